@@ -1,0 +1,66 @@
+/* status.h - how a failure is said.
+ *
+ * A function that can fail returns inferd_status and takes `inferd_err *err` last.  Whoever
+ * finds the failure writes the sentence a person needs, with the numbers; callers add a few
+ * words in front with inferd_context() and never replace it.  Statuses are few and are chosen
+ * by what the next person does about them.
+ *
+ * Thread: any; an inferd_err belongs to its caller. */
+#ifndef INFERD_STATUS_H
+#define INFERD_STATUS_H
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef enum inferd_status {
+    INFERD_OK = 0,
+    INFERD_EINVAL,       // fix the request
+    INFERD_ETOOLONG,     // fix the request: it does not fit the context or a size limit
+    INFERD_ENOTFOUND,    // fix the name
+    INFERD_EUNSUPPORTED, // known, but not there in this build or for this model
+    INFERD_EBUSY,        // try later
+    INFERD_ETIMEOUT,     // a deadline passed
+    INFERD_ECANCELED,    // nobody waits for it any more
+    INFERD_EIO,          // fix the machine: a file or a socket
+    INFERD_EFORMAT,      // fix the file: its bytes are wrong
+    INFERD_ENOMEM,       // host or device memory is short
+    INFERD_EDEVICE       // the device failed: restart
+} inferd_status;
+
+enum { INFERD_ERR_TEXT_BYTES = 480 };
+
+typedef struct inferd_err {
+    inferd_status status;             // INFERD_OK until something fails
+    char text[INFERD_ERR_TEXT_BYTES]; // one sentence, no newline, NUL-terminated, cut at the end
+} inferd_err;
+
+/* Record a failure and return its status, so that `return inferd_fail(err, ...)` reads well.
+ * `err` may be NULL. */
+__attribute__((format(printf, 3, 4))) static inline inferd_status
+inferd_fail(inferd_err *err, inferd_status status, const char *format, ...) {
+    if (err == NULL) return status;
+    err->status = status;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    return status;
+}
+
+/* Put words in front of a recorded sentence: "opening model x" gives "opening model x: ...". */
+__attribute__((format(printf, 2, 3))) static inline void inferd_context(inferd_err *err,
+                                                                        const char *format, ...) {
+    if (err == NULL) return;
+    char text[INFERD_ERR_TEXT_BYTES];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (n < 0) return;
+    size_t used = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
+    snprintf(text + used, sizeof text - used, ": %s", err->text);
+    memcpy(err->text, text, sizeof text);
+}
+
+#endif

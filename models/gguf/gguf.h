@@ -1,0 +1,86 @@
+/* gguf.h - one GGUF file (version 2 or 3, little-endian), checked and open for reading.
+ *
+ * The file is read with pread, never mapped: a file that is cut or replaced while we read is an
+ * error and not a signal.  Everything the header claims (counts, lengths, offsets, alignment) is
+ * checked against the file size before memory is asked for; every error names the file and the
+ * key or tensor, with the numbers.  Format: ggml docs/gguf.md.
+ *
+ * Always: each tensor's bytes lie inside the file and its element count did not overflow.
+ * Thread: any, read-only after gguf_open (gguf_read uses pread). */
+#ifndef INFERD_GGUF_H
+#define INFERD_GGUF_H
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+#include "kernels/dtype.h"
+
+enum { GGUF_DIMS_MAX = 4, GGUF_NAME_BYTES_MAX = 63 };
+
+typedef struct gguf gguf;
+
+typedef enum gguf_kind {
+    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL,
+    GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64
+} gguf_kind;
+
+typedef struct gguf_tensor {
+    char name[GGUF_NAME_BYTES_MAX + 1];
+    uint32_t n_dims;
+    uint64_t dims[GGUF_DIMS_MAX]; // dims[0] is contiguous; 1 beyond n_dims
+    dtype type;
+    uint64_t file_offset; // of the first byte, from the start of the file
+    uint64_t n_bytes;
+} gguf_tensor;
+
+/* An array value: `n` elements of `kind`.  Numbers: little-endian at `data`, unaligned.  Strings:
+ * `strings[i]`.  Borrowed from the gguf. */
+typedef struct gguf_array_view {
+    gguf_kind kind;
+    size_t n;
+    const unsigned char *data;
+    const bytes *strings;
+} gguf_array_view;
+
+inferd_status gguf_open(const char *path, gguf **out, inferd_err *err);
+void          gguf_close(gguf *g); // accepts NULL
+
+/* The file has the size and modification time it had at gguf_open; call after the last read. */
+inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err);
+
+const char *gguf_path(const gguf *g);
+uint64_t    gguf_file_bytes(const gguf *g);
+
+/* Metadata.  Required forms fail when the key is absent, of another kind or outside [min, max];
+ * `_or` forms give `fallback` when it is absent and still fail when it is wrong.  Any integer kind
+ * is accepted for integers, any number for reals, bool or 0/1 for bools.  Strings are borrowed. */
+bool          gguf_has(const gguf *g, const char *key);
+inferd_status gguf_u64(const gguf *g, const char *key, uint64_t min, uint64_t max, uint64_t *out,
+                       inferd_err *err);
+inferd_status gguf_u64_or(const gguf *g, const char *key, uint64_t min, uint64_t max,
+                          uint64_t fallback, uint64_t *out, inferd_err *err);
+inferd_status gguf_f64(const gguf *g, const char *key, double min, double max, double *out,
+                       inferd_err *err);
+inferd_status gguf_f64_or(const gguf *g, const char *key, double min, double max, double fallback,
+                          double *out, inferd_err *err);
+inferd_status gguf_bool_or(const gguf *g, const char *key, bool fallback, bool *out,
+                           inferd_err *err);
+inferd_status gguf_str(const gguf *g, const char *key, bytes *out, inferd_err *err);
+/* Absent: INFERD_OK and out->p == NULL. */
+inferd_status gguf_str_opt(const gguf *g, const char *key, bytes *out, inferd_err *err);
+/* An array of exactly `kind` (any integer kind when kind is GGUF_I32 or GGUF_U32).  Absent: n = 0
+ * and INFERD_OK. */
+inferd_status gguf_array_opt(const gguf *g, const char *key, gguf_kind kind, gguf_array_view *out,
+                             inferd_err *err);
+/* Element i of a numeric array view. */
+int64_t gguf_array_int(const gguf_array_view *a, size_t i);
+double  gguf_array_real(const gguf_array_view *a, size_t i);
+
+/* Tensors. */
+size_t             gguf_n_tensors(const gguf *g);
+const gguf_tensor *gguf_tensor_at(const gguf *g, size_t i);
+const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name); // NULL: not there
+/* Read `n_bytes` of the tensor from byte `offset` into `out`; short reads are completed. */
+inferd_status gguf_read(const gguf *g, const gguf_tensor *t, uint64_t offset, void *out,
+                        size_t n_bytes, inferd_err *err);
+
+#endif

@@ -1,0 +1,66 @@
+/* chat.h - a conversation becomes the text a model was trained on, by the model's own template.
+ *
+ * Templates are Jinja, as Hugging Face transformers runs it (ImmutableSandboxedEnvironment,
+ * trim_blocks, lstrip_blocks, loopcontrols).  They come from untrusted files and are fed by
+ * untrusted requests, so the interpreter has no objects but data, no I/O, and limits on source,
+ * steps, depth, output and memory.  Each byte of the output is known to come from the template or
+ * from the request; tok_encode matches special tokens only in the former.
+ *
+ * Thread: any, read-only after chat_template_open; a render owns its own memory. */
+#ifndef INFERD_CHAT_H
+#define INFERD_CHAT_H
+
+#include <jansson.h>
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+#include "models/tokenizer.h"
+
+typedef struct chat_template chat_template;
+
+typedef struct chat_limits {
+    size_t source_bytes_max; // of a template                       default 256 KiB
+    size_t steps_max;        // nodes executed in one render        default 5,000,000
+    size_t depth_max;        // nesting of calls and macros         default 64
+    size_t output_bytes_max; // of one render                       default 8 MiB
+    size_t memory_bytes_max; // live bytes of one render            default 64 MiB
+} chat_limits;
+extern const chat_limits chat_limits_default;
+
+typedef struct chat_text {
+    char *text; // [n] and a NUL; owned
+    size_t n;
+    tok_span *spans; // [n_spans] cover the text; owned
+    size_t n_spans;
+} chat_text;
+void chat_text_deinit(chat_text *t);
+
+/* A syntax error is an INFERD_EFORMAT that names the line. */
+inferd_status chat_template_open(bytes source, const chat_limits *limits, chat_template **out,
+                                 inferd_err *err);
+void          chat_template_close(chat_template *t); // accepts NULL
+
+/* The lowest call: variables are two JSON objects, `trusted` (special tokens: their text counts as
+ * template text; may be NULL) and `vars` (from the request).  `now` feeds strftime_now, in local time.
+ * raise_exception in the template is an INFERD_EINVAL with its words (an error of the template's
+ * own, such as an undefined attribute, likewise); a limit is INFERD_ETOOLONG and starts with
+ * "template_limit". */
+inferd_status chat_template_render(const chat_template *t, json_t *trusted, json_t *vars,
+                                   const struct tm *now, chat_text *out, inferd_err *err);
+
+/* What a chat request says, checked by the caller. */
+typedef struct chat_input {
+    json_t *messages;           // array, as in the request; borrowed
+    json_t *tools;              // array or NULL; borrowed
+    json_t *kwargs;             // object or NULL: chat_template_kwargs; borrowed
+    bool add_generation_prompt; // open the assistant's turn
+    bool continue_final_message; // leave the last message open; excludes the former
+} chat_input;
+
+/* Messages to prompt text.  Content given as a list of text parts is joined to one string (unless
+ * the template iterates it); function.arguments given as a JSON string is handed over as an
+ * object, and as the string when the template wants that. */
+inferd_status chat_render(const chat_template *t, const tokenizer *tok, const chat_input *input,
+                          const struct tm *now, chat_text *out, inferd_err *err);
+
+#endif
