@@ -8,8 +8,17 @@
 #include "inferd/base.h"
 
 typedef enum dtype {
-    DTYPE_F32 = 0, DTYPE_F16 = 1, DTYPE_Q4_0 = 2, DTYPE_Q4_1 = 3, DTYPE_Q5_0 = 6, DTYPE_Q5_1 = 7,
-    DTYPE_Q8_0 = 8, DTYPE_Q4_K = 12, DTYPE_Q5_K = 13, DTYPE_Q6_K = 14, DTYPE_BF16 = 30,
+    DTYPE_F32 = 0,
+    DTYPE_F16 = 1,
+    DTYPE_Q4_0 = 2,
+    DTYPE_Q4_1 = 3,
+    DTYPE_Q5_0 = 6,
+    DTYPE_Q5_1 = 7,
+    DTYPE_Q8_0 = 8,
+    DTYPE_Q4_K = 12,
+    DTYPE_Q5_K = 13,
+    DTYPE_Q6_K = 14,
+    DTYPE_BF16 = 30,
     DTYPE_LIMIT = 64 // all ids of the format are below
 } dtype;
 
@@ -20,17 +29,21 @@ typedef struct dtype_info {
     bool supported;       // dtype_to_f32 knows it
 } dtype_info;
 
-/* What is known about type `id` (also types we cannot compute with, so that errors can name them). */
+/* What is known about type `id` (also types we cannot compute with, so that errors can name them).
+ */
 dtype_info dtype_about(uint32_t id);
 
 /* n elements (a multiple of block_elems) of `type` at `src` as floats, bit-equal to the `gguf`
  * package's dequantisation. */
 void dtype_to_f32(dtype type, const void *src, float *out, size_t n);
 
-float    f16_to_f32(uint16_t h);
+float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f); // round to nearest even
 static inline float bf16_to_f32(uint16_t h) {
-    union { uint32_t u; float f; } v = {(uint32_t)h << 16};
+    union {
+        uint32_t u;
+        float f;
+    } v = {(uint32_t)h << 16};
     return v.f;
 }
 uint16_t f32_to_bf16(float f); // round to nearest even

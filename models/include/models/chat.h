@@ -10,6 +10,8 @@
 #ifndef INFERD_CHAT_H
 #define INFERD_CHAT_H
 
+#include <time.h>
+
 #include <jansson.h>
 
 #include "inferd/base.h"

@@ -1,0 +1,154 @@
+/* backend.h - the math and the memory of one device, whoever does it.
+ *
+ * Operations enqueue work and return.  A backend remembers its first failure; the operations after
+ * it do nothing, and be_sync reports it.  So a forward pass reads as math, with one check at its
+ * end.  kernels/cpu defines each operation; other backends are measured against it.
+ *
+ * Memory is one arena of pages (page numbers are the scheduler's currency).  Keys and values are
+ * addressed inside the arena by slot number (kv_layout.h) and never cost a driver or system call.
+ * Weights live in pages too, seen through a *window*: a stable range of addresses per model, into
+ * which pages are moved (CPU: mremap; CUDA: aliases) and from which they go home.
+ *
+ * Activations (act), weights and vectors are the backend's own: their element type and layout are
+ * known to nobody else.  Shapes were checked when the model was opened; operations trust them.
+ *
+ * Thread: engine; one backend per engine. */
+#ifndef INFERD_BACKEND_H
+#define INFERD_BACKEND_H
+
+#include "inferd/base.h"
+#include "inferd/batch.h"
+#include "inferd/kv_layout.h"
+#include "inferd/status.h"
+#include "kernels/dtype.h"
+
+typedef struct backend backend;
+typedef struct be_window be_window;
+typedef struct act act; // [rows_max, dim] activations in device memory
+
+/* A weight matrix [rows, cols] as prepared for this backend; `data` lies in a window. */
+typedef struct weight {
+    dtype type; // as in the file
+    uint32_t rows, cols;
+    void *data;      // device memory, borrowed from the window
+    uint32_t layout; // the backend's own
+} weight;
+
+/* A small vector of floats (norm weight, bias); `data` lies in a window. NULL data: absent. */
+typedef struct vec {
+    float *data; // [n] device memory, borrowed from the window
+    uint32_t n;
+} vec;
+
+/* Rotary embedding of the first 2 * n_pairs dimensions of each head: angle = position *
+ * inv_freq[i]. interleaved: pairs are (2i, 2i+1), as GGUF `llama` files have them; else (i, i +
+ * n_pairs). */
+typedef struct rope_spec {
+    const float *inv_freq; // [n_pairs] host memory, borrowed from the model
+    uint32_t n_pairs;
+    float scale; // cos and sin are multiplied by it (YaRN); 1 otherwise
+    bool interleaved;
+} rope_spec;
+
+typedef struct attn_spec {
+    uint32_t n_heads, n_kv_heads, head_dim;
+    float scale;     // of q.k, usually head_dim^-1/2
+    float softcap;   // scores become cap * tanh(score / cap); 0 = off
+    uint32_t window; // attend to the last `window` positions; 0 = all
+} attn_spec;
+
+typedef struct backend_options {
+    const char *kind;      // "cpu"
+    uint32_t n_threads;    // 0 = CPUs allowed (affinity mask and cgroup quota)
+    uint64_t memory_bytes; // of the arena
+} backend_options;
+
+typedef struct backend_stats {
+    uint64_t n_kv_driver_calls; // system or driver calls made on the KV path: stays 0
+    uint64_t n_kv_page_faults;  // page faults taken by compute threads inside a step after warm-up
+    uint64_t n_pages_touched;   // of the arena, by the background thread
+} backend_stats;
+
+/* -- the device -- */
+inferd_status backend_open(const backend_options *options, backend **out, inferd_err *err);
+void backend_close(backend *be);        // accepts NULL
+const char *be_name(const backend *be); // "cpu", with the instruction set: "cpu avx512"
+uint32_t be_depth(const backend *be);   // steps planned ahead: CPU 1
+uint32_t be_n_threads(const backend *be);
+void be_get_stats(const backend *be, backend_stats *out);
+
+/* -- pages -- */
+uint32_t be_n_pages(const backend *be);
+size_t be_page_bytes(const backend *be);
+
+inferd_status be_window_open(backend *be, size_t n_bytes, be_window **out, inferd_err *err);
+void be_window_close(backend *be, be_window *w); // unmaps first; accepts NULL
+void *be_window_base(const be_window *w);
+/* Move the pages into the window, in order / all pages of the window back home.  On failure
+ * everything that was moved is home again. */
+inferd_status be_window_map(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
+                            inferd_err *err);
+inferd_status be_window_unmap(backend *be, be_window *w, inferd_err *err);
+
+/* -- keys and values -- */
+/* Bytes that K and V of `block_tokens` tokens of one layer take; a multiple of 64. */
+size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
+                         uint32_t block_tokens);
+
+/* -- weights: preparation at load -- */
+bool be_weight_supported(const backend *be, dtype type);
+size_t be_weight_bytes(const backend *be, dtype type, uint32_t rows,
+                       uint32_t cols); // multiple of 64
+/* Fill in `w`; its bytes will lie at dst (64-byte aligned). */
+void be_weight_init(backend *be, weight *w, dtype type, uint32_t rows, uint32_t cols, void *dst);
+/* Rows [row_begin, row_begin + n_rows) as they are in the file; row_begin is a multiple of
+ * BE_PREPARE_ROWS.  Runs on all threads and is done when it returns. */
+enum { BE_PREPARE_ROWS = 64 };
+void be_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
+                       uint32_t n_rows);
+void be_vec_init(backend *be, vec *v, uint32_t n, void *dst); // dst: n floats, 64-byte aligned
+void be_vec_load(backend *be, vec *v, const float *host);
+
+/* -- activations -- */
+act *be_act_open(backend *be, uint32_t rows_max, uint32_t dim); // NULL: no memory
+void be_act_close(backend *be, act *a);                         // accepts NULL
+
+/* -- one step -- */
+/* Hand over the batch (tokens, positions, block tables) for the operations that follow. */
+void be_step_begin(backend *be, const batch *b, const kv_layout *kv);
+
+// out[n, cols] = table[token of the row] * scale
+void be_embed(backend *be, act *out, const weight *table, float scale);
+// out[n, dim] = x[n, dim] * (mean(x^2) + eps)^-1/2 * w[dim]
+void be_rmsnorm(backend *be, act *out, const act *x, const vec *w, uint32_t n, float eps);
+// out[n, w.rows] = x[n, w.cols] * transpose(w) + bias[w.rows] (bias may be NULL or absent)
+void be_matmul(backend *be, act *out, const act *x, const weight *w, const vec *bias, uint32_t n);
+// q[n, n_heads * head_dim], k[n, n_kv_heads * head_dim] turned by their positions, in place
+void be_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads, uint32_t n_kv_heads,
+             uint32_t head_dim);
+// stores k and v of all rows in their slots of layer layer_idx, then attends:
+// out[n, n_heads * head_dim], causal over the sequence's stored positions
+void be_attention(backend *be, act *out, const act *q, const act *k, const act *v,
+                  uint32_t layer_idx, const attn_spec *spec);
+// out[n, dim] = silu(gate) * up
+void be_silu_mul(backend *be, act *out, const act *gate, const act *up, uint32_t n, uint32_t dim);
+// x[n, dim] += y
+void be_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
+// out[i, dim] = x[batch.logit_rows[i], dim]
+void be_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
+
+/* Wait for everything; the first failure since the last be_sync. */
+inferd_status be_sync(backend *be, inferd_err *err);
+/* After be_sync: [rows, dim] floats in host memory, valid until the next operation. */
+const float *be_act_host(backend *be, const act *a);
+
+/* Device time: mark a point in the queue; after be_sync, microseconds between two marks. */
+enum { BE_EVENTS = 4 };
+void be_event_record(backend *be, uint32_t event);
+uint64_t be_event_elapsed_us(const backend *be, uint32_t begin, uint32_t end);
+
+/* Host work on the backend's own threads: f(ctx, i) for i in [0, n), in any order; waits.
+ * Between steps only. */
+void be_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx);
+
+#endif

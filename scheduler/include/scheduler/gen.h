@@ -1,0 +1,78 @@
+/* gen.h - one generation, as it crosses between front and engine: a request goes in, events come
+ * out as values.  Nothing else is shared.
+ *
+ * Thread: a gen_request belongs to the front until engine_submit moves it; events are copies. */
+#ifndef INFERD_GEN_H
+#define INFERD_GEN_H
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+#include "models/sampler.h"
+
+/* Most urgent first. */
+typedef enum gen_class { GEN_SYSTEM, GEN_HIGH, GEN_NORMAL, GEN_BATCH, GEN_CLASSES } gen_class;
+
+typedef struct gen_request {
+    uint64_t id; // unique for the life of the process; never 0
+    uint32_t model_idx;
+    uint32_t tenant_idx;
+    gen_class class;
+    int32_t rank;        // inside the class, smaller first (vLLM's `priority`); then arrival
+    tok_id *prompt;      // [n_prompt] owned
+    uint32_t n_prompt;   // >= 1
+    uint32_t max_tokens; // 0 = score the prompt only; GEN_NO_MAX = up to the context
+    uint32_t min_tokens;
+    bool ignore_eos;
+    tok_id *stop_ids; // [n_stop_ids] owned
+    uint32_t n_stop_ids;
+    sample_params sampling;    // its bias array is owned
+    int32_t n_logprobs;        // -1 = none; alternatives per output token
+    int32_t n_prompt_logprobs; // -1 = none; alternatives per prompt token (scoring, echo)
+    uint64_t cache_scope[2];   // prefix blocks are shared only within one scope (tenant, salt)
+    bool no_cache;             // neither use nor leave prefix blocks
+    uint64_t arrival_us;
+    uint64_t queue_deadline_us; // still waiting then: ends with GEN_TIMEOUT; 0 = none
+    uint64_t deadline_us;       // not finished then: ends with GEN_TIMEOUT; 0 = none
+} gen_request;
+
+#define GEN_NO_MAX UINT32_MAX
+
+typedef enum gen_kind {
+    GEN_EV_PROMPT, // one prompt token's log-probability, in order; the first has none (n_top 0,
+                   // logprob 0)
+    GEN_EV_TOKEN,  // one generated token, the ending one too
+    GEN_EV_DONE    // the last event of every request, exactly once
+} gen_kind;
+
+typedef enum gen_finish {
+    GEN_STOP,      // an end token, or a stop id (then stop_id says which)
+    GEN_LENGTH,    // max_tokens or the context
+    GEN_CANCELLED, // engine_cancel
+    GEN_TIMEOUT,   // a deadline passed
+    GEN_ERROR      // status and text say what happened
+} gen_finish;
+
+enum { GEN_TEXT_BYTES = 160 };
+
+typedef struct gen_event {
+    uint64_t id;
+    gen_kind kind;
+    uint64_t at_us; // monotonic, when the step that made it ended
+    union {
+        struct {
+            sample_result r; // the token and its log-probabilities
+        } token;             // GEN_EV_PROMPT, GEN_EV_TOKEN
+        struct {
+            gen_finish finish;
+            tok_id stop_id; // -1 = none
+            inferd_status status;
+            char text[GEN_TEXT_BYTES];
+            uint32_t n_prompt, n_cached, n_output, n_preempted;
+            uint64_t queued_us; // from arrival to the first plan that had it
+        } done;
+    };
+} gen_event;
+
+void gen_request_destroy(gen_request *r); // frees what it owns and itself; accepts NULL
+
+#endif

@@ -1,0 +1,137 @@
+/* http.h - the transport: one event loop that drives libmicrohttpd, and everything libmicrohttpd
+ * does not do: the header guard, routing on the raw target, keys, limits, absolute deadlines, the
+ * disconnect watcher, bounded streams and draining.
+ *
+ * One exchange:
+ *     headers complete -> guard (framing, host, route, key, overload, size)   refuse: JSON error,
+ * close body complete    -> route.handle(rq)                                   the front owns rq's
+ * answer http_answer      |  http_stream_begin, http_stream_write ..., http_stream_end / _abort
+ *     closed           -> rq freed.  If that happens before the answer was complete, rq->on_gone
+ * runs first (client left, deadline passed, stalled, over the hard limit).
+ *
+ * Handlers never block: long work goes to http_work.
+ * Thread: front, all of it. */
+#ifndef INFERD_HTTP_H
+#define INFERD_HTTP_H
+
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "inferd/status.h"
+
+typedef struct http_server http_server;
+typedef struct http_request http_request;
+
+typedef enum http_method {
+    HTTP_GET = 1,
+    HTTP_POST = 2,
+    HTTP_HEAD = 4,
+    HTTP_PUT = 8,
+    HTTP_DELETE = 16
+} http_method;
+
+typedef enum http_access {
+    HTTP_OPEN, // no key needed (health)
+    HTTP_KEYED // a key when keys are configured; without keys the listener is loopback only
+} http_access;
+
+typedef struct http_route {
+    const char *path; // exact raw target without query; ends in "/*" to take one more segment
+    unsigned methods; // of http_method; HEAD is answered for every GET
+    http_access access;
+    bool json_body;   // POST: needs application/json (absent type is accepted), may be large
+    bool admits_work; // refused with 503 while draining or when the daemon is overloaded
+    void (*handle)(void *ctx, http_request *rq);
+} http_route;
+
+typedef struct http_limits {    // named in the configuration's "limits"; defaults here
+    uint32_t connections_max;   // 10,240
+    uint32_t header_bytes_max;  // 16 KiB (connection memory)
+    uint64_t body_bytes_max;    // 4 MiB
+    uint64_t bodies_bytes_max;  // all bodies being held; 256 MiB
+    uint32_t header_timeout_ms; // first byte to last header; 10,000
+    uint32_t body_timeout_ms;   // headers to end of body; 30,000
+    uint32_t idle_timeout_s;    // keep-alive; 75
+    uint32_t send_stall_ms;     // a stream whose client takes nothing; 30,000
+    uint32_t stream_soft_bytes; // unsent bytes of a stream: pause its sequence; 64 KiB
+    uint32_t stream_hard_bytes; // cut it; 256 KiB
+    uint32_t heartbeat_ms;      // `: ping` on a quiet stream; 15,000
+} http_limits;
+extern const http_limits http_limits_default;
+
+typedef struct http_options {
+    const char *listen; // "127.0.0.1:8080", "[::1]:0", "unix:/run/inferd.sock"
+    http_limits limits;
+    const http_route *routes; // [n_routes] borrowed for life
+    size_t n_routes;
+    /* Key -> tenant: the index of the tenant, or -1.  Called once per request with the bearer token
+     * (n = 0: none given).  Constant time in the key's bytes. */
+    int (*tenant_of_key)(void *ctx, bytes key);
+    /* True: new work is refused with 503 server_overloaded (before its body is read). */
+    bool (*overloaded)(void *ctx);
+    /* One finished exchange, for log and metrics: status, times, bytes. */
+    void (*finished)(void *ctx, const http_request *rq);
+    void *ctx;
+} http_options;
+
+/* Binds and listens; `loop` is a uv_loop_t (void here: uv.h stays in http.c, loop.c and main). */
+inferd_status http_open(const http_options *options, void *loop, http_server **out,
+                        inferd_err *err);
+const char *http_address(const http_server *s); // "127.0.0.1:41233" or "unix:/path"
+bool http_is_loopback(const char *listen);
+/* Stop accepting; what runs goes on.  Idle keep-alive connections close. */
+void http_drain(http_server *s);
+uint32_t http_n_open(const http_server *s); // exchanges not finished
+/* Cut what is left and free everything. */
+void http_close(http_server *s); // accepts NULL
+
+/* -- what a handler may ask -- */
+struct http_request {
+    /* set by the transport, read-only for handlers */
+    char id[40]; // x-request-id, "req-..." with 128 random bits
+    http_method method;
+    const http_route *route;
+    char tail[256]; // what "/*" matched; "" otherwise; at most 255 bytes, else 404
+    bytes body;     // complete; freed with the request
+    int tenant;     // index, or -1 without keys
+    uint64_t arrival_us;
+    uint64_t deadline_us; // client's timeout hint (x-stainless-timeout...), 0 = none
+    int status;           // answered status; 499 when the client left first
+    uint64_t n_sent;      // body bytes handed to the socket
+    /* set by the handler */
+    void *user;                        // its state
+    void (*on_gone)(http_request *rq); // the exchange ended before its answer was complete; user is
+                                       // the handler's to free; never called after _end or _answer
+    void (*on_flow)(http_request *rq,
+                    bool paused); // crossed stream_soft_bytes up / came half down again
+    bool no_timeout;
+};
+
+/* Answer whole.  `body` is taken (its memory moves); content_type is static; extra_headers is NULL
+ * or "Name: value\n" lines. */
+void http_answer(http_request *rq, int status, const char *content_type, buf *body,
+                 const char *extra_headers);
+/* {"error":{message,type,param,code}} with the right extra headers (WWW-Authenticate, Retry-After,
+ * Allow, x-should-retry). `retry_after_s` 0 = none. */
+void http_answer_error(http_request *rq, int status, const char *type, const char *code,
+                       const char *param, const char *message, unsigned retry_after_s);
+
+/* A 200 text/event-stream.  Writes copy; each whole event must be one call.  False: the stream is
+ * gone or was cut (on_gone runs or has run). */
+bool http_stream_begin(http_request *rq);
+bool http_stream_write(http_request *rq, const void *p, size_t n);
+void http_stream_end(http_request *rq); // flush, then finish
+void http_stream_abort(
+    http_request *rq); // flush, then break the chunked body: the client sees a cut
+/* After a round of writes: hand all of it to the sockets (resumes are batched). */
+void http_flush(http_server *s);
+http_server *http_server_of(http_request *rq);
+
+/* Run `work` on a worker thread (1 MiB stack or more), then `done` on the front.  `rq` stays
+ * allocated until done has returned, even when its client leaves (then rq_gone is true in done). */
+bool http_work(http_request *rq, void (*work)(void *ctx), void (*done)(void *ctx, bool rq_gone),
+               void *ctx);
+
+/* Append s as a JSON string with its quotes; invalid UTF-8 becomes U+FFFD. */
+void json_add_string(buf *out, const char *s, size_t n);
+
+#endif

@@ -1,0 +1,39 @@
+/* json_in.h - JSON from strangers: a scan with limits first, jansson only behind it.
+ *
+ * The scan bounds depth, structural characters and keys, finds the line and column of each problem,
+ * and costs one pass; jansson then parses under a byte budget on its allocator, so that an
+ * expansion attack is an error and a short heap is told apart from a bad document.
+ *
+ * Thread: any (the budget is per thread). */
+#ifndef INFERD_JSON_IN_H
+#define INFERD_JSON_IN_H
+
+#include <jansson.h>
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+
+typedef struct json_limits {
+    uint32_t depth_max;      // 64
+    uint32_t structural_max; // { } [ ] , : together; 200,000 (a list of token ids costs one each:
+                             // 1,000,000)
+    uint64_t memory_max;     // of the parsed tree; 128 MiB
+} json_limits;
+extern const json_limits json_limits_default;
+
+/* Call once before threads: allocator with budgets, hash seed. */
+void json_in_init(void);
+
+/* INFERD_EINVAL "line 3, column 14: ..." (never echoes content), INFERD_ETOOLONG over a limit,
+ * INFERD_ENOMEM when memory was short.  Duplicate keys, NUL, lone surrogates, invalid UTF-8, NaN
+ * are errors.  *out is the caller's to json_decref. */
+inferd_status json_in_parse(bytes text, const json_limits *limits, json_t **out, inferd_err *err);
+
+/* Where each value of a document begins, by JSON path ("models[0].path"): for configuration errors.
+ */
+typedef struct json_lines json_lines;
+json_lines *json_lines_create(bytes text); // NULL: no memory
+void json_lines_destroy(json_lines *l);
+uint32_t json_lines_find(const json_lines *l, const char *path); // 1-based line; 0 = unknown
+
+#endif
