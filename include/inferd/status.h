@@ -59,7 +59,7 @@ __attribute__((format(printf, 2, 3))) static inline void inferd_context(inferd_e
     va_end(args);
     if (n < 0) return;
     size_t used = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    snprintf(text + used, sizeof text - used, ": %s", err->text);
+    if (snprintf(text + used, sizeof text - used, ": %s", err->text) < 0) return; // cut is fine
     memcpy(err->text, text, sizeof text);
 }
 
