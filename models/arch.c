@@ -1,0 +1,211 @@
+/* arch.c - the families of models: what each one's metadata means.
+ *
+ * Keys: docs of GGUF and models' own files; A stands for the architecture's name.  A reader checks
+ * every number before anyone multiplies it, and refuses what it does not know instead of guessing.
+ *
+ * Rotary embedding: angle of pair i = position * base^(-2i / rot) / divisor_i / factor, where
+ * divisors are the tensor rope_freqs (llama 3.1) and factor is that of linear scaling. */
+#include <math.h>
+#include <string.h>
+
+#include "decoder.h"
+
+typedef struct arch {
+    const char *name;
+    bool rope_interleaved; // pairs (2i, 2i+1), as this family's files store q and k
+    inferd_status (*read)(const struct arch *a, const gguf *g, decoder_spec *s, inferd_err *err);
+} arch;
+
+/* "A.key" */
+static const char *key_of(const arch *a, const char *key, char *out, size_t n) {
+    snprintf(out, n, "%s.%s", a->name, key);
+    return out;
+}
+
+static inferd_status read_u32(const arch *a, const gguf *g, const char *name, uint32_t min,
+                              uint32_t max, uint32_t *out, inferd_err *err) {
+    char key[128];
+    uint64_t value;
+    inferd_status s = gguf_u64(g, key_of(a, name, key, sizeof key), min, max, &value, err);
+    if (s == INFERD_OK) *out = (uint32_t)value;
+    return s;
+}
+
+static inferd_status read_u32_or(const arch *a, const gguf *g, const char *name, uint32_t min,
+                                 uint32_t max, uint32_t fallback, uint32_t *out, inferd_err *err) {
+    char key[128];
+    uint64_t value;
+    inferd_status s =
+        gguf_u64_or(g, key_of(a, name, key, sizeof key), min, max, fallback, &value, err);
+    if (s == INFERD_OK) *out = (uint32_t)value;
+    return s;
+}
+
+static inferd_status read_shape(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    uint32_t value_dim;
+    if ((st = read_u32(a, g, "block_count", 1, DECODER_LAYERS_MAX, &s->n_layers, err)) ||
+        (st = read_u32(a, g, "embedding_length", 1, DECODER_DIM_MAX, &s->dim, err)) ||
+        (st = read_u32(a, g, "feed_forward_length", 1, DECODER_FFN_MAX, &s->ffn_dim, err)) ||
+        (st = read_u32(a, g, "attention.head_count", 1, DECODER_HEADS_MAX, &s->n_heads, err)) ||
+        (st = read_u32_or(a, g, "attention.head_count_kv", 1, DECODER_HEADS_MAX, s->n_heads,
+                          &s->n_kv_heads, err)) ||
+        (st = read_u32(a, g, "context_length", 1, DECODER_CONTEXT_MAX, &s->context_trained, err)))
+        return st;
+    if (s->n_heads % s->n_kv_heads != 0)
+        return inferd_fail(err, INFERD_EFORMAT,
+                           "%s: attention.head_count %u is no multiple of head_count_kv %u",
+                           gguf_path(g), s->n_heads, s->n_kv_heads);
+    if ((st = read_u32_or(a, g, "attention.key_length", 1, DECODER_HEAD_DIM_MAX,
+                          s->dim / s->n_heads, &s->head_dim, err)) ||
+        (st = read_u32_or(a, g, "attention.value_length", 1, DECODER_HEAD_DIM_MAX, s->head_dim,
+                          &value_dim, err)))
+        return st;
+    if (s->head_dim == 0 || s->head_dim % 2 != 0 || s->head_dim > DECODER_HEAD_DIM_MAX)
+        return inferd_fail(err, INFERD_EFORMAT,
+                           "%s: a head of %u dimensions; expected an even number up to %u",
+                           gguf_path(g), s->head_dim, DECODER_HEAD_DIM_MAX);
+    if (value_dim != s->head_dim)
+        return inferd_fail(
+            err, INFERD_EUNSUPPORTED,
+            "%s: keys of %u and values of %u dimensions; equal lengths are supported", gguf_path(g),
+            s->head_dim, value_dim);
+    return INFERD_OK;
+}
+
+static inferd_status read_norm_eps(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+    char key[128];
+    double eps;
+    inferd_status st = gguf_f64(g, key_of(a, "attention.layer_norm_rms_epsilon", key, sizeof key),
+                                1e-12, 0.999, &eps, err);
+    s->norm_eps = (float)eps;
+    return st;
+}
+
+/* The factor of linear scaling; 1 without. */
+static inferd_status read_rope_factor(const arch *a, const gguf *g, double *factor,
+                                      inferd_err *err) {
+    char key[128];
+    bytes kind;
+    *factor = 1.0;
+    inferd_status st = gguf_str_opt(g, key_of(a, "rope.scaling.type", key, sizeof key), &kind, err);
+    if (st != INFERD_OK) return st;
+    if (kind.p != NULL && kind.n == 4 && memcmp(kind.p, "none", 4) == 0) return INFERD_OK;
+    if (kind.p != NULL && !(kind.n == 6 && memcmp(kind.p, "linear", 6) == 0))
+        return inferd_fail(err, INFERD_EUNSUPPORTED,
+                           "%s: %s is \"%.*s\"; known: none, linear (and rope_freqs)", gguf_path(g),
+                           key, (int)size_min(kind.n, 32), kind.p);
+    const char *name = gguf_has(g, key_of(a, "rope.scaling.factor", key, sizeof key))
+                           ? key
+                           : key_of(a, "rope.scale_linear", key, sizeof key);
+    st = gguf_f64_or(g, name, 0.0, 1e6, 1.0, factor, err);
+    if (st == INFERD_OK && *factor == 0.0) *factor = 1.0; // written by old converters for "none"
+    return st;
+}
+
+/* Divisors of the base frequencies, from the tensor rope_freqs; all 1 without it. */
+static inferd_status read_rope_divisors(const gguf *g, uint32_t n_pairs, float *out,
+                                        inferd_err *err) {
+    for (uint32_t i = 0; i < n_pairs; i++) out[i] = 1.0f;
+    const gguf_tensor *t = gguf_find_tensor(g, "rope_freqs.weight");
+    if (t == NULL) return INFERD_OK;
+    if (t->type != DTYPE_F32 || t->n_dims != 1 || t->dims[0] != n_pairs)
+        return inferd_fail(err, INFERD_EFORMAT,
+                           "%s: rope_freqs.weight is %s of %llu, expected F32 of %u", gguf_path(g),
+                           dtype_about(t->type).name, (unsigned long long)t->dims[0], n_pairs);
+    inferd_status st = gguf_read(g, t, 0, out, (size_t)n_pairs * sizeof *out, err);
+    for (uint32_t i = 0; st == INFERD_OK && i < n_pairs; i++)
+        if (!(out[i] > 0.0f) || !isfinite(out[i]))
+            return inferd_fail(err, INFERD_EFORMAT,
+                               "%s: rope_freqs.weight[%u] is %g; expected a positive number",
+                               gguf_path(g), i, (double)out[i]);
+    return st;
+}
+
+static inferd_status read_rope(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+    char key[128];
+    double base, factor;
+    uint32_t rot;
+    inferd_status st =
+        read_u32_or(a, g, "rope.dimension_count", 2, DECODER_HEAD_DIM_MAX, s->head_dim, &rot, err);
+    if (st != INFERD_OK) return st;
+    if (rot != s->head_dim)
+        return inferd_fail(
+            err, INFERD_EUNSUPPORTED,
+            "%s: %s.rope.dimension_count is %u; for this architecture it must be the head "
+            "length %u",
+            gguf_path(g), a->name, rot, s->head_dim);
+    st = gguf_f64_or(g, key_of(a, "rope.freq_base", key, sizeof key), 1.0, 1e12, 10000.0, &base,
+                     err);
+    if (st != INFERD_OK || (st = read_rope_factor(a, g, &factor, err)) != INFERD_OK) return st;
+
+    uint32_t n_pairs = rot / 2;
+    s->rope_freq = malloc((size_t)n_pairs * sizeof *s->rope_freq);
+    if (s->rope_freq == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u rotary frequencies", n_pairs);
+    if ((st = read_rope_divisors(g, n_pairs, s->rope_freq, err)) != INFERD_OK) return st;
+    for (uint32_t i = 0; i < n_pairs; i++) {
+        double plain = pow(base, -2.0 * (double)i / (double)rot);
+        s->rope_freq[i] = (float)(plain / (double)s->rope_freq[i] / factor);
+    }
+    s->rope = (rope_spec){.inv_freq = s->rope_freq,
+                          .n_pairs = n_pairs,
+                          .scale = 1.0f,
+                          .interleaved = a->rope_interleaved};
+    return INFERD_OK;
+}
+
+/* Llama 2 and 3.x, SmolLM2, Mistral 7B, TinyLlama: the base block. */
+static inferd_status read_llama(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+    inferd_status st;
+    if ((st = read_shape(a, g, s, err)) || (st = read_norm_eps(a, g, s, err)) ||
+        (st = read_rope(a, g, s, err)))
+        return st;
+    uint32_t n_experts;
+    if ((st = read_u32_or(a, g, "expert_count", 0, 1024, 0, &n_experts, err))) return st;
+    if (n_experts > 0)
+        return inferd_fail(err, INFERD_EUNSUPPORTED,
+                           "%s: a mixture of %u experts; dense models are supported", gguf_path(g),
+                           n_experts);
+    s->embed_scale = 1.0f;
+    s->attn = (attn_spec){.n_heads = s->n_heads,
+                          .n_kv_heads = s->n_kv_heads,
+                          .head_dim = s->head_dim,
+                          .scale = 1.0f / sqrtf((float)s->head_dim)};
+    return INFERD_OK;
+}
+
+static const arch archs[] = {
+    {"llama", true, read_llama},
+};
+
+static inferd_status refuse_unknown(const gguf *g, bytes name, inferd_err *err) {
+    char known[256] = "";
+    for (size_t i = 0; i < INFERD_COUNT(archs); i++) {
+        if (i > 0) strncat(known, ", ", sizeof known - strlen(known) - 1);
+        strncat(known, archs[i].name, sizeof known - strlen(known) - 1);
+    }
+    return inferd_fail(err, INFERD_EUNSUPPORTED,
+                       "%s: general.architecture is \"%.*s\"; known architectures: %s",
+                       gguf_path(g), (int)size_min(name.n, 64), name.p, known);
+}
+
+inferd_status decoder_spec_read(const gguf *g, decoder_spec *out, inferd_err *err) {
+    *out = (decoder_spec){0};
+    bytes name;
+    inferd_status st = gguf_str(g, "general.architecture", &name, err);
+    if (st != INFERD_OK) return st;
+    for (size_t i = 0; i < INFERD_COUNT(archs); i++) {
+        if (name.n != strlen(archs[i].name) || memcmp(name.p, archs[i].name, name.n) != 0) continue;
+        out->architecture = archs[i].name;
+        st = archs[i].read(&archs[i], g, out, err);
+        if (st != INFERD_OK) decoder_spec_deinit(out);
+        return st;
+    }
+    return refuse_unknown(g, name, err);
+}
+
+void decoder_spec_deinit(decoder_spec *s) {
+    free(s->rope_freq);
+    s->rope_freq = NULL;
+}

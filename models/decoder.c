@@ -1,0 +1,112 @@
+/* decoder.c - the forward pass, top to bottom as in the papers.
+ *
+ *     x = embed(token)
+ *     each layer:  x += Wo attend(rope(Wq a), rope(Wk a), Wv a)      a = rmsnorm(x)
+ *                  x += Wd (silu(Wg m) * Wu m)                        m = rmsnorm(x)
+ *     logits = head(rmsnorm(x)), for the rows that asked
+ */
+#include "decoder.h"
+
+static void attention_block(backend *be, const decoder_spec *s, const decoder_layer *w,
+                            decoder_scratch *t, uint32_t layer_idx, uint32_t n) {
+    be_rmsnorm(be, t->h, t->x, &w->attn_norm, n, s->norm_eps);
+    be_matmul(be, t->q, t->h, &w->wq, &w->bq, n);
+    be_matmul(be, t->k, t->h, &w->wk, &w->bk, n);
+    be_matmul(be, t->v, t->h, &w->wv, &w->bv, n);
+    be_rope(be, t->q, t->k, &s->rope, s->n_heads, s->n_kv_heads, s->head_dim);
+    be_attention(be, t->att, t->q, t->k, t->v, layer_idx, &s->attn);
+    be_matmul(be, t->h, t->att, &w->wo, &w->bo, n);
+    be_add(be, t->x, t->h, n, s->dim);
+}
+
+static void mlp_block(backend *be, const decoder_spec *s, const decoder_layer *w,
+                      decoder_scratch *t, uint32_t n) {
+    be_rmsnorm(be, t->h, t->x, &w->ffn_norm, n, s->norm_eps);
+    be_matmul(be, t->gate, t->h, &w->w_gate, &w->b_gate, n);
+    be_matmul(be, t->up, t->h, &w->w_up, &w->b_up, n);
+    be_silu_mul(be, t->gate, t->gate, t->up, n, s->ffn_dim);
+    be_matmul(be, t->h, t->gate, &w->w_down, &w->b_down, n);
+    be_add(be, t->x, t->h, n, s->dim);
+}
+
+void decoder_forward(backend *be, const decoder_spec *s, const decoder_weights *w,
+                     decoder_scratch *t, const batch *b, const kv_layout *kv) {
+    be_step_begin(be, b, kv);
+    be_embed(be, t->x, &w->embed, s->embed_scale);
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        attention_block(be, s, &w->layers[i], t, i, b->n_rows);
+        mlp_block(be, s, &w->layers[i], t, b->n_rows);
+    }
+    if (b->n_logits == 0) return;
+    be_take_logit_rows(be, t->last, t->x, s->dim);
+    be_rmsnorm(be, t->last, t->last, &w->norm, b->n_logits, s->norm_eps);
+    be_matmul(be, t->logits, t->last, &w->head, NULL, b->n_logits);
+}
+
+inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t rows_max,
+                                   uint32_t logits_max, decoder_scratch *out, inferd_err *err) {
+    uint32_t q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
+    *out = (decoder_scratch){0};
+    const struct {
+        act **slot;
+        uint32_t rows, dim;
+    } wanted[] = {
+        {&out->x, rows_max, s->dim},        {&out->h, rows_max, s->dim},
+        {&out->q, rows_max, q_dim},         {&out->k, rows_max, kv_dim},
+        {&out->v, rows_max, kv_dim},        {&out->att, rows_max, q_dim},
+        {&out->gate, rows_max, s->ffn_dim}, {&out->up, rows_max, s->ffn_dim},
+        {&out->last, logits_max, s->dim},   {&out->logits, logits_max, s->n_vocab},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(wanted); i++) {
+        *wanted[i].slot = be_act_open(be, wanted[i].rows, wanted[i].dim);
+        if (*wanted[i].slot != NULL) continue;
+        decoder_scratch_close(be, out);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for activations of %u x %u floats",
+                           wanted[i].rows, wanted[i].dim);
+    }
+    return INFERD_OK;
+}
+
+void decoder_scratch_close(backend *be, decoder_scratch *t) {
+    act *all[] = {t->x, t->h, t->q, t->k, t->v, t->att, t->gate, t->up, t->last, t->logits};
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) be_act_close(be, all[i]);
+    *t = (decoder_scratch){0};
+}
+
+inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type type,
+                               kv_layout *out, inferd_err *err) {
+    static const uint32_t block_tokens[] = {16, 32};
+    size_t page = be_page_bytes(be), best_used = 0;
+    kv_layout best = {0};
+    for (size_t i = 0; i < INFERD_COUNT(block_tokens); i++) {
+        size_t layer = be_kv_layer_bytes(be, type, s->n_kv_heads, s->head_dim, block_tokens[i]);
+        for (uint32_t g = s->n_layers; g >= 1; g--) {
+            if (s->n_layers % g != 0 || (size_t)g * layer > page) continue;
+            size_t slot = (size_t)g * layer, used = page / slot * slot;
+            if (used <= best_used) continue;
+            best_used = used;
+            best = (kv_layout){
+                .type = type,
+                .n_layers = s->n_layers,
+                .n_kv_heads = s->n_kv_heads,
+                .head_dim = s->head_dim,
+                .block_tokens = block_tokens[i],
+                .group_layers = g,
+                .n_groups = s->n_layers / g,
+                .slots_per_page = (uint32_t)(page / slot),
+                .layer_bytes = layer,
+                .slot_bytes = slot,
+            };
+            if (used * 100 >= page * 95) goto found;
+        }
+    }
+    if (best_used == 0)
+        return inferd_fail(
+            err, INFERD_EUNSUPPORTED,
+            "keys and values of 16 tokens of one layer (%u heads of %u) do not fit a "
+            "page of %zu bytes",
+            s->n_kv_heads, s->head_dim, page);
+found:
+    *out = best;
+    return INFERD_OK;
+}

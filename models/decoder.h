@@ -1,0 +1,84 @@
+/* decoder.h - one forward pass for decoder-only transformers, driven by a description.
+ *
+ * A decoder_spec says what a family is (shapes, rotary embedding, biases); each architecture's
+ * reader in arch.c fills one in from the file, and weights.c binds the tensors it asks for.  A new
+ * family is a reader and, rarely, a new branch here.
+ *
+ * Thread: the spec is read-only after reading; decoder_forward the engine's. */
+#ifndef INFERD_DECODER_H
+#define INFERD_DECODER_H
+
+#include "gguf/gguf.h"
+#include "inferd/batch.h"
+#include "kernels/backend.h"
+
+enum {
+    DECODER_LAYERS_MAX = 512,
+    DECODER_HEADS_MAX = 1024,
+    DECODER_HEAD_DIM_MAX = 1024,
+    DECODER_DIM_MAX = 65536,
+    DECODER_FFN_MAX = 1 << 20,
+    DECODER_VOCAB_MAX = 1 << 20,
+    DECODER_CONTEXT_MAX = 1 << 24
+};
+
+typedef struct decoder_spec {
+    const char *architecture; // "llama"
+    uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim, ffn_dim;
+    uint32_t n_vocab; // rows of the embedding and of the head
+    uint32_t context_trained;
+    float norm_eps;
+    float embed_scale;        // of the embedding; 1 for most
+    bool tied;                // the head is the embedding
+    bool attn_bias, mlp_bias; // what the file holds
+    float *rope_freq;         // [rope.n_pairs] owned: what rope.inv_freq points to
+    rope_spec rope;
+    attn_spec attn;
+} decoder_spec;
+
+typedef struct decoder_layer {
+    vec attn_norm, ffn_norm;
+    weight wq, wk, wv, wo;
+    vec bq, bk, bv, bo; // data NULL: absent
+    weight w_gate, w_up, w_down;
+    vec b_gate, b_up, b_down;
+} decoder_layer;
+
+typedef struct decoder_weights {
+    weight embed;
+    weight head; // the same data as embed when tied
+    vec norm;
+    decoder_layer *layers; // [n_layers] owned
+} decoder_weights;
+
+/* Activations of one step, [rows_max, ...]; owned by the model. */
+typedef struct decoder_scratch {
+    act *x;               // [rows, dim] the residual stream
+    act *h;               // [rows, dim] normed, or what a block adds
+    act *q, *k, *v, *att; // [rows, heads * head_dim]
+    act *gate, *up;       // [rows, ffn_dim]
+    act *last;            // [logits, dim] rows whose logits are wanted
+    act *logits;          // [logits, n_vocab]
+} decoder_scratch;
+
+/* -- arch.c: the families we know -- */
+/* Fill in the spec from the metadata; an unknown architecture is INFERD_EUNSUPPORTED and lists the
+ * known ones.  Every number is checked for range here. */
+inferd_status decoder_spec_read(const gguf *g, decoder_spec *out, inferd_err *err);
+void decoder_spec_deinit(decoder_spec *s);
+
+/* -- decoder.c -- */
+inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t rows_max,
+                                   uint32_t logits_max, decoder_scratch *out, inferd_err *err);
+void decoder_scratch_close(backend *be, decoder_scratch *s);
+/* Enqueue the pass of one batch; be_sync tells how it went. */
+void decoder_forward(backend *be, const decoder_spec *s, const decoder_weights *w,
+                     decoder_scratch *t, const batch *b, const kv_layout *kv);
+
+/* Choose T and G for a model's shape: the largest G that fills 95 % of a page with T = 16, else
+ * with T = 32, else the best fill.  INFERD_EUNSUPPORTED when not even one layer's block fits a
+ * page. */
+inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type type,
+                               kv_layout *out, inferd_err *err);
+
+#endif
