@@ -16,6 +16,19 @@
 
 enum { GGUF_DIMS_MAX = 4, GGUF_NAME_BYTES_MAX = 63 };
 
+/* What a file may claim; the figures are far above any model's.  A header (metadata and tensor
+ * list) is read whole, so its bound is also that of the memory a bad file can cost. */
+enum {
+    GGUF_HEADER_BYTES_MAX = 64 << 20,
+    GGUF_KEYS_MAX = 65536,
+    GGUF_TENSORS_MAX = 65536,
+    GGUF_KEY_BYTES_MAX = 1024,
+    GGUF_STRING_BYTES_MAX = 16 << 20,
+    GGUF_ALIGNMENT_MIN = 8,
+    GGUF_ALIGNMENT_DEFAULT = 32,
+    GGUF_ALIGNMENT_MAX = 1 << 20
+};
+
 typedef struct gguf gguf;
 
 typedef enum gguf_kind {
@@ -27,7 +40,7 @@ typedef struct gguf_tensor {
     char name[GGUF_NAME_BYTES_MAX + 1];
     uint32_t n_dims;
     uint64_t dims[GGUF_DIMS_MAX]; // dims[0] is contiguous; 1 beyond n_dims
-    dtype type;
+    dtype type;           // one that files hold; dtype_about(type).supported: we compute with it
     uint64_t file_offset; // of the first byte, from the start of the file
     uint64_t n_bytes;
 } gguf_tensor;
@@ -41,10 +54,14 @@ typedef struct gguf_array_view {
     const bytes *strings;
 } gguf_array_view;
 
+/* ENOTFOUND: no such file.  EIO: the machine refuses.  EFORMAT: not a regular file, or its bytes
+ * are wrong.  EUNSUPPORTED: a GGUF that this build does not read (version 1, big-endian, one part
+ * of a split model). */
 inferd_status gguf_open(const char *path, gguf **out, inferd_err *err);
 void          gguf_close(gguf *g); // accepts NULL
 
-/* The file has the size and modification time it had at gguf_open; call after the last read. */
+/* The file has the size and modification time it had at gguf_open, and its path still names it;
+ * call after the last read. */
 inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err);
 
 const char *gguf_path(const gguf *g);

@@ -64,6 +64,8 @@ inferd_status model_load(model *m, const uint32_t *pages, uint32_t n_pages,
                          model_progress *progress, void *ctx, inferd_err *err);
 void model_unload(model *m); // the pages are home again
 bool model_is_loaded(const model *m);
+/* Tensors of the file that the architecture has no use for: worth a warning.  Once loaded. */
+uint32_t model_n_unused_tensors(const model *m);
 
 /* Compute the batch.  Then model_logits: [batch.n_logits, n_vocab] floats in host memory, valid
  * until the next forward.  `device_us` is the time it took on the device. */

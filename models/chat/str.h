@@ -1,0 +1,81 @@
+/* str.h - text that knows, byte by byte, who wrote it.
+ *
+ * A jstr is an immutable slice of UTF-8.  `marks`, where there are any, say of each byte whether it
+ * is trusted (template) or not (request); without marks the whole slice is `trusted` or not.  Every
+ * operation carries the marks along, so a forged "<|im_start|>" stays untrusted through trim,
+ * replace, join, tojson and macros alike.
+ *
+ *     p      < | s | >   h e l l o   <
+ *     marks  1 1 1 1 1   0 0 0 0 0   1
+ *
+ * Templates build prompts as `ns.text = ns.text + piece`.  To keep that linear, a long text made by
+ * concatenation leaves room behind it (its jtail); adding to a text that ends where its tail ends
+ * writes into that room, and every earlier slice stays as it was.
+ *
+ * A jbuf collects text.  Thread: that of the render; jstr of a template: any. */
+#ifndef INFERD_CHAT_STR_H
+#define INFERD_CHAT_STR_H
+
+#include "chat/memory.h"
+
+typedef struct jtail jtail;
+
+typedef struct jstr {
+    const char *p;
+    size_t n;
+    const uint8_t *marks; // [n] 1: trusted; NULL: all as `trusted` says
+    jtail *tail;          // room behind the text, or NULL
+    bool trusted;
+    bool markup; // a result of the filter safe: `+` escapes what is not
+} jstr;
+
+typedef struct jbuf {
+    jctx *c;
+    char *p;
+    uint8_t *marks; // [capacity] when trust differs, else NULL
+    size_t n, capacity;
+    size_t n_max; // 0: no bound but memory
+    bool trusted; // of all so far, when there are no marks
+} jbuf;
+
+extern const jstr jstr_empty;
+
+const jstr *jstr_new(jctx *c, const char *p, size_t n, bool trusted); // borrows p
+const jstr *jstr_copy(jctx *c, const char *p, size_t n, bool trusted);
+const jstr *jstr_lit(jctx *c, const char *text); // the engine's own words: trusted
+const jstr *jstr_slice(jctx *c, const jstr *s, size_t from, size_t to); // bytes [from, to)
+const jstr *jstr_with_markup(jctx *c, const jstr *s, bool markup);
+const jstr *jstr_concat(jctx *c, const jstr *a, const jstr *b, bool markup);
+const jstr *jstr_repeat(jctx *c, const jstr *s, int64_t times);
+const jstr *jstr_escape(jctx *c, const jstr *s); // HTML; the result is markup
+
+bool jstr_equal(const jstr *a, const jstr *b);
+bool jstr_is(const jstr *s, const char *text);
+int  jstr_compare(const jstr *a, const jstr *b); // by code point
+bool jstr_all_trusted(const jstr *s);
+static inline bool jstr_trusted_at(const jstr *s, size_t i) {
+    return s->marks != NULL ? s->marks[i] != 0 : s->trusted;
+}
+
+size_t jstr_length(jctx *c, const jstr *s); // code points
+/* Byte offset of code point `i`, at most s->n. */
+size_t jstr_offset(jctx *c, const jstr *s, size_t i);
+/* Byte offset of `part` in [from, to), SIZE_MAX: not there. */
+size_t jstr_find(jctx *c, const jstr *s, const jstr *part, size_t from, size_t to);
+size_t jstr_rfind(jctx *c, const jstr *s, const jstr *part, size_t from, size_t to);
+
+enum { JSTRIP_LEFT = 1, JSTRIP_RIGHT = 2, JSTRIP_BOTH = 3 };
+/* Without the code points in `chars` (NULL: white space) at the ends. */
+const jstr *jstr_strip(jctx *c, const jstr *s, const jstr *chars, int ends);
+const jstr *jstr_replace(jctx *c, const jstr *s, const jstr *old, const jstr *with, int64_t max);
+
+void jbuf_init(jbuf *b, jctx *c, size_t n_max);
+void jbuf_add(jbuf *b, const char *p, size_t n, bool trusted);
+void jbuf_add_slice(jbuf *b, const jstr *s, size_t from, size_t to);
+void jbuf_add_str(jbuf *b, const jstr *s);
+void jbuf_add_cp(jbuf *b, uint32_t cp, bool trusted);
+void jbuf_add_text(jbuf *b, const char *text, bool trusted); // NUL-terminated
+void jbuf_pad(jbuf *b, char c, size_t n, bool trusted);
+const jstr *jbuf_str(jbuf *b, bool markup); // the buffer may not be used any more
+
+#endif

@@ -1,0 +1,191 @@
+/* gguf.c - a GGUF file: open, read, watch.
+ *
+ * All reading is pread on one descriptor.  A model that is replaced by renaming leaves us with the
+ * old file, whole; one that is rewritten or cut in place shows by its size or time.  Either way
+ * gguf_check_unchanged says so, because what was loaded is not what the path names now. */
+#include "gguf/gguf_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+/* ---- the file ---- */
+
+/* The end of a path tells more than its beginning, and an error must have room for the reason. */
+static void set_label(gguf *g) {
+    size_t n = strlen(g->path), room = sizeof g->label - 1, at = 0;
+    if (n > room) {
+        memcpy(g->label, "...", 3);
+        at = 3;
+    }
+    size_t kept = size_min(n, room - at);
+    for (size_t i = 0; i < kept; i++) {
+        char c = g->path[n - kept + i];
+        g->label[at + i] = (unsigned char)c < 0x20 || c == 0x7f ? '?' : c;
+    }
+    g->label[at + kept] = 0;
+}
+
+static const char *file_kind(mode_t mode) {
+    switch (mode & S_IFMT) {
+    case S_IFDIR:
+        return "a directory";
+    case S_IFCHR:
+    case S_IFBLK:
+        return "a device";
+    case S_IFIFO:
+        return "a pipe";
+    case S_IFSOCK:
+        return "a socket";
+    default:
+        return "not a regular file";
+    }
+}
+
+static inferd_status open_regular(gguf *g, inferd_err *err) {
+    /* Looked at before it is opened, because opening a device can act on it; and again after,
+     * because the path may name something else by then.  O_NONBLOCK: a pipe put there in between
+     * would hold us until somebody writes. */
+    struct stat *st = &g->stat_at_open;
+    if (stat(g->path, st) != 0) {
+        if (errno == ENOENT || errno == ENOTDIR)
+            return inferd_fail(err, INFERD_ENOTFOUND, "no such file");
+        return inferd_fail(err, INFERD_EIO, "cannot look at it: %s", strerror(errno));
+    }
+    if (!S_ISREG(st->st_mode))
+        return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a file",
+                           file_kind(st->st_mode));
+    g->fd = open(g->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (g->fd < 0) {
+        inferd_status s = errno == ENOENT ? INFERD_ENOTFOUND : INFERD_EIO;
+        return inferd_fail(err, s, "cannot open it: %s", strerror(errno));
+    }
+    if (fstat(g->fd, st) != 0)
+        return inferd_fail(err, INFERD_EIO, "cannot look at it: %s", strerror(errno));
+    if (!S_ISREG(st->st_mode))
+        return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a file",
+                           file_kind(st->st_mode));
+    return INFERD_OK;
+}
+
+inferd_status gguf_pread(const gguf *g, uint64_t offset, void *out, size_t n, inferd_err *err) {
+    unsigned char *p = out;
+    while (n > 0) {
+        ssize_t n_read = pread(g->fd, p, n, (off_t)offset);
+        if (n_read < 0 && errno == EINTR) continue;
+        if (n_read < 0)
+            return inferd_fail(err, INFERD_EIO, "reading %zu bytes at byte %llu: %s", n,
+                               (unsigned long long)offset, strerror(errno));
+        if (n_read == 0)
+            return inferd_fail(
+                err, INFERD_EIO,
+                "ends at byte %llu but had %llu bytes when it was opened: it was cut",
+                (unsigned long long)offset, (unsigned long long)gguf_file_bytes(g));
+        p += n_read;
+        offset += (uint64_t)n_read;
+        n -= (size_t)n_read;
+    }
+    return INFERD_OK;
+}
+
+inferd_status gguf_open(const char *path, gguf **out, inferd_err *err) {
+    *out = NULL;
+    gguf *g = calloc(1, sizeof *g);
+    if (g == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory to open %s", path);
+    g->fd = -1;
+    g->path = strdup(path);
+    if (g->path == NULL) {
+        free(g);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory to open %s", path);
+    }
+    set_label(g);
+
+    inferd_status s = open_regular(g, err);
+    if (s == INFERD_OK) s = gguf_read_header(g, err);
+    if (s != INFERD_OK) {
+        inferd_context(err, "%s", g->label);
+        goto fail;
+    }
+    s = gguf_check_unchanged(g, err);
+    if (s != INFERD_OK) goto fail;
+    *out = g;
+    return INFERD_OK;
+
+fail:
+    gguf_close(g);
+    return s;
+}
+
+void gguf_close(gguf *g) {
+    if (g == NULL) return;
+    if (g->fd >= 0) close(g->fd);
+    free(g->tensor_idx);
+    free(g->tensors);
+    free(g->strings);
+    free(g->entry_idx);
+    free(g->entries);
+    free(g->header);
+    free(g->path);
+    free(g);
+}
+
+inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err) {
+    const struct stat *old = &g->stat_at_open;
+    struct stat now, named;
+    if (fstat(g->fd, &now) != 0)
+        return inferd_fail(err, INFERD_EIO, "%s: cannot look at it: %s", g->label, strerror(errno));
+    if (now.st_size != old->st_size)
+        return inferd_fail(err, INFERD_EIO, "%s: changed while it was read: %lld bytes, then %lld",
+                           g->label, (long long)old->st_size, (long long)now.st_size);
+    if (now.st_mtim.tv_sec != old->st_mtim.tv_sec || now.st_mtim.tv_nsec != old->st_mtim.tv_nsec)
+        return inferd_fail(err, INFERD_EIO, "%s: was written to while it was read", g->label);
+    if (stat(g->path, &named) != 0)
+        return inferd_fail(err, INFERD_EIO, "%s: was taken away while it was read: %s", g->label,
+                           strerror(errno));
+    if (named.st_dev != old->st_dev || named.st_ino != old->st_ino)
+        return inferd_fail(err, INFERD_EIO, "%s: was replaced by another file while it was read",
+                           g->label);
+    return INFERD_OK;
+}
+
+const char *gguf_path(const gguf *g) {
+    return g->path;
+}
+
+uint64_t gguf_file_bytes(const gguf *g) {
+    return (uint64_t)g->stat_at_open.st_size;
+}
+
+/* ---- tensors ---- */
+
+size_t gguf_n_tensors(const gguf *g) {
+    return g->n_tensors;
+}
+
+const gguf_tensor *gguf_tensor_at(const gguf *g, size_t i) {
+    INFERD_CHECK(i < g->n_tensors);
+    return &g->tensors[i];
+}
+
+const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name) {
+    size_t low = 0, high = g->n_tensors;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const gguf_tensor *t = &g->tensors[g->tensor_idx[middle]];
+        int order = strcmp(name, t->name);
+        if (order == 0) return t;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+inferd_status gguf_read(const gguf *g, const gguf_tensor *t, uint64_t offset, void *out,
+                        size_t n_bytes, inferd_err *err) {
+    INFERD_CHECK(offset <= t->n_bytes && n_bytes <= t->n_bytes - offset);
+    inferd_status s = gguf_pread(g, t->file_offset + offset, out, n_bytes, err);
+    if (s != INFERD_OK) inferd_context(err, "%s: tensor %s", g->label, t->name);
+    return s;
+}

@@ -1,0 +1,29 @@
+/* pretok.h - text into words, before byte-level BPE looks at each word alone.
+ *
+ * Published tokenizers describe this by regular expressions.  They are written out here as scanners
+ * that try the same alternatives in the same order, without backtracking: each character is looked
+ * at a bounded number of times, so the cost is linear in the text whatever it is.
+ *
+ * Thread: any. */
+#ifndef INFERD_TOKENIZER_PRETOK_H
+#define INFERD_TOKENIZER_PRETOK_H
+
+#include "inferd/base.h"
+
+typedef enum pretok_kind {
+    PRETOK_GPT2,
+    PRETOK_SMOLLM, // every number alone, then gpt-2; also starcoder
+    PRETOK_LLAMA3, // numbers in groups of three
+    PRETOK_QWEN2,  // llama 3 with every number alone
+    PRETOK_DEEPSEEK_LLM,
+    PRETOK_DEEPSEEK_CODER
+} pretok_kind;
+
+/* Gets the words in order; together they are the text.  False: stop. */
+typedef bool (*pretok_word_fn)(void *ctx, const unsigned char *word, size_t n);
+
+/* Well-formed UTF-8.  False: `word` said stop. */
+bool pretok_split(pretok_kind kind, const unsigned char *p, size_t n, pretok_word_fn word,
+                  void *ctx);
+
+#endif

@@ -1,0 +1,177 @@
+/* pretok_stages.c - the DeepSeek pre-tokenizers.
+ *
+ * A stage is a search: where in [p, end) is the next match.  Stages nest instead of making lists:
+ * each match and each gap goes to the next stage at once, and what leaves the last is a word.  The
+ * depth is the number of stages, and each stage reads the text once. */
+#include "tokenizer/pretok_stages.h"
+
+#include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
+
+typedef const unsigned char *cursor;
+
+/* The first match in [p, end): where it starts, and in *to where it ends; NULL: none. */
+typedef cursor (*find_fn)(cursor p, cursor end, cursor *to);
+
+typedef bool (*in_class_fn)(uint32_t c);
+
+typedef struct char_range {
+    uint32_t first, last;
+} char_range;
+
+/* What deepseek-llm lists as letters: those with an upper and a lower case, as of Unicode 11. */
+static const char_range cased_letters[] = {
+    {0x0041, 0x005A}, {0x0061, 0x007A}, {0x00B5, 0x00B5}, {0x00C0, 0x00D6}, {0x00D8, 0x00F6},
+    {0x00F8, 0x01BA}, {0x01BC, 0x01BF}, {0x01C4, 0x0293}, {0x0295, 0x02AF}, {0x0370, 0x0373},
+    {0x0376, 0x0376}, {0x0377, 0x0377}, {0x037B, 0x037D}, {0x037F, 0x037F}, {0x0386, 0x0386},
+    {0x0388, 0x038A}, {0x038C, 0x038C}, {0x038E, 0x03A1}, {0x03A3, 0x03F5}, {0x03F7, 0x0481},
+    {0x048A, 0x052F}, {0x0531, 0x0556}, {0x10A0, 0x10C5}, {0x13A0, 0x13F5}, {0x13F8, 0x13FD},
+    {0x1C90, 0x1CBA}, {0x1CBD, 0x1CBF}, {0x1D00, 0x1D2B}, {0x1D6B, 0x1D77}, {0x1D79, 0x1D9A},
+    {0x1E00, 0x1F15}, {0x1F18, 0x1F1D}, {0x1F20, 0x1F45}, {0x1F48, 0x1F4D}, {0x1F50, 0x1F57},
+    {0x1F59, 0x1F59}, {0x1F5B, 0x1F5B}, {0x1F5D, 0x1F5D}, {0x1F5F, 0x1F7D}, {0x1F80, 0x1FB4},
+    {0x1FB6, 0x1FBC}, {0x1FBE, 0x1FBE}, {0x1FC2, 0x1FC4}, {0x1FC6, 0x1FCC}, {0x1FD0, 0x1FD3},
+    {0x1FD6, 0x1FDB}, {0x1FE0, 0x1FEC}, {0x1FF2, 0x1FF4}, {0x1FF6, 0x1FFC}, {0x2102, 0x2102},
+    {0x2107, 0x2107}, {0x210A, 0x2113}, {0x2115, 0x2115}, {0x2119, 0x211D}, {0x2124, 0x2124},
+    {0x2126, 0x2126}, {0x2128, 0x2128}, {0x212A, 0x212D}, {0x212F, 0x2134}, {0x2139, 0x2139},
+    {0x213C, 0x213F}, {0x2145, 0x2149}, {0x214E, 0x214E}, {0x2183, 0x2183}, {0x2184, 0x2184},
+    {0x2C00, 0x2C7B}, {0x2C7E, 0x2CE4}, {0x2CEB, 0x2CEE}, {0x2CF2, 0x2CF2}, {0x2CF3, 0x2CF3},
+    {0xA640, 0xA66D}, {0xA680, 0xA69B}, {0xA722, 0xA76F}, {0xA771, 0xA787}, {0xA78B, 0xA78E},
+    {0xAB70, 0xABBF}, {0xFB00, 0xFB06}, {0xFB13, 0xFB17}, {0xFF21, 0xFF3A}, {0xFF41, 0xFF5A},
+    {0x10400, 0x1044F}, {0x104B0, 0x104D3}, {0x104D8, 0x104FB}, {0x10C80, 0x10CB2}, {0x10CC0, 0x10CF2},
+    {0x118A0, 0x118DF}, {0x1E900, 0x1E943},
+};
+
+static bool is_cased_letter(uint32_t c) {
+    size_t low = 0, high = INFERD_COUNT(cased_letters);
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (c > cased_letters[middle].last)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < INFERD_COUNT(cased_letters) && c >= cased_letters[low].first;
+}
+
+/* [!-/:-~ and their full-width forms, U+2018..201F, U+3000..3002]; ASCII letters between ':' and
+ * '~' were taken by the stage before. */
+static bool is_listed_punctuation(uint32_t c) {
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '~') || (c >= 0xFF01 && c <= 0xFF0F) ||
+           (c >= 0xFF1A && c <= 0xFF5E) || (c >= 0x2018 && c <= 0x201F) ||
+           (c >= 0x3000 && c <= 0x3002);
+}
+
+/* Han, Hangul syllables, and all that lies from U+0800 to Han: the published range says so. */
+static bool is_east_asian(uint32_t c) {
+    return (c >= 0x0800 && c <= 0x9FA5) || (c >= 0xAC00 && c <= 0xD7FF);
+}
+
+static bool is_letter(uint32_t c) {
+    return unicode_is_letter(unicode_kind(c));
+}
+static bool is_punctuation(uint32_t c) {
+    return unicode_is_punctuation(unicode_kind(c));
+}
+static bool is_number(uint32_t c) {
+    return unicode_is_number(unicode_kind(c));
+}
+static bool is_space(uint32_t c) {
+    return unicode_is_space(unicode_kind(c));
+}
+
+static cursor skip(cursor p, cursor end, in_class_fn in_class) {
+    unsigned n;
+    while (p < end && in_class(utf8_decode(p, &n))) p += n;
+    return p;
+}
+
+/* [class]+ */
+static cursor find_run(cursor p, cursor end, cursor *to, in_class_fn in_class) {
+    unsigned n;
+    while (p < end && !in_class(utf8_decode(p, &n))) p += n;
+    if (p == end) return NULL;
+    *to = skip(p, end, in_class);
+    return p;
+}
+
+/* \s?[class]+ */
+static cursor find_run_after_space(cursor p, cursor end, cursor *to, in_class_fn in_class) {
+    cursor space = NULL; // the character before `p` when it is a space
+    unsigned n;
+    for (; p < end; p += n) {
+        uint32_t c = utf8_decode(p, &n);
+        if (in_class(c)) {
+            *to = skip(p, end, in_class);
+            return space != NULL ? space : p;
+        }
+        space = is_space(c) ? p : NULL;
+    }
+    return NULL;
+}
+
+/* [\r\n] */
+static cursor find_newline(cursor p, cursor end, cursor *to) {
+    while (p < end && *p != '\r' && *p != '\n') p++;
+    *to = p + 1;
+    return p < end ? p : NULL;
+}
+/* \s+$ */
+static cursor find_last_spaces(cursor p, cursor end, cursor *to) {
+    cursor from = end;
+    while (from > p) {
+        unsigned n;
+        cursor before = utf8_back(from, p);
+        if (!is_space(utf8_decode(before, &n))) break;
+        from = before;
+    }
+    *to = end;
+    return from < end ? from : NULL;
+}
+static cursor find_cased_letters(cursor p, cursor end, cursor *to) {
+    return find_run_after_space(p, end, to, is_cased_letter);
+}
+static cursor find_listed_punctuation(cursor p, cursor end, cursor *to) {
+    return find_run_after_space(p, end, to, is_listed_punctuation);
+}
+static cursor find_letters(cursor p, cursor end, cursor *to) {
+    return find_run_after_space(p, end, to, is_letter);
+}
+static cursor find_punctuation(cursor p, cursor end, cursor *to) {
+    return find_run_after_space(p, end, to, is_punctuation);
+}
+static cursor find_east_asian(cursor p, cursor end, cursor *to) {
+    return find_run(p, end, to, is_east_asian);
+}
+/* \p{N} : one alone. */
+static cursor find_number(cursor p, cursor end, cursor *to) {
+    unsigned n = 0;
+    while (p < end && !is_number(utf8_decode(p, &n))) p += n;
+    *to = p + n;
+    return p < end ? p : NULL;
+}
+
+/* `stages` ends with NULL. */
+static bool split(const find_fn *stages, cursor p, cursor end, pretok_word_fn word, void *ctx) {
+    if (*stages == NULL) return p == end || word(ctx, p, (size_t)(end - p));
+    while (p < end) {
+        cursor to, from = (*stages)(p, end, &to);
+        if (from == NULL) return split(stages + 1, p, end, word, ctx);
+        if (!split(stages + 1, p, from, word, ctx) || !split(stages + 1, from, to, word, ctx))
+            return false;
+        p = to;
+    }
+    return true;
+}
+
+bool pretok_split_deepseek_llm(const unsigned char *p, size_t n, pretok_word_fn word, void *ctx) {
+    static const find_fn stages[] = {find_newline,     find_cased_letters, find_listed_punctuation,
+                                     find_last_spaces, find_east_asian,    find_number,
+                                     NULL};
+    return split(stages, p, p + n, word, ctx);
+}
+
+bool pretok_split_deepseek_coder(const unsigned char *p, size_t n, pretok_word_fn word, void *ctx) {
+    static const find_fn stages[] = {find_newline,    find_letters, find_punctuation,
+                                     find_east_asian, find_number,  NULL};
+    return split(stages, p, p + n, word, ctx);
+}

@@ -1,0 +1,73 @@
+/* cli.c - what the commands share. */
+#include "cli.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "inferd/clock.h"
+
+int cli_number(const char *option, const char *text, double min, double max, double *out) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end != 0 || !(value >= min && value <= max)) {
+        fprintf(stderr, "inferd: %s is \"%s\"; expected a number from %g to %g\n", option, text,
+                min, max);
+        return 0;
+    }
+    *out = value;
+    return 1;
+}
+
+int cli_size(const char *option, const char *text, uint64_t *out) {
+    static const struct {
+        const char *unit;
+        double bytes;
+    } units[] = {{"", 1.0},
+                 {"B", 1.0},
+                 {"KiB", 1024.0},
+                 {"MiB", 1048576.0},
+                 {"GiB", 1073741824.0},
+                 {"TiB", 1099511627776.0}};
+    char *end;
+    double value = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        if (end == text || strcmp(end, units[i].unit) != 0) continue;
+        value *= units[i].bytes;
+        if (!(value >= 0.0 && value < 9e18)) break;
+        *out = (uint64_t)value;
+        return 1;
+    }
+    fprintf(stderr, "inferd: %s is \"%s\"; expected a size such as 512MiB or 2GiB\n", option, text);
+    return 0;
+}
+
+enum { BAR_CELLS = 30, DRAW_EVERY_US = 100000, SHOW_AFTER_US = 1000000 };
+
+void cli_progress_init(cli_progress *p, const char *what) {
+    *p = (cli_progress){.what = what, .started_us = clock_now_us()};
+}
+
+void cli_progress_draw(cli_progress *p, uint64_t done, uint64_t total) {
+    uint64_t now = clock_now_us();
+    if (total == 0 || now - p->started_us < SHOW_AFTER_US || now - p->drawn_us < DRAW_EVERY_US ||
+        !isatty(STDERR_FILENO))
+        return;
+    double part = (double)done / (double)total;
+    int cells = (int)(part * BAR_CELLS);
+    char bar[BAR_CELLS + 1];
+    memset(bar, '.', BAR_CELLS);
+    memset(bar, '#', (size_t)(cells > BAR_CELLS ? BAR_CELLS : cells));
+    bar[BAR_CELLS] = 0;
+    fprintf(stderr, "\r%s [%s] %3.0f %%", p->what, bar, part * 100.0);
+    fflush(stderr);
+    p->drawn_us = now;
+    p->shown = 1;
+}
+
+void cli_progress_end(cli_progress *p) {
+    if (p->shown) fprintf(stderr, "\r\033[K");
+    p->shown = 0;
+}
