@@ -197,7 +197,7 @@ static inferd_status answer_one(session *s, const run_options *o, const char *te
                                 inferd_err *err) {
     tok_ids ids = {0};
     buf answer;
-    uint64_t id;
+    uint64_t id = 0;
     buf_init(&answer, 0);
     inferd_status st = encode_prompt(s, o, text, &ids, err);
     if (st == INFERD_OK) st = submit(s, o, &ids, &id, err);

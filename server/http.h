@@ -63,12 +63,15 @@ typedef struct http_options {
     http_limits limits;
     const http_route *routes; // [n_routes] borrowed for life
     size_t n_routes;
-    /* Key -> tenant: the index of the tenant, or -1.  Called once per request with the bearer token
-     * (n = 0: none given).  Constant time in the key's bytes. */
+    /* Key -> tenant: the index of the tenant, or -1.  Called once per request to a keyed route with
+     * the bearer token (n = 0: none given).  Constant time in the key's bytes.  NULL: there are no
+     * keys, every request is served with tenant -1, and only a loopback `Host` and `Origin` are
+     * (a web page must not reach a keyless daemon). */
     int (*tenant_of_key)(void *ctx, bytes key);
     /* True: new work is refused with 503 server_overloaded (before its body is read). */
     bool (*overloaded)(void *ctx);
-    /* One finished exchange, for log and metrics: status, times, bytes. */
+    /* One finished exchange, for log and metrics: status, times, bytes.  rq->route is NULL when it
+     * was refused before a route was known. */
     void (*finished)(void *ctx, const http_request *rq);
     void *ctx;
 } http_options;
@@ -81,7 +84,8 @@ bool http_is_loopback(const char *listen);
 /* Stop accepting; what runs goes on.  Idle keep-alive connections close. */
 void http_drain(http_server *s);
 uint32_t http_n_open(const http_server *s); // exchanges not finished
-/* Cut what is left and free everything. */
+/* Cut what is left, wait for http_work under way and free everything.  Runs the loop to do so, so it
+ * is called outside of uv_run. */
 void http_close(http_server *s); // accepts NULL
 
 /* -- what a handler may ask -- */
@@ -90,7 +94,7 @@ struct http_request {
     char id[40]; // x-request-id, "req-..." with 128 random bits
     http_method method;
     const http_route *route;
-    char tail[256]; // what "/*" matched; "" otherwise; at most 255 bytes, else 404
+    char tail[256]; // what "/*" matched, percent-decoded; "" otherwise; at most 255 bytes, else 404
     bytes body;     // complete; freed with the request
     int tenant;     // index, or -1 without keys
     uint64_t arrival_us;
@@ -99,11 +103,14 @@ struct http_request {
     uint64_t n_sent;      // body bytes handed to the socket
     /* set by the handler */
     void *user;                        // its state
-    void (*on_gone)(http_request *rq); // the exchange ended before its answer was complete; user is
-                                       // the handler's to free; never called after _end or _answer
-    void (*on_flow)(http_request *rq,
-                    bool paused); // crossed stream_soft_bytes up / came half down again
-    bool no_timeout;
+    /* The exchange ended before its answer was complete; user is the handler's to free.  Called at
+     * most once, never from inside route.handle, never after _end, _abort or _answer, and not while
+     * http_work is under way: then `done` is told instead, and is the last to hear of rq. */
+    void (*on_gone)(http_request *rq);
+    /* Crossed stream_soft_bytes up / came half down again.  `true` is told from inside
+     * http_stream_write. */
+    void (*on_flow)(http_request *rq, bool paused);
+    bool no_timeout; // its client may take nothing for longer than send_stall_ms
 };
 
 /* Answer whole.  `body` is taken (its memory moves); content_type is static; extra_headers is NULL
@@ -111,7 +118,8 @@ struct http_request {
 void http_answer(http_request *rq, int status, const char *content_type, buf *body,
                  const char *extra_headers);
 /* {"error":{message,type,param,code}} with the right extra headers (WWW-Authenticate, Retry-After,
- * Allow, x-should-retry). `retry_after_s` 0 = none. */
+ * Allow, x-should-retry).  `retry_after_s` is cut to 60; 0 = none, and a 503 without it says
+ * "x-should-retry: false": waiting does not help. */
 void http_answer_error(http_request *rq, int status, const char *type, const char *code,
                        const char *param, const char *message, unsigned retry_after_s);
 

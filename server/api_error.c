@@ -1,0 +1,94 @@
+/* api_error.c - see api_error.h. */
+#include "api_error.h"
+
+#include "http.h"
+
+typedef struct fault_row {
+    int status;
+    const char *type, *code;
+    unsigned retry_after_s;
+} fault_row;
+
+/* Statuses that clients retry by themselves (408, 409, 429, 5xx) stand only where time can help. */
+static const fault_row fault_rows[API_FAULTS] = {
+    [API_BAD_JSON] = {400, "invalid_request_error", NULL, 0},
+    [API_BAD_VALUE] = {400, "invalid_request_error", "invalid_value", 0},
+    [API_MISSING] = {400, "invalid_request_error", "missing_required_parameter", 0},
+    [API_UNSUPPORTED] = {400, "invalid_request_error", "unsupported_parameter", 0},
+    [API_TOO_LONG] = {400, "invalid_request_error", "context_length_exceeded", 0},
+    [API_NO_MODEL] = {404, "invalid_request_error", "model_not_found", 0},
+    [API_TOO_LARGE] = {413, "invalid_request_error", "request_too_large", 0},
+    [API_LOADING] = {503, "unavailable_error", "model_loading", 2},
+    [API_OVERLOADED] = {503, "overloaded_error", "server_overloaded", 1},
+    [API_DRAINING] = {503, "unavailable_error", "shutting_down", 5},
+    [API_DEADLINE] = {504, "timeout_error", "deadline_exceeded", 0},
+    [API_INTERNAL] = {500, "server_error", "internal_error", 0},
+};
+
+static bool record(api_error *e, api_fault fault, const char *param) {
+    if (e->fault != API_OK) return false;
+    INFERD_CHECK(fault > API_OK && fault < API_FAULTS);
+    const fault_row *row = &fault_rows[fault];
+    e->fault = fault;
+    e->status = row->status;
+    e->type = row->type;
+    e->code = row->code;
+    e->retry_after_s = row->retry_after_s;
+    snprintf(e->param, sizeof e->param, "%s", param == NULL ? "" : param);
+    return true;
+}
+
+bool api_fail(api_error *e, api_fault fault, const char *param, const char *format, ...) {
+    if (!record(e, fault, param)) return false;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(e->message, sizeof e->message, format, args);
+    va_end(args);
+    return false;
+}
+
+static api_fault fault_of(inferd_status s) {
+    switch (s) {
+    case INFERD_EINVAL: return API_BAD_VALUE;
+    case INFERD_ETOOLONG: return API_TOO_LONG;
+    case INFERD_EUNSUPPORTED: return API_UNSUPPORTED;
+    case INFERD_EBUSY: return API_OVERLOADED;
+    case INFERD_ETIMEOUT: return API_DEADLINE;
+    case INFERD_ECANCELED: return API_DRAINING;
+    default: return API_INTERNAL;
+    }
+}
+
+bool api_fail_status(api_error *e, const inferd_err *err, const char *param) {
+    api_fault fault = fault_of(err->status);
+    /* What broke inside is for the log; a stranger learns only that it did. */
+    if (fault == API_INTERNAL)
+        return api_fail(e, fault, NULL,
+                        err->status == INFERD_ENOMEM ? "the server is short of memory"
+                                                     : "the server failed to compute the answer");
+    return api_fail(e, fault, param, "%s", err->text);
+}
+
+const char *api_quote(char out[API_QUOTE_BYTES], const char *s, size_t n) {
+    enum { QUOTE_MAX = 64 };
+    size_t keep = size_min(n, QUOTE_MAX);
+    if (keep < n) // stay off the middle of a code point
+        while (keep > 0 && ((unsigned char)s[keep] & 0xC0) == 0x80) keep--;
+    memcpy(out, s, keep);
+    memcpy(out + keep, keep < n ? "..." : "", keep < n ? 4 : 1);
+    return out;
+}
+
+void api_error_add(buf *out, const api_error *e) {
+    buf_add_str(out, "{\"error\":{\"message\":");
+    json_add_string(out, e->message, strlen(e->message));
+    buf_add_format(out, ",\"type\":\"%s\",\"param\":", e->type);
+    if (e->param[0] == 0)
+        buf_add_str(out, "null");
+    else
+        json_add_string(out, e->param, strlen(e->param));
+    if (e->code == NULL)
+        buf_add_str(out, ",\"code\":null}}");
+    else
+        buf_add_format(out, ",\"code\":\"%s\"}}", e->code);
+}

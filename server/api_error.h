@@ -1,0 +1,57 @@
+/* api_error.h - what a refused or failed request is told.
+ *
+ * Every error answer has the same body, {"error":{message, type, param, code}}, and its status,
+ * type and code come from one table, by what went wrong.  Clients branch on `code` and `param`;
+ * people read the message, which names the allowed range and repeats at most 64 bytes of what was
+ * sent.
+ *
+ * Thread: any; an api_error belongs to its caller. */
+#ifndef INFERD_API_ERROR_H
+#define INFERD_API_ERROR_H
+
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "inferd/status.h"
+
+typedef enum api_fault {
+    API_OK,
+    API_BAD_JSON,    // 400: not JSON, or not an object
+    API_BAD_VALUE,   // 400 invalid_value: wrong type or out of range
+    API_MISSING,     // 400 missing_required_parameter
+    API_UNSUPPORTED, // 400 unsupported_parameter: known, would change the output, is not there
+    API_TOO_LONG,    // 400 context_length_exceeded
+    API_NO_MODEL,    // 404 model_not_found
+    API_TOO_LARGE,   // 413 request_too_large
+    API_LOADING,     // 503 model_loading
+    API_OVERLOADED,  // 503 server_overloaded
+    API_DRAINING,    // 503 shutting_down
+    API_DEADLINE,    // 504 deadline_exceeded
+    API_INTERNAL,    // 500 internal_error
+    API_FAULTS
+} api_fault;
+
+enum { API_PARAM_BYTES = 96, API_MESSAGE_BYTES = 480, API_QUOTE_BYTES = 72 };
+
+typedef struct api_error {
+    api_fault fault;              // API_OK until something fails
+    int status;                   // HTTP; 0 until something fails
+    const char *type, *code;      // static; code NULL = null
+    unsigned retry_after_s;       // 0 = none
+    char param[API_PARAM_BYTES];  // "" = null
+    char message[API_MESSAGE_BYTES];
+} api_error;
+
+/* Record a failure; the first one stays.  Always false, so that `return api_fail(...)` reads well.
+ * `param` is the path of the field, or NULL. */
+__attribute__((format(printf, 4, 5))) bool api_fail(api_error *e, api_fault fault,
+                                                    const char *param, const char *format, ...);
+/* A failure of a lower room: its status chooses the fault, its sentence is the message. */
+bool api_fail_status(api_error *e, const inferd_err *err, const char *param);
+
+/* At most 64 bytes of a foreign string, cut between code points, for a message. */
+const char *api_quote(char out[API_QUOTE_BYTES], const char *s, size_t n);
+
+/* {"error":{...}}, appended. */
+void api_error_add(buf *out, const api_error *e);
+
+#endif

@@ -1,0 +1,350 @@
+/* http_guard.c - see http_guard.h.
+ *
+ * Header names are compared without case and only after all of them were seen to be tokens of
+ * RFC 9110; values are compared as they came. */
+#include "http_guard.h"
+
+#include <string.h>
+#include <strings.h>
+
+static bool refuse(guard_refusal *why, int status, const char *code, const char *message) {
+    *why = (guard_refusal){.status = status,
+                           .type = status == 403 ? "permission_error" : "invalid_request_error",
+                           .code = code,
+                           .message = message};
+    return false;
+}
+
+/* Framing in doubt: what follows on this connection cannot be trusted to be a request. */
+static bool refuse_framing(guard_refusal *why, int status, const char *message) {
+    refuse(why, status, status == 413 || status == 431 ? "request_too_large" : "malformed_request",
+           message);
+    why->close = true;
+    return false;
+}
+
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+static bool is_alnum(char c) {
+    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool is_token(bytes b) {
+    if (b.n == 0) return false;
+    for (size_t i = 0; i < b.n; i++)
+        if (!is_alnum(b.p[i]) && (b.p[i] == 0 || strchr("!#$%&'*+-.^_`|~", b.p[i]) == NULL))
+            return false;
+    return true;
+}
+
+/* No control bytes but the tab; bytes above 0x7f are opaque and harmless. */
+static bool is_field_value(bytes b) {
+    for (size_t i = 0; i < b.n; i++) {
+        unsigned char c = (unsigned char)b.p[i];
+        if ((c < 0x20 && c != '\t') || c == 0x7f) return false;
+    }
+    return true;
+}
+
+static bool equals(bytes b, const char *s) {
+    return b.n == strlen(s) && memcmp(b.p, s, b.n) == 0;
+}
+static bool equals_nocase(bytes b, const char *s) {
+    return b.n == strlen(s) && strncasecmp(b.p, s, b.n) == 0;
+}
+
+static bytes trim(bytes b) {
+    while (b.n > 0 && (b.p[0] == ' ' || b.p[0] == '\t')) b.p++, b.n--;
+    while (b.n > 0 && (b.p[b.n - 1] == ' ' || b.p[b.n - 1] == '\t')) b.n--;
+    return b;
+}
+
+/* Digits only; false also when it does not fit. */
+static bool read_u64(bytes b, uint64_t *out) {
+    uint64_t value = 0;
+    if (b.n == 0) return false;
+    for (size_t i = 0; i < b.n; i++) {
+        if (!is_digit(b.p[i])) return false;
+        if (__builtin_mul_overflow(value, (uint64_t)10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(b.p[i] - '0'), &value))
+            return false;
+    }
+    *out = value;
+    return true;
+}
+
+/* "600", "59.5"; nonsense and the absurd give 0, because this is a hint and not a demand. */
+static double read_seconds(bytes b) {
+    double value = 0, scale = 1;
+    bool fraction = false;
+    if (b.n == 0 || b.n > 16 || !is_digit(b.p[0])) return 0;
+    for (size_t i = 0; i < b.n; i++) {
+        if (b.p[i] == '.' && !fraction) {
+            fraction = true;
+            continue;
+        }
+        if (!is_digit(b.p[i])) return 0;
+        value = value * 10 + (b.p[i] - '0');
+        if (fraction) scale *= 10;
+    }
+    value /= scale;
+    return value <= 1e6 ? value : 0;
+}
+
+void guard_init(guard *g, const char *method, const char *target, const char *version) {
+    *g = (guard){.method = method, .target = target, .version = version};
+}
+
+void guard_header(guard *g, bytes name, bytes value) {
+    static const struct {
+        const char *name;
+        size_t single; // offset of a guard_single
+    } watched[] = {
+        {"Content-Length", offsetof(guard, content_length)},
+        {"Transfer-Encoding", offsetof(guard, transfer_encoding)},
+        {"Host", offsetof(guard, host)},
+        {"Authorization", offsetof(guard, authorization)},
+        {"Content-Type", offsetof(guard, content_type)},
+        {"Content-Encoding", offsetof(guard, content_encoding)},
+        {"Expect", offsetof(guard, expect)},
+        {"Origin", offsetof(guard, origin)},
+    };
+    g->n_headers++;
+    if (!is_token(name)) g->bad_name = true;
+    if (!is_field_value(value)) g->bad_value = true;
+    for (size_t i = 0; i < INFERD_COUNT(watched); i++) {
+        if (!equals_nocase(name, watched[i].name)) continue;
+        guard_single *single = (guard_single *)(void *)((char *)g + watched[i].single);
+        if (single->n++ == 0) single->value = value;
+        return;
+    }
+    /* node says how long the client waits in all, python how long for the next byte. */
+    if (equals_nocase(name, "X-Stainless-Timeout") ||
+        equals_nocase(name, "X-Stainless-Read-Timeout"))
+        g->timeout_s = read_seconds(trim(value));
+}
+
+bool guard_framing(guard *g, guard_refusal *why) {
+    bool http_11 = strcmp(g->version, "HTTP/1.1") == 0;
+    if (!http_11 && strcmp(g->version, "HTTP/1.0") != 0)
+        return refuse_framing(why, 505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.");
+    if (g->bad_name) return refuse_framing(why, 400, "A header name is not a token.");
+    if (g->bad_value) return refuse_framing(why, 400, "A header value holds a control character.");
+    if (g->n_headers > GUARD_HEADERS_MAX)
+        return refuse_framing(why, 431, "There are more than 100 headers.");
+    if (g->content_length.n > 1)
+        return refuse_framing(why, 400, "There is more than one Content-Length.");
+    if (g->transfer_encoding.n > 1)
+        return refuse_framing(why, 400, "There is more than one Transfer-Encoding.");
+    if (g->host.n > 1) return refuse_framing(why, 400, "There is more than one Host.");
+    if (g->host.n == 0 && http_11) return refuse_framing(why, 400, "There is no Host.");
+    if (g->authorization.n > 1)
+        return refuse_framing(why, 400, "There is more than one Authorization.");
+    if (g->content_type.n > 1)
+        return refuse_framing(why, 400, "There is more than one Content-Type.");
+    if (g->transfer_encoding.n == 1) {
+        if (g->content_length.n != 0)
+            return refuse_framing(why, 400, "Content-Length and Transfer-Encoding exclude another.");
+        if (!http_11) return refuse_framing(why, 400, "HTTP/1.0 has no Transfer-Encoding.");
+        if (!equals_nocase(g->transfer_encoding.value, "chunked"))
+            return refuse_framing(why, 400, "The only Transfer-Encoding is chunked.");
+        g->chunked = true;
+    }
+    if (g->content_length.n == 1) {
+        bytes v = g->content_length.value;
+        bool digits = v.n > 0;
+        for (size_t i = 0; i < v.n; i++) digits = digits && is_digit(v.p[i]);
+        if (!digits) return refuse_framing(why, 400, "Content-Length is not a number.");
+        /* The library reads 2^64-1 as "unknown", so that value is no length either. */
+        if (!read_u64(v, &g->body_bytes) || g->body_bytes == UINT64_MAX)
+            return refuse_framing(why, 413, "Content-Length is too large.");
+    }
+    if (g->expect.n > 1 || (g->expect.n == 1 && !equals_nocase(g->expect.value, "100-continue"))) {
+        refuse_framing(why, 417, "The only expectation that can be met is 100-continue.");
+        why->code = "expectation_failed";
+        return false;
+    }
+    return true;
+}
+
+/* host[:port] where host is a name, an IPv4 or a bracketed IPv6 address; *name gets the host. */
+static bool split_host(bytes b, bytes *name) {
+    size_t i = 0;
+    if (b.n > 255 + 6) return false;
+    if (b.n > 0 && b.p[0] == '[') {
+        for (i = 1; i < b.n && b.p[i] != ']'; i++)
+            if (!is_alnum(b.p[i]) && b.p[i] != ':' && b.p[i] != '.') return false;
+        if (i == b.n || i == 1) return false;
+        i++;
+    } else {
+        while (i < b.n && (is_alnum(b.p[i]) || b.p[i] == '.' || b.p[i] == '-' || b.p[i] == '_'))
+            i++;
+        if (i == 0) return false;
+    }
+    *name = (bytes){b.p, i};
+    if (i == b.n) return true;
+    if (b.p[i] != ':' || b.n - i > 6) return false;
+    for (i++; i < b.n; i++)
+        if (!is_digit(b.p[i])) return false;
+    return true;
+}
+
+/* localhost, 127.0.0.0/8 as four numbers, ::1.  Names below localhost are loopback by RFC 6761. */
+static bool is_loopback_name(bytes name) {
+    static const char suffix[] = ".localhost";
+    if (equals_nocase(name, "localhost") || equals(name, "[::1]")) return true;
+    size_t n = sizeof suffix - 1;
+    if (name.n > n && strncasecmp(name.p + name.n - n, suffix, n) == 0) return true;
+    if (name.n < 4 || memcmp(name.p, "127.", 4) != 0) return false;
+    size_t dots = 0;
+    for (size_t i = 0; i < name.n; i++) {
+        if (name.p[i] == '.') dots++;
+        else if (!is_digit(name.p[i])) return false;
+    }
+    return dots == 3;
+}
+
+static bool is_loopback_origin(bytes origin) {
+    static const char *const schemes[] = {"http://", "https://"};
+    for (size_t i = 0; i < INFERD_COUNT(schemes); i++) {
+        size_t n = strlen(schemes[i]);
+        bytes name;
+        if (origin.n <= n || strncasecmp(origin.p, schemes[i], n) != 0) continue;
+        return split_host((bytes){origin.p + n, origin.n - n}, &name) && is_loopback_name(name);
+    }
+    return false;
+}
+
+bool guard_host(const guard *g, bool keyless, guard_refusal *why) {
+    if (g->host.n == 1) {
+        bytes name;
+        if (!split_host(trim(g->host.value), &name))
+            return refuse_framing(why, 400, "Host is not a name or address with a port.");
+        if (keyless && !is_loopback_name(name))
+            return refuse(why, 403, "host_not_allowed",
+                          "Without keys only the names of this machine's loopback are served.");
+    }
+    if (keyless && g->origin.n > 0 &&
+        (g->origin.n > 1 || !is_loopback_origin(trim(g->origin.value))))
+        return refuse(why, 403, "origin_not_allowed",
+                      "Without keys no pages of other origins are served.");
+    return true;
+}
+
+static int hex(char c) {
+    if (is_digit(c)) return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* The one segment that "/" + "*" stands for.  It is decoded because names of models hold slashes
+ * that clients escape; it is only ever compared, so decoding opens nothing. */
+static bool match_tail(const char *rest, char tail[256]) {
+    size_t n = 0;
+    for (; *rest != 0; rest++) {
+        char c = *rest;
+        if (c == '/') return false;
+        if (c == '%') {
+            int high = hex(rest[1]), low = high < 0 ? -1 : hex(rest[2]);
+            if (low < 0) return false;
+            c = (char)(high * 16 + low);
+            if (c == 0) return false;
+            rest += 2;
+        }
+        if (n == 255) return false;
+        tail[n++] = c;
+    }
+    tail[n] = 0;
+    return n > 0;
+}
+
+static bool match_path(const char *path, const char *target, char tail[256]) {
+    size_t n = strlen(path);
+    tail[0] = 0;
+    if (n < 2 || strcmp(path + n - 2, "/*") != 0) return strcmp(path, target) == 0;
+    return strncmp(path, target, n - 1) == 0 && match_tail(target + n - 1, tail);
+}
+
+static http_method read_method(const char *method) {
+    static const struct {
+        const char *name;
+        http_method method;
+    } methods[] = {{"GET", HTTP_GET},
+                   {"POST", HTTP_POST},
+                   {"HEAD", HTTP_HEAD},
+                   {"PUT", HTTP_PUT},
+                   {"DELETE", HTTP_DELETE}};
+    for (size_t i = 0; i < INFERD_COUNT(methods); i++)
+        if (strcmp(method, methods[i].name) == 0) return methods[i].method;
+    return 0;
+}
+
+bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refusal *why) {
+    unsigned allow = 0;
+    g->http_method = read_method(g->method);
+    if (strcmp(g->target, "*") == 0) {
+        refuse(why, 405, "method_not_allowed", "The server as a whole has no methods.");
+        why->allow = HTTP_GET | HTTP_HEAD | HTTP_POST;
+        return false;
+    }
+    if (g->target[0] != '/')
+        return refuse_framing(why, 400, "The request target is not an absolute path.");
+    for (size_t i = 0; i < n_routes; i++) {
+        unsigned methods = routes[i].methods;
+        if (methods & HTTP_GET) methods |= HTTP_HEAD;
+        if (!match_path(routes[i].path, g->target, g->tail)) continue;
+        if (methods & g->http_method) {
+            g->route = &routes[i];
+            return true;
+        }
+        allow |= methods;
+    }
+    g->tail[0] = 0;
+    if (allow == 0) return refuse(why, 404, "unknown_url", "There is nothing at this path.");
+    refuse(why, 405, "method_not_allowed", "This path does not have that method.");
+    why->allow = allow;
+    return false;
+}
+
+bytes guard_bearer(const guard *g) {
+    static const char scheme[] = "Bearer ";
+    bytes v = g->authorization.value;
+    size_t n = sizeof scheme - 1;
+    if (g->authorization.n != 1 || v.n <= n || strncasecmp(v.p, scheme, n) != 0)
+        return (bytes){0};
+    return (bytes){v.p + n, v.n - n};
+}
+
+/* application/json, with at most a charset and that utf-8. */
+static bool is_json_type(bytes v) {
+    static const char name[] = "charset=";
+    size_t i = 0;
+    while (i < v.n && v.p[i] != ';') i++;
+    if (!equals_nocase(trim((bytes){v.p, i}), "application/json")) return false;
+    if (i == v.n) return true;
+    bytes rest = trim((bytes){v.p + i + 1, v.n - i - 1});
+    if (rest.n == 0) return true;
+    size_t n = sizeof name - 1;
+    if (rest.n <= n || strncasecmp(rest.p, name, n) != 0) return false;
+    rest = (bytes){rest.p + n, rest.n - n};
+    return equals_nocase(rest, "utf-8") || equals_nocase(rest, "\"utf-8\"") ||
+           equals_nocase(rest, "utf8");
+}
+
+bool guard_content(const guard *g, uint64_t body_bytes_max, guard_refusal *why) {
+    static const char unsupported[] = "unsupported_media_type";
+    bool carries = g->http_method & (HTTP_POST | HTTP_PUT);
+    if (g->content_encoding.n > 1 ||
+        (g->content_encoding.n == 1 && !equals_nocase(g->content_encoding.value, "identity")))
+        return refuse(why, 415, unsupported, "Bodies with a Content-Encoding are not accepted.");
+    if (carries && g->route->json_body && g->content_type.n == 1 &&
+        !is_json_type(g->content_type.value))
+        return refuse(why, 415, unsupported, "The body must be application/json in UTF-8.");
+    uint64_t bytes_max =
+        carries && g->route->json_body ? body_bytes_max : (uint64_t)GUARD_UNREAD_BYTES_MAX;
+    if (g->body_bytes > bytes_max)
+        return refuse(why, 413, "request_too_large", "The body is larger than this server reads.");
+    return true;
+}

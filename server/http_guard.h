@@ -1,0 +1,69 @@
+/* http_guard.h - what may pass before a single body byte is read.
+ *
+ * libmicrohttpd lets through what later readers of the same bytes might understand differently:
+ * two lengths, a length beside chunks, `Content-Length : 4`, decoded paths.  The guard sees every
+ * header once, counts the ones that matter, and then answers in a fixed order:
+ *
+ *     guard_framing > guard_host > guard_route > (key) > (overload, drain) > guard_content
+ *
+ * so that nobody without a key learns more than that a key is missing, and nothing is believed
+ * about a message whose end is in doubt.  Names and values are borrowed from the connection: a
+ * guard lives inside one call of the access handler.
+ *
+ * Knows nothing of sockets or libmicrohttpd, which is why it is tested and fuzzed alone.
+ * Thread: front. */
+#ifndef INFERD_HTTP_GUARD_H
+#define INFERD_HTTP_GUARD_H
+
+#include "http.h"
+
+enum {
+    GUARD_HEADERS_MAX = 100,
+    GUARD_UNREAD_BYTES_MAX = 64 * 1024 // a body nobody asked for: read and dropped up to here
+};
+
+/* Why not.  Strings are static; status 0 = nothing refused. */
+typedef struct guard_refusal {
+    int status;
+    const char *type, *code, *message;
+    unsigned retry_after_s;
+    unsigned allow; // of http_method, for 405
+    bool close;     // where the message ends is in doubt: nothing more is read
+} guard_refusal;
+
+/* A header that may appear once. */
+typedef struct guard_single {
+    uint32_t n;
+    bytes value; // of the first
+} guard_single;
+
+typedef struct guard {
+    const char *method, *target, *version; // target: raw path, query already cut off
+    uint32_t n_headers;
+    bool bad_name, bad_value;
+    guard_single content_length, transfer_encoding, host, authorization, content_type, expect;
+    guard_single content_encoding, origin;
+    double timeout_s; // the client's own, in seconds; 0 = not told
+
+    /* found by the steps */
+    bool chunked;
+    uint64_t body_bytes; // 0 unless Content-Length says more; unknown when chunked
+    http_method http_method;
+    const http_route *route;
+    char tail[256];
+} guard;
+
+void guard_init(guard *g, const char *method, const char *target, const char *version);
+void guard_header(guard *g, bytes name, bytes value);
+
+/* Each step: true = go on, false = *why says what to answer. */
+bool guard_framing(guard *g, guard_refusal *why);
+/* keyless: a daemon without keys answers only to loopback names, so that no web page can reach it
+ * through a name it controls or from a foreign origin. */
+bool guard_host(const guard *g, bool keyless, guard_refusal *why);
+bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refusal *why);
+/* The token of `Authorization: Bearer <token>`; n = 0 when there is none. */
+bytes guard_bearer(const guard *g);
+bool guard_content(const guard *g, uint64_t body_bytes_max, guard_refusal *why);
+
+#endif

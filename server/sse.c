@@ -1,0 +1,309 @@
+/* sse.c - see sse.h. */
+#include "sse.h"
+
+#include <math.h>
+
+#include "http.h"
+
+/* ---- values ---- */
+
+void json_add_real(buf *out, double v) {
+    char text[40];
+    if (!isfinite(v)) v = -9999.0; // what OpenAI says for "as good as impossible"
+    int n = snprintf(text, sizeof text, "%.9g", v);
+    for (int i = 0; i < n; i++)
+        if (text[i] == ',') text[i] = '.';
+    buf_add(out, text, (size_t)n);
+}
+
+/* Digits by hand: buf_add_format formats twice, and ids come by the thousand. */
+static void add_uint(buf *out, uint64_t v) {
+    char text[24];
+    size_t at = sizeof text;
+    do {
+        text[--at] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v > 0);
+    buf_add(out, text + at, sizeof text - at);
+}
+
+void json_add_ids(buf *out, const tok_id *ids, size_t n) {
+    buf_add_char(out, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        add_uint(out, (uint64_t)ids[i]);
+    }
+    buf_add_char(out, ']');
+}
+
+static void add_cstr(buf *out, const char *s) {
+    json_add_string(out, s, strlen(s));
+}
+
+static void add_token_text(buf *out, const answer_head *h, tok_id id) {
+    bytes piece = tok_piece(h->tok, id);
+    json_add_string(out, piece.p, piece.n);
+}
+
+static void add_token_bytes(buf *out, const answer_head *h, tok_id id) {
+    bytes piece = tok_piece(h->tok, id);
+    buf_add_char(out, '[');
+    for (size_t i = 0; i < piece.n; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        add_uint(out, (unsigned char)piece.p[i]);
+    }
+    buf_add_char(out, ']');
+}
+
+/* ---- log-probabilities ---- */
+
+static void add_chat_token(buf *out, const answer_head *h, tok_id id, float logprob) {
+    buf_add_str(out, "{\"token\":");
+    add_token_text(out, h, id);
+    buf_add_str(out, ",\"logprob\":");
+    json_add_real(out, logprob);
+    buf_add_str(out, ",\"bytes\":");
+    add_token_bytes(out, h, id);
+}
+
+static void add_chat_logprobs(buf *out, const answer_head *h, const answer_logprob *lp, size_t n) {
+    buf_add_str(out, "{\"content\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        add_chat_token(out, h, lp[i].id, lp[i].logprob);
+        buf_add_str(out, ",\"top_logprobs\":[");
+        for (uint32_t k = 0; k < lp[i].n_top; k++) {
+            if (k > 0) buf_add_char(out, ',');
+            add_chat_token(out, h, lp[i].top[k].id, lp[i].top[k].logprob);
+            buf_add_char(out, '}');
+        }
+        buf_add_str(out, "]}");
+    }
+    buf_add_str(out, "],\"refusal\":null}");
+}
+
+/* {"text": logprob, ...}: the alternatives, and the token itself if it is not among them.  Two
+ * tokens may have the same text once their bytes are made valid UTF-8; a key stands once, with the
+ * better value, which comes first. */
+static void add_top_object(buf *out, const answer_head *h, const answer_logprob *lp) {
+    struct {
+        size_t at, n;
+    } keys[SAMPLE_TOP_MAX + 1];
+    uint32_t n_keys = 0;
+    buf_add_char(out, '{');
+    for (uint32_t k = 0; k <= lp->n_top && k <= SAMPLE_TOP_MAX; k++) {
+        bool own = k == lp->n_top;
+        tok_id id = own ? lp->id : lp->top[k].id;
+        size_t undo = out->n;
+        if (n_keys > 0) buf_add_char(out, ',');
+        size_t at = out->n;
+        add_token_text(out, h, id);
+        if (out->failed) return;
+        size_t n = out->n - at;
+        bool seen = false;
+        for (uint32_t j = 0; j < n_keys && !seen; j++)
+            seen = keys[j].n == n && memcmp(out->p + keys[j].at, out->p + at, n) == 0;
+        if (seen) {
+            out->n = undo;
+            continue;
+        }
+        keys[n_keys].at = at;
+        keys[n_keys++].n = n;
+        buf_add_char(out, ':');
+        json_add_real(out, own ? lp->logprob : lp->top[k].logprob);
+    }
+    buf_add_char(out, '}');
+}
+
+static void add_completion_logprobs(buf *out, const answer_head *h, const answer_logprob *lp,
+                                    size_t n) {
+    buf_add_str(out, "{\"tokens\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        add_token_text(out, h, lp[i].id);
+    }
+    buf_add_str(out, "],\"token_logprobs\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        if (lp[i].known)
+            json_add_real(out, lp[i].logprob);
+        else
+            buf_add_str(out, "null");
+    }
+    buf_add_str(out, "],\"top_logprobs\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        if (lp[i].known)
+            add_top_object(out, h, &lp[i]);
+        else
+            buf_add_str(out, "null");
+    }
+    buf_add_str(out, "],\"text_offset\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        add_uint(out, lp[i].text_offset);
+    }
+    buf_add_str(out, "]}");
+}
+
+/* ---- parts of a choice ---- */
+
+static void add_logprobs(buf *out, const answer_head *h, const answer_choice *c) {
+    buf_add_str(out, ",\"logprobs\":");
+    if (c->logprobs == NULL)
+        buf_add_str(out, "null");
+    else if (h->chat)
+        add_chat_logprobs(out, h, c->logprobs, c->n_logprobs);
+    else
+        add_completion_logprobs(out, h, c->logprobs, c->n_logprobs);
+}
+
+static void add_finish(buf *out, const answer_choice *c) {
+    if (c->finish == NULL) {
+        buf_add_str(out, ",\"finish_reason\":null");
+    } else {
+        buf_add_format(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish);
+        if (c->stop_reason == STOP_REASON_ID)
+            add_uint(out, (uint64_t)c->stop_id);
+        else if (c->stop_reason == STOP_REASON_STRING)
+            json_add_string(out, c->stop_string.p, c->stop_string.n);
+        else
+            buf_add_str(out, "null");
+    }
+    if (c->show_ids) {
+        buf_add_str(out, ",\"token_ids\":");
+        json_add_ids(out, c->ids, c->n_ids);
+    }
+}
+
+static void add_prompt_ids(buf *out, const tok_id *ids, size_t n) {
+    if (ids == NULL) return;
+    buf_add_str(out, ",\"prompt_token_ids\":");
+    json_add_ids(out, ids, n);
+}
+
+/* {"prompt_tokens":...}, without the details while the stream runs. */
+static void add_usage(buf *out, const answer_usage *u) {
+    buf_add_str(out, "{\"prompt_tokens\":");
+    add_uint(out, u->n_prompt);
+    buf_add_str(out, ",\"completion_tokens\":");
+    add_uint(out, u->n_output);
+    buf_add_str(out, ",\"total_tokens\":");
+    add_uint(out, u->n_prompt + u->n_output);
+    if (!u->running) {
+        buf_add_str(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
+        add_uint(out, u->n_cached);
+        buf_add_str(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":0}");
+    }
+    buf_add_char(out, '}');
+}
+
+/* {"id":... up to and with "choices":[ */
+static void add_head(buf *out, const answer_head *h, const char *object) {
+    buf_add_str(out, "{\"id\":");
+    add_cstr(out, h->id);
+    buf_add_str(out, ",\"object\":\"");
+    buf_add_str(out, object);
+    buf_add_str(out, "\",\"created\":");
+    add_uint(out, (uint64_t)h->created);
+    buf_add_str(out, ",\"model\":");
+    add_cstr(out, h->model);
+    buf_add_str(out, ",\"system_fingerprint\":");
+    add_cstr(out, h->fingerprint);
+    buf_add_str(out, ",\"service_tier\":");
+    add_cstr(out, h->tier);
+    buf_add_str(out, ",\"choices\":[");
+}
+
+/* ---- whole answers ---- */
+
+void answer_open(buf *out, const answer_head *h) {
+    add_head(out, h, h->chat ? "chat.completion" : "text_completion");
+}
+
+void answer_choice_add(buf *out, const answer_head *h, const answer_choice *c) {
+    if (out->n > 0 && out->p[out->n - 1] == '}') buf_add_char(out, ',');
+    buf_add_str(out, "{\"index\":");
+    add_uint(out, c->index);
+    if (h->chat) {
+        buf_add_str(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
+        json_add_string(out, c->text.p, c->text.n);
+        buf_add_str(out, ",\"refusal\":null}");
+    } else {
+        buf_add_str(out, ",\"text\":");
+        json_add_string(out, c->text.p, c->text.n);
+    }
+    add_logprobs(out, h, c);
+    add_finish(out, c);
+    add_prompt_ids(out, c->prompt_ids, c->n_prompt_ids);
+    buf_add_char(out, '}');
+}
+
+void answer_close(buf *out, const answer_head *h, const answer_usage *u, const tok_id *prompt_ids,
+                  size_t n_prompt_ids) {
+    (void)h;
+    buf_add_str(out, "],\"usage\":");
+    add_usage(out, u);
+    add_prompt_ids(out, prompt_ids, n_prompt_ids);
+    buf_add_char(out, '}');
+}
+
+/* ---- chunks ---- */
+
+static void open_event(buf *out, const answer_head *h) {
+    buf_add_str(out, "data: ");
+    add_head(out, h, h->chat ? "chat.completion.chunk" : "text_completion");
+}
+
+static void add_delta(buf *out, const answer_choice *c) {
+    buf_add_str(out, ",\"delta\":{");
+    if (c->opens) buf_add_str(out, "\"role\":\"assistant\",\"content\":\"\"");
+    else if (c->text.n > 0 || c->finish == NULL) {
+        buf_add_str(out, "\"content\":");
+        json_add_string(out, c->text.p, c->text.n);
+    }
+    buf_add_char(out, '}');
+}
+
+void sse_chunk(buf *out, const answer_head *h, const answer_choice *c,
+               const answer_usage *running) {
+    open_event(out, h);
+    buf_add_str(out, "{\"index\":");
+    add_uint(out, c->index);
+    if (h->chat) {
+        add_delta(out, c);
+    } else {
+        buf_add_str(out, ",\"text\":");
+        json_add_string(out, c->text.p, c->text.n);
+    }
+    add_logprobs(out, h, c);
+    add_finish(out, c);
+    if (!h->chat) add_prompt_ids(out, c->prompt_ids, c->n_prompt_ids);
+    buf_add_str(out, "}]");
+    if (h->chat) add_prompt_ids(out, c->prompt_ids, c->n_prompt_ids);
+    if (h->usage_asked) {
+        buf_add_str(out, ",\"usage\":");
+        if (running != NULL)
+            add_usage(out, running);
+        else
+            buf_add_str(out, "null");
+    }
+    buf_add_str(out, "}\n\n");
+}
+
+void sse_usage(buf *out, const answer_head *h, const answer_usage *u) {
+    open_event(out, h);
+    buf_add_str(out, "],\"usage\":");
+    add_usage(out, u);
+    buf_add_str(out, "}\n\n");
+}
+
+void sse_done(buf *out) {
+    buf_add_str(out, "data: [DONE]\n\n");
+}
+
+void sse_error(buf *out, const api_error *e) {
+    buf_add_str(out, "data: ");
+    api_error_add(out, e);
+    buf_add_str(out, "\n\n");
+}

@@ -1,0 +1,81 @@
+/* sse.h - the bytes of answers: whole JSON bodies, and the chunks of a stream.
+ *
+ * Written by hand into a buf, because a chunk is small, has a fixed shape and there is one per
+ * token.  Every `data:` line is complete after each call, so a round of chunks can be handed to
+ * the socket as one piece.  What text, log-probabilities and ids go into a chunk is decided in
+ * stream.c; nothing is decided here.
+ *
+ *     answer_open   answer_choice_add ...   answer_close          one body
+ *     sse_chunk ...   sse_usage   sse_done                        a stream
+ *
+ * Thread: any. */
+#ifndef INFERD_SSE_H
+#define INFERD_SSE_H
+
+#include "api_error.h"
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "models/sampler.h"
+#include "models/tokenizer.h"
+
+/* What is the same in every chunk of one answer.  All borrowed. */
+typedef struct answer_head {
+    bool chat; // chat.completion, or text_completion
+    const char *id, *model, *fingerprint, *tier;
+    int64_t created; // unix seconds
+    const tokenizer *tok;
+    bool usage_asked; // chunks carry "usage": null, or continuous_usage
+} answer_head;
+
+/* One token's log-probability. */
+typedef struct answer_logprob {
+    tok_id id;
+    bool known;           // false: the first token of a prompt has none
+    float logprob;
+    uint32_t text_offset; // code points before the token, in the text of the choice
+    uint32_t n_top;
+    const tok_logprob *top; // [n_top] best first
+} answer_logprob;
+
+typedef enum answer_stop { STOP_REASON_NONE, STOP_REASON_ID, STOP_REASON_STRING } answer_stop;
+
+/* One choice, or what a chunk adds to it. */
+typedef struct answer_choice {
+    uint32_t index;
+    bool opens; // the chunk that names the role
+    bytes text;
+    const answer_logprob *logprobs; // [n_logprobs]; NULL with n_logprobs 0: "logprobs": null
+    size_t n_logprobs;
+    bool show_ids;
+    const tok_id *ids; // [n_ids] output
+    size_t n_ids;
+    const tok_id *prompt_ids; // [n_prompt_ids]; NULL: not shown
+    size_t n_prompt_ids;
+    const char *finish; // "stop", "length"; NULL while it goes on
+    answer_stop stop_reason;
+    tok_id stop_id;
+    bytes stop_string;
+} answer_choice;
+
+typedef struct answer_usage {
+    uint64_t n_prompt, n_cached, n_output;
+    bool running; // in the middle of a stream: what is cached is not known yet
+} answer_usage;
+
+void answer_open(buf *out, const answer_head *h);
+void answer_choice_add(buf *out, const answer_head *h, const answer_choice *c);
+void answer_close(buf *out, const answer_head *h, const answer_usage *u, const tok_id *prompt_ids,
+                  size_t n_prompt_ids); // prompt_ids: NULL = not shown
+
+/* `running`: the usage so far, or NULL. */
+void sse_chunk(buf *out, const answer_head *h, const answer_choice *c, const answer_usage *running);
+void sse_usage(buf *out, const answer_head *h, const answer_usage *u);
+void sse_done(buf *out);
+void sse_error(buf *out, const api_error *e);
+
+/* A JSON number.  -inf and NaN, which JSON has not, become -9999; a comma of the process locale
+ * becomes a point. */
+void json_add_real(buf *out, double v);
+void json_add_ids(buf *out, const tok_id *ids, size_t n);
+
+#endif
