@@ -1,0 +1,100 @@
+"""The command line."""
+
+import json
+import lzma
+import subprocess
+
+import pytest
+
+from conftest import BUILD, SLOW
+
+
+def inferd(*args, stdin=None):
+    return subprocess.run([BUILD / "inferd", *args], input=stdin, capture_output=True, text=True,
+                          timeout=120 * SLOW)
+
+
+def test_every_command_has_help():
+    assert inferd("--help").returncode == 0
+    for command in ("serve", "check", "run", "tokenize", "render", "version"):
+        r = inferd(command, "--help")
+        assert r.returncode == 0 and "usage" in r.stdout, command
+    assert inferd("version").stdout.startswith("inferd ")
+    assert inferd("nonsense").returncode == 2
+    assert inferd().returncode == 2
+
+
+def test_tokenize(tiny_model):
+    r = inferd("tokenize", tiny_model, stdin='"hello"\n"<|im_end|>"\n17\n"\\u0000"\n')
+    lines = [json.loads(x) for x in r.stdout.splitlines()]
+    assert isinstance(lines[0], list) and len(lines[1]) == 1 and "error" in lines[2] and len(lines[3]) == 1
+    assert r.returncode == 1
+    assert inferd("tokenize", "/nonexistent.gguf").returncode == 1
+
+
+def test_render(tmp_path):
+    t = tmp_path / "t.jinja"
+    t.write_text("{{ strftime_now('%d %b %Y') }} {{ x }}{% if bad %}{{ raise_exception('no') }}{% endif %}")
+    r = inferd("render", t, "--now", "2026-01-15T09:30:00", stdin='{"x": [1, "a"]}\n{"bad": true}\n')
+    lines = [json.loads(x) for x in r.stdout.splitlines()]
+    assert lines[0] == "15 Jan 2026 [1, 'a']"
+    assert "no" in lines[1]["error"]
+
+
+def test_render_equals_the_reference(shared):
+    by_template = {}
+    with lzma.open(shared / "templates/vectors.jsonl.xz", "rt") as f:
+        for line in f:
+            v = json.loads(line)
+            by_template.setdefault(v["template"], []).append(v)
+    good = total = 0
+    for template, vectors in by_template.items():
+        r = inferd("render", shared / "templates" / template, "--now", "2026-01-15T09:30:00",
+                   stdin="".join(json.dumps(v["context"]) + "\n" for v in vectors))
+        for v, line in zip(vectors, r.stdout.splitlines()):
+            got = json.loads(line)
+            total += 1
+            good += ("error" in got) if "error" in v else got == v["output"]
+    print(f"{good} of {total}")
+    assert good == total == 350
+
+
+@pytest.mark.real
+def test_tokenize_equals_the_reference(shared, real_model):
+    with lzma.open(shared / "tokenizers/smollm2.vectors.jsonl.xz", "rt") as f:
+        vectors = [json.loads(line) for line in f]
+    text = [v.get("text", v.get("s", v.get("input"))) for v in vectors]
+    r = inferd("tokenize", real_model, stdin="".join(json.dumps(t) + "\n" for t in text))
+    got = [json.loads(x) for x in r.stdout.splitlines()]
+    good = sum(a == v["ids"] for a, v in zip(got, vectors))
+    print(f"{good} of {len(vectors)}")
+    assert good == len(vectors) == 4000
+
+
+def test_run_answers_through_the_engine(tiny_model):
+    r = inferd("run", tiny_model, "--max-tokens", "8", "--temperature", "0", "Hello", "--memory", "64MiB")
+    assert r.returncode == 0, r.stderr
+    assert "answer:" in r.stderr and "tokens/s" in r.stderr
+    again = inferd("run", tiny_model, "--max-tokens", "8", "--temperature", "0", "Hello", "--memory", "64MiB")
+    assert again.stdout == r.stdout
+    chat = inferd("run", tiny_model, "--max-tokens", "4", "--seed", "1", "--memory", "64MiB", stdin="one\ntwo\n")
+    assert chat.returncode == 0, chat.stderr
+
+
+def test_run_says_what_is_wrong(tmp_path):
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF" + b"\0" * 40)
+    r = inferd("run", str(bad), "Hello")
+    assert r.returncode == 1 and "bad.gguf" in r.stderr
+
+
+def test_check(tmp_path, tiny_model):
+    good = tmp_path / "good.json"
+    good.write_text(json.dumps({"models": [{"name": "m", "path": tiny_model}]}))
+    assert inferd("check", "--config", good).returncode == 0
+    bad = tmp_path / "bad.json"
+    bad.write_text('{\n "listen": "0.0.0.0:80",\n "modles": [],\n "limits": {"running_max": -1}\n}\n')
+    r = inferd("check", "--config", bad)
+    assert r.returncode == 2
+    text = r.stdout + r.stderr
+    assert "bad.json:3" in text and "models" in text and "running_max" in text

@@ -1,0 +1,256 @@
+"""The daemon's life: clients that leave, signals, limits, drains, reloads; everything comes back."""
+
+import concurrent.futures
+import json
+import random
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from conftest import SANITIZE, SLOW, model_config
+
+N_DISCONNECTS = 200 if SANITIZE else 1000
+
+
+def request_bytes(body, path="/v1/completions"):
+    text = json.dumps(body).encode()
+    return (f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(text)}\r\n\r\n").encode() + text
+
+
+def test_disconnects_at_random_moments_return_everything(launch, tiny_model):
+    seed = 20261121
+    print("seed", seed)
+    rng = random.Random(seed)
+    d = launch(model_config(tiny_model, "tiny"))
+    ask = request_bytes({"model": "tiny", "prompt": "leaving soon", "max_tokens": 500, "ignore_eos": True,
+                         "stream": True})
+
+    def leave(_):
+        with socket.create_connection(("127.0.0.1", d.port)) as s:
+            cut = rng.random()
+            if cut < 0.2:
+                s.sendall(ask[:rng.randrange(len(ask))])
+                return
+            s.sendall(ask)
+            if cut < 0.4:
+                return
+            s.settimeout(5 * SLOW)
+            for _ in range(rng.randrange(6)):
+                if not s.recv(rng.choice((1, 100, 4000))):
+                    break
+
+    def many(n):
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            list(pool.map(leave, range(n)))
+        return d.settled()
+
+    many(N_DISCONNECTS // 4)  # warm up
+    fds, rss, first = d.n_fds(), d.rss(), d.audit()
+    many(N_DISCONNECTS)
+    end = time.monotonic() + 10
+    while d.n_fds() > fds and time.monotonic() < end:
+        time.sleep(0.05)
+    last = d.audit()
+    print(f"rss grew {d.rss() - rss} bytes; fds {fds} -> {d.n_fds()}")
+    assert d.n_fds() <= fds
+    if not SANITIZE:
+        assert d.rss() - rss <= 2 << 20
+    assert last["pages"]["total"] == first["pages"]["total"]
+    assert last["pages"]["quarantine"] == 0
+    assert d.stop() == 0
+
+
+def test_256_requests_with_32_running(launch, tiny_model):
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"running_max": 32, "queue_len_max": 512}})
+    most = []
+
+    def watch(stop):
+        with httpx.Client(base_url=d.url) as http:
+            while not stop.is_set():
+                for line in http.get("/metrics").text.splitlines():
+                    if line.startswith("inferd_requests_running"):
+                        most.append(float(line.rsplit(" ", 1)[1]))
+                time.sleep(0.01)
+
+    stop = threading.Event()
+    watcher = threading.Thread(target=watch, args=(stop,))
+    watcher.start()
+    with concurrent.futures.ThreadPoolExecutor(256) as pool:
+        answers = list(pool.map(lambda i: httpx.post(d.url + "/v1/completions", timeout=100 * SLOW, json={
+            "model": "tiny", "prompt": f"request {i}", "max_tokens": 20, "ignore_eos": True}), range(256)))
+    stop.set()
+    watcher.join()
+    assert [a.status_code for a in answers] == [200] * 256
+    assert max(most) <= 32
+    d.settled()
+    assert d.stop() == 0
+
+
+def test_queue_full_is_503_with_retry_after(launch, tiny_model):
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"running_max": 1, "queue_len_max": 2}})
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda i: httpx.post(d.url + "/v1/completions", timeout=100 * SLOW, json={
+            "model": "tiny", "prompt": f"request {i}", "max_tokens": 1500, "ignore_eos": True}), range(12)))
+    codes = [a.status_code for a in answers]
+    assert set(codes) == {200, 503} and codes.count(200) >= 3
+    refused = next(a for a in answers if a.status_code == 503)
+    assert refused.json()["error"]["code"] == "server_overloaded"
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    d.settled()
+    assert d.stop() == 0
+
+
+def test_queue_deadline_is_504(launch, tiny_model):
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"running_max": 1, "queue_timeout_ms": 50}})
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda i: httpx.post(d.url + "/v1/completions", timeout=100 * SLOW, json={
+            "model": "tiny", "prompt": f"request {i}", "max_tokens": 1900, "ignore_eos": True}), range(4)))
+    late = [a for a in answers if a.status_code == 504]
+    assert late and all(a.json()["error"]["code"] == "deadline_exceeded" for a in late)
+    d.settled()
+    assert d.stop() == 0
+
+
+def test_sigterm_finishes_what_runs(launch, tiny_model):
+    d = launch(model_config(tiny_model, "tiny"))
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(httpx.post, d.url + "/v1/completions", timeout=100 * SLOW, json={
+            "model": "tiny", "prompt": f"r{i}", "max_tokens": 1500, "ignore_eos": True}) for i in range(8)]
+        while d.metric("inferd_requests_running") < 1:
+            time.sleep(0.005)
+        d.process.send_signal(signal.SIGTERM)
+        answers = [f.result() for f in futures]
+    assert [a.status_code for a in answers] == [200] * 8
+    assert all(a.json()["usage"]["completion_tokens"] == 1500 for a in answers)
+    assert d.stop() == 0
+
+
+def test_second_sigterm_ends_at_once(launch, tiny_model):
+    d = launch(model_config(tiny_model, "tiny"))
+    with socket.create_connection(("127.0.0.1", d.port)) as s:
+        s.sendall(request_bytes({"model": "tiny", "prompt": "x", "max_tokens": 2000, "ignore_eos": True,
+                                 "stream": True}))
+        s.recv(100)
+        d.process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+        began = time.monotonic()
+        d.stop()
+        assert time.monotonic() - began < 5 * SLOW
+
+
+def test_drain_timeout_cuts_with_an_error(launch, tiny_model):
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"drain_timeout_s": 1}})
+    got = b""
+    with socket.create_connection(("127.0.0.1", d.port)) as s:
+        # a client that reads nothing holds its stream open: the drain must not wait for ever
+        s.sendall(request_bytes({"model": "tiny", "prompt": "x", "max_tokens": 2000, "ignore_eos": True,
+                                 "stream": True, "n": 8}))
+        got += s.recv(100)
+        began = time.monotonic()
+        assert d.stop() == 0
+        assert time.monotonic() - began < 10 * SLOW
+    assert got
+
+
+def test_sighup_reloads_good_and_keeps_old_on_bad(launch, tiny_model):
+    config = {**model_config(tiny_model, "tiny"),
+              "tenants": [{"name": "a", "keys": ["sk-aaaaaaaaaaaaaaaa"]}]}
+    d = launch(config, wait=None)
+    d.wait_ready()
+    auth = lambda key: httpx.get(d.url + "/v1/models", headers={"Authorization": f"Bearer {key}"}).status_code
+    assert auth("sk-aaaaaaaaaaaaaaaa") == 200 and auth("sk-bbbbbbbbbbbbbbbb") == 401
+
+    def reload(text):
+        d.config_path.write_text(text)
+        d.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5 * SLOW)
+
+    reload("{ not json")
+    assert auth("sk-aaaaaaaaaaaaaaaa") == 200
+    assert "reload" in d.stderr()
+    config["listen"] = "127.0.0.1:0"
+    config["tenants"][0]["keys"] = ["sk-bbbbbbbbbbbbbbbb"]
+    reload(json.dumps(config))
+    assert auth("sk-aaaaaaaaaaaaaaaa") == 401 and auth("sk-bbbbbbbbbbbbbbbb") == 200
+    assert "sk-" not in d.stderr()
+    assert d.stop() == 0
+
+
+def test_many_idle_connections_do_not_stop_new_ones(launch, tiny_model):
+    n = 1000 if SANITIZE else 3000
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"connections_max": n // 2}})
+    idle = []
+    try:
+        for i in range(n):
+            s = socket.socket()
+            s.setblocking(False)
+            try:
+                s.connect(("127.0.0.1", d.port))
+            except BlockingIOError:
+                pass
+            idle.append(s)
+        answer = httpx.get(d.url + "/health", timeout=20 * SLOW)
+        assert answer.status_code == 200
+    finally:
+        for s in idle:
+            s.close()
+    assert d.stop() == 0
+
+
+def test_slow_reader_is_paused_then_cut_and_others_go_on(launch, tiny_model):
+    d = launch({**model_config(tiny_model, "tiny"),
+                "limits": {"stream_soft_bytes": 4096, "stream_hard_bytes": 16384, "send_stall_ms": 2000}})
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.connect(("127.0.0.1", d.port))
+        s.sendall(request_bytes({"model": "tiny", "prompt": "x", "max_tokens": 2000, "ignore_eos": True,
+                                 "stream": True, "n": 16, "logprobs": 5}))
+        for _ in range(20):
+            r = d.http.post("/v1/completions", json={"model": "tiny", "prompt": "canary", "max_tokens": 4})
+            assert r.status_code == 200
+        end = time.monotonic() + 20 * SLOW
+        while d.audit()["sequences"]["running"] + d.audit()["sequences"]["paused"] > 0:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    d.settled()
+    assert d.stop() == 0
+
+
+@pytest.mark.real
+def test_long_prompt_does_not_stall_running_streams(real):
+    """A prompt of 4,000 tokens while four others stream: their longest gap is printed and bounded."""
+    gaps = []
+
+    def stream(i):
+        last, mine = None, []
+        with httpx.stream("POST", real.url + "/v1/completions", timeout=200, json={
+                "model": "smollm2", "prompt": f"Story number {i}: once upon a time", "max_tokens": 260,
+                "ignore_eos": True, "stream": True}) as r:
+            for line in r.iter_lines():
+                if line.startswith("data: {"):
+                    now = time.monotonic()
+                    if last is not None:
+                        mine.append(now - last)
+                    last = now
+        gaps.append(mine)
+
+    threads = [threading.Thread(target=stream, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    time.sleep(1.0)
+    began = time.monotonic()
+    r = real.http.post("/v1/completions", json={
+        "model": "smollm2", "prompt": [(i * 31) % 40000 + 100 for i in range(4000)], "max_tokens": 1})
+    took = time.monotonic() - began
+    assert r.status_code == 200, r.text
+    for t in threads:
+        t.join()
+    flat = sorted(g for mine in gaps for g in mine)
+    print(f"4,000-token prompt took {took:.1f} s; gaps of 4 streams: median {flat[len(flat) // 2] * 1e3:.1f} ms, "
+          f"longest {flat[-1] * 1e3:.1f} ms")
+    assert flat[-1] < 1.0

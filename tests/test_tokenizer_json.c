@@ -1,0 +1,154 @@
+/* test_tokenizer_json.c - the tokenizer against the Hugging Face engine, 4,000 strings each.
+ *
+ * A tokenizer.json is turned into the GGUF metadata that converters write for it, in memory, and
+ * the ids are compared with those of the engine the file is made for.  The files lie outside the
+ * repository; what is missing is skipped. */
+#include "gguf_image.h"
+#include "tok_vectors.h"
+
+enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
+
+/* The arrays of a GGUF vocabulary.  Names point into the JSON. */
+typedef struct vocab {
+    bytes *names;
+    int32_t *kinds;
+    size_t n;
+} vocab;
+
+static void put_token(vocab *v, size_t id, bytes name, int32_t kind) {
+    if (id >= v->n) {
+        v->names = realloc(v->names, (id + 1) * sizeof *v->names);
+        v->kinds = realloc(v->kinds, (id + 1) * sizeof *v->kinds);
+        INFERD_CHECK(v->names != NULL && v->kinds != NULL);
+        for (; v->n <= id; v->n++) {
+            v->names[v->n] = (bytes){"", 0};
+            v->kinds[v->n] = UNUSED;
+        }
+    }
+    v->names[id] = name;
+    v->kinds[id] = kind;
+}
+
+static bytes json_bytes(const json_t *j) {
+    return (bytes){json_string_value(j), json_string_length(j)};
+}
+
+static vocab read_vocab(json_t *file) {
+    vocab v = {0};
+    const char *key;
+    json_t *value;
+    size_t i;
+    json_object_foreach(json_object_get(json_object_get(file, "model"), "vocab"), key, value) {
+        bool byte = strlen(key) == 6 && strncmp(key, "<0x", 3) == 0;
+        put_token(&v, (size_t)json_integer_value(value), (bytes){key, strlen(key)},
+                  byte ? BYTE : NORMAL);
+    }
+    json_array_foreach(json_object_get(file, "added_tokens"), i, value) {
+        bool special = json_is_true(json_object_get(value, "special"));
+        put_token(&v, (size_t)json_integer_value(json_object_get(value, "id")),
+                  json_bytes(json_object_get(value, "content")), special ? CONTROL : USER_DEFINED);
+    }
+    return v;
+}
+
+static void put_merges(tiny_gguf *g, json_t *merges) {
+    json_t *merge;
+    size_t i;
+    tiny_kv_array(g, "tokenizer.ggml.merges", GGUF_STRING, json_array_size(merges));
+    json_array_foreach(merges, i, merge) {
+        buf b = {0};
+        if (json_is_string(merge)) {
+            buf_add(&b, json_bytes(merge).p, json_bytes(merge).n);
+        } else {
+            bytes left = json_bytes(json_array_get(merge, 0));
+            bytes right = json_bytes(json_array_get(merge, 1));
+            buf_add(&b, left.p, left.n);
+            buf_add_char(&b, ' ');
+            buf_add(&b, right.p, right.n);
+        }
+        tiny_put_string(&g->metadata, b.p, b.n);
+        buf_deinit(&b);
+    }
+}
+
+/* SentencePiece numbers its tokens in the order it found them, which is that of their scores. */
+static void put_scores(tiny_gguf *g, const vocab *v) {
+    tiny_kv_array(g, "tokenizer.ggml.scores", GGUF_F32, v->n);
+    for (size_t i = 0; i < v->n; i++) {
+        float score = v->kinds[i] == NORMAL ? -(float)i : 0;
+        uint32_t bits;
+        memcpy(&bits, &score, sizeof bits);
+        tiny_put(&g->metadata, bits, 4);
+    }
+}
+
+static tokenizer *convert(json_t *file, const char *model, const char *pre, bool prefix) {
+    vocab v = read_vocab(file);
+    tiny_gguf *g = malloc(sizeof *g);
+    tokenizer *t = NULL;
+    inferd_err err = {0};
+    INFERD_CHECK(g != NULL);
+    tiny_gguf_init(g);
+    tiny_kv_str(g, "tokenizer.ggml.model", model);
+    tiny_kv_str(g, "tokenizer.ggml.pre", pre);
+    tiny_kv_bool(g, "tokenizer.ggml.add_space_prefix", prefix);
+    tiny_kv_strs(g, "tokenizer.ggml.tokens", v.names, v.n);
+    tiny_kv_i32s(g, "tokenizer.ggml.token_type", v.kinds, v.n);
+    if (strcmp(model, "gpt2") == 0)
+        put_merges(g, json_object_get(json_object_get(file, "model"), "merges"));
+    else
+        put_scores(g, &v);
+    gguf *opened = open_good(g);
+    EXPECT_EQ(tok_open(opened, &t, &err), INFERD_OK);
+    if (t == NULL) printf("%s\n", err.text);
+    gguf_close(opened);
+    tiny_gguf_deinit(g);
+    free(g);
+    free(v.names);
+    free(v.kinds);
+    return t;
+}
+
+static void ids_agree(const char *name, const char *model, const char *pre, bool prefix) {
+    char file_name[128];
+    size_t n_same, n_back;
+    snprintf(file_name, sizeof file_name, "tokenizers/%s.tokenizer.json.xz", name);
+    buf b = read_whole(shared_path(file_name), true);
+    if (b.p == NULL) SKIP(file_name);
+    json_t *file = json_loadb(b.p, b.n, JSON_ALLOW_NUL, NULL);
+    EXPECT(file != NULL);
+    tokenizer *t = convert(file, model, pre, prefix);
+    if (t != NULL) {
+        snprintf(file_name, sizeof file_name, "tokenizers/%s.vectors.jsonl.xz", name);
+        size_t n = check_lines(t, file_name, &n_same, &n_back);
+        printf("%s: %zu of %zu strings have the same ids, %zu come back\n", name, n_same, n, n_back);
+        EXPECT_EQ(tok_n_merges_dropped(t), 0);
+        EXPECT_EQ(n, 4000);
+        EXPECT_EQ(n_same, n);
+    }
+    tok_close(t);
+    json_decref(file);
+    buf_deinit(&b);
+}
+
+static void llama_3_1_agrees(void) {
+    ids_agree("llama-3.1", "gpt2", "llama-bpe", false);
+}
+static void qwen3_agrees(void) {
+    ids_agree("qwen3", "gpt2", "qwen2", false);
+}
+static void mistral_agrees(void) {
+    ids_agree("mistral-v0.1", "llama", "default", true);
+}
+static void gemma_3_agrees(void) {
+    ids_agree("gemma-3", "llama", "default", false);
+}
+
+static const test_case cases[] = {
+    TEST(llama_3_1_agrees),
+    TEST(qwen3_agrees),
+    TEST(mistral_agrees),
+    TEST(gemma_3_agrees),
+};
+
+TEST_MAIN(cases)
