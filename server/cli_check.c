@@ -1,0 +1,63 @@
+/* cli_check.c - `inferd check --config F`: every problem of a configuration, before it is used. */
+#include <getopt.h>
+#include <stdio.h>
+
+#include "cli.h"
+#include "config.h"
+
+static const char usage[] =
+    "usage: inferd check --config FILE.json\n"
+    "\n"
+    "Reads the configuration and the headers of the models it names and prints one line per\n"
+    "problem.  Exit status: 0 fine, 2 problems.\n";
+
+/* The file of each model can be read and is one we can serve. */
+static bool check_models(const inferd_config *c, buf *problems) {
+    bool fine = true;
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        inferd_err err = {0};
+        model *m;
+        model_options options = {.path = c->models[i].path,
+                                 .template_path = c->models[i].chat_template,
+                                 .context_max = c->models[i].max_context};
+        if (model_open(&options, &m, &err) == INFERD_OK) {
+            model_close(m);
+            continue;
+        }
+        buf_add_format(problems, "%s: models[%u]: %s\n", c->source, i, err.text);
+        fine = false;
+    }
+    return fine;
+}
+
+int cli_check(int argc, char **argv) {
+    static const struct option longs[] = {
+        {"help", no_argument, NULL, 'h'}, {"config", required_argument, NULL, 'c'}, {0}};
+    const char *path = NULL;
+    int c;
+    while ((c = getopt_long(argc, argv, "hc:", longs, NULL)) != -1) {
+        if (c == 'h') return fputs(usage, stdout) < 0;
+        if (c != 'c') return fputs(usage, stderr), 2;
+        path = optarg;
+    }
+    if (path == NULL || optind != argc) return fputs(usage, stderr), 2;
+
+    inferd_config *config = NULL;
+    inferd_err err = {0};
+    buf problems;
+    buf_init(&problems, 1 << 20);
+    json_in_init();
+    bool fine = config_load(path, &config, &problems, &err) == INFERD_OK;
+    fine = fine && config_check(config, &problems) && check_models(config, &problems);
+    if (!fine) {
+        fputs(problems.n > 0 ? buf_cstr(&problems) : err.text, stderr);
+        if (problems.n == 0) fputc('\n', stderr);
+    } else {
+        printf("%s: %u model%s, %u tenant%s: fine\n", path, config->n_models,
+               config->n_models == 1 ? "" : "s", config->n_tenants,
+               config->n_tenants == 1 ? "" : "s");
+    }
+    buf_deinit(&problems);
+    config_destroy(config);
+    return fine ? 0 : 2;
+}
