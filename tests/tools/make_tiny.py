@@ -4,7 +4,8 @@
     make_tiny.py SRC_DIR OUT.gguf
 
 SRC_DIR holds config.json and model.safetensors.  It is for comparing logits with a reference, so
-everything stays F32 and the tokens are dummies: 256 bytes, one merge, then fillers.  Needs numpy and gguf.
+everything stays F32 and the tokens are dummies: 256 bytes, one merge, then fillers.  Needs numpy
+and gguf.
 
 A checkpoint keeps the two halves of a rotary pair half a head apart; llama files have them side by
 side, so the rows of q and k are put in that order (weights and biases alike).
@@ -140,9 +141,10 @@ def add_dummy_tokens(out, config):
     out.add_token_list(byte_names() + ["ab"] + [f"<filler-{i}>" for i in range(257, n)])
     out.add_token_types([gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.UNUSED] * (n - 257))
     out.add_token_merges(["a b"])  # one, because an empty list cannot be written
-    for add, key in ((out.add_bos_token_id, "bos_token_id"), (out.add_eos_token_id, "eos_token_id")):
-        if isinstance(config.get(key), int):
-            add(config[key])
+    if isinstance(config.get("bos_token_id"), int):
+        out.add_bos_token_id(config["bos_token_id"])
+    if isinstance(config.get("eos_token_id"), int):
+        out.add_eos_token_id(config["eos_token_id"])
     out.add_add_bos_token(False)
 
 
