@@ -266,6 +266,10 @@ bool model_is_loaded(const model *m) {
     return m->loaded;
 }
 
+uint32_t model_n_unused_tensors(const model *m) {
+    return m->plan.n_unused;
+}
+
 inferd_status model_forward(model *m, const batch *b, uint64_t *device_us, inferd_err *err) {
     INFERD_CHECK(m->loaded && b->n_rows > 0 && b->n_rows <= m->limits.rows_max &&
                  b->n_logits <= m->limits.logits_max);

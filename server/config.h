@@ -73,6 +73,7 @@ typedef struct inferd_config {
     uint32_t n_tenants;
     config_limits limits;
     config_log log;
+    struct config_index *index; // of key digests; owned, built by config_load
 } inferd_config;
 
 /* Every problem is appended to `problems` as a line "file:line: path: sentence"; INFERD_EINVAL
@@ -87,6 +88,8 @@ void config_destroy(inferd_config *c); // accepts NULL; wipes key digests
 /* Which settings differ between two configurations and need a restart: names appended; true if any.
  */
 bool config_needs_restart(const inferd_config *running, const inferd_config *wanted, buf *names);
+/* Every option with its type, default and range, as Markdown tables. */
+void config_describe(buf *out);
 
 /* The tenant whose key this is, or -1; the time does not depend on where bytes differ. */
 int config_tenant_of_key(const inferd_config *c, bytes key);

@@ -81,11 +81,13 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
                         inferd_err *err);
 const char *http_address(const http_server *s); // "127.0.0.1:41233" or "unix:/path"
 bool http_is_loopback(const char *listen);
+/* Is this an address http_open can take?  keyless: it must be loopback. */
+inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *err);
 /* Stop accepting; what runs goes on.  Idle keep-alive connections close. */
 void http_drain(http_server *s);
 uint32_t http_n_open(const http_server *s); // exchanges not finished
-/* Cut what is left, wait for http_work under way and free everything.  Runs the loop to do so, so it
- * is called outside of uv_run. */
+/* Cut what is left, wait for http_work under way and free everything.  Runs the loop to do so, so
+ * it is called outside of uv_run. */
 void http_close(http_server *s); // accepts NULL
 
 /* -- what a handler may ask -- */
@@ -102,7 +104,7 @@ struct http_request {
     int status;           // answered status; 499 when the client left first
     uint64_t n_sent;      // body bytes handed to the socket
     /* set by the handler */
-    void *user;                        // its state
+    void *user; // its state
     /* The exchange ended before its answer was complete; user is the handler's to free.  Called at
      * most once, never from inside route.handle, never after _end, _abort or _answer, and not while
      * http_work is under way: then `done` is told instead, and is the last to hear of rq. */

@@ -131,6 +131,7 @@ bool guard_framing(guard *g, guard_refusal *why) {
         return refuse_framing(why, 505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.");
     if (g->bad_name) return refuse_framing(why, 400, "A header name is not a token.");
     if (g->bad_value) return refuse_framing(why, 400, "A header value holds a control character.");
+    if (g->bad_block) return refuse_framing(why, 400, "The header block is malformed.");
     if (g->n_headers > GUARD_HEADERS_MAX)
         return refuse_framing(why, 431, "There are more than 100 headers.");
     if (g->content_length.n > 1)
@@ -145,7 +146,8 @@ bool guard_framing(guard *g, guard_refusal *why) {
         return refuse_framing(why, 400, "There is more than one Content-Type.");
     if (g->transfer_encoding.n == 1) {
         if (g->content_length.n != 0)
-            return refuse_framing(why, 400, "Content-Length and Transfer-Encoding exclude another.");
+            return refuse_framing(why, 400,
+                                  "Content-Length and Transfer-Encoding exclude another.");
         if (!http_11) return refuse_framing(why, 400, "HTTP/1.0 has no Transfer-Encoding.");
         if (!equals_nocase(g->transfer_encoding.value, "chunked"))
             return refuse_framing(why, 400, "The only Transfer-Encoding is chunked.");
@@ -199,8 +201,10 @@ static bool is_loopback_name(bytes name) {
     if (name.n < 4 || memcmp(name.p, "127.", 4) != 0) return false;
     size_t dots = 0;
     for (size_t i = 0; i < name.n; i++) {
-        if (name.p[i] == '.') dots++;
-        else if (!is_digit(name.p[i])) return false;
+        if (name.p[i] == '.')
+            dots++;
+        else if (!is_digit(name.p[i]))
+            return false;
     }
     return dots == 3;
 }
@@ -312,8 +316,7 @@ bytes guard_bearer(const guard *g) {
     static const char scheme[] = "Bearer ";
     bytes v = g->authorization.value;
     size_t n = sizeof scheme - 1;
-    if (g->authorization.n != 1 || v.n <= n || strncasecmp(v.p, scheme, n) != 0)
-        return (bytes){0};
+    if (g->authorization.n != 1 || v.n <= n || strncasecmp(v.p, scheme, n) != 0) return (bytes){0};
     return (bytes){v.p + n, v.n - n};
 }
 

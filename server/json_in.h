@@ -15,8 +15,8 @@
 
 typedef struct json_limits {
     uint32_t depth_max;      // 64
-    uint32_t structural_max; // { } [ ] , : together; 200,000 (a list of token ids costs one each:
-                             // 1,000,000)
+    uint32_t structural_max; // { } [ ] , : together; 1,048,576, because a list of token ids costs
+                             // one each
     uint64_t memory_max;     // of the parsed tree; 128 MiB
 } json_limits;
 extern const json_limits json_limits_default;
@@ -29,8 +29,11 @@ void json_in_init(void);
  * are errors.  *out is the caller's to json_decref. */
 inferd_status json_in_parse(bytes text, const json_limits *limits, json_t **out, inferd_err *err);
 
+/* From now on, what this thread frees of JSON trees is zeroed first: for documents with keys. */
+void json_in_wipe(bool on);
+
 /* Where each value of a document begins, by JSON path ("models[0].path"): for configuration errors.
- */
+ * The text is borrowed and walked anew for each question. */
 typedef struct json_lines json_lines;
 json_lines *json_lines_create(bytes text); // NULL: no memory
 void json_lines_destroy(json_lines *l);

@@ -40,9 +40,12 @@ static void add_cstr(buf *out, const char *s) {
     json_add_string(out, s, strlen(s));
 }
 
+static void add_bytes(buf *out, bytes b) {
+    json_add_string(out, b.p == NULL ? "" : b.p, b.n);
+}
+
 static void add_token_text(buf *out, const answer_head *h, tok_id id) {
-    bytes piece = tok_piece(h->tok, id);
-    json_add_string(out, piece.p, piece.n);
+    add_bytes(out, tok_piece(h->tok, id));
 }
 
 static void add_token_bytes(buf *out, const answer_head *h, tok_id id) {
@@ -166,7 +169,7 @@ static void add_finish(buf *out, const answer_choice *c) {
         if (c->stop_reason == STOP_REASON_ID)
             add_uint(out, (uint64_t)c->stop_id);
         else if (c->stop_reason == STOP_REASON_STRING)
-            json_add_string(out, c->stop_string.p, c->stop_string.n);
+            add_bytes(out, c->stop_string);
         else
             buf_add_str(out, "null");
     }
@@ -227,11 +230,11 @@ void answer_choice_add(buf *out, const answer_head *h, const answer_choice *c) {
     add_uint(out, c->index);
     if (h->chat) {
         buf_add_str(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
-        json_add_string(out, c->text.p, c->text.n);
+        add_bytes(out, c->text);
         buf_add_str(out, ",\"refusal\":null}");
     } else {
         buf_add_str(out, ",\"text\":");
-        json_add_string(out, c->text.p, c->text.n);
+        add_bytes(out, c->text);
     }
     add_logprobs(out, h, c);
     add_finish(out, c);
@@ -260,7 +263,7 @@ static void add_delta(buf *out, const answer_choice *c) {
     if (c->opens) buf_add_str(out, "\"role\":\"assistant\",\"content\":\"\"");
     else if (c->text.n > 0 || c->finish == NULL) {
         buf_add_str(out, "\"content\":");
-        json_add_string(out, c->text.p, c->text.n);
+        add_bytes(out, c->text);
     }
     buf_add_char(out, '}');
 }
@@ -274,7 +277,7 @@ void sse_chunk(buf *out, const answer_head *h, const answer_choice *c,
         add_delta(out, c);
     } else {
         buf_add_str(out, ",\"text\":");
-        json_add_string(out, c->text.p, c->text.n);
+        add_bytes(out, c->text);
     }
     add_logprobs(out, h, c);
     add_finish(out, c);

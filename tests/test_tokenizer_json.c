@@ -33,7 +33,19 @@ static bytes json_bytes(const json_t *j) {
     return (bytes){json_string_value(j), json_string_length(j)};
 }
 
-static vocab read_vocab(json_t *file) {
+/* Converters write the user-defined tokens of SentencePiece with spaces.  In place. */
+static bytes with_spaces(json_t *content) {
+    char *p = (char *)json_string_value(content);
+    size_t n = 0;
+    for (size_t at = 0; p[at] != 0;) {
+        bool mark = strncmp(p + at, "\xE2\x96\x81", 3) == 0;
+        p[n++] = mark ? ' ' : p[at];
+        at += mark ? 3 : 1;
+    }
+    return (bytes){p, n};
+}
+
+static vocab read_vocab(json_t *file, bool sentencepiece) {
     vocab v = {0};
     const char *key;
     json_t *value;
@@ -45,45 +57,69 @@ static vocab read_vocab(json_t *file) {
     }
     json_array_foreach(json_object_get(file, "added_tokens"), i, value) {
         bool special = json_is_true(json_object_get(value, "special"));
+        json_t *content = json_object_get(value, "content");
         put_token(&v, (size_t)json_integer_value(json_object_get(value, "id")),
-                  json_bytes(json_object_get(value, "content")), special ? CONTROL : USER_DEFINED);
+                  sentencepiece && !special ? with_spaces(content) : json_bytes(content),
+                  special ? CONTROL : USER_DEFINED);
     }
     return v;
 }
 
+/* Merge i of the file: "left right" or ["left", "right"], with `between` put between. */
+static buf merge_at(json_t *merges, size_t i, const char *between) {
+    json_t *merge = json_array_get(merges, i);
+    buf b = {0};
+    if (json_is_string(merge)) {
+        bytes whole = json_bytes(merge);
+        const char *space = memchr(whole.p + 1, ' ', whole.n - 1);
+        INFERD_CHECK(space != NULL);
+        size_t n_left = (size_t)(space - whole.p);
+        buf_add(&b, whole.p, n_left);
+        buf_add_str(&b, between);
+        buf_add(&b, space + 1, whole.n - n_left - 1);
+    } else {
+        bytes left = json_bytes(json_array_get(merge, 0)),
+              right = json_bytes(json_array_get(merge, 1));
+        buf_add(&b, left.p, left.n);
+        buf_add_str(&b, between);
+        buf_add(&b, right.p, right.n);
+    }
+    INFERD_CHECK(!b.failed);
+    return b;
+}
+
 static void put_merges(tiny_gguf *g, json_t *merges) {
-    json_t *merge;
-    size_t i;
     tiny_kv_array(g, "tokenizer.ggml.merges", GGUF_STRING, json_array_size(merges));
-    json_array_foreach(merges, i, merge) {
-        buf b = {0};
-        if (json_is_string(merge)) {
-            buf_add(&b, json_bytes(merge).p, json_bytes(merge).n);
-        } else {
-            bytes left = json_bytes(json_array_get(merge, 0));
-            bytes right = json_bytes(json_array_get(merge, 1));
-            buf_add(&b, left.p, left.n);
-            buf_add_char(&b, ' ');
-            buf_add(&b, right.p, right.n);
-        }
+    for (size_t i = 0; i < json_array_size(merges); i++) {
+        buf b = merge_at(merges, i, " ");
         tiny_put_string(&g->metadata, b.p, b.n);
         buf_deinit(&b);
     }
 }
 
-/* SentencePiece numbers its tokens in the order it found them, which is that of their scores. */
-static void put_scores(tiny_gguf *g, const vocab *v) {
+/* The file lists merges from the best score down; what no merge makes has the worst. */
+static void put_scores(tiny_gguf *g, const vocab *v, json_t *ids, json_t *merges) {
+    float *scores = malloc(v->n * sizeof *scores);
+    INFERD_CHECK(scores != NULL);
+    for (size_t i = 0; i < v->n; i++) scores[i] = -1e9f;
+    for (size_t i = json_array_size(merges); i > 0; i--) {
+        buf name = merge_at(merges, i - 1, "");
+        scores[json_integer_value(json_object_get(ids, buf_cstr(&name)))] = -(float)i;
+        buf_deinit(&name);
+    }
     tiny_kv_array(g, "tokenizer.ggml.scores", GGUF_F32, v->n);
     for (size_t i = 0; i < v->n; i++) {
-        float score = v->kinds[i] == NORMAL ? -(float)i : 0;
         uint32_t bits;
-        memcpy(&bits, &score, sizeof bits);
+        memcpy(&bits, &scores[i], sizeof bits);
         tiny_put(&g->metadata, bits, 4);
     }
+    free(scores);
 }
 
 static tokenizer *convert(json_t *file, const char *model, const char *pre, bool prefix) {
-    vocab v = read_vocab(file);
+    vocab v = read_vocab(file, strcmp(model, "llama") == 0);
+    json_t *json_model = json_object_get(file, "model");
+    json_t *merges = json_object_get(json_model, "merges");
     tiny_gguf *g = malloc(sizeof *g);
     tokenizer *t = NULL;
     inferd_err err = {0};
@@ -95,9 +131,9 @@ static tokenizer *convert(json_t *file, const char *model, const char *pre, bool
     tiny_kv_strs(g, "tokenizer.ggml.tokens", v.names, v.n);
     tiny_kv_i32s(g, "tokenizer.ggml.token_type", v.kinds, v.n);
     if (strcmp(model, "gpt2") == 0)
-        put_merges(g, json_object_get(json_object_get(file, "model"), "merges"));
+        put_merges(g, merges);
     else
-        put_scores(g, &v);
+        put_scores(g, &v, json_object_get(json_model, "vocab"), merges);
     gguf *opened = open_good(g);
     EXPECT_EQ(tok_open(opened, &t, &err), INFERD_OK);
     if (t == NULL) printf("%s\n", err.text);
@@ -121,7 +157,8 @@ static void ids_agree(const char *name, const char *model, const char *pre, bool
     if (t != NULL) {
         snprintf(file_name, sizeof file_name, "tokenizers/%s.vectors.jsonl.xz", name);
         size_t n = check_lines(t, file_name, &n_same, &n_back);
-        printf("%s: %zu of %zu strings have the same ids, %zu come back\n", name, n_same, n, n_back);
+        printf("%s: %zu of %zu strings have the same ids, %zu come back\n", name, n_same, n,
+               n_back);
         EXPECT_EQ(tok_n_merges_dropped(t), 0);
         EXPECT_EQ(n, 4000);
         EXPECT_EQ(n_same, n);

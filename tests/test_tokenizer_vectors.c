@@ -109,7 +109,6 @@ static void ggml_phi3_agrees(void) {
 
 static const test_case cases[] = {
     TEST(smollm2_has_the_ids_of_its_own_tokenizer),
-    TEST(a_given_vocabulary_has_the_given_ids),
     TEST(ggml_gpt2_agrees),
     TEST(ggml_starcoder_agrees),
     TEST(ggml_qwen2_agrees),

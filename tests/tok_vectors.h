@@ -56,7 +56,8 @@ static inline bool encodes_to(const tokenizer *t, bytes text, const tok_ids *exp
     tok_ids ids = {0};
     tok_span all = {text.n, true};
     inferd_err err = {0};
-    bool same = tok_encode(t, text, &all, 1, NULL, &ids, &err) == INFERD_OK && ids.n == expected->n &&
+    bool same = tok_encode(t, text, &all, 1, NULL, &ids, &err) == INFERD_OK &&
+                ids.n == expected->n &&
                 (ids.n == 0 || memcmp(ids.ids, expected->ids, ids.n * sizeof *ids.ids) == 0);
     if (!same) {
         printf("  \"%.*s\" %s\n", (int)text.n, text.p, err.text);
@@ -74,7 +75,8 @@ static inline bool decodes_to(const tokenizer *t, const tok_ids *ids, bytes text
     tok_stream_init(&s, t, false);
     for (size_t i = 0; i < ids->n; i++) tok_stream_push(&s, ids->ids[i], &out);
     tok_stream_finish(&s, &out);
-    bool same = !out.failed && out.n == text.n && (text.n == 0 || memcmp(out.p, text.p, text.n) == 0);
+    bool same =
+        !out.failed && out.n == text.n && (text.n == 0 || memcmp(out.p, text.p, text.n) == 0);
     buf_deinit(&out);
     return same;
 }
@@ -82,7 +84,8 @@ static inline bool decodes_to(const tokenizer *t, const tok_ids *ids, bytes text
 /* ---- 4,000 strings as JSON lines ---- */
 
 /* All lines of `name`: how many there are, how many ids and how many round trips were right. */
-static inline size_t check_lines(const tokenizer *t, const char *name, size_t *n_same, size_t *n_back) {
+static inline size_t check_lines(const tokenizer *t, const char *name, size_t *n_same,
+                                 size_t *n_back) {
     buf b = read_whole(shared_path(name), true);
     size_t n = 0;
     char *end = b.p + b.n;

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "chat/interp.h"
 #include "chat/letters.h"
 
 static void check_depth(jctx *c, int depth) {
@@ -25,7 +26,7 @@ static int find_digits(double f, char digits[20], int *exponent) {
 }
 
 size_t jfloat_print(double f, char out[JFLOAT_BYTES]) {
-    char digits[20];
+    char digits[20] = "0";
     int exponent;
     if (isnan(f)) return (size_t)snprintf(out, JFLOAT_BYTES, "nan");
     if (isinf(f)) return (size_t)snprintf(out, JFLOAT_BYTES, "%s", f < 0 ? "-inf" : "inf");
@@ -154,6 +155,11 @@ static void repr(jctx *c, jbuf *b, jval v, int depth) {
     case JV_GENERATOR:
         jbuf_add_text(b, "<generator object ", false);
         jbuf_add_text(b, v.u.gen->name, false);
+        jbuf_add_text(b, ">", false);
+        break;
+    case JV_MACRO:
+        jbuf_add_text(b, "<Macro ", false);
+        repr_str(c, b, v.u.macro->def->name);
         jbuf_add_text(b, ">", false);
         break;
     default:

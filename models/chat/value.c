@@ -359,44 +359,54 @@ jlist *jv_to_list(jctx *c, jval v) {
     return list;
 }
 
-static jval from_json(jctx *c, json_t *json, bool trusted, int depth);
+typedef struct json_reader {
+    jctx *c;
+    bool trusted, copy;
+} json_reader;
 
-static jval from_json_array(jctx *c, json_t *json, bool trusted, int depth) {
-    jlist *list = jlist_new(c, json_array_size(json));
+static jval read_json(const json_reader *j, json_t *json, int depth);
+
+static const jstr *read_json_text(const json_reader *j, const char *p, size_t n) {
+    return (j->copy ? jstr_copy : jstr_new)(j->c, p, n, j->trusted);
+}
+
+static jval read_json_array(const json_reader *j, json_t *json, int depth) {
+    jlist *list = jlist_new(j->c, json_array_size(json));
     for (size_t i = 0; i < json_array_size(json); i++)
-        list->items[list->n++] = from_json(c, json_array_get(json, i), trusted, depth + 1);
+        list->items[list->n++] = read_json(j, json_array_get(json, i), depth + 1);
     return jv_list(list);
 }
 
-static jval from_json_object(jctx *c, json_t *json, bool trusted, int depth) {
-    jdict *d = jdict_new(c, json_object_size(json));
+static jval read_json_object(const json_reader *j, json_t *json, int depth) {
+    jdict *d = jdict_new(j->c, json_object_size(json));
     for (void *it = json_object_iter(json); it != NULL; it = json_object_iter_next(json, it)) {
-        const jstr *key = jstr_new(c, json_object_iter_key(it), json_object_iter_key_len(it),
-                                   trusted);
-        jval value = from_json(c, json_object_iter_value(it), trusted, depth + 1);
-        jdict_add(c, d, jv_str(key), value);
+        const jstr *key = read_json_text(j, json_object_iter_key(it),
+                                         json_object_iter_key_len(it));
+        jval value = read_json(j, json_object_iter_value(it), depth + 1);
+        jdict_add(j->c, d, jv_str(key), value);
     }
     return jv_dict(d);
 }
 
-static jval from_json(jctx *c, json_t *json, bool trusted, int depth) {
+static jval read_json(const json_reader *j, json_t *json, int depth) {
     jval v = jv_none();
-    if (depth > JVALUE_DEPTH_MAX) j_limit(c, "data nested deeper than %d", JVALUE_DEPTH_MAX);
+    if (depth > JVALUE_DEPTH_MAX) j_limit(j->c, "data nested deeper than %d", JVALUE_DEPTH_MAX);
     switch (json_typeof(json)) {
-    case JSON_OBJECT: return from_json_object(c, json, trusted, depth);
-    case JSON_ARRAY: return from_json_array(c, json, trusted, depth);
+    case JSON_OBJECT: return read_json_object(j, json, depth);
+    case JSON_ARRAY: return read_json_array(j, json, depth);
     case JSON_STRING:
-        return jv_str(jstr_new(c, json_string_value(json), json_string_length(json), trusted));
+        return jv_str(read_json_text(j, json_string_value(json), json_string_length(json)));
     case JSON_INTEGER: v = jv_int(json_integer_value(json)); break;
     case JSON_REAL: v = jv_float(json_real_value(json)); break;
     case JSON_TRUE: v = jv_bool(true); break;
     case JSON_FALSE: v = jv_bool(false); break;
     case JSON_NULL: return v;
     }
-    v.foreign = !trusted;
+    v.foreign = !j->trusted;
     return v;
 }
 
-jval jv_from_json(jctx *c, json_t *json, bool trusted) {
-    return from_json(c, json, trusted, 0);
+jval jv_from_json(jctx *c, json_t *json, bool trusted, bool copy) {
+    json_reader j = {.c = c, .trusted = trusted, .copy = copy};
+    return read_json(&j, json, 0);
 }

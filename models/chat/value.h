@@ -190,7 +190,7 @@ void jiter_init(jctx *c, jiter *it, jval of); // fails when it is not iterable
 bool jiter_next(jctx *c, jiter *it, jval *out);
 jlist *jv_to_list(jctx *c, jval v); // a new one
 
-/* The variables of a render, from JSON; texts are borrowed from it. */
-jval jv_from_json(jctx *c, json_t *json, bool trusted);
+/* Data from JSON; its texts are borrowed unless they are to be copied. */
+jval jv_from_json(jctx *c, json_t *json, bool trusted, bool copy);
 
 #endif

@@ -80,8 +80,7 @@ static inline uint32_t find(const merge_table *t, tok_id left, tok_id right, tok
 static size_t run_small(const merge_table *t, tok_id *symbols, size_t n) {
     uint32_t ranks[MERGE_SMALL_MAX]; // of the pair (i, i + 1), i < n - 1
     tok_id merged[MERGE_SMALL_MAX];
-    for (size_t i = 0; i + 1 < n; i++)
-        ranks[i] = find(t, symbols[i], symbols[i + 1], &merged[i]);
+    for (size_t i = 0; i + 1 < n; i++) ranks[i] = find(t, symbols[i], symbols[i + 1], &merged[i]);
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++)
@@ -104,10 +103,13 @@ static size_t run_small(const merge_table *t, tok_id *symbols, size_t n) {
 
 /* ---- long words ---- */
 
+/* The heap starts with less than n entries, and each of less than n merges takes one out and puts
+ * at most two in. */
 static bool reserve(merge_work *w, size_t n) {
     if (n <= w->capacity) return true;
     size_t node_bytes, heap_bytes;
-    if (!size_mul(n, sizeof *w->nodes, &node_bytes) || !size_mul(n, 3 * sizeof *w->heap, &heap_bytes))
+    if (!size_mul(n, sizeof *w->nodes, &node_bytes) ||
+        !size_mul(n, 2 * sizeof *w->heap, &heap_bytes))
         return false;
     merge_work_deinit(w); // nothing in it is wanted any more
     w->nodes = malloc(node_bytes);
@@ -164,7 +166,7 @@ static void start(const merge_table *t, merge_work *w, const tok_id *symbols, si
     for (size_t i = w->n_heap / 2; i > 0; i--) sift_down(w->heap, w->n_heap, i - 1);
 }
 
-/* Merge the pair at `position`: its right half leaves the list, and both new pairs are looked up. */
+/* Merge the pair at `position`: its right half leaves the list, both new pairs are looked up. */
 static void merge_at(const merge_table *t, merge_work *w, tok_id *symbols, size_t n,
                      uint32_t position) {
     merge_node *node = &w->nodes[position], *right = &w->nodes[node->next];

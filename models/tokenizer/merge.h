@@ -39,7 +39,7 @@ typedef struct merge_node {
 /* Scratch memory of the long words of a call. */
 typedef struct merge_work {
     merge_node *nodes; // [capacity]; owned
-    uint64_t *heap;    // [3 * capacity] rank << 32 | position; owned
+    uint64_t *heap;    // [2 * capacity] rank << 32 | position; owned
     size_t capacity, n_heap;
 } merge_work;
 

@@ -5,8 +5,14 @@
 #include "tokenizer/utf8.h"
 
 enum {
-    S_BASE = 0xAC00, L_BASE = 0x1100, V_BASE = 0x1161, T_BASE = 0x11A7,
-    L_COUNT = 19, V_COUNT = 21, T_COUNT = 28, S_COUNT = L_COUNT * V_COUNT * T_COUNT,
+    S_BASE = 0xAC00,
+    L_BASE = 0x1100,
+    V_BASE = 0x1161,
+    T_BASE = 0x11A7,
+    L_COUNT = 19,
+    V_COUNT = 21,
+    T_COUNT = 28,
+    S_COUNT = L_COUNT * V_COUNT * T_COUNT,
     SORT_SMALL_MAX = 16 // runs of marks up to this long are sorted by insertion
 };
 
@@ -178,7 +184,8 @@ bool nfc_append(const unsigned char *p, size_t n, buf *out) {
             continue;
         }
         unsigned first;
-        for (size_t i = safe; ok && i < at; i += first) ok = decompose(&s, utf8_decode(p + i, &first));
+        for (size_t i = safe; ok && i < at; i += first)
+            ok = decompose(&s, utf8_decode(p + i, &first));
         while (ok && at < n) {
             uint32_t c = utf8_decode(p + at, &length);
             if (is_safe(c)) break;

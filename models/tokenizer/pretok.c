@@ -13,11 +13,18 @@ typedef const unsigned char *cursor;
 typedef enum text_class { OTHER, LETTER, NUMBER, SPACE } text_class;
 
 static const uint8_t class_of_kind[64] = {
-    [UNICODE_LU] = LETTER, [UNICODE_LL] = LETTER, [UNICODE_LT] = LETTER,
-    [UNICODE_LM] = LETTER, [UNICODE_LO] = LETTER, [UNICODE_ND] = NUMBER,
-    [UNICODE_NL] = NUMBER, [UNICODE_NO] = NUMBER,
-    [UNICODE_ZS | UNICODE_WHITE_SPACE] = SPACE, [UNICODE_ZL | UNICODE_WHITE_SPACE] = SPACE,
-    [UNICODE_ZP | UNICODE_WHITE_SPACE] = SPACE, [UNICODE_CC | UNICODE_WHITE_SPACE] = SPACE,
+    [UNICODE_LU] = LETTER,
+    [UNICODE_LL] = LETTER,
+    [UNICODE_LT] = LETTER,
+    [UNICODE_LM] = LETTER,
+    [UNICODE_LO] = LETTER,
+    [UNICODE_ND] = NUMBER,
+    [UNICODE_NL] = NUMBER,
+    [UNICODE_NO] = NUMBER,
+    [UNICODE_ZS | UNICODE_WHITE_SPACE] = SPACE,
+    [UNICODE_ZL | UNICODE_WHITE_SPACE] = SPACE,
+    [UNICODE_ZP | UNICODE_WHITE_SPACE] = SPACE,
+    [UNICODE_CC | UNICODE_WHITE_SPACE] = SPACE,
 };
 
 static inline text_class class_at(cursor p, unsigned *n) {
@@ -153,12 +160,18 @@ static bool split_llama3(cursor p, cursor end, unsigned digits_max, pretok_word_
 bool pretok_split(pretok_kind kind, const unsigned char *p, size_t n, pretok_word_fn word,
                   void *ctx) {
     switch (kind) {
-    case PRETOK_GPT2: return split_gpt2(p, p + n, word, ctx);
-    case PRETOK_SMOLLM: return split_smollm(p, p + n, word, ctx);
-    case PRETOK_LLAMA3: return split_llama3(p, p + n, 3, word, ctx);
-    case PRETOK_QWEN2: return split_llama3(p, p + n, 1, word, ctx);
-    case PRETOK_DEEPSEEK_LLM: return pretok_split_deepseek_llm(p, n, word, ctx);
-    case PRETOK_DEEPSEEK_CODER: return pretok_split_deepseek_coder(p, n, word, ctx);
+    case PRETOK_GPT2:
+        return split_gpt2(p, p + n, word, ctx);
+    case PRETOK_SMOLLM:
+        return split_smollm(p, p + n, word, ctx);
+    case PRETOK_LLAMA3:
+        return split_llama3(p, p + n, 3, word, ctx);
+    case PRETOK_QWEN2:
+        return split_llama3(p, p + n, 1, word, ctx);
+    case PRETOK_DEEPSEEK_LLM:
+        return pretok_split_deepseek_llm(p, n, word, ctx);
+    case PRETOK_DEEPSEEK_CODER:
+        return pretok_split_deepseek_coder(p, n, word, ctx);
     }
     INFERD_CHECK(!"a pretok_kind");
     return false;

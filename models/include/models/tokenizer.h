@@ -41,13 +41,16 @@ inferd_status tok_open(const gguf *g, tokenizer **out, inferd_err *err);
 void          tok_close(tokenizer *t); // accepts NULL
 
 /* Append the ids of `text` to `out`.  `spans` cover the text in order; n_spans = 0 means one span
- * without specials.  Invalid UTF-8 is an INFERD_EINVAL that names the byte offset. */
+ * without specials; `options` may be NULL.  Invalid UTF-8 is an INFERD_EINVAL that names the byte
+ * offset.  On failure `out` is as it was.  A byte that a byte-level vocabulary has no token for
+ * gives no id, as in the tokenizer the model was trained with. */
 inferd_status tok_encode(const tokenizer *t, bytes text, const tok_span *spans, size_t n_spans,
                          const tok_encode_options *options, tok_ids *out, inferd_err *err);
 void tok_ids_deinit(tok_ids *ids);
 bool tok_ids_push(tok_ids *ids, tok_id id); // false: no memory
 
 size_t tok_n_vocab(const tokenizer *t);
+size_t tok_n_merges_dropped(const tokenizer *t); // merges of the file that name no usable tokens
 tok_id tok_bos(const tokenizer *t); // -1: none
 tok_id tok_eos(const tokenizer *t); // -1: none
 bool   tok_is_end(const tokenizer *t, tok_id id);     // ends a generation (EOS, end of turn, ...)

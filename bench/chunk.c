@@ -1,0 +1,81 @@
+/* chunk.c - see chunk.h. */
+#include "chunk.h"
+
+#include <jansson.h>
+#include <string.h>
+
+static bool has_text(json_t *value) {
+    return json_string_length(value) > 0;
+}
+
+static void copy_text(char *out, size_t out_bytes, json_t *value) {
+    const char *text = json_string_value(value);
+    if (text != NULL) snprintf(out, out_bytes, "%s", text);
+}
+
+static void choice_read(chunk *out, json_t *choice) {
+    static const char *const DELTAS[] = {"content", "reasoning_content", "reasoning", "refusal"};
+    if (has_text(json_object_get(choice, "text"))) out->has_text = true;
+    json_t *delta = json_object_get(choice, "delta");
+    for (size_t i = 0; i < INFERD_COUNT(DELTAS); i++)
+        if (has_text(json_object_get(delta, DELTAS[i]))) out->has_text = true;
+    if (json_array_size(json_object_get(delta, "tool_calls")) > 0) out->has_text = true;
+    copy_text(out->finish, sizeof out->finish, json_object_get(choice, "finish_reason"));
+}
+
+static void usage_read(chunk *out, json_t *usage) {
+    json_t *n_prompt = json_object_get(usage, "prompt_tokens");
+    json_t *n_output = json_object_get(usage, "completion_tokens");
+    if (!json_is_integer(n_prompt) || !json_is_integer(n_output)) return;
+    json_t *cached = json_object_get(json_object_get(usage, "prompt_tokens_details"),
+                                     "cached_tokens");
+    out->has_usage = true;
+    out->n_prompt = json_integer_value(n_prompt);
+    out->n_output = json_integer_value(n_output);
+    out->n_cached = json_is_integer(cached) ? json_integer_value(cached) : -1;
+}
+
+/* Servers differ: an object, a string, or the members at the top. */
+static void error_read(chunk *out, json_t *error) {
+    out->is_error = true;
+    snprintf(out->error_code, sizeof out->error_code, "unnamed");
+    if (json_is_string(error)) {
+        copy_text(out->error_text, sizeof out->error_text, error);
+        return;
+    }
+    copy_text(out->error_text, sizeof out->error_text, json_object_get(error, "message"));
+    copy_text(out->error_code, sizeof out->error_code, json_object_get(error, "type"));
+    json_t *code = json_object_get(error, "code");
+    copy_text(out->error_code, sizeof out->error_code, code);
+    if (json_is_integer(code))
+        snprintf(out->error_code, sizeof out->error_code, "%lld",
+                 (long long)json_integer_value(code));
+}
+
+inferd_status chunk_parse(chunk *out, const char *data, size_t n, inferd_err *err) {
+    *out = (chunk){.n_cached = -1};
+    json_error_t at;
+    json_t *root = json_loadb(data, n, 0, &at);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return inferd_fail(err, INFERD_EFORMAT, "event \"%.60s\" is no JSON object", data);
+    }
+    json_t *error = json_object_get(root, "error");
+    if (error != NULL && !json_is_null(error)) error_read(out, error);
+    json_t *choices = json_object_get(root, "choices");
+    for (size_t i = 0; i < json_array_size(choices); i++)
+        choice_read(out, json_array_get(choices, i));
+    usage_read(out, json_object_get(root, "usage"));
+    json_decref(root);
+    return INFERD_OK;
+}
+
+void chunk_parse_error(chunk *out, const char *body, size_t n) {
+    *out = (chunk){.n_cached = -1};
+    json_t *root = json_loadb(body, n, 0, NULL);
+    json_t *error = json_object_get(root, "error");
+    if (error != NULL) error_read(out, error);
+    else if (json_object_get(root, "message") != NULL) error_read(out, root);
+    else snprintf(out->error_text, sizeof out->error_text, "%.*s", (int)size_min(n, 120), body);
+    json_decref(root);
+}

@@ -1,0 +1,11 @@
+/* csv.h - one line per request, written as it ends.  Thread: that of the load. */
+#ifndef BENCH_CSV_H
+#define BENCH_CSV_H
+
+#include "result.h"
+#include "stats.h"
+
+void csv_head(FILE *to);
+void csv_line(FILE *to, const bench_spec *spec, uint64_t start_ns, const result *r);
+
+#endif

@@ -1,0 +1,466 @@
+/* load.c - see load.h.
+ *
+ * A timer file descriptor wakes the loop, because libuv's own timers count milliseconds and that
+ * would be seen in the times of short requests. */
+#include "load.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "csv.h"
+#include "curl_loop.h"
+#include "dues.h"
+#include "stream.h"
+
+/* One class at work. */
+typedef struct source {
+    arrivals arrivals;           // open loop only
+    uint64_t n_started;          // also the index of the next request
+    bool is_exhausted;           // will start nothing more
+    struct curl_slist **headers; // one list per key, or one; owned
+} source;
+
+typedef struct waiting {
+    uint64_t idx, sched_ns;
+    uint32_t class_idx;
+} waiting;
+
+typedef struct load {
+    const bench_spec *spec;
+    stats *figures;
+    FILE *csv;
+    uv_loop_t uv;
+    curl_loop curl;
+    int alarm_fd;
+    uv_poll_t alarm;
+    uint64_t alarm_ns; // what it is set to; 0: not set
+    uv_signal_t signals[2];
+    uv_timer_t drain, progress;
+
+    source *sources; // [spec->n_classes]; owned
+    uint32_t n_exhausted;
+    dues dues;
+    waiting *backlog; // a ring of BACKLOG_MAX, memory is touched as it is used; owned
+    uint32_t backlog_head, n_backlog;
+
+    list_node active, idle;
+    uint32_t n_active;
+    char *urls[2]; // completions, chat; owned
+
+    bool is_warming, is_cut;
+    uint32_t n_warm_started;
+    uint64_t start_ns, stop_ns; // stop_ns: UINT64_MAX without a duration
+    uint64_t n_ended;
+    inferd_err *err;      // of load_run
+    inferd_status status; // the first failure of the generator itself
+} load;
+
+static void step(load *l);
+
+static void give_up(load *l, inferd_status status, const char *why) {
+    if (l->status == INFERD_OK) l->status = inferd_fail(l->err, status, "%s", why);
+    l->is_cut = true;
+}
+
+/* ---- the clock ---- */
+
+static void alarm_set(load *l, uint64_t at_ns) {
+    if (at_ns == l->alarm_ns) return;
+    l->alarm_ns = at_ns;
+    struct itimerspec spec = {0};
+    spec.it_value.tv_sec = (time_t)(at_ns / 1000000000u);
+    spec.it_value.tv_nsec = (long)(at_ns % 1000000000u);
+    timerfd_settime(l->alarm_fd, TFD_TIMER_ABSTIME, &spec, NULL); // zero disarms it
+}
+
+static void on_alarm(uv_poll_t *poll, int status, int events) {
+    (void)status, (void)events;
+    load *l = poll->data;
+    uint64_t n_expired;
+    if (read(l->alarm_fd, &n_expired, sizeof n_expired) < 0 && errno != EAGAIN)
+        give_up(l, INFERD_EIO, "reading the timer failed");
+    l->alarm_ns = 0;
+    step(l);
+}
+
+/* ---- starting and ending requests ---- */
+
+static stream *stream_take(load *l) {
+    if (list_empty(&l->idle)) return stream_create(l->spec);
+    stream *s = LIST_ENTRY(l->idle.next, stream, link);
+    list_remove(&s->link);
+    return s;
+}
+
+/* A request that never reached the wire. */
+static void record_unsent(load *l, waiting w, outcome what, const char *code, const char *text) {
+    const bench_class *c = &l->spec->classes[w.class_idx];
+    group *groups[GROUPS_PER_REQUEST];
+    result r = {.sched_ns = w.sched_ns, .outcome = what, .end_ns = bench_now_ns(), .n_cached = -1};
+    r.plan = plan_draw(c, l->spec->seed, w.class_idx, w.idx);
+    r.is_counted = w.sched_ns >= l->figures->start_ns;
+    snprintf(r.error_code, sizeof r.error_code, "%s", code);
+    snprintf(r.error_text, sizeof r.error_text, "%s", text);
+    stats_groups(l->figures, &r.plan, groups);
+    stats_finish(l->figures, groups, &r);
+    if (l->csv != NULL) csv_line(l->csv, l->spec, l->start_ns, &r);
+}
+
+static void send_request(load *l, waiting w) {
+    const bench_class *c = &l->spec->classes[w.class_idx];
+    request_plan plan = plan_draw(c, l->spec->seed, w.class_idx, w.idx);
+    stream *s = stream_take(l);
+    if (s == NULL) {
+        give_up(l, INFERD_ENOMEM, "no memory for another stream");
+        return;
+    }
+    struct curl_slist *headers = l->sources[w.class_idx].headers[plan.key];
+    bool begun = stream_begin(s, c, plan, w.sched_ns, l->urls[c->is_chat], headers,
+                              l->is_warming ? NULL : l->figures);
+    list_push_back(&l->active, &s->link);
+    l->n_active++;
+    if (!begun || curl_multi_add_handle(l->curl.multi, s->easy) != CURLM_OK)
+        give_up(l, INFERD_ENOMEM, "no memory for another request");
+}
+
+static void push_backlog(load *l, waiting w) {
+    if (l->n_backlog == BACKLOG_MAX) {
+        record_unsent(l, w, OUTCOME_FAILED, "backlog_full", "too many requests wait to be sent");
+        return;
+    }
+    l->backlog[(l->backlog_head + l->n_backlog) % BACKLOG_MAX] = w;
+    l->n_backlog++;
+}
+
+static waiting pop_backlog(load *l) {
+    waiting w = l->backlog[l->backlog_head];
+    l->backlog_head = (l->backlog_head + 1) % BACKLOG_MAX;
+    l->n_backlog--;
+    return w;
+}
+
+static void end_request(load *l, stream *s, CURLcode code, bool is_cut) {
+    curl_multi_remove_handle(l->curl.multi, s->easy);
+    stream_end(s, code, is_cut);
+    list_remove(&s->link);
+    list_push_front(&l->idle, &s->link);
+    l->n_active--;
+    l->n_ended++;
+    const result *r = &s->r;
+    if (s->figures != NULL) stats_finish(l->figures, s->groups, r);
+    else if (r->outcome == OUTCOME_FAILED) l->figures->n_warmup_failed++;
+    if (l->csv != NULL) csv_line(l->csv, l->spec, l->start_ns, r);
+    if (l->is_warming || is_cut) return;
+    if (l->spec->classes[r->plan.class_idx].arrivals.kind != ARRIVALS_CLOSED) return;
+    uint64_t again_ns = r->end_ns;
+    // A server that refuses at once must not turn the closed loop into a flood.
+    if (r->outcome == OUTCOME_FAILED) again_ns += (uint64_t)CLOSED_BACKOFF_MS * 1000000u;
+    if (again_ns < l->stop_ns && !l->sources[r->plan.class_idx].is_exhausted)
+        dues_push(&l->dues, (due){again_ns, r->plan.class_idx});
+}
+
+/* ---- what is due ---- */
+
+static void on_drained(uv_timer_t *timer) {
+    load *l = timer->data;
+    l->is_cut = true;
+    step(l);
+}
+
+static void exhaust(load *l, uint32_t class_idx) {
+    if (l->sources[class_idx].is_exhausted) return;
+    l->sources[class_idx].is_exhausted = true;
+    if (++l->n_exhausted < l->spec->n_classes) return;
+    uint64_t now_ns = bench_now_ns();
+    if (now_ns < l->figures->steady_until_ns) l->figures->steady_until_ns = now_ns;
+    if (l->spec->has_drain)
+        uv_timer_start(&l->drain, on_drained, (uint64_t)(l->spec->drain_s * 1000), 0);
+}
+
+/* Puts the next arrival of an open loop into the heap. */
+static void schedule_next(load *l, uint32_t class_idx) {
+    const bench_class *c = &l->spec->classes[class_idx];
+    source *src = &l->sources[class_idx];
+    uint64_t after_ns;
+    bool allowed = c->n_requests == 0 || src->n_started < c->n_requests;
+    if (!allowed || !arrivals_next(&src->arrivals, &after_ns)) {
+        exhaust(l, class_idx);
+        return;
+    }
+    uint64_t at_ns = l->start_ns + (uint64_t)(c->start_s * 1e9) + after_ns;
+    if (at_ns >= l->stop_ns) exhaust(l, class_idx);
+    else dues_push(&l->dues, (due){at_ns, class_idx});
+}
+
+static void start_due(load *l, due d) {
+    const bench_class *c = &l->spec->classes[d.class_idx];
+    source *src = &l->sources[d.class_idx];
+    bool is_closed = c->arrivals.kind == ARRIVALS_CLOSED;
+    if (is_closed && c->n_requests > 0 && src->n_started == c->n_requests) {
+        exhaust(l, d.class_idx);
+        return;
+    }
+    push_backlog(l, (waiting){src->n_started++, d.at_ns, d.class_idx});
+    if (!is_closed) schedule_next(l, d.class_idx);
+    else if (src->n_started == c->n_requests) exhaust(l, d.class_idx);
+}
+
+static void start_all_due(load *l) {
+    uint64_t now_ns = bench_now_ns();
+    while (l->dues.n > 0 && l->dues.items[0].at_ns <= now_ns) start_due(l, dues_pop(&l->dues));
+    if (now_ns >= l->stop_ns) {
+        l->dues.n = 0; // closed-loop streams in their backoff
+        for (uint32_t i = 0; i < l->spec->n_classes; i++) exhaust(l, i);
+    }
+    while (l->n_backlog > 0 && l->n_active < l->spec->inflight_max && !l->is_cut)
+        send_request(l, pop_backlog(l));
+}
+
+static void cut_all(load *l) {
+    uint64_t now_ns = bench_now_ns();
+    if (now_ns < l->figures->steady_until_ns) l->figures->steady_until_ns = now_ns;
+    LIST_EACH_SAFE(node, next, &l->active)
+        end_request(l, LIST_ENTRY(node, stream, link), CURLE_OK, true);
+    while (l->n_backlog > 0) record_unsent(l, pop_backlog(l), OUTCOME_CUT, "", "");
+    l->dues.n = 0;
+}
+
+/* ---- warm-up ---- */
+
+static uint32_t warm_streams(const load *l) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < l->spec->n_classes; i++) n += l->spec->classes[i].arrivals.n_streams;
+    return u32_min(n == 0 ? WARMUP_STREAMS : n, l->spec->inflight_max);
+}
+
+/* True while warm-up requests are being sent or awaited. */
+static bool warm(load *l) {
+    uint32_t n_streams = warm_streams(l);
+    while (l->n_active < n_streams && l->n_warm_started < l->spec->n_warmup && !l->is_cut) {
+        uint32_t i = l->n_warm_started++;
+        send_request(l, (waiting){PLAN_WARMUP_IDX + i, bench_now_ns(),
+                                  i % (uint32_t)l->spec->n_classes});
+    }
+    return l->n_active > 0;
+}
+
+static void start_clock(load *l) {
+    const bench_spec *spec = l->spec;
+    l->is_warming = false;
+    l->start_ns = bench_now_ns();
+    l->stop_ns = UINT64_MAX;
+    if (spec->duration_s > 0) l->stop_ns = l->start_ns + (uint64_t)(spec->duration_s * 1e9);
+    l->figures->start_ns = l->start_ns + (uint64_t)(spec->skip_s * 1e9);
+    l->figures->steady_from_ns = l->figures->start_ns;
+    l->figures->steady_until_ns = l->stop_ns;
+    for (uint32_t i = 0; i < spec->n_classes; i++) {
+        const bench_class *c = &spec->classes[i];
+        uint64_t at_ns = l->start_ns + (uint64_t)(c->start_s * 1e9);
+        if (c->arrivals.kind != ARRIVALS_CLOSED) schedule_next(l, i);
+        else if (at_ns >= l->stop_ns) exhaust(l, i);
+        else
+            for (uint32_t k = 0; k < c->arrivals.n_streams; k++)
+                dues_push(&l->dues, (due){at_ns, i});
+    }
+}
+
+/* ---- the loop ---- */
+
+/* Does everything that can be done now; called after each thing that happened. */
+static void step(load *l) {
+    if (l->curl.err.status != INFERD_OK) give_up(l, l->curl.err.status, l->curl.err.text);
+    if (!l->is_cut && l->is_warming) {
+        if (warm(l)) return;
+        start_clock(l);
+    }
+    if (!l->is_cut) start_all_due(l);
+    if (l->is_cut) cut_all(l);
+    uint64_t next_ns = l->dues.n > 0 ? l->dues.items[0].at_ns : 0;
+    if (l->n_exhausted < l->spec->n_classes && l->stop_ns != UINT64_MAX && !l->is_cut)
+        next_ns = next_ns == 0 || l->stop_ns < next_ns ? l->stop_ns : next_ns;
+    alarm_set(l, next_ns);
+    if (l->dues.n == 0 && l->n_backlog == 0 && l->n_active == 0) uv_stop(&l->uv);
+}
+
+static void on_done(void *ctx, CURL *easy, CURLcode code) {
+    load *l = ctx;
+    stream *s = NULL;
+    curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&s);
+    end_request(l, s, code, false);
+}
+
+static void on_idle(void *ctx) {
+    step(ctx);
+}
+
+static void on_signal(uv_signal_t *handle, int number) {
+    (void)number;
+    load *l = handle->data;
+    l->figures->is_interrupted = true;
+    l->is_cut = true;
+    step(l);
+}
+
+static void on_progress(uv_timer_t *timer) {
+    load *l = timer->data;
+    const group *all = l->figures->groups[0];
+    if (l->is_warming) {
+        fprintf(stderr, "warm-up: %u of %u started\n", l->n_warm_started, l->spec->n_warmup);
+        return;
+    }
+    fprintf(stderr, "%6.0f s  in flight %u, waiting %u, ok %llu, failed %llu\n",
+            (double)(bench_now_ns() - l->start_ns) / 1e9, l->n_active, l->n_backlog,
+            (unsigned long long)all->n_ok, (unsigned long long)all->n_failed);
+}
+
+/* ---- set up and taken down ---- */
+
+static struct curl_slist *headers_build(const bench_spec *spec, const char *key) {
+    struct curl_slist *list = NULL;
+    const char *const FIXED[] = {"Content-Type: application/json", "Accept: text/event-stream",
+                                 "Expect:", "User-Agent: inferd-bench"};
+    bool good = true;
+    for (size_t i = 0; i < INFERD_COUNT(FIXED) + spec->headers.n + 1 && good; i++) {
+        char bearer[4200];
+        const char *line;
+        if (i < INFERD_COUNT(FIXED)) line = FIXED[i];
+        else if (i < INFERD_COUNT(FIXED) + spec->headers.n)
+            line = spec->headers.items[i - INFERD_COUNT(FIXED)].text;
+        else if (key == NULL) break;
+        else {
+            snprintf(bearer, sizeof bearer, "Authorization: Bearer %s", key);
+            line = bearer;
+        }
+        struct curl_slist *longer = curl_slist_append(list, line);
+        good = longer != NULL;
+        if (good) list = longer;
+    }
+    if (good) return list;
+    curl_slist_free_all(list);
+    return NULL;
+}
+
+static bool source_init(load *l, uint32_t class_idx) {
+    const bench_class *c = &l->spec->classes[class_idx];
+    source *src = &l->sources[class_idx];
+    size_t n_lists = size_max(c->keys.n, 1);
+    if (c->arrivals.kind != ARRIVALS_CLOSED)
+        arrivals_init(&src->arrivals, &c->arrivals, &c->tr, c->trace_speed,
+                      rng_make(l->spec->seed, class_idx, UINT64_MAX - 1));
+    src->headers = calloc(n_lists, sizeof *src->headers);
+    if (src->headers == NULL) return false;
+    for (size_t k = 0; k < n_lists; k++) {
+        src->headers[k] = headers_build(l->spec, c->keys.n == 0 ? NULL : c->keys.items[k].text);
+        if (src->headers[k] == NULL) return false;
+    }
+    return true;
+}
+
+static inferd_status memory_init(load *l, inferd_err *err) {
+    const bench_spec *spec = l->spec;
+    size_t n_dues = spec->n_classes;
+    for (size_t i = 0; i < spec->n_classes; i++) n_dues += spec->classes[i].arrivals.n_streams;
+    l->sources = calloc(spec->n_classes, sizeof *l->sources);
+    l->backlog = malloc(BACKLOG_MAX * sizeof *l->backlog);
+    bool good = l->sources != NULL && l->backlog != NULL && dues_init(&l->dues, n_dues);
+    for (uint32_t i = 0; good && i < spec->n_classes; i++) good = source_init(l, i);
+    good = good && asprintf(&l->urls[0], "%s/v1/completions", spec->url) > 0 &&
+           asprintf(&l->urls[1], "%s/v1/chat/completions", spec->url) > 0;
+    return good ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory for the load");
+}
+
+static void memory_deinit(load *l) {
+    while (!list_empty(&l->idle)) {
+        stream *s = LIST_ENTRY(l->idle.next, stream, link);
+        list_remove(&s->link);
+        stream_destroy(s);
+    }
+    for (size_t i = 0; l->sources != NULL && i < l->spec->n_classes; i++) {
+        size_t n_lists = size_max(l->spec->classes[i].keys.n, 1);
+        for (size_t k = 0; l->sources[i].headers != NULL && k < n_lists; k++)
+            curl_slist_free_all(l->sources[i].headers[k]);
+        free(l->sources[i].headers);
+    }
+    free(l->sources);
+    free(l->backlog);
+    free(l->urls[0]);
+    free(l->urls[1]);
+    dues_deinit(&l->dues);
+}
+
+static inferd_status loop_init(load *l, inferd_err *err) {
+    static const int SIGNALS[] = {SIGINT, SIGTERM};
+    l->alarm_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    if (l->alarm_fd < 0) return inferd_fail(err, INFERD_EIO, "no timer: %s", strerror(errno));
+    if (uv_loop_init(&l->uv) != 0) {
+        close(l->alarm_fd);
+        return inferd_fail(err, INFERD_EIO, "no event loop: %s", strerror(errno));
+    }
+    inferd_status s = curl_loop_init(&l->curl, &l->uv, (long)l->spec->inflight_max, err);
+    if (s != INFERD_OK) {
+        uv_loop_close(&l->uv);
+        close(l->alarm_fd);
+        return s;
+    }
+    l->curl.on_done = on_done;
+    l->curl.on_idle = on_idle;
+    l->curl.ctx = l;
+    uv_poll_init(&l->uv, &l->alarm, l->alarm_fd);
+    l->alarm.data = l;
+    uv_poll_start(&l->alarm, UV_READABLE, on_alarm);
+    for (size_t i = 0; i < INFERD_COUNT(SIGNALS); i++) {
+        uv_signal_init(&l->uv, &l->signals[i]);
+        l->signals[i].data = l;
+        uv_signal_start(&l->signals[i], on_signal, SIGNALS[i]);
+    }
+    uv_timer_init(&l->uv, &l->drain);
+    uv_timer_init(&l->uv, &l->progress);
+    l->drain.data = l->progress.data = l;
+    if (l->spec->show_progress) uv_timer_start(&l->progress, on_progress, 1000, 1000);
+    return INFERD_OK;
+}
+
+static void loop_deinit(load *l) {
+    curl_loop_deinit(&l->curl);
+    uv_close((uv_handle_t *)&l->alarm, NULL);
+    for (size_t i = 0; i < INFERD_COUNT(l->signals); i++)
+        uv_close((uv_handle_t *)&l->signals[i], NULL);
+    uv_close((uv_handle_t *)&l->drain, NULL);
+    uv_close((uv_handle_t *)&l->progress, NULL);
+    uv_run(&l->uv, UV_RUN_DEFAULT); // the close callbacks
+    INFERD_CHECK(uv_loop_close(&l->uv) == 0);
+    close(l->alarm_fd);
+}
+
+static double cpu_s(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+inferd_status load_run(const bench_spec *spec, stats *figures, FILE *csv, inferd_err *err) {
+    load l = {.spec = spec, .figures = figures, .csv = csv, .is_warming = true, .err = err};
+    list_node_init(&l.active);
+    list_node_init(&l.idle);
+    inferd_status s = memory_init(&l, err);
+    if (s == INFERD_OK) s = loop_init(&l, err);
+    if (s != INFERD_OK) {
+        memory_deinit(&l);
+        return s;
+    }
+    l.start_ns = bench_now_ns();
+    double cpu_before_s = cpu_s();
+    if (csv != NULL) csv_head(csv);
+    step(&l);
+    bool is_over = l.dues.n == 0 && l.n_backlog == 0 && l.n_active == 0;
+    if (!is_over) uv_run(&l.uv, UV_RUN_DEFAULT);
+    figures->cpu_s = cpu_s() - cpu_before_s;
+    figures->cpu_wall_s = (double)(bench_now_ns() - l.start_ns) / 1e9;
+    loop_deinit(&l);
+    memory_deinit(&l);
+    return l.status;
+}

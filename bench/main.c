@@ -1,0 +1,326 @@
+/* main.c - the command line of inferd-bench. */
+#include <curl/curl.h>
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "load.h"
+#include "null_server.h"
+#include "report.h"
+#include "self_test.h"
+#include "spec_value.h"
+
+enum {
+    EXIT_ALL_OK = 0,
+    EXIT_SOME_FAILED = 1,
+    EXIT_USAGE = 2,
+    INFLIGHT_DEFAULT = 4096,
+    FDS_RESERVED = 64, // descriptors that are not connections
+    KEY_BYTES = 64
+};
+
+static const char USAGE[] =
+    "inferd-bench - load for any server that speaks the OpenAI API, and what came of it\n"
+    "\n"
+    "  inferd-bench --url http://HOST:PORT [options]      run a load and print a report\n"
+    "  inferd-bench null-server --listen HOST:PORT [...]  a server that streams canned chunks\n"
+    "  inferd-bench self-test [...]                       the limits of the generator itself\n"
+    "\n"
+    "  --scenario FILE             settings and classes from a JSON file; the command line wins\n"
+    "  --class \"KEY=VALUE ...\"     a class of requests of its own; may be repeated\n"
+    "  --help                      this text\n"
+    "\n";
+
+static const char USAGE_MORE[] =
+    "\n"
+    "Arrivals:\n"
+    "  closed:N             N streams; each sends its next request when its last one has ended\n"
+    "  constant:R           R requests a second, evenly\n"
+    "  every:TIME           one request each TIME, the first at once\n"
+    "  poisson:R            R a second on average\n"
+    "  gamma:R/CV           the same, with CV as the coefficient of variation of the gaps\n"
+    "  steps:R/TIME,...     Poisson with rate R for TIME, then the next; then the class ends\n"
+    "  onoff:R/ON/OFF       Poisson with rate R for ON, nothing for OFF, and so on\n"
+    "  burst:R/ON/OFF       the same with exponential ON and OFF of these means\n"
+    "  trace                the times of --trace\n"
+    "\n"
+    "TIME is seconds, or has a unit: 500ms, 20s, 2m, 1h.  CHOICES are words with weights:\n"
+    "a=3,b=1.  Switches of a class are written alone or as ignore-eos=on.\n"
+    "\n"
+    "All times count from the scheduled start of a request, not from when it was sent.  Percentiles\n"
+    "are off by at most 0.39 %; counts, means and greatest values are exact.\n"
+    "\n"
+    "null-server:\n"
+    "  --listen HOST:PORT   numeric address; port 0 chooses one (default 127.0.0.1:0); printed\n"
+    "  --ttft-ms X          wait before the first token\n"
+    "  --tokens-per-s X     pace of each stream (default: no pace)\n"
+    "  --tokens-per-write N without a pace: events in one write (default 1, at most 64)\n"
+    "  --stall-at N         before token N (from 0) wait --stall-ms more\n"
+    "  --stall-ms N\n"
+    "  --fail-every N       refuse each Nth request with --fail-status (default 503)\n"
+    "  --fail-status N\n"
+    "  --cut-every N        close the connection in the middle of each Nth stream\n"
+    "  --eos-at N           end each output after N tokens\n"
+    "  --no-usage           never send usage\n"
+    "\n"
+    "self-test:\n"
+    "  --seconds X          of each of its four parts (default 5)\n"
+    "  --streams N          at once (default 1000)\n"
+    "  --json FILE          the reports of the four parts\n"
+    "\n"
+    "Exit status: 0 all requests were fine, 1 some failed or none ended, 2 wrong usage or the\n"
+    "generator itself could not work.  SIGINT and SIGTERM cut what is in flight and print the report.\n";
+
+static int usage_error(const inferd_err *err) {
+    fprintf(stderr, "inferd-bench: %s\n", err->text);
+    fprintf(stderr, "Try inferd-bench --help.\n");
+    return EXIT_USAGE;
+}
+
+/* "--key" or "--key=value"; `*value` points into the word, or is NULL.  False: it is no option. */
+static bool option_split(const char *word, char key[KEY_BYTES], const char **value) {
+    if (strncmp(word, "--", 2) != 0 || word[2] == 0) return false;
+    size_t n = strcspn(word + 2, "=");
+    *value = word[2 + n] == 0 ? NULL : word + 2 + n + 1;
+    snprintf(key, KEY_BYTES, "%.*s", (int)size_min(n, KEY_BYTES - 1), word + 2);
+    return true;
+}
+
+typedef enum option_kind { OPTION_UNKNOWN, OPTION_SWITCH, OPTION_VALUE } option_kind;
+
+typedef struct option_reader {
+    option_kind (*kind)(const char *key);
+    inferd_status (*take)(void *ctx, const char *key, const char *value, inferd_err *err);
+    void *ctx;
+} option_reader;
+
+static inferd_status options_read(int argc, char **argv, option_reader r, inferd_err *err) {
+    for (int i = 0; i < argc; i++) {
+        char key[KEY_BYTES];
+        const char *value;
+        if (!option_split(argv[i], key, &value))
+            return inferd_fail(err, INFERD_EINVAL, "\"%s\" is no option", argv[i]);
+        option_kind kind = r.kind(key);
+        if (kind == OPTION_UNKNOWN)
+            return inferd_fail(err, INFERD_EINVAL, "there is no option --%s", key);
+        if (value == NULL && kind == OPTION_SWITCH) value = "on";
+        if (value == NULL && ++i < argc) value = argv[i];
+        if (value == NULL) return inferd_fail(err, INFERD_EINVAL, "--%s needs a value", key);
+        inferd_status s = r.take(r.ctx, key, value, err);
+        if (s != INFERD_OK) return s;
+    }
+    return INFERD_OK;
+}
+
+/* ---- a run ---- */
+
+static option_kind run_kind(const char *key) {
+    bool is_switch;
+    if (strcmp(key, "scenario") == 0 || strcmp(key, "class") == 0) return OPTION_VALUE;
+    if (!bench_setting_known(key, &is_switch)) return OPTION_UNKNOWN;
+    return is_switch ? OPTION_SWITCH : OPTION_VALUE;
+}
+
+/* Scenario files are read before anything else, so that the command line wins. */
+static inferd_status take_scenario(void *ctx, const char *key, const char *value, inferd_err *err) {
+    return strcmp(key, "scenario") == 0 ? bench_spec_read(ctx, value, err) : INFERD_OK;
+}
+
+static inferd_status take_run(void *ctx, const char *key, const char *value, inferd_err *err) {
+    if (strcmp(key, "scenario") == 0) return INFERD_OK;
+    if (strcmp(key, "class") == 0) return bench_spec_class_text(ctx, value, err);
+    return bench_spec_set(ctx, -1, key, value, err);
+}
+
+static inferd_status spec_read(bench_spec *spec, int argc, char **argv, inferd_err *err) {
+    inferd_status s = options_read(argc, argv, (option_reader){run_kind, take_scenario, spec}, err);
+    if (s == INFERD_OK)
+        s = options_read(argc, argv, (option_reader){run_kind, take_run, spec}, err);
+    return s == INFERD_OK ? bench_spec_finish(spec, err) : s;
+}
+
+/* As many descriptors as the system lets us have; the number of them. */
+static uint64_t raise_fd_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return limit.rlim_cur;
+}
+
+static inferd_status inflight_check(bench_spec *spec, uint64_t n_fds, inferd_err *err) {
+    uint64_t n_closed = 0;
+    for (size_t i = 0; i < spec->n_classes; i++) n_closed += spec->classes[i].arrivals.n_streams;
+    if (spec->inflight_max == 0) {
+        spec->inflight_max = (uint32_t)size_max(INFLIGHT_DEFAULT, n_closed);
+        if (spec->inflight_max + FDS_RESERVED > n_fds && n_closed + FDS_RESERVED < n_fds)
+            spec->inflight_max = (uint32_t)(n_fds - FDS_RESERVED);
+    }
+    if ((uint64_t)spec->inflight_max + FDS_RESERVED <= n_fds) return INFERD_OK;
+    return inferd_fail(err, INFERD_EINVAL,
+                       "%u requests at once need %u descriptors, the limit is %llu (ulimit -n)",
+                       spec->inflight_max, spec->inflight_max + FDS_RESERVED,
+                       (unsigned long long)n_fds);
+}
+
+static inferd_status measure(bench_spec *spec, stats *figures, inferd_err *err) {
+    FILE *csv = NULL;
+    if (spec->csv_path != NULL) {
+        csv = fopen(spec->csv_path, "we");
+        if (csv == NULL)
+            return inferd_fail(err, INFERD_EIO, "%s: %s", spec->csv_path, strerror(errno));
+    }
+    inferd_status s = load_run(spec, figures, csv, err);
+    bool good = csv == NULL || (ferror(csv) == 0 && fflush(csv) == 0);
+    if (csv != NULL) good = fclose(csv) == 0 && good;
+    if (s == INFERD_OK && !good)
+        s = inferd_fail(err, INFERD_EIO, "writing %s failed", spec->csv_path);
+    return s;
+}
+
+static inferd_status tell(const bench_spec *spec, const stats *figures, inferd_err *err) {
+    bool json_to_stdout = spec->json_path != NULL && strcmp(spec->json_path, "-") == 0;
+    if (!spec->quiet) report_print(json_to_stdout ? stderr : stdout, figures);
+    if (spec->json_path == NULL) return INFERD_OK;
+    json_t *root = report_json(figures);
+    if (root == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the report");
+    inferd_status s = report_write(root, spec->json_path, err);
+    json_decref(root);
+    return s;
+}
+
+static int run(int argc, char **argv) {
+    inferd_err err = {0};
+    bench_spec spec = {0};
+    stats figures = {0};
+    uint64_t n_fds = raise_fd_limit();
+    inferd_status s = bench_spec_init(&spec, &err);
+    if (s == INFERD_OK) s = spec_read(&spec, argc, argv, &err);
+    if (s == INFERD_OK) s = inflight_check(&spec, n_fds, &err);
+    if (s == INFERD_OK) s = load_find_models(&spec, &err);
+    if (s == INFERD_OK) s = stats_init(&figures, &spec, &err);
+    if (s == INFERD_OK) s = measure(&spec, &figures, &err);
+    if (s == INFERD_OK) s = tell(&spec, &figures, &err);
+    int rc = EXIT_ALL_OK;
+    if (s != INFERD_OK) rc = usage_error(&err);
+    else if (figures.groups[0]->n_failed > 0 || figures.groups[0]->n_ok == 0) rc = EXIT_SOME_FAILED;
+    stats_deinit(&figures);
+    bench_spec_deinit(&spec);
+    return rc;
+}
+
+/* ---- the null server ---- */
+
+static option_kind null_kind(const char *key) {
+    static const char *const VALUES[] = {"listen",     "ttft-ms",     "tokens-per-s",
+                                         "stall-at",   "stall-ms",    "fail-every",
+                                         "cut-every",  "fail-status", "eos-at",
+                                         "tokens-per-write"};
+    for (size_t i = 0; i < INFERD_COUNT(VALUES); i++)
+        if (strcmp(key, VALUES[i]) == 0) return OPTION_VALUE;
+    return strcmp(key, "no-usage") == 0 ? OPTION_SWITCH : OPTION_UNKNOWN;
+}
+
+static inferd_status take_listen(null_options *o, const char *value, inferd_err *err) {
+    const char *colon = strrchr(value, ':');
+    size_t n = colon == NULL ? 0 : (size_t)(colon - value);
+    uint32_t port = 0;
+    if (n > 1 && value[0] == '[' && value[n - 1] == ']') value++, n -= 2; // [::1]:8080
+    if (colon == NULL || n == 0 || n >= sizeof o->host)
+        return inferd_fail(err, INFERD_EINVAL, "\"%s\" is not of the form HOST:PORT", value);
+    inferd_status s = value_u32(&port, colon + 1, 0, 65535, err);
+    memcpy(o->host, value, n);
+    o->host[n] = 0;
+    o->port = (int)port;
+    return s;
+}
+
+static inferd_status take_null(void *ctx, const char *key, const char *value, inferd_err *err) {
+    null_options *o = ctx;
+    uint32_t status = 0;
+    inferd_status s = INFERD_EINVAL;
+    if (strcmp(key, "listen") == 0) s = take_listen(o, value, err);
+    if (strcmp(key, "ttft-ms") == 0) s = value_number(&o->ttft_ms, value, 0, 1e9, err);
+    if (strcmp(key, "tokens-per-s") == 0) s = value_number(&o->tokens_per_s, value, 0, 1e6, err);
+    if (strcmp(key, "stall-at") == 0) s = value_u32(&o->stall_at, value, 0, LENGTH_MAX, err);
+    if (strcmp(key, "stall-ms") == 0) s = value_u32(&o->stall_ms, value, 0, 1000000, err);
+    if (strcmp(key, "fail-every") == 0) s = value_u32(&o->fail_every, value, 0, UINT32_MAX, err);
+    if (strcmp(key, "cut-every") == 0) s = value_u32(&o->cut_every, value, 0, UINT32_MAX, err);
+    if (strcmp(key, "eos-at") == 0) s = value_u32(&o->eos_at, value, 0, LENGTH_MAX, err);
+    if (strcmp(key, "tokens-per-write") == 0)
+        s = value_u32(&o->tokens_per_write, value, 1, TOKENS_PER_WRITE_MAX, err);
+    if (strcmp(key, "no-usage") == 0) s = value_bool(&o->no_usage, value, err);
+    if (strcmp(key, "fail-status") == 0) {
+        s = value_u32(&status, value, 400, 599, err);
+        if (s == INFERD_OK) o->fail_status = (int)status;
+    }
+    if (s != INFERD_OK) inferd_context(err, "%s", key);
+    return s;
+}
+
+static int null_server(int argc, char **argv) {
+    inferd_err err = {0};
+    null_options o = null_options_default();
+    raise_fd_limit();
+    inferd_status s = options_read(argc, argv, (option_reader){null_kind, take_null, &o}, &err);
+    if (s == INFERD_OK) s = null_server_run(&o, -1, &err);
+    return s == INFERD_OK ? EXIT_ALL_OK : usage_error(&err);
+}
+
+/* ---- the self-test ---- */
+
+static option_kind self_test_kind(const char *key) {
+    bool known = strcmp(key, "seconds") == 0 || strcmp(key, "streams") == 0 ||
+                 strcmp(key, "json") == 0;
+    return known ? OPTION_VALUE : OPTION_UNKNOWN;
+}
+
+static inferd_status take_self_test(void *ctx, const char *key, const char *value,
+                                    inferd_err *err) {
+    self_test_options *o = ctx;
+    if (strcmp(key, "seconds") == 0) return value_number(&o->seconds, value, 0.1, 3600, err);
+    if (strcmp(key, "streams") == 0)
+        return value_u32(&o->n_streams, value, 1, ARRIVALS_STREAMS_MAX, err);
+    o->json_path = value;
+    return INFERD_OK;
+}
+
+static int self_test(int argc, char **argv) {
+    inferd_err err = {0};
+    self_test_options o = {.seconds = 5, .n_streams = 1000};
+    bool all_ok = false;
+    uint64_t n_fds = raise_fd_limit();
+    inferd_status s = options_read(argc, argv, (option_reader){self_test_kind, take_self_test, &o},
+                                   &err);
+    if (s == INFERD_OK && (uint64_t)o.n_streams + FDS_RESERVED > n_fds)
+        s = inferd_fail(&err, INFERD_EINVAL, "%u streams are more than `ulimit -n` allows (%llu)",
+                        o.n_streams, (unsigned long long)n_fds);
+    if (s == INFERD_OK) s = self_test_run(&o, &all_ok, &err);
+    if (s != INFERD_OK) return usage_error(&err);
+    return all_ok ? EXIT_ALL_OK : EXIT_SOME_FAILED;
+}
+
+static bool wants_help(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+    return false;
+}
+
+int main(int argc, char **argv) {
+    if (wants_help(argc, argv)) {
+        fputs(USAGE, stdout);
+        bench_settings_print(stdout);
+        fputs(USAGE_MORE, stdout);
+        return EXIT_ALL_OK;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+    int rc;
+    if (argc > 1 && strcmp(argv[1], "null-server") == 0) rc = null_server(argc - 2, argv + 2);
+    else if (argc > 1 && strcmp(argv[1], "self-test") == 0) rc = self_test(argc - 2, argv + 2);
+    else rc = run(argc - 1, argv + 1);
+    curl_global_cleanup();
+    return rc;
+}

@@ -1,0 +1,134 @@
+/* plan.c - see plan.h. */
+#include "plan.h"
+
+#include <math.h>
+
+/* Short common words: most vocabularies have a token for each with the space before it. */
+static const char *const WORDS[] = {
+    "time",  "year",  "people", "way",   "day",   "man",    "thing", "woman", "life",  "child",
+    "world", "school", "state", "family", "group", "country", "hand", "part", "place", "case",
+    "week",  "company", "system", "work", "number", "night", "point", "home", "water", "room",
+    "mother", "area", "money", "story", "fact", "month", "lot", "right", "study", "book",
+    "eye",   "job",   "word",  "business", "issue", "side", "kind", "head", "house", "service",
+    "friend", "father", "power", "hour", "game", "line", "end", "member", "law", "car",
+    "city",  "name",  "team",  "minute", "idea", "body", "back", "parent", "face", "others",
+    "level", "office", "door", "health", "person", "art", "war", "history", "party", "result",
+    "change", "morning", "reason", "research", "girl", "moment", "air", "teacher", "force", "order",
+    "foot",  "boy",   "age",   "policy", "music", "market", "sense", "nation", "plan", "college",
+    "death", "effect", "use", "class", "control", "care", "field", "role", "effort", "rate",
+    "heart", "drug",  "show",  "light", "voice", "wife", "police", "mind", "price", "report",
+    "son",   "view",  "town",  "road", "arm", "truth", "value", "action", "model", "season",
+    "film",  "player", "record", "paper", "space", "ground", "form", "event", "matter", "center",
+    "couple", "site", "project", "star", "table", "need", "court", "oil", "half", "cost",
+    "list",  "rock",  "risk",  "fire", "future", "bank", "rest", "sound", "step", "tree",
+    "source", "wall", "land", "south", "north", "east", "west", "green", "blue", "red",
+    "white", "black", "small", "large", "early", "late", "open", "long", "short", "high",
+    "low",   "new",   "old",   "good", "great", "strong", "free", "full", "real", "sure",
+    "run",   "walk",  "talk",  "read", "write", "speak", "think", "know", "feel", "find",
+    "give",  "take",  "make",  "come", "leave", "keep", "hold", "bring", "turn", "start",
+    "stop",  "play",  "move",  "live", "stand", "lose", "pay", "meet", "include", "learn",
+    "lead",  "watch", "follow", "create", "speak", "allow", "add", "spend", "grow", "offer",
+    "love",  "wait",  "serve", "send", "build", "stay", "fall", "cut", "reach", "kill",
+};
+
+static uint32_t length_draw(const length_spec *l, uint32_t traced, uint32_t max, rng *random) {
+    uint32_t n = l->from_trace ? traced
+                               : l->lo + (uint32_t)rng_below(random, (uint64_t)l->hi - l->lo + 1);
+    if (max > 0 && n > max) n = max;
+    return n < 1 ? 1 : n;
+}
+
+static uint32_t choice_draw(const choices *c, rng *random) {
+    return c->n == 0 ? 0 : (uint32_t)choices_draw(c, random);
+}
+
+request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, uint64_t idx) {
+    rng random = rng_make(seed, class_idx, idx * 2);
+    trace_row row = {0};
+    if (c->tr.n > 0) row = c->tr.rows[idx % c->tr.n];
+    request_plan plan = {.seed = seed, .class_idx = class_idx, .idx = idx};
+    plan.model = choice_draw(&c->models, &random);
+    plan.key = choice_draw(&c->keys, &random);
+    plan.priority = choice_draw(&c->priorities, &random);
+    plan.tier = choice_draw(&c->tiers, &random);
+    plan.n_prompt = length_draw(&c->prompt, row.n_prompt, c->prompt_max, &random);
+    plan.n_output = length_draw(&c->output, row.n_output, c->output_max, &random);
+    return plan;
+}
+
+static void add_string(buf *out, const char *text) {
+    buf_add_char(out, '"');
+    for (const unsigned char *p = (const unsigned char *)text; *p != 0; p++) {
+        if (*p == '"' || *p == '\\') buf_add_char(out, '\\'), buf_add_char(out, (char)*p);
+        else if (*p < 0x20) buf_add_format(out, "\\u%04x", *p);
+        else buf_add_char(out, (char)*p);
+    }
+    buf_add_char(out, '"');
+}
+
+static void add_words(buf *out, rng *random, uint32_t n, bool first) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0 || !first) buf_add_char(out, ' ');
+        buf_add_str(out, WORDS[rng_below(random, INFERD_COUNT(WORDS))]);
+    }
+}
+
+static void add_ids(buf *out, rng *random, uint32_t n, bool first, const bench_class *c) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t id = c->id_lo + rng_below(random, (uint64_t)c->id_hi - c->id_lo + 1);
+        if (i > 0 || !first) buf_add_char(out, ',');
+        buf_add_format(out, "%llu", (unsigned long long)id);
+    }
+}
+
+/* The shared tokens come from a generator of the class, the others from one of the request. */
+static void add_prompt(const request_plan *plan, const bench_class *c, buf *out) {
+    rng shared = rng_make(plan->seed, plan->class_idx, UINT64_MAX);
+    rng own = rng_make(plan->seed, plan->class_idx, plan->idx * 2 + 1);
+    uint32_t n_shared = u32_min(c->shared_prefix, plan->n_prompt);
+    uint32_t n_own = plan->n_prompt - n_shared;
+    if (c->prompt_is_ids) {
+        buf_add_char(out, '[');
+        add_ids(out, &shared, n_shared, true, c);
+        add_ids(out, &own, n_own, n_shared == 0, c);
+        buf_add_char(out, ']');
+        return;
+    }
+    n_shared = (uint32_t)lround(n_shared / c->tokens_per_word);
+    n_own = (uint32_t)lround(n_own / c->tokens_per_word);
+    if (n_shared + n_own == 0) n_own = 1;
+    buf_add_char(out, '"');
+    add_words(out, &shared, n_shared, true);
+    add_words(out, &own, n_own, n_shared == 0);
+    buf_add_char(out, '"');
+}
+
+bool plan_body(const request_plan *plan, const bench_class *c, buf *out) {
+    buf_clear(out);
+    buf_add_str(out, "{\"model\":");
+    add_string(out, c->models.items[plan->model].text);
+    if (c->is_chat) {
+        buf_add_str(out, ",\"messages\":[{\"role\":\"user\",\"content\":");
+        add_prompt(plan, c, out);
+        buf_add_str(out, "}]");
+    } else {
+        buf_add_str(out, ",\"prompt\":");
+        add_prompt(plan, c, out);
+    }
+    buf_add_format(out, ",\"max_tokens\":%u,\"stream\":true", plan->n_output);
+    if (c->ask_usage) buf_add_str(out, ",\"stream_options\":{\"include_usage\":true}");
+    if (c->has_temperature) buf_add_format(out, ",\"temperature\":%g", c->temperature);
+    if (c->ignore_eos) buf_add_str(out, ",\"ignore_eos\":true");
+    if (c->priorities.n > 0)
+        buf_add_format(out, ",\"priority\":%s", c->priorities.items[plan->priority].text);
+    if (c->tiers.n > 0) {
+        buf_add_str(out, ",\"service_tier\":");
+        add_string(out, c->tiers.items[plan->tier].text);
+    }
+    if (c->extra != NULL) {
+        buf_add_char(out, ',');
+        buf_add_str(out, c->extra);
+    }
+    buf_add_char(out, '}');
+    return !out->failed;
+}

@@ -1,0 +1,44 @@
+/* stream.h - one request on the wire: libcurl's handle, the bytes that come back, and the result.
+ *
+ *     stream_create -> stream_begin -> (libcurl delivers bytes) -> stream_end -> stream_begin ...
+ *
+ * A stream is used again for another request, so that its buffers and its handle are made once.
+ * Thread: that of the load. */
+#ifndef BENCH_STREAM_H
+#define BENCH_STREAM_H
+
+#include <curl/curl.h>
+
+#include "inferd/list.h"
+#include "result.h"
+#include "sse.h"
+#include "stats.h"
+
+enum { ERROR_BODY_BYTES_MAX = 4096 };
+
+typedef struct stream {
+    list_node link; // in the active or the idle list of the load
+    CURL *easy;     // owned
+    buf body, error_body;
+    sse_parser sse;
+    const stats *figures; // borrowed; NULL for a warm-up request
+    group *groups[GROUPS_PER_REQUEST];
+    result r;
+    uint64_t now_ns;    // when the bytes at hand were read
+    uint64_t finish_ns; // of the chunk with the finish reason; 0 before
+    bool is_answered;   // status and kind of the answer were looked at
+    bool is_done;       // "[DONE]" was read
+} stream;
+
+stream *stream_create(const bench_spec *spec); // NULL: no memory
+void stream_destroy(stream *s);                // accepts NULL
+
+/* Fills the handle for a request; the caller adds it to the multi handle.  `figures` is NULL for a
+ * warm-up request; `headers` stay borrowed until stream_end.  False: no memory. */
+bool stream_begin(stream *s, const bench_class *c, request_plan plan, uint64_t sched_ns,
+                  const char *url, struct curl_slist *headers, stats *figures);
+
+/* The result, once libcurl is done with it or has been told to stop (is_cut). */
+void stream_end(stream *s, CURLcode code, bool is_cut);
+
+#endif

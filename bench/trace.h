@@ -1,0 +1,33 @@
+/* trace.h - arrivals and lengths that somebody recorded.
+ *
+ * A CSV file: time, prompt tokens, output tokens; further columns are ignored, and so is a first
+ * line whose first field is not a time.  The time is a date ("2023-11-16 18:17:03.9799600", 'T'
+ * instead of the space is fine) or a number of seconds.  Times must not go backwards.  After
+ * reading, the first row is at zero.
+ *
+ * Bounded: TRACE_ROWS_MAX rows.  Thread: any after reading, nothing changes. */
+#ifndef BENCH_TRACE_H
+#define BENCH_TRACE_H
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+
+enum { TRACE_ROWS_MAX = 20 * 1000 * 1000 };
+
+typedef struct trace_row {
+    uint64_t at_ns;
+    uint32_t n_prompt, n_output;
+} trace_row;
+
+typedef struct trace {
+    trace_row *rows; // owned
+    size_t n;        // > 0 after reading
+} trace;
+
+inferd_status trace_read(trace *t, const char *path, inferd_err *err);
+void trace_deinit(trace *t);
+
+/* One time field up to `end`; false when it is none.  For trace.c and its test. */
+bool trace_time_parse(const char *text, const char *end, uint64_t *out_ns);
+
+#endif

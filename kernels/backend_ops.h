@@ -1,0 +1,80 @@
+/* backend_ops.h - what a device implements: one function per operation.
+ *
+ * backend.c holds the part that is the same everywhere: the sticky first failure, and handing on.
+ * A device embeds `backend` as the first member of its own struct and fills `ops`; kernels/cpu is
+ * one such table.  Functions of the step are called only while nothing has failed; they report a
+ * failure with backend_fail.
+ *
+ * Thread: engine. */
+#ifndef INFERD_BACKEND_OPS_H
+#define INFERD_BACKEND_OPS_H
+
+#include "kernels/backend.h"
+
+typedef struct backend_ops {
+    void (*close)(backend *be);
+    const char *(*name)(const backend *be);
+    uint32_t (*depth)(const backend *be);
+    uint32_t (*n_threads)(const backend *be);
+    void (*get_stats)(const backend *be, backend_stats *out);
+
+    uint32_t (*n_pages)(const backend *be);
+    size_t (*page_bytes)(const backend *be);
+    inferd_status (*window_open)(backend *be, size_t n_bytes, be_window **out, inferd_err *err);
+    void (*window_close)(backend *be, be_window *w);
+    void *(*window_base)(const be_window *w);
+    inferd_status (*window_map)(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
+                                inferd_err *err);
+    inferd_status (*window_unmap)(backend *be, be_window *w, inferd_err *err);
+    size_t (*kv_layer_bytes)(const backend *be, kv_type type, uint32_t n_kv_heads,
+                             uint32_t head_dim, uint32_t block_tokens);
+
+    bool (*weight_supported)(const backend *be, dtype type);
+    size_t (*weight_bytes)(const backend *be, dtype type, uint32_t rows, uint32_t cols);
+    void (*weight_init)(backend *be, weight *w, dtype type, uint32_t rows, uint32_t cols,
+                        void *dst);
+    void (*weight_prepare)(backend *be, weight *w, const void *rows, uint32_t row_begin,
+                           uint32_t n_rows);
+    void (*vec_init)(backend *be, vec *v, uint32_t n, void *dst);
+    void (*vec_load)(backend *be, vec *v, const float *host);
+    act *(*act_open)(backend *be, uint32_t rows_max, uint32_t dim);
+    void (*act_close)(backend *be, act *a);
+
+    void (*step_begin)(backend *be, const batch *b, const kv_layout *kv);
+    void (*embed)(backend *be, act *out, const weight *table, float scale);
+    void (*rmsnorm)(backend *be, act *out, const act *x, const vec *w, uint32_t n, float eps);
+    void (*matmul)(backend *be, act *out, const act *x, const weight *w, const vec *bias,
+                   uint32_t n);
+    void (*rope)(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads,
+                 uint32_t n_kv_heads, uint32_t head_dim);
+    void (*attention)(backend *be, act *out, const act *q, const act *k, const act *v,
+                      uint32_t layer_idx, const attn_spec *spec);
+    void (*silu_mul)(backend *be, act *out, const act *gate, const act *up, uint32_t n,
+                     uint32_t dim);
+    void (*add)(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
+    void (*take_logit_rows)(backend *be, act *out, const act *x, uint32_t dim);
+
+    void (*sync)(backend *be); // waits; failures found now are backend_fail's
+    const float *(*act_host)(backend *be, const act *a);
+    void (*event_record)(backend *be, uint32_t event);
+    uint64_t (*event_elapsed_us)(const backend *be, uint32_t begin, uint32_t end);
+    void (*parallel)(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx);
+} backend_ops;
+
+struct backend {
+    const backend_ops *ops;
+    inferd_err failure; // the first since the last be_sync; status INFERD_OK: none
+    uint32_t fail_at;   // for tests: the fail_at-th operation from now fails; 0 = none
+};
+
+/* Remember the failure, unless there is one already. */
+__attribute__((format(printf, 3, 4))) void backend_fail(backend *be, inferd_status status,
+                                                        const char *format, ...);
+
+/* For tests: the n-th operation of a step from now fails (1 = the next), once; 0 = none. */
+void backend_fail_at(backend *be, uint32_t n_ops);
+
+/* The devices. */
+inferd_status cpu_open(const backend_options *options, backend **out, inferd_err *err);
+
+#endif

@@ -1,0 +1,54 @@
+/* arena.h - the pages of the CPU backend, and the windows they move into.
+ *
+ *     arena   [ p0 | p1 | p2 | p3 | p4 | ... ]      n_pages x 2 MiB of reserved addresses
+ *                    \________  \___
+ *     window           [ p3 | p1 | -- ]             reserved too; pages in the order given
+ *
+ * A page is physical memory.  Moving one into a window moves its page-table entries (mremap), not
+ * its bytes; the hole it leaves stays reserved and inaccessible, so nobody else's mapping can
+ * appear in it and a stray access stops the program instead of reading zeros.
+ *
+ * First touches are slow (the kernel zeroes 2 MiB, a millisecond or so) and must not happen inside
+ * a step.  A background thread touches all pages in ascending order; whoever takes a page that it
+ * has not reached touches it first, with arena_touch.
+ *
+ *     UNTOUCHED -> TOUCHING   whoever claims it: the background thread or arena_touch
+ *     TOUCHING  -> HOME       touched
+ *     HOME      -> AWAY       window_map
+ *     AWAY      -> HOME       window_unmap, or a window_map that failed
+ *
+ * Thread: engine; the background thread meets it only in the page states. */
+#ifndef INFERD_CPU_ARENA_H
+#define INFERD_CPU_ARENA_H
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+
+enum { ARENA_PAGE_BYTES = 2 << 20 };
+
+typedef struct arena arena;
+typedef struct window window;
+
+inferd_status arena_open(uint64_t memory_bytes, arena **out, inferd_err *err);
+void arena_close(arena *a); // accepts NULL; all windows must be closed
+uint32_t arena_n_pages(const arena *a);
+unsigned char *arena_base(const arena *a);
+uint64_t arena_n_touched(const arena *a);
+
+bool arena_is_home(const arena *a, uint32_t page); // touched, and not in a window
+bool arena_is_away(const arena *a, uint32_t page); // in a window
+/* Make sure that an access to the page (home, or not touched yet) costs no fault.  Any thread.
+ * True: it had not been touched. */
+bool arena_touch(arena *a, uint32_t page);
+
+inferd_status window_open(arena *a, size_t n_bytes, window **out, inferd_err *err);
+void window_close(arena *a, window *w); // unmaps first; accepts NULL
+void *window_base(const window *w);
+inferd_status window_map(arena *a, window *w, const uint32_t *pages, uint32_t n_pages,
+                         inferd_err *err);
+inferd_status window_unmap(arena *a, window *w, inferd_err *err);
+
+/* For tests: the n-th move from now fails (1 = the next), once. */
+void arena_fail_move_at(arena *a, uint32_t n_moves);
+
+#endif

@@ -1,0 +1,362 @@
+/* cpu.c - the CPU backend: opening it, its pages, its weights, its steps.
+ *
+ * Depth is 1: an operation has been computed when it returns, so a step planned ahead would only
+ * wait.  The instruction set is the best the machine has; INFERD_CPU=define|base|avx2|avx512 says
+ * otherwise, for tests and for comparing.
+ *
+ * Thread: engine. */
+#include "cpu/cpu.h"
+
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "cpu/panel.h"
+#include "inferd/clock.h"
+
+/* ---- the device ---- */
+
+static void cpu_close(backend *be) {
+    cpu_backend *c = cpu_of(be);
+    pool_close(c->threads);
+    arena_close(c->pages);
+    for (size_t i = 0; i < ROPE_TABLES; i++) {
+        free(c->ropes[i].data);
+        free(c->ropes[i].inv_freq);
+    }
+    free(c->faults_at_begin);
+    free(c);
+}
+
+static const char *cpu_name(const backend *be) {
+    return cpu_of_const(be)->name;
+}
+static uint32_t cpu_depth(const backend *be) {
+    (void)be;
+    return 1;
+}
+static uint32_t cpu_n_threads(const backend *be) {
+    return pool_n_threads(cpu_of_const(be)->threads);
+}
+
+static void cpu_get_stats(const backend *be, backend_stats *out) {
+    const cpu_backend *c = cpu_of_const(be);
+    *out = (backend_stats){.n_kv_driver_calls = 0, // nothing on the KV path makes any
+                           .n_kv_page_faults = c->n_kv_page_faults,
+                           .n_pages_touched = arena_n_touched(c->pages)};
+}
+
+/* ---- pages ---- */
+
+static uint32_t cpu_n_pages(const backend *be) {
+    return arena_n_pages(cpu_of_const(be)->pages);
+}
+static size_t cpu_page_bytes(const backend *be) {
+    (void)be;
+    return ARENA_PAGE_BYTES;
+}
+
+static inferd_status cpu_window_open(backend *be, size_t n_bytes, be_window **out,
+                                     inferd_err *err) {
+    *out = NULL;
+    be_window *w = calloc(1, sizeof *w);
+    if (w == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a window");
+    w->ops = be->ops;
+    inferd_status s = window_open(cpu_of(be)->pages, n_bytes, &w->w, err);
+    if (s != INFERD_OK) {
+        free(w);
+        return s;
+    }
+    *out = w;
+    return INFERD_OK;
+}
+
+static void cpu_window_close(backend *be, be_window *w) {
+    window_close(cpu_of(be)->pages, w->w);
+    free(w);
+}
+
+static void *cpu_window_base(const be_window *w) {
+    return window_base(w->w);
+}
+
+typedef struct touch_job {
+    arena *pages;
+    const uint32_t *list;
+} touch_job;
+
+static void touch(const void *job, uint32_t begin, uint32_t end) {
+    const touch_job *j = job;
+    uint32_t n_pages = arena_n_pages(j->pages);
+    for (uint32_t i = begin; i < end; i++) // a page that does not exist is window_map's to refuse
+        if (j->list[i] < n_pages) arena_touch(j->pages, j->list[i]);
+}
+
+static inferd_status cpu_window_map(backend *be, be_window *w, const uint32_t *pages,
+                                    uint32_t n_pages, inferd_err *err) {
+    cpu_backend *c = cpu_of(be);
+    pool_share(c->threads, touch, &(touch_job){c->pages, pages}, n_pages);
+    return window_map(c->pages, w->w, pages, n_pages, err);
+}
+
+static inferd_status cpu_window_unmap(backend *be, be_window *w, inferd_err *err) {
+    return window_unmap(cpu_of(be)->pages, w->w, err);
+}
+
+static size_t cpu_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads,
+                                 uint32_t head_dim, uint32_t block_tokens) {
+    (void)be;
+    kv_layout l = {.head_dim = head_dim, .block_tokens = block_tokens};
+    size_t n_bytes = n_kv_heads * (kv_k_elems(&l) + kv_v_elems(&l)) * kv_elem_bytes(type);
+    return (n_bytes + 63) / 64 * 64;
+}
+
+/* ---- weights ---- */
+
+static bool cpu_weight_supported(const backend *be, dtype type) {
+    (void)be;
+    return panel_supported(type);
+}
+
+static size_t cpu_weight_bytes(const backend *be, dtype type, uint32_t rows, uint32_t cols) {
+    (void)be;
+    return ((size_t)rows + PANEL_ROWS - 1) / PANEL_ROWS * panel_bytes(type, cols);
+}
+
+static void cpu_weight_init(backend *be, weight *w, dtype type, uint32_t rows, uint32_t cols,
+                            void *dst) {
+    (void)be;
+    *w = (weight){.type = type, .rows = rows, .cols = cols, .data = dst};
+}
+
+typedef struct pack_job {
+    const weight *w;
+    const unsigned char *rows; // of the file
+    size_t row_bytes;
+    uint32_t row_begin, n_rows;
+} pack_job;
+
+static void pack(const void *job, uint32_t begin, uint32_t end) {
+    const pack_job *j = job;
+    for (uint32_t i = begin; i < end; i++) {
+        uint32_t row = i * PANEL_ROWS;
+        size_t panel = (j->row_begin + row) / PANEL_ROWS;
+        panel_pack(j->w->type, j->w->cols, j->rows + row * j->row_bytes,
+                   u32_min(j->n_rows - row, PANEL_ROWS),
+                   (unsigned char *)j->w->data + panel * panel_bytes(j->w->type, j->w->cols));
+    }
+}
+
+static void cpu_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
+                               uint32_t n_rows) {
+    _Static_assert(PANEL_ROWS == (int)BE_PREPARE_ROWS, "a panel is prepared in one call");
+    INFERD_CHECK(row_begin % PANEL_ROWS == 0 && row_begin <= w->rows &&
+                 n_rows <= w->rows - row_begin);
+    dtype_info info = dtype_about(w->type);
+    pack_job job = {w, rows, (size_t)w->cols / info.block_elems * info.block_bytes, row_begin,
+                    n_rows};
+    pool_split(cpu_of(be)->threads, pack, &job, (n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
+}
+
+static void cpu_vec_init(backend *be, vec *v, uint32_t n, void *dst) {
+    (void)be;
+    *v = (vec){.data = dst, .n = n};
+}
+
+static void cpu_vec_load(backend *be, vec *v, const float *host) {
+    (void)be;
+    memcpy(v->data, host, v->n * sizeof *v->data);
+}
+
+/* ---- activations ---- */
+
+static act *cpu_act_open(backend *be, uint32_t rows_max, uint32_t dim) {
+    (void)be;
+    size_t n_bytes;
+    act *a = calloc(1, sizeof *a);
+    if (a == NULL) return NULL;
+    if (!size_mul(rows_max, dim, &n_bytes) || !size_mul(n_bytes, sizeof(float), &n_bytes) ||
+        !size_add(n_bytes, 64, &n_bytes)) {
+        free(a);
+        return NULL;
+    }
+    size_t align = n_bytes >= ARENA_PAGE_BYTES ? ARENA_PAGE_BYTES : 64;
+    n_bytes = (n_bytes + align - 1) / align * align;
+    *a = (act){.data = aligned_alloc(align, n_bytes), rows_max, dim, n_bytes};
+    if (a->data == NULL) {
+        free(a);
+        return NULL;
+    }
+    if (align == ARENA_PAGE_BYTES) madvise(a->data, n_bytes, MADV_HUGEPAGE);
+    memset(a->data, 0, n_bytes); // touched now, not in a step
+    return a;
+}
+
+static void cpu_act_close(backend *be, act *a) {
+    (void)be;
+    free(a->data);
+    free(a);
+}
+
+static const float *cpu_act_host(backend *be, const act *a) {
+    (void)be;
+    return a->data;
+}
+
+/* ---- one step ---- */
+
+static long faults_of_thread(void) {
+    struct rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage) != 0) return 0;
+    return usage.ru_minflt + usage.ru_majflt;
+}
+
+static void sample_faults(void *ctx, uint32_t rank, uint32_t n_ranks) {
+    (void)n_ranks;
+    ((long *)ctx)[rank] = faults_of_thread();
+}
+
+static void count_faults(void *ctx, uint32_t rank, uint32_t n_ranks) {
+    (void)n_ranks;
+    long *at = (long *)ctx + rank;
+    *at = faults_of_thread() - *at;
+}
+
+/* The slots that this step writes lie in pages that are home and touched. */
+static bool check_slots(cpu_backend *c, const batch_seq *s, const kv_layout *kv) {
+    if (s->n_rows == 0) return true;
+    uint32_t last = (s->pos_begin + s->n_rows - 1) / kv->block_tokens;
+    if (last >= s->n_blocks) {
+        backend_fail(&c->be, INFERD_EINVAL, "position %u has no slots: the sequence has %u blocks",
+                     s->pos_begin + s->n_rows - 1, s->n_blocks);
+        return false;
+    }
+    for (uint32_t block = s->pos_begin / kv->block_tokens; block <= last; block++) {
+        for (uint32_t group = 0; group < kv->n_groups; group++) {
+            int32_t slot = s->slots[(size_t)block * kv->n_groups + group];
+            uint32_t page = slot >= 0 ? (uint32_t)slot / kv->slots_per_page : UINT32_MAX;
+            if (page >= arena_n_pages(c->pages) || arena_is_away(c->pages, page)) {
+                backend_fail(&c->be, INFERD_EDEVICE, "slot %d is not in the arena", slot);
+                return false;
+            }
+            if (!arena_is_home(c->pages, page) && arena_touch(c->pages, page))
+                c->n_kv_page_faults++;
+        }
+    }
+    return true;
+}
+
+static void cpu_step_begin(backend *be, const batch *b, const kv_layout *kv) {
+    cpu_backend *c = cpu_of(be);
+    pool_pin_caller(c->threads);
+    c->batch = b;
+    c->kv = kv;
+    c->step++;
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        if (!check_slots(c, &b->seqs[i], kv)) return;
+    pool_run(c->threads, sample_faults, c->faults_at_begin);
+    c->in_step = true;
+}
+
+static void cpu_sync(backend *be) {
+    cpu_backend *c = cpu_of(be);
+    if (!c->in_step) return;
+    c->in_step = false;
+    pool_run(c->threads, count_faults, c->faults_at_begin);
+    if (c->step <= WARM_UP_STEPS) return;
+    for (uint32_t i = 0; i < pool_n_threads(c->threads); i++)
+        c->n_kv_page_faults += (uint64_t)c->faults_at_begin[i];
+}
+
+static void cpu_event_record(backend *be, uint32_t event) {
+    cpu_of(be)->events_us[event] = clock_now_us();
+}
+
+static uint64_t cpu_event_elapsed_us(const backend *be, uint32_t begin, uint32_t end) {
+    const uint64_t *at = cpu_of_const(be)->events_us;
+    return at[end] > at[begin] ? at[end] - at[begin] : 0;
+}
+
+typedef struct host_job {
+    void (*f)(void *ctx, uint32_t i);
+    void *ctx;
+} host_job;
+
+static void run_host(const void *job, uint32_t begin, uint32_t end) {
+    const host_job *j = job;
+    for (uint32_t i = begin; i < end; i++) j->f(j->ctx, i);
+}
+
+static void cpu_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
+    cpu_backend *c = cpu_of(be);
+    host_job job = {f, ctx};
+    if (n == 1) pool_alone(c->threads, run_host, &job, n);
+    else if (n > 1) pool_share(c->threads, run_host, &job, n);
+}
+
+/* ---- opening ---- */
+
+static const backend_ops cpu_ops = {
+    .close = cpu_close,
+    .name = cpu_name,
+    .depth = cpu_depth,
+    .n_threads = cpu_n_threads,
+    .get_stats = cpu_get_stats,
+    .n_pages = cpu_n_pages,
+    .page_bytes = cpu_page_bytes,
+    .window_open = cpu_window_open,
+    .window_close = cpu_window_close,
+    .window_base = cpu_window_base,
+    .window_map = cpu_window_map,
+    .window_unmap = cpu_window_unmap,
+    .kv_layer_bytes = cpu_kv_layer_bytes,
+    .weight_supported = cpu_weight_supported,
+    .weight_bytes = cpu_weight_bytes,
+    .weight_init = cpu_weight_init,
+    .weight_prepare = cpu_weight_prepare,
+    .vec_init = cpu_vec_init,
+    .vec_load = cpu_vec_load,
+    .act_open = cpu_act_open,
+    .act_close = cpu_act_close,
+    .step_begin = cpu_step_begin,
+    .embed = cpu_embed,
+    .rmsnorm = cpu_rmsnorm,
+    .matmul = cpu_matmul,
+    .rope = cpu_rope,
+    .attention = cpu_attention,
+    .silu_mul = cpu_silu_mul,
+    .add = cpu_add,
+    .take_logit_rows = cpu_take_logit_rows,
+    .sync = cpu_sync,
+    .act_host = cpu_act_host,
+    .event_record = cpu_event_record,
+    .event_elapsed_us = cpu_event_elapsed_us,
+    .parallel = cpu_parallel,
+};
+
+inferd_status cpu_open(const backend_options *options, backend **out, inferd_err *err) {
+    *out = NULL;
+    const cpu_level *level = level_choose(getenv("INFERD_CPU"), err);
+    if (level == NULL) return err != NULL ? err->status : INFERD_EINVAL;
+    cpu_backend *c = calloc(1, sizeof *c);
+    if (c == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the backend");
+    c->be.ops = &cpu_ops;
+    c->level = level;
+    snprintf(c->name, sizeof c->name, "cpu %s", level->name);
+    inferd_status s = pool_open(options->n_threads, &c->threads, err);
+    if (s != INFERD_OK) goto fail;
+    s = arena_open(options->memory_bytes, &c->pages, err);
+    if (s != INFERD_OK) goto fail;
+    c->faults_at_begin = calloc(pool_n_threads(c->threads), sizeof *c->faults_at_begin);
+    if (c->faults_at_begin == NULL) {
+        s = inferd_fail(err, INFERD_ENOMEM, "no memory for %u counters",
+                        pool_n_threads(c->threads));
+        goto fail;
+    }
+    *out = &c->be;
+    return INFERD_OK;
+
+fail:
+    cpu_close(&c->be);
+    return s;
+}

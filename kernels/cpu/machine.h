@@ -1,0 +1,30 @@
+/* machine.h - how much of the machine this process may use.
+ *
+ * The number of CPUs in the machine is rarely the answer: a container has an affinity mask, and a
+ * CPU quota that the mask does not show.  Threads that spin on CPUs somebody else owns are slower
+ * than no threads at all, so both are read once, when the backend opens.
+ *
+ * Both kinds of control group are understood.  A limit may sit at any folder between the process's
+ * own group and the root, so every folder on the way is asked and the tightest answer counts.
+ *
+ * Thread: any. */
+#ifndef INFERD_CPU_MACHINE_H
+#define INFERD_CPU_MACHINE_H
+
+#include "inferd/base.h"
+
+/* CPUs this process may use at once: the affinity mask, cut by the quota rounded up; at least 1. */
+uint32_t machine_cpus_allowed(void);
+
+/* CPUs in the affinity mask alone; at least 1. */
+uint32_t machine_cpus_in_mask(void);
+
+/* Bytes of memory this process may use: physical memory, cut by the control group's limit. */
+uint64_t machine_memory_bytes(void);
+
+/* The two limits as control groups state them; 0 = none.  `groups_path` is /proc/self/cgroup and
+ * `root` is /sys/fs/cgroup, except in tests. */
+uint32_t machine_group_cpus(const char *groups_path, const char *root);
+uint64_t machine_group_memory(const char *groups_path, const char *root);
+
+#endif

@@ -1,0 +1,268 @@
+/* panel.c - from rows of a file to panels and back, see panel.h.
+ *
+ * Packing takes a row apart group by group (file layouts: dtype.c) and puts the pieces in the
+ * row's lane.  Scales stay what they are in the file: nothing is rounded here.
+ *
+ * Thread: any. */
+#include "cpu/panel.h"
+
+#include <string.h>
+
+bool panel_supported(dtype type) {
+    switch ((int)type) {
+    case DTYPE_F32:
+    case DTYPE_F16:
+    case DTYPE_BF16:
+    case DTYPE_Q4_0:
+    case DTYPE_Q4_1:
+    case DTYPE_Q5_0:
+    case DTYPE_Q5_1:
+    case DTYPE_Q8_0:
+    case DTYPE_Q4_K:
+    case DTYPE_Q5_K:
+    case DTYPE_Q6_K: return true;
+    default: return false;
+    }
+}
+
+uint32_t panel_group_cols(dtype type) {
+    switch ((int)type) {
+    case DTYPE_F32:
+    case DTYPE_F16:
+    case DTYPE_BF16: return PANEL_WORD;
+    case DTYPE_Q6_K: return 16;
+    default: return 32;
+    }
+}
+
+size_t panel_bytes(dtype type, uint32_t cols) {
+    size_t n_words = ((size_t)cols + PANEL_WORD - 1) / PANEL_WORD;
+    size_t n_blocks = cols / 32, n_supers = cols / 256;
+    switch ((int)type) {
+    case DTYPE_F32: return n_words * PANEL_WORD * 4 * PANEL_ROWS;
+    case DTYPE_F16:
+    case DTYPE_BF16: return n_words * PANEL_WORD * 2 * PANEL_ROWS;
+    case DTYPE_Q4_0: return n_blocks * (2 + 16) * PANEL_ROWS;
+    case DTYPE_Q4_1: return n_blocks * (4 + 16) * PANEL_ROWS;
+    case DTYPE_Q5_0: return n_blocks * (6 + 16) * PANEL_ROWS;
+    case DTYPE_Q5_1: return n_blocks * (8 + 16) * PANEL_ROWS;
+    case DTYPE_Q8_0: return n_blocks * (2 + 32) * PANEL_ROWS;
+    case DTYPE_Q4_K: return n_supers * (4 + 8 * 18) * PANEL_ROWS;
+    case DTYPE_Q5_K: return n_supers * (4 + 8 * 22) * PANEL_ROWS;
+    case DTYPE_Q6_K: return n_supers * (2 + 16 * 13) * PANEL_ROWS;
+    default: return 0;
+    }
+}
+
+/* ---- one group of one row, taken apart ---- */
+
+typedef struct group {
+    uint16_t d, m;
+    uint8_t scale, min; // of K types; of Q6_K the scale's bits
+    uint32_t high;      // fifth bits; of Q6_K two bits per column
+    uint8_t q[32];      // low four bits, or the bytes of Q8_0
+} group;
+
+static uint16_t load_u16(const unsigned char *p) {
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+static uint32_t load_u32(const unsigned char *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static void halves(group *out, const unsigned char *q) {
+    for (int j = 0; j < 16; j++) {
+        out->q[j] = q[j] & 15;
+        out->q[j + 16] = q[j] >> 4;
+    }
+}
+
+static void stream(group *out, const unsigned char *q, int shift) {
+    for (int j = 0; j < 32; j++) out->q[j] = q[j] >> shift & 15;
+}
+
+/* The 6-bit scale and min of group g of 8, packed in 12 bytes. */
+static void scale_and_min(group *out, const unsigned char *p, uint32_t g) {
+    if (g < 4) {
+        out->scale = p[g] & 63;
+        out->min = p[g + 4] & 63;
+    } else {
+        out->scale = (uint8_t)((p[g + 4] & 15) | p[g - 4] >> 6 << 4);
+        out->min = (uint8_t)(p[g + 4] >> 4 | p[g] >> 6 << 4);
+    }
+}
+
+static void read_q6_k(group *out, const unsigned char *block, uint32_t g) {
+    uint32_t half = g / 8, part = g % 8 / 2, at = g % 2 * 16; // 128 columns, 32 of them, 16
+    const unsigned char *low = block + half * 64 + part % 2 * 32 + at;
+    const unsigned char *high = block + 128 + half * 32 + at;
+    out->d = load_u16(block + 208);
+    out->scale = block[192 + g];
+    out->high = 0;
+    for (uint32_t j = 0; j < 16; j++) {
+        out->q[j] = low[j] >> (part / 2 * 4) & 15;
+        out->high |= (uint32_t)(high[j] >> (part * 2) & 3) << (2 * j);
+    }
+}
+
+static void read_group(dtype type, const unsigned char *row, uint32_t g, group *out) {
+    const unsigned char *p = row;
+    switch ((int)type) {
+    case DTYPE_Q4_0:
+        p += (size_t)g * 18;
+        halves(out, p + 2);
+        break;
+    case DTYPE_Q4_1:
+        p += (size_t)g * 20;
+        out->m = load_u16(p + 2);
+        halves(out, p + 4);
+        break;
+    case DTYPE_Q5_0:
+        p += (size_t)g * 22;
+        out->high = load_u32(p + 2);
+        halves(out, p + 6);
+        break;
+    case DTYPE_Q5_1:
+        p += (size_t)g * 24;
+        out->m = load_u16(p + 2);
+        out->high = load_u32(p + 4);
+        halves(out, p + 8);
+        break;
+    case DTYPE_Q8_0:
+        p += (size_t)g * 34;
+        memcpy(out->q, p + 2, 32);
+        break;
+    case DTYPE_Q4_K:
+        p += (size_t)(g / 8) * 144;
+        g %= 8;
+        out->m = load_u16(p + 2);
+        scale_and_min(out, p + 4, g);
+        stream(out, p + 16 + g / 2 * 32, (int)(g % 2 * 4));
+        break;
+    case DTYPE_Q5_K:
+        p += (size_t)(g / 8) * 176;
+        g %= 8;
+        out->m = load_u16(p + 2);
+        scale_and_min(out, p + 4, g);
+        stream(out, p + 48 + g / 2 * 32, (int)(g % 2 * 4));
+        out->high = 0;
+        for (uint32_t j = 0; j < 32; j++) out->high |= (uint32_t)(p[16 + j] >> g & 1) << j;
+        break;
+    case DTYPE_Q6_K: read_q6_k(out, p + (size_t)(g / 16) * 210, g % 16); return;
+    default: INFERD_CHECK(!"a type with groups");
+    }
+    out->d = load_u16(p);
+}
+
+/* ---- packing ---- */
+
+static void pack_group(dtype type, const group *from, panel_group to, uint32_t lane) {
+    ((uint16_t *)(uintptr_t)to.d)[lane] = from->d;
+    if (to.m != NULL) ((uint16_t *)(uintptr_t)to.m)[lane] = from->m;
+    if (to.scale_u8 != NULL) ((uint8_t *)(uintptr_t)to.scale_u8)[lane] = from->scale;
+    if (to.min_u8 != NULL) ((uint8_t *)(uintptr_t)to.min_u8)[lane] = from->min;
+    if (to.scale_i8 != NULL) ((uint8_t *)(uintptr_t)to.scale_i8)[lane] = from->scale;
+    if (to.high != NULL) ((uint32_t *)(uintptr_t)to.high)[lane] = from->high;
+    unsigned char *q = (unsigned char *)(uintptr_t)to.q;
+    uint32_t cols = panel_group_cols(type);
+    if (type == DTYPE_Q8_0) {
+        for (uint32_t k = 0; k < cols; k++) q[(size_t)k * PANEL_ROWS + lane] = from->q[k];
+        return;
+    }
+    for (uint32_t word = 0; word < cols / PANEL_WORD; word++) {
+        uint32_t bits = 0;
+        for (uint32_t j = 0; j < PANEL_WORD; j++)
+            bits |= (uint32_t)from->q[word * PANEL_WORD + j] << (4 * j);
+        ((uint32_t *)(void *)q)[word * PANEL_ROWS + lane] = bits;
+    }
+}
+
+/* Types without groups: n_bytes per value, transposed. */
+static void pack_values(const unsigned char *rows, uint32_t n_rows, uint32_t cols, size_t n_bytes,
+                        unsigned char *panel) {
+    for (uint32_t lane = 0; lane < n_rows; lane++) {
+        const unsigned char *row = rows + (size_t)lane * cols * n_bytes;
+        for (size_t k = 0; k < cols; k++)
+            memcpy(panel + (k * PANEL_ROWS + lane) * n_bytes, row + k * n_bytes, n_bytes);
+    }
+}
+
+void panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
+                unsigned char *panel) {
+    dtype_info info = dtype_about(type);
+    uint32_t group_cols = panel_group_cols(type);
+    if (n_rows < PANEL_ROWS || cols % PANEL_WORD != 0) memset(panel, 0, panel_bytes(type, cols));
+    if (info.block_elems == 1) {
+        pack_values(rows, n_rows, cols, info.block_bytes, panel);
+        return;
+    }
+    size_t row_bytes = (size_t)cols / info.block_elems * info.block_bytes;
+    for (uint32_t g = 0; g < cols / group_cols; g++) {
+        panel_group to = panel_group_at(type, panel, g);
+        for (uint32_t lane = 0; lane < n_rows; lane++) {
+            group from;
+            read_group(type, rows + lane * row_bytes, g, &from);
+            pack_group(type, &from, to, lane);
+        }
+    }
+}
+
+/* ---- one row back ---- */
+
+static uint32_t value_of(dtype type, const panel_group *p, uint32_t lane, uint32_t k) {
+    const uint32_t *words = (const uint32_t *)(const void *)p->q;
+    uint32_t low = words[k / PANEL_WORD * PANEL_ROWS + lane] >> (4 * (k % PANEL_WORD)) & 15;
+    if (p->high == NULL) return low;
+    if (type == DTYPE_Q6_K) return low | (p->high[lane] >> (2 * k) & 3) << 4;
+    return low | (p->high[lane] >> k & 1) << 4;
+}
+
+static void group_row_to_f32(dtype type, const panel_group *p, uint32_t lane, float *out) {
+    uint32_t cols = panel_group_cols(type);
+    float d = f16_to_f32(p->d[lane]);
+    for (uint32_t k = 0; k < cols; k++) {
+        switch ((int)type) {
+        case DTYPE_Q4_0: out[k] = d * ((float)value_of(type, p, lane, k) - 8.0f); break;
+        case DTYPE_Q5_0: out[k] = d * ((float)value_of(type, p, lane, k) - 16.0f); break;
+        case DTYPE_Q4_1:
+        case DTYPE_Q5_1:
+            out[k] = d * (float)value_of(type, p, lane, k) + f16_to_f32(p->m[lane]);
+            break;
+        case DTYPE_Q8_0:
+            out[k] = d * (float)((const int8_t *)p->q)[(size_t)k * PANEL_ROWS + lane];
+            break;
+        case DTYPE_Q6_K:
+            out[k] = d * (float)p->scale_i8[lane] * ((float)value_of(type, p, lane, k) - 32.0f);
+            break;
+        default: // Q4_K, Q5_K
+            out[k] = d * (float)p->scale_u8[lane] * (float)value_of(type, p, lane, k) -
+                     f16_to_f32(p->m[lane]) * (float)p->min_u8[lane];
+            break;
+        }
+    }
+}
+
+void panel_row_to_f32(const weight *w, uint32_t row, float *out) {
+    const unsigned char *panel =
+        (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
+    uint32_t lane = row % PANEL_ROWS, cols = panel_group_cols(w->type);
+    const uint16_t *halfs = (const uint16_t *)(const void *)panel;
+    switch ((int)w->type) {
+    case DTYPE_F32:
+        for (size_t k = 0; k < w->cols; k++)
+            memcpy(&out[k], panel + (k * PANEL_ROWS + lane) * 4, sizeof out[k]);
+        return;
+    case DTYPE_F16:
+        for (size_t k = 0; k < w->cols; k++) out[k] = f16_to_f32(halfs[k * PANEL_ROWS + lane]);
+        return;
+    case DTYPE_BF16:
+        for (size_t k = 0; k < w->cols; k++) out[k] = bf16_to_f32(halfs[k * PANEL_ROWS + lane]);
+        return;
+    default: break;
+    }
+    for (uint32_t g = 0; g < w->cols / cols; g++) {
+        panel_group p = panel_group_at(w->type, panel, g);
+        group_row_to_f32(w->type, &p, lane, out + (size_t)g * cols);
+    }
+}

@@ -1,0 +1,133 @@
+/* panel.h - how the CPU backend keeps weights: panels of 64 output rows, column by column.
+ *
+ * A vector lane is an output row: 64 rows take their k-th weights from neighbouring bytes, one
+ * activation is broadcast to all of them, and no product is ever summed across lanes.  Panels follow
+ * each other, and inside a panel bytes are in the order they are used, so a thread reads one forward
+ * stream.  Rows past the last are zeros.
+ *
+ *     type          repeated           what, for all 64 rows before the next
+ *     Q4_0          per 32 columns     d f16, nibbles
+ *     Q4_1          per 32             d f16, m f16, nibbles
+ *     Q5_0          per 32             d f16, fifth bits u32, nibbles
+ *     Q5_1          per 32             d f16, m f16, fifth bits u32, nibbles
+ *     Q8_0          per 32             d f16, then per column: q i8
+ *     Q4_K          per 256            d f16, dmin f16, then 8 times: scale u8, min u8, nibbles
+ *     Q5_K          per 256            the same with fifth bits u32 before the nibbles
+ *     Q6_K          per 256            d f16, then 16 times: upper two bits u32, nibbles, scale i8
+ *     F16 BF16 F32  per column         the value
+ *
+ *     nibbles       one u32 holds 8 columns of a row, the first lowest: u32 [columns / 8][64]
+ *
+ * Except for Q8_0 (the same) and zero padding, no more bytes than the file has, and K types 1/8 bit
+ * per weight more.
+ *
+ * A weight is scale * q + base in floats.  scale has at most 18 significant bits and q at most 8
+ * (6 where scale has more than 11), so the product is exact and the sum rounds once: fused or not,
+ * the value has the bits that dtype_to_f32 gives.
+ *
+ * Thread: any. */
+#ifndef INFERD_CPU_PANEL_H
+#define INFERD_CPU_PANEL_H
+
+#include "kernels/backend.h"
+
+enum {
+    PANEL_ROWS = 64, // = BE_PREPARE_ROWS
+    PANEL_WORD = 8   // columns of a nibble word; every panel has a multiple of it
+};
+
+bool panel_supported(dtype type);
+/* Columns that share a scale: 32, or 16 for Q6_K; PANEL_WORD for types without. */
+uint32_t panel_group_cols(dtype type);
+/* Bytes of one panel of `cols` columns. */
+size_t panel_bytes(dtype type, uint32_t cols);
+
+/* Pack one panel from n_rows rows (1..64) of the file. */
+void panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
+                unsigned char *panel);
+/* The other way, for one row: `cols` floats, bit-equal to dtype_to_f32 of the file's row. */
+void panel_row_to_f32(const weight *w, uint32_t row, float *out);
+
+/* Where group `g` of a panel has its parts; what a type lacks is NULL.  Constant folding leaves of
+ * this only the additions a type needs. */
+typedef struct panel_group {
+    const uint16_t *d;        // [64] f16
+    const uint16_t *m;        // [64] f16: min, or dmin of the K types
+    const uint8_t *scale_u8;  // [64] Q4_K, Q5_K
+    const uint8_t *min_u8;    // [64]
+    const int8_t *scale_i8;   // [64] Q6_K
+    const uint32_t *high;     // [64] fifth bits, or upper two bits
+    const unsigned char *q;   // nibbles, bytes or values
+} panel_group;
+
+static inline __attribute__((always_inline)) panel_group
+panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {
+    enum { N = PANEL_ROWS };
+    panel_group p = {0};
+    const unsigned char *at = panel;
+    switch ((int)type) {
+    case DTYPE_Q4_0:
+        at += (size_t)g * (2 * N + 16 * N);
+        p.d = (const uint16_t *)(const void *)at;
+        p.q = at + 2 * N;
+        break;
+    case DTYPE_Q4_1:
+        at += (size_t)g * (4 * N + 16 * N);
+        p.d = (const uint16_t *)(const void *)at;
+        p.m = (const uint16_t *)(const void *)(at + 2 * N);
+        p.q = at + 4 * N;
+        break;
+    case DTYPE_Q5_0:
+        at += (size_t)g * (6 * N + 16 * N);
+        p.d = (const uint16_t *)(const void *)at;
+        p.high = (const uint32_t *)(const void *)(at + 2 * N);
+        p.q = at + 6 * N;
+        break;
+    case DTYPE_Q5_1:
+        at += (size_t)g * (8 * N + 16 * N);
+        p.d = (const uint16_t *)(const void *)at;
+        p.m = (const uint16_t *)(const void *)(at + 2 * N);
+        p.high = (const uint32_t *)(const void *)(at + 4 * N);
+        p.q = at + 8 * N;
+        break;
+    case DTYPE_Q8_0:
+        at += (size_t)g * (2 * N + 32 * N);
+        p.d = (const uint16_t *)(const void *)at;
+        p.q = at + 2 * N;
+        break;
+    case DTYPE_Q4_K:
+        at += (size_t)(g / 8) * (4 * N + 8 * 18 * N);
+        p.d = (const uint16_t *)(const void *)at;
+        p.m = (const uint16_t *)(const void *)(at + 2 * N);
+        at += 4 * N + (size_t)(g % 8) * 18 * N;
+        p.scale_u8 = at;
+        p.min_u8 = at + N;
+        p.q = at + 2 * N;
+        break;
+    case DTYPE_Q5_K:
+        at += (size_t)(g / 8) * (4 * N + 8 * 22 * N);
+        p.d = (const uint16_t *)(const void *)at;
+        p.m = (const uint16_t *)(const void *)(at + 2 * N);
+        at += 4 * N + (size_t)(g % 8) * 22 * N;
+        p.scale_u8 = at;
+        p.min_u8 = at + N;
+        p.high = (const uint32_t *)(const void *)(at + 2 * N);
+        p.q = at + 6 * N;
+        break;
+    case DTYPE_Q6_K:
+        at += (size_t)(g / 16) * (2 * N + 16 * 13 * N);
+        p.d = (const uint16_t *)(const void *)at;
+        at += 2 * N + (size_t)(g % 16) * 13 * N;
+        /* The byte scales go last so that the words before them stay aligned. */
+        p.high = (const uint32_t *)(const void *)at;
+        p.q = at + 4 * N;
+        p.scale_i8 = (const int8_t *)at + 12 * N;
+        break;
+    case DTYPE_F16:
+    case DTYPE_BF16: p.q = at + (size_t)g * 2 * PANEL_WORD * N; break;
+    default: p.q = at + (size_t)g * 4 * PANEL_WORD * N; break;
+    }
+    return p;
+}
+
+#endif

@@ -1,0 +1,92 @@
+/* rows.c - norms, rotary embedding and elementwise operations.  Compiled per level.
+ *
+ * All of these read and write each float once or twice; they are a small part of a step, and are
+ * kept as loops that the compiler turns into vectors.
+ *
+ * Thread: any; ranges of one job do not overlap. */
+#include <math.h>
+
+#include "cpu/level.h"
+#include "cpu/simd/simd.h"
+
+/* Sixteen sums, element i in sum i % 16, then added up in a fixed tree. */
+static float sum_of_squares(const float *x, uint32_t n) {
+    float sums[16] = {0};
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (uint32_t lane = 0; lane < 16; lane++) sums[lane] += x[i + lane] * x[i + lane];
+    for (uint32_t lane = 0; i + lane < n; lane++) sums[lane] += x[i + lane] * x[i + lane];
+    for (uint32_t half = 8; half > 0; half /= 2)
+        for (uint32_t lane = 0; lane < half; lane++) sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
+void LEVEL(rmsnorm)(const void *job, uint32_t begin, uint32_t end) {
+    const rmsnorm_job *j = job;
+    for (size_t row = begin; row < end; row++) {
+        const float *x = j->x + row * j->dim;
+        float *out = j->out + row * j->dim;
+        float scale = 1.0f / sqrtf(sum_of_squares(x, j->dim) / (float)j->dim + j->eps);
+        for (uint32_t i = 0; i < j->dim; i++) out[i] = x[i] * scale * j->w[i];
+    }
+}
+
+/* ---- rotary embedding ---- */
+
+static void turn_halves(float *restrict x, const float *restrict cosine,
+                        const float *restrict sine, uint32_t n_pairs) {
+    for (uint32_t i = 0; i < n_pairs; i++) {
+        float a = x[i], b = x[i + n_pairs];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + n_pairs] = a * sine[i] + b * cosine[i];
+    }
+}
+
+static void turn_pairs(float *restrict x, const float *restrict cosine, const float *restrict sine,
+                       uint32_t n_pairs) {
+    for (uint32_t i = 0; i < n_pairs; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+        x[2 * i] = a * cosine[i] - b * sine[i];
+        x[2 * i + 1] = a * sine[i] + b * cosine[i];
+    }
+}
+
+void LEVEL(rope)(const void *job, uint32_t begin, uint32_t end) {
+    const rope_job *j = job;
+    uint32_t n_heads = j->n_heads + j->n_kv_heads;
+    for (size_t row = begin; row < end; row++) {
+        const float *cosine = j->table + row * 2 * j->n_pairs, *sine = cosine + j->n_pairs;
+        for (uint32_t head = 0; head < n_heads; head++) {
+            float *x = head < j->n_heads
+                           ? j->q + (row * j->n_heads + head) * j->head_dim
+                           : j->k + (row * j->n_kv_heads + head - j->n_heads) * j->head_dim;
+            if (j->interleaved) turn_pairs(x, cosine, sine, j->n_pairs);
+            else turn_halves(x, cosine, sine, j->n_pairs);
+        }
+    }
+}
+
+/* ---- elementwise ---- */
+
+INLINE vf silu_mul(vf a, vf b) {
+    return a / (vf_exp(-a) + 1.0f) * b;
+}
+
+void LEVEL(silu_mul)(const void *job, uint32_t begin, uint32_t end) {
+    const flat_job *j = job;
+    size_t i = (size_t)begin * FLAT_UNIT, limit = size_min((size_t)end * FLAT_UNIT, j->n);
+    for (; i + VW <= limit; i += VW)
+        vf_store(j->out + i, silu_mul(vf_load(j->a + i), vf_load(j->b + i)));
+    if (i == limit) return;
+    float a[VW] = {0}, b[VW] = {0}, out[VW];
+    memcpy(a, j->a + i, (limit - i) * sizeof *a);
+    memcpy(b, j->b + i, (limit - i) * sizeof *b);
+    vf_store(out, silu_mul(vf_load(a), vf_load(b)));
+    memcpy(j->out + i, out, (limit - i) * sizeof *out);
+}
+
+void LEVEL(add)(const void *job, uint32_t begin, uint32_t end) {
+    const flat_job *j = job;
+    size_t limit = size_min((size_t)end * FLAT_UNIT, j->n);
+    for (size_t i = (size_t)begin * FLAT_UNIT; i < limit; i++) j->out[i] = j->a[i] + j->b[i];
+}

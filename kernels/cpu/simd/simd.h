@@ -1,0 +1,247 @@
+/* simd.h - the few vector operations the hot files need, once for each instruction set.
+ *
+ * vf is VW floats, vi VW 32-bit integers: vector types of the compiler (gcc and clang), so + - * /
+ * and the bit operations are the language's own.  What the language cannot say, or says badly, is
+ * here: fused multiply-add, conversions, selecting.  A file that includes this is compiled once per
+ * level, with CPU_LEVEL_AVX512, CPU_LEVEL_AVX2 or neither; neither is what the target guarantees.
+ *
+ * vf_fma is always fused or (base) never: the same call gives the same bits wherever it is
+ * inlined, which is what makes a row's result independent of its batch.
+ *
+ * Thread: any. */
+#ifndef INFERD_CPU_SIMD_H
+#define INFERD_CPU_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/dtype.h"
+
+#if defined(CPU_LEVEL_AVX512) || defined(CPU_LEVEL_AVX2)
+#include <immintrin.h>
+#endif
+
+#if defined(CPU_LEVEL_AVX512)
+#define LEVEL(name) name##_avx512
+enum { VW = 16 };
+#elif defined(CPU_LEVEL_AVX2)
+#define LEVEL(name) name##_avx2
+enum { VW = 8 };
+#else
+#define LEVEL(name) name##_base
+enum { VW = 4 };
+#endif
+
+#define INLINE static inline __attribute__((always_inline, unused))
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+typedef float vf __attribute__((vector_size(VW * 4)));
+typedef int32_t vi __attribute__((vector_size(VW * 4)));
+typedef uint32_t vu __attribute__((vector_size(VW * 4)));
+typedef float vf_any __attribute__((vector_size(VW * 4), aligned(4), may_alias));
+typedef int32_t vi_any __attribute__((vector_size(VW * 4), aligned(4), may_alias));
+
+INLINE vf vf_load(const float *p) {
+    return *(const vf_any *)p;
+}
+INLINE void vf_store(float *p, vf v) {
+    *(vf_any *)p = v;
+}
+INLINE vi vi_load(const void *p) {
+    return *(const vi_any *)p;
+}
+INLINE vf vf_set1(float x) {
+    return x - (vf){0}; // x - 0 is x for every x, also -0
+}
+INLINE vi vi_set1(int32_t x) {
+    return x + (vi){0};
+}
+INLINE vf vf_of_vi(vi v) {
+    return __builtin_convertvector(v, vf);
+}
+/* Lanes where mask is all ones from a, the others from b. */
+INLINE vf vf_select(vi mask, vf a, vf b) {
+    return (vf)((mask & (vi)a) | (~mask & (vi)b));
+}
+INLINE vf vf_max(vf a, vf b) {
+    return vf_select((vi)(a > b), a, b);
+}
+INLINE vi vi_iota(void) {
+    static const int32_t iota[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vi_load(iota);
+}
+/* Across lanes, in a fixed tree. */
+INLINE float vf_reduce_add(vf v) {
+    float x[VW];
+    vf_store(x, v);
+    for (int n = VW / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) x[i] += x[i + n];
+    return x[0];
+}
+INLINE float vf_reduce_max(vf v) {
+    float x[VW];
+    vf_store(x, v);
+    for (int n = VW / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) x[i] = x[i] > x[i + n] ? x[i] : x[i + n];
+    return x[0];
+}
+
+/* ---- what differs ----
+ *
+ * vf_fma         a * b + c
+ * vf_load_u8     VW bytes as floats;  vf_load_i8, vf_load_f16, vf_load_bf16 likewise
+ * vf_store_f16   rounds to nearest even
+ * vf_nibble      nibble j of every lane as a float, less `zero`
+ * vf_bit         16 where bit k of the lane is set, else 0
+ * vf_upper       16 * (bits 2k and 2k + 1 of the lane) */
+
+#if defined(CPU_LEVEL_AVX512)
+
+INLINE vf vf_fma(vf a, vf b, vf c) {
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+INLINE vf vf_load_u8(const uint8_t *p) {
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+INLINE vf vf_load_i8(const int8_t *p) {
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+INLINE vf vf_load_f16(const uint16_t *p) {
+    return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+INLINE vf vf_load_bf16(const uint16_t *p) {
+    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return (vf)_mm512_slli_epi32(wide, 16);
+}
+INLINE void vf_store_f16(uint16_t *p, vf v) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+}
+/* A permutation looks at the lowest four bits of its index: shift and look up, no mask, no
+ * conversion. */
+INLINE vf vf_nibble(vi words, int j, float zero) {
+    const __m512 value =
+        (__m512)((vf){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} - zero);
+    return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)words, (unsigned)(4 * j)), value);
+}
+INLINE vf vf_bit(vi words, int k) {
+    const __m512 value = _mm512_setr_ps(0, 16, 0, 16, 0, 16, 0, 16, 0, 16, 0, 16, 0, 16, 0, 16);
+    return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)words, (unsigned)k), value);
+}
+INLINE vf vf_upper(vi words, int k) {
+    const __m512 value =
+        _mm512_setr_ps(0, 16, 32, 48, 0, 16, 32, 48, 0, 16, 32, 48, 0, 16, 32, 48);
+    return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)words, (unsigned)(2 * k)), value);
+}
+
+#else
+
+INLINE vf vf_nibble(vi words, int j, float zero) {
+    vf value = vf_of_vi((vi)((vu)words >> (4 * j)) & 15);
+    return zero != 0 ? value - zero : value;
+}
+INLINE vf vf_bit(vi words, int k) {
+    return vf_of_vi((k < 4 ? words << (4 - k) : (vi)((vu)words >> (k - 4))) & 16);
+}
+INLINE vf vf_upper(vi words, int k) {
+    return vf_of_vi((k < 2 ? words << (4 - 2 * k) : (vi)((vu)words >> (2 * k - 4))) & 48);
+}
+
+#if defined(CPU_LEVEL_AVX2)
+
+INLINE vf vf_fma(vf a, vf b, vf c) {
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+INLINE vf vf_load_u8(const uint8_t *p) {
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+INLINE vf vf_load_i8(const int8_t *p) {
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+INLINE vf vf_load_f16(const uint16_t *p) {
+    return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+INLINE vf vf_load_bf16(const uint16_t *p) {
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return (vf)_mm256_slli_epi32(wide, 16);
+}
+INLINE void vf_store_f16(uint16_t *p, vf v) {
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+#else
+
+typedef uint8_t v_u8 __attribute__((vector_size(VW)));
+typedef int8_t v_i8 __attribute__((vector_size(VW)));
+typedef uint16_t v_u16 __attribute__((vector_size(VW * 2)));
+
+INLINE vf vf_fma(vf a, vf b, vf c) {
+    return a * b + c; // two roundings: the build forbids contraction
+}
+INLINE vf vf_load_u8(const uint8_t *p) {
+    v_u8 v;
+    memcpy(&v, p, sizeof v);
+    return vf_of_vi(__builtin_convertvector(v, vi));
+}
+INLINE vf vf_load_i8(const int8_t *p) {
+    v_i8 v;
+    memcpy(&v, p, sizeof v);
+    return vf_of_vi(__builtin_convertvector(v, vi));
+}
+INLINE vf vf_load_bf16(const uint16_t *p) {
+    v_u16 v;
+    memcpy(&v, p, sizeof v);
+    return (vf)(__builtin_convertvector(v, vi) << 16);
+}
+/* A subnormal half is its mantissa times 2^-24, which needs no denormal float on the way. */
+INLINE vf vf_load_f16(const uint16_t *p) {
+    v_u16 v;
+    memcpy(&v, p, sizeof v);
+    vi h = __builtin_convertvector(v, vi);
+    vi sign = (h & 0x8000) << 16, exponent = h & 0x7c00, mantissa = h & 0x3ff;
+    vf small = vf_of_vi(mantissa) * 0x1p-24f;
+    vf normal = (vf)(((h & 0x7fff) << 13) + (112 << 23));
+    vf special = (vf)(((h & 0x7fff) << 13) | 0x7f800000 | ((mantissa != 0) & 0x400000));
+    vf magnitude = vf_select((vi)(exponent == 0), small, normal);
+    magnitude = vf_select((vi)(exponent == 0x7c00), special, magnitude);
+    return (vf)((vi)magnitude | sign);
+}
+INLINE void vf_store_f16(uint16_t *p, vf v) {
+    for (int i = 0; i < VW; i++) p[i] = f32_to_f16(v[i]);
+}
+
+#endif
+#endif
+
+/* ---- built from the above ---- */
+
+/* e^x within 2e-7 of itself; 0 below -87.  x = n ln2 + r with |r| <= ln2 / 2, the series of e^r up
+ * to r^7, and n into the exponent.  ln2 comes in two parts so that n ln2 is exact where it
+ * matters. */
+INLINE vf vf_exp(vf x) {
+    const vf round = vf_set1(0x1.8p23f); // adding it leaves an integer in the low bits
+    vf clamped = vf_max(x, vf_set1(-87.0f));
+    clamped = vf_select((vi)(clamped < vf_set1(88.0f)), clamped, vf_set1(88.0f));
+    vf shifted = vf_fma(clamped, vf_set1(0x1.715476p0f), round);
+    vi n = (vi)shifted - (vi)round;
+    vf whole = shifted - round;
+    vf r = vf_fma(whole, vf_set1(-0x1.62e4p-1f), clamped);
+    r = vf_fma(whole, vf_set1(-0x1.7f7d1cp-20f), r);
+    vf sum = vf_set1(1.0f / 5040.0f);
+    sum = vf_fma(sum, r, vf_set1(1.0f / 720.0f));
+    sum = vf_fma(sum, r, vf_set1(1.0f / 120.0f));
+    sum = vf_fma(sum, r, vf_set1(1.0f / 24.0f));
+    sum = vf_fma(sum, r, vf_set1(1.0f / 6.0f));
+    sum = vf_fma(sum, r, vf_set1(0.5f));
+    sum = vf_fma(sum, r, vf_set1(1.0f));
+    sum = vf_fma(sum, r, vf_set1(1.0f));
+    vf scaled = (vf)((vi)sum + (n << 23));
+    /* Not a number fails every comparison; select it back in. */
+    scaled = vf_select((vi)(x < vf_set1(-87.0f)), vf_set1(0.0f), scaled);
+    return vf_select((vi)(x == x), scaled, x);
+}
+
+#endif

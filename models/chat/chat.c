@@ -1,0 +1,345 @@
+/* Conversations: what a request says, put into the shape that a template reads.
+ *
+ * OpenAI requests and templates disagree twice.  Content may be a list of parts, while many
+ * templates only know strings; and the arguments of a tool call are a string of JSON, while most
+ * templates want the object.  What a template wants is found out when it is opened, by rendering two
+ * small conversations and looking at what became of a known word (chat_probe):
+ *
+ *   content parts     their texts come out as text: the template walks over them, and gets the list;
+ *                     otherwise (quoted, missing, an error) it gets the texts joined by newlines
+ *   argument objects  come out as Python prints a dict: the template wants the string; otherwise it
+ *                     gets the object, and if it raises on that, the string
+ *
+ * continue_final_message works as in transformers: a word is put behind the last message and the
+ * text is cut where that comes out. */
+#include "chat/letters.h"
+#include "chat/template.h"
+
+static const char parts_probe[] =
+    "{\"messages\": [{\"role\": \"user\", \"content\": ["
+    "{\"type\": \"text\", \"text\": \"inferd probe one\"},"
+    "{\"type\": \"text\", \"text\": \"inferd probe two\"}]}],"
+    "\"tools\": null, \"documents\": null, \"add_generation_prompt\": true}";
+
+// ids of nine letters and digits, because templates of Mistral insist on them
+static const char arguments_probe[] =
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"},"
+    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"abcdefgh1\","
+    "\"type\": \"function\", \"function\": {\"name\": \"f\","
+    "\"arguments\": {\"inferd_probe\": \"b\"}}}]},"
+    "{\"role\": \"tool\", \"tool_call_id\": \"abcdefgh1\", \"name\": \"f\", \"content\": \"c\"}],"
+    "\"tools\": null, \"documents\": null, \"add_generation_prompt\": true}";
+
+static const chat_limits probe_limits = {
+    .steps_max = 200000,
+    .depth_max = 64,
+    .output_bytes_max = 1 << 20,
+    .memory_bytes_max = 8 << 20,
+};
+
+/* The word appears, and not between quotes. */
+static bool has_bare(const chat_text *text, const char *word) {
+    const char *at = strstr(text->text, word);
+    return at != NULL && (at == text->text || (at[-1] != '\'' && at[-1] != '"'));
+}
+
+static inferd_status render_probe(const chat_template *t, const char *json, chat_text *out,
+                                  inferd_err *err) {
+    json_error_t error;
+    inferd_err ignored;
+    struct tm now = {.tm_mday = 1, .tm_year = 126};
+    *out = (chat_text){0};
+    json_t *vars = json_loads(json, 0, &error);
+    if (vars == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a chat template");
+    inferd_status s = template_render(t, &probe_limits, NULL, vars, &now, out, &ignored);
+    json_decref(vars);
+    if (s == INFERD_ENOMEM) return inferd_fail(err, s, "%s", ignored.text);
+    return INFERD_OK; // what a template cannot render is an answer too
+}
+
+inferd_status chat_probe(chat_template *t, inferd_err *err) {
+    chat_text text;
+    inferd_status s = render_probe(t, parts_probe, &text, err);
+    if (s != INFERD_OK) return s;
+    t->reads_parts = text.text != NULL && has_bare(&text, "inferd probe one") &&
+                     has_bare(&text, "inferd probe two");
+    chat_text_deinit(&text);
+    s = render_probe(t, arguments_probe, &text, err);
+    if (s != INFERD_OK) return s;
+    t->wants_argument_text = text.text != NULL && strstr(text.text, "{'inferd_probe'") != NULL;
+    chat_text_deinit(&text);
+    return INFERD_OK;
+}
+
+/* ---- messages ---- */
+
+static bool is_text_part(json_t *part) {
+    const char *type = json_string_value(json_object_get(part, "type"));
+    return type != NULL && strcmp(type, "text") == 0 &&
+           json_is_string(json_object_get(part, "text"));
+}
+
+static bool is_text_list(json_t *content) {
+    if (!json_is_array(content)) return false;
+    for (size_t i = 0; i < json_array_size(content); i++)
+        if (!is_text_part(json_array_get(content, i))) return false;
+    return true;
+}
+
+static json_t *join_parts(json_t *content) {
+    buf text;
+    buf_init(&text, 0);
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        json_t *part = json_object_get(json_array_get(content, i), "text");
+        if (i > 0) buf_add_char(&text, '\n');
+        buf_add(&text, json_string_value(part), json_string_length(part));
+    }
+    json_t *joined = text.failed ? NULL : json_stringn_nocheck(text.n > 0 ? text.p : "", text.n);
+    buf_deinit(&text);
+    return joined;
+}
+
+/* The arguments as an object; a new reference, or NULL when they are none. */
+static json_t *parse_arguments(json_t *arguments) {
+    json_error_t error;
+    const char *p = json_string_value(arguments);
+    size_t n = json_string_length(arguments);
+    if (p == NULL) return NULL;
+    if (n == 0) return json_object(); // a call without arguments
+    json_t *parsed = json_loadb(p, n, JSON_ALLOW_NUL, &error);
+    if (json_is_object(parsed)) return parsed;
+    json_decref(parsed);
+    return NULL;
+}
+
+/* A copy of one tool call with its arguments as an object, or a new reference to the call itself.
+ * NULL: no memory. */
+static json_t *open_call(json_t *call, bool *changed) {
+    json_t *function = json_object_get(call, "function");
+    json_t *arguments = parse_arguments(json_object_get(function, "arguments"));
+    if (arguments == NULL) return json_incref(call);
+    json_t *copy = json_copy(call), *inner = json_copy(function);
+    *changed = true;
+    if (json_object_set_new(inner, "arguments", arguments) == 0 &&
+        json_object_set(copy, "function", inner) == 0) {
+        json_decref(inner);
+        return copy;
+    }
+    json_decref(inner);
+    json_decref(copy);
+    return NULL;
+}
+
+static json_t *open_calls(json_t *calls, bool *changed) {
+    json_t *out = json_array();
+    for (size_t i = 0; out != NULL && i < json_array_size(calls); i++) {
+        if (json_array_append_new(out, open_call(json_array_get(calls, i), changed)) == 0) continue;
+        json_decref(out);
+        out = NULL;
+    }
+    return out;
+}
+
+typedef struct shape { // how the messages are handed over
+    bool join_parts, open_arguments;
+    bool opened; // out: some arguments were
+} shape;
+
+/* The message in that shape: itself or a copy; a new reference, NULL: no memory. */
+static json_t *shape_message(json_t *message, shape *sh) {
+    json_t *content = json_object_get(message, "content");
+    json_t *calls = json_object_get(message, "tool_calls");
+    bool join = sh->join_parts && is_text_list(content);
+    bool open = sh->open_arguments && json_array_size(calls) > 0;
+    if (!join && !open) return json_incref(message);
+    json_t *copy = json_copy(message);
+    bool ok = copy != NULL;
+    if (join) ok = ok && json_object_set_new(copy, "content", join_parts(content)) == 0;
+    if (open)
+        ok = ok && json_object_set_new(copy, "tool_calls", open_calls(calls, &sh->opened)) == 0;
+    if (ok) return copy;
+    json_decref(copy);
+    return NULL;
+}
+
+static json_t *shape_messages(json_t *messages, shape *sh) {
+    json_t *out = json_array();
+    for (size_t i = 0; out != NULL && i < json_array_size(messages); i++) {
+        json_t *message = shape_message(json_array_get(messages, i), sh);
+        if (json_array_append_new(out, message) == 0) continue;
+        json_decref(out);
+        out = NULL;
+    }
+    return out;
+}
+
+/* ---- the last message, left open ---- */
+
+static const char open_tag[] = "CONTINUE_FINAL_MESSAGE_TAG ";
+enum { OPEN_TAG_BYTES = sizeof open_tag - 1 };
+
+static json_t *add_tag(json_t *text) {
+    buf b;
+    buf_init(&b, 0);
+    buf_add(&b, json_string_value(text), json_string_length(text));
+    buf_add_str(&b, open_tag);
+    json_t *tagged = b.failed ? NULL : json_stringn_nocheck(b.p, b.n);
+    buf_deinit(&b);
+    return tagged;
+}
+
+/* Put the tag behind the last text of the last message, in a copy of it.  *text: what was there,
+ * borrowed from the request; NULL when there is none. */
+static inferd_status tag_last(json_t *messages, json_t **text, inferd_err *err) {
+    size_t n = json_array_size(messages), i = 0;
+    json_t *last = n > 0 ? json_deep_copy(json_array_get(messages, n - 1)) : NULL;
+    json_t *content = json_object_get(last, "content"), *holder = last;
+    const char *key = "content";
+    for (i = json_array_size(content); i-- > 0;) {
+        if (!is_text_part(json_array_get(content, i))) continue;
+        holder = json_array_get(content, i);
+        key = "text";
+        break;
+    }
+    json_t *original = json_object_get(holder, key);
+    if (n > 0 && last == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
+    if (!json_is_string(original)) {
+        json_decref(last);
+        return inferd_fail(err, INFERD_EINVAL,
+                           "continue_final_message: the last message has no text content");
+    }
+    *text = json_incref(original);
+    if (json_object_set_new(holder, key, add_tag(original)) != 0 ||
+        json_array_set(messages, n - 1, last) != 0) {
+        json_decref(last);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
+    }
+    json_decref(last);
+    return INFERD_OK;
+}
+
+static bytes strip(bytes s) {
+    size_t n;
+    while (s.n > 0 && letter_is_space(letter_read(s.p, &n))) {
+        s.p += n;
+        s.n -= n;
+    }
+    while (s.n > 0) {
+        size_t at = s.n - 1;
+        while (at > 0 && !letter_starts(s.p[at])) at--;
+        if (!letter_is_space(letter_read(s.p + at, &n))) break;
+        s.n = at;
+    }
+    return s;
+}
+
+static void cut_text(chat_text *t, size_t n) {
+    size_t covered = 0, i = 0;
+    while (i < t->n_spans && covered + t->spans[i].n <= n) covered += t->spans[i++].n;
+    if (covered < n) t->spans[i++].n = n - covered;
+    t->n_spans = i;
+    t->n = n;
+    t->text[n] = 0;
+}
+
+static inferd_status cut_at_tag(chat_text *t, json_t *original, inferd_err *err) {
+    bytes wanted = strip((bytes){json_string_value(original), json_string_length(original)});
+    size_t n_tag = OPEN_TAG_BYTES - 1, at = SIZE_MAX; // the tag, without its space
+    for (size_t i = 0; i + n_tag <= t->n; i++) {
+        const char *found = memmem(t->text + i, t->n - i, open_tag, n_tag);
+        if (found == NULL) break;
+        at = i = (size_t)(found - t->text);
+    }
+    bool there = wanted.n == 0 || memmem(t->text, t->n, wanted.p, wanted.n) != NULL;
+    if (at == SIZE_MAX || !there)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "continue_final_message: the chat template does not show the last "
+                           "message as it is, so it cannot be continued");
+    bool spaced = t->n - at >= OPEN_TAG_BYTES && t->text[at + n_tag] == ' ';
+    size_t end = at;
+    size_t n;
+    while (!spaced && end > 0) { // the template trims what it shows, so its end was trimmed too
+        size_t start = end - 1;
+        while (start > 0 && !letter_starts(t->text[start])) start--;
+        if (!letter_is_space(letter_read(t->text + start, &n))) break;
+        end = start;
+    }
+    cut_text(t, end);
+    return INFERD_OK;
+}
+
+/* ---- all of it ---- */
+
+static bool add_token(json_t *tokens, const tokenizer *tok, const char *key, tok_id id) {
+    if (id < 0) return true;
+    bytes name = tok_name(tok, id);
+    return json_object_set_new(tokens, key, json_stringn(name.p, name.n)) == 0;
+}
+
+/* The special tokens the tokenizer names; as in transformers, others are undefined. */
+static json_t *special_tokens(const tokenizer *tok) {
+    json_t *tokens = json_object();
+    if (tokens == NULL || tok == NULL) return tokens;
+    if (add_token(tokens, tok, "bos_token", tok_bos(tok)) &&
+        add_token(tokens, tok, "eos_token", tok_eos(tok)))
+        return tokens;
+    json_decref(tokens);
+    return NULL;
+}
+
+static json_t *or_null(json_t *json) {
+    return json != NULL ? json_incref(json) : json_null();
+}
+
+/* What the template sees.  The arguments of the request cannot replace the conversation. */
+static json_t *make_vars(const chat_input *input, json_t *messages) {
+    json_t *vars = input->kwargs != NULL ? json_copy(input->kwargs) : json_object();
+    if (vars != NULL && json_object_set(vars, "messages", messages) == 0 &&
+        json_object_set_new(vars, "tools", or_null(input->tools)) == 0 &&
+        (json_object_get(vars, "documents") != NULL ||
+         json_object_set_new(vars, "documents", json_null()) == 0) &&
+        json_object_set_new(vars, "add_generation_prompt",
+                            json_boolean(input->add_generation_prompt)) == 0)
+        return vars;
+    json_decref(vars);
+    return NULL;
+}
+
+static inferd_status render_shaped(const chat_template *t, json_t *tokens, const chat_input *input,
+                                   shape *sh, const struct tm *now, chat_text *out,
+                                   inferd_err *err) {
+    inferd_status s = INFERD_OK;
+    json_t *original = NULL, *vars = NULL, *messages = shape_messages(input->messages, sh);
+    if (messages != NULL && input->continue_final_message)
+        s = tag_last(messages, &original, err);
+    if (s == INFERD_OK && messages != NULL) vars = make_vars(input, messages);
+    if (s == INFERD_OK && vars == NULL)
+        s = inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
+    if (s == INFERD_OK) s = template_render(t, &t->limits, tokens, vars, now, out, err);
+    if (s == INFERD_OK && input->continue_final_message) s = cut_at_tag(out, original, err);
+    if (s != INFERD_OK) chat_text_deinit(out);
+    json_decref(original);
+    json_decref(vars);
+    json_decref(messages);
+    return s;
+}
+
+inferd_status chat_render(const chat_template *t, const tokenizer *tok, const chat_input *input,
+                          const struct tm *now, chat_text *out, inferd_err *err) {
+    shape sh = {.join_parts = !t->reads_parts, .open_arguments = !t->wants_argument_text};
+    *out = (chat_text){0};
+    if (input->continue_final_message && input->add_generation_prompt)
+        return inferd_fail(err, INFERD_EINVAL, "continue_final_message and add_generation_prompt "
+                                               "exclude each other");
+    json_t *tokens = special_tokens(tok);
+    if (tokens == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
+    inferd_status s = render_shaped(t, tokens, input, &sh, now, out, err);
+    if (s == INFERD_EINVAL && sh.opened) { // perhaps it wants the strings after all
+        inferd_err second;
+        sh.open_arguments = false;
+        inferd_status again = render_shaped(t, tokens, input, &sh, now, out, &second);
+        if (again == INFERD_OK) s = again;
+    }
+    json_decref(tokens);
+    return s;
+}

@@ -1,0 +1,90 @@
+/* vocab.h - what a tokenizer holds after tok_open.  Private to models/tokenizer.
+ *
+ * Three views of a token: its name (as the file writes it), its piece (the bytes it stands for) and
+ * its kind.  `names` finds by name.  `words` finds whole words by piece, and holds exactly the
+ * tokens that merging the same bytes would give: most words of a text are one lookup there and
+ * never reach the merge engine.
+ *
+ * vocab.c reads what both families have, vocab_bpe.c and vocab_spm.c the rest.
+ *
+ * Thread: any, nothing changes after tok_open. */
+#ifndef INFERD_TOKENIZER_VOCAB_H
+#define INFERD_TOKENIZER_VOCAB_H
+
+#include "gguf/gguf.h"
+#include "models/tokenizer.h"
+#include "tokenizer/merge.h"
+#include "tokenizer/pretok.h"
+#include "tokenizer/specials.h"
+#include "tokenizer/words.h"
+
+enum {
+    VOCAB_TOKENS_MAX = 1 << 20,
+    VOCAB_TOKEN_BYTES_MAX = 2048, // the longest in published vocabularies are a few hundred
+    VOCAB_SHOWN_BYTES = 65 // of a foreign string in an error, with the NUL
+};
+
+typedef enum vocab_family { VOCAB_BPE, VOCAB_SPM } vocab_family;
+
+/* token_type of a GGUF file. */
+typedef enum token_kind {
+    TOKEN_NORMAL = 1,
+    TOKEN_UNKNOWN,
+    TOKEN_CONTROL,
+    TOKEN_USER_DEFINED,
+    TOKEN_UNUSED,
+    TOKEN_BYTE
+} token_kind;
+
+struct tokenizer {
+    vocab_family family;
+    size_t n_vocab;
+    char *text;       // all names and pieces, end to end; owned
+    bytes *names;     // [n_vocab] into text; owned
+    bytes *pieces;    // [n_vocab] into text; owned
+    uint8_t *kinds;   // [n_vocab] token_kind; owned
+    bool *ends;       // [n_vocab] ends a generation; owned
+    tok_id bos, eos;  // -1: none
+    bool add_bos, add_eos;
+
+    word_table by_name;
+    word_table words;
+    merge_table merges;
+    special_trie specials;
+    tok_id byte_ids[256]; // the token of one byte; -1: none
+
+    // byte-level BPE
+    pretok_kind pretok;
+    bool nfc;
+    bool ignore_merges; // a word that is a token is that token, whatever merging would give
+    size_t n_merges_dropped;
+
+    // SentencePiece.  A character without a token of its own is the symbol n_vocab + character.
+    bool add_space_prefix;
+    uint32_t *before_space; // [n_before_space] sorted; owned: characters that stand before a space
+    size_t n_before_space;  //   inside some token; after all others a space begins a new word
+};
+
+/* May merging, and the text of a request, give this token?  Control and unknown tokens are not
+ * text, and <0x0A> is a name for a byte. */
+static inline bool vocab_is_text(const tokenizer *t, tok_id id) {
+    return t->kinds[id] != TOKEN_CONTROL && t->kinds[id] != TOKEN_UNKNOWN &&
+           t->kinds[id] != TOKEN_BYTE;
+}
+
+/* The symbol of one character of SentencePiece text, where ' ' and U+2581 are the same. */
+tok_id vocab_char_symbol(const tokenizer *t, const unsigned char *p, size_t n, uint32_t c);
+
+/* Fill `symbols` with what merging of a word starts from; returns how many.  Room for `n`. */
+size_t vocab_bpe_symbols(const tokenizer *t, const unsigned char *p, size_t n, tok_id *symbols);
+size_t vocab_spm_symbols(const tokenizer *t, const unsigned char *p, size_t n, tok_id *symbols);
+
+/* The start of a string from a file, made fit for an error message. */
+const char *vocab_show(bytes foreign, char out[VOCAB_SHOWN_BYTES]);
+
+/* The second half of tok_open.  Pieces are still empty: these make them, appending to t->text at
+ * `room`, which has as many bytes as all names together. */
+inferd_status vocab_bpe_load(tokenizer *t, const gguf *g, char *room, inferd_err *err);
+inferd_status vocab_spm_load(tokenizer *t, const gguf *g, char *room, inferd_err *err);
+
+#endif

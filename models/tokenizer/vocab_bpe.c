@@ -1,0 +1,192 @@
+/* vocab_bpe.c - byte-level BPE: names back to bytes, merges to pairs of ids.
+ *
+ * Byte-level vocabularies write each byte as one printable character: a byte that is a printable
+ * character of Latin-1 as that character, the other 68 as U+0100 and up, in order.  A space is
+ * U+0120, so no name contains one and "left right" is how a merge is written. */
+#include "tokenizer/vocab.h"
+
+#include "tokenizer/utf8.h"
+
+enum { NAME_CHARS = 0x144, NO_BYTE = -1 }; // names use characters below this one
+
+static bool is_written_as_itself(unsigned byte) {
+    return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+}
+
+static void make_byte_map(int16_t byte_of_char[NAME_CHARS]) {
+    unsigned next = 0x100;
+    for (unsigned c = 0; c < NAME_CHARS; c++) byte_of_char[c] = NO_BYTE;
+    for (unsigned byte = 0; byte < 256; byte++)
+        byte_of_char[is_written_as_itself(byte) ? byte : next++] = (int16_t)byte;
+}
+
+/* The bytes that `name` stands for, into `out`; false when some character stands for none. */
+static bool decode_name(const int16_t byte_of_char[NAME_CHARS], bytes name, char *out, size_t *n) {
+    const unsigned char *p = (const unsigned char *)name.p;
+    *n = 0;
+    for (size_t at = 0; at < name.n;) {
+        unsigned length = utf8_char_bytes(p + at, name.n - at);
+        if (length == 0) return false;
+        uint32_t c = utf8_decode(p + at, &length);
+        if (c >= NAME_CHARS || byte_of_char[c] == NO_BYTE) return false;
+        out[(*n)++] = (char)byte_of_char[c];
+        at += length;
+    }
+    return true;
+}
+
+/* Special tokens are written as they are; so is a name that is no spelling of bytes. */
+static void make_pieces(tokenizer *t, const int16_t byte_of_char[NAME_CHARS], char *room) {
+    for (size_t i = 0; i < t->n_vocab; i++) {
+        size_t n;
+        bool special = !vocab_is_text(t, (tok_id)i) || t->kinds[i] == TOKEN_USER_DEFINED;
+        if (special || !decode_name(byte_of_char, t->names[i], room, &n)) {
+            t->pieces[i] = t->names[i];
+            continue;
+        }
+        t->pieces[i] = (bytes){room, n};
+        room += n;
+    }
+}
+
+static inferd_status find_byte_tokens(tokenizer *t, const int16_t byte_of_char[NAME_CHARS],
+                                      inferd_err *err) {
+    bool any = false;
+    for (unsigned byte = 0; byte < 256; byte++) t->byte_ids[byte] = -1;
+    for (uint32_t c = 0; c < NAME_CHARS; c++) {
+        if (byte_of_char[c] == NO_BYTE) continue;
+        unsigned char name[UTF8_BYTES_MAX];
+        unsigned n = utf8_encode(c, name);
+        tok_id id = word_find(&t->by_name, name, n);
+        if (id < 0 || !vocab_is_text(t, id)) continue;
+        // A user-defined token with the same spelling stands for that text and not for the byte.
+        if (t->pieces[id].n != 1 || (unsigned char)t->pieces[id].p[0] != byte_of_char[c]) continue;
+        t->byte_ids[byte_of_char[c]] = id;
+        any = true;
+    }
+    return any ? INFERD_OK
+               : inferd_fail(err, INFERD_EFORMAT, "tokenizer.ggml.tokens has no token of one byte");
+}
+
+/* The three tokens of the merge "left right"; false when they are not all there. */
+static bool find_merge(const tokenizer *t, bytes merge, tok_id *left, tok_id *right, tok_id *both) {
+    unsigned char joined[2 * VOCAB_TOKEN_BYTES_MAX];
+    const unsigned char *p = (const unsigned char *)merge.p;
+    const unsigned char *space = merge.n < 3 ? NULL : memchr(p + 1, ' ', merge.n - 2);
+    if (space == NULL || merge.n > sizeof joined) return false;
+    size_t n_left = (size_t)(space - p), n_right = merge.n - n_left - 1;
+    memcpy(joined, p, n_left);
+    memcpy(joined + n_left, space + 1, n_right);
+    *left = word_find(&t->by_name, p, n_left);
+    *right = word_find(&t->by_name, space + 1, n_right);
+    *both = word_find(&t->by_name, joined, n_left + n_right);
+    return *left >= 0 && *right >= 0 && *both >= 0 && vocab_is_text(t, *left) &&
+           vocab_is_text(t, *right) && vocab_is_text(t, *both);
+}
+
+static inferd_status read_merges(tokenizer *t, const gguf *g, inferd_err *err) {
+    gguf_array_view merges;
+    inferd_status s = gguf_array_opt(g, "tokenizer.ggml.merges", GGUF_STRING, &merges, err);
+    if (s != INFERD_OK) return s;
+    if (!gguf_has(g, "tokenizer.ggml.merges"))
+        return inferd_fail(err, INFERD_EFORMAT, "tokenizer.ggml.merges is absent");
+    if (merges.n >= UINT32_MAX)
+        return inferd_fail(err, INFERD_EFORMAT, "tokenizer.ggml.merges has %zu entries", merges.n);
+    bool ok = merge_table_init(&t->merges, merges.n);
+    for (size_t i = 0; ok && i < merges.n; i++) {
+        tok_id left, right, both;
+        if (!find_merge(t, merges.strings[i], &left, &right, &both))
+            t->n_merges_dropped++;
+        else
+            ok = merge_add(&t->merges, left, right, (uint32_t)i, both);
+    }
+    return ok ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory for %zu merges", merges.n);
+}
+
+size_t vocab_bpe_symbols(const tokenizer *t, const unsigned char *p, size_t n, tok_id *symbols) {
+    size_t n_symbols = 0;
+    for (size_t i = 0; i < n; i++) {
+        tok_id id = t->byte_ids[p[i]];
+        symbols[n_symbols] = id;
+        n_symbols += id >= 0; // its neighbours become neighbours
+    }
+    return n_symbols;
+}
+
+/* Tokens that their own bytes merge to.  Those too long for the engine's short path are left to
+ * it. */
+static inferd_status find_words(tokenizer *t, inferd_err *err) {
+    if (!word_table_init(&t->words, t->pieces, t->n_vocab))
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu words", t->n_vocab);
+    for (size_t i = 0; i < t->n_vocab; i++) {
+        tok_id id = (tok_id)i, symbols[MERGE_SMALL_MAX];
+        bytes piece = t->pieces[i];
+        if (piece.n == 0 || !vocab_is_text(t, id)) continue;
+        if (!t->ignore_merges) {
+            if (piece.n > MERGE_SMALL_MAX) continue;
+            size_t n = vocab_bpe_symbols(t, (const unsigned char *)piece.p, piece.n, symbols);
+            inferd_status s = merge_run(&t->merges, NULL, symbols, &n, NULL, err);
+            if (s != INFERD_OK) return s;
+            if (n != 1 || symbols[0] != id) continue;
+        }
+        word_add(&t->words, id);
+    }
+    return INFERD_OK;
+}
+
+/* Names whose published tokenizer.json is the same, not merely close. */
+static inferd_status read_pretok(tokenizer *t, const gguf *g, inferd_err *err) {
+    static const struct {
+        const char *name;
+        pretok_kind kind;
+    } known[] = {
+        {"smollm", PRETOK_SMOLLM},    {"gpt-2", PRETOK_GPT2},
+        {"llama-bpe", PRETOK_LLAMA3}, {"qwen2", PRETOK_QWEN2},
+        {"starcoder", PRETOK_SMOLLM}, {"deepseek-llm", PRETOK_DEEPSEEK_LLM},
+        {"phi-2", PRETOK_GPT2},       {"deepseek-coder", PRETOK_DEEPSEEK_CODER},
+        {"llama3", PRETOK_LLAMA3},    {"llama-v3", PRETOK_LLAMA3},
+        {"refact", PRETOK_SMOLLM},
+    };
+    bytes pre;
+    char shown[VOCAB_SHOWN_BYTES], names[256] = "";
+    inferd_status s = gguf_str_opt(g, "tokenizer.ggml.pre", &pre, err);
+    if (s != INFERD_OK) return s;
+    for (size_t i = 0, at = 0; i < INFERD_COUNT(known); i++) {
+        if (pre.p != NULL && pre.n == strlen(known[i].name) &&
+            memcmp(pre.p, known[i].name, pre.n) == 0) {
+            t->pretok = known[i].kind;
+            t->nfc = t->pretok == PRETOK_QWEN2;
+            t->ignore_merges = t->pretok == PRETOK_LLAMA3;
+            return INFERD_OK;
+        }
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i == 0 ? "" : ", ",
+                               known[i].name);
+    }
+    if (pre.p == NULL)
+        return inferd_fail(
+            err, INFERD_EUNSUPPORTED,
+            "tokenizer.ggml.pre is absent, so how text splits into words is unknown; "
+            "known are %s",
+            names);
+    return inferd_fail(err, INFERD_EUNSUPPORTED, "tokenizer.ggml.pre is \"%s\"; known are %s",
+                       vocab_show(pre, shown), names);
+}
+
+inferd_status vocab_bpe_load(tokenizer *t, const gguf *g, char *room, inferd_err *err) {
+    int16_t byte_of_char[NAME_CHARS];
+    bool prefix;
+    inferd_status s = read_pretok(t, g, err);
+    if (s != INFERD_OK) return s;
+    s = gguf_bool_or(g, "tokenizer.ggml.add_space_prefix", false, &prefix, err);
+    if (s != INFERD_OK) return s;
+    if (prefix)
+        return inferd_fail(err, INFERD_EUNSUPPORTED,
+                           "tokenizer.ggml.add_space_prefix is true in a byte-level vocabulary");
+    make_byte_map(byte_of_char);
+    make_pieces(t, byte_of_char, room);
+    s = find_byte_tokens(t, byte_of_char, err);
+    if (s != INFERD_OK) return s;
+    s = read_merges(t, g, err);
+    if (s != INFERD_OK) return s;
+    return find_words(t, err);
+}

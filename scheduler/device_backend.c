@@ -1,0 +1,187 @@
+/* device_backend.c - a backend, the forward pass of its models, and the sampler.
+ *
+ * model_forward waits for its result, so the depth is 1: launch remembers the step and finish
+ * computes it.  Rows are drawn on the backend's threads: worker i takes draws i, i + n_workers, ...
+ * with a sampler of its own; a draw depends on nothing but its row, so the split does not show. */
+#include <string.h>
+
+#include "device.h"
+#include "models/model.h"
+#include "models/sampler.h"
+
+typedef struct served_model {
+    model *m; // borrowed
+    bool attached;
+    uint32_t n_vocab; // ids that may be drawn: rows of the head that the tokenizer knows
+    tok_id *end_ids;  // owned
+    sampler **samplers; // [n_workers] owned
+    uint32_t n_workers;
+} served_model;
+
+typedef struct backend_device {
+    backend_options options;
+    char *kind; // owned
+    backend *be;
+    served_model *models; // [n_models] owned
+    uint32_t n_models;
+    const step *launched;
+} backend_device;
+
+static void backend_device_close(void *self) {
+    backend_device *d = self;
+    if (d == NULL) return;
+    backend_close(d->be);
+    free(d->models);
+    free(d->kind);
+    free(d);
+}
+
+static inferd_status backend_device_open(void *self, device_about *out, inferd_err *err) {
+    backend_device *d = self;
+    inferd_status status = backend_open(&d->options, &d->be, err);
+    if (status != INFERD_OK) return status;
+    *out = (device_about){.n_pages = be_n_pages(d->be), .depth = 1};
+    snprintf(out->name, sizeof out->name, "%s, %u threads", be_name(d->be), be_n_threads(d->be));
+    return INFERD_OK;
+}
+
+static void backend_device_detach(void *self, uint32_t model_idx) {
+    served_model *s = &((backend_device *)self)->models[model_idx];
+    if (s->attached) model_detach(s->m);
+    for (uint32_t i = 0; i < s->n_workers; i++) sampler_destroy(s->samplers[i]);
+    free(s->samplers);
+    free(s->end_ids);
+    *s = (served_model){.m = s->m};
+}
+
+/* The ids that end a generation, found once so that a step need not ask the tokenizer. */
+static inferd_status collect_end_ids(served_model *s, uint32_t *n, inferd_err *err) {
+    const tokenizer *t = model_tokenizer(s->m);
+    *n = 0;
+    for (uint32_t id = 0; id < s->n_vocab; id++) *n += tok_is_end(t, (tok_id)id);
+    s->end_ids = malloc(size_max(*n, 1) * sizeof *s->end_ids);
+    if (s->end_ids == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u end ids", *n);
+    uint32_t i = 0;
+    for (uint32_t id = 0; id < s->n_vocab && i < *n; id++)
+        if (tok_is_end(t, (tok_id)id)) s->end_ids[i++] = (tok_id)id;
+    return INFERD_OK;
+}
+
+static inferd_status open_samplers(served_model *s, uint32_t n_workers, inferd_err *err) {
+    s->samplers = calloc(n_workers, sizeof *s->samplers);
+    if (s->samplers == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for samplers");
+    for (; s->n_workers < n_workers; s->n_workers++) {
+        s->samplers[s->n_workers] = sampler_create(s->n_vocab);
+        if (s->samplers[s->n_workers] == NULL)
+            return inferd_fail(err, INFERD_ENOMEM, "no memory for a sampler of %u tokens",
+                               s->n_vocab);
+    }
+    return INFERD_OK;
+}
+
+static inferd_status backend_device_attach(void *self, uint32_t model_idx,
+                                           const device_limits *limits, sched_model_spec *spec,
+                                           uint32_t *weight_pages, inferd_err *err) {
+    backend_device *d = self;
+    served_model *s = &d->models[model_idx];
+    const model_info *about = model_about(s->m);
+    model_limits ml = {limits->rows_max, limits->logits_max, limits->kv};
+    uint32_t n_workers = u32_max(u32_min(be_n_threads(d->be), limits->logits_max), 1);
+    uint32_t n_end_ids = 0;
+    s->n_vocab = (uint32_t)size_min(tok_n_vocab(model_tokenizer(s->m)), about->n_vocab);
+    inferd_status status = model_attach(s->m, d->be, &ml, err);
+    s->attached = status == INFERD_OK;
+    if (status == INFERD_OK) status = collect_end_ids(s, &n_end_ids, err);
+    if (status == INFERD_OK) status = open_samplers(s, n_workers, err);
+    if (status != INFERD_OK) {
+        backend_device_detach(d, model_idx);
+        return status;
+    }
+    *weight_pages = model_weight_pages(s->m);
+    *spec = (sched_model_spec){.kv = *model_kv(s->m),
+                               .context = about->context,
+                               .n_vocab = s->n_vocab,
+                               .end_ids = s->end_ids,
+                               .n_end_ids = n_end_ids};
+    return INFERD_OK;
+}
+
+static inferd_status backend_device_load(void *self, uint32_t model_idx, const uint32_t *pages,
+                                         uint32_t n_pages, device_progress *progress, void *ctx,
+                                         inferd_err *err) {
+    backend_device *d = self;
+    return model_load(d->models[model_idx].m, pages, n_pages, progress, ctx, err);
+}
+
+static void backend_device_launch(void *self, const step *st) {
+    backend_device *d = self;
+    INFERD_CHECK(d->launched == NULL);
+    d->launched = st;
+}
+
+typedef struct draw_work {
+    const served_model *s;
+    step *st;
+    const float *logits; // [n_logits, row_floats]
+    size_t row_floats;
+    uint32_t n_workers;
+} draw_work;
+
+static void draw_share(void *ctx, uint32_t worker) {
+    const draw_work *w = ctx;
+    for (uint32_t i = worker; i < w->st->b.n_logits; i += w->n_workers) {
+        if (w->st->draws[i].dropped) continue;
+        sample_row row = w->st->draws[i].row;
+        row.logits = w->logits + i * w->row_floats;
+        sampler_draw(w->s->samplers[worker], &row, &w->st->results[i]);
+    }
+}
+
+static inferd_status backend_device_finish(void *self, step *st, uint64_t *device_us,
+                                           inferd_err *err) {
+    backend_device *d = self;
+    INFERD_CHECK(d->launched == st);
+    d->launched = NULL;
+    served_model *s = &d->models[st->model_idx];
+    inferd_status status = model_forward(s->m, &st->b, device_us, err);
+    if (status != INFERD_OK || st->b.n_logits == 0) return status;
+    draw_work w = {.s = s,
+                   .st = st,
+                   .logits = model_logits(s->m),
+                   .row_floats = model_about(s->m)->n_vocab,
+                   .n_workers = u32_min(s->n_workers, st->b.n_logits)};
+    be_parallel(d->be, w.n_workers, draw_share, &w);
+    return INFERD_OK;
+}
+
+static void backend_device_get_stats(void *self, backend_stats *out) {
+    be_get_stats(((backend_device *)self)->be, out);
+}
+
+inferd_status device_backend_create(const backend_options *options, model **models,
+                                    uint32_t n_models, device *out, inferd_err *err) {
+    static const device_ops ops = {
+        .open = backend_device_open,
+        .close = backend_device_close,
+        .attach = backend_device_attach,
+        .load = backend_device_load,
+        .detach = backend_device_detach,
+        .launch = backend_device_launch,
+        .finish = backend_device_finish,
+        .get_stats = backend_device_get_stats,
+    };
+    backend_device *d = calloc(1, sizeof *d);
+    if (d == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a device");
+    d->options = *options;
+    d->kind = strdup(options->kind != NULL ? options->kind : "cpu");
+    d->options.kind = d->kind;
+    d->models = calloc(size_max(n_models, 1), sizeof *d->models);
+    d->n_models = n_models;
+    if (d->kind == NULL || d->models == NULL) {
+        backend_device_close(d);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a device of %u models", n_models);
+    }
+    for (uint32_t i = 0; i < n_models; i++) d->models[i].m = models[i];
+    *out = (device){&ops, d};
+    return INFERD_OK;
+}

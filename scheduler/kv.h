@@ -1,0 +1,94 @@
+/* kv.h - blocks of keys and values of one model, cut from pages of the pool.
+ *
+ * A block is block_tokens positions of a sequence, stored in n_groups slots (kv_layout.h).  Blocks
+ * are counted, because sequences that begin with the same tokens share them.  A sequence names its
+ * blocks in a kv_table, whose slot numbers are what the device reads.
+ *
+ * Where a slot comes from, in this order:
+ *   1  the page that the sequence is filling (so its end returns whole pages)
+ *   2  a fresh page of the pool
+ *   3  any page of this model that has a free slot
+ *
+ * A block whose count is zero is either free or *cached*: the prefix cache holds it without
+ * counting, and gives it up with kv_block_free when its page is wanted.
+ *
+ * A freed slot keeps the fence of its last step.  A page is not drawn from before its newest fence
+ * has passed; when all its slots are free it goes back to the pool with that fence.
+ *
+ * Always true (kv_verify checks it): every slot of a page of ours is in one block or in that page's
+ * stack, once; a page with only free slots is not ours.
+ * Thread: engine.  All operations are O(n_groups). */
+#ifndef INFERD_KV_H
+#define INFERD_KV_H
+
+#include "inferd/base.h"
+#include "inferd/kv_layout.h"
+#include "inferd/list.h"
+#include "inferd/status.h"
+#include "pool.h"
+
+#define BLOCK_NONE UINT32_MAX
+
+typedef struct kv_page {
+    list_node partial; // in kv.partial when it has a free slot; those with passed fences in front
+    uint32_t n_free;   // slots in its stack
+    uint32_t n_live;   // slots in blocks with a count; the rest of the used ones is cached
+    uint64_t fence;    // newest step that may touch one of its freed slots
+} kv_page;
+
+typedef struct kv_block {
+    uint32_t refs;   // sequences that have it in their table
+    uint32_t next;   // in the stack of unused numbers
+    uint64_t fence;  // newest step that used it through a table that let it go
+    bool taken;      // has slots; refs == 0 then means cached
+} kv_block;
+
+typedef struct kv {
+    kv_layout layout;
+    pool *pool; // borrowed
+    uint32_t owner;
+    uint32_t n_blocks; // numbers in all: what the whole pool could hold
+    kv_block *blocks;  // [n_blocks] owned
+    int32_t *slots;    // [n_blocks, n_groups] owned
+    uint32_t block_head;
+    kv_page *pages;      // [n_pages of the pool] owned; meaningful for pages of ours
+    uint16_t *slot_stack; // [n_pages, slots_per_page] owned
+    list_node partial;
+    uint32_t n_free_slots; // in pages of ours
+    uint32_t n_taken;      // blocks
+    uint32_t n_live;       // blocks with a count
+    uint32_t n_idle_pages; // pages of ours where only cached blocks lie
+    uint8_t *marks;        // [n_pages * slots_per_page] scratch of kv_verify; owned
+} kv;
+
+/* The block table of one sequence. */
+typedef struct kv_table {
+    uint32_t n_blocks, capacity;
+    uint32_t *blocks; // [capacity] one count held on each of the first n_blocks; owned
+    int32_t *slots;   // [capacity, n_groups] owned
+    uint32_t open_page; // the page it is filling, or PAGE_NONE
+} kv_table;
+
+inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, inferd_err *err);
+void kv_deinit(kv *k); // accepts a zeroed kv; gives no pages back
+
+bool kv_table_init(kv_table *t, const kv_layout *layout, uint32_t blocks_max); // false: no memory
+void kv_table_deinit(kv_table *t);
+
+/* Append a fresh block with a count of one.  False: no slot can be had now; nothing changed. */
+bool kv_append(kv *k, kv_table *t);
+/* Append a cached or shared block; its count grows by one. */
+void kv_append_shared(kv *k, kv_table *t, uint32_t block);
+/* Drop the last block of the table; `fence` is the last step that used it.  Returns the block when
+ * its count became zero - the caller then keeps it cached or calls kv_block_free - else BLOCK_NONE. */
+uint32_t kv_drop_last(kv *k, kv_table *t, uint64_t fence);
+/* The slots of an uncounted block become free. */
+void kv_block_free(kv *k, uint32_t block);
+
+/* Blocks that fit in n_pages pages. */
+uint32_t kv_blocks_in(const kv_layout *l, uint32_t n_pages);
+
+/* Heavy: looks at every slot. */
+inferd_status kv_verify(const kv *k, inferd_err *err);
+
+#endif

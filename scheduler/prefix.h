@@ -1,0 +1,74 @@
+/* prefix.h - full blocks of one model, found again by what they hold.
+ *
+ * The keys and values of a block depend on all tokens up to its end, so a block is named by a keyed
+ * 128-bit hash chained over the blocks before it, starting from the scope of the request (tenant
+ * and salt): two scopes never share, and nobody outside can compute a name or a collision, because
+ * the key is drawn at start.  On a hit the scope, the depth and the tokens are compared as well.
+ *
+ * A block is published when it is full and the step that computed it has finished.  While sequences
+ * count on it, it is theirs; after that it waits in the LRU list until somebody wants its slots.
+ * Sequences let go of their last block first, so a block always leaves before the one it builds on.
+ *
+ * Always true (prefix_verify checks it): a published block is taken; it is in the LRU list exactly
+ * when its count is zero; a taken block with count zero is published.
+ * Thread: engine.  Lookup is O(blocks found), the rest O(n_groups). */
+#ifndef INFERD_PREFIX_H
+#define INFERD_PREFIX_H
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+#include "kv.h"
+
+/* Name of a chain of full blocks; what publishing and looking up carry along. */
+typedef struct prefix_name {
+    uint64_t h[2];
+} prefix_name;
+
+typedef struct prefix_entry {
+    list_node lru; // linked while its count is zero
+    prefix_name name;
+    uint64_t scope[2];
+    uint32_t depth; // index of the block in its chain
+    uint32_t next;  // in its bucket
+    bool published;
+} prefix_entry;
+
+typedef struct prefix {
+    kv *kv;                // borrowed
+    uint64_t key[2];       // secret of this process
+    prefix_entry *entries; // [kv.n_blocks] by block number; owned
+    tok_id *tokens;        // [kv.n_blocks, block_tokens] owned
+    uint32_t *buckets;     // [n_buckets, a power of two] first entry; owned
+    uint32_t n_buckets;
+    list_node lru; // oldest first
+    uint32_t n_published, n_evictable;
+} prefix;
+
+/* `key` NULL: drawn from the system. */
+inferd_status prefix_init(prefix *p, kv *k, const uint64_t key[2], inferd_err *err);
+void prefix_deinit(prefix *p); // accepts a zeroed prefix
+
+prefix_name prefix_root(const prefix *p, const uint64_t scope[2]);
+prefix_name prefix_extend(const prefix *p, prefix_name parent, const tok_id *tokens);
+
+/* How many of the first blocks_max blocks of these tokens are here, and how many of those are
+ * uncounted now.  Changes nothing. */
+uint32_t prefix_find(const prefix *p, const uint64_t scope[2], const tok_id *tokens,
+                     uint32_t blocks_max, uint32_t *n_uncounted);
+/* Append the same blocks to an empty table; *name becomes that of the last. */
+uint32_t prefix_take(prefix *p, const uint64_t scope[2], const tok_id *tokens, uint32_t blocks_max,
+                     kv_table *t, prefix_name *name);
+
+/* Block `depth` of the table holds these block_tokens tokens, computed; it gets `name`.  Does
+ * nothing when the same content is published already. */
+void prefix_publish(prefix *p, const kv_table *t, uint32_t depth, prefix_name name,
+                    const uint64_t scope[2], const tok_id *tokens);
+
+/* All blocks of the table go: published ones stay cached, the others become free slots. */
+void prefix_release(prefix *p, kv_table *t, uint64_t fence);
+/* Free the slots of the block unused for longest; false: none, or a step may still touch it. */
+bool prefix_evict(prefix *p);
+
+inferd_status prefix_verify(const prefix *p, inferd_err *err);
+
+#endif

@@ -1,0 +1,389 @@
+/* sched.c - see scheduler.h: requests come in, end, and say so. */
+#include "scheduler.h"
+
+#include <string.h>
+
+#include "sched_state.h"
+
+/* ---- life of the scheduler ---- */
+
+static inferd_status check_limits(const sched_limits *l, inferd_err *err) {
+    if (l->depth < 1 || l->depth > 2)
+        return inferd_fail(err, INFERD_EINVAL, "depth %u, expected 1 or 2", l->depth);
+    if (l->running_max == 0 || l->step_tokens_max < l->running_max ||
+        l->logits_max < l->running_max)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "a batch of %u sequences needs as many rows and logits per step, "
+                           "configured are %u and %u",
+                           l->running_max, l->step_tokens_max, l->logits_max);
+    return INFERD_OK;
+}
+
+inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_models, sched_emit *emit,
+                           void *emit_ctx, sched **out, inferd_err *err) {
+    inferd_status status = check_limits(limits, err);
+    if (status != INFERD_OK) return status;
+    sched *s = calloc(1, sizeof *s);
+    if (s == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a scheduler");
+    s->limits = *limits;
+    s->pool = p;
+    s->emit = emit;
+    s->emit_ctx = emit_ctx;
+    s->n_models = n_models;
+    s->next_deadline_us = UINT64_MAX;
+    list_node_init(&s->free);
+    list_node_init(&s->waiting);
+    list_node_init(&s->running);
+    list_node_init(&s->ended);
+    /* Twice running_max: preempted and paused sequences do not take places of the queue. */
+    s->n_seqs = limits->queue_len_max + 2 * limits->running_max;
+    s->seqs = calloc(s->n_seqs, sizeof *s->seqs);
+    s->order = calloc(s->n_seqs, sizeof(seq *));
+    s->models = calloc(size_max(n_models, 1), sizeof *s->models);
+    if (s->seqs == NULL || s->order == NULL || s->models == NULL) {
+        s->n_models = s->models == NULL ? 0 : n_models;
+        sched_destroy(s);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u sequences", limits->queue_len_max);
+    }
+    for (uint32_t i = 0; i < s->n_seqs; i++) list_push_back(&s->free, &s->seqs[i].link);
+    *out = s;
+    return INFERD_OK;
+}
+
+static void release_seq_memory(seq *q) {
+    gen_request_destroy(q->req);
+    kv_table_deinit(&q->table);
+    free(q->banned);
+}
+
+void sched_destroy(sched *s) {
+    if (s == NULL) return;
+    for (uint32_t i = 0; s->seqs != NULL && i < s->n_seqs; i++)
+        if (s->seqs[i].state != SEQ_FREE) release_seq_memory(&s->seqs[i]);
+    for (uint32_t i = 0; i < s->n_models; i++) {
+        prefix_deinit(&s->models[i].prefix);
+        kv_deinit(&s->models[i].kv);
+    }
+    free(s->models);
+    free(s->seqs);
+    free(s->order);
+    free(s);
+}
+
+inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_spec *spec,
+                               inferd_err *err) {
+    sched_model *m = &s->models[model_idx];
+    INFERD_CHECK(model_idx < s->n_models && !m->open);
+    inferd_status status = kv_init(&m->kv, &spec->kv, s->pool, model_idx, err);
+    if (status != INFERD_OK) return status;
+    status = prefix_init(&m->prefix, &m->kv, NULL, err);
+    if (status != INFERD_OK) {
+        kv_deinit(&m->kv);
+        return status;
+    }
+    m->spec = *spec;
+    m->open = true;
+    return INFERD_OK;
+}
+
+void sched_model_hot(sched *s, uint32_t model_idx) {
+    INFERD_CHECK(model_idx < s->n_models && s->models[model_idx].open);
+    s->models[model_idx].hot = true;
+}
+
+void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t now_us) {
+    sched_model *m = &s->models[model_idx];
+    m->failed = true;
+    m->hot = false;
+    m->why = *why;
+    for (uint32_t i = 0; i < s->n_seqs; i++) {
+        seq *q = &s->seqs[i];
+        if ((q->state == SEQ_WAITING || q->state == SEQ_RUNNING) && q->model_idx == model_idx)
+            sched_end_seq(s, q, GEN_ERROR, -1, why->status, why->text, now_us);
+    }
+}
+
+/* ---- ends ---- */
+
+/* Gives up its blocks and whatever unfinished steps would have brought. */
+static void leave_running(sched *s, seq *q) {
+    prefix_release(&seq_model(s, q)->prefix, &q->table, q->last_epoch);
+    q->run++;
+    q->n_computed = q->n_planned = q->n_promised = q->n_scored_planned = 0;
+    q->n_published = 0;
+    list_remove(&q->link);
+    s->n_running--;
+}
+
+void sched_preempt_seq(sched *s, seq *q) {
+    INFERD_CHECK(q->state == SEQ_RUNNING);
+    q->n_lost = q->n_computed;
+    leave_running(s, q);
+    q->state = SEQ_WAITING;
+    q->n_preempted++;
+    q->refused_plan = s->plan_no;
+    if (q->last_epoch > s->relief_epoch) s->relief_epoch = q->last_epoch;
+    list_push_back(&s->waiting, &q->link);
+    s->n_waiting++;
+    s->counters.n_preemptions++;
+}
+
+void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
+                   const char *text, uint64_t now_us) {
+    if (q->state == SEQ_RUNNING) {
+        leave_running(s, q);
+    } else if (q->state == SEQ_WAITING) {
+        list_remove(&q->link);
+        s->n_waiting--;
+    }
+    if (q->state != SEQ_FREE) s->models[q->model_idx].n_seqs--;
+    q->state = SEQ_ENDED;
+    list_push_back(&s->ended, &q->link);
+    s->n_ended++;
+    s->n_unsent++;
+    s->counters.n_finished[finish]++;
+    uint64_t began_us = q->first_plan_us != 0 ? q->first_plan_us : now_us;
+    q->done = (gen_event){.id = q->req->id, .kind = GEN_EV_DONE, .at_us = now_us};
+    q->done.done.finish = finish;
+    q->done.done.stop_id = stop_id;
+    q->done.done.status = status;
+    snprintf(q->done.done.text, sizeof q->done.done.text, "%s", text != NULL ? text : "");
+    q->done.done.n_prompt = q->req->n_prompt;
+    q->done.done.n_cached = q->n_cached;
+    q->done.done.n_output = q->n_tokens > q->req->n_prompt ? seq_n_output(q) : 0;
+    q->done.done.n_preempted = q->n_preempted;
+    q->done.done.queued_us = began_us > q->req->arrival_us ? began_us - q->req->arrival_us : 0;
+}
+
+uint32_t sched_flush(sched *s, uint32_t room) {
+    uint32_t n = 0;
+    LIST_EACH_SAFE(node, next, &s->ended) {
+        seq *q = LIST_ENTRY(node, seq, link);
+        if (!q->done_sent) {
+            if (n == room) break; // they end in order: none behind it was sent
+            s->emit(s->emit_ctx, &q->done);
+            q->done_sent = true;
+            s->n_unsent--;
+            n++;
+        }
+        if (q->n_steps > 0) continue; // an unfinished step still reads its block table
+        release_seq_memory(q);
+        list_remove(&q->link);
+        *q = (seq){.table.open_page = PAGE_NONE};
+        list_push_front(&s->free, &q->link);
+        s->n_ended--;
+    }
+    return n;
+}
+
+uint32_t sched_n_unsent(const sched *s) {
+    return s->n_unsent;
+}
+
+/* ---- submission ---- */
+
+uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx) {
+    const sched_model *m = &s->models[model_idx];
+    if (!m->open) return 0;
+    uint64_t n = (uint64_t)kv_blocks_in(&m->spec.kv, pool_n_for_kv(s->pool, model_idx)) *
+                 m->spec.kv.block_tokens;
+    return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
+}
+
+inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t n_prompt,
+                          uint32_t max_tokens, inferd_err *err) {
+    uint32_t room = max_tokens > 0 ? 1 : 0; // for output
+    if (n_prompt > context || context - n_prompt < room)
+        return inferd_fail(err, INFERD_ETOOLONG,
+                           "the prompt has %u tokens, the context holds %u with the output",
+                           n_prompt, context);
+    if (n_prompt > kv_tokens_max)
+        return inferd_fail(err, INFERD_ETOOLONG,
+                           "the prompt has %u tokens, the memory for keys and values holds %u",
+                           n_prompt, kv_tokens_max);
+    if (max_tokens == 0 || max_tokens == GEN_NO_MAX) return INFERD_OK;
+    /* The last token drawn needs no keys and values. */
+    uint64_t wanted = (uint64_t)n_prompt + max_tokens;
+    uint64_t stored = (wanted < context ? wanted : context) - 1;
+    if (stored > kv_tokens_max)
+        return inferd_fail(err, INFERD_ETOOLONG,
+                           "%u prompt tokens and %u output tokens need keys and values of %llu "
+                           "tokens, the memory for them holds %u",
+                           n_prompt, max_tokens, (unsigned long long)stored, kv_tokens_max);
+    return INFERD_OK;
+}
+
+static inferd_status check_ids(const gen_request *r, uint32_t n_vocab, inferd_err *err) {
+    for (uint32_t i = 0; i < r->n_prompt; i++)
+        if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= n_vocab)
+            return inferd_fail(err, INFERD_EINVAL, "prompt token %u is %d, the vocabulary has %u",
+                               i, r->prompt[i], n_vocab);
+    for (uint32_t i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] < 0 || (uint32_t)r->stop_ids[i] >= n_vocab)
+            return inferd_fail(err, INFERD_EINVAL, "stop id %d, the vocabulary has %u",
+                               r->stop_ids[i], n_vocab);
+    for (uint32_t i = 0; i < r->sampling.n_bias; i++)
+        if (r->sampling.bias[i].id < 0 || (uint32_t)r->sampling.bias[i].id >= n_vocab)
+            return inferd_fail(err, INFERD_EINVAL, "logit_bias for token %d, the vocabulary has %u",
+                               r->sampling.bias[i].id, n_vocab);
+    return INFERD_OK;
+}
+
+static inferd_status check_request(const sched *s, const gen_request *r, inferd_err *err) {
+    if (r->model_idx >= s->n_models)
+        return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", r->model_idx, s->n_models);
+    const sched_model *m = &s->models[r->model_idx];
+    if (m->failed) return inferd_fail(err, m->why.status, "%s", m->why.text);
+    INFERD_CHECK(m->open);
+    if (s->n_waiting >= s->limits.queue_len_max)
+        return inferd_fail(err, INFERD_EBUSY, "%u requests are waiting, the queue holds %u",
+                           s->n_waiting, s->limits.queue_len_max);
+    if (r->n_prompt == 0 || r->prompt == NULL)
+        return inferd_fail(err, INFERD_EINVAL, "the prompt has no tokens");
+    if ((uint32_t)r->class >= GEN_CLASSES)
+        return inferd_fail(err, INFERD_EINVAL, "class %u of %u", (unsigned)r->class, GEN_CLASSES);
+    inferd_status status = check_ids(r, m->spec.n_vocab, err);
+    if (status != INFERD_OK) return status;
+    return sched_admit(m->spec.context, sched_kv_tokens_max(s, r->model_idx), r->n_prompt,
+                       r->max_tokens, err);
+}
+
+/* Room for all its tokens and blocks; lazily backed by the system, so a bound costs nothing. */
+static inferd_status take_memory(sched *s, seq *q, inferd_err *err) {
+    gen_request *r = q->req;
+    const sched_model *m = seq_model(s, q);
+    uint32_t room = u32_min(m->spec.context, sched_kv_tokens_max(s, q->model_idx) + 1);
+    uint64_t wanted = (uint64_t)r->n_prompt + r->max_tokens;
+    q->tokens_max = wanted < room ? (uint32_t)wanted : u32_max(room, r->n_prompt);
+    tok_id *tokens = realloc(r->prompt, (size_t)q->tokens_max * sizeof *tokens);
+    if (tokens != NULL) r->prompt = tokens;
+    uint32_t n_end_ids = r->ignore_eos ? 0 : m->spec.n_end_ids;
+    size_t n_banned = r->min_tokens > 0 ? (size_t)n_end_ids + r->n_stop_ids : 0;
+    q->banned = n_banned > 0 ? malloc(n_banned * sizeof *q->banned) : NULL;
+    if (tokens == NULL || (n_banned > 0 && q->banned == NULL) ||
+        !kv_table_init(&q->table, &m->spec.kv, kv_blocks_of(&m->spec.kv, seq_stored_max(q))))
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a sequence of %u tokens",
+                           q->tokens_max);
+    if (n_banned == 0) return INFERD_OK;
+    if (n_end_ids > 0) memcpy(q->banned, m->spec.end_ids, n_end_ids * sizeof *q->banned);
+    if (r->n_stop_ids > 0)
+        memcpy(q->banned + n_end_ids, r->stop_ids, r->n_stop_ids * sizeof *q->banned);
+    q->n_banned = (uint32_t)n_banned;
+    return INFERD_OK;
+}
+
+static void note_deadlines(sched *s, const seq *q) {
+    const gen_request *r = q->req;
+    if (r->deadline_us != 0 && r->deadline_us < s->next_deadline_us)
+        s->next_deadline_us = r->deadline_us;
+    if (r->queue_deadline_us != 0 && q->first_plan_us == 0 &&
+        r->queue_deadline_us < s->next_deadline_us)
+        s->next_deadline_us = r->queue_deadline_us;
+}
+
+/* No place even for its end: say it at once. */
+static void refuse_at_once(sched *s, gen_request *r, uint64_t now_us) {
+    gen_event e = {.id = r->id, .kind = GEN_EV_DONE, .at_us = now_us};
+    e.done.finish = GEN_ERROR;
+    e.done.stop_id = -1;
+    e.done.status = INFERD_EBUSY;
+    e.done.n_prompt = r->n_prompt;
+    snprintf(e.done.text, sizeof e.done.text, "all %u sequences of the engine are in use",
+             s->n_seqs);
+    s->counters.n_finished[GEN_ERROR]++;
+    s->emit(s->emit_ctx, &e);
+    gen_request_destroy(r);
+}
+
+void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
+    s->counters.n_submitted++;
+    if (list_empty(&s->free)) {
+        refuse_at_once(s, r, now_us);
+        return;
+    }
+    inferd_err err = {0};
+    inferd_status status = check_request(s, r, &err);
+    seq *q = LIST_ENTRY(s->free.next, seq, link);
+    list_remove(&q->link);
+    *q = (seq){.req = r, .table.open_page = PAGE_NONE};
+    list_node_init(&q->link);
+    if (status == INFERD_OK) {
+        q->model_idx = r->model_idx;
+        status = take_memory(s, q, &err);
+    }
+    if (status != INFERD_OK) { // n_tokens is 0: no output is reported
+        sched_end_seq(s, q, GEN_ERROR, -1, status, err.text, now_us);
+        return;
+    }
+    sched_model *m = seq_model(s, q);
+    if (m->n_seqs++ == 0 && m->virtual_us < s->virtual_us) m->virtual_us = s->virtual_us;
+    q->state = SEQ_WAITING;
+    q->n_tokens = r->n_prompt;
+    q->arrival_no = s->next_arrival_no++;
+    q->idle_since_us = now_us;
+    q->granted = r->class;
+    q->scoring = r->n_prompt_logprobs >= 0;
+    q->cacheable = !r->no_cache && !s->limits.no_prefix_cache;
+    list_push_back(&s->waiting, &q->link);
+    s->n_waiting++;
+    note_deadlines(s, q);
+}
+
+/* ---- messages about one request ---- */
+
+static seq *find_alive(sched *s, uint64_t id) {
+    LIST_EACH(node, &s->running) {
+        seq *q = LIST_ENTRY(node, seq, link);
+        if (q->req->id == id) return q;
+    }
+    LIST_EACH(node, &s->waiting) {
+        seq *q = LIST_ENTRY(node, seq, link);
+        if (q->req->id == id) return q;
+    }
+    return NULL;
+}
+
+void sched_cancel(sched *s, uint64_t id, uint64_t now_us) {
+    seq *q = find_alive(s, id);
+    if (q != NULL) sched_end_seq(s, q, GEN_CANCELLED, -1, INFERD_ECANCELED, "cancelled", now_us);
+}
+
+void sched_pause(sched *s, uint64_t id) {
+    seq *q = find_alive(s, id);
+    if (q != NULL) q->paused = true;
+}
+
+void sched_resume(sched *s, uint64_t id, uint64_t now_us) {
+    seq *q = find_alive(s, id);
+    if (q == NULL || !q->paused) return;
+    q->paused = false;
+    q->idle_since_us = now_us; // it was its reader who waited
+}
+
+void sched_cancel_all(sched *s, uint64_t now_us) {
+    for (uint32_t i = 0; i < s->n_seqs; i++) {
+        seq *q = &s->seqs[i];
+        if (q->state == SEQ_WAITING || q->state == SEQ_RUNNING)
+            sched_end_seq(s, q, GEN_CANCELLED, -1, INFERD_ECANCELED, "the engine stops", now_us);
+    }
+}
+
+/* ---- numbers ---- */
+
+uint64_t sched_next_deadline(const sched *s) {
+    return s->next_deadline_us;
+}
+
+void sched_count(const sched *s, sched_counters *out) {
+    *out = s->counters;
+    out->n_running = s->n_running;
+    out->n_waiting = s->n_waiting;
+    out->n_ended = s->n_ended;
+    for (uint32_t i = 0; i < s->n_models; i++) {
+        if (!s->models[i].open) continue;
+        out->pages_cached += s->models[i].kv.n_idle_pages;
+        out->blocks_referenced += s->models[i].kv.n_live;
+    }
+    LIST_EACH(node, &s->running) out->n_paused += LIST_ENTRY(node, seq, link)->paused;
+    LIST_EACH(node, &s->waiting) out->n_paused += LIST_ENTRY(node, seq, link)->paused;
+}

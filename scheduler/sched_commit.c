@@ -1,0 +1,127 @@
+/* sched_commit.c - what a finished step changed: tokens appended, events written, blocks published,
+ * sequences ended.  Results of a sequence that left meanwhile are dropped; when it comes back it
+ * draws the same tokens again, because drawing depends on nothing but the sequence. */
+#include <string.h>
+
+#include "sched_state.h"
+
+static bool still_wanted(const step_item *item) {
+    return item->run == item->q->run && item->q->state == SEQ_RUNNING;
+}
+
+void sched_refresh(const sched *s, step *st) {
+    (void)s;
+    for (uint32_t i = 0; i < st->b.n_seqs; i++) {
+        const step_item *item = &st->items[i];
+        for (uint32_t d = 0; d < item->n_draws && !still_wanted(item); d++)
+            st->draws[item->draw_begin + d].dropped = true;
+    }
+}
+
+static void emit_result(sched *s, const seq *q, gen_kind kind, const sample_result *r,
+                        uint64_t now_us) {
+    gen_event e = {.id = q->req->id, .kind = kind, .at_us = now_us};
+    e.token.r = *r;
+    s->emit(s->emit_ctx, &e);
+}
+
+/* The blocks that became full get their names, so that others find them. */
+static void publish(sched *s, seq *q) {
+    sched_model *m = seq_model(s, q);
+    uint32_t block_tokens = m->kv.layout.block_tokens;
+    if (!q->cacheable) return;
+    if (q->n_published == 0) q->name = prefix_root(&m->prefix, q->req->cache_scope);
+    for (; q->n_published < q->n_computed / block_tokens; q->n_published++) {
+        const tok_id *tokens = seq_tokens(q) + (size_t)q->n_published * block_tokens;
+        q->name = prefix_extend(&m->prefix, q->name, tokens);
+        prefix_publish(&m->prefix, &q->table, q->n_published, q->name, q->req->cache_scope, tokens);
+    }
+}
+
+static bool is_end(const sched_model_spec *spec, tok_id id) {
+    uint32_t begin = 0, end = spec->n_end_ids;
+    while (begin < end) {
+        uint32_t mid = begin + (end - begin) / 2;
+        if (spec->end_ids[mid] < id) begin = mid + 1;
+        else end = mid;
+    }
+    return begin < spec->n_end_ids && spec->end_ids[begin] == id;
+}
+
+static bool is_stop(const gen_request *r, tok_id id) {
+    for (uint32_t i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] == id) return true;
+    return false;
+}
+
+static void end(sched *s, seq *q, gen_finish finish, tok_id stop_id, uint64_t now_us) {
+    sched_end_seq(s, q, finish, stop_id, INFERD_OK, NULL, now_us);
+}
+
+static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_us) {
+    const gen_request *req = q->req;
+    bool may_end = seq_n_output(q) >= req->min_tokens;
+    seq_tokens(q)[q->n_tokens++] = r->id;
+    q->n_promised--;
+    emit_result(s, q, GEN_EV_TOKEN, r, now_us);
+    if (may_end && !req->ignore_eos && is_end(&seq_model(s, q)->spec, r->id))
+        end(s, q, GEN_STOP, -1, now_us);
+    else if (may_end && is_stop(req, r->id)) end(s, q, GEN_STOP, r->id, now_us);
+    else if (q->n_tokens == q->tokens_max) end(s, q, GEN_LENGTH, -1, now_us);
+}
+
+static void score_token(sched *s, seq *q, const sample_result *r, uint64_t now_us) {
+    q->n_scored++;
+    q->n_scored_planned--;
+    emit_result(s, q, GEN_EV_PROMPT, r, now_us);
+}
+
+static void commit_item(sched *s, const step *st, const step_item *item, uint64_t now_us) {
+    seq *q = item->q;
+    q->n_computed += item->n_rows;
+    q->n_planned -= item->n_rows;
+    if (q->scoring && q->n_scored == 0) { // nothing precedes the first token
+        sample_result first = {.id = seq_tokens(q)[0]};
+        q->n_scored = 1;
+        emit_result(s, q, GEN_EV_PROMPT, &first, now_us);
+    }
+    for (uint32_t d = item->draw_begin; d < item->draw_begin + item->n_draws; d++) {
+        const sample_result *r = &st->results[d];
+        if (r->id < 0) {
+            sched_end_seq(s, q, GEN_ERROR, -1, INFERD_EDEVICE, "the model produced no finite logit",
+                          now_us);
+            return;
+        }
+        if (st->draws[d].row.forced >= 0) {
+            score_token(s, q, r, now_us);
+            continue;
+        }
+        publish(s, q); // before its end lets the blocks go
+        append_token(s, q, r, now_us);
+        return; // a drawn token is the last result of a sequence
+    }
+    publish(s, q);
+    if (q->tokens_max == q->req->n_prompt && q->n_computed == q->req->n_prompt)
+        end(s, q, GEN_LENGTH, -1, now_us);
+}
+
+void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
+    sched_model *m = &s->models[st->model_idx];
+    pool_finish(s->pool, st->epoch);
+    rate_add(&m->rate, st->b.n_rows, device_us);
+    m->virtual_us += device_us;
+    for (uint32_t i = 0; i < st->b.n_seqs; i++) {
+        st->items[i].q->n_steps--;
+        if (still_wanted(&st->items[i])) commit_item(s, st, &st->items[i], now_us);
+    }
+}
+
+void sched_fail(sched *s, step *st, const inferd_err *why, uint64_t now_us) {
+    pool_finish(s->pool, st->epoch);
+    for (uint32_t i = 0; i < st->b.n_seqs; i++) {
+        seq *q = st->items[i].q;
+        q->n_steps--;
+        if (still_wanted(&st->items[i]))
+            sched_end_seq(s, q, GEN_ERROR, -1, why->status, why->text, now_us);
+    }
+}

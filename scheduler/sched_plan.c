@@ -1,0 +1,476 @@
+/* sched_plan.c - who computes how many tokens next.
+ *
+ *   expire > trim cache > choose model > one-row sequences > prompt chunks and admission
+ *
+ * A plan is for one model.  Nobody is in a plan twice, and nobody whom this plan preempted, or had
+ * no page for, is looked at again before the next one (planned_plan, refused_plan). */
+#include <string.h>
+
+#include "sched_state.h"
+
+/* Tokens beyond the known ones that an admission keeps room for.  Reserving max_tokens would leave
+ * most of the pool idle, since most answers end early; too little would preempt at once. */
+enum { LOOK_AHEAD_TOKENS = 32 };
+enum { TRIM_BLOCKS_MAX = 8 };    // cached blocks freed per plan when pages are short
+enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
+
+typedef struct plan {
+    sched *s;
+    sched_model *m;
+    step *st;
+    uint64_t now_us;
+    uint32_t n_active; // sequences of the model that run and are not paused
+} plan;
+
+/* ---- time ---- */
+
+static bool too_late(const seq *q, uint64_t now_us) {
+    const gen_request *r = q->req;
+    return (r->deadline_us != 0 && now_us >= r->deadline_us) ||
+           (r->queue_deadline_us != 0 && q->first_plan_us == 0 && now_us >= r->queue_deadline_us);
+}
+
+static void expire_list(sched *s, list_node *list, uint64_t now_us) {
+    LIST_EACH_SAFE(node, next, list) {
+        seq *q = LIST_ENTRY(node, seq, link);
+        const gen_request *r = q->req;
+        if (too_late(q, now_us)) {
+            sched_end_seq(s, q, GEN_TIMEOUT, -1, INFERD_ETIMEOUT,
+                          q->first_plan_us == 0 ? "the deadline passed while the request waited"
+                                                : "the deadline passed",
+                          now_us);
+            continue;
+        }
+        if (r->deadline_us != 0 && r->deadline_us < s->next_deadline_us)
+            s->next_deadline_us = r->deadline_us;
+        if (r->queue_deadline_us != 0 && q->first_plan_us == 0 &&
+            r->queue_deadline_us < s->next_deadline_us)
+            s->next_deadline_us = r->queue_deadline_us;
+    }
+}
+
+static void expire(sched *s, uint64_t now_us) {
+    if (now_us < s->next_deadline_us) return;
+    s->next_deadline_us = UINT64_MAX;
+    expire_list(s, &s->waiting, now_us);
+    expire_list(s, &s->running, now_us);
+}
+
+/* ---- order ---- */
+
+/* The class it counts as now: one more urgent per starvation_us without a row. */
+static uint32_t class_now(const sched *s, const seq *q, uint64_t now_us) {
+    if (s->limits.starvation_us == 0 || now_us <= q->idle_since_us) return q->req->class;
+    uint64_t lifts = (now_us - q->idle_since_us) / s->limits.starvation_us;
+    return lifts < (uint64_t)q->req->class ? (uint32_t)(q->req->class - lifts) : GEN_SYSTEM;
+}
+
+static bool precedes(const plan *p, const seq *a, const seq *b) {
+    uint32_t class_a = class_now(p->s, a, p->now_us), class_b = class_now(p->s, b, p->now_us);
+    if (class_a != class_b) return class_a < class_b;
+    if (a->req->rank != b->req->rank) return a->req->rank < b->req->rank;
+    return a->arrival_no < b->arrival_no;
+}
+
+static bool is_active(const plan *p, const seq *q) {
+    return &p->s->models[q->model_idx] == p->m && !q->paused;
+}
+
+static void count_active(plan *p) {
+    p->n_active = 0;
+    LIST_EACH(node, &p->s->running) p->n_active += is_active(p, LIST_ENTRY(node, seq, link));
+}
+
+/* Running sequences of the model that could compute something, in order, into s->order. */
+static uint32_t collect_running(plan *p) {
+    seq **order = p->s->order;
+    uint32_t n = 0;
+    LIST_EACH(node, &p->s->running) {
+        seq *q = LIST_ENTRY(node, seq, link);
+        if (!is_active(p, q) || seq_n_wanted(q) == 0) continue;
+        uint32_t i = n++;
+        for (; i > 0 && precedes(p, q, order[i - 1]); i--) order[i] = order[i - 1];
+        order[i] = q;
+    }
+    return n;
+}
+
+/* WAITING and free to go: an unfinished step of an earlier run still reads its block table. */
+static bool can_start(const sched *s, const seq *q) {
+    return !q->paused && q->n_steps == 0 && q->refused_plan != s->plan_no;
+}
+
+static seq *first_waiting(const plan *p) {
+    seq *first = NULL;
+    LIST_EACH(node, &p->s->waiting) {
+        seq *q = LIST_ENTRY(node, seq, link);
+        if (&p->s->models[q->model_idx] != p->m || !can_start(p->s, q)) continue;
+        if (first == NULL || precedes(p, q, first)) first = q;
+    }
+    return first;
+}
+
+/* ---- preemption ---- */
+
+/* Does `a` deserve its pages less than `b`?  A total order. */
+static bool deserves_less(const seq *a, const seq *b) {
+    bool spared_a = a->n_preempted >= PREEMPTIONS_SPARED;
+    bool spared_b = b->n_preempted >= PREEMPTIONS_SPARED;
+    if (a->paused != b->paused) return a->paused;
+    if (a->granted != b->granted) return a->granted > b->granted;
+    if (spared_a != spared_b) return spared_b;
+    return a->arrival_no > b->arrival_no;
+}
+
+/* May `q` take the pages of `v`?  A running one from whoever deserves less; a waiting one only from
+ * the paused and from lower classes, or newcomers would push out what is nearly done. */
+static bool may_preempt(const seq *q, const seq *v) {
+    if (q->state == SEQ_RUNNING) return deserves_less(v, q);
+    return v->paused || v->granted > q->req->class;
+}
+
+/* Whoever deserves its pages least; for a `place` in the batch, among those that take one. */
+static seq *pick_victim(const plan *p, const seq *q, bool place) {
+    seq *victim = NULL;
+    LIST_EACH(node, &p->s->running) {
+        seq *v = LIST_ENTRY(node, seq, link);
+        bool counts = place ? is_active(p, v) : v->table.n_blocks > 0;
+        if (!counts || v == q || v->planned_plan == p->s->plan_no || !may_preempt(q, v)) continue;
+        if (victim == NULL || deserves_less(v, victim)) victim = v;
+    }
+    return victim;
+}
+
+/* Pages of somebody preempted earlier come free when a step finishes: taking more would be rash. */
+static bool relief_is_coming(const sched *s) {
+    return s->relief_epoch > s->pool->finished;
+}
+
+static void preempt(plan *p, seq *victim) {
+    if (is_active(p, victim)) p->n_active--;
+    sched_preempt_seq(p->s, victim);
+}
+
+static bool preempt_for_pages(plan *p, const seq *q) {
+    if (relief_is_coming(p->s)) return false;
+    seq *victim = pick_victim(p, q, false);
+    if (victim == NULL) return false;
+    preempt(p, victim);
+    return true;
+}
+
+static bool preempt_for_place(plan *p, const seq *q) {
+    seq *victim = pick_victim(p, q, true);
+    if (victim == NULL) return false;
+    preempt(p, victim);
+    return true;
+}
+
+/* ---- blocks ---- */
+
+/* One cached block becomes free slots: of this model, or of any other when its page may go to us. */
+static bool evict_for(sched *s, sched_model *m) {
+    if (prefix_evict(&m->prefix)) return true;
+    const pool_owner *o = &s->pool->owners[m->kv.owner];
+    if (o->held[PAGE_WEIGHT] + o->held[PAGE_KV] >= o->max) return false;
+    for (uint32_t i = 0; i < s->n_models; i++)
+        if (s->models[i].open && &s->models[i] != m && prefix_evict(&s->models[i].prefix))
+            return true;
+    return false;
+}
+
+/* Append a block to q's table; with `must`, by preempting others if nothing else helps. */
+static bool take_block(plan *p, seq *q, bool must) {
+    while (!kv_append(&p->m->kv, &q->table)) {
+        if (evict_for(p->s, p->m)) continue;
+        if (!must || !preempt_for_pages(p, q)) return false;
+    }
+    return true;
+}
+
+static void trim_caches(sched *s) {
+    uint32_t budget = TRIM_BLOCKS_MAX;
+    for (uint32_t i = 0; i < s->n_models && pool_n_short(s->pool) > 0; i++)
+        while (s->models[i].open && budget > 0 && pool_n_short(s->pool) > 0 &&
+               prefix_evict(&s->models[i].prefix))
+            budget--;
+}
+
+/* ---- admission ---- */
+
+static uint32_t blocks_reserved(const seq *q, const kv_layout *l) {
+    uint32_t n = q->n_tokens + q->n_promised + LOOK_AHEAD_TOKENS;
+    return kv_blocks_of(l, u32_min(n, seq_stored_max(q)));
+}
+
+/* How many of its first blocks a hit may serve: at least one token is computed, so that there are
+ * logits; and rows whose log-probabilities are still to be reported are computed. */
+static uint32_t blocks_findable(const seq *q, const kv_layout *l) {
+    if (!q->cacheable) return 0;
+    uint32_t n = q->n_tokens - 1;
+    if (q->scoring) n = u32_min(n, u32_max(q->n_scored, 1) - 1);
+    return n / l->block_tokens;
+}
+
+/* Do its known tokens and the look-ahead fit beside what the running ones have reserved? */
+static bool fits(const plan *p, const seq *q) {
+    const sched *s = p->s;
+    const kv *k = &p->m->kv;
+    const kv_layout *l = &k->layout;
+    uint32_t n_uncounted;
+    uint32_t n_found = prefix_find(&p->m->prefix, q->req->cache_scope, seq_tokens(q),
+                                   blocks_findable(q, l), &n_uncounted);
+    uint64_t slots = (uint64_t)pool_n_takeable(s->pool, k->owner) * l->slots_per_page +
+                     k->n_free_slots +
+                     (uint64_t)(p->m->prefix.n_evictable - n_uncounted) * l->n_groups;
+    for (uint32_t i = 0; i < s->n_models; i++)
+        if (s->models[i].open && &s->models[i] != p->m)
+            slots += (uint64_t)s->models[i].kv.n_idle_pages * l->slots_per_page;
+    uint64_t blocks = blocks_reserved(q, l) - n_found;
+    LIST_EACH(node, &s->running) {
+        const seq *r = LIST_ENTRY(node, seq, link);
+        if (&s->models[r->model_idx] != p->m || r->paused) continue;
+        uint32_t reserved = blocks_reserved(r, l);
+        blocks += reserved > r->table.n_blocks ? reserved - r->table.n_blocks : 0;
+    }
+    return blocks * l->n_groups <= slots;
+}
+
+/* WAITING -> RUNNING, with the blocks that are still known. */
+static void start(plan *p, seq *q) {
+    sched *s = p->s;
+    const kv_layout *l = &p->m->kv.layout;
+    list_remove(&q->link);
+    s->n_waiting--;
+    q->state = SEQ_RUNNING;
+    list_push_back(&s->running, &q->link);
+    s->n_running++;
+    q->granted = (gen_class)class_now(s, q, p->now_us);
+    q->n_published = prefix_take(&p->m->prefix, q->req->cache_scope, seq_tokens(q),
+                                 blocks_findable(q, l), &q->table, &q->name);
+    q->n_computed = q->n_published * l->block_tokens;
+    p->n_active++;
+    if (q->n_preempted == 0) {
+        q->n_cached = q->n_computed;
+        s->counters.prefix_queries_tokens += q->req->n_prompt;
+        s->counters.prefix_hits_tokens += q->n_computed;
+    } else if (q->n_lost > q->n_computed) {
+        s->counters.n_recomputed_tokens += q->n_lost - q->n_computed;
+    }
+    q->n_lost = 0;
+}
+
+/* Pages and a place in the batch, taken from lower classes if need be. */
+static bool admit(plan *p, seq *q) {
+    while (!fits(p, q))
+        if (!preempt_for_pages(p, q)) return false;
+    if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return false;
+    start(p, q);
+    return true;
+}
+
+/* ---- rows ---- */
+
+/* Prompt tokens that rows [begin, begin + n) report: row i gives the log-probability of token
+ * i + 1, from the first one not reported yet. */
+static uint32_t first_scored_row(const seq *q) {
+    return u32_max(q->n_scored, 1) - 1 + q->n_scored_planned;
+}
+
+static uint32_t n_scored_rows(const seq *q, uint32_t begin, uint32_t n) {
+    if (!q->scoring) return 0;
+    uint32_t from = u32_max(begin, first_scored_row(q));
+    uint32_t to = u32_min(begin + n, q->req->n_prompt - 1);
+    return to > from ? to - from : 0;
+}
+
+/* Do these rows end with the last token known or promised, whose logits draw the next one? */
+static bool draws_next(const seq *q, uint32_t begin, uint32_t n) {
+    return q->tokens_max > q->req->n_prompt && begin + n == q->n_tokens + q->n_promised;
+}
+
+static void add_draw(step *st, uint32_t row, const sample_row *draw) {
+    uint32_t i = st->b.n_logits++;
+    st->b.logit_rows[i] = row;
+    st->draws[i] = (step_draw){.row = *draw};
+    st->results[i] = (sample_result){.id = -1};
+}
+
+static void add_row(step *st, const seq *q, uint32_t pos, uint32_t seq_idx) {
+    uint32_t row = st->b.n_rows++;
+    bool known = pos < q->n_tokens;
+    st->b.tokens[row] = known ? seq_tokens(q)[pos] : TOK_PROMISED;
+    st->b.promised[row] = known ? 0 : q->promised_logit;
+    st->b.positions[row] = pos;
+    st->b.row_seq[row] = seq_idx;
+}
+
+static void add_item(plan *p, seq *q, uint32_t n) {
+    step *st = p->st;
+    const gen_request *r = q->req;
+    uint32_t begin = q->n_computed + q->n_planned, seq_idx = st->b.n_seqs++;
+    step_item *item = &st->items[seq_idx];
+    *item = (step_item){.q = q, .run = q->run, .n_rows = n, .draw_begin = st->b.n_logits};
+    st->b.seqs[seq_idx] = (batch_seq){.row_begin = st->b.n_rows,
+                                      .n_rows = n,
+                                      .pos_begin = begin,
+                                      .n_blocks = q->table.n_blocks,
+                                      .slots = q->table.slots};
+    sample_row draw = {.params = &r->sampling, .tokens = seq_tokens(q), .n_prompt = r->n_prompt};
+    uint32_t scored_from = first_scored_row(q), n_scored = n_scored_rows(q, begin, n);
+    bool next = draws_next(q, begin, n);
+    for (uint32_t pos = begin; pos < begin + n; pos++) {
+        uint32_t row = st->b.n_rows;
+        add_row(st, q, pos, seq_idx);
+        draw.n_tokens = pos + 1;
+        if (q->scoring && pos >= scored_from && pos + 1 < r->n_prompt) {
+            draw.forced = seq_tokens(q)[pos + 1];
+            draw.n_top = r->n_prompt_logprobs;
+            add_draw(st, row, &draw);
+        }
+    }
+    if (next) {
+        draw.forced = -1;
+        draw.n_top = r->n_logprobs;
+        if (begin + n - r->n_prompt < r->min_tokens) {
+            draw.banned = q->banned;
+            draw.n_banned = q->n_banned;
+        }
+        q->promised_logit = st->b.n_logits;
+        q->n_promised++;
+        add_draw(st, st->b.n_rows - 1, &draw);
+    }
+    item->n_draws = st->b.n_logits - item->draw_begin;
+    q->n_planned += n;
+    q->n_scored_planned += n_scored;
+    q->n_steps++;
+    q->planned_plan = p->s->plan_no;
+    q->idle_since_us = p->now_us;
+    if (q->first_plan_us == 0) q->first_plan_us = p->now_us;
+}
+
+/* Give q up to n rows, as far as blocks and logits go; how many. */
+static uint32_t plan_rows(plan *p, seq *q, uint32_t n) {
+    const kv_layout *l = &p->m->kv.layout;
+    uint32_t begin = q->n_computed + q->n_planned;
+    uint32_t logits_left = p->s->limits.logits_max - p->st->b.n_logits;
+    while (n > 0 && n_scored_rows(q, begin, n) + draws_next(q, begin, n) > logits_left) n--;
+    uint32_t n_blocks = kv_blocks_of(l, begin + n);
+    while (q->table.n_blocks < n_blocks)
+        if (!take_block(p, q, q->table.n_blocks * l->block_tokens <= begin)) break;
+    uint32_t covered = q->table.n_blocks * l->block_tokens;
+    n = u32_min(n, covered > begin ? covered - begin : 0);
+    if (n == 0) q->refused_plan = p->s->plan_no;
+    else add_item(p, q, n);
+    return n;
+}
+
+/* Rows the step may have, given those that decode. */
+static uint32_t rows_allowed(const plan *p, uint32_t n_decode) {
+    const sched_limits *l = &p->s->limits;
+    const rate *r = &p->m->rate;
+    uint64_t budget_us = l->step_max_us;
+    if (n_decode > 0) {
+        /* When decoding alone fills its time, prompts still get a quarter of it: whoever is inside
+         * must not keep everybody else out. */
+        uint64_t floor_us = rate_us(r, n_decode) + l->decode_step_us / 4;
+        uint64_t wanted_us = floor_us > l->decode_step_us ? floor_us : l->decode_step_us;
+        if (wanted_us < budget_us) budget_us = wanted_us;
+    }
+    uint32_t n = u32_max(rate_rows(r, budget_us), n_decode + 1);
+    return u32_min(n, l->step_tokens_max);
+}
+
+static void plan_chunks(plan *p, uint32_t n_order) {
+    sched *s = p->s;
+    step *st = p->st;
+    uint32_t rows_max = rows_allowed(p, st->b.n_rows);
+    bool blocked = false; // the first that waits has no room: nobody overtakes it
+    for (uint32_t i = 0; st->b.n_rows < rows_max && st->b.n_seqs < s->limits.running_max;) {
+        while (i < n_order && (s->order[i]->state != SEQ_RUNNING ||
+                               s->order[i]->planned_plan == s->plan_no ||
+                               s->order[i]->refused_plan == s->plan_no))
+            i++;
+        seq *q = i < n_order ? s->order[i] : NULL;
+        seq *w = blocked ? NULL : first_waiting(p);
+        if (q == NULL && w == NULL) break;
+        if (w != NULL && (q == NULL || precedes(p, w, q))) {
+            blocked = !admit(p, w);
+            if (blocked) continue;
+            q = w;
+        } else {
+            i++;
+        }
+        st->n_prefill_rows += plan_rows(p, q, u32_min(seq_n_wanted(q), rows_max - st->b.n_rows));
+    }
+}
+
+/* Is somebody running who would have to make room for it? */
+static bool outranks_one(const plan *p, const seq *w) {
+    LIST_EACH(node, &p->s->running)
+        if (may_preempt(w, LIST_ENTRY(node, seq, link))) return true;
+    return false;
+}
+
+/* The urgent come in before anybody has rows: who is in a plan cannot be preempted by it. */
+static void admit_urgent(plan *p) {
+    seq *w;
+    while ((w = first_waiting(p)) != NULL && outranks_one(p, w) && admit(p, w)) {}
+}
+
+static bool plan_model(plan *p) {
+    step *st = p->st;
+    st->model_idx = (uint32_t)(p->m - p->s->models);
+    st->b.n_rows = st->b.n_seqs = st->b.n_logits = 0;
+    st->n_prefill_rows = 0;
+    count_active(p);
+    admit_urgent(p);
+    uint32_t n_order = collect_running(p);
+    for (uint32_t i = 0; i < n_order && st->b.n_seqs < p->s->limits.running_max; i++) {
+        seq *q = p->s->order[i];
+        if (q->state == SEQ_RUNNING && seq_n_wanted(q) == 1) plan_rows(p, q, 1);
+    }
+    plan_chunks(p, n_order);
+    return st->b.n_rows > 0;
+}
+
+/* ---- the model ---- */
+
+/* Most urgent class first, then the least device time. */
+static sched_model *choose_model(sched *s, uint64_t now_us) {
+    sched_model *best = NULL;
+    uint32_t best_class = GEN_CLASSES;
+    list_node *lists[2] = {&s->running, &s->waiting};
+    for (int l = 0; l < 2; l++)
+        LIST_EACH(node, lists[l]) {
+            const seq *q = LIST_ENTRY(node, seq, link);
+            sched_model *m = &s->models[q->model_idx];
+            if (!m->hot || m->tried_plan == s->plan_no || q->paused) continue;
+            if (l == 0 ? seq_n_wanted(q) == 0 : !can_start(s, q)) continue;
+            uint32_t class = class_now(s, q, now_us);
+            if (best == NULL || class < best_class ||
+                (class == best_class && m->virtual_us < best->virtual_us)) {
+                best = m;
+                best_class = class;
+            }
+        }
+    return best;
+}
+
+bool sched_plan(sched *s, uint64_t now_us, step *st) {
+    INFERD_CHECK(s->pool->launched - s->pool->finished < s->limits.depth);
+    s->plan_no++;
+    expire(s, now_us);
+    trim_caches(s);
+    plan p = {.s = s, .st = st, .now_us = now_us};
+    while ((p.m = choose_model(s, now_us)) != NULL) {
+        p.m->tried_plan = s->plan_no;
+        if (!plan_model(&p)) continue;
+        s->virtual_us = p.m->virtual_us;
+        st->epoch = pool_launch(s->pool);
+        st->predicted_us = rate_us(&p.m->rate, st->b.n_rows);
+        for (uint32_t i = 0; i < st->b.n_seqs; i++) st->items[i].q->last_epoch = st->epoch;
+        return true;
+    }
+    return false;
+}

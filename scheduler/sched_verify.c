@@ -1,0 +1,94 @@
+/* sched_verify.c - every sentence that scheduler.h and seq.h call always true. */
+#include <string.h>
+
+#include "sched_state.h"
+
+static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
+    unsigned long long id = q->req != NULL ? q->req->id : 0;
+    uint32_t n = q->n_computed + q->n_planned;
+    if (q->req == NULL || !list_linked(&q->link))
+        return inferd_fail(err, INFERD_EINVAL, "sched: a sequence in state %d is nowhere", q->state);
+    if (q->state != SEQ_RUNNING) {
+        if (q->table.n_blocks != 0 || n != 0 || q->n_promised != 0)
+            return inferd_fail(err, INFERD_EINVAL, "sched: request %llu does not run and holds %u "
+                               "blocks", id, q->table.n_blocks);
+        return INFERD_OK;
+    }
+    const kv_layout *l = &s->models[q->model_idx].kv.layout;
+    if (n > q->n_tokens + q->n_promised || q->n_tokens > q->tokens_max ||
+        q->n_promised > s->limits.depth)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "sched: request %llu has computed %u and planned %u of %u + %u tokens",
+                           id, q->n_computed, q->n_planned, q->n_tokens, q->n_promised);
+    if (q->table.n_blocks < kv_blocks_of(l, n) || q->table.n_blocks > q->table.capacity)
+        return inferd_fail(err, INFERD_EINVAL, "sched: request %llu has %u blocks for %u tokens", id,
+                           q->table.n_blocks, n);
+    if (q->cacheable && q->n_published != q->n_computed / l->block_tokens)
+        return inferd_fail(err, INFERD_EINVAL, "sched: request %llu named %u blocks, %u are full",
+                           id, q->n_published, q->n_computed / l->block_tokens);
+    if ((q->n_planned == 0) != (q->n_steps == 0))
+        return inferd_fail(err, INFERD_EINVAL, "sched: request %llu plans %u rows in %u steps", id,
+                           q->n_planned, q->n_steps);
+    return INFERD_OK;
+}
+
+/* The count of each block is the number of tables that name it. */
+static inferd_status verify_refs(const sched *s, uint32_t model_idx, inferd_err *err) {
+    const kv *k = &s->models[model_idx].kv;
+    uint32_t *refs = calloc(size_max(k->n_blocks, 1), sizeof *refs);
+    if (refs == NULL) return inferd_fail(err, INFERD_ENOMEM, "sched: no memory to count blocks");
+    for (uint32_t i = 0; i < s->n_seqs; i++) {
+        const seq *q = &s->seqs[i];
+        if (q->state == SEQ_FREE || q->model_idx != model_idx) continue;
+        for (uint32_t b = 0; b < q->table.n_blocks; b++) refs[q->table.blocks[b]]++;
+    }
+    inferd_status status = INFERD_OK;
+    for (uint32_t b = 0; b < k->n_blocks && status == INFERD_OK; b++)
+        if (refs[b] != k->blocks[b].refs)
+            status = inferd_fail(err, INFERD_EINVAL,
+                                 "sched: block %u is in %u tables, its count is %u", b, refs[b],
+                                 k->blocks[b].refs);
+    free(refs);
+    return status;
+}
+
+static uint32_t length(const list_node *list) {
+    uint32_t n = 0;
+    LIST_EACH(node, list) n++;
+    return n;
+}
+
+static inferd_status verify_lists(const sched *s, inferd_err *err) {
+    uint32_t n_in[SEQ_ENDED + 1] = {0}, n_unsent = 0;
+    for (uint32_t i = 0; i < s->n_seqs; i++) {
+        n_in[s->seqs[i].state]++;
+        n_unsent += s->seqs[i].state == SEQ_ENDED && !s->seqs[i].done_sent;
+    }
+    if (n_in[SEQ_FREE] != length(&s->free) || n_in[SEQ_WAITING] != length(&s->waiting) ||
+        n_in[SEQ_RUNNING] != length(&s->running) || n_in[SEQ_ENDED] != length(&s->ended) ||
+        n_in[SEQ_WAITING] != s->n_waiting || n_in[SEQ_RUNNING] != s->n_running ||
+        n_in[SEQ_ENDED] != s->n_ended || n_unsent != s->n_unsent)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "sched: %u waiting, %u running, %u ended (%u unsent); the books say "
+                           "%u, %u, %u (%u)",
+                           n_in[SEQ_WAITING], n_in[SEQ_RUNNING], n_in[SEQ_ENDED], n_unsent,
+                           s->n_waiting, s->n_running, s->n_ended, s->n_unsent);
+    return INFERD_OK;
+}
+
+inferd_status sched_verify(const sched *s, inferd_err *err) {
+    inferd_status status = pool_verify(s->pool, err);
+    if (status == INFERD_OK) status = verify_lists(s, err);
+    for (uint32_t i = 0; i < s->n_seqs && status == INFERD_OK; i++)
+        if (s->seqs[i].state != SEQ_FREE && s->seqs[i].state != SEQ_ENDED)
+            status = verify_seq(s, &s->seqs[i], err);
+        else if (s->seqs[i].state == SEQ_ENDED && s->seqs[i].table.n_blocks != 0)
+            status = inferd_fail(err, INFERD_EINVAL, "sched: an ended sequence holds blocks");
+    for (uint32_t i = 0; i < s->n_models && status == INFERD_OK; i++) {
+        if (!s->models[i].open) continue;
+        status = kv_verify(&s->models[i].kv, err);
+        if (status == INFERD_OK) status = prefix_verify(&s->models[i].prefix, err);
+        if (status == INFERD_OK) status = verify_refs(s, i, err);
+    }
+    return status;
+}

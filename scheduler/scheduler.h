@@ -1,0 +1,109 @@
+/* scheduler.h - who computes how many tokens next, and what became of it.
+ *
+ * Pure policy: integers in, a step out; no clock, no device, no threads.  `now_us` is handed in.
+ *
+ *     sched_submit, _cancel, _pause, _resume     changes
+ *     sched_plan     -> a step                   at most `depth` of them unfinished
+ *     sched_commit or sched_fail  <- the step    in the order they were planned
+ *     sched_flush    -> last events              when there is room for them
+ *
+ * A step belongs to one model.  First every sequence that needs one row gets it, then prompt chunks
+ * fill the rest in order: class, rank, arrival.  How many rows fit is known from the rate of earlier
+ * steps (rate.h): decode_step_us while somebody decodes, step_max_us always.  A sequence that has
+ * waited starvation_us is treated as one class more urgent, per such interval.
+ *
+ * Pages: a request is admitted when its known tokens and a small look-ahead fit beside what the
+ * running ones still need.  When pages run out nevertheless, cached blocks go first, then the least
+ * deserving sequence is preempted: paused ones, then the lowest class, then those not yet preempted
+ * three times, then the newest.  It keeps its tokens and is computed again later.  The most
+ * deserving one can take from all others, and admission made sure that it fits alone: so somebody
+ * always advances.
+ *
+ * The functions are sched_*; the file cannot be, because libc has a header of that name.
+ *
+ * Always: every submitted request gives exactly one GEN_EV_DONE, after its other events.
+ * Thread: engine. */
+#ifndef INFERD_SCHEDULER_H
+#define INFERD_SCHEDULER_H
+
+#include "inferd/base.h"
+#include "inferd/kv_layout.h"
+#include "inferd/status.h"
+#include "pool.h"
+#include "scheduler/gen.h"
+#include "step.h"
+
+typedef struct sched sched;
+
+typedef struct sched_limits {
+    uint32_t depth; // steps planned ahead, 1 or 2
+    uint32_t running_max, step_tokens_max, logits_max, queue_len_max;
+    uint64_t step_max_us, decode_step_us, starvation_us;
+    bool no_prefix_cache;
+} sched_limits;
+
+typedef struct sched_model_spec {
+    kv_layout kv;
+    uint32_t context, n_vocab; // all ids of a request are below n_vocab
+    const tok_id *end_ids; // [n_end_ids] ascending; borrowed until sched_destroy
+    uint32_t n_end_ids;
+} sched_model_spec;
+
+typedef struct sched_counters {
+    uint32_t n_running, n_waiting, n_paused, n_ended; // n_paused are among the running and waiting
+    uint32_t pages_cached;      // KV pages that only the prefix cache uses
+    uint32_t blocks_referenced; // blocks that sequences hold
+    uint64_t n_preemptions, n_recomputed_tokens;
+    uint64_t prefix_queries_tokens, prefix_hits_tokens;
+    uint64_t n_submitted, n_finished[GEN_ERROR + 1];
+} sched_counters;
+
+/* Where token events go, and last events of requests that could not even be kept. */
+typedef void sched_emit(void *ctx, const gen_event *event);
+
+/* Each model is an owner of the pool, which is borrowed.  Nothing is allocated per step later. */
+inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_models, sched_emit *emit,
+                           void *emit_ctx, sched **out, inferd_err *err);
+void sched_destroy(sched *s); // accepts NULL
+
+/* What the model is; its requests are taken from now on.  Before this (or sched_model_fail) no
+ * request may name it. */
+inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_spec *spec,
+                               inferd_err *err);
+/* Its weights are there: its requests are planned from now on. */
+void sched_model_hot(sched *s, uint32_t model_idx);
+/* All its requests, now and later, end with this error. */
+void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t now_us);
+
+/* Takes the request, whatever happens.  The caller has room for one event. */
+void sched_submit(sched *s, gen_request *r, uint64_t now_us);
+void sched_cancel(sched *s, uint64_t id, uint64_t now_us);
+void sched_pause(sched *s, uint64_t id);
+void sched_resume(sched *s, uint64_t id, uint64_t now_us);
+void sched_cancel_all(sched *s, uint64_t now_us);
+
+/* End what is too late, then fill `st`.  False: nothing can be computed now. */
+bool sched_plan(sched *s, uint64_t now_us, step *st);
+/* Mark the draws of sequences that left since the step was planned. */
+void sched_refresh(const sched *s, step *st);
+/* At most logits + sequences of the step events are emitted. */
+void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us);
+void sched_fail(sched *s, step *st, const inferd_err *why, uint64_t now_us);
+/* Emit at most `room` last events; returns how many. */
+uint32_t sched_flush(sched *s, uint32_t room);
+uint32_t sched_n_unsent(const sched *s); // last events that wait for sched_flush
+
+/* The next moment at which sched_plan would end something; UINT64_MAX: none. */
+uint64_t sched_next_deadline(const sched *s);
+void sched_count(const sched *s, sched_counters *out);
+
+/* Tokens whose keys and values all pages left for this model hold. */
+uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx);
+/* Would it ever fit?  The sentence says the numbers. */
+inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t n_prompt,
+                          uint32_t max_tokens, inferd_err *err);
+
+/* Every book of the scheduler and what lies below it.  Heavy; for tests and audits. */
+inferd_status sched_verify(const sched *s, inferd_err *err);
+
+#endif

@@ -1,0 +1,84 @@
+/* seq.h - one generation, from its submission to its last event.
+ *
+ *   (free)  -> WAITING   sched_submit
+ *   WAITING -> RUNNING   sched_plan       blocks taken, cached ones first
+ *   RUNNING -> WAITING   preempt          blocks given back; tokens, and its place in the order, kept
+ *   any     -> ENDED     sched_commit (end token, length), sched_cancel, a deadline, a failure
+ *   ENDED   -> (free)    its last event was written and no unfinished step names it
+ *
+ * Without phases: a sequence has n_tokens known tokens, the first n_computed of which have keys and
+ * values.  Planning 1 row is a decode step, planning more is a prefill chunk.
+ *
+ *     tokens     |---- prompt ----|-- output --|? promised by an unfinished step
+ *                |-- n_computed --|- n_planned -|
+ *
+ * Always: n_computed + n_planned <= n_tokens + n_promised; WAITING and ENDED hold no block and have
+ * n_computed = n_planned = n_promised = 0; RUNNING has blocks for n_computed + n_planned.
+ * Thread: engine.  Others know a sequence by its id only. */
+#ifndef INFERD_SEQ_H
+#define INFERD_SEQ_H
+
+#include "inferd/list.h"
+#include "kv.h"
+#include "prefix.h"
+#include "scheduler/gen.h"
+
+typedef enum seq_state { SEQ_FREE, SEQ_WAITING, SEQ_RUNNING, SEQ_ENDED } seq_state;
+
+typedef struct seq {
+    list_node link; // in the list of its state
+    seq_state state;
+    gen_request *req; // owned; its prompt was grown to tokens_max and holds the output too
+    uint32_t model_idx;
+    uint64_t arrival_no; // order of submission; kept through preemption
+    bool paused;
+    bool scoring;  // the prompt's log-probabilities are wanted
+    bool cacheable; // may use and leave prefix blocks
+
+    uint32_t n_tokens;   // known: prompt and output
+    uint32_t tokens_max; // it ends with GEN_LENGTH here; also the capacity of the array
+    uint32_t n_computed, n_planned;
+    uint32_t n_promised; // tokens that unfinished steps will bring
+    uint32_t promised_logit; // index of the newest promise among its step's logits
+    uint32_t n_scored, n_scored_planned; // prompt tokens reported; being reported
+
+    uint32_t n_steps;    // unfinished steps that name it, of this and earlier runs
+    uint32_t run;        // grows when it leaves RUNNING: results of older steps are dropped
+    uint64_t last_epoch; // newest step that names it
+
+    kv_table table;
+    uint32_t n_published; // blocks named so far (published, or found published)
+    prefix_name name;     // of the last of them
+
+    tok_id *banned;    // [n_banned] not drawn before min_tokens; owned
+    uint32_t n_banned;
+
+    gen_class granted;     // class it was admitted with; decides who is preempted
+    uint64_t idle_since_us; // last time it was planned, or its arrival: for the starvation floor
+    uint64_t first_plan_us; // 0 = never planned
+    uint64_t planned_plan;  // number of the plan that last gave it rows
+    uint64_t refused_plan;  // number of the plan that preempted it or had no page for it
+    uint32_t n_cached, n_preempted, n_lost; // n_lost: tokens whose computation was given up
+
+    gen_event done; // ENDED: its last event
+    bool done_sent;
+} seq;
+
+static inline tok_id *seq_tokens(const seq *q) {
+    return q->req->prompt;
+}
+static inline uint32_t seq_n_output(const seq *q) {
+    return q->n_tokens - q->req->n_prompt;
+}
+/* Positions whose keys and values it may need: the last token drawn is never computed. */
+static inline uint32_t seq_stored_max(const seq *q) {
+    return q->tokens_max > q->req->n_prompt ? q->tokens_max - 1 : q->req->n_prompt;
+}
+/* Tokens that a step planned now could compute. */
+static inline uint32_t seq_n_wanted(const seq *q) {
+    uint32_t n_known = q->n_tokens + q->n_promised;
+    bool last = n_known >= q->tokens_max && q->tokens_max > q->req->n_prompt;
+    return last ? 0 : n_known - q->n_computed - q->n_planned;
+}
+
+#endif

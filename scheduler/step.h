@@ -1,0 +1,49 @@
+/* step.h - one turn of the device: what it computes, for whom, and what it drew.
+ *
+ * A step is filled by sched_plan, computed by a device (device.h) and accounted for by
+ * sched_commit or sched_fail.  With depth 2 the next one is planned while the device works; its
+ * rows may then use a token that the step before still computes (batch.h, TOK_PROMISED).
+ *
+ * All arrays are sized at start.  Pointers into a sequence (its tokens, its block table) stay valid
+ * until the step was committed or failed, whatever happens to the sequence meanwhile.
+ * Thread: engine. */
+#ifndef INFERD_STEP_H
+#define INFERD_STEP_H
+
+#include "inferd/base.h"
+#include "inferd/batch.h"
+#include "inferd/status.h"
+#include "models/sampler.h"
+
+struct seq;
+
+/* One sequence of a step: seqs[i] of the batch. */
+typedef struct step_item {
+    struct seq *q;
+    uint32_t run; // q->run when planned; another one now: q left meanwhile, the result is dropped
+    uint32_t n_rows;
+    uint32_t draw_begin, n_draws;
+} step_item;
+
+/* One wanted row of logits: logit_rows[i] of the batch. */
+typedef struct step_draw {
+    sample_row row; // all but `logits`, which the device knows
+    bool dropped;   // the sequence left while the step was computed: draw nothing
+} step_draw;
+
+typedef struct step {
+    uint64_t epoch;
+    uint32_t model_idx;
+    uint32_t n_prefill_rows;
+    uint64_t predicted_us; // 0 while nothing was measured
+    batch b;               // arrays owned
+    step_item *items;      // [b.n_seqs] owned
+    step_draw *draws;      // [b.n_logits] owned
+    sample_result *results; // [b.n_logits] written by the device; owned
+} step;
+
+inferd_status step_init(step *st, uint32_t rows_max, uint32_t seqs_max, uint32_t logits_max,
+                        inferd_err *err);
+void step_deinit(step *st); // accepts a zeroed step
+
+#endif

@@ -1,0 +1,56 @@
+/* api.c - see api.h: jobs, and how handlers answer. */
+#include "api.h"
+
+#include "log.h"
+
+void api_answer_error(http_request *rq, const api_error *e) {
+    http_answer_error(rq, e->status, e->type, e->code, e->param[0] == 0 ? NULL : e->param,
+                      e->message, e->retry_after_s);
+}
+
+void api_answer_json(http_request *rq, int status, buf *body) {
+    http_answer(rq, status, "application/json", body, NULL);
+}
+
+void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),
+               void (*done)(void *job, bool rq_gone)) {
+    api_job *job = calloc(1, sizeof *job);
+    if (job != NULL) {
+        job->app = a;
+        job->rq = rq;
+        job->route = route;
+        job->model_idx = -1;
+        job->config = app_config_take(a);
+        if (http_work(rq, work, done, job)) return;
+    }
+    api_job_destroy(job);
+    api_error e = {0};
+    api_fail(&e, API_OVERLOADED, NULL, "the server is short of memory");
+    api_answer_error(rq, &e);
+}
+
+void api_job_destroy(api_job *job) {
+    if (job == NULL) return;
+    for (uint32_t i = 0; i < job->n_requests && job->requests != NULL; i++)
+        gen_request_destroy(job->requests[i]);
+    free(job->requests);
+    stream_destroy(job->stream);
+    buf_deinit(&job->answer);
+    app_config_drop(job->config);
+    free(job);
+}
+
+void api_refuse(api_job *job, bool rq_gone) {
+    const api_error *e = &job->error;
+    if (job->model_idx >= 0)
+        metrics_request(job->app->metrics, (uint32_t)job->model_idx, OUTCOME_REFUSED);
+    log_line line;
+    log_begin(&line, LOG_LEVEL_INFO, "refused");
+    log_str(&line, "id", job->rq->id);
+    if (job->model_idx >= 0) log_str(&line, "model", job->app->names[job->model_idx]);
+    log_i64(&line, "status", e->status);
+    log_str(&line, "code", e->code == NULL ? "" : e->code);
+    log_str(&line, "param", e->param);
+    log_end(&line);
+    if (!rq_gone) api_answer_error(job->rq, e);
+}

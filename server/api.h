@@ -1,0 +1,63 @@
+/* api.h - the handlers of the route table, and the job that reads a request on a worker.
+ *
+ * Everything whose time depends on the body (JSON, template, tokenizer) is done by the worker; the
+ * front gets plain data back.
+ *
+ * Thread: handlers and *_done: front; *_work: worker. */
+#ifndef INFERD_API_H
+#define INFERD_API_H
+
+#include "api_error.h"
+#include "api_params.h"
+#include "app.h"
+#include "stream.h"
+
+typedef struct api_job {
+    app *app;
+    http_request *rq;
+    api_route route;
+    app_config *config; // one count
+
+    api_error error; // fault API_OK: the results below are there
+    uint32_t n_unknown;
+    int model_idx;          // -1: not known
+    uint32_t n_per_prompt;  // n
+    gen_request **requests; // [n_requests] owned, ids not set
+    uint32_t n_requests;
+    stream *stream; // owned
+    buf answer;     // of tokenize and detokenize
+} api_job;
+
+/* The job that `work` fills and `done` ends with api_job_destroy; answers itself when it cannot
+ * begin. */
+void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),
+               void (*done)(void *job, bool rq_gone));
+void api_job_destroy(api_job *job); // accepts NULL
+void api_answer_error(http_request *rq, const api_error *e);
+void api_answer_json(http_request *rq, int status, buf *body);
+/* The refusal of a job: counted, logged, answered unless rq_gone. */
+void api_refuse(api_job *job, bool rq_gone);
+
+/* -- api_prepare.c -- */
+void api_prepare(void *job);
+/* The model a request names.  False: job->error is set. */
+bool api_pick_model(api_job *job, const api_params *p, const config_model **about);
+/* Render a conversation and turn it into ids. */
+bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out);
+bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *param,
+                     tok_ids *out);
+
+/* -- handlers -- */
+void api_chat(void *app, http_request *rq);
+void api_completions(void *app, http_request *rq);
+void api_models_list(void *app, http_request *rq);
+void api_models_one(void *app, http_request *rq);
+void api_tokenize(void *app, http_request *rq);
+void api_detokenize(void *app, http_request *rq);
+void api_health(void *app, http_request *rq);
+void api_ready(void *app, http_request *rq);
+void api_metrics(void *app, http_request *rq);
+void api_version(void *app, http_request *rq);
+void api_audit(void *app, http_request *rq);
+
+#endif

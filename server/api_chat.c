@@ -1,0 +1,9 @@
+/* api_chat.c - POST /v1/chat/completions: a conversation, through the model's template.
+ *
+ * The worker reads (api_prepare), the front starts (flight_launch), events do the rest. */
+#include "api.h"
+#include "flight.h"
+
+void api_chat(void *ctx, http_request *rq) {
+    api_start(ctx, rq, API_CHAT, api_prepare, flight_launch);
+}

@@ -1,0 +1,425 @@
+/* api_fields.c - the table of api_params.h, and the readers of the fields that are more than one
+ * number. */
+#include <string.h>
+
+#include "api_params.h"
+
+/* ---- readers ---- */
+
+static bool read_model(const api_reader *r, json_t *v) {
+    if (!json_is_string(v))
+        return api_fail(r->err, API_BAD_VALUE, "model", "\"model\" must be a string");
+    r->p->model = json_string_value(v);
+    return true;
+}
+
+static bool read_messages(const api_reader *r, json_t *v) {
+    r->p->messages = v;
+    return api_messages_check(v, r->err);
+}
+
+static bool bad_id(api_error *err, const char *name, size_t i) {
+    char param[API_PARAM_BYTES];
+    snprintf(param, sizeof param, "%s[%zu]", name, i);
+    return api_fail(err, API_BAD_VALUE, param,
+                    "a token id must be an integer that is not negative");
+}
+
+static bool check_ids(const api_reader *r, const char *name, json_t *v) {
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        int64_t id;
+        if (!api_json_int(json_array_get(v, i), &id) || id < 0 || id > INT32_MAX)
+            return bad_id(r->err, name, i);
+    }
+    return true;
+}
+
+static bool empty_prompt(const api_reader *r, const char *param) {
+    return api_fail(r->err, API_BAD_VALUE, param, "a prompt must not be empty");
+}
+
+/* [string] or [[int]]: one prompt each. */
+static bool check_prompt_list(const api_reader *r, json_t *v) {
+    size_t n = json_array_size(v);
+    if (n > r->limits->prompts_max)
+        return api_fail(r->err, API_BAD_VALUE, "prompt", "%zu prompts are more than the limit %u",
+                        n, r->limits->prompts_max);
+    bool strings = json_is_string(json_array_get(v, 0));
+    for (size_t i = 0; i < n; i++) {
+        char param[API_PARAM_BYTES];
+        snprintf(param, sizeof param, "prompt[%zu]", i);
+        json_t *one = json_array_get(v, i);
+        if (strings ? !json_is_string(one) : !json_is_array(one))
+            return api_fail(r->err, API_BAD_VALUE, param,
+                            "all prompts of a list must be of one kind");
+        if ((strings ? json_string_length(one) : json_array_size(one)) == 0)
+            return empty_prompt(r, param);
+        if (!strings && !check_ids(r, param, one)) return false;
+    }
+    return true;
+}
+
+static bool read_prompt(const api_reader *r, json_t *v) {
+    r->p->prompt = v;
+    if (json_is_string(v)) return json_string_length(v) > 0 ? true : empty_prompt(r, "prompt");
+    if (!json_is_array(v) || r->p->route == API_TOKENIZE)
+        return api_fail(r->err, API_BAD_VALUE, "prompt",
+                        r->p->route == API_TOKENIZE
+                            ? "\"prompt\" must be a string"
+                            : "\"prompt\" must be a string, an array of strings, of token ids, "
+                              "or of arrays of token ids");
+    json_t *first = json_array_get(v, 0);
+    if (first == NULL) return empty_prompt(r, "prompt");
+    if (json_is_string(first) || json_is_array(first)) return check_prompt_list(r, v);
+    return check_ids(r, "prompt", v);
+}
+
+static bool read_tokens(const api_reader *r, json_t *v) {
+    r->p->tokens = v;
+    if (!json_is_array(v))
+        return api_fail(r->err, API_BAD_VALUE, "tokens", "\"tokens\" must be an array of ids");
+    return check_ids(r, "tokens", v);
+}
+
+static bool check_stop(const api_reader *r, json_t *s, const char *param) {
+    if (!json_is_string(s) || json_string_length(s) == 0)
+        return api_fail(r->err, API_BAD_VALUE, param,
+                        "a stop string must be a string that is not empty");
+    if (json_string_length(s) > r->limits->stop_bytes_max || json_string_length(s) > UINT16_MAX)
+        return api_fail(r->err, API_BAD_VALUE, param, "a stop string has at most %u bytes",
+                        r->limits->stop_bytes_max);
+    return true;
+}
+
+static bool read_stop(const api_reader *r, json_t *v) {
+    r->p->stop = v;
+    if (json_is_string(v)) return check_stop(r, v, "stop");
+    if (!json_is_array(v))
+        return api_fail(r->err, API_BAD_VALUE, "stop",
+                        "\"stop\" must be a string or an array of strings");
+    if (json_array_size(v) > r->limits->stop_max)
+        return api_fail(r->err, API_BAD_VALUE, "stop", "\"stop\" has at most %u strings",
+                        r->limits->stop_max);
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        char param[API_PARAM_BYTES];
+        snprintf(param, sizeof param, "stop[%zu]", i);
+        if (!check_stop(r, json_array_get(v, i), param)) return false;
+    }
+    return true;
+}
+
+static bool read_stop_ids(const api_reader *r, json_t *v) {
+    r->p->stop_ids = v;
+    if (!json_is_array(v) || json_array_size(v) > API_STOP_IDS_MAX)
+        return api_fail(r->err, API_BAD_VALUE, "stop_token_ids",
+                        "\"stop_token_ids\" must be an array of at most %d ids",
+                        API_STOP_IDS_MAX);
+    return check_ids(r, "stop_token_ids", v);
+}
+
+/* A key of logit_bias: decimal digits and nothing else, so that no id can be written twice. */
+static bool parse_id(const char *s, tok_id *out) {
+    int64_t v = 0;
+    if (s[0] == 0 || (s[0] == '0' && s[1] != 0)) return false;
+    for (; *s != 0; s++) {
+        if (*s < '0' || *s > '9') return false;
+        v = v * 10 + (*s - '0');
+        if (v > INT32_MAX) return false;
+    }
+    *out = (tok_id)v;
+    return true;
+}
+
+static bool read_bias(const api_reader *r, json_t *v) {
+    r->p->bias = v;
+    if (!json_is_object(v) || json_object_size(v) > r->limits->logit_bias_max)
+        return api_fail(r->err, API_BAD_VALUE, "logit_bias",
+                        "\"logit_bias\" must be an object of at most %u entries",
+                        r->limits->logit_bias_max);
+    const char *key;
+    json_t *value;
+    json_object_foreach(v, key, value) {
+        char quoted[API_QUOTE_BYTES];
+        tok_id id;
+        double bias = json_number_value(value);
+        if (!parse_id(key, &id))
+            return api_fail(r->err, API_BAD_VALUE, "logit_bias",
+                            "the keys of \"logit_bias\" must be token ids, not \"%s\"",
+                            api_quote(quoted, key, strlen(key)));
+        if (!json_is_number(value) || !(bias >= -100 && bias <= 100))
+            return api_fail(r->err, API_BAD_VALUE, "logit_bias",
+                            "the values of \"logit_bias\" must be numbers from -100 to 100");
+    }
+    return true;
+}
+
+/* chat: whether; completions: how many alternatives. */
+static bool read_chat_logprobs(const api_reader *r, json_t *v) {
+    if (!json_is_boolean(v))
+        return api_fail(r->err, API_BAD_VALUE, "logprobs", "\"logprobs\" must be true or false");
+    r->p->logprobs_on = json_is_true(v);
+    return true;
+}
+
+static bool read_seed(const api_reader *r, json_t *v) {
+    r->p->has_seed = json_is_integer(v) || api_json_int(v, &r->p->seed);
+    if (json_is_integer(v)) r->p->seed = json_integer_value(v);
+    if (r->p->has_seed) return true;
+    return api_fail(r->err, API_BAD_VALUE, "seed", "\"seed\" must be a 64-bit integer");
+}
+
+static bool read_top_k(const api_reader *r, json_t *v) {
+    int64_t k;
+    if (!api_json_int(v, &k) || k < -1 || k > INT32_MAX)
+        return api_fail(r->err, API_BAD_VALUE, "top_k",
+                        "\"top_k\" must be an integer from -1 to %d; -1 and 0 turn it off",
+                        INT32_MAX);
+    r->p->top_k = k < 0 ? 0 : k;
+    return true;
+}
+
+static bool read_option(const api_reader *r, json_t *options, const char *name, bool *out) {
+    json_t *v = json_object_get(options, name);
+    if (v == NULL || json_is_null(v)) return true;
+    char param[API_PARAM_BYTES];
+    snprintf(param, sizeof param, "stream_options.%s", name);
+    if (!json_is_boolean(v))
+        return api_fail(r->err, API_BAD_VALUE, param, "\"%s\" must be true or false", name);
+    *out = json_is_true(v);
+    return true;
+}
+
+static bool read_stream_options(const api_reader *r, json_t *v) {
+    bool obfuscation; // padding against traffic analysis; none is added, which is allowed
+    if (!json_is_object(v))
+        return api_fail(r->err, API_BAD_VALUE, "stream_options",
+                        "\"stream_options\" must be an object");
+    return read_option(r, v, "include_usage", &r->p->include_usage) &&
+           read_option(r, v, "include_obfuscation", &obfuscation) &&
+           read_option(r, v, "continuous_usage_stats", &r->p->continuous_usage);
+}
+
+static bool read_response_format(const api_reader *r, json_t *v) {
+    const char *type = json_string_value(json_object_get(v, "type"));
+    if (type == NULL)
+        return api_fail(r->err, API_BAD_VALUE, "response_format",
+                        "\"response_format\" must be an object with a string \"type\"");
+    if (strcmp(type, "text") == 0) return true;
+    char quoted[API_QUOTE_BYTES];
+    return api_fail(r->err, API_UNSUPPORTED, "response_format",
+                    "response_format of type \"%s\" is not supported, only \"text\"",
+                    api_quote(quoted, type, strlen(type)));
+}
+
+static bool read_modalities(const api_reader *r, json_t *v) {
+    if (!json_is_array(v) || json_array_size(v) == 0)
+        return api_fail(r->err, API_BAD_VALUE, "modalities",
+                        "\"modalities\" must be an array of strings");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *s = json_string_value(json_array_get(v, i));
+        if (s == NULL || strcmp(s, "text") != 0)
+            return api_fail(r->err, API_UNSUPPORTED, "modalities",
+                            "only the modality \"text\" is supported");
+    }
+    return true;
+}
+
+/* One of a list of words, or -1. */
+static int word_of(json_t *v, const char *const *words, size_t n) {
+    for (size_t i = 0; json_is_string(v) && i < n; i++)
+        if (strcmp(json_string_value(v), words[i]) == 0) return (int)i;
+    return -1;
+}
+
+static bool read_tier(const api_reader *r, json_t *v) {
+    static const char *const words[] = {"auto", "default", "flex", "priority", "scale", "fast"};
+    static const gen_class classes[] = {GEN_NORMAL, GEN_NORMAL, GEN_BATCH,
+                                        GEN_HIGH,   GEN_HIGH,   GEN_HIGH};
+    int i = word_of(v, words, INFERD_COUNT(words));
+    if (i < 0)
+        return api_fail(r->err, API_BAD_VALUE, "service_tier",
+                        "\"service_tier\" must be one of auto, default, flex, priority, scale, "
+                        "fast");
+    r->p->class = classes[i];
+    return true;
+}
+
+static bool read_effort(const api_reader *r, json_t *v) {
+    static const char *const words[] = {"none", "minimal", "low", "medium",
+                                        "high", "xhigh",   "max"};
+    int i = word_of(v, words, INFERD_COUNT(words));
+    if (i < 0)
+        return api_fail(r->err, API_BAD_VALUE, "reasoning_effort",
+                        "\"reasoning_effort\" must be one of none, minimal, low, medium, high, "
+                        "xhigh, max");
+    r->p->reasoning_effort = words[i];
+    return true;
+}
+
+static bool read_verbosity(const api_reader *r, json_t *v) {
+    static const char *const words[] = {"low", "medium", "high"};
+    int i = word_of(v, words, INFERD_COUNT(words));
+    if (i < 0)
+        return api_fail(r->err, API_BAD_VALUE, "verbosity",
+                        "\"verbosity\" must be one of low, medium, high");
+    r->p->verbosity = words[i];
+    return true;
+}
+
+/* ---- the table ---- */
+
+#define CH  API_CHAT
+#define CO  API_COMPLETION
+#define TK  API_TOKENIZE
+#define DT  API_DETOKENIZE
+#define GEN (CH | CO)
+
+#define CUSTOM(name_, routes_, read_, form_, what_)                                                \
+    {.name = name_, .routes = routes_, .kind = FIELD_CUSTOM, .read = read_, .form = form_,         \
+     .what = what_}
+#define INT(name_, routes_, min_, max_, member, what_)                                             \
+    {.name = name_, .routes = routes_, .kind = FIELD_INT, .min = min_, .max = max_,                \
+     .offset = offsetof(api_params, member), .what = what_}
+#define REAL(name_, routes_, min_, max_, member, what_)                                            \
+    {.name = name_, .routes = routes_, .kind = FIELD_REAL, .min = min_, .max = max_,               \
+     .offset = offsetof(api_params, member), .what = what_}
+#define REAL_ABOVE(name_, routes_, min_, max_, member, what_)                                      \
+    {.name = name_, .routes = routes_, .kind = FIELD_REAL, .min = min_, .max = max_,               \
+     .above_min = true, .offset = offsetof(api_params, member), .what = what_}
+#define BOOL(name_, routes_, member, what_)                                                        \
+    {.name = name_, .routes = routes_, .kind = FIELD_BOOL,                                         \
+     .offset = offsetof(api_params, member), .what = what_}
+#define IGNORED(name_, routes_, what_)                                                             \
+    {.name = name_, .routes = routes_, .kind = FIELD_IGNORED, .what = what_}
+#define REFUSED(name_, routes_, neutral_, what_)                                                   \
+    {.name = name_, .routes = routes_, .kind = FIELD_REFUSED, .neutral = neutral_, .what = what_}
+
+/* clang-format off */
+static const api_field fields[] = {
+    /* what to read */
+    CUSTOM("model", GEN | TK | DT, read_model, "string", "a served name or alias; /tokenize and /detokenize may leave it out when one model is served"),
+    CUSTOM("messages", CH | TK, read_messages, "array, not empty", "the conversation; text only; `developer` is rendered as `system`"),
+    CUSTOM("prompt", CO | TK, read_prompt, "string, [string], [int], [[int]]", "the text; one choice per prompt times `n`; /tokenize takes a string"),
+    CUSTOM("tokens", DT, read_tokens, "[int]", "the ids to turn into text"),
+    {.name = "chat_template_kwargs", .routes = CH | TK, .kind = FIELD_OBJECT, .offset = offsetof(api_params, kwargs), .what = "variables for the chat template"},
+    BOOL("add_generation_prompt", CH | TK, add_generation_prompt, "open the assistant's turn; default true, false with `continue_final_message`"),
+    BOOL("continue_final_message", CH | TK, continue_final_message, "leave the last message open; not together with `add_generation_prompt`"),
+    BOOL("add_special_tokens", GEN | TK, add_special, "BOS and EOS as the model says; default true for text, false for chats, whose template writes them"),
+    BOOL("return_token_strs", TK, show_token_strs, "answer `token_strs`: the tokens as the vocabulary writes them"),
+    CUSTOM("reasoning_effort", CH, read_effort, "none, minimal, low, medium, high, xhigh, max", "given to the chat template as `reasoning_effort`"),
+    CUSTOM("verbosity", CH, read_verbosity, "low, medium, high", "given to the chat template as `verbosity`"),
+    /* how to draw */
+    REAL("temperature", GEN, 0, 2, temperature, "default 1; below 0.00001 is greedy"),
+    REAL_ABOVE("top_p", GEN, 0, 1, top_p, "default 1"),
+    CUSTOM("top_k", GEN, read_top_k, "integer, -1 and up", "-1 and 0 turn it off; default off"),
+    REAL("min_p", GEN, 0, 1, min_p, "default 0"),
+    REAL("presence_penalty", GEN, -2, 2, presence_penalty, "default 0"),
+    REAL("frequency_penalty", GEN, -2, 2, frequency_penalty, "default 0"),
+    REAL("repetition_penalty", GEN, 0.01, 100, repetition_penalty, "default 1; prompt and output"),
+    CUSTOM("logit_bias", GEN, read_bias, "object: token id to number, -100 to 100", "added to the logits; ids are checked against the model's vocabulary"),
+    CUSTOM("seed", GEN, read_seed, "64-bit integer", "the same seed, request and model draw the same tokens; random when absent"),
+    /* how much */
+    INT("n", GEN, 1, API_N_MAX, n, "choices per prompt; default 1; `limits.choices_max` bounds prompts times n"),
+    INT("best_of", CO, 0, API_N_MAX, best_of, "only as `n` says: more candidates than choices are not supported"),
+    INT("max_tokens", GEN, 0, INT32_MAX, max_tokens, "chat: 1 and up, default up to the context; completions: default 16, 0 only with `echo`"),
+    INT("max_completion_tokens", CH, 1, INT32_MAX, max_completion_tokens, "the same as `max_tokens`; when both are given they must agree"),
+    INT("min_tokens", GEN, 0, INT32_MAX, min_tokens, "no end before that many tokens; at most `max_tokens`"),
+    /* when to stop */
+    CUSTOM("stop", GEN, read_stop, "string or array of strings", "matched in the text, over token borders; not returned; `limits.stop_max`, `limits.stop_bytes_max`"),
+    CUSTOM("stop_token_ids", GEN, read_stop_ids, "array of at most 256 ids", "further end tokens; their text is not returned"),
+    BOOL("ignore_eos", GEN, ignore_eos, "the model's own end tokens do not end the answer"),
+    BOOL("include_stop_str_in_output", GEN, include_stop, "keep the stop string, or stop token, in the text"),
+    BOOL("skip_special_tokens", GEN, skip_specials, "default true: control tokens give no text"),
+    /* what to report */
+    CUSTOM("logprobs", CH, read_chat_logprobs, "bool", "log-probabilities of the tokens of the text"),
+    INT("logprobs", CO, 0, API_TOP_MAX, n_logprobs, "log-probabilities with that many alternatives"),
+    INT("top_logprobs", CH, 0, API_TOP_MAX, top_logprobs, "alternatives per token; needs `logprobs`"),
+    BOOL("echo", CO, echo, "the prompt comes first in the text; with `logprobs` it is scored; not with `logprobs` and `stream`"),
+    BOOL("return_token_ids", GEN, show_ids, "answer `token_ids` and `prompt_token_ids`"),
+    BOOL("stream", GEN, stream, "server-sent events"),
+    CUSTOM("stream_options", GEN, read_stream_options, "object of bools: include_usage, continuous_usage_stats, include_obfuscation", "only with `stream`; no obfuscation is added"),
+    /* who is first */
+    CUSTOM("service_tier", GEN, read_tier, "auto, default, flex, priority, scale, fast", "flex: batch; default, auto: normal; priority, scale, fast: high; capped by the tenant's `max_class`; the answer says what was given"),
+    INT("priority", GEN, INT32_MIN, INT32_MAX, priority, "inside the class, smaller first; below 0 only for tenants whose `max_class` is high"),
+    {.name = "cache_salt", .routes = GEN, .kind = FIELD_STRING, .max = API_SALT_BYTES_MAX, .offset = offsetof(api_params, cache_salt), .what = "prefix blocks are shared only under the same salt of the same tenant; not empty"},
+    BOOL("cache_prompt", GEN, use_cache, "default true; false: neither use nor leave prefix blocks"),
+    /* accepted: cannot change the output here */
+    IGNORED("user", GEN, "not used"),
+    IGNORED("metadata", GEN, "not used"),
+    IGNORED("safety_identifier", GEN, "not used"),
+    IGNORED("prompt_cache_key", GEN, "the prefix cache finds equal prompts by itself"),
+    IGNORED("prompt_cache_retention", GEN, "not used"),
+    IGNORED("store", GEN, "nothing is stored"),
+    IGNORED("prediction", CH, "would change the speed, not the text"),
+    IGNORED("parallel_tool_calls", CH, "there are no tool calls"),
+    IGNORED("include_reasoning", CH, "reasoning is not separated from the text"),
+    IGNORED("separate_reasoning", CH, "reasoning is not separated from the text"),
+    IGNORED("request_id", GEN, "ids are the server's own; see `x-request-id`"),
+    IGNORED("keep_alive", GEN, "models stay loaded"),
+    IGNORED("id_slot", GEN, "there are no slots"),
+    IGNORED("spaces_between_special_tokens", GEN, "the vocabulary says how tokens are joined"),
+    /* refused: would change the output */
+    REFUSED("tools", CH | TK, NULL, "tool calls"),
+    REFUSED("tool_choice", CH, "\"none\"", "tool calls"),
+    REFUSED("functions", CH, NULL, "tool calls"),
+    REFUSED("function_call", CH, "\"none\"", "tool calls"),
+    CUSTOM("response_format", GEN, read_response_format, "{\"type\": \"text\"}", "other formats are refused: no constrained output"),
+    CUSTOM("modalities", CH, read_modalities, "[\"text\"]", "audio is refused"),
+    REFUSED("audio", CH, NULL, "audio output"),
+    REFUSED("web_search_options", CH, NULL, "web search"),
+    REFUSED("moderation", GEN, NULL, "moderation"),
+    REFUSED("suffix", CO, "\"\"", "insertion"),
+    REFUSED("prompt_logprobs", GEN, NULL, "use `echo` with `logprobs` on /v1/completions"),
+    REFUSED("prompt_embeds", CO, NULL, "embeddings as input"),
+    REFUSED("input_ids", GEN, NULL, "use `prompt` on /v1/completions"),
+    REFUSED("truncate_prompt_tokens", GEN | TK, NULL, "cutting the prompt"),
+    REFUSED("use_beam_search", GEN, "false", "beam search"),
+    REFUSED("length_penalty", GEN, "1", "beam search"),
+    REFUSED("early_stopping", GEN, "false", "beam search"),
+    REFUSED("allowed_token_ids", GEN, NULL, "allowed tokens"),
+    REFUSED("bad_words", GEN, "[]", "banned words; see `logit_bias`"),
+    REFUSED("logits_processors", GEN, "[]", "logits processors"),
+    REFUSED("custom_logit_processor", GEN, NULL, "logits processors"),
+    REFUSED("logprob_token_ids", GEN, NULL, "log-probabilities of chosen tokens"),
+    REFUSED("return_tokens_as_token_ids", GEN, "false", "see `return_token_ids`"),
+    REFUSED("guided_json", GEN, NULL, "constrained output"),
+    REFUSED("guided_regex", GEN, NULL, "constrained output"),
+    REFUSED("guided_choice", GEN, NULL, "constrained output"),
+    REFUSED("guided_grammar", GEN, NULL, "constrained output"),
+    REFUSED("guided_decoding_backend", GEN, NULL, "constrained output"),
+    REFUSED("guided_whitespace_pattern", GEN, NULL, "constrained output"),
+    REFUSED("structured_outputs", GEN, NULL, "constrained output"),
+    REFUSED("structural_tag", GEN, NULL, "constrained output"),
+    REFUSED("grammar", GEN, "\"\"", "constrained output"),
+    REFUSED("json_schema", GEN, NULL, "constrained output"),
+    REFUSED("regex", GEN, NULL, "constrained output"),
+    REFUSED("ebnf", GEN, NULL, "constrained output"),
+    REFUSED("stop_regex", GEN, NULL, "see `stop`"),
+    REFUSED("typical_p", GEN, "1", "this sampler"),
+    REFUSED("tfs_z", GEN, "1", "this sampler"),
+    REFUSED("top_a", GEN, "0", "this sampler"),
+    REFUSED("top_n_sigma", GEN, "-1", "this sampler"),
+    REFUSED("mirostat", GEN, "0", "this sampler"),
+    REFUSED("dynatemp_range", GEN, "0", "this sampler"),
+    REFUSED("dry_multiplier", GEN, "0", "this sampler"),
+    REFUSED("xtc_probability", GEN, "0", "this sampler"),
+    REFUSED("samplers", GEN, NULL, "an order of samplers"),
+    REFUSED("n_predict", GEN, "-1", "use `max_tokens`"),
+    REFUSED("n_probs", GEN, "0", "use `logprobs`"),
+    REFUSED("options", GEN, NULL, "write options as fields of the request"),
+    REFUSED("chat_template", CH | TK, NULL, "the template is the operator's"),
+    REFUSED("documents", CH, NULL, "use `chat_template_kwargs`"),
+    REFUSED("mm_processor_kwargs", GEN | TK, NULL, "images and audio"),
+    REFUSED("thinking_token_budget", GEN, NULL, "a budget for reasoning"),
+    REFUSED("repetition_detection", GEN, NULL, "repetition detection"),
+    REFUSED("kv_transfer_params", GEN, NULL, "moving keys and values"),
+    REFUSED("lora_path", GEN, NULL, "adapters"),
+    REFUSED("session_params", GEN, NULL, "sessions"),
+    REFUSED("vllm_xargs", GEN, NULL, "engine arguments"),
+};
+/* clang-format on */
+
+const api_field *api_fields(size_t *n) {
+    *n = INFERD_COUNT(fields);
+    return fields;
+}

@@ -1,0 +1,74 @@
+/* api_models.c - GET /v1/models and /v1/models/{id}: what a tenant may name.
+ *
+ * A model stands first, its aliases behind it with the model as "root". */
+#include "api.h"
+
+static void add_model(buf *out, const app *a, uint32_t idx, const char *id) {
+    const model_info *info = model_about(a->models[idx]);
+    if (out->n > 0 && out->p[out->n - 1] == '}') buf_add_char(out, ',');
+    buf_add_str(out, "{\"id\":");
+    json_add_string(out, id, strlen(id));
+    buf_add_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"inferd\",\"root\":",
+                   (long long)a->started_unix_s);
+    json_add_string(out, a->names[idx], strlen(a->names[idx]));
+    buf_add_format(out, ",\"parent\":null,\"max_model_len\":%u}", info->context);
+}
+
+void api_models_list(void *ctx, http_request *rq) {
+    app *a = ctx;
+    const inferd_config *c = a->config->c;
+    buf out = {0};
+    buf_add_str(&out, "{\"object\":\"list\",\"data\":[");
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        const config_model *m = &c->models[i];
+        int idx = app_find_model(a, c, rq->tenant, m->name, strlen(m->name));
+        if (idx < 0) continue;
+        add_model(&out, a, (uint32_t)idx, m->name);
+        for (uint32_t k = 0; k < m->n_aliases; k++) add_model(&out, a, (uint32_t)idx, m->aliases[k]);
+    }
+    buf_add_str(&out, "]}");
+    api_answer_json(rq, 200, &out);
+}
+
+static int hex(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The transport hands over the raw target; clients escape a slash in a name.  A bad escape stands
+ * for itself, and then no model has that name. */
+static size_t unescape(char *out, const char *s) {
+    size_t n = 0;
+    while (*s != 0) {
+        int hi = s[0] == '%' ? hex(s[1]) : -1;
+        int lo = hi >= 0 ? hex(s[2]) : -1;
+        if (lo >= 0) {
+            out[n++] = (char)(hi * 16 + lo);
+            s += 3;
+        } else {
+            out[n++] = *s++;
+        }
+    }
+    return n;
+}
+
+void api_models_one(void *ctx, http_request *rq) {
+    app *a = ctx;
+    const inferd_config *c = a->config->c;
+    char name[sizeof rq->tail];
+    size_t n = unescape(name, rq->tail);
+    int idx = memchr(name, 0, n) == NULL ? app_find_model(a, c, rq->tenant, name, n) : -1;
+    if (idx < 0) {
+        api_error e = {0};
+        char quoted[API_QUOTE_BYTES];
+        api_fail(&e, API_NO_MODEL, "model", "the model \"%s\" does not exist",
+                 api_quote(quoted, name, n));
+        api_answer_error(rq, &e);
+        return;
+    }
+    name[n] = 0; // n < sizeof name: unescaping never makes text longer
+    buf out = {0};
+    add_model(&out, a, (uint32_t)idx, name);
+    api_answer_json(rq, 200, &out);
+}

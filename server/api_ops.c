@@ -1,0 +1,89 @@
+/* api_ops.c - what operators and their machines ask: /health, /ready, /version, /metrics,
+ * /debug/audit. */
+#include "api.h"
+#include "log.h"
+
+/* Alive: the loop turns.  Says nothing about models, so that a slow load is not killed. */
+void api_health(void *ctx, http_request *rq) {
+    (void)ctx;
+    buf out = {0};
+    buf_add_str(&out, "{\"status\":\"ok\"}");
+    api_answer_json(rq, 200, &out);
+}
+
+/* Send work here?  Only when every model is loaded and the daemon is not going away. */
+void api_ready(void *ctx, http_request *rq) {
+    static const char *const states[] = {"cold", "loading", "hot", "draining", "failed"};
+    app *a = ctx;
+    bool ready = !a->draining, failed = false;
+    buf models = {0}, out = {0};
+    for (uint32_t i = 0; i < a->n_models; i++) {
+        model_state s = engine_model_state(a->engine, i);
+        ready = ready && s == MODEL_HOT;
+        failed = failed || s == MODEL_FAILED;
+        buf_add_format(&models, "%s\"%s\"", i == 0 ? "" : ",", states[s]);
+    }
+    const char *status = ready         ? "ready"
+                         : a->draining ? "draining"
+                         : failed      ? "failed"
+                                       : "loading";
+    /* No names: this route is open, and names are a tenant's business. */
+    buf_add_format(&out, "{\"status\":\"%s\",\"models\":[%s]}", status, buf_cstr(&models));
+    buf_deinit(&models);
+    http_answer(rq, ready ? 200 : 503, "application/json", &out, ready ? NULL : "Retry-After: 2\n");
+}
+
+void api_version(void *ctx, http_request *rq) {
+    (void)ctx;
+    buf out = {0};
+    buf_add_str(&out, "{\"version\":\"" INFERD_VERSION "\"}");
+    api_answer_json(rq, 200, &out);
+}
+
+void api_metrics(void *ctx, http_request *rq) {
+    app *a = ctx;
+    engine_stats stats;
+    engine_get_stats(a->engine, &stats);
+    model_state *states = calloc(a->n_models, sizeof *states);
+    buf out = {0};
+    if (states == NULL) {
+        out.failed = true;
+    } else {
+        for (uint32_t i = 0; i < a->n_models; i++) states[i] = engine_model_state(a->engine, i);
+        metrics_now now = {.engine = &stats,
+                           .models = (const char *const *)a->names,
+                           .states = states,
+                           .n_http_open = a->http == NULL ? 0 : http_n_open(a->http),
+                           .n_flights = a->n_flights,
+                           .log_lines_dropped = log_n_dropped(),
+                           .started_unix_s = (uint64_t)a->started_unix_s,
+                           .draining = a->draining,
+                           .version = INFERD_VERSION};
+        metrics_write(a->metrics, &now, &out);
+    }
+    free(states);
+    http_answer(rq, 200, "text/plain; version=0.0.4; charset=utf-8", &out, NULL);
+}
+
+/* The engine checks its books between two steps; the loop waits for that, so the patience is
+ * short. */
+void api_audit(void *ctx, http_request *rq) {
+    enum { AUDIT_TIMEOUT_MS = 500 };
+    app *a = ctx;
+    buf out = {0};
+    inferd_err err = {0};
+    buf_add_str(&out, "{\"engine\":");
+    if (engine_audit(a->engine, AUDIT_TIMEOUT_MS, &out, &err) != INFERD_OK) {
+        buf_deinit(&out);
+        api_error e = {0};
+        api_fail_status(&e, &err, NULL);
+        api_answer_error(rq, &e);
+        return;
+    }
+    buf_add_format(&out,
+                   ",\"front\":{\"generations\":%u,\"sequences\":%u,\"sequences_max\":%u,"
+                   "\"exchanges\":%u}}",
+                   a->n_flights, a->n_slots_used, a->n_slots,
+                   a->http == NULL ? 0 : http_n_open(a->http));
+    api_answer_json(rq, 200, &out);
+}

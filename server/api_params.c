@@ -1,0 +1,338 @@
+/* api_params.c - see api_params.h. */
+#include "api_params.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- one value ---- */
+
+bool api_json_int(const json_t *v, int64_t *out) {
+    if (json_is_integer(v)) {
+        *out = json_integer_value(v);
+        return true;
+    }
+    double d = json_is_real(v) ? json_real_value(v) : 0.5;
+    if (d != floor(d) || fabs(d) > 9007199254740992.0) return false;
+    *out = (int64_t)d;
+    return true;
+}
+
+static bool fail_range(const api_reader *r, const api_field *f, const char *kind) {
+    return api_fail(r->err, API_BAD_VALUE, f->name, "\"%s\" must be %s from %.12g to %.12g%s",
+                    f->name, kind, f->min, f->max, f->above_min ? ", the first excluded" : "");
+}
+
+static bool read_int(const api_reader *r, const api_field *f, json_t *v, int64_t *out) {
+    int64_t i;
+    if (!api_json_int(v, &i) || (double)i < f->min || (double)i > f->max)
+        return fail_range(r, f, "an integer");
+    *out = i;
+    return true;
+}
+
+static bool read_real(const api_reader *r, const api_field *f, json_t *v, double *out) {
+    double d = json_number_value(v);
+    if (!json_is_number(v) || !(d >= f->min && d <= f->max) || (f->above_min && d == f->min))
+        return fail_range(r, f, "a number");
+    *out = d;
+    return true;
+}
+
+static bool read_string(const api_reader *r, const api_field *f, json_t *v, const char **out) {
+    size_t n = json_string_length(v);
+    if (!json_is_string(v) || n == 0 || (double)n > f->max)
+        return api_fail(r->err, API_BAD_VALUE, f->name,
+                        "\"%s\" must be a string of 1 to %.0f bytes", f->name, f->max);
+    *out = json_string_value(v);
+    return true;
+}
+
+/* Does the value say the same as this piece of JSON?  Only the kinds that the table uses. */
+static bool is_neutral(const json_t *v, const char *neutral) {
+    if (neutral == NULL) return false;
+    switch (json_typeof(v)) {
+    case JSON_TRUE: return strcmp(neutral, "true") == 0;
+    case JSON_FALSE: return strcmp(neutral, "false") == 0;
+    case JSON_ARRAY: return strcmp(neutral, "[]") == 0 && json_array_size(v) == 0;
+    case JSON_INTEGER:
+    case JSON_REAL: {
+        char *end;
+        double d = strtod(neutral, &end);
+        return end != neutral && *end == 0 && json_number_value(v) == d;
+    }
+    case JSON_STRING: {
+        size_t n = json_string_length(v);
+        return neutral[0] == '"' && strlen(neutral) == n + 2 &&
+               memcmp(neutral + 1, json_string_value(v), n) == 0;
+    }
+    default: return false;
+    }
+}
+
+static bool read_field(const api_reader *r, const api_field *f, json_t *v) {
+    void *member = (char *)r->p + f->offset;
+    switch (f->kind) {
+    case FIELD_BOOL:
+        if (!json_is_boolean(v))
+            return api_fail(r->err, API_BAD_VALUE, f->name, "\"%s\" must be true or false",
+                            f->name);
+        *(bool *)member = json_is_true(v);
+        return true;
+    case FIELD_INT: return read_int(r, f, v, member);
+    case FIELD_REAL: return read_real(r, f, v, member);
+    case FIELD_STRING: return read_string(r, f, v, member);
+    case FIELD_OBJECT:
+        if (!json_is_object(v))
+            return api_fail(r->err, API_BAD_VALUE, f->name, "\"%s\" must be an object", f->name);
+        *(json_t **)member = v;
+        return true;
+    case FIELD_CUSTOM: return f->read(r, v);
+    case FIELD_IGNORED: return true;
+    case FIELD_REFUSED:
+        if (is_neutral(v, f->neutral)) return true;
+        return api_fail(r->err, API_UNSUPPORTED, f->name, "\"%s\" is not supported (%s)", f->name,
+                        f->what);
+    }
+    return false;
+}
+
+/* ---- the whole request ---- */
+
+static void set_defaults(api_params *p, api_route route) {
+    *p = (api_params){.route = route, .model = "", .temperature = 1, .top_p = 1,
+                      .repetition_penalty = 1, .n = 1, .best_of = API_UNSET,
+                      .max_tokens = API_UNSET, .max_completion_tokens = API_UNSET,
+                      .top_logprobs = API_UNSET, .n_logprobs = -1, .skip_specials = true,
+                      .use_cache = true, .add_generation_prompt = true, .class = GEN_NORMAL};
+}
+
+static json_t *given(const api_params *p, const char *name) {
+    json_t *v = json_object_get(p->root, name);
+    return v == NULL || json_is_null(v) ? NULL : v;
+}
+
+static bool require(const api_params *p, const char *name, api_error *err) {
+    if (given(p, name) != NULL) return true;
+    return api_fail(err, API_MISSING, name, "\"%s\" is required", name);
+}
+
+static bool require_input(const api_params *p, api_error *err) {
+    switch (p->route) {
+    case API_CHAT: return require(p, "model", err) && require(p, "messages", err);
+    case API_COMPLETION: return require(p, "model", err) && require(p, "prompt", err);
+    case API_DETOKENIZE: return require(p, "tokens", err);
+    case API_TOKENIZE:
+        if (given(p, "messages") != NULL && given(p, "prompt") != NULL)
+            return api_fail(err, API_BAD_VALUE, "messages",
+                            "\"prompt\" and \"messages\" exclude each other");
+        return given(p, "messages") != NULL || require(p, "prompt", err);
+    }
+    return false;
+}
+
+static void count_unknown(api_params *p) {
+    size_t n;
+    const api_field *rows = api_fields(&n);
+    const char *key;
+    json_t *value;
+    json_object_foreach(p->root, key, value) {
+        size_t i = 0;
+        while (i < n && (rows[i].name[0] != key[0] || strcmp(rows[i].name, key) != 0 ||
+                         (rows[i].routes & p->route) == 0))
+            i++;
+        if (i == n) p->n_unknown++;
+    }
+}
+
+/* Two names for one number. */
+static bool merge_max_tokens(api_params *p, api_error *err) {
+    if (p->route == API_CHAT && p->max_tokens == 0)
+        return api_fail(err, API_BAD_VALUE, "max_tokens", "\"max_tokens\" must be at least 1");
+    if (p->max_completion_tokens == API_UNSET) return true;
+    if (p->max_tokens != API_UNSET && p->max_tokens != p->max_completion_tokens)
+        return api_fail(err, API_BAD_VALUE, "max_completion_tokens",
+                        "\"max_tokens\" and \"max_completion_tokens\" are the same limit and "
+                        "must agree");
+    p->max_tokens = p->max_completion_tokens;
+    return true;
+}
+
+static bool merge_logprobs(api_params *p, api_error *err) {
+    if (p->route != API_CHAT) return true;
+    if (p->top_logprobs != API_UNSET && !p->logprobs_on)
+        return api_fail(err, API_BAD_VALUE, "top_logprobs",
+                        "\"top_logprobs\" needs \"logprobs\": true");
+    if (p->logprobs_on) p->n_logprobs = p->top_logprobs == API_UNSET ? 0 : p->top_logprobs;
+    return true;
+}
+
+static bool check_turns(api_params *p, api_error *err) {
+    if (!p->continue_final_message) return true;
+    if (given(p, "add_generation_prompt") != NULL && p->add_generation_prompt)
+        return api_fail(err, API_BAD_VALUE, "continue_final_message",
+                        "\"continue_final_message\" and \"add_generation_prompt\" exclude each "
+                        "other");
+    p->add_generation_prompt = false;
+    return true;
+}
+
+static bool check_lengths(api_params *p, api_error *err) {
+    if (p->route == API_COMPLETION && p->max_tokens == API_UNSET) p->max_tokens = 16;
+    if (p->max_tokens == 0 && !p->echo)
+        return api_fail(err, API_BAD_VALUE, "max_tokens",
+                        "\"max_tokens\" may be 0 only with \"echo\": true");
+    if (p->max_tokens != API_UNSET && p->min_tokens > p->max_tokens)
+        return api_fail(err, API_BAD_VALUE, "min_tokens",
+                        "\"min_tokens\" must be at most \"max_tokens\", %lld",
+                        (long long)p->max_tokens);
+    return true;
+}
+
+static uint64_t n_prompts_of(const api_params *p) {
+    json_t *first = json_array_get(p->prompt, 0);
+    return json_is_string(first) || json_is_array(first) ? json_array_size(p->prompt) : 1;
+}
+
+static bool check_choices(const api_params *p, const config_limits *limits, api_error *err) {
+    uint64_t n_prompts = n_prompts_of(p);
+    if (n_prompts * (uint64_t)p->n > limits->choices_max)
+        return api_fail(err, API_BAD_VALUE, "n",
+                        "%llu prompts times n = %lld choices are more than the limit %u",
+                        (unsigned long long)n_prompts, (long long)p->n, limits->choices_max);
+    if (p->best_of == API_UNSET || p->best_of == p->n) return true;
+    if (p->best_of < p->n)
+        return api_fail(err, API_BAD_VALUE, "best_of",
+                        "\"best_of\" must not be less than \"n\", %lld", (long long)p->n);
+    return api_fail(err, API_UNSUPPORTED, "best_of",
+                    "\"best_of\" above \"n\" is not supported");
+}
+
+static bool check_stream(const api_params *p, api_error *err) {
+    if (!p->stream && given(p, "stream_options") != NULL)
+        return api_fail(err, API_BAD_VALUE, "stream_options",
+                        "\"stream_options\" needs \"stream\": true");
+    if (p->stream && p->echo && p->n_logprobs >= 0)
+        return api_fail(err, API_UNSUPPORTED, "echo",
+                        "\"echo\" with \"logprobs\" is not supported in a stream");
+    return true;
+}
+
+static bool check_together(api_params *p, const config_limits *limits, api_error *err) {
+    if (!check_turns(p, err)) return false;
+    if (p->route == API_TOKENIZE || p->route == API_DETOKENIZE) return true;
+    return merge_max_tokens(p, err) && merge_logprobs(p, err) && check_lengths(p, err) &&
+           check_choices(p, limits, err) && check_stream(p, err);
+}
+
+static bool parse_body(const config_limits *limits, bytes body, json_t **root, api_error *err) {
+    inferd_err why = {0};
+    inferd_status s = json_in_parse(body, &limits->json, root, &why);
+    if (s == INFERD_ENOMEM) return api_fail(err, API_OVERLOADED, NULL, "the server is short of memory");
+    if (s != INFERD_OK)
+        return api_fail(err, API_BAD_JSON, NULL, "the body is not acceptable JSON: %s", why.text);
+    if (!json_is_object(*root))
+        return api_fail(err, API_BAD_JSON, NULL, "the body must be a JSON object");
+    return true;
+}
+
+bool api_params_read(api_route route, const config_limits *limits, bytes body, api_params *p,
+                     api_error *err) {
+    set_defaults(p, route);
+    if (!parse_body(limits, body, &p->root, err) || !require_input(p, err)) return false;
+    p->add_special = route == API_COMPLETION ||
+                     (route == API_TOKENIZE && given(p, "messages") == NULL);
+    api_reader r = {p, limits, err};
+    size_t n;
+    const api_field *rows = api_fields(&n);
+    for (size_t i = 0; i < n; i++) {
+        if ((rows[i].routes & route) == 0) continue;
+        json_t *v = given(p, rows[i].name);
+        if (v != NULL && !read_field(&r, &rows[i], v)) return false;
+    }
+    count_unknown(p);
+    return check_together(p, limits, err);
+}
+
+void api_params_deinit(api_params *p) {
+    json_decref(p->root);
+    p->root = NULL;
+}
+
+/* ---- with a model ---- */
+
+static bool check_below(json_t *ids, const char *name, uint32_t n_vocab, api_error *err) {
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        int64_t id = 0;
+        if (api_json_int(json_array_get(ids, i), &id) && id < (int64_t)n_vocab) continue;
+        char param[API_PARAM_BYTES];
+        snprintf(param, sizeof param, "%s[%zu]", name, i);
+        return api_fail(err, API_BAD_VALUE, param, "token ids of this model are 0 to %u",
+                        n_vocab - 1);
+    }
+    return true;
+}
+
+static bool check_prompt_ids(const api_params *p, uint32_t n_vocab, api_error *err) {
+    if (!json_is_array(p->prompt) || json_is_string(json_array_get(p->prompt, 0))) return true;
+    if (!json_is_array(json_array_get(p->prompt, 0)))
+        return check_below(p->prompt, "prompt", n_vocab, err);
+    for (size_t i = 0; i < json_array_size(p->prompt); i++) {
+        char param[API_PARAM_BYTES];
+        snprintf(param, sizeof param, "prompt[%zu]", i);
+        if (!check_below(json_array_get(p->prompt, i), param, n_vocab, err)) return false;
+    }
+    return true;
+}
+
+bool api_params_check(const api_params *p, uint32_t n_vocab, api_error *err) {
+    if (!check_prompt_ids(p, n_vocab, err) || !check_below(p->tokens, "tokens", n_vocab, err) ||
+        !check_below(p->stop_ids, "stop_token_ids", n_vocab, err))
+        return false;
+    const char *key;
+    json_t *value;
+    json_object_foreach(p->bias, key, value) {
+        if (strtoll(key, NULL, 10) >= (long long)n_vocab)
+            return api_fail(err, API_BAD_VALUE, "logit_bias",
+                            "token ids of this model are 0 to %u", n_vocab - 1);
+    }
+    return true;
+}
+
+stop_set *api_take_stops(const api_params *p) {
+    size_t n = json_is_string(p->stop) ? 1 : json_array_size(p->stop);
+    bytes *strings = calloc(n == 0 ? 1 : n, sizeof *strings);
+    if (strings == NULL) return NULL;
+    for (size_t i = 0; i < n; i++) {
+        json_t *s = json_is_string(p->stop) ? p->stop : json_array_get(p->stop, i);
+        strings[i] = (bytes){json_string_value(s), json_string_length(s)};
+    }
+    stop_set *set = stop_set_create(strings, (uint32_t)n);
+    free(strings);
+    return set;
+}
+
+tok_id *api_take_ids(json_t *array, size_t *n) {
+    *n = json_array_size(array);
+    tok_id *ids = malloc((*n == 0 ? 1 : *n) * sizeof *ids);
+    for (size_t i = 0; ids != NULL && i < *n; i++) {
+        int64_t id = 0;
+        bool ok = api_json_int(json_array_get(array, i), &id);
+        INFERD_CHECK(ok && id >= 0 && id <= INT32_MAX);
+        ids[i] = (tok_id)id;
+    }
+    return ids;
+}
+
+logit_bias *api_take_bias(const api_params *p, size_t *n) {
+    *n = json_object_size(p->bias);
+    logit_bias *bias = malloc((*n == 0 ? 1 : *n) * sizeof *bias);
+    if (bias == NULL) return NULL;
+    size_t i = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach(p->bias, key, value) {
+        bias[i].id = (tok_id)strtol(key, NULL, 10);
+        bias[i++].bias = (float)json_number_value(value);
+    }
+    return bias;
+}

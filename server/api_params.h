@@ -1,0 +1,126 @@
+/* api_params.h - the fields of a request, read by a table.
+ *
+ * Every field that clients of this interface send is one row: its name, on which routes it
+ * counts, what it may be, and what becomes of it.  It is honoured, or accepted without effect
+ * because it cannot change the output, or refused by name.  A field that is not in the table is
+ * accepted and counted.  docs/api.md lists the same rows (a test compares them).
+ *
+ * Rules for all rows: null is the same as absent; an integral real (5.0) is an integer; nothing
+ * else is converted.  The first problem in the order of the table is reported.
+ *
+ * Thread: any; an api_params belongs to its reader, with the JSON tree it points into. */
+#ifndef INFERD_API_PARAMS_H
+#define INFERD_API_PARAMS_H
+
+#include <jansson.h>
+
+#include "api_error.h"
+#include "config.h"
+#include "inferd/base.h"
+#include "models/sampler.h"
+#include "scheduler/gen.h"
+#include "stop.h"
+
+typedef enum api_route {
+    API_CHAT = 1,
+    API_COMPLETION = 2,
+    API_TOKENIZE = 4,
+    API_DETOKENIZE = 8
+} api_route;
+
+enum {
+    API_N_MAX = 128,
+    API_TOP_MAX = SAMPLE_TOP_MAX,
+    API_STOP_IDS_MAX = 256,
+    API_SALT_BYTES_MAX = 1024,
+};
+#define API_UNSET INT64_MIN // an integer field that was not given
+
+typedef struct api_params {
+    api_route route;
+    json_t *root; // owned; the json_t below are borrowed from it
+    uint32_t n_unknown;
+
+    const char *model; // "" = not given (allowed for tokenize and detokenize)
+    json_t *messages;  // array, checked
+    json_t *prompt;    // string or array, checked
+    json_t *tokens;    // array of ids, checked
+    json_t *kwargs;    // chat_template_kwargs: object or NULL
+    const char *reasoning_effort, *verbosity; // NULL = not given
+
+    double temperature, top_p, min_p;
+    double repetition_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k; // 0 = off
+    int64_t n, best_of;
+    int64_t max_tokens;            // API_UNSET; both spellings are merged
+    int64_t max_completion_tokens; // as given
+    int64_t min_tokens;
+    int64_t seed;
+    bool has_seed;
+    int64_t n_logprobs; // -1 = none, both forms of `logprobs` are merged
+    int64_t top_logprobs;
+    bool logprobs_on; // of a chat
+    bool stream, include_usage, continuous_usage;
+    bool echo, ignore_eos, include_stop, skip_specials, show_ids, use_cache;
+    bool add_special; // BOS as the model says
+    bool add_generation_prompt, continue_final_message, show_token_strs;
+    json_t *stop;     // string, or array of strings, checked
+    json_t *stop_ids; // array, checked
+    json_t *bias;     // object, checked
+    gen_class class;  // asked for, not capped
+    int64_t priority;
+    const char *cache_salt; // NULL = none
+} api_params;
+
+typedef enum api_field_kind {
+    FIELD_BOOL,
+    FIELD_INT,
+    FIELD_REAL,
+    FIELD_STRING,
+    FIELD_OBJECT,
+    FIELD_CUSTOM,  // read by a function of its own
+    FIELD_IGNORED, // accepted, no effect
+    FIELD_REFUSED  // unsupported_parameter, unless it has its neutral value
+} api_field_kind;
+
+typedef struct api_reader {
+    api_params *p;
+    const config_limits *limits;
+    api_error *err;
+} api_reader;
+
+typedef struct api_field {
+    const char *name;
+    unsigned routes; // of api_route
+    api_field_kind kind;
+    double min, max;     // FIELD_INT, FIELD_REAL; FIELD_STRING: bytes at most = max
+    bool above_min;      // min itself is not allowed
+    size_t offset;       // of the member it sets
+    const char *neutral; // FIELD_REFUSED: the one value, as JSON, that asks for nothing; or NULL
+    bool (*read)(const api_reader *r, json_t *v); // FIELD_CUSTOM
+    const char *form; // documentation: type and range of a custom field; NULL = from the above
+    const char *what; // documentation: what it does, or why not
+} api_field;
+
+const api_field *api_fields(size_t *n);
+
+/* Parse and check a body.  False: *err says what to answer.  Everything that needs no model is
+ * checked here, the rest by api_params_check.  `p` needs deinit in both cases. */
+bool api_params_read(api_route route, const config_limits *limits, bytes body, api_params *p,
+                     api_error *err);
+/* What depends on the model: every id is below n_vocab. */
+bool api_params_check(const api_params *p, uint32_t n_vocab, api_error *err);
+void api_params_deinit(api_params *p);
+
+/* From checked fields. NULL: no memory (or *n = 0 where there are none). */
+stop_set *api_take_stops(const api_params *p);
+tok_id *api_take_ids(json_t *array, size_t *n);
+logit_bias *api_take_bias(const api_params *p, size_t *n);
+
+/* The messages of a chat: roles, contents and parts.  `developer` becomes `system`. */
+bool api_messages_check(json_t *messages, api_error *err);
+
+/* An integer, also when it is written as a real.  False: not an integer, or beyond 2^53. */
+bool api_json_int(const json_t *v, int64_t *out);
+
+#endif

@@ -1,0 +1,475 @@
+/* api_prepare.c - a body becomes requests for the engine: read, find the model, make ids, check the
+ * room, build.
+ *
+ *     api_params_read > api_pick_model > api_params_check > encode > check_room > build
+ *
+ * All of it runs on a worker and touches the front's state nowhere: models, names and the secret
+ * never change, the configuration is counted, the engine's functions used here are for any thread.
+ */
+#include <float.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "api.h"
+#include "models/chat.h"
+
+/* What a request may make us hold: entries of log-probabilities, each 8 bytes here and some 60 as
+ * JSON. */
+enum { LOGPROB_ENTRIES_MAX = 4000000 };
+
+typedef struct draft {
+    api_job *job;
+    api_params p;
+    const config_model *about;
+    const model_info *info;
+    const tokenizer *tok;
+    stream_prompt *prompts; // [n_prompts] owned until the stream has them
+    uint32_t n_prompts;
+} draft;
+
+static bool no_memory(api_job *job) {
+    return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
+}
+
+static const char *input_name(api_route route) {
+    return route == API_CHAT ? "messages" : "prompt";
+}
+
+/* ---- the model ---- */
+
+bool api_pick_model(api_job *job, const api_params *p, const config_model **about) {
+    const app *a = job->app;
+    const inferd_config *c = job->config->c;
+    const char *name = p->model;
+    if (name[0] == 0 && (p->route == API_TOKENIZE || p->route == API_DETOKENIZE)) {
+        if (a->n_models != 1)
+            return api_fail(&job->error, API_MISSING, "model",
+                            "\"model\" is required: several models are served");
+        name = a->names[0];
+    }
+    int idx = app_find_model(a, c, job->rq->tenant, name, strlen(name));
+    if (idx < 0) {
+        char quoted[API_QUOTE_BYTES];
+        return api_fail(&job->error, API_NO_MODEL, "model", "the model \"%s\" does not exist",
+                        api_quote(quoted, name, strlen(name)));
+    }
+    job->model_idx = idx;
+    *about = &c->models[config_find_model(c, name, strlen(name))];
+    return true;
+}
+
+static bool check_hot(api_job *job) {
+    switch (engine_model_state(job->app->engine, (uint32_t)job->model_idx)) {
+    case MODEL_HOT: return true;
+    case MODEL_COLD:
+    case MODEL_LOADING:
+        return api_fail(&job->error, API_LOADING, "model", "the model is being loaded");
+    case MODEL_DRAINING:
+        return api_fail(&job->error, API_DRAINING, "model", "the model is being unloaded");
+    case MODEL_FAILED: break;
+    }
+    return api_fail(&job->error, API_INTERNAL, NULL, "the model could not be loaded");
+}
+
+/* ---- text to ids ---- */
+
+/* The template's variables: what the request gives, and two fields that are variables elsewhere. */
+static json_t *make_kwargs(const api_params *p) {
+    json_t *kwargs = p->kwargs == NULL ? json_object() : json_copy(p->kwargs);
+    if (kwargs == NULL) return NULL;
+    bool ok = true;
+    if (p->reasoning_effort != NULL && json_object_get(kwargs, "reasoning_effort") == NULL)
+        ok = json_object_set_new(kwargs, "reasoning_effort", json_string(p->reasoning_effort)) == 0;
+    if (ok && p->verbosity != NULL && json_object_get(kwargs, "verbosity") == NULL)
+        ok = json_object_set_new(kwargs, "verbosity", json_string(p->verbosity)) == 0;
+    if (ok) return kwargs;
+    json_decref(kwargs);
+    return NULL;
+}
+
+/* A template that runs out of its limits does so for the same request every time: the client's to
+ * change, and not to try again. */
+static bool fail_render(api_job *job, inferd_err *err) {
+    if (err->status == INFERD_ETOOLONG || err->status == INFERD_EINVAL)
+        return api_fail(&job->error, API_BAD_VALUE, "messages", "the chat template refused: %s",
+                        err->text);
+    return api_fail_status(&job->error, err, "messages");
+}
+
+static bool render_chat(api_job *job, const api_params *p, chat_text *out) {
+    const model *m = job->app->models[job->model_idx];
+    const chat_template *t = model_chat_template(m);
+    if (t == NULL)
+        return api_fail(&job->error, API_UNSUPPORTED, "messages",
+                        "the model has no chat template; use /v1/completions");
+    json_t *kwargs = make_kwargs(p);
+    if (kwargs == NULL) return no_memory(job);
+    chat_input in = {.messages = p->messages, .kwargs = kwargs,
+                     .add_generation_prompt = p->add_generation_prompt,
+                     .continue_final_message = p->continue_final_message};
+    time_t unix_s = time(NULL);
+    struct tm now = {0};
+    localtime_r(&unix_s, &now);
+    inferd_err err = {0};
+    inferd_status s = chat_render(t, model_tokenizer(m), &in, &now, out, &err);
+    json_decref(kwargs);
+    return s == INFERD_OK ? true : fail_render(job, &err);
+}
+
+bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out) {
+    chat_text text = {0};
+    bool ok = render_chat(job, p, &text);
+    if (ok) {
+        for (size_t i = 0; i < text.n_spans && about->special_tokens_in_text; i++)
+            text.spans[i].specials = true;
+        inferd_err err = {0};
+        tok_encode_options o = {.add_special = p->add_special};
+        const tokenizer *tok = model_tokenizer(job->app->models[job->model_idx]);
+        if (tok_encode(tok, (bytes){text.text, text.n}, text.spans, text.n_spans, &o, out, &err) !=
+            INFERD_OK)
+            ok = api_fail_status(&job->error, &err, "messages");
+    }
+    chat_text_deinit(&text);
+    return ok;
+}
+
+bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *param,
+                     tok_ids *out) {
+    inferd_err err = {0};
+    tok_span all = {.n = text.n, .specials = true};
+    tok_encode_options o = {.add_special = p->add_special};
+    const tokenizer *tok = model_tokenizer(job->app->models[job->model_idx]);
+    if (tok_encode(tok, text, &all, 1, &o, out, &err) == INFERD_OK) return true;
+    return api_fail_status(&job->error, &err, param);
+}
+
+/* ---- prompts ---- */
+
+/* Did the tokenizer put a BOS there that the text has not? */
+static bool has_added_bos(const draft *d, const stream_prompt *p) {
+    tok_id bos = tok_bos(d->tok);
+    if (!d->p.add_special || bos < 0 || p->ids.n == 0 || p->ids.ids[0] != bos) return false;
+    bytes name = tok_name(d->tok, bos);
+    bool written = p->n_text >= name.n && memcmp(p->text, name.p, name.n) == 0;
+    return !written || (p->ids.n > 1 && p->ids.ids[1] == bos);
+}
+
+static bool encode_prompt(draft *d, json_t *value, size_t i) {
+    stream_prompt *p = &d->prompts[i];
+    char param[API_PARAM_BYTES];
+    snprintf(param, sizeof param, d->n_prompts > 1 ? "prompt[%zu]" : "prompt", i);
+    if (json_is_array(value)) {
+        p->ids.ids = api_take_ids(value, &p->ids.n);
+        p->ids.capacity = p->ids.n;
+        return p->ids.ids == NULL ? no_memory(d->job) : true;
+    }
+    bytes text = {json_string_value(value), json_string_length(value)};
+    if (!api_encode_text(d->job, &d->p, text, param, &p->ids)) return false;
+    if (!d->p.echo) return true;
+    p->text = malloc(text.n + 1);
+    if (p->text == NULL) return no_memory(d->job);
+    memcpy(p->text, text.p, text.n);
+    p->n_text = text.n;
+    p->bos_added = has_added_bos(d, p);
+    return true;
+}
+
+static bool make_prompts(draft *d) {
+    json_t *prompt = d->p.prompt, *first = json_array_get(prompt, 0);
+    bool list = json_is_string(first) || json_is_array(first);
+    uint32_t n = list ? (uint32_t)json_array_size(prompt) : 1;
+    d->prompts = calloc(n, sizeof *d->prompts);
+    if (d->prompts == NULL) return no_memory(d->job);
+    d->n_prompts = n;
+    if (d->job->route == API_CHAT)
+        return api_encode_chat(d->job, &d->p, d->about, &d->prompts[0].ids);
+    for (uint32_t i = 0; i < n; i++)
+        if (!encode_prompt(d, list ? json_array_get(prompt, i) : prompt, i)) return false;
+    return true;
+}
+
+/* ---- room ---- */
+
+static bool check_context(const draft *d, size_t n_prompt) {
+    const char *name = input_name(d->job->route);
+    uint32_t context = d->info->context;
+    int64_t wanted = d->p.max_tokens;
+    if (n_prompt == 0)
+        return api_fail(&d->job->error, API_BAD_VALUE, name, "the prompt has no tokens");
+    if (wanted != API_UNSET && n_prompt + (uint64_t)wanted > context)
+        return api_fail(&d->job->error, API_TOO_LONG, name,
+                        "the context of this model is %u tokens, but the request has %zu: %zu in "
+                        "the %s and %lld to generate",
+                        context, n_prompt + (size_t)wanted, n_prompt, name, (long long)wanted);
+    if (wanted == API_UNSET && n_prompt >= context)
+        return api_fail(&d->job->error, API_TOO_LONG, name,
+                        "the context of this model is %u tokens, but the request has %zu in the "
+                        "%s and needs room for one more",
+                        context, n_prompt, name);
+    inferd_err err = {0};
+    inferd_status s = engine_admit(d->job->app->engine, (uint32_t)d->job->model_idx,
+                                   (uint32_t)n_prompt,
+                                   wanted == API_UNSET ? GEN_NO_MAX : (uint32_t)wanted, &err);
+    return s == INFERD_OK ? true : api_fail_status(&d->job->error, &err, name);
+}
+
+/* Log-probabilities that would be held at once. */
+static bool check_logprobs(const draft *d, const stream_prompt *p, uint64_t *n_entries) {
+    if (d->p.n_logprobs < 0) return true;
+    uint64_t n_tokens = d->p.echo ? p->ids.n : 0;
+    if (!d->p.stream)
+        n_tokens += d->p.max_tokens == API_UNSET ? d->info->context - p->ids.n
+                                                 : (uint64_t)d->p.max_tokens;
+    *n_entries += n_tokens * (uint64_t)d->p.n * (uint64_t)(d->p.n_logprobs + 1);
+    if (*n_entries <= LOGPROB_ENTRIES_MAX) return true;
+    return api_fail(&d->job->error, API_BAD_VALUE, "logprobs",
+                    "the answer could have more than %d log-probabilities; ask for fewer choices, "
+                    "tokens or alternatives, or for a stream",
+                    LOGPROB_ENTRIES_MAX);
+}
+
+/* The first chunk of a stream repeats the prompt for each choice; a client that has not begun to
+ * read must be able to take that. */
+static bool check_first_chunks(const draft *d, const stream_prompt *p, uint64_t *n_bytes) {
+    if (!d->p.stream) return true;
+    buf json = {0};
+    if (d->p.echo && p->text != NULL) json_add_string(&json, p->text, p->n_text);
+    else if (d->p.echo)
+        for (size_t i = 0; i < p->ids.n; i++) {
+            bytes piece = tok_piece(d->tok, p->ids.ids[i]);
+            json_add_string(&json, piece.p, piece.n);
+        }
+    if (d->p.show_ids) json_add_ids(&json, p->ids.ids, p->ids.n);
+    *n_bytes += json.n * (uint64_t)d->p.n;
+    bool ok = !json.failed;
+    buf_deinit(&json);
+    if (!ok) return no_memory(d->job);
+    uint32_t bytes_max = d->job->config->c->limits.http.stream_hard_bytes / 2;
+    if (*n_bytes <= bytes_max) return true;
+    return api_fail(&d->job->error, API_BAD_VALUE, d->p.echo ? "echo" : "return_token_ids",
+                    "the prompts would take more than %u bytes of the stream; ask for an answer "
+                    "that is not streamed",
+                    bytes_max);
+}
+
+static bool check_room(const draft *d) {
+    uint64_t n_entries = 0, n_bytes = 0;
+    for (uint32_t i = 0; i < d->n_prompts; i++)
+        if (!check_context(d, d->prompts[i].ids.n) ||
+            !check_logprobs(d, &d->prompts[i], &n_entries) ||
+            !check_first_chunks(d, &d->prompts[i], &n_bytes))
+            return false;
+    return true;
+}
+
+/* ---- who comes first, who shares ---- */
+
+static gen_class class_of(const draft *d) {
+    const inferd_config *c = d->job->config->c;
+    int tenant = d->job->rq->tenant;
+    gen_class most = tenant < 0 ? GEN_HIGH : c->tenants[tenant].max_class;
+    return d->p.class > most ? d->p.class : most > GEN_HIGH ? most : d->p.class;
+}
+
+static int32_t rank_of(const draft *d) {
+    const inferd_config *c = d->job->config->c;
+    int tenant = d->job->rq->tenant;
+    bool may_lead = tenant < 0 || c->tenants[tenant].max_class <= GEN_HIGH;
+    return d->p.priority < 0 && !may_lead ? 0 : (int32_t)d->p.priority;
+}
+
+static const char *tier_of(gen_class class) {
+    return class <= GEN_HIGH ? "priority" : class == GEN_NORMAL ? "default" : "flex";
+}
+
+static uint64_t rotl(uint64_t v, int n) {
+    return v << n | v >> (64 - n);
+}
+
+static void sip_round(uint64_t v[4]) {
+    v[0] += v[1];
+    v[1] = rotl(v[1], 13) ^ v[0];
+    v[0] = rotl(v[0], 32);
+    v[2] += v[3];
+    v[3] = rotl(v[3], 16) ^ v[2];
+    v[0] += v[3];
+    v[3] = rotl(v[3], 21) ^ v[0];
+    v[2] += v[1];
+    v[1] = rotl(v[1], 17) ^ v[2];
+    v[2] = rotl(v[2], 32);
+}
+
+/* SipHash-2-4: nobody who does not know the secret can choose salts that collide. */
+static uint64_t sip_hash(const unsigned char key[16], const char *p, size_t n) {
+    uint64_t k[2], word;
+    memcpy(k, key, sizeof k);
+    uint64_t v[4] = {k[0] ^ 0x736f6d6570736575u, k[1] ^ 0x646f72616e646f6du,
+                     k[0] ^ 0x6c7967656e657261u, k[1] ^ 0x7465646279746573u};
+    for (size_t i = 0; i <= n / 8; i++) { // the last word is what is left, and the length
+        size_t n_left = size_min(8, n - 8 * i);
+        word = i == n / 8 ? (uint64_t)n << 56 : 0;
+        for (size_t b = 0; b < n_left; b++) word |= (uint64_t)(unsigned char)p[8 * i + b] << 8 * b;
+        v[3] ^= word;
+        sip_round(v), sip_round(v);
+        v[0] ^= word;
+    }
+    v[2] ^= 0xff;
+    for (int i = 0; i < 4; i++) sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+static void set_scope(const draft *d, gen_request *r) {
+    const inferd_config *c = d->job->config->c;
+    int tenant = d->job->rq->tenant;
+    const char *name = tenant < 0 ? "" : c->tenants[tenant].name;
+    const char *salt = d->p.cache_salt == NULL ? "" : d->p.cache_salt;
+    r->cache_scope[0] = sip_hash(d->job->app->secret, name, strlen(name));
+    r->cache_scope[1] = sip_hash(d->job->app->secret, salt, strlen(salt));
+}
+
+/* ---- requests ---- */
+
+static bool set_sampling(const draft *d, sample_params *s, uint32_t choice_idx, uint64_t seed) {
+    const api_params *p = &d->p;
+    size_t n_bias = 0;
+    *s = (sample_params){
+        .temperature = p->temperature < 1e-5 ? 0 : (float)p->temperature,
+        .top_p = (float)p->top_p > 0 ? (float)p->top_p : FLT_MIN,
+        .min_p = (float)p->min_p,
+        .top_k = (uint32_t)p->top_k,
+        .repetition_penalty = (float)p->repetition_penalty,
+        .presence_penalty = (float)p->presence_penalty,
+        .frequency_penalty = (float)p->frequency_penalty,
+        .seed = seed,
+        .choice_idx = choice_idx,
+    };
+    if (json_object_size(p->bias) == 0) return true;
+    s->bias = api_take_bias(p, &n_bias);
+    s->n_bias = (uint32_t)n_bias;
+    return s->bias != NULL;
+}
+
+static void set_deadlines(const draft *d, gen_request *r) {
+    const config_limits *l = &d->job->config->c->limits;
+    const http_request *rq = d->job->rq;
+    r->arrival_us = rq->arrival_us;
+    if (l->queue_timeout_ms > 0)
+        r->queue_deadline_us = rq->arrival_us + (uint64_t)l->queue_timeout_ms * 1000;
+    if (l->total_timeout_ms > 0)
+        r->deadline_us = rq->arrival_us + (uint64_t)l->total_timeout_ms * 1000;
+    if (rq->deadline_us > 0 && (r->deadline_us == 0 || rq->deadline_us < r->deadline_us))
+        r->deadline_us = rq->deadline_us;
+}
+
+static bool fill_request(const draft *d, gen_request *r, uint32_t i, uint64_t seed) {
+    const api_params *p = &d->p;
+    const tok_ids *ids = &d->prompts[i / p->n].ids;
+    r->model_idx = (uint32_t)d->job->model_idx;
+    r->tenant_idx = d->job->rq->tenant < 0 ? 0 : (uint32_t)d->job->rq->tenant;
+    r->class = class_of(d);
+    r->rank = rank_of(d);
+    r->max_tokens = p->max_tokens == API_UNSET ? GEN_NO_MAX : (uint32_t)p->max_tokens;
+    r->min_tokens = (uint32_t)p->min_tokens;
+    r->ignore_eos = p->ignore_eos;
+    r->n_logprobs = (int32_t)p->n_logprobs;
+    r->n_prompt_logprobs = p->echo ? (int32_t)p->n_logprobs : -1;
+    r->no_cache = !p->use_cache;
+    set_scope(d, r);
+    set_deadlines(d, r);
+    r->n_prompt = (uint32_t)ids->n;
+    r->prompt = malloc(ids->n * sizeof *r->prompt);
+    if (r->prompt == NULL) return false;
+    memcpy(r->prompt, ids->ids, ids->n * sizeof *r->prompt);
+    if (json_array_size(p->stop_ids) > 0) {
+        size_t n = 0;
+        r->stop_ids = api_take_ids(p->stop_ids, &n);
+        if (r->stop_ids == NULL) return false;
+        r->n_stop_ids = (uint32_t)n;
+    }
+    return set_sampling(d, &r->sampling, i % (uint32_t)p->n, seed);
+}
+
+static bool make_requests(draft *d) {
+    api_job *job = d->job;
+    uint64_t seed = (uint64_t)d->p.seed;
+    if (!d->p.has_seed && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        return api_fail(&job->error, API_INTERNAL, NULL, "the server has no randomness");
+    uint32_t n = d->n_prompts * (uint32_t)d->p.n;
+    job->requests = calloc(n, sizeof(gen_request *));
+    if (job->requests == NULL) return no_memory(job);
+    job->n_requests = n;
+    job->n_per_prompt = (uint32_t)d->p.n;
+    for (uint32_t i = 0; i < n; i++) {
+        job->requests[i] = calloc(1, sizeof(gen_request));
+        if (job->requests[i] == NULL || !fill_request(d, job->requests[i], i, seed))
+            return no_memory(job);
+    }
+    return true;
+}
+
+/* ---- the answer ---- */
+
+static bool make_stream(draft *d) {
+    const api_params *p = &d->p;
+    api_job *job = d->job;
+    stream_options o = {.chat = job->route == API_CHAT,
+                        .streaming = p->stream,
+                        .include_usage = p->include_usage,
+                        .continuous_usage = p->include_usage && p->continuous_usage,
+                        .echo = p->echo,
+                        .show_ids = p->show_ids,
+                        .include_stop = p->include_stop,
+                        .skip_specials = p->skip_specials,
+                        .ignore_eos = p->ignore_eos,
+                        .n = (uint32_t)p->n,
+                        .min_tokens = (uint32_t)p->min_tokens,
+                        .n_logprobs = (int32_t)p->n_logprobs,
+                        .tok = d->tok,
+                        .model = job->app->names[job->model_idx],
+                        .fingerprint = job->app->fingerprint,
+                        .tier = tier_of(class_of(d)),
+                        .created = (int64_t)time(NULL)};
+    const char *id = strncmp(job->rq->id, "req-", 4) == 0 ? job->rq->id + 4 : job->rq->id;
+    snprintf(o.id, sizeof o.id, "%s%s", o.chat ? "chatcmpl-" : "cmpl-", id);
+    bool ok = true;
+    if (p->stop != NULL) {
+        o.stops = api_take_stops(p);
+        ok = o.stops != NULL;
+    }
+    if (ok && p->stop_ids != NULL) {
+        size_t n = 0;
+        o.stop_ids = api_take_ids(p->stop_ids, &n);
+        o.n_stop_ids = (uint32_t)n;
+        ok = o.stop_ids != NULL;
+    }
+    o.prompts = d->prompts;
+    o.n_prompts = d->n_prompts;
+    d->prompts = NULL;
+    d->n_prompts = 0;
+    if (ok) job->stream = stream_create(&o);
+    else stream_options_deinit(&o);
+    return job->stream != NULL ? true : no_memory(job);
+}
+
+static bool prepare(draft *d) {
+    api_job *job = d->job;
+    const config_limits *limits = &job->config->c->limits;
+    if (!api_params_read(job->route, limits, job->rq->body, &d->p, &job->error) ||
+        !api_pick_model(job, &d->p, &d->about))
+        return false;
+    const model *m = job->app->models[job->model_idx];
+    d->info = model_about(m);
+    d->tok = model_tokenizer(m);
+    uint32_t n_vocab = u32_min(d->info->n_vocab, (uint32_t)tok_n_vocab(d->tok));
+    return api_params_check(&d->p, n_vocab, &job->error) && check_hot(job) && make_prompts(d) &&
+           check_room(d) && make_requests(d) && make_stream(d);
+}
+
+void api_prepare(void *ctx) {
+    draft d = {.job = ctx};
+    prepare(&d);
+    d.job->n_unknown = d.p.n_unknown;
+    stream_options leftover = {.prompts = d.prompts, .n_prompts = d.n_prompts};
+    stream_options_deinit(&leftover);
+    api_params_deinit(&d.p);
+}

@@ -1,0 +1,104 @@
+/* app.h - the daemon's state between requests, and the way of a request through it.
+ *
+ *     http handler > api_start > (worker) api_prepare > flight_launch > engine_submit
+ *     engine wake  > app_on_engine_wake > flight_on_event > stream > http_stream_write
+ *
+ * The configuration may be exchanged while requests run: a job on a worker holds a count on the
+ * one it began with.  What must not change while the daemon runs (models, engine, routes) is kept
+ * here by itself and never read from a newer configuration.
+ *
+ * Every sequence handed to the engine has a slot until its GEN_EV_DONE, also when the client left
+ * long before: so the slots in use are what the engine still has, which is what admission counts.
+ *
+ * Always: n_slots_used <= n_slots; a slot's id is 0 exactly when it is free.
+ * Thread: front, except for what is said to be read-only. */
+#ifndef INFERD_APP_H
+#define INFERD_APP_H
+
+#include "config.h"
+#include "http.h"
+#include "inferd/base.h"
+#include "inferd/list.h"
+#include "metrics.h"
+#include "models/model.h"
+#include "scheduler/engine.h"
+
+#ifndef INFERD_VERSION
+#define INFERD_VERSION "0.1.0"
+#endif
+
+typedef struct flight flight; // flight.h
+
+typedef struct app_config {
+    inferd_config *c;
+    uint32_t n_refs;
+} app_config;
+
+typedef struct app_slot {
+    uint64_t id;    // of the sequence; its low bits are the slot's index
+    flight *flight; // NULL: nobody waits for it any more
+    uint32_t choice_idx, model_idx;
+    uint32_t next_free;
+} app_slot;
+
+typedef struct app {
+    app_config *config; // the current one, with a count of its own
+    http_server *http;  // NULL before app_set_http
+    metrics *metrics;
+    app_slot *slots; // [n_slots]
+    uint32_t n_slots, n_slots_used, first_free;
+    uint64_t n_ids; // given so far
+    list_node flights, dirty;
+    uint32_t n_flights;
+    bool draining;
+
+    /* read-only after app_create: workers read these */
+    engine *engine;
+    model **models; // [n_models] borrowed
+    char **names;   // [n_models] as configured at the start
+    uint32_t n_models;
+    int64_t started_unix_s;
+    char fingerprint[24];    // of what decides the output: version, models
+    unsigned char secret[16]; // of this process: keys of the hashes that separate tenants
+} app;
+
+typedef struct app_options {
+    inferd_config *config; // taken on success
+    engine *engine;        // borrowed; must outlive the app
+    model **models;        // [n_models] in the order of config->models; borrowed
+    uint32_t n_models;
+} app_options;
+
+inferd_status app_create(const app_options *options, app **out, inferd_err *err);
+void app_destroy(app *a); // accepts NULL; after http_close, so that no request is left
+
+/* What http_open needs: address, limits, routes and callbacks. */
+void app_http_options(app *a, http_options *out);
+void app_set_http(app *a, http_server *http);
+
+/* Events can be read: hand them to their answers, write, flush. */
+void app_on_engine_wake(app *a);
+/* Every 100 ms or so.  `late_us`: how much later than planned it was called. */
+void app_tick(app *a, uint64_t late_us);
+
+/* Take nothing new; what runs goes on.  Also tells the transport. */
+void app_drain(app *a);
+/* The patience is over: what still runs is told so. */
+void app_cut(app *a);
+/* Generations not finished, whatever their clients do. */
+uint32_t app_n_running(const app *a);
+
+/* From now on new requests see `c`, which is taken. False: no memory, `c` is still the caller's. */
+bool app_swap_config(app *a, inferd_config *c);
+/* Count a reload, also one that was refused. */
+void app_note_reload(app *a, bool ok);
+
+/* -- for handlers -- */
+app_config *app_config_take(app *a); // one more count
+void app_config_drop(app_config *config);
+/* The model of this name or alias if the tenant may use it, or -1.  Any thread. */
+int app_find_model(const app *a, const inferd_config *c, int tenant, const char *name, size_t n);
+bool app_may_use(const inferd_config *c, int tenant, const char *model_name);
+bool app_is_full(const app *a, uint32_t n_more);
+
+#endif

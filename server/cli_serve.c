@@ -1,0 +1,392 @@
+/* cli_serve.c - `inferd serve`: the daemon from its first breath to its last.
+ *
+ *     options, configuration, models' headers   any problem: exit 2
+ *     engine (opens the device, loads in the background), listener
+ *     loop: engine wakes, ticks, signals
+ *       SIGTERM, SIGINT   drain: finish what runs, at most drain_timeout_s; again: end at once
+ *       SIGHUP            reopen the log, reload the configuration; a bad one changes nothing
+ *     stop: cut what is left, close everything, exit 0
+ *
+ * The front thread is the one that runs this; the loop belongs to libuv. */
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "app.h"
+#include "cli.h"
+#include "config.h"
+#include "http.h"
+#include "inferd/clock.h"
+#include "json_in.h"
+#include "log.h"
+
+static const char usage[] =
+    "usage: inferd serve [--config FILE.json | --model FILE.gguf] [options]\n"
+    "\n"
+    "  --config FILE     everything from one JSON file (docs/configuration.md)\n"
+    "  --model FILE      serve one model with defaults\n"
+    "  --name NAME       the model's name in the API (with --model; default: the file's name)\n"
+    "  --listen ADDRESS  HOST:PORT or unix:PATH (default 127.0.0.1:8080)\n"
+    "  --memory SIZE     of the device's page pool (default 2GiB)\n"
+    "  --threads N       compute threads (default: CPUs allowed)\n"
+    "  --help\n";
+
+enum { TICK_MS = 100, EXIT_USAGE = 2, CUT_GRACE_MS = 2000 };
+
+typedef struct serve_options {
+    const char *config, *model, *name, *listen, *memory, *threads;
+} serve_options;
+
+typedef struct server_life {
+    serve_options options;
+    inferd_config *config; // until app_create takes it
+    model *model;          // owned
+    engine *engine;        // owned
+    app *app;              // owned
+    http_server *http;     // owned
+    uv_loop_t loop;
+    uv_async_t woken; // by the engine
+    uv_timer_t tick;
+    uv_signal_t signals[3];
+    uint64_t tick_due_us, drain_until_us;
+    cli_progress bar;
+    bool loop_open, announced, draining, cut, failed;
+} server_life;
+
+/* -- configuration -- */
+
+static bool replace_text(char **slot, const char *text) {
+    char *copy = strdup(text);
+    if (copy == NULL) return false;
+    free(*slot);
+    *slot = copy;
+    return true;
+}
+
+/* What the command line says wins over the file. */
+static bool apply_options(const serve_options *o, inferd_config *c) {
+    double threads;
+    if (o->listen != NULL && !replace_text(&c->listen, o->listen)) return false;
+    if (o->name != NULL && !replace_text(&c->models[0].name, o->name)) return false;
+    if (o->memory != NULL && !cli_size("--memory", o->memory, &c->devices[0].memory_bytes))
+        return false;
+    if (o->threads != NULL) {
+        if (!cli_number("--threads", o->threads, 1, 1024, &threads)) return false;
+        c->devices[0].threads = (uint32_t)threads;
+    }
+    return true;
+}
+
+/* NULL: `problems` says why. */
+static inferd_config *read_config(const serve_options *o, buf *problems) {
+    inferd_config *c = NULL;
+    inferd_err err = {0};
+    inferd_status st = o->config != NULL ? config_load(o->config, &c, problems, &err)
+                                         : config_for_model(o->model, &c, &err);
+    if (st == INFERD_OK && apply_options(o, c) && config_check(c, problems)) return c;
+    if (problems->n == 0 && st != INFERD_OK) buf_add_format(problems, "inferd: %s\n", err.text);
+    config_destroy(c);
+    return NULL;
+}
+
+static bool open_model(server_life *s, buf *problems) {
+    const config_model *c = &s->config->models[0];
+    inferd_err err = {0};
+    model_options options = {
+        .path = c->path, .template_path = c->chat_template, .context_max = c->max_context};
+    if (model_open(&options, &s->model, &err) == INFERD_OK) return true;
+    if (s->config->source != NULL)
+        buf_add_format(problems, "%s: models[0]: %s\n", s->config->source, err.text);
+    else
+        buf_add_format(problems, "inferd: %s\n", err.text);
+    return false;
+}
+
+static void reload(server_life *s) {
+    inferd_err err = {0};
+    buf problems;
+    if (log_reopen(&err) != INFERD_OK)
+        log_text(LOG_LEVEL_ERROR, "log_reopen_failed", "error", err.text);
+    if (s->options.config == NULL) return;
+    buf_init(&problems, 1 << 20);
+    inferd_config *wanted = read_config(&s->options, &problems);
+    if (wanted == NULL) {
+        char *line = problems.p, *next;
+        for (buf_cstr(&problems); line != NULL && *line != 0; line = next) {
+            next = strchr(line, '\n');
+            if (next != NULL) *next++ = 0;
+            log_text(LOG_LEVEL_ERROR, "reload_refused", "problem", line);
+        }
+        app_note_reload(s->app, false);
+    } else {
+        buf names;
+        buf_init(&names, 4096);
+        if (config_needs_restart(s->app->config->c, wanted, &names))
+            log_text(LOG_LEVEL_INFO, "reload_needs_restart", "settings", buf_cstr(&names));
+        bool fine = app_swap_config(s->app, wanted);
+        if (!fine) config_destroy(wanted);
+        app_note_reload(s->app, fine);
+        log_text(LOG_LEVEL_INFO, "reload", "result", fine ? "applied" : "no memory");
+        buf_deinit(&names);
+    }
+    buf_deinit(&problems);
+}
+
+/* -- the loop -- */
+
+static void end_loop(server_life *s) {
+    uv_stop(&s->loop);
+}
+
+/* Once the model answers: the one line people wait for. */
+static void announce(server_life *s) {
+    inferd_err err = {0};
+    model_state state = engine_model_state(s->engine, 0);
+    if (s->announced || state == MODEL_COLD || state == MODEL_LOADING) return;
+    s->announced = true;
+    cli_progress_end(&s->bar);
+    if (state == MODEL_FAILED) {
+        engine_model_error(s->engine, 0, &err);
+        fprintf(stderr, "inferd: %s\n", err.text);
+        log_text(LOG_LEVEL_ERROR, "model_failed", "error", err.text);
+        s->failed = true;
+        end_loop(s);
+        return;
+    }
+    uint32_t n_unused = model_n_unused_tensors(s->model);
+    if (n_unused > 0) {
+        log_line line;
+        log_begin(&line, LOG_LEVEL_INFO, "unused_tensors");
+        log_str(&line, "model", s->app->names[0]);
+        log_u64(&line, "count", n_unused);
+        log_end(&line);
+    }
+    const char *address = http_address(s->http);
+    bool local = strncmp(address, "unix:", 5) == 0;
+    if (local)
+        printf("inferd serves %s (%s) on %s: curl --unix-socket %s http://localhost/v1/models\n",
+               s->app->names[0], engine_device_name(s->engine), address, address + 5);
+    else
+        printf("inferd serves %s (%s): base_url=\"http://%s/v1\"\n", s->app->names[0],
+               engine_device_name(s->engine), address);
+    fflush(stdout);
+}
+
+static void begin_drain(server_life *s) {
+    s->draining = true;
+    uint32_t seconds = s->app->config->c->limits.drain_timeout_s;
+    s->drain_until_us = clock_now_us() + (uint64_t)seconds * 1000000;
+    log_line line;
+    log_begin(&line, LOG_LEVEL_INFO, "drain");
+    log_u64(&line, "running", app_n_running(s->app));
+    log_u64(&line, "timeout_s", seconds);
+    log_end(&line);
+    app_drain(s->app);
+}
+
+/* Done when nothing runs and every answer has left; when patience ends, what is left is told, and
+ * gets a moment to leave. */
+static void watch_drain(server_life *s) {
+    uint64_t now = clock_now_us();
+    if (app_n_running(s->app) == 0 && http_n_open(s->http) == 0) {
+        end_loop(s);
+    } else if (!s->cut && now >= s->drain_until_us) {
+        s->cut = true;
+        s->drain_until_us = now + CUT_GRACE_MS * 1000;
+        app_cut(s->app);
+    } else if (s->cut && now >= s->drain_until_us) {
+        end_loop(s);
+    }
+}
+
+static void on_tick(uv_timer_t *timer) {
+    server_life *s = timer->data;
+    uint64_t now = clock_now_us();
+    uint64_t late_us = now > s->tick_due_us ? now - s->tick_due_us : 0;
+    s->tick_due_us = now + TICK_MS * 1000;
+    app_tick(s->app, late_us);
+    if (!s->announced) {
+        uint64_t done, total;
+        engine_load_progress(s->engine, &done, &total);
+        cli_progress_draw(&s->bar, done, total);
+        announce(s);
+    }
+    if (s->draining) watch_drain(s);
+}
+
+static void on_woken(uv_async_t *async) {
+    server_life *s = async->data;
+    app_on_engine_wake(s->app);
+    announce(s);
+    if (s->draining) watch_drain(s);
+}
+
+static void wake_front(void *ctx) {
+    server_life *s = ctx;
+    uv_async_send(&s->woken);
+}
+
+static void on_signal(uv_signal_t *handle, int sig) {
+    server_life *s = handle->data;
+    if (sig == SIGHUP) {
+        if (!s->draining) reload(s);
+    } else if (!s->draining) {
+        begin_drain(s);
+        watch_drain(s);
+    } else {
+        end_loop(s); // asked twice
+    }
+}
+
+/* -- start and stop -- */
+
+static inferd_status open_loop(server_life *s, inferd_err *err) {
+    static const int wanted[3] = {SIGTERM, SIGINT, SIGHUP};
+    int rc = uv_loop_init(&s->loop);
+    if (rc != 0) return inferd_fail(err, INFERD_EIO, "event loop: %s", uv_strerror(rc));
+    s->loop_open = true;
+    if ((rc = uv_async_init(&s->loop, &s->woken, on_woken)) != 0 ||
+        (rc = uv_timer_init(&s->loop, &s->tick)) != 0)
+        return inferd_fail(err, INFERD_EIO, "event loop: %s", uv_strerror(rc));
+    s->woken.data = s;
+    s->tick.data = s;
+    for (int i = 0; i < 3; i++) {
+        if ((rc = uv_signal_init(&s->loop, &s->signals[i])) != 0 ||
+            (rc = uv_signal_start(&s->signals[i], on_signal, wanted[i])) != 0)
+            return inferd_fail(err, INFERD_EIO, "signals: %s", uv_strerror(rc));
+        s->signals[i].data = s;
+    }
+    return INFERD_OK;
+}
+
+static inferd_status open_all(server_life *s, inferd_err *err) {
+    inferd_config *c = s->config;
+    inferd_status st = open_loop(s, err);
+    if (st != INFERD_OK) return st;
+    engine_options eo = {.device = {.kind = c->devices[0].kind,
+                                    .n_threads = c->devices[0].threads,
+                                    .memory_bytes = c->devices[0].memory_bytes},
+                         .limits = c->limits.engine,
+                         .models = &s->model,
+                         .n_models = 1,
+                         .wake = wake_front,
+                         .wake_ctx = s};
+    if ((st = engine_start(&eo, &s->engine, err)) != INFERD_OK) return st;
+    app_options ao = {.config = c, .engine = s->engine, .models = &s->model, .n_models = 1};
+    if ((st = app_create(&ao, &s->app, err)) != INFERD_OK) return st;
+    s->config = NULL; // the app's now
+    http_options ho;
+    app_http_options(s->app, &ho);
+    if ((st = http_open(&ho, &s->loop, &s->http, err)) != INFERD_OK) return st;
+    app_set_http(s->app, s->http);
+    cli_progress_init(&s->bar, "loading");
+    s->tick_due_us = clock_now_us() + TICK_MS * 1000;
+    uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
+    return INFERD_OK;
+}
+
+static void close_handle(uv_handle_t *handle, void *ctx) {
+    (void)ctx;
+    if (!uv_is_closing(handle)) uv_close(handle, NULL);
+}
+
+static void close_all(server_life *s) {
+    http_close(s->http);
+    engine_stop(s->engine);
+    app_destroy(s->app);
+    config_destroy(s->config);
+    model_close(s->model);
+    if (!s->loop_open) return;
+    uv_walk(&s->loop, close_handle, NULL);
+    while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) {
+    }
+    uv_loop_close(&s->loop);
+}
+
+static int read_options(int argc, char **argv, serve_options *o) {
+    enum { NAME = 1, LISTEN, MEMORY, THREADS };
+    static const struct option longs[] = {{"config", required_argument, NULL, 'c'},
+                                          {"model", required_argument, NULL, 'm'},
+                                          {"name", required_argument, NULL, NAME},
+                                          {"listen", required_argument, NULL, LISTEN},
+                                          {"memory", required_argument, NULL, MEMORY},
+                                          {"threads", required_argument, NULL, THREADS},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {0}};
+    int c;
+    *o = (serve_options){0};
+    while ((c = getopt_long(argc, argv, "hc:m:", longs, NULL)) != -1) {
+        switch (c) {
+        case 'h':
+            fputs(usage, stdout);
+            return 0;
+        case 'c':
+            o->config = optarg;
+            break;
+        case 'm':
+            o->model = optarg;
+            break;
+        case NAME:
+            o->name = optarg;
+            break;
+        case LISTEN:
+            o->listen = optarg;
+            break;
+        case MEMORY:
+            o->memory = optarg;
+            break;
+        case THREADS:
+            o->threads = optarg;
+            break;
+        default:
+            fputs(usage, stderr);
+            return EXIT_USAGE;
+        }
+    }
+    bool one_source = (o->config == NULL) != (o->model == NULL);
+    if (!one_source || optind != argc || (o->name != NULL && o->model == NULL)) {
+        fputs(usage, stderr);
+        return EXIT_USAGE;
+    }
+    return -1;
+}
+
+int cli_serve(int argc, char **argv) {
+    server_life *s = calloc(1, sizeof *s);
+    if (s == NULL) return fputs("inferd: out of memory\n", stderr), 1;
+    int status = read_options(argc, argv, &s->options);
+    if (status >= 0) {
+        free(s);
+        return status;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    json_in_init();
+    inferd_err err = {0};
+    buf problems;
+    buf_init(&problems, 1 << 20);
+    s->config = read_config(&s->options, &problems);
+    if (s->config == NULL || !open_model(s, &problems)) {
+        fputs(buf_cstr(&problems), stderr);
+        buf_deinit(&problems);
+        config_destroy(s->config);
+        free(s);
+        return EXIT_USAGE;
+    }
+    buf_deinit(&problems);
+    const config_log *log = &s->config->log;
+    inferd_status st = log_open(log->path, log->json, (log_level)log->level, &err);
+    if (st == INFERD_OK) st = open_all(s, &err);
+    if (st == INFERD_OK)
+        uv_run(&s->loop, UV_RUN_DEFAULT);
+    else
+        fprintf(stderr, "inferd: %s\n", err.text);
+    status = st != INFERD_OK || s->failed ? 1 : 0;
+    close_all(s);
+    log_close();
+    free(s);
+    return status;
+}

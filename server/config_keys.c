@@ -1,0 +1,202 @@
+/* config_keys.c - API keys: read, digested, looked up.
+ *
+ * Plain text lives only while a file is read.  A key is kept as a digest under a pepper drawn once
+ * per process, and found in a flat table by the digest's first bytes; which slot is probed depends
+ * on the pepper and says nothing about a key, and the comparison itself runs to the end. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config_options.h"
+#include "digest.h"
+#include "log.h"
+
+enum { KEY_FILE_BYTES_MAX = 16 * 1024 * 1024 };
+
+typedef struct key_slot {
+    const unsigned char *digest; // in a tenant's keys; NULL: free
+    uint32_t tenant;
+} key_slot;
+
+struct config_index {
+    size_t mask; // slots - 1, a power of two less one; at most half are used
+    key_slot slots[];
+};
+
+static unsigned char pepper[32];
+
+static void draw_pepper(void) {
+    size_t have = 0;
+    while (have < sizeof pepper) {
+        ssize_t n = getrandom(pepper + have, sizeof pepper - have, 0);
+        if (n < 0 && errno == EINTR) continue;
+        INFERD_CHECK(n > 0); // the pool is ready once the machine has booted
+        have += (size_t)n;
+    }
+}
+
+static void digest_key(unsigned char out[DIGEST_BYTES], bytes key) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, draw_pepper);
+    digest_blake2s(out, pepper, sizeof pepper, key.p, key.n);
+}
+
+/* -- reading -- */
+
+/* What a bearer token can carry: visible ASCII. */
+static bool is_key(bytes key) {
+    for (size_t i = 0; i < key.n; i++)
+        if (key.p[i] <= 0x20 || key.p[i] >= 0x7f) return false;
+    return true;
+}
+
+/* Room grows in powers of two, found from the count alone. */
+static bool has_room(const config_tenant *t) {
+    return t->n_keys > 0 && (t->n_keys & (t->n_keys - 1)) != 0;
+}
+
+void keys_add(config_tenant *t, bytes key, config_report *r, const config_place *place) {
+    enum { KEY_BYTES_MIN = 8, KEY_BYTES_MAX = 512 };
+    if (key.n < KEY_BYTES_MIN || key.n > KEY_BYTES_MAX) {
+        config_problem(r, place, "a key must have %d to %d bytes", KEY_BYTES_MIN, KEY_BYTES_MAX);
+        return;
+    }
+    if (!is_key(key)) {
+        config_problem(r, place, "a key must be printable ASCII without spaces");
+        return;
+    }
+    if (!has_room(t)) {
+        size_t n = t->n_keys == 0 ? 1 : 2 * (size_t)t->n_keys;
+        void *grown = realloc(t->keys, n * sizeof t->keys[0]);
+        if (grown == NULL) {
+            config_problem(r, place, "no memory for a key");
+            return;
+        }
+        t->keys = grown;
+    }
+    digest_key(t->keys[t->n_keys++], key);
+}
+
+/* One key per line; empty lines and lines that begin with '#' are skipped. */
+static void add_lines(config_tenant *t, bytes text, config_report *r, const config_place *place) {
+    uint32_t before = t->n_keys;
+    while (text.n > 0) {
+        const char *newline = memchr(text.p, '\n', text.n);
+        size_t n = newline == NULL ? text.n : (size_t)(newline - text.p);
+        bytes line = {text.p, n};
+        n += newline != NULL;
+        text = (bytes){text.p + n, text.n - n};
+        while (line.n > 0 && strchr(" \t\r", line.p[line.n - 1]) != NULL) line.n--;
+        while (line.n > 0 && (line.p[0] == ' ' || line.p[0] == '\t')) line.p++, line.n--;
+        if (line.n > 0 && line.p[0] != '#') keys_add(t, line, r, place);
+    }
+    if (t->n_keys == before) config_problem(r, place, "holds no key");
+}
+
+static bool is_safe_file(int fd, const char *path, size_t *n, config_report *r,
+                         const config_place *place) {
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        config_problem(r, place, "%s is not a file", path);
+        return false;
+    }
+    if (st.st_mode & S_IWOTH) {
+        config_problem(r, place, "%s is writable by everybody", path);
+        return false;
+    }
+    if (st.st_size > KEY_FILE_BYTES_MAX) {
+        config_problem(r, place, "%s has %lld bytes, at most %d are read", path,
+                       (long long)st.st_size, KEY_FILE_BYTES_MAX);
+        return false;
+    }
+    if (st.st_mode & S_IROTH) log_text(LOG_LEVEL_ERROR, "key_file_readable_by_all", "path", path);
+    *n = (size_t)st.st_size;
+    return true;
+}
+
+void keys_add_file(config_tenant *t, const char *path, config_report *r,
+                   const config_place *place) {
+    size_t n = 0, have = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        config_problem(r, place, "%s: %s", path, strerror(errno));
+        return;
+    }
+    char *text = is_safe_file(fd, path, &n, r, place) ? malloc(n + 1) : NULL;
+    while (text != NULL && have < n) {
+        ssize_t got = read(fd, text + have, n - have);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) break;
+        have += (size_t)got;
+    }
+    if (text != NULL) {
+        add_lines(t, (bytes){text, have}, r, place);
+        explicit_bzero(text, n);
+    }
+    free(text);
+    close(fd);
+}
+
+void keys_add_env(config_tenant *t, const char *name, config_report *r, const config_place *place) {
+    const char *key = getenv(name);
+    if (key == NULL || key[0] == 0)
+        config_problem(r, place, "the environment variable %s is not set", name);
+    else
+        keys_add(t, (bytes){key, strlen(key)}, r, place);
+}
+
+/* -- looking up -- */
+
+static size_t slot_of(const struct config_index *index, const unsigned char *digest) {
+    uint64_t first;
+    memcpy(&first, digest, sizeof first);
+    return (size_t)first & index->mask;
+}
+
+/* Its slot, or the free one where it would be. */
+static size_t find(const struct config_index *index, const unsigned char *digest) {
+    size_t i = slot_of(index, digest);
+    while (index->slots[i].digest != NULL &&
+           !digest_equal(index->slots[i].digest, digest, DIGEST_BYTES))
+        i = (i + 1) & index->mask;
+    return i;
+}
+
+void keys_index_destroy(inferd_config *c) {
+    free(c->index);
+    c->index = NULL;
+}
+
+void keys_index(inferd_config *c, config_report *r) {
+    config_place tenants = {.name = "tenants"};
+    size_t n_keys = 0, n_slots = 4;
+    for (uint32_t i = 0; i < c->n_tenants; i++) n_keys += c->tenants[i].n_keys;
+    while (n_slots < 2 * n_keys) n_slots *= 2;
+    keys_index_destroy(c);
+    c->index = calloc(1, sizeof *c->index + n_slots * sizeof c->index->slots[0]);
+    if (c->index == NULL) return;
+    c->index->mask = n_slots - 1;
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        const config_tenant *t = &c->tenants[i];
+        config_place at = {.parent = &tenants, .index = i};
+        for (uint32_t k = 0; k < t->n_keys; k++) {
+            key_slot *slot = &c->index->slots[find(c->index, t->keys[k])];
+            if (slot->digest != NULL)
+                config_problem(r, &at, "one of its keys is also a key of tenants[%u]",
+                               slot->tenant);
+            else
+                *slot = (key_slot){t->keys[k], i};
+        }
+    }
+}
+
+int config_tenant_of_key(const inferd_config *c, bytes key) {
+    unsigned char digest[DIGEST_BYTES];
+    digest_key(digest, key);
+    const key_slot *slot = &c->index->slots[find(c->index, digest)];
+    return slot->digest == NULL ? -1 : (int)slot->tenant;
+}

@@ -1,0 +1,587 @@
+/* config_read.c - from a file to an inferd_config, with every problem on the way.
+ *
+ * The reader never stops at a problem: it notes it and goes on, so that a person mends a file once.
+ * The text holds keys, so its buffer is zeroed, and JSON trees are freed zeroed. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config_options.h"
+
+enum { FILE_BYTES_MAX = 64 * 1024 * 1024 };
+
+/* A configuration is our own, but a key file with a hundred thousand tenants is large. */
+static const json_limits file_limits = {
+    .depth_max = 16, .structural_max = 8000000, .memory_max = 4ull * 1024 * 1024 * 1024};
+
+/* -- problems -- */
+
+static void spell(buf *out, const config_place *place) {
+    if (place == NULL || (place->name == NULL && place->parent == NULL)) return;
+    spell(out, place->parent);
+    if (place->name == NULL)
+        buf_add_format(out, "[%zu]", place->index);
+    else
+        buf_add_format(out, "%s%s", out->n > 0 ? "." : "", place->name);
+}
+
+/* The line of a place, or of the nearest thing around it that is there. */
+static uint32_t line_of(const config_report *r, char *path) {
+    if (r->lines == NULL) return 0;
+    for (;;) {
+        uint32_t line = json_lines_find(r->lines, path);
+        if (line != 0 || path[0] == 0) return line;
+        char *cut = strrchr(path, '.'), *bracket = strrchr(path, '[');
+        if (cut == NULL || (bracket != NULL && bracket > cut)) cut = bracket;
+        *(cut == NULL ? path : cut) = 0;
+    }
+}
+
+/* Names that came from the file are written by the caller's format; a line of the report must stay
+ * one line and harmless on a terminal. */
+static void make_printable(char *text) {
+    for (; *text != 0; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
+}
+
+void config_problem(config_report *r, const config_place *place, const char *format, ...) {
+    char sentence[512];
+    buf path;
+    va_list args;
+    if (++r->n > CONFIG_PROBLEMS_MAX) return;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    make_printable(sentence);
+    buf_init(&path, 4096);
+    spell(&path, place);
+    make_printable((char *)(uintptr_t)buf_cstr(&path));
+    if (r->source != NULL) buf_add_format(r->problems, "%s:", r->source);
+    char *walk = strdup(buf_cstr(&path));
+    uint32_t line = walk == NULL ? 0 : line_of(r, walk);
+    free(walk);
+    if (line > 0) buf_add_format(r->problems, "%u:", line);
+    if (r->source != NULL) buf_add_char(r->problems, ' ');
+    if (path.n > 0) buf_add_format(r->problems, "%s: ", buf_cstr(&path));
+    buf_add_format(r->problems, "%s\n", sentence);
+    if (r->n == CONFIG_PROBLEMS_MAX) buf_add_str(r->problems, "further problems are not shown\n");
+    buf_deinit(&path);
+}
+
+/* -- values -- */
+
+typedef struct reader {
+    config_report *report;
+    const char *folder; // of the file, with a slash; "" = the working directory
+    bool no_memory;
+} reader;
+
+static const char *kind_of(const json_t *v) {
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_STRING:
+        return "text";
+    case JSON_INTEGER:
+        return "a whole number";
+    case JSON_REAL:
+        return "a fraction";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "true or false";
+    default:
+        return "null";
+    }
+}
+
+static void wrong_kind(reader *r, const config_place *p, const char *wanted, const json_t *v) {
+    config_problem(r->report, p, "expected %s, found %s", wanted, kind_of(v));
+}
+
+static char *take_text(reader *r, const char *text) {
+    char *copy = strdup(text);
+    if (copy == NULL) r->no_memory = true;
+    return copy;
+}
+
+bool config_read_size(const char *text, uint64_t *out) {
+    static const struct {
+        const char *name;
+        int shift;
+    } units[] = {{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+    uint64_t whole = 0, fraction = 0, scale = 1;
+    size_t i = 0;
+    if (text[0] < '0' || text[0] > '9') return false;
+    for (; text[i] >= '0' && text[i] <= '9'; i++)
+        if (__builtin_mul_overflow(whole, (uint64_t)10, &whole) ||
+            __builtin_add_overflow(whole, (uint64_t)(text[i] - '0'), &whole))
+            return false;
+    if (text[i] == '.') {
+        i++;
+        for (; text[i] >= '0' && text[i] <= '9'; i++) {
+            if (scale >= 1000000) return false;
+            fraction = fraction * 10 + (uint64_t)(text[i] - '0');
+            scale *= 10;
+        }
+        if (scale == 1) return false;
+    }
+    while (text[i] == ' ') i++;
+    for (size_t u = 0; u < INFERD_COUNT(units); u++) {
+        if (strcmp(text + i, units[u].name) != 0) continue;
+        uint64_t unit = 1ull << units[u].shift;
+        /* scale is at most 10^6 and unit 2^40, so the product fits. */
+        if ((fraction * unit) % scale != 0) return false;
+        if (__builtin_mul_overflow(whole, unit, &whole)) return false;
+        return !__builtin_add_overflow(whole, fraction * unit / scale, out);
+    }
+    return false;
+}
+
+static void out_of_range(reader *r, const config_place *p, const option *o) {
+    config_problem(r->report, p, "must be between %llu and %llu", (unsigned long long)o->min,
+                   (unsigned long long)o->max);
+}
+
+static bool read_number(reader *r, const config_place *p, const option *o, const json_t *v,
+                        uint64_t *out) {
+    bool size = o->kind == OPTION_BYTES32 || o->kind == OPTION_BYTES64;
+    if (size && json_is_string(v)) {
+        if (!config_read_size(json_string_value(v), out)) {
+            config_problem(r->report, p,
+                           "is not a size: write bytes, or a number with KiB, MiB, GiB or TiB");
+            return false;
+        }
+    } else if (json_is_integer(v)) {
+        if (json_integer_value(v) < 0) {
+            out_of_range(r, p, o);
+            return false;
+        }
+        *out = (uint64_t)json_integer_value(v);
+    } else {
+        wrong_kind(r, p, size ? "a size such as \"2GiB\"" : "a whole number", v);
+        return false;
+    }
+    if (*out >= o->min && *out <= o->max) return true;
+    out_of_range(r, p, o);
+    return false;
+}
+
+static const char *read_text(reader *r, const config_place *p, const option *o, const json_t *v) {
+    if (!json_is_string(v)) {
+        wrong_kind(r, p, "text", v);
+        return NULL;
+    }
+    const char *text = json_string_value(v);
+    size_t n = json_string_length(v);
+    if (n < o->min || n > o->max) {
+        config_problem(r->report, p, "must have %llu to %llu bytes", (unsigned long long)o->min,
+                       (unsigned long long)o->max);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if ((unsigned char)text[i] >= 0x20 && text[i] != 0x7f) continue;
+        config_problem(r->report, p, "holds a control character");
+        return NULL;
+    }
+    return text;
+}
+
+/* Relative to the file, so that a configuration means the same from every working directory. */
+static char *take_path(reader *r, const char *text) {
+    char *path = NULL;
+    if (text[0] == '/') return take_text(r, text);
+    if (asprintf(&path, "%s%s", r->folder, text) >= 0) return path;
+    r->no_memory = true;
+    return NULL;
+}
+
+static void list_choices(const option *o, char out[128]) {
+    size_t n = 0;
+    out[0] = 0;
+    for (size_t i = 0; o->choices[i] != NULL && n < 100; i++)
+        n += (size_t)snprintf(out + n, 128 - n, "%s\"%s\"", i > 0 ? ", " : "", o->choices[i]);
+}
+
+/* The index in choices, or -1 with a problem. */
+static int read_choice(reader *r, const config_place *p, const option *o, const json_t *v) {
+    char all[128];
+    const char *text = json_is_string(v) ? json_string_value(v) : "";
+    for (int i = 0; o->choices[i] != NULL; i++)
+        if (strcmp(text, o->choices[i]) == 0) return i;
+    list_choices(o, all);
+    config_problem(r->report, p, "expected one of %s", all);
+    return -1;
+}
+
+static void read_texts(reader *r, const config_place *p, const option *o, const json_t *v,
+                       void *base) {
+    option each = *o;
+    size_t n = json_array_size(v);
+    each.max = 200;
+    if (!json_is_array(v)) {
+        wrong_kind(r, p, "a list of texts", v);
+        return;
+    }
+    if (n > o->max) {
+        config_problem(r->report, p, "has %zu elements, at most %llu are possible", n,
+                       (unsigned long long)o->max);
+        return;
+    }
+    char **texts = calloc(n + 1, sizeof *texts);
+    if (texts == NULL) {
+        r->no_memory = true;
+        return;
+    }
+    uint32_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        config_place at = {.parent = p, .index = i};
+        const char *text = read_text(r, &at, &each, json_array_get(v, i));
+        if (text != NULL && (texts[kept] = take_text(r, text)) != NULL) kept++;
+    }
+    *(char ***)option_at(base, o->offset) = texts;
+    *(uint32_t *)option_at(base, o->count_offset) = kept;
+}
+
+static void read_keys(reader *r, const config_place *p, const json_t *v, config_tenant *t) {
+    size_t n = json_array_size(v);
+    if (!json_is_array(v)) {
+        wrong_kind(r, p, "a list of keys", v);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        config_place at = {.parent = p, .index = i};
+        const json_t *key = json_array_get(v, i);
+        if (json_is_string(key))
+            keys_add(t, (bytes){json_string_value(key), json_string_length(key)}, r->report, &at);
+        else
+            wrong_kind(r, &at, "text", key);
+    }
+}
+
+/* -- objects -- */
+
+/* Edits that turn one word into the other; words longer than the rows count as far apart. */
+static size_t distance(const char *a, const char *b) {
+    enum { MAX = 40 };
+    size_t n = strlen(a), m = strlen(b), row[MAX + 1];
+    if (n > MAX || m > MAX) return MAX;
+    for (size_t k = 0; k <= m; k++) row[k] = k;
+    for (size_t i = 1; i <= n; i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t k = 1; k <= m; k++) {
+            size_t keep = corner + (a[i - 1] != b[k - 1]);
+            corner = row[k];
+            row[k] = size_min(keep, size_min(row[k], row[k - 1]) + 1);
+        }
+    }
+    return row[m];
+}
+
+static void unknown_option(reader *r, const config_place *p, const option_table *table) {
+    const char *best = NULL;
+    size_t best_distance = SIZE_MAX;
+    for (size_t i = 0; i < table->n; i++) {
+        size_t d = distance(p->name, table->options[i].name);
+        if (d < best_distance) best_distance = d, best = table->options[i].name;
+    }
+    if (best != NULL && best_distance <= 1 + strlen(best) / 4)
+        config_problem(r->report, p, "there is no such option; did you mean \"%s\"?", best);
+    else
+        config_problem(r->report, p, "there is no such option");
+}
+
+static void read_object(reader *r, const config_place *p, const option_table *table,
+                        const json_t *v, void *base);
+
+static void read_list(reader *r, const config_place *p, const option *o, const json_t *v,
+                      void *base) {
+    size_t n = json_array_size(v);
+    if (!json_is_array(v)) {
+        wrong_kind(r, p, "a list of objects", v);
+        return;
+    }
+    if (n > o->max) {
+        config_problem(r->report, p, "has %zu elements, at most %llu are possible", n,
+                       (unsigned long long)o->max);
+        return;
+    }
+    char *elements = calloc(n + 1, o->table->struct_bytes);
+    if (elements == NULL) {
+        r->no_memory = true;
+        return;
+    }
+    *(char **)option_at(base, o->offset) = elements;
+    *(uint32_t *)option_at(base, o->count_offset) = (uint32_t)n;
+    for (size_t i = 0; i < n; i++) {
+        config_place at = {.parent = p, .index = i};
+        config_defaults(o->table, elements + i * o->table->struct_bytes);
+        read_object(r, &at, o->table, json_array_get(v, i), elements + i * o->table->struct_bytes);
+    }
+}
+
+static void read_option(reader *r, const config_place *p, const option *o, const json_t *v,
+                        void *base) {
+    void *at = option_at(base, o->offset);
+    uint64_t number;
+    const char *text;
+    int choice;
+    switch (o->kind) {
+    case OPTION_TEXT:
+        if (o->choices != NULL && read_choice(r, p, o, v) < 0) return;
+        if ((text = read_text(r, p, o, v)) != NULL) *(char **)at = take_text(r, text);
+        return;
+    case OPTION_PATH:
+        if ((text = read_text(r, p, o, v)) != NULL) *(char **)at = take_path(r, text);
+        return;
+    case OPTION_TEXTS:
+        read_texts(r, p, o, v, base);
+        return;
+    case OPTION_THREADS:
+        if (json_is_string(v) && strcmp(json_string_value(v), "auto") == 0) return;
+        if (!json_is_integer(v)) {
+            wrong_kind(r, p, "a whole number or \"auto\"", v);
+            return;
+        } // fall through
+    case OPTION_U32:
+    case OPTION_BYTES32:
+        if (read_number(r, p, o, v, &number)) *(uint32_t *)at = (uint32_t)number;
+        return;
+    case OPTION_BYTES64:
+        if (read_number(r, p, o, v, &number)) *(uint64_t *)at = number;
+        return;
+    case OPTION_BOOL:
+        if (json_is_boolean(v))
+            *(bool *)at = json_is_true(v);
+        else
+            wrong_kind(r, p, "true or false", v);
+        return;
+    case OPTION_CHOICE:
+        if ((choice = read_choice(r, p, o, v)) >= 0) *(int *)at = choice;
+        return;
+    case OPTION_KEYS:
+        read_keys(r, p, v, base);
+        return;
+    case OPTION_KEY_FILE:
+        if ((text = read_text(r, p, o, v)) != NULL) {
+            char *path = take_path(r, text);
+            if (path != NULL) keys_add_file(base, path, r->report, p);
+            free(path);
+        }
+        return;
+    case OPTION_KEY_ENV:
+        if ((text = read_text(r, p, o, v)) != NULL) keys_add_env(base, text, r->report, p);
+        return;
+    case OPTION_OBJECT:
+        read_object(r, p, o->table, v, at);
+        return;
+    case OPTION_LIST:
+        read_list(r, p, o, v, base);
+        return;
+    }
+}
+
+/* What is absent and has a text for a default: the first of its choices. */
+static void fill_absent(reader *r, const config_place *p, const option_table *table,
+                        const json_t *v, void *base) {
+    for (size_t i = 0; i < table->n; i++) {
+        const option *o = &table->options[i];
+        if (json_object_get(v, o->name) != NULL) continue;
+        if (o->required) {
+            config_place at = {.parent = p, .name = o->name};
+            config_problem(r->report, &at, "is required");
+        } else if (o->kind == OPTION_TEXT && o->choices != NULL) {
+            *(char **)option_at(base, o->offset) = take_text(r, o->choices[0]);
+        }
+    }
+}
+
+static void read_object(reader *r, const config_place *p, const option_table *table,
+                        const json_t *v, void *base) {
+    const char *name;
+    json_t *member;
+    if (!json_is_object(v)) {
+        wrong_kind(r, p, "an object", v);
+        return;
+    }
+    json_object_foreach((json_t *)(uintptr_t)v, name, member) {
+        config_place at = {.parent = p, .name = name};
+        const option *o = config_option(table, name);
+        if (o == NULL)
+            unknown_option(r, &at, table);
+        else
+            read_option(r, &at, o, member, base);
+    }
+    fill_absent(r, p, table, v, base);
+}
+
+/* -- the whole -- */
+
+/* What a text without "listen" and "devices" means. */
+static bool fill_defaults(inferd_config *c) {
+    if (c->listen == NULL) c->listen = strdup("127.0.0.1:8080");
+    if (c->devices == NULL) {
+        c->devices = calloc(1, sizeof c->devices[0]);
+        if (c->devices == NULL) return false;
+        c->n_devices = 1;
+        config_defaults(config_option(&config_table, "devices")->table, c->devices);
+        c->devices[0].kind = strdup("cpu");
+        if (c->devices[0].kind == NULL) return false;
+    }
+    return c->listen != NULL;
+}
+
+static inferd_status no_memory(inferd_config *c, inferd_err *err) {
+    config_destroy(c);
+    return inferd_fail(err, INFERD_ENOMEM, "no memory for the configuration");
+}
+
+static inferd_status read_file(const char *path, buf *out, inferd_err *err) {
+    struct stat st;
+    inferd_status s = INFERD_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not be waited for
+    if (fd < 0) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0)
+        s = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        s = inferd_fail(err, INFERD_EIO, "%s: not a file", path);
+    else if (st.st_mode & S_IWOTH)
+        s = inferd_fail(err, INFERD_EINVAL, "%s: writable by everybody, which hands them the keys",
+                        path);
+    else if (st.st_size > FILE_BYTES_MAX)
+        s = inferd_fail(err, INFERD_ETOOLONG, "%s: has %lld bytes, at most %d are read", path,
+                        (long long)st.st_size, FILE_BYTES_MAX);
+    /* Reserved at once: growing would leave copies of keys behind. */
+    else if (!buf_reserve(out, (size_t)st.st_size + 1))
+        s = inferd_fail(err, INFERD_ENOMEM, "no memory for %s", path);
+    while (s == INFERD_OK && out->n <= (size_t)st.st_size) {
+        ssize_t n = read(fd, out->p + out->n, (size_t)st.st_size + 1 - out->n);
+        if (n == 0) break;
+        if (n > 0)
+            out->n += (size_t)n;
+        else if (errno != EINTR)
+            s = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
+    }
+    if (s == INFERD_OK && out->n > (size_t)st.st_size)
+        s = inferd_fail(err, INFERD_EIO, "%s: grew while it was read", path);
+    close(fd);
+    return s;
+}
+
+static inferd_status read_tree(const json_t *tree, const char *path, config_report *report,
+                               inferd_config **out, inferd_err *err) {
+    const char *slash = strrchr(path, '/');
+    char *folder = strndup(path, slash == NULL ? 0 : (size_t)(slash - path) + 1);
+    inferd_config *c = calloc(1, sizeof *c);
+    reader r = {.report = report, .folder = folder};
+    config_place root = {0};
+    if (folder == NULL || c == NULL || (c->source = strdup(path)) == NULL) {
+        free(folder);
+        return no_memory(c, err);
+    }
+    config_defaults(&config_table, c);
+    read_object(&r, &root, &config_table, tree, c);
+    free(folder);
+    if (r.no_memory || !fill_defaults(c)) return no_memory(c, err);
+    keys_index(c, report);
+    if (c->index == NULL) return no_memory(c, err);
+    config_check_all(c, report);
+    *out = c;
+    return INFERD_OK;
+}
+
+/* "line 3, column 14: sentence" -> "file:3: column 14: sentence". */
+static void tell_syntax(config_report *r, const char *sentence) {
+    unsigned line;
+    int used = 0;
+    if (sscanf(sentence, "line %u, %n", &line, &used) == 1 && used > 0)
+        buf_add_format(r->problems, "%s:%u: %s\n", r->source, line, sentence + used);
+    else
+        buf_add_format(r->problems, "%s: %s\n", r->source, sentence);
+    r->n++;
+}
+
+static inferd_status load_text(const char *path, bytes text, inferd_config **out, buf *problems,
+                               inferd_err *err) {
+    config_report report = {.problems = problems, .source = path};
+    inferd_config *c = NULL;
+    json_t *tree = NULL;
+    json_lines *lines = NULL;
+    inferd_status s = json_in_parse(text, &file_limits, &tree, err);
+    if (s == INFERD_ENOMEM) return s;
+    if (s != INFERD_OK) {
+        tell_syntax(&report, err->text);
+    } else {
+        lines = json_lines_create(text);
+        report.lines = lines;
+        s = lines == NULL ? inferd_fail(err, INFERD_ENOMEM, "no memory for %s", path)
+                          : read_tree(tree, path, &report, &c, err);
+    }
+    json_decref(tree);
+    json_lines_destroy(lines);
+    if (s == INFERD_ENOMEM) return s;
+    if (report.n > 0) {
+        config_destroy(c);
+        return inferd_fail(err, INFERD_EINVAL, "%s: %u problem%s", path, report.n,
+                           report.n == 1 ? "" : "s");
+    }
+    *out = c;
+    return INFERD_OK;
+}
+
+inferd_status config_load(const char *path, inferd_config **out, buf *problems, inferd_err *err) {
+    inferd_err unread; // err may be NULL, and a syntax error is read from it
+    buf text;
+    if (err == NULL) err = &unread;
+    buf_init(&text, 0);
+    inferd_status s = read_file(path, &text, err);
+    if (s == INFERD_OK) {
+        json_in_init();
+        json_in_wipe(true);
+        s = load_text(path, (bytes){text.p, text.n}, out, problems, err);
+        json_in_wipe(false);
+    } else if (s != INFERD_ENOMEM) {
+        buf_add_format(problems, "%s\n", err->text);
+        s = err->status = INFERD_EINVAL;
+    }
+    if (text.p != NULL) explicit_bzero(text.p, text.capacity);
+    buf_deinit(&text);
+    return s;
+}
+
+/* "models/smollm2.gguf" and "models/smollm2/" are both called smollm2. */
+static char *name_of_file(const char *path) {
+    static const char suffix[] = ".gguf";
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    size_t begin = n;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    size_t suffix_n = sizeof suffix - 1;
+    if (n - begin > suffix_n && memcmp(path + n - suffix_n, suffix, suffix_n) == 0) n -= suffix_n;
+    return strndup(path + begin, n - begin);
+}
+
+inferd_status config_for_model(const char *model_path, inferd_config **out, inferd_err *err) {
+    buf problems;
+    config_report report = {.problems = &problems};
+    inferd_config *c = calloc(1, sizeof *c);
+    if (c == NULL) return no_memory(c, err);
+    config_defaults(&config_table, c);
+    c->models = calloc(1, sizeof c->models[0]);
+    if (c->models == NULL) return no_memory(c, err);
+    c->n_models = 1;
+    config_defaults(config_option(&config_table, "models")->table, c->models);
+    c->models[0].name = name_of_file(model_path);
+    c->models[0].path = strdup(model_path);
+    buf_init(&problems, 0);
+    if (fill_defaults(c)) keys_index(c, &report); // no keys: an empty index
+    buf_deinit(&problems);
+    if (c->models[0].name == NULL || c->models[0].path == NULL || c->index == NULL)
+        return no_memory(c, err);
+    *out = c;
+    return INFERD_OK;
+}

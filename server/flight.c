@@ -1,0 +1,342 @@
+/* flight.c - see flight.h. */
+#include "flight.h"
+
+#include "inferd/clock.h"
+#include "log.h"
+
+enum { SLOT_BITS = 20 }; // of an id; the rest counts, so that no id comes twice
+
+/* ---- slots ---- */
+
+static app_slot *take_slot(app *a, flight *f, uint32_t choice_idx) {
+    INFERD_CHECK(a->n_slots_used < a->n_slots && a->n_slots <= 1u << SLOT_BITS);
+    uint32_t i = a->first_free;
+    app_slot *slot = &a->slots[i];
+    a->first_free = slot->next_free;
+    a->n_slots_used++;
+    slot->id = ++a->n_ids << SLOT_BITS | i;
+    slot->flight = f;
+    slot->choice_idx = choice_idx;
+    slot->model_idx = f->model_idx;
+    return slot;
+}
+
+static app_slot *find_slot(app *a, uint64_t id) {
+    uint32_t i = (uint32_t)(id & ((1u << SLOT_BITS) - 1));
+    return i < a->n_slots && a->slots[i].id == id ? &a->slots[i] : NULL;
+}
+
+static void free_slot(app *a, app_slot *slot) {
+    slot->id = 0;
+    slot->flight = NULL;
+    slot->next_free = a->first_free;
+    a->first_free = (uint32_t)(slot - a->slots);
+    a->n_slots_used--;
+}
+
+bool app_is_full(const app *a, uint32_t n_more) {
+    return n_more > a->n_slots - a->n_slots_used;
+}
+
+/* ---- the end ---- */
+
+static void write_log(const flight *f, int status, const char *finish) {
+    if (!log_wants(LOG_LEVEL_INFO)) return;
+    answer_usage u = stream_usage(f->stream);
+    log_line line;
+    log_begin(&line, LOG_LEVEL_INFO, "done");
+    log_str(&line, "id", f->rq_id);
+    log_str(&line, "model", f->app->names[f->model_idx]);
+    log_i64(&line, "status", status);
+    log_u64(&line, "prompt_tokens", u.n_prompt);
+    log_u64(&line, "cached_tokens", u.n_cached);
+    log_u64(&line, "new_tokens", u.n_output);
+    if (f->first_token_us != 0)
+        log_u64(&line, "ttft_ms", (f->first_token_us - f->arrival_us) / 1000);
+    log_u64(&line, "queue_ms", f->queue_us / 1000);
+    log_u64(&line, "total_ms", (clock_now_us() - f->arrival_us) / 1000);
+    log_str(&line, "finish", finish);
+    log_end(&line);
+}
+
+static const char *const outcome_words[OUTCOMES] = {"stop",    "length", "cancelled",
+                                                    "timeout", "error",  "refused"};
+
+/* Nobody waits for it any more: what still computes is cancelled and its slots stay until it has
+ * ended. */
+static void close_flight(flight *f, metric_outcome outcome, int status) {
+    app *a = f->app;
+    write_log(f, status, outcome_words[outcome]);
+    metrics_request(a->metrics, f->model_idx, outcome);
+    if (outcome == OUTCOME_STOP || outcome == OUTCOME_LENGTH)
+        metrics_observe(a->metrics, f->model_idx, HIST_E2E,
+                        (double)(clock_now_us() - f->arrival_us) / 1e6);
+    for (uint32_t i = 0; i < f->n_choices; i++) {
+        if (f->ids[i] == 0) continue;
+        find_slot(a, f->ids[i])->flight = NULL;
+        engine_cancel(a->engine, f->ids[i]);
+    }
+    list_remove(&f->link);
+    list_remove(&f->dirty);
+    a->n_flights--;
+    stream_destroy(f->stream);
+    buf_deinit(&f->out);
+    free(f->ids);
+    free(f->last_us);
+    free(f);
+}
+
+/* From here on the transport must not call us about it. */
+static http_request *let_go(flight *f) {
+    http_request *rq = f->rq;
+    rq->user = NULL;
+    rq->on_gone = NULL;
+    rq->on_flow = NULL;
+    f->rq = NULL;
+    return rq;
+}
+
+static void on_gone(http_request *rq) {
+    flight *f = rq->user;
+    let_go(f);
+    close_flight(f, OUTCOME_CANCELLED, 499);
+}
+
+static void on_flow(http_request *rq, bool paused) {
+    flight *f = rq->user;
+    for (uint32_t i = 0; i < f->n_choices; i++) {
+        if (f->ids[i] == 0) continue;
+        if (paused)
+            engine_pause(f->app->engine, f->ids[i]);
+        else
+            engine_resume(f->app->engine, f->ids[i]);
+    }
+}
+
+/* ---- the start ---- */
+
+static flight *create_flight(api_job *job) {
+    flight *f = calloc(1, sizeof *f);
+    if (f == NULL) return NULL;
+    f->ids = calloc(job->n_requests, sizeof *f->ids);
+    f->last_us = calloc(job->n_requests, sizeof *f->last_us);
+    if (f->ids == NULL || f->last_us == NULL) {
+        free(f->ids);
+        free(f->last_us);
+        free(f);
+        return NULL;
+    }
+    f->app = job->app;
+    f->rq = job->rq;
+    memcpy(f->rq_id, job->rq->id, sizeof f->rq_id);
+    f->n_choices = job->n_requests;
+    f->model_idx = (uint32_t)job->model_idx;
+    f->arrival_us = job->rq->arrival_us;
+    f->deadline_us = job->requests[0]->deadline_us;
+    f->stream = job->stream;
+    job->stream = NULL;
+    list_node_init(&f->dirty);
+    list_push_back(&f->app->flights, &f->link);
+    f->app->n_flights++;
+    return f;
+}
+
+static bool submit_all(flight *f, api_job *job) {
+    app *a = f->app;
+    for (uint32_t i = 0; i < f->n_choices; i++) {
+        app_slot *slot = take_slot(a, f, i);
+        job->requests[i]->id = slot->id;
+        if (!engine_submit(a->engine, job->requests[i])) {
+            free_slot(a, slot);
+            return false;
+        }
+        f->ids[i] = slot->id;
+        job->requests[i] = NULL;
+    }
+    return true;
+}
+
+/* Takes the job's requests and stream.  False: job->error says why, and nothing runs. */
+static bool start(api_job *job) {
+    app *a = job->app;
+    if (a->draining)
+        return api_fail(&job->error, API_DRAINING, NULL, "the server is shutting down");
+    if (app_is_full(a, job->n_requests))
+        return api_fail(&job->error, API_OVERLOADED, NULL,
+                        "the queue is full: %u sequences are running or waiting",
+                        a->n_slots_used);
+    flight *f = create_flight(job);
+    if (f == NULL)
+        return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
+    if (!submit_all(f, job)) {
+        f->rq = NULL;
+        close_flight(f, OUTCOME_REFUSED, 503);
+        job->model_idx = -1; // counted and logged
+        return api_fail(&job->error, API_OVERLOADED, NULL, "the queue is full");
+    }
+    metrics_observe(a->metrics, f->model_idx, HIST_N, job->n_per_prompt);
+    f->rq->user = f;
+    f->rq->on_gone = on_gone;
+    f->rq->on_flow = on_flow;
+    return true;
+}
+
+void flight_launch(void *ctx, bool rq_gone) {
+    api_job *job = ctx;
+    metrics_unknown_fields(job->app->metrics, job->n_unknown);
+    if (job->error.fault != API_OK) api_refuse(job, rq_gone);
+    else if (!rq_gone && !start(job)) api_refuse(job, false);
+    api_job_destroy(job);
+}
+
+/* ---- events ---- */
+
+static void mark_dirty(flight *f) {
+    if (!list_linked(&f->dirty)) list_push_back(&f->app->dirty, &f->dirty);
+}
+
+static void note_token(flight *f, uint32_t choice_idx, uint64_t at_us) {
+    metrics *m = f->app->metrics;
+    if (f->first_token_us == 0) {
+        f->first_token_us = at_us > f->arrival_us ? at_us : f->arrival_us;
+        metrics_observe(m, f->model_idx, HIST_TTFT,
+                        (double)(f->first_token_us - f->arrival_us) / 1e6);
+    }
+    if (f->last_us[choice_idx] != 0 && at_us >= f->last_us[choice_idx])
+        metrics_observe(m, f->model_idx, HIST_ITL, (double)(at_us - f->last_us[choice_idx]) / 1e6);
+    f->last_us[choice_idx] = at_us;
+}
+
+void flight_on_event(flight *f, uint32_t choice_idx, const gen_event *ev) {
+    if (ev->kind == GEN_EV_TOKEN) note_token(f, choice_idx, ev->at_us);
+    if (ev->kind == GEN_EV_DONE) {
+        f->ids[choice_idx] = 0;
+        if (choice_idx == 0) f->queue_us = ev->done.queued_us;
+    }
+    if (stream_on_event(f->stream, choice_idx, ev, &f->out))
+        engine_cancel(f->app->engine, f->ids[choice_idx]);
+    mark_dirty(f);
+}
+
+void flight_fail(flight *f, api_fault fault, const char *message) {
+    stream_fail(f->stream, fault, message);
+    mark_dirty(f);
+}
+
+/* ---- writing ---- */
+
+/* False: the client is gone, or cannot be answered; the flight is freed. */
+static bool send_out(flight *f) {
+    if (!f->begun) {
+        if (!http_stream_begin(f->rq)) {
+            api_error e = {0};
+            api_fail(&e, API_INTERNAL, NULL, "the server is short of memory");
+            api_answer_error(let_go(f), &e); // does nothing if the client is gone
+            close_flight(f, OUTCOME_ERROR, e.status);
+            return false;
+        }
+        f->begun = true;
+    }
+    bool ok = f->out.n == 0 || http_stream_write(f->rq, f->out.p, f->out.n);
+    buf_clear(&f->out);
+    if (ok) return true;
+    let_go(f);
+    close_flight(f, OUTCOME_CANCELLED, 499);
+    return false;
+}
+
+static void end_failed(flight *f) {
+    api_error e = *stream_error(f->stream);
+    metric_outcome outcome = e.fault == API_DEADLINE ? OUTCOME_TIMEOUT : OUTCOME_ERROR;
+    if (!f->begun) {
+        api_answer_error(let_go(f), &e);
+        close_flight(f, outcome, e.status);
+        return;
+    }
+    if (f->out.failed) buf_clear(&f->out); // may end in the middle of an event
+    sse_error(&f->out, &e);
+    if (f->out.failed) {
+        http_stream_abort(let_go(f));
+    } else {
+        if (!send_out(f)) return;
+        http_stream_end(let_go(f));
+    }
+    close_flight(f, outcome, e.status);
+}
+
+static void end_well(flight *f) {
+    if (!stream_finish(f->stream, &f->out)) {
+        buf_clear(&f->out);
+        stream_fail(f->stream, API_INTERNAL, "the server is short of memory");
+        end_failed(f);
+        return;
+    }
+    bool stopped = strcmp(stream_finish_reason(f->stream), "stop") == 0;
+    if (stream_about(f->stream)->streaming) {
+        if (!send_out(f)) return;
+        http_stream_end(let_go(f));
+    } else {
+        api_answer_json(let_go(f), 200, &f->out);
+    }
+    close_flight(f, stopped ? OUTCOME_STOP : OUTCOME_LENGTH, 200);
+}
+
+void flight_flush(flight *f) {
+    list_remove(&f->dirty);
+    if (f->out.failed) stream_fail(f->stream, API_INTERNAL, "the server is short of memory");
+    if (stream_error(f->stream)->fault != API_OK)
+        end_failed(f);
+    else if (stream_is_done(f->stream))
+        end_well(f);
+    else if (f->out.n > 0)
+        send_out(f);
+}
+
+/* ---- the round ---- */
+
+static void take_event(app *a, const gen_event *ev) {
+    app_slot *slot = find_slot(a, ev->id);
+    if (slot == NULL) return; // of a submission that was taken back
+    if (ev->kind == GEN_EV_TOKEN) metrics_token(a->metrics, slot->model_idx);
+    if (ev->kind == GEN_EV_DONE) {
+        metrics_sequence(a->metrics, slot->model_idx, ev->done.n_prompt, ev->done.n_cached,
+                         ev->done.n_output);
+        metrics_observe(a->metrics, slot->model_idx, HIST_QUEUE,
+                        (double)ev->done.queued_us / 1e6);
+    }
+    flight *f = slot->flight;
+    uint32_t choice_idx = slot->choice_idx;
+    if (ev->kind == GEN_EV_DONE) free_slot(a, slot);
+    if (f != NULL) flight_on_event(f, choice_idx, ev);
+}
+
+static void flush_dirty(app *a) {
+    if (list_empty(&a->dirty)) return;
+    while (!list_empty(&a->dirty)) flight_flush(LIST_ENTRY(a->dirty.next, flight, dirty));
+    http_flush(a->http);
+}
+
+void app_on_engine_wake(app *a) {
+    gen_event ev;
+    while (engine_next_event(a->engine, &ev)) take_event(a, &ev);
+    flush_dirty(a);
+}
+
+/* The engine ends what is late by itself; this is for an engine that no longer ends anything. */
+void app_tick(app *a, uint64_t late_us) {
+    enum { GRACE_US = 2000000 };
+    uint64_t now = clock_now_us();
+    metrics_loop_lag(a->metrics, (double)late_us / 1e6);
+    LIST_EACH(node, &a->flights) {
+        flight *f = LIST_ENTRY(node, flight, link);
+        if (f->deadline_us != 0 && now > f->deadline_us + GRACE_US)
+            flight_fail(f, API_DEADLINE, "the request did not finish before its deadline");
+    }
+    flush_dirty(a);
+}
+
+void app_cut(app *a) {
+    LIST_EACH(node, &a->flights)
+        flight_fail(LIST_ENTRY(node, flight, link), API_DRAINING, "the server is shutting down");
+    flush_dirty(a);
+}

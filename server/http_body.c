@@ -1,0 +1,216 @@
+/* http_body.c - the access handler: the library calls it once when the headers are complete, once
+ * for every piece of body, once when all is there, and again after each resume.
+ *
+ * A refusal is answered in the first call when a body follows: then the library reads nothing more
+ * and closes.  Without a body the connection stays usable, so the answer waits for the last call.
+ */
+#include <string.h>
+
+#include "http_internal.h"
+#include "inferd/clock.h"
+#include "log.h"
+
+static bool refuse(exchange *x, int status, const char *type, const char *code, const char *message,
+                   unsigned retry_after_s) {
+    x->refusal = (guard_refusal){.status = status,
+                                 .type = type,
+                                 .code = code,
+                                 .message = message,
+                                 .retry_after_s = retry_after_s};
+    return false;
+}
+
+/* 1 to 3: a herd told the same second comes back as a herd. */
+static unsigned retry_soon(exchange *x) {
+    unsigned char c;
+    server_random(x->s, &c, 1);
+    return 1 + c % 3;
+}
+
+static bool refuse_overload(exchange *x, const char *message) {
+    return refuse(x, 503, "overloaded_error", "server_overloaded", message, retry_soon(x));
+}
+
+static enum MHD_Result collect_header(void *cls, enum MHD_ValueKind kind, const char *name,
+                                      size_t name_n, const char *value, size_t value_n) {
+    (void)kind;
+    guard_header(cls, (bytes){name, name_n}, (bytes){value, value == NULL ? 0 : value_n});
+    return MHD_YES;
+}
+
+static bool check_key(exchange *x, const guard *g) {
+    http_server *s = x->s;
+    if (g->route->access == HTTP_OPEN || s->keyless) return true;
+    x->rq.tenant = s->tenant_of_key(s->ctx, guard_bearer(g));
+    if (x->rq.tenant >= 0) return true;
+    return refuse(x, 401, "authentication_error", "invalid_api_key",
+                  "A valid API key is needed: Authorization: Bearer KEY.", 0);
+}
+
+static bool check_load(exchange *x, const guard *g) {
+    http_server *s = x->s;
+    if (x->c->over_limit) return refuse_overload(x, "All connections are in use, try again.");
+    if (!g->route->admits_work) return true;
+    if (s->draining)
+        return refuse(x, 503, "unavailable_error", "shutting_down",
+                      "The server is shutting down, try again.", retry_soon(x));
+    if (s->overloaded != NULL && s->overloaded(s->ctx))
+        return refuse_overload(x, "The server is overloaded, try again.");
+    return true;
+}
+
+/* Memory for bodies is promised when the length is known, so that what was let in can finish. */
+static bool reserve_body(exchange *x, uint64_t n) {
+    http_server *s = x->s;
+    if (n > s->limits.bodies_bytes_max - s->bodies_bytes) return false;
+    s->bodies_bytes += n;
+    x->bytes_held += n;
+    return true;
+}
+
+void body_release(exchange *x) {
+    x->s->bodies_bytes -= x->bytes_held;
+    x->bytes_held = 0;
+}
+
+static bool pass_guard(exchange *x, guard *g) {
+    http_server *s = x->s;
+    if (!guard_framing(g, &x->refusal) || !guard_host(g, s->keyless, &x->refusal) ||
+        !guard_route(g, s->routes, s->n_routes, &x->refusal))
+        return false;
+    x->rq.route = g->route;
+    x->rq.method = g->http_method;
+    memcpy(x->rq.tail, g->tail, sizeof x->rq.tail);
+    if (g->timeout_s > 0) x->rq.deadline_us = x->rq.arrival_us + (uint64_t)(g->timeout_s * 1e6);
+    if (!check_key(x, g) || !check_load(x, g) ||
+        !guard_content(g, s->limits.body_bytes_max, &x->refusal))
+        return false;
+    x->collects = (g->http_method & (HTTP_POST | HTTP_PUT)) != 0;
+    if (x->collects && !reserve_body(x, g->body_bytes))
+        return refuse_overload(x, "Memory for request bodies is in use, try again.");
+    return true;
+}
+
+static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const char *url,
+                                  const char *method, const char *version) {
+    guard g;
+    guard_init(&g, method, url, version);
+    MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, collect_header, &g);
+    g.bad_block = x->s->reads_raw && !raw_is_exact(mhd, method, version);
+    bool passed = pass_guard(x, &g);
+    /* For HEAD the library leaves the body away; the method must be known to count right. */
+    if (strcmp(method, "HEAD") == 0) x->rq.method = HTTP_HEAD;
+    x->body_expected = g.chunked || g.body_bytes > 0;
+    x->chunked = g.chunked;
+    x->admitted = true;
+    x->s->n_open++;
+    if (passed) {
+        x->phase = EXCHANGE_BODY;
+    } else {
+        x->phase = EXCHANGE_REFUSED;
+        reply_refusal(x);
+        if (x->refusal.close || x->body_expected || x->c->over_limit) {
+            x->c->linger = true;
+            return reply_queue(x, mhd);
+        }
+    }
+    if (x->body_expected)
+        watch_arm(x->s, &x->c->due, DEADLINE_BODY);
+    else
+        deadline_disarm(&x->c->due);
+    return MHD_YES;
+}
+
+/* From here on the body is only dropped, and answered when it ends: the library takes no answer in
+ * the middle of it. */
+static void refuse_body(exchange *x, int status) {
+    if (status == 413)
+        refuse(x, 413, "invalid_request_error", "request_too_large",
+               "The body is larger than this server reads.", 0);
+    else
+        refuse_overload(x, "Memory for request bodies is in use, try again.");
+    body_release(x);
+    buf_deinit(&x->body);
+    x->phase = EXCHANGE_REFUSED;
+    x->collects = false;
+}
+
+static void collect(exchange *x, const char *p, size_t n) {
+    uint64_t bytes_max =
+        x->rq.route->json_body ? x->s->limits.body_bytes_max : (uint64_t)GUARD_UNREAD_BYTES_MAX;
+    if (x->body.n + n > bytes_max)
+        refuse_body(x, 413);
+    else if (x->chunked && !reserve_body(x, n))
+        refuse_body(x, 503);
+    else {
+        buf_add(&x->body, p, n);
+        if (x->body.failed) refuse_body(x, 503);
+    }
+}
+
+static enum MHD_Result on_body(exchange *x, const char *p, size_t *n) {
+    if (x->gone) return MHD_NO;
+    if (x->collects) {
+        collect(x, p, *n);
+    } else {
+        /* A sender that does not stop is not worth reading to the end. */
+        x->n_dropped += *n;
+        if (x->n_dropped > GUARD_UNREAD_BYTES_MAX + x->s->limits.body_bytes_max) return MHD_NO;
+        if (x->phase == EXCHANGE_BODY && x->n_dropped > GUARD_UNREAD_BYTES_MAX) return MHD_NO;
+    }
+    *n = 0;
+    return MHD_YES;
+}
+
+/* An answer, a stream, or neither yet. */
+static enum MHD_Result go_on(exchange *x, struct MHD_Connection *mhd) {
+    if (x->gone) {
+        exchange_gone(x);
+        return MHD_NO;
+    }
+    if (x->answered || x->streaming) return reply_queue(x, mhd);
+    x->phase = EXCHANGE_WAITING;
+    if (x->c->left) { // nobody waits for it
+        exchange_gone(x);
+        return MHD_NO;
+    }
+    exchange_suspend(x);
+    return MHD_YES;
+}
+
+static enum MHD_Result on_complete(exchange *x, struct MHD_Connection *mhd) {
+    deadline_disarm(&x->c->due);
+    /* Trailers are ignored, but where they end is as doubtful as where headers do. */
+    if (MHD_get_connection_values_n(mhd, MHD_FOOTER_KIND, NULL, NULL) > 0) x->last = true;
+    if (x->phase == EXCHANGE_REFUSED) {
+        reply_refusal(x);
+        return reply_queue(x, mhd);
+    }
+    x->rq.body = (bytes){x->body.p == NULL ? "" : x->body.p, x->body.n};
+    x->phase = EXCHANGE_HANDLING;
+    x->rq.route->handle(x->s->ctx, &x->rq);
+    x->phase = EXCHANGE_WAITING;
+    return go_on(x, mhd);
+}
+
+enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd, const char *url,
+                                const char *method, const char *version, const char *upload,
+                                size_t *upload_size, void **con_cls) {
+    http_server *s = cls;
+    exchange *x = *con_cls;
+    s->n_calls++;
+    if (x == NULL) return MHD_queue_response(mhd, 503, s->no_memory);
+    switch (x->phase) {
+    case EXCHANGE_HEADERS:
+        return on_headers(x, mhd, url, method, version);
+    case EXCHANGE_BODY:
+    case EXCHANGE_REFUSED:
+        return *upload_size > 0 ? on_body(x, upload, upload_size) : on_complete(x, mhd);
+    case EXCHANGE_WAITING:
+        return go_on(x, mhd);
+    case EXCHANGE_HANDLING:
+    case EXCHANGE_REPLYING:
+        break;
+    }
+    return MHD_NO;
+}

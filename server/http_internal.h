@@ -1,0 +1,231 @@
+/* http_internal.h - what the files of the transport share: the server, its connections, the
+ * exchanges on them.
+ *
+ *     http.c         the loop: when the library runs; the life of connections and exchanges
+ *     http_guard.c   what may pass
+ *     http_raw.c     whether the library understood the header block as it was written
+ *     http_body.c    the access handler: guard, body, handing over to the route
+ *     http_reply.c   whole answers and error bodies
+ *     http_stream.c  answers that grow
+ *     http_listen.c  sockets, addresses, accepting
+ *     http_watch.c   leaving clients, deadlines, lingering senders
+ *
+ * An exchange goes
+ *
+ *     HEADERS -> BODY                       request line seen; guard passed
+ *     BODY    -> HANDLING                   body complete, route.handle is running
+ *     HANDLING -> WAITING                   no answer yet: the connection is suspended
+ *     HANDLING, WAITING -> REPLYING         an answer or a stream is with the library
+ *     BODY -> REFUSED -> REPLYING           refused, the rest of its body is dropped first
+ *     any     -> closed                     notify_completed: freed, or kept for http_work
+ *
+ * Always: `suspended` is true exactly while the library has the connection on its suspended list
+ * and no resume was asked for; resuming twice or resuming the running would corrupt that list.
+ * The library frees nothing in the middle of our calls: connections die inside MHD_run only.
+ * Thread: front. */
+#ifndef INFERD_HTTP_INTERNAL_H
+#define INFERD_HTTP_INTERNAL_H
+
+#include <microhttpd.h>
+#include <sys/socket.h>
+#include <uv.h>
+
+#include "http.h"
+#include "http_deadline.h"
+#include "http_guard.h"
+#include "inferd/list.h"
+
+enum {
+    HTTP_SPARE_CONNECTIONS = 64, // above connections_max, so that a 503 can be said
+    HTTP_LINGER_MAX = 256,       // refused senders being heard out
+    HTTP_RANDOM_BYTES = 1024
+};
+
+typedef struct exchange exchange;
+
+typedef struct conn {
+    http_server *s;
+    struct MHD_Connection *mhd;
+    exchange *x;  // the request being read or answered, or NULL
+    deadline due; // header, body, idle or stall
+    int fd;
+    uint32_t slot, generation; // its name in the watch set
+    bool left;                 // the client closed its side
+    bool cut;                  // we shut the socket down
+    bool over_limit;           // accepted only to be told so
+    bool linger;               // refused while its client may still be sending
+} conn;
+
+typedef enum exchange_phase {
+    EXCHANGE_HEADERS,
+    EXCHANGE_BODY,
+    EXCHANGE_REFUSED,
+    EXCHANGE_HANDLING,
+    EXCHANGE_WAITING,
+    EXCHANGE_REPLYING
+} exchange_phase;
+
+/* Bytes on their way out: [head, n) of p, moved to the front when that is cheap. */
+typedef struct out_bytes {
+    char *p; // owned
+    size_t head, n, capacity;
+} out_bytes;
+
+struct exchange {
+    http_request rq; // first: an http_request is an exchange
+    http_server *s;
+    conn *c;        // NULL after the library is done with it
+    list_node link; // in s->exchanges
+    exchange_phase phase;
+    guard_refusal refusal; // status 0: none
+    deadline beat;         // of a stream
+
+    buf body;
+    bool body_expected, chunked;
+    bool collects;       // false: body bytes are dropped
+    uint64_t bytes_held; // of s->bodies_bytes
+    uint64_t n_dropped;
+
+    struct MHD_Response *response; // made, not yet queued
+    buf answer;                    // a long one, sent in pieces; owned
+    size_t answer_at;
+
+    bool streaming, ending, aborting;
+    bool paused; // on_flow(true) was told
+    out_bytes out;
+
+    bool admitted; // counted in s->n_open
+    bool suspended;
+    bool answered;  // its last byte is known: on_gone is never called any more
+    bool gone;      // cut off, whatever the reason
+    bool gone_told; // on_gone or a done heard of it
+    bool late;      // a deadline of receiving passed
+    bool last;      // the connection closes after it
+    uint32_t n_work;
+};
+
+typedef struct watch_slot {
+    conn *c; // NULL: free
+    uint32_t generation;
+    uint32_t next_free;
+} watch_slot;
+
+/* A refused sender: its socket stays open for reading, so that the reset which closing with unread
+ * bytes causes does not overtake our answer. */
+typedef struct sender {
+    http_server *s;
+    deadline due;
+    int fd;
+    uint32_t slot;
+    uint64_t n_read;
+} sender;
+
+struct http_server {
+    http_limits limits;
+    const http_route *routes;
+    size_t n_routes;
+    int (*tenant_of_key)(void *ctx, bytes key);
+    bool (*overloaded)(void *ctx);
+    void (*finished)(void *ctx, const http_request *rq);
+    void *ctx;
+
+    uv_loop_t *loop;
+    struct MHD_Daemon *daemon;
+    uv_poll_t poll_mhd, poll_watch, poll_listen;
+    uv_timer_t timer_mhd, timer_due;
+    uv_prepare_t prepare;
+    uint32_t n_handles; // not yet closed
+    bool must_run;      // something was resumed, queued or cut since the last MHD_run
+    bool in_run;
+    uint32_t n_idle_runs; // in a row that did nothing though the library asked for them
+    uint64_t n_calls;     // callbacks of the library: its progress
+    uint64_t timer_due_at_us;
+
+    char address[128];
+    char *unix_path;     // owned; NULL on TCP
+    uint64_t unix_inode; // of the socket file, so that only ours is removed
+    int fd_listen;       // -1 once draining
+    int fd_reserve;      // given up for a moment when descriptors run out
+    bool accept_paused;
+    bool draining, closing, keyless;
+    bool reads_raw; // raw_is_known
+    deadline accept_due;
+
+    deadlines due;
+    uint32_t n_conns, conns_max; // conns_max: connections_max, or what descriptors allow
+    watch_slot *slots;           // [n_slots]
+    uint32_t n_slots, first_free;
+    int fd_watch;
+    sender *lingers[HTTP_LINGER_MAX];
+    uint32_t n_lingers;
+
+    list_node exchanges;
+    uint32_t n_open;
+    uint32_t n_works;               // http_work under way, all exchanges together
+    uint64_t bodies_bytes;          // held by all exchanges
+    struct MHD_Response *no_memory; // the answer when nothing can be allocated
+
+    unsigned char random[HTTP_RANDOM_BYTES];
+    uint32_t n_random;
+};
+
+static inline exchange *exchange_of(http_request *rq) {
+    return (exchange *)(void *)rq;
+}
+
+/* -- http.c -- */
+/* Run the library soon: before the loop sleeps again. */
+static inline void server_must_run(http_server *s) {
+    s->must_run = true;
+}
+void server_random(http_server *s, void *out, size_t n);
+void exchange_resume(exchange *x);  // if suspended
+void exchange_suspend(exchange *x); // only from inside a callback of the library
+/* The client will not get (more of) an answer: tell the handler, once. */
+void exchange_gone(exchange *x);
+void exchange_free(exchange *x);
+
+/* -- http_body.c -- */
+enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd, const char *url,
+                                const char *method, const char *version, const char *upload,
+                                size_t *upload_size, void **con_cls);
+void body_release(exchange *x); // its bytes no longer count
+
+/* -- http_raw.c -- */
+bool raw_is_known(void); // this version of the library is one whose block can be read
+bool raw_is_exact(struct MHD_Connection *mhd, const char *method, const char *version);
+
+/* -- http_reply.c -- */
+/* Make x->response out of x->refusal. */
+void reply_refusal(exchange *x);
+/* Hand x->response to the library. */
+enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd);
+bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
+                   const char *extra_headers);
+/* A 408 past the library, which has no way to answer before the request is complete. */
+void reply_timeout(exchange *x);
+struct MHD_Response *reply_no_memory(void);
+/* The body of an error. */
+void reply_error_body(buf *out, const char *type, const char *code, const char *param,
+                      const char *message);
+
+/* -- http_listen.c -- */
+inferd_status listen_open(http_server *s, const char *listen, inferd_err *err);
+void listen_some(http_server *s); // the socket is readable
+void listen_pause(http_server *s, bool wait);
+void listen_resume(http_server *s);
+void listen_close(http_server *s);
+inferd_status listen_reserve_fds(http_server *s, inferd_err *err);
+
+/* -- http_watch.c -- */
+bool watch_add(conn *c);
+void watch_remove(conn *c);
+void watch_events(http_server *s);
+void watch_due(http_server *s); // expired deadlines; starts the timer for the next
+void watch_arm(http_server *s, deadline *d, deadline_kind kind);
+void watch_cut(conn *c);          // shut the socket down; the library notices
+bool watch_evict(http_server *s); // cut who waits longest without a request; false: nobody
+void linger_begin(conn *c);
+void linger_end(sender *l);
+
+#endif

@@ -1,0 +1,282 @@
+/* http_reply.c - whole answers, error bodies, and the headers every answer carries.
+ *
+ * A short answer goes to the library as one buffer.  A long one is read by it in pieces, because
+ * each piece taken is the only sign of life a slow reader gives: it re-arms the stall deadline. */
+#include <string.h>
+
+#include "http_internal.h"
+#include "inferd/clock.h"
+
+enum {
+    WHOLE_BYTES_MAX = 16 * 1024, // fits the socket's buffer: no pieces
+    PIECE_BYTES = 32 * 1024,
+    RETRY_AFTER_MAX_S = 60 // clients ignore more
+};
+
+/* -- JSON text -- */
+
+/* Bytes of the valid UTF-8 character at p, or 0. */
+static size_t utf8_valid(const unsigned char *p, size_t n) {
+    if (p[0] < 0x80) return 1;
+    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
+    size_t length = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+    if (length > n) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    if (p[0] == 0xe0 && p[1] < 0xa0) return 0;  // overlong
+    if (p[0] == 0xed && p[1] >= 0xa0) return 0; // surrogate
+    if (p[0] == 0xf0 && p[1] < 0x90) return 0;  // overlong
+    if (p[0] == 0xf4 && p[1] >= 0x90) return 0; // above U+10FFFF
+    return length;
+}
+
+static void add_escaped(buf *out, unsigned char c) {
+    static const char letters[] = "\b\t\n\f\r\"\\", names[] = "btnfr\"\\";
+    const char *at = memchr(letters, c, sizeof letters - 1);
+    if (at != NULL) {
+        buf_add_char(out, '\\');
+        buf_add_char(out, names[at - letters]);
+    } else {
+        buf_add_format(out, "\\u%04x", c);
+    }
+}
+
+void json_add_string(buf *out, const char *s, size_t n) {
+    const unsigned char *p = (const unsigned char *)s;
+    size_t from = 0; // [from, i) needs no change
+    buf_add_char(out, '"');
+    for (size_t i = 0; i < n;) {
+        size_t length = utf8_valid(p + i, n - i);
+        if (length > 0 && p[i] >= 0x20 && p[i] != '"' && p[i] != '\\') {
+            i += length;
+            continue;
+        }
+        buf_add(out, s + from, i - from);
+        if (length == 0)
+            buf_add_str(out, "\xef\xbf\xbd");
+        else
+            add_escaped(out, p[i]);
+        from = ++i;
+    }
+    buf_add(out, s + from, n - from);
+    buf_add_char(out, '"');
+}
+
+static void add_member(buf *out, const char *name, const char *value) {
+    buf_add_format(out, "\"%s\":", name);
+    if (value == NULL)
+        buf_add_str(out, "null");
+    else
+        json_add_string(out, value, strlen(value));
+}
+
+void reply_error_body(buf *out, const char *type, const char *code, const char *param,
+                      const char *message) {
+    buf_add_str(out, "{\"error\":{");
+    add_member(out, "message", message);
+    buf_add_char(out, ',');
+    add_member(out, "type", type);
+    buf_add_char(out, ',');
+    add_member(out, "param", param);
+    buf_add_char(out, ',');
+    add_member(out, "code", code);
+    buf_add_str(out, "}}");
+}
+
+/* -- headers -- */
+
+static bool add_header(struct MHD_Response *r, const char *name, const char *value) {
+    return MHD_add_response_header(r, name, value) == MHD_YES;
+}
+
+/* "Name: value\n" lines. */
+static bool add_header_lines(struct MHD_Response *r, const char *lines) {
+    char line[512];
+    while (lines != NULL && *lines != 0) {
+        size_t n = strcspn(lines, "\n");
+        char *colon = n < sizeof line ? memchr(memcpy(line, lines, n), ':', n) : NULL;
+        INFERD_CHECK(colon != NULL); // written by us
+        line[n] = 0;
+        *colon++ = 0;
+        while (*colon == ' ') colon++;
+        if (!add_header(r, line, colon)) return false;
+        lines += n + (lines[n] == '\n');
+    }
+    return true;
+}
+
+bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
+                   const char *extra_headers) {
+    bool close = x->s->draining || x->c->over_limit || x->last;
+    return add_header(r, "x-request-id", x->rq.id) &&
+           (content_type == NULL || add_header(r, "Content-Type", content_type)) &&
+           (!close || add_header(r, "Connection", "close")) && add_header_lines(r, extra_headers);
+}
+
+/* The last resort needs no memory when it is needed, so it has no id either. */
+struct MHD_Response *reply_no_memory(void) {
+    static char body[] = "{\"error\":{\"message\":\"Memory is short, try again.\",\"type\":"
+                         "\"overloaded_error\",\"param\":null,\"code\":\"server_overloaded\"}}";
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer(sizeof body - 1, body, MHD_RESPMEM_PERSISTENT);
+    if (r == NULL) return NULL;
+    if (add_header(r, "Content-Type", "application/json") && add_header(r, "Retry-After", "1") &&
+        add_header(r, "Connection", "close"))
+        return r;
+    MHD_destroy_response(r);
+    return NULL;
+}
+
+/* -- answers -- */
+
+static ssize_t read_answer(void *cls, uint64_t at, char *out, size_t n_max) {
+    exchange *x = cls;
+    size_t n = size_min(n_max, x->answer.n - (size_t)at);
+    x->s->n_calls++;
+    if (x->gone) return MHD_CONTENT_READER_END_WITH_ERROR;
+    memcpy(out, x->answer.p + at, n);
+    x->rq.n_sent += n;
+    if (!x->rq.no_timeout) watch_arm(x->s, &x->c->due, DEADLINE_STALL);
+    return (ssize_t)n;
+}
+
+/* Takes body's memory, also when it fails. */
+static struct MHD_Response *make_response(exchange *x, buf *body) {
+    struct MHD_Response *r;
+    if (body->failed) {
+        buf_deinit(body);
+        return NULL;
+    }
+    if (body->n > WHOLE_BYTES_MAX) {
+        x->answer = *body;
+        *body = (buf){0};
+        return MHD_create_response_from_callback(x->answer.n, PIECE_BYTES, read_answer, x, NULL);
+    }
+    r = MHD_create_response_from_buffer(body->n, body->p == NULL ? "" : body->p,
+                                        body->p == NULL ? MHD_RESPMEM_PERSISTENT
+                                                        : MHD_RESPMEM_MUST_FREE);
+    if (r == NULL)
+        buf_deinit(body);
+    else if (x->rq.method != HTTP_HEAD)
+        x->rq.n_sent = body->n;
+    *body = (buf){0};
+    return r;
+}
+
+/* x->response out of body; when memory is short, the one that was made at the start. */
+static void prepare(exchange *x, int status, const char *content_type, buf *body,
+                    const char *extra_headers) {
+    struct MHD_Response *r = make_response(x, body);
+    if (r != NULL && !reply_headers(x, r, content_type, extra_headers)) {
+        MHD_destroy_response(r);
+        r = NULL;
+    }
+    x->answered = true;
+    x->response = r;
+    x->rq.status = r == NULL ? 503 : status;
+}
+
+void http_answer(http_request *rq, int status, const char *content_type, buf *body,
+                 const char *extra_headers) {
+    exchange *x = exchange_of(rq);
+    buf none = {0};
+    if (body == NULL) body = &none;
+    if (x->gone) {
+        buf_deinit(body);
+        return;
+    }
+    INFERD_CHECK(!x->answered && !x->streaming);
+    prepare(x, status, content_type, body, extra_headers);
+    exchange_resume(x);
+}
+
+enum { HEADER_LINES_BYTES = 256 };
+
+/* Which headers a status brings.  A 5xx that waiting does not cure must say so, or clients try it
+ * again twice. */
+static void error_headers(char lines[HEADER_LINES_BYTES], int status, unsigned retry_after_s,
+                          unsigned allow) {
+    static const struct {
+        http_method method;
+        const char *name;
+    } methods[] = {{HTTP_GET, "GET"},
+                   {HTTP_HEAD, "HEAD"},
+                   {HTTP_POST, "POST"},
+                   {HTTP_PUT, "PUT"},
+                   {HTTP_DELETE, "DELETE"}};
+    size_t n = 0;
+    lines[0] = 0;
+    if (status == 401) n += (size_t)sprintf(lines + n, "WWW-Authenticate: Bearer\n");
+    if (status == 405) {
+        const char *before = "Allow: ";
+        for (size_t i = 0; i < INFERD_COUNT(methods); i++) {
+            if ((allow & methods[i].method) == 0) continue;
+            n += (size_t)sprintf(lines + n, "%s%s", before, methods[i].name);
+            before = ", ";
+        }
+        if (n > 0) n += (size_t)sprintf(lines + n, "\n");
+    }
+    if (retry_after_s > 0)
+        n += (size_t)sprintf(lines + n, "Retry-After: %u\n",
+                             u32_min(retry_after_s, RETRY_AFTER_MAX_S));
+    if ((status == 503 && retry_after_s == 0) || status == 501 || status == 505 || status == 507)
+        sprintf(lines + n, "x-should-retry: false\n");
+}
+
+static void prepare_error(exchange *x, int status, const char *type, const char *code,
+                          const char *param, const char *message, unsigned retry_after_s,
+                          unsigned allow) {
+    char lines[HEADER_LINES_BYTES];
+    buf body;
+    buf_init(&body, 0);
+    reply_error_body(&body, type, code, param, message);
+    error_headers(lines, status, retry_after_s, allow);
+    prepare(x, status, "application/json", &body, lines);
+}
+
+void http_answer_error(http_request *rq, int status, const char *type, const char *code,
+                       const char *param, const char *message, unsigned retry_after_s) {
+    exchange *x = exchange_of(rq);
+    unsigned allow = rq->route == NULL ? 0 : rq->route->methods;
+    if (x->gone) return;
+    INFERD_CHECK(!x->answered && !x->streaming);
+    if (allow & HTTP_GET) allow |= HTTP_HEAD;
+    prepare_error(x, status, type, code, param, message, retry_after_s, allow);
+    exchange_resume(x);
+}
+
+void reply_refusal(exchange *x) {
+    const guard_refusal *why = &x->refusal;
+    if (x->answered) return; // made before its body was dropped
+    prepare_error(x, why->status, why->type, why->code, NULL, why->message, why->retry_after_s,
+                  why->allow);
+}
+
+enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd) {
+    struct MHD_Response *r = x->response == NULL ? x->s->no_memory : x->response;
+    enum MHD_Result queued = MHD_queue_response(mhd, (unsigned)x->rq.status, r);
+    if (x->response != NULL) MHD_destroy_response(x->response); // the connection has its own count
+    x->response = NULL;
+    if (queued != MHD_YES) return MHD_NO;
+    x->phase = EXCHANGE_REPLYING;
+    if (x->rq.no_timeout)
+        deadline_disarm(&x->c->due);
+    else
+        watch_arm(x->s, &x->c->due, DEADLINE_STALL);
+    return MHD_YES;
+}
+
+/* Nothing of this exchange was sent yet, so a few bytes past the library do no harm; whether they
+ * arrive is the client's luck. */
+void reply_timeout(exchange *x) {
+    static const char body[] = "{\"error\":{\"message\":\"The request was not complete in time.\","
+                               "\"type\":\"timeout_error\",\"param\":null,"
+                               "\"code\":\"request_timeout\"}}";
+    char text[512];
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
+                     "x-request-id: %s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
+                     x->rq.id, sizeof body - 1, body);
+    if (n > 0 && (size_t)n < sizeof text)
+        (void)!send(x->c->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+}

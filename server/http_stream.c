@@ -1,0 +1,134 @@
+/* http_stream.c - answers that grow: text/event-stream over a bounded buffer.
+ *
+ *     http_stream_write -> x->out -> the library asks for it -> socket
+ *
+ *     0 ........ soft/2 ........ soft ........................ hard
+ *                  ^ on_flow(false)  ^ on_flow(true)             ^ cut
+ *
+ * While there is nothing to send the connection is suspended; a reader that returned 0 without
+ * suspending would be asked again at once, for ever.  The stall deadline runs while bytes wait, and
+ * starts anew each time the library has brought a piece to the socket. */
+#include <string.h>
+
+#include "http_internal.h"
+#include "log.h"
+
+static size_t out_fill(const out_bytes *o) {
+    return o->n - o->head;
+}
+
+static bool out_add(out_bytes *o, const void *p, size_t n) {
+    if (o->head > 0 && o->n + n > o->capacity) {
+        memmove(o->p, o->p + o->head, out_fill(o));
+        o->n -= o->head;
+        o->head = 0;
+    }
+    if (o->n + n > o->capacity) {
+        size_t capacity = size_max(1024, o->capacity);
+        while (capacity < o->n + n) capacity *= 2; // n is at most stream_hard_bytes
+        char *grown = realloc(o->p, capacity);
+        if (grown == NULL) return false;
+        o->p = grown;
+        o->capacity = capacity;
+    }
+    memcpy(o->p + o->n, p, n);
+    o->n += n;
+    return true;
+}
+
+static size_t out_take(out_bytes *o, char *to, size_t n_max) {
+    enum { KEEP_BYTES = 4096 }; // ten thousand quiet streams keep little
+    size_t n = size_min(n_max, out_fill(o));
+    memcpy(to, o->p + o->head, n);
+    o->head += n;
+    if (out_fill(o) > 0) return n;
+    o->head = o->n = 0;
+    if (o->capacity > KEEP_BYTES) {
+        free(o->p);
+        *o = (out_bytes){0};
+    }
+    return n;
+}
+
+static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t n_max) {
+    exchange *x = cls;
+    http_server *s = x->s;
+    (void)at;
+    s->n_calls++;
+    if (x->gone) return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (out_fill(&x->out) == 0) {
+        if (x->aborting) return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (x->ending) return MHD_CONTENT_READER_END_OF_STREAM;
+        deadline_disarm(&x->c->due);
+        exchange_suspend(x);
+        return 0;
+    }
+    size_t n = out_take(&x->out, to, n_max);
+    x->rq.n_sent += n;
+    if (!x->rq.no_timeout) watch_arm(s, &x->c->due, DEADLINE_STALL);
+    if (x->paused && out_fill(&x->out) <= s->limits.stream_soft_bytes / 2) {
+        x->paused = false;
+        if (!x->answered && x->rq.on_flow != NULL) x->rq.on_flow(&x->rq, false);
+    }
+    return (ssize_t)n;
+}
+
+bool http_stream_begin(http_request *rq) {
+    exchange *x = exchange_of(rq);
+    if (x->gone) return false;
+    INFERD_CHECK(!x->answered && !x->streaming);
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 1024, read_stream, x, NULL);
+    if (r == NULL) return false;
+    if (!reply_headers(x, r, "text/event-stream",
+                       "Cache-Control: no-cache\nX-Accel-Buffering: no\n")) {
+        MHD_destroy_response(r);
+        return false;
+    }
+    x->response = r;
+    x->streaming = true;
+    rq->status = 200;
+    watch_arm(x->s, &x->beat, DEADLINE_BEAT);
+    exchange_resume(x);
+    return true;
+}
+
+/* Over the hard limit: its client reads too slowly for what is being written. */
+static bool overflow(exchange *x) {
+    x->gone = true;
+    watch_cut(x->c); // on_gone runs when the library has let go of the connection
+    return false;
+}
+
+bool http_stream_write(http_request *rq, const void *p, size_t n) {
+    exchange *x = exchange_of(rq);
+    if (x->gone) return false;
+    INFERD_CHECK(x->streaming && !x->answered);
+    const http_limits *l = &x->s->limits;
+    if (n > l->stream_hard_bytes - out_fill(&x->out) || !out_add(&x->out, p, n)) return overflow(x);
+    watch_arm(x->s, &x->beat, DEADLINE_BEAT);
+    exchange_resume(x);
+    if (!x->paused && out_fill(&x->out) > l->stream_soft_bytes) {
+        x->paused = true;
+        if (rq->on_flow != NULL) rq->on_flow(rq, true);
+    }
+    return true;
+}
+
+static void finish(http_request *rq, bool whole) {
+    exchange *x = exchange_of(rq);
+    if (x->gone || x->answered) return;
+    INFERD_CHECK(x->streaming);
+    x->answered = true;
+    x->ending = whole;
+    x->aborting = !whole;
+    deadline_disarm(&x->beat);
+    exchange_resume(x);
+}
+
+void http_stream_end(http_request *rq) {
+    finish(rq, true);
+}
+void http_stream_abort(http_request *rq) {
+    finish(rq, false);
+}

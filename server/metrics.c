@@ -1,0 +1,405 @@
+/* metrics.c - see metrics.h.
+ *
+ * A family is HELP, TYPE and its samples, written together and once: strict parsers refuse a
+ * family that comes in two pieces.  So each vllm: alias is a family of its own, behind the
+ * inferd_ family it repeats. */
+#include "metrics.h"
+
+#include "sse.h"
+
+enum { BUCKETS_MAX = 24 };
+
+typedef struct bounds {
+    uint32_t n;
+    double upper[BUCKETS_MAX];
+} bounds;
+
+typedef struct histogram {
+    uint64_t counts[BUCKETS_MAX + 1]; // the last is above every bound
+    double sum;
+} histogram;
+
+static const bounds bounds_ttft = {
+    22, {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
+         160, 640, 2560}};
+static const bounds bounds_itl = {
+    18, {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40}};
+static const bounds bounds_request = {
+    21, {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920,
+         7680}};
+static const bounds bounds_tokens = {
+    18, {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000,
+         200000, 500000}};
+static const bounds bounds_n = {8, {1, 2, 4, 8, 16, 32, 64, 128}};
+static const bounds bounds_lag = {10, {.001, .002, .005, .01, .02, .05, .1, .25, 1, 5}};
+
+typedef struct hist_row {
+    const char *name, *alias, *help; // alias NULL: vLLM has none
+    const bounds *bounds;
+} hist_row;
+
+static const hist_row hist_rows[HISTS] = {
+    [HIST_TTFT] = {"inferd_time_to_first_token_seconds", "vllm:time_to_first_token_seconds",
+                   "Time from arrival to the first token.", &bounds_ttft},
+    [HIST_ITL] = {"inferd_inter_token_seconds", "vllm:inter_token_latency_seconds",
+                  "Time between two tokens of one choice.", &bounds_itl},
+    [HIST_QUEUE] = {"inferd_queue_seconds", "vllm:request_queue_time_seconds",
+                    "Time from arrival to the first step that had the sequence.",
+                    &bounds_request},
+    [HIST_E2E] = {"inferd_request_seconds", "vllm:e2e_request_latency_seconds",
+                  "Time from arrival to the end of the answer.", &bounds_request},
+    [HIST_PROMPT_TOKENS] = {"inferd_prompt_tokens_per_sequence", "vllm:request_prompt_tokens",
+                            "Prompt tokens of a sequence.", &bounds_tokens},
+    [HIST_OUTPUT_TOKENS] = {"inferd_output_tokens_per_sequence",
+                            "vllm:request_generation_tokens", "Generated tokens of a sequence.",
+                            &bounds_tokens},
+    [HIST_N] = {"inferd_choices_per_request", "vllm:request_params_n", "Choices asked for.",
+                &bounds_n},
+};
+
+static const char *const outcome_names[OUTCOMES] = {"stop",    "length", "cancelled",
+                                                    "timeout", "error",  "refused"};
+static const int statuses[] = {200, 400, 401, 403, 404, 405, 408, 411, 413, 414, 415,
+                               417, 429, 431, 499, 500, 501, 503, 504, 505, 0}; // 0: any other
+
+typedef struct model_metrics {
+    uint64_t n_requests[OUTCOMES];
+    uint64_t n_prompt, n_cached, n_output;
+    histogram hists[HISTS];
+} model_metrics;
+
+struct metrics {
+    model_metrics *models; // [n_models]
+    uint32_t n_models, n_routes;
+    const http_route *routes; // [n_routes] borrowed
+    uint64_t (*http)[INFERD_COUNT(statuses)]; // [n_routes + 1]; the last: no route
+    uint64_t n_unknown_fields, n_reloads[2];
+    histogram lag;
+};
+
+metrics *metrics_create(uint32_t n_models, const http_route *routes, uint32_t n_routes) {
+    metrics *m = calloc(1, sizeof *m);
+    if (m == NULL) return NULL;
+    m->models = calloc(n_models == 0 ? 1 : n_models, sizeof *m->models);
+    m->http = calloc((size_t)n_routes + 1, sizeof *m->http);
+    m->n_models = n_models;
+    m->routes = routes;
+    m->n_routes = n_routes;
+    if (m->models == NULL || m->http == NULL) {
+        metrics_destroy(m);
+        return NULL;
+    }
+    return m;
+}
+
+void metrics_destroy(metrics *m) {
+    if (m == NULL) return;
+    free(m->models);
+    free(m->http);
+    free(m);
+}
+
+/* ---- counting ---- */
+
+static void observe(histogram *h, const bounds *b, double value) {
+    uint32_t i = 0;
+    while (i < b->n && value > b->upper[i]) i++;
+    h->counts[i]++;
+    h->sum += value;
+}
+
+void metrics_observe(metrics *m, uint32_t model_idx, metric_hist hist, double value) {
+    INFERD_CHECK(model_idx < m->n_models && hist < HISTS);
+    observe(&m->models[model_idx].hists[hist], hist_rows[hist].bounds, value);
+}
+
+void metrics_request(metrics *m, uint32_t model_idx, metric_outcome outcome) {
+    INFERD_CHECK(model_idx < m->n_models && outcome < OUTCOMES);
+    m->models[model_idx].n_requests[outcome]++;
+}
+
+void metrics_token(metrics *m, uint32_t model_idx) {
+    INFERD_CHECK(model_idx < m->n_models);
+    m->models[model_idx].n_output++;
+}
+
+void metrics_sequence(metrics *m, uint32_t model_idx, uint32_t n_prompt, uint32_t n_cached,
+                      uint32_t n_output) {
+    INFERD_CHECK(model_idx < m->n_models);
+    model_metrics *mm = &m->models[model_idx];
+    mm->n_prompt += n_prompt;
+    mm->n_cached += n_cached;
+    observe(&mm->hists[HIST_PROMPT_TOKENS], &bounds_tokens, n_prompt);
+    observe(&mm->hists[HIST_OUTPUT_TOKENS], &bounds_tokens, n_output);
+}
+
+void metrics_http(metrics *m, const http_route *route, int status) {
+    size_t r = m->n_routes, k = 0;
+    if (route != NULL && route >= m->routes && route < m->routes + m->n_routes)
+        r = (size_t)(route - m->routes);
+    while (k + 1 < INFERD_COUNT(statuses) && statuses[k] != status) k++;
+    m->http[r][k]++;
+}
+
+void metrics_unknown_fields(metrics *m, uint32_t n) {
+    m->n_unknown_fields += n;
+}
+void metrics_loop_lag(metrics *m, double seconds) {
+    observe(&m->lag, &bounds_lag, seconds);
+}
+void metrics_reload(metrics *m, bool ok) {
+    m->n_reloads[ok]++;
+}
+
+/* ---- the page ---- */
+
+static void family(buf *out, const char *name, const char *type, const char *help) {
+    buf_add_format(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* A label's value: backslash, quote and newline are escaped. */
+static void add_label_text(buf *out, const char *s) {
+    for (; *s != 0; s++) {
+        if (*s == '\n') {
+            buf_add_str(out, "\\n");
+            continue;
+        }
+        if (*s == '\\' || *s == '"') buf_add_char(out, '\\');
+        buf_add_char(out, *s);
+    }
+}
+
+static void sample_u64(buf *out, const char *name, const char *labels, uint64_t v) {
+    buf_add_format(out, "%s%s %llu\n", name, labels, (unsigned long long)v);
+}
+
+static void sample_real(buf *out, const char *name, const char *labels, double v) {
+    buf_add_format(out, "%s%s ", name, labels);
+    json_add_real(out, v);
+    buf_add_char(out, '\n');
+}
+
+static void scalar(buf *out, const char *name, const char *type, const char *help, uint64_t v) {
+    family(out, name, type, help);
+    sample_u64(out, name, "", v);
+}
+
+/* name_bucket{labels,le="..."}; `labels` has no braces and may be empty. */
+static void add_histogram(buf *out, const char *name, const char *labels, const bounds *b,
+                          const histogram *h) {
+    uint64_t total = 0;
+    const char *comma = labels[0] == 0 ? "" : ",";
+    for (uint32_t i = 0; i <= b->n; i++) {
+        total += h->counts[i];
+        buf_add_format(out, "%s_bucket{%s%sle=\"", name, labels, comma);
+        if (i < b->n)
+            json_add_real(out, b->upper[i]);
+        else
+            buf_add_str(out, "+Inf");
+        buf_add_format(out, "\"} %llu\n", (unsigned long long)total);
+    }
+    buf_add_format(out, "%s_sum{%s} ", name, labels);
+    json_add_real(out, h->sum);
+    buf_add_format(out, "\n%s_count{%s} %llu\n", name, labels, (unsigned long long)total);
+}
+
+typedef struct page {
+    const metrics *m;
+    const metrics_now *now;
+    buf *out;
+    buf label; // scratch
+} page;
+
+/* model="x", or as vLLM says it; valid until the next call. */
+static const char *model_label(page *p, uint32_t model_idx, bool vllm) {
+    buf_clear(&p->label);
+    buf_add_str(&p->label, vllm ? "model_name=\"" : "model=\"");
+    add_label_text(&p->label, p->now->models[model_idx]);
+    buf_add_str(&p->label, vllm ? "\",engine=\"0\"" : "\"");
+    if (p->label.failed) p->out->failed = true;
+    return buf_cstr(&p->label);
+}
+
+/* The engine serves all models: with one, its figures carry that model's name; with several,
+ * none. */
+static const char *engine_label(page *p) {
+    return p->m->n_models == 1 ? model_label(p, 0, true) : "engine=\"0\"";
+}
+
+static void write_requests(page *p) {
+    family(p->out, "inferd_requests_total", "counter", "Generation requests, by how they ended.");
+    for (uint32_t i = 0; i < p->m->n_models; i++)
+        for (uint32_t o = 0; o < OUTCOMES; o++)
+            buf_add_format(p->out, "inferd_requests_total{%s,outcome=\"%s\"} %llu\n",
+                           model_label(p, i, false), outcome_names[o],
+                           (unsigned long long)p->m->models[i].n_requests[o]);
+    family(p->out, "vllm:request_success_total", "counter", "Requests answered, by finish reason.");
+    for (uint32_t i = 0; i < p->m->n_models; i++)
+        for (uint32_t o = OUTCOME_STOP; o <= OUTCOME_LENGTH; o++)
+            buf_add_format(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
+                           model_label(p, i, true), outcome_names[o],
+                           (unsigned long long)p->m->models[i].n_requests[o]);
+}
+
+static void model_counter(page *p, const char *name, const char *alias, const char *help,
+                          size_t offset) {
+    for (int vllm = 0; vllm <= 1; vllm++) {
+        const char *n = vllm ? alias : name;
+        family(p->out, n, "counter", help);
+        for (uint32_t i = 0; i < p->m->n_models; i++) {
+            uint64_t v;
+            memcpy(&v, (const char *)&p->m->models[i] + offset, sizeof v);
+            buf_add_format(p->out, "%s{%s} %llu\n", n, model_label(p, i, vllm),
+                           (unsigned long long)v);
+        }
+    }
+}
+
+static void write_histograms(page *p) {
+    for (int h = 0; h < HISTS; h++) {
+        const hist_row *row = &hist_rows[h];
+        for (int vllm = 0; vllm <= 1; vllm++) {
+            const char *name = vllm ? row->alias : row->name;
+            family(p->out, name, "histogram", row->help);
+            for (uint32_t i = 0; i < p->m->n_models; i++)
+                add_histogram(p->out, name, model_label(p, i, vllm), row->bounds,
+                              &p->m->models[i].hists[h]);
+        }
+    }
+    family(p->out, "inferd_loop_lag_seconds", "histogram", "How late the event loop's tick was.");
+    add_histogram(p->out, "inferd_loop_lag_seconds", "", &bounds_lag, &p->m->lag);
+}
+
+static void write_http(page *p) {
+    family(p->out, "inferd_http_responses_total", "counter", "HTTP answers, by route and status.");
+    for (uint32_t r = 0; r <= p->m->n_routes; r++)
+        for (size_t k = 0; k < INFERD_COUNT(statuses); k++) {
+            if (p->m->http[r][k] == 0) continue;
+            const char *path = r < p->m->n_routes ? p->m->routes[r].path : "none";
+            char status[16];
+            snprintf(status, sizeof status, "%d", statuses[k]);
+            buf_add_format(p->out, "inferd_http_responses_total{route=\"%s\",status=\"%s\"} %llu\n",
+                           path, statuses[k] == 0 ? "other" : status,
+                           (unsigned long long)p->m->http[r][k]);
+        }
+    scalar(p->out, "inferd_http_exchanges", "gauge", "HTTP exchanges that are not finished.",
+           p->now->n_http_open);
+    scalar(p->out, "inferd_generations", "gauge", "Requests being generated or waiting.",
+           p->now->n_flights);
+    scalar(p->out, "inferd_unknown_fields_total", "counter",
+           "Request fields that were accepted and not known.", p->m->n_unknown_fields);
+    scalar(p->out, "inferd_log_lines_dropped_total", "counter", "Log lines that found no room.",
+           p->now->log_lines_dropped);
+    family(p->out, "inferd_config_reloads_total", "counter", "Configuration reloads.");
+    sample_u64(p->out, "inferd_config_reloads_total", "{result=\"ok\"}", p->m->n_reloads[1]);
+    sample_u64(p->out, "inferd_config_reloads_total", "{result=\"refused\"}", p->m->n_reloads[0]);
+}
+
+static void write_models(page *p) {
+    static const char *const names[] = {"cold", "loading", "hot", "draining", "failed"};
+    family(p->out, "inferd_model_state", "gauge", "1 for the state that a model is in.");
+    for (uint32_t i = 0; i < p->m->n_models; i++)
+        for (uint32_t s = 0; s < INFERD_COUNT(names); s++)
+            buf_add_format(p->out, "inferd_model_state{%s,state=\"%s\"} %d\n",
+                           model_label(p, i, false), names[s], p->now->states[i] == s);
+    scalar(p->out, "inferd_draining", "gauge", "1 while the daemon finishes and takes nothing new.",
+           p->now->draining);
+    scalar(p->out, "inferd_start_time_seconds", "gauge", "When the daemon started, unix time.",
+           p->now->started_unix_s);
+    family(p->out, "inferd_build_info", "gauge", "Always 1; the label says which build.");
+    buf_add_format(p->out, "inferd_build_info{version=\"%s\"} 1\n", p->now->version);
+}
+
+/* One figure of the engine, and its alias when vLLM has it. */
+static void engine_value(page *p, const char *name, const char *alias, const char *type,
+                         const char *help, uint64_t v) {
+    scalar(p->out, name, type, help, v);
+    if (alias == NULL) return;
+    family(p->out, alias, type, help);
+    buf_add_format(p->out, "%s{%s} %llu\n", alias, engine_label(p), (unsigned long long)v);
+}
+
+static void write_pages(page *p) {
+    const engine_stats *e = p->now->engine;
+    const struct {
+        const char *state;
+        uint32_t n;
+    } rows[] = {{"free", e->pages_free},
+                {"weight", e->pages_weight},
+                {"kv", e->pages_kv},
+                {"cached", e->pages_cached},
+                {"quarantine", e->pages_quarantine}};
+    family(p->out, "inferd_pages", "gauge", "Pages of the pool, by what holds them.");
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++)
+        buf_add_format(p->out, "inferd_pages{state=\"%s\"} %u\n", rows[i].state, rows[i].n);
+    scalar(p->out, "inferd_pages_total", "gauge", "Pages of the pool.", e->pages_total);
+    /* Pages that only the prefix cache holds can be had at once, so they do not count as used. */
+    uint64_t n_kv = (uint64_t)e->pages_kv + e->pages_free + e->pages_cached;
+    double used = n_kv == 0 ? 0.0 : (double)e->pages_kv / (double)n_kv;
+    family(p->out, "inferd_kv_usage_ratio", "gauge", "Share of the pages for keys and values in use.");
+    sample_real(p->out, "inferd_kv_usage_ratio", "", used);
+    family(p->out, "vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.");
+    buf_add_format(p->out, "vllm:kv_cache_usage_perc{%s} ", engine_label(p));
+    json_add_real(p->out, used);
+    buf_add_char(p->out, '\n');
+}
+
+static void write_steps(page *p) {
+    const engine_stats *e = p->now->engine;
+    uint64_t total = 0;
+    family(p->out, "inferd_step_seconds", "histogram", "Time of one engine step.");
+    for (uint32_t i = 0; i < ENGINE_STEP_BUCKETS; i++) {
+        total += e->step_us_hist[i];
+        buf_add_str(p->out, "inferd_step_seconds_bucket{le=\"");
+        if (i + 1 < ENGINE_STEP_BUCKETS)
+            json_add_real(p->out, engine_step_us_bounds[i] / 1e6);
+        else
+            buf_add_str(p->out, "+Inf");
+        buf_add_format(p->out, "\"} %llu\n", (unsigned long long)total);
+    }
+    sample_real(p->out, "inferd_step_seconds_sum", "", (double)e->step_us_sum / 1e6);
+    sample_u64(p->out, "inferd_step_seconds_count", "", total);
+    family(p->out, "inferd_device_seconds_total", "counter", "Time the device computed.");
+    sample_real(p->out, "inferd_device_seconds_total", "", (double)e->device_us_sum / 1e6);
+    family(p->out, "inferd_rows_total", "counter", "Tokens computed, by phase.");
+    sample_u64(p->out, "inferd_rows_total", "{phase=\"prefill\"}", e->n_prefill_rows);
+    sample_u64(p->out, "inferd_rows_total", "{phase=\"decode\"}", e->n_decode_rows);
+}
+
+static void write_engine(page *p) {
+    const engine_stats *e = p->now->engine;
+    engine_value(p, "inferd_sequences_running", "vllm:num_requests_running", "gauge",
+                 "Sequences in the batch.", e->n_running);
+    engine_value(p, "inferd_sequences_waiting", "vllm:num_requests_waiting", "gauge",
+                 "Sequences that wait for the batch.", e->n_waiting);
+    engine_value(p, "inferd_sequences_paused", NULL, "gauge",
+                 "Sequences whose client does not read.", e->n_paused);
+    engine_value(p, "inferd_preemptions_total", "vllm:num_preemptions_total", "counter",
+                 "Sequences that lost their pages to others.", e->n_preemptions);
+    engine_value(p, "inferd_recomputed_tokens_total", NULL, "counter",
+                 "Tokens computed again after a preemption.", e->n_recomputed_tokens);
+    engine_value(p, "inferd_prefix_query_tokens_total", "vllm:prefix_cache_queries_total",
+                 "counter", "Prompt tokens looked up in the prefix cache.",
+                 e->prefix_queries_tokens);
+    engine_value(p, "inferd_prefix_hit_tokens_total", "vllm:prefix_cache_hits_total", "counter",
+                 "Prompt tokens found in the prefix cache.", e->prefix_hits_tokens);
+    write_pages(p);
+    write_steps(p);
+}
+
+void metrics_write(const metrics *m, const metrics_now *now, buf *out) {
+    page p = {.m = m, .now = now, .out = out};
+    write_requests(&p);
+    model_counter(&p, "inferd_prompt_tokens_total", "vllm:prompt_tokens_total",
+                  "Prompt tokens of ended sequences.", offsetof(model_metrics, n_prompt));
+    model_counter(&p, "inferd_cached_tokens_total", "vllm:prompt_tokens_cached_total",
+                  "Prompt tokens that were not computed again.",
+                  offsetof(model_metrics, n_cached));
+    model_counter(&p, "inferd_output_tokens_total", "vllm:generation_tokens_total",
+                  "Generated tokens.", offsetof(model_metrics, n_output));
+    write_histograms(&p);
+    write_http(&p);
+    write_models(&p);
+    write_engine(&p);
+    buf_deinit(&p.label);
+}

@@ -1,0 +1,71 @@
+/* metrics.h - counters and histograms of the front, and the Prometheus page.
+ *
+ * Names begin with inferd_; those that mean the same as one of vLLM's are written a second time
+ * under vLLM's name, so that dashboards, autoscalers and load generators made for it work.  The
+ * labels are model names from the configuration, routes and closed lists: a client cannot make a
+ * new series.  docs/metrics.md lists every name.
+ *
+ * Thread: front. */
+#ifndef INFERD_METRICS_H
+#define INFERD_METRICS_H
+
+#include "http.h"
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "inferd/status.h"
+#include "scheduler/engine.h"
+
+typedef enum metric_outcome {
+    OUTCOME_STOP,
+    OUTCOME_LENGTH,
+    OUTCOME_CANCELLED, // the client left
+    OUTCOME_TIMEOUT,
+    OUTCOME_ERROR,
+    OUTCOME_REFUSED, // by its parameters or for lack of room; not handed to the engine
+    OUTCOMES
+} metric_outcome;
+
+typedef enum metric_hist {
+    HIST_TTFT,          // seconds, arrival to first token
+    HIST_ITL,           // seconds, token to token
+    HIST_QUEUE,         // seconds, arrival to the first step that had it
+    HIST_E2E,           // seconds, arrival to the end
+    HIST_PROMPT_TOKENS, // per sequence
+    HIST_OUTPUT_TOKENS,
+    HIST_N, // choices per request
+    HISTS
+} metric_hist;
+
+typedef struct metrics metrics;
+
+metrics *metrics_create(uint32_t n_models, const http_route *routes, uint32_t n_routes);
+void metrics_destroy(metrics *m); // accepts NULL
+
+void metrics_observe(metrics *m, uint32_t model_idx, metric_hist hist, double value);
+void metrics_request(metrics *m, uint32_t model_idx, metric_outcome outcome);
+void metrics_token(metrics *m, uint32_t model_idx); // one was generated
+/* One sequence ended: what it had read and, for the histograms, written. */
+void metrics_sequence(metrics *m, uint32_t model_idx, uint32_t n_prompt, uint32_t n_cached,
+                      uint32_t n_output);
+void metrics_http(metrics *m, const http_route *route, int status); // route NULL: none matched
+void metrics_unknown_fields(metrics *m, uint32_t n);
+void metrics_loop_lag(metrics *m, double seconds);
+void metrics_reload(metrics *m, bool ok);
+
+/* What others know at the time of the page. */
+typedef struct metrics_now {
+    const engine_stats *engine;
+    const char *const *models; // [n_models] names
+    const model_state *states; // [n_models]
+    uint32_t n_http_open;      // exchanges
+    uint32_t n_flights;        // requests being generated
+    uint64_t log_lines_dropped;
+    uint64_t started_unix_s;
+    bool draining;
+    const char *version;
+} metrics_now;
+
+/* Prometheus text format 0.0.4, appended. */
+void metrics_write(const metrics *m, const metrics_now *now, buf *out);
+
+#endif

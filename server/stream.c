@@ -1,0 +1,509 @@
+/* stream.c - see stream.h.
+ *
+ * Positions are bytes from the start of a choice's generated text; `sent` of them have left, and
+ * c->text holds the rest.  A body keeps everything (sent stays 0) and cuts at the end. */
+#include "stream.h"
+
+/* One reported token.  Its text is [start, end); tokens of no text have start == end. */
+typedef struct entry {
+    tok_id id;
+    bool known, prompt;
+    float logprob;
+    uint64_t start, end;
+    uint32_t text_offset; // code points
+    uint32_t n_top;
+    size_t top_at; // in c->tops
+} entry;
+
+typedef struct choice {
+    tok_stream words;
+    buf text;            // decoded and not sent
+    uint64_t sent;       // bytes that left before text
+    uint16_t *stop;      // [stop_set_n] state of the matcher; owned
+    uint32_t n_tokens;   // generated, the ending one too
+    uint32_t n_points;   // code points before the next token, echo included
+    entry *entries;      // [n_entries] not sent; owned
+    size_t n_entries, entries_capacity;
+    tok_logprob *tops; // [n_tops] of the entries; owned
+    size_t n_tops, tops_capacity;
+    tok_id *ids; // [n_ids] shown and not sent; owned
+    size_t n_ids, ids_capacity;
+    tok_stream prompt_words; // echo: where the prompt's tokens are in its text
+    uint32_t n_prompt_seen;
+    uint32_t prompt_points;
+    bool opened;       // its first chunk is out
+    bool matched;      // a stop string came: nothing more is read
+    bool ended;        // its GEN_EV_DONE came
+    const char *finish; // NULL until then
+    answer_stop stop_reason;
+    tok_id stop_id;
+    uint32_t stop_string;
+    uint32_t n_cached;
+} choice;
+
+struct stream {
+    stream_options o;
+    answer_head head;
+    choice *choices; // [n_choices]
+    uint32_t n_choices, n_ended;
+    api_error error;
+};
+
+/* ---- making ---- */
+
+void stream_options_deinit(stream_options *o) {
+    for (uint32_t i = 0; i < o->n_prompts && o->prompts != NULL; i++) {
+        tok_ids_deinit(&o->prompts[i].ids);
+        free(o->prompts[i].text);
+    }
+    free(o->prompts);
+    free(o->stop_ids);
+    stop_set_destroy(o->stops);
+    o->prompts = NULL;
+    o->stop_ids = NULL;
+    o->stops = NULL;
+    o->n_prompts = o->n_stop_ids = 0;
+}
+
+/* The text of a prompt given as ids, special tokens written out. */
+static bool spell_prompt(const tokenizer *tok, stream_prompt *p) {
+    if (p->text != NULL) return true;
+    buf text = {0};
+    tok_stream words;
+    tok_stream_init(&words, tok, false);
+    for (size_t i = 0; i < p->ids.n; i++) tok_stream_push(&words, p->ids.ids[i], &text);
+    tok_stream_finish(&words, &text);
+    buf_reserve(&text, 0); // so that an empty text is not NULL
+    if (text.failed) {
+        buf_deinit(&text);
+        return false;
+    }
+    p->text = text.p;
+    p->n_text = text.n;
+    return true;
+}
+
+static uint32_t count_points(const char *p, size_t n) {
+    uint32_t n_points = 0;
+    for (size_t i = 0; i < n; i++) n_points += ((unsigned char)p[i] & 0xC0) != 0x80;
+    return n_points;
+}
+
+static bool init_choice(stream *s, choice *c, const stream_prompt *p) {
+    tok_stream_init(&c->words, s->o.tok, s->o.skip_specials);
+    tok_stream_init(&c->prompt_words, s->o.tok, false);
+    buf_init(&c->text, 0);
+    if (s->o.echo) c->n_points = count_points(p->text, p->n_text);
+    uint32_t n_stops = stop_set_n(s->o.stops);
+    c->stop = calloc(n_stops == 0 ? 1 : n_stops, sizeof *c->stop);
+    return c->stop != NULL;
+}
+
+stream *stream_create(stream_options *options) {
+    stream *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        stream_options_deinit(options);
+        return NULL;
+    }
+    s->o = *options;
+    options->prompts = NULL;
+    options->stop_ids = NULL;
+    options->stops = NULL;
+    options->n_prompts = 0;
+    const stream_options *o = &s->o;
+    s->head = (answer_head){.chat = o->chat, .id = s->o.id, .model = o->model,
+                            .fingerprint = o->fingerprint, .tier = o->tier,
+                            .created = o->created, .tok = o->tok,
+                            .usage_asked = o->include_usage};
+    s->choices = calloc((size_t)o->n_prompts * o->n, sizeof *s->choices);
+    if (s->choices == NULL) goto fail;
+    s->n_choices = o->n_prompts * o->n;
+    for (uint32_t i = 0; i < o->n_prompts && o->echo; i++)
+        if (!spell_prompt(o->tok, &s->o.prompts[i])) goto fail;
+    for (uint32_t i = 0; i < s->n_choices; i++)
+        if (!init_choice(s, &s->choices[i], &s->o.prompts[i / o->n])) goto fail;
+    return s;
+
+fail:
+    stream_destroy(s);
+    return NULL;
+}
+
+void stream_destroy(stream *s) {
+    if (s == NULL) return;
+    for (uint32_t i = 0; i < s->n_choices; i++) {
+        choice *c = &s->choices[i];
+        buf_deinit(&c->text);
+        free(c->stop);
+        free(c->entries);
+        free(c->tops);
+        free(c->ids);
+    }
+    free(s->choices);
+    stream_options_deinit(&s->o);
+    free(s);
+}
+
+const stream_options *stream_about(const stream *s) {
+    return &s->o;
+}
+uint32_t stream_n_choices(const stream *s) {
+    return s->n_choices;
+}
+const api_error *stream_error(const stream *s) {
+    return &s->error;
+}
+bool stream_is_done(const stream *s) {
+    return s->n_ended == s->n_choices;
+}
+const char *stream_finish_reason(const stream *s) {
+    return s->choices[0].finish == NULL ? "" : s->choices[0].finish;
+}
+
+void stream_fail(stream *s, api_fault fault, const char *message) {
+    api_fail(&s->error, fault, NULL, "%s", message);
+}
+
+static void fail_memory(stream *s) {
+    stream_fail(s, API_INTERNAL, "the server is short of memory");
+}
+
+/* ---- what is kept of a token ---- */
+
+/* Room for `n` more elements; arrays here grow by doubling and shrink only with their choice. */
+static bool grow(void **p, size_t n_used, size_t n_more, size_t *capacity, size_t element_bytes) {
+    size_t wanted = n_used + n_more, n_bytes;
+    if (wanted <= *capacity) return true;
+    wanted = size_max(wanted, *capacity * 2);
+    wanted = size_max(wanted, 16);
+    if (!size_mul(wanted, element_bytes, &n_bytes)) return false;
+    void *q = realloc(*p, n_bytes);
+    if (q == NULL) return false;
+    *p = q;
+    *capacity = wanted;
+    return true;
+}
+
+static entry *add_entry(choice *c, const sample_result *r) {
+    if (!grow((void **)&c->entries, c->n_entries, 1, &c->entries_capacity, sizeof *c->entries) ||
+        !grow((void **)&c->tops, c->n_tops, r->n_top, &c->tops_capacity, sizeof *c->tops))
+        return NULL;
+    entry *e = &c->entries[c->n_entries++];
+    *e = (entry){.id = r->id, .known = true, .logprob = r->logprob, .n_top = r->n_top,
+                 .top_at = c->n_tops};
+    if (r->n_top > 0) memcpy(c->tops + c->n_tops, r->top, r->n_top * sizeof *r->top);
+    c->n_tops += r->n_top;
+    return e;
+}
+
+static bool add_id(choice *c, tok_id id) {
+    if (!grow((void **)&c->ids, c->n_ids, 1, &c->ids_capacity, sizeof *c->ids)) return false;
+    c->ids[c->n_ids++] = id;
+    return true;
+}
+
+/* What came to the text since it had `from` bytes; never NULL. */
+static bytes text_since(const choice *c, size_t from) {
+    return (bytes){c->text.p == NULL ? "" : c->text.p + from, c->text.n - from};
+}
+
+static uint64_t text_end(const choice *c) {
+    return c->sent + c->text.n;
+}
+
+/* ---- writing ---- */
+
+/* The first `n` entries as answer_logprobs.  NULL: no memory. */
+static answer_logprob *list_logprobs(const choice *c, size_t n) {
+    answer_logprob *list = malloc((n == 0 ? 1 : n) * sizeof *list);
+    if (list == NULL) return NULL;
+    for (size_t i = 0; i < n; i++) {
+        const entry *e = &c->entries[i];
+        list[i] = (answer_logprob){.id = e->id, .known = e->known, .logprob = e->logprob,
+                                   .text_offset = e->text_offset, .n_top = e->n_top,
+                                   .top = e->n_top == 0 ? NULL : c->tops + e->top_at};
+    }
+    return list;
+}
+
+static void drop_entries(choice *c, size_t n) {
+    if (n == 0) return;
+    size_t n_tops = n == c->n_entries ? c->n_tops : c->entries[n].top_at;
+    memmove(c->entries, c->entries + n, (c->n_entries - n) * sizeof *c->entries);
+    if (c->n_tops > n_tops)
+        memmove(c->tops, c->tops + n_tops, (c->n_tops - n_tops) * sizeof *c->tops);
+    c->n_entries -= n;
+    c->n_tops -= n_tops;
+    for (size_t i = 0; i < c->n_entries; i++) c->entries[i].top_at -= n_tops;
+}
+
+static answer_choice describe(const stream *s, uint32_t choice_idx) {
+    const choice *c = &s->choices[choice_idx];
+    answer_choice a = {.index = choice_idx, .show_ids = s->o.show_ids, .finish = c->finish,
+                       .stop_reason = c->stop_reason, .stop_id = c->stop_id};
+    if (c->stop_reason == STOP_REASON_STRING)
+        a.stop_string = stop_set_at(s->o.stops, c->stop_string);
+    return a;
+}
+
+static void write_chunk(stream *s, const answer_choice *a, buf *out) {
+    answer_usage now = stream_usage(s);
+    now.running = true;
+    sse_chunk(out, &s->head, a, s->o.continuous_usage ? &now : NULL);
+}
+
+/* The role, and the echo of the prompt. */
+static void open_choice(stream *s, uint32_t choice_idx, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    if (c->opened) return;
+    c->opened = true;
+    const stream_prompt *p = &s->o.prompts[choice_idx / s->o.n];
+    if (!s->o.chat && !s->o.echo && !s->o.show_ids) return;
+    answer_choice a = {.index = choice_idx, .opens = true, .show_ids = s->o.show_ids};
+    if (s->o.echo) a.text = (bytes){p->text, p->n_text};
+    if (s->o.show_ids) {
+        a.prompt_ids = p->ids.ids;
+        a.n_prompt_ids = p->ids.n;
+    }
+    write_chunk(s, &a, out);
+}
+
+/* The next `n_text` bytes of text with what belongs to them; at the end everything, and why. */
+static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    answer_choice a = describe(s, choice_idx);
+    if (!last) a.finish = NULL;
+    a.text = (bytes){c->text.p, n_text};
+    size_t n_entries = 0;
+    while (n_entries < c->n_entries && (last || c->entries[n_entries].end <= c->sent + n_text))
+        n_entries++;
+    answer_logprob *list = NULL;
+    if (s->o.n_logprobs >= 0 && n_entries > 0) {
+        list = list_logprobs(c, n_entries);
+        if (list == NULL) {
+            fail_memory(s);
+            return;
+        }
+    }
+    a.logprobs = list;
+    a.n_logprobs = n_entries;
+    a.ids = c->ids;
+    a.n_ids = c->n_ids;
+    write_chunk(s, &a, out);
+    free(list);
+    drop_entries(c, n_entries);
+    c->n_ids = 0;
+    if (n_text > 0) memmove(c->text.p, c->text.p + n_text, c->text.n - n_text);
+    c->text.n -= n_text;
+    c->sent += n_text;
+}
+
+/* ---- events ---- */
+
+/* Look for stop strings in text[from ..); on a match cut there and forget what came behind. */
+static void match_stops(stream *s, choice *c, size_t from) {
+    stop_match m;
+    bytes fresh = text_since(c, from);
+    if (c->matched || !stop_feed(s->o.stops, c->stop, fresh.p, fresh.n, &m)) return;
+    size_t end = from + m.end;
+    size_t cut = s->o.include_stop ? end : end - m.n;
+    c->text.n = cut;
+    uint64_t cut_at = c->sent + cut;
+    while (c->n_entries > 0 && !c->entries[c->n_entries - 1].prompt &&
+           c->entries[c->n_entries - 1].start >= cut_at)
+        c->n_tops = c->entries[--c->n_entries].top_at;
+    c->matched = true;
+    c->finish = "stop";
+    c->stop_reason = STOP_REASON_STRING;
+    c->stop_string = m.string_idx;
+}
+
+/* The engine ends a sequence at these; the rule is repeated here because their text must not
+ * appear, and the token comes before the event that says so. */
+static bool ends_sequence(const stream *s, tok_id id) {
+    for (uint32_t i = 0; i < s->o.n_stop_ids; i++)
+        if (s->o.stop_ids[i] == id) return true;
+    return !s->o.ignore_eos && tok_is_end(s->o.tok, id);
+}
+
+static void take_token(stream *s, uint32_t choice_idx, const sample_result *r, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    if (c->matched) return;
+    c->n_tokens++;
+    bool shown = s->o.include_stop || !ends_sequence(s, r->id);
+    size_t from = c->text.n;
+    if (s->o.show_ids && !add_id(c, r->id)) {
+        fail_memory(s);
+        return;
+    }
+    if (shown) tok_stream_push(&c->words, r->id, &c->text);
+    if (shown && s->o.n_logprobs >= 0) {
+        entry *e = add_entry(c, r);
+        if (e == NULL) {
+            fail_memory(s);
+            return;
+        }
+        e->start = c->sent + from;
+        e->end = text_end(c);
+        e->text_offset = c->n_points;
+    }
+    if (c->text.failed) {
+        fail_memory(s);
+        return;
+    }
+    bytes fresh = text_since(c, from);
+    c->n_points += count_points(fresh.p, fresh.n);
+    if (c->n_tokens > s->o.min_tokens) match_stops(s, c, from);
+    if (!s->o.streaming || c->matched) return; // a matched choice is written by end_choice
+    size_t n_safe = c->text.n - stop_held(s->o.stops, c->stop);
+    if (n_safe > 0) write_delta(s, choice_idx, n_safe, false, out);
+}
+
+/* One token of the echoed prompt.  Tokens that the text does not have (an added BOS) are empty. */
+static void take_prompt(stream *s, uint32_t choice_idx, const sample_result *r) {
+    choice *c = &s->choices[choice_idx];
+    const stream_prompt *p = &s->o.prompts[choice_idx / s->o.n];
+    uint32_t at = c->n_prompt_seen++;
+    if (!s->o.echo || s->o.n_logprobs < 0 || at >= p->ids.n) return;
+    entry *e = add_entry(c, r);
+    if (e == NULL) {
+        fail_memory(s);
+        return;
+    }
+    e->prompt = true;
+    e->known = at > 0;
+    e->text_offset = c->prompt_points;
+    if (at == 0 && p->bos_added) return;
+    buf scratch = {0};
+    tok_stream_push(&c->prompt_words, r->id, &scratch);
+    if (scratch.failed) fail_memory(s);
+    c->prompt_points += count_points(scratch.p, scratch.n);
+    buf_deinit(&scratch);
+}
+
+/* The last bytes of an unfinished code point come out now; then the choice is closed. */
+static void end_choice(stream *s, uint32_t choice_idx, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    if (!c->matched) {
+        size_t from = c->text.n;
+        tok_stream_finish(&c->words, &c->text);
+        if (c->text.failed) {
+            fail_memory(s);
+            return;
+        }
+        if (c->n_tokens > s->o.min_tokens) match_stops(s, c, from);
+    }
+    if (!s->o.streaming) return;
+    open_choice(s, choice_idx, out);
+    if (c->text.n > 0) write_delta(s, choice_idx, c->text.n, false, out);
+    write_delta(s, choice_idx, 0, true, out);
+}
+
+/* A sequence that ended in a way no answer can have. */
+static void take_failure(stream *s, const gen_event *ev) {
+    switch (ev->done.finish) {
+    case GEN_TIMEOUT:
+        stream_fail(s, API_DEADLINE, "the request did not finish before its deadline");
+        return;
+    case GEN_CANCELLED: stream_fail(s, API_DRAINING, "the server is shutting down"); return;
+    default: break;
+    }
+    inferd_err err = {.status = ev->done.status == INFERD_OK ? INFERD_EDEVICE : ev->done.status};
+    snprintf(err.text, sizeof err.text, "%.*s", GEN_TEXT_BYTES, ev->done.text);
+    api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
+}
+
+static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    INFERD_CHECK(!c->ended);
+    c->ended = true;
+    s->n_ended++;
+    c->n_cached = ev->done.n_cached;
+    if (s->error.fault != API_OK || c->matched) return; // its last chunk is out
+    gen_finish f = ev->done.finish;
+    if (f != GEN_STOP && f != GEN_LENGTH) {
+        take_failure(s, ev);
+        return;
+    }
+    c->finish = f == GEN_STOP ? "stop" : "length";
+    if (f == GEN_STOP && ev->done.stop_id >= 0) {
+        c->stop_reason = STOP_REASON_ID;
+        c->stop_id = ev->done.stop_id;
+    }
+    end_choice(s, choice_idx, out);
+}
+
+bool stream_on_event(stream *s, uint32_t choice_idx, const gen_event *ev, buf *out) {
+    INFERD_CHECK(choice_idx < s->n_choices);
+    choice *c = &s->choices[choice_idx];
+    if (ev->kind == GEN_EV_DONE) {
+        take_done(s, choice_idx, ev, out);
+        return false;
+    }
+    if (s->error.fault != API_OK || c->matched) return false;
+    if (ev->kind == GEN_EV_PROMPT) {
+        take_prompt(s, choice_idx, &ev->token.r);
+        return false;
+    }
+    if (s->o.streaming) open_choice(s, choice_idx, out);
+    take_token(s, choice_idx, &ev->token.r, out);
+    if (c->matched) end_choice(s, choice_idx, out);
+    return c->matched;
+}
+
+/* ---- the end ---- */
+
+answer_usage stream_usage(const stream *s) {
+    answer_usage u = {0};
+    for (uint32_t i = 0; i < s->o.n_prompts; i++) {
+        u.n_prompt += s->o.prompts[i].ids.n;
+        u.n_cached += s->choices[i * s->o.n].n_cached; // later choices share with this one
+    }
+    for (uint32_t i = 0; i < s->n_choices; i++) u.n_output += s->choices[i].n_tokens;
+    return u;
+}
+
+static bool write_choice(stream *s, uint32_t choice_idx, buf *out) {
+    choice *c = &s->choices[choice_idx];
+    const stream_prompt *p = &s->o.prompts[choice_idx / s->o.n];
+    answer_choice a = describe(s, choice_idx);
+    buf whole = {0};
+    if (s->o.echo) {
+        buf_add(&whole, p->text, p->n_text);
+        buf_add(&whole, c->text.p, c->text.n);
+        a.text = (bytes){whole.p, whole.n};
+    } else {
+        a.text = (bytes){c->text.p, c->text.n};
+    }
+    answer_logprob *list = s->o.n_logprobs >= 0 ? list_logprobs(c, c->n_entries) : NULL;
+    bool ok = !whole.failed && (s->o.n_logprobs < 0 || list != NULL);
+    a.logprobs = list;
+    a.n_logprobs = c->n_entries;
+    a.ids = c->ids;
+    a.n_ids = c->n_ids;
+    if (s->o.show_ids && !s->o.chat) {
+        a.prompt_ids = p->ids.ids;
+        a.n_prompt_ids = p->ids.n;
+    }
+    if (ok) answer_choice_add(out, &s->head, &a);
+    free(list);
+    buf_deinit(&whole);
+    return ok;
+}
+
+bool stream_finish(stream *s, buf *out) {
+    INFERD_CHECK(stream_is_done(s) && s->error.fault == API_OK);
+    answer_usage u = stream_usage(s);
+    if (s->o.streaming) {
+        if (s->o.include_usage) sse_usage(out, &s->head, &u);
+        sse_done(out);
+        return !out->failed;
+    }
+    answer_open(out, &s->head);
+    for (uint32_t i = 0; i < s->n_choices; i++)
+        if (!write_choice(s, i, out)) return false;
+    const stream_prompt *p = &s->o.prompts[0];
+    bool ids = s->o.chat && s->o.show_ids;
+    answer_close(out, &s->head, &u, ids ? p->ids.ids : NULL, ids ? p->ids.n : 0);
+    return !out->failed;
+}

@@ -1,0 +1,392 @@
+"""inferd-bench against its own null server, whose pace and faults are known, and against small
+Python servers that say what the null server cannot.  The programs are looked for in INFERD_BUILD,
+or in build/ of the source tree."""
+
+import csv
+import http.server
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BENCH = pathlib.Path(os.environ.get("INFERD_BUILD", ROOT / "build")) / "inferd-bench"
+
+pytestmark = pytest.mark.skipif(not BENCH.exists(), reason=f"{BENCH} is not built")
+
+
+class NullServer:
+    def __init__(self, *options):
+        self.process = subprocess.Popen(
+            [BENCH, "null-server", "--listen", "127.0.0.1:0", *map(str, options)],
+            stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        self.url = "http://127.0.0.1:" + re.search(r":(\d+)$", line.strip()).group(1)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(10) == 0
+
+
+def bench(url, *options, rc=0, tmp_path=None):
+    """Runs a load; returns the JSON report, the CSV lines and the table."""
+    command = [BENCH, "--url", url, "--json", "-", *map(str, options)]
+    if tmp_path is not None:
+        command += ["--csv", tmp_path / "requests.csv"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == rc, done.stderr
+    lines = []
+    if tmp_path is not None:
+        with open(tmp_path / "requests.csv", newline="") as file:
+            lines = list(csv.DictReader(file))
+    return json.loads(done.stdout) if done.stdout else None, lines, done.stderr
+
+
+def group(report, by="all", name="all"):
+    return next(g for g in report["groups"] if (g["by"], g["name"]) == (by, name))
+
+
+def test_figures_are_those_of_the_server(tmp_path):
+    with NullServer("--ttft-ms", 60, "--tokens-per-s", 50) as server:
+        report, lines, table = bench(
+            server.url, "--arrivals", "closed:4", "--requests", 12, "--prompt", 100, "--output", 26,
+            "--ignore-eos", "--seed", 5, tmp_path=tmp_path)
+    g = group(report)
+    assert report["seed"] == 5
+    assert g["requests"] == {"offered": 12, "ok": 12, "failed": 0, "cut": 0, "textless": 0}
+    assert g["ms"]["ttft"]["min"] >= 60 and g["ms"]["ttft"]["p50"] < 150
+    assert g["ms"]["tpot"]["p50"] == pytest.approx(20, abs=4)
+    assert g["ms"]["itl"]["n"] == 12 * 25
+    assert g["ms"]["itl"]["p50"] == pytest.approx(20, abs=5)
+    assert g["ms"]["e2e"]["min"] >= 560
+    assert g["tokens"]["prompt_told"] == g["tokens"]["prompt_asked"] == 1200
+    assert g["tokens"]["output"] == 12 * 26
+    assert g["tokens"]["requests_counted_by_usage"] == 12
+    assert g["finish"] == {"length": 12}
+    assert len(lines) == 12
+    assert all(line["outcome"] == "ok" and line["chunks"] == "26" for line in lines)
+    assert sorted(int(line["index"]) for line in lines) == list(range(12))
+    assert g["ms"]["ttft"]["max"] == pytest.approx(max(float(x["ttft_ms"]) for x in lines), abs=0.01)
+    assert "counted by usage" in table and "p99" in table
+
+
+def test_time_counts_from_the_schedule():
+    # One place at the server, 100 ms a request, 30 requests a second: the tenth waits for nine.
+    # Counted from when it was sent each would look like 100 ms.
+    with NullServer("--ttft-ms", 100) as server:
+        report, _, _ = bench(server.url, "--arrivals", "constant:30", "--requests", 10,
+                             "--inflight-max", 1, "--output", 1)
+    ttft = group(report)["ms"]["ttft"]
+    assert ttft["min"] < 250
+    assert ttft["max"] > 10 * 100 - 9 * 1000 / 30 - 1
+    assert group(report)["ms"]["sent_late"]["max"] > 500
+
+
+def test_longest_gap_of_running_streams_is_found():
+    with NullServer("--tokens-per-s", 100, "--stall-at", 20, "--stall-ms", 400) as server:
+        report, _, _ = bench(
+            server.url, "--duration", "1.5s",
+            "--class", "name=chat arrivals=closed:4 prompt=16 output=50 endpoint=chat",
+            "--class", "name=probe arrivals=every:500ms start=250ms prompt=512 output=1 "
+                       "prompt-token-ids=100-900")
+    chat, probe = group(report, "class", "chat"), group(report, "class", "probe")
+    assert 400 <= chat["ms"]["longest_gap"]["p50"] < 600
+    assert chat["ms"]["itl"]["p50"] == pytest.approx(10, abs=5)
+    assert probe["requests"]["ok"] == 3
+    assert probe["tokens"]["prompt_told"] == 3 * 512  # ids are exact
+    assert probe["ms"]["longest_gap"] is None
+    total = chat["requests"]["ok"] + probe["requests"]["ok"]
+    assert group(report)["requests"]["ok"] == total
+
+
+def test_classes_models_and_priorities_are_drawn_by_weight(tmp_path):
+    with NullServer() as server:
+        report, lines, _ = bench(
+            server.url, "--arrivals", "closed:8", "--requests", 400, "--output", "1-3",
+            "--prompt", "5-9", "--model", "small=3,large=1", "--priority", "0=1,5=1",
+            "--service-tier", "default,flex", "--key", "secret-a=1,secret-b=4", "--seed", 1,
+            tmp_path=tmp_path)
+    small = group(report, "model", "small")["requests"]["ok"]
+    assert small + group(report, "model", "large")["requests"]["ok"] == 400
+    assert 250 < small < 350
+    assert 150 < group(report, "priority", "5")["requests"]["ok"] < 250
+    assert 150 < group(report, "tier", "flex")["requests"]["ok"] < 250
+    assert 280 < group(report, "key", "key2")["requests"]["ok"] < 360
+    assert "secret" not in json.dumps(report)
+    assert "secret" not in (tmp_path / "requests.csv").read_text()
+    assert {int(line["prompt_tokens"]) for line in lines} == {5, 6, 7, 8, 9}
+    assert {int(line["output_tokens"]) for line in lines} == {1, 2, 3}
+
+
+def test_the_seed_decides_the_requests(tmp_path):
+    def columns(seed):
+        with NullServer() as server:
+            _, lines, _ = bench(server.url, "--arrivals", "poisson:400", "--requests", 50,
+                                "--prompt", "1-500", "--output", "1-5", "--seed", seed,
+                                tmp_path=tmp_path)
+        lines.sort(key=lambda line: int(line["index"]))
+        return [(x["scheduled_s"], x["prompt_tokens"], x["output_asked"]) for x in lines]
+
+    first, again, other = columns(11), columns(11), columns(12)
+    assert first == again
+    assert first != other
+
+
+def test_trace_gives_times_and_lengths(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+                     "2023-11-16 18:17:03.9799600,48,10\r\n"
+                     "2023-11-16 18:17:04.9799600,3180,8\r\n"
+                     "2023-11-16 18:17:06.9799600,110,27\r\n")
+    with NullServer() as server:
+        _, lines, _ = bench(server.url, "--trace", trace, "--arrivals", "trace", "--trace-speed", 10,
+                            "--prompt", "trace", "--output", "trace", "--output-max", 20,
+                            "--prompt-max", 1000, tmp_path=tmp_path)
+    lines.sort(key=lambda line: int(line["index"]))
+    assert [float(x["scheduled_s"]) for x in lines] == pytest.approx([0, 0.1, 0.3], abs=1e-5)
+    assert [x["prompt_tokens"] for x in lines] == ["48", "1000", "110"]
+    assert [x["output_tokens"] for x in lines] == ["10", "8", "20"]
+
+
+def test_scenario_file_and_command_line(tmp_path):
+    scenario = tmp_path / "scenario.json"
+    scenario.write_text(json.dumps({
+        "duration": "5s", "requests": 3, "output": 4,
+        "classes": [
+            {"name": "a", "arrivals": "closed:2", "model": {"x": 1, "y": 1}, "extra": {"top_k": 4}},
+            {"name": "b", "arrivals": "constant:100", "output": 2, "ignore-eos": True},
+        ]}))
+    with NullServer() as server:
+        report, _, _ = bench(server.url, "--scenario", scenario, "--requests", 5)
+    assert group(report, "class", "a")["tokens"]["output"] == 5 * 4
+    assert group(report, "class", "b")["tokens"]["output"] == 5 * 2
+    assert report["wall_s"] < 4
+
+
+def test_failures_are_counted_by_code(tmp_path):
+    with NullServer("--fail-every", 5, "--fail-status", 429, "--cut-every", 7) as server:
+        report, lines, table = bench(server.url, "--arrivals", "constant:400", "--requests", 35,
+                                     "--output", 8, "--slo-ttft-ms", 9000, rc=1, tmp_path=tmp_path)
+    g = group(report)
+    # 5, 10, ..., 35 are refused; 7, 14, 21, 28 are cut; 35 is refused before it could be cut.
+    assert g["errors"] == {"http_429": 7, "cut": 4}
+    assert g["requests"]["ok"] == 24 and g["requests"]["failed"] == 11
+    assert "null_refusal" in g["error_texts"]["http_429"]
+    assert g["goodput"]["requests"] == 35 and g["goodput"]["met"] == 24
+    assert g["goodput"]["attainment"] == pytest.approx(24 / 35, abs=1e-5)
+    assert sum(line["http_status"] == "429" for line in lines) == 7
+    assert "http_429 7" in table
+
+
+def test_goodput_needs_both_targets():
+    with NullServer("--ttft-ms", 50, "--tokens-per-s", 100) as server:
+        run = ["--arrivals", "closed:2", "--requests", 4, "--output", 11]
+        for ttft_ms, tpot_ms, met in [(5000, 500, 4), (20, 500, 0), (5000, 5, 0)]:
+            report, _, _ = bench(server.url, *run, "--slo-ttft-ms", ttft_ms, "--slo-tpot-ms", tpot_ms)
+            assert group(report)["goodput"]["met"] == met
+
+
+def test_output_without_usage_is_counted_by_chunks():
+    with NullServer("--no-usage") as server:
+        report, _, table = bench(server.url, "--requests", 3, "--output", 9)
+    tokens = group(report)["tokens"]
+    assert tokens["output"] == 27 and tokens["requests_counted_by_chunks"] == 3
+    assert group(report)["per_s"]["prompt_tokens"] is None
+    assert "CHUNKS" in table
+
+
+def test_short_outputs_are_told():
+    with NullServer("--eos-at", 4) as server:
+        report, _, table = bench(server.url, "--requests", 3, "--output", 9, "--ignore-eos")
+    assert group(report)["tokens"]["requests_short"] == 3
+    assert "shorter than asked" in table
+
+
+def test_warmup_and_skipped_time_are_not_counted(tmp_path):
+    with NullServer() as server:
+        report, lines, _ = bench(server.url, "--warmup", 10, "--arrivals", "constant:50",
+                                 "--requests", 50, "--skip-s", "0.5s", "--output", 2,
+                                 tmp_path=tmp_path)
+    assert len(lines) == 60
+    counted = [line for line in lines if line["counted"] == "1"]
+    assert len(counted) == group(report)["requests"]["offered"] == 25
+    assert min(float(line["scheduled_s"]) for line in counted) >= 0.5
+    assert group(report)["ms"]["itl"]["n"] == 25
+
+
+def test_duration_ends_and_drain_cuts():
+    with NullServer("--tokens-per-s", 20) as server:
+        began = time.monotonic()
+        report, _, _ = bench(server.url, "--arrivals", "closed:3", "--duration", "1s",
+                             "--drain-s", "0.2s", "--output", 1000, rc=1)
+        assert time.monotonic() - began < 4
+    requests = group(report)["requests"]
+    assert requests["cut"] == 3 and requests["failed"] == 0  # nothing ended: status 1
+    assert group(report)["per_s"]["output_tokens_steady"] == pytest.approx(60, rel=0.3)
+
+
+def test_interrupt_prints_what_there_is():
+    with NullServer("--tokens-per-s", 50) as server:
+        process = subprocess.Popen(
+            [BENCH, "--url", server.url, "--duration", "60s", "--arrivals", "closed:2", "--output",
+             "10"], stdout=subprocess.PIPE, text=True)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        table, _ = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "interrupted" in table
+    assert int(re.search(r"(\d+) ok", table).group(1)) >= 4
+    assert int(re.search(r"(\d+) cut off", table).group(1)) >= 1
+
+
+def test_a_thousand_streams_are_held():
+    with NullServer("--ttft-ms", 300, "--tokens-per-s", 10) as server:
+        report, _, _ = bench(server.url, "--arrivals", "closed:1000", "--requests", 1000, "--prompt",
+                             8, "--output", 6)
+    g = group(report)
+    assert g["requests"]["ok"] == 1000
+    assert report["wall_s"] < 40  # one after another would take 800 s
+    assert g["ms"]["itl"]["p50"] == pytest.approx(100, abs=40)
+
+
+def test_timeout_is_a_failure():
+    with NullServer("--ttft-ms", 5000) as server:
+        report, _, _ = bench(server.url, "--requests", 1, "--timeout-s", "0.3", rc=1)
+    assert group(report)["errors"] == {"timeout": 1}, group(report)["error_texts"]
+
+
+def test_nobody_listening_is_a_failure():
+    report, _, _ = bench("http://127.0.0.1:1", "--requests", 2, "--model", "x", rc=1)
+    assert group(report)["errors"] == {"connect": 2}, group(report)["error_texts"]
+
+
+class OddServer:
+    """Answers each POST with bytes that a test chose, and keeps what was asked."""
+
+    def __init__(self, body, status=200, kind="text/event-stream"):
+        asked = self.asked = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                asked.append((self.path, dict(self.headers),
+                              json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+TEXT = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}],"usage":null}'
+
+
+@pytest.mark.parametrize("body, status, kind, error", [
+    (TEXT + b"\n\n", 200, "text/event-stream", "cut"),
+    (TEXT + b'\n\ndata: {"error":{"message":"m","code":"device_lost"}}\n\n', 200,
+     "text/event-stream", "stream_device_lost"),
+    (TEXT + b"\n\ndata: {nonsense\n\n", 200, "text/event-stream", "bad_event"),
+    (b'{"choices":[]}', 200, "application/json", "not_sse"),
+    (b'{"error":"Unauthorized"}', 401, "application/json", "http_401"),
+    (b"<html>gateway</html>", 502, "text/html", "http_502"),
+    (b"", 503, "text/plain", "http_503"),
+])
+def test_bad_answers_have_names(body, status, kind, error):
+    with OddServer(body, status, kind) as server:
+        report, _, _ = bench(server.url, "--requests", 1, "--model", "m", "--endpoint", "chat", rc=1)
+    assert group(report)["errors"] == {error: 1}, group(report)["error_texts"]
+
+
+def test_other_servers_forms_are_read_and_requests_are_well_formed():
+    body = (b': ping\r\n\r\ndata: {"choices":[{"delta":{"role":"assistant","content":null}}]}\r\n\r\n'
+            + TEXT + b"\r\n\r\n" + TEXT + b"\r\n\r\n"
+            b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\r\n\r\n'
+            b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":5,'
+            b'"prompt_tokens_details":{"cached_tokens":3}}}\r\n\r\ndata: [DONE]\r\n\r\n')
+    with OddServer(body) as server:
+        report, _, _ = bench(
+            server.url, "--requests", 2, "--model", 'm"1\\', "--endpoint", "chat", "--prompt", 6,
+            "--key", "sk-1", "--priority", "-3", "--service-tier", "flex", "--header", "X-Test: yes",
+            "--extra", '{"top_k": 5}', "--ignore-eos", "--output", 5, "--temperature", "0.5")
+    tokens = group(report)["tokens"]
+    assert tokens["prompt_told"] == 14 and tokens["prompt_cached"] == 6 and tokens["output"] == 10
+    assert group(report)["ms"]["itl"]["n"] == 2  # two chunks with text each
+    path, headers, asked = server.asked[0]
+    assert path == "/v1/chat/completions"
+    assert headers["Authorization"] == "Bearer sk-1" and headers["X-Test"] == "yes"
+    assert headers["Content-Type"] == "application/json" and "Expect" not in headers
+    prompts = [request["messages"][0]["content"] for _, _, request in server.asked]
+    assert len(prompts[0].split()) == 6 and prompts[0] != prompts[1]
+    del asked["messages"]
+    assert asked == {"model": 'm"1\\', "max_tokens": 5, "stream": True,
+                     "stream_options": {"include_usage": True}, "temperature": 0.5,
+                     "ignore_eos": True, "priority": -3, "service_tier": "flex", "top_k": 5}
+
+
+def test_an_answer_without_text_is_told():
+    body = (b'data: {"choices":[{"text":"","finish_reason":"stop"}]}\n\n'
+            b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n'
+            b"data: [DONE]\n\n")
+    with OddServer(body) as server:
+        report, _, _ = bench(server.url, "--requests", 1, "--model", "m")
+    assert group(report)["requests"]["textless"] == 1
+    assert group(report)["ms"]["ttft"]["n"] == 1
+
+
+@pytest.mark.parametrize("options", [
+    [], ["--url", "http://h"], ["--url", "ftp://h", "--requests", "1"], ["--nonsense"], ["word"],
+    ["--url", "http://h", "--requests"], ["--url", "http://h", "--requests", "x"],
+    ["--url", "http://127.0.0.1:1", "--requests", "1"],  # no model, and nobody to ask
+    ["--url", "http://h", "--requests", "1", "--class", "prompt"],
+    ["--url", "http://h", "--requests", "1", "--model", "m", "--scenario", "/nowhere"],
+    ["null-server", "--listen", "nonsense"], ["self-test", "--streams", "0"],
+])
+def test_wrong_usage_has_status_2_and_a_sentence(options):
+    done = subprocess.run([BENCH, *options], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("inferd-bench: ") and not done.stdout
+
+
+def test_help_and_readme_name_every_option():
+    text = subprocess.run([BENCH, "--help"], capture_output=True, text=True, check=True).stdout
+    readme = (ROOT / "bench" / "README.md").read_text()
+    options = set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE)) - {"help"}
+    assert {"url", "arrivals", "slo-ttft-ms", "listen", "stall-ms", "seconds", "class"} <= options
+    missing = {name for name in options if f"`--{name}" not in readme}
+    assert not missing
+
+
+def test_self_test_finds_the_truth():
+    done = subprocess.run([BENCH, "self-test", "--seconds", "1", "--streams", "100", "--json", "-"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    reports = json.loads(done.stdout)
+    assert group(reports["requests"])["per_s"]["requests"] > 100
+    assert group(reports["tokens"])["per_s"]["output_tokens_steady"] > 1000
+    assert group(reports["bundles"])["per_s"]["output_tokens_steady"] > 1000
+    assert group(reports["pace"])["ms"]["itl"]["p50"] == pytest.approx(50, abs=20)
+    assert 99 < group(reports["pace"])["ms"]["ttft"]["p50"] < 300

@@ -1,0 +1,214 @@
+/* fake_device.h - a device without a model, for tests of the scheduler and the engine.
+ *
+ * Its "keys and values" are the tokens themselves, stored in the slots of the block table.  The
+ * logits of a row say one token: a pure function of all tokens up to the row, *as read back from
+ * the slots*.  So a wrong block table, a page reused too early, or a block shared wrongly changes
+ * the output, and a correct schedule gives fake_next of the prompt, whatever happened in between.
+ *
+ * `late`: a launched step is computed when it is finished, as late as a device may; otherwise when
+ * it is launched.  Time is virtual: a_us + b_us * rows. */
+#ifndef INFERD_FAKE_DEVICE_H
+#define INFERD_FAKE_DEVICE_H
+
+#include <string.h>
+#include <time.h>
+
+#include "device.h"
+
+enum { FAKE_VOCAB = 256, FAKE_END = 7, FAKE_LOGITS_MAX = 1024 };
+
+typedef struct fake_device {
+    /* What it is. */
+    uint32_t n_pages, depth, context, weight_pages;
+    kv_layout kv;
+    bool late, fail_open, fail_load;
+    uint64_t a_us, b_us;
+    uint32_t sleep_us;   // real time per step, for tests with threads
+    uint32_t fail_at;    // the step of this number (from 1) fails; 0 = none
+    uint32_t nan_at;     // the draws of this step have no finite logit
+    uint32_t n_attached; // models attached now
+    /* What happened. */
+    tok_id *memory; // [n_pages * slots_per_page, block_tokens]
+    const step *launched[2];
+    tok_id drawn[2][FAKE_LOGITS_MAX], before[FAKE_LOGITS_MAX];
+    uint32_t n_launched, n_steps, n_faults;
+} fake_device;
+
+static inline kv_layout fake_layout(uint32_t block_tokens, uint32_t n_groups,
+                                    uint32_t slots_per_page) {
+    return (kv_layout){.n_layers = n_groups,
+                       .block_tokens = block_tokens,
+                       .group_layers = 1,
+                       .n_groups = n_groups,
+                       .slots_per_page = slots_per_page};
+}
+
+static inline uint64_t fake_hash(uint64_t h, tok_id token) {
+    h = (h ^ (uint64_t)(uint32_t)token) * 0x9e3779b97f4a7c15;
+    return h ^ h >> 29;
+}
+
+static inline tok_id fake_choose(uint64_t h, const tok_id *banned, uint32_t n_banned) {
+    tok_id id = (tok_id)(h % FAKE_VOCAB);
+    for (uint32_t i = 0; i < n_banned; i++)
+        if (banned[i] == id) {
+            id = (id + 1) % FAKE_VOCAB;
+            i = UINT32_MAX; // from the start again
+        }
+    return id;
+}
+
+/* What follows these tokens. */
+static inline tok_id fake_next(const tok_id *tokens, uint32_t n, const tok_id *banned,
+                               uint32_t n_banned) {
+    uint64_t h = 1;
+    for (uint32_t i = 0; i < n; i++) h = fake_hash(h, tokens[i]);
+    return fake_choose(h, banned, n_banned);
+}
+
+/* Log-probability of a token after others: any number that depends on all of them. */
+static inline float fake_logprob(const tok_id *tokens, uint32_t n, tok_id id) {
+    uint64_t h = 1;
+    for (uint32_t i = 0; i < n; i++) h = fake_hash(h, tokens[i]);
+    return -(float)(fake_hash(h, id) % 1000) / 100;
+}
+
+static inline tok_id *fake_cell(fake_device *d, const batch_seq *s, uint32_t pos, uint32_t group) {
+    uint32_t T = d->kv.block_tokens;
+    int32_t slot = s->slots[(size_t)(pos / T) * d->kv.n_groups + group];
+    return &d->memory[(size_t)slot * T + pos % T];
+}
+
+static inline void fake_compute(fake_device *d, const step *st, tok_id *drawn) {
+    const batch *b = &st->b;
+    for (uint32_t row = 0; row < b->n_rows; row++) {
+        const batch_seq *s = &b->seqs[b->row_seq[row]];
+        uint32_t pos = b->positions[row];
+        tok_id token = b->tokens[row] == TOK_PROMISED ? d->before[b->promised[row]]
+                                                      : b->tokens[row];
+        if (pos >= s->n_blocks * d->kv.block_tokens || row < s->row_begin ||
+            row >= s->row_begin + s->n_rows || pos != s->pos_begin + row - s->row_begin)
+            d->n_faults++;
+        else
+            for (uint32_t g = 0; g < d->kv.n_groups; g++) *fake_cell(d, s, pos, g) = token;
+    }
+    for (uint32_t i = 0; i < b->n_logits; i++) {
+        uint32_t row = b->logit_rows[i];
+        const batch_seq *s = &b->seqs[b->row_seq[row]];
+        const step_draw *draw = &st->draws[i];
+        uint64_t h = 1;
+        for (uint32_t pos = 0; pos <= b->positions[row]; pos++) {
+            tok_id token = *fake_cell(d, s, pos, 0);
+            for (uint32_t g = 1; g < d->kv.n_groups; g++)
+                if (*fake_cell(d, s, pos, g) != token) d->n_faults++;
+            if (d->late && !draw->dropped && token != draw->row.tokens[pos]) d->n_faults++;
+            h = fake_hash(h, token);
+        }
+        if (draw->row.n_tokens != b->positions[row] + 1) d->n_faults++;
+        drawn[i] = draw->row.forced >= 0
+                       ? draw->row.forced
+                       : fake_choose(h, draw->row.banned, draw->row.n_banned);
+    }
+    memcpy(d->before, drawn, b->n_logits * sizeof *drawn);
+}
+
+static inline inferd_status fake_open(void *self, device_about *out, inferd_err *err) {
+    fake_device *d = self;
+    if (d->fail_open) return inferd_fail(err, INFERD_EDEVICE, "no such device");
+    *out = (device_about){.n_pages = d->n_pages, .depth = d->depth};
+    snprintf(out->name, sizeof out->name, "fake");
+    size_t n = (size_t)d->n_pages * d->kv.slots_per_page * d->kv.block_tokens;
+    d->memory = malloc(size_max(n, 1) * sizeof *d->memory);
+    if (d->memory == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory");
+    for (size_t i = 0; i < n; i++) d->memory[i] = -2;
+    return INFERD_OK;
+}
+
+static inline void fake_close(void *self) {
+    fake_device *d = self;
+    free(d->memory);
+    d->memory = NULL;
+}
+
+static inline inferd_status fake_attach(void *self, uint32_t model_idx, const device_limits *limits,
+                                        sched_model_spec *spec, uint32_t *weight_pages,
+                                        inferd_err *err) {
+    static const tok_id end_ids[] = {FAKE_END};
+    fake_device *d = self;
+    (void)model_idx, (void)err;
+    if (limits->logits_max > FAKE_LOGITS_MAX) d->n_faults++;
+    *spec = (sched_model_spec){.kv = d->kv,
+                               .context = d->context,
+                               .n_vocab = FAKE_VOCAB,
+                               .end_ids = end_ids,
+                               .n_end_ids = 1};
+    *weight_pages = d->weight_pages;
+    d->n_attached++;
+    return INFERD_OK;
+}
+
+static inline inferd_status fake_load(void *self, uint32_t model_idx, const uint32_t *pages,
+                                      uint32_t n_pages, device_progress *progress, void *ctx,
+                                      inferd_err *err) {
+    fake_device *d = self;
+    (void)model_idx, (void)pages;
+    progress(ctx, n_pages / 2, n_pages);
+    if (d->fail_load) return inferd_fail(err, INFERD_EFORMAT, "the file is wrong");
+    progress(ctx, n_pages, n_pages);
+    return INFERD_OK;
+}
+
+static inline void fake_detach(void *self, uint32_t model_idx) {
+    (void)model_idx;
+    ((fake_device *)self)->n_attached--;
+}
+
+static inline void fake_launch(void *self, const step *st) {
+    fake_device *d = self;
+    if (d->n_launched >= d->depth) d->n_faults++;
+    if (!d->late) fake_compute(d, st, d->drawn[d->n_launched]);
+    d->launched[d->n_launched++] = st;
+}
+
+static inline inferd_status fake_finish(void *self, step *st, uint64_t *device_us,
+                                        inferd_err *err) {
+    fake_device *d = self;
+    if (d->n_launched == 0 || d->launched[0] != st) d->n_faults++;
+    if (d->late) fake_compute(d, st, d->drawn[0]);
+    d->n_steps++;
+    *device_us = d->a_us + d->b_us * st->b.n_rows;
+    for (uint32_t i = 0; i < st->b.n_logits; i++) {
+        const sample_row *row = &st->draws[i].row;
+        if (st->draws[i].dropped) continue;
+        st->results[i] = (sample_result){.id = d->n_steps == d->nan_at ? -1 : d->drawn[0][i]};
+        if (row->n_top >= 0)
+            st->results[i].logprob = fake_logprob(row->tokens, row->n_tokens, d->drawn[0][i]);
+    }
+    d->launched[0] = d->launched[1];
+    memcpy(d->drawn[0], d->drawn[1], sizeof d->drawn[0]);
+    d->n_launched--;
+    if (d->sleep_us > 0) nanosleep(&(struct timespec){.tv_nsec = d->sleep_us * 1000}, NULL);
+    if (d->n_steps == d->fail_at) return inferd_fail(err, INFERD_EDEVICE, "the device broke");
+    return INFERD_OK;
+}
+
+static inline void fake_get_stats(void *self, backend_stats *out) {
+    (void)self;
+    *out = (backend_stats){0};
+}
+
+static inline device fake_as_device(fake_device *d) {
+    static const device_ops ops = {
+        .open = fake_open,
+        .close = fake_close,
+        .attach = fake_attach,
+        .load = fake_load,
+        .detach = fake_detach,
+        .launch = fake_launch,
+        .finish = fake_finish,
+        .get_stats = fake_get_stats,
+    };
+    return (device){&ops, d};
+}
+
+#endif

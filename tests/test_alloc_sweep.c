@@ -1,0 +1,223 @@
+/* test_alloc_sweep.c - memory runs out at each allocation in turn, over load -> one chat ->
+ * shutdown.
+ *
+ * The linker routes every malloc of ours through here (--wrap), jansson's too by its allocator
+ * hooks. Allocation n fails once, then from n on; each time the scenario must end with an answer or
+ * a sentence, and leave nothing behind. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "inferd/clock.h"
+#include "scheduler/engine.h"
+#include "test.h"
+#include "tiny_gguf.h"
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t each);
+void *__real_realloc(void *p, size_t n);
+int __real_posix_memalign(void **p, size_t align, size_t n);
+void *__real_aligned_alloc(size_t align, size_t n);
+char *__real_strdup(const char *s);
+void __real_free(void *p);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t each);
+void *__wrap_realloc(void *p, size_t n);
+int __wrap_posix_memalign(void **p, size_t align, size_t n);
+void *__wrap_aligned_alloc(size_t align, size_t n);
+char *__wrap_strdup(const char *s);
+void __wrap_free(void *p);
+
+static atomic_long n_calls, fail_at = -1, n_live;
+static atomic_bool fail_from;
+
+static bool fails(void) {
+    long at = atomic_load(&fail_at), now = atomic_fetch_add(&n_calls, 1);
+    return at >= 0 && (atomic_load(&fail_from) ? now >= at : now == at);
+}
+static void *live(void *p) {
+    if (p != NULL) atomic_fetch_add(&n_live, 1);
+    return p;
+}
+void *__wrap_malloc(size_t n) {
+    return fails() ? NULL : live(__real_malloc(n));
+}
+void *__wrap_calloc(size_t n, size_t each) {
+    return fails() ? NULL : live(__real_calloc(n, each));
+}
+void *__wrap_realloc(void *p, size_t n) {
+    if (fails()) return NULL;
+    return p == NULL ? live(__real_realloc(NULL, n)) : __real_realloc(p, n);
+}
+int __wrap_posix_memalign(void **p, size_t align, size_t n) {
+    if (fails()) return 12;
+    int rc = __real_posix_memalign(p, align, n);
+    if (rc == 0) live(*p);
+    return rc;
+}
+void *__wrap_aligned_alloc(size_t align, size_t n) {
+    return fails() ? NULL : live(__real_aligned_alloc(align, n));
+}
+char *__wrap_strdup(const char *s) {
+    return fails() ? NULL : live(__real_strdup(s));
+}
+void __wrap_free(void *p) {
+    if (p != NULL) atomic_fetch_sub(&n_live, 1);
+    __real_free(p);
+}
+
+static atomic_uint n_wakes;
+static void wake(void *ctx) {
+    (void)ctx;
+    atomic_fetch_add(&n_wakes, 1);
+}
+
+static void nap(void) {
+    struct timespec t = {0, 200000};
+    nanosleep(&t, NULL);
+}
+
+static inferd_status wait_hot(engine *e, inferd_err *err) {
+    for (;;) {
+        model_state s = engine_model_state(e, 0);
+        if (s == MODEL_HOT) return INFERD_OK;
+        if (s == MODEL_FAILED) {
+            engine_model_error(e, 0, err);
+            return err->status;
+        }
+        nap();
+    }
+}
+
+static inferd_status encode_chat(const model *m, tok_ids *ids, inferd_err *err) {
+    json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "hello");
+    if (messages == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for messages");
+    chat_input input = {.messages = messages, .add_generation_prompt = true};
+    chat_text text = {0};
+    struct tm now = {.tm_year = 126, .tm_mday = 15};
+    tok_encode_options options = {0};
+    inferd_status st =
+        chat_render(model_chat_template(m), model_tokenizer(m), &input, &now, &text, err);
+    if (st == INFERD_OK)
+        st = tok_encode(model_tokenizer(m), (bytes){text.text, text.n}, text.spans, text.n_spans,
+                        &options, ids, err);
+    chat_text_deinit(&text);
+    json_decref(messages);
+    return st;
+}
+
+/* Exactly one end, whatever happened before it. */
+static inferd_status generate(engine *e, tok_ids *ids, uint32_t *n_tokens, inferd_err *err) {
+    gen_request *r = calloc(1, sizeof *r);
+    if (r == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
+    *r = (gen_request){.id = 1,
+                       .class = GEN_NORMAL,
+                       .prompt = ids->ids,
+                       .n_prompt = (uint32_t)ids->n,
+                       .max_tokens = 6,
+                       .ignore_eos = true,
+                       .n_logprobs = 2,
+                       .n_prompt_logprobs = -1,
+                       .sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+                       .arrival_us = clock_now_us()};
+    *ids = (tok_ids){0};
+    if (!engine_submit(e, r)) {
+        gen_request_destroy(r);
+        return inferd_fail(err, INFERD_EBUSY, "the inbox is full");
+    }
+    uint64_t give_up = clock_now_us() + 20000000;
+    for (gen_event ev; clock_now_us() < give_up;) {
+        if (!engine_next_event(e, &ev)) {
+            nap();
+            continue;
+        }
+        if (ev.kind == GEN_EV_TOKEN) ++*n_tokens;
+        if (ev.kind != GEN_EV_DONE) continue;
+        if (ev.done.finish == GEN_ERROR)
+            return inferd_fail(err, ev.done.status, "%s", ev.done.text);
+        return INFERD_OK;
+    }
+    return inferd_fail(err, INFERD_ETIMEOUT, "a request without an end");
+}
+
+static inferd_status scenario(const char *path, uint32_t *n_tokens, inferd_err *err) {
+    model *m = NULL;
+    engine *e = NULL;
+    tok_ids ids = {0};
+    model_options mo = {.path = path};
+    *n_tokens = 0;
+    inferd_status st = model_open(&mo, &m, err);
+    if (st == INFERD_OK) {
+        engine_options eo = {.device = {.kind = "cpu", .n_threads = 2, .memory_bytes = 16u << 20},
+                             .limits = {.running_max = 4, .step_tokens_max = 64},
+                             .models = &m,
+                             .n_models = 1,
+                             .wake = wake};
+        st = engine_start(&eo, &e, err);
+    }
+    if (st == INFERD_OK) st = wait_hot(e, err);
+    if (st == INFERD_OK) st = encode_chat(m, &ids, err);
+    if (st == INFERD_OK) st = generate(e, &ids, n_tokens, err);
+    tok_ids_deinit(&ids);
+    engine_stop(e);
+    model_close(m);
+    return st;
+}
+
+static void every_allocation_may_fail(void) {
+    char path[] = "/tmp/inferd-sweep-XXXXXX";
+    int fd = mkstemp(path);
+    EXPECT(fd >= 0);
+    close(fd);
+    tiny_model_options options = {0};
+    tiny_model_write(path, 3, &options);
+    json_set_alloc_funcs(malloc, free);
+
+    inferd_err err = {0};
+    uint32_t n_tokens;
+    EXPECT_EQ(scenario(path, &n_tokens, &err), INFERD_OK); // what is made once is made now
+    atomic_store(&n_calls, 0);
+    long live_before = atomic_load(&n_live);
+    EXPECT_EQ(scenario(path, &n_tokens, &err), INFERD_OK);
+    EXPECT_EQ(n_tokens, 6);
+    EXPECT_EQ(atomic_load(&n_live), live_before);
+    long points = atomic_load(&n_calls);
+    const char *limit_text = getenv("INFERD_SWEEP_POINTS");
+    long limit = limit_text != NULL ? atol(limit_text) : 400;
+    long stride = points > limit ? points / limit : 1;
+    long n_failed = 0, n_survived = 0;
+    for (int from = 0; from < 2; from++) {
+        for (long at = 0; at < points; at += stride) {
+            memset(&err, 0, sizeof err);
+            atomic_store(&fail_from, from == 1);
+            atomic_store(&n_calls, 0);
+            atomic_store(&fail_at, at);
+            inferd_status st = scenario(path, &n_tokens, &err);
+            atomic_store(&fail_at, -1);
+            if (st == INFERD_OK)
+                n_survived++;
+            else
+                n_failed++;
+            EXPECT(st == INFERD_OK || err.text[0] != 0);
+            EXPECT(st == INFERD_OK || st == INFERD_ENOMEM || st == INFERD_EDEVICE);
+            if (st != INFERD_OK && st != INFERD_ENOMEM) printf("at %ld: %d %s\n", at, st, err.text);
+            if (atomic_load(&n_live) != live_before) {
+                printf("allocation %ld (%s): %ld blocks left\n", at, from ? "from then on" : "once",
+                       atomic_load(&n_live) - live_before);
+                test_failures++;
+                live_before = atomic_load(&n_live);
+            }
+        }
+    }
+    EXPECT_EQ(scenario(path, &n_tokens, &err), INFERD_OK);
+    printf("%ld allocations, every %ld failed once and from then on: %ld errors, %ld survived\n",
+           points, stride, n_failed, n_survived);
+    EXPECT(n_failed > 0);
+    unlink(path);
+}
+
+static const test_case cases[] = {TEST(every_allocation_may_fail)};
+TEST_MAIN(cases)

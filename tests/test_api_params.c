@@ -1,0 +1,502 @@
+/* test_api_params.c - bodies to checked fields: every row of the table, every kind of value. */
+#include "test.h"
+
+#include "api_params.h"
+#include "inferd/buf.h"
+
+static const config_limits limits = {
+    .json = {.depth_max = 64, .structural_max = 1000000, .memory_max = 128u << 20},
+    .choices_max = 128, .prompts_max = 128, .stop_max = 16, .stop_bytes_max = 1024,
+    .logit_bias_max = 1024};
+
+static bool read_body(api_route route, const char *body, api_params *p, api_error *e) {
+    *e = (api_error){0};
+    return api_params_read(route, &limits, (bytes){body, strlen(body)}, p, e);
+}
+
+static const char *base_of(api_route route) {
+    switch (route) {
+    case API_CHAT: return "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]";
+    case API_COMPLETION: return "\"model\":\"m\",\"prompt\":\"x\"";
+    case API_TOKENIZE: return "\"model\":\"m\",\"prompt\":\"x\"";
+    case API_DETOKENIZE: return "\"model\":\"m\",\"tokens\":[1]";
+    }
+    return "";
+}
+
+/* A body with the least that the route needs, and `more`. */
+static bool read_with(api_route route, const char *more, api_params *p, api_error *e) {
+    char body[4096];
+    snprintf(body, sizeof body, "{%s%s%s}", base_of(route), more[0] == 0 ? "" : ",", more);
+    return read_body(route, body, p, e);
+}
+
+static void expect_refused_as(int line, api_route route, const char *more, int status,
+                              const char *code, const char *param) {
+    api_params p;
+    api_error e;
+    bool ok = read_with(route, more, &p, &e);
+    if (ok || e.status != status || strcmp(e.code == NULL ? "null" : e.code, code) != 0 ||
+        strcmp(e.param, param) != 0) {
+        printf("line %d: %s gave %d %s %s: %s\n", line, more, e.status,
+               e.code == NULL ? "null" : e.code, e.param, e.message);
+        test_failures++;
+    }
+    api_params_deinit(&p);
+}
+#define REFUSED_AS(route, more, code, param) expect_refused_as(__LINE__, route, more, 400, code, param)
+#define BAD(route, more, param)              REFUSED_AS(route, more, "invalid_value", param)
+
+static void expect_accepted(int line, api_route route, const char *more) {
+    api_params p;
+    api_error e;
+    if (!read_with(route, more, &p, &e)) {
+        printf("line %d: %s was refused: %s\n", line, more, e.message);
+        test_failures++;
+    }
+    api_params_deinit(&p);
+}
+#define GOOD(route, more) expect_accepted(__LINE__, route, more)
+
+/* ---- the table and the page ---- */
+
+static void add_routes(const api_field *f, buf *out) {
+    static const char *const names[] = {"chat", "completions", "tokenize", "detokenize"};
+    const char *before = "";
+    for (int i = 0; i < 4; i++) {
+        if ((f->routes & 1u << i) == 0) continue;
+        buf_add_format(out, "%s%s", before, names[i]);
+        before = ", ";
+    }
+}
+
+static void add_form(const api_field *f, buf *out) {
+    switch (f->kind) {
+    case FIELD_BOOL: buf_add_str(out, "bool"); break;
+    case FIELD_INT: buf_add_format(out, "integer, %.12g to %.12g", f->min, f->max); break;
+    case FIELD_REAL:
+        buf_add_format(out, "number, %s %.12g to %.12g", f->above_min ? "above" : "from", f->min,
+                       f->max);
+        break;
+    case FIELD_STRING: buf_add_format(out, "string, 1 to %.0f bytes", f->max); break;
+    case FIELD_OBJECT: buf_add_str(out, "object"); break;
+    case FIELD_CUSTOM: buf_add_str(out, f->form); break;
+    case FIELD_IGNORED: buf_add_str(out, "anything: accepted, no effect"); break;
+    case FIELD_REFUSED:
+        if (f->neutral == NULL) buf_add_str(out, "refused");
+        else buf_add_format(out, "refused, except `%s`", f->neutral);
+        break;
+    }
+}
+
+/* The row of docs/api.md.  With INFERD_PRINT_FIELDS=1 the test prints the table for the page. */
+static void describe(const api_field *f, buf *out) {
+    buf_clear(out);
+    buf_add_format(out, "| `%s` | ", f->name);
+    add_routes(f, out);
+    buf_add_str(out, " | ");
+    add_form(f, out);
+    buf_add_format(out, " | %s |\n", f->what);
+}
+
+static char *read_page(void) {
+    FILE *file = fopen(INFERD_SOURCE_DIR "/docs/api.md", "rb");
+    char *page = calloc(1, 1 << 20);
+    if (file != NULL) {
+        if (fread(page, 1, (1 << 20) - 1, file) == 0) page[0] = 0;
+        fclose(file);
+    }
+    return page;
+}
+
+static void the_page_lists_the_rows_of_the_table(void) {
+    char *page = read_page();
+    const char *print = getenv("INFERD_PRINT_FIELDS");
+    size_t n, n_page_rows = 0;
+    const api_field *f = api_fields(&n);
+    buf row = {0};
+    for (size_t i = 0; i < n; i++) {
+        describe(&f[i], &row);
+        if (print != NULL) fputs(buf_cstr(&row), stdout);
+        if (strstr(page, buf_cstr(&row)) == NULL) {
+            printf("docs/api.md lacks %s", buf_cstr(&row));
+            test_failures++;
+        }
+    }
+    const char *table = strstr(page, "| field | routes |");
+    EXPECT(table != NULL);
+    for (const char *p = table; p != NULL && (p = strstr(p, "\n| `")) != NULL; p++) n_page_rows++;
+    EXPECT_EQ(n_page_rows, n);
+    buf_deinit(&row);
+    free(page);
+}
+
+static void no_field_stands_twice_for_a_route(void) {
+    size_t n;
+    const api_field *f = api_fields(&n);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < i; k++)
+            EXPECT((f[i].routes & f[k].routes) == 0 || strcmp(f[i].name, f[k].name) != 0);
+}
+
+/* ---- every field ---- */
+
+static const char *const values[] = {"true",  "5",         "-5",    "1.5",       "\"text\"",
+                                     "[1]",   "[\"a\",2]", "[]",    "{\"a\":1}", "{}",
+                                     "1e300", "\"\"",      "[[1]]", "false",     "0"};
+
+/* Whatever stands in a field, the answer is acceptance or a 400 that names the field. */
+static void every_kind_of_value_in_every_field_is_answered(void) {
+    size_t n;
+    const api_field *f = api_fields(&n);
+    int n_accepted = 0, n_refused = 0;
+    for (size_t i = 0; i < n; i++)
+        for (int r = 0; r < 4; r++) {
+            if ((f[i].routes & 1u << r) == 0) continue;
+            for (size_t k = 0; k < INFERD_COUNT(values); k++) {
+                char body[512];
+                const char *input = f[i].name;
+                bool is_input = strcmp(input, "messages") == 0 || strcmp(input, "prompt") == 0 ||
+                                strcmp(input, "tokens") == 0 || strcmp(input, "model") == 0;
+                if (is_input) snprintf(body, sizeof body, "{\"%s\":%s}", input, values[k]);
+                else
+                    snprintf(body, sizeof body, "{%s,\"%s\":%s}", base_of((api_route)(1 << r)),
+                             input, values[k]);
+                api_params p;
+                api_error e;
+                if (read_body((api_route)(1 << r), body, &p, &e)) {
+                    n_accepted++;
+                } else {
+                    n_refused++;
+                    if (e.status != 400 || (!is_input && strncmp(e.param, input, strlen(input)) != 0)) {
+                        printf("%s: %d %s %s\n", body, e.status, e.param, e.message);
+                        test_failures++;
+                    }
+                }
+                api_params_deinit(&p);
+            }
+        }
+    EXPECT(n_accepted > 300 && n_refused > 1000);
+}
+
+static void null_is_the_same_as_absent(void) {
+    size_t n;
+    const api_field *f = api_fields(&n);
+    for (size_t i = 0; i < n; i++) {
+        char more[128];
+        static const char *const inputs[] = {"model", "messages", "prompt", "tokens"};
+        bool is_input = false;
+        for (int k = 0; k < 4; k++) is_input = is_input || strcmp(f[i].name, inputs[k]) == 0;
+        if (is_input) continue;
+        snprintf(more, sizeof more, "\"%s\":null", f[i].name);
+        for (int r = 0; r < 4; r++)
+            if (f[i].routes & 1u << r) GOOD((api_route)(1 << r), more);
+    }
+    api_params p;
+    api_error e;
+    EXPECT(!read_body(API_CHAT, "{\"model\":null,\"messages\":[]}", &p, &e));
+    EXPECT_STR(e.code, "missing_required_parameter");
+    api_params_deinit(&p);
+}
+
+static void refused_fields_are_named(void) {
+    size_t n;
+    const api_field *f = api_fields(&n);
+    int n_seen = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (f[i].kind != FIELD_REFUSED) continue;
+        n_seen++;
+        api_route route = f[i].routes & API_CHAT ? API_CHAT : API_COMPLETION;
+        char more[128];
+        snprintf(more, sizeof more, "\"%s\":{\"x\":[1]}", f[i].name);
+        REFUSED_AS(route, more, "unsupported_parameter", f[i].name);
+        if (f[i].neutral == NULL) continue;
+        snprintf(more, sizeof more, "\"%s\":%s", f[i].name, f[i].neutral);
+        GOOD(route, more);
+    }
+    EXPECT(n_seen > 40);
+}
+
+static void numbers_have_their_edges(void) {
+    static const struct {
+        const char *field, *good[4], *bad[4];
+    } rows[] = {
+        {"temperature", {"0", "2", "1e-9", "2.0"}, {"-0.1", "2.1", "1e308", "\"1\""}},
+        {"top_p", {"1", "1e-12", "0.5", "1.0"}, {"0", "1.1", "-1", "true"}},
+        {"min_p", {"0", "1", "0.5", "0.0"}, {"-0.01", "1.01", "[]", "\"0\""}},
+        {"presence_penalty", {"-2", "2", "0", "1.5"}, {"-2.1", "2.1", "\"a\"", "false"}},
+        {"repetition_penalty", {"0.01", "100", "1", "1.1"}, {"0", "-1", "1e30", "101"}},
+        {"n", {"1", "128", "5.0", "2"}, {"0", "129", "1.5", "1e9"}},
+        {"top_k", {"-1", "0", "1", "2147483647"}, {"-2", "2147483648", "0.5", "\"1\""}},
+        {"seed", {"-1", "9223372036854775807", "3.0", "0"}, {"0.5", "\"1\"", "true", "1e30"}},
+        {"priority", {"-2147483648", "2147483647", "0", "1.0"},
+         {"-2147483649", "2147483648", "1.5", "\"1\""}},
+        {"max_tokens", {"1", "2147483647", "16.0", "7"}, {"-1", "2147483648", "1e18", "\"5\""}},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++)
+        for (int k = 0; k < 4; k++) {
+            char more[128];
+            snprintf(more, sizeof more, "\"%s\":%s", rows[i].field, rows[i].good[k]);
+            GOOD(API_CHAT, more);
+            GOOD(API_COMPLETION, more);
+            snprintf(more, sizeof more, "\"%s\":%s", rows[i].field, rows[i].bad[k]);
+            BAD(API_CHAT, more, rows[i].field);
+            BAD(API_COMPLETION, more, rows[i].field);
+        }
+}
+
+static void fields_arrive(void) {
+    api_params p;
+    api_error e;
+    EXPECT(read_with(API_CHAT,
+                     "\"temperature\":0.5,\"top_k\":-1,\"seed\":-3,\"n\":4.0,\"stop\":[\"a\",\"b\"],"
+                     "\"max_completion_tokens\":9,\"logprobs\":true,\"top_logprobs\":3,"
+                     "\"service_tier\":\"flex\",\"stream\":true,"
+                     "\"stream_options\":{\"include_usage\":true},\"cache_prompt\":false,"
+                     "\"x\":1,\"y\":{}",
+                     &p, &e));
+    EXPECT_NEAR(p.temperature, 0.5, 0);
+    EXPECT_EQ(p.top_k, 0);
+    EXPECT(p.has_seed && p.seed == -3);
+    EXPECT_EQ(p.n, 4);
+    EXPECT_EQ(p.max_tokens, 9);
+    EXPECT_EQ(p.n_logprobs, 3);
+    EXPECT_EQ(p.class, GEN_BATCH);
+    EXPECT(p.stream && p.include_usage && !p.continuous_usage && !p.use_cache);
+    EXPECT_EQ(p.n_unknown, 2);
+    stop_set *stops = api_take_stops(&p);
+    EXPECT_EQ(stop_set_n(stops), 2);
+    stop_set_destroy(stops);
+    api_params_deinit(&p);
+}
+
+static void defaults_are_the_documented_ones(void) {
+    api_params p;
+    api_error e;
+    EXPECT(read_with(API_COMPLETION, "", &p, &e));
+    EXPECT_EQ(p.max_tokens, 16);
+    EXPECT_EQ(p.n_logprobs, -1);
+    EXPECT(p.add_special && p.skip_specials && !p.stream && !p.has_seed);
+    EXPECT_NEAR(p.temperature, 1, 0);
+    api_params_deinit(&p);
+    EXPECT(read_with(API_CHAT, "", &p, &e));
+    EXPECT(p.max_tokens == API_UNSET);
+    EXPECT(p.add_generation_prompt && !p.add_special);
+    EXPECT_EQ(p.class, GEN_NORMAL);
+    api_params_deinit(&p);
+}
+
+static void fields_that_depend_on_each_other_are_checked(void) {
+    BAD(API_CHAT, "\"stream_options\":{}", "stream_options");
+    GOOD(API_CHAT, "\"stream\":true,\"stream_options\":{\"include_obfuscation\":true}");
+    BAD(API_CHAT, "\"stream\":true,\"stream_options\":{\"include_usage\":1}",
+        "stream_options.include_usage");
+    BAD(API_CHAT, "\"top_logprobs\":1", "top_logprobs");
+    BAD(API_CHAT, "\"logprobs\":true,\"top_logprobs\":21", "top_logprobs");
+    BAD(API_CHAT, "\"logprobs\":1", "logprobs");
+    BAD(API_COMPLETION, "\"logprobs\":true", "logprobs");
+    BAD(API_CHAT, "\"max_tokens\":0", "max_tokens");
+    BAD(API_COMPLETION, "\"max_tokens\":0", "max_tokens");
+    GOOD(API_COMPLETION, "\"max_tokens\":0,\"echo\":true,\"logprobs\":0");
+    GOOD(API_CHAT, "\"max_tokens\":5,\"max_completion_tokens\":5");
+    BAD(API_CHAT, "\"max_tokens\":5,\"max_completion_tokens\":6", "max_completion_tokens");
+    BAD(API_CHAT, "\"max_tokens\":5,\"min_tokens\":6", "min_tokens");
+    GOOD(API_CHAT, "\"min_tokens\":6");
+    BAD(API_CHAT, "\"continue_final_message\":true,\"add_generation_prompt\":true",
+        "continue_final_message");
+    GOOD(API_CHAT, "\"continue_final_message\":true");
+    GOOD(API_COMPLETION, "\"n\":3,\"best_of\":3");
+    BAD(API_COMPLETION, "\"n\":3,\"best_of\":2", "best_of");
+    REFUSED_AS(API_COMPLETION, "\"n\":3,\"best_of\":4", "unsupported_parameter", "best_of");
+    REFUSED_AS(API_COMPLETION, "\"echo\":true,\"logprobs\":1,\"stream\":true",
+               "unsupported_parameter", "echo");
+    REFUSED_AS(API_CHAT, "\"response_format\":{\"type\":\"json_object\"}", "unsupported_parameter",
+               "response_format");
+    BAD(API_CHAT, "\"response_format\":{\"kind\":1}", "response_format");
+    GOOD(API_CHAT, "\"response_format\":{\"type\":\"text\"}");
+    REFUSED_AS(API_CHAT, "\"modalities\":[\"text\",\"audio\"]", "unsupported_parameter",
+               "modalities");
+    BAD(API_CHAT, "\"service_tier\":\"gold\"", "service_tier");
+    BAD(API_CHAT, "\"cache_salt\":\"\"", "cache_salt");
+}
+
+static void stops_and_biases_are_bounded(void) {
+    BAD(API_CHAT, "\"stop\":\"\"", "stop");
+    BAD(API_CHAT, "\"stop\":[\"a\",\"\"]", "stop[1]");
+    BAD(API_CHAT, "\"stop\":[1]", "stop[0]");
+    GOOD(API_CHAT, "\"stop\":[]");
+    BAD(API_CHAT,
+        "\"stop\":[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\","
+        "\"a\",\"a\",\"a\",\"a\"]",
+        "stop");
+    static const char *const keys[] = {"abc", "-1", "1.5", " 1", "01", "", "2147483648",
+                                       "18446744073709551616"};
+    for (size_t i = 0; i < INFERD_COUNT(keys); i++) {
+        char more[128];
+        snprintf(more, sizeof more, "\"logit_bias\":{\"%s\":1}", keys[i]);
+        BAD(API_CHAT, more, "logit_bias");
+    }
+    BAD(API_CHAT, "\"logit_bias\":{\"1\":100.1}", "logit_bias");
+    BAD(API_CHAT, "\"logit_bias\":{\"1\":\"1\"}", "logit_bias");
+    GOOD(API_CHAT, "\"logit_bias\":{\"1\":-100,\"2\":100}");
+    BAD(API_CHAT, "\"stop_token_ids\":[1,-1]", "stop_token_ids[1]");
+}
+
+static void ids_must_be_below_the_vocabulary(void) {
+    static const struct {
+        api_route route;
+        const char *more, *param;
+    } rows[] = {{API_CHAT, "\"stop_token_ids\":[5,10]", "stop_token_ids[1]"},
+                {API_CHAT, "\"logit_bias\":{\"10\":1}", "logit_bias"}};
+    api_params p;
+    api_error e;
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        EXPECT(read_with(rows[i].route, rows[i].more, &p, &e));
+        EXPECT(!api_params_check(&p, 10, &e));
+        EXPECT_STR(e.param, rows[i].param);
+        api_params_deinit(&p);
+        EXPECT(read_with(rows[i].route, rows[i].more, &p, &e));
+        EXPECT(api_params_check(&p, 11, &e));
+        api_params_deinit(&p);
+    }
+    EXPECT(read_body(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],[2,10]]}", &p, &e));
+    EXPECT(!api_params_check(&p, 10, &e));
+    EXPECT_STR(e.param, "prompt[1][1]");
+    api_params_deinit(&p);
+}
+
+/* ---- inputs ---- */
+
+static void expect_body(int line, api_route route, const char *body, const char *code,
+                        const char *param) {
+    api_params p;
+    api_error e;
+    bool ok = read_body(route, body, &p, &e);
+    if (code == NULL ? !ok
+                     : ok || e.status != 400 || strcmp(e.param, param) != 0 ||
+                           strcmp(e.code == NULL ? "null" : e.code, code) != 0) {
+        printf("line %d: %s gave %s %s: %s\n", line, body, e.code == NULL ? "null" : e.code,
+               e.param, e.message);
+        test_failures++;
+    }
+    api_params_deinit(&p);
+}
+#define BODY(route, body, code, param) expect_body(__LINE__, route, body, code, param)
+
+static void prompts_have_four_forms(void) {
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":\"a\"}", NULL, "");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[\"a\",\"b\"]}", NULL, "");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[1,2.0]}", NULL, "");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],[2]]}", NULL, "");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":\"\"}", "invalid_value", "prompt");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[]}", "invalid_value", "prompt");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[\"a\",\"\"]}", "invalid_value", "prompt[1]");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[\"a\",1]}", "invalid_value", "prompt[1]");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],\"a\"]}", "invalid_value", "prompt[1]");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],[]]}", "invalid_value", "prompt[1]");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[1,-1]}", "invalid_value", "prompt[1]");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[1,1.5]}", "invalid_value", "prompt[1]");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[1,2147483648]}", "invalid_value",
+         "prompt[1]");
+    BODY(API_COMPLETION, "{\"model\":\"m\",\"prompt\":[[1],[2]],\"n\":65}", "invalid_value", "n");
+    BODY(API_COMPLETION, "{\"prompt\":\"a\"}", "missing_required_parameter", "model");
+    BODY(API_COMPLETION, "{\"model\":\"m\"}", "missing_required_parameter", "prompt");
+    BODY(API_TOKENIZE, "{\"prompt\":\"a\"}", NULL, "");
+    BODY(API_TOKENIZE, "{\"prompt\":[\"a\"]}", "invalid_value", "prompt");
+    BODY(API_TOKENIZE, "{\"prompt\":\"a\",\"messages\":[]}", "invalid_value", "messages");
+    BODY(API_TOKENIZE, "{}", "missing_required_parameter", "prompt");
+}
+
+static void messages_are_checked_by_role(void) {
+#define M(text) "{\"model\":\"m\",\"messages\":" text "}"
+    BODY(API_CHAT, M("[]"), "invalid_value", "messages");
+    BODY(API_CHAT, M("\"a\""), "invalid_value", "messages");
+    BODY(API_CHAT, M("[1]"), "invalid_value", "messages[0]");
+    BODY(API_CHAT, M("[{\"content\":\"a\"}]"), "missing_required_parameter", "messages[0].role");
+    BODY(API_CHAT, M("[{\"role\":\"boss\",\"content\":\"a\"}]"), "invalid_value",
+         "messages[0].role");
+    BODY(API_CHAT, M("[{\"role\":1,\"content\":\"a\"}]"), "invalid_value", "messages[0].role");
+    BODY(API_CHAT, M("[{\"role\":\"user\"}]"), "missing_required_parameter",
+         "messages[0].content");
+    BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":null}]"), "missing_required_parameter",
+         "messages[0].content");
+    BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":7}]"), "invalid_value",
+         "messages[0].content");
+    BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":[]}]"), "invalid_value",
+         "messages[0].content");
+    BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":\"\"}]"), NULL, "");
+    BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]"), NULL,
+         "");
+    BODY(API_CHAT,
+         M("[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":"
+           "\"http://169.254.169.254/\"}}]}]"),
+         "unsupported_parameter", "messages[0].content[0].type");
+    BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]"), "invalid_value",
+         "messages[0].content[0].text");
+    BODY(API_CHAT, M("[{\"role\":\"tool\",\"content\":\"a\"}]"), "missing_required_parameter",
+         "messages[0].tool_call_id");
+    BODY(API_CHAT,
+         M("[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":"
+           "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}]"),
+         NULL, "");
+    BODY(API_CHAT,
+         M("[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":"
+           "\"f\",\"arguments\":{}}}]}]"),
+         "invalid_value", "messages[0].tool_calls[0].function");
+#undef M
+    api_params p;
+    api_error e;
+    EXPECT(read_body(API_CHAT,
+                     "{\"model\":\"m\",\"messages\":[{\"role\":\"developer\",\"content\":\"a\"}]}",
+                     &p, &e));
+    EXPECT_STR(json_string_value(json_object_get(json_array_get(p.messages, 0), "role")), "system");
+    api_params_deinit(&p);
+}
+
+static void what_is_not_json_has_no_code(void) {
+    static const char *const bodies[] = {"", " ", "null", "1", "\"x\"", "[]", "true", "{", "{}x",
+                                         "{\"model\":\"a\",\"model\":\"b\"}", "{\"a\":NaN}",
+                                         "{\"a\":\"\\u0000\"}", "{\"a\":\"\xff\"}"};
+    for (size_t i = 0; i < INFERD_COUNT(bodies); i++)
+        BODY(API_CHAT, bodies[i], "null", "");
+}
+
+static void messages_never_repeat_much_of_a_value(void) {
+    char body[3000], word[2000];
+    memset(word, 'q', sizeof word);
+    word[sizeof word - 1] = 0;
+    snprintf(body, sizeof body,
+             "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"%s\"}]}]}",
+             word);
+    api_params p;
+    api_error e;
+    EXPECT(!read_body(API_CHAT, body, &p, &e));
+    word[65] = 0;
+    EXPECT(strstr(e.message, word) == NULL);
+    word[60] = 0;
+    EXPECT(strstr(e.message, word) != NULL);
+    api_params_deinit(&p);
+}
+
+static const test_case cases[] = {
+    TEST(the_page_lists_the_rows_of_the_table),
+    TEST(no_field_stands_twice_for_a_route),
+    TEST(every_kind_of_value_in_every_field_is_answered),
+    TEST(null_is_the_same_as_absent),
+    TEST(refused_fields_are_named),
+    TEST(numbers_have_their_edges),
+    TEST(fields_arrive),
+    TEST(defaults_are_the_documented_ones),
+    TEST(fields_that_depend_on_each_other_are_checked),
+    TEST(stops_and_biases_are_bounded),
+    TEST(ids_must_be_below_the_vocabulary),
+    TEST(prompts_have_four_forms),
+    TEST(messages_are_checked_by_role),
+    TEST(what_is_not_json_has_no_code),
+    TEST(messages_never_repeat_much_of_a_value),
+};
+
+int main(int argc, char **argv) {
+    json_in_init();
+    return test_run(cases, INFERD_COUNT(cases), argc, argv);
+}

@@ -1,0 +1,410 @@
+/* test_engine.c - the engine as a front sees it: a thread, two rings, and a device that computes a
+ * pure function of the tokens. */
+#include "test.h"
+
+#include "engine_private.h"
+#include "fake_device.h"
+#include "inferd/clock.h"
+
+enum { REQUESTS_MAX = 512 };
+
+typedef struct outcome {
+    tok_id tokens[512];
+    uint32_t n_tokens, n_done;
+    gen_event done;
+} outcome;
+
+/* A front: an engine, the wake it is called by, and what came out so far. */
+typedef struct front {
+    fake_device device;
+    engine *e;
+    atomic_uint n_wakes;
+    outcome *outcomes; // [REQUESTS_MAX] by id
+    uint32_t n_done;
+} front;
+
+static void on_wake(void *ctx) {
+    atomic_fetch_add(&((front *)ctx)->n_wakes, 1);
+}
+
+static void nap(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+}
+
+static void front_init(front *f, uint32_t depth, uint32_t n_pages) {
+    *f = (front){.device = {.n_pages = n_pages,
+                            .depth = depth,
+                            .context = 512,
+                            .weight_pages = 3,
+                            .kv = fake_layout(4, 2, 6),
+                            .late = true,
+                            .a_us = 100,
+                            .b_us = 10}};
+    f->outcomes = calloc(REQUESTS_MAX, sizeof *f->outcomes);
+}
+
+static void front_start(front *f, const engine_limits *limits) {
+    inferd_err err = {0};
+    EXPECT_EQ(engine_start_device(limits, fake_as_device(&f->device), 1, on_wake, f, &f->e, &err),
+              INFERD_OK);
+    for (int i = 0; i < 5000 && (engine_model_state(f->e, 0) == MODEL_COLD ||
+                                 engine_model_state(f->e, 0) == MODEL_LOADING);
+         i++)
+        nap();
+}
+
+static void front_read(front *f) {
+    gen_event e;
+    while (engine_next_event(f->e, &e)) {
+        outcome *o = &f->outcomes[e.id];
+        EXPECT_EQ(o->n_done, 0);
+        if (e.kind == GEN_EV_TOKEN) o->tokens[o->n_tokens++] = e.token.r.id;
+        if (e.kind != GEN_EV_DONE) continue;
+        o->n_done++;
+        o->done = e;
+        f->n_done++;
+    }
+}
+
+/* Read until n requests ended; false after ten seconds. */
+static bool front_wait(front *f, uint32_t n) {
+    uint64_t until_us = clock_now_us() + 10000000;
+    while (f->n_done < n && clock_now_us() < until_us) {
+        front_read(f);
+        nap();
+    }
+    return f->n_done >= n;
+}
+
+static void front_stop(front *f) {
+    engine_stop(f->e);
+    EXPECT_EQ(f->device.n_faults, 0);
+    EXPECT_EQ(f->device.n_attached, 0);
+    EXPECT(f->device.memory == NULL);
+    free(f->outcomes);
+}
+
+static gen_request *request(uint64_t id, uint32_t n_prompt, uint32_t max_tokens) {
+    gen_request *q = calloc(1, sizeof *q);
+    q->id = id;
+    q->class = GEN_NORMAL;
+    q->prompt = malloc(n_prompt * sizeof *q->prompt);
+    q->n_prompt = n_prompt;
+    for (uint32_t i = 0; i < n_prompt; i++)
+        q->prompt[i] = (tok_id)((id / 4 * 13 + i * 7) % FAKE_VOCAB); // four share a prompt
+    q->max_tokens = max_tokens;
+    q->ignore_eos = true;
+    q->n_logprobs = q->n_prompt_logprobs = -1;
+    q->arrival_us = clock_now_us();
+    return q;
+}
+
+/* Does what came out continue this prompt? */
+static bool continues(const outcome *o, uint64_t id, uint32_t n_prompt) {
+    tok_id all[1024];
+    gen_request *q = request(id, n_prompt, 0);
+    memcpy(all, q->prompt, n_prompt * sizeof *all);
+    gen_request_destroy(q);
+    for (uint32_t i = 0; i < o->n_tokens; i++) {
+        if (fake_next(all, n_prompt + i, NULL, 0) != o->tokens[i]) return false;
+        all[n_prompt + i] = o->tokens[i];
+    }
+    return true;
+}
+
+static void a_request_comes_back_as_events(void) {
+    front f;
+    engine_limits limits = {0};
+    front_init(&f, 1, 40);
+    front_start(&f, &limits);
+    EXPECT_EQ(engine_model_state(f.e, 0), MODEL_HOT);
+    EXPECT_STR(engine_device_name(f.e), "fake");
+    uint64_t loaded, total;
+    engine_load_progress(f.e, &loaded, &total);
+    EXPECT(loaded == 3 && total == 3);
+    EXPECT(engine_submit(f.e, request(1, 30, 20)));
+    EXPECT(front_wait(&f, 1));
+    EXPECT_EQ(f.outcomes[1].n_tokens, 20);
+    EXPECT(continues(&f.outcomes[1], 1, 30));
+    EXPECT_EQ(f.outcomes[1].done.done.finish, GEN_LENGTH);
+    EXPECT_EQ(f.outcomes[1].done.done.n_prompt, 30);
+    engine_stats s;
+    engine_get_stats(f.e, &s);
+    EXPECT_EQ(s.pages_total, 40);
+    EXPECT_EQ(s.pages_weight, 3);
+    EXPECT_EQ(s.pages_free + s.pages_weight + s.pages_kv + s.pages_cached + s.pages_quarantine, 40);
+    EXPECT_EQ(s.n_prefill_rows, 30);
+    EXPECT_EQ(s.n_decode_rows, 19);
+    EXPECT_EQ(s.n_rows, 49);
+    EXPECT_EQ(s.n_steps, 20);
+    EXPECT_EQ(s.device_us_sum, 20 * 100 + 49 * 10);
+    EXPECT_EQ(s.n_submitted, 1);
+    EXPECT_EQ(s.n_finished[GEN_LENGTH], 1);
+    uint64_t in_buckets = 0;
+    for (int i = 0; i < ENGINE_STEP_BUCKETS; i++) in_buckets += s.step_us_hist[i];
+    EXPECT_EQ(in_buckets, 20);
+    EXPECT(atomic_load(&f.n_wakes) > 0 && atomic_load(&f.n_wakes) <= 2 + 3 + 21);
+    front_stop(&f);
+}
+
+static void an_idle_engine_sleeps(void) {
+    front f;
+    engine_limits limits = {0};
+    front_init(&f, 1, 40);
+    front_start(&f, &limits);
+    EXPECT(engine_submit(f.e, request(1, 30, 5)));
+    EXPECT(front_wait(&f, 1));
+    struct timespec before, after;
+    clockid_t clock;
+    EXPECT_EQ(pthread_getcpuclockid(f.e->thread, &clock), 0);
+    clock_gettime(clock, &before);
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    clock_gettime(clock, &after);
+    double cpu_ms = (double)(after.tv_sec - before.tv_sec) * 1e3 +
+                    (double)(after.tv_nsec - before.tv_nsec) / 1e6;
+    EXPECT(cpu_ms < 20);
+    front_stop(&f);
+}
+
+static void audit_is(front *f, const char *text) {
+    inferd_err err = {0};
+    buf json;
+    buf_init(&json, 0);
+    EXPECT_EQ(engine_audit(f->e, 2000, &json, &err), INFERD_OK);
+    if (strstr(buf_cstr(&json), text) == NULL) printf("%s\n", buf_cstr(&json));
+    EXPECT(strstr(buf_cstr(&json), text) != NULL);
+    buf_deinit(&json);
+}
+
+static void many_requests_and_cancels(uint32_t depth) {
+    front f;
+    engine_limits limits = {.running_max = 8, .step_tokens_max = 64};
+    front_init(&f, depth, 24); // few pages: preemption happens
+    front_start(&f, &limits);
+    for (uint32_t id = 1; id <= 200; id++) {
+        EXPECT(engine_submit(f.e, request(id, 5 + id % 40, 10 + id % 50)));
+        if (id % 7 == 0) engine_cancel(f.e, id - id % 5);
+        if (id % 11 == 0) engine_pause(f.e, id);
+        if (id % 3 == 0) front_read(&f);
+    }
+    for (uint32_t id = 11; id <= 200; id += 11) engine_resume(f.e, id);
+    engine_cancel(f.e, 9999);
+    EXPECT(front_wait(&f, 200));
+    uint32_t n_cancelled = 0;
+    for (uint32_t id = 1; id <= 200; id++) {
+        const outcome *o = &f.outcomes[id];
+        EXPECT_EQ(o->n_done, 1);
+        EXPECT(continues(o, id, 5 + id % 40));
+        EXPECT_EQ(o->done.done.n_output, o->n_tokens);
+        if (o->done.done.finish == GEN_CANCELLED) n_cancelled++;
+        else EXPECT(o->done.done.finish == GEN_LENGTH && o->n_tokens == 10 + id % 50);
+    }
+    EXPECT(n_cancelled <= 28);
+    audit_is(&f, "{\"ok\":true,\"problems\":[],\"pages\":{\"total\":24,");
+    audit_is(&f, "\"weight\":3,\"kv\":0,");
+    audit_is(&f, "\"quarantine\":0},\"blocks_referenced\":0,\"sequences\":{\"running\":0,"
+                 "\"waiting\":0,\"paused\":0,\"ended\":0}");
+    audit_is(&f, "\"models\":[{\"state\":\"hot\",");
+    audit_is(&f, "\"backend\":{\"kv_driver_calls\":0,\"kv_page_faults\":0}}");
+    front_stop(&f);
+}
+
+static void two_hundred_requests_end_once_each(void) {
+    many_requests_and_cancels(1);
+}
+static void two_hundred_requests_end_once_each_at_depth_two(void) {
+    many_requests_and_cancels(2);
+}
+
+static void stopping_ends_what_still_runs(void) {
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        front f;
+        engine_limits limits = {.running_max = 8};
+        front_init(&f, depth, 60);
+        f.device.sleep_us = 300;
+        front_start(&f, &limits);
+        for (uint32_t id = 1; id <= 200; id++) EXPECT(engine_submit(f.e, request(id, 20, 100)));
+        while (f.outcomes[1].n_tokens < 3) front_read(&f);
+        engine_halt(f.e);
+        EXPECT(!atomic_load(&f.e->models.slots[0].bytes_total) ||
+               engine_model_state(f.e, 0) == MODEL_DRAINING);
+        EXPECT(front_wait(&f, 200));
+        for (uint32_t id = 1; id <= 200; id++) {
+            EXPECT_EQ(f.outcomes[id].n_done, 1);
+            EXPECT(continues(&f.outcomes[id], id, 20));
+        }
+        EXPECT_EQ(f.outcomes[200].done.done.finish, GEN_CANCELLED);
+        front_stop(&f);
+    }
+}
+
+static void stopping_without_reading_leaks_nothing(void) {
+    front f;
+    engine_limits limits = {0};
+    front_init(&f, 2, 60);
+    front_start(&f, &limits);
+    for (uint32_t id = 1; id <= 100; id++) EXPECT(engine_submit(f.e, request(id, 20, 100)));
+    front_stop(&f); // the leak checker is the judge
+}
+
+static void a_front_that_reads_late_loses_nothing(void) {
+    front f;
+    engine_limits limits = {.running_max = 32};
+    front_init(&f, 2, 400);
+    front_start(&f, &limits);
+    for (uint32_t id = 1; id <= 60; id++) EXPECT(engine_submit(f.e, request(id, 8, 300)));
+    engine_stats s;
+    uint32_t capacity = f.e->outbox.capacity;
+    EXPECT(capacity < 60 * 300); // more events than the outbox holds
+    uint64_t last = UINT64_MAX;
+    for (int i = 0; i < 100; i++) { // until it stands still
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        engine_get_stats(f.e, &s);
+        if (s.n_steps == last && s.n_steps > 0) break;
+        last = s.n_steps;
+    }
+    EXPECT(ring_fill(&f.e->outbox) > capacity / 2);
+    EXPECT(front_wait(&f, 60));
+    for (uint32_t id = 1; id <= 60; id++) {
+        EXPECT_EQ(f.outcomes[id].n_tokens, 300);
+        EXPECT(continues(&f.outcomes[id], id, 8));
+    }
+    front_stop(&f);
+}
+
+static void a_paused_request_stands_still(void) {
+    front f;
+    engine_limits limits = {0};
+    front_init(&f, 1, 60);
+    f.device.sleep_us = 1000;
+    front_start(&f, &limits);
+    EXPECT(engine_submit(f.e, request(1, 8, 200)));
+    while (f.outcomes[1].n_tokens < 2) front_read(&f);
+    engine_pause(f.e, 1);
+    engine_stats s = {0};
+    while (s.n_paused == 0) engine_get_stats(f.e, &s);
+    front_read(&f);
+    uint32_t n = f.outcomes[1].n_tokens;
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    front_read(&f);
+    EXPECT_EQ(f.outcomes[1].n_tokens, n);
+    engine_resume(f.e, 1);
+    EXPECT(front_wait(&f, 1));
+    EXPECT_EQ(f.outcomes[1].n_tokens, 200);
+    front_stop(&f);
+}
+
+static void a_deadline_ends_a_paused_request_of_a_sleeping_engine(void) {
+    front f;
+    engine_limits limits = {0};
+    front_init(&f, 1, 60);
+    front_start(&f, &limits);
+    engine_pause(f.e, 1);
+    gen_request *q = request(1, 8, 400);
+    q->deadline_us = clock_now_us() + 60000;
+    EXPECT(engine_submit(f.e, q));
+    engine_pause(f.e, 1);
+    uint64_t began_us = clock_now_us();
+    EXPECT(front_wait(&f, 1));
+    if (f.outcomes[1].n_tokens < 400) {
+        EXPECT_EQ(f.outcomes[1].done.done.finish, GEN_TIMEOUT);
+        EXPECT(clock_now_us() - began_us < 3000000);
+    }
+    front_stop(&f);
+}
+
+static void a_failed_step_costs_its_requests_only(void) {
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        front f;
+        engine_limits limits = {.running_max = 2};
+        front_init(&f, depth, 60);
+        f.device.fail_at = 4;
+        front_start(&f, &limits);
+        for (uint32_t id = 1; id <= 6; id++) EXPECT(engine_submit(f.e, request(id, 8, 20)));
+        EXPECT(front_wait(&f, 6));
+        uint32_t n_failed = 0;
+        for (uint32_t id = 1; id <= 6; id++) {
+            const outcome *o = &f.outcomes[id];
+            EXPECT(continues(o, id, 8));
+            if (o->done.done.finish == GEN_LENGTH) continue;
+            n_failed++;
+            EXPECT_EQ(o->done.done.finish, GEN_ERROR);
+            EXPECT_EQ(o->done.done.status, INFERD_EDEVICE);
+            EXPECT_STR(o->done.done.text, "the device broke");
+        }
+        EXPECT(n_failed >= 1 && n_failed <= 2);
+        audit_is(&f, "\"ok\":true");
+        audit_is(&f, "\"blocks_referenced\":0");
+        front_stop(&f);
+    }
+}
+
+static void what_never_fits_is_known_before_it_is_submitted(void) {
+    front f;
+    engine_limits limits = {0};
+    inferd_err err = {0};
+    front_init(&f, 1, 7); // 3 of weights, 4 of 12 tokens each
+    front_start(&f, &limits);
+    EXPECT_EQ(engine_admit(f.e, 0, 48, 1, &err), INFERD_OK);
+    EXPECT_EQ(engine_admit(f.e, 0, 48, GEN_NO_MAX, &err), INFERD_OK);
+    EXPECT_EQ(engine_admit(f.e, 0, 40, 100, &err), INFERD_ETOOLONG);
+    EXPECT(strstr(err.text, "holds 48") != NULL);
+    EXPECT_EQ(engine_admit(f.e, 1, 4, 1, &err), INFERD_ENOTFOUND);
+    EXPECT(engine_submit(f.e, request(1, 40, 100)));
+    EXPECT(front_wait(&f, 1));
+    EXPECT_EQ(f.outcomes[1].done.done.status, INFERD_ETOOLONG);
+    front_stop(&f);
+}
+
+static void a_model_that_fails_to_load_says_why_and_gives_its_pages_back(void) {
+    for (int which = 0; which < 3; which++) {
+        static const char *const words[] = {"the file is wrong", "opening the device: no such",
+                                            "the weights need 3 pages"};
+        front f;
+        engine_limits limits = {0};
+        inferd_err err = {0};
+        front_init(&f, 1, which == 2 ? 3 : 20);
+        f.device.fail_load = which == 0;
+        f.device.fail_open = which == 1;
+        front_start(&f, &limits);
+        EXPECT_EQ(engine_model_state(f.e, 0), MODEL_FAILED);
+        engine_model_error(f.e, 0, &err);
+        EXPECT(strstr(err.text, words[which]) != NULL);
+        EXPECT(engine_admit(f.e, 0, 4, 4, &err) != INFERD_OK);
+        EXPECT(engine_submit(f.e, request(1, 8, 20)));
+        EXPECT(front_wait(&f, 1));
+        EXPECT_EQ(f.outcomes[1].done.done.finish, GEN_ERROR);
+        EXPECT(strstr(f.outcomes[1].done.done.text, words[which]) != NULL);
+        audit_is(&f, "\"weight\":0");
+        audit_is(&f, "\"state\":\"failed\"");
+        front_stop(&f);
+    }
+}
+
+static void limits_that_make_no_sense_are_refused(void) {
+    fake_device d = {.depth = 1, .kv = fake_layout(4, 1, 1)};
+    engine *e = NULL;
+    inferd_err err = {0};
+    engine_limits limits = {.running_max = 100, .step_tokens_max = 50};
+    EXPECT_EQ(engine_start_device(&limits, fake_as_device(&d), 1, NULL, NULL, &e, &err),
+              INFERD_EINVAL);
+    EXPECT(strstr(err.text, "100") != NULL);
+    engine_stop(NULL);
+}
+
+static const test_case cases[] = {
+    TEST(a_request_comes_back_as_events),
+    TEST(an_idle_engine_sleeps),
+    TEST(two_hundred_requests_end_once_each),
+    TEST(two_hundred_requests_end_once_each_at_depth_two),
+    TEST(stopping_ends_what_still_runs),
+    TEST(stopping_without_reading_leaks_nothing),
+    TEST(a_front_that_reads_late_loses_nothing),
+    TEST(a_paused_request_stands_still),
+    TEST(a_deadline_ends_a_paused_request_of_a_sleeping_engine),
+    TEST(a_failed_step_costs_its_requests_only),
+    TEST(what_never_fits_is_known_before_it_is_submitted),
+    TEST(a_model_that_fails_to_load_says_why_and_gives_its_pages_back),
+    TEST(limits_that_make_no_sense_are_refused),
+};
+TEST_MAIN(cases)

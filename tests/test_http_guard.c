@@ -1,0 +1,467 @@
+/* test_http_guard.c - raw bytes in, status and fate of the connection out.
+ *
+ * The numbers are those of the catalogue of bad inputs: each row is something that a client, a
+ * scanner or a smuggler sends.  What must hold in every row: no route runs for a message whose end
+ * is in doubt, and the connection is closed after it. */
+#include "http_client.h"
+#include "http_guard.h"
+
+static reply r;
+
+typedef struct row {
+    const char *name;
+    const char *bytes;
+    size_t n;   // 0: strlen
+    int status; // 0: closed without an answer
+    bool closed;
+    uint32_t n_handled;
+    const char *has; // in the answer, or NULL
+} row;
+
+#define BYTES(text) text, sizeof(text) - 1
+#define GET         "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" AUTH
+#define POST        "POST /v1/echo HTTP/1.1\r\nHost: localhost\r\n" AUTH
+#define HIDDEN      "GET /v1/models HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n"
+
+/* -- the end of the message is in doubt -- */
+static const row framing[] = {
+    {"H01 length and chunks, a request hidden in the body",
+     BYTES(POST "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" HIDDEN), 400,
+     true, 0, "malformed_request"},
+    {"H01 chunks and length", BYTES(POST "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n"),
+     400, true, 0},
+    {"H02 two lengths", BYTES(POST "Content-Length: 4\r\nContent-Length: 0\r\n\r\nabcd"), 400, true,
+     0},
+    {"H03 two equal lengths", BYTES(POST "Content-Length: 4\r\nContent-Length: 4\r\n\r\nabcd"), 400,
+     true, 0},
+    {"H03 a list of lengths", BYTES(POST "Content-Length: 4, 4\r\n\r\nabcd"), 400, true, 0},
+    {"H04 space before the colon", BYTES(POST "Content-Length : 4\r\n\r\nabcd" HIDDEN), 400, true,
+     0, "malformed_request"},
+    {"H04 tab before the colon", BYTES(POST "Content-Length\t: 4\r\n\r\nabcd"), 400, true, 0},
+    {"H05 +4", BYTES(POST "Content-Length: +4\r\n\r\nabcd"), 400, true, 0},
+    {"H05 -1", BYTES(POST "Content-Length: -1\r\n\r\nabcd"), 400, true, 0},
+    {"H05 0x4", BYTES(POST "Content-Length: 0x4\r\n\r\nabcd"), 400, true, 0},
+    {"H05 4 and a space", BYTES(POST "Content-Length: 4 \r\n\r\nabcd"), 400, true, 0},
+    {"H05 empty", BYTES(POST "Content-Length: \r\n\r\nabcd"), 400, true, 0},
+    {"H06 2^63", BYTES(POST "Content-Length: 9223372036854775808\r\n\r\n"), 413, true, 0},
+    {"H06 2^64-1", BYTES(POST "Content-Length: 18446744073709551615\r\n\r\n"), 413, true, 0,
+     "request_too_large"},
+    {"H06 2^64", BYTES(POST "Content-Length: 18446744073709551616\r\n\r\n"), 413, true, 0},
+    {"H06 thirty digits", BYTES(POST "Content-Length: 111111111122222222223333333333\r\n\r\n"), 413,
+     true, 0},
+    {"H07 gzip", BYTES(POST "Transfer-Encoding: gzip\r\n\r\n"), 400, true, 0},
+    {"H07 chunked, identity", BYTES(POST "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"),
+     400, true, 0},
+    {"H07 identity, chunked", BYTES(POST "Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n"),
+     400, true, 0},
+    {"H07 xchunked", BYTES(POST "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n"), 400, true, 0},
+    {"H07 two encodings",
+     BYTES(POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400,
+     true, 0},
+    {"H07 a vertical tab",
+     BYTES(POST "Transfer-Encoding: \x0b"
+                "chunked\r\n\r\n0\r\n\r\n"),
+     400, true, 0},
+    {"H07 space before the colon", BYTES(POST "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n"), 400,
+     true, 0},
+    {"H08 chunks on HTTP/1.0",
+     BYTES("POST /v1/echo HTTP/1.0\r\n" AUTH "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400,
+     true, 0},
+    {"H09 no chunk size", BYTES(POST "Transfer-Encoding: chunked\r\n\r\n\r\nabc"), 400, true, 0},
+    {"H09 chunk size -1", BYTES(POST "Transfer-Encoding: chunked\r\n\r\n-1\r\nabc"), 400, true, 0},
+    {"H09 chunk size 0x10", BYTES(POST "Transfer-Encoding: chunked\r\n\r\n0x10\r\nabc"), 400, true,
+     0},
+    {"H09 chunk of seventeen digits",
+     BYTES(POST "Transfer-Encoding: chunked\r\n\r\n11111111111111111\r\nabc"), 413, true, 0},
+    {"H12 no CRLF after a chunk",
+     BYTES(POST "Transfer-Encoding: chunked\r\n\r\n3\r\nabcXY0\r\n\r\n"), 400, true, 0},
+    {"H16 more than the length says, and it is no request",
+     BYTES(POST "Content-Length: 2\r\n\r\n{}xxxxxxxx\r\n\r\n"), 200, true, 1},
+    {"H21 TLS ClientHello", BYTES("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"), 0, true,
+     0},
+    {"H21 SSH", BYTES("SSH-2.0-OpenSSH_9.2\r\n\r\n"), 0, true, 0},
+    {"H21 HTTP/2 preface", BYTES("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505, true, 0},
+    {"H22 HTTP/0.9", BYTES("GET /health\r\n\r\n"), 400, true, 0},
+    {"H22 HTTP/1.2", BYTES("GET /health HTTP/1.2\r\nHost: x\r\n\r\n"), 505, true, 0},
+    {"H22 HTTP/2.0", BYTES("GET /health HTTP/2.0\r\nHost: x\r\n\r\n"), 505, true, 0},
+    {"H22 HTTP/1.1x", BYTES("GET /health HTTP/1.1x\r\nHost: x\r\n\r\n"), 400, true, 0},
+    {"H22 lower case", BYTES("GET /health http/1.1\r\nHost: x\r\n\r\n"), 400, true, 0},
+    {"H23 no Host", BYTES("GET /health HTTP/1.1\r\n\r\n"), 400, true, 0},
+    {"H23 two Hosts", BYTES("GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), 400, true, 0},
+    {"H23 empty Host", BYTES("GET /health HTTP/1.1\r\nHost:\r\n\r\n"), 400, true, 0},
+    {"H23 Host with a query", BYTES("GET /health HTTP/1.1\r\nHost: a/?x=\r\n\r\n"), 400, true, 0},
+    {"H23 Host with @", BYTES("GET /health HTTP/1.1\r\nHost: a@b\r\n\r\n"), 400, true, 0},
+    {"H23 Host with #", BYTES("GET /health HTTP/1.1\r\nHost: a#b\r\n\r\n"), 400, true, 0},
+    {"H23 Host with a space", BYTES("GET /health HTTP/1.1\r\nHost: a b\r\n\r\n"), 400, true, 0},
+    {"H23 Host with a bad port", BYTES("GET /health HTTP/1.1\r\nHost: a:8a\r\n\r\n"), 400, true, 0},
+    {"H24 absolute form", BYTES("GET http://x/health HTTP/1.1\r\nHost: x\r\n\r\n"), 400, true, 0},
+    {"H24 authority form", BYTES("CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\n"), 400, true, 0},
+    {"H29 a folded header", BYTES("GET /health HTTP/1.1\r\nHost: x\r\nX-A: ab\r\n cd\r\n\r\n"), 400,
+     true, 0},
+    {"H29 a fold that makes a second Host",
+     BYTES("GET /health HTTP/1.1\r\nHost: x\r\nHo: ab\r\n st\r\n\r\n"), 400, true, 0},
+    {"H12 bare LF", BYTES("GET /health HTTP/1.1\nHost: x\n\n"), 400, true, 0},
+    {"H12 one bare LF", BYTES("GET /health HTTP/1.1\r\nHost: x\nX-A: b\r\n\r\n"), 400, true, 0},
+    {"H12 bare LF at the end", BYTES("GET /health HTTP/1.1\r\nHost: x\r\n\n"), 400, true, 0},
+    {"H12 bare CR", BYTES("GET /health HTTP/1.1\r\nHost: x\rX-A: b\r\n\r\n"), 400, true, 0},
+    {"H30 ESC in a value", BYTES("GET /health HTTP/1.1\r\nHost: x\r\nX-A: \x1b[2J\r\n\r\n"), 400,
+     true, 0},
+    {"H30 high bytes in a value", BYTES("GET /health HTTP/1.1\r\nHost: x\r\nX-A: \xff\xfe\r\n\r\n"),
+     200, false, 1},
+    {"H30 NUL in a value",
+     BYTES("GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " GOOD_KEY "\0x\r\n\r\n"),
+     400, true, 0},
+    {"H30 NUL in a name", BYTES("GET /health HTTP/1.1\r\nHost: x\r\nX\0-A: b\r\n\r\n"), 400, true,
+     0},
+    {"H30 NUL in the version", BYTES("GET /health HTTP/1.1\0\r\nHost: x\r\n\r\n"), 400, true, 0},
+    {"H31 an empty name ends the block for the library, and hides a length",
+     BYTES("POST /v1/echo HTTP/1.1\r\nHost: x\r\n" AUTH ": a\r\nContent-Length: 40\r\n\r\n" HIDDEN),
+     400, true, 0},
+    {"H31 an empty name without a value",
+     BYTES("POST /v1/echo HTTP/1.1\r\nHost: x\r\n" AUTH ":\r\n" HIDDEN), 400, true, 0},
+    {"H31 empty name", BYTES("GET /health HTTP/1.1\r\nHost: x\r\n: a\r\n\r\n"), 400, true, 0},
+    {"H31 no colon", BYTES("GET /health HTTP/1.1\r\nHost: x\r\nabc\r\n\r\n"), 400, true, 0},
+    {"H31 a name of spaces", BYTES("GET /health HTTP/1.1\r\nHost: x\r\nX Y: a\r\n\r\n"), 400, true,
+     0},
+    {"H38 another expectation", BYTES(POST "Expect: something\r\nContent-Length: 2\r\n\r\n{}"), 417,
+     true, 0, "expectation_failed"},
+    {"H43 two Authorizations", BYTES(GET AUTH "\r\n"), 400, true, 0},
+};
+
+/* -- routes and methods -- */
+static const row routes[] = {
+    {"a route", BYTES("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 200, false, 1},
+    {"a query is not part of it", BYTES("GET /health?a=b&/c HTTP/1.1\r\nHost: x\r\n\r\n"), 200,
+     false, 1},
+    {"HEAD has no body", BYTES("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n"), 200, false, 1},
+    {"HTTP/1.0 needs no Host and closes", BYTES("GET /health HTTP/1.0\r\n\r\n"), 200, true, 1},
+    {"one more segment", BYTES("GET /v1/models/small HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n"), 200,
+     false, 1, "\r\n\r\nsmall"},
+    {"a segment may hold an escaped slash",
+     BYTES("GET /v1/models/org%2Fsmall HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n"), 200, false, 1,
+     "\r\n\r\norg/small"},
+    {"H26 %00 in a segment", BYTES("GET /v1/models/a%00b HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n"), 404,
+     false, 0, "unknown_url"},
+    {"H26 %00", BYTES("GET /health%00 HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0},
+    {"H26 encoded letters", BYTES("GET /%68ealth HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0},
+    {"H26 dots", BYTES("GET /v1/%2e%2e%2fhealth HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0},
+    {"H26 dots unescaped", BYTES("GET /v1/../health HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0},
+    {"H26 double slashes", BYTES("GET //health HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0},
+    {"H26 slash at the end", BYTES("GET /health/ HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0},
+    {"H26 empty segment", BYTES("GET /v1/models/ HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n"), 404, false,
+     0},
+    {"H26 two segments", BYTES("GET /v1/models/a/b HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n"), 404,
+     false, 0},
+    {"H26 ;x", BYTES("GET /health;x HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0},
+    {"H26 %zz", BYTES("GET /v1/models/%zz HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n"), 404, false, 0},
+    {"H26 overlong UTF-8", BYTES("GET /health\xc0\xaf HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0},
+    {"H39 TRACE", BYTES("TRACE /health HTTP/1.1\r\nHost: x\r\n\r\n"), 405, false, 0,
+     "\r\nAllow: GET, HEAD\r\n"},
+    {"H39 OPTIONS", BYTES("OPTIONS /v1/echo HTTP/1.1\r\nHost: x\r\n\r\n"), 405, false, 0,
+     "\r\nAllow: POST\r\n"},
+    {"H39 OPTIONS *", BYTES("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"), 405, false, 0, "\r\nAllow: "},
+    {"H39 an unknown method", BYTES("BREW /health HTTP/1.1\r\nHost: x\r\n\r\n"), 405, false, 0},
+    {"H39 lower case", BYTES("get /health HTTP/1.1\r\nHost: x\r\n\r\n"), 405, false, 0},
+    {"wrong method", BYTES("POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"), 405,
+     true, 0, "method_not_allowed"},
+    {"unknown path", BYTES("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false, 0,
+     "{\"error\":{\"message\":\"There is nothing at this "
+     "path.\",\"type\":\"invalid_request_error\","
+     "\"param\":null,\"code\":\"unknown_url\"}}"},
+    {"unknown path before the key", BYTES("POST /nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 404, false,
+     0},
+};
+
+/* -- keys: every kind of bad key gets the same answer -- */
+#define KEYED(value) BYTES("GET /v1/models HTTP/1.1\r\nHost: x\r\n" value "\r\n")
+#define BAD_KEY      401, false, 0, "\r\nWWW-Authenticate: Bearer\r\n"
+static const row keys[] = {
+    {"the key", KEYED(AUTH), 200, false, 1},
+    {"H43 the scheme has no case", KEYED("Authorization: bEARER " GOOD_KEY "\r\n"), 200, false, 1},
+    {"H43 missing", KEYED(""), BAD_KEY},
+    {"H43 empty", KEYED("Authorization: \r\n"), BAD_KEY},
+    {"H43 empty token", KEYED("Authorization: Bearer \r\n"), BAD_KEY},
+    {"H43 Basic", KEYED("Authorization: Basic " GOOD_KEY "\r\n"), BAD_KEY},
+    {"H43 no scheme", KEYED("Authorization: " GOOD_KEY "\r\n"), BAD_KEY},
+    {"H43 wrong", KEYED("Authorization: Bearer test-key-0123456788\r\n"), BAD_KEY},
+    {"H43 a prefix", KEYED("Authorization: Bearer test-key-012345678\r\n"), BAD_KEY},
+    {"H43 longer", KEYED("Authorization: Bearer " GOOD_KEY "0\r\n"), BAD_KEY},
+    {"H43 two spaces", KEYED("Authorization: Bearer  " GOOD_KEY "\r\n"), BAD_KEY},
+    {"H44 in the query",
+     BYTES("GET /v1/models?api_key=" GOOD_KEY "&access_token=" GOOD_KEY
+           " HTTP/1.1\r\nHost: x\r\n\r\n"),
+     BAD_KEY},
+    {"H44 in another header", KEYED("x-api-key: " GOOD_KEY "\r\n"), BAD_KEY},
+    {"no key needed", BYTES("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 200, false, 1},
+};
+
+/* -- bodies -- */
+static const row bodies[] = {
+    {"no content type", BYTES(POST "Content-Length: 2\r\n\r\n{}"), 200, false, 1},
+    {"json", BYTES(POST "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"), 200,
+     false, 1},
+    {"json in utf-8",
+     BYTES(POST "Content-Type: Application/JSON; charset=UTF-8\r\nContent-Length: 2\r\n\r\n{}"),
+     200, false, 1},
+    {"H40 POST without a body", BYTES(POST "\r\n"), 200, false, 1},
+    {"H40 GET with a body", BYTES(GET "Content-Length: 3\r\n\r\nabc"), 200, false, 1},
+    {"H40 GET with a large body", BYTES(GET "Content-Length: 100000\r\n\r\n"), 413, true, 0},
+    {"H41 utf-16",
+     BYTES(POST "Content-Type: application/json; charset=utf-16\r\nContent-Length: 2\r\n\r\n{}"),
+     415, true, 0, "unsupported_media_type"},
+    {"H41 form data",
+     BYTES(POST "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 2\r\n\r\n{}"),
+     415, true, 0},
+    {"H41 urlencoded",
+     BYTES(POST "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\n{}"),
+     415, true, 0},
+    {"H41 text", BYTES(POST "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}"), 415, true,
+     0},
+    {"H41 nearly json",
+     BYTES(POST "Content-Type: application/jsonp\r\nContent-Length: 2\r\n\r\n{}"), 415, true, 0},
+    {"H41 two types",
+     BYTES(POST "Content-Type: application/json\r\nContent-Type: text/plain\r\nContent-Length: "
+                "2\r\n\r\n{}"),
+     400, true, 0},
+    {"H42 gzip", BYTES(POST "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"), 415, true, 0},
+    {"identity", BYTES(POST "Content-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}"), 200,
+     false, 1},
+    {"too large", BYTES(POST "Content-Length: 4194305\r\n\r\n"), 413, true, 0, "request_too_large"},
+    {"a key comes before its size",
+     BYTES("POST /v1/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4194305\r\n\r\n"), 401, true, 0},
+    {"a key comes before its type",
+     BYTES("POST /v1/echo HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: "
+           "2\r\n\r\n{}"),
+     401, true, 0},
+    {"H37 continue", BYTES(POST "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}"), 100, false,
+     1},
+    {"H37 no continue with a bad key",
+     BYTES(
+         "POST /v1/echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"),
+     401, true, 0},
+    {"H37 no continue when too large",
+     BYTES(POST "Expect: 100-continue\r\nContent-Length: 4194305\r\n\r\n"), 413, true, 0},
+    {"H13 trailers are ignored",
+     BYTES("POST /v1/echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" AUTH
+           "\r\n"),
+     401, true, 0},
+    {"H13 trailers end the connection",
+     BYTES(POST "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-A: b\r\n: c\r\n\r\n" HIDDEN),
+     200, true, 1},
+    {"H45 forwarded headers are ignored",
+     BYTES(GET "X-Forwarded-For: , ,\r\nForwarded: for=;;\r\nX-Real-IP: 127.0.0.1\r\n\r\n"), 200,
+     false, 1},
+    {"H46 ranges and conditions are ignored",
+     BYTES(GET "Range: bytes=0-0\r\nIf-None-Match: *\r\nConnection: close, keep-alive\r\n\r\n"),
+     200, true, 1},
+    {"H47 the id is ours", BYTES(GET "x-request-id: mine\r\n\r\n"), 200, false, 1,
+     "\r\nx-request-id: req-"},
+};
+
+static void run(const row *rows, size_t n) {
+    http_options o = toy_options();
+    start(&o);
+    for (size_t i = 0; i < n; i++) {
+        const row *w = &rows[i];
+        int before = test_failures;
+        int fd = client_connect();
+        seen.n_handled = 0;
+        client_send(fd, w->bytes, w->n == 0 ? strlen(w->bytes) : w->n);
+        client_read(fd, &r, 500);
+        if (reply_status(&r) == 100) { // the answer comes behind it
+            char *rest = strstr(r.text, "\r\n\r\n");
+            EXPECT(rest != NULL && strstr(rest + 4, "HTTP/1.1 200 OK") == rest + 4);
+        }
+        EXPECT_EQ(reply_status(&r), w->status);
+        EXPECT_EQ(r.closed, w->closed);
+        EXPECT_EQ(seen.n_handled, w->n_handled);
+        EXPECT(!r.reset);
+        if (w->has != NULL) EXPECT(reply_has(&r, w->has));
+        bool ours = reply_has(&r, "application/json") || reply_has(&r, "text/plain");
+        if (ours) EXPECT(reply_has(&r, "\r\nx-request-id: req-"));
+        if (ours && w->status >= 400 && w->status < 500) EXPECT(!reply_has(&r, "x-should-retry"));
+        if (strncmp(w->bytes, "HEAD", 4) == 0) EXPECT(strstr(r.text, "\r\n\r\n")[4] == 0);
+        if (test_failures != before) printf("  in row \"%s\":\n%.600s\n", w->name, r.text);
+        close(fd);
+    }
+    turn_for(5);
+    EXPECT_EQ(http_n_open(server), 0);
+    stop();
+}
+
+static void doubtful_framing_is_refused_and_closed(void) {
+    run(framing, INFERD_COUNT(framing));
+}
+static void routes_match_the_raw_path(void) {
+    run(routes, INFERD_COUNT(routes));
+}
+static void every_bad_key_gets_the_same_answer(void) {
+    run(keys, INFERD_COUNT(keys));
+}
+static void bodies_are_checked_before_they_are_read(void) {
+    run(bodies, INFERD_COUNT(bodies));
+}
+
+/* Without keys the daemon is for this machine only: a web page that resolves its own name to
+ * 127.0.0.1, or posts across origins, is not on this machine. */
+static void keyless_serves_loopback_names_only(void) {
+    static const struct {
+        const char *host, *origin;
+        bool served;
+    } tries[] = {
+        {"localhost", NULL, true},
+        {"LocalHost:8080", NULL, true},
+        {"127.0.0.1:8080", NULL, true},
+        {"127.8.9.1", NULL, true},
+        {"[::1]:8080", NULL, true},
+        {"a.localhost", NULL, true},
+        {"evil.example", NULL, false},
+        {"localhost.evil.example", NULL, false},
+        {"127.0.0.1.evil.example", NULL, false},
+        {"127.evil", NULL, false},
+        {"192.168.0.1", NULL, false},
+        {"[::2]", NULL, false},
+        {"localhost", "http://localhost:8080", true},
+        {"localhost", "https://127.0.0.1", true},
+        {"localhost", "http://evil.example", false},
+        {"localhost", "null", false},
+        {"localhost", "http://", false},
+        {"localhost", "http://localhost.evil.example", false},
+        {"localhost", "http://localhost/", false},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        guard g;
+        guard_refusal why = {0};
+        guard_init(&g, "GET", "/", "HTTP/1.1");
+        guard_header(&g, (bytes){"Host", 4}, (bytes){tries[i].host, strlen(tries[i].host)});
+        if (tries[i].origin != NULL)
+            guard_header(&g, (bytes){"Origin", 6},
+                         (bytes){tries[i].origin, strlen(tries[i].origin)});
+        EXPECT(guard_framing(&g, &why));
+        EXPECT_EQ(guard_host(&g, true, &why), tries[i].served);
+        if (!tries[i].served) EXPECT_EQ(why.status, 403);
+        EXPECT(guard_host(&g, false, &why)); // keys make the difference
+    }
+}
+
+static void timeout_hints_are_read_or_ignored(void) {
+    static const struct {
+        const char *name, *value;
+        double seconds;
+    } tries[] = {
+        {"X-Stainless-Timeout", "600", 600},
+        {"x-stainless-read-timeout", "59.5", 59.5},
+        {"x-stainless-timeout", "-1", 0},
+        {"x-stainless-timeout", "1e9", 0},
+        {"x-stainless-timeout", "", 0},
+        {"x-stainless-timeout", "not-given", 0},
+        {"x-stainless-timeout", "9999999", 0},
+        {"x-stainless-timeout", ".5", 0},
+        {"x-timeout", "5", 0},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        guard g;
+        guard_init(&g, "GET", "/", "HTTP/1.1");
+        guard_header(&g, (bytes){tries[i].name, strlen(tries[i].name)},
+                     (bytes){tries[i].value, strlen(tries[i].value)});
+        EXPECT_NEAR(g.timeout_s, tries[i].seconds, 1e-9);
+    }
+}
+
+static void tails_are_bounded(void) {
+    static const http_route one = {"/m/*", HTTP_GET, HTTP_OPEN, false, false, NULL};
+    char target[1024] = "/m/";
+    guard_refusal why;
+    guard g;
+    memset(target + 3, 'a', 255);
+    guard_init(&g, "GET", target, "HTTP/1.1");
+    EXPECT(guard_route(&g, &one, 1, &why));
+    EXPECT_EQ(strlen(g.tail), 255);
+    target[3 + 255] = 'a';
+    guard_init(&g, "GET", target, "HTTP/1.1");
+    EXPECT(!guard_route(&g, &one, 1, &why));
+    EXPECT_EQ(why.status, 404);
+    guard_init(&g, "GET", "/m/%", "HTTP/1.1");
+    EXPECT(!guard_route(&g, &one, 1, &why));
+    guard_init(&g, "GET", "/m/%4", "HTTP/1.1");
+    EXPECT(!guard_route(&g, &one, 1, &why));
+    guard_init(&g, "GET", "/m/%41%7a", "HTTP/1.1");
+    EXPECT(guard_route(&g, &one, 1, &why));
+    EXPECT_STR(g.tail, "Az");
+}
+
+/* What is too long for the buffer is the library's to say: 414 and 431, not a hang. */
+static void long_lines_are_refused(void) {
+    http_options o = toy_options();
+    static char text[80 * 1024];
+    start(&o);
+    for (int kind = 0; kind < 4; kind++) {
+        size_t n = 0;
+        if (kind == 0) { // H25: the target
+            n = (size_t)sprintf(text, "GET /");
+            memset(text + n, 'a', 70000), n += 70000;
+            n += (size_t)sprintf(text + n, " HTTP/1.1\r\nHost: x\r\n\r\n");
+        } else if (kind == 1) { // H28: a value
+            n = (size_t)sprintf(text, "GET /health HTTP/1.1\r\nHost: x\r\nX-A: ");
+            memset(text + n, 'a', 64000), n += 64000;
+            n += (size_t)sprintf(text + n, "\r\n\r\n");
+        } else if (kind == 2) { // H28: five thousand headers
+            n = (size_t)sprintf(text, "GET /health HTTP/1.1\r\nHost: x\r\n");
+            for (int i = 0; i < 5000; i++) n += (size_t)sprintf(text + n, "A: b\r\n");
+            n += (size_t)sprintf(text + n, "\r\n");
+        } else { // a few more headers than are sensible, in few bytes
+            n = (size_t)sprintf(text, "GET /health HTTP/1.1\r\nHost: x\r\n");
+            for (int i = 0; i < 105; i++) n += (size_t)sprintf(text + n, "A: b\r\n");
+            n += (size_t)sprintf(text + n, "\r\n");
+        }
+        int fd = client_connect();
+        client_send(fd, text, n);
+        client_read(fd, &r, 500);
+        /* A reset may overtake the library's own page: it does not linger. */
+        if (r.n > 0) EXPECT_EQ(reply_status(&r), kind == 0 ? 414 : 431);
+        if (kind == 3) EXPECT_EQ(reply_status(&r), 431);
+        EXPECT(r.closed);
+        EXPECT_EQ(seen.n_handled, 0);
+        close(fd);
+    }
+    stop();
+}
+
+/* H33: in order, and the first bad one ends it. */
+static void pipelined_requests_are_answered_in_order(void) {
+    http_options o = toy_options();
+    static char text[16 * 1024];
+    size_t n = 0;
+    int n_ok = 0;
+    start(&o);
+    for (int i = 0; i < 100; i++)
+        n += (size_t)sprintf(text + n, "GET /health HTTP/1.1\r\nHost: %s\r\n\r\n",
+                             i == 60 ? "a b" : "x");
+    int fd = client_connect();
+    client_send(fd, text, n);
+    r.n = 0, r.closed = r.reset = false;
+    for (int i = 0; i < 500 && !r.closed; i++) {
+        turn_for(1);
+        client_read_some(fd, &r);
+    }
+    for (char *p = r.text; (p = strstr(p, "HTTP/1.1 200 OK")) != NULL; p++) n_ok++;
+    EXPECT_EQ(n_ok, 60);
+    EXPECT(reply_has(&r, "HTTP/1.1 400 Bad Request"));
+    EXPECT(r.closed);
+    EXPECT_EQ(seen.n_handled, 60);
+    close(fd);
+    stop();
+}
+
+static const test_case cases[] = {
+    TEST(doubtful_framing_is_refused_and_closed),
+    TEST(routes_match_the_raw_path),
+    TEST(every_bad_key_gets_the_same_answer),
+    TEST(bodies_are_checked_before_they_are_read),
+    TEST(keyless_serves_loopback_names_only),
+    TEST(timeout_hints_are_read_or_ignored),
+    TEST(tails_are_bounded),
+    TEST(long_lines_are_refused),
+    TEST(pipelined_requests_are_answered_in_order),
+};
+TEST_MAIN(cases)

@@ -1,0 +1,163 @@
+/* test_metrics.c - the page is what a strict reader of the text format takes, and counts right. */
+#include "test.h"
+
+#include "metrics.h"
+
+static const http_route routes[] = {{"/v1/models", HTTP_GET}, {"/health", HTTP_GET}};
+
+static buf page_of(metrics *m, uint32_t n_models) {
+    static const char *const names[] = {"a\"b\\c\nd", "second"};
+    static const model_state states[] = {MODEL_HOT, MODEL_LOADING};
+    engine_stats e = {.n_running = 3, .n_waiting = 2, .pages_total = 100, .pages_free = 40,
+                      .pages_weight = 20, .pages_kv = 30, .pages_cached = 10,
+                      .prefix_queries_tokens = 50, .prefix_hits_tokens = 20, .step_us_sum = 3000};
+    e.step_us_hist[0] = 2;
+    e.step_us_hist[ENGINE_STEP_BUCKETS - 1] = 1;
+    metrics_now now = {.engine = &e, .models = names, .states = states, .version = "1"};
+    (void)n_models;
+    buf out = {0};
+    metrics_write(m, &now, &out);
+    buf_cstr(&out);
+    return out;
+}
+
+static bool has_line(buf *page, const char *line) {
+    char text[512];
+    snprintf(text, sizeof text, "\n%s\n", line);
+    bool found = strstr(buf_cstr(page), text) != NULL;
+    if (!found) printf("no line %s\n", line);
+    return found;
+}
+
+static void what_was_counted_is_written(void) {
+    metrics *m = metrics_create(2, routes, 2);
+    metrics_request(m, 1, OUTCOME_STOP);
+    metrics_request(m, 1, OUTCOME_STOP);
+    metrics_token(m, 1);
+    metrics_sequence(m, 1, 10, 4, 1);
+    metrics_http(m, &routes[1], 200);
+    metrics_http(m, NULL, 404);
+    metrics_http(m, &routes[1], 299);
+    metrics_unknown_fields(m, 3);
+    metrics_reload(m, false);
+    buf page = page_of(m, 2);
+    EXPECT(has_line(&page, "inferd_requests_total{model=\"second\",outcome=\"stop\"} 2"));
+    EXPECT(has_line(&page, "inferd_requests_total{model=\"a\\\"b\\\\c\\nd\",outcome=\"stop\"} 0"));
+    EXPECT(has_line(&page, "vllm:request_success_total{model_name=\"second\",engine=\"0\","
+                           "finished_reason=\"stop\"} 2"));
+    EXPECT(has_line(&page, "inferd_prompt_tokens_total{model=\"second\"} 10"));
+    EXPECT(has_line(&page, "inferd_cached_tokens_total{model=\"second\"} 4"));
+    EXPECT(has_line(&page, "vllm:generation_tokens_total{model_name=\"second\",engine=\"0\"} 1"));
+    EXPECT(has_line(&page, "inferd_http_responses_total{route=\"/health\",status=\"200\"} 1"));
+    EXPECT(has_line(&page, "inferd_http_responses_total{route=\"/health\",status=\"other\"} 1"));
+    EXPECT(has_line(&page, "inferd_http_responses_total{route=\"none\",status=\"404\"} 1"));
+    EXPECT(has_line(&page, "inferd_unknown_fields_total 3"));
+    EXPECT(has_line(&page, "inferd_config_reloads_total{result=\"refused\"} 1"));
+    EXPECT(has_line(&page, "inferd_model_state{model=\"second\",state=\"loading\"} 1"));
+    EXPECT(has_line(&page, "inferd_pages{state=\"cached\"} 10"));
+    EXPECT(has_line(&page, "inferd_kv_usage_ratio 0.375")); // 30 of 30 + 40 + 10
+    EXPECT(has_line(&page, "vllm:num_requests_running{engine=\"0\"} 3"));
+    EXPECT(has_line(&page, "inferd_step_seconds_bucket{le=\"+Inf\"} 3"));
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
+static void buckets_are_cumulative_and_include_their_bound(void) {
+    metrics *m = metrics_create(1, routes, 2);
+    metrics_observe(m, 0, HIST_TTFT, 0.001); // at the first bound
+    metrics_observe(m, 0, HIST_TTFT, 0.002);
+    metrics_observe(m, 0, HIST_TTFT, 5000); // above all
+    buf page = page_of(m, 1);
+    const char *label = "model=\"a\\\"b\\\\c\\nd\"";
+    char line[256];
+    static const struct {
+        const char *le;
+        int n;
+    } rows[] = {{"0.001", 1}, {"0.005", 2}, {"2560", 2}, {"+Inf", 3}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        snprintf(line, sizeof line, "inferd_time_to_first_token_seconds_bucket{%s,le=\"%s\"} %d",
+                 label, rows[i].le, rows[i].n);
+        EXPECT(has_line(&page, line));
+    }
+    snprintf(line, sizeof line, "inferd_time_to_first_token_seconds_count{%s} 3", label);
+    EXPECT(has_line(&page, line));
+    EXPECT(has_line(&page, "vllm:num_requests_running{model_name=\"a\\\"b\\\\c\\nd\",engine=\"0\"} 3"));
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
+/* Name of the family that a sample line belongs to, given its TYPE's name. */
+static bool belongs(const char *line, const char *family, bool histogram) {
+    size_t n = strlen(family);
+    if (strncmp(line, family, n) != 0) return false;
+    line += n;
+    if (histogram) {
+        static const char *const tails[] = {"_bucket", "_sum", "_count"};
+        for (int i = 0; i < 3; i++)
+            if (strncmp(line, tails[i], strlen(tails[i])) == 0) {
+                line += strlen(tails[i]);
+                return *line == '{' || *line == ' ';
+            }
+        return false;
+    }
+    return *line == '{' || *line == ' ';
+}
+
+static void each_family_is_one_block_with_help_and_type(void) {
+    metrics *m = metrics_create(2, routes, 2);
+    metrics_http(m, &routes[0], 200);
+    buf page = page_of(m, 2);
+    char family[128] = "", type[32] = "", seen[8192] = "";
+    int n_families = 0;
+    for (char *line = strtok(page.p, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        if (strncmp(line, "# HELP ", 7) == 0) {
+            char key[140];
+            EXPECT(sscanf(line + 7, "%127s", family) == 1);
+            snprintf(key, sizeof key, " %s ", family);
+            EXPECT(strstr(seen, key) == NULL); // a family comes once
+            EXPECT(strlen(seen) + strlen(key) < sizeof seen);
+            strcat(seen, key);
+            n_families++;
+        } else if (strncmp(line, "# TYPE ", 7) == 0) {
+            char name[128];
+            EXPECT(sscanf(line + 7, "%127s %31s", name, type) == 2);
+            EXPECT_STR(name, family);
+        } else {
+            EXPECT(belongs(line, family, strcmp(type, "histogram") == 0));
+        }
+    }
+    EXPECT(n_families > 45);
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
+/* docs/metrics.md names every family. */
+static void the_page_of_the_manual_names_every_family(void) {
+    FILE *file = fopen(INFERD_SOURCE_DIR "/docs/metrics.md", "rb");
+    static char manual[1 << 16];
+    EXPECT(file != NULL);
+    if (file == NULL) return;
+    manual[fread(manual, 1, sizeof manual - 1, file)] = 0;
+    fclose(file);
+    metrics *m = metrics_create(1, routes, 2);
+    buf page = page_of(m, 1);
+    for (char *line = strtok(page.p, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        char name[128], quoted[140];
+        if (sscanf(line, "# HELP %127s", name) != 1) continue;
+        snprintf(quoted, sizeof quoted, "`%s`", name);
+        if (strstr(manual, quoted) == NULL) {
+            printf("docs/metrics.md lacks %s\n", quoted);
+            test_failures++;
+        }
+    }
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
+static const test_case cases[] = {
+    TEST(what_was_counted_is_written),
+    TEST(buckets_are_cumulative_and_include_their_bound),
+    TEST(each_family_is_one_block_with_help_and_type),
+    TEST(the_page_of_the_manual_names_every_family),
+};
+TEST_MAIN(cases)
