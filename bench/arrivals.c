@@ -1,8 +1,8 @@
 /* arrivals.c - see arrivals.h.
  *
- * Steps, on/off and bursts are one thing: a Poisson process whose rate is constant in pieces.  It is
- * drawn exactly: an exponential amount of "work" with mean 1 is used up at the rate of the piece, and
- * what is left at its end goes on in the next piece. */
+ * Steps, on/off and bursts are one thing: a Poisson process whose rate is constant in pieces.  It
+ * is drawn exactly: an exponential amount of "work" with mean 1 is used up at the rate of the
+ * piece, and what is left at its end goes on in the next piece. */
 #include "arrivals.h"
 
 #include <errno.h>
@@ -77,16 +77,21 @@ static bool closed_take(arrivals_spec *spec, const char **p) {
 
 static bool rest_take(arrivals_spec *spec, const char **p) {
     switch (spec->kind) {
-    case ARRIVALS_CLOSED: return closed_take(spec, p);
+    case ARRIVALS_CLOSED:
+        return closed_take(spec, p);
     case ARRIVALS_CONSTANT:
-    case ARRIVALS_POISSON: return number_take(p, &spec->rate) && spec->rate > 0;
+    case ARRIVALS_POISSON:
+        return number_take(p, &spec->rate) && spec->rate > 0;
     case ARRIVALS_GAMMA:
         return number_take(p, &spec->rate) && spec->rate > 0 && char_take(p, '/') &&
                number_take(p, &spec->cv) && spec->cv >= 0.01 && spec->cv <= 100;
-    case ARRIVALS_STEPS: return steps_take(spec, p);
+    case ARRIVALS_STEPS:
+        return steps_take(spec, p);
     case ARRIVALS_ONOFF:
-    case ARRIVALS_BURST: return onoff_take(spec, p);
-    case ARRIVALS_TRACE: return true;
+    case ARRIVALS_BURST:
+        return onoff_take(spec, p);
+    case ARRIVALS_TRACE:
+        return true;
     }
     return false;
 }
@@ -168,9 +173,14 @@ static bool piecewise_next(arrivals *a) {
 bool arrivals_next(arrivals *a, uint64_t *out_ns) {
     const arrivals_spec *spec = a->spec;
     switch (spec->kind) {
-    case ARRIVALS_CLOSED: return false;
-    case ARRIVALS_CONSTANT: a->at_s = (double)a->n / spec->rate; break; // no sum of rounded gaps
-    case ARRIVALS_POISSON: a->at_s += rng_exp(&a->random) / spec->rate; break;
+    case ARRIVALS_CLOSED:
+        return false;
+    case ARRIVALS_CONSTANT:
+        a->at_s = (double)a->n / spec->rate;
+        break; // no sum of rounded gaps
+    case ARRIVALS_POISSON:
+        a->at_s += rng_exp(&a->random) / spec->rate;
+        break;
     case ARRIVALS_GAMMA: {
         double shape = 1 / (spec->cv * spec->cv); // mean shape * scale, variance shape * scale^2
         a->at_s += rng_gamma(&a->random, shape) / (shape * spec->rate);

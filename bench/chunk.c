@@ -27,8 +27,8 @@ static void usage_read(chunk *out, json_t *usage) {
     json_t *n_prompt = json_object_get(usage, "prompt_tokens");
     json_t *n_output = json_object_get(usage, "completion_tokens");
     if (!json_is_integer(n_prompt) || !json_is_integer(n_output)) return;
-    json_t *cached = json_object_get(json_object_get(usage, "prompt_tokens_details"),
-                                     "cached_tokens");
+    json_t *cached =
+        json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens");
     out->has_usage = true;
     out->n_prompt = json_integer_value(n_prompt);
     out->n_output = json_integer_value(n_output);
@@ -74,8 +74,11 @@ void chunk_parse_error(chunk *out, const char *body, size_t n) {
     *out = (chunk){.n_cached = -1};
     json_t *root = json_loadb(body, n, 0, NULL);
     json_t *error = json_object_get(root, "error");
-    if (error != NULL) error_read(out, error);
-    else if (json_object_get(root, "message") != NULL) error_read(out, root);
-    else snprintf(out->error_text, sizeof out->error_text, "%.*s", (int)size_min(n, 120), body);
+    if (error != NULL)
+        error_read(out, error);
+    else if (json_object_get(root, "message") != NULL)
+        error_read(out, root);
+    else
+        snprintf(out->error_text, sizeof out->error_text, "%.*s", (int)size_min(n, 120), body);
     json_decref(root);
 }

@@ -24,8 +24,10 @@ static void put_text(FILE *to, const char *text) {
 }
 
 static void put_ms(FILE *to, bool exists, uint64_t ns) {
-    if (exists) fprintf(to, "%.3f,", (double)ns / 1e6);
-    else fputc(',', to);
+    if (exists)
+        fprintf(to, "%.3f,", (double)ns / 1e6);
+    else
+        fputc(',', to);
 }
 
 static void put_choice(FILE *to, const choices *list, uint32_t idx) {

@@ -26,9 +26,8 @@ typedef struct curl_loop {
     inferd_err err; // the first failure; after it nothing works any more
 } curl_loop;
 
-inferd_status curl_loop_init(curl_loop *l, uv_loop_t *uv, long n_connections_kept,
-                             inferd_err *err);
-/* Closes connections and handles; the loop must run once more after it.  No transfer may be left. */
+inferd_status curl_loop_init(curl_loop *l, uv_loop_t *uv, long n_connections_kept, inferd_err *err);
+/* Closes connections and handles; the loop must run once more after it.  No transfer is left. */
 void curl_loop_deinit(curl_loop *l);
 
 #endif

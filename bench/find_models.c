@@ -57,7 +57,8 @@ static inferd_status find(bench_spec *spec, bench_class *c, inferd_err *err) {
         const char *id = json_string_value(json_object_get(first, "id"));
         if (id == NULL)
             s = inferd_fail(err, INFERD_ENOTFOUND, "GET %s/v1/models names no model", spec->url);
-        else s = value_choice_add(&c->models, id, strlen(id), 1, err);
+        else
+            s = value_choice_add(&c->models, id, strlen(id), 1, err);
         json_decref(root);
     }
     buf_deinit(&answer);

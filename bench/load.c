@@ -150,8 +150,10 @@ static void end_request(load *l, stream *s, CURLcode code, bool is_cut) {
     l->n_active--;
     l->n_ended++;
     const result *r = &s->r;
-    if (s->figures != NULL) stats_finish(l->figures, s->groups, r);
-    else if (r->outcome == OUTCOME_FAILED) l->figures->n_warmup_failed++;
+    if (s->figures != NULL)
+        stats_finish(l->figures, s->groups, r);
+    else if (r->outcome == OUTCOME_FAILED)
+        l->figures->n_warmup_failed++;
     if (l->csv != NULL) csv_line(l->csv, l->spec, l->start_ns, r);
     if (l->is_warming || is_cut) return;
     if (l->spec->classes[r->plan.class_idx].arrivals.kind != ARRIVALS_CLOSED) return;
@@ -191,8 +193,10 @@ static void schedule_next(load *l, uint32_t class_idx) {
         return;
     }
     uint64_t at_ns = l->start_ns + (uint64_t)(c->start_s * 1e9) + after_ns;
-    if (at_ns >= l->stop_ns) exhaust(l, class_idx);
-    else dues_push(&l->dues, (due){at_ns, class_idx});
+    if (at_ns >= l->stop_ns)
+        exhaust(l, class_idx);
+    else
+        dues_push(&l->dues, (due){at_ns, class_idx});
 }
 
 static void start_due(load *l, due d) {
@@ -204,8 +208,10 @@ static void start_due(load *l, due d) {
         return;
     }
     push_backlog(l, (waiting){src->n_started++, d.at_ns, d.class_idx});
-    if (!is_closed) schedule_next(l, d.class_idx);
-    else if (src->n_started == c->n_requests) exhaust(l, d.class_idx);
+    if (!is_closed)
+        schedule_next(l, d.class_idx);
+    else if (src->n_started == c->n_requests)
+        exhaust(l, d.class_idx);
 }
 
 static void start_all_due(load *l) {
@@ -222,8 +228,9 @@ static void start_all_due(load *l) {
 static void cut_all(load *l) {
     uint64_t now_ns = bench_now_ns();
     if (now_ns < l->figures->steady_until_ns) l->figures->steady_until_ns = now_ns;
-    LIST_EACH_SAFE(node, next, &l->active)
+    LIST_EACH_SAFE(node, next, &l->active) {
         end_request(l, LIST_ENTRY(node, stream, link), CURLE_OK, true);
+    }
     while (l->n_backlog > 0) record_unsent(l, pop_backlog(l), OUTCOME_CUT, "", "");
     l->dues.n = 0;
 }
@@ -241,8 +248,8 @@ static bool warm(load *l) {
     uint32_t n_streams = warm_streams(l);
     while (l->n_active < n_streams && l->n_warm_started < l->spec->n_warmup && !l->is_cut) {
         uint32_t i = l->n_warm_started++;
-        send_request(l, (waiting){PLAN_WARMUP_IDX + i, bench_now_ns(),
-                                  i % (uint32_t)l->spec->n_classes});
+        send_request(
+            l, (waiting){PLAN_WARMUP_IDX + i, bench_now_ns(), i % (uint32_t)l->spec->n_classes});
     }
     return l->n_active > 0;
 }
@@ -259,8 +266,10 @@ static void start_clock(load *l) {
     for (uint32_t i = 0; i < spec->n_classes; i++) {
         const bench_class *c = &spec->classes[i];
         uint64_t at_ns = l->start_ns + (uint64_t)(c->start_s * 1e9);
-        if (c->arrivals.kind != ARRIVALS_CLOSED) schedule_next(l, i);
-        else if (at_ns >= l->stop_ns) exhaust(l, i);
+        if (c->arrivals.kind != ARRIVALS_CLOSED)
+            schedule_next(l, i);
+        else if (at_ns >= l->stop_ns)
+            exhaust(l, i);
         else
             for (uint32_t k = 0; k < c->arrivals.n_streams; k++)
                 dues_push(&l->dues, (due){at_ns, i});
@@ -326,10 +335,12 @@ static struct curl_slist *headers_build(const bench_spec *spec, const char *key)
     for (size_t i = 0; i < INFERD_COUNT(FIXED) + spec->headers.n + 1 && good; i++) {
         char bearer[4200];
         const char *line;
-        if (i < INFERD_COUNT(FIXED)) line = FIXED[i];
+        if (i < INFERD_COUNT(FIXED))
+            line = FIXED[i];
         else if (i < INFERD_COUNT(FIXED) + spec->headers.n)
             line = spec->headers.items[i - INFERD_COUNT(FIXED)].text;
-        else if (key == NULL) break;
+        else if (key == NULL)
+            break;
         else {
             snprintf(bearer, sizeof bearer, "Authorization: Bearer %s", key);
             line = bearer;

@@ -2,14 +2,14 @@
  *
  *     dues (a heap by time)  -- due -->  begin_request  -- room -->  active streams
  *       ^  open loop: next arrival           |                          |
- *       |                                    +-- no room --> backlog ---+ (first come, first served)
+ *       |                                    +-- no room --> backlog ---+ (first in, first out)
  *       +-- closed loop: when a stream's request has ended -------------+
  *
  * First the warm-up requests, in a closed loop; then the clock starts.  A request that has to wait
  * in the backlog keeps its scheduled time.
  *
- * Ends when nothing is due, waiting or in flight; a signal (SIGINT, SIGTERM) or the end of the drain
- * cuts what is left. */
+ * Ends when nothing is due, waiting or in flight; a signal (SIGINT, SIGTERM) or the end of the
+ * drain cuts what is left. */
 #ifndef BENCH_LOAD_H
 #define BENCH_LOAD_H
 

@@ -48,8 +48,8 @@ static const char USAGE_MORE[] =
     "TIME is seconds, or has a unit: 500ms, 20s, 2m, 1h.  CHOICES are words with weights:\n"
     "a=3,b=1.  Switches of a class are written alone or as ignore-eos=on.\n"
     "\n"
-    "All times count from the scheduled start of a request, not from when it was sent.  Percentiles\n"
-    "are off by at most 0.39 %; counts, means and greatest values are exact.\n"
+    "All times count from the scheduled start of a request, not from when it was sent.\n"
+    "Percentiles are off by at most 0.39 %; counts, means and greatest values are exact.\n"
     "\n"
     "null-server:\n"
     "  --listen HOST:PORT   numeric address; port 0 chooses one (default 127.0.0.1:0); printed\n"
@@ -70,7 +70,8 @@ static const char USAGE_MORE[] =
     "  --json FILE          the reports of the four parts\n"
     "\n"
     "Exit status: 0 all requests were fine, 1 some failed or none ended, 2 wrong usage or the\n"
-    "generator itself could not work.  SIGINT and SIGTERM cut what is in flight and print the report.\n";
+    "generator itself could not work.  SIGINT and SIGTERM cut what is in flight and print the\n"
+    "report.\n";
 
 static int usage_error(const inferd_err *err) {
     fprintf(stderr, "inferd-bench: %s\n", err->text);
@@ -204,8 +205,10 @@ static int run(int argc, char **argv) {
     if (s == INFERD_OK) s = measure(&spec, &figures, &err);
     if (s == INFERD_OK) s = tell(&spec, &figures, &err);
     int rc = EXIT_ALL_OK;
-    if (s != INFERD_OK) rc = usage_error(&err);
-    else if (figures.groups[0]->n_failed > 0 || figures.groups[0]->n_ok == 0) rc = EXIT_SOME_FAILED;
+    if (s != INFERD_OK)
+        rc = usage_error(&err);
+    else if (figures.groups[0]->n_failed > 0 || figures.groups[0]->n_ok == 0)
+        rc = EXIT_SOME_FAILED;
     stats_deinit(&figures);
     bench_spec_deinit(&spec);
     return rc;
@@ -214,10 +217,9 @@ static int run(int argc, char **argv) {
 /* ---- the null server ---- */
 
 static option_kind null_kind(const char *key) {
-    static const char *const VALUES[] = {"listen",     "ttft-ms",     "tokens-per-s",
-                                         "stall-at",   "stall-ms",    "fail-every",
-                                         "cut-every",  "fail-status", "eos-at",
-                                         "tokens-per-write"};
+    static const char *const VALUES[] = {
+        "listen",     "ttft-ms",   "tokens-per-s", "stall-at", "stall-ms",
+        "fail-every", "cut-every", "fail-status",  "eos-at",   "tokens-per-write"};
     for (size_t i = 0; i < INFERD_COUNT(VALUES); i++)
         if (strcmp(key, VALUES[i]) == 0) return OPTION_VALUE;
     return strcmp(key, "no-usage") == 0 ? OPTION_SWITCH : OPTION_UNKNOWN;
@@ -272,8 +274,8 @@ static int null_server(int argc, char **argv) {
 /* ---- the self-test ---- */
 
 static option_kind self_test_kind(const char *key) {
-    bool known = strcmp(key, "seconds") == 0 || strcmp(key, "streams") == 0 ||
-                 strcmp(key, "json") == 0;
+    bool known =
+        strcmp(key, "seconds") == 0 || strcmp(key, "streams") == 0 || strcmp(key, "json") == 0;
     return known ? OPTION_VALUE : OPTION_UNKNOWN;
 }
 
@@ -292,8 +294,8 @@ static int self_test(int argc, char **argv) {
     self_test_options o = {.seconds = 5, .n_streams = 1000};
     bool all_ok = false;
     uint64_t n_fds = raise_fd_limit();
-    inferd_status s = options_read(argc, argv, (option_reader){self_test_kind, take_self_test, &o},
-                                   &err);
+    inferd_status s =
+        options_read(argc, argv, (option_reader){self_test_kind, take_self_test, &o}, &err);
     if (s == INFERD_OK && (uint64_t)o.n_streams + FDS_RESERVED > n_fds)
         s = inferd_fail(&err, INFERD_EINVAL, "%u streams are more than `ulimit -n` allows (%llu)",
                         o.n_streams, (unsigned long long)n_fds);
@@ -318,9 +320,12 @@ int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     curl_global_init(CURL_GLOBAL_DEFAULT);
     int rc;
-    if (argc > 1 && strcmp(argv[1], "null-server") == 0) rc = null_server(argc - 2, argv + 2);
-    else if (argc > 1 && strcmp(argv[1], "self-test") == 0) rc = self_test(argc - 2, argv + 2);
-    else rc = run(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "null-server") == 0)
+        rc = null_server(argc - 2, argv + 2);
+    else if (argc > 1 && strcmp(argv[1], "self-test") == 0)
+        rc = self_test(argc - 2, argv + 2);
+    else
+        rc = run(argc - 1, argv + 1);
     curl_global_cleanup();
     return rc;
 }

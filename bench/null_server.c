@@ -3,7 +3,7 @@
  * A connection serves one request after another:
  *
  *     READING  take_request   a head and a body are whole
- *     SENDING  advance        tokens that are due go out, one write at a time; else the timer is set
+ *     SENDING  advance        tokens that are due go out, one write at a time; or the timer is set
  *     READING  finish         the end of the stream was written
  *
  * libuv calls a write's callback a turn later, so without a pace every stream sends one write per
@@ -65,21 +65,24 @@ static void can(canned *c, const char *event) {
 }
 
 static void can_all(server *srv) {
-    srv->head.n = (unsigned)snprintf(srv->head.text, sizeof srv->head.text,
-                                     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-                                     "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n");
+    srv->head.n =
+        (unsigned)snprintf(srv->head.text, sizeof srv->head.text,
+                           "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                           "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n");
     can(&srv->token[0], "{\"id\":\"cmpl-0\",\"object\":\"text_completion\",\"created\":0,\"model\":"
                         "\"null\",\"choices\":[{\"index\":0,\"text\":\" word\",\"logprobs\":null,"
                         "\"finish_reason\":null}]}");
     can(&srv->token[1], "{\"id\":\"chatcmpl-0\",\"object\":\"chat.completion.chunk\",\"created\":0,"
                         "\"model\":\"null\",\"choices\":[{\"index\":0,\"delta\":{\"content\":"
                         "\" word\"},\"logprobs\":null,\"finish_reason\":null}]}");
-    can(&srv->finish[0], "{\"id\":\"cmpl-0\",\"object\":\"text_completion\",\"created\":0,\"model\":"
-                         "\"null\",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,"
-                         "\"finish_reason\":\"length\"}]}");
-    can(&srv->finish[1], "{\"id\":\"chatcmpl-0\",\"object\":\"chat.completion.chunk\",\"created\":0,"
-                         "\"model\":\"null\",\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":"
-                         "null,\"finish_reason\":\"length\"}]}");
+    can(&srv->finish[0],
+        "{\"id\":\"cmpl-0\",\"object\":\"text_completion\",\"created\":0,\"model\":"
+        "\"null\",\"choices\":[{\"index\":0,\"text\":\"\",\"logprobs\":null,"
+        "\"finish_reason\":\"length\"}]}");
+    can(&srv->finish[1],
+        "{\"id\":\"chatcmpl-0\",\"object\":\"chat.completion.chunk\",\"created\":0,"
+        "\"model\":\"null\",\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":"
+        "null,\"finish_reason\":\"length\"}]}");
 }
 
 /* ---- a connection's end ---- */
@@ -110,8 +113,10 @@ static void on_written(uv_write_t *write, int status) {
         conn_close(c);
         return;
     }
-    if (c->is_sending) advance(c);
-    else take_request(c);
+    if (c->is_sending)
+        advance(c);
+    else
+        take_request(c);
 }
 
 static void send_parts(conn *c, const uv_buf_t *parts, unsigned n) {
@@ -130,10 +135,11 @@ static void send_tail(conn *c) {
     buf_clear(&c->tail);
     buf_add(&c->tail, finish->text, finish->n);
     if (c->wants_usage && !c->srv->o->no_usage) {
-        snprintf(usage, sizeof usage,
-                 "{\"id\":\"0\",\"object\":\"null\",\"created\":0,\"model\":\"null\",\"choices\":[],"
-                 "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u}}",
-                 c->n_prompt, c->n_tokens, c->n_prompt + c->n_tokens);
+        snprintf(
+            usage, sizeof usage,
+            "{\"id\":\"0\",\"object\":\"null\",\"created\":0,\"model\":\"null\",\"choices\":[],"
+            "\"usage\":{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%u}}",
+            c->n_prompt, c->n_tokens, c->n_prompt + c->n_tokens);
         add_piece(&c->tail, usage);
     }
     add_piece(&c->tail, "[DONE]");
@@ -178,10 +184,14 @@ static void advance(conn *c) {
         parts[n++] = uv_buf_init((char *)token->text, token->n);
         c->n_sent++;
     }
-    if (n > 0) send_parts(c, parts, n);
-    else if (c->n_sent < n_end) wait_until(c, due_ns(c, c->n_sent), now_ns);
-    else if (c->is_cut) conn_close(c);
-    else send_tail(c);
+    if (n > 0)
+        send_parts(c, parts, n);
+    else if (c->n_sent < n_end)
+        wait_until(c, due_ns(c, c->n_sent), now_ns);
+    else if (c->is_cut)
+        conn_close(c);
+    else
+        send_tail(c);
 }
 
 /* ---- requests ---- */
@@ -193,8 +203,10 @@ static void answer(conn *c, int status, const char *body) {
                    "%zu\r\n\r\n%s",
                    status, strlen(body), body);
     uv_buf_t part = uv_buf_init(c->tail.p, (unsigned)c->tail.n);
-    if (c->tail.failed) conn_close(c);
-    else send_parts(c, &part, 1);
+    if (c->tail.failed)
+        conn_close(c);
+    else
+        send_parts(c, &part, 1);
 }
 
 static const char *find_member(const char *body, size_t n, const char *name) {
@@ -219,9 +231,10 @@ static void begin_stream(conn *c, const char *body, size_t n, bool is_chat) {
     const null_options *o = c->srv->o;
     uint64_t number = ++c->srv->n_requests;
     if (o->fail_every > 0 && number % o->fail_every == 0) {
-        answer(c, o->fail_status,
-               "{\"error\":{\"message\":\"refused as asked\",\"type\":\"null_error\",\"param\":null,"
-               "\"code\":\"null_refusal\"}}");
+        answer(
+            c, o->fail_status,
+            "{\"error\":{\"message\":\"refused as asked\",\"type\":\"null_error\",\"param\":null,"
+            "\"code\":\"null_refusal\"}}");
         return;
     }
     const char *max_tokens = find_member(body, n, "\"max_tokens\":");
@@ -240,13 +253,16 @@ static void begin_stream(conn *c, const char *body, size_t n, bool is_chat) {
 }
 
 static void serve(conn *c, const char *head, const char *body, size_t n_body) {
-    if (strncmp(head, "POST /v1/completions ", 21) == 0) begin_stream(c, body, n_body, false);
+    if (strncmp(head, "POST /v1/completions ", 21) == 0)
+        begin_stream(c, body, n_body, false);
     else if (strncmp(head, "POST /v1/chat/completions ", 26) == 0)
         begin_stream(c, body, n_body, true);
     else if (strncmp(head, "GET /v1/models ", 15) == 0)
         answer(c, 200, "{\"object\":\"list\",\"data\":[{\"id\":\"null\",\"object\":\"model\"}]}");
-    else if (strncmp(head, "GET /health ", 12) == 0) answer(c, 200, "{}");
-    else answer(c, 404, "{\"error\":{\"message\":\"no such path\",\"code\":\"not_found\"}}");
+    else if (strncmp(head, "GET /health ", 12) == 0)
+        answer(c, 200, "{}");
+    else
+        answer(c, 404, "{\"error\":{\"message\":\"no such path\",\"code\":\"not_found\"}}");
 }
 
 /* Serves the request at the front of `in`, if it is whole. */
@@ -277,8 +293,10 @@ static void on_alloc(uv_handle_t *handle, size_t wanted, uv_buf_t *out) {
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *from) {
     conn *c = stream->data;
     if (n > 0) buf_add(&c->in, from->base, (size_t)n);
-    if (n < 0 || c->in.failed) conn_close(c);
-    else if (n > 0) take_request(c);
+    if (n < 0 || c->in.failed)
+        conn_close(c);
+    else if (n > 0)
+        take_request(c);
 }
 
 static void on_connection(uv_stream_t *listener, int status) {
@@ -310,10 +328,13 @@ static void on_signal(uv_signal_t *handle, int number) {
 /* Everything that is not ours by name is a handle of a connection. */
 static void close_any(uv_handle_t *handle, void *ctx) {
     server *srv = ctx;
-    bool is_ours = handle == (uv_handle_t *)&srv->tcp || handle == (uv_handle_t *)&srv->signals[0] ||
+    bool is_ours = handle == (uv_handle_t *)&srv->tcp ||
+                   handle == (uv_handle_t *)&srv->signals[0] ||
                    handle == (uv_handle_t *)&srv->signals[1];
-    if (is_ours) uv_close(handle, NULL);
-    else conn_close(handle->data);
+    if (is_ours)
+        uv_close(handle, NULL);
+    else
+        conn_close(handle->data);
 }
 
 static inferd_status listen_on(server *srv, int *out_port, inferd_err *err) {

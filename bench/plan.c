@@ -5,35 +5,41 @@
 
 /* Short common words: most vocabularies have a token for each with the space before it. */
 static const char *const WORDS[] = {
-    "time",  "year",  "people", "way",   "day",   "man",    "thing", "woman", "life",  "child",
-    "world", "school", "state", "family", "group", "country", "hand", "part", "place", "case",
-    "week",  "company", "system", "work", "number", "night", "point", "home", "water", "room",
-    "mother", "area", "money", "story", "fact", "month", "lot", "right", "study", "book",
-    "eye",   "job",   "word",  "business", "issue", "side", "kind", "head", "house", "service",
-    "friend", "father", "power", "hour", "game", "line", "end", "member", "law", "car",
-    "city",  "name",  "team",  "minute", "idea", "body", "back", "parent", "face", "others",
-    "level", "office", "door", "health", "person", "art", "war", "history", "party", "result",
-    "change", "morning", "reason", "research", "girl", "moment", "air", "teacher", "force", "order",
-    "foot",  "boy",   "age",   "policy", "music", "market", "sense", "nation", "plan", "college",
-    "death", "effect", "use", "class", "control", "care", "field", "role", "effort", "rate",
-    "heart", "drug",  "show",  "light", "voice", "wife", "police", "mind", "price", "report",
-    "son",   "view",  "town",  "road", "arm", "truth", "value", "action", "model", "season",
-    "film",  "player", "record", "paper", "space", "ground", "form", "event", "matter", "center",
-    "couple", "site", "project", "star", "table", "need", "court", "oil", "half", "cost",
-    "list",  "rock",  "risk",  "fire", "future", "bank", "rest", "sound", "step", "tree",
-    "source", "wall", "land", "south", "north", "east", "west", "green", "blue", "red",
-    "white", "black", "small", "large", "early", "late", "open", "long", "short", "high",
-    "low",   "new",   "old",   "good", "great", "strong", "free", "full", "real", "sure",
-    "run",   "walk",  "talk",  "read", "write", "speak", "think", "know", "feel", "find",
-    "give",  "take",  "make",  "come", "leave", "keep", "hold", "bring", "turn", "start",
-    "stop",  "play",  "move",  "live", "stand", "lose", "pay", "meet", "include", "learn",
-    "lead",  "watch", "follow", "create", "speak", "allow", "add", "spend", "grow", "offer",
-    "love",  "wait",  "serve", "send", "build", "stay", "fall", "cut", "reach", "kill",
+    "time",    "year",    "people",  "way",      "day",    "man",     "thing",   "woman",
+    "life",    "child",   "world",   "school",   "state",  "family",  "group",   "country",
+    "hand",    "part",    "place",   "case",     "week",   "company", "system",  "work",
+    "number",  "night",   "point",   "home",     "water",  "room",    "mother",  "area",
+    "money",   "story",   "fact",    "month",    "lot",    "right",   "study",   "book",
+    "eye",     "job",     "word",    "business", "issue",  "side",    "kind",    "head",
+    "house",   "service", "friend",  "father",   "power",  "hour",    "game",    "line",
+    "end",     "member",  "law",     "car",      "city",   "name",    "team",    "minute",
+    "idea",    "body",    "back",    "parent",   "face",   "others",  "level",   "office",
+    "door",    "health",  "person",  "art",      "war",    "history", "party",   "result",
+    "change",  "morning", "reason",  "research", "girl",   "moment",  "air",     "teacher",
+    "force",   "order",   "foot",    "boy",      "age",    "policy",  "music",   "market",
+    "sense",   "nation",  "plan",    "college",  "death",  "effect",  "use",     "class",
+    "control", "care",    "field",   "role",     "effort", "rate",    "heart",   "drug",
+    "show",    "light",   "voice",   "wife",     "police", "mind",    "price",   "report",
+    "son",     "view",    "town",    "road",     "arm",    "truth",   "value",   "action",
+    "model",   "season",  "film",    "player",   "record", "paper",   "space",   "ground",
+    "form",    "event",   "matter",  "center",   "couple", "site",    "project", "star",
+    "table",   "need",    "court",   "oil",      "half",   "cost",    "list",    "rock",
+    "risk",    "fire",    "future",  "bank",     "rest",   "sound",   "step",    "tree",
+    "source",  "wall",    "land",    "south",    "north",  "east",    "west",    "green",
+    "blue",    "red",     "white",   "black",    "small",  "large",   "early",   "late",
+    "open",    "long",    "short",   "high",     "low",    "new",     "old",     "good",
+    "great",   "strong",  "free",    "full",     "real",   "sure",    "run",     "walk",
+    "talk",    "read",    "write",   "speak",    "think",  "know",    "feel",    "find",
+    "give",    "take",    "make",    "come",     "leave",  "keep",    "hold",    "bring",
+    "turn",    "start",   "stop",    "play",     "move",   "live",    "stand",   "lose",
+    "pay",     "meet",    "include", "learn",    "lead",   "watch",   "follow",  "create",
+    "speak",   "allow",   "add",     "spend",    "grow",   "offer",   "love",    "wait",
+    "serve",   "send",    "build",   "stay",     "fall",   "cut",     "reach",   "kill",
 };
 
 static uint32_t length_draw(const length_spec *l, uint32_t traced, uint32_t max, rng *random) {
-    uint32_t n = l->from_trace ? traced
-                               : l->lo + (uint32_t)rng_below(random, (uint64_t)l->hi - l->lo + 1);
+    uint32_t n =
+        l->from_trace ? traced : l->lo + (uint32_t)rng_below(random, (uint64_t)l->hi - l->lo + 1);
     if (max > 0 && n > max) n = max;
     return n < 1 ? 1 : n;
 }
@@ -59,9 +65,12 @@ request_plan plan_draw(const bench_class *c, uint64_t seed, uint32_t class_idx, 
 static void add_string(buf *out, const char *text) {
     buf_add_char(out, '"');
     for (const unsigned char *p = (const unsigned char *)text; *p != 0; p++) {
-        if (*p == '"' || *p == '\\') buf_add_char(out, '\\'), buf_add_char(out, (char)*p);
-        else if (*p < 0x20) buf_add_format(out, "\\u%04x", *p);
-        else buf_add_char(out, (char)*p);
+        if (*p == '"' || *p == '\\')
+            buf_add_char(out, '\\'), buf_add_char(out, (char)*p);
+        else if (*p < 0x20)
+            buf_add_format(out, "\\u%04x", *p);
+        else
+            buf_add_char(out, (char)*p);
     }
     buf_add_char(out, '"');
 }

@@ -14,7 +14,7 @@
 typedef struct request_plan {
     uint64_t seed;
     uint32_t class_idx;
-    uint64_t idx;                       // of the request in its class
+    uint64_t idx;                        // of the request in its class
     uint32_t model, key, priority, tier; // into the choices of the class; 0 when there are none
     uint32_t n_prompt, n_output;         // tokens
 } request_plan;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The generator shares the machine with what it measures; from here on it is in the way of itself. */
+/* The generator shares the machine with what it measures; from here on it is in its own way. */
 static const double BUSY_SHARE_WARN = 0.7;
 /* A steady time shorter than this share of the run says little. */
 static const double STEADY_SHARE_MIN = 0.5;
@@ -39,8 +39,10 @@ static void print_tokens(FILE *to, const group *g) {
     }
     fprintf(to, "\n  output tokens  asked %llu, got %llu: ", (unsigned long long)g->n_output_asked,
             (unsigned long long)g->n_output);
-    if (g->n_by_chunks == 0) fprintf(to, "counted by usage\n");
-    else if (g->n_by_usage == 0) fprintf(to, "counted by CHUNKS, usage was not sent\n");
+    if (g->n_by_chunks == 0)
+        fprintf(to, "counted by usage\n");
+    else if (g->n_by_usage == 0)
+        fprintf(to, "counted by CHUNKS, usage was not sent\n");
     else
         fprintf(to, "counted by usage for %llu requests, by CHUNKS for %llu\n",
                 (unsigned long long)g->n_by_usage, (unsigned long long)g->n_by_chunks);
@@ -58,20 +60,23 @@ static void print_rates(FILE *to, const stats *s, const group *g) {
     fprintf(to, "  per second     requests %.2f, ", (double)g->n_ok / wall_s);
     if (g->n_by_usage > 0) fprintf(to, "prompt tokens %.1f, ", (double)g->n_prompt / wall_s);
     fprintf(to, "output tokens %.1f", (double)g->n_output / wall_s);
-    if (steady_s > STEADY_SHARE_MIN * wall_s) fprintf(to, " (steady %.1f)", g->n_output_steady / steady_s);
+    if (steady_s > STEADY_SHARE_MIN * wall_s)
+        fprintf(to, " (steady %.1f)", g->n_output_steady / steady_s);
     fputc('\n', to);
     if (g->n_slo == 0) return;
     fprintf(to,
-            "  goodput        %.2f requests/s, %.1f output tokens/s: %llu of %llu (%.2f %%) met the "
-            "targets\n",
+            "  goodput        %.2f requests/s, %.1f output tokens/s: %llu of %llu (%.2f %%) met "
+            "the targets\n",
             (double)g->n_slo_met / wall_s, (double)g->n_slo_output / wall_s,
             (unsigned long long)g->n_slo_met, (unsigned long long)g->n_slo,
             100.0 * (double)g->n_slo_met / (double)g->n_slo);
 }
 
 static void print_group(FILE *to, const stats *s, const group *g) {
-    if (g == s->groups[0]) fprintf(to, "\nall");
-    else fprintf(to, "\n%s %s", g->by, g->name);
+    if (g == s->groups[0])
+        fprintf(to, "\nall");
+    else
+        fprintf(to, "\n%s %s", g->by, g->name);
     fprintf(to, ": %llu requests, %llu ok, %llu failed, %llu cut off\n",
             (unsigned long long)g->n_offered, (unsigned long long)g->n_ok,
             (unsigned long long)g->n_failed, (unsigned long long)g->n_cut);

@@ -40,15 +40,15 @@ static json_t *rate(double n, double over_s) {
 }
 
 static json_t *tokens_json(const group *g) {
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}",                         //
-                     "prompt_asked", (json_int_t)g->n_prompt_asked,                   //
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}",                          //
+                     "prompt_asked", (json_int_t)g->n_prompt_asked,                    //
                      "prompt_asked_where_told", (json_int_t)g->n_prompt_asked_of_told, //
-                     "prompt_told", (json_int_t)g->n_prompt,                          //
-                     "prompt_cached", (json_int_t)g->n_cached,                        //
-                     "output_asked", (json_int_t)g->n_output_asked,                   //
-                     "output", (json_int_t)g->n_output,                               //
-                     "requests_counted_by_usage", (json_int_t)g->n_by_usage,          //
-                     "requests_counted_by_chunks", (json_int_t)g->n_by_chunks,        //
+                     "prompt_told", (json_int_t)g->n_prompt,                           //
+                     "prompt_cached", (json_int_t)g->n_cached,                         //
+                     "output_asked", (json_int_t)g->n_output_asked,                    //
+                     "output", (json_int_t)g->n_output,                                //
+                     "requests_counted_by_usage", (json_int_t)g->n_by_usage,           //
+                     "requests_counted_by_chunks", (json_int_t)g->n_by_chunks,         //
                      "requests_short", (json_int_t)g->n_short);
 }
 
@@ -68,10 +68,11 @@ static json_t *group_json(const stats *s, const group *g) {
                                  "failed", (json_int_t)g->n_failed,                            //
                                  "cut", (json_int_t)g->n_cut,                                  //
                                  "textless", (json_int_t)g->n_textless);
-    json_t *per_s = json_pack("{s:o,s:o,s:o,s:o}", "requests", rate((double)g->n_ok, wall_s),
-                              "prompt_tokens", rate((double)g->n_prompt, g->n_by_usage > 0 ? wall_s : 0),
-                              "output_tokens", rate((double)g->n_output, wall_s), //
-                              "output_tokens_steady", rate(g->n_output_steady, steady_s));
+    json_t *per_s =
+        json_pack("{s:o,s:o,s:o,s:o}", "requests", rate((double)g->n_ok, wall_s), "prompt_tokens",
+                  rate((double)g->n_prompt, g->n_by_usage > 0 ? wall_s : 0), "output_tokens",
+                  rate((double)g->n_output, wall_s), //
+                  "output_tokens_steady", rate(g->n_output_steady, steady_s));
     json_t *ms = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "ttft", hist_json(&g->ttft), //
                            "itl", hist_json(&g->itl),                                //
                            "tpot", hist_json(&g->tpot),                              //
@@ -94,11 +95,11 @@ json_t *report_json(const stats *s) {
     for (uint32_t i = 0; i < s->n_groups; i++)
         json_array_append_new(groups, group_json(s, s->groups[i]));
     return json_pack("{s:s,s:i,s:s,s:I,s:o,s:o,s:o,s:b,s:I,s:b,s:f,s:o}", "tool", "inferd-bench",
-                     "format", 1,                                //
-                     "url", s->spec->url,                        //
-                     "seed", (json_int_t)s->spec->seed,          //
-                     "wall_s", rounded(stats_wall_s(s)),         //
-                     "steady_s", rounded(stats_steady_s(s)),     //
+                     "format", 1,                            //
+                     "url", s->spec->url,                    //
+                     "seed", (json_int_t)s->spec->seed,      //
+                     "wall_s", rounded(stats_wall_s(s)),     //
+                     "steady_s", rounded(stats_steady_s(s)), //
                      "generator_busy",
                      s->cpu_wall_s > 0 ? rounded(s->cpu_s / s->cpu_wall_s) : json_null(), //
                      "interrupted", s->is_interrupted,                                    //

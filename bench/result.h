@@ -28,11 +28,11 @@ typedef struct result {
     bool is_counted; // not a warm-up request, not in the skipped time
     outcome outcome;
     uint64_t sched_ns, sent_ns, end_ns;
-    uint64_t first_ns, last_ns; // 0: no output token was seen
-    uint64_t gap_max_ns;        // between chunks with text
-    uint32_t n_chunks;          // with text
-    uint32_t n_chunks_steady;   // of those, while requests were still being started
-    bool has_usage, is_textless; // textless: first_ns is that of the finish chunk
+    uint64_t first_ns, last_ns;           // 0: no output token was seen
+    uint64_t gap_max_ns;                  // between chunks with text
+    uint32_t n_chunks;                    // with text
+    uint32_t n_chunks_steady;             // of those, while requests were still being started
+    bool has_usage, is_textless;          // textless: first_ns is that of the finish chunk
     int64_t n_prompt, n_output, n_cached; // told by usage; n_cached -1 if not told
     long http_status;                     // 0: no answer
     char finish[24];

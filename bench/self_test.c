@@ -100,7 +100,7 @@ static inferd_status part_run(const char *name, const null_options *o, const pai
         if (all->n_failed > 0 || all->n_ok == 0 || figures.is_interrupted) out->all_ok = false;
         if (all->errors.n > 0)
             fprintf(out->to, "  ! %llu failed: %s (%s)\n", (unsigned long long)all->n_failed,
-                   all->errors.entries[0].name, all->errors.entries[0].text);
+                    all->errors.entries[0].name, all->errors.entries[0].text);
         if (json_object_set_new(out->json, name, report_json(&figures)) != 0)
             s = inferd_fail(err, INFERD_ENOMEM, "no memory for JSON");
     }
@@ -116,18 +116,20 @@ static double busy(const stats *s) {
 
 static void print_requests(FILE *to, const stats *s) {
     const group *all = s->groups[0];
-    fprintf(to, "requests  %.0f requests/s (%d streams, 1 token each), e2e p50 %.2f p99 %.2f ms, "
-           "generator busy %.0f %%\n",
-           (double)all->n_ok / stats_wall_s(s), REQUEST_STREAMS, (double)hist_at(&all->e2e, .5) / 1e6,
-           (double)hist_at(&all->e2e, .99) / 1e6, busy(s));
+    fprintf(to,
+            "requests  %.0f requests/s (%d streams, 1 token each), e2e p50 %.2f p99 %.2f ms, "
+            "generator busy %.0f %%\n",
+            (double)all->n_ok / stats_wall_s(s), REQUEST_STREAMS,
+            (double)hist_at(&all->e2e, .5) / 1e6, (double)hist_at(&all->e2e, .99) / 1e6, busy(s));
 }
 
 static void print_tokens_of(FILE *to, const char *name, const char *how, const stats *s) {
     double per_s = s->groups[0]->n_output_steady / stats_steady_s(s);
-    fprintf(to, "%-9s %.0f tokens/s (%u streams, no pace, %s), generator busy %.0f %%: %.2f us of CPU "
-           "per token\n",
-           name, per_s, s->spec->classes[0].arrivals.n_streams, how, busy(s),
-           s->cpu_s / s->cpu_wall_s / per_s * 1e6);
+    fprintf(to,
+            "%-9s %.0f tokens/s (%u streams, no pace, %s), generator busy %.0f %%: %.2f us of "
+            "CPU per token\n",
+            name, per_s, s->spec->classes[0].arrivals.n_streams, how, busy(s),
+            s->cpu_s / s->cpu_wall_s / per_s * 1e6);
 }
 
 static void print_tokens(FILE *to, const stats *s) {
@@ -140,17 +142,18 @@ static void print_bundles(FILE *to, const stats *s) {
 
 static void print_pace(FILE *to, const stats *s) {
     const group *all = s->groups[0];
-    fprintf(to, "pace      %.0f tokens/s asked and %.0f measured, generator busy %.0f %%\n"
-           "          ttft %.1f ms given: measured p50 %.2f p99 %.2f max %.2f\n"
-           "          itl  %.1f ms given: measured p50 %.2f p99 %.2f max %.2f\n"
-           "          requests sent late: p50 %.3f p99 %.3f max %.3f ms\n",
-           s->spec->classes[0].arrivals.rate * PACE_OUTPUT, all->n_output_steady / stats_steady_s(s),
-           busy(s), PACE_TTFT_MS, (double)hist_at(&all->ttft, .5) / 1e6,
-           (double)hist_at(&all->ttft, .99) / 1e6, (double)all->ttft.max / 1e6,
-           1000 / PACE_TOKENS_PER_S, (double)hist_at(&all->itl, .5) / 1e6,
-           (double)hist_at(&all->itl, .99) / 1e6, (double)all->itl.max / 1e6,
-           (double)hist_at(&all->late, .5) / 1e6, (double)hist_at(&all->late, .99) / 1e6,
-           (double)all->late.max / 1e6);
+    fprintf(to,
+            "pace      %.0f tokens/s asked and %.0f measured, generator busy %.0f %%\n"
+            "          ttft %.1f ms given: measured p50 %.2f p99 %.2f max %.2f\n"
+            "          itl  %.1f ms given: measured p50 %.2f p99 %.2f max %.2f\n"
+            "          requests sent late: p50 %.3f p99 %.3f max %.3f ms\n",
+            s->spec->classes[0].arrivals.rate * PACE_OUTPUT,
+            all->n_output_steady / stats_steady_s(s), busy(s), PACE_TTFT_MS,
+            (double)hist_at(&all->ttft, .5) / 1e6, (double)hist_at(&all->ttft, .99) / 1e6,
+            (double)all->ttft.max / 1e6, 1000 / PACE_TOKENS_PER_S,
+            (double)hist_at(&all->itl, .5) / 1e6, (double)hist_at(&all->itl, .99) / 1e6,
+            (double)all->itl.max / 1e6, (double)hist_at(&all->late, .5) / 1e6,
+            (double)hist_at(&all->late, .99) / 1e6, (double)all->late.max / 1e6);
 }
 
 static inferd_status requests_part(const self_test_options *o, output *out, inferd_err *err) {
@@ -158,8 +161,11 @@ static inferd_status requests_part(const self_test_options *o, output *out, infe
     char duration[32], streams[32];
     snprintf(duration, sizeof duration, "%.3fs", o->seconds);
     snprintf(streams, sizeof streams, "closed:%d", REQUEST_STREAMS);
-    const pair pairs[] = {{"arrivals", streams}, {"duration", duration}, {"prompt", "16"},
-                          {"output", "1"},       {"warmup", "64"}};
+    const pair pairs[] = {{"arrivals", streams},
+                          {"duration", duration},
+                          {"prompt", "16"},
+                          {"output", "1"},
+                          {"warmup", "64"}};
     return part_run("requests", &null, pairs, INFERD_COUNT(pairs), print_requests, out, err);
 }
 
@@ -171,8 +177,8 @@ static inferd_status tokens_part(const self_test_options *o, bool is_bundled, ou
     snprintf(duration, sizeof duration, "%.3fs", o->seconds);
     snprintf(streams, sizeof streams, "closed:%u", o->n_streams);
     snprintf(n_output, sizeof n_output, "%d", TOKEN_OUTPUT);
-    const pair pairs[] = {{"arrivals", streams}, {"duration", duration}, {"prompt", "16"},
-                          {"output", n_output}};
+    const pair pairs[] = {
+        {"arrivals", streams}, {"duration", duration}, {"prompt", "16"}, {"output", n_output}};
     return part_run(is_bundled ? "bundles" : "tokens", &null, pairs, INFERD_COUNT(pairs),
                     is_bundled ? print_bundles : print_tokens, out, err);
 }
@@ -188,8 +194,11 @@ static inferd_status pace_part(const self_test_options *o, output *out, inferd_e
     snprintf(n_output, sizeof n_output, "%d", PACE_OUTPUT);
     snprintf(skip, sizeof skip, "%.3fs", request_s * 1.1);
     snprintf(duration, sizeof duration, "%.3fs", request_s * 1.1 + o->seconds);
-    const pair pairs[] = {{"arrivals", rate}, {"duration", duration}, {"skip-s", skip},
-                          {"prompt", "16"},       {"output", n_output}};
+    const pair pairs[] = {{"arrivals", rate},
+                          {"duration", duration},
+                          {"skip-s", skip},
+                          {"prompt", "16"},
+                          {"output", n_output}};
     return part_run("pace", &null, pairs, INFERD_COUNT(pairs), print_pace, out, err);
 }
 

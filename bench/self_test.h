@@ -6,12 +6,13 @@
 #include "inferd/status.h"
 
 typedef struct self_test_options {
-    double seconds;       // of each of the four parts
-    unsigned n_streams;   // of all parts but the first
+    double seconds;        // of each of the four parts
+    unsigned n_streams;    // of all parts but the first
     const char *json_path; // NULL: none
 } self_test_options;
 
-/* Prints to standard output, or to standard error when the JSON goes there.  *out_all_ok is false when a request failed. */
+/* Prints to standard output, or to standard error when the JSON goes there.  *out_all_ok is false
+ * when a request failed. */
 inferd_status self_test_run(const self_test_options *o, bool *out_all_ok, inferd_err *err);
 
 #endif

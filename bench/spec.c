@@ -358,8 +358,8 @@ static inferd_status settings_apply(bench_class *c, const setting_list *list, in
 }
 
 static inferd_status class_check(const bench_spec *spec, const bench_class *c, inferd_err *err) {
-    bool wants_trace = c->arrivals.kind == ARRIVALS_TRACE || c->prompt.from_trace ||
-                       c->output.from_trace;
+    bool wants_trace =
+        c->arrivals.kind == ARRIVALS_TRACE || c->prompt.from_trace || c->output.from_trace;
     bool ends = c->n_requests > 0 || spec->duration_s > 0 || c->arrivals.kind == ARRIVALS_TRACE ||
                 c->arrivals.kind == ARRIVALS_STEPS;
     if (wants_trace && c->tr.n == 0)

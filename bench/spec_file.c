@@ -59,17 +59,23 @@ static bool all_numbers(json_t *object) {
 
 /* The value as it would be written on the command line. */
 static bool add_value(buf *out, const char *key, json_t *value) {
-    if (json_is_string(value)) buf_add_str(out, json_string_value(value));
-    else if (json_is_boolean(value)) buf_add_str(out, json_is_true(value) ? "on" : "off");
-    else if (json_is_integer(value)) buf_add_format(out, "%lld", (long long)json_integer_value(value));
-    else if (json_is_real(value)) buf_add_format(out, "%.17g", json_real_value(value));
+    if (json_is_string(value))
+        buf_add_str(out, json_string_value(value));
+    else if (json_is_boolean(value))
+        buf_add_str(out, json_is_true(value) ? "on" : "off");
+    else if (json_is_integer(value))
+        buf_add_format(out, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        buf_add_format(out, "%.17g", json_real_value(value));
     else if (json_is_object(value) && strcmp(key, "extra") == 0) {
         char *text = json_dumps(value, JSON_COMPACT);
         if (text == NULL) return false;
         buf_add_str(out, text);
         free(text);
-    } else if (json_is_object(value) && all_numbers(value)) add_weights(out, value);
-    else return false;
+    } else if (json_is_object(value) && all_numbers(value))
+        add_weights(out, value);
+    else
+        return false;
     return !out->failed;
 }
 
@@ -83,7 +89,8 @@ static inferd_status members_set(bench_spec *spec, int class_idx, json_t *object
         inferd_status s;
         if (add_value(&text, key, value))
             s = bench_spec_set(spec, class_idx, key, buf_cstr(&text), err);
-        else s = inferd_fail(err, INFERD_EFORMAT, "\"%s\" has a value of a wrong kind", key);
+        else
+            s = inferd_fail(err, INFERD_EFORMAT, "\"%s\" has a value of a wrong kind", key);
         buf_deinit(&text);
         if (s != INFERD_OK) return s;
     }
@@ -115,8 +122,10 @@ inferd_status bench_spec_read(bench_spec *spec, const char *path, inferd_err *er
     if (root == NULL)
         return inferd_fail(err, INFERD_EFORMAT, "scenario %s: line %d: %s", path, at.line, at.text);
     inferd_status s;
-    if (!json_is_object(root)) s = inferd_fail(err, INFERD_EFORMAT, "not an object");
-    else s = members_set(spec, -1, root, err);
+    if (!json_is_object(root))
+        s = inferd_fail(err, INFERD_EFORMAT, "not an object");
+    else
+        s = members_set(spec, -1, root, err);
     if (s == INFERD_OK) s = classes_set(spec, json_object_get(root, "classes"), err);
     json_decref(root);
     if (s != INFERD_OK) inferd_context(err, "scenario %s", path);

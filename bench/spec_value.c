@@ -116,7 +116,8 @@ static inferd_status add_weighted(choices *out, const char *text, size_t n, infe
     if (equals != NULL && equals + 1 < text + n) {
         char *end;
         double number = strtod(equals + 1, &end);
-        bool is_number = end == text + n && isfinite(number) && equals[1] >= '0' && equals[1] <= '9';
+        bool is_number =
+            end == text + n && isfinite(number) && equals[1] >= '0' && equals[1] <= '9';
         if (is_number) {
             weight = number;
             n = (size_t)(equals - text);

@@ -9,13 +9,12 @@
 inferd_status value_text(char **out, const char *value, inferd_err *err);
 inferd_status value_bool(bool *out, const char *value, inferd_err *err); // on | off
 inferd_status value_seconds(double *out, const char *value, inferd_err *err);
-inferd_status value_number(double *out, const char *value, double min, double max,
-                           inferd_err *err);
+inferd_status value_number(double *out, const char *value, double min, double max, inferd_err *err);
 inferd_status value_u64(uint64_t *out, const char *value, inferd_err *err);
 inferd_status value_u32(uint32_t *out, const char *value, uint32_t min, uint32_t max,
                         inferd_err *err);
 inferd_status value_range(length_spec *out, const char *value, uint32_t min, uint32_t max,
-                          inferd_err *err);                                     // N | LO-HI
+                          inferd_err *err);                                       // N | LO-HI
 inferd_status value_length(length_spec *out, const char *value, inferd_err *err); // ... | trace
 
 /* "a=3,b": a three times as often as b.  The weight is what follows the last '=', if that is a

@@ -50,8 +50,7 @@ static inferd_status take_line(sse_parser *p, const char *line, size_t n, sse_on
         return p->data.failed || p->name.failed ? INFERD_ETOOLONG : INFERD_OK;
     }
     bool go_on = true;
-    if (p->has_data)
-        go_on = on_event(ctx, buf_cstr(&p->name), buf_cstr(&p->data), p->data.n);
+    if (p->has_data) go_on = on_event(ctx, buf_cstr(&p->name), buf_cstr(&p->data), p->data.n);
     buf_clear(&p->data);
     buf_clear(&p->name);
     p->has_data = false;
@@ -65,8 +64,7 @@ static const char *line_end(const char *p, const char *end) {
     return cr != NULL ? cr : lf;
 }
 
-inferd_status sse_feed(sse_parser *p, const char *in, size_t n, sse_on_event *on_event,
-                       void *ctx) {
+inferd_status sse_feed(sse_parser *p, const char *in, size_t n, sse_on_event *on_event, void *ctx) {
     const char *at = in, *end = in + n;
     while (at < end) {
         if (p->skip_lf) {

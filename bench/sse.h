@@ -32,8 +32,7 @@ void sse_init(sse_parser *p);
 void sse_deinit(sse_parser *p);
 void sse_reset(sse_parser *p); // a new stream; keeps the memory
 
-/* INFERD_OK; INFERD_ETOOLONG when an event is too long; INFERD_ECANCELED when on_event said false. */
-inferd_status sse_feed(sse_parser *p, const char *in, size_t n, sse_on_event *on_event,
-                       void *ctx);
+/* INFERD_OK; INFERD_ETOOLONG: an event is too long; INFERD_ECANCELED: on_event said false. */
+inferd_status sse_feed(sse_parser *p, const char *in, size_t n, sse_on_event *on_event, void *ctx);
 
 #endif

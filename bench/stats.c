@@ -35,8 +35,10 @@ static group *group_of(stats *s, const char *by, const char *name) {
         if (strcmp(s->groups[i]->by, by) == 0 && strcmp(s->groups[i]->name, name) == 0)
             return s->groups[i];
     group *g = s->n_groups < GROUPS_MAX ? group_create(by, name) : NULL;
-    if (g == NULL) s->groups_dropped = true;
-    else s->groups[s->n_groups++] = g;
+    if (g == NULL)
+        s->groups_dropped = true;
+    else
+        s->groups[s->n_groups++] = g;
     return g;
 }
 
@@ -159,12 +161,13 @@ static void add_result(group *g, const bench_class *c, const result *r) {
 void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const result *r) {
     const bench_class *c = &s->spec->classes[r->plan.class_idx];
     double steady = 0;
-    if (r->n_chunks > 0)
-        steady = (double)result_n_output(r) * r->n_chunks_steady / r->n_chunks;
+    if (r->n_chunks > 0) steady = (double)result_n_output(r) * r->n_chunks_steady / r->n_chunks;
     for (size_t i = 0; i < GROUPS_PER_REQUEST && groups[i] != NULL; i++) {
         groups[i]->n_output_steady += steady;
-        if (r->is_counted) add_result(groups[i], c, r);
-        else groups[i]->n_offered--; // it was in the skipped time
+        if (r->is_counted)
+            add_result(groups[i], c, r);
+        else
+            groups[i]->n_offered--; // it was in the skipped time
     }
     if (r->is_counted && r->end_ns > s->end_ns) s->end_ns = r->end_ns;
 }

@@ -41,12 +41,12 @@ typedef struct group {
 
     hist ttft, itl, tpot, e2e, longest, late; // ns
 
-    uint64_t n_prompt_asked, n_output_asked;     // of the ok ones, as are the next six
-    uint64_t n_prompt, n_cached, n_output;       // told by usage, or chunks
-    uint64_t n_prompt_asked_of_told;             // what was asked where usage told
-    uint64_t n_by_usage, n_by_chunks;            // requests counted this or that way
-    uint64_t n_short, n_textless;                // requests
-    double n_output_steady;                      // tokens that arrived in the steady time
+    uint64_t n_prompt_asked, n_output_asked; // of the ok ones, as are the next six
+    uint64_t n_prompt, n_cached, n_output;   // told by usage, or chunks
+    uint64_t n_prompt_asked_of_told;         // what was asked where usage told
+    uint64_t n_by_usage, n_by_chunks;        // requests counted this or that way
+    uint64_t n_short, n_textless;            // requests
+    double n_output_steady;                  // tokens that arrived in the steady time
 
     uint64_t n_slo, n_slo_met; // requests of classes with a target (failed ones too)
     uint64_t n_slo_output;     // output tokens of those that met it
@@ -58,9 +58,9 @@ typedef struct stats {
     uint32_t n_groups;
     bool groups_dropped; // GROUPS_MAX was reached
 
-    uint64_t start_ns, end_ns;               // first counted moment, last end of a counted request
+    uint64_t start_ns, end_ns;                // first counted moment, last end of a counted request
     uint64_t steady_from_ns, steady_until_ns; // requests were being started all the time
-    double cpu_s, cpu_wall_s;                // of this process while it ran
+    double cpu_s, cpu_wall_s;                 // of this process while it ran
     uint64_t n_warmup_failed;
     bool is_interrupted;
 } stats;

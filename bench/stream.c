@@ -172,7 +172,8 @@ static void explain(stream *s, CURLcode code) {
         fail_with(r, "timeout", "no end after %u chunks", r->n_chunks);
     else if (code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST)
         fail_with(r, "connect", "%s", curl_easy_strerror(code));
-    else if (r->http_status != 0 && r->http_status != 200) explain_refusal(s);
+    else if (r->http_status != 0 && r->http_status != 200)
+        explain_refusal(s);
     else if (r->http_status == 200 && !s->is_done)
         fail_with(r, "cut", "the stream ended without [DONE] after %u chunks: %s", r->n_chunks,
                   curl_easy_strerror(code));

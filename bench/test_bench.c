@@ -127,12 +127,19 @@ static void times_are_dates_or_seconds(void) {
     EXPECT(time_is("12.25", 12250000000u));
     EXPECT(time_is("1970-01-01 00:00:00", 0));
     EXPECT(time_is("1970-01-02T00:00:01.5Z", 86401500000000u));
-    EXPECT(time_is("2000-03-01 00:00:00", 951868800u * 1000000000ull));  // a leap year
+    EXPECT(time_is("2000-03-01 00:00:00", 951868800u * 1000000000ull));   // a leap year
     EXPECT(time_is("2023-11-16 18:17:03.9799600", 1700158623979960000u)); // Azure's form
     EXPECT(time_is("1700158623.9", 1700158623900000000u));
     uint64_t ns;
-    const char *const BAD[] = {"", "x", "-1", "1.", "2023-13-01 00:00:00", "2023-11-16", "1 ",
-                               "2023-11-16 18:17:03 x", "99999999999"};
+    const char *const BAD[] = {"",
+                               "x",
+                               "-1",
+                               "1.",
+                               "2023-13-01 00:00:00",
+                               "2023-11-16",
+                               "1 ",
+                               "2023-11-16 18:17:03 x",
+                               "99999999999"};
     for (size_t i = 0; i < INFERD_COUNT(BAD); i++)
         EXPECT(!trace_time_parse(BAD[i], BAD[i] + strlen(BAD[i]), &ns));
 }
@@ -303,10 +310,11 @@ static void trace_times_are_scaled(void) {
 }
 
 static void bad_arrivals_are_refused(void) {
-    const char *const BAD[] = {"",          "closed",      "closed:0",     "closed:1.5",  "closed:-1",
-                               "poisson:0", "poisson:inf", "poisson:1 ",   "poisson:nan", "every:0",
-                               "steps:",    "steps:1",     "steps:1/0s",   "steps:0/1s",  "onoff:1/1s",
-                               "gamma:1",   "gamma:1/0",   "burst:0/1/1",  "tracex",      "every:1x"};
+    const char *const BAD[] = {
+        "",          "closed",      "closed:0",    "closed:1.5",  "closed:-1",
+        "poisson:0", "poisson:inf", "poisson:1 ",  "poisson:nan", "every:0",
+        "steps:",    "steps:1",     "steps:1/0s",  "steps:0/1s",  "onoff:1/1s",
+        "gamma:1",   "gamma:1/0",   "burst:0/1/1", "tracex",      "every:1x"};
     arrivals_spec spec;
     inferd_err err;
     for (size_t i = 0; i < INFERD_COUNT(BAD); i++)
@@ -360,8 +368,9 @@ static void class_settings_win_over_defaults(void) {
     inferd_err err = {0};
     EXPECT_EQ(bench_spec_init(&spec, &err), INFERD_OK);
     EXPECT_EQ(bench_spec_set(&spec, -1, "url", "http://h:1/v1/", &err), INFERD_OK);
-    EXPECT_EQ(bench_spec_class_text(&spec, "name=probe arrivals=every:3s prompt=512 ignore-eos", &err),
-              INFERD_OK);
+    EXPECT_EQ(
+        bench_spec_class_text(&spec, "name=probe arrivals=every:3s prompt=512 ignore-eos", &err),
+        INFERD_OK);
     EXPECT_EQ(bench_spec_class_text(&spec, "name=chat output=7-9", &err), INFERD_OK);
     EXPECT_EQ(bench_spec_set(&spec, -1, "prompt", "99", &err), INFERD_OK); // later, still a default
     EXPECT_EQ(bench_spec_set(&spec, -1, "duration", "2m", &err), INFERD_OK);
@@ -379,10 +388,18 @@ static void class_settings_win_over_defaults(void) {
 
 static void what_cannot_work_is_refused_with_its_name(void) {
     static const char *const BAD[][2] = {
-        {"prompt=0", "prompt"},           {"output=9-3", "output"},       {"nonsense=1", "nonsense"},
-        {"url=http://x", "of the run"},   {"prompt", "needs a value"},    {"arrivals=trace", "trace"},
-        {"requests=0", "never end"},      {"priority=a", "priority"},     {"extra=[1]", "extra"},
-        {"endpoint=x", "endpoint"},       {"temperature=3", "temperature"}, {"key=@/nowhere", "key"},
+        {"prompt=0", "prompt"},
+        {"output=9-3", "output"},
+        {"nonsense=1", "nonsense"},
+        {"url=http://x", "of the run"},
+        {"prompt", "needs a value"},
+        {"arrivals=trace", "trace"},
+        {"requests=0", "never end"},
+        {"priority=a", "priority"},
+        {"extra=[1]", "extra"},
+        {"endpoint=x", "endpoint"},
+        {"temperature=3", "temperature"},
+        {"key=@/nowhere", "key"},
         {"endpoint=chat prompt-token-ids=1-2", "only with endpoint completions"}};
     for (size_t i = 0; i < INFERD_COUNT(BAD); i++) {
         bench_spec spec;
@@ -402,8 +419,11 @@ static void what_cannot_work_is_refused_with_its_name(void) {
 /* ---- plan ---- */
 
 static bench_class class_for_plans(void) {
-    bench_class c = {.prompt = {40, 60, false}, .output = {5, 9, false}, .tokens_per_word = 1,
-                     .ask_usage = true, .has_temperature = true};
+    bench_class c = {.prompt = {40, 60, false},
+                     .output = {5, 9, false},
+                     .tokens_per_word = 1,
+                     .ask_usage = true,
+                     .has_temperature = true};
     EXPECT_EQ(value_choices(&c.models, "a \"b\"\\,c", NULL), INFERD_OK);
     EXPECT_EQ(value_choices(&c.priorities, "-2,7", NULL), INFERD_OK);
     EXPECT_EQ(value_members(&c.extra, "{\"top_k\": 3, \"x\": {\"y\": []}}", NULL), INFERD_OK);
@@ -437,13 +457,15 @@ static void bodies_are_json_and_repeat_with_the_seed(void) {
         EXPECT_STR(buf_cstr(&body), buf_cstr(&again));
         json_t *root = json_loads(buf_cstr(&body), JSON_REJECT_DUPLICATES, NULL);
         EXPECT(root != NULL);
-        EXPECT_STR(json_string_value(json_object_get(root, "model")), c.models.items[plan.model].text);
+        EXPECT_STR(json_string_value(json_object_get(root, "model")),
+                   c.models.items[plan.model].text);
         EXPECT_EQ(json_integer_value(json_object_get(root, "max_tokens")), plan.n_output);
-        EXPECT_EQ(json_integer_value(json_object_get(root, "priority")), plan.priority == 0 ? -2 : 7);
+        EXPECT_EQ(json_integer_value(json_object_get(root, "priority")),
+                  plan.priority == 0 ? -2 : 7);
         EXPECT_EQ(json_integer_value(json_object_get(root, "top_k")), 3);
         json_t *message = json_array_get(json_object_get(root, "messages"), 0);
-        json_t *prompt = c.is_chat ? json_object_get(message, "content")
-                                   : json_object_get(root, "prompt");
+        json_t *prompt =
+            c.is_chat ? json_object_get(message, "content") : json_object_get(root, "prompt");
         EXPECT(json_is_string(prompt));
         if (json_is_string(prompt))
             EXPECT_EQ(count_words(json_string_value(prompt)), plan.n_prompt);
@@ -476,8 +498,10 @@ static void prompts_share_only_the_prefix(void) {
         json_int_t a = json_integer_value(json_array_get(prompts[0], k));
         json_int_t b = json_integer_value(json_array_get(prompts[1], k));
         EXPECT(a >= 1000 && a <= 30000);
-        if (k < 16) EXPECT_EQ(a, b);
-        else n_same += a == b;
+        if (k < 16)
+            EXPECT_EQ(a, b);
+        else
+            n_same += a == b;
     }
     EXPECT(n_same <= 1); // 48 pairs, one in 29,001 is the same by chance
     for (int i = 0; i < 2; i++) {
@@ -489,7 +513,9 @@ static void prompts_share_only_the_prefix(void) {
 
 static void trace_lengths_are_taken_row_by_row(void) {
     trace_row rows[] = {{0, 100, 10}, {1, 200, 0}, {2, 5000, 30}};
-    bench_class c = {.tr = {rows, 3}, .prompt = {.from_trace = true}, .output = {.from_trace = true},
+    bench_class c = {.tr = {rows, 3},
+                     .prompt = {.from_trace = true},
+                     .output = {.from_trace = true},
                      .prompt_max = 1024};
     EXPECT_EQ(plan_draw(&c, 1, 0, 0).n_prompt, 100);
     EXPECT_EQ(plan_draw(&c, 1, 0, 1).n_output, 1); // no output is none: at least one token
@@ -511,7 +537,8 @@ static void chunks_of_servers_are_understood(void) {
     EXPECT(parse("{\"choices\":[{\"delta\":{\"content\":\"a\"}}]}").has_text);
     EXPECT(parse("{\"choices\":[{\"delta\":{\"reasoning_content\":\"a\"}}]}").has_text);
     EXPECT(parse("{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0}]}}]}").has_text);
-    EXPECT(!parse("{\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}").has_text);
+    EXPECT(
+        !parse("{\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}").has_text);
     EXPECT_STR(parse("{\"choices\":[{\"finish_reason\":\"stop\"}]}").finish, "stop");
     EXPECT_STR(parse("{\"choices\":[{\"finish_reason\":null}],\"usage\":null}").finish, "");
     chunk c = parse("{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4,"
@@ -548,10 +575,19 @@ static void figures_count_from_the_schedule(void) {
     group *groups[GROUPS_PER_REQUEST];
     EXPECT_EQ(stats_init(&s, &spec, NULL), INFERD_OK);
     // Sent 80 ms late, first token 40 ms after that, then 10 tokens in 5 chunks over 90 ms.
-    result r = {.is_counted = true, .sched_ns = 1000000000, .sent_ns = 1080000000,
-                .first_ns = 1120000000, .last_ns = 1210000000, .end_ns = 1211000000, .n_chunks = 5,
-                .n_chunks_steady = 2, .has_usage = true, .n_prompt = 7, .n_output = 10,
-                .gap_max_ns = 50000000, .finish = "stop"};
+    result r = {.is_counted = true,
+                .sched_ns = 1000000000,
+                .sent_ns = 1080000000,
+                .first_ns = 1120000000,
+                .last_ns = 1210000000,
+                .end_ns = 1211000000,
+                .n_chunks = 5,
+                .n_chunks_steady = 2,
+                .has_usage = true,
+                .n_prompt = 7,
+                .n_output = 10,
+                .gap_max_ns = 50000000,
+                .finish = "stop"};
     stats_groups(&s, &r.plan, groups);
     EXPECT(groups[0] == s.groups[0] && groups[1] == NULL);
     stats_finish(&s, groups, &r);

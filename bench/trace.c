@@ -76,7 +76,8 @@ bool trace_time_parse(const char *text, const char *end, uint64_t *out_ns) {
     return date_parse(text, end, out_ns);
 }
 
-static bool field_next(const char **p, const char *end, const char **field, const char **field_end) {
+static bool field_next(const char **p, const char *end, const char **field,
+                       const char **field_end) {
     if (*p > end) return false;
     *field = *p;
     const char *comma = memchr(*p, ',', (size_t)(end - *p));
@@ -151,8 +152,7 @@ static inferd_status rows_read(trace *t, FILE *file, inferd_err *err) {
 inferd_status trace_read(trace *t, const char *path, inferd_err *err) {
     *t = (trace){0};
     FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return inferd_fail(err, INFERD_EIO, "trace %s: %s", path, strerror(errno));
+    if (file == NULL) return inferd_fail(err, INFERD_EIO, "trace %s: %s", path, strerror(errno));
     inferd_status s = rows_read(t, file, err);
     fclose(file);
     if (s != INFERD_OK) {

@@ -3,11 +3,16 @@
 
 static const char *state_name(model_state state) {
     switch (state) {
-    case MODEL_COLD: return "cold";
-    case MODEL_LOADING: return "loading";
-    case MODEL_HOT: return "hot";
-    case MODEL_DRAINING: return "draining";
-    case MODEL_FAILED: return "failed";
+    case MODEL_COLD:
+        return "cold";
+    case MODEL_LOADING:
+        return "loading";
+    case MODEL_HOT:
+        return "hot";
+    case MODEL_DRAINING:
+        return "draining";
+    case MODEL_FAILED:
+        return "failed";
     }
     return "unknown";
 }
@@ -17,9 +22,12 @@ static const char *state_name(model_state state) {
 static void add_string(buf *json, const char *text) {
     buf_add_char(json, '"');
     for (const unsigned char *p = (const unsigned char *)text; *p != 0; p++) {
-        if (*p == '"' || *p == '\\') buf_add_format(json, "\\%c", *p);
-        else if (*p < 0x20) buf_add_format(json, "\\u%04x", *p);
-        else buf_add_char(json, (char)*p);
+        if (*p == '"' || *p == '\\')
+            buf_add_format(json, "\\%c", *p);
+        else if (*p < 0x20)
+            buf_add_format(json, "\\u%04x", *p);
+        else
+            buf_add_char(json, (char)*p);
     }
     buf_add_char(json, '"');
 }

@@ -6,14 +6,15 @@
 #include <string.h>
 
 #include "device.h"
+#include "inferd/clock.h"
 #include "models/model.h"
 #include "models/sampler.h"
 
 typedef struct served_model {
     model *m; // borrowed
     bool attached;
-    uint32_t n_vocab; // ids that may be drawn: rows of the head that the tokenizer knows
-    tok_id *end_ids;  // owned
+    uint32_t n_vocab;   // ids that may be drawn: rows of the head that the tokenizer knows
+    tok_id *end_ids;    // owned
     sampler **samplers; // [n_workers] owned
     uint32_t n_workers;
 } served_model;
@@ -150,7 +151,9 @@ static inferd_status backend_device_finish(void *self, step *st, uint64_t *devic
                    .logits = model_logits(s->m),
                    .row_floats = model_about(s->m)->n_vocab,
                    .n_workers = u32_min(s->n_workers, st->b.n_logits)};
+    uint64_t began_us = clock_now_us();
     be_parallel(d->be, w.n_workers, draw_share, &w);
+    *device_us += clock_now_us() - began_us; // drawing keeps the same processors busy
     return INFERD_OK;
 }
 

@@ -140,10 +140,18 @@ static void engine_read_inbox(engine *e) {
     while (outbox_room(e) > 0 && ring_pop(&e->inbox, &message)) {
         uint64_t now_us = clock_now_us();
         switch (message.kind) {
-        case ENGINE_SUBMIT: sched_submit(e->sched, message.request, now_us); break;
-        case ENGINE_CANCEL: sched_cancel(e->sched, message.id, now_us); break;
-        case ENGINE_PAUSE: sched_pause(e->sched, message.id); break;
-        case ENGINE_RESUME: sched_resume(e->sched, message.id, now_us); break;
+        case ENGINE_SUBMIT:
+            sched_submit(e->sched, message.request, now_us);
+            break;
+        case ENGINE_CANCEL:
+            sched_cancel(e->sched, message.id, now_us);
+            break;
+        case ENGINE_PAUSE:
+            sched_pause(e->sched, message.id);
+            break;
+        case ENGINE_RESUME:
+            sched_resume(e->sched, message.id, now_us);
+            break;
         }
     }
 }
@@ -183,8 +191,10 @@ static void finish_oldest(engine *e) {
     sched_refresh(e->sched, st);
     inferd_status status = e->device.ops->finish(e->device.self, st, &device_us, &err);
     uint64_t now_us = clock_now_us();
-    if (status == INFERD_OK) sched_commit(e->sched, st, device_us, now_us);
-    else sched_fail(e->sched, st, &err, now_us);
+    if (status == INFERD_OK)
+        sched_commit(e->sched, st, device_us, now_us);
+    else
+        sched_fail(e->sched, st, &err, now_us);
     count_step(e, st, device_us, now_us - e->step_began_us[e->oldest]);
     e->oldest = (e->oldest + 1) % ENGINE_DEPTH_MAX;
     e->n_flight--;
@@ -193,8 +203,8 @@ static void finish_oldest(engine *e) {
 /* One turn.  False: there was nothing to do. */
 static bool engine_step(engine *e) {
     engine_read_inbox(e);
-    bool loaded = models_load_next(&e->models, &e->device, &e->pool, e->sched, wake_front, e,
-                                   clock_now_us);
+    bool loaded =
+        models_load_next(&e->models, &e->device, &e->pool, e->sched, wake_front, e, clock_now_us);
     launch_steps(e);
     bool finished = e->n_flight > 0;
     if (finished) finish_oldest(e);
@@ -377,6 +387,7 @@ inferd_status engine_start_device(const engine_limits *limits, device dev, uint3
         destroy(e);
         return s;
     }
+    pthread_setname_np(e->thread, "inferd-engine");
     *out = e;
     return INFERD_OK;
 }

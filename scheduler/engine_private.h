@@ -61,8 +61,8 @@ struct engine {
 
     pthread_mutex_t mutex;
     pthread_cond_t to_engine, to_front;
-    bool signalled;      // something came for the engine since it last looked
-    bool outbox_blocked; // it waits until the outbox is half empty
+    bool signalled;                    // something came for the engine since it last looked
+    bool outbox_blocked;               // it waits until the outbox is half empty
     uint64_t audit_wanted, audit_done; // numbers of audits asked for and answered
     buf audit_json;
 

@@ -134,8 +134,10 @@ static void count_live(kv *k, uint32_t block, bool live) {
             k->n_idle_pages++;
         }
     }
-    if (live) k->n_live++;
-    else k->n_live--;
+    if (live)
+        k->n_live++;
+    else
+        k->n_live--;
 }
 
 static void append(kv *k, kv_table *t, uint32_t block) {
@@ -201,8 +203,7 @@ static inferd_status mark_slot(const kv *k, uint32_t slot, inferd_err *err) {
     const pool_page *page = &k->pool->pages[slot / k->layout.slots_per_page];
     if (page->state != PAGE_KV || page->owner != k->owner)
         return inferd_fail(err, INFERD_EINVAL, "kv: slot %u lies in a page that is not ours", slot);
-    if (k->marks[slot]++)
-        return inferd_fail(err, INFERD_EINVAL, "kv: slot %u is used twice", slot);
+    if (k->marks[slot]++) return inferd_fail(err, INFERD_EINVAL, "kv: slot %u is used twice", slot);
     return INFERD_OK;
 }
 
@@ -222,10 +223,9 @@ static inferd_status verify_blocks(const kv *k, inferd_err *err) {
         if (++n_unused > k->n_blocks || k->blocks[b].taken)
             return inferd_fail(err, INFERD_EINVAL, "kv: the stack of unused blocks is wrong");
     if (n_taken != k->n_taken || n_live != k->n_live || n_taken + n_unused != k->n_blocks)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "kv: %u blocks taken, %u live, %u unused; the books say %u, %u, %u",
-                           n_taken, n_live, n_unused, k->n_taken, k->n_live,
-                           k->n_blocks - k->n_taken);
+        return inferd_fail(
+            err, INFERD_EINVAL, "kv: %u blocks taken, %u live, %u unused; the books say %u, %u, %u",
+            n_taken, n_live, n_unused, k->n_taken, k->n_live, k->n_blocks - k->n_taken);
     return INFERD_OK;
 }
 

@@ -37,10 +37,10 @@ typedef struct kv_page {
 } kv_page;
 
 typedef struct kv_block {
-    uint32_t refs;   // sequences that have it in their table
-    uint32_t next;   // in the stack of unused numbers
-    uint64_t fence;  // newest step that used it through a table that let it go
-    bool taken;      // has slots; refs == 0 then means cached
+    uint32_t refs;  // sequences that have it in their table
+    uint32_t next;  // in the stack of unused numbers
+    uint64_t fence; // newest step that used it through a table that let it go
+    bool taken;     // has slots; refs == 0 then means cached
 } kv_block;
 
 typedef struct kv {
@@ -51,7 +51,7 @@ typedef struct kv {
     kv_block *blocks;  // [n_blocks] owned
     int32_t *slots;    // [n_blocks, n_groups] owned
     uint32_t block_head;
-    kv_page *pages;      // [n_pages of the pool] owned; meaningful for pages of ours
+    kv_page *pages;       // [n_pages of the pool] owned; meaningful for pages of ours
     uint16_t *slot_stack; // [n_pages, slots_per_page] owned
     list_node partial;
     uint32_t n_free_slots; // in pages of ours
@@ -64,8 +64,8 @@ typedef struct kv {
 /* The block table of one sequence. */
 typedef struct kv_table {
     uint32_t n_blocks, capacity;
-    uint32_t *blocks; // [capacity] one count held on each of the first n_blocks; owned
-    int32_t *slots;   // [capacity, n_groups] owned
+    uint32_t *blocks;   // [capacity] one count held on each of the first n_blocks; owned
+    int32_t *slots;     // [capacity, n_groups] owned
     uint32_t open_page; // the page it is filling, or PAGE_NONE
 } kv_table;
 
@@ -80,7 +80,8 @@ bool kv_append(kv *k, kv_table *t);
 /* Append a cached or shared block; its count grows by one. */
 void kv_append_shared(kv *k, kv_table *t, uint32_t block);
 /* Drop the last block of the table; `fence` is the last step that used it.  Returns the block when
- * its count became zero - the caller then keeps it cached or calls kv_block_free - else BLOCK_NONE. */
+ * its count became zero - the caller then keeps it cached or calls kv_block_free - else BLOCK_NONE.
+ */
 uint32_t kv_drop_last(kv *k, kv_table *t, uint64_t fence);
 /* The slots of an uncounted block become free. */
 void kv_block_free(kv *k, uint32_t block);

@@ -24,8 +24,10 @@ model_state slot_state(const model_slot *slot) {
 }
 
 void slot_error(const model_slot *slot, inferd_err *out) {
-    if (slot_state(slot) == MODEL_FAILED) *out = slot->why;
-    else *out = (inferd_err){.status = INFERD_OK};
+    if (slot_state(slot) == MODEL_FAILED)
+        *out = slot->why;
+    else
+        *out = (inferd_err){.status = INFERD_OK};
 }
 
 static void give_pages(model_slot *slot, pool *p) {

@@ -68,8 +68,10 @@ uint32_t pool_n_takeable(const pool *p, uint32_t owner) {
 static void charge(pool *p, uint32_t owner, page_state state, bool enters) {
     pool_owner *o = &p->owners[owner];
     p->unfilled -= unfilled_of(o);
-    if (enters) o->held[state]++;
-    else o->held[state]--;
+    if (enters)
+        o->held[state]++;
+    else
+        o->held[state]--;
     p->unfilled += unfilled_of(o);
 }
 
@@ -154,9 +156,9 @@ static uint32_t list_length(const pool *p, uint32_t head, page_state state, uint
     for (uint32_t page = head; page != PAGE_NONE; page = p->pages[page].next) {
         if (page >= p->n_pages || p->pages[page].state != state || n == p->n_pages)
             return UINT32_MAX;
-        if (state == PAGE_QUARANTINE && (p->pages[page].fence <= p->finished ||
-                                         p->pages[page].fence > p->launched ||
-                                         p->pages[page].fence % (POOL_DEPTH_MAX + 1) != fence_class))
+        if (state == PAGE_QUARANTINE &&
+            (p->pages[page].fence <= p->finished || p->pages[page].fence > p->launched ||
+             p->pages[page].fence % (POOL_DEPTH_MAX + 1) != fence_class))
             return UINT32_MAX;
         n++;
     }
@@ -179,8 +181,8 @@ inferd_status pool_verify(const pool *p, inferd_err *err) {
             return inferd_fail(err, INFERD_EINVAL, "pool: %u pages in state %d, the books say %u",
                                n_in[s], s, p->n_in[s]);
     if (list_length(p, p->free_head, PAGE_FREE, 0) != n_in[PAGE_FREE])
-        return inferd_fail(err, INFERD_EINVAL, "pool: the free list does not hold the %u free pages",
-                           n_in[PAGE_FREE]);
+        return inferd_fail(err, INFERD_EINVAL,
+                           "pool: the free list does not hold the %u free pages", n_in[PAGE_FREE]);
     uint32_t n_quarantine = 0;
     for (uint32_t i = 0; i <= POOL_DEPTH_MAX; i++) {
         uint32_t n = list_length(p, p->quarantine_head[i], PAGE_QUARANTINE, i);
@@ -189,8 +191,9 @@ inferd_status pool_verify(const pool *p, inferd_err *err) {
         n_quarantine += n;
     }
     if (n_quarantine != n_in[PAGE_QUARANTINE])
-        return inferd_fail(err, INFERD_EINVAL, "pool: %u pages in quarantine lists, %u in the state",
-                           n_quarantine, n_in[PAGE_QUARANTINE]);
+        return inferd_fail(err, INFERD_EINVAL,
+                           "pool: %u pages in quarantine lists, %u in the state", n_quarantine,
+                           n_in[PAGE_QUARANTINE]);
     uint32_t unfilled = 0;
     for (uint32_t o = 0; o < p->n_owners; o++) {
         uint32_t held[PAGE_STATES] = {0};

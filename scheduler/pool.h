@@ -21,7 +21,13 @@
 #include "inferd/base.h"
 #include "inferd/status.h"
 
-typedef enum page_state { PAGE_FREE, PAGE_WEIGHT, PAGE_KV, PAGE_QUARANTINE, PAGE_STATES } page_state;
+typedef enum page_state {
+    PAGE_FREE,
+    PAGE_WEIGHT,
+    PAGE_KV,
+    PAGE_QUARANTINE,
+    PAGE_STATES
+} page_state;
 
 #define PAGE_NONE UINT32_MAX
 
@@ -35,7 +41,7 @@ typedef struct pool_page {
 } pool_page;
 
 typedef struct pool_owner {
-    uint32_t min, max;           // pages; 0 and UINT32_MAX when nobody said otherwise
+    uint32_t min, max;          // pages; 0 and UINT32_MAX when nobody said otherwise
     uint32_t held[PAGE_STATES]; // WEIGHT and KV pages that name this owner
 } pool_owner;
 

@@ -42,8 +42,10 @@ static bool is_end(const sched_model_spec *spec, tok_id id) {
     uint32_t begin = 0, end = spec->n_end_ids;
     while (begin < end) {
         uint32_t mid = begin + (end - begin) / 2;
-        if (spec->end_ids[mid] < id) begin = mid + 1;
-        else end = mid;
+        if (spec->end_ids[mid] < id)
+            begin = mid + 1;
+        else
+            end = mid;
     }
     return begin < spec->n_end_ids && spec->end_ids[begin] == id;
 }
@@ -66,8 +68,10 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
     emit_result(s, q, GEN_EV_TOKEN, r, now_us);
     if (may_end && !req->ignore_eos && is_end(&seq_model(s, q)->spec, r->id))
         end(s, q, GEN_STOP, -1, now_us);
-    else if (may_end && is_stop(req, r->id)) end(s, q, GEN_STOP, r->id, now_us);
-    else if (q->n_tokens == q->tokens_max) end(s, q, GEN_LENGTH, -1, now_us);
+    else if (may_end && is_stop(req, r->id))
+        end(s, q, GEN_STOP, r->id, now_us);
+    else if (q->n_tokens == q->tokens_max)
+        end(s, q, GEN_LENGTH, -1, now_us);
 }
 
 static void score_token(sched *s, seq *q, const sample_result *r, uint64_t now_us) {

@@ -168,7 +168,8 @@ static bool preempt_for_place(plan *p, const seq *q) {
 
 /* ---- blocks ---- */
 
-/* One cached block becomes free slots: of this model, or of any other when its page may go to us. */
+/* One cached block becomes free slots: of this model, or of any other when its page may go to us.
+ */
 static bool evict_for(sched *s, sched_model *m) {
     if (prefix_evict(&m->prefix)) return true;
     const pool_owner *o = &s->pool->owners[m->kv.owner];
@@ -212,8 +213,16 @@ static uint32_t blocks_findable(const seq *q, const kv_layout *l) {
     return n / l->block_tokens;
 }
 
-/* Do its known tokens and the look-ahead fit beside what the running ones have reserved? */
-static bool fits(const plan *p, const seq *q) {
+/* Slots of this model that the blocks of `r` make when it is preempted, about. */
+static uint64_t slots_to_gain(const plan *p, const seq *r) {
+    const kv_layout *own = &p->m->kv.layout, *theirs = &p->s->models[r->model_idx].kv.layout;
+    uint64_t slots = (uint64_t)r->table.n_blocks * theirs->n_groups;
+    return own == theirs ? slots : slots / theirs->slots_per_page * own->slots_per_page;
+}
+
+/* Do its known tokens and the look-ahead fit beside what the running ones have reserved - or would
+ * they, `after` preempting everybody it may preempt? */
+static bool fits(const plan *p, const seq *q, bool after) {
     const sched *s = p->s;
     const kv *k = &p->m->kv;
     const kv_layout *l = &k->layout;
@@ -229,7 +238,11 @@ static bool fits(const plan *p, const seq *q) {
     uint64_t blocks = blocks_reserved(q, l) - n_found;
     LIST_EACH(node, &s->running) {
         const seq *r = LIST_ENTRY(node, seq, link);
-        if (&s->models[r->model_idx] != p->m || r->paused) continue;
+        if (after && may_preempt(q, r)) {
+            slots += slots_to_gain(p, r);
+            continue;
+        }
+        if (!is_active(p, r)) continue;
         uint32_t reserved = blocks_reserved(r, l);
         blocks += reserved > r->table.n_blocks ? reserved - r->table.n_blocks : 0;
     }
@@ -260,9 +273,11 @@ static void start(plan *p, seq *q) {
     q->n_lost = 0;
 }
 
-/* Pages and a place in the batch, taken from lower classes if need be. */
+/* Pages and a place in the batch, taken from lower classes if need be - and if that is enough. */
 static bool admit(plan *p, seq *q) {
-    while (!fits(p, q))
+    if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, true) == NULL) return false;
+    if (!fits(p, q, true)) return false;
+    while (!fits(p, q, false))
         if (!preempt_for_pages(p, q)) return false;
     if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return false;
     start(p, q);
@@ -360,8 +375,10 @@ static uint32_t plan_rows(plan *p, seq *q, uint32_t n) {
         if (!take_block(p, q, q->table.n_blocks * l->block_tokens <= begin)) break;
     uint32_t covered = q->table.n_blocks * l->block_tokens;
     n = u32_min(n, covered > begin ? covered - begin : 0);
-    if (n == 0) q->refused_plan = p->s->plan_no;
-    else add_item(p, q, n);
+    if (n == 0)
+        q->refused_plan = p->s->plan_no;
+    else
+        add_item(p, q, n);
     return n;
 }
 
@@ -387,9 +404,9 @@ static void plan_chunks(plan *p, uint32_t n_order) {
     uint32_t rows_max = rows_allowed(p, st->b.n_rows);
     bool blocked = false; // the first that waits has no room: nobody overtakes it
     for (uint32_t i = 0; st->b.n_rows < rows_max && st->b.n_seqs < s->limits.running_max;) {
-        while (i < n_order && (s->order[i]->state != SEQ_RUNNING ||
-                               s->order[i]->planned_plan == s->plan_no ||
-                               s->order[i]->refused_plan == s->plan_no))
+        while (i < n_order &&
+               (s->order[i]->state != SEQ_RUNNING || s->order[i]->planned_plan == s->plan_no ||
+                s->order[i]->refused_plan == s->plan_no))
             i++;
         seq *q = i < n_order ? s->order[i] : NULL;
         seq *w = blocked ? NULL : first_waiting(p);
@@ -408,14 +425,15 @@ static void plan_chunks(plan *p, uint32_t n_order) {
 /* Is somebody running who would have to make room for it? */
 static bool outranks_one(const plan *p, const seq *w) {
     LIST_EACH(node, &p->s->running)
-        if (may_preempt(w, LIST_ENTRY(node, seq, link))) return true;
+    if (may_preempt(w, LIST_ENTRY(node, seq, link))) return true;
     return false;
 }
 
 /* The urgent come in before anybody has rows: who is in a plan cannot be preempted by it. */
 static void admit_urgent(plan *p) {
     seq *w;
-    while ((w = first_waiting(p)) != NULL && outranks_one(p, w) && admit(p, w)) {}
+    while ((w = first_waiting(p)) != NULL && outranks_one(p, w) && admit(p, w)) {
+    }
 }
 
 static bool plan_model(plan *p) {
@@ -441,8 +459,7 @@ static sched_model *choose_model(sched *s, uint64_t now_us) {
     sched_model *best = NULL;
     uint32_t best_class = GEN_CLASSES;
     list_node *lists[2] = {&s->running, &s->waiting};
-    for (int l = 0; l < 2; l++)
-        LIST_EACH(node, lists[l]) {
+    for (int l = 0; l < 2; l++) LIST_EACH(node, lists[l]) {
             const seq *q = LIST_ENTRY(node, seq, link);
             sched_model *m = &s->models[q->model_idx];
             if (!m->hot || m->tried_plan == s->plan_no || q->paused) continue;

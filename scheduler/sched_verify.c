@@ -7,11 +7,14 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
     unsigned long long id = q->req != NULL ? q->req->id : 0;
     uint32_t n = q->n_computed + q->n_planned;
     if (q->req == NULL || !list_linked(&q->link))
-        return inferd_fail(err, INFERD_EINVAL, "sched: a sequence in state %d is nowhere", q->state);
+        return inferd_fail(err, INFERD_EINVAL, "sched: a sequence in state %d is nowhere",
+                           q->state);
     if (q->state != SEQ_RUNNING) {
         if (q->table.n_blocks != 0 || n != 0 || q->n_promised != 0)
-            return inferd_fail(err, INFERD_EINVAL, "sched: request %llu does not run and holds %u "
-                               "blocks", id, q->table.n_blocks);
+            return inferd_fail(err, INFERD_EINVAL,
+                               "sched: request %llu does not run and holds %u "
+                               "blocks",
+                               id, q->table.n_blocks);
         return INFERD_OK;
     }
     const kv_layout *l = &s->models[q->model_idx].kv.layout;
@@ -21,8 +24,8 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
                            "sched: request %llu has computed %u and planned %u of %u + %u tokens",
                            id, q->n_computed, q->n_planned, q->n_tokens, q->n_promised);
     if (q->table.n_blocks < kv_blocks_of(l, n) || q->table.n_blocks > q->table.capacity)
-        return inferd_fail(err, INFERD_EINVAL, "sched: request %llu has %u blocks for %u tokens", id,
-                           q->table.n_blocks, n);
+        return inferd_fail(err, INFERD_EINVAL, "sched: request %llu has %u blocks for %u tokens",
+                           id, q->table.n_blocks, n);
     if (q->cacheable && q->n_published != q->n_computed / l->block_tokens)
         return inferd_fail(err, INFERD_EINVAL, "sched: request %llu named %u blocks, %u are full",
                            id, q->n_published, q->n_computed / l->block_tokens);
@@ -45,9 +48,9 @@ static inferd_status verify_refs(const sched *s, uint32_t model_idx, inferd_err 
     inferd_status status = INFERD_OK;
     for (uint32_t b = 0; b < k->n_blocks && status == INFERD_OK; b++)
         if (refs[b] != k->blocks[b].refs)
-            status = inferd_fail(err, INFERD_EINVAL,
-                                 "sched: block %u is in %u tables, its count is %u", b, refs[b],
-                                 k->blocks[b].refs);
+            status =
+                inferd_fail(err, INFERD_EINVAL, "sched: block %u is in %u tables, its count is %u",
+                            b, refs[b], k->blocks[b].refs);
     free(refs);
     return status;
 }

@@ -8,9 +8,9 @@
  *     sched_flush    -> last events              when there is room for them
  *
  * A step belongs to one model.  First every sequence that needs one row gets it, then prompt chunks
- * fill the rest in order: class, rank, arrival.  How many rows fit is known from the rate of earlier
- * steps (rate.h): decode_step_us while somebody decodes, step_max_us always.  A sequence that has
- * waited starvation_us is treated as one class more urgent, per such interval.
+ * fill the rest in order: class, rank, arrival.  How many rows fit is known from the rate of
+ * earlier steps (rate.h): decode_step_us while somebody decodes, step_max_us always.  A sequence
+ * that has waited starvation_us is treated as one class more urgent, per such interval.
  *
  * Pages: a request is admitted when its known tokens and a small look-ahead fit beside what the
  * running ones still need.  When pages run out nevertheless, cached blocks go first, then the least
@@ -45,14 +45,14 @@ typedef struct sched_limits {
 typedef struct sched_model_spec {
     kv_layout kv;
     uint32_t context, n_vocab; // all ids of a request are below n_vocab
-    const tok_id *end_ids; // [n_end_ids] ascending; borrowed until sched_destroy
+    const tok_id *end_ids;     // [n_end_ids] ascending; borrowed until sched_destroy
     uint32_t n_end_ids;
 } sched_model_spec;
 
 typedef struct sched_counters {
     uint32_t n_running, n_waiting, n_paused, n_ended; // n_paused are among the running and waiting
-    uint32_t pages_cached;      // KV pages that only the prefix cache uses
-    uint32_t blocks_referenced; // blocks that sequences hold
+    uint32_t pages_cached;                            // KV pages that only the prefix cache uses
+    uint32_t blocks_referenced;                       // blocks that sequences hold
     uint64_t n_preemptions, n_recomputed_tokens;
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];

@@ -2,8 +2,8 @@
  *
  *   (free)  -> WAITING   sched_submit
  *   WAITING -> RUNNING   sched_plan       blocks taken, cached ones first
- *   RUNNING -> WAITING   preempt          blocks given back; tokens, and its place in the order, kept
- *   any     -> ENDED     sched_commit (end token, length), sched_cancel, a deadline, a failure
+ *   RUNNING -> WAITING   preempt          blocks given back; tokens, and its place in the order,
+ * kept any     -> ENDED     sched_commit (end token, length), sched_cancel, a deadline, a failure
  *   ENDED   -> (free)    its last event was written and no unfinished step names it
  *
  * Without phases: a sequence has n_tokens known tokens, the first n_computed of which have keys and
@@ -32,14 +32,14 @@ typedef struct seq {
     uint32_t model_idx;
     uint64_t arrival_no; // order of submission; kept through preemption
     bool paused;
-    bool scoring;  // the prompt's log-probabilities are wanted
+    bool scoring;   // the prompt's log-probabilities are wanted
     bool cacheable; // may use and leave prefix blocks
 
     uint32_t n_tokens;   // known: prompt and output
     uint32_t tokens_max; // it ends with GEN_LENGTH here; also the capacity of the array
     uint32_t n_computed, n_planned;
-    uint32_t n_promised; // tokens that unfinished steps will bring
-    uint32_t promised_logit; // index of the newest promise among its step's logits
+    uint32_t n_promised;                 // tokens that unfinished steps will bring
+    uint32_t promised_logit;             // index of the newest promise among its step's logits
     uint32_t n_scored, n_scored_planned; // prompt tokens reported; being reported
 
     uint32_t n_steps;    // unfinished steps that name it, of this and earlier runs
@@ -50,10 +50,10 @@ typedef struct seq {
     uint32_t n_published; // blocks named so far (published, or found published)
     prefix_name name;     // of the last of them
 
-    tok_id *banned;    // [n_banned] not drawn before min_tokens; owned
+    tok_id *banned; // [n_banned] not drawn before min_tokens; owned
     uint32_t n_banned;
 
-    gen_class granted;     // class it was admitted with; decides who is preempted
+    gen_class granted;      // class it was admitted with; decides who is preempted
     uint64_t idle_since_us; // last time it was planned, or its arrival: for the starvation floor
     uint64_t first_plan_us; // 0 = never planned
     uint64_t planned_plan;  // number of the plan that last gave it rows

@@ -35,10 +35,10 @@ typedef struct step {
     uint64_t epoch;
     uint32_t model_idx;
     uint32_t n_prefill_rows;
-    uint64_t predicted_us; // 0 while nothing was measured
-    batch b;               // arrays owned
-    step_item *items;      // [b.n_seqs] owned
-    step_draw *draws;      // [b.n_logits] owned
+    uint64_t predicted_us;  // 0 while nothing was measured
+    batch b;                // arrays owned
+    step_item *items;       // [b.n_seqs] owned
+    step_draw *draws;       // [b.n_logits] owned
     sample_result *results; // [b.n_logits] written by the device; owned
 } step;
 

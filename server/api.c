@@ -14,11 +14,18 @@ void api_answer_json(http_request *rq, int status, buf *body) {
 
 void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),
                void (*done)(void *job, bool rq_gone)) {
+    int tenant = app_tenant(a, a->config->c, rq->tenant);
+    if (tenant == APP_TENANT_GONE) { // its key was good when the request began
+        http_answer_error(rq, 401, "authentication_error", "invalid_api_key", NULL,
+                          "the key is not valid any more", 0);
+        return;
+    }
     api_job *job = calloc(1, sizeof *job);
     if (job != NULL) {
         job->app = a;
         job->rq = rq;
         job->route = route;
+        job->tenant = tenant;
         job->model_idx = -1;
         job->config = app_config_take(a);
         if (http_work(rq, work, done, job)) return;

@@ -17,6 +17,7 @@ typedef struct api_job {
     http_request *rq;
     api_route route;
     app_config *config; // one count
+    int tenant;         // in that configuration, or APP_NO_TENANT
 
     api_error error; // fault API_OK: the results below are there
     uint32_t n_unknown;

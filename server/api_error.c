@@ -49,13 +49,20 @@ bool api_fail(api_error *e, api_fault fault, const char *param, const char *form
 
 static api_fault fault_of(inferd_status s) {
     switch (s) {
-    case INFERD_EINVAL: return API_BAD_VALUE;
-    case INFERD_ETOOLONG: return API_TOO_LONG;
-    case INFERD_EUNSUPPORTED: return API_UNSUPPORTED;
-    case INFERD_EBUSY: return API_OVERLOADED;
-    case INFERD_ETIMEOUT: return API_DEADLINE;
-    case INFERD_ECANCELED: return API_DRAINING;
-    default: return API_INTERNAL;
+    case INFERD_EINVAL:
+        return API_BAD_VALUE;
+    case INFERD_ETOOLONG:
+        return API_TOO_LONG;
+    case INFERD_EUNSUPPORTED:
+        return API_UNSUPPORTED;
+    case INFERD_EBUSY:
+        return API_OVERLOADED;
+    case INFERD_ETIMEOUT:
+        return API_DEADLINE;
+    case INFERD_ECANCELED:
+        return API_DRAINING;
+    default:
+        return API_INTERNAL;
     }
 }
 

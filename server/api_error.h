@@ -33,11 +33,11 @@ typedef enum api_fault {
 enum { API_PARAM_BYTES = 96, API_MESSAGE_BYTES = 480, API_QUOTE_BYTES = 72 };
 
 typedef struct api_error {
-    api_fault fault;              // API_OK until something fails
-    int status;                   // HTTP; 0 until something fails
-    const char *type, *code;      // static; code NULL = null
-    unsigned retry_after_s;       // 0 = none
-    char param[API_PARAM_BYTES];  // "" = null
+    api_fault fault;             // API_OK until something fails
+    int status;                  // HTTP; 0 until something fails
+    const char *type, *code;     // static; code NULL = null
+    unsigned retry_after_s;      // 0 = none
+    char param[API_PARAM_BYTES]; // "" = null
     char message[API_MESSAGE_BYTES];
 } api_error;
 

@@ -112,8 +112,7 @@ static bool read_stop_ids(const api_reader *r, json_t *v) {
     r->p->stop_ids = v;
     if (!json_is_array(v) || json_array_size(v) > API_STOP_IDS_MAX)
         return api_fail(r->err, API_BAD_VALUE, "stop_token_ids",
-                        "\"stop_token_ids\" must be an array of at most %d ids",
-                        API_STOP_IDS_MAX);
+                        "\"stop_token_ids\" must be an array of at most %d ids", API_STOP_IDS_MAX);
     return check_ids(r, "stop_token_ids", v);
 }
 
@@ -245,8 +244,7 @@ static bool read_tier(const api_reader *r, json_t *v) {
 }
 
 static bool read_effort(const api_reader *r, json_t *v) {
-    static const char *const words[] = {"none", "minimal", "low", "medium",
-                                        "high", "xhigh",   "max"};
+    static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     int i = word_of(v, words, INFERD_COUNT(words));
     if (i < 0)
         return api_fail(r->err, API_BAD_VALUE, "reasoning_effort",
@@ -275,24 +273,34 @@ static bool read_verbosity(const api_reader *r, json_t *v) {
 #define GEN (CH | CO)
 
 #define CUSTOM(name_, routes_, read_, form_, what_)                                                \
-    {.name = name_, .routes = routes_, .kind = FIELD_CUSTOM, .read = read_, .form = form_,         \
-     .what = what_}
+    {                                                                                              \
+        .name = name_, .routes = routes_, .kind = FIELD_CUSTOM, .read = read_, .form = form_,      \
+        .what = what_                                                                              \
+    }
 #define INT(name_, routes_, min_, max_, member, what_)                                             \
-    {.name = name_, .routes = routes_, .kind = FIELD_INT, .min = min_, .max = max_,                \
-     .offset = offsetof(api_params, member), .what = what_}
+    {                                                                                              \
+        .name = name_, .routes = routes_, .kind = FIELD_INT, .min = min_, .max = max_,             \
+        .offset = offsetof(api_params, member), .what = what_                                      \
+    }
 #define REAL(name_, routes_, min_, max_, member, what_)                                            \
-    {.name = name_, .routes = routes_, .kind = FIELD_REAL, .min = min_, .max = max_,               \
-     .offset = offsetof(api_params, member), .what = what_}
+    {                                                                                              \
+        .name = name_, .routes = routes_, .kind = FIELD_REAL, .min = min_, .max = max_,            \
+        .offset = offsetof(api_params, member), .what = what_                                      \
+    }
 #define REAL_ABOVE(name_, routes_, min_, max_, member, what_)                                      \
-    {.name = name_, .routes = routes_, .kind = FIELD_REAL, .min = min_, .max = max_,               \
-     .above_min = true, .offset = offsetof(api_params, member), .what = what_}
+    {                                                                                              \
+        .name = name_, .routes = routes_, .kind = FIELD_REAL, .min = min_, .max = max_,            \
+        .above_min = true, .offset = offsetof(api_params, member), .what = what_                   \
+    }
 #define BOOL(name_, routes_, member, what_)                                                        \
-    {.name = name_, .routes = routes_, .kind = FIELD_BOOL,                                         \
-     .offset = offsetof(api_params, member), .what = what_}
+    {                                                                                              \
+        .name = name_, .routes = routes_, .kind = FIELD_BOOL,                                      \
+        .offset = offsetof(api_params, member), .what = what_                                      \
+    }
 #define IGNORED(name_, routes_, what_)                                                             \
-    {.name = name_, .routes = routes_, .kind = FIELD_IGNORED, .what = what_}
+    { .name = name_, .routes = routes_, .kind = FIELD_IGNORED, .what = what_ }
 #define REFUSED(name_, routes_, neutral_, what_)                                                   \
-    {.name = name_, .routes = routes_, .kind = FIELD_REFUSED, .neutral = neutral_, .what = what_}
+    { .name = name_, .routes = routes_, .kind = FIELD_REFUSED, .neutral = neutral_, .what = what_ }
 
 /* clang-format off */
 static const api_field fields[] = {

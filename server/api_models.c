@@ -17,14 +17,16 @@ static void add_model(buf *out, const app *a, uint32_t idx, const char *id) {
 void api_models_list(void *ctx, http_request *rq) {
     app *a = ctx;
     const inferd_config *c = a->config->c;
+    int tenant = app_tenant(a, c, rq->tenant);
     buf out = {0};
     buf_add_str(&out, "{\"object\":\"list\",\"data\":[");
     for (uint32_t i = 0; i < c->n_models; i++) {
         const config_model *m = &c->models[i];
-        int idx = app_find_model(a, c, rq->tenant, m->name, strlen(m->name));
+        int idx = app_find_model(a, c, tenant, m->name, strlen(m->name));
         if (idx < 0) continue;
         add_model(&out, a, (uint32_t)idx, m->name);
-        for (uint32_t k = 0; k < m->n_aliases; k++) add_model(&out, a, (uint32_t)idx, m->aliases[k]);
+        for (uint32_t k = 0; k < m->n_aliases; k++)
+            add_model(&out, a, (uint32_t)idx, m->aliases[k]);
     }
     buf_add_str(&out, "]}");
     api_answer_json(rq, 200, &out);
@@ -58,7 +60,9 @@ void api_models_one(void *ctx, http_request *rq) {
     const inferd_config *c = a->config->c;
     char name[sizeof rq->tail];
     size_t n = unescape(name, rq->tail);
-    int idx = memchr(name, 0, n) == NULL ? app_find_model(a, c, rq->tenant, name, n) : -1;
+    int idx = memchr(name, 0, n) == NULL
+                  ? app_find_model(a, c, app_tenant(a, c, rq->tenant), name, n)
+                  : -1;
     if (idx < 0) {
         api_error e = {0};
         char quoted[API_QUOTE_BYTES];

@@ -23,10 +23,7 @@ void api_ready(void *ctx, http_request *rq) {
         failed = failed || s == MODEL_FAILED;
         buf_add_format(&models, "%s\"%s\"", i == 0 ? "" : ",", states[s]);
     }
-    const char *status = ready         ? "ready"
-                         : a->draining ? "draining"
-                         : failed      ? "failed"
-                                       : "loading";
+    const char *status = ready ? "ready" : a->draining ? "draining" : failed ? "failed" : "loading";
     /* No names: this route is open, and names are a tenant's business. */
     buf_add_format(&out, "{\"status\":\"%s\",\"models\":[%s]}", status, buf_cstr(&models));
     buf_deinit(&models);

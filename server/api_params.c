@@ -51,9 +51,12 @@ static bool read_string(const api_reader *r, const api_field *f, json_t *v, cons
 static bool is_neutral(const json_t *v, const char *neutral) {
     if (neutral == NULL) return false;
     switch (json_typeof(v)) {
-    case JSON_TRUE: return strcmp(neutral, "true") == 0;
-    case JSON_FALSE: return strcmp(neutral, "false") == 0;
-    case JSON_ARRAY: return strcmp(neutral, "[]") == 0 && json_array_size(v) == 0;
+    case JSON_TRUE:
+        return strcmp(neutral, "true") == 0;
+    case JSON_FALSE:
+        return strcmp(neutral, "false") == 0;
+    case JSON_ARRAY:
+        return strcmp(neutral, "[]") == 0 && json_array_size(v) == 0;
     case JSON_INTEGER:
     case JSON_REAL: {
         char *end;
@@ -65,7 +68,8 @@ static bool is_neutral(const json_t *v, const char *neutral) {
         return neutral[0] == '"' && strlen(neutral) == n + 2 &&
                memcmp(neutral + 1, json_string_value(v), n) == 0;
     }
-    default: return false;
+    default:
+        return false;
     }
 }
 
@@ -78,16 +82,21 @@ static bool read_field(const api_reader *r, const api_field *f, json_t *v) {
                             f->name);
         *(bool *)member = json_is_true(v);
         return true;
-    case FIELD_INT: return read_int(r, f, v, member);
-    case FIELD_REAL: return read_real(r, f, v, member);
-    case FIELD_STRING: return read_string(r, f, v, member);
+    case FIELD_INT:
+        return read_int(r, f, v, member);
+    case FIELD_REAL:
+        return read_real(r, f, v, member);
+    case FIELD_STRING:
+        return read_string(r, f, v, member);
     case FIELD_OBJECT:
         if (!json_is_object(v))
             return api_fail(r->err, API_BAD_VALUE, f->name, "\"%s\" must be an object", f->name);
         *(json_t **)member = v;
         return true;
-    case FIELD_CUSTOM: return f->read(r, v);
-    case FIELD_IGNORED: return true;
+    case FIELD_CUSTOM:
+        return f->read(r, v);
+    case FIELD_IGNORED:
+        return true;
     case FIELD_REFUSED:
         if (is_neutral(v, f->neutral)) return true;
         return api_fail(r->err, API_UNSUPPORTED, f->name, "\"%s\" is not supported (%s)", f->name,
@@ -99,11 +108,21 @@ static bool read_field(const api_reader *r, const api_field *f, json_t *v) {
 /* ---- the whole request ---- */
 
 static void set_defaults(api_params *p, api_route route) {
-    *p = (api_params){.route = route, .model = "", .temperature = 1, .top_p = 1,
-                      .repetition_penalty = 1, .n = 1, .best_of = API_UNSET,
-                      .max_tokens = API_UNSET, .max_completion_tokens = API_UNSET,
-                      .top_logprobs = API_UNSET, .n_logprobs = -1, .skip_specials = true,
-                      .use_cache = true, .add_generation_prompt = true, .class = GEN_NORMAL};
+    *p = (api_params){.route = route,
+                      .model = "",
+                      .temperature = 1,
+                      .top_p = 1,
+                      .repetition_penalty = 1,
+                      .n = 1,
+                      .best_of = API_UNSET,
+                      .max_tokens = API_UNSET,
+                      .max_completion_tokens = API_UNSET,
+                      .top_logprobs = API_UNSET,
+                      .n_logprobs = -1,
+                      .skip_specials = true,
+                      .use_cache = true,
+                      .add_generation_prompt = true,
+                      .class = GEN_NORMAL};
 }
 
 static json_t *given(const api_params *p, const char *name) {
@@ -118,9 +137,12 @@ static bool require(const api_params *p, const char *name, api_error *err) {
 
 static bool require_input(const api_params *p, api_error *err) {
     switch (p->route) {
-    case API_CHAT: return require(p, "model", err) && require(p, "messages", err);
-    case API_COMPLETION: return require(p, "model", err) && require(p, "prompt", err);
-    case API_DETOKENIZE: return require(p, "tokens", err);
+    case API_CHAT:
+        return require(p, "model", err) && require(p, "messages", err);
+    case API_COMPLETION:
+        return require(p, "model", err) && require(p, "prompt", err);
+    case API_DETOKENIZE:
+        return require(p, "tokens", err);
     case API_TOKENIZE:
         if (given(p, "messages") != NULL && given(p, "prompt") != NULL)
             return api_fail(err, API_BAD_VALUE, "messages",
@@ -203,8 +225,7 @@ static bool check_choices(const api_params *p, const config_limits *limits, api_
     if (p->best_of < p->n)
         return api_fail(err, API_BAD_VALUE, "best_of",
                         "\"best_of\" must not be less than \"n\", %lld", (long long)p->n);
-    return api_fail(err, API_UNSUPPORTED, "best_of",
-                    "\"best_of\" above \"n\" is not supported");
+    return api_fail(err, API_UNSUPPORTED, "best_of", "\"best_of\" above \"n\" is not supported");
 }
 
 static bool check_stream(const api_params *p, api_error *err) {
@@ -227,7 +248,8 @@ static bool check_together(api_params *p, const config_limits *limits, api_error
 static bool parse_body(const config_limits *limits, bytes body, json_t **root, api_error *err) {
     inferd_err why = {0};
     inferd_status s = json_in_parse(body, &limits->json, root, &why);
-    if (s == INFERD_ENOMEM) return api_fail(err, API_OVERLOADED, NULL, "the server is short of memory");
+    if (s == INFERD_ENOMEM)
+        return api_fail(err, API_OVERLOADED, NULL, "the server is short of memory");
     if (s != INFERD_OK)
         return api_fail(err, API_BAD_JSON, NULL, "the body is not acceptable JSON: %s", why.text);
     if (!json_is_object(*root))
@@ -239,8 +261,8 @@ bool api_params_read(api_route route, const config_limits *limits, bytes body, a
                      api_error *err) {
     set_defaults(p, route);
     if (!parse_body(limits, body, &p->root, err) || !require_input(p, err)) return false;
-    p->add_special = route == API_COMPLETION ||
-                     (route == API_TOKENIZE && given(p, "messages") == NULL);
+    p->add_special =
+        route == API_COMPLETION || (route == API_TOKENIZE && given(p, "messages") == NULL);
     api_reader r = {p, limits, err};
     size_t n;
     const api_field *rows = api_fields(&n);
@@ -292,8 +314,8 @@ bool api_params_check(const api_params *p, uint32_t n_vocab, api_error *err) {
     json_t *value;
     json_object_foreach(p->bias, key, value) {
         if (strtoll(key, NULL, 10) >= (long long)n_vocab)
-            return api_fail(err, API_BAD_VALUE, "logit_bias",
-                            "token ids of this model are 0 to %u", n_vocab - 1);
+            return api_fail(err, API_BAD_VALUE, "logit_bias", "token ids of this model are 0 to %u",
+                            n_vocab - 1);
     }
     return true;
 }

@@ -47,7 +47,7 @@ bool api_pick_model(api_job *job, const api_params *p, const config_model **abou
                             "\"model\" is required: several models are served");
         name = a->names[0];
     }
-    int idx = app_find_model(a, c, job->rq->tenant, name, strlen(name));
+    int idx = app_find_model(a, c, job->tenant, name, strlen(name));
     if (idx < 0) {
         char quoted[API_QUOTE_BYTES];
         return api_fail(&job->error, API_NO_MODEL, "model", "the model \"%s\" does not exist",
@@ -60,13 +60,15 @@ bool api_pick_model(api_job *job, const api_params *p, const config_model **abou
 
 static bool check_hot(api_job *job) {
     switch (engine_model_state(job->app->engine, (uint32_t)job->model_idx)) {
-    case MODEL_HOT: return true;
+    case MODEL_HOT:
+        return true;
     case MODEL_COLD:
     case MODEL_LOADING:
         return api_fail(&job->error, API_LOADING, "model", "the model is being loaded");
     case MODEL_DRAINING:
         return api_fail(&job->error, API_DRAINING, "model", "the model is being unloaded");
-    case MODEL_FAILED: break;
+    case MODEL_FAILED:
+        break;
     }
     return api_fail(&job->error, API_INTERNAL, NULL, "the model could not be loaded");
 }
@@ -104,7 +106,8 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out) {
                         "the model has no chat template; use /v1/completions");
     json_t *kwargs = make_kwargs(p);
     if (kwargs == NULL) return no_memory(job);
-    chat_input in = {.messages = p->messages, .kwargs = kwargs,
+    chat_input in = {.messages = p->messages,
+                     .kwargs = kwargs,
                      .add_generation_prompt = p->add_generation_prompt,
                      .continue_final_message = p->continue_final_message};
     time_t unix_s = time(NULL);
@@ -207,9 +210,9 @@ static bool check_context(const draft *d, size_t n_prompt) {
                         "%s and needs room for one more",
                         context, n_prompt, name);
     inferd_err err = {0};
-    inferd_status s = engine_admit(d->job->app->engine, (uint32_t)d->job->model_idx,
-                                   (uint32_t)n_prompt,
-                                   wanted == API_UNSET ? GEN_NO_MAX : (uint32_t)wanted, &err);
+    inferd_status s =
+        engine_admit(d->job->app->engine, (uint32_t)d->job->model_idx, (uint32_t)n_prompt,
+                     wanted == API_UNSET ? GEN_NO_MAX : (uint32_t)wanted, &err);
     return s == INFERD_OK ? true : api_fail_status(&d->job->error, &err, name);
 }
 
@@ -218,8 +221,8 @@ static bool check_logprobs(const draft *d, const stream_prompt *p, uint64_t *n_e
     if (d->p.n_logprobs < 0) return true;
     uint64_t n_tokens = d->p.echo ? p->ids.n : 0;
     if (!d->p.stream)
-        n_tokens += d->p.max_tokens == API_UNSET ? d->info->context - p->ids.n
-                                                 : (uint64_t)d->p.max_tokens;
+        n_tokens +=
+            d->p.max_tokens == API_UNSET ? d->info->context - p->ids.n : (uint64_t)d->p.max_tokens;
     *n_entries += n_tokens * (uint64_t)d->p.n * (uint64_t)(d->p.n_logprobs + 1);
     if (*n_entries <= LOGPROB_ENTRIES_MAX) return true;
     return api_fail(&d->job->error, API_BAD_VALUE, "logprobs",
@@ -233,7 +236,8 @@ static bool check_logprobs(const draft *d, const stream_prompt *p, uint64_t *n_e
 static bool check_first_chunks(const draft *d, const stream_prompt *p, uint64_t *n_bytes) {
     if (!d->p.stream) return true;
     buf json = {0};
-    if (d->p.echo && p->text != NULL) json_add_string(&json, p->text, p->n_text);
+    if (d->p.echo && p->text != NULL)
+        json_add_string(&json, p->text, p->n_text);
     else if (d->p.echo)
         for (size_t i = 0; i < p->ids.n; i++) {
             bytes piece = tok_piece(d->tok, p->ids.ids[i]);
@@ -266,14 +270,14 @@ static bool check_room(const draft *d) {
 
 static gen_class class_of(const draft *d) {
     const inferd_config *c = d->job->config->c;
-    int tenant = d->job->rq->tenant;
+    int tenant = d->job->tenant;
     gen_class most = tenant < 0 ? GEN_HIGH : c->tenants[tenant].max_class;
     return d->p.class > most ? d->p.class : most > GEN_HIGH ? most : d->p.class;
 }
 
 static int32_t rank_of(const draft *d) {
     const inferd_config *c = d->job->config->c;
-    int tenant = d->job->rq->tenant;
+    int tenant = d->job->tenant;
     bool may_lead = tenant < 0 || c->tenants[tenant].max_class <= GEN_HIGH;
     return d->p.priority < 0 && !may_lead ? 0 : (int32_t)d->p.priority;
 }
@@ -320,7 +324,7 @@ static uint64_t sip_hash(const unsigned char key[16], const char *p, size_t n) {
 
 static void set_scope(const draft *d, gen_request *r) {
     const inferd_config *c = d->job->config->c;
-    int tenant = d->job->rq->tenant;
+    int tenant = d->job->tenant;
     const char *name = tenant < 0 ? "" : c->tenants[tenant].name;
     const char *salt = d->p.cache_salt == NULL ? "" : d->p.cache_salt;
     r->cache_scope[0] = sip_hash(d->job->app->secret, name, strlen(name));
@@ -446,8 +450,10 @@ static bool make_stream(draft *d) {
     o.n_prompts = d->n_prompts;
     d->prompts = NULL;
     d->n_prompts = 0;
-    if (ok) job->stream = stream_create(&o);
-    else stream_options_deinit(&o);
+    if (ok)
+        job->stream = stream_create(&o);
+    else
+        stream_options_deinit(&o);
     return job->stream != NULL ? true : no_memory(job);
 }
 

@@ -36,8 +36,7 @@ static bool tokenize(api_job *job, api_params *p) {
 
 static bool detokenize(api_job *job, api_params *p) {
     const config_model *about;
-    if (!api_params_read(API_DETOKENIZE, &job->config->c->limits, job->rq->body, p,
-                         &job->error) ||
+    if (!api_params_read(API_DETOKENIZE, &job->config->c->limits, job->rq->body, p, &job->error) ||
         !api_pick_model(job, p, &about))
         return false;
     const tokenizer *tok = model_tokenizer(job->app->models[job->model_idx]);

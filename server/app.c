@@ -35,9 +35,39 @@ void app_config_drop(app_config *config) {
     free(config);
 }
 
+static int number_of(const app *a, const char *tenant) {
+    for (uint32_t i = 0; i < a->n_tenants; i++)
+        if (strcmp(a->tenants[i], tenant) == 0) return (int)i;
+    return -1;
+}
+
+static bool add_tenants(app *a, const inferd_config *c) {
+    if (c->n_tenants == 0) return true;
+    char **grown = realloc(a->tenants, ((size_t)a->n_tenants + c->n_tenants) * sizeof *grown);
+    if (grown == NULL) return false;
+    a->tenants = grown;
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        if (number_of(a, c->tenants[i].name) >= 0) continue;
+        char *name = strdup(c->tenants[i].name);
+        if (name == NULL) return false;
+        a->tenants[a->n_tenants++] = name;
+    }
+    return true;
+}
+
+int app_tenant(const app *a, const inferd_config *c, int number) {
+    if (number < 0 || (uint32_t)number >= a->n_tenants) return APP_NO_TENANT;
+    for (uint32_t i = 0; i < c->n_tenants; i++)
+        if (strcmp(c->tenants[i].name, a->tenants[number]) == 0) return (int)i;
+    return APP_TENANT_GONE;
+}
+
 bool app_swap_config(app *a, inferd_config *c) {
     app_config *fresh = malloc(sizeof *fresh);
-    if (fresh == NULL) return false;
+    if (fresh == NULL || !add_tenants(a, c)) {
+        free(fresh);
+        return false;
+    }
     *fresh = (app_config){c, 1};
     app_config_drop(a->config);
     a->config = fresh;
@@ -49,7 +79,7 @@ void app_note_reload(app *a, bool ok) {
 }
 
 bool app_may_use(const inferd_config *c, int tenant, const char *model_name) {
-    if (tenant < 0 || (uint32_t)tenant >= c->n_tenants) return tenant < 0;
+    if (tenant < 0) return tenant == APP_NO_TENANT;
     const config_tenant *t = &c->tenants[tenant];
     for (uint32_t i = 0; i < t->n_models; i++)
         if (strcmp(t->models[i], model_name) == 0) return true;
@@ -69,7 +99,9 @@ int app_find_model(const app *a, const inferd_config *c, int tenant, const char 
 
 static int tenant_of_key(void *ctx, bytes key) {
     app *a = ctx;
-    return config_tenant_of_key(a->config->c, key);
+    const inferd_config *c = a->config->c;
+    int i = config_tenant_of_key(c, key);
+    return i < 0 ? -1 : number_of(a, c->tenants[i].name);
 }
 
 static bool is_overloaded(void *ctx) {
@@ -151,7 +183,7 @@ static bool create_parts(app *a, const app_options *o) {
     if (a->config == NULL) return false;
     *a->config = (app_config){o->config, 1};
     a->metrics = metrics_create(a->n_models, routes, INFERD_COUNT(routes));
-    return a->metrics != NULL && copy_names(a, o->config) &&
+    return a->metrics != NULL && copy_names(a, o->config) && add_tenants(a, o->config) &&
            create_slots(a, &o->config->limits.engine);
 }
 
@@ -184,6 +216,8 @@ void app_destroy(app *a) {
     if (a == NULL) return;
     INFERD_CHECK(list_empty(&a->flights));
     for (uint32_t i = 0; i < a->n_models && a->names != NULL; i++) free(a->names[i]);
+    for (uint32_t i = 0; i < a->n_tenants; i++) free(a->tenants[i]);
+    free(a->tenants);
     free(a->names);
     free(a->slots);
     metrics_destroy(a->metrics);

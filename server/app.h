@@ -5,7 +5,9 @@
  *
  * The configuration may be exchanged while requests run: a job on a worker holds a count on the
  * one it began with.  What must not change while the daemon runs (models, engine, routes) is kept
- * here by itself and never read from a newer configuration.
+ * here by itself and never read from a newer configuration.  A request knows its tenant by a number
+ * that is not its place in a configuration: between the check of its key and the end of its body
+ * the configuration may have been exchanged.
  *
  * Every sequence handed to the engine has a slot until its GEN_EV_DONE, also when the client left
  * long before: so the slots in use are what the engine still has, which is what admission counts.
@@ -50,6 +52,8 @@ typedef struct app {
     uint64_t n_ids; // given so far
     list_node flights, dirty;
     uint32_t n_flights;
+    char **tenants; // [n_tenants] every name a configuration ever had; only grows
+    uint32_t n_tenants;
     bool draining;
 
     /* read-only after app_create: workers read these */
@@ -58,7 +62,7 @@ typedef struct app {
     char **names;   // [n_models] as configured at the start
     uint32_t n_models;
     int64_t started_unix_s;
-    char fingerprint[24];    // of what decides the output: version, models
+    char fingerprint[24];     // of what decides the output: version, models
     unsigned char secret[16]; // of this process: keys of the hashes that separate tenants
 } app;
 
@@ -96,7 +100,11 @@ void app_note_reload(app *a, bool ok);
 /* -- for handlers -- */
 app_config *app_config_take(app *a); // one more count
 void app_config_drop(app_config *config);
-/* The model of this name or alias if the tenant may use it, or -1.  Any thread. */
+/* A request's tenant (http_request.tenant) in this configuration: APP_NO_TENANT without keys,
+ * APP_TENANT_GONE when the configuration has it no more. */
+enum { APP_NO_TENANT = -1, APP_TENANT_GONE = -2 };
+int app_tenant(const app *a, const inferd_config *c, int number);
+/* The model of this name or alias if the tenant (of app_tenant) may use it, or -1.  Any thread. */
 int app_find_model(const app *a, const inferd_config *c, int tenant, const char *name, size_t n);
 bool app_may_use(const inferd_config *c, int tenant, const char *model_name);
 bool app_is_full(const app *a, uint32_t n_more);

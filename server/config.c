@@ -24,7 +24,7 @@ static const char *const levels[] = {"error", "info", "debug", NULL};
 static const option of_device[] = {
     {"kind", OPTION_TEXT, AT(D, kind), .min = 1, .max = 16, .choices = device_kinds,
      .about = "what computes; this version knows `cpu`"},
-    {"memory", OPTION_BYTES64, AT(D, memory_bytes), RANGE(16 * MIB, 64 * TIB, 2 * GIB),
+    {"memory", OPTION_BYTES64, AT(D, memory_bytes), RANGE(4 * MIB, 64 * TIB, 2 * GIB),
      .about = "of its page pool: weights, keys and values"},
     {"threads", OPTION_THREADS, AT(D, threads), RANGE(1, 1024, 0),
      .about = "that compute; `\"auto\"`: one per core"},

@@ -163,8 +163,7 @@ static bool start(api_job *job) {
         return api_fail(&job->error, API_DRAINING, NULL, "the server is shutting down");
     if (app_is_full(a, job->n_requests))
         return api_fail(&job->error, API_OVERLOADED, NULL,
-                        "the queue is full: %u sequences are running or waiting",
-                        a->n_slots_used);
+                        "the queue is full: %u sequences are running or waiting", a->n_slots_used);
     flight *f = create_flight(job);
     if (f == NULL)
         return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
@@ -184,8 +183,10 @@ static bool start(api_job *job) {
 void flight_launch(void *ctx, bool rq_gone) {
     api_job *job = ctx;
     metrics_unknown_fields(job->app->metrics, job->n_unknown);
-    if (job->error.fault != API_OK) api_refuse(job, rq_gone);
-    else if (!rq_gone && !start(job)) api_refuse(job, false);
+    if (job->error.fault != API_OK)
+        api_refuse(job, rq_gone);
+    else if (!rq_gone && !start(job))
+        api_refuse(job, false);
     api_job_destroy(job);
 }
 
@@ -301,8 +302,7 @@ static void take_event(app *a, const gen_event *ev) {
     if (ev->kind == GEN_EV_DONE) {
         metrics_sequence(a->metrics, slot->model_idx, ev->done.n_prompt, ev->done.n_cached,
                          ev->done.n_output);
-        metrics_observe(a->metrics, slot->model_idx, HIST_QUEUE,
-                        (double)ev->done.queued_us / 1e6);
+        metrics_observe(a->metrics, slot->model_idx, HIST_QUEUE, (double)ev->done.queued_us / 1e6);
     }
     flight *f = slot->flight;
     uint32_t choice_idx = slot->choice_idx;
@@ -337,6 +337,6 @@ void app_tick(app *a, uint64_t late_us) {
 
 void app_cut(app *a) {
     LIST_EACH(node, &a->flights)
-        flight_fail(LIST_ENTRY(node, flight, link), API_DRAINING, "the server is shutting down");
+    flight_fail(LIST_ENTRY(node, flight, link), API_DRAINING, "the server is shutting down");
     flush_dirty(a);
 }

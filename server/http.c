@@ -142,8 +142,8 @@ static void conn_open(http_server *s, struct MHD_Connection *mhd, void **socket_
     deadline_init(&c->due);
     *socket_context = c;
     s->n_conns++;
-    c->over_limit = s->n_conns > s->conns_max;
-    watch_arm(s, &c->due, DEADLINE_HEADER);
+    c->over_limit = s->n_conns - s->n_cut > s->conns_max;
+    watch_conn(c, DEADLINE_HEADER);
     if (!watch_add(c)) watch_cut(c);
 }
 
@@ -154,6 +154,7 @@ static void conn_close(conn *c) {
     watch_remove(c);
     if (c->linger && !c->left && !s->closing) linger_begin(c);
     s->n_conns--;
+    if (c->cut) s->n_cut--;
     free(c);
     if (s->accept_paused) listen_resume(s);
 }
@@ -202,9 +203,8 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     buf_init(&x->answer, 0);
     list_push_back(&s->exchanges, &x->link);
     c->x = x;
-    /* A first request keeps the deadline of its connection: accepting starts that clock. */
-    if (c->due.kind != DEADLINE_HEADER || !deadline_armed(&c->due))
-        watch_arm(s, &c->due, DEADLINE_HEADER);
+    /* A first request keeps the deadline of its connection: accepting started that clock. */
+    if (c->due.kind == DEADLINE_IDLE || !deadline_armed(&c->due)) watch_conn(c, DEADLINE_HEADER);
     return x;
 }
 
@@ -261,7 +261,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
     x->suspended = false;
     c->x = NULL;
     deadline_disarm(&x->beat);
-    if (!c->cut) watch_arm(s, &c->due, DEADLINE_IDLE);
+    if (!c->cut) watch_conn(c, DEADLINE_IDLE);
     exchange_gone(x); // does nothing when the answer was complete
     x->gone = true;
     if (s->finished != NULL) s->finished(s->ctx, &x->rq);
@@ -409,6 +409,7 @@ static void start_deadlines(http_server *s) {
     s->due.lasts_us[DEADLINE_HEADER] = 1000ull * l->header_timeout_ms;
     s->due.lasts_us[DEADLINE_BODY] = 1000ull * l->body_timeout_ms;
     s->due.lasts_us[DEADLINE_IDLE] = 1000000ull * l->idle_timeout_s;
+    s->due.lasts_us[DEADLINE_LEFT] = 200000;
     s->due.lasts_us[DEADLINE_STALL] = 1000ull * l->send_stall_ms;
     s->due.lasts_us[DEADLINE_BEAT] = 1000ull * l->heartbeat_ms;
     s->due.lasts_us[DEADLINE_LINGER] = 2000000;

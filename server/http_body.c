@@ -115,7 +115,7 @@ static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const
         }
     }
     if (x->body_expected)
-        watch_arm(x->s, &x->c->due, DEADLINE_BODY);
+        watch_conn(x->c, DEADLINE_BODY);
     else
         deadline_disarm(&x->c->due);
     return MHD_YES;

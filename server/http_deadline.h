@@ -16,6 +16,7 @@ typedef enum deadline_kind {
     DEADLINE_HEADER, // accepted or first line seen, until the last header
     DEADLINE_BODY,   // last header until the end of the body
     DEADLINE_IDLE,   // between two requests
+    DEADLINE_LEFT,   // its client has closed: what it sent is here and is only read on
     DEADLINE_STALL,  // bytes are waiting and the client takes none
     DEADLINE_BEAT,   // a stream that has been quiet
     DEADLINE_LINGER, // a refused sender that is still sending

@@ -152,8 +152,9 @@ struct http_server {
     deadline accept_due;
 
     deadlines due;
-    uint32_t n_conns, conns_max; // conns_max: connections_max, or what descriptors allow
-    watch_slot *slots;           // [n_slots]
+    uint32_t n_conns, n_cut; // open sockets; of these, shut down and about to be closed
+    uint32_t conns_max;      // connections_max, or what descriptors allow
+    watch_slot *slots;       // [n_slots]
     uint32_t n_slots, first_free;
     int fd_watch;
     sender *lingers[HTTP_LINGER_MAX];
@@ -223,6 +224,8 @@ void watch_remove(conn *c);
 void watch_events(http_server *s);
 void watch_due(http_server *s); // expired deadlines; starts the timer for the next
 void watch_arm(http_server *s, deadline *d, deadline_kind kind);
+/* The connection's one deadline; for a client that has left, receiving has less time. */
+void watch_conn(conn *c, deadline_kind kind);
 void watch_cut(conn *c);          // shut the socket down; the library notices
 bool watch_evict(http_server *s); // cut who waits longest without a request; false: nobody
 void linger_begin(conn *c);

@@ -250,7 +250,7 @@ static bool accept_one(http_server *s) {
     socklen_t n = sizeof from;
     int fd = accept4(s->fd_listen, (struct sockaddr *)&from, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-        if (s->n_conns >= s->conns_max) watch_evict(s);
+        if (s->n_conns - s->n_cut >= s->conns_max) watch_evict(s);
         MHD_add_connection(s->daemon, fd, (struct sockaddr *)&from, n); // takes fd in any case
         server_must_run(s);
         return true;

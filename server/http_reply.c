@@ -107,7 +107,7 @@ static bool add_header_lines(struct MHD_Response *r, const char *lines) {
 
 bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
                    const char *extra_headers) {
-    bool close = x->s->draining || x->c->over_limit || x->last;
+    bool close = x->s->draining || x->c->over_limit || x->c->left || x->last;
     return add_header(r, "x-request-id", x->rq.id) &&
            (content_type == NULL || add_header(r, "Content-Type", content_type)) &&
            (!close || add_header(r, "Connection", "close")) && add_header_lines(r, extra_headers);
@@ -136,7 +136,7 @@ static ssize_t read_answer(void *cls, uint64_t at, char *out, size_t n_max) {
     if (x->gone) return MHD_CONTENT_READER_END_WITH_ERROR;
     memcpy(out, x->answer.p + at, n);
     x->rq.n_sent += n;
-    if (!x->rq.no_timeout) watch_arm(x->s, &x->c->due, DEADLINE_STALL);
+    if (!x->rq.no_timeout) watch_conn(x->c, DEADLINE_STALL);
     return (ssize_t)n;
 }
 
@@ -262,7 +262,7 @@ enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd) {
     if (x->rq.no_timeout)
         deadline_disarm(&x->c->due);
     else
-        watch_arm(x->s, &x->c->due, DEADLINE_STALL);
+        watch_conn(x->c, DEADLINE_STALL);
     return MHD_YES;
 }
 

@@ -65,7 +65,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t n_max) {
     }
     size_t n = out_take(&x->out, to, n_max);
     x->rq.n_sent += n;
-    if (!x->rq.no_timeout) watch_arm(s, &x->c->due, DEADLINE_STALL);
+    if (!x->rq.no_timeout) watch_conn(x->c, DEADLINE_STALL);
     if (x->paused && out_fill(&x->out) <= s->limits.stream_soft_bytes / 2) {
         x->paused = false;
         if (!x->answered && x->rq.on_flow != NULL) x->rq.on_flow(&x->rq, false);

@@ -53,6 +53,7 @@ void watch_remove(conn *c) {
 void watch_cut(conn *c) {
     if (c->cut) return;
     c->cut = true;
+    c->s->n_cut++;
     deadline_disarm(&c->due);
     shutdown(c->fd, SHUT_RDWR);
     if (c->x != NULL) {
@@ -78,7 +79,12 @@ bool watch_evict(http_server *s) {
 static void on_left(conn *c) {
     exchange *x = c->x;
     c->left = true;
-    if (x == NULL || x->phase < EXCHANGE_WAITING) return; // the library reads its end itself
+    if (x == NULL || x->phase < EXCHANGE_HANDLING) {
+        /* The library may have seen the end, or have stopped reading just before it; what is still
+         * in the socket takes it a few turns. */
+        watch_conn(c, DEADLINE_IDLE);
+        return;
+    }
     if (x->answered) return; // a complete answer is on its way: a half-closed client reads it
     exchange_gone(x);
     watch_cut(c);
@@ -173,6 +179,11 @@ void watch_arm(http_server *s, deadline *d, deadline_kind kind) {
     if (s->timer_due_at_us == 0 || d->at_us < s->timer_due_at_us) start_timer(s, now_us, d->at_us);
 }
 
+void watch_conn(conn *c, deadline_kind kind) {
+    bool receives = kind == DEADLINE_HEADER || kind == DEADLINE_BODY || kind == DEADLINE_IDLE;
+    watch_arm(c->s, &c->due, c->left && receives ? DEADLINE_LEFT : kind);
+}
+
 /* A quiet stream: a comment line, which clients skip, shows proxies and dead peers a sign of life.
  */
 static void beat(exchange *x) {
@@ -196,6 +207,7 @@ static void on_due(http_server *s, deadline *d) {
     case DEADLINE_HEADER:
     case DEADLINE_BODY:
     case DEADLINE_IDLE:
+    case DEADLINE_LEFT:
     case DEADLINE_STALL:
         on_conn_due(LIST_ENTRY(d, conn, due), d->kind);
         break;

@@ -19,17 +19,15 @@ typedef struct histogram {
     double sum;
 } histogram;
 
-static const bounds bounds_ttft = {
-    22, {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
-         160, 640, 2560}};
+static const bounds bounds_ttft = {22, {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                                        1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560}};
 static const bounds bounds_itl = {
     18, {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40}};
-static const bounds bounds_request = {
-    21, {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920,
-         7680}};
-static const bounds bounds_tokens = {
-    18, {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000,
-         200000, 500000}};
+static const bounds bounds_request = {21, {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                           30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}};
+static const bounds bounds_tokens = {18,
+                                     {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000,
+                                      20000, 50000, 100000, 200000, 500000}};
 static const bounds bounds_n = {8, {1, 2, 4, 8, 16, 32, 64, 128}};
 static const bounds bounds_lag = {10, {.001, .002, .005, .01, .02, .05, .1, .25, 1, 5}};
 
@@ -44,15 +42,13 @@ static const hist_row hist_rows[HISTS] = {
     [HIST_ITL] = {"inferd_inter_token_seconds", "vllm:inter_token_latency_seconds",
                   "Time between two tokens of one choice.", &bounds_itl},
     [HIST_QUEUE] = {"inferd_queue_seconds", "vllm:request_queue_time_seconds",
-                    "Time from arrival to the first step that had the sequence.",
-                    &bounds_request},
+                    "Time from arrival to the first step that had the sequence.", &bounds_request},
     [HIST_E2E] = {"inferd_request_seconds", "vllm:e2e_request_latency_seconds",
                   "Time from arrival to the end of the answer.", &bounds_request},
     [HIST_PROMPT_TOKENS] = {"inferd_prompt_tokens_per_sequence", "vllm:request_prompt_tokens",
                             "Prompt tokens of a sequence.", &bounds_tokens},
-    [HIST_OUTPUT_TOKENS] = {"inferd_output_tokens_per_sequence",
-                            "vllm:request_generation_tokens", "Generated tokens of a sequence.",
-                            &bounds_tokens},
+    [HIST_OUTPUT_TOKENS] = {"inferd_output_tokens_per_sequence", "vllm:request_generation_tokens",
+                            "Generated tokens of a sequence.", &bounds_tokens},
     [HIST_N] = {"inferd_choices_per_request", "vllm:request_params_n", "Choices asked for.",
                 &bounds_n},
 };
@@ -71,7 +67,7 @@ typedef struct model_metrics {
 struct metrics {
     model_metrics *models; // [n_models]
     uint32_t n_models, n_routes;
-    const http_route *routes; // [n_routes] borrowed
+    const http_route *routes;                 // [n_routes] borrowed
     uint64_t (*http)[INFERD_COUNT(statuses)]; // [n_routes + 1]; the last: no route
     uint64_t n_unknown_fields, n_reloads[2];
     histogram lag;
@@ -336,7 +332,8 @@ static void write_pages(page *p) {
     /* Pages that only the prefix cache holds can be had at once, so they do not count as used. */
     uint64_t n_kv = (uint64_t)e->pages_kv + e->pages_free + e->pages_cached;
     double used = n_kv == 0 ? 0.0 : (double)e->pages_kv / (double)n_kv;
-    family(p->out, "inferd_kv_usage_ratio", "gauge", "Share of the pages for keys and values in use.");
+    family(p->out, "inferd_kv_usage_ratio", "gauge",
+           "Share of the pages for keys and values in use.");
     sample_real(p->out, "inferd_kv_usage_ratio", "", used);
     family(p->out, "vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use, 0 to 1.");
     buf_add_format(p->out, "vllm:kv_cache_usage_perc{%s} ", engine_label(p));
@@ -393,8 +390,7 @@ void metrics_write(const metrics *m, const metrics_now *now, buf *out) {
     model_counter(&p, "inferd_prompt_tokens_total", "vllm:prompt_tokens_total",
                   "Prompt tokens of ended sequences.", offsetof(model_metrics, n_prompt));
     model_counter(&p, "inferd_cached_tokens_total", "vllm:prompt_tokens_cached_total",
-                  "Prompt tokens that were not computed again.",
-                  offsetof(model_metrics, n_cached));
+                  "Prompt tokens that were not computed again.", offsetof(model_metrics, n_cached));
     model_counter(&p, "inferd_output_tokens_total", "vllm:generation_tokens_total",
                   "Generated tokens.", offsetof(model_metrics, n_output));
     write_histograms(&p);

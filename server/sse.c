@@ -260,7 +260,8 @@ static void open_event(buf *out, const answer_head *h) {
 
 static void add_delta(buf *out, const answer_choice *c) {
     buf_add_str(out, ",\"delta\":{");
-    if (c->opens) buf_add_str(out, "\"role\":\"assistant\",\"content\":\"\"");
+    if (c->opens)
+        buf_add_str(out, "\"role\":\"assistant\",\"content\":\"\"");
     else if (c->text.n > 0 || c->finish == NULL) {
         buf_add_str(out, "\"content\":");
         add_bytes(out, c->text);

@@ -30,7 +30,7 @@ typedef struct answer_head {
 /* One token's log-probability. */
 typedef struct answer_logprob {
     tok_id id;
-    bool known;           // false: the first token of a prompt has none
+    bool known; // false: the first token of a prompt has none
     float logprob;
     uint32_t text_offset; // code points before the token, in the text of the choice
     uint32_t n_top;

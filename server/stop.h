@@ -20,7 +20,7 @@ typedef struct stop_set stop_set;
 
 /* Copies the strings; none may be empty, each at most UINT16_MAX bytes.  NULL: no memory. */
 stop_set *stop_set_create(const bytes *strings, uint32_t n);
-void stop_set_destroy(stop_set *set); // accepts NULL
+void stop_set_destroy(stop_set *set);     // accepts NULL
 uint32_t stop_set_n(const stop_set *set); // 0 for NULL
 bytes stop_set_at(const stop_set *set, uint32_t i);
 

@@ -17,12 +17,12 @@ typedef struct entry {
 
 typedef struct choice {
     tok_stream words;
-    buf text;            // decoded and not sent
-    uint64_t sent;       // bytes that left before text
-    uint16_t *stop;      // [stop_set_n] state of the matcher; owned
-    uint32_t n_tokens;   // generated, the ending one too
-    uint32_t n_points;   // code points before the next token, echo included
-    entry *entries;      // [n_entries] not sent; owned
+    buf text;          // decoded and not sent
+    uint64_t sent;     // bytes that left before text
+    uint16_t *stop;    // [stop_set_n] state of the matcher; owned
+    uint32_t n_tokens; // generated, the ending one too
+    uint32_t n_points; // code points before the next token, echo included
+    entry *entries;    // [n_entries] not sent; owned
     size_t n_entries, entries_capacity;
     tok_logprob *tops; // [n_tops] of the entries; owned
     size_t n_tops, tops_capacity;
@@ -31,9 +31,9 @@ typedef struct choice {
     tok_stream prompt_words; // echo: where the prompt's tokens are in its text
     uint32_t n_prompt_seen;
     uint32_t prompt_points;
-    bool opened;       // its first chunk is out
-    bool matched;      // a stop string came: nothing more is read
-    bool ended;        // its GEN_EV_DONE came
+    bool opened;        // its first chunk is out
+    bool matched;       // a stop string came: nothing more is read
+    bool ended;         // its GEN_EV_DONE came
     const char *finish; // NULL until then
     answer_stop stop_reason;
     tok_id stop_id;
@@ -111,9 +111,13 @@ stream *stream_create(stream_options *options) {
     options->stops = NULL;
     options->n_prompts = 0;
     const stream_options *o = &s->o;
-    s->head = (answer_head){.chat = o->chat, .id = s->o.id, .model = o->model,
-                            .fingerprint = o->fingerprint, .tier = o->tier,
-                            .created = o->created, .tok = o->tok,
+    s->head = (answer_head){.chat = o->chat,
+                            .id = s->o.id,
+                            .model = o->model,
+                            .fingerprint = o->fingerprint,
+                            .tier = o->tier,
+                            .created = o->created,
+                            .tok = o->tok,
                             .usage_asked = o->include_usage};
     s->choices = calloc((size_t)o->n_prompts * o->n, sizeof *s->choices);
     if (s->choices == NULL) goto fail;
@@ -189,8 +193,8 @@ static entry *add_entry(choice *c, const sample_result *r) {
         !grow((void **)&c->tops, c->n_tops, r->n_top, &c->tops_capacity, sizeof *c->tops))
         return NULL;
     entry *e = &c->entries[c->n_entries++];
-    *e = (entry){.id = r->id, .known = true, .logprob = r->logprob, .n_top = r->n_top,
-                 .top_at = c->n_tops};
+    *e = (entry){
+        .id = r->id, .known = true, .logprob = r->logprob, .n_top = r->n_top, .top_at = c->n_tops};
     if (r->n_top > 0) memcpy(c->tops + c->n_tops, r->top, r->n_top * sizeof *r->top);
     c->n_tops += r->n_top;
     return e;
@@ -219,8 +223,11 @@ static answer_logprob *list_logprobs(const choice *c, size_t n) {
     if (list == NULL) return NULL;
     for (size_t i = 0; i < n; i++) {
         const entry *e = &c->entries[i];
-        list[i] = (answer_logprob){.id = e->id, .known = e->known, .logprob = e->logprob,
-                                   .text_offset = e->text_offset, .n_top = e->n_top,
+        list[i] = (answer_logprob){.id = e->id,
+                                   .known = e->known,
+                                   .logprob = e->logprob,
+                                   .text_offset = e->text_offset,
+                                   .n_top = e->n_top,
                                    .top = e->n_top == 0 ? NULL : c->tops + e->top_at};
     }
     return list;
@@ -239,8 +246,11 @@ static void drop_entries(choice *c, size_t n) {
 
 static answer_choice describe(const stream *s, uint32_t choice_idx) {
     const choice *c = &s->choices[choice_idx];
-    answer_choice a = {.index = choice_idx, .show_ids = s->o.show_ids, .finish = c->finish,
-                       .stop_reason = c->stop_reason, .stop_id = c->stop_id};
+    answer_choice a = {.index = choice_idx,
+                       .show_ids = s->o.show_ids,
+                       .finish = c->finish,
+                       .stop_reason = c->stop_reason,
+                       .stop_id = c->stop_id};
     if (c->stop_reason == STOP_REASON_STRING)
         a.stop_string = stop_set_at(s->o.stops, c->stop_string);
     return a;
@@ -405,8 +415,11 @@ static void take_failure(stream *s, const gen_event *ev) {
     case GEN_TIMEOUT:
         stream_fail(s, API_DEADLINE, "the request did not finish before its deadline");
         return;
-    case GEN_CANCELLED: stream_fail(s, API_DRAINING, "the server is shutting down"); return;
-    default: break;
+    case GEN_CANCELLED:
+        stream_fail(s, API_DRAINING, "the server is shutting down");
+        return;
+    default:
+        break;
     }
     inferd_err err = {.status = ev->done.status == INFERD_OK ? INFERD_EDEVICE : ev->done.status};
     snprintf(err.text, sizeof err.text, "%.*s", GEN_TEXT_BYTES, ev->done.text);

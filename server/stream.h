@@ -28,8 +28,8 @@
 typedef struct stream stream;
 
 typedef struct stream_prompt {
-    tok_ids ids;   // owned
-    char *text;    // [n_text] what echo gives back; NULL: the ids as text; owned
+    tok_ids ids; // owned
+    char *text;  // [n_text] what echo gives back; NULL: the ids as text; owned
     size_t n_text;
     bool bos_added; // ids[0] is not part of the text
 } stream_prompt;
@@ -44,16 +44,16 @@ typedef struct stream_options {
     bool include_stop;     // the stop string and the stop token stay in the text
     bool skip_specials;    // control tokens give no text
     bool ignore_eos;
-    uint32_t n;            // choices per prompt
-    uint32_t min_tokens;   // stop strings are looked for after that many
-    int32_t n_logprobs;    // -1: none
+    uint32_t n;             // choices per prompt
+    uint32_t min_tokens;    // stop strings are looked for after that many
+    int32_t n_logprobs;     // -1: none
     stream_prompt *prompts; // [n_prompts]
     uint32_t n_prompts;
     stop_set *stops;  // NULL: none
     tok_id *stop_ids; // [n_stop_ids]
     uint32_t n_stop_ids;
-    const tokenizer *tok; // borrowed
-    char id[64];          // of the answer
+    const tokenizer *tok;                   // borrowed
+    char id[64];                            // of the answer
     const char *model, *fingerprint, *tier; // borrowed
     int64_t created;
 } stream_options;

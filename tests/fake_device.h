@@ -84,8 +84,8 @@ static inline void fake_compute(fake_device *d, const step *st, tok_id *drawn) {
     for (uint32_t row = 0; row < b->n_rows; row++) {
         const batch_seq *s = &b->seqs[b->row_seq[row]];
         uint32_t pos = b->positions[row];
-        tok_id token = b->tokens[row] == TOK_PROMISED ? d->before[b->promised[row]]
-                                                      : b->tokens[row];
+        tok_id token =
+            b->tokens[row] == TOK_PROMISED ? d->before[b->promised[row]] : b->tokens[row];
         if (pos >= s->n_blocks * d->kv.block_tokens || row < s->row_begin ||
             row >= s->row_begin + s->n_rows || pos != s->pos_begin + row - s->row_begin)
             d->n_faults++;
@@ -105,9 +105,8 @@ static inline void fake_compute(fake_device *d, const step *st, tok_id *drawn) {
             h = fake_hash(h, token);
         }
         if (draw->row.n_tokens != b->positions[row] + 1) d->n_faults++;
-        drawn[i] = draw->row.forced >= 0
-                       ? draw->row.forced
-                       : fake_choose(h, draw->row.banned, draw->row.n_banned);
+        drawn[i] = draw->row.forced >= 0 ? draw->row.forced
+                                         : fake_choose(h, draw->row.banned, draw->row.n_banned);
     }
     memcpy(d->before, drawn, b->n_logits * sizeof *drawn);
 }
@@ -163,9 +162,34 @@ static inline void fake_detach(void *self, uint32_t model_idx) {
     ((fake_device *)self)->n_attached--;
 }
 
+/* Does this sequence of a step have the slot in its table? */
+static inline bool fake_holds(const fake_device *d, const batch_seq *s, int32_t slot) {
+    for (uint32_t i = 0; i < s->n_blocks * d->kv.n_groups; i++)
+        if (s->slots[i] == slot) return true;
+    return false;
+}
+
+/* A device may work on everything launched at once: a slot that one sequence writes may be in no
+ * other table, of this step or of an unfinished one. */
+static inline void fake_look_for_overlap(fake_device *d, const step *st, const step *other) {
+    for (uint32_t row = 0; row < st->b.n_rows; row++) {
+        uint32_t i = st->b.row_seq[row];
+        const batch_seq *s = &st->b.seqs[i];
+        int32_t slot =
+            s->slots[(size_t)(st->b.positions[row] / d->kv.block_tokens) * d->kv.n_groups];
+        for (uint32_t j = 0; j < other->b.n_seqs; j++) {
+            bool same =
+                other->items[j].q == st->items[i].q && other->items[j].run == st->items[i].run;
+            if (!same && fake_holds(d, &other->b.seqs[j], slot)) d->n_faults++;
+        }
+    }
+}
+
 static inline void fake_launch(void *self, const step *st) {
     fake_device *d = self;
     if (d->n_launched >= d->depth) d->n_faults++;
+    fake_look_for_overlap(d, st, st);
+    for (uint32_t i = 0; i < d->n_launched; i++) fake_look_for_overlap(d, st, d->launched[i]);
     if (!d->late) fake_compute(d, st, d->drawn[d->n_launched]);
     d->launched[d->n_launched++] = st;
 }

@@ -6,7 +6,10 @@
 
 static const config_limits limits = {
     .json = {.depth_max = 64, .structural_max = 1000000, .memory_max = 128u << 20},
-    .choices_max = 128, .prompts_max = 128, .stop_max = 16, .stop_bytes_max = 1024,
+    .choices_max = 128,
+    .prompts_max = 128,
+    .stop_max = 16,
+    .stop_bytes_max = 1024,
     .logit_bias_max = 1024};
 
 static bool read_body(api_route route, const char *body, api_params *p, api_error *e) {
@@ -16,10 +19,14 @@ static bool read_body(api_route route, const char *body, api_params *p, api_erro
 
 static const char *base_of(api_route route) {
     switch (route) {
-    case API_CHAT: return "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]";
-    case API_COMPLETION: return "\"model\":\"m\",\"prompt\":\"x\"";
-    case API_TOKENIZE: return "\"model\":\"m\",\"prompt\":\"x\"";
-    case API_DETOKENIZE: return "\"model\":\"m\",\"tokens\":[1]";
+    case API_CHAT:
+        return "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]";
+    case API_COMPLETION:
+        return "\"model\":\"m\",\"prompt\":\"x\"";
+    case API_TOKENIZE:
+        return "\"model\":\"m\",\"prompt\":\"x\"";
+    case API_DETOKENIZE:
+        return "\"model\":\"m\",\"tokens\":[1]";
     }
     return "";
 }
@@ -44,8 +51,9 @@ static void expect_refused_as(int line, api_route route, const char *more, int s
     }
     api_params_deinit(&p);
 }
-#define REFUSED_AS(route, more, code, param) expect_refused_as(__LINE__, route, more, 400, code, param)
-#define BAD(route, more, param)              REFUSED_AS(route, more, "invalid_value", param)
+#define REFUSED_AS(route, more, code, param)                                                       \
+    expect_refused_as(__LINE__, route, more, 400, code, param)
+#define BAD(route, more, param) REFUSED_AS(route, more, "invalid_value", param)
 
 static void expect_accepted(int line, api_route route, const char *more) {
     api_params p;
@@ -72,19 +80,33 @@ static void add_routes(const api_field *f, buf *out) {
 
 static void add_form(const api_field *f, buf *out) {
     switch (f->kind) {
-    case FIELD_BOOL: buf_add_str(out, "bool"); break;
-    case FIELD_INT: buf_add_format(out, "integer, %.12g to %.12g", f->min, f->max); break;
+    case FIELD_BOOL:
+        buf_add_str(out, "bool");
+        break;
+    case FIELD_INT:
+        buf_add_format(out, "integer, %.12g to %.12g", f->min, f->max);
+        break;
     case FIELD_REAL:
         buf_add_format(out, "number, %s %.12g to %.12g", f->above_min ? "above" : "from", f->min,
                        f->max);
         break;
-    case FIELD_STRING: buf_add_format(out, "string, 1 to %.0f bytes", f->max); break;
-    case FIELD_OBJECT: buf_add_str(out, "object"); break;
-    case FIELD_CUSTOM: buf_add_str(out, f->form); break;
-    case FIELD_IGNORED: buf_add_str(out, "anything: accepted, no effect"); break;
+    case FIELD_STRING:
+        buf_add_format(out, "string, 1 to %.0f bytes", f->max);
+        break;
+    case FIELD_OBJECT:
+        buf_add_str(out, "object");
+        break;
+    case FIELD_CUSTOM:
+        buf_add_str(out, f->form);
+        break;
+    case FIELD_IGNORED:
+        buf_add_str(out, "anything: accepted, no effect");
+        break;
     case FIELD_REFUSED:
-        if (f->neutral == NULL) buf_add_str(out, "refused");
-        else buf_add_format(out, "refused, except `%s`", f->neutral);
+        if (f->neutral == NULL)
+            buf_add_str(out, "refused");
+        else
+            buf_add_format(out, "refused, except `%s`", f->neutral);
         break;
     }
 }
@@ -158,7 +180,8 @@ static void every_kind_of_value_in_every_field_is_answered(void) {
                 const char *input = f[i].name;
                 bool is_input = strcmp(input, "messages") == 0 || strcmp(input, "prompt") == 0 ||
                                 strcmp(input, "tokens") == 0 || strcmp(input, "model") == 0;
-                if (is_input) snprintf(body, sizeof body, "{\"%s\":%s}", input, values[k]);
+                if (is_input)
+                    snprintf(body, sizeof body, "{\"%s\":%s}", input, values[k]);
                 else
                     snprintf(body, sizeof body, "{%s,\"%s\":%s}", base_of((api_route)(1 << r)),
                              input, values[k]);
@@ -168,7 +191,8 @@ static void every_kind_of_value_in_every_field_is_answered(void) {
                     n_accepted++;
                 } else {
                     n_refused++;
-                    if (e.status != 400 || (!is_input && strncmp(e.param, input, strlen(input)) != 0)) {
+                    if (e.status != 400 ||
+                        (!is_input && strncmp(e.param, input, strlen(input)) != 0)) {
                         printf("%s: %d %s %s\n", body, e.status, e.param, e.message);
                         test_failures++;
                     }
@@ -229,7 +253,8 @@ static void numbers_have_their_edges(void) {
         {"n", {"1", "128", "5.0", "2"}, {"0", "129", "1.5", "1e9"}},
         {"top_k", {"-1", "0", "1", "2147483647"}, {"-2", "2147483648", "0.5", "\"1\""}},
         {"seed", {"-1", "9223372036854775807", "3.0", "0"}, {"0.5", "\"1\"", "true", "1e30"}},
-        {"priority", {"-2147483648", "2147483647", "0", "1.0"},
+        {"priority",
+         {"-2147483648", "2147483647", "0", "1.0"},
          {"-2147483649", "2147483648", "1.5", "\"1\""}},
         {"max_tokens", {"1", "2147483647", "16.0", "7"}, {"-1", "2147483648", "1e18", "\"5\""}},
     };
@@ -248,13 +273,14 @@ static void numbers_have_their_edges(void) {
 static void fields_arrive(void) {
     api_params p;
     api_error e;
-    EXPECT(read_with(API_CHAT,
-                     "\"temperature\":0.5,\"top_k\":-1,\"seed\":-3,\"n\":4.0,\"stop\":[\"a\",\"b\"],"
-                     "\"max_completion_tokens\":9,\"logprobs\":true,\"top_logprobs\":3,"
-                     "\"service_tier\":\"flex\",\"stream\":true,"
-                     "\"stream_options\":{\"include_usage\":true},\"cache_prompt\":false,"
-                     "\"x\":1,\"y\":{}",
-                     &p, &e));
+    EXPECT(
+        read_with(API_CHAT,
+                  "\"temperature\":0.5,\"top_k\":-1,\"seed\":-3,\"n\":4.0,\"stop\":[\"a\",\"b\"],"
+                  "\"max_completion_tokens\":9,\"logprobs\":true,\"top_logprobs\":3,"
+                  "\"service_tier\":\"flex\",\"stream\":true,"
+                  "\"stream_options\":{\"include_usage\":true},\"cache_prompt\":false,"
+                  "\"x\":1,\"y\":{}",
+                  &p, &e));
     EXPECT_NEAR(p.temperature, 0.5, 0);
     EXPECT_EQ(p.top_k, 0);
     EXPECT(p.has_seed && p.seed == -3);
@@ -329,8 +355,8 @@ static void stops_and_biases_are_bounded(void) {
         "\"stop\":[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\","
         "\"a\",\"a\",\"a\",\"a\"]",
         "stop");
-    static const char *const keys[] = {"abc", "-1", "1.5", " 1", "01", "", "2147483648",
-                                       "18446744073709551616"};
+    static const char *const keys[] = {"abc", "-1", "1.5",        " 1",
+                                       "01",  "",   "2147483648", "18446744073709551616"};
     for (size_t i = 0; i < INFERD_COUNT(keys); i++) {
         char more[128];
         snprintf(more, sizeof more, "\"logit_bias\":{\"%s\":1}", keys[i]);
@@ -416,8 +442,7 @@ static void messages_are_checked_by_role(void) {
     BODY(API_CHAT, M("[{\"role\":\"boss\",\"content\":\"a\"}]"), "invalid_value",
          "messages[0].role");
     BODY(API_CHAT, M("[{\"role\":1,\"content\":\"a\"}]"), "invalid_value", "messages[0].role");
-    BODY(API_CHAT, M("[{\"role\":\"user\"}]"), "missing_required_parameter",
-         "messages[0].content");
+    BODY(API_CHAT, M("[{\"role\":\"user\"}]"), "missing_required_parameter", "messages[0].content");
     BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":null}]"), "missing_required_parameter",
          "messages[0].content");
     BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":7}]"), "invalid_value",
@@ -425,8 +450,8 @@ static void messages_are_checked_by_role(void) {
     BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":[]}]"), "invalid_value",
          "messages[0].content");
     BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":\"\"}]"), NULL, "");
-    BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]"), NULL,
-         "");
+    BODY(API_CHAT, M("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]"),
+         NULL, "");
     BODY(API_CHAT,
          M("[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":"
            "\"http://169.254.169.254/\"}}]}]"),
@@ -454,11 +479,20 @@ static void messages_are_checked_by_role(void) {
 }
 
 static void what_is_not_json_has_no_code(void) {
-    static const char *const bodies[] = {"", " ", "null", "1", "\"x\"", "[]", "true", "{", "{}x",
-                                         "{\"model\":\"a\",\"model\":\"b\"}", "{\"a\":NaN}",
-                                         "{\"a\":\"\\u0000\"}", "{\"a\":\"\xff\"}"};
-    for (size_t i = 0; i < INFERD_COUNT(bodies); i++)
-        BODY(API_CHAT, bodies[i], "null", "");
+    static const char *const bodies[] = {"",
+                                         " ",
+                                         "null",
+                                         "1",
+                                         "\"x\"",
+                                         "[]",
+                                         "true",
+                                         "{",
+                                         "{}x",
+                                         "{\"model\":\"a\",\"model\":\"b\"}",
+                                         "{\"a\":NaN}",
+                                         "{\"a\":\"\\u0000\"}",
+                                         "{\"a\":\"\xff\"}"};
+    for (size_t i = 0; i < INFERD_COUNT(bodies); i++) BODY(API_CHAT, bodies[i], "null", "");
 }
 
 static void messages_never_repeat_much_of_a_value(void) {

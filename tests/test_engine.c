@@ -196,8 +196,10 @@ static void many_requests_and_cancels(uint32_t depth) {
         EXPECT_EQ(o->n_done, 1);
         EXPECT(continues(o, id, 5 + id % 40));
         EXPECT_EQ(o->done.done.n_output, o->n_tokens);
-        if (o->done.done.finish == GEN_CANCELLED) n_cancelled++;
-        else EXPECT(o->done.done.finish == GEN_LENGTH && o->n_tokens == 10 + id % 50);
+        if (o->done.done.finish == GEN_CANCELLED)
+            n_cancelled++;
+        else
+            EXPECT(o->done.done.finish == GEN_LENGTH && o->n_tokens == 10 + id % 50);
     }
     EXPECT(n_cancelled <= 28);
     audit_is(&f, "{\"ok\":true,\"problems\":[],\"pages\":{\"total\":24,");

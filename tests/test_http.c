@@ -1,22 +1,54 @@
 /* test_http.c - the transport over real sockets: keep-alive, bodies, streams, deadlines, clients
  * that leave, too many of them, draining. */
+#include <sys/resource.h>
+#include <sys/stat.h>
+
 #include "http_client.h"
 
 static reply r;
+
+#define POST(path) "POST " path " HTTP/1.1\r\nHost: x\r\n" AUTH
+
+/* Connect and send: what most tests begin with. */
+static int client_with(const char *text) {
+    int fd = client_connect();
+    EXPECT(client_text(fd, text));
+    return fd;
+}
+
+static void get_and_expect(int fd, int status) {
+    client_text(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(reply_status(&r), status);
+}
+
+static void turn_until_handled(uint32_t n) {
+    for (int i = 0; i < 2000 && seen.n_handled < n; i++) turn_for(1);
+    EXPECT_EQ(seen.n_handled, n);
+}
+static void turn_until_gone(uint32_t n) {
+    for (int i = 0; i < 2000 && seen.n_gone < n; i++) turn_for(1);
+    EXPECT_EQ(seen.n_gone, n);
+}
+static void turn_until_open(uint32_t n) {
+    for (int i = 0; i < 2000 && http_n_open(server) != n; i++) turn_for(1);
+    EXPECT_EQ(http_n_open(server), n);
+}
+
+/* -- requests and answers -- */
 
 static void get_is_answered_and_kept_alive(void) {
     http_options o = toy_options();
     start(&o);
     int fd = client_connect();
-    for (int i = 0; i < 3; i++) {
-        client_text(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
-        client_read(fd, &r, 1000);
-        EXPECT_EQ(reply_status(&r), 200);
+    for (uint32_t i = 0; i < 3; i++) {
+        get_and_expect(fd, 200);
         EXPECT(!r.closed);
         EXPECT(reply_has(&r, "\r\nx-request-id: req-"));
         EXPECT(reply_has(&r, "\r\n\r\nok"));
     }
     EXPECT_EQ(seen.n_finished, 3);
+    EXPECT_EQ(seen.last_status, 200);
     EXPECT_EQ(http_n_open(server), 0);
     close(fd);
     stop();
@@ -24,20 +56,18 @@ static void get_is_answered_and_kept_alive(void) {
 
 static void body_arrives_whole_however_it_is_cut(void) {
     http_options o = toy_options();
-    static const char head[] = "POST /v1/echo HTTP/1.1\r\nHost: x\r\n" AUTH;
     start(&o);
-    int fd = client_connect();
-    client_text(fd, head);
-    client_text(fd, "Content-Length: 11\r\n\r\nhello");
+    int fd = client_with(POST("/v1/echo") "Content-Length: 11\r\n\r\nhello");
     turn_for(5);
     client_text(fd, " world");
     client_read(fd, &r, 1000);
     EXPECT_EQ(reply_status(&r), 200);
     EXPECT(reply_has(&r, "\r\n\r\nhello world"));
     EXPECT(reply_has(&r, "x-toy: yes\r\n"));
-    client_text(fd, head);
-    client_text(fd, "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n"
-                    "Authorization: Bearer other\r\n\r\n");
+    client_text(fd,
+                POST("/v1/echo") "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n wor");
+    turn_for(2);
+    client_text(fd, "ld\r\n0\r\n\r\n");
     client_read(fd, &r, 1000);
     EXPECT_EQ(reply_status(&r), 200);
     EXPECT(reply_has(&r, "\r\n\r\nhello world"));
@@ -46,8 +76,916 @@ static void body_arrives_whole_however_it_is_cut(void) {
     stop();
 }
 
+static void every_request_has_its_own_id(void) {
+    http_options o = toy_options();
+    char first[64];
+    start(&o);
+    int fd = client_connect();
+    get_and_expect(fd, 200);
+    snprintf(first, sizeof first, "%.50s", strstr(r.text, "x-request-id: "));
+    EXPECT_EQ(strspn(first + 18, "0123456789abcdef"), 32);
+    get_and_expect(fd, 200);
+    EXPECT(!reply_has(&r, first));
+    close(fd);
+    stop();
+}
+
+static void timeout_of_the_client_is_a_hint(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(
+        POST("/v1/echo") "x-stainless-read-timeout: 12.5\r\nContent-Length: 2\r\n\r\n{}");
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(seen.deadline_after_us, 12500000);
+    close(fd);
+    stop();
+}
+
+static void long_answer_arrives_whole(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/big") "Content-Length: 6\r\n\r\n200000");
+    client_read(fd, &r, 3000);
+    EXPECT_EQ(reply_status(&r), 200);
+    EXPECT(reply_has(&r, "\r\nContent-Length: 200000\r\n"));
+    const char *body = strstr(r.text, "\r\n\r\n") + 4;
+    size_t n = r.n - (size_t)(body - r.text), n_wrong = 0;
+    EXPECT_EQ(n, 200000);
+    for (size_t i = 0; i < n; i++) n_wrong += body[i] != (char)('a' + i % 26);
+    EXPECT_EQ(n_wrong, 0);
+    EXPECT(!r.closed);
+    get_and_expect(fd, 200);
+    close(fd);
+    stop();
+}
+
+static void error_bodies_escape_what_they_say(void) {
+    buf out;
+    buf_init(&out, 0);
+    static const char text[] =
+        "a\"\\\n\x01\x7f/\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xff\xed\xa0\x80\xc0\xaf";
+    json_add_string(&out, text, sizeof text - 1);
+    EXPECT_STR(buf_cstr(&out),
+               "\"a\\\"\\\\\\n\\u0001\x7f/\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"
+               "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"");
+    buf_clear(&out);
+    json_add_string(&out, "a\0b", 3);
+    json_add_string(&out, "", 0);
+    json_add_string(&out, "\xf0\x9f\x98", 3); // cut
+    EXPECT_STR(buf_cstr(&out), "\"a\\u0000b\"\"\"\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"");
+    buf_deinit(&out);
+}
+
+/* -- work and waiting -- */
+
+static void work_runs_elsewhere_and_answers_here(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/work") "Content-Length: 2\r\n\r\n{}");
+    client_read(fd, &r, 2000);
+    EXPECT_EQ(reply_status(&r), 200);
+    EXPECT(reply_has(&r, "worked"));
+    EXPECT_EQ(seen.n_done, 1);
+    EXPECT_EQ(seen.n_done_gone, 0);
+    EXPECT_EQ(seen.n_gone, 0);
+    close(fd);
+    stop();
+}
+
+/* The handler's state must outlive the worker, so `done` and not on_gone is told. */
+static void client_that_leaves_during_work_is_told_to_done(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/work") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    close(fd);
+    for (int i = 0; i < 1000 && seen.n_done == 0; i++) turn_for(1);
+    EXPECT_EQ(seen.n_done, 1);
+    EXPECT_EQ(seen.n_done_gone, 1);
+    EXPECT_EQ(seen.n_gone, 0);
+    EXPECT_EQ(seen.last_status, 499);
+    turn_until_open(0);
+    stop();
+}
+
+static void waiting_client_that_leaves_is_noticed_at_once(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    EXPECT_EQ(http_n_open(server), 1);
+    uint64_t begin_us = clock_now_us();
+    close(fd);
+    turn_until_gone(1);
+    EXPECT(clock_now_us() - begin_us < 500000);
+    turn_until_open(0);
+    EXPECT_EQ(seen.last_status, 499);
+    stop();
+}
+
+static void half_closed_client_is_gone_when_it_must_wait(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+    shutdown(fd, SHUT_WR);
+    turn_until_gone(1);
+    close(fd);
+    fd = client_with("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); // this is answered at once
+    shutdown(fd, SHUT_WR);
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 200);
+    if (!r.closed) client_read(fd, &r, 1000);
+    EXPECT(r.closed);
+    close(fd);
+    stop();
+}
+
+static void late_answer_reaches_the_client(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    turn_for(10);
+    http_answer_error(seen.waiting, 503, "overloaded_error", "model_loading", "model",
+                      "Loading \"m\".", 90);
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 503);
+    EXPECT(reply_has(&r, "\r\nRetry-After: 60\r\n"));
+    EXPECT(!reply_has(&r, "x-should-retry"));
+    EXPECT(reply_has(&r,
+                     "{\"error\":{\"message\":\"Loading \\\"m\\\".\",\"type\":\"overloaded_error\","
+                     "\"param\":\"model\",\"code\":\"model_loading\"}}"));
+    EXPECT(!r.closed);
+    client_text(fd, POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(2);
+    http_answer_error(seen.waiting, 503, "unavailable_error", NULL, NULL, "Broken.", 0);
+    client_read(fd, &r, 1000);
+    EXPECT(reply_has(&r, "\r\nx-should-retry: false\r\n"));
+    EXPECT(!reply_has(&r, "Retry-After"));
+    EXPECT(reply_has(&r, "\"code\":null"));
+    EXPECT_EQ(seen.n_gone, 0);
+    close(fd);
+    stop();
+}
+
+static void answer_after_the_client_left_is_dropped(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    http_request *rq = seen.waiting;
+    close(fd);
+    /* Between the news and the end of the exchange the handler may still be busy with it. */
+    for (int i = 0; i < 1000 && seen.n_gone == 0; i++) {
+        uv_run(&loop, UV_RUN_ONCE);
+        if (seen.n_gone == 1 && http_n_open(server) == 1) answer_text(rq, 200, "late");
+    }
+    turn_until_open(0);
+    EXPECT_EQ(seen.n_gone, 1);
+    stop();
+}
+
+/* -- streams -- */
+
+static void stream_is_chunked_and_kept_alive(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    EXPECT(http_stream_write(seen.waiting, "data: 1\n\n", 9));
+    EXPECT(http_stream_write(seen.waiting, "data: 2\n\n", 9));
+    http_flush(server);
+    turn_for(5);
+    EXPECT(http_stream_write(seen.waiting, "data: [DONE]\n\n", 14));
+    http_stream_end(seen.waiting);
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 200);
+    EXPECT(reply_has(&r, "\r\nContent-Type: text/event-stream\r\n"));
+    EXPECT(reply_has(&r, "\r\nCache-Control: no-cache\r\n"));
+    EXPECT(reply_has(&r, "\r\nx-request-id: req-"));
+    EXPECT(reply_has(&r, "data: 0\n\n") && reply_has(&r, "data: 2\n\n"));
+    EXPECT(reply_has(&r, "data: [DONE]\n\n\r\n0\r\n\r\n"));
+    EXPECT(!r.closed);
+    EXPECT_EQ(seen.n_gone, 0);
+    turn_until_open(0);
+    get_and_expect(fd, 200);
+    close(fd);
+    stop();
+}
+
+static void aborted_stream_shows_a_cut(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    http_stream_write(seen.waiting, "data: error\n\n", 13);
+    http_stream_abort(seen.waiting);
+    client_read(fd, &r, 1000);
+    EXPECT(reply_has(&r, "data: error\n\n"));
+    EXPECT(!reply_has(&r, "\r\n0\r\n\r\n"));
+    EXPECT(r.closed);
+    EXPECT_EQ(seen.n_gone, 0);
+    close(fd);
+    stop();
+}
+
+static void stream_to_http_10_ends_with_the_connection(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with("POST /v1/stream HTTP/1.0\r\n" AUTH "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    http_stream_end(seen.waiting);
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 200);
+    EXPECT(reply_has(&r, "\r\n\r\ndata: 0\n\n"));
+    EXPECT(!reply_has(&r, "chunked"));
+    EXPECT(r.closed);
+    close(fd);
+    stop();
+}
+
+static void stream_client_that_leaves_is_noticed(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    turn_for(5);
+    close(fd);
+    turn_until_gone(1);
+    turn_until_open(0);
+    stop();
+}
+
+/* H34: what is pipelined behind a stream does not run when its client is gone. */
+static void request_behind_a_cut_stream_never_runs(void) {
+    http_options o = toy_options();
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}" POST(
+        "/v1/echo") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    turn_for(5);
+    close(fd);
+    turn_until_gone(1);
+    turn_until_open(0);
+    EXPECT_EQ(seen.n_handled, 1);
+    stop();
+}
+
+/* Event after event to a client that does not read, until `n` bytes are written or it is cut. */
+static bool flood(size_t n) {
+    static char event[1024];
+    memset(event, 'x', sizeof event);
+    for (size_t done = 0; done < n; done += sizeof event) {
+        if (!http_stream_write(seen.waiting, event, sizeof event)) return false;
+        turn();
+    }
+    return true;
+}
+
+static void slow_reader_pauses_and_goes_on(void) {
+    http_options o = toy_options();
+    o.limits.stream_soft_bytes = 16 * 1024;
+    o.limits.stream_hard_bytes = 1024 * 1024;
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    while (seen.n_paused == 0 && flood(16 * 1024)) {
+    }
+    EXPECT_EQ(seen.n_paused, 1);
+    EXPECT_EQ(seen.n_unpaused, 0);
+    for (int i = 0; i < 5000 && seen.n_unpaused == 0; i++) {
+        r.n = 0;
+        client_read_some(fd, &r);
+        turn_for(1);
+    }
+    EXPECT_EQ(seen.n_unpaused, 1);
+    EXPECT_EQ(seen.n_gone, 0);
+    close(fd);
+    turn_until_gone(1);
+    stop();
+}
+
+static void reader_over_the_hard_limit_is_cut_once(void) {
+    http_options o = toy_options();
+    o.limits.stream_soft_bytes = 16 * 1024;
+    o.limits.stream_hard_bytes = 64 * 1024;
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    http_request *rq = seen.waiting;
+    while (seen.n_gone == 0 && seen.waiting != NULL && flood(1024)) {
+    }
+    if (seen.n_gone == 0) EXPECT(!http_stream_write(rq, "x", 1)); // still there, and says no
+    turn_until_gone(1);
+    turn_until_open(0);
+    EXPECT_EQ(seen.last_status, 499);
+    close(fd);
+    stop();
+}
+
+static void stalled_reader_is_cut(void) {
+    http_options o = toy_options();
+    o.limits.send_stall_ms = 100;
+    o.limits.stream_soft_bytes = 1024;
+    o.limits.stream_hard_bytes = 8 * 1024 * 1024;
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    turn_for(200);
+    EXPECT_EQ(seen.n_gone, 0); // nothing is waiting: it does not stall
+    while (seen.n_paused == 0 && flood(1024)) {
+    }
+    uint64_t begin_us = clock_now_us();
+    turn_until_gone(1);
+    EXPECT(clock_now_us() - begin_us > 50000);
+    turn_until_open(0);
+    close(fd);
+    /* A whole answer that is not read. */
+    fd = client_with(POST("/v1/big") "Content-Length: 8\r\n\r\n30000000");
+    turn_until_handled(2);
+    turn_until_open(0);
+    EXPECT_EQ(seen.last_status, 499);
+    close(fd);
+    stop();
+}
+
+static void quiet_stream_has_a_heartbeat(void) {
+    http_options o = toy_options();
+    o.limits.heartbeat_ms = 40;
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    turn_for(200);
+    http_stream_end(seen.waiting);
+    client_read(fd, &r, 1000);
+    int n_beats = 0;
+    for (const char *p = r.text; (p = strstr(p, ": ping\n\n")) != NULL; p++) n_beats++;
+    EXPECT(n_beats >= 2 && n_beats <= 5);
+    close(fd);
+    stop();
+}
+
+/* -- limits and deadlines -- */
+
+static void body_over_its_limit_is_413_even_in_chunks(void) {
+    http_options o = toy_options();
+    static char chunk[1024];
+    o.limits.body_bytes_max = 4096;
+    o.limits.bodies_bytes_max = 8192;
+    start(&o);
+    int fd = client_with(POST("/v1/echo") "Transfer-Encoding: chunked\r\n\r\n");
+    memset(chunk, 'a', sizeof chunk);
+    for (int i = 0; i < 6; i++) {
+        client_text(fd, "400\r\n");
+        client_send(fd, chunk, 1024);
+        client_text(fd, "\r\n");
+    }
+    client_text(fd, "0\r\n\r\n");
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 413);
+    EXPECT(reply_has(&r, "request_too_large"));
+    close(fd);
+    fd = client_with(POST("/v1/echo") "Content-Length: 4096\r\n\r\n");
+    for (int i = 0; i < 4; i++) client_send(fd, chunk, 1024);
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 200); // just fits
+    EXPECT_EQ(seen.n_handled, 1);
+    close(fd);
+    stop();
+}
+
+static void bodies_of_all_together_are_bounded(void) {
+    http_options o = toy_options();
+    o.limits.body_bytes_max = 4096;
+    o.limits.bodies_bytes_max = 8192;
+    start(&o);
+    int a = client_with(POST("/v1/echo") "Content-Length: 4096\r\n\r\n{");
+    int b = client_with(POST("/v1/echo") "Content-Length: 4096\r\n\r\n{");
+    turn_for(5);
+    int c = client_with(POST("/v1/echo") "Content-Length: 1\r\n\r\n");
+    client_read(c, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 503);
+    EXPECT(reply_has(&r, "server_overloaded"));
+    EXPECT(reply_has(&r, "\r\nRetry-After: "));
+    close(c);
+    close(a); // and gives its share back
+    turn_until_open(1);
+    c = client_with(POST("/v1/echo") "Content-Length: 2\r\n\r\n{}");
+    client_read(c, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 200);
+    close(b);
+    close(c);
+    stop();
+}
+
+/* H10: many tiny chunks. */
+static void tiny_chunks_are_collected(void) {
+    http_options o = toy_options();
+    static char chunks[6 * 20000];
+    for (size_t i = 0; i < 20000; i++) memcpy(chunks + 6 * i, "1\r\n7\r\n", 6);
+    start(&o);
+    int fd = client_with(POST("/v1/echo") "Transfer-Encoding: chunked\r\n\r\n");
+    client_send(fd, chunks, sizeof chunks);
+    client_text(fd, "0\r\n\r\n");
+    client_read(fd, &r, 3000);
+    EXPECT_EQ(reply_status(&r), 200);
+    EXPECT(reply_has(&r, "Content-Length: 20000\r\n"));
+    close(fd);
+    stop();
+}
+
+/* Closing with unread bytes sends a reset that overtakes the answer; the sender is heard out. */
+static void refused_sender_still_reads_its_answer(void) {
+    http_options o = toy_options();
+    static char megabyte[1024 * 1024];
+    start(&o);
+    for (int i = 0; i < 5; i++) {
+        int fd =
+            client_with("POST /v1/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n");
+        EXPECT(client_send(fd, megabyte, sizeof megabyte));
+        client_read(fd, &r, 1000);
+        EXPECT_EQ(reply_status(&r), 401);
+        EXPECT(!r.reset);
+        close(fd);
+    }
+    turn_for(10);
+    stop();
+}
+
+static void slow_headers_meet_a_deadline(void) {
+    http_options o = toy_options();
+    o.limits.header_timeout_ms = 150;
+    start(&o);
+    int silent = client_connect();
+    int slow = client_with("GET /health HTTP/1.1\r\nHost: x\r\n");
+    uint64_t begin_us = clock_now_us();
+    r.n = 0, r.closed = r.reset = false;
+    for (int i = 0; i < 200 && !r.closed; i++) {
+        client_text(slow, "A"); // a byte now and then does not help
+        turn_for(10);
+        client_read_some(slow, &r);
+    }
+    EXPECT(r.closed);
+    EXPECT(clock_now_us() - begin_us < 1000000);
+    if (r.n > 0) EXPECT_EQ(reply_status(&r), 408);
+    client_read(silent, &r, 500);
+    EXPECT(r.closed);
+    EXPECT_EQ(r.n, 0);
+    EXPECT_EQ(seen.last_status, 408);
+    close(slow);
+    close(silent);
+    stop();
+}
+
+static void slow_body_meets_a_deadline(void) {
+    http_options o = toy_options();
+    o.limits.body_timeout_ms = 150;
+    start(&o);
+    /* H14: no last chunk, and silence. */
+    int fd = client_with(POST("/v1/echo") "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n");
+    client_read(fd, &r, 2000);
+    EXPECT_EQ(reply_status(&r), 408);
+    EXPECT(reply_has(&r, "\r\nx-request-id: req-"));
+    EXPECT(reply_has(&r, "request_timeout"));
+    EXPECT(r.closed);
+    close(fd);
+    /* H15: half a body. */
+    fd = client_with(POST("/v1/echo") "Content-Length: 100\r\n\r\n{");
+    turn_for(10);
+    uint64_t begin_us = clock_now_us();
+    shutdown(fd, SHUT_WR);
+    turn_until_open(0);
+    EXPECT(clock_now_us() - begin_us < 600000);
+    close(fd);
+    EXPECT_EQ(seen.n_handled, 0);
+    EXPECT_EQ(seen.last_status, 499);
+    stop();
+}
+
+/* H11: the library can neither read on nor give up, and asks to be called again at once.  It must
+ * cost its connection, not a core. */
+static uint32_t n_turns;
+static void on_prepare_count(uv_prepare_t *p) {
+    (void)p;
+    n_turns++;
+}
+static void endless_chunk_extension_costs_no_core(void) {
+    http_options o = toy_options();
+    static char extension[60000];
+    uv_prepare_t count;
+    o.limits.body_timeout_ms = 300;
+    memset(extension, 'x', sizeof extension);
+    start(&o);
+    int fd = client_with(POST("/v1/echo") "Transfer-Encoding: chunked\r\n\r\n1;");
+    for (size_t sent = 0; sent < sizeof extension;) {
+        ssize_t n = send(fd, extension + sent, sizeof extension - sent, MSG_NOSIGNAL);
+        if (n <= 0) break;
+        sent += (size_t)n;
+    }
+    turn_for(20);
+    uv_prepare_init(&loop, &count);
+    uv_prepare_start(&count, on_prepare_count);
+    n_turns = 0;
+    for (int i = 0; i < 1000 && http_n_open(server) > 0; i++) uv_run(&loop, UV_RUN_ONCE);
+    EXPECT_EQ(http_n_open(server), 0);
+    EXPECT(n_turns < 400);
+    uv_close((uv_handle_t *)&count, NULL);
+    close(fd);
+    stop();
+}
+
+static void idle_connection_is_closed(void) {
+    http_options o = toy_options();
+    o.limits.idle_timeout_s = 1;
+    start(&o);
+    int fd = client_connect();
+    get_and_expect(fd, 200);
+    EXPECT(!r.closed);
+    uint64_t begin_us = clock_now_us();
+    client_read(fd, &r, 3000);
+    EXPECT(r.closed);
+    EXPECT(clock_now_us() - begin_us > 800000);
+    close(fd);
+    stop();
+}
+
+/* -- too many -- */
+
+static void full_server_closes_the_longest_idle(void) {
+    http_options o = toy_options();
+    int fds[40];
+    o.limits.connections_max = 8;
+    start(&o);
+    for (int i = 0; i < 40; i++) { // most of them never say a word
+        fds[i] = client_connect();
+        turn_for(1);
+        if (i % 5 == 0) get_and_expect(fds[i], 200);
+    }
+    get_and_expect(fds[39], 200); // the newest are alive
+    client_read(fds[1], &r, 100);
+    EXPECT(r.closed); // the oldest are not
+    for (int i = 0; i < 40; i++) close(fds[i]);
+    stop();
+}
+
+static void busy_server_says_503_to_one_more(void) {
+    http_options o = toy_options();
+    int fds[8];
+    o.limits.connections_max = 8;
+    start(&o);
+    for (int i = 0; i < 8; i++)
+        fds[i] = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(8);
+    int fd = client_with("GET /v1/models HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n");
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 503);
+    EXPECT(reply_has(&r, "server_overloaded"));
+    EXPECT(r.closed);
+    close(fd);
+    close(fds[0]);
+    turn_until_gone(1);
+    fd = client_connect();
+    get_and_expect(fd, 200);
+    close(fd);
+    for (int i = 1; i < 8; i++) close(fds[i]);
+    turn_until_gone(8);
+    stop();
+}
+
+/* Beyond the spare ones they wait in the queue of the socket and are served when there is room. */
+static void queue_is_served_when_there_is_room(void) {
+    enum { N = 8 + 64 + 20 };
+    http_options o = toy_options();
+    int fds[N];
+    o.limits.connections_max = 8;
+    start(&o);
+    for (int i = 0; i < 8; i++)
+        fds[i] = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(8);
+    for (int i = 8; i < N; i++) fds[i] = client_connect();
+    turn_for(20);
+    int fd = client_connect();
+    get_and_expect(fd, 503);
+    close(fd);
+    for (int i = 0; i < N; i++) close(fds[i]);
+    turn_until_gone(8);
+    fd = client_connect();
+    get_and_expect(fd, 200);
+    close(fd);
+    stop();
+}
+
+static void thousand_silent_connections_stop_nobody(void) {
+    enum { N = 1000 };
+    http_options o = toy_options();
+    static int fds[N];
+    start(&o);
+    for (int i = 0; i < N; i++) {
+        fds[i] = client_with("GET /health HT");
+        if (i % 50 == 0) turn();
+    }
+    uint64_t begin_us = clock_now_us();
+    int fd = client_connect();
+    get_and_expect(fd, 200);
+    EXPECT(clock_now_us() - begin_us < 500000);
+    close(fd);
+    for (int i = 0; i < N; i++) close(fds[i]);
+    turn_for(20);
+    stop();
+}
+
+static int count_fds(void) {
+    int n = 0;
+    for (int fd = 0; fd < 4096; fd++) n += fcntl(fd, F_GETFD) != -1;
+    return n;
+}
+
+/* H36: a reset right behind the request, many times. */
+static void resets_leave_nothing_behind(void) {
+    http_options o = toy_options();
+    static const char *const what[] = {POST("/v1/wait") "Content-Length: 2\r\n\r\n{}",
+                                       POST("/v1/stream") "Content-Length: 2\r\n\r\n{}",
+                                       POST("/v1/echo") "Content-Length: 2000\r\n\r\n{}",
+                                       POST("/v1/work") "Content-Length: 2\r\n\r\n{}",
+                                       "GET /health HTTP/1.1\r\nHo"};
+    struct linger reset = {.l_onoff = 1, .l_linger = 0};
+    start(&o);
+    turn_for(5);
+    int before = count_fds();
+    for (int i = 0; i < 400; i++) {
+        int fd = client_with(what[i % 5]);
+        if (i % 3 == 0) turn();
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        close(fd);
+    }
+    turn_until_open(0);
+    for (int i = 0; i < 3000 && seen.n_done < 1; i++) turn_for(1);
+    turn_for(50);
+    EXPECT_EQ(count_fds(), before);
+    EXPECT_EQ(seen.n_done, seen.n_done_gone);
+    stop();
+}
+
+static void lack_of_descriptors_is_survived(void) {
+    http_options o = toy_options();
+    struct rlimit before, less;
+    int fds[16], n = 0;
+    start(&o);
+    for (; n < 8; n++) fds[n] = client_connect();
+    turn_for(10);
+    getrlimit(RLIMIT_NOFILE, &before);
+    for (; n < 16; n++) fds[n] = client_connect(); // wait to be accepted
+    less = before;
+    less.rlim_cur = (rlim_t)fds[15] + 3; // two more, for eight connections
+    setrlimit(RLIMIT_NOFILE, &less);
+    turn_for(50);
+    setrlimit(RLIMIT_NOFILE, &before);
+    turn_for(250);
+    int fd = client_connect();
+    get_and_expect(fd, 200);
+    close(fd);
+    for (int i = 0; i < n; i++) close(fds[i]);
+    stop();
+}
+
+static void overload_is_said_before_the_body(void) {
+    http_options o = toy_options();
+    start(&o);
+    seen.overloaded = true;
+    int fd = client_with(POST("/v1/echo") "Content-Length: 100000\r\n\r\n");
+    client_read(fd, &r, 1000);
+    EXPECT_EQ(reply_status(&r), 503);
+    EXPECT(reply_has(&r, "\r\nRetry-After: "));
+    EXPECT(r.closed);
+    close(fd);
+    fd = client_connect();
+    get_and_expect(fd, 200); // health is no work
+    close(fd);
+    EXPECT_EQ(seen.n_handled, 1);
+    stop();
+}
+
+/* -- the end -- */
+
+static void draining_finishes_what_runs(void) {
+    http_options o = toy_options();
+    start(&o);
+    int idle = client_connect();
+    get_and_expect(idle, 200);
+    int busy = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}" POST(
+        "/v1/echo") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(2);
+    int late = client_with("GET /health HTT"); // has begun, so it is answered
+    turn_for(5);
+    http_drain(server);
+    client_read(idle, &r, 500);
+    EXPECT(r.closed && r.n == 0);
+    EXPECT_EQ(client_connect(), -1); // nobody listens any more
+    client_text(late, "P/1.1\r\nHost: x\r\n\r\n");
+    client_read(late, &r, 500);
+    EXPECT_EQ(reply_status(&r), 200);
+    EXPECT(reply_has(&r, "\r\nConnection: close\r\n"));
+    EXPECT_EQ(http_n_open(server), 1);
+    answer_text(seen.waiting, 200, "done");
+    client_read(busy, &r, 500);
+    EXPECT_EQ(reply_status(&r), 200);
+    EXPECT(r.closed); // what was pipelined behind it is not begun
+    EXPECT_EQ(http_n_open(server), 0);
+    close(idle);
+    close(busy);
+    close(late);
+    stop();
+}
+
+static void draining_refuses_new_work(void) {
+    http_options o = toy_options();
+    start(&o);
+    int stream = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}" POST(
+        "/v1/echo") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    turn_for(5);
+    http_drain(server);
+    http_stream_end(seen.waiting); // begun before, so it keeps its connection
+    r.n = 0, r.closed = r.reset = false;
+    for (int i = 0; i < 500 && !r.closed; i++) {
+        turn_for(1);
+        client_read_some(stream, &r);
+    }
+    EXPECT(reply_has(&r, "\r\n0\r\n\r\nHTTP/1.1 503 "));
+    EXPECT(reply_has(&r, "shutting_down"));
+    EXPECT(reply_has(&r, "\r\nConnection: close\r\n"));
+    EXPECT(r.closed);
+    EXPECT_EQ(seen.n_handled, 1);
+    close(stream);
+    stop();
+}
+
+static void closing_cuts_everything(void) {
+    http_options o = toy_options();
+    start(&o);
+    int a = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+    int b = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    int c = client_with(POST("/v1/work") "Content-Length: 2\r\n\r\n{}");
+    int d = client_with(POST("/v1/echo") "Content-Length: 200\r\n\r\n{}");
+    int e = client_with("GET /health HTTP/1.1\r\nHo");
+    int f = client_connect();
+    turn_until_handled(3);
+    turn_for(5);
+    stop();
+    EXPECT_EQ(seen.n_gone, 2);
+    EXPECT_EQ(seen.n_done_gone, 1);
+    int fds[] = {a, b, c, d, e, f};
+    for (size_t i = 0; i < INFERD_COUNT(fds); i++) close(fds[i]);
+}
+
+/* -- listening -- */
+
+static void loopback_is_told_apart(void) {
+    static const struct {
+        const char *listen;
+        bool loopback, valid;
+    } tries[] = {
+        {"127.0.0.1:8080", true, true},
+        {"127.9.9.9:0", true, true},
+        {"localhost:80", true, true},
+        {"[::1]:8080", true, true},
+        {"unix:/run/x.sock", true, true},
+        {"0.0.0.0:8080", false, true},
+        {"192.168.0.1:80", false, true},
+        {"[::]:80", false, true},
+        {"example.com:80", false, false},
+        {"127.0.0.1", false, false},
+        {"127.0.0.1:", false, false},
+        {"127.0.0.1:65536", false, false},
+        {"127.0.0.1:8x", false, false},
+        {":8080", false, false},
+        {"", false, false},
+        {"::1:8080", false, false},
+        {"[::1]", false, false},
+        {"unix:", false, false},
+        {"127.0.0.1:-1", false, false},
+        {"127.0.0.1:000080", false, false},
+    };
+    inferd_err err;
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        EXPECT_EQ(http_is_loopback(tries[i].listen), tries[i].loopback);
+        EXPECT_EQ(http_check_listen(tries[i].listen, false, &err) == INFERD_OK, tries[i].valid);
+        EXPECT_EQ(http_check_listen(tries[i].listen, true, &err) == INFERD_OK,
+                  tries[i].valid && tries[i].loopback);
+    }
+}
+
+/* The error of http_open with these options. */
+static void open_fails(const http_options *o, const char *sentence) {
+    http_server *second = NULL;
+    inferd_err err = {0};
+    uv_loop_t other;
+    uv_loop_init(&other);
+    EXPECT(http_open(o, &other, &second, &err) != INFERD_OK);
+    if (strstr(err.text, sentence) == NULL) {
+        EXPECT_STR(err.text, sentence);
+    }
+    EXPECT_EQ(uv_loop_close(&other), 0); // nothing is left in the loop
+}
+
+static void what_cannot_be_listened_on_is_said(void) {
+    http_options o = toy_options(), bad = toy_options();
+    char taken[64];
+    start(&o);
+    snprintf(taken, sizeof taken, "%s", http_address(server));
+    bad.listen = taken;
+    open_fails(&bad, "in use");
+    bad.listen = "203.0.113.7:0";
+    open_fails(&bad, "does not have that address");
+    bad.listen = "example.com:80";
+    open_fails(&bad, "numeric address");
+    bad.listen = "0.0.0.0:0";
+    bad.tenant_of_key = NULL;
+    open_fails(&bad, "needs keys");
+    char path[200] = "unix:/";
+    memset(path + 6, 'x', 150);
+    bad.listen = path;
+    open_fails(&bad, "at most 107");
+    stop();
+}
+
+static void unix_socket_is_served_and_stale_ones_replaced(void) {
+    http_options o = toy_options();
+    char folder[] = "/tmp/inferd-test-XXXXXX", listen[80], path[64];
+    struct stat st;
+    EXPECT(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/s", folder);
+    snprintf(listen, sizeof listen, "unix:%s", path);
+    o.listen = listen;
+    /* Left behind by a process that was killed: bound, and nobody listens. */
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    int stale = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(un.sun_path, sizeof un.sun_path, "%s", path);
+    EXPECT_EQ(bind(stale, (struct sockaddr *)&un, sizeof un), 0);
+    close(stale);
+    start(&o);
+    EXPECT_STR(http_address(server), listen);
+    int fd = client_connect();
+    get_and_expect(fd, 200);
+    get_and_expect(fd, 200);
+    close(fd);
+    fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(3);
+    close(fd);
+    turn_until_gone(1);
+    open_fails(&o, "in use by another process");
+    stop();
+    EXPECT(lstat(path, &st) != 0); // removed at the end
+    FILE *f = fopen(path, "w");
+    fclose(f);
+    open_fails(&o, "is not a socket");
+    EXPECT(lstat(path, &st) == 0); // and it was not touched
+    unlink(path);
+    rmdir(folder);
+}
+
 static const test_case cases[] = {
     TEST(get_is_answered_and_kept_alive),
     TEST(body_arrives_whole_however_it_is_cut),
+    TEST(every_request_has_its_own_id),
+    TEST(timeout_of_the_client_is_a_hint),
+    TEST(long_answer_arrives_whole),
+    TEST(error_bodies_escape_what_they_say),
+    TEST(work_runs_elsewhere_and_answers_here),
+    TEST(client_that_leaves_during_work_is_told_to_done),
+    TEST(waiting_client_that_leaves_is_noticed_at_once),
+    TEST(half_closed_client_is_gone_when_it_must_wait),
+    TEST(late_answer_reaches_the_client),
+    TEST(answer_after_the_client_left_is_dropped),
+    TEST(stream_is_chunked_and_kept_alive),
+    TEST(aborted_stream_shows_a_cut),
+    TEST(stream_to_http_10_ends_with_the_connection),
+    TEST(stream_client_that_leaves_is_noticed),
+    TEST(request_behind_a_cut_stream_never_runs),
+    TEST(slow_reader_pauses_and_goes_on),
+    TEST(reader_over_the_hard_limit_is_cut_once),
+    TEST(stalled_reader_is_cut),
+    TEST(quiet_stream_has_a_heartbeat),
+    TEST(body_over_its_limit_is_413_even_in_chunks),
+    TEST(bodies_of_all_together_are_bounded),
+    TEST(tiny_chunks_are_collected),
+    TEST(refused_sender_still_reads_its_answer),
+    TEST(slow_headers_meet_a_deadline),
+    TEST(slow_body_meets_a_deadline),
+    TEST(endless_chunk_extension_costs_no_core),
+    TEST(idle_connection_is_closed),
+    TEST(full_server_closes_the_longest_idle),
+    TEST(busy_server_says_503_to_one_more),
+    TEST(queue_is_served_when_there_is_room),
+    TEST(thousand_silent_connections_stop_nobody),
+    TEST(resets_leave_nothing_behind),
+    TEST(lack_of_descriptors_is_survived),
+    TEST(overload_is_said_before_the_body),
+    TEST(draining_finishes_what_runs),
+    TEST(draining_refuses_new_work),
+    TEST(closing_cuts_everything),
+    TEST(loopback_is_told_apart),
+    TEST(what_cannot_be_listened_on_is_said),
+    TEST(unix_socket_is_served_and_stale_ones_replaced),
 };
 TEST_MAIN(cases)

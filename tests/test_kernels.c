@@ -929,6 +929,56 @@ static void slot_outside_the_arena_fails_the_step(void) {
 
 /* ---- the rest ---- */
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+/* Steps of one row, then suddenly of many: nothing may be touched for the first time then. */
+static void steps_take_no_page_faults_after_warm_up(void) {
+#if defined(SANITIZED)
+    SKIP("a sanitizer has page faults of its own");
+#endif
+    device d;
+    backend_stats stats;
+    if (!device_open(&d, "avx2", 2)) EXPECT(device_open(&d, "base", 2));
+    do { // a page taken before the background thread came is counted, and rightly
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        be_get_stats(d.be, &stats);
+    } while (stats.n_pages_touched < ARENA_PAGES);
+    attn_data a;
+    attn_data_init(&a, d.be, attn_cases[1]);
+    float *out = calloc((size_t)a.n_rows * a.c.n_heads * a.c.head_dim, sizeof *out);
+    attn_in_chunks(&d, &a, 1, true, out);
+    attn_in_chunks(&d, &a, LEN_MAX, true, out);
+    unsigned char *file = file_rows(DTYPE_Q4_1, 640, 576);
+    float *x = random_floats((size_t)ROWS_MAX * 576);
+    d.next = be_window_base(d.window);
+    weight w = make_weight(&d, DTYPE_Q4_1, 640, 576, file);
+    weight table = make_table(&d, x, ROWS_MAX, 576);
+    act *in = be_act_open(d.be, ROWS_MAX, 576), *result = be_act_open(d.be, ROWS_MAX, 640);
+    for (uint32_t n = 1; n <= ROWS_MAX; n++) {
+        rows_batch r;
+        step_of_rows(&d, &r, 0, n);
+        be_embed(d.be, in, &table, 1);
+        be_matmul(d.be, result, in, &w, NULL, n);
+        sync_ok(&d);
+    }
+    be_get_stats(d.be, &stats);
+    EXPECT_EQ(stats.n_kv_page_faults, 0);
+    EXPECT_EQ(stats.n_kv_driver_calls, 0);
+    be_act_close(d.be, in);
+    be_act_close(d.be, result);
+    attn_data_deinit(&a);
+    free(file);
+    free(x);
+    free(out);
+    device_close(&d);
+}
+
 static void count_call(void *ctx, uint32_t i) {
     ((uint32_t *)ctx)[i]++; // each i is one call's own
 }
@@ -976,6 +1026,7 @@ static const test_case cases[] = {
     TEST(first_failure_sticks_until_sync),
     TEST(unknown_token_fails_the_step),
     TEST(slot_outside_the_arena_fails_the_step),
+    TEST(steps_take_no_page_faults_after_warm_up),
     TEST(parallel_calls_each_index_once),
     TEST(events_measure_time),
 };

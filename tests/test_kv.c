@@ -178,7 +178,9 @@ static void random_use_keeps_the_books(void) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         uint32_t x = (uint32_t)(state >> 33), k = x % 6;
         switch (x / 6 % 8) {
-        case 0: release(&r, &t[k], r.pool.launched); break;
+        case 0:
+            release(&r, &t[k], r.pool.launched);
+            break;
         case 1:
             if (t[k].n_blocks == 0 && t[(k + 1) % 6].n_blocks > 0)
                 kv_append_shared(&r.kv, &t[k], t[(k + 1) % 6].blocks[0]);

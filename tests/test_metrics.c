@@ -8,9 +8,16 @@ static const http_route routes[] = {{"/v1/models", HTTP_GET}, {"/health", HTTP_G
 static buf page_of(metrics *m, uint32_t n_models) {
     static const char *const names[] = {"a\"b\\c\nd", "second"};
     static const model_state states[] = {MODEL_HOT, MODEL_LOADING};
-    engine_stats e = {.n_running = 3, .n_waiting = 2, .pages_total = 100, .pages_free = 40,
-                      .pages_weight = 20, .pages_kv = 30, .pages_cached = 10,
-                      .prefix_queries_tokens = 50, .prefix_hits_tokens = 20, .step_us_sum = 3000};
+    engine_stats e = {.n_running = 3,
+                      .n_waiting = 2,
+                      .pages_total = 100,
+                      .pages_free = 40,
+                      .pages_weight = 20,
+                      .pages_kv = 30,
+                      .pages_cached = 10,
+                      .prefix_queries_tokens = 50,
+                      .prefix_hits_tokens = 20,
+                      .step_us_sum = 3000};
     e.step_us_hist[0] = 2;
     e.step_us_hist[ENGINE_STEP_BUCKETS - 1] = 1;
     metrics_now now = {.engine = &e, .models = names, .states = states, .version = "1"};
@@ -81,7 +88,8 @@ static void buckets_are_cumulative_and_include_their_bound(void) {
     }
     snprintf(line, sizeof line, "inferd_time_to_first_token_seconds_count{%s} 3", label);
     EXPECT(has_line(&page, line));
-    EXPECT(has_line(&page, "vllm:num_requests_running{model_name=\"a\\\"b\\\\c\\nd\",engine=\"0\"} 3"));
+    EXPECT(has_line(&page,
+                    "vllm:num_requests_running{model_name=\"a\\\"b\\\\c\\nd\",engine=\"0\"} 3"));
     buf_deinit(&page);
     metrics_destroy(m);
 }

@@ -1,206 +1,5 @@
-/* test_sched.c - decisions of the scheduler, one by one, and then a storm of all of them whose
- * outputs must be those of a calm day. */
-#include "test.h"
-
-#include "fake_device.h"
-#include "rate.h"
-#include "sched_state.h"
-
-enum { OUT_MAX = 4096, REQUESTS_MAX = 4096 };
-
-/* What came out for one request. */
-typedef struct outcome {
-    tok_id *tokens; // generated
-    uint32_t n_tokens, n_scored, n_done;
-    float scores[600];
-    tok_id scored[600];
-    gen_event done;
-} outcome;
-
-/* A scheduler, a pool and a fake device, driven by hand with virtual time. */
-typedef struct rig {
-    fake_device device;
-    pool pool;
-    sched *s;
-    step steps[2];
-    uint32_t n_flight, oldest;
-    uint64_t now_us;
-    outcome *outcomes; // [REQUESTS_MAX] by id
-} rig;
-
-static void on_event(void *ctx, const gen_event *e) {
-    rig *r = ctx;
-    outcome *o = &r->outcomes[e->id];
-    EXPECT_EQ(o->n_done, 0); // nothing follows the last event
-    if (e->kind == GEN_EV_DONE) {
-        o->n_done++;
-        o->done = *e;
-    } else if (e->kind == GEN_EV_TOKEN) {
-        if (o->tokens == NULL) o->tokens = malloc(OUT_MAX * sizeof *o->tokens);
-        o->tokens[o->n_tokens++] = e->token.r.id;
-    } else {
-        o->scores[o->n_scored] = e->token.r.logprob;
-        o->scored[o->n_scored++] = e->token.r.id;
-    }
-}
-
-static sched_limits default_limits(void) {
-    return (sched_limits){.depth = 1,
-                          .running_max = 8,
-                          .step_tokens_max = 128,
-                          .logits_max = 16,
-                          .queue_len_max = 256,
-                          .step_max_us = 100000,
-                          .decode_step_us = 25000,
-                          .starvation_us = 2000000};
-}
-
-/* Blocks of 4 tokens in 2 groups, 6 slots per page: 3 blocks per page. */
-static void rig_init(rig *r, uint32_t n_pages, const sched_limits *limits) {
-    static const tok_id end_ids[] = {FAKE_END};
-    inferd_err err = {0};
-    *r = (rig){.now_us = 1000};
-    r->device = (fake_device){.n_pages = n_pages,
-                              .depth = limits->depth,
-                              .context = 512,
-                              .kv = fake_layout(4, 2, 6),
-                              .late = true,
-                              .a_us = 1000,
-                              .b_us = 100};
-    r->outcomes = calloc(REQUESTS_MAX, sizeof *r->outcomes);
-    device_about about;
-    EXPECT_EQ(fake_open(&r->device, &about, &err), INFERD_OK);
-    EXPECT_EQ(pool_init(&r->pool, n_pages, 1, &err), INFERD_OK);
-    EXPECT_EQ(sched_create(limits, &r->pool, 1, on_event, r, &r->s, &err), INFERD_OK);
-    for (int i = 0; i < 2; i++)
-        EXPECT_EQ(step_init(&r->steps[i], limits->step_tokens_max, limits->running_max,
-                            limits->logits_max, &err),
-                  INFERD_OK);
-    sched_model_spec spec = {r->device.kv, r->device.context, FAKE_VOCAB, end_ids, 1};
-    EXPECT_EQ(sched_model_open(r->s, 0, &spec, &err), INFERD_OK);
-    sched_model_hot(r->s, 0);
-}
-
-static void rig_verify(rig *r) {
-    inferd_err err = {0};
-    if (sched_verify(r->s, &err) != INFERD_OK) {
-        printf("%s\n", err.text);
-        EXPECT(!"the books balance");
-    }
-}
-
-static void rig_deinit(rig *r) {
-    EXPECT_EQ(r->device.n_faults, 0);
-    sched_destroy(r->s);
-    pool_deinit(&r->pool);
-    for (int i = 0; i < 2; i++) step_deinit(&r->steps[i]);
-    for (uint32_t i = 0; i < REQUESTS_MAX; i++) free(r->outcomes[i].tokens);
-    free(r->outcomes);
-    fake_close(&r->device);
-}
-
-/* A step is planned and launched: the step, or NULL. */
-static step *rig_plan(rig *r) {
-    step *st = &r->steps[(r->oldest + r->n_flight) % 2];
-    if (!sched_plan(r->s, r->now_us, st)) return NULL;
-    fake_launch(&r->device, st);
-    r->n_flight++;
-    return st;
-}
-
-static void rig_finish(rig *r) {
-    step *st = &r->steps[r->oldest];
-    inferd_err err = {0};
-    uint64_t device_us = 0;
-    sched_refresh(r->s, st);
-    inferd_status status = fake_finish(&r->device, st, &device_us, &err);
-    r->now_us += device_us;
-    if (status == INFERD_OK) sched_commit(r->s, st, device_us, r->now_us);
-    else sched_fail(r->s, st, &err, r->now_us);
-    r->oldest = (r->oldest + 1) % 2;
-    r->n_flight--;
-}
-
-/* One turn as the engine does it.  False: nothing happened. */
-static bool rig_turn(rig *r) {
-    while (r->n_flight < r->device.depth && rig_plan(r) != NULL) {}
-    bool finished = r->n_flight > 0;
-    if (finished) rig_finish(r);
-    sched_flush(r->s, UINT32_MAX);
-    return finished;
-}
-
-static void rig_run(rig *r) {
-    for (int i = 0; i < 100000 && rig_turn(r); i++) {}
-    rig_verify(r);
-}
-
-static gen_request *request(uint64_t id, uint32_t n_prompt, uint32_t max_tokens) {
-    gen_request *q = calloc(1, sizeof *q);
-    q->id = id;
-    q->class = GEN_NORMAL;
-    q->prompt = malloc(n_prompt * sizeof *q->prompt);
-    q->n_prompt = n_prompt;
-    for (uint32_t i = 0; i < n_prompt; i++)
-        q->prompt[i] = (tok_id)((id * 31 + i * 7 + i * i) % FAKE_VOCAB);
-    q->max_tokens = max_tokens;
-    q->ignore_eos = true;
-    q->n_logprobs = q->n_prompt_logprobs = -1;
-    return q;
-}
-
-static gen_request *copy_request(const gen_request *q) {
-    gen_request *c = malloc(sizeof *c);
-    *c = *q;
-    c->prompt = malloc(q->n_prompt * sizeof *c->prompt);
-    memcpy(c->prompt, q->prompt, q->n_prompt * sizeof *c->prompt);
-    c->stop_ids = malloc((q->n_stop_ids + 1) * sizeof *c->stop_ids);
-    if (q->n_stop_ids > 0)
-        memcpy(c->stop_ids, q->stop_ids, q->n_stop_ids * sizeof *c->stop_ids);
-    return c;
-}
-
-/* What a request gives when it is alone in the world. */
-typedef struct expected {
-    tok_id tokens[OUT_MAX];
-    uint32_t n_tokens;
-    gen_finish finish;
-    tok_id stop_id;
-} expected;
-
-static void expect_of(const gen_request *q, uint32_t context, expected *x) {
-    tok_id all[OUT_MAX + 600], banned[16];
-    uint32_t n = q->n_prompt, n_banned = 0;
-    *x = (expected){.finish = GEN_LENGTH, .stop_id = -1};
-    memcpy(all, q->prompt, n * sizeof *all);
-    if (!q->ignore_eos) banned[n_banned++] = FAKE_END;
-    for (uint32_t i = 0; i < q->n_stop_ids; i++) banned[n_banned++] = q->stop_ids[i];
-    while (x->n_tokens < q->max_tokens && n < context) {
-        bool early = x->n_tokens < q->min_tokens;
-        tok_id id = fake_next(all, n, banned, early ? n_banned : 0);
-        all[n++] = x->tokens[x->n_tokens++] = id;
-        if (early) continue;
-        if (id == FAKE_END && !q->ignore_eos) {
-            x->finish = GEN_STOP;
-            return;
-        }
-        for (uint32_t i = 0; i < q->n_stop_ids; i++)
-            if (q->stop_ids[i] == id) {
-                x->finish = GEN_STOP;
-                x->stop_id = id;
-                return;
-            }
-    }
-}
-
-static bool gives(const rig *r, const gen_request *q) {
-    static expected x;
-    const outcome *o = &r->outcomes[q->id];
-    expect_of(q, r->device.context, &x);
-    return o->n_done == 1 && o->done.done.finish == x.finish && o->done.done.stop_id == x.stop_id &&
-           o->n_tokens == x.n_tokens && o->done.done.n_output == x.n_tokens &&
-           (x.n_tokens == 0 || memcmp(o->tokens, x.tokens, x.n_tokens * sizeof *x.tokens) == 0);
-}
+/* test_sched.c - decisions of the scheduler, one by one. */
+#include "sched_rig.h"
 
 /* ---- one request ---- */
 
@@ -693,6 +492,26 @@ static void an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_class(
     rig_deinit(&r);
 }
 
+static void nobody_is_preempted_in_vain(void) {
+    rig r;
+    sched_limits l = default_limits();
+    rig_init(&r, 14, &l);                 // 42 blocks
+    gen_request *q = request(1, 100, 28); // 32 blocks
+    q->class = GEN_HIGH;
+    sched_submit(r.s, q, r.now_us);
+    q = request(2, 20, 20); // 10 blocks
+    q->class = GEN_BATCH;
+    sched_submit(r.s, q, r.now_us);
+    while (r.outcomes[2].n_tokens < 2) rig_turn(&r);
+    q = request(3, 60, 4); // 16 blocks: more than the batch request could give
+    q->class = GEN_HIGH;
+    sched_submit(r.s, q, r.now_us);
+    rig_run(&r);
+    for (uint32_t i = 1; i <= 3; i++) EXPECT_EQ(r.outcomes[i].done.done.finish, GEN_LENGTH);
+    EXPECT_EQ(r.s->counters.n_preemptions, 0);
+    rig_deinit(&r);
+}
+
 static void without_pages_the_newest_of_the_lowest_class_goes_and_resumes_exactly(void) {
     for (uint32_t depth = 1; depth <= 2; depth++) {
         rig r;
@@ -731,7 +550,8 @@ static void whoever_was_preempted_three_times_is_spared(void) {
     for (uint32_t i = 0; i < r.s->n_seqs; i++)
         if (r.s->seqs[i].state == SEQ_RUNNING && r.s->seqs[i].req->id == 4)
             r.s->seqs[i].n_preempted = 3;
-    while (r.s->counters.n_preemptions == 0 && rig_turn(&r)) {}
+    while (r.s->counters.n_preemptions == 0 && rig_turn(&r)) {
+    }
     for (uint32_t i = 0; i < r.s->n_seqs; i++)
         if (r.s->seqs[i].state == SEQ_WAITING) EXPECT_EQ(r.s->seqs[i].req->id, 3);
     rig_run(&r);
@@ -888,149 +708,6 @@ static void the_rate_is_learned(void) {
     EXPECT(rate_us(&r, 101) > 2050 + 3000); // what a row costs is not forgotten
 }
 
-/* ---- the storm ---- */
-
-static uint64_t storm_state;
-static uint32_t storm(uint32_t n) {
-    storm_state = storm_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(storm_state >> 33) % n;
-}
-
-static gen_request *storm_request(uint64_t id) {
-    uint32_t n_prompt = 1 + (storm(4) == 0 ? storm(90) : storm(30));
-    gen_request *q = request(id, n_prompt, storm(8) == 0 ? GEN_NO_MAX : storm(60));
-    /* Few different beginnings, so that prefixes are found. */
-    uint32_t kind = storm(4);
-    for (uint32_t i = 0; i < n_prompt; i++)
-        q->prompt[i] = i < n_prompt * 3 / 4 ? (tok_id)((kind * 50 + i) % FAKE_VOCAB)
-                                            : (tok_id)storm(FAKE_VOCAB);
-    if (q->max_tokens == GEN_NO_MAX) q->max_tokens = 100; // as far as it fits
-    if (q->max_tokens + n_prompt > 130) q->max_tokens = 130 - n_prompt;
-    q->class = (gen_class)storm(GEN_CLASSES);
-    q->rank = (int32_t)storm(3);
-    q->ignore_eos = storm(2) == 0;
-    q->min_tokens = storm(3) == 0 ? storm(10) : 0;
-    q->no_cache = storm(6) == 0;
-    q->cache_scope[0] = storm(2);
-    if (storm(5) == 0) q->n_prompt_logprobs = 0;
-    if (storm(3) == 0) {
-        q->stop_ids = malloc(sizeof *q->stop_ids);
-        q->stop_ids[0] = (tok_id)storm(FAKE_VOCAB);
-        q->n_stop_ids = 1;
-    }
-    return q;
-}
-
-typedef struct storm_log {
-    gen_request *copies[512];
-    bool disturbed[512]; // cancelled or with a deadline: may end early
-    uint32_t n;
-} storm_log;
-
-static void storm_event(rig *r, storm_log *log) {
-    uint32_t id = log->n > 0 ? 1 + storm(log->n) : 1;
-    switch (storm(12)) {
-    case 0: case 1: case 2: case 3: case 4: {
-        if (log->n >= 150) return;
-        gen_request *q = storm_request(++log->n);
-        if (storm(12) == 0) {
-            q->deadline_us = r->now_us + 1 + storm(200000);
-            log->disturbed[log->n] = true;
-        }
-        if (storm(12) == 0) {
-            q->queue_deadline_us = r->now_us + 1 + storm(20000);
-            log->disturbed[log->n] = true;
-        }
-        log->copies[log->n] = copy_request(q);
-        sched_submit(r->s, q, r->now_us);
-        return;
-    }
-    case 5:
-        if (log->n == 0 || storm(3) != 0) return;
-        sched_cancel(r->s, id, r->now_us);
-        log->disturbed[id] = true;
-        return;
-    case 6: sched_pause(r->s, id); return;
-    case 7: case 8: sched_resume(r->s, id, r->now_us); return;
-    case 9: r->now_us += storm(5000); return;
-    default: return;
-    }
-}
-
-static bool is_prefix_of(const outcome *o, const expected *x) {
-    return o->n_tokens <= x->n_tokens &&
-           (o->n_tokens == 0 || memcmp(o->tokens, x->tokens, o->n_tokens * sizeof(tok_id)) == 0);
-}
-
-static void check_scores(const outcome *o, const gen_request *q) {
-    EXPECT(o->n_scored <= q->n_prompt);
-    for (uint32_t i = 0; i < o->n_scored; i++) {
-        EXPECT_EQ(o->scored[i], q->prompt[i]);
-        if (i > 0) EXPECT_NEAR(o->scores[i], fake_logprob(q->prompt, i, q->prompt[i]), 0);
-    }
-}
-
-/* Everything at once, with few pages; the books are checked after every step. */
-static void storm_once(uint64_t seed, uint32_t *n_preemptions, uint32_t *n_hits) {
-    int failures_before = test_failures;
-    static expected x;
-    storm_log log = {.n = 0};
-    rig r;
-    sched_limits l = default_limits();
-    storm_state = seed * 77777 + 1;
-    l.depth = 1 + storm(2);
-    l.running_max = 2 + storm(6);
-    l.logits_max = l.running_max + storm(12);
-    l.starvation_us = 20000;
-    l.step_tokens_max = 16 + storm(100);
-    rig_init(&r, 11 + storm(8), &l); // 132 tokens or more: each fits alone
-    r.device.late = storm(3) != 0;
-    for (uint32_t i = 0; i < 1500 && test_failures == failures_before; i++) {
-        storm_event(&r, &log);
-        if (r.n_flight > 0 && (r.n_flight == l.depth || storm(2) == 0)) rig_finish(&r);
-        else rig_plan(&r);
-        if (storm(3) != 0) sched_flush(r.s, storm(4));
-        rig_verify(&r);
-    }
-    for (uint32_t id = 1; id <= log.n; id++) sched_resume(r.s, id, r.now_us);
-    while (r.n_flight > 0) rig_finish(&r);
-    rig_run(&r);
-    for (uint32_t id = 1; id <= log.n; id++) {
-        const outcome *o = &r.outcomes[id];
-        gen_request *q = log.copies[id];
-        expect_of(q, r.device.context, &x);
-        EXPECT_EQ(o->n_done, 1);
-        EXPECT(is_prefix_of(o, &x));
-        EXPECT_EQ(o->done.done.n_output, o->n_tokens);
-        check_scores(o, q);
-        if (!log.disturbed[id]) {
-            EXPECT(gives(&r, q));
-            EXPECT_EQ(o->n_scored, q->n_prompt_logprobs >= 0 ? q->n_prompt : 0);
-        }
-        gen_request_destroy(q);
-    }
-    sched_counters c;
-    sched_count(r.s, &c);
-    *n_preemptions += (uint32_t)c.n_preemptions;
-    *n_hits += (uint32_t)c.prefix_hits_tokens;
-    EXPECT_EQ(c.n_running + c.n_waiting + c.n_ended + c.blocks_referenced, 0);
-    EXPECT_EQ(r.pool.n_in[PAGE_FREE] + c.pages_cached, r.pool.n_pages);
-    EXPECT_EQ(r.pool.n_in[PAGE_KV], c.pages_cached);
-    if (test_failures > failures_before) printf("seed %llu\n", (unsigned long long)seed);
-    rig_deinit(&r);
-}
-
-static void a_storm_changes_no_output(void) {
-    uint32_t n_preemptions = 0, n_hits = 0;
-    const char *n = getenv("INFERD_STORMS");
-    uint64_t n_storms = n != NULL ? strtoull(n, NULL, 10) : 60;
-    int failures_before = test_failures;
-    for (uint64_t seed = 1; seed <= n_storms && test_failures == failures_before; seed++)
-        storm_once(seed, &n_preemptions, &n_hits);
-    printf("storms: %u preemptions, %u tokens found\n", n_preemptions, n_hits);
-    EXPECT(n_preemptions > n_storms && n_hits > 10 * n_storms);
-}
-
 static const test_case cases[] = {
     TEST(a_request_gives_the_pure_function_of_its_prompt),
     TEST(depth_two_plans_a_row_for_a_promised_token),
@@ -1055,6 +732,7 @@ static const test_case cases[] = {
     TEST(waiting_lifts_one_class_per_interval),
     TEST(a_batch_request_gets_through_a_stream_of_urgent_ones),
     TEST(an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_class),
+    TEST(nobody_is_preempted_in_vain),
     TEST(without_pages_the_newest_of_the_lowest_class_goes_and_resumes_exactly),
     TEST(whoever_was_preempted_three_times_is_spared),
     TEST(a_paused_sequence_keeps_its_pages_until_they_are_needed),
@@ -1063,6 +741,5 @@ static const test_case cases[] = {
     TEST(a_row_without_a_finite_logit_ends_its_request),
     TEST(two_models_share_the_device_and_its_pages),
     TEST(the_rate_is_learned),
-    TEST(a_storm_changes_no_output),
 };
 TEST_MAIN(cases)

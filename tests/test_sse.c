@@ -11,8 +11,13 @@ static tokenizer *tok;
 
 static answer_head head_of(bool chat) {
     if (tok == NULL) tok = tiny_tok_open();
-    return (answer_head){.chat = chat, .id = "id-1", .model = "m", .fingerprint = "fp_1",
-                         .tier = "default", .created = 1700000000, .tok = tok};
+    return (answer_head){.chat = chat,
+                         .id = "id-1",
+                         .model = "m",
+                         .fingerprint = "fp_1",
+                         .tier = "default",
+                         .created = 1700000000,
+                         .tok = tok};
 }
 
 static json_t *parse(buf *b, size_t from) {
@@ -36,8 +41,9 @@ static void chunks_of_a_chat_are_to_the_letter(void) {
     h.usage_asked = true;
     answer_choice text = {.index = 1, .text = {"a\n\"", 3}};
     sse_chunk(&out, &h, &text, NULL);
-    EXPECT(strstr(buf_cstr(&out), "\"choices\":[{\"index\":1,\"delta\":{\"content\":\"a\\n\\\"\"},"
-                                  "\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"));
+    EXPECT(strstr(buf_cstr(&out),
+                  "\"choices\":[{\"index\":1,\"delta\":{\"content\":\"a\\n\\\"\"},"
+                  "\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"));
     buf_clear(&out);
     answer_choice last = {.index = 0, .finish = "stop"};
     sse_chunk(&out, &h, &last, NULL);
@@ -72,8 +78,8 @@ static void an_error_event_has_all_four_keys(void) {
 static void logprobs_show_exact_bytes(void) {
     answer_head h = head_of(true);
     tok_logprob top[1] = {{tiny_tok_byte('x'), -0.5f}};
-    answer_logprob lp = {.id = tiny_tok_byte(0xc3), .known = true, .logprob = -1.25f, .n_top = 1,
-                         .top = top};
+    answer_logprob lp = {
+        .id = tiny_tok_byte(0xc3), .known = true, .logprob = -1.25f, .n_top = 1, .top = top};
     answer_choice c = {.text = {"x", 1}, .logprobs = &lp, .n_logprobs = 1};
     buf out = {0};
     sse_chunk(&out, &h, &c, NULL);
@@ -89,8 +95,12 @@ static void top_logprobs_of_a_completion_have_no_key_twice(void) {
     answer_head h = head_of(false);
     tok_logprob top[2] = {{tiny_tok_byte(0xc3), -0.5f}, {tiny_tok_byte(0xe2), -1.5f}};
     answer_logprob lp[2] = {{.id = tiny_tok_byte('a'), .known = false},
-                            {.id = tiny_tok_byte('b'), .known = true, .logprob = -2.0f,
-                             .text_offset = 1, .n_top = 2, .top = top}};
+                            {.id = tiny_tok_byte('b'),
+                             .known = true,
+                             .logprob = -2.0f,
+                             .text_offset = 1,
+                             .n_top = 2,
+                             .top = top}};
     answer_choice c = {.text = {"ab", 2}, .logprobs = lp, .n_logprobs = 2, .finish = "length"};
     answer_usage u = {.n_prompt = 1, .n_output = 1};
     buf out = {0};
@@ -98,8 +108,7 @@ static void top_logprobs_of_a_completion_have_no_key_twice(void) {
     answer_choice_add(&out, &h, &c);
     answer_close(&out, &h, &u, NULL, 0);
     json_t *j = parse(&out, 0);
-    json_t *l = json_object_get(
-        json_array_get(json_object_get(j, "choices"), 0), "logprobs");
+    json_t *l = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs");
     EXPECT(json_is_null(json_array_get(json_object_get(l, "token_logprobs"), 0)));
     EXPECT(json_is_null(json_array_get(json_object_get(l, "top_logprobs"), 0)));
     json_t *t = json_array_get(json_object_get(l, "top_logprobs"), 1);
@@ -126,25 +135,25 @@ static void a_number_is_json_in_every_locale(void) {
 
 static void invalid_utf8_never_leaves(void) {
     answer_head h = head_of(false);
-    answer_choice c = {.text = {"a\xff" "b", 3}};
+    answer_choice c = {.text = {"a\xff"
+                                "b",
+                                3}};
     buf out = {0};
     sse_chunk(&out, &h, &c, NULL);
     json_t *j = parse(&out, strlen("data: "));
     EXPECT(j != NULL);
-    EXPECT_STR(json_string_value(json_object_get(
-                   json_array_get(json_object_get(j, "choices"), 0), "text")),
-               "a\xef\xbf\xbd" "b");
+    EXPECT_STR(json_string_value(
+                   json_object_get(json_array_get(json_object_get(j, "choices"), 0), "text")),
+               "a\xef\xbf\xbd"
+               "b");
     json_decref(j);
     buf_deinit(&out);
 }
 
 static const test_case cases[] = {
-    TEST(chunks_of_a_chat_are_to_the_letter),
-    TEST(an_error_event_has_all_four_keys),
-    TEST(logprobs_show_exact_bytes),
-    TEST(top_logprobs_of_a_completion_have_no_key_twice),
-    TEST(a_number_is_json_in_every_locale),
-    TEST(invalid_utf8_never_leaves),
+    TEST(chunks_of_a_chat_are_to_the_letter), TEST(an_error_event_has_all_four_keys),
+    TEST(logprobs_show_exact_bytes),          TEST(top_logprobs_of_a_completion_have_no_key_twice),
+    TEST(a_number_is_json_in_every_locale),   TEST(invalid_utf8_never_leaves),
 };
 
 int main(int argc, char **argv) {

@@ -65,8 +65,7 @@ static void random_texts_agree_with_a_plain_search(void) {
         EXPECT_EQ(got.any, want.any);
         EXPECT_EQ(got.begin, want.begin);
         EXPECT_EQ(got.end, want.end);
-        if (!want.any)
-            EXPECT_EQ(stop_held(set, progress), search_held(text, n, stops, n_stops));
+        if (!want.any) EXPECT_EQ(stop_held(set, progress), search_held(text, n, stops, n_stops));
         n_matches += want.any;
         stop_set_destroy(set);
     }
@@ -125,8 +124,10 @@ static void work_is_linear_in_the_text(void) {
 }
 
 static const test_case cases[] = {
-    TEST(random_texts_agree_with_a_plain_search), TEST(longer_of_two_that_end_together_wins),
-    TEST(what_may_become_a_stop_string_is_held),  TEST(no_strings_hold_nothing),
+    TEST(random_texts_agree_with_a_plain_search),
+    TEST(longer_of_two_that_end_together_wins),
+    TEST(what_may_become_a_stop_string_is_held),
+    TEST(no_strings_hold_nothing),
     TEST(work_is_linear_in_the_text),
 };
 TEST_MAIN(cases)

@@ -11,9 +11,18 @@ static tokenizer *tok;
 /* A stream with one prompt "Hi" (as ids), `n` choices; the caller changes what it wants. */
 static stream_options options_of(bool chat, bool streaming, uint32_t n) {
     if (tok == NULL) tok = tiny_tok_open();
-    stream_options o = {.chat = chat, .streaming = streaming, .n = n, .n_logprobs = -1, .tok = tok,
-                        .id = "x-1", .model = "m", .fingerprint = "fp", .tier = "default",
-                        .created = 1, .skip_specials = true, .n_prompts = 1};
+    stream_options o = {.chat = chat,
+                        .streaming = streaming,
+                        .n = n,
+                        .n_logprobs = -1,
+                        .tok = tok,
+                        .id = "x-1",
+                        .model = "m",
+                        .fingerprint = "fp",
+                        .tier = "default",
+                        .created = 1,
+                        .skip_specials = true,
+                        .n_prompts = 1};
     o.prompts = calloc(1, sizeof *o.prompts);
     tok_ids_push(&o.prompts[0].ids, tiny_tok_byte('H'));
     tok_ids_push(&o.prompts[0].ids, tiny_tok_byte('i'));
@@ -113,8 +122,9 @@ static void a_chat_streams_in_the_documented_order(void) {
     json_t *e = events_of(&out);
     EXPECT_EQ(json_array_size(e), 6);
     EXPECT_STR(content_at(e, 0), "");
-    EXPECT_STR(json_string_value(json_object_get(json_object_get(choice_at(e, 0), "delta"), "role")),
-               "assistant");
+    EXPECT_STR(
+        json_string_value(json_object_get(json_object_get(choice_at(e, 0), "delta"), "role")),
+        "assistant");
     EXPECT_STR(content_at(e, 1), "a");
     EXPECT_STR(content_at(e, 2), "b");
     EXPECT_EQ(json_object_size(json_object_get(choice_at(e, 3), "delta")), 0);
@@ -156,8 +166,8 @@ static void continuous_usage_counts_up(void) {
     json_t *e = events_of(&out);
     EXPECT_EQ(json_array_size(e), 3);
     for (size_t i = 0; i < 3; i++)
-        EXPECT_EQ(json_integer_value(json_object_get(
-                      json_object_get(json_array_get(e, i), "usage"), "completion_tokens")),
+        EXPECT_EQ(json_integer_value(json_object_get(json_object_get(json_array_get(e, i), "usage"),
+                                                     "completion_tokens")),
                   i + 1);
     json_decref(e);
     buf_deinit(&out);
@@ -428,8 +438,7 @@ static void text_offsets_count_code_points(void) {
     json_t *at = json_object_get(json_object_get(body_choice(b, 0), "logprobs"), "text_offset");
     static const int want[] = {0, 1, 2, 2, 3};
     EXPECT_EQ(json_array_size(at), 5);
-    for (size_t i = 0; i < 5; i++)
-        EXPECT_EQ(json_integer_value(json_array_get(at, i)), want[i]);
+    for (size_t i = 0; i < 5; i++) EXPECT_EQ(json_integer_value(json_array_get(at, i)), want[i]);
     json_decref(b);
     stream_destroy(s);
 }

@@ -7,26 +7,25 @@
 #include "tok_vectors.h"
 
 enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
+enum { TOKENS_MAX = 1 << 19 };
 
 /* The arrays of a GGUF vocabulary.  Names point into the JSON. */
 typedef struct vocab {
-    bytes *names;
-    int32_t *kinds;
+    bytes names[TOKENS_MAX];
+    int32_t kinds[TOKENS_MAX];
     size_t n;
 } vocab;
 
-static void put_token(vocab *v, size_t id, bytes name, int32_t kind) {
-    if (id >= v->n) {
-        v->names = realloc(v->names, (id + 1) * sizeof *v->names);
-        v->kinds = realloc(v->kinds, (id + 1) * sizeof *v->kinds);
-        INFERD_CHECK(v->names != NULL && v->kinds != NULL);
-        for (; v->n <= id; v->n++) {
-            v->names[v->n] = (bytes){"", 0};
-            v->kinds[v->n] = UNUSED;
-        }
+static vocab v; // too big for the stack
+
+static void put_token(size_t id, bytes name, int32_t kind) {
+    INFERD_CHECK(id < TOKENS_MAX);
+    for (; v.n <= id; v.n++) {
+        v.names[v.n] = (bytes){"", 0};
+        v.kinds[v.n] = UNUSED;
     }
-    v->names[id] = name;
-    v->kinds[id] = kind;
+    v.names[id] = name;
+    v.kinds[id] = kind;
 }
 
 static bytes json_bytes(const json_t *j) {
@@ -45,24 +44,23 @@ static bytes with_spaces(json_t *content) {
     return (bytes){p, n};
 }
 
-static vocab read_vocab(json_t *file, bool sentencepiece) {
-    vocab v = {0};
+static void read_vocab(json_t *file, bool sentencepiece) {
+    v.n = 0;
     const char *key;
     json_t *value;
     size_t i;
     json_object_foreach(json_object_get(json_object_get(file, "model"), "vocab"), key, value) {
         bool byte = strlen(key) == 6 && strncmp(key, "<0x", 3) == 0;
-        put_token(&v, (size_t)json_integer_value(value), (bytes){key, strlen(key)},
+        put_token((size_t)json_integer_value(value), (bytes){key, strlen(key)},
                   byte ? BYTE : NORMAL);
     }
     json_array_foreach(json_object_get(file, "added_tokens"), i, value) {
         bool special = json_is_true(json_object_get(value, "special"));
         json_t *content = json_object_get(value, "content");
-        put_token(&v, (size_t)json_integer_value(json_object_get(value, "id")),
+        put_token((size_t)json_integer_value(json_object_get(value, "id")),
                   sentencepiece && !special ? with_spaces(content) : json_bytes(content),
                   special ? CONTROL : USER_DEFINED);
     }
-    return v;
 }
 
 /* Merge i of the file: "left right" or ["left", "right"], with `between` put between. */
@@ -98,17 +96,17 @@ static void put_merges(tiny_gguf *g, json_t *merges) {
 }
 
 /* The file lists merges from the best score down; what no merge makes has the worst. */
-static void put_scores(tiny_gguf *g, const vocab *v, json_t *ids, json_t *merges) {
-    float *scores = malloc(v->n * sizeof *scores);
+static void put_scores(tiny_gguf *g, json_t *ids, json_t *merges) {
+    float *scores = malloc(v.n * sizeof *scores);
     INFERD_CHECK(scores != NULL);
-    for (size_t i = 0; i < v->n; i++) scores[i] = -1e9f;
+    for (size_t i = 0; i < v.n; i++) scores[i] = -1e9f;
     for (size_t i = json_array_size(merges); i > 0; i--) {
         buf name = merge_at(merges, i - 1, "");
         scores[json_integer_value(json_object_get(ids, buf_cstr(&name)))] = -(float)i;
         buf_deinit(&name);
     }
-    tiny_kv_array(g, "tokenizer.ggml.scores", GGUF_F32, v->n);
-    for (size_t i = 0; i < v->n; i++) {
+    tiny_kv_array(g, "tokenizer.ggml.scores", GGUF_F32, v.n);
+    for (size_t i = 0; i < v.n; i++) {
         uint32_t bits;
         memcpy(&bits, &scores[i], sizeof bits);
         tiny_put(&g->metadata, bits, 4);
@@ -117,7 +115,7 @@ static void put_scores(tiny_gguf *g, const vocab *v, json_t *ids, json_t *merges
 }
 
 static tokenizer *convert(json_t *file, const char *model, const char *pre, bool prefix) {
-    vocab v = read_vocab(file, strcmp(model, "llama") == 0);
+    read_vocab(file, strcmp(model, "llama") == 0);
     json_t *json_model = json_object_get(file, "model");
     json_t *merges = json_object_get(json_model, "merges");
     tiny_gguf *g = malloc(sizeof *g);
@@ -133,15 +131,13 @@ static tokenizer *convert(json_t *file, const char *model, const char *pre, bool
     if (strcmp(model, "gpt2") == 0)
         put_merges(g, merges);
     else
-        put_scores(g, &v, json_object_get(json_model, "vocab"), merges);
+        put_scores(g, json_object_get(json_model, "vocab"), merges);
     gguf *opened = open_good(g);
     EXPECT_EQ(tok_open(opened, &t, &err), INFERD_OK);
     if (t == NULL) printf("%s\n", err.text);
     gguf_close(opened);
     tiny_gguf_deinit(g);
     free(g);
-    free(v.names);
-    free(v.kinds);
     return t;
 }
 

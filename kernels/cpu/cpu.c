@@ -171,7 +171,7 @@ static void cpu_vec_load(backend *be, vec *v, const float *host) {
 /* ---- activations ---- */
 
 static act *cpu_act_open(backend *be, uint32_t rows_max, uint32_t dim) {
-    (void)be;
+    cpu_backend *c = cpu_of(be);
     size_t n_bytes;
     act *a = calloc(1, sizeof *a);
     if (a == NULL) return NULL;
@@ -189,6 +189,7 @@ static act *cpu_act_open(backend *be, uint32_t rows_max, uint32_t dim) {
     }
     if (align == ARENA_PAGE_BYTES) madvise(a->data, n_bytes, MADV_HUGEPAGE);
     memset(a->data, 0, n_bytes); // touched now, not in a step
+    c->rows_max = u32_max(c->rows_max, rows_max);
     return a;
 }
 
@@ -203,7 +204,26 @@ static const float *cpu_act_host(backend *be, const act *a) {
     return a->data;
 }
 
-/* ---- one step ---- */
+/* ---- page faults of a step ----
+ *
+ * None after the first steps: pages of the arena are touched (arena.h), activations and tables
+ * are written when they are made, and what remains is touched here: the code of batch shapes that
+ * were not met yet, and the stacks. */
+
+static void touch_code(void) {
+#if defined(MADV_POPULATE_READ)
+    extern const char __executable_start[] __attribute__((weak)), etext[] __attribute__((weak));
+    uintptr_t page = 4095, begin = (uintptr_t)__executable_start & ~page;
+    uintptr_t end = ((uintptr_t)etext + page) & ~page;
+    if (begin != 0 && end > begin) madvise((void *)begin, end - begin, MADV_POPULATE_READ); // a wish
+#endif
+}
+
+static void touch_stack(void *ctx, uint32_t rank, uint32_t n_ranks) {
+    volatile unsigned char stack[64 * 1024]; // more than any operation uses
+    (void)ctx, (void)rank, (void)n_ranks;
+    for (size_t i = 0; i < sizeof stack; i += 1024) stack[i] = 0;
+}
 
 static long faults_of_thread(void) {
     struct rusage usage;
@@ -221,6 +241,8 @@ static void count_faults(void *ctx, uint32_t rank, uint32_t n_ranks) {
     long *at = (long *)ctx + rank;
     *at = faults_of_thread() - *at;
 }
+
+/* ---- one step ---- */
 
 /* The slots that this step writes lie in pages that are home and touched. */
 static bool check_slots(cpu_backend *c, const batch_seq *s, const kv_layout *kv) {
@@ -254,6 +276,7 @@ static void cpu_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     c->step++;
     for (uint32_t i = 0; i < b->n_seqs; i++)
         if (!check_slots(c, &b->seqs[i], kv)) return;
+    if (c->step == 1) pool_run(c->threads, touch_stack, NULL);
     pool_run(c->threads, sample_faults, c->faults_at_begin);
     c->in_step = true;
 }
@@ -353,6 +376,7 @@ inferd_status cpu_open(const backend_options *options, backend **out, inferd_err
                         pool_n_threads(c->threads));
         goto fail;
     }
+    touch_code();
     *out = &c->be;
     return INFERD_OK;
 

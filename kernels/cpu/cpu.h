@@ -32,7 +32,7 @@ typedef struct rope_table {
 
 enum {
     ROPE_TABLES = 2,  // models with two kinds of layers have two
-    WARM_UP_STEPS = 4 // page faults of the first steps are those of code and stacks
+    WARM_UP_STEPS = 4 // of which page faults are not counted: tables are made then
 };
 
 typedef struct cpu_backend {
@@ -47,6 +47,7 @@ typedef struct cpu_backend {
     uint64_t step; // counts be_step_begin
     bool in_step;
 
+    uint32_t rows_max; // of the largest activation ever opened
     rope_table ropes[ROPE_TABLES];
     uint32_t next_rope; // the one to replace
 

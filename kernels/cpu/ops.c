@@ -108,11 +108,13 @@ static void fill_angles(const void *job, uint32_t begin, uint32_t end) {
     }
 }
 
-/* *p holds n floats; false: no memory, and it holds what it held. */
-static bool grow(float **p, size_t n) {
-    float *grown = realloc(*p, size_max(n, 1) * sizeof **p);
-    if (grown == NULL) return false;
-    *p = grown;
+/* *p holds n floats, all zero so that none faults later; false: no memory, it is as it was. */
+static bool replace(float **p, size_t n) {
+    float *fresh = malloc(size_max(n, 1) * sizeof **p);
+    if (fresh == NULL) return false;
+    memset(fresh, 0, n * sizeof *fresh);
+    free(*p);
+    *p = fresh;
     return true;
 }
 
@@ -129,12 +131,13 @@ static const float *angles(cpu_backend *c, const rope_spec *r) {
     uint32_t n_rows = c->batch->n_rows;
     size_t n = (size_t)n_rows * 2 * r->n_pairs;
     t->step = 0;
-    if (n > t->capacity) {
-        if (!grow(&t->data, n)) return NULL;
-        t->capacity = n;
+    if (n > t->capacity) { // once: later steps have no more rows than the activations
+        size_t capacity = (size_t)u32_max(n_rows, c->rows_max) * 2 * r->n_pairs;
+        if (!replace(&t->data, capacity)) return NULL;
+        t->capacity = capacity;
     }
     if (r->n_pairs > t->n_pairs_max) {
-        if (!grow(&t->inv_freq, r->n_pairs)) return NULL;
+        if (!replace(&t->inv_freq, r->n_pairs)) return NULL;
         t->n_pairs_max = r->n_pairs;
     }
     angles_job job = {t->data, r->inv_freq, c->batch->positions, r->n_pairs, r->scale};

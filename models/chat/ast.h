@@ -118,9 +118,12 @@ typedef struct jast {
     jnode *root;
     const jstr **symbols; // [n_symbols] NUL-terminated
     uint32_t n_symbols;
+    const bool *hidden; // [n_symbols] see names.c
 } jast;
 
 /* Fails through c->exit. */
 void jast_parse(jctx *c, bytes source, jast *out);
+/* names.c: set out->hidden. */
+void jast_find_hidden(jctx *c, jast *ast);
 
 #endif

@@ -99,24 +99,26 @@ static json_t *join_parts(json_t *content) {
     return joined;
 }
 
-/* The arguments as an object; a new reference, or NULL when they are none. */
-static json_t *parse_arguments(json_t *arguments) {
+/* The arguments as an object, a new reference; NULL when they are none.  False: no memory. */
+static bool parse_arguments(json_t *arguments, json_t **out) {
     json_error_t error;
     const char *p = json_string_value(arguments);
     size_t n = json_string_length(arguments);
-    if (p == NULL) return NULL;
-    if (n == 0) return json_object(); // a call without arguments
+    *out = NULL;
+    if (p == NULL) return true;
+    if (n == 0) return (*out = json_object()) != NULL; // a call without arguments
     json_t *parsed = json_loadb(p, n, JSON_ALLOW_NUL, &error);
-    if (json_is_object(parsed)) return parsed;
-    json_decref(parsed);
-    return NULL;
+    if (parsed == NULL) return !jv_json_out_of_memory(&error);
+    if (json_is_object(parsed)) *out = parsed;
+    else json_decref(parsed);
+    return true;
 }
 
 /* A copy of one tool call with its arguments as an object, or a new reference to the call itself.
  * NULL: no memory. */
 static json_t *open_call(json_t *call, bool *changed) {
-    json_t *function = json_object_get(call, "function");
-    json_t *arguments = parse_arguments(json_object_get(function, "arguments"));
+    json_t *function = json_object_get(call, "function"), *arguments;
+    if (!parse_arguments(json_object_get(function, "arguments"), &arguments)) return NULL;
     if (arguments == NULL) return json_incref(call);
     json_t *copy = json_copy(call), *inner = json_copy(function);
     *changed = true;
@@ -335,10 +337,13 @@ inferd_status chat_render(const chat_template *t, const tokenizer *tok, const ch
     if (tokens == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
     inferd_status s = render_shaped(t, tokens, input, &sh, now, out, err);
     if (s == INFERD_EINVAL && sh.opened) { // perhaps it wants the strings after all
-        inferd_err second;
+        inferd_err second = {0};
         sh.open_arguments = false;
         inferd_status again = render_shaped(t, tokens, input, &sh, now, out, &second);
-        if (again == INFERD_OK) s = again;
+        if (again != INFERD_EINVAL) { // else the first sentence stands
+            s = again;
+            if (err != NULL) *err = second;
+        }
     }
     json_decref(tokens);
     return s;

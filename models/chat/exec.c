@@ -58,6 +58,7 @@ static void scope_set(jrender *r, jscope *s, uint32_t id, jval v) {
 /* A name seen for the first time: from the request, the special tokens, the engine, or nothing. */
 static jval find_global(jrender *r, uint32_t id) {
     const jstr *name = r->ast->symbols[id];
+    if (r->ast->hidden[id]) return jv_undefined(&r->c, jv_missing(), jv_str(name));
     json_t *json = json_object_getn(r->vars, name->p, name->n);
     if (json != NULL) return jv_from_json(&r->c, json, false, false);
     json = json_object_getn(r->trusted, name->p, name->n);
@@ -229,22 +230,24 @@ static bool is_param(jrender *r, const jmacro_def *def, const jstr *name) {
     return false;
 }
 
-/* Parameters in order, so that a default may use those before it. */
+/* All that was given first, then the defaults in order: they may use other parameters. */
 static void bind_params(jrender *r, const jmacro_def *def, const jcall *call) {
+    size_t first_default = def->n_params - def->n_defaults;
     for (size_t i = 0; i < def->n_params; i++) {
         const jstr *name = r->ast->symbols[def->params[i]];
-        jval *keyword = find_keyword(call, name), v;
-        size_t first_default = def->n_params - def->n_defaults;
+        const jval *keyword = find_keyword(call, name);
+        jval v = jv_undefined_because(&r->c, "a parameter was not provided");
         if (keyword != NULL && i < call->n)
             j_fail(&r->c, "macro '%.*s' got multiple values for argument '%.*s'",
                    (int)size_min(def->name->n, 100), def->name->p, (int)size_min(name->n, 100),
                    name->p);
         if (i < call->n) v = call->pos[i];
         else if (keyword != NULL) v = *keyword;
-        else if (i >= first_default) v = jeval(r, def->defaults[i - first_default]);
-        else v = jv_undefined_because(&r->c, "a parameter was not provided");
         scope_set(r, r->scope, def->params[i], v);
     }
+    for (size_t i = size_max(call->n, first_default); i < def->n_params; i++)
+        if (find_keyword(call, r->ast->symbols[def->params[i]]) == NULL)
+            scope_set(r, r->scope, def->params[i], jeval(r, def->defaults[i - first_default]));
 }
 
 /* What is left over goes to varargs, kwargs and caller, if the macro names them. */

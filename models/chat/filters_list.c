@@ -385,6 +385,7 @@ static jval run_from_json(jrender *r, jval v, const jcall *call) {
     if (s->n > FROM_JSON_BYTES_MAX) j_limit(&r->c, "from_json of %zu bytes", s->n);
     j_charge(&r->c, s->n);
     r->parsed = json_loadb(s->p, s->n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+    if (r->parsed == NULL && jv_json_out_of_memory(&error)) j_no_memory(&r->c);
     if (r->parsed == NULL) j_fail(&r->c, "from_json: %s", error.text);
     jval parsed = jv_from_json(&r->c, r->parsed, jstr_all_trusted(s), true);
     json_decref(r->parsed);

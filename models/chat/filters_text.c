@@ -259,7 +259,7 @@ static jval run_length(jrender *r, jval v, const jcall *call) {
 static const jstr *indent_of(jrender *r, jval v) {
     if (v.kind == JV_MISSING || v.kind == JV_NONE) return NULL;
     if (v.kind == JV_STR) return v.u.s;
-    return jstr_repeat(&r->c, jstr_lit(&r->c, " "), jarg_int(r, v, "tojson"));
+    return jstr_repeat(&r->c, jstr_new(&r->c, " ", 1, false), jarg_int(r, v, "tojson"));
 }
 
 static jval run_tojson(jrender *r, jval v, const jcall *call) {

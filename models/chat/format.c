@@ -276,7 +276,8 @@ const jstr *jformat_percent(jrender *r, const jstr *format, jval args) {
         add_percent_field(&p, named ? v : next_arg(&p), &f);
     }
     size_t n_args = args.kind == JV_TUPLE ? args.u.list->n : 1;
-    if (p.used < n_args && args.kind != JV_DICT && args.kind != JV_LIST)
+    bool subscripted = args.kind == JV_DICT || args.kind == JV_LIST || args.kind == JV_UNDEFINED;
+    if (p.used < n_args && !subscripted) // Python takes anything with subscripts for a mapping
         j_fail(&r->c, "not all arguments converted during string formatting");
     return jbuf_str(&p.out, format->markup);
 }

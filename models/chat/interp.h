@@ -10,8 +10,8 @@
  * call is a C function of one of four tables, found by name when the template is parsed (filters,
  * tests) or when it is looked up (methods, functions).
  *
- * Bounds: c.steps (every node run is a step), `nest` (C recursion), `calls` (macros and recursive
- * loops inside each other).
+ * Bounds: c.steps (every node run is a step), `calls` (macros and recursive loops inside each
+ * other), and `nest`, the recursion in C: at its bound a render needs less than 512 KiB of stack.
  *
  * Thread: that of the render. */
 #ifndef INFERD_CHAT_INTERP_H
@@ -150,6 +150,7 @@ const jstr *jformat_braces(jrender *r, const jstr *format, const jcall *call);
 const jstr *jtext_upper(jctx *c, const jstr *s);
 const jstr *jtext_lower(jctx *c, const jstr *s);
 const jstr *jtext_capitalize(jctx *c, const jstr *s);
+const jstr *jtext_title(jctx *c, const jstr *s); // as the method; the filter has other rules
 jlist      *jtext_lines(jctx *c, const jstr *s, bool keep_ends);
 const jstr *jtext_pad(jrender *r, const jstr *s, int64_t width, char align, const jstr *fill);
 bool        jtext_to_int(const jstr *s, int base, int64_t *out); // as int("..")

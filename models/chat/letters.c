@@ -139,6 +139,22 @@ size_t letter_upper(uint32_t cp, char out[12]) {
     return letter_write(map_runs(letters_upper, letters_upper_n, cp), out);
 }
 
+size_t letter_title(uint32_t cp, char out[12]) {
+    char upper[12];
+    size_t n, at, k, n_read;
+    if (cp >= 0x1C4 && cp <= 0x1CC) return letter_write(0x1C5 + (cp - 0x1C4) / 3 * 3, out); // DZ
+    if (cp >= 0x1F1 && cp <= 0x1F3) return letter_write(0x1F2, out);
+    if (cp >= 0x10D0 && cp <= 0x10FF) return letter_write(cp, out); // Georgian has no title case
+    bool pair = cp == 0xDF || cp == 0x587 || (cp >= 0xFB00 && cp <= 0xFB17);
+    if (!pair) return letter_upper(cp, out);
+    n = letter_upper(cp, upper);
+    for (at = 0, k = 0; at < n; at += n_read) {
+        uint32_t letter = letter_read(upper + at, &n_read);
+        k += letter_write(at == 0 ? letter : letter_lower(letter), out + k);
+    }
+    return k;
+}
+
 bool letter_is_upper(uint32_t cp) {
     return letter_lower(cp) != cp;
 }

@@ -36,6 +36,8 @@ bool letter_ends_line(uint32_t cp); // for splitlines(); "\r\n" is the caller's
 uint32_t letter_lower(uint32_t cp);
 /* Upper case as UTF-8, up to 12 bytes; returns the length. */
 size_t letter_upper(uint32_t cp, char out[12]);
+/* The same for the first letter of a word: 'ß' is "Ss". */
+size_t letter_title(uint32_t cp, char out[12]);
 
 /* The tables, see letters_table.c. */
 typedef struct letter_range {

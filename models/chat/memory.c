@@ -98,7 +98,7 @@ void j_raise(jctx *c, bytes words) {
     leave(c, INFERD_EINVAL);
 }
 
-static void no_memory(jctx *c) {
+void j_no_memory(jctx *c) {
     inferd_fail(c->err, INFERD_ENOMEM, "no memory for a chat template");
     leave(c, INFERD_ENOMEM);
 }
@@ -111,7 +111,7 @@ static void count_live(jctx *c, size_t n_bytes) {
 
 static jblock *add_block(jctx *c, size_t n_bytes) {
     jblock *b = malloc(sizeof *b + n_bytes);
-    if (b == NULL) no_memory(c);
+    if (b == NULL) j_no_memory(c);
     b->next = c->blocks;
     b->prev = NULL;
     b->n_bytes = n_bytes;
@@ -148,7 +148,7 @@ void *j_take_array(jctx *c, size_t n, size_t element_bytes) {
 static void *resize_block(jctx *c, jblock *b, size_t n_bytes) {
     count_live(c, n_bytes - b->n_bytes);
     jblock *bigger = realloc(b, sizeof *b + n_bytes);
-    if (bigger == NULL) no_memory(c);
+    if (bigger == NULL) j_no_memory(c);
     bigger->n_bytes = n_bytes;
     if (bigger->prev != NULL) bigger->prev->next = bigger;
     else c->blocks = bigger;

@@ -50,6 +50,7 @@ _Noreturn void j_fail(jctx *c, const char *format, ...) __attribute__((format(pr
 _Noreturn void j_syntax(jctx *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void j_limit(jctx *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void j_raise(jctx *c, bytes words);
+_Noreturn void j_no_memory(jctx *c);
 
 /* Count `n` steps of work. */
 static inline void j_charge(jctx *c, size_t n) {

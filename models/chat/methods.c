@@ -17,22 +17,9 @@ static jval str_capitalize(jrender *r, jval v, const jcall *call) {
     return jv_str(jtext_capitalize(&r->c, v.u.s));
 }
 
-/* The first letter behind anything that is no letter. */
 static jval str_title(jrender *r, jval v, const jcall *call) {
-    const jstr *s = v.u.s;
-    jbuf b;
-    size_t n;
-    bool in_word = false;
     jcall_bind(r, call, "title", "", NULL);
-    jbuf_init(&b, &r->c, 0);
-    for (size_t i = 0; i < s->n; i += n) {
-        uint32_t cp = letter_read(s->p + i, &n);
-        const jstr *letter = jstr_slice(&r->c, s, i, i + n);
-        jbuf_add_str(&b, (in_word ? jtext_lower : jtext_upper)(&r->c, letter));
-        in_word = letter_is_upper(cp) || letter_is_lower(cp);
-        j_charge(&r->c, 1);
-    }
-    return jv_str(jbuf_str(&b, s->markup));
+    return jv_str(jtext_title(&r->c, v.u.s));
 }
 
 static jval str_swapcase(jrender *r, jval v, const jcall *call) {

@@ -368,4 +368,5 @@ void jast_parse(jctx *c, bytes source, jast *out) {
     out->root = parse_body(p, NULL, NULL);
     out->symbols = p->symbols;
     out->n_symbols = (uint32_t)p->n_symbols;
+    jast_find_hidden(c, out);
 }

@@ -12,6 +12,12 @@ static void add_upper(jbuf *b, const jstr *s, size_t at) {
     jbuf_add(b, upper, n_upper, jstr_trusted_at(s, at));
 }
 
+static void add_title(jbuf *b, const jstr *s, size_t at) {
+    char title[12];
+    size_t n, n_title = letter_title(letter_read(s->p + at, &n), title);
+    jbuf_add(b, title, n_title, jstr_trusted_at(s, at));
+}
+
 static void add_lower(jbuf *b, const jstr *s, size_t at) {
     size_t n;
     uint32_t cp = letter_read(s->p + at, &n);
@@ -41,7 +47,22 @@ const jstr *jtext_capitalize(jctx *c, const jstr *s) {
     jbuf_init(&b, c, 0);
     j_charge(c, s->n / 8);
     for (size_t i = 0; i < s->n; i += letter_bytes(s->p[i]))
-        (i == 0 ? add_upper : add_lower)(&b, s, i);
+        (i == 0 ? add_title : add_lower)(&b, s, i);
+    return jbuf_str(&b, s->markup);
+}
+
+/* The first letter behind anything that is no letter. */
+const jstr *jtext_title(jctx *c, const jstr *s) {
+    jbuf b;
+    size_t n;
+    bool in_word = false;
+    jbuf_init(&b, c, 0);
+    j_charge(c, s->n / 8);
+    for (size_t i = 0; i < s->n; i += n) {
+        uint32_t cp = letter_read(s->p + i, &n);
+        (in_word ? add_lower : add_title)(&b, s, i);
+        in_word = letter_is_upper(cp) || letter_is_lower(cp);
+    }
     return jbuf_str(&b, s->markup);
 }
 

@@ -321,7 +321,8 @@ bool jiter_next(jctx *c, jiter *it, jval *out) {
     case JV_STR: {
         if (it->at >= of.u.s->n) return false;
         size_t n = letter_bytes(of.u.s->p[it->at]);
-        *out = jv_str(jstr_slice(c, of.u.s, it->at, it->at + n));
+        const jstr *letter = jstr_slice(c, of.u.s, it->at, it->at + n);
+        *out = jv_str(jstr_with_markup(c, letter, false)); // as in Python: plain
         it->at += n;
         return true;
     }
@@ -409,4 +410,8 @@ static jval read_json(const json_reader *j, json_t *json, int depth) {
 jval jv_from_json(jctx *c, json_t *json, bool trusted, bool copy) {
     json_reader j = {.c = c, .trusted = trusted, .copy = copy};
     return read_json(&j, json, 0);
+}
+
+bool jv_json_out_of_memory(const json_error_t *error) {
+    return json_error_code(error) == json_error_out_of_memory || error->text[0] == 0;
 }

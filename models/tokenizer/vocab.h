@@ -21,7 +21,7 @@
 enum {
     VOCAB_TOKENS_MAX = 1 << 20,
     VOCAB_TOKEN_BYTES_MAX = 2048, // the longest in published vocabularies are a few hundred
-    VOCAB_SHOWN_BYTES = 65 // of a foreign string in an error, with the NUL
+    VOCAB_SHOWN_BYTES = 65        // of a foreign string in an error, with the NUL
 };
 
 typedef enum vocab_family { VOCAB_BPE, VOCAB_SPM } vocab_family;
@@ -39,12 +39,12 @@ typedef enum token_kind {
 struct tokenizer {
     vocab_family family;
     size_t n_vocab;
-    char *text;       // all names and pieces, end to end; owned
-    bytes *names;     // [n_vocab] into text; owned
-    bytes *pieces;    // [n_vocab] into text; owned
-    uint8_t *kinds;   // [n_vocab] token_kind; owned
-    bool *ends;       // [n_vocab] ends a generation; owned
-    tok_id bos, eos;  // -1: none
+    char *text;      // all names and pieces, end to end; owned
+    bytes *names;    // [n_vocab] into text; owned
+    bytes *pieces;   // [n_vocab] into text; owned
+    uint8_t *kinds;  // [n_vocab] token_kind; owned
+    bool *ends;      // [n_vocab] ends a generation; owned
+    tok_id bos, eos; // -1: none
     bool add_bos, add_eos;
 
     word_table by_name;

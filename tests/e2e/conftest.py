@@ -100,7 +100,7 @@ class Daemon:
     def audit(self):
         answer = self.http.get("/debug/audit")
         assert answer.status_code == 200, answer.text
-        body = answer.json()
+        body = answer.json()["engine"]
         assert body["ok"], body
         return body
 

@@ -538,7 +538,7 @@ def test_p30_pairs_of_options(d):
 
 def test_l10_all_sequences_near_the_end_of_the_pool(launch, tiny_model):
     """More work than pages: everybody still gets an answer."""
-    d = launch(model_config(tiny_model, "tiny", memory="6MiB"))
+    d = launch(model_config(tiny_model, "tiny", memory="4MiB"))
     import concurrent.futures
     with concurrent.futures.ThreadPoolExecutor(24) as pool:
         codes = list(pool.map(lambda i: httpx.post(d.url + "/v1/completions", timeout=120 * SLOW, json={

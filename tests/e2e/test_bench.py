@@ -1,6 +1,9 @@
 """inferd-bench against its own null server, whose pace and faults are known, and against small
-Python servers that say what the null server cannot.  The programs are looked for in INFERD_BUILD,
-or in build/ of the source tree."""
+Python servers that say what the null server cannot.  The program is looked for in INFERD_BUILD, or
+in build/ of the source tree.
+
+Times have exact lower bounds, because the server sends nothing before its time, and generous upper
+ones, because the machine may be busy."""
 
 import csv
 import http.server
@@ -15,10 +18,16 @@ import time
 
 import pytest
 
+from conftest import skip
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BENCH = pathlib.Path(os.environ.get("INFERD_BUILD", ROOT / "build")) / "inferd-bench"
 
-pytestmark = pytest.mark.skipif(not BENCH.exists(), reason=f"{BENCH} is not built")
+
+@pytest.fixture(autouse=True)
+def built():
+    if not BENCH.exists():
+        skip("inferd-bench is not built")
 
 
 class NullServer:
@@ -64,9 +73,9 @@ def test_figures_are_those_of_the_server(tmp_path):
     assert report["seed"] == 5
     assert g["requests"] == {"offered": 12, "ok": 12, "failed": 0, "cut": 0, "textless": 0}
     assert g["ms"]["ttft"]["min"] >= 60 and g["ms"]["ttft"]["p50"] < 150
-    assert g["ms"]["tpot"]["p50"] == pytest.approx(20, abs=4)
+    assert 12 < g["ms"]["tpot"]["p50"] < 40
     assert g["ms"]["itl"]["n"] == 12 * 25
-    assert g["ms"]["itl"]["p50"] == pytest.approx(20, abs=5)
+    assert 12 < g["ms"]["itl"]["mean"] < 40
     assert g["ms"]["e2e"]["min"] >= 560
     assert g["tokens"]["prompt_told"] == g["tokens"]["prompt_asked"] == 1200
     assert g["tokens"]["output"] == 12 * 26
@@ -75,7 +84,8 @@ def test_figures_are_those_of_the_server(tmp_path):
     assert len(lines) == 12
     assert all(line["outcome"] == "ok" and line["chunks"] == "26" for line in lines)
     assert sorted(int(line["index"]) for line in lines) == list(range(12))
-    assert g["ms"]["ttft"]["max"] == pytest.approx(max(float(x["ttft_ms"]) for x in lines), abs=0.01)
+    slowest = max(float(line["ttft_ms"]) for line in lines)
+    assert g["ms"]["ttft"]["max"] == pytest.approx(slowest, abs=0.01)
     assert "counted by usage" in table and "p99" in table
 
 
@@ -100,7 +110,7 @@ def test_longest_gap_of_running_streams_is_found():
                        "prompt-token-ids=100-900")
     chat, probe = group(report, "class", "chat"), group(report, "class", "probe")
     assert 400 <= chat["ms"]["longest_gap"]["p50"] < 600
-    assert chat["ms"]["itl"]["p50"] == pytest.approx(10, abs=5)
+    assert chat["ms"]["itl"]["p50"] < 40
     assert probe["requests"]["ok"] == 3
     assert probe["tokens"]["prompt_told"] == 3 * 512  # ids are exact
     assert probe["ms"]["longest_gap"] is None
@@ -148,8 +158,8 @@ def test_trace_gives_times_and_lengths(tmp_path):
                      "2023-11-16 18:17:04.9799600,3180,8\r\n"
                      "2023-11-16 18:17:06.9799600,110,27\r\n")
     with NullServer() as server:
-        _, lines, _ = bench(server.url, "--trace", trace, "--arrivals", "trace", "--trace-speed", 10,
-                            "--prompt", "trace", "--output", "trace", "--output-max", 20,
+        _, lines, _ = bench(server.url, "--trace", trace, "--arrivals", "trace", "--trace-speed",
+                            10, "--prompt", "trace", "--output", "trace", "--output-max", 20,
                             "--prompt-max", 1000, tmp_path=tmp_path)
     lines.sort(key=lambda line: int(line["index"]))
     assert [float(x["scheduled_s"]) for x in lines] == pytest.approx([0, 0.1, 0.3], abs=1e-5)
@@ -191,7 +201,8 @@ def test_goodput_needs_both_targets():
     with NullServer("--ttft-ms", 50, "--tokens-per-s", 100) as server:
         run = ["--arrivals", "closed:2", "--requests", 4, "--output", 11]
         for ttft_ms, tpot_ms, met in [(5000, 500, 4), (20, 500, 0), (5000, 5, 0)]:
-            report, _, _ = bench(server.url, *run, "--slo-ttft-ms", ttft_ms, "--slo-tpot-ms", tpot_ms)
+            report, _, _ = bench(server.url, *run, "--slo-ttft-ms", ttft_ms,
+                                 "--slo-tpot-ms", tpot_ms)
             assert group(report)["goodput"]["met"] == met
 
 
@@ -231,7 +242,7 @@ def test_duration_ends_and_drain_cuts():
         assert time.monotonic() - began < 4
     requests = group(report)["requests"]
     assert requests["cut"] == 3 and requests["failed"] == 0  # nothing ended: status 1
-    assert group(report)["per_s"]["output_tokens_steady"] == pytest.approx(60, rel=0.3)
+    assert 30 < group(report)["per_s"]["output_tokens_steady"] < 90
 
 
 def test_interrupt_prints_what_there_is():
@@ -250,12 +261,12 @@ def test_interrupt_prints_what_there_is():
 
 def test_a_thousand_streams_are_held():
     with NullServer("--ttft-ms", 300, "--tokens-per-s", 10) as server:
-        report, _, _ = bench(server.url, "--arrivals", "closed:1000", "--requests", 1000, "--prompt",
-                             8, "--output", 6)
+        report, _, _ = bench(server.url, "--arrivals", "closed:1000", "--requests", 1000,
+                             "--prompt", 8, "--output", 6)
     g = group(report)
     assert g["requests"]["ok"] == 1000
     assert report["wall_s"] < 40  # one after another would take 800 s
-    assert g["ms"]["itl"]["p50"] == pytest.approx(100, abs=40)
+    assert g["ms"]["e2e"]["min"] >= 800  # the server sends no token before its time
 
 
 def test_timeout_is_a_failure():
@@ -317,12 +328,14 @@ TEXT = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}],"usag
 ])
 def test_bad_answers_have_names(body, status, kind, error):
     with OddServer(body, status, kind) as server:
-        report, _, _ = bench(server.url, "--requests", 1, "--model", "m", "--endpoint", "chat", rc=1)
+        report, _, _ = bench(server.url, "--requests", 1, "--model", "m", "--endpoint", "chat",
+                             rc=1)
     assert group(report)["errors"] == {error: 1}, group(report)["error_texts"]
 
 
 def test_other_servers_forms_are_read_and_requests_are_well_formed():
-    body = (b': ping\r\n\r\ndata: {"choices":[{"delta":{"role":"assistant","content":null}}]}\r\n\r\n'
+    body = (b": ping\r\n\r\n"
+            b'data: {"choices":[{"delta":{"role":"assistant","content":null}}]}\r\n\r\n'
             + TEXT + b"\r\n\r\n" + TEXT + b"\r\n\r\n"
             b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\r\n\r\n'
             b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":5,'
@@ -330,8 +343,9 @@ def test_other_servers_forms_are_read_and_requests_are_well_formed():
     with OddServer(body) as server:
         report, _, _ = bench(
             server.url, "--requests", 2, "--model", 'm"1\\', "--endpoint", "chat", "--prompt", 6,
-            "--key", "sk-1", "--priority", "-3", "--service-tier", "flex", "--header", "X-Test: yes",
-            "--extra", '{"top_k": 5}', "--ignore-eos", "--output", 5, "--temperature", "0.5")
+            "--key", "sk-1", "--priority", "-3", "--service-tier", "flex", "--header",
+            "X-Test: yes", "--extra", '{"top_k": 5}', "--ignore-eos", "--output", 5,
+            "--temperature", "0.5")
     tokens = group(report)["tokens"]
     assert tokens["prompt_told"] == 14 and tokens["prompt_cached"] == 6 and tokens["output"] == 10
     assert group(report)["ms"]["itl"]["n"] == 2  # two chunks with text each
@@ -388,5 +402,5 @@ def test_self_test_finds_the_truth():
     assert group(reports["requests"])["per_s"]["requests"] > 100
     assert group(reports["tokens"])["per_s"]["output_tokens_steady"] > 1000
     assert group(reports["bundles"])["per_s"]["output_tokens_steady"] > 1000
-    assert group(reports["pace"])["ms"]["itl"]["p50"] == pytest.approx(50, abs=20)
-    assert 99 < group(reports["pace"])["ms"]["ttft"]["p50"] < 300
+    assert 25 < group(reports["pace"])["ms"]["itl"]["mean"] < 100
+    assert 99 < group(reports["pace"])["ms"]["ttft"]["p50"] < 1000

@@ -9,7 +9,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 static const config_limits limits = {
     .json = {.depth_max = 64, .structural_max = 200000, .memory_max = 32u << 20},
-    .choices_max = 128, .prompts_max = 128, .stop_max = 16, .stop_bytes_max = 1024,
+    .choices_max = 128,
+    .prompts_max = 128,
+    .stop_max = 16,
+    .stop_bytes_max = 1024,
     .logit_bias_max = 1024};
 
 static void check_refusal(const api_error *e) {

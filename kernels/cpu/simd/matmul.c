@@ -85,6 +85,18 @@ INLINE uint32_t group_cols(dtype type) {
                                                                         : 32;
 }
 
+/* Fetch what comes AHEAD_BYTES after this group; the panels of a range are one stream. */
+INLINE void fetch_ahead(dtype type, const panel_group *p) {
+    const int n_lines = type == DTYPE_F32                          ? 4 * PANEL_WORD
+                        : type == DTYPE_F16 || type == DTYPE_BF16  ? 2 * PANEL_WORD
+                        : type == DTYPE_Q8_0                       ? 34
+                        : type == DTYPE_Q6_K                       ? 13
+                        : type == DTYPE_Q5_0 || type == DTYPE_Q5_1 ? 24
+                        : type == DTYPE_Q5_K                       ? 22
+                                                                   : 20;
+    for (int i = 0; i < n_lines; i++) __builtin_prefetch(p->q + AHEAD_BYTES + i * 64);
+}
+
 /* ---- sums into the output ---- */
 
 /* The last panel may have lanes that are no features.  Kept out of line: it is rare. */
@@ -120,6 +132,7 @@ INLINE void direct(dtype type, int n_rows, int n_vecs, const unsigned char *pane
             for (int r = 0; r < n_rows; r++) acc[v][r] = vf_set1(0);
         for (uint32_t col = begin; col < end; col += in_group) {
             panel_group p = panel_group_at(type, panel, col / in_group);
+            fetch_ahead(type, &p);
             vf scale[4], base[4];
             UNROLL
             for (int v = 0; v < n_vecs; v++)
@@ -131,7 +144,6 @@ INLINE void direct(dtype type, int n_rows, int n_vecs, const unsigned char *pane
                 UNROLL
                 for (int v = 0; v < n_vecs; v++) {
                     vf w[PANEL_WORD];
-                    __builtin_prefetch(p.q + AHEAD_BYTES + (word * n_vecs + v) * 64);
                     word_weights(type, &p, word, lane + (uint32_t)(v * VW), scale[v], base[v], w);
                     UNROLL
                     for (int j = 0; j < PANEL_WORD; j++) {
@@ -160,6 +172,7 @@ INLINE void unpack(dtype type, const unsigned char *panel, uint32_t lane, uint32
     const uint32_t in_group = group_cols(type);
     for (uint32_t col = begin; col < end; col += in_group) {
         panel_group p = panel_group_at(type, panel, col / in_group);
+        fetch_ahead(type, &p);
         for (uint32_t l = lane; l < lane + n_lanes; l += VW) {
             vf scale, base;
             group_scale(type, &p, l, &scale, &base);

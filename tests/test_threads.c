@@ -1,0 +1,337 @@
+/* test_threads.c - the thread pool, and how many threads a process may have. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cpu/machine.h"
+#include "cpu/threads.h"
+#include "test.h"
+
+static pool *open_pool(uint32_t n_threads) {
+    inferd_err err = {0};
+    pool *p = NULL;
+    EXPECT_EQ(pool_open(n_threads, &p, &err), INFERD_OK);
+    EXPECT_EQ(pool_n_threads(p), n_threads);
+    return p;
+}
+
+static void pause_us(long us) {
+    struct timespec t = {.tv_nsec = us * 1000};
+    nanosleep(&t, NULL);
+}
+
+/* ---- running ---- */
+
+typedef struct ranks {
+    uint32_t calls[8];
+    uint32_t n_ranks;
+} ranks;
+
+static void mark_rank(void *ctx, uint32_t rank, uint32_t n_ranks) {
+    ranks *r = ctx;
+    r->calls[rank]++; // a rank's own place
+    if (rank == 0) r->n_ranks = n_ranks;
+}
+
+static void every_rank_runs_once(void) {
+    for (uint32_t n = 1; n <= 8; n++) {
+        pool *p = open_pool(n);
+        ranks r = {0};
+        pool_run(p, mark_rank, &r);
+        EXPECT_EQ(r.n_ranks, n);
+        for (uint32_t i = 0; i < 8; i++) EXPECT_EQ(r.calls[i], i < n);
+        pool_run_alone(p, mark_rank, &r);
+        EXPECT_EQ(r.n_ranks, 1);
+        EXPECT_EQ(r.calls[0], 2);
+        pool_close(p);
+    }
+}
+
+typedef struct sum_job {
+    const uint32_t *in;
+    uint64_t *out; // [n] one per element
+} sum_job;
+
+static void square(const void *job, uint32_t begin, uint32_t end) {
+    const sum_job *j = job;
+    for (uint32_t i = begin; i < end; i++) j->out[i] = (uint64_t)j->in[i] * j->in[i];
+}
+
+/* Each run reads what the run before wrote on other threads, without any lock of its own: under
+ * the thread sanitizer this shows that fork and join order memory. */
+static void runs_see_what_earlier_runs_wrote(void) {
+    enum { N = 100, RUNS = 2000 };
+    pool *p = open_pool(3);
+    uint32_t in[N];
+    uint64_t out[N];
+    for (uint32_t run = 0; run < RUNS; run++) {
+        for (uint32_t i = 0; i < N; i++) in[i] = i + run;
+        if (run % 2 == 0) pool_split(p, square, &(sum_job){in, out}, N);
+        else pool_share(p, square, &(sum_job){in, out}, N);
+        uint64_t sum = 0, expected = 0;
+        for (uint32_t i = 0; i < N; i++) {
+            sum += out[i];
+            expected += (uint64_t)(i + run) * (i + run);
+        }
+        if (sum != expected) test_failures++;
+        if (run % 500 == 499) pause_us(2000); // long enough for the workers to fall asleep
+    }
+    EXPECT_EQ(test_failures, 0);
+    pool_close(p);
+}
+
+typedef struct cover_job {
+    atomic_uint *counts;
+} cover_job;
+
+static void cover(const void *job, uint32_t begin, uint32_t end) {
+    const cover_job *j = job;
+    EXPECT(begin < end);
+    for (uint32_t i = begin; i < end; i++) atomic_fetch_add(&j->counts[i], 1);
+}
+
+static void ranges_cover_everything_once(void) {
+    enum { N_MAX = 70 };
+    for (uint32_t n_threads = 1; n_threads <= 5; n_threads += 2) {
+        pool *p = open_pool(n_threads);
+        for (uint32_t n = 0; n < N_MAX; n++) {
+            atomic_uint counts[N_MAX] = {0};
+            cover_job job = {counts};
+            pool_split(p, cover, &job, n);
+            pool_share(p, cover, &job, n);
+            if (n > 0) pool_alone(p, cover, &job, n);
+            for (uint32_t i = 0; i < N_MAX; i++) EXPECT_EQ(counts[i], i < n ? 3 : 0);
+        }
+        pool_close(p);
+    }
+}
+
+static void sleeping_workers_wake_up(void) {
+    pool *p = open_pool(4);
+    for (int i = 0; i < 20; i++) {
+        ranks r = {0};
+        pause_us(1000); // longer than workers spin
+        pool_run(p, mark_rank, &r);
+        for (uint32_t rank = 0; rank < 4; rank++) EXPECT_EQ(r.calls[rank], 1);
+    }
+    pool_close(p);
+}
+
+static void pool_closes_awake_and_asleep(void) {
+    for (int i = 0; i < 10; i++) {
+        pool *p = open_pool(3);
+        if (i % 2 == 0) pause_us(1000);
+        pool_close(p);
+    }
+    pool_close(NULL);
+}
+
+static void too_many_threads_are_refused(void) {
+    inferd_err err = {0};
+    pool *p;
+    EXPECT_EQ(pool_open(POOL_THREADS_MAX + 1, &p, &err), INFERD_EINVAL);
+    EXPECT(p == NULL);
+    EXPECT(strstr(err.text, "257") != NULL);
+}
+
+static void default_is_the_cpus_allowed(void) {
+    inferd_err err = {0};
+    pool *p;
+    EXPECT_EQ(pool_open(0, &p, &err), INFERD_OK);
+    EXPECT_EQ(pool_n_threads(p), machine_cpus_allowed());
+    pool_close(p);
+}
+
+/* ---- denormals ---- */
+
+static volatile float tiny = 1e-30f;
+
+static void multiply_tiny(void *ctx, uint32_t rank, uint32_t n_ranks) {
+    (void)n_ranks;
+    ((float *)ctx)[rank] = tiny * tiny * 1e25f * tiny; // the result would be a denormal or zero
+    ((float *)ctx)[rank] = 1e-20f * tiny * 1e10f; // 1e-40 would be a denormal
+}
+
+static void denormals_are_zero_on_all_ranks_while_running(void) {
+#if defined(__x86_64__) || defined(__aarch64__)
+    pool *p = open_pool(2);
+    float out[2] = {1, 1};
+    tiny = 1e-30f;
+    pool_run(p, multiply_tiny, out);
+    EXPECT(out[0] == 0 && out[1] == 0);
+    out[0] = 1;
+    pool_run_alone(p, multiply_tiny, out);
+    EXPECT(out[0] == 0);
+    volatile float x = 1e-30f, y = 1e-10f;
+    EXPECT(x * y > 0); // and the caller has its own mode back
+    pool_close(p);
+#else
+    SKIP("no such mode here");
+#endif
+}
+
+/* ---- pinning ---- */
+
+static uint32_t cpus_of_caller(void) {
+    cpu_set_t set;
+    EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+    return (uint32_t)CPU_COUNT(&set);
+}
+
+static void caller_is_pinned_and_gets_its_mask_back(void) {
+    uint32_t n_cpus = cpus_of_caller();
+    pool *p = open_pool(n_cpus);
+    pool_pin_caller(p);
+    EXPECT_EQ(cpus_of_caller(), 1);
+    pool_pin_caller(p);
+    pool_close(p);
+    EXPECT_EQ(cpus_of_caller(), n_cpus);
+}
+
+static void nobody_is_pinned_when_threads_are_not_the_cpus(void) {
+    uint32_t n_cpus = cpus_of_caller();
+    pool *p = open_pool(n_cpus + 1);
+    pool_pin_caller(p);
+    EXPECT_EQ(cpus_of_caller(), n_cpus);
+    pool_close(p);
+}
+
+/* ---- foreign load ---- */
+
+static void slow_last_rank(void *ctx, uint32_t rank, uint32_t n_ranks) {
+    if (rank == n_ranks - 1) pause_us(*(const long *)ctx);
+}
+
+static void slow_joins_make_waits_yield_until_they_are_quick_again(void) {
+    pool *p = open_pool(2);
+    long slow = 3000, quick = 0;
+    EXPECT(!pool_is_crowded(p));
+    for (int i = 0; i < 20; i++) pool_run(p, slow_last_rank, &slow);
+    EXPECT(pool_is_crowded(p));
+    for (int i = 0; i < 1000 && pool_is_crowded(p); i++) {
+        pool_run(p, slow_last_rank, &quick);
+        if (i % 100 == 99) pause_us(100);
+    }
+    EXPECT(!pool_is_crowded(p));
+    pool_close(p);
+}
+
+/* ---- control groups, as files ---- */
+
+typedef struct group_tree {
+    char root[64], groups[96];
+} group_tree;
+
+static group_tree tree_make(const char *groups) {
+    group_tree t;
+    snprintf(t.root, sizeof t.root, "test_threads_XXXXXX");
+    EXPECT(mkdtemp(t.root) != NULL);
+    snprintf(t.groups, sizeof t.groups, "%s/self", t.root);
+    FILE *f = fopen(t.groups, "w");
+    EXPECT(f != NULL);
+    if (f == NULL) return t;
+    fputs(groups, f);
+    fclose(f);
+    return t;
+}
+
+/* A file with `text` at root/path; the folders on the way are made. */
+static void tree_write(const group_tree *t, const char *path, const char *text) {
+    char full[256];
+    snprintf(full, sizeof full, "%s/%s", t->root, path);
+    for (char *slash = strchr(full + strlen(t->root) + 1, '/'); slash != NULL;
+         slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(full, 0700);
+        *slash = '/';
+    }
+    FILE *f = fopen(full, "w");
+    EXPECT(f != NULL);
+    if (f == NULL) return;
+    fputs(text, f);
+    fclose(f);
+}
+
+static void tree_remove(const group_tree *t) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", t->root);
+    EXPECT_EQ(system(command), 0);
+}
+
+static void quota_of_version_2_is_the_tightest_on_the_way(void) {
+    group_tree t = tree_make("0::/a/b\n");
+    EXPECT_EQ(machine_group_cpus(t.groups, t.root), 0);
+    tree_write(&t, "a/b/cpu.max", "max 100000\n");
+    EXPECT_EQ(machine_group_cpus(t.groups, t.root), 0);
+    tree_write(&t, "a/cpu.max", "250000 100000\n");
+    EXPECT_EQ(machine_group_cpus(t.groups, t.root), 3); // 2.5, rounded up
+    tree_write(&t, "a/b/cpu.max", "50000 100000\n");
+    EXPECT_EQ(machine_group_cpus(t.groups, t.root), 1);
+    tree_write(&t, "a/memory.max", "1073741824\n");
+    tree_write(&t, "a/b/memory.max", "max\n");
+    EXPECT_EQ(machine_group_memory(t.groups, t.root), 1 << 30);
+    tree_remove(&t);
+}
+
+static void quota_inside_a_container_is_at_the_mount(void) {
+    group_tree t = tree_make("0::/\n");
+    tree_write(&t, "cpu.max", "400000 100000\n");
+    EXPECT_EQ(machine_group_cpus(t.groups, t.root), 4);
+    tree_remove(&t);
+    t = tree_make("0::/not/visible/here\n");
+    tree_write(&t, "cpu.max", "200000 100000\n");
+    EXPECT_EQ(machine_group_cpus(t.groups, t.root), 2);
+    tree_remove(&t);
+}
+
+static void quota_of_version_1_is_found_under_its_controller(void) {
+    group_tree t = tree_make("12:cpuset:/x\n4:cpu,cpuacct:/docker/8f\n3:memory:/docker/8f\n0::/\n");
+    tree_write(&t, "cpu,cpuacct/docker/8f/cpu.cfs_quota_us", "-1\n");
+    tree_write(&t, "cpu,cpuacct/docker/8f/cpu.cfs_period_us", "100000\n");
+    EXPECT_EQ(machine_group_cpus(t.groups, t.root), 0);
+    tree_write(&t, "cpu,cpuacct/docker/8f/cpu.cfs_quota_us", "150000\n");
+    EXPECT_EQ(machine_group_cpus(t.groups, t.root), 2);
+    tree_write(&t, "memory/memory.limit_in_bytes", "4096\n");
+    EXPECT_EQ(machine_group_memory(t.groups, t.root), 4096);
+    tree_remove(&t);
+}
+
+static void broken_group_files_are_no_limit(void) {
+    group_tree t = tree_make("nonsense\n0\n0::/a\n");
+    tree_write(&t, "a/cpu.max", "many\n");
+    tree_write(&t, "cpu.max", "-5 0\n");
+    tree_write(&t, "a/memory.max", "\n");
+    EXPECT_EQ(machine_group_cpus(t.groups, t.root), 0);
+    EXPECT_EQ(machine_group_memory(t.groups, t.root), 0);
+    EXPECT_EQ(machine_group_cpus("no/such/file", t.root), 0);
+    tree_remove(&t);
+}
+
+static void this_machine_has_cpus_and_memory(void) {
+    EXPECT(machine_cpus_allowed() >= 1);
+    EXPECT(machine_cpus_allowed() <= machine_cpus_in_mask());
+    EXPECT(machine_memory_bytes() > 64 << 20);
+}
+
+static const test_case cases[] = {
+    TEST(every_rank_runs_once),
+    TEST(runs_see_what_earlier_runs_wrote),
+    TEST(ranges_cover_everything_once),
+    TEST(sleeping_workers_wake_up),
+    TEST(pool_closes_awake_and_asleep),
+    TEST(too_many_threads_are_refused),
+    TEST(default_is_the_cpus_allowed),
+    TEST(denormals_are_zero_on_all_ranks_while_running),
+    TEST(caller_is_pinned_and_gets_its_mask_back),
+    TEST(nobody_is_pinned_when_threads_are_not_the_cpus),
+    TEST(slow_joins_make_waits_yield_until_they_are_quick_again),
+    TEST(quota_of_version_2_is_the_tightest_on_the_way),
+    TEST(quota_inside_a_container_is_at_the_mount),
+    TEST(quota_of_version_1_is_found_under_its_controller),
+    TEST(broken_group_files_are_no_limit),
+    TEST(this_machine_has_cpus_and_memory),
+};
+TEST_MAIN(cases)
