@@ -184,7 +184,7 @@ static void narrow(sampler *s, const sample_params *p, const float *logits, floa
             total += sample_fixed(sample_exp(scaled(logits[i], largest, p->temperature)));
     }
     if (!(p->top_p < 1.0f)) {
-        *begin = left; // only top_k
+        *begin = k < n ? left : 0; // only top_k
         return;
     }
     /* top_p over what top_k left: keep the fewest that reach top_p of the total, at least one */

@@ -147,6 +147,7 @@ struct http_server {
     int fd_listen;       // -1 once draining
     int fd_reserve;      // given up for a moment when descriptors run out
     bool accept_paused;
+    uint64_t accept_told_us; // when a lack of descriptors was last logged
     bool draining, closing, keyless;
     bool reads_raw; // raw_is_known
     deadline accept_due;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "http_internal.h"
+#include "inferd/clock.h"
 #include "log.h"
 
 enum {
@@ -229,12 +230,20 @@ void listen_resume(http_server *s) {
     uv_poll_start(&s->poll_listen, UV_READABLE, s->poll_listen.poll_cb);
 }
 
-static void out_of_fds(http_server *s, int reason) {
+/* Once a second: a flood of connections must not become a flood of lines. */
+static void tell_out_of_fds(http_server *s, int reason) {
+    uint64_t now_us = clock_now_us();
     log_line line;
+    if (s->accept_told_us != 0 && now_us - s->accept_told_us < 1000000) return;
+    s->accept_told_us = now_us;
     log_begin(&line, LOG_LEVEL_ERROR, "accept_failed");
     log_str(&line, "reason", strerror(reason));
     log_u64(&line, "connections", s->n_conns);
     log_end(&line);
+}
+
+static void out_of_fds(http_server *s, int reason) {
+    tell_out_of_fds(s, reason);
     if (s->fd_reserve >= 0) {
         close(s->fd_reserve);
         int fd = accept4(s->fd_listen, NULL, NULL, SOCK_CLOEXEC);

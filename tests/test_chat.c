@@ -110,7 +110,7 @@ static void kwargs_are_variables_but_not_the_conversation(void) {
                 "False0False");
 }
 
-#define PARTS "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"           \
+#define PARTS "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"  \
               "{\"type\": \"text\", \"text\": \"b\"}]}]"
 
 static void content_parts_come_as_the_template_reads_them(void) {

@@ -377,7 +377,7 @@ static void provenance_is_exact(void) {
                   "{% endcall %}", vars, "«(»<|a|>«)»");
     expect_marked("{{ '%s|%d|%d' % (u|trim, n, 8) }}", vars, "<|a|>«|»7«|8»");
     expect_marked("{{ '{}|{:>6}'.format(u|trim, 'b') }}", vars, "<|a|>«|     b»");
-    expect_marked("{{ n }}{{ loop_index|default(3) }}{{ n + 1 }}{{ u|length }}", vars, "7«3»8«7»");
+    expect_marked("{{ n }}{{ nope|default(3) }}{{ n + 1 }}{{ u|length }}", vars, "7«3»8«7»");
     expect_marked("{{ u|trim|e }}", vars, "&lt;|a|&gt;");
     expect_marked("{{ ('<b>'|safe) + l[1] }}", vars, "«<b>»&lt;|a|&gt;");
     expect_marked("{{ u|upper|lower|title|capitalize|trim }}", vars, "<|a|>");

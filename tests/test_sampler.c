@@ -137,6 +137,11 @@ static void top_k_top_p_min_p_keep_what_they_say(void) {
     p.min_p = 0.45f; // of 0.4: 0.18
     EXPECT(chi_square(l, 4, &p, (uint8_t[]){1, 0, 1, 1}, 20000) < 13.8);
     p = plain();
+    p.top_k = 4; // as many as there are, and more: nothing is cut (once: nothing was left)
+    EXPECT(chi_square(l, 4, &p, (uint8_t[]){1, 1, 1, 1}, 20000) < 16.3);
+    p.top_k = 5;
+    EXPECT(chi_square(l, 4, &p, (uint8_t[]){1, 1, 1, 1}, 20000) < 16.3);
+    p = plain();
     p.top_p = 1e-12f; // at least one is kept
     EXPECT_EQ(draw(l, 4, &p, NULL, 0, 0, -1).id, 2);
 }

@@ -2,11 +2,11 @@
  *
  * OpenAI requests and templates disagree twice.  Content may be a list of parts, while many
  * templates only know strings; and the arguments of a tool call are a string of JSON, while most
- * templates want the object.  What a template wants is found out when it is opened, by rendering two
- * small conversations and looking at what became of a known word (chat_probe):
+ * templates want the object.  What a template wants is found out when it is opened, by rendering
+ * two small conversations and looking at what became of a known word (chat_probe):
  *
- *   content parts     their texts come out as text: the template walks over them, and gets the list;
- *                     otherwise (quoted, missing, an error) it gets the texts joined by newlines
+ *   content parts     their texts come out as text: the template walks over them, and gets the
+ *                     list; otherwise (quoted, missing, an error) the texts joined by newlines
  *   argument objects  come out as Python prints a dict: the template wants the string; otherwise it
  *                     gets the object, and if it raises on that, the string
  *

@@ -375,8 +375,8 @@ static jval run_attr(jrender *r, jval v, const jcall *call) {
     return jattr_get(r, jmethod_find(v, attr) != NULL ? v : jv_dict(&empty), attr);
 }
 
-/* Not in Jinja, but templates of Mistral call it: a string of JSON to data.  The document is outside
- * of the arena for a moment, hence a bound of its own. */
+/* Not in Jinja, but templates of Mistral call it: a string of JSON to data.  The document is
+ * outside of the arena for a moment, hence a bound of its own. */
 enum { FROM_JSON_BYTES_MAX = 1 << 20 };
 static jval run_from_json(jrender *r, jval v, const jcall *call) {
     json_error_t error;

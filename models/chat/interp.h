@@ -4,6 +4,7 @@
  *     exec.c     statements, scopes, loops, macros     ops.c      + - * / and friends
  *     call.c     arguments                             format.c   '%s' % x and '{}'.format(x)
  *     filters_text.c, filters_list.c, is.c, methods.c, globals.c   what templates can call
+ *     text.c     what several of those share
  *
  * Scopes form a chain; the outermost is `globals`, indexed by symbol and filled from the request
  * when a name is first read.  A macro keeps the chain it was defined in.  Everything a template can

@@ -1,9 +1,9 @@
 /* lex.h - template source to tokens, one at a time.
  *
- * Outside of tags everything is text, trimmed here as Jinja does with trim_blocks and lstrip_blocks:
- * `{%-` eats the white space before a tag and `-%}` behind it, a block tag or comment alone at the
- * start of its line loses its indentation unless it begins with `{%+`, and one newline behind it
- * unless it ends with `+%}`.  Comments and raw blocks never reach the parser.
+ * Outside of tags everything is text, trimmed here as Jinja does with trim_blocks and
+ * lstrip_blocks: `{%-` eats the white space before a tag and `-%}` behind it; a block tag or
+ * comment alone at the start of its line loses its indentation unless it begins with `{%+`, and one
+ * newline behind it unless it ends with `+%}`.  Comments and raw blocks never reach the parser.
  *
  *     text ... {% token token ... %} text ... {{ token ... }} text
  *     TEXT    BLOCK_BEGIN ...  BLOCK_END      VARIABLE_BEGIN ... VARIABLE_END ...  EOF

@@ -18,7 +18,7 @@ N_DISCONNECTS = 200 if SANITIZE else 1000
 
 def request_bytes(body, path="/v1/completions"):
     text = json.dumps(body).encode()
-    return (f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(text)}\r\n\r\n").encode() + text
 
 
@@ -77,7 +77,7 @@ def test_256_requests_with_32_running(launch, tiny_model):
         with httpx.Client(base_url=d.url) as http:
             while not stop.is_set():
                 for line in http.get("/metrics").text.splitlines():
-                    if line.startswith("inferd_requests_running"):
+                    if line.startswith("inferd_sequences_running"):
                         most.append(float(line.rsplit(" ", 1)[1]))
                 time.sleep(0.01)
 
@@ -125,7 +125,7 @@ def test_sigterm_finishes_what_runs(launch, tiny_model):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(httpx.post, d.url + "/v1/completions", timeout=100 * SLOW, json={
             "model": "tiny", "prompt": f"r{i}", "max_tokens": 1500, "ignore_eos": True}) for i in range(8)]
-        while d.metric("inferd_requests_running") < 1:
+        while d.metric("inferd_sequences_running") < 8:
             time.sleep(0.005)
         d.process.send_signal(signal.SIGTERM)
         answers = [f.result() for f in futures]

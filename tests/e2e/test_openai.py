@@ -262,13 +262,13 @@ def test_other_errors_have_all_four_keys_and_a_request_id(tiny):
 
 
 def test_32_clients_share_one_batch(tiny):
-    before = tiny.metric("inferd_steps_total")
+    before = tiny.metric("inferd_step_seconds_count")
     with concurrent.futures.ThreadPoolExecutor(32) as pool:
         texts = list(pool.map(lambda i: tiny.http.post("/v1/completions", json={
             "model": "tiny", "prompt": f"client {i}", "max_tokens": 64, "ignore_eos": True,
             "temperature": 0}).json()["usage"]["completion_tokens"], range(32)))
     assert texts == [64] * 32
-    assert tiny.metric("inferd_steps_total") - before < 32 * 64
+    assert tiny.metric("inferd_step_seconds_count") - before < 32 * 64
     tiny.settled()
 
 

@@ -43,7 +43,8 @@ inferd_status chat_template_open(bytes source, const chat_limits *limits, chat_t
 void          chat_template_close(chat_template *t); // accepts NULL
 
 /* The lowest call: variables are two JSON objects, `trusted` (special tokens: their text counts as
- * template text; may be NULL) and `vars` (from the request).  `now` feeds strftime_now, in local time.
+ * template text; may be NULL) and `vars` (from the request, and stronger; may be NULL).  `now` feeds
+ * strftime_now, in local time.  Undefined things are errors where jinja2 raises, else empty text.
  * raise_exception in the template is an INFERD_EINVAL with its words (an error of the template's
  * own, such as an undefined attribute, likewise); a limit is INFERD_ETOOLONG and starts with
  * "template_limit". */
