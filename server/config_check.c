@@ -88,7 +88,7 @@ static void check_listen(const inferd_config *c, config_report *r) {
 }
 
 /* What this version can do with what the format can say. */
-static void check_counts(const inferd_config *c, config_report *r) {
+static void check_counts(const inferd_config *c, bool whole, config_report *r) {
     config_place devices = {.name = "devices"}, models = {.name = "models"};
     if (c->n_devices != 1)
         config_problem(r, &devices, "this version computes on one device; %u are configured",
@@ -99,7 +99,7 @@ static void check_counts(const inferd_config *c, config_report *r) {
         if (c->devices[i].kind != NULL && strcmp(c->devices[i].kind, "cpu") != 0)
             config_problem(r, &kind, "this version knows devices of the kind \"cpu\" only");
     }
-    if (c->n_models != 1)
+    if (c->n_models > 1 || (c->n_models == 0 && whole))
         config_problem(r, &models, "this version serves one model; %u are configured", c->n_models);
 }
 
@@ -130,7 +130,7 @@ static void check_limits(const config_limits *l, config_report *r) {
 void config_check_all(const inferd_config *c, config_report *r) {
     bool whole = r->n == 0; // else a key may be missing because it was refused
     check_listen(c, r);
-    check_counts(c, r);
+    check_counts(c, whole, r);
     check_model_names(c, r);
     check_tenant_names(c, r);
     for (uint32_t i = 0; i < c->n_tenants; i++) check_tenant(c, i, whole, r);

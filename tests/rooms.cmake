@@ -3,11 +3,11 @@
 set(allowed_kernels   inferd/base.h kernels/backend.h)
 set(forbidden_kernels models/model.h scheduler/engine.h http.h decoder.h)
 set(allowed_models    inferd/base.h kernels/backend.h models/model.h decoder.h)
-set(forbidden_models  scheduler/engine.h scheduler/gen.h http.h sched.h backend_ops.h)
+set(forbidden_models  scheduler/engine.h scheduler/gen.h http.h sched_state.h backend_ops.h)
 set(allowed_scheduler kernels/backend.h models/model.h scheduler/engine.h pool.h)
 set(forbidden_scheduler http.h config.h decoder.h gguf/gguf.h backend_ops.h)
 set(allowed_server    models/model.h scheduler/engine.h http.h)
-set(forbidden_server  decoder.h gguf/gguf.h pool.h sched.h backend_ops.h)
+set(forbidden_server  decoder.h gguf/gguf.h pool.h sched_state.h backend_ops.h)
 
 set(passed 0)
 set(failed 0)

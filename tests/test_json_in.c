@@ -178,6 +178,21 @@ static void memory_of_the_tree_is_bounded(void) {
     EXPECT_EQ(parse("{\"a\":1}", 7, &small, &err), INFERD_ETOOLONG);
 }
 
+/* Whichever allocation fails inside jansson, it is told as a lack of memory: jansson itself calls
+ * it a syntax error. */
+static void no_failed_allocation_looks_like_bad_json(void) {
+    static const char body[] = "{\"a\":[1,2,{\"b\":\"text\",\"c\":1.5}],\"d\":{\"e\":[[],[],{}]}}";
+    json_limits l = json_limits_default;
+    size_t n_refused = 0;
+    for (l.memory_max = 0; l.memory_max < 8192; l.memory_max += 8) {
+        inferd_status s = parse(body, sizeof body - 1, &l, NULL);
+        EXPECT(s == INFERD_OK || s == INFERD_ETOOLONG);
+        n_refused += s != INFERD_OK;
+    }
+    EXPECT(n_refused > 50);
+    EXPECT_EQ(parse(body, sizeof body - 1, &l, NULL), INFERD_OK);
+}
+
 /* Many keys in one object must not be slow: the table is seeded. */
 static void many_keys_are_read_in_time(void) {
     buf b;
@@ -260,6 +275,7 @@ static const test_case cases[] = {
     TEST(depth_is_bounded),
     TEST(count_of_values_is_bounded),
     TEST(memory_of_the_tree_is_bounded),
+    TEST(no_failed_allocation_looks_like_bad_json),
     TEST(many_keys_are_read_in_time),
     TEST(lines_are_found_by_path),
 };
