@@ -297,8 +297,15 @@ static bool read_verbosity(const api_reader *r, json_t *v) {
         .name = name_, .routes = routes_, .kind = FIELD_BOOL,                                      \
         .offset = offsetof(api_params, member), .what = what_                                      \
     }
-#define IGNORED(name_, routes_, what_)                                                             \
-    { .name = name_, .routes = routes_, .kind = FIELD_IGNORED, .what = what_ }
+#define IGNORED(name_, routes_, types_, form_, what_)                                              \
+    {                                                                                              \
+        .name = name_, .routes = routes_, .kind = FIELD_IGNORED, .types = types_, .form = form_,   \
+        .what = what_                                                                              \
+    }
+#define IS_STRING (1u << JSON_STRING)
+#define IS_OBJECT (1u << JSON_OBJECT)
+#define IS_BOOL   (1u << JSON_TRUE | 1u << JSON_FALSE)
+#define IS_NUMBER (1u << JSON_INTEGER | 1u << JSON_REAL)
 #define REFUSED(name_, routes_, neutral_, what_)                                                   \
     { .name = name_, .routes = routes_, .kind = FIELD_REFUSED, .neutral = neutral_, .what = what_ }
 
@@ -352,20 +359,20 @@ static const api_field fields[] = {
     {.name = "cache_salt", .routes = GEN, .kind = FIELD_STRING, .max = API_SALT_BYTES_MAX, .offset = offsetof(api_params, cache_salt), .what = "prefix blocks are shared only under the same salt of the same tenant; not empty"},
     BOOL("cache_prompt", GEN, use_cache, "default true; false: neither use nor leave prefix blocks"),
     /* accepted: cannot change the output here */
-    IGNORED("user", GEN, "not used"),
-    IGNORED("metadata", GEN, "not used"),
-    IGNORED("safety_identifier", GEN, "not used"),
-    IGNORED("prompt_cache_key", GEN, "the prefix cache finds equal prompts by itself"),
-    IGNORED("prompt_cache_retention", GEN, "not used"),
-    IGNORED("store", GEN, "nothing is stored"),
-    IGNORED("prediction", CH, "would change the speed, not the text"),
-    IGNORED("parallel_tool_calls", CH, "there are no tool calls"),
-    IGNORED("include_reasoning", CH, "reasoning is not separated from the text"),
-    IGNORED("separate_reasoning", CH, "reasoning is not separated from the text"),
-    IGNORED("request_id", GEN, "ids are the server's own; see `x-request-id`"),
-    IGNORED("keep_alive", GEN, "models stay loaded"),
-    IGNORED("id_slot", GEN, "there are no slots"),
-    IGNORED("spaces_between_special_tokens", GEN, "the vocabulary says how tokens are joined"),
+    IGNORED("user", GEN, IS_STRING, "string", "not used"),
+    IGNORED("metadata", GEN, IS_OBJECT, "object", "not used"),
+    IGNORED("safety_identifier", GEN, IS_STRING, "string", "not used"),
+    IGNORED("prompt_cache_key", GEN, IS_STRING, "string", "the prefix cache finds equal prompts by itself"),
+    IGNORED("prompt_cache_retention", GEN, IS_STRING, "string", "not used"),
+    IGNORED("store", GEN, IS_BOOL, "bool", "nothing is stored"),
+    IGNORED("prediction", CH, IS_OBJECT, "object", "would change the speed, not the text"),
+    IGNORED("parallel_tool_calls", CH, IS_BOOL, "bool", "there are no tool calls"),
+    IGNORED("include_reasoning", CH, IS_BOOL, "bool", "reasoning is not separated from the text"),
+    IGNORED("separate_reasoning", CH, IS_BOOL, "bool", "reasoning is not separated from the text"),
+    IGNORED("request_id", GEN, IS_STRING, "string", "ids are the server's own; see `x-request-id`"),
+    IGNORED("keep_alive", GEN, IS_STRING | IS_NUMBER, "string or number", "models stay loaded"),
+    IGNORED("id_slot", GEN, IS_NUMBER, "number", "there are no slots"),
+    IGNORED("spaces_between_special_tokens", GEN, IS_BOOL, "bool", "the vocabulary says how tokens are joined"),
     /* refused: would change the output */
     REFUSED("tools", CH | TK, NULL, "tool calls"),
     REFUSED("tool_choice", CH, "\"none\"", "tool calls"),

@@ -96,7 +96,8 @@ static bool read_field(const api_reader *r, const api_field *f, json_t *v) {
     case FIELD_CUSTOM:
         return f->read(r, v);
     case FIELD_IGNORED:
-        return true;
+        if (f->types & 1u << json_typeof(v)) return true;
+        return api_fail(r->err, API_BAD_VALUE, f->name, "\"%s\" must be: %s", f->name, f->form);
     case FIELD_REFUSED:
         if (is_neutral(v, f->neutral)) return true;
         return api_fail(r->err, API_UNSUPPORTED, f->name, "\"%s\" is not supported (%s)", f->name,

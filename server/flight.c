@@ -161,6 +161,10 @@ static bool start(api_job *job) {
     app *a = job->app;
     if (a->draining)
         return api_fail(&job->error, API_DRAINING, NULL, "the server is shutting down");
+    if (job->n_requests > a->n_slots) // waiting would not help
+        return api_fail(&job->error, API_BAD_VALUE, "n",
+                        "%u choices are more than the %u sequences that may run or wait",
+                        job->n_requests, a->n_slots);
     if (app_is_full(a, job->n_requests))
         return api_fail(&job->error, API_OVERLOADED, NULL,
                         "the queue is full: %u sequences are running or waiting", a->n_slots_used);

@@ -25,7 +25,7 @@ static bool out_add(out_bytes *o, const void *p, size_t n) {
     }
     if (o->n + n > o->capacity) {
         size_t capacity = size_max(1024, o->capacity);
-        while (capacity < o->n + n) capacity *= 2; // n is at most stream_hard_bytes
+        while (capacity < o->n + n) capacity *= 2; // http_stream_write bounds n
         char *grown = realloc(o->p, capacity);
         if (grown == NULL) return false;
         o->p = grown;
@@ -100,15 +100,24 @@ static bool overflow(exchange *x) {
     return false;
 }
 
+/* What one step says may be long (many choices with many alternatives); that is no fault of a
+ * client that has kept up so far. */
+static bool has_room(const exchange *x, size_t n) {
+    enum { BURST = 8 };
+    const http_limits *l = &x->s->limits;
+    size_t fill = out_fill(&x->out);
+    if (fill <= l->stream_soft_bytes) return n <= (size_t)BURST * l->stream_hard_bytes;
+    return fill <= l->stream_hard_bytes && n <= l->stream_hard_bytes - fill;
+}
+
 bool http_stream_write(http_request *rq, const void *p, size_t n) {
     exchange *x = exchange_of(rq);
     if (x->gone) return false;
     INFERD_CHECK(x->streaming && !x->answered);
-    const http_limits *l = &x->s->limits;
-    if (n > l->stream_hard_bytes - out_fill(&x->out) || !out_add(&x->out, p, n)) return overflow(x);
+    if (!has_room(x, n) || !out_add(&x->out, p, n)) return overflow(x);
     watch_arm(x->s, &x->beat, DEADLINE_BEAT);
     exchange_resume(x);
-    if (!x->paused && out_fill(&x->out) > l->stream_soft_bytes) {
+    if (!x->paused && out_fill(&x->out) > x->s->limits.stream_soft_bytes) {
         x->paused = true;
         if (rq->on_flow != NULL) rq->on_flow(rq, true);
     }

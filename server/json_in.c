@@ -1,60 +1,122 @@
 /* json_in.c - see json_in.h.
  *
- * jansson amplifies: "[{},{},...]" costs seventy times its length, and an allocation that fails
- * inside it is reported as a syntax error.  So the scan bounds what can be counted, the allocator
- * bounds what remains, and its own two flags (over budget, heap short) say what happened. */
+ * jansson amplifies: "[{},{},...]" costs seventy times its length.  So the scan bounds what can be
+ * counted, and the allocator bounds what remains.
+ *
+ * The allocator must not say no, though: when an allocation fails inside jansson's lexer, the
+ * character at hand is silently lost, and an assertion, or a copy that runs past its buffer,
+ * follows.  A parse that may have no more memory is therefore left as a whole, by a long jump out
+ * of jansson, and what it had allocated until then is freed from a list that was kept meanwhile.
+ * jansson holds no locks and keeps no state outside its arguments while it parses, which is what
+ * makes the jump sound.  Afterwards the list is forgotten: the blocks are plain malloc blocks. */
 #include "json_in.h"
 
 #include <malloc.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <string.h>
 
-enum { KEY_BYTES_MAX = 4096 };
+enum { KEY_BYTES_MAX = 4096, LIVE_SLOTS_MIN = 256 };
 
 const json_limits json_limits_default = {
     .depth_max = 64, .structural_max = 1048576, .memory_max = 128ull * 1024 * 1024};
 
+/* -- blocks of the parse under way: a set of pointers, open addressing -- */
+
+typedef struct live_set {
+    void **slots; // [mask + 1], NULL = free; at most half are used
+    size_t mask, n;
+} live_set;
+
+static size_t live_home(const live_set *l, const void *p) {
+    return (size_t)(((uintptr_t)p >> 4) * 0x9e3779b97f4a7c15u >> 20) & l->mask;
+}
+
+static void live_put(live_set *l, void *p) {
+    size_t i = live_home(l, p);
+    while (l->slots[i] != NULL) i = (i + 1) & l->mask;
+    l->slots[i] = p;
+    l->n++;
+}
+
+static bool live_grow(live_set *l) {
+    live_set grown = {.mask = l->slots == NULL ? LIVE_SLOTS_MIN - 1 : 2 * l->mask + 1};
+    grown.slots = calloc(grown.mask + 1, sizeof grown.slots[0]);
+    if (grown.slots == NULL) return false;
+    for (size_t i = 0; l->slots != NULL && i <= l->mask; i++)
+        if (l->slots[i] != NULL) live_put(&grown, l->slots[i]);
+    free(l->slots);
+    *l = grown;
+    return true;
+}
+
+static bool live_add(live_set *l, void *p) {
+    if ((l->slots == NULL || 2 * (l->n + 1) > l->mask + 1) && !live_grow(l)) return false;
+    live_put(l, p);
+    return true;
+}
+
+/* Those behind the gap move up unless they are at home already, so that no search ends early. */
+static void live_remove(live_set *l, const void *p) {
+    size_t gap = live_home(l, p);
+    while (l->slots[gap] != p) gap = (gap + 1) & l->mask; // it is there: it was added
+    for (size_t i = (gap + 1) & l->mask; l->slots[i] != NULL; i = (i + 1) & l->mask) {
+        size_t home = live_home(l, l->slots[i]);
+        if (((i - home) & l->mask) < ((i - gap) & l->mask)) continue;
+        l->slots[gap] = l->slots[i];
+        gap = i;
+    }
+    l->slots[gap] = NULL;
+    l->n--;
+}
+
 /* -- allocator -- */
 
 static _Thread_local struct {
-    bool counting; // a parse is under way on this thread
-    bool over;     // it wanted more than its budget
-    bool no_heap;  // malloc failed
+    bool parsing;  // a parse is under way on this thread; the rest counts only then, but wipe
+    bool over;     // it wanted more than its budget, not: the heap has no more
+    uint64_t left; // of the budget
+    live_set live;
+    jmp_buf give_up; // in run_parse
     bool wipe;
-    uint64_t left;
-} budget;
+} parse;
 
 /* What a block costs: its usable size and the heap's own header. */
 static uint64_t cost_of(void *p) {
     return malloc_usable_size(p) + sizeof(size_t);
 }
 
+static void release(void *p) {
+    if (parse.wipe) explicit_bzero(p, malloc_usable_size(p));
+    free(p);
+}
+
+_Noreturn static void give_up(bool over) {
+    parse.over = over;
+    longjmp(parse.give_up, 1);
+}
+
 static void *counted_malloc(size_t n) {
-    if (budget.counting && n > budget.left) {
-        budget.over = true;
-        return NULL;
-    }
+    if (!parse.parsing) return malloc(n);
+    if (n > parse.left) give_up(true);
     void *p = malloc(n);
-    if (p == NULL) {
-        budget.no_heap = true;
-        return NULL;
-    }
-    if (!budget.counting) return p;
+    if (p == NULL) give_up(false);
     uint64_t cost = cost_of(p);
-    if (cost > budget.left) {
+    if (cost > parse.left || !live_add(&parse.live, p)) {
         free(p);
-        budget.over = true;
-        return NULL;
+        give_up(cost > parse.left);
     }
-    budget.left -= cost;
+    parse.left -= cost;
     return p;
 }
 
 static void counted_free(void *p) {
     if (p == NULL) return;
-    if (budget.counting) budget.left += cost_of(p);
-    if (budget.wipe) explicit_bzero(p, malloc_usable_size(p));
-    free(p);
+    if (parse.parsing) {
+        parse.left += cost_of(p);
+        live_remove(&parse.live, p);
+    }
+    release(p);
 }
 
 static void init_once(void) {
@@ -68,7 +130,26 @@ void json_in_init(void) {
 }
 
 void json_in_wipe(bool on) {
-    budget.wipe = on;
+    parse.wipe = on;
+}
+
+typedef enum parse_end { PARSE_TREE, PARSE_INVALID, PARSE_OVER, PARSE_NO_HEAP } parse_end;
+
+static parse_end run_parse(bytes text, uint64_t memory_max, json_t **out, json_error_t *error) {
+    parse.left = memory_max;
+    parse.live = (live_set){0};
+    if (setjmp(parse.give_up) != 0) {
+        parse.parsing = false;
+        for (size_t i = 0; parse.live.slots != NULL && i <= parse.live.mask; i++)
+            if (parse.live.slots[i] != NULL) release(parse.live.slots[i]);
+        free(parse.live.slots);
+        return parse.over ? PARSE_OVER : PARSE_NO_HEAP;
+    }
+    parse.parsing = true;
+    *out = json_loadb(text.p == NULL ? "" : text.p, text.n, JSON_REJECT_DUPLICATES, error);
+    parse.parsing = false;
+    free(parse.live.slots);
+    return *out == NULL ? PARSE_INVALID : PARSE_TREE;
 }
 
 /* -- scan -- */
@@ -158,22 +239,19 @@ inferd_status json_in_parse(bytes text, const json_limits *limits, json_t **out,
     json_in_init();
     inferd_status status = scan(text, limits, err);
     if (status != INFERD_OK) return status;
-    budget.over = budget.no_heap = false;
-    budget.left = limits->memory_max;
-    budget.counting = true;
-    json_t *tree = json_loadb(text.p == NULL ? "" : text.p, text.n, JSON_REJECT_DUPLICATES, &error);
-    budget.counting = false;
-    if (tree != NULL) {
-        *out = tree;
+    switch (run_parse(text, limits->memory_max, out, &error)) {
+    case PARSE_TREE:
         return INFERD_OK;
-    }
-    if (budget.no_heap)
+    case PARSE_NO_HEAP:
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a JSON document of %zu bytes",
                            text.n);
-    if (budget.over)
+    case PARSE_OVER:
         return inferd_fail(err, INFERD_ETOOLONG,
                            "the JSON needs more than the %llu bytes of memory it may use",
                            (unsigned long long)limits->memory_max);
+    case PARSE_INVALID:
+        break;
+    }
     return inferd_fail(err, INFERD_EINVAL, "line %d, column %d: %s",
                        error.line < 1 ? 1 : error.line, error.column < 0 ? 0 : error.column,
                        explain(json_error_code(&error)));

@@ -100,7 +100,7 @@ static void add_form(const api_field *f, buf *out) {
         buf_add_str(out, f->form);
         break;
     case FIELD_IGNORED:
-        buf_add_str(out, "anything: accepted, no effect");
+        buf_add_format(out, "%s: accepted, no effect", f->form);
         break;
     case FIELD_REFUSED:
         if (f->neutral == NULL)

@@ -124,7 +124,18 @@ static long n_faults(void) {
     return usage.ru_minflt;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
 static void touched_pages_do_not_fault(void) {
+#if defined(SANITIZED)
+    SKIP("a sanitizer has page faults of its own");
+#endif
     arena *a = open_arena(N_PAGES);
     wait_until_touched(a, N_PAGES);
     write_page(home_of(a, 0), 0); // the code and the stack too
@@ -250,15 +261,17 @@ static void window_that_cannot_go_home_can_try_again(void) {
     arena_close(a);
 }
 
-/* A stray access to a hole, or to an empty window, must not read zeros and go on. */
+/* A stray access to a hole, or to an empty window, must not read zeros and go on.  The signal that
+ * ends a process which reads *p: SIGUSR1 when reading works. */
 static int signal_of_reading(const volatile unsigned char *p) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         signal(SIGSEGV, SIG_DFL); // sanitizers have their own handler
         signal(SIGBUS, SIG_DFL);
+        signal(SIGUSR1, SIG_DFL);
         (void)*p;
-        _exit(0);
+        raise(SIGUSR1);
     }
     int status = 0;
     EXPECT_EQ(waitpid(child, &status, 0), child);
@@ -274,7 +287,7 @@ static void holes_and_empty_windows_are_inaccessible(void) {
     EXPECT_EQ(signal_of_reading(window_base(w)), SIGSEGV);
     EXPECT_EQ(window_map(a, w, (uint32_t[]){2}, 1, &err), INFERD_OK);
     EXPECT_EQ(signal_of_reading(home_of(a, 2)), SIGSEGV);
-    EXPECT_EQ(signal_of_reading(home_of(a, 1)), 0);
+    EXPECT_EQ(signal_of_reading(home_of(a, 1)), SIGUSR1);
     EXPECT_EQ(window_unmap(a, w, &err), INFERD_OK);
     EXPECT_EQ(signal_of_reading(window_base(w)), SIGSEGV);
     window_close(a, w);

@@ -383,6 +383,27 @@ static void reader_over_the_hard_limit_is_cut_once(void) {
     stop();
 }
 
+/* A step of many choices is longer than the hard limit; the client that kept up gets it. */
+static void long_event_reaches_a_client_that_keeps_up(void) {
+    http_options o = toy_options();
+    static char event[100 * 1024];
+    o.limits.stream_soft_bytes = 16 * 1024;
+    o.limits.stream_hard_bytes = 64 * 1024;
+    start(&o);
+    int fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    memset(event, 'y', sizeof event);
+    EXPECT(http_stream_write(seen.waiting, event, sizeof event));
+    EXPECT_EQ(seen.n_paused, 1);
+    http_stream_end(seen.waiting);
+    client_read(fd, &r, 2000);
+    size_t n = 0;
+    for (size_t i = 0; i < r.n; i++) n += r.text[i] == 'y';
+    EXPECT(n >= sizeof event); // headers have some too
+    close(fd);
+    stop();
+}
+
 static void stalled_reader_is_cut(void) {
     http_options o = toy_options();
     o.limits.send_stall_ms = 100;
@@ -971,6 +992,7 @@ static const test_case cases[] = {
     TEST(request_behind_a_cut_stream_never_runs),
     TEST(slow_reader_pauses_and_goes_on),
     TEST(reader_over_the_hard_limit_is_cut_once),
+    TEST(long_event_reaches_a_client_that_keeps_up),
     TEST(stalled_reader_is_cut),
     TEST(quiet_stream_has_a_heartbeat),
     TEST(body_over_its_limit_is_413_even_in_chunks),

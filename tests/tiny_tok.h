@@ -9,7 +9,7 @@
 #include "tiny_gguf.h"
 
 static inline tokenizer *tiny_tok_open(void) {
-    char path[] = "/tmp/inferd-tok-XXXXXX";
+    char path[] = P_tmpdir "/inferd-tok-XXXXXX";
     int fd = mkstemp(path);
     INFERD_CHECK(fd >= 0);
     close(fd);

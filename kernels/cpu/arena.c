@@ -89,7 +89,7 @@ bool arena_touch(arena *a, uint32_t page) {
                                                 memory_order_acquire)) {
         volatile unsigned char *p = page_at(&a->r, page);
         for (size_t i = 0; i < ARENA_PAGE_BYTES; i += SMALL_PAGE_BYTES) p[i] = 0;
-        atomic_fetch_add_explicit(&a->n_touched, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&a->n_touched, 1, memory_order_release);
         atomic_store_explicit(state, HOME, memory_order_release);
         return true;
     }
@@ -181,7 +181,7 @@ unsigned char *arena_base(const arena *a) {
 }
 
 uint64_t arena_n_touched(const arena *a) {
-    return atomic_load_explicit(&a->n_touched, memory_order_relaxed);
+    return atomic_load_explicit(&a->n_touched, memory_order_acquire);
 }
 
 bool arena_is_home(const arena *a, uint32_t page) {

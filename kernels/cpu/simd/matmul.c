@@ -125,7 +125,7 @@ INLINE void direct(dtype type, int n_rows, int n_vecs, const unsigned char *pane
     const uint32_t in_group = group_cols(type);
     for (uint32_t begin = 0; begin < cols; begin += SLAB_COLS) {
         uint32_t end = u32_min(begin + SLAB_COLS, cols);
-        vf acc[4][DIRECT_ROWS];
+        vf acc[4][4];
         UNROLL
         for (int v = 0; v < n_vecs; v++)
             UNROLL
@@ -244,27 +244,32 @@ static __attribute__((noinline)) void tiles(const float *slab, uint32_t n_lanes,
 
 /* ---- one type ---- */
 
+/* One range of lanes against n rows, in passes of 4, 2 and 1 rows; the panel stays in cache. */
+INLINE void passes(dtype type, int n_vecs, const unsigned char *panel, uint32_t lane,
+                   const float *x, uint32_t n, uint32_t cols, target to) {
+    for (uint32_t row = 0; row < n;) {
+        const float *rows = x + (size_t)row * cols;
+        target part = {to.out + row * to.stride, to.stride, to.n_lanes};
+        uint32_t left = n - row, n_rows = left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        if (n_rows == 4) direct(type, 4, n_vecs, panel, lane, rows, cols, part);
+        else if (n_rows == 2) direct(type, 2, n_vecs, panel, lane, rows, cols, part);
+        else direct(type, 1, n_vecs, panel, lane, rows, cols, part);
+        row += n_rows;
+    }
+}
+
 /* Features [lane, lane + n_lanes) of a panel, a multiple of MATMUL_UNIT, for n rows of x. */
 INLINE void few_rows(dtype type, const unsigned char *panel, uint32_t lane, uint32_t n_lanes,
                      const float *x, uint32_t n, uint32_t cols, target to) {
-    for (uint32_t l = 0; l < n_lanes && to.n_lanes > (int)l;) {
-        bool whole = n_lanes - l >= 4 * VW;
-        target part = {to.out + l, to.stride, to.n_lanes - (int)l};
-        switch (whole ? n : n + DIRECT_ROWS) {
-        case 1: direct(type, 1, 4, panel, lane + l, x, cols, part); break;
-        case 2: direct(type, 2, 4, panel, lane + l, x, cols, part); break;
-        case 3: direct(type, 3, 4, panel, lane + l, x, cols, part); break;
-        case 4: direct(type, 4, 4, panel, lane + l, x, cols, part); break;
+    uint32_t l = 0;
+    for (; l + 4 * VW <= n_lanes && to.n_lanes > (int)l; l += 4 * VW)
+        passes(type, 4, panel, lane + l, x, n, cols,
+               (target){to.out + l, to.stride, to.n_lanes - (int)l});
 #if defined(CPU_LEVEL_AVX512) // elsewhere four vectors are half a panel already
-        case DIRECT_ROWS + 1: direct(type, 1, 2, panel, lane + l, x, cols, part); break;
-        case DIRECT_ROWS + 2: direct(type, 2, 2, panel, lane + l, x, cols, part); break;
-        case DIRECT_ROWS + 3: direct(type, 3, 2, panel, lane + l, x, cols, part); break;
-        case DIRECT_ROWS + 4: direct(type, 4, 2, panel, lane + l, x, cols, part); break;
+    if (l < n_lanes && to.n_lanes > (int)l)
+        passes(type, 2, panel, lane + l, x, n, cols,
+               (target){to.out + l, to.stride, to.n_lanes - (int)l});
 #endif
-        default: INFERD_CHECK(!"a range of whole units and few rows");
-        }
-        l += whole ? 4 * VW : 2 * VW;
-    }
 }
 
 INLINE void many_rows(dtype type, const unsigned char *panel, uint32_t lane, uint32_t n_lanes,

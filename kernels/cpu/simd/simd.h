@@ -33,8 +33,16 @@ enum { VW = 4 };
 #endif
 
 #define INLINE static inline __attribute__((always_inline, unused))
+/* Registers need constant indices, so loops over them are written out.  Not for the sanitizers,
+ * which would check every access of every copy and compile for minutes. */
 #if defined(__clang__)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define UNROLL
+#else
 #define UNROLL _Pragma("unroll")
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
