@@ -187,7 +187,6 @@ static void new_id(http_server *s, char id[40]) {
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *mhd) {
     http_server *s = cls;
     conn *c = conn_of(mhd);
-    (void)uri; // the target is read in the guard, from the same bytes
     s->n_calls++;
     if (c == NULL) return NULL;
     exchange *x = calloc(1, sizeof *x);
@@ -195,6 +194,7 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     x->s = s;
     x->c = c;
     x->rq.tenant = -1;
+    x->target_n = uri == NULL ? 0 : strlen(uri);
     x->rq.arrival_us = clock_now_us();
     list_node_init(&x->link);
     deadline_init(&x->beat);
@@ -247,6 +247,15 @@ static int status_of_cut(const exchange *x, struct MHD_Connection *mhd) {
     return 499;
 }
 
+/* When a reader ends a connection, the library marks it closed and then forgets it: it is freed
+ * only when it has become the oldest of those with the usual timeout, which behind one old idle
+ * connection is never.  Those with a timeout of their own are all looked at in every run. */
+static void have_freed(http_server *s, struct MHD_Connection *mhd) {
+    enum { DAY_S = 86400 };
+    MHD_set_connection_option(mhd, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)DAY_S);
+    server_must_run(s);
+}
+
 static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
                          enum MHD_RequestTerminationCode why) {
     http_server *s = cls;
@@ -257,6 +266,8 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
     conn *c = x->c;
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK || x->rq.status == 0)
         x->rq.status = status_of_cut(x, mhd);
+    if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK || (x->streaming && x->http_10))
+        have_freed(s, mhd);
     x->c = NULL;
     x->suspended = false;
     c->x = NULL;

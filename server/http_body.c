@@ -96,12 +96,13 @@ static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const
     guard g;
     guard_init(&g, method, url, version);
     MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, collect_header, &g);
-    g.bad_block = x->s->reads_raw && !raw_is_exact(mhd, method, version);
+    g.bad_block = x->s->reads_raw && !raw_is_exact(mhd, method, url, x->target_n, version);
     bool passed = pass_guard(x, &g);
     /* For HEAD the library leaves the body away; the method must be known to count right. */
     if (strcmp(method, "HEAD") == 0) x->rq.method = HTTP_HEAD;
     x->body_expected = g.chunked || g.body_bytes > 0;
     x->chunked = g.chunked;
+    x->http_10 = strcmp(version, "HTTP/1.0") == 0;
     x->admitted = true;
     x->s->n_open++;
     if (passed) {

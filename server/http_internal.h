@@ -77,6 +77,7 @@ struct exchange {
     conn *c;        // NULL after the library is done with it
     list_node link; // in s->exchanges
     exchange_phase phase;
+    size_t target_n;       // of the request line, up to its first NUL
     guard_refusal refusal; // status 0: none
     deadline beat;         // of a stream
 
@@ -90,6 +91,7 @@ struct exchange {
     buf answer;                    // a long one, sent in pieces; owned
     size_t answer_at;
 
+    bool http_10; // no chunks: a stream ends with the connection
     bool streaming, ending, aborting;
     bool paused; // on_flow(true) was told
     out_bytes out;
@@ -195,7 +197,9 @@ void body_release(exchange *x); // its bytes no longer count
 
 /* -- http_raw.c -- */
 bool raw_is_known(void); // this version of the library is one whose block can be read
-bool raw_is_exact(struct MHD_Connection *mhd, const char *method, const char *version);
+/* target_n: with its query, as long as it was before the query was taken apart. */
+bool raw_is_exact(struct MHD_Connection *mhd, const char *method, const char *target,
+                  size_t target_n, const char *version);
 
 /* -- http_reply.c -- */
 /* Make x->response out of x->refusal. */

@@ -9,9 +9,9 @@
  *     POST\0/v1/echo\0HTTP/1.1\0\0Host\0 x\0\0Content-Length\0 2\0\0\0\0{}
  *     ^ method                    ^ name  ^ value                      ^ method + header_size
  *
- * So the reported names and values must tile the block exactly, each line ended by two NULs and
- * the block by two more.  Other versions parse differently (from 1.0 on strictly): they are
- * recognised by their version and this check leaves them alone. */
+ * So the request line and the reported names and values must tile the block exactly, each line
+ * ended by two NULs and the block by two more.  Other versions parse differently (from 1.0 on
+ * strictly): they are recognised by their version and this check leaves them alone. */
 #include <string.h>
 
 #include "http_internal.h"
@@ -49,12 +49,15 @@ bool raw_is_known(void) {
     return strcmp(MHD_get_version(), "0.9.75") == 0;
 }
 
-bool raw_is_exact(struct MHD_Connection *mhd, const char *method, const char *version) {
+bool raw_is_exact(struct MHD_Connection *mhd, const char *method, const char *target,
+                  size_t target_n, const char *version) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     if (info == NULL) return false;
     walk w = {.at = version, .end = method + info->header_size, .exact = true};
-    if (version < method || version > w.end) return false;
+    /* One space, one space; a NUL in a method or target would leave a gap. */
+    if (target != method + strlen(method) + 1 || version != target + target_n + 1) return false;
+    if (version > w.end) return false;
     end_line(&w, strlen(version));
     if (w.exact) MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, walk_header, &w);
     if (w.exact) end_line(&w, 0); // the empty line

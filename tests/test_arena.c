@@ -309,6 +309,7 @@ static void windows_and_the_background_thread_do_not_meet(void) {
         EXPECT_EQ(window_unmap(a, w, &err), INFERD_OK);
         for (uint32_t p = 0; p < 4; p++) EXPECT(page_is(home_of(a, pages[p]), pages[p]));
     }
+    wait_until_touched(a, PAGES); // those that were in windows too, and each once
     window_close(a, w);
     arena_close(a);
 }

@@ -754,6 +754,33 @@ static void resets_leave_nothing_behind(void) {
     stop();
 }
 
+/* Streams that ended early were closed, but their sockets were freed only after every older
+ * connection: one idle client was enough to keep thousands. */
+static void ended_streams_free_their_sockets_behind_an_idle_one(void) {
+    http_options o = toy_options();
+    int fds[30];
+    start(&o);
+    int idle = client_connect();
+    get_and_expect(idle, 200);
+    int before = count_fds();
+    for (int i = 0; i < 30; i++) {
+        fds[i] = client_with(i % 3 != 2 ? POST("/v1/stream") "Content-Length: 2\r\n\r\n{}"
+                                        : "POST /v1/stream HTTP/1.0\r\n" AUTH
+                                          "Content-Length: 2\r\n\r\n{}");
+        turn_until_handled((uint32_t)i + 2);
+        if (i % 3 == 0) http_stream_abort(seen.waiting);
+        if (i % 3 == 2) http_stream_end(seen.waiting);
+        turn_for(1);
+    }
+    for (int i = 0; i < 30; i++) close(fds[i]);
+    turn_until_open(0);
+    turn_for(20);
+    EXPECT_EQ(count_fds(), before);
+    get_and_expect(idle, 200);
+    close(idle);
+    stop();
+}
+
 static void lack_of_descriptors_is_survived(void) {
     http_options o = toy_options();
     struct rlimit before, less;
@@ -1008,6 +1035,7 @@ static const test_case cases[] = {
     TEST(queue_is_served_when_there_is_room),
     TEST(thousand_silent_connections_stop_nobody),
     TEST(resets_leave_nothing_behind),
+    TEST(ended_streams_free_their_sockets_behind_an_idle_one),
     TEST(lack_of_descriptors_is_survived),
     TEST(overload_is_said_before_the_body),
     TEST(draining_finishes_what_runs),

@@ -85,8 +85,9 @@ void LEVEL(kv_store)(const void *job, uint32_t begin, uint32_t end) {
 
 /* Some query heads of one row, on their way through the positions. */
 typedef struct state {
-    const float *q; // [n_heads, head_dim]
-    float max[HEADS_MAX], sum[HEADS_MAX], keep[HEADS_MAX]; // m, l, c
+    vf max[HEADS_MAX];  // m, the same in all lanes
+    vf keep[HEADS_MAX]; // c, the same in all lanes
+    vf sum[HEADS_MAX];  // l is the sum of the lanes
     float p[HEADS_MAX][TILE];
     _Alignas(64) float acc[HEADS_MAX * (HEAD_DIM_MAX + KV_PAD)]; // [n_heads, head_dim padded]
 } state;
@@ -146,20 +147,16 @@ INLINE void weigh(state *st, int n_heads, vf s[HEADS_MAX][TILE_VECS], const attn
             mask[v] = (vi)(lane >= from) & (vi)(lane < to);
             most = vf_max(most, vf_select(mask[v], s[h][v], vf_set1(-INFINITY)));
         }
-        float max = vf_reduce_max(most);
-        max = max > st->max[h] ? max : st->max[h];
-        vf total = vf_set1(0);
+        vf max = vf_max(vf_all_max(most), st->max[h]);
+        st->keep[h] = vf_exp(st->max[h] - max);
+        st->max[h] = max;
+        st->sum[h] *= st->keep[h];
         UNROLL
         for (int v = 0; v < TILE_VECS; v++) {
             vf p = vf_select(mask[v], vf_exp(s[h][v] - max), vf_set1(0));
             vf_store(&st->p[h][v * VW], p);
-            total += p;
+            st->sum[h] += p;
         }
-        float keep[VW];
-        vf_store(keep, vf_exp(vf_set1(st->max[h] - max)));
-        st->keep[h] = keep[0];
-        st->sum[h] = st->sum[h] * keep[0] + vf_reduce_add(total);
-        st->max[h] = max;
     }
 }
 
@@ -187,16 +184,21 @@ INLINE void gather(kv_type type, int n_heads, int n_vecs, state *st, const unsig
             vf_store(st->acc + (size_t)h * width + d + (size_t)(v * VW), acc[h][v]);
 }
 
+/* Blocks lie anywhere in memory, so no hardware guesses the next one. */
+INLINE void fetch_block(const kv_layout *l, const unsigned char *keys) {
+    size_t n_bytes = (kv_k_elems(l) + kv_v_elems(l)) * kv_elem_bytes(l->type);
+    for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(keys + i);
+}
+
 /* n_heads query heads of one row against positions [begin, pos]. */
 INLINE void attend_row(kv_type type, int n_heads, const attn_job *j, const batch_seq *s,
                        uint32_t kv_head, uint32_t pos, const float *q, float *out) {
     const kv_layout *l = j->kv;
     const size_t lanes = kv_padded(l->block_tokens), width = kv_padded(l->head_dim);
     state st;
-    st.q = q;
     for (int h = 0; h < n_heads; h++) {
-        st.max[h] = -INFINITY;
-        st.sum[h] = 0;
+        st.max[h] = vf_set1(-INFINITY);
+        st.sum[h] = vf_set1(0);
     }
     memset(st.acc, 0, (size_t)n_heads * width * sizeof *st.acc);
     uint32_t begin = attn_begin(j->spec, pos);
@@ -204,12 +206,13 @@ INLINE void attend_row(kv_type type, int n_heads, const attn_job *j, const batch
         const unsigned char *keys = kv_at(j, s, block, kv_head);
         const unsigned char *values = keys + kv_k_elems(l) * kv_elem_bytes(l->type);
         uint32_t first = block * l->block_tokens;
+        if (block < pos / l->block_tokens) fetch_block(l, kv_at(j, s, block + 1, kv_head));
         for (uint32_t t = 0; t < l->block_tokens && first + t <= pos; t += TILE) {
             int from = first + t < begin ? (int)u32_min(begin - first - t, TILE) : 0;
             int to = (int)u32_min(u32_min(l->block_tokens - t, pos + 1 - first - t), TILE);
             if (from >= to) continue;
             vf sc[HEADS_MAX][TILE_VECS];
-            scores(type, n_heads, st.q, l->head_dim, keys + t * kv_elem_bytes(type), lanes, sc);
+            scores(type, n_heads, q, l->head_dim, keys + t * kv_elem_bytes(type), lanes, sc);
             weigh(&st, n_heads, sc, j->spec, from, to);
             const unsigned char *rows = values + t * width * kv_elem_bytes(type);
             size_t d = 0;
@@ -218,9 +221,11 @@ INLINE void attend_row(kv_type type, int n_heads, const attn_job *j, const batch
             for (; d < width; d += VW) gather(type, n_heads, 1, &st, rows, width, d, from, to);
         }
     }
-    for (int h = 0; h < n_heads; h++)
+    for (int h = 0; h < n_heads; h++) {
+        float sum = vf_all_add(st.sum[h])[0];
         for (uint32_t d = 0; d < l->head_dim; d++)
-            out[(uint32_t)h * l->head_dim + d] = st.acc[(size_t)h * width + d] / st.sum[h];
+            out[(uint32_t)h * l->head_dim + d] = st.acc[(size_t)h * width + d] / sum;
+    }
 }
 
 INLINE void attend_heads(kv_type type, const attn_job *j, uint32_t row, uint32_t kv_head) {

@@ -39,7 +39,7 @@ enum { VW = 4 };
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define UNROLL
 #else
-#define UNROLL _Pragma("unroll")
+#define UNROLL _Pragma("clang loop unroll(full)")
 #endif
 #elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define UNROLL
@@ -75,32 +75,15 @@ INLINE vf vf_of_vi(vi v) {
 INLINE vf vf_select(vi mask, vf a, vf b) {
     return (vf)((mask & (vi)a) | (~mask & (vi)b));
 }
-INLINE vf vf_max(vf a, vf b) {
-    return vf_select((vi)(a > b), a, b);
-}
 INLINE vi vi_iota(void) {
     static const int32_t iota[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return vi_load(iota);
 }
-/* Across lanes, in a fixed tree. */
-INLINE float vf_reduce_add(vf v) {
-    float x[VW];
-    vf_store(x, v);
-    for (int n = VW / 2; n > 0; n /= 2)
-        for (int i = 0; i < n; i++) x[i] += x[i + n];
-    return x[0];
-}
-INLINE float vf_reduce_max(vf v) {
-    float x[VW];
-    vf_store(x, v);
-    for (int n = VW / 2; n > 0; n /= 2)
-        for (int i = 0; i < n; i++) x[i] = x[i] > x[i + n] ? x[i] : x[i + n];
-    return x[0];
-}
-
 /* ---- what differs ----
  *
  * vf_fma         a * b + c
+ * vf_max         the larger; b where one is not a number
+ * vf_swap        lanes in groups of n, n a power of two: each half in the place of the other
  * vf_load_u8     VW bytes as floats;  vf_load_i8, vf_load_f16, vf_load_bf16 likewise
  * vf_store_f16   rounds to nearest even
  * vf_nibble      nibble j of every lane as a float, less `zero`
@@ -111,6 +94,16 @@ INLINE float vf_reduce_max(vf v) {
 
 INLINE vf vf_fma(vf a, vf b, vf c) {
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+INLINE vf vf_max(vf a, vf b) {
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+}
+INLINE vf vf_swap(vf v, int n) {
+    __m512 x = (__m512)v;
+    return (vf)(n == 16  ? _mm512_shuffle_f32x4(x, x, 0x4e)
+                : n == 8 ? _mm512_shuffle_f32x4(x, x, 0xb1)
+                : n == 4 ? _mm512_shuffle_ps(x, x, 0x4e)
+                         : _mm512_shuffle_ps(x, x, 0xb1));
 }
 INLINE vf vf_load_u8(const uint8_t *p) {
     return (vf)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
@@ -163,6 +156,15 @@ INLINE vf vf_upper(vi words, int k) {
 INLINE vf vf_fma(vf a, vf b, vf c) {
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
+INLINE vf vf_max(vf a, vf b) {
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+}
+INLINE vf vf_swap(vf v, int n) {
+    __m256 x = (__m256)v;
+    return (vf)(n == 8   ? _mm256_permute2f128_ps(x, x, 1)
+                : n == 4 ? _mm256_shuffle_ps(x, x, 0x4e)
+                         : _mm256_shuffle_ps(x, x, 0xb1));
+}
 INLINE vf vf_load_u8(const uint8_t *p) {
     return (vf)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
@@ -188,6 +190,12 @@ typedef uint16_t v_u16 __attribute__((vector_size(VW * 2)));
 
 INLINE vf vf_fma(vf a, vf b, vf c) {
     return a * b + c; // two roundings: the build forbids contraction
+}
+INLINE vf vf_max(vf a, vf b) {
+    return vf_select((vi)(a > b), a, b);
+}
+INLINE vf vf_swap(vf v, int n) {
+    return n == 4 ? (vf){v[2], v[3], v[0], v[1]} : (vf){v[1], v[0], v[3], v[2]};
 }
 INLINE vf vf_load_u8(const uint8_t *p) {
     v_u8 v;
@@ -225,6 +233,16 @@ INLINE void vf_store_f16(uint16_t *p, vf v) {
 #endif
 
 /* ---- built from the above ---- */
+
+/* Across lanes, in a fixed tree; every lane has the result. */
+INLINE vf vf_all_max(vf v) {
+    for (int n = VW; n > 1; n /= 2) v = vf_max(v, vf_swap(v, n));
+    return v;
+}
+INLINE vf vf_all_add(vf v) {
+    for (int n = VW; n > 1; n /= 2) v = v + vf_swap(v, n);
+    return v;
+}
 
 /* e^x within 2e-7 of itself; 0 below -87.  x = n ln2 + r with |r| <= ln2 / 2, the series of e^r up
  * to r^7, and n into the exponent.  ln2 comes in two parts so that n ln2 is exact where it
