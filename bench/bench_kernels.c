@@ -80,7 +80,8 @@ static void bench_type(dtype type, uint32_t rows_max) {
         }
         double seconds = (double)best_us * 1e-6 / 4;
         printf("  n=%u %.0f GOP/s", n, 2e-9 * n * rows * cols / seconds);
-        if (n == 1) printf(" %.1f GB/s", 1e-9 * (double)be_weight_bytes(be, type, rows, cols) / seconds);
+        if (n == 1)
+            printf(" %.1f GB/s", 1e-9 * (double)be_weight_bytes(be, type, rows, cols) / seconds);
     }
     printf("\n");
     be_act_close(be, x);
@@ -167,7 +168,8 @@ static void bench_forward(const char *what, uint32_t n_seqs, uint32_t n_rows, ui
     uint32_t n_blocks = (stored + n_rows + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
     int32_t *slots = malloc((size_t)n_seqs * n_blocks * sizeof *slots);
     INFERD_CHECK(slots != NULL && n_seqs * n_rows <= ROWS_MAX && n_seqs <= 64);
-    batch b = {n_seqs * n_rows, n_seqs, n_seqs, tokens, promised, positions, row_seq, seqs, logit_rows};
+    batch b = {n_seqs * n_rows, n_seqs,  n_seqs, tokens,    promised,
+               positions,       row_seq, seqs,   logit_rows};
     for (uint32_t s = 0; s < n_seqs; s++) {
         for (uint32_t i = 0; i < n_blocks; i++)
             slots[s * n_blocks + i] = (int32_t)(first_page * kv.slots_per_page + i * n_seqs + s);

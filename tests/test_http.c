@@ -2,6 +2,7 @@
  * that leave, too many of them, draining. */
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "http_client.h"
 
@@ -803,6 +804,36 @@ static void lack_of_descriptors_is_survived(void) {
     stop();
 }
 
+/* In a child, because a hard limit cannot be raised again.  Exit status: what http_open said. */
+static int open_with_descriptors(rlim_t soft, rlim_t hard, uint32_t connections_max) {
+    pid_t child = fork();
+    if (child == 0) {
+        http_options o = toy_options();
+        struct rlimit limit = {.rlim_cur = soft, .rlim_max = hard};
+        uv_loop_t own;
+        inferd_err said = {0};
+        o.limits.connections_max = connections_max;
+        log_open("/dev/null", false, LOG_LEVEL_ERROR, NULL);
+        setrlimit(RLIMIT_NOFILE, &limit);
+        uv_loop_init(&own);
+        inferd_status s = http_open(&o, &own, &server, &said);
+        getrlimit(RLIMIT_NOFILE, &limit);
+        if (s == INFERD_OK) http_close(server);
+        if (s != INFERD_OK && strstr(said.text, "ulimit") == NULL) _exit(99);
+        _exit(s != INFERD_OK ? 1 : limit.rlim_cur == hard ? 2 : 3);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void descriptors_are_raised_or_the_lack_is_told(void) {
+    EXPECT_EQ(open_with_descriptors(256, 2000, 1000), 2);  // raised to the hard limit
+    EXPECT_EQ(open_with_descriptors(1500, 2000, 1000), 3); // enough already
+    EXPECT_EQ(open_with_descriptors(256, 800, 1000), 2);   // fewer connections than wished
+    EXPECT_EQ(open_with_descriptors(256, 300, 1000), 1);   // not enough to be of use
+}
+
 static void overload_is_said_before_the_body(void) {
     http_options o = toy_options();
     start(&o);
@@ -1037,6 +1068,7 @@ static const test_case cases[] = {
     TEST(resets_leave_nothing_behind),
     TEST(ended_streams_free_their_sockets_behind_an_idle_one),
     TEST(lack_of_descriptors_is_survived),
+    TEST(descriptors_are_raised_or_the_lack_is_told),
     TEST(overload_is_said_before_the_body),
     TEST(draining_finishes_what_runs),
     TEST(draining_refuses_new_work),

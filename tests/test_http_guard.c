@@ -434,6 +434,36 @@ static void long_lines_are_refused(void) {
     stop();
 }
 
+/* The check of the raw block must hold for every honest block: long ones that make the library move
+ * its buffer, ones that come byte by byte, and ones behind another request. */
+static void honest_blocks_pass_however_they_come(void) {
+    http_options o = toy_options();
+    static char text[32 * 1024];
+    start(&o);
+    for (int n_headers = 0; n_headers <= 96; n_headers += 8) {
+        size_t n = (size_t)sprintf(text, "GET /v1/models/a?b=c HTTP/1.1\r\nHost: x\r\n" AUTH
+                                         "Cookie: a=b; c=d\r\nX-Empty:\r\nX-Tab:\t \tv \r\n");
+        for (int i = 0; i < n_headers; i++)
+            n += (size_t)sprintf(text + n, "X-Header-%d: %0*d\r\n", i, i % 7 == 0 ? 200 : 60, i);
+        n += (size_t)sprintf(text + n, "\r\n");
+        size_t pieces[] = {n, 1000, 100, 1};
+        int fd = client_connect();
+        for (size_t p = 0; p < INFERD_COUNT(pieces); p++) {
+            if (pieces[p] == 1 && n_headers > 16) continue;
+            for (size_t at = 0; at < n; at += pieces[p])
+                client_send(fd, text + at, size_min(pieces[p], n - at));
+            client_read(fd, &r, 1000);
+            EXPECT_EQ(reply_status(&r), n < 12000 ? 200 : reply_status(&r));
+            if (reply_status(&r) != 200) {
+                EXPECT_EQ(reply_status(&r), 431); // too long, and nothing else
+                break;
+            }
+        }
+        close(fd);
+    }
+    stop();
+}
+
 /* H33: in order, and the first bad one ends it. */
 static void pipelined_requests_are_answered_in_order(void) {
     http_options o = toy_options();
@@ -469,6 +499,7 @@ static const test_case cases[] = {
     TEST(timeout_hints_are_read_or_ignored),
     TEST(tails_are_bounded),
     TEST(long_lines_are_refused),
+    TEST(honest_blocks_pass_however_they_come),
     TEST(pipelined_requests_are_answered_in_order),
 };
 TEST_MAIN(cases)

@@ -69,8 +69,10 @@ static void runs_see_what_earlier_runs_wrote(void) {
     uint64_t out[N];
     for (uint32_t run = 0; run < RUNS; run++) {
         for (uint32_t i = 0; i < N; i++) in[i] = i + run;
-        if (run % 2 == 0) pool_split(p, square, &(sum_job){in, out}, N);
-        else pool_share(p, square, &(sum_job){in, out}, N);
+        if (run % 2 == 0)
+            pool_split(p, square, &(sum_job){in, out}, N);
+        else
+            pool_share(p, square, &(sum_job){in, out}, N);
         uint64_t sum = 0, expected = 0;
         for (uint32_t i = 0; i < N; i++) {
             sum += out[i];
@@ -152,7 +154,7 @@ static volatile float tiny = 1e-30f;
 static void multiply_tiny(void *ctx, uint32_t rank, uint32_t n_ranks) {
     (void)n_ranks;
     ((float *)ctx)[rank] = tiny * tiny * 1e25f * tiny; // the result would be a denormal or zero
-    ((float *)ctx)[rank] = 1e-20f * tiny * 1e10f; // 1e-40 would be a denormal
+    ((float *)ctx)[rank] = 1e-20f * tiny * 1e10f;      // 1e-40 would be a denormal
 }
 
 static void denormals_are_zero_on_all_ranks_while_running(void) {

@@ -61,8 +61,8 @@ struct window {
 
 static inferd_status reserve(range *r, size_t n_bytes, const char *what, inferd_err *err) {
     size_t mapped_bytes = n_bytes + ARENA_PAGE_BYTES;
-    void *p = mmap(NULL, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                   0);
+    void *p =
+        mmap(NULL, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return inferd_fail(err, INFERD_ENOMEM, "cannot reserve %zu MiB of addresses for %s: %s",
                            mapped_bytes >> 20, what, strerror(errno));
@@ -122,10 +122,9 @@ inferd_status arena_open(uint64_t memory_bytes, arena **out, inferd_err *err) {
         return inferd_fail(err, INFERD_EINVAL, "an arena of %llu bytes has no page of 2 MiB",
                            (unsigned long long)memory_bytes);
     if (machine_bytes != 0 && memory_bytes > machine_bytes)
-        return inferd_fail(err, INFERD_ENOMEM,
-                           "an arena of %llu MiB was asked for, the machine has %llu MiB",
-                           (unsigned long long)(memory_bytes >> 20),
-                           (unsigned long long)(machine_bytes >> 20));
+        return inferd_fail(
+            err, INFERD_ENOMEM, "an arena of %llu MiB was asked for, the machine has %llu MiB",
+            (unsigned long long)(memory_bytes >> 20), (unsigned long long)(machine_bytes >> 20));
     if (n_pages > INT32_MAX)
         return inferd_fail(err, INFERD_EINVAL, "an arena of %llu pages, at most %d are possible",
                            (unsigned long long)n_pages, INT32_MAX);
@@ -234,9 +233,8 @@ inferd_status window_open(arena *a, size_t n_bytes, window **out, inferd_err *er
     window *w = calloc(1, sizeof *w);
     if (w == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a window");
     w->pages = calloc(n_pages, sizeof *w->pages);
-    inferd_status s = w->pages != NULL
-                          ? reserve(&w->r, n_pages * ARENA_PAGE_BYTES, "a window", err)
-                          : inferd_fail(err, INFERD_ENOMEM, "no memory for a window");
+    inferd_status s = w->pages != NULL ? reserve(&w->r, n_pages * ARENA_PAGE_BYTES, "a window", err)
+                                       : inferd_fail(err, INFERD_ENOMEM, "no memory for a window");
     if (s != INFERD_OK) {
         free(w->pages);
         free(w);
@@ -259,8 +257,8 @@ void *window_base(const window *w) {
 }
 
 /* Refuse what cannot be moved before anything moves. */
-static inferd_status check_pages(arena *a, const window *w, const uint32_t *pages,
-                                 uint32_t n_pages, inferd_err *err) {
+static inferd_status check_pages(arena *a, const window *w, const uint32_t *pages, uint32_t n_pages,
+                                 inferd_err *err) {
     if (w->n_pages != 0)
         return inferd_fail(err, INFERD_EINVAL, "the window has %u pages already", w->n_pages);
     if (n_pages > w->r.n_bytes / ARENA_PAGE_BYTES)

@@ -215,7 +215,8 @@ static void touch_code(void) {
     extern const char __executable_start[] __attribute__((weak)), etext[] __attribute__((weak));
     uintptr_t page = 4095, begin = (uintptr_t)__executable_start & ~page;
     uintptr_t end = ((uintptr_t)etext + page) & ~page;
-    if (begin != 0 && end > begin) madvise((void *)begin, end - begin, MADV_POPULATE_READ); // a wish
+    if (begin != 0 && end > begin)
+        madvise((void *)begin, end - begin, MADV_POPULATE_READ); // a wish
 #endif
 }
 
@@ -313,8 +314,10 @@ static void run_host(const void *job, uint32_t begin, uint32_t end) {
 static void cpu_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
     cpu_backend *c = cpu_of(be);
     host_job job = {f, ctx};
-    if (n == 1) pool_alone(c->threads, run_host, &job, n);
-    else if (n > 1) pool_share(c->threads, run_host, &job, n);
+    if (n == 1)
+        pool_alone(c->threads, run_host, &job, n);
+    else if (n > 1)
+        pool_share(c->threads, run_host, &job, n);
 }
 
 /* ---- opening ---- */

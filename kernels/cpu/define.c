@@ -36,7 +36,8 @@ void rmsnorm_define(const void *job, uint32_t begin, uint32_t end) {
         double sum = 0;
         for (uint32_t i = 0; i < j->dim; i++) sum += (double)x[i] * (double)x[i];
         double scale = 1.0 / sqrt(sum / j->dim + (double)j->eps);
-        for (uint32_t i = 0; i < j->dim; i++) out[i] = (float)((double)x[i] * scale * (double)j->w[i]);
+        for (uint32_t i = 0; i < j->dim; i++)
+            out[i] = (float)((double)x[i] * scale * (double)j->w[i]);
     }
 }
 
@@ -56,8 +57,10 @@ void rope_define(const void *job, uint32_t begin, uint32_t end) {
                            ? j->q + (row * j->n_heads + head) * j->head_dim
                            : j->k + (row * j->n_kv_heads + head - j->n_heads) * j->head_dim;
             for (uint32_t i = 0; i < j->n_pairs; i++) {
-                if (j->interleaved) turn(&x[2 * i], &x[2 * i + 1], cosine[i], sine[i]);
-                else turn(&x[i], &x[i + j->n_pairs], cosine[i], sine[i]);
+                if (j->interleaved)
+                    turn(&x[2 * i], &x[2 * i + 1], cosine[i], sine[i]);
+                else
+                    turn(&x[i], &x[i + j->n_pairs], cosine[i], sine[i]);
             }
         }
     }
@@ -85,9 +88,12 @@ static float kv_get(kv_type type, const unsigned char *p, size_t i) {
 }
 
 static void kv_set(kv_type type, unsigned char *p, size_t i, float value) {
-    if (type == KV_F32) ((float *)(void *)p)[i] = value;
-    else if (type == KV_F16) ((uint16_t *)(void *)p)[i] = f32_to_f16(value);
-    else ((uint16_t *)(void *)p)[i] = f32_to_bf16(value);
+    if (type == KV_F32)
+        ((float *)(void *)p)[i] = value;
+    else if (type == KV_F16)
+        ((uint16_t *)(void *)p)[i] = f32_to_f16(value);
+    else
+        ((uint16_t *)(void *)p)[i] = f32_to_bf16(value);
 }
 
 /* K[d][t] = k[d], V[t][d] = v[d], for the position of each row */
@@ -132,8 +138,8 @@ static void attend_head(const attn_job *j, const batch_seq *s, uint32_t kv_head,
     for (uint32_t p = begin; p <= pos; p++) max = fmax(max, score(j, s, kv_head, p, q));
     for (uint32_t p = begin; p <= pos; p++) {
         double weight_of_p = exp(score(j, s, kv_head, p, q) - max);
-        const unsigned char *values = kv_at(j, s, p / l->block_tokens, kv_head) +
-                                      kv_k_elems(l) * kv_elem_bytes(l->type);
+        const unsigned char *values =
+            kv_at(j, s, p / l->block_tokens, kv_head) + kv_k_elems(l) * kv_elem_bytes(l->type);
         total += weight_of_p;
         for (uint32_t d = 0; d < l->head_dim; d++) {
             size_t at = p % l->block_tokens * kv_padded(l->head_dim) + d;

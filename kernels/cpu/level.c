@@ -32,7 +32,8 @@ static bool has_avx512(void) {
 static const struct {
     cpu_level level;
     bool (*has)(void);
-} levels[] = { // the best last
+} levels[] = {
+    // the best last
     {TABLE(define), always},
     {TABLE(base), always},
 #if defined(__x86_64__)

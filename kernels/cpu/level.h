@@ -55,7 +55,7 @@ typedef struct flat_job { // range: units
 } flat_job;
 
 typedef struct attn_job {
-    float *out;           // [n, n_heads * head_dim]
+    float *out; // [n, n_heads * head_dim]
     const float *q, *k, *v;
     const batch *b;
     const kv_layout *kv;

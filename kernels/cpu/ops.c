@@ -13,8 +13,10 @@
 enum { ALONE_FLOATS = 16 * 1024 };
 
 static void split(cpu_backend *c, range_fn *f, const void *job, uint32_t n, size_t n_floats) {
-    if (n_floats < ALONE_FLOATS) pool_alone(c->threads, f, job, n);
-    else pool_split(c->threads, f, job, n);
+    if (n_floats < ALONE_FLOATS)
+        pool_alone(c->threads, f, job, n);
+    else
+        pool_split(c->threads, f, job, n);
 }
 
 /* ---- embedding ---- */
@@ -159,8 +161,8 @@ void cpu_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads,
                      c->batch->n_rows);
         return;
     }
-    rope_job job = {q->data, k->data, table, r->n_pairs, n_heads, n_kv_heads, head_dim,
-                    r->interleaved};
+    rope_job job = {q->data, k->data,    table,    r->n_pairs,
+                    n_heads, n_kv_heads, head_dim, r->interleaved};
     uint32_t n = c->batch->n_rows;
     split(c, c->level->rope, &job, n, (size_t)n * (n_heads + n_kv_heads) * head_dim);
 }

@@ -20,8 +20,10 @@ bool panel_supported(dtype type) {
     case DTYPE_Q8_0:
     case DTYPE_Q4_K:
     case DTYPE_Q5_K:
-    case DTYPE_Q6_K: return true;
-    default: return false;
+    case DTYPE_Q6_K:
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -29,9 +31,12 @@ uint32_t panel_group_cols(dtype type) {
     switch ((int)type) {
     case DTYPE_F32:
     case DTYPE_F16:
-    case DTYPE_BF16: return PANEL_WORD;
-    case DTYPE_Q6_K: return 16;
-    default: return 32;
+    case DTYPE_BF16:
+        return PANEL_WORD;
+    case DTYPE_Q6_K:
+        return 16;
+    default:
+        return 32;
     }
 }
 
@@ -39,18 +44,29 @@ size_t panel_bytes(dtype type, uint32_t cols) {
     size_t n_words = ((size_t)cols + PANEL_WORD - 1) / PANEL_WORD;
     size_t n_blocks = cols / 32, n_supers = cols / 256;
     switch ((int)type) {
-    case DTYPE_F32: return n_words * PANEL_WORD * 4 * PANEL_ROWS;
+    case DTYPE_F32:
+        return n_words * PANEL_WORD * 4 * PANEL_ROWS;
     case DTYPE_F16:
-    case DTYPE_BF16: return n_words * PANEL_WORD * 2 * PANEL_ROWS;
-    case DTYPE_Q4_0: return n_blocks * (2 + 16) * PANEL_ROWS;
-    case DTYPE_Q4_1: return n_blocks * (4 + 16) * PANEL_ROWS;
-    case DTYPE_Q5_0: return n_blocks * (6 + 16) * PANEL_ROWS;
-    case DTYPE_Q5_1: return n_blocks * (8 + 16) * PANEL_ROWS;
-    case DTYPE_Q8_0: return n_blocks * (2 + 32) * PANEL_ROWS;
-    case DTYPE_Q4_K: return n_supers * (4 + 8 * 18) * PANEL_ROWS;
-    case DTYPE_Q5_K: return n_supers * (4 + 8 * 22) * PANEL_ROWS;
-    case DTYPE_Q6_K: return n_supers * (2 + 16 * 13) * PANEL_ROWS;
-    default: return 0;
+    case DTYPE_BF16:
+        return n_words * PANEL_WORD * 2 * PANEL_ROWS;
+    case DTYPE_Q4_0:
+        return n_blocks * (2 + 16) * PANEL_ROWS;
+    case DTYPE_Q4_1:
+        return n_blocks * (4 + 16) * PANEL_ROWS;
+    case DTYPE_Q5_0:
+        return n_blocks * (6 + 16) * PANEL_ROWS;
+    case DTYPE_Q5_1:
+        return n_blocks * (8 + 16) * PANEL_ROWS;
+    case DTYPE_Q8_0:
+        return n_blocks * (2 + 32) * PANEL_ROWS;
+    case DTYPE_Q4_K:
+        return n_supers * (4 + 8 * 18) * PANEL_ROWS;
+    case DTYPE_Q5_K:
+        return n_supers * (4 + 8 * 22) * PANEL_ROWS;
+    case DTYPE_Q6_K:
+        return n_supers * (2 + 16 * 13) * PANEL_ROWS;
+    default:
+        return 0;
     }
 }
 
@@ -149,8 +165,11 @@ static void read_group(dtype type, const unsigned char *row, uint32_t g, group *
         out->high = 0;
         for (uint32_t j = 0; j < 32; j++) out->high |= (uint32_t)(p[16 + j] >> g & 1) << j;
         break;
-    case DTYPE_Q6_K: read_q6_k(out, p + (size_t)(g / 16) * 210, g % 16); return;
-    default: INFERD_CHECK(!"a type with groups");
+    case DTYPE_Q6_K:
+        read_q6_k(out, p + (size_t)(g / 16) * 210, g % 16);
+        return;
+    default:
+        INFERD_CHECK(!"a type with groups");
     }
     out->d = load_u16(p);
 }
@@ -223,8 +242,12 @@ static void group_row_to_f32(dtype type, const panel_group *p, uint32_t lane, fl
     float d = f16_to_f32(p->d[lane]);
     for (uint32_t k = 0; k < cols; k++) {
         switch ((int)type) {
-        case DTYPE_Q4_0: out[k] = d * ((float)value_of(type, p, lane, k) - 8.0f); break;
-        case DTYPE_Q5_0: out[k] = d * ((float)value_of(type, p, lane, k) - 16.0f); break;
+        case DTYPE_Q4_0:
+            out[k] = d * ((float)value_of(type, p, lane, k) - 8.0f);
+            break;
+        case DTYPE_Q5_0:
+            out[k] = d * ((float)value_of(type, p, lane, k) - 16.0f);
+            break;
         case DTYPE_Q4_1:
         case DTYPE_Q5_1:
             out[k] = d * (float)value_of(type, p, lane, k) + f16_to_f32(p->m[lane]);
@@ -259,7 +282,8 @@ void panel_row_to_f32(const weight *w, uint32_t row, float *out) {
     case DTYPE_BF16:
         for (size_t k = 0; k < w->cols; k++) out[k] = bf16_to_f32(halfs[k * PANEL_ROWS + lane]);
         return;
-    default: break;
+    default:
+        break;
     }
     for (uint32_t g = 0; g < w->cols / cols; g++) {
         panel_group p = panel_group_at(w->type, panel, g);

@@ -1,9 +1,9 @@
 /* panel.h - how the CPU backend keeps weights: panels of 64 output rows, column by column.
  *
  * A vector lane is an output row: 64 rows take their k-th weights from neighbouring bytes, one
- * activation is broadcast to all of them, and no product is ever summed across lanes.  Panels follow
- * each other, and inside a panel bytes are in the order they are used, so a thread reads one forward
- * stream.  Rows past the last are zeros.
+ * activation is broadcast to all of them, and no product is ever summed across lanes.  Panels
+ * follow each other, and inside a panel bytes are in the order they are used, so a thread reads one
+ * forward stream.  Rows past the last are zeros.
  *
  *     type          repeated           what, for all 64 rows before the next
  *     Q4_0          per 32 columns     d f16, nibbles
@@ -51,13 +51,13 @@ void panel_row_to_f32(const weight *w, uint32_t row, float *out);
 /* Where group `g` of a panel has its parts; what a type lacks is NULL.  Constant folding leaves of
  * this only the additions a type needs. */
 typedef struct panel_group {
-    const uint16_t *d;        // [64] f16
-    const uint16_t *m;        // [64] f16: min, or dmin of the K types
-    const uint8_t *scale_u8;  // [64] Q4_K, Q5_K
-    const uint8_t *min_u8;    // [64]
-    const int8_t *scale_i8;   // [64] Q6_K
-    const uint32_t *high;     // [64] fifth bits, or upper two bits
-    const unsigned char *q;   // nibbles, bytes or values
+    const uint16_t *d;       // [64] f16
+    const uint16_t *m;       // [64] f16: min, or dmin of the K types
+    const uint8_t *scale_u8; // [64] Q4_K, Q5_K
+    const uint8_t *min_u8;   // [64]
+    const int8_t *scale_i8;  // [64] Q6_K
+    const uint32_t *high;    // [64] fifth bits, or upper two bits
+    const unsigned char *q;  // nibbles, bytes or values
 } panel_group;
 
 static inline __attribute__((always_inline)) panel_group
@@ -124,8 +124,12 @@ panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {
         p.scale_i8 = (const int8_t *)at + 12 * N;
         break;
     case DTYPE_F16:
-    case DTYPE_BF16: p.q = at + (size_t)g * 2 * PANEL_WORD * N; break;
-    default: p.q = at + (size_t)g * 4 * PANEL_WORD * N; break;
+    case DTYPE_BF16:
+        p.q = at + (size_t)g * 2 * PANEL_WORD * N;
+        break;
+    default:
+        p.q = at + (size_t)g * 4 * PANEL_WORD * N;
+        break;
     }
     return p;
 }

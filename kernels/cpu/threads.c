@@ -22,9 +22,9 @@
 #include "inferd/clock.h"
 
 enum {
-    SPIN_US = 150,        // a worker looks this long for the next run before it sleeps
-    SLOW_JOIN_US = 1000,  // a join this long is a sign of foreign load
-    SLOW_JOINS_MAX = 16,  // how far the memory of slow joins goes
+    SPIN_US = 150,       // a worker looks this long for the next run before it sleeps
+    SLOW_JOIN_US = 1000, // a join this long is a sign of foreign load
+    SLOW_JOINS_MAX = 16, // how far the memory of slow joins goes
     SLOW_JOINS_CROWDED = 4,
     LOOKS_PER_CLOCK = 64 // looks at the flag between two looks at the clock
 };
@@ -40,8 +40,8 @@ struct pool {
     uint32_t n_started; // workers that exist
     worker *workers;    // [n_threads - 1]; owned
     bool pinned;
-    cpu_set_t cpus;      // the mask found at open
-    bool caller_pinned;  // then caller is the thread whose mask is to be put back
+    cpu_set_t cpus;     // the mask found at open
+    bool caller_pinned; // then caller is the thread whose mask is to be put back
     pthread_t caller;
     uint32_t slow_joins; // of late, at most SLOW_JOINS_MAX; caller only
 
@@ -122,8 +122,10 @@ static void wait_for_workers(pool *p) {
     bool slow = false;
     for (unsigned looks = 1;; looks++) {
         if (atomic_load_explicit(&p->n_done, memory_order_acquire) == n_workers) break;
-        if (slow) sched_yield();
-        else relax(p);
+        if (slow)
+            sched_yield();
+        else
+            relax(p);
         if (looks % LOOKS_PER_CLOCK != 0) continue;
         uint64_t now_us = clock_now_us();
         if (begin_us == 0) begin_us = now_us;

@@ -23,10 +23,10 @@
 #include "cpu/simd/simd.h"
 
 enum {
-    TILE = KV_PAD,           // positions per tile
-    TILE_VECS = TILE / VW,   // vectors they take
-    HEADS_MAX = 4,           // query heads that share a pass
-    CHAINS = VW == 16 ? 2 : 1, // independent sums per score: features d, d + CHAINS, ...
+    TILE = KV_PAD,              // positions per tile
+    TILE_VECS = TILE / VW,      // vectors they take
+    HEADS_MAX = 4,              // query heads that share a pass
+    CHAINS = VW == 16 ? 2 : 1,  // independent sums per score: features d, d + CHAINS, ...
     OUT_VECS = VW == 16 ? 4 : 2 // vectors of acc kept in registers per head
 };
 
@@ -97,34 +97,29 @@ INLINE void scores(kv_type type, int n_heads, const float *q, uint32_t head_dim,
                    const unsigned char *keys, size_t lanes, vf s[HEADS_MAX][TILE_VECS]) {
     vf sums[CHAINS][HEADS_MAX][TILE_VECS];
     UNROLL
-    for (int c = 0; c < CHAINS; c++)
+    for (int c = 0; c < CHAINS; c++) UNROLL
+    for (int h = 0; h < n_heads; h++) UNROLL
+    for (int v = 0; v < TILE_VECS; v++) sums[c][h][v] = vf_set1(0);
+    uint32_t d = 0;
+    for (; d + CHAINS <= head_dim; d += CHAINS) UNROLL
+    for (int c = 0; c < CHAINS; c++) UNROLL
+    for (int v = 0; v < TILE_VECS; v++) {
+        vf k = load_kv(type, keys, (d + (uint32_t)c) * lanes + (size_t)(v * VW));
         UNROLL
         for (int h = 0; h < n_heads; h++)
-            UNROLL
-            for (int v = 0; v < TILE_VECS; v++) sums[c][h][v] = vf_set1(0);
-    uint32_t d = 0;
-    for (; d + CHAINS <= head_dim; d += CHAINS)
-        UNROLL
-        for (int c = 0; c < CHAINS; c++)
-            UNROLL
-            for (int v = 0; v < TILE_VECS; v++) {
-                vf k = load_kv(type, keys, (d + (uint32_t)c) * lanes + (size_t)(v * VW));
-                UNROLL
-                for (int h = 0; h < n_heads; h++)
-                    sums[c][h][v] = vf_fma(vf_set1(q[(uint32_t)h * head_dim + d + (uint32_t)c]), k,
-                                           sums[c][h][v]);
-            }
+            sums[c][h][v] =
+                vf_fma(vf_set1(q[(uint32_t)h * head_dim + d + (uint32_t)c]), k, sums[c][h][v]);
+    }
     for (; d < head_dim; d++)
         for (int v = 0; v < TILE_VECS; v++)
             for (int h = 0; h < n_heads; h++)
-                sums[0][h][v] = vf_fma(vf_set1(q[(uint32_t)h * head_dim + d]),
-                                       load_kv(type, keys, d * lanes + (size_t)(v * VW)),
-                                       sums[0][h][v]);
+                sums[0][h][v] =
+                    vf_fma(vf_set1(q[(uint32_t)h * head_dim + d]),
+                           load_kv(type, keys, d * lanes + (size_t)(v * VW)), sums[0][h][v]);
     UNROLL
-    for (int h = 0; h < n_heads; h++)
-        UNROLL
-        for (int v = 0; v < TILE_VECS; v++)
-            s[h][v] = CHAINS == 2 ? sums[0][h][v] + sums[CHAINS - 1][h][v] : sums[0][h][v];
+    for (int h = 0; h < n_heads; h++) UNROLL
+    for (int v = 0; v < TILE_VECS; v++)
+        s[h][v] = CHAINS == 2 ? sums[0][h][v] + sums[CHAINS - 1][h][v] : sums[0][h][v];
 }
 
 /* cap * tanh(x / cap), tanh(y) = 1 - 2 / (e^2y + 1) */
@@ -165,23 +160,20 @@ INLINE void gather(kv_type type, int n_heads, int n_vecs, state *st, const unsig
                    size_t width, size_t d, int from, int to) {
     vf acc[HEADS_MAX][OUT_VECS];
     UNROLL
-    for (int h = 0; h < n_heads; h++)
+    for (int h = 0; h < n_heads; h++) UNROLL
+    for (int v = 0; v < n_vecs; v++)
+        acc[h][v] = vf_load(st->acc + (size_t)h * width + d + (size_t)(v * VW)) * st->keep[h];
+    for (int t = from; t < to; t++) UNROLL
+    for (int v = 0; v < n_vecs; v++) {
+        vf value = load_kv(type, values, (size_t)t * width + d + (size_t)(v * VW));
         UNROLL
-        for (int v = 0; v < n_vecs; v++)
-            acc[h][v] = vf_load(st->acc + (size_t)h * width + d + (size_t)(v * VW)) * st->keep[h];
-    for (int t = from; t < to; t++)
-        UNROLL
-        for (int v = 0; v < n_vecs; v++) {
-            vf value = load_kv(type, values, (size_t)t * width + d + (size_t)(v * VW));
-            UNROLL
-            for (int h = 0; h < n_heads; h++)
-                acc[h][v] = vf_fma(vf_set1(st->p[h][t]), value, acc[h][v]);
-        }
+        for (int h = 0; h < n_heads; h++)
+            acc[h][v] = vf_fma(vf_set1(st->p[h][t]), value, acc[h][v]);
+    }
     UNROLL
-    for (int h = 0; h < n_heads; h++)
-        UNROLL
-        for (int v = 0; v < n_vecs; v++)
-            vf_store(st->acc + (size_t)h * width + d + (size_t)(v * VW), acc[h][v]);
+    for (int h = 0; h < n_heads; h++) UNROLL
+    for (int v = 0; v < n_vecs; v++)
+        vf_store(st->acc + (size_t)h * width + d + (size_t)(v * VW), acc[h][v]);
 }
 
 /* Blocks lie anywhere in memory, so no hardware guesses the next one. */
@@ -235,13 +227,21 @@ INLINE void attend_heads(kv_type type, const attn_job *j, uint32_t row, uint32_t
     size_t at = ((size_t)row * j->spec->n_heads + kv_head * group) * head_dim;
     const float *q = j->q + at;
     float *out = j->out + at;
-    for (uint32_t h = 0; h < group; h += HEADS_MAX, q += HEADS_MAX * head_dim,
-                  out += HEADS_MAX * head_dim) {
+    for (uint32_t h = 0; h < group;
+         h += HEADS_MAX, q += HEADS_MAX * head_dim, out += HEADS_MAX * head_dim) {
         switch (group - h) {
-        case 1: attend_row(type, 1, j, s, kv_head, pos, q, out); break;
-        case 2: attend_row(type, 2, j, s, kv_head, pos, q, out); break;
-        case 3: attend_row(type, 3, j, s, kv_head, pos, q, out); break;
-        default: attend_row(type, HEADS_MAX, j, s, kv_head, pos, q, out); break;
+        case 1:
+            attend_row(type, 1, j, s, kv_head, pos, q, out);
+            break;
+        case 2:
+            attend_row(type, 2, j, s, kv_head, pos, q, out);
+            break;
+        case 3:
+            attend_row(type, 3, j, s, kv_head, pos, q, out);
+            break;
+        default:
+            attend_row(type, HEADS_MAX, j, s, kv_head, pos, q, out);
+            break;
         }
     }
 }
@@ -251,9 +251,15 @@ void LEVEL(attend)(const void *job, uint32_t begin, uint32_t end) {
     uint32_t n_kv_heads = j->spec->n_kv_heads;
     for (uint32_t unit = begin; unit < end; unit++) {
         switch (j->kv->type) {
-        case KV_F16: attend_heads(KV_F16, j, unit / n_kv_heads, unit % n_kv_heads); break;
-        case KV_BF16: attend_heads(KV_BF16, j, unit / n_kv_heads, unit % n_kv_heads); break;
-        case KV_F32: attend_heads(KV_F32, j, unit / n_kv_heads, unit % n_kv_heads); break;
+        case KV_F16:
+            attend_heads(KV_F16, j, unit / n_kv_heads, unit % n_kv_heads);
+            break;
+        case KV_BF16:
+            attend_heads(KV_BF16, j, unit / n_kv_heads, unit % n_kv_heads);
+            break;
+        case KV_F32:
+            attend_heads(KV_F32, j, unit / n_kv_heads, unit % n_kv_heads);
+            break;
         }
     }
 }

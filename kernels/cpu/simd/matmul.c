@@ -54,27 +54,43 @@ INLINE void word_weights(dtype type, const panel_group *p, int word, uint32_t la
                          vf base, vf w[PANEL_WORD]) {
     size_t at = (size_t)word * PANEL_WORD * PANEL_ROWS + lane;
     vi bits = vi_set1(0), high = vi_set1(0);
-    bool nibbles = type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16 &&
-                   type != DTYPE_Q8_0;
+    bool nibbles =
+        type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16 && type != DTYPE_Q8_0;
     if (nibbles) bits = vi_load(p->q + ((size_t)word * PANEL_ROWS + lane) * 4);
     if (p->high != NULL) // this word's bits to the bottom: 8 of them, or 16 of Q6_K
         high = (vi)((vu)vi_load(p->high + lane) >> (word * (type == DTYPE_Q6_K ? 16 : 8)));
     UNROLL
     for (int j = 0; j < PANEL_WORD; j++, at += PANEL_ROWS) {
         switch ((int)type) {
-        case DTYPE_F32: w[j] = vf_load((const float *)(const void *)p->q + at); break;
-        case DTYPE_F16: w[j] = vf_load_f16((const uint16_t *)(const void *)p->q + at); break;
-        case DTYPE_BF16: w[j] = vf_load_bf16((const uint16_t *)(const void *)p->q + at); break;
-        case DTYPE_Q4_0: w[j] = scale * vf_nibble(bits, j, 8); break;
+        case DTYPE_F32:
+            w[j] = vf_load((const float *)(const void *)p->q + at);
+            break;
+        case DTYPE_F16:
+            w[j] = vf_load_f16((const uint16_t *)(const void *)p->q + at);
+            break;
+        case DTYPE_BF16:
+            w[j] = vf_load_bf16((const uint16_t *)(const void *)p->q + at);
+            break;
+        case DTYPE_Q4_0:
+            w[j] = scale * vf_nibble(bits, j, 8);
+            break;
         case DTYPE_Q4_1:
-        case DTYPE_Q4_K: w[j] = vf_fma(scale, vf_nibble(bits, j, 0), base); break;
-        case DTYPE_Q5_0: w[j] = scale * (vf_nibble(bits, j, 16) + vf_bit(high, j)); break;
+        case DTYPE_Q4_K:
+            w[j] = vf_fma(scale, vf_nibble(bits, j, 0), base);
+            break;
+        case DTYPE_Q5_0:
+            w[j] = scale * (vf_nibble(bits, j, 16) + vf_bit(high, j));
+            break;
         case DTYPE_Q5_1:
         case DTYPE_Q5_K:
             w[j] = vf_fma(scale, vf_nibble(bits, j, 0) + vf_bit(high, j), base);
             break;
-        case DTYPE_Q8_0: w[j] = scale * vf_load_i8((const int8_t *)p->q + at); break;
-        default: w[j] = scale * (vf_nibble(bits, j, 32) + vf_upper(high, j)); break; // Q6_K
+        case DTYPE_Q8_0:
+            w[j] = scale * vf_load_i8((const int8_t *)p->q + at);
+            break;
+        default:
+            w[j] = scale * (vf_nibble(bits, j, 32) + vf_upper(high, j));
+            break; // Q6_K
         }
     }
 }
@@ -107,8 +123,10 @@ static __attribute__((noinline)) void put_some(float *out, vf acc, bool first, i
 }
 
 INLINE void put(float *out, vf acc, bool first, int n_lanes) {
-    if (n_lanes >= VW) vf_store(out, first ? acc : vf_load(out) + acc);
-    else put_some(out, acc, first, n_lanes);
+    if (n_lanes >= VW)
+        vf_store(out, first ? acc : vf_load(out) + acc);
+    else
+        put_some(out, acc, first, n_lanes);
 }
 
 /* Where one job's output goes: n_lanes features from `out` on, rows `stride` apart. */
@@ -127,9 +145,8 @@ INLINE void direct(dtype type, int n_rows, int n_vecs, const unsigned char *pane
         uint32_t end = u32_min(begin + SLAB_COLS, cols);
         vf acc[4][4];
         UNROLL
-        for (int v = 0; v < n_vecs; v++)
-            UNROLL
-            for (int r = 0; r < n_rows; r++) acc[v][r] = vf_set1(0);
+        for (int v = 0; v < n_vecs; v++) UNROLL
+        for (int r = 0; r < n_rows; r++) acc[v][r] = vf_set1(0);
         for (uint32_t col = begin; col < end; col += in_group) {
             panel_group p = panel_group_at(type, panel, col / in_group);
             fetch_ahead(type, &p);
@@ -157,11 +174,10 @@ INLINE void direct(dtype type, int n_rows, int n_vecs, const unsigned char *pane
             }
         }
         UNROLL
-        for (int v = 0; v < n_vecs; v++)
-            UNROLL
-            for (int r = 0; r < n_rows; r++)
-                put(to.out + (size_t)r * to.stride + v * VW, acc[v][r], begin == 0,
-                    to.n_lanes - v * VW);
+        for (int v = 0; v < n_vecs; v++) UNROLL
+        for (int r = 0; r < n_rows; r++)
+            put(to.out + (size_t)r * to.stride + v * VW, acc[v][r], begin == 0,
+                to.n_lanes - v * VW);
     }
 }
 
@@ -192,9 +208,8 @@ INLINE void tile(int n_rows, int n_vecs, const float *slab, const float *x, size
                  uint32_t n_cols, bool first, target to) {
     vf acc[TILE_ROWS][TILE_VECS];
     UNROLL
-    for (int r = 0; r < n_rows; r++)
-        UNROLL
-        for (int v = 0; v < n_vecs; v++) acc[r][v] = vf_set1(0);
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) acc[r][v] = vf_set1(0);
     for (uint32_t k = 0; k < n_cols; k++) {
         vf w[TILE_VECS];
         UNROLL
@@ -207,27 +222,39 @@ INLINE void tile(int n_rows, int n_vecs, const float *slab, const float *x, size
         }
     }
     UNROLL
-    for (int r = 0; r < n_rows; r++)
-        UNROLL
-        for (int v = 0; v < n_vecs; v++)
-            put(to.out + (size_t)r * to.stride + v * VW, acc[r][v], first, to.n_lanes - v * VW);
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++)
+        put(to.out + (size_t)r * to.stride + v * VW, acc[r][v], first, to.n_lanes - v * VW);
 }
 
 INLINE void tile_n(int n_rows, int n_vecs, const float *slab, const float *x, size_t x_stride,
                    uint32_t n_cols, bool first, target to) {
     switch (n_rows) {
-    case 1: tile(1, n_vecs, slab, x, x_stride, n_cols, first, to); break;
-    case 2: tile(2, n_vecs, slab, x, x_stride, n_cols, first, to); break;
-    case 3: tile(3, n_vecs, slab, x, x_stride, n_cols, first, to); break;
-    case 4: tile(4, n_vecs, slab, x, x_stride, n_cols, first, to); break;
-    case 5: tile(TILE_ROWS < 5 ? 1 : 5, n_vecs, slab, x, x_stride, n_cols, first, to); break;
-    default: tile(TILE_ROWS, n_vecs, slab, x, x_stride, n_cols, first, to); break;
+    case 1:
+        tile(1, n_vecs, slab, x, x_stride, n_cols, first, to);
+        break;
+    case 2:
+        tile(2, n_vecs, slab, x, x_stride, n_cols, first, to);
+        break;
+    case 3:
+        tile(3, n_vecs, slab, x, x_stride, n_cols, first, to);
+        break;
+    case 4:
+        tile(4, n_vecs, slab, x, x_stride, n_cols, first, to);
+        break;
+    case 5:
+        tile(TILE_ROWS < 5 ? 1 : 5, n_vecs, slab, x, x_stride, n_cols, first, to);
+        break;
+    default:
+        tile(TILE_ROWS, n_vecs, slab, x, x_stride, n_cols, first, to);
+        break;
     }
 }
 
 /* All rows of the block against n_lanes lanes of the slab, in tiles of nearly equal height. */
-static __attribute__((noinline)) void tiles(const float *slab, uint32_t n_lanes, const float *x, uint32_t n, uint32_t cols,
-                  uint32_t n_cols, bool first, target to) {
+static __attribute__((noinline)) void tiles(const float *slab, uint32_t n_lanes, const float *x,
+                                            uint32_t n, uint32_t cols, uint32_t n_cols, bool first,
+                                            target to) {
     uint32_t n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
     for (uint32_t l = 0; l < n_lanes; l += TILE_VECS * VW) {
         bool whole = n_lanes - l >= TILE_VECS * VW; // else half of it: avx512 with half a panel
@@ -236,8 +263,10 @@ static __attribute__((noinline)) void tiles(const float *slab, uint32_t n_lanes,
             target part = {to.out + row * to.stride + l, to.stride, to.n_lanes - (int)l};
             const float *rows = x + (size_t)row * cols;
             if (part.n_lanes <= 0) break;
-            if (whole) tile_n((int)n_rows, TILE_VECS, slab + l, rows, cols, n_cols, first, part);
-            else tile_n((int)n_rows, TILE_VECS / 2, slab + l, rows, cols, n_cols, first, part);
+            if (whole)
+                tile_n((int)n_rows, TILE_VECS, slab + l, rows, cols, n_cols, first, part);
+            else
+                tile_n((int)n_rows, TILE_VECS / 2, slab + l, rows, cols, n_cols, first, part);
         }
     }
 }
@@ -251,9 +280,12 @@ INLINE void passes(dtype type, int n_vecs, const unsigned char *panel, uint32_t 
         const float *rows = x + (size_t)row * cols;
         target part = {to.out + row * to.stride, to.stride, to.n_lanes};
         uint32_t left = n - row, n_rows = left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        if (n_rows == 4) direct(type, 4, n_vecs, panel, lane, rows, cols, part);
-        else if (n_rows == 2) direct(type, 2, n_vecs, panel, lane, rows, cols, part);
-        else direct(type, 1, n_vecs, panel, lane, rows, cols, part);
+        if (n_rows == 4)
+            direct(type, 4, n_vecs, panel, lane, rows, cols, part);
+        else if (n_rows == 2)
+            direct(type, 2, n_vecs, panel, lane, rows, cols, part);
+        else
+            direct(type, 1, n_vecs, panel, lane, rows, cols, part);
         row += n_rows;
     }
 }

@@ -33,8 +33,8 @@ void LEVEL(rmsnorm)(const void *job, uint32_t begin, uint32_t end) {
 
 /* ---- rotary embedding ---- */
 
-static void turn_halves(float *restrict x, const float *restrict cosine,
-                        const float *restrict sine, uint32_t n_pairs) {
+static void turn_halves(float *restrict x, const float *restrict cosine, const float *restrict sine,
+                        uint32_t n_pairs) {
     for (uint32_t i = 0; i < n_pairs; i++) {
         float a = x[i], b = x[i + n_pairs];
         x[i] = a * cosine[i] - b * sine[i];
@@ -60,8 +60,10 @@ void LEVEL(rope)(const void *job, uint32_t begin, uint32_t end) {
             float *x = head < j->n_heads
                            ? j->q + (row * j->n_heads + head) * j->head_dim
                            : j->k + (row * j->n_kv_heads + head - j->n_heads) * j->head_dim;
-            if (j->interleaved) turn_pairs(x, cosine, sine, j->n_pairs);
-            else turn_halves(x, cosine, sine, j->n_pairs);
+            if (j->interleaved)
+                turn_pairs(x, cosine, sine, j->n_pairs);
+            else
+                turn_halves(x, cosine, sine, j->n_pairs);
         }
     }
 }

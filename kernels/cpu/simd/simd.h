@@ -133,8 +133,7 @@ INLINE vf vf_bit(vi words, int k) {
     return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)words, (unsigned)k), value);
 }
 INLINE vf vf_upper(vi words, int k) {
-    const __m512 value =
-        _mm512_setr_ps(0, 16, 32, 48, 0, 16, 32, 48, 0, 16, 32, 48, 0, 16, 32, 48);
+    const __m512 value = _mm512_setr_ps(0, 16, 32, 48, 0, 16, 32, 48, 0, 16, 32, 48, 0, 16, 32, 48);
     return (vf)_mm512_permutexvar_ps(_mm512_srli_epi32((__m512i)words, (unsigned)(2 * k)), value);
 }
 
