@@ -37,7 +37,7 @@ static const option of_model[] = {
     {"name", OPTION_TEXT, AT(M, name), .min = 1, .max = 200, .required = true,
      .about = "what requests call it"},
     {"path", OPTION_PATH, AT(M, path), .min = 1, .max = 4095, .required = true,
-     .about = "a GGUF file or a directory of safetensors"},
+     .about = "a GGUF file"},
     {"aliases", OPTION_TEXTS, AT(M, aliases), COUNT(M, n_aliases), .min = 1, .max = 64,
      .about = "further names"},
     {"max_context", OPTION_U32, AT(M, max_context), RANGE(0, 16777216, 0),

@@ -27,7 +27,10 @@
 
 enum {
     IDLE_RUNS_MAX = 32, // turns without progress before the library is asked less often
-    IDLE_RUN_MS = 5
+    IDLE_RUN_MS = 5,
+    /* A connection's buffer holds more than its headers: the library's records of them and the head
+     * of the answer. */
+    SPARE_BYTES = GUARD_HEADERS_MAX * 64 + 2048
 };
 
 const http_limits http_limits_default = {
@@ -370,7 +373,7 @@ static inferd_status start_library(http_server *s, inferd_err *err) {
         NULL, NULL, http_on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
         /* Ours is lower: the library closes without a word at its limit. */
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->n_slots + 16), MHD_OPTION_CONNECTION_TIMEOUT, 0u,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)s->limits.header_bytes_max,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)s->limits.header_bytes_max + SPARE_BYTES,
         MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)1024, MHD_OPTION_STRICT_FOR_CLIENT, 1,
         MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_URI_LOG_CALLBACK,
         on_request_line, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,

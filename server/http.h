@@ -45,7 +45,7 @@ typedef struct http_route {
 
 typedef struct http_limits {    // named in the configuration's "limits"; defaults here
     uint32_t connections_max;   // 10,240
-    uint32_t header_bytes_max;  // 16 KiB (connection memory)
+    uint32_t header_bytes_max;  // 16 KiB; a connection's buffer is somewhat larger
     uint64_t body_bytes_max;    // 4 MiB
     uint64_t bodies_bytes_max;  // all bodies being held; 256 MiB
     uint32_t header_timeout_ms; // first byte to last header; 10,000
@@ -128,6 +128,8 @@ void http_answer_error(http_request *rq, int status, const char *type, const cha
 /* A 200 text/event-stream.  Writes copy; each whole event must be one call.  False: the stream is
  * gone or was cut (on_gone runs or has run). */
 bool http_stream_begin(http_request *rq);
+/* A client that kept up (below stream_soft_bytes) may be told eight times stream_hard_bytes in one
+ * write: what a step says may be long. */
 bool http_stream_write(http_request *rq, const void *p, size_t n);
 void http_stream_end(http_request *rq); // flush, then finish
 void http_stream_abort(

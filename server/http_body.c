@@ -38,6 +38,12 @@ static enum MHD_Result collect_header(void *cls, enum MHD_ValueKind kind, const 
     return MHD_YES;
 }
 
+static bool is_too_long(exchange *x, struct MHD_Connection *mhd) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    return info == NULL || info->header_size > x->s->limits.header_bytes_max;
+}
+
 static bool check_key(exchange *x, const guard *g) {
     http_server *s = x->s;
     if (g->route->access == HTTP_OPEN || s->keyless) return true;
@@ -96,6 +102,7 @@ static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const
     guard g;
     guard_init(&g, method, url, version);
     MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, collect_header, &g);
+    g.too_long = is_too_long(x, mhd);
     g.bad_block = x->s->reads_raw && !raw_is_exact(mhd, method, url, x->target_n, version);
     bool passed = pass_guard(x, &g);
     /* For HEAD the library leaves the body away; the method must be known to count right. */

@@ -132,6 +132,7 @@ bool guard_framing(guard *g, guard_refusal *why) {
     if (g->bad_name) return refuse_framing(why, 400, "A header name is not a token.");
     if (g->bad_value) return refuse_framing(why, 400, "A header value holds a control character.");
     if (g->bad_block) return refuse_framing(why, 400, "The header block is malformed.");
+    if (g->too_long) return refuse_framing(why, 431, "The headers are too long.");
     if (g->n_headers > GUARD_HEADERS_MAX)
         return refuse_framing(why, 431, "There are more than 100 headers.");
     if (g->content_length.n > 1)

@@ -281,4 +281,30 @@ static inline bool reply_has(const reply *r, const char *text) {
     return strstr(r->text, text) != NULL;
 }
 
+/* Connect and send: what most tests begin with. */
+static inline int client_with(const char *text) {
+    int fd = client_connect();
+    EXPECT(client_text(fd, text));
+    return fd;
+}
+
+static inline void get_and_expect(int fd, reply *r, int status) {
+    client_text(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    client_read(fd, r, 1000);
+    EXPECT_EQ(reply_status(r), status);
+}
+
+static inline void turn_until_handled(uint32_t n) {
+    for (int i = 0; i < 2000 && seen.n_handled < n; i++) turn_for(1);
+    EXPECT_EQ(seen.n_handled, n);
+}
+static inline void turn_until_gone(uint32_t n) {
+    for (int i = 0; i < 2000 && seen.n_gone < n; i++) turn_for(1);
+    EXPECT_EQ(seen.n_gone, n);
+}
+static inline void turn_until_open(uint32_t n) {
+    for (int i = 0; i < 2000 && http_n_open(server) != n; i++) turn_for(1);
+    EXPECT_EQ(http_n_open(server), n);
+}
+
 #endif

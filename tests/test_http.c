@@ -1,40 +1,10 @@
 /* test_http.c - the transport over real sockets: keep-alive, bodies, streams, deadlines, clients
- * that leave, too many of them, draining. */
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-
+ * that leave. */
 #include "http_client.h"
 
 static reply r;
 
 #define POST(path) "POST " path " HTTP/1.1\r\nHost: x\r\n" AUTH
-
-/* Connect and send: what most tests begin with. */
-static int client_with(const char *text) {
-    int fd = client_connect();
-    EXPECT(client_text(fd, text));
-    return fd;
-}
-
-static void get_and_expect(int fd, int status) {
-    client_text(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
-    client_read(fd, &r, 1000);
-    EXPECT_EQ(reply_status(&r), status);
-}
-
-static void turn_until_handled(uint32_t n) {
-    for (int i = 0; i < 2000 && seen.n_handled < n; i++) turn_for(1);
-    EXPECT_EQ(seen.n_handled, n);
-}
-static void turn_until_gone(uint32_t n) {
-    for (int i = 0; i < 2000 && seen.n_gone < n; i++) turn_for(1);
-    EXPECT_EQ(seen.n_gone, n);
-}
-static void turn_until_open(uint32_t n) {
-    for (int i = 0; i < 2000 && http_n_open(server) != n; i++) turn_for(1);
-    EXPECT_EQ(http_n_open(server), n);
-}
 
 /* -- requests and answers -- */
 
@@ -43,7 +13,7 @@ static void get_is_answered_and_kept_alive(void) {
     start(&o);
     int fd = client_connect();
     for (uint32_t i = 0; i < 3; i++) {
-        get_and_expect(fd, 200);
+        get_and_expect(fd, &r, 200);
         EXPECT(!r.closed);
         EXPECT(reply_has(&r, "\r\nx-request-id: req-"));
         EXPECT(reply_has(&r, "\r\n\r\nok"));
@@ -82,10 +52,10 @@ static void every_request_has_its_own_id(void) {
     char first[64];
     start(&o);
     int fd = client_connect();
-    get_and_expect(fd, 200);
+    get_and_expect(fd, &r, 200);
     snprintf(first, sizeof first, "%.50s", strstr(r.text, "x-request-id: "));
     EXPECT_EQ(strspn(first + 18, "0123456789abcdef"), 32);
-    get_and_expect(fd, 200);
+    get_and_expect(fd, &r, 200);
     EXPECT(!reply_has(&r, first));
     close(fd);
     stop();
@@ -115,7 +85,7 @@ static void long_answer_arrives_whole(void) {
     for (size_t i = 0; i < n; i++) n_wrong += body[i] != (char)('a' + i % 26);
     EXPECT_EQ(n_wrong, 0);
     EXPECT(!r.closed);
-    get_and_expect(fd, 200);
+    get_and_expect(fd, &r, 200);
     close(fd);
     stop();
 }
@@ -269,7 +239,7 @@ static void stream_is_chunked_and_kept_alive(void) {
     EXPECT(!r.closed);
     EXPECT_EQ(seen.n_gone, 0);
     turn_until_open(0);
-    get_and_expect(fd, 200);
+    get_and_expect(fd, &r, 200);
     close(fd);
     stop();
 }
@@ -628,7 +598,7 @@ static void idle_connection_is_closed(void) {
     o.limits.idle_timeout_s = 1;
     start(&o);
     int fd = client_connect();
-    get_and_expect(fd, 200);
+    get_and_expect(fd, &r, 200);
     EXPECT(!r.closed);
     uint64_t begin_us = clock_now_us();
     client_read(fd, &r, 3000);
@@ -636,398 +606,6 @@ static void idle_connection_is_closed(void) {
     EXPECT(clock_now_us() - begin_us > 800000);
     close(fd);
     stop();
-}
-
-/* -- too many -- */
-
-static void full_server_closes_the_longest_idle(void) {
-    http_options o = toy_options();
-    int fds[40];
-    o.limits.connections_max = 8;
-    start(&o);
-    for (int i = 0; i < 40; i++) { // most of them never say a word
-        fds[i] = client_connect();
-        turn_for(1);
-        if (i % 5 == 0) get_and_expect(fds[i], 200);
-    }
-    get_and_expect(fds[39], 200); // the newest are alive
-    client_read(fds[1], &r, 100);
-    EXPECT(r.closed); // the oldest are not
-    for (int i = 0; i < 40; i++) close(fds[i]);
-    stop();
-}
-
-static void busy_server_says_503_to_one_more(void) {
-    http_options o = toy_options();
-    int fds[8];
-    o.limits.connections_max = 8;
-    start(&o);
-    for (int i = 0; i < 8; i++)
-        fds[i] = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(8);
-    int fd = client_with("GET /v1/models HTTP/1.1\r\nHost: x\r\n" AUTH "\r\n");
-    client_read(fd, &r, 1000);
-    EXPECT_EQ(reply_status(&r), 503);
-    EXPECT(reply_has(&r, "server_overloaded"));
-    EXPECT(r.closed);
-    close(fd);
-    close(fds[0]);
-    turn_until_gone(1);
-    fd = client_connect();
-    get_and_expect(fd, 200);
-    close(fd);
-    for (int i = 1; i < 8; i++) close(fds[i]);
-    turn_until_gone(8);
-    stop();
-}
-
-/* Beyond the spare ones they wait in the queue of the socket and are served when there is room. */
-static void queue_is_served_when_there_is_room(void) {
-    enum { N = 8 + 64 + 20 };
-    http_options o = toy_options();
-    int fds[N];
-    o.limits.connections_max = 8;
-    start(&o);
-    for (int i = 0; i < 8; i++)
-        fds[i] = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(8);
-    for (int i = 8; i < N; i++) fds[i] = client_connect();
-    turn_for(20);
-    int fd = client_connect();
-    get_and_expect(fd, 503);
-    close(fd);
-    for (int i = 0; i < N; i++) close(fds[i]);
-    turn_until_gone(8);
-    fd = client_connect();
-    get_and_expect(fd, 200);
-    close(fd);
-    stop();
-}
-
-static void thousand_silent_connections_stop_nobody(void) {
-    enum { N = 1000 };
-    http_options o = toy_options();
-    static int fds[N];
-    start(&o);
-    for (int i = 0; i < N; i++) {
-        fds[i] = client_with("GET /health HT");
-        if (i % 50 == 0) turn();
-    }
-    uint64_t begin_us = clock_now_us();
-    int fd = client_connect();
-    get_and_expect(fd, 200);
-    EXPECT(clock_now_us() - begin_us < 500000);
-    close(fd);
-    for (int i = 0; i < N; i++) close(fds[i]);
-    turn_for(20);
-    stop();
-}
-
-static int count_fds(void) {
-    int n = 0;
-    for (int fd = 0; fd < 4096; fd++) n += fcntl(fd, F_GETFD) != -1;
-    return n;
-}
-
-/* H36: a reset right behind the request, many times. */
-static void resets_leave_nothing_behind(void) {
-    http_options o = toy_options();
-    static const char *const what[] = {POST("/v1/wait") "Content-Length: 2\r\n\r\n{}",
-                                       POST("/v1/stream") "Content-Length: 2\r\n\r\n{}",
-                                       POST("/v1/echo") "Content-Length: 2000\r\n\r\n{}",
-                                       POST("/v1/work") "Content-Length: 2\r\n\r\n{}",
-                                       "GET /health HTTP/1.1\r\nHo"};
-    struct linger reset = {.l_onoff = 1, .l_linger = 0};
-    start(&o);
-    turn_for(5);
-    int before = count_fds();
-    for (int i = 0; i < 400; i++) {
-        int fd = client_with(what[i % 5]);
-        if (i % 3 == 0) turn();
-        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-        close(fd);
-    }
-    turn_until_open(0);
-    for (int i = 0; i < 3000 && seen.n_done < 1; i++) turn_for(1);
-    turn_for(50);
-    EXPECT_EQ(count_fds(), before);
-    EXPECT_EQ(seen.n_done, seen.n_done_gone);
-    stop();
-}
-
-/* Streams that ended early were closed, but their sockets were freed only after every older
- * connection: one idle client was enough to keep thousands. */
-static void ended_streams_free_their_sockets_behind_an_idle_one(void) {
-    http_options o = toy_options();
-    int fds[30];
-    start(&o);
-    int idle = client_connect();
-    get_and_expect(idle, 200);
-    int before = count_fds();
-    for (int i = 0; i < 30; i++) {
-        fds[i] = client_with(i % 3 != 2 ? POST("/v1/stream") "Content-Length: 2\r\n\r\n{}"
-                                        : "POST /v1/stream HTTP/1.0\r\n" AUTH
-                                          "Content-Length: 2\r\n\r\n{}");
-        turn_until_handled((uint32_t)i + 2);
-        if (i % 3 == 0) http_stream_abort(seen.waiting);
-        if (i % 3 == 2) http_stream_end(seen.waiting);
-        turn_for(1);
-    }
-    for (int i = 0; i < 30; i++) close(fds[i]);
-    turn_until_open(0);
-    turn_for(20);
-    EXPECT_EQ(count_fds(), before);
-    get_and_expect(idle, 200);
-    close(idle);
-    stop();
-}
-
-static void lack_of_descriptors_is_survived(void) {
-    http_options o = toy_options();
-    struct rlimit before, less;
-    int fds[16], n = 0;
-    start(&o);
-    for (; n < 8; n++) fds[n] = client_connect();
-    turn_for(10);
-    getrlimit(RLIMIT_NOFILE, &before);
-    for (; n < 16; n++) fds[n] = client_connect(); // wait to be accepted
-    less = before;
-    less.rlim_cur = (rlim_t)fds[15] + 3; // two more, for eight connections
-    setrlimit(RLIMIT_NOFILE, &less);
-    turn_for(50);
-    setrlimit(RLIMIT_NOFILE, &before);
-    turn_for(250);
-    int fd = client_connect();
-    get_and_expect(fd, 200);
-    close(fd);
-    for (int i = 0; i < n; i++) close(fds[i]);
-    stop();
-}
-
-/* In a child, because a hard limit cannot be raised again.  Exit status: what http_open said. */
-static int open_with_descriptors(rlim_t soft, rlim_t hard, uint32_t connections_max) {
-    pid_t child = fork();
-    if (child == 0) {
-        http_options o = toy_options();
-        struct rlimit limit = {.rlim_cur = soft, .rlim_max = hard};
-        uv_loop_t own;
-        inferd_err said = {0};
-        o.limits.connections_max = connections_max;
-        log_open("/dev/null", false, LOG_LEVEL_ERROR, NULL);
-        setrlimit(RLIMIT_NOFILE, &limit);
-        uv_loop_init(&own);
-        inferd_status s = http_open(&o, &own, &server, &said);
-        getrlimit(RLIMIT_NOFILE, &limit);
-        if (s == INFERD_OK) http_close(server);
-        if (s != INFERD_OK && strstr(said.text, "ulimit") == NULL) _exit(99);
-        _exit(s != INFERD_OK ? 1 : limit.rlim_cur == hard ? 2 : 3);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void descriptors_are_raised_or_the_lack_is_told(void) {
-    EXPECT_EQ(open_with_descriptors(256, 2000, 1000), 2);  // raised to the hard limit
-    EXPECT_EQ(open_with_descriptors(1500, 2000, 1000), 3); // enough already
-    EXPECT_EQ(open_with_descriptors(256, 800, 1000), 2);   // fewer connections than wished
-    EXPECT_EQ(open_with_descriptors(256, 300, 1000), 1);   // not enough to be of use
-}
-
-static void overload_is_said_before_the_body(void) {
-    http_options o = toy_options();
-    start(&o);
-    seen.overloaded = true;
-    int fd = client_with(POST("/v1/echo") "Content-Length: 100000\r\n\r\n");
-    client_read(fd, &r, 1000);
-    EXPECT_EQ(reply_status(&r), 503);
-    EXPECT(reply_has(&r, "\r\nRetry-After: "));
-    EXPECT(r.closed);
-    close(fd);
-    fd = client_connect();
-    get_and_expect(fd, 200); // health is no work
-    close(fd);
-    EXPECT_EQ(seen.n_handled, 1);
-    stop();
-}
-
-/* -- the end -- */
-
-static void draining_finishes_what_runs(void) {
-    http_options o = toy_options();
-    start(&o);
-    int idle = client_connect();
-    get_and_expect(idle, 200);
-    int busy = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}" POST(
-        "/v1/echo") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(2);
-    int late = client_with("GET /health HTT"); // has begun, so it is answered
-    turn_for(5);
-    http_drain(server);
-    client_read(idle, &r, 500);
-    EXPECT(r.closed && r.n == 0);
-    EXPECT_EQ(client_connect(), -1); // nobody listens any more
-    client_text(late, "P/1.1\r\nHost: x\r\n\r\n");
-    client_read(late, &r, 500);
-    EXPECT_EQ(reply_status(&r), 200);
-    EXPECT(reply_has(&r, "\r\nConnection: close\r\n"));
-    EXPECT_EQ(http_n_open(server), 1);
-    answer_text(seen.waiting, 200, "done");
-    client_read(busy, &r, 500);
-    EXPECT_EQ(reply_status(&r), 200);
-    EXPECT(r.closed); // what was pipelined behind it is not begun
-    EXPECT_EQ(http_n_open(server), 0);
-    close(idle);
-    close(busy);
-    close(late);
-    stop();
-}
-
-static void draining_refuses_new_work(void) {
-    http_options o = toy_options();
-    start(&o);
-    int stream = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}" POST(
-        "/v1/echo") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(1);
-    turn_for(5);
-    http_drain(server);
-    http_stream_end(seen.waiting); // begun before, so it keeps its connection
-    r.n = 0, r.closed = r.reset = false;
-    for (int i = 0; i < 500 && !r.closed; i++) {
-        turn_for(1);
-        client_read_some(stream, &r);
-    }
-    EXPECT(reply_has(&r, "\r\n0\r\n\r\nHTTP/1.1 503 "));
-    EXPECT(reply_has(&r, "shutting_down"));
-    EXPECT(reply_has(&r, "\r\nConnection: close\r\n"));
-    EXPECT(r.closed);
-    EXPECT_EQ(seen.n_handled, 1);
-    close(stream);
-    stop();
-}
-
-static void closing_cuts_everything(void) {
-    http_options o = toy_options();
-    start(&o);
-    int a = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
-    int b = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    int c = client_with(POST("/v1/work") "Content-Length: 2\r\n\r\n{}");
-    int d = client_with(POST("/v1/echo") "Content-Length: 200\r\n\r\n{}");
-    int e = client_with("GET /health HTTP/1.1\r\nHo");
-    int f = client_connect();
-    turn_until_handled(3);
-    turn_for(5);
-    stop();
-    EXPECT_EQ(seen.n_gone, 2);
-    EXPECT_EQ(seen.n_done_gone, 1);
-    int fds[] = {a, b, c, d, e, f};
-    for (size_t i = 0; i < INFERD_COUNT(fds); i++) close(fds[i]);
-}
-
-/* -- listening -- */
-
-static void loopback_is_told_apart(void) {
-    static const struct {
-        const char *listen;
-        bool loopback, valid;
-    } tries[] = {
-        {"127.0.0.1:8080", true, true},
-        {"127.9.9.9:0", true, true},
-        {"localhost:80", true, true},
-        {"[::1]:8080", true, true},
-        {"unix:/run/x.sock", true, true},
-        {"0.0.0.0:8080", false, true},
-        {"192.168.0.1:80", false, true},
-        {"[::]:80", false, true},
-        {"example.com:80", false, false},
-        {"127.0.0.1", false, false},
-        {"127.0.0.1:", false, false},
-        {"127.0.0.1:65536", false, false},
-        {"127.0.0.1:8x", false, false},
-        {":8080", false, false},
-        {"", false, false},
-        {"::1:8080", false, false},
-        {"[::1]", false, false},
-        {"unix:", false, false},
-        {"127.0.0.1:-1", false, false},
-        {"127.0.0.1:000080", false, false},
-    };
-    inferd_err err;
-    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
-        EXPECT_EQ(http_is_loopback(tries[i].listen), tries[i].loopback);
-        EXPECT_EQ(http_check_listen(tries[i].listen, false, &err) == INFERD_OK, tries[i].valid);
-        EXPECT_EQ(http_check_listen(tries[i].listen, true, &err) == INFERD_OK,
-                  tries[i].valid && tries[i].loopback);
-    }
-}
-
-/* The error of http_open with these options. */
-static void open_fails(const http_options *o, const char *sentence) {
-    http_server *second = NULL;
-    inferd_err err = {0};
-    uv_loop_t other;
-    uv_loop_init(&other);
-    EXPECT(http_open(o, &other, &second, &err) != INFERD_OK);
-    if (strstr(err.text, sentence) == NULL) {
-        EXPECT_STR(err.text, sentence);
-    }
-    EXPECT_EQ(uv_loop_close(&other), 0); // nothing is left in the loop
-}
-
-static void what_cannot_be_listened_on_is_said(void) {
-    http_options o = toy_options(), bad = toy_options();
-    char taken[64];
-    start(&o);
-    snprintf(taken, sizeof taken, "%s", http_address(server));
-    bad.listen = taken;
-    open_fails(&bad, "in use");
-    bad.listen = "203.0.113.7:0";
-    open_fails(&bad, "does not have that address");
-    bad.listen = "example.com:80";
-    open_fails(&bad, "numeric address");
-    bad.listen = "0.0.0.0:0";
-    bad.tenant_of_key = NULL;
-    open_fails(&bad, "needs keys");
-    char path[200] = "unix:/";
-    memset(path + 6, 'x', 150);
-    bad.listen = path;
-    open_fails(&bad, "at most 107");
-    stop();
-}
-
-static void unix_socket_is_served_and_stale_ones_replaced(void) {
-    http_options o = toy_options();
-    char folder[] = "/tmp/inferd-test-XXXXXX", listen[80], path[64];
-    struct stat st;
-    EXPECT(mkdtemp(folder) != NULL);
-    snprintf(path, sizeof path, "%s/s", folder);
-    snprintf(listen, sizeof listen, "unix:%s", path);
-    o.listen = listen;
-    /* Left behind by a process that was killed: bound, and nobody listens. */
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    int stale = socket(AF_UNIX, SOCK_STREAM, 0);
-    snprintf(un.sun_path, sizeof un.sun_path, "%s", path);
-    EXPECT_EQ(bind(stale, (struct sockaddr *)&un, sizeof un), 0);
-    close(stale);
-    start(&o);
-    EXPECT_STR(http_address(server), listen);
-    int fd = client_connect();
-    get_and_expect(fd, 200);
-    get_and_expect(fd, 200);
-    close(fd);
-    fd = client_with(POST("/v1/stream") "Content-Length: 2\r\n\r\n{}");
-    turn_until_handled(3);
-    close(fd);
-    turn_until_gone(1);
-    open_fails(&o, "in use by another process");
-    stop();
-    EXPECT(lstat(path, &st) != 0); // removed at the end
-    FILE *f = fopen(path, "w");
-    fclose(f);
-    open_fails(&o, "is not a socket");
-    EXPECT(lstat(path, &st) == 0); // and it was not touched
-    unlink(path);
-    rmdir(folder);
 }
 
 static const test_case cases[] = {
@@ -1061,20 +639,5 @@ static const test_case cases[] = {
     TEST(slow_body_meets_a_deadline),
     TEST(endless_chunk_extension_costs_no_core),
     TEST(idle_connection_is_closed),
-    TEST(full_server_closes_the_longest_idle),
-    TEST(busy_server_says_503_to_one_more),
-    TEST(queue_is_served_when_there_is_room),
-    TEST(thousand_silent_connections_stop_nobody),
-    TEST(resets_leave_nothing_behind),
-    TEST(ended_streams_free_their_sockets_behind_an_idle_one),
-    TEST(lack_of_descriptors_is_survived),
-    TEST(descriptors_are_raised_or_the_lack_is_told),
-    TEST(overload_is_said_before_the_body),
-    TEST(draining_finishes_what_runs),
-    TEST(draining_refuses_new_work),
-    TEST(closing_cuts_everything),
-    TEST(loopback_is_told_apart),
-    TEST(what_cannot_be_listened_on_is_said),
-    TEST(unix_socket_is_served_and_stale_ones_replaced),
 };
 TEST_MAIN(cases)

@@ -10,21 +10,27 @@
 #include "cpu/level.h"
 #include "cpu/panel.h"
 
+/* x . w, where w is row `o` of the matrix, unpacked a block at a time */
+static double dot(const float *x, const weight *w, uint32_t o) {
+    float block[PANEL_BLOCK];
+    double sum = 0;
+    for (uint32_t begin = 0; begin < w->cols; begin += PANEL_BLOCK) {
+        uint32_t end = u32_min(begin + PANEL_BLOCK, w->cols);
+        panel_row_to_f32(w, o, begin, end, block);
+        for (uint32_t k = begin; k < end; k++) sum += (double)x[k] * (double)block[k - begin];
+    }
+    return sum;
+}
+
 /* out[i, o] = sum over k of x[i, k] * w[o, k], + bias[o] */
 void matmul_define(const void *job, uint32_t begin, uint32_t end) {
     const matmul_job *j = job;
-    size_t rows = j->w->rows, cols = j->w->cols;
-    float *w = malloc(cols * sizeof *w);
-    INFERD_CHECK(w != NULL);
-    for (size_t o = (size_t)begin * MATMUL_UNIT; o < (size_t)end * MATMUL_UNIT && o < rows; o++) {
-        panel_row_to_f32(j->w, (uint32_t)o, w);
-        for (size_t i = 0; i < j->n; i++) {
-            double sum = j->bias != NULL ? (double)j->bias[o] : 0.0;
-            for (size_t k = 0; k < cols; k++) sum += (double)j->x[i * cols + k] * (double)w[k];
-            j->out[i * rows + o] = (float)sum;
-        }
+    uint32_t rows = j->w->rows;
+    for (uint32_t o = begin * MATMUL_UNIT; o < end * MATMUL_UNIT && o < rows; o++) {
+        double bias = j->bias != NULL ? (double)j->bias[o] : 0;
+        for (size_t i = 0; i < j->n; i++)
+            j->out[i * rows + o] = (float)(dot(j->x + i * j->w->cols, j->w, o) + bias);
     }
-    free(w);
 }
 
 /* out[i] = x[i] * (mean(x^2) + eps)^-1/2 * w[i] */

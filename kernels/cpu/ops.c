@@ -32,7 +32,7 @@ static void embed(const void *job, uint32_t begin, uint32_t end) {
     const embed_job *j = job;
     for (uint32_t row = begin; row < end; row++) {
         float *out = j->out + (size_t)row * j->table->cols;
-        panel_row_to_f32(j->table, (uint32_t)j->tokens[row], out);
+        panel_row_to_f32(j->table, (uint32_t)j->tokens[row], 0, j->table->cols, out);
         if (j->scale == 1.0f) continue;
         for (uint32_t i = 0; i < j->table->cols; i++) out[i] *= j->scale;
     }

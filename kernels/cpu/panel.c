@@ -266,27 +266,28 @@ static void group_row_to_f32(dtype type, const panel_group *p, uint32_t lane, fl
     }
 }
 
-void panel_row_to_f32(const weight *w, uint32_t row, float *out) {
+void panel_row_to_f32(const weight *w, uint32_t row, uint32_t begin, uint32_t end, float *out) {
     const unsigned char *panel =
         (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
     uint32_t lane = row % PANEL_ROWS, cols = panel_group_cols(w->type);
     const uint16_t *halfs = (const uint16_t *)(const void *)panel;
+    INFERD_CHECK(begin % PANEL_BLOCK == 0 && end <= w->cols);
     switch ((int)w->type) {
     case DTYPE_F32:
-        for (size_t k = 0; k < w->cols; k++)
-            memcpy(&out[k], panel + (k * PANEL_ROWS + lane) * 4, sizeof out[k]);
+        for (size_t k = begin; k < end; k++)
+            memcpy(out++, panel + (k * PANEL_ROWS + lane) * 4, sizeof *out);
         return;
     case DTYPE_F16:
-        for (size_t k = 0; k < w->cols; k++) out[k] = f16_to_f32(halfs[k * PANEL_ROWS + lane]);
+        for (size_t k = begin; k < end; k++) *out++ = f16_to_f32(halfs[k * PANEL_ROWS + lane]);
         return;
     case DTYPE_BF16:
-        for (size_t k = 0; k < w->cols; k++) out[k] = bf16_to_f32(halfs[k * PANEL_ROWS + lane]);
+        for (size_t k = begin; k < end; k++) *out++ = bf16_to_f32(halfs[k * PANEL_ROWS + lane]);
         return;
     default:
         break;
     }
-    for (uint32_t g = 0; g < w->cols / cols; g++) {
-        panel_group p = panel_group_at(w->type, panel, g);
-        group_row_to_f32(w->type, &p, lane, out + (size_t)g * cols);
+    for (uint32_t k = begin; k < end; k += cols, out += cols) {
+        panel_group p = panel_group_at(w->type, panel, k / cols);
+        group_row_to_f32(w->type, &p, lane, out);
     }
 }

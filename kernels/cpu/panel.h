@@ -18,8 +18,8 @@
  *
  *     nibbles       one u32 holds 8 columns of a row, the first lowest: u32 [columns / 8][64]
  *
- * Except for Q8_0 (the same) and zero padding, no more bytes than the file has, and K types 1/8 bit
- * per weight more.
+ * That is as many bytes as in the file, but for the zeros, and 1/8 bit per weight more for Q4_K and
+ * Q5_K, whose scales are packed tighter there.
  *
  * A weight is scale * q + base in floats.  scale has at most 18 significant bits and q at most 8
  * (6 where scale has more than 11), so the product is exact and the sum rounds once: fused or not,
@@ -32,8 +32,9 @@
 #include "kernels/backend.h"
 
 enum {
-    PANEL_ROWS = 64, // = BE_PREPARE_ROWS
-    PANEL_WORD = 8   // columns of a nibble word; every panel has a multiple of it
+    PANEL_ROWS = 64,  // = BE_PREPARE_ROWS
+    PANEL_WORD = 8,   // columns of a nibble word; every panel has a multiple of it
+    PANEL_BLOCK = 256 // columns of the largest block that a type has
 };
 
 bool panel_supported(dtype type);
@@ -45,8 +46,9 @@ size_t panel_bytes(dtype type, uint32_t cols);
 /* Pack one panel from n_rows rows (1..64) of the file. */
 void panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
                 unsigned char *panel);
-/* The other way, for one row: `cols` floats, bit-equal to dtype_to_f32 of the file's row. */
-void panel_row_to_f32(const weight *w, uint32_t row, float *out);
+/* The other way, for columns [begin, end) of one row: bit-equal to dtype_to_f32 of the file's row.
+ * begin is a multiple of PANEL_BLOCK, and end is too or is the last. */
+void panel_row_to_f32(const weight *w, uint32_t row, uint32_t begin, uint32_t end, float *out);
 
 /* Where group `g` of a panel has its parts; what a type lacks is NULL.  Constant folding leaves of
  * this only the additions a type needs. */
