@@ -7,9 +7,20 @@
 
 static const char usage[] =
     "usage: inferd check --config FILE.json\n"
+    "       inferd check --describe\n"
     "\n"
     "Reads the configuration and the headers of the models it names and prints one line per\n"
-    "problem.  Exit status: 0 fine, 2 problems.\n";
+    "problem.  Exit status: 0 fine, 2 problems.  --describe prints every setting with its range\n"
+    "and default, as Markdown tables.\n";
+
+static int describe(void) {
+    buf text;
+    buf_init(&text, 0);
+    config_describe(&text);
+    bool fine = !text.failed && fputs(buf_cstr(&text), stdout) >= 0;
+    buf_deinit(&text);
+    return fine ? 0 : 1;
+}
 
 /* The file of each model can be read and is one we can serve. */
 static bool check_models(const inferd_config *c, buf *problems) {
@@ -31,12 +42,15 @@ static bool check_models(const inferd_config *c, buf *problems) {
 }
 
 int cli_check(int argc, char **argv) {
-    static const struct option longs[] = {
-        {"help", no_argument, NULL, 'h'}, {"config", required_argument, NULL, 'c'}, {0}};
+    static const struct option longs[] = {{"help", no_argument, NULL, 'h'},
+                                          {"config", required_argument, NULL, 'c'},
+                                          {"describe", no_argument, NULL, 'd'},
+                                          {0}};
     const char *path = NULL;
     int c;
     while ((c = getopt_long(argc, argv, "hc:", longs, NULL)) != -1) {
         if (c == 'h') return fputs(usage, stdout) < 0;
+        if (c == 'd') return describe();
         if (c != 'c') return fputs(usage, stderr), 2;
         path = optarg;
     }
