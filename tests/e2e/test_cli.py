@@ -98,3 +98,9 @@ def test_check(tmp_path, tiny_model):
     assert r.returncode == 2
     text = r.stdout + r.stderr
     assert "bad.json:3" in text and "models" in text and "running_max" in text
+
+
+def test_documentation_lists_the_settings_as_they_are():
+    from conftest import ROOT
+    tables = inferd("check", "--describe").stdout
+    assert len(tables) > 2000 and (ROOT / "docs/configuration.md").read_text().endswith(tables)
