@@ -49,7 +49,7 @@ def test_disconnects_at_random_moments_return_everything(launch, tiny_model):
             list(pool.map(leave, range(n)))
         return d.settled()
 
-    many(N_DISCONNECTS // 4)  # warm up, and let the pool's pages be touched in the background
+    many(2 * N_DISCONNECTS)  # warm up, and let the pool's pages be touched in the background
     rss = 0
     while d.rss() > rss + (1 << 20):
         rss = d.rss()
