@@ -15,7 +15,7 @@
 enum {
     DECODER_LAYERS_MAX = 512,
     DECODER_HEADS_MAX = 1024,
-    DECODER_HEAD_DIM_MAX = 1024,
+    DECODER_HEAD_DIM_MAX = 512, // what attention kernels have room for
     DECODER_DIM_MAX = 65536,
     DECODER_FFN_MAX = 1 << 20,
     DECODER_VOCAB_MAX = 1 << 20,

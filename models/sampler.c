@@ -13,6 +13,10 @@
 
 #include "inferd/sample_math.h"
 
+/* Below this only the largest logit could be drawn, and a divisor so small may count as zero where
+ * denormals do. */
+#define TEMPERATURE_MIN 1e-30f
+
 struct sampler {
     uint32_t n_vocab;
     float *logits;      // [n_vocab] biased and penalised copy
@@ -255,7 +259,7 @@ void sampler_draw(sampler *s, const sample_row *row, sample_result *out) {
             out->id = find_largest(logits, s->n_vocab, &largest);
         else
             largest = raw_largest;
-        if (out->id >= 0 && p->temperature > 0.0f && p->top_k != 1)
+        if (out->id >= 0 && p->temperature >= TEMPERATURE_MIN && p->top_k != 1)
             out->id = draw_token(s, row, logits, largest);
         if (out->id < 0) return;
     }

@@ -6,6 +6,9 @@ enum { FADE_SHIFT = 5, FRACTION_BITS = 8 };
 enum { ROWS_MAX = 65535, US_MAX = 10000000 };
 /* Variance of rows below which a and b are not told apart: a standard deviation of 4 rows. */
 enum { VARIANCE_MIN = 16 };
+/* While only steps smaller than this were seen, the next may have twice the rows of the largest,
+ * whatever it is thought to take: one slow step tells a from b, many small ones would not. */
+enum { PROBE_ROWS = RATE_DEFAULT_ROWS / 2 };
 
 static void fade(int64_t *sum, int64_t x) {
     *sum += (x << FRACTION_BITS) - (*sum >> FADE_SHIFT);
@@ -17,7 +20,9 @@ static void fit(rate *r) {
         __int128 slope = ((__int128)r->w * r->ry - (__int128)r->r * r->y) * 65536 / spread;
         r->b_q16 = slope < 0 ? 0 : (int64_t)slope;
         r->separated = true;
-    } else if (!r->separated) {
+    } else if (!r->separated || r->y < (int64_t)((__int128)r->b_q16 * r->r / 65536)) {
+        /* Or the slope kept from before is too steep even without a fixed part (a hiccup, or long
+         * contexts that have left): kept on, it would plan small steps that never correct it. */
         r->b_q16 = (int64_t)((__int128)r->y * 65536 / r->r);
     }
     int64_t a = (int64_t)(((__int128)r->y - (__int128)r->b_q16 * r->r / 65536) / r->w);
@@ -46,6 +51,7 @@ uint64_t rate_us(const rate *r, uint32_t rows) {
 
 uint32_t rate_rows(const rate *r, uint64_t budget_us) {
     if (r->w == 0) return RATE_DEFAULT_ROWS;
+    if (!r->separated && r->rows_seen < PROBE_ROWS) return 2 * r->rows_seen;
     uint32_t trusted = u32_max(2 * r->rows_seen, RATE_DEFAULT_ROWS);
     if ((uint64_t)r->a_us >= budget_us) return 0;
     if (r->b_q16 == 0) return trusted;

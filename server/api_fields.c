@@ -243,6 +243,24 @@ static bool read_tier(const api_reader *r, json_t *v) {
     return true;
 }
 
+/* The name of a class, or vLLM's number: who comes first inside the class. */
+static bool read_priority(const api_reader *r, json_t *v) {
+    static const char *const words[] = {"system", "high", "normal", "batch"};
+    static const gen_class classes[] = {GEN_SYSTEM, GEN_HIGH, GEN_NORMAL, GEN_BATCH};
+    int i = word_of(v, words, INFERD_COUNT(words));
+    if (i >= 0) {
+        r->p->named_class = (int)classes[i];
+        return true;
+    }
+    if (api_json_int(v, &r->p->priority) && r->p->priority >= INT32_MIN &&
+        r->p->priority <= INT32_MAX)
+        return true;
+    return api_fail(r->err, API_BAD_VALUE, "priority",
+                    "\"priority\" must be system, high, normal, batch, or an integer from %d to "
+                    "%d",
+                    INT32_MIN, INT32_MAX);
+}
+
 static bool read_effort(const api_reader *r, json_t *v) {
     static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     int i = word_of(v, words, INFERD_COUNT(words));
@@ -355,7 +373,7 @@ static const api_field fields[] = {
     CUSTOM("stream_options", GEN, read_stream_options, "object of bools: include_usage, continuous_usage_stats, include_obfuscation", "only with `stream`; no obfuscation is added"),
     /* who is first */
     CUSTOM("service_tier", GEN, read_tier, "auto, default, flex, priority, scale, fast", "flex: batch; default, auto: normal; priority, scale, fast: high; capped by the tenant's `max_class`; the answer says what was given"),
-    INT("priority", GEN, INT32_MIN, INT32_MAX, priority, "inside the class, smaller first; below 0 only for tenants whose `max_class` is high"),
+    CUSTOM("priority", GEN, read_priority, "system, high, normal, batch, or integer, -2147483648 to 2147483647", "a name: the class, whatever `service_tier` says, capped by the tenant's `max_class`; a number: inside the class, smaller first; below 0 only for tenants whose `max_class` is high"),
     {.name = "cache_salt", .routes = GEN, .kind = FIELD_STRING, .max = API_SALT_BYTES_MAX, .offset = offsetof(api_params, cache_salt), .what = "prefix blocks are shared only under the same salt of the same tenant; not empty"},
     BOOL("cache_prompt", GEN, use_cache, "default true; false: neither use nor leave prefix blocks"),
     /* accepted: cannot change the output here */

@@ -116,6 +116,7 @@ static void set_defaults(api_params *p, api_route route) {
                       .repetition_penalty = 1,
                       .n = 1,
                       .best_of = API_UNSET,
+                      .named_class = -1,
                       .max_tokens = API_UNSET,
                       .max_completion_tokens = API_UNSET,
                       .top_logprobs = API_UNSET,

@@ -67,8 +67,9 @@ typedef struct api_params {
     json_t *stop;     // string, or array of strings, checked
     json_t *stop_ids; // array, checked
     json_t *bias;     // object, checked
-    gen_class class;  // asked for, not capped
-    int64_t priority;
+    gen_class class;  // asked for by "service_tier", not capped
+    int named_class;  // asked for by a name in "priority", not capped; -1 = none
+    int64_t priority; // a number in "priority"
     const char *cache_salt; // NULL = none
 } api_params;
 

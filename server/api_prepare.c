@@ -98,6 +98,21 @@ static bool fail_render(api_job *job, inferd_err *err) {
     return api_fail_status(&job->error, err, "messages");
 }
 
+/* A copy of messages whose absent contents are empty; NULL when none is absent, or no memory. */
+static json_t *fill_contents(json_t *messages) {
+    json_t *copy = NULL, *m;
+    size_t i;
+    json_array_foreach(messages, i, m) {
+        json_t *content = json_object_get(m, "content");
+        if (content != NULL && !json_is_null(content)) continue;
+        if (copy == NULL && (copy = json_deep_copy(messages)) == NULL) return NULL;
+        if (json_object_set_new(json_array_get(copy, i), "content", json_string("")) == 0) continue;
+        json_decref(copy);
+        return NULL;
+    }
+    return copy;
+}
+
 static bool render_chat(api_job *job, const api_params *p, chat_text *out) {
     const model *m = job->app->models[job->model_idx];
     const chat_template *t = model_chat_template(m);
@@ -115,6 +130,14 @@ static bool render_chat(api_job *job, const api_params *p, chat_text *out) {
     localtime_r(&unix_s, &now);
     inferd_err err = {0};
     inferd_status s = chat_render(t, model_tokenizer(m), &in, &now, out, &err);
+    /* An assistant's content may be null beside its tool calls.  Some templates test for that null,
+     * others join every content as text and fail on it: those get an empty text instead. */
+    json_t *filled = s == INFERD_EINVAL ? fill_contents(p->messages) : NULL;
+    if (filled != NULL) {
+        in.messages = filled;
+        s = chat_render(t, model_tokenizer(m), &in, &now, out, &err);
+        json_decref(filled);
+    }
     json_decref(kwargs);
     return s == INFERD_OK ? true : fail_render(job, &err);
 }
@@ -272,7 +295,8 @@ static gen_class class_of(const draft *d) {
     const inferd_config *c = d->job->config->c;
     int tenant = d->job->tenant;
     gen_class most = tenant < 0 ? GEN_HIGH : c->tenants[tenant].max_class;
-    return d->p.class > most ? d->p.class : most > GEN_HIGH ? most : d->p.class;
+    gen_class asked = d->p.named_class >= 0 ? (gen_class)d->p.named_class : d->p.class;
+    return asked > most ? asked : most; // a smaller class is more urgent
 }
 
 static int32_t rank_of(const draft *d) {

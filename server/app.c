@@ -78,17 +78,18 @@ void app_note_reload(app *a, bool ok) {
     metrics_reload(a->metrics, ok);
 }
 
-bool app_may_use(const inferd_config *c, int tenant, const char *model_name) {
+/* A tenant's list may name the model or any alias of it; either gives the model, by all its names. */
+static bool may_use(const inferd_config *c, int tenant, int idx) {
     if (tenant < 0) return tenant == APP_NO_TENANT;
     const config_tenant *t = &c->tenants[tenant];
     for (uint32_t i = 0; i < t->n_models; i++)
-        if (strcmp(t->models[i], model_name) == 0) return true;
+        if (config_find_model(c, t->models[i], strlen(t->models[i])) == idx) return true;
     return t->n_models == 0;
 }
 
 int app_find_model(const app *a, const inferd_config *c, int tenant, const char *name, size_t n) {
     int found = config_find_model(c, name, n);
-    if (found < 0 || !app_may_use(c, tenant, c->models[found].name)) return -1;
+    if (found < 0 || !may_use(c, tenant, found)) return -1;
     /* A newer configuration may list other models; what runs is what was there at the start. */
     for (uint32_t i = 0; i < a->n_models; i++)
         if (strcmp(a->names[i], c->models[found].name) == 0) return (int)i;

@@ -106,7 +106,6 @@ enum { APP_NO_TENANT = -1, APP_TENANT_GONE = -2 };
 int app_tenant(const app *a, const inferd_config *c, int number);
 /* The model of this name or alias if the tenant (of app_tenant) may use it, or -1.  Any thread. */
 int app_find_model(const app *a, const inferd_config *c, int tenant, const char *name, size_t n);
-bool app_may_use(const inferd_config *c, int tenant, const char *model_name);
 bool app_is_full(const app *a, uint32_t n_more);
 
 #endif

@@ -708,6 +708,39 @@ static void the_rate_is_learned(void) {
     EXPECT(rate_us(&r, 101) > 2050 + 3000); // what a row costs is not forgotten
 }
 
+/* What a device that computes a row in 100 us beside 2 ms does with rows planned by `r`. */
+static uint32_t steps_of_prompt(rate *r, uint32_t n_decode, uint64_t budget_us, uint32_t n_tokens) {
+    uint32_t n_steps = 0;
+    for (uint32_t done = 0; done < n_tokens; n_steps++) {
+        uint32_t rows = u32_max(rate_rows(r, budget_us), n_decode + 1);
+        done += rows - n_decode;
+        rate_add(r, rows, 2000 + rows * 100);
+    }
+    return n_steps;
+}
+
+/* Seen with 4 streams and a prompt of 4,000 tokens: the steep slope of its last chunks was kept
+ * while only decoding followed, and the prompts after it got steps of ten rows that took half the
+ * time allowed, too alike to tell that rows had become cheap. */
+static void a_slope_too_steep_is_given_up(void) {
+    rate r = {0};
+    for (int i = 0; i < 50; i++) {
+        rate_add(&r, 1, 4000);
+        rate_add(&r, 40, 4000 + 40 * 2500);
+    }
+    for (int i = 0; i < 300; i++) rate_add(&r, 4, 2400);
+    EXPECT(rate_rows(&r, 25000) >= 40);
+    EXPECT(steps_of_prompt(&r, 0, 25000, 2000) < 20);
+}
+
+/* A stream that began with a single token, so that all steps had one row, and then a prompt: with
+ * two rows per step a and b would never be told apart. */
+static void a_first_prompt_beside_a_stream_grows_its_chunks(void) {
+    rate r = {0};
+    for (int i = 0; i < 200; i++) rate_add(&r, 1, 2100);
+    EXPECT(steps_of_prompt(&r, 1, 2500, 1000) < 400); // 4 rows beside the one that decodes
+}
+
 static const test_case cases[] = {
     TEST(a_request_gives_the_pure_function_of_its_prompt),
     TEST(depth_two_plans_a_row_for_a_promised_token),
@@ -741,5 +774,7 @@ static const test_case cases[] = {
     TEST(a_row_without_a_finite_logit_ends_its_request),
     TEST(two_models_share_the_device_and_its_pages),
     TEST(the_rate_is_learned),
+    TEST(a_slope_too_steep_is_given_up),
+    TEST(a_first_prompt_beside_a_stream_grows_its_chunks),
 };
 TEST_MAIN(cases)

@@ -423,7 +423,7 @@ P_BAD = [
     ("logit_bias", {"1": "x"}), ("stop", [""]), ("stop", ["a"] * 1000), ("stop", ["a" * 100000]), ("stop", [1]),
     ("stop_token_ids", [-1]), ("stop_token_ids", [10 ** 9]), ("stop_token_ids", ["1"]), ("stream", "true"),
     ("stream", 1), ("stream_options", {"include_usage": True}), ("best_of", 0), ("best_of", 3), ("suffix", "x"),
-    ("min_tokens", 5), ("cache_salt", 5), ("cache_salt", ""), ("priority", "high"), ("echo", "yes"),
+    ("min_tokens", 5), ("cache_salt", 5), ("cache_salt", ""), ("priority", "urgent"), ("echo", "yes"),
     ("prompt", []), ("prompt", ""), ("prompt", [[]]), ("prompt", [1, "a"]), ("prompt", ["a", 1]), ("prompt", [-1]),
     ("prompt", [10 ** 6]), ("prompt", [2 ** 31]), ("prompt", [1.5]), ("prompt", {"a": 1}), ("prompt", None),
     ("prompt", [["a"]]), ("prompt", ["x"] * 10000), ("model", None), ("model", ""), ("model", 5), ("model", "../x"),
