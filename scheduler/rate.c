@@ -6,9 +6,6 @@ enum { FADE_SHIFT = 5, FRACTION_BITS = 8 };
 enum { ROWS_MAX = 65535, US_MAX = 10000000 };
 /* Variance of rows below which a and b are not told apart: a standard deviation of 4 rows. */
 enum { VARIANCE_MIN = 16 };
-/* While only steps smaller than this were seen, the next may have twice the rows of the largest,
- * whatever it is thought to take: one slow step tells a from b, many small ones would not. */
-enum { PROBE_ROWS = RATE_DEFAULT_ROWS / 2 };
 
 static void fade(int64_t *sum, int64_t x) {
     *sum += (x << FRACTION_BITS) - (*sum >> FADE_SHIFT);
@@ -51,7 +48,9 @@ uint64_t rate_us(const rate *r, uint32_t rows) {
 
 uint32_t rate_rows(const rate *r, uint64_t budget_us) {
     if (r->w == 0) return RATE_DEFAULT_ROWS;
-    if (!r->separated && r->rows_seen < PROBE_ROWS) return 2 * r->rows_seen;
+    /* One step as large as a first one may be tells a from b; many small ones never would. */
+    if (!r->separated && r->rows_seen < RATE_DEFAULT_ROWS)
+        return u32_min(2 * r->rows_seen, RATE_DEFAULT_ROWS);
     uint32_t trusted = u32_max(2 * r->rows_seen, RATE_DEFAULT_ROWS);
     if ((uint64_t)r->a_us >= budget_us) return 0;
     if (r->b_q16 == 0) return trusted;

@@ -5,9 +5,10 @@
  * fitted by least squares with weights that fade by 1/32 per step, in integers.  While all steps
  * had about as many rows, a and b cannot be told apart; then the whole time is charged to the rows
  * (b = mean us / mean rows, a = 0), which never promises too much for a larger step; once told
- * apart, b is kept as long as it is not plainly too large for the steps that come.  A step may also
- * be at most twice as large as the largest one measured, so the fit is never trusted far
- * outside of what it has seen.  Long contexts make rows slower; the fading weights follow.
+ * apart, b is kept as long as it is not plainly too large for the steps that come.  Until then
+ * steps double up to RATE_DEFAULT_ROWS.  A step may also be at most twice as large as the largest
+ * one measured, so the fit is never trusted far outside of what it has seen.  Long contexts make
+ * rows slower; the fading weights follow.
  *
  * Thread: engine. */
 #ifndef INFERD_RATE_H

@@ -377,6 +377,8 @@ static bool set_sampling(const draft *d, sample_params *s, uint32_t choice_idx, 
     return s->bias != NULL;
 }
 
+/* The client's own timeout is one for the whole answer only where that comes in one piece: of a
+ * stream, clients limit the time to its beginning or between two reads. */
 static void set_deadlines(const draft *d, gen_request *r) {
     const config_limits *l = &d->job->config->c->limits;
     const http_request *rq = d->job->rq;
@@ -385,8 +387,9 @@ static void set_deadlines(const draft *d, gen_request *r) {
         r->queue_deadline_us = rq->arrival_us + (uint64_t)l->queue_timeout_ms * 1000;
     if (l->total_timeout_ms > 0)
         r->deadline_us = rq->arrival_us + (uint64_t)l->total_timeout_ms * 1000;
-    if (rq->deadline_us > 0 && (r->deadline_us == 0 || rq->deadline_us < r->deadline_us))
-        r->deadline_us = rq->deadline_us;
+    uint64_t *hinted = d->p.stream ? &r->queue_deadline_us : &r->deadline_us;
+    if (rq->deadline_us > 0 && (*hinted == 0 || rq->deadline_us < *hinted))
+        *hinted = rq->deadline_us;
 }
 
 static bool fill_request(const draft *d, gen_request *r, uint32_t i, uint64_t seed) {

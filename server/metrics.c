@@ -194,9 +194,11 @@ static void add_histogram(buf *out, const char *name, const char *labels, const 
             buf_add_str(out, "+Inf");
         buf_add_format(out, "\"} %llu\n", (unsigned long long)total);
     }
-    buf_add_format(out, "%s_sum{%s} ", name, labels);
+    const char *open = labels[0] == 0 ? "" : "{", *close = labels[0] == 0 ? "" : "}";
+    buf_add_format(out, "%s_sum%s%s%s ", name, open, labels, close);
     json_add_real(out, h->sum);
-    buf_add_format(out, "\n%s_count{%s} %llu\n", name, labels, (unsigned long long)total);
+    buf_add_format(out, "\n%s_count%s%s%s %llu\n", name, open, labels, close,
+                   (unsigned long long)total);
 }
 
 typedef struct page {

@@ -2,6 +2,10 @@
  * on who else is drawn. */
 #include "models/sampler.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include "inferd/sample_math.h"
 #include "test.h"
 
@@ -77,6 +81,15 @@ static void tiny_temperature_is_greedy_and_does_not_blow_up(void) {
     sample_params p = plain();
     p.temperature = 1e-9f;
     for (uint32_t pos = 0; pos < 50; pos++) EXPECT_EQ(draw(l, 4, &p, NULL, 0, pos, -1).id, 1);
+#if defined(__x86_64__)
+    /* Compute threads treat denormals as zero: 0 / 0 drew nothing, and the request failed. */
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040u);
+    p.temperature = 1e-40f;
+    tok_id id = draw(l, 4, &p, NULL, 0, 0, -1).id;
+    _mm_setcsr(mode);
+    EXPECT_EQ(id, 1);
+#endif
 }
 
 /* Pearson's statistic of n draws against softmax(logits / temperature) over the kept ids. */
