@@ -61,7 +61,10 @@ static bool check_prompt_list(const api_reader *r, json_t *v) {
 
 static bool read_prompt(const api_reader *r, json_t *v) {
     r->p->prompt = v;
-    if (json_is_string(v)) return json_string_length(v) > 0 ? true : empty_prompt(r, "prompt");
+    if (json_is_string(v)) {
+        bool usable = json_string_length(v) > 0 || r->p->route == API_TOKENIZE;
+        return usable || empty_prompt(r, "prompt");
+    }
     if (!json_is_array(v) || r->p->route == API_TOKENIZE)
         return api_fail(r->err, API_BAD_VALUE, "prompt",
                         r->p->route == API_TOKENIZE

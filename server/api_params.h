@@ -64,12 +64,12 @@ typedef struct api_params {
     bool echo, ignore_eos, include_stop, skip_specials, show_ids, use_cache;
     bool add_special; // BOS as the model says
     bool add_generation_prompt, continue_final_message, show_token_strs;
-    json_t *stop;     // string, or array of strings, checked
-    json_t *stop_ids; // array, checked
-    json_t *bias;     // object, checked
-    gen_class class;  // asked for by "service_tier", not capped
-    int named_class;  // asked for by a name in "priority", not capped; -1 = none
-    int64_t priority; // a number in "priority"
+    json_t *stop;           // string, or array of strings, checked
+    json_t *stop_ids;       // array, checked
+    json_t *bias;           // object, checked
+    gen_class class;        // asked for by "service_tier", not capped
+    int named_class;        // asked for by a name in "priority", not capped; -1 = none
+    int64_t priority;       // a number in "priority"
     const char *cache_salt; // NULL = none
 } api_params;
 

@@ -78,7 +78,7 @@ void app_note_reload(app *a, bool ok) {
     metrics_reload(a->metrics, ok);
 }
 
-/* A tenant's list may name the model or any alias of it; either gives the model, by all its names. */
+/* A tenant's list may name the model or any alias; either gives the model, by all its names. */
 static bool may_use(const inferd_config *c, int tenant, int idx) {
     if (tenant < 0) return tenant == APP_NO_TENANT;
     const config_tenant *t = &c->tenants[tenant];

@@ -275,8 +275,8 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
                          .n_models = 1,
                          .wake = wake_front,
                          .wake_ctx = s};
-    /* The front counts what runs and waits together, and refuses more.  The engine's queue takes all
-     * of that: what comes at once waits for a moment before any of it runs. */
+    /* The front counts what runs and waits together, and refuses more.  The engine's queue takes
+     * all of that: what comes at once waits for a moment before any of it runs. */
     eo.limits.queue_len_max += eo.limits.running_max;
     if ((st = engine_start(&eo, &s->engine, err)) != INFERD_OK) return st;
     app_options ao = {.config = c, .engine = s->engine, .models = &s->model, .n_models = 1};

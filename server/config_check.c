@@ -72,7 +72,8 @@ static void check_tenant(const inferd_config *c, uint32_t i, bool whole, config_
     const config_tenant *t = &c->tenants[i];
     config_place tenants = {.name = "tenants"}, at = {.parent = &tenants, .index = i};
     config_place models = {.parent = &at, .name = "models"};
-    if (t->n_keys == 0 && whole) config_problem(r, &at, "has no key: give keys, key_file or key_env");
+    if (t->n_keys == 0 && whole)
+        config_problem(r, &at, "has no key: give keys, key_file or key_env");
     if (t->models != NULL && t->n_models == 0)
         config_problem(r, &models, "must not be empty: leave it out to allow all models");
     for (uint32_t k = 0; k < t->n_models; k++) {

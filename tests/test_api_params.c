@@ -312,6 +312,27 @@ static void defaults_are_the_documented_ones(void) {
     api_params_deinit(&p);
 }
 
+static void priority_is_a_class_or_a_number(void) {
+    static const struct {
+        const char *json;
+        int class, number;
+    } rows[] = {
+        {"\"priority\":\"system\"", GEN_SYSTEM, 0},
+        {"\"priority\":\"high\"", GEN_HIGH, 0},
+        {"\"priority\":\"normal\"", GEN_NORMAL, 0},
+        {"\"priority\":\"batch\"", GEN_BATCH, 0},
+        {"\"priority\":-7", -1, -7},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        api_params p;
+        api_error e;
+        EXPECT(read_with(API_CHAT, rows[i].json, &p, &e));
+        EXPECT_EQ(p.named_class, rows[i].class);
+        EXPECT_EQ(p.priority, rows[i].number);
+        api_params_deinit(&p);
+    }
+}
+
 static void fields_that_depend_on_each_other_are_checked(void) {
     BAD(API_CHAT, "\"stream_options\":{}", "stream_options");
     GOOD(API_CHAT, "\"stream\":true,\"stream_options\":{\"include_obfuscation\":true}");
@@ -521,6 +542,7 @@ static const test_case cases[] = {
     TEST(numbers_have_their_edges),
     TEST(fields_arrive),
     TEST(defaults_are_the_documented_ones),
+    TEST(priority_is_a_class_or_a_number),
     TEST(fields_that_depend_on_each_other_are_checked),
     TEST(stops_and_biases_are_bounded),
     TEST(ids_must_be_below_the_vocabulary),

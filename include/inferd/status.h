@@ -35,6 +35,13 @@ typedef struct inferd_err {
     char text[INFERD_ERR_TEXT_BYTES]; // one sentence, no newline, NUL-terminated, cut at the end
 } inferd_err;
 
+/* Sentences quote names from files and requests; on a terminal or in a log their control bytes
+ * would do more than be read. */
+static inline void inferd_blank_controls(char *text) {
+    for (; *text != 0; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = ' ';
+}
+
 /* Record a failure and return its status, so that `return inferd_fail(err, ...)` reads well.
  * `err` may be NULL. */
 __attribute__((format(printf, 3, 4))) static inline inferd_status
@@ -45,6 +52,7 @@ inferd_fail(inferd_err *err, inferd_status status, const char *format, ...) {
     va_start(args, format);
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
+    inferd_blank_controls(err->text);
     return status;
 }
 
@@ -58,6 +66,7 @@ __attribute__((format(printf, 2, 3))) static inline void inferd_context(inferd_e
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (n < 0) return;
+    inferd_blank_controls(text);
     size_t used = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
     if (snprintf(text + used, sizeof text - used, ": %s", err->text) < 0) return; // cut is fine
     memcpy(err->text, text, sizeof text);

@@ -12,6 +12,7 @@
  *
  * continue_final_message works as in transformers: a word is put behind the last message and the
  * text is cut where that comes out. */
+#include "chat/json_text.h"
 #include "chat/letters.h"
 #include "chat/template.h"
 
@@ -45,13 +46,13 @@ static bool has_bare(const chat_text *text, const char *word) {
 
 static inferd_status render_probe(const chat_template *t, const char *json, chat_text *out,
                                   inferd_err *err) {
-    json_error_t error;
     inferd_err ignored;
+    json_t *vars;
     struct tm now = {.tm_mday = 1, .tm_year = 126};
     *out = (chat_text){0};
-    json_t *vars = json_loads(json, 0, &error);
-    if (vars == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a chat template");
-    inferd_status s = template_render(t, &probe_limits, NULL, vars, &now, out, &ignored);
+    inferd_status s = json_text_read((bytes){json, strlen(json)}, &vars, err);
+    if (s != INFERD_OK) return s;
+    s = template_render(t, &probe_limits, NULL, vars, &now, out, &ignored);
     json_decref(vars);
     if (s == INFERD_ENOMEM) return inferd_fail(err, s, "%s", ignored.text);
     return INFERD_OK; // what a template cannot render is an answer too
@@ -101,14 +102,13 @@ static json_t *join_parts(json_t *content) {
 
 /* The arguments as an object, a new reference; NULL when they are none.  False: no memory. */
 static bool parse_arguments(json_t *arguments, json_t **out) {
-    json_error_t error;
-    const char *p = json_string_value(arguments);
-    size_t n = json_string_length(arguments);
+    json_t *parsed;
+    bytes text = {json_string_value(arguments), json_string_length(arguments)};
     *out = NULL;
-    if (p == NULL) return true;
-    if (n == 0) return (*out = json_object()) != NULL; // a call without arguments
-    json_t *parsed = json_loadb(p, n, JSON_ALLOW_NUL, &error);
-    if (parsed == NULL) return !jv_json_out_of_memory(&error);
+    if (text.p == NULL) return true;
+    if (text.n == 0) return (*out = json_object()) != NULL; // a call without arguments
+    inferd_status s = json_text_read(text, &parsed, NULL);
+    if (s != INFERD_OK) return s != INFERD_ENOMEM;
     if (json_is_object(parsed)) *out = parsed;
     else json_decref(parsed);
     return true;

@@ -1,5 +1,6 @@
 /* Filters over sequences, and the lookup of filters by name. */
 #include "chat/interp.h"
+#include "chat/json_text.h"
 
 jval jgenerator_new(jctx *c, jlist *items, const char *name) {
     jgenerator *gen = j_take(c, sizeof *gen);
@@ -379,14 +380,14 @@ static jval run_attr(jrender *r, jval v, const jcall *call) {
  * outside of the arena for a moment, hence a bound of its own. */
 enum { FROM_JSON_BYTES_MAX = 1 << 20 };
 static jval run_from_json(jrender *r, jval v, const jcall *call) {
-    json_error_t error;
+    inferd_err err = {0};
     jcall_bind(r, call, "from_json", "", NULL);
     const jstr *s = jarg_str(r, v, "from_json");
     if (s->n > FROM_JSON_BYTES_MAX) j_limit(&r->c, "from_json of %zu bytes", s->n);
     j_charge(&r->c, s->n);
-    r->parsed = json_loadb(s->p, s->n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
-    if (r->parsed == NULL && jv_json_out_of_memory(&error)) j_no_memory(&r->c);
-    if (r->parsed == NULL) j_fail(&r->c, "from_json: %s", error.text);
+    inferd_status status = json_text_read((bytes){s->p, s->n}, &r->parsed, &err);
+    if (status == INFERD_ENOMEM) j_no_memory(&r->c);
+    if (status != INFERD_OK) j_fail(&r->c, "from_json: %s", err.text);
     jval parsed = jv_from_json(&r->c, r->parsed, jstr_all_trusted(s), true);
     json_decref(r->parsed);
     r->parsed = NULL;

@@ -411,7 +411,3 @@ jval jv_from_json(jctx *c, json_t *json, bool trusted, bool copy) {
     json_reader j = {.c = c, .trusted = trusted, .copy = copy};
     return read_json(&j, json, 0);
 }
-
-bool jv_json_out_of_memory(const json_error_t *error) {
-    return json_error_code(error) == json_error_out_of_memory || error->text[0] == 0;
-}

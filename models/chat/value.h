@@ -192,7 +192,5 @@ jlist *jv_to_list(jctx *c, jval v); // a new one
 
 /* Data from JSON; its texts are borrowed unless they are to be copied. */
 jval jv_from_json(jctx *c, json_t *json, bool trusted, bool copy);
-/* Did parsing fail for want of memory?  Jansson does not always say so; then it says nothing. */
-bool jv_json_out_of_memory(const json_error_t *error);
 
 #endif

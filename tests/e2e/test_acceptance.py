@@ -9,7 +9,6 @@ import threading
 import time
 
 import httpx
-import openai
 import pytest
 
 from conftest import BUILD, SANITIZE, SLOW, model_config
@@ -96,6 +95,11 @@ def test_without_tool_calls_content_is_required(tiny):
     assert r.status_code == 400 and r.json()["error"]["param"] == "messages[1].content"
 
 
+def test_nothing_is_no_tokens_and_no_tokens_are_nothing(tiny):
+    assert tiny.http.post("/tokenize", json={"model": "tiny", "prompt": ""}).json()["tokens"] == []
+    assert tiny.http.post("/detokenize", json={"model": "tiny", "tokens": []}).json() == {"prompt": ""}
+
+
 @pytest.fixture(scope="module")
 def narrow(launch, tiny_model):
     """Room for two sequences that run and two that wait."""
@@ -138,7 +142,7 @@ def test_a_stream_that_waits_longer_than_its_client_ends_with_504(launch, tiny_m
     while d.metric("inferd_sequences_waiting") < 3:
         time.sleep(0.002)
     r = httpx.post(d.url + "/v1/completions", json=body, headers={"x-stainless-timeout": "0.01"}, timeout=100 * SLOW)
-    assert "deadline_exceeded" in r.text and "[DONE]" not in r.text, r.text[:500]
+    assert r.status_code == 504 and r.json()["error"]["code"] == "deadline_exceeded", r.text[:500]
     for t in threads:
         t.join()
     d.settled()
@@ -229,7 +233,6 @@ def test_pipelined_requests_are_answered_in_order_behind_a_stream(tiny):
     assert got.count(b"data: [DONE]") == 2
 
 
-@pytest.mark.skipif(bool(SANITIZE), reason="sanitizers keep freed memory for a while")
 def test_memory_stays_the_same_over_2000_requests(launch, tiny_model):
     d = launch(model_config(tiny_model, "tiny", memory="16MiB"))
 
@@ -241,11 +244,11 @@ def test_memory_stays_the_same_over_2000_requests(launch, tiny_model):
                 "temperature": 3 if i % 5 == 0 else 1})
             assert r.status_code == (400 if i % 5 == 0 else 200)
 
-    many(500)
+    many(50 if SANITIZE else 500)
     before = d.rss()
-    many(2000)
+    many(200 if SANITIZE else 2000)
     grown = d.rss() - before
     print(f"RSS grew {grown} bytes")
-    assert grown < 1 << 20
+    assert SANITIZE or grown < 1 << 20  # sanitizers keep freed memory for a while
     d.settled()
     assert d.stop() == 0
