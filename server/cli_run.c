@@ -343,6 +343,9 @@ int cli_run(int argc, char **argv) {
     session s = {.lock = PTHREAD_MUTEX_INITIALIZER, .woken = PTHREAD_COND_INITIALIZER};
     inferd_err err = {0};
     inferd_status st = open_session(&s, &o, &err);
+    if (st == INFERD_OK && !o.raw && model_chat_template(s.m) == NULL)
+        fputs("inferd: this model has no chat template; the prompt is completed as it is\n",
+              stderr);
     if (st == INFERD_OK) {
         st = o.prompt != NULL ? answer_one(&s, &o, o.prompt, &err) : chat_loop(&s, &o, &err);
         print_rates(&s);

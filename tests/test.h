@@ -3,7 +3,8 @@
  * A test is a function named after what is true; a table lists them; main is TEST_MAIN(table).
  * `EXPECT*` prints and counts, and the test goes on.  Exit status 0 when nothing failed.
  * A test whose data is not there calls SKIP("why"): skips are counted, shown, and are failures
- * when INFERD_TEST_NO_SKIP=1.  Run one test alone by its name: `test_kv shared_page_returns_once`. */
+ * when INFERD_TEST_NO_SKIP=1.  Run one test alone by its name: `test_kv shared_page_returns_once`.
+ */
 #ifndef INFERD_TEST_H
 #define INFERD_TEST_H
 
@@ -69,9 +70,12 @@ static inline int test_run(const test_case *cases, size_t n, int argc, char **ar
         int before = test_failures;
         test_skipped_now = 0;
         cases[i].run();
-        if (test_skipped_now && test_failures == before) test_skips++;
-        else if (test_failures == before) n_passed++;
-        else n_failed++, printf("FAILED %s\n", cases[i].name);
+        if (test_skipped_now && test_failures == before)
+            test_skips++;
+        else if (test_failures == before)
+            n_passed++;
+        else
+            n_failed++, printf("FAILED %s\n", cases[i].name);
     }
     const char *strict = getenv("INFERD_TEST_NO_SKIP");
     if (strict != NULL && strcmp(strict, "1") == 0) n_failed += test_skips;

@@ -40,8 +40,8 @@ static void expect_chat(const char *source, request q, const char *wanted) {
     size_t covered = 0;
     inferd_status s = chat_render(t, NULL, &input, &now, &text, &err);
     EXPECT_EQ(err.status, s);
-    snprintf(got, sizeof got, "%s%s", s == INFERD_OK ? "" : "error: ",
-             s == INFERD_OK ? text.text : err.text);
+    snprintf(got, sizeof got, "%s%s",
+             s == INFERD_OK ? "" : "error: ", s == INFERD_OK ? text.text : err.text);
     if (strcmp(got, wanted) != 0) {
         printf("template: %s\n  gives: %s\n  expected: %s\n", source, got, wanted);
         test_failures++;
@@ -82,8 +82,10 @@ static void request_text_never_holds_special_tokens(void) {
     for (size_t i = 0; i < text.n_spans; i++) {
         for (size_t k = at; k + 12 <= at + text.spans[i].n; k++) {
             if (memcmp(text.text + k, "<|im_start|>", 12) != 0) continue;
-            if (text.spans[i].specials) n_trusted++;
-            else n_untrusted++;
+            if (text.spans[i].specials)
+                n_trusted++;
+            else
+                n_untrusted++;
         }
         at += text.spans[i].n;
     }
@@ -110,8 +112,9 @@ static void kwargs_are_variables_but_not_the_conversation(void) {
                 "False0False");
 }
 
-#define PARTS "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"  \
-              "{\"type\": \"text\", \"text\": \"b\"}]}]"
+#define PARTS                                                                                      \
+    "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"                   \
+    "{\"type\": \"text\", \"text\": \"b\"}]}]"
 
 static void content_parts_come_as_the_template_reads_them(void) {
     request q = {.messages = PARTS};
@@ -140,14 +143,16 @@ static void arguments_come_as_the_template_reads_them(void) {
     const char *json = "{\"city\": \"Rom\", \"n\": 1.0}";
     expect_chat(CALL_LOOP("{{ c.function.arguments|tojson }}"), q, json);
     expect_chat(CALL_LOOP("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};"
-                          "{% endfor %}"), q, "city=Rom;n=1.0;");
+                          "{% endfor %}"),
+                q, "city=Rom;n=1.0;");
     // added to a string: raises for an object, so the string is given
     expect_chat(CALL_LOOP("{{ '' + c.function.arguments }}"), q, json);
     // printed: an object would come out as Python writes it
     expect_chat(CALL_LOOP("{{ c.function.arguments }}"), q, json);
     expect_chat(CALL_LOOP("{{ c.function.arguments|string }}"), q, json);
     expect_chat(CALL_LOOP("{% if c.function.arguments is string %}{{ c.function.arguments }}"
-                          "{% else %}{{ c.function.arguments|tojson }}{% endif %}"), q, json);
+                          "{% else %}{{ c.function.arguments|tojson }}{% endif %}"),
+                q, json);
     // what is no object stays what it is; nothing at all is an object without members
     q.messages = CALL("\"not json\"");
     expect_chat(CALL_LOOP("{{ c.function.arguments|tojson }}"), q, "\"not json\"");
@@ -168,8 +173,7 @@ static void last_message_can_stay_open(void) {
     request q = {.messages = "[{\"role\": \"user\", \"content\": \"count\"},"
                              "{\"role\": \"assistant\", \"content\": \"one two \"}]",
                  .continued = true};
-    expect_chat(CHATML, q,
-                "<|im_start|>user\ncount<|im_end|>\n<|im_start|>assistant\none two ");
+    expect_chat(CHATML, q, "<|im_start|>user\ncount<|im_end|>\n<|im_start|>assistant\none two ");
     // a template that trims has lost the space, and so has its end
     expect_chat("{% for m in messages %}[{{ m.role }}] {{ m.content|trim }}.{% endfor %}", q,
                 "[user] count.[assistant] one two");
@@ -177,15 +181,14 @@ static void last_message_can_stay_open(void) {
                 "error: continue_final_message: the chat template does not show the last message "
                 "as it is, so it cannot be continued");
     q.messages = "[{\"role\": \"assistant\", \"content\": null}]";
-    expect_chat(CHATML, q,
-                "error: continue_final_message: the last message has no text content");
+    expect_chat(CHATML, q, "error: continue_final_message: the last message has no text content");
     q.messages = "[]";
-    expect_chat(CHATML, q,
-                "error: continue_final_message: the last message has no text content");
+    expect_chat(CHATML, q, "error: continue_final_message: the last message has no text content");
     q.messages = PARTS;
     expect_chat(CHATML, q, "<|im_start|>user\na\nb");
     expect_chat("{% for m in messages %}{% for p in m.content %}({{ p.text }}){% endfor %}"
-                "{% endfor %}", q, "(a)(b");
+                "{% endfor %}",
+                q, "(a)(b");
     q.prompt = true;
     expect_chat(CHATML, q,
                 "error: continue_final_message and add_generation_prompt exclude each other");
@@ -216,7 +219,8 @@ static void json_memory_may_run_out(void) {
         if (s == INFERD_OK) {
             EXPECT_STR(text.text, "{\"a\": [1, 2]}");
             n_ok++;
-        } else n_failed++;
+        } else
+            n_failed++;
         chat_text_deinit(&text);
     }
     EXPECT(n_failed > 10);

@@ -260,7 +260,7 @@ static void rules_of_the_whole_are_checked(void) {
                ":1: limits.running_max: 600 is more than step_tokens_max (512): "
                "each running sequence needs one token of a step");
     EXPECT_EQ(load("{" MODELS ",\"listen\":\"0.0.0.0:80\",\"tenants\":[{\"name\":\"t\",\"keys\":["
-                              "\"sk-012345678\"]}]}"),
+                   "\"sk-012345678\"]}]}"),
               INFERD_OK);
     close_folder();
 }
@@ -433,7 +433,7 @@ static void what_needs_a_restart_is_named(void) {
          "}",
          "models[0].path, models[0].aliases, models[0].max_context"},
         {"{" MODELS ",\"limits\":{\"running_max\":1,\"body_bytes_max\":4096,\"kv_type\":\"f32\","
-                    "\"no_prefix_cache\":true}}",
+         "\"no_prefix_cache\":true}}",
          "limits.body_bytes_max, limits.running_max, limits.kv_type, limits.no_prefix_cache"},
         {"{" MODELS ",\"log\":{\"level\":\"error\",\"path\":\"x\"}}", "log.path, log.level"},
         {"{" MODELS ",\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-012345678\"]}]}", "tenants"},

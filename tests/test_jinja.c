@@ -6,8 +6,8 @@
 #include "models/chat.h"
 #include "test.h"
 
-static const struct tm now = {.tm_year = 126, .tm_mday = 15, .tm_hour = 9, .tm_min = 30,
-                              .tm_wday = 4, .tm_yday = 14};
+static const struct tm now = {
+    .tm_year = 126, .tm_mday = 15, .tm_hour = 9, .tm_min = 30, .tm_wday = 4, .tm_yday = 14};
 
 static bytes text_bytes(const char *s) {
     return (bytes){s, strlen(s)};
@@ -51,9 +51,9 @@ static void check_examples(const example *examples, size_t n) {
         inferd_err err = {0};
         const char *wanted = examples[i].expected;
         inferd_status s = render(text_bytes(examples[i].source), NULL, NULL, vars, &text, &err);
-        bool same = wanted == NULL ? s == INFERD_EINVAL || s == INFERD_EFORMAT ||
-                                         s == INFERD_ETOOLONG
-                                   : s == INFERD_OK && strcmp(text.text, wanted) == 0;
+        bool same = wanted == NULL
+                        ? s == INFERD_EINVAL || s == INFERD_EFORMAT || s == INFERD_ETOOLONG
+                        : s == INFERD_OK && strcmp(text.text, wanted) == 0;
         if (!same) {
             printf("template: %s\n  gives: %s\n  jinja2: %s\n", examples[i].source,
                    s == INFERD_OK ? text.text : err.text, wanted == NULL ? "raises" : wanted);
@@ -98,8 +98,8 @@ static bool check_record(json_t *record) {
     const char *name = json_string_value(json_object_get(record, "template"));
     json_t *wanted = json_object_get(record, "output");
     char *source = read_shared(name, &n);
-    inferd_status s = render((bytes){source, n}, NULL, NULL, json_object_get(record, "context"),
-                             &text, &err);
+    inferd_status s =
+        render((bytes){source, n}, NULL, NULL, json_object_get(record, "context"), &text, &err);
     bool same = wanted == NULL ? s == INFERD_EINVAL
                                : s == INFERD_OK && text.n == json_string_length(wanted) &&
                                      memcmp(text.text, json_string_value(wanted), text.n) == 0;
@@ -259,9 +259,9 @@ static void limits_can_be_set(void) {
 static void deep_sources_are_refused(void) {
     enum { N = 20000 };
     static const char *const nests[][3] = {
-        {"{{ ", "(", "1"},  {"{{ ", "[", "1"},       {"{{ ", "{1:", "1"},   {"{{ ", "-", "1"},
+        {"{{ ", "(", "1"},    {"{{ ", "[", "1"},     {"{{ ", "{1:", "1"},    {"{{ ", "-", "1"},
         {"{{ ", "not ", "1"}, {"{{ ", "x if ", "1"}, {"", "{% if 1 %}", ""}, {"{{ x", "|e", "}}"},
-        {"{{ x", ".a", "}}"}, {"{{ x", "()", "}}"},  {"{{ ", "f(", "1"},    {"{{ x", "[0]", "}}"},
+        {"{{ x", ".a", "}}"}, {"{{ x", "()", "}}"},  {"{{ ", "f(", "1"},     {"{{ x", "[0]", "}}"},
     };
     for (size_t i = 0; i < INFERD_COUNT(nests); i++) {
         char *source = malloc(N * 12 + 20);
@@ -317,8 +317,10 @@ static void every_memory_bound_is_survived(void) {
         limits.memory_bytes_max = bound;
         inferd_status s = render(text_bytes(source), &limits, NULL, vars, &text, &err);
         EXPECT(s == INFERD_OK || s == INFERD_ETOOLONG);
-        if (s == INFERD_OK) n_ok++;
-        else n_limits++;
+        if (s == INFERD_OK)
+            n_ok++;
+        else
+            n_limits++;
         chat_text_deinit(&text);
     }
     EXPECT(n_ok > 0);
@@ -374,7 +376,8 @@ static void provenance_is_exact(void) {
                   "«<»<|a|>");
     expect_marked("{% filter upper %}b{{ u|trim }}{% endfilter %}", vars, "«B»<|A|>");
     expect_marked("{% macro f() %}({{ caller() }}){% endmacro %}{% call f() %}{{ u|trim }}"
-                  "{% endcall %}", vars, "«(»<|a|>«)»");
+                  "{% endcall %}",
+                  vars, "«(»<|a|>«)»");
     expect_marked("{{ '%s|%d|%d' % (u|trim, n, 8) }}", vars, "<|a|>«|»7«|8»");
     expect_marked("{{ '{}|{:>6}'.format(u|trim, 'b') }}", vars, "<|a|>«|     b»");
     expect_marked("{{ n }}{{ nope|default(3) }}{{ n + 1 }}{{ u|length }}", vars, "7«3»8«7»");
@@ -382,18 +385,15 @@ static void provenance_is_exact(void) {
     expect_marked("{{ ('<b>'|safe) + l[1] }}", vars, "«<b>»&lt;|a|&gt;");
     expect_marked("{{ u|upper|lower|title|capitalize|trim }}", vars, "<|a|>");
     expect_marked("{{ (u ~ '\n' ~ u)|indent(2) }}", vars, " <|a|> «\n  » <|a|> ");
-    expect_marked("{{ 'a|b'.split('|')[0] }}{{ u.split('|')|join('!') }}", vars,
-                  "«a» <«!»a«!»> ");
+    expect_marked("{{ 'a|b'.split('|')[0] }}{{ u.split('|')|join('!') }}", vars, "«a» <«!»a«!»> ");
     expect_marked("{{ l|map('upper')|list|last }}{{ l|first }}", vars, "<|A|>x");
-    expect_marked("{% for c in l[1] %}{{ c }}.{% endfor %}", vars,
-                  "<«.»|«.»a«.»|«.»>«.»");
+    expect_marked("{% for c in l[1] %}{{ c }}.{% endfor %}", vars, "<«.»|«.»a«.»|«.»>«.»");
     expect_marked("{{ '[\"<|a|>\"]'|from_json|first }}{{ l|tojson|from_json|last }}", vars,
                   "«<|a|>»<|a|>");
     expect_marked("{{ u|truncate(4, true, '..', 0)|trim }}{{ u|trim|center(7) }}", vars,
                   "<«.. »<|a|>« »");
     expect_marked("{{ '<|%s|>' % 'a' }}{{ l[1]|string|safe }}", vars, "«<|a|>»<|a|>");
-    expect_marked("{{ {'k': u}|tojson(indent=1) }}", "{\"u\": \"\\n\"}",
-                  "{\n \"«k»\": \"\\n\"\n}");
+    expect_marked("{{ {'k': u}|tojson(indent=1) }}", "{\"u\": \"\\n\"}", "{\n \"«k»\": \"\\n\"\n}");
     expect_marked("{{ bos_token }}", "{\"bos_token\": \"<s>\"}", "<s>"); // the request's own
     expect_marked("{{ u * 2 }}{{ '-' * 2 }}", "{\"u\": \"<\"}", "<<«--»");
 }

@@ -68,8 +68,8 @@ typedef struct jargs {
 
 typedef struct jmacro_def {
     const jstr *name;
-    uint32_t *params;  // [n_params] symbols
-    jnode **defaults;  // [n_defaults] of the last ones
+    uint32_t *params; // [n_params] symbols
+    jnode **defaults; // [n_defaults] of the last ones
     size_t n_params, n_defaults;
     jnode *body;
     bool uses_caller, uses_kwargs, uses_varargs;

@@ -119,7 +119,8 @@ static jval slice_range(jrender *r, jval owner, const jslice *slice) {
     read_slice(r, slice, (int64_t)range->n, &start, &step, &count);
     if (count <= 1) step = 1; // no second element: any step will do, and this one fits
     jrange *out = j_take(&r->c, sizeof *out);
-    *out = (jrange){.start = range->start + start * range->step, .step = range->step * step,
+    *out = (jrange){.start = range->start + start * range->step,
+                    .step = range->step * step,
                     .n = (size_t)count};
     return (jval){.kind = JV_RANGE, .u.range = out};
 }
@@ -142,8 +143,8 @@ static jval slice_text(jrender *r, const jstr *s, const jslice *slice) {
             jbuf_add_slice(&b, s, at, at + letter_bytes(s->p[at]));
             if (i + 1 == count) break;
             for (int64_t k = 0; k < step; k++) at += letter_bytes(s->p[at]);
-            for (int64_t k = 0; k > step; k--)
-                do at--;
+            for (int64_t k = 0; k > step; k--) do
+                    at--;
                 while (!letter_starts(s->p[at]));
         }
     }
@@ -153,12 +154,17 @@ static jval slice_text(jrender *r, const jstr *s, const jslice *slice) {
 
 static jval get_slice(jrender *r, jval owner, jval key) {
     switch ((jkind)owner.kind) {
-    case JV_STR: return slice_text(r, owner.u.s, key.u.slice);
+    case JV_STR:
+        return slice_text(r, owner.u.s, key.u.slice);
     case JV_LIST:
-    case JV_TUPLE: return slice_list(r, owner, key.u.slice);
-    case JV_RANGE: return slice_range(r, owner, key.u.slice);
-    case JV_DICT: j_fail(&r->c, "unhashable type: 'slice'");
-    default: j_fail(&r->c, "'%s' object is not subscriptable", jv_type_name(owner));
+    case JV_TUPLE:
+        return slice_list(r, owner, key.u.slice);
+    case JV_RANGE:
+        return slice_range(r, owner, key.u.slice);
+    case JV_DICT:
+        j_fail(&r->c, "unhashable type: 'slice'");
+    default:
+        j_fail(&r->c, "'%s' object is not subscriptable", jv_type_name(owner));
     }
 }
 
@@ -174,11 +180,17 @@ static bool text_at(jrender *r, const jstr *s, int64_t i, jval *out) {
 static bool item_at(jrender *r, jval owner, int64_t i, jval *out) {
     size_t n;
     switch ((jkind)owner.kind) {
-    case JV_STR: return text_at(r, owner.u.s, i, out);
+    case JV_STR:
+        return text_at(r, owner.u.s, i, out);
     case JV_LIST:
-    case JV_TUPLE: n = owner.u.list->n; break;
-    case JV_RANGE: n = owner.u.range->n; break;
-    default: return false;
+    case JV_TUPLE:
+        n = owner.u.list->n;
+        break;
+    case JV_RANGE:
+        n = owner.u.range->n;
+        break;
+    default:
+        return false;
     }
     if (i < 0) i += (int64_t)n;
     if (i < 0 || (uint64_t)i >= n) return false;

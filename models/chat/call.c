@@ -2,16 +2,21 @@
 
 jval jcall_value(jrender *r, jval callee, const jcall *call) {
     switch ((jkind)callee.kind) {
-    case JV_MACRO: return jv_str(jmacro_call(r, callee.u.macro, call));
-    case JV_FUNCTION: return callee.u.fn->run(r, call);
-    case JV_METHOD: return callee.u.bound->method->run(r, callee.u.bound->self, call);
+    case JV_MACRO:
+        return jv_str(jmacro_call(r, callee.u.macro, call));
+    case JV_FUNCTION:
+        return callee.u.fn->run(r, call);
+    case JV_METHOD:
+        return callee.u.bound->method->run(r, callee.u.bound->self, call);
     case JV_LOOP: {
         jval over;
         jcall_bind(r, call, "loop", "iterable", &over);
         return jv_str(jloop_recurse(r, callee.u.loop, over));
     }
-    case JV_UNDEFINED: jv_fail_undefined(&r->c, callee);
-    default: j_fail(&r->c, "'%s' object is not callable", jv_type_name(callee));
+    case JV_UNDEFINED:
+        jv_fail_undefined(&r->c, callee);
+    default:
+        j_fail(&r->c, "'%s' object is not callable", jv_type_name(callee));
     }
 }
 
@@ -39,8 +44,7 @@ void jcall_bind(jrender *r, const jcall *call, const char *what, const char *par
             j_fail(&r->c, "%s() misses its argument '%.*s'", what, (int)n, p);
         p += n + optional;
     }
-    if (call->n > i)
-        j_fail(&r->c, "%s() takes %zu arguments but %zu were given", what, i, call->n);
+    if (call->n > i) j_fail(&r->c, "%s() takes %zu arguments but %zu were given", what, i, call->n);
     if (call->n_kw > n_kw) j_fail(&r->c, "%s() got an unexpected keyword argument", what);
 }
 

@@ -109,8 +109,10 @@ static bool parse_arguments(json_t *arguments, json_t **out) {
     if (text.n == 0) return (*out = json_object()) != NULL; // a call without arguments
     inferd_status s = json_text_read(text, &parsed, NULL);
     if (s != INFERD_OK) return s != INFERD_ENOMEM;
-    if (json_is_object(parsed)) *out = parsed;
-    else json_decref(parsed);
+    if (json_is_object(parsed))
+        *out = parsed;
+    else
+        json_decref(parsed);
     return true;
 }
 
@@ -312,8 +314,7 @@ static inferd_status render_shaped(const chat_template *t, json_t *tokens, const
                                    inferd_err *err) {
     inferd_status s = INFERD_OK;
     json_t *original = NULL, *vars = NULL, *messages = shape_messages(input->messages, sh);
-    if (messages != NULL && input->continue_final_message)
-        s = tag_last(messages, &original, err);
+    if (messages != NULL && input->continue_final_message) s = tag_last(messages, &original, err);
     if (s == INFERD_OK && messages != NULL) vars = make_vars(input, messages);
     if (s == INFERD_OK && vars == NULL)
         s = inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
@@ -331,8 +332,9 @@ inferd_status chat_render(const chat_template *t, const tokenizer *tok, const ch
     shape sh = {.join_parts = !t->reads_parts, .open_arguments = !t->wants_argument_text};
     *out = (chat_text){0};
     if (input->continue_final_message && input->add_generation_prompt)
-        return inferd_fail(err, INFERD_EINVAL, "continue_final_message and add_generation_prompt "
-                                               "exclude each other");
+        return inferd_fail(err, INFERD_EINVAL,
+                           "continue_final_message and add_generation_prompt "
+                           "exclude each other");
     json_t *tokens = special_tokens(tok);
     if (tokens == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
     inferd_status s = render_shaped(t, tokens, input, &sh, now, out, err);

@@ -149,31 +149,66 @@ jval jeval(jrender *r, const jnode *node) {
     jval v;
     jnest_enter(r, node);
     switch ((jnode_kind)node->kind) {
-    case JN_CONST: v = node->value; break;
-    case JN_NAME: v = jscope_get(r, node->id); break;
+    case JN_CONST:
+        v = node->value;
+        break;
+    case JN_NAME:
+        v = jscope_get(r, node->id);
+        break;
     case JN_LIST:
-    case JN_TUPLE: v = eval_items(r, node); break;
-    case JN_DICT: v = eval_dict(r, node); break;
+    case JN_TUPLE:
+        v = eval_items(r, node);
+        break;
+    case JN_DICT:
+        v = eval_dict(r, node);
+        break;
     case JN_ATTR:
         v = jeval(r, node->kids[0]);
         r->c.line = node->line;
         v = jattr_get(r, v, node->value.u.s);
         break;
-    case JN_ITEM: v = eval_item(r, node); break;
-    case JN_SLICE: v = eval_slice(r, node); break;
-    case JN_CALL: v = eval_call(r, node); break;
-    case JN_FILTER: v = run_filter(r, node, jeval(r, node->kids[0])); break;
-    case JN_TEST: v = eval_test(r, node); break;
-    case JN_IF_ELSE: v = eval_if_else(r, node); break;
+    case JN_ITEM:
+        v = eval_item(r, node);
+        break;
+    case JN_SLICE:
+        v = eval_slice(r, node);
+        break;
+    case JN_CALL:
+        v = eval_call(r, node);
+        break;
+    case JN_FILTER:
+        v = run_filter(r, node, jeval(r, node->kids[0]));
+        break;
+    case JN_TEST:
+        v = eval_test(r, node);
+        break;
+    case JN_IF_ELSE:
+        v = eval_if_else(r, node);
+        break;
     case JN_OR:
-    case JN_AND: v = eval_logic(r, node); break;
-    case JN_NOT: v = jv_bool(!jv_truth(jeval(r, node->kids[0]))); break;
-    case JN_NEGATE: v = jop_negate(r, jeval(r, node->kids[0])); break;
-    case JN_PLUS: v = jop_plus(r, jeval(r, node->kids[0])); break;
-    case JN_COMPARE: v = eval_compare(r, node); break;
-    case JN_ARITH: v = eval_arith(r, node); break;
-    case JN_CONCAT: v = eval_concat(r, node); break;
-    default: INFERD_CHECK(!"an expression");
+    case JN_AND:
+        v = eval_logic(r, node);
+        break;
+    case JN_NOT:
+        v = jv_bool(!jv_truth(jeval(r, node->kids[0])));
+        break;
+    case JN_NEGATE:
+        v = jop_negate(r, jeval(r, node->kids[0]));
+        break;
+    case JN_PLUS:
+        v = jop_plus(r, jeval(r, node->kids[0]));
+        break;
+    case JN_COMPARE:
+        v = eval_compare(r, node);
+        break;
+    case JN_ARITH:
+        v = eval_arith(r, node);
+        break;
+    case JN_CONCAT:
+        v = eval_concat(r, node);
+        break;
+    default:
+        INFERD_CHECK(!"an expression");
     }
     r->nest--;
     return v;

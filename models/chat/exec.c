@@ -82,8 +82,7 @@ static void assign_tuple(jrender *r, const jnode *target, jval v) {
     jval item;
     size_t n = 0;
     if (v.kind == JV_UNDEFINED && target->n_kids > 0) jv_fail_undefined(&r->c, v);
-    if (!jv_iterable(v))
-        j_fail(&r->c, "cannot unpack non-iterable %s object", jv_type_name(v));
+    if (!jv_iterable(v)) j_fail(&r->c, "cannot unpack non-iterable %s object", jv_type_name(v));
     jiter_init(&r->c, &it, v);
     for (; jiter_next(&r->c, &it, &item); n++) {
         if (n == target->n_kids)
@@ -161,8 +160,8 @@ size_t jloop_length(jrender *r, jloop *loop) {
         jlist *rest = jlist_new(&r->c, 0);
         jval v;
         while (pull(r, loop, &v)) jlist_add(&r->c, rest, v);
-        loop->length = loop->index0 + 1 + rest->n +
-                       (loop->peeked && loop->after.kind != JV_MISSING);
+        loop->length =
+            loop->index0 + 1 + rest->n + (loop->peeked && loop->after.kind != JV_MISSING);
         loop->drained = true;
         jiter_init(&r->c, &loop->it, jv_list(rest));
     }
@@ -241,8 +240,10 @@ static void bind_params(jrender *r, const jmacro_def *def, const jcall *call) {
             j_fail(&r->c, "macro '%.*s' got multiple values for argument '%.*s'",
                    (int)size_min(def->name->n, 100), def->name->p, (int)size_min(name->n, 100),
                    name->p);
-        if (i < call->n) v = call->pos[i];
-        else if (keyword != NULL) v = *keyword;
+        if (i < call->n)
+            v = call->pos[i];
+        else if (keyword != NULL)
+            v = *keyword;
         scope_set(r, r->scope, def->params[i], v);
     }
     for (size_t i = size_max(call->n, first_default); i < def->n_params; i++)
@@ -260,8 +261,10 @@ static void bind_rest(jrender *r, const jmacro_def *def, const jcall *call) {
     for (size_t i = 0; i < call->n_kw; i++) {
         const jstr *name = call->kw[i].name;
         if (is_param(r, def, name)) continue;
-        if (jstr_is(name, "caller") && def->uses_caller) caller = call->kw[i].value;
-        else if (def->uses_kwargs) jdict_set(&r->c, kwargs, jv_str(name), call->kw[i].value);
+        if (jstr_is(name, "caller") && def->uses_caller)
+            caller = call->kw[i].value;
+        else if (def->uses_kwargs)
+            jdict_set(&r->c, kwargs, jv_str(name), call->kw[i].value);
         else
             j_fail(&r->c, "macro '%.*s' takes no keyword argument '%.*s'", n_name, def->name->p,
                    (int)size_min(name->n, 100), name->p);
@@ -352,8 +355,7 @@ static void exec_generation(jrender *r, const jnode *node) {
 }
 
 static void exec_print(jrender *r, const jnode *node) {
-    for (size_t i = 0; i < node->n_kids; i++)
-        jv_print(&r->c, r->out, jeval(r, node->kids[i]));
+    for (size_t i = 0; i < node->n_kids; i++) jv_print(&r->c, r->out, jeval(r, node->kids[i]));
 }
 
 static flow exec_body(jrender *r, const jnode *node) {
@@ -366,21 +368,50 @@ static flow exec(jrender *r, const jnode *node) {
     flow f = FLOW_NEXT;
     jnest_enter(r, node);
     switch ((jnode_kind)node->kind) {
-    case JN_BODY: f = exec_body(r, node); break;
-    case JN_TEXT: jv_print(&r->c, r->out, node->value); break;
-    case JN_PRINT: exec_print(r, node); break;
-    case JN_IF: f = exec_if(r, node); break;
-    case JN_FOR: run_loop(r, node, jeval(r, node->kids[JFOR_OVER]), 0); break;
-    case JN_SET: jassign(r, node->kids[0], jeval(r, node->kids[1])); break;
-    case JN_SET_BLOCK: exec_set_block(r, node); break;
-    case JN_MACRO: scope_set(r, r->scope, node->id, make_macro(r, node->macro)); break;
-    case JN_CALL_BLOCK: exec_call_block(r, node); break;
-    case JN_FILTER_BLOCK: exec_filter_block(r, node); break;
-    case JN_WITH: f = exec_with(r, node); break;
-    case JN_GENERATION: exec_generation(r, node); break;
-    case JN_BREAK: f = FLOW_BREAK; break;
-    case JN_CONTINUE: f = FLOW_CONTINUE; break;
-    default: INFERD_CHECK(!"a statement");
+    case JN_BODY:
+        f = exec_body(r, node);
+        break;
+    case JN_TEXT:
+        jv_print(&r->c, r->out, node->value);
+        break;
+    case JN_PRINT:
+        exec_print(r, node);
+        break;
+    case JN_IF:
+        f = exec_if(r, node);
+        break;
+    case JN_FOR:
+        run_loop(r, node, jeval(r, node->kids[JFOR_OVER]), 0);
+        break;
+    case JN_SET:
+        jassign(r, node->kids[0], jeval(r, node->kids[1]));
+        break;
+    case JN_SET_BLOCK:
+        exec_set_block(r, node);
+        break;
+    case JN_MACRO:
+        scope_set(r, r->scope, node->id, make_macro(r, node->macro));
+        break;
+    case JN_CALL_BLOCK:
+        exec_call_block(r, node);
+        break;
+    case JN_FILTER_BLOCK:
+        exec_filter_block(r, node);
+        break;
+    case JN_WITH:
+        f = exec_with(r, node);
+        break;
+    case JN_GENERATION:
+        exec_generation(r, node);
+        break;
+    case JN_BREAK:
+        f = FLOW_BREAK;
+        break;
+    case JN_CONTINUE:
+        f = FLOW_CONTINUE;
+        break;
+    default:
+        INFERD_CHECK(!"a statement");
     }
     r->nest--;
     return f;

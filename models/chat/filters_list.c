@@ -146,8 +146,10 @@ static jval pick_extreme(jrender *r, jval v, const jcall *call, bool largest) {
     while (jiter_next(&r->c, &it, &item)) {
         jval key = key_of(r, item, a[1], jarg_true(a[0]));
         bool better = best.kind == JV_MISSING;
-        if (!better && largest) better = jv_compare(&r->c, key, best_key, ">") == 1;
-        else if (!better) better = jv_compare(&r->c, key, best_key, "<") == -1;
+        if (!better && largest)
+            better = jv_compare(&r->c, key, best_key, ">") == 1;
+        else if (!better)
+            better = jv_compare(&r->c, key, best_key, "<") == -1;
         if (!better) continue;
         best = item;
         best_key = key;
@@ -321,8 +323,8 @@ static jval run_map(jrender *r, jval v, const jcall *call) {
     }
     jiter_init(&r->c, &it, v);
     while (jiter_next(&r->c, &it, &item))
-        jlist_add(&r->c, out, filter != NULL ? filter->run(r, item, &rest)
-                                             : jattr_path(r, item, a[0], a[1]));
+        jlist_add(&r->c, out,
+                  filter != NULL ? filter->run(r, item, &rest) : jattr_path(r, item, a[0], a[1]));
     return jgenerator_new(&r->c, out, "sync_do_map");
 }
 
@@ -395,13 +397,29 @@ static jval run_from_json(jrender *r, jval v, const jcall *call) {
 }
 
 const jfilter jfilters_list[] = {
-    {"sort", run_sort},         {"dictsort", run_dictsort},     {"groupby", run_groupby},
-    {"unique", run_unique},     {"min", run_min},               {"max", run_max},
-    {"sum", run_sum},           {"join", run_join},             {"first", run_first},
-    {"last", run_last},         {"list", run_list},             {"reverse", run_reverse},
-    {"items", run_items},       {"keys", run_keys},             {"values", run_values},
-    {"slice", run_slice},       {"batch", run_batch},           {"map", run_map},
-    {"select", run_select},     {"reject", run_reject},         {"selectattr", run_selectattr},
-    {"rejectattr", run_rejectattr}, {"attr", run_attr},         {"from_json", run_from_json},
+    {"sort", run_sort},
+    {"dictsort", run_dictsort},
+    {"groupby", run_groupby},
+    {"unique", run_unique},
+    {"min", run_min},
+    {"max", run_max},
+    {"sum", run_sum},
+    {"join", run_join},
+    {"first", run_first},
+    {"last", run_last},
+    {"list", run_list},
+    {"reverse", run_reverse},
+    {"items", run_items},
+    {"keys", run_keys},
+    {"values", run_values},
+    {"slice", run_slice},
+    {"batch", run_batch},
+    {"map", run_map},
+    {"select", run_select},
+    {"reject", run_reject},
+    {"selectattr", run_selectattr},
+    {"rejectattr", run_rejectattr},
+    {"attr", run_attr},
+    {"from_json", run_from_json},
 };
 const size_t jfilters_list_n = INFERD_COUNT(jfilters_list);

@@ -44,8 +44,8 @@ static jval run_title(jrender *r, jval v, const jcall *call) {
 static jval run_trim(jrender *r, jval v, const jcall *call) {
     jval chars;
     jcall_bind(r, call, "trim", "chars?", &chars);
-    return jv_str(jstr_strip(&r->c, jv_soft_str(&r->c, v),
-                             jarg_str_or(r, chars, "trim", NULL), JSTRIP_BOTH));
+    return jv_str(
+        jstr_strip(&r->c, jv_soft_str(&r->c, v), jarg_str_or(r, chars, "trim", NULL), JSTRIP_BOTH));
 }
 
 static jval run_replace(jrender *r, jval v, const jcall *call) {
@@ -106,8 +106,8 @@ static jval run_indent(jrender *r, jval v, const jcall *call) {
     const jstr *indent = a[0].kind == JV_STR
                              ? a[0].u.s
                              : jstr_repeat(&r->c, space, jarg_int_or(r, a[0], "indent", 4));
-    jlist *lines = jtext_lines(&r->c, jstr_concat(&r->c, s, jstr_lit(&r->c, "\n"), s->markup),
-                               false);
+    jlist *lines =
+        jtext_lines(&r->c, jstr_concat(&r->c, s, jstr_lit(&r->c, "\n"), s->markup), false);
     jbuf_init(&b, &r->c, 0);
     for (size_t i = 0; i < lines->n; i++) {
         const jstr *line = lines->items[i].u.s;
@@ -126,8 +126,8 @@ static jval run_truncate(jrender *r, jval v, const jcall *call) {
     int64_t length = jarg_int_or(r, a[0], "truncate", 255);
     int64_t leeway = jarg_int_or(r, a[3], "truncate", 5);
     int64_t n_end = (int64_t)jstr_length(&r->c, end);
-    if (length < n_end) j_fail(&r->c, "truncate: expected a length of at least %lld",
-                               (long long)n_end);
+    if (length < n_end)
+        j_fail(&r->c, "truncate: expected a length of at least %lld", (long long)n_end);
     if (leeway < 0 || leeway > INT32_MAX) j_fail(&r->c, "truncate: bad leeway");
     if (length > INT32_MAX || (int64_t)jv_length(&r->c, v) <= length + leeway) return v;
     const jstr *s = jarg_str(r, v, "truncate");
@@ -181,8 +181,10 @@ static jval run_int(jrender *r, jval v, const jcall *call) {
     if (base != 0 && (base < 2 || base > 36)) j_fail(&r->c, "int: bad base");
     if (v.kind == JV_UNDEFINED) jv_fail_undefined(&r->c, v);
     bool done = false;
-    if (jv_is_integer(v)) result.u.i = jv_integer(v), done = true;
-    else if (v.kind == JV_FLOAT) done = float_to_int(v.u.f, &result.u.i);
+    if (jv_is_integer(v))
+        result.u.i = jv_integer(v), done = true;
+    else if (v.kind == JV_FLOAT)
+        done = float_to_int(v.u.f, &result.u.i);
     else if (v.kind == JV_STR)
         done = jtext_to_int(v.u.s, (int)base, &result.u.i) ||
                (jtext_to_float(v.u.s, &f) && float_to_int(f, &result.u.i));
@@ -196,8 +198,10 @@ static jval run_float(jrender *r, jval v, const jcall *call) {
     jcall_bind(r, call, "float", "default?", &otherwise);
     if (v.kind == JV_UNDEFINED) jv_fail_undefined(&r->c, v);
     bool done = jv_is_number(v);
-    if (done) result.u.f = jv_double(v);
-    else if (v.kind == JV_STR) done = jtext_to_float(v.u.s, &result.u.f);
+    if (done)
+        result.u.f = jv_double(v);
+    else if (v.kind == JV_STR)
+        done = jtext_to_float(v.u.s, &result.u.f);
     if (!done) return otherwise.kind == JV_MISSING ? jv_float(0) : otherwise;
     result.foreign = is_foreign(v);
     return result;
@@ -269,8 +273,8 @@ static jval run_tojson(jrender *r, jval v, const jcall *call) {
     jjson_style style = {.ascii = jarg_true(a[0]), .sort_keys = jarg_true(a[3])};
     style.indent = indent_of(r, a[1]);
     // punctuation is data too: it never completes a special token
-    style.item_separator = style.indent != NULL ? jstr_new(&r->c, ",", 1, false)
-                                                : jstr_new(&r->c, ", ", 2, false);
+    style.item_separator =
+        style.indent != NULL ? jstr_new(&r->c, ",", 1, false) : jstr_new(&r->c, ", ", 2, false);
     style.key_separator = jstr_new(&r->c, ": ", 2, false);
     if (a[2].kind == JV_TUPLE || a[2].kind == JV_LIST) {
         if (a[2].u.list->n != 2) j_fail(&r->c, "tojson: expected two separators");
@@ -285,14 +289,30 @@ static jval run_tojson(jrender *r, jval v, const jcall *call) {
 }
 
 const jfilter jfilters_text[] = {
-    {"upper", run_upper},       {"lower", run_lower},         {"capitalize", run_capitalize},
-    {"title", run_title},       {"trim", run_trim},           {"replace", run_replace},
-    {"string", run_string},     {"safe", run_safe},           {"escape", run_escape},
-    {"e", run_escape},          {"forceescape", run_forceescape}, {"format", run_format},
-    {"center", run_center},     {"indent", run_indent},       {"truncate", run_truncate},
-    {"wordcount", run_wordcount}, {"default", run_default},   {"d", run_default},
-    {"int", run_int},           {"float", run_float},         {"abs", run_abs},
-    {"round", run_round},       {"length", run_length},       {"count", run_length},
+    {"upper", run_upper},
+    {"lower", run_lower},
+    {"capitalize", run_capitalize},
+    {"title", run_title},
+    {"trim", run_trim},
+    {"replace", run_replace},
+    {"string", run_string},
+    {"safe", run_safe},
+    {"escape", run_escape},
+    {"e", run_escape},
+    {"forceescape", run_forceescape},
+    {"format", run_format},
+    {"center", run_center},
+    {"indent", run_indent},
+    {"truncate", run_truncate},
+    {"wordcount", run_wordcount},
+    {"default", run_default},
+    {"d", run_default},
+    {"int", run_int},
+    {"float", run_float},
+    {"abs", run_abs},
+    {"round", run_round},
+    {"length", run_length},
+    {"count", run_length},
     {"tojson", run_tojson},
 };
 const size_t jfilters_text_n = INFERD_COUNT(jfilters_text);

@@ -55,16 +55,18 @@ static void add_number(jrender *r, jbuf *out, jval v, bool negative, const char 
     const char *sign = negative ? "-" : f->plus ? "+" : f->space ? " " : "";
     jbuf b;
     if (f->grouping != 0)
-        digits = group_digits(r, digits, f->grouping, strchr("box", f->type | 0x20) && f->type ? 4
-                                                                                               : 3);
+        digits =
+            group_digits(r, digits, f->grouping, strchr("box", f->type | 0x20) && f->type ? 4 : 3);
     int64_t n = (int64_t)(strlen(sign) + strlen(prefix) + strlen(digits));
     char align = f->align != 0 ? f->align : f->zero ? '=' : '>';
     jbuf_init(&b, &r->c, 0);
     jbuf_add_text(&b, sign, !v.foreign);
     jbuf_add_text(&b, prefix, !v.foreign);
     for (int64_t i = n; align == '=' && i < f->width; i++) {
-        if (f->zero) jbuf_add(&b, "0", 1, !v.foreign);
-        else jbuf_add_str(&b, f->fill);
+        if (f->zero)
+            jbuf_add(&b, "0", 1, !v.foreign);
+        else
+            jbuf_add_str(&b, f->fill);
     }
     jbuf_add_text(&b, digits, !v.foreign);
     add_padded(r, out, jbuf_str(&b, false), f, align);
@@ -79,8 +81,12 @@ static void add_integer(jrender *r, jbuf *out, jval v, int64_t i, const spec *f)
     text[--at] = 0;
     do text[--at] = (f->type == 'X' ? large : small)[rest % base];
     while ((rest /= base) != 0);
-    const char *prefix = !f->alternate ? "" : f->type == 'X' ? "0X" : base == 16 ? "0x"
-                       : base == 8 ? "0o" : base == 2 ? "0b" : "";
+    const char *prefix = !f->alternate    ? ""
+                         : f->type == 'X' ? "0X"
+                         : base == 16     ? "0x"
+                         : base == 8      ? "0o"
+                         : base == 2      ? "0b"
+                                          : "";
     const char *digits = text + at;
     int64_t n = (int64_t)strlen(digits);
     if (f->precision > n) { // at least so many digits
@@ -160,12 +166,18 @@ static spec read_percent_spec(percent *p) {
     spec f = {.precision = -1, .trusted = jstr_trusted_at(p->s, p->at - 1)};
     for (;; p->at++) {
         char c = peek(p);
-        if (c == '-') f.minus = true;
-        else if (c == '+') f.plus = true;
-        else if (c == ' ') f.space = true;
-        else if (c == '0') f.zero = true;
-        else if (c == '#') f.alternate = true;
-        else break;
+        if (c == '-')
+            f.minus = true;
+        else if (c == '+')
+            f.plus = true;
+        else if (c == ' ')
+            f.space = true;
+        else if (c == '0')
+            f.zero = true;
+        else if (c == '#')
+            f.alternate = true;
+        else
+            break;
     }
     f.width = read_count(p);
     if (f.width < -1) {
@@ -194,12 +206,16 @@ static void add_percent_field(percent *p, jval v, spec *f) {
     case 'r':
     case 'a':
         jbuf_init(&b, &r->c, 0);
-        if (f->type == 's') jv_print(&r->c, &b, v);
-        else jv_print_repr(&r->c, &b, v);
+        if (f->type == 's')
+            jv_print(&r->c, &b, v);
+        else
+            jv_print_repr(&r->c, &b, v);
         if (f->align == 0) f->align = '>';
-        add_text(r, &p->out, p->s->markup && !(v.kind == JV_STR && v.u.s->markup)
-                                 ? jstr_escape(&r->c, jbuf_str(&b, false))
-                                 : jbuf_str(&b, false), f);
+        add_text(r, &p->out,
+                 p->s->markup && !(v.kind == JV_STR && v.u.s->markup)
+                     ? jstr_escape(&r->c, jbuf_str(&b, false))
+                     : jbuf_str(&b, false),
+                 f);
         return;
     case 'c':
         if (v.kind == JV_STR && jstr_length(&r->c, v.u.s) == 1) {
@@ -233,7 +249,8 @@ static void add_percent_field(percent *p, jval v, spec *f) {
         if (!jv_is_number(v)) j_fail(&r->c, "must be real number, not %s", jv_type_name(v));
         add_float(r, &p->out, v, jv_double(v), f);
         return;
-    default: j_fail(&r->c, "unsupported format character");
+    default:
+        j_fail(&r->c, "unsupported format character");
     }
 }
 
@@ -329,13 +346,15 @@ static jval read_field(braces *b, const jstr *field) {
     while (at < field->n) {
         bool item = field->p[at] == '[';
         size_t from = at + 1, to = from;
-        while (to < field->n && (item ? field->p[to] != ']'
-                                      : field->p[to] != '.' && field->p[to] != '['))
+        while (to < field->n &&
+               (item ? field->p[to] != ']' : field->p[to] != '.' && field->p[to] != '['))
             to++;
         if (to == from || (item && to == field->n)) j_fail(c, "format: bad field name");
         const jstr *name = jstr_slice(c, field, from, to);
-        if (!item) v = jattr_get(b->r, v, name);
-        else v = jattr_item(b->r, v, read_index(name, &i) ? jv_int(i) : jv_str(name));
+        if (!item)
+            v = jattr_get(b->r, v, name);
+        else
+            v = jattr_item(b->r, v, read_index(name, &i) ? jv_int(i) : jv_str(name));
         at = to + (item ? 1 : 0);
         if (item && at < field->n && field->p[at] != '.' && field->p[at] != '[')
             j_fail(c, "format: only '.' or '[' may follow ']'");
@@ -371,7 +390,8 @@ static spec read_spec(braces *b, const jstr *s) {
         f.fill = jstr_slice(&b->r->c, s, 0, n);
         f.align = s->p[n];
         at = n + 1;
-    } else if (is_align(s, 0)) f.align = s->p[at++];
+    } else if (is_align(s, 0))
+        f.align = s->p[at++];
     f.plus = skip_char(s, &at, '+');
     f.space = !f.plus && skip_char(s, &at, ' ');
     if (!f.plus && !f.space) f.minus = skip_char(s, &at, '-');
@@ -381,8 +401,10 @@ static spec read_spec(braces *b, const jstr *s) {
         if (!filled) f.fill = jstr_new(&b->r->c, "0", 1, jstr_all_trusted(s));
     }
     f.width = read_digits(b, s, &at);
-    if (skip_char(s, &at, ',')) f.grouping = ',';
-    else if (skip_char(s, &at, '_')) f.grouping = '_';
+    if (skip_char(s, &at, ','))
+        f.grouping = ',';
+    else if (skip_char(s, &at, '_'))
+        f.grouping = '_';
     if (skip_char(s, &at, '.')) f.precision = read_digits(b, s, &at);
     if (at < s->n) f.type = s->p[at++];
     if (at < s->n) j_fail(&b->r->c, "invalid format specifier");
@@ -472,7 +494,8 @@ static void add_braces(braces *b, const jstr *s, jbuf *out, int depth) {
             at = to + 2;
         } else if (s->p[to] == '}') {
             j_fail(c, "single '}' encountered in format string");
-        } else at = add_field(b, s, to + 1, out, depth);
+        } else
+            at = add_field(b, s, to + 1, out, depth);
     }
 }
 

@@ -16,7 +16,8 @@ static jval run_range(jrender *r, const jcall *call) {
                    span == INT64_MIN || (llabs(span) - 1) / llabs(step) >= JRANGE_MAX))
         j_limit(&r->c, "a range of more than %d", JRANGE_MAX);
     jrange *range = j_take(&r->c, sizeof *range);
-    *range = (jrange){.start = start, .step = step,
+    *range = (jrange){.start = start,
+                      .step = step,
                       .n = empty ? 0 : (size_t)((llabs(span) - 1) / llabs(step) + 1)};
     return (jval){.kind = JV_RANGE, .u.range = range};
 }
@@ -67,8 +68,10 @@ static void expand_python_codes(jrender *r, const jstr *format, jbuf *out) {
     for (size_t i = 0; i < format->n; i++) {
         char code = i + 1 < format->n && format->p[i] == '%' ? format->p[i + 1] : 0;
         if (format->p[i] == 0) j_fail(&r->c, "strftime_now: embedded null character");
-        if (code == 'f') jbuf_add_text(out, "000000", true);
-        else if (code != 'z' && code != 'Z') jbuf_add(out, format->p + i, 1 + (code != 0), true);
+        if (code == 'f')
+            jbuf_add_text(out, "000000", true);
+        else if (code != 'z' && code != 'Z')
+            jbuf_add(out, format->p + i, 1 + (code != 0), true);
         i += code != 0;
     }
     jbuf_add(out, "", 1, true);

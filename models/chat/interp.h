@@ -54,7 +54,7 @@ typedef struct jkwarg {
 } jkwarg;
 
 typedef struct jcall {
-    jval *pos; // [n]
+    jval *pos;  // [n]
     jkwarg *kw; // [n_kw]
     size_t n, n_kw;
 } jcall;
@@ -97,19 +97,19 @@ struct jloop {
 };
 
 /* exec.c */
-void        jexec_template(jrender *r);
-jval        jscope_get(jrender *r, uint32_t id);
-void        jassign(jrender *r, const jnode *target, jval v);
+void jexec_template(jrender *r);
+jval jscope_get(jrender *r, uint32_t id);
+void jassign(jrender *r, const jnode *target, jval v);
 const jstr *jmacro_call(jrender *r, const jmacro *macro, const jcall *call);
 const jstr *jloop_recurse(jrender *r, jloop *loop, jval over);
-bool        jloop_peek(jrender *r, jloop *loop); // false: `current` is the last
-size_t      jloop_length(jrender *r, jloop *loop);
-void        jnest_enter(jrender *r, const jnode *node);
+bool jloop_peek(jrender *r, jloop *loop); // false: `current` is the last
+size_t jloop_length(jrender *r, jloop *loop);
+void jnest_enter(jrender *r, const jnode *node);
 
 /* eval.c */
-jval  jeval(jrender *r, const jnode *node);
+jval jeval(jrender *r, const jnode *node);
 jcall jeval_args(jrender *r, const jargs *args);
-jval  jeval_filters(jrender *r, const jnode *node, jval v); // a chain whose first value is `v`
+jval jeval_filters(jrender *r, const jnode *node, jval v); // a chain whose first value is `v`
 
 /* ops.c */
 jval jop_arith(jrender *r, int op, jval a, jval b);
@@ -118,8 +118,8 @@ jval jop_negate(jrender *r, jval v);
 jval jop_plus(jrender *r, jval v);
 
 /* attr.c */
-jval jattr_get(jrender *r, jval owner, const jstr *name);  // owner.name
-jval jattr_item(jrender *r, jval owner, jval key);         // owner[key]
+jval jattr_get(jrender *r, jval owner, const jstr *name);       // owner.name
+jval jattr_item(jrender *r, jval owner, jval key);              // owner[key]
 jval jattr_path(jrender *r, jval v, jval path, jval otherwise); // "a.b.0", as filters name it
 
 /* call.c */
@@ -128,19 +128,19 @@ jval jcall_value(jrender *r, jval callee, const jcall *call);
  * those with a question mark may be missing (JV_MISSING). */
 void jcall_bind(jrender *r, const jcall *call, const char *what, const char *params, jval *slots);
 const jstr *jarg_str(jrender *r, jval v, const char *what); // fails when it is no string
-int64_t     jarg_int(jrender *r, jval v, const char *what);
-int64_t     jarg_int_or(jrender *r, jval v, const char *what, int64_t otherwise);
-bool        jarg_true(jval v); // missing is false
+int64_t jarg_int(jrender *r, jval v, const char *what);
+int64_t jarg_int_or(jrender *r, jval v, const char *what, int64_t otherwise);
+bool jarg_true(jval v); // missing is false
 const jstr *jarg_str_or(jrender *r, jval v, const char *what, const char *otherwise);
 
 /* The tables. */
-const jfilter  *jfilter_find(const jstr *name);
-const jtest    *jtest_find(const jstr *name);
-const jmethod  *jmethod_find(jval self, const jstr *name);
+const jfilter *jfilter_find(const jstr *name);
+const jtest *jtest_find(const jstr *name);
+const jmethod *jmethod_find(jval self, const jstr *name);
 const jfunction *jfunction_find(const jstr *name);
-bool            jmethod_refused(jval self, const jstr *name); // the sandbox hides it
+bool jmethod_refused(jval self, const jstr *name); // the sandbox hides it
 extern const jfilter jfilters_text[], jfilters_list[];
-extern const size_t  jfilters_text_n, jfilters_list_n;
+extern const size_t jfilters_text_n, jfilters_list_n;
 bool jtest_run(jrender *r, const jstr *name, jval v, const jcall *call);
 
 /* format.c */
@@ -152,10 +152,10 @@ const jstr *jtext_upper(jctx *c, const jstr *s);
 const jstr *jtext_lower(jctx *c, const jstr *s);
 const jstr *jtext_capitalize(jctx *c, const jstr *s);
 const jstr *jtext_title(jctx *c, const jstr *s); // as the method; the filter has other rules
-jlist      *jtext_lines(jctx *c, const jstr *s, bool keep_ends);
+jlist *jtext_lines(jctx *c, const jstr *s, bool keep_ends);
 const jstr *jtext_pad(jrender *r, const jstr *s, int64_t width, char align, const jstr *fill);
-bool        jtext_to_int(const jstr *s, int base, int64_t *out); // as int("..")
-bool        jtext_to_float(const jstr *s, double *out);
-jval        jgenerator_new(jctx *c, jlist *items, const char *name);
+bool jtext_to_int(const jstr *s, int base, int64_t *out); // as int("..")
+bool jtext_to_float(const jstr *s, double *out);
+jval jgenerator_new(jctx *c, jlist *items, const char *name);
 
 #endif

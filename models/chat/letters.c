@@ -6,9 +6,12 @@ uint32_t letter_read(const char *p, size_t *n) {
     const unsigned char *u = (const unsigned char *)p;
     *n = letter_bytes(*p);
     switch (*n) {
-    case 1: return u[0];
-    case 2: return (u[0] & 0x1Fu) << 6 | (u[1] & 0x3Fu);
-    case 3: return (u[0] & 0x0Fu) << 12 | (u[1] & 0x3Fu) << 6 | (u[2] & 0x3Fu);
+    case 1:
+        return u[0];
+    case 2:
+        return (u[0] & 0x1Fu) << 6 | (u[1] & 0x3Fu);
+    case 3:
+        return (u[0] & 0x0Fu) << 12 | (u[1] & 0x3Fu) << 6 | (u[2] & 0x3Fu);
     default:
         return (u[0] & 0x07u) << 18 | (u[1] & 0x3Fu) << 12 | (u[2] & 0x3Fu) << 6 | (u[3] & 0x3Fu);
     }
@@ -47,8 +50,10 @@ size_t letters_invalid_at(const char *p, size_t n) {
             continue;
         }
         // The first continuation byte has a narrower range after E0, ED, F0 and F4.
-        size_t more = c >= 0xC2 && c <= 0xDF ? 1 : c >= 0xE0 && c <= 0xEF ? 2
-                    : c >= 0xF0 && c <= 0xF4 ? 3 : 0;
+        size_t more = c >= 0xC2 && c <= 0xDF   ? 1
+                      : c >= 0xE0 && c <= 0xEF ? 2
+                      : c >= 0xF0 && c <= 0xF4 ? 3
+                                               : 0;
         if (more == 0 || n - i <= more) return i;
         unsigned char low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
         unsigned char high = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
@@ -64,9 +69,12 @@ static bool in_ranges(const letter_range *ranges, size_t n, uint32_t cp) {
     size_t low = 0, high = n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (cp > ranges[middle].last) low = middle + 1;
-        else if (cp < ranges[middle].first) high = middle;
-        else return true;
+        if (cp > ranges[middle].last)
+            low = middle + 1;
+        else if (cp < ranges[middle].first)
+            high = middle;
+        else
+            return true;
     }
     return false;
 }
@@ -76,10 +84,14 @@ static uint32_t map_runs(const letter_run *runs, size_t n, uint32_t cp) {
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         const letter_run *r = &runs[middle];
-        if (cp > r->last) low = middle + 1;
-        else if (cp < r->first) high = middle;
-        else if ((cp - r->first) % (uint32_t)r->step != 0) return cp;
-        else return (uint32_t)((int32_t)cp + r->delta);
+        if (cp > r->last)
+            low = middle + 1;
+        else if (cp < r->first)
+            high = middle;
+        else if ((cp - r->first) % (uint32_t)r->step != 0)
+            return cp;
+        else
+            return (uint32_t)((int32_t)cp + r->delta);
     }
     return cp;
 }

@@ -162,15 +162,19 @@ static jtok lex_text(jlex *l) {
             return rest;
         }
         char kind = l->p[tag + 1];
-        jtok text = make(l, JT_TEXT, from,
-                         trim_text(l, from, tag, sign_at(l, tag + 2), kind == '{'));
+        jtok text =
+            make(l, JT_TEXT, from, trim_text(l, from, tag, sign_at(l, tag + 2), kind == '{'));
         move_to(l, tag);
         size_t end;
         char last;
-        if (kind == '#') skip_comment(l);
-        else if (kind == '{') l->begin = JT_VARIABLE_BEGIN;
-        else if (!raw_at(l, tag, &end, &last)) l->begin = JT_BLOCK_BEGIN;
-        else if (text.n == 0) return lex_raw(l, end, last); // else in the next call
+        if (kind == '#')
+            skip_comment(l);
+        else if (kind == '{')
+            l->begin = JT_VARIABLE_BEGIN;
+        else if (!raw_at(l, tag, &end, &last))
+            l->begin = JT_BLOCK_BEGIN;
+        else if (text.n == 0)
+            return lex_raw(l, end, last); // else in the next call
         if (text.n > 0) return text;
     }
 }
@@ -188,9 +192,12 @@ static size_t skip_digits(const jlex *l, size_t at) {
     if (at >= l->n || !is_digit(l->p[at])) return at;
     at++;
     while (at < l->n) {
-        if (is_digit(l->p[at])) at++;
-        else if (l->p[at] == '_' && at + 1 < l->n && is_digit(l->p[at + 1])) at += 2;
-        else break;
+        if (is_digit(l->p[at]))
+            at++;
+        else if (l->p[at] == '_' && at + 1 < l->n && is_digit(l->p[at + 1]))
+            at += 2;
+        else
+            break;
     }
     return at;
 }
@@ -224,7 +231,8 @@ static jtok lex_number(jlex *l) {
     if (to == whole) {
         kind = JT_INTEGER;
         size_t radix = skip_radix(l, from);
-        if (radix > from) to = radix;
+        if (radix > from)
+            to = radix;
         else if (l->p[from] == '0')
             for (size_t i = from; i < to; i++)
                 if (l->p[i] != '0' && l->p[i] != '_')
@@ -271,13 +279,13 @@ static jtok lex_operator(jlex *l) {
         const char *text;
         jtok_kind kind;
     } operators[] = {
-        {"**", JT_POW},     {"//", JT_FLOORDIV}, {"==", JT_EQ},      {"!=", JT_NE},
-        {"<=", JT_LE},      {">=", JT_GE},       {"+", JT_ADD},      {"-", JT_SUB},
-        {"*", JT_MUL},      {"/", JT_DIV},       {"%", JT_MOD},      {"~", JT_TILDE},
-        {"<", JT_LT},       {">", JT_GT},        {"=", JT_ASSIGN},   {".", JT_DOT},
-        {",", JT_COMMA},    {":", JT_COLON},     {"|", JT_PIPE},     {";", JT_SEMICOLON},
-        {"(", JT_LPAREN},   {")", JT_RPAREN},    {"[", JT_LBRACKET}, {"]", JT_RBRACKET},
-        {"{", JT_LBRACE},   {"}", JT_RBRACE},
+        {"**", JT_POW},   {"//", JT_FLOORDIV}, {"==", JT_EQ},      {"!=", JT_NE},
+        {"<=", JT_LE},    {">=", JT_GE},       {"+", JT_ADD},      {"-", JT_SUB},
+        {"*", JT_MUL},    {"/", JT_DIV},       {"%", JT_MOD},      {"~", JT_TILDE},
+        {"<", JT_LT},     {">", JT_GT},        {"=", JT_ASSIGN},   {".", JT_DOT},
+        {",", JT_COMMA},  {":", JT_COLON},     {"|", JT_PIPE},     {";", JT_SEMICOLON},
+        {"(", JT_LPAREN}, {")", JT_RPAREN},    {"[", JT_LBRACKET}, {"]", JT_RBRACKET},
+        {"{", JT_LBRACE}, {"}", JT_RBRACE},
     };
     for (size_t i = 0; i < INFERD_COUNT(operators); i++) {
         if (!looking_at(l, l->at, operators[i].text)) continue;
@@ -299,8 +307,10 @@ static bool end_tag(jlex *l, jtok *out) {
     if (!looking_at(l, at, block ? "%}" : "}}")) return false;
     *out = make(l, block ? JT_BLOCK_END : JT_VARIABLE_END, l->at, at + 2);
     at += 2;
-    if (block) at = skip_after(l, at, sign);
-    else if (sign == '-') at = skip_spaces(l, at);
+    if (block)
+        at = skip_after(l, at, sign);
+    else if (sign == '-')
+        at = skip_spaces(l, at);
     move_to(l, at);
     l->state = JLEX_TEXT;
     return true;

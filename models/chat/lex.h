@@ -69,7 +69,7 @@ typedef struct jlex {
     size_t n, at;
     uint32_t line;
     enum { JLEX_TEXT, JLEX_BLOCK, JLEX_VARIABLE } state;
-    jtok_kind begin; // of the tag whose text was just given, or JT_EOF
+    jtok_kind begin;          // of the tag whose text was just given, or JT_EOF
     char open[JLEX_OPEN_MAX]; // closing brackets wanted, innermost last
     int n_open;
     size_t n_tokens;

@@ -63,7 +63,8 @@ static void say(jctx *c, inferd_status status, const char *format, va_list args)
     vsnprintf(words, sizeof words, format, args);
     if (status == INFERD_ETOOLONG)
         inferd_fail(c->err, status, "template_limit: %s (line %u)", words, c->line);
-    else inferd_fail(c->err, status, "line %u: %s", c->line, words);
+    else
+        inferd_fail(c->err, status, "line %u: %s", c->line, words);
     tidy_text(c->err);
 }
 
@@ -150,8 +151,10 @@ static void *resize_block(jctx *c, jblock *b, size_t n_bytes) {
     jblock *bigger = realloc(b, sizeof *b + n_bytes);
     if (bigger == NULL) j_no_memory(c);
     bigger->n_bytes = n_bytes;
-    if (bigger->prev != NULL) bigger->prev->next = bigger;
-    else c->blocks = bigger;
+    if (bigger->prev != NULL)
+        bigger->prev->next = bigger;
+    else
+        c->blocks = bigger;
     if (bigger->next != NULL) bigger->next->prev = bigger;
     return bigger->data;
 }

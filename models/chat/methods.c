@@ -275,8 +275,7 @@ static jval str_count(jrender *r, jval v, const jcall *call) {
     jcall_bind(r, call, "count", "sub start? end?", a);
     const jstr *sub = jarg_str(r, a[0], "count"), *s = v.u.s;
     if (!read_range(r, s, a[1], a[2], &from, &to)) return jv_int(0);
-    if (sub->n == 0)
-        return jv_int((int64_t)jstr_length(&r->c, jstr_slice(&r->c, s, from, to)) + 1);
+    if (sub->n == 0) return jv_int((int64_t)jstr_length(&r->c, jstr_slice(&r->c, s, from, to)) + 1);
     j_charge_bytes(&r->c, to - from);
     for (const char *at; (at = memmem(s->p + from, to - from, sub->p, sub->n)) != NULL; count++)
         from = (size_t)(at - s->p) + sub->n;
@@ -373,25 +372,44 @@ static jval str_islower(jrender *r, jval v, const jcall *call) {
 }
 
 static const jmethod str_methods[] = {
-    {"upper", str_upper},           {"lower", str_lower},
-    {"casefold", str_lower},        {"capitalize", str_capitalize},
-    {"title", str_title},           {"swapcase", str_swapcase},
-    {"strip", str_strip},           {"lstrip", str_lstrip},
-    {"rstrip", str_rstrip},         {"split", str_split},
-    {"rsplit", str_rsplit},         {"splitlines", str_splitlines},
-    {"partition", str_partition},   {"rpartition", str_rpartition},
-    {"startswith", str_startswith}, {"endswith", str_endswith},
-    {"removeprefix", str_removeprefix}, {"removesuffix", str_removesuffix},
-    {"find", str_find},             {"rfind", str_rfind},
-    {"index", str_index},           {"rindex", str_rindex},
-    {"count", str_count},           {"replace", str_replace},
-    {"join", str_join},             {"center", str_center},
-    {"ljust", str_ljust},           {"rjust", str_rjust},
-    {"zfill", str_zfill},           {"format", str_format},
-    {"isdigit", str_isdigit},       {"isdecimal", str_isdigit},
-    {"isnumeric", str_isdigit},     {"isalpha", str_isalpha},
-    {"isalnum", str_isalnum},       {"isspace", str_isspace},
-    {"isupper", str_isupper},       {"islower", str_islower},
+    {"upper", str_upper},
+    {"lower", str_lower},
+    {"casefold", str_lower},
+    {"capitalize", str_capitalize},
+    {"title", str_title},
+    {"swapcase", str_swapcase},
+    {"strip", str_strip},
+    {"lstrip", str_lstrip},
+    {"rstrip", str_rstrip},
+    {"split", str_split},
+    {"rsplit", str_rsplit},
+    {"splitlines", str_splitlines},
+    {"partition", str_partition},
+    {"rpartition", str_rpartition},
+    {"startswith", str_startswith},
+    {"endswith", str_endswith},
+    {"removeprefix", str_removeprefix},
+    {"removesuffix", str_removesuffix},
+    {"find", str_find},
+    {"rfind", str_rfind},
+    {"index", str_index},
+    {"rindex", str_rindex},
+    {"count", str_count},
+    {"replace", str_replace},
+    {"join", str_join},
+    {"center", str_center},
+    {"ljust", str_ljust},
+    {"rjust", str_rjust},
+    {"zfill", str_zfill},
+    {"format", str_format},
+    {"isdigit", str_isdigit},
+    {"isdecimal", str_isdigit},
+    {"isnumeric", str_isdigit},
+    {"isalpha", str_isalpha},
+    {"isalnum", str_isalnum},
+    {"isspace", str_isspace},
+    {"isupper", str_isupper},
+    {"islower", str_islower},
 };
 
 /* ---- dicts ---- */
@@ -462,8 +480,8 @@ static jval loop_changed(jrender *r, jval v, const jcall *call) {
     jloop *loop = v.u.loop;
     jlist *now = jlist_new(&r->c, call->n);
     for (size_t i = 0; i < call->n; i++) jlist_add(&r->c, now, call->pos[i]);
-    bool same = loop->last_changed != NULL &&
-                jv_equal(&r->c, jv_tuple(loop->last_changed), jv_tuple(now));
+    bool same =
+        loop->last_changed != NULL && jv_equal(&r->c, jv_tuple(loop->last_changed), jv_tuple(now));
     if (!same) loop->last_changed = now;
     return jv_bool(!same);
 }
@@ -480,21 +498,26 @@ static const jmethod *search(const jmethod *methods, size_t n, const jstr *name)
 
 const jmethod *jmethod_find(jval self, const jstr *name) {
     switch ((jkind)self.kind) {
-    case JV_STR: return search(str_methods, INFERD_COUNT(str_methods), name);
-    case JV_DICT: return search(dict_methods, INFERD_COUNT(dict_methods), name);
-    case JV_LIST: return search(list_methods, INFERD_COUNT(list_methods), name);
-    case JV_TUPLE: return search(tuple_methods, INFERD_COUNT(tuple_methods), name);
-    case JV_LOOP: return search(loop_methods, INFERD_COUNT(loop_methods), name);
-    default: return NULL;
+    case JV_STR:
+        return search(str_methods, INFERD_COUNT(str_methods), name);
+    case JV_DICT:
+        return search(dict_methods, INFERD_COUNT(dict_methods), name);
+    case JV_LIST:
+        return search(list_methods, INFERD_COUNT(list_methods), name);
+    case JV_TUPLE:
+        return search(tuple_methods, INFERD_COUNT(tuple_methods), name);
+    case JV_LOOP:
+        return search(loop_methods, INFERD_COUNT(loop_methods), name);
+    default:
+        return NULL;
     }
 }
 
 bool jmethod_refused(jval self, const jstr *name) {
-    static const char *const list_names[] = {"append", "clear",  "extend", "insert",
+    static const char *const list_names[] = {"append", "clear",  "extend",  "insert",
                                              "pop",    "remove", "reverse", "sort"};
     static const char *const dict_names[] = {"clear", "pop", "popitem", "setdefault", "update"};
-    if (name->n > 4 && memcmp(name->p, "__", 2) == 0 &&
-        memcmp(name->p + name->n - 2, "__", 2) == 0)
+    if (name->n > 4 && memcmp(name->p, "__", 2) == 0 && memcmp(name->p + name->n - 2, "__", 2) == 0)
         return true;
     for (size_t i = 0; self.kind == JV_LIST && i < INFERD_COUNT(list_names); i++)
         if (jstr_is(name, list_names[i])) return true;

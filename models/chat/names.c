@@ -39,8 +39,10 @@ static void note_set(finder *f, uint32_t id, bool in_branch) {
 }
 
 static void visit_target(finder *f, const jnode *target, bool in_branch) {
-    if (target->kind == JN_NAME) note_set(f, target->id, in_branch);
-    else if (target->kind == JN_NS_ATTR) f->seen[target->id] = true;
+    if (target->kind == JN_NAME)
+        note_set(f, target->id, in_branch);
+    else if (target->kind == JN_NS_ATTR)
+        f->seen[target->id] = true;
     else
         for (size_t i = 0; i < target->n_kids; i++) visit_target(f, target->kids[i], in_branch);
 }
@@ -52,26 +54,37 @@ static void visit_statement(finder *f, const jnode *node, bool in_branch) {
         break;
     case JN_IF:
         for (size_t i = 0; i < node->n_kids; i++) {
-            if (node->kids[i]->kind == JN_BODY) visit_statement(f, node->kids[i], true);
-            else visit_expression(f, node->kids[i]);
+            if (node->kids[i]->kind == JN_BODY)
+                visit_statement(f, node->kids[i], true);
+            else
+                visit_expression(f, node->kids[i]);
         }
         break;
-    case JN_FOR: visit_expression(f, node->kids[JFOR_OVER]); break;
+    case JN_FOR:
+        visit_expression(f, node->kids[JFOR_OVER]);
+        break;
     case JN_SET:
         visit_expression(f, node->kids[1]);
         visit_target(f, node->kids[0], in_branch);
         break;
-    case JN_SET_BLOCK: visit_target(f, node->kids[0], in_branch); break;
-    case JN_MACRO: note_set(f, node->id, in_branch); break;
+    case JN_SET_BLOCK:
+        visit_target(f, node->kids[0], in_branch);
+        break;
+    case JN_MACRO:
+        note_set(f, node->id, in_branch);
+        break;
     case JN_PRINT:
         for (size_t i = 0; i < node->n_kids; i++) visit_expression(f, node->kids[i]);
         break;
     case JN_CALL_BLOCK:
-    case JN_FILTER_BLOCK: visit_expression(f, node->kids[0]); break;
+    case JN_FILTER_BLOCK:
+        visit_expression(f, node->kids[0]);
+        break;
     case JN_WITH:
         for (size_t i = 2; i < node->n_kids; i += 2) visit_expression(f, node->kids[i]);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 

@@ -5,10 +5,10 @@
 
 static const char *op_text(int op) {
     static const char *const texts[] = {
-        [JOP_EQ] = "==",      [JOP_NE] = "!=",         [JOP_LT] = "<",   [JOP_LE] = "<=",
-        [JOP_GT] = ">",       [JOP_GE] = ">=",         [JOP_IN] = "in",  [JOP_NOT_IN] = "not in",
-        [JOP_ADD] = "+",      [JOP_SUB] = "-",         [JOP_MUL] = "*",  [JOP_DIV] = "/",
-        [JOP_FLOORDIV] = "//", [JOP_MOD] = "%",        [JOP_POW] = "**",
+        [JOP_EQ] = "==",       [JOP_NE] = "!=", [JOP_LT] = "<",   [JOP_LE] = "<=",
+        [JOP_GT] = ">",        [JOP_GE] = ">=", [JOP_IN] = "in",  [JOP_NOT_IN] = "not in",
+        [JOP_ADD] = "+",       [JOP_SUB] = "-", [JOP_MUL] = "*",  [JOP_DIV] = "/",
+        [JOP_FLOORDIV] = "//", [JOP_MOD] = "%", [JOP_POW] = "**",
     };
     return texts[op];
 }
@@ -16,8 +16,8 @@ static const char *op_text(int op) {
 static _Noreturn void unsupported(jrender *r, int op, jval a, jval b) {
     if (op == JOP_ADD && a.kind == JV_STR)
         j_fail(&r->c, "can only concatenate str (not \"%s\") to str", jv_type_name(b));
-    j_fail(&r->c, "unsupported operand type(s) for %s: '%s' and '%s'", op_text(op),
-           jv_type_name(a), jv_type_name(b));
+    j_fail(&r->c, "unsupported operand type(s) for %s: '%s' and '%s'", op_text(op), jv_type_name(a),
+           jv_type_name(b));
 }
 
 static _Noreturn void overflow(jrender *r) {
@@ -50,15 +50,20 @@ static jval float_arith(jrender *r, int op, double a, double b) {
     if (b == 0 && (op == JOP_DIV || op == JOP_FLOORDIV || op == JOP_MOD))
         j_fail(&r->c, "%s by zero", op == JOP_MOD ? "float modulo" : "float division");
     switch (op) {
-    case JOP_ADD: return jv_float(a + b);
-    case JOP_SUB: return jv_float(a - b);
-    case JOP_MUL: return jv_float(a * b);
-    case JOP_DIV: return jv_float(a / b);
+    case JOP_ADD:
+        return jv_float(a + b);
+    case JOP_SUB:
+        return jv_float(a - b);
+    case JOP_MUL:
+        return jv_float(a * b);
+    case JOP_DIV:
+        return jv_float(a / b);
     case JOP_FLOORDIV: {
         double rest = float_mod(a, b), whole = (a - rest) / b, down = floor(whole);
         return jv_float(whole - down > 0.5 ? down + 1 : down);
     }
-    case JOP_MOD: return jv_float(float_mod(a, b));
+    case JOP_MOD:
+        return jv_float(float_mod(a, b));
     default:
         if (a == 0 && b < 0) j_fail(&r->c, "0.0 cannot be raised to a negative power");
         if (a < 0 && b != floor(b)) j_fail(&r->c, "a complex number");
@@ -81,7 +86,8 @@ static jval int_arith(jrender *r, int op, int64_t a, int64_t b) {
     case JOP_DIV:
         if (b == 0) j_fail(&r->c, "division by zero");
         return jv_float((double)a / (double)b);
-    case JOP_FLOORDIV: return jv_int(floor_div(r, a, b));
+    case JOP_FLOORDIV:
+        return jv_int(floor_div(r, a, b));
     case JOP_MOD:
         if (b == -1) return jv_int(0); // INT64_MIN % -1 traps
         return jv_int(a - floor_div(r, a, b) * b);
@@ -152,8 +158,10 @@ bool jop_compare(jrender *r, int op, jval a, jval b) {
     if (op == JOP_NOT_IN) return !jv_contains(&r->c, b, a);
     int order = jv_compare(&r->c, a, b, op_text(op));
     if (order == 2) return false;
-    return op == JOP_LT ? order < 0 : op == JOP_LE ? order <= 0 : op == JOP_GT ? order > 0
-                                                                              : order >= 0;
+    return op == JOP_LT   ? order < 0
+           : op == JOP_LE ? order <= 0
+           : op == JOP_GT ? order > 0
+                          : order >= 0;
 }
 
 jval jop_negate(jrender *r, jval v) {

@@ -56,11 +56,12 @@ uint32_t jparse_symbol(jparser *p, bytes name) {
     for (jsymbol *s = *bucket; s != NULL; s = s->next)
         if (s->name->n == name.n && memcmp(s->name->p, name.p, name.n) == 0) return s->id;
     jsymbol *s = j_take(p->c, sizeof *s);
-    *s = (jsymbol){.next = *bucket, .name = jstr_copy(p->c, name.p, name.n, true),
+    *s = (jsymbol){.next = *bucket,
+                   .name = jstr_copy(p->c, name.p, name.n, true),
                    .id = (uint32_t)p->n_symbols};
     *bucket = s;
-    p->symbols = j_grow_array(p->c, p->symbols, p->n_symbols, &p->symbols_capacity,
-                              sizeof *p->symbols);
+    p->symbols =
+        j_grow_array(p->c, p->symbols, p->n_symbols, &p->symbols_capacity, sizeof *p->symbols);
     p->symbols[p->n_symbols++] = s->name;
     return s->id;
 }
@@ -162,9 +163,10 @@ static void parse_signature(jparser *p, jmacro_def *def, uint16_t *depth) {
             jnode *value = jparse_expression(p);
             if (value->depth >= *depth) *depth = (uint16_t)(value->depth + 1);
             jparse_push(p, &defaults, value);
-        } else if (defaults.n > 0) j_syntax(p->c, "non-default argument follows default argument");
-        def->params = j_grow_array(p->c, def->params, def->n_params, &capacity,
-                                   sizeof *def->params);
+        } else if (defaults.n > 0)
+            j_syntax(p->c, "non-default argument follows default argument");
+        def->params =
+            j_grow_array(p->c, def->params, def->n_params, &capacity, sizeof *def->params);
         def->params[def->n_params++] = id;
     }
     jparse_step(p);
@@ -288,15 +290,15 @@ static jnode *parse_statement(jparser *p, const char *opened) {
         const char *name;
         jnode *(*parse)(jparser *p);
     } statements[] = {
-        {"if", parse_if},           {"for", parse_for},
-        {"set", parse_set},         {"macro", parse_macro},
-        {"call", parse_call},       {"filter", parse_filter_block},
-        {"with", parse_with},       {"generation", parse_generation},
-        {"print", parse_print},     {"break", parse_jump},
+        {"if", parse_if},         {"for", parse_for},
+        {"set", parse_set},       {"macro", parse_macro},
+        {"call", parse_call},     {"filter", parse_filter_block},
+        {"with", parse_with},     {"generation", parse_generation},
+        {"print", parse_print},   {"break", parse_jump},
         {"continue", parse_jump},
     };
-    static const char *const refused[] = {"include", "import", "from", "extends", "block",
-                                          "autoescape", "do", "trans"};
+    static const char *const refused[] = {"include", "import",     "from", "extends",
+                                          "block",   "autoescape", "do",   "trans"};
     if (p->now.kind != JT_NAME) jparse_unexpected(p);
     for (size_t i = 0; i < INFERD_COUNT(statements); i++)
         if (jparse_at_name(p, statements[i].name)) return statements[i].parse(p);
@@ -351,9 +353,10 @@ static jnode *parse_body(jparser *p, const char *const *ends, const char *opened
 }
 
 void jast_parse(jctx *c, bytes source, jast *out) {
-    static const char *const fixed[] = {
-        [JSYM_LOOP] = "loop", [JSYM_CALLER] = "caller", [JSYM_KWARGS] = "kwargs",
-        [JSYM_VARARGS] = "varargs"};
+    static const char *const fixed[] = {[JSYM_LOOP] = "loop",
+                                        [JSYM_CALLER] = "caller",
+                                        [JSYM_KWARGS] = "kwargs",
+                                        [JSYM_VARARGS] = "varargs"};
     jparser *p = j_take(c, sizeof *p);
     memset(p, 0, sizeof *p);
     p->c = c;

@@ -36,17 +36,17 @@ typedef struct jnode_list {
 } jnode_list;
 
 /* parse.c */
-void     jparse_step(jparser *p); // to the next token
-bool     jparse_at_name(const jparser *p, const char *name);
-bool     jparse_skip(jparser *p, jtok_kind kind);
-bool     jparse_skip_name(jparser *p, const char *name);
-void     jparse_expect(jparser *p, jtok_kind kind, const char *what);
+void jparse_step(jparser *p); // to the next token
+bool jparse_at_name(const jparser *p, const char *name);
+bool jparse_skip(jparser *p, jtok_kind kind);
+bool jparse_skip_name(jparser *p, const char *name);
+void jparse_expect(jparser *p, jtok_kind kind, const char *what);
 uint32_t jparse_symbol(jparser *p, bytes name);
 _Noreturn void jparse_unexpected(jparser *p);
-void     jparse_enter(jparser *p); // count recursion, in pairs
-void     jparse_leave(jparser *p);
-jnode   *jparse_node(jparser *p, jnode_kind kind, uint32_t line);
-void     jparse_push(jparser *p, jnode_list *list, jnode *node);
+void jparse_enter(jparser *p); // count recursion, in pairs
+void jparse_leave(jparser *p);
+jnode *jparse_node(jparser *p, jnode_kind kind, uint32_t line);
+void jparse_push(jparser *p, jnode_list *list, jnode *node);
 /* Give `node` its kids and its depth. */
 jnode *jparse_finish(jparser *p, jnode *node, const jnode_list *kids);
 

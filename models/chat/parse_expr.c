@@ -154,8 +154,11 @@ static jnode *parse_number(jparser *p) {
         node->value = jv_float(strtod(text, NULL));
     } else {
         char letter = (char)(text[1] | 0x20);
-        int base = text[0] != '0' ? 10 : letter == 'x' ? 16 : letter == 'o' ? 8
-                 : letter == 'b' ? 2 : 10;
+        int base = text[0] != '0'  ? 10
+                   : letter == 'x' ? 16
+                   : letter == 'o' ? 8
+                   : letter == 'b' ? 2
+                                   : 10;
         int64_t value = 0;
         for (const char *d = base == 10 ? text : text + 2; *d != 0; d++) {
             int digit = *d <= '9' ? *d - '0' : (*d | 0x20) - 'a' + 10;
@@ -228,18 +231,29 @@ static jnode *parse_dict(jparser *p) {
 static jnode *parse_primary(jparser *p, bool namespaces) {
     jnode *node;
     switch (p->now.kind) {
-    case JT_NAME: node = parse_name(p, namespaces); break;
-    case JT_STRING: node = parse_string(p); break;
+    case JT_NAME:
+        node = parse_name(p, namespaces);
+        break;
+    case JT_STRING:
+        node = parse_string(p);
+        break;
     case JT_INTEGER:
-    case JT_FLOAT: node = parse_number(p); break;
+    case JT_FLOAT:
+        node = parse_number(p);
+        break;
     case JT_LPAREN:
         jparse_step(p);
         node = jparse_tuple(p, JTUPLE_PARENS, NULL);
         jparse_expect(p, JT_RPAREN, "')'");
         break;
-    case JT_LBRACKET: node = parse_list(p); break;
-    case JT_LBRACE: node = parse_dict(p); break;
-    default: jparse_unexpected(p);
+    case JT_LBRACKET:
+        node = parse_list(p);
+        break;
+    case JT_LBRACE:
+        node = parse_dict(p);
+        break;
+    default:
+        jparse_unexpected(p);
     }
     return node;
 }
@@ -271,9 +285,9 @@ static jnode *parse_item(jparser *p, jnode *owner) {
     }
     jparse_step(p);
     jparse_push(p, &kids, owner);
-    jparse_push(p, &kids, subscripts.n == 1
-                              ? subscripts.v[0]
-                              : jparse_finish(p, jparse_node(p, JN_TUPLE, line), &subscripts));
+    jparse_push(p, &kids,
+                subscripts.n == 1 ? subscripts.v[0]
+                                  : jparse_finish(p, jparse_node(p, JN_TUPLE, line), &subscripts));
     return jparse_finish(p, jparse_node(p, JN_ITEM, line), &kids);
 }
 
@@ -327,7 +341,8 @@ jargs *jparse_args(jparser *p, uint16_t *depth) {
         } else if (args->star == NULL && kw.n == 0 && !last) {
             jparse_push(p, &pos, jparse_expression(p));
             deepen(depth, pos.v[pos.n - 1]);
-        } else j_syntax(p->c, "invalid syntax for function call expression");
+        } else
+            j_syntax(p->c, "invalid syntax for function call expression");
     }
     jparse_step(p);
     args->pos = pos.v;
@@ -347,10 +362,14 @@ static jnode *parse_call(jparser *p, jnode *callee) {
 
 static jnode *parse_postfix(jparser *p, jnode *node) {
     for (;;) {
-        if (p->now.kind == JT_DOT) node = parse_attr(p, node);
-        else if (p->now.kind == JT_LBRACKET) node = parse_item(p, node);
-        else if (p->now.kind == JT_LPAREN) node = parse_call(p, node);
-        else return node;
+        if (p->now.kind == JT_DOT)
+            node = parse_attr(p, node);
+        else if (p->now.kind == JT_LBRACKET)
+            node = parse_item(p, node);
+        else if (p->now.kind == JT_LPAREN)
+            node = parse_call(p, node);
+        else
+            return node;
     }
 }
 
@@ -407,13 +426,18 @@ static jnode *parse_unary_with(jparser *p, bool filters) {
         jparse_enter(p);
         node = make_1(p, sign, line, parse_unary_with(p, false));
         jparse_leave(p);
-    } else node = parse_primary(p, false);
+    } else
+        node = parse_primary(p, false);
     node = parse_postfix(p, node);
     while (filters) {
-        if (p->now.kind == JT_PIPE) node = jparse_filters(p, node, false);
-        else if (jparse_at_name(p, "is")) node = parse_test(p, node);
-        else if (p->now.kind == JT_LPAREN) node = parse_call(p, node);
-        else break;
+        if (p->now.kind == JT_PIPE)
+            node = jparse_filters(p, node, false);
+        else if (jparse_at_name(p, "is"))
+            node = parse_test(p, node);
+        else if (p->now.kind == JT_LPAREN)
+            node = parse_call(p, node);
+        else
+            break;
     }
     return node;
 }

@@ -57,13 +57,19 @@ size_t jfloat_print(double f, char out[JFLOAT_BYTES]) {
 static void print_scalar(jbuf *b, jval v) {
     char text[JFLOAT_BYTES];
     switch ((jkind)v.kind) {
-    case JV_NONE: jbuf_add_text(b, "None", !v.foreign); break;
-    case JV_BOOL: jbuf_add_text(b, v.u.b ? "True" : "False", !v.foreign); break;
+    case JV_NONE:
+        jbuf_add_text(b, "None", !v.foreign);
+        break;
+    case JV_BOOL:
+        jbuf_add_text(b, v.u.b ? "True" : "False", !v.foreign);
+        break;
     case JV_INT:
         snprintf(text, sizeof text, "%lld", (long long)v.u.i);
         jbuf_add_text(b, text, !v.foreign);
         break;
-    default: jbuf_add(b, text, jfloat_print(v.u.f, text), !v.foreign); break;
+    default:
+        jbuf_add(b, text, jfloat_print(v.u.f, text), !v.foreign);
+        break;
     }
 }
 
@@ -77,15 +83,22 @@ static void repr_str(jctx *c, jbuf *b, const jstr *s) {
     size_t done = 0, n;
     for (size_t i = 0; i < s->n; i += n) {
         uint32_t cp = letter_read(s->p + i, &n);
-        if (cp == '\n') strcpy(escaped, "\\n");
-        else if (cp == '\r') strcpy(escaped, "\\r");
-        else if (cp == '\t') strcpy(escaped, "\\t");
+        if (cp == '\n')
+            strcpy(escaped, "\\n");
+        else if (cp == '\r')
+            strcpy(escaped, "\\r");
+        else if (cp == '\t')
+            strcpy(escaped, "\\t");
         else if (cp == '\\' || cp == (unsigned char)quote)
             snprintf(escaped, sizeof escaped, "\\%c", (char)cp);
-        else if (letter_is_shown(cp)) continue;
-        else if (cp < 0x100) snprintf(escaped, sizeof escaped, "\\x%02x", cp);
-        else if (cp < 0x10000) snprintf(escaped, sizeof escaped, "\\u%04x", cp);
-        else snprintf(escaped, sizeof escaped, "\\U%08x", cp);
+        else if (letter_is_shown(cp))
+            continue;
+        else if (cp < 0x100)
+            snprintf(escaped, sizeof escaped, "\\x%02x", cp);
+        else if (cp < 0x10000)
+            snprintf(escaped, sizeof escaped, "\\u%04x", cp);
+        else
+            snprintf(escaped, sizeof escaped, "\\U%08x", cp);
         jbuf_add_slice(b, s, done, i);
         jbuf_add_text(b, escaped, jstr_trusted_at(s, i));
         done = i + n;
@@ -124,8 +137,8 @@ static void repr_range(jbuf *b, const jrange *r) {
     if (r->step == 1)
         snprintf(text, sizeof text, "range(%lld, %lld)", (long long)r->start, (long long)stop);
     else
-        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)r->start,
-                 (long long)stop, (long long)r->step);
+        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)r->start, (long long)stop,
+                 (long long)r->step);
     jbuf_add_text(b, text, false);
 }
 
@@ -136,13 +149,27 @@ static void repr(jctx *c, jbuf *b, jval v, int depth) {
     case JV_NONE:
     case JV_BOOL:
     case JV_INT:
-    case JV_FLOAT: print_scalar(b, v); break;
-    case JV_STR: repr_str(c, b, v.u.s); break;
-    case JV_UNDEFINED: jbuf_add_text(b, "Undefined", false); break;
-    case JV_LIST: repr_items(c, b, v.u.list, "[", "]", depth); break;
-    case JV_TUPLE: repr_items(c, b, v.u.list, "(", v.u.list->n == 1 ? ",)" : ")", depth); break;
-    case JV_DICT: repr_dict(c, b, v.u.dict, depth); break;
-    case JV_RANGE: repr_range(b, v.u.range); break;
+    case JV_FLOAT:
+        print_scalar(b, v);
+        break;
+    case JV_STR:
+        repr_str(c, b, v.u.s);
+        break;
+    case JV_UNDEFINED:
+        jbuf_add_text(b, "Undefined", false);
+        break;
+    case JV_LIST:
+        repr_items(c, b, v.u.list, "[", "]", depth);
+        break;
+    case JV_TUPLE:
+        repr_items(c, b, v.u.list, "(", v.u.list->n == 1 ? ",)" : ")", depth);
+        break;
+    case JV_DICT:
+        repr_dict(c, b, v.u.dict, depth);
+        break;
+    case JV_RANGE:
+        repr_range(b, v.u.range);
+        break;
     case JV_VIEW:
         jbuf_add_text(b, jv_type_name(v), false);
         repr_items(c, b, jv_to_list(c, v), "([", "])", depth);
@@ -178,7 +205,8 @@ void jv_print(jctx *c, jbuf *b, jval v) {
     if (v.kind == JV_STR) {
         j_charge_bytes(c, v.u.s->n);
         jbuf_add_str(b, v.u.s);
-    } else if (v.kind != JV_UNDEFINED) repr(c, b, v, 0);
+    } else if (v.kind != JV_UNDEFINED)
+        repr(c, b, v, 0);
 }
 
 const jstr *jv_soft_str(jctx *c, jval v) {
@@ -195,9 +223,14 @@ const jstr *jv_to_str(jctx *c, jval v) {
 
 static void json_escape(jbuf *b, uint32_t cp, bool trusted) {
     char text[16];
-    const char *known = cp == '"' ? "\\\"" : cp == '\\' ? "\\\\" : cp == '\n' ? "\\n"
-                      : cp == '\r' ? "\\r" : cp == '\t' ? "\\t" : cp == '\f' ? "\\f"
-                      : cp == '\b' ? "\\b" : NULL;
+    const char *known = cp == '"'    ? "\\\""
+                        : cp == '\\' ? "\\\\"
+                        : cp == '\n' ? "\\n"
+                        : cp == '\r' ? "\\r"
+                        : cp == '\t' ? "\\t"
+                        : cp == '\f' ? "\\f"
+                        : cp == '\b' ? "\\b"
+                                     : NULL;
     if (known != NULL) {
         jbuf_add_text(b, known, trusted);
         return;
@@ -205,7 +238,8 @@ static void json_escape(jbuf *b, uint32_t cp, bool trusted) {
     if (cp >= 0x10000)
         snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10),
                  0xDC00 + ((cp - 0x10000) & 0x3FF));
-    else snprintf(text, sizeof text, "\\u%04x", cp);
+    else
+        snprintf(text, sizeof text, "\\u%04x", cp);
     jbuf_add_text(b, text, trusted);
 }
 
@@ -226,13 +260,21 @@ static void json_str(jctx *c, jbuf *b, const jstr *s, bool ascii) {
 
 static void json_scalar(jbuf *b, jval v) {
     switch ((jkind)v.kind) {
-    case JV_NONE: jbuf_add_text(b, "null", false); break;
-    case JV_BOOL: jbuf_add_text(b, v.u.b ? "true" : "false", false); break;
-    case JV_FLOAT:
-        if (isfinite(v.u.f)) print_scalar(b, v);
-        else jbuf_add_text(b, isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity", false);
+    case JV_NONE:
+        jbuf_add_text(b, "null", false);
         break;
-    default: print_scalar(b, v); break;
+    case JV_BOOL:
+        jbuf_add_text(b, v.u.b ? "true" : "false", false);
+        break;
+    case JV_FLOAT:
+        if (isfinite(v.u.f))
+            print_scalar(b, v);
+        else
+            jbuf_add_text(b, isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity", false);
+        break;
+    default:
+        print_scalar(b, v);
+        break;
     }
 }
 
@@ -257,7 +299,9 @@ static void json_list(jctx *c, jbuf *b, const jlist *list, const jjson_style *st
 
 static void json_key(jctx *c, jbuf *b, jval key, bool ascii) {
     switch ((jkind)key.kind) {
-    case JV_STR: json_str(c, b, key.u.s, ascii); break;
+    case JV_STR:
+        json_str(c, b, key.u.s, ascii);
+        break;
     case JV_NONE:
     case JV_BOOL:
     case JV_INT:
@@ -278,8 +322,10 @@ static const jdict *sort_pairs(jctx *c, const jdict *d) {
         size_t low = 0, high = sorted->n;
         while (low < high) {
             size_t middle = low + (high - low) / 2;
-            if (jv_compare(c, d->pairs[i].key, sorted->pairs[middle].key, "<") < 0) high = middle;
-            else low = middle + 1;
+            if (jv_compare(c, d->pairs[i].key, sorted->pairs[middle].key, "<") < 0)
+                high = middle;
+            else
+                low = middle + 1;
         }
         j_charge(c, (sorted->n - low) / 8);
         memmove(sorted->pairs + low + 1, sorted->pairs + low,
@@ -311,12 +357,21 @@ static void json(jctx *c, jbuf *b, jval v, const jjson_style *style, int depth) 
     case JV_NONE:
     case JV_BOOL:
     case JV_INT:
-    case JV_FLOAT: json_scalar(b, v); break;
-    case JV_STR: json_str(c, b, v.u.s, style->ascii); break;
+    case JV_FLOAT:
+        json_scalar(b, v);
+        break;
+    case JV_STR:
+        json_str(c, b, v.u.s, style->ascii);
+        break;
     case JV_LIST:
-    case JV_TUPLE: json_list(c, b, v.u.list, style, depth); break;
-    case JV_DICT: json_dict(c, b, v.u.dict, style, depth); break;
-    default: j_fail(c, "Object of type %s is not JSON serializable", jv_type_name(v));
+    case JV_TUPLE:
+        json_list(c, b, v.u.list, style, depth);
+        break;
+    case JV_DICT:
+        json_dict(c, b, v.u.dict, style, depth);
+        break;
+    default:
+        j_fail(c, "Object of type %s is not JSON serializable", jv_type_name(v));
     }
 }
 

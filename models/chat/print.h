@@ -14,10 +14,10 @@ enum { JFLOAT_BYTES = 32 };
 /* As repr(): the shortest digits that read back the same, "1e+20", "0.1", "nan". */
 size_t jfloat_print(double f, char out[JFLOAT_BYTES]);
 
-void        jv_print(jctx *c, jbuf *b, jval v); // str(v)
-const jstr *jv_to_str(jctx *c, jval v);         // str(v): never markup
-const jstr *jv_soft_str(jctx *c, jval v);       // str(v), but markup stays markup
-void        jv_print_repr(jctx *c, jbuf *b, jval v);
+void jv_print(jctx *c, jbuf *b, jval v);  // str(v)
+const jstr *jv_to_str(jctx *c, jval v);   // str(v): never markup
+const jstr *jv_soft_str(jctx *c, jval v); // str(v), but markup stays markup
+void jv_print_repr(jctx *c, jbuf *b, jval v);
 
 typedef struct jjson_style {
     bool ascii, sort_keys;

@@ -50,8 +50,10 @@ const jstr *jstr_with_markup(jctx *c, const jstr *s, bool markup) {
 }
 
 static void copy_marks(uint8_t *to, const jstr *s) {
-    if (s->marks != NULL) memcpy(to, s->marks, s->n);
-    else memset(to, s->trusted, s->n);
+    if (s->marks != NULL)
+        memcpy(to, s->marks, s->n);
+    else
+        memset(to, s->trusted, s->n);
 }
 
 /* A new text with room behind it that begins with `a`. */
@@ -125,12 +127,23 @@ const jstr *jstr_escape(jctx *c, const jstr *s) {
         const char *entity = NULL;
         if (i < s->n) {
             switch (s->p[i]) {
-            case '&': entity = "&amp;"; break;
-            case '<': entity = "&lt;"; break;
-            case '>': entity = "&gt;"; break;
-            case '"': entity = "&#34;"; break;
-            case '\'': entity = "&#39;"; break;
-            default: continue;
+            case '&':
+                entity = "&amp;";
+                break;
+            case '<':
+                entity = "&lt;";
+                break;
+            case '>':
+                entity = "&gt;";
+                break;
+            case '"':
+                entity = "&#34;";
+                break;
+            case '\'':
+                entity = "&#39;";
+                break;
+            default:
+                continue;
             }
         }
         jbuf_add_slice(&b, s, done, i);
@@ -335,7 +348,10 @@ void jbuf_pad(jbuf *b, char c, size_t n, bool trusted) {
 const jstr *jbuf_str(jbuf *b, bool markup) {
     if (b->n == 0 && !markup) return &jstr_empty;
     jstr *s = j_take(b->c, sizeof *s);
-    *s = (jstr){.p = b->n == 0 ? "" : b->p, .n = b->n, .marks = b->marks, .trusted = b->trusted,
+    *s = (jstr){.p = b->n == 0 ? "" : b->p,
+                .n = b->n,
+                .marks = b->marks,
+                .trusted = b->trusted,
                 .markup = markup};
     return s;
 }

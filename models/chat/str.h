@@ -51,7 +51,7 @@ const jstr *jstr_escape(jctx *c, const jstr *s); // HTML; the result is markup
 
 bool jstr_equal(const jstr *a, const jstr *b);
 bool jstr_is(const jstr *s, const char *text);
-int  jstr_compare(const jstr *a, const jstr *b); // by code point
+int jstr_compare(const jstr *a, const jstr *b); // by code point
 bool jstr_all_trusted(const jstr *s);
 static inline bool jstr_trusted_at(const jstr *s, size_t i) {
     return s->marks != NULL ? s->marks[i] != 0 : s->trusted;

@@ -80,8 +80,7 @@ static inferd_status hand_over(const jbuf *b, chat_text *out, inferd_err *err) {
 }
 
 inferd_status template_render(const chat_template *t, const chat_limits *limits, json_t *trusted,
-                              json_t *vars, const struct tm *now, chat_text *out,
-                              inferd_err *err) {
+                              json_t *vars, const struct tm *now, chat_text *out, inferd_err *err) {
     jrender r;
     jbuf text = {0};
     memset(&r, 0, sizeof r);

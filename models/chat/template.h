@@ -14,8 +14,7 @@ struct chat_template {
 };
 
 inferd_status template_render(const chat_template *t, const chat_limits *limits, json_t *trusted,
-                              json_t *vars, const struct tm *now, chat_text *out,
-                              inferd_err *err);
+                              json_t *vars, const struct tm *now, chat_text *out, inferd_err *err);
 /* Learn how the template reads conversations, by showing it some (chat.c).  Only a lack of memory
  * is a failure. */
 inferd_status chat_probe(chat_template *t, inferd_err *err);

@@ -22,8 +22,10 @@ static void add_lower(jbuf *b, const jstr *s, size_t at) {
     size_t n;
     uint32_t cp = letter_read(s->p + at, &n);
     // the only letter whose lower case is two code points
-    if (cp == 0x130) jbuf_add_text(b, "i\xCC\x87", jstr_trusted_at(s, at));
-    else jbuf_add_cp(b, letter_lower(cp), jstr_trusted_at(s, at));
+    if (cp == 0x130)
+        jbuf_add_text(b, "i\xCC\x87", jstr_trusted_at(s, at));
+    else
+        jbuf_add_cp(b, letter_lower(cp), jstr_trusted_at(s, at));
 }
 
 const jstr *jtext_upper(jctx *c, const jstr *s) {
@@ -144,11 +146,11 @@ bool jtext_to_int(const jstr *s, int base, int64_t *out) {
     *out = 0;
     for (; *p != 0; p++) {
         char lower = (char)(*p | 0x20);
-        int digit = *p >= '0' && *p <= '9' ? *p - '0'
-                  : lower >= 'a' && lower <= 'z' ? lower - 'a' + 10 : 99;
+        int digit = *p >= '0' && *p <= '9'         ? *p - '0'
+                    : lower >= 'a' && lower <= 'z' ? lower - 'a' + 10
+                                                   : 99;
         if (digit >= base) return false;
-        if (__builtin_mul_overflow(*out, base, out) ||
-            __builtin_sub_overflow(*out, digit, out))
+        if (__builtin_mul_overflow(*out, base, out) || __builtin_sub_overflow(*out, digit, out))
             return false;
     }
     return negative || !__builtin_sub_overflow((int64_t)0, *out, out);
@@ -158,8 +160,8 @@ bool jtext_to_float(const jstr *s, double *out) {
     char text[400], *end;
     if (!clean_number(s, text)) return false;
     const char *p = text + (*text == '-' || *text == '+');
-    bool named = strcasecmp(p, "inf") == 0 || strcasecmp(p, "infinity") == 0 ||
-                 strcasecmp(p, "nan") == 0;
+    bool named =
+        strcasecmp(p, "inf") == 0 || strcasecmp(p, "infinity") == 0 || strcasecmp(p, "nan") == 0;
     // strtod also reads hexadecimal and "nan(..)", Python does not
     if (!named && (p[strspn(p, "0123456789.eE+-")] != 0 || strspn(p, "0123456789.") == 0))
         return false;

@@ -35,15 +35,15 @@ void jv_fail_undefined(jctx *c, jval v) {
 
 const char *jv_type_name(jval v) {
     static const char *const names[] = {
-        [JV_MISSING] = "missing",       [JV_NONE] = "NoneType",
-        [JV_BOOL] = "bool",             [JV_INT] = "int",
-        [JV_FLOAT] = "float",           [JV_STR] = "str",
-        [JV_UNDEFINED] = "Undefined",   [JV_LIST] = "list",
-        [JV_TUPLE] = "tuple",           [JV_DICT] = "dict",
-        [JV_RANGE] = "range",           [JV_VIEW] = "dict_items",
-        [JV_GENERATOR] = "generator",   [JV_NAMESPACE] = "Namespace",
-        [JV_MACRO] = "Macro",           [JV_LOOP] = "LoopContext",
-        [JV_METHOD] = "method",         [JV_FUNCTION] = "function",
+        [JV_MISSING] = "missing",     [JV_NONE] = "NoneType",
+        [JV_BOOL] = "bool",           [JV_INT] = "int",
+        [JV_FLOAT] = "float",         [JV_STR] = "str",
+        [JV_UNDEFINED] = "Undefined", [JV_LIST] = "list",
+        [JV_TUPLE] = "tuple",         [JV_DICT] = "dict",
+        [JV_RANGE] = "range",         [JV_VIEW] = "dict_items",
+        [JV_GENERATOR] = "generator", [JV_NAMESPACE] = "Namespace",
+        [JV_MACRO] = "Macro",         [JV_LOOP] = "LoopContext",
+        [JV_METHOD] = "method",       [JV_FUNCTION] = "function",
         [JV_SLICE] = "slice",
     };
     if (v.kind == JV_STR && v.u.s->markup) return "Markup";
@@ -85,7 +85,8 @@ jval *jdict_find(jctx *c, const jdict *d, jval key) {
         jval k = d->pairs[i].key;
         if (k.kind == JV_STR && key.kind == JV_STR) {
             if (!jstr_equal(k.u.s, key.u.s)) continue;
-        } else if (!jv_equal(c, k, key)) continue;
+        } else if (!jv_equal(c, k, key))
+            continue;
         return &d->pairs[i].value;
     }
     return NULL;
@@ -103,8 +104,10 @@ void jdict_add(jctx *c, jdict *d, jval key, jval value) {
 
 void jdict_set(jctx *c, jdict *d, jval key, jval value) {
     jval *old = jdict_find(c, d, key);
-    if (old != NULL) *old = value;
-    else jdict_add(c, d, key, value);
+    if (old != NULL)
+        *old = value;
+    else
+        jdict_add(c, d, key, value);
 }
 
 static bool is_hashable(jval v, int depth) {
@@ -124,17 +127,27 @@ bool jv_truth(jval v) {
     switch ((jkind)v.kind) {
     case JV_MISSING:
     case JV_NONE:
-    case JV_UNDEFINED: return false;
-    case JV_BOOL: return v.u.b;
-    case JV_INT: return v.u.i != 0;
-    case JV_FLOAT: return v.u.f != 0;
-    case JV_STR: return v.u.s->n > 0;
+    case JV_UNDEFINED:
+        return false;
+    case JV_BOOL:
+        return v.u.b;
+    case JV_INT:
+        return v.u.i != 0;
+    case JV_FLOAT:
+        return v.u.f != 0;
+    case JV_STR:
+        return v.u.s->n > 0;
     case JV_LIST:
-    case JV_TUPLE: return v.u.list->n > 0;
-    case JV_DICT: return v.u.dict->n > 0;
-    case JV_RANGE: return v.u.range->n > 0;
-    case JV_VIEW: return v.u.view->dict->n > 0;
-    default: return true;
+    case JV_TUPLE:
+        return v.u.list->n > 0;
+    case JV_DICT:
+        return v.u.dict->n > 0;
+    case JV_RANGE:
+        return v.u.range->n > 0;
+    case JV_VIEW:
+        return v.u.view->dict->n > 0;
+    default:
+        return true;
     }
 }
 
@@ -186,17 +199,24 @@ static bool values_equal(jctx *c, jval a, jval b, int depth) {
     switch ((jkind)a.kind) {
     case JV_MISSING:
     case JV_NONE:
-    case JV_UNDEFINED: return true;
-    case JV_STR: j_charge_bytes(c, a.u.s->n); return jstr_equal(a.u.s, b.u.s);
+    case JV_UNDEFINED:
+        return true;
+    case JV_STR:
+        j_charge_bytes(c, a.u.s->n);
+        return jstr_equal(a.u.s, b.u.s);
     case JV_LIST:
-    case JV_TUPLE: return lists_equal(c, a.u.list, b.u.list, depth);
-    case JV_DICT: return dicts_equal(c, a.u.dict, b.u.dict, depth);
+    case JV_TUPLE:
+        return lists_equal(c, a.u.list, b.u.list, depth);
+    case JV_DICT:
+        return dicts_equal(c, a.u.dict, b.u.dict, depth);
     case JV_RANGE:
         return a.u.range->n == b.u.range->n &&
                (a.u.range->n == 0 || (a.u.range->start == b.u.range->start &&
                                       (a.u.range->n == 1 || a.u.range->step == b.u.range->step)));
-    case JV_VIEW: return views_equal(c, a.u.view, b.u.view, depth);
-    default: return a.u.dict == b.u.dict; // the same thing; any pointer will do
+    case JV_VIEW:
+        return views_equal(c, a.u.view, b.u.view, depth);
+    default:
+        return a.u.dict == b.u.dict; // the same thing; any pointer will do
     }
 }
 
@@ -269,7 +289,8 @@ bool jv_contains(jctx *c, jval container, jval item) {
         if (container.u.view->what == JVIEW_KEYS)
             return jdict_find(c, container.u.view->dict, item) != NULL;
         break;
-    default: break;
+    default:
+        break;
     }
     if (!jv_iterable(container))
         j_fail(c, "argument of type '%s' is not iterable", jv_type_name(container));
@@ -286,14 +307,21 @@ bool jv_has_length(jval v) {
 
 size_t jv_length(jctx *c, jval v) {
     switch ((jkind)v.kind) {
-    case JV_STR: return jstr_length(c, v.u.s);
-    case JV_UNDEFINED: return 0;
+    case JV_STR:
+        return jstr_length(c, v.u.s);
+    case JV_UNDEFINED:
+        return 0;
     case JV_LIST:
-    case JV_TUPLE: return v.u.list->n;
-    case JV_DICT: return v.u.dict->n;
-    case JV_RANGE: return v.u.range->n;
-    case JV_VIEW: return v.u.view->dict->n;
-    default: j_fail(c, "object of type '%s' has no len()", jv_type_name(v));
+    case JV_TUPLE:
+        return v.u.list->n;
+    case JV_DICT:
+        return v.u.dict->n;
+    case JV_RANGE:
+        return v.u.range->n;
+    case JV_VIEW:
+        return v.u.view->dict->n;
+    default:
+        j_fail(c, "object of type '%s' has no len()", jv_type_name(v));
     }
 }
 
@@ -347,7 +375,8 @@ bool jiter_next(jctx *c, jiter *it, jval *out) {
         if (of.u.gen->i >= of.u.gen->n) return false;
         *out = of.u.gen->items[of.u.gen->i++];
         return true;
-    default: return false; // undefined: nothing
+    default:
+        return false; // undefined: nothing
     }
 }
 
@@ -381,8 +410,7 @@ static jval read_json_array(const json_reader *j, json_t *json, int depth) {
 static jval read_json_object(const json_reader *j, json_t *json, int depth) {
     jdict *d = jdict_new(j->c, json_object_size(json));
     for (void *it = json_object_iter(json); it != NULL; it = json_object_iter_next(json, it)) {
-        const jstr *key = read_json_text(j, json_object_iter_key(it),
-                                         json_object_iter_key_len(it));
+        const jstr *key = read_json_text(j, json_object_iter_key(it), json_object_iter_key_len(it));
         jval value = read_json(j, json_object_iter_value(it), depth + 1);
         jdict_add(j->c, d, jv_str(key), value);
     }
@@ -393,15 +421,26 @@ static jval read_json(const json_reader *j, json_t *json, int depth) {
     jval v = jv_none();
     if (depth > JVALUE_DEPTH_MAX) j_limit(j->c, "data nested deeper than %d", JVALUE_DEPTH_MAX);
     switch (json_typeof(json)) {
-    case JSON_OBJECT: return read_json_object(j, json, depth);
-    case JSON_ARRAY: return read_json_array(j, json, depth);
+    case JSON_OBJECT:
+        return read_json_object(j, json, depth);
+    case JSON_ARRAY:
+        return read_json_array(j, json, depth);
     case JSON_STRING:
         return jv_str(read_json_text(j, json_string_value(json), json_string_length(json)));
-    case JSON_INTEGER: v = jv_int(json_integer_value(json)); break;
-    case JSON_REAL: v = jv_float(json_real_value(json)); break;
-    case JSON_TRUE: v = jv_bool(true); break;
-    case JSON_FALSE: v = jv_bool(false); break;
-    case JSON_NULL: return v;
+    case JSON_INTEGER:
+        v = jv_int(json_integer_value(json));
+        break;
+    case JSON_REAL:
+        v = jv_float(json_real_value(json));
+        break;
+    case JSON_TRUE:
+        v = jv_bool(true);
+        break;
+    case JSON_FALSE:
+        v = jv_bool(false);
+        break;
+    case JSON_NULL:
+        return v;
     }
     v.foreign = !j->trusted;
     return v;

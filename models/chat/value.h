@@ -162,18 +162,18 @@ _Noreturn void jv_fail_undefined(jctx *c, jval v); // somebody used it
 const char *jv_type_name(jval v);                  // as in "'int' object is not iterable"
 
 jlist *jlist_new(jctx *c, size_t capacity);
-void   jlist_add(jctx *c, jlist *list, jval v);
-jval   jv_pair(jctx *c, jval a, jval b); // a tuple
+void jlist_add(jctx *c, jlist *list, jval v);
+jval jv_pair(jctx *c, jval a, jval b); // a tuple
 jdict *jdict_new(jctx *c, size_t capacity);
-jval  *jdict_find(jctx *c, const jdict *d, jval key); // NULL: not there
-jval  *jdict_find_text(jctx *c, const jdict *d, const char *key);
-void   jdict_set(jctx *c, jdict *d, jval key, jval value);
-void   jdict_add(jctx *c, jdict *d, jval key, jval value); // the key is known to be new
+jval *jdict_find(jctx *c, const jdict *d, jval key); // NULL: not there
+jval *jdict_find_text(jctx *c, const jdict *d, const char *key);
+void jdict_set(jctx *c, jdict *d, jval key, jval value);
+void jdict_add(jctx *c, jdict *d, jval key, jval value); // the key is known to be new
 
 bool jv_truth(jval v);
 bool jv_equal(jctx *c, jval a, jval b);
 /* -1, 0, 1, or 2 when one is not a number; `op` for the sentence when they have no order. */
-int  jv_compare(jctx *c, jval a, jval b, const char *op);
+int jv_compare(jctx *c, jval a, jval b, const char *op);
 bool jv_contains(jctx *c, jval container, jval item);
 bool jv_has_length(jval v);
 size_t jv_length(jctx *c, jval v);

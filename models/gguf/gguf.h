@@ -32,8 +32,19 @@ enum {
 typedef struct gguf gguf;
 
 typedef enum gguf_kind {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL,
-    GGUF_STRING, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64
 } gguf_kind;
 
 typedef struct gguf_tensor {
@@ -58,19 +69,19 @@ typedef struct gguf_array_view {
  * are wrong.  EUNSUPPORTED: a GGUF that this build does not read (version 1, big-endian, one part
  * of a split model). */
 inferd_status gguf_open(const char *path, gguf **out, inferd_err *err);
-void          gguf_close(gguf *g); // accepts NULL
+void gguf_close(gguf *g); // accepts NULL
 
 /* The file has the size and modification time it had at gguf_open, and its path still names it;
  * call after the last read. */
 inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err);
 
 const char *gguf_path(const gguf *g);
-uint64_t    gguf_file_bytes(const gguf *g);
+uint64_t gguf_file_bytes(const gguf *g);
 
 /* Metadata.  Required forms fail when the key is absent, of another kind or outside [min, max];
  * `_or` forms give `fallback` when it is absent and still fail when it is wrong.  Any integer kind
  * is accepted for integers, any number for reals, bool or 0/1 for bools.  Strings are borrowed. */
-bool          gguf_has(const gguf *g, const char *key);
+bool gguf_has(const gguf *g, const char *key);
 inferd_status gguf_u64(const gguf *g, const char *key, uint64_t min, uint64_t max, uint64_t *out,
                        inferd_err *err);
 inferd_status gguf_u64_or(const gguf *g, const char *key, uint64_t min, uint64_t max,
@@ -90,10 +101,10 @@ inferd_status gguf_array_opt(const gguf *g, const char *key, gguf_kind kind, ggu
                              inferd_err *err);
 /* Element i of a numeric array view. */
 int64_t gguf_array_int(const gguf_array_view *a, size_t i);
-double  gguf_array_real(const gguf_array_view *a, size_t i);
+double gguf_array_real(const gguf_array_view *a, size_t i);
 
 /* Tensors. */
-size_t             gguf_n_tensors(const gguf *g);
+size_t gguf_n_tensors(const gguf *g);
 const gguf_tensor *gguf_tensor_at(const gguf *g, size_t i);
 const gguf_tensor *gguf_find_tensor(const gguf *g, const char *name); // NULL: not there
 /* Read `n_bytes` of the tensor from byte `offset` into `out`; short reads are completed. */

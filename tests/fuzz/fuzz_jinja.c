@@ -16,13 +16,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     const uint8_t *nul = n == 0 ? NULL : memchr(data, 0, n);
     size_t n_source = nul == NULL ? n : (size_t)(nul - data);
     json_error_t error;
-    json_t *vars = nul == NULL ? NULL
-                               : json_loadb((const char *)nul + 1, n - n_source - 1, 0, &error);
+    json_t *vars =
+        nul == NULL ? NULL : json_loadb((const char *)nul + 1, n - n_source - 1, 0, &error);
     chat_template *t;
     chat_text text;
     inferd_err err = {0};
-    if (chat_template_open((bytes){(const char *)data, n_source}, &limits, &t, &err) ==
-        INFERD_OK) {
+    if (chat_template_open((bytes){(const char *)data, n_source}, &limits, &t, &err) == INFERD_OK) {
         if (chat_template_render(t, vars, vars, &now, &text, &err) == INFERD_OK) {
             size_t covered = 0;
             for (size_t i = 0; i < text.n_spans; i++) covered += text.spans[i].n;

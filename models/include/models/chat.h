@@ -40,23 +40,23 @@ void chat_text_deinit(chat_text *t);
 /* A syntax error is an INFERD_EFORMAT that names the line. */
 inferd_status chat_template_open(bytes source, const chat_limits *limits, chat_template **out,
                                  inferd_err *err);
-void          chat_template_close(chat_template *t); // accepts NULL
+void chat_template_close(chat_template *t); // accepts NULL
 
 /* The lowest call: variables are two JSON objects, `trusted` (special tokens: their text counts as
- * template text; may be NULL) and `vars` (from the request, and stronger; may be NULL).  `now` feeds
- * strftime_now, in local time.  Undefined things are errors where jinja2 raises, else empty text.
- * raise_exception in the template is an INFERD_EINVAL with its words (an error of the template's
- * own, such as an undefined attribute, likewise); a limit is INFERD_ETOOLONG and starts with
- * "template_limit". */
+ * template text; may be NULL) and `vars` (from the request, and stronger; may be NULL).  `now`
+ * feeds strftime_now, in local time.  Undefined things are errors where jinja2 raises, else empty
+ * text. raise_exception in the template is an INFERD_EINVAL with its words (an error of the
+ * template's own, such as an undefined attribute, likewise); a limit is INFERD_ETOOLONG and starts
+ * with "template_limit". */
 inferd_status chat_template_render(const chat_template *t, json_t *trusted, json_t *vars,
                                    const struct tm *now, chat_text *out, inferd_err *err);
 
 /* What a chat request says, checked by the caller. */
 typedef struct chat_input {
-    json_t *messages;           // array, as in the request; borrowed
-    json_t *tools;              // array or NULL; borrowed
-    json_t *kwargs;             // object or NULL: chat_template_kwargs; borrowed
-    bool add_generation_prompt; // open the assistant's turn
+    json_t *messages;            // array, as in the request; borrowed
+    json_t *tools;               // array or NULL; borrowed
+    json_t *kwargs;              // object or NULL: chat_template_kwargs; borrowed
+    bool add_generation_prompt;  // open the assistant's turn
     bool continue_final_message; // leave the last message open; excludes the former
 } chat_input;
 

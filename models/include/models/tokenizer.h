@@ -38,7 +38,7 @@ typedef struct tok_encode_options {
 } tok_encode_options;
 
 inferd_status tok_open(const gguf *g, tokenizer **out, inferd_err *err);
-void          tok_close(tokenizer *t); // accepts NULL
+void tok_close(tokenizer *t); // accepts NULL
 
 /* Append the ids of `text` to `out`.  `spans` cover the text in order; n_spans = 0 means one span
  * without specials; `options` may be NULL.  Invalid UTF-8 is an INFERD_EINVAL that names the byte
@@ -50,11 +50,11 @@ void tok_ids_deinit(tok_ids *ids);
 bool tok_ids_push(tok_ids *ids, tok_id id); // false: no memory
 
 size_t tok_n_vocab(const tokenizer *t);
-size_t tok_n_merges_dropped(const tokenizer *t); // merges of the file that name no usable tokens
-tok_id tok_bos(const tokenizer *t); // -1: none
-tok_id tok_eos(const tokenizer *t); // -1: none
-bool   tok_is_end(const tokenizer *t, tok_id id);     // ends a generation (EOS, end of turn, ...)
-bool   tok_is_control(const tokenizer *t, tok_id id); // control or unknown: not shown by default
+size_t tok_n_merges_dropped(const tokenizer *t);    // merges of the file that name no usable tokens
+tok_id tok_bos(const tokenizer *t);                 // -1: none
+tok_id tok_eos(const tokenizer *t);                 // -1: none
+bool tok_is_end(const tokenizer *t, tok_id id);     // ends a generation (EOS, end of turn, ...)
+bool tok_is_control(const tokenizer *t, tok_id id); // control or unknown: not shown by default
 /* The exact bytes of a token, without the first-space rule of SentencePiece; may be part of a code
  * point.  Borrowed. */
 bytes tok_piece(const tokenizer *t, tok_id id);
