@@ -167,11 +167,16 @@ static inferd_status read_llama(const arch *a, const gguf *g, decoder_spec *s, i
         return inferd_fail(err, INFERD_EUNSUPPORTED,
                            "%s: a mixture of %u experts; dense models are supported", gguf_path(g),
                            n_experts);
+    uint32_t window; // Mistral 7B v0.1: the last 4,096 positions; most files have no such key
+    if ((st = read_u32_or(a, g, "attention.sliding_window", 0, DECODER_CONTEXT_MAX, 0, &window,
+                          err)))
+        return st;
     s->embed_scale = 1.0f;
     s->attn = (attn_spec){.n_heads = s->n_heads,
                           .n_kv_heads = s->n_kv_heads,
                           .head_dim = s->head_dim,
-                          .scale = 1.0f / sqrtf((float)s->head_dim)};
+                          .scale = 1.0f / sqrtf((float)s->head_dim),
+                          .window = window};
     return INFERD_OK;
 }
 

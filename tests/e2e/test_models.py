@@ -166,6 +166,9 @@ def forward(w, s, ids):
     n = len(ids)
     x = w["token_embd.weight"][ids]
     future = np.triu(np.full((n, n), -np.inf), 1)
+    window = s.extra.get("llama.attention.sliding_window", 0)
+    if window:  # position i sees i - window + 1 ... i
+        future += np.tril(np.full((n, n), -np.inf), -window)
     for i in range(s.layers):
         p = f"blk.{i}."
         h = norm(x, p + "attn_norm")
@@ -229,6 +232,7 @@ def test_each_tensor_type_computes_what_its_bytes_mean(kind, launch, tmp_path):
     dict(layers=5, eps=1e-6),
     dict(padding=57),
     dict(spm=True),
+    dict(extra={"llama.attention.sliding_window": 20}),
 ], ids=lambda c: ",".join(c))
 def test_each_shape_equals_float64(changes, launch, tmp_path):
     check_equals_float64(launch, tmp_path / "m.gguf", Shape(**changes))
