@@ -66,7 +66,7 @@ static void bench_type(dtype type, uint32_t rows_max) {
     uint32_t cols = 1536;
     unsigned char *mark = next_weight;
     weight w = make_weight(type, rows, cols);
-    act *x = be_act_open(be, 128, cols), *out = be_act_open(be, 128, rows);
+    act *x = be_act_open(be, ACT_INNER, 128, cols), *out = be_act_open(be, ACT_INNER, 128, rows);
     INFERD_CHECK(x != NULL && out != NULL);
     printf("%-5s [%u, %u]", dtype_about(type).name, rows, cols);
     for (size_t i = 0; i < INFERD_COUNT(row_counts) && row_counts[i] <= rows_max; i++) {
@@ -119,7 +119,7 @@ static void forward(batch *b) {
         be_rmsnorm(be, h, x, &layers[i].ffn_norm, n, 1e-5f);
         be_matmul(be, gate, h, &layers[i].gate, NULL, n);
         be_matmul(be, up, h, &layers[i].up, NULL, n);
-        be_silu_mul(be, gate, gate, up, n, FFN);
+        be_glu(be, ACT_SILU, gate, gate, up, n, FFN);
         be_matmul(be, h, gate, &layers[i].down, NULL, n);
         be_add(be, x, h, n, DIM);
     }
@@ -146,12 +146,12 @@ static void model_make(void) {
     }
     out_norm = make_vec(DIM);
     head = make_weight(DTYPE_Q8_0, VOCAB, DIM);
-    x = be_act_open(be, ROWS_MAX, DIM), h = be_act_open(be, ROWS_MAX, DIM);
-    q = be_act_open(be, ROWS_MAX, DIM), attn = be_act_open(be, ROWS_MAX, DIM);
-    k = be_act_open(be, ROWS_MAX, KV_HEADS * HEAD_DIM);
-    v = be_act_open(be, ROWS_MAX, KV_HEADS * HEAD_DIM);
-    gate = be_act_open(be, ROWS_MAX, FFN), up = be_act_open(be, ROWS_MAX, FFN);
-    logits = be_act_open(be, 64, VOCAB);
+    x = be_act_open(be, ACT_INNER, ROWS_MAX, DIM), h = be_act_open(be, ACT_INNER, ROWS_MAX, DIM);
+    q = be_act_open(be, ACT_INNER, ROWS_MAX, DIM), attn = be_act_open(be, ACT_INNER, ROWS_MAX, DIM);
+    k = be_act_open(be, ACT_INNER, ROWS_MAX, KV_HEADS * HEAD_DIM);
+    v = be_act_open(be, ACT_INNER, ROWS_MAX, KV_HEADS * HEAD_DIM);
+    gate = be_act_open(be, ACT_INNER, ROWS_MAX, FFN), up = be_act_open(be, ACT_INNER, ROWS_MAX, FFN);
+    logits = be_act_open(be, ACT_LOGITS, 64, VOCAB);
     INFERD_CHECK(x && h && q && k && v && attn && gate && up && logits);
     kv = (kv_layout){KV_F16, LAYERS, KV_HEADS, HEAD_DIM, BLOCK_TOKENS, LAYERS, 1, 0, 0, 0};
     kv.layer_bytes = be_kv_layer_bytes(be, kv.type, KV_HEADS, HEAD_DIM, BLOCK_TOKENS);

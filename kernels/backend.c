@@ -9,8 +9,17 @@ inferd_status backend_open(const backend_options *options, backend **out, inferd
     *out = NULL;
     if (options->kind == NULL || strcmp(options->kind, "cpu") == 0)
         return cpu_open(options, out, err);
-    return inferd_fail(err, INFERD_EUNSUPPORTED, "no backend \"%s\" in this build, only \"cpu\"",
+    if (strcmp(options->kind, "cuda") == 0) return cuda_open(options, out, err);
+    return inferd_fail(err, INFERD_EUNSUPPORTED, "no backend \"%s\", only \"cpu\" and \"cuda\"",
                        options->kind);
+}
+
+inferd_status backend_list_devices(const backend_options *options, backend_device_about *out,
+                                   uint32_t *n, inferd_err *err) {
+    *n = 0;
+    if (options->kind != NULL && strcmp(options->kind, "cuda") == 0)
+        return cuda_list_devices(options, out, n, err);
+    return cpu_list_devices(options, out, n, err);
 }
 
 void backend_close(backend *be) {
@@ -42,11 +51,44 @@ static bool ready(backend *be, const char *name) {
 
 inferd_status be_sync(backend *be, inferd_err *err) {
     be->ops->sync(be);
+    return be_check(be, err);
+}
+
+inferd_status be_check(backend *be, inferd_err *err) {
     inferd_status s = be->failure.status;
     if (s == INFERD_OK) return INFERD_OK;
     if (err != NULL) *err = be->failure;
     be->failure = (inferd_err){0};
     return s;
+}
+
+/* ---- steps ---- */
+
+void be_step_begin(backend *be, const batch *b, const kv_layout *kv) {
+    if (ready(be, "step_begin")) be->ops->step_begin(be, b, kv);
+}
+
+/* What failed while the step was described belongs to it, not to those before it. */
+void be_step_end(backend *be) {
+    INFERD_CHECK(be->n_steps < BE_STEPS_MAX);
+    be->ops->step_end(be, be->failure.status != INFERD_OK);
+    be->step_failure[(be->step_first + be->n_steps++) % BE_STEPS_MAX] = be->failure;
+    be->failure = (inferd_err){0};
+}
+
+inferd_status be_step_finish(backend *be, be_step_result *out, inferd_err *err) {
+    INFERD_CHECK(be->n_steps > 0);
+    *out = (be_step_result){0};
+    inferd_err failure = be->step_failure[be->step_first];
+    be->step_first = (be->step_first + 1) % BE_STEPS_MAX;
+    be->n_steps--;
+    if (failure.status == INFERD_OK) {
+        be->ops->step_finish(be, out);
+        failure = be->failure;
+        be->failure = (inferd_err){0};
+    }
+    if (failure.status != INFERD_OK && err != NULL) *err = failure;
+    return failure.status;
 }
 
 /* ---- the device and its pages ---- */
@@ -70,7 +112,18 @@ size_t be_page_bytes(const backend *be) {
     return be->ops->page_bytes(be);
 }
 
-/* A window begins with its table, because be_window_base is asked without the backend. */
+uint32_t be_n_pages_ready(const backend *be) {
+    return be->ops->n_pages_ready != NULL ? be->ops->n_pages_ready(be) : be->ops->n_pages(be);
+}
+uint32_t be_extent_pages(const backend *be) {
+    return be->ops->extent_pages != NULL ? be->ops->extent_pages(be) : 1;
+}
+
+/* A window begins with its table, because some questions come without the backend. */
+static const backend_ops *ops_of(const be_window *w) {
+    return *(const backend_ops *const *)(const void *)w;
+}
+
 inferd_status be_window_open(backend *be, size_t n_bytes, be_window **out, inferd_err *err) {
     return be->ops->window_open(be, n_bytes, out, err);
 }
@@ -78,7 +131,7 @@ void be_window_close(backend *be, be_window *w) {
     if (w != NULL) be->ops->window_close(be, w);
 }
 void *be_window_base(const be_window *w) {
-    return (*(const backend_ops *const *)(const void *)w)->window_base(w);
+    return ops_of(w)->window_base(w);
 }
 inferd_status be_window_map(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                             inferd_err *err) {
@@ -86,6 +139,16 @@ inferd_status be_window_map(backend *be, be_window *w, const uint32_t *pages, ui
 }
 inferd_status be_window_unmap(backend *be, be_window *w, inferd_err *err) {
     return be->ops->window_unmap(be, w, err);
+}
+void be_window_upload(backend *be, be_window *w, size_t begin, size_t end) {
+    if (be->ops->window_upload != NULL && be->failure.status == INFERD_OK)
+        be->ops->window_upload(be, w, begin, end);
+}
+bool be_window_is_warm(const be_window *w) {
+    return ops_of(w)->window_is_warm != NULL && ops_of(w)->window_is_warm(w);
+}
+void be_window_set_warm(be_window *w, bool warm) {
+    if (ops_of(w)->window_set_warm != NULL) ops_of(w)->window_set_warm(w, warm);
 }
 size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
                          uint32_t block_tokens) {
@@ -107,14 +170,23 @@ void be_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_be
                        uint32_t n_rows) {
     be->ops->weight_prepare(be, w, rows, row_begin, n_rows);
 }
+void be_weight_dummy(backend *be, weight *w, uint64_t seed, float scale) {
+    if (be->failure.status == INFERD_OK) be->ops->weight_dummy(be, w, seed, scale);
+}
+void be_tune(backend *be, const weight *const *weights, uint32_t n) {
+    if (be->ops->tune != NULL && be->failure.status == INFERD_OK) be->ops->tune(be, weights, n);
+}
 void be_vec_init(backend *be, vec *v, uint32_t n, void *dst) {
     be->ops->vec_init(be, v, n, dst);
 }
 void be_vec_load(backend *be, vec *v, const float *host) {
     be->ops->vec_load(be, v, host);
 }
-act *be_act_open(backend *be, uint32_t rows_max, uint32_t dim) {
-    return be->ops->act_open(be, rows_max, dim);
+void be_vec_fill(backend *be, vec *v, float value) {
+    if (be->failure.status == INFERD_OK) be->ops->vec_fill(be, v, value);
+}
+act *be_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) {
+    return be->ops->act_open(be, kind, rows_max, dim);
 }
 void be_act_close(backend *be, act *a) {
     if (a != NULL) be->ops->act_close(be, a);
@@ -122,9 +194,6 @@ void be_act_close(backend *be, act *a) {
 
 /* ---- one step ---- */
 
-void be_step_begin(backend *be, const batch *b, const kv_layout *kv) {
-    if (ready(be, "step_begin")) be->ops->step_begin(be, b, kv);
-}
 void be_embed(backend *be, act *out, const weight *table, float scale) {
     if (ready(be, "embed")) be->ops->embed(be, out, table, scale);
 }
@@ -142,14 +211,33 @@ void be_attention(backend *be, act *out, const act *q, const act *k, const act *
                   uint32_t layer_idx, const attn_spec *spec) {
     if (ready(be, "attention")) be->ops->attention(be, out, q, k, v, layer_idx, spec);
 }
-void be_silu_mul(backend *be, act *out, const act *gate, const act *up, uint32_t n, uint32_t dim) {
-    if (ready(be, "silu_mul")) be->ops->silu_mul(be, out, gate, up, n, dim);
+void be_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
+                  uint32_t head_dim, float eps) {
+    if (ready(be, "head_norm")) be->ops->head_norm(be, x, w, n, n_heads, head_dim, eps);
+}
+void be_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
+            uint32_t dim) {
+    if (ready(be, "glu")) be->ops->glu(be, fn, out, gate, up, n, dim);
 }
 void be_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim) {
     if (ready(be, "add")) be->ops->add(be, x, y, n, dim);
 }
 void be_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim) {
     if (ready(be, "take_logit_rows")) be->ops->take_logit_rows(be, out, x, dim);
+}
+void be_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap) {
+    if (ready(be, "softcap")) be->ops->softcap(be, x, n, dim, cap);
+}
+
+bool be_can_draw(const backend *be) {
+    return be->ops->draw != NULL;
+}
+void be_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n, uint32_t n_vocab) {
+    INFERD_CHECK(be->ops->draw != NULL);
+    if (ready(be, "draw")) be->ops->draw(be, logits, rows, n, n_vocab);
+}
+void be_want_logits(backend *be, const act *logits, uint32_t n) {
+    if (ready(be, "want_logits")) be->ops->want_logits(be, logits, n);
 }
 
 const float *be_act_host(backend *be, const act *a) {

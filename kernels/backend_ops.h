@@ -20,12 +20,17 @@ typedef struct backend_ops {
 
     uint32_t (*n_pages)(const backend *be);
     size_t (*page_bytes)(const backend *be);
+    uint32_t (*n_pages_ready)(const backend *be);  // NULL: all
+    uint32_t (*extent_pages)(const backend *be);   // NULL: 1
     inferd_status (*window_open)(backend *be, size_t n_bytes, be_window **out, inferd_err *err);
     void (*window_close)(backend *be, be_window *w);
     void *(*window_base)(const be_window *w);
     inferd_status (*window_map)(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                                 inferd_err *err);
     inferd_status (*window_unmap)(backend *be, be_window *w, inferd_err *err);
+    void (*window_upload)(backend *be, be_window *w, size_t begin, size_t end); // NULL: nothing to do
+    bool (*window_is_warm)(const be_window *w);            // NULL: never
+    void (*window_set_warm)(be_window *w, bool warm);      // NULL: nothing to do
     size_t (*kv_layer_bytes)(const backend *be, kv_type type, uint32_t n_kv_heads,
                              uint32_t head_dim, uint32_t block_tokens);
 
@@ -35,12 +40,18 @@ typedef struct backend_ops {
                         void *dst);
     void (*weight_prepare)(backend *be, weight *w, const void *rows, uint32_t row_begin,
                            uint32_t n_rows);
+    void (*weight_dummy)(backend *be, weight *w, uint64_t seed, float scale);
+    void (*tune)(backend *be, const weight *const *weights, uint32_t n); // NULL: nothing to do
     void (*vec_init)(backend *be, vec *v, uint32_t n, void *dst);
     void (*vec_load)(backend *be, vec *v, const float *host);
-    act *(*act_open)(backend *be, uint32_t rows_max, uint32_t dim);
+    void (*vec_fill)(backend *be, vec *v, float value);
+    act *(*act_open)(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim);
     void (*act_close)(backend *be, act *a);
 
     void (*step_begin)(backend *be, const batch *b, const kv_layout *kv);
+    void (*step_end)(backend *be, bool failed); // failed: forget it, nothing is launched
+    /* Wait for the oldest ended step that was not failed; failures are backend_fail's. */
+    void (*step_finish)(backend *be, be_step_result *out);
     void (*embed)(backend *be, act *out, const weight *table, float scale);
     void (*rmsnorm)(backend *be, act *out, const act *x, const vec *w, uint32_t n, float eps);
     void (*matmul)(backend *be, act *out, const act *x, const weight *w, const vec *bias,
@@ -49,10 +60,16 @@ typedef struct backend_ops {
                  uint32_t n_kv_heads, uint32_t head_dim);
     void (*attention)(backend *be, act *out, const act *q, const act *k, const act *v,
                       uint32_t layer_idx, const attn_spec *spec);
-    void (*silu_mul)(backend *be, act *out, const act *gate, const act *up, uint32_t n,
-                     uint32_t dim);
+    void (*head_norm)(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
+                      uint32_t head_dim, float eps);
+    void (*glu)(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
+                uint32_t dim);
     void (*add)(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
     void (*take_logit_rows)(backend *be, act *out, const act *x, uint32_t dim);
+    void (*softcap)(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
+    void (*draw)(backend *be, const act *logits, const sample_row *rows, uint32_t n,
+                 uint32_t n_vocab); // NULL: the host draws
+    void (*want_logits)(backend *be, const act *logits, uint32_t n);
 
     void (*sync)(backend *be); // waits; failures found now are backend_fail's
     const float *(*act_host)(backend *be, const act *a);
@@ -61,10 +78,17 @@ typedef struct backend_ops {
     void (*parallel)(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx);
 } backend_ops;
 
+enum { BE_STEPS_MAX = 4 }; // on their way
+
 struct backend {
     const backend_ops *ops;
-    inferd_err failure; // the first since the last be_sync; status INFERD_OK: none
+    inferd_err failure; // the first since the last be_sync or be_step_end; status INFERD_OK: none
     uint32_t fail_at;   // for tests: the fail_at-th operation from now fails; 0 = none
+
+    /* Steps that were ended and not finished, the oldest at step_first: what went wrong before they
+     * were sent on their way. */
+    inferd_err step_failure[BE_STEPS_MAX];
+    uint32_t step_first, n_steps;
 };
 
 /* Remember the failure, unless there is one already. */
@@ -76,5 +100,10 @@ void backend_fail_at(backend *be, uint32_t n_ops);
 
 /* The devices. */
 inferd_status cpu_open(const backend_options *options, backend **out, inferd_err *err);
+inferd_status cpu_list_devices(const backend_options *options, backend_device_about *out,
+                               uint32_t *n, inferd_err *err);
+inferd_status cuda_open(const backend_options *options, backend **out, inferd_err *err);
+inferd_status cuda_list_devices(const backend_options *options, backend_device_about *out,
+                                uint32_t *n, inferd_err *err);
 
 #endif

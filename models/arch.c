@@ -122,10 +122,31 @@ static inferd_status read_rope_divisors(const gguf *g, uint32_t n_pairs, float *
     return st;
 }
 
+/* Frequencies of n_pairs pairs, into memory that the spec owns; divisors are in there when there
+ * are some. */
+static inferd_status make_freqs(uint32_t n_pairs, double base, double factor, const float *divisors,
+                                float **out, inferd_err *err) {
+    float *freq = malloc((size_t)n_pairs * sizeof *freq);
+    if (freq == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u rotary frequencies", n_pairs);
+    for (uint32_t i = 0; i < n_pairs; i++) {
+        double plain = pow(base, -(double)i / (double)n_pairs);
+        freq[i] = (float)(plain / (divisors != NULL ? (double)divisors[i] : 1.0) / factor);
+    }
+    *out = freq;
+    return INFERD_OK;
+}
+
+static rope_spec rope_of(const arch *a, const float *freq, uint32_t n_pairs) {
+    return (rope_spec){
+        .inv_freq = freq, .n_pairs = n_pairs, .scale = 1.0f, .interleaved = a->rope_interleaved};
+}
+
 static inferd_status read_rope(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
     char key[128];
     double base, factor;
     uint32_t rot;
+    float divisors[DECODER_HEAD_DIM_MAX / 2];
     inferd_status st =
         read_u32_or(a, g, "rope.dimension_count", 2, DECODER_HEAD_DIM_MAX, s->head_dim, &rot, err);
     if (st != INFERD_OK) return st;
@@ -138,50 +159,101 @@ static inferd_status read_rope(const arch *a, const gguf *g, decoder_spec *s, in
     st = gguf_f64_or(g, key_of(a, "rope.freq_base", key, sizeof key), 1.0, 1e12, 10000.0, &base,
                      err);
     if (st != INFERD_OK || (st = read_rope_factor(a, g, &factor, err)) != INFERD_OK) return st;
-
-    uint32_t n_pairs = rot / 2;
-    s->rope_freq = malloc((size_t)n_pairs * sizeof *s->rope_freq);
-    if (s->rope_freq == NULL)
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u rotary frequencies", n_pairs);
-    if ((st = read_rope_divisors(g, n_pairs, s->rope_freq, err)) != INFERD_OK) return st;
-    for (uint32_t i = 0; i < n_pairs; i++) {
-        double plain = pow(base, -2.0 * (double)i / (double)rot);
-        s->rope_freq[i] = (float)(plain / (double)s->rope_freq[i] / factor);
-    }
-    s->rope = (rope_spec){.inv_freq = s->rope_freq,
-                          .n_pairs = n_pairs,
-                          .scale = 1.0f,
-                          .interleaved = a->rope_interleaved};
+    if ((st = read_rope_divisors(g, rot / 2, divisors, err)) ||
+        (st = make_freqs(rot / 2, base, factor, divisors, &s->rope_freq, err)))
+        return st;
+    s->rope = rope_of(a, s->rope_freq, rot / 2);
     return INFERD_OK;
 }
 
-/* Llama 2 and 3.x, SmolLM2, Mistral 7B, TinyLlama: the base block. */
-static inferd_status read_llama(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+static attn_spec attn_of(const decoder_spec *s, float scale, uint32_t window) {
+    return (attn_spec){.n_heads = s->n_heads,
+                       .n_kv_heads = s->n_kv_heads,
+                       .head_dim = s->head_dim,
+                       .scale = scale,
+                       .window = window};
+}
+
+static float usual_scale(const decoder_spec *s) {
+    return 1.0f / sqrtf((float)s->head_dim);
+}
+
+/* What all families say. */
+static inferd_status read_base(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
     inferd_status st;
-    if ((st = read_shape(a, g, s, err)) || (st = read_norm_eps(a, g, s, err)) ||
-        (st = read_rope(a, g, s, err)))
-        return st;
     uint32_t n_experts;
-    if ((st = read_u32_or(a, g, "expert_count", 0, 1024, 0, &n_experts, err))) return st;
+    if ((st = read_shape(a, g, s, err)) || (st = read_norm_eps(a, g, s, err)) ||
+        (st = read_rope(a, g, s, err)) ||
+        (st = read_u32_or(a, g, "expert_count", 0, 1024, 0, &n_experts, err)))
+        return st;
     if (n_experts > 0)
         return inferd_fail(err, INFERD_EUNSUPPORTED,
                            "%s: a mixture of %u experts; dense models are supported", gguf_path(g),
                            n_experts);
-    uint32_t window; // Mistral 7B v0.1: the last 4,096 positions; most files have no such key
-    if ((st = read_u32_or(a, g, "attention.sliding_window", 0, DECODER_CONTEXT_MAX, 0, &window,
-                          err)))
-        return st;
     s->embed_scale = 1.0f;
-    s->attn = (attn_spec){.n_heads = s->n_heads,
-                          .n_kv_heads = s->n_kv_heads,
-                          .head_dim = s->head_dim,
-                          .scale = 1.0f / sqrtf((float)s->head_dim),
-                          .window = window};
+    s->attn = attn_of(s, usual_scale(s), 0);
     return INFERD_OK;
+}
+
+/* Llama 2 and 3.x, SmolLM2, Mistral, TinyLlama: the base block. */
+static inferd_status read_llama(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+    inferd_status st = read_base(a, g, s, err);
+    if (st != INFERD_OK) return st;
+    // Mistral 7B v0.1: the last 4,096 positions; most files have no such key
+    return read_u32_or(a, g, "attention.sliding_window", 0, DECODER_CONTEXT_MAX, 0, &s->attn.window,
+                       err);
+}
+
+/* Qwen3: each head of q and k is normed. */
+static inferd_status read_qwen3(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+    inferd_status st = read_base(a, g, s, err);
+    s->qk_norm = true;
+    return st;
+}
+
+/* The local layers of Gemma 3: a window, and a rotary base of their own that is never scaled. */
+static inferd_status read_gemma3_local(const arch *a, const gguf *g, decoder_spec *s,
+                                       inferd_err *err) {
+    inferd_status st;
+    char key[128];
+    uint32_t window;
+    double base;
+    if ((st = read_u32(a, g, "attention.sliding_window", 1, DECODER_CONTEXT_MAX, &window, err)) ||
+        (st = gguf_f64_or(g, key_of(a, "rope.freq_base_swa", key, sizeof key), 1.0, 1e12, 10000.0,
+                          &base, err)) ||
+        (st = make_freqs(s->rope.n_pairs, base, 1.0, NULL, &s->local_rope_freq, err)))
+        return st;
+    s->global_every = 6;
+    s->local_rope = rope_of(a, s->local_rope_freq, s->rope.n_pairs);
+    s->local_attn = s->attn;
+    s->local_attn.window = window;
+    return INFERD_OK;
+}
+
+/* Gemma 3 (text).  Files hold the weights of norms with their + 1. */
+static inferd_status read_gemma3(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+    enum { LAYERS_OF_27B = 62 };
+    char key[128];
+    double cap;
+    inferd_status st = read_base(a, g, s, err);
+    if (st != INFERD_OK ||
+        (st = gguf_f64_or(g, key_of(a, "final_logit_softcapping", key, sizeof key), 0.0, 1e6, 0.0,
+                          &cap, err)))
+        return st;
+    s->softcap = (float)cap;
+    s->embed_scale = sqrtf((float)s->dim);
+    s->qk_norm = s->post_norms = true;
+    s->act = ACT_GELU_TANH;
+    /* The largest scales its queries by what a head would have without a length of its own; files
+     * do not say so. */
+    if (s->n_layers == LAYERS_OF_27B) s->attn.scale = 1.0f / sqrtf((float)(s->dim / s->n_heads));
+    return read_gemma3_local(a, g, s, err);
 }
 
 static const arch archs[] = {
     {"llama", true, read_llama},
+    {"qwen3", false, read_qwen3},
+    {"gemma3", false, read_gemma3},
 };
 
 static inferd_status refuse_unknown(const gguf *g, bytes name, inferd_err *err) {
@@ -212,5 +284,6 @@ inferd_status decoder_spec_read(const gguf *g, decoder_spec *out, inferd_err *er
 
 void decoder_spec_deinit(decoder_spec *s) {
     free(s->rope_freq);
-    s->rope_freq = NULL;
+    free(s->local_rope_freq);
+    s->rope_freq = s->local_rope_freq = NULL;
 }

@@ -9,13 +9,20 @@
 
 static void attention_block(backend *be, const decoder_spec *s, const decoder_layer *w,
                             decoder_scratch *t, uint32_t layer_idx, uint32_t n) {
+    bool local = s->global_every != 0 && (layer_idx + 1) % s->global_every != 0;
     be_rmsnorm(be, t->h, t->x, &w->attn_norm, n, s->norm_eps);
     be_matmul(be, t->q, t->h, &w->wq, &w->bq, n);
     be_matmul(be, t->k, t->h, &w->wk, &w->bk, n);
     be_matmul(be, t->v, t->h, &w->wv, &w->bv, n);
-    be_rope(be, t->q, t->k, &s->rope, s->n_heads, s->n_kv_heads, s->head_dim);
-    be_attention(be, t->att, t->q, t->k, t->v, layer_idx, &s->attn);
+    if (s->qk_norm) {
+        be_head_norm(be, t->q, &w->q_norm, n, s->n_heads, s->head_dim, s->norm_eps);
+        be_head_norm(be, t->k, &w->k_norm, n, s->n_kv_heads, s->head_dim, s->norm_eps);
+    }
+    be_rope(be, t->q, t->k, local ? &s->local_rope : &s->rope, s->n_heads, s->n_kv_heads,
+            s->head_dim);
+    be_attention(be, t->att, t->q, t->k, t->v, layer_idx, local ? &s->local_attn : &s->attn);
     be_matmul(be, t->h, t->att, &w->wo, &w->bo, n);
+    if (s->post_norms) be_rmsnorm(be, t->h, t->h, &w->post_attn_norm, n, s->norm_eps);
     be_add(be, t->x, t->h, n, s->dim);
 }
 
@@ -24,14 +31,14 @@ static void mlp_block(backend *be, const decoder_spec *s, const decoder_layer *w
     be_rmsnorm(be, t->h, t->x, &w->ffn_norm, n, s->norm_eps);
     be_matmul(be, t->gate, t->h, &w->w_gate, &w->b_gate, n);
     be_matmul(be, t->up, t->h, &w->w_up, &w->b_up, n);
-    be_silu_mul(be, t->gate, t->gate, t->up, n, s->ffn_dim);
+    be_glu(be, s->act, t->gate, t->gate, t->up, n, s->ffn_dim);
     be_matmul(be, t->h, t->gate, &w->w_down, &w->b_down, n);
+    if (s->post_norms) be_rmsnorm(be, t->h, t->h, &w->post_ffn_norm, n, s->norm_eps);
     be_add(be, t->x, t->h, n, s->dim);
 }
 
 void decoder_forward(backend *be, const decoder_spec *s, const decoder_weights *w,
-                     decoder_scratch *t, const batch *b, const kv_layout *kv) {
-    be_step_begin(be, b, kv);
+                     decoder_scratch *t, const batch *b) {
     be_embed(be, t->x, &w->embed, s->embed_scale);
     for (uint32_t i = 0; i < s->n_layers; i++) {
         attention_block(be, s, &w->layers[i], t, i, b->n_rows);
@@ -39,8 +46,9 @@ void decoder_forward(backend *be, const decoder_spec *s, const decoder_weights *
     }
     if (b->n_logits == 0) return;
     be_take_logit_rows(be, t->last, t->x, s->dim);
-    be_rmsnorm(be, t->last, t->last, &w->norm, b->n_logits, s->norm_eps);
-    be_matmul(be, t->logits, t->last, &w->head, NULL, b->n_logits);
+    be_rmsnorm(be, t->h, t->last, &w->norm, b->n_logits, s->norm_eps);
+    be_matmul(be, t->logits, t->h, &w->head, NULL, b->n_logits);
+    if (s->softcap != 0) be_softcap(be, t->logits, b->n_logits, s->n_vocab, s->softcap);
 }
 
 inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t rows_max,
@@ -49,16 +57,22 @@ inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t 
     *out = (decoder_scratch){0};
     const struct {
         act **slot;
+        act_kind kind;
         uint32_t rows, dim;
     } wanted[] = {
-        {&out->x, rows_max, s->dim},        {&out->h, rows_max, s->dim},
-        {&out->q, rows_max, q_dim},         {&out->k, rows_max, kv_dim},
-        {&out->v, rows_max, kv_dim},        {&out->att, rows_max, q_dim},
-        {&out->gate, rows_max, s->ffn_dim}, {&out->up, rows_max, s->ffn_dim},
-        {&out->last, logits_max, s->dim},   {&out->logits, logits_max, s->n_vocab},
+        {&out->x, ACT_STREAM, rows_max, s->dim},
+        {&out->h, ACT_INNER, u32_max(rows_max, logits_max), s->dim},
+        {&out->q, ACT_INNER, rows_max, q_dim},
+        {&out->k, ACT_INNER, rows_max, kv_dim},
+        {&out->v, ACT_INNER, rows_max, kv_dim},
+        {&out->att, ACT_INNER, rows_max, q_dim},
+        {&out->gate, ACT_INNER, rows_max, s->ffn_dim},
+        {&out->up, ACT_INNER, rows_max, s->ffn_dim},
+        {&out->last, ACT_STREAM, logits_max, s->dim},
+        {&out->logits, ACT_LOGITS, logits_max, s->n_vocab},
     };
     for (size_t i = 0; i < INFERD_COUNT(wanted); i++) {
-        *wanted[i].slot = be_act_open(be, wanted[i].rows, wanted[i].dim);
+        *wanted[i].slot = be_act_open(be, wanted[i].kind, wanted[i].rows, wanted[i].dim);
         if (*wanted[i].slot != NULL) continue;
         decoder_scratch_close(be, out);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for activations of %u x %u floats",
@@ -80,6 +94,10 @@ inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type
     kv_layout best = {0};
     for (size_t i = 0; i < INFERD_COUNT(block_tokens); i++) {
         size_t layer = be_kv_layer_bytes(be, type, s->n_kv_heads, s->head_dim, block_tokens[i]);
+        if (layer == 0)
+            return inferd_fail(err, INFERD_EUNSUPPORTED,
+                               "%s cannot store keys and values as %s; use f16 or bf16", be_name(be),
+                               type == KV_F32 ? "f32" : type == KV_F16 ? "f16" : "bf16");
         for (uint32_t g = s->n_layers; g >= 1; g--) {
             if (s->n_layers % g != 0 || (size_t)g * layer > page) continue;
             size_t slot = (size_t)g * layer, used = page / slot * slot;

@@ -34,10 +34,22 @@ typedef struct decoder_spec {
     float *rope_freq;         // [rope.n_pairs] owned: what rope.inv_freq points to
     rope_spec rope;
     attn_spec attn;
+    bool qk_norm;    // q and k are normed per head (Qwen3, Gemma 3)
+    bool post_norms; // what a block adds is normed once more (Gemma 3)
+    act_fn act;      // of the gate
+    float softcap;   // of the logits; 0 = none
+    /* Layers with a sliding window between global ones (Gemma 3): layer i is global when
+     * (i + 1) % global_every == 0 and has rope and attn; the others have these.  0: all are global. */
+    uint32_t global_every;
+    float *local_rope_freq; // owned: what local_rope.inv_freq points to
+    rope_spec local_rope;
+    attn_spec local_attn;
 } decoder_spec;
 
 typedef struct decoder_layer {
     vec attn_norm, ffn_norm;
+    vec q_norm, k_norm;                // qk_norm: [head_dim]
+    vec post_attn_norm, post_ffn_norm; // post_norms
     weight wq, wk, wv, wo;
     vec bq, bk, bv, bo; // data NULL: absent
     weight w_gate, w_up, w_down;
@@ -71,9 +83,9 @@ void decoder_spec_deinit(decoder_spec *s);
 inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t rows_max,
                                    uint32_t logits_max, decoder_scratch *out, inferd_err *err);
 void decoder_scratch_close(backend *be, decoder_scratch *s);
-/* Enqueue the pass of one batch; be_sync tells how it went. */
+/* Describe the pass of one batch, between be_step_begin and be_step_end. */
 void decoder_forward(backend *be, const decoder_spec *s, const decoder_weights *w,
-                     decoder_scratch *t, const batch *b, const kv_layout *kv);
+                     decoder_scratch *t, const batch *b);
 
 /* Choose T and G for a model's shape: the largest G that fills 95 % of a page with T = 16, else
  * with T = 32, else the best fill.  INFERD_EUNSUPPORTED when not even one layer's block fits a

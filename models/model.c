@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "decoder.h"
+#include "dummy_model.h"
 #include "gguf/gguf.h"
 #include "weights.h"
 
@@ -23,6 +24,8 @@ struct model {
     chat_template *chat; // owned; NULL: none
     char *path, *name;   // owned
     model_info info;
+    bool dummy; // the file has no weights: they are made up from the seed
+    uint64_t dummy_seed;
 
     backend *be; // borrowed while attached
     model_limits limits;
@@ -163,13 +166,28 @@ static void fill_info(model *m) {
     m->info.file_bytes = gguf_file_bytes(m->file);
 }
 
+bool model_path_is_dummy(const char *path) {
+    return strncmp(path, MODEL_DUMMY_PREFIX, sizeof MODEL_DUMMY_PREFIX - 1) == 0;
+}
+
+static inferd_status open_file(model *m, const model_options *options, inferd_err *err) {
+    m->dummy = model_path_is_dummy(options->path);
+    if (!m->dummy) return gguf_open(options->path, &m->file, err);
+    if (options->allow_dummy) return dummy_model_open(options->path, &m->file, &m->dummy_seed, err);
+    return inferd_fail(
+        err, INFERD_EINVAL,
+        "%s: a model of made-up weights answers nonsense; only the commands serve, run "
+        "and check take one, with --allow-dummy",
+        options->path);
+}
+
 inferd_status model_open(const model_options *options, model **out, inferd_err *err) {
     inferd_status st;
     bytes name;
     model *m = calloc(1, sizeof *m);
     if (m == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a model");
     if ((st = copy_bytes((bytes){options->path, strlen(options->path)}, &m->path, err)) ||
-        (st = gguf_open(options->path, &m->file, err)) || (st = check_is_model(m->file, err)) ||
+        (st = open_file(m, options, err)) || (st = check_is_model(m->file, err)) ||
         (st = decoder_spec_read(m->file, &m->spec, err)) ||
         (st = tok_open(m->file, &m->tok, err)) || (st = read_vocabulary_size(m, err)) ||
         (st = open_template(m, options, err)) || (st = set_context(m, options->context_max, err)) ||
@@ -230,12 +248,21 @@ void model_detach(model *m) {
 }
 
 uint32_t model_weight_pages(const model *m) {
-    size_t page = be_page_bytes(m->be);
-    return (uint32_t)((m->plan.n_bytes + page - 1) / page);
+    size_t extent = be_page_bytes(m->be) * u32_max(be_extent_pages(m->be), 1);
+    size_t n_extents = (m->plan.n_bytes + extent - 1) / extent;
+    return (uint32_t)(n_extents * (extent / be_page_bytes(m->be)));
 }
 
 const kv_layout *model_kv(const model *m) {
     return &m->kv;
+}
+
+static inferd_status fill_window(model *m, model_progress *progress, void *ctx, inferd_err *err) {
+    if (m->dummy)
+        return weights_make_up(m->be, &m->spec, &m->weights, &m->plan, m->window, m->dummy_seed,
+                               progress, ctx, err);
+    return weights_load(m->file, m->be, &m->spec, &m->weights, &m->plan, m->window, progress, ctx,
+                        err);
 }
 
 inferd_status model_load(model *m, const uint32_t *pages, uint32_t n_pages,
@@ -244,8 +271,7 @@ inferd_status model_load(model *m, const uint32_t *pages, uint32_t n_pages,
     inferd_status st = be_window_map(m->be, m->window, pages, n_pages, err);
     if (st != INFERD_OK) return st;
     if ((st = gguf_check_unchanged(m->file, err)) == INFERD_OK &&
-        (st = weights_load(m->file, m->be, &m->spec, &m->weights, &m->plan,
-                           be_window_base(m->window), progress, ctx, err)) == INFERD_OK &&
+        (st = fill_window(m, progress, ctx, err)) == INFERD_OK &&
         (st = gguf_check_unchanged(m->file, err)) == INFERD_OK) {
         m->loaded = true;
         return INFERD_OK;
@@ -259,7 +285,8 @@ void model_unload(model *m) {
     if (!m->loaded) return;
     inferd_err err = {0};
     m->loaded = false;
-    INFERD_CHECK(be_window_unmap(m->be, m->window, &err) == INFERD_OK);
+    inferd_status s = be_window_unmap(m->be, m->window, &err);
+    INFERD_CHECK(s == INFERD_OK || s == INFERD_ELOST); // of a lost device nothing is used any more
 }
 
 bool model_is_loaded(const model *m) {
@@ -270,17 +297,14 @@ uint32_t model_n_unused_tensors(const model *m) {
     return m->plan.n_unused;
 }
 
-inferd_status model_forward(model *m, const batch *b, uint64_t *device_us, inferd_err *err) {
+void model_launch(model *m, const batch *b, const sample_row *draws, uint32_t n_vocab) {
     INFERD_CHECK(m->loaded && b->n_rows > 0 && b->n_rows <= m->limits.rows_max &&
                  b->n_logits <= m->limits.logits_max);
-    be_event_record(m->be, 0);
-    decoder_forward(m->be, &m->spec, &m->weights, &m->scratch, b, &m->kv);
-    be_event_record(m->be, 1);
-    inferd_status st = be_sync(m->be, err);
-    *device_us = be_event_elapsed_us(m->be, 0, 1);
-    return st;
-}
-
-const float *model_logits(const model *m) {
-    return be_act_host(m->be, m->scratch.logits);
+    be_step_begin(m->be, b, &m->kv);
+    decoder_forward(m->be, &m->spec, &m->weights, &m->scratch, b);
+    if (b->n_logits > 0 && be_can_draw(m->be))
+        be_draw(m->be, m->scratch.logits, draws, b->n_logits, n_vocab);
+    else if (b->n_logits > 0)
+        be_want_logits(m->be, m->scratch.logits, b->n_logits);
+    be_step_end(m->be);
 }

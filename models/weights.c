@@ -4,7 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { READ_CHUNK_BYTES = 8 << 20, WINDOW_ALIGN = 64 };
+#include "dummy_model.h"
+#include "inferd/dummy_math.h"
+
+enum { READ_CHUNK_BYTES = 8 << 20, WINDOW_ALIGN = 256 };
 
 /* -- planning -- */
 
@@ -14,6 +17,7 @@ typedef struct planner {
     weight_plan *plan;
     inferd_err *err;
     inferd_status status; // the first failure; later calls do nothing
+    uint32_t unit;        // of the entries added now
 } planner;
 
 static void add_entry(planner *p, weight_entry e, size_t n_bytes) {
@@ -30,6 +34,7 @@ static void add_entry(planner *p, weight_entry e, size_t n_bytes) {
         plan->capacity = capacity;
     }
     e.offset = plan->n_bytes;
+    e.unit = p->unit;
     plan->entries[plan->n++] = e;
     plan->n_bytes += (n_bytes + WINDOW_ALIGN - 1) / WINDOW_ALIGN * WINDOW_ALIGN;
     plan->file_bytes += e.tensor->n_bytes;
@@ -128,6 +133,21 @@ static void plan_layer(planner *p, decoder_spec *s, decoder_layer *w, uint32_t i
         else
             plan_vector(p, wanted[j].vector, name, wanted[j].cols, true);
     }
+    const struct {
+        vec *vector;
+        const char *name;
+        uint32_t n;
+        bool wanted;
+    } norms[] = {
+        {&w->q_norm, "attn_q_norm.weight", s->head_dim, s->qk_norm},
+        {&w->k_norm, "attn_k_norm.weight", s->head_dim, s->qk_norm},
+        {&w->post_attn_norm, "post_attention_norm.weight", s->dim, s->post_norms},
+        {&w->post_ffn_norm, "post_ffw_norm.weight", s->dim, s->post_norms},
+    };
+    for (size_t j = 0; j < INFERD_COUNT(norms); j++) {
+        snprintf(name, sizeof name, "blk.%u.%s", i, norms[j].name);
+        if (norms[j].wanted) plan_vector(p, norms[j].vector, name, norms[j].n, true);
+    }
     for (size_t j = 0; j < INFERD_COUNT(biases); j++) {
         snprintf(name, sizeof name, "blk.%u.%s", i, biases[j].name);
         if (plan_vector(p, biases[j].vector, name, biases[j].n, false)) *biases[j].flag = true;
@@ -164,10 +184,12 @@ inferd_status weights_plan(const gguf *g, backend *be, decoder_spec *s, decoder_
     out->layers = calloc(s->n_layers, sizeof *out->layers);
     if (out->layers == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u layers", s->n_layers);
-    planner p = {g, be, plan, err, INFERD_OK};
+    planner p = {g, be, plan, err, INFERD_OK, 0};
     plan_ends(&p, s, out);
-    for (uint32_t i = 0; i < s->n_layers && p.status == INFERD_OK; i++)
+    for (uint32_t i = 0; i < s->n_layers && p.status == INFERD_OK; i++) {
+        p.unit = 1 + i;
         plan_layer(&p, s, &out->layers[i], i);
+    }
     plan->n_unused = count_unused(g, plan);
     if (p.status != INFERD_OK) weights_deinit(out, plan);
     return p.status;
@@ -248,18 +270,94 @@ static inferd_status load_vector(loader *l, const weight_entry *e, void *dst, in
     return INFERD_OK;
 }
 
+/* Everything is in the host's copy already: only say where it lies. */
+static void bind(loader *l, const weight_entry *e, void *dst) {
+    if (e->matrix != NULL)
+        be_weight_init(l->be, e->matrix, e->tensor->type, e->rows, e->cols, dst);
+    else
+        be_vec_init(l->be, e->vector, e->cols, dst);
+    report(l, (size_t)e->tensor->n_bytes);
+}
+
+static inferd_status tune(backend *be, const weight_plan *plan, inferd_err *err) {
+    const weight **matrices = malloc(size_max(plan->n, 1) * sizeof(*matrices));
+    uint32_t n = 0;
+    if (matrices == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a list of matrices");
+    for (size_t i = 0; i < plan->n; i++)
+        if (plan->entries[i].matrix != NULL) matrices[n++] = plan->entries[i].matrix;
+    be_tune(be, matrices, n);
+    free(matrices);
+    return INFERD_OK;
+}
+
+/* Where the unit of entry i ends in the window, when i is its last. */
+static bool ends_unit(const weight_plan *plan, size_t i, size_t *end) {
+    bool last = i + 1 == plan->n;
+    if (!last && plan->entries[i + 1].unit == plan->entries[i].unit) return false;
+    *end = last ? plan->n_bytes : plan->entries[i + 1].offset;
+    return true;
+}
+
 inferd_status weights_load(const gguf *g, backend *be, const decoder_spec *s, decoder_weights *w,
-                           const weight_plan *plan, void *base, model_progress *progress, void *ctx,
-                           inferd_err *err) {
+                           const weight_plan *plan, be_window *window, model_progress *progress,
+                           void *ctx, inferd_err *err) {
     loader l = {.g = g, .be = be, .total = plan->file_bytes, .progress = progress, .ctx = ctx};
     inferd_status st = INFERD_OK;
+    bool warm = be_window_is_warm(window);
+    size_t uploaded = 0, end;
     for (size_t i = 0; i < plan->n && st == INFERD_OK; i++) {
         const weight_entry *e = &plan->entries[i];
-        void *dst = (unsigned char *)base + e->offset;
-        st = e->matrix != NULL ? load_matrix(&l, e, dst, err) : load_vector(&l, e, dst, err);
+        void *dst = (unsigned char *)be_window_base(window) + e->offset;
+        if (warm)
+            bind(&l, e, dst);
+        else if (e->matrix != NULL)
+            st = load_matrix(&l, e, dst, err);
+        else
+            st = load_vector(&l, e, dst, err);
+        if (st == INFERD_OK && ends_unit(plan, i, &end)) {
+            be_window_upload(be, window, uploaded, end);
+            uploaded = end;
+        }
     }
     free(l.chunk);
     if (st == INFERD_OK && s->tied) w->head = w->embed;
-    if (st == INFERD_OK) st = be_sync(be, err);
+    if (st == INFERD_OK) st = tune(be, plan, err);
+    inferd_status device = be_check(be, st == INFERD_OK ? err : NULL);
+    if (st == INFERD_OK) st = device;
+    be_window_set_warm(window, st == INFERD_OK);
     return st;
+}
+
+/* -- making up -- */
+
+static void make_up(backend *be, const decoder_spec *s, const weight_entry *e, void *dst,
+                    uint64_t seed) {
+    const char *name = e->tensor->name;
+    if (e->matrix == NULL) {
+        be_vec_init(be, e->vector, e->cols, dst);
+        be_vec_fill(be, e->vector, 1.0f);
+        return;
+    }
+    be_weight_init(be, e->matrix, e->tensor->type, e->rows, e->cols, dst);
+    be_weight_dummy(be, e->matrix, dummy_seed(name, seed), dummy_scale(name, s->n_layers));
+}
+
+inferd_status weights_make_up(backend *be, const decoder_spec *s, decoder_weights *w,
+                              const weight_plan *plan, be_window *window, uint64_t seed,
+                              model_progress *progress, void *ctx, inferd_err *err) {
+    loader l = {.be = be, .total = plan->file_bytes, .progress = progress, .ctx = ctx};
+    be_window_set_warm(window, false);
+    for (size_t i = 0; i < plan->n; i++) {
+        const weight_entry *e = &plan->entries[i];
+        make_up(be, s, e, (unsigned char *)be_window_base(window) + e->offset, seed);
+        report(&l, (size_t)e->tensor->n_bytes);
+    }
+    if (s->tied) w->head = w->embed;
+    /* Pages may go home again at once, and only uploads are waited for then. */
+    inferd_status made = be_sync(be, err);
+    if (made != INFERD_OK) return made;
+    inferd_status tuned = tune(be, plan, err);
+    inferd_status device = be_sync(be, tuned == INFERD_OK ? err : NULL);
+    return tuned != INFERD_OK ? tuned : device;
 }

@@ -4,7 +4,7 @@
  * a place in the model's window; weights_load reads and prepares them there.  Between the two the
  * scheduler finds pages.
  *
- *     window   | embed | norm | head | layer 0: attn_norm wq wk ... | layer 1 ... |   64-byte
+ *     window   | embed | norm | head | layer 0: attn_norm wq wk ... | layer 1 ... |   256-byte
  * aligned
  *
  * Thread: weights_plan any; weights_load the engine's. */
@@ -20,6 +20,7 @@ typedef struct weight_entry {
     vec *vector;
     uint32_t rows, cols; // of a vector: rows = 1
     size_t offset;       // in the window
+    uint32_t unit;       // 0: the ends; 1 + i: layer i
 } weight_entry;
 
 typedef struct weight_plan {
@@ -35,9 +36,17 @@ inferd_status weights_plan(const gguf *g, backend *be, decoder_spec *s, decoder_
                            weight_plan *plan, inferd_err *err);
 void weights_deinit(decoder_weights *w, weight_plan *plan);
 
-/* Read everything into the window at `base`, in file order of the plan. */
+/* Read and prepare everything into the mapped window, unit by unit; each unit goes to the device
+ * while the next is read.  A warm window needs no reading. */
 inferd_status weights_load(const gguf *g, backend *be, const decoder_spec *s, decoder_weights *w,
-                           const weight_plan *plan, void *base, model_progress *progress, void *ctx,
-                           inferd_err *err);
+                           const weight_plan *plan, be_window *window, model_progress *progress,
+                           void *ctx, inferd_err *err);
+
+/* The same without reading: matrices made up from a seed, norms of ones, where they will lie
+ * (models/dummy_model.h).  When it returns they are there, on the device too.  The window's host
+ * copy is not used and never warm: a reload makes everything again. */
+inferd_status weights_make_up(backend *be, const decoder_spec *s, decoder_weights *w,
+                              const weight_plan *plan, be_window *window, uint64_t seed,
+                              model_progress *progress, void *ctx, inferd_err *err);
 
 #endif

@@ -17,8 +17,9 @@
 
 typedef struct device_about {
     char name[128]; // "cpu avx512, 2 threads"
-    uint32_t n_pages;
-    uint32_t depth; // steps that may be launched and not finished, 1 or 2
+    uint32_t n_pages, n_ready; // the others are still being made, see pages
+    uint32_t extent_pages;     // pool_init_extents
+    uint32_t depth;            // steps that may be launched and not finished, 1 or 2
 } device_about;
 
 typedef struct device_limits {
@@ -31,6 +32,8 @@ typedef void device_progress(void *ctx, uint64_t bytes_done, uint64_t bytes_tota
 typedef struct device_ops {
     inferd_status (*open)(void *self, device_about *out, inferd_err *err);
     void (*close)(void *self); // accepts one that was never opened; frees self
+    /* How many pages there are by now, and will be; NULL: as open said. */
+    void (*pages)(void *self, uint32_t *n_ready, uint32_t *n_pages);
 
     /* What the model is and how many pages its weights take. */
     inferd_status (*attach)(void *self, uint32_t model_idx, const device_limits *limits,

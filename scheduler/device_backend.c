@@ -1,8 +1,9 @@
 /* device_backend.c - a backend, the forward pass of its models, and the sampler.
  *
- * model_forward waits for its result, so the depth is 1: launch remembers the step and finish
- * computes it.  Rows are drawn on the backend's threads: worker i takes draws i, i + n_workers, ...
- * with a sampler of its own; a draw depends on nothing but its row, so the split does not show. */
+ * launch sends the step on its way and finish waits for it; how many may be on their way is the
+ * backend's depth.  A backend that draws (be_can_draw) feeds its tokens to the next step itself.  For
+ * the others finish draws on the backend's threads: worker i takes draws i, i + n_workers, ... with a
+ * sampler of its own; a draw depends on nothing but its row, so the split does not show. */
 #include <string.h>
 
 #include "device.h"
@@ -20,20 +21,45 @@ typedef struct served_model {
 } served_model;
 
 typedef struct backend_device {
-    backend_options options;
-    char *kind; // owned
+    backend_options options; // its strings are owned
     backend *be;
     served_model *models; // [n_models] owned
     uint32_t n_models;
-    const step *launched;
+    uint32_t n_launched;
+    sample_row *rows; // [n_rows_max] of the step being launched; owned
+    uint32_t n_rows_max;
 } backend_device;
+
+enum { OPTION_STRINGS = 6 };
+
+static void list_strings(backend_options *o, const char **out[OPTION_STRINGS]) {
+    const char **all[OPTION_STRINGS] = {&o->kind,        &o->uuid,          &o->activations,
+                                        &o->module_path, &o->cublaslt_path, &o->tune_path};
+    memcpy(out, all, sizeof all);
+}
+
+/* Copies of the strings, so that the caller's may go; false: no memory, and those copied are ours. */
+static bool own_strings(backend_options *o) {
+    const char **strings[OPTION_STRINGS];
+    bool ok = true;
+    list_strings(o, strings);
+    for (size_t i = 0; i < OPTION_STRINGS; i++) {
+        if (*strings[i] == NULL) continue;
+        *strings[i] = strdup(*strings[i]);
+        ok &= *strings[i] != NULL;
+    }
+    return ok;
+}
 
 static void backend_device_close(void *self) {
     backend_device *d = self;
     if (d == NULL) return;
     backend_close(d->be);
     free(d->models);
-    free(d->kind);
+    free(d->rows);
+    const char **strings[OPTION_STRINGS];
+    list_strings(&d->options, strings);
+    for (size_t i = 0; i < OPTION_STRINGS; i++) free((char *)*strings[i]);
     free(d);
 }
 
@@ -41,9 +67,19 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
     backend_device *d = self;
     inferd_status status = backend_open(&d->options, &d->be, err);
     if (status != INFERD_OK) return status;
-    *out = (device_about){.n_pages = be_n_pages(d->be), .depth = 1};
+    *out = (device_about){.n_ready = be_n_pages_ready(d->be), // first: the other may shrink to it
+                          .n_pages = be_n_pages(d->be),
+                          .extent_pages = be_extent_pages(d->be),
+                          .depth = be_depth(d->be)};
+    out->n_ready = u32_min(out->n_ready, out->n_pages);
     snprintf(out->name, sizeof out->name, "%s, %u threads", be_name(d->be), be_n_threads(d->be));
     return INFERD_OK;
+}
+
+static void backend_device_pages(void *self, uint32_t *n_ready, uint32_t *n_pages) {
+    backend_device *d = self;
+    *n_ready = be_n_pages_ready(d->be);
+    *n_pages = u32_max(be_n_pages(d->be), *n_ready);
 }
 
 static void backend_device_detach(void *self, uint32_t model_idx) {
@@ -80,6 +116,15 @@ static inferd_status open_samplers(served_model *s, uint32_t n_workers, inferd_e
     return INFERD_OK;
 }
 
+static inferd_status hold_rows(backend_device *d, uint32_t n, inferd_err *err) {
+    if (n <= d->n_rows_max) return INFERD_OK;
+    sample_row *rows = realloc(d->rows, n * sizeof *rows);
+    if (rows == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u rows to draw", n);
+    d->rows = rows;
+    d->n_rows_max = n;
+    return INFERD_OK;
+}
+
 static inferd_status backend_device_attach(void *self, uint32_t model_idx,
                                            const device_limits *limits, sched_model_spec *spec,
                                            uint32_t *weight_pages, inferd_err *err) {
@@ -93,7 +138,8 @@ static inferd_status backend_device_attach(void *self, uint32_t model_idx,
     inferd_status status = model_attach(s->m, d->be, &ml, err);
     s->attached = status == INFERD_OK;
     if (status == INFERD_OK) status = collect_end_ids(s, &n_end_ids, err);
-    if (status == INFERD_OK) status = open_samplers(s, n_workers, err);
+    if (status == INFERD_OK) status = hold_rows(d, limits->logits_max, err);
+    if (status == INFERD_OK && !be_can_draw(d->be)) status = open_samplers(s, n_workers, err);
     if (status != INFERD_OK) {
         backend_device_detach(d, model_idx);
         return status;
@@ -116,8 +162,11 @@ static inferd_status backend_device_load(void *self, uint32_t model_idx, const u
 
 static void backend_device_launch(void *self, const step *st) {
     backend_device *d = self;
-    INFERD_CHECK(d->launched == NULL);
-    d->launched = st;
+    const served_model *s = &d->models[st->model_idx];
+    INFERD_CHECK(d->n_launched < be_depth(d->be) && st->b.n_logits <= d->n_rows_max);
+    for (uint32_t i = 0; i < st->b.n_logits; i++) d->rows[i] = st->draws[i].row;
+    model_launch(s->m, &st->b, d->rows, s->n_vocab);
+    d->n_launched++;
 }
 
 typedef struct draw_work {
@@ -138,22 +187,34 @@ static void draw_share(void *ctx, uint32_t worker) {
     }
 }
 
-static inferd_status backend_device_finish(void *self, step *st, uint64_t *device_us,
-                                           inferd_err *err) {
-    backend_device *d = self;
-    INFERD_CHECK(d->launched == st);
-    d->launched = NULL;
-    served_model *s = &d->models[st->model_idx];
-    inferd_status status = model_forward(s->m, &st->b, device_us, err);
-    if (status != INFERD_OK || st->b.n_logits == 0) return status;
+/* On the host, from the step's logits; the time it took. */
+static uint64_t draw_on_host(backend_device *d, step *st, const be_step_result *r) {
+    const served_model *s = &d->models[st->model_idx];
     draw_work w = {.s = s,
                    .st = st,
-                   .logits = model_logits(s->m),
-                   .row_floats = model_about(s->m)->n_vocab,
+                   .logits = r->logits,
+                   .row_floats = r->logits_stride,
                    .n_workers = u32_min(s->n_workers, st->b.n_logits)};
     uint64_t began_us = clock_now_us();
     be_parallel(d->be, w.n_workers, draw_share, &w);
-    *device_us += clock_now_us() - began_us; // drawing keeps the same processors busy
+    return clock_now_us() - began_us; // drawing keeps the same processors busy
+}
+
+static inferd_status backend_device_finish(void *self, step *st, uint64_t *device_us,
+                                           inferd_err *err) {
+    backend_device *d = self;
+    be_step_result r;
+    INFERD_CHECK(d->n_launched > 0);
+    d->n_launched--;
+    inferd_status status = be_step_finish(d->be, &r, err);
+    *device_us = r.device_us;
+    if (status != INFERD_OK || st->b.n_logits == 0) return status;
+    if (r.draws == NULL) {
+        *device_us += draw_on_host(d, st, &r);
+        return INFERD_OK;
+    }
+    for (uint32_t i = 0; i < st->b.n_logits; i++)
+        if (!st->draws[i].dropped) st->results[i] = r.draws[i];
     return INFERD_OK;
 }
 
@@ -166,6 +227,7 @@ inferd_status device_backend_create(const backend_options *options, model **mode
     static const device_ops ops = {
         .open = backend_device_open,
         .close = backend_device_close,
+        .pages = backend_device_pages,
         .attach = backend_device_attach,
         .load = backend_device_load,
         .detach = backend_device_detach,
@@ -176,11 +238,10 @@ inferd_status device_backend_create(const backend_options *options, model **mode
     backend_device *d = calloc(1, sizeof *d);
     if (d == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a device");
     d->options = *options;
-    d->kind = strdup(options->kind != NULL ? options->kind : "cpu");
-    d->options.kind = d->kind;
+    bool owned = own_strings(&d->options);
     d->models = calloc(size_max(n_models, 1), sizeof *d->models);
     d->n_models = n_models;
-    if (d->kind == NULL || d->models == NULL) {
+    if (!owned || d->models == NULL) {
         backend_device_close(d);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a device of %u models", n_models);
     }

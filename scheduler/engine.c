@@ -179,9 +179,18 @@ static void launch_steps(engine *e) {
         uint64_t now_us = clock_now_us();
         if (!sched_plan(e->sched, now_us, &e->steps[idx])) return;
         e->step_began_us[idx] = now_us;
+        atomic_store_explicit(&e->busy_since_us, now_us, memory_order_relaxed);
         e->device.ops->launch(e->device.self, &e->steps[idx]);
         e->n_flight++;
     }
+}
+
+/* The device is gone for this process: nobody is served any more, and whoever waits hears it now. */
+static void lose_device(engine *e, const inferd_err *why, uint64_t now_us) {
+    if (atomic_load(&e->lost)) return;
+    models_fail_all(&e->models, e->sched, why, now_us);
+    atomic_store(&e->lost, true);
+    e->events_pushed = true; // the front must look even if nobody was waiting
 }
 
 static void finish_oldest(engine *e) {
@@ -195,6 +204,8 @@ static void finish_oldest(engine *e) {
         sched_commit(e->sched, st, device_us, now_us);
     else
         sched_fail(e->sched, st, &err, now_us);
+    atomic_store_explicit(&e->busy_since_us, e->n_flight > 1 ? now_us : 0, memory_order_relaxed);
+    if (status == INFERD_ELOST) lose_device(e, &err, now_us);
     count_step(e, st, device_us, now_us - e->step_began_us[e->oldest]);
     e->oldest = (e->oldest + 1) % ENGINE_DEPTH_MAX;
     e->n_flight--;
@@ -203,6 +214,7 @@ static void finish_oldest(engine *e) {
 /* One turn.  False: there was nothing to do. */
 static bool engine_step(engine *e) {
     engine_read_inbox(e);
+    models_grow_pool(&e->device, &e->pool);
     bool loaded =
         models_load_next(&e->models, &e->device, &e->pool, e->sched, wake_front, e, clock_now_us);
     launch_steps(e);
@@ -257,7 +269,8 @@ static inferd_status open_device(engine *e, inferd_err *err) {
         inferd_context(err, "opening the device");
         return status;
     }
-    status = pool_init(&e->pool, about.n_pages, e->models.n, err);
+    status = pool_init_extents(&e->pool, about.n_pages, about.n_ready, about.extent_pages,
+                               e->models.n, err);
     if (status != INFERD_OK) return status;
     e->depth = u32_min(u32_max(about.depth, 1), ENGINE_DEPTH_MAX);
     memcpy(e->device_name, about.name, sizeof e->device_name);
@@ -478,6 +491,16 @@ model_state engine_model_state(const engine *e, uint32_t model_idx) {
 void engine_model_error(const engine *e, uint32_t model_idx, inferd_err *out) {
     *out = (inferd_err){.status = INFERD_OK};
     if (model_idx < e->models.n) slot_error(&e->models.slots[model_idx], out);
+}
+
+bool engine_is_lost(const engine *e) {
+    return atomic_load(&e->lost);
+}
+
+uint64_t engine_stuck_us(const engine *e) {
+    uint64_t since = atomic_load_explicit(&e->busy_since_us, memory_order_relaxed);
+    uint64_t now_us = clock_now_us();
+    return since != 0 && now_us > since ? now_us - since : 0;
 }
 
 const char *engine_device_name(const engine *e) {

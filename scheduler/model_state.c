@@ -1,6 +1,8 @@
 /* model_state.c - see model_state.h. */
 #include "model_state.h"
 
+#include <time.h>
+
 inferd_status models_init(model_set *ms, uint32_t n, inferd_err *err) {
     *ms = (model_set){.n = n};
     ms->slots = calloc(size_max(n, 1), sizeof *ms->slots);
@@ -47,16 +49,32 @@ void models_fail_all(model_set *ms, sched *s, const inferd_err *why, uint64_t no
     ms->next_load = ms->n;
 }
 
-/* Pages for the weights, and at least one more for keys and values. */
-static inferd_status take_pages(model_slot *slot, uint32_t idx, uint32_t n, pool *p,
-                                inferd_err *err) {
+void models_grow_pool(const device *dev, pool *p) {
+    uint32_t n_ready, n_pages;
+    if (dev->ops->pages == NULL || p->n_in[PAGE_ABSENT] == 0) return;
+    dev->ops->pages(dev->self, &n_ready, &n_pages);
+    n_pages = u32_min(n_pages, p->n_pages);
+    pool_set_ready(p, u32_min(n_ready, n_pages), n_pages);
+}
+
+/* Pages for the weights, and at least one more for keys and values.  At start the device may still be
+ * making them, and there is nothing else to do. */
+static inferd_status take_pages(model_slot *slot, uint32_t idx, uint32_t n, const device *dev,
+                                pool *p, inferd_err *err) {
     slot->pages = malloc(size_max(n, 1) * sizeof *slot->pages);
     if (slot->pages == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u pages", n);
-    if (pool_n_takeable(p, idx) <= n || !pool_take_many(p, idx, PAGE_WEIGHT, n, slot->pages))
-        return inferd_fail(err, INFERD_ENOMEM,
-                           "the weights need %u pages and keys and values at least one; %u of the "
-                           "device's %u are free",
-                           n, pool_n_takeable(p, idx), p->n_pages);
+    for (;;) {
+        bool last = p->n_in[PAGE_ABSENT] == 0;
+        if (pool_n_takeable(p, idx) > n && pool_take_weights(p, idx, n, slot->pages)) break;
+        if (last)
+            return inferd_fail(
+                err, INFERD_ENOMEM,
+                "the weights need %u pages%s and keys and values at least one; %u of the device's %u "
+                "are free",
+                n, p->runs ? " in a row" : "", pool_n_takeable(p, idx), p->n_pages);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        models_grow_pool(dev, p);
+    }
     slot->n_pages = n;
     return INFERD_OK;
 }
@@ -69,7 +87,7 @@ static inferd_status attach(model_set *ms, uint32_t idx, const device *dev,
     inferd_status status = dev->ops->attach(dev->self, idx, limits, &spec, &n_pages, err);
     if (status != INFERD_OK) return status;
     slot->attached = true;
-    status = take_pages(slot, idx, n_pages, p, err);
+    status = take_pages(slot, idx, n_pages, dev, p, err);
     if (status == INFERD_OK) status = sched_model_open(s, idx, &spec, err);
     if (status == INFERD_OK) {
         atomic_store(&slot->context, spec.context);

@@ -1,30 +1,111 @@
-/* pool.c - see pool.h.  The free list is a stack: the page given back last is the one whose lines
- * are most likely still cached.  Quarantine is one list per unfinished epoch, so finishing an epoch
+/* pool.c - see pool.h.  Free lists are stacks: the page given back last is the one whose lines are most
+ * likely still cached.  Quarantine is one list per unfinished epoch, so finishing an epoch
  * touches only the pages that become free. */
 #include "pool.h"
 
-inferd_status pool_init(pool *p, uint32_t n_pages, uint32_t n_owners, inferd_err *err) {
-    *p = (pool){.n_pages = n_pages, .n_owners = n_owners};
+/* ---- extents ---- */
+
+static void unlink_extent(pool *p, uint32_t e) {
+    pool_extent *x = &p->extents[e];
+    if (x->n_free == 0) return;
+    if (x->prev != PAGE_NONE)
+        p->extents[x->prev].next = x->next;
+    else
+        p->bucket[x->n_free] = x->next;
+    if (x->next != PAGE_NONE) p->extents[x->next].prev = x->prev;
+    if (x->n_free == p->extent_pages) p->n_whole--;
+}
+
+static void link_extent(pool *p, uint32_t e) {
+    pool_extent *x = &p->extents[e];
+    if (x->n_free == 0) return;
+    uint32_t *head = &p->bucket[x->n_free];
+    x->prev = PAGE_NONE;
+    x->next = *head;
+    if (*head != PAGE_NONE) p->extents[*head].prev = e;
+    *head = e;
+    if (x->n_free == p->extent_pages) p->n_whole++;
+}
+
+static void push_free(pool *p, uint32_t page) {
+    uint32_t e = page / p->extent_pages;
+    pool_extent *x = &p->extents[e];
+    unlink_extent(p, e);
+    p->pages[page] = (pool_page){.state = PAGE_FREE, .next = x->free_head};
+    x->free_head = page;
+    x->n_free++;
+    link_extent(p, e);
+    p->n_in[PAGE_FREE]++;
+}
+
+/* The newest free page of the fullest broken extent, else of a whole one. */
+static uint32_t pop_free(pool *p) {
+    uint32_t n = 1;
+    while (p->bucket[n] == PAGE_NONE) n++;
+    uint32_t e = p->bucket[n];
+    pool_extent *x = &p->extents[e];
+    unlink_extent(p, e);
+    uint32_t page = x->free_head;
+    x->free_head = p->pages[page].next;
+    x->n_free--;
+    link_extent(p, e);
+    p->n_in[PAGE_FREE]--;
+    return page;
+}
+
+/* ---- the pool ---- */
+
+static void set_watermarks(pool *p) {
+    p->low = p->n_pages / 64;
+    p->high = p->n_pages / 32;
+}
+
+inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uint32_t extent_pages,
+                                uint32_t n_owners, inferd_err *err) {
+    INFERD_CHECK(extent_pages <= POOL_EXTENT_MAX && n_ready <= n_pages);
+    uint32_t size = u32_max(extent_pages, 1);
+    *p = (pool){.n_pages = n_pages,
+                .n_owners = n_owners,
+                .n_ready = n_ready,
+                .extent_pages = size,
+                .runs = extent_pages == 0,
+                .n_extents = n_pages / size + (n_pages % size != 0)};
     p->pages = calloc(size_max(n_pages, 1), sizeof *p->pages);
     p->owners = calloc(size_max(n_owners, 1), sizeof *p->owners);
-    if (p->pages == NULL || p->owners == NULL) {
+    p->extents = calloc(size_max(p->n_extents, 1), sizeof *p->extents);
+    if (p->pages == NULL || p->owners == NULL || p->extents == NULL) {
         pool_deinit(p);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the books of %u pages", n_pages);
     }
     for (uint32_t i = 0; i < n_owners; i++) p->owners[i].max = UINT32_MAX;
-    for (uint32_t i = 0; i < n_pages; i++) p->pages[i].next = i + 1 < n_pages ? i + 1 : PAGE_NONE;
-    p->free_head = n_pages > 0 ? 0 : PAGE_NONE;
+    for (uint32_t i = 0; i <= POOL_EXTENT_MAX; i++) p->bucket[i] = PAGE_NONE;
+    for (uint32_t i = 0; i < p->n_extents; i++) p->extents[i].free_head = PAGE_NONE;
+    for (uint32_t i = n_ready; i < n_pages; i++) p->pages[i].state = PAGE_ABSENT;
+    p->n_in[PAGE_ABSENT] = n_pages - n_ready;
+    for (uint32_t i = n_ready; i-- > 0;) push_free(p, i); // the lowest is taken first
     for (uint32_t i = 0; i <= POOL_DEPTH_MAX; i++) p->quarantine_head[i] = PAGE_NONE;
-    p->n_in[PAGE_FREE] = n_pages;
-    p->low = n_pages / 64;
-    p->high = n_pages / 32;
+    set_watermarks(p);
     return INFERD_OK;
+}
+
+inferd_status pool_init(pool *p, uint32_t n_pages, uint32_t n_owners, inferd_err *err) {
+    return pool_init_extents(p, n_pages, n_pages, 1, n_owners, err);
 }
 
 void pool_deinit(pool *p) {
     free(p->pages);
     free(p->owners);
+    free(p->extents);
     *p = (pool){0};
+}
+
+void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages) {
+    INFERD_CHECK(n_ready >= p->n_ready && n_ready <= n_pages && n_pages <= p->n_pages);
+    for (uint32_t i = p->n_ready; i < n_ready; i++) push_free(p, i);
+    p->n_ready = n_ready;
+    p->n_pages = n_pages; // those past it never come
+    p->n_in[PAGE_ABSENT] = n_pages - n_ready;
+    set_watermarks(p);
 }
 
 static uint32_t held_by(const pool_owner *o) {
@@ -78,10 +159,8 @@ static void charge(pool *p, uint32_t owner, page_state state, bool enters) {
 uint32_t pool_take(pool *p, uint32_t owner, page_state state) {
     INFERD_CHECK(owner < p->n_owners && (state == PAGE_WEIGHT || state == PAGE_KV));
     if (pool_n_takeable(p, owner) == 0) return PAGE_NONE;
-    uint32_t page = p->free_head;
-    p->free_head = p->pages[page].next;
+    uint32_t page = pop_free(p);
     p->pages[page] = (pool_page){.state = (uint8_t)state, .owner = owner, .next = PAGE_NONE};
-    p->n_in[PAGE_FREE]--;
     p->n_in[state]++;
     charge(p, owner, state, true);
     return page;
@@ -93,10 +172,45 @@ bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint3
     return true;
 }
 
-static void push_free(pool *p, uint32_t page) {
-    p->pages[page] = (pool_page){.state = PAGE_FREE, .next = p->free_head};
-    p->free_head = page;
-    p->n_in[PAGE_FREE]++;
+/* Everything free in the extent goes to `owner`, in order. */
+static void take_extent(pool *p, uint32_t owner, uint32_t e, uint32_t *out) {
+    unlink_extent(p, e);
+    p->extents[e] = (pool_extent){.free_head = PAGE_NONE};
+    for (uint32_t i = 0; i < p->extent_pages; i++) {
+        uint32_t page = e * p->extent_pages + i;
+        p->pages[page] = (pool_page){.state = PAGE_WEIGHT, .owner = owner, .next = PAGE_NONE};
+        p->n_in[PAGE_FREE]--;
+        p->n_in[PAGE_WEIGHT]++;
+        charge(p, owner, PAGE_WEIGHT, true);
+        out[i] = page;
+    }
+}
+
+/* First fit; PAGE_NONE: nowhere.  Extents are single pages here. */
+static uint32_t find_run(const pool *p, uint32_t n) {
+    uint32_t length = 0;
+    for (uint32_t i = 0; i < p->n_ready; i++) {
+        length = p->pages[i].state == PAGE_FREE ? length + 1 : 0;
+        if (length == n) return i + 1 - n;
+    }
+    return PAGE_NONE;
+}
+
+bool pool_take_weights(pool *p, uint32_t owner, uint32_t n, uint32_t *out) {
+    INFERD_CHECK(owner < p->n_owners && n % p->extent_pages == 0);
+    if (n == 0) return true;
+    if (pool_n_takeable(p, owner) < n) return false;
+    if (p->runs) {
+        uint32_t first = find_run(p, n);
+        if (first == PAGE_NONE) return false;
+        for (uint32_t i = 0; i < n; i++) take_extent(p, owner, first + i, out + i);
+        return true;
+    }
+    uint32_t n_extents = n / p->extent_pages;
+    if (p->n_whole < n_extents) return false;
+    for (uint32_t i = 0; i < n_extents; i++)
+        take_extent(p, owner, p->bucket[p->extent_pages], out + i * p->extent_pages);
+    return true;
 }
 
 void pool_give(pool *p, uint32_t page, uint64_t fence) {
@@ -133,7 +247,7 @@ void pool_finish(pool *p, uint64_t epoch) {
 }
 
 uint32_t pool_n_short(const pool *p) {
-    uint32_t coming = p->n_in[PAGE_FREE] + p->n_in[PAGE_QUARANTINE];
+    uint32_t coming = p->n_in[PAGE_FREE] + p->n_in[PAGE_QUARANTINE] + p->n_in[PAGE_ABSENT];
     return coming < p->low ? p->high - coming : 0;
 }
 
@@ -165,6 +279,32 @@ static uint32_t list_length(const pool *p, uint32_t head, page_state state, uint
     return n;
 }
 
+/* Each free page is in its extent's list, each extent with free pages in the bucket of their number. */
+static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *err) {
+    uint32_t n_pages = 0, n_linked = 0, n_open = 0;
+    for (uint32_t e = 0; e < p->n_extents; e++) {
+        const pool_extent *x = &p->extents[e];
+        if (list_length(p, x->free_head, PAGE_FREE, 0) != x->n_free || x->n_free > p->extent_pages)
+            return inferd_fail(err, INFERD_EINVAL, "pool: extent %u does not hold its %u free pages", e,
+                               x->n_free);
+        for (uint32_t page = x->free_head; page != PAGE_NONE; page = p->pages[page].next)
+            if (page / p->extent_pages != e)
+                return inferd_fail(err, INFERD_EINVAL, "pool: page %u is in extent %u", page, e);
+        n_pages += x->n_free;
+        n_open += x->n_free > 0;
+    }
+    for (uint32_t n = 1; n <= p->extent_pages; n++)
+        for (uint32_t e = p->bucket[n]; e != PAGE_NONE && n_linked <= p->n_extents;
+             e = p->extents[e].next, n_linked++)
+            if (e >= p->n_extents || p->extents[e].n_free != n)
+                return inferd_fail(err, INFERD_EINVAL, "pool: extent %u is in bucket %u", e, n);
+    if (n_pages != n_free || n_linked != n_open)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "pool: %u free pages in %u extents, the books say %u in %u", n_pages,
+                           n_linked, n_free, n_open);
+    return INFERD_OK;
+}
+
 inferd_status pool_verify(const pool *p, inferd_err *err) {
     uint32_t n_in[PAGE_STATES] = {0};
     for (uint32_t i = 0; i < p->n_pages; i++) {
@@ -180,9 +320,8 @@ inferd_status pool_verify(const pool *p, inferd_err *err) {
         if (n_in[s] != p->n_in[s])
             return inferd_fail(err, INFERD_EINVAL, "pool: %u pages in state %d, the books say %u",
                                n_in[s], s, p->n_in[s]);
-    if (list_length(p, p->free_head, PAGE_FREE, 0) != n_in[PAGE_FREE])
-        return inferd_fail(err, INFERD_EINVAL,
-                           "pool: the free list does not hold the %u free pages", n_in[PAGE_FREE]);
+    inferd_status extents = verify_extents(p, n_in[PAGE_FREE], err);
+    if (extents != INFERD_OK) return extents;
     uint32_t n_quarantine = 0;
     for (uint32_t i = 0; i <= POOL_DEPTH_MAX; i++) {
         uint32_t n = list_length(p, p->quarantine_head[i], PAGE_QUARANTINE, i);

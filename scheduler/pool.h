@@ -3,11 +3,19 @@
  * Page numbers are the only currency here; the memory behind them belongs to the backend.  Every
  * page is in exactly one state:
  *
- *     FREE --pool_take--> WEIGHT or KV --pool_give--> QUARANTINE --pool_finish--> FREE
+ *     ABSENT --pool_set_ready--> FREE --pool_take--> WEIGHT or KV
+ *                                  ^--pool_finish-- QUARANTINE <--pool_give--'
+ *
+ * A device may still be making its pages while it serves; those not made yet are ABSENT.
+ *
+ * Pages are grouped in *extents*, the pieces of physical memory that a device can map (1 page on the
+ * CPU, up to 64 on a GPU).  Weights take whole extents; keys and values take single pages, from the
+ * fullest extent that is broken already, so that whole ones stay whole.
  *
  * Steps of the device are numbered (epochs).  A page is given back with the epoch of the last step
  * that may touch it (its fence); until that step has finished the page is in quarantine, so no
- * step ever writes a page that another one still reads.  Give and take are O(1).
+ * step ever writes a page that another one still reads.  Giving and taking a page is O(1) for extents
+ * of a fixed size.
  *
  * Each owner (a model) has a ledger: pages held, a guarantee `min` and a ceiling `max`.  A page is
  * only lent to an owner when the unfilled guarantees of the others stay covered by free pages.
@@ -26,12 +34,16 @@ typedef enum page_state {
     PAGE_WEIGHT,
     PAGE_KV,
     PAGE_QUARANTINE,
+    PAGE_ABSENT,
     PAGE_STATES
 } page_state;
 
 #define PAGE_NONE UINT32_MAX
 
-enum { POOL_DEPTH_MAX = 3 }; // steps launched and not finished
+enum {
+    POOL_DEPTH_MAX = 3, // steps launched and not finished
+    POOL_EXTENT_MAX = 64
+};
 
 typedef struct pool_page {
     uint8_t state;
@@ -39,6 +51,11 @@ typedef struct pool_page {
     uint32_t next;  // FREE, QUARANTINE: next page of the same list, or PAGE_NONE
     uint64_t fence; // QUARANTINE: free when this epoch has finished
 } pool_page;
+
+typedef struct pool_extent {
+    uint32_t n_free, free_head; // its free pages
+    uint32_t prev, next;        // extents with as many free pages, while there are any
+} pool_extent;
 
 typedef struct pool_owner {
     uint32_t min, max;          // pages; 0 and UINT32_MAX when nobody said otherwise
@@ -50,7 +67,13 @@ typedef struct pool {
     pool_page *pages;   // [n_pages] owned
     pool_owner *owners; // [n_owners] owned
     uint32_t n_in[PAGE_STATES];
-    uint32_t free_head;
+    uint32_t n_ready;      // pages [0, n_ready) are not ABSENT
+    uint32_t extent_pages; // >= 1
+    bool runs;             // weights need neighbouring pages instead of whole extents
+    uint32_t n_extents;
+    pool_extent *extents;                // [n_extents] owned
+    uint32_t bucket[POOL_EXTENT_MAX + 1]; // first extent with that many free pages
+    uint32_t n_whole;                    // extents with all pages free
     uint32_t quarantine_head[POOL_DEPTH_MAX + 1]; // by fence modulo the length
     uint64_t launched, finished;                  // epochs; launched - finished are in flight
     uint32_t low, high;                           // watermarks of free pages
@@ -59,7 +82,15 @@ typedef struct pool {
 
 /* All pages free; low and high are n_pages / 64 and n_pages / 32. */
 inferd_status pool_init(pool *p, uint32_t n_pages, uint32_t n_owners, inferd_err *err);
+/* The same with pages that come later and in extents; extent_pages 0: weights are runs of neighbouring
+ * pages. */
+inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uint32_t extent_pages,
+                                uint32_t n_owners, inferd_err *err);
 void pool_deinit(pool *p); // accepts a zeroed pool
+
+/* Pages [0, n_ready) are there now, and there will be n_pages: never fewer than are ready, never more
+ * than at first. */
+void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages);
 
 /* Guarantee and ceiling of one owner; EINVAL with the numbers when the guarantees of all would
  * exceed the pool, and nothing changes. */
@@ -71,6 +102,8 @@ uint32_t pool_n_takeable(const pool *p, uint32_t owner);
 uint32_t pool_take(pool *p, uint32_t owner, page_state state);
 /* n pages; false: too few, and the pool is unchanged. */
 bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
+/* n pages for weights: whole extents (n is a multiple of extent_pages), or a run. */
+bool pool_take_weights(pool *p, uint32_t owner, uint32_t n, uint32_t *out);
 /* Back to the pool; usable again when the epoch `fence` has finished (0: at once). */
 void pool_give(pool *p, uint32_t page, uint64_t fence);
 

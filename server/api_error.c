@@ -21,6 +21,7 @@ static const fault_row fault_rows[API_FAULTS] = {
     [API_LOADING] = {503, "unavailable_error", "model_loading", 2},
     [API_OVERLOADED] = {503, "overloaded_error", "server_overloaded", 1},
     [API_DRAINING] = {503, "unavailable_error", "shutting_down", 5},
+    [API_DEVICE_LOST] = {503, "unavailable_error", "device_lost", 10},
     [API_DEADLINE] = {504, "timeout_error", "deadline_exceeded", 0},
     [API_INTERNAL] = {500, "server_error", "internal_error", 0},
 };
@@ -61,6 +62,8 @@ static api_fault fault_of(inferd_status s) {
         return API_DEADLINE;
     case INFERD_ECANCELED:
         return API_DRAINING;
+    case INFERD_ELOST:
+        return API_DEVICE_LOST;
     default:
         return API_INTERNAL;
     }
@@ -73,6 +76,8 @@ bool api_fail_status(api_error *e, const inferd_err *err, const char *param) {
         return api_fail(e, fault, NULL,
                         err->status == INFERD_ENOMEM ? "the server is short of memory"
                                                      : "the server failed to compute the answer");
+    if (fault == API_DEVICE_LOST)
+        return api_fail(e, fault, NULL, "the device failed and the server restarts; ask again");
     return api_fail(e, fault, param, "%s", err->text);
 }
 

@@ -25,6 +25,7 @@ typedef enum api_fault {
     API_LOADING,     // 503 model_loading
     API_OVERLOADED,  // 503 server_overloaded
     API_DRAINING,    // 503 shutting_down
+    API_DEVICE_LOST, // 503 device_lost
     API_DEADLINE,    // 504 deadline_exceeded
     API_INTERNAL,    // 500 internal_error
     API_FAULTS

@@ -3,10 +3,16 @@
 #include "api.h"
 #include "log.h"
 
-/* Alive: the loop turns.  Says nothing about models, so that a slow load is not killed. */
+/* Alive: the loop turns, and the device is not lost.  Says nothing about models, so that a slow load is
+ * not killed. */
 void api_health(void *ctx, http_request *rq) {
-    (void)ctx;
+    app *a = ctx;
     buf out = {0};
+    if (engine_is_lost(a->engine) || a->device_hangs) {
+        buf_add_str(&out, "{\"status\":\"device_lost\"}");
+        http_answer(rq, 503, "application/json", &out, "Retry-After: 10\n");
+        return;
+    }
     buf_add_str(&out, "{\"status\":\"ok\"}");
     api_answer_json(rq, 200, &out);
 }
@@ -55,6 +61,8 @@ void api_metrics(void *ctx, http_request *rq) {
                            .log_lines_dropped = log_n_dropped(),
                            .started_unix_s = (uint64_t)a->started_unix_s,
                            .draining = a->draining,
+                           .device = &a->device,
+                           .device_lost = engine_is_lost(a->engine) || a->device_hangs,
                            .version = INFERD_VERSION};
         metrics_write(a->metrics, &now, &out);
     }

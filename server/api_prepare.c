@@ -70,6 +70,8 @@ static bool check_hot(api_job *job) {
     case MODEL_FAILED:
         break;
     }
+    inferd_err lost = {.status = INFERD_ELOST};
+    if (engine_is_lost(job->app->engine)) return api_fail_status(&job->error, &lost, NULL);
     return api_fail(&job->error, API_INTERNAL, NULL, "the model could not be loaded");
 }
 

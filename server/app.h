@@ -55,6 +55,8 @@ typedef struct app {
     char **tenants; // [n_tenants] every name a configuration ever had; only grows
     uint32_t n_tenants;
     bool draining;
+    bool device_hangs;           // the device answers no step: the end is near
+    backend_device_about device; // for /metrics; kind "": not looked at
 
     /* read-only after app_create: workers read these */
     engine *engine;

@@ -15,6 +15,7 @@
 #endif
 
 int cli_serve(int argc, char **argv);
+int cli_devices(int argc, char **argv);
 int cli_check(int argc, char **argv);
 int cli_run(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);

@@ -6,12 +6,12 @@
 #include "config.h"
 
 static const char usage[] =
-    "usage: inferd check --config FILE.json\n"
+    "usage: inferd check --config FILE.json [--allow-dummy]\n"
     "       inferd check --describe\n"
     "\n"
     "Reads the configuration and the headers of the models it names and prints one line per\n"
     "problem.  Exit status: 0 fine, 2 problems.  --describe prints every setting with its range\n"
-    "and default, as Markdown tables.\n";
+    "and default, as Markdown tables.  --allow-dummy: a model may be dummy:SHAPE.\n";
 
 static int describe(void) {
     buf text;
@@ -23,14 +23,15 @@ static int describe(void) {
 }
 
 /* The file of each model can be read and is one we can serve. */
-static bool check_models(const inferd_config *c, buf *problems) {
+static bool check_models(const inferd_config *c, bool allow_dummy, buf *problems) {
     bool fine = true;
     for (uint32_t i = 0; i < c->n_models; i++) {
         inferd_err err = {0};
         model *m;
         model_options options = {.path = c->models[i].path,
                                  .template_path = c->models[i].chat_template,
-                                 .context_max = c->models[i].max_context};
+                                 .context_max = c->models[i].max_context,
+                                 .allow_dummy = allow_dummy};
         if (model_open(&options, &m, &err) == INFERD_OK) {
             model_close(m);
             continue;
@@ -45,14 +46,19 @@ int cli_check(int argc, char **argv) {
     static const struct option longs[] = {{"help", no_argument, NULL, 'h'},
                                           {"config", required_argument, NULL, 'c'},
                                           {"describe", no_argument, NULL, 'd'},
+                                          {"allow-dummy", no_argument, NULL, 'a'},
                                           {0}};
     const char *path = NULL;
+    bool allow_dummy = false;
     int c;
     while ((c = getopt_long(argc, argv, "hc:", longs, NULL)) != -1) {
         if (c == 'h') return fputs(usage, stdout) < 0;
         if (c == 'd') return describe();
-        if (c != 'c') return fputs(usage, stderr), 2;
-        path = optarg;
+        if (c != 'c' && c != 'a') return fputs(usage, stderr), 2;
+        if (c == 'a')
+            allow_dummy = true;
+        else
+            path = optarg;
     }
     if (path == NULL || optind != argc) return fputs(usage, stderr), 2;
 
@@ -62,7 +68,7 @@ int cli_check(int argc, char **argv) {
     buf_init(&problems, 1 << 20);
     json_in_init();
     bool fine = config_load(path, &config, &problems, &err) == INFERD_OK;
-    fine = fine && config_check(config, &problems) && check_models(config, &problems);
+    fine = fine && config_check(config, &problems) && check_models(config, allow_dummy, &problems);
     if (!fine) {
         fputs(problems.n > 0 ? buf_cstr(&problems) : err.text, stderr);
         if (problems.n == 0) fputc('\n', stderr);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "devices.h"
 #include "inferd/buf.h"
 #include "inferd/clock.h"
 #include "scheduler/engine.h"
@@ -32,15 +33,18 @@ static const char usage[] =
     "  --seed N             (default random)\n"
     "  --raw                complete the prompt as it is, without the chat template\n"
     "  --context N          positions (default: what the model was trained for)\n"
-    "  --memory SIZE        of the page pool (default 2GiB)\n"
+    "  --device DEVICE      cpu, cuda, cuda:INDEX, a GPU's UUID, or auto (default: auto)\n"
+    "  --memory SIZE        of the page pool (default: 2GiB on the CPU, what is free on a GPU)\n"
     "  --threads N          (default: CPUs allowed)\n"
+    "  --allow-dummy        MODEL may be dummy:SHAPE, with made-up weights\n"
     "  --help\n";
 
 typedef struct run_options {
     const char *path, *prompt, *system;
-    uint32_t max_tokens, context, threads;
-    uint64_t memory_bytes, seed;
-    bool raw, seeded;
+    uint32_t max_tokens, context;
+    config_device device;
+    uint64_t seed;
+    bool raw, seeded, allow_dummy;
     sample_params sampling;
 } run_options;
 
@@ -242,7 +246,20 @@ static void print_rates(const session *s) {
 }
 
 static int read_options(int argc, char **argv, run_options *o) {
-    enum { SYSTEM = 1, MAX_TOKENS, TEMPERATURE, TOP_P, TOP_K, SEED, RAW, CONTEXT, MEMORY, THREADS };
+    enum {
+        SYSTEM = 1,
+        MAX_TOKENS,
+        TEMPERATURE,
+        TOP_P,
+        TOP_K,
+        SEED,
+        RAW,
+        CONTEXT,
+        MEMORY,
+        THREADS,
+        DEVICE,
+        ALLOW_DUMMY
+    };
     static const struct option longs[] = {{"system", required_argument, NULL, SYSTEM},
                                           {"max-tokens", required_argument, NULL, MAX_TOKENS},
                                           {"temperature", required_argument, NULL, TEMPERATURE},
@@ -253,9 +270,11 @@ static int read_options(int argc, char **argv, run_options *o) {
                                           {"context", required_argument, NULL, CONTEXT},
                                           {"memory", required_argument, NULL, MEMORY},
                                           {"threads", required_argument, NULL, THREADS},
+                                          {"device", required_argument, NULL, DEVICE},
+                                          {"allow-dummy", no_argument, NULL, ALLOW_DUMMY},
                                           {"help", no_argument, NULL, 'h'},
                                           {0}};
-    *o = (run_options){.max_tokens = GEN_NO_MAX, .memory_bytes = 2ull << 30};
+    *o = (run_options){.max_tokens = GEN_NO_MAX};
     o->sampling = (sample_params){.temperature = 0.7f, .top_p = 0.95f, .repetition_penalty = 1.0f};
     double x = 0;
     int c, fine = 1;
@@ -296,11 +315,17 @@ static int read_options(int argc, char **argv, run_options *o) {
             o->context = (uint32_t)x;
             break;
         case MEMORY:
-            fine = cli_size("--memory", optarg, &o->memory_bytes);
+            fine = cli_size("--memory", optarg, &o->device.memory_bytes);
             break;
         case THREADS:
             fine = cli_number("--threads", optarg, 1, 1024, &x);
-            o->threads = (uint32_t)x;
+            o->device.threads = (uint32_t)x;
+            break;
+        case DEVICE:
+            fine = devices_parse(optarg, &o->device);
+            break;
+        case ALLOW_DUMMY:
+            o->allow_dummy = true;
             break;
         default:
             fine = 0;
@@ -314,7 +339,8 @@ static int read_options(int argc, char **argv, run_options *o) {
 }
 
 static inferd_status open_session(session *s, const run_options *o, inferd_err *err) {
-    model_options mo = {.path = o->path, .context_max = o->context};
+    model_options mo = {
+        .path = o->path, .context_max = o->context, .allow_dummy = o->allow_dummy};
     inferd_status st = model_open(&mo, &s->m, err);
     if (st != INFERD_OK) return st;
     s->messages = json_array();
@@ -324,11 +350,10 @@ static inferd_status open_session(session *s, const run_options *o, inferd_err *
                               json_pack("{s:s, s:s}", "role", "system", "content", o->system)) != 0)
         return inferd_fail(err, INFERD_EINVAL, "--system is not valid UTF-8");
     engine_options eo = {
-        .device = {.kind = "cpu", .n_threads = o->threads, .memory_bytes = o->memory_bytes},
-        .models = &s->m,
-        .n_models = 1,
-        .wake = wake_session,
-        .wake_ctx = s};
+        .models = &s->m, .n_models = 1, .wake = wake_session, .wake_ctx = s};
+    inferd_err note;
+    st = devices_resolve(&o->device, &eo.device, &note, err);
+    if (st != INFERD_OK) return st;
     st = engine_start(&eo, &s->e, err);
     return st == INFERD_OK ? wait_loaded(s, err) : st;
 }
@@ -354,5 +379,7 @@ int cli_run(int argc, char **argv) {
     engine_stop(s.e);
     json_decref(s.messages);
     model_close(s.m);
+    free(o.device.kind);
+    free(o.device.uuid);
     return st == INFERD_OK ? 0 : 1;
 }

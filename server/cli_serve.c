@@ -6,9 +6,11 @@
  *       SIGTERM, SIGINT   drain: finish what runs, at most drain_timeout_s; again: end at once
  *       SIGHUP            reopen the log, reload the configuration; a bad one changes nothing
  *     stop: cut what is left, close everything, exit 0
+ *     a lost or hanging device: tell everyone, exit 70
  *
  * The front thread is the one that runs this; the loop belongs to libuv. */
 #include <getopt.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +21,7 @@
 #include "app.h"
 #include "cli.h"
 #include "config.h"
+#include "devices.h"
 #include "http.h"
 #include "inferd/clock.h"
 #include "json_in.h"
@@ -31,14 +34,25 @@ static const char usage[] =
     "  --model FILE      serve one model with defaults\n"
     "  --name NAME       the model's name in the API (with --model; default: the file's name)\n"
     "  --listen ADDRESS  HOST:PORT or unix:PATH (default 127.0.0.1:8080)\n"
-    "  --memory SIZE     of the device's page pool (default 2GiB)\n"
+    "  --device DEVICE   cpu, cuda, cuda:INDEX, a GPU's UUID, or auto (default: auto)\n"
+    "  --memory SIZE     of the device's page pool (default: 2GiB on the CPU, what is free on a GPU)\n"
     "  --threads N       compute threads (default: CPUs allowed)\n"
+    "  --allow-dummy     a model may be dummy:SHAPE, with made-up weights (docs/configuration.md)\n"
     "  --help\n";
 
-enum { TICK_MS = 100, EXIT_USAGE = 2, CUT_GRACE_MS = 2000 };
+enum {
+    TICK_MS = 100,
+    EXIT_USAGE = 2,
+    EXIT_NO_DEVICE = 3,
+    EXIT_DEVICE_LOST = 70, // a supervisor starts another process
+    CUT_GRACE_MS = 2000,
+    END_GRACE_S = 3, // for closing; a driver that does not answer must not keep the process
+    LOOK_EVERY_MS = 10000 // at the device's health
+};
 
 typedef struct serve_options {
-    const char *config, *model, *name, *listen, *memory, *threads;
+    const char *config, *model, *name, *listen, *memory, *threads, *device;
+    bool allow_dummy;
 } serve_options;
 
 typedef struct server_life {
@@ -55,6 +69,15 @@ typedef struct server_life {
     uint64_t tick_due_us, drain_until_us;
     cli_progress bar;
     bool loop_open, announced, draining, cut, failed;
+
+    backend_options device; // to look at; its strings are owned once the engine has started
+    uv_work_t look;         // at the device, on a thread of the loop's pool
+    backend_device_about seen;
+    bool looking, saw, device_owned;
+    uint64_t look_due_us;
+    bool lost, hangs;       // the device; hangs: its thread never comes back
+    uint64_t stuck_us;      // at the last tick
+    uint32_t stuck_ticks;
 } server_life;
 
 /* -- configuration -- */
@@ -74,6 +97,7 @@ static bool apply_options(const serve_options *o, inferd_config *c) {
     if (o->name != NULL && !replace_text(&c->models[0].name, o->name)) return false;
     if (o->memory != NULL && !cli_size("--memory", o->memory, &c->devices[0].memory_bytes))
         return false;
+    if (o->device != NULL && !devices_parse(o->device, &c->devices[0])) return false;
     if (o->threads != NULL) {
         if (!cli_number("--threads", o->threads, 1, 1024, &threads)) return false;
         c->devices[0].threads = (uint32_t)threads;
@@ -96,8 +120,10 @@ static inferd_config *read_config(const serve_options *o, buf *problems) {
 static bool open_model(server_life *s, buf *problems) {
     const config_model *c = &s->config->models[0];
     inferd_err err = {0};
-    model_options options = {
-        .path = c->path, .template_path = c->chat_template, .context_max = c->max_context};
+    model_options options = {.path = c->path,
+                             .template_path = c->chat_template,
+                             .context_max = c->max_context,
+                             .allow_dummy = s->options.allow_dummy};
     if (model_open(&options, &s->model, &err) == INFERD_OK) return true;
     if (s->config->source != NULL)
         buf_add_format(problems, "%s: models[0]: %s\n", s->config->source, err.text);
@@ -138,6 +164,8 @@ static void reload(server_life *s) {
 
 /* -- the loop -- */
 
+static void lose_device(server_life *s, const char *why); // below, with what else concerns it
+
 static void end_loop(server_life *s) {
     uv_stop(&s->loop);
 }
@@ -151,6 +179,10 @@ static void announce(server_life *s) {
     cli_progress_end(&s->bar);
     if (state == MODEL_FAILED) {
         engine_model_error(s->engine, 0, &err);
+        if (err.status == INFERD_ELOST) {
+            lose_device(s, err.text);
+            return;
+        }
         fprintf(stderr, "inferd: %s\n", err.text);
         log_text(LOG_LEVEL_ERROR, "model_failed", "error", err.text);
         s->failed = true;
@@ -203,9 +235,67 @@ static void watch_drain(server_life *s) {
     }
 }
 
+/* -- the device -- */
+
+static void look_at_device(uv_work_t *work) {
+    server_life *s = work->data;
+    s->saw = devices_look(&s->device, &s->seen);
+}
+
+static void looked_at_device(uv_work_t *work, int status) {
+    server_life *s = work->data;
+    s->looking = false;
+    if (status == 0 && s->saw && s->app != NULL) s->app->device = s->seen;
+}
+
+/* Now and then, and never on the loop: a driver may take its time. */
+static void look_when_due(server_life *s, uint64_t now) {
+    if (s->looking || s->lost || now < s->look_due_us) return;
+    s->look_due_us = now + LOOK_EVERY_MS * 1000;
+    s->look.data = s;
+    s->looking = uv_queue_work(&s->loop, &s->look, look_at_device, looked_at_device) == 0;
+}
+
+/* Nobody can be served any more.  Whoever waits is told, what was told gets a moment to leave, and the
+ * process ends with a status that asks for another one. */
+static void lose_device(server_life *s, const char *why) {
+    if (s->lost) return;
+    s->lost = true;
+    log_text(LOG_LEVEL_ERROR, "device_lost", "error", why);
+    fprintf(stderr, "inferd: the device is lost: %s\n", why);
+    if (!s->draining) begin_drain(s);
+    s->drain_until_us = clock_now_us() + CUT_GRACE_MS * 1000;
+    if (s->hangs) {
+        s->cut = true;
+        app_cut(s->app);
+    }
+}
+
+/* Ticks are counted, not only time: a process that was stopped for a while has not hung. */
+static void watch_device(server_life *s) {
+    inferd_err err = {0};
+    if (s->lost) return;
+    if (engine_is_lost(s->engine)) {
+        engine_model_error(s->engine, 0, &err);
+        lose_device(s, err.text);
+        return;
+    }
+    uint64_t stuck_us = engine_stuck_us(s->engine), limit_ms = s->app->config->c->limits.step_hang_ms;
+    s->stuck_ticks = stuck_us == 0 || stuck_us < s->stuck_us ? 0 : s->stuck_ticks + 1;
+    s->stuck_us = stuck_us;
+    if (s->stuck_ticks < limit_ms / TICK_MS || stuck_us < limit_ms * 1000) return;
+    char why[96];
+    snprintf(why, sizeof why, "no step was answered for %llu ms (step_hang_ms)",
+             (unsigned long long)(stuck_us / 1000));
+    s->hangs = s->app->device_hangs = true;
+    lose_device(s, why);
+}
+
 static void on_tick(uv_timer_t *timer) {
     server_life *s = timer->data;
     uint64_t now = clock_now_us();
+    watch_device(s);
+    look_when_due(s, now);
     uint64_t late_us = now > s->tick_due_us ? now - s->tick_due_us : 0;
     s->tick_due_us = now + TICK_MS * 1000;
     app_tick(s->app, late_us);
@@ -221,6 +311,7 @@ static void on_tick(uv_timer_t *timer) {
 static void on_woken(uv_async_t *async) {
     server_life *s = async->data;
     app_on_engine_wake(s->app);
+    watch_device(s);
     announce(s);
     if (s->draining) watch_drain(s);
 }
@@ -263,13 +354,20 @@ static inferd_status open_loop(server_life *s, inferd_err *err) {
     return INFERD_OK;
 }
 
+/* A reload replaces the configuration: what is still needed of the device becomes ours. */
+static void keep_device(server_life *s) {
+    backend_options *d = &s->device;
+    d->uuid = d->uuid != NULL ? strdup(d->uuid) : NULL;
+    d->module_path = d->module_path != NULL ? strdup(d->module_path) : NULL;
+    d->activations = d->cublaslt_path = d->tune_path = NULL;
+    s->device_owned = true;
+}
+
 static inferd_status open_all(server_life *s, inferd_err *err) {
     inferd_config *c = s->config;
     inferd_status st = open_loop(s, err);
     if (st != INFERD_OK) return st;
-    engine_options eo = {.device = {.kind = c->devices[0].kind,
-                                    .n_threads = c->devices[0].threads,
-                                    .memory_bytes = c->devices[0].memory_bytes},
+    engine_options eo = {.device = s->device,
                          .limits = c->limits.engine,
                          .models = &s->model,
                          .n_models = 1,
@@ -278,7 +376,9 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     /* The front counts what runs and waits together, and refuses more.  The engine's queue takes
      * all of that: what comes at once waits for a moment before any of it runs. */
     eo.limits.queue_len_max += eo.limits.running_max;
-    if ((st = engine_start(&eo, &s->engine, err)) != INFERD_OK) return st;
+    st = engine_start(&eo, &s->engine, err);
+    keep_device(s);
+    if (st != INFERD_OK) return st;
     app_options ao = {.config = c, .engine = s->engine, .models = &s->model, .n_models = 1};
     if ((st = app_create(&ao, &s->app, err)) != INFERD_OK) return st;
     s->config = NULL; // the app's now
@@ -292,15 +392,38 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     return INFERD_OK;
 }
 
+/* Before anything else: a GPU that was asked for and is not there, or is not the one, ends it here. */
+static bool find_device(server_life *s) {
+    inferd_err note = {0}, err = {0};
+    if (devices_resolve(&s->config->devices[0], &s->device, &note, &err) != INFERD_OK) {
+        fprintf(stderr, "inferd: %s\n", err.text);
+        return false;
+    }
+    if (note.text[0] != 0) log_text(LOG_LEVEL_INFO, "serving_on_cpu", "reason", note.text);
+    return true;
+}
+
 static void close_handle(uv_handle_t *handle, void *ctx) {
     (void)ctx;
     if (!uv_is_closing(handle)) uv_close(handle, NULL);
+}
+
+static void *end_anyway(void *status) {
+    sleep(END_GRACE_S);
+    _exit((int)(intptr_t)status);
+}
+
+static void watch_end(int status) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, end_anyway, (void *)(intptr_t)status) == 0)
+        pthread_detach(thread);
 }
 
 static void close_all(server_life *s) {
     http_close(s->http);
     engine_stop(s->engine);
     app_destroy(s->app);
+    s->app = NULL; // a look at the device may still be on its way
     config_destroy(s->config);
     model_close(s->model);
     if (!s->loop_open) return;
@@ -308,16 +431,21 @@ static void close_all(server_life *s) {
     while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) {
     }
     uv_loop_close(&s->loop);
+    if (!s->device_owned) return;
+    free((char *)s->device.uuid);
+    free((char *)s->device.module_path);
 }
 
 static int read_options(int argc, char **argv, serve_options *o) {
-    enum { NAME = 1, LISTEN, MEMORY, THREADS };
+    enum { NAME = 1, LISTEN, MEMORY, THREADS, DEVICE, ALLOW_DUMMY };
     static const struct option longs[] = {{"config", required_argument, NULL, 'c'},
                                           {"model", required_argument, NULL, 'm'},
                                           {"name", required_argument, NULL, NAME},
                                           {"listen", required_argument, NULL, LISTEN},
                                           {"memory", required_argument, NULL, MEMORY},
+                                          {"device", required_argument, NULL, DEVICE},
                                           {"threads", required_argument, NULL, THREADS},
+                                          {"allow-dummy", no_argument, NULL, ALLOW_DUMMY},
                                           {"help", no_argument, NULL, 'h'},
                                           {0}};
     int c;
@@ -344,6 +472,12 @@ static int read_options(int argc, char **argv, serve_options *o) {
             break;
         case THREADS:
             o->threads = optarg;
+            break;
+        case DEVICE:
+            o->device = optarg;
+            break;
+        case ALLOW_DUMMY:
+            o->allow_dummy = true;
             break;
         default:
             fputs(usage, stderr);
@@ -382,12 +516,26 @@ int cli_serve(int argc, char **argv) {
     buf_deinit(&problems);
     const config_log *log = &s->config->log;
     inferd_status st = log_open(log->path, log->json, (log_level)log->level, &err);
+    if (st == INFERD_OK && !find_device(s)) {
+        config_destroy(s->config);
+        model_close(s->model);
+        log_close();
+        free(s);
+        return EXIT_NO_DEVICE;
+    }
     if (st == INFERD_OK) st = open_all(s, &err);
     if (st == INFERD_OK)
         uv_run(&s->loop, UV_RUN_DEFAULT);
     else
         fprintf(stderr, "inferd: %s\n", err.text);
-    status = st != INFERD_OK || s->failed ? 1 : 0;
+    status = st != INFERD_OK || s->failed ? 1 : s->lost ? EXIT_DEVICE_LOST : 0;
+    /* Threads may be inside a driver that never answers: nothing here waits for them. */
+    if (s->lost) {
+        log_close();
+        fflush(stdout);
+        _exit(status);
+    }
+    watch_end(status);
     close_all(s);
     log_close();
     free(s);

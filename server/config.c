@@ -10,7 +10,8 @@
 enum { DAY_S = 86400 };
 #define DAY_MS (1000ull * DAY_S)
 
-static const char *const device_kinds[] = {"cpu", NULL};
+static const char *const device_kinds[] = {"auto", "cpu", "cuda", NULL};
+static const char *const activation_types[] = {"bf16", "f16", NULL};
 static const char *const classes[] = {"system", "high", "normal", "batch", NULL};
 static const char *const kv_types[] = {"f16", "bf16", "f32", NULL};
 static const char *const levels[] = {"error", "info", "debug", NULL};
@@ -23,11 +24,29 @@ static const char *const levels[] = {"error", "info", "debug", NULL};
 #define D config_device
 static const option of_device[] = {
     {"kind", OPTION_TEXT, AT(D, kind), .min = 1, .max = 16, .choices = device_kinds,
-     .about = "what computes; this version knows `cpu`"},
-    {"memory", OPTION_BYTES64, AT(D, memory_bytes), RANGE(4 * MIB, 64 * TIB, 2 * GIB),
-     .about = "of its page pool: weights, keys and values"},
+     .about = "what computes; `auto`: a GPU when there is one, else the CPU"},
+    {"memory", OPTION_BYTES64, AT(D, memory_bytes), RANGE(4 * MIB, 64 * TIB, 0),
+     .about = "of its page pool: weights, keys and values; absent: 2GiB on the CPU, on a GPU what is "
+              "free less `reserve`"},
     {"threads", OPTION_THREADS, AT(D, threads), RANGE(1, 1024, 0),
      .about = "that compute; `\"auto\"`: one per core"},
+    {"index", OPTION_U32, AT(D, index), RANGE(0, 63, 0), .about = "GPU: which one, from 0"},
+    {"uuid", OPTION_TEXT, AT(D, uuid), .min = 1, .max = 47,
+     .about = "GPU: which one, by its UUID or the beginning of it; wins over `index`"},
+    {"reserve", OPTION_BYTES64, AT(D, reserve_bytes), RANGE(0, 64 * TIB, 0),
+     .about = "GPU: memory left to the driver and others; 0: the larger of 1GiB and 2 %"},
+    {"workspace", OPTION_BYTES64, AT(D, workspace_bytes), RANGE(0, 64 * TIB, 0),
+     .about = "GPU: part of `memory` for activations and scratch; 0: 1/16, 64MiB to 2GiB"},
+    {"activations", OPTION_TEXT, AT(D, activations), .min = 1, .max = 8, .choices = activation_types,
+     .about = "GPU: type of values between operations"},
+    {"module", OPTION_PATH, AT(D, module), .min = 1, .max = 4095,
+     .about = "GPU: `inferd_cuda.so`; absent: beside the program, in `../lib/inferd`, on the loader's "
+              "path"},
+    {"cublaslt", OPTION_PATH, AT(D, cublaslt), .min = 1, .max = 4095,
+     .about = "GPU: `libcublasLt.so.13` or its folder; absent: the loader's path, the toolkit, Python's "
+              "packages"},
+    {"tune_cache", OPTION_PATH, AT(D, tune_cache), .min = 1, .max = 4095,
+     .about = "GPU: file for measured choices of cuBLASLt; absent: its own first choices"},
 };
 static const option_table device_table = {"devices[]", of_device, INFERD_COUNT(of_device),
                                           sizeof(D)};
@@ -37,7 +56,7 @@ static const option of_model[] = {
     {"name", OPTION_TEXT, AT(M, name), .min = 1, .max = 200, .required = true,
      .about = "what requests call it"},
     {"path", OPTION_PATH, AT(M, path), .min = 1, .max = 4095, .required = true,
-     .about = "a GGUF file"},
+     .about = "a GGUF file, or `dummy:SHAPE` with `--allow-dummy`"},
     {"aliases", OPTION_TEXTS, AT(M, aliases), COUNT(M, n_aliases), .min = 1, .max = 64,
      .about = "further names"},
     {"max_context", OPTION_U32, AT(M, max_context), RANGE(0, 16777216, 0),
@@ -105,6 +124,8 @@ static const option of_limit[] = {
      .about = "no step is planned longer"},
     {"decode_step_ms", OPTION_U32, AT(L, engine.decode_step_ms), RANGE(1, 60000, 25),
      .about = "no step is planned longer while others decode"},
+    {"step_hang_ms", OPTION_U32, AT(L, step_hang_ms), RANGE(1000, DAY_MS, 60000), .live = true,
+     .about = "a device that answers no step for this long is given up: exit status 70"},
     {"queue_len_max", OPTION_U32, AT(L, engine.queue_len_max), RANGE(1, 1000000, 1024),
      .about = "requests that wait; more are told 503"},
     {"starvation_ms", OPTION_U32, AT(L, engine.starvation_ms), RANGE(1, DAY_MS, 2000),
@@ -147,7 +168,7 @@ static const option of_config[] = {
     {"listen", OPTION_TEXT, AT(C, listen), .min = 1, .max = 200,
      .about = "`ADDRESS:PORT`, `[IPV6]:PORT` or `unix:PATH`; `127.0.0.1:8080` when absent"},
     {"devices", OPTION_LIST, AT(C, devices), COUNT(C, n_devices), .max = 64, .table = &device_table,
-     .about = "one cpu when absent"},
+     .about = "one of the kind `auto` when absent"},
     {"models", OPTION_LIST, AT(C, models), COUNT(C, n_models), .max = 10000, .table = &model_table,
      .required = true, .about = "what is served"},
     {"tenants", OPTION_LIST, AT(C, tenants), COUNT(C, n_tenants), .max = 100000,
@@ -381,8 +402,10 @@ static void describe_default(buf *out, const option *o) {
         buf_add_str(out, "required");
     else if (o->kind == OPTION_U32)
         buf_add_format(out, "%llu", (unsigned long long)o->normal);
-    else if (o->kind == OPTION_BYTES32 || o->kind == OPTION_BYTES64)
+    else if ((o->kind == OPTION_BYTES32 || o->kind == OPTION_BYTES64) && o->normal >= o->min)
         describe_size(out, o->normal);
+    else if (o->kind == OPTION_TEXT && o->choices != NULL)
+        buf_add_format(out, "`\"%s\"`", o->choices[0]);
     else if (o->kind == OPTION_CHOICE)
         buf_add_format(out, "`\"%s\"`", o->choices[o->normal]);
     else if (o->kind == OPTION_THREADS)

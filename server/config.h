@@ -17,9 +17,17 @@
 #include "scheduler/engine.h"
 
 typedef struct config_device {
-    char *kind;            // "cpu"
-    uint64_t memory_bytes; // of its page pool; default 2GiB
-    uint32_t threads;      // 0 = "auto"
+    char *kind;               // "auto", "cpu", "cuda"; NULL: "auto"
+    uint64_t memory_bytes;    // of its page pool; 0: 2GiB on the CPU, on a GPU all but the reserve
+    uint32_t threads;         // 0 = "auto"
+    char *uuid;               // of the GPU, or its beginning; NULL: by index
+    uint32_t index;           // of the GPU
+    uint64_t reserve_bytes;   // not taken; 0: the larger of 1GiB and 2 %
+    uint64_t workspace_bytes; // of memory; 0: 1/16
+    char *activations;        // "bf16", "f16"; NULL: "bf16"
+    char *module;             // inferd_cuda.so; NULL: beside the program
+    char *cublaslt;           // file or folder; NULL: searched for
+    char *tune_cache;         // file; NULL: nothing is measured
 } config_device;
 
 typedef struct config_model {
@@ -46,6 +54,7 @@ typedef struct config_limits {
     http_limits http;
     json_limits json;
     engine_limits engine;
+    uint32_t step_hang_ms;     // 60,000; a device that answers no step for this long is given up
     uint32_t queue_timeout_ms; // 60,000; waiting longer ends with 504
     uint32_t total_timeout_ms; // 600,000
     uint32_t drain_timeout_s;  // 30

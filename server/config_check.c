@@ -96,12 +96,6 @@ static void check_counts(const inferd_config *c, bool whole, config_report *r) {
     if (c->n_devices != 1)
         config_problem(r, &devices, "this version computes on one device; %u are configured",
                        c->n_devices);
-    for (uint32_t i = 0; i < c->n_devices; i++) {
-        config_place device = {.parent = &devices, .index = i};
-        config_place kind = {.parent = &device, .name = "kind"};
-        if (c->devices[i].kind != NULL && strcmp(c->devices[i].kind, "cpu") != 0)
-            config_problem(r, &kind, "this version knows devices of the kind \"cpu\" only");
-    }
     if (c->n_models > 1 || (c->n_models == 0 && whole))
         config_problem(r, &models, "this version serves one model; %u are configured", c->n_models);
 }
@@ -130,6 +124,15 @@ static void check_limits(const config_limits *l, config_report *r) {
                 "waiting is part of the whole");
 }
 
+/* Keys and values of 32 bits exist on the CPU only; with "auto" the device says so when it is opened. */
+static void check_device(const inferd_config *c, uint32_t i, config_report *r) {
+    const char *kind = c->devices[i].kind;
+    config_place limits = {.name = "limits"}, at = {.parent = &limits, .name = "kv_type"};
+    if (kind != NULL && strcmp(kind, "cuda") == 0 && c->limits.engine.kv == KV_F32)
+        config_problem(r, &at, "\"f32\" cannot be stored on a GPU (devices[%u].kind is \"cuda\"): "
+                       "\"f16\" or \"bf16\"", i);
+}
+
 void config_check_all(const inferd_config *c, config_report *r) {
     bool whole = r->n == 0; // else a key may be missing because it was refused
     check_listen(c, r);
@@ -137,6 +140,7 @@ void config_check_all(const inferd_config *c, config_report *r) {
     check_model_names(c, r);
     check_tenant_names(c, r);
     for (uint32_t i = 0; i < c->n_tenants; i++) check_tenant(c, i, whole, r);
+    for (uint32_t i = 0; i < c->n_devices; i++) check_device(c, i, r);
     check_limits(&c->limits, r);
 }
 

@@ -193,7 +193,7 @@ static const char *read_text(reader *r, const config_place *p, const option *o, 
 /* Relative to the file, so that a configuration means the same from every working directory. */
 static char *take_path(reader *r, const char *text) {
     char *path = NULL;
-    if (text[0] == '/') return take_text(r, text);
+    if (text[0] == '/' || model_path_is_dummy(text)) return take_text(r, text);
     if (asprintf(&path, "%s%s", r->folder, text) >= 0) return path;
     r->no_memory = true;
     return NULL;
@@ -421,16 +421,29 @@ static void read_object(reader *r, const config_place *p, const option_table *ta
 
 /* -- the whole -- */
 
+/* Texts with choices, as fill_absent leaves them: "devices": [{}] changes nothing. */
+static bool fill_texts(const option_table *table, void *base) {
+    bool ok = true;
+    for (size_t i = 0; i < table->n; i++) {
+        const option *o = &table->options[i];
+        if (o->kind != OPTION_TEXT || o->choices == NULL) continue;
+        char **slot = option_at(base, o->offset);
+        *slot = strdup(o->choices[0]);
+        ok &= *slot != NULL;
+    }
+    return ok;
+}
+
 /* What a text without "listen" and "devices" means. */
 static bool fill_defaults(inferd_config *c) {
+    const option_table *device = config_option(&config_table, "devices")->table;
     if (c->listen == NULL) c->listen = strdup("127.0.0.1:8080");
     if (c->devices == NULL) {
         c->devices = calloc(1, sizeof c->devices[0]);
         if (c->devices == NULL) return false;
         c->n_devices = 1;
-        config_defaults(config_option(&config_table, "devices")->table, c->devices);
-        c->devices[0].kind = strdup("cpu");
-        if (c->devices[0].kind == NULL) return false;
+        config_defaults(device, c->devices);
+        if (!fill_texts(device, c->devices)) return false;
     }
     return c->listen != NULL;
 }
@@ -556,7 +569,8 @@ inferd_status config_load(const char *path, inferd_config **out, buf *problems, 
 /* "models/smollm2.gguf" and "models/smollm2/" are both called smollm2. */
 static char *name_of_file(const char *path) {
     static const char suffix[] = ".gguf";
-    size_t n = strlen(path);
+    size_t n = strlen(path), prefix_n = sizeof MODEL_DUMMY_PREFIX - 1;
+    if (model_path_is_dummy(path)) return strndup(path + prefix_n, strcspn(path + prefix_n, "?"));
     while (n > 1 && path[n - 1] == '/') n--;
     size_t begin = n;
     while (begin > 0 && path[begin - 1] != '/') begin--;

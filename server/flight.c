@@ -159,6 +159,9 @@ static bool submit_all(flight *f, api_job *job) {
 /* Takes the job's requests and stream.  False: job->error says why, and nothing runs. */
 static bool start(api_job *job) {
     app *a = job->app;
+    if (a->device_hangs)
+        return api_fail(&job->error, API_DEVICE_LOST, NULL,
+                        "the device does not answer and the server restarts; ask again");
     if (a->draining)
         return api_fail(&job->error, API_DRAINING, NULL, "the server is shutting down");
     if (job->n_requests > a->n_slots) // waiting would not help
@@ -340,7 +343,10 @@ void app_tick(app *a, uint64_t late_us) {
 }
 
 void app_cut(app *a) {
+    api_fault fault = a->device_hangs ? API_DEVICE_LOST : API_DRAINING;
+    const char *why = a->device_hangs ? "the device does not answer and the server restarts; ask again"
+                                      : "the server is shutting down";
     LIST_EACH(node, &a->flights)
-    flight_fail(LIST_ENTRY(node, flight, link), API_DRAINING, "the server is shutting down");
+    flight_fail(LIST_ENTRY(node, flight, link), fault, why);
     flush_dirty(a);
 }

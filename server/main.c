@@ -10,6 +10,7 @@ static const struct {
     const char *help;
 } commands[] = {
     {"serve", cli_serve, "serve models over HTTP"},
+    {"devices", cli_devices, "what could compute here"},
     {"check", cli_check, "check a configuration file"},
     {"run", cli_run, "answer one prompt, or chat, in the terminal"},
     {"tokenize", cli_tokenize, "text to token ids"},

@@ -365,6 +365,89 @@ static void write_steps(page *p) {
     sample_u64(p->out, "inferd_rows_total", "{phase=\"decode\"}", e->n_decode_rows);
 }
 
+static void device_text(page *p, const char *name, const char *value) {
+    buf_add_format(p->out, "%s=\"", name);
+    add_label_text(p->out, value);
+    buf_add_str(p->out, "\"");
+}
+
+static void device_known(page *p, const char *name, const char *type, const char *help, int64_t v) {
+    if (v >= 0) scalar(p->out, name, type, help, (uint64_t)v);
+}
+
+static void write_health(page *p, const backend_device_about *d) {
+    scalar(p->out, "inferd_gpu_health_known", "gauge", "1 when NVML answers for the device.",
+           d->health.known);
+    if (!d->health.known) return;
+    device_known(p, "inferd_gpu_temperature_celsius", "gauge", "Temperature.", d->health.temperature_c);
+    device_known(p, "inferd_gpu_power_watts", "gauge", "Power drawn.", d->health.power_w);
+    device_known(p, "inferd_gpu_utilization_percent", "gauge", "Time that any kernel ran.",
+                 d->health.utilization_pct);
+    device_known(p, "inferd_gpu_memory_used_bytes", "gauge", "Memory in use, by all processes.",
+                 d->health.memory_used_bytes);
+    device_known(p, "inferd_gpu_ecc_uncorrected_total", "counter",
+                 "Uncorrected ECC errors since the driver was loaded.", d->health.ecc_uncorrected);
+    device_known(p, "inferd_gpu_remapped_rows_total", "counter",
+                 "Memory rows remapped because of uncorrectable errors.", d->health.remapped_rows);
+    device_known(p, "inferd_gpu_remap_pending", "gauge", "1 when a reset must finish a row remapping.",
+                 d->health.remap_pending);
+    device_known(p, "inferd_gpu_throttle_thermal", "gauge", "1 while heat lowers the clocks.",
+                 d->health.throttle_thermal);
+}
+
+/* What only a GPU has. */
+static void write_gpu(page *p, const backend_device_about *d) {
+    const backend_stats *b = &p->now->engine->backend;
+    const struct {
+        const char *path;
+        uint64_t n;
+    } paths[] = {{"gemv", b->n_matmul_gemv},
+                 {"skinny", b->n_matmul_skinny},
+                 {"cublaslt", b->n_matmul_lt},
+                 {"expanded", b->n_matmul_expanded},
+                 {"skinny_large", b->n_matmul_skinny_large}};
+    scalar(p->out, "inferd_gpu_launches_total", "counter", "Kernels launched one by one.", b->n_launches);
+    scalar(p->out, "inferd_gpu_graphs_total", "counter", "Graphs captured.", b->n_graphs);
+    scalar(p->out, "inferd_gpu_graphs_refused_total", "counter", "Captures that the device refused.",
+           b->n_graphs_refused);
+    scalar(p->out, "inferd_gpu_graph_launches_total", "counter", "Steps that were one graph.",
+           b->n_graph_launches);
+    family(p->out, "inferd_gpu_matmuls_total", "counter", "Matrix products launched or captured, by path.");
+    for (size_t i = 0; i < INFERD_COUNT(paths); i++)
+        buf_add_format(p->out, "inferd_gpu_matmuls_total{path=\"%s\"} %llu\n", paths[i].path,
+                       (unsigned long long)paths[i].n);
+    scalar(p->out, "inferd_gpu_load_bytes_total", "counter", "Bytes of weights copied to the device.",
+           b->load_bytes);
+    family(p->out, "inferd_gpu_load_seconds_total", "counter", "Time with such copies on their way.");
+    sample_real(p->out, "inferd_gpu_load_seconds_total", "", (double)b->load_us / 1e6);
+    scalar(p->out, "inferd_gpu_bus_bytes_per_second", "gauge",
+           "Copy rate from pinned host memory, measured at start.", b->bus_bytes_per_s);
+    scalar(p->out, "inferd_gpu_pinned_bytes", "gauge", "Host memory pinned for copies of weights.",
+           b->pinned_bytes);
+    write_health(p, d);
+}
+
+static void write_device(page *p) {
+    const backend_device_about *d = p->now->device;
+    scalar(p->out, "inferd_device_lost", "gauge", "1 when the device is gone and the process ends.",
+           p->now->device_lost);
+    scalar(p->out, "inferd_kv_driver_calls_total", "counter",
+           "Driver or system calls for memory made on the way of keys and values; stays 0.",
+           p->now->engine->backend.n_kv_driver_calls);
+    if (d == NULL || d->kind[0] == 0) return;
+    bool gpu = strcmp(d->kind, "cuda") == 0;
+    family(p->out, "inferd_device_info", "gauge", "Always 1; the labels say what computes.");
+    buf_add_format(p->out, "inferd_device_info{kind=\"%s\",", d->kind);
+    device_text(p, "name", d->name);
+    buf_add_str(p->out, ",");
+    device_text(p, "uuid", d->uuid);
+    buf_add_format(p->out, ",mig=\"%s\"} 1\n", d->mig ? "true" : "false");
+    scalar(p->out, "inferd_device_memory_bytes", "gauge", "Memory of the device.", d->memory_bytes);
+    scalar(p->out, "inferd_device_units", "gauge", "Multiprocessors of a GPU, threads of a CPU.",
+           d->n_units);
+    if (gpu) write_gpu(p, d);
+}
+
 static void write_engine(page *p) {
     const engine_stats *e = p->now->engine;
     engine_value(p, "inferd_sequences_running", "vllm:num_requests_running", "gauge",
@@ -384,6 +467,7 @@ static void write_engine(page *p) {
                  "Prompt tokens found in the prefix cache.", e->prefix_hits_tokens);
     write_pages(p);
     write_steps(p);
+    write_device(p);
 }
 
 void metrics_write(const metrics *m, const metrics_now *now, buf *out) {

@@ -61,7 +61,8 @@ typedef struct metrics_now {
     uint32_t n_flights;        // requests being generated
     uint64_t log_lines_dropped;
     uint64_t started_unix_s;
-    bool draining;
+    bool draining, device_lost;
+    const backend_device_about *device; // kind "": unknown
     const char *version;
 } metrics_now;
 

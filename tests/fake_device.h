@@ -114,7 +114,8 @@ static inline void fake_compute(fake_device *d, const step *st, tok_id *drawn) {
 static inline inferd_status fake_open(void *self, device_about *out, inferd_err *err) {
     fake_device *d = self;
     if (d->fail_open) return inferd_fail(err, INFERD_EDEVICE, "no such device");
-    *out = (device_about){.n_pages = d->n_pages, .depth = d->depth};
+    *out = (device_about){
+        .n_pages = d->n_pages, .n_ready = d->n_pages, .extent_pages = 1, .depth = d->depth};
     snprintf(out->name, sizeof out->name, "fake");
     size_t n = (size_t)d->n_pages * d->kv.slots_per_page * d->kv.block_tokens;
     d->memory = malloc(size_max(n, 1) * sizeof *d->memory);

@@ -66,6 +66,29 @@ static void expect_accepted(int line, api_route route, const char *more) {
 }
 #define GOOD(route, more) expect_accepted(__LINE__, route, more)
 
+/* ---- failures of lower rooms ---- */
+
+/* Clients retry what a lost device cut, and nothing of the device's words reaches them. */
+static void a_lost_device_is_503_and_to_be_retried(void) {
+    api_error e = {0};
+    buf body = {0};
+    inferd_err err = {.status = INFERD_ELOST, .text = "an illegal memory access at 0x7f00"};
+    EXPECT(!api_fail_status(&e, &err, "prompt"));
+    EXPECT_EQ(e.fault, API_DEVICE_LOST);
+    EXPECT_EQ(e.status, 503);
+    EXPECT_EQ(e.retry_after_s, 10);
+    api_error_add(&body, &e);
+    EXPECT_STR(buf_cstr(&body),
+               "{\"error\":{\"message\":\"the device failed and the server restarts; ask again\","
+               "\"type\":\"unavailable_error\",\"param\":null,\"code\":\"device_lost\"}}");
+    buf_deinit(&body);
+    e = (api_error){0};
+    err.status = INFERD_EDEVICE; // of this step only: no promise that asking again helps
+    api_fail_status(&e, &err, "prompt");
+    EXPECT_EQ(e.status, 500);
+    EXPECT(strstr(e.message, "0x7f00") == NULL);
+}
+
 /* ---- the table and the page ---- */
 
 static void add_routes(const api_field *f, buf *out) {
@@ -534,6 +557,7 @@ static void messages_never_repeat_much_of_a_value(void) {
 }
 
 static const test_case cases[] = {
+    TEST(a_lost_device_is_503_and_to_be_retried),
     TEST(the_page_lists_the_rows_of_the_table),
     TEST(no_field_stands_twice_for_a_route),
     TEST(every_kind_of_value_in_every_field_is_answered),

@@ -108,7 +108,12 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT_EQ(c->limits.json.memory_max, json_limits_default.memory_max);
     EXPECT_STR(c->listen, "127.0.0.1:8080");
     EXPECT_EQ(c->n_devices, 1);
-    EXPECT_EQ(c->devices[0].memory_bytes, 2ull << 30);
+    EXPECT_STR(c->devices[0].kind, "auto");
+    EXPECT_STR(c->devices[0].activations, "bf16");
+    EXPECT_EQ(c->devices[0].memory_bytes, 0); // the device says how much that is
+    EXPECT_EQ(c->devices[0].index, 0);
+    EXPECT(c->devices[0].uuid == NULL && c->devices[0].module == NULL);
+    EXPECT_EQ(c->limits.step_hang_ms, 60000);
     EXPECT_EQ(c->n_tenants, 0);
     EXPECT_EQ(c->limits.engine.running_max, 32);
     EXPECT_EQ(c->limits.queue_timeout_ms, 60000);
@@ -120,6 +125,7 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT_EQ(config_for_model("models/smollm2.gguf", &other, &err), INFERD_OK);
     EXPECT_STR(other->models[0].name, "smollm2");
     EXPECT_STR(other->models[0].path, "models/smollm2.gguf");
+    EXPECT_STR(other->devices[0].kind, "auto");
     EXPECT(memcmp(&other->limits, &c->limits, sizeof c->limits) == 0);
     EXPECT(config_check(other, &problems));
     EXPECT_EQ(config_tenant_of_key(other, (bytes){"sk-0123456789", 13}), -1);
@@ -220,9 +226,81 @@ static void each_problem_has_its_line_and_path(void) {
                ":1: log.path: holds a control character");
     problem_is("{" MODELS ",\"devices\":[{\"threads\":\"many\"}]}",
                ":1: devices[0].threads: expected a whole number or \"auto\", found text");
-    problem_is("{" MODELS ",\"devices\":[{\"kind\":\"cuda\"}]}",
-               ":1: devices[0].kind: expected one of \"cpu\"");
     problem_is("{\"models\":{}}", ":1: models: expected a list of objects, found an object");
+    close_folder();
+}
+
+static void a_gpu_is_described(void) {
+    char path[128];
+    open_folder();
+    EXPECT_EQ(load("{" MODELS ",\"devices\":[{\"kind\":\"cuda\",\"index\":3,\"uuid\":\"GPU-1\","
+                   "\"memory\":\"80GiB\",\"reserve\":\"2GiB\",\"workspace\":\"1GiB\","
+                   "\"activations\":\"f16\",\"module\":\"inferd_cuda.so\",\"cublaslt\":\"/opt/lt\","
+                   "\"tune_cache\":\"tune.json\"}],\"limits\":{\"step_hang_ms\":1000}}"),
+              INFERD_OK);
+    EXPECT_STR(buf_cstr(&problems), "");
+    if (c != NULL) {
+        const config_device *d = &c->devices[0];
+        EXPECT_STR(d->kind, "cuda");
+        EXPECT_EQ(d->index, 3);
+        EXPECT_STR(d->uuid, "GPU-1");
+        EXPECT_EQ(d->memory_bytes, 80ull << 30);
+        EXPECT_EQ(d->reserve_bytes, 2ull << 30);
+        EXPECT_EQ(d->workspace_bytes, 1ull << 30);
+        EXPECT_STR(d->activations, "f16");
+        EXPECT_STR(d->cublaslt, "/opt/lt");
+        snprintf(path, sizeof path, "%s/inferd_cuda.so", folder);
+        EXPECT_STR(d->module, path); // relative to the file
+        snprintf(path, sizeof path, "%s/tune.json", folder);
+        EXPECT_STR(d->tune_cache, path);
+        EXPECT_EQ(c->limits.step_hang_ms, 1000);
+    }
+    close_folder();
+}
+
+/* One wrong value of a device, and the sentence. */
+static void wrong_device(const char *members, const char *sentence) {
+    char text[512], line[512];
+    snprintf(text, sizeof text, "{" MODELS ",\n\"devices\":[{%s}]}", members);
+    snprintf(line, sizeof line, ":2: devices[0].%s", sentence);
+    problem_is(text, line);
+}
+
+static void wrong_values_of_a_device_are_told(void) {
+    static const char kinds[] = "kind: expected one of \"auto\", \"cpu\", \"cuda\"";
+    static const char memory[] = "memory: must be between 4194304 and 70368744177664";
+    char text[256];
+    open_folder();
+    wrong_device("\"kind\":\"rocm\"", kinds);
+    wrong_device("\"kind\":\"CUDA\"", kinds);
+    wrong_device("\"kind\":1", kinds);
+    wrong_device("\"memory\":\"1MiB\"", memory);
+    wrong_device("\"memory\":0", memory);
+    wrong_device("\"memory\":\"80GB\"",
+                 "memory: is not a size: write bytes, or a number with KiB, MiB, GiB or TiB");
+    wrong_device("\"index\":64", "index: must be between 0 and 63");
+    wrong_device("\"index\":-1", "index: must be between 0 and 63");
+    wrong_device("\"index\":\"0\"", "index: expected a whole number, found text");
+    wrong_device("\"uuid\":\"\"", "uuid: must have 1 to 47 bytes");
+    snprintf(text, sizeof text, "\"uuid\":\"GPU-%044d\"", 0);
+    wrong_device(text, "uuid: must have 1 to 47 bytes");
+    wrong_device("\"uuid\":0", "uuid: expected text, found a whole number");
+    wrong_device("\"reserve\":\"65TiB\"", "reserve: must be between 0 and 70368744177664");
+    wrong_device("\"reserve\":-1", "reserve: must be between 0 and 70368744177664");
+    wrong_device("\"workspace\":\"65TiB\"", "workspace: must be between 0 and 70368744177664");
+    wrong_device("\"activations\":\"f32\"", "activations: expected one of \"bf16\", \"f16\"");
+    wrong_device("\"module\":\"\"", "module: must have 1 to 4095 bytes");
+    wrong_device("\"cublaslt\":[]", "cublaslt: expected text, found a list");
+    wrong_device("\"tune_cache\":\"a\\nb\"", "tune_cache: holds a control character");
+    wrong_device("\"zzzz\":\"x\"", "zzzz: there is no such option");
+    wrong_device("\"modul\":\"x\"", "modul: there is no such option; did you mean \"module\"?");
+    problem_is("{" MODELS ",\"limits\":{\"step_hang_ms\":999}}",
+               ":1: limits.step_hang_ms: must be between 1000 and 86400000");
+    problem_is("{" MODELS ",\"devices\":[{\"kind\":\"cuda\"}],\n\"limits\":{\"kv_type\":\"f32\"}}",
+               ":2: limits.kv_type: \"f32\" cannot be stored on a GPU (devices[0].kind is \"cuda\"): "
+               "\"f16\" or \"bf16\"");
+    EXPECT_EQ(load("{" MODELS ",\"devices\":[{\"kind\":\"cpu\"}],\"limits\":{\"kv_type\":\"f32\"}}"),
+              INFERD_OK);
     close_folder();
 }
 
@@ -429,6 +507,14 @@ static void what_needs_a_restart_is_named(void) {
         {"{" MODELS ",\"listen\":\"127.0.0.1:8081\"}", "listen"},
         {"{" MODELS ",\"devices\":[{\"memory\":\"4GiB\",\"threads\":3}]}",
          "devices[0].memory, devices[0].threads"},
+        {"{" MODELS ",\"devices\":[{}]}", ""},
+        {"{" MODELS ",\"limits\":{\"step_hang_ms\":5000}}", ""},
+        {"{" MODELS ",\"devices\":[{\"kind\":\"cuda\",\"index\":1,\"uuid\":\"GPU-1\",\"reserve\":1,"
+         "\"workspace\":1,\"activations\":\"f16\",\"module\":\"m\",\"cublaslt\":\"l\","
+         "\"tune_cache\":\"t\"}]}",
+         "devices[0].kind, devices[0].index, devices[0].uuid, devices[0].reserve, "
+         "devices[0].workspace, devices[0].activations, devices[0].module, devices[0].cublaslt, "
+         "devices[0].tune_cache"},
         {"{\"models\":[{\"name\":\"m\",\"path\":\"n.gguf\",\"aliases\":[\"a\"],\"max_context\":5}]"
          "}",
          "models[0].path, models[0].aliases, models[0].max_context"},
@@ -472,7 +558,9 @@ static void every_option_is_described(void) {
     static const char *const some[] = {
         "| `listen` | text |",
         "## `devices[]`",
-        "| `memory` | 4MiB to 64TiB | 2GiB |",
+        "| `kind` | `\"auto\"`, `\"cpu\"`, `\"cuda\"` | `\"auto\"` |",
+        "| `memory` | 4MiB to 64TiB |  |",
+        "| `step_hang_ms` | 1000 to 86400000 | 60000 |",
         "| `threads` | 1 to 1024 | `\"auto\"` |",
         "## `limits`",
         "| `running_max` | 1 to 4096 | 32 |",
@@ -531,6 +619,8 @@ static const test_case cases[] = {
     TEST(defaults_are_those_of_the_headers),
     TEST(sizes_have_units),
     TEST(each_problem_has_its_line_and_path),
+    TEST(a_gpu_is_described),
+    TEST(wrong_values_of_a_device_are_told),
     TEST(rules_of_the_whole_are_checked),
     TEST(all_problems_are_collected),
     TEST(unreadable_files_are_told),

@@ -63,7 +63,7 @@ static void embedding_rows_have_the_bits_of_the_file(void) {
             d.next = be_window_base(d.window);
             unsigned char *file = file_rows(type, rows, cols);
             weight w = make_weight(&d, type, rows, cols, file);
-            act *out = be_act_open(d.be, rows, cols);
+            act *out = be_act_open(d.be, ACT_INNER, rows, cols);
             float *expected = malloc((size_t)rows * cols * sizeof *expected);
             dtype_to_f32(type, file, expected, (size_t)rows * cols);
             rows_batch r;
@@ -118,7 +118,7 @@ static void check_matmul(device *d, const char *level, dtype type, shape s) {
     weight prepared = make_weight(d, type, s.rows, s.cols, file);
     weight table = make_table(d, x, N, s.cols);
     vec b = make_vec(d, bias, s.rows);
-    act *in = be_act_open(d->be, N, s.cols), *out = be_act_open(d->be, N, s.rows);
+    act *in = be_act_open(d->be, ACT_INNER, N, s.cols), *out = be_act_open(d->be, ACT_INNER, N, s.rows);
     char what[64];
     snprintf(what, sizeof what, "matmul %s [%u, %u]", dtype_about(type).name, s.rows, s.cols);
     for (size_t i = 0; i < INFERD_COUNT(row_counts); i++) {
@@ -167,7 +167,7 @@ static void matmul_is_the_sum_of_products(void) {
 /* Rows [0, n) of the product, computed `chunk` rows at a time, into `out`. */
 static void matmul_in_chunks(device *d, const weight *table, const weight *w, uint32_t n,
                              uint32_t chunk, float *out) {
-    act *in = be_act_open(d->be, n, w->cols), *result = be_act_open(d->be, n, w->rows);
+    act *in = be_act_open(d->be, ACT_INNER, n, w->cols), *result = be_act_open(d->be, ACT_INNER, n, w->rows);
     for (uint32_t begin = 0; begin < n; begin += chunk) {
         uint32_t part = u32_min(chunk, n - begin);
         rows_batch r;
@@ -230,7 +230,7 @@ static void rmsnorm_is_the_formula(void) {
             float *x = random_floats((size_t)N * dim), *w = random_floats(dim);
             weight table = make_table(&d, x, N, dim);
             vec norm = make_vec(&d, w, dim);
-            act *a = be_act_open(d.be, N, dim);
+            act *a = be_act_open(d.be, ACT_INNER, N, dim);
             rows_batch r;
             step_of_rows(&d, &r, 0, N);
             be_embed(d.be, a, &table, 1);
@@ -269,12 +269,12 @@ static void silu_mul_and_add_are_the_formulas(void) {
             for (size_t e = 0; e < n; e++)
                 a[e] *= e % 5 == 0 ? 80 : 1; // where e^-a is tiny or huge
             weight table_a = make_table(&d, a, N, dim), table_b = make_table(&d, b, N, dim);
-            act *x = be_act_open(d.be, N, dim), *y = be_act_open(d.be, N, dim);
+            act *x = be_act_open(d.be, ACT_INNER, N, dim), *y = be_act_open(d.be, ACT_INNER, N, dim);
             rows_batch r;
             step_of_rows(&d, &r, 0, N);
             be_embed(d.be, x, &table_a, 1);
             be_embed(d.be, y, &table_b, 1);
-            be_silu_mul(d.be, x, x, y, N, dim);
+            be_glu(d.be, ACT_SILU, x, x, y, N, dim);
             sync_ok(&d);
             for (size_t e = 0; e < n; e++) {
                 double expected = (double)a[e] / (1 + exp(-(double)a[e])) * (double)b[e];
@@ -307,8 +307,8 @@ static void check_rope(device *d, const char *level, uint32_t head_dim, uint32_t
     float *k = random_floats((size_t)N * KV_HEADS * head_dim);
     weight table_q = make_table(d, q, N, HEADS * head_dim);
     weight table_k = make_table(d, k, N, KV_HEADS * head_dim);
-    act *aq = be_act_open(d->be, N, HEADS * head_dim),
-        *ak = be_act_open(d->be, N, KV_HEADS * head_dim);
+    act *aq = be_act_open(d->be, ACT_INNER, N, HEADS * head_dim),
+        *ak = be_act_open(d->be, ACT_INNER, N, KV_HEADS * head_dim);
     rows_batch r;
     step_of_rows(d, &r, 0, N);
     memcpy(r.positions, positions, sizeof positions);
@@ -365,7 +365,7 @@ static void rope_angles_follow_step_and_frequencies(void) {
     EXPECT(device_open(&d, "base", 1));
     float ones[2] = {1, 0}, slow[1] = {0.5f}, fast[1] = {1.0f};
     weight table = make_table(&d, ones, 1, 2);
-    act *q = be_act_open(d.be, 1, 2), *k = be_act_open(d.be, 1, 2);
+    act *q = be_act_open(d.be, ACT_INNER, 1, 2), *k = be_act_open(d.be, ACT_INNER, 1, 2);
     for (uint32_t pos = 0; pos < 4; pos++) {
         rows_batch r;
         step_of_rows(&d, &r, 0, 1);
@@ -388,7 +388,7 @@ static void logit_rows_are_taken_in_order(void) {
     EXPECT(device_open(&d, "base", 2));
     float x[6] = {1, 2, 3, 4, 5, 6};
     weight table = make_table(&d, x, 3, 2);
-    act *in = be_act_open(d.be, 3, 2), *out = be_act_open(d.be, 3, 2);
+    act *in = be_act_open(d.be, ACT_INNER, 3, 2), *out = be_act_open(d.be, ACT_INNER, 3, 2);
     rows_batch r;
     step_of_rows(&d, &r, 0, 3);
     r.b.n_logits = 2;
@@ -411,7 +411,7 @@ static void first_failure_sticks_until_sync(void) {
     EXPECT(device_open(&d, "base", 1));
     float x[2] = {1, 2};
     weight table = make_table(&d, x, 1, 2);
-    act *a = be_act_open(d.be, 1, 2);
+    act *a = be_act_open(d.be, ACT_INNER, 1, 2);
     rows_batch r;
     step_of_rows(&d, &r, 0, 1);
     be_embed(d.be, a, &table, 1);
@@ -434,7 +434,7 @@ static void unknown_token_fails_the_step(void) {
     EXPECT(device_open(&d, "base", 1));
     float x[2] = {1, 2};
     weight table = make_table(&d, x, 1, 2);
-    act *a = be_act_open(d.be, 1, 2);
+    act *a = be_act_open(d.be, ACT_INNER, 1, 2);
     const tok_id bad[] = {1, -1, INT32_MAX};
     for (size_t i = 0; i < INFERD_COUNT(bad); i++) {
         inferd_err err = {0};

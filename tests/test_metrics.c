@@ -5,6 +5,9 @@
 
 static const http_route routes[] = {{"/v1/models", HTTP_GET}, {"/health", HTTP_GET}};
 
+static backend_device_about device; // of the page; kind "": not looked at
+static bool device_lost;
+
 static buf page_of(metrics *m, uint32_t n_models) {
     static const char *const names[] = {"a\"b\\c\nd", "second"};
     static const model_state states[] = {MODEL_HOT, MODEL_LOADING};
@@ -20,7 +23,21 @@ static buf page_of(metrics *m, uint32_t n_models) {
                       .step_us_sum = 3000};
     e.step_us_hist[0] = 2;
     e.step_us_hist[ENGINE_STEP_BUCKETS - 1] = 1;
-    metrics_now now = {.engine = &e, .models = names, .states = states, .version = "1"};
+    e.backend = (backend_stats){.n_launches = 11,
+                                .n_graphs = 12,
+                                .n_graphs_refused = 13,
+                                .n_graph_launches = 14,
+                                .n_matmul_gemv = 15,
+                                .n_matmul_lt = 16,
+                                .load_bytes = 17,
+                                .load_us = 2500000,
+                                .bus_bytes_per_s = 18};
+    metrics_now now = {.engine = &e,
+                       .models = names,
+                       .states = states,
+                       .device = &device,
+                       .device_lost = device_lost,
+                       .version = "1"};
     (void)n_models;
     buf out = {0};
     metrics_write(m, &now, &out);
@@ -94,6 +111,75 @@ static void buckets_are_cumulative_and_include_their_bound(void) {
     metrics_destroy(m);
 }
 
+static void use_gpu(bool health) {
+    device = (backend_device_about){.kind = "cuda",
+                                    .name = "NVIDIA \"X\"",
+                                    .uuid = "GPU-1",
+                                    .n_units = 132,
+                                    .memory_bytes = 1000,
+                                    .mig = true};
+    device.health.known = health;
+    device.health.temperature_c = 41;
+    device.health.power_w = -1; // unknown
+    device.health.ecc_uncorrected = 0;
+    device.health.remap_pending = 1;
+    device.health.utilization_pct = 3;
+}
+
+static void a_gpu_has_its_figures(void) {
+    static const char *const lines[] = {
+        "inferd_device_info{kind=\"cuda\",name=\"NVIDIA \\\"X\\\"\",uuid=\"GPU-1\",mig=\"true\"} 1",
+        "inferd_device_units 132",
+        "inferd_device_memory_bytes 1000",
+        "inferd_device_lost 1",
+        "inferd_kv_driver_calls_total 0",
+        "inferd_gpu_launches_total 11",
+        "inferd_gpu_graphs_total 12",
+        "inferd_gpu_graphs_refused_total 13",
+        "inferd_gpu_graph_launches_total 14",
+        "inferd_gpu_matmuls_total{path=\"gemv\"} 15",
+        "inferd_gpu_matmuls_total{path=\"cublaslt\"} 16",
+        "inferd_gpu_load_bytes_total 17",
+        "inferd_gpu_load_seconds_total 2.5",
+        "inferd_gpu_bus_bytes_per_second 18",
+        "inferd_gpu_health_known 1",
+        "inferd_gpu_temperature_celsius 41",
+        "inferd_gpu_ecc_uncorrected_total 0",
+        "inferd_gpu_remap_pending 1",
+    };
+    metrics *m = metrics_create(1, routes, 2);
+    use_gpu(true);
+    device_lost = true;
+    buf page = page_of(m, 1);
+    for (size_t i = 0; i < INFERD_COUNT(lines); i++) EXPECT(has_line(&page, lines[i]));
+    EXPECT(strstr(buf_cstr(&page), "inferd_gpu_power_watts") == NULL); // better than a wrong 0
+    buf_deinit(&page);
+    metrics_destroy(m);
+    device_lost = false;
+}
+
+static void what_is_not_known_of_a_device_is_left_out(void) {
+    metrics *m = metrics_create(1, routes, 2);
+    use_gpu(false);
+    buf page = page_of(m, 1);
+    EXPECT(has_line(&page, "inferd_gpu_health_known 0"));
+    EXPECT(strstr(buf_cstr(&page), "inferd_gpu_temperature") == NULL);
+    EXPECT(strstr(buf_cstr(&page), "inferd_gpu_ecc") == NULL);
+    buf_deinit(&page);
+    device = (backend_device_about){.kind = "cpu", .name = "cpu avx2", .n_units = 2};
+    page = page_of(m, 1);
+    EXPECT(has_line(&page,
+                    "inferd_device_info{kind=\"cpu\",name=\"cpu avx2\",uuid=\"\",mig=\"false\"} 1"));
+    EXPECT(strstr(buf_cstr(&page), "inferd_gpu_") == NULL);
+    buf_deinit(&page);
+    device = (backend_device_about){0}; // nobody has looked yet
+    page = page_of(m, 1);
+    EXPECT(strstr(buf_cstr(&page), "inferd_device_info") == NULL);
+    EXPECT(has_line(&page, "inferd_device_lost 0"));
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
 /* Name of the family that a sample line belongs to, given its TYPE's name. */
 static bool belongs(const char *line, const char *family, bool histogram) {
     size_t n = strlen(family);
@@ -114,8 +200,10 @@ static bool belongs(const char *line, const char *family, bool histogram) {
 static void each_family_is_one_block_with_help_and_type(void) {
     metrics *m = metrics_create(2, routes, 2);
     metrics_http(m, &routes[0], 200);
+    use_gpu(true);
+    device.health.power_w = 1; // all of them
     buf page = page_of(m, 2);
-    char family[128] = "", type[32] = "", seen[8192] = "";
+    char family[128] = "", type[32] = "", seen[16384] = "";
     int n_families = 0;
     for (char *line = strtok(page.p, "\n"); line != NULL; line = strtok(NULL, "\n")) {
         if (strncmp(line, "# HELP ", 7) == 0) {
@@ -134,7 +222,7 @@ static void each_family_is_one_block_with_help_and_type(void) {
             EXPECT(belongs(line, family, strcmp(type, "histogram") == 0));
         }
     }
-    EXPECT(n_families > 45);
+    EXPECT(n_families > 65);
     buf_deinit(&page);
     metrics_destroy(m);
 }
@@ -148,6 +236,8 @@ static void the_page_of_the_manual_names_every_family(void) {
     manual[fread(manual, 1, sizeof manual - 1, file)] = 0;
     fclose(file);
     metrics *m = metrics_create(1, routes, 2);
+    use_gpu(true);
+    device.health.power_w = 1;
     buf page = page_of(m, 1);
     for (char *line = strtok(page.p, "\n"); line != NULL; line = strtok(NULL, "\n")) {
         char name[128], quoted[140];
@@ -165,6 +255,8 @@ static void the_page_of_the_manual_names_every_family(void) {
 static const test_case cases[] = {
     TEST(what_was_counted_is_written),
     TEST(buckets_are_cumulative_and_include_their_bound),
+    TEST(a_gpu_has_its_figures),
+    TEST(what_is_not_known_of_a_device_is_left_out),
     TEST(each_family_is_one_block_with_help_and_type),
     TEST(the_page_of_the_manual_names_every_family),
 };

@@ -135,13 +135,106 @@ static void verify_finds_what_is_wrong(void) {
     p.owners[0].held[PAGE_KV]++;
     EXPECT_EQ(pool_verify(&p, &err), INFERD_EINVAL);
     p.owners[0].held[PAGE_KV]--;
-    uint32_t head = p.free_head;
-    p.free_head = p.pages[head].next; // a lost page
+    uint32_t *head = &p.extents[p.bucket[1]].free_head, lost = *head;
+    *head = p.pages[lost].next;
     EXPECT_EQ(pool_verify(&p, &err), INFERD_EINVAL);
-    p.free_head = head;
-    p.pages[p.pages[head].next].next = head; // a circle
+    *head = lost;
+    p.pages[lost].next = lost; // a circle
+    EXPECT_EQ(pool_verify(&p, &err), INFERD_EINVAL);
+    p.pages[lost].next = PAGE_NONE;
+    verify(&p);
+    p.bucket[1] = p.extents[p.bucket[1]].next; // a lost extent
     EXPECT_EQ(pool_verify(&p, &err), INFERD_EINVAL);
     pool_deinit(&p);
+}
+
+/* ---- extents ---- */
+
+static pool extents_of(uint32_t n_pages, uint32_t n_ready, uint32_t extent_pages) {
+    pool p;
+    inferd_err err = {0};
+    EXPECT_EQ(pool_init_extents(&p, n_pages, n_ready, extent_pages, 1, &err), INFERD_OK);
+    return p;
+}
+
+static void keys_and_values_break_one_extent_at_a_time(void) {
+    pool p = extents_of(16, 16, 4);
+    uint32_t taken[6];
+    for (int i = 0; i < 6; i++) taken[i] = pool_take(&p, 0, PAGE_KV);
+    EXPECT_EQ(p.n_whole, 2); // six pages lie in two extents
+    pool_give(&p, taken[0], 0);
+    verify(&p);
+    uint32_t again = pool_take(&p, 0, PAGE_KV); // 1 page free there, 2 in the other
+    EXPECT_EQ(again / 4, taken[0] / 4);
+    EXPECT_EQ(p.n_whole, 2);
+    pool_deinit(&p);
+}
+
+static void weights_take_whole_extents_in_order(void) {
+    pool p = extents_of(16, 16, 4);
+    uint32_t kv = pool_take(&p, 0, PAGE_KV), out[12];
+    EXPECT(!pool_take_weights(&p, 0, 16, out)); // one is broken
+    EXPECT(pool_take_weights(&p, 0, 12, out));
+    for (int i = 0; i < 12; i++) {
+        EXPECT_EQ(out[i] % 4, i % 4);
+        EXPECT(out[i] / 4 != kv / 4);
+    }
+    verify(&p);
+    for (int i = 0; i < 12; i++) pool_give(&p, out[i], 0);
+    pool_give(&p, kv, 0);
+    EXPECT_EQ(p.n_whole, 4);
+    verify(&p);
+    pool_deinit(&p);
+}
+
+static void weights_without_mapping_take_neighbours(void) {
+    pool p = extents_of(8, 8, 0);
+    uint32_t out[8];
+    uint32_t a = pool_take(&p, 0, PAGE_KV), b = pool_take(&p, 0, PAGE_KV);
+    EXPECT(a == 0 && b == 1);
+    pool_give(&p, a, 0);
+    EXPECT(!pool_take_weights(&p, 0, 7, out)); // 7 are free, but not in a row
+    EXPECT(pool_take_weights(&p, 0, 6, out));
+    for (uint32_t i = 0; i < 6; i++) EXPECT_EQ(out[i], 2 + i);
+    verify(&p);
+    pool_deinit(&p);
+}
+
+static void pages_that_come_later_are_absent_until_then(void) {
+    pool p = extents_of(12, 4, 4);
+    EXPECT_EQ(pool_n_takeable(&p, 0), 4);
+    EXPECT_EQ(pool_n_for_kv(&p, 0), 12);
+    pool_set_ready(&p, 8, 12);
+    EXPECT_EQ(pool_n_takeable(&p, 0), 8);
+    verify(&p);
+    pool_set_ready(&p, 8, 8); // the device had no more
+    EXPECT_EQ(pool_n_for_kv(&p, 0), 8);
+    EXPECT_EQ(p.n_in[PAGE_ABSENT], 0);
+    verify(&p);
+    pool_deinit(&p);
+}
+
+/* Any order of taking and giving, in extents of several sizes. */
+static void books_stay_right_in_any_order(void) {
+    for (uint32_t size = 0; size <= 4; size++) {
+        uint32_t n_pages = 24, held[24], n_held = 0, seed = 7 + size;
+        pool p = extents_of(n_pages, n_pages, size);
+        for (int turn = 0; turn < 2000; turn++) {
+            seed = seed * 1664525u + 1013904223u;
+            uint32_t unit = size == 0 ? 1 : size, n = ((seed >> 8) % 3 + 1) * unit;
+            if (seed >> 31 && n_held + n <= n_pages) {
+                if (pool_take_weights(&p, 0, n, held + n_held)) n_held += n;
+            } else if ((seed >> 30) % 2 && pool_n_takeable(&p, 0) > 0) {
+                held[n_held++] = pool_take(&p, 0, PAGE_KV);
+            } else if (n_held > 0) {
+                uint32_t i = (seed >> 4) % n_held;
+                pool_give(&p, held[i], 0);
+                held[i] = held[--n_held];
+            }
+            if (turn % 16 == 0) verify(&p);
+        }
+        pool_deinit(&p);
+    }
 }
 
 static const test_case cases[] = {
@@ -153,5 +246,10 @@ static const test_case cases[] = {
     TEST(watermarks_say_how_many_pages_are_short),
     TEST(what_is_left_for_keys_and_values_excludes_weights_and_guarantees),
     TEST(verify_finds_what_is_wrong),
+    TEST(keys_and_values_break_one_extent_at_a_time),
+    TEST(weights_take_whole_extents_in_order),
+    TEST(weights_without_mapping_take_neighbours),
+    TEST(pages_that_come_later_are_absent_until_then),
+    TEST(books_stay_right_in_any_order),
 };
 TEST_MAIN(cases)

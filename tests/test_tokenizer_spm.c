@@ -110,6 +110,25 @@ static void special_names_cannot_be_spelled(void) {
     tok_close(t);
 }
 
+/* Gemma's files give user-defined tokens a score of -1000; what is next to the spaces would have
+ * taken the last of them. */
+static void runs_of_spaces_come_before_other_merges(void) {
+    tiny_words w;
+    fill(&w);
+    tok_id two = words_add_scored(&w, "  ", WORD_USER_DEFINED, -1000);
+    tok_id three = words_add_scored(&w, "   ", WORD_USER_DEFINED, -1000);
+    tiny_kv_bool(&w.g, "tokenizer.ggml.add_space_prefix", false);
+    tokenizer *t = words_open(&w);
+    char expected[64];
+    snprintf(expected, sizeof expected, "%d %d", two, AB);
+    expect_ids(t, "  ab", false, expected);
+    snprintf(expected, sizeof expected, "%d %d", three, AB);
+    expect_ids(t, "   ab", false, expected);
+    snprintf(expected, sizeof expected, "%d %d", three, SP_AB);
+    expect_ids(t, "    ab", false, expected);
+    tok_close(t);
+}
+
 /* Converters write runs of spaces as user-defined tokens with plain spaces. */
 static void runs_of_spaces_are_merged_like_words(void) {
     tiny_words w;
@@ -259,6 +278,7 @@ static const test_case cases[] = {
     TEST(a_token_of_characters_without_tokens_is_found),
     TEST(a_token_may_reach_across_a_space),
     TEST(special_names_cannot_be_spelled),
+    TEST(runs_of_spaces_come_before_other_merges),
     TEST(runs_of_spaces_are_merged_like_words),
     TEST(bos_is_added_unless_the_file_says_no),
     TEST(encoding_follows_its_definition),

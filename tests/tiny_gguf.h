@@ -229,15 +229,15 @@ static inline void tiny_quant_32(uint32_t type, const float *x, buf *out) {
         if (x[i] > max) max = x[i];
         if (fabsf(x[i]) > fabsf(peak)) peak = x[i];
     }
-    float step = type == DTYPE_Q8_0   ? fabsf(peak) / 127
+    float unit = type == DTYPE_Q8_0   ? fabsf(peak) / 127
                  : type == DTYPE_Q4_0 ? peak / -8
                                       : (max - min) / 15;
-    tiny_put(out, f32_to_f16(step), 2);
+    tiny_put(out, f32_to_f16(unit), 2);
     if (type == DTYPE_Q4_1) tiny_put(out, f32_to_f16(min), 2);
     int q[32];
     for (int i = 0; i < 32; i++) {
         float v = type == DTYPE_Q4_1 ? x[i] - min : x[i];
-        q[i] = step == 0 ? 0 : (int)lrintf(v / step);
+        q[i] = unit == 0 ? 0 : (int)lrintf(v / unit);
         if (type == DTYPE_Q4_0) q[i] += 8;
         if (type != DTYPE_Q8_0) q[i] = q[i] < 0 ? 0 : q[i] > 15 ? 15 : q[i];
     }

@@ -25,7 +25,8 @@ typedef enum inferd_status {
     INFERD_EIO,          // fix the machine: a file or a socket
     INFERD_EFORMAT,      // fix the file: its bytes are wrong
     INFERD_ENOMEM,       // host or device memory is short
-    INFERD_EDEVICE       // the device failed: restart
+    INFERD_EDEVICE,      // the device failed this work; later work may succeed
+    INFERD_ELOST         // the device is gone for this process: end it, a supervisor starts another
 } inferd_status;
 
 enum { INFERD_ERR_TEXT_BYTES = 480 };

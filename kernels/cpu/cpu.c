@@ -11,7 +11,9 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "cpu/machine.h"
 #include "cpu/panel.h"
+#include "dummy.h"
 #include "inferd/clock.h"
 
 /* ---- the device ---- */
@@ -158,6 +160,45 @@ static void cpu_weight_prepare(backend *be, weight *w, const void *rows, uint32_
     pool_split(cpu_of(be)->threads, pack, &job, (n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
 }
 
+typedef struct dummy_job {
+    const weight *w;
+    unsigned char *out;
+    size_t row_bytes;
+    uint64_t seed;
+    float scale;
+    uint32_t row_begin, n_rows;
+} dummy_job;
+
+static void make_up(const void *job, uint32_t begin, uint32_t end) {
+    const dummy_job *j = job;
+    for (uint32_t panel = begin; panel < end; panel++) {
+        uint32_t row = panel * PANEL_ROWS, n = u32_min(PANEL_ROWS, j->n_rows - row);
+        dummy_file_rows(j->w->type, j->w->cols, j->seed, j->scale, j->row_begin + row, n,
+                        j->out + row * j->row_bytes);
+    }
+}
+
+/* Rows as a file would have them, a few megabytes at a time. */
+static void cpu_weight_dummy(backend *be, weight *w, uint64_t seed, float scale) {
+    enum { CHUNK_BYTES = 4 << 20 };
+    dtype_info info = dtype_about(w->type);
+    dummy_job job = {.w = w, .seed = seed, .scale = scale};
+    job.row_bytes = (size_t)w->cols / info.block_elems * info.block_bytes;
+    uint32_t n_panels = (uint32_t)(CHUNK_BYTES / (job.row_bytes * PANEL_ROWS));
+    uint32_t rows_max = u32_min(u32_max(n_panels, 1) * PANEL_ROWS, w->rows);
+    job.out = malloc(size_max(rows_max * job.row_bytes, 1));
+    if (job.out == NULL) {
+        backend_fail(be, INFERD_ENOMEM, "no memory for %u rows of %u", rows_max, w->cols);
+        return;
+    }
+    for (job.row_begin = 0; job.row_begin < w->rows; job.row_begin += rows_max) {
+        job.n_rows = u32_min(rows_max, w->rows - job.row_begin);
+        pool_split(cpu_of(be)->threads, make_up, &job, (job.n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
+        cpu_weight_prepare(be, w, job.out, job.row_begin, job.n_rows);
+    }
+    free(job.out);
+}
+
 static void cpu_vec_init(backend *be, vec *v, uint32_t n, void *dst) {
     (void)be;
     *v = (vec){.data = dst, .n = n};
@@ -168,9 +209,15 @@ static void cpu_vec_load(backend *be, vec *v, const float *host) {
     memcpy(v->data, host, v->n * sizeof *v->data);
 }
 
+static void cpu_vec_fill(backend *be, vec *v, float value) {
+    (void)be;
+    for (uint32_t i = 0; i < v->n; i++) v->data[i] = value;
+}
+
 /* ---- activations ---- */
 
-static act *cpu_act_open(backend *be, uint32_t rows_max, uint32_t dim) {
+static act *cpu_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) {
+    (void)kind; // all are floats
     cpu_backend *c = cpu_of(be);
     size_t n_bytes;
     act *a = calloc(1, sizeof *a);
@@ -275,6 +322,8 @@ static void cpu_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     c->batch = b;
     c->kv = kv;
     c->step++;
+    c->wanted = NULL;
+    c->step_began_us = clock_now_us();
     for (uint32_t i = 0; i < b->n_seqs; i++)
         if (!check_slots(c, &b->seqs[i], kv)) return;
     if (c->step == 1) pool_run(c->threads, touch_stack, NULL);
@@ -290,6 +339,27 @@ static void cpu_sync(backend *be) {
     if (c->step <= WARM_UP_STEPS) return;
     for (uint32_t i = 0; i < pool_n_threads(c->threads); i++)
         c->n_kv_page_faults += (uint64_t)c->faults_at_begin[i];
+}
+
+/* Operations are done when they return: the step is over when it ends. */
+static void cpu_step_end(backend *be, bool failed) {
+    cpu_backend *c = cpu_of(be);
+    (void)failed;
+    c->step_ended_us = clock_now_us();
+}
+
+static void cpu_want_logits(backend *be, const act *logits, uint32_t n) {
+    (void)n;
+    cpu_of(be)->wanted = logits;
+}
+
+static void cpu_step_finish(backend *be, be_step_result *out) {
+    cpu_backend *c = cpu_of(be);
+    cpu_sync(be);
+    out->device_us = c->step_ended_us - c->step_began_us;
+    if (c->wanted == NULL) return;
+    out->logits = c->wanted->data;
+    out->logits_stride = c->wanted->dim;
 }
 
 static void cpu_event_record(backend *be, uint32_t event) {
@@ -340,25 +410,45 @@ static const backend_ops cpu_ops = {
     .weight_bytes = cpu_weight_bytes,
     .weight_init = cpu_weight_init,
     .weight_prepare = cpu_weight_prepare,
+    .weight_dummy = cpu_weight_dummy,
     .vec_init = cpu_vec_init,
     .vec_load = cpu_vec_load,
+    .vec_fill = cpu_vec_fill,
     .act_open = cpu_act_open,
     .act_close = cpu_act_close,
     .step_begin = cpu_step_begin,
+    .step_end = cpu_step_end,
+    .step_finish = cpu_step_finish,
     .embed = cpu_embed,
     .rmsnorm = cpu_rmsnorm,
     .matmul = cpu_matmul,
     .rope = cpu_rope,
     .attention = cpu_attention,
-    .silu_mul = cpu_silu_mul,
+    .head_norm = cpu_head_norm,
+    .glu = cpu_glu,
     .add = cpu_add,
     .take_logit_rows = cpu_take_logit_rows,
+    .softcap = cpu_softcap,
+    .want_logits = cpu_want_logits,
     .sync = cpu_sync,
     .act_host = cpu_act_host,
     .event_record = cpu_event_record,
     .event_elapsed_us = cpu_event_elapsed_us,
     .parallel = cpu_parallel,
 };
+
+inferd_status cpu_list_devices(const backend_options *options, backend_device_about *out,
+                               uint32_t *n, inferd_err *err) {
+    (void)options;
+    const cpu_level *level = level_choose(getenv("INFERD_CPU"), err);
+    if (level == NULL) return err != NULL ? err->status : INFERD_EINVAL;
+    out[0] = (backend_device_about){.n_units = machine_cpus_allowed(),
+                                    .memory_bytes = machine_memory_bytes()};
+    snprintf(out[0].kind, sizeof out[0].kind, "cpu");
+    snprintf(out[0].name, sizeof out[0].name, "cpu %s", level->name);
+    *n = 1;
+    return INFERD_OK;
+}
 
 inferd_status cpu_open(const backend_options *options, backend **out, inferd_err *err) {
     *out = NULL;

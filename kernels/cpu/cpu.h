@@ -52,6 +52,8 @@ typedef struct cpu_backend {
     uint32_t next_rope; // the one to replace
 
     uint64_t events_us[BE_EVENTS];
+    uint64_t step_began_us, step_ended_us;
+    const act *wanted; // whose rows the step's result shows; NULL: none
     long *faults_at_begin; // [n_threads] minor and major faults of each rank; owned
     uint64_t n_kv_page_faults;
 } cpu_backend;
@@ -71,8 +73,12 @@ void cpu_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads,
               uint32_t n_kv_heads, uint32_t head_dim);
 void cpu_attention(backend *be, act *out, const act *q, const act *k, const act *v,
                    uint32_t layer_idx, const attn_spec *spec);
-void cpu_silu_mul(backend *be, act *out, const act *gate, const act *up, uint32_t n, uint32_t dim);
+void cpu_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
+                   uint32_t head_dim, float eps);
+void cpu_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
+             uint32_t dim);
 void cpu_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
 void cpu_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
+void cpu_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
 
 #endif

@@ -79,6 +79,16 @@ void silu_mul_define(const void *job, uint32_t begin, uint32_t end) {
         j->out[i] = (float)((double)j->a[i] / (1.0 + exp(-(double)j->a[i])) * (double)j->b[i]);
 }
 
+/* out = a / 2 * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 a^3))) * b */
+void gelu_mul_define(const void *job, uint32_t begin, uint32_t end) {
+    const flat_job *j = job;
+    for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++) {
+        double a = (double)j->a[i];
+        double inner = sqrt(2.0 / 3.14159265358979323846) * (a + 0.044715 * a * a * a);
+        j->out[i] = (float)(a / 2 * (1 + tanh(inner)) * (double)j->b[i]);
+    }
+}
+
 void add_define(const void *job, uint32_t begin, uint32_t end) {
     const flat_job *j = job;
     for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)

@@ -71,6 +71,7 @@ typedef struct cpu_level {
     range_fn *rmsnorm;  // rmsnorm_job
     range_fn *rope;     // rope_job
     range_fn *silu_mul; // flat_job: out = silu(a) * b
+    range_fn *gelu_mul; // flat_job: out = gelu(a) * b, the tanh form
     range_fn *add;      // flat_job: out = a + b
     range_fn *kv_store; // attn_job, range: rows
     range_fn *attend;   // attn_job, range: n_rows * n_kv_heads, row first
@@ -129,6 +130,7 @@ static inline uint32_t attn_begin(const attn_spec *spec, uint32_t pos) {
     void rmsnorm_##level(const void *job, uint32_t begin, uint32_t end);                           \
     void rope_##level(const void *job, uint32_t begin, uint32_t end);                              \
     void silu_mul_##level(const void *job, uint32_t begin, uint32_t end);                          \
+    void gelu_mul_##level(const void *job, uint32_t begin, uint32_t end);                          \
     void add_##level(const void *job, uint32_t begin, uint32_t end);                               \
     void kv_store_##level(const void *job, uint32_t begin, uint32_t end);                          \
     void attend_##level(const void *job, uint32_t begin, uint32_t end)

@@ -71,9 +71,18 @@ static void flat(cpu_backend *c, range_fn *f, flat_job job) {
     split(c, f, &job, (uint32_t)((job.n + FLAT_UNIT - 1) / FLAT_UNIT), job.n);
 }
 
-void cpu_silu_mul(backend *be, act *out, const act *gate, const act *up, uint32_t n, uint32_t dim) {
+void cpu_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
+                   uint32_t head_dim, float eps) {
     cpu_backend *c = cpu_of(be);
-    flat(c, c->level->silu_mul, (flat_job){out->data, gate->data, up->data, (size_t)n * dim});
+    rmsnorm_job job = {x->data, x->data, w->data, head_dim, eps};
+    split(c, c->level->rmsnorm, &job, n * n_heads, (size_t)n * n_heads * head_dim);
+}
+
+void cpu_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
+             uint32_t dim) {
+    cpu_backend *c = cpu_of(be);
+    flat(c, fn == ACT_SILU ? c->level->silu_mul : c->level->gelu_mul,
+         (flat_job){out->data, gate->data, up->data, (size_t)n * dim});
 }
 
 void cpu_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim) {
@@ -86,6 +95,23 @@ void cpu_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim) {
     for (uint32_t i = 0; i < b->n_logits; i++)
         memcpy(out->data + (size_t)i * dim, x->data + (size_t)b->logit_rows[i] * dim,
                dim * sizeof(float));
+}
+
+typedef struct softcap_job {
+    float *x;
+    size_t n;
+    float cap;
+} softcap_job;
+
+static void cap_softly(const void *job, uint32_t begin, uint32_t end) {
+    const softcap_job *j = job;
+    for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)
+        j->x[i] = j->cap * tanhf(j->x[i] / j->cap);
+}
+
+void cpu_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap) {
+    softcap_job job = {x->data, (size_t)n * dim, cap};
+    split(cpu_of(be), cap_softly, &job, (uint32_t)((job.n + FLAT_UNIT - 1) / FLAT_UNIT), job.n * 8);
 }
 
 /* ---- rotary embedding ---- */

@@ -42,6 +42,16 @@ static const char *file_kind(mode_t mode) {
     }
 }
 
+static inferd_status look_at_fd(gguf *g, inferd_err *err) {
+    struct stat *st = &g->stat_at_open;
+    if (fstat(g->fd, st) != 0)
+        return inferd_fail(err, INFERD_EIO, "cannot look at it: %s", strerror(errno));
+    if (!S_ISREG(st->st_mode))
+        return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a file",
+                           file_kind(st->st_mode));
+    return INFERD_OK;
+}
+
 static inferd_status open_regular(gguf *g, inferd_err *err) {
     /* Looked at before it is opened, because opening a device can act on it; and again after,
      * because the path may name something else by then.  O_NONBLOCK: a pipe put there in between
@@ -60,12 +70,7 @@ static inferd_status open_regular(gguf *g, inferd_err *err) {
         inferd_status s = errno == ENOENT ? INFERD_ENOTFOUND : INFERD_EIO;
         return inferd_fail(err, s, "cannot open it: %s", strerror(errno));
     }
-    if (fstat(g->fd, st) != 0)
-        return inferd_fail(err, INFERD_EIO, "cannot look at it: %s", strerror(errno));
-    if (!S_ISREG(st->st_mode))
-        return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a file",
-                           file_kind(st->st_mode));
-    return INFERD_OK;
+    return look_at_fd(g, err);
 }
 
 inferd_status gguf_pread(const gguf *g, uint64_t offset, void *out, size_t n, inferd_err *err) {
@@ -88,19 +93,21 @@ inferd_status gguf_pread(const gguf *g, uint64_t offset, void *out, size_t n, in
     return INFERD_OK;
 }
 
-inferd_status gguf_open(const char *path, gguf **out, inferd_err *err) {
+/* fd -1: the file that `path` names. */
+static inferd_status open_file(const char *path, int fd, gguf **out, inferd_err *err) {
     *out = NULL;
     gguf *g = calloc(1, sizeof *g);
-    if (g == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory to open %s", path);
-    g->fd = -1;
-    g->path = strdup(path);
-    if (g->path == NULL) {
+    if (g != NULL) g->path = strdup(path);
+    if (g == NULL || g->path == NULL) {
         free(g);
+        if (fd >= 0) close(fd);
         return inferd_fail(err, INFERD_ENOMEM, "no memory to open %s", path);
     }
+    g->fd = fd;
+    g->unnamed = fd >= 0;
     set_label(g);
 
-    inferd_status s = open_regular(g, err);
+    inferd_status s = fd >= 0 ? look_at_fd(g, err) : open_regular(g, err);
     if (s == INFERD_OK) s = gguf_read_header(g, err);
     if (s != INFERD_OK) {
         inferd_context(err, "%s", g->label);
@@ -114,6 +121,15 @@ inferd_status gguf_open(const char *path, gguf **out, inferd_err *err) {
 fail:
     gguf_close(g);
     return s;
+}
+
+inferd_status gguf_open(const char *path, gguf **out, inferd_err *err) {
+    return open_file(path, -1, out, err);
+}
+
+inferd_status gguf_open_fd(int fd, const char *name, gguf **out, inferd_err *err) {
+    INFERD_CHECK(fd >= 0);
+    return open_file(name, fd, out, err);
 }
 
 void gguf_close(gguf *g) {
@@ -139,6 +155,7 @@ inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err) {
                            g->label, (long long)old->st_size, (long long)now.st_size);
     if (now.st_mtim.tv_sec != old->st_mtim.tv_sec || now.st_mtim.tv_nsec != old->st_mtim.tv_nsec)
         return inferd_fail(err, INFERD_EIO, "%s: was written to while it was read", g->label);
+    if (g->unnamed) return INFERD_OK;
     if (stat(g->path, &named) != 0)
         return inferd_fail(err, INFERD_EIO, "%s: was taken away while it was read: %s", g->label,
                            strerror(errno));

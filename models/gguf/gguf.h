@@ -69,10 +69,13 @@ typedef struct gguf_array_view {
  * are wrong.  EUNSUPPORTED: a GGUF that this build does not read (version 1, big-endian, one part
  * of a split model). */
 inferd_status gguf_open(const char *path, gguf **out, inferd_err *err);
+/* The same of an open file that no path names (a memfd); `name` is what errors call it.  The gguf
+ * takes fd, also when this fails. */
+inferd_status gguf_open_fd(int fd, const char *name, gguf **out, inferd_err *err);
 void gguf_close(gguf *g); // accepts NULL
 
-/* The file has the size and modification time it had at gguf_open, and its path still names it;
- * call after the last read. */
+/* The file has the size and modification time it had at gguf_open, and its path, if it has one,
+ * still names it; call after the last read. */
 inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err);
 
 const char *gguf_path(const gguf *g);

@@ -33,6 +33,7 @@ struct gguf {
     char *path;      // as given; owned
     char label[168]; // the path as errors show it: printable, its end when it is long
     int fd;          // -1: none
+    bool unnamed;    // path is only what errors call it
     struct stat stat_at_open;
 
     unsigned char *header; // [header_bytes] the file's first bytes; owned

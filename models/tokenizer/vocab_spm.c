@@ -6,6 +6,8 @@
  * or, for a character that is none, n_vocab + the character. */
 #include "tokenizer/vocab.h"
 
+#include <math.h>
+
 #include "tokenizer/utf8.h"
 
 static const unsigned char space_mark[3] = {0xE2, 0x96, 0x81}; // U+2581, how names write a space
@@ -82,6 +84,13 @@ static int by_score(const void *a, const void *b) {
     return (x < y) - (x > y); // highest first
 }
 
+/* User-defined tokens come before all others, whatever their score (converters write -1000): of
+ * those that merging makes, these are the runs of spaces. */
+static float score_of(const tokenizer *t, const gguf_array_view *scores, size_t i) {
+    float score = (float)gguf_array_real(scores, i);
+    return t->kinds[i] == TOKEN_USER_DEFINED && score == score ? INFINITY : score;
+}
+
 /* ranks[id]: 0 for the tokens of the highest score; equal scores have equal ranks. */
 static inferd_status rank_scores(const tokenizer *t, const gguf_array_view *scores, uint32_t *ranks,
                                  inferd_err *err) {
@@ -89,7 +98,7 @@ static inferd_status rank_scores(const tokenizer *t, const gguf_array_view *scor
     if (sorted == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu scores", scores->n);
     for (size_t i = 0; i < t->n_vocab; i++) {
-        sorted[i] = (scored){(float)gguf_array_real(scores, i), (tok_id)i};
+        sorted[i] = (scored){score_of(t, scores, i), (tok_id)i};
         if (sorted[i].score != sorted[i].score) {
             free(sorted);
             return inferd_fail(err, INFERD_EFORMAT, "tokenizer.ggml.scores: token %zu has NaN", i);

@@ -147,10 +147,11 @@ class Daemon:
             self.process.kill()
             raise AssertionError("does not stop: " + self.stderr()[-3000:])
         self.log.close()
+        said = "" if self.process.stdout.closed else self.process.stdout.read().decode(errors="replace")
         self.process.stdout.close()
-        text = self.stderr()
-        for report in ("Sanitizer", "runtime error:", "check failed:"):
-            assert report not in text, text[-6000:]
+        for text in (self.stderr(), said):  # on stdout: the emulated device
+            for report in ("Sanitizer", "runtime error:", "check failed:", "fake: "):
+                assert report not in text, text[-6000:]
         return status
 
 

@@ -74,18 +74,27 @@ INLINE vf silu_mul(vf a, vf b) {
     return a / (vf_exp(-a) + 1.0f) * b;
 }
 
-void LEVEL(silu_mul)(const void *job, uint32_t begin, uint32_t end) {
-    const flat_job *j = job;
-    size_t i = (size_t)begin * FLAT_UNIT, limit = size_min((size_t)end * FLAT_UNIT, j->n);
-    for (; i + VW <= limit; i += VW)
-        vf_store(j->out + i, silu_mul(vf_load(j->a + i), vf_load(j->b + i)));
-    if (i == limit) return;
-    float a[VW] = {0}, b[VW] = {0}, out[VW];
-    memcpy(a, j->a + i, (limit - i) * sizeof *a);
-    memcpy(b, j->b + i, (limit - i) * sizeof *b);
-    vf_store(out, silu_mul(vf_load(a), vf_load(b)));
-    memcpy(j->out + i, out, (limit - i) * sizeof *out);
+/* (1 + tanh(u)) / 2 is 1 / (1 + e^-2u), so both are a gate of one exponential. */
+INLINE vf gelu_mul(vf a, vf b) {
+    vf u = a * (a * a * 0.044715f + 1.0f) * 1.59576912160573f; // 2 sqrt(2 / pi)
+    return a / (vf_exp(-u) + 1.0f) * b;
 }
+
+#define GATED(name)                                                                                \
+    void LEVEL(name)(const void *job, uint32_t begin, uint32_t end) {                              \
+        const flat_job *j = job;                                                                   \
+        size_t i = (size_t)begin * FLAT_UNIT, limit = size_min((size_t)end * FLAT_UNIT, j->n);     \
+        for (; i + VW <= limit; i += VW)                                                           \
+            vf_store(j->out + i, name(vf_load(j->a + i), vf_load(j->b + i)));                      \
+        if (i == limit) return;                                                                    \
+        float a[VW] = {0}, b[VW] = {0}, out[VW];                                                   \
+        memcpy(a, j->a + i, (limit - i) * sizeof *a);                                              \
+        memcpy(b, j->b + i, (limit - i) * sizeof *b);                                              \
+        vf_store(out, name(vf_load(a), vf_load(b)));                                               \
+        memcpy(j->out + i, out, (limit - i) * sizeof *out);                                        \
+    }
+GATED(silu_mul)
+GATED(gelu_mul)
 
 void LEVEL(add)(const void *job, uint32_t begin, uint32_t end) {
     const flat_job *j = job;

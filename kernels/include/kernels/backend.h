@@ -19,12 +19,22 @@
 #include "inferd/base.h"
 #include "inferd/batch.h"
 #include "inferd/kv_layout.h"
+#include "inferd/sample.h"
 #include "inferd/status.h"
 #include "kernels/dtype.h"
 
 typedef struct backend backend;
 typedef struct be_window be_window;
 typedef struct act act; // [rows_max, dim] activations in device memory
+
+/* What an activation is for; the backend chooses its element type by it. */
+typedef enum act_kind {
+    ACT_STREAM, // the residual stream: many sums end here
+    ACT_INNER,  // between two operations of a block
+    ACT_LOGITS  // read by the sampler
+} act_kind;
+
+typedef enum act_fn { ACT_SILU, ACT_GELU_TANH } act_fn;
 
 /* A weight matrix [rows, cols] as prepared for this backend; `data` lies in a window. */
 typedef struct weight {
@@ -58,16 +68,55 @@ typedef struct attn_spec {
 } attn_spec;
 
 typedef struct backend_options {
-    const char *kind;      // "cpu"
+    const char *kind;      // "cpu", "cuda"
     uint32_t n_threads;    // 0 = CPUs allowed (affinity mask and cgroup quota)
-    uint64_t memory_bytes; // of the arena
+    uint64_t memory_bytes; // of the arena; cuda: 0 = what is free, less reserve_bytes
+
+    /* cuda only; see docs/configuration.md.  Strings may be NULL. */
+    const char *uuid;          // the device by its UUID (or a prefix of it), else by index
+    uint32_t index;
+    uint64_t reserve_bytes;    // left to the driver, libraries and others; 0 = max(1 GiB, 2 %)
+    uint64_t workspace_bytes;  // of memory_bytes: activations and scratch; 0 = 1/16, 64 MiB to 2 GiB
+    const char *activations;   // "bf16" (default), "f16"
+    const char *module_path;   // inferd_cuda.so; NULL: beside the program, its ../lib/inferd, the loader's path
+    const char *cublaslt_path; // file or folder; NULL: see cu_api.h
+    const char *tune_path;     // where measured choices are kept; NULL: nowhere
+    const struct cuda_module *module; // for tests: this module instead of inferd_cuda.so
 } backend_options;
 
 typedef struct backend_stats {
     uint64_t n_kv_driver_calls; // system or driver calls made on the KV path: stays 0
     uint64_t n_kv_page_faults;  // page faults taken by compute threads inside a step after warm-up
     uint64_t n_pages_touched;   // of the arena, by the background thread
+
+    /* cuda only */
+    uint64_t n_launches, n_graphs, n_graph_launches; // kernels outside graphs; captured; replayed
+    uint64_t n_graphs_refused;                       // captures that the device refused
+    uint64_t n_matmul_gemv, n_matmul_skinny, n_matmul_lt, n_matmul_expanded, n_matmul_skinny_large;
+    uint64_t load_bytes, load_us;  // copied from the host arena to windows, and the time it took
+    uint64_t bus_bytes_per_s;      // measured at start: pinned host memory to device
+    uint64_t pinned_bytes;         // of the host arena
 } backend_stats;
+
+/* A device that could be opened, for `inferd devices` and /metrics. */
+enum { BE_DEVICES_MAX = 64 };
+typedef struct backend_device_about {
+    char kind[8], name[128], uuid[48];
+    uint32_t index, n_units; // SMs; CPU: threads
+    uint32_t cc_major, cc_minor;
+    uint64_t memory_bytes, free_bytes;
+    bool mig;
+    struct { // NVML's view; fields are negative where unknown
+        bool known;
+        int32_t temperature_c, power_w, utilization_pct;
+        int64_t memory_used_bytes, ecc_uncorrected, remapped_rows;
+        int32_t remap_pending, throttle_thermal;
+    } health;
+} backend_device_about;
+/* The devices of options->kind.  INFERD_ENOTFOUND with one line that says what is missing (no module,
+ * no driver, no device, too old a driver). */
+inferd_status backend_list_devices(const backend_options *options, backend_device_about *out,
+                                   uint32_t *n, inferd_err *err);
 
 /* -- the device -- */
 inferd_status backend_open(const backend_options *options, backend **out, inferd_err *err);
@@ -80,6 +129,12 @@ void be_get_stats(const backend *be, backend_stats *out);
 /* -- pages -- */
 uint32_t be_n_pages(const backend *be);
 size_t be_page_bytes(const backend *be);
+/* Pages [0, ready) may be used; the rest is being made in the background, and be_n_pages may turn out
+ * smaller when memory ends.  Constant on the CPU. */
+uint32_t be_n_pages_ready(const backend *be);
+/* Pages for a window come in whole extents: groups of extent_pages, beginning at a multiple of it, in
+ * order inside the group.  1 on the CPU.  0: the pages of a window must follow each other. */
+uint32_t be_extent_pages(const backend *be);
 
 inferd_status be_window_open(backend *be, size_t n_bytes, be_window **out, inferd_err *err);
 void be_window_close(backend *be, be_window *w); // unmaps first; accepts NULL
@@ -89,33 +144,61 @@ void *be_window_base(const be_window *w);
 inferd_status be_window_map(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                             inferd_err *err);
 inferd_status be_window_unmap(backend *be, be_window *w, inferd_err *err);
+/* Bytes [begin, end) of the window are prepared and go to the device; they are one unit (the ends, or
+ * one layer): operations that use a weight of it wait for it, and for nothing else.  Returns before
+ * they have arrived.  CPU: nothing to do. */
+void be_window_upload(backend *be, be_window *w, size_t begin, size_t end);
+/* The host still holds a complete prepared copy: after mapping, upload it; nothing need be read or
+ * prepared.  Never on the CPU. */
+bool be_window_is_warm(const be_window *w);
+/* The copy is complete (warm), or must not be used any more. */
+void be_window_set_warm(be_window *w, bool warm);
 
 /* -- keys and values -- */
 /* Bytes that K and V of `block_tokens` tokens of one layer take; a multiple of 64. */
 size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
-                         uint32_t block_tokens);
+                         uint32_t block_tokens); // 0: the backend cannot store that type
 
 /* -- weights: preparation at load -- */
 bool be_weight_supported(const backend *be, dtype type);
 size_t be_weight_bytes(const backend *be, dtype type, uint32_t rows,
                        uint32_t cols); // multiple of 64
-/* Fill in `w`; its bytes will lie at dst (64-byte aligned). */
+/* Fill in `w`; its bytes will lie at dst (256-byte aligned). */
 void be_weight_init(backend *be, weight *w, dtype type, uint32_t rows, uint32_t cols, void *dst);
 /* Rows [row_begin, row_begin + n_rows) as they are in the file; row_begin is a multiple of
  * BE_PREPARE_ROWS.  Runs on all threads and is done when it returns. */
 enum { BE_PREPARE_ROWS = 64 };
 void be_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
                        uint32_t n_rows);
-void be_vec_init(backend *be, vec *v, uint32_t n, void *dst); // dst: n floats, 64-byte aligned
+/* The whole matrix made up from a seed instead (inferd/dummy_math.h); the same on every backend.
+ * Nothing need be uploaded for it. */
+void be_weight_dummy(backend *be, weight *w, uint64_t seed, float scale);
+/* The weights of a model are there: measure what serves them best (cuBLASLt's algorithms), for at most
+ * a second.  Between steps. */
+void be_tune(backend *be, const weight *const *weights, uint32_t n);
+void be_vec_init(backend *be, vec *v, uint32_t n, void *dst); // dst: n floats, 256-byte aligned
 void be_vec_load(backend *be, vec *v, const float *host);
+/* All elements are `value`, as be_weight_dummy makes a matrix: nothing need be uploaded for it. */
+void be_vec_fill(backend *be, vec *v, float value);
 
 /* -- activations -- */
-act *be_act_open(backend *be, uint32_t rows_max, uint32_t dim); // NULL: no memory
+act *be_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim); // NULL: no memory
 void be_act_close(backend *be, act *a);                         // accepts NULL
 
 /* -- one step -- */
-/* Hand over the batch (tokens, positions, block tables) for the operations that follow. */
+/* Steps are computed in order.  Between begin and end operations are only described; what they read on
+ * the host (the batch, the rows to draw) is borrowed until the end.  be_step_end sends the step on its
+ * way, be_step_finish waits for the oldest one; be_depth says how many may be on their way at once.
+ * A step that failed leaves nothing behind; the next begins anew. */
 void be_step_begin(backend *be, const batch *b, const kv_layout *kv);
+void be_step_end(backend *be);
+typedef struct be_step_result {
+    uint64_t device_us;         // from its first operation to its last, on the device
+    const float *logits;        // of the activation given to be_want_logits; NULL: none asked for
+    size_t logits_stride;       // floats from one row to the next
+    const sample_result *draws; // [n] of be_draw; NULL: none
+} be_step_result;               // host memory, valid until the next be_step_finish
+inferd_status be_step_finish(backend *be, be_step_result *out, inferd_err *err);
 
 // out[n, cols] = table[token of the row] * scale
 void be_embed(backend *be, act *out, const weight *table, float scale);
@@ -130,15 +213,29 @@ void be_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads, 
 // out[n, n_heads * head_dim], causal over the sequence's stored positions
 void be_attention(backend *be, act *out, const act *q, const act *k, const act *v,
                   uint32_t layer_idx, const attn_spec *spec);
-// out[n, dim] = silu(gate) * up
-void be_silu_mul(backend *be, act *out, const act *gate, const act *up, uint32_t n, uint32_t dim);
+// x[n, n_heads * head_dim]: each head normed by itself, in place (Qwen3, Gemma 3)
+void be_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
+                  uint32_t head_dim, float eps);
+// out[n, dim] = fn(gate) * up
+void be_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
+            uint32_t dim);
 // x[n, dim] += y
 void be_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
 // out[i, dim] = x[batch.logit_rows[i], dim]
 void be_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
+// x[n, dim] = cap * tanh(x / cap)
+void be_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
 
-/* Wait for everything; the first failure since the last be_sync. */
+/* Draw a token from each row of logits, on the device.  rows[i].logits is not looked at.  Only where
+ * be_can_draw; else the step's logits come to the host and models/sampler.c draws. */
+bool be_can_draw(const backend *be);
+void be_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n, uint32_t n_vocab);
+/* The first n rows of an activation of the step are wanted on the host. */
+void be_want_logits(backend *be, const act *logits, uint32_t n);
+
+/* Wait for everything; the first failure since the last be_sync or be_check. */
 inferd_status be_sync(backend *be, inferd_err *err);
+inferd_status be_check(backend *be, inferd_err *err); // the same without waiting
 /* After be_sync: [rows, dim] floats in host memory, valid until the next operation. */
 const float *be_act_host(backend *be, const act *a);
 

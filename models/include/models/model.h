@@ -20,10 +20,15 @@
 typedef struct model model;
 
 typedef struct model_options {
-    const char *path;          // a .gguf file
+    const char *path;          // a .gguf file, or dummy:NAME (models/dummy_model.h)
     const char *template_path; // a Jinja file that replaces the model's chat template, or NULL
     uint32_t context_max;      // 0 = what the file says
+    bool allow_dummy;          // else a dummy: path is refused
 } model_options;
+
+/* What such a path begins with: a model of made-up weights at a real one's shape. */
+#define MODEL_DUMMY_PREFIX "dummy:"
+bool model_path_is_dummy(const char *path);
 
 typedef struct model_info {
     const char *path;
@@ -67,9 +72,9 @@ bool model_is_loaded(const model *m);
 /* Tensors of the file that the architecture has no use for: worth a warning.  Once loaded. */
 uint32_t model_n_unused_tensors(const model *m);
 
-/* Compute the batch.  Then model_logits: [batch.n_logits, n_vocab] floats in host memory, valid
- * until the next forward.  `device_us` is the time it took on the device. */
-inferd_status model_forward(model *m, const batch *b, uint64_t *device_us, inferd_err *err);
-const float *model_logits(const model *m);
+/* Send a step on its way: the forward pass of the batch and, where the device can (be_can_draw),
+ * the drawing of `draws` ([b->n_logits]; ids below n_vocab).  What is passed is borrowed until it
+ * returns. be_step_finish tells how it went; without drawing its result has the logits. */
+void model_launch(model *m, const batch *b, const sample_row *draws, uint32_t n_vocab);
 
 #endif

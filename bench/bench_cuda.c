@@ -1,0 +1,64 @@
+/* bench_cuda.c - how fast the CUDA backend is, piece by piece.
+ *
+ *     bench_cuda [--tiny] [--emulated] PART...
+ *
+ *     limits     what the device and the way to it can do    sustain   products for half a minute
+ *     vmm        what mapping memory costs                   load      weights over the bus, waking
+ *     matmul     activations times weights                   attention decoding
+ *     prefill    attention of prompts                        draw      sampling
+ *     step MODEL BATCHES     whole steps of a model, e.g. step 'dummy:llama-3.1-8b?dtype=bf16' 1,8,32
+ *
+ * Prints JSON, one object per line (gpu.h says how time is taken).  inferd_cuda.so is found as inferd
+ * finds it (INFERD_CUDA_MODULE names another).  --emulated runs on emulated threads instead and measures
+ * nothing; it is for tests, which give --tiny too.  Run each part in a process of its own: after a
+ * failed kernel nothing else works. */
+#include <string.h>
+
+#include "gpu.h"
+
+static const struct {
+    const char *name;
+    void (*run)(gpu *g);
+} parts[] = {
+    {"limits", bench_limits}, {"sustain", bench_sustain},     {"vmm", bench_vmm},
+    {"load", bench_load},     {"matmul", bench_matmul},       {"attention", bench_attention},
+    {"prefill", bench_prefill}, {"draw", bench_draw},
+};
+
+static void usage(void) {
+    fprintf(stderr, "usage: bench_cuda [--tiny] [--emulated] "
+                    "(limits|sustain|vmm|load|matmul|attention|prefill|draw)...\n"
+                    "       bench_cuda [--tiny] [--emulated] step MODEL BATCHES\n");
+    exit(2);
+}
+
+int main(int argc, char **argv) {
+    gpu_options o = {0};
+    int at = 1;
+    for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
+        if (strcmp(argv[at], "--tiny") == 0)
+            o.tiny = true;
+        else if (strcmp(argv[at], "--emulated") == 0)
+            o.emulated = true;
+        else
+            usage();
+    }
+    if (at == argc) usage();
+    if (strcmp(argv[at], "step") == 0) {
+        if (argc - at != 3) usage();
+        bench_step(&o, argv[at + 1], argv[at + 2]);
+        return 0;
+    }
+    for (int i = at; i < argc; i++) {
+        size_t p = 0;
+        while (p < INFERD_COUNT(parts) && strcmp(parts[p].name, argv[i]) != 0) p++;
+        if (p == INFERD_COUNT(parts)) usage();
+    }
+    gpu g;
+    gpu_open(&g, &o);
+    for (int i = at; i < argc; i++)
+        for (size_t p = 0; p < INFERD_COUNT(parts); p++)
+            if (strcmp(parts[p].name, argv[i]) == 0) parts[p].run(&g);
+    gpu_close(&g);
+    return 0;
+}

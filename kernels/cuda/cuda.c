@@ -1,0 +1,367 @@
+/* cuda.c - opening the CUDA backend, its pages and its windows; see cuda.h.
+ *
+ * The order of opening matters.  Kernels are loaded and the library has run once before the pool is
+ * sized, because both take device memory when they are first used; the pool then gets what is left,
+ * less a reserve.
+ *
+ * Thread: engine; another one may close it when the engine's has ended. */
+#include "cuda/cuda.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "cuda/formats.h"
+#include "cuda/open.h"
+#include "cuda/rows.h"
+#include "cpu/threads.h"
+
+/* ---- the device ---- */
+
+static void cuda_close(backend *be) {
+    cuda_backend *c = cuda_of(be);
+    if (c->stream != NULL) {
+        c->api->device_use(c->device_index); // the thread may be another one, at the end
+        c->api->stream_sync(c->stream);
+    }
+    cuda_steps_close(c);
+    if (c->memory != NULL) {
+        void *taken[] = {c->mm_workspace.partials, c->mm_workspace.counters, c->mm_workspace.lt,
+                         c->mm_workspace.expand};
+        for (size_t i = 0; i < INFERD_COUNT(taken); i++) memory_workspace_give(c->memory, taken[i]);
+    }
+    for (uint32_t i = 0; i < BE_EVENTS; i++)
+        if (c->marks[i] != NULL) c->api->event_destroy(c->marks[i]);
+    matmul_destroy(c->mm);
+    memory_close(c->memory);
+    if (c->stream != NULL) c->api->stream_destroy(c->stream);
+    pool_close(c->threads);
+    free(c->launch.n_by_kernel);
+    free(c);
+}
+
+static const char *cuda_name(const backend *be) {
+    return cuda_of_const(be)->name;
+}
+static uint32_t cuda_depth(const backend *be) {
+    (void)be;
+    return CUDA_DEPTH;
+}
+static uint32_t cuda_n_threads(const backend *be) {
+    return pool_n_threads(cuda_of_const(be)->threads);
+}
+
+static void cuda_get_stats(const backend *be, backend_stats *out) {
+    const cuda_backend *c = cuda_of_const(be);
+    matmul_paths paths;
+    cuda_memory_stats memory;
+    matmul_count_paths(c->mm, &paths);
+    memory_get_stats(c->memory, &memory);
+    *out = (backend_stats){.n_kv_driver_calls = c->n_kv_driver_calls,
+                           .n_pages_touched = memory_n_ready(c->memory),
+                           .n_launches = c->launch.n_launches,
+                           .n_graphs = c->n_graphs_captured,
+                           .n_graphs_refused = c->n_graphs_refused,
+                           .n_graph_launches = c->n_graph_launches,
+                           .n_matmul_gemv = paths.gemv,
+                           .n_matmul_skinny = paths.skinny,
+                           .n_matmul_lt = paths.lt,
+                           .n_matmul_expanded = paths.expanded,
+                           .n_matmul_skinny_large = paths.skinny_large,
+                           .load_bytes = memory.load_bytes,
+                           .load_us = memory.load_us,
+                           .bus_bytes_per_s = memory.bus_bytes_per_s,
+                           .pinned_bytes = memory.pinned_bytes};
+}
+
+/* ---- pages and windows ---- */
+
+static uint32_t cuda_n_pages(const backend *be) {
+    return memory_n_pages(cuda_of_const(be)->memory);
+}
+static size_t cuda_page_bytes(const backend *be) {
+    return memory_page_bytes(cuda_of_const(be)->memory);
+}
+static uint32_t cuda_n_pages_ready(const backend *be) {
+    return memory_n_ready(cuda_of_const(be)->memory);
+}
+static uint32_t cuda_extent_pages(const backend *be) {
+    return memory_extent_pages(cuda_of_const(be)->memory);
+}
+
+static inferd_status cuda_window_open(backend *be, size_t n_bytes, be_window **out,
+                                      inferd_err *err) {
+    *out = NULL;
+    be_window *w = calloc(1, sizeof *w);
+    if (w == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a window");
+    w->ops = be->ops;
+    w->owner = cuda_of(be);
+    inferd_status s = window_open_cuda(w->owner->memory, n_bytes, &w->w, err);
+    if (s == INFERD_OK)
+        *out = w;
+    else
+        free(w);
+    return s;
+}
+
+/* Graphs know its addresses, and steps may still read there. */
+static void cuda_window_close(backend *be, be_window *w) {
+    cuda_backend *c = cuda_of(be);
+    cuda_forget_graphs(c);
+    c->api->stream_sync(c->stream);
+    window_close_cuda(c->memory, w->w);
+    free(w);
+}
+
+static void *cuda_window_base(const be_window *w) {
+    return window_base_cuda(w->w);
+}
+
+static inferd_status cuda_window_map(backend *be, be_window *w, const uint32_t *pages,
+                                     uint32_t n_pages, inferd_err *err) {
+    return window_map_cuda(cuda_of(be)->memory, w->w, pages, n_pages, err);
+}
+
+static inferd_status cuda_window_unmap(backend *be, be_window *w, inferd_err *err) {
+    cuda_backend *c = cuda_of(be);
+    cu_result r = c->api->stream_sync(c->stream); // the last step that read it is through
+    inferd_status s = window_unmap_cuda(c->memory, w->w, err);
+    if (s == INFERD_OK && r != CU_OK) s = cu_fail(c->api, r, err, "waiting for the device");
+    /* A driver that does not take memory back cannot be worked with any more, whatever it calls it. */
+    if (s != INFERD_OK && err != NULL) err->status = INFERD_ELOST;
+    return s == INFERD_OK ? INFERD_OK : INFERD_ELOST;
+}
+
+static void cuda_window_upload(backend *be, be_window *w, size_t begin, size_t end) {
+    inferd_err err = {0};
+    if (window_upload_cuda(cuda_of(be)->memory, w->w, begin, end, &err) != INFERD_OK)
+        backend_fail(be, err.status, "%s", err.text);
+}
+
+static bool cuda_window_is_warm(const be_window *w) {
+    return window_is_warm_cuda(w->w);
+}
+static void cuda_window_set_warm(be_window *w, bool warm) {
+    window_set_warm_cuda(w->w, warm);
+}
+
+/* K and V of one block and layer, side by side; 16 bits each. */
+static size_t cuda_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads,
+                                  uint32_t head_dim, uint32_t block_tokens) {
+    (void)be;
+    if (type == KV_F32) return 0;
+    size_t n = (size_t)2 * n_kv_heads * head_dim * block_tokens * sizeof(uint16_t);
+    return (n + 63) / 64 * 64;
+}
+
+/* ---- waiting ---- */
+
+static void cuda_sync(backend *be) {
+    cuda_backend *c = cuda_of(be);
+    inferd_err err = {0};
+    cuda_flush(c);
+    cuda_failed(c, c->api->stream_sync(c->stream), "waiting for the device");
+    if (memory_sync(c->memory, &err) != INFERD_OK) backend_fail(be, err.status, "%s", err.text);
+}
+
+static void cuda_event_record(backend *be, uint32_t event) {
+    cuda_backend *c = cuda_of(be);
+    cuda_flush(c);
+    cuda_failed(c, c->api->event_record(c->marks[event], c->stream), "marking a time");
+}
+
+static uint64_t cuda_event_elapsed_us(const backend *be, uint32_t begin, uint32_t end) {
+    const cuda_backend *c = cuda_of_const(be);
+    uint64_t us = 0;
+    if (c->api->event_elapsed_us(c->marks[begin], c->marks[end], &us) != CU_OK) return 0;
+    return us;
+}
+
+typedef struct host_job {
+    void (*f)(void *ctx, uint32_t i);
+    void *ctx;
+} host_job;
+
+static void run_host(const void *job, uint32_t begin, uint32_t end) {
+    const host_job *j = job;
+    for (uint32_t i = begin; i < end; i++) j->f(j->ctx, i);
+}
+
+static void cuda_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
+    host_job job = {f, ctx};
+    pool_share(cuda_of(be)->threads, run_host, &job, n);
+}
+
+/* ---- tuning ---- */
+
+static void cuda_tune(backend *be, const weight *const *weights, uint32_t n) {
+    enum { TUNE_BUDGET_US = 1000000 };
+    cuda_backend *c = cuda_of(be);
+    inferd_err err = {0};
+    if (!c->lt || c->tune_path == NULL) return;
+    cu_matrix *m = malloc(size_max(n, 1) * sizeof *m);
+    if (m == NULL) return; // the library's first choices serve as well
+    for (uint32_t i = 0; i < n; i++)
+        m[i] = format_matrix(weights[i]->type, weights[i]->rows, weights[i]->cols, weights[i]->data);
+    inferd_status s = memory_sync(c->memory, &err);
+    if (s == INFERD_OK) s = matmul_tune(c->mm, &c->launch, m, n, TUNE_BUDGET_US, &err);
+    if (s != INFERD_OK) backend_fail(be, s, "%s", err.text);
+    free(m);
+}
+
+/* ---- opening ---- */
+
+static const backend_ops cuda_ops = {
+    .close = cuda_close,
+    .name = cuda_name,
+    .depth = cuda_depth,
+    .n_threads = cuda_n_threads,
+    .get_stats = cuda_get_stats,
+    .n_pages = cuda_n_pages,
+    .page_bytes = cuda_page_bytes,
+    .n_pages_ready = cuda_n_pages_ready,
+    .extent_pages = cuda_extent_pages,
+    .window_open = cuda_window_open,
+    .window_close = cuda_window_close,
+    .window_base = cuda_window_base,
+    .window_map = cuda_window_map,
+    .window_unmap = cuda_window_unmap,
+    .window_upload = cuda_window_upload,
+    .window_is_warm = cuda_window_is_warm,
+    .window_set_warm = cuda_window_set_warm,
+    .kv_layer_bytes = cuda_kv_layer_bytes,
+    .weight_supported = cuda_weight_supported,
+    .weight_bytes = cuda_weight_bytes,
+    .weight_init = cuda_weight_init,
+    .weight_prepare = cuda_weight_prepare,
+    .weight_dummy = cuda_weight_dummy,
+    .tune = cuda_tune,
+    .vec_init = cuda_vec_init,
+    .vec_load = cuda_vec_load,
+    .vec_fill = cuda_vec_fill,
+    .act_open = cuda_act_open,
+    .act_close = cuda_act_close,
+    .step_begin = cuda_step_begin,
+    .step_end = cuda_step_end,
+    .step_finish = cuda_step_finish,
+    .embed = cuda_embed,
+    .rmsnorm = cuda_rmsnorm,
+    .matmul = cuda_matmul,
+    .rope = cuda_rope_op,
+    .attention = cuda_attention,
+    .head_norm = cuda_head_norm,
+    .glu = cuda_glu,
+    .add = cuda_add,
+    .take_logit_rows = cuda_take_logit_rows,
+    .softcap = cuda_softcap,
+    .draw = cuda_draw,
+    .want_logits = cuda_want_logits,
+    .sync = cuda_sync,
+    .act_host = cuda_act_host,
+    .event_record = cuda_event_record,
+    .event_elapsed_us = cuda_event_elapsed_us,
+    .parallel = cuda_parallel,
+};
+
+static inferd_status choose_activations(cuda_backend *c, const char *wanted, inferd_err *err) {
+    if (wanted == NULL || strcmp(wanted, "bf16") == 0)
+        c->inner = CU_BF16;
+    else if (strcmp(wanted, "f16") == 0)
+        c->inner = CU_F16;
+    else
+        return inferd_fail(err, INFERD_EINVAL, "activations: \"%s\", expected \"bf16\" or \"f16\"",
+                           wanted);
+    return INFERD_OK;
+}
+
+static inferd_status open_device(cuda_backend *c, const backend_options *o, inferd_err *err) {
+    inferd_status s;
+    c->module = o->module;
+    if (c->module == NULL && (s = cuda_module_open(o->module_path, &c->module, err)) != INFERD_OK)
+        return s;
+    c->api = c->module->api;
+    if ((s = cuda_pick(c->module, o->uuid, o->index, &c->device_index, &c->device, err)) != INFERD_OK)
+        return s;
+    cu_result r = c->api->device_use(c->device_index);
+    if (r == CU_OK) r = c->api->stream_create(true, &c->stream);
+    for (uint32_t i = 0; i < BE_EVENTS && r == CU_OK; i++) r = c->api->event_create(true, &c->marks[i]);
+    for (uint32_t i = 0; i < CUDA_DEPTH && r == CU_OK; i++) {
+        r = c->api->event_create(true, &c->flights[i].begin);
+        if (r == CU_OK) r = c->api->event_create(true, &c->flights[i].end);
+    }
+    if (r != CU_OK) return cu_fail(c->api, r, err, "opening the device");
+    c->launch = (launcher){
+        .module = c->module, .api = c->api, .device = &c->device, .stream = c->stream};
+    c->launch.n_by_kernel = calloc(size_max(c->module->n_kernels, 1), sizeof(uint64_t));
+    if (c->launch.n_by_kernel == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u counters", c->module->n_kernels);
+    return INFERD_OK;
+}
+
+/* cuBLASLt is worth having and can be done without: matmul.h says how large matrices go then. */
+static void open_library(cuda_backend *c, const char *path) {
+    c->lt = c->api->lt_open(path) == CU_OK;
+    if (!c->lt) snprintf(c->lt_missing, sizeof c->lt_missing, "%s", c->api->text());
+}
+
+static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inferd_err *err) {
+    inferd_status s;
+    open_library(c, o->cublaslt_path);
+    if ((s = rows_init(c->module, &c->device, err)) || (s = attention_init(c->module, &c->device, err)) ||
+        (s = draw_init(c->module, &c->device, err)) ||
+        (s = matmul_create(c->module, &c->device, c->inner, c->lt, c->tune_path, &c->mm, err)))
+        return s;
+    return matmul_warm(c->mm, &c->launch, err);
+}
+
+static inferd_status take_workspace(cuda_backend *c, inferd_err *err) {
+    enum { EXPAND_BYTES_MIN = 4 << 20, EXPAND_BYTES_MAX = 256 << 20 };
+    cuda_memory_stats stats;
+    memory_get_stats(c->memory, &stats);
+    matmul_workspace *w = &c->mm_workspace;
+    size_t expand = size_min(stats.workspace_bytes / 8, EXPAND_BYTES_MAX);
+    *w = (matmul_workspace){.partials_bytes = MATMUL_PARTIALS_BYTES,
+                            .n_counters = MATMUL_COUNTERS,
+                            .lt_bytes = c->lt ? MATMUL_LT_BYTES : 0,
+                            .expand_bytes = size_max(expand, EXPAND_BYTES_MIN)};
+    struct {
+        void **p;
+        size_t n;
+    } wanted[] = {{&w->partials, w->partials_bytes},
+                  {(void **)&w->counters, w->n_counters * sizeof *w->counters},
+                  {&w->lt, w->lt_bytes},
+                  {&w->expand, w->expand_bytes}};
+    for (size_t i = 0; i < INFERD_COUNT(wanted); i++) {
+        if (wanted[i].n == 0) continue;
+        *wanted[i].p = memory_workspace_take(c->memory, wanted[i].n, err);
+        if (*wanted[i].p == NULL) return INFERD_ENOMEM;
+    }
+    cu_result r =
+        c->api->fill(w->counters, 0, w->n_counters * sizeof *w->counters, c->stream);
+    if (r != CU_OK) return cu_fail(c->api, r, err, "clearing counters");
+    matmul_set_workspace(c->mm, w);
+    return INFERD_OK;
+}
+
+inferd_status cuda_open(const backend_options *options, backend **out, inferd_err *err) {
+    *out = NULL;
+    inferd_status s;
+    cuda_backend *c = calloc(1, sizeof *c);
+    if (c == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the backend");
+    c->be.ops = &cuda_ops;
+    c->tune_path = options->tune_path;
+    cuda_memory_options memory = {.memory_bytes = options->memory_bytes,
+                                  .reserve_bytes = options->reserve_bytes,
+                                  .workspace_bytes = options->workspace_bytes};
+    if ((s = choose_activations(c, options->activations, err)) ||
+        (s = pool_open(options->n_threads, &c->threads, err)) || (s = open_device(c, options, err)) ||
+        (s = load_kernels(c, options, err)) ||
+        (s = memory_open(c->api, c->device_index, &c->device, &memory, &c->memory, err)) ||
+        (s = take_workspace(c, err))) {
+        cuda_close(&c->be);
+        return s;
+    }
+    snprintf(c->name, sizeof c->name, "cuda %u %s %s%s", c->device_index, c->device.name,
+             c->inner == CU_BF16 ? "bf16" : "f16", c->lt ? "" : " without cuBLASLt");
+    *out = &c->be;
+    return INFERD_OK;
+}

@@ -1,0 +1,188 @@
+/* cuda.h - the CUDA backend's own struct.
+ *
+ *     cuda.c         opening: module, device, kernels, library, then the pool from what is left
+ *     cuda_ops.c     operations are noted down (program.h); weights, activations
+ *     cuda_step.c    a step: one upload, one graph or its launches, one download; two on their way
+ *     program.c      neighbours become one launch
+ *
+ * Everything is on one stream, in order; weights arrive on the memory's copy stream.
+ *
+ * Thread: engine. */
+#ifndef INFERD_CUDA_CUDA_H
+#define INFERD_CUDA_CUDA_H
+
+#include "backend_ops.h"
+#include "cuda/attention.h"
+#include "cuda/draw.h"
+#include "cuda/matmul.h"
+#include "cuda/memory.h"
+#include "cuda/program.h"
+
+enum {
+    CUDA_DEPTH = 2,
+    CUDA_GRAPHS_MAX = 96,        // kept; the one unused longest leaves
+    CUDA_GRAPH_ROWS_MAX = 256,   // larger steps are launched one by one
+    CUDA_ROPE_TABLES = 4,
+    CUDA_ROPE_POSITIONS = 2048   // of a table at first; doubles as needed
+};
+
+struct be_window {
+    const backend_ops *ops; // first, see be_window_base
+    struct cuda_backend *owner;
+    cuda_window *w;
+};
+
+/* Cosines and sines of all positions so far, in the workspace. */
+typedef struct cuda_rope_table {
+    float *data;     // device memory [n_positions, 2, n_pairs]
+    float *inv_freq; // [n_pairs] what it was made of; owned
+    uint32_t n_pairs, n_positions;
+    float scale;
+} cuda_rope_table;
+
+/* What a captured graph was captured of. */
+typedef struct cuda_graph {
+    cu_graph graph; // NULL: seen once, or refused
+    step_op *ops;        // [n_ops] owned
+    uint32_t n_ops;
+    uint32_t rows, context; // buckets
+    kv_view kv;
+    uint64_t used;          // step number
+    bool refused;           // capture failed: launched one by one from then on
+} cuda_graph;
+
+/* The arrays of a step in one block: where each begins, in bytes, for some capacity. */
+typedef struct step_block {
+    uint32_t rows_max, tables_max; // capacity: rows (= sequences, logits), entries of block tables
+    size_t tokens, promised, positions, row_seq, seqs, logit_rows, decode_rows, tiles, tables, bytes;
+} step_block;
+
+/* A step on its way. */
+typedef struct cuda_flight {
+    cu_event begin, end;
+    unsigned char *upload; // [block.bytes] pinned
+    void *draws;           // [draws_bytes] pinned, draw_plan
+    size_t draws_bytes;
+    sample_result *results; // [results_max] pinned
+    uint32_t results_max;
+    float *logits; // [logits_bytes] pinned; NULL until asked for
+    size_t logits_bytes;
+    uint32_t n_draws;      // of this step
+    const act *wanted;
+} cuda_flight;
+
+typedef struct cuda_backend {
+    backend be; // first: a cuda_backend is a backend
+    const cuda_module *module;
+    const cu_api *api;
+    uint32_t device_index;
+    cu_device device;
+    char name[160];
+    cu_type inner;
+    const char *tune_path;     // borrowed from the options
+    char lt_missing[CU_TEXT_BYTES]; // why there is no cuBLASLt
+    struct pool *threads;      // for work on the host: weights are prepared there
+
+    cuda_memory *memory;
+    cu_stream stream;
+    launcher launch;
+    matmul *mm;
+    matmul_workspace mm_workspace;
+    attention_workspace attn_workspace;
+    bool lt;
+
+    /* The step being described. */
+    program program;
+    const batch *batch; // borrowed until its end
+    bool in_step;
+    kv_view kv;
+    uint32_t n_decode, n_tiles, context_max, n_tables;
+    const sample_row *draw_rows; // borrowed
+    uint32_t n_draws, draw_vocab;
+    const act *draw_logits, *wanted;
+    uint32_t n_wanted;
+
+    /* On the device, at addresses that graphs know. */
+    step_block block;
+    unsigned char *block_dev;
+    step_view view;
+    void *draw_dev;       // copy of a draw plan
+    size_t draw_dev_bytes;
+    int32_t *drawn, *drawn_before; // [drawn_max]
+    sample_result *results_dev;    // [drawn_max]
+    float *changed;                // [drawn_max, changed_stride] logits with bias and penalties
+    void *draw_scratch_dev;
+    uint32_t drawn_max, changed_stride, draw_rows_vocab;
+    void *draw_scratch; // host, draw_scratch_bytes(draw_rows_vocab)
+    uint32_t n_drawn;   // draws of the newest step: what may be promised
+    bool capturing;     // nothing may be allocated, waited for or asked now
+    uint32_t act_rows_max;
+
+    cuda_flight flights[CUDA_DEPTH];
+    uint32_t flight_first, n_flights;
+    uint64_t step;
+
+    cuda_graph graphs[CUDA_GRAPHS_MAX];
+    uint32_t n_graphs;
+    cuda_rope_table ropes[CUDA_ROPE_TABLES];
+    uint32_t next_rope;
+
+    cu_event marks[BE_EVENTS];
+    uint64_t n_graphs_captured, n_graphs_refused, n_graph_launches;
+    uint64_t n_growths;         // times that a step's own buffers grew
+    uint64_t n_kv_driver_calls; // memory calls between a step's begin and end
+    uint64_t n_calls_at_begin;
+} cuda_backend;
+
+static inline cuda_backend *cuda_of(backend *be) {
+    return (cuda_backend *)(void *)be;
+}
+static inline const cuda_backend *cuda_of_const(const backend *be) {
+    return (const cuda_backend *)(const void *)be;
+}
+
+/* Note the failure of a call; false. */
+bool cuda_failed(cuda_backend *c, cu_result r, const char *what);
+/* The launcher's failure becomes the backend's; the launcher may go on. */
+void cuda_check_launches(cuda_backend *c);
+
+/* cuda_step.c */
+void cuda_step_begin(backend *be, const batch *b, const kv_layout *kv);
+void cuda_step_end(backend *be, bool failed);
+void cuda_step_finish(backend *be, be_step_result *out);
+void cuda_flush(cuda_backend *c); // launch what was described so far; everything may be read after
+void cuda_forget_graphs(cuda_backend *c);
+void cuda_steps_close(cuda_backend *c);
+const float *cuda_rope(cuda_backend *c, const rope_spec *r); // table for the step's positions; NULL: failed
+
+/* cuda_ops.c */
+act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim);
+void cuda_act_close(backend *be, act *a);
+const float *cuda_act_host(backend *be, const act *a);
+bool cuda_weight_supported(const backend *be, dtype type);
+size_t cuda_weight_bytes(const backend *be, dtype type, uint32_t rows, uint32_t cols);
+void cuda_weight_init(backend *be, weight *w, dtype type, uint32_t rows, uint32_t cols, void *dst);
+void cuda_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
+                         uint32_t n_rows);
+void cuda_weight_dummy(backend *be, weight *w, uint64_t seed, float scale);
+void cuda_vec_init(backend *be, vec *v, uint32_t n, void *dst);
+void cuda_vec_load(backend *be, vec *v, const float *host);
+void cuda_vec_fill(backend *be, vec *v, float value);
+void cuda_embed(backend *be, act *out, const weight *table, float scale);
+void cuda_rmsnorm(backend *be, act *out, const act *x, const vec *w, uint32_t n, float eps);
+void cuda_matmul(backend *be, act *out, const act *x, const weight *w, const vec *bias, uint32_t n);
+void cuda_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
+                    uint32_t head_dim, float eps);
+void cuda_rope_op(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads,
+                  uint32_t n_kv_heads, uint32_t head_dim);
+void cuda_attention(backend *be, act *out, const act *q, const act *k, const act *v,
+                    uint32_t layer_idx, const attn_spec *spec);
+void cuda_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
+              uint32_t dim);
+void cuda_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
+void cuda_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
+void cuda_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
+void cuda_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n, uint32_t n_vocab);
+void cuda_want_logits(backend *be, const act *logits, uint32_t n);
+
+#endif

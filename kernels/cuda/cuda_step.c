@@ -1,0 +1,637 @@
+/* cuda_step.c - a step's way through the device.
+ *
+ *     begin      the batch is written into pinned memory: tokens, positions, block tables, work lists
+ *     ...        operations are noted down
+ *     end        upload > graph, or launches > ids (or logits) to pinned memory; an event at either end
+ *     finish     wait for the event at the end of the oldest step
+ *
+ * What a step reads on the device has addresses that never change, so the same graph serves every step
+ * of its kind: one for each (list of operations, bucket of rows, bucket of context).  A kind of step is
+ * launched operation by operation the first time and captured the second time; steps with prefill in
+ * them, or with weights still on their way, are never captured.
+ *
+ * A buffer that is too small grows between steps: the stream is drained and graphs that know the old
+ * address are forgotten.  That happens a few times after start and is counted (n_growths).
+ *
+ * Thread: engine. */
+#include <string.h>
+
+#include "cuda/cuda.h"
+
+enum { TABLES_MIN = 4096, DRAW_LIST_BYTES = 64 << 10, CONTEXT_BUCKET_MIN = 512 };
+
+bool cuda_failed(cuda_backend *c, cu_result r, const char *what) {
+    inferd_err err = {0};
+    if (r == CU_OK) return false;
+    cu_fail(c->api, r, &err, what);
+    backend_fail(&c->be, err.status, "%s", err.text);
+    return true;
+}
+
+void cuda_check_launches(cuda_backend *c) {
+    inferd_err err = {0};
+    if (c->launch.status == CU_OK) return;
+    cu_fail(c->api, c->launch.status, &err, "launching");
+    backend_fail(&c->be, err.status, "%s", c->launch.text);
+    c->launch.status = CU_OK;
+}
+
+/* ---- buffers that grow ---- */
+
+static void drain(cuda_backend *c) {
+    c->n_growths++;
+    cuda_forget_graphs(c);
+    cuda_failed(c, c->api->stream_sync(c->stream), "waiting for the device");
+}
+
+/* *p has n bytes of the workspace; what was in it is lost.  False: failed. */
+static bool replace(cuda_backend *c, void **p, size_t n) {
+    inferd_err err = {0};
+    memory_workspace_give(c->memory, *p);
+    *p = memory_workspace_take(c->memory, size_max(n, 1), &err);
+    if (*p != NULL) return true;
+    backend_fail(&c->be, INFERD_ENOMEM, "%s", err.text);
+    return false;
+}
+
+static bool replace_pinned(cuda_backend *c, void **p, size_t n) {
+    if (*p != NULL) c->api->host_free(*p);
+    *p = NULL;
+    return !cuda_failed(c, c->api->host_alloc(size_max(n, 1), p), "pinning memory for steps");
+}
+
+static size_t place(size_t *at, size_t n) {
+    size_t begin = *at;
+    *at += (n + 15) / 16 * 16;
+    return begin;
+}
+
+static step_block block_of(uint32_t rows, uint32_t tables) {
+    step_block b = {.rows_max = rows, .tables_max = tables};
+    size_t at = 0;
+    place(&at, sizeof(step_header));
+    b.tokens = place(&at, rows * sizeof(int32_t));
+    b.promised = place(&at, rows * sizeof(uint32_t));
+    b.positions = place(&at, rows * sizeof(uint32_t));
+    b.row_seq = place(&at, rows * sizeof(uint32_t));
+    b.seqs = place(&at, rows * sizeof(step_seq));
+    b.logit_rows = place(&at, rows * sizeof(uint32_t));
+    b.decode_rows = place(&at, rows * sizeof(uint32_t));
+    b.tiles = place(&at, rows * sizeof(step_tile));
+    b.tables = place(&at, tables * sizeof(int32_t)); // last: only what is used travels
+    b.bytes = at;
+    return b;
+}
+
+static void set_view(cuda_backend *c) {
+    const step_block *b = &c->block;
+    unsigned char *p = c->block_dev;
+    c->view = (step_view){.header = (const void *)p,
+                          .tokens = (const void *)(p + b->tokens),
+                          .promised = (const void *)(p + b->promised),
+                          .positions = (const void *)(p + b->positions),
+                          .row_seq = (const void *)(p + b->row_seq),
+                          .seqs = (const void *)(p + b->seqs),
+                          .logit_rows = (const void *)(p + b->logit_rows),
+                          .decode_rows = (const void *)(p + b->decode_rows),
+                          .tiles = (const void *)(p + b->tiles),
+                          .tables = (const void *)(p + b->tables),
+                          .drawn = c->drawn};
+}
+
+/* Steps on their way still read the old pinned blocks, so they are waited for first. */
+static bool reserve_block(cuda_backend *c, uint32_t rows, uint32_t tables) {
+    if (c->block_dev != NULL && rows <= c->block.rows_max && tables <= c->block.tables_max) return true;
+    drain(c);
+    uint32_t rows_max = u32_max(u32_max(rows, c->block.rows_max), c->act_rows_max);
+    uint32_t tables_max = u32_max(c->block.tables_max, TABLES_MIN);
+    while (tables_max < tables) tables_max *= 2;
+    step_block b = block_of(rows_max, tables_max);
+    c->block = (step_block){0};
+    if (!replace(c, (void **)&c->block_dev, b.bytes)) return false;
+    for (uint32_t i = 0; i < CUDA_DEPTH; i++)
+        if (!replace_pinned(c, (void **)&c->flights[i].upload, b.bytes)) return false;
+    c->block = b;
+    set_view(c);
+    return true;
+}
+
+/* A step that is through and not finished yet still has its results here: they move along. */
+static bool grow_results(cuda_backend *c, cuda_flight *f, uint32_t rows) {
+    sample_result *before = f->results;
+    f->results = NULL;
+    bool ok = replace_pinned(c, (void **)&f->results, rows * sizeof *f->results);
+    if (ok && before != NULL) memcpy(f->results, before, f->results_max * sizeof *before);
+    f->results_max = ok ? rows : 0;
+    if (before != NULL) c->api->host_free(before);
+    return ok;
+}
+
+static bool reserve_draws(cuda_backend *c) {
+    uint32_t rows = c->draw_logits->rows_max, stride = c->draw_logits->stride;
+    if (rows <= c->drawn_max && stride <= c->changed_stride && c->draw_vocab <= c->draw_rows_vocab)
+        return true;
+    drain(c);
+    rows = u32_max(rows, c->drawn_max);
+    stride = u32_max(stride, c->changed_stride);
+    uint32_t vocab = u32_max(c->draw_vocab, c->draw_rows_vocab);
+    c->drawn_max = c->changed_stride = c->draw_rows_vocab = 0;
+    /* What the step before drew is still wanted: it moves along. */
+    int32_t *before = c->drawn;
+    c->drawn = NULL;
+    bool ok = replace(c, (void **)&c->drawn, rows * sizeof *c->drawn);
+    if (ok && before != NULL && c->n_drawn > 0)
+        cuda_failed(c, c->api->copy_on_device(c->drawn, before, c->n_drawn * sizeof *before, c->stream),
+                    "moving drawn tokens");
+    cuda_failed(c, c->api->stream_sync(c->stream), "moving drawn tokens");
+    memory_workspace_give(c->memory, before);
+    ok = ok && replace(c, (void **)&c->drawn_before, rows * sizeof *c->drawn_before) &&
+         replace(c, (void **)&c->results_dev, rows * sizeof *c->results_dev) &&
+         replace(c, (void **)&c->changed, (size_t)rows * stride * sizeof *c->changed) &&
+         replace(c, &c->draw_scratch_dev, draw_workspace_bytes(rows, vocab)) &&
+         !cuda_failed(c, c->api->fill(c->draw_scratch_dev, 0, draw_workspace_bytes(rows, vocab), c->stream),
+                      "clearing counters");
+    free(c->draw_scratch);
+    c->draw_scratch = calloc(1, size_max(draw_scratch_bytes(vocab), 1));
+    if (ok && c->draw_scratch == NULL)
+        backend_fail(&c->be, INFERD_ENOMEM, "no memory for the history of %u tokens", vocab);
+    for (uint32_t i = 0; i < CUDA_DEPTH && ok; i++) ok = grow_results(c, &c->flights[i], rows);
+    if (!ok || c->draw_scratch == NULL) return false;
+    c->drawn_max = rows;
+    c->changed_stride = stride;
+    c->draw_rows_vocab = vocab;
+    set_view(c);
+    return true;
+}
+
+static bool reserve_draw_lists(cuda_backend *c, size_t n) {
+    if (n <= c->draw_dev_bytes) return true;
+    drain(c);
+    c->draw_dev_bytes = 0;
+    if (!replace(c, &c->draw_dev, n)) return false;
+    for (uint32_t i = 0; i < CUDA_DEPTH; i++) {
+        if (!replace_pinned(c, &c->flights[i].draws, n)) return false;
+        c->flights[i].draws_bytes = n;
+    }
+    c->draw_dev_bytes = n;
+    return true;
+}
+
+static bool reserve_attention(cuda_backend *c, uint32_t rows) {
+    size_t partials = 0;
+    uint32_t counters = 0;
+    for (uint32_t i = 0; i < c->program.n; i++) {
+        const step_op *o = &c->program.ops[i];
+        if (o->kind != OP_ATTENTION) continue;
+        partials = size_max(partials, attention_partials_bytes(rows, o->attn.n_heads, o->attn.head_dim));
+        counters = u32_max(counters, attention_counters(rows, o->attn.n_kv_heads));
+    }
+    attention_workspace *w = &c->attn_workspace;
+    if (partials <= w->partials_bytes && counters <= w->n_counters) return true;
+    drain(c);
+    partials = size_max(partials, w->partials_bytes);
+    counters = u32_max(counters, w->n_counters);
+    w->partials_bytes = 0;
+    w->n_counters = 0;
+    if (!replace(c, (void **)&w->partials, partials) ||
+        !replace(c, (void **)&w->counters, counters * sizeof *w->counters))
+        return false;
+    if (cuda_failed(c, c->api->fill(w->counters, 0, counters * sizeof *w->counters, c->stream),
+                    "clearing counters"))
+        return false;
+    w->partials_bytes = partials;
+    w->n_counters = counters;
+    return true;
+}
+
+/* ---- rotary tables ---- */
+
+static cuda_rope_table *find_rope(cuda_backend *c, const rope_spec *r) {
+    for (uint32_t i = 0; i < CUDA_ROPE_TABLES; i++) {
+        cuda_rope_table *t = &c->ropes[i];
+        if (t->data != NULL && t->n_pairs == r->n_pairs && t->scale == r->scale &&
+            memcmp(t->inv_freq, r->inv_freq, r->n_pairs * sizeof *r->inv_freq) == 0)
+            return t;
+    }
+    return NULL;
+}
+
+static bool fill_rope(cuda_backend *c, cuda_rope_table *t, const rope_spec *r, uint32_t n) {
+    size_t floats = (size_t)n * 2 * r->n_pairs;
+    float *host = malloc(floats * sizeof *host);
+    float *freq = malloc(r->n_pairs * sizeof *freq);
+    bool ok = host != NULL && freq != NULL;
+    if (!ok) backend_fail(&c->be, INFERD_ENOMEM, "no memory for a rotary table of %u positions", n);
+    free(t->inv_freq);
+    t->inv_freq = freq;
+    t->n_pairs = t->n_positions = 0;
+    ok = ok && replace(c, (void **)&t->data, floats * sizeof *host);
+    if (ok) {
+        rope_table_rows(r->inv_freq, r->n_pairs, r->scale, 0, n, host);
+        memcpy(freq, r->inv_freq, r->n_pairs * sizeof *freq);
+        ok = !cuda_failed(c, c->api->copy_to_device(t->data, host, floats * sizeof *host, c->stream),
+                          "uploading a rotary table") &&
+             !cuda_failed(c, c->api->stream_sync(c->stream), "uploading a rotary table");
+    }
+    free(host);
+    if (!ok) return false;
+    t->n_pairs = r->n_pairs;
+    t->n_positions = n;
+    t->scale = r->scale;
+    return true;
+}
+
+static bool reserve_ropes(cuda_backend *c) {
+    for (uint32_t i = 0; i < c->program.n; i++) {
+        const rope_spec *r = &c->program.ops[i].rope;
+        if (c->program.ops[i].kind != OP_ROPE || r->n_pairs == 0) continue;
+        cuda_rope_table *t = find_rope(c, r);
+        if (t != NULL && t->n_positions >= c->context_max) continue;
+        uint32_t n = t != NULL ? t->n_positions : CUDA_ROPE_POSITIONS;
+        while (n < c->context_max) n *= 2;
+        drain(c);
+        if (t == NULL) t = &c->ropes[c->next_rope++ % CUDA_ROPE_TABLES];
+        if (!fill_rope(c, t, r, n)) return false;
+    }
+    return true;
+}
+
+const float *cuda_rope(cuda_backend *c, const rope_spec *r) {
+    const cuda_rope_table *t = find_rope(c, r);
+    INFERD_CHECK(t != NULL);
+    return t->data;
+}
+
+/* ---- the batch ---- */
+
+/* The slots that this step touches lie in pages that are there. */
+static bool slots_fit(cuda_backend *c, const batch_seq *s, const kv_layout *kv) {
+    uint32_t n_ready = memory_n_ready(c->memory);
+    uint32_t n_used = kv_blocks_of(kv, s->pos_begin + s->n_rows);
+    if (s->n_rows == 0) return true;
+    if (n_used > s->n_blocks) {
+        backend_fail(&c->be, INFERD_EINVAL, "position %u has no slots: the sequence has %u blocks",
+                     s->pos_begin + s->n_rows - 1, s->n_blocks);
+        return false;
+    }
+    for (uint32_t i = 0; i < n_used * kv->n_groups; i++) {
+        if (s->slots[i] >= 0 && (uint32_t)s->slots[i] / kv->slots_per_page < n_ready) continue;
+        backend_fail(&c->be, INFERD_EDEVICE, "slot %d is not in the %u pages of the device",
+                     s->slots[i], n_ready);
+        return false;
+    }
+    return true;
+}
+
+static uint32_t count_tables(const batch *b, const kv_layout *kv) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        n += kv_blocks_of(kv, b->seqs[i].pos_begin + b->seqs[i].n_rows) * kv->n_groups;
+    return n;
+}
+
+static void write_seqs(cuda_backend *c, unsigned char *p, const batch *b, const kv_layout *kv) {
+    step_seq *seqs = (void *)(p + c->block.seqs);
+    int32_t *tables = (void *)(p + c->block.tables);
+    uint32_t at = 0;
+    c->context_max = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const batch_seq *s = &b->seqs[i];
+        uint32_t n_blocks = kv_blocks_of(kv, s->pos_begin + s->n_rows);
+        seqs[i] = (step_seq){.row_begin = s->row_begin,
+                             .n_rows = s->n_rows,
+                             .pos_begin = s->pos_begin,
+                             .n_blocks = n_blocks,
+                             .table_begin = at};
+        memcpy(tables + at, s->slots, (size_t)n_blocks * kv->n_groups * sizeof *tables);
+        at += n_blocks * kv->n_groups;
+        c->context_max = u32_max(c->context_max, s->pos_begin + s->n_rows);
+    }
+}
+
+static void write_block(cuda_backend *c, const batch *b, const kv_layout *kv) {
+    unsigned char *p = c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH].upload;
+    step_header *h = (void *)p;
+    *h = (step_header){.n_rows = b->n_rows, .n_seqs = b->n_seqs, .n_logits = b->n_logits};
+    memcpy(p + c->block.tokens, b->tokens, b->n_rows * sizeof *b->tokens);
+    memcpy(p + c->block.promised, b->promised, b->n_rows * sizeof *b->promised);
+    memcpy(p + c->block.positions, b->positions, b->n_rows * sizeof *b->positions);
+    memcpy(p + c->block.row_seq, b->row_seq, b->n_rows * sizeof *b->row_seq);
+    memcpy(p + c->block.logit_rows, b->logit_rows, b->n_logits * sizeof *b->logit_rows);
+    write_seqs(c, p, b, kv);
+    attention_plan(h, (void *)(p + c->block.seqs), (void *)(p + c->block.decode_rows),
+                   (void *)(p + c->block.tiles));
+    c->n_decode = h->n_decode;
+    c->n_tiles = h->n_tiles;
+}
+
+static size_t used_bytes(const cuda_backend *c, uint32_t n_tables) {
+    return c->block.tables + n_tables * sizeof(int32_t);
+}
+
+void cuda_step_begin(backend *be, const batch *b, const kv_layout *kv) {
+    cuda_backend *c = cuda_of(be);
+    program_clear(&c->program);
+    c->batch = b;
+    c->step++;
+    c->n_calls_at_begin = memory_n_calls(c->memory);
+    c->draw_rows = NULL;
+    c->wanted = c->draw_logits = NULL;
+    c->n_draws = c->n_wanted = 0;
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        if (!slots_fit(c, &b->seqs[i], kv)) return;
+    c->n_tables = count_tables(b, kv);
+    if (!reserve_block(c, u32_max(b->n_rows, b->n_logits), c->n_tables)) return;
+    c->kv = (kv_view){.arena = memory_base(c->memory),
+                      .page_bytes = memory_page_bytes(c->memory),
+                      .slots_per_page = kv->slots_per_page,
+                      .slot_bytes = (uint32_t)kv->slot_bytes,
+                      .layer_bytes = (uint32_t)kv->layer_bytes,
+                      .group_layers = kv->group_layers,
+                      .n_groups = kv->n_groups,
+                      .block_tokens = kv->block_tokens,
+                      .n_kv_heads = kv->n_kv_heads,
+                      .head_dim = kv->head_dim,
+                      .type = kv->type == KV_BF16 ? CU_BF16 : CU_F16};
+    write_block(c, b, kv);
+    c->in_step = true;
+}
+
+/* ---- drawing ---- */
+
+/* Is a token that is still being drawn part of a history that changes logits? */
+static bool needs_drawn_before(const cuda_backend *c) {
+    for (uint32_t i = 0; i < c->n_draws; i++) {
+        const sample_params *p = c->draw_rows[i].params;
+        if (c->batch->tokens[c->batch->logit_rows[i]] == TOK_PROMISED &&
+            (p->repetition_penalty != 1.0f || p->presence_penalty != 0 || p->frequency_penalty != 0))
+            return true;
+    }
+    return false;
+}
+
+static bool plan_draws(cuda_backend *c, draw_plan *plan) {
+    inferd_err err = {0};
+    size_t n = draw_plan_bytes(c->draw_logits->rows_max) + DRAW_LIST_BYTES;
+    if (!reserve_draws(c) || !reserve_draw_lists(c, n)) return false;
+    for (;;) {
+        cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
+        *plan = (draw_plan){.host = f->draws, .bytes_max = f->draws_bytes};
+        inferd_status s =
+            draw_plan_build(plan, c->draw_rows, c->batch, c->draw_vocab, c->draw_scratch, &err);
+        if (s == INFERD_OK) return true;
+        if (s != INFERD_ETOOLONG) {
+            backend_fail(&c->be, s, "%s", err.text);
+            return false;
+        }
+        if (!reserve_draw_lists(c, c->draw_dev_bytes * 2)) return false;
+    }
+}
+
+/* ---- graphs ---- */
+
+static void drop_graph(cuda_backend *c, cuda_graph *g) {
+    if (g->graph != NULL) c->api->graph_destroy(g->graph);
+    free(g->ops);
+    *g = (cuda_graph){0};
+}
+
+void cuda_forget_graphs(cuda_backend *c) {
+    for (uint32_t i = 0; i < c->n_graphs; i++) drop_graph(c, &c->graphs[i]);
+    c->n_graphs = 0;
+}
+
+static uint32_t bucket_of(uint32_t n) {
+    return n <= 2 ? n : n <= 4 ? 4 : (n + 7) / 8 * 8;
+}
+
+/* Rows to launch a graph for; 0: this step is no work for graphs. */
+static uint32_t graph_rows(const cuda_backend *c) {
+    const batch *b = c->batch;
+    if (b->n_logits != b->n_rows || b->n_seqs != b->n_rows || b->n_rows > CUDA_GRAPH_ROWS_MAX ||
+        c->n_decode != b->n_rows || !memory_all_arrived(c->memory))
+        return 0;
+    uint32_t rows = bucket_of(b->n_rows);
+    if (rows > c->block.rows_max) rows = b->n_rows;
+    for (uint32_t i = 0; i < c->program.n; i++) {
+        const step_op *o = &c->program.ops[i];
+        if (o->extent == ROWS_FIXED) return 0;
+        if (o->out != NULL && o->out->rows_max < rows) rows = b->n_rows;
+    }
+    return rows;
+}
+
+static uint32_t context_bucket(uint32_t context) {
+    uint32_t bucket = CONTEXT_BUCKET_MIN;
+    while (bucket < context) bucket *= 2;
+    return bucket;
+}
+
+static cuda_graph *find_graph(cuda_backend *c, uint32_t rows, uint32_t context) {
+    for (uint32_t i = 0; i < c->n_graphs; i++) {
+        cuda_graph *g = &c->graphs[i];
+        if (g->rows == rows && g->context == context && memcmp(&g->kv, &c->kv, sizeof g->kv) == 0 &&
+            program_equal(g->ops, g->n_ops, c->program.ops, c->program.n))
+            return g;
+    }
+    return NULL;
+}
+
+/* Remember this kind of step; NULL: no memory, then it is simply not captured. */
+static cuda_graph *add_graph(cuda_backend *c, uint32_t rows, uint32_t context) {
+    step_op *ops = malloc(size_max(c->program.n, 1) * sizeof *ops);
+    if (ops == NULL) return NULL;
+    cuda_graph *g = &c->graphs[0];
+    if (c->n_graphs < CUDA_GRAPHS_MAX)
+        g = &c->graphs[c->n_graphs++];
+    else
+        for (uint32_t i = 1; i < c->n_graphs; i++)
+            if (c->graphs[i].used < g->used) g = &c->graphs[i];
+    drop_graph(c, g);
+    memcpy(ops, c->program.ops, c->program.n * sizeof *ops);
+    *g = (cuda_graph){
+        .ops = ops, .n_ops = c->program.n, .rows = rows, .context = context, .kv = c->kv};
+    return g;
+}
+
+/* Record the launches; a device that is short of memory may refuse, and the step is then launched as
+ * before.  A lost device is a failure. */
+static void capture(cuda_backend *c, cuda_graph *g) {
+    cu_result r = c->api->capture_begin(c->stream);
+    if (r == CU_OK) {
+        c->capturing = true;
+        program_launch(c, &c->program, g->rows, g->rows, false);
+        c->capturing = false;
+        cu_result launched = c->launch.status;
+        c->launch.status = CU_OK;
+        r = c->api->capture_end(c->stream, &g->graph);
+        if (launched != CU_OK) r = launched;
+        if (r != CU_OK && g->graph != NULL) c->api->graph_destroy(g->graph);
+        if (r != CU_OK) g->graph = NULL;
+    }
+    if (r == CU_ELOST) cuda_failed(c, r, "capturing a step");
+    g->refused = r != CU_OK;
+    if (r == CU_OK) c->n_graphs_captured++;
+    else c->n_graphs_refused++;
+}
+
+static void launch_program(cuda_backend *c) {
+    uint32_t rows = graph_rows(c), context = context_bucket(c->context_max);
+    if (rows > 0) {
+        cuda_graph *g = find_graph(c, rows, context);
+        uint32_t n_decode = c->n_decode, context_max = c->context_max;
+        bool known = g != NULL;
+        c->n_decode = rows;
+        c->context_max = context;
+        if (!known) g = add_graph(c, rows, context);
+        if (g != NULL) g->used = c->step;
+        if (known && g->graph == NULL && !g->refused) capture(c, g);
+        c->n_decode = n_decode;
+        c->context_max = context_max;
+        if (known && g->graph != NULL) {
+            if (!cuda_failed(c, c->api->graph_launch(g->graph, c->stream), "launching a graph"))
+                c->n_graph_launches++;
+            return;
+        }
+    }
+    program_launch(c, &c->program, c->batch->n_rows, c->batch->n_logits, false);
+    cuda_check_launches(c);
+}
+
+/* ---- end and finish ---- */
+
+static void upload(cuda_backend *c, const cuda_flight *f) {
+    uint32_t pad = u32_min(bucket_of(c->batch->n_rows), c->block.rows_max);
+    for (uint32_t i = c->batch->n_rows; i < pad; i++) { // what a graph computes beyond the batch
+        ((int32_t *)(void *)(f->upload + c->block.tokens))[i] = 0;
+        ((uint32_t *)(void *)(f->upload + c->block.positions))[i] = 0;
+        ((uint32_t *)(void *)(f->upload + c->block.row_seq))[i] = 0;
+        ((uint32_t *)(void *)(f->upload + c->block.logit_rows))[i] = 0;
+    }
+    cuda_failed(c, c->api->copy_to_device(c->block_dev, f->upload, used_bytes(c, c->n_tables), c->stream),
+                "uploading a step");
+}
+
+static void upload_draws(cuda_backend *c, const draw_plan *plan) {
+    cuda_failed(c, c->api->copy_to_device(c->draw_dev, plan->host, plan->bytes, c->stream),
+                "uploading what to draw");
+    if (needs_drawn_before(c) && c->n_drawn > 0)
+        cuda_failed(c, c->api->copy_on_device(c->drawn_before, c->drawn,
+                                              c->n_drawn * sizeof *c->drawn, c->stream),
+                    "keeping drawn tokens");
+}
+
+static bool reserve_logits(cuda_backend *c, cuda_flight *f) {
+    size_t n = (size_t)c->n_wanted * c->wanted->stride * sizeof(float);
+    if (n <= f->logits_bytes) return true;
+    f->logits_bytes = 0;
+    if (!replace_pinned(c, (void **)&f->logits, n)) return false;
+    f->logits_bytes = n;
+    return true;
+}
+
+static void download(cuda_backend *c, cuda_flight *f) {
+    f->n_draws = c->n_draws;
+    f->wanted = c->wanted;
+    if (c->n_draws > 0)
+        cuda_failed(c, c->api->copy_to_host(f->results, c->results_dev,
+                                            c->n_draws * sizeof *f->results, c->stream),
+                    "downloading what was drawn");
+    if (c->n_wanted > 0)
+        cuda_failed(c, c->api->copy_to_host(f->logits, c->wanted->data,
+                                            (size_t)c->n_wanted * c->wanted->stride * sizeof(float),
+                                            c->stream),
+                    "downloading logits");
+}
+
+/* Everything that a launch needs is there. */
+static bool reserve(cuda_backend *c) {
+    return reserve_ropes(c) && reserve_attention(c, u32_max(graph_rows(c), c->n_decode));
+}
+
+static void launch_step(cuda_backend *c) {
+    draw_plan plan = {0};
+    if (!reserve(c) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
+    cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
+    if (c->n_wanted > 0 && !reserve_logits(c, f)) return;
+    if (cuda_failed(c, c->api->event_record(f->begin, c->stream), "beginning a step")) return;
+    upload(c, f);
+    if (c->n_draws > 0) upload_draws(c, &plan);
+    if (c->be.failure.status == INFERD_OK) launch_program(c);
+    if (c->be.failure.status == INFERD_OK) download(c, f);
+    if (c->be.failure.status == INFERD_OK)
+        cuda_failed(c, c->api->event_record(f->end, c->stream), "ending a step");
+}
+
+void cuda_step_end(backend *be, bool failed) {
+    cuda_backend *c = cuda_of(be);
+    INFERD_CHECK(c->n_flights < CUDA_DEPTH);
+    if (!failed) launch_step(c);
+    if (be->failure.status == INFERD_OK) {
+        c->n_drawn = c->n_draws;
+        c->n_flights++;
+    } else {
+        /* Copies of it may be queued already; its buffers are free once they are through. */
+        c->api->stream_sync(c->stream);
+        c->n_drawn = 0;
+    }
+    c->n_kv_driver_calls += memory_n_calls(c->memory) - c->n_calls_at_begin;
+    program_clear(&c->program);
+    c->batch = NULL;
+    c->in_step = false;
+}
+
+void cuda_step_finish(backend *be, be_step_result *out) {
+    cuda_backend *c = cuda_of(be);
+    INFERD_CHECK(c->n_flights > 0);
+    cuda_flight *f = &c->flights[c->flight_first];
+    c->flight_first = (c->flight_first + 1) % CUDA_DEPTH;
+    c->n_flights--;
+    if (cuda_failed(c, c->api->event_sync(f->end), "computing a step")) return;
+    uint64_t us = 0;
+    if (cuda_failed(c, c->api->event_elapsed_us(f->begin, f->end, &us), "timing a step")) return;
+    out->device_us = us;
+    if (f->n_draws > 0) out->draws = f->results;
+    if (f->wanted != NULL) {
+        out->logits = f->logits;
+        out->logits_stride = f->wanted->stride;
+    }
+}
+
+/* In the middle of a step, for whoever wants to look: launched as far as described. */
+void cuda_flush(cuda_backend *c) {
+    if (c->program.n == 0 || c->be.failure.status != INFERD_OK) return;
+    draw_plan plan = {0};
+    if (c->batch != NULL) {
+        if (!reserve(c) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
+        upload(c, &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH]);
+        if (c->n_draws > 0) upload_draws(c, &plan);
+    }
+    program_launch(c, &c->program, c->batch != NULL ? c->batch->n_rows : 0,
+                   c->batch != NULL ? c->batch->n_logits : 0, true);
+    cuda_check_launches(c);
+    c->program.n = 0;
+}
+
+void cuda_steps_close(cuda_backend *c) {
+    cuda_forget_graphs(c);
+    program_deinit(&c->program);
+    for (uint32_t i = 0; i < CUDA_DEPTH; i++) {
+        cuda_flight *f = &c->flights[i];
+        void *pinned[] = {f->upload, f->draws, f->results, f->logits};
+        for (size_t j = 0; j < INFERD_COUNT(pinned); j++)
+            if (pinned[j] != NULL) c->api->host_free(pinned[j]);
+        if (f->begin != NULL) c->api->event_destroy(f->begin);
+        if (f->end != NULL) c->api->event_destroy(f->end);
+    }
+    free(c->draw_scratch);
+    if (c->memory == NULL) return; // opening failed before anything was taken from it
+    for (uint32_t i = 0; i < CUDA_ROPE_TABLES; i++) {
+        memory_workspace_give(c->memory, c->ropes[i].data);
+        free(c->ropes[i].inv_freq);
+    }
+    void *taken[] = {c->block_dev,   c->draw_dev, c->drawn,
+                     c->drawn_before, c->results_dev, c->changed,
+                     c->draw_scratch_dev, c->attn_workspace.partials, c->attn_workspace.counters};
+    for (size_t i = 0; i < INFERD_COUNT(taken); i++) memory_workspace_give(c->memory, taken[i]);
+}

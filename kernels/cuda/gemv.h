@@ -1,0 +1,128 @@
+/* gemv.h - activations of 1 to 8 rows times weights that are read once: the kernel of decoding.
+ *
+ * The part of matmul that takes few rows (matmul.h says who takes what).  One launch can hold the
+ * whole neighbourhood of a product: the norm of x before it, up to three matrices of one format
+ * that read the same x, bias, the sum into the residual stream, or the gated activation of a
+ * gate/up pair after it.
+ *
+ * Work is cut into row tiles (16 weight rows) and column tiles (64 columns).  A block's 8 warps are
+ * `slot_warps` warps along the columns of one row tile, times 8 / slot_warps row tiles ("slots"):
+ * one unit of work.  Blocks take units in turn; grid y cuts the columns into `splits` slices, whose
+ * sums meet in the workspace and are added up, in order, by the block that arrives last.
+ * gemv_plan_of chooses from shapes and device alone, so the same product is summed the same way
+ * every time.
+ *
+ * Thread: engine. */
+#ifndef INFERD_CUDA_GEMV_H
+#define INFERD_CUDA_GEMV_H
+
+#include "cuda/matmul.h"
+
+enum {
+    GEMV_WARPS = 8,
+    GEMV_THREADS = 32 * GEMV_WARPS,
+    GEMV_ROWS_LIMIT = 8, // one side of a tensor core product; matmul.h may send fewer
+    GEMV_SPLITS_MAX = 64
+};
+
+/* ---- for kernels ---- */
+
+typedef struct gemv_mat {
+    const void *low; // of quantised tiles; dense: the matrix
+    const void *high, *scales;
+    const float *bias; // [rows] or NULL
+    void *out;
+    uint32_t rows;       // true ones
+    uint32_t first_tile; // of its row tiles in the launch's list of row tiles; unused with glu
+    uint32_t out_stride;
+    uint32_t out_float; // else inner
+} gemv_mat;
+
+typedef struct gemv_params {
+    gemv_mat mats[MATMUL_FUSED_MAX];
+    const void *x;
+    const float *norm; // [cols] or NULL
+    const uint32_t *gather;
+    float *partials;    // [unit, split, slot, row of x, 16] with splits > 1
+    uint32_t *counters; // [unit]
+    float norm_eps;
+    uint32_t n_mats, rows, cols, x_stride;
+    uint32_t x_float;     // else inner
+    uint32_t w_stride;    // dense
+    uint32_t n_col_tiles; // of every matrix
+    uint32_t n_row_tiles; // of the list: matrices one after the other; glu: gate and up in turn
+    uint32_t n_units;
+    uint32_t slot_warps;  // 8, 4, 2, 1
+    uint32_t slice_tiles; // column tiles of a slice, the last may have fewer
+    uint32_t warp_tiles;  // of a warp, the last may have fewer
+    uint32_t splits;      // grid y
+    uint32_t add, glu, act;
+} gemv_params;
+
+/* Shared memory, in bytes from its base: what host and kernel agree on. */
+typedef struct gemv_shared {
+    uint32_t x_row; // from one row of x to the next: odd multiples of 64, so rows 0 and 1 differ in
+                    // banks
+    uint32_t groups;    // float sums of x by groups of 32 columns, 8 rows each
+    uint32_t sums;      // of warps, twice
+    uint32_t warp_sums; // floats of one warp
+    uint32_t squares;   // 8 warps x 8 rows, then 8 rows
+    uint32_t bytes;
+} gemv_shared;
+
+#ifdef __CUDACC__
+#define GEMV_BOTH static __host__ __device__ constexpr
+#elif defined(__cplusplus)
+#define GEMV_BOTH static constexpr
+#else
+#define GEMV_BOTH static inline
+#endif
+
+GEMV_BOTH gemv_shared gemv_shared_of(uint32_t rows, uint32_t slice_tiles, bool minima) {
+    gemv_shared s = {0, 0, 0, 0, 0, 0};
+    s.x_row = slice_tiles * 128 + 64;
+    s.groups = (rows * s.x_row + 127) / 128 * 128;
+    s.sums = s.groups + (minima ? slice_tiles * 2 * GEMV_ROWS_LIMIT * 4 : 0);
+    s.warp_sums = (rows + rows % 2) * 20; // 16, and 4 that keep lanes in different banks
+    s.squares = s.sums + 2 * GEMV_WARPS * s.warp_sums * 4;
+    s.bytes = s.squares + (GEMV_WARPS + 1) * GEMV_ROWS_LIMIT * 4;
+    return s;
+}
+
+/* Tiles that a warp has under way, as many as the registers of `blocks` per multiprocessor hold. */
+typedef struct gemv_budget {
+    uint32_t batch, blocks;
+} gemv_budget;
+
+/* same: 16-bit weights of the activations' type. */
+GEMV_BOTH gemv_budget gemv_budget_of(uint32_t format, bool same) {
+    gemv_budget dense = {same ? 2u : 1u, same ? 3u : 2u}, wide = {3, 3}, narrow = {4, 3};
+    if (format <= CU_FMT_F16) return dense;
+    return format == CU_FMT_Q8 || format == CU_FMT_Q6 || format == CU_FMT_Q5M ? wide : narrow;
+}
+
+/* ---- for matmul.c ---- */
+
+typedef struct gemv gemv;
+
+typedef struct gemv_plan {
+    uint32_t slot_warps, splits, slice_tiles, warp_tiles, n_units,
+        blocks; // grid is (blocks, splits)
+    uint32_t shared_bytes;
+} gemv_plan;
+
+/* Looks up and loads the kernels of `inner`. */
+inferd_status gemv_create(const cuda_module *m, const cu_device *d, cu_type inner, gemv **out,
+                          inferd_err *err);
+void gemv_destroy(gemv *g); // accepts NULL
+
+/* One launch?  1 to GEMV_ROWS_LIMIT rows; all matrices of one format, one number of columns and,
+ * when dense, one stride; glu: two of one shape, nothing added; add: one matrix, float. */
+bool gemv_can_fuse(const gemv *g, const matmul_args *a);
+/* `a` as gemv_can_fuse wants it. */
+void gemv_launch(launcher *l, const gemv *g, const matmul_workspace *w, const matmul_args *a);
+
+/* How gemv_launch would cut it: for tests and benches. */
+gemv_plan gemv_plan_of(const gemv *g, const matmul_workspace *w, const matmul_args *a);
+
+#endif

@@ -1,0 +1,179 @@
+/* memory_private.h - what the files of the device memory share; memory.h says what they do
+ * together.
+ *
+ *     memory.c     sizes, opening, closing, numbers
+ *     handles.c    the size of a handle, making handles, the thread that makes the rest
+ *     window.c     windows: ranges that show blocks of the arena
+ *     image.c      host copies of windows, the thread that pins them
+ *     upload.c     units on the copy stream, who waits for which
+ *     workspace.c  pieces of the workspace
+ *
+ *     arena   [ workspace | page 0 | page 1 | ...               ]
+ *             [ handle 0  | handle 1      | handle 2      | ... ]   VMM
+ *
+ * A *block* is what a window is made of: a handle (an extent of pages), without VMM a page.
+ *
+ * Threads: everything belongs to the engine except what says otherwise. */
+#ifndef INFERD_CUDA_MEMORY_PRIVATE_H
+#define INFERD_CUDA_MEMORY_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "cuda/memory.h"
+
+enum { WAITING_STREAMS_MAX = 8 };
+
+/* A range of a window on its way to the device; lives in `pending`, then in `spare`. */
+typedef struct unit {
+    struct unit *next;
+    cu_event event; // at its end; timed
+    const cuda_window *window;
+    const unsigned char *begin, *end; // device addresses
+    uint64_t seq;                     // 1, 2, ... in the order of the copy stream
+} unit;
+
+/* The copy stream is in order, so units land in order, and a stream that waited for one has waited
+ * for those before it. */
+typedef struct uploads {
+    cu_stream stream;
+    cu_event begin, end; // timed; `begin`: the bus was idle before.  `end` only while opening
+    unit *first, *last;  // pending, oldest first; owned
+    uint32_t n_pending;
+    unit *spare; // owned, with their events
+    uint64_t seq;
+    struct {
+        cu_stream stream;
+        uint64_t seq; // of the newest unit it waited for
+    } waited[WAITING_STREAMS_MAX];
+    uint32_t n_waited, next_waited;
+    uint64_t load_bytes, load_us;
+    uint64_t load_us_before; // load_us when the bus was idle last
+} uploads;
+
+/* The host copy of a window. */
+typedef struct image {
+    unsigned char *p; // [n_bytes], huge-page aligned
+    size_t n_bytes;   // whole small pages
+    void *mapped;     // what munmap wants
+    size_t mapped_bytes;
+    bool used;                 // engine: somebody has its address, so it holds host memory
+    size_t pinned_bytes;       // under images.lock: [0, pinned_bytes) is pinned, in pieces
+    struct image *next_to_pin; // under images.lock
+} image;
+
+typedef struct images {
+    uint64_t host_bytes; // of the machine; 0: unknown
+    uint64_t used_bytes;
+    pthread_t pinner;
+    bool has_pinner, has_lock;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    image *first, *last;   // under lock: to pin, in order
+    image *pinning;        // under lock: the pinner is at it
+    bool closing;          // under lock
+    uint64_t pinned_bytes; // under lock
+} images;
+
+typedef struct piece {
+    size_t begin, n_bytes;
+    bool taken;
+} piece;
+
+/* The pieces lie side by side and cover everything; no two free ones are neighbours. */
+typedef struct workspace {
+    unsigned char *base;
+    size_t n_bytes, used_bytes;
+    piece *pieces; // [n_pieces] by address; owned
+    uint32_t n_pieces, n_room;
+} workspace;
+
+struct cuda_window {
+    cuda_window *next;   // in cuda_memory.windows
+    size_t n_bytes;      // as asked
+    size_t range_bytes;  // whole blocks
+    unsigned char *base; // without VMM NULL while nothing is mapped
+    size_t alias_bytes;  // VMM: from base on, what is mapped there
+    uint32_t *blocks;    // [range_bytes / block] the first n_blocks are in use; owned
+    uint32_t n_blocks;   // 0: not mapped
+    bool warm;
+    bool loose; // copies were queued that no unit's event covers
+    image image;
+};
+
+struct cuda_memory {
+    const cu_api *api;
+    uint32_t device_index;
+    bool vmm;
+    size_t page_bytes, block_bytes;
+    uint32_t block_pages; // a block's
+    uint32_t workspace_blocks;
+    uint32_t n_blocks_planned; // workspace included
+
+    unsigned char *arena; // VMM: a reserved range; else one allocation
+    size_t arena_bytes;
+    unsigned char *pages; // page 0
+    cu_handle *handles;   // [n_blocks_planned] VMM; the first n_made exist and are mapped; owned
+    uint32_t n_made;      // of the thread that makes handles, while it runs
+    uint8_t *held;        // [blocks of pages] 1: in a window; owned
+
+    pthread_t grower;
+    bool has_grower;
+    atomic_bool closing;
+    atomic_uint n_pages, n_ready; // written by whoever makes handles
+    atomic_ullong n_calls, n_background_calls;
+
+    uint64_t bus_bytes_per_s;
+    uint64_t n_maps, n_unmaps;
+    cuda_window *windows;
+    uploads up;
+    images images;
+    workspace work;
+};
+
+/* Calls that take or give memory, or change what an address shows, are counted: those of the engine
+ * in n_calls, those of the two threads in n_background_calls. */
+#define COUNTED(counter, call)                                                                     \
+    (atomic_fetch_add_explicit(&(counter), 1, memory_order_relaxed), call)
+
+static inline size_t round_up_size(size_t n, size_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+/* The library's failure `r` in a sentence that begins with the formatted words. */
+__attribute__((format(printf, 4, 5))) inferd_status
+memory_fail(const cuda_memory *m, cu_result r, inferd_err *err, const char *format, ...);
+
+/* -- handles.c -- */
+/* Bus first, then the handle size: block_bytes and block_pages. */
+inferd_status bus_measure(cuda_memory *m, uint64_t memory_bytes, inferd_err *err);
+inferd_status handles_choose(cuda_memory *m, uint64_t memory_bytes, inferd_err *err);
+/* n_blocks_planned handles, of which workspace_blocks + n_first now. */
+inferd_status handles_open(cuda_memory *m, uint32_t n_first, inferd_err *err);
+void handles_stop(cuda_memory *m); // the thread
+void handles_close(cuda_memory *m);
+
+/* -- upload.c -- */
+inferd_status uploads_open(cuda_memory *m, inferd_err *err);
+void uploads_close(cuda_memory *m);
+/* Wait on the host until nothing of the window is on its way. */
+inferd_status uploads_finish(cuda_memory *m, cuda_window *w, inferd_err *err);
+void uploads_forget(cuda_memory *m, const cuda_window *w);
+
+/* -- image.c -- */
+inferd_status images_open(cuda_memory *m, inferd_err *err);
+void images_close(cuda_memory *m);
+inferd_status image_open(cuda_memory *m, image *im, size_t n_bytes, inferd_err *err);
+void image_close(cuda_memory *m, image *im);
+/* The machine has room for the copy, as far as we know. */
+inferd_status image_check_room(const cuda_memory *m, const image *im, inferd_err *err);
+/* Somebody is about to fill it: it counts, and the background thread pins it. */
+void image_use(cuda_memory *m, image *im);
+
+uint64_t images_pinned_bytes(cuda_memory *m); // any thread
+
+/* -- workspace.c -- */
+inferd_status workspace_open(workspace *ws, void *base, size_t n_bytes, inferd_err *err);
+void workspace_close(workspace *ws);
+
+#endif

@@ -1,0 +1,280 @@
+/* open.c - finding inferd_cuda.so, and the devices it knows.
+ *
+ * A file that was named, or that lies where it should, must also open: a broken one is said and
+ * never passed over for another.
+ *
+ * Thread: any; one lock guards what is open. */
+#include "cuda/open.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <strings.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const cuda_module *open_module; // NULL until one was opened
+static char open_path[PATH_MAX];       // of the file it came from
+
+/* ---- the module ---- */
+
+/* The file a handle was loaded from, as the loader knows it. */
+static bool file_of(cuda_module_fn *get, char out[PATH_MAX]) {
+    Dl_info info;
+    void *address;
+    memcpy(&address, &get, sizeof address);
+    return dladdr(address, &info) != 0 && info.dli_fname != NULL &&
+           realpath(info.dli_fname, out) != NULL;
+}
+
+/* Lock held. */
+static inferd_status open_file(const char *file, const cuda_module **out, inferd_err *err) {
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        const char *why = dlerror(); // begins with the file's name
+        return inferd_fail(err, INFERD_EIO, "the CUDA module cannot be loaded: %s", why);
+    }
+    cuda_module_fn *get = NULL;
+    void *symbol = dlsym(library, CUDA_MODULE_SYMBOL);
+    memcpy(&get, &symbol, sizeof get);
+    const cuda_module *m = get == NULL ? NULL : get();
+    if (m == NULL || m->version != CUDA_MODULE_VERSION) {
+        inferd_status s =
+            m == NULL
+                ? inferd_fail(err, INFERD_EUNSUPPORTED,
+                              "%s is not a CUDA module of inferd: it has no %s", file,
+                              CUDA_MODULE_SYMBOL)
+                : inferd_fail(err, INFERD_EUNSUPPORTED,
+                              "the CUDA module %s is version %u, this inferd needs version %d: "
+                              "install both from one build",
+                              file, m->version, CUDA_MODULE_VERSION);
+        dlclose(library);
+        return s;
+    }
+    if (!file_of(get, open_path)) snprintf(open_path, sizeof open_path, "%s", file);
+    open_module = *out = m;
+    return INFERD_OK;
+}
+
+/* `rest` as seen from the folder of the running program. */
+static bool near_program(const char *rest, char out[PATH_MAX]) {
+    char program[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (n <= 0) return false;
+    program[n] = 0;
+    char *slash = strrchr(program, '/');
+    if (slash == NULL) return false;
+    *slash = 0;
+    n = snprintf(out, PATH_MAX, "%s/%s", program, rest);
+    return n > 0 && n < PATH_MAX;
+}
+
+/* Lock held. */
+static inferd_status find_and_open(const cuda_module **out, inferd_err *err) {
+    static const char *const places[] = {CUDA_MODULE_FILE, "../lib/inferd/" CUDA_MODULE_FILE};
+    char tried[INFERD_COUNT(places)][PATH_MAX];
+    for (size_t i = 0; i < INFERD_COUNT(places); i++) {
+        if (!near_program(places[i], tried[i]))
+            snprintf(tried[i], sizeof tried[i], "%s", places[i]);
+        else if (access(tried[i], F_OK) == 0)
+            return open_file(tried[i], out, err);
+    }
+    void *library = dlopen(CUDA_MODULE_FILE, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        return inferd_fail(err, INFERD_ENOTFOUND,
+                           "no CUDA module: looked for %s, %s and %s on the loader's path",
+                           tried[0], tried[1], CUDA_MODULE_FILE);
+    inferd_status s = open_file(CUDA_MODULE_FILE, out, err);
+    dlclose(library); // open_file holds its own count
+    return s;
+}
+
+/* Lock held: another file than the one that is open? */
+static inferd_status check_same(const char *path, inferd_err *err) {
+    char wanted[PATH_MAX];
+    if (path == NULL || strchr(path, '/') == NULL) return INFERD_OK; // whatever the loader found
+    if (realpath(path, wanted) == NULL)
+        return inferd_fail(err, INFERD_ENOTFOUND, "the CUDA module %s: no such file", path);
+    if (strcmp(wanted, open_path) == 0) return INFERD_OK;
+    return inferd_fail(err, INFERD_EINVAL,
+                       "the CUDA module %s cannot be opened too: this process uses %s", path,
+                       open_path);
+}
+
+inferd_status cuda_module_open(const char *path, const cuda_module **out, inferd_err *err) {
+    const char *named = path, *env = getenv(CUDA_MODULE_ENV);
+    if ((named == NULL || named[0] == 0) && env != NULL && env[0] != 0) named = env;
+    if (named != NULL && named[0] == 0) named = NULL;
+    *out = NULL;
+    pthread_mutex_lock(&lock);
+    inferd_status s;
+    if (open_module != NULL) {
+        s = check_same(named, err);
+        if (s == INFERD_OK) *out = open_module;
+    } else if (named == NULL) {
+        s = find_and_open(out, err);
+    } else if (strchr(named, '/') != NULL && access(named, F_OK) != 0) {
+        s = inferd_fail(err, INFERD_ENOTFOUND, "the CUDA module %s: no such file", named);
+    } else {
+        s = open_file(named, out, err);
+    }
+    pthread_mutex_unlock(&lock);
+    return s;
+}
+
+/* ---- devices ---- */
+
+static inferd_status count(const cuda_module *m, uint32_t *n, inferd_err *err) {
+    cu_result r = m->api->init();
+    if (r == CU_OK) r = m->api->device_count(n);
+    if (r != CU_OK) return cu_fail(m->api, r, err, "CUDA");
+    if (*n == 0) return inferd_fail(err, INFERD_ENOTFOUND, "CUDA: this machine has no device");
+    *n = u32_min(*n, BE_DEVICES_MAX);
+    return INFERD_OK;
+}
+
+static inferd_status look(const cuda_module *m, uint32_t index, cu_device *out, inferd_err *err) {
+    cu_result r = m->api->device_about(index, out);
+    if (r == CU_OK) return INFERD_OK;
+    inferd_status s = cu_fail(m->api, r, err, "CUDA");
+    inferd_context(err, "device %u", index);
+    return s;
+}
+
+/* NVML sees what all processes use and needs no context; without it only the device itself knows.
+ */
+static cu_result free_memory(const cuda_module *m, uint32_t index, const cu_device *d,
+                             const cu_health *h, uint64_t *out) {
+    uint64_t total = 0;
+    if (h->known && h->memory_used_bytes >= 0) {
+        uint64_t used = (uint64_t)h->memory_used_bytes;
+        *out = used < d->memory_bytes ? d->memory_bytes - used : 0;
+        return CU_OK;
+    }
+    cu_result r = m->api->device_use(index);
+    return r == CU_OK ? m->api->memory_info(out, &total) : r;
+}
+
+static void tell_health(const cu_health *h, backend_device_about *out) {
+    out->health.known = h->known;
+    out->health.temperature_c = h->temperature_c;
+    out->health.power_w = h->power_w;
+    out->health.utilization_pct = h->utilization_pct;
+    out->health.memory_used_bytes = h->memory_used_bytes;
+    out->health.ecc_uncorrected = h->ecc_uncorrected;
+    out->health.remapped_rows = h->remapped_rows;
+    out->health.remap_pending = h->remap_pending;
+    out->health.throttle_thermal = h->throttle_thermal;
+}
+
+static inferd_status tell(const cuda_module *m, uint32_t index, backend_device_about *out,
+                          inferd_err *err) {
+    cu_device d;
+    cu_health h;
+    inferd_status s = look(m, index, &d, err);
+    if (s != INFERD_OK) return s;
+    cu_result r = m->api->device_health(index, &h);
+    uint64_t free_bytes = 0;
+    if (r == CU_OK) r = free_memory(m, index, &d, &h, &free_bytes);
+    if (r != CU_OK) {
+        s = cu_fail(m->api, r, err, "CUDA");
+        inferd_context(err, "device %u %s", index, d.name);
+        return s;
+    }
+    *out = (backend_device_about){
+        .kind = "cuda",
+        .index = index,
+        .n_units = d.n_sms,
+        .cc_major = d.cc_major,
+        .cc_minor = d.cc_minor,
+        .memory_bytes = d.memory_bytes,
+        .free_bytes = free_bytes,
+        .mig = d.mig,
+    };
+    snprintf(out->name, sizeof out->name, "%s", d.name);
+    snprintf(out->uuid, sizeof out->uuid, "%s", d.uuid);
+    tell_health(&h, out);
+    return INFERD_OK;
+}
+
+inferd_status cuda_list(const cuda_module *m, backend_device_about *out, uint32_t *n,
+                        inferd_err *err) {
+    uint32_t n_devices = 0;
+    *n = 0;
+    inferd_status s = count(m, &n_devices, err);
+    for (uint32_t i = 0; s == INFERD_OK && i < n_devices; i++) s = tell(m, i, &out[i], err);
+    if (s == INFERD_OK) *n = n_devices;
+    return s;
+}
+
+/* "this machine has 2 devices: 0 NVIDIA H200 GPU-..., 1 ..." */
+static inferd_status not_there(const cuda_module *m, const char *field, uint32_t n_devices,
+                               inferd_err *err) {
+    char text[INFERD_ERR_TEXT_BYTES];
+    size_t used = (size_t)snprintf(text, sizeof text, "%s: this machine has %u device%s:", field,
+                                   n_devices, n_devices == 1 ? "" : "s");
+    for (uint32_t i = 0; i < n_devices && used < sizeof text; i++) {
+        cu_device d;
+        inferd_status s = look(m, i, &d, err);
+        if (s != INFERD_OK) return s;
+        int added = snprintf(text + used, sizeof text - used, "%s %u %s %s", i == 0 ? "" : ",", i,
+                             d.name, d.uuid);
+        used += added > 0 ? (size_t)added : 0;
+    }
+    return inferd_fail(err, INFERD_ENOTFOUND, "%s", text);
+}
+
+static inferd_status pick_index(const cuda_module *m, uint32_t index, uint32_t n_devices,
+                                uint32_t *chosen, cu_device *about, inferd_err *err) {
+    if (index >= n_devices) {
+        char field[64];
+        snprintf(field, sizeof field, "device index %u", index);
+        return not_there(m, field, n_devices, err);
+    }
+    *chosen = index;
+    return look(m, index, about, err);
+}
+
+/* A whole UUID is a prefix of itself, and then it is the only one. */
+static inferd_status pick_uuid(const cuda_module *m, const char *uuid, uint32_t n_devices,
+                               uint32_t *chosen, cu_device *about, inferd_err *err) {
+    uint32_t n_found = 0;
+    char first[CU_UUID_BYTES] = "";
+    for (uint32_t i = 0; i < n_devices; i++) {
+        cu_device d;
+        inferd_status s = look(m, i, &d, err);
+        if (s != INFERD_OK) return s;
+        if (strncasecmp(uuid, d.uuid, strlen(uuid)) != 0) continue;
+        if (n_found++ > 0)
+            return inferd_fail(err, INFERD_EINVAL,
+                               "device uuid \"%s\" begins those of two devices: %s and %s", uuid,
+                               first, d.uuid);
+        memcpy(first, d.uuid, sizeof first);
+        *chosen = i;
+        *about = d;
+    }
+    if (n_found == 1) return INFERD_OK;
+    char field[2 * CU_UUID_BYTES];
+    snprintf(field, sizeof field, "device uuid \"%.*s\"", CU_UUID_BYTES, uuid);
+    return not_there(m, field, n_devices, err);
+}
+
+inferd_status cuda_pick(const cuda_module *m, const char *uuid, uint32_t index, uint32_t *chosen,
+                        cu_device *about, inferd_err *err) {
+    uint32_t n_devices = 0;
+    inferd_status s = count(m, &n_devices, err);
+    if (s != INFERD_OK) return s;
+    return uuid != NULL && uuid[0] != 0 ? pick_uuid(m, uuid, n_devices, chosen, about, err)
+                                        : pick_index(m, index, n_devices, chosen, about, err);
+}
+
+inferd_status cuda_list_devices(const backend_options *options, backend_device_about *out,
+                                uint32_t *n, inferd_err *err) {
+    const cuda_module *m = options->module;
+    *n = 0;
+    if (m == NULL) {
+        inferd_status s = cuda_module_open(options->module_path, &m, err);
+        if (s != INFERD_OK) return s;
+    }
+    return cuda_list(m, out, n, err);
+}

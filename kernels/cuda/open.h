@@ -1,0 +1,40 @@
+/* open.h - finding inferd_cuda.so, and the devices it knows.
+ *
+ * The module is opened once per process and stays open for ever: kernels, graphs and the runtime
+ * inside it have no safe end.  It is looked for
+ *
+ *     at the path that is configured, else at INFERD_CUDA_MODULE       nothing else is tried then
+ *     beside the program
+ *     in ../lib/inferd of the program's folder
+ *     on the loader's path
+ *
+ * Thread: any. */
+#ifndef INFERD_CUDA_OPEN_H
+#define INFERD_CUDA_OPEN_H
+
+#include "cuda/module.h"
+#include "kernels/backend.h"
+
+#define CUDA_MODULE_FILE "inferd_cuda.so"
+#define CUDA_MODULE_ENV  "INFERD_CUDA_MODULE"
+
+/* `path` may be NULL.  INFERD_ENOTFOUND says where was looked; INFERD_EUNSUPPORTED: a module of
+ * another version; INFERD_EINVAL: this process has another file open already. */
+inferd_status cuda_module_open(const char *path, const cuda_module **out, inferd_err *err);
+
+/* What can be opened: out[BE_DEVICES_MAX].  INFERD_ENOTFOUND says what is missing: driver or
+ * device. Opens no device, except where NVML cannot tell how much memory is free: then the calling
+ * thread is left using the last one. */
+inferd_status cuda_list(const cuda_module *m, backend_device_about *out, uint32_t *n,
+                        inferd_err *err);
+
+/* The device whose UUID begins with `uuid` (in any case), or when that is NULL the one of that
+ * index. INFERD_ENOTFOUND names the field and the devices there are. */
+inferd_status cuda_pick(const cuda_module *m, const char *uuid, uint32_t index, uint32_t *chosen,
+                        cu_device *about, inferd_err *err);
+
+/* backend_list_devices for kind "cuda". */
+inferd_status cuda_list_devices(const backend_options *options, backend_device_about *out,
+                                uint32_t *n, inferd_err *err);
+
+#endif

@@ -1,0 +1,87 @@
+/* program.h - a step as a list of operations, and how it becomes launches.
+ *
+ * The CUDA backend computes nothing when an operation is called: it notes it down.  At the end of the
+ * step the list is looked at as a whole, and neighbours that one kernel can do are launched as one:
+ *
+ *     rmsnorm, matmul q, k, v                 one gemv with the norm before     (few rows)
+ *     rmsnorm, matmul gate, up, glu           one gemv with norm and gate       (few rows)
+ *     matmul, add                             the matmul adds to the residual stream itself
+ *     head_norm q, head_norm k, rope, attention   norm + turn + store in one, then attention
+ *     take_logit_rows, rmsnorm (, matmul)     norm with a gather (, in the gemv)
+ *     add, rmsnorm                            one pass over the row
+ *
+ * An intermediate may be left out only when nothing reads it before it is written again; at the end of a
+ * step nothing is read any more, at a sync everything may be.
+ *
+ * Two steps with equal lists do the same work on other rows, so a captured graph is found by comparing
+ * lists (cuda_step.c): nothing above knows about graphs, and a model that is closed, changed or shared
+ * cannot be confused with another.
+ *
+ * Thread: engine. */
+#ifndef INFERD_CUDA_PROGRAM_H
+#define INFERD_CUDA_PROGRAM_H
+
+#include "cuda/layout.h"
+#include "cuda/rows.h"
+#include "kernels/backend.h"
+
+struct act {
+    void *data;
+    cu_type type;
+    uint32_t rows_max, dim, stride; // elements
+    float *host;                    // [rows_max, dim] for be_act_host; owned, NULL until asked for
+};
+
+typedef enum op_kind {
+    OP_EMBED,
+    OP_NORM,
+    OP_MATMUL,
+    OP_HEAD_NORM,
+    OP_ROPE,
+    OP_ATTENTION,
+    OP_GLU,
+    OP_ADD,
+    OP_TAKE,
+    OP_SOFTCAP,
+    OP_DRAW
+} op_kind;
+
+/* How many rows: all of the batch, those with logits, or a number that the caller said. */
+typedef enum op_extent { ROWS_BATCH, ROWS_LOGITS, ROWS_FIXED } op_extent;
+
+/* One operation.  Written over zeros, so that equal operations have equal bytes. */
+typedef struct step_op {
+    op_kind kind;
+    op_extent extent;
+    uint32_t n; // ROWS_FIXED
+    act *out;
+    const act *a, *b, *c; // read: x / q, k, v / gate, up
+    weight w;             // MATMUL, EMBED
+    vec v;                // MATMUL: bias; NORM, HEAD_NORM: weight
+    float f;              // eps, scale, cap
+    uint32_t n_heads, n_kv_heads, head_dim, layer_idx;
+    rope_spec rope;
+    attn_spec attn;
+    act_fn fn;
+    uint32_t n_vocab; // DRAW
+} step_op;
+
+typedef struct program {
+    step_op *ops; // [n] owned
+    uint32_t n, capacity;
+    bool after_take; // the rows are those with logits now
+} program;
+
+void program_clear(program *p);
+void program_deinit(program *p);
+/* A zeroed operation at the end of the list; NULL: no memory. */
+step_op *program_add(program *p, op_kind kind);
+bool program_equal(const step_op *a, uint32_t n_a, const step_op *b, uint32_t n_b);
+
+struct cuda_backend;
+/* Launch the list on the backend's stream, for `rows` and `logits` rows (a graph's bucket, or what the
+ * batch has).  `keep`: intermediates may be read afterwards.  Failures end up in the launcher. */
+void program_launch(struct cuda_backend *c, const program *p, uint32_t rows, uint32_t logits,
+                    bool keep);
+
+#endif

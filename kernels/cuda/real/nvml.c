@@ -1,0 +1,141 @@
+/* nvml.c - how the device is: temperature, power, memory of all processes, ECC, remapped rows.
+ *
+ * NVML comes with the driver and may be missing in a container, or know less inside one and on
+ * instances of partitioned GPUs; each number that it does not tell is negative and nothing fails.
+ * Only "the GPU is lost" is a failure, because nobody else may notice for a while.
+ *
+ * The few declarations that are needed stand here, so that no NVML header is needed to build.
+ * Devices are matched by UUID, for NVML counts them in another order than CUDA does.
+ *
+ * Thread: any. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "cuda/real/real.h"
+
+typedef struct nvmlDevice_st *nvml_device;
+typedef int nvml_return;
+enum {
+    NVML_OK = 0,
+    NVML_GPU_IS_LOST = 15,
+    NVML_TEMPERATURE_GPU = 0,
+    NVML_ECC_UNCORRECTED = 1,
+    NVML_ECC_VOLATILE = 0,
+    /* reasons for lower clocks */
+    NVML_SW_THERMAL = 0x20,
+    NVML_HW_THERMAL = 0x40
+};
+typedef struct nvml_memory { // nvmlMemory_v2_t: `used` is without what the driver reserves
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+} nvml_memory;
+#define NVML_MEMORY_VERSION ((unsigned)(sizeof(nvml_memory) | (2u << 24)))
+typedef struct nvml_memory_v1 {
+    unsigned long long total, free, used;
+} nvml_memory_v1;
+typedef struct nvml_utilization {
+    unsigned gpu, memory;
+} nvml_utilization;
+
+static struct {
+    nvml_return (*init)(void);
+    nvml_return (*by_uuid)(const char *, nvml_device *);
+    nvml_return (*parent)(nvml_device, nvml_device *);
+    nvml_return (*temperature)(nvml_device, int, unsigned *);
+    nvml_return (*power)(nvml_device, unsigned *);
+    nvml_return (*utilization)(nvml_device, nvml_utilization *);
+    nvml_return (*memory)(nvml_device, nvml_memory *);
+    nvml_return (*memory_v1)(nvml_device, nvml_memory_v1 *);
+    nvml_return (*ecc)(nvml_device, int, int, unsigned long long *);
+    nvml_return (*remapped)(nvml_device, unsigned *, unsigned *, unsigned *, unsigned *);
+    nvml_return (*throttle)(nvml_device, unsigned long long *);
+} nvml;
+static bool there;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void open_library(void) {
+    static const struct {
+        const char *name;
+        void *slot;
+    } symbols[] = {
+        {"nvmlInit_v2", &nvml.init},
+        {"nvmlDeviceGetHandleByUUID", &nvml.by_uuid},
+        {"nvmlDeviceGetDeviceHandleFromMigDeviceHandle", &nvml.parent},
+        {"nvmlDeviceGetTemperature", &nvml.temperature},
+        {"nvmlDeviceGetPowerUsage", &nvml.power},
+        {"nvmlDeviceGetUtilizationRates", &nvml.utilization},
+        {"nvmlDeviceGetMemoryInfo_v2", &nvml.memory},
+        {"nvmlDeviceGetMemoryInfo", &nvml.memory_v1},
+        {"nvmlDeviceGetTotalEccErrors", &nvml.ecc},
+        {"nvmlDeviceGetRemappedRows", &nvml.remapped},
+        {"nvmlDeviceGetCurrentClocksThrottleReasons", &nvml.throttle},
+    };
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) return;
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
+        void *fn = dlsym(library, symbols[i].name); // NULL: this driver cannot tell
+        memcpy(symbols[i].slot, &fn, sizeof fn);
+    }
+    if (nvml.throttle == NULL) { // the newer name of the same call
+        void *fn = dlsym(library, "nvmlDeviceGetCurrentClocksEventReasons");
+        memcpy(&nvml.throttle, &fn, sizeof fn);
+    }
+    there = nvml.init != NULL && nvml.by_uuid != NULL && nvml.init() == NVML_OK;
+}
+
+static int64_t memory_used(nvml_device d) {
+    nvml_memory m = {.version = NVML_MEMORY_VERSION};
+    if (nvml.memory != NULL && nvml.memory(d, &m) == NVML_OK) return (int64_t)m.used;
+    nvml_memory_v1 old;
+    if (nvml.memory_v1 != NULL && nvml.memory_v1(d, &old) == NVML_OK) return (int64_t)old.used;
+    return -1;
+}
+
+/* What only the whole GPU knows. */
+static void read_gpu(nvml_device d, cu_health *out) {
+    unsigned n = 0;
+    unsigned long long big = 0;
+    if (nvml.temperature != NULL && nvml.temperature(d, NVML_TEMPERATURE_GPU, &n) == NVML_OK)
+        out->temperature_c = (int32_t)n;
+    if (nvml.power != NULL && nvml.power(d, &n) == NVML_OK) out->power_w = (int32_t)(n / 1000);
+    if (nvml.ecc != NULL && nvml.ecc(d, NVML_ECC_UNCORRECTED, NVML_ECC_VOLATILE, &big) == NVML_OK)
+        out->ecc_uncorrected = (int64_t)big;
+    unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
+    if (nvml.remapped != NULL &&
+        nvml.remapped(d, &corrected, &uncorrected, &pending, &failed) == NVML_OK) {
+        out->remapped_rows = uncorrected;
+        out->remap_pending = pending != 0;
+    }
+    if (nvml.throttle != NULL && nvml.throttle(d, &big) == NVML_OK)
+        out->throttle_thermal = (big & (NVML_SW_THERMAL | NVML_HW_THERMAL)) != 0;
+}
+
+cu_result device_health(uint32_t index, cu_health *out) {
+    *out = (cu_health){.temperature_c = -1,
+                       .power_w = -1,
+                       .utilization_pct = -1,
+                       .memory_used_bytes = -1,
+                       .ecc_uncorrected = -1,
+                       .remapped_rows = -1,
+                       .remap_pending = -1,
+                       .throttle_thermal = -1};
+    pthread_once(&once, open_library);
+    if (!there) return CU_OK;
+    real_identity id;
+    cu_result result = real_identify(index, &id);
+    if (result != CU_OK) return result;
+    nvml_device d = NULL, gpu = NULL;
+    nvml_return found = nvml.by_uuid(id.uuid, &d);
+    if (found == NVML_GPU_IS_LOST)
+        return real_fail(CU_ELOST, "NVML: the GPU %s is lost (%d)", id.uuid, found);
+    if (found != NVML_OK) return CU_OK;
+    out->known = true;
+    out->memory_used_bytes = memory_used(d);
+    nvml_utilization busy;
+    if (nvml.utilization != NULL && nvml.utilization(d, &busy) == NVML_OK)
+        out->utilization_pct = (int32_t)busy.gpu;
+    bool instance = id.mig && nvml.parent != NULL && nvml.parent(d, &gpu) == NVML_OK;
+    read_gpu(instance ? gpu : d, out);
+    return CU_OK;
+}

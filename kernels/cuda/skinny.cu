@@ -1,0 +1,569 @@
+// skinny.cu - out[row, n] = x[row, k] . w[n, k] for 1 to 64 rows, on tensor cores.
+//
+// Weights are the A operand of mma (16 of their rows at a time), rows of x are its columns (8 at a
+// time), so no tensor work is spent on rows that are not there: out^T = w . x^T.
+//
+//     grid    x: blocks of weight rows, of all matrices of the launch, one after the other
+//             y: ranges of columns (splits)
+//     block   4 warps.  With N tiles of 8 rows of x:
+//                 N 1: 1 x 4 warps, 32 weight rows, 256 columns a stage
+//                 N 2: 2 x 2        64             128
+//                 N 4, 8: 4 x 1    128              64
+//             a warp has two tiles of 16 weight rows x 64 columns a stage (f32: one), so each
+//             fragment of x that it reads from shared memory is used twice
+//     ring    4 stages (5 for small codes) of x and weights, filled by cp.async of 16 bytes.
+//             The 8 tiles of a stage are 16 KiB when dense, 4.5 to 7 KiB with 4 to 6 bits, 8.5 KiB
+//             with 8; x is 4 KiB (N 1, 4 when dense) to 8 KiB
+//     busy    registers leave room for 4 blocks of a multiprocessor (at most 128 each), N 8: 3 (at
+//             most 168).  Shared memory, of 228 KiB: 2 dense blocks (80 to 96 KiB each), 3 to 5
+//             others (45 to 75 KiB); of 100 KiB: 1 or 2
+//     bytes   weights once; x once per block (from L2); out once; partial sums of splits twice
+//
+// Shared memory.  x: [64 columns][row of x] in 128-byte rows whose 16-byte chunks are swapped by
+// the row (chunk ^ row % 8), so ldmatrix meets no bank twice.  Dense weights likewise (float:
+// 256-byte rows, chunk ^ 2 * (row % 8)).  Quantised weights stay as they lie in memory: each lane
+// reads back its own bytes (unpack.cuh), half a tile at a time.
+//
+// Exactness.  Codes less their offset are exact in 16 bits and so are products with x in float. The
+// products of a group of columns (32; Q6: 16) are summed from zero by mma, then
+//     sum += scale * products [+ min * (sum of x over the group)]
+// in float.  Nothing is rounded to 16 bits on the way, so against exact arithmetic the error is at
+// most about (group + groups + splits) * 2^-23 of the sum of the terms' magnitudes.  The sums of x
+// come from mma too, with ones for weights, once per block: in each stage, the warps that share
+// columns share the work, one stage ahead.  Dense weights of `inner` are exact as well; weights of
+// another type (float, the other 16-bit type) are rounded to inner when read.  What is beyond f16's
+// range becomes infinite there, and the output with it: a wrong answer that can be seen, not one
+// that is hidden.
+//
+// Splits.  Each writes its sums for a block of weight rows, then counts itself; the last one adds
+// all of them in order 0, 1, ... and leaves the counter at zero.
+//
+// Dependent launch: weights of the first stages are asked for before the predecessor has ended; x,
+// partials and counters are touched after wait_predecessor only.
+#include "cuda/gpu.cuh"
+#include "cuda/unpack.cuh"
+
+extern "C" {
+#include "cuda/skinny.h"
+}
+
+// Where a tile of 16 x 64 weights goes and how its fragments come out: three kinds.
+enum { KIND_QUANT, KIND_DENSE16, KIND_DENSE32 };
+template <uint32_t F> struct format {
+    static constexpr uint32_t KIND = skinny_is_quant(F) ? KIND_QUANT
+                                     : F == CU_FMT_F32  ? KIND_DENSE32
+                                                        : KIND_DENSE16;
+    static constexpr bool MINIMA = skinny_has_minima(F);
+};
+
+// ---- asking for a stage ----
+// Where a lane's next weights come from; what is the same for all stages is worked out once.
+template <uint32_t F, uint32_t KIND = format<F>::KIND> struct weight_cursor;
+
+template <uint32_t F> struct weight_cursor<F, KIND_QUANT> {
+    using q = quant<F>;
+    static constexpr uint32_t HIGH = q::HIGH_BYTES / 16, SCALES = q::SCALE_BYTES / 16;
+    static_assert(HIGH + SCALES <= 32, "high plane and scales of a tile in one load per lane");
+    const unsigned char *low, *rest; // 16 bytes of the low plane; of high plane or scales
+    uint32_t rest_bytes;             // that a tile takes there
+    uint32_t below;                  // tiles from one tile of this warp to the next
+
+    GPU_FN void begin(const skinny_mat &m, uint32_t row_tile, uint32_t col_tile, uint32_t n_tiles,
+                      uint32_t cols, uint32_t lane) {
+        (void)cols;
+        size_t tile = (size_t)row_tile * m.n_col_tiles + col_tile;
+        low = (const unsigned char *)m.data + tile * q::LOW_BYTES + lane * 16;
+        bool in_high = false;
+        if constexpr (HIGH > 0) in_high = lane < HIGH;
+        const unsigned char *plane = (const unsigned char *)(in_high ? m.high : m.scales);
+        rest_bytes = in_high ? q::HIGH_BYTES : q::SCALE_BYTES;
+        rest = plane + tile * rest_bytes + (in_high ? lane : lane - HIGH) * 16;
+        below = n_tiles > 1 ? m.n_col_tiles : 0; // no second tile: the first again, not used
+    }
+    GPU_FN void fetch(unsigned char *to, uint32_t i, uint32_t lane) const {
+        const unsigned char *l = low + (size_t)(i * below) * q::LOW_BYTES;
+        cp_async16(to + lane * 16, l);
+        if constexpr (q::LOW_BYTES == 1024) cp_async16(to + 512 + lane * 16, l + 512);
+        if (lane < HIGH + SCALES)
+            cp_async16(to + q::LOW_BYTES + lane * 16, rest + (size_t)(i * below) * rest_bytes);
+    }
+    GPU_FN void right(uint32_t n_tiles) {
+        low += n_tiles * q::LOW_BYTES;
+        rest += n_tiles * rest_bytes;
+    }
+};
+
+// BYTES per element.  Columns up to a multiple of 8 are there (zeros), none beyond.
+template <uint32_t F, uint32_t BYTES> struct dense_cursor {
+    static constexpr uint32_t CHUNKS = TILE_COLS * BYTES / 16, PER_CHUNK = 16 / BYTES; // of a row
+    static constexpr uint32_t ROWS = 32 / CHUNKS; // that 32 lanes read at once
+    const unsigned char *from;
+    uint32_t row_bytes, below; // below: from one tile of this warp to the next
+    uint32_t cols_left;
+
+    GPU_FN void begin(const skinny_mat &m, uint32_t row_tile, uint32_t col_tile, uint32_t n_tiles,
+                      uint32_t cols, uint32_t lane) {
+        uint32_t col = col_tile * TILE_COLS + lane % CHUNKS * PER_CHUNK;
+        from = (const unsigned char *)m.data +
+               ((size_t)(row_tile * TILE_ROWS + lane / CHUNKS) * m.stride + col) * BYTES;
+        row_bytes = m.stride * BYTES;
+        below = n_tiles > 1 ? TILE_ROWS * row_bytes : 0;
+        cols_left = cols > col ? cols - col : 0;
+    }
+    GPU_FN void fetch(unsigned char *to, uint32_t i, uint32_t lane) const {
+#pragma unroll
+        for (uint32_t r = 0; r < TILE_ROWS; r += ROWS) {
+            uint32_t row = r + lane / CHUNKS, chunk = (lane % CHUNKS) ^ (row % 8 * (BYTES / 2));
+            cp_async16_or_zero(to + row * (TILE_COLS * BYTES) + chunk * 16,
+                               from + (size_t)i * below + (size_t)r * row_bytes, cols_left > 0);
+        }
+    }
+    GPU_FN void right(uint32_t n_tiles) {
+        uint32_t n = n_tiles * TILE_COLS;
+        from += n * BYTES;
+        cols_left = cols_left > n ? cols_left - n : 0;
+    }
+};
+template <uint32_t F> struct weight_cursor<F, KIND_DENSE16> : dense_cursor<F, 2> {};
+template <uint32_t F> struct weight_cursor<F, KIND_DENSE32> : dense_cursor<F, 4> {};
+
+// x of a stage, [part of 64 columns][row of x][64] with zeros beyond its rows and columns.  Thread
+// i fetches chunk i % 8 of rows i / 8, + 16, ...
+//
+// When the last columns are not a whole chunk, what follows them in memory may be anything; blank_x
+// makes it zero once it has landed.
+template <uint32_t N, uint32_t PARTS> struct x_cursor {
+    const uint16_t *from;
+
+    GPU_FN void begin(const skinny_params &p, uint32_t stage_idx, uint32_t thread) {
+        uint32_t part = thread / (N * 64), row = thread / 8 % (N * 8), chunk = thread % 8;
+        from = (const uint16_t *)p.x + (size_t)row * p.x_stride +
+               (stage_idx * PARTS + part) * TILE_COLS + chunk * 8;
+    }
+    GPU_FN void fetch(const skinny_params &p, unsigned char *to, uint32_t stage_idx,
+                      uint32_t thread) {
+        uint32_t part = thread / (N * 64), row = thread / 8 % (N * 8), chunk = thread % 8;
+        to += (part * (N * 8) + row) * 128 + (chunk ^ (row % 8)) * 16;
+        uint32_t col = (stage_idx * PARTS + part) * TILE_COLS + chunk * 8;
+#pragma unroll
+        for (uint32_t i = 0; i < N * PARTS / 2; i++) {
+            // 16 rows further on, or as many in the next parts
+            uint32_t down = i * 16 % (N * 8), right = i * 16 / (N * 8) * TILE_COLS;
+            bool valid = row + down < p.rows && col + right < p.cols;
+            cp_async16_or_zero(to + i * 2048, from + (size_t)down * p.x_stride + right, valid);
+        }
+        from += PARTS * TILE_COLS;
+    }
+};
+
+template <uint32_t N, uint32_t PARTS>
+GPU_FN void blank_x(unsigned char *x, uint32_t cols, uint32_t thread) {
+    uint32_t part = cols / TILE_COLS % PARTS, chunk = cols % TILE_COLS / 8;
+    if (thread >= N * 8) return;
+    uint16_t *at = (uint16_t *)(x + (part * (N * 8) + thread) * 128 + (chunk ^ (thread % 8)) * 16);
+    for (uint32_t i = cols % 8; i < 8; i++) at[i] = 0;
+}
+
+// ---- fragments ----
+// Of x: columns 32 * half .. + 31 of 8 rows, b[0..1] the first 16 of them.
+GPU_FN void x_fragments(uint32_t b[4], const unsigned char *x, uint32_t tile, uint32_t half,
+                        uint32_t lane) {
+    uint32_t row = lane % 8, chunk = half * 4 + lane / 8;
+    ldmatrix4(b, x + (tile * 8 + row) * 128 + (chunk ^ row) * 16);
+}
+
+// Other 16-bit type to T, rounded.
+template <class T, class From> GPU_FN uint32_t convert2(uint32_t v) {
+    float low, high;
+    unpack2<From>(v, &low, &high);
+    return pack2<T>(low, high);
+}
+template <uint32_t F, class T> struct same_type { static constexpr bool value = false; };
+template <> struct same_type<CU_FMT_BF16, bf16> { static constexpr bool value = true; };
+template <> struct same_type<CU_FMT_F16, f16> { static constexpr bool value = true; };
+
+// A fragment of columns 16 * step .. + 15 of a dense tile.
+template <uint32_t F, class T>
+GPU_FN void dense_fragment(uint32_t a[4], const unsigned char *tile, uint32_t step, uint32_t lane) {
+    if constexpr (format<F>::KIND == KIND_DENSE16) {
+        uint32_t row = lane % 16, chunk = step * 2 + lane / 16;
+        ldmatrix4(a, tile + row * 128 + (chunk ^ (row % 8)) * 16);
+        if constexpr (!same_type<F, T>::value)
+            for (uint32_t i = 0; i < 4; i++)
+                a[i] = F == CU_FMT_BF16 ? convert2<T, bf16>(a[i]) : convert2<T, f16>(a[i]);
+    } else {
+        uint32_t g = lane / 4, t = lane % 4;
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t row = g + i % 2 * 8, chunk = step * 4 + i / 2 * 2 + t / 2;
+            word2 v = load8(tile + row * 256 + (chunk ^ (g * 2)) * 16 + t % 2 * 8);
+            a[i] = pack2<T>(bits_to_f32(v.x), bits_to_f32(v.y));
+        }
+    }
+}
+
+// Columns 32 * half .. + 31 of a quantised tile, placed so that steps 0 and 1 of `w` are steps 2 *
+// half and 2 * half + 1 of the tile.  Half a tile at a time, so that N 8 keeps its sums in
+// registers.
+template <uint32_t F>
+GPU_FN void read_half(tile_words<F> &w, const unsigned char *tile, uint32_t half, uint32_t lane) {
+    using q = quant<F>;
+    words2(w.low, load8(tile + lane * 16 + half * 8));
+    if constexpr (q::LOW_WORDS == 8) words2(w.low + 4, load8(tile + 512 + lane * 16 + half * 8));
+    const unsigned char *high = tile + q::LOW_BYTES,
+                        *scales = high + q::HIGH_BYTES + lane / 4 * (q::SCALE_WORDS * 4);
+    if constexpr (q::HIGH_WORDS == 1)
+        w.high[0] = *(const uint32_t *)(high + lane * 4) >> (half * 8);
+    if constexpr (q::HIGH_WORDS == 2) w.high[0] = *(const uint32_t *)(high + lane * 8 + half * 4);
+    for (uint32_t r = 0; r < 2; r++)
+        if constexpr (q::SCALE_WORDS == 4)
+            w.scales[r * 2] = *(const uint32_t *)(scales + r * 8 + half * 4);
+        else
+            w.scales[r] = *(const uint32_t *)(scales + r * 4) >> (half * 16);
+}
+
+// ---- one stage ----
+template <uint32_t F, class T, uint32_t N> struct stage {
+    static constexpr skinny_cut C = skinny_cut_of(F, N);
+    static constexpr uint32_t M = C.warp_tiles;
+    static constexpr uint32_t TILE_BYTES = C.tile_bytes;
+
+    // Dense: acc += tiles . x
+    static GPU_FN void dense(float acc[M][N][4], const unsigned char *tiles, const unsigned char *x,
+                             uint32_t lane) {
+#pragma unroll(N >= 4 ? 1 : 2)
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t a[M][2][4];
+#pragma unroll
+            for (uint32_t i = 0; i < M; i++)
+                for (uint32_t s = 0; s < 2; s++)
+                    dense_fragment<F, T>(a[i][s], tiles + i * TILE_BYTES, half * 2 + s, lane);
+#pragma unroll
+            for (uint32_t j = 0; j < N; j++) {
+                uint32_t b[4];
+                x_fragments(b, x, j, half, lane);
+                for (uint32_t i = 0; i < M; i++) {
+                    mma_16816<T>(acc[i][j], a[i][0], b);
+                    mma_16816<T>(acc[i][j], a[i][1], b + 2);
+                }
+            }
+        }
+    }
+
+    // Quantised: products of a group of columns from zero, then scaled into acc.
+    // sums [half][N * 8]: of x over the groups, for formats with minima.
+    static GPU_FN void quantised(float acc[M][N][4], const unsigned char *tiles,
+                                 const unsigned char *x, const float *sums, uint32_t lane) {
+        using q = quant<F>;
+        constexpr uint32_t groups = 2 / q::STEPS; // in a half
+        // With many sums per lane the compiler would load and multiply far ahead and run out of
+        // registers; a sync_warp after every PAUSE tiles of x keeps it in order.  6 chains of mma
+        // stay in flight.
+        constexpr uint32_t PAUSE = 3;
+#pragma unroll(N >= 4 ? 1 : 2)
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t a[M][2][4];
+            float scale[M][groups][2], min[M][2];
+#pragma unroll
+            for (uint32_t i = 0; i < M; i++) {
+                tile_words<F> w;
+                read_half<F>(w, tiles + i * TILE_BYTES, half, lane);
+#pragma unroll
+                for (uint32_t s = 0; s < 2; s++) tile_fragment<F, T>(w, s, a[i][s]);
+#pragma unroll
+                for (uint32_t r = 0; r < 2; r++) {
+                    for (uint32_t k = 0; k < groups; k++)
+                        scale[i][k][r] = tile_scale<F>(w, r, k * q::STEPS);
+                    min[i][r] = tile_min<F>(w, r, 0);
+                }
+            }
+#pragma unroll
+            for (uint32_t j = 0; j < N; j++) {
+                uint32_t b[4];
+                x_fragments(b, x, j, half, lane);
+#pragma unroll
+                for (uint32_t i = 0; i < M; i++)
+#pragma unroll
+                    for (uint32_t k = 0; k < groups; k++) {
+                        float d[4] = {0, 0, 0, 0};
+#pragma unroll
+                        for (uint32_t s = 0; s < q::STEPS; s++)
+                            mma_16816<T>(d, a[i][k * q::STEPS + s], b + 2 * (k * q::STEPS + s));
+#pragma unroll
+                        for (uint32_t e = 0; e < 4; e++)
+                            acc[i][j][e] = fma_f32(scale[i][k][e / 2], d[e], acc[i][j][e]);
+                    }
+                if (N * groups >= 8 && j % PAUSE == PAUSE - 1) sync_warp();
+                if constexpr (q::MINIMA) {
+                    word2 v = load8(sums + half * (N * 8) + j * 8 + lane % 4 * 2);
+                    float sum[2] = {bits_to_f32(v.x), bits_to_f32(v.y)};
+#pragma unroll
+                    for (uint32_t i = 0; i < M; i++)
+#pragma unroll
+                        for (uint32_t e = 0; e < 4; e++)
+                            acc[i][j][e] = fma_f32(min[i][e / 2], sum[e % 2], acc[i][j][e]);
+                }
+            }
+        }
+    }
+
+    // sums[half][row of x] of one stage: this warp's part of the tiles of x.
+    static GPU_FN void sum_x(float *sums, const unsigned char *x, uint32_t row_warp,
+                             uint32_t lane) {
+        const uint32_t one = pack2<T>(1, 1);
+        const uint32_t ones[4] = {one, one, one, one};
+#pragma unroll 1
+        for (uint32_t j = row_warp; j < N; j += C.row_warps)
+            for (uint32_t half = 0; half < 2; half++) {
+                uint32_t b[4];
+                float d[4] = {0, 0, 0, 0};
+                x_fragments(b, x, j, half, lane);
+                mma_16816<T>(d, ones, b);
+                mma_16816<T>(d, ones, b + 2);
+                if (lane < 4)
+                    store8(sums + half * (N * 8) + j * 8 + lane * 2,
+                           {f32_to_bits(d[0]), f32_to_bits(d[1])});
+            }
+    }
+};
+
+// ---- results ----
+// Four neighbours of out[row], beginning at column n (a multiple of 4), as far as the matrix goes.
+template <class T>
+GPU_FN void put(const skinny_params &p, const skinny_mat &m, uint32_t row, uint32_t n, float v[4]) {
+    uint32_t n_valid = m.rows - n < 4 ? m.rows - n : 4;
+    size_t at = (size_t)row * m.out_stride + n;
+    if (m.bias != nullptr)
+        for (uint32_t i = 0; i < 4; i++)
+            if (i < n_valid) v[i] += m.bias[n + i];
+    if (m.out_float) {
+        float *out = (float *)m.out + at;
+        if (m.out_wide && n_valid == 4) {
+            if (p.add) {
+                word4 old = load16(out);
+                v[0] += bits_to_f32(old.x), v[1] += bits_to_f32(old.y);
+                v[2] += bits_to_f32(old.z), v[3] += bits_to_f32(old.w);
+            }
+            store16(out,
+                    {f32_to_bits(v[0]), f32_to_bits(v[1]), f32_to_bits(v[2]), f32_to_bits(v[3])});
+            return;
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            if (i < n_valid) out[i] = p.add ? out[i] + v[i] : v[i];
+        return;
+    }
+    T *out = (T *)m.out + at;
+    if (m.out_wide && n_valid == 4) {
+        store8(out, {pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3])});
+        return;
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        if (i < n_valid) out[i] = from_f32<T>(v[i]);
+}
+
+template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_params &p) {
+    using S = stage<F, T, N>;
+    constexpr skinny_cut C = S::C;
+    constexpr bool MINIMA = format<F>::MINIMA;
+    constexpr uint32_t M = C.warp_tiles, LINE = C.rows + 4; // floats of a row of sums, banks apart
+    static_assert(C.col_warps * N * 8 * LINE * 4 <= C.stages * C.stage_bytes,
+                  "sums fit in the ring");
+
+    uint32_t lane = lane_idx(), warp = warp_idx(), thread = thread_idx();
+    uint32_t row_warp = warp / C.col_warps, col_warp = warp % C.col_warps;
+    uint32_t mat_idx = 0;
+    while (mat_idx + 1 < p.n_mats && block_x() >= p.mats[mat_idx + 1].block_begin) mat_idx++;
+    const skinny_mat &m = p.mats[mat_idx];
+
+    uint32_t row_begin = (block_x() - m.block_begin) * C.rows; // of the weights
+    uint32_t first_tile = row_begin / TILE_ROWS + row_warp * M;
+    uint32_t begin = (uint32_t)((uint64_t)p.n_stages * block_y() / p.splits);
+    uint32_t end = (uint32_t)((uint64_t)p.n_stages * (block_y() + 1) / p.splits);
+
+    // Tiles below or beside the matrix are neither fetched nor multiplied (the same for a whole
+    // warp).
+    uint32_t n_tiles = first_tile >= m.n_row_tiles       ? 0
+                       : m.n_row_tiles - first_tile >= M ? M
+                                                         : m.n_row_tiles - first_tile;
+    uint32_t n_col_tiles = m.n_col_tiles;
+    auto has_tiles = [&](uint32_t stage_idx) {
+        return n_tiles > 0 &&
+               (C.col_warps == 1 || stage_idx * C.col_warps + col_warp < n_col_tiles);
+    };
+
+    unsigned char *ring = shared<unsigned char>();
+    constexpr uint32_t RING_BYTES = C.stages * C.stage_bytes, AHEAD = C.stages - 1;
+    unsigned char *my_tiles = ring + C.x_bytes + warp * (M * C.tile_bytes); // of the first slot
+    unsigned char *my_x = ring + col_warp * (N * 8 * 128);
+    float *my_sums = (float *)(ring + RING_BYTES) + col_warp * (2 * N * 8);
+    constexpr uint32_t OTHER_SUMS = C.col_warps * 2 * N * 8; // floats from one buffer to the other
+
+    weight_cursor<F> weights;
+    weights.begin(m, n_tiles == 0 ? 0 : first_tile, begin * C.col_warps + col_warp, n_tiles, p.cols,
+                  lane);
+    auto fetch_weights = [&](uint32_t stage_idx, uint32_t slot) {
+        if (has_tiles(stage_idx))
+#pragma unroll
+            for (uint32_t i = 0; i < M; i++)
+                weights.fetch(my_tiles + slot + i * C.tile_bytes, i, lane);
+        weights.right(C.col_warps);
+    };
+#pragma unroll 1
+    for (uint32_t i = 0; i < AHEAD; i++)
+        if (begin + i < end) fetch_weights(begin + i, i * C.stage_bytes);
+    wait_predecessor();
+    x_cursor<N, C.col_warps> x;
+    x.begin(p, begin, thread);
+#pragma unroll 1
+    for (uint32_t i = 0; i < AHEAD; i++) {
+        if (begin + i < end) x.fetch(p, ring + i * C.stage_bytes, begin + i, thread);
+        cp_async_commit(); // the first group holds all of the weights above as well
+    }
+
+    float acc[M][N][4];
+    for (uint32_t i = 0; i < M; i++)
+        for (uint32_t j = 0; j < N; j++)
+            for (uint32_t e = 0; e < 4; e++) acc[i][j][e] = 0;
+
+    if constexpr (MINIMA) {
+        cp_async_wait<(int)C.stages - 2>();
+        sync_threads();
+        S::sum_x(my_sums + begin % 2 * OTHER_SUMS, my_x, row_warp, lane);
+    }
+    uint32_t slot = 0; // of the ring, in bytes: what is multiplied
+    for (uint32_t stage_idx = begin; stage_idx < end; stage_idx++) {
+        // This stage has landed (and the next one, to be summed), and nobody reads the one before
+        // any more, whose slot is filled.
+        cp_async_wait<(int)C.stages - (MINIMA ? 3 : 2)>();
+        sync_threads();
+        if (stage_idx + AHEAD < end) {
+            uint32_t to = slot == 0 ? RING_BYTES - C.stage_bytes : slot - C.stage_bytes;
+            fetch_weights(stage_idx + AHEAD, to);
+            x.fetch(p, ring + to, stage_idx + AHEAD, thread);
+        }
+        cp_async_commit();
+        if constexpr (format<F>::KIND != KIND_QUANT) // of those, columns come in groups of 32
+            if (p.cols % 8 != 0 && stage_idx == p.n_stages - 1) {
+                blank_x<N, C.col_warps>(ring + slot, p.cols, thread);
+                sync_threads();
+            }
+        uint32_t next = slot + C.stage_bytes == RING_BYTES ? 0 : slot + C.stage_bytes;
+        if constexpr (MINIMA)
+            if (stage_idx + 1 < end)
+                S::sum_x(my_sums + (stage_idx + 1) % 2 * OTHER_SUMS, my_x + next, row_warp, lane);
+        if (has_tiles(stage_idx)) {
+            if constexpr (format<F>::KIND == KIND_QUANT)
+                S::quantised(acc, my_tiles + slot, my_x + slot,
+                             my_sums + stage_idx % 2 * OTHER_SUMS, lane);
+            else
+                S::dense(acc, my_tiles + slot, my_x + slot, lane);
+        }
+        slot = next;
+    }
+    release_dependents();
+    cp_async_wait<0>();
+    sync_threads();
+
+    // Fragments to rows: lines[col_warp][row of x][row of the weights]
+    float *lines = (float *)ring;
+    uint32_t g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (uint32_t i = 0; i < M; i++)
+#pragma unroll
+        for (uint32_t j = 0; j < N; j++)
+#pragma unroll
+            for (uint32_t e = 0; e < 4; e++)
+                lines[(col_warp * (N * 8) + j * 8 + t * 2 + e % 2) * LINE +
+                      (row_warp * M + i) * TILE_ROWS + g + e / 2 * 8] = acc[i][j][e];
+    sync_threads();
+
+    constexpr uint32_t per_line = C.rows / 4;
+    size_t part_floats = (size_t)p.rows * C.rows; // of one range
+    float *part = p.partials + ((size_t)block_x() * p.splits + block_y()) * part_floats;
+    for (uint32_t e = thread; e < p.rows * per_line; e += SKINNY_THREADS) {
+        uint32_t row = e / per_line, at = e % per_line * 4;
+        if (row_begin + at >= m.rows) continue;
+        float v[4] = {0, 0, 0, 0};
+        for (uint32_t c = 0; c < C.col_warps; c++) {
+            word4 w = load16(lines + (c * (N * 8) + row) * LINE + at);
+            v[0] += bits_to_f32(w.x), v[1] += bits_to_f32(w.y);
+            v[2] += bits_to_f32(w.z), v[3] += bits_to_f32(w.w);
+        }
+        if (p.splits == 1)
+            put<T>(p, m, row, row_begin + at, v);
+        else
+            store16(part + (size_t)row * C.rows + at,
+                    {f32_to_bits(v[0]), f32_to_bits(v[1]), f32_to_bits(v[2]), f32_to_bits(v[3])});
+    }
+    if (p.splits == 1) return;
+
+    fence();
+    sync_threads();
+    bool is_last = thread == 0 && atomic_add(&p.counters[block_x()], 1u) == p.splits - 1;
+    if (!sync_threads_or(is_last)) return;
+    fence();
+    part = p.partials + (size_t)block_x() * p.splits * part_floats;
+    for (uint32_t e = thread; e < p.rows * per_line; e += SKINNY_THREADS) {
+        uint32_t row = e / per_line, at = e % per_line * 4;
+        if (row_begin + at >= m.rows) continue;
+        float v[4] = {0, 0, 0, 0};
+#pragma unroll 4
+        for (uint32_t s = 0; s < p.splits; s++) {
+            word4 w = load_fresh16(part + s * part_floats + (size_t)row * C.rows + at);
+            v[0] += bits_to_f32(w.x), v[1] += bits_to_f32(w.y);
+            v[2] += bits_to_f32(w.z), v[3] += bits_to_f32(w.w);
+        }
+        put<T>(p, m, row, row_begin + at, v);
+    }
+    if (thread == 0) p.counters[block_x()] = 0;
+}
+
+// ---- kernels ----
+// N of 1, 2, 4, 8; formats that few files use have 2 and 8 only, which halves their compile time.
+#define SKINNY(name, format, type, n)                                                              \
+    GPU_KERNEL(skinny_##name##_##type##_##n, skinny_params, SKINNY_THREADS,                        \
+               skinny_cut_of(format, n).blocks) {                                                  \
+        skinny_body<format, type, n>(p);                                                           \
+    }
+#define SKINNY_RARE(name, format, type)                                                            \
+    SKINNY(name, format, type, 2)                                                                  \
+    SKINNY(name, format, type, 8)
+#define SKINNY_FULL(name, format, type)                                                            \
+    SKINNY(name, format, type, 1)                                                                  \
+    SKINNY(name, format, type, 4)                                                                  \
+    SKINNY_RARE(name, format, type)
+
+SKINNY_FULL(bf16, CU_FMT_BF16, bf16)
+SKINNY_FULL(q4, CU_FMT_Q4, bf16)
+SKINNY_FULL(q4m, CU_FMT_Q4M, bf16)
+SKINNY_FULL(q5m, CU_FMT_Q5M, bf16)
+SKINNY_FULL(q6, CU_FMT_Q6, bf16)
+SKINNY_FULL(q8, CU_FMT_Q8, bf16)
+SKINNY_RARE(f32, CU_FMT_F32, bf16)
+SKINNY_RARE(f16, CU_FMT_F16, bf16)
+SKINNY_RARE(q5, CU_FMT_Q5, bf16)
+
+SKINNY_FULL(f16, CU_FMT_F16, f16)
+SKINNY_FULL(q4, CU_FMT_Q4, f16)
+SKINNY_FULL(q4m, CU_FMT_Q4M, f16)
+SKINNY_FULL(q5m, CU_FMT_Q5M, f16)
+SKINNY_FULL(q6, CU_FMT_Q6, f16)
+SKINNY_FULL(q8, CU_FMT_Q8, f16)
+SKINNY_RARE(f32, CU_FMT_F32, f16)
+SKINNY_RARE(bf16, CU_FMT_BF16, f16)
+SKINNY_RARE(q5, CU_FMT_Q5, f16)
+
+#define LINE(name, type, n)                                                                        \
+    GPU_ENTRY(skinny_##name##_##type##_##n, skinny_params, SKINNY_THREADS, 80)
+#define LINES_RARE(name, type) LINE(name, type, 2), LINE(name, type, 8)
+#define LINES_FULL(name, type) LINE(name, type, 1), LINE(name, type, 4), LINES_RARE(name, type)
+
+// clang-format off
+GPU_TABLE(skinny) {
+    LINES_FULL(bf16, bf16), LINES_FULL(q4, bf16), LINES_FULL(q4m, bf16), LINES_FULL(q5m, bf16),
+    LINES_FULL(q6, bf16), LINES_FULL(q8, bf16), LINES_RARE(f32, bf16), LINES_RARE(f16, bf16),
+    LINES_RARE(q5, bf16),
+    LINES_FULL(f16, f16), LINES_FULL(q4, f16), LINES_FULL(q4m, f16), LINES_FULL(q5m, f16),
+    LINES_FULL(q6, f16), LINES_FULL(q8, f16), LINES_RARE(f32, f16), LINES_RARE(bf16, f16),
+    LINES_RARE(q5, f16),
+}
+GPU_TABLE_END(skinny)

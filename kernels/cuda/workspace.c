@@ -1,0 +1,103 @@
+/* workspace.c - pieces of the workspace, see memory.h.
+ *
+ *     [ taken | free | taken | taken | free                 ]   by address, side by side
+ *
+ * First fit: activations and scratch are taken when a model is attached and given back when it is
+ * detached, a few dozen pieces, so a walk over the list is nothing.  The list lives on the host;
+ * giving back only ever shortens it, so it cannot fail.
+ *
+ * Thread: engine. */
+#include <string.h>
+
+#include "cuda/memory_private.h"
+
+enum { PIECE_ALIGN = 256, PIECES_AT_FIRST = 32 };
+
+inferd_status workspace_open(workspace *ws, void *base, size_t n_bytes, inferd_err *err) {
+    *ws = (workspace){.base = base, .n_bytes = n_bytes / PIECE_ALIGN * PIECE_ALIGN};
+    ws->pieces = calloc(PIECES_AT_FIRST, sizeof *ws->pieces);
+    if (ws->pieces == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the list of %d workspace pieces",
+                           PIECES_AT_FIRST);
+    ws->n_room = PIECES_AT_FIRST;
+    ws->pieces[0] = (piece){0, ws->n_bytes, false};
+    ws->n_pieces = 1;
+    return INFERD_OK;
+}
+
+void workspace_close(workspace *ws) {
+    free(ws->pieces);
+    *ws = (workspace){0};
+}
+
+/* Room for one more piece. */
+static bool make_room(workspace *ws) {
+    if (ws->n_pieces < ws->n_room) return true;
+    piece *more = realloc(ws->pieces, 2 * (size_t)ws->n_room * sizeof *more);
+    if (more == NULL) return false;
+    ws->pieces = more;
+    ws->n_room *= 2;
+    return true;
+}
+
+static void remove_piece(workspace *ws, uint32_t i) {
+    memmove(&ws->pieces[i], &ws->pieces[i + 1], (ws->n_pieces - i - 1) * sizeof *ws->pieces);
+    ws->n_pieces--;
+}
+
+static size_t largest_free(const workspace *ws) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < ws->n_pieces; i++)
+        if (!ws->pieces[i].taken) n = size_max(n, ws->pieces[i].n_bytes);
+    return n;
+}
+
+void *memory_workspace_take(cuda_memory *m, size_t n, inferd_err *err) {
+    workspace *ws = &m->work;
+    size_t largest = largest_free(ws);
+    if (n > largest || largest == 0) {
+        inferd_fail(err, INFERD_ENOMEM,
+                    "the workspace has no room for %zu bytes: of workspace_bytes = %zu, %zu are in "
+                    "use and the largest free piece is %zu",
+                    n, ws->n_bytes, ws->used_bytes, largest);
+        return NULL;
+    }
+    if (!make_room(ws)) {
+        inferd_fail(err, INFERD_ENOMEM, "no memory for the list of %u workspace pieces",
+                    2 * ws->n_room);
+        return NULL;
+    }
+    size_t rounded =
+        round_up_size(size_max(n, 1), PIECE_ALIGN); // at most `largest`, a multiple too
+    uint32_t i = 0;
+    while (ws->pieces[i].taken || ws->pieces[i].n_bytes < rounded) i++;
+    piece *p = &ws->pieces[i];
+    if (p->n_bytes > rounded) {
+        memmove(p + 1, p, (ws->n_pieces - i) * sizeof *p);
+        ws->n_pieces++;
+        p[1].begin += rounded;
+        p[1].n_bytes -= rounded;
+        p->n_bytes = rounded;
+    }
+    p->taken = true;
+    ws->used_bytes += rounded;
+    return ws->base + p->begin;
+}
+
+void memory_workspace_give(cuda_memory *m, void *address) {
+    if (address == NULL) return;
+    workspace *ws = &m->work;
+    uint32_t i = 0;
+    while (i < ws->n_pieces && ws->base + ws->pieces[i].begin != (unsigned char *)address) i++;
+    INFERD_CHECK(i < ws->n_pieces && ws->pieces[i].taken);
+    ws->pieces[i].taken = false;
+    ws->used_bytes -= ws->pieces[i].n_bytes;
+    if (i + 1 < ws->n_pieces && !ws->pieces[i + 1].taken) {
+        ws->pieces[i].n_bytes += ws->pieces[i + 1].n_bytes;
+        remove_piece(ws, i + 1);
+    }
+    if (i > 0 && !ws->pieces[i - 1].taken) {
+        ws->pieces[i - 1].n_bytes += ws->pieces[i].n_bytes;
+        remove_piece(ws, i);
+    }
+}

@@ -1,0 +1,125 @@
+/* cli_devices.c - `inferd devices`: what could compute here.
+ *
+ * One line per device on standard output; what is missing for a GPU goes to standard error.  With
+ * --json one object per line, for machines. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "devices.h"
+#include "inferd/buf.h"
+#include "sse.h"
+
+static const char usage[] = "usage: inferd devices [--json] [--module FILE]\n"
+                            "\n"
+                            "  --json         one JSON object per line\n"
+                            "  --module FILE  inferd_cuda.so, when it is not beside the program\n";
+
+enum { EXIT_USAGE = 2 };
+
+static double gib(uint64_t n) {
+    return (double)n / 1073741824.0;
+}
+
+static void print_health(const backend_device_about *d) {
+    if (!d->health.known) return;
+    if (d->health.temperature_c >= 0) printf(", %d C", d->health.temperature_c);
+    if (d->health.power_w >= 0) printf(", %d W", d->health.power_w);
+    if (d->health.utilization_pct >= 0) printf(", %d %% busy", d->health.utilization_pct);
+    if (d->health.ecc_uncorrected > 0)
+        printf(", %lld uncorrected ECC errors", (long long)d->health.ecc_uncorrected);
+    if (d->health.remapped_rows > 0) printf(", %lld rows remapped", (long long)d->health.remapped_rows);
+    if (d->health.remap_pending == 1) printf(", row remapping pending: reset the GPU");
+    if (d->health.throttle_thermal == 1) printf(", slowed by heat");
+}
+
+static void print_text(const backend_device_about *d) {
+    if (strcmp(d->kind, "cpu") == 0) {
+        printf("cpu      %s, %u threads, %.1f GiB\n", d->name + 4, d->n_units, gib(d->memory_bytes));
+        return;
+    }
+    printf("%s:%u   %s %s, sm_%u%u, %u SMs, %.1f of %.1f GiB free%s", d->kind, d->index, d->name, d->uuid,
+           d->cc_major, d->cc_minor, d->n_units, gib(d->free_bytes), gib(d->memory_bytes),
+           d->mig ? ", a MIG instance" : "");
+    print_health(d);
+    putchar('\n');
+}
+
+static void add_text(buf *out, const char *name, const char *value) {
+    buf_add_format(out, ",\"%s\":", name);
+    json_add_string(out, value, strlen(value));
+}
+
+static void add_known(buf *out, const char *name, int64_t value) {
+    if (value >= 0) buf_add_format(out, ",\"%s\":%lld", name, (long long)value);
+}
+
+static void print_json(const backend_device_about *d) {
+    buf out = {0};
+    buf_add_format(&out, "{\"kind\":\"%s\"", d->kind);
+    add_text(&out, "name", d->name);
+    buf_add_format(&out, ",\"memory_bytes\":%llu", (unsigned long long)d->memory_bytes);
+    if (strcmp(d->kind, "cpu") == 0) {
+        buf_add_format(&out, ",\"threads\":%u", d->n_units);
+    } else {
+        add_text(&out, "uuid", d->uuid);
+        buf_add_format(&out,
+                       ",\"index\":%u,\"sms\":%u,\"compute_capability\":\"%u.%u\",\"free_bytes\":%llu,"
+                       "\"mig\":%s",
+                       d->index, d->n_units, d->cc_major, d->cc_minor,
+                       (unsigned long long)d->free_bytes, d->mig ? "true" : "false");
+    }
+    if (d->health.known) {
+        add_known(&out, "temperature_c", d->health.temperature_c);
+        add_known(&out, "power_w", d->health.power_w);
+        add_known(&out, "utilization_pct", d->health.utilization_pct);
+        add_known(&out, "ecc_uncorrected", d->health.ecc_uncorrected);
+        add_known(&out, "remapped_rows", d->health.remapped_rows);
+        add_known(&out, "remap_pending", d->health.remap_pending);
+        add_known(&out, "throttle_thermal", d->health.throttle_thermal);
+    }
+    buf_add_char(&out, '}');
+    puts(buf_cstr(&out));
+    buf_deinit(&out);
+}
+
+/* False: there is none of that kind, and `why` says what is missing. */
+static bool print_kind(const char *kind, const char *module, bool json, inferd_err *why) {
+    static backend_device_about found[BE_DEVICES_MAX];
+    uint32_t n = 0;
+    backend_options o = {.kind = kind, .module_path = module};
+    if (backend_list_devices(&o, found, &n, why) != INFERD_OK) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        if (json)
+            print_json(&found[i]);
+        else
+            print_text(&found[i]);
+    }
+    return true;
+}
+
+int cli_devices(int argc, char **argv) {
+    static const struct option longs[] = {{"json", no_argument, NULL, 'j'},
+                                          {"module", required_argument, NULL, 'm'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {0}};
+    bool json = false;
+    const char *module = NULL;
+    for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
+        if (c == 'h') return fputs(usage, stdout), 0;
+        if (c == 'j')
+            json = true;
+        else if (c == 'm')
+            module = optarg;
+        else
+            return fputs(usage, stderr), EXIT_USAGE;
+    }
+    if (optind != argc) return fputs(usage, stderr), EXIT_USAGE;
+    inferd_err why = {0};
+    bool cpu = print_kind("cpu", NULL, json, &why);
+    if (!cpu) fprintf(stderr, "inferd: no cpu device: %s\n", why.text);
+    if (!print_kind("cuda", module, json, &why)) fprintf(stderr, "inferd: no GPU: %s\n", why.text);
+    return cpu ? 0 : 1;
+}

@@ -1,0 +1,111 @@
+/* emul_shared.c - the emulation as a shared object in place of inferd_cuda.so, so that the whole
+ * daemon runs on it:
+ *
+ *     INFERD_CUDA_MODULE=.../inferd_cuda_emul.so inferd serve --device cuda --model tiny.gguf
+ *
+ * The process under test is steered from outside, by its environment when the module is opened
+ *
+ *     INFERD_FAKE_DEVICES     how many there are, 0 to 4
+ *     INFERD_FAKE_MEMORY      MiB of each
+ *     INFERD_FAKE_NO_DRIVER   1: no driver; old: one that is too old
+ *     INFERD_FAKE_NO_NVML     1: nothing is known of their health
+ *     INFERD_FAKE_NO_LT       1: no cuBLASLt
+ *     INFERD_FAKE_LOSE_CALL   the first call of this name in cu_api loses the context
+ *     INFERD_FAKE_ORDERS      a named pipe
+ *
+ * and while it runs by lines written to that pipe: "lose" ends the context, "hang" lets the next
+ * event never come, and nothing gives up waiting for it.
+ *
+ * A broken rule ends in "fake: rule broken" on standard output; at exit so does what was not given
+ * back (unless the context was lost, or the process left by _exit).
+ *
+ * Thread: any; a thread of its own reads the pipe. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cuda/module.h"
+
+#include "fake_api.h"
+
+enum { FOREVER_MS = 3600 * 1000 };
+
+const cuda_module *emul_module(void);
+cuda_module_fn inferd_cuda_module;
+
+/* The number in a variable of the environment; `absent` without it.  Anything else ends the test.
+ */
+static uint32_t number(const char *name, uint32_t absent) {
+    const char *text = getenv(name);
+    char *end;
+    if (text == NULL) return absent;
+    unsigned long v = strtoul(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && *end == 0 && v <= UINT32_MAX) return (uint32_t)v;
+    fprintf(stderr, "%s=%s is not a number\n", name, text);
+    abort();
+}
+
+static bool is(const char *name, const char *value) {
+    const char *text = getenv(name);
+    return text != NULL && strcmp(text, value) == 0;
+}
+
+static void hang(void) {
+    fake_opts *o = fake_options();
+    o->stuck_ms = FOREVER_MS;
+    o->quiet = true; // that somebody waits for such an event is meant here
+    fake_lose_event();
+}
+
+static void *read_orders(void *path) {
+    char line[64];
+    int fd = open(path, O_RDWR | O_CLOEXEC); // also a writer: it never ends
+    FILE *in = fd >= 0 ? fdopen(fd, "r") : NULL;
+    while (in != NULL && fgets(line, sizeof line, in) != NULL) {
+        if (strcmp(line, "lose\n") == 0)
+            fake_lose_context();
+        else if (strcmp(line, "hang\n") == 0)
+            hang();
+        else
+            fprintf(stderr, "INFERD_FAKE_ORDERS: what is %s", line);
+    }
+    return NULL;
+}
+
+static void steer(void) {
+    fake_opts *o = fake_options();
+    uint32_t n = number("INFERD_FAKE_DEVICES", 1), mib = number("INFERD_FAKE_MEMORY", 256);
+    fake_set_devices(n);
+    for (uint32_t i = 0; i < FAKE_DEVICES_MAX; i++) {
+        o->device[i].memory_bytes = (uint64_t)mib << 20;
+        if (is("INFERD_FAKE_NO_NVML", "1")) o->health[i].known = false;
+    }
+    if (is("INFERD_FAKE_NO_DRIVER", "1")) o->driver = FAKE_DRIVER_NONE;
+    if (is("INFERD_FAKE_NO_DRIVER", "old")) o->driver = FAKE_DRIVER_OLD;
+    if (is("INFERD_FAKE_NO_LT", "1")) o->lt = false;
+    if (getenv("INFERD_FAKE_LOSE_CALL") != NULL)
+        fake_fail_call(getenv("INFERD_FAKE_LOSE_CALL"), 1, CU_ELOST);
+    char *orders = getenv("INFERD_FAKE_ORDERS");
+    pthread_t thread;
+    if (orders != NULL && pthread_create(&thread, NULL, read_orders, orders) == 0)
+        pthread_detach(thread);
+}
+
+static void tell_leaks(void) {
+    if (!fake_is_lost()) fake_leaks();
+}
+
+static void begin(void) {
+    emul_module();
+    fake_reset();
+    steer();
+    atexit(tell_leaks);
+}
+
+const cuda_module *inferd_cuda_module(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, begin);
+    return emul_module();
+}

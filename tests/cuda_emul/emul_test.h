@@ -1,0 +1,140 @@
+/* emul_test.h - what test_cuda_emul.c and its kernels (emul_test_kernels.cu) agree on.
+ *
+ * One params struct for all; `what` chooses a variant of the kernel, most of which break one rule.
+ */
+#ifndef INFERD_EMUL_TEST_H
+#define INFERD_EMUL_TEST_H
+
+#include "cuda/module.h"
+
+typedef struct emul_test_params {
+    const void *in;
+    void *out, *scratch;
+    uint32_t *counter;
+    uint32_t what, n;
+} emul_test_params;
+
+enum { // k_meet: block barriers and divergence
+    MEET_OK,
+    MEET_OR,
+    MEET_EARLY_RETURN,
+    MEET_OTHER_LINE,
+    MEET_OTHER_KIND,
+    MEET_LANE_AT_SHUFFLE,
+    MEET_SHUFFLE_LATE,
+    MEET_SHUFFLES_DIFFER,
+    MEET_SUMS_DIFFER,
+    MEET_LANE_RETURNED,
+    MEET_LANE_RETURNS,
+    MEET_DEADLOCK,
+    MEET_NAMED_ID,
+    MEET_NAMED_THREADS,
+    MEET_NAMED_DISAGREE,
+    MEET_SHUFFLE_LANE,
+    MEET_LANES_DISAGREE
+};
+enum { // k_race: accesses of one block, in shared memory and at `out`
+    RACE_BARRIER,
+    RACE_NONE,
+    RACE_WARP_SYNC,
+    RACE_WARP_SHUFFLE,
+    RACE_WARP_NONE,
+    RACE_WARP_SYNC_ACROSS,
+    RACE_NAMED,
+    RACE_NAMED_OUTSIDER,
+    RACE_WRITE_AFTER_READ,
+    RACE_WRITE_AFTER_WARP_READ,
+    RACE_ATOMICS,
+    RACE_ATOMIC_AND_PLAIN,
+    RACE_GLOBAL,
+    RACE_GLOBAL_BARRIER,
+    RACE_SAME_VALUE,
+    RACE_NEIGHBOUR_BYTES,
+    RACE_LAST_READER_WRITES,
+    RACE_FIRST_READER_WRITES
+};
+enum { // k_blocks: several blocks
+    BLOCKS_LAST_ARRIVES,
+    BLOCKS_NO_FENCE,
+    BLOCKS_NO_ACQUIRE,
+    BLOCKS_FENCE_TOO_EARLY,
+    BLOCKS_NO_ORDER,
+    BLOCKS_SAME_BYTE,
+    BLOCKS_WRITE_READ_BYTE,
+    BLOCKS_TWO_COUNTERS,
+    BLOCKS_STREAM_WRITTEN,
+    BLOCKS_ALL_FENCE,
+    BLOCKS_LAST_OVERWRITES,
+    BLOCKS_OVERWRITES_NO_FENCE
+};
+enum { // k_copy: asynchronous copies
+    COPY_OK,
+    COPY_NOT_WAITED,
+    COPY_NOT_COMMITTED,
+    COPY_READ_EARLY,
+    COPY_READ_NEWEST,
+    COPY_NO_BARRIER,
+    COPY_TWICE,
+    COPY_DST_MISALIGNED,
+    COPY_SRC_MISALIGNED,
+    COPY_DST_GLOBAL,
+    COPY_SRC_SHARED,
+    COPY_PAST_END,
+    COPY_OR_ZERO,
+    COPY_SRC_CHANGES
+};
+enum { // k_access: one access each
+    ACCESS_OK,
+    ACCESS_PAST_SHARED,
+    ACCESS_BEFORE_SHARED,
+    ACCESS_PLAIN_PAST_SHARED,
+    ACCESS_LOAD_MISALIGNED,
+    ACCESS_STORE_MISALIGNED,
+    ACCESS_PLAIN_MISALIGNED,
+    ACCESS_STREAM_SHARED,
+    ACCESS_FRESH_LOCAL,
+    ACCESS_ATOMIC_LOCAL,
+    ACCESS_ATOMIC_MISALIGNED,
+    ACCESS_OTHERS_LOCAL,
+    ACCESS_WRITE_PARAMS,
+    ACCESS_FORBIDDEN,
+    ACCESS_FORBIDDEN_WRITE,
+    ACCESS_FORBIDDEN_PLAIN,
+    ACCESS_CONSTANTS,
+    ACCESS_SHARED_ADDRESS,
+    ACCESS_UNWRITTEN,
+    ACCESS_WAITS_IN_LOOP
+};
+enum { // k_pdl
+    PDL_OK,
+    PDL_WRITES_EARLY,
+    PDL_READS_EARLY,
+    PDL_READS_OWN_INPUT_EARLY,
+    PDL_ONE_BLOCK_WAITS
+};
+enum { // k_matrix
+    MATRIX_LD4,
+    MATRIX_LD2,
+    MATRIX_LD4_T,
+    MATRIX_LD2_T,
+    MATRIX_MISALIGNED,
+    MATRIX_GLOBAL_ROW,
+    MATRIX_DIVERGENT,
+    MATRIX_PAST_END,
+    MATRIX_RACE
+};
+enum { // k_numbers
+    NUMBERS_F16_TO_F32,
+    NUMBERS_BF16_TO_F32,
+    NUMBERS_F32_TO_F16,
+    NUMBERS_F32_TO_BF16,
+    NUMBERS_PACK_F16,
+    NUMBERS_PACK_BF16,
+    NUMBERS_UNPACK_F16,
+    NUMBERS_UNPACK_BF16,
+    NUMBERS_FMA2_F16,
+    NUMBERS_FMA2_BF16,
+    NUMBERS_OTHERS
+};
+
+#endif

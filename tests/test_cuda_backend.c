@@ -1,0 +1,669 @@
+/* test_cuda_backend.c - whole steps on the CUDA backend (on emulation, or on a GPU) beside the CPU's.
+ *
+ * A small decoder with random weights is built on both backends from the same file bytes, and the same
+ * tokens go through both: prefill in chunks, decode of several sequences, graphs, drawing, two steps on
+ * their way, eviction and reload, failures.  The CPU computes in float; the bounds are what 16-bit
+ * activations cost (see `bounds`). */
+#include "cuda/cuda.h"
+#include "cuda_emul/fake_api.h"
+#include "cuda_rig.h"
+#include "decoder.h"
+#include "inferd/clock.h"
+#include "models/sampler.h"
+
+enum { LAYERS = 2, HEADS = 4, KV_HEADS = 2, VOCAB = 100, ROWS_MAX = 40, BLOCKS_MAX = 16, SEQS_MAX = 4 };
+
+/* Relative L2 distance of logits from the CPU's. */
+static const struct {
+    const char *activations;
+    double bound;
+} bounds[] = {{"bf16", 2e-2}, {"f16", 3e-3}};
+
+typedef struct shape {
+    uint32_t dim, head_dim, ffn;
+    dtype type;
+    bool qk_norm, post_norms, bias, tied;
+    act_fn act;
+    uint32_t window;
+    float softcap;
+} shape;
+
+static const shape plain = {.dim = 64, .head_dim = 16, .ffn = 96, .type = DTYPE_BF16};
+
+/* One backend with the model on it. */
+typedef struct side {
+    backend *be;
+    be_window *window;
+    uint32_t pages[64], n_pages;
+    uint32_t first_kv_page;
+    decoder_spec spec;
+    decoder_weights weights;
+    decoder_layer layers[LAYERS];
+    decoder_scratch scratch;
+    kv_layout kv;
+    size_t at; // in the window
+    bool dry;  // only count
+    int32_t slots[SEQS_MAX][BLOCKS_MAX * LAYERS];
+    uint32_t next_slot;
+    float freq[128];
+} side;
+
+/* ---- weights: the same bytes on both sides ---- */
+
+static uint64_t state;
+static uint32_t next_u32(void) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33);
+}
+static float next_normal(float scale) {
+    float sum = 0;
+    for (int i = 0; i < 4; i++) sum += (float)(next_u32() % 65536) / 65536.0f - 0.5f;
+    return sum * 1.732f * scale;
+}
+
+static void put_half(unsigned char *p, float v) {
+    uint16_t h = f32_to_f16(v);
+    memcpy(p, &h, 2);
+}
+
+/* A row as a file has it, of values about `scale` in size. */
+static void make_row(dtype type, uint32_t cols, float scale, unsigned char *out) {
+    dtype_info info = dtype_about(type);
+    for (uint32_t b = 0; b < cols / info.block_elems; b++) {
+        unsigned char *p = out + (size_t)b * info.block_bytes;
+        float v = next_normal(scale);
+        uint16_t bits = type == DTYPE_BF16 ? f32_to_bf16(v) : f32_to_f16(v);
+        if (type == DTYPE_F32) {
+            memcpy(p, &v, 4);
+            continue;
+        }
+        if (type == DTYPE_F16 || type == DTYPE_BF16) {
+            memcpy(p, &bits, 2);
+            continue;
+        }
+        for (uint32_t i = 0; i < info.block_bytes; i++) p[i] = (unsigned char)next_u32();
+        float step = scale / (type == DTYPE_Q8_0 ? 74 : 8) * (1 + (float)(next_u32() % 16) / 16);
+        if (type == DTYPE_Q6_K)
+            put_half(p + 208, step / 256);
+        else
+            put_half(p, type == DTYPE_Q4_K || type == DTYPE_Q5_K ? step / 32 : step);
+        if (type == DTYPE_Q4_K || type == DTYPE_Q5_K) put_half(p + 2, step / 8);
+        if (type == DTYPE_Q4_1 || type == DTYPE_Q5_1) put_half(p + 2, -scale * 1.7f);
+    }
+}
+
+static void *place(side *s, size_t n) {
+    void *p = s->dry ? NULL : (unsigned char *)be_window_base(s->window) + s->at;
+    s->at += (n + 255) / 256 * 256;
+    return p;
+}
+
+static void add_matrix(side *s, weight *w, dtype type, uint32_t rows, uint32_t cols) {
+    void *dst = place(s, be_weight_bytes(s->be, type, rows, cols));
+    if (s->dry) return;
+    dtype_info info = dtype_about(type);
+    size_t row_bytes = (size_t)cols / info.block_elems * info.block_bytes;
+    unsigned char *file = malloc(rows * row_bytes);
+    for (uint32_t i = 0; i < rows; i++) make_row(type, cols, 1.0f / sqrtf((float)cols), file + i * row_bytes);
+    be_weight_init(s->be, w, type, rows, cols, dst);
+    be_weight_prepare(s->be, w, file, 0, rows);
+    free(file);
+}
+
+static void add_vector(side *s, vec *v, uint32_t n, float mean, float spread) {
+    void *dst = place(s, n * sizeof(float));
+    if (s->dry) return;
+    float *values = malloc(n * sizeof *values);
+    for (uint32_t i = 0; i < n; i++) values[i] = mean + next_normal(spread);
+    be_vec_init(s->be, v, n, dst);
+    be_vec_load(s->be, v, values);
+    free(values);
+}
+
+static void build(side *s, const shape *m) {
+    uint32_t q = HEADS * m->head_dim, kv = KV_HEADS * m->head_dim;
+    s->at = 0;
+    add_matrix(s, &s->weights.embed, m->type, VOCAB, m->dim);
+    add_vector(s, &s->weights.norm, m->dim, 1, 0.2f);
+    if (!m->tied) add_matrix(s, &s->weights.head, m->type, VOCAB, m->dim);
+    if (!s->dry) be_window_upload(s->be, s->window, 0, s->at);
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        decoder_layer *l = &s->layers[i];
+        size_t begin = s->at;
+        add_vector(s, &l->attn_norm, m->dim, 1, 0.2f);
+        add_vector(s, &l->ffn_norm, m->dim, 1, 0.2f);
+        add_matrix(s, &l->wq, m->type, q, m->dim);
+        add_matrix(s, &l->wk, m->type, kv, m->dim);
+        add_matrix(s, &l->wv, m->type, kv, m->dim);
+        add_matrix(s, &l->wo, m->type, m->dim, q);
+        add_matrix(s, &l->w_gate, m->type, m->ffn, m->dim);
+        add_matrix(s, &l->w_up, m->type, m->ffn, m->dim);
+        add_matrix(s, &l->w_down, m->type, m->dim, m->ffn);
+        if (m->bias) add_vector(s, &l->bq, q, 0, 0.3f);
+        if (m->bias) add_vector(s, &l->b_down, m->dim, 0, 0.3f);
+        if (m->qk_norm) add_vector(s, &l->q_norm, m->head_dim, 1, 0.2f);
+        if (m->qk_norm) add_vector(s, &l->k_norm, m->head_dim, 1, 0.2f);
+        if (m->post_norms) add_vector(s, &l->post_attn_norm, m->dim, 0.5f, 0.1f);
+        if (m->post_norms) add_vector(s, &l->post_ffn_norm, m->dim, 0.5f, 0.1f);
+        if (!s->dry) be_window_upload(s->be, s->window, begin, s->at);
+    }
+    if (m->tied) s->weights.head = s->weights.embed;
+}
+
+static void describe(side *s, const shape *m) {
+    uint32_t n_pairs = m->head_dim / 2;
+    for (uint32_t i = 0; i < n_pairs; i++) s->freq[i] = powf(10000, -(float)i / (float)n_pairs);
+    s->spec = (decoder_spec){.n_layers = LAYERS,
+                             .dim = m->dim,
+                             .n_heads = HEADS,
+                             .n_kv_heads = KV_HEADS,
+                             .head_dim = m->head_dim,
+                             .ffn_dim = m->ffn,
+                             .n_vocab = VOCAB,
+                             .norm_eps = 1e-5f,
+                             .embed_scale = m->post_norms ? 2.0f : 1.0f,
+                             .rope = {.inv_freq = s->freq,
+                                      .n_pairs = n_pairs,
+                                      .scale = 1,
+                                      .interleaved = !m->qk_norm},
+                             .attn = {HEADS, KV_HEADS, m->head_dim,
+                                      1.0f / sqrtf((float)m->head_dim), m->softcap, m->window},
+                             .qk_norm = m->qk_norm,
+                             .post_norms = m->post_norms,
+                             .act = m->act,
+                             .softcap = m->softcap};
+    s->weights.layers = s->layers;
+}
+
+static void take_slots(side *s) {
+    for (uint32_t q = 0; q < SEQS_MAX; q++)
+        for (uint32_t i = 0; i < BLOCKS_MAX * s->kv.n_groups; i++)
+            s->slots[q][i] = (int32_t)(s->first_kv_page * s->kv.slots_per_page + s->next_slot++ * 7 % 311);
+}
+
+static void wait_for_pages(side *s, uint32_t n) {
+    while (be_n_pages_ready(s->be) < n && be_n_pages_ready(s->be) < be_n_pages(s->be))
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    EXPECT(be_n_pages_ready(s->be) >= n);
+}
+
+static bool side_open(side *s, const backend_options *o, const shape *m, kv_type kv, uint64_t seed) {
+    inferd_err err = {0};
+    memset(s, 0, sizeof *s);
+    if (backend_open(o, &s->be, &err) != INFERD_OK) {
+        printf("opening %s: %s\n", o->kind, err.text);
+        test_failures++;
+        return false;
+    }
+    describe(s, m);
+    s->dry = true;
+    build(s, m);
+    s->dry = false;
+    uint32_t extent = u32_max(be_extent_pages(s->be), 1);
+    s->n_pages = (uint32_t)((s->at + be_page_bytes(s->be) - 1) / be_page_bytes(s->be));
+    s->n_pages = (s->n_pages + extent - 1) / extent * extent;
+    for (uint32_t i = 0; i < s->n_pages; i++) s->pages[i] = i;
+    s->first_kv_page = s->n_pages;
+    wait_for_pages(s, s->n_pages + 8);
+    EXPECT_EQ(be_window_open(s->be, s->at, &s->window, &err), INFERD_OK);
+    EXPECT_EQ(be_window_map(s->be, s->window, s->pages, s->n_pages, &err), INFERD_OK);
+    EXPECT_EQ(kv_layout_choose(s->be, &s->spec, kv, &s->kv, &err), INFERD_OK);
+    EXPECT_EQ(decoder_scratch_open(s->be, &s->spec, ROWS_MAX, ROWS_MAX, &s->scratch, &err), INFERD_OK);
+    state = seed;
+    build(s, m);
+    take_slots(s);
+    bool ok = be_check(s->be, &err) == INFERD_OK;
+    be_window_set_warm(s->window, ok);
+    if (err.text[0] != 0) printf("%s\n", err.text);
+    EXPECT(ok);
+    return ok;
+}
+
+static void side_close(side *s) {
+    if (s->be == NULL) return;
+    decoder_scratch_close(s->be, &s->scratch);
+    be_window_close(s->be, s->window);
+    backend_close(s->be);
+    s->be = NULL;
+}
+
+static backend_options cuda_options(const char *activations) {
+    static const cuda_module *module;
+    const char *path = getenv("INFERD_CUDA_MODULE");
+    if (path == NULL || path[0] == 0) module = emul_module();
+    return (backend_options){.kind = "cuda",
+                             .n_threads = 1,
+                             .memory_bytes = module != NULL ? 160u << 20 : 2ull << 30,
+                             .activations = activations,
+                             .module = module};
+}
+
+static bool open_pair(side *cpu, side *gpu, const shape *m, const char *activations) {
+    backend_options on_cpu = {.kind = "cpu", .n_threads = 1, .memory_bytes = 64u << 20};
+    backend_options on_gpu = cuda_options(activations);
+    uint64_t seed = 5;
+    fake_reset();
+    cpu->be = gpu->be = NULL;
+    return side_open(cpu, &on_cpu, m, KV_F32, seed) && side_open(gpu, &on_gpu, m, KV_F16, seed);
+}
+
+static void close_pair(side *cpu, side *gpu) {
+    side_close(cpu);
+    side_close(gpu);
+    EXPECT_EQ(fake_take_violations(), 0);
+    EXPECT_EQ(fake_leaks(), 0);
+}
+
+/* ---- steps ---- */
+
+typedef struct piece { // n tokens of sequence seq, from position pos on
+    uint32_t seq, pos, n;
+} piece;
+
+typedef struct step_batch {
+    batch b;
+    tok_id tokens[ROWS_MAX];
+    uint32_t promised[ROWS_MAX], positions[ROWS_MAX], row_seq[ROWS_MAX], logit_rows[ROWS_MAX];
+    batch_seq seqs[SEQS_MAX];
+} step_batch;
+
+static tok_id token_at(uint32_t seq, uint32_t pos) {
+    return (tok_id)((seq * 31 + pos * 17 + pos * pos) % VOCAB);
+}
+
+/* The last row of each piece wants logits; or every row. */
+static void make_batch(const side *s, step_batch *t, const piece *p, uint32_t n, bool all) {
+    memset(t, 0, sizeof *t);
+    t->b = (batch){.tokens = t->tokens,
+                   .promised = t->promised,
+                   .positions = t->positions,
+                   .row_seq = t->row_seq,
+                   .seqs = t->seqs,
+                   .logit_rows = t->logit_rows,
+                   .n_seqs = n};
+    for (uint32_t i = 0; i < n; i++) {
+        t->seqs[i] = (batch_seq){t->b.n_rows, p[i].n, p[i].pos, BLOCKS_MAX, s->slots[p[i].seq]};
+        for (uint32_t j = 0; j < p[i].n; j++) {
+            uint32_t row = t->b.n_rows++;
+            t->tokens[row] = token_at(p[i].seq, p[i].pos + j);
+            t->positions[row] = p[i].pos + j;
+            t->row_seq[row] = i;
+            if (all || j + 1 == p[i].n) t->logit_rows[t->b.n_logits++] = row;
+        }
+    }
+}
+
+static inferd_status run(side *s, const piece *p, uint32_t n, bool all, float *logits, inferd_err *err) {
+    step_batch t;
+    be_step_result r;
+    make_batch(s, &t, p, n, all);
+    be_step_begin(s->be, &t.b, &s->kv);
+    decoder_forward(s->be, &s->spec, &s->weights, &s->scratch, &t.b);
+    be_want_logits(s->be, s->scratch.logits, t.b.n_logits);
+    be_step_end(s->be);
+    inferd_status status = be_step_finish(s->be, &r, err);
+    for (uint32_t i = 0; status == INFERD_OK && i < t.b.n_logits; i++)
+        memcpy(logits + i * VOCAB, r.logits + i * r.logits_stride, VOCAB * sizeof(float));
+    return status;
+}
+
+static double distance(const float *a, const float *b, size_t n) {
+    double d = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        d += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        norm += (double)b[i] * (double)b[i];
+    }
+    return sqrt(d / norm);
+}
+
+static void expect_same(side *cpu, side *gpu, const piece *p, uint32_t n, bool all, double bound,
+                        const char *what) {
+    static float a[ROWS_MAX * VOCAB], b[ROWS_MAX * VOCAB];
+    inferd_err err = {0};
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < n; i++) rows += all ? p[i].n : 1;
+    EXPECT_EQ(run(cpu, p, n, all, a, &err), INFERD_OK);
+    EXPECT_EQ(run(gpu, p, n, all, b, &err), INFERD_OK);
+    if (err.text[0] != 0) printf("%s: %s\n", what, err.text);
+    double d = distance(b, a, (size_t)rows * VOCAB);
+    if (!(d <= bound)) {
+        printf("%s: logits are %.3g away from the CPU's, at most %.3g\n", what, d, bound);
+        test_failures++;
+    }
+}
+
+/* Prefill in two chunks beside another sequence, then decode both with a third, several times. */
+static void talk(const shape *m, const char *activations, double bound, const char *what) {
+    side cpu, gpu;
+    if (open_pair(&cpu, &gpu, m, activations)) {
+        expect_same(&cpu, &gpu, (piece[]){{0, 0, 20}, {1, 0, 5}}, 2, true, bound, what);
+        expect_same(&cpu, &gpu, (piece[]){{0, 20, 3}, {1, 5, 1}, {2, 0, 1}}, 3, false, bound, what);
+        for (uint32_t i = 0; i < 4; i++)
+            expect_same(&cpu, &gpu, (piece[]){{0, 23 + i, 1}, {1, 6 + i, 1}, {2, 1 + i, 1}}, 3, false,
+                        bound, what);
+        expect_same(&cpu, &gpu, (piece[]){{2, 5, 1}}, 1, false, bound, what);
+        backend_stats stats;
+        be_get_stats(gpu.be, &stats);
+        EXPECT_EQ(stats.n_kv_driver_calls, 0);
+        EXPECT(stats.n_graph_launches >= 3); // of four equal steps: once by hand, then captured
+    }
+    close_pair(&cpu, &gpu);
+}
+
+static void a_model_gives_the_logits_of_the_cpu(void) {
+    for (size_t i = 0; i < INFERD_COUNT(bounds); i++)
+        talk(&plain, bounds[i].activations, bounds[i].bound, bounds[i].activations);
+}
+
+static void every_type_of_weights_does(void) {
+    static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_Q8_0, DTYPE_Q4_0,
+                                  DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1};
+    for (size_t i = 0; i < INFERD_COUNT(types); i++) {
+        shape m = plain;
+        m.type = types[i];
+        talk(&m, "f16", bounds[1].bound, dtype_about(types[i]).name);
+    }
+}
+
+static void k_quants_do(void) {
+    static const dtype types[] = {DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+    for (size_t i = 0; i < INFERD_COUNT(types); i++) {
+        shape m = {.dim = 256, .head_dim = 64, .ffn = 256, .type = types[i], .tied = true};
+        talk(&m, "f16", bounds[1].bound, dtype_about(types[i]).name);
+    }
+}
+
+static void every_kind_of_family_does(void) {
+    shape qwen = plain, gemma = plain, biased = plain, windowed = plain;
+    qwen.qk_norm = true;
+    gemma.qk_norm = gemma.post_norms = gemma.tied = true;
+    gemma.act = ACT_GELU_TANH;
+    gemma.softcap = 20;
+    biased.bias = true;
+    windowed.window = 6;
+    talk(&qwen, "f16", bounds[1].bound, "q and k normed");
+    talk(&gemma, "f16", 2 * bounds[1].bound, "four norms, gelu, softcap");
+    talk(&biased, "f16", bounds[1].bound, "biases");
+    talk(&windowed, "f16", bounds[1].bound, "a window");
+}
+
+/* ---- what is launched ---- */
+
+static uint64_t launches_of(side *gpu, const piece *p, uint32_t n) {
+    static float logits[ROWS_MAX * VOCAB];
+    backend_stats before, after;
+    inferd_err err = {0};
+    be_get_stats(gpu->be, &before);
+    EXPECT_EQ(run(gpu, p, n, false, logits, &err), INFERD_OK);
+    be_get_stats(gpu->be, &after);
+    return after.n_launches - before.n_launches;
+}
+
+static void one_row_takes_at_most_seven_launches_a_layer(void) {
+    shape kinds[2] = {plain, plain};
+    kinds[1].qk_norm = true;
+    for (int i = 0; i < 2; i++) {
+        side gpu;
+        backend_options o = cuda_options("bf16");
+        fake_reset();
+        if (!side_open(&gpu, &o, &kinds[i], KV_F16, 5)) continue;
+        uint64_t n = launches_of(&gpu, (piece[]){{0, 0, 1}}, 1);
+        EXPECT(n <= 7 * LAYERS + 3); // embedding, norm and head, and room for one more
+        if (n > 7 * LAYERS + 3) printf("%llu launches for %d layers\n", (unsigned long long)n, LAYERS);
+        side_close(&gpu);
+    }
+}
+
+static void each_number_of_rows_takes_its_kernel(void) {
+    side gpu;
+    backend_options o = cuda_options("bf16");
+    backend_stats a, b;
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    be_get_stats(gpu.be, &a);
+    launches_of(&gpu, (piece[]){{0, 0, 4}}, 1);
+    be_get_stats(gpu.be, &b);
+    EXPECT(b.n_matmul_gemv > a.n_matmul_gemv);
+    EXPECT_EQ(b.n_matmul_skinny, a.n_matmul_skinny);
+    launches_of(&gpu, (piece[]){{0, 4, 30}}, 1);
+    be_get_stats(gpu.be, &a);
+    EXPECT(a.n_matmul_skinny > b.n_matmul_skinny);
+    EXPECT_EQ(a.n_matmul_expanded, 0);
+    side_close(&gpu);
+}
+
+/* ---- the same bits ---- */
+
+static void a_step_gives_the_same_bits_again_and_after_eviction(void) {
+    static float first[ROWS_MAX * VOCAB], again[ROWS_MAX * VOCAB];
+    side gpu;
+    backend_options o = cuda_options("bf16");
+    inferd_err err = {0};
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    piece prompt = {0, 0, 20}, next = {0, 20, 1};
+    EXPECT_EQ(run(&gpu, &prompt, 1, true, first, &err), INFERD_OK);
+    EXPECT_EQ(run(&gpu, &prompt, 1, true, again, &err), INFERD_OK);
+    EXPECT(memcmp(first, again, 20 * VOCAB * sizeof(float)) == 0);
+    for (int i = 0; i < 3; i++) EXPECT_EQ(run(&gpu, &next, 1, false, first, &err), INFERD_OK);
+    backend_stats before, after;
+    be_get_stats(gpu.be, &before);
+    /* evicted to the host, and back in other pages at the same address: keys and values stayed */
+    void *base = be_window_base(gpu.window);
+    EXPECT_EQ(be_window_unmap(gpu.be, gpu.window, &err), INFERD_OK);
+    EXPECT(be_window_is_warm(gpu.window));
+    uint32_t extent = u32_max(be_extent_pages(gpu.be), 1), pages[64];
+    uint32_t n_kv = (311 + gpu.kv.slots_per_page - 1) / gpu.kv.slots_per_page + 1;
+    uint32_t from = (gpu.first_kv_page + n_kv + extent - 1) / extent * extent;
+    for (uint32_t i = 0; i < gpu.n_pages; i++) pages[i] = from + i;
+    wait_for_pages(&gpu, from + gpu.n_pages);
+    EXPECT_EQ(be_window_map(gpu.be, gpu.window, pages, gpu.n_pages, &err), INFERD_OK);
+    EXPECT(be_window_base(gpu.window) == base);
+    be_window_upload(gpu.be, gpu.window, 0, gpu.at);
+    EXPECT_EQ(run(&gpu, &next, 1, false, again, &err), INFERD_OK); // while it arrives
+    EXPECT(memcmp(first, again, VOCAB * sizeof(float)) == 0);
+    EXPECT_EQ(be_sync(gpu.be, &err), INFERD_OK);
+    EXPECT_EQ(run(&gpu, &next, 1, false, again, &err), INFERD_OK); // the old graph
+    EXPECT(memcmp(first, again, VOCAB * sizeof(float)) == 0);
+    be_get_stats(gpu.be, &after);
+    EXPECT(after.n_graph_launches > before.n_graph_launches);
+    EXPECT_EQ(after.n_graphs, before.n_graphs);
+    side_close(&gpu);
+    EXPECT_EQ(fake_take_violations(), 0);
+}
+
+/* ---- drawing ---- */
+
+static const sample_params params_of[] = {
+    {.temperature = 0, .top_p = 1, .repetition_penalty = 1},
+    {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 7},
+    {.temperature = 0.8f, .top_p = 0.9f, .top_k = 20, .repetition_penalty = 1.3f, .seed = 9,
+     .presence_penalty = 0.5f, .frequency_penalty = 0.25f},
+};
+
+static void the_device_draws_what_the_host_would(void) {
+    side gpu;
+    backend_options o = cuda_options("f16");
+    inferd_err err = {0};
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    sampler *host = sampler_create(VOCAB - 3);
+    step_batch t;
+    be_step_result r;
+    make_batch(&gpu, &t, (piece[]){{0, 0, 6}, {1, 0, 4}, {2, 0, 5}}, 3, false);
+    sample_row rows[3] = {0};
+    for (uint32_t i = 0; i < 3; i++)
+        rows[i] = (sample_row){.params = &params_of[i],
+                               .tokens = t.tokens + t.seqs[i].row_begin,
+                               .n_prompt = t.seqs[i].n_rows - 2,
+                               .n_tokens = t.seqs[i].n_rows,
+                               .forced = -1,
+                               .n_top = 5};
+    be_step_begin(gpu.be, &t.b, &gpu.kv);
+    decoder_forward(gpu.be, &gpu.spec, &gpu.weights, &gpu.scratch, &t.b);
+    be_draw(gpu.be, gpu.scratch.logits, rows, 3, VOCAB - 3);
+    be_want_logits(gpu.be, gpu.scratch.logits, 3);
+    be_step_end(gpu.be);
+    EXPECT_EQ(be_step_finish(gpu.be, &r, &err), INFERD_OK);
+    for (uint32_t i = 0; r.draws != NULL && i < 3; i++) {
+        sample_result expected;
+        rows[i].logits = r.logits + i * r.logits_stride;
+        sampler_draw(host, &rows[i], &expected);
+        EXPECT_EQ(r.draws[i].id, expected.id);
+        EXPECT_NEAR(r.draws[i].logprob, expected.logprob, 0);
+        EXPECT_EQ(r.draws[i].n_top, 5);
+        for (uint32_t k = 0; k < 5; k++) {
+            EXPECT_EQ(r.draws[i].top[k].id, expected.top[k].id);
+            EXPECT_NEAR(r.draws[i].top[k].logprob, expected.top[k].logprob, 0);
+        }
+    }
+    EXPECT(r.draws != NULL);
+    sampler_destroy(host);
+    side_close(&gpu);
+}
+
+/* n tokens after a prompt; `ahead`: the next step is on its way before the token is known. */
+static void generate(side *s, uint32_t seq, uint32_t n, bool ahead, const sample_params *params,
+                     tok_id *history) {
+    step_batch t[2];
+    sample_row row[2];
+    be_step_result r;
+    inferd_err err = {0};
+    uint32_t prompt = 5;
+    for (uint32_t i = 0; i < prompt; i++) history[i] = token_at(seq, i);
+    for (uint32_t i = 0; i < n; i++) {
+        step_batch *b = &t[i % 2];
+        piece p = i == 0 ? (piece){seq, 0, prompt} : (piece){seq, prompt + i - 1, 1};
+        make_batch(s, b, &p, 1, false);
+        if (i > 0) b->tokens[0] = ahead ? TOK_PROMISED : history[prompt + i - 1];
+        row[i % 2] = (sample_row){.params = params,
+                                  .tokens = history,
+                                  .n_prompt = prompt,
+                                  .n_tokens = prompt + i,
+                                  .forced = -1,
+                                  .n_top = -1};
+        be_step_begin(s->be, &b->b, &s->kv);
+        decoder_forward(s->be, &s->spec, &s->weights, &s->scratch, &b->b);
+        be_draw(s->be, s->scratch.logits, &row[i % 2], 1, VOCAB);
+        be_step_end(s->be);
+        if (ahead && i == 0) continue;
+        EXPECT_EQ(be_step_finish(s->be, &r, &err), INFERD_OK);
+        if (err.text[0] != 0) printf("%s\n", err.text);
+        if (r.draws != NULL) history[prompt + (ahead ? i - 1 : i)] = r.draws[0].id;
+    }
+    if (!ahead) return;
+    EXPECT_EQ(be_step_finish(s->be, &r, &err), INFERD_OK);
+    if (r.draws != NULL) history[prompt + n - 1] = r.draws[0].id;
+}
+
+static void two_steps_on_their_way_give_the_tokens_of_one(void) {
+    side gpu;
+    backend_options o = cuda_options("bf16");
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    for (size_t i = 0; i < INFERD_COUNT(params_of); i++) {
+        tok_id alone[32] = {0}, ahead[32] = {0};
+        generate(&gpu, 1, 10, false, &params_of[i], alone);
+        generate(&gpu, 1, 10, true, &params_of[i], ahead);
+        EXPECT(memcmp(alone, ahead, 15 * sizeof *alone) == 0);
+    }
+    side_close(&gpu);
+    EXPECT_EQ(fake_take_violations(), 0);
+}
+
+/* ---- failures ---- */
+
+static void wrong_batches_are_refused_and_the_next_is_served(void) {
+    static float logits[ROWS_MAX * VOCAB];
+    side gpu;
+    backend_options o = cuda_options("bf16");
+    inferd_err err = {0};
+    step_batch t;
+    be_step_result r;
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    for (int i = 0; i < 3; i++) {
+        make_batch(&gpu, &t, (piece[]){{0, 0, 2}}, 1, false);
+        int32_t slots[BLOCKS_MAX * LAYERS];
+        memcpy(slots, gpu.slots[0], sizeof slots);
+        t.seqs[0].slots = slots;
+        if (i == 0) t.tokens[1] = VOCAB;
+        if (i == 1) slots[0] = INT32_MAX;
+        if (i == 2) t.tokens[1] = TOK_PROMISED;
+        be_step_begin(gpu.be, &t.b, &gpu.kv);
+        decoder_forward(gpu.be, &gpu.spec, &gpu.weights, &gpu.scratch, &t.b);
+        be_step_end(gpu.be);
+        EXPECT(be_step_finish(gpu.be, &r, &err) != INFERD_OK);
+        EXPECT_EQ(run(&gpu, (piece[]){{0, 0, 2}}, 1, false, logits, &err), INFERD_OK);
+    }
+    side_close(&gpu);
+    EXPECT_EQ(fake_take_violations(), 0);
+}
+
+static void any_call_may_fail_and_nothing_is_kept(void) {
+    static float logits[ROWS_MAX * VOCAB];
+    if (cuda_options(NULL).module == NULL) SKIP("a real device does not fail on demand");
+    for (uint32_t n = 1;; n++) {
+        side gpu = {0};
+        inferd_err err = {0};
+        fake_reset();
+        fake_options()->poison = false; // filling it a few hundred times takes long
+        backend_options o = cuda_options("bf16");
+        fake_fail_at(n, CU_ENOMEM);
+        inferd_status s = backend_open(&o, &gpu.be, &err);
+        bool reached = fake_failed();
+        fake_fail_at(0, CU_OK);
+        if (s != INFERD_OK) EXPECT(err.text[0] != 0);
+        backend_close(gpu.be);
+        EXPECT_EQ(fake_leaks(), 0);
+        if (!reached) break;
+    }
+    for (uint32_t n = 1;; n++) { // in the middle of a step
+        side gpu;
+        inferd_err err = {0};
+        fake_reset();
+        fake_options()->poison = false; // filling it a few hundred times takes long
+        backend_options o = cuda_options("bf16");
+        if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+        be_sync(gpu.be, &err);
+        fake_fail_at(n, CU_EFAILED);
+        run(&gpu, (piece[]){{0, 0, 2}}, 1, false, logits, &err);
+        bool reached = fake_failed();
+        fake_fail_at(0, CU_OK);
+        EXPECT_EQ(run(&gpu, (piece[]){{0, 0, 2}}, 1, false, logits, &err), INFERD_OK);
+        side_close(&gpu);
+        EXPECT_EQ(fake_leaks(), 0);
+        if (!reached) break;
+    }
+}
+
+static void a_lost_device_says_so_from_then_on(void) {
+    static float logits[ROWS_MAX * VOCAB];
+    side gpu;
+    backend_options o = cuda_options("bf16");
+    inferd_err err = {0};
+    if (o.module == NULL) SKIP("a real device is not lost on demand");
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    be_sync(gpu.be, &err);
+    fake_lose_context_at(3);
+    EXPECT_EQ(run(&gpu, (piece[]){{0, 0, 2}}, 1, false, logits, &err), INFERD_ELOST);
+    EXPECT_EQ(run(&gpu, (piece[]){{0, 0, 2}}, 1, false, logits, &err), INFERD_ELOST);
+    side_close(&gpu);
+}
+
+static const test_case cases[] = {
+    TEST(a_model_gives_the_logits_of_the_cpu),
+    TEST(every_type_of_weights_does),
+    TEST(k_quants_do),
+    TEST(every_kind_of_family_does),
+    TEST(one_row_takes_at_most_seven_launches_a_layer),
+    TEST(each_number_of_rows_takes_its_kernel),
+    TEST(a_step_gives_the_same_bits_again_and_after_eviction),
+    TEST(the_device_draws_what_the_host_would),
+    TEST(two_steps_on_their_way_give_the_tokens_of_one),
+    TEST(wrong_batches_are_refused_and_the_next_is_served),
+    TEST(any_call_may_fail_and_nothing_is_kept),
+    TEST(a_lost_device_says_so_from_then_on),
+};
+TEST_MAIN(cases)

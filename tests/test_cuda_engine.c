@@ -1,0 +1,290 @@
+/* test_cuda_engine.c - the engine, a model from a file and the CUDA backend, end to end on emulation (or
+ * on a GPU when INFERD_CUDA_MODULE names an inferd_cuda.so).
+ *
+ * The model is tiny and random.  What it says is compared with the CPU's by the log-probabilities of
+ * given texts; which tokens a batch draws may differ in the last bit of a logit, so of generated text
+ * only the numbers are checked: every request ends once, and everything is given back. */
+#include <unistd.h>
+
+#include "cuda_emul/fake_api.h"
+#include "engine_private.h"
+#include "inferd/clock.h"
+#include "kernels/backend.h"
+#include "test.h"
+#include "tiny_gguf.h"
+
+const struct cuda_module *emul_module(void);
+
+enum { REQUESTS_MAX = 128, TOKENS_MAX = 256, GIVE_UP_MS = 120000 };
+
+typedef struct outcome {
+    uint32_t n_tokens, n_done;
+    tok_id tokens[TOKENS_MAX];
+    float prompt_logprobs[TOKENS_MAX];
+    uint32_t n_prompt_logprobs;
+    gen_event done;
+} outcome;
+
+typedef struct front {
+    char path[64];
+    model *m;
+    engine *e;
+    outcome *outcomes; // by id
+    uint32_t n_done;
+} front;
+
+static bool on_gpu(void) {
+    const char *path = getenv("INFERD_CUDA_MODULE");
+    return path != NULL && path[0] != 0;
+}
+
+static void wake(void *ctx) {
+    (void)ctx;
+}
+
+static void nap(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+}
+
+static bool front_open(front *f, const char *kind, uint64_t memory_mib, const engine_limits *limits) {
+    inferd_err err = {0};
+    *f = (front){0};
+    f->outcomes = calloc(REQUESTS_MAX, sizeof *f->outcomes);
+    snprintf(f->path, sizeof f->path, "/tmp/test_cuda_engine.%d.gguf", (int)getpid());
+    tiny_model_write(f->path, 11, &(tiny_model_options){.type = DTYPE_F16, .n_layers = 2, .n_ctx = 256});
+    EXPECT_EQ(model_open(&(model_options){.path = f->path}, &f->m, &err), INFERD_OK);
+    engine_options o = {.device = {.kind = kind,
+                                   .n_threads = 1,
+                                   .memory_bytes = memory_mib << 20,
+                                   .workspace_bytes = 64u << 20,
+                                   .activations = "f16"},
+                        .limits = *limits,
+                        .models = &f->m,
+                        .n_models = 1,
+                        .wake = wake};
+    if (!on_gpu()) o.device.module = emul_module();
+    if (f->m == NULL || engine_start(&o, &f->e, &err) != INFERD_OK) {
+        printf("%s\n", err.text);
+        test_failures++;
+        return false;
+    }
+    for (int i = 0; i < 2 * GIVE_UP_MS && engine_model_state(f->e, 0) < MODEL_HOT; i++) nap();
+    if (engine_model_state(f->e, 0) != MODEL_HOT) {
+        engine_model_error(f->e, 0, &err);
+        printf("the model did not become hot: %s\n", err.text);
+        test_failures++;
+        return false;
+    }
+    return true;
+}
+
+static void front_close(front *f) {
+    engine_stop(f->e);
+    model_close(f->m);
+    unlink(f->path);
+    free(f->outcomes);
+    if (on_gpu()) return;
+    EXPECT_EQ(fake_take_violations(), 0);
+    EXPECT_EQ(fake_leaks(), 0);
+}
+
+static void front_read(front *f) {
+    gen_event ev;
+    while (engine_next_event(f->e, &ev)) {
+        outcome *o = &f->outcomes[ev.id];
+        EXPECT_EQ(o->n_done, 0);
+        if (ev.kind == GEN_EV_TOKEN && o->n_tokens < TOKENS_MAX)
+            o->tokens[o->n_tokens++] = ev.token.r.id;
+        if (ev.kind == GEN_EV_PROMPT && o->n_prompt_logprobs < TOKENS_MAX)
+            o->prompt_logprobs[o->n_prompt_logprobs++] = ev.token.r.logprob;
+        if (ev.kind != GEN_EV_DONE) continue;
+        o->done = ev;
+        o->n_done++;
+        f->n_done++;
+    }
+}
+
+static void wait_for(front *f, uint32_t n) {
+    uint64_t give_up = clock_now_us() + (uint64_t)GIVE_UP_MS * 1000;
+    while (f->n_done < n && clock_now_us() < give_up) {
+        front_read(f);
+        nap();
+    }
+    EXPECT_EQ(f->n_done, n);
+}
+
+static gen_request *request(uint64_t id, uint32_t n_prompt, uint32_t max_tokens) {
+    gen_request *r = calloc(1, sizeof *r);
+    *r = (gen_request){.id = id,
+                       .class = GEN_NORMAL,
+                       .prompt = malloc(n_prompt * sizeof(tok_id)),
+                       .n_prompt = n_prompt,
+                       .max_tokens = max_tokens,
+                       .ignore_eos = true,
+                       .n_logprobs = -1,
+                       .n_prompt_logprobs = -1,
+                       .sampling = {.top_p = 1, .repetition_penalty = 1},
+                       .arrival_us = clock_now_us()};
+    for (uint32_t i = 0; i < n_prompt; i++) r->prompt[i] = (tok_id)(1 + (id * 13 + i * i * 7 + i) % 400);
+    return r;
+}
+
+static void expect_clean_books(front *f) {
+    inferd_err err = {0};
+    buf json;
+    buf_init(&json, 0);
+    EXPECT_EQ(engine_audit(f->e, 20000, &json, &err), INFERD_OK);
+    if (strstr(buf_cstr(&json), "\"ok\":true") == NULL) printf("%s\n", buf_cstr(&json));
+    EXPECT(strstr(buf_cstr(&json), "\"ok\":true") != NULL);
+    buf_deinit(&json);
+}
+
+/* ---- what it says ---- */
+
+static void score(const char *kind, outcome *out, uint32_t n) {
+    front f;
+    engine_limits limits = {.running_max = 4, .step_tokens_max = 48};
+    if (front_open(&f, kind, 192, &limits)) {
+        for (uint32_t id = 1; id <= n; id++) {
+            gen_request *r = request(id, 20 + 30 * id, 0);
+            r->n_prompt_logprobs = 0;
+            EXPECT(engine_submit(f.e, r));
+        }
+        wait_for(&f, n);
+        memcpy(out, f.outcomes, (n + 1) * sizeof *out);
+    }
+    front_close(&f);
+}
+
+static void texts_are_as_likely_as_on_the_cpu(void) {
+    enum { N = 3 };
+    outcome *cpu = calloc(N + 1, sizeof *cpu), *gpu = calloc(N + 1, sizeof *gpu);
+    double sum = 0, largest = 0;
+    uint32_t n = 0;
+    fake_reset();
+    score("cpu", cpu, N);
+    score("cuda", gpu, N);
+    for (uint32_t id = 1; id <= N; id++) {
+        EXPECT_EQ(gpu[id].n_prompt_logprobs, cpu[id].n_prompt_logprobs);
+        EXPECT(gpu[id].n_prompt_logprobs >= 49);
+        for (uint32_t i = 0; i < gpu[id].n_prompt_logprobs; i++, n++) {
+            double d = fabs((double)gpu[id].prompt_logprobs[i] - (double)cpu[id].prompt_logprobs[i]);
+            sum += d;
+            largest = fmax(largest, d);
+        }
+    }
+    EXPECT(n > 100 && sum / n <= 0.005 && largest <= 0.05);
+    if (!(largest <= 0.05)) printf("mean %g, largest %g of %u\n", sum / n, largest, n);
+    free(cpu);
+    free(gpu);
+}
+
+/* ---- many at once ---- */
+
+static void requests_share_a_small_pool_and_all_end(void) {
+    front f;
+    engine_limits limits = {.running_max = 6, .step_tokens_max = 40};
+    fake_reset();
+    if (front_open(&f, "cuda", 64 + 16, &limits)) {
+        for (uint32_t id = 1; id <= 24; id++) {
+            gen_request *r = request(id, 3 + id * 5 % 60, 4 + id % 9);
+            if (id % 3 == 1) r->sampling.temperature = 1;
+            if (id % 3 == 2) r->sampling.frequency_penalty = 0.5f;
+            r->sampling.seed = id;
+            EXPECT(engine_submit(f.e, r));
+            if (id % 5 == 0) engine_cancel(f.e, id - 2);
+        }
+        wait_for(&f, 24);
+        for (uint32_t id = 1; id <= 24; id++) {
+            const outcome *o = &f.outcomes[id];
+            if (o->done.done.finish == GEN_CANCELLED) continue;
+            EXPECT_EQ(o->done.done.finish, GEN_LENGTH);
+            EXPECT_EQ(o->n_tokens, 4 + id % 9);
+            for (uint32_t i = 0; i < o->n_tokens; i++) EXPECT(o->tokens[i] >= 0 && o->tokens[i] < TINY_VOCAB);
+        }
+        expect_clean_books(&f);
+        engine_stats stats;
+        engine_get_stats(f.e, &stats);
+        EXPECT_EQ(stats.backend.n_kv_driver_calls, 0);
+        EXPECT(stats.backend.n_graph_launches > 0);
+        EXPECT_EQ(stats.backend.n_matmul_expanded, 0);
+    }
+    front_close(&f);
+}
+
+/* The same request alone, twice: the same tokens. */
+static void a_request_alone_is_answered_the_same_again(void) {
+    front f;
+    engine_limits limits = {.running_max = 4, .step_tokens_max = 40, .no_prefix_cache = true};
+    fake_reset();
+    if (front_open(&f, "cuda", 96, &limits)) {
+        for (uint64_t id = 1; id <= 2; id++) {
+            gen_request *r = request(id, 30, 12);
+            for (uint32_t i = 0; i < r->n_prompt; i++) r->prompt[i] = (tok_id)(5 + i * 3);
+            r->sampling.temperature = 0.9f;
+            r->sampling.seed = 77;
+            EXPECT(engine_submit(f.e, r));
+            wait_for(&f, (uint32_t)id);
+        }
+        EXPECT_EQ(f.outcomes[1].n_tokens, 12);
+        EXPECT(memcmp(f.outcomes[1].tokens, f.outcomes[2].tokens, 12 * sizeof(tok_id)) == 0);
+    }
+    front_close(&f);
+}
+
+/* ---- when it breaks ---- */
+
+static void a_failed_step_ends_its_requests_and_no_others(void) {
+    front f;
+    engine_limits limits = {.running_max = 4, .step_tokens_max = 40};
+    if (on_gpu()) SKIP("a real device does not fail on demand");
+    fake_reset();
+    if (front_open(&f, "cuda", 96, &limits)) {
+        fake_fail_call("launch", 5, CU_EFAILED);
+        EXPECT(engine_submit(f.e, request(1, 10, 5)));
+        wait_for(&f, 1);
+        EXPECT_EQ(f.outcomes[1].done.done.finish, GEN_ERROR);
+        EXPECT_EQ(f.outcomes[1].done.done.status, INFERD_EDEVICE);
+        EXPECT(engine_submit(f.e, request(2, 10, 5)));
+        wait_for(&f, 2);
+        EXPECT_EQ(f.outcomes[2].done.done.finish, GEN_LENGTH);
+        EXPECT(!engine_is_lost(f.e));
+        expect_clean_books(&f);
+    }
+    front_close(&f);
+}
+
+static void a_lost_device_ends_everything_with_one_word(void) {
+    front f;
+    engine_limits limits = {.running_max = 4, .step_tokens_max = 40};
+    if (on_gpu()) SKIP("a real device is not lost on demand");
+    fake_reset();
+    if (front_open(&f, "cuda", 96, &limits)) {
+        for (uint32_t id = 1; id <= 8; id++) EXPECT(engine_submit(f.e, request(id, 20, 100)));
+        fake_lose_context_at(200);
+        wait_for(&f, 8);
+        for (uint32_t id = 1; id <= 8; id++) {
+            EXPECT_EQ(f.outcomes[id].done.done.finish, GEN_ERROR);
+            EXPECT_EQ(f.outcomes[id].done.done.status, INFERD_ELOST);
+        }
+        EXPECT(engine_is_lost(f.e));
+        EXPECT_EQ(engine_model_state(f.e, 0), MODEL_FAILED);
+        EXPECT(engine_submit(f.e, request(9, 20, 5)));
+        wait_for(&f, 9);
+        EXPECT_EQ(f.outcomes[9].done.done.status, INFERD_ELOST);
+    }
+    engine_stop(f.e);
+    model_close(f.m);
+    unlink(f.path);
+    free(f.outcomes);
+    fake_take_violations();
+}
+
+static const test_case cases[] = {
+    TEST(texts_are_as_likely_as_on_the_cpu),
+    TEST(requests_share_a_small_pool_and_all_end),
+    TEST(a_request_alone_is_answered_the_same_again),
+    TEST(a_failed_step_ends_its_requests_and_no_others),
+    TEST(a_lost_device_ends_everything_with_one_word),
+};
+TEST_MAIN(cases)

@@ -1,0 +1,444 @@
+/* test_cuda_open.c - finding inferd_cuda.so, and the devices it knows.
+ *
+ * A process opens one module and keeps it, so each test of opening runs in a child. */
+#include "test.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "child.h"
+#include "cuda/open.h"
+#include "cuda_emul/fake_api.h"
+
+#define GOOD     CUDA_MODULES_DIR "/good.so"
+#define GOOD_TOO CUDA_MODULES_DIR "/good_too.so"
+#define OLD      CUDA_MODULES_DIR "/old.so"
+#define EMPTY    CUDA_MODULES_DIR "/empty.so"
+
+static void expect_refused(const char *path, inferd_status status, const char *part) {
+    const cuda_module *m = (const cuda_module *)(uintptr_t)1;
+    inferd_err err = {0};
+    EXPECT_EQ(cuda_module_open(path, &m, &err), status);
+    EXPECT(m == NULL);
+    if (strstr(err.text, part) == NULL) printf("\"%s\" does not say \"%s\"\n", err.text, part);
+    EXPECT(strstr(err.text, part) != NULL);
+}
+
+static void expect_opened(const char *path) {
+    const cuda_module *m = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(cuda_module_open(path, &m, &err), INFERD_OK);
+    if (err.text[0] != 0) printf("%s\n", err.text);
+    EXPECT(m != NULL && m->version == CUDA_MODULE_VERSION);
+}
+
+/* ---- opening ---- */
+
+static void open_twice(void) {
+    const cuda_module *first = NULL, *m = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(cuda_module_open(GOOD, &first, &err), INFERD_OK);
+    EXPECT_EQ(cuda_module_open(GOOD, &m, &err), INFERD_OK);
+    EXPECT(m == first);
+    EXPECT_EQ(cuda_module_open(CUDA_MODULES_DIR "/../cuda_modules/good.so", &m, &err), INFERD_OK);
+    EXPECT(m == first);
+    EXPECT_EQ(cuda_module_open(NULL, &m, &err), INFERD_OK);
+    EXPECT(m == first);
+    expect_refused(GOOD_TOO, INFERD_EINVAL, "good_too.so cannot be opened too: this process uses");
+    expect_refused(CUDA_MODULES_DIR "/none.so", INFERD_ENOTFOUND, "none.so: no such file");
+    expect_opened(GOOD);
+}
+static void a_process_opens_one_module_once(void) {
+    in_child(open_twice);
+}
+
+static void open_wrong_ones(void) {
+    char version[64];
+    snprintf(version, sizeof version, "is version %d, this inferd needs version %d",
+             CUDA_MODULE_VERSION + 41, CUDA_MODULE_VERSION);
+    expect_refused(OLD, INFERD_EUNSUPPORTED, version);
+    expect_refused(EMPTY, INFERD_EUNSUPPORTED, "it has no inferd_cuda_module");
+    expect_refused(CUDA_MODULES_DIR "/none.so", INFERD_ENOTFOUND, "none.so: no such file");
+    expect_refused("/proc/self/cmdline", INFERD_EIO, "cannot be loaded: /proc/self/cmdline");
+    expect_opened(GOOD); // what was refused is not in the way
+}
+static void a_wrong_module_is_refused_with_the_reason(void) {
+    in_child(open_wrong_ones);
+}
+
+static void open_by_environment(void) {
+    setenv(CUDA_MODULE_ENV, OLD, 1);
+    expect_refused(NULL, INFERD_EUNSUPPORTED, "old.so");
+    expect_refused("", INFERD_EUNSUPPORTED, "old.so");
+    expect_opened(GOOD);
+}
+static void a_configured_path_comes_before_the_environment(void) {
+    in_child(open_by_environment);
+}
+
+static void open_nothing(void) {
+    char folder[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
+    EXPECT(n > 0);
+    folder[n > 0 ? n : 0] = 0;
+    *strrchr(folder, '/') = 0;
+    char wanted[3 * PATH_MAX];
+    snprintf(wanted, sizeof wanted,
+             "looked for %s/inferd_cuda.so, %s/../lib/inferd/inferd_cuda.so and ", folder, folder);
+    if (strlen(wanted) < 400) // else the sentence is cut
+        expect_refused(NULL, INFERD_ENOTFOUND, wanted);
+    expect_refused(NULL, INFERD_ENOTFOUND, "no CUDA module: looked for ");
+}
+static void a_missing_module_says_where_it_was_looked_for(void) {
+    in_child(open_nothing);
+}
+
+static void *open_in_thread(void *out) {
+    inferd_err err = {0};
+    if (cuda_module_open(GOOD, (const cuda_module **)out, &err) != INFERD_OK)
+        printf("%s\n", err.text);
+    return NULL;
+}
+static void open_in_threads(void) {
+    enum { THREADS = 8 };
+    pthread_t threads[THREADS];
+    const cuda_module *modules[THREADS] = {0};
+    for (int i = 0; i < THREADS; i++)
+        EXPECT_EQ(pthread_create(&threads[i], NULL, open_in_thread, (void *)&modules[i]), 0);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < THREADS; i++) EXPECT(modules[i] != NULL && modules[i] == modules[0]);
+}
+static void threads_get_the_same_module(void) {
+    in_child(open_in_threads);
+}
+
+/* This program, in a folder where a module is. */
+static const char *mode; // what the copy is to do
+static void copy_file(const char *from, const char *to) {
+    unsigned char piece[1 << 16];
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    EXPECT(in != NULL && out != NULL);
+    for (size_t n; in != NULL && out != NULL && (n = fread(piece, 1, sizeof piece, in)) > 0;)
+        EXPECT_EQ(fwrite(piece, 1, n, out), n);
+    if (in != NULL) fclose(in);
+    if (out != NULL) fclose(out);
+    EXPECT_EQ(chmod(to, 0700), 0);
+}
+static void run_copy(const char *root, const char *program, const char *module,
+                     const char *content) {
+    char exe[PATH_MAX], file[PATH_MAX];
+    snprintf(exe, sizeof exe, "%s/%s", root, program);
+    snprintf(file, sizeof file, "%s/%s", root, module);
+    copy_file("/proc/self/exe", exe);
+    copy_file(content, file);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        unsetenv(CUDA_MODULE_ENV);
+        setenv("INFERD_TEST_COPY", mode, 1);
+        execl(exe, exe, "a_module_near_the_program_is_found", (char *)NULL);
+        _exit(127);
+    }
+    int status = -1;
+    EXPECT(child > 0 && waitpid(child, &status, 0) == child);
+    EXPECT_EQ(status, 0);
+    unlink(exe);
+    unlink(file);
+}
+static void a_module_near_the_program_is_found(void) {
+    const char *copy = getenv("INFERD_TEST_COPY");
+    if (copy != NULL && strcmp(copy, "good") == 0) {
+        expect_opened(NULL);
+        return;
+    }
+    if (copy != NULL) {
+        expect_refused(NULL, INFERD_EIO, "inferd_cuda.so: ");
+        return;
+    }
+    char root[] = "/tmp/inferd_cuda_open_XXXXXX", folder[PATH_MAX];
+    static const char *const folders[] = {"bin", "lib", "lib/inferd"};
+    EXPECT(mkdtemp(root) != NULL);
+    for (size_t i = 0; i < INFERD_COUNT(folders); i++) {
+        snprintf(folder, sizeof folder, "%s/%s", root, folders[i]);
+        EXPECT_EQ(mkdir(folder, 0700), 0);
+    }
+    mode = "good";
+    run_copy(root, "bin/program", "bin/inferd_cuda.so", GOOD);
+    run_copy(root, "bin/program", "lib/inferd/inferd_cuda.so", GOOD);
+    mode = "broken"; // is not passed over
+    run_copy(root, "bin/program", "bin/inferd_cuda.so", "/proc/self/cmdline");
+    for (size_t i = INFERD_COUNT(folders); i-- > 0;) {
+        snprintf(folder, sizeof folder, "%s/%s", root, folders[i]);
+        EXPECT_EQ(rmdir(folder), 0);
+    }
+    EXPECT_EQ(rmdir(root), 0);
+}
+
+/* ---- devices ---- */
+
+static cuda_module fake_with(uint32_t n_devices) {
+    fake_reset();
+    fake_set_devices(n_devices);
+    return (cuda_module){.version = CUDA_MODULE_VERSION, .about = "fake", .api = fake_api()};
+}
+static void name_device(uint32_t i, const char *name, const char *uuid) {
+    cu_device *d = &fake_options()->device[i];
+    snprintf(d->name, sizeof d->name, "%s", name);
+    snprintf(d->uuid, sizeof d->uuid, "%s", uuid);
+}
+
+static void devices_are_listed_with_their_health(void) {
+    cuda_module m = fake_with(2);
+    fake_opts *o = fake_options();
+    name_device(1, "Fake MIG 1g.18gb", "MIG-22");
+    o->device[1].mig = true;
+    o->device[1].n_sms = 16;
+    o->device[1].memory_bytes = 100 << 20;
+    o->health[1] = (cu_health){.known = true,
+                               .temperature_c = 41,
+                               .power_w = -1,
+                               .utilization_pct = 3,
+                               .memory_used_bytes = 30 << 20,
+                               .ecc_uncorrected = 5,
+                               .remapped_rows = 6,
+                               .remap_pending = 1,
+                               .throttle_thermal = 0};
+    backend_device_about all[BE_DEVICES_MAX];
+    uint32_t n = 0;
+    inferd_err err = {0};
+    EXPECT_EQ(cuda_list(&m, all, &n, &err), INFERD_OK);
+    EXPECT_EQ(n, 2);
+    EXPECT_STR(all[0].kind, "cuda");
+    EXPECT_STR(all[0].name, o->device[0].name);
+    EXPECT(!all[0].mig && all[1].mig);
+    EXPECT_STR(all[1].name, "Fake MIG 1g.18gb");
+    EXPECT_STR(all[1].uuid, "MIG-22");
+    EXPECT_EQ(all[1].index, 1);
+    EXPECT_EQ(all[1].n_units, 16);
+    EXPECT_EQ(all[1].cc_major, o->device[1].cc_major);
+    EXPECT_EQ(all[1].memory_bytes, 100 << 20);
+    EXPECT_EQ(all[1].free_bytes, 70 << 20);
+    EXPECT(all[1].health.known);
+    EXPECT_EQ(all[1].health.temperature_c, 41);
+    EXPECT_EQ(all[1].health.power_w, -1);
+    EXPECT_EQ(all[1].health.utilization_pct, 3);
+    EXPECT_EQ(all[1].health.memory_used_bytes, 30 << 20);
+    EXPECT_EQ(all[1].health.ecc_uncorrected, 5);
+    EXPECT_EQ(all[1].health.remapped_rows, 6);
+    EXPECT_EQ(all[1].health.remap_pending, 1);
+    EXPECT_EQ(all[1].health.throttle_thermal, 0);
+    EXPECT_EQ(fake_calls("device_use"), 0); // no context is made for a look
+    fake_reset();
+}
+
+static void without_nvml_the_device_says_what_is_free(void) {
+    cuda_module m = fake_with(1);
+    fake_opts *o = fake_options();
+    o->device[0].memory_bytes = 100 << 20;
+    o->others_bytes[0] = 25 << 20;
+    o->health[0] = (cu_health){.memory_used_bytes = -1, .temperature_c = -1};
+    backend_device_about all[BE_DEVICES_MAX];
+    uint32_t n = 0;
+    inferd_err err = {0};
+    EXPECT_EQ(cuda_list(&m, all, &n, &err), INFERD_OK);
+    EXPECT_EQ(n, 1);
+    EXPECT(!all[0].health.known);
+    EXPECT_EQ(all[0].free_bytes, 75 << 20);
+    fake_reset();
+}
+
+static void expect_picked(const cuda_module *m, const char *uuid, uint32_t index, uint32_t wanted) {
+    uint32_t chosen = UINT32_MAX;
+    cu_device d = {0};
+    inferd_err err = {0};
+    EXPECT_EQ(cuda_pick(m, uuid, index, &chosen, &d, &err), INFERD_OK);
+    EXPECT_EQ(chosen, wanted);
+    EXPECT_STR(d.uuid, fake_options()->device[wanted].uuid);
+}
+static void expect_not_picked(const cuda_module *m, const char *uuid, uint32_t index,
+                              inferd_status status, const char *text) {
+    uint32_t chosen;
+    cu_device d;
+    inferd_err err = {0};
+    EXPECT_EQ(cuda_pick(m, uuid, index, &chosen, &d, &err), status);
+    EXPECT_STR(err.text, text);
+}
+
+static void a_device_is_picked_by_index_or_uuid(void) {
+    cuda_module m = fake_with(3);
+    name_device(0, "A", "GPU-aa11");
+    name_device(1, "B", "GPU-aa22");
+    name_device(2, "C", "MIG-aa11");
+    expect_picked(&m, NULL, 0, 0);
+    expect_picked(&m, "", 2, 2);
+    expect_picked(&m, "GPU-aa22", 0, 1); // the UUID counts, the index does not
+    expect_picked(&m, "gpu-AA2", 0, 1);
+    expect_picked(&m, "M", 0, 2);
+    name_device(1, "B", "GPU-aa11-more");
+    expect_not_picked(
+        &m, "GPU-aa", 0, INFERD_EINVAL,
+        "device uuid \"GPU-aa\" begins those of two devices: GPU-aa11 and GPU-aa11-more");
+    fake_reset();
+}
+
+static void a_device_that_is_not_there_names_those_that_are(void) {
+    cuda_module m = fake_with(1);
+    name_device(0, "NVIDIA H200", "GPU-77");
+    expect_not_picked(&m, NULL, 3, INFERD_ENOTFOUND,
+                      "device index 3: this machine has 1 device: 0 NVIDIA H200 GPU-77");
+    m = fake_with(2);
+    name_device(0, "NVIDIA H200", "GPU-77");
+    name_device(1, "NVIDIA A30 MIG 1g.6gb", "MIG-1");
+    expect_not_picked(&m, "GPU-78", 0, INFERD_ENOTFOUND,
+                      "device uuid \"GPU-78\": this machine has 2 devices: 0 NVIDIA H200 GPU-77, 1 "
+                      "NVIDIA A30 MIG 1g.6gb MIG-1");
+    expect_not_picked(&m, "GPU-77-and-more", 0, INFERD_ENOTFOUND,
+                      "device uuid \"GPU-77-and-more\": this machine has 2 devices: 0 NVIDIA H200 "
+                      "GPU-77, 1 NVIDIA A30 MIG 1g.6gb MIG-1");
+    fake_reset();
+}
+
+static void what_is_missing_is_said_in_one_line(void) {
+    backend_device_about all[BE_DEVICES_MAX];
+    uint32_t n = 9;
+    inferd_err err = {0};
+    cuda_module m = fake_with(1);
+    backend_options options = {.kind = "cuda", .module = &m};
+    fake_options()->driver = FAKE_DRIVER_NONE;
+    EXPECT_EQ(cuda_list_devices(&options, all, &n, &err), INFERD_ENOTFOUND);
+    EXPECT_EQ(n, 0);
+    EXPECT(strncmp(err.text, "CUDA: ", 6) == 0 && strlen(err.text) > 12);
+    m = fake_with(1);
+    fake_options()->driver = FAKE_DRIVER_OLD;
+    EXPECT_EQ(cuda_list_devices(&options, all, &n, &err), INFERD_ENOTFOUND);
+    m = fake_with(1);
+    fake_options()->n_devices = 0;
+    EXPECT_EQ(cuda_list_devices(&options, all, &n, &err), INFERD_ENOTFOUND);
+    m = fake_with(2);
+    fake_fail_call("device_about", 2, CU_EFAILED);
+    EXPECT_EQ(cuda_list_devices(&options, all, &n, &err), INFERD_EDEVICE);
+    EXPECT_EQ(n, 0);
+    EXPECT(strncmp(err.text, "device 1: ", 10) == 0);
+    m = fake_with(1);
+    fake_fail_call("device_health", 1, CU_ELOST);
+    EXPECT_EQ(cuda_list_devices(&options, all, &n, &err), INFERD_ELOST);
+    fake_reset();
+}
+
+/* ---- the module that was built ---- */
+
+#ifdef CUDA_MODULE_BUILT
+static void use_built_module(void) {
+    const cuda_module *m = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(cuda_module_open(CUDA_MODULE_BUILT, &m, &err), INFERD_OK);
+    if (m == NULL) {
+        printf("%s\n", err.text);
+        return;
+    }
+    printf("%s, %u kernels\n", m->about, m->n_kernels);
+    EXPECT_STR(m->api->name, "cuda");
+    EXPECT(m->n_kernels > 0);
+    for (uint32_t i = 0; i < m->n_kernels; i++) {
+        const cu_kernel *k = &m->kernels[i];
+        EXPECT(k->name != NULL && k->fn != NULL && k->params_bytes > 0 && k->threads_max > 0);
+        EXPECT(k->cc_min == 80 || k->cc_min == 90);
+        for (uint32_t j = 0; j < i; j++) EXPECT(strcmp(k->name, m->kernels[j].name) != 0);
+    }
+    void *const *calls = (void *const *)(const void *)&m->api->text; // every call is there
+    size_t n_calls = (sizeof *m->api - offsetof(cu_api, text)) / sizeof *calls;
+    for (size_t i = 0; i < n_calls; i++) EXPECT(calls[i] != NULL);
+
+    backend_device_about all[BE_DEVICES_MAX];
+    uint32_t n = 0;
+    inferd_status s = cuda_list(m, all, &n, &err);
+    if (s == INFERD_OK) {
+        EXPECT(n > 0 && all[0].memory_bytes > 0 && strlen(all[0].uuid) > 8);
+        return;
+    }
+    printf("%s\n", err.text);
+    EXPECT_EQ(s, INFERD_ENOTFOUND);
+    EXPECT(strchr(err.text, '\n') == NULL);
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) == NULL) {
+        EXPECT_EQ(m->api->init(), CU_ENODEVICE);
+        EXPECT(strstr(err.text, "no NVIDIA driver: libcuda.so.1") != NULL);
+    }
+}
+static void the_built_module_opens_without_a_driver(void) {
+    in_child(use_built_module);
+}
+
+/* Every call answers; none may crash because there is nothing behind it. */
+static void call_without_driver(void) {
+    const cuda_module *m = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(cuda_module_open(CUDA_MODULE_BUILT, &m, &err), INFERD_OK);
+    if (m == NULL || m->api->init() == CU_OK) return;
+    const cu_api *api = m->api;
+    uint64_t a, b;
+    uint32_t n;
+    void *p = (void *)(uintptr_t)1;
+    size_t granularity;
+    cu_device d;
+    cu_stream s = NULL;
+    cu_event e = NULL;
+    cu_handle h;
+    cu_health health;
+    cu_function_info info;
+    lt_algo algo = {0};
+    lt_shape shape = {.m = 1, .n = 8, .k = 8, .x_stride = 8, .w_stride = 8, .out_stride = 8};
+    EXPECT(api->device_count(&n) != CU_OK && n == 0);
+    EXPECT(api->device_about(0, &d) != CU_OK);
+    EXPECT(api->device_use(0) != CU_OK);
+    EXPECT(api->memory_info(&a, &b) != CU_OK);
+    EXPECT(api->alloc(64, &p) != CU_OK && p == NULL);
+    EXPECT(api->host_alloc(64, &p) != CU_OK && p == NULL);
+    EXPECT(api->vmm_granularity(&granularity) != CU_OK);
+    EXPECT(api->vmm_reserve(1 << 21, 0, &p) != CU_OK && p == NULL);
+    EXPECT(api->vmm_create(1 << 21, &h) != CU_OK);
+    EXPECT(api->stream_create(true, &s) != CU_OK && s == NULL);
+    EXPECT(api->event_create(false, &e) != CU_OK && e == NULL);
+    EXPECT(api->kernel_load(m->kernels[0].fn, 32, 0, &info) != CU_OK);
+    EXPECT(strlen(api->text()) > 10);
+    EXPECT_EQ(api->device_health(0, &health), CU_OK);
+    EXPECT(!health.known && health.temperature_c == -1 && health.memory_used_bytes == -1);
+    EXPECT_EQ(api->lt_version(), 0);
+    EXPECT_EQ(api->lt_candidates(&shape, 0, 1, &algo, &n), CU_EUNSUPPORTED);
+    EXPECT_EQ(api->lt_open("/proc/self/cmdline"), CU_EUNSUPPORTED);
+    EXPECT(strstr(api->text(), "configured path: /proc/self/cmdline") != NULL);
+    if (api->lt_open(NULL) == CU_OK) {
+        EXPECT_EQ(api->lt_version() / 10000, 13);
+        EXPECT(api->lt_candidates(&shape, 0, 1, &algo, &n) != CU_OK && n == 0);
+    } else {
+        EXPECT(strstr(api->text(), "nvidia-cublas") != NULL);
+    }
+}
+static void every_call_fails_politely_without_a_driver(void) {
+    in_child(call_without_driver);
+}
+#endif
+
+static const test_case cases[] = {
+    TEST(a_process_opens_one_module_once),
+    TEST(a_wrong_module_is_refused_with_the_reason),
+    TEST(a_configured_path_comes_before_the_environment),
+    TEST(a_missing_module_says_where_it_was_looked_for),
+    TEST(threads_get_the_same_module),
+    TEST(a_module_near_the_program_is_found),
+    TEST(devices_are_listed_with_their_health),
+    TEST(without_nvml_the_device_says_what_is_free),
+    TEST(a_device_is_picked_by_index_or_uuid),
+    TEST(a_device_that_is_not_there_names_those_that_are),
+    TEST(what_is_missing_is_said_in_one_line),
+#ifdef CUDA_MODULE_BUILT
+    TEST(the_built_module_opens_without_a_driver),
+    TEST(every_call_fails_politely_without_a_driver),
+#endif
+};
+int main(int argc, char **argv) {
+    unsetenv(CUDA_MODULE_ENV); // tests of kernels read it too
+    return test_run(cases, INFERD_COUNT(cases), argc, argv);
+}
