@@ -1,9 +1,9 @@
 /* bench_attention.c - paged attention: one layer of decoding, and of a prompt (see gpu.h for time).
  *
- *     decode    batches of sequences that all have one length, and one mixed batch; slots one after the
- *               other, or shuffled over the whole arena; 1, 4 or all layers of a block in one slot.
- *               bytes = what is read of keys and values
- *     prefill   one prompt behind a prefix; FLOP 4 * heads * head_dim * (n * prefix + n^2 / 2)
+ *     decode    batches of sequences that all have one length, and one mixed batch; slots one after
+ * the other, or shuffled over the whole arena; 1, 4 or all layers of a block in one slot. bytes =
+ * what is read of keys and values prefill   one prompt behind a prefix; FLOP 4 * heads * head_dim *
+ * (n * prefix + n^2 / 2)
  *
  * Repetitions go through the layers, so that keys and values come from memory. */
 #include <math.h>
@@ -95,8 +95,8 @@ static void make_step(gpu *g, work *w, const uint32_t *lens, uint32_t n_seqs, ui
                       const int32_t *slots) {
     uint64_t n_slots = slots_of(w, lens, n_seqs);
     uint32_t n_rows = n_seqs * n_new, n_tiles = attention_tiles_max(n_rows, n_seqs);
-    size_t n_bytes = 8192 + n_rows * 64 + n_seqs * (sizeof(step_seq) + 8) + n_tiles * sizeof(step_tile) +
-                   n_slots * 4;
+    size_t n_bytes = 8192 + n_rows * 64 + n_seqs * (sizeof(step_seq) + 8) +
+                     n_tiles * sizeof(step_tile) + n_slots * 4;
     unsigned char *host = calloc(1, n_bytes);
     if (host == NULL) gpu_die("no memory for a step of %zu bytes", n_bytes);
     w->block = gpu_take(g, n_bytes);
@@ -129,7 +129,7 @@ static void make_step(gpu *g, work *w, const uint32_t *lens, uint32_t n_seqs, ui
     }
     memcpy(tables, slots, n_slots * 4);
     attention_plan(h, seqs, decode_rows, tiles);
-#define ON_DEVICE(p) (void *)(device + ((unsigned char *)(p) - host))
+#define ON_DEVICE(p) (void *)(device + ((unsigned char *)(p)-host))
     w->view = (step_view){.header = ON_DEVICE(h),
                           .positions = ON_DEVICE(positions),
                           .row_seq = ON_DEVICE(row_seq),
@@ -192,8 +192,9 @@ static kv_memory open_arena(gpu *g, uint64_t wanted) {
 
 /* ---- decode ---- */
 
-static void decode_case(gpu *g, const kv_memory *arena, const shape *s, uint32_t group, bool shuffled,
-                        const uint32_t *lens, uint32_t n, const char *context, void *q, void *out) {
+static void decode_case(gpu *g, const kv_memory *arena, const shape *s, uint32_t group,
+                        bool shuffled, const uint32_t *lens, uint32_t n, const char *context,
+                        void *q, void *out) {
     work w = {.s = s};
     layout(&w, arena, group);
     set_args(&w, q, out);
@@ -244,10 +245,12 @@ static void decode_shape(gpu *g, const kv_memory *arena, const shape *s) {
             snprintf(context, sizeof context, "%u", lens[0]);
             decode_case(g, arena, s, s->n_layers, true, lens, n, context, q, out);
             if (n != 32 && n != 2) continue; // the layouts differ in one place only
-            for (uint32_t group = 1; group <= s->n_layers; group = group == 4 ? s->n_layers : group * 4) {
+            for (uint32_t group = 1; group <= s->n_layers;
+                 group = group == 4 ? s->n_layers : group * 4) {
                 if (s->n_layers % group != 0) break;
                 decode_case(g, arena, s, group, false, lens, n, context, q, out);
-                if (group != s->n_layers) decode_case(g, arena, s, group, true, lens, n, context, q, out);
+                if (group != s->n_layers)
+                    decode_case(g, arena, s, group, true, lens, n, context, q, out);
                 if (group == s->n_layers) break;
             }
         }
@@ -273,8 +276,8 @@ void bench_attention(gpu *g) {
 
 /* ---- prefill ---- */
 
-static void prefill_case(gpu *g, const kv_memory *arena, const shape *s, uint32_t prefix, uint32_t n, void *q,
-                         void *out) {
+static void prefill_case(gpu *g, const kv_memory *arena, const shape *s, uint32_t prefix,
+                         uint32_t n, void *q, void *out) {
     work w = {.s = s};
     layout(&w, arena, s->n_layers);
     set_args(&w, q, out);

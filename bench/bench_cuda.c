@@ -2,32 +2,44 @@
  *
  *     bench_cuda [--tiny] [--emulated] PART...
  *
+ *     device     only its line
  *     limits     what the device and the way to it can do    sustain   products for half a minute
  *     vmm        what mapping memory costs                   load      weights over the bus, waking
  *     matmul     activations times weights                   attention decoding
  *     prefill    attention of prompts                        draw      sampling
- *     step MODEL BATCHES     whole steps of a model, e.g. step 'dummy:llama-3.1-8b?dtype=bf16' 1,8,32
+ *     step MODEL BATCHES     whole steps of a model, e.g. step 'dummy:llama-3.1-8b?dtype=bf16'
+ * 1,8,32
  *
- * Prints JSON, one object per line (gpu.h says how time is taken).  inferd_cuda.so is found as inferd
- * finds it (INFERD_CUDA_MODULE names another).  --emulated runs on emulated threads instead and measures
- * nothing; it is for tests, which give --tiny too.  Run each part in a process of its own: after a
- * failed kernel nothing else works. */
+ * Prints JSON, one object per line (gpu.h says how time is taken).  inferd_cuda.so is found as
+ * inferd finds it (INFERD_CUDA_MODULE names another).  --emulated runs on emulated threads instead
+ * and measures nothing; it is for tests, which give --tiny too.  Run each part in a process of its
+ * own: after a failed kernel nothing else works. */
 #include <string.h>
 
 #include "gpu.h"
+
+static void nothing(gpu *g) {
+    (void)g;
+}
 
 static const struct {
     const char *name;
     void (*run)(gpu *g);
 } parts[] = {
-    {"limits", bench_limits}, {"sustain", bench_sustain},     {"vmm", bench_vmm},
-    {"load", bench_load},     {"matmul", bench_matmul},       {"attention", bench_attention},
-    {"prefill", bench_prefill}, {"draw", bench_draw},
+    {"device", nothing},
+    {"limits", bench_limits},
+    {"sustain", bench_sustain},
+    {"vmm", bench_vmm},
+    {"load", bench_load},
+    {"matmul", bench_matmul},
+    {"attention", bench_attention},
+    {"prefill", bench_prefill},
+    {"draw", bench_draw},
 };
 
 static void usage(void) {
     fprintf(stderr, "usage: bench_cuda [--tiny] [--emulated] "
-                    "(limits|sustain|vmm|load|matmul|attention|prefill|draw)...\n"
+                    "(device|limits|sustain|vmm|load|matmul|attention|prefill|draw)...\n"
                     "       bench_cuda [--tiny] [--emulated] step MODEL BATCHES\n");
     exit(2);
 }

@@ -1,7 +1,7 @@
 /* bench_draw.c - drawing tokens from logits on the device (see gpu.h for time).
  *
- * passes = time * what a read of the logits once would take; it needs the ceiling of memory, so it is
- * left to whoever reads the table: bytes is what one pass over the logits of all rows reads. */
+ * passes = time * what a read of the logits once would take; it needs the ceiling of memory, so it
+ * is left to whoever reads the table: bytes is what one pass over the logits of all rows reads. */
 #include <string.h>
 
 #include "cuda/draw.h"
@@ -17,15 +17,24 @@ typedef struct mode {
 static const mode modes[] = {
     {"greedy", {.temperature = 0, .top_p = 1, .repetition_penalty = 1}, -1, 0},
     {"temperature", {.temperature = 0.8f, .top_p = 1, .repetition_penalty = 1, .seed = 1}, -1, 0},
-    {"top-k 50", {.temperature = 0.8f, .top_p = 1, .top_k = 50, .repetition_penalty = 1, .seed = 1}, -1, 0},
+    {"top-k 50",
+     {.temperature = 0.8f, .top_p = 1, .top_k = 50, .repetition_penalty = 1, .seed = 1},
+     -1,
+     0},
     {"top-p 0.9", {.temperature = 0.8f, .top_p = 0.9f, .repetition_penalty = 1, .seed = 1}, -1, 0},
     {"min-p 0.05",
      {.temperature = 0.8f, .top_p = 1, .min_p = 0.05f, .repetition_penalty = 1, .seed = 1},
      -1,
      0},
     {"all, penalties",
-     {.temperature = 0.8f, .top_p = 0.9f, .min_p = 0.05f, .top_k = 50, .repetition_penalty = 1.1f,
-      .presence_penalty = 0.3f, .frequency_penalty = 0.3f, .seed = 1},
+     {.temperature = 0.8f,
+      .top_p = 0.9f,
+      .min_p = 0.05f,
+      .top_k = 50,
+      .repetition_penalty = 1.1f,
+      .presence_penalty = 0.3f,
+      .frequency_penalty = 0.3f,
+      .seed = 1},
      -1,
      1000},
     {"20 logprobs", {.temperature = 0, .top_p = 1, .repetition_penalty = 1}, 20, 0},
@@ -41,10 +50,12 @@ static void *make_plan(gpu *g, const mode *m, uint32_t n, uint32_t n_vocab) {
     inferd_err err = {0};
     size_t n_bytes = draw_plan_bytes(n) + (size_t)n * m->n_history * sizeof(draw_seen) + 4096;
     sample_row *rows = calloc(n, sizeof *rows);
-    tok_id *history = calloc(m->n_history + 1, sizeof *history), *tokens = calloc(n, sizeof *tokens);
+    tok_id *history = calloc(m->n_history + 1, sizeof *history),
+           *tokens = calloc(n, sizeof *tokens);
     uint32_t *zeros = calloc(n, sizeof *zeros);
     void *scratch = calloc(1, draw_scratch_bytes(n_vocab)), *host = calloc(1, n_bytes);
-    if (!rows || !history || !tokens || !zeros || !scratch || !host) gpu_die("no memory for %u draws", n);
+    if (!rows || !history || !tokens || !zeros || !scratch || !host)
+        gpu_die("no memory for %u draws", n);
     for (uint32_t i = 0; i < m->n_history; i++) history[i] = (tok_id)(i * 7919 % n_vocab);
     for (uint32_t i = 0; i < n; i++)
         rows[i] = (sample_row){.params = &m->params,
@@ -53,7 +64,8 @@ static void *make_plan(gpu *g, const mode *m, uint32_t n, uint32_t n_vocab) {
                                .n_tokens = m->n_history,
                                .forced = -1,
                                .n_top = m->n_top};
-    batch b = {.n_rows = n, .n_logits = n, .tokens = tokens, .promised = zeros, .logit_rows = zeros};
+    batch b = {
+        .n_rows = n, .n_logits = n, .tokens = tokens, .promised = zeros, .logit_rows = zeros};
     draw_plan plan = {.host = host, .bytes_max = n_bytes};
     gpu_need_status(draw_plan_build(&plan, rows, &b, n_vocab, scratch, &err), &err);
     void *p = gpu_put(g, host, plan.bytes);
@@ -94,7 +106,8 @@ void bench_draw(gpu *g) {
     } kinds[] = {{"flat", 0.5f}, {"peaked", 5}};
     inferd_err err = {0};
     gpu_need_status(draw_init(g->module, &g->device, &err), &err);
-    uint32_t n_max = g->tiny ? 2 : 256, v_max = g->tiny ? 500 : 262208, noise = g->tiny ? 500 : 4 << 20;
+    uint32_t n_max = g->tiny ? 2 : 256, v_max = g->tiny ? 500 : 262208,
+             noise = g->tiny ? 500 : 4 << 20;
     draw_args a = {.stride = (v_max + 7) / 8 * 8};
     size_t n_logits = (size_t)n_max * a.stride;
     float *logits = gpu_take(g, n_logits * 4);
@@ -106,8 +119,9 @@ void bench_draw(gpu *g) {
     for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
         float *some = gpu_normals(g, CU_F32, noise, kinds[k].scale, 21);
         for (size_t at = 0; at < n_logits; at += noise)
-            gpu_need(g, g->api->copy_on_device(logits + at, some, size_min(noise, n_logits - at) * 4,
-                                               g->l.stream),
+            gpu_need(g,
+                     g->api->copy_on_device(logits + at, some, size_min(noise, n_logits - at) * 4,
+                                            g->l.stream),
                      "copying logits");
         gpu_give(g, some);
         for (size_t v = 0; v < (g->tiny ? 1 : INFERD_COUNT(vocabs)); v++)

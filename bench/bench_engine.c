@@ -1,4 +1,5 @@
-/* bench_engine.c - the engine without HTTP: streams that each ask again as soon as they are answered.
+/* bench_engine.c - the engine without HTTP: streams that each ask again as soon as they are
+ * answered.
  *
  *     bench_engine [options] MODEL
  *       --device KIND      cuda (default) or cpu
@@ -9,9 +10,9 @@
  *       --limit-s N        a run that takes longer is ended and told as cut (default 60)
  *       --emulated         on emulated threads: for tests, measures nothing
  *
- * MODEL is a file, or dummy:SHAPE (models/dummy_model.h).  Prompts are different for every request and
- * shared with nobody, answers are greedy and go on to their last token.  Before the first run one
- * request per stream goes through unmeasured.
+ * MODEL is a file, or dummy:SHAPE (models/dummy_model.h).  Prompts are different for every request
+ * and shared with nobody, answers are greedy and go on to their last token.  Before the first run
+ * one request per stream goes through unmeasured.
  *
  * Prints JSON, one object per line: how long loading took, then for each number of streams
  *
@@ -92,7 +93,8 @@ static void ask(bench *b, stream *s, uint32_t n_output) {
     tok_id *prompt = malloc(b->o->prompt * sizeof *prompt);
     if (r == NULL || prompt == NULL) gpu_die("no memory for a request");
     uint32_t n_vocab = model_about(b->m)->n_vocab;
-    for (uint32_t i = 0; i < b->o->prompt; i++) prompt[i] = (tok_id)(n_vocab / 2 + random_below(n_vocab / 4));
+    for (uint32_t i = 0; i < b->o->prompt; i++)
+        prompt[i] = (tok_id)(n_vocab / 2 + random_below(n_vocab / 4));
     s->id = ++b->next_id;
     s->asked_us = s->last_us = clock_now_us();
     s->n_tokens = 0;
@@ -216,7 +218,8 @@ static void run(bench *b, uint32_t n) {
     tell_spread("ttft", b->ttft, b->n_ttft);
     tell_spread("itl", b->itl, b->n_itl);
     row_count("steps", steps);
-    row_number("rows_step", steps == 0 ? 0 : (double)(after.n_rows - before.n_rows) / (double)steps);
+    row_number("rows_step",
+               steps == 0 ? 0 : (double)(after.n_rows - before.n_rows) / (double)steps);
     row_number("busy", (double)(after.device_us_sum - before.device_us_sum) * 1e-6 / seconds);
     row_count("preemptions", after.n_preemptions - before.n_preemptions);
     row_count("graph_launches", after.backend.n_graph_launches - before.backend.n_graph_launches);
@@ -235,7 +238,8 @@ static uint32_t largest(const char *list) {
 static void open_engine(bench *b, const options *o) {
     inferd_err err = {0};
     uint64_t began = clock_now_us();
-    gpu_need_status(model_open(&(model_options){.path = o->model, .allow_dummy = true}, &b->m, &err), &err);
+    gpu_need_status(
+        model_open(&(model_options){.path = o->model, .allow_dummy = true}, &b->m, &err), &err);
     engine_options eo = {.device = {.kind = o->kind},
                          .limits = {.running_max = largest(o->streams), .step_tokens_max = 2048},
                          .models = &b->m,
@@ -250,7 +254,8 @@ static void open_engine(bench *b, const options *o) {
     gpu_need_status(engine_start(&eo, &b->e, &err), &err);
     while (engine_model_state(b->e, 0) < MODEL_HOT) {
         wait_for_engine(b);
-        if (clock_now_us() - began > (uint64_t)HOT_LIMIT_S * 1000000) gpu_die("the model is not loaded");
+        if (clock_now_us() - began > (uint64_t)HOT_LIMIT_S * 1000000)
+            gpu_die("the model is not loaded");
     }
     if (engine_model_state(b->e, 0) != MODEL_HOT) {
         engine_model_error(b->e, 0, &err);
@@ -277,16 +282,25 @@ static void read_options(options *o, int argc, char **argv) {
     int c;
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
         uint32_t n = optarg != NULL ? (uint32_t)strtoul(optarg, NULL, 10) : 1;
-        if (c == 'd') o->kind = optarg;
-        else if (c == 's') o->streams = optarg;
-        else if (c == 'p' && n > 0) o->prompt = n;
-        else if (c == 'o' && n > 0) o->output = n;
-        else if (c == 'r' && n > 0) o->rounds = n;
-        else if (c == 'l' && n > 0) o->limit_s = n;
-        else if (c == 'e') o->emulated = true;
-        else exit(2);
+        if (c == 'd')
+            o->kind = optarg;
+        else if (c == 's')
+            o->streams = optarg;
+        else if (c == 'p' && n > 0)
+            o->prompt = n;
+        else if (c == 'o' && n > 0)
+            o->output = n;
+        else if (c == 'r' && n > 0)
+            o->rounds = n;
+        else if (c == 'l' && n > 0)
+            o->limit_s = n;
+        else if (c == 'e')
+            o->emulated = true;
+        else
+            exit(2);
     }
-    if (argc - optind != 1) gpu_die("bench_engine [options] MODEL: one model, %d given", argc - optind);
+    if (argc - optind != 1)
+        gpu_die("bench_engine [options] MODEL: one model, %d given", argc - optind);
     o->model = argv[optind];
     if (largest(o->streams) == 0 || largest(o->streams) > STREAMS_MAX)
         gpu_die("--streams %s: numbers from 1 to %d", o->streams, STREAMS_MAX);
@@ -294,7 +308,11 @@ static void read_options(options *o, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     static bench b = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    options o = {.kind = "cuda", .streams = "1,8,32,128", .prompt = 1024, .output = 128, .rounds = 2,
+    options o = {.kind = "cuda",
+                 .streams = "1,8,32,128",
+                 .prompt = 1024,
+                 .output = 128,
+                 .rounds = 2,
                  .limit_s = 60};
     read_options(&o, argc, argv);
     b.o = &o;

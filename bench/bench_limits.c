@@ -5,7 +5,8 @@
  *     boundaries  kernels that do nothing, in one graph, with and without programmatic dependence
  *     graphs      taking up, launching, memory
  *     answers     from a kernel's end to the host that asks
- *     products    8192 x 8192 x 8192 in bf16 by cuBLASLt; `sustain`: for a while, with clocks' witness */
+ *     products    8192 x 8192 x 8192 in bf16 by cuBLASLt; `sustain`: for a while, with clocks'
+ * witness */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -85,12 +86,13 @@ static void queue_bus(gpu *g, void *ctx, uint32_t i) {
     (void)i;
     for (uint32_t k = 0; k < b->times; k++) {
         if (b->in)
-            launch_failed(&g->l, g->api->copy_to_device(b->device[0], b->host[0], b->n, g->l.stream), "copy");
-        if (b->out)
             launch_failed(
-                &g->l,
-                g->api->copy_to_host(b->host[1], b->device[1], b->n, b->in ? b->second : g->l.stream),
-                "copy");
+                &g->l, g->api->copy_to_device(b->device[0], b->host[0], b->n, g->l.stream), "copy");
+        if (b->out)
+            launch_failed(&g->l,
+                          g->api->copy_to_host(b->host[1], b->device[1], b->n,
+                                               b->in ? b->second : g->l.stream),
+                          "copy");
     }
     if (!b->in || !b->out) return;
     launch_failed(&g->l, g->api->event_record(b->other_done, b->second), "recording an event");
@@ -154,7 +156,8 @@ static void the_bus(gpu *g) {
 static void pinning(gpu *g) {
     size_t n = g->tiny ? 1 << 20 : 2048ul << 20;
     for (int huge = 0; huge < 2; huge++) {
-        unsigned char *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        unsigned char *p =
+            mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p == MAP_FAILED) gpu_die("no %zu MiB of host memory", n >> 20);
         if (huge) madvise(p, n, MADV_HUGEPAGE);
         double began = gpu_now_us();
@@ -223,7 +226,8 @@ static void graphs(gpu *g) {
         gpu_sync(g);
         done_us[i] = gpu_now_us() - began;
     }
-    for (uint32_t i = 0; i < n; i++) gpu_need(g, g->api->graph_destroy(graph[i]), "giving back a graph");
+    for (uint32_t i = 0; i < n; i++)
+        gpu_need(g, g->api->graph_destroy(graph[i]), "giving back a graph");
     row_begin("graph");
     row_count("kernels", kernels);
     row_number("capture_us", gpu_median(capture, n));
@@ -246,7 +250,8 @@ static void answers(gpu *g) {
         gpu_need(g, g->api->event_record(g->end, g->l.stream), "recording an event");
         record[i] = gpu_now_us() - launched;
         cu_result r;
-        while ((r = g->api->event_query(g->end)) == CU_NOT_READY) {}
+        while ((r = g->api->event_query(g->end)) == CU_NOT_READY) {
+        }
         gpu_need(g, r, "asking an event");
         asked[i] = gpu_now_us() - began;
     }
@@ -279,8 +284,8 @@ static void queue_product(gpu *g, void *ctx, uint32_t i) {
     product *p = ctx;
     (void)i;
     launch_failed(&g->l,
-                  g->api->lt_matmul(&p->s, &p->algo, p->x, p->w, p->out, p->workspace, p->workspace_bytes,
-                                    g->l.stream),
+                  g->api->lt_matmul(&p->s, &p->algo, p->x, p->w, p->out, p->workspace,
+                                    p->workspace_bytes, g->l.stream),
                   "cuBLASLt");
 }
 
@@ -293,8 +298,14 @@ static bool open_product(gpu *g, product *p) {
         row_end();
         return false;
     }
-    *p = (product){.s = {.m = n, .n = n, .k = n, .x_stride = n, .w_stride = n, .out_stride = n,
-                         .in = LT_BF16, .out = LT_BF16},
+    *p = (product){.s = {.m = n,
+                         .n = n,
+                         .k = n,
+                         .x_stride = n,
+                         .w_stride = n,
+                         .out_stride = n,
+                         .in = LT_BF16,
+                         .out = LT_BF16},
                    .workspace_bytes = 32ul << 20};
     gpu_need(g, g->api->lt_candidates(&p->s, p->workspace_bytes, 1, &p->algo, &found), "cuBLASLt");
     if (found == 0) gpu_die("cuBLASLt knows no algorithm for %u x %u x %u", n, n, n);
@@ -352,7 +363,8 @@ void bench_sustain(gpu *g) {
     if (!open_product(g, &p)) return;
     double began = gpu_now_us(), until = g->tiny ? 0 : 25e6, told = 0;
     do {
-        double us = gpu_time_once(g, queue_many, &p) / (g->tiny ? 1 : 100), at = gpu_now_us() - began;
+        double us = gpu_time_once(g, queue_many, &p) / (g->tiny ? 1 : 100),
+               at = gpu_now_us() - began;
         if (at - told < 1e6 && !g->tiny) continue;
         told = at;
         cu_health h = {0};

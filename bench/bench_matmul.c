@@ -1,13 +1,13 @@
-/* bench_matmul.c - activations times weights, one product at a time (see gpu.h for how time is taken).
+/* bench_matmul.c - activations times weights, one product at a time (see gpu.h for how time is
+ * taken).
  *
- *     gemv      1 to 4 rows            skinny   1 to 64 rows        large   more than 64 rows: cuBLASLt,
- *                                                                           quantised weights expanded
- *     lt_first  cuBLASLt alone, 16-bit weights, its first guess     lt_best the fastest of its candidates
- *     lt_best_0 the same without workspace
- *     fused     gate and up with norm before and activation after, in one launch
+ *     gemv      1 to 4 rows            skinny   1 to 64 rows        large   more than 64 rows:
+ * cuBLASLt, quantised weights expanded lt_first  cuBLASLt alone, 16-bit weights, its first guess
+ * lt_best the fastest of its candidates lt_best_0 the same without workspace fused     gate and up
+ * with norm before and activation after, in one launch
  *
- * Weights are taken in turn from at least three copies and GPU_COLD_MIB.  bytes = weights as they lie in
- * memory + 2 bytes for each number of x and out. */
+ * Weights are taken in turn from at least three copies and GPU_COLD_MIB.  bytes = weights as they
+ * lie in memory + 2 bytes for each number of x and out. */
 #include <string.h>
 
 #include "cuda/formats.h"
@@ -26,11 +26,11 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {"8b qkv", 6144, 4096, false},      {"8b o", 4096, 4096, false},
-    {"8b gate+up", 28672, 4096, true},  {"8b down", 4096, 14336, false},
-    {"8b head", 128256, 4096, false},   {"1b qkv", 3072, 2048, false},
-    {"1b o", 2048, 2048, false},        {"1b gate+up", 16384, 2048, true},
-    {"1b down", 2048, 8192, false},     {"1b head", 128256, 2048, false},
+    {"8b qkv", 6144, 4096, false},     {"8b o", 4096, 4096, false},
+    {"8b gate+up", 28672, 4096, true}, {"8b down", 4096, 14336, false},
+    {"8b head", 128256, 4096, false},  {"1b qkv", 3072, 2048, false},
+    {"1b o", 2048, 2048, false},       {"1b gate+up", 16384, 2048, true},
+    {"1b down", 2048, 8192, false},    {"1b head", 128256, 2048, false},
 };
 static const shape tiny_shapes[] = {{"tiny", 64, 256, true}};
 
@@ -61,8 +61,8 @@ static void queue_way(gpu *g, void *ctx, uint32_t i) {
 
 static void queue_lt(gpu *g, void *ctx, uint32_t i) {
     work *w = ctx;
-    cu_result r = g->api->lt_matmul(&w->lt, &w->algo, w->a.x, w->w[i % w->n_sets].m.data, w->a.out[0].out,
-                                    w->workspace, w->workspace_bytes, g->l.stream);
+    cu_result r = g->api->lt_matmul(&w->lt, &w->algo, w->a.x, w->w[i % w->n_sets].m.data,
+                                    w->a.out[0].out, w->workspace, w->workspace_bytes, g->l.stream);
     launch_failed(&g->l, r, "cuBLASLt");
 }
 
@@ -76,25 +76,29 @@ static void tell(const shape *s, dtype type, uint32_t rows, const char *way, con
     row_count("k", s->k);
     row_count("rows", rows);
     row_time(t);
-    row_rate(t, (double)weight_bytes + 2.0 * rows * ((double)s->n + s->k), 2.0 * rows * s->n * s->k);
+    row_rate(t, (double)weight_bytes + 2.0 * rows * ((double)s->n + s->k),
+             2.0 * rows * s->n * s->k);
     row_end();
 }
 
 /* Loads the algorithm's code; false: it does not run. */
 static bool runs(gpu *g, work *w) {
-    cu_result r = g->api->lt_matmul(&w->lt, &w->algo, w->a.x, w->w[0].m.data, w->a.out[0].out, w->workspace,
-                                    w->workspace_bytes, g->l.stream);
+    cu_result r = g->api->lt_matmul(&w->lt, &w->algo, w->a.x, w->w[0].m.data, w->a.out[0].out,
+                                    w->workspace, w->workspace_bytes, g->l.stream);
     if (r == CU_OK) gpu_sync(g);
     if (r == CU_ELOST) gpu_need(g, r, "cuBLASLt");
     return r == CU_OK;
 }
 
 /* The fastest of the library's candidates, each timed on its own; false: it knows none. */
-static bool best_candidate(gpu *g, work *w, size_t workspace_bytes, gpu_time *first, gpu_time *best) {
+static bool best_candidate(gpu *g, work *w, size_t workspace_bytes, gpu_time *first,
+                           gpu_time *best) {
     lt_algo algos[CANDIDATES];
     uint32_t n = 0;
     w->workspace_bytes = workspace_bytes;
-    if (g->api->lt_candidates(&w->lt, workspace_bytes, g->tiny ? 2 : CANDIDATES, algos, &n) != CU_OK || n == 0)
+    if (g->api->lt_candidates(&w->lt, workspace_bytes, g->tiny ? 2 : CANDIDATES, algos, &n) !=
+            CU_OK ||
+        n == 0)
         return false;
     uint32_t first_good = n, at = n; // candidates may turn out not to run
     double least = 0;
@@ -139,7 +143,8 @@ static void give_sets(gpu *g, gpu_matrix *sets, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) gpu_give(g, sets[i].base);
 }
 
-static void rows_of(gpu *g, work *w, const shape *s, dtype type, uint32_t rows, size_t n_bytes, bool lt) {
+static void rows_of(gpu *g, work *w, const shape *s, dtype type, uint32_t rows, size_t n_bytes,
+                    bool lt) {
     w->a.rows = rows;
     gpu_time t;
     if (rows <= GEMV_ROWS_MAX) {
@@ -183,8 +188,8 @@ static void fused(gpu *g, work *w, const shape *s, dtype type, const float *norm
     give_sets(g, f.up, f.n_sets);
 }
 
-static void shape_of(gpu *g, matmul *mm, const shape *s, dtype type, const void *x, const float *x_float,
-                     const float *norm, void *out, bool lt) {
+static void shape_of(gpu *g, matmul *mm, const shape *s, dtype type, const void *x,
+                     const float *x_float, const float *norm, void *out, bool lt) {
     size_t n_bytes = format_bytes(type, s->n, s->k), cold = (size_t)GPU_COLD_MIB << 20;
     static work w;
     w = (work){.mm = mm, .n_sets = g->tiny ? 2 : (uint32_t)(cold / n_bytes + 1)};

@@ -1,10 +1,10 @@
 /* bench_memory.c - what mapping memory costs, and how fast weights arrive (see gpu.h for time).
  *
- *     vmm     create, map, allow, unmap, release per handle, for several sizes; allowing a range at once;
- *             the same while a kernel runs: does the host wait, does the kernel become slower; does a
+ *     vmm     create, map, allow, unmap, release per handle, for several sizes; allowing a range at
+ * once; the same while a kernel runs: does the host wait, does the kernel become slower; does a
  *             captured graph see the other memory that was mapped under its addresses
- *     load    a window of the size of a model: mapped, written on the host, sent, sent again (waking);
- *             and what reading weights costs on the device meanwhile */
+ *     load    a window of the size of a model: mapped, written on the host, sent, sent again
+ * (waking); and what reading weights costs on the device meanwhile */
 #include <string.h>
 #include <time.h>
 
@@ -36,11 +36,13 @@ static void create_all(gpu *g, range *r) {
 }
 static void map_all(gpu *g, range *r) {
     for (uint32_t i = 0; i < r->n; i++)
-        gpu_need(g, g->api->vmm_map(r->p + i * r->handle_bytes, r->handle_bytes, r->handles[i]), "mapping");
+        gpu_need(g, g->api->vmm_map(r->p + i * r->handle_bytes, r->handle_bytes, r->handles[i]),
+                 "mapping");
 }
 static void allow_each(gpu *g, range *r) {
     for (uint32_t i = 0; i < r->n; i++)
-        gpu_need(g, g->api->vmm_access(r->p + i * r->handle_bytes, r->handle_bytes), "allowing access");
+        gpu_need(g, g->api->vmm_access(r->p + i * r->handle_bytes, r->handle_bytes),
+                 "allowing access");
 }
 static void allow_range(gpu *g, range *r) {
     gpu_need(g, g->api->vmm_access(r->p, r->handle_bytes * r->n), "allowing access");
@@ -49,7 +51,8 @@ static void unmap_all(gpu *g, range *r) {
     gpu_need(g, g->api->vmm_unmap(r->p, r->handle_bytes * r->n), "unmapping");
 }
 static void release_all(gpu *g, range *r) {
-    for (uint32_t i = 0; i < r->n; i++) gpu_need(g, g->api->vmm_release(r->handles[i]), "releasing");
+    for (uint32_t i = 0; i < r->n; i++)
+        gpu_need(g, g->api->vmm_release(r->handles[i]), "releasing");
 }
 static void range_close(gpu *g, range *r) {
     gpu_need(g, g->api->vmm_unreserve(r->p, r->handle_bytes * r->n), "giving back addresses");
@@ -135,7 +138,8 @@ static void while_kernels_run(gpu *g, size_t handle_bytes) {
 static uint32_t first_sum(gpu *g, const void *sink) {
     uint32_t *all = malloc(BENCH_THREADS * 4), sum = 0;
     if (all == NULL) gpu_die("no memory");
-    gpu_need(g, g->api->copy_to_host(all, sink, BENCH_THREADS * 4, g->l.stream), "copying to the host");
+    gpu_need(g, g->api->copy_to_host(all, sink, BENCH_THREADS * 4, g->l.stream),
+             "copying to the host");
     gpu_sync(g);
     for (uint32_t i = 0; i < BENCH_THREADS; i++) sum += all[i];
     free(all);
@@ -187,7 +191,8 @@ void bench_vmm(gpu *g) {
     }
     gpu_need_status(bench_init(g->module, &err), &err);
     gpu_need(g, g->api->vmm_granularity(&granularity), "asking for the granularity");
-    for (size_t n = granularity; n <= (g->tiny ? granularity : 64ul << 20); n *= 2) handle_costs(g, n);
+    for (size_t n = granularity; n <= (g->tiny ? granularity : 64ul << 20); n *= 2)
+        handle_costs(g, n);
     while_kernels_run(g, g->tiny ? granularity : 32ul << 20);
     graphs_and_remapping(g, granularity);
 }

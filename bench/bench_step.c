@@ -1,16 +1,14 @@
 /* bench_step.c - a whole step of a model on the CUDA backend, and what it is made of.
  *
- *     step      device time of a step as the engine has it (upload, graph, results), and the host's time
- *               to describe and send it, with two on their way
- *     whole     the same launches, captured once more without copies: plain, and as programmatic
- *               dependents (PDL)
- *     kernels   the launches sorted by kernel and grid; each sort replayed alone, all layers of it in
- *               turn, so that weights come from memory: the sum is what the step would take if
- *               boundaries between different kernels were free
+ *     step      device time of a step as the engine has it (upload, graph, results), and the host's
+ * time to describe and send it, with two on their way whole     the same launches, captured once
+ * more without copies: plain, and as programmatic dependents (PDL) kernels   the launches sorted by
+ * kernel and grid; each sort replayed alone, all layers of it in turn, so that weights come from
+ * memory: the sum is what the step would take if boundaries between different kernels were free
  *
- * The backend gets a table of calls that notes what is launched while it captures (`spy`); kernels are
- * then launched again with the arguments they had.  Their numbers lose all meaning by that, their time
- * does not change. */
+ * The backend gets a table of calls that notes what is launched while it captures (`spy`); kernels
+ * are then launched again with the arguments they had.  Their numbers lose all meaning by that,
+ * their time does not change. */
 #include <string.h>
 
 #include "cuda/module.h"
@@ -18,8 +16,16 @@
 #include "inferd/clock.h"
 #include "models/model.h"
 
-enum { CONTEXT = 1024, TINY_CONTEXT = 48, BATCH_MAX = 256, STEPS = 24, TINY_STEPS = 4, NOTES_MAX = 4096,
-       GROUPS_MAX = 64, PARAMS_BYTES_MAX = 1024 };
+enum {
+    CONTEXT = 1024,
+    TINY_CONTEXT = 48,
+    BATCH_MAX = 256,
+    STEPS = 24,
+    TINY_STEPS = 4,
+    NOTES_MAX = 4096,
+    GROUPS_MAX = 64,
+    PARAMS_BYTES_MAX = 1024
+};
 
 /* ---- the table of calls ---- */
 
@@ -71,8 +77,9 @@ static cu_result spy_launch(const cu_launch *l, cu_stream s) {
     }
     return spy.api->launch(l, s);
 }
-static cu_result spy_lt_matmul(const lt_shape *shape, const lt_algo *algo, const void *x, const void *w,
-                               void *out, void *workspace, size_t workspace_bytes, cu_stream s) {
+static cu_result spy_lt_matmul(const lt_shape *shape, const lt_algo *algo, const void *x,
+                               const void *w, void *out, void *workspace, size_t workspace_bytes,
+                               cu_stream s) {
     note *n = spy.noting ? next_note() : NULL;
     if (n != NULL) {
         n->lt = true;
@@ -121,8 +128,8 @@ static bool same_sort(const note *a, const note *b) {
 static void again(gpu *g, const note *n, bool dependent) {
     cu_result r;
     if (n->lt) {
-        r = g->api->lt_matmul(&n->shape, &n->algo, n->x, n->w, n->out, n->workspace, n->workspace_bytes,
-                              g->l.stream);
+        r = g->api->lt_matmul(&n->shape, &n->algo, n->x, n->w, n->out, n->workspace,
+                              n->workspace_bytes, g->l.stream);
     } else {
         cu_launch l = n->launch;
         l.dependent = dependent;
@@ -210,8 +217,10 @@ static void rig_open(rig *r, const gpu_options *o, const char *path) {
                                .memory_bytes = o->emulated ? 192ull << 20 : 0,
                                .module = spy_open(o->emulated)};
     gpu_need_status(backend_open(&options, &r->be, &err), &err);
-    gpu_need_status(model_open(&(model_options){.path = path, .allow_dummy = true}, &r->m, &err), &err);
-    model_limits limits = {.rows_max = BATCH_MAX, .logits_max = o->tiny ? 8 : BATCH_MAX, .kv = KV_F16};
+    gpu_need_status(model_open(&(model_options){.path = path, .allow_dummy = true}, &r->m, &err),
+                    &err);
+    model_limits limits = {
+        .rows_max = BATCH_MAX, .logits_max = o->tiny ? 8 : BATCH_MAX, .kv = KV_F16};
     limits.rows_max = limits.logits_max;
     gpu_need_status(model_attach(r->m, r->be, &limits, &err), &err);
     uint64_t began = clock_now_us();
@@ -241,7 +250,8 @@ static void rig_close(rig *r) {
 static bool make_batch(rig *r, uint32_t n) {
     const kv_layout *kv = model_kv(r->m);
     uint32_t n_blocks = kv_blocks_of(kv, r->context + STEPS);
-    uint64_t n_slots = (uint64_t)n * n_blocks * kv->n_groups, first = (uint64_t)r->n_pages * kv->slots_per_page;
+    uint64_t n_slots = (uint64_t)n * n_blocks * kv->n_groups,
+             first = (uint64_t)r->n_pages * kv->slots_per_page;
     if (first + n_slots > (uint64_t)be_n_pages(r->be) * kv->slots_per_page) return false;
     free(r->slots);
     r->slots = malloc(n_slots * sizeof *r->slots);
@@ -253,11 +263,17 @@ static bool make_batch(rig *r, uint32_t n) {
         r->promised[i] = 0;
         r->row_seq[i] = r->logit_rows[i] = i;
         r->seqs[i] = (batch_seq){i, 1, 0, n_blocks, r->slots + (size_t)i * n_blocks * kv->n_groups};
-        r->draws[i] = (sample_row){.params = &greedy, .tokens = r->history, .n_prompt = 1, .forced = -1,
-                                   .n_top = -1};
+        r->draws[i] = (sample_row){
+            .params = &greedy, .tokens = r->history, .n_prompt = 1, .forced = -1, .n_top = -1};
     }
-    r->b = (batch){.n_rows = n, .n_seqs = n, .n_logits = n, .tokens = r->tokens, .promised = r->promised,
-                   .positions = r->positions, .row_seq = r->row_seq, .seqs = r->seqs,
+    r->b = (batch){.n_rows = n,
+                   .n_seqs = n,
+                   .n_logits = n,
+                   .tokens = r->tokens,
+                   .promised = r->promised,
+                   .positions = r->positions,
+                   .row_seq = r->row_seq,
+                   .seqs = r->seqs,
                    .logit_rows = r->logit_rows};
     return true;
 }
@@ -280,8 +296,8 @@ static double finish(rig *r) {
 static void steps(rig *r, const char *name, uint32_t n, bool tiny) {
     double device[STEPS], host[STEPS], waited = 0;
     uint32_t n_steps = tiny ? TINY_STEPS : STEPS, n_timed = 0, depth = be_depth(r->be);
-    uint32_t begin = r->context - 1 - n_steps / 2; // mean context: r->context
-    uint32_t warm = tiny ? 2 : 4;                  // seen once, then captured
+    uint32_t begin = r->context - n_steps; // the last step has r->context
+    uint32_t warm = tiny ? 2 : 4;          // seen once, then captured
     for (uint32_t i = 0; i < warm; i++) {
         send(r, begin);
         finish(r);

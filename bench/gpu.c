@@ -125,7 +125,7 @@ const cuda_module *gpu_module(bool emulated) {
 static void tell_device(const gpu *g) {
     const cu_device *d = &g->device;
     row_begin("device");
-    row_bool("emulated", g->emulated);
+    row_bool("emulated", g->emulated || strstr(g->module->about, "emulated") != NULL);
     row_bool("tiny", g->tiny);
     row_text("name", d->name);
     row_text("uuid", d->uuid);
@@ -168,7 +168,8 @@ void gpu_close(gpu *g) {
 void gpu_check_emulation(bool emulated) {
     if (emulated && fake_violations != NULL && fake_violations() > 0)
         gpu_die("%u rules of the emulation were broken", fake_violations());
-    if (emulated && fake_leaks != NULL && fake_leaks() > 0) gpu_die("%u things were not given back", fake_leaks());
+    if (emulated && fake_leaks != NULL && fake_leaks() > 0)
+        gpu_die("%u things were not given back", fake_leaks());
 }
 
 /* ---- memory ---- */
@@ -299,7 +300,8 @@ double gpu_time_once(gpu *g, void (*f)(gpu *g, void *ctx, uint32_t i), void *ctx
     return us;
 }
 
-static cu_graph capture(gpu *g, void (*queue)(gpu *g, void *ctx, uint32_t i), void *ctx, uint32_t n) {
+static cu_graph capture(gpu *g, void (*queue)(gpu *g, void *ctx, uint32_t i), void *ctx,
+                        uint32_t n) {
     cu_graph graph = NULL;
     gpu_need(g, g->api->capture_begin(g->l.stream), "beginning a capture");
     for (uint32_t i = 0; i < n; i++) queue(g, ctx, i);
@@ -340,7 +342,8 @@ static void statistics(gpu_time *t, const double *us) {
     t->noise = n_odd == 0 ? NAN : fabs(gpu_median(even, n_even) - gpu_median(odd, n_odd)) / t->us;
 }
 
-gpu_time gpu_measure(gpu *g, void (*queue)(gpu *g, void *ctx, uint32_t i), void *ctx, uint32_t sets) {
+gpu_time gpu_measure(gpu *g, void (*queue)(gpu *g, void *ctx, uint32_t i), void *ctx,
+                     uint32_t sets) {
     double us[GPU_REPLAYS_MAX], used = 0;
     gpu_time t = {0};
     queue(g, ctx, 0); // loads what is loaded at the first call

@@ -1,17 +1,18 @@
-/* gpu.h - what the benches of the CUDA backend share: a device, memory, timing, and one line per case.
+/* gpu.h - what the benches of the CUDA backend share: a device, memory, timing, and one line per
+ * case.
  *
- * Output is JSON, one object per line, flat: {"bench":"matmul","shape":"8b qkv",...,"us":12.3}.  The
+ * Output is JSON, one object per line, flat: {"bench":"matmul","shape":"8b qkv",...,"us":12.3}. The
  * first line says which device this was and whether it was one at all ("emulated").
  *
  * Timing.  The work of a case is queued `per_graph` times into one captured graph, each time with
- * another set of weights where there are several (so that nothing is in the L2 cache), and the graph is
- * replayed between two events until GPU_CASE_US of device time are used up.  Told are the median, the
- * least and the greatest of the replays, per launch of the work; and `noise`, the distance of the
- * medians of every other replay, as a part of the median: what two measurements of the same thing
- * differ by.
+ * another set of weights where there are several (so that nothing is in the L2 cache), and the
+ * graph is replayed between two events until GPU_CASE_US of device time are used up.  Told are the
+ * median, the least and the greatest of the replays, per launch of the work; and `noise`, the
+ * distance of the medians of every other replay, as a part of the median: what two measurements of
+ * the same thing differ by.
  *
- * A call that fails ends the program with a line that says which one, and status 1: after most failures
- * nothing else on the device would work either.
+ * A call that fails ends the program with a line that says which one, and status 1: after most
+ * failures nothing else on the device would work either.
  *
  * Thread: one. */
 #ifndef INFERD_BENCH_GPU_H
@@ -24,7 +25,7 @@
 #include "kernels/dtype.h"
 
 enum {
-    GPU_CASE_US = 20000,    // device time of one case
+    GPU_CASE_US = 20000, // device time of one case
     GPU_REPLAYS_MAX = 64,
     GPU_REPLAYS_MIN = 5,
     GPU_LAUNCHES_MAX = 256, // in one graph
@@ -50,7 +51,8 @@ void gpu_open(gpu *g, const gpu_options *o);
 void gpu_close(gpu *g);
 /* Ends the program when the emulation found a rule broken, or something not given back. */
 void gpu_check_emulation(bool emulated);
-/* The module: of the emulation (ends the program where it is not linked), or as the backend finds it. */
+/* The module: of the emulation (ends the program where it is not linked), or as the backend finds
+ * it. */
 const cuda_module *gpu_module(bool emulated);
 
 _Noreturn void gpu_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -81,8 +83,10 @@ typedef struct gpu_time {
     double us, low_us, high_us, noise; // of one call of `queue`
     uint32_t per_graph, replays;
 } gpu_time;
-/* queue(ctx, i) launches the i-th repetition on g->l.  `sets`: after how many repetitions memory repeats. */
-gpu_time gpu_measure(gpu *g, void (*queue)(gpu *g, void *ctx, uint32_t i), void *ctx, uint32_t sets);
+/* queue(ctx, i) launches the i-th repetition on g->l.  `sets`: after how many repetitions memory
+ * repeats. */
+gpu_time gpu_measure(gpu *g, void (*queue)(gpu *g, void *ctx, uint32_t i), void *ctx,
+                     uint32_t sets);
 /* Device time of what is queued by f, once, without a graph. */
 double gpu_time_once(gpu *g, void (*f)(gpu *g, void *ctx, uint32_t i), void *ctx);
 double gpu_median(double *values, uint32_t n); // sorts

@@ -25,8 +25,8 @@ inferd_status bench_init(const cuda_module *m, inferd_err *err) {
 static uint32_t blocks_for(const launcher *l, uint64_t n_words) {
     uint64_t per_block = (uint64_t)BENCH_THREADS * BENCH_LOADS;
     uint64_t wanted = (n_words + per_block - 1) / per_block;
-    uint32_t most = u32_min(l->device->n_sms * BENCH_BLOCKS_PER_SM,
-                            BENCH_SINK_BYTES / 4 / BENCH_THREADS);
+    uint32_t most =
+        u32_min(l->device->n_sms * BENCH_BLOCKS_PER_SM, BENCH_SINK_BYTES / 4 / BENCH_THREADS);
     return (uint32_t)size_min(wanted, most);
 }
 

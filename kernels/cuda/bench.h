@@ -14,8 +14,8 @@
 
 enum {
     BENCH_THREADS = 512,
-    BENCH_LOADS = 8,          // of 16 bytes, under way in each thread
-    BENCH_BLOCKS_PER_SM = 2,  // 128 KiB under way in each multiprocessor
+    BENCH_LOADS = 8,                            // of 16 bytes, under way in each thread
+    BENCH_BLOCKS_PER_SM = 2,                    // 128 KiB under way in each multiprocessor
     BENCH_SINK_BYTES = 4096 * BENCH_THREADS * 4 // more blocks than any device is given
 };
 

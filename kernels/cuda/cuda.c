@@ -197,13 +197,16 @@ static void cuda_tune(backend *be, const weight *const *weights, uint32_t n) {
     enum { TUNE_BUDGET_US = 1000000 };
     cuda_backend *c = cuda_of(be);
     inferd_err err = {0};
-    if (!c->lt || c->tune_path == NULL) return;
+    if (!c->lt) return;
+    /* Without a file to keep the answers in, each choice only runs once, so that nothing of the library is
+     * loaded in the middle of serving. */
+    uint64_t budget_us = c->tune_path != NULL ? TUNE_BUDGET_US : 0;
     cu_matrix *m = malloc(size_max(n, 1) * sizeof *m);
     if (m == NULL) return; // the library's first choices serve as well
     for (uint32_t i = 0; i < n; i++)
         m[i] = format_matrix(weights[i]->type, weights[i]->rows, weights[i]->cols, weights[i]->data);
     inferd_status s = memory_sync(c->memory, &err);
-    if (s == INFERD_OK) s = matmul_tune(c->mm, &c->launch, m, n, TUNE_BUDGET_US, &err);
+    if (s == INFERD_OK) s = matmul_tune(c->mm, &c->launch, m, n, budget_us, &err);
     if (s != INFERD_OK) backend_fail(be, s, "%s", err.text);
     free(m);
 }

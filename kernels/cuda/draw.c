@@ -38,8 +38,7 @@ static bool penalises(const sample_params *p) {
            p->frequency_penalty != 0.0f;
 }
 
-/* Tokens that are named more than once are marked: threads add biases of different tokens at once.
- */
+/* With how often its token is named: threads add biases of different tokens at once. */
 static bool pack_bias(packer *k, const sample_row *from, draw_row *to, uint32_t *n) {
     const sample_params *p = from->params;
     bool fits = true;

@@ -35,8 +35,8 @@ extern "C" {
 constexpr float TEMPERATURE_MIN = 1e-30f; // as in sampler.c
 constexpr uint32_t WARPS = DRAW_THREADS / 32, COUNT_MAX = 65535;
 constexpr uint32_t PER_THREAD = DRAW_SLICE / DRAW_THREADS;
-constexpr float BINS_PER_UNIT =
-    8.0f;                          // of z; masses end at z = -27.7, the last bin begins at -31.875
+// Bins of z; masses end at z = -27.7, the last bin begins at -31.875.
+constexpr float BINS_PER_UNIT = 8.0f;
 constexpr float NOISE_MAX = 23.6f; // above sample_gumbel_bound of every word
 
 // Masses are added in two words of 32 bits, whose sums must not overflow: a mass has 41 bits, the

@@ -82,8 +82,8 @@ typedef struct skinny_mat {
 typedef struct skinny_params {
     skinny_mat mats[MATMUL_FUSED_MAX];
     const void *x;
-    float *partials;    // [blocks of x, splits, rows, rows of weights per block]
-    uint32_t *counters; // [blocks of x] zero before and after
+    float *partials;    // [grid x, splits, rows, weight rows of a block]
+    uint32_t *counters; // [grid x] zero before and after
     uint32_t n_mats, rows, cols, x_stride;
     uint32_t n_stages, splits; // stages in all of K; grid is (blocks, splits)
     uint32_t add;

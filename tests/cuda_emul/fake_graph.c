@@ -19,6 +19,7 @@ bool emul_launch(const void *fn, const uint32_t grid[3], uint32_t threads, uint3
                  const void *params, uint32_t params_bytes, uint32_t threads_max, char *why,
                  size_t why_bytes) __attribute__((weak));
 bool emul_waited(void) __attribute__((weak));
+void emul_settle(void) __attribute__((weak));
 
 /* ---- kernels ---- */
 
@@ -127,12 +128,17 @@ static cu_result api_launch(const cu_launch *l, cu_stream s) {
     return fk_leave(r);
 }
 
+void fk_settle(void) {
+    if (emul_settle != NULL) emul_settle();
+}
+
 cu_result fk_kernel_run(const fake_op *op) {
     fake_execute_fn *execute = fk.opt.execute != NULL ? fk.opt.execute : emul_launch;
     const cu_launch *l = &op->launch;
     char why[512] = "", where[160];
     fk.counts.n_run++;
     fk.refused = 0;
+    if (!l->dependent) fk_settle(); // its predecessor has ended
     if (fk.lose_context_in > 0 && --fk.lose_context_in == 0)
         return fk_say(CU_ELOST, "%s: the context was lost because the test said so",
                       op->kernel->name);

@@ -378,6 +378,8 @@ uint32_t fk_graph_leaks(void);
 void fk_graph_reset(void);
 void fk_graph_api(cu_api *api);
 cu_result fk_kernel_run(const fake_op *op);
+/* What ran so far has ended, for the rules of dependent launches. */
+void fk_settle(void);
 
 /* fake_lt.c */
 void fk_lt_api(cu_api *api);

@@ -99,6 +99,7 @@ static void run_copy(const fake_op *op) {
     case OP_TO_DEVICE:
         if (!allowed(op->dst, op->n, "a copy writes")) return;
         if (op->staged == NULL && !is_pinned(op->src, op->n, "a copy reads")) return;
+        fk_settle();
         memcpy(op->dst, op->staged != NULL ? op->staged : op->src, op->n);
         break;
     case OP_TO_HOST:
