@@ -150,7 +150,8 @@ static void model_make(void) {
     q = be_act_open(be, ACT_INNER, ROWS_MAX, DIM), attn = be_act_open(be, ACT_INNER, ROWS_MAX, DIM);
     k = be_act_open(be, ACT_INNER, ROWS_MAX, KV_HEADS * HEAD_DIM);
     v = be_act_open(be, ACT_INNER, ROWS_MAX, KV_HEADS * HEAD_DIM);
-    gate = be_act_open(be, ACT_INNER, ROWS_MAX, FFN), up = be_act_open(be, ACT_INNER, ROWS_MAX, FFN);
+    gate = be_act_open(be, ACT_INNER, ROWS_MAX, FFN),
+    up = be_act_open(be, ACT_INNER, ROWS_MAX, FFN);
     logits = be_act_open(be, ACT_LOGITS, 64, VOCAB);
     INFERD_CHECK(x && h && q && k && v && attn && gate && up && logits);
     kv = (kv_layout){KV_F16, LAYERS, KV_HEADS, HEAD_DIM, BLOCK_TOKENS, LAYERS, 1, 0, 0, 0};

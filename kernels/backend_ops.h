@@ -20,17 +20,18 @@ typedef struct backend_ops {
 
     uint32_t (*n_pages)(const backend *be);
     size_t (*page_bytes)(const backend *be);
-    uint32_t (*n_pages_ready)(const backend *be);  // NULL: all
-    uint32_t (*extent_pages)(const backend *be);   // NULL: 1
+    uint32_t (*n_pages_ready)(const backend *be); // NULL: all
+    uint32_t (*extent_pages)(const backend *be);  // NULL: 1
     inferd_status (*window_open)(backend *be, size_t n_bytes, be_window **out, inferd_err *err);
     void (*window_close)(backend *be, be_window *w);
     void *(*window_base)(const be_window *w);
     inferd_status (*window_map)(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                                 inferd_err *err);
     inferd_status (*window_unmap)(backend *be, be_window *w, inferd_err *err);
-    void (*window_upload)(backend *be, be_window *w, size_t begin, size_t end); // NULL: nothing to do
-    bool (*window_is_warm)(const be_window *w);            // NULL: never
-    void (*window_set_warm)(be_window *w, bool warm);      // NULL: nothing to do
+    void (*window_upload)(backend *be, be_window *w, size_t begin,
+                          size_t end);                // NULL: nothing to do
+    bool (*window_is_warm)(const be_window *w);       // NULL: never
+    void (*window_set_warm)(be_window *w, bool warm); // NULL: nothing to do
     size_t (*kv_layer_bytes)(const backend *be, kv_type type, uint32_t n_kv_heads,
                              uint32_t head_dim, uint32_t block_tokens);
 

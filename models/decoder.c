@@ -96,8 +96,11 @@ inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type
         size_t layer = be_kv_layer_bytes(be, type, s->n_kv_heads, s->head_dim, block_tokens[i]);
         if (layer == 0)
             return inferd_fail(err, INFERD_EUNSUPPORTED,
-                               "%s cannot store keys and values as %s; use f16 or bf16", be_name(be),
-                               type == KV_F32 ? "f32" : type == KV_F16 ? "f16" : "bf16");
+                               "%s cannot store keys and values as %s; use f16 or bf16",
+                               be_name(be),
+                               type == KV_F32   ? "f32"
+                               : type == KV_F16 ? "f16"
+                                                : "bf16");
         for (uint32_t g = s->n_layers; g >= 1; g--) {
             if (s->n_layers % g != 0 || (size_t)g * layer > page) continue;
             size_t slot = (size_t)g * layer, used = page / slot * slot;

@@ -39,7 +39,8 @@ typedef struct decoder_spec {
     act_fn act;      // of the gate
     float softcap;   // of the logits; 0 = none
     /* Layers with a sliding window between global ones (Gemma 3): layer i is global when
-     * (i + 1) % global_every == 0 and has rope and attn; the others have these.  0: all are global. */
+     * (i + 1) % global_every == 0 and has rope and attn; the others have these.  0: all are global.
+     */
     uint32_t global_every;
     float *local_rope_freq; // owned: what local_rope.inv_freq points to
     rope_spec local_rope;

@@ -16,7 +16,7 @@
 #include "step.h"
 
 typedef struct device_about {
-    char name[128]; // "cpu avx512, 2 threads"
+    char name[128];            // "cpu avx512, 2 threads"
     uint32_t n_pages, n_ready; // the others are still being made, see pages
     uint32_t extent_pages;     // pool_init_extents
     uint32_t depth;            // steps that may be launched and not finished, 1 or 2

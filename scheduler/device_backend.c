@@ -1,9 +1,9 @@
 /* device_backend.c - a backend, the forward pass of its models, and the sampler.
  *
  * launch sends the step on its way and finish waits for it; how many may be on their way is the
- * backend's depth.  A backend that draws (be_can_draw) feeds its tokens to the next step itself.  For
- * the others finish draws on the backend's threads: worker i takes draws i, i + n_workers, ... with a
- * sampler of its own; a draw depends on nothing but its row, so the split does not show. */
+ * backend's depth.  A backend that draws (be_can_draw) feeds its tokens to the next step itself.
+ * For the others finish draws on the backend's threads: worker i takes draws i, i + n_workers, ...
+ * with a sampler of its own; a draw depends on nothing but its row, so the split does not show. */
 #include <string.h>
 
 #include "device.h"
@@ -38,7 +38,8 @@ static void list_strings(backend_options *o, const char **out[OPTION_STRINGS]) {
     memcpy(out, all, sizeof all);
 }
 
-/* Copies of the strings, so that the caller's may go; false: no memory, and those copied are ours. */
+/* Copies of the strings, so that the caller's may go; false: no memory, and those copied are ours.
+ */
 static bool own_strings(backend_options *o) {
     const char **strings[OPTION_STRINGS];
     bool ok = true;

@@ -185,7 +185,8 @@ static void launch_steps(engine *e) {
     }
 }
 
-/* The device is gone for this process: nobody is served any more, and whoever waits hears it now. */
+/* The device is gone for this process: nobody is served any more, and whoever waits hears it now.
+ */
 static void lose_device(engine *e, const inferd_err *why, uint64_t now_us) {
     if (atomic_load(&e->lost)) return;
     models_fail_all(&e->models, e->sched, why, now_us);

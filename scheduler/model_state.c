@@ -57,8 +57,8 @@ void models_grow_pool(const device *dev, pool *p) {
     pool_set_ready(p, u32_min(n_ready, n_pages), n_pages);
 }
 
-/* Pages for the weights, and at least one more for keys and values.  At start the device may still be
- * making them, and there is nothing else to do. */
+/* Pages for the weights, and at least one more for keys and values.  At start the device may still
+ * be making them, and there is nothing else to do. */
 static inferd_status take_pages(model_slot *slot, uint32_t idx, uint32_t n, const device *dev,
                                 pool *p, inferd_err *err) {
     slot->pages = malloc(size_max(n, 1) * sizeof *slot->pages);
@@ -67,11 +67,11 @@ static inferd_status take_pages(model_slot *slot, uint32_t idx, uint32_t n, cons
         bool last = p->n_in[PAGE_ABSENT] == 0;
         if (pool_n_takeable(p, idx) > n && pool_take_weights(p, idx, n, slot->pages)) break;
         if (last)
-            return inferd_fail(
-                err, INFERD_ENOMEM,
-                "the weights need %u pages%s and keys and values at least one; %u of the device's %u "
-                "are free",
-                n, p->runs ? " in a row" : "", pool_n_takeable(p, idx), p->n_pages);
+            return inferd_fail(err, INFERD_ENOMEM,
+                               "the weights need %u pages%s and keys and values at least one; %u "
+                               "of the device's %u "
+                               "are free",
+                               n, p->runs ? " in a row" : "", pool_n_takeable(p, idx), p->n_pages);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         models_grow_pool(dev, p);
     }

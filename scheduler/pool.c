@@ -1,5 +1,5 @@
-/* pool.c - see pool.h.  Free lists are stacks: the page given back last is the one whose lines are most
- * likely still cached.  Quarantine is one list per unfinished epoch, so finishing an epoch
+/* pool.c - see pool.h.  Free lists are stacks: the page given back last is the one whose lines are
+ * most likely still cached.  Quarantine is one list per unfinished epoch, so finishing an epoch
  * touches only the pages that become free. */
 #include "pool.h"
 
@@ -279,14 +279,15 @@ static uint32_t list_length(const pool *p, uint32_t head, page_state state, uint
     return n;
 }
 
-/* Each free page is in its extent's list, each extent with free pages in the bucket of their number. */
+/* Each free page is in its extent's list, each extent with free pages in the bucket of their
+ * number. */
 static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *err) {
     uint32_t n_pages = 0, n_linked = 0, n_open = 0;
     for (uint32_t e = 0; e < p->n_extents; e++) {
         const pool_extent *x = &p->extents[e];
         if (list_length(p, x->free_head, PAGE_FREE, 0) != x->n_free || x->n_free > p->extent_pages)
-            return inferd_fail(err, INFERD_EINVAL, "pool: extent %u does not hold its %u free pages", e,
-                               x->n_free);
+            return inferd_fail(err, INFERD_EINVAL,
+                               "pool: extent %u does not hold its %u free pages", e, x->n_free);
         for (uint32_t page = x->free_head; page != PAGE_NONE; page = p->pages[page].next)
             if (page / p->extent_pages != e)
                 return inferd_fail(err, INFERD_EINVAL, "pool: page %u is in extent %u", page, e);

@@ -8,14 +8,14 @@
  *
  * A device may still be making its pages while it serves; those not made yet are ABSENT.
  *
- * Pages are grouped in *extents*, the pieces of physical memory that a device can map (1 page on the
- * CPU, up to 64 on a GPU).  Weights take whole extents; keys and values take single pages, from the
- * fullest extent that is broken already, so that whole ones stay whole.
+ * Pages are grouped in *extents*, the pieces of physical memory that a device can map (1 page on
+ * the CPU, up to 64 on a GPU).  Weights take whole extents; keys and values take single pages, from
+ * the fullest extent that is broken already, so that whole ones stay whole.
  *
  * Steps of the device are numbered (epochs).  A page is given back with the epoch of the last step
  * that may touch it (its fence); until that step has finished the page is in quarantine, so no
- * step ever writes a page that another one still reads.  Giving and taking a page is O(1) for extents
- * of a fixed size.
+ * step ever writes a page that another one still reads.  Giving and taking a page is O(1) for
+ * extents of a fixed size.
  *
  * Each owner (a model) has a ledger: pages held, a guarantee `min` and a ceiling `max`.  A page is
  * only lent to an owner when the unfilled guarantees of the others stay covered by free pages.
@@ -71,9 +71,9 @@ typedef struct pool {
     uint32_t extent_pages; // >= 1
     bool runs;             // weights need neighbouring pages instead of whole extents
     uint32_t n_extents;
-    pool_extent *extents;                // [n_extents] owned
-    uint32_t bucket[POOL_EXTENT_MAX + 1]; // first extent with that many free pages
-    uint32_t n_whole;                    // extents with all pages free
+    pool_extent *extents;                         // [n_extents] owned
+    uint32_t bucket[POOL_EXTENT_MAX + 1];         // first extent with that many free pages
+    uint32_t n_whole;                             // extents with all pages free
     uint32_t quarantine_head[POOL_DEPTH_MAX + 1]; // by fence modulo the length
     uint64_t launched, finished;                  // epochs; launched - finished are in flight
     uint32_t low, high;                           // watermarks of free pages
@@ -82,14 +82,14 @@ typedef struct pool {
 
 /* All pages free; low and high are n_pages / 64 and n_pages / 32. */
 inferd_status pool_init(pool *p, uint32_t n_pages, uint32_t n_owners, inferd_err *err);
-/* The same with pages that come later and in extents; extent_pages 0: weights are runs of neighbouring
- * pages. */
+/* The same with pages that come later and in extents; extent_pages 0: weights are runs of
+ * neighbouring pages. */
 inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uint32_t extent_pages,
                                 uint32_t n_owners, inferd_err *err);
 void pool_deinit(pool *p); // accepts a zeroed pool
 
-/* Pages [0, n_ready) are there now, and there will be n_pages: never fewer than are ready, never more
- * than at first. */
+/* Pages [0, n_ready) are there now, and there will be n_pages: never fewer than are ready, never
+ * more than at first. */
 void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages);
 
 /* Guarantee and ceiling of one owner; EINVAL with the numbers when the guarantees of all would

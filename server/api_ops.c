@@ -3,8 +3,8 @@
 #include "api.h"
 #include "log.h"
 
-/* Alive: the loop turns, and the device is not lost.  Says nothing about models, so that a slow load is
- * not killed. */
+/* Alive: the loop turns, and the device is not lost.  Says nothing about models, so that a slow
+ * load is not killed. */
 void api_health(void *ctx, http_request *rq) {
     app *a = ctx;
     buf out = {0};

@@ -30,18 +30,20 @@ static void print_health(const backend_device_about *d) {
     if (d->health.utilization_pct >= 0) printf(", %d %% busy", d->health.utilization_pct);
     if (d->health.ecc_uncorrected > 0)
         printf(", %lld uncorrected ECC errors", (long long)d->health.ecc_uncorrected);
-    if (d->health.remapped_rows > 0) printf(", %lld rows remapped", (long long)d->health.remapped_rows);
+    if (d->health.remapped_rows > 0)
+        printf(", %lld rows remapped", (long long)d->health.remapped_rows);
     if (d->health.remap_pending == 1) printf(", row remapping pending: reset the GPU");
     if (d->health.throttle_thermal == 1) printf(", slowed by heat");
 }
 
 static void print_text(const backend_device_about *d) {
     if (strcmp(d->kind, "cpu") == 0) {
-        printf("cpu      %s, %u threads, %.1f GiB\n", d->name + 4, d->n_units, gib(d->memory_bytes));
+        printf("cpu      %s, %u threads, %.1f GiB\n", d->name + 4, d->n_units,
+               gib(d->memory_bytes));
         return;
     }
-    printf("%s:%u   %s %s, sm_%u%u, %u SMs, %.1f of %.1f GiB free%s", d->kind, d->index, d->name, d->uuid,
-           d->cc_major, d->cc_minor, d->n_units, gib(d->free_bytes), gib(d->memory_bytes),
+    printf("%s:%u   %s %s, sm_%u%u, %u SMs, %.1f of %.1f GiB free%s", d->kind, d->index, d->name,
+           d->uuid, d->cc_major, d->cc_minor, d->n_units, gib(d->free_bytes), gib(d->memory_bytes),
            d->mig ? ", a MIG instance" : "");
     print_health(d);
     putchar('\n');
@@ -65,11 +67,12 @@ static void print_json(const backend_device_about *d) {
         buf_add_format(&out, ",\"threads\":%u", d->n_units);
     } else {
         add_text(&out, "uuid", d->uuid);
-        buf_add_format(&out,
-                       ",\"index\":%u,\"sms\":%u,\"compute_capability\":\"%u.%u\",\"free_bytes\":%llu,"
-                       "\"mig\":%s",
-                       d->index, d->n_units, d->cc_major, d->cc_minor,
-                       (unsigned long long)d->free_bytes, d->mig ? "true" : "false");
+        buf_add_format(
+            &out,
+            ",\"index\":%u,\"sms\":%u,\"compute_capability\":\"%u.%u\",\"free_bytes\":%llu,"
+            "\"mig\":%s",
+            d->index, d->n_units, d->cc_major, d->cc_minor, (unsigned long long)d->free_bytes,
+            d->mig ? "true" : "false");
     }
     if (d->health.known) {
         add_known(&out, "temperature_c", d->health.temperature_c);

@@ -339,8 +339,7 @@ static int read_options(int argc, char **argv, run_options *o) {
 }
 
 static inferd_status open_session(session *s, const run_options *o, inferd_err *err) {
-    model_options mo = {
-        .path = o->path, .context_max = o->context, .allow_dummy = o->allow_dummy};
+    model_options mo = {.path = o->path, .context_max = o->context, .allow_dummy = o->allow_dummy};
     inferd_status st = model_open(&mo, &s->m, err);
     if (st != INFERD_OK) return st;
     s->messages = json_array();
@@ -349,8 +348,7 @@ static inferd_status open_session(session *s, const run_options *o, inferd_err *
         json_array_append_new(s->messages,
                               json_pack("{s:s, s:s}", "role", "system", "content", o->system)) != 0)
         return inferd_fail(err, INFERD_EINVAL, "--system is not valid UTF-8");
-    engine_options eo = {
-        .models = &s->m, .n_models = 1, .wake = wake_session, .wake_ctx = s};
+    engine_options eo = {.models = &s->m, .n_models = 1, .wake = wake_session, .wake_ctx = s};
     inferd_err note;
     st = devices_resolve(&o->device, &eo.device, &note, err);
     if (st != INFERD_OK) return st;

@@ -35,7 +35,8 @@ static const char usage[] =
     "  --name NAME       the model's name in the API (with --model; default: the file's name)\n"
     "  --listen ADDRESS  HOST:PORT or unix:PATH (default 127.0.0.1:8080)\n"
     "  --device DEVICE   cpu, cuda, cuda:INDEX, a GPU's UUID, or auto (default: auto)\n"
-    "  --memory SIZE     of the device's page pool (default: 2GiB on the CPU, what is free on a GPU)\n"
+    "  --memory SIZE     of the device's page pool (default: 2GiB on the CPU, what is free on a "
+    "GPU)\n"
     "  --threads N       compute threads (default: CPUs allowed)\n"
     "  --allow-dummy     a model may be dummy:SHAPE, with made-up weights (docs/configuration.md)\n"
     "  --help\n";
@@ -46,7 +47,7 @@ enum {
     EXIT_NO_DEVICE = 3,
     EXIT_DEVICE_LOST = 70, // a supervisor starts another process
     CUT_GRACE_MS = 2000,
-    END_GRACE_S = 3, // for closing; a driver that does not answer must not keep the process
+    END_GRACE_S = 3,      // for closing; a driver that does not answer must not keep the process
     LOOK_EVERY_MS = 10000 // at the device's health
 };
 
@@ -75,8 +76,8 @@ typedef struct server_life {
     backend_device_about seen;
     bool looking, saw, device_owned;
     uint64_t look_due_us;
-    bool lost, hangs;       // the device; hangs: its thread never comes back
-    uint64_t stuck_us;      // at the last tick
+    bool lost, hangs;  // the device; hangs: its thread never comes back
+    uint64_t stuck_us; // at the last tick
     uint32_t stuck_ticks;
 } server_life;
 
@@ -256,8 +257,8 @@ static void look_when_due(server_life *s, uint64_t now) {
     s->looking = uv_queue_work(&s->loop, &s->look, look_at_device, looked_at_device) == 0;
 }
 
-/* Nobody can be served any more.  Whoever waits is told, what was told gets a moment to leave, and the
- * process ends with a status that asks for another one. */
+/* Nobody can be served any more.  Whoever waits is told, what was told gets a moment to leave, and
+ * the process ends with a status that asks for another one. */
 static void lose_device(server_life *s, const char *why) {
     if (s->lost) return;
     s->lost = true;
@@ -280,7 +281,8 @@ static void watch_device(server_life *s) {
         lose_device(s, err.text);
         return;
     }
-    uint64_t stuck_us = engine_stuck_us(s->engine), limit_ms = s->app->config->c->limits.step_hang_ms;
+    uint64_t stuck_us = engine_stuck_us(s->engine),
+             limit_ms = s->app->config->c->limits.step_hang_ms;
     s->stuck_ticks = stuck_us == 0 || stuck_us < s->stuck_us ? 0 : s->stuck_ticks + 1;
     s->stuck_us = stuck_us;
     if (s->stuck_ticks < limit_ms / TICK_MS || stuck_us < limit_ms * 1000) return;
@@ -392,7 +394,8 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* Before anything else: a GPU that was asked for and is not there, or is not the one, ends it here. */
+/* Before anything else: a GPU that was asked for and is not there, or is not the one, ends it here.
+ */
 static bool find_device(server_life *s) {
     inferd_err note = {0}, err = {0};
     if (devices_resolve(&s->config->devices[0], &s->device, &note, &err) != INFERD_OK) {

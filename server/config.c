@@ -26,8 +26,9 @@ static const option of_device[] = {
     {"kind", OPTION_TEXT, AT(D, kind), .min = 1, .max = 16, .choices = device_kinds,
      .about = "what computes; `auto`: a GPU when there is one, else the CPU"},
     {"memory", OPTION_BYTES64, AT(D, memory_bytes), RANGE(4 * MIB, 64 * TIB, 0),
-     .about = "of its page pool: weights, keys and values; absent: 2GiB on the CPU, on a GPU what is "
-              "free less `reserve`"},
+     .about =
+         "of its page pool: weights, keys and values; absent: 2GiB on the CPU, on a GPU what is "
+         "free less `reserve`"},
     {"threads", OPTION_THREADS, AT(D, threads), RANGE(1, 1024, 0),
      .about = "that compute; `\"auto\"`: one per core"},
     {"index", OPTION_U32, AT(D, index), RANGE(0, 63, 0), .about = "GPU: which one, from 0"},
@@ -37,14 +38,16 @@ static const option of_device[] = {
      .about = "GPU: memory left to the driver and others; 0: the larger of 1GiB and 2 %"},
     {"workspace", OPTION_BYTES64, AT(D, workspace_bytes), RANGE(0, 64 * TIB, 0),
      .about = "GPU: part of `memory` for activations and scratch; 0: 1/16, 64MiB to 2GiB"},
-    {"activations", OPTION_TEXT, AT(D, activations), .min = 1, .max = 8, .choices = activation_types,
-     .about = "GPU: type of values between operations"},
+    {"activations", OPTION_TEXT, AT(D, activations), .min = 1, .max = 8,
+     .choices = activation_types, .about = "GPU: type of values between operations"},
     {"module", OPTION_PATH, AT(D, module), .min = 1, .max = 4095,
-     .about = "GPU: `inferd_cuda.so`; absent: beside the program, in `../lib/inferd`, on the loader's "
-              "path"},
+     .about =
+         "GPU: `inferd_cuda.so`; absent: beside the program, in `../lib/inferd`, on the loader's "
+         "path"},
     {"cublaslt", OPTION_PATH, AT(D, cublaslt), .min = 1, .max = 4095,
-     .about = "GPU: `libcublasLt.so.13` or its folder; absent: the loader's path, the toolkit, Python's "
-              "packages"},
+     .about =
+         "GPU: `libcublasLt.so.13` or its folder; absent: the loader's path, the toolkit, Python's "
+         "packages"},
     {"tune_cache", OPTION_PATH, AT(D, tune_cache), .min = 1, .max = 4095,
      .about = "GPU: file for measured choices of cuBLASLt; absent: its own first choices"},
 };

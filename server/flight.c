@@ -344,8 +344,9 @@ void app_tick(app *a, uint64_t late_us) {
 
 void app_cut(app *a) {
     api_fault fault = a->device_hangs ? API_DEVICE_LOST : API_DRAINING;
-    const char *why = a->device_hangs ? "the device does not answer and the server restarts; ask again"
-                                      : "the server is shutting down";
+    const char *why = a->device_hangs
+                          ? "the device does not answer and the server restarts; ask again"
+                          : "the server is shutting down";
     LIST_EACH(node, &a->flights)
     flight_fail(LIST_ENTRY(node, flight, link), fault, why);
     flush_dirty(a);

@@ -379,7 +379,8 @@ static void write_health(page *p, const backend_device_about *d) {
     scalar(p->out, "inferd_gpu_health_known", "gauge", "1 when NVML answers for the device.",
            d->health.known);
     if (!d->health.known) return;
-    device_known(p, "inferd_gpu_temperature_celsius", "gauge", "Temperature.", d->health.temperature_c);
+    device_known(p, "inferd_gpu_temperature_celsius", "gauge", "Temperature.",
+                 d->health.temperature_c);
     device_known(p, "inferd_gpu_power_watts", "gauge", "Power drawn.", d->health.power_w);
     device_known(p, "inferd_gpu_utilization_percent", "gauge", "Time that any kernel ran.",
                  d->health.utilization_pct);
@@ -389,8 +390,8 @@ static void write_health(page *p, const backend_device_about *d) {
                  "Uncorrected ECC errors since the driver was loaded.", d->health.ecc_uncorrected);
     device_known(p, "inferd_gpu_remapped_rows_total", "counter",
                  "Memory rows remapped because of uncorrectable errors.", d->health.remapped_rows);
-    device_known(p, "inferd_gpu_remap_pending", "gauge", "1 when a reset must finish a row remapping.",
-                 d->health.remap_pending);
+    device_known(p, "inferd_gpu_remap_pending", "gauge",
+                 "1 when a reset must finish a row remapping.", d->health.remap_pending);
     device_known(p, "inferd_gpu_throttle_thermal", "gauge", "1 while heat lowers the clocks.",
                  d->health.throttle_thermal);
 }
@@ -406,19 +407,22 @@ static void write_gpu(page *p, const backend_device_about *d) {
                  {"cublaslt", b->n_matmul_lt},
                  {"expanded", b->n_matmul_expanded},
                  {"skinny_large", b->n_matmul_skinny_large}};
-    scalar(p->out, "inferd_gpu_launches_total", "counter", "Kernels launched one by one.", b->n_launches);
+    scalar(p->out, "inferd_gpu_launches_total", "counter", "Kernels launched one by one.",
+           b->n_launches);
     scalar(p->out, "inferd_gpu_graphs_total", "counter", "Graphs captured.", b->n_graphs);
-    scalar(p->out, "inferd_gpu_graphs_refused_total", "counter", "Captures that the device refused.",
-           b->n_graphs_refused);
+    scalar(p->out, "inferd_gpu_graphs_refused_total", "counter",
+           "Captures that the device refused.", b->n_graphs_refused);
     scalar(p->out, "inferd_gpu_graph_launches_total", "counter", "Steps that were one graph.",
            b->n_graph_launches);
-    family(p->out, "inferd_gpu_matmuls_total", "counter", "Matrix products launched or captured, by path.");
+    family(p->out, "inferd_gpu_matmuls_total", "counter",
+           "Matrix products launched or captured, by path.");
     for (size_t i = 0; i < INFERD_COUNT(paths); i++)
         buf_add_format(p->out, "inferd_gpu_matmuls_total{path=\"%s\"} %llu\n", paths[i].path,
                        (unsigned long long)paths[i].n);
-    scalar(p->out, "inferd_gpu_load_bytes_total", "counter", "Bytes of weights copied to the device.",
-           b->load_bytes);
-    family(p->out, "inferd_gpu_load_seconds_total", "counter", "Time with such copies on their way.");
+    scalar(p->out, "inferd_gpu_load_bytes_total", "counter",
+           "Bytes of weights copied to the device.", b->load_bytes);
+    family(p->out, "inferd_gpu_load_seconds_total", "counter",
+           "Time with such copies on their way.");
     sample_real(p->out, "inferd_gpu_load_seconds_total", "", (double)b->load_us / 1e6);
     scalar(p->out, "inferd_gpu_bus_bytes_per_second", "gauge",
            "Copy rate from pinned host memory, measured at start.", b->bus_bytes_per_s);

@@ -126,11 +126,13 @@ static void attn_step(device *d, attn_data *a, attn_acts *t, const uint32_t *fro
 static attn_acts attn_acts_open(device *d, attn_data *a) {
     uint32_t width = a->c.n_heads * a->c.head_dim, kv_width = a->c.n_kv_heads * a->c.head_dim;
     d->next = be_window_base(d->window);
-    return (attn_acts){
-        make_table(d, a->q, a->n_rows, width),    make_table(d, a->k, a->n_rows, kv_width),
-        make_table(d, a->v, a->n_rows, kv_width), be_act_open(d->be, ACT_INNER, a->n_rows, width),
-        be_act_open(d->be, ACT_INNER, a->n_rows, kv_width),  be_act_open(d->be, ACT_INNER, a->n_rows, kv_width),
-        be_act_open(d->be, ACT_INNER, a->n_rows, width)};
+    return (attn_acts){make_table(d, a->q, a->n_rows, width),
+                       make_table(d, a->k, a->n_rows, kv_width),
+                       make_table(d, a->v, a->n_rows, kv_width),
+                       be_act_open(d->be, ACT_INNER, a->n_rows, width),
+                       be_act_open(d->be, ACT_INNER, a->n_rows, kv_width),
+                       be_act_open(d->be, ACT_INNER, a->n_rows, kv_width),
+                       be_act_open(d->be, ACT_INNER, a->n_rows, width)};
 }
 
 static void attn_acts_close(device *d, attn_acts *t) {
@@ -311,7 +313,8 @@ static void steps_take_no_page_faults_after_warm_up(void) {
     d.next = be_window_base(d.window);
     weight w = make_weight(&d, DTYPE_Q4_1, 640, 576, file);
     weight table = make_table(&d, x, ROWS_MAX, 576);
-    act *in = be_act_open(d.be, ACT_INNER, ROWS_MAX, 576), *result = be_act_open(d.be, ACT_INNER, ROWS_MAX, 640);
+    act *in = be_act_open(d.be, ACT_INNER, ROWS_MAX, 576),
+        *result = be_act_open(d.be, ACT_INNER, ROWS_MAX, 640);
     for (uint32_t n = 1; n <= ROWS_MAX; n++) {
         rows_batch r;
         step_of_rows(&d, &r, 0, n);

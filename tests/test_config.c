@@ -296,11 +296,13 @@ static void wrong_values_of_a_device_are_told(void) {
     wrong_device("\"modul\":\"x\"", "modul: there is no such option; did you mean \"module\"?");
     problem_is("{" MODELS ",\"limits\":{\"step_hang_ms\":999}}",
                ":1: limits.step_hang_ms: must be between 1000 and 86400000");
-    problem_is("{" MODELS ",\"devices\":[{\"kind\":\"cuda\"}],\n\"limits\":{\"kv_type\":\"f32\"}}",
-               ":2: limits.kv_type: \"f32\" cannot be stored on a GPU (devices[0].kind is \"cuda\"): "
-               "\"f16\" or \"bf16\"");
-    EXPECT_EQ(load("{" MODELS ",\"devices\":[{\"kind\":\"cpu\"}],\"limits\":{\"kv_type\":\"f32\"}}"),
-              INFERD_OK);
+    problem_is(
+        "{" MODELS ",\"devices\":[{\"kind\":\"cuda\"}],\n\"limits\":{\"kv_type\":\"f32\"}}",
+        ":2: limits.kv_type: \"f32\" cannot be stored on a GPU (devices[0].kind is \"cuda\"): "
+        "\"f16\" or \"bf16\"");
+    EXPECT_EQ(
+        load("{" MODELS ",\"devices\":[{\"kind\":\"cpu\"}],\"limits\":{\"kv_type\":\"f32\"}}"),
+        INFERD_OK);
     close_folder();
 }
 

@@ -1,9 +1,10 @@
-/* test_cuda_backend.c - whole steps on the CUDA backend (on emulation, or on a GPU) beside the CPU's.
+/* test_cuda_backend.c - whole steps on the CUDA backend (on emulation, or on a GPU) beside the
+ * CPU's.
  *
- * A small decoder with random weights is built on both backends from the same file bytes, and the same
- * tokens go through both: prefill in chunks, decode of several sequences, graphs, drawing, two steps on
- * their way, eviction and reload, failures.  The CPU computes in float; the bounds are what 16-bit
- * activations cost (see `bounds`). */
+ * A small decoder with random weights is built on both backends from the same file bytes, and the
+ * same tokens go through both: prefill in chunks, decode of several sequences, graphs, drawing, two
+ * steps on their way, eviction and reload, failures.  The CPU computes in float; the bounds are
+ * what 16-bit activations cost (see `bounds`). */
 #include "cuda/cuda.h"
 #include "cuda_emul/fake_api.h"
 #include "cuda_rig.h"
@@ -11,7 +12,15 @@
 #include "inferd/clock.h"
 #include "models/sampler.h"
 
-enum { LAYERS = 2, HEADS = 4, KV_HEADS = 2, VOCAB = 100, ROWS_MAX = 40, BLOCKS_MAX = 16, SEQS_MAX = 4 };
+enum {
+    LAYERS = 2,
+    HEADS = 4,
+    KV_HEADS = 2,
+    VOCAB = 100,
+    ROWS_MAX = 40,
+    BLOCKS_MAX = 16,
+    SEQS_MAX = 4
+};
 
 /* Relative L2 distance of logits from the CPU's. */
 static const struct {
@@ -104,7 +113,8 @@ static void add_matrix(side *s, weight *w, dtype type, uint32_t rows, uint32_t c
     dtype_info info = dtype_about(type);
     size_t row_bytes = (size_t)cols / info.block_elems * info.block_bytes;
     unsigned char *file = malloc(rows * row_bytes);
-    for (uint32_t i = 0; i < rows; i++) make_row(type, cols, 1.0f / sqrtf((float)cols), file + i * row_bytes);
+    for (uint32_t i = 0; i < rows; i++)
+        make_row(type, cols, 1.0f / sqrtf((float)cols), file + i * row_bytes);
     be_weight_init(s->be, w, type, rows, cols, dst);
     be_weight_prepare(s->be, w, file, 0, rows);
     free(file);
@@ -153,32 +163,31 @@ static void build(side *s, const shape *m) {
 static void describe(side *s, const shape *m) {
     uint32_t n_pairs = m->head_dim / 2;
     for (uint32_t i = 0; i < n_pairs; i++) s->freq[i] = powf(10000, -(float)i / (float)n_pairs);
-    s->spec = (decoder_spec){.n_layers = LAYERS,
-                             .dim = m->dim,
-                             .n_heads = HEADS,
-                             .n_kv_heads = KV_HEADS,
-                             .head_dim = m->head_dim,
-                             .ffn_dim = m->ffn,
-                             .n_vocab = VOCAB,
-                             .norm_eps = 1e-5f,
-                             .embed_scale = m->post_norms ? 2.0f : 1.0f,
-                             .rope = {.inv_freq = s->freq,
-                                      .n_pairs = n_pairs,
-                                      .scale = 1,
-                                      .interleaved = !m->qk_norm},
-                             .attn = {HEADS, KV_HEADS, m->head_dim,
-                                      1.0f / sqrtf((float)m->head_dim), m->softcap, m->window},
-                             .qk_norm = m->qk_norm,
-                             .post_norms = m->post_norms,
-                             .act = m->act,
-                             .softcap = m->softcap};
+    s->spec = (decoder_spec){
+        .n_layers = LAYERS,
+        .dim = m->dim,
+        .n_heads = HEADS,
+        .n_kv_heads = KV_HEADS,
+        .head_dim = m->head_dim,
+        .ffn_dim = m->ffn,
+        .n_vocab = VOCAB,
+        .norm_eps = 1e-5f,
+        .embed_scale = m->post_norms ? 2.0f : 1.0f,
+        .rope = {.inv_freq = s->freq, .n_pairs = n_pairs, .scale = 1, .interleaved = !m->qk_norm},
+        .attn = {HEADS, KV_HEADS, m->head_dim, 1.0f / sqrtf((float)m->head_dim), m->softcap,
+                 m->window},
+        .qk_norm = m->qk_norm,
+        .post_norms = m->post_norms,
+        .act = m->act,
+        .softcap = m->softcap};
     s->weights.layers = s->layers;
 }
 
 static void take_slots(side *s) {
     for (uint32_t q = 0; q < SEQS_MAX; q++)
         for (uint32_t i = 0; i < BLOCKS_MAX * s->kv.n_groups; i++)
-            s->slots[q][i] = (int32_t)(s->first_kv_page * s->kv.slots_per_page + s->next_slot++ * 7 % 311);
+            s->slots[q][i] =
+                (int32_t)(s->first_kv_page * s->kv.slots_per_page + s->next_slot++ * 7 % 311);
 }
 
 static void wait_for_pages(side *s, uint32_t n) {
@@ -187,7 +196,8 @@ static void wait_for_pages(side *s, uint32_t n) {
     EXPECT(be_n_pages_ready(s->be) >= n);
 }
 
-static bool side_open(side *s, const backend_options *o, const shape *m, kv_type kv, uint64_t seed) {
+static bool side_open(side *s, const backend_options *o, const shape *m, kv_type kv,
+                      uint64_t seed) {
     inferd_err err = {0};
     memset(s, 0, sizeof *s);
     if (backend_open(o, &s->be, &err) != INFERD_OK) {
@@ -208,7 +218,8 @@ static bool side_open(side *s, const backend_options *o, const shape *m, kv_type
     EXPECT_EQ(be_window_open(s->be, s->at, &s->window, &err), INFERD_OK);
     EXPECT_EQ(be_window_map(s->be, s->window, s->pages, s->n_pages, &err), INFERD_OK);
     EXPECT_EQ(kv_layout_choose(s->be, &s->spec, kv, &s->kv, &err), INFERD_OK);
-    EXPECT_EQ(decoder_scratch_open(s->be, &s->spec, ROWS_MAX, ROWS_MAX, &s->scratch, &err), INFERD_OK);
+    EXPECT_EQ(decoder_scratch_open(s->be, &s->spec, ROWS_MAX, ROWS_MAX, &s->scratch, &err),
+              INFERD_OK);
     state = seed;
     build(s, m);
     take_slots(s);
@@ -293,7 +304,8 @@ static void make_batch(const side *s, step_batch *t, const piece *p, uint32_t n,
     }
 }
 
-static inferd_status run(side *s, const piece *p, uint32_t n, bool all, float *logits, inferd_err *err) {
+static inferd_status run(side *s, const piece *p, uint32_t n, bool all, float *logits,
+                         inferd_err *err) {
     step_batch t;
     be_step_result r;
     make_batch(s, &t, p, n, all);
@@ -339,8 +351,8 @@ static void talk(const shape *m, const char *activations, double bound, const ch
         expect_same(&cpu, &gpu, (piece[]){{0, 0, 20}, {1, 0, 5}}, 2, true, bound, what);
         expect_same(&cpu, &gpu, (piece[]){{0, 20, 3}, {1, 5, 1}, {2, 0, 1}}, 3, false, bound, what);
         for (uint32_t i = 0; i < 4; i++)
-            expect_same(&cpu, &gpu, (piece[]){{0, 23 + i, 1}, {1, 6 + i, 1}, {2, 1 + i, 1}}, 3, false,
-                        bound, what);
+            expect_same(&cpu, &gpu, (piece[]){{0, 23 + i, 1}, {1, 6 + i, 1}, {2, 1 + i, 1}}, 3,
+                        false, bound, what);
         expect_same(&cpu, &gpu, (piece[]){{2, 5, 1}}, 1, false, bound, what);
         backend_stats stats;
         be_get_stats(gpu.be, &stats);
@@ -409,7 +421,8 @@ static void one_row_takes_at_most_seven_launches_a_layer(void) {
         if (!side_open(&gpu, &o, &kinds[i], KV_F16, 5)) continue;
         uint64_t n = launches_of(&gpu, (piece[]){{0, 0, 1}}, 1);
         EXPECT(n <= 7 * LAYERS + 3); // embedding, norm and head, and room for one more
-        if (n > 7 * LAYERS + 3) printf("%llu launches for %d layers\n", (unsigned long long)n, LAYERS);
+        if (n > 7 * LAYERS + 3)
+            printf("%llu launches for %d layers\n", (unsigned long long)n, LAYERS);
         side_close(&gpu);
     }
 }
@@ -477,8 +490,13 @@ static void a_step_gives_the_same_bits_again_and_after_eviction(void) {
 static const sample_params params_of[] = {
     {.temperature = 0, .top_p = 1, .repetition_penalty = 1},
     {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 7},
-    {.temperature = 0.8f, .top_p = 0.9f, .top_k = 20, .repetition_penalty = 1.3f, .seed = 9,
-     .presence_penalty = 0.5f, .frequency_penalty = 0.25f},
+    {.temperature = 0.8f,
+     .top_p = 0.9f,
+     .top_k = 20,
+     .repetition_penalty = 1.3f,
+     .seed = 9,
+     .presence_penalty = 0.5f,
+     .frequency_penalty = 0.25f},
 };
 
 static void the_device_draws_what_the_host_would(void) {

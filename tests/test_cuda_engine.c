@@ -1,9 +1,9 @@
-/* test_cuda_engine.c - the engine, a model from a file and the CUDA backend, end to end on emulation (or
- * on a GPU when INFERD_CUDA_MODULE names an inferd_cuda.so).
+/* test_cuda_engine.c - the engine, a model from a file and the CUDA backend, end to end on
+ * emulation (or on a GPU when INFERD_CUDA_MODULE names an inferd_cuda.so).
  *
- * The model is tiny and random.  What it says is compared with the CPU's by the log-probabilities of
- * given texts; which tokens a batch draws may differ in the last bit of a logit, so of generated text
- * only the numbers are checked: every request ends once, and everything is given back. */
+ * The model is tiny and random.  What it says is compared with the CPU's by the log-probabilities
+ * of given texts; which tokens a batch draws may differ in the last bit of a logit, so of generated
+ * text only the numbers are checked: every request ends once, and everything is given back. */
 #include <unistd.h>
 
 #include "cuda_emul/fake_api.h"
@@ -46,12 +46,14 @@ static void nap(void) {
     nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
 }
 
-static bool front_open(front *f, const char *kind, uint64_t memory_mib, const engine_limits *limits) {
+static bool front_open(front *f, const char *kind, uint64_t memory_mib,
+                       const engine_limits *limits) {
     inferd_err err = {0};
     *f = (front){0};
     f->outcomes = calloc(REQUESTS_MAX, sizeof *f->outcomes);
     snprintf(f->path, sizeof f->path, "/tmp/test_cuda_engine.%d.gguf", (int)getpid());
-    tiny_model_write(f->path, 11, &(tiny_model_options){.type = DTYPE_F16, .n_layers = 2, .n_ctx = 256});
+    tiny_model_write(f->path, 11,
+                     &(tiny_model_options){.type = DTYPE_F16, .n_layers = 2, .n_ctx = 256});
     EXPECT_EQ(model_open(&(model_options){.path = f->path}, &f->m, &err), INFERD_OK);
     engine_options o = {.device = {.kind = kind,
                                    .n_threads = 1,
@@ -125,7 +127,8 @@ static gen_request *request(uint64_t id, uint32_t n_prompt, uint32_t max_tokens)
                        .n_prompt_logprobs = -1,
                        .sampling = {.top_p = 1, .repetition_penalty = 1},
                        .arrival_us = clock_now_us()};
-    for (uint32_t i = 0; i < n_prompt; i++) r->prompt[i] = (tok_id)(1 + (id * 13 + i * i * 7 + i) % 400);
+    for (uint32_t i = 0; i < n_prompt; i++)
+        r->prompt[i] = (tok_id)(1 + (id * 13 + i * i * 7 + i) % 400);
     return r;
 }
 
@@ -168,7 +171,8 @@ static void texts_are_as_likely_as_on_the_cpu(void) {
         EXPECT_EQ(gpu[id].n_prompt_logprobs, cpu[id].n_prompt_logprobs);
         EXPECT(gpu[id].n_prompt_logprobs >= 49);
         for (uint32_t i = 0; i < gpu[id].n_prompt_logprobs; i++, n++) {
-            double d = fabs((double)gpu[id].prompt_logprobs[i] - (double)cpu[id].prompt_logprobs[i]);
+            double d =
+                fabs((double)gpu[id].prompt_logprobs[i] - (double)cpu[id].prompt_logprobs[i]);
             sum += d;
             largest = fmax(largest, d);
         }
@@ -200,7 +204,8 @@ static void requests_share_a_small_pool_and_all_end(void) {
             if (o->done.done.finish == GEN_CANCELLED) continue;
             EXPECT_EQ(o->done.done.finish, GEN_LENGTH);
             EXPECT_EQ(o->n_tokens, 4 + id % 9);
-            for (uint32_t i = 0; i < o->n_tokens; i++) EXPECT(o->tokens[i] >= 0 && o->tokens[i] < TINY_VOCAB);
+            for (uint32_t i = 0; i < o->n_tokens; i++)
+                EXPECT(o->tokens[i] >= 0 && o->tokens[i] < TINY_VOCAB);
         }
         expect_clean_books(&f);
         engine_stats stats;

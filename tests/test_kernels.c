@@ -118,7 +118,8 @@ static void check_matmul(device *d, const char *level, dtype type, shape s) {
     weight prepared = make_weight(d, type, s.rows, s.cols, file);
     weight table = make_table(d, x, N, s.cols);
     vec b = make_vec(d, bias, s.rows);
-    act *in = be_act_open(d->be, ACT_INNER, N, s.cols), *out = be_act_open(d->be, ACT_INNER, N, s.rows);
+    act *in = be_act_open(d->be, ACT_INNER, N, s.cols),
+        *out = be_act_open(d->be, ACT_INNER, N, s.rows);
     char what[64];
     snprintf(what, sizeof what, "matmul %s [%u, %u]", dtype_about(type).name, s.rows, s.cols);
     for (size_t i = 0; i < INFERD_COUNT(row_counts); i++) {
@@ -167,7 +168,8 @@ static void matmul_is_the_sum_of_products(void) {
 /* Rows [0, n) of the product, computed `chunk` rows at a time, into `out`. */
 static void matmul_in_chunks(device *d, const weight *table, const weight *w, uint32_t n,
                              uint32_t chunk, float *out) {
-    act *in = be_act_open(d->be, ACT_INNER, n, w->cols), *result = be_act_open(d->be, ACT_INNER, n, w->rows);
+    act *in = be_act_open(d->be, ACT_INNER, n, w->cols),
+        *result = be_act_open(d->be, ACT_INNER, n, w->rows);
     for (uint32_t begin = 0; begin < n; begin += chunk) {
         uint32_t part = u32_min(chunk, n - begin);
         rows_batch r;
@@ -269,7 +271,8 @@ static void silu_mul_and_add_are_the_formulas(void) {
             for (size_t e = 0; e < n; e++)
                 a[e] *= e % 5 == 0 ? 80 : 1; // where e^-a is tiny or huge
             weight table_a = make_table(&d, a, N, dim), table_b = make_table(&d, b, N, dim);
-            act *x = be_act_open(d.be, ACT_INNER, N, dim), *y = be_act_open(d.be, ACT_INNER, N, dim);
+            act *x = be_act_open(d.be, ACT_INNER, N, dim),
+                *y = be_act_open(d.be, ACT_INNER, N, dim);
             rows_batch r;
             step_of_rows(&d, &r, 0, N);
             be_embed(d.be, x, &table_a, 1);

@@ -168,8 +168,8 @@ static void what_is_not_known_of_a_device_is_left_out(void) {
     buf_deinit(&page);
     device = (backend_device_about){.kind = "cpu", .name = "cpu avx2", .n_units = 2};
     page = page_of(m, 1);
-    EXPECT(has_line(&page,
-                    "inferd_device_info{kind=\"cpu\",name=\"cpu avx2\",uuid=\"\",mig=\"false\"} 1"));
+    EXPECT(has_line(
+        &page, "inferd_device_info{kind=\"cpu\",name=\"cpu avx2\",uuid=\"\",mig=\"false\"} 1"));
     EXPECT(strstr(buf_cstr(&page), "inferd_gpu_") == NULL);
     buf_deinit(&page);
     device = (backend_device_about){0}; // nobody has looked yet

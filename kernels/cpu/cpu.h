@@ -53,7 +53,7 @@ typedef struct cpu_backend {
 
     uint64_t events_us[BE_EVENTS];
     uint64_t step_began_us, step_ended_us;
-    const act *wanted; // whose rows the step's result shows; NULL: none
+    const act *wanted;     // whose rows the step's result shows; NULL: none
     long *faults_at_begin; // [n_threads] minor and major faults of each rank; owned
     uint64_t n_kv_page_faults;
 } cpu_backend;

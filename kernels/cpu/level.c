@@ -8,8 +8,8 @@
 #define TABLE(level)                                                                               \
     {                                                                                              \
         .name = #level, .matmul = matmul_##level, .rmsnorm = rmsnorm_##level,                      \
-        .rope = rope_##level, .silu_mul = silu_mul_##level, .gelu_mul = gelu_mul_##level, .add = add_##level,                    \
-        .kv_store = kv_store_##level, .attend = attend_##level                                     \
+        .rope = rope_##level, .silu_mul = silu_mul_##level, .gelu_mul = gelu_mul_##level,          \
+        .add = add_##level, .kv_store = kv_store_##level, .attend = attend_##level                 \
     }
 
 static bool always(void) {

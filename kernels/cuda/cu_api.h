@@ -1,17 +1,19 @@
 /* cu_api.h - every call inferd makes to a GPU's software, as one struct.
  *
- * The CUDA runtime and driver, cuBLASLt and NVML are reached through this table and nowhere else, so
- * the host code around the kernels is plain C that needs no CUDA headers and runs anywhere: in the
- * product the table is filled by inferd_cuda.so (real/api.cu), in tests by a fake that keeps the
- * rules of the real thing and can break on demand (tests/cuda_emul/fake_api.h).
+ * The CUDA runtime and driver, cuBLASLt and NVML are reached through this table and nowhere else,
+ * so the host code around the kernels is plain C that needs no CUDA headers and runs anywhere: in
+ * the product the table is filled by inferd_cuda.so (real/api.cu), in tests by a fake that keeps
+ * the rules of the real thing and can break on demand (tests/cuda_emul/fake_api.h).
  *
- * Device memory is named by `void *` that the host must never follow.  Sizes are bytes.  Calls return
- * a cu_result; text() then says what the library said, for the calling thread's newest failure.
+ * Device memory is named by `void *` that the host must never follow.  Sizes are bytes.  Calls
+ * return a cu_result; text() then says what the library said, for the calling thread's newest
+ * failure.
  *
- * CU_ELOST is sticky: the context is gone (illegal address, ECC, launch failure ...), every later call
- * fails the same way, and only a new process helps.
+ * CU_ELOST is sticky: the context is gone (illegal address, ECC, launch failure ...), every later
+ * call fails the same way, and only a new process helps.
  *
- * Thread: any, as the libraries allow; capture is thread-local (cudaStreamCaptureModeThreadLocal). */
+ * Thread: any, as the libraries allow; capture is thread-local (cudaStreamCaptureModeThreadLocal).
+ */
 #ifndef INFERD_CU_API_H
 #define INFERD_CU_API_H
 
@@ -43,19 +45,19 @@ typedef struct cu_device {
     char uuid[CU_UUID_BYTES]; // "GPU-8f6a...", "MIG-..." for an instance
     uint32_t cc_major, cc_minor;
     uint32_t n_sms;
-    uint32_t shared_bytes_max;    // per block, after opting in
-    uint32_t shared_bytes_sm;     // per multiprocessor
-    uint32_t registers_sm;        // 32-bit registers per multiprocessor
-    uint32_t threads_sm_max;      // resident threads per multiprocessor
+    uint32_t shared_bytes_max; // per block, after opting in
+    uint32_t shared_bytes_sm;  // per multiprocessor
+    uint32_t registers_sm;     // 32-bit registers per multiprocessor
+    uint32_t threads_sm_max;   // resident threads per multiprocessor
     uint64_t l2_bytes, memory_bytes;
-    bool mig;                     // an instance of a partitioned GPU
-    bool vmm;                     // virtual memory management is there
+    bool mig;                                // an instance of a partitioned GPU
+    bool vmm;                                // virtual memory management is there
     int32_t driver_version, runtime_version; // 13000 = 13.0
 } cu_device;
 
 /* NVML's view; fields that this machine cannot tell are negative, or 0 in `known`. */
 typedef struct cu_health {
-    bool known;               // NVML is there and knows the device
+    bool known; // NVML is there and knows the device
     int32_t temperature_c, power_w, utilization_pct;
     int64_t memory_used_bytes; // by all processes
     int64_t ecc_uncorrected;   // volatile, since the driver was loaded
@@ -72,7 +74,8 @@ typedef struct cu_launch {
     uint32_t shared_bytes; // dynamic
     const void *params;    // copied before launch returns
     uint32_t params_bytes;
-    bool dependent; // programmatic dependent launch: may start before its predecessor has ended (cc 9.0)
+    bool dependent; // programmatic dependent launch: may start before its predecessor has ended
+                    // (cc 9.0)
 } cu_launch;
 
 typedef struct cu_function_info {
@@ -119,18 +122,20 @@ typedef struct cu_api {
     cu_result (*host_pin)(void *p, size_t n); // cudaHostRegister of page-aligned memory
     cu_result (*host_unpin)(void *p);
 
-    /* VMM.  Ranges and sizes are multiples of the granularity; a handle is mapped whole, at offset 0. */
+    /* VMM.  Ranges and sizes are multiples of the granularity; a handle is mapped whole, at offset
+     * 0. */
     cu_result (*vmm_granularity)(size_t *out);
     cu_result (*vmm_reserve)(size_t n, size_t align, void **out);
     cu_result (*vmm_unreserve)(void *p, size_t n); // nothing may be mapped in it
     cu_result (*vmm_create)(size_t n, cu_handle *out);
     cu_result (*vmm_release)(cu_handle h); // the memory lives on while it is mapped
     cu_result (*vmm_map)(void *p, size_t n, cu_handle h);
-    cu_result (*vmm_unmap)(void *p, size_t n); // a range that holds whole mappings
+    cu_result (*vmm_unmap)(void *p, size_t n);  // a range that holds whole mappings
     cu_result (*vmm_access)(void *p, size_t n); // read and write, for the device in use
 
     /* -- streams and events -- */
-    cu_result (*stream_create)(bool urgent, cu_stream *out); // non-blocking; urgent: highest priority
+    cu_result (*stream_create)(bool urgent,
+                               cu_stream *out); // non-blocking; urgent: highest priority
     cu_result (*stream_destroy)(cu_stream s);
     cu_result (*stream_sync)(cu_stream s);
     cu_result (*stream_wait)(cu_stream s, cu_event e);
@@ -156,8 +161,8 @@ typedef struct cu_api {
     cu_result (*graph_destroy)(cu_graph g);
 
     /* -- cuBLASLt -- */
-    /* Opens the library: `path` (file or folder, may be NULL), the loader's path, the toolkit, Python's
-     * nvidia packages.  CU_EUNSUPPORTED with a text that names the package to install. */
+    /* Opens the library: `path` (file or folder, may be NULL), the loader's path, the toolkit,
+     * Python's nvidia packages.  CU_EUNSUPPORTED with a text that names the package to install. */
     cu_result (*lt_open)(const char *path);
     uint64_t (*lt_version)(void); // 0: not open
     cu_result (*lt_candidates)(const lt_shape *shape, size_t workspace_bytes, uint32_t n_max,

@@ -126,7 +126,8 @@ static inferd_status cuda_window_unmap(backend *be, be_window *w, inferd_err *er
     cu_result r = c->api->stream_sync(c->stream); // the last step that read it is through
     inferd_status s = window_unmap_cuda(c->memory, w->w, err);
     if (s == INFERD_OK && r != CU_OK) s = cu_fail(c->api, r, err, "waiting for the device");
-    /* A driver that does not take memory back cannot be worked with any more, whatever it calls it. */
+    /* A driver that does not take memory back cannot be worked with any more, whatever it calls it.
+     */
     if (s != INFERD_OK && err != NULL) err->status = INFERD_ELOST;
     return s == INFERD_OK ? INFERD_OK : INFERD_ELOST;
 }
@@ -198,13 +199,14 @@ static void cuda_tune(backend *be, const weight *const *weights, uint32_t n) {
     cuda_backend *c = cuda_of(be);
     inferd_err err = {0};
     if (!c->lt) return;
-    /* Without a file to keep the answers in, each choice only runs once, so that nothing of the library is
-     * loaded in the middle of serving. */
+    /* Without a file to keep the answers in, each choice only runs once, so that nothing of the
+     * library is loaded in the middle of serving. */
     uint64_t budget_us = c->tune_path != NULL ? TUNE_BUDGET_US : 0;
     cu_matrix *m = malloc(size_max(n, 1) * sizeof *m);
     if (m == NULL) return; // the library's first choices serve as well
     for (uint32_t i = 0; i < n; i++)
-        m[i] = format_matrix(weights[i]->type, weights[i]->rows, weights[i]->cols, weights[i]->data);
+        m[i] =
+            format_matrix(weights[i]->type, weights[i]->rows, weights[i]->cols, weights[i]->data);
     inferd_status s = memory_sync(c->memory, &err);
     if (s == INFERD_OK) s = matmul_tune(c->mm, &c->launch, m, n, budget_us, &err);
     if (s != INFERD_OK) backend_fail(be, s, "%s", err.text);
@@ -282,18 +284,20 @@ static inferd_status open_device(cuda_backend *c, const backend_options *o, infe
     if (c->module == NULL && (s = cuda_module_open(o->module_path, &c->module, err)) != INFERD_OK)
         return s;
     c->api = c->module->api;
-    if ((s = cuda_pick(c->module, o->uuid, o->index, &c->device_index, &c->device, err)) != INFERD_OK)
+    if ((s = cuda_pick(c->module, o->uuid, o->index, &c->device_index, &c->device, err)) !=
+        INFERD_OK)
         return s;
     cu_result r = c->api->device_use(c->device_index);
     if (r == CU_OK) r = c->api->stream_create(true, &c->stream);
-    for (uint32_t i = 0; i < BE_EVENTS && r == CU_OK; i++) r = c->api->event_create(true, &c->marks[i]);
+    for (uint32_t i = 0; i < BE_EVENTS && r == CU_OK; i++)
+        r = c->api->event_create(true, &c->marks[i]);
     for (uint32_t i = 0; i < CUDA_DEPTH && r == CU_OK; i++) {
         r = c->api->event_create(true, &c->flights[i].begin);
         if (r == CU_OK) r = c->api->event_create(true, &c->flights[i].end);
     }
     if (r != CU_OK) return cu_fail(c->api, r, err, "opening the device");
-    c->launch = (launcher){
-        .module = c->module, .api = c->api, .device = &c->device, .stream = c->stream};
+    c->launch =
+        (launcher){.module = c->module, .api = c->api, .device = &c->device, .stream = c->stream};
     c->launch.n_by_kernel = calloc(size_max(c->module->n_kernels, 1), sizeof(uint64_t));
     if (c->launch.n_by_kernel == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u counters", c->module->n_kernels);
@@ -309,7 +313,8 @@ static void open_library(cuda_backend *c, const char *path) {
 static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inferd_err *err) {
     inferd_status s;
     open_library(c, o->cublaslt_path);
-    if ((s = rows_init(c->module, &c->device, err)) || (s = attention_init(c->module, &c->device, err)) ||
+    if ((s = rows_init(c->module, &c->device, err)) ||
+        (s = attention_init(c->module, &c->device, err)) ||
         (s = draw_init(c->module, &c->device, err)) ||
         (s = matmul_create(c->module, &c->device, c->inner, c->lt, c->tune_path, &c->mm, err)))
         return s;
@@ -338,8 +343,7 @@ static inferd_status take_workspace(cuda_backend *c, inferd_err *err) {
         *wanted[i].p = memory_workspace_take(c->memory, wanted[i].n, err);
         if (*wanted[i].p == NULL) return INFERD_ENOMEM;
     }
-    cu_result r =
-        c->api->fill(w->counters, 0, w->n_counters * sizeof *w->counters, c->stream);
+    cu_result r = c->api->fill(w->counters, 0, w->n_counters * sizeof *w->counters, c->stream);
     if (r != CU_OK) return cu_fail(c->api, r, err, "clearing counters");
     matmul_set_workspace(c->mm, w);
     return INFERD_OK;
@@ -356,8 +360,8 @@ inferd_status cuda_open(const backend_options *options, backend **out, inferd_er
                                   .reserve_bytes = options->reserve_bytes,
                                   .workspace_bytes = options->workspace_bytes};
     if ((s = choose_activations(c, options->activations, err)) ||
-        (s = pool_open(options->n_threads, &c->threads, err)) || (s = open_device(c, options, err)) ||
-        (s = load_kernels(c, options, err)) ||
+        (s = pool_open(options->n_threads, &c->threads, err)) ||
+        (s = open_device(c, options, err)) || (s = load_kernels(c, options, err)) ||
         (s = memory_open(c->api, c->device_index, &c->device, &memory, &c->memory, err)) ||
         (s = take_workspace(c, err))) {
         cuda_close(&c->be);

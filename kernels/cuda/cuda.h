@@ -20,10 +20,10 @@
 
 enum {
     CUDA_DEPTH = 2,
-    CUDA_GRAPHS_MAX = 96,        // kept; the one unused longest leaves
-    CUDA_GRAPH_ROWS_MAX = 256,   // larger steps are launched one by one
+    CUDA_GRAPHS_MAX = 96,      // kept; the one unused longest leaves
+    CUDA_GRAPH_ROWS_MAX = 256, // larger steps are launched one by one
     CUDA_ROPE_TABLES = 4,
-    CUDA_ROPE_POSITIONS = 2048   // of a table at first; doubles as needed
+    CUDA_ROPE_POSITIONS = 2048 // of a table at first; doubles as needed
 };
 
 struct be_window {
@@ -43,18 +43,19 @@ typedef struct cuda_rope_table {
 /* What a captured graph was captured of. */
 typedef struct cuda_graph {
     cu_graph graph; // NULL: seen once, or refused
-    step_op *ops;        // [n_ops] owned
+    step_op *ops;   // [n_ops] owned
     uint32_t n_ops;
     uint32_t rows, context; // buckets
     kv_view kv;
-    uint64_t used;          // step number
-    bool refused;           // capture failed: launched one by one from then on
+    uint64_t used; // step number
+    bool refused;  // capture failed: launched one by one from then on
 } cuda_graph;
 
 /* The arrays of a step in one block: where each begins, in bytes, for some capacity. */
 typedef struct step_block {
     uint32_t rows_max, tables_max; // capacity: rows (= sequences, logits), entries of block tables
-    size_t tokens, promised, positions, row_seq, seqs, logit_rows, decode_rows, tiles, tables, bytes;
+    size_t tokens, promised, positions, row_seq, seqs, logit_rows, decode_rows, tiles, tables,
+        bytes;
 } step_block;
 
 /* A step on its way. */
@@ -67,7 +68,7 @@ typedef struct cuda_flight {
     uint32_t results_max;
     float *logits; // [logits_bytes] pinned; NULL until asked for
     size_t logits_bytes;
-    uint32_t n_draws;      // of this step
+    uint32_t n_draws; // of this step
     const act *wanted;
 } cuda_flight;
 
@@ -79,9 +80,9 @@ typedef struct cuda_backend {
     cu_device device;
     char name[160];
     cu_type inner;
-    const char *tune_path;     // borrowed from the options
+    const char *tune_path;          // borrowed from the options
     char lt_missing[CU_TEXT_BYTES]; // why there is no cuBLASLt
-    struct pool *threads;      // for work on the host: weights are prepared there
+    struct pool *threads;           // for work on the host: weights are prepared there
 
     cuda_memory *memory;
     cu_stream stream;
@@ -106,7 +107,7 @@ typedef struct cuda_backend {
     step_block block;
     unsigned char *block_dev;
     step_view view;
-    void *draw_dev;       // copy of a draw plan
+    void *draw_dev; // copy of a draw plan
     size_t draw_dev_bytes;
     int32_t *drawn, *drawn_before; // [drawn_max]
     sample_result *results_dev;    // [drawn_max]
@@ -153,7 +154,8 @@ void cuda_step_finish(backend *be, be_step_result *out);
 void cuda_flush(cuda_backend *c); // launch what was described so far; everything may be read after
 void cuda_forget_graphs(cuda_backend *c);
 void cuda_steps_close(cuda_backend *c);
-const float *cuda_rope(cuda_backend *c, const rope_spec *r); // table for the step's positions; NULL: failed
+const float *cuda_rope(cuda_backend *c,
+                       const rope_spec *r); // table for the step's positions; NULL: failed
 
 /* cuda_ops.c */
 act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim);
@@ -182,7 +184,8 @@ void cuda_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, 
 void cuda_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim);
 void cuda_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
 void cuda_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
-void cuda_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n, uint32_t n_vocab);
+void cuda_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n,
+               uint32_t n_vocab);
 void cuda_want_logits(backend *be, const act *logits, uint32_t n);
 
 #endif

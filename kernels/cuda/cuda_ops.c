@@ -43,8 +43,8 @@ enum { PREPARE_PIECE_ROWS = 64 };
 static void prepare_piece(void *ctx, uint32_t i) {
     const prepare_job *j = ctx;
     uint32_t begin = i * PREPARE_PIECE_ROWS, n = u32_min(PREPARE_PIECE_ROWS, j->n_rows - begin);
-    format_prepare(&j->m, j->type, j->image, j->rows + begin * j->row_bytes, j->row_begin + begin, n,
-                   &j->errs[i]);
+    format_prepare(&j->m, j->type, j->image, j->rows + begin * j->row_bytes, j->row_begin + begin,
+                   n, &j->errs[i]);
 }
 
 void cuda_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
@@ -162,7 +162,8 @@ const float *cuda_act_host(backend *be, const act *a) {
     cuda_backend *c = cuda_of(be);
     size_t row_bytes = a->stride * type_bytes(a->type), n = a->rows_max * row_bytes;
     act *own = (act *)a; // the copy is a cache
-    if (own->host == NULL) own->host = malloc(size_max((size_t)a->rows_max * a->dim, 1) * sizeof(float));
+    if (own->host == NULL)
+        own->host = malloc(size_max((size_t)a->rows_max * a->dim, 1) * sizeof(float));
     unsigned char *raw = malloc(size_max(n, 1));
     if (own->host == NULL || raw == NULL) {
         backend_fail(be, INFERD_ENOMEM, "no memory for %zu bytes of an activation", n);
@@ -216,8 +217,8 @@ static bool tokens_fit(cuda_backend *c, const weight *table) {
     for (uint32_t row = 0; row < b->n_rows; row++) {
         if (b->tokens[row] == TOK_PROMISED) {
             if (b->promised[row] < c->n_drawn) continue;
-            backend_fail(&c->be, INFERD_EINVAL, "row %u waits for draw %u of a step that had %u", row,
-                         b->promised[row], c->n_drawn);
+            backend_fail(&c->be, INFERD_EINVAL, "row %u waits for draw %u of a step that had %u",
+                         row, b->promised[row], c->n_drawn);
             return false;
         }
         if (b->tokens[row] >= 0 && (uint32_t)b->tokens[row] < table->rows) continue;
@@ -247,7 +248,8 @@ void cuda_rmsnorm(backend *be, act *out, const act *x, const vec *w, uint32_t n,
     o->f = eps;
 }
 
-void cuda_matmul(backend *be, act *out, const act *x, const weight *w, const vec *bias, uint32_t n) {
+void cuda_matmul(backend *be, act *out, const act *x, const weight *w, const vec *bias,
+                 uint32_t n) {
     step_op *o = note(be, OP_MATMUL, n);
     if (o == NULL) return;
     o->out = out;
@@ -340,7 +342,8 @@ void cuda_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap) {
     o->f = cap;
 }
 
-void cuda_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n, uint32_t n_vocab) {
+void cuda_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n,
+               uint32_t n_vocab) {
     cuda_backend *c = cuda_of(be);
     INFERD_CHECK(logits->type == CU_F32 && n == c->batch->n_logits && n_vocab <= logits->dim);
     step_op *o = note(be, OP_DRAW, n);

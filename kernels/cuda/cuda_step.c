@@ -1,17 +1,18 @@
 /* cuda_step.c - a step's way through the device.
  *
- *     begin      the batch is written into pinned memory: tokens, positions, block tables, work lists
+ *     begin      the batch is written into pinned memory: tokens, positions, block tables, work
+ * lists
  *     ...        operations are noted down
- *     end        upload > graph, or launches > ids (or logits) to pinned memory; an event at either end
- *     finish     wait for the event at the end of the oldest step
+ *     end        upload > graph, or launches > ids (or logits) to pinned memory; an event at either
+ * end finish     wait for the event at the end of the oldest step
  *
- * What a step reads on the device has addresses that never change, so the same graph serves every step
- * of its kind: one for each (list of operations, bucket of rows, bucket of context).  A kind of step is
- * launched operation by operation the first time and captured the second time; steps with prefill in
- * them, or with weights still on their way, are never captured.
+ * What a step reads on the device has addresses that never change, so the same graph serves every
+ * step of its kind: one for each (list of operations, bucket of rows, bucket of context).  A kind
+ * of step is launched operation by operation the first time and captured the second time; steps
+ * with prefill in them, or with weights still on their way, are never captured.
  *
- * A buffer that is too small grows between steps: the stream is drained and graphs that know the old
- * address are forgotten.  That happens a few times after start and is counted (n_growths).
+ * A buffer that is too small grows between steps: the stream is drained and graphs that know the
+ * old address are forgotten.  That happens a few times after start and is counted (n_growths).
  *
  * Thread: engine. */
 #include <string.h>
@@ -101,7 +102,8 @@ static void set_view(cuda_backend *c) {
 
 /* Steps on their way still read the old pinned blocks, so they are waited for first. */
 static bool reserve_block(cuda_backend *c, uint32_t rows, uint32_t tables) {
-    if (c->block_dev != NULL && rows <= c->block.rows_max && tables <= c->block.tables_max) return true;
+    if (c->block_dev != NULL && rows <= c->block.rows_max && tables <= c->block.tables_max)
+        return true;
     drain(c);
     uint32_t rows_max = u32_max(u32_max(rows, c->block.rows_max), c->act_rows_max);
     uint32_t tables_max = u32_max(c->block.tables_max, TABLES_MIN);
@@ -141,16 +143,18 @@ static bool reserve_draws(cuda_backend *c) {
     c->drawn = NULL;
     bool ok = replace(c, (void **)&c->drawn, rows * sizeof *c->drawn);
     if (ok && before != NULL && c->n_drawn > 0)
-        cuda_failed(c, c->api->copy_on_device(c->drawn, before, c->n_drawn * sizeof *before, c->stream),
-                    "moving drawn tokens");
+        cuda_failed(
+            c, c->api->copy_on_device(c->drawn, before, c->n_drawn * sizeof *before, c->stream),
+            "moving drawn tokens");
     cuda_failed(c, c->api->stream_sync(c->stream), "moving drawn tokens");
     memory_workspace_give(c->memory, before);
     ok = ok && replace(c, (void **)&c->drawn_before, rows * sizeof *c->drawn_before) &&
          replace(c, (void **)&c->results_dev, rows * sizeof *c->results_dev) &&
          replace(c, (void **)&c->changed, (size_t)rows * stride * sizeof *c->changed) &&
          replace(c, &c->draw_scratch_dev, draw_workspace_bytes(rows, vocab)) &&
-         !cuda_failed(c, c->api->fill(c->draw_scratch_dev, 0, draw_workspace_bytes(rows, vocab), c->stream),
-                      "clearing counters");
+         !cuda_failed(
+             c, c->api->fill(c->draw_scratch_dev, 0, draw_workspace_bytes(rows, vocab), c->stream),
+             "clearing counters");
     free(c->draw_scratch);
     c->draw_scratch = calloc(1, size_max(draw_scratch_bytes(vocab), 1));
     if (ok && c->draw_scratch == NULL)
@@ -183,7 +187,8 @@ static bool reserve_attention(cuda_backend *c, uint32_t rows) {
     for (uint32_t i = 0; i < c->program.n; i++) {
         const step_op *o = &c->program.ops[i];
         if (o->kind != OP_ATTENTION) continue;
-        partials = size_max(partials, attention_partials_bytes(rows, o->attn.n_heads, o->attn.head_dim));
+        partials =
+            size_max(partials, attention_partials_bytes(rows, o->attn.n_heads, o->attn.head_dim));
         counters = u32_max(counters, attention_counters(rows, o->attn.n_kv_heads));
     }
     attention_workspace *w = &c->attn_workspace;
@@ -229,9 +234,10 @@ static bool fill_rope(cuda_backend *c, cuda_rope_table *t, const rope_spec *r, u
     if (ok) {
         rope_table_rows(r->inv_freq, r->n_pairs, r->scale, 0, n, host);
         memcpy(freq, r->inv_freq, r->n_pairs * sizeof *freq);
-        ok = !cuda_failed(c, c->api->copy_to_device(t->data, host, floats * sizeof *host, c->stream),
-                          "uploading a rotary table") &&
-             !cuda_failed(c, c->api->stream_sync(c->stream), "uploading a rotary table");
+        ok =
+            !cuda_failed(c, c->api->copy_to_device(t->data, host, floats * sizeof *host, c->stream),
+                         "uploading a rotary table") &&
+            !cuda_failed(c, c->api->stream_sync(c->stream), "uploading a rotary table");
     }
     free(host);
     if (!ok) return false;
@@ -364,7 +370,8 @@ static bool needs_drawn_before(const cuda_backend *c) {
     for (uint32_t i = 0; i < c->n_draws; i++) {
         const sample_params *p = c->draw_rows[i].params;
         if (c->batch->tokens[c->batch->logit_rows[i]] == TOK_PROMISED &&
-            (p->repetition_penalty != 1.0f || p->presence_penalty != 0 || p->frequency_penalty != 0))
+            (p->repetition_penalty != 1.0f || p->presence_penalty != 0 ||
+             p->frequency_penalty != 0))
             return true;
     }
     return false;
@@ -454,8 +461,8 @@ static cuda_graph *add_graph(cuda_backend *c, uint32_t rows, uint32_t context) {
     return g;
 }
 
-/* Record the launches; a device that is short of memory may refuse, and the step is then launched as
- * before.  A lost device is a failure. */
+/* Record the launches; a device that is short of memory may refuse, and the step is then launched
+ * as before.  A lost device is a failure. */
 static void capture(cuda_backend *c, cuda_graph *g) {
     cu_result r = c->api->capture_begin(c->stream);
     if (r == CU_OK) {
@@ -471,8 +478,10 @@ static void capture(cuda_backend *c, cuda_graph *g) {
     }
     if (r == CU_ELOST) cuda_failed(c, r, "capturing a step");
     g->refused = r != CU_OK;
-    if (r == CU_OK) c->n_graphs_captured++;
-    else c->n_graphs_refused++;
+    if (r == CU_OK)
+        c->n_graphs_captured++;
+    else
+        c->n_graphs_refused++;
 }
 
 static void launch_program(cuda_backend *c) {
@@ -508,16 +517,18 @@ static void upload(cuda_backend *c, const cuda_flight *f) {
         ((uint32_t *)(void *)(f->upload + c->block.row_seq))[i] = 0;
         ((uint32_t *)(void *)(f->upload + c->block.logit_rows))[i] = 0;
     }
-    cuda_failed(c, c->api->copy_to_device(c->block_dev, f->upload, used_bytes(c, c->n_tables), c->stream),
-                "uploading a step");
+    cuda_failed(
+        c, c->api->copy_to_device(c->block_dev, f->upload, used_bytes(c, c->n_tables), c->stream),
+        "uploading a step");
 }
 
 static void upload_draws(cuda_backend *c, const draw_plan *plan) {
     cuda_failed(c, c->api->copy_to_device(c->draw_dev, plan->host, plan->bytes, c->stream),
                 "uploading what to draw");
     if (needs_drawn_before(c) && c->n_drawn > 0)
-        cuda_failed(c, c->api->copy_on_device(c->drawn_before, c->drawn,
-                                              c->n_drawn * sizeof *c->drawn, c->stream),
+        cuda_failed(c,
+                    c->api->copy_on_device(c->drawn_before, c->drawn, c->n_drawn * sizeof *c->drawn,
+                                           c->stream),
                     "keeping drawn tokens");
 }
 
@@ -534,13 +545,15 @@ static void download(cuda_backend *c, cuda_flight *f) {
     f->n_draws = c->n_draws;
     f->wanted = c->wanted;
     if (c->n_draws > 0)
-        cuda_failed(c, c->api->copy_to_host(f->results, c->results_dev,
-                                            c->n_draws * sizeof *f->results, c->stream),
+        cuda_failed(c,
+                    c->api->copy_to_host(f->results, c->results_dev,
+                                         c->n_draws * sizeof *f->results, c->stream),
                     "downloading what was drawn");
     if (c->n_wanted > 0)
-        cuda_failed(c, c->api->copy_to_host(f->logits, c->wanted->data,
-                                            (size_t)c->n_wanted * c->wanted->stride * sizeof(float),
-                                            c->stream),
+        cuda_failed(c,
+                    c->api->copy_to_host(f->logits, c->wanted->data,
+                                         (size_t)c->n_wanted * c->wanted->stride * sizeof(float),
+                                         c->stream),
                     "downloading logits");
 }
 
@@ -630,8 +643,14 @@ void cuda_steps_close(cuda_backend *c) {
         memory_workspace_give(c->memory, c->ropes[i].data);
         free(c->ropes[i].inv_freq);
     }
-    void *taken[] = {c->block_dev,   c->draw_dev, c->drawn,
-                     c->drawn_before, c->results_dev, c->changed,
-                     c->draw_scratch_dev, c->attn_workspace.partials, c->attn_workspace.counters};
+    void *taken[] = {c->block_dev,
+                     c->draw_dev,
+                     c->drawn,
+                     c->drawn_before,
+                     c->results_dev,
+                     c->changed,
+                     c->draw_scratch_dev,
+                     c->attn_workspace.partials,
+                     c->attn_workspace.counters};
     for (size_t i = 0; i < INFERD_COUNT(taken); i++) memory_workspace_give(c->memory, taken[i]);
 }

@@ -2,9 +2,9 @@
  *
  * C and CUDA C++ include this.
  *
- * Activations.  act [rows, dim]: rows lie `stride` elements apart, stride a multiple of 8, so each row
- * is 16-byte aligned.  Kinds: the residual stream and logits are float; everything between is the
- * backend's 16-bit type (bf16 or f16).
+ * Activations.  act [rows, dim]: rows lie `stride` elements apart, stride a multiple of 8, so each
+ * row is 16-byte aligned.  Kinds: the residual stream and logits are float; everything between is
+ * the backend's 16-bit type (bf16 or f16).
  *
  * Weights, 16-bit and float.  Row-major, rows `stride` elements apart (cols rounded up to 8; the
  * rest zeros), n_rows rounded up to 16 (the rest zeros).
@@ -72,18 +72,18 @@ enum { TILE_ROWS = 16, TILE_COLS = 64, PLANE_ALIGN = 256, ROW_ALIGN = 8 };
 
 /* A weight matrix as kernels get it. */
 typedef struct cu_matrix {
-    const void *data;          // dense formats: row-major
-    const void *low, *high;    // quantised formats: planes; high NULL when there is none
+    const void *data;       // dense formats: row-major
+    const void *low, *high; // quantised formats: planes; high NULL when there is none
     const void *scales;
-    uint32_t rows, cols;       // true ones
-    uint32_t stride;           // dense: elements from one row to the next
+    uint32_t rows, cols;               // true ones
+    uint32_t stride;                   // dense: elements from one row to the next
     uint32_t n_row_tiles, n_col_tiles; // quantised
-    uint32_t format;           // cu_format
+    uint32_t format;                   // cu_format
 } cu_matrix;
 
 /* Everything a step's kernels read about the batch.  All arrays lie in one device block whose
- * addresses never change; rows beyond n_rows (up to the graph's bucket) hold token 0, position 0 and
- * row_seq 0, and kernels that store or read keys and values leave them out. */
+ * addresses never change; rows beyond n_rows (up to the graph's bucket) hold token 0, position 0
+ * and row_seq 0, and kernels that store or read keys and values leave them out. */
 typedef struct step_header {
     uint32_t n_rows, n_seqs, n_logits, n_decode, n_tiles;
     uint32_t pad[3];
@@ -91,7 +91,7 @@ typedef struct step_header {
 
 typedef struct step_seq {
     uint32_t row_begin, n_rows;
-    uint32_t pos_begin;   // position of its first row
+    uint32_t pos_begin; // position of its first row
     uint32_t n_blocks;
     uint32_t table_begin; // of its block table in `tables`: [n_blocks, n_groups] slots
     uint32_t pad[3];
@@ -105,16 +105,16 @@ typedef struct step_tile {
 
 typedef struct step_view { // device pointers into the block
     const step_header *header;
-    const int32_t *tokens;      // [n_rows]; -1: promised
-    const uint32_t *promised;   // [n_rows] index among the draws of the step before
-    const uint32_t *positions;  // [n_rows]
-    const uint32_t *row_seq;    // [n_rows]
-    const step_seq *seqs;       // [n_seqs]
-    const uint32_t *logit_rows; // [n_logits]
+    const int32_t *tokens;       // [n_rows]; -1: promised
+    const uint32_t *promised;    // [n_rows] index among the draws of the step before
+    const uint32_t *positions;   // [n_rows]
+    const uint32_t *row_seq;     // [n_rows]
+    const step_seq *seqs;        // [n_seqs]
+    const uint32_t *logit_rows;  // [n_logits]
     const uint32_t *decode_rows; // [n_decode] rows whose sequence has one row in this step
-    const step_tile *tiles;     // [n_tiles] of the sequences with more rows
-    const int32_t *tables;      // block tables, one after the other
-    const int32_t *drawn;       // [draws of the step before] ids, written by the draw kernel
+    const step_tile *tiles;      // [n_tiles] of the sequences with more rows
+    const int32_t *tables;       // block tables, one after the other
+    const int32_t *drawn;        // [draws of the step before] ids, written by the draw kernel
 } step_view;
 
 /* Where keys and values are: slot s of the arena begins at

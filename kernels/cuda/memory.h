@@ -1,23 +1,26 @@
-/* memory.h - the device memory of one GPU: pages, windows, workspaces, and the way weights get there.
+/* memory.h - the device memory of one GPU: pages, windows, workspaces, and the way weights get
+ * there.
  *
  *     arena     reserved range; page i at base + i * page_bytes, mapped once, never moved
  *                 [0, n_ready) usable; the rest is created by a background thread
  *     window    reserved range per model; mapped to whole handles of the arena (aliases) while hot
- *     image     host copy of a window, in device layout; pinned in pieces in the background, from the
- *                 first time that memory_image_of gives an address of it; stays until the window closes
- *     workspace taken from the same handles before pages are counted: activations, split sums, cuBLASLt
+ *     image     host copy of a window, in device layout; pinned in pieces in the background, from
+ * the first time that memory_image_of gives an address of it; stays until the window closes
+ *     workspace taken from the same handles before pages are counted: activations, split sums,
+ * cuBLASLt
  *
- * VMM: a handle is extent_pages pages (2, 4 ... 64 MiB; chosen by a probe at open: the smallest whose
- * mapping costs at most 5 % of the time the bus needs for its bytes).  Without VMM the arena is one
- * allocation, extent_pages is 0 and a window is a run of neighbouring pages.
+ * VMM: a handle is extent_pages pages (2, 4 ... 64 MiB; chosen by a probe at open: the smallest
+ * whose mapping costs at most 5 % of the time the bus needs for its bytes).  Without VMM the arena
+ * is one allocation, extent_pages is 0 and a window is a run of neighbouring pages.
  *
  * Uploads go image -> device on the copy stream, in units; each unit ends with an event, and
  * memory_wait makes a stream wait for the unit that holds an address.
  *
- * Fences: the scheduler gives out a page only when the steps that used it are finished; the copies are
- * ours: unmapping waits for the copy stream.
+ * Fences: the scheduler gives out a page only when the steps that used it are finished; the copies
+ * are ours: unmapping waits for the copy stream.
  *
- * Whatever fails on the way, everything taken is given back and the sentence says what and how much.
+ * Whatever fails on the way, everything taken is given back and the sentence says what and how
+ * much.
  *
  * Thread: engine, except for the two background threads inside. */
 #ifndef INFERD_CUDA_MEMORY_H
@@ -47,8 +50,8 @@ uint32_t memory_n_pages(const cuda_memory *m); // may shrink while the backgroun
 uint32_t memory_n_ready(const cuda_memory *m);
 size_t memory_page_bytes(const cuda_memory *m);
 uint32_t memory_extent_pages(const cuda_memory *m);
-/* Calls of the driver that took, gave or mapped memory, by the engine's thread.  Opening, closing, and
- * windows that open, close, map or unmap move it, and nothing else does: no upload, no step. */
+/* Calls of the driver that took, gave or mapped memory, by the engine's thread.  Opening, closing,
+ * and windows that open, close, map or unmap move it, and nothing else does: no upload, no step. */
 uint64_t memory_n_calls(const cuda_memory *m);
 
 /* 256-byte aligned device memory; NULL and a sentence when the workspace is used up. */
@@ -58,13 +61,13 @@ void memory_workspace_give(cuda_memory *m, void *p); // accepts NULL
 inferd_status window_open_cuda(cuda_memory *m, size_t n_bytes, cuda_window **out, inferd_err *err);
 void window_close_cuda(cuda_memory *m, cuda_window *w); // accepts NULL
 void *window_base_cuda(const cuda_window *w);           // without VMM: NULL while not mapped
-/* Whole extents in order, below memory_n_ready, in no window; INFERD_CHECKed.  As many as are there may
- * be fewer than the window's bytes need. */
+/* Whole extents in order, below memory_n_ready, in no window; INFERD_CHECKed.  As many as are there
+ * may be fewer than the window's bytes need. */
 inferd_status window_map_cuda(cuda_memory *m, cuda_window *w, const uint32_t *pages,
                               uint32_t n_pages, inferd_err *err);
 inferd_status window_unmap_cuda(cuda_memory *m, cuda_window *w, inferd_err *err);
-/* Host address of the copy of device address p, which lies in some open window (without VMM: a mapped
- * one); NULL: in none.  The first time for a window, its copy begins to be pinned. */
+/* Host address of the copy of device address p, which lies in some open window (without VMM: a
+ * mapped one); NULL: in none.  The first time for a window, its copy begins to be pinned. */
 void *memory_image_of(cuda_memory *m, const void *p);
 /* Queue bytes [begin, end) of the image, as one unit.  The window is mapped. */
 inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, size_t end,
@@ -72,23 +75,23 @@ inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, s
 bool window_is_warm_cuda(const cuda_window *w);
 void window_set_warm_cuda(cuda_window *w, bool warm);
 
-/* `s` waits until the bytes at p (in a window) have arrived.  Outside captures only.  Streams are known
- * by their value: one that has waited here lives until nothing is on its way any more. */
+/* `s` waits until the bytes at p (in a window) have arrived.  Outside captures only.  Streams are
+ * known by their value: one that has waited here lives until nothing is on its way any more. */
 inferd_status memory_wait(cuda_memory *m, cu_stream s, const void *p, inferd_err *err);
-/* Nothing is on its way: no wait is needed for any address.  False also when that cannot be known; the
- * next memory_wait for an address that may be missing says why. */
+/* Nothing is on its way: no wait is needed for any address.  False also when that cannot be known;
+ * the next memory_wait for an address that may be missing says why. */
 bool memory_all_arrived(cuda_memory *m);
 /* Wait on the host for the copy stream. */
 inferd_status memory_sync(cuda_memory *m, inferd_err *err);
 
 typedef struct cuda_memory_stats {
-    uint64_t handle_bytes, n_handles; // 0 without VMM
-    uint64_t n_pages_planned;         // memory_n_pages is smaller when the device had less
-    uint64_t n_maps, n_unmaps;        // of windows
+    uint64_t handle_bytes, n_handles;     // 0 without VMM
+    uint64_t n_pages_planned;             // memory_n_pages is smaller when the device had less
+    uint64_t n_maps, n_unmaps;            // of windows
     uint64_t n_calls, n_background_calls; // see memory_n_calls; those of the two threads
-    uint64_t load_bytes, load_us;     // uploads that have arrived; time with any on their way
-    uint64_t bus_bytes_per_s;         // measured at open with pinned memory
-    uint64_t pinned_bytes, image_bytes; // images of which somebody has an address
+    uint64_t load_bytes, load_us;         // uploads that have arrived; time with any on their way
+    uint64_t bus_bytes_per_s;             // measured at open with pinned memory
+    uint64_t pinned_bytes, image_bytes;   // images of which somebody has an address
     uint64_t workspace_used, workspace_bytes;
 } cuda_memory_stats;
 void memory_get_stats(cuda_memory *m, cuda_memory_stats *out);

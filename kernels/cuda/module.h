@@ -1,9 +1,10 @@
-/* module.h - what inferd_cuda.so brings: the calls (cu_api) and the kernels, and how one is launched.
+/* module.h - what inferd_cuda.so brings: the calls (cu_api) and the kernels, and how one is
+ * launched.
  *
  * Each family of kernels has a header that says its arguments (attention.h), a C file with the
  * launchers that choose kernel, grid and shared memory (attention.c), and a .cu file.  The header's
- * list makes the family's part of the table; a kernel takes one struct by value.  The same .cu files
- * are compiled as C++ by the tests, where a kernel runs on emulated threads.
+ * list makes the family's part of the table; a kernel takes one struct by value.  The same .cu
+ * files are compiled as C++ by the tests, where a kernel runs on emulated threads.
  *
  *     inferd      launchers, memory, program: plain C
  *     inferd_cuda.so   cu_api for the real libraries + table of compiled kernels
@@ -27,7 +28,7 @@ typedef struct cu_kernel {
 enum { CUDA_MODULE_VERSION = 1 }; // goes up when cu_api or a params struct changes
 
 typedef struct cuda_module {
-    uint32_t version; // CUDA_MODULE_VERSION when it was built
+    uint32_t version;  // CUDA_MODULE_VERSION when it was built
     const char *about; // "cuda 13.0, sm_80 sm_86 sm_89 sm_90"
     const cu_api *api;
     const cu_kernel *kernels; // [n_kernels]

@@ -88,20 +88,21 @@ static bool is(const step_op *o, op_kind kind) {
 static void emit_norm(emitter *e, const step_op *o, const act *gather_from, const act *add) {
     const act *x = gather_from != NULL ? gather_from : o->a;
     wait_for(e, o->v.data);
-    launch_norm(&e->c->launch, &(norm_args){.out = o->out->data,
-                                            .out_type = o->out->type,
-                                            .x = x->data,
-                                            .x_type = x->type,
-                                            .add = add != NULL ? add->data : NULL,
-                                            .add_type = add != NULL ? add->type : CU_F32,
-                                            .w = o->v.data,
-                                            .gather = gather_from != NULL ? e->c->view.logit_rows : NULL,
-                                            .eps = o->f,
-                                            .rows = rows_of(e, o),
-                                            .dim = o->v.n,
-                                            .x_stride = x->stride,
-                                            .out_stride = o->out->stride,
-                                            .add_stride = add != NULL ? add->stride : 0});
+    launch_norm(&e->c->launch,
+                &(norm_args){.out = o->out->data,
+                             .out_type = o->out->type,
+                             .x = x->data,
+                             .x_type = x->type,
+                             .add = add != NULL ? add->data : NULL,
+                             .add_type = add != NULL ? add->type : CU_F32,
+                             .w = o->v.data,
+                             .gather = gather_from != NULL ? e->c->view.logit_rows : NULL,
+                             .eps = o->f,
+                             .rows = rows_of(e, o),
+                             .dim = o->v.n,
+                             .x_stride = x->stride,
+                             .out_stride = o->out->stride,
+                             .add_stride = add != NULL ? add->stride : 0});
 }
 
 static matmul_args matmul_begin(const emitter *e, const step_op *first) {
@@ -156,7 +157,8 @@ static uint32_t count_matmuls(const emitter *e, uint32_t i) {
 static uint32_t try_glu(emitter *e, uint32_t i, const step_op *norm, const step_op *take) {
     const step_op *gate = at(e, i), *up = at(e, i + 1), *glu = at(e, i + 2);
     if (!is(gate, OP_MATMUL) || !is(up, OP_MATMUL) || !is(glu, OP_GLU)) return 0;
-    if (gate->a != up->a || glu->a != gate->out || glu->b != up->out || gate->out == up->out) return 0;
+    if (gate->a != up->a || glu->a != gate->out || glu->b != up->out || gate->out == up->out)
+        return 0;
     if (glu->out != gate->out && !dead(e->p, i + 3, gate->out, e->keep)) return 0;
     if (glu->out != up->out && !dead(e->p, i + 3, up->out, e->keep)) return 0;
     matmul_args m = matmul_begin(e, gate);
@@ -189,7 +191,8 @@ static uint32_t try_matmul_add(emitter *e, uint32_t i) {
     return 2;
 }
 
-/* As many matmuls of the same x as one launch takes, with the norm before them when it may go too. */
+/* As many matmuls of the same x as one launch takes, with the norm before them when it may go too.
+ */
 static uint32_t emit_matmuls(emitter *e, uint32_t i, const step_op *norm, const step_op *take) {
     uint32_t n = count_matmuls(e, i);
     for (uint32_t k = n; k > (norm != NULL ? n - 1 : 1); k--) { // with a norm: all or none
@@ -262,8 +265,8 @@ static uint32_t emit_add(emitter *e, uint32_t i) {
 
 /* ---- attention ---- */
 
-static rope_args rope_begin(const emitter *e, const step_op *o, uint32_t n_heads, uint32_t n_kv_heads,
-                            uint32_t head_dim) {
+static rope_args rope_begin(const emitter *e, const step_op *o, uint32_t n_heads,
+                            uint32_t n_kv_heads, uint32_t head_dim) {
     return (rope_args){.inner = e->c->inner,
                        .view = &e->c->view,
                        .kv = &e->c->kv,
@@ -317,9 +320,11 @@ static uint32_t emit_heads(emitter *e, uint32_t i) {
     if (is(at(e, n), OP_HEAD_NORM)) k_norm = at(e, n++);
     if (is(at(e, n), OP_ROPE)) rope = at(e, n++);
     if (is(at(e, n), OP_ATTENTION)) attention = at(e, n);
-    bool norms_match = q_norm == NULL || (k_norm != NULL && rope != NULL && q_norm->out == rope->a &&
-                                          k_norm->out == rope->b && q_norm->f == k_norm->f);
-    if (attention != NULL && norms_match && (rope == NULL || (rope->a == attention->a && rope->b == attention->b))) {
+    bool norms_match =
+        q_norm == NULL || (k_norm != NULL && rope != NULL && q_norm->out == rope->a &&
+                           k_norm->out == rope->b && q_norm->f == k_norm->f);
+    if (attention != NULL && norms_match &&
+        (rope == NULL || (rope->a == attention->a && rope->b == attention->b))) {
         const attn_spec *s = &attention->attn;
         rope_args r = rope_begin(e, attention, s->n_heads, s->n_kv_heads, s->head_dim);
         if (q_norm != NULL) {
@@ -330,7 +335,8 @@ static uint32_t emit_heads(emitter *e, uint32_t i) {
             r.norm_eps = q_norm->f;
         }
         if (rope != NULL) rope_turn(e, &r, rope);
-        r.write_k = (q_norm != NULL || r.table != NULL) && !dead(e->p, n + 1, attention->b, e->keep);
+        r.write_k =
+            (q_norm != NULL || r.table != NULL) && !dead(e->p, n + 1, attention->b, e->keep);
         emit_attention(e, attention, &r);
         return n + 1 - i;
     }

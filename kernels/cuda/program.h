@@ -1,7 +1,8 @@
 /* program.h - a step as a list of operations, and how it becomes launches.
  *
- * The CUDA backend computes nothing when an operation is called: it notes it down.  At the end of the
- * step the list is looked at as a whole, and neighbours that one kernel can do are launched as one:
+ * The CUDA backend computes nothing when an operation is called: it notes it down.  At the end of
+ * the step the list is looked at as a whole, and neighbours that one kernel can do are launched as
+ * one:
  *
  *     rmsnorm, matmul q, k, v                 one gemv with the norm before     (few rows)
  *     rmsnorm, matmul gate, up, glu           one gemv with norm and gate       (few rows)
@@ -10,12 +11,12 @@
  *     take_logit_rows, rmsnorm (, matmul)     norm with a gather (, in the gemv)
  *     add, rmsnorm                            one pass over the row
  *
- * An intermediate may be left out only when nothing reads it before it is written again; at the end of a
- * step nothing is read any more, at a sync everything may be.
+ * An intermediate may be left out only when nothing reads it before it is written again; at the end
+ * of a step nothing is read any more, at a sync everything may be.
  *
- * Two steps with equal lists do the same work on other rows, so a captured graph is found by comparing
- * lists (cuda_step.c): nothing above knows about graphs, and a model that is closed, changed or shared
- * cannot be confused with another.
+ * Two steps with equal lists do the same work on other rows, so a captured graph is found by
+ * comparing lists (cuda_step.c): nothing above knows about graphs, and a model that is closed,
+ * changed or shared cannot be confused with another.
  *
  * Thread: engine. */
 #ifndef INFERD_CUDA_PROGRAM_H
@@ -79,8 +80,9 @@ step_op *program_add(program *p, op_kind kind);
 bool program_equal(const step_op *a, uint32_t n_a, const step_op *b, uint32_t n_b);
 
 struct cuda_backend;
-/* Launch the list on the backend's stream, for `rows` and `logits` rows (a graph's bucket, or what the
- * batch has).  `keep`: intermediates may be read afterwards.  Failures end up in the launcher. */
+/* Launch the list on the backend's stream, for `rows` and `logits` rows (a graph's bucket, or what
+ * the batch has).  `keep`: intermediates may be read afterwards.  Failures end up in the launcher.
+ */
 void program_launch(struct cuda_backend *c, const program *p, uint32_t rows, uint32_t logits,
                     bool keep);
 

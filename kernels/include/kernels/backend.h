@@ -73,14 +73,15 @@ typedef struct backend_options {
     uint64_t memory_bytes; // of the arena; cuda: 0 = what is free, less reserve_bytes
 
     /* cuda only; see docs/configuration.md.  Strings may be NULL. */
-    const char *uuid;          // the device by its UUID (or a prefix of it), else by index
+    const char *uuid; // the device by its UUID (or a prefix of it), else by index
     uint32_t index;
-    uint64_t reserve_bytes;    // left to the driver, libraries and others; 0 = max(1 GiB, 2 %)
-    uint64_t workspace_bytes;  // of memory_bytes: activations and scratch; 0 = 1/16, 64 MiB to 2 GiB
-    const char *activations;   // "bf16" (default), "f16"
-    const char *module_path;   // inferd_cuda.so; NULL: beside the program, its ../lib/inferd, the loader's path
-    const char *cublaslt_path; // file or folder; NULL: see cu_api.h
-    const char *tune_path;     // where measured choices are kept; NULL: nowhere
+    uint64_t reserve_bytes;   // left to the driver, libraries and others; 0 = max(1 GiB, 2 %)
+    uint64_t workspace_bytes; // of memory_bytes: activations and scratch; 0 = 1/16, 64 MiB to 2 GiB
+    const char *activations;  // "bf16" (default), "f16"
+    const char *module_path;  // inferd_cuda.so; NULL: beside the program, its ../lib/inferd, the
+                              // loader's path
+    const char *cublaslt_path;        // file or folder; NULL: see cu_api.h
+    const char *tune_path;            // where measured choices are kept; NULL: nowhere
     const struct cuda_module *module; // for tests: this module instead of inferd_cuda.so
 } backend_options;
 
@@ -93,9 +94,9 @@ typedef struct backend_stats {
     uint64_t n_launches, n_graphs, n_graph_launches; // kernels outside graphs; captured; replayed
     uint64_t n_graphs_refused;                       // captures that the device refused
     uint64_t n_matmul_gemv, n_matmul_skinny, n_matmul_lt, n_matmul_expanded, n_matmul_skinny_large;
-    uint64_t load_bytes, load_us;  // copied from the host arena to windows, and the time it took
-    uint64_t bus_bytes_per_s;      // measured at start: pinned host memory to device
-    uint64_t pinned_bytes;         // of the host arena
+    uint64_t load_bytes, load_us; // copied from the host arena to windows, and the time it took
+    uint64_t bus_bytes_per_s;     // measured at start: pinned host memory to device
+    uint64_t pinned_bytes;        // of the host arena
 } backend_stats;
 
 /* A device that could be opened, for `inferd devices` and /metrics. */
@@ -113,8 +114,8 @@ typedef struct backend_device_about {
         int32_t remap_pending, throttle_thermal;
     } health;
 } backend_device_about;
-/* The devices of options->kind.  INFERD_ENOTFOUND with one line that says what is missing (no module,
- * no driver, no device, too old a driver). */
+/* The devices of options->kind.  INFERD_ENOTFOUND with one line that says what is missing (no
+ * module, no driver, no device, too old a driver). */
 inferd_status backend_list_devices(const backend_options *options, backend_device_about *out,
                                    uint32_t *n, inferd_err *err);
 
@@ -129,11 +130,11 @@ void be_get_stats(const backend *be, backend_stats *out);
 /* -- pages -- */
 uint32_t be_n_pages(const backend *be);
 size_t be_page_bytes(const backend *be);
-/* Pages [0, ready) may be used; the rest is being made in the background, and be_n_pages may turn out
- * smaller when memory ends.  Constant on the CPU. */
+/* Pages [0, ready) may be used; the rest is being made in the background, and be_n_pages may turn
+ * out smaller when memory ends.  Constant on the CPU. */
 uint32_t be_n_pages_ready(const backend *be);
-/* Pages for a window come in whole extents: groups of extent_pages, beginning at a multiple of it, in
- * order inside the group.  1 on the CPU.  0: the pages of a window must follow each other. */
+/* Pages for a window come in whole extents: groups of extent_pages, beginning at a multiple of it,
+ * in order inside the group.  1 on the CPU.  0: the pages of a window must follow each other. */
 uint32_t be_extent_pages(const backend *be);
 
 inferd_status be_window_open(backend *be, size_t n_bytes, be_window **out, inferd_err *err);
@@ -144,9 +145,9 @@ void *be_window_base(const be_window *w);
 inferd_status be_window_map(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                             inferd_err *err);
 inferd_status be_window_unmap(backend *be, be_window *w, inferd_err *err);
-/* Bytes [begin, end) of the window are prepared and go to the device; they are one unit (the ends, or
- * one layer): operations that use a weight of it wait for it, and for nothing else.  Returns before
- * they have arrived.  CPU: nothing to do. */
+/* Bytes [begin, end) of the window are prepared and go to the device; they are one unit (the ends,
+ * or one layer): operations that use a weight of it wait for it, and for nothing else.  Returns
+ * before they have arrived.  CPU: nothing to do. */
 void be_window_upload(backend *be, be_window *w, size_t begin, size_t end);
 /* The host still holds a complete prepared copy: after mapping, upload it; nothing need be read or
  * prepared.  Never on the CPU. */
@@ -173,8 +174,8 @@ void be_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_be
 /* The whole matrix made up from a seed instead (inferd/dummy_math.h); the same on every backend.
  * Nothing need be uploaded for it. */
 void be_weight_dummy(backend *be, weight *w, uint64_t seed, float scale);
-/* The weights of a model are there: measure what serves them best (cuBLASLt's algorithms), for at most
- * a second.  Between steps. */
+/* The weights of a model are there: measure what serves them best (cuBLASLt's algorithms), for at
+ * most a second.  Between steps. */
 void be_tune(backend *be, const weight *const *weights, uint32_t n);
 void be_vec_init(backend *be, vec *v, uint32_t n, void *dst); // dst: n floats, 256-byte aligned
 void be_vec_load(backend *be, vec *v, const float *host);
@@ -183,13 +184,13 @@ void be_vec_fill(backend *be, vec *v, float value);
 
 /* -- activations -- */
 act *be_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim); // NULL: no memory
-void be_act_close(backend *be, act *a);                         // accepts NULL
+void be_act_close(backend *be, act *a);                                        // accepts NULL
 
 /* -- one step -- */
-/* Steps are computed in order.  Between begin and end operations are only described; what they read on
- * the host (the batch, the rows to draw) is borrowed until the end.  be_step_end sends the step on its
- * way, be_step_finish waits for the oldest one; be_depth says how many may be on their way at once.
- * A step that failed leaves nothing behind; the next begins anew. */
+/* Steps are computed in order.  Between begin and end operations are only described; what they read
+ * on the host (the batch, the rows to draw) is borrowed until the end.  be_step_end sends the step
+ * on its way, be_step_finish waits for the oldest one; be_depth says how many may be on their way
+ * at once. A step that failed leaves nothing behind; the next begins anew. */
 void be_step_begin(backend *be, const batch *b, const kv_layout *kv);
 void be_step_end(backend *be);
 typedef struct be_step_result {
@@ -226,8 +227,8 @@ void be_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
 // x[n, dim] = cap * tanh(x / cap)
 void be_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
 
-/* Draw a token from each row of logits, on the device.  rows[i].logits is not looked at.  Only where
- * be_can_draw; else the step's logits come to the host and models/sampler.c draws. */
+/* Draw a token from each row of logits, on the device.  rows[i].logits is not looked at.  Only
+ * where be_can_draw; else the step's logits come to the host and models/sampler.c draws. */
 bool be_can_draw(const backend *be);
 void be_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n, uint32_t n_vocab);
 /* The first n rows of an activation of the step are wanted on the host. */

@@ -10,7 +10,7 @@
  *
  * Nothing here depends on an order of summation: noise is Philox4x32-10 over (seed, choice index,
  * position, token), exp and log are the polynomials of sample_math.h, and sums are integers of
- * 2^-32.  So a resumed, preempted or re-batched sequence draws the same tokens.
+ * 2^-40.  So a resumed, preempted or re-batched sequence draws the same tokens.
  *
  * Thread: any; a row belongs to its caller. */
 #ifndef INFERD_SAMPLER_H

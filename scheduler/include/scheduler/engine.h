@@ -85,8 +85,8 @@ void engine_get_stats(const engine *e, engine_stats *out);
 model_state engine_model_state(const engine *e, uint32_t model_idx);
 /* Why it FAILED; copied. */
 void engine_model_error(const engine *e, uint32_t model_idx, inferd_err *out);
-/* The device's context is gone (INFERD_ELOST): everything in flight has ended with that status, every
- * later request does at once, and only a new process helps. */
+/* The device's context is gone (INFERD_ELOST): everything in flight has ended with that status,
+ * every later request does at once, and only a new process helps. */
 bool engine_is_lost(const engine *e);
 /* How long the device has been working on its oldest step without an answer; 0: on none. */
 uint64_t engine_stuck_us(const engine *e);
