@@ -322,7 +322,7 @@ inferd_status weights_load(const gguf *g, backend *be, const decoder_spec *s, de
     }
     free(l.chunk);
     if (st == INFERD_OK && s->tied) w->head = w->embed;
-    if (st == INFERD_OK) st = tune(be, plan, err);
+    if (st == INFERD_OK && !warm) st = tune(be, plan, err); // the shapes of a warm window are known
     inferd_status device = be_check(be, st == INFERD_OK ? err : NULL);
     if (st == INFERD_OK) st = device;
     be_window_set_warm(window, st == INFERD_OK);

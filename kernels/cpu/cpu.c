@@ -371,23 +371,8 @@ static uint64_t cpu_event_elapsed_us(const backend *be, uint32_t begin, uint32_t
     return at[end] > at[begin] ? at[end] - at[begin] : 0;
 }
 
-typedef struct host_job {
-    void (*f)(void *ctx, uint32_t i);
-    void *ctx;
-} host_job;
-
-static void run_host(const void *job, uint32_t begin, uint32_t end) {
-    const host_job *j = job;
-    for (uint32_t i = begin; i < end; i++) j->f(j->ctx, i);
-}
-
 static void cpu_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
-    cpu_backend *c = cpu_of(be);
-    host_job job = {f, ctx};
-    if (n == 1)
-        pool_alone(c->threads, run_host, &job, n);
-    else if (n > 1)
-        pool_share(c->threads, run_host, &job, n);
+    pool_each(cpu_of(be)->threads, n, f, ctx);
 }
 
 /* ---- opening ---- */

@@ -292,6 +292,24 @@ void pool_pin_caller(pool *p) {
     pin(p, p->caller, 0);
 }
 
+typedef struct each_job {
+    void (*f)(void *ctx, uint32_t i);
+    void *ctx;
+} each_job;
+
+static void run_each(const void *job, uint32_t begin, uint32_t end) {
+    const each_job *j = job;
+    for (uint32_t i = begin; i < end; i++) j->f(j->ctx, i);
+}
+
+void pool_each(pool *p, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
+    each_job job = {f, ctx};
+    if (n == 1)
+        pool_alone(p, run_each, &job, n);
+    else if (n > 1)
+        pool_share(p, run_each, &job, n);
+}
+
 bool pool_is_crowded(const pool *p) {
     return atomic_load_explicit(&p->crowded, memory_order_relaxed);
 }

@@ -51,6 +51,9 @@ void pool_share(pool *p, range_fn *f, const void *job, uint32_t n);
 /* f(job, 0, n) on the caller alone. */
 void pool_alone(pool *p, range_fn *f, const void *job, uint32_t n);
 
+/* f(ctx, i) for i in [0, n), whoever is free takes the next. */
+void pool_each(pool *p, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx);
+
 /* Are waits yielding because the CPUs are not ours alone? */
 bool pool_is_crowded(const pool *p);
 

@@ -177,19 +177,8 @@ static uint64_t cuda_event_elapsed_us(const backend *be, uint32_t begin, uint32_
     return us;
 }
 
-typedef struct host_job {
-    void (*f)(void *ctx, uint32_t i);
-    void *ctx;
-} host_job;
-
-static void run_host(const void *job, uint32_t begin, uint32_t end) {
-    const host_job *j = job;
-    for (uint32_t i = begin; i < end; i++) j->f(j->ctx, i);
-}
-
 static void cuda_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
-    host_job job = {f, ctx};
-    pool_share(cuda_of(be)->threads, run_host, &job, n);
+    pool_each(cuda_of(be)->threads, n, f, ctx);
 }
 
 /* ---- tuning ---- */
