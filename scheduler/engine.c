@@ -212,12 +212,24 @@ static void finish_oldest(engine *e) {
     e->n_flight--;
 }
 
+/* A load is watched like a step: from one piece of it to the next.  What comes after the last piece
+ * (measuring algorithms) has bounds of its own. */
+static void load_progress(void *ctx) {
+    engine *e = ctx;
+    uint64_t done, total;
+    engine_load_progress(e, &done, &total);
+    atomic_store_explicit(&e->busy_since_us, done < total ? clock_now_us() : 0,
+                          memory_order_relaxed);
+    wake_front(e);
+}
+
 /* One turn.  False: there was nothing to do. */
 static bool engine_step(engine *e) {
     engine_read_inbox(e);
     models_grow_pool(&e->device, &e->pool);
-    bool loaded =
-        models_load_next(&e->models, &e->device, &e->pool, e->sched, wake_front, e, clock_now_us);
+    bool loaded = models_load_next(&e->models, &e->device, &e->pool, e->sched, load_progress, e,
+                                   clock_now_us);
+    if (loaded) atomic_store_explicit(&e->busy_since_us, 0, memory_order_relaxed);
     launch_steps(e);
     bool finished = e->n_flight > 0;
     if (finished) finish_oldest(e);

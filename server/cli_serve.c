@@ -287,7 +287,7 @@ static void watch_device(server_life *s) {
     s->stuck_us = stuck_us;
     if (s->stuck_ticks < limit_ms / TICK_MS || stuck_us < limit_ms * 1000) return;
     char why[96];
-    snprintf(why, sizeof why, "no step was answered for %llu ms (step_hang_ms)",
+    snprintf(why, sizeof why, "no step or piece of a load was finished for %llu ms (step_hang_ms)",
              (unsigned long long)(stuck_us / 1000));
     s->hangs = s->app->device_hangs = true;
     lose_device(s, why);

@@ -88,7 +88,8 @@ void engine_model_error(const engine *e, uint32_t model_idx, inferd_err *out);
 /* The device's context is gone (INFERD_ELOST): everything in flight has ended with that status,
  * every later request does at once, and only a new process helps. */
 bool engine_is_lost(const engine *e);
-/* How long the device has been working on its oldest step without an answer; 0: on none. */
+/* How long the device has been working on its oldest step, or on a piece of a load, without an
+ * answer; 0: on none. */
 uint64_t engine_stuck_us(const engine *e);
 const char *engine_device_name(const engine *e); // "cpu avx512, 2 threads"; "" before it is open
 /* Bytes of weights loaded so far and in all, for a progress bar. */
