@@ -184,7 +184,10 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *fn
 }
 cudaError_t cudaFuncSetAttribute(const void *fn, enum cudaFuncAttribute what, int value) {
     (void)fn;
-    said.shared_wanted = what == cudaFuncAttributeMaxDynamicSharedMemorySize ? value : -1;
+    if (what == cudaFuncAttributePreferredSharedMemoryCarveout)
+        said.carveout = value;
+    else
+        said.shared_wanted = what == cudaFuncAttributeMaxDynamicSharedMemorySize ? value : -1;
     return asked("cudaFuncSetAttribute");
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *out, const void *fn, int threads,

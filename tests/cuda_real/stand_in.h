@@ -31,6 +31,7 @@ typedef struct stand_in {
     cudaLaunchAttribute attribute;
     const void *fn;
     unsigned first_param;
+    int carveout;
     int shared_wanted;
     unsigned flags; // of the newest call that has some
     int priority, capture_mode, copy_kind, location, access_flags;

@@ -360,6 +360,12 @@ static cu_result kernel_load(const void *fn, uint32_t threads, uint32_t shared_b
                 "allows",
                 shared_bytes);
         if (result != CU_OK) return result;
+        /* Blocks this large share a multiprocessor only when all of its memory is theirs. */
+        result =
+            real_result("cudaFuncSetAttribute",
+                        cudaFuncSetAttribute(fn, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                             cudaSharedmemCarveoutMaxShared));
+        if (result != CU_OK) return result;
     }
     int blocks = 0;
     result = real_result(
