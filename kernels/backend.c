@@ -96,6 +96,9 @@ inferd_status be_step_finish(backend *be, be_step_result *out, inferd_err *err) 
 const char *be_name(const backend *be) {
     return be->ops->name(be);
 }
+const char *be_warning(const backend *be) {
+    return be->ops->warning != NULL ? be->ops->warning(be) : "";
+}
 uint32_t be_depth(const backend *be) {
     return be->ops->depth(be);
 }

@@ -14,6 +14,7 @@
 typedef struct backend_ops {
     void (*close)(backend *be);
     const char *(*name)(const backend *be);
+    const char *(*warning)(const backend *be); // NULL: none
     uint32_t (*depth)(const backend *be);
     uint32_t (*n_threads)(const backend *be);
     void (*get_stats)(const backend *be, backend_stats *out);

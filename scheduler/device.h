@@ -17,6 +17,7 @@
 
 typedef struct device_about {
     char name[128];            // "cpu avx512, 2 threads"
+    char warning[256];         // what it lacks; "": nothing
     uint32_t n_pages, n_ready; // the others are still being made, see pages
     uint32_t extent_pages;     // pool_init_extents
     uint32_t depth;            // steps that may be launched and not finished, 1 or 2

@@ -73,6 +73,7 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
                           .extent_pages = be_extent_pages(d->be),
                           .depth = be_depth(d->be)};
     out->n_ready = u32_min(out->n_ready, out->n_pages);
+    snprintf(out->warning, sizeof out->warning, "%s", be_warning(d->be));
     snprintf(out->name, sizeof out->name, "%s, %u threads", be_name(d->be), be_n_threads(d->be));
     return INFERD_OK;
 }

@@ -288,6 +288,7 @@ static inferd_status open_device(engine *e, inferd_err *err) {
     e->depth = u32_min(u32_max(about.depth, 1), ENGINE_DEPTH_MAX);
     memcpy(e->device_name, about.name, sizeof e->device_name);
     e->device_name[sizeof e->device_name - 1] = 0;
+    memcpy(e->device_warning, about.warning, sizeof e->device_warning);
     atomic_store_explicit(&e->opened, true, memory_order_release);
     return INFERD_OK;
 }
@@ -518,6 +519,10 @@ uint64_t engine_stuck_us(const engine *e) {
 
 const char *engine_device_name(const engine *e) {
     return atomic_load_explicit(&e->opened, memory_order_acquire) ? e->device_name : "";
+}
+
+const char *engine_device_warning(const engine *e) {
+    return atomic_load_explicit(&e->opened, memory_order_acquire) ? e->device_warning : "";
 }
 
 void engine_load_progress(const engine *e, uint64_t *done, uint64_t *total) {

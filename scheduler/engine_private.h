@@ -56,7 +56,7 @@ struct engine {
     ring inbox, outbox; // front > engine, engine > front
     atomic_bool stop, opened, lost;
     atomic_ullong busy_since_us; // the device has been working since then; 0: it is not
-    char device_name[128];       // written before `opened`
+    char device_name[128], device_warning[256]; // written before `opened`
     stats_board board;
     model_set models; // states are atomic
 

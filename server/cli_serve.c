@@ -190,6 +190,8 @@ static void announce(server_life *s) {
         end_loop(s);
         return;
     }
+    if (engine_device_warning(s->engine)[0] != 0)
+        log_text(LOG_LEVEL_INFO, "device_warning", "warning", engine_device_warning(s->engine));
     uint32_t n_unused = model_n_unused_tensors(s->model);
     if (n_unused > 0) {
         log_line line;

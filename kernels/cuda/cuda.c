@@ -42,6 +42,9 @@ static void cuda_close(backend *be) {
 static const char *cuda_name(const backend *be) {
     return cuda_of_const(be)->name;
 }
+static const char *cuda_warning(const backend *be) {
+    return cuda_of_const(be)->lt_missing;
+}
 static uint32_t cuda_depth(const backend *be) {
     (void)be;
     return CUDA_DEPTH;
@@ -207,6 +210,7 @@ static void cuda_tune(backend *be, const weight *const *weights, uint32_t n) {
 static const backend_ops cuda_ops = {
     .close = cuda_close,
     .name = cuda_name,
+    .warning = cuda_warning,
     .depth = cuda_depth,
     .n_threads = cuda_n_threads,
     .get_stats = cuda_get_stats,
@@ -302,6 +306,8 @@ static void open_library(cuda_backend *c, const char *path) {
 static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inferd_err *err) {
     inferd_status s;
     open_library(c, o->cublaslt_path);
+    if (!c->lt && o->cublaslt_path != NULL) // one that was named is not passed over
+        return inferd_fail(err, INFERD_ENOTFOUND, "cublaslt: %s", c->lt_missing);
     if ((s = rows_init(c->module, &c->device, err)) ||
         (s = attention_init(c->module, &c->device, err)) ||
         (s = draw_init(c->module, &c->device, err)) ||

@@ -121,9 +121,10 @@ inferd_status backend_list_devices(const backend_options *options, backend_devic
 
 /* -- the device -- */
 inferd_status backend_open(const backend_options *options, backend **out, inferd_err *err);
-void backend_close(backend *be);        // accepts NULL
-const char *be_name(const backend *be); // "cpu", with the instruction set: "cpu avx512"
-uint32_t be_depth(const backend *be);   // steps planned ahead: CPU 1
+void backend_close(backend *be);           // accepts NULL
+const char *be_name(const backend *be);    // "cpu", with the instruction set: "cpu avx512"
+const char *be_warning(const backend *be); // what it lacks, for the operator: one sentence, or ""
+uint32_t be_depth(const backend *be);      // steps planned ahead: CPU 1
 uint32_t be_n_threads(const backend *be);
 void be_get_stats(const backend *be, backend_stats *out);
 

@@ -91,7 +91,8 @@ bool engine_is_lost(const engine *e);
 /* How long the device has been working on its oldest step, or on a piece of a load, without an
  * answer; 0: on none. */
 uint64_t engine_stuck_us(const engine *e);
-const char *engine_device_name(const engine *e); // "cpu avx512, 2 threads"; "" before it is open
+const char *engine_device_warning(const engine *e); // what the device lacks; "": nothing
+const char *engine_device_name(const engine *e);    // "cpu avx512, 2 threads"; "" before it is open
 /* Bytes of weights loaded so far and in all, for a progress bar. */
 void engine_load_progress(const engine *e, uint64_t *done, uint64_t *total);
 /* Would a prompt of n_prompt tokens with max_tokens ever fit the pool?  The sentence says the
