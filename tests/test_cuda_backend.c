@@ -655,6 +655,23 @@ static void any_call_may_fail_and_nothing_is_kept(void) {
     }
 }
 
+static void a_missing_library_is_told_and_a_named_one_is_an_error(void) {
+    if (cuda_options(NULL).module == NULL) SKIP("a real machine has it or not");
+    inferd_err err = {0};
+    backend *be = NULL;
+    backend_options o = cuda_options("bf16");
+    fake_reset();
+    fake_options()->lt = false;
+    EXPECT_EQ(backend_open(&o, &be, &err), INFERD_OK);
+    EXPECT(be != NULL && strstr(be_name(be), "without cuBLASLt") != NULL);
+    EXPECT(be != NULL && be_warning(be)[0] != 0);
+    backend_close(be);
+    o.cublaslt_path = "/nowhere";
+    EXPECT_EQ(backend_open(&o, &be, &err), INFERD_ENOTFOUND);
+    EXPECT(strncmp(err.text, "cublaslt: ", 10) == 0);
+    EXPECT_EQ(fake_leaks(), 0);
+}
+
 static void a_lost_device_says_so_from_then_on(void) {
     static float logits[ROWS_MAX * VOCAB];
     side gpu;
@@ -682,6 +699,7 @@ static const test_case cases[] = {
     TEST(two_steps_on_their_way_give_the_tokens_of_one),
     TEST(wrong_batches_are_refused_and_the_next_is_served),
     TEST(any_call_may_fail_and_nothing_is_kept),
+    TEST(a_missing_library_is_told_and_a_named_one_is_an_error),
     TEST(a_lost_device_says_so_from_then_on),
 };
 TEST_MAIN(cases)
