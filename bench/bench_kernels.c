@@ -1,7 +1,14 @@
 /* bench_kernels.c - how fast the CPU backend's operations are on this machine.
  *
- *     bench_kernels                 every weight type, one shape, and a whole forward pass
+ *     bench_kernels                 a table of all products, and a whole forward pass
  *     bench_kernels Q4_1 8          one type, at most 8 rows
+ *     bench_kernels forward         the forward pass alone
+ *
+ * The table: for each weight type, with float activations (exact) and the fast way (qact.h), and
+ * for 1 to 128 rows: GOP/s, GB/s of weights, and the share of what bounds it, measured in the same
+ * run: up to 4 rows the memory, above the level's multiplying instruction.  The functions of the
+ * level are called as they are, on samples of half a millisecond over weights that no cache holds;
+ * told is the best sample.
  *
  * Weights are random bytes with sane scales: speed does not depend on them.  The forward pass has
  * the shape of SmolLM2-135M (30 layers, dim 576, ffn 1536, 9 heads over 3 kv heads, 49152 words),
@@ -10,6 +17,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cpu_roofs.h"
 #include "inferd/clock.h"
 #include "kernels/backend.h"
 
@@ -20,6 +28,119 @@ static uint64_t random_state = 1;
 static uint32_t random_u32(void) {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(random_state >> 33);
+}
+
+/* ---- the table ---- */
+
+enum { TABLE_COLS = 1536, TABLE_ROWS_MAX = 128, MEMORY_ROWS = 4 };
+#define TABLE_BYTES ((size_t)160 << 20)
+static const uint32_t row_counts[] = {1, 2, 4, 8, 16, 32, 128};
+
+typedef struct bench_table {
+    pool *threads;
+    const cpu_level *level;
+    unsigned char *weights; // TABLE_BYTES
+    float *x, *out;         // [TABLE_ROWS_MAX, TABLE_COLS], [TABLE_ROWS_MAX, any rows of a sample]
+    qact q;
+    double read_rate, rates[3]; // of the roofs, per second; by cpu_math
+} bench_table;
+
+static void *take_memory(size_t n_bytes) {
+    void *p = aligned_alloc(2 << 20, (n_bytes + (2 << 20) - 1) >> 21 << 21);
+    INFERD_CHECK(p != NULL);
+    return p;
+}
+
+/* Seconds of the best sample for n rows, each of `n_panels` panels further on. */
+static double best_seconds(const bench_table *t, dtype type, cpu_math math, uint32_t n,
+                           uint32_t n_panels) {
+    size_t sample_bytes = n_panels * panel_bytes(type, TABLE_COLS);
+    size_t n_places = TABLE_BYTES / sample_bytes;
+    double best = 1e9, until = roof_now() + 0.15;
+    for (size_t i = 0; i < 40 || roof_now() < until; i++) {
+        weight w = {.type = type, .rows = n_panels * PANEL_ROWS, .cols = TABLE_COLS};
+        w.data = t->weights + i % n_places * sample_bytes;
+        uint32_t n_units = w.rows / MATMUL_UNIT;
+        double begin = roof_now();
+        if (math == MATH_F32) {
+            matmul_job job = {t->out, t->x, &w, NULL, n};
+            pool_split(t->threads, t->level->matmul, &job, n_units);
+        } else {
+            qmatmul_job job = {t->q, &w, NULL, NULL, t->out, n, math};
+            pool_split(t->threads, t->level->qmatmul, &job, n_units);
+        }
+        double seconds = roof_now() - begin;
+        if (seconds < best) best = seconds;
+    }
+    return best;
+}
+
+static void bench_type(const bench_table *t, dtype type, bool exact, uint32_t rows_max) {
+    cpu_math math = level_math(t->level, type, exact);
+    double n_bytes = (double)panel_bytes(type, TABLE_COLS), ops = 2.0 * PANEL_ROWS * TABLE_COLS;
+    if (math == MATH_F32 && !exact) return; // has the exact way only
+    printf("%-5s %-5s", dtype_about(type).name, exact ? "exact" : "fast");
+    for (size_t i = 0; i < INFERD_COUNT(row_counts) && row_counts[i] <= rows_max; i++) {
+        uint32_t n = row_counts[i];
+        if (math != MATH_F32) {
+            qact_job job = {t->q, t->x, NULL, NULL, n, TABLE_COLS, 0, math};
+            pool_split(t->threads, t->level->quantize, &job, (n + QACT_ROWS - 1) / QACT_ROWS);
+        }
+        /* First a guess, then half a millisecond of it. */
+        uint32_t n_panels = 2 * pool_n_threads(t->threads);
+        double seconds = best_seconds(t, type, math, n, n_panels);
+        double wanted = 0.0005 / seconds * n_panels, most = (double)TABLE_BYTES / n_bytes / 4;
+        if (wanted > n_panels) n_panels = (uint32_t)(wanted < most ? wanted : most);
+        seconds = best_seconds(t, type, math, n, n_panels) / n_panels;
+        double share = n <= MEMORY_ROWS ? n_bytes / seconds / t->read_rate
+                                        : ops * n / seconds / t->rates[math];
+        printf(" | %4.0f %5.1f %3.0f%%", 1e-9 * ops * n / seconds, 1e-9 * n_bytes / seconds,
+               t->rates[math] > 0 ? 100 * share : 0);
+        fflush(stdout);
+    }
+    printf("\n");
+}
+
+static void bench_products(const cpu_level *level, const char *only, uint32_t rows_max) {
+    static const dtype types[] = {DTYPE_Q4_1, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q5_1,
+                                  DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+                                  DTYPE_F16,  DTYPE_BF16, DTYPE_F32};
+    bench_table t = {.level = level};
+    inferd_err err;
+    INFERD_CHECK(pool_open(0, &t.threads, &err) == INFERD_OK);
+    pool_pin_caller(t.threads);
+    t.weights = take_memory(TABLE_BYTES);
+    /* Bytes below 0x30: every half among them is a small positive number. */
+    for (size_t i = 0; i < TABLE_BYTES; i++) t.weights[i] = (unsigned char)(random_u32() % 0x30);
+    t.x = take_memory(sizeof(float) * TABLE_ROWS_MAX * TABLE_COLS);
+    for (size_t i = 0; i < (size_t)TABLE_ROWS_MAX * TABLE_COLS; i++)
+        t.x[i] = (float)(random_u32() % 2001) - 1000;
+    /* The largest sample: a quarter of the weights for few rows, less for many. */
+    size_t out_bytes = sizeof(float) * TABLE_ROWS_MAX * 65536;
+    t.out = take_memory(out_bytes);
+    memset(t.out, 0, out_bytes);
+    size_t q_bytes = qact_bytes(TABLE_ROWS_MAX, TABLE_COLS);
+    unsigned char *q = take_memory(q_bytes);
+    t.q = qact_at(q, TABLE_ROWS_MAX, TABLE_COLS);
+    t.read_rate = roof_read(t.threads, t.weights, TABLE_BYTES);
+    for (cpu_math math = MATH_F32; math <= (level->has_bf16 ? MATH_BF16 : MATH_I16); math++)
+        t.rates[math] = roof_multiply(t.threads, level, math);
+    printf("%s, %u threads: reads %.1f GB/s, multiplies f32 %.0f, i16 %.0f, bf16 %.0f GOP/s\n",
+           level->name, pool_n_threads(t.threads), t.read_rate * 1e-9, t.rates[MATH_F32] * 1e-9,
+           t.rates[MATH_I16] * 1e-9, t.rates[MATH_BF16] * 1e-9);
+    printf("GOP/s, GB/s, share of the bound; rows of x");
+    for (size_t i = 0; i < INFERD_COUNT(row_counts); i++) printf(" %u", row_counts[i]);
+    printf("\n");
+    for (size_t i = 0; i < INFERD_COUNT(types); i++) {
+        if (only != NULL && strcmp(only, dtype_about(types[i]).name) != 0) continue;
+        bench_type(&t, types[i], true, rows_max);
+        bench_type(&t, types[i], false, rows_max);
+    }
+    pool_close(t.threads);
+    free(t.weights);
+    free(t.x);
+    free(t.out);
+    free(q);
 }
 
 /* Weights are laid out one after the other in one window. */
@@ -56,37 +177,6 @@ static vec make_vec(uint32_t n) {
     be_vec_init(be, &v, n, take(n * sizeof(float)));
     be_vec_load(be, &v, ones);
     return v;
-}
-
-/* ---- one matrix ---- */
-
-static void bench_type(dtype type, uint32_t rows_max) {
-    static const uint32_t row_counts[] = {1, 2, 4, 8, 16, 32, 128};
-    uint32_t rows = type == DTYPE_Q4_K || type == DTYPE_Q5_K || type == DTYPE_Q6_K ? 6144 : 8192;
-    uint32_t cols = 1536;
-    unsigned char *mark = next_weight;
-    weight w = make_weight(type, rows, cols);
-    act *x = be_act_open(be, ACT_INNER, 128, cols), *out = be_act_open(be, ACT_INNER, 128, rows);
-    INFERD_CHECK(x != NULL && out != NULL);
-    printf("%-5s [%u, %u]", dtype_about(type).name, rows, cols);
-    for (size_t i = 0; i < INFERD_COUNT(row_counts) && row_counts[i] <= rows_max; i++) {
-        uint32_t n = row_counts[i];
-        uint64_t best_us = UINT64_MAX;
-        for (int run = 0; run < 7; run++) {
-            uint64_t begin_us = clock_now_us();
-            for (int again = 0; again < 4; again++) be_matmul(be, out, x, &w, NULL, n);
-            uint64_t us = clock_now_us() - begin_us;
-            if (us < best_us) best_us = us;
-        }
-        double seconds = (double)best_us * 1e-6 / 4;
-        printf("  n=%u %.0f GOP/s", n, 2e-9 * n * rows * cols / seconds);
-        if (n == 1)
-            printf(" %.1f GB/s", 1e-9 * (double)be_weight_bytes(be, type, rows, cols) / seconds);
-    }
-    printf("\n");
-    be_act_close(be, x);
-    be_act_close(be, out);
-    next_weight = mark;
 }
 
 /* ---- a forward pass ---- */
@@ -197,10 +287,17 @@ static void bench_forward(const char *what, uint32_t n_seqs, uint32_t n_rows, ui
 }
 
 int main(int argc, char **argv) {
-    static const dtype types[] = {DTYPE_Q4_1, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q5_1,
-                                  DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
-                                  DTYPE_F16,  DTYPE_BF16, DTYPE_F32};
     inferd_err err;
+    const char *only = argc > 1 ? argv[1] : NULL;
+    uint32_t rows_max = argc > 2 ? (uint32_t)atoi(argv[2]) : TABLE_ROWS_MAX;
+    const cpu_level *level = level_choose(getenv("INFERD_CPU"), &err);
+    if (level == NULL) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    if (only == NULL || strcmp(only, "forward") != 0) bench_products(level, only, rows_max);
+    if (only != NULL && strcmp(only, "forward") != 0) return 0;
+
     backend_options options = {"cpu", 0, (uint64_t)1 << 30};
     if (backend_open(&options, &be, &err) != INFERD_OK) {
         fprintf(stderr, "%s\n", err.text);
@@ -218,24 +315,17 @@ int main(int argc, char **argv) {
         return 1;
     }
     next_weight = be_window_base(w);
-    const char *only = argc > 1 ? argv[1] : NULL;
-    uint32_t rows_max = argc > 2 ? (uint32_t)atoi(argv[2]) : 128;
-    for (size_t i = 0; i < INFERD_COUNT(types); i++)
-        if (only == NULL || strcmp(only, dtype_about(types[i]).name) == 0)
-            bench_type(types[i], rows_max);
-    if (only == NULL || strcmp(only, "forward") == 0) {
-        uint64_t begin_us = clock_now_us();
-        model_make();
-        printf("prepared %.1f MB in %.0f ms\n",
-               (double)(next_weight - (unsigned char *)be_window_base(w)) * 1e-6,
-               (double)(clock_now_us() - begin_us) * 1e-3);
-        bench_forward("1 stream at 128", 1, 1, CONTEXT, WEIGHT_PAGES);
-        bench_forward("8 streams at 128", 8, 1, CONTEXT, WEIGHT_PAGES);
-        bench_forward("32 streams at 128", 32, 1, CONTEXT, WEIGHT_PAGES);
-        bench_forward("1 stream at 1024", 1, 1, 1024, WEIGHT_PAGES);
-        bench_forward("prefill 128", 1, 128, 0, WEIGHT_PAGES);
-        bench_forward("prefill 512", 1, 512, 0, WEIGHT_PAGES);
-    }
+    uint64_t begin_us = clock_now_us();
+    model_make();
+    printf("prepared %.1f MB in %.0f ms\n",
+           (double)(next_weight - (unsigned char *)be_window_base(w)) * 1e-6,
+           (double)(clock_now_us() - begin_us) * 1e-3);
+    bench_forward("1 stream at 128", 1, 1, CONTEXT, WEIGHT_PAGES);
+    bench_forward("8 streams at 128", 8, 1, CONTEXT, WEIGHT_PAGES);
+    bench_forward("32 streams at 128", 32, 1, CONTEXT, WEIGHT_PAGES);
+    bench_forward("1 stream at 1024", 1, 1, 1024, WEIGHT_PAGES);
+    bench_forward("prefill 128", 1, 128, 0, WEIGHT_PAGES);
+    bench_forward("prefill 512", 1, 512, 0, WEIGHT_PAGES);
     backend_stats stats;
     be_get_stats(be, &stats);
     printf("page faults in steps %llu, pages touched %llu\n",

@@ -108,6 +108,9 @@ uint32_t be_n_threads(const backend *be) {
 void be_get_stats(const backend *be, backend_stats *out) {
     be->ops->get_stats(be, out);
 }
+uint32_t be_get_profile(const backend *be, be_part out[BE_PARTS_MAX]) {
+    return be->ops->get_profile != NULL ? be->ops->get_profile(be, out) : 0;
+}
 uint32_t be_n_pages(const backend *be) {
     return be->ops->n_pages(be);
 }
@@ -153,6 +156,9 @@ bool be_window_is_warm(const be_window *w) {
 void be_window_set_warm(be_window *w, bool warm) {
     if (ops_of(w)->window_set_warm != NULL) ops_of(w)->window_set_warm(w, warm);
 }
+kv_type be_kv_preferred(const backend *be) {
+    return be->ops->kv_preferred != NULL ? be->ops->kv_preferred(be) : KV_F16;
+}
 size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
                          uint32_t block_tokens) {
     return be->ops->kv_layer_bytes(be, type, n_kv_heads, head_dim, block_tokens);
@@ -162,6 +168,9 @@ size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, u
 
 bool be_weight_supported(const backend *be, dtype type) {
     return be->ops->weight_supported(be, type);
+}
+const char *be_weight_math(const backend *be, dtype type) {
+    return be->ops->weight_math != NULL ? be->ops->weight_math(be, type) : "";
 }
 size_t be_weight_bytes(const backend *be, dtype type, uint32_t rows, uint32_t cols) {
     return be->ops->weight_bytes(be, type, rows, cols);

@@ -18,6 +18,7 @@ typedef struct backend_ops {
     uint32_t (*depth)(const backend *be);
     uint32_t (*n_threads)(const backend *be);
     void (*get_stats)(const backend *be, backend_stats *out);
+    uint32_t (*get_profile)(const backend *be, be_part out[BE_PARTS_MAX]); // NULL: none is made
 
     uint32_t (*n_pages)(const backend *be);
     size_t (*page_bytes)(const backend *be);
@@ -33,10 +34,12 @@ typedef struct backend_ops {
                           size_t end);                // NULL: nothing to do
     bool (*window_is_warm)(const be_window *w);       // NULL: never
     void (*window_set_warm)(be_window *w, bool warm); // NULL: nothing to do
+    kv_type (*kv_preferred)(const backend *be);       // NULL: f16
     size_t (*kv_layer_bytes)(const backend *be, kv_type type, uint32_t n_kv_heads,
                              uint32_t head_dim, uint32_t block_tokens);
 
     bool (*weight_supported)(const backend *be, dtype type);
+    const char *(*weight_math)(const backend *be, dtype type); // NULL: ""
     size_t (*weight_bytes)(const backend *be, dtype type, uint32_t rows, uint32_t cols);
     void (*weight_init)(backend *be, weight *w, dtype type, uint32_t rows, uint32_t cols,
                         void *dst);

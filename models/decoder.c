@@ -91,6 +91,7 @@ inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type
                                kv_layout *out, inferd_err *err) {
     static const uint32_t block_tokens[] = {16, 32};
     size_t page = be_page_bytes(be), best_used = 0;
+    if (type == KV_AUTO) type = be_kv_preferred(be);
     kv_layout best = {0};
     for (size_t i = 0; i < INFERD_COUNT(block_tokens); i++) {
         size_t layer = be_kv_layer_bytes(be, type, s->n_kv_heads, s->head_dim, block_tokens[i]);
@@ -100,6 +101,7 @@ inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type
                                be_name(be),
                                type == KV_F32   ? "f32"
                                : type == KV_F16 ? "f16"
+                               : type == KV_I8  ? "int8"
                                                 : "bf16");
         for (uint32_t g = s->n_layers; g >= 1; g--) {
             if (s->n_layers % g != 0 || (size_t)g * layer > page) continue;

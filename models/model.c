@@ -297,6 +297,39 @@ uint32_t model_n_unused_tensors(const model *m) {
     return m->plan.n_unused;
 }
 
+uint64_t model_step_bytes(const model *m) {
+    uint64_t n_bytes = 0;
+    for (size_t i = 0; i < m->plan.n; i++) {
+        const weight_entry *e = &m->plan.entries[i];
+        if (e->matrix == NULL || (e->matrix == &m->weights.embed && !m->spec.tied)) continue;
+        n_bytes += be_weight_bytes(m->be, e->tensor->type, e->rows, e->cols);
+    }
+    return n_bytes;
+}
+
+void model_describe_math(const model *m, char *text, size_t text_bytes) {
+    static const char *const ways[] = {"i16", "bf16", "f32"};
+    size_t n_bytes[DTYPE_LIMIT] = {0}, used = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < m->plan.n; i++) {
+        const weight_entry *e = &m->plan.entries[i];
+        if (e->matrix == NULL) continue;
+        n_bytes[e->tensor->type] += be_weight_bytes(m->be, e->tensor->type, e->rows, e->cols);
+    }
+    for (size_t way = 0; way < INFERD_COUNT(ways); way++) {
+        bool first = true;
+        for (uint32_t type = 0; type < DTYPE_LIMIT && used < text_bytes; type++) {
+            if (n_bytes[type] == 0 || strcmp(be_weight_math(m->be, (dtype)type), ways[way]) != 0)
+                continue;
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%s%s %s %.1f MB",
+                                     first && used > 0 ? "; " : "", first ? ways[way] : "",
+                                     first ? ":" : ",", dtype_about((dtype)type).name,
+                                     (double)n_bytes[type] * 1e-6);
+            first = false;
+        }
+    }
+}
+
 void model_launch(model *m, const batch *b, const sample_row *draws, uint32_t n_vocab) {
     INFERD_CHECK(m->loaded && b->n_rows > 0 && b->n_rows <= m->limits.rows_max &&
                  b->n_logits <= m->limits.logits_max);

@@ -7,7 +7,12 @@
 #include "dummy_model.h"
 #include "inferd/dummy_math.h"
 
-enum { READ_CHUNK_BYTES = 8 << 20, WINDOW_ALIGN = 256 };
+enum {
+    READ_CHUNK_BYTES = 1 << 20, // so that what was read is still cached when it is prepared,
+    READ_CHUNK_GROUPS = 4,      // or so many groups of rows for each thread, where that is more,
+    READ_CHUNK_BYTES_MAX = 64 << 20, // up to this
+    WINDOW_ALIGN = 256
+};
 
 /* -- planning -- */
 
@@ -236,8 +241,10 @@ static void report(loader *l, size_t n_bytes) {
 
 static inferd_status load_matrix(loader *l, const weight_entry *e, void *dst, inferd_err *err) {
     size_t row = row_bytes(e->tensor, e->cols), group = row * BE_PREPARE_ROWS;
+    size_t for_all =
+        size_max((size_t)be_n_threads(l->be) * READ_CHUNK_GROUPS * group, READ_CHUNK_BYTES);
     size_t rows_per_chunk =
-        size_max(1, READ_CHUNK_BYTES / size_max(group, 1)) * (size_t)BE_PREPARE_ROWS;
+        size_max(size_min(for_all, READ_CHUNK_BYTES_MAX) / size_max(group, 1), 1) * BE_PREPARE_ROWS;
     inferd_status st = grow_chunk(l, size_min(rows_per_chunk, e->rows) * row, err);
     if (st != INFERD_OK) return st;
     be_weight_init(l->be, e->matrix, e->tensor->type, e->rows, e->cols, dst);

@@ -51,6 +51,7 @@ static sched_limits limits_of_sched(const engine_limits *l) {
                           .step_tokens_max = l->step_tokens_max,
                           .logits_max = logits_max(l),
                           .queue_len_max = l->queue_len_max,
+                          .draft_tokens = l->draft_tokens,
                           .step_max_us = (uint64_t)l->step_max_ms * 1000,
                           .decode_step_us = (uint64_t)l->decode_step_ms * 1000,
                           .starvation_us = (uint64_t)l->starvation_ms * 1000,
@@ -99,6 +100,8 @@ static void publish_stats(engine *e) {
     s->n_recomputed_tokens = c.n_recomputed_tokens;
     s->prefix_queries_tokens = c.prefix_queries_tokens;
     s->prefix_hits_tokens = c.prefix_hits_tokens;
+    s->n_drafted = c.n_drafted;
+    s->n_drafts_right = c.n_drafts_right;
     s->n_submitted = c.n_submitted;
     memcpy(s->n_finished, c.n_finished, sizeof s->n_finished);
     if (atomic_load(&e->opened)) e->device.ops->get_stats(e->device.self, &s->backend);
@@ -286,6 +289,8 @@ static inferd_status open_device(engine *e, inferd_err *err) {
                                e->models.n, err);
     if (status != INFERD_OK) return status;
     e->depth = u32_min(u32_max(about.depth, 1), ENGINE_DEPTH_MAX);
+    status = sched_set_depth(e->sched, e->depth, err);
+    if (status != INFERD_OK) return status;
     memcpy(e->device_name, about.name, sizeof e->device_name);
     e->device_name[sizeof e->device_name - 1] = 0;
     memcpy(e->device_warning, about.warning, sizeof e->device_warning);

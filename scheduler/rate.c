@@ -1,60 +1,112 @@
-/* rate.c - see rate.h.  Sums carry 8 fractional bits so that fading by a shift loses nothing that
- * matters; with rows <= 65,535 and us <= 10 s they stay below 2^60, and products use 128 bits. */
+/* rate.c - see rate.h.
+ *
+ * With x the terms of a step, y its time and p the prices, the sum of (1 - p x / y)^2 is least
+ * where wanted = moment p.  A round multiplies each price by wanted / (moment p), which never makes
+ * the sum larger.  A few rounds per step go on from the prices before; the next steps continue. */
 #include "rate.h"
 
-enum { FADE_SHIFT = 5, FRACTION_BITS = 8 };
-enum { ROWS_MAX = 65535, US_MAX = 10000000 };
-/* Variance of rows below which a and b are not told apart: a standard deviation of 4 rows. */
-enum { VARIANCE_MIN = 16 };
+#define FADE (1.0 / 32)
+enum { ROUNDS = 12 };
+/* This part of a step's deviation is taken for a change of the machine's speed. */
+#define SPEED_SHARE 0.25
+#define US_MAX      10000000.0
 
-static void fade(int64_t *sum, int64_t x) {
-    *sum += (x << FRACTION_BITS) - (*sum >> FADE_SHIFT);
+/* How a term that was never seen before is charged: mostly to the rows, which promises too little
+ * for a larger step rather than too much. */
+static const double first_share[RATE_TERMS] = {0.10, 0.80, 0.05, 0.05};
+/* A price never falls below this share of a step's time: from zero it could not rise again. */
+#define SHARE_MIN 0.001
+/* A term of which less than half a recent step is left in the sums keeps its price. */
+#define PRESENCE_MIN 0.5
+
+static void list_terms(const rate_work *w, double x[RATE_TERMS]) {
+    x[0] = 1;
+    x[1] = w->rows;
+    x[2] = w->draws;
+    x[3] = (double)w->attended;
+}
+
+static double predict(const rate *r, const rate_work *w) {
+    double x[RATE_TERMS], us = 0;
+    list_terms(w, x);
+    for (int i = 0; i < RATE_TERMS; i++) us += r->price[i] * x[i];
+    return us;
 }
 
 static void fit(rate *r) {
-    __int128 spread = (__int128)r->w * r->rr - (__int128)r->r * r->r; // w^2 * variance of rows
-    if (spread >= (__int128)r->w * r->w * VARIANCE_MIN) {
-        __int128 slope = ((__int128)r->w * r->ry - (__int128)r->r * r->y) * 65536 / spread;
-        r->b_q16 = slope < 0 ? 0 : (int64_t)slope;
-        r->separated = true;
-    } else if (!r->separated || r->y < (int64_t)((__int128)r->b_q16 * r->r / 65536)) {
-        /* Or the slope kept from before is too steep even without a fixed part (a hiccup, or long
-         * contexts that have left): kept on, it would plan small steps that never correct it. */
-        r->b_q16 = (int64_t)((__int128)r->y * 65536 / r->r);
+    for (int round = 0; round < ROUNDS; round++) {
+        double next[RATE_TERMS];
+        for (int i = 0; i < RATE_TERMS; i++) {
+            double predicted = 0;
+            for (int j = 0; j < RATE_TERMS; j++) predicted += r->moment[i][j] * r->price[j];
+            next[i] = r->price[i];
+            if (r->wanted[i] * r->wanted[i] < PRESENCE_MIN * r->moment[i][i] || predicted <= 0)
+                continue;
+            double least = SHARE_MIN * r->wanted[i] / r->moment[i][i];
+            next[i] *= r->wanted[i] / predicted;
+            if (next[i] < least) next[i] = least;
+        }
+        for (int i = 0; i < RATE_TERMS; i++) r->price[i] = next[i];
     }
-    int64_t a = (int64_t)(((__int128)r->y - (__int128)r->b_q16 * r->r / 65536) / r->w);
-    r->a_us = a < 0 ? 0 : a;
 }
 
-void rate_add(rate *r, uint32_t rows, uint64_t us) {
-    if (rows == 0) return;
-    int64_t x = u32_min(rows, ROWS_MAX);
-    int64_t y = (int64_t)(us < US_MAX ? us : US_MAX);
-    /* A hiccup of the machine (a step eight times slower than expected) counts as eight times. */
-    int64_t expected = (int64_t)rate_us(r, rows);
-    if (expected > 0 && y > 8 * expected) y = 8 * expected;
-    fade(&r->w, 1);
-    fade(&r->r, x);
-    fade(&r->y, y);
-    fade(&r->rr, x * x);
-    fade(&r->ry, x * y);
-    r->rows_seen = u32_max(r->rows_seen, (uint32_t)x);
+/* Everything takes `factor` times as long as what is remembered. */
+static void change_speed(rate *r, double factor) {
+    for (int i = 0; i < RATE_TERMS; i++) {
+        r->price[i] *= factor;
+        r->wanted[i] /= factor;
+        for (int j = 0; j < RATE_TERMS; j++) r->moment[i][j] /= factor * factor;
+    }
+}
+
+void rate_add(rate *r, const rate_work *w, uint64_t us) {
+    if (w->rows == 0) return;
+    double x[RATE_TERMS], y = us < 1 ? 1 : (double)us, expected = predict(r, w);
+    if (y > US_MAX) y = US_MAX;
+    bool slow = expected > 0 && y > 2 * expected;
+    if (slow && !r->slow) y = 2 * expected;
+    r->slow = slow;
+    r->rows_seen = u32_max(r->rows_seen, w->rows);
+    if (expected > 0) change_speed(r, 1 + SPEED_SHARE * (y / expected - 1));
+    list_terms(w, x);
+    for (int i = 0; i < RATE_TERMS; i++) {
+        if (r->price[i] == 0 && x[i] > 0) r->price[i] = first_share[i] * y / x[i];
+        r->wanted[i] += x[i] / y - FADE * r->wanted[i];
+        for (int j = 0; j < RATE_TERMS; j++)
+            r->moment[i][j] += x[i] * x[j] / (y * y) - FADE * r->moment[i][j];
+    }
     fit(r);
 }
 
-uint64_t rate_us(const rate *r, uint32_t rows) {
-    return (uint64_t)(r->a_us + (int64_t)(((__int128)r->b_q16 * rows) >> 16));
+uint64_t rate_us(const rate *r, const rate_work *w) {
+    return (uint64_t)predict(r, w);
 }
 
-uint32_t rate_rows(const rate *r, uint64_t budget_us) {
-    if (r->w == 0) return RATE_DEFAULT_ROWS;
-    /* One step as large as a first one may be tells a from b; many small ones never would. */
-    if (!r->separated && r->rows_seen < RATE_DEFAULT_ROWS)
-        return u32_min(2 * r->rows_seen, RATE_DEFAULT_ROWS);
-    uint32_t trusted = u32_max(2 * r->rows_seen, RATE_DEFAULT_ROWS);
-    if ((uint64_t)r->a_us >= budget_us) return 0;
-    if (r->b_q16 == 0) return trusted;
-    uint64_t room_us = budget_us - (uint64_t)r->a_us;
-    uint64_t rows = (uint64_t)(((__int128)room_us << 16) / r->b_q16);
-    return rows < trusted ? (uint32_t)rows : trusted;
+void rate_add_rows(rate_work *w, uint32_t begin, uint32_t n) {
+    w->rows += n;
+    w->attended += (uint64_t)begin * n + (uint64_t)n * (n + 1) / 2;
+}
+
+static bool fits(const rate *r, uint64_t budget_us, const rate_work *w, uint32_t begin,
+                 uint32_t n) {
+    rate_work more = *w;
+    rate_add_rows(&more, begin, n);
+    return predict(r, &more) <= (double)budget_us;
+}
+
+uint32_t rate_rows(const rate *r, uint64_t budget_us, const rate_work *w, uint32_t begin,
+                   uint32_t n_max) {
+    uint32_t trusted = r->rows_seen == 0 ? RATE_DEFAULT_ROWS : 2 * r->rows_seen;
+    bool small = r->rows_seen < RATE_DEFAULT_ROWS;
+    if (small) trusted = u32_min(trusted, RATE_DEFAULT_ROWS);
+    uint32_t low = 0, high = u32_min(n_max, trusted > w->rows ? trusted - w->rows : 0);
+    if (small) return high;
+    while (low < high) { // the largest n that fits
+        uint32_t mid = low + (high - low + 1) / 2;
+        if (fits(r, budget_us, w, begin, mid))
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
 }

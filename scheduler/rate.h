@@ -1,14 +1,21 @@
 /* rate.h - how long a step takes on this device, learned from the steps it did.
  *
- *     us = a + b * rows
+ *     us = one step + rows * each + draws * each + attended positions * each
  *
- * fitted by least squares with weights that fade by 1/32 per step, in integers.  While all steps
- * had about as many rows, a and b cannot be told apart; then the whole time is charged to the rows
- * (b = mean us / mean rows, a = 0), which never promises too much for a larger step; once told
- * apart, b is kept as long as it is not plainly too large for the steps that come.  Until then
- * steps double up to RATE_DEFAULT_ROWS.  A step may also be at most twice as large as the largest
- * one measured, so the fit is never trusted far outside of what it has seen.  Long contexts make
- * rows slower; the fading weights follow.
+ * `attended` is the sum over the rows of the positions they look back at; `draws` are rows with
+ * logits (the head, and drawing a token).  The four prices fit the relative error of the steps by
+ * least squares, with weights that fade by 1/32 per step.
+ *
+ * They are moved by multiplication: each round scales a price by how much too short the steps that
+ * contain it are predicted.  So none becomes negative, and what the steps cannot tell apart (while
+ * nothing but decoding happens, all have as many rows) keeps its proportions.  A term that recent
+ * steps do not contain keeps its price.  Of a step's deviation a quarter is taken for a change of
+ * the machine's speed at once: all prices, and the steps remembered, are scaled.
+ *
+ * A single step that took more than twice as long as expected is a hiccup and counts as twice; the
+ * second in a row is believed.  A step may have at most twice the rows of the largest one measured,
+ * so the fit is never trusted far outside of what it has seen, and until RATE_DEFAULT_ROWS have
+ * been seen, whatever was predicted, steps double: small ones alone would never teach anything.
  *
  * Thread: engine. */
 #ifndef INFERD_RATE_H
@@ -17,19 +24,28 @@
 #include "inferd/base.h"
 
 enum { RATE_DEFAULT_ROWS = 32 }; // before anything was measured
+enum { RATE_TERMS = 4 };
+
+/* What a step computes. */
+typedef struct rate_work {
+    uint32_t rows, draws;
+    uint64_t attended;
+} rate_work;
 
 typedef struct rate {
-    int64_t w, r, y, rr, ry; // weighted sums of 1, rows, us, rows^2, rows * us
-    int64_t a_us;
-    int64_t b_q16;      // us per row, 16 fractional bits
-    bool separated;     // a and b have been told apart at least once
-    uint32_t rows_seen; // largest step measured
+    double price[RATE_TERMS];              // us for one step, row, draw, attended position
+    double wanted[RATE_TERMS];             // faded sums of x / us ...
+    double moment[RATE_TERMS][RATE_TERMS]; // ... and of x x' / us^2
+    bool slow;                             // the last step took more than twice as long as expected
+    uint32_t rows_seen;                    // largest step measured; 0: none
 } rate;
 
-void rate_add(rate *r, uint32_t rows, uint64_t us);
-uint64_t rate_us(const rate *r, uint32_t rows); // 0 before the first rate_add
-/* Most rows that a step of at most budget_us may have; RATE_DEFAULT_ROWS before the first rate_add.
- * Can be 0: even an empty step takes longer. */
-uint32_t rate_rows(const rate *r, uint64_t budget_us);
+void rate_add(rate *r, const rate_work *w, uint64_t us);
+uint64_t rate_us(const rate *r, const rate_work *w); // 0 before the first rate_add
+/* The work of n rows of a sequence behind its first `begin` positions, added to `w`. */
+void rate_add_rows(rate_work *w, uint32_t begin, uint32_t n);
+/* How many such rows, at most n_max, may join `w` so that the step takes at most budget_us. */
+uint32_t rate_rows(const rate *r, uint64_t budget_us, const rate_work *w, uint32_t begin,
+                   uint32_t n_max);
 
 #endif

@@ -50,6 +50,17 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     return INFERD_OK;
 }
 
+inferd_status sched_set_depth(sched *s, uint32_t depth, inferd_err *err) {
+    INFERD_CHECK(depth >= 1 && depth <= s->limits.depth && s->plan_no == 0);
+    if (depth > 1 && s->limits.draft_tokens > 0)
+        return inferd_fail(err, INFERD_EUNSUPPORTED,
+                           "guessing tokens (limits.draft_tokens is %u) needs a device that "
+                           "computes one step at a time, as the CPU does: set it to 0",
+                           s->limits.draft_tokens);
+    s->limits.depth = depth;
+    return INFERD_OK;
+}
+
 static void release_seq_memory(seq *q) {
     gen_request_destroy(q->req);
     kv_table_deinit(&q->table);
@@ -109,7 +120,7 @@ void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint6
 static void leave_running(sched *s, seq *q) {
     prefix_release(&seq_model(s, q)->prefix, &q->table, q->last_epoch);
     q->run++;
-    q->n_computed = q->n_planned = q->n_promised = q->n_scored_planned = 0;
+    q->n_computed = q->n_planned = q->n_promised = q->n_drafts = q->n_scored_planned = 0;
     q->n_published = 0;
     list_remove(&q->link);
     s->n_running--;
@@ -324,6 +335,7 @@ void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
     q->granted = r->class;
     q->scoring = r->n_prompt_logprobs >= 0;
     q->cacheable = !r->no_cache && !s->limits.no_prefix_cache;
+    draft_start(&q->habit, s->limits.draft_tokens);
     list_push_back(&s->waiting, &q->link);
     s->n_waiting++;
     note_deadlines(s, q);

@@ -64,7 +64,6 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
     const gen_request *req = q->req;
     bool may_end = seq_n_output(q) >= req->min_tokens;
     seq_tokens(q)[q->n_tokens++] = r->id;
-    q->n_promised--;
     emit_result(s, q, GEN_EV_TOKEN, r, now_us);
     if (may_end && !req->ignore_eos && is_end(&seq_model(s, q)->spec, r->id))
         end(s, q, GEN_STOP, -1, now_us);
@@ -72,6 +71,37 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
         end(s, q, GEN_STOP, r->id, now_us);
     else if (q->n_tokens == q->tokens_max)
         end(s, q, GEN_LENGTH, -1, now_us);
+}
+
+static void end_without_logit(sched *s, seq *q, uint64_t now_us) {
+    sched_end_seq(s, q, GEN_ERROR, -1, INFERD_EDEVICE, "the model produced no finite logit",
+                  now_us);
+}
+
+/* What the rows from result `d` on drew.  A row behind the first was computed with a draft: it
+ * counts when the token drawn before it is that draft, and what follows a wrong one is dropped. */
+static void commit_draws(sched *s, seq *q, const step *st, uint32_t d, uint32_t draws_end,
+                         uint64_t now_us) {
+    uint32_t n_drafts = draws_end - d - 1, n_right = 0;
+    q->n_promised--;
+    for (; d < draws_end; d++) {
+        const sample_result *r = &st->results[d];
+        if (r->id < 0) {
+            end_without_logit(s, q, now_us);
+            break;
+        }
+        publish(s, q); // before its end lets the blocks go
+        tok_id draft = d + 1 < draws_end ? seq_tokens(q)[q->n_tokens] : -1;
+        append_token(s, q, r, now_us);
+        if (r->id != draft) break;
+        n_right++;
+        if (q->state != SEQ_RUNNING) break;
+        q->n_computed++;
+    }
+    if (n_drafts == 0) return;
+    s->counters.n_drafted += n_drafts;
+    s->counters.n_drafts_right += n_right;
+    draft_learn(&q->habit, s->limits.draft_tokens, q->n_tokens, n_right);
 }
 
 static void score_token(sched *s, seq *q, const sample_result *r, uint64_t now_us) {
@@ -82,27 +112,25 @@ static void score_token(sched *s, seq *q, const sample_result *r, uint64_t now_u
 
 static void commit_item(sched *s, const step *st, const step_item *item, uint64_t now_us) {
     seq *q = item->q;
-    q->n_computed += item->n_rows;
+    uint32_t draws_end = item->draw_begin + item->n_draws;
+    q->n_computed += item->n_rows - q->n_drafts; // rows of drafts count when they were right
     q->n_planned -= item->n_rows;
+    q->n_drafts = 0;
     if (q->scoring && q->n_scored == 0) { // nothing precedes the first token
         sample_result first = {.id = seq_tokens(q)[0]};
         q->n_scored = 1;
         emit_result(s, q, GEN_EV_PROMPT, &first, now_us);
     }
-    for (uint32_t d = item->draw_begin; d < item->draw_begin + item->n_draws; d++) {
-        const sample_result *r = &st->results[d];
-        if (r->id < 0) {
-            sched_end_seq(s, q, GEN_ERROR, -1, INFERD_EDEVICE, "the model produced no finite logit",
-                          now_us);
+    for (uint32_t d = item->draw_begin; d < draws_end; d++) {
+        if (st->draws[d].row.forced < 0) { // the rest of its results are drawn tokens
+            commit_draws(s, q, st, d, draws_end, now_us);
             return;
         }
-        if (st->draws[d].row.forced >= 0) {
-            score_token(s, q, r, now_us);
-            continue;
+        if (st->results[d].id < 0) {
+            end_without_logit(s, q, now_us);
+            return;
         }
-        publish(s, q); // before its end lets the blocks go
-        append_token(s, q, r, now_us);
-        return; // a drawn token is the last result of a sequence
+        score_token(s, q, &st->results[d], now_us);
     }
     publish(s, q);
     if (q->tokens_max == q->req->n_prompt && q->n_computed == q->req->n_prompt)
@@ -112,7 +140,8 @@ static void commit_item(sched *s, const step *st, const step_item *item, uint64_
 void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
     sched_model *m = &s->models[st->model_idx];
     pool_finish(s->pool, st->epoch);
-    rate_add(&m->rate, st->b.n_rows, device_us);
+    rate_work work = step_work(st);
+    rate_add(&m->rate, &work, device_us);
     m->virtual_us += device_us;
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         st->items[i].q->n_steps--;

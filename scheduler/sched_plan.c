@@ -2,8 +2,9 @@
  *
  *   expire > trim cache > choose model > one-row sequences > prompt chunks and admission
  *
- * A plan is for one model.  Nobody is in a plan twice, and nobody whom this plan preempted, or had
- * no page for, is looked at again before the next one (planned_plan, refused_plan). */
+ * A plan is for one model.  Nobody is in a plan twice, and nobody whom this plan preempted, had no
+ * page for, or held back for the blocks of another, is looked at again before the next one
+ * (planned_plan, refused_plan, held_plan). */
 #include <string.h>
 
 #include "sched_state.h"
@@ -13,6 +14,9 @@
 enum { LOOK_AHEAD_TOKENS = 32 };
 enum { TRIM_BLOCKS_MAX = 8 };    // cached blocks freed per plan when pages are short
 enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
+/* A step in which somebody decodes takes so many tenths of its time without prompts, or so long:
+ * prompts need some time even where decoding needs little. */
+enum { DECODE_SHARE_TENTHS = 14, DECODE_FLOOR_US = 7000 };
 
 typedef struct plan {
     sched *s;
@@ -97,7 +101,41 @@ static uint32_t collect_running(plan *p) {
 
 /* WAITING and free to go: an unfinished step of an earlier run still reads its block table. */
 static bool can_start(const sched *s, const seq *q) {
-    return !q->paused && q->n_steps == 0 && q->refused_plan != s->plan_no;
+    return !q->paused && q->n_steps == 0 && q->refused_plan != s->plan_no &&
+           q->held_plan != s->plan_no;
+}
+
+/* How many of its first blocks a hit may serve: at least one token is computed, so that there are
+ * logits; and rows whose log-probabilities are still to be reported are computed. */
+static uint32_t blocks_findable(const seq *q, const kv_layout *l) {
+    if (!q->cacheable) return 0;
+    uint32_t n = q->n_tokens - 1;
+    if (q->scoring) n = u32_min(n, u32_max(q->n_scored, 1) - 1);
+    return n / l->block_tokens;
+}
+
+/* Is running `r` about to compute a block that waiting `q` could use?  Not one that scores its
+ * prompt: it has few rows per step, and q alone may be faster. */
+static bool computes_for(const plan *p, const seq *r, const seq *q) {
+    const kv_layout *l = &p->m->kv.layout;
+    uint32_t n_blocks = r->n_published + 1; // up to the end of the one that r computes
+    size_t n_tokens = (size_t)n_blocks * l->block_tokens;
+    return is_active(p, r) && r->cacheable && !r->scoring && r->granted <= q->req->class &&
+           (r->granted < q->req->class || r->req->rank <= q->req->rank) &&
+           n_blocks <= blocks_findable(q, l) && n_tokens <= r->n_tokens &&
+           memcmp(r->req->cache_scope, q->req->cache_scope, sizeof r->req->cache_scope) == 0 &&
+           memcmp(seq_tokens(r), seq_tokens(q), n_tokens * sizeof(tok_id)) == 0;
+}
+
+/* Waiting `q` had better wait for the blocks of another.  This cannot last: the other is planned
+ * before q would be, and is no longer looked at once it has those blocks or has left. */
+static bool hold(const plan *p, seq *q) {
+    LIST_EACH(node, &p->s->running) {
+        if (!computes_for(p, LIST_ENTRY(node, seq, link), q)) continue;
+        q->held_plan = p->s->plan_no;
+        return true;
+    }
+    return false;
 }
 
 static seq *first_waiting(const plan *p) {
@@ -105,7 +143,7 @@ static seq *first_waiting(const plan *p) {
     LIST_EACH(node, &p->s->waiting) {
         seq *q = LIST_ENTRY(node, seq, link);
         if (&p->s->models[q->model_idx] != p->m || !can_start(p->s, q)) continue;
-        if (first == NULL || precedes(p, q, first)) first = q;
+        if ((first == NULL || precedes(p, q, first)) && !hold(p, q)) first = q;
     }
     return first;
 }
@@ -204,15 +242,6 @@ static uint32_t blocks_reserved(const seq *q, const kv_layout *l) {
     return kv_blocks_of(l, u32_min(n, seq_stored_max(q)));
 }
 
-/* How many of its first blocks a hit may serve: at least one token is computed, so that there are
- * logits; and rows whose log-probabilities are still to be reported are computed. */
-static uint32_t blocks_findable(const seq *q, const kv_layout *l) {
-    if (!q->cacheable) return 0;
-    uint32_t n = q->n_tokens - 1;
-    if (q->scoring) n = u32_min(n, u32_max(q->n_scored, 1) - 1);
-    return n / l->block_tokens;
-}
-
 /* Slots of this model that the blocks of `r` make when it is preempted, about. */
 static uint64_t slots_to_gain(const plan *p, const seq *r) {
     const kv_layout *own = &p->m->kv.layout, *theirs = &p->s->models[r->model_idx].kv.layout;
@@ -299,9 +328,9 @@ static uint32_t n_scored_rows(const seq *q, uint32_t begin, uint32_t n) {
     return to > from ? to - from : 0;
 }
 
-/* Do these rows end with the last token known or promised, whose logits draw the next one? */
+/* Do these rows reach the last token known or promised, whose logits draw the next one? */
 static bool draws_next(const seq *q, uint32_t begin, uint32_t n) {
-    return q->tokens_max > q->req->n_prompt && begin + n == q->n_tokens + q->n_promised;
+    return q->tokens_max > q->req->n_prompt && begin + n >= q->n_tokens + q->n_promised;
 }
 
 static void add_draw(step *st, uint32_t row, const sample_row *draw) {
@@ -313,13 +342,15 @@ static void add_draw(step *st, uint32_t row, const sample_row *draw) {
 
 static void add_row(step *st, const seq *q, uint32_t pos, uint32_t seq_idx) {
     uint32_t row = st->b.n_rows++;
-    bool known = pos < q->n_tokens;
+    bool known = pos < q->n_tokens + q->n_drafts;
+    st->n_attended += pos + 1;
     st->b.tokens[row] = known ? seq_tokens(q)[pos] : TOK_PROMISED;
     st->b.promised[row] = known ? 0 : q->promised_logit;
     st->b.positions[row] = pos;
     st->b.row_seq[row] = seq_idx;
 }
 
+/* The next n rows of q, those of its drafts among them. */
 static void add_item(plan *p, seq *q, uint32_t n) {
     step *st = p->st;
     const gen_request *r = q->req;
@@ -342,19 +373,17 @@ static void add_item(plan *p, seq *q, uint32_t n) {
             draw.forced = seq_tokens(q)[pos + 1];
             draw.n_top = r->n_prompt_logprobs;
             add_draw(st, row, &draw);
+        } else if (draws_next(q, pos, 1)) {
+            bool early = pos + 1 - r->n_prompt < r->min_tokens;
+            draw.forced = -1;
+            draw.n_top = r->n_logprobs;
+            draw.banned = early ? q->banned : NULL;
+            draw.n_banned = early ? q->n_banned : 0;
+            q->promised_logit = st->b.n_logits;
+            add_draw(st, row, &draw);
         }
     }
-    if (next) {
-        draw.forced = -1;
-        draw.n_top = r->n_logprobs;
-        if (begin + n - r->n_prompt < r->min_tokens) {
-            draw.banned = q->banned;
-            draw.n_banned = q->n_banned;
-        }
-        q->promised_logit = st->b.n_logits;
-        q->n_promised++;
-        add_draw(st, st->b.n_rows - 1, &draw);
-    }
+    q->n_promised += next;
     item->n_draws = st->b.n_logits - item->draw_begin;
     q->n_planned += n;
     q->n_scored_planned += n_scored;
@@ -364,17 +393,22 @@ static void add_item(plan *p, seq *q, uint32_t n) {
     if (q->first_plan_us == 0) q->first_plan_us = p->now_us;
 }
 
+/* Take blocks for the next n rows of q; how many of these rows its blocks hold then. */
+static uint32_t cover_rows(plan *p, seq *q, uint32_t n, bool must) {
+    const kv_layout *l = &p->m->kv.layout;
+    uint32_t begin = q->n_computed + q->n_planned, n_blocks = kv_blocks_of(l, begin + n);
+    while (q->table.n_blocks < n_blocks)
+        if (!take_block(p, q, must && q->table.n_blocks * l->block_tokens <= begin)) break;
+    uint32_t covered = q->table.n_blocks * l->block_tokens;
+    return u32_min(n, covered > begin ? covered - begin : 0);
+}
+
 /* Give q up to n rows, as far as blocks and logits go; how many. */
 static uint32_t plan_rows(plan *p, seq *q, uint32_t n) {
-    const kv_layout *l = &p->m->kv.layout;
     uint32_t begin = q->n_computed + q->n_planned;
     uint32_t logits_left = p->s->limits.logits_max - p->st->b.n_logits;
     while (n > 0 && n_scored_rows(q, begin, n) + draws_next(q, begin, n) > logits_left) n--;
-    uint32_t n_blocks = kv_blocks_of(l, begin + n);
-    while (q->table.n_blocks < n_blocks)
-        if (!take_block(p, q, q->table.n_blocks * l->block_tokens <= begin)) break;
-    uint32_t covered = q->table.n_blocks * l->block_tokens;
-    n = u32_min(n, covered > begin ? covered - begin : 0);
+    n = cover_rows(p, q, n, true);
     if (n == 0)
         q->refused_plan = p->s->plan_no;
     else
@@ -382,28 +416,84 @@ static uint32_t plan_rows(plan *p, seq *q, uint32_t n) {
     return n;
 }
 
-/* Rows the step may have, given those that decode. */
-static uint32_t rows_allowed(const plan *p, uint32_t n_decode) {
+/* Guess what follows q's last token, as far as rows, logits and its own end allow, each of n_others
+ * sequences having one, too.  Nobody is preempted for a guess; a block it takes stays, because q is
+ * about to need it. */
+static void plan_drafts(plan *p, seq *q, uint32_t n_others) {
+    const sched_limits *l = &p->s->limits;
+    const batch *b = &p->st->b;
+    if (l->draft_tokens == 0 || p->n_active > DRAFT_STREAMS_MAX || q->n_steps > 0 ||
+        q->n_tokens < q->habit.rest_until || !draws_next(q, q->n_computed, 1))
+        return;
+    uint32_t taken = n_others + 1; // of rows, and of logits
+    uint32_t rows_left = l->step_tokens_max - b->n_rows, logits_left = l->logits_max - b->n_logits;
+    uint32_t n = u32_min(q->habit.n_next, q->tokens_max - q->n_tokens - 1);
+    n = u32_min(n, rows_left > taken ? rows_left - taken : 0);
+    n = u32_min(n, logits_left > taken ? logits_left - taken : 0);
+    n = draft_write(seq_tokens(q), q->n_tokens, n);
+    if (n > 0) q->n_drafts = u32_max(cover_rows(p, q, 1 + n, false), 1) - 1;
+}
+
+/* One row for whoever needs one: those that decode. */
+static void plan_single_rows(plan *p, uint32_t n_order) {
+    for (uint32_t i = 0; i < n_order && p->st->b.n_seqs < p->s->limits.running_max; i++) {
+        seq *q = p->s->order[i];
+        if (q->state != SEQ_RUNNING || seq_n_wanted(q) != 1) continue;
+        plan_drafts(p, q, n_order - i - 1);
+        plan_rows(p, q, 1 + q->n_drafts);
+    }
+}
+
+static uint64_t min_us(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+static uint64_t max_us(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* How long the step may take with prompts beside the rows it has; see scheduler.h. */
+static uint64_t step_budget_us(const plan *p) {
     const sched_limits *l = &p->s->limits;
     const rate *r = &p->m->rate;
-    uint64_t budget_us = l->step_max_us;
-    if (n_decode > 0) {
-        /* When decoding alone fills its time, prompts still get a quarter of it: whoever is inside
-         * must not keep everybody else out. */
-        uint64_t floor_us = rate_us(r, n_decode) + l->decode_step_us / 4;
-        uint64_t wanted_us = floor_us > l->decode_step_us ? floor_us : l->decode_step_us;
-        if (wanted_us < budget_us) budget_us = wanted_us;
+    rate_work work = step_work(p->st);
+    bool decodes = work.rows > 0;
+    if (!decodes) rate_add_rows(&work, 0, 1);
+    uint64_t alone_us = rate_us(r, &work), budget_us = l->step_max_us;
+    if (decodes) {
+        uint64_t wanted_us = max_us(alone_us * DECODE_SHARE_TENTHS / 10, DECODE_FLOOR_US);
+        if (l->depth > 1) wanted_us = l->decode_step_us;
+        budget_us = min_us(budget_us, min_us(wanted_us, l->decode_step_us));
     }
-    uint32_t n = u32_max(rate_rows(r, budget_us), n_decode + 1);
-    return u32_min(n, l->step_tokens_max);
+    return max_us(budget_us, decodes ? alone_us + alone_us / 4 : 2 * alone_us);
+}
+
+/* Rows of a sequence that the step still has time for.  At least one, or it would never advance;
+ * and the first prompt at least half as many as decode: even if all time goes with the rows that is
+ * half as long again, and steps that differ that much are what the rate learns from. */
+static uint32_t chunk_rows(const plan *p, const seq *q, uint64_t budget_us) {
+    const step *st = p->st;
+    rate_work work = step_work(st);
+    uint32_t n_max = u32_min(seq_n_wanted(q), p->s->limits.step_tokens_max - work.rows);
+    uint32_t least = u32_max(st->n_prefill_rows == 0 ? work.rows / 2 : 0, 1);
+    uint32_t n = rate_rows(&p->m->rate, budget_us, &work, q->n_computed + q->n_planned, n_max);
+    return u32_max(n, u32_min(least, n_max));
+}
+
+/* Is there a row left, and time for it?  The first prompt has some in any case. */
+static bool has_room(const plan *p, uint64_t budget_us) {
+    const step *st = p->st;
+    const sched_limits *l = &p->s->limits;
+    rate_work work = step_work(st);
+    return st->b.n_seqs < l->running_max && st->b.n_rows < l->step_tokens_max &&
+           (st->n_prefill_rows == 0 || rate_rows(&p->m->rate, budget_us, &work, 0, 1) > 0);
 }
 
 static void plan_chunks(plan *p, uint32_t n_order) {
     sched *s = p->s;
     step *st = p->st;
-    uint32_t rows_max = rows_allowed(p, st->b.n_rows);
+    uint64_t budget_us = step_budget_us(p);
     bool blocked = false; // the first that waits has no room: nobody overtakes it
-    for (uint32_t i = 0; st->b.n_rows < rows_max && st->b.n_seqs < s->limits.running_max;) {
+    for (uint32_t i = 0; has_room(p, budget_us);) {
         while (i < n_order &&
                (s->order[i]->state != SEQ_RUNNING || s->order[i]->planned_plan == s->plan_no ||
                 s->order[i]->refused_plan == s->plan_no))
@@ -418,7 +508,7 @@ static void plan_chunks(plan *p, uint32_t n_order) {
         } else {
             i++;
         }
-        st->n_prefill_rows += plan_rows(p, q, u32_min(seq_n_wanted(q), rows_max - st->b.n_rows));
+        st->n_prefill_rows += plan_rows(p, q, chunk_rows(p, q, budget_us));
     }
 }
 
@@ -441,13 +531,11 @@ static bool plan_model(plan *p) {
     st->model_idx = (uint32_t)(p->m - p->s->models);
     st->b.n_rows = st->b.n_seqs = st->b.n_logits = 0;
     st->n_prefill_rows = 0;
+    st->n_attended = 0;
     count_active(p);
     admit_urgent(p);
     uint32_t n_order = collect_running(p);
-    for (uint32_t i = 0; i < n_order && st->b.n_seqs < p->s->limits.running_max; i++) {
-        seq *q = p->s->order[i];
-        if (q->state == SEQ_RUNNING && seq_n_wanted(q) == 1) plan_rows(p, q, 1);
-    }
+    plan_single_rows(p, n_order);
     plan_chunks(p, n_order);
     return st->b.n_rows > 0;
 }
@@ -485,7 +573,8 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
         if (!plan_model(&p)) continue;
         s->virtual_us = p.m->virtual_us;
         st->epoch = pool_launch(s->pool);
-        st->predicted_us = rate_us(&p.m->rate, st->b.n_rows);
+        rate_work work = step_work(st);
+        st->predicted_us = rate_us(&p.m->rate, &work);
         for (uint32_t i = 0; i < st->b.n_seqs; i++) st->items[i].q->last_epoch = st->epoch;
         return true;
     }

@@ -47,6 +47,10 @@ struct sched {
     sched_counters counters;   // those that only grow
 };
 
+static inline rate_work step_work(const step *st) {
+    return (rate_work){st->b.n_rows, st->b.n_logits, st->n_attended};
+}
+
 static inline sched_model *seq_model(sched *s, const seq *q) {
     return &s->models[q->model_idx];
 }

@@ -10,7 +10,7 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
         return inferd_fail(err, INFERD_EINVAL, "sched: a sequence in state %d is nowhere",
                            q->state);
     if (q->state != SEQ_RUNNING) {
-        if (q->table.n_blocks != 0 || n != 0 || q->n_promised != 0)
+        if (q->table.n_blocks != 0 || n != 0 || q->n_promised != 0 || q->n_drafts != 0)
             return inferd_fail(err, INFERD_EINVAL,
                                "sched: request %llu does not run and holds %u "
                                "blocks",
@@ -18,11 +18,19 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
         return INFERD_OK;
     }
     const kv_layout *l = &s->models[q->model_idx].kv.layout;
-    if (n > q->n_tokens + q->n_promised || q->n_tokens > q->tokens_max ||
+    if (n > q->n_tokens + q->n_promised + q->n_drafts || q->n_tokens > q->tokens_max ||
         q->n_promised > s->limits.depth)
         return inferd_fail(err, INFERD_EINVAL,
                            "sched: request %llu has computed %u and planned %u of %u + %u tokens",
                            id, q->n_computed, q->n_planned, q->n_tokens, q->n_promised);
+    if (q->n_drafts > 0 &&
+        (q->n_steps != 1 || q->n_promised != 1 || q->n_drafts > s->limits.draft_tokens ||
+         n != q->n_tokens + q->n_drafts || q->n_tokens + q->n_drafts >= q->tokens_max))
+        return inferd_fail(err, INFERD_EINVAL,
+                           "sched: request %llu checks %u drafts of %u in %u steps behind %u of %u "
+                           "tokens",
+                           id, q->n_drafts, s->limits.draft_tokens, q->n_steps, q->n_tokens,
+                           q->tokens_max);
     if (q->table.n_blocks < kv_blocks_of(l, n) || q->table.n_blocks > q->table.capacity)
         return inferd_fail(err, INFERD_EINVAL, "sched: request %llu has %u blocks for %u tokens",
                            id, q->table.n_blocks, n);

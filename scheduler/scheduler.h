@@ -9,8 +9,21 @@
  *
  * A step belongs to one model.  First every sequence that needs one row gets it, then prompt chunks
  * fill the rest in order: class, rank, arrival.  How many rows fit is known from the rate of
- * earlier steps (rate.h): decode_step_us while somebody decodes, step_max_us always.  A sequence
- * that has waited starvation_us is treated as one class more urgent, per such interval.
+ * earlier steps (rate.h).  While somebody decodes a step is planned to take 1.4 times as long as
+ * without prompts, or 7 ms where that is more; decode_step_us is the bound on that, and step_max_us
+ * the bound on every step.  (With depth 2 it may always be as long as decode_step_us: such devices
+ * compute hundreds of rows well, and a few of them badly.)  Where decoding alone is about as long
+ * as the bound, prompts still get a quarter of its time, or half as many rows, and without decoding
+ * a step may take as long as two of one row: whoever is inside must not keep everybody else out,
+ * and a prompt always advances.  A sequence that has waited starvation_us is treated as one class
+ * more urgent, per such interval.
+ *
+ * Whoever waits and begins like a prompt that is being computed is held back until those blocks are
+ * there, instead of computing them again at the same time.  It waits only for a sequence that is
+ * running, not paused and at least as urgent: that one advances before it would, so nobody waits
+ * for longer than computing takes.  When that one leaves, the next in line computes.
+ *
+ * With draft_tokens, and few sequences, steps also compute guesses of what follows (draft.h).
  *
  * Pages: a request is admitted when its known tokens and a small look-ahead fit beside what the
  * running ones still need.  When pages run out nevertheless, cached blocks go first, then the least
@@ -38,6 +51,7 @@ typedef struct sched sched;
 typedef struct sched_limits {
     uint32_t depth; // steps planned ahead, 1 or 2
     uint32_t running_max, step_tokens_max, logits_max, queue_len_max;
+    uint32_t draft_tokens; // guessed per sequence and step, at depth 1 only; 0: none
     uint64_t step_max_us, decode_step_us, starvation_us;
     bool no_prefix_cache;
 } sched_limits;
@@ -55,6 +69,7 @@ typedef struct sched_counters {
     uint32_t blocks_referenced;                       // blocks that sequences hold
     uint64_t n_preemptions, n_recomputed_tokens;
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
+    uint64_t n_drafted, n_drafts_right; // tokens guessed, and those that were drawn
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
 } sched_counters;
 
@@ -65,6 +80,10 @@ typedef void sched_emit(void *ctx, const gen_event *event);
 inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_models, sched_emit *emit,
                            void *emit_ctx, sched **out, inferd_err *err);
 void sched_destroy(sched *s); // accepts NULL
+/* Before the first plan: the device takes fewer steps at once than the limits said.  Fails when
+ * they have guesses, and it takes more than one: until a step has drawn nobody knows which of its
+ * guesses were right, so such a device would stand still between two steps. */
+inferd_status sched_set_depth(sched *s, uint32_t depth, inferd_err *err);
 
 /* What the model is; its requests are taken from now on.  Before this (or sched_model_fail) no
  * request may name it. */

@@ -12,12 +12,20 @@
  *     tokens     |---- prompt ----|-- output --|? promised by an unfinished step
  *                |-- n_computed --|- n_planned -|
  *
- * Always: n_computed + n_planned <= n_tokens + n_promised; WAITING and ENDED hold no block and have
- * n_computed = n_planned = n_promised = 0; RUNNING has blocks for n_computed + n_planned.
+ * With drafts (draft.h) an unfinished step computes guesses, too, as if they were known.  They lie
+ * behind the known tokens; the token drawn before each of them tells whether it was right:
+ *
+ *     tokens     |---- prompt ----|-- output --|- n_drafts -|
+ *                |------ n_computed ------|---- n_planned --|
+ *
+ * Always: n_computed + n_planned <= n_tokens + n_promised + n_drafts; WAITING and ENDED hold no
+ * block and have n_computed = n_planned = n_promised = n_drafts = 0; RUNNING has blocks for
+ * n_computed + n_planned.
  * Thread: engine.  Others know a sequence by its id only. */
 #ifndef INFERD_SEQ_H
 #define INFERD_SEQ_H
 
+#include "draft.h"
 #include "inferd/list.h"
 #include "kv.h"
 #include "prefix.h"
@@ -40,6 +48,8 @@ typedef struct seq {
     uint32_t n_computed, n_planned;
     uint32_t n_promised;                 // tokens that unfinished steps will bring
     uint32_t promised_logit;             // index of the newest promise among its step's logits
+    uint32_t n_drafts;                   // guesses that its unfinished step computes
+    draft_habit habit;                   // how well they went
     uint32_t n_scored, n_scored_planned; // prompt tokens reported; being reported
 
     uint32_t n_steps;    // unfinished steps that name it, of this and earlier runs
@@ -58,6 +68,7 @@ typedef struct seq {
     uint64_t first_plan_us; // 0 = never planned
     uint64_t planned_plan;  // number of the plan that last gave it rows
     uint64_t refused_plan;  // number of the plan that preempted it or had no page for it
+    uint64_t held_plan;     // number of the plan in which it waits for the blocks of another
     uint32_t n_cached, n_preempted, n_lost; // n_lost: tokens whose computation was given up
 
     gen_event done; // ENDED: its last event
@@ -74,8 +85,9 @@ static inline uint32_t seq_n_output(const seq *q) {
 static inline uint32_t seq_stored_max(const seq *q) {
     return q->tokens_max > q->req->n_prompt ? q->tokens_max - 1 : q->req->n_prompt;
 }
-/* Tokens that a step planned now could compute. */
+/* Tokens that a step planned now could compute; none while drafts are being checked. */
 static inline uint32_t seq_n_wanted(const seq *q) {
+    if (q->n_drafts > 0) return 0;
     uint32_t n_known = q->n_tokens + q->n_promised;
     bool last = n_known >= q->tokens_max && q->tokens_max > q->req->n_prompt;
     return last ? 0 : n_known - q->n_computed - q->n_planned;

@@ -35,6 +35,7 @@ typedef struct step {
     uint64_t epoch;
     uint32_t model_idx;
     uint32_t n_prefill_rows;
+    uint64_t n_attended;    // positions that its rows look back at, their own among them
     uint64_t predicted_us;  // 0 while nothing was measured
     batch b;                // arrays owned
     step_item *items;       // [b.n_seqs] owned

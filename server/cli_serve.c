@@ -200,6 +200,9 @@ static void announce(server_life *s) {
         log_u64(&line, "count", n_unused);
         log_end(&line);
     }
+    char math[256];
+    model_describe_math(s->model, math, sizeof math);
+    if (math[0] != 0) log_text(LOG_LEVEL_INFO, "matrices", "math", math);
     const char *address = http_address(s->http);
     bool local = strncmp(address, "unix:", 5) == 0;
     if (local)

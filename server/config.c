@@ -9,11 +9,13 @@
 #define TIB (1024 * GIB)
 enum { DAY_S = 86400 };
 #define DAY_MS (1000ull * DAY_S)
+enum { DRAFT_MAX = 16 };
 
+static const char *const cpu_maths[] = {"fast", "exact", NULL};
 static const char *const device_kinds[] = {"auto", "cpu", "cuda", NULL};
 static const char *const activation_types[] = {"bf16", "f16", NULL};
 static const char *const classes[] = {"system", "high", "normal", "batch", NULL};
-static const char *const kv_types[] = {"f16", "bf16", "f32", NULL};
+static const char *const kv_types[] = {"f16", "bf16", "f32", "int8", "auto", NULL};
 static const char *const levels[] = {"error", "info", "debug", NULL};
 
 /* One line per option: where it lives, its kind, {min, max, default}, and what it is. */
@@ -31,6 +33,8 @@ static const option of_device[] = {
          "free less `reserve`"},
     {"threads", OPTION_THREADS, AT(D, threads), RANGE(1, 1024, 0),
      .about = "that compute; `\"auto\"`: one per core"},
+    {"cpu_math", OPTION_TEXT, AT(D, cpu_math), .min = 1, .max = 8, .choices = cpu_maths,
+     .about = "CPU: `exact` multiplies float activations, `fast` integers of 16 bits (cpu.md)"},
     {"index", OPTION_U32, AT(D, index), RANGE(0, 63, 0), .about = "GPU: which one, from 0"},
     {"uuid", OPTION_TEXT, AT(D, uuid), .min = 1, .max = 47,
      .about = "GPU: which one, by its UUID or the beginning of it; wins over `index`"},
@@ -126,15 +130,19 @@ static const option of_limit[] = {
     {"step_max_ms", OPTION_U32, AT(L, engine.step_max_ms), RANGE(1, 60000, 100),
      .about = "no step is planned longer"},
     {"decode_step_ms", OPTION_U32, AT(L, engine.decode_step_ms), RANGE(1, 60000, 25),
-     .about = "no step is planned longer while others decode"},
+     .about = "no step is planned longer while others decode; on a CPU steps are shorter where "
+              "decoding is: 1.4 times its own time, or 7 ms"},
     {"step_hang_ms", OPTION_U32, AT(L, step_hang_ms), RANGE(1000, DAY_MS, 60000), .live = true,
      .about = "a device that answers no step for this long is given up: exit status 70"},
     {"queue_len_max", OPTION_U32, AT(L, engine.queue_len_max), RANGE(1, 1000000, 1024),
      .about = "requests that wait; more are told 503"},
     {"starvation_ms", OPTION_U32, AT(L, engine.starvation_ms), RANGE(1, DAY_MS, 2000),
      .about = "waiting longer lifts a request by one class"},
-    {"kv_type", OPTION_CHOICE, AT(L, engine.kv), .normal = KV_F16, .choices = kv_types,
-     .about = "of stored keys and values"},
+    {"draft_tokens", OPTION_U32, AT(L, engine.draft_tokens), RANGE(0, DRAFT_MAX, 0),
+     .about = "CPU: tokens guessed ahead per step from what a text has said before, while fewer "
+              "than 8 sequences run; 4 is a good number, 0: none"},
+    {"kv_type", OPTION_CHOICE, AT(L, engine.kv), .normal = KV_AUTO, .choices = kv_types,
+     .about = "of stored keys and values; `auto`: `bf16` where the CPU multiplies it, else `f16`"},
     {"no_prefix_cache", OPTION_BOOL, AT(L, engine.no_prefix_cache),
      .about = "do not keep what was computed for the next prompt that begins the same"},
     {"queue_timeout_ms", OPTION_U32, AT(L, queue_timeout_ms), RANGE(1, DAY_MS, 60000), .live = true,

@@ -20,6 +20,7 @@ typedef struct config_device {
     char *kind;               // "auto", "cpu", "cuda"; NULL: "auto"
     uint64_t memory_bytes;    // of its page pool; 0: 2GiB on the CPU, on a GPU all but the reserve
     uint32_t threads;         // 0 = "auto"
+    char *cpu_math;           // "fast", "exact"; NULL: "fast"
     char *uuid;               // of the GPU, or its beginning; NULL: by index
     uint32_t index;           // of the GPU
     uint64_t reserve_bytes;   // not taken; 0: the larger of 1GiB and 2 %

@@ -124,16 +124,21 @@ static void check_limits(const config_limits *l, config_report *r) {
                 "waiting is part of the whole");
 }
 
-/* Keys and values of 32 bits exist on the CPU only; with "auto" the device says so when it is
- * opened. */
+/* Keys and values of 32 bits and of 8, and guessed tokens, exist on the CPU only; with "auto" the
+ * device says so when it is opened. */
 static void check_device(const inferd_config *c, uint32_t i, config_report *r) {
     const char *kind = c->devices[i].kind;
     config_place limits = {.name = "limits"}, at = {.parent = &limits, .name = "kv_type"};
-    if (kind != NULL && strcmp(kind, "cuda") == 0 && c->limits.engine.kv == KV_F32)
+    kv_type type = c->limits.engine.kv;
+    if (kind != NULL && strcmp(kind, "cuda") == 0 && (type == KV_F32 || type == KV_I8))
         config_problem(r, &at,
-                       "\"f32\" cannot be stored on a GPU (devices[%u].kind is \"cuda\"): "
+                       "\"%s\" cannot be stored on a GPU (devices[%u].kind is \"cuda\"): "
                        "\"f16\" or \"bf16\"",
-                       i);
+                       type == KV_F32 ? "f32" : "int8", i);
+    at.name = "draft_tokens";
+    if (kind != NULL && strcmp(kind, "cuda") == 0 && c->limits.engine.draft_tokens > 0)
+        config_problem(
+            r, &at, "tokens are guessed ahead on a CPU only (devices[%u].kind is \"cuda\"): 0", i);
 }
 
 void config_check_all(const inferd_config *c, config_report *r) {

@@ -40,6 +40,7 @@ inferd_status devices_resolve(const config_device *d, backend_options *out, infe
     *out = (backend_options){.kind = "cuda",
                              .n_threads = d->threads,
                              .memory_bytes = d->memory_bytes,
+                             .exact_math = d->cpu_math != NULL && strcmp(d->cpu_math, "exact") == 0,
                              .uuid = d->uuid,
                              .index = d->index,
                              .reserve_bytes = d->reserve_bytes,

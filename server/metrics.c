@@ -469,6 +469,10 @@ static void write_engine(page *p) {
                  e->prefix_queries_tokens);
     engine_value(p, "inferd_prefix_hit_tokens_total", "vllm:prefix_cache_hits_total", "counter",
                  "Prompt tokens found in the prefix cache.", e->prefix_hits_tokens);
+    engine_value(p, "inferd_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total",
+                 "counter", "Tokens guessed ahead and computed.", e->n_drafted);
+    engine_value(p, "inferd_draft_tokens_right_total", "vllm:spec_decode_num_accepted_tokens_total",
+                 "counter", "Guessed tokens that were the ones drawn.", e->n_drafts_right);
     write_pages(p);
     write_steps(p);
     write_device(p);

@@ -12,7 +12,8 @@
 #include "cpu/level.h"
 #include "test.h"
 
-static const char *const level_names[] = {"define", "base", "avx2", "avx512"};
+static const char *const level_names[] = {"define", "base",       "avx2",      "avxvnni",
+                                          "avx512", "avx512vnni", "avx512bf16"};
 
 /* How far a result may be from the formula, relative to the sum of the magnitudes of its terms
  * (matmul), or to 1 (the others, whose inputs and outputs are about 1).  Weights are exact, so the
@@ -30,6 +31,8 @@ static const struct {
     {"attention bf16", 4e-6},
     {"attention f32", 4e-6},
     {"attention softcap", 2e-5},
+    {"attention int8", 1e-4},     // query and weights are rounded to 15 bits
+    {"attention bf16 dot", 5e-3}, // query and weights are rounded by up to 2^-9 of themselves
 };
 
 static inline double tolerance_of(const char *op) {
@@ -60,9 +63,9 @@ typedef struct device {
     unsigned char *next;
 } device;
 
-static inline bool device_open(device *d, const char *level, uint32_t n_threads) {
+static inline bool device_open_math(device *d, const char *level, uint32_t n_threads, bool exact) {
     inferd_err err = {0};
-    backend_options options = {"cpu", n_threads, (uint64_t)ARENA_PAGES << 21};
+    backend_options options = {"cpu", n_threads, (uint64_t)ARENA_PAGES << 21, .exact_math = exact};
     uint32_t pages[WINDOW_PAGES];
     setenv("INFERD_CPU", level, 1);
     *d = (device){0};
@@ -77,6 +80,10 @@ static inline bool device_open(device *d, const char *level, uint32_t n_threads)
     EXPECT_EQ(be_window_map(d->be, d->window, pages, WINDOW_PAGES, &err), INFERD_OK);
     d->next = be_window_base(d->window);
     return true;
+}
+
+static inline bool device_open(device *d, const char *level, uint32_t n_threads) {
+    return device_open_math(d, level, n_threads, true);
 }
 
 static inline void device_close(device *d) {

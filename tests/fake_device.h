@@ -6,7 +6,12 @@
  * the output, and a correct schedule gives fake_next of the prompt, whatever happened in between.
  *
  * `late`: a launched step is computed when it is finished, as late as a device may; otherwise when
- * it is launched.  Time is virtual: a_us + b_us * rows. */
+ * it is launched.  Time is virtual: a_us + b_us * rows + attended positions / c_per_us.
+ *
+ * With all tokens deciding, the text never repeats itself.  Tests of guessing set fake_memory: then
+ * only so many last tokens decide, and at every 13th position also the position, so that the text
+ * runs in circles and leaves them now and then; and fake_words, for texts of few different tokens.
+ */
 #ifndef INFERD_FAKE_DEVICE_H
 #define INFERD_FAKE_DEVICE_H
 
@@ -22,7 +27,7 @@ typedef struct fake_device {
     uint32_t n_pages, depth, context, weight_pages;
     kv_layout kv;
     bool late, fail_open, fail_load;
-    uint64_t a_us, b_us;
+    uint64_t a_us, b_us, c_per_us;
     uint32_t sleep_us;   // real time per step, for tests with threads
     uint32_t fail_at;    // the step of this number (from 1) fails; 0 = none
     uint32_t nan_at;     // the draws of this step have no finite logit
@@ -48,8 +53,11 @@ static inline uint64_t fake_hash(uint64_t h, tok_id token) {
     return h ^ h >> 29;
 }
 
+static uint32_t fake_memory; // tokens that decide what follows; 0: all
+static uint32_t fake_words;  // different ones in a text; 0: FAKE_VOCAB
+
 static inline tok_id fake_choose(uint64_t h, const tok_id *banned, uint32_t n_banned) {
-    tok_id id = (tok_id)(h % FAKE_VOCAB);
+    tok_id id = (tok_id)(h % (fake_words > 0 ? fake_words : FAKE_VOCAB));
     for (uint32_t i = 0; i < n_banned; i++)
         if (banned[i] == id) {
             id = (id + 1) % FAKE_VOCAB;
@@ -58,11 +66,20 @@ static inline tok_id fake_choose(uint64_t h, const tok_id *banned, uint32_t n_ba
     return id;
 }
 
+static inline bool fake_counts(uint32_t pos, uint32_t n) {
+    return fake_memory == 0 || pos + fake_memory >= n;
+}
+
+static inline uint64_t fake_begin(uint32_t n) {
+    return fake_memory > 0 && n % 13 == 0 ? n : 1;
+}
+
 /* What follows these tokens. */
 static inline tok_id fake_next(const tok_id *tokens, uint32_t n, const tok_id *banned,
                                uint32_t n_banned) {
-    uint64_t h = 1;
-    for (uint32_t i = 0; i < n; i++) h = fake_hash(h, tokens[i]);
+    uint64_t h = fake_begin(n);
+    for (uint32_t i = 0; i < n; i++)
+        if (fake_counts(i, n)) h = fake_hash(h, tokens[i]);
     return fake_choose(h, banned, n_banned);
 }
 
@@ -96,15 +113,16 @@ static inline void fake_compute(fake_device *d, const step *st, tok_id *drawn) {
         uint32_t row = b->logit_rows[i];
         const batch_seq *s = &b->seqs[b->row_seq[row]];
         const step_draw *draw = &st->draws[i];
-        uint64_t h = 1;
-        for (uint32_t pos = 0; pos <= b->positions[row]; pos++) {
+        uint32_t n = b->positions[row] + 1;
+        uint64_t h = fake_begin(n);
+        for (uint32_t pos = 0; pos < n; pos++) {
             tok_id token = *fake_cell(d, s, pos, 0);
             for (uint32_t g = 1; g < d->kv.n_groups; g++)
                 if (*fake_cell(d, s, pos, g) != token) d->n_faults++;
             if (d->late && !draw->dropped && token != draw->row.tokens[pos]) d->n_faults++;
-            h = fake_hash(h, token);
+            if (fake_counts(pos, n)) h = fake_hash(h, token);
         }
-        if (draw->row.n_tokens != b->positions[row] + 1) d->n_faults++;
+        if (draw->row.n_tokens != n) d->n_faults++;
         drawn[i] = draw->row.forced >= 0 ? draw->row.forced
                                          : fake_choose(h, draw->row.banned, draw->row.n_banned);
     }
@@ -202,6 +220,7 @@ static inline inferd_status fake_finish(void *self, step *st, uint64_t *device_u
     if (d->late) fake_compute(d, st, d->drawn[0]);
     d->n_steps++;
     *device_us = d->a_us + d->b_us * st->b.n_rows;
+    if (d->c_per_us > 0) *device_us += st->n_attended / d->c_per_us;
     for (uint32_t i = 0; i < st->b.n_logits; i++) {
         const sample_row *row = &st->draws[i].row;
         if (st->draws[i].dropped) continue;

@@ -110,6 +110,7 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT_EQ(c->n_devices, 1);
     EXPECT_STR(c->devices[0].kind, "auto");
     EXPECT_STR(c->devices[0].activations, "bf16");
+    EXPECT_STR(c->devices[0].cpu_math, "fast");
     EXPECT_EQ(c->devices[0].memory_bytes, 0); // the device says how much that is
     EXPECT_EQ(c->devices[0].index, 0);
     EXPECT(c->devices[0].uuid == NULL && c->devices[0].module == NULL);
@@ -217,8 +218,9 @@ static void each_problem_has_its_line_and_path(void) {
     problem_is("{" MODELS ",\"limits\":{\"body_bytes_max\":10}}",
                ":1: limits.body_bytes_max: must be between 1024 and 1073741824");
     problem_is("{" MODELS ",\"limits\":[]}", ":1: limits: expected an object, found a list");
-    problem_is("{" MODELS ",\"limits\":{\"kv_type\":\"q8\"}}",
-               ":1: limits.kv_type: expected one of \"f16\", \"bf16\", \"f32\"");
+    problem_is(
+        "{" MODELS ",\"limits\":{\"kv_type\":\"q8\"}}",
+        ":1: limits.kv_type: expected one of \"f16\", \"bf16\", \"f32\", \"int8\", \"auto\"");
     problem_is("{" MODELS ",\"limits\":{\"no_prefix_cache\":1}}",
                ":1: limits.no_prefix_cache: expected true or false, found a whole number");
     problem_is("{" MODELS ",\"log\":{\"path\":\"\"}}", ":1: log.path: must have 1 to 4095 bytes");
@@ -288,6 +290,7 @@ static void wrong_values_of_a_device_are_told(void) {
     wrong_device("\"reserve\":\"65TiB\"", "reserve: must be between 0 and 70368744177664");
     wrong_device("\"reserve\":-1", "reserve: must be between 0 and 70368744177664");
     wrong_device("\"workspace\":\"65TiB\"", "workspace: must be between 0 and 70368744177664");
+    wrong_device("\"cpu_math\":\"quick\"", "cpu_math: expected one of \"fast\", \"exact\"");
     wrong_device("\"activations\":\"f32\"", "activations: expected one of \"bf16\", \"f16\"");
     wrong_device("\"module\":\"\"", "module: must have 1 to 4095 bytes");
     wrong_device("\"cublaslt\":[]", "cublaslt: expected text, found a list");
@@ -566,7 +569,7 @@ static void every_option_is_described(void) {
         "| `threads` | 1 to 1024 | `\"auto\"` |",
         "## `limits`",
         "| `running_max` | 1 to 4096 | 32 |",
-        "| `kv_type` | `\"f16\"`, `\"bf16\"`, `\"f32\"` | `\"f16\"` |",
+        "| `kv_type` | `\"f16\"`, `\"bf16\"`, `\"f32\"`, `\"int8\"`, `\"auto\"` | `\"auto\"` |",
         "| `path` | a path | required |",
     };
     for (size_t i = 0; i < INFERD_COUNT(some); i++) {

@@ -250,7 +250,8 @@ static backend_options cuda_options(const char *activations) {
 }
 
 static bool open_pair(side *cpu, side *gpu, const shape *m, const char *activations) {
-    backend_options on_cpu = {.kind = "cpu", .n_threads = 1, .memory_bytes = 64u << 20};
+    backend_options on_cpu = {
+        .kind = "cpu", .n_threads = 1, .memory_bytes = 64u << 20, .exact_math = true};
     backend_options on_gpu = cuda_options(activations);
     uint64_t seed = 5;
     fake_reset();

@@ -154,7 +154,8 @@ static bool rig_load(rig *r) {
 
 static bool rig_open(rig *r, const char *kind, const char *path) {
     inferd_err err = {0};
-    backend_options o = {.kind = kind,
+    backend_options o = {.exact_math = true,
+                         .kind = kind,
                          .n_threads = 1,
                          .memory_bytes = 192u << 20,
                          .workspace_bytes = 64u << 20,

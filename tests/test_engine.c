@@ -383,6 +383,41 @@ static void a_model_that_fails_to_load_says_why_and_gives_its_pages_back(void) {
     }
 }
 
+static void guesses_change_the_steps_and_not_the_tokens(void) {
+    front f;
+    engine_limits limits = {.draft_tokens = 4};
+    front_init(&f, 1, 200);
+    fake_memory = 1; // a text that repeats itself
+    front_start(&f, &limits);
+    for (uint64_t id = 1; id <= 5; id++) EXPECT(engine_submit(f.e, request(id, 20, 300)));
+    EXPECT(front_wait(&f, 5));
+    for (uint64_t id = 1; id <= 5; id++) {
+        EXPECT_EQ(f.outcomes[id].n_tokens, 300);
+        EXPECT_EQ(f.outcomes[id].done.done.n_output, 300);
+        EXPECT(continues(&f.outcomes[id], id, 20));
+    }
+    engine_stats s;
+    engine_get_stats(f.e, &s);
+    EXPECT(s.n_drafts_right > 300);
+    EXPECT(s.n_drafted >= s.n_drafts_right);
+    EXPECT_EQ(s.n_decode_rows, 5 * 299 + s.n_drafted - s.n_drafts_right);
+    audit_is(&f, "\"ok\":true");
+    fake_memory = 0;
+    front_stop(&f);
+}
+
+static void a_device_that_works_ahead_refuses_guesses(void) {
+    front f;
+    engine_limits limits = {.draft_tokens = 4};
+    inferd_err err = {0};
+    front_init(&f, 2, 20);
+    front_start(&f, &limits);
+    EXPECT_EQ(engine_model_state(f.e, 0), MODEL_FAILED);
+    engine_model_error(f.e, 0, &err);
+    EXPECT(strstr(err.text, "limits.draft_tokens is 4") != NULL);
+    front_stop(&f);
+}
+
 static void limits_that_make_no_sense_are_refused(void) {
     fake_device d = {.depth = 1, .kv = fake_layout(4, 1, 1)};
     engine *e = NULL;
@@ -407,6 +442,8 @@ static const test_case cases[] = {
     TEST(a_failed_step_costs_its_requests_only),
     TEST(what_never_fits_is_known_before_it_is_submitted),
     TEST(a_model_that_fails_to_load_says_why_and_gives_its_pages_back),
+    TEST(guesses_change_the_steps_and_not_the_tokens),
+    TEST(a_device_that_works_ahead_refuses_guesses),
     TEST(limits_that_make_no_sense_are_refused),
 };
 TEST_MAIN(cases)

@@ -35,7 +35,7 @@ static void name_tells_the_level(void) {
         char name[32];
         if (!device_open(&d, level_names[i], 2)) continue;
         n_levels++;
-        snprintf(name, sizeof name, "cpu %s", level_names[i]);
+        snprintf(name, sizeof name, "cpu %s, exact", level_names[i]);
         EXPECT_STR(be_name(d.be), name);
         EXPECT_EQ(be_depth(d.be), 1);
         EXPECT_EQ(be_n_threads(d.be), 2);

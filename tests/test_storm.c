@@ -1,6 +1,6 @@
-/* test_storm.c - everything at once, with few pages: submissions, cancellations, pauses, deadlines
- * and preemption, at depth 1 and 2.  Outputs must be those of a calm day.  INFERD_STORMS=n runs
- * more. */
+/* test_storm.c - everything at once, with few pages: submissions, cancellations, pauses, deadlines,
+ * preemption and guesses, at depth 1 and 2.  Outputs must be those of a calm day.  INFERD_STORMS=n
+ * runs more. */
 #include "sched_rig.h"
 
 static uint64_t storm_state;
@@ -95,8 +95,13 @@ static void check_scores(const outcome *o, const gen_request *q) {
     }
 }
 
+/* What happened in all storms, to be sure that it did. */
+typedef struct storm_counts {
+    uint64_t n_preemptions, n_hits, n_drafted, n_right;
+} storm_counts;
+
 /* Everything at once, with few pages; the books are checked after every step. */
-static void storm_once(uint64_t seed, uint32_t *n_preemptions, uint32_t *n_hits) {
+static void storm_once(uint64_t seed, storm_counts *counts) {
     int failures_before = test_failures;
     static expected x;
     storm_log log = {.n = 0};
@@ -108,6 +113,8 @@ static void storm_once(uint64_t seed, uint32_t *n_preemptions, uint32_t *n_hits)
     l.logits_max = l.running_max + storm(12);
     l.starvation_us = 20000;
     l.step_tokens_max = 16 + storm(100);
+    l.draft_tokens = storm(2) * storm(7);
+    fake_memory = storm(2);          // 1: the text repeats itself
     rig_init(&r, 11 + storm(8), &l); // 132 tokens or more: each fits alone
     r.device.late = storm(3) != 0;
     for (uint32_t i = 0; i < 1500 && test_failures == failures_before; i++) {
@@ -138,8 +145,10 @@ static void storm_once(uint64_t seed, uint32_t *n_preemptions, uint32_t *n_hits)
     }
     sched_counters c;
     sched_count(r.s, &c);
-    *n_preemptions += (uint32_t)c.n_preemptions;
-    *n_hits += (uint32_t)c.prefix_hits_tokens;
+    counts->n_preemptions += c.n_preemptions;
+    counts->n_hits += c.prefix_hits_tokens;
+    counts->n_drafted += c.n_drafted;
+    counts->n_right += c.n_drafts_right;
     EXPECT_EQ(c.n_running + c.n_waiting + c.n_ended + c.blocks_referenced, 0);
     EXPECT_EQ(r.pool.n_in[PAGE_FREE] + c.pages_cached, r.pool.n_pages);
     EXPECT_EQ(r.pool.n_in[PAGE_KV], c.pages_cached);
@@ -148,14 +157,17 @@ static void storm_once(uint64_t seed, uint32_t *n_preemptions, uint32_t *n_hits)
 }
 
 static void a_storm_changes_no_output(void) {
-    uint32_t n_preemptions = 0, n_hits = 0;
+    storm_counts c = {0};
     const char *n = getenv("INFERD_STORMS");
     uint64_t n_storms = n != NULL ? strtoull(n, NULL, 10) : 60;
     int failures_before = test_failures;
     for (uint64_t seed = 1; seed <= n_storms && test_failures == failures_before; seed++)
-        storm_once(seed, &n_preemptions, &n_hits);
-    printf("storms: %u preemptions, %u tokens found\n", n_preemptions, n_hits);
-    EXPECT(n_preemptions > n_storms && n_hits > 10 * n_storms);
+        storm_once(seed, &c);
+    printf("storms: %llu preemptions, %llu tokens found, %llu of %llu guesses right\n",
+           (unsigned long long)c.n_preemptions, (unsigned long long)c.n_hits,
+           (unsigned long long)c.n_right, (unsigned long long)c.n_drafted);
+    EXPECT(c.n_preemptions > n_storms && c.n_hits > 10 * n_storms);
+    EXPECT(c.n_right > 10 * n_storms && c.n_drafted > c.n_right + n_storms);
 }
 
 static const test_case cases[] = {

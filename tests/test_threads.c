@@ -111,6 +111,99 @@ static void ranges_cover_everything_once(void) {
     }
 }
 
+/* ---- rows of phases ---- */
+
+enum { CELLS = 37 };
+
+typedef struct cells {
+    const uint64_t *in; // [CELLS]; written by other ranks in the phase before
+    uint64_t *out;      // [CELLS]
+    uint64_t *own;      // [8] of each rank
+    uint32_t salt;
+} cells;
+
+static uint64_t mix(uint64_t sum, uint32_t i, uint32_t salt) {
+    return (sum ^ i) * 0x9e3779b97f4a7c15u + salt;
+}
+
+/* Every part reads all cells: whoever leaves a barrier early finds old ones. */
+static void mix_cells(const void *job, uint32_t begin, uint32_t end) {
+    const cells *c = job;
+    for (uint32_t i = begin; i < end; i++) {
+        uint64_t sum = 0;
+        for (uint32_t k = 0; k < CELLS; k++) sum += c->in[k];
+        c->out[i] = mix(sum, i, c->salt);
+    }
+}
+
+static void count_own(const void *job, uint32_t begin, uint32_t end) {
+    const cells *c = job;
+    EXPECT_EQ(end, begin + 1);
+    c->own[begin] += c->salt;
+}
+
+/* Rows of all kinds of phases give what one thread gives, under the thread sanitizer too. */
+static void phases_run_in_order_on_any_number_of_threads(void) {
+    enum { PHASES = 60, ROWS = 40 };
+    static const phase_how kinds[] = {PHASE_SPLIT, PHASE_SHARE, PHASE_EACH,  PHASE_SHARE,
+                                      PHASE_SHARE, PHASE_ALONE, PHASE_ALONE, PHASE_EACH,
+                                      PHASE_EACH,  PHASE_SPLIT, PHASE_ALONE, PHASE_SHARE};
+    uint64_t expected[CELLS] = {0};
+    for (uint32_t n_threads = 1; n_threads <= 4; n_threads++) {
+        pool *p = open_pool(n_threads);
+        uint64_t table[2][CELLS] = {{0}}, own[8] = {0}, salts = 0;
+        cells jobs[PHASES];
+        pool_phase phases[PHASES];
+        for (uint32_t row = 0; row < ROWS; row++) {
+            for (uint32_t i = 0, turn = 0; i < PHASES; i++) {
+                phase_how how = kinds[(i * 7 + row) % INFERD_COUNT(kinds)];
+                jobs[i] = (cells){table[turn], table[1 - turn], own, i + 1};
+                phases[i] = (pool_phase){mix_cells, &jobs[i], CELLS, how};
+                if (how == PHASE_EACH) {
+                    phases[i].f = count_own;
+                    salts += i + 1;
+                } else {
+                    turn = 1 - turn;
+                }
+            }
+            pool_phases(p, phases, PHASES - row % 5);
+            for (uint32_t i = PHASES - row % 5; i < PHASES; i++)
+                if (phases[i].how == PHASE_EACH) salts -= i + 1;
+            if (row % 10 == 9) pause_us(500); // long enough for the workers to fall asleep
+        }
+        if (n_threads == 1) memcpy(expected, table[0], sizeof expected);
+        EXPECT(memcmp(table[0], expected, sizeof expected) == 0);
+        uint64_t counted = 0;
+        for (uint32_t rank = 0; rank < 8; rank++) {
+            counted += own[rank];
+            EXPECT(rank == 0 || rank < n_threads || own[rank] == 0);
+        }
+        if (!pool_is_crowded(p)) // of the last rows at least; a crowded pool has fewer ranks
+            EXPECT(counted >= salts && counted <= salts * n_threads);
+        pool_close(p);
+    }
+}
+
+static void phases_cover_everything_once(void) {
+    enum { N_MAX = 20 };
+    for (uint32_t n_threads = 1; n_threads <= 4; n_threads++) {
+        pool *p = open_pool(n_threads);
+        for (uint32_t n = 0; n < N_MAX; n++) {
+            atomic_uint counts[N_MAX] = {0};
+            cover_job job = {counts};
+            const pool_phase phases[] = {{cover, &job, n, PHASE_SPLIT},
+                                         {cover, &job, n, PHASE_SHARE},
+                                         {cover, &job, n, PHASE_ALONE},
+                                         {cover, &job, n, PHASE_SHARE},
+                                         {cover, &job, n, PHASE_SHARE}};
+            pool_phases(p, phases, INFERD_COUNT(phases));
+            for (uint32_t i = 0; i < N_MAX; i++) EXPECT_EQ(counts[i], i < n ? 5 : 0);
+        }
+        pool_phases(p, NULL, 0);
+        pool_close(p);
+    }
+}
+
 static void sleeping_workers_wake_up(void) {
     pool *p = open_pool(4);
     for (int i = 0; i < 20; i++) {
@@ -203,22 +296,64 @@ static void nobody_is_pinned_when_threads_are_not_the_cpus(void) {
 
 /* ---- foreign load ---- */
 
-static void slow_last_rank(void *ctx, uint32_t rank, uint32_t n_ranks) {
-    if (rank == n_ranks - 1) pause_us(*(const long *)ctx);
+enum { CALM_US = 20000, RUNS_MAX = 1000 };
+
+/* Runs of 20 ms, of which ranks are away for off_us, until `crowded` is so; how many it took. */
+static int judge_until(pool *p, uint64_t off_us, bool crowded) {
+    int n = 0;
+    while (n < RUNS_MAX && pool_is_crowded(p) != crowded) pool_judge(p, CALM_US, off_us), n++;
+    EXPECT(n < RUNS_MAX);
+    return n;
 }
 
-static void slow_joins_make_waits_yield_until_they_are_quick_again(void) {
+static void rank_that_is_kept_away_is_left_out_and_tried_again(void) {
     pool *p = open_pool(2);
-    long slow = 3000, quick = 0;
+    for (int i = 0; i < 100; i++) pool_judge(p, CALM_US, CALM_US / 8); // our own other threads
     EXPECT(!pool_is_crowded(p));
-    for (int i = 0; i < 20; i++) pool_run(p, slow_last_rank, &slow);
+    EXPECT_EQ(judge_until(p, CALM_US / 2, true), 1);
+    int first = judge_until(p, 0, false);
+    EXPECT(first * CALM_US <= 100000);
+    pool_judge(p, CALM_US, CALM_US / 2); // the try went wrong
     EXPECT(pool_is_crowded(p));
-    for (int i = 0; i < 1000 && pool_is_crowded(p); i++) {
-        pool_run(p, slow_last_rank, &quick);
-        if (i % 100 == 99) pause_us(100);
-    }
-    EXPECT(!pool_is_crowded(p));
+    EXPECT(judge_until(p, 0, false) > first);
     pool_close(p);
+}
+
+static void short_time_away_is_enough_when_it_is_most_of_it(void) {
+    pool *p = open_pool(2);
+    for (int i = 0; i < 8 && !pool_is_crowded(p); i++) pool_judge(p, 1500, 1000);
+    EXPECT(pool_is_crowded(p));
+    pool_close(p);
+}
+
+static void one_rank_always_remains(void) {
+    pool *p = open_pool(3);
+    for (int i = 0; i < 10; i++) pool_judge(p, CALM_US, 3 * CALM_US);
+    EXPECT(pool_is_crowded(p));
+    atomic_uint counts[5] = {0};
+    cover_job job = {counts};
+    pool_phase phase = {cover, &job, 5, PHASE_SPLIT};
+    pool_phases(p, &phase, 1);
+    pool_split(p, cover, &job, 5);
+    for (int i = 0; i < 5; i++) EXPECT_EQ(counts[i], 2);
+    ranks r = {0};
+    pool_run(p, mark_rank, &r); // and pool_run is on every rank all the same
+    for (uint32_t rank = 0; rank < 3; rank++) EXPECT_EQ(r.calls[rank], 1);
+    pool_close(p);
+}
+
+static void crowded_pool_pins_nobody(void) {
+    uint32_t n_cpus = cpus_of_caller();
+    if (n_cpus < 2) SKIP("needs two CPUs");
+    pool *p = open_pool(n_cpus);
+    pool_pin_caller(p);
+    EXPECT_EQ(cpus_of_caller(), 1);
+    judge_until(p, CALM_US, true);
+    EXPECT_EQ(cpus_of_caller(), n_cpus);
+    judge_until(p, 0, false);
+    EXPECT_EQ(cpus_of_caller(), 1);
+    pool_close(p);
+    EXPECT_EQ(cpus_of_caller(), n_cpus);
 }
 
 /* ---- control groups, as files ---- */
@@ -322,6 +457,8 @@ static const test_case cases[] = {
     TEST(every_rank_runs_once),
     TEST(runs_see_what_earlier_runs_wrote),
     TEST(ranges_cover_everything_once),
+    TEST(phases_run_in_order_on_any_number_of_threads),
+    TEST(phases_cover_everything_once),
     TEST(sleeping_workers_wake_up),
     TEST(pool_closes_awake_and_asleep),
     TEST(too_many_threads_are_refused),
@@ -329,7 +466,10 @@ static const test_case cases[] = {
     TEST(denormals_are_zero_on_all_ranks_while_running),
     TEST(caller_is_pinned_and_gets_its_mask_back),
     TEST(nobody_is_pinned_when_threads_are_not_the_cpus),
-    TEST(slow_joins_make_waits_yield_until_they_are_quick_again),
+    TEST(rank_that_is_kept_away_is_left_out_and_tried_again),
+    TEST(short_time_away_is_enough_when_it_is_most_of_it),
+    TEST(one_rank_always_remains),
+    TEST(crowded_pool_pins_nobody),
     TEST(quota_of_version_2_is_the_tightest_on_the_way),
     TEST(quota_inside_a_container_is_at_the_mount),
     TEST(quota_of_version_1_is_found_under_its_controller),

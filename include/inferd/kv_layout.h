@@ -15,7 +15,13 @@
 
 #include "inferd/base.h"
 
-typedef enum kv_type { KV_F16, KV_BF16, KV_F32 } kv_type;
+typedef enum kv_type {
+    KV_F16,
+    KV_BF16,
+    KV_F32,
+    KV_I8,  // 8 bits, one scale per token and head for keys and one for values
+    KV_AUTO // a wish, never in a layout: what the backend computes best with
+} kv_type;
 
 typedef struct kv_layout {
     kv_type type;

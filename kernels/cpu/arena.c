@@ -46,8 +46,14 @@ struct arena {
     atomic_ullong n_touched;
     uint32_t fail_move_at;
     bool can_leave_hole; // MREMAP_DONTUNMAP works here
+
+    uint32_t n_used; // pages up to the last one that was ever in use
+    uint32_t n_away; // in windows
     pthread_t toucher;
     bool has_toucher;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; // goal or closing
+    atomic_uint goal;       // pages [0, goal) are to be touched; only grows
     atomic_bool closing;
 };
 
@@ -100,11 +106,39 @@ bool arena_touch(arena *a, uint32_t page) {
     return true;
 }
 
-static void *touch_all(void *arg) {
+/* Pages [0, goal) are to be touched, for what is in use now. */
+static void raise_goal(arena *a) {
+    uint64_t ahead = (uint64_t)a->n_used + ARENA_AHEAD_PAGES;
+    uint64_t first = (uint64_t)a->n_away + ARENA_FIRST_PAGES;
+    uint32_t goal = (uint32_t)size_min(size_max(ahead, first), a->n_pages);
+    if (goal <= atomic_load_explicit(&a->goal, memory_order_relaxed)) return;
+    pthread_mutex_lock(&a->lock);
+    atomic_store_explicit(&a->goal, goal, memory_order_relaxed);
+    pthread_cond_signal(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void arena_use(arena *a, uint32_t page) {
+    if (page < a->n_used) return;
+    a->n_used = page + 1;
+    raise_goal(a);
+}
+
+static bool may_go_on(arena *a, uint32_t page) {
+    return page < atomic_load_explicit(&a->goal, memory_order_relaxed) ||
+           atomic_load_explicit(&a->closing, memory_order_relaxed);
+}
+
+static void *touch_ahead(void *arg) {
     arena *a = arg;
     struct sched_param none = {0};
     pthread_setschedparam(pthread_self(), SCHED_IDLE, &none); // a wish
     for (uint32_t page = 0; page < a->n_pages; page++) {
+        if (!may_go_on(a, page)) {
+            pthread_mutex_lock(&a->lock);
+            while (!may_go_on(a, page)) pthread_cond_wait(&a->changed, &a->lock);
+            pthread_mutex_unlock(&a->lock);
+        }
         if (atomic_load_explicit(&a->closing, memory_order_relaxed)) break;
         if (atomic_load_explicit(&a->states[page], memory_order_relaxed) == UNTOUCHED)
             arena_touch(a, page);
@@ -133,6 +167,8 @@ inferd_status arena_open(uint64_t memory_bytes, arena **out, inferd_err *err) {
     if (a == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the arena");
     a->n_pages = (uint32_t)n_pages;
     a->can_leave_hole = true;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->changed, NULL);
     inferd_status s = reserve(&a->r, (size_t)n_pages * ARENA_PAGE_BYTES, "the arena", err);
     if (s != INFERD_OK) goto fail;
     a->states = calloc(a->n_pages, sizeof *a->states); // all UNTOUCHED
@@ -147,7 +183,8 @@ inferd_status arena_open(uint64_t memory_bytes, arena **out, inferd_err *err) {
     }
     madvise(a->r.base, a->r.n_bytes, MADV_HUGEPAGE); // small pages are slower, not wrong
     madvise(a->r.base, a->r.n_bytes, MADV_DONTDUMP);
-    int e = pthread_create(&a->toucher, NULL, touch_all, a);
+    raise_goal(a);
+    int e = pthread_create(&a->toucher, NULL, touch_ahead, a);
     if (e != 0) {
         s = inferd_fail(err, INFERD_ENOMEM, "cannot start the thread that touches pages: %s",
                         strerror(e));
@@ -164,8 +201,13 @@ fail:
 
 void arena_close(arena *a) {
     if (a == NULL) return;
+    pthread_mutex_lock(&a->lock);
     atomic_store_explicit(&a->closing, true, memory_order_relaxed);
+    pthread_cond_signal(&a->changed);
+    pthread_mutex_unlock(&a->lock);
     if (a->has_toucher) pthread_join(a->toucher, NULL);
+    pthread_cond_destroy(&a->changed);
+    pthread_mutex_destroy(&a->lock);
     unreserve(&a->r);
     free(a->states);
     free(a);
@@ -297,7 +339,10 @@ inferd_status window_map(arena *a, window *w, const uint32_t *pages, uint32_t n_
         }
         atomic_store_explicit(&a->states[pages[i]], AWAY, memory_order_release);
         w->pages[w->n_pages++] = pages[i];
+        a->n_away++;
+        a->n_used = u32_max(a->n_used, pages[i] + 1);
     }
+    raise_goal(a);
     return INFERD_OK;
 }
 
@@ -310,6 +355,7 @@ inferd_status window_unmap(arena *a, window *w, inferd_err *err) {
                                strerror(e));
         atomic_store_explicit(&a->states[page], HOME, memory_order_release);
         w->n_pages--;
+        a->n_away--;
     }
     return INFERD_OK;
 }

@@ -8,23 +8,34 @@
  * its bytes; the hole it leaves stays reserved and inaccessible, so nobody else's mapping can
  * appear in it and a stray access stops the program instead of reading zeros.
  *
- * First touches are slow (the kernel zeroes 2 MiB, a millisecond or so) and must not happen inside
- * a step.  A background thread touches all pages in ascending order; whoever takes a page that it
- * has not reached touches it first, with arena_touch.
+ * First touches are slow (the kernel zeroes 2 MiB: a tenth of a millisecond, several where a
+ * hypervisor has to find the memory first) and must not happen inside a step; but memory that is
+ * touched is gone for everybody else.  So a background thread touches pages in ascending order, as
+ * the pool hands them out, and stays a little ahead of the pages in use:
+ *
+ *     [ windows' and sequences' pages | ARENA_AHEAD_PAGES | not touched yet ... ]
+ *     and at least ARENA_FIRST_PAGES beside those in windows: a daemon that just started can take
+ *     many requests at once
+ *
+ * Whoever takes a page that it has not reached touches it first, with arena_touch.
  *
  *     UNTOUCHED -> TOUCHING   whoever claims it: the background thread or arena_touch
  *     TOUCHING  -> HOME       touched
  *     HOME      -> AWAY       window_map
  *     AWAY      -> HOME       window_unmap, or a window_map that failed
  *
- * Thread: engine; the background thread meets it only in the page states. */
+ * Thread: engine; the background thread meets it only in the page states and in how far to go. */
 #ifndef INFERD_CPU_ARENA_H
 #define INFERD_CPU_ARENA_H
 
 #include "inferd/base.h"
 #include "inferd/status.h"
 
-enum { ARENA_PAGE_BYTES = 2 << 20 };
+enum {
+    ARENA_PAGE_BYTES = 2 << 20,
+    ARENA_AHEAD_PAGES = 4,
+    ARENA_FIRST_PAGES = 48,
+};
 
 typedef struct arena arena;
 typedef struct window window;
@@ -40,6 +51,8 @@ bool arena_is_away(const arena *a, uint32_t page); // in a window
 /* Make sure that an access to the page (home, or not touched yet) costs no fault.  Any thread.
  * True: it had not been touched. */
 bool arena_touch(arena *a, uint32_t page);
+/* The page is in use: the background thread sees to those after it. */
+void arena_use(arena *a, uint32_t page);
 
 inferd_status window_open(arena *a, size_t n_bytes, window **out, inferd_err *err);
 void window_close(arena *a, window *w); // unmaps first; accepts NULL

@@ -6,14 +6,7 @@
 
 #include "backend_ops.h"
 #include "cpu/arena.h"
-#include "cpu/level.h"
-#include "cpu/threads.h"
-
-struct act {
-    float *data; // [rows_max, dim]; owned
-    uint32_t rows_max, dim;
-    size_t n_bytes;
-};
+#include "cpu/phases.h"
 
 struct be_window {
     const backend_ops *ops; // first, see be_window_base
@@ -30,17 +23,35 @@ typedef struct rope_table {
     uint64_t step; // of which step it is; 0 = none
 } rope_table;
 
+/* Who attends to what in this step, for layers of one kind. */
+typedef struct step_plan {
+    attn_plan *plan; // owned
+    attn_spec spec;  // what it was made for
+    uint64_t step;   // of which step it is; 0 = none
+} step_plan;
+
 enum {
-    ROPE_TABLES = 2,  // models with two kinds of layers have two
+    ROPE_TABLES = 2, // models with two kinds of layers have two
+    ATTN_PLANS = 2,
     WARM_UP_STEPS = 4 // of which page faults are not counted: tables are made then
 };
+
+/* Page faults, minor and major, that one rank has taken. */
+typedef struct rank_faults {
+    uint64_t step;    // that it began with the others
+    long n;           // since the thread began, then
+    uint64_t in_step; // of this step, when it is over
+} rank_faults;
 
 typedef struct cpu_backend {
     backend be; // first: a cpu_backend is a backend
     const cpu_level *level;
-    char name[16];
+    bool exact; // float activations everywhere
+    char name[32];
     pool *threads;
     arena *pages;
+    phases *phases;
+    uint64_t *part_ns; // [N_STEP_PARTS] profile of the steps; NULL: off; owned
 
     const batch *batch; // of the current step, borrowed
     const kv_layout *kv;
@@ -50,11 +61,13 @@ typedef struct cpu_backend {
     uint32_t rows_max; // of the largest activation ever opened
     rope_table ropes[ROPE_TABLES];
     uint32_t next_rope; // the one to replace
+    step_plan plans[ATTN_PLANS];
+    uint32_t next_plan;
 
     uint64_t events_us[BE_EVENTS];
     uint64_t step_began_us, step_ended_us;
-    const act *wanted;     // whose rows the step's result shows; NULL: none
-    long *faults_at_begin; // [n_threads] minor and major faults of each rank; owned
+    const act *wanted;   // whose rows the step's result shows; NULL: none
+    rank_faults *faults; // [n_threads] owned
     uint64_t n_kv_page_faults;
 } cpu_backend;
 
@@ -64,6 +77,9 @@ static inline cpu_backend *cpu_of(backend *be) {
 static inline const cpu_backend *cpu_of_const(const backend *be) {
     return (const cpu_backend *)(const void *)be;
 }
+
+/* Compute what is noted down; keep: any activation may be read afterwards. */
+void cpu_flush(cpu_backend *c, bool keep);
 
 /* The operations of a step, ops.c. */
 void cpu_embed(backend *be, act *out, const weight *table, float scale);

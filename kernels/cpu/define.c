@@ -6,7 +6,9 @@
  *
  * Thread: any; ranges of one job do not overlap. */
 #include <math.h>
+#include <stdlib.h>
 
+#include "cpu/attn_plan.h"
 #include "cpu/level.h"
 #include "cpu/panel.h"
 
@@ -34,18 +36,124 @@ void matmul_define(const void *job, uint32_t begin, uint32_t end) {
 }
 
 /* out[i] = x[i] * (mean(x^2) + eps)^-1/2 * w[i] */
+static void norm(const float *x, const float *w, uint32_t dim, float eps, float *out) {
+    double sum = 0;
+    for (uint32_t i = 0; i < dim; i++) sum += (double)x[i] * (double)x[i];
+    double scale = 1.0 / sqrt(sum / dim + (double)eps);
+    for (uint32_t i = 0; i < dim; i++) out[i] = (float)((double)x[i] * scale * (double)w[i]);
+}
+
 void rmsnorm_define(const void *job, uint32_t begin, uint32_t end) {
     const rmsnorm_job *j = job;
-    for (size_t row = begin; row < end; row++) {
-        const float *x = j->x + row * j->dim;
-        float *out = j->out + row * j->dim;
-        double sum = 0;
-        for (uint32_t i = 0; i < j->dim; i++) sum += (double)x[i] * (double)x[i];
-        double scale = 1.0 / sqrt(sum / j->dim + (double)j->eps);
-        for (uint32_t i = 0; i < j->dim; i++)
-            out[i] = (float)((double)x[i] * scale * (double)j->w[i]);
+    for (size_t row = begin; row < end; row++)
+        norm(j->x + row * j->dim, j->w, j->dim, j->eps, j->out + row * j->dim);
+}
+
+/* ---- 16-bit activations, qact.h ---- */
+
+/* q = round(x * 32767 / max |x|), and sums of it over 32 columns */
+static void quantize_row(const qact_job *j, uint32_t row, const float *x) {
+    size_t padded = qact_padded(j->dim), tile = row / QACT_ROWS;
+    uint32_t n_rows = qact_tile_rows(j->n, (uint32_t)tile), r = row % QACT_ROWS;
+    int32_t *sums = j->out.sum + tile * QACT_ROWS * (padded / 32);
+    float max = 0;
+    bool finite = true;
+    for (uint32_t k = 0; k < j->dim; k++) {
+        finite = finite && isfinite(x[k]);
+        max = fmaxf(max, fabsf(x[k]));
+    }
+    bool counts = finite && max >= QACT_TINY;
+    float inverse = counts ? 32767.0f / max : 0;
+    for (uint32_t k = 0; k < j->dim; k++) {
+        int16_t q = counts ? (int16_t)lrintf(x[k] * inverse) : 0;
+        int32_t *sum = &sums[(size_t)(k / 32) * n_rows + r];
+        j->out.q[qact_index(j->n, padded, row, k)] = (uint16_t)q;
+        *sum = (k % 32 == 0 ? 0 : *sum) + q;
+    }
+    j->out.scale[row] = !finite ? NAN : counts ? max / 32767.0f : 0;
+}
+
+/* bf16(x), then zeros up to a whole word */
+static void round_row(const qact_job *j, uint32_t row, const float *x) {
+    size_t padded = qact_padded(j->dim);
+    for (uint32_t k = 0; k < padded; k++)
+        j->out.q[qact_index(j->n, padded, row, k)] = k < j->dim ? f32_to_bf16(x[k]) : 0;
+}
+
+void quantize_define(const void *job, uint32_t begin, uint32_t end) {
+    const qact_job *j = job;
+    float *normed = malloc((size_t)j->dim * sizeof *normed);
+    INFERD_CHECK(normed != NULL);
+    for (uint32_t row = begin * QACT_ROWS; row < end * QACT_ROWS && row < j->n; row++) {
+        const float *x = j->x + (size_t)row * j->dim;
+        if (j->norm != NULL) {
+            norm(x, j->norm, j->dim, j->eps, normed);
+            x = normed;
+            if (j->normed != NULL) memcpy(j->normed + (size_t)row * j->dim, x, j->dim * sizeof *x);
+        }
+        if (j->math == MATH_I16)
+            quantize_row(j, row, x);
+        else
+            round_row(j, row, x);
+    }
+    free(normed);
+}
+
+/* silu: a / (1 + e^-a);  gelu: a / 2 * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 a^3))) */
+static double activate(act_fn fn, double a) {
+    if (fn == ACT_SILU) return a / (1.0 + exp(-a));
+    double inner = sqrt(2.0 / 3.14159265358979323846) * (a + 0.044715 * a * a * a);
+    return a / 2 * (1 + tanh(inner));
+}
+
+/* x . w, where row i of x is as qact.h has it and w is row `o` of the matrix */
+static double qdot(const qact *x, cpu_math math, uint32_t n, uint32_t i, const weight *w,
+                   uint32_t o) {
+    float block[PANEL_BLOCK];
+    double sum = 0;
+    for (uint32_t begin = 0; begin < w->cols; begin += PANEL_BLOCK) {
+        uint32_t end = u32_min(begin + PANEL_BLOCK, w->cols);
+        panel_row_to_f32(w, o, begin, end, block);
+        for (uint32_t k = begin; k < end; k++) {
+            uint16_t q = x->q[qact_index(n, qact_padded(w->cols), i, k)];
+            double factor = math == MATH_I16 ? (double)(int16_t)q : (double)bf16_to_f32(q);
+            sum += factor * (double)block[k - begin];
+        }
+    }
+    return math == MATH_I16 ? sum * (double)x->scale[i] : sum;
+}
+
+/* out[i, o] = (add[i, o] +) sum over k of x[i, k] * w[o, k] (+ bias[o]) */
+void qmatmul_define(const void *job, uint32_t begin, uint32_t end) {
+    const qmatmul_job *j = job;
+    uint32_t rows = j->w->rows;
+    for (uint32_t o = begin * MATMUL_UNIT; o < end * MATMUL_UNIT && o < rows; o++) {
+        for (uint32_t i = 0; i < j->n; i++) {
+            size_t at = (size_t)i * rows + o;
+            double sum = qdot(&j->x, j->math, j->n, i, j->w, o);
+            if (j->bias != NULL) sum += (double)j->bias[o];
+            j->out[at] = j->add != NULL ? j->add[at] + (float)sum : (float)sum;
+        }
     }
 }
+
+void qglu_define(const void *job, uint32_t begin, uint32_t end) {
+    const qglu_job *j = job;
+    uint32_t rows = j->gate->rows;
+    for (uint32_t o = begin * MATMUL_UNIT; o < end * MATMUL_UNIT && o < rows; o++) {
+        for (uint32_t i = 0; i < j->n; i++) {
+            double gate = qdot(&j->x, j->math, j->n, i, j->gate, o);
+            double up = qdot(&j->x, j->math, j->n, i, j->up, o);
+            if (j->gate_bias != NULL) gate += (double)j->gate_bias[o];
+            if (j->up_bias != NULL) up += (double)j->up_bias[o];
+            // rounded as they would be between two operations
+            double product = activate(j->fn, (double)(float)gate) * (double)(float)up;
+            j->out[(size_t)i * rows + o] = (float)product;
+        }
+    }
+}
+
+/* ---- rotary embedding, elementwise ---- */
 
 /* (a, b) turned: (a cos - b sin, a sin + b cos) */
 static void turn(float *a, float *b, float cosine, float sine) {
@@ -72,21 +180,18 @@ void rope_define(const void *job, uint32_t begin, uint32_t end) {
     }
 }
 
-/* out = a / (1 + e^-a) * b */
+/* out = silu(a) * b */
 void silu_mul_define(const void *job, uint32_t begin, uint32_t end) {
     const flat_job *j = job;
     for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)
-        j->out[i] = (float)((double)j->a[i] / (1.0 + exp(-(double)j->a[i])) * (double)j->b[i]);
+        j->out[i] = (float)(activate(ACT_SILU, (double)j->a[i]) * (double)j->b[i]);
 }
 
-/* out = a / 2 * (1 + tanh(sqrt(2 / pi) * (a + 0.044715 a^3))) * b */
+/* out = gelu(a) * b */
 void gelu_mul_define(const void *job, uint32_t begin, uint32_t end) {
     const flat_job *j = job;
-    for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++) {
-        double a = (double)j->a[i];
-        double inner = sqrt(2.0 / 3.14159265358979323846) * (a + 0.044715 * a * a * a);
-        j->out[i] = (float)(a / 2 * (1 + tanh(inner)) * (double)j->b[i]);
-    }
+    for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)
+        j->out[i] = (float)(activate(ACT_GELU_TANH, (double)j->a[i]) * (double)j->b[i]);
 }
 
 void add_define(const void *job, uint32_t begin, uint32_t end) {
@@ -97,19 +202,33 @@ void add_define(const void *job, uint32_t begin, uint32_t end) {
 
 /* ---- attention ---- */
 
-static float kv_get(kv_type type, const unsigned char *p, size_t i) {
-    if (type == KV_F32) return ((const float *)(const void *)p)[i];
+static double kv_get(kv_type type, const unsigned char *p, size_t i) {
+    if (type == KV_F32) return (double)((const float *)(const void *)p)[i];
+    if (type == KV_I8) return (double)((const int8_t *)p)[i];
     uint16_t bits = ((const uint16_t *)(const void *)p)[i];
-    return type == KV_F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
+    return (double)(type == KV_F16 ? f16_to_f32(bits) : bf16_to_f32(bits));
 }
 
-static void kv_set(kv_type type, unsigned char *p, size_t i, float value) {
+/* largest: of the row's magnitudes, I8 only */
+static void kv_set(kv_type type, unsigned char *p, size_t i, float value, float largest) {
     if (type == KV_F32)
         ((float *)(void *)p)[i] = value;
     else if (type == KV_F16)
         ((uint16_t *)(void *)p)[i] = f32_to_f16(value);
-    else
+    else if (type == KV_BF16)
         ((uint16_t *)(void *)p)[i] = f32_to_bf16(value);
+    else
+        ((int8_t *)p)[i] = (int8_t)lrintf(largest > 0 ? value * (127 / largest) : 0);
+}
+
+/* The largest magnitude; not a number where one is not finite. */
+static float largest_of(const float *x, uint32_t n) {
+    float largest = 0;
+    for (uint32_t d = 0; d < n; d++) {
+        if (!isfinite(x[d])) return NAN;
+        largest = fmaxf(largest, fabsf(x[d]));
+    }
+    return largest;
 }
 
 /* K[d][t] = k[d], V[t][d] = v[d], for the position of each row */
@@ -118,15 +237,20 @@ void kv_store_define(const void *job, uint32_t begin, uint32_t end) {
     const kv_layout *l = j->kv;
     for (size_t row = begin; row < end; row++) {
         const batch_seq *s = &j->b->seqs[j->b->row_seq[row]];
-        uint32_t pos = j->b->positions[row], t = pos % l->block_tokens;
+        uint32_t pos = j->b->positions[row], t = pos % KV_TILE;
         for (uint32_t head = 0; head < l->n_kv_heads; head++) {
-            unsigned char *keys = kv_at(j, s, pos / l->block_tokens, head);
-            unsigned char *values = keys + kv_k_elems(l) * kv_elem_bytes(l->type);
-            size_t from = (row * l->n_kv_heads + head) * l->head_dim;
+            unsigned char *keys = kv_at(j, s, pos, head);
+            unsigned char *values = keys + kv_k_bytes(l->type, l->head_dim);
+            const float *k = j->k + (row * l->n_kv_heads + head) * l->head_dim;
+            const float *v = j->v + (row * l->n_kv_heads + head) * l->head_dim;
+            float k_largest = largest_of(k, l->head_dim), v_largest = largest_of(v, l->head_dim);
             for (uint32_t d = 0; d < l->head_dim; d++) {
-                kv_set(l->type, keys, d * kv_padded(l->block_tokens) + t, j->k[from + d]);
-                kv_set(l->type, values, t * kv_padded(l->head_dim) + d, j->v[from + d]);
+                kv_set(l->type, keys, kv_k_index(l->type, d, t), k[d], k_largest);
+                kv_set(l->type, values, kv_v_index(l->type, l->head_dim, d, t), v[d], v_largest);
             }
+            if (l->type != KV_I8) continue;
+            kv_k_scales(l->type, l->head_dim, keys)[t] = k_largest / 127;
+            kv_v_scales(l->type, l->head_dim, values)[t] = v_largest / 127;
         }
     }
 }
@@ -134,47 +258,55 @@ void kv_store_define(const void *job, uint32_t begin, uint32_t end) {
 static double score(const attn_job *j, const batch_seq *s, uint32_t kv_head, uint32_t pos,
                     const float *q) {
     const kv_layout *l = j->kv;
-    const unsigned char *keys = kv_at(j, s, pos / l->block_tokens, kv_head);
+    const unsigned char *keys = kv_at(j, s, pos, kv_head);
     double sum = 0;
-    for (uint32_t d = 0; d < l->head_dim; d++) {
-        size_t at = d * kv_padded(l->block_tokens) + pos % l->block_tokens;
-        sum += (double)q[d] * (double)kv_get(l->type, keys, at);
-    }
+    for (uint32_t d = 0; d < l->head_dim; d++)
+        sum += (double)q[d] * kv_get(l->type, keys, kv_k_index(l->type, d, pos % KV_TILE));
+    if (l->type == KV_I8) sum *= (double)kv_k_scales(l->type, l->head_dim, keys)[pos % KV_TILE];
     sum *= (double)j->spec->scale;
     double cap = (double)j->spec->softcap;
     return cap != 0 ? cap * tanh(sum / cap) : sum;
 }
 
 /* out = sum over p of softmax(scores)[p] * v[p] */
-static void attend_head(const attn_job *j, const batch_seq *s, uint32_t kv_head, uint32_t pos,
-                        const float *q, float *out) {
+static void attend_head(const attn_job *j, uint32_t row, uint32_t head) {
     const kv_layout *l = j->kv;
+    const batch_seq *s = &j->b->seqs[j->b->row_seq[row]];
+    uint32_t kv_head = head / (j->spec->n_heads / j->spec->n_kv_heads), pos = j->b->positions[row];
+    size_t at = ((size_t)row * j->spec->n_heads + head) * j->spec->head_dim;
+    const float *q = j->q + at;
     double max = -INFINITY, total = 0, sum[HEAD_DIM_MAX] = {0};
     uint32_t begin = attn_begin(j->spec, pos);
     for (uint32_t p = begin; p <= pos; p++) max = fmax(max, score(j, s, kv_head, p, q));
     for (uint32_t p = begin; p <= pos; p++) {
         double weight_of_p = exp(score(j, s, kv_head, p, q) - max);
-        const unsigned char *values =
-            kv_at(j, s, p / l->block_tokens, kv_head) + kv_k_elems(l) * kv_elem_bytes(l->type);
+        const unsigned char *values = kv_at(j, s, p, kv_head) + kv_k_bytes(l->type, l->head_dim);
         total += weight_of_p;
+        if (l->type == KV_I8)
+            weight_of_p *= (double)kv_v_scales(l->type, l->head_dim, values)[p % KV_TILE];
         for (uint32_t d = 0; d < l->head_dim; d++) {
-            size_t at = p % l->block_tokens * kv_padded(l->head_dim) + d;
-            sum[d] += weight_of_p * (double)kv_get(l->type, values, at);
+            size_t i = kv_v_index(l->type, l->head_dim, d, p % KV_TILE);
+            sum[d] += weight_of_p * kv_get(l->type, values, i);
         }
     }
-    for (uint32_t d = 0; d < l->head_dim; d++) out[d] = (float)(sum[d] / total);
+    for (uint32_t d = 0; d < l->head_dim; d++) j->out[at + d] = (float)(sum[d] / total);
 }
 
+/* Rows whose chunks lie in several units are left to the merge, which here does all of it. */
 void attend_define(const void *job, uint32_t begin, uint32_t end) {
     const attn_job *j = job;
-    uint32_t n_kv_heads = j->spec->n_kv_heads, group = j->spec->n_heads / n_kv_heads;
-    for (uint32_t unit = begin; unit < end; unit++) {
-        size_t row = unit / n_kv_heads;
-        uint32_t kv_head = unit % n_kv_heads;
-        const batch_seq *s = &j->b->seqs[j->b->row_seq[row]];
-        for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
-            size_t at = (row * j->spec->n_heads + head) * j->spec->head_dim;
-            attend_head(j, s, kv_head, j->b->positions[row], j->q + at, j->out + at);
-        }
+    for (uint32_t i = begin; i < end; i++) {
+        const attn_unit *unit = &j->plan->units[i];
+        for (uint32_t r = 0; unit->whole && r < unit->n_rows; r++)
+            for (uint32_t h = 0; h < unit->n_heads; h++)
+                attend_head(j, j->plan->rows[unit->rows_at + r], unit->head_begin + h);
     }
+}
+
+void attend_merge_define(const void *job, uint32_t begin, uint32_t end) {
+    const attn_job *j = job;
+    uint32_t n_kv_heads = j->spec->n_kv_heads, group = j->spec->n_heads / n_kv_heads;
+    for (uint32_t i = begin; i < end; i++)
+        for (uint32_t h = 0; h < group; h++)
+            attend_head(j, j->plan->merge_rows[i / n_kv_heads], i % n_kv_heads * group + h);
 }

@@ -5,11 +5,15 @@
 #include <cpuid.h>
 #endif
 
-#define TABLE(level)                                                                               \
+/* A level, and for each file of simd/ whose compilation of it the level uses. */
+#define TABLE(level, bf16, matmul_of, qmatmul_of, quant_of, rows_of, attention_of)                 \
     {                                                                                              \
-        .name = #level, .matmul = matmul_##level, .rmsnorm = rmsnorm_##level,                      \
-        .rope = rope_##level, .silu_mul = silu_mul_##level, .gelu_mul = gelu_mul_##level,          \
-        .add = add_##level, .kv_store = kv_store_##level, .attend = attend_##level                 \
+        .name = #level, .has_bf16 = bf16, .matmul = matmul_##matmul_of,                            \
+        .qmatmul = qmatmul_##qmatmul_of, .qglu = qglu_##qmatmul_of,                                \
+        .quantize = quantize_##quant_of, .rmsnorm = rmsnorm_##quant_of, .rope = rope_##rows_of,    \
+        .silu_mul = silu_mul_##rows_of, .gelu_mul = gelu_mul_##rows_of, .add = add_##rows_of,      \
+        .kv_store = kv_store_##attention_of, .attend = attend_##attention_of,                      \
+        .attend_merge = attend_merge_##attention_of                                                \
     }
 
 static bool always(void) {
@@ -17,15 +21,30 @@ static bool always(void) {
 }
 
 #if defined(__x86_64__)
-/* __builtin_cpu_supports also asks whether the system saves the registers. */
+/* __builtin_cpu_supports also asks whether the system saves the registers; bits of cpuid that it
+ * has no name for are asked together with one that it has. */
 static bool has_avx2(void) {
     unsigned a, b, c, d;
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
     return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
+/* Bit `bit` of EAX of leaf 7, subleaf 1. */
+static bool has_leaf_7_1(int bit) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> bit & 1) != 0;
+}
+static bool has_avxvnni(void) {
+    return has_avx2() && has_leaf_7_1(4);
+}
 static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+static bool has_avx512vnni(void) {
+    return has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
+static bool has_avx512bf16(void) {
+    return has_avx512vnni() && has_leaf_7_1(5);
 }
 #endif
 
@@ -33,13 +52,18 @@ static const struct {
     cpu_level level;
     bool (*has)(void);
 } levels[] = {
-    // the best last
-    {TABLE(define), always},
-    {TABLE(base), always},
+    // clang-format off
+    // the best last      bf16   matmul  qmatmul     quant       rows    attention
+    {TABLE(define,        false, define, define,     define,     define, define), always},
+    {TABLE(base,          false, base,   base,       base,       base,   base),   always},
 #if defined(__x86_64__)
-    {TABLE(avx2), has_avx2},
-    {TABLE(avx512), has_avx512},
+    {TABLE(avx2,          false, avx2,   avx2,       avx2,       avx2,   avx2),   has_avx2},
+    {TABLE(avxvnni,       false, avx2,   avxvnni,    avx2,       avx2,   avx2),   has_avxvnni},
+    {TABLE(avx512,        false, avx512, avx512,     avx512,     avx512, avx512), has_avx512},
+    {TABLE(avx512vnni,    false, avx512, avx512vnni, avx512,     avx512, avx512), has_avx512vnni},
+    {TABLE(avx512bf16,  true,  avx512, avx512bf16, avx512bf16, avx512, avx512bf16), has_avx512bf16},
 #endif
+    // clang-format on
 };
 
 const cpu_level *level_choose(const char *wanted, inferd_err *err) {
@@ -55,6 +79,8 @@ const cpu_level *level_choose(const char *wanted, inferd_err *err) {
         }
     }
     inferd_fail(err, INFERD_EINVAL,
-                "INFERD_CPU=%s: expected base, avx2, avx512 or define, or nothing", wanted);
+                "INFERD_CPU=%s: expected base, avx2, avxvnni, avx512, avx512vnni, avx512bf16 or "
+                "define, or nothing",
+                wanted);
     return NULL;
 }

@@ -3,12 +3,17 @@
  * A level is a table of functions over ranges: each computes some rows, or some output features, of
  * one operation, and the thread pool hands the ranges out.  The files in simd/ are compiled once
  * for every level; `define` is the same table as plain loops that read as the formulas, and is what
- * tests compare the others with.
+ * tests compare the others with.  A level that derives from another compiles only the files that
+ * its instructions change, and takes the rest from there (the table in level.c,
+ * kernels/CMakeLists.txt).
  *
- *     define   the formulas                 any machine
- *     base     what the target guarantees   any machine (x86-64: SSE2)
- *     avx2     256 bit, FMA, F16C
- *     avx512   512 bit: F, BW, VL, DQ
+ *     define       the formulas                 any machine
+ *     base         what the target guarantees   any machine (x86-64: SSE2)
+ *     avx2         256 bit, FMA, F16C
+ *     avxvnni      avx2, and 16-bit products added in one instruction (AVX-VNNI)
+ *     avx512       512 bit: F, BW, VL, DQ
+ *     avx512vnni   avx512, and the same for 512 bit (AVX512_VNNI)
+ *     avx512bf16   avx512vnni, and products of bf16 (AVX512_BF16)
  *
  * At one level the value of an output element does not depend on how many rows the batch has, how
  * they are cut into steps, or on the threads: each is one chain of operations in one order.
@@ -17,6 +22,8 @@
 #ifndef INFERD_CPU_LEVEL_H
 #define INFERD_CPU_LEVEL_H
 
+#include "cpu/attn.h"
+#include "cpu/qact.h"
 #include "cpu/threads.h"
 #include "kernels/backend.h"
 
@@ -54,90 +61,46 @@ typedef struct flat_job { // range: units
     size_t n; // floats
 } flat_job;
 
-typedef struct attn_job {
-    float *out; // [n, n_heads * head_dim]
-    const float *q, *k, *v;
-    const batch *b;
-    const kv_layout *kv;
-    const attn_spec *spec;
-    unsigned char *arena;
-    size_t page_bytes;
-    uint32_t layer_idx;
-} attn_job;
-
 typedef struct cpu_level {
     const char *name;
-    range_fn *matmul;   // matmul_job
-    range_fn *rmsnorm;  // rmsnorm_job
-    range_fn *rope;     // rope_job
-    range_fn *silu_mul; // flat_job: out = silu(a) * b
-    range_fn *gelu_mul; // flat_job: out = gelu(a) * b, the tanh form
-    range_fn *add;      // flat_job: out = a + b
-    range_fn *kv_store; // attn_job, range: rows
-    range_fn *attend;   // attn_job, range: n_rows * n_kv_heads, row first
+    bool has_bf16;          // products of bf16: quantize, qmatmul and qglu take MATH_BF16
+    range_fn *matmul;       // matmul_job
+    range_fn *quantize;     // qact_job, range: tiles of QACT_ROWS rows
+    range_fn *qmatmul;      // qmatmul_job
+    range_fn *qglu;         // qglu_job
+    range_fn *rmsnorm;      // rmsnorm_job
+    range_fn *rope;         // rope_job
+    range_fn *silu_mul;     // flat_job: out = silu(a) * b
+    range_fn *gelu_mul;     // flat_job: out = gelu(a) * b, the tanh form
+    range_fn *add;          // flat_job: out = a + b
+    range_fn *kv_store;     // attn_job, range: rows
+    range_fn *attend;       // attn_job, range: units of the plan (attn_plan.h)
+    range_fn *attend_merge; // attn_job, range: merges of the plan
 } cpu_level;
+
+/* How products with weights of `type` are computed: always the same way at one level and mode. */
+static inline cpu_math level_math(const cpu_level *level, dtype type, bool exact) {
+    if (exact || type == DTYPE_F32 || type == DTYPE_F16) return MATH_F32;
+    if (type == DTYPE_BF16) return level->has_bf16 ? MATH_BF16 : MATH_F32;
+    return MATH_I16;
+}
 
 /* The level named by `wanted`, or the best this machine has when it is NULL or "". */
 const cpu_level *level_choose(const char *wanted, inferd_err *err); // NULL: failed
 
-enum { HEAD_DIM_MAX = 512 };
-
-/* ---- where keys and values lie ----
- *
- * In a slot, layer after layer of the group; in a layer, head after head:
- *
- *     K [head_dim][block_tokens, padded to 16]   positions side by side: a lane is a position
- *     V [block_tokens][head_dim, padded to 16]   features side by side: a lane is a feature
- *
- * so neither the scores nor their weighted sum ever add across lanes. */
-enum { KV_PAD = 16 };
-
-static inline size_t kv_padded(uint32_t n) {
-    return ((size_t)n + KV_PAD - 1) / KV_PAD * KV_PAD;
-}
-static inline size_t kv_elem_bytes(kv_type type) {
-    return type == KV_F32 ? 4 : 2;
-}
-/* Elements of K and of V of one head and layer of a block. */
-static inline size_t kv_k_elems(const kv_layout *l) {
-    return l->head_dim * kv_padded(l->block_tokens);
-}
-static inline size_t kv_v_elems(const kv_layout *l) {
-    return l->block_tokens * kv_padded(l->head_dim);
-}
-
-/* K of `head` in the job's layer of the sequence's block; V follows after kv_k_elems. */
-static inline unsigned char *kv_at(const attn_job *j, const batch_seq *s, uint32_t block,
-                                   uint32_t head) {
-    const kv_layout *l = j->kv;
-    uint32_t group = j->layer_idx / l->group_layers;
-    uint32_t slot = (uint32_t)s->slots[(size_t)block * l->n_groups + group];
-    size_t head_bytes = (kv_k_elems(l) + kv_v_elems(l)) * kv_elem_bytes(l->type);
-    return j->arena + slot / l->slots_per_page * j->page_bytes +
-           slot % l->slots_per_page * l->slot_bytes +
-           j->layer_idx % l->group_layers * l->layer_bytes + head * head_bytes;
-}
-
-/* The first position that row `pos` attends to. */
-static inline uint32_t attn_begin(const attn_spec *spec, uint32_t pos) {
-    return spec->window != 0 && pos >= spec->window ? pos + 1 - spec->window : 0;
-}
-
-/* ---- the functions of the levels ---- */
+/* ---- the functions of the levels; a level that derives from another has some of them ---- */
 
 #define CPU_LEVEL_FUNCTIONS(level)                                                                 \
-    void matmul_##level(const void *job, uint32_t begin, uint32_t end);                            \
-    void rmsnorm_##level(const void *job, uint32_t begin, uint32_t end);                           \
-    void rope_##level(const void *job, uint32_t begin, uint32_t end);                              \
-    void silu_mul_##level(const void *job, uint32_t begin, uint32_t end);                          \
-    void gelu_mul_##level(const void *job, uint32_t begin, uint32_t end);                          \
-    void add_##level(const void *job, uint32_t begin, uint32_t end);                               \
-    void kv_store_##level(const void *job, uint32_t begin, uint32_t end);                          \
-    void attend_##level(const void *job, uint32_t begin, uint32_t end)
+    range_fn matmul_##level, quantize_##level, qmatmul_##level, qglu_##level, rmsnorm_##level,     \
+        rope_##level, silu_mul_##level, gelu_mul_##level, add_##level, kv_store_##level,           \
+        attend_##level, attend_merge_##level
 
 CPU_LEVEL_FUNCTIONS(define);
 CPU_LEVEL_FUNCTIONS(base);
 CPU_LEVEL_FUNCTIONS(avx2);
+CPU_LEVEL_FUNCTIONS(avxvnni);
 CPU_LEVEL_FUNCTIONS(avx512);
+CPU_LEVEL_FUNCTIONS(avx512vnni);
+CPU_LEVEL_FUNCTIONS(avx512bf16);
 
 #endif

@@ -1,140 +1,115 @@
-/* ops.c - the operations of a step: each makes a job and hands it to the threads.
+/* ops.c - the operations of a step: each is checked and noted down (phases.h).
  *
- * An operation is done when it returns, so there is nothing to wait for.  Work that is shorter than
- * waking the other threads stays on rank 0; that changes no result (level.h).
+ * What depends on the batch only, and is the same in every layer, is made once per step and kind of
+ * layer here: the table of rotary angles, and the plan of who attends to what.
  *
  * Thread: engine. */
-#include <math.h>
-
 #include "cpu/cpu.h"
-#include "cpu/panel.h"
 
-/* Below this many floats touched, one thread is quicker than several. */
-enum { ALONE_FLOATS = 16 * 1024 };
-
-static void split(cpu_backend *c, range_fn *f, const void *job, uint32_t n, size_t n_floats) {
-    if (n_floats < ALONE_FLOATS)
-        pool_alone(c->threads, f, job, n);
-    else
-        pool_split(c->threads, f, job, n);
+static phases_env env_of(cpu_backend *c) {
+    return (phases_env){.threads = c->threads,
+                        .level = c->level,
+                        .exact = c->exact,
+                        .b = c->batch,
+                        .kv = c->kv,
+                        .arena = arena_base(c->pages),
+                        .page_bytes = ARENA_PAGE_BYTES,
+                        .part_ns = c->part_ns};
 }
 
-/* ---- embedding ---- */
+void cpu_flush(cpu_backend *c, bool keep) {
+    phases_env env = env_of(c);
+    phases_run(c->phases, &env, keep, c->wanted);
+}
 
-typedef struct embed_job {
-    float *out;
-    const weight *table;
-    const tok_id *tokens;
-    float scale;
-} embed_job;
-
-static void embed(const void *job, uint32_t begin, uint32_t end) {
-    const embed_job *j = job;
-    for (uint32_t row = begin; row < end; row++) {
-        float *out = j->out + (size_t)row * j->table->cols;
-        panel_row_to_f32(j->table, (uint32_t)j->tokens[row], 0, j->table->cols, out);
-        if (j->scale == 1.0f) continue;
-        for (uint32_t i = 0; i < j->table->cols; i++) out[i] *= j->scale;
-    }
+static op *add_op(backend *be, op_kind kind, uint32_t n) {
+    cpu_backend *c = cpu_of(be);
+    phases_env env = env_of(c);
+    op *o = phases_add(c->phases, &env, kind);
+    o->n = n;
+    return o;
 }
 
 void cpu_embed(backend *be, act *out, const weight *table, float scale) {
-    cpu_backend *c = cpu_of(be);
-    const batch *b = c->batch;
+    const batch *b = cpu_of(be)->batch;
     for (uint32_t row = 0; row < b->n_rows; row++) {
         if (b->tokens[row] >= 0 && (uint32_t)b->tokens[row] < table->rows) continue;
         backend_fail(be, INFERD_EINVAL, "row %u has token %d, the embedding has %u rows", row,
                      b->tokens[row], table->rows);
         return;
     }
-    embed_job job = {out->data, table, b->tokens, scale};
-    split(c, embed, &job, b->n_rows, (size_t)b->n_rows * table->cols);
+    op *o = add_op(be, OP_EMBED, b->n_rows);
+    o->out = out;
+    o->w = *table;
+    o->f = scale;
 }
 
-/* ---- rows ---- */
-
 void cpu_rmsnorm(backend *be, act *out, const act *x, const vec *w, uint32_t n, float eps) {
-    cpu_backend *c = cpu_of(be);
-    rmsnorm_job job = {out->data, x->data, w->data, w->n, eps};
-    split(c, c->level->rmsnorm, &job, n, (size_t)n * w->n);
+    op *o = add_op(be, OP_NORM, n);
+    o->out = out;
+    o->a = x;
+    o->v = *w;
+    o->f = eps;
 }
 
 void cpu_matmul(backend *be, act *out, const act *x, const weight *w, const vec *bias, uint32_t n) {
     cpu_backend *c = cpu_of(be);
     if (n == 0) return;
-    matmul_job job = {out->data, x->data, w, bias != NULL ? bias->data : NULL, n};
-    uint32_t n_units = (w->rows + MATMUL_UNIT - 1) / MATMUL_UNIT;
-    split(c, c->level->matmul, &job, n_units, (size_t)w->rows * w->cols);
-}
-
-static void flat(cpu_backend *c, range_fn *f, flat_job job) {
-    split(c, f, &job, (uint32_t)((job.n + FLAT_UNIT - 1) / FLAT_UNIT), job.n);
+    if (level_math(c->level, w->type, c->exact) != MATH_F32 && !phases_reserve(c->phases, x)) {
+        backend_fail(be, INFERD_ENOMEM, "no memory for %u rows of %u as integers", x->rows_max,
+                     x->dim);
+        return;
+    }
+    op *o = add_op(be, OP_MATMUL, n);
+    o->out = out;
+    o->a = x;
+    o->w = *w;
+    if (bias != NULL) o->v = *bias;
 }
 
 void cpu_head_norm(backend *be, act *x, const vec *w, uint32_t n, uint32_t n_heads,
                    uint32_t head_dim, float eps) {
-    cpu_backend *c = cpu_of(be);
-    rmsnorm_job job = {x->data, x->data, w->data, head_dim, eps};
-    split(c, c->level->rmsnorm, &job, n * n_heads, (size_t)n * n_heads * head_dim);
+    op *o = add_op(be, OP_HEAD_NORM, n);
+    o->out = x;
+    o->a = x;
+    o->v = *w;
+    o->n_heads = n_heads;
+    o->dim = head_dim;
+    o->f = eps;
 }
 
 void cpu_glu(backend *be, act_fn fn, act *out, const act *gate, const act *up, uint32_t n,
              uint32_t dim) {
-    cpu_backend *c = cpu_of(be);
-    flat(c, fn == ACT_SILU ? c->level->silu_mul : c->level->gelu_mul,
-         (flat_job){out->data, gate->data, up->data, (size_t)n * dim});
+    op *o = add_op(be, OP_GLU, n);
+    o->out = out;
+    o->a = gate;
+    o->b = up;
+    o->fn = fn;
+    o->dim = dim;
 }
 
 void cpu_add(backend *be, act *x, const act *y, uint32_t n, uint32_t dim) {
-    cpu_backend *c = cpu_of(be);
-    flat(c, c->level->add, (flat_job){x->data, x->data, y->data, (size_t)n * dim});
+    op *o = add_op(be, OP_ADD, n);
+    o->out = x;
+    o->a = y;
+    o->dim = dim;
 }
 
 void cpu_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim) {
-    const batch *b = cpu_of(be)->batch;
-    for (uint32_t i = 0; i < b->n_logits; i++)
-        memcpy(out->data + (size_t)i * dim, x->data + (size_t)b->logit_rows[i] * dim,
-               dim * sizeof(float));
-}
-
-typedef struct softcap_job {
-    float *x;
-    size_t n;
-    float cap;
-} softcap_job;
-
-static void cap_softly(const void *job, uint32_t begin, uint32_t end) {
-    const softcap_job *j = job;
-    for (size_t i = (size_t)begin * FLAT_UNIT; i < (size_t)end * FLAT_UNIT && i < j->n; i++)
-        j->x[i] = j->cap * tanhf(j->x[i] / j->cap);
+    op *o = add_op(be, OP_TAKE, cpu_of(be)->batch->n_logits);
+    o->out = out;
+    o->a = x;
+    o->dim = dim;
 }
 
 void cpu_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap) {
-    softcap_job job = {x->data, (size_t)n * dim, cap};
-    split(cpu_of(be), cap_softly, &job, (uint32_t)((job.n + FLAT_UNIT - 1) / FLAT_UNIT), job.n * 8);
+    op *o = add_op(be, OP_SOFTCAP, n);
+    o->out = x;
+    o->f = cap;
+    o->dim = dim;
 }
 
 /* ---- rotary embedding ---- */
-
-typedef struct angles_job {
-    float *table;
-    const float *inv_freq;
-    const uint32_t *positions;
-    uint32_t n_pairs;
-    float scale;
-} angles_job;
-
-static void fill_angles(const void *job, uint32_t begin, uint32_t end) {
-    const angles_job *j = job;
-    for (uint32_t row = begin; row < end; row++) {
-        float *cosine = j->table + (size_t)row * 2 * j->n_pairs, *sine = cosine + j->n_pairs;
-        for (uint32_t i = 0; i < j->n_pairs; i++) {
-            double angle = (double)j->positions[row] * (double)j->inv_freq[i];
-            cosine[i] = (float)(cos(angle) * (double)j->scale);
-            sine[i] = (float)(sin(angle) * (double)j->scale);
-        }
-    }
-}
 
 /* *p holds n floats, all zero so that none faults later; false: no memory, it is as it was. */
 static bool replace(float **p, size_t n) {
@@ -146,8 +121,10 @@ static bool replace(float **p, size_t n) {
     return true;
 }
 
-/* The table of this step for these frequencies; NULL: no memory. */
-static const float *angles(cpu_backend *c, const rope_spec *r) {
+/* The table of this step for these frequencies, which is filled in when the step runs; NULL: no
+ * memory. */
+static float *angles(backend *be, const rope_spec *r) {
+    cpu_backend *c = cpu_of(be);
     size_t freq_bytes = r->n_pairs * sizeof *r->inv_freq;
     for (size_t i = 0; i < ROPE_TABLES; i++) {
         const rope_table *t = &c->ropes[i];
@@ -158,6 +135,7 @@ static const float *angles(cpu_backend *c, const rope_spec *r) {
     rope_table *t = &c->ropes[c->next_rope++ % ROPE_TABLES];
     uint32_t n_rows = c->batch->n_rows;
     size_t n = (size_t)n_rows * 2 * r->n_pairs;
+    if (t->step == c->step) cpu_flush(c, true); // what is noted down still reads the table
     t->step = 0;
     if (n > t->capacity) { // once: later steps have no more rows than the activations
         size_t capacity = (size_t)u32_max(n_rows, c->rows_max) * 2 * r->n_pairs;
@@ -168,8 +146,9 @@ static const float *angles(cpu_backend *c, const rope_spec *r) {
         if (!replace(&t->inv_freq, r->n_pairs)) return NULL;
         t->n_pairs_max = r->n_pairs;
     }
-    angles_job job = {t->data, r->inv_freq, c->batch->positions, r->n_pairs, r->scale};
-    split(c, fill_angles, &job, n_rows, n * 32); // a sine costs as much as 32 floats moved
+    op *o = add_op(be, OP_ANGLES, n_rows);
+    o->rope = r;
+    o->table = t->data;
     memcpy(t->inv_freq, r->inv_freq, freq_bytes);
     t->n_pairs = r->n_pairs;
     t->scale = r->scale;
@@ -181,40 +160,60 @@ void cpu_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads,
               uint32_t n_kv_heads, uint32_t head_dim) {
     cpu_backend *c = cpu_of(be);
     if (r->n_pairs == 0 || c->batch->n_rows == 0) return;
-    const float *table = angles(c, r);
+    float *table = angles(be, r);
     if (table == NULL) {
         backend_fail(be, INFERD_ENOMEM, "no memory for the rotary table of %u rows",
                      c->batch->n_rows);
         return;
     }
-    rope_job job = {q->data, k->data,    table,    r->n_pairs,
-                    n_heads, n_kv_heads, head_dim, r->interleaved};
-    uint32_t n = c->batch->n_rows;
-    split(c, c->level->rope, &job, n, (size_t)n * (n_heads + n_kv_heads) * head_dim);
+    op *o = add_op(be, OP_ROPE, c->batch->n_rows);
+    o->out = q;
+    o->a = q;
+    o->b = k;
+    o->table = table;
+    o->n_pairs = r->n_pairs;
+    o->n_heads = n_heads;
+    o->n_kv_heads = n_kv_heads;
+    o->dim = head_dim;
+    o->interleaved = r->interleaved;
 }
 
 /* ---- attention ---- */
 
+/* The plan of this step for layers like this one; NULL: no memory. */
+static const attn_plan *plan_of(cpu_backend *c, const attn_spec *spec) {
+    for (size_t i = 0; i < ATTN_PLANS; i++) {
+        const step_plan *p = &c->plans[i];
+        if (p->step == c->step && memcmp(&p->spec, spec, sizeof *spec) == 0) return p->plan;
+    }
+    step_plan *p = &c->plans[c->next_plan++ % ATTN_PLANS];
+    if (p->step == c->step) cpu_flush(c, true); // what is noted down still reads the plan
+    p->step = 0;
+    if (!attn_plan_make(p->plan, c->batch, c->kv, spec, pool_n_threads(c->threads))) return NULL;
+    p->spec = *spec;
+    p->step = c->step;
+    return p->plan;
+}
+
 void cpu_attention(backend *be, act *out, const act *q, const act *k, const act *v,
                    uint32_t layer_idx, const attn_spec *spec) {
     cpu_backend *c = cpu_of(be);
-    const kv_layout *l = c->kv;
     if (spec->head_dim > HEAD_DIM_MAX) {
         backend_fail(be, INFERD_EUNSUPPORTED, "heads of %u, at most %u are possible",
                      spec->head_dim, (unsigned)HEAD_DIM_MAX);
         return;
     }
-    attn_job job = {.out = out->data,
-                    .q = q->data,
-                    .k = k->data,
-                    .v = v->data,
-                    .b = c->batch,
-                    .kv = l,
-                    .spec = spec,
-                    .arena = arena_base(c->pages),
-                    .page_bytes = ARENA_PAGE_BYTES,
-                    .layer_idx = layer_idx};
-    uint32_t n = c->batch->n_rows;
-    split(c, c->level->kv_store, &job, n, (size_t)n * l->n_kv_heads * l->head_dim * 4);
-    pool_share(c->threads, c->level->attend, &job, n * spec->n_kv_heads);
+    const attn_plan *plan = plan_of(c, spec);
+    if (plan == NULL) {
+        backend_fail(be, INFERD_ENOMEM, "no memory for the plan of %u rows", c->batch->n_rows);
+        return;
+    }
+    op *o = add_op(be, OP_ATTENTION, c->batch->n_rows);
+    o->out = out;
+    o->a = q;
+    o->b = k;
+    o->c = v;
+    o->layer_idx = layer_idx;
+    o->attn = *spec;
+    o->plan = plan;
 }

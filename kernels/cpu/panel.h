@@ -10,13 +10,23 @@
  *     Q4_1          per 32             d f16, m f16, nibbles
  *     Q5_0          per 32             d f16, fifth bits u32, nibbles
  *     Q5_1          per 32             d f16, m f16, fifth bits u32, nibbles
- *     Q8_0          per 32             d f16, then per column: q i8
+ *     Q8_0          per 32             d f16, bytes
  *     Q4_K          per 256            d f16, dmin f16, then 8 times: scale u8, min u8, nibbles
  *     Q5_K          per 256            the same with fifth bits u32 before the nibbles
  *     Q6_K          per 256            d f16, then 16 times: upper two bits u32, nibbles, scale i8
- *     F16 BF16 F32  per column         the value
+ *     BF16          per 8              pairs
+ *     F16 F32       per column         the value
  *
- *     nibbles       one u32 holds 8 columns of a row, the first lowest: u32 [columns / 8][64]
+ * Columns come in words of 8, and a word in pairs: pair p is the columns p and p + 4, which lie so
+ * that one shift and one mask make of them the two 16-bit halves that the pairwise multiplications
+ * of all instruction sets take:
+ *
+ *     nibbles       u32 [word][64]       column j at bit 4j: pair p is (n >> 4p) & 0x000f000f
+ *     fifth bits    u32 [64]             column j of word w at bit 4w + (j & 3) + 16 (j >> 2)
+ *     upper bits    u32 [64]             the same, two bits wide: 8w + 2 (j & 3) + 16 (j >> 2)
+ *     bytes         u32 [word][2][64]    columns 0 1 4 5, then 2 3 6 7, the first lowest: pairs are
+ *                                        the even and the odd bytes
+ *     pairs         u32 [word][4][64]    column p low, column p + 4 high
  *
  * That is as many bytes as in the file, but for the zeros, and 1/8 bit per weight more for Q4_K and
  * Q5_K, whose scales are packed tighter there.
@@ -62,6 +72,10 @@ typedef struct panel_group {
     const unsigned char *q;  // nibbles, bytes or values
 } panel_group;
 
+/* What a compiler cannot see through: parts are addressed from one register and a constant each,
+ * instead of a register for every part. */
+#define PANEL_HIDE(p) __asm__("" : "+r"(p))
+
 static inline __attribute__((always_inline)) panel_group
 panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {
     enum { N = PANEL_ROWS };
@@ -70,23 +84,27 @@ panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {
     switch ((int)type) {
     case DTYPE_Q4_0:
         at += (size_t)g * (2 * N + 16 * N);
+        PANEL_HIDE(at);
         p.d = (const uint16_t *)(const void *)at;
         p.q = at + 2 * N;
         break;
     case DTYPE_Q4_1:
         at += (size_t)g * (4 * N + 16 * N);
+        PANEL_HIDE(at);
         p.d = (const uint16_t *)(const void *)at;
         p.m = (const uint16_t *)(const void *)(at + 2 * N);
         p.q = at + 4 * N;
         break;
     case DTYPE_Q5_0:
         at += (size_t)g * (6 * N + 16 * N);
+        PANEL_HIDE(at);
         p.d = (const uint16_t *)(const void *)at;
         p.high = (const uint32_t *)(const void *)(at + 2 * N);
         p.q = at + 6 * N;
         break;
     case DTYPE_Q5_1:
         at += (size_t)g * (8 * N + 16 * N);
+        PANEL_HIDE(at);
         p.d = (const uint16_t *)(const void *)at;
         p.m = (const uint16_t *)(const void *)(at + 2 * N);
         p.high = (const uint32_t *)(const void *)(at + 4 * N);
@@ -94,23 +112,28 @@ panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {
         break;
     case DTYPE_Q8_0:
         at += (size_t)g * (2 * N + 32 * N);
+        PANEL_HIDE(at);
         p.d = (const uint16_t *)(const void *)at;
         p.q = at + 2 * N;
         break;
     case DTYPE_Q4_K:
         at += (size_t)(g / 8) * (4 * N + 8 * 18 * N);
+        PANEL_HIDE(at);
         p.d = (const uint16_t *)(const void *)at;
         p.m = (const uint16_t *)(const void *)(at + 2 * N);
         at += 4 * N + (size_t)(g % 8) * 18 * N;
+        PANEL_HIDE(at);
         p.scale_u8 = at;
         p.min_u8 = at + N;
         p.q = at + 2 * N;
         break;
     case DTYPE_Q5_K:
         at += (size_t)(g / 8) * (4 * N + 8 * 22 * N);
+        PANEL_HIDE(at);
         p.d = (const uint16_t *)(const void *)at;
         p.m = (const uint16_t *)(const void *)(at + 2 * N);
         at += 4 * N + (size_t)(g % 8) * 22 * N;
+        PANEL_HIDE(at);
         p.scale_u8 = at;
         p.min_u8 = at + N;
         p.high = (const uint32_t *)(const void *)(at + 2 * N);
@@ -118,8 +141,10 @@ panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {
         break;
     case DTYPE_Q6_K:
         at += (size_t)(g / 16) * (2 * N + 16 * 13 * N);
+        PANEL_HIDE(at);
         p.d = (const uint16_t *)(const void *)at;
         at += 2 * N + (size_t)(g % 16) * 13 * N;
+        PANEL_HIDE(at);
         /* The byte scales go last so that the words before them stay aligned. */
         p.high = (const uint32_t *)(const void *)at;
         p.q = at + 4 * N;
@@ -128,9 +153,11 @@ panel_group_at(dtype type, const unsigned char *panel, uint32_t g) {
     case DTYPE_F16:
     case DTYPE_BF16:
         p.q = at + (size_t)g * 2 * PANEL_WORD * N;
+        PANEL_HIDE(p.q);
         break;
     default:
         p.q = at + (size_t)g * 4 * PANEL_WORD * N;
+        PANEL_HIDE(p.q);
         break;
     }
     return p;

@@ -1,12 +1,17 @@
-/* threads.c - fork and join with spinning, see threads.h.
+/* threads.c - fork, barriers and join with spinning, see threads.h.
  *
- * `generation` counts runs.  The caller writes f and ctx, then raises it (release); a worker that
- * sees it move (acquire) sees f and ctx too.  A worker's n_done increment (release) publishes what
- * it computed to the caller, whose join reads n_done (acquire).
+ * `run` says which run it is and how many ranks are in it.  The caller writes f and ctx, then `run`
+ * (release); a worker that sees a new one with its rank in it (acquire) sees f and ctx too.  One
+ * that is not in it looks at nothing else: the caller does not wait for it.  A worker's n_done
+ * increment (release) publishes what it computed to the caller, whose join reads n_done (acquire).
  *
- * Parking must not lose a run: the worker counts itself in n_parked and then looks at generation;
- * the caller raises generation and then looks at n_parked.  Both are sequentially consistent, so at
- * least one of them sees the other. */
+ * A barrier counts arrivals over the whole run: barrier number b of n ranks is passed when
+ * `arrived` has reached b * n, so it needs no reset, and a rank may be at the next one while
+ * another still leaves this one.
+ *
+ * Parking must not lose a run: the worker sets `parked` and then looks at `run`; the caller writes
+ * `run` and then looks at `parked`.  Both are sequentially consistent, so at least one of them sees
+ * the other. */
 #include "cpu/threads.h"
 
 #include <errno.h>
@@ -22,17 +27,24 @@
 #include "inferd/clock.h"
 
 enum {
-    SPIN_US = 150,       // a worker looks this long for the next run before it sleeps
-    SLOW_JOIN_US = 1000, // a join this long is a sign of foreign load
-    SLOW_JOINS_MAX = 16, // how far the memory of slow joins goes
-    SLOW_JOINS_CROWDED = 4,
-    LOOKS_PER_CLOCK = 64 // looks at the flag between two looks at the clock
+    SPIN_US = 150,         // a worker looks this long for the next run before it sleeps
+    LOOKS_PER_CLOCK = 64,  // looks at the flag between two looks at the clock
+    LOOKS_TO_YIELD = 1024, // some ten microseconds: then whoever is waited for may need this CPU
+
+    WINDOW_US = 20000,     // of rows of phases, judged together
+    WAKE_US = 100,         // that a sleeping worker may need to begin; not held against it
+    RETRY_MIN_US = 50000,  // calm time before a rank that was left out is tried again
+    RETRY_MAX_US = 1600000 // and when tries go wrong again and again
 };
+
+enum { RANK_BITS = 16 }; // of pool.run, for the number of ranks
 
 typedef struct worker {
     pool *p;
     pthread_t thread;
     uint32_t rank;
+    pthread_cond_t wake;
+    _Alignas(64) atomic_bool parked;
 } worker;
 
 struct pool {
@@ -43,18 +55,22 @@ struct pool {
     cpu_set_t cpus;     // the mask found at open
     bool caller_pinned; // then caller is the thread whose mask is to be put back
     pthread_t caller;
-    uint32_t slow_joins; // of late, at most SLOW_JOINS_MAX; caller only
 
-    pool_fn *f; // of the current run; written before generation is raised
+    uint32_t n_active;       // ranks that compute rows of phases; caller only, as all of these
+    uint64_t run_us, off_us; // of this window
+    uint64_t calm_us;        // since a rank was left out, or since all are back
+    uint64_t retry_us;       // calm time before the next try
+    uint64_t *rank_off_us;   // [n_threads] of the last row, by rank; owned
+
+    uint64_t n_runs;
+    pool_fn *f; // of the current run; written before `run` is
     void *ctx;
     pthread_mutex_t lock;
-    pthread_cond_t wake;
     atomic_bool closing;
-    atomic_bool crowded;
-    _Alignas(64) atomic_uint generation;
-    _Alignas(64) atomic_uint n_parked;
+    _Alignas(64) atomic_ullong run; // number of the run << RANK_BITS | ranks in it
     _Alignas(64) atomic_uint n_done;
-    _Alignas(64) atomic_uint next; // of pool_share
+    _Alignas(64) atomic_uint arrived; // at barriers of this run
+    _Alignas(64) atomic_uint next[2]; // of PHASE_SHARE, in turn
 };
 
 /* ---- denormals ---- */
@@ -89,8 +105,8 @@ static void denormals_restore(unsigned mode) {
 
 /* ---- waiting ---- */
 
-static void relax(pool *p) {
-    if (atomic_load_explicit(&p->crowded, memory_order_relaxed)) {
+static void relax(unsigned looks) {
+    if (looks >= LOOKS_TO_YIELD) {
         sched_yield();
         return;
     }
@@ -101,195 +117,167 @@ static void relax(pool *p) {
 #endif
 }
 
-/* Wait until generation differs from `seen`, first spinning, then asleep. */
-static void wait_for_run(pool *p, unsigned seen) {
-    uint64_t begin_us = clock_now_us();
+static bool is_called(const worker *w, uint64_t run, uint64_t seen) {
+    return run != seen && w->rank < (run & ((1u << RANK_BITS) - 1));
+}
+
+/* Wait for a run after `seen` that this rank is in, first spinning, then asleep. */
+static uint64_t wait_for_run(worker *w, uint64_t seen) {
+    pool *p = w->p;
+    uint64_t begin_us = clock_now_us(), run;
     for (unsigned looks = 1;; looks++) {
-        if (atomic_load_explicit(&p->generation, memory_order_acquire) != seen) return;
-        relax(p);
+        run = atomic_load_explicit(&p->run, memory_order_acquire);
+        if (is_called(w, run, seen)) return run;
+        relax(looks);
         if (looks % LOOKS_PER_CLOCK == 0 && clock_now_us() - begin_us > SPIN_US) break;
     }
     pthread_mutex_lock(&p->lock);
-    atomic_fetch_add(&p->n_parked, 1);
-    while (atomic_load(&p->generation) == seen) pthread_cond_wait(&p->wake, &p->lock);
-    atomic_fetch_sub(&p->n_parked, 1);
+    atomic_store(&w->parked, true);
+    while (run = atomic_load(&p->run), !is_called(w, run, seen))
+        pthread_cond_wait(&w->wake, &p->lock);
+    atomic_store(&w->parked, false);
     pthread_mutex_unlock(&p->lock);
+    return run;
 }
 
-static void wait_for_workers(pool *p) {
-    unsigned n_workers = p->n_threads - 1;
-    uint64_t begin_us = 0;
-    bool slow = false;
-    for (unsigned looks = 1;; looks++) {
-        if (atomic_load_explicit(&p->n_done, memory_order_acquire) == n_workers) break;
-        if (slow)
-            sched_yield();
-        else
-            relax(p);
-        if (looks % LOOKS_PER_CLOCK != 0) continue;
-        uint64_t now_us = clock_now_us();
-        if (begin_us == 0) begin_us = now_us;
-        slow = now_us - begin_us > SLOW_JOIN_US;
+static void barrier(pool *p, unsigned target) {
+    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == target) return;
+    for (unsigned looks = 1;; looks++) { // those that left may be at the next barrier already
+        if (atomic_load_explicit(&p->arrived, memory_order_acquire) >= target) return;
+        relax(looks);
     }
-    if (slow && p->slow_joins < SLOW_JOINS_MAX) p->slow_joins++;
-    if (!slow && p->slow_joins > 0) p->slow_joins--;
-    bool crowded = p->slow_joins >= SLOW_JOINS_CROWDED;
-    if (crowded != atomic_load_explicit(&p->crowded, memory_order_relaxed))
-        atomic_store_explicit(&p->crowded, crowded, memory_order_relaxed);
 }
 
 /* ---- running ---- */
 
-static void raise_generation(pool *p) {
-    atomic_fetch_add(&p->generation, 1);
-    if (atomic_load(&p->n_parked) == 0) return;
-    pthread_mutex_lock(&p->lock);
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->lock);
+static void begin_run(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks) {
+    p->f = f;
+    p->ctx = ctx;
+    atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->next[0], 0, memory_order_relaxed);
+    atomic_store_explicit(&p->next[1], 0, memory_order_relaxed);
+    atomic_store(&p->run, ++p->n_runs << RANK_BITS | n_ranks);
+    for (uint32_t i = 0; i + 1 < n_ranks; i++) {
+        worker *w = &p->workers[i];
+        if (!atomic_load(&w->parked)) continue;
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_signal(&w->wake);
+        pthread_mutex_unlock(&p->lock);
+    }
+}
+
+/* f on the first n_ranks ranks. */
+static void run_on(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks) {
+    if (n_ranks > 1) begin_run(p, f, ctx, n_ranks);
+    unsigned long mode = denormals_off();
+    f(ctx, 0, n_ranks);
+    denormals_restore(mode);
+    if (n_ranks == 1) return;
+    for (unsigned looks = 1;; looks++) {
+        if (atomic_load_explicit(&p->n_done, memory_order_acquire) == n_ranks - 1) return;
+        relax(looks);
+    }
 }
 
 void pool_run(pool *p, pool_fn *f, void *ctx) {
-    if (p->n_threads > 1) {
-        p->f = f;
-        p->ctx = ctx;
-        atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
-        raise_generation(p);
-    }
-    unsigned mode = (unsigned)denormals_off();
-    f(ctx, 0, p->n_threads);
-    denormals_restore(mode);
-    if (p->n_threads > 1) wait_for_workers(p);
+    run_on(p, f, ctx, p->n_threads);
 }
 
 void pool_run_alone(pool *p, pool_fn *f, void *ctx) {
-    (void)p;
-    unsigned mode = (unsigned)denormals_off();
-    f(ctx, 0, 1);
-    denormals_restore(mode);
-}
-
-typedef struct range_run {
-    pool *p;
-    range_fn *f;
-    const void *job;
-    uint32_t n;
-} range_run;
-
-static void split_part(void *ctx, uint32_t rank, uint32_t n_ranks) {
-    const range_run *r = ctx;
-    uint32_t begin = (uint32_t)((uint64_t)r->n * rank / n_ranks);
-    uint32_t end = (uint32_t)((uint64_t)r->n * (rank + 1) / n_ranks);
-    if (begin < end) r->f(r->job, begin, end);
-}
-
-static void share_part(void *ctx, uint32_t rank, uint32_t n_ranks) {
-    const range_run *r = ctx;
-    (void)rank, (void)n_ranks;
-    for (;;) {
-        unsigned i = atomic_fetch_add_explicit(&r->p->next, 1, memory_order_relaxed);
-        if (i >= r->n) return;
-        r->f(r->job, i, i + 1);
-    }
-}
-
-void pool_split(pool *p, range_fn *f, const void *job, uint32_t n) {
-    pool_run(p, split_part, &(range_run){p, f, job, n});
-}
-
-void pool_share(pool *p, range_fn *f, const void *job, uint32_t n) {
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    pool_run(p, share_part, &(range_run){p, f, job, n});
-}
-
-void pool_alone(pool *p, range_fn *f, const void *job, uint32_t n) {
-    pool_run_alone(p, split_part, &(range_run){p, f, job, n});
+    run_on(p, f, ctx, 1);
 }
 
 static void *work(void *arg) {
     worker *w = arg;
     pool *p = w->p;
     denormals_off();
-    unsigned seen = 0;
+    uint64_t seen = 0;
     for (;;) {
-        wait_for_run(p, seen);
-        seen++;
+        seen = wait_for_run(w, seen);
         if (atomic_load_explicit(&p->closing, memory_order_relaxed)) return NULL;
-        p->f(p->ctx, w->rank, p->n_threads);
+        p->f(p->ctx, w->rank, (uint32_t)(seen & ((1u << RANK_BITS) - 1)));
         atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
     }
 }
 
-/* ---- opening and closing ---- */
+/* ---- rows of phases ---- */
 
-/* The rank-th CPU of the mask, alone. */
-static void pin(const pool *p, pthread_t thread, uint32_t rank) {
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &p->cpus) || rank-- != 0) continue;
-        cpu_set_t one;
-        CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        pthread_setaffinity_np(thread, sizeof one, &one); // a wish: unpinned is slower, not wrong
+typedef struct row {
+    pool *p;
+    const pool_phase *phases;
+    uint32_t n_phases;
+    uint64_t began_us; // of pool_phases
+} row;
+
+static void do_split(const pool_phase *f, uint32_t rank, uint32_t n_ranks) {
+    uint32_t begin = (uint32_t)((uint64_t)f->n * rank / n_ranks);
+    uint32_t end = (uint32_t)((uint64_t)f->n * (rank + 1) / n_ranks);
+    if (begin < end) f->f(f->job, begin, end);
+}
+
+static void do_share(const pool_phase *f, uint32_t n_ranks, atomic_uint *next) {
+    if (n_ranks == 1) {
+        for (uint32_t i = 0; i < f->n; i++) f->f(f->job, i, i + 1);
         return;
     }
+    for (;;) {
+        unsigned i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+        if (i >= f->n) return;
+        f->f(f->job, i, i + 1);
+    }
 }
 
-inferd_status pool_open(uint32_t n_threads, pool **out, inferd_err *err) {
-    *out = NULL;
-    if (n_threads > POOL_THREADS_MAX)
-        return inferd_fail(err, INFERD_EINVAL, "%u compute threads, at most %u are possible",
-                           n_threads, (unsigned)POOL_THREADS_MAX);
-    if (n_threads == 0) n_threads = u32_min(machine_cpus_allowed(), POOL_THREADS_MAX);
-    pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
-    if (p == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the thread pool");
-    memset(p, 0, sizeof *p);
-    p->n_threads = n_threads;
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->wake, NULL);
-    p->pinned = sched_getaffinity(0, sizeof p->cpus, &p->cpus) == 0 &&
-                (uint32_t)CPU_COUNT(&p->cpus) == n_threads;
-    p->workers = calloc(n_threads, sizeof *p->workers); // one too many: never of size 0
-    if (p->workers == NULL) {
-        pool_close(p);
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u compute threads", n_threads);
-    }
-    for (uint32_t i = 0; i + 1 < n_threads; i++) {
-        worker *w = &p->workers[i];
-        *w = (worker){.p = p, .rank = i + 1};
-        int e = pthread_create(&w->thread, NULL, work, w);
-        if (e != 0) {
-            pool_close(p);
-            return inferd_fail(err, INFERD_ENOMEM, "cannot start compute thread %u of %u: %s",
-                               i + 1, n_threads, strerror(e));
+/* Between two phases. */
+static bool needs_barrier(phase_how before, phase_how after) {
+    return before != PHASE_EACH && !(before == PHASE_ALONE && after == PHASE_ALONE);
+}
+
+static void run_row(void *ctx, uint32_t rank, uint32_t n_ranks) {
+    const row *r = ctx;
+    pool *p = r->p;
+    unsigned n_barriers = 0;
+    for (uint32_t i = 0; i < r->n_phases; i++) {
+        const pool_phase *f = &r->phases[i];
+        if (i > 0 && n_ranks > 1 && needs_barrier(f[-1].how, f->how)) {
+            barrier(p, ++n_barriers * n_ranks);
+            /* All have left the phase before; its counter is next used after one more barrier. */
+            if (rank == 0 && f[-1].how == PHASE_SHARE)
+                atomic_store_explicit(&p->next[(n_barriers - 1) % 2], 0, memory_order_relaxed);
         }
-        p->n_started++;
-        if (p->pinned) pin(p, w->thread, w->rank);
+        switch (f->how) {
+        case PHASE_SPLIT:
+            do_split(f, rank, n_ranks);
+            break;
+        case PHASE_SHARE:
+            do_share(f, n_ranks, &p->next[n_barriers % 2]);
+            break;
+        case PHASE_ALONE:
+            if (rank == 0) do_split(f, 0, 1);
+            break;
+        case PHASE_EACH:
+            f->f(f->job, rank, rank + 1);
+            break;
+        }
     }
-    *out = p;
-    return INFERD_OK;
 }
 
-void pool_close(pool *p) {
-    if (p == NULL) return;
-    atomic_store_explicit(&p->closing, true, memory_order_relaxed);
-    raise_generation(p);
-    for (uint32_t i = 0; i < p->n_started; i++) pthread_join(p->workers[i].thread, NULL);
-    if (p->caller_pinned && pthread_equal(p->caller, pthread_self()))
-        pthread_setaffinity_np(p->caller, sizeof p->cpus, &p->cpus);
-    pthread_cond_destroy(&p->wake);
-    pthread_mutex_destroy(&p->lock);
-    free(p->workers);
-    free(p);
+static void run_single(pool *p, phase_how how, range_fn *f, const void *job, uint32_t n) {
+    if (n == 0) return;
+    pool_phase phase = {f, job, n, how};
+    run_on(p, run_row, &(row){p, &phase, 1, 0}, how == PHASE_ALONE ? 1 : p->n_active);
 }
 
-uint32_t pool_n_threads(const pool *p) {
-    return p->n_threads;
+void pool_split(pool *p, range_fn *f, const void *job, uint32_t n) {
+    run_single(p, PHASE_SPLIT, f, job, n);
 }
 
-void pool_pin_caller(pool *p) {
-    if (!p->pinned || (p->caller_pinned && pthread_equal(p->caller, pthread_self()))) return;
-    p->caller = pthread_self();
-    p->caller_pinned = true;
-    pin(p, p->caller, 0);
+void pool_share(pool *p, range_fn *f, const void *job, uint32_t n) {
+    run_single(p, PHASE_SHARE, f, job, n);
+}
+
+void pool_alone(pool *p, range_fn *f, const void *job, uint32_t n) {
+    run_single(p, PHASE_ALONE, f, job, n);
 }
 
 typedef struct each_job {
@@ -304,12 +292,158 @@ static void run_each(const void *job, uint32_t begin, uint32_t end) {
 
 void pool_each(pool *p, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
     each_job job = {f, ctx};
-    if (n == 1)
-        pool_alone(p, run_each, &job, n);
-    else if (n > 1)
-        pool_share(p, run_each, &job, n);
+    run_single(p, n == 1 ? PHASE_ALONE : PHASE_SHARE, run_each, &job, n);
+}
+
+/* ---- foreign load ---- */
+
+static uint64_t thread_cpu_us(void) {
+    struct timespec t;
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) != 0) return 0;
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+/* Waits spin, so a rank that got the CPU all the time has used as much of it as time has passed. */
+static void run_watched(void *ctx, uint32_t rank, uint32_t n_ranks) {
+    const row *r = ctx;
+    uint64_t cpu_us = thread_cpu_us();
+    run_row(ctx, rank, n_ranks);
+    cpu_us = thread_cpu_us() - cpu_us + WAKE_US;
+    uint64_t passed_us = clock_now_us() - r->began_us;
+    r->p->rank_off_us[rank] = passed_us > cpu_us ? passed_us - cpu_us : 0;
+}
+
+void pool_phases(pool *p, const pool_phase *phases, uint32_t n_phases) {
+    row r = {p, phases, n_phases, 0};
+    if (p->n_threads == 1) {
+        run_on(p, run_row, &r, 1);
+        return;
+    }
+    r.began_us = clock_now_us();
+    run_on(p, run_watched, &r, p->n_active);
+    uint64_t off_us = 0;
+    for (uint32_t i = 0; i < p->n_active; i++) off_us += p->rank_off_us[i];
+    pool_judge(p, clock_now_us() - r.began_us, off_us);
+}
+
+static void pin_all(pool *p, bool to_one_cpu);
+
+static void set_active(pool *p, uint32_t n) {
+    bool all_before = p->n_active == p->n_threads, all = n == p->n_threads;
+    p->n_active = n;
+    p->calm_us = 0;
+    if (p->pinned && all != all_before) pin_all(p, all);
+}
+
+void pool_judge(pool *p, uint64_t run_us, uint64_t off_us) {
+    p->run_us += run_us;
+    p->off_us += off_us;
+    uint64_t window_us = p->run_us > WINDOW_US ? p->run_us : WINDOW_US;
+    /* n ranks that all wait for the one which is away a share s of the time compute like n (1 - s);
+     * one rank fewer is better when s is more than 1 / n, and a little earlier because memory is
+     * shared.  Not for a small share: that is the kernel's or our own other threads'. */
+    bool disturbed = p->off_us > window_us / u32_min(p->n_active + 1, 8);
+    if (!disturbed && p->run_us < WINDOW_US) return;
+    p->calm_us = disturbed ? 0 : p->calm_us + p->run_us;
+    p->run_us = 0;
+    p->off_us = 0;
+    if (disturbed && p->n_active > 1) {
+        set_active(p, p->n_active - 1);
+    } else if (p->n_active < p->n_threads && p->calm_us >= p->retry_us) {
+        set_active(p, p->n_active + 1);
+        p->retry_us = size_min(p->retry_us * 2, RETRY_MAX_US);
+    } else if (p->n_active == p->n_threads && p->calm_us > RETRY_MIN_US) {
+        p->retry_us = RETRY_MIN_US;
+    }
 }
 
 bool pool_is_crowded(const pool *p) {
-    return atomic_load_explicit(&p->crowded, memory_order_relaxed);
+    return p->n_active < p->n_threads;
+}
+
+/* ---- opening and closing ---- */
+
+/* The rank-th CPU of the mask alone, or all of them. */
+static void pin(const pool *p, pthread_t thread, uint32_t rank, bool to_one_cpu) {
+    cpu_set_t set = p->cpus;
+    for (int cpu = 0; to_one_cpu && cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &p->cpus) || rank-- != 0) continue;
+        CPU_ZERO(&set);
+        CPU_SET(cpu, &set);
+        break;
+    }
+    pthread_setaffinity_np(thread, sizeof set, &set); // a wish: otherwise it is slower, not wrong
+}
+
+static void pin_all(pool *p, bool to_one_cpu) {
+    for (uint32_t i = 0; i < p->n_started; i++)
+        pin(p, p->workers[i].thread, p->workers[i].rank, to_one_cpu);
+    if (p->caller_pinned) pin(p, p->caller, 0, to_one_cpu);
+}
+
+inferd_status pool_open(uint32_t n_threads, pool **out, inferd_err *err) {
+    *out = NULL;
+    if (n_threads > POOL_THREADS_MAX)
+        return inferd_fail(err, INFERD_EINVAL, "%u compute threads, at most %u are possible",
+                           n_threads, (unsigned)POOL_THREADS_MAX);
+    if (n_threads == 0) n_threads = u32_min(machine_cpus_allowed(), POOL_THREADS_MAX);
+    pool *p = aligned_alloc(64, sizeof *p); // its size is a multiple: it has aligned members
+    if (p == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the thread pool");
+    memset(p, 0, sizeof *p);
+    p->n_threads = n_threads;
+    p->n_active = n_threads;
+    p->retry_us = RETRY_MIN_US;
+    pthread_mutex_init(&p->lock, NULL);
+    p->pinned = sched_getaffinity(0, sizeof p->cpus, &p->cpus) == 0 &&
+                (uint32_t)CPU_COUNT(&p->cpus) == n_threads;
+    p->rank_off_us = calloc(n_threads, sizeof *p->rank_off_us);
+    p->workers = aligned_alloc(64, n_threads * sizeof *p->workers); // one too many: never empty
+    if (p->workers == NULL || p->rank_off_us == NULL) {
+        pool_close(p);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u compute threads", n_threads);
+    }
+    memset(p->workers, 0, n_threads * sizeof *p->workers);
+    for (uint32_t i = 0; i + 1 < n_threads; i++) {
+        worker *w = &p->workers[i];
+        w->p = p;
+        w->rank = i + 1;
+        pthread_cond_init(&w->wake, NULL);
+        int e = pthread_create(&w->thread, NULL, work, w);
+        if (e != 0) {
+            pthread_cond_destroy(&w->wake);
+            pool_close(p);
+            return inferd_fail(err, INFERD_ENOMEM, "cannot start compute thread %u of %u: %s",
+                               i + 1, n_threads, strerror(e));
+        }
+        p->n_started++;
+        if (p->pinned) pin(p, w->thread, w->rank, true);
+    }
+    *out = p;
+    return INFERD_OK;
+}
+
+void pool_close(pool *p) {
+    if (p == NULL) return;
+    atomic_store_explicit(&p->closing, true, memory_order_relaxed);
+    begin_run(p, NULL, NULL, p->n_started + 1);
+    for (uint32_t i = 0; i < p->n_started; i++) {
+        pthread_join(p->workers[i].thread, NULL);
+        pthread_cond_destroy(&p->workers[i].wake);
+    }
+    if (p->caller_pinned && pthread_equal(p->caller, pthread_self())) pin(p, p->caller, 0, false);
+    pthread_mutex_destroy(&p->lock);
+    free(p->workers);
+    free(p->rank_off_us);
+    free(p);
+}
+
+uint32_t pool_n_threads(const pool *p) {
+    return p->n_threads;
+}
+
+void pool_pin_caller(pool *p) {
+    if (!p->pinned || (p->caller_pinned && pthread_equal(p->caller, pthread_self()))) return;
+    p->caller = pthread_self();
+    p->caller_pinned = true;
+    pin(p, p->caller, 0, !pool_is_crowded(p));
 }

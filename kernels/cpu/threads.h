@@ -1,20 +1,24 @@
 /* threads.h - the compute threads of the CPU backend.
  *
- * Rank 0 is the caller; ranks 1..n-1 are workers.  pool_run gives one function to all ranks and
- * returns when all are through (fork and join); a step is some hundred of these, so between two
- * runs the workers spin, and only when nothing came for SPIN_US do they sleep.
+ * Rank 0 is the caller; ranks 1..n-1 are workers.  A run gives one function to the ranks and
+ * returns when all are through (fork and join).  A step is one run: a row of phases (pool_phases)
+ * with a barrier between two of them.  Inside a run waits spin; between runs the workers spin too,
+ * and only when nothing came for SPIN_US do they sleep.
  *
- *     worker   SPINNING -> RUNNING   pool_run raised `generation`
+ *     worker   SPINNING -> RUNNING   a run that this rank is in has begun
  *              RUNNING  -> SPINNING  counted in n_done
- *              SPINNING -> PARKED    nothing for SPIN_US: asleep on `wake`
- *              PARKED   -> RUNNING   pool_run saw n_parked > 0 and woke everyone
+ *              SPINNING -> PARKED    nothing for SPIN_US: asleep
+ *              PARKED   -> RUNNING   the caller saw `parked` and woke it
  *
  * Threads are pinned, one to a CPU, when there is one for every CPU of the affinity mask.  With
  * fewer, the CPUs that are ours are the scheduler's to choose, and nobody is pinned.
  *
- * When somebody else runs on our CPUs, a spinning thread keeps off the very thread it waits for.
- * Joins that take SLOW_JOIN_US longer than rank 0's own part, again and again, are the sign, and
- * all waits yield until joins are quick again.
+ * When somebody else runs on one of our CPUs, the rank there is late at most barriers and all
+ * others wait for it: with every rank at work the others' CPUs are lost too.  So rows of phases
+ * watch how long their ranks were kept off the CPU.  Too long, and the last rank is left out and
+ * nobody is pinned: the ranks that remain find CPUs of their own, and the stranger has the one left
+ * over. After a calm time the rank is tried again, and after a try that went wrong the next waits
+ * longer. Who computes a part shows in no result.
  *
  * Denormals are zero while a run lasts, on every rank.
  *
@@ -51,10 +55,31 @@ void pool_share(pool *p, range_fn *f, const void *job, uint32_t n);
 /* f(job, 0, n) on the caller alone. */
 void pool_alone(pool *p, range_fn *f, const void *job, uint32_t n);
 
+/* A row of range functions, run one after the other with a barrier after each: one fork and one
+ * join for a whole step.  What a phase writes, all ranks see in the next.  Not on all ranks of the
+ * pool while it is crowded. */
+typedef enum phase_how {
+    PHASE_SPLIT, // [0, n) in contiguous parts, one per rank
+    PHASE_SHARE, // f(job, i, i + 1), whoever is free takes the next i
+    PHASE_ALONE, // f(job, 0, n) on rank 0
+    PHASE_EACH   // f(job, rank, rank + 1) on every rank, and no barrier after it: what it writes is
+                 // read by that rank only
+} phase_how;
+typedef struct pool_phase {
+    range_fn *f;
+    const void *job;
+    uint32_t n;
+    phase_how how;
+} pool_phase;
+void pool_phases(pool *p, const pool_phase *phases, uint32_t n_phases);
+
 /* f(ctx, i) for i in [0, n), whoever is free takes the next. */
 void pool_each(pool *p, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx);
 
-/* Are waits yielding because the CPUs are not ours alone? */
+/* Is a rank left out because the CPUs are not ours alone? */
 bool pool_is_crowded(const pool *p);
+/* For tests: as if rows of phases had taken run_us, and their ranks had been kept off the CPUs for
+ * off_us together. */
+void pool_judge(pool *p, uint64_t run_us, uint64_t off_us);
 
 #endif

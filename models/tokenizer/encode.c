@@ -9,7 +9,7 @@
  * Words are cut across spans, so a template's space and the first word of a message meet as they
  * did in training.
  *
- * Thread: any; all that changes is in the encoder of the call. */
+ * Thread: any; all that changes is in the encoder of the call, and word_states (vocab.h). */
 #include "tokenizer/nfc.h"
 #include "tokenizer/utf8.h"
 #include "tokenizer/vocab.h"
@@ -107,7 +107,9 @@ static bool encode_word(void *ctx, const unsigned char *p, size_t n) {
     const tokenizer *t = e->t;
     if (!look_at_cancel(e, n)) return false;
     tok_id id = word_find(&t->words, p, n);
-    if (id >= 0) return emit(e, id);
+    atomic_uchar *state = id >= 0 ? &t->word_states[id] : NULL;
+    if (state != NULL && atomic_load_explicit(state, memory_order_relaxed) == WORD_WHOLE)
+        return emit(e, id);
 
     tok_id few[MERGE_SMALL_MAX], *symbols = few;
     if (n > MERGE_SMALL_MAX) symbols = reserve_symbols(e, n);
@@ -116,6 +118,10 @@ static bool encode_word(void *ctx, const unsigned char *p, size_t n) {
                                               : vocab_spm_symbols(t, p, n, symbols);
     e->status = merge_run(&t->merges, &e->work, symbols, &n_symbols, e->options->cancel, e->err);
     if (e->status != INFERD_OK) return false;
+    if (state != NULL) {
+        bool whole = n_symbols == 1 && symbols[0] == id;
+        atomic_store_explicit(state, whole ? WORD_WHOLE : WORD_SPLIT, memory_order_relaxed);
+    }
     for (size_t i = 0; i < n_symbols; i++)
         if (!emit_symbol(e, symbols[i])) return false;
     return true;

@@ -67,8 +67,10 @@ static inferd_status copy_names(tokenizer *t, const gguf_array_view *tokens, cha
     t->pieces = calloc(tokens->n, sizeof *t->pieces);
     t->kinds = calloc(tokens->n, sizeof *t->kinds);
     t->ends = calloc(tokens->n, sizeof *t->ends);
+    t->word_states = calloc(tokens->n, sizeof *t->word_states);
     if (t->text == NULL || t->names == NULL || t->pieces == NULL || t->kinds == NULL ||
-        t->ends == NULL || !word_table_init(&t->by_name, t->names, tokens->n))
+        t->ends == NULL || t->word_states == NULL ||
+        !word_table_init(&t->by_name, t->names, tokens->n))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a vocabulary of %zu tokens",
                            tokens->n);
     char *at = t->text;
@@ -238,6 +240,7 @@ void tok_close(tokenizer *t) {
     merge_table_deinit(&t->merges);
     specials_deinit(&t->specials);
     free(t->before_space);
+    free(t->word_states);
     free(t->ends);
     free(t->kinds);
     free(t->pieces);

@@ -1,13 +1,15 @@
 /* vocab.h - what a tokenizer holds after tok_open.  Private to models/tokenizer.
  *
  * Three views of a token: its name (as the file writes it), its piece (the bytes it stands for) and
- * its kind.  `names` finds by name.  `words` finds whole words by piece, and holds exactly the
- * tokens that merging the same bytes would give: most words of a text are one lookup there and
- * never reach the merge engine.
+ * its kind.  `by_name` finds by name.  `words` finds whole words by piece: a token that merging the
+ * same bytes gives is one lookup there and does not reach the merge engine, as most words of a
+ * text.  Which tokens those are is found when one is first met (word_states): asking the engine
+ * about the whole vocabulary took longer than all the rest of opening it.
  *
  * vocab.c reads what both families have, vocab_bpe.c and vocab_spm.c the rest.
  *
- * Thread: any, nothing changes after tok_open. */
+ * Thread: any; after tok_open nothing changes but word_states, where all who find out find the
+ * same. */
 #ifndef INFERD_TOKENIZER_VOCAB_H
 #define INFERD_TOKENIZER_VOCAB_H
 
@@ -36,6 +38,9 @@ typedef enum token_kind {
     TOKEN_BYTE
 } token_kind;
 
+/* Does merging the bytes of a token in `words` give that token? */
+typedef enum word_state { WORD_UNSURE, WORD_WHOLE, WORD_SPLIT } word_state;
+
 struct tokenizer {
     vocab_family family;
     size_t n_vocab;
@@ -49,6 +54,7 @@ struct tokenizer {
 
     word_table by_name;
     word_table words;
+    atomic_uchar *word_states; // [n_vocab] word_state; owned
     merge_table merges;
     special_trie specials;
     tok_id byte_ids[256]; // the token of one byte; -1: none

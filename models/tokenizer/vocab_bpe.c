@@ -113,23 +113,16 @@ size_t vocab_bpe_symbols(const tokenizer *t, const unsigned char *p, size_t n, t
     return n_symbols;
 }
 
-/* Tokens that their own bytes merge to.  Those too long for the engine's short path are left to
- * it. */
-static inferd_status find_words(tokenizer *t, inferd_err *err) {
+/* Those too long for the engine's short path are left to it, unless nothing need be merged. */
+static inferd_status add_words(tokenizer *t, inferd_err *err) {
     if (!word_table_init(&t->words, t->pieces, t->n_vocab))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu words", t->n_vocab);
     for (size_t i = 0; i < t->n_vocab; i++) {
-        tok_id id = (tok_id)i, symbols[MERGE_SMALL_MAX];
-        bytes piece = t->pieces[i];
-        if (piece.n == 0 || !vocab_is_text(t, id)) continue;
-        if (!t->ignore_merges) {
-            if (piece.n > MERGE_SMALL_MAX) continue;
-            size_t n = vocab_bpe_symbols(t, (const unsigned char *)piece.p, piece.n, symbols);
-            inferd_status s = merge_run(&t->merges, NULL, symbols, &n, NULL, err);
-            if (s != INFERD_OK) return s;
-            if (n != 1 || symbols[0] != id) continue;
-        }
+        tok_id id = (tok_id)i;
+        size_t n = t->pieces[i].n;
+        if (n == 0 || !vocab_is_text(t, id) || (n > MERGE_SMALL_MAX && !t->ignore_merges)) continue;
         word_add(&t->words, id);
+        if (t->ignore_merges) t->word_states[i] = WORD_WHOLE;
     }
     return INFERD_OK;
 }
@@ -188,5 +181,5 @@ inferd_status vocab_bpe_load(tokenizer *t, const gguf *g, char *room, inferd_err
     if (s != INFERD_OK) return s;
     s = read_merges(t, g, err);
     if (s != INFERD_OK) return s;
-    return find_words(t, err);
+    return add_words(t, err);
 }

@@ -170,18 +170,12 @@ static inferd_status make_merges(tokenizer *t, const uint32_t *ranks, inferd_err
     return ok ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory for the merges");
 }
 
-static inferd_status find_words(tokenizer *t, inferd_err *err) {
+static inferd_status add_words(tokenizer *t, inferd_err *err) {
     if (!word_table_init(&t->words, t->pieces, t->n_vocab))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu words", t->n_vocab);
-    for (size_t i = 0; i < t->n_vocab; i++) {
-        tok_id symbols[MERGE_SMALL_MAX];
-        bytes piece = t->pieces[i];
-        if (!is_mergeable(t, (tok_id)i) || piece.n > MERGE_SMALL_MAX) continue;
-        size_t n = vocab_spm_symbols(t, (const unsigned char *)piece.p, piece.n, symbols);
-        inferd_status s = merge_run(&t->merges, NULL, symbols, &n, NULL, err);
-        if (s != INFERD_OK) return s;
-        if (n == 1 && symbols[0] == (tok_id)i) word_add(&t->words, (tok_id)i);
-    }
+    for (size_t i = 0; i < t->n_vocab; i++)
+        if (is_mergeable(t, (tok_id)i) && t->pieces[i].n <= MERGE_SMALL_MAX)
+            word_add(&t->words, (tok_id)i);
     return INFERD_OK;
 }
 
@@ -252,5 +246,5 @@ inferd_status vocab_spm_load(tokenizer *t, const gguf *g, char *room, inferd_err
     if (s != INFERD_OK) return s;
     s = find_before_space(t, err);
     if (s != INFERD_OK) return s;
-    return find_words(t, err);
+    return add_words(t, err);
 }

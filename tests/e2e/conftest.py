@@ -173,7 +173,8 @@ def launch(tmp_path_factory):
 
 
 def model_config(path, name="m", **more):
-    return {"devices": [{"kind": "cpu", "memory": more.pop("memory", "256MiB")}],
+    return {"devices": [{"kind": "cpu", "memory": more.pop("memory", "256MiB"),
+                         "cpu_math": more.pop("cpu_math", "fast")}],
             "models": [{"name": name, "path": str(path), **more.pop("model", {})}],
             **more}
 

@@ -196,7 +196,7 @@ def ids_of(s, n=70):
 
 def serve(launch, path, **more):
     limits = {"kv_type": "f32", **more.pop("limits", {})}
-    return launch(model_config(path, memory="64MiB", limits=limits), **more)
+    return launch(model_config(path, memory="64MiB", limits=limits, cpu_math="exact"), **more)
 
 
 def check_equals_float64(launch, path, s):
@@ -306,13 +306,13 @@ def test_context_ends_where_it_says(launch, tmp_path):
 
 
 def test_threads_and_chunks_change_no_bit(launch, tmp_path):
-    """One and two threads, steps of 16 rows and of 512, for all kinds of keys and values."""
+    """One and two threads, steps of 16 rows and of 512, for all kinds of keys and values, exact or not."""
     s = Shape(type=Q.Q4_K, heads=8, kv_heads=2, head=64, context=1024)
     write(tmp_path / "m.gguf", s)
     prompts = [ids_of(s, n) for n in (5, 63, 300)]
 
-    def answers(kv, threads, rows):
-        config = model_config(tmp_path / "m.gguf", memory="64MiB",
+    def answers(math, kv, threads, rows):
+        config = model_config(tmp_path / "m.gguf", memory="64MiB", cpu_math=math,
                               limits={"kv_type": kv, "step_tokens_max": rows, "running_max": 8})
         config["devices"][0]["threads"] = threads
         d = launch(config)
@@ -323,10 +323,12 @@ def test_threads_and_chunks_change_no_bit(launch, tmp_path):
         return got
 
     kinds = {}
-    for kv in ("f16", "bf16", "f32"):
-        kinds[kv] = answers(kv, 1, 512)
-        assert answers(kv, 2, 16) == kinds[kv], kv
-    assert kinds["f16"] != kinds["f32"] != kinds["bf16"]  # the option does something
+    for kind in [("exact", "f16"), ("exact", "f32"), ("fast", "f16"), ("fast", "bf16"), ("fast", "f32"),
+                 ("fast", "int8")]:
+        kinds[kind] = answers(*kind, 1, 512)
+        assert answers(*kind, 2, 16) == kinds[kind], kind
+    values = list(kinds.values())
+    assert all(a != b for i, a in enumerate(values) for b in values[:i])  # the options do something
 
 
 @pytest.mark.parametrize("changes, words", [

@@ -1,265 +1,756 @@
 /* attention.c - storing keys and values, and attending to them.  Compiled per level.
  *
- * Layout: level.h.  A row goes through its positions in tiles of 16 and keeps a running maximum m,
- * sum l and weighted sum acc:
+ * Layout and chunks: attn.h; units: attn_plan.h.  A unit is some queries (a query is one head of
+ * one row), and chunks.  A chunk is gone through in three passes:
  *
- *     s   = scale * q . K[:, tile]            16 lanes, one per position; K read as it lies
- *     m'  = max(m, max s)                     positions outside [begin, pos] do not count
- *     p   = exp(s - m'),  c = exp(m - m')
- *     l   = l * c + sum p
- *     acc = acc * c + sum over t of p[t] * V[t, :]
- *     out = acc / l                           at the end
+ *     s[h][t] = q[h] . K[:, t]             a lane is one of the 16 positions of a tile
+ *     p[h][t] = exp(s[h][t] - max)         0 where the query does not attend to the position
+ *     part[h] = sum of p[h][t] * V[t, :]   a lane is a feature
  *
- * Tiles begin at multiples of 16 inside blocks, blocks at multiples of block_tokens: where a row's
- * tiles lie depends on nothing but its own position, so its result does not depend on the batch.
- * Up to four query heads of a group share each loaded K and V.
+ * and what it gave is joined to what the chunks before gave (join).  Up to QUERIES queries, a
+ * group, share each loaded K and V in registers; the groups take turns at a few tiles of K, and at
+ * a few features of V, so that these stay in the first-level cache.  Every lane of every query is
+ * one chain of operations in one order, so it does not matter who is beside it.
  *
- * Bytes moved: K and V of the positions attended to, once per (row, kv head, four query heads).
+ * Factors, per type of K and V:
+ *
+ *     F16 F32  floats, fused multiply-add
+ *     BF16     floats made of the stored halves; at level avx512bf16 q and p are rounded to bf16,
+ *              too, and multiplied in pairs
+ *     I8       q, and p times the scale of V, are integers of 16 bits with one scale each (per
+ *              query, and per query and chunk); products and sums are exact
+ *
+ * While one half of a chunk is read, what comes FETCH_AHEAD tiles later is fetched: blocks lie
+ * anywhere in memory, so no hardware guesses them.
+ *
+ * A weight of 0 does not hide a value that is not a number: where one is stored, rows of the same
+ * sequence that share its tile see it, too.  What was never stored is not read.
+ *
+ * Bytes moved: K and V of the positions attended to, once per unit.
  *
  * Thread: any; ranges of one job do not overlap. */
 #include <math.h>
 
+#include "cpu/attn_plan.h"
 #include "cpu/level.h"
 #include "cpu/simd/simd.h"
 
 enum {
-    TILE = KV_PAD,              // positions per tile
-    TILE_VECS = TILE / VW,      // vectors they take
-    HEADS_MAX = 4,              // query heads that share a pass
-    CHAINS = VW == 16 ? 2 : 1,  // independent sums per score: features d, d + CHAINS, ...
-    OUT_VECS = VW == 16 ? 4 : 2 // vectors of acc kept in registers per head
+    TILE_VECS = KV_TILE / VW, // vectors of 16 floats
+    CHUNK_TILES = ATTN_CHUNK / KV_TILE,
+    QUERIES = VW >= 8 ? 6 : 3, // that share registers
+    OUT_VECS = 4,              // vectors of features that do
+    SCORE_TILES = VW / 4,      // tiles that do
+    FETCH_AHEAD = 4            // tiles: reading them takes longer than a fetch
 };
 
-/* ---- elements ---- */
+/* A loop that the compiler would otherwise write out, as far as it goes: that costs registers. */
+#if defined(__clang__)
+#define ROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define ROLLED _Pragma("GCC unroll 1")
+#endif
 
-INLINE vf load_kv(kv_type type, const unsigned char *p, size_t i) {
-    if (type == KV_F32) return vf_load((const float *)(const void *)p + i);
-    const uint16_t *h = (const uint16_t *)(const void *)p + i;
-    return type == KV_F16 ? vf_load_f16(h) : vf_load_bf16(h);
+/* ---- factors ---- */
+
+#if defined(CPU_LEVEL_AVX512BF16)
+enum { BF16_DOT = 1 };
+#else
+enum { BF16_DOT = 0 };
+#endif
+
+/* Are two neighbouring elements one factor of 32 bits? */
+INLINE bool is_dot(kv_type type) {
+    return type == KV_I8 || (type == KV_BF16 && BF16_DOT);
+}
+/* Factors of a pair of elements. */
+INLINE int steps_of(kv_type type) {
+    return is_dot(type) ? 1 : 2;
+}
+/* Bytes of a query's or a weight's element. */
+INLINE size_t factor_bytes(kv_type type) {
+    return is_dot(type) ? 2 : 4;
+}
+
+typedef int8_t int8_v __attribute__((vector_size(VW * 2)));
+typedef int16_t halves_v __attribute__((vector_size(VW * 2)));
+
+/* 16-bit pairs of VW pairs of bytes. */
+INLINE vi load_byte_pairs(const void *p) {
+    int8_v pairs;
+    memcpy(&pairs, p, sizeof pairs);
+    vs wide = __builtin_convertvector(pairs, vs);
+    return (vi)wide;
+}
+
+/* The lower halves of VW integers. */
+INLINE void store_halves(void *p, vi v) {
+    halves_v halves = __builtin_convertvector(v, halves_v);
+    memcpy(p, &halves, sizeof halves);
+}
+
+/* The bits of a float rounded to bf16, to nearest even. */
+INLINE vi to_bf16(vf x) {
+    vi rounded = (vi)(((vu)x + 0x7fff + (((vu)x >> 16) & 1)) >> 16);
+    return (vi)vf_select((vi)(x == x), (vf)rounded, (vf)vi_set1(0x7fc0));
+}
+
+/* x as an integer below 2^22, to nearest even, in the low bits: adding 1.5 * 2^23 leaves it there.
+ */
+INLINE vi to_nearest(vf x) {
+    return (vi)(x + 0x1.8p23f);
+}
+
+/* Factor e of the pair at p, for VW lanes; stride: from the first of a pair to the second, where
+ * they do not lie side by side. */
+INLINE vf load_factor(kv_type type, const unsigned char *p, size_t stride, int e) {
+    const void *q = p + (kv_in_pairs(type) ? 0 : (size_t)e * stride);
+    if (type == KV_F32) return vf_load(q);
+    if (type == KV_F16) return vf_load_f16(q);
+    if (type == KV_I8) return (vf)load_byte_pairs(q);
+    if (BF16_DOT) return (vf)vi_load(q);
+    return (vf)(e == 0 ? vi_load(q) << 16 : vi_load(q) & vi_set1(-0x10000));
+}
+
+/* The same of one query, in all lanes. */
+INLINE vf spread_factor(kv_type type, const void *q, size_t pair, int e) {
+    if (!is_dot(type)) return vf_set1(((const float *)q)[2 * pair + (size_t)e]);
+    int32_t both;
+    memcpy(&both, (const unsigned char *)q + 4 * pair, sizeof both);
+    return (vf)vi_set1(both);
+}
+
+/* sum + a * b; for I8 the lanes of the sum are integers */
+INLINE vf multiply(kv_type type, vf a, vf b, vf sum) {
+#if defined(CPU_LEVEL_AVX512BF16)
+    if (type == KV_BF16) return vf_dot_bf16(sum, (vi)a, (vi)b);
+#endif
+    return type == KV_I8 ? (vf)vi_dot((vi)sum, (vi)a, (vi)b) : vf_fma(a, b, sum);
 }
 
 /* ---- storing ---- */
 
-/* n floats, padded with zeros to whole vectors, as elements. */
-static void convert(kv_type type, const float *x, uint32_t n, uint16_t *out) {
-    float padded[HEAD_DIM_MAX + KV_PAD] = {0};
-    memcpy(padded, x, n * sizeof *x);
-    if (type == KV_F16)
-        for (size_t i = 0; i < kv_padded(n); i += VW) vf_store_f16(out + i, vf_load(padded + i));
+/* A row of floats on its way into a tile. */
+typedef struct element_row {
+    float x[HEAD_DIM_MAX]; // padded with zeros to whole vectors
+    uint16_t halves[HEAD_DIM_MAX];
+    float scale;
+} element_row;
+
+/* n floats as integers of at most `limit`, rounded to nearest even; the result is what one of them
+ * is worth.  What is not finite makes that not a number, and the integers zero. */
+INLINE float to_integers(const float *x, size_t n, float limit, unsigned char *out) {
+    vi most = vi_set1(0);
+    for (size_t i = 0; i < n; i += VW) // magnitudes are in the order of their bits
+        most = vi_max(most, (vi)vf_load(x + i) & vi_set1(0x7fffffff));
+    float largest = ((vf)vi_all_max(most))[0];
+    float inverse = largest > 0 ? limit / largest : 0;
+    if (!(largest < INFINITY)) largest = NAN, inverse = 0;
+    if (!(inverse < INFINITY)) largest = 0, inverse = 0; // too small for an inverse: nothing
+    for (size_t i = 0; i < n; i += VW)
+        store_halves(out + 2 * i, inverse != 0 ? to_nearest(vf_load(x + i) * inverse) : vi_set1(0));
+    return largest / limit;
+}
+
+/* n is a multiple of KV_TILE. */
+INLINE void to_elements(kv_type type, size_t n, element_row *e) {
+    if (type == KV_I8)
+        e->scale = to_integers(e->x, n, 127, (unsigned char *)e->halves);
+    else if (type == KV_F16)
+        for (size_t i = 0; i < n; i += VW) vf_store_f16(e->halves + i, vf_load(e->x + i));
+    else if (type == KV_BF16)
+        for (size_t i = 0; i < n; i += VW) store_halves(e->halves + i, to_bf16(vf_load(e->x + i)));
+}
+
+INLINE void put(kv_type type, unsigned char *p, size_t at, const element_row *e, size_t d) {
+    if (type == KV_F32)
+        ((float *)(void *)p)[at] = e->x[d];
+    else if (type == KV_I8)
+        p[at] = (unsigned char)e->halves[d];
     else
-        for (size_t i = 0; i < kv_padded(n); i++) out[i] = f32_to_bf16(padded[i]);
+        ((uint16_t *)(void *)p)[at] = e->halves[d];
 }
 
-static void store_head(const kv_layout *l, unsigned char *keys, uint32_t t, const float *k,
-                       const float *v) {
-    unsigned char *values = keys + kv_k_elems(l) * kv_elem_bytes(l->type);
-    size_t lanes = kv_padded(l->block_tokens), v_row = t * kv_padded(l->head_dim);
-    if (l->type == KV_F32) {
-        float *kf = (float *)(void *)keys, *vf_ = (float *)(void *)values + v_row;
-        for (size_t d = 0; d < l->head_dim; d++) kf[d * lanes + t] = k[d];
-        for (size_t d = 0; d < kv_padded(l->head_dim); d++) vf_[d] = d < l->head_dim ? v[d] : 0;
-        return;
-    }
-    uint16_t elems[HEAD_DIM_MAX + KV_PAD], *kh = (uint16_t *)(void *)keys;
-    convert(l->type, k, l->head_dim, elems);
-    for (size_t d = 0; d < l->head_dim; d++) kh[d * lanes + t] = elems[d];
-    convert(l->type, v, l->head_dim, elems);
-    memcpy((uint16_t *)(void *)values + v_row, elems, kv_padded(l->head_dim) * sizeof *elems);
+INLINE void load_row(element_row *e, const float *x, uint32_t n) {
+    memcpy(e->x, x, n * sizeof *x);
+    memset(e->x + n, 0, (kv_padded(n) - n) * sizeof *x);
 }
 
-void LEVEL(kv_store)(const void *job, uint32_t begin, uint32_t end) {
-    const attn_job *j = job;
+/* Beyond head_dim there are zeros, so that what is padded is no special case afterwards. */
+INLINE void store_head(kv_type type, uint32_t head_dim, unsigned char *keys, uint32_t t,
+                       const float *k, const float *v) {
+    unsigned char *values = keys + kv_k_bytes(type, head_dim);
+    size_t width = kv_padded(head_dim);
+    element_row e;
+    load_row(&e, k, head_dim);
+    to_elements(type, width, &e);
+    for (size_t d = 0; d < kv_even(head_dim); d++) put(type, keys, kv_k_index(type, d, t), &e, d);
+    if (type == KV_I8) kv_k_scales(type, head_dim, keys)[t] = e.scale;
+    load_row(&e, v, head_dim);
+    to_elements(type, width, &e);
+    for (size_t d = 0; d < width; d++) put(type, values, kv_v_index(type, head_dim, d, t), &e, d);
+    if (type == KV_I8) kv_v_scales(type, head_dim, values)[t] = e.scale;
+}
+
+INLINE void store_rows(kv_type type, const attn_job *j, uint32_t begin, uint32_t end) {
     const kv_layout *l = j->kv;
     for (size_t row = begin; row < end; row++) {
         const batch_seq *s = &j->b->seqs[j->b->row_seq[row]];
         uint32_t pos = j->b->positions[row];
         for (uint32_t head = 0; head < l->n_kv_heads; head++) {
             size_t from = (row * l->n_kv_heads + head) * l->head_dim;
-            store_head(l, kv_at(j, s, pos / l->block_tokens, head), pos % l->block_tokens,
-                       j->k + from, j->v + from);
+            store_head(type, l->head_dim, kv_at(j, s, pos, head), pos % KV_TILE, j->k + from,
+                       j->v + from);
         }
     }
 }
 
-/* ---- attending ---- */
-
-/* Some query heads of one row, on their way through the positions. */
-typedef struct state {
-    vf max[HEADS_MAX];  // m, the same in all lanes
-    vf keep[HEADS_MAX]; // c, the same in all lanes
-    vf sum[HEADS_MAX];  // l is the sum of the lanes
-    float p[HEADS_MAX][TILE];
-    _Alignas(64) float acc[HEADS_MAX * (HEAD_DIM_MAX + KV_PAD)]; // [n_heads, head_dim padded]
-} state;
-
-/* s[h] = q[h] . K for the 16 positions from `keys` on; lanes: row length of K. */
-INLINE void scores(kv_type type, int n_heads, const float *q, uint32_t head_dim,
-                   const unsigned char *keys, size_t lanes, vf s[HEADS_MAX][TILE_VECS]) {
-    vf sums[CHAINS][HEADS_MAX][TILE_VECS];
-    UNROLL
-    for (int c = 0; c < CHAINS; c++) UNROLL
-    for (int h = 0; h < n_heads; h++) UNROLL
-    for (int v = 0; v < TILE_VECS; v++) sums[c][h][v] = vf_set1(0);
-    uint32_t d = 0;
-    for (; d + CHAINS <= head_dim; d += CHAINS) UNROLL
-    for (int c = 0; c < CHAINS; c++) UNROLL
-    for (int v = 0; v < TILE_VECS; v++) {
-        vf k = load_kv(type, keys, (d + (uint32_t)c) * lanes + (size_t)(v * VW));
-        UNROLL
-        for (int h = 0; h < n_heads; h++)
-            sums[c][h][v] =
-                vf_fma(vf_set1(q[(uint32_t)h * head_dim + d + (uint32_t)c]), k, sums[c][h][v]);
+void LEVEL(kv_store)(const void *job, uint32_t begin, uint32_t end) {
+    const attn_job *j = job;
+    switch (j->kv->type) {
+    case KV_F16:
+        store_rows(KV_F16, j, begin, end);
+        break;
+    case KV_BF16:
+        store_rows(KV_BF16, j, begin, end);
+        break;
+    case KV_F32:
+        store_rows(KV_F32, j, begin, end);
+        break;
+    case KV_I8:
+        store_rows(KV_I8, j, begin, end);
+        break;
+    case KV_AUTO: // never in a layout
+        break;
     }
-    for (; d < head_dim; d++)
-        for (int v = 0; v < TILE_VECS; v++)
-            for (int h = 0; h < n_heads; h++)
-                sums[0][h][v] =
-                    vf_fma(vf_set1(q[(uint32_t)h * head_dim + d]),
-                           load_kv(type, keys, d * lanes + (size_t)(v * VW)), sums[0][h][v]);
-    UNROLL
-    for (int h = 0; h < n_heads; h++) UNROLL
-    for (int v = 0; v < TILE_VECS; v++)
-        s[h][v] = CHAINS == 2 ? sums[0][h][v] + sums[CHAINS - 1][h][v] : sums[0][h][v];
 }
+
+/* ---- a unit at work ---- */
+
+/* Where the tiles of a chunk lie, and then those of the next one, in the order they are read: K of
+ * tiles [0, n), V of them, K of the next.  Past the end stands the last again, for the fetching. */
+enum { STREAM_MAX = 3 * CHUNK_TILES + FETCH_AHEAD + SCORE_TILES };
+typedef struct stream {
+    const unsigned char *at[STREAM_MAX];
+    uint32_t first, n; // the first tile of the chunk that is there, and how many
+} stream;
+
+/* Queries [q0, q0 + n) and what at least one of them attends to; positions count in the chunk. */
+typedef struct group {
+    uint32_t q0, n;
+    uint32_t tile_begin, tile_end;
+    uint32_t end; // the position after the last
+} group;
+enum { GROUPS_MAX = ATTN_QUERIES / 3 + 1, LANES = ATTN_QUERIES + KV_TILE };
+
+typedef struct unit_state {
+    const attn_job *j;
+    size_t width; // of a row of V
+    uint32_t n_queries, n_pairs, n_groups;
+    uint32_t from[ATTN_QUERIES], to[ATTN_QUERIES]; // positions that the query attends to
+    float *acc[ATTN_QUERIES];                      // [width] weighted sum of values so far
+    float q_scale[ATTN_QUERIES];                   // of its scores
+    float p_scale[ATTN_QUERIES];                   // I8: of its weights
+    float max[LANES], sum[LANES];                  // of all chunks so far
+    float part_max[LANES], part_sum[LANES];        // of this chunk
+    float keep[LANES], gain[LANES];                // see join
+    group groups[GROUPS_MAX];
+    _Alignas(64) float room[ATTN_QUERY_FLOATS]; // for acc, when the unit has whole rows
+    _Alignas(64) float q[ATTN_QUERY_FLOATS];    // factors, [n_queries, n_pairs]
+    _Alignas(
+        64) float s[ATTN_QUERIES][ATTN_CHUNK]; // scores; then weights as factors, in their place
+} unit_state;
+
+/* Queries that go together when `left` are left. */
+static uint32_t queries_at_once(uint32_t left) {
+    if (QUERIES == 3) return u32_min(left, 3);
+    return left >= 9 || left == 6 ? 6 : left >= 7 ? 4 : left == 5 ? 3 : left;
+}
+
+/* Does query i attend to anything in the chunk at `base`? */
+static bool attends(const unit_state *u, uint32_t i, uint32_t base) {
+    return u->from[i] < base + ATTN_CHUNK && u->to[i] > base;
+}
+
+/* Groups of those that attend to something here. */
+static void make_groups(unit_state *u, uint32_t base) {
+    u->n_groups = 0;
+    for (uint32_t q0 = 0, n; q0 < u->n_queries; q0 += n) {
+        uint32_t begin = ATTN_CHUNK, end = 0;
+        n = queries_at_once(u->n_queries - q0);
+        for (uint32_t i = q0; i < q0 + n; i++) {
+            if (!attends(u, i, base)) continue;
+            begin = u32_min(begin, u32_max(u->from[i], base) - base);
+            end = u32_max(end, u32_min(u->to[i], base + ATTN_CHUNK) - base);
+        }
+        if (begin >= end) continue;
+        u->groups[u->n_groups++] =
+            (group){q0, n, begin / KV_TILE, (end + KV_TILE - 1) / KV_TILE, end};
+    }
+}
+
+/* f(type, n, ...) with n, the queries of a group, as a constant */
+#define WITH_QUERIES(f, n, ...)                                                                    \
+    switch (n) {                                                                                   \
+    case 1:                                                                                        \
+        f(type, 1, __VA_ARGS__);                                                                   \
+        break;                                                                                     \
+    case 2:                                                                                        \
+        f(type, 2, __VA_ARGS__);                                                                   \
+        break;                                                                                     \
+    case 3:                                                                                        \
+        f(type, 3, __VA_ARGS__);                                                                   \
+        break;                                                                                     \
+    case 4:                                                                                        \
+        if (QUERIES >= 4) f(type, 4, __VA_ARGS__);                                                 \
+        break;                                                                                     \
+    case 6:                                                                                        \
+        if (QUERIES >= 6) f(type, 6, __VA_ARGS__);                                                 \
+        break;                                                                                     \
+    }
+
+/* ---- scores ---- */
+
+/* s[h][16 i + lane] for n_tiles tiles from `i` on, of those there are; the last stands in for what
+ * is past it. */
+INLINE void score_tiles(kv_type type, int n, int n_tiles, unit_state *u, const stream *st,
+                        uint32_t q0, uint32_t i) {
+    const size_t stride = KV_TILE * kv_elem_bytes(type), pair_bytes = 2 * stride;
+    const size_t vec_bytes = VW * kv_elem_bytes(type) * (kv_in_pairs(type) ? 2 : 1);
+    const size_t q_floats = u->n_pairs * (factor_bytes(type) / 2);
+    const float *q = u->q + q0 * q_floats;
+    const unsigned char *k[SCORE_TILES], *ahead[SCORE_TILES];
+    vf sums[QUERIES][SCORE_TILES * TILE_VECS];
+    UNROLL
+    for (int t = 0; t < n_tiles; t++) {
+        k[t] = st->at[u32_min(i + (uint32_t)t, st->n - 1)];
+        ahead[t] = st->at[i + (uint32_t)t + FETCH_AHEAD];
+        UNROLL
+        for (int h = 0; h < n; h++) UNROLL
+        for (int v = 0; v < TILE_VECS; v++) sums[h][t * TILE_VECS + v] = vf_set1(0);
+    }
+    ROLLED
+    for (size_t pair = 0, at = 0; pair < u->n_pairs; pair++, at += pair_bytes) {
+        UNROLL
+        for (int t = 0; t < n_tiles; t++) UNROLL
+        for (size_t line = 0; line < pair_bytes; line += 64)
+            __builtin_prefetch(ahead[t] + at + line);
+        UNROLL
+        for (int e = 0; e < steps_of(type); e++) {
+            vf x[SCORE_TILES * TILE_VECS];
+            UNROLL
+            for (int t = 0; t < n_tiles; t++) UNROLL
+            for (int v = 0; v < TILE_VECS; v++)
+                x[t * TILE_VECS + v] =
+                    load_factor(type, k[t] + at + (size_t)v * vec_bytes, stride, e);
+            UNROLL
+            for (int h = 0; h < n; h++) {
+                vf f = spread_factor(type, q + (size_t)h * q_floats, pair, e);
+                UNROLL
+                for (int v = 0; v < n_tiles * TILE_VECS; v++)
+                    sums[h][v] = multiply(type, f, x[v], sums[h][v]);
+            }
+        }
+    }
+    UNROLL
+    for (int t = 0; t < n_tiles; t++) {
+        if (i + (uint32_t)t >= st->n) break;
+        UNROLL
+        for (int v = 0; v < TILE_VECS; v++) {
+            vf scales = vf_set1(0);
+            if (type == KV_I8)
+                scales = vf_load(kv_k_scales(type, u->j->spec->head_dim, k[t]) + v * VW);
+            UNROLL
+            for (int h = 0; h < n; h++) {
+                vf s = sums[h][t * TILE_VECS + v];
+                if (type == KV_I8) s = vf_of_vi((vi)s) * scales;
+                float *out = u->s[q0 + (uint32_t)h] + (st->first + i + (uint32_t)t) * KV_TILE;
+                vf_store(out + v * VW, s * vf_set1(u->q_scale[q0 + (uint32_t)h]));
+            }
+        }
+    }
+}
+
+/* The group's part of tiles [i, i + SCORE_TILES), if it has one. */
+INLINE void score(kv_type type, int n, unit_state *u, const stream *st, const group *g,
+                  uint32_t i) {
+    const int half = SCORE_TILES > 1 ? SCORE_TILES / 2 : 1; // fewer are left, or fit
+    uint32_t begin = u32_max(i, g->tile_begin - st->first);
+    uint32_t end = u32_min(i + SCORE_TILES, g->tile_end - st->first);
+    for (; begin < end; begin += (uint32_t)half) {
+        if (!(VW == 8 && n > 3) && begin + (uint32_t)half < end) {
+            score_tiles(type, n, SCORE_TILES, u, st, g->q0, begin);
+            return;
+        }
+        score_tiles(type, n, half, u, st, g->q0, begin);
+    }
+}
+
+/* ---- weights ---- */
 
 /* cap * tanh(x / cap), tanh(y) = 1 - 2 / (e^2y + 1) */
 INLINE vf soften(vf x, float cap) {
     return cap * (1.0f - 2.0f / (vf_exp(x * (2.0f / cap)) + 1.0f));
 }
 
-/* Scores of lanes [from, to) become weights; m, l and c move on. */
-INLINE void weigh(state *st, int n_heads, vf s[HEADS_MAX][TILE_VECS], const attn_spec *spec,
-                  int from, int to) {
+/* e^x within 2e-7 of itself, for x <= 0; x = n ln2 + r, and a polynomial whose largest error
+ * between -ln2 / 2 and ln2 / 2 is small.  A third of a short step's time was spent in vf_exp. */
+INLINE vf exp_of_negative(vf x) {
+#if defined(CPU_LEVEL_AVX512)
+    x = vf_max(vf_set1(-104), x); // gives 0; what is not a number stays
+    __m512 n = _mm512_roundscale_ps((__m512)(x * 0x1.715476p0f), _MM_FROUND_TO_NEAREST_INT);
+    vf r = vf_fma((vf)n, vf_set1(-0x1.62e4p-1f), x);
+    r = vf_fma((vf)n, vf_set1(-0x1.7f7d1cp-20f), r);
+    vf sum = vf_fma(vf_set1(0x1.12106cp-7f), r, vf_set1(0x1.57146cp-5f));
+    sum = vf_fma(sum, r, vf_set1(0x1.5554d8p-3f));
+    sum = vf_fma(sum, r, vf_set1(0x1.fffe4ap-2f));
+    sum = vf_fma(sum, r, vf_set1(1));
+    sum = vf_fma(sum, r, vf_set1(1));
+    return (vf)_mm512_scalef_ps((__m512)sum, n);
+#else
+    return vf_exp(x);
+#endif
+}
+
+/* Lanes of the vector that begins at position `at`, as far as they are in [from, to). */
+INLINE vi lanes_between(uint32_t at, uint32_t from, uint32_t to) {
+    vi pos = vi_iota() + (int32_t)at;
+    return (vi)(pos >= (int32_t)from) & (vi)(pos < (int32_t)to);
+}
+
+/* Weights are narrower than scores or as wide: going up, none is overwritten before it was read. */
+INLINE void store_weight(kv_type type, float *s, size_t at, vf x) {
+#if defined(CPU_LEVEL_AVX512BF16)
+    if (type == KV_BF16) {
+        __m256bh halves = _mm512_cvtneps_pbh((__m512)x);
+        memcpy((unsigned char *)s + 2 * at, &halves, sizeof halves);
+        return;
+    }
+#endif
+    if (type == KV_I8)
+        store_halves((unsigned char *)s + 2 * at, (vi)x);
+    else
+        vf_store(s + at, x);
+}
+
+/* The scores of query i, one of group g, become weights: p = exp(s - max). */
+INLINE void weigh(kv_type type, unit_state *u, const stream *st, const group *g, uint32_t base,
+                  uint32_t i) {
+    const float cap = u->j->spec->softcap;
+    const uint32_t head_dim = u->j->spec->head_dim;
+    uint32_t begin = g->tile_begin * KV_TILE, end = begin, from = 0, to = 0;
+    float *s = u->s[i];
+    if (attends(u, i, base)) {
+        from = u32_max(u->from[i], base) - base;
+        to = u32_min(u->to[i], base + ATTN_CHUNK) - base;
+        begin = from / KV_TILE * KV_TILE;
+        end = (to + KV_TILE - 1) / KV_TILE * KV_TILE;
+    }
+    vf most = vf_set1(-INFINITY), sum = vf_set1(0);
+    for (uint32_t t = begin; t < end; t += VW) {
+        vf x = vf_load(s + t);
+        bool edge = t < from || t + VW > to;
+        if (cap != 0) x = soften(x, cap);
+        if (edge) x = vf_select(lanes_between(t, from, to), x, vf_set1(-INFINITY));
+        if (cap != 0 || edge) vf_store(s + t, x);
+        most = vf_max(most, x);
+    }
+    most = vf_all_max(most);
+    for (uint32_t t = g->tile_begin * KV_TILE; t < begin; t += VW)
+        store_weight(type, s, t, vf_set1(0));
+    for (uint32_t t = begin; t < end; t += VW) {
+        vf x = exp_of_negative(vf_load(s + t) - most);
+        sum += x;
+        if (type != KV_I8) {
+            store_weight(type, s, t, x);
+            continue;
+        }
+        const unsigned char *values = st->at[st->n + t / KV_TILE - st->first];
+        x *= vf_load(kv_v_scales(type, head_dim, values) + t % KV_TILE);
+        if (t < from || t + VW > to) // whatever lies there
+            x = vf_select(lanes_between(t, from, to), x, vf_set1(0));
+        vf_store(s + t, x);
+    }
+    if (type == KV_I8)
+        u->p_scale[i] = to_integers(s + begin, end - begin, 32767, (unsigned char *)s + 2 * begin);
+    for (uint32_t t = end; t < g->tile_end * KV_TILE; t += VW) store_weight(type, s, t, vf_set1(0));
+    u->part_max[i] = most[0];
+    u->part_sum[i] = vf_all_add(sum)[0];
+}
+
+/* ---- joining ---- */
+
+/* What chunks up to here gave (max, sum) and what the next gave become one:
+ *
+ *     m    = max(max, part_max)
+ *     keep = exp(max - m)         what was before is multiplied by it
+ *     gain = exp(part_max - m)    what comes is; 0 where nothing was attended to
+ *     sum  = sum * keep + part_sum * gain
+ *
+ * VW of them. */
+INLINE void join(float *max, float *sum, const float *part_max, const float *part_sum, float *keep,
+                 float *gain) {
+    vf before = vf_load(max), next = vf_load(part_max);
+    vf most = vf_max(before, next);
+    vi nothing = (vi)(next == vf_set1(-INFINITY));
+    vf k = vf_select(nothing, vf_set1(1), vf_exp(before - most));
+    vf g = vf_select(nothing, vf_set1(0), vf_exp(next - most));
+    vf_store(sum, vf_fma(vf_load(part_sum), g, vf_load(sum) * k));
+    vf_store(max, most);
+    vf_store(keep, k);
+    vf_store(gain, g);
+}
+
+/* ---- values ---- */
+
+/* n_vecs vectors of features from f on. */
+INLINE void sum_features(kv_type type, int n, int n_vecs, const unit_state *u, const stream *st,
+                         const group *g, size_t f) {
+    const size_t elem = kv_elem_bytes(type), stride = u->width * elem, pair_bytes = 2 * stride;
+    const size_t vec_bytes = VW * elem * (kv_in_pairs(type) ? 2 : 1);
+    const size_t skip = f * elem * (kv_in_pairs(type) ? 2 : 1);
+    vf sums[QUERIES][OUT_VECS];
     UNROLL
-    for (int h = 0; h < n_heads; h++) {
-        vi mask[TILE_VECS];
-        vf most = vf_set1(-INFINITY);
-        UNROLL
-        for (int v = 0; v < TILE_VECS; v++) {
-            vi lane = vi_iota() + v * VW;
-            s[h][v] *= spec->scale;
-            if (spec->softcap != 0) s[h][v] = soften(s[h][v], spec->softcap);
-            mask[v] = (vi)(lane >= from) & (vi)(lane < to);
-            most = vf_max(most, vf_select(mask[v], s[h][v], vf_set1(-INFINITY)));
+    for (int h = 0; h < n; h++) UNROLL
+    for (int v = 0; v < n_vecs; v++) sums[h][v] = vf_set1(0);
+    for (uint32_t t = g->tile_begin; t < g->tile_end; t++) {
+        const unsigned char *values = st->at[st->n + t - st->first] + skip;
+        const unsigned char *ahead = st->at[st->n + t - st->first + FETCH_AHEAD] + 2 * f * elem;
+        const unsigned char *p =
+            (const unsigned char *)u->s[g->q0] + t * KV_TILE * factor_bytes(type);
+        const uint32_t n_pos = u32_min(g->end - t * KV_TILE, KV_TILE);
+        ROLLED
+        for (uint32_t pair = 0; pair < n_pos / 2; pair++) {
+            UNROLL
+            for (size_t line = 0; line < (size_t)n_vecs * 2 * VW * elem; line += 64)
+                __builtin_prefetch(ahead + line);
+            UNROLL
+            for (int e = 0; e < steps_of(type); e++) {
+                vf x[OUT_VECS];
+                UNROLL
+                for (int v = 0; v < n_vecs; v++)
+                    x[v] = load_factor(type, values + (size_t)v * vec_bytes, stride, e);
+                UNROLL
+                for (int h = 0; h < n; h++) {
+                    vf w = spread_factor(type, p + (size_t)h * sizeof u->s[0], pair, e);
+                    UNROLL
+                    for (int v = 0; v < n_vecs; v++)
+                        sums[h][v] = multiply(type, w, x[v], sums[h][v]);
+                }
+            }
+            values += pair_bytes;
+            ahead += pair_bytes;
         }
-        vf max = vf_max(vf_all_max(most), st->max[h]);
-        st->keep[h] = vf_exp(st->max[h] - max);
-        st->max[h] = max;
-        st->sum[h] *= st->keep[h];
+        if (n_pos % 2 == 0) continue;
         UNROLL
-        for (int v = 0; v < TILE_VECS; v++) {
-            vf p = vf_select(mask[v], vf_exp(s[h][v] - max), vf_set1(0));
-            vf_store(&st->p[h][v * VW], p);
-            st->sum[h] += p;
+        for (int v = 0; v < n_vecs; v++) { // what lies in the second place may be anything
+            vf x = load_factor(type, values + (size_t)v * vec_bytes, stride, 0);
+            if (is_dot(type)) x = (vf)((vi)x & 0xffff);
+            UNROLL
+            for (int h = 0; h < n; h++) {
+                vf w = spread_factor(type, p + (size_t)h * sizeof u->s[0], n_pos / 2, 0);
+                sums[h][v] = multiply(type, w, x, sums[h][v]);
+            }
         }
     }
-}
-
-/* acc = acc * c + p . V for n_vecs vectors of features from `d` on. */
-INLINE void gather(kv_type type, int n_heads, int n_vecs, state *st, const unsigned char *values,
-                   size_t width, size_t d, int from, int to) {
-    vf acc[HEADS_MAX][OUT_VECS];
     UNROLL
-    for (int h = 0; h < n_heads; h++) UNROLL
-    for (int v = 0; v < n_vecs; v++)
-        acc[h][v] = vf_load(st->acc + (size_t)h * width + d + (size_t)(v * VW)) * st->keep[h];
-    for (int t = from; t < to; t++) UNROLL
-    for (int v = 0; v < n_vecs; v++) {
-        vf value = load_kv(type, values, (size_t)t * width + d + (size_t)(v * VW));
+    for (int h = 0; h < n; h++) {
+        const uint32_t i = g->q0 + (uint32_t)h;
+        float *acc = u->acc[i] + f;
         UNROLL
-        for (int h = 0; h < n_heads; h++)
-            acc[h][v] = vf_fma(vf_set1(st->p[h][t]), value, acc[h][v]);
-    }
-    UNROLL
-    for (int h = 0; h < n_heads; h++) UNROLL
-    for (int v = 0; v < n_vecs; v++)
-        vf_store(st->acc + (size_t)h * width + d + (size_t)(v * VW), acc[h][v]);
-}
-
-/* Blocks lie anywhere in memory, so no hardware guesses the next one. */
-INLINE void fetch_block(const kv_layout *l, const unsigned char *keys) {
-    size_t n_bytes = (kv_k_elems(l) + kv_v_elems(l)) * kv_elem_bytes(l->type);
-    for (size_t i = 0; i < n_bytes; i += 64) __builtin_prefetch(keys + i);
-}
-
-/* n_heads query heads of one row against positions [begin, pos]. */
-INLINE void attend_row(kv_type type, int n_heads, const attn_job *j, const batch_seq *s,
-                       uint32_t kv_head, uint32_t pos, const float *q, float *out) {
-    const kv_layout *l = j->kv;
-    const size_t lanes = kv_padded(l->block_tokens), width = kv_padded(l->head_dim);
-    state st;
-    for (int h = 0; h < n_heads; h++) {
-        st.max[h] = vf_set1(-INFINITY);
-        st.sum[h] = vf_set1(0);
-    }
-    memset(st.acc, 0, (size_t)n_heads * width * sizeof *st.acc);
-    uint32_t begin = attn_begin(j->spec, pos);
-    for (uint32_t block = begin / l->block_tokens; block <= pos / l->block_tokens; block++) {
-        const unsigned char *keys = kv_at(j, s, block, kv_head);
-        const unsigned char *values = keys + kv_k_elems(l) * kv_elem_bytes(l->type);
-        uint32_t first = block * l->block_tokens;
-        if (block < pos / l->block_tokens) fetch_block(l, kv_at(j, s, block + 1, kv_head));
-        for (uint32_t t = 0; t < l->block_tokens && first + t <= pos; t += TILE) {
-            int from = first + t < begin ? (int)u32_min(begin - first - t, TILE) : 0;
-            int to = (int)u32_min(u32_min(l->block_tokens - t, pos + 1 - first - t), TILE);
-            if (from >= to) continue;
-            vf sc[HEADS_MAX][TILE_VECS];
-            scores(type, n_heads, q, l->head_dim, keys + t * kv_elem_bytes(type), lanes, sc);
-            weigh(&st, n_heads, sc, j->spec, from, to);
-            const unsigned char *rows = values + t * width * kv_elem_bytes(type);
-            size_t d = 0;
-            for (; d + OUT_VECS * VW <= width; d += OUT_VECS * VW)
-                gather(type, n_heads, OUT_VECS, &st, rows, width, d, from, to);
-            for (; d < width; d += VW) gather(type, n_heads, 1, &st, rows, width, d, from, to);
+        for (int v = 0; v < n_vecs; v++) {
+            vf x = sums[h][v];
+            if (type == KV_I8) x = vf_of_vi((vi)x) * u->p_scale[i];
+            vf_store(acc + v * VW,
+                     vf_fma(x, vf_set1(u->gain[i]), vf_load(acc + v * VW) * u->keep[i]));
         }
     }
-    for (int h = 0; h < n_heads; h++) {
-        float sum = vf_all_add(st.sum[h])[0];
-        for (uint32_t d = 0; d < l->head_dim; d++)
-            out[(uint32_t)h * l->head_dim + d] = st.acc[(size_t)h * width + d] / sum;
+}
+
+/* The group's part of features [f, f + n_vecs * VW). */
+INLINE void sum_values(kv_type type, int n, const unit_state *u, const stream *st, const group *g,
+                       size_t f, int n_vecs) {
+    if (n_vecs == OUT_VECS && !(VW == 8 && n > 3)) {
+        sum_features(type, n, OUT_VECS, u, st, g, f);
+        return;
+    }
+    const int few = VW == 8 && n > 3 ? 2 : 1; // as registers allow
+    for (int v = 0; v < n_vecs; v += few)
+        sum_features(type, n, few, u, st, g, f + (size_t)(v * VW));
+}
+
+/* ---- units ---- */
+
+/* A sum that vanished may be -0 or 0, depending on what was beside it: + 0 makes it 0. */
+static void write_out(const attn_job *j, uint32_t row, uint32_t head, const float *acc, float sum) {
+    const attn_spec *spec = j->spec;
+    float *out = j->out + ((size_t)row * spec->n_heads + head) * spec->head_dim;
+    for (uint32_t d = 0; d < spec->head_dim; d++) out[d] = acc[d] / sum + 0.0f;
+}
+
+/* The chunk that begins at position `base`, for all queries. */
+INLINE void attend_chunk(kv_type type, unit_state *u, const stream *st, uint32_t base) {
+    make_groups(u, base);
+    for (uint32_t i = 0; i < st->n; i += SCORE_TILES)
+        for (const group *g = u->groups; g < u->groups + u->n_groups; g++)
+            WITH_QUERIES(score, g->n, u, st, g, i)
+    for (uint32_t i = 0; i < u->n_queries; i++) u->part_max[i] = -INFINITY, u->part_sum[i] = 0;
+    for (const group *g = u->groups; g < u->groups + u->n_groups; g++)
+        for (uint32_t i = g->q0; i < g->q0 + g->n; i++) weigh(type, u, st, g, base, i);
+    for (uint32_t i = 0; i < u->n_queries; i += VW)
+        join(u->max + i, u->sum + i, u->part_max + i, u->part_sum + i, u->keep + i, u->gain + i);
+    for (size_t f = 0; f < u->width; f += OUT_VECS * VW) {
+        int n_vecs = (int)size_min((u->width - f) / VW, OUT_VECS);
+        for (const group *g = u->groups; g < u->groups + u->n_groups; g++)
+            WITH_QUERIES(sum_values, g->n, u, st, g, f, n_vecs)
     }
 }
 
-INLINE void attend_heads(kv_type type, const attn_job *j, uint32_t row, uint32_t kv_head) {
-    const batch_seq *s = &j->b->seqs[j->b->row_seq[row]];
-    uint32_t pos = j->b->positions[row], head_dim = j->spec->head_dim;
-    uint32_t group = j->spec->n_heads / j->spec->n_kv_heads;
-    size_t at = ((size_t)row * j->spec->n_heads + kv_head * group) * head_dim;
-    const float *q = j->q + at;
-    float *out = j->out + at;
-    for (uint32_t h = 0; h < group;
-         h += HEADS_MAX, q += HEADS_MAX * head_dim, out += HEADS_MAX * head_dim) {
-        switch (group - h) {
-        case 1:
-            attend_row(type, 1, j, s, kv_head, pos, q, out);
-            break;
-        case 2:
-            attend_row(type, 2, j, s, kv_head, pos, q, out);
-            break;
-        case 3:
-            attend_row(type, 3, j, s, kv_head, pos, q, out);
-            break;
-        default:
-            attend_row(type, HEADS_MAX, j, s, kv_head, pos, q, out);
-            break;
-        }
+/* Queries of the unit, row by row. */
+INLINE void load_queries(kv_type type, const attn_job *j, const attn_unit *unit, unit_state *u) {
+    const attn_spec *spec = j->spec;
+    const uint32_t *rows = j->plan->rows + unit->rows_at;
+    element_row e;
+    u->j = j;
+    u->width = kv_padded(spec->head_dim);
+    u->n_pairs = (uint32_t)kv_even(spec->head_dim) / 2;
+    u->n_queries = unit->n_rows * unit->n_heads;
+    for (uint32_t i = 0; i < u->n_queries; i++) {
+        uint32_t row = rows[i / unit->n_heads], head = unit->head_begin + i % unit->n_heads;
+        u->from[i] = attn_begin(spec, j->b->positions[row]);
+        u->to[i] = j->b->positions[row] + 1;
+        u->q_scale[i] = spec->scale;
+        load_row(&e, j->q + ((size_t)row * spec->n_heads + head) * spec->head_dim, spec->head_dim);
+        unsigned char *q = (unsigned char *)u->q + (size_t)i * u->n_pairs * 2 * factor_bytes(type);
+        if (type == KV_I8)
+            u->q_scale[i] *= to_integers(e.x, u->width, 32767, (unsigned char *)e.halves);
+        else if (is_dot(type))
+            to_elements(type, u->width, &e);
+        memcpy(q, is_dot(type) ? (const void *)e.halves : e.x,
+               (size_t)u->n_pairs * 2 * factor_bytes(type));
     }
+}
+
+/* What a chunk's queries begin with: nothing.  A unit with whole rows has their sums in its own
+ * room from the first chunk to the last; others leave each chunk's for the merge. */
+INLINE void begin_chunk(unit_state *u, const attn_unit *unit, uint32_t chunk) {
+    if (unit->whole && chunk != unit->chunk_begin) return;
+    const attn_job *j = u->j;
+    for (uint32_t i = 0; i < LANES; i++) u->max[i] = u->part_max[i] = -INFINITY;
+    for (uint32_t i = 0; i < LANES; i++) u->sum[i] = u->part_sum[i] = 0;
+    for (uint32_t i = 0; i < u->n_queries; i++) {
+        bool leaves = !unit->whole && attends(u, i, chunk * ATTN_CHUNK);
+        u->acc[i] = leaves
+                        ? attn_partial(j->plan, j, j->plan->rows[unit->rows_at + i / unit->n_heads],
+                                       unit->head_begin + i % unit->n_heads, chunk)
+                        : u->room + i * u->width;
+        memset(u->acc[i], 0, u->width * sizeof(float));
+    }
+}
+
+static void end_chunk(unit_state *u, const attn_unit *unit, uint32_t chunk) {
+    for (uint32_t i = 0; !unit->whole && i < u->n_queries; i++) {
+        if (!attends(u, i, chunk * ATTN_CHUNK)) continue;
+        u->acc[i][u->width] = u->max[i];
+        u->acc[i][u->width + 1] = u->sum[i];
+    }
+}
+
+/* K of the tiles of a chunk that the unit reads: `first` is the first of them; how many. */
+static uint32_t find_tiles(const unit_state *u, const batch_seq *s, uint32_t kv_head, uint32_t base,
+                           uint32_t *first, const unsigned char **at) {
+    uint32_t begin = UINT32_MAX, end = base;
+    for (uint32_t i = 0; i < u->n_queries; i++) {
+        begin = u32_min(begin, u32_max(u->from[i], base));
+        end = u32_max(end, u32_min(u->to[i], base + ATTN_CHUNK));
+    }
+    INFERD_CHECK(begin < end); // units have no chunk that nobody attends to
+    *first = (begin - base) / KV_TILE;
+    uint32_t n = (end - base + KV_TILE - 1) / KV_TILE - *first;
+    for (uint32_t i = 0; i < n; i++) at[i] = kv_at(u->j, s, base + (*first + i) * KV_TILE, kv_head);
+    return n;
+}
+
+INLINE void attend_unit(kv_type type, const attn_job *j, const attn_unit *unit) {
+    const attn_spec *spec = j->spec;
+    const uint32_t *rows = j->plan->rows + unit->rows_at;
+    const batch_seq *s = &j->b->seqs[j->b->row_seq[rows[0]]];
+    const uint32_t kv_head = unit->head_begin / (spec->n_heads / spec->n_kv_heads);
+    const size_t k_bytes = kv_k_bytes(type, spec->head_dim);
+    const unsigned char *next[CHUNK_TILES];
+    uint32_t next_first, n_next;
+    unit_state u;
+    stream st;
+    load_queries(type, j, unit, &u);
+    n_next = find_tiles(&u, s, kv_head, unit->chunk_begin * ATTN_CHUNK, &next_first, next);
+    for (uint32_t i = 0; i < u32_min(n_next, FETCH_AHEAD); i++)
+        for (size_t line = 0; line < k_bytes; line += 64) __builtin_prefetch(next[i] + line);
+    for (uint32_t chunk = unit->chunk_begin; chunk < unit->chunk_end; chunk++) {
+        begin_chunk(&u, unit, chunk);
+        st.first = next_first;
+        st.n = n_next;
+        memcpy(st.at, next, n_next * sizeof *next);
+        for (uint32_t i = 0; i < st.n; i++) st.at[st.n + i] = next[i] + k_bytes;
+        n_next = 0;
+        if (chunk + 1 < unit->chunk_end)
+            n_next = find_tiles(&u, s, kv_head, (chunk + 1) * ATTN_CHUNK, &next_first, next);
+        memcpy(st.at + 2 * st.n, next, n_next * sizeof *next);
+        for (uint32_t i = 2 * st.n + n_next; i < STREAM_MAX; i++) st.at[i] = st.at[i - 1];
+        attend_chunk(type, &u, &st, chunk * ATTN_CHUNK);
+        end_chunk(&u, unit, chunk);
+    }
+    if (!unit->whole) return;
+    for (uint32_t i = 0; i < u.n_queries; i++)
+        write_out(j, rows[i / unit->n_heads], unit->head_begin + i % unit->n_heads, u.acc[i],
+                  u.sum[i]);
 }
 
 void LEVEL(attend)(const void *job, uint32_t begin, uint32_t end) {
     const attn_job *j = job;
-    uint32_t n_kv_heads = j->spec->n_kv_heads;
-    for (uint32_t unit = begin; unit < end; unit++) {
+    for (uint32_t i = begin; i < end; i++) {
+        const attn_unit *unit = &j->plan->units[i];
         switch (j->kv->type) {
         case KV_F16:
-            attend_heads(KV_F16, j, unit / n_kv_heads, unit % n_kv_heads);
+            attend_unit(KV_F16, j, unit);
             break;
         case KV_BF16:
-            attend_heads(KV_BF16, j, unit / n_kv_heads, unit % n_kv_heads);
+            attend_unit(KV_BF16, j, unit);
             break;
         case KV_F32:
-            attend_heads(KV_F32, j, unit / n_kv_heads, unit % n_kv_heads);
+            attend_unit(KV_F32, j, unit);
+            break;
+        case KV_I8:
+            attend_unit(KV_I8, j, unit);
+            break;
+        case KV_AUTO: // never in a layout
             break;
         }
     }
+}
+
+/* The chunks of one query, in ascending order; one lane is used. */
+static void merge_query(const attn_job *j, uint32_t row, uint32_t head) {
+    const size_t width = kv_padded(j->spec->head_dim);
+    const uint32_t pos = j->b->positions[row], end = attn_chunk_end(pos);
+    _Alignas(64) float acc[HEAD_DIM_MAX] = {0};
+    float max[VW], sum[VW] = {0}, part_max[VW], part_sum[VW] = {0}, keep[VW], gain[VW];
+    for (int i = 0; i < VW; i++) max[i] = part_max[i] = -INFINITY;
+    for (uint32_t chunk = attn_chunk_begin(j->spec, pos); chunk < end; chunk++) {
+        const float *partial = attn_partial(j->plan, j, row, head, chunk);
+        part_max[0] = partial[width];
+        part_sum[0] = partial[width + 1];
+        join(max, sum, part_max, part_sum, keep, gain);
+        for (size_t d = 0; d < width; d += VW)
+            vf_store(acc + d,
+                     vf_fma(vf_load(partial + d), vf_set1(gain[0]), vf_load(acc + d) * keep[0]));
+    }
+    write_out(j, row, head, acc, sum[0]);
+}
+
+void LEVEL(attend_merge)(const void *job, uint32_t begin, uint32_t end) {
+    const attn_job *j = job;
+    uint32_t n_kv_heads = j->spec->n_kv_heads, n = j->spec->n_heads / n_kv_heads;
+    for (uint32_t i = begin; i < end; i++)
+        for (uint32_t h = 0; h < n; h++)
+            merge_query(j, j->plan->merge_rows[i / n_kv_heads], i % n_kv_heads * n + h);
 }

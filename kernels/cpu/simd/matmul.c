@@ -18,6 +18,7 @@
  * Thread: any; ranges of one job do not overlap. */
 #include "cpu/level.h"
 #include "cpu/panel.h"
+#include "cpu/simd/group.h"
 #include "cpu/simd/simd.h"
 
 enum {
@@ -37,16 +38,14 @@ enum { TILE_ROWS = 4, TILE_VECS = 2 };
 
 /* ---- weights as floats ---- */
 
-/* Scale and base of one vector of lanes of a group; a weight is scale * q + base. */
-INLINE void group_scale(dtype type, const panel_group *p, uint32_t lane, vf *scale, vf *base) {
-    *scale = *base = vf_set1(0);
-    if (p->d != NULL) *scale = vf_load_f16(p->d + lane);
-    if (type == DTYPE_Q4_1 || type == DTYPE_Q5_1) *base = vf_load_f16(p->m + lane);
-    if (p->scale_i8 != NULL) *scale *= vf_load_i8(p->scale_i8 + lane);
-    if (p->scale_u8 != NULL) {
-        *scale *= vf_load_u8(p->scale_u8 + lane);
-        *base = -(vf_load_f16(p->m + lane) * vf_load_u8(p->min_u8 + lane));
-    }
+/* Column j of a word of BF16, which lies in pairs, and of Q8_0; see panel.h. */
+INLINE vf half_weight(const unsigned char *q, int word, int j, uint32_t lane) {
+    vi pair = vi_load(q + (((size_t)word * 4 + (size_t)j % 4) * PANEL_ROWS + lane) * 4);
+    return (vf)(j < 4 ? pair << 16 : pair & (int32_t)0xffff0000);
+}
+INLINE vf byte_weight(const unsigned char *q, int word, int j, uint32_t lane) {
+    vi four = vi_load(q + (((size_t)word * 2 + (size_t)j % 4 / 2) * PANEL_ROWS + lane) * 4);
+    return vf_of_vi(four << (24 - 8 * (j % 2 + j / 4 * 2)) >> 24);
 }
 
 /* Eight columns, from word * PANEL_WORD of the group on. */
@@ -57,8 +56,8 @@ INLINE void word_weights(dtype type, const panel_group *p, int word, uint32_t la
     bool nibbles =
         type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16 && type != DTYPE_Q8_0;
     if (nibbles) bits = vi_load(p->q + ((size_t)word * PANEL_ROWS + lane) * 4);
-    if (p->high != NULL) // this word's bits to the bottom: 8 of them, or 16 of Q6_K
-        high = (vi)((vu)vi_load(p->high + lane) >> (word * (type == DTYPE_Q6_K ? 16 : 8)));
+    if (p->high != NULL) // this word's bits to the bottom of both halves
+        high = (vi)((vu)vi_load(p->high + lane) >> (word * (type == DTYPE_Q6_K ? 8 : 4)));
     UNROLL
     for (int j = 0; j < PANEL_WORD; j++, at += PANEL_ROWS) {
         switch ((int)type) {
@@ -69,7 +68,7 @@ INLINE void word_weights(dtype type, const panel_group *p, int word, uint32_t la
             w[j] = vf_load_f16((const uint16_t *)(const void *)p->q + at);
             break;
         case DTYPE_BF16:
-            w[j] = vf_load_bf16((const uint16_t *)(const void *)p->q + at);
+            w[j] = half_weight(p->q, word, j, lane);
             break;
         case DTYPE_Q4_0:
             w[j] = scale * vf_nibble(bits, j, 8);
@@ -79,26 +78,20 @@ INLINE void word_weights(dtype type, const panel_group *p, int word, uint32_t la
             w[j] = vf_fma(scale, vf_nibble(bits, j, 0), base);
             break;
         case DTYPE_Q5_0:
-            w[j] = scale * (vf_nibble(bits, j, 16) + vf_bit(high, j));
+            w[j] = scale * (vf_nibble(bits, j, 16) + vf_bit(high, j % 4 + j / 4 * 16));
             break;
         case DTYPE_Q5_1:
         case DTYPE_Q5_K:
-            w[j] = vf_fma(scale, vf_nibble(bits, j, 0) + vf_bit(high, j), base);
+            w[j] = vf_fma(scale, vf_nibble(bits, j, 0) + vf_bit(high, j % 4 + j / 4 * 16), base);
             break;
         case DTYPE_Q8_0:
-            w[j] = scale * vf_load_i8((const int8_t *)p->q + at);
+            w[j] = scale * byte_weight(p->q, word, j, lane);
             break;
         default:
-            w[j] = scale * (vf_nibble(bits, j, 32) + vf_upper(high, j));
+            w[j] = scale * (vf_nibble(bits, j, 32) + vf_upper(high, j % 4 + j / 4 * 8));
             break; // Q6_K
         }
     }
-}
-
-INLINE uint32_t group_cols(dtype type) {
-    return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16 ? PANEL_WORD
-           : type == DTYPE_Q6_K                                         ? 16
-                                                                        : 32;
 }
 
 /* Fetch what comes AHEAD_BYTES after this group; the panels of a range are one stream. */

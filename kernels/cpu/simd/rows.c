@@ -1,35 +1,11 @@
-/* rows.c - norms, rotary embedding and elementwise operations.  Compiled per level.
+/* rows.c - rotary embedding and elementwise operations.  Compiled per level.
  *
  * All of these read and write each float once or twice; they are a small part of a step, and are
  * kept as loops that the compiler turns into vectors.
  *
  * Thread: any; ranges of one job do not overlap. */
-#include <math.h>
-
 #include "cpu/level.h"
 #include "cpu/simd/simd.h"
-
-/* Sixteen sums, element i in sum i % 16, then added up in a fixed tree. */
-static float sum_of_squares(const float *x, uint32_t n) {
-    float sums[16] = {0};
-    uint32_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (uint32_t lane = 0; lane < 16; lane++) sums[lane] += x[i + lane] * x[i + lane];
-    for (uint32_t lane = 0; i + lane < n; lane++) sums[lane] += x[i + lane] * x[i + lane];
-    for (uint32_t half = 8; half > 0; half /= 2)
-        for (uint32_t lane = 0; lane < half; lane++) sums[lane] += sums[lane + half];
-    return sums[0];
-}
-
-void LEVEL(rmsnorm)(const void *job, uint32_t begin, uint32_t end) {
-    const rmsnorm_job *j = job;
-    for (size_t row = begin; row < end; row++) {
-        const float *x = j->x + row * j->dim;
-        float *out = j->out + row * j->dim;
-        float scale = 1.0f / sqrtf(sum_of_squares(x, j->dim) / (float)j->dim + j->eps);
-        for (uint32_t i = 0; i < j->dim; i++) out[i] = x[i] * scale * j->w[i];
-    }
-}
 
 /* ---- rotary embedding ---- */
 
@@ -70,27 +46,17 @@ void LEVEL(rope)(const void *job, uint32_t begin, uint32_t end) {
 
 /* ---- elementwise ---- */
 
-INLINE vf silu_mul(vf a, vf b) {
-    return a / (vf_exp(-a) + 1.0f) * b;
-}
-
-/* (1 + tanh(u)) / 2 is 1 / (1 + e^-2u), so both are a gate of one exponential. */
-INLINE vf gelu_mul(vf a, vf b) {
-    vf u = a * (a * a * 0.044715f + 1.0f) * 1.59576912160573f; // 2 sqrt(2 / pi)
-    return a / (vf_exp(-u) + 1.0f) * b;
-}
-
 #define GATED(name)                                                                                \
     void LEVEL(name)(const void *job, uint32_t begin, uint32_t end) {                              \
         const flat_job *j = job;                                                                   \
         size_t i = (size_t)begin * FLAT_UNIT, limit = size_min((size_t)end * FLAT_UNIT, j->n);     \
         for (; i + VW <= limit; i += VW)                                                           \
-            vf_store(j->out + i, name(vf_load(j->a + i), vf_load(j->b + i)));                      \
+            vf_store(j->out + i, vf_##name(vf_load(j->a + i), vf_load(j->b + i)));                 \
         if (i == limit) return;                                                                    \
         float a[VW] = {0}, b[VW] = {0}, out[VW];                                                   \
         memcpy(a, j->a + i, (limit - i) * sizeof *a);                                              \
         memcpy(b, j->b + i, (limit - i) * sizeof *b);                                              \
-        vf_store(out, name(vf_load(a), vf_load(b)));                                               \
+        vf_store(out, vf_##name(vf_load(a), vf_load(b)));                                          \
         memcpy(j->out + i, out, (limit - i) * sizeof *out);                                        \
     }
 GATED(silu_mul)

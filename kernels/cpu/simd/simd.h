@@ -3,7 +3,7 @@
  * vf is VW floats, vi VW 32-bit integers: vector types of the compiler (gcc and clang), so + - * /
  * and the bit operations are the language's own.  What the language cannot say, or says badly, is
  * here: fused multiply-add, conversions, selecting.  A file that includes this is compiled once per
- * level, with CPU_LEVEL_AVX512, CPU_LEVEL_AVX2 or neither; neither is what the target guarantees.
+ * level, with CPU_LEVEL_<its name>, or with none; none is what the target guarantees.
  *
  * vf_fma is always fused or (base) never: the same call gives the same bits wherever it is
  * inlined, which is what makes a row's result independent of its batch.
@@ -17,18 +17,35 @@
 
 #include "kernels/dtype.h"
 
-#if defined(CPU_LEVEL_AVX512) || defined(CPU_LEVEL_AVX2)
-#include <immintrin.h>
+/* A level has what the one it derives from has. */
+#if defined(CPU_LEVEL_AVX512BF16)
+#define LEVEL(name) name##_avx512bf16
+#define CPU_LEVEL_AVX512VNNI
+#define CPU_LEVEL_AVX512
+#elif defined(CPU_LEVEL_AVX512VNNI)
+#define LEVEL(name) name##_avx512vnni
+#define CPU_LEVEL_AVX512
+#elif defined(CPU_LEVEL_AVX512)
+#define LEVEL(name) name##_avx512
+#elif defined(CPU_LEVEL_AVXVNNI)
+#define LEVEL(name) name##_avxvnni
+#define CPU_LEVEL_AVX2
+#elif defined(CPU_LEVEL_AVX2)
+#define LEVEL(name) name##_avx2
+#else
+#define LEVEL(name) name##_base
 #endif
 
 #if defined(CPU_LEVEL_AVX512)
-#define LEVEL(name) name##_avx512
+#include <immintrin.h>
 enum { VW = 16 };
 #elif defined(CPU_LEVEL_AVX2)
-#define LEVEL(name) name##_avx2
+#include <immintrin.h>
 enum { VW = 8 };
 #else
-#define LEVEL(name) name##_base
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 enum { VW = 4 };
 #endif
 
@@ -47,9 +64,21 @@ enum { VW = 4 };
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* And loops that stay loops: written out, all their loads would come first and fill registers. */
+#if defined(__clang__)
+#define ROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define ROLLED _Pragma("GCC unroll 1")
+#endif
+
+/* Nothing in memory is read earlier or written later than here. */
+#define COMPILER_FENCE __asm__ volatile("" ::: "memory")
+
 typedef float vf __attribute__((vector_size(VW * 4)));
 typedef int32_t vi __attribute__((vector_size(VW * 4)));
 typedef uint32_t vu __attribute__((vector_size(VW * 4)));
+typedef int16_t vs __attribute__((vector_size(VW * 4))); // two in each lane
+typedef uint16_t vus __attribute__((vector_size(VW * 4)));
 typedef float vf_any __attribute__((vector_size(VW * 4), aligned(4), may_alias));
 typedef int32_t vi_any __attribute__((vector_size(VW * 4), aligned(4), may_alias));
 
@@ -62,6 +91,9 @@ INLINE void vf_store(float *p, vf v) {
 INLINE vi vi_load(const void *p) {
     return *(const vi_any *)p;
 }
+INLINE void vi_store(void *p, vi v) {
+    *(vi_any *)p = v;
+}
 INLINE vf vf_set1(float x) {
     return x - (vf){0}; // x - 0 is x for every x, also -0
 }
@@ -70,6 +102,16 @@ INLINE vi vi_set1(int32_t x) {
 }
 INLINE vf vf_of_vi(vi v) {
     return __builtin_convertvector(v, vf);
+}
+/* The sum as it was written: compilers would reorder integers, multiply first, and run out of
+ * registers for the products. */
+INLINE vi vi_in_order(vi sum) {
+#if defined(CPU_LEVEL_AVX512)
+    __asm__("" : "+v"(sum));
+#elif defined(__SSE2__)
+    __asm__("" : "+x"(sum));
+#endif
+    return sum;
 }
 /* Lanes where mask is all ones from a, the others from b. */
 INLINE vf vf_select(vi mask, vf a, vf b) {
@@ -83,9 +125,12 @@ INLINE vi vi_iota(void) {
  *
  * vf_fma         a * b + c
  * vf_max         the larger; b where one is not a number
+ * vi_max         the larger
  * vf_swap        lanes in groups of n, n a power of two: each half in the place of the other
  * vf_load_u8     VW bytes as floats;  vf_load_i8, vf_load_f16, vf_load_bf16 likewise
  * vf_store_f16   rounds to nearest even
+ * vi_dot         acc + the products of the 16-bit halves of each lane
+ * vf_dot_bf16    the same for halves that are bf16, in floats (avx512bf16 only)
  * vf_nibble      nibble j of every lane as a float, less `zero`
  * vf_bit         16 where bit k of the lane is set, else 0
  * vf_upper       16 * (bits 2k and 2k + 1 of the lane) */
@@ -97,6 +142,9 @@ INLINE vf vf_fma(vf a, vf b, vf c) {
 }
 INLINE vf vf_max(vf a, vf b) {
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+}
+INLINE vi vi_max(vi a, vi b) {
+    return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
 }
 INLINE vf vf_swap(vf v, int n) {
     __m512 x = (__m512)v;
@@ -121,6 +169,18 @@ INLINE vf vf_load_bf16(const uint16_t *p) {
 INLINE void vf_store_f16(uint16_t *p, vf v) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
 }
+INLINE vi vi_dot(vi acc, vi a, vi b) {
+#if defined(CPU_LEVEL_AVX512VNNI)
+    return (vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
+#else
+    return vi_in_order(acc + (vi)_mm512_madd_epi16((__m512i)a, (__m512i)b));
+#endif
+}
+#if defined(CPU_LEVEL_AVX512BF16)
+INLINE vf vf_dot_bf16(vf acc, vi a, vi b) {
+    return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
+}
+#endif
 /* A permutation looks at the lowest four bits of its index: shift and look up, no mask, no
  * conversion. */
 INLINE vf vf_nibble(vi words, int j, float zero) {
@@ -158,6 +218,9 @@ INLINE vf vf_fma(vf a, vf b, vf c) {
 INLINE vf vf_max(vf a, vf b) {
     return (vf)_mm256_max_ps((__m256)a, (__m256)b);
 }
+INLINE vi vi_max(vi a, vi b) {
+    return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+}
 INLINE vf vf_swap(vf v, int n) {
     __m256 x = (__m256)v;
     return (vf)(n == 8   ? _mm256_permute2f128_ps(x, x, 1)
@@ -180,6 +243,13 @@ INLINE vf vf_load_bf16(const uint16_t *p) {
 INLINE void vf_store_f16(uint16_t *p, vf v) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
 }
+INLINE vi vi_dot(vi acc, vi a, vi b) {
+#if defined(CPU_LEVEL_AVXVNNI)
+    return (vi)_mm256_dpwssd_avx_epi32((__m256i)acc, (__m256i)a, (__m256i)b);
+#else
+    return vi_in_order(acc + (vi)_mm256_madd_epi16((__m256i)a, (__m256i)b));
+#endif
+}
 
 #else
 
@@ -192,6 +262,9 @@ INLINE vf vf_fma(vf a, vf b, vf c) {
 }
 INLINE vf vf_max(vf a, vf b) {
     return vf_select((vi)(a > b), a, b);
+}
+INLINE vi vi_max(vi a, vi b) {
+    return (vi)vf_select((vi)(a > b), (vf)a, (vf)b);
 }
 INLINE vf vf_swap(vf v, int n) {
     return n == 4 ? (vf){v[2], v[3], v[0], v[1]} : (vf){v[1], v[0], v[3], v[2]};
@@ -227,6 +300,13 @@ INLINE vf vf_load_f16(const uint16_t *p) {
 INLINE void vf_store_f16(uint16_t *p, vf v) {
     for (int i = 0; i < VW; i++) p[i] = f32_to_f16(v[i]);
 }
+INLINE vi vi_dot(vi acc, vi a, vi b) {
+#if defined(__SSE2__)
+    return vi_in_order(acc + (vi)_mm_madd_epi16((__m128i)a, (__m128i)b));
+#else
+    return acc + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
 
 #endif
 #endif
@@ -236,6 +316,14 @@ INLINE void vf_store_f16(uint16_t *p, vf v) {
 /* Across lanes, in a fixed tree; every lane has the result. */
 INLINE vf vf_all_max(vf v) {
     for (int n = VW; n > 1; n /= 2) v = vf_max(v, vf_swap(v, n));
+    return v;
+}
+INLINE vi vi_all_max(vi v) {
+    for (int n = VW; n > 1; n /= 2) v = vi_max(v, (vi)vf_swap((vf)v, n));
+    return v;
+}
+INLINE vi vi_all_add(vi v) {
+    for (int n = VW; n > 1; n /= 2) v = v + (vi)vf_swap((vf)v, n);
     return v;
 }
 INLINE vf vf_all_add(vf v) {
@@ -267,6 +355,18 @@ INLINE vf vf_exp(vf x) {
     /* Not a number fails every comparison; select it back in. */
     scaled = vf_select((vi)(x < vf_set1(-87.0f)), vf_set1(0.0f), scaled);
     return vf_select((vi)(x == x), scaled, x);
+}
+
+/* ---- what a gate does to its other half ---- */
+
+INLINE vf vf_silu_mul(vf a, vf b) {
+    return a / (vf_exp(-a) + 1.0f) * b;
+}
+
+/* (1 + tanh(u)) / 2 is 1 / (1 + e^-2u), so both are a gate of one exponential. */
+INLINE vf vf_gelu_mul(vf a, vf b) {
+    vf u = a * (a * a * 0.044715f + 1.0f) * 1.59576912160573f; // 2 sqrt(2 / pi)
+    return a / (vf_exp(-u) + 1.0f) * b;
 }
 
 #endif

@@ -71,6 +71,10 @@ typedef struct backend_options {
     const char *kind;      // "cpu", "cuda"
     uint32_t n_threads;    // 0 = CPUs allowed (affinity mask and cgroup quota)
     uint64_t memory_bytes; // of the arena; cuda: 0 = what is free, less reserve_bytes
+    bool exact_math;       // cpu: float activations everywhere; else 16-bit integers where weights
+                           // are quantised and bf16 where they are bf16 (docs/cpu.md)
+
+    bool profile; // cpu: measure the parts of steps, see be_get_profile
 
     /* cuda only; see docs/configuration.md.  Strings may be NULL. */
     const char *uuid; // the device by its UUID (or a prefix of it), else by index
@@ -98,6 +102,14 @@ typedef struct backend_stats {
     uint64_t bus_bytes_per_s;     // measured at start: pinned host memory to device
     uint64_t pinned_bytes;        // of the host arena
 } backend_stats;
+
+/* Where the time of steps goes, from the first on: only with options->profile, which costs a
+ * percent or two. */
+enum { BE_PARTS_MAX = 16 };
+typedef struct be_part {
+    const char *name;
+    uint64_t ns;
+} be_part;
 
 /* A device that could be opened, for `inferd devices` and /metrics. */
 enum { BE_DEVICES_MAX = 64 };
@@ -127,6 +139,7 @@ const char *be_warning(const backend *be); // what it lacks, for the operator: o
 uint32_t be_depth(const backend *be);      // steps planned ahead: CPU 1
 uint32_t be_n_threads(const backend *be);
 void be_get_stats(const backend *be, backend_stats *out);
+uint32_t be_get_profile(const backend *be, be_part out[BE_PARTS_MAX]); // how many; 0: none is made
 
 /* -- pages -- */
 uint32_t be_n_pages(const backend *be);
@@ -157,12 +170,17 @@ bool be_window_is_warm(const be_window *w);
 void be_window_set_warm(be_window *w, bool warm);
 
 /* -- keys and values -- */
+/* The type for those who have no wish: as exact as f16 would be for what a model says, and fast. */
+kv_type be_kv_preferred(const backend *be);
 /* Bytes that K and V of `block_tokens` tokens of one layer take; a multiple of 64. */
 size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
                          uint32_t block_tokens); // 0: the backend cannot store that type
 
 /* -- weights: preparation at load -- */
 bool be_weight_supported(const backend *be, dtype type);
+/* How matrices of this type are multiplied, for the log: "i16", "bf16" or "f32" activations; "" on
+ * devices that have one way for all. */
+const char *be_weight_math(const backend *be, dtype type);
 size_t be_weight_bytes(const backend *be, dtype type, uint32_t rows,
                        uint32_t cols); // multiple of 64
 /* Fill in `w`; its bytes will lie at dst (256-byte aligned). */

@@ -71,6 +71,11 @@ void model_unload(model *m); // the pages are home again
 bool model_is_loaded(const model *m);
 /* Tensors of the file that the architecture has no use for: worth a warning.  Once loaded. */
 uint32_t model_n_unused_tensors(const model *m);
+/* Bytes of prepared weights that a step of few rows reads, each once.  Once attached. */
+uint64_t model_step_bytes(const model *m);
+/* How the matrices are multiplied on this device, for people: "i16: Q4_1 66.4 MB, Q8_0 30.1 MB;
+ * f32: F16 3.0 MB"; "" where there is one way for all.  Once attached. */
+void model_describe_math(const model *m, char *text, size_t text_bytes);
 
 /* Send a step on its way: the forward pass of the batch and, where the device can (be_can_draw),
  * the drawing of `draws` ([b->n_logits]; ids below n_vocab).  What is passed is borrowed until it

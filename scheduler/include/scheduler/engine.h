@@ -29,6 +29,7 @@ typedef struct engine_limits {
     uint32_t decode_step_ms;  // longest step while others decode               25
     uint32_t queue_len_max;   // waiting requests                               1,024
     uint32_t starvation_ms;   // waiting longer than this lifts one class up    2,000
+    uint32_t draft_tokens;    // guessed ahead per sequence and step (CPU)      0: none
     kv_type kv;               // type of stored keys and values                 f16
     bool no_prefix_cache;     // do not keep full blocks
 } engine_limits;
@@ -62,6 +63,7 @@ typedef struct engine_stats {
     uint64_t step_us_sum, device_us_sum, step_us_hist[ENGINE_STEP_BUCKETS];
     uint64_t n_preemptions, n_recomputed_tokens;
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
+    uint64_t n_drafted, n_drafts_right; // tokens guessed ahead, and those that were drawn
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
     uint64_t last_step_us; // device time of the newest step
     backend_stats backend;

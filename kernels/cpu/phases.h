@@ -1,0 +1,107 @@
+/* phases.h - a step as a list of operations, and how it becomes phases.
+ *
+ * The CPU backend computes nothing when an operation is called: it notes it down.  At the end of
+ * the step (or when somebody wants to see a result) the list becomes phases for the thread pool
+ * (threads.h): one fork and one join for the whole step, a barrier after each phase.  Neighbours
+ * are put together:
+ *
+ *     rmsnorm, matmul q, k, v         the norm writes integers (qact.h); one phase for the three
+ *     rmsnorm, matmul gate, up, glu   the same, and the gate is applied before anything is stored
+ *     head_norm q, k, rope, attention     norm + turn + store in one phase, then attend (, merge)
+ *     matmul, add                     the product is added to the residual stream as it is made
+ *
+ * An intermediate is left out only when nothing reads it before it is written again; at the end of
+ * a step nothing is read any more but the activation that be_want_logits named, at a sync
+ * everything may be.  Put together or not, the bits are the same.
+ *
+ * A list that would grow beyond OPS_MAX is run as far as it goes; nothing else changes.
+ *
+ * Thread: engine. */
+#ifndef INFERD_CPU_PHASES_H
+#define INFERD_CPU_PHASES_H
+
+#include "cpu/attn_plan.h"
+#include "cpu/level.h"
+#include "cpu/threads.h"
+
+struct act {
+    float *data; // [rows_max, dim]; owned
+    uint32_t rows_max, dim;
+    size_t n_bytes;
+};
+
+typedef enum op_kind {
+    OP_EMBED,
+    OP_NORM,
+    OP_MATMUL,
+    OP_HEAD_NORM,
+    OP_ANGLES,
+    OP_ROPE,
+    OP_ATTENTION,
+    OP_GLU,
+    OP_ADD,
+    OP_TAKE,
+    OP_SOFTCAP
+} op_kind;
+
+typedef struct op {
+    op_kind kind;
+    uint32_t n; // rows
+    act *out;
+    const act *a, *b, *c; // read: x / q, k, v / gate, up
+    weight w;             // EMBED, MATMUL
+    vec v;                // NORM, HEAD_NORM: weights; MATMUL: bias
+    float f;              // eps, scale of the embedding, cap
+    uint32_t dim;         // of rows, for ADD, GLU, TAKE, SOFTCAP; of a head for HEAD_NORM
+    uint32_t n_heads, n_kv_heads;
+    act_fn fn;
+    const rope_spec *rope; // ANGLES: borrowed until the step is run
+    float *table;          // ANGLES writes, ROPE reads: [n, 2, n_pairs]
+    uint32_t n_pairs;      // ROPE
+    bool interleaved;      // ROPE
+    uint32_t layer_idx;    // ATTENTION
+    attn_spec attn;        // ATTENTION
+    const attn_plan *plan; // ATTENTION
+} op;
+
+/* Which part of a step a phase belongs to, for profiles. */
+typedef enum step_part {
+    PART_EMBED,
+    PART_NORM, // and rounding to integers
+    PART_MATMUL,
+    PART_GATE_UP,
+    PART_HEAD, // the matrix whose rows are the vocabulary: read by rows with logits only
+    PART_STORE,
+    PART_ATTEND,
+    PART_OTHER,
+    N_STEP_PARTS
+} step_part;
+
+/* What a step runs on; all borrowed. */
+typedef struct phases_env {
+    pool *threads;
+    const cpu_level *level;
+    bool exact; // float activations everywhere
+    const batch *b;
+    const kv_layout *kv;
+    unsigned char *arena;
+    size_t page_bytes;
+    uint64_t *part_ns; // [N_STEP_PARTS] the time of each part is added here; NULL: do not measure
+} phases_env;
+
+typedef struct phases phases;
+
+phases *phases_open(void);    // NULL: no memory
+void phases_close(phases *p); // accepts NULL
+/* A new operation, zeroed but for its kind.  When the list is full it is run first. */
+op *phases_add(phases *p, const phases_env *env, op_kind kind);
+/* Room for the integers that a matmul reads: made when the first one of a shape is described, for
+ * as many rows as its input can have.  False: no memory. */
+bool phases_reserve(phases *p, const act *x);
+bool phases_is_empty(const phases *p);
+void phases_clear(phases *p);
+/* Run everything and forget it.  keep: whatever an operation writes may be read afterwards; else
+ * only `wanted` (may be NULL). */
+void phases_run(phases *p, const phases_env *env, bool keep, const act *wanted);
+
+#endif

@@ -1,0 +1,114 @@
+/* qact.h - activations as the fast matrix products read them.
+ *
+ * A weight type is multiplied in one of three ways (level_math): with float activations (the exact
+ * way, for every type), with 16-bit integers (the quantised types), or with bf16 pairs (BF16, where
+ * the machine multiplies them).  The way is fixed by type, level and mode and never by the batch,
+ * so a row's result does not depend on the others.
+ *
+ *     I16    x = scale * q,  scale = max |x| of the row / 32767,  q rounded to nearest even
+ *     BF16   x rounded to bf16, nearest even; no scale
+ *
+ * Why 16 bits: with one 8-bit scale per 32 columns the log-probabilities of SmolLM2-135M Q4_1 are
+ * off by 0.08 in the mean; with 16 bits and one scale per row by 0.003 (float32: 0.001).
+ *
+ * Rows lie in tiles of QACT_ROWS, the last tile is narrower.  Tile i begins at element
+ * i * QACT_ROWS * cols, and in a tile of T rows the elements are in the order they are used:
+ *
+ *     q      [cols / 8][4 pairs][T][2]    pair p of a word of 8 columns: columns p and p + 4
+ *     sum    [cols / 32][T]               of q over 32 columns; tile i begins at
+ *                                         i * QACT_ROWS * (cols / 32)
+ *     scale  [row]
+ *
+ * so one broadcast of 32 bits has two neighbouring factors of one row, and the pairs are those that
+ * a nibble word of a panel gives with one shift and one mask (panel.h).  A row of I16 with an
+ * element that is not finite has the scale NaN (and q of zeros): the result says so instead of
+ * hiding it; bf16 has its own.  A row whose largest magnitude is below QACT_TINY is a row of zeros:
+ * its scale would be no normal float.
+ *
+ * cols of a BF16 matrix need not be a multiple of 8: the rest of the last word is zero, and
+ * `cols` above is then rounded up.
+ *
+ * Thread: any; ranges of one job do not overlap. */
+#ifndef INFERD_CPU_QACT_H
+#define INFERD_CPU_QACT_H
+
+#include "cpu/panel.h"
+
+enum { QACT_ROWS = 8 };
+#define QACT_TINY 0x1p-100f
+
+typedef enum cpu_math { MATH_F32, MATH_I16, MATH_BF16 } cpu_math;
+
+typedef struct qact {
+    uint16_t *q; // int16_t or bf16 bits; 64-byte aligned
+    int32_t *sum;
+    float *scale;
+} qact;
+
+/* Bytes of the parts for n rows of cols, one after the other, each 64-byte aligned; and the parts
+ * laid out at `at`. */
+static inline size_t qact_padded(uint32_t cols) {
+    return ((size_t)cols + PANEL_WORD - 1) / PANEL_WORD * PANEL_WORD;
+}
+static inline size_t qact_bytes(uint32_t n, uint32_t cols) {
+    size_t rows = ((size_t)n + QACT_ROWS - 1) / QACT_ROWS * QACT_ROWS, padded = qact_padded(cols);
+    return rows * padded * 2 + rows * (padded / 32) * 4 + rows * 4 + 3 * 64;
+}
+static inline size_t qact_align(size_t n) {
+    return (n + 63) / 64 * 64;
+}
+static inline qact qact_at(unsigned char *at, uint32_t n, uint32_t cols) {
+    size_t rows = ((size_t)n + QACT_ROWS - 1) / QACT_ROWS * QACT_ROWS, padded = qact_padded(cols);
+    qact x;
+    x.q = (uint16_t *)(void *)at;
+    at += qact_align(rows * padded * 2);
+    x.sum = (int32_t *)(void *)at;
+    at += qact_align(rows * (padded / 32) * 4);
+    x.scale = (float *)(void *)at;
+    return x;
+}
+/* Rows of tile i of n rows. */
+static inline uint32_t qact_tile_rows(uint32_t n, uint32_t i) {
+    return u32_min(n - i * QACT_ROWS, QACT_ROWS);
+}
+
+/* Where column k of a row lies in x.q; `padded` is qact_padded(cols). */
+static inline size_t qact_index(uint32_t n, size_t padded, uint32_t row, uint32_t k) {
+    uint32_t tile = row / QACT_ROWS, n_rows = qact_tile_rows(n, tile);
+    size_t pair = k / PANEL_WORD * 4 + k % 4;
+    return tile * QACT_ROWS * padded + (pair * n_rows + row % QACT_ROWS) * 2 + k % PANEL_WORD / 4;
+}
+
+typedef struct qact_job { // range: tiles of QACT_ROWS rows
+    qact out;
+    const float *x;    // [n, dim]
+    const float *norm; // [dim] RMS norm taken first, with these weights; NULL: none
+    float *normed;     // [n, dim] the normed rows as floats, too; NULL: nobody reads them
+    uint32_t n, dim;
+    float eps;
+    cpu_math math; // I16 or BF16
+} qact_job;
+
+/* out[n, rows] = (add +) x . transpose(w) (+ bias) */
+typedef struct qmatmul_job { // range: units of MATMUL_UNIT output features
+    qact x;
+    const weight *w;
+    const float *bias; // [w->rows] or NULL
+    const float *add;  // [n, w->rows] or NULL; may be out
+    float *out;        // [n, w->rows]
+    uint32_t n;
+    cpu_math math;
+} qmatmul_job;
+
+/* out[n, rows] = fn(x . transpose(gate) + gate_bias) * (x . transpose(up) + up_bias) */
+typedef struct qglu_job { // range: units of MATMUL_UNIT output features
+    qact x;
+    const weight *gate, *up; // of the same shape; their types may differ
+    const float *gate_bias, *up_bias;
+    act_fn fn;
+    float *out;
+    uint32_t n;
+    cpu_math math;
+} qglu_job;
+
+#endif

@@ -1,0 +1,385 @@
+/* qmatmul.c - products of prepared weights with 16-bit activations (qact.h).  Compiled per level.
+ *
+ * Lanes are output features (panel.h).  A word of weights becomes pairs of 16-bit factors by a
+ * shift and a mask, 32 bits of activations are broadcast, and one instruction multiplies and adds
+ * both:
+ *
+ *     I16    per group of columns that share a scale, ascending:
+ *                dot   = sum of (q_w - offset) * q_x, exact in 32 bits
+ *                total = fma(scale, dot, total), and of types with a minimum
+ *                total = fma(base, sum of q_x, total)
+ *            at the end total * scale of the row (+ bias) (+ add)
+ *     BF16   total += w * x, a pair at a time; at the end (+ bias) (+ add)
+ *
+ * The order is the same for every shape of tile, so a row's result does not depend on the others;
+ * levels with fused multiply-add agree in every bit.
+ *
+ *     unit or panel > tile of up to 8 rows > vectors of lanes > columns
+ *
+ * A tile holds n_rows x n_vecs dots in registers and their totals, needed once in a group, in L1;
+ * there is one for each number of rows, none is padded.  What bounds it: bytes of the weights for
+ * few rows, which are read ahead of use; the multiplying units for many, and then the panel after
+ * this one is fetched while the first tile reads this one.
+ *
+ * Thread: any; ranges of one job do not overlap. */
+#include "cpu/level.h"
+#include "cpu/simd/group.h"
+#include "cpu/simd/simd.h"
+
+enum { AHEAD_BYTES = 8192 }; // how far in front a stream fetches
+
+/* Vectors of lanes in a tile: four of avx512 are a whole panel, which is read in one stream. */
+INLINE int vecs_of(dtype type, int n_rows) {
+#if defined(CPU_LEVEL_AVX512) // 32 registers
+    return n_rows <= 6 || (type == DTYPE_BF16 && n_rows == 7) ? 4 : 2;
+#else
+    (void)type;
+    return n_rows == 1 ? 4 : n_rows <= 4 ? 2 : 1;
+#endif
+}
+
+/* Does one tile read all of a panel? */
+INLINE bool streams(dtype type, int n_rows) {
+    return vecs_of(type, n_rows) * VW == PANEL_ROWS;
+}
+
+/* A tile of rows, as qact.h lays it out. */
+typedef struct x_tile {
+    const uint32_t *q;  // [cols / 8][4][n_rows]
+    const int32_t *sum; // [cols / 32][n_rows]
+} x_tile;
+
+/* A panel, and what is fetched while it is read. */
+typedef struct source {
+    const unsigned char *panel;
+    const unsigned char *end; // of the weights of the range; NULL: fetch nothing
+    size_t ahead;             // bytes
+    uint32_t cols;
+} source;
+
+/* ---- weights as pairs of 16 bits ---- */
+
+INLINE bool has_base(dtype type) {
+    return type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K;
+}
+
+/* What is subtracted from the nibbles (and the bits above them) of a type. */
+INLINE int16_t offset_of(dtype type) {
+    return type == DTYPE_Q4_0 ? 8 : type == DTYPE_Q5_0 ? 16 : type == DTYPE_Q6_K ? 32 : 0;
+}
+
+/* Words of 32 bits that hold 8 columns of a row. */
+INLINE uint32_t words_of(dtype type) {
+    return type == DTYPE_BF16 ? 4 : type == DTYPE_Q8_0 ? 2 : 1;
+}
+
+/* One vector of lanes of a word of 8 columns. */
+typedef struct word {
+    vi low[2]; // nibbles; of Q8_0 its two words of bytes
+    vi high;   // this word's upper bits, lowest in both halves
+} word;
+
+/* The word at `at`; `high` begins as the group's and moves on to the next word's. */
+INLINE word word_at(dtype type, const unsigned char *at, vi *high, uint32_t lane) {
+    word w = {.low = {vi_load(at + (size_t)lane * 4)}, .high = *high};
+    if (type == DTYPE_Q8_0) w.low[1] = vi_load(at + ((size_t)PANEL_ROWS + lane) * 4);
+    *high = (vi)((vu)*high >> (type == DTYPE_Q6_K ? 8 : 4));
+    return w;
+}
+
+/* Columns k and k + 4 of the word, less the offset. */
+INLINE vi pair(dtype type, const word *w, int k) {
+    if (type == DTYPE_Q8_0) {
+        vs four = (vs)w->low[k / 2];
+        return (vi)((k % 2 == 0 ? four << 8 : four) >> 8);
+    }
+    vi q = k == 3 ? (vi)((vus)w->low[0] >> 12) : (vi)((vu)w->low[0] >> (4 * k)) & 0x000f000f;
+    if (type == DTYPE_Q6_K) {
+        vi high = k < 2 ? w->high << (4 - 2 * k) : (vi)((vu)w->high >> (2 * k - 4));
+        q |= high & 0x00300030;
+    }
+    if (type == DTYPE_Q5_0 || type == DTYPE_Q5_1 || type == DTYPE_Q5_K)
+        q |= w->high << (4 - k) & 0x00100010;
+    return (vi)((vs)q - offset_of(type));
+}
+
+/* ---- tiles ---- */
+
+/* The lines of [at, at + n_bytes), `ahead` bytes further on: into L1 what is read soon, into L2
+ * what comes a panel later. */
+INLINE void fetch(const void *at, size_t n_bytes, size_t ahead, bool soon) {
+    UNROLL
+    for (size_t i = 0; i < n_bytes; i += 64) {
+        if (soon)
+            __builtin_prefetch((const unsigned char *)at + ahead + i, 0, 3);
+        else
+            __builtin_prefetch((const unsigned char *)at + ahead + i, 0, 2);
+    }
+}
+
+/* What a tile reads of a group besides its words. */
+INLINE void fetch_scales(const panel_group *p, uint32_t lane, size_t n_lanes, size_t ahead,
+                         bool soon) {
+    if (p->d != NULL) fetch(p->d + lane, n_lanes * 2, ahead, soon);
+    if (p->m != NULL) fetch(p->m + lane, n_lanes * 2, ahead, soon);
+    if (p->scale_u8 != NULL) fetch(p->scale_u8 + lane, n_lanes, ahead, soon);
+    if (p->min_u8 != NULL) fetch(p->min_u8 + lane, n_lanes, ahead, soon);
+    if (p->scale_i8 != NULL) fetch(p->scale_i8 + lane, n_lanes, ahead, soon);
+    if (p->high != NULL) fetch(p->high + lane, n_lanes * 4, ahead, soon);
+}
+
+/* n words of 8 columns.  A stream fetches them one by one, between its products: the memory is what
+ * it waits for, and is kept busy best by a line now and then. */
+INLINE void fetch_words(dtype type, const unsigned char *q, uint32_t n, uint32_t lane,
+                        size_t n_lanes, size_t ahead, bool soon) {
+    UNROLL
+    for (uint32_t i = 0; i < n * words_of(type); i++)
+        fetch(q + ((size_t)i * PANEL_ROWS + lane) * 4, n_lanes * 4, ahead, soon);
+}
+
+INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane, x_tile x,
+                     float *sums) {
+    const uint32_t in_group = group_cols(type);
+    const size_t n_lanes = (size_t)n_vecs * VW;
+    const bool stream = streams(type, n_rows), soon = stream || words_of(type) > 1;
+    UNROLL
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, vf_set1(0));
+    for (uint32_t g = 0; g < w.cols / in_group; g++, x.sum += has_base(type) ? n_rows : 0) {
+        panel_group p = panel_group_at(type, w.panel, g);
+        const bool fetches = (uintptr_t)p.q + w.ahead < (uintptr_t)w.end;
+        if (fetches) {
+            fetch_scales(&p, lane, n_lanes, w.ahead, soon);
+            if (!stream)
+                fetch_words(type, p.q, in_group / PANEL_WORD, lane, n_lanes, w.ahead, soon);
+        }
+        vi dot[QACT_ROWS][4], high[4];
+        UNROLL
+        for (int v = 0; v < n_vecs; v++)
+            high[v] = p.high != NULL ? vi_load(p.high + lane + v * VW) : vi_set1(0);
+        UNROLL
+        for (int r = 0; r < n_rows; r++) UNROLL
+        for (int v = 0; v < n_vecs; v++) dot[r][v] = vi_set1(0);
+        ROLLED
+        for (uint32_t i = 0; i < in_group / PANEL_WORD; i++) {
+            const unsigned char *at = p.q + (size_t)i * words_of(type) * PANEL_ROWS * 4;
+            word words[4];
+            if (stream && fetches) fetch_words(type, at, 1, lane, n_lanes, w.ahead, soon);
+            UNROLL
+            for (int v = 0; v < n_vecs; v++)
+                words[v] = word_at(type, at, &high[v], lane + (uint32_t)(v * VW));
+            UNROLL
+            for (int k = 0; k < 4; k++, x.q += n_rows) {
+                vi pairs[4];
+                UNROLL
+                for (int v = 0; v < n_vecs; v++) pairs[v] = pair(type, &words[v], k);
+                UNROLL
+                for (int r = 0; r < n_rows; r++) {
+                    vi a = vi_set1((int32_t)x.q[r]);
+                    UNROLL
+                    for (int v = 0; v < n_vecs; v++) dot[r][v] = vi_dot(dot[r][v], pairs[v], a);
+                }
+            }
+        }
+        COMPILER_FENCE; // before it, registers are for the dots
+        UNROLL
+        for (int v = 0; v < n_vecs; v++) {
+            vf scale, base;
+            group_scale(type, &p, lane + (uint32_t)(v * VW), &scale, &base);
+            UNROLL
+            for (int r = 0; r < n_rows; r++) {
+                float *at = sums + r * PANEL_ROWS + v * VW;
+                vf total = vf_fma(scale, vf_of_vi(dot[r][v]), vf_load(at));
+                if (has_base(type)) total = vf_fma(base, vf_of_vi(vi_set1(x.sum[r])), total);
+                vf_store(at, total);
+            }
+        }
+    }
+}
+
+#if defined(CPU_LEVEL_AVX512BF16)
+INLINE void tile_bf16(int n_rows, int n_vecs, source w, uint32_t lane, x_tile x, float *sums) {
+    vf total[QACT_ROWS][4];
+    UNROLL
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) total[r][v] = vf_set1(0);
+    for (uint32_t g = 0; g < w.cols / PANEL_WORD; g++) {
+        panel_group p = panel_group_at(DTYPE_BF16, w.panel, g);
+        if ((uintptr_t)p.q + w.ahead < (uintptr_t)w.end)
+            fetch_words(DTYPE_BF16, p.q, 1, lane, (size_t)n_vecs * VW, w.ahead, true);
+        UNROLL
+        for (int k = 0; k < 4; k++, x.q += n_rows) {
+            vi pairs[4];
+            UNROLL
+            for (int v = 0; v < n_vecs; v++)
+                pairs[v] = vi_load(p.q + ((size_t)(k * PANEL_ROWS + v * VW) + lane) * 4);
+            UNROLL
+            for (int r = 0; r < n_rows; r++) {
+                vi a = vi_set1((int32_t)x.q[r]);
+                UNROLL
+                for (int v = 0; v < n_vecs; v++)
+                    total[r][v] = vf_dot_bf16(total[r][v], pairs[v], a);
+            }
+        }
+    }
+    UNROLL
+    for (int r = 0; r < n_rows; r++) UNROLL
+    for (int v = 0; v < n_vecs; v++) vf_store(sums + r * PANEL_ROWS + v * VW, total[r][v]);
+}
+#endif
+
+INLINE void tile(dtype type, int n_rows, int n_vecs, const source *w, uint32_t lane,
+                 const x_tile *x, float *sums) {
+#if defined(CPU_LEVEL_AVX512BF16)
+    if (type == DTYPE_BF16) {
+        tile_bf16(n_rows, n_vecs, *w, lane, *x, sums);
+        return;
+    }
+#endif
+    tile_i16(type, n_rows, n_vecs, *w, lane, *x, sums);
+}
+
+/* sums[n_rows][64] of n_lanes lanes, half a panel or a whole one. */
+typedef void tile_fn(const source *w, uint32_t lane, uint32_t n_lanes, const x_tile *x,
+                     float *sums);
+
+INLINE void lanes(dtype type, int n_rows, const source *w, uint32_t lane, uint32_t n_lanes,
+                  const x_tile *x, float *sums) {
+    const int n_vecs = vecs_of(type, n_rows);
+    uint32_t l = 0;
+    for (; l + (uint32_t)(n_vecs * VW) <= n_lanes; l += (uint32_t)(n_vecs * VW))
+        tile(type, n_rows, n_vecs, w, lane + l, x, sums + l);
+    if (n_vecs * VW > MATMUL_UNIT && l < n_lanes)
+        tile(type, n_rows, n_vecs / 2, w, lane + l, x, sums + l);
+}
+
+#define TILE(type, n)                                                                              \
+    static void tile_##type##_##n(const source *w, uint32_t lane, uint32_t n_lanes,                \
+                                  const x_tile *x, float *sums) {                                  \
+        lanes(DTYPE_##type, n, w, lane, n_lanes, x, sums);                                         \
+    }
+#define TILES(type)                                                                                \
+    TILE(type, 1)                                                                                  \
+    TILE(type, 2)                                                                                  \
+    TILE(type, 3)                                                                                  \
+    TILE(type, 4) TILE(type, 5) TILE(type, 6) TILE(type, 7) TILE(type, 8)
+#define TILES_OF(type)                                                                             \
+    [DTYPE_##type] = {tile_##type##_1, tile_##type##_2, tile_##type##_3, tile_##type##_4,          \
+                      tile_##type##_5, tile_##type##_6, tile_##type##_7, tile_##type##_8}
+
+TILES(Q4_0)
+TILES(Q4_1)
+TILES(Q5_0)
+TILES(Q5_1)
+TILES(Q8_0)
+TILES(Q4_K)
+TILES(Q5_K)
+TILES(Q6_K)
+#if defined(CPU_LEVEL_AVX512BF16)
+TILES(BF16)
+#endif
+
+static tile_fn *const tiles[DTYPE_LIMIT][QACT_ROWS] = {
+    TILES_OF(Q4_0), TILES_OF(Q4_1), TILES_OF(Q5_0), TILES_OF(Q5_1),
+    TILES_OF(Q8_0), TILES_OF(Q4_K), TILES_OF(Q5_K), TILES_OF(Q6_K),
+#if defined(CPU_LEVEL_AVX512BF16)
+    TILES_OF(BF16),
+#endif
+};
+
+/* ---- jobs ---- */
+
+/* What one call computes at a time: n_lanes features from `first` on, of one panel. */
+typedef struct part {
+    uint32_t first, lane, n_lanes;
+    uint32_t n_out; // of these lanes, how many are features
+    uint32_t limit; // end of the range
+} part;
+
+static part part_at(const weight *w, uint32_t first, uint32_t end) {
+    part p = {.first = first, .lane = first % PANEL_ROWS, .limit = u32_min(end, w->rows)};
+    p.n_lanes = u32_min(PANEL_ROWS - p.lane, end - first);
+    p.n_out = u32_min(p.n_lanes, w->rows - first);
+    return p;
+}
+
+/* Tile i of the rows against a part, into sums[n_rows][64], without the row's scale. */
+static void multiply(const weight *w, const qact *x, uint32_t n, uint32_t i, const part *p,
+                     float *sums) {
+    uint32_t n_rows = qact_tile_rows(n, i), padded = (uint32_t)qact_padded(w->cols);
+    size_t first = (size_t)i * QACT_ROWS, stride = panel_bytes(w->type, w->cols);
+    const x_tile rows = {(const uint32_t *)(const void *)(x->q + first * padded),
+                         x->sum + first * (padded / 32)};
+    const unsigned char *panels = w->data;
+    source from = {.panel = panels + p->first / PANEL_ROWS * stride,
+                   .end = panels + (p->limit + PANEL_ROWS - 1) / PANEL_ROWS * stride,
+                   .ahead = streams(w->type, (int)n_rows) ? AHEAD_BYTES : stride,
+                   .cols = padded};
+    if (i > 0) from.end = NULL; // the first tile has fetched it
+    tiles[w->type][n_rows - 1](&from, p->lane, p->n_lanes, &rows, sums);
+}
+
+/* One row of sums: * scale (+ bias) (+ add), `n` of them. */
+static void finish(const float *sums, float scale, const float *bias, const float *add, float *out,
+                   uint32_t n) {
+    uint32_t l = 0;
+    for (; l + VW <= n; l += VW) {
+        vf y = vf_load(sums + l) * scale;
+        if (bias != NULL) y += vf_load(bias + l);
+        if (add != NULL) y += vf_load(add + l);
+        vf_store(out + l, y);
+    }
+    for (; l < n; l++) {
+        float y = sums[l] * scale;
+        if (bias != NULL) y += bias[l];
+        if (add != NULL) y += add[l];
+        out[l] = y;
+    }
+}
+
+static const float *offset(const float *p, size_t by) {
+    return p != NULL ? p + by : NULL;
+}
+
+void LEVEL(qmatmul)(const void *job, uint32_t begin, uint32_t end) {
+    const qmatmul_job *j = job;
+    _Alignas(64) float sums[QACT_ROWS * PANEL_ROWS];
+    uint32_t limit = end * MATMUL_UNIT;
+    for (uint32_t o = begin * MATMUL_UNIT; o < limit && o < j->w->rows;) {
+        part p = part_at(j->w, o, limit);
+        for (uint32_t row = 0; row < j->n; row++) {
+            uint32_t r = row % QACT_ROWS;
+            if (r == 0) multiply(j->w, &j->x, j->n, row / QACT_ROWS, &p, sums);
+            size_t at = (size_t)row * j->w->rows + o;
+            finish(sums + r * PANEL_ROWS, j->math == MATH_I16 ? j->x.scale[row] : 1.0f,
+                   offset(j->bias, o), offset(j->add, at), j->out + at, p.n_out);
+        }
+        o += p.n_lanes;
+    }
+}
+
+void LEVEL(qglu)(const void *job, uint32_t begin, uint32_t end) {
+    const qglu_job *j = job;
+    _Alignas(64) float gate[QACT_ROWS * PANEL_ROWS], up[QACT_ROWS * PANEL_ROWS];
+    uint32_t limit = end * MATMUL_UNIT, n_features = j->gate->rows;
+    for (uint32_t o = begin * MATMUL_UNIT; o < limit && o < n_features;) {
+        part p = part_at(j->gate, o, limit);
+        for (uint32_t row = 0; row < j->n; row++) {
+            uint32_t r = row % QACT_ROWS;
+            if (r == 0) {
+                multiply(j->gate, &j->x, j->n, row / QACT_ROWS, &p, gate);
+                multiply(j->up, &j->x, j->n, row / QACT_ROWS, &p, up);
+            }
+            float *a = gate + r * PANEL_ROWS, *b = up + r * PANEL_ROWS;
+            float scale = j->math == MATH_I16 ? j->x.scale[row] : 1.0f;
+            finish(a, scale, offset(j->gate_bias, o), NULL, a, p.n_out);
+            finish(b, scale, offset(j->up_bias, o), NULL, b, p.n_out);
+            for (uint32_t l = 0; l < p.n_lanes; l += VW) { // lanes past the last are computed, too
+                vf va = vf_load(a + l), vb = vf_load(b + l);
+                vf_store(a + l, j->fn == ACT_SILU ? vf_silu_mul(va, vb) : vf_gelu_mul(va, vb));
+            }
+            memcpy(j->out + (size_t)row * n_features + o, a, p.n_out * sizeof *a);
+        }
+        o += p.n_lanes;
+    }
+}

@@ -1,0 +1,203 @@
+/* quant.c - RMS norm, and rows made into what the fast products read (qact.h).  Compiled per level.
+ *
+ * A row is read two or three times and stays in L1 meanwhile: its squares, its largest magnitude,
+ * its factors.  The normed values are computed twice rather than kept: it is two multiplications.
+ *
+ *     norm     y = x * scale * w, the arithmetic of rmsnorm
+ *     factor   q = round(y * (32767 / max |y|)), the product rounded once before
+ *
+ * Rounding adds 1.5 * 2^23, which leaves the integer in the low bits: nearest even at every level.
+ *
+ * Thread: any; ranges of one job do not overlap. */
+#include <math.h>
+
+#include "cpu/level.h"
+#include "cpu/simd/simd.h"
+
+/* Sixteen sums, element i in sum i % 16, then added up in a fixed tree: halves, quarters, ... */
+static float sum_of_squares(const float *x, uint32_t n) {
+    enum { N = 16 / VW };
+    float rest[16] = {0};
+    vf sums[N];
+    for (int v = 0; v < N; v++) sums[v] = vf_set1(0);
+    for (uint32_t i = 0; i < n; i += 16) {
+        const float *part = x + i;
+        if (n - i < 16) part = memcpy(rest, part, (n - i) * sizeof *rest);
+        UNROLL
+        for (int v = 0; v < N; v++) sums[v] += vf_load(part + v * VW) * vf_load(part + v * VW);
+    }
+    for (int half = N / 2; half > 0; half /= 2)
+        for (int v = 0; v < half; v++) sums[v] += sums[v + half];
+    return vf_all_add(sums[0])[0];
+}
+
+static float norm_scale(const float *x, uint32_t n, float eps) {
+    return 1.0f / sqrtf(sum_of_squares(x, n) / (float)n + eps);
+}
+
+void LEVEL(rmsnorm)(const void *job, uint32_t begin, uint32_t end) {
+    const rmsnorm_job *j = job;
+    for (size_t row = begin; row < end; row++) {
+        const float *x = j->x + row * j->dim;
+        float *out = j->out + row * j->dim;
+        float scale = norm_scale(x, j->dim, j->eps);
+        for (uint32_t i = 0; i < j->dim; i++) out[i] = x[i] * scale * j->w[i];
+    }
+}
+
+/* ---- factors ---- */
+
+/* A row on its way: its elements are x, or x * scale * w. */
+typedef struct row_in {
+    const float *x, *w; // w NULL: no norm
+    float *normed;      // NULL: nobody reads it
+    vf scale;
+} row_in;
+
+INLINE vf value(const row_in *in, uint32_t i) {
+    vf x = vf_load(in->x + i);
+    return in->w != NULL ? x * in->scale * vf_load(in->w + i) : x;
+}
+
+/* Columns in words of 8 become pairs p, p + 4 of 16 bits: a and b are 2 * VW columns. */
+INLINE vi pairs(vi a, vi b) {
+#if defined(CPU_LEVEL_AVX512)
+    vi low =
+        __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    vi high =
+        __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+#elif defined(CPU_LEVEL_AVX2)
+    vi low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    vi high = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+#else
+    vi low = a, high = b;
+#endif
+    return (low & 0xffff) | high << 16;
+}
+
+/* VW pairs of a row to their places among those of a tile of n_rows. */
+INLINE void put(uint32_t *q, uint32_t n_rows, vi pairs_of_row) {
+    if (n_rows == 1) {
+        vi_store(q, pairs_of_row);
+        return;
+    }
+    uint32_t part[VW];
+    vi_store(part, pairs_of_row);
+    for (int i = 0; i < VW; i++) q[(size_t)i * n_rows] = part[i];
+}
+
+INLINE float largest(const row_in *in, uint32_t n) {
+    vi max = vi_set1(0); // of floats without their signs, which order as integers do; NaN is last
+    for (uint32_t i = 0; i < n; i += VW) max = vi_max(max, (vi)value(in, i) & 0x7fffffff);
+    return ((vf)vi_all_max(max))[0];
+}
+
+/* 32 columns: their pairs; returns their sum. */
+INLINE int32_t group(const row_in *in, uint32_t begin, vf inverse, vi keep, uint32_t *q,
+                     uint32_t n_rows) {
+    const vf round = vf_set1(0x1.8p23f);
+    vi sum = vi_set1(0);
+    UNROLL
+    for (int i = 0; i < 32; i += 2 * VW) {
+        vf y[2];
+        vi rounded[2];
+        UNROLL
+        for (int half = 0; half < 2; half++) {
+            uint32_t at = begin + (uint32_t)(i + half * VW);
+            y[half] = value(in, at);
+            if (in->normed != NULL) vf_store(in->normed + at, y[half]);
+            rounded[half] = ((vi)(y[half] * inverse + round) - (vi)round) & keep;
+        }
+        vi both = pairs(rounded[0], rounded[1]);
+        put(q + (size_t)(i / 2) * n_rows, n_rows, both);
+        sum = vi_dot(sum, both, vi_set1(0x00010001));
+    }
+    return vi_all_add(sum)[0];
+}
+
+/* Row r of a tile of n_rows. */
+INLINE void quantize_row(const row_in *in, uint32_t cols, uint32_t r, uint32_t n_rows, uint32_t *q,
+                         int32_t *sum, float *scale) {
+    float max = largest(in, cols);
+    bool finite = max < INFINITY, counts = finite && max >= QACT_TINY;
+    vf inverse = vf_set1(counts ? 32767.0f / max : 0.0f);
+    vi keep = vi_set1(counts ? -1 : 0);
+    for (uint32_t i = 0; i < cols; i += 32)
+        sum[(size_t)(i / 32) * n_rows + r] =
+            group(in, i, inverse, keep, q + (size_t)(i / 2) * n_rows + r, n_rows);
+    *scale = !finite ? NAN : counts ? max / 32767.0f : 0.0f;
+}
+
+/* ---- bf16 ---- */
+
+#if defined(CPU_LEVEL_AVX512BF16)
+INLINE vi bf16_bits(vf v) {
+    return (vi)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v));
+}
+
+/* The columns past the last are zeros up to a whole word. */
+INLINE void bf16_row(const row_in *in, uint32_t cols, uint32_t r, uint32_t n_rows, uint32_t *q) {
+    enum { STEP = 2 * VW };
+    uint32_t i = 0;
+    for (; i + STEP <= cols; i += STEP) {
+        vf a = value(in, i), b = value(in, i + VW);
+        if (in->normed != NULL) {
+            vf_store(in->normed + i, a);
+            vf_store(in->normed + i + VW, b);
+        }
+        put(q + (size_t)(i / 2) * n_rows + r, n_rows, pairs(bf16_bits(a), bf16_bits(b)));
+    }
+    if (i == cols) return;
+    float x[STEP] = {0}, w[STEP] = {0}, normed[STEP];
+    uint32_t part[VW], left = cols - i;
+    memcpy(x, in->x + i, left * sizeof *x);
+    if (in->w != NULL) memcpy(w, in->w + i, left * sizeof *w);
+    row_in rest = {x, in->w != NULL ? w : NULL, NULL, in->scale};
+    vf a = value(&rest, 0), b = value(&rest, VW);
+    vf_store(normed, a);
+    vf_store(normed + VW, b);
+    if (in->normed != NULL) memcpy(in->normed + i, normed, left * sizeof *normed);
+    vi_store(part, pairs(bf16_bits(a), bf16_bits(b)));
+    for (uint32_t p = 0; p < qact_padded(left) / 2; p++)
+        q[(i / 2 + p) * (size_t)n_rows + r] = part[p];
+}
+#endif
+
+/* ---- jobs ---- */
+
+INLINE void row_of_tile(const qact_job *j, bool normed, uint32_t i, uint32_t r, uint32_t n_rows) {
+    size_t row = (size_t)i * QACT_ROWS + r, first = (size_t)i * QACT_ROWS;
+    size_t padded = qact_padded(j->dim);
+    row_in in = {.x = j->x + row * j->dim};
+    if (normed) {
+        in.w = j->norm;
+        in.scale = vf_set1(norm_scale(in.x, j->dim, j->eps));
+        if (j->normed != NULL) in.normed = j->normed + row * j->dim;
+    }
+    uint32_t *q = (uint32_t *)(void *)(j->out.q + first * padded);
+#if defined(CPU_LEVEL_AVX512BF16)
+    if (j->math == MATH_BF16) {
+        bf16_row(&in, j->dim, r, n_rows, q);
+        return;
+    }
+#endif
+    quantize_row(&in, j->dim, r, n_rows, q, j->out.sum + first * (padded / 32), &j->out.scale[row]);
+}
+
+void LEVEL(quantize)(const void *job, uint32_t begin, uint32_t end) {
+    const qact_job *j = job;
+#if defined(CPU_LEVEL_AVX512BF16)
+    INFERD_CHECK(j->math == MATH_BF16 || (j->math == MATH_I16 && j->dim % 32 == 0));
+#else
+    INFERD_CHECK(j->math == MATH_I16 && j->dim % 32 == 0);
+#endif
+    for (uint32_t i = begin; i < end; i++) {
+        uint32_t n_rows = qact_tile_rows(j->n, i);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            if (j->norm != NULL)
+                row_of_tile(j, true, i, r, n_rows);
+            else
+                row_of_tile(j, false, i, r, n_rows);
+        }
+    }
+}
