@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "cpu_roofs.h"
 #include "inferd/clock.h"
 #include "models/model.h"
 
@@ -115,44 +116,18 @@ static double step_us(rig *r, uint32_t n_seqs, uint32_t n_rows, uint32_t stored,
     return (double)us[n_runs / 2];
 }
 
-/* ---- what memory can do ---- */
-
-typedef struct reader {
-    const unsigned char *bytes;
-    size_t n;
-    uint64_t sums[256];
-} reader;
-
-static void read_part(void *ctx, uint32_t i) {
-    reader *r = ctx;
-    const uint64_t *p = (const uint64_t *)(const void *)(r->bytes + r->n * i);
-    uint64_t sums[8] = {0};
-    for (size_t k = 0; k + 8 <= r->n / 8; k += 8) {
-        __builtin_prefetch(p + k + 1024);
-        for (size_t j = 0; j < 8; j++) sums[j] += p[k + j];
-    }
-    for (size_t j = 1; j < 8; j++) sums[0] += sums[j];
-    r->sums[i] = sums[0];
-}
-
-static double dram_bytes_per_us(backend *be) {
-    static reader r;
-    uint32_t n = be_n_threads(be);
-    unsigned char *memory =
-        mmap(NULL, DRAM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    INFERD_CHECK(memory != MAP_FAILED);
+static double dram_bytes_per_us(void) {
+    inferd_err err = {0};
+    pool *threads;
+    unsigned char *memory = aligned_alloc(2 << 20, DRAM_BYTES);
+    INFERD_CHECK(memory != NULL);
     madvise(memory, DRAM_BYTES, MADV_HUGEPAGE);
     memset(memory, 1, DRAM_BYTES);
-    r = (reader){.bytes = memory, .n = DRAM_BYTES / n / 64 * 64};
-    double best = 0;
-    for (int run = 0; run < 7; run++) {
-        uint64_t began = clock_now_us();
-        be_parallel(be, n, read_part, &r);
-        double rate = (double)r.n * n / (double)(clock_now_us() - began);
-        if (rate > best) best = rate;
-    }
-    munmap(memory, DRAM_BYTES);
-    return best;
+    need(pool_open(0, &threads, &err), &err);
+    double rate = roof_read(threads, memory, DRAM_BYTES);
+    pool_close(threads);
+    free(memory);
+    return rate * 1e-6;
 }
 
 /* ---- cases ---- */
@@ -165,7 +140,7 @@ static const struct {
     {"2 streams at 128", 2, 1, 128},     {"4 streams at 128", 4, 1, 128},
     {"8 streams at 128", 8, 1, 128},     {"32 streams at 128", 32, 1, 128},
     {"32 streams at 1024", 32, 1, 1024}, {"prompt of 32", 1, 32, 0},
-    {"prompt of 128", 1, 128, 0},        {"prompt of 512", 1, 512, 0},
+    {"prompt of 128", 1, 128, 0},        {"prompt of 256", 1, 256, 0},
 };
 
 int main(int argc, char **argv) {
@@ -179,7 +154,7 @@ int main(int argc, char **argv) {
     rig_open(&profiled, argv[1], exact, true);
     char math[256];
     model_describe_math(plain.m, math, sizeof math);
-    double dram = dram_bytes_per_us(plain.be);
+    double dram = dram_bytes_per_us();
     double step_bytes = (double)model_step_bytes(plain.m);
     printf("%s: %s, %u threads; %s\n", argv[1], be_name(plain.be), be_n_threads(plain.be), math);
     printf("weights %.1f MB, DRAM %.1f GB/s: at most %.0f steps/s of few rows\n\n",

@@ -24,7 +24,7 @@ typedef struct roof_reading {
     const unsigned char *at;
 } roof_reading;
 
-static void roof_read_piece(void *ctx, uint32_t rank, uint32_t n_ranks) {
+static inline void roof_read_piece(void *ctx, uint32_t rank, uint32_t n_ranks) {
     const roof_reading *r = ctx;
     const unsigned char *at = r->at + rank * ROOF_PIECE;
     uint64_t a = 0, b = 0, c = 0, d = 0;
@@ -38,7 +38,7 @@ static void roof_read_piece(void *ctx, uint32_t rank, uint32_t n_ranks) {
 }
 
 /* Bytes per second of all threads, from memory of n_bytes that no cache holds. */
-static double roof_read(pool *p, const unsigned char *memory, size_t n_bytes) {
+static inline double roof_read(pool *p, const unsigned char *memory, size_t n_bytes) {
     size_t step = pool_n_threads(p) * ROOF_PIECE;
     double best = 0;
     for (size_t s = 0; s < ROOF_SAMPLES; s++) {
@@ -107,7 +107,7 @@ static const roof_level roof_levels[] = {
 };
 
 /* Operations per second of all threads (a product and its addition are two); 0: not known. */
-static double roof_multiply(pool *p, const cpu_level *level, cpu_math math) {
+static inline double roof_multiply(pool *p, const cpu_level *level, cpu_math math) {
     double best = 0;
     for (size_t i = 0; i < INFERD_COUNT(roof_levels); i++) {
         const roof_level *l = &roof_levels[i];
@@ -126,7 +126,7 @@ static double roof_multiply(pool *p, const cpu_level *level, cpu_math math) {
 }
 
 #else
-static double roof_multiply(pool *p, const cpu_level *level, cpu_math math) {
+static inline double roof_multiply(pool *p, const cpu_level *level, cpu_math math) {
     (void)p, (void)level, (void)math;
     return 0;
 }

@@ -21,6 +21,7 @@ typedef struct device_about {
     uint32_t n_pages, n_ready; // the others are still being made, see pages
     uint32_t extent_pages;     // pool_init_extents
     uint32_t depth;            // steps that may be launched and not finished, 1 or 2
+    uint32_t rows_best;        // be_rows_best
 } device_about;
 
 typedef struct device_limits {

@@ -71,7 +71,8 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
     *out = (device_about){.n_ready = be_n_pages_ready(d->be), // first: the other may shrink to it
                           .n_pages = be_n_pages(d->be),
                           .extent_pages = be_extent_pages(d->be),
-                          .depth = be_depth(d->be)};
+                          .depth = be_depth(d->be),
+                          .rows_best = be_rows_best(d->be)};
     out->n_ready = u32_min(out->n_ready, out->n_pages);
     snprintf(out->warning, sizeof out->warning, "%s", be_warning(d->be));
     snprintf(out->name, sizeof out->name, "%s, %u threads", be_name(d->be), be_n_threads(d->be));

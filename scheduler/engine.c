@@ -289,7 +289,11 @@ static inferd_status open_device(engine *e, inferd_err *err) {
                                e->models.n, err);
     if (status != INFERD_OK) return status;
     e->depth = u32_min(u32_max(about.depth, 1), ENGINE_DEPTH_MAX);
-    status = sched_set_depth(e->sched, e->depth, err);
+    /* Larger steps would gain nothing there and cost memory; who decodes has a row in any case. */
+    uint32_t rows_best = u32_max(about.rows_best, 2 * e->limits.running_max);
+    if (about.rows_best != 0)
+        e->limits.step_tokens_max = u32_min(e->limits.step_tokens_max, rows_best);
+    status = sched_set_device(e->sched, e->depth, e->limits.step_tokens_max, err);
     if (status != INFERD_OK) return status;
     memcpy(e->device_name, about.name, sizeof e->device_name);
     e->device_name[sizeof e->device_name - 1] = 0;

@@ -50,14 +50,19 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     return INFERD_OK;
 }
 
-inferd_status sched_set_depth(sched *s, uint32_t depth, inferd_err *err) {
+inferd_status sched_set_device(sched *s, uint32_t depth, uint32_t step_tokens_max,
+                               inferd_err *err) {
     INFERD_CHECK(depth >= 1 && depth <= s->limits.depth && s->plan_no == 0);
+    INFERD_CHECK(step_tokens_max <= s->limits.step_tokens_max &&
+                 step_tokens_max >= s->limits.running_max);
     if (depth > 1 && s->limits.draft_tokens > 0)
         return inferd_fail(err, INFERD_EUNSUPPORTED,
                            "guessing tokens (limits.draft_tokens is %u) needs a device that "
                            "computes one step at a time, as the CPU does: set it to 0",
                            s->limits.draft_tokens);
     s->limits.depth = depth;
+    s->limits.step_tokens_max = step_tokens_max;
+    s->limits.logits_max = u32_min(s->limits.logits_max, step_tokens_max);
     return INFERD_OK;
 }
 

@@ -80,10 +80,10 @@ typedef void sched_emit(void *ctx, const gen_event *event);
 inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_models, sched_emit *emit,
                            void *emit_ctx, sched **out, inferd_err *err);
 void sched_destroy(sched *s); // accepts NULL
-/* Before the first plan: the device takes fewer steps at once than the limits said.  Fails when
- * they have guesses, and it takes more than one: until a step has drawn nobody knows which of its
- * guesses were right, so such a device would stand still between two steps. */
-inferd_status sched_set_depth(sched *s, uint32_t depth, inferd_err *err);
+/* Before the first plan: the device takes fewer steps at once, or smaller ones, than the limits
+ * said.  Fails when they have guesses, and it takes more than one: until a step has drawn nobody
+ * knows which of its guesses were right, so such a device would stand still between two steps. */
+inferd_status sched_set_device(sched *s, uint32_t depth, uint32_t step_tokens_max, inferd_err *err);
 
 /* What the model is; its requests are taken from now on.  Before this (or sched_model_fail) no
  * request may name it. */

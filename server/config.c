@@ -126,7 +126,8 @@ static const option of_limit[] = {
     {"running_max", OPTION_U32, AT(L, engine.running_max), RANGE(1, 4096, 32),
      .about = "sequences in one batch"},
     {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(1, 65536, 512),
-     .about = "tokens computed in one step"},
+     .about =
+         "tokens computed in one step; on a CPU at most the larger of 128 and 2 `running_max`"},
     {"step_max_ms", OPTION_U32, AT(L, engine.step_max_ms), RANGE(1, 60000, 100),
      .about = "no step is planned longer"},
     {"decode_step_ms", OPTION_U32, AT(L, engine.decode_step_ms), RANGE(1, 60000, 25),

@@ -44,6 +44,13 @@ static uint32_t cpu_n_threads(const backend *be) {
     return pool_n_threads(cpu_of_const(be)->threads);
 }
 
+/* Products are as fast as they get from some 16 rows on, and what lies between them leaves the
+ * caches with more than this (512 rows of SmolLM2-135M: 20 % slower per row). */
+static uint32_t cpu_rows_best(const backend *be) {
+    (void)be;
+    return 128;
+}
+
 static void cpu_get_stats(const backend *be, backend_stats *out) {
     const cpu_backend *c = cpu_of_const(be);
     *out = (backend_stats){.n_kv_driver_calls = 0, // nothing on the KV path makes any
@@ -464,6 +471,7 @@ static const backend_ops cpu_ops = {
     .name = cpu_name,
     .depth = cpu_depth,
     .n_threads = cpu_n_threads,
+    .rows_best = cpu_rows_best,
     .get_stats = cpu_get_stats,
     .get_profile = cpu_get_profile,
     .n_pages = cpu_n_pages,

@@ -14,7 +14,7 @@
  * The order is the same for every shape of tile, so a row's result does not depend on the others;
  * levels with fused multiply-add agree in every bit.
  *
- *     unit or panel > tile of up to 8 rows > vectors of lanes > columns
+ *     block of rows > unit or panel > tile of up to 8 rows > vectors of lanes > columns
  *
  * A tile holds n_rows x n_vecs dots in registers and their totals, needed once in a group, in L1;
  * there is one for each number of rows, none is padded.  What bounds it: bytes of the weights for
@@ -26,7 +26,11 @@
 #include "cpu/simd/group.h"
 #include "cpu/simd/simd.h"
 
-enum { AHEAD_BYTES = 8192 }; // how far in front a stream fetches
+enum {
+    AHEAD_BYTES = 8192,      // how far in front a stream fetches
+    BLOCK_BYTES = 384 << 10, // of rows that go over the weights together
+    BLOCK_ROWS_MIN = 32
+};
 
 /* Vectors of lanes in a tile: four of avx512 are a whole panel, which is read in one stream. */
 INLINE int vecs_of(dtype type, int n_rows) {
@@ -303,9 +307,10 @@ static part part_at(const weight *w, uint32_t first, uint32_t end) {
     return p;
 }
 
-/* Tile i of the rows against a part, into sums[n_rows][64], without the row's scale. */
+/* Tile i of the rows against a part, into sums[n_rows][64], without the row's scale. first_of_part:
+ * the part's weights come from memory, and those of the next are fetched meanwhile. */
 static void multiply(const weight *w, const qact *x, uint32_t n, uint32_t i, const part *p,
-                     float *sums) {
+                     bool first_of_part, float *sums) {
     uint32_t n_rows = qact_tile_rows(n, i), padded = (uint32_t)qact_padded(w->cols);
     size_t first = (size_t)i * QACT_ROWS, stride = panel_bytes(w->type, w->cols);
     const x_tile rows = {(const uint32_t *)(const void *)(x->q + first * padded),
@@ -315,7 +320,7 @@ static void multiply(const weight *w, const qact *x, uint32_t n, uint32_t i, con
                    .end = panels + (p->limit + PANEL_ROWS - 1) / PANEL_ROWS * stride,
                    .ahead = streams(w->type, (int)n_rows) ? AHEAD_BYTES : stride,
                    .cols = padded};
-    if (i > 0) from.end = NULL; // the first tile has fetched it
+    if (!first_of_part) from.end = NULL;
     tiles[w->type][n_rows - 1](&from, p->lane, p->n_lanes, &rows, sums);
 }
 
@@ -341,34 +346,47 @@ static const float *offset(const float *p, size_t by) {
     return p != NULL ? p + by : NULL;
 }
 
-void LEVEL(qmatmul)(const void *job, uint32_t begin, uint32_t end) {
-    const qmatmul_job *j = job;
+/* Rows that go over the weights together: as many as stay in L2 beside a panel.  More would come
+ * from L3 again for each panel; the weights do once per block, which is less. */
+static uint32_t block_rows(uint32_t cols) {
+    size_t n = BLOCK_BYTES / (qact_padded(cols) * sizeof(uint16_t)) / QACT_ROWS * QACT_ROWS;
+    return u32_max((uint32_t)n, BLOCK_ROWS_MIN);
+}
+
+/* Features [o, end) of rows [row_begin, row_end). */
+static void products(const qmatmul_job *j, uint32_t o, uint32_t end, uint32_t row_begin,
+                     uint32_t row_end) {
     _Alignas(64) float sums[QACT_ROWS * PANEL_ROWS];
-    uint32_t limit = end * MATMUL_UNIT;
-    for (uint32_t o = begin * MATMUL_UNIT; o < limit && o < j->w->rows;) {
-        part p = part_at(j->w, o, limit);
-        for (uint32_t row = 0; row < j->n; row++) {
+    for (part p; o < end && o < j->w->rows; o += p.n_lanes) {
+        p = part_at(j->w, o, end);
+        for (uint32_t row = row_begin; row < row_end; row++) {
             uint32_t r = row % QACT_ROWS;
-            if (r == 0) multiply(j->w, &j->x, j->n, row / QACT_ROWS, &p, sums);
+            if (r == 0) multiply(j->w, &j->x, j->n, row / QACT_ROWS, &p, row == row_begin, sums);
             size_t at = (size_t)row * j->w->rows + o;
             finish(sums + r * PANEL_ROWS, j->math == MATH_I16 ? j->x.scale[row] : 1.0f,
                    offset(j->bias, o), offset(j->add, at), j->out + at, p.n_out);
         }
-        o += p.n_lanes;
     }
 }
 
-void LEVEL(qglu)(const void *job, uint32_t begin, uint32_t end) {
-    const qglu_job *j = job;
+void LEVEL(qmatmul)(const void *job, uint32_t begin, uint32_t end) {
+    const qmatmul_job *j = job;
+    uint32_t n_rows = block_rows(j->w->cols);
+    for (uint32_t row = 0; row < j->n; row += n_rows)
+        products(j, begin * MATMUL_UNIT, end * MATMUL_UNIT, row, u32_min(row + n_rows, j->n));
+}
+
+static void gated(const qglu_job *j, uint32_t o, uint32_t end, uint32_t row_begin,
+                  uint32_t row_end) {
     _Alignas(64) float gate[QACT_ROWS * PANEL_ROWS], up[QACT_ROWS * PANEL_ROWS];
-    uint32_t limit = end * MATMUL_UNIT, n_features = j->gate->rows;
-    for (uint32_t o = begin * MATMUL_UNIT; o < limit && o < n_features;) {
-        part p = part_at(j->gate, o, limit);
-        for (uint32_t row = 0; row < j->n; row++) {
+    uint32_t n_features = j->gate->rows;
+    for (part p; o < end && o < n_features; o += p.n_lanes) {
+        p = part_at(j->gate, o, end);
+        for (uint32_t row = row_begin; row < row_end; row++) {
             uint32_t r = row % QACT_ROWS;
             if (r == 0) {
-                multiply(j->gate, &j->x, j->n, row / QACT_ROWS, &p, gate);
-                multiply(j->up, &j->x, j->n, row / QACT_ROWS, &p, up);
+                multiply(j->gate, &j->x, j->n, row / QACT_ROWS, &p, row == row_begin, gate);
+                multiply(j->up, &j->x, j->n, row / QACT_ROWS, &p, row == row_begin, up);
             }
             float *a = gate + r * PANEL_ROWS, *b = up + r * PANEL_ROWS;
             float scale = j->math == MATH_I16 ? j->x.scale[row] : 1.0f;
@@ -380,6 +398,12 @@ void LEVEL(qglu)(const void *job, uint32_t begin, uint32_t end) {
             }
             memcpy(j->out + (size_t)row * n_features + o, a, p.n_out * sizeof *a);
         }
-        o += p.n_lanes;
     }
+}
+
+void LEVEL(qglu)(const void *job, uint32_t begin, uint32_t end) {
+    const qglu_job *j = job;
+    uint32_t n_rows = block_rows(j->gate->cols);
+    for (uint32_t row = 0; row < j->n; row += n_rows)
+        gated(j, begin * MATMUL_UNIT, end * MATMUL_UNIT, row, u32_min(row + n_rows, j->n));
 }

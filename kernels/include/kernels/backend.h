@@ -138,6 +138,8 @@ const char *be_name(const backend *be);    // "cpu", with the instruction set: "
 const char *be_warning(const backend *be); // what it lacks, for the operator: one sentence, or ""
 uint32_t be_depth(const backend *be);      // steps planned ahead: CPU 1
 uint32_t be_n_threads(const backend *be);
+uint32_t be_rows_best(const backend *be); // larger steps are no faster per row; 0: the larger the
+                                          // better
 void be_get_stats(const backend *be, backend_stats *out);
 uint32_t be_get_profile(const backend *be, be_part out[BE_PARTS_MAX]); // how many; 0: none is made
 
