@@ -48,6 +48,7 @@ struct arena {
     bool can_leave_hole; // MREMAP_DONTUNMAP works here
 
     uint32_t n_used; // pages up to the last one that was ever in use
+    uint64_t n_wakes;
     uint32_t n_away; // in windows
     pthread_t toucher;
     bool has_toucher;
@@ -116,6 +117,11 @@ static void raise_goal(arena *a) {
     atomic_store_explicit(&a->goal, goal, memory_order_relaxed);
     pthread_cond_signal(&a->changed);
     pthread_mutex_unlock(&a->lock);
+    a->n_wakes++;
+}
+
+uint64_t arena_n_wakes(const arena *a) {
+    return a->n_wakes;
 }
 
 void arena_use(arena *a, uint32_t page) {

@@ -53,6 +53,7 @@ bool arena_is_away(const arena *a, uint32_t page); // in a window
 bool arena_touch(arena *a, uint32_t page);
 /* The page is in use: the background thread sees to those after it. */
 void arena_use(arena *a, uint32_t page);
+uint64_t arena_n_wakes(const arena *a); // how often that thread was told to go on: a system call
 
 inferd_status window_open(arena *a, size_t n_bytes, window **out, inferd_err *err);
 void window_close(arena *a, window *w); // unmaps first; accepts NULL

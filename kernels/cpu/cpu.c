@@ -53,7 +53,7 @@ static uint32_t cpu_rows_best(const backend *be) {
 
 static void cpu_get_stats(const backend *be, backend_stats *out) {
     const cpu_backend *c = cpu_of_const(be);
-    *out = (backend_stats){.n_kv_driver_calls = 0, // nothing on the KV path makes any
+    *out = (backend_stats){.n_kv_driver_calls = arena_n_wakes(c->pages), // nothing else makes any
                            .n_kv_page_faults = c->n_kv_page_faults,
                            .n_pages_touched = arena_n_touched(c->pages)};
 }

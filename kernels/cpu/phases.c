@@ -279,8 +279,9 @@ static qact qact_of(const maker *m, const op *mm) {
     return qact_at(m->p->qact, mm->n, mm->w.cols);
 }
 
-/* x as the products of this kind read it, normed first when there is a norm. */
-static void make_qact(maker *m, const op *mm, const op *norm) {
+/* x as the products of this kind read it, normed first when there is a norm.  normed_too: others
+ * read the norm's floats. */
+static void make_qact(maker *m, const op *mm, const op *norm, bool normed_too) {
     qact_job job = {.out = qact_of(m, mm),
                     .x = mm->a->data,
                     .n = mm->n,
@@ -289,7 +290,7 @@ static void make_qact(maker *m, const op *mm, const op *norm) {
     if (norm != NULL) {
         job.x = norm->a->data;
         job.norm = norm->v.data;
-        job.normed = norm->out->data;
+        job.normed = normed_too ? norm->out->data : NULL;
         job.eps = norm->f;
     }
     phase(m, PART_NORM, m->env->level->quantize, copy_job(m, &job, sizeof job),
@@ -313,15 +314,20 @@ static uint32_t count_products(const maker *m, uint32_t i) {
     return n;
 }
 
-/* The gate and the up projection with the function between them: three operations, or 0. */
-static uint32_t make_gated(maker *m, uint32_t i) {
+/* Are these the gate and the up projection with the function between them?  Three operations. */
+static bool is_gated(const maker *m, uint32_t i) {
     const op *gate = at(m, i, OP_MATMUL), *up = at(m, i + 1, OP_MATMUL),
              *glu = at(m, i + 2, OP_GLU);
     if (glu == NULL || up == NULL || count_products(m, i) < 2 || glu->a != gate->out ||
         glu->b != up->out || gate->out == up->out || glu->n != gate->n ||
         glu->dim != gate->w.rows || gate->w.rows != up->w.rows || math_of(m, &gate->w) == MATH_F32)
-        return 0;
-    if (!dead(m, i + 3, up->out) || (glu->out != gate->out && !dead(m, i + 3, gate->out))) return 0;
+        return false;
+    return dead(m, i + 3, up->out) && (glu->out == gate->out || dead(m, i + 3, gate->out));
+}
+
+static void make_gated(maker *m, uint32_t i) {
+    const op *gate = at(m, i, OP_MATMUL), *up = at(m, i + 1, OP_MATMUL),
+             *glu = at(m, i + 2, OP_GLU);
     qglu_job job = {.x = qact_of(m, gate),
                     .gate = &gate->w,
                     .up = &up->w,
@@ -333,7 +339,6 @@ static uint32_t make_gated(maker *m, uint32_t i) {
                     .math = math_of(m, &gate->w)};
     phase(m, PART_GATE_UP, m->env->level->qglu, copy_job(m, &job, sizeof job), units_of(&gate->w),
           PHASE_SPLIT);
-    return 3;
 }
 
 /* What a product of n operations from i on is added to: the stream of an addition behind it. */
@@ -350,13 +355,14 @@ static const op *addition_after(const maker *m, uint32_t i) {
 static uint32_t make_products(maker *m, uint32_t i, const op *norm) {
     const op *first = at(m, i, OP_MATMUL);
     cpu_math math = math_of(m, &first->w);
-    if (math != MATH_F32) {
-        make_qact(m, first, norm);
-        uint32_t n = make_gated(m, i);
-        if (n != 0) return n;
-    }
-    uint32_t n = count_products(m, i);
+    bool gated = is_gated(m, i);
+    uint32_t n = gated ? 3 : count_products(m, i);
     INFERD_CHECK(n > 0);
+    if (math != MATH_F32) make_qact(m, first, norm, norm != NULL && !dead(m, i + n, norm->out));
+    if (gated) {
+        make_gated(m, i);
+        return n;
+    }
     const op *add = n == 1 ? addition_after(m, i) : NULL;
     group_job group = {.n_parts = n};
     uint32_t n_units = 0;

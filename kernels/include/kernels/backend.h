@@ -90,7 +90,8 @@ typedef struct backend_options {
 } backend_options;
 
 typedef struct backend_stats {
-    uint64_t n_kv_driver_calls; // system or driver calls made on the KV path: stays 0
+    uint64_t n_kv_driver_calls; // system or driver calls made on the KV path: stays 0, but that on
+                                // the CPU each page that is used for the first time costs one
     uint64_t n_kv_page_faults;  // page faults taken by compute threads inside a step after warm-up
     uint64_t n_pages_touched;   // of the arena, by the background thread
 
