@@ -1,8 +1,8 @@
 /* cpu.c - the CPU backend: opening it, its pages, its weights, its steps.
  *
  * Depth is 1: the step is computed by the thread that ends it, so a step planned ahead would only
- * wait.  The instruction set is the best the machine has; INFERD_CPU=define|base|avx2|avx512 says
- * otherwise, for tests and for comparing.
+ * wait.  The instruction set is the best the machine has; INFERD_CPU names another level (level.h),
+ * for tests and for comparing.
  *
  * Thread: engine. */
 #include "cpu/cpu.h"
