@@ -20,6 +20,7 @@ struct phases {
     size_t jobs_used;
     unsigned char *qact; // of the input of the matmul being run; owned
     size_t qact_room;
+    uint64_t stamp_ns; // when the last part of a step that is profiled ended
 };
 
 phases *phases_open(void) {
@@ -118,8 +119,6 @@ typedef struct stamp_job {
     uint64_t *last_ns;
 } stamp_job;
 
-static uint64_t last_stamp_ns; // of the step being profiled; engine thread
-
 static uint64_t now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -144,7 +143,7 @@ static void phase(maker *m, step_part part, range_fn *f, const void *job, uint32
     if (n == 0) return;
     put_phase(m, (pool_phase){f, job, n, n == 1 && how == PHASE_SPLIT ? PHASE_ALONE : how});
     if (m->env->part_ns == NULL) return;
-    stamp_job j = {&m->env->part_ns[part], &last_stamp_ns};
+    stamp_job j = {&m->env->part_ns[part], &m->p->stamp_ns};
     put_phase(m, (pool_phase){stamp, copy_job(m, &j, sizeof j), 1, PHASE_ALONE});
 }
 
@@ -509,12 +508,12 @@ void phases_run(phases *p, const phases_env *env, bool keep, const act *wanted) 
     maker m = {p, env, keep, wanted};
     p->n_phases = 0;
     p->jobs_used = 0;
-    if (env->part_ns != NULL) last_stamp_ns = now_ns();
+    if (env->part_ns != NULL) p->stamp_ns = now_ns();
     for (uint32_t i = 0; i < p->n_ops;) i += make(&m, i);
     if (env->part_ns != NULL) { // making the phases is a part too
         uint64_t now = now_ns();
-        env->part_ns[PART_OTHER] += now - last_stamp_ns;
-        last_stamp_ns = now;
+        env->part_ns[PART_OTHER] += now - p->stamp_ns;
+        p->stamp_ns = now;
     }
     pool_phases(env->threads, p->phases, p->n_phases);
     p->n_ops = 0;
