@@ -84,7 +84,7 @@ static void bench_type(const bench_table *t, dtype type, bool exact, uint32_t ro
         uint32_t n = row_counts[i];
         if (math != MATH_F32) {
             qact_job job = {t->q, t->x, NULL, NULL, n, TABLE_COLS, 0, math};
-            pool_split(t->threads, t->level->quantize, &job, (n + QACT_ROWS - 1) / QACT_ROWS);
+            pool_split(t->threads, t->level->quantize, &job, qact_tiles(n));
         }
         /* First a guess, then half a millisecond of it. */
         uint32_t n_panels = 2 * pool_n_threads(t->threads);

@@ -124,6 +124,9 @@ size_t be_page_bytes(const backend *be) {
 uint32_t be_n_pages_ready(const backend *be) {
     return be->ops->n_pages_ready != NULL ? be->ops->n_pages_ready(be) : be->ops->n_pages(be);
 }
+uint32_t be_n_pages_warm(const backend *be) {
+    return be->ops->n_pages_warm != NULL ? be->ops->n_pages_warm(be) : be_n_pages_ready(be);
+}
 uint32_t be_extent_pages(const backend *be) {
     return be->ops->extent_pages != NULL ? be->ops->extent_pages(be) : 1;
 }

@@ -24,6 +24,7 @@ typedef struct backend_ops {
     uint32_t (*n_pages)(const backend *be);
     size_t (*page_bytes)(const backend *be);
     uint32_t (*n_pages_ready)(const backend *be); // NULL: all
+    uint32_t (*n_pages_warm)(const backend *be);  // NULL: all that are ready
     uint32_t (*extent_pages)(const backend *be);  // NULL: 1
     inferd_status (*window_open)(backend *be, size_t n_bytes, be_window **out, inferd_err *err);
     void (*window_close)(backend *be, be_window *w);

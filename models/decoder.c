@@ -4,11 +4,15 @@
  *     each layer:  x += Wo attend(rope(Wq a), rope(Wk a), Wv a)      a = rmsnorm(x)
  *                  x += Wd (silu(Wg m) * Wu m)                        m = rmsnorm(x)
  *     logits = head(rmsnorm(x)), for the rows that asked
- */
+ *
+ * Of the last layer the others need only their keys and values: what is added to x there goes
+ * nowhere.  So when some rows did not ask, those that did are taken out after its attention, and
+ * the rest of it is computed for them alone: of a prompt that is one row, or none. */
 #include "decoder.h"
 
-static void attention_block(backend *be, const decoder_spec *s, const decoder_layer *w,
-                            decoder_scratch *t, uint32_t layer_idx, uint32_t n) {
+/* att = attend(...) of layer layer_idx */
+static void attend(backend *be, const decoder_spec *s, const decoder_layer *w, decoder_scratch *t,
+                   uint32_t layer_idx, uint32_t n) {
     bool local = s->global_every != 0 && (layer_idx + 1) % s->global_every != 0;
     be_rmsnorm(be, t->h, t->x, &w->attn_norm, n, s->norm_eps);
     be_matmul(be, t->q, t->h, &w->wq, &w->bq, n);
@@ -21,31 +25,45 @@ static void attention_block(backend *be, const decoder_spec *s, const decoder_la
     be_rope(be, t->q, t->k, local ? &s->local_rope : &s->rope, s->n_heads, s->n_kv_heads,
             s->head_dim);
     be_attention(be, t->att, t->q, t->k, t->v, layer_idx, local ? &s->local_attn : &s->attn);
-    be_matmul(be, t->h, t->att, &w->wo, &w->bo, n);
-    if (s->post_norms) be_rmsnorm(be, t->h, t->h, &w->post_attn_norm, n, s->norm_eps);
-    be_add(be, t->x, t->h, n, s->dim);
 }
 
-static void mlp_block(backend *be, const decoder_spec *s, const decoder_layer *w,
-                      decoder_scratch *t, uint32_t n) {
-    be_rmsnorm(be, t->h, t->x, &w->ffn_norm, n, s->norm_eps);
+/* x += Wo att */
+static void add_attention(backend *be, const decoder_spec *s, const decoder_layer *w,
+                          decoder_scratch *t, act *x, const act *att, uint32_t n) {
+    be_matmul(be, t->h, att, &w->wo, &w->bo, n);
+    if (s->post_norms) be_rmsnorm(be, t->h, t->h, &w->post_attn_norm, n, s->norm_eps);
+    be_add(be, x, t->h, n, s->dim);
+}
+
+static void add_mlp(backend *be, const decoder_spec *s, const decoder_layer *w, decoder_scratch *t,
+                    act *x, uint32_t n) {
+    be_rmsnorm(be, t->h, x, &w->ffn_norm, n, s->norm_eps);
     be_matmul(be, t->gate, t->h, &w->w_gate, &w->b_gate, n);
     be_matmul(be, t->up, t->h, &w->w_up, &w->b_up, n);
     be_glu(be, s->act, t->gate, t->gate, t->up, n, s->ffn_dim);
     be_matmul(be, t->h, t->gate, &w->w_down, &w->b_down, n);
     if (s->post_norms) be_rmsnorm(be, t->h, t->h, &w->post_ffn_norm, n, s->norm_eps);
-    be_add(be, t->x, t->h, n, s->dim);
+    be_add(be, x, t->h, n, s->dim);
 }
 
 void decoder_forward(backend *be, const decoder_spec *s, const decoder_weights *w,
                      decoder_scratch *t, const batch *b) {
+    const uint32_t last = s->n_layers - 1;
+    const bool all_asked = b->n_logits == b->n_rows;
     be_embed(be, t->x, &w->embed, s->embed_scale);
-    for (uint32_t i = 0; i < s->n_layers; i++) {
-        attention_block(be, s, &w->layers[i], t, i, b->n_rows);
-        mlp_block(be, s, &w->layers[i], t, b->n_rows);
+    for (uint32_t i = 0; i < last + all_asked; i++) {
+        attend(be, s, &w->layers[i], t, i, b->n_rows);
+        add_attention(be, s, &w->layers[i], t, t->x, t->att, b->n_rows);
+        add_mlp(be, s, &w->layers[i], t, t->x, b->n_rows);
     }
+    if (!all_asked) attend(be, s, &w->layers[last], t, last, b->n_rows);
     if (b->n_logits == 0) return;
     be_take_logit_rows(be, t->last, t->x, s->dim);
+    if (!all_asked) {
+        be_take_logit_rows(be, t->last_att, t->att, s->n_heads * s->head_dim);
+        add_attention(be, s, &w->layers[last], t, t->last, t->last_att, b->n_logits);
+        add_mlp(be, s, &w->layers[last], t, t->last, b->n_logits);
+    }
     be_rmsnorm(be, t->h, t->last, &w->norm, b->n_logits, s->norm_eps);
     be_matmul(be, t->logits, t->h, &w->head, NULL, b->n_logits);
     if (s->softcap != 0) be_softcap(be, t->logits, b->n_logits, s->n_vocab, s->softcap);
@@ -66,9 +84,10 @@ inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t 
         {&out->k, ACT_INNER, rows_max, kv_dim},
         {&out->v, ACT_INNER, rows_max, kv_dim},
         {&out->att, ACT_INNER, rows_max, q_dim},
-        {&out->gate, ACT_INNER, rows_max, s->ffn_dim},
-        {&out->up, ACT_INNER, rows_max, s->ffn_dim},
+        {&out->gate, ACT_INNER, u32_max(rows_max, logits_max), s->ffn_dim},
+        {&out->up, ACT_INNER, u32_max(rows_max, logits_max), s->ffn_dim},
         {&out->last, ACT_STREAM, logits_max, s->dim},
+        {&out->last_att, ACT_INNER, logits_max, q_dim},
         {&out->logits, ACT_LOGITS, logits_max, s->n_vocab},
     };
     for (size_t i = 0; i < INFERD_COUNT(wanted); i++) {
@@ -82,7 +101,8 @@ inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t 
 }
 
 void decoder_scratch_close(backend *be, decoder_scratch *t) {
-    act *all[] = {t->x, t->h, t->q, t->k, t->v, t->att, t->gate, t->up, t->last, t->logits};
+    act *all[] = {t->x,    t->h,  t->q,    t->k,        t->v,     t->att,
+                  t->gate, t->up, t->last, t->last_att, t->logits};
     for (size_t i = 0; i < INFERD_COUNT(all); i++) be_act_close(be, all[i]);
     *t = (decoder_scratch){0};
 }

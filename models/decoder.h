@@ -70,7 +70,7 @@ typedef struct decoder_scratch {
     act *h;               // [rows, dim] normed, or what a block adds
     act *q, *k, *v, *att; // [rows, heads * head_dim]
     act *gate, *up;       // [rows, ffn_dim]
-    act *last;            // [logits, dim] rows whose logits are wanted
+    act *last, *last_att; // [logits, dim], [logits, heads * head_dim] rows whose logits are wanted
     act *logits;          // [logits, n_vocab]
 } decoder_scratch;
 

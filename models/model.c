@@ -308,7 +308,6 @@ uint64_t model_step_bytes(const model *m) {
 }
 
 void model_describe_math(const model *m, char *text, size_t text_bytes) {
-    static const char *const ways[] = {"i16", "bf16", "f32"};
     size_t n_bytes[DTYPE_LIMIT] = {0}, used = 0;
     text[0] = 0;
     for (size_t i = 0; i < m->plan.n; i++) {
@@ -316,16 +315,17 @@ void model_describe_math(const model *m, char *text, size_t text_bytes) {
         if (e->matrix == NULL) continue;
         n_bytes[e->tensor->type] += be_weight_bytes(m->be, e->tensor->type, e->rows, e->cols);
     }
-    for (size_t way = 0; way < INFERD_COUNT(ways); way++) {
-        bool first = true;
-        for (uint32_t type = 0; type < DTYPE_LIMIT && used < text_bytes; type++) {
-            if (n_bytes[type] == 0 || strcmp(be_weight_math(m->be, (dtype)type), ways[way]) != 0)
+    for (uint32_t first = 0; first < DTYPE_LIMIT; first++) { // of its way: the others follow it
+        if (n_bytes[first] == 0) continue;
+        const char *way = be_weight_math(m->be, (dtype)first);
+        for (uint32_t type = first; type < DTYPE_LIMIT && used < text_bytes; type++) {
+            if (n_bytes[type] == 0 || strcmp(be_weight_math(m->be, (dtype)type), way) != 0)
                 continue;
             used += (size_t)snprintf(text + used, text_bytes - used, "%s%s%s %s %.1f MB",
-                                     first && used > 0 ? "; " : "", first ? ways[way] : "",
-                                     first ? ":" : ",", dtype_about((dtype)type).name,
-                                     (double)n_bytes[type] * 1e-6);
-            first = false;
+                                     type == first && used > 0 ? "; " : "",
+                                     type == first ? way : "", type == first ? ":" : ",",
+                                     dtype_about((dtype)type).name, (double)n_bytes[type] * 1e-6);
+            n_bytes[type] = 0;
         }
     }
 }

@@ -29,13 +29,19 @@ typedef struct device_limits {
     kv_type kv;
 } device_limits;
 
+typedef struct device_pages {
+    uint32_t n_warm;  // be_n_pages_warm
+    uint32_t n_ready; // there now
+    uint32_t n_pages; // that there will be
+} device_pages;
+
 typedef void device_progress(void *ctx, uint64_t bytes_done, uint64_t bytes_total);
 
 typedef struct device_ops {
     inferd_status (*open)(void *self, device_about *out, inferd_err *err);
     void (*close)(void *self); // accepts one that was never opened; frees self
-    /* How many pages there are by now, and will be; NULL: as open said. */
-    void (*pages)(void *self, uint32_t *n_ready, uint32_t *n_pages);
+    /* What became of the pages by now; NULL: as open said, and all are warm. */
+    void (*pages)(void *self, device_pages *out);
 
     /* What the model is and how many pages its weights take. */
     inferd_status (*attach)(void *self, uint32_t model_idx, const device_limits *limits,

@@ -79,10 +79,11 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
     return INFERD_OK;
 }
 
-static void backend_device_pages(void *self, uint32_t *n_ready, uint32_t *n_pages) {
+static void backend_device_pages(void *self, device_pages *out) {
     backend_device *d = self;
-    *n_ready = be_n_pages_ready(d->be);
-    *n_pages = u32_max(be_n_pages(d->be), *n_ready);
+    out->n_warm = be_n_pages_warm(d->be); // in this order: each may be less than the next by now
+    out->n_ready = be_n_pages_ready(d->be);
+    out->n_pages = u32_max(be_n_pages(d->be), out->n_ready);
 }
 
 static void backend_device_detach(void *self, uint32_t model_idx) {

@@ -86,13 +86,24 @@ static uint32_t open_fresh_page(kv *k) {
     return page;
 }
 
+/* The first page of ours with a usable slot, or PAGE_NONE. */
+static uint32_t first_partial(const kv *k) {
+    if (list_empty(&k->partial)) return PAGE_NONE;
+    uint32_t page = (uint32_t)(LIST_ENTRY(k->partial.next, kv_page, partial) - k->pages);
+    return has_usable_slot(k, page) ? page : PAGE_NONE;
+}
+
 static uint32_t choose_page(kv *k, uint32_t open_page) {
     if (open_page != PAGE_NONE && has_usable_slot(k, open_page)) return open_page;
-    uint32_t page = open_fresh_page(k);
-    if (page != PAGE_NONE) return page;
-    if (list_empty(&k->partial)) return PAGE_NONE;
-    page = (uint32_t)(LIST_ENTRY(k->partial.next, kv_page, partial) - k->pages);
-    return has_usable_slot(k, page) ? page : PAGE_NONE;
+    uint32_t partial = first_partial(k);
+    if (partial != PAGE_NONE && pool_next_is_cold(k->pool)) return partial;
+    uint32_t fresh = open_fresh_page(k);
+    return fresh != PAGE_NONE ? fresh : partial;
+}
+
+bool kv_next_is_cold(const kv *k, const kv_table *t) {
+    bool own = t->open_page != PAGE_NONE && has_usable_slot(k, t->open_page);
+    return !own && pool_next_is_cold(k->pool) && first_partial(k) == PAGE_NONE;
 }
 
 static int32_t pop_slot(kv *k, uint32_t page) {

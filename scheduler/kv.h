@@ -6,8 +6,9 @@
  *
  * Where a slot comes from, in this order:
  *   1  the page that the sequence is filling (so its end returns whole pages)
- *   2  a fresh page of the pool
+ *   2  a fresh page of the pool, if it is warm
  *   3  any page of this model that has a free slot
+ *   4  a fresh page that is cold
  *
  * A block whose count is zero is either free or *cached*: the prefix cache holds it without
  * counting, and gives it up with kv_block_free when its page is wanted.
@@ -77,6 +78,8 @@ void kv_table_deinit(kv_table *t);
 
 /* Append a fresh block with a count of one.  False: no slot can be had now; nothing changed. */
 bool kv_append(kv *k, kv_table *t);
+/* Would the next kv_append to this table use a cold page? */
+bool kv_next_is_cold(const kv *k, const kv_table *t);
 /* Append a cached or shared block; its count grows by one. */
 void kv_append_shared(kv *k, kv_table *t, uint32_t block);
 /* Drop the last block of the table; `fence` is the last step that used it.  Returns the block when

@@ -50,11 +50,13 @@ void models_fail_all(model_set *ms, sched *s, const inferd_err *why, uint64_t no
 }
 
 void models_grow_pool(const device *dev, pool *p) {
-    uint32_t n_ready, n_pages;
-    if (dev->ops->pages == NULL || p->n_in[PAGE_ABSENT] == 0) return;
-    dev->ops->pages(dev->self, &n_ready, &n_pages);
-    n_pages = u32_min(n_pages, p->n_pages);
-    pool_set_ready(p, u32_min(n_ready, n_pages), n_pages);
+    device_pages now;
+    if (dev->ops->pages == NULL) return;
+    dev->ops->pages(dev->self, &now);
+    p->n_warm = now.n_warm;
+    if (p->n_in[PAGE_ABSENT] == 0) return;
+    uint32_t n_pages = u32_min(now.n_pages, p->n_pages);
+    pool_set_ready(p, u32_min(now.n_ready, n_pages), n_pages);
 }
 
 /* Pages for the weights, and at least one more for keys and values.  At start the device may still

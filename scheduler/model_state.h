@@ -43,7 +43,7 @@ void models_attach(model_set *ms, const device *dev, const device_limits *limits
 /* Load the next model that is LOADING; false: none is left.  Takes as long as it takes. */
 bool models_load_next(model_set *ms, const device *dev, pool *p, sched *s,
                       void (*progress)(void *ctx), void *progress_ctx, uint64_t (*now)(void));
-/* Pages that the device has made meanwhile join the pool. */
+/* Pages that the device has made or warmed meanwhile are known to the pool. */
 void models_grow_pool(const device *dev, pool *p);
 /* All models fail with the same sentence: the device could not be opened, or is gone. */
 void models_fail_all(model_set *ms, sched *s, const inferd_err *why, uint64_t now_us);

@@ -38,11 +38,21 @@ static void push_free(pool *p, uint32_t page) {
     p->n_in[PAGE_FREE]++;
 }
 
-/* The newest free page of the fullest broken extent, else of a whole one. */
-static uint32_t pop_free(pool *p) {
+/* The fullest broken extent, else a whole one.  There must be a free page. */
+static uint32_t next_extent(const pool *p) {
     uint32_t n = 1;
     while (p->bucket[n] == PAGE_NONE) n++;
-    uint32_t e = p->bucket[n];
+    return p->bucket[n];
+}
+
+bool pool_next_is_cold(const pool *p) {
+    if (p->n_in[PAGE_FREE] == 0) return false;
+    return p->extents[next_extent(p)].free_head >= u32_max(p->n_warm, p->n_used);
+}
+
+/* The newest free page of next_extent. */
+static uint32_t pop_free(pool *p) {
+    uint32_t e = next_extent(p);
     pool_extent *x = &p->extents[e];
     unlink_extent(p, e);
     uint32_t page = x->free_head;
@@ -50,6 +60,7 @@ static uint32_t pop_free(pool *p) {
     x->n_free--;
     link_extent(p, e);
     p->n_in[PAGE_FREE]--;
+    p->n_used = u32_max(p->n_used, page + 1);
     return page;
 }
 
@@ -67,6 +78,7 @@ inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uin
     *p = (pool){.n_pages = n_pages,
                 .n_owners = n_owners,
                 .n_ready = n_ready,
+                .n_warm = UINT32_MAX,
                 .extent_pages = size,
                 .runs = extent_pages == 0,
                 .n_extents = n_pages / size + (n_pages % size != 0)};
@@ -180,6 +192,7 @@ static void take_extent(pool *p, uint32_t owner, uint32_t e, uint32_t *out) {
         uint32_t page = e * p->extent_pages + i;
         p->pages[page] = (pool_page){.state = PAGE_WEIGHT, .owner = owner, .next = PAGE_NONE};
         p->n_in[PAGE_FREE]--;
+        p->n_used = u32_max(p->n_used, page + 1);
         p->n_in[PAGE_WEIGHT]++;
         charge(p, owner, PAGE_WEIGHT, true);
         out[i] = page;

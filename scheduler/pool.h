@@ -17,6 +17,11 @@
  * step ever writes a page that another one still reads.  Giving and taking a page is O(1) for
  * extents of a fixed size.
  *
+ * The first use of a page may cost time on the device, unless it is *warm*: the device saw to pages
+ * [0, n_warm), and those that were used before are warm, too.  Pages come in ascending order and
+ * those given back are taken first, so a cold one is only taken when no other is free;
+ * pool_next_is_cold tells it beforehand.
+ *
  * Each owner (a model) has a ledger: pages held, a guarantee `min` and a ceiling `max`.  A page is
  * only lent to an owner when the unfilled guarantees of the others stay covered by free pages.
  *
@@ -68,6 +73,8 @@ typedef struct pool {
     pool_owner *owners; // [n_owners] owned
     uint32_t n_in[PAGE_STATES];
     uint32_t n_ready;      // pages [0, n_ready) are not ABSENT
+    uint32_t n_warm;       // UINT32_MAX: all
+    uint32_t n_used;       // pages [0, n_used) include all that were ever taken
     uint32_t extent_pages; // >= 1
     bool runs;             // weights need neighbouring pages instead of whole extents
     uint32_t n_extents;
@@ -100,6 +107,8 @@ inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t ma
 uint32_t pool_n_takeable(const pool *p, uint32_t owner);
 /* One page, or PAGE_NONE when none can be taken now. */
 uint32_t pool_take(pool *p, uint32_t owner, page_state state);
+/* The page that pool_take would take, if any, is cold. */
+bool pool_next_is_cold(const pool *p);
 /* n pages; false: too few, and the pool is unchanged. */
 bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
 /* n pages for weights: whole extents (n is a multiple of extent_pages), or a run. */

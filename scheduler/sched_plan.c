@@ -218,8 +218,10 @@ static bool evict_for(sched *s, sched_model *m) {
     return false;
 }
 
-/* Append a block to q's table; with `must`, by preempting others if nothing else helps. */
+/* Append a block to q's table; with `must`, by preempting others if nothing else helps.  A cached
+ * block is worth less than the time a cold page costs. */
 static bool take_block(plan *p, seq *q, bool must) {
+    if (kv_next_is_cold(&p->m->kv, &q->table)) prefix_evict(&p->m->prefix);
     while (!kv_append(&p->m->kv, &q->table)) {
         if (evict_for(p->s, p->m)) continue;
         if (!must || !preempt_for_pages(p, q)) return false;

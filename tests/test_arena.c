@@ -101,6 +101,13 @@ static uint64_t touched_at_rest(const arena *a, uint64_t expected) {
     return arena_n_touched(a);
 }
 
+/* The page is used in a step that ended long ago. */
+static void use(arena *a, uint32_t page) {
+    arena_step_begin(a);
+    arena_use(a, page);
+    arena_step_end(a, 1);
+}
+
 /* It used to touch the whole arena: a daemon that served nobody held all the memory it might need
  * one day. */
 static void background_thread_stays_a_little_ahead(void) {
@@ -108,15 +115,30 @@ static void background_thread_stays_a_little_ahead(void) {
     arena *a = open_arena(PAGES);
     EXPECT_EQ(touched_at_rest(a, ARENA_FIRST_PAGES), ARENA_FIRST_PAGES);
     uint32_t last = ARENA_FIRST_PAGES - ARENA_AHEAD_PAGES - 1; // as many as must be are ahead of it
-    for (uint32_t i = 0; i <= last; i++) arena_use(a, i);
+    for (uint32_t i = 0; i <= last; i++) use(a, i);
     EXPECT_EQ(touched_at_rest(a, ARENA_FIRST_PAGES), ARENA_FIRST_PAGES);
-    arena_use(a, last + 3);
+    use(a, last + 3);
     EXPECT_EQ(touched_at_rest(a, ARENA_FIRST_PAGES + 3), ARENA_FIRST_PAGES + 3);
     EXPECT(arena_is_home(a, ARENA_FIRST_PAGES + 2) && !arena_is_home(a, ARENA_FIRST_PAGES + 3));
-    arena_use(a, 1); // used before
+    use(a, 1); // used before
     EXPECT_EQ(touched_at_rest(a, ARENA_FIRST_PAGES + 3), ARENA_FIRST_PAGES + 3);
-    arena_use(a, PAGES - 1);
+    use(a, PAGES - 1);
     EXPECT_EQ(touched_at_rest(a, PAGES), PAGES);
+    EXPECT_EQ(arena_n_warm(a), PAGES);
+    arena_close(a);
+}
+
+/* It used to take a CPU from the steps, several milliseconds for each page. */
+static void background_thread_rests_while_steps_are_computed(void) {
+    enum { PAGES = ARENA_FIRST_PAGES + 400 };
+    arena *a = open_arena(PAGES);
+    EXPECT_EQ(touched_at_rest(a, ARENA_FIRST_PAGES), ARENA_FIRST_PAGES);
+    arena_step_begin(a); // a long one
+    arena_use(a, PAGES - 1);
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    EXPECT(arena_n_touched(a) < ARENA_FIRST_PAGES + 10); // it looks three times in that time
+    arena_step_end(a, 1);                                // long ago
+    wait_until_touched(a, PAGES);
     arena_close(a);
 }
 
@@ -136,7 +158,7 @@ static void pages_in_windows_are_not_counted_as_ahead(void) {
 static void closing_does_not_wait_for_all_pages(void) {
     struct timespec begin, end;
     arena *a = open_arena(1500); // 3 GB would take about a second or more to touch
-    arena_use(a, 1499);
+    use(a, 1499);
     clock_gettime(CLOCK_MONOTONIC, &begin);
     uint64_t n_touched = arena_n_touched(a);
     arena_close(a);
@@ -148,7 +170,7 @@ static void closing_does_not_wait_for_all_pages(void) {
 
 static void pages_taken_early_are_touched_by_the_taker(void) {
     arena *a = open_arena(64);
-    arena_use(a, 63);
+    use(a, 63);
     for (uint32_t i = 64; i-- > 0;) { // from the far end, where the background thread is last
         arena_touch(a, i);
         EXPECT(arena_is_home(a, i));
@@ -341,7 +363,7 @@ static void windows_and_the_background_thread_do_not_meet(void) {
     enum { PAGES = 200 };
     arena *a = open_arena(PAGES);
     window *w;
-    arena_use(a, PAGES - 1);
+    use(a, PAGES - 1);
     EXPECT_EQ(window_open(a, 4 * ARENA_PAGE_BYTES, &w, &err), INFERD_OK);
     for (uint32_t i = 0; i + 4 <= PAGES; i += 20) {
         uint32_t pages[4] = {PAGES - 1 - i, i, (i + 105) % PAGES, (i + 53) % PAGES}; // all differ
@@ -361,6 +383,7 @@ static const test_case cases[] = {
     TEST(more_than_the_machine_has_is_refused_with_numbers),
     TEST(background_thread_touches_every_page_once),
     TEST(background_thread_stays_a_little_ahead),
+    TEST(background_thread_rests_while_steps_are_computed),
     TEST(pages_in_windows_are_not_counted_as_ahead),
     TEST(closing_does_not_wait_for_all_pages),
     TEST(pages_taken_early_are_touched_by_the_taker),

@@ -456,12 +456,16 @@ static void what_is_not_finite_is_seen(void) {
             attn_plan *p = attn_plan_open();
             float *out = calloc((size_t)w.n_rows * 128, sizeof *out);
             w.v[20 * 128 + 3] = NAN;      // position 20, head 0
+            w.v[32 * 128 + 64] = NAN;     // the first of a tile, head 1
             w.k[25 * 128 + 64 + 5] = NAN; // position 25, head 1
             store(level, &w, lens);
             attend(level, &w, p, zero, lens, 1, false, out);
             for (uint32_t pos = 20; pos < 40; pos++) EXPECT(!isfinite(out[pos * 128 + 3]));
             for (uint32_t pos = 25; pos < 40; pos++) EXPECT(!isfinite(out[pos * 128 + 64]));
             EXPECT(isfinite(out[24 * 128 + 64]) && isfinite(out[15 * 128 + 3]));
+            /* Rows of the tile before were in one group with the next tile's, and saw it. */
+            for (uint32_t pos = 0; pos < 16; pos++) EXPECT(isfinite(out[pos * 128 + 3]));
+            for (uint32_t pos = 0; pos < 25; pos++) EXPECT(isfinite(out[pos * 128 + 64]));
             for (uint32_t at = 40 * 128; at < 80 * 128; at++) EXPECT(isfinite(out[at]));
             attn_plan_close(p);
             free(out);
@@ -688,10 +692,9 @@ static void steps_take_no_page_faults_after_warm_up(void) {
     device d;
     backend_stats stats;
     if (!device_open(&d, "avx2", 2)) EXPECT(device_open(&d, "base", 2));
-    do { // a page taken before the background thread came is counted, and rightly
+    do // a page taken before the background thread came is counted, and rightly
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-        be_get_stats(d.be, &stats);
-    } while (stats.n_pages_touched < ARENA_PAGES);
+    while (be_n_pages_warm(d.be) < ARENA_PAGES);
     kv_layout l = {KV_F16, 1, HEADS, DIM, 16, 1, 1, 0, 0, 0};
     l.layer_bytes = l.slot_bytes = be_kv_layer_bytes(d.be, KV_F16, HEADS, DIM, 16);
     EXPECT_EQ(l.layer_bytes, kv_layer_bytes_of(KV_F16, HEADS, DIM, 16));

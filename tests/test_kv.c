@@ -47,6 +47,27 @@ static uint32_t page_of(const rig *r, const kv_table *t, uint32_t i) {
     return (uint32_t)t->slots[i] / r->kv.layout.slots_per_page;
 }
 
+static void slots_of_used_pages_come_before_a_cold_one(void) {
+    rig r;
+    rig_init(&r, 4, 1, 3);
+    r.pool.n_warm = 1;
+    kv_table a = open_table(&r), b = open_table(&r);
+    EXPECT(!kv_next_is_cold(&r.kv, &a));
+    EXPECT(kv_append(&r.kv, &a)); // page 0, and two slots are left
+    EXPECT(!kv_next_is_cold(&r.kv, &b));
+    EXPECT(kv_append(&r.kv, &b) && page_of(&r, &b, 0) == 0);
+    EXPECT(kv_append(&r.kv, &b) && page_of(&r, &b, 1) == 0);
+    EXPECT(kv_next_is_cold(&r.kv, &a) && kv_next_is_cold(&r.kv, &b));
+    EXPECT(kv_append(&r.kv, &b) && page_of(&r, &b, 2) == 1);
+    EXPECT(!kv_next_is_cold(&r.kv, &b)); // it fills that page
+    verify(&r);
+    release(&r, &a, 0);
+    release(&r, &b, 0);
+    kv_table_deinit(&a);
+    kv_table_deinit(&b);
+    rig_deinit(&r);
+}
+
 static void a_sequence_fills_its_own_page_first(void) {
     rig r;
     rig_init(&r, 4, 1, 3);
@@ -239,6 +260,7 @@ static void verify_finds_what_is_wrong(void) {
 
 static const test_case cases[] = {
     TEST(a_sequence_fills_its_own_page_first),
+    TEST(slots_of_used_pages_come_before_a_cold_one),
     TEST(a_partly_free_page_is_used_when_no_other_is_left),
     TEST(a_block_is_taken_with_all_its_groups_or_not_at_all),
     TEST(a_failed_append_gives_a_fresh_page_back),

@@ -67,6 +67,29 @@ static void a_page_given_back_waits_for_the_step_that_used_it(void) {
     pool_deinit(&p);
 }
 
+static void cold_pages_are_taken_last(void) {
+    pool p = open_pool(6, 1);
+    EXPECT(!pool_next_is_cold(&p)); // nobody said that some are
+    p.n_warm = 2;
+    EXPECT_EQ(pool_take(&p, 0, PAGE_KV), 0);
+    EXPECT_EQ(pool_take(&p, 0, PAGE_KV), 1);
+    EXPECT(pool_next_is_cold(&p));
+    EXPECT_EQ(pool_take(&p, 0, PAGE_KV), 2);
+    EXPECT(pool_next_is_cold(&p));
+    pool_give(&p, 2, 0); // it was used: no longer cold
+    EXPECT(!pool_next_is_cold(&p));
+    EXPECT_EQ(pool_take(&p, 0, PAGE_KV), 2);
+    p.n_warm = 4;
+    EXPECT(!pool_next_is_cold(&p));
+    EXPECT_EQ(pool_take(&p, 0, PAGE_KV), 3);
+    EXPECT(pool_next_is_cold(&p));
+    EXPECT_EQ(pool_take(&p, 0, PAGE_KV), 4);
+    EXPECT_EQ(pool_take(&p, 0, PAGE_KV), 5);
+    EXPECT(!pool_next_is_cold(&p)); // there is none
+    verify(&p);
+    pool_deinit(&p);
+}
+
 static void a_guarantee_is_kept_free_for_its_owner(void) {
     pool p = open_pool(10, 2);
     inferd_err err = {0};
@@ -241,6 +264,7 @@ static const test_case cases[] = {
     TEST(every_page_is_taken_once),
     TEST(many_pages_are_taken_all_or_none),
     TEST(a_page_given_back_waits_for_the_step_that_used_it),
+    TEST(cold_pages_are_taken_last),
     TEST(a_guarantee_is_kept_free_for_its_owner),
     TEST(a_ceiling_holds_while_pages_are_free),
     TEST(watermarks_say_how_many_pages_are_short),

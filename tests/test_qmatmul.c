@@ -44,7 +44,7 @@ static qact quantize(const cpu_level *level, cpu_math math, const float *x, cons
     memset(at, 0x5a, n_bytes);
     qact q = qact_at(at, n, cols);
     qact_job job = {q, x, norm, NULL, n, cols, 1e-5f, math};
-    level->quantize(&job, 0, (n + QACT_ROWS - 1) / QACT_ROWS);
+    level->quantize(&job, 0, qact_tiles(n));
     return q;
 }
 

@@ -291,6 +291,29 @@ static void a_second_turn_finds_prompt_and_answer(void) {
     rig_deinit(&r);
 }
 
+/* Every new sequence used to take new memory until all of it had been used once, each page a pause
+ * of milliseconds, while the cache held blocks that nobody asked for again. */
+static void cached_blocks_go_before_cold_pages(void) {
+    rig r;
+    sched_limits l = default_limits();
+    rig_init(&r, 64, &l);
+    r.pool.n_warm = 10;
+    for (uint32_t i = 1; i <= 30; i++) { // 30 tokens each: 8 blocks, 3 pages
+        gen_request *q = request(i, 20, 11);
+        gen_request *copy = copy_request(q);
+        sched_submit(r.s, q, r.now_us);
+        rig_run(&r);
+        EXPECT(gives(&r, copy));
+        gen_request_destroy(copy);
+        rig_verify(&r);
+    }
+    EXPECT_EQ(r.pool.n_used, 10);
+    sched_submit(r.s, request(31, 200, 11), r.now_us); // needs more than all those
+    rig_run(&r);
+    EXPECT(r.pool.n_used > 10);
+    rig_deinit(&r);
+}
+
 static void at_least_one_token_is_computed(void) {
     rig r;
     sched_limits l = default_limits();
@@ -908,6 +931,7 @@ static const test_case cases[] = {
     TEST(scoring_stays_within_the_logits_of_a_step),
     TEST(nothing_to_draw_is_an_answer),
     TEST(a_second_turn_finds_prompt_and_answer),
+    TEST(cached_blocks_go_before_cold_pages),
     TEST(at_least_one_token_is_computed),
     TEST(scopes_do_not_see_each_other),
     TEST(a_beginning_is_computed_once_for_all_who_arrive_together),

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "cpu/machine.h"
+#include "inferd/clock.h"
 
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
@@ -30,6 +31,12 @@
 
 enum { UNTOUCHED, TOUCHING, HOME, AWAY };
 enum { SMALL_PAGE_BYTES = 4096 }; // the finest grain a first touch may have
+enum {
+    BUSY_US = 10000, // after a step the next is likely to follow
+    LOOK_US = 20000, // while they do, see so often whether there is time
+    REST_US_MAX = 60000000
+};
+#define IN_STEP UINT64_MAX
 
 /* Reserved addresses, aligned to pages of the arena. */
 typedef struct range {
@@ -48,13 +55,15 @@ struct arena {
     bool can_leave_hole; // MREMAP_DONTUNMAP works here
 
     uint32_t n_used; // pages up to the last one that was ever in use
-    uint64_t n_wakes;
     uint32_t n_away; // in windows
     pthread_t toucher;
     bool has_toucher;
     pthread_mutex_t lock;
-    pthread_cond_t changed; // goal or closing
+    pthread_cond_t changed; // a step began, or closing; waits on CLOCK_MONOTONIC
     atomic_uint goal;       // pages [0, goal) are to be touched; only grows
+    atomic_uint n_warm;     // of those the toucher is done with [0, n_warm)
+    atomic_ullong step_us;  // when the last step ended; IN_STEP: it is being computed
+    atomic_bool asleep;     // the toucher waits without a time
     atomic_bool closing;
 };
 
@@ -96,8 +105,8 @@ bool arena_touch(arena *a, uint32_t page) {
                                                 memory_order_acquire)) {
         volatile unsigned char *p = page_at(&a->r, page);
         for (size_t i = 0; i < ARENA_PAGE_BYTES; i += SMALL_PAGE_BYTES) p[i] = 0;
-        atomic_fetch_add_explicit(&a->n_touched, 1, memory_order_release);
         atomic_store_explicit(state, HOME, memory_order_release);
+        atomic_fetch_add_explicit(&a->n_touched, 1, memory_order_release);
         return true;
     }
     if (expected != TOUCHING) return false;
@@ -112,16 +121,7 @@ static void raise_goal(arena *a) {
     uint64_t ahead = (uint64_t)a->n_used + ARENA_AHEAD_PAGES;
     uint64_t first = (uint64_t)a->n_away + ARENA_FIRST_PAGES;
     uint32_t goal = (uint32_t)size_min(size_max(ahead, first), a->n_pages);
-    if (goal <= atomic_load_explicit(&a->goal, memory_order_relaxed)) return;
-    pthread_mutex_lock(&a->lock);
-    atomic_store_explicit(&a->goal, goal, memory_order_relaxed);
-    pthread_cond_signal(&a->changed);
-    pthread_mutex_unlock(&a->lock);
-    a->n_wakes++;
-}
-
-uint64_t arena_n_wakes(const arena *a) {
-    return a->n_wakes;
+    if (goal > atomic_load_explicit(&a->goal, memory_order_relaxed)) atomic_store(&a->goal, goal);
 }
 
 void arena_use(arena *a, uint32_t page) {
@@ -130,24 +130,70 @@ void arena_use(arena *a, uint32_t page) {
     raise_goal(a);
 }
 
-static bool may_go_on(arena *a, uint32_t page) {
-    return page < atomic_load_explicit(&a->goal, memory_order_relaxed) ||
-           atomic_load_explicit(&a->closing, memory_order_relaxed);
+static void wake_toucher(arena *a) {
+    if (!atomic_load(&a->asleep)) return;
+    pthread_mutex_lock(&a->lock);
+    atomic_store(&a->asleep, false);
+    pthread_cond_signal(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void arena_step_begin(arena *a) {
+    atomic_store(&a->step_us, IN_STEP);
+    wake_toucher(a);
+}
+
+void arena_step_end(arena *a, uint64_t now_us) {
+    atomic_store(&a->step_us, now_us);
+}
+
+static bool is_busy(const arena *a, uint64_t now_us) {
+    uint64_t step_us = atomic_load(&a->step_us);
+    return step_us == IN_STEP || (step_us > 0 && now_us < step_us + BUSY_US);
+}
+
+static bool is_closing(const arena *a) {
+    return atomic_load_explicit(&a->closing, memory_order_relaxed);
+}
+
+/* Until `page` is to be touched, and while steps are computed not before `rested_us`; or closing.
+ * As with the workers of threads.c no wake is lost: the toucher sets `asleep` and then looks at the
+ * goal and the step, the engine writes those and then looks at `asleep`. */
+static void wait_for_turn(arena *a, uint32_t page, uint64_t rested_us) {
+    pthread_mutex_lock(&a->lock);
+    while (!is_closing(a)) {
+        uint64_t now_us = clock_now_us();
+        bool wanted = page < atomic_load_explicit(&a->goal, memory_order_relaxed);
+        bool busy = is_busy(a, now_us);
+        if (wanted && (!busy || now_us >= rested_us)) break;
+        if (busy) {
+            uint64_t until_us = now_us + LOOK_US;
+            struct timespec until = {(time_t)(until_us / 1000000u),
+                                     (long)(until_us % 1000000u * 1000u)};
+            pthread_cond_timedwait(&a->changed, &a->lock, &until);
+            continue;
+        }
+        atomic_store(&a->asleep, true);
+        if (page < atomic_load(&a->goal) || is_busy(a, now_us)) atomic_store(&a->asleep, false);
+        while (atomic_load(&a->asleep) && !is_closing(a))
+            pthread_cond_wait(&a->changed, &a->lock);
+    }
+    pthread_mutex_unlock(&a->lock);
 }
 
 static void *touch_ahead(void *arg) {
     arena *a = arg;
     struct sched_param none = {0};
     pthread_setschedparam(pthread_self(), SCHED_IDLE, &none); // a wish
+    uint64_t rested_us = 0;
     for (uint32_t page = 0; page < a->n_pages; page++) {
-        if (!may_go_on(a, page)) {
-            pthread_mutex_lock(&a->lock);
-            while (!may_go_on(a, page)) pthread_cond_wait(&a->changed, &a->lock);
-            pthread_mutex_unlock(&a->lock);
-        }
-        if (atomic_load_explicit(&a->closing, memory_order_relaxed)) break;
-        if (atomic_load_explicit(&a->states[page], memory_order_relaxed) == UNTOUCHED)
-            arena_touch(a, page);
+        wait_for_turn(a, page, rested_us);
+        if (is_closing(a)) break;
+        uint64_t began_us = clock_now_us();
+        arena_touch(a, page);
+        uint64_t end_us = clock_now_us(), took_us = end_us - began_us;
+        rested_us = end_us + size_min(took_us * took_us / 2, REST_US_MAX);
+        atomic_store_explicit(&a->n_warm, page + 1, memory_order_release);
     }
     return NULL;
 }
@@ -174,7 +220,11 @@ inferd_status arena_open(uint64_t memory_bytes, arena **out, inferd_err *err) {
     a->n_pages = (uint32_t)n_pages;
     a->can_leave_hole = true;
     pthread_mutex_init(&a->lock, NULL);
-    pthread_cond_init(&a->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     inferd_status s = reserve(&a->r, (size_t)n_pages * ARENA_PAGE_BYTES, "the arena", err);
     if (s != INFERD_OK) goto fail;
     a->states = calloc(a->n_pages, sizeof *a->states); // all UNTOUCHED
@@ -229,6 +279,10 @@ unsigned char *arena_base(const arena *a) {
 
 uint64_t arena_n_touched(const arena *a) {
     return atomic_load_explicit(&a->n_touched, memory_order_acquire);
+}
+
+uint32_t arena_n_warm(const arena *a) {
+    return atomic_load_explicit(&a->n_warm, memory_order_acquire);
 }
 
 bool arena_is_home(const arena *a, uint32_t page) {
@@ -349,6 +403,7 @@ inferd_status window_map(arena *a, window *w, const uint32_t *pages, uint32_t n_
         a->n_used = u32_max(a->n_used, pages[i] + 1);
     }
     raise_goal(a);
+    wake_toucher(a);
     return INFERD_OK;
 }
 

@@ -17,6 +17,11 @@
  *     and at least ARENA_FIRST_PAGES beside those in windows: a daemon that just started can take
  *     many requests at once
  *
+ * It works between steps.  While steps are computed every page it touches keeps a CPU from them, so
+ * after one that took t microseconds it then rests for t * t / 2: where pages are cheap (0.2 ms) it
+ * goes on 50 times a second, where one costs 7 ms twice a minute.  The pool makes do with the pages
+ * that are touched as long as some of them are only cached (pool_next_is_cold).
+ *
  * Whoever takes a page that it has not reached touches it first, with arena_touch.
  *
  *     UNTOUCHED -> TOUCHING   whoever claims it: the background thread or arena_touch
@@ -24,7 +29,8 @@
  *     HOME      -> AWAY       window_map
  *     AWAY      -> HOME       window_unmap, or a window_map that failed
  *
- * Thread: engine; the background thread meets it only in the page states and in how far to go. */
+ * Thread: engine; the background thread meets it only in the page states, in how far to go, and in
+ * when steps were computed. */
 #ifndef INFERD_CPU_ARENA_H
 #define INFERD_CPU_ARENA_H
 
@@ -33,8 +39,8 @@
 
 enum {
     ARENA_PAGE_BYTES = 2 << 20,
-    ARENA_AHEAD_PAGES = 4,
-    ARENA_FIRST_PAGES = 48,
+    ARENA_AHEAD_PAGES = 8,
+    ARENA_FIRST_PAGES = 64,
 };
 
 typedef struct arena arena;
@@ -45,15 +51,18 @@ void arena_close(arena *a); // accepts NULL; all windows must be closed
 uint32_t arena_n_pages(const arena *a);
 unsigned char *arena_base(const arena *a);
 uint64_t arena_n_touched(const arena *a);
+uint32_t arena_n_warm(const arena *a); // the background thread is done with pages [0, n)
 
 bool arena_is_home(const arena *a, uint32_t page); // touched, and not in a window
 bool arena_is_away(const arena *a, uint32_t page); // in a window
 /* Make sure that an access to the page (home, or not touched yet) costs no fault.  Any thread.
  * True: it had not been touched. */
 bool arena_touch(arena *a, uint32_t page);
-/* The page is in use: the background thread sees to those after it. */
+/* The page is in use: the background thread sees to those after it, from the next step on. */
 void arena_use(arena *a, uint32_t page);
-uint64_t arena_n_wakes(const arena *a); // how often that thread was told to go on: a system call
+/* A step begins, and ends.  The first after a rest wakes the background thread if it sleeps. */
+void arena_step_begin(arena *a);
+void arena_step_end(arena *a, uint64_t now_us);
 
 inferd_status window_open(arena *a, size_t n_bytes, window **out, inferd_err *err);
 void window_close(arena *a, window *w); // unmaps first; accepts NULL

@@ -28,9 +28,12 @@
 
 enum {
     KV_TILE = 16,
-    ATTN_CHUNK = 256, // positions; with 127 * 32767 for each, a sum of I8 still fits 32 bits
+    ATTN_CHUNK = 256, // positions
     HEAD_DIM_MAX = 512
 };
+/* Sums of I8 fit 32 bits: over the elements of a head, and over the positions of a chunk. */
+_Static_assert(127ll * 32767 * HEAD_DIM_MAX <= INT32_MAX, "scores of I8");
+_Static_assert(127ll * 32767 * ATTN_CHUNK <= INT32_MAX, "weighted sums of I8");
 
 struct attn_plan;
 

@@ -54,6 +54,7 @@ typedef struct input {
     uint32_t unit_heads; // of those, in one unit
     uint32_t tile_rows;  // rows of a tile
     uint32_t n_pieces;   // that the whole work should have at least; 0: cut nothing
+    uint32_t cut_rows_max; // nor tiles of more rows
     bool share;
 } input;
 
@@ -328,7 +329,8 @@ static bool make_units(input *in) {
     for (uint32_t i = 0; i < w->n_tiles; i++) total += w->tiles[i].cost * in->spec->n_kv_heads;
     for (uint32_t i = 0; i < w->n_tiles; i++) {
         const tile *t = &w->tiles[i];
-        uint64_t n = in->n_pieces == 0 ? 1 : (t->cost * in->n_pieces + total - 1) / total;
+        bool cut = in->n_pieces > 0 && t->n_rows <= in->cut_rows_max;
+        uint64_t n = cut ? (t->cost * in->n_pieces + total - 1) / total : 1;
         if (!add_units(in, t, n)) return false;
     }
     sort_units(p);
@@ -348,8 +350,7 @@ bool attn_plan_make(attn_plan *p, const batch *b, const kv_layout *kv, const att
                 .kv = kv,
                 .spec = spec,
                 .group = spec->n_heads / spec->n_kv_heads,
-                .n_pieces = n_threads > 1 ? n_threads * UNITS_PER_THREAD : 0,
-                .share = true};
+                .n_pieces = n_threads > 1 ? n_threads * UNITS_PER_THREAD : 0};
     in.unit_heads = u32_min(in.group, queries);
     in.tile_rows = queries / in.unit_heads;
     p->n_kv_heads = spec->n_kv_heads;
@@ -363,11 +364,16 @@ bool attn_plan_make(attn_plan *p, const batch *b, const kv_layout *kv, const att
     w->order = w->seq_words;
     w->common = w->order + b->n_seqs;
     w->own_chunk = w->common + b->n_seqs;
-    if (!make_units(&in)) goto fail;
-    if (p->n_partials > partials_max) {
-        in.share = false;
-        in.n_pieces = 0;
+    /* Partials of long prompts, whose tiles are many units anyway, are the first to go. */
+    static const struct {
+        bool share;
+        uint32_t cut_rows_max; // tiles of more rows are not cut
+    } ways[] = {{true, UINT32_MAX}, {true, SHARED_ROWS_MAX}, {false, SHARED_ROWS_MAX}, {false, 0}};
+    for (size_t i = 0; i < INFERD_COUNT(ways); i++) {
+        in.share = ways[i].share;
+        in.cut_rows_max = ways[i].cut_rows_max;
         if (!make_units(&in)) goto fail;
+        if (p->n_partials <= partials_max) break;
     }
     if (!reserve(&p->partials, p->n_partials * p->partial_floats, &w->partial_floats_max,
                  sizeof *p->partials))

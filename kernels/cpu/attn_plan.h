@@ -4,7 +4,7 @@
  * the same keys, some query heads of one kv head, and a range of chunks (attn.h):
  *
  *     prompt    neighbouring rows of one sequence: keys and values are read once for all of them
- *     decode    the row of one sequence with all query heads of a kv head
+ *     decode    the row of one sequence with all query heads of a kv head that a unit has room for
  *     shared    rows of several sequences whose block tables begin with the same slots, and the
  *               chunks that lie in those: read once for all of them
  *
@@ -18,7 +18,8 @@
  * Units are sorted: those that take longest first, so that whoever is free takes the next.
  *
  * Memory grows with the largest batch that ever came, and is touched when it is allocated.
- * Partials have a bound, PARTIAL_BYTES_MAX: past it nothing is shared and nothing cut.
+ * Partials have a bound, PARTIAL_BYTES_MAX: past it long prompts are not cut, then nothing is
+ * shared, then nothing cut.
  *
  * Thread: made by the engine; read by all. */
 #ifndef INFERD_CPU_ATTN_PLAN_H

@@ -53,8 +53,7 @@ static uint32_t cpu_rows_best(const backend *be) {
 
 static void cpu_get_stats(const backend *be, backend_stats *out) {
     const cpu_backend *c = cpu_of_const(be);
-    *out = (backend_stats){.n_kv_driver_calls = arena_n_wakes(c->pages), // nothing else makes any
-                           .n_kv_page_faults = c->n_kv_page_faults,
+    *out = (backend_stats){.n_kv_page_faults = c->n_kv_page_faults,
                            .n_pages_touched = arena_n_touched(c->pages)};
 }
 
@@ -73,6 +72,9 @@ static uint32_t cpu_get_profile(const backend *be, be_part out[BE_PARTS_MAX]) {
 
 static uint32_t cpu_n_pages(const backend *be) {
     return arena_n_pages(cpu_of_const(be)->pages);
+}
+static uint32_t cpu_n_pages_warm(const backend *be) {
+    return arena_n_warm(cpu_of_const(be)->pages);
 }
 static size_t cpu_page_bytes(const backend *be) {
     (void)be;
@@ -407,6 +409,7 @@ static void cpu_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     c->step++;
     c->wanted = NULL;
     c->step_began_us = clock_now_us();
+    arena_step_begin(c->pages);
     if (!check_pages(c, b, kv)) return;
     if (c->step == 1) pool_run(c->threads, touch_stack, NULL);
     on_computing_ranks(c, sample_faults);
@@ -433,6 +436,7 @@ static void cpu_step_end(backend *be, bool failed) {
     else
         cpu_flush(c, false);
     c->step_ended_us = clock_now_us();
+    arena_step_end(c->pages, c->step_ended_us);
 }
 
 static void cpu_want_logits(backend *be, const act *logits, uint32_t n) {
@@ -475,6 +479,7 @@ static const backend_ops cpu_ops = {
     .get_stats = cpu_get_stats,
     .get_profile = cpu_get_profile,
     .n_pages = cpu_n_pages,
+    .n_pages_warm = cpu_n_pages_warm,
     .page_bytes = cpu_page_bytes,
     .window_open = cpu_window_open,
     .window_close = cpu_window_close,

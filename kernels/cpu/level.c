@@ -73,8 +73,9 @@ const cpu_level *level_choose(const char *wanted, inferd_err *err) {
             if (levels[i].has()) return level; // base at the latest
         } else if (strcmp(wanted, level->name) == 0) {
             if (levels[i].has()) return level;
-            inferd_fail(err, INFERD_EUNSUPPORTED, "INFERD_CPU=%s: this machine cannot do that",
-                        wanted);
+            inferd_fail(err, INFERD_EUNSUPPORTED,
+                        "INFERD_CPU=%s: this machine cannot do that, its best is %s", wanted,
+                        level_choose(NULL, NULL)->name);
             return NULL;
         }
     }

@@ -65,7 +65,7 @@ typedef struct cpu_level {
     const char *name;
     bool has_bf16;          // products of bf16: quantize, qmatmul and qglu take MATH_BF16
     range_fn *matmul;       // matmul_job
-    range_fn *quantize;     // qact_job, range: tiles of QACT_ROWS rows
+    range_fn *quantize;     // qact_job, range: qact_tiles
     range_fn *qmatmul;      // qmatmul_job
     range_fn *qglu;         // qglu_job
     range_fn *rmsnorm;      // rmsnorm_job

@@ -6,7 +6,7 @@
 
 enum {
     OPS_MAX = 1024,
-    PHASES_MAX = 4 * OPS_MAX, // an operation makes two, and two more when they are timed
+    PHASES_MAX = 6 * OPS_MAX, // an operation makes at most three, and three more when timed
     JOB_BYTES_PER_OP = 768,
     GROUP_MAX = 4
 };
@@ -64,10 +64,6 @@ bool phases_reserve(phases *p, const act *x) {
     return true;
 }
 
-bool phases_is_empty(const phases *p) {
-    return p->n_ops == 0;
-}
-
 void phases_clear(phases *p) {
     p->n_ops = 0;
 }
@@ -108,7 +104,6 @@ static void *take_job(maker *m, size_t n_bytes) {
     m->p->jobs_used += n_bytes;
     return job;
 }
-#define JOB(m, type, ...) (*(type *)take_job(m, sizeof(type)) = (type)__VA_ARGS__)
 
 static void *copy_job(maker *m, const void *job, size_t n_bytes) {
     return memcpy(take_job(m, n_bytes), job, n_bytes);
@@ -293,7 +288,7 @@ static void make_qact(maker *m, const op *mm, const op *norm, bool normed_too) {
         job.eps = norm->f;
     }
     phase(m, PART_NORM, m->env->level->quantize, copy_job(m, &job, sizeof job),
-          (mm->n + QACT_ROWS - 1) / QACT_ROWS, PHASE_SPLIT);
+          qact_tiles(mm->n), PHASE_SPLIT);
 }
 
 static bool is_head(const maker *m, const op *mm) {

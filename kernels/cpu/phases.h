@@ -98,7 +98,6 @@ op *phases_add(phases *p, const phases_env *env, op_kind kind);
 /* Room for the integers that a matmul reads: made when the first one of a shape is described, for
  * as many rows as its input can have.  False: no memory. */
 bool phases_reserve(phases *p, const act *x);
-bool phases_is_empty(const phases *p);
 void phases_clear(phases *p);
 /* Run everything and forget it.  keep: whatever an operation writes may be read afterwards; else
  * only `wanted` (may be NULL). */

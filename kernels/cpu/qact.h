@@ -72,6 +72,12 @@ static inline uint32_t qact_tile_rows(uint32_t n, uint32_t i) {
     return u32_min(n - i * QACT_ROWS, QACT_ROWS);
 }
 
+/* Tiles of n rows, which threads share when they make them.  The rows of one tile lie in the same
+ * cache lines: two threads at one tile are four times as slow as one. */
+static inline uint32_t qact_tiles(uint32_t n) {
+    return (n + QACT_ROWS - 1) / QACT_ROWS;
+}
+
 /* Where column k of a row lies in x.q; `padded` is qact_padded(cols). */
 static inline size_t qact_index(uint32_t n, size_t padded, uint32_t row, uint32_t k) {
     uint32_t tile = row / QACT_ROWS, n_rows = qact_tile_rows(n, tile);
@@ -79,7 +85,7 @@ static inline size_t qact_index(uint32_t n, size_t padded, uint32_t row, uint32_
     return tile * QACT_ROWS * padded + (pair * n_rows + row % QACT_ROWS) * 2 + k % PANEL_WORD / 4;
 }
 
-typedef struct qact_job { // range: tiles of QACT_ROWS rows
+typedef struct qact_job { // range: qact_tiles(n)
     qact out;
     const float *x;    // [n, dim]
     const float *norm; // [dim] RMS norm taken first, with these weights; NULL: none

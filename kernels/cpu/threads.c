@@ -58,6 +58,7 @@ struct pool {
 
     uint32_t n_active;       // ranks that compute rows of phases; caller only, as all of these
     uint64_t run_us, off_us; // of this window
+    bool was_disturbed;      // the window before this one
     uint64_t calm_us;        // since a rank was left out, or since all are back
     uint64_t retry_us;       // calm time before the next try
     uint64_t *rank_off_us;   // [n_threads] of the last row, by rank; owned
@@ -344,10 +345,13 @@ void pool_judge(pool *p, uint64_t run_us, uint64_t off_us) {
      * shared.  Not for a small share: that is the kernel's or our own other threads'. */
     bool disturbed = p->off_us > window_us / u32_min(p->n_active + 1, 8);
     if (!disturbed && p->run_us < WINDOW_US) return;
+    bool twice = disturbed && p->was_disturbed; // once may be a hiccup: it is over by now
     p->calm_us = disturbed ? 0 : p->calm_us + p->run_us;
     p->run_us = 0;
     p->off_us = 0;
-    if (disturbed && p->n_active > 1) {
+    p->was_disturbed = disturbed;
+    if (twice && p->n_active > 1) {
+        p->was_disturbed = false;
         set_active(p, p->n_active - 1);
     } else if (p->n_active < p->n_threads && p->calm_us >= p->retry_us) {
         set_active(p, p->n_active + 1);

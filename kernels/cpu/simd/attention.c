@@ -44,13 +44,6 @@ enum {
     FETCH_AHEAD = 4            // tiles: reading them takes longer than a fetch
 };
 
-/* A loop that the compiler would otherwise write out, as far as it goes: that costs registers. */
-#if defined(__clang__)
-#define ROLLED _Pragma("clang loop unroll(disable)")
-#else
-#define ROLLED _Pragma("GCC unroll 1")
-#endif
-
 /* ---- factors ---- */
 
 #if defined(CPU_LEVEL_AVX512BF16)
@@ -220,8 +213,8 @@ void LEVEL(kv_store)(const void *job, uint32_t begin, uint32_t end) {
     case KV_I8:
         store_rows(KV_I8, j, begin, end);
         break;
-    case KV_AUTO: // never in a layout
-        break;
+    case KV_AUTO:
+        INFERD_CHECK(false); // never in a layout
     }
 }
 
@@ -241,7 +234,8 @@ typedef struct group {
     uint32_t tile_begin, tile_end;
     uint32_t end; // the position after the last
 } group;
-enum { GROUPS_MAX = ATTN_QUERIES / 3 + 1, LANES = ATTN_QUERIES + KV_TILE };
+/* Each run of queries that end in one tile may have one of fewer than three. */
+enum { GROUPS_MAX = ATTN_QUERIES / 3 + ATTN_QUERIES / KV_TILE + 1, LANES = ATTN_QUERIES + KV_TILE };
 
 typedef struct unit_state {
     const attn_job *j;
@@ -272,12 +266,26 @@ static bool attends(const unit_state *u, uint32_t i, uint32_t base) {
     return u->from[i] < base + ATTN_CHUNK && u->to[i] > base;
 }
 
-/* Groups of those that attend to something here. */
+/* The tile that query i ends in, of those in the chunk at `base`. */
+static uint32_t last_tile(const unit_state *u, uint32_t i, uint32_t base) {
+    return (u32_min(u->to[i], base + ATTN_CHUNK) - 1) / KV_TILE;
+}
+
+/* How many queries from q0 on end in the same tile. */
+static uint32_t same_end(const unit_state *u, uint32_t q0, uint32_t base) {
+    uint32_t n = 1, tile = last_tile(u, q0, base);
+    while (q0 + n < u->n_queries && last_tile(u, q0 + n, base) == tile) n++;
+    return n;
+}
+
+/* Groups of those that attend to something here.  A group multiplies all its tiles, with weights of
+ * 0 where a query sees nothing; so no query may be in one with more tiles, or what is not finite
+ * there would be seen before its time. */
 static void make_groups(unit_state *u, uint32_t base) {
     u->n_groups = 0;
     for (uint32_t q0 = 0, n; q0 < u->n_queries; q0 += n) {
         uint32_t begin = ATTN_CHUNK, end = 0;
-        n = queries_at_once(u->n_queries - q0);
+        n = queries_at_once(same_end(u, q0, base));
         for (uint32_t i = q0; i < q0 + n; i++) {
             if (!attends(u, i, base)) continue;
             begin = u32_min(begin, u32_max(u->from[i], base) - base);
@@ -722,8 +730,8 @@ void LEVEL(attend)(const void *job, uint32_t begin, uint32_t end) {
         case KV_I8:
             attend_unit(KV_I8, j, unit);
             break;
-        case KV_AUTO: // never in a layout
-            break;
+        case KV_AUTO:
+            INFERD_CHECK(false); // never in a layout
         }
     }
 }

@@ -115,17 +115,62 @@ INLINE int32_t group(const row_in *in, uint32_t begin, vf inverse, vi keep, uint
     return vi_all_add(sum)[0];
 }
 
+/* What a row is multiplied by: 32767 / max, or nothing is kept of it.  Its scale. */
+INLINE float choose_scale(const row_in *in, uint32_t cols, vf *inverse, vi *keep) {
+    float max = largest(in, cols);
+    bool finite = max < INFINITY, counts = finite && max >= QACT_TINY;
+    *inverse = vf_set1(counts ? 32767.0f / max : 0.0f);
+    *keep = vi_set1(counts ? -1 : 0);
+    return !finite ? NAN : counts ? max / 32767.0f : 0.0f;
+}
+
 /* Row r of a tile of n_rows. */
 INLINE void quantize_row(const row_in *in, uint32_t cols, uint32_t r, uint32_t n_rows, uint32_t *q,
                          int32_t *sum, float *scale) {
-    float max = largest(in, cols);
-    bool finite = max < INFINITY, counts = finite && max >= QACT_TINY;
-    vf inverse = vf_set1(counts ? 32767.0f / max : 0.0f);
-    vi keep = vi_set1(counts ? -1 : 0);
+    vf inverse;
+    vi keep;
+    *scale = choose_scale(in, cols, &inverse, &keep);
     for (uint32_t i = 0; i < cols; i += 32)
         sum[(size_t)(i / 32) * n_rows + r] =
             group(in, i, inverse, keep, q + (size_t)(i / 2) * n_rows + r, n_rows);
-    *scale = !finite ? NAN : counts ? max / 32767.0f : 0.0f;
+}
+
+/* [8 rows][16 pairs] to [16 pairs][8 rows], in squares of four. */
+INLINE void transpose(uint32_t (*in)[16], uint32_t *out) {
+    typedef uint32_t four __attribute__((vector_size(16)));
+    typedef uint32_t four_any __attribute__((vector_size(16), aligned(4), may_alias));
+    UNROLL
+    for (int p = 0; p < 16; p += 4) UNROLL
+    for (int r = 0; r < QACT_ROWS; r += 4) {
+        four x[4], y[4];
+        UNROLL
+        for (int i = 0; i < 4; i++) x[i] = *(const four_any *)(in[r + i] + p);
+        y[0] = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+        y[1] = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+        y[2] = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+        y[3] = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+        UNROLL
+        for (int i = 0; i < 4; i += 2) {
+            uint32_t *to = out + (p + i) * QACT_ROWS + r;
+            *(four_any *)to = __builtin_shufflevector(y[i], y[i + 1], 0, 1, 4, 5);
+            *(four_any *)(to + QACT_ROWS) = __builtin_shufflevector(y[i], y[i + 1], 2, 3, 6, 7);
+        }
+    }
+}
+
+/* The rows of a whole tile together: their pairs change places in registers. */
+INLINE void quantize_tile(const row_in *in, uint32_t cols, uint32_t *q, int32_t *sum,
+                          float *scale) {
+    vf inverse[QACT_ROWS];
+    vi keep[QACT_ROWS];
+    for (int r = 0; r < QACT_ROWS; r++)
+        scale[r] = choose_scale(&in[r], cols, &inverse[r], &keep[r]);
+    for (uint32_t i = 0; i < cols; i += 32, q += 16 * QACT_ROWS, sum += QACT_ROWS) {
+        _Alignas(64) uint32_t pairs_of[QACT_ROWS][16];
+        for (int r = 0; r < QACT_ROWS; r++)
+            sum[r] = group(&in[r], i, inverse[r], keep[r], pairs_of[r], 1);
+        transpose(pairs_of, q);
+    }
 }
 
 /* ---- bf16 ---- */
@@ -165,23 +210,37 @@ INLINE void bf16_row(const row_in *in, uint32_t cols, uint32_t r, uint32_t n_row
 
 /* ---- jobs ---- */
 
-INLINE void row_of_tile(const qact_job *j, bool normed, uint32_t i, uint32_t r, uint32_t n_rows) {
-    size_t row = (size_t)i * QACT_ROWS + r, first = (size_t)i * QACT_ROWS;
-    size_t padded = qact_padded(j->dim);
+INLINE row_in open_row(const qact_job *j, bool normed, size_t row) {
     row_in in = {.x = j->x + row * j->dim};
     if (normed) {
         in.w = j->norm;
         in.scale = vf_set1(norm_scale(in.x, j->dim, j->eps));
         if (j->normed != NULL) in.normed = j->normed + row * j->dim;
     }
+    return in;
+}
+
+INLINE void make_tile(const qact_job *j, bool normed, uint32_t i) {
+    const uint32_t n_rows = qact_tile_rows(j->n, i);
+    size_t first = (size_t)i * QACT_ROWS, padded = qact_padded(j->dim);
     uint32_t *q = (uint32_t *)(void *)(j->out.q + first * padded);
-#if defined(CPU_LEVEL_AVX512BF16)
-    if (j->math == MATH_BF16) {
-        bf16_row(&in, j->dim, r, n_rows, q);
+    int32_t *sum = j->out.sum + first * (padded / 32);
+    if (j->math == MATH_I16 && n_rows == QACT_ROWS) {
+        row_in in[QACT_ROWS];
+        for (uint32_t r = 0; r < QACT_ROWS; r++) in[r] = open_row(j, normed, first + r);
+        quantize_tile(in, j->dim, q, sum, j->out.scale + first);
         return;
     }
+    for (uint32_t r = 0; r < n_rows; r++) {
+        row_in in = open_row(j, normed, first + r);
+#if defined(CPU_LEVEL_AVX512BF16)
+        if (j->math == MATH_BF16) {
+            bf16_row(&in, j->dim, r, n_rows, q);
+            continue;
+        }
 #endif
-    quantize_row(&in, j->dim, r, n_rows, q, j->out.sum + first * (padded / 32), &j->out.scale[row]);
+        quantize_row(&in, j->dim, r, n_rows, q, sum, &j->out.scale[first + r]);
+    }
 }
 
 void LEVEL(quantize)(const void *job, uint32_t begin, uint32_t end) {
@@ -192,12 +251,9 @@ void LEVEL(quantize)(const void *job, uint32_t begin, uint32_t end) {
     INFERD_CHECK(j->math == MATH_I16 && j->dim % 32 == 0);
 #endif
     for (uint32_t i = begin; i < end; i++) {
-        uint32_t n_rows = qact_tile_rows(j->n, i);
-        for (uint32_t r = 0; r < n_rows; r++) {
-            if (j->norm != NULL)
-                row_of_tile(j, true, i, r, n_rows);
-            else
-                row_of_tile(j, false, i, r, n_rows);
-        }
+        if (j->norm != NULL)
+            make_tile(j, true, i);
+        else
+            make_tile(j, false, i);
     }
 }

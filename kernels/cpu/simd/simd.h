@@ -127,7 +127,7 @@ INLINE vi vi_iota(void) {
  * vf_max         the larger; b where one is not a number
  * vi_max         the larger
  * vf_swap        lanes in groups of n, n a power of two: each half in the place of the other
- * vf_load_u8     VW bytes as floats;  vf_load_i8, vf_load_f16, vf_load_bf16 likewise
+ * vf_load_u8     VW bytes as floats;  vf_load_i8, vf_load_f16 likewise
  * vf_store_f16   rounds to nearest even
  * vi_dot         acc + the products of the 16-bit halves of each lane
  * vf_dot_bf16    the same for halves that are bf16, in floats (avx512bf16 only)
@@ -161,10 +161,6 @@ INLINE vf vf_load_i8(const int8_t *p) {
 }
 INLINE vf vf_load_f16(const uint16_t *p) {
     return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-}
-INLINE vf vf_load_bf16(const uint16_t *p) {
-    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-    return (vf)_mm512_slli_epi32(wide, 16);
 }
 INLINE void vf_store_f16(uint16_t *p, vf v) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
@@ -236,10 +232,6 @@ INLINE vf vf_load_i8(const int8_t *p) {
 INLINE vf vf_load_f16(const uint16_t *p) {
     return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
-INLINE vf vf_load_bf16(const uint16_t *p) {
-    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
-    return (vf)_mm256_slli_epi32(wide, 16);
-}
 INLINE void vf_store_f16(uint16_t *p, vf v) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
 }
@@ -278,11 +270,6 @@ INLINE vf vf_load_i8(const int8_t *p) {
     v_i8 v;
     memcpy(&v, p, sizeof v);
     return vf_of_vi(__builtin_convertvector(v, vi));
-}
-INLINE vf vf_load_bf16(const uint16_t *p) {
-    v_u16 v;
-    memcpy(&v, p, sizeof v);
-    return (vf)(__builtin_convertvector(v, vi) << 16);
 }
 /* A subnormal half is its mantissa times 2^-24, which needs no denormal float on the way. */
 INLINE vf vf_load_f16(const uint16_t *p) {

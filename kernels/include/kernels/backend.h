@@ -90,8 +90,7 @@ typedef struct backend_options {
 } backend_options;
 
 typedef struct backend_stats {
-    uint64_t n_kv_driver_calls; // system or driver calls made on the KV path: stays 0, but that on
-                                // the CPU each page that is used for the first time costs one
+    uint64_t n_kv_driver_calls; // system or driver calls made on the KV path: stays 0
     uint64_t n_kv_page_faults;  // page faults taken by compute threads inside a step after warm-up
     uint64_t n_pages_touched;   // of the arena, by the background thread
 
@@ -150,6 +149,9 @@ size_t be_page_bytes(const backend *be);
 /* Pages [0, ready) may be used; the rest is being made in the background, and be_n_pages may turn
  * out smaller when memory ends.  Constant on the CPU. */
 uint32_t be_n_pages_ready(const backend *be);
+/* Pages [0, warm) cost nothing when they are first used; one after them may cost milliseconds, so
+ * memory that was used before is better as long as there is some. */
+uint32_t be_n_pages_warm(const backend *be);
 /* Pages for a window come in whole extents: groups of extent_pages, beginning at a multiple of it,
  * in order inside the group.  1 on the CPU.  0: the pages of a window must follow each other. */
 uint32_t be_extent_pages(const backend *be);
