@@ -180,18 +180,20 @@ INLINE vi bf16_bits(vf v) {
     return (vi)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v));
 }
 
-/* The columns past the last are zeros up to a whole word. */
-INLINE void bf16_row(const row_in *in, uint32_t cols, uint32_t r, uint32_t n_rows, uint32_t *q) {
-    enum { STEP = 2 * VW };
-    uint32_t i = 0;
-    for (; i + STEP <= cols; i += STEP) {
-        vf a = value(in, i), b = value(in, i + VW);
-        if (in->normed != NULL) {
-            vf_store(in->normed + i, a);
-            vf_store(in->normed + i + VW, b);
-        }
-        put(q + (size_t)(i / 2) * n_rows + r, n_rows, pairs(bf16_bits(a), bf16_bits(b)));
+enum { STEP = 2 * VW }; // columns at a time
+
+INLINE vi bf16_pairs(const row_in *in, uint32_t i) {
+    vf a = value(in, i), b = value(in, i + VW);
+    if (in->normed != NULL) {
+        vf_store(in->normed + i, a);
+        vf_store(in->normed + i + VW, b);
     }
+    return pairs(bf16_bits(a), bf16_bits(b));
+}
+
+/* Columns from i on, which are no whole step; past the last there are zeros up to a whole word. */
+INLINE void bf16_rest(const row_in *in, uint32_t i, uint32_t cols, uint32_t r, uint32_t n_rows,
+                      uint32_t *q) {
     if (i == cols) return;
     float x[STEP] = {0}, w[STEP] = {0}, normed[STEP];
     uint32_t part[VW], left = cols - i;
@@ -206,12 +208,33 @@ INLINE void bf16_row(const row_in *in, uint32_t cols, uint32_t r, uint32_t n_row
     for (uint32_t p = 0; p < qact_padded(left) / 2; p++)
         q[(i / 2 + p) * (size_t)n_rows + r] = part[p];
 }
+
+INLINE void bf16_row(const row_in *in, uint32_t cols, uint32_t r, uint32_t n_rows, uint32_t *q) {
+    uint32_t i = 0;
+    for (; i + STEP <= cols; i += STEP)
+        put(q + (size_t)(i / 2) * n_rows + r, n_rows, bf16_pairs(in, i));
+    bf16_rest(in, i, cols, r, n_rows, q);
+}
+
+INLINE void bf16_tile(const row_in *in, uint32_t cols, uint32_t *q) {
+    _Alignas(64) uint32_t pairs_of[QACT_ROWS][VW];
+    uint32_t i = 0;
+    for (; i + STEP <= cols; i += STEP) {
+        for (int r = 0; r < QACT_ROWS; r++) vi_store(pairs_of[r], bf16_pairs(&in[r], i));
+        transpose(pairs_of, q + (size_t)(i / 2) * QACT_ROWS);
+    }
+    for (uint32_t r = 0; r < QACT_ROWS; r++) bf16_rest(&in[r], i, cols, r, QACT_ROWS, q);
+}
 #endif
 
 /* ---- jobs ---- */
 
+/* Meanwhile the row of the next tile is fetched: the products left it in L3, or another core. */
 INLINE row_in open_row(const qact_job *j, bool normed, size_t row) {
     row_in in = {.x = j->x + row * j->dim};
+    if (row + QACT_ROWS < j->n)
+        for (uint32_t i = 0; i < j->dim; i += 16)
+            __builtin_prefetch(in.x + (size_t)QACT_ROWS * j->dim + i);
     if (normed) {
         in.w = j->norm;
         in.scale = vf_set1(norm_scale(in.x, j->dim, j->eps));
@@ -225,9 +248,15 @@ INLINE void make_tile(const qact_job *j, bool normed, uint32_t i) {
     size_t first = (size_t)i * QACT_ROWS, padded = qact_padded(j->dim);
     uint32_t *q = (uint32_t *)(void *)(j->out.q + first * padded);
     int32_t *sum = j->out.sum + first * (padded / 32);
-    if (j->math == MATH_I16 && n_rows == QACT_ROWS) {
+    if (n_rows == QACT_ROWS) {
         row_in in[QACT_ROWS];
         for (uint32_t r = 0; r < QACT_ROWS; r++) in[r] = open_row(j, normed, first + r);
+#if defined(CPU_LEVEL_AVX512BF16)
+        if (j->math == MATH_BF16) {
+            bf16_tile(in, j->dim, q);
+            return;
+        }
+#endif
         quantize_tile(in, j->dim, q, sum, j->out.scale + first);
         return;
     }

@@ -71,8 +71,8 @@ typedef struct backend_options {
     const char *kind;      // "cpu", "cuda"
     uint32_t n_threads;    // 0 = CPUs allowed (affinity mask and cgroup quota)
     uint64_t memory_bytes; // of the arena; cuda: 0 = what is free, less reserve_bytes
-    bool exact_math;       // cpu: float activations everywhere; else 16-bit integers where weights
-                           // are quantised and bf16 where they are bf16 (docs/cpu.md)
+    bool exact_math;       // cpu: matrices take float activations; else 16-bit integers where
+                           // weights are quantised and bf16 where they are bf16 (docs/cpu.md)
 
     bool profile; // cpu: measure the parts of steps, see be_get_profile
 
@@ -175,7 +175,7 @@ bool be_window_is_warm(const be_window *w);
 void be_window_set_warm(be_window *w, bool warm);
 
 /* -- keys and values -- */
-/* The type for those who have no wish: as exact as f16 would be for what a model says, and fast. */
+/* The type for those who have no wish: the fastest; its error for a real model is in docs/cpu.md. */
 kv_type be_kv_preferred(const backend *be);
 /* Bytes that K and V of `block_tokens` tokens of one layer take; a multiple of 64. */
 size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
