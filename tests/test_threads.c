@@ -154,11 +154,14 @@ static void phases_run_in_order_on_any_number_of_threads(void) {
         uint64_t table[2][CELLS] = {{0}}, own[8] = {0}, salts = 0;
         cells jobs[PHASES];
         pool_phase phases[PHASES];
+        static const unsigned char matrix[5 * CELLS];
+        const pool_reads reads = {{{matrix, 1, CELLS / 2}, {matrix + 1, 5, CELLS - CELLS / 2}}, 2};
         for (uint32_t row = 0; row < ROWS; row++) {
             for (uint32_t i = 0, turn = 0; i < PHASES; i++) {
                 phase_how how = kinds[(i * 7 + row) % INFERD_COUNT(kinds)];
                 jobs[i] = (cells){table[turn], table[1 - turn], own, i + 1};
-                phases[i] = (pool_phase){mix_cells, &jobs[i], CELLS, how};
+                phases[i] = (pool_phase){mix_cells, &jobs[i], CELLS, how,
+                                         how == PHASE_SPLIT ? &reads : NULL};
                 if (how == PHASE_EACH) {
                     phases[i].f = count_own;
                     salts += i + 1;

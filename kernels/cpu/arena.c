@@ -175,8 +175,7 @@ static void wait_for_turn(arena *a, uint32_t page, uint64_t rested_us) {
         }
         atomic_store(&a->asleep, true);
         if (page < atomic_load(&a->goal) || is_busy(a, now_us)) atomic_store(&a->asleep, false);
-        while (atomic_load(&a->asleep) && !is_closing(a))
-            pthread_cond_wait(&a->changed, &a->lock);
+        while (atomic_load(&a->asleep) && !is_closing(a)) pthread_cond_wait(&a->changed, &a->lock);
     }
     pthread_mutex_unlock(&a->lock);
 }

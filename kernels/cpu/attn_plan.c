@@ -50,10 +50,10 @@ typedef struct input {
     const batch *b;
     const kv_layout *kv;
     const attn_spec *spec;
-    uint32_t group;      // query heads per kv head
-    uint32_t unit_heads; // of those, in one unit
-    uint32_t tile_rows;  // rows of a tile
-    uint32_t n_pieces;   // that the whole work should have at least; 0: cut nothing
+    uint32_t group;        // query heads per kv head
+    uint32_t unit_heads;   // of those, in one unit
+    uint32_t tile_rows;    // rows of a tile
+    uint32_t n_pieces;     // that the whole work should have at least; 0: cut nothing
     uint32_t cut_rows_max; // nor tiles of more rows
     bool share;
 } input;

@@ -8,7 +8,8 @@ enum {
     OPS_MAX = 1024,
     PHASES_MAX = 6 * OPS_MAX, // an operation makes at most three, and three more when timed
     JOB_BYTES_PER_OP = 768,
-    GROUP_MAX = 4
+    GROUP_MAX = POOL_READS_MAX,
+    FETCHING_ROWS_MAX = 8
 };
 
 struct phases {
@@ -136,10 +137,31 @@ static void put_phase(maker *m, pool_phase phase) {
 static void phase(maker *m, step_part part, range_fn *f, const void *job, uint32_t n,
                   phase_how how) {
     if (n == 0) return;
-    put_phase(m, (pool_phase){f, job, n, n == 1 && how == PHASE_SPLIT ? PHASE_ALONE : how});
+    put_phase(m, (pool_phase){f, job, n, n == 1 && how == PHASE_SPLIT ? PHASE_ALONE : how, NULL});
     if (m->env->part_ns == NULL) return;
     stamp_job j = {&m->env->part_ns[part], &m->p->stamp_ns};
-    put_phase(m, (pool_phase){stamp, copy_job(m, &j, sizeof j), 1, PHASE_ALONE});
+    put_phase(m, (pool_phase){stamp, copy_job(m, &j, sizeof j), 1, PHASE_ALONE, NULL});
+}
+
+static uint32_t units_of(const weight *w) {
+    return (w->rows + MATMUL_UNIT - 1) / MATMUL_UNIT;
+}
+
+/* A phase of units of matrices, for n_rows rows.  Few rows wait for the memory; of many, what lies
+ * in L2 is worth more than the beginning of a matrix. */
+static void matrix_phase(maker *m, step_part part, range_fn *f, const void *job, uint32_t n_rows,
+                         const weight *const *w, uint32_t n_weights) {
+    pool_reads reads = {.n_parts = n_weights};
+    uint32_t n = 0, at = m->p->n_phases;
+    for (uint32_t i = 0; i < n_weights; i++) {
+        reads.parts[i].data = w[i]->data;
+        reads.parts[i].unit_bytes = panel_bytes(w[i]->type, w[i]->cols) * MATMUL_UNIT / PANEL_ROWS;
+        reads.parts[i].n_units = units_of(w[i]);
+        n += units_of(w[i]);
+    }
+    phase(m, part, f, job, n, PHASE_SPLIT);
+    if (n > 1 && n_rows <= FETCHING_ROWS_MAX)
+        m->p->phases[at].reads = copy_job(m, &reads, sizeof reads);
 }
 
 /* ---- several jobs in one phase ---- */
@@ -261,10 +283,6 @@ static void make_flat(maker *m, range_fn *f, flat_job job) {
 
 /* ---- matrix products ---- */
 
-static uint32_t units_of(const weight *w) {
-    return (w->rows + MATMUL_UNIT - 1) / MATMUL_UNIT;
-}
-
 static cpu_math math_of(const maker *m, const weight *w) {
     return level_math(m->env->level, w->type, m->env->exact);
 }
@@ -287,8 +305,8 @@ static void make_qact(maker *m, const op *mm, const op *norm, bool normed_too) {
         job.normed = normed_too ? norm->out->data : NULL;
         job.eps = norm->f;
     }
-    phase(m, PART_NORM, m->env->level->quantize, copy_job(m, &job, sizeof job),
-          qact_tiles(mm->n), PHASE_SPLIT);
+    phase(m, PART_NORM, m->env->level->quantize, copy_job(m, &job, sizeof job), qact_tiles(mm->n),
+          PHASE_SPLIT);
 }
 
 static bool is_head(const maker *m, const op *mm) {
@@ -331,8 +349,9 @@ static void make_gated(maker *m, uint32_t i) {
                     .out = glu->out->data,
                     .n = gate->n,
                     .math = math_of(m, &gate->w)};
-    phase(m, PART_GATE_UP, m->env->level->qglu, copy_job(m, &job, sizeof job), units_of(&gate->w),
-          PHASE_SPLIT);
+    const weight *w = &gate->w;
+    matrix_phase(m, PART_GATE_UP, m->env->level->qglu, copy_job(m, &job, sizeof job), gate->n, &w,
+                 1);
 }
 
 /* What a product of n operations from i on is added to: the stream of an addition behind it. */
@@ -359,7 +378,7 @@ static uint32_t make_products(maker *m, uint32_t i, const op *norm) {
     }
     const op *add = n == 1 ? addition_after(m, i) : NULL;
     group_job group = {.n_parts = n};
-    uint32_t n_units = 0;
+    const weight *w[GROUP_MAX];
     for (uint32_t k = 0; k < n; k++) {
         const op *mm = at(m, i + k, OP_MATMUL);
         if (math == MATH_F32) {
@@ -378,13 +397,13 @@ static uint32_t make_products(maker *m, uint32_t i, const op *norm) {
             group.parts[k].job = copy_job(m, &job, sizeof job);
         }
         group.parts[k].n = units_of(&mm->w);
-        n_units += group.parts[k].n;
+        w[k] = &mm->w;
     }
     step_part part = is_head(m, first) ? PART_HEAD : PART_MATMUL;
     if (n == 1)
-        phase(m, part, group.parts[0].f, group.parts[0].job, n_units, PHASE_SPLIT);
+        matrix_phase(m, part, group.parts[0].f, group.parts[0].job, first->n, w, n);
     else
-        phase(m, part, run_group, copy_job(m, &group, sizeof group), n_units, PHASE_SPLIT);
+        matrix_phase(m, part, run_group, copy_job(m, &group, sizeof group), first->n, w, n);
     return n + (add != NULL);
 }
 

@@ -27,9 +27,11 @@
 #include "inferd/clock.h"
 
 enum {
-    SPIN_US = 150,         // a worker looks this long for the next run before it sleeps
-    LOOKS_PER_CLOCK = 64,  // looks at the flag between two looks at the clock
-    LOOKS_TO_YIELD = 1024, // some ten microseconds: then whoever is waited for may need this CPU
+    SPIN_US = 150,          // a worker looks this long for the next run before it sleeps
+    LOOKS_PER_CLOCK = 64,   // looks at the flag between two looks at the clock
+    LOOKS_TO_YIELD = 1024,  // some ten microseconds: then whoever is waited for may need this CPU
+    LINES_PER_LOOK = 4,     // fetched while waiting
+    FETCH_BYTES = 96 << 10, // of the next phase that reads much; a part of L2
 
     WINDOW_US = 20000,     // of rows of phases, judged together
     WAKE_US = 100,         // that a sleeping worker may need to begin; not held against it
@@ -141,11 +143,24 @@ static uint64_t wait_for_run(worker *w, uint64_t seen) {
     return run;
 }
 
-static void barrier(pool *p, unsigned target) {
+/* What a rank may fetch while it waits. */
+typedef struct ahead {
+    const unsigned char *at, *end;
+} ahead;
+
+static void fetch_some(ahead *a) {
+    for (int i = 0; i < LINES_PER_LOOK && a->at < a->end; i++, a->at += 64)
+        __builtin_prefetch(a->at, 0, 2);
+}
+
+static void barrier(pool *p, unsigned target, ahead *a) {
     if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == target) return;
     for (unsigned looks = 1;; looks++) { // those that left may be at the next barrier already
         if (atomic_load_explicit(&p->arrived, memory_order_acquire) >= target) return;
-        relax(looks);
+        if (a->at < a->end)
+            fetch_some(a);
+        else
+            relax(looks);
     }
 }
 
@@ -234,14 +249,37 @@ static bool needs_barrier(phase_how before, phase_how after) {
     return before != PHASE_EACH && !(before == PHASE_ALONE && after == PHASE_ALONE);
 }
 
+/* Where the rank's part of a phase begins. */
+static ahead reads_of(const pool_phase *f, uint32_t rank, uint32_t n_ranks) {
+    uint32_t unit = (uint32_t)((uint64_t)f->n * rank / n_ranks);
+    for (uint32_t i = 0; i < f->reads->n_parts; i++) {
+        uint32_t n_units = f->reads->parts[i].n_units;
+        if (unit < n_units) {
+            size_t each = f->reads->parts[i].unit_bytes, left = (n_units - unit) * each;
+            const unsigned char *at = f->reads->parts[i].data + unit * each;
+            return (ahead){at, at + size_min(left, FETCH_BYTES)};
+        }
+        unit -= n_units;
+    }
+    return (ahead){0};
+}
+
 static void run_row(void *ctx, uint32_t rank, uint32_t n_ranks) {
     const row *r = ctx;
     pool *p = r->p;
     unsigned n_barriers = 0;
+    uint32_t n_looked = 0; // phases whose reads were looked at
+    ahead next = {0};
     for (uint32_t i = 0; i < r->n_phases; i++) {
         const pool_phase *f = &r->phases[i];
         if (i > 0 && n_ranks > 1 && needs_barrier(f[-1].how, f->how)) {
-            barrier(p, ++n_barriers * n_ranks);
+            if (n_looked <= i) {
+                for (n_looked = i; n_looked < r->n_phases && r->phases[n_looked].reads == NULL;)
+                    n_looked++;
+                if (n_looked < r->n_phases) next = reads_of(&r->phases[n_looked], rank, n_ranks);
+                n_looked++;
+            }
+            barrier(p, ++n_barriers * n_ranks, &next);
             /* All have left the phase before; its counter is next used after one more barrier. */
             if (rank == 0 && f[-1].how == PHASE_SHARE)
                 atomic_store_explicit(&p->next[(n_barriers - 1) % 2], 0, memory_order_relaxed);
@@ -265,7 +303,7 @@ static void run_row(void *ctx, uint32_t rank, uint32_t n_ranks) {
 
 static void run_single(pool *p, phase_how how, range_fn *f, const void *job, uint32_t n) {
     if (n == 0) return;
-    pool_phase phase = {f, job, n, how};
+    pool_phase phase = {f, job, n, how, NULL};
     run_on(p, run_row, &(row){p, &phase, 1, 0}, how == PHASE_ALONE ? 1 : p->n_active);
 }
 

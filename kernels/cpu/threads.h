@@ -29,7 +29,7 @@
 #include "inferd/base.h"
 #include "inferd/status.h"
 
-enum { POOL_THREADS_MAX = 256 };
+enum { POOL_THREADS_MAX = 256, POOL_READS_MAX = 4 };
 
 typedef struct pool pool;
 
@@ -65,11 +65,24 @@ typedef enum phase_how {
     PHASE_EACH   // f(job, rank, rank + 1) on every rank, and no barrier after it: what it writes is
                  // read by that rank only
 } phase_how;
+/* What ranges of a phase read first: units [0, n_units) lie one after the other from `data` on,
+ * then come those of the next part.  A rank that waits at a barrier fetches the beginning of what
+ * it will read after it: the memory would be idle meanwhile. */
+typedef struct pool_reads {
+    struct {
+        const unsigned char *data;
+        size_t unit_bytes;
+        uint32_t n_units;
+    } parts[POOL_READS_MAX];
+    uint32_t n_parts;
+} pool_reads;
+
 typedef struct pool_phase {
     range_fn *f;
     const void *job;
     uint32_t n;
     phase_how how;
+    const pool_reads *reads; // PHASE_SPLIT; NULL: nothing worth fetching
 } pool_phase;
 void pool_phases(pool *p, const pool_phase *phases, uint32_t n_phases);
 

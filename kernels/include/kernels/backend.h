@@ -175,7 +175,8 @@ bool be_window_is_warm(const be_window *w);
 void be_window_set_warm(be_window *w, bool warm);
 
 /* -- keys and values -- */
-/* The type for those who have no wish: the fastest; its error for a real model is in docs/cpu.md. */
+/* The type for those who have no wish: the fastest; its error for a real model is in docs/cpu.md.
+ */
 kv_type be_kv_preferred(const backend *be);
 /* Bytes that K and V of `block_tokens` tokens of one layer take; a multiple of 64. */
 size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
