@@ -51,7 +51,7 @@ void models_fail_all(model_set *ms, sched *s, const inferd_err *why, uint64_t no
 
 void models_grow_pool(const device *dev, pool *p) {
     device_pages now;
-    if (dev->ops->pages == NULL) return;
+    if (dev->ops->pages == NULL || p->n_pages == 0) return; // 0: it could not be opened
     dev->ops->pages(dev->self, &now);
     p->n_warm = now.n_warm;
     if (p->n_in[PAGE_ABSENT] == 0) return;

@@ -129,6 +129,14 @@ class Daemon:
                 return int(line.split()[1]) * 1024
         raise AssertionError("no VmRSS")
 
+    def rss_at_rest(self):
+        """RSS when the pages ahead of use have been touched, which is done while nothing is computed."""
+        rss = 0
+        while self.rss() > rss + (1 << 18):
+            rss = self.rss()
+            time.sleep(0.5)
+        return self.rss()
+
     def n_fds(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 

@@ -26,7 +26,8 @@ def test_disconnects_at_random_moments_return_everything(launch, tiny_model):
     seed = 20261121
     print("seed", seed)
     rng = random.Random(seed)
-    d = launch(model_config(tiny_model, "tiny"))
+    d = launch(model_config(tiny_model, "tiny", memory="64MiB"))
+    d.rss_at_rest()  # all pages are touched
     ask = request_bytes({"model": "tiny", "prompt": "leaving soon", "max_tokens": 500, "ignore_eos": True,
                          "stream": True})
 
@@ -49,12 +50,8 @@ def test_disconnects_at_random_moments_return_everything(launch, tiny_model):
             list(pool.map(leave, range(n)))
         return d.settled()
 
-    many(2 * N_DISCONNECTS)  # warm up, and let the pool's pages be touched in the background
-    rss = 0
-    while d.rss() > rss + (1 << 20):
-        rss = d.rss()
-        time.sleep(1)
-    fds, rss, first = d.n_fds(), d.rss(), d.audit()
+    many(2 * N_DISCONNECTS)
+    fds, rss, first = d.n_fds(), d.rss_at_rest(), d.audit()
     many(N_DISCONNECTS)
     end = time.monotonic() + 10
     while d.n_fds() > fds and time.monotonic() < end:
