@@ -135,9 +135,13 @@ static void background_thread_rests_while_steps_are_computed(void) {
     arena *a = open_arena(PAGES);
     EXPECT_EQ(touched_at_rest(a, ARENA_FIRST_PAGES), ARENA_FIRST_PAGES);
     uint64_t began_us = clock_now_us();
-    arena_step_begin(a); // a long one
-    arena_use(a, PAGES - 1);
-    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    for (int i = 0; i < 50; i++) { // steps that follow each other
+        arena_step_begin(a);
+        arena_use(a, PAGES - 1);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        arena_step_end(a, clock_now_us());
+    }
+    arena_step_begin(a);
     uint64_t n_touched = arena_n_touched(a), n_looks = (clock_now_us() - began_us) / LOOK_US + 1;
     EXPECT(n_touched <= ARENA_FIRST_PAGES + n_looks); // at most one page each time it looks
     arena_step_end(a, 1);                             // long ago

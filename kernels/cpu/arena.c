@@ -59,7 +59,7 @@ struct arena {
     pthread_t toucher;
     bool has_toucher;
     pthread_mutex_t lock;
-    pthread_cond_t changed; // a step began, or closing; waits on CLOCK_MONOTONIC
+    pthread_cond_t changed; // goal or closing; waits on CLOCK_MONOTONIC
     atomic_uint goal;       // pages [0, goal) are to be touched; only grows
     atomic_uint n_warm;     // of those the toucher is done with [0, n_warm)
     atomic_ullong step_us;  // when the last step ended; IN_STEP: it is being computed
@@ -130,8 +130,9 @@ void arena_use(arena *a, uint32_t page) {
     raise_goal(a);
 }
 
+/* There is something to touch, and it sleeps. */
 static void wake_toucher(arena *a) {
-    if (!atomic_load(&a->asleep)) return;
+    if (arena_n_warm(a) >= atomic_load(&a->goal) || !atomic_load(&a->asleep)) return;
     pthread_mutex_lock(&a->lock);
     atomic_store(&a->asleep, false);
     pthread_cond_signal(&a->changed);
@@ -140,11 +141,11 @@ static void wake_toucher(arena *a) {
 
 void arena_step_begin(arena *a) {
     atomic_store(&a->step_us, IN_STEP);
-    wake_toucher(a);
 }
 
 void arena_step_end(arena *a, uint64_t now_us) {
     atomic_store(&a->step_us, now_us);
+    wake_toucher(a);
 }
 
 static bool is_busy(const arena *a, uint64_t now_us) {
@@ -158,24 +159,18 @@ static bool is_closing(const arena *a) {
 
 /* Until `page` is to be touched, and while steps are computed not before `rested_us`; or closing.
  * As with the workers of threads.c no wake is lost: the toucher sets `asleep` and then looks at the
- * goal and the step, the engine writes those and then looks at `asleep`. */
+ * goal, the engine writes the goal and then looks at `asleep`. */
 static void wait_for_turn(arena *a, uint32_t page, uint64_t rested_us) {
     pthread_mutex_lock(&a->lock);
     while (!is_closing(a)) {
-        uint64_t now_us = clock_now_us();
-        bool wanted = page < atomic_load_explicit(&a->goal, memory_order_relaxed);
-        bool busy = is_busy(a, now_us);
-        if (wanted && (!busy || now_us >= rested_us)) break;
-        if (busy) {
-            uint64_t until_us = now_us + LOOK_US;
-            struct timespec until = {(time_t)(until_us / 1000000u),
-                                     (long)(until_us % 1000000u * 1000u)};
-            pthread_cond_timedwait(&a->changed, &a->lock, &until);
-            continue;
-        }
         atomic_store(&a->asleep, true);
-        if (page < atomic_load(&a->goal) || is_busy(a, now_us)) atomic_store(&a->asleep, false);
+        if (page < atomic_load(&a->goal)) atomic_store(&a->asleep, false);
         while (atomic_load(&a->asleep) && !is_closing(a)) pthread_cond_wait(&a->changed, &a->lock);
+        uint64_t now_us = clock_now_us(), until_us = now_us + LOOK_US;
+        if (!is_busy(a, now_us) || now_us >= rested_us) break;
+        struct timespec until = {(time_t)(until_us / 1000000u),
+                                 (long)(until_us % 1000000u * 1000u)};
+        pthread_cond_timedwait(&a->changed, &a->lock, &until);
     }
     pthread_mutex_unlock(&a->lock);
 }

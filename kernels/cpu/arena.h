@@ -58,9 +58,9 @@ bool arena_is_away(const arena *a, uint32_t page); // in a window
 /* Make sure that an access to the page (home, or not touched yet) costs no fault.  Any thread.
  * True: it had not been touched. */
 bool arena_touch(arena *a, uint32_t page);
-/* The page is in use: the background thread sees to those after it, from the next step on. */
+/* The page is in use: the background thread sees to those after it, from the end of the step on. */
 void arena_use(arena *a, uint32_t page);
-/* A step begins, and ends.  The first after a rest wakes the background thread if it sleeps. */
+/* A step begins, and ends: then the background thread is woken if there is something to touch. */
 void arena_step_begin(arena *a);
 void arena_step_end(arena *a, uint64_t now_us);
 
