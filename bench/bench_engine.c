@@ -242,8 +242,7 @@ static void open_engine(bench *b, const options *o) {
         model_open(&(model_options){.path = o->model, .allow_dummy = true}, &b->m, &err), &err);
     engine_options eo = {.device = {.kind = o->kind},
                          .limits = {.running_max = largest(o->streams), .step_tokens_max = 2048},
-                         .models = &b->m,
-                         .n_models = 1,
+                         .n_slots = 1,
                          .wake = wake,
                          .wake_ctx = b};
     if (o->emulated) {
@@ -252,6 +251,12 @@ static void open_engine(bench *b, const options *o) {
         eo.limits.step_tokens_max = 64;
     }
     gpu_need_status(engine_start(&eo, &b->e, &err), &err);
+    model_policy policy = {.class = GEN_NORMAL,
+                           .weight = 1,
+                           .pin = PIN_HOT,
+                           .keep_alive_us = POLICY_NEVER,
+                           .replicas_min = 1};
+    if (!engine_model_add(b->e, 0, b->m, UINT32_MAX, &policy)) gpu_die("no memory");
     while (engine_model_state(b->e, 0) < MODEL_HOT) {
         wait_for_engine(b);
         if (clock_now_us() - began > (uint64_t)HOT_LIMIT_S * 1000000)

@@ -197,6 +197,7 @@ static double kernels(gpu *g, const char *name, uint32_t rows) {
 typedef struct rig {
     backend *be;
     model *m;
+    placed_model *p;
     uint32_t *pages, n_pages, context;
     batch b;
     tok_id tokens[BATCH_MAX], history[CONTEXT + STEPS];
@@ -222,9 +223,9 @@ static void rig_open(rig *r, const gpu_options *o, const char *path) {
     model_limits limits = {
         .rows_max = BATCH_MAX, .logits_max = o->tiny ? 8 : BATCH_MAX, .kv = KV_F16};
     limits.rows_max = limits.logits_max;
-    gpu_need_status(model_attach(r->m, r->be, &limits, &err), &err);
+    gpu_need_status(placed_open(r->m, r->be, &limits, &r->p, &err), &err);
     uint64_t began = clock_now_us();
-    r->n_pages = model_weight_pages(r->m);
+    r->n_pages = placed_weight_pages(r->p);
     r->pages = malloc(r->n_pages * sizeof *r->pages);
     if (r->pages == NULL) gpu_die("no memory for %u pages", r->n_pages);
     for (uint32_t i = 0; i < r->n_pages; i++) r->pages[i] = i;
@@ -232,13 +233,13 @@ static void rig_open(rig *r, const gpu_options *o, const char *path) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     if (be_n_pages(r->be) < r->n_pages)
         gpu_die("%s needs %u pages, the device has %u", path, r->n_pages, be_n_pages(r->be));
-    gpu_need_status(model_load(r->m, r->pages, r->n_pages, NULL, NULL, &err), &err);
+    gpu_need_status(placed_bring_up(r->p, r->pages, r->n_pages, &err), &err);
     gpu_need_status(be_sync(r->be, &err), &err);
     r->load_us = clock_now_us() - began;
 }
 
 static void rig_close(rig *r) {
-    model_detach(r->m);
+    placed_close(r->p);
     model_close(r->m);
     backend_close(r->be);
     free(r->pages);
@@ -248,7 +249,7 @@ static void rig_close(rig *r) {
 
 /* n sequences, each with r->context tokens.  False: their keys and values do not fit. */
 static bool make_batch(rig *r, uint32_t n) {
-    const kv_layout *kv = model_kv(r->m);
+    const kv_layout *kv = placed_kv(r->p);
     uint32_t n_blocks = kv_blocks_of(kv, r->context + STEPS);
     uint64_t n_slots = (uint64_t)n * n_blocks * kv->n_groups,
              first = (uint64_t)r->n_pages * kv->slots_per_page;
@@ -283,7 +284,7 @@ static void send(rig *r, uint32_t position) {
         r->positions[i] = r->seqs[i].pos_begin = position;
         r->draws[i].n_tokens = position + 1;
     }
-    model_launch(r->m, &r->b, r->draws, model_about(r->m)->n_vocab);
+    placed_launch(r->p, &r->b, r->draws, model_about(r->m)->n_vocab);
 }
 
 static double finish(rig *r) {

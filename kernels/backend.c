@@ -130,6 +130,20 @@ uint32_t be_n_pages_warm(const backend *be) {
 uint32_t be_extent_pages(const backend *be) {
     return be->ops->extent_pages != NULL ? be->ops->extent_pages(be) : 1;
 }
+bool be_one_memory(const backend *be) {
+    return be->ops->window_grow != NULL;
+}
+uint32_t be_n_host_pages(const backend *be) {
+    return be->ops->n_host_pages != NULL ? be->ops->n_host_pages(be) : 0;
+}
+void be_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
+                const int32_t *to) {
+    be->ops->kv_move(be, kv, n, from, to);
+}
+
+void be_page_touch(backend *be, uint32_t page) {
+    if (be->ops->page_touch != NULL) be->ops->page_touch(be, page);
+}
 
 /* A window begins with its table, because some questions come without the backend. */
 static const backend_ops *ops_of(const be_window *w) {
@@ -152,15 +166,27 @@ inferd_status be_window_map(backend *be, be_window *w, const uint32_t *pages, ui
 inferd_status be_window_unmap(backend *be, be_window *w, inferd_err *err) {
     return be->ops->window_unmap(be, w, err);
 }
+inferd_status be_window_grow(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
+                             inferd_err *err) {
+    INFERD_CHECK(be_one_memory(be));
+    return be->ops->window_grow(be, w, pages, n_pages, err);
+}
+inferd_status be_window_host_take(backend *be, be_window *w, inferd_err *err) {
+    if (be->ops->window_host_take == NULL) return INFERD_OK;
+    return be->ops->window_host_take(be, w, err);
+}
+void be_window_host_give(backend *be, be_window *w) {
+    if (be->ops->window_host_give != NULL) be->ops->window_host_give(be, w);
+}
+void *be_window_host(const be_window *w) {
+    return ops_of(w)->window_host != NULL ? ops_of(w)->window_host(w) : be_window_base(w);
+}
 void be_window_upload(backend *be, be_window *w, size_t begin, size_t end) {
     if (be->ops->window_upload != NULL && be->failure.status == INFERD_OK)
         be->ops->window_upload(be, w, begin, end);
 }
-bool be_window_is_warm(const be_window *w) {
-    return ops_of(w)->window_is_warm != NULL && ops_of(w)->window_is_warm(w);
-}
-void be_window_set_warm(be_window *w, bool warm) {
-    if (ops_of(w)->window_set_warm != NULL) ops_of(w)->window_set_warm(w, warm);
+size_t be_window_n_pending(backend *be, const be_window *w) {
+    return be->ops->window_n_pending != NULL ? be->ops->window_n_pending(be, w) : 0;
 }
 kv_type be_kv_preferred(const backend *be) {
     return be->ops->kv_preferred != NULL ? be->ops->kv_preferred(be) : KV_F16;
@@ -191,6 +217,15 @@ void be_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_be
 void be_weight_dummy(backend *be, weight *w, uint64_t seed, float scale) {
     if (be->failure.status == INFERD_OK) be->ops->weight_dummy(be, w, seed, scale);
 }
+void be_weight_dummy_rows(backend *be, weight *w, uint64_t seed, float scale, uint32_t row_begin,
+                          uint32_t n_rows) {
+    INFERD_CHECK(be_one_memory(be));
+    if (be->failure.status == INFERD_OK)
+        be->ops->weight_dummy_rows(be, w, seed, scale, row_begin, n_rows);
+}
+const char *be_weight_layout(const backend *be) {
+    return be->ops->weight_layout(be);
+}
 void be_tune(backend *be, const weight *const *weights, uint32_t n) {
     if (be->ops->tune != NULL && be->failure.status == INFERD_OK) be->ops->tune(be, weights, n);
 }
@@ -202,6 +237,12 @@ void be_vec_load(backend *be, vec *v, const float *host) {
 }
 void be_vec_fill(backend *be, vec *v, float value) {
     if (be->failure.status == INFERD_OK) be->ops->vec_fill(be, v, value);
+}
+void be_scratch_begin(backend *be) {
+    be->ops->scratch_begin(be);
+}
+void be_scratch_end(backend *be) {
+    be->ops->scratch_end(be);
 }
 act *be_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) {
     return be->ops->act_open(be, kind, rows_max, dim);
@@ -271,4 +312,7 @@ uint64_t be_event_elapsed_us(const backend *be, uint32_t begin, uint32_t end) {
 }
 void be_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx) {
     be->ops->parallel(be, n, f, ctx);
+}
+void be_thread_beside(const backend *be) {
+    if (be->ops->thread_beside != NULL) be->ops->thread_beside(be);
 }

@@ -23,20 +23,28 @@ typedef struct backend_ops {
 
     uint32_t (*n_pages)(const backend *be);
     size_t (*page_bytes)(const backend *be);
-    uint32_t (*n_pages_ready)(const backend *be); // NULL: all
-    uint32_t (*n_pages_warm)(const backend *be);  // NULL: all that are ready
-    uint32_t (*extent_pages)(const backend *be);  // NULL: 1
+    uint32_t (*n_pages_ready)(const backend *be);   // NULL: all
+    uint32_t (*n_pages_warm)(const backend *be);    // NULL: all that are ready
+    uint32_t (*extent_pages)(const backend *be);    // NULL: 1
+    uint32_t (*n_host_pages)(const backend *be);    // NULL: 0
+    void (*page_touch)(backend *be, uint32_t page); // NULL: nothing to do
     inferd_status (*window_open)(backend *be, size_t n_bytes, be_window **out, inferd_err *err);
     void (*window_close)(backend *be, be_window *w);
     void *(*window_base)(const be_window *w);
     inferd_status (*window_map)(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                                 inferd_err *err);
     inferd_status (*window_unmap)(backend *be, be_window *w, inferd_err *err);
-    void (*window_upload)(backend *be, be_window *w, size_t begin,
-                          size_t end);                // NULL: nothing to do
-    bool (*window_is_warm)(const be_window *w);       // NULL: never
-    void (*window_set_warm)(be_window *w, bool warm); // NULL: nothing to do
-    kv_type (*kv_preferred)(const backend *be);       // NULL: f16
+    /* Host and device are one memory, or they are two. */
+    inferd_status (*window_grow)(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
+                                 inferd_err *err);                                 // NULL: two
+    inferd_status (*window_host_take)(backend *be, be_window *w, inferd_err *err); // NULL: one ...
+    void (*window_host_give)(backend *be, be_window *w);
+    void *(*window_host)(const be_window *w);
+    void (*window_upload)(backend *be, be_window *w, size_t begin, size_t end);
+    size_t (*window_n_pending)(backend *be, const be_window *w);
+    kv_type (*kv_preferred)(const backend *be); // NULL: f16
+    void (*kv_move)(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
+                    const int32_t *to); // NULL: host and device are apart
     size_t (*kv_layer_bytes)(const backend *be, kv_type type, uint32_t n_kv_heads,
                              uint32_t head_dim, uint32_t block_tokens);
 
@@ -48,10 +56,15 @@ typedef struct backend_ops {
     void (*weight_prepare)(backend *be, weight *w, const void *rows, uint32_t row_begin,
                            uint32_t n_rows);
     void (*weight_dummy)(backend *be, weight *w, uint64_t seed, float scale);
+    void (*weight_dummy_rows)(backend *be, weight *w, uint64_t seed, float scale,
+                              uint32_t row_begin, uint32_t n_rows); // NULL: two memories
+    const char *(*weight_layout)(const backend *be);
     void (*tune)(backend *be, const weight *const *weights, uint32_t n); // NULL: nothing to do
     void (*vec_init)(backend *be, vec *v, uint32_t n, void *dst);
     void (*vec_load)(backend *be, vec *v, const float *host);
     void (*vec_fill)(backend *be, vec *v, float value);
+    void (*scratch_begin)(backend *be);
+    void (*scratch_end)(backend *be);
     act *(*act_open)(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim);
     void (*act_close)(backend *be, act *a);
 
@@ -83,6 +96,7 @@ typedef struct backend_ops {
     void (*event_record)(backend *be, uint32_t event);
     uint64_t (*event_elapsed_us)(const backend *be, uint32_t begin, uint32_t end);
     void (*parallel)(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx);
+    void (*thread_beside)(const backend *be); // NULL: nothing to do
 } backend_ops;
 
 enum { BE_STEPS_MAX = 4 }; // on their way

@@ -90,14 +90,17 @@ inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t 
         {&out->last_att, ACT_INNER, logits_max, q_dim},
         {&out->logits, ACT_LOGITS, logits_max, s->n_vocab},
     };
-    for (size_t i = 0; i < INFERD_COUNT(wanted); i++) {
+    inferd_status st = INFERD_OK;
+    be_scratch_begin(be);
+    for (size_t i = 0; i < INFERD_COUNT(wanted) && st == INFERD_OK; i++) {
         *wanted[i].slot = be_act_open(be, wanted[i].kind, wanted[i].rows, wanted[i].dim);
-        if (*wanted[i].slot != NULL) continue;
-        decoder_scratch_close(be, out);
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for activations of %u x %u floats",
-                           wanted[i].rows, wanted[i].dim);
+        if (*wanted[i].slot == NULL)
+            st = inferd_fail(err, INFERD_ENOMEM, "no memory for activations of %u x %u floats",
+                             wanted[i].rows, wanted[i].dim);
     }
-    return INFERD_OK;
+    be_scratch_end(be);
+    if (st != INFERD_OK) decoder_scratch_close(be, out);
+    return st;
 }
 
 void decoder_scratch_close(backend *be, decoder_scratch *t) {

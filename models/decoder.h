@@ -28,10 +28,9 @@ typedef struct decoder_spec {
     uint32_t n_vocab; // rows of the embedding and of the head
     uint32_t context_trained;
     float norm_eps;
-    float embed_scale;        // of the embedding; 1 for most
-    bool tied;                // the head is the embedding
-    bool attn_bias, mlp_bias; // what the file holds
-    float *rope_freq;         // [rope.n_pairs] owned: what rope.inv_freq points to
+    float embed_scale; // of the embedding; 1 for most
+    bool tied;         // the head is the embedding
+    float *rope_freq;  // [rope.n_pairs] owned: what rope.inv_freq points to
     rope_spec rope;
     attn_spec attn;
     bool qk_norm;    // q and k are normed per head (Qwen3, Gemma 3)
@@ -64,7 +63,7 @@ typedef struct decoder_weights {
     decoder_layer *layers; // [n_layers] owned
 } decoder_weights;
 
-/* Activations of one step, [rows_max, ...]; owned by the model. */
+/* Activations of one step, [rows_max, ...], in the scratch of the backend. */
 typedef struct decoder_scratch {
     act *x;               // [rows, dim] the residual stream
     act *h;               // [rows, dim] normed, or what a block adds

@@ -1,41 +1,12 @@
-/* model.c - a model's life, from file to forward pass; see model.h.
- *
- *     model_open    header, spec, tokenizer, template       COLD
- *     model_attach  KV layout, plan of the window, scratch  COLD, on a backend
- *     model_load    pages -> window, weights prepared       HOT
- *     model_unload  pages home                              COLD, still attached
- */
-#include "models/model.h"
+/* model.c - opening a model: header, description, tokenizer, template; see model.h. */
+#include "model_private.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "decoder.h"
 #include "dummy_model.h"
-#include "gguf/gguf.h"
-#include "weights.h"
-
-struct model {
-    gguf *file; // owned; stays open, so that a reload reads the file that was checked
-    decoder_spec spec;
-    tokenizer *tok;      // owned
-    chat_template *chat; // owned; NULL: none
-    char *path, *name;   // owned
-    model_info info;
-    bool dummy; // the file has no weights: they are made up from the seed
-    uint64_t dummy_seed;
-
-    backend *be; // borrowed while attached
-    model_limits limits;
-    kv_layout kv;
-    weight_plan plan;
-    decoder_weights weights;
-    decoder_scratch scratch;
-    be_window *window; // owned while attached
-    bool loaded;
-};
 
 static inferd_status copy_bytes(bytes b, char **out, inferd_err *err) {
     *out = malloc(b.n + 1);
@@ -130,7 +101,8 @@ static uint64_t count_params(const gguf *g) {
     return total;
 }
 
-/* The embedding's rows are needed before weights are planned: ids are checked against them. */
+/* What tensors say about the model: the embedding's rows, which ids are checked against, and
+ * whether it is the head too. */
 static inferd_status read_vocabulary_size(model *m, inferd_err *err) {
     const gguf_tensor *t = gguf_find_tensor(m->file, "token_embd.weight");
     if (t == NULL)
@@ -142,6 +114,7 @@ static inferd_status read_vocabulary_size(model *m, inferd_err *err) {
             "at most %d",
             m->path, t->n_dims, (unsigned long long)t->dims[1], DECODER_VOCAB_MAX);
     m->spec.n_vocab = (uint32_t)t->dims[1];
+    m->spec.tied = gguf_find_tensor(m->file, "output.weight") == NULL;
     if (tok_n_vocab(m->tok) > m->spec.n_vocab)
         return inferd_fail(err, INFERD_EFORMAT,
                            "%s: %zu tokens in the vocabulary and %u rows in token_embd.weight",
@@ -181,14 +154,19 @@ static inferd_status open_file(model *m, const model_options *options, inferd_er
         options->path);
 }
 
+static inferd_status copy_pack_dir(model *m, const char *folder, inferd_err *err) {
+    if (folder == NULL) return INFERD_OK;
+    return copy_bytes((bytes){folder, strlen(folder)}, &m->pack_dir, err);
+}
+
 inferd_status model_open(const model_options *options, model **out, inferd_err *err) {
     inferd_status st;
     bytes name;
     model *m = calloc(1, sizeof *m);
     if (m == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a model");
     if ((st = copy_bytes((bytes){options->path, strlen(options->path)}, &m->path, err)) ||
-        (st = open_file(m, options, err)) || (st = check_is_model(m->file, err)) ||
-        (st = decoder_spec_read(m->file, &m->spec, err)) ||
+        (st = copy_pack_dir(m, options->pack_dir, err)) || (st = open_file(m, options, err)) ||
+        (st = check_is_model(m->file, err)) || (st = decoder_spec_read(m->file, &m->spec, err)) ||
         (st = tok_open(m->file, &m->tok, err)) || (st = read_vocabulary_size(m, err)) ||
         (st = open_template(m, options, err)) || (st = set_context(m, options->context_max, err)) ||
         (st = gguf_str_opt(m->file, "general.name", &name, err)) ||
@@ -203,12 +181,12 @@ inferd_status model_open(const model_options *options, model **out, inferd_err *
 
 void model_close(model *m) {
     if (m == NULL) return;
-    INFERD_CHECK(m->be == NULL);
     chat_template_close(m->chat);
     tok_close(m->tok);
     decoder_spec_deinit(&m->spec);
     gguf_close(m->file);
     free(m->name);
+    free(m->pack_dir);
     free(m->path);
     free(m);
 }
@@ -223,121 +201,22 @@ const chat_template *model_chat_template(const model *m) {
     return m->chat;
 }
 
-inferd_status model_attach(model *m, backend *be, const model_limits *limits, inferd_err *err) {
-    INFERD_CHECK(m->be == NULL);
-    inferd_status st;
-    m->be = be;
-    m->limits = *limits;
-    if ((st = kv_layout_choose(be, &m->spec, limits->kv, &m->kv, err)) ||
-        (st = weights_plan(m->file, be, &m->spec, &m->weights, &m->plan, err)) ||
-        (st = be_window_open(be, m->plan.n_bytes, &m->window, err)) ||
-        (st = decoder_scratch_open(be, &m->spec, limits->rows_max, limits->logits_max, &m->scratch,
-                                   err)))
-        model_detach(m);
-    return st;
+/* ---- other files ---- */
+
+bool model_file_replaced(const model *m) {
+    return !m->dummy && gguf_is_replaced(m->file);
 }
 
-void model_detach(model *m) {
-    if (m->be == NULL) return;
-    model_unload(m);
-    decoder_scratch_close(m->be, &m->scratch);
-    be_window_close(m->be, m->window);
-    m->window = NULL;
-    weights_deinit(&m->weights, &m->plan);
-    m->be = NULL;
-}
-
-uint32_t model_weight_pages(const model *m) {
-    size_t extent = be_page_bytes(m->be) * u32_max(be_extent_pages(m->be), 1);
-    size_t n_extents = (m->plan.n_bytes + extent - 1) / extent;
-    return (uint32_t)(n_extents * (extent / be_page_bytes(m->be)));
-}
-
-const kv_layout *model_kv(const model *m) {
-    return &m->kv;
-}
-
-static inferd_status fill_window(model *m, model_progress *progress, void *ctx, inferd_err *err) {
-    if (m->dummy)
-        return weights_make_up(m->be, &m->spec, &m->weights, &m->plan, m->window, m->dummy_seed,
-                               progress, ctx, err);
-    return weights_load(m->file, m->be, &m->spec, &m->weights, &m->plan, m->window, progress, ctx,
-                        err);
-}
-
-inferd_status model_load(model *m, const uint32_t *pages, uint32_t n_pages,
-                         model_progress *progress, void *ctx, inferd_err *err) {
-    INFERD_CHECK(m->be != NULL && !m->loaded && n_pages == model_weight_pages(m));
-    inferd_status st = be_window_map(m->be, m->window, pages, n_pages, err);
-    if (st != INFERD_OK) return st;
-    if ((st = gguf_check_unchanged(m->file, err)) == INFERD_OK &&
-        (st = fill_window(m, progress, ctx, err)) == INFERD_OK &&
-        (st = gguf_check_unchanged(m->file, err)) == INFERD_OK) {
-        m->loaded = true;
+inferd_status model_same_content(const model *a, const model *b, bool *same, inferd_err *err) {
+    *same = false;
+    if (a == b) {
+        *same = true;
         return INFERD_OK;
     }
-    inferd_err unmap_err = {0};
-    be_window_unmap(m->be, m->window, &unmap_err);
-    return st;
-}
-
-void model_unload(model *m) {
-    if (!m->loaded) return;
-    inferd_err err = {0};
-    m->loaded = false;
-    inferd_status s = be_window_unmap(m->be, m->window, &err);
-    INFERD_CHECK(s == INFERD_OK || s == INFERD_ELOST); // of a lost device nothing is used any more
-}
-
-bool model_is_loaded(const model *m) {
-    return m->loaded;
-}
-
-uint32_t model_n_unused_tensors(const model *m) {
-    return m->plan.n_unused;
-}
-
-uint64_t model_step_bytes(const model *m) {
-    uint64_t n_bytes = 0;
-    for (size_t i = 0; i < m->plan.n; i++) {
-        const weight_entry *e = &m->plan.entries[i];
-        if (e->matrix == NULL || (e->matrix == &m->weights.embed && !m->spec.tied)) continue;
-        n_bytes += be_weight_bytes(m->be, e->tensor->type, e->rows, e->cols);
+    if (a->dummy != b->dummy || (a->dummy && a->dummy_seed != b->dummy_seed)) return INFERD_OK;
+    if (a->dummy) { // all that is not made up from the seed
+        *same = gguf_same_header(a->file, b->file);
+        return INFERD_OK;
     }
-    return n_bytes;
-}
-
-void model_describe_math(const model *m, char *text, size_t text_bytes) {
-    size_t n_bytes[DTYPE_LIMIT] = {0}, used = 0;
-    text[0] = 0;
-    for (size_t i = 0; i < m->plan.n; i++) {
-        const weight_entry *e = &m->plan.entries[i];
-        if (e->matrix == NULL) continue;
-        n_bytes[e->tensor->type] += be_weight_bytes(m->be, e->tensor->type, e->rows, e->cols);
-    }
-    for (uint32_t first = 0; first < DTYPE_LIMIT; first++) { // of its way: the others follow it
-        if (n_bytes[first] == 0) continue;
-        const char *way = be_weight_math(m->be, (dtype)first);
-        for (uint32_t type = first; type < DTYPE_LIMIT && used < text_bytes; type++) {
-            if (n_bytes[type] == 0 || strcmp(be_weight_math(m->be, (dtype)type), way) != 0)
-                continue;
-            used += (size_t)snprintf(text + used, text_bytes - used, "%s%s%s %s %.1f MB",
-                                     type == first && used > 0 ? "; " : "",
-                                     type == first ? way : "", type == first ? ":" : ",",
-                                     dtype_about((dtype)type).name, (double)n_bytes[type] * 1e-6);
-            n_bytes[type] = 0;
-        }
-    }
-}
-
-void model_launch(model *m, const batch *b, const sample_row *draws, uint32_t n_vocab) {
-    INFERD_CHECK(m->loaded && b->n_rows > 0 && b->n_rows <= m->limits.rows_max &&
-                 b->n_logits <= m->limits.logits_max);
-    be_step_begin(m->be, b, &m->kv);
-    decoder_forward(m->be, &m->spec, &m->weights, &m->scratch, b);
-    if (b->n_logits > 0 && be_can_draw(m->be))
-        be_draw(m->be, m->scratch.logits, draws, b->n_logits, n_vocab);
-    else if (b->n_logits > 0)
-        be_want_logits(m->be, m->scratch.logits, b->n_logits);
-    be_step_end(m->be);
+    return gguf_same_bytes(a->file, b->file, same, err);
 }

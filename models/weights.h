@@ -1,13 +1,13 @@
 /* weights.h - the tensors of a file, bound to the fields of decoder_weights.
  *
  * weights_plan looks up every tensor the spec asks for, checks type and shape once, and gives each
- * a place in the model's window; weights_load reads and prepares them there.  Between the two the
- * scheduler finds pages.
+ * a place in the model's window; weights_bind says where the window is.  Between the two the bytes
+ * get there: stage.h.
  *
  *     window   | embed | norm | head | layer 0: attn_norm wq wk ... | layer 1 ... |   256-byte
  * aligned
  *
- * Thread: weights_plan any; weights_load the engine's. */
+ * Thread: weights_plan any; the others the engine's. */
 #ifndef INFERD_WEIGHTS_H
 #define INFERD_WEIGHTS_H
 
@@ -32,21 +32,21 @@ typedef struct weight_plan {
 } weight_plan;
 
 /* Fill in out->layers and the plan.  Errors name tensor, shape and what was expected. */
-inferd_status weights_plan(const gguf *g, backend *be, decoder_spec *s, decoder_weights *out,
+inferd_status weights_plan(const gguf *g, backend *be, const decoder_spec *s, decoder_weights *out,
                            weight_plan *plan, inferd_err *err);
 void weights_deinit(decoder_weights *w, weight_plan *plan);
 
-/* Read and prepare everything into the mapped window, unit by unit; each unit goes to the device
- * while the next is read.  A warm window needs no reading. */
-inferd_status weights_load(const gguf *g, backend *be, const decoder_spec *s, decoder_weights *w,
-                           const weight_plan *plan, be_window *window, model_progress *progress,
-                           void *ctx, inferd_err *err);
-
-/* The same without reading: matrices made up from a seed, norms of ones, where they will lie
- * (models/dummy_model.h).  When it returns they are there, on the device too.  The window's host
- * copy is not used and never warm: a reload makes everything again. */
-inferd_status weights_make_up(backend *be, const decoder_spec *s, decoder_weights *w,
-                              const weight_plan *plan, be_window *window, uint64_t seed,
-                              model_progress *progress, void *ctx, inferd_err *err);
+/* Bytes of a row as the file has it; of a vector: all of it. */
+size_t weight_entry_row_bytes(const weight_entry *e);
+/* The window's bytes lie at `base`: set every matrix and vector. */
+void weights_bind(backend *be, const decoder_spec *s, decoder_weights *w, const weight_plan *plan,
+                  void *base);
+/* Where the unit of entry *i (its first) ends in the window; *i: the first entry after it. */
+size_t weights_unit_end(const weight_plan *plan, size_t *i);
+/* Measure what multiplies the bound matrices best, once they are there. */
+inferd_status weights_tune(backend *be, const weight_plan *plan, inferd_err *err);
+/* Matrices made up from a seed, norms of ones, where they are bound (models/dummy_model.h): queued,
+ * a failure is be_check's. */
+void weights_make_up(backend *be, const decoder_spec *s, const weight_plan *plan, uint64_t seed);
 
 #endif

@@ -1,20 +1,10 @@
 /* audit.c - the books of an engine as one JSON object, checked first. */
 #include "engine_private.h"
 
-static const char *state_name(model_state state) {
-    switch (state) {
-    case MODEL_COLD:
-        return "cold";
-    case MODEL_LOADING:
-        return "loading";
-    case MODEL_HOT:
-        return "hot";
-    case MODEL_DRAINING:
-        return "draining";
-    case MODEL_FAILED:
-        return "failed";
-    }
-    return "unknown";
+const char *model_state_name(model_state state) {
+    static const char *const names[MODEL_STATES] = {"none",    "cold", "staging",  "warm",
+                                                    "loading", "hot",  "draining", "failed"};
+    return (unsigned)state < MODEL_STATES ? names[state] : "unknown";
 }
 
 /* The sentences of verify functions have quotes and control characters in no case but a model's
@@ -32,38 +22,52 @@ static void add_string(buf *json, const char *text) {
     buf_add_char(json, '"');
 }
 
+static void add_model(buf *json, const core *c, uint32_t idx, bool first) {
+    const resident *m = &c->models.slots[idx];
+    model_state state = residency_state(&c->models, idx);
+    sched_model_numbers n;
+    sched_count_model(c->sched, idx, &n);
+    buf_add_format(json,
+                   "%s{\"slot\":%u,\"state\":\"%s\",\"weight_pages\":%u,\"kv_tokens_max\":%u,"
+                   "\"running\":%u,\"waiting\":%u,\"cached_pages\":%u",
+                   first ? "" : ",", idx, model_state_name(state), m->n_pages,
+                   c->opened ? sched_kv_tokens_max(c->sched, idx) : 0, n.n_running, n.n_waiting,
+                   n.pages_cached);
+    if (state == MODEL_FAILED) {
+        buf_add_str(json, ",\"error\":");
+        add_string(json, m->why.text);
+    }
+    buf_add_char(json, '}');
+}
+
 void engine_write_audit(engine *e, buf *json) {
+    const core *c = &e->core;
+    const pool *p = &c->pool;
     inferd_err problem = {0};
-    sched_counters c;
+    sched_counters n;
     backend_stats b = {0};
-    bool ok = sched_verify(e->sched, &problem) == INFERD_OK;
-    sched_count(e->sched, &c);
-    if (atomic_load(&e->opened)) e->device.ops->get_stats(e->device.self, &b);
+    bool ok = core_verify(c, &problem) == INFERD_OK, first = true;
+    sched_count(c->sched, &n);
+    if (c->opened) c->device.ops->get_stats(c->device.self, &b);
     buf_add_format(json, "{\"ok\":%s,\"problems\":[", ok ? "true" : "false");
     if (!ok) add_string(json, problem.text);
     buf_add_format(json,
                    "],\"pages\":{\"total\":%u,\"free\":%u,\"weight\":%u,\"kv\":%u,\"cached\":%u,"
-                   "\"quarantine\":%u},\"blocks_referenced\":%u",
-                   e->pool.n_pages, e->pool.n_in[PAGE_FREE], e->pool.n_in[PAGE_WEIGHT],
-                   e->pool.n_in[PAGE_KV] - c.pages_cached, c.pages_cached,
-                   e->pool.n_in[PAGE_QUARANTINE], c.blocks_referenced);
+                   "\"quarantine\":%u,\"warm\":%u,\"parked\":%u,\"device\":%u,\"host\":%u},"
+                   "\"blocks_referenced\":%u",
+                   p->n_pages, p->n_in[PAGE_FREE], p->n_in[PAGE_WEIGHT],
+                   p->n_in[PAGE_KV] - n.pages_cached, n.pages_cached, p->n_in[PAGE_QUARANTINE],
+                   p->n_in[PAGE_WARM], p->n_in[PAGE_PARKED], p->n_device, p->n_host,
+                   n.blocks_referenced);
     buf_add_format(json,
                    ",\"sequences\":{\"running\":%u,\"waiting\":%u,\"paused\":%u,\"ended\":%u},"
                    "\"steps_in_flight\":%u,\"events_unread\":%u,\"models\":[",
-                   c.n_running, c.n_waiting, c.n_paused, c.n_ended, e->n_flight,
+                   n.n_running, n.n_waiting, n.n_paused, n.n_ended, c->n_flight,
                    ring_fill(&e->outbox));
-    for (uint32_t i = 0; i < e->models.n; i++) {
-        const model_slot *slot = &e->models.slots[i];
-        inferd_err why;
-        slot_error(slot, &why);
-        buf_add_format(json, "%s{\"state\":\"%s\",\"weight_pages\":%u,\"kv_tokens_max\":%u",
-                       i > 0 ? "," : "", state_name(slot_state(slot)), slot->n_pages,
-                       atomic_load(&slot->kv_tokens_max));
-        if (slot_state(slot) == MODEL_FAILED) {
-            buf_add_str(json, ",\"error\":");
-            add_string(json, why.text);
-        }
-        buf_add_char(json, '}');
+    for (uint32_t i = 0; i < c->models.n_used; i++) {
+        if (c->models.slots[i].state == MODEL_NONE) continue;
+        add_model(json, c, i, first);
+        first = false;
     }
     buf_add_format(json, "],\"backend\":{\"kv_driver_calls\":%llu,\"kv_page_faults\":%llu}}",
                    (unsigned long long)b.n_kv_driver_calls, (unsigned long long)b.n_kv_page_faults);

@@ -1,7 +1,22 @@
-/* device.h - what computes steps, as the engine sees it.
+/* device.h - what holds models and computes steps, as the engine sees it.
  *
  * The real one (device_backend.c) is a backend, the models' forward pass and the sampler; tests
- * have one that computes a pure function of the tokens, with an error or a late finish on demand.
+ * have one that computes a pure function of the tokens, with an error or a late finish on demand;
+ * the simulator has one that only takes time.
+ *
+ * A model comes in slot `idx` and is brought up in two moves, each made of pieces between which
+ * steps are computed:
+ *
+ *     attach      its shape and sizes are known                     COLD
+ *     stage_*     file -> host memory, in the device's layout       COLD -> WARM
+ *     load_*      host memory -> pages of the device                WARM -> HOT
+ *     unload      its pages on the device are free                  HOT -> WARM
+ *     unstage     its host memory is free                           WARM -> COLD
+ *
+ * Where host and device are one memory (the CPU, `one_memory`) stage_begin is given pages of the
+ * pool and load has nothing to copy.  Elsewhere the host memory is the device's own business, and
+ * host_pages says how much of the host ledger it takes.
+ *
  * Steps are computed in the order of launch.  launch returns at once; what goes wrong is told by
  * finish, which fills step.results (all but dropped draws) and says the time the device took.
  *
@@ -15,13 +30,20 @@
 #include "scheduler.h"
 #include "step.h"
 
+struct model;
+
+#define DEVICE_OWN UINT32_MAX
+
 typedef struct device_about {
     char name[128];            // "cpu avx512, 2 threads"
     char warning[256];         // what it lacks; "": nothing
-    uint32_t n_pages, n_ready; // the others are still being made, see pages
-    uint32_t extent_pages;     // pool_init_extents
-    uint32_t depth;            // steps that may be launched and not finished, 1 or 2
-    uint32_t rows_best;        // be_rows_best
+    uint32_t n_pages, n_ready; // of the pool; the others are still being made, see pages
+    uint32_t n_host_pages;     // for warm weights; one_memory: n_pages has them too
+    bool one_memory;
+    uint64_t page_bytes;
+    uint32_t extent_pages; // pool_init_extents
+    uint32_t depth;        // steps that may be launched and not finished, 1 or 2
+    uint32_t rows_best;    // be_rows_best
 } device_about;
 
 typedef struct device_limits {
@@ -35,7 +57,23 @@ typedef struct device_pages {
     uint32_t n_pages; // that there will be
 } device_pages;
 
-typedef void device_progress(void *ctx, uint64_t bytes_done, uint64_t bytes_total);
+/* A model as this device sees it. */
+typedef struct device_model {
+    sched_model_spec spec;
+    uint32_t weight_pages; // on the device while HOT
+    uint32_t host_pages;   // of the host ledger while WARM; one_memory: equal to weight_pages
+    uint32_t n_unused_tensors;
+    char math[256];       // how its matrices are multiplied, for people
+    uint64_t stage_bytes; // to read from the file
+} device_model;
+
+/* How far a stage or a load is. */
+typedef struct device_progress {
+    uint64_t done, total; // bytes
+    uint64_t device_us;   // that this piece kept the device from steps
+    bool finished;
+    bool waiting; // the file is behind: nothing to do until `wake` was called
+} device_progress;
 
 typedef struct device_ops {
     inferd_status (*open)(void *self, device_about *out, inferd_err *err);
@@ -43,13 +81,40 @@ typedef struct device_ops {
     /* What became of the pages by now; NULL: as open said, and all are warm. */
     void (*pages)(void *self, device_pages *out);
 
-    /* What the model is and how many pages its weights take. */
-    inferd_status (*attach)(void *self, uint32_t model_idx, const device_limits *limits,
-                            sched_model_spec *spec, uint32_t *weight_pages, inferd_err *err);
-    /* On failure every page may be reused. */
-    inferd_status (*load)(void *self, uint32_t model_idx, const uint32_t *pages, uint32_t n_pages,
-                          device_progress *progress, void *ctx, inferd_err *err);
-    void (*detach)(void *self, uint32_t model_idx); // unloads first; accepts an unattached one
+    /* The model (borrowed until detach) is in this slot from now on.  Its end ids are borrowed by
+     * the spec.  `same_as`: another attached slot whose file has the same content, or DEVICE_OWN;
+     * then it computes with the weights of that one and is never staged or loaded itself.  No step
+     * is on its way when a slot is detached; detach unstages first, and accepts a slot without a
+     * model. */
+    inferd_status (*attach)(void *self, uint32_t idx, struct model *m, uint32_t same_as,
+                            const device_limits *limits, device_model *out, inferd_err *err);
+    void (*detach)(void *self, uint32_t idx);
+
+    /* Begin to read and prepare; returns at once.  `pages` ([host_pages]) where there is one
+     * memory, else NULL.  `wake` is called from another thread when a waiting stage can go on. */
+    inferd_status (*stage_begin)(void *self, uint32_t idx, const uint32_t *pages,
+                                 void (*wake)(void *), void *wake_ctx, inferd_err *err);
+    /* Go on for about budget_us, and at most one small piece longer.  After a failure the slot is
+     * COLD and every page may be reused. */
+    inferd_status (*stage_step)(void *self, uint32_t idx, uint64_t budget_us, device_progress *out,
+                                inferd_err *err);
+    /* Give up the host's copy, complete or not; `one_memory`: pages are home. */
+    void (*unstage)(void *self, uint32_t idx);
+
+    /* Bring a WARM model into these pages ([weight_pages]; one_memory: those of its stage). */
+    inferd_status (*load_begin)(void *self, uint32_t idx, const uint32_t *pages, inferd_err *err);
+    /* As stage_step.  After load_begin steps may be launched: they wait on the device for what they
+     * need, and everybody behind them too. */
+    inferd_status (*load_step)(void *self, uint32_t idx, uint64_t budget_us, device_progress *out,
+                               inferd_err *err);
+    /* HOT or loading -> WARM.  No step that uses it is on its way. */
+    void (*unload)(void *self, uint32_t idx);
+
+    /* Copy n slots of keys and values of this model between pages of the device and of the host,
+     * for which slot numbers count through the host's pages (one_memory: the pool's).  In order
+     * with steps: after those launched before, ahead of those launched later.  NULL: it cannot. */
+    void (*move_kv)(void *self, uint32_t idx, uint32_t n, const int32_t *from, const int32_t *to,
+                    bool to_host);
 
     void (*launch)(void *self, const step *st);
     inferd_status (*finish)(void *self, step *st, uint64_t *device_us, inferd_err *err);
@@ -61,9 +126,8 @@ typedef struct device {
     void *self; // owned by whoever holds the device
 } device;
 
-struct model;
-/* The device of a backend and its models, which are borrowed.  The options are copied. */
-inferd_status device_backend_create(const backend_options *options, struct model **models,
-                                    uint32_t n_models, device *out, inferd_err *err);
+/* The device of a backend, with room for n_slots models.  The options are copied. */
+inferd_status device_backend_create(const backend_options *options, uint32_t n_slots, device *out,
+                                    inferd_err *err);
 
 #endif

@@ -11,9 +11,12 @@
 #include "models/model.h"
 #include "models/sampler.h"
 
+/* A slot: empty while m is NULL. */
 typedef struct served_model {
-    model *m; // borrowed
-    bool attached;
+    model *m;             // borrowed
+    placed_model *placed; // owned; NULL: it computes with that of slot same_as
+    uint32_t same_as;
+    device_limits limits;
     uint32_t n_vocab;   // ids that may be drawn: rows of the head that the tokenizer knows
     tok_id *end_ids;    // owned
     sampler **samplers; // [n_workers] owned
@@ -23,18 +26,19 @@ typedef struct served_model {
 typedef struct backend_device {
     backend_options options; // its strings are owned
     backend *be;
-    served_model *models; // [n_models] owned
-    uint32_t n_models;
+    served_model *slots; // [n_slots] owned
+    uint32_t n_slots;
     uint32_t n_launched;
     sample_row *rows; // [n_rows_max] of the step being launched; owned
     uint32_t n_rows_max;
 } backend_device;
 
-enum { OPTION_STRINGS = 6 };
+enum { OPTION_STRINGS = 7 };
 
 static void list_strings(backend_options *o, const char **out[OPTION_STRINGS]) {
-    const char **all[OPTION_STRINGS] = {&o->kind,        &o->uuid,          &o->activations,
-                                        &o->module_path, &o->cublaslt_path, &o->tune_path};
+    const char **all[OPTION_STRINGS] = {&o->kind,        &o->cores,       &o->uuid,
+                                        &o->activations, &o->module_path, &o->cublaslt_path,
+                                        &o->tune_path};
     memcpy(out, all, sizeof all);
 }
 
@@ -52,11 +56,20 @@ static bool own_strings(backend_options *o) {
     return ok;
 }
 
+static void empty_slot(served_model *s) {
+    placed_close(s->placed);
+    for (uint32_t i = 0; i < s->n_workers; i++) sampler_destroy(s->samplers[i]);
+    free(s->samplers);
+    free(s->end_ids);
+    *s = (served_model){.same_as = DEVICE_OWN};
+}
+
 static void backend_device_close(void *self) {
     backend_device *d = self;
     if (d == NULL) return;
+    for (uint32_t i = 0; d->slots != NULL && i < d->n_slots; i++) empty_slot(&d->slots[i]);
     backend_close(d->be);
-    free(d->models);
+    free(d->slots);
     free(d->rows);
     const char **strings[OPTION_STRINGS];
     list_strings(&d->options, strings);
@@ -70,6 +83,9 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
     if (status != INFERD_OK) return status;
     *out = (device_about){.n_ready = be_n_pages_ready(d->be), // first: the other may shrink to it
                           .n_pages = be_n_pages(d->be),
+                          .n_host_pages = be_n_host_pages(d->be),
+                          .one_memory = be_one_memory(d->be),
+                          .page_bytes = be_page_bytes(d->be),
                           .extent_pages = be_extent_pages(d->be),
                           .depth = be_depth(d->be),
                           .rows_best = be_rows_best(d->be)};
@@ -86,13 +102,17 @@ static void backend_device_pages(void *self, device_pages *out) {
     out->n_pages = u32_max(be_n_pages(d->be), out->n_ready);
 }
 
-static void backend_device_detach(void *self, uint32_t model_idx) {
-    served_model *s = &((backend_device *)self)->models[model_idx];
-    if (s->attached) model_detach(s->m);
-    for (uint32_t i = 0; i < s->n_workers; i++) sampler_destroy(s->samplers[i]);
-    free(s->samplers);
-    free(s->end_ids);
-    *s = (served_model){.m = s->m};
+/* With whose weights the slot computes. */
+static placed_model *placed_of(const backend_device *d, uint32_t idx) {
+    const served_model *s = &d->slots[idx];
+    return s->same_as == DEVICE_OWN ? s->placed : d->slots[s->same_as].placed;
+}
+
+static void backend_device_detach(void *self, uint32_t idx) {
+    backend_device *d = self;
+    for (uint32_t i = 0; i < d->n_slots; i++) // those that use its weights leave before it
+        INFERD_CHECK(d->slots[i].m == NULL || d->slots[i].same_as != idx);
+    empty_slot(&d->slots[idx]);
 }
 
 /* The ids that end a generation, found once so that a step need not ask the tokenizer. */
@@ -129,47 +149,118 @@ static inferd_status hold_rows(backend_device *d, uint32_t n, inferd_err *err) {
     return INFERD_OK;
 }
 
-static inferd_status backend_device_attach(void *self, uint32_t model_idx,
-                                           const device_limits *limits, sched_model_spec *spec,
-                                           uint32_t *weight_pages, inferd_err *err) {
+static bool same_limits(const device_limits *a, const device_limits *b) {
+    return a->rows_max == b->rows_max && a->logits_max == b->logits_max && a->kv == b->kv;
+}
+
+static inferd_status place(backend_device *d, served_model *s, inferd_err *err) {
+    model_limits limits = {s->limits.rows_max, s->limits.logits_max, s->limits.kv};
+    if (s->same_as == DEVICE_OWN) return placed_open(s->m, d->be, &limits, &s->placed, err);
+    const served_model *other = &d->slots[s->same_as];
+    INFERD_CHECK(s->same_as < d->n_slots && other->placed != NULL &&
+                 same_limits(&s->limits, &other->limits));
+    return INFERD_OK;
+}
+
+static inferd_status backend_device_attach(void *self, uint32_t idx, model *m, uint32_t same_as,
+                                           const device_limits *limits, device_model *out,
+                                           inferd_err *err) {
     backend_device *d = self;
-    served_model *s = &d->models[model_idx];
-    const model_info *about = model_about(s->m);
-    model_limits ml = {limits->rows_max, limits->logits_max, limits->kv};
+    served_model *s = &d->slots[idx];
+    const model_info *about = model_about(m);
     uint32_t n_workers = u32_max(u32_min(be_n_threads(d->be), limits->logits_max), 1);
     uint32_t n_end_ids = 0;
-    s->n_vocab = (uint32_t)size_min(tok_n_vocab(model_tokenizer(s->m)), about->n_vocab);
-    inferd_status status = model_attach(s->m, d->be, &ml, err);
-    s->attached = status == INFERD_OK;
+    INFERD_CHECK(s->m == NULL);
+    s->m = m;
+    s->same_as = same_as;
+    s->limits = *limits;
+    s->n_vocab = (uint32_t)size_min(tok_n_vocab(model_tokenizer(m)), about->n_vocab);
+    inferd_status status = place(d, s, err);
     if (status == INFERD_OK) status = collect_end_ids(s, &n_end_ids, err);
     if (status == INFERD_OK) status = hold_rows(d, limits->logits_max, err);
     if (status == INFERD_OK && !be_can_draw(d->be)) status = open_samplers(s, n_workers, err);
     if (status != INFERD_OK) {
-        backend_device_detach(d, model_idx);
+        empty_slot(s);
         return status;
     }
-    *weight_pages = model_weight_pages(s->m);
-    *spec = (sched_model_spec){.kv = *model_kv(s->m),
-                               .context = about->context,
-                               .n_vocab = s->n_vocab,
-                               .end_ids = s->end_ids,
-                               .n_end_ids = n_end_ids};
+    *out = (device_model){.spec = {.kv = *placed_kv(placed_of(d, idx)),
+                                   .context = about->context,
+                                   .n_vocab = s->n_vocab,
+                                   .end_ids = s->end_ids,
+                                   .n_end_ids = n_end_ids}};
+    if (s->placed == NULL) return INFERD_OK; // it takes nothing of its own
+    out->weight_pages = out->spec.weight_pages = placed_weight_pages(s->placed);
+    out->host_pages = placed_host_pages(s->placed);
+    out->stage_bytes = placed_stage_bytes(s->placed);
+    out->n_unused_tensors = placed_n_unused_tensors(s->placed);
+    placed_describe_math(s->placed, out->math, sizeof out->math);
     return INFERD_OK;
 }
 
-static inferd_status backend_device_load(void *self, uint32_t model_idx, const uint32_t *pages,
-                                         uint32_t n_pages, device_progress *progress, void *ctx,
-                                         inferd_err *err) {
+/* The slot's own weights: slots without do not come here. */
+static placed_model *own(void *self, uint32_t idx) {
+    placed_model *p = ((backend_device *)self)->slots[idx].placed;
+    INFERD_CHECK(p != NULL);
+    return p;
+}
+
+static void tell(const placed_progress *from, device_progress *out) {
+    *out =
+        (device_progress){from->done, from->total, from->device_us, from->finished, from->waiting};
+}
+
+static inferd_status backend_device_stage_begin(void *self, uint32_t idx, const uint32_t *pages,
+                                                void (*wake)(void *), void *wake_ctx,
+                                                inferd_err *err) {
+    placed_model *p = own(self, idx);
+    bool one_memory = be_one_memory(((backend_device *)self)->be);
+    return placed_stage_begin(p, pages, one_memory ? placed_host_pages(p) : 0, wake, wake_ctx, err);
+}
+
+static inferd_status backend_device_stage_step(void *self, uint32_t idx, uint64_t budget_us,
+                                               device_progress *out, inferd_err *err) {
+    placed_progress at = {0};
+    inferd_status status = placed_stage_step(own(self, idx), budget_us, &at, err);
+    tell(&at, out);
+    return status;
+}
+
+static void backend_device_unstage(void *self, uint32_t idx) {
+    placed_unstage(own(self, idx));
+}
+
+static inferd_status backend_device_load_begin(void *self, uint32_t idx, const uint32_t *pages,
+                                               inferd_err *err) {
+    placed_model *p = own(self, idx);
+    return placed_load_begin(p, pages, placed_weight_pages(p), err);
+}
+
+static inferd_status backend_device_load_step(void *self, uint32_t idx, uint64_t budget_us,
+                                              device_progress *out, inferd_err *err) {
+    placed_progress at = {0};
+    inferd_status status = placed_load_step(own(self, idx), budget_us, &at, err);
+    tell(&at, out);
+    return status;
+}
+
+static void backend_device_unload(void *self, uint32_t idx) {
+    placed_unload(own(self, idx));
+}
+
+/* One memory: slots of the host are slots of the arena. */
+static void backend_device_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
+                                   const int32_t *to, bool to_host) {
     backend_device *d = self;
-    return model_load(d->models[model_idx].m, pages, n_pages, progress, ctx, err);
+    (void)to_host;
+    be_kv_move(d->be, placed_kv(placed_of(d, idx)), n, from, to);
 }
 
 static void backend_device_launch(void *self, const step *st) {
     backend_device *d = self;
-    const served_model *s = &d->models[st->model_idx];
+    const served_model *s = &d->slots[st->model_idx];
     INFERD_CHECK(d->n_launched < be_depth(d->be) && st->b.n_logits <= d->n_rows_max);
     for (uint32_t i = 0; i < st->b.n_logits; i++) d->rows[i] = st->draws[i].row;
-    model_launch(s->m, &st->b, d->rows, s->n_vocab);
+    placed_launch(placed_of(d, st->model_idx), &st->b, d->rows, s->n_vocab);
     d->n_launched++;
 }
 
@@ -193,7 +284,7 @@ static void draw_share(void *ctx, uint32_t worker) {
 
 /* On the host, from the step's logits; the time it took. */
 static uint64_t draw_on_host(backend_device *d, step *st, const be_step_result *r) {
-    const served_model *s = &d->models[st->model_idx];
+    const served_model *s = &d->slots[st->model_idx];
     draw_work w = {.s = s,
                    .st = st,
                    .logits = r->logits,
@@ -226,15 +317,21 @@ static void backend_device_get_stats(void *self, backend_stats *out) {
     be_get_stats(((backend_device *)self)->be, out);
 }
 
-inferd_status device_backend_create(const backend_options *options, model **models,
-                                    uint32_t n_models, device *out, inferd_err *err) {
+inferd_status device_backend_create(const backend_options *options, uint32_t n_slots, device *out,
+                                    inferd_err *err) {
     static const device_ops ops = {
         .open = backend_device_open,
         .close = backend_device_close,
         .pages = backend_device_pages,
         .attach = backend_device_attach,
-        .load = backend_device_load,
         .detach = backend_device_detach,
+        .stage_begin = backend_device_stage_begin,
+        .stage_step = backend_device_stage_step,
+        .unstage = backend_device_unstage,
+        .load_begin = backend_device_load_begin,
+        .load_step = backend_device_load_step,
+        .unload = backend_device_unload,
+        .move_kv = backend_device_move_kv,
         .launch = backend_device_launch,
         .finish = backend_device_finish,
         .get_stats = backend_device_get_stats,
@@ -243,13 +340,12 @@ inferd_status device_backend_create(const backend_options *options, model **mode
     if (d == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a device");
     d->options = *options;
     bool owned = own_strings(&d->options);
-    d->models = calloc(size_max(n_models, 1), sizeof *d->models);
-    d->n_models = n_models;
-    if (!owned || d->models == NULL) {
+    d->slots = calloc(size_max(n_slots, 1), sizeof *d->slots);
+    d->n_slots = n_slots;
+    if (!owned || d->slots == NULL) {
         backend_device_close(d);
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for a device of %u models", n_models);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a device of %u models", n_slots);
     }
-    for (uint32_t i = 0; i < n_models; i++) d->models[i].m = models[i];
     *out = (device){&ops, d};
     return INFERD_OK;
 }

@@ -1,13 +1,8 @@
-/* engine.c - one token's way through the engine, once per step, in engine_step():
+/* engine.c - a core (core.h) on a thread of its own, and its two rings.
  *
- *   engine_read_inbox   submit, cancel, pause, resume become changes in sched
- *   sched_plan          who computes how many tokens next; pages taken
- *   device launch       model_forward > sample_batch (device_backend.c), or the device works alone
- *   device finish       one id for each row that asked
- *   sched_commit        append, finish or keep, give pages back, write events
+ *   engine_read_inbox   submit, cancel, pause, resume, models become changes in the core
+ *   core_turn           a step
  *   outbox_publish      last events, numbers, one wake for the front
- *
- * With a device of depth 2 the next step is planned and launched before the last one is finished.
  *
  * Room in the outbox is a resource like pages: a step is planned, and a message read, only while
  * the events they may cause fit beside those of the steps in flight.  Last events wait in sched
@@ -21,7 +16,12 @@
 
 #include "inferd/clock.h"
 
-enum { OUTBOX_EVENTS_MIN = 4096, INBOX_MESSAGES_MIN = 4096 };
+enum {
+    OUTBOX_EVENTS_MIN = 4096,
+    INBOX_MESSAGES_MIN = 4096,
+    SLOTS_MAX = 4096,
+    VIEWS_EVERY_US = 50000 // what changes all the time in a slot's view
+};
 
 /* ---- limits ---- */
 
@@ -37,6 +37,9 @@ static engine_limits fill_limits(const engine_limits *given) {
     l.decode_step_ms = or_default(l.decode_step_ms, 25);
     l.queue_len_max = or_default(l.queue_len_max, 1024);
     l.starvation_ms = or_default(l.starvation_ms, 2000);
+    l.turn_ms = or_default(l.turn_ms, 500);
+    l.load_retry_ms = or_default(l.load_retry_ms, 1000);
+    l.load_retry_max_ms = or_default(l.load_retry_max_ms, 60000);
     return l;
 }
 
@@ -46,7 +49,7 @@ static uint32_t logits_max(const engine_limits *l) {
 }
 
 static sched_limits limits_of_sched(const engine_limits *l) {
-    return (sched_limits){.depth = ENGINE_DEPTH_MAX,
+    return (sched_limits){.depth = CORE_DEPTH_MAX,
                           .running_max = l->running_max,
                           .step_tokens_max = l->step_tokens_max,
                           .logits_max = logits_max(l),
@@ -55,7 +58,17 @@ static sched_limits limits_of_sched(const engine_limits *l) {
                           .step_max_us = (uint64_t)l->step_max_ms * 1000,
                           .decode_step_us = (uint64_t)l->decode_step_ms * 1000,
                           .starvation_us = (uint64_t)l->starvation_ms * 1000,
+                          .starvation_percent = l->starvation_percent,
+                          .objective = l->objective,
                           .no_prefix_cache = l->no_prefix_cache};
+}
+
+static residency_limits limits_of_models(const engine_limits *l) {
+    return (residency_limits){.min_residency_us = (uint64_t)l->min_residency_ms * 1000,
+                              .turn_us = (uint64_t)l->turn_ms * 1000,
+                              .retry_us = (uint64_t)l->load_retry_ms * 1000,
+                              .retry_max_us = (uint64_t)l->load_retry_max_ms * 1000,
+                              .eager = !l->lazy};
 }
 
 static uint32_t power_of_two(uint32_t at_least) {
@@ -72,45 +85,129 @@ static void push_event(void *ctx, const gen_event *event) {
     e->events_pushed = true;
 }
 
-/* Events that fit beside those which the steps in flight may cause. */
-static uint32_t outbox_room(const engine *e) {
-    uint32_t taken = ring_fill(&e->outbox) + e->n_flight * e->step_events_max;
-    return taken < e->outbox.capacity ? e->outbox.capacity - taken : 0;
+static uint32_t outbox_free(void *ctx) {
+    engine *e = ctx;
+    return e->outbox.capacity - ring_fill(&e->outbox);
 }
 
-static void wake_front(void *ctx) {
-    engine *e = ctx;
+/* Events that fit beside those which the steps in flight may cause. */
+static uint32_t outbox_room(engine *e) {
+    uint32_t taken = e->core.n_flight * e->core.step_events_max, n_free = outbox_free(e);
+    return taken < n_free ? n_free - taken : 0;
+}
+
+static void wake_front(engine *e) {
     if (e->wake != NULL) e->wake(e->wake_ctx);
 }
 
 static void publish_stats(engine *e) {
-    sched_counters c;
-    sched_count(e->sched, &c);
+    const core *c = &e->core;
+    const pool *p = &c->pool;
+    sched_counters n;
+    sched_count(c->sched, &n);
     engine_stats *s = &e->stats;
-    s->n_running = c.n_running;
-    s->n_waiting = c.n_waiting;
-    s->n_paused = c.n_paused;
-    s->pages_total = e->pool.n_pages;
-    s->pages_free = e->pool.n_in[PAGE_FREE];
-    s->pages_weight = e->pool.n_in[PAGE_WEIGHT];
-    s->pages_kv = e->pool.n_in[PAGE_KV] - c.pages_cached;
-    s->pages_cached = c.pages_cached;
-    s->pages_quarantine = e->pool.n_in[PAGE_QUARANTINE];
-    s->n_preemptions = c.n_preemptions;
-    s->n_recomputed_tokens = c.n_recomputed_tokens;
-    s->prefix_queries_tokens = c.prefix_queries_tokens;
-    s->prefix_hits_tokens = c.prefix_hits_tokens;
-    s->n_drafted = c.n_drafted;
-    s->n_drafts_right = c.n_drafts_right;
-    s->n_submitted = c.n_submitted;
-    memcpy(s->n_finished, c.n_finished, sizeof s->n_finished);
-    if (atomic_load(&e->opened)) e->device.ops->get_stats(e->device.self, &s->backend);
-    stats_publish(&e->board, s);
+    s->n_running = n.n_running;
+    s->n_waiting = n.n_waiting;
+    s->n_paused = n.n_paused;
+    s->pages_total = p->n_pages;
+    s->pages_free = p->n_in[PAGE_FREE];
+    s->pages_weight = p->n_in[PAGE_WEIGHT];
+    s->pages_kv = p->n_in[PAGE_KV] - n.pages_cached;
+    s->pages_cached = n.pages_cached;
+    s->pages_quarantine = p->n_in[PAGE_QUARANTINE];
+    s->pages_warm = p->n_in[PAGE_WARM];
+    s->pages_device = p->n_device;
+    s->pages_host = p->n_host;
+    s->pages_host_free = pool_n_host_free(p);
+    s->page_bytes = c->about.page_bytes;
+    s->n_preemptions = n.n_preemptions;
+    s->n_recomputed_tokens = n.n_recomputed_tokens;
+    s->charged_us = n.charged_us;
+    s->waste_us = n.waste_us;
+    s->prefix_queries_tokens = n.prefix_queries_tokens;
+    s->prefix_hits_tokens = n.prefix_hits_tokens;
+    s->n_drafted = n.n_drafted;
+    s->n_drafts_right = n.n_drafts_right;
+    s->n_submitted = n.n_submitted;
+    memcpy(s->n_finished, n.n_finished, sizeof s->n_finished);
+    s->opened_us = c->account.opened_us;
+    s->account_step_us = c->account.step_us;
+    s->account_load_us = c->account.load_us;
+    s->account_idle_us = c->account.idle_us;
+    s->n_turns = c->models.n_turns;
+    if (c->opened) c->device.ops->get_stats(c->device.self, &s->backend);
+    board_publish(&e->stats_board, s);
+    atomic_store_explicit(&e->busy_since_us, c->busy_since_us, memory_order_relaxed);
+}
+
+static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
+    const core *c = &e->core;
+    const resident *m = &c->models.slots[idx], *w = &c->models.slots[m->weights_of];
+    slot_view *v = &e->slots[idx];
+    engine_model_info i = {.state = residency_state(&c->models, idx)};
+    if (i.state != MODEL_NONE) {
+        const pool_owner *o = &c->pool.owners[idx];
+        sched_model_numbers n;
+        sched_count_model(c->sched, idx, &n);
+        i.held = w->held;
+        i.weights_of = m->weights_of;
+        i.context = m->about.spec.context;
+        i.n_running = n.n_running;
+        i.n_waiting = n.n_waiting;
+        i.kv_blocks_used = n.blocks_used;
+        i.pages_cached = n.pages_cached;
+        i.device_us = n.device_us;
+        if (c->opened) {
+            i.pages_weight = o->held[PAGE_WEIGHT];
+            i.pages_warm = o->held[PAGE_WARM];
+            i.pages_kv = o->held[PAGE_KV];
+            i.pages_min = o->min;
+            i.pages_max = o->max;
+        }
+        i.bytes_done = w->bytes_done;
+        i.bytes_total = w->bytes_total;
+        i.n_stages = w->n_stages;
+        i.n_loads = w->n_loads;
+        i.n_failed = w->n_failed;
+        memcpy(i.n_evictions, w->n_evictions, sizeof i.n_evictions);
+        i.hot_us = w->hot_us + (w->state == MODEL_HOT ? now_us - w->hot_since_us : 0);
+        i.load_device_us = w->load_device_us;
+        i.idle_us = now_us > w->active_us ? now_us - w->active_us : 0;
+        i.n_unused_tensors = m->about.n_unused_tensors;
+        memcpy(i.math, m->about.math, sizeof i.math);
+        i.last = w->last;
+        i.sum = w->parts_sum;
+        if (i.state == MODEL_FAILED) {
+            i.why = m->why;
+            uint64_t at_us = w->retry_at_us;
+            if (at_us > now_us) i.retry_after_ms = (uint32_t)((at_us - now_us + 999) / 1000);
+        }
+    }
+    board_publish(&v->info, &i);
+    atomic_store(&v->kv_tokens_max, c->opened ? sched_kv_tokens_max(c->sched, idx) : 0);
+    atomic_store(&v->context, i.context);
+    atomic_store(&v->departures, c->models.departures[idx]);
+    atomic_store(&v->state, (int)i.state); // last: what it means is there
+}
+
+/* What others see of the models: when a state changed, and now and then. */
+static void publish_slots(engine *e) {
+    const residency *r = &e->core.models;
+    uint64_t now_us = clock_now_us();
+    bool changed = r->n_changes != e->seen_changes || e->core.settled != atomic_load(&e->settled);
+    if (!changed && now_us < e->views_us + VIEWS_EVERY_US) return;
+    for (uint32_t i = 0; i < r->n_used; i++) publish_slot(e, i, now_us);
+    e->seen_changes = r->n_changes;
+    e->views_us = now_us;
+    atomic_store(&e->settled, e->core.settled);
+    if (r->dead) atomic_store(&e->lost, r->why.status == INFERD_ELOST);
+    e->events_pushed |= changed; // the front looks at what became of them
 }
 
 /* Last events go out, numbers become visible, and the front is woken once. */
 static void outbox_publish(engine *e) {
-    sched_flush(e->sched, outbox_room(e));
+    sched_flush(e->core.sched, outbox_room(e));
+    publish_slots(e);
     publish_stats(e);
     if (!e->events_pushed) return;
     e->events_pushed = false;
@@ -136,7 +233,34 @@ static void answer_audit(engine *e) {
     pthread_mutex_unlock(&e->mutex);
 }
 
+/* What the front says about a model.  A policy that does not fit was refused by the front, which
+ * knows all of them; one that still does not fit leaves the old one in place. */
+static void change_model(engine *e, const engine_message *m) {
+    residency *r = &e->core.models;
+    uint32_t idx = (uint32_t)m->id;
+    uint64_t now_us = clock_now_us();
+    switch (m->kind) {
+    case ENGINE_MODEL_ADD:
+        residency_attach(r, idx, m->change->m, m->change->same_as, &m->change->policy, now_us);
+        break;
+    case ENGINE_MODEL_REMOVE:
+        residency_remove(r, idx);
+        break;
+    case ENGINE_TENANT:
+        sched_set_tenant(e->core.sched, idx, &m->change->tenant, now_us, NULL); // or as before
+        break;
+    case ENGINE_MODEL_POLICY:
+        residency_set_policy(r, idx, &m->change->policy, now_us, NULL);
+        break;
+    default:
+        residency_do(r, idx, m->command, now_us);
+        break;
+    }
+    free(m->change);
+}
+
 static void engine_read_inbox(engine *e) {
+    sched *s = e->core.sched;
     engine_message message;
     answer_audit(e);
     /* A submission may be answered at once, so each message needs room for one event. */
@@ -144,16 +268,19 @@ static void engine_read_inbox(engine *e) {
         uint64_t now_us = clock_now_us();
         switch (message.kind) {
         case ENGINE_SUBMIT:
-            sched_submit(e->sched, message.request, now_us);
+            sched_submit(s, message.request, now_us);
             break;
         case ENGINE_CANCEL:
-            sched_cancel(e->sched, message.id, now_us);
+            sched_cancel(s, message.id, now_us);
             break;
         case ENGINE_PAUSE:
-            sched_pause(e->sched, message.id);
+            sched_pause(s, message.id);
             break;
         case ENGINE_RESUME:
-            sched_resume(e->sched, message.id, now_us);
+            sched_resume(s, message.id, now_us);
+            break;
+        default:
+            change_model(e, &message);
             break;
         }
     }
@@ -161,7 +288,8 @@ static void engine_read_inbox(engine *e) {
 
 /* ---- steps ---- */
 
-static void count_step(engine *e, const step *st, uint64_t device_us, uint64_t wall_us) {
+static void count_step(void *ctx, const step *st, uint64_t device_us, uint64_t wall_us) {
+    engine *e = ctx;
     engine_stats *s = &e->stats;
     uint32_t bucket = 0;
     while (wall_us > engine_step_us_bounds[bucket] && bucket + 1 < ENGINE_STEP_BUCKETS) bucket++;
@@ -175,69 +303,17 @@ static void count_step(engine *e, const step *st, uint64_t device_us, uint64_t w
     s->last_step_us = device_us;
 }
 
-/* Plan and launch until the device has as many steps as it takes. */
-static void launch_steps(engine *e) {
-    while (e->n_flight < e->depth && outbox_room(e) >= e->step_events_max) {
-        uint32_t idx = (e->oldest + e->n_flight) % ENGINE_DEPTH_MAX;
-        uint64_t now_us = clock_now_us();
-        if (!sched_plan(e->sched, now_us, &e->steps[idx])) return;
-        e->step_began_us[idx] = now_us;
-        atomic_store_explicit(&e->busy_since_us, now_us, memory_order_relaxed);
-        e->device.ops->launch(e->device.self, &e->steps[idx]);
-        e->n_flight++;
-    }
-}
-
-/* The device is gone for this process: nobody is served any more, and whoever waits hears it now.
- */
-static void lose_device(engine *e, const inferd_err *why, uint64_t now_us) {
-    if (atomic_load(&e->lost)) return;
-    models_fail_all(&e->models, e->sched, why, now_us);
-    atomic_store(&e->lost, true);
-    e->events_pushed = true; // the front must look even if nobody was waiting
-}
-
-static void finish_oldest(engine *e) {
-    step *st = &e->steps[e->oldest];
-    inferd_err err = {0};
-    uint64_t device_us = 0;
-    sched_refresh(e->sched, st);
-    inferd_status status = e->device.ops->finish(e->device.self, st, &device_us, &err);
-    uint64_t now_us = clock_now_us();
-    if (status == INFERD_OK)
-        sched_commit(e->sched, st, device_us, now_us);
-    else
-        sched_fail(e->sched, st, &err, now_us);
-    atomic_store_explicit(&e->busy_since_us, e->n_flight > 1 ? now_us : 0, memory_order_relaxed);
-    if (status == INFERD_ELOST) lose_device(e, &err, now_us);
-    count_step(e, st, device_us, now_us - e->step_began_us[e->oldest]);
-    e->oldest = (e->oldest + 1) % ENGINE_DEPTH_MAX;
-    e->n_flight--;
-}
-
-/* A load is watched like a step: from one piece of it to the next.  What comes after the last piece
- * (measuring algorithms) has bounds of its own. */
-static void load_progress(void *ctx) {
-    engine *e = ctx;
-    uint64_t done, total;
-    engine_load_progress(e, &done, &total);
-    atomic_store_explicit(&e->busy_since_us, done < total ? clock_now_us() : 0,
-                          memory_order_relaxed);
-    wake_front(e);
+static uint64_t real_clock(void *ctx) {
+    (void)ctx;
+    return clock_now_us();
 }
 
 /* One turn.  False: there was nothing to do. */
 static bool engine_step(engine *e) {
     engine_read_inbox(e);
-    models_grow_pool(&e->device, &e->pool);
-    bool loaded = models_load_next(&e->models, &e->device, &e->pool, e->sched, load_progress, e,
-                                   clock_now_us);
-    if (loaded) atomic_store_explicit(&e->busy_since_us, 0, memory_order_relaxed);
-    launch_steps(e);
-    bool finished = e->n_flight > 0;
-    if (finished) finish_oldest(e);
+    bool any = core_turn(&e->core);
     outbox_publish(e);
-    return loaded || finished;
+    return any;
 }
 
 /* ---- parking ---- */
@@ -245,15 +321,19 @@ static bool engine_step(engine *e) {
 /* Until a message, a deadline, or room in the outbox. */
 static void park(engine *e) {
     sched_counters c;
-    sched_count(e->sched, &c);
-    uint64_t until_us = sched_next_deadline(e->sched);
-    /* Whoever waits for pages is looked at again when the starvation floor may have moved it. */
+    core *k = &e->core;
+    sched_count(k->sched, &c);
+    uint64_t until_us = core_next_us(k), from_us = clock_now_us();
+    /* Whoever waits for pages is looked at again when the starvation floor may have moved it, or
+     * when models may take turns. */
     if (c.n_running + c.n_waiting > c.n_paused) {
-        uint64_t again_us = clock_now_us() + e->sched_limits.starvation_us;
+        uint64_t again_us = from_us + k->options.limits.starvation_us;
+        uint64_t turn_us = from_us + k->options.residency.turn_us / 4;
         if (again_us < until_us) until_us = again_us;
+        if (turn_us < until_us) until_us = turn_us;
     }
     pthread_mutex_lock(&e->mutex);
-    e->outbox_blocked = sched_n_unsent(e->sched) > 0 || outbox_room(e) < e->step_events_max;
+    e->outbox_blocked = sched_n_unsent(k->sched) > 0 || outbox_room(e) < k->step_events_max;
     while (!e->signalled &&
            !(e->outbox_blocked && ring_fill(&e->outbox) <= e->outbox.capacity / 2)) {
         if (until_us == UINT64_MAX) {
@@ -267,6 +347,7 @@ static void park(engine *e) {
     e->signalled = false;
     e->outbox_blocked = false;
     pthread_mutex_unlock(&e->mutex);
+    core_idle(k, from_us, clock_now_us());
 }
 
 static void signal_engine(engine *e) {
@@ -278,34 +359,11 @@ static void signal_engine(engine *e) {
 
 /* ---- the thread ---- */
 
-static inferd_status open_device(engine *e, inferd_err *err) {
-    device_about about = {0};
-    inferd_status status = e->device.ops->open(e->device.self, &about, err);
-    if (status != INFERD_OK) {
-        inferd_context(err, "opening the device");
-        return status;
-    }
-    status = pool_init_extents(&e->pool, about.n_pages, about.n_ready, about.extent_pages,
-                               e->models.n, err);
-    if (status != INFERD_OK) return status;
-    e->depth = u32_min(u32_max(about.depth, 1), ENGINE_DEPTH_MAX);
-    /* Larger steps would gain nothing there and cost memory; who decodes has a row in any case. */
-    uint32_t rows_best = u32_max(about.rows_best, 2 * e->limits.running_max);
-    if (about.rows_best != 0)
-        e->limits.step_tokens_max = u32_min(e->limits.step_tokens_max, rows_best);
-    status = sched_set_device(e->sched, e->depth, e->limits.step_tokens_max, err);
-    if (status != INFERD_OK) return status;
-    memcpy(e->device_name, about.name, sizeof e->device_name);
-    e->device_name[sizeof e->device_name - 1] = 0;
-    memcpy(e->device_warning, about.warning, sizeof e->device_warning);
-    atomic_store_explicit(&e->opened, true, memory_order_release);
-    return INFERD_OK;
-}
-
 /* What was submitted and never read ends, too. */
 static void cancel_unread(engine *e) {
     engine_message message;
     while (outbox_room(e) > 0 && ring_pop(&e->inbox, &message)) {
+        free(message.change);
         if (message.kind != ENGINE_SUBMIT) continue;
         gen_event event = {.id = message.id, .kind = GEN_EV_DONE, .at_us = clock_now_us()};
         event.done.finish = GEN_CANCELLED;
@@ -319,23 +377,27 @@ static void cancel_unread(engine *e) {
 }
 
 static void end_everything(engine *e) {
-    while (e->n_flight > 0) finish_oldest(e);
-    sched_cancel_all(e->sched, clock_now_us());
+    core_end(&e->core);
     outbox_publish(e);
     cancel_unread(e);
-    models_close(&e->models, &e->device, &e->pool);
+}
+
+static void open_device(engine *e) {
+    inferd_err err = {0};
+    const device_about *about = &e->core.about;
+    if (core_open(&e->core, &err) != INFERD_OK) {
+        core_lose(&e->core, &err);
+        return;
+    }
+    memcpy(e->device_name, about->name, sizeof e->device_name);
+    e->device_name[sizeof e->device_name - 1] = 0;
+    memcpy(e->device_warning, about->warning, sizeof e->device_warning);
+    atomic_store_explicit(&e->opened, true, memory_order_release);
 }
 
 static void *engine_main(void *arg) {
     engine *e = arg;
-    inferd_err err = {0};
-    if (open_device(e, &err) == INFERD_OK) {
-        device_limits limits = {e->limits.step_tokens_max, e->sched_limits.logits_max,
-                                e->limits.kv};
-        models_attach(&e->models, &e->device, &limits, &e->pool, e->sched, clock_now_us());
-    } else {
-        models_fail_all(&e->models, e->sched, &err, clock_now_us());
-    }
+    open_device(e);
     publish_stats(e);
     wake_front(e);
     while (!atomic_load_explicit(&e->stop, memory_order_acquire))
@@ -360,13 +422,14 @@ static inferd_status init_threads(engine *e, inferd_err *err) {
 /* Everything an engine owns; the thread has ended or was never there. */
 static void destroy(engine *e) {
     engine_message message;
-    while (e->inbox.slots != NULL && ring_pop(&e->inbox, &message))
+    while (e->inbox.slots != NULL && ring_pop(&e->inbox, &message)) {
         gen_request_destroy(message.request);
-    if (e->device.ops != NULL) e->device.ops->close(e->device.self);
-    sched_destroy(e->sched);
-    for (int i = 0; i < ENGINE_DEPTH_MAX; i++) step_deinit(&e->steps[i]);
-    pool_deinit(&e->pool);
-    models_deinit(&e->models);
+        free(message.change);
+    }
+    core_deinit(&e->core);
+    for (uint32_t i = 0; e->slots != NULL && i < e->n_slots; i++) board_deinit(&e->slots[i].info);
+    free(e->slots);
+    board_deinit(&e->stats_board);
     ring_deinit(&e->inbox);
     ring_deinit(&e->outbox);
     buf_deinit(&e->audit_json);
@@ -376,46 +439,67 @@ static void destroy(engine *e) {
     free(e);
 }
 
-static inferd_status init_parts(engine *e, uint32_t n_models, inferd_err *err) {
-    const engine_limits *l = &e->limits;
-    uint32_t n_logits = e->sched_limits.logits_max;
-    e->step_events_max = n_logits + l->running_max;
-    uint32_t n_events = power_of_two(u32_max(OUTBOX_EVENTS_MIN, 8 * e->step_events_max));
-    uint32_t n_messages = power_of_two(u32_max(INBOX_MESSAGES_MIN, 4 * l->queue_len_max));
-    inferd_status s = ring_init(&e->inbox, n_messages, sizeof(engine_message), err);
-    if (s == INFERD_OK) s = ring_init(&e->outbox, n_events, sizeof(gen_event), err);
-    for (int i = 0; i < ENGINE_DEPTH_MAX && s == INFERD_OK; i++)
-        s = step_init(&e->steps[i], l->step_tokens_max, l->running_max, n_logits, err);
-    if (s == INFERD_OK) s = models_init(&e->models, n_models, err);
-    if (s == INFERD_OK)
-        s = sched_create(&e->sched_limits, &e->pool, n_models, push_event, e, &e->sched, err);
+static void wake_engine(void *ctx) {
+    signal_engine(ctx);
+}
+
+static inferd_status init_views(engine *e, uint32_t n_slots, inferd_err *err) {
+    inferd_status s = board_init(&e->stats_board, sizeof(engine_stats), err);
+    if (s != INFERD_OK) return s;
+    e->slots = calloc(size_max(n_slots, 1), sizeof *e->slots);
+    if (e->slots == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u slots", n_slots);
+    e->n_slots = n_slots;
+    for (uint32_t i = 0; i < n_slots && s == INFERD_OK; i++)
+        s = board_init(&e->slots[i].info, sizeof(engine_model_info), err);
     return s;
 }
 
-inferd_status engine_start_device(const engine_limits *limits, device dev, uint32_t n_models,
+/* The device is the core's from the first line on. */
+static inferd_status init_parts(engine *e, device dev, uint32_t n_slots, inferd_err *err) {
+    const engine_limits *l = &e->limits;
+    core_options o = {.device = dev,
+                      .limits = limits_of_sched(l),
+                      .residency = limits_of_models(l),
+                      .kv = l->kv,
+                      .n_slots = n_slots,
+                      .clock = real_clock,
+                      .room = outbox_free,
+                      .emit = push_event,
+                      .wake = wake_engine,
+                      .on_step = count_step,
+                      .ctx = e};
+    inferd_status s = core_init(&e->core, &o, err);
+    if (s != INFERD_OK) return s;
+    uint32_t n_events = power_of_two(u32_max(OUTBOX_EVENTS_MIN, 8 * e->core.step_events_max));
+    uint32_t n_messages = power_of_two(u32_max(INBOX_MESSAGES_MIN, 4 * l->queue_len_max));
+    s = ring_init(&e->inbox, n_messages, sizeof(engine_message), err);
+    if (s == INFERD_OK) s = ring_init(&e->outbox, n_events, sizeof(gen_event), err);
+    return s == INFERD_OK ? init_views(e, n_slots, err) : s;
+}
+
+inferd_status engine_start_device(const engine_limits *limits, device dev, uint32_t n_slots,
                                   void (*wake)(void *ctx), void *wake_ctx, engine **out,
                                   inferd_err *err) {
     engine *e = NULL;
     if (limits->running_max > 1u << 16 || limits->step_tokens_max > 1u << 20 ||
-        limits->queue_len_max > 1u << 20) {
+        limits->queue_len_max > 1u << 20 || n_slots > SLOTS_MAX) {
         dev.ops->close(dev.self);
         return inferd_fail(err, INFERD_EINVAL,
-                           "limits of %u sequences, %u rows and %u waiting requests are too large",
-                           limits->running_max, limits->step_tokens_max, limits->queue_len_max);
+                           "limits of %u sequences, %u rows, %u waiting requests and %u models are "
+                           "too large",
+                           limits->running_max, limits->step_tokens_max, limits->queue_len_max,
+                           n_slots);
     }
     if (posix_memalign((void **)&e, 64, sizeof *e) != 0) { // the rings keep their ends apart
         dev.ops->close(dev.self);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for an engine");
     }
     memset(e, 0, sizeof *e);
-    e->device = dev;
     e->limits = fill_limits(limits);
-    e->sched_limits = limits_of_sched(&e->limits);
     e->wake = wake;
     e->wake_ctx = wake_ctx;
-    e->depth = 1;
-    inferd_status s = init_threads(e, err);
-    if (s == INFERD_OK) s = init_parts(e, n_models, err);
+    inferd_status s = init_parts(e, dev, n_slots, err);
+    if (s == INFERD_OK) s = init_threads(e, err);
     if (s == INFERD_OK && pthread_create(&e->thread, NULL, engine_main, e) != 0)
         s = inferd_fail(err, INFERD_ENOMEM, "no thread for the engine");
     if (s != INFERD_OK) {
@@ -430,10 +514,9 @@ inferd_status engine_start_device(const engine_limits *limits, device dev, uint3
 
 inferd_status engine_start(const engine_options *options, engine **out, inferd_err *err) {
     device dev;
-    inferd_status s =
-        device_backend_create(&options->device, options->models, options->n_models, &dev, err);
+    inferd_status s = device_backend_create(&options->device, options->n_slots, &dev, err);
     if (s != INFERD_OK) return s;
-    return engine_start_device(&options->limits, dev, options->n_models, options->wake,
+    return engine_start_device(&options->limits, dev, options->n_slots, options->wake,
                                options->wake_ctx, out, err);
 }
 
@@ -464,14 +547,58 @@ bool engine_submit(engine *e, gen_request *r) {
 
 /* Half of the inbox full of these while the engine loads a model is hardly possible; then the front
  * waits, because a lost cancel would be worse. */
-static void send(engine *e, engine_message_kind kind, uint64_t id) {
-    engine_message message = {.kind = kind, .id = id};
+static void send_message(engine *e, engine_message message) {
     while (!ring_push(&e->inbox, &message)) {
-        if (e->joined) return;
+        if (e->joined) {
+            free(message.change);
+            return;
+        }
         signal_engine(e);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     signal_engine(e);
+}
+
+static void send(engine *e, engine_message_kind kind, uint64_t id) {
+    send_message(e, (engine_message){.kind = kind, .id = id});
+}
+
+static bool send_change(engine *e, engine_message_kind kind, uint32_t idx, model *m,
+                        uint32_t same_as, const model_policy *policy) {
+    engine_model_change *change = malloc(sizeof *change);
+    if (change == NULL) return false;
+    *change = (engine_model_change){.m = m, .same_as = same_as, .policy = *policy};
+    send_message(e, (engine_message){.kind = kind, .id = idx, .change = change});
+    return true;
+}
+
+bool engine_model_add(engine *e, uint32_t model_idx, model *m, uint32_t same_as,
+                      const model_policy *policy) {
+    INFERD_CHECK(model_idx < e->n_slots);
+    return send_change(e, ENGINE_MODEL_ADD, model_idx, m, same_as, policy);
+}
+
+bool engine_model_set_policy(engine *e, uint32_t model_idx, const model_policy *policy) {
+    INFERD_CHECK(model_idx < e->n_slots);
+    return send_change(e, ENGINE_MODEL_POLICY, model_idx, NULL, UINT32_MAX, policy);
+}
+
+bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *policy) {
+    engine_model_change *change = malloc(sizeof *change);
+    if (change == NULL) return false;
+    *change = (engine_model_change){.tenant = *policy};
+    send_message(e, (engine_message){.kind = ENGINE_TENANT, .id = tenant_idx, .change = change});
+    return true;
+}
+
+void engine_model_remove(engine *e, uint32_t model_idx) {
+    INFERD_CHECK(model_idx < e->n_slots);
+    send(e, ENGINE_MODEL_REMOVE, model_idx);
+}
+
+void engine_model_do(engine *e, uint32_t model_idx, engine_command command) {
+    INFERD_CHECK(model_idx < e->n_slots);
+    send_message(e, (engine_message){.kind = ENGINE_MODEL_DO, .id = model_idx, .command = command});
 }
 
 void engine_cancel(engine *e, uint64_t id) {
@@ -487,7 +614,7 @@ void engine_resume(engine *e, uint64_t id) {
 bool engine_next_event(engine *e, gen_event *out) {
     if (!ring_pop(&e->outbox, out)) {
         if (!e->joined) return false;
-        sched_flush(e->sched, outbox_room(e)); // halted: nobody else touches these any more
+        sched_flush(e->core.sched, outbox_room(e)); // halted: nobody else touches these any more
         cancel_unread(e);
         return ring_pop(&e->outbox, out);
     }
@@ -504,16 +631,31 @@ bool engine_next_event(engine *e, gen_event *out) {
 /* ---- any thread ---- */
 
 void engine_get_stats(const engine *e, engine_stats *out) {
-    stats_read(&e->board, out);
+    board_read(&e->stats_board, out);
 }
 
 model_state engine_model_state(const engine *e, uint32_t model_idx) {
-    return model_idx < e->models.n ? slot_state(&e->models.slots[model_idx]) : MODEL_COLD;
+    return model_idx < e->n_slots ? (model_state)atomic_load(&e->slots[model_idx].state)
+                                  : MODEL_NONE;
+}
+
+void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *out) {
+    *out = (engine_model_info){.state = MODEL_NONE};
+    if (model_idx < e->n_slots) board_read(&e->slots[model_idx].info, out);
+}
+
+uint32_t engine_model_departures(const engine *e, uint32_t model_idx) {
+    return model_idx < e->n_slots ? atomic_load(&e->slots[model_idx].departures) : 0;
 }
 
 void engine_model_error(const engine *e, uint32_t model_idx, inferd_err *out) {
-    *out = (inferd_err){.status = INFERD_OK};
-    if (model_idx < e->models.n) slot_error(&e->models.slots[model_idx], out);
+    engine_model_info info;
+    engine_model_get(e, model_idx, &info);
+    *out = info.state == MODEL_FAILED ? info.why : (inferd_err){.status = INFERD_OK};
+}
+
+bool engine_is_settled(const engine *e) {
+    return atomic_load(&e->settled);
 }
 
 bool engine_is_lost(const engine *e) {
@@ -536,24 +678,29 @@ const char *engine_device_warning(const engine *e) {
 
 void engine_load_progress(const engine *e, uint64_t *done, uint64_t *total) {
     *done = *total = 0;
-    for (uint32_t i = 0; i < e->models.n; i++) {
-        *done += atomic_load_explicit(&e->models.slots[i].bytes_done, memory_order_relaxed);
-        *total += atomic_load_explicit(&e->models.slots[i].bytes_total, memory_order_relaxed);
+    for (uint32_t i = 0; i < e->n_slots; i++) {
+        engine_model_info info;
+        model_state state = engine_model_state(e, i);
+        if (state != MODEL_STAGING && state != MODEL_LOADING) continue;
+        engine_model_get(e, i, &info);
+        *done += info.bytes_done;
+        *total += info.bytes_total;
     }
 }
 
 inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_prompt,
                            uint32_t max_tokens, inferd_err *err) {
-    if (model_idx >= e->models.n)
-        return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", model_idx, e->models.n);
-    const model_slot *slot = &e->models.slots[model_idx];
-    model_state state = slot_state(slot);
+    if (model_idx >= e->n_slots)
+        return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", model_idx, e->n_slots);
+    const slot_view *v = &e->slots[model_idx];
+    model_state state = engine_model_state(e, model_idx);
+    if (state == MODEL_NONE) return INFERD_OK; // not known yet; the engine looks again
     if (state == MODEL_FAILED) {
-        slot_error(slot, err);
-        return slot->why.status;
+        engine_model_error(e, model_idx, err);
+        if (err->status != INFERD_OK && err->status != INFERD_ELOST) err->status = INFERD_EMODEL;
+        if (err->status != INFERD_OK) return err->status; // else it was just revived
     }
-    if (state == MODEL_COLD) return INFERD_OK; // not known yet; the engine looks again
-    return sched_admit(atomic_load(&slot->context), atomic_load(&slot->kv_tokens_max), n_prompt,
+    return sched_admit(atomic_load(&v->context), atomic_load(&v->kv_tokens_max), n_prompt,
                        max_tokens, err);
 }
 

@@ -9,44 +9,62 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "device.h"
+#include "core.h"
 #include "inferd/ring.h"
-#include "model_state.h"
-#include "pool.h"
-#include "scheduler.h"
 #include "scheduler/engine.h"
 
-enum { ENGINE_DEPTH_MAX = 2 };
-enum { STATS_WORDS = (sizeof(engine_stats) + 7) / 8 };
-
-/* A snapshot of engine_stats that its reader never waits for: odd sequence numbers mean that it is
+/* A snapshot of a struct that its reader never waits for: odd sequence numbers mean that it is
  * being written, and a reader that saw two different ones looks again. */
-typedef struct stats_board {
+typedef struct board {
     atomic_uint sequence;
-    atomic_ullong words[STATS_WORDS];
-} stats_board;
+    atomic_ullong *words; // [n_words] owned
+    size_t n_bytes, n_words;
+} board;
 
-void stats_publish(stats_board *board, const engine_stats *stats);
-void stats_read(const stats_board *board, engine_stats *out);
+inferd_status board_init(board *b, size_t n_bytes, inferd_err *err);
+void board_deinit(board *b); // accepts a zeroed one
+void board_publish(board *b, const void *value);
+void board_read(const board *b, void *out);
+
+/* What others see of one slot. */
+typedef struct slot_view {
+    board info;                         // engine_model_info
+    atomic_int state;                   // of it, by themselves: looked at often
+    atomic_uint context, kv_tokens_max; // for engine_admit; context 0 = not known yet
+    atomic_uint departures;
+} slot_view;
 
 typedef enum engine_message_kind {
     ENGINE_SUBMIT,
     ENGINE_CANCEL,
     ENGINE_PAUSE,
-    ENGINE_RESUME
+    ENGINE_RESUME,
+    ENGINE_MODEL_ADD,
+    ENGINE_MODEL_REMOVE,
+    ENGINE_MODEL_POLICY,
+    ENGINE_MODEL_DO,
+    ENGINE_TENANT
 } engine_message_kind;
+
+/* ENGINE_MODEL_ADD, ENGINE_MODEL_POLICY, ENGINE_TENANT. */
+typedef struct engine_model_change {
+    model *m; // borrowed
+    uint32_t same_as;
+    model_policy policy;
+    tenant_policy tenant;
+} engine_model_change;
 
 typedef struct engine_message {
     engine_message_kind kind;
-    uint64_t id;
-    gen_request *request; // ENGINE_SUBMIT: owned by whoever pops it
+    uint64_t id; // of a request; of a model its slot; of a tenant its number
+    engine_command command;
+    gen_request *request;        // ENGINE_SUBMIT: owned by whoever pops it
+    engine_model_change *change; // likewise
 } engine_message;
 
 struct engine {
     /* Set before the thread starts. */
     engine_limits limits;
-    sched_limits sched_limits;
-    device device; // owned
     void (*wake)(void *ctx);
     void *wake_ctx;
     pthread_t thread;
@@ -54,11 +72,12 @@ struct engine {
 
     /* Shared. */
     ring inbox, outbox; // front > engine, engine > front
-    atomic_bool stop, opened, lost;
+    atomic_bool stop, opened, settled, lost;
     atomic_ullong busy_since_us; // the device has been working since then; 0: it is not
     char device_name[128], device_warning[256]; // written before `opened`
-    stats_board board;
-    model_set models; // states are atomic
+    board stats_board;                          // engine_stats
+    slot_view *slots;                           // [n_slots] owned
+    uint32_t n_slots;
 
     pthread_mutex_t mutex;
     pthread_cond_t to_engine, to_front;
@@ -68,17 +87,14 @@ struct engine {
     buf audit_json;
 
     /* The engine thread's. */
-    pool pool;
-    sched *sched;
-    step steps[ENGINE_DEPTH_MAX];
-    uint64_t step_began_us[ENGINE_DEPTH_MAX];
-    uint32_t depth, n_flight, oldest; // steps[oldest], ... are launched and not finished
-    uint32_t step_events_max;         // a commit emits no more
-    bool events_pushed;               // since the last wake
+    core core;
+    bool events_pushed; // since the last wake
     engine_stats stats;
+    uint64_t seen_changes; // of the models, when their views were written last
+    uint64_t views_us;     // and when
 };
 
-inferd_status engine_start_device(const engine_limits *limits, device dev, uint32_t n_models,
+inferd_status engine_start_device(const engine_limits *limits, device dev, uint32_t n_slots,
                                   void (*wake)(void *ctx), void *wake_ctx, engine **out,
                                   inferd_err *err);
 /* End everything and join, but keep the outbox readable: engine_next_event then gives what is left,

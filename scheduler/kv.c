@@ -12,8 +12,9 @@ uint32_t kv_blocks_in(const kv_layout *l, uint32_t n_pages) {
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX - 1;
 }
 
-inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, inferd_err *err) {
-    *k = (kv){.layout = *layout, .pool = p, .owner = owner};
+inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, page_state state,
+                      inferd_err *err) {
+    *k = (kv){.layout = *layout, .pool = p, .owner = owner, .state = state};
     list_node_init(&k->partial);
     size_t n_slots = (size_t)p->n_pages * layout->slots_per_page;
     if (layout->slots_per_page == 0 || layout->n_groups == 0 || layout->block_tokens == 0)
@@ -71,7 +72,7 @@ static bool has_usable_slot(const kv *k, uint32_t page) {
 
 /* A fresh page: all slots in its stack, lowest on top. */
 static uint32_t open_fresh_page(kv *k) {
-    uint32_t page = pool_take(k->pool, k->owner, PAGE_KV);
+    uint32_t page = pool_take(k->pool, k->owner, k->state);
     if (page == PAGE_NONE) return PAGE_NONE;
     uint32_t n = k->layout.slots_per_page;
     kv_page *g = &k->pages[page];
@@ -149,6 +150,7 @@ static void count_live(kv *k, uint32_t block, bool live) {
         k->n_live++;
     else
         k->n_live--;
+    if (k->on_live != NULL) k->on_live(k->on_live_ctx, k->blocks[block].tenant, live);
 }
 
 static void append(kv *k, kv_table *t, uint32_t block) {
@@ -175,7 +177,8 @@ bool kv_append(kv *k, kv_table *t) {
     }
     t->open_page = open_page;
     k->block_head = k->blocks[block].next;
-    k->blocks[block] = (kv_block){.refs = 1, .next = BLOCK_NONE, .taken = true};
+    k->blocks[block] =
+        (kv_block){.refs = 1, .next = BLOCK_NONE, .tenant = t->tenant, .taken = true};
     k->n_taken++;
     count_live(k, block, true);
     append(k, t, block);
@@ -184,7 +187,10 @@ bool kv_append(kv *k, kv_table *t) {
 
 void kv_append_shared(kv *k, kv_table *t, uint32_t block) {
     INFERD_CHECK(block < k->n_blocks && k->blocks[block].taken);
-    if (k->blocks[block].refs++ == 0) count_live(k, block, true);
+    if (k->blocks[block].refs++ == 0) {
+        k->blocks[block].tenant = t->tenant;
+        count_live(k, block, true);
+    }
     append(k, t, block);
 }
 
@@ -212,7 +218,7 @@ void kv_block_free(kv *k, uint32_t block) {
 
 static inferd_status mark_slot(const kv *k, uint32_t slot, inferd_err *err) {
     const pool_page *page = &k->pool->pages[slot / k->layout.slots_per_page];
-    if (page->state != PAGE_KV || page->owner != k->owner)
+    if (page->state != k->state || page->owner != k->owner)
         return inferd_fail(err, INFERD_EINVAL, "kv: slot %u lies in a page that is not ours", slot);
     if (k->marks[slot]++) return inferd_fail(err, INFERD_EINVAL, "kv: slot %u is used twice", slot);
     return INFERD_OK;
@@ -245,7 +251,7 @@ static inferd_status verify_pages(const kv *k, inferd_err *err) {
     for (uint32_t page = 0; page < k->pool->n_pages; page++) {
         const pool_page *p = &k->pool->pages[page];
         const kv_page *g = &k->pages[page];
-        if (p->state != PAGE_KV || p->owner != k->owner) {
+        if (p->state != k->state || p->owner != k->owner) {
             if (list_linked(&g->partial))
                 return inferd_fail(err, INFERD_EINVAL, "kv: page %u is listed and not ours", page);
             continue;

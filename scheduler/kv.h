@@ -1,5 +1,7 @@
 /* kv.h - blocks of keys and values of one model, cut from pages of the pool.
  *
+ * Its pages are KV, or PARKED for those that are kept in host memory (park.h).
+ *
  * A block is block_tokens positions of a sequence, stored in n_groups slots (kv_layout.h).  Blocks
  * are counted, because sequences that begin with the same tokens share them.  A sequence names its
  * blocks in a kv_table, whose slot numbers are what the device reads.
@@ -38,16 +40,18 @@ typedef struct kv_page {
 } kv_page;
 
 typedef struct kv_block {
-    uint32_t refs;  // sequences that have it in their table
-    uint32_t next;  // in the stack of unused numbers
-    uint64_t fence; // newest step that used it through a table that let it go
-    bool taken;     // has slots; refs == 0 then means cached
+    uint32_t refs;   // sequences that have it in their table
+    uint32_t next;   // in the stack of unused numbers
+    uint64_t fence;  // newest step that used it through a table that let it go
+    uint32_t tenant; // whose it is while somebody counts on it
+    bool taken;      // has slots; refs == 0 then means cached
 } kv_block;
 
 typedef struct kv {
     kv_layout layout;
     pool *pool; // borrowed
     uint32_t owner;
+    page_state state;  // of its pages
     uint32_t n_blocks; // numbers in all: what the whole pool could hold
     kv_block *blocks;  // [n_blocks] owned
     int32_t *slots;    // [n_blocks, n_groups] owned
@@ -59,7 +63,10 @@ typedef struct kv {
     uint32_t n_taken;      // blocks
     uint32_t n_live;       // blocks with a count
     uint32_t n_idle_pages; // pages of ours where only cached blocks lie
-    uint8_t *marks;        // [n_pages * slots_per_page] scratch of kv_verify; owned
+    /* A block of a tenant gets its first count, or loses the last; NULL: nobody wants to know. */
+    void (*on_live)(void *ctx, uint32_t tenant, bool live);
+    void *on_live_ctx;
+    uint8_t *marks; // [n_pages * slots_per_page] scratch of kv_verify; owned
 } kv;
 
 /* The block table of one sequence. */
@@ -68,9 +75,11 @@ typedef struct kv_table {
     uint32_t *blocks;   // [capacity] one count held on each of the first n_blocks; owned
     int32_t *slots;     // [capacity, n_groups] owned
     uint32_t open_page; // the page it is filling, or PAGE_NONE
+    uint32_t tenant;    // for on_live; the same for all who share a block
 } kv_table;
 
-inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, inferd_err *err);
+inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, page_state state,
+                      inferd_err *err);
 void kv_deinit(kv *k); // accepts a zeroed kv; gives no pages back
 
 bool kv_table_init(kv_table *t, const kv_layout *layout, uint32_t blocks_max); // false: no memory

@@ -67,8 +67,55 @@ static uint32_t pop_free(pool *p) {
 /* ---- the pool ---- */
 
 static void set_watermarks(pool *p) {
-    p->low = p->n_pages / 64;
-    p->high = p->n_pages / 32;
+    p->low = p->n_device / 64;
+    p->high = p->n_device / 32;
+}
+
+/* ---- ledgers ---- */
+
+static uint32_t n_in_device(const pool *p) {
+    return p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_KV] + p->n_in[PAGE_QUARANTINE];
+}
+
+static uint32_t n_in_host(const pool *p) {
+    return p->n_in[PAGE_WARM] + p->n_in[PAGE_PARKED] + p->n_host_apart;
+}
+
+static uint32_t less(uint32_t a, uint32_t b) {
+    return a > b ? a - b : 0;
+}
+
+void pool_set_ledgers(pool *p, uint32_t n_device, uint32_t n_host) {
+    p->n_device = n_device;
+    p->n_host = n_host;
+    set_watermarks(p);
+}
+
+uint32_t pool_n_device_free(const pool *p) {
+    return u32_min(p->n_in[PAGE_FREE], less(p->n_device, n_in_device(p)));
+}
+
+uint32_t pool_n_host_free(const pool *p) {
+    return less(p->n_host, n_in_host(p));
+}
+
+bool pool_host_take(pool *p, uint32_t n) {
+    if (n > pool_n_host_free(p)) return false;
+    p->n_host_apart += n;
+    return true;
+}
+
+void pool_host_give(pool *p, uint32_t n) {
+    INFERD_CHECK(n <= p->n_host_apart);
+    p->n_host_apart -= n;
+}
+
+static bool is_host(page_state state) {
+    return state == PAGE_WARM || state == PAGE_PARKED;
+}
+
+static bool is_owned(page_state state) {
+    return state == PAGE_WEIGHT || state == PAGE_KV || is_host(state);
 }
 
 inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uint32_t extent_pages,
@@ -77,6 +124,7 @@ inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uin
     uint32_t size = u32_max(extent_pages, 1);
     *p = (pool){.n_pages = n_pages,
                 .n_owners = n_owners,
+                .n_device = n_pages,
                 .n_ready = n_ready,
                 .n_warm = UINT32_MAX,
                 .extent_pages = size,
@@ -115,6 +163,7 @@ void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages) {
     INFERD_CHECK(n_ready >= p->n_ready && n_ready <= n_pages && n_pages <= p->n_pages);
     for (uint32_t i = p->n_ready; i < n_ready; i++) push_free(p, i);
     p->n_ready = n_ready;
+    p->n_device -= u32_min(p->n_device, p->n_pages - n_pages);
     p->n_pages = n_pages; // those past it never come
     p->n_in[PAGE_ABSENT] = n_pages - n_ready;
     set_watermarks(p);
@@ -137,10 +186,10 @@ inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t ma
     if (min > max)
         return inferd_fail(err, INFERD_EINVAL, "guarantee of %u pages above the ceiling of %u", min,
                            max);
-    if (sum > p->n_pages)
+    if (sum > p->n_device)
         return inferd_fail(err, INFERD_EINVAL,
                            "guarantees of %llu pages together, the device has %u",
-                           (unsigned long long)sum, p->n_pages);
+                           (unsigned long long)sum, p->n_device);
     pool_owner *o = &p->owners[owner];
     p->unfilled -= unfilled_of(o);
     o->min = min;
@@ -152,9 +201,8 @@ inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t ma
 uint32_t pool_n_takeable(const pool *p, uint32_t owner) {
     const pool_owner *o = &p->owners[owner];
     uint32_t held = held_by(o);
-    uint32_t promised = p->unfilled - unfilled_of(o); // to the others
-    uint32_t n_free = p->n_in[PAGE_FREE] > promised ? p->n_in[PAGE_FREE] - promised : 0;
-    return u32_min(n_free, o->max > held ? o->max - held : 0);
+    uint32_t promised = u32_max(p->unfilled - unfilled_of(o), p->n_reserved); // to the others
+    return u32_min(less(pool_n_device_free(p), promised), less(o->max, held));
 }
 
 /* A page enters or leaves its owner's ledger. */
@@ -168,9 +216,15 @@ static void charge(pool *p, uint32_t owner, page_state state, bool enters) {
     p->unfilled += unfilled_of(o);
 }
 
+/* Pages of that state that the owner could take now. */
+static uint32_t n_takeable_as(const pool *p, uint32_t owner, page_state state) {
+    if (!is_host(state)) return pool_n_takeable(p, owner);
+    return u32_min(p->n_in[PAGE_FREE], pool_n_host_free(p));
+}
+
 uint32_t pool_take(pool *p, uint32_t owner, page_state state) {
-    INFERD_CHECK(owner < p->n_owners && (state == PAGE_WEIGHT || state == PAGE_KV));
-    if (pool_n_takeable(p, owner) == 0) return PAGE_NONE;
+    INFERD_CHECK(owner < p->n_owners && is_owned(state));
+    if (n_takeable_as(p, owner, state) == 0) return PAGE_NONE;
     uint32_t page = pop_free(p);
     p->pages[page] = (pool_page){.state = (uint8_t)state, .owner = owner, .next = PAGE_NONE};
     p->n_in[state]++;
@@ -179,22 +233,22 @@ uint32_t pool_take(pool *p, uint32_t owner, page_state state) {
 }
 
 bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out) {
-    if (pool_n_takeable(p, owner) < n) return false;
+    if (n_takeable_as(p, owner, state) < n) return false;
     for (uint32_t i = 0; i < n; i++) out[i] = pool_take(p, owner, state);
     return true;
 }
 
 /* Everything free in the extent goes to `owner`, in order. */
-static void take_extent(pool *p, uint32_t owner, uint32_t e, uint32_t *out) {
+static void take_extent(pool *p, uint32_t owner, page_state state, uint32_t e, uint32_t *out) {
     unlink_extent(p, e);
     p->extents[e] = (pool_extent){.free_head = PAGE_NONE};
     for (uint32_t i = 0; i < p->extent_pages; i++) {
         uint32_t page = e * p->extent_pages + i;
-        p->pages[page] = (pool_page){.state = PAGE_WEIGHT, .owner = owner, .next = PAGE_NONE};
+        p->pages[page] = (pool_page){.state = (uint8_t)state, .owner = owner, .next = PAGE_NONE};
         p->n_in[PAGE_FREE]--;
         p->n_used = u32_max(p->n_used, page + 1);
-        p->n_in[PAGE_WEIGHT]++;
-        charge(p, owner, PAGE_WEIGHT, true);
+        p->n_in[state]++;
+        charge(p, owner, state, true);
         out[i] = page;
     }
 }
@@ -209,27 +263,70 @@ static uint32_t find_run(const pool *p, uint32_t n) {
     return PAGE_NONE;
 }
 
-bool pool_take_weights(pool *p, uint32_t owner, uint32_t n, uint32_t *out) {
-    INFERD_CHECK(owner < p->n_owners && n % p->extent_pages == 0);
+bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out) {
+    INFERD_CHECK(owner < p->n_owners && n % p->extent_pages == 0 &&
+                 (state == PAGE_WEIGHT || state == PAGE_WARM));
     if (n == 0) return true;
-    if (pool_n_takeable(p, owner) < n) return false;
+    if (n_takeable_as(p, owner, state) < n) return false;
     if (p->runs) {
         uint32_t first = find_run(p, n);
         if (first == PAGE_NONE) return false;
-        for (uint32_t i = 0; i < n; i++) take_extent(p, owner, first + i, out + i);
+        for (uint32_t i = 0; i < n; i++) take_extent(p, owner, state, first + i, out + i);
         return true;
     }
     uint32_t n_extents = n / p->extent_pages;
     if (p->n_whole < n_extents) return false;
     for (uint32_t i = 0; i < n_extents; i++)
-        take_extent(p, owner, p->bucket[p->extent_pages], out + i * p->extent_pages);
+        take_extent(p, owner, state, p->bucket[p->extent_pages], out + i * p->extent_pages);
     return true;
+}
+
+/* Pages that an owner's may become on the device beside what is promised to the others. */
+static uint32_t room_on_device(const pool *p, uint32_t owner) {
+    const pool_owner *o = &p->owners[owner];
+    uint32_t promised = u32_max(p->unfilled - unfilled_of(o), p->n_reserved);
+    /* The pages are no free ones, so only the ledgers count. */
+    return u32_min(less(less(p->n_device, n_in_device(p)), promised), less(o->max, held_by(o)));
+}
+
+static void turn(pool *p, const uint32_t *pages, uint32_t n, page_state from, page_state to) {
+    for (uint32_t i = 0; i < n; i++) {
+        pool_page *g = &p->pages[pages[i]];
+        INFERD_CHECK(g->state == from);
+        charge(p, g->owner, from, false);
+        charge(p, g->owner, to, true);
+        g->state = (uint8_t)to;
+    }
+    p->n_in[from] -= n;
+    p->n_in[to] += n;
+}
+
+bool pool_turn(pool *p, const uint32_t *pages, uint32_t n, page_state to) {
+    INFERD_CHECK(to == PAGE_WEIGHT || to == PAGE_WARM);
+    if (n == 0) return true;
+    uint32_t room =
+        to == PAGE_WARM ? pool_n_host_free(p) : room_on_device(p, p->pages[pages[0]].owner);
+    if (room < n) return false;
+    turn(p, pages, n, to == PAGE_WEIGHT ? PAGE_WARM : PAGE_WEIGHT, to);
+    return true;
+}
+
+bool pool_exchange(pool *p, const uint32_t *out, uint32_t n_out, const uint32_t *in,
+                   uint32_t n_in) {
+    turn(p, out, n_out, PAGE_WEIGHT, PAGE_WARM);
+    if (n_in == 0 || room_on_device(p, p->pages[in[0]].owner) >= n_in) {
+        turn(p, in, n_in, PAGE_WARM, PAGE_WEIGHT);
+        if (n_in_host(p) <= p->n_host) return true;
+        turn(p, in, n_in, PAGE_WEIGHT, PAGE_WARM);
+    }
+    turn(p, out, n_out, PAGE_WARM, PAGE_WEIGHT);
+    return false;
 }
 
 void pool_give(pool *p, uint32_t page, uint64_t fence) {
     INFERD_CHECK(page < p->n_pages && fence <= p->launched);
     pool_page *g = &p->pages[page];
-    INFERD_CHECK(g->state == PAGE_WEIGHT || g->state == PAGE_KV);
+    INFERD_CHECK(is_owned(g->state));
     charge(p, g->owner, g->state, false);
     p->n_in[g->state]--;
     if (fence <= p->finished) {
@@ -261,20 +358,15 @@ void pool_finish(pool *p, uint64_t epoch) {
 
 uint32_t pool_n_short(const pool *p) {
     uint32_t coming = p->n_in[PAGE_FREE] + p->n_in[PAGE_QUARANTINE] + p->n_in[PAGE_ABSENT];
+    coming = u32_min(coming, less(p->n_device, p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_KV]));
     return coming < p->low ? p->high - coming : 0;
 }
 
-uint32_t pool_n_for_kv(const pool *p, uint32_t owner) {
-    uint32_t weights = 0, promised = 0;
-    for (uint32_t i = 0; i < p->n_owners; i++) {
-        const pool_owner *o = &p->owners[i];
-        weights += o->held[PAGE_WEIGHT];
-        if (i != owner && o->min > o->held[PAGE_WEIGHT]) promised += o->min - o->held[PAGE_WEIGHT];
-    }
-    uint32_t left = p->n_pages - weights;
-    left = left > promised ? left - promised : 0;
-    const pool_owner *o = &p->owners[owner];
-    return u32_min(left, o->max > o->held[PAGE_WEIGHT] ? o->max - o->held[PAGE_WEIGHT] : 0);
+uint32_t pool_n_for_kv(const pool *p, uint32_t owner, uint32_t n_weights) {
+    uint64_t promised = 0;
+    for (uint32_t i = 0; i < p->n_owners; i++) promised += i == owner ? 0 : p->owners[i].min;
+    uint32_t left = promised < p->n_device ? p->n_device - (uint32_t)promised : 0;
+    return less(u32_min(left, p->owners[owner].max), n_weights);
 }
 
 /* Length of a list whose pages are all in `state` (and of this fence class), or UINT32_MAX. */
@@ -319,13 +411,37 @@ static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *
     return INFERD_OK;
 }
 
+/* Each ledger is the sum of the pages that name it. */
+static inferd_status verify_owners(const pool *p, inferd_err *err) {
+    uint32_t unfilled = 0;
+    pool_owner *found = calloc(size_max(p->n_owners, 1), sizeof *found);
+    if (found == NULL) return inferd_fail(err, INFERD_ENOMEM, "pool: no memory to count pages");
+    for (uint32_t i = 0; i < p->n_pages; i++)
+        if (is_owned(p->pages[i].state)) found[p->pages[i].owner].held[p->pages[i].state]++;
+    inferd_status status = INFERD_OK;
+    for (uint32_t o = 0; o < p->n_owners && status == INFERD_OK; o++) {
+        const pool_owner *owner = &p->owners[o];
+        for (int s = 0; s < PAGE_STATES && status == INFERD_OK; s++)
+            if (found[o].held[s] != owner->held[s])
+                status = inferd_fail(err, INFERD_EINVAL,
+                                     "pool: owner %u has %u pages in state %d, its ledger says %u",
+                                     o, found[o].held[s], s, owner->held[s]);
+        unfilled += unfilled_of(owner);
+    }
+    free(found);
+    if (status == INFERD_OK && unfilled != p->unfilled)
+        return inferd_fail(err, INFERD_EINVAL, "pool: unfilled guarantees %u, the books say %u",
+                           unfilled, p->unfilled);
+    return status;
+}
+
 inferd_status pool_verify(const pool *p, inferd_err *err) {
     uint32_t n_in[PAGE_STATES] = {0};
     for (uint32_t i = 0; i < p->n_pages; i++) {
         const pool_page *g = &p->pages[i];
         if (g->state >= PAGE_STATES)
             return inferd_fail(err, INFERD_EINVAL, "pool: page %u is in state %u", i, g->state);
-        if ((g->state == PAGE_WEIGHT || g->state == PAGE_KV) && g->owner >= p->n_owners)
+        if (is_owned(g->state) && g->owner >= p->n_owners)
             return inferd_fail(err, INFERD_EINVAL, "pool: page %u has owner %u of %u", i, g->owner,
                                p->n_owners);
         n_in[g->state]++;
@@ -347,23 +463,10 @@ inferd_status pool_verify(const pool *p, inferd_err *err) {
         return inferd_fail(err, INFERD_EINVAL,
                            "pool: %u pages in quarantine lists, %u in the state", n_quarantine,
                            n_in[PAGE_QUARANTINE]);
-    uint32_t unfilled = 0;
-    for (uint32_t o = 0; o < p->n_owners; o++) {
-        uint32_t held[PAGE_STATES] = {0};
-        for (uint32_t i = 0; i < p->n_pages; i++)
-            if (p->pages[i].owner == o) held[p->pages[i].state]++;
-        for (int s = PAGE_WEIGHT; s <= PAGE_KV; s++)
-            if (held[s] != p->owners[o].held[s])
-                return inferd_fail(err, INFERD_EINVAL,
-                                   "pool: owner %u has %u pages in state %d, its ledger says %u", o,
-                                   held[s], s, p->owners[o].held[s]);
-        if (held_by(&p->owners[o]) > p->owners[o].max)
-            return inferd_fail(err, INFERD_EINVAL, "pool: owner %u holds %u pages, at most %u", o,
-                               held_by(&p->owners[o]), p->owners[o].max);
-        unfilled += unfilled_of(&p->owners[o]);
-    }
-    if (unfilled != p->unfilled)
-        return inferd_fail(err, INFERD_EINVAL, "pool: unfilled guarantees %u, the books say %u",
-                           unfilled, p->unfilled);
-    return INFERD_OK;
+    if (n_in_device(p) > p->n_device || n_in_host(p) > p->n_host)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "pool: %u pages of the device and %u of the host are taken, the ledgers "
+                           "have %u and %u",
+                           n_in_device(p), n_in_host(p), p->n_device, p->n_host);
+    return verify_owners(p, err);
 }

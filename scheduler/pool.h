@@ -3,10 +3,17 @@
  * Page numbers are the only currency here; the memory behind them belongs to the backend.  Every
  * page is in exactly one state:
  *
- *     ABSENT --pool_set_ready--> FREE --pool_take--> WEIGHT or KV
+ *     ABSENT --pool_set_ready--> FREE --pool_take--> WEIGHT, KV, WARM or PARKED
  *                                  ^--pool_finish-- QUARANTINE <--pool_give--'
+ *                                                  WEIGHT <--pool_turn--> WARM
  *
  * A device may still be making its pages while it serves; those not made yet are ABSENT.
+ *
+ * There are two *ledgers*.  What computes (WEIGHT, KV, and QUARANTINE behind it) counts for the
+ * device and is at most n_device pages; what is kept for later (WARM weights, PARKED keys and
+ * values) counts for the host and is at most n_host.  Where both are one memory, as on the CPU, all
+ * of it are pages of the pool, and a page changes its ledger without being touched.  Elsewhere host
+ * memory is apart: pool_host_take and pool_host_give only count it.
  *
  * Pages are grouped in *extents*, the pieces of physical memory that a device can map (1 page on
  * the CPU, up to 64 on a GPU).  Weights take whole extents; keys and values take single pages, from
@@ -38,6 +45,8 @@ typedef enum page_state {
     PAGE_FREE,
     PAGE_WEIGHT,
     PAGE_KV,
+    PAGE_WARM,
+    PAGE_PARKED,
     PAGE_QUARANTINE,
     PAGE_ABSENT,
     PAGE_STATES
@@ -52,7 +61,7 @@ enum {
 
 typedef struct pool_page {
     uint8_t state;
-    uint32_t owner; // WEIGHT, KV: index of the ledger
+    uint32_t owner; // WEIGHT, KV, WARM, PARKED: index of the owner
     uint32_t next;  // FREE, QUARANTINE: next page of the same list, or PAGE_NONE
     uint64_t fence; // QUARANTINE: free when this epoch has finished
 } pool_page;
@@ -64,7 +73,7 @@ typedef struct pool_extent {
 
 typedef struct pool_owner {
     uint32_t min, max;          // pages; 0 and UINT32_MAX when nobody said otherwise
-    uint32_t held[PAGE_STATES]; // WEIGHT and KV pages that name this owner
+    uint32_t held[PAGE_STATES]; // pages that name this owner; min and max are about WEIGHT and KV
 } pool_owner;
 
 typedef struct pool {
@@ -83,8 +92,11 @@ typedef struct pool {
     uint32_t n_whole;                             // extents with all pages free
     uint32_t quarantine_head[POOL_DEPTH_MAX + 1]; // by fence modulo the length
     uint64_t launched, finished;                  // epochs; launched - finished are in flight
-    uint32_t low, high;                           // watermarks of free pages
+    uint32_t low, high;                           // watermarks of free pages of the device
+    uint32_t n_device, n_host;                    // the ledgers; n_pages and 0 at first
+    uint32_t n_host_apart;                        // counted by pool_host_take
     uint32_t unfilled;                            // sum over owners of max(0, min - held)
+    uint32_t n_reserved; // of free pages: not for whoever takes now (guarantees of tenants)
 } pool;
 
 /* All pages free; low and high are n_pages / 64 and n_pages / 32. */
@@ -99,6 +111,16 @@ void pool_deinit(pool *p); // accepts a zeroed pool
  * more than at first. */
 void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages);
 
+/* How much counts for the device and for the host; both together may be n_pages at most where they
+ * are one memory.  What is taken stays taken. */
+void pool_set_ledgers(pool *p, uint32_t n_device, uint32_t n_host);
+/* Pages that the device's ledger has room for now, whoever takes them; and the host's. */
+uint32_t pool_n_device_free(const pool *p);
+uint32_t pool_n_host_free(const pool *p);
+/* Memory of the host that is no page of the pool.  False: the ledger is full. */
+bool pool_host_take(pool *p, uint32_t n);
+void pool_host_give(pool *p, uint32_t n);
+
 /* Guarantee and ceiling of one owner; EINVAL with the numbers when the guarantees of all would
  * exceed the pool, and nothing changes. */
 inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t max, inferd_err *err);
@@ -111,10 +133,18 @@ uint32_t pool_take(pool *p, uint32_t owner, page_state state);
 bool pool_next_is_cold(const pool *p);
 /* n pages; false: too few, and the pool is unchanged. */
 bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
-/* n pages for weights: whole extents (n is a multiple of extent_pages), or a run. */
-bool pool_take_weights(pool *p, uint32_t owner, uint32_t n, uint32_t *out);
+/* n pages for weights (WEIGHT or WARM): whole extents (n is a multiple of extent_pages), or a run.
+ */
+bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
+/* Pages of one owner from WARM to WEIGHT or back.  False: the other ledger, or the owner's ceiling,
+ * has no room for all of them; nothing changed. */
+bool pool_turn(pool *p, const uint32_t *pages, uint32_t n, page_state to);
 /* Back to the pool; usable again when the epoch `fence` has finished (0: at once). */
 void pool_give(pool *p, uint32_t page, uint64_t fence);
+
+/* Both at once, where only together there is room: `out` (of one owner) from WEIGHT to WARM, `in`
+ * (of another) from WARM to WEIGHT. */
+bool pool_exchange(pool *p, const uint32_t *out, uint32_t n_out, const uint32_t *in, uint32_t n_in);
 
 /* A step begins: its epoch.  Steps finish in the order of their epochs. */
 uint64_t pool_launch(pool *p);
@@ -122,8 +152,9 @@ void pool_finish(pool *p, uint64_t epoch);
 
 /* Fewer free pages than the low watermark; how many are missing to the high one. */
 uint32_t pool_n_short(const pool *p);
-/* Pages the owner could have if everything but the weights of all owners were free. */
-uint32_t pool_n_for_kv(const pool *p, uint32_t owner);
+/* Pages the owner could have for keys and values beside its n_weights of weights if all others held
+ * no more than their guarantees. */
+uint32_t pool_n_for_kv(const pool *p, uint32_t owner, uint32_t n_weights);
 
 inferd_status pool_verify(const pool *p, inferd_err *err);
 

@@ -173,6 +173,24 @@ void prefix_publish(prefix *p, const kv_table *t, uint32_t depth, prefix_name na
     p->n_published++;
 }
 
+void prefix_adopt(prefix *p, kv_table *t, const prefix *of, uint32_t b) {
+    const prefix_entry *e = &of->entries[b];
+    uint32_t own = t->blocks[0];
+    size_t n = p->kv->layout.block_tokens;
+    INFERD_CHECK(t->n_blocks == 1 && !p->entries[own].published);
+    memcpy(p->tokens + own * n, prefix_tokens(of, b), n * sizeof *p->tokens);
+    uint32_t *bucket = bucket_of(p, &e->name);
+    prefix_entry *mine = &p->entries[own];
+    mine->name = e->name;
+    memcpy(mine->scope, e->scope, sizeof mine->scope);
+    mine->depth = e->depth;
+    mine->next = *bucket;
+    mine->published = true;
+    *bucket = own;
+    p->n_published++;
+    prefix_release(p, t, 0);
+}
+
 static void unpublish(prefix *p, uint32_t b) {
     prefix_entry *e = &p->entries[b];
     uint32_t *at = bucket_of(p, &e->name);
@@ -195,11 +213,32 @@ void prefix_release(prefix *p, kv_table *t, uint64_t fence) {
     }
 }
 
+uint32_t prefix_oldest(const prefix *p) {
+    if (list_empty(&p->lru)) return BLOCK_NONE;
+    uint32_t b = (uint32_t)(LIST_ENTRY(p->lru.next, prefix_entry, lru) - p->entries);
+    return p->kv->blocks[b].fence > p->kv->pool->finished ? BLOCK_NONE : b;
+}
+
+uint32_t prefix_lookup(const prefix *p, prefix_name name, const uint64_t scope[2], uint32_t depth,
+                       const tok_id *tokens) {
+    return find(p, &name, scope, depth, tokens);
+}
+
+const tok_id *prefix_tokens(const prefix *p, uint32_t b) {
+    return p->tokens + (size_t)b * p->kv->layout.block_tokens;
+}
+
+void prefix_touch(prefix *p, uint32_t b) {
+    prefix_entry *e = &p->entries[b];
+    if (!list_linked(&e->lru)) return;
+    list_remove(&e->lru);
+    list_push_back(&p->lru, &e->lru);
+}
+
 bool prefix_evict(prefix *p) {
-    if (list_empty(&p->lru)) return false;
-    prefix_entry *e = LIST_ENTRY(p->lru.next, prefix_entry, lru);
-    uint32_t b = (uint32_t)(e - p->entries);
-    if (p->kv->blocks[b].fence > p->kv->pool->finished) return false;
+    uint32_t b = prefix_oldest(p);
+    if (b == BLOCK_NONE) return false;
+    prefix_entry *e = &p->entries[b];
     list_remove(&e->lru);
     p->n_evictable--;
     unpublish(p, b);

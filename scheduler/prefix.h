@@ -68,6 +68,19 @@ void prefix_publish(prefix *p, const kv_table *t, uint32_t depth, prefix_name na
 void prefix_release(prefix *p, kv_table *t, uint64_t fence);
 /* Free the slots of the block unused for longest; false: none, or a step may still touch it. */
 bool prefix_evict(prefix *p);
+/* That block, or BLOCK_NONE: its entry says what it is. */
+uint32_t prefix_oldest(const prefix *p);
+
+/* The same block in another cache of the same model, which keeps its blocks elsewhere: its name, or
+ * BLOCK_NONE.  Both have the same key. */
+uint32_t prefix_lookup(const prefix *p, prefix_name name, const uint64_t scope[2], uint32_t depth,
+                       const tok_id *tokens);
+/* Block 0 of the table, which has a count of one and was filled, becomes a cached block that is
+ * what block b of `of` is; the table is empty then. */
+void prefix_adopt(prefix *p, kv_table *t, const prefix *of, uint32_t b);
+/* It was used: it is evicted last. */
+void prefix_touch(prefix *p, uint32_t b);
+const tok_id *prefix_tokens(const prefix *p, uint32_t b); // [block_tokens]
 
 inferd_status prefix_verify(const prefix *p, inferd_err *err);
 

@@ -40,12 +40,19 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     s->seqs = calloc(s->n_seqs, sizeof *s->seqs);
     s->order = calloc(s->n_seqs, sizeof(seq *));
     s->models = calloc(size_max(n_models, 1), sizeof *s->models);
-    if (s->seqs == NULL || s->order == NULL || s->models == NULL) {
+    if (s->seqs == NULL || s->order == NULL || s->models == NULL || !sched_init_principals(s)) {
         s->n_models = s->models == NULL ? 0 : n_models;
         sched_destroy(s);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u sequences", limits->queue_len_max);
     }
     for (uint32_t i = 0; i < s->n_seqs; i++) list_push_back(&s->free, &s->seqs[i].link);
+    for (uint32_t i = 0; i < n_models; i++)
+        share_init(&s->models[i].share, SHARE_BESTEFFORT, 0, 1, 0);
+    for (uint32_t c = 0; c < GEN_CLASSES; c++) {
+        share_init(&s->floors[c], SHARE_BURST, limits->starvation_percent, 1, 0);
+        s->floors[c].level = 0;
+    }
+    s->share_ready_us = UINT64_MAX;
     *out = s;
     return INFERD_OK;
 }
@@ -77,46 +84,154 @@ void sched_destroy(sched *s) {
     for (uint32_t i = 0; s->seqs != NULL && i < s->n_seqs; i++)
         if (s->seqs[i].state != SEQ_FREE) release_seq_memory(&s->seqs[i]);
     for (uint32_t i = 0; i < s->n_models; i++) {
+        sched_close_park(&s->models[i]);
         prefix_deinit(&s->models[i].prefix);
         kv_deinit(&s->models[i].kv);
     }
+    free(s->tenants);
+    free(s->principals);
+    free(s->principal_buckets);
     free(s->models);
     free(s->seqs);
     free(s->order);
     free(s);
 }
 
+/* When asking again is of use, for the last event. */
+static void note_retry(const sched_model *m, seq *q, uint64_t now_us) {
+    if (m->retry_at_us > now_us)
+        q->done.done.retry_after_ms = (uint32_t)((m->retry_at_us - now_us + 999) / 1000);
+}
+
 inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_spec *spec,
                                inferd_err *err) {
     sched_model *m = &s->models[model_idx];
     INFERD_CHECK(model_idx < s->n_models && !m->open);
-    inferd_status status = kv_init(&m->kv, &spec->kv, s->pool, model_idx, err);
+    inferd_status status = kv_init(&m->kv, &spec->kv, s->pool, model_idx, PAGE_KV, err);
     if (status != INFERD_OK) return status;
     status = prefix_init(&m->prefix, &m->kv, NULL, err);
+    if (status == INFERD_OK) {
+        status = sched_open_park(s, m, err);
+        if (status != INFERD_OK) prefix_deinit(&m->prefix);
+    }
     if (status != INFERD_OK) {
         kv_deinit(&m->kv);
         return status;
     }
+    m->s = s;
+    m->kv.on_live = sched_on_live;
+    m->kv.on_live_ctx = m;
     m->spec = *spec;
     m->open = true;
     return INFERD_OK;
 }
 
-void sched_model_hot(sched *s, uint32_t model_idx) {
-    INFERD_CHECK(model_idx < s->n_models && s->models[model_idx].open);
-    s->models[model_idx].hot = true;
+void sched_model_close(sched *s, uint32_t model_idx) {
+    sched_model *m = &s->models[model_idx];
+    INFERD_CHECK(model_idx < s->n_models && m->n_seqs + m->n_ended == 0 && m->n_steps == 0);
+    if (m->open) {
+        while (prefix_evict(&m->prefix)) {
+        }
+        INFERD_CHECK(m->kv.n_taken == 0); // what nobody counts on was cached, and is gone
+        sched_close_park(m);
+        prefix_deinit(&m->prefix);
+        kv_deinit(&m->kv);
+    }
+    *m = (sched_model){0};
+    share_init(&m->share, SHARE_BESTEFFORT, 0, 1, 0);
 }
 
-void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t now_us) {
+void sched_model_hot(sched *s, uint32_t model_idx, bool hot) {
+    sched_model *m = &s->models[model_idx];
+    INFERD_CHECK(model_idx < s->n_models && m->open && (hot || m->n_steps == 0));
+    m->hot = hot;
+}
+
+void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t retry_at_us,
+                      uint64_t now_us) {
     sched_model *m = &s->models[model_idx];
     m->failed = true;
     m->hot = false;
     m->why = *why;
+    m->retry_at_us = retry_at_us;
     for (uint32_t i = 0; i < s->n_seqs; i++) {
         seq *q = &s->seqs[i];
-        if ((q->state == SEQ_WAITING || q->state == SEQ_RUNNING) && q->model_idx == model_idx)
+        if ((q->state == SEQ_WAITING || q->state == SEQ_RUNNING) && q->model_idx == model_idx) {
             sched_end_seq(s, q, GEN_ERROR, -1, why->status, why->text, now_us);
+            note_retry(m, q, now_us);
+        }
     }
+}
+
+void sched_model_revive(sched *s, uint32_t model_idx) {
+    s->models[model_idx].failed = false;
+}
+
+uint32_t sched_model_preempt(sched *s, uint32_t model_idx) {
+    uint32_t n = 0;
+    LIST_EACH_SAFE(node, next, &s->running) {
+        seq *q = LIST_ENTRY(node, seq, link);
+        if (q->model_idx != model_idx) continue;
+        sched_preempt_seq(s, q);
+        n++;
+    }
+    return n;
+}
+
+void sched_model_close_door(sched *s, uint32_t model_idx, bool closed) {
+    s->models[model_idx].closed = closed;
+}
+
+uint32_t sched_model_n_steps(const sched *s, uint32_t model_idx) {
+    return s->models[model_idx].n_steps;
+}
+
+uint32_t sched_model_n_seqs(const sched *s, uint32_t model_idx) {
+    return s->models[model_idx].n_seqs + s->models[model_idx].n_ended;
+}
+
+uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx) {
+    return s->models[model_idx].open ? s->models[model_idx].kv.n_idle_pages : 0;
+}
+
+void sched_demands(const sched *s, uint64_t now_us, sched_demand *out) {
+    for (uint32_t i = 0; i < s->n_models; i++)
+        out[i] = (sched_demand){.n_steps = s->models[i].n_steps,
+                                .waiting_class = GEN_CLASSES,
+                                .running_class = GEN_CLASSES,
+                                .oldest_us = now_us};
+    LIST_EACH(node, &s->running) {
+        const seq *q = LIST_ENTRY(node, seq, link);
+        sched_demand *d = &out[q->model_idx];
+        if (q->paused) continue;
+        d->n_running++;
+        if (q->req->class < d->running_class) d->running_class = q->req->class;
+    }
+    LIST_EACH(node, &s->waiting) {
+        const seq *q = LIST_ENTRY(node, seq, link);
+        sched_demand *d = &out[q->model_idx];
+        if (q->paused) continue;
+        d->n_waiting++;
+        if (q->req->class > d->waiting_class) continue;
+        if (q->req->class < d->waiting_class || q->idle_since_us < d->oldest_us)
+            d->oldest_us = q->idle_since_us;
+        d->waiting_class = q->req->class;
+    }
+}
+
+uint32_t sched_drop_cached(sched *s, uint32_t n) {
+    for (uint32_t i = 0; i < s->n_models && pool_n_device_free(s->pool) < n; i++) {
+        sched_model *m = &s->models[(s->next_drop + i) % s->n_models];
+        while (m->open && pool_n_device_free(s->pool) < n && sched_evict_block(s, m)) {
+        }
+    }
+    s->next_drop = s->n_models > 0 ? (s->next_drop + 1) % s->n_models : 0;
+    return pool_n_device_free(s->pool);
+}
+
+void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx) {
+    s->reclaim = f;
+    s->reclaim_ctx = ctx;
 }
 
 /* ---- ends ---- */
@@ -129,11 +244,13 @@ static void leave_running(sched *s, seq *q) {
     q->n_published = 0;
     list_remove(&q->link);
     s->n_running--;
+    seq_model(s, q)->n_running--;
 }
 
 void sched_preempt_seq(sched *s, seq *q) {
     INFERD_CHECK(q->state == SEQ_RUNNING);
     q->n_lost = q->n_computed;
+    q->redo_until = u32_max(q->redo_until, q->n_computed);
     leave_running(s, q);
     q->state = SEQ_WAITING;
     q->n_preempted++;
@@ -152,7 +269,12 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
         list_remove(&q->link);
         s->n_waiting--;
     }
-    if (q->state != SEQ_FREE) s->models[q->model_idx].n_seqs--;
+    if (q->state != SEQ_FREE) {
+        s->models[q->model_idx].n_seqs--;
+        s->models[q->model_idx].n_ended++;
+        q->counted = true;
+        sched_leave_principal(s, q);
+    }
     q->state = SEQ_ENDED;
     list_push_back(&s->ended, &q->link);
     s->n_ended++;
@@ -168,6 +290,8 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
     q->done.done.n_cached = q->n_cached;
     q->done.done.n_output = q->n_tokens > q->req->n_prompt ? seq_n_output(q) : 0;
     q->done.done.n_preempted = q->n_preempted;
+    q->done.done.device_us = q->device_us; // more may come of unfinished steps: charged, not told
+    q->done.done.waste_us = q->waste_us;
     q->done.done.queued_us = began_us > q->req->arrival_us ? began_us - q->req->arrival_us : 0;
 }
 
@@ -183,6 +307,7 @@ uint32_t sched_flush(sched *s, uint32_t room) {
             n++;
         }
         if (q->n_steps > 0) continue; // an unfinished step still reads its block table
+        if (q->counted) s->models[q->model_idx].n_ended--;
         release_seq_memory(q);
         list_remove(&q->link);
         *q = (seq){.table.open_page = PAGE_NONE};
@@ -201,8 +326,8 @@ uint32_t sched_n_unsent(const sched *s) {
 uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx) {
     const sched_model *m = &s->models[model_idx];
     if (!m->open) return 0;
-    uint64_t n = (uint64_t)kv_blocks_in(&m->spec.kv, pool_n_for_kv(s->pool, model_idx)) *
-                 m->spec.kv.block_tokens;
+    uint32_t n_pages = pool_n_for_kv(s->pool, model_idx, m->spec.weight_pages);
+    uint64_t n = (uint64_t)kv_blocks_in(&m->spec.kv, n_pages) * m->spec.kv.block_tokens;
     return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
 }
 
@@ -250,7 +375,8 @@ static inferd_status check_request(const sched *s, const gen_request *r, inferd_
         return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", r->model_idx, s->n_models);
     const sched_model *m = &s->models[r->model_idx];
     if (m->failed) return inferd_fail(err, m->why.status, "%s", m->why.text);
-    INFERD_CHECK(m->open);
+    if (!m->open)
+        return inferd_fail(err, INFERD_ENOTFOUND, "there is no model in slot %u", r->model_idx);
     if (s->n_waiting >= s->limits.queue_len_max)
         return inferd_fail(err, INFERD_EBUSY, "%u requests are waiting, the queue holds %u",
                            s->n_waiting, s->limits.queue_len_max);
@@ -327,12 +453,19 @@ void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
         q->model_idx = r->model_idx;
         status = take_memory(s, q, &err);
     }
+    if (status == INFERD_OK) {
+        q->table.tenant = r->tenant_idx;
+        status = sched_admit_tenant(s, q, &err);
+        if (status == INFERD_OK) status = sched_admit_time(s, q, &err);
+    }
     if (status != INFERD_OK) { // n_tokens is 0: no output is reported
         sched_end_seq(s, q, GEN_ERROR, -1, status, err.text, now_us);
+        if (r->model_idx < s->n_models) note_retry(&s->models[r->model_idx], q, now_us);
         return;
     }
     sched_model *m = seq_model(s, q);
-    if (m->n_seqs++ == 0 && m->virtual_us < s->virtual_us) m->virtual_us = s->virtual_us;
+    m->n_seqs++;
+    sched_join_principal(s, q);
     q->state = SEQ_WAITING;
     q->n_tokens = r->n_prompt;
     q->arrival_no = s->next_arrival_no++;
@@ -388,11 +521,25 @@ void sched_cancel_all(sched *s, uint64_t now_us) {
 /* ---- numbers ---- */
 
 uint64_t sched_next_deadline(const sched *s) {
-    return s->next_deadline_us;
+    return s->share_ready_us < s->next_deadline_us ? s->share_ready_us : s->next_deadline_us;
+}
+
+void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *out) {
+    const sched_model *m = &s->models[model_idx];
+    *out = (sched_model_numbers){.n_running = m->n_running,
+                                 .n_waiting = m->n_seqs - m->n_running,
+                                 .pages_cached = m->open ? m->kv.n_idle_pages : 0,
+                                 .blocks_used = m->open ? m->kv.n_live : 0,
+                                 .device_us = m->device_us};
 }
 
 void sched_count(const sched *s, sched_counters *out) {
     *out = s->counters;
+    feasible_load targets;
+    sched_get_load(s, NULL, &targets);
+    out->attainment_ppm = feasible_attainment_ppm(&targets, 0);
+    out->charged_us = s->charged_us;
+    out->waste_us = s->waste_us;
     out->n_running = s->n_running;
     out->n_waiting = s->n_waiting;
     out->n_ended = s->n_ended;
@@ -400,6 +547,7 @@ void sched_count(const sched *s, sched_counters *out) {
         if (!s->models[i].open) continue;
         out->pages_cached += s->models[i].kv.n_idle_pages;
         out->blocks_referenced += s->models[i].kv.n_live;
+        if (s->models[i].parks) out->blocks_parked += s->models[i].parked.n_published;
     }
     LIST_EACH(node, &s->running) out->n_paused += LIST_ENTRY(node, seq, link)->paused;
     LIST_EACH(node, &s->waiting) out->n_paused += LIST_ENTRY(node, seq, link)->paused;

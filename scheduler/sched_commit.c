@@ -64,6 +64,7 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
     const gen_request *req = q->req;
     bool may_end = seq_n_output(q) >= req->min_tokens;
     seq_tokens(q)[q->n_tokens++] = r->id;
+    if (q->first_token_us == 0) q->first_token_us = now_us;
     emit_result(s, q, GEN_EV_TOKEN, r, now_us);
     if (may_end && !req->ignore_eos && is_end(&seq_model(s, q)->spec, r->id))
         end(s, q, GEN_STOP, -1, now_us);
@@ -142,7 +143,9 @@ void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
     pool_finish(s->pool, st->epoch);
     rate_work work = step_work(st);
     rate_add(&m->rate, &work, device_us);
-    m->virtual_us += device_us;
+    m->n_steps--;
+    sched_charge(s, st, st->charge_us != 0 ? st->charge_us : device_us);
+    m->device_us += device_us;
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         st->items[i].q->n_steps--;
         if (still_wanted(&st->items[i])) commit_item(s, st, &st->items[i], now_us);
@@ -151,6 +154,8 @@ void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
 
 void sched_fail(sched *s, step *st, const inferd_err *why, uint64_t now_us) {
     pool_finish(s->pool, st->epoch);
+    s->models[st->model_idx].n_steps--;
+    sched_charge(s, st, st->charge_us);
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         seq *q = st->items[i].q;
         q->n_steps--;

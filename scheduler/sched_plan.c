@@ -12,6 +12,7 @@
 /* Tokens beyond the known ones that an admission keeps room for.  Reserving max_tokens would leave
  * most of the pool idle, since most answers end early; too little would preempt at once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
+enum { COME_BACK_PARTS = 4 };    // of a step: time to copy what was parked
 enum { TRIM_BLOCKS_MAX = 8 };    // cached blocks freed per plan when pages are short
 enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
 /* A step in which somebody decodes takes so many tenths of its time without prompts, or so long:
@@ -24,6 +25,8 @@ typedef struct plan {
     step *st;
     uint64_t now_us;
     uint32_t n_active; // sequences of the model that run and are not paused
+    sched_tier tier;   // who is in the step: see sched_share.c
+    uint64_t due_us;   // somebody's earliest deadline; 0: none
 } plan;
 
 /* ---- time ---- */
@@ -62,17 +65,20 @@ static void expire(sched *s, uint64_t now_us) {
 
 /* ---- order ---- */
 
-/* The class it counts as now: one more urgent per starvation_us without a row. */
-static uint32_t class_now(const sched *s, const seq *q, uint64_t now_us) {
+uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us) {
     if (s->limits.starvation_us == 0 || now_us <= q->idle_since_us) return q->req->class;
     uint64_t lifts = (now_us - q->idle_since_us) / s->limits.starvation_us;
     return lifts < (uint64_t)q->req->class ? (uint32_t)(q->req->class - lifts) : GEN_SYSTEM;
 }
 
 static bool precedes(const plan *p, const seq *a, const seq *b) {
-    uint32_t class_a = class_now(p->s, a, p->now_us), class_b = class_now(p->s, b, p->now_us);
+    uint32_t class_a = sched_class_now(p->s, a, p->now_us),
+             class_b = sched_class_now(p->s, b, p->now_us);
     if (class_a != class_b) return class_a < class_b;
     if (a->req->rank != b->req->rank) return a->req->rank < b->req->rank;
+    uint64_t virtual_a = p->s->principals[a->principal].virtual_us;
+    uint64_t virtual_b = p->s->principals[b->principal].virtual_us;
+    if (a->principal != b->principal && virtual_a != virtual_b) return virtual_a < virtual_b;
     return a->arrival_no < b->arrival_no;
 }
 
@@ -85,13 +91,18 @@ static void count_active(plan *p) {
     LIST_EACH(node, &p->s->running) p->n_active += is_active(p, LIST_ENTRY(node, seq, link));
 }
 
+/* Its share lets it take part in this step. */
+static bool may_join(const plan *p, const seq *q) {
+    return sched_tier_of(p->s, q, p->now_us) == p->tier;
+}
+
 /* Running sequences of the model that could compute something, in order, into s->order. */
 static uint32_t collect_running(plan *p) {
     seq **order = p->s->order;
     uint32_t n = 0;
     LIST_EACH(node, &p->s->running) {
         seq *q = LIST_ENTRY(node, seq, link);
-        if (!is_active(p, q) || seq_n_wanted(q) == 0) continue;
+        if (!is_active(p, q) || seq_n_wanted(q) == 0 || !may_join(p, q)) continue;
         uint32_t i = n++;
         for (; i > 0 && precedes(p, q, order[i - 1]); i--) order[i] = order[i - 1];
         order[i] = q;
@@ -99,10 +110,10 @@ static uint32_t collect_running(plan *p) {
     return n;
 }
 
-/* WAITING and free to go: an unfinished step of an earlier run still reads its block table. */
-static bool can_start(const sched *s, const seq *q) {
+/* An unfinished step of an earlier run still reads its block table. */
+bool sched_can_start(const sched *s, const seq *q) {
     return !q->paused && q->n_steps == 0 && q->refused_plan != s->plan_no &&
-           q->held_plan != s->plan_no;
+           q->held_plan != s->plan_no && !s->models[q->model_idx].closed;
 }
 
 /* How many of its first blocks a hit may serve: at least one token is computed, so that there are
@@ -142,7 +153,8 @@ static seq *first_waiting(const plan *p) {
     seq *first = NULL;
     LIST_EACH(node, &p->s->waiting) {
         seq *q = LIST_ENTRY(node, seq, link);
-        if (&p->s->models[q->model_idx] != p->m || !can_start(p->s, q)) continue;
+        if (&p->s->models[q->model_idx] != p->m || !sched_can_start(p->s, q) || !may_join(p, q))
+            continue;
         if ((first == NULL || precedes(p, q, first)) && !hold(p, q)) first = q;
     }
     return first;
@@ -162,18 +174,27 @@ static bool deserves_less(const seq *a, const seq *b) {
 
 /* May `q` take the pages of `v`?  A running one from whoever deserves less; a waiting one only from
  * the paused and from lower classes, or newcomers would push out what is nearly done. */
-static bool may_preempt(const seq *q, const seq *v) {
+static bool may_preempt(const sched *s, const seq *q, const seq *v) {
+    /* Who has less than was guaranteed takes from whoever has more than that. */
+    if (sched_is_owed(s, q) != sched_is_owed(s, v)) return sched_is_owed(s, q);
     if (q->state == SEQ_RUNNING) return deserves_less(v, q);
     return v->paused || v->granted > q->req->class;
 }
 
-/* Whoever deserves its pages least; for a `place` in the batch, among those that take one. */
+/* Whoever deserves its pages least; for a `place` in the batch, among those that take one.  What a
+ * ceiling forbids only the owner's own can give. */
 static seq *pick_victim(const plan *p, const seq *q, bool place) {
     seq *victim = NULL;
+    bool own_model = !place && sched_model_is_full(p->s, q);
+    bool own_tenant = !place && sched_tenant_is_full(p->s, q, 1);
     LIST_EACH(node, &p->s->running) {
         seq *v = LIST_ENTRY(node, seq, link);
         bool counts = place ? is_active(p, v) : v->table.n_blocks > 0;
-        if (!counts || v == q || v->planned_plan == p->s->plan_no || !may_preempt(q, v)) continue;
+        if ((own_model && v->model_idx != q->model_idx) ||
+            (own_tenant && v->req->tenant_idx != q->req->tenant_idx))
+            continue;
+        if (!counts || v == q || v->planned_plan == p->s->plan_no || !may_preempt(p->s, q, v))
+            continue;
         if (victim == NULL || deserves_less(v, victim)) victim = v;
     }
     return victim;
@@ -206,24 +227,39 @@ static bool preempt_for_place(plan *p, const seq *q) {
 
 /* ---- blocks ---- */
 
-/* One cached block becomes free slots: of this model, or of any other when its page may go to us.
- */
+/* Weights that nobody uses, or that serve who deserves less than `waiting`; where pages may go to
+ * this model at all. */
+static bool reclaim_weights(sched *s, const sched_model *m, const seq *waiting) {
+    const pool_owner *o = &s->pool->owners[m->kv.owner];
+    uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+    /* At a ceiling of its own, pages of others would not help. */
+    if (s->reclaim == NULL || held >= o->max ||
+        pool_n_takeable(s->pool, m->kv.owner) >= o->max - held)
+        return false;
+    return s->reclaim(s->reclaim_ctx, m->kv.owner,
+                      waiting != NULL ? waiting->req->class : GEN_CLASSES,
+                      waiting != NULL ? waiting->idle_since_us : 0);
+}
+
+/* One cached block becomes free slots: of this model, or of any other when its page may go to us;
+ * then weights that nobody uses.  All of that before anybody's keys and values. */
 static bool evict_for(sched *s, sched_model *m) {
-    if (prefix_evict(&m->prefix)) return true;
+    if (sched_evict_block(s, m)) return true;
     const pool_owner *o = &s->pool->owners[m->kv.owner];
     if (o->held[PAGE_WEIGHT] + o->held[PAGE_KV] >= o->max) return false;
     for (uint32_t i = 0; i < s->n_models; i++)
-        if (s->models[i].open && &s->models[i] != m && prefix_evict(&s->models[i].prefix))
+        if (s->models[i].open && &s->models[i] != m && sched_evict_block(s, &s->models[i]))
             return true;
-    return false;
+    return reclaim_weights(s, m, NULL);
 }
 
 /* Append a block to q's table; with `must`, by preempting others if nothing else helps.  A cached
  * block is worth less than the time a cold page costs. */
 static bool take_block(plan *p, seq *q, bool must) {
-    if (kv_next_is_cold(&p->m->kv, &q->table)) prefix_evict(&p->m->prefix);
-    while (!kv_append(&p->m->kv, &q->table)) {
-        if (evict_for(p->s, p->m)) continue;
+    sched_reserve_for(p->s, q);
+    if (kv_next_is_cold(&p->m->kv, &q->table)) sched_evict_block(p->s, p->m);
+    while (sched_tenant_is_full(p->s, q, 1) || !kv_append(&p->m->kv, &q->table)) {
+        if (!sched_tenant_is_full(p->s, q, 1) && evict_for(p->s, p->m)) continue;
         if (!must || !preempt_for_pages(p, q)) return false;
     }
     return true;
@@ -233,7 +269,7 @@ static void trim_caches(sched *s) {
     uint32_t budget = TRIM_BLOCKS_MAX;
     for (uint32_t i = 0; i < s->n_models && pool_n_short(s->pool) > 0; i++)
         while (s->models[i].open && budget > 0 && pool_n_short(s->pool) > 0 &&
-               prefix_evict(&s->models[i].prefix))
+               sched_evict_block(s, &s->models[i]))
             budget--;
 }
 
@@ -253,11 +289,12 @@ static uint64_t slots_to_gain(const plan *p, const seq *r) {
 
 /* Do its known tokens and the look-ahead fit beside what the running ones have reserved - or would
  * they, `after` preempting everybody it may preempt? */
-static bool fits(const plan *p, const seq *q, bool after) {
+static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
     const sched *s = p->s;
     const kv *k = &p->m->kv;
     const kv_layout *l = &k->layout;
-    uint32_t n_uncounted;
+    uint32_t n_uncounted, n_tenant = 0;
+    sched_reserve_for(p->s, q);
     uint32_t n_found = prefix_find(&p->m->prefix, q->req->cache_scope, seq_tokens(q),
                                    blocks_findable(q, l), &n_uncounted);
     uint64_t slots = (uint64_t)pool_n_takeable(s->pool, k->owner) * l->slots_per_page +
@@ -269,15 +306,19 @@ static bool fits(const plan *p, const seq *q, bool after) {
     uint64_t blocks = blocks_reserved(q, l) - n_found;
     LIST_EACH(node, &s->running) {
         const seq *r = LIST_ENTRY(node, seq, link);
-        if (after && may_preempt(q, r)) {
+        if (after && may_preempt(s, q, r)) {
             slots += slots_to_gain(p, r);
             continue;
         }
         if (!is_active(p, r)) continue;
         uint32_t reserved = blocks_reserved(r, l);
-        blocks += reserved > r->table.n_blocks ? reserved - r->table.n_blocks : 0;
+        uint32_t missing = reserved > r->table.n_blocks ? reserved - r->table.n_blocks : 0;
+        blocks += missing;
+        if (r->req->tenant_idx == q->req->tenant_idx) n_tenant += missing;
     }
-    return blocks * l->n_groups <= slots;
+    *tenant_full =
+        sched_tenant_is_full(s, q, n_tenant + blocks_reserved(q, l) - n_found + n_uncounted);
+    return !*tenant_full && blocks * l->n_groups <= slots;
 }
 
 /* WAITING -> RUNNING, with the blocks that are still known. */
@@ -289,7 +330,8 @@ static void start(plan *p, seq *q) {
     q->state = SEQ_RUNNING;
     list_push_back(&s->running, &q->link);
     s->n_running++;
-    q->granted = (gen_class)class_now(s, q, p->now_us);
+    p->m->n_running++;
+    q->granted = (gen_class)sched_class_now(s, q, p->now_us);
     q->n_published = prefix_take(&p->m->prefix, q->req->cache_scope, seq_tokens(q),
                                  blocks_findable(q, l), &q->table, &q->name);
     q->n_computed = q->n_published * l->block_tokens;
@@ -307,9 +349,12 @@ static void start(plan *p, seq *q) {
 /* Pages and a place in the batch, taken from lower classes if need be - and if that is enough. */
 static bool admit(plan *p, seq *q) {
     if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, true) == NULL) return false;
-    if (!fits(p, q, true)) return false;
-    while (!fits(p, q, false))
-        if (!preempt_for_pages(p, q)) return false;
+    bool full; // its tenant's ceiling: nobody else can help
+    while (!fits(p, q, true, &full))
+        if (full || (!reclaim_weights(p->s, p->m, NULL) && !reclaim_weights(p->s, p->m, q)))
+            return false;
+    while (!fits(p, q, false, &full))
+        if (!reclaim_weights(p->s, p->m, NULL) && !preempt_for_pages(p, q)) return false;
     if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return false;
     start(p, q);
     return true;
@@ -358,7 +403,8 @@ static void add_item(plan *p, seq *q, uint32_t n) {
     const gen_request *r = q->req;
     uint32_t begin = q->n_computed + q->n_planned, seq_idx = st->b.n_seqs++;
     step_item *item = &st->items[seq_idx];
-    *item = (step_item){.q = q, .run = q->run, .n_rows = n, .draw_begin = st->b.n_logits};
+    *item = (step_item){
+        .q = q, .run = q->run, .begin = begin, .n_rows = n, .draw_begin = st->b.n_logits};
     st->b.seqs[seq_idx] = (batch_seq){.row_begin = st->b.n_rows,
                                       .n_rows = n,
                                       .pos_begin = begin,
@@ -461,10 +507,16 @@ static uint64_t step_budget_us(const plan *p) {
     bool decodes = work.rows > 0;
     if (!decodes) rate_add_rows(&work, 0, 1);
     uint64_t alone_us = rate_us(r, &work), budget_us = l->step_max_us;
-    if (decodes) {
+    if (decodes && l->objective != OBJECTIVE_THROUGHPUT) {
         uint64_t wanted_us = max_us(alone_us * DECODE_SHARE_TENTHS / 10, DECODE_FLOOR_US);
-        if (l->depth > 1) wanted_us = l->decode_step_us;
+        if (l->depth > 1 || (l->objective == OBJECTIVE_SLA && p->due_us != 0))
+            wanted_us = l->decode_step_us;
         budget_us = min_us(budget_us, min_us(wanted_us, l->decode_step_us));
+    }
+    /* Whoever is due first, of any model, still gets a step of its own before that. */
+    if (p->due_us != 0) {
+        uint64_t at_us = p->now_us + p->s->typical_us;
+        budget_us = min_us(budget_us, p->due_us > at_us ? p->due_us - at_us : 0);
     }
     return max_us(budget_us, decodes ? alone_us + alone_us / 4 : 2 * alone_us);
 }
@@ -490,6 +542,31 @@ static bool has_room(const plan *p, uint64_t budget_us) {
            (st->n_prefill_rows == 0 || rate_rows(&p->m->rate, budget_us, &work, 0, 1) > 0);
 }
 
+/* Blocks of q that are parked are copied and not computed: all at once when nobody else is in the
+ * step, else for about as long as a quarter of one, and the rest next time.  False: there is a
+ * rest. */
+static bool come_back(plan *p, seq *q) {
+    sched *s = p->s;
+    uint32_t n_before = q->n_computed, n_max = blocks_findable(q, &p->m->kv.layout);
+    n_max -= u32_min(n_max, q->n_published);
+    if (n_max == 0 || !p->m->parks) return true;
+    uint32_t n = n_max;
+    if (p->st->b.n_rows > 0 && s->move_us > 0)
+        n = u32_min(n, (uint32_t)(s->typical_us / COME_BACK_PARTS / s->move_us) + 1);
+    uint32_t done = sched_unpark(s, q, n), tokens = q->n_computed - n_before;
+    if (q->n_preempted == 0) {
+        q->n_cached += tokens;
+        s->counters.prefix_hits_tokens += tokens;
+    } else {
+        uint64_t redone = u32_min(tokens, q->redo_until > n_before ? q->redo_until - n_before : 0);
+        s->counters.n_recomputed_tokens -=
+            redone < s->counters.n_recomputed_tokens ? redone : s->counters.n_recomputed_tokens;
+    }
+    if (done < n || n == n_max) return true;
+    q->refused_plan = s->plan_no; // no rows for what may come back
+    return false;
+}
+
 static void plan_chunks(plan *p, uint32_t n_order) {
     sched *s = p->s;
     step *st = p->st;
@@ -510,6 +587,7 @@ static void plan_chunks(plan *p, uint32_t n_order) {
         } else {
             i++;
         }
+        if (!come_back(p, q)) continue;
         st->n_prefill_rows += plan_rows(p, q, chunk_rows(p, q, budget_us));
     }
 }
@@ -517,7 +595,7 @@ static void plan_chunks(plan *p, uint32_t n_order) {
 /* Is somebody running who would have to make room for it? */
 static bool outranks_one(const plan *p, const seq *w) {
     LIST_EACH(node, &p->s->running)
-    if (may_preempt(w, LIST_ENTRY(node, seq, link))) return true;
+    if (may_preempt(p->s, w, LIST_ENTRY(node, seq, link))) return true;
     return false;
 }
 
@@ -534,6 +612,7 @@ static bool plan_model(plan *p) {
     st->b.n_rows = st->b.n_seqs = st->b.n_logits = 0;
     st->n_prefill_rows = 0;
     st->n_attended = 0;
+    st->charge_us = 0;
     count_active(p);
     admit_urgent(p);
     uint32_t n_order = collect_running(p);
@@ -542,39 +621,23 @@ static bool plan_model(plan *p) {
     return st->b.n_rows > 0;
 }
 
-/* ---- the model ---- */
-
-/* Most urgent class first, then the least device time. */
-static sched_model *choose_model(sched *s, uint64_t now_us) {
-    sched_model *best = NULL;
-    uint32_t best_class = GEN_CLASSES;
-    list_node *lists[2] = {&s->running, &s->waiting};
-    for (int l = 0; l < 2; l++) LIST_EACH(node, lists[l]) {
-            const seq *q = LIST_ENTRY(node, seq, link);
-            sched_model *m = &s->models[q->model_idx];
-            if (!m->hot || m->tried_plan == s->plan_no || q->paused) continue;
-            if (l == 0 ? seq_n_wanted(q) == 0 : !can_start(s, q)) continue;
-            uint32_t class = class_now(s, q, now_us);
-            if (best == NULL || class < best_class ||
-                (class == best_class && m->virtual_us < best->virtual_us)) {
-                best = m;
-                best_class = class;
-            }
-        }
-    return best;
-}
-
 bool sched_plan(sched *s, uint64_t now_us, step *st) {
     INFERD_CHECK(s->pool->launched - s->pool->finished < s->limits.depth);
     s->plan_no++;
     expire(s, now_us);
     trim_caches(s);
     plan p = {.s = s, .st = st, .now_us = now_us};
-    while ((p.m = choose_model(s, now_us)) != NULL) {
+    sched_choice choice;
+    while (sched_choose(s, now_us, &choice)) {
+        p.m = choice.m;
+        p.tier = choice.tier;
+        p.due_us = choice.due_us;
+        if (p.m->tried_plan != s->plan_no) p.m->tried_tiers = 0;
         p.m->tried_plan = s->plan_no;
+        p.m->tried_tiers |= 1u << p.tier;
         if (!plan_model(&p)) continue;
-        s->virtual_us = p.m->virtual_us;
         st->epoch = pool_launch(s->pool);
+        p.m->n_steps++;
         rate_work work = step_work(st);
         st->predicted_us = rate_us(&p.m->rate, &work);
         for (uint32_t i = 0; i < st->b.n_seqs; i++) st->items[i].q->last_epoch = st->epoch;

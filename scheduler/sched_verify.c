@@ -100,6 +100,9 @@ inferd_status sched_verify(const sched *s, inferd_err *err) {
         status = kv_verify(&s->models[i].kv, err);
         if (status == INFERD_OK) status = prefix_verify(&s->models[i].prefix, err);
         if (status == INFERD_OK) status = verify_refs(s, i, err);
+        if (status != INFERD_OK || !s->models[i].parks) continue;
+        status = kv_verify(&s->models[i].parked_kv, err);
+        if (status == INFERD_OK) status = prefix_verify(&s->models[i].parked, err);
     }
     return status;
 }

@@ -32,6 +32,9 @@
  * deserving one can take from all others, and admission made sure that it fits alone: so somebody
  * always advances.
  *
+ * A model has requests from sched_model_open on, and they are planned while it is hot: whether it
+ * is brought up is decided elsewhere (residency.h), by what sched_model_demand says.
+ *
  * The functions are sched_*; the file cannot be, because libc has a header of that name.
  *
  * Always: every submitted request gives exactly one GEN_EV_DONE, after its other events.
@@ -44,6 +47,7 @@
 #include "inferd/status.h"
 #include "pool.h"
 #include "scheduler/gen.h"
+#include "scheduler/policy.h"
 #include "step.h"
 
 typedef struct sched sched;
@@ -53,6 +57,8 @@ typedef struct sched_limits {
     uint32_t running_max, step_tokens_max, logits_max, queue_len_max;
     uint32_t draft_tokens; // guessed per sequence and step, at depth 1 only; 0: none
     uint64_t step_max_us, decode_step_us, starvation_us;
+    uint32_t starvation_percent; // of the time a class waits behind others; 0: none
+    policy_objective objective;
     bool no_prefix_cache;
 } sched_limits;
 
@@ -61,17 +67,36 @@ typedef struct sched_model_spec {
     uint32_t context, n_vocab; // all ids of a request are below n_vocab
     const tok_id *end_ids;     // [n_end_ids] ascending; borrowed until sched_destroy
     uint32_t n_end_ids;
+    uint32_t weight_pages; // that its weights take while it is hot
 } sched_model_spec;
+
+/* Who wants a model. */
+typedef struct sched_demand {
+    uint32_t n_waiting, n_running, n_steps; // n_steps: unfinished ones
+    gen_class waiting_class, running_class; // the most urgent of them; GEN_CLASSES: none
+    uint64_t oldest_us;                     // since when the first of waiting_class waits
+} sched_demand;
 
 typedef struct sched_counters {
     uint32_t n_running, n_waiting, n_paused, n_ended; // n_paused are among the running and waiting
     uint32_t pages_cached;                            // KV pages that only the prefix cache uses
     uint32_t blocks_referenced;                       // blocks that sequences hold
     uint64_t n_preemptions, n_recomputed_tokens;
+    uint64_t n_parked, n_unparked; // blocks copied to host memory, and back
+    uint32_t blocks_parked;        // in host memory now
+    uint64_t attainment_ppm;       // part of the targets that what runs could keep
+    uint64_t charged_us, waste_us; // of all steps: paid for, and computed again after preemptions
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // tokens guessed, and those that were drawn
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
 } sched_counters;
+
+/* Of one model. */
+typedef struct sched_model_numbers {
+    uint32_t n_running, n_waiting, pages_cached;
+    uint32_t blocks_used; // that sequences count on
+    uint64_t device_us;   // that its steps took
+} sched_model_numbers;
 
 /* Where token events go, and last events of requests that could not even be kept. */
 typedef void sched_emit(void *ctx, const gen_event *event);
@@ -89,10 +114,54 @@ inferd_status sched_set_device(sched *s, uint32_t depth, uint32_t step_tokens_ma
  * request may name it. */
 inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_spec *spec,
                                inferd_err *err);
-/* Its weights are there: its requests are planned from now on. */
-void sched_model_hot(sched *s, uint32_t model_idx);
-/* All its requests, now and later, end with this error. */
-void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t now_us);
+/* Shares, weights and targets, from now on. */
+void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *policy,
+                            uint64_t now_us);
+/* Tenants nobody said anything about take part in the surplus with weight 1. */
+inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_policy *policy,
+                               uint64_t now_us, inferd_err *err);
+/* For guarantees of tenants. */
+void sched_set_page_bytes(sched *s, uint64_t page_bytes);
+/* What follows takes pages for nobody's sequences: guarantees of all tenants are kept free. */
+void sched_reserve(sched *s);
+/* Nothing of it is left: no sequence, no unfinished step.  Its cached blocks go. */
+void sched_model_close(sched *s, uint32_t model_idx);
+/* Its weights are there, or go: its requests are planned while they are.  Before they go nothing of
+ * it runs (sched_model_preempt). */
+void sched_model_hot(sched *s, uint32_t model_idx, bool hot);
+/* All its requests, now and later, end with this error; retry_at_us 0: for good. */
+void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t retry_at_us,
+                      uint64_t now_us);
+/* Later ones are taken again. */
+void sched_model_revive(sched *s, uint32_t model_idx);
+/* What runs of it waits again; how many. */
+uint32_t sched_model_preempt(sched *s, uint32_t model_idx);
+/* Nobody who waits for it starts while the door is closed; what runs goes on. */
+void sched_model_close_door(sched *s, uint32_t model_idx, bool closed);
+uint32_t sched_model_n_steps(const sched *s, uint32_t model_idx);  // unfinished ones
+uint32_t sched_model_n_seqs(const sched *s, uint32_t model_idx);   // waiting, running and ended
+uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx); // pages with cached blocks only
+/* Of every model at once: out[n_models]. */
+void sched_demands(const sched *s, uint64_t now_us, sched_demand *out);
+/* Pages of the device that only cached blocks of any model use are given up, oldest first per
+ * model, until n of them are free or none is left; how many are free. */
+uint32_t sched_drop_cached(sched *s, uint32_t n);
+/* Cached blocks may be parked in host memory: `move` copies n slots, in order with the steps (those
+ * launched before have been computed); `host` is the pool of their pages, the device's own where
+ * there is one memory.  Before the first model is opened. */
+typedef void sched_move(void *ctx, uint32_t model_idx, uint32_t n, const int32_t *from,
+                        const int32_t *to, bool to_host);
+void sched_set_parking(sched *s, pool *host, sched_move *move, void *ctx);
+/* What n blocks took. */
+void sched_note_moves(sched *s, uint32_t n, uint64_t us);
+/* Parked pages are given up until n pages of the host are free, or none is left; how many are
+ * free. */
+uint32_t sched_drop_parked(sched *s, uint32_t n);
+/* Asked when a sequence of this model needs pages and no cached block is left: weights that nobody
+ * uses may go; and for one of this class that waits since then, those of models whose work deserves
+ * less, or has had its turn (GEN_CLASSES: not those).  True: there are more pages now. */
+typedef bool sched_reclaim(void *ctx, uint32_t model_idx, gen_class waiting, uint64_t since_us);
+void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx);
 
 /* Takes the request, whatever happens.  The caller has room for one event. */
 void sched_submit(sched *s, gen_request *r, uint64_t now_us);
@@ -115,6 +184,7 @@ uint32_t sched_n_unsent(const sched *s); // last events that wait for sched_flus
 /* The next moment at which sched_plan would end something; UINT64_MAX: none. */
 uint64_t sched_next_deadline(const sched *s);
 void sched_count(const sched *s, sched_counters *out);
+void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *out);
 
 /* Tokens whose keys and values all pages left for this model hold. */
 uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx);

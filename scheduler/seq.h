@@ -71,8 +71,17 @@ typedef struct seq {
     uint64_t held_plan;     // number of the plan in which it waits for the blocks of another
     uint32_t n_cached, n_preempted, n_lost; // n_lost: tokens whose computation was given up
 
+    uint32_t principal;      // its number
+    uint64_t urgent_plan;    // number of the plan that found its deadline urgent
+    uint64_t first_token_us; // 0 = none yet
+    uint64_t device_us;      // that it was charged with
+    uint64_t waste_us;       // that computing it again took; nobody's
+    uint32_t n_unparked;     // tokens whose keys and values came back from host memory
+    uint32_t redo_until;     // tokens that were computed before it was preempted
+
     gen_event done; // ENDED: its last event
     bool done_sent;
+    bool counted; // ENDED: among its model's n_ended
 } seq;
 
 static inline tok_id *seq_tokens(const seq *q) {

@@ -1,4 +1,4 @@
-/* stats.c - the snapshot of engine_private.h.
+/* stats.c - the snapshots of engine_private.h.
  *
  * Release stores of the words keep the odd number in front of them, acquire loads keep the second
  * look behind them; so a reader that saw one word of a newer snapshot sees a newer number, too. */
@@ -10,24 +10,37 @@ const uint32_t engine_step_us_bounds[ENGINE_STEP_BUCKETS] = {
     500,   1000,   2000,   5000,   10000,  20000,   35000,
     50000, 100000, 200000, 350000, 500000, 1000000, UINT32_MAX};
 
-void stats_publish(stats_board *board, const engine_stats *stats) {
-    uint64_t words[STATS_WORDS] = {0};
-    memcpy(words, stats, sizeof *stats);
-    unsigned sequence = atomic_load_explicit(&board->sequence, memory_order_relaxed);
-    atomic_store_explicit(&board->sequence, sequence + 1, memory_order_relaxed);
-    for (size_t i = 0; i < STATS_WORDS; i++)
-        atomic_store_explicit(&board->words[i], words[i], memory_order_release);
-    atomic_store_explicit(&board->sequence, sequence + 2, memory_order_release);
+inferd_status board_init(board *b, size_t n_bytes, inferd_err *err) {
+    *b = (board){.n_bytes = n_bytes, .n_words = (n_bytes + 7) / 8};
+    b->words = calloc(b->n_words, sizeof *b->words);
+    return b->words != NULL ? INFERD_OK
+                            : inferd_fail(err, INFERD_ENOMEM, "no memory for %zu bytes", n_bytes);
 }
 
-void stats_read(const stats_board *board, engine_stats *out) {
-    uint64_t words[STATS_WORDS];
-    for (;;) {
-        unsigned before = atomic_load_explicit(&board->sequence, memory_order_acquire);
-        for (size_t i = 0; i < STATS_WORDS; i++)
-            words[i] = atomic_load_explicit(&board->words[i], memory_order_acquire);
-        unsigned after = atomic_load_explicit(&board->sequence, memory_order_relaxed);
-        if (before == after && before % 2 == 0) break;
+void board_deinit(board *b) {
+    free(b->words);
+    b->words = NULL;
+}
+
+void board_publish(board *b, const void *value) {
+    unsigned sequence = atomic_load_explicit(&b->sequence, memory_order_relaxed);
+    atomic_store_explicit(&b->sequence, sequence + 1, memory_order_relaxed);
+    for (size_t i = 0; i < b->n_words; i++) {
+        uint64_t word = 0;
+        memcpy(&word, (const char *)value + 8 * i, size_min(8, b->n_bytes - 8 * i));
+        atomic_store_explicit(&b->words[i], word, memory_order_release);
     }
-    memcpy(out, words, sizeof *out);
+    atomic_store_explicit(&b->sequence, sequence + 2, memory_order_release);
+}
+
+void board_read(const board *b, void *out) {
+    for (;;) {
+        unsigned before = atomic_load_explicit(&b->sequence, memory_order_acquire);
+        for (size_t i = 0; i < b->n_words; i++) {
+            uint64_t word = atomic_load_explicit(&b->words[i], memory_order_acquire);
+            memcpy((char *)out + 8 * i, &word, size_min(8, b->n_bytes - 8 * i));
+        }
+        unsigned after = atomic_load_explicit(&b->sequence, memory_order_relaxed);
+        if (before == after && before % 2 == 0) return;
+    }
 }

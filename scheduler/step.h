@@ -20,7 +20,8 @@ struct seq;
 /* One sequence of a step: seqs[i] of the batch. */
 typedef struct step_item {
     struct seq *q;
-    uint32_t run; // q->run when planned; another one now: q left meanwhile, the result is dropped
+    uint32_t run;   // q->run when planned; another one now: q left meanwhile, the result is dropped
+    uint32_t begin; // position of its first row
     uint32_t n_rows;
     uint32_t draw_begin, n_draws;
 } step_item;
@@ -37,6 +38,7 @@ typedef struct step {
     uint32_t n_prefill_rows;
     uint64_t n_attended;    // positions that its rows look back at, their own among them
     uint64_t predicted_us;  // 0 while nothing was measured
+    uint64_t charge_us;     // that its sequences pay for; 0: what the device took
     batch b;                // arrays owned
     step_item *items;       // [b.n_seqs] owned
     step_draw *draws;       // [b.n_logits] owned

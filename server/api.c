@@ -12,6 +12,20 @@ void api_answer_json(http_request *rq, int status, buf *body) {
     http_answer(rq, status, "application/json", body, NULL);
 }
 
+static bytes header_of(void *rq, const char *name) {
+    return http_header(rq, name);
+}
+
+/* What the transport knows only now. */
+static void note_client(api_job *job) {
+    if ((job->route & (API_CHAT | API_COMPLETION)) == 0) return;
+    api_hints_read(header_of, job->rq, &job->hints, &job->error);
+    bytes address = http_client_address(job->rq);
+    INFERD_CHECK(address.n <= sizeof job->address);
+    if (address.n > 0) memcpy(job->address, address.p, address.n);
+    job->n_address = address.n;
+}
+
 void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),
                void (*done)(void *job, bool rq_gone)) {
     int tenant = app_tenant(a, a->config->c, rq->tenant);
@@ -28,6 +42,7 @@ void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job
         job->tenant = tenant;
         job->model_idx = -1;
         job->config = app_config_take(a);
+        note_client(job);
         if (http_work(rq, work, done, job)) return;
     }
     api_job_destroy(job);
@@ -50,11 +65,13 @@ void api_job_destroy(api_job *job) {
 void api_refuse(api_job *job, bool rq_gone) {
     const api_error *e = &job->error;
     if (job->model_idx >= 0)
-        metrics_request(job->app->metrics, (uint32_t)job->model_idx, OUTCOME_REFUSED);
+        metrics_request(job->app->metrics, app_model(job->app, (uint32_t)job->model_idx)->name_idx,
+                        OUTCOME_REFUSED);
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "refused");
     log_str(&line, "id", job->rq->id);
-    if (job->model_idx >= 0) log_str(&line, "model", job->app->names[job->model_idx]);
+    if (job->model_idx >= 0)
+        log_str(&line, "model", app_model(job->app, (uint32_t)job->model_idx)->name);
     log_i64(&line, "status", e->status);
     log_str(&line, "code", e->code == NULL ? "" : e->code);
     log_str(&line, "param", e->param);

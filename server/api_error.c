@@ -18,12 +18,18 @@ static const fault_row fault_rows[API_FAULTS] = {
     [API_TOO_LONG] = {400, "invalid_request_error", "context_length_exceeded", 0},
     [API_NO_MODEL] = {404, "invalid_request_error", "model_not_found", 0},
     [API_TOO_LARGE] = {413, "invalid_request_error", "request_too_large", 0},
-    [API_LOADING] = {503, "unavailable_error", "model_loading", 2},
+    [API_UNLOADED] = {503, "unavailable_error", "model_unavailable", 2},
     [API_OVERLOADED] = {503, "overloaded_error", "server_overloaded", 1},
     [API_DRAINING] = {503, "unavailable_error", "shutting_down", 5},
     [API_DEVICE_LOST] = {503, "unavailable_error", "device_lost", 10},
     [API_DEADLINE] = {504, "timeout_error", "deadline_exceeded", 0},
     [API_INTERNAL] = {500, "server_error", "internal_error", 0},
+    [API_REQUEST_RATE] = {429, "requests", "rate_limit_exceeded", 1},
+    [API_TOKEN_RATE] = {429, "tokens", "rate_limit_exceeded", 1},
+    [API_CONCURRENCY] = {429, "requests", "concurrency_limit_exceeded", 1},
+    [API_QUOTA] = {429, "insufficient_quota", "insufficient_quota", 1},
+    /* Not a 429: clients try that again by themselves, and this one never becomes small enough. */
+    [API_OVER_LIMIT] = {400, "invalid_request_error", "request_exceeds_limit", 0},
 };
 
 static bool record(api_error *e, api_fault fault, const char *param) {
@@ -62,6 +68,8 @@ static api_fault fault_of(inferd_status s) {
         return API_DEADLINE;
     case INFERD_ECANCELED:
         return API_DRAINING;
+    case INFERD_EMODEL:
+        return API_UNLOADED;
     case INFERD_ELOST:
         return API_DEVICE_LOST;
     default:
@@ -76,9 +84,14 @@ bool api_fail_status(api_error *e, const inferd_err *err, const char *param) {
         return api_fail(e, fault, NULL,
                         err->status == INFERD_ENOMEM ? "the server is short of memory"
                                                      : "the server failed to compute the answer");
+    if (fault == API_UNLOADED) return api_fail(e, fault, "model", "the model could not be loaded");
     if (fault == API_DEVICE_LOST)
         return api_fail(e, fault, NULL, "the device failed and the server restarts; ask again");
     return api_fail(e, fault, param, "%s", err->text);
+}
+
+void api_retry_after(api_error *e, uint32_t ms) {
+    if (ms > 0) e->retry_after_s = (ms + 999) / 1000;
 }
 
 const char *api_quote(char out[API_QUOTE_BYTES], const char *s, size_t n) {

@@ -22,12 +22,18 @@ typedef enum api_fault {
     API_TOO_LONG,    // 400 context_length_exceeded
     API_NO_MODEL,    // 404 model_not_found
     API_TOO_LARGE,   // 413 request_too_large
-    API_LOADING,     // 503 model_loading
+    API_UNLOADED,    // 503 model_unavailable
     API_OVERLOADED,  // 503 server_overloaded
     API_DRAINING,    // 503 shutting_down
     API_DEVICE_LOST, // 503 device_lost
     API_DEADLINE,    // 504 deadline_exceeded
     API_INTERNAL,    // 500 internal_error
+    /* of a tenant's limits */
+    API_REQUEST_RATE, // 429 rate_limit_exceeded, of type requests
+    API_TOKEN_RATE,   // 429 rate_limit_exceeded, of type tokens
+    API_CONCURRENCY,  // 429 concurrency_limit_exceeded: too many requests at once
+    API_QUOTA,        // 429 insufficient_quota: of the day or the month
+    API_OVER_LIMIT,   // 400 request_exceeds_limit: larger than a limit ever allows
     API_FAULTS
 } api_fault;
 
@@ -48,6 +54,9 @@ __attribute__((format(printf, 4, 5))) bool api_fail(api_error *e, api_fault faul
                                                     const char *param, const char *format, ...);
 /* A failure of a lower room: its status chooses the fault, its sentence is the message. */
 bool api_fail_status(api_error *e, const inferd_err *err, const char *param);
+
+/* Asking again before is of no use; 0: not known, what the fault usually says stays. */
+void api_retry_after(api_error *e, uint32_t ms);
 
 /* At most 64 bytes of a foreign string, cut between code points, for a message. */
 const char *api_quote(char out[API_QUOTE_BYTES], const char *s, size_t n);

@@ -235,26 +235,21 @@ static int word_of(json_t *v, const char *const *words, size_t n) {
 
 static bool read_tier(const api_reader *r, json_t *v) {
     static const char *const words[] = {"auto", "default", "flex", "priority", "scale", "fast"};
-    static const gen_class classes[] = {GEN_NORMAL, GEN_NORMAL, GEN_BATCH,
-                                        GEN_HIGH,   GEN_HIGH,   GEN_HIGH};
+    static const int classes[] = {-1, GEN_NORMAL, GEN_BATCH, GEN_HIGH, GEN_HIGH, GEN_HIGH};
     int i = word_of(v, words, INFERD_COUNT(words));
     if (i < 0)
         return api_fail(r->err, API_BAD_VALUE, "service_tier",
                         "\"service_tier\" must be one of auto, default, flex, priority, scale, "
                         "fast");
-    r->p->class = classes[i];
+    r->p->tier_class = classes[i];
     return true;
 }
 
 /* The name of a class, or vLLM's number: who comes first inside the class. */
 static bool read_priority(const api_reader *r, json_t *v) {
-    static const char *const words[] = {"system", "high", "normal", "batch"};
-    static const gen_class classes[] = {GEN_SYSTEM, GEN_HIGH, GEN_NORMAL, GEN_BATCH};
-    int i = word_of(v, words, INFERD_COUNT(words));
-    if (i >= 0) {
-        r->p->named_class = (int)classes[i];
-        return true;
-    }
+    if (json_is_string(v))
+        r->p->named_class = api_class_of(json_string_value(v), json_string_length(v));
+    if (r->p->named_class >= 0) return true;
     if (api_json_int(v, &r->p->priority) && r->p->priority >= INT32_MIN &&
         r->p->priority <= INT32_MAX)
         return true;
@@ -262,6 +257,15 @@ static bool read_priority(const api_reader *r, json_t *v) {
                     "\"priority\" must be system, high, normal, batch, or an integer from %d to "
                     "%d",
                     INT32_MIN, INT32_MAX);
+}
+
+static bool read_keep_alive(const api_reader *r, json_t *v) {
+    r->p->has_keep_alive = config_json_duration(v, &r->p->keep_alive_us);
+    if (r->p->has_keep_alive) return true;
+    return api_fail(r->err, API_BAD_VALUE, "keep_alive",
+                    "\"keep_alive\" must be a number of seconds, or a text like \"30\", \"250ms\", "
+                    "\"1h30m\" or \"never\", of at most %d days",
+                    CONFIG_DURATION_DAYS_MAX);
 }
 
 static bool read_effort(const api_reader *r, json_t *v) {
@@ -374,11 +378,13 @@ static const api_field fields[] = {
     BOOL("return_token_ids", GEN, show_ids, "answer `token_ids` and `prompt_token_ids`"),
     BOOL("stream", GEN, stream, "server-sent events"),
     CUSTOM("stream_options", GEN, read_stream_options, "object of bools: include_usage, continuous_usage_stats, include_obfuscation", "only with `stream`; no obfuscation is added"),
+    BOOL("usage_details", GEN, usage_details, "`usage.inferd`: how long it waited, how often it was interrupted, its class"),
     /* who is first */
-    CUSTOM("service_tier", GEN, read_tier, "auto, default, flex, priority, scale, fast", "flex: batch; default, auto: normal; priority, scale, fast: high; capped by the tenant's `max_class`; the answer says what was given"),
+    CUSTOM("service_tier", GEN, read_tier, "auto, default, flex, priority, scale, fast", "flex: batch; default: normal; auto: the model's class; priority, scale, fast: high; capped by the tenant's `max_class`; the answer says what was given"),
     CUSTOM("priority", GEN, read_priority, "system, high, normal, batch, or integer, -2147483648 to 2147483647", "a name: the class, whatever `service_tier` says, capped by the tenant's `max_class`; a number: inside the class, smaller first; below 0 only for tenants whose `max_class` is high"),
     {.name = "cache_salt", .routes = GEN, .kind = FIELD_STRING, .max = API_SALT_BYTES_MAX, .offset = offsetof(api_params, cache_salt), .what = "prefix blocks are shared only under the same salt of the same tenant; not empty"},
     BOOL("cache_prompt", GEN, use_cache, "default true; false: neither use nor leave prefix blocks"),
+    CUSTOM("keep_alive", GEN, read_keep_alive, "seconds, or a text like \"30s\", \"1h30m\", \"never\"", "how long the model stays on the device when nobody asks for it; for all, until a request or the configuration says something else; 0: it leaves as soon as it is idle"),
     /* accepted: cannot change the output here */
     IGNORED("user", GEN, IS_STRING, "string", "not used"),
     IGNORED("metadata", GEN, IS_OBJECT, "object", "not used"),
@@ -391,7 +397,6 @@ static const api_field fields[] = {
     IGNORED("include_reasoning", CH, IS_BOOL, "bool", "reasoning is not separated from the text"),
     IGNORED("separate_reasoning", CH, IS_BOOL, "bool", "reasoning is not separated from the text"),
     IGNORED("request_id", GEN, IS_STRING, "string", "ids are the server's own; see `x-request-id`"),
-    IGNORED("keep_alive", GEN, IS_STRING | IS_NUMBER, "string or number", "models stay loaded"),
     IGNORED("id_slot", GEN, IS_NUMBER, "number", "there are no slots"),
     IGNORED("spaces_between_special_tokens", GEN, IS_BOOL, "bool", "the vocabulary says how tokens are joined"),
     /* refused: would change the output */

@@ -4,13 +4,13 @@
 #include "api.h"
 
 static void add_model(buf *out, const app *a, uint32_t idx, const char *id) {
-    const model_info *info = model_about(a->models[idx]);
+    const model_info *info = model_about(app_model(a, idx)->m);
     if (out->n > 0 && out->p[out->n - 1] == '}') buf_add_char(out, ',');
     buf_add_str(out, "{\"id\":");
     json_add_string(out, id, strlen(id));
     buf_add_format(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"inferd\",\"root\":",
                    (long long)a->started_unix_s);
-    json_add_string(out, a->names[idx], strlen(a->names[idx]));
+    json_add_string(out, app_model(a, idx)->name, strlen(app_model(a, idx)->name));
     buf_add_format(out, ",\"parent\":null,\"max_model_len\":%u}", info->context);
 }
 
@@ -22,7 +22,7 @@ void api_models_list(void *ctx, http_request *rq) {
     buf_add_str(&out, "{\"object\":\"list\",\"data\":[");
     for (uint32_t i = 0; i < c->n_models; i++) {
         const config_model *m = &c->models[i];
-        int idx = app_find_model(a, c, tenant, m->name, strlen(m->name));
+        int idx = app_find_model(a->config, tenant, m->name, strlen(m->name), NULL);
         if (idx < 0) continue;
         add_model(&out, a, (uint32_t)idx, m->name);
         for (uint32_t k = 0; k < m->n_aliases; k++)
@@ -61,7 +61,7 @@ void api_models_one(void *ctx, http_request *rq) {
     char name[sizeof rq->tail];
     size_t n = unescape(name, rq->tail);
     int idx = memchr(name, 0, n) == NULL
-                  ? app_find_model(a, c, app_tenant(a, c, rq->tenant), name, n)
+                  ? app_find_model(a->config, app_tenant(a, c, rq->tenant), name, n, NULL)
                   : -1;
     if (idx < 0) {
         api_error e = {0};

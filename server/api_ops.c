@@ -17,18 +17,20 @@ void api_health(void *ctx, http_request *rq) {
     api_answer_json(rq, 200, &out);
 }
 
-/* Send work here?  Only when every model is loaded and the daemon is not going away. */
+/* Send work here?  When the device is there, the models that come by themselves have come (others
+ * do when somebody asks for them), at least one can be served, and the daemon is not going away. */
 void api_ready(void *ctx, http_request *rq) {
-    static const char *const states[] = {"cold", "loading", "hot", "draining", "failed"};
     app *a = ctx;
-    bool ready = !a->draining, failed = false;
+    uint32_t n_failed = 0;
+    const app_config *c = a->config;
     buf models = {0}, out = {0};
-    for (uint32_t i = 0; i < a->n_models; i++) {
-        model_state s = engine_model_state(a->engine, i);
-        ready = ready && s == MODEL_HOT;
-        failed = failed || s == MODEL_FAILED;
-        buf_add_format(&models, "%s\"%s\"", i == 0 ? "" : ",", states[s]);
+    for (uint32_t i = 0; i < c->c->n_models; i++) {
+        model_state s = engine_model_state(a->engine, (uint32_t)c->slots[i]);
+        n_failed += s == MODEL_FAILED;
+        buf_add_format(&models, "%s\"%s\"", i == 0 ? "" : ",", model_state_name(s));
     }
+    bool failed = n_failed == c->c->n_models, settled = engine_is_settled(a->engine);
+    bool ready = !a->draining && settled && !failed;
     const char *status = ready ? "ready" : a->draining ? "draining" : failed ? "failed" : "loading";
     /* No names: this route is open, and names are a tenant's business. */
     buf_add_format(&out, "{\"status\":\"%s\",\"models\":[%s]}", status, buf_cstr(&models));
@@ -47,15 +49,24 @@ void api_metrics(void *ctx, http_request *rq) {
     app *a = ctx;
     engine_stats stats;
     engine_get_stats(a->engine, &stats);
-    model_state *states = calloc(a->n_models, sizeof *states);
+    metrics_model *models = calloc(REGISTRY_SLOTS, sizeof *models);
     buf out = {0};
-    if (states == NULL) {
+    if (models == NULL) {
         out.failed = true;
     } else {
-        for (uint32_t i = 0; i < a->n_models; i++) states[i] = engine_model_state(a->engine, i);
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+            const registry_slot *s = &a->models.slots[i];
+            if (s->m == NULL || s->n_configs == 0) continue; // one that leaves has a successor
+            models[n].name = s->name;
+            models[n].name_idx = s->name_idx;
+            engine_model_get(a->engine, i, &models[n++].info);
+        }
         metrics_now now = {.engine = &stats,
-                           .models = (const char *const *)a->names,
-                           .states = states,
+                           .models = models,
+                           .n_models = n,
+                           .names = (const char *const *)a->models.names,
+                           .n_names = a->models.n_names,
                            .n_http_open = a->http == NULL ? 0 : http_n_open(a->http),
                            .n_flights = a->n_flights,
                            .log_lines_dropped = log_n_dropped(),
@@ -66,7 +77,7 @@ void api_metrics(void *ctx, http_request *rq) {
                            .version = INFERD_VERSION};
         metrics_write(a->metrics, &now, &out);
     }
-    free(states);
+    free(models);
     http_answer(rq, 200, "text/plain; version=0.0.4; charset=utf-8", &out, NULL);
 }
 

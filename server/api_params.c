@@ -116,6 +116,7 @@ static void set_defaults(api_params *p, api_route route) {
                       .repetition_penalty = 1,
                       .n = 1,
                       .best_of = API_UNSET,
+                      .tier_class = -1,
                       .named_class = -1,
                       .max_tokens = API_UNSET,
                       .max_completion_tokens = API_UNSET,
@@ -123,8 +124,7 @@ static void set_defaults(api_params *p, api_route route) {
                       .n_logprobs = -1,
                       .skip_specials = true,
                       .use_cache = true,
-                      .add_generation_prompt = true,
-                      .class = GEN_NORMAL};
+                      .add_generation_prompt = true};
 }
 
 static json_t *given(const api_params *p, const char *name) {
@@ -280,6 +280,71 @@ bool api_params_read(api_route route, const config_limits *limits, bytes body, a
 void api_params_deinit(api_params *p) {
     json_decref(p->root);
     p->root = NULL;
+}
+
+/* ---- classes and headers ---- */
+
+static const char *const class_names[GEN_CLASSES] = {
+    [GEN_SYSTEM] = "system", [GEN_HIGH] = "high", [GEN_NORMAL] = "normal", [GEN_BATCH] = "batch"};
+
+const char *api_class_name(gen_class class) {
+    INFERD_CHECK(class >= 0 && class < GEN_CLASSES);
+    return class_names[class];
+}
+
+int api_class_of(const char *name, size_t n) {
+    for (int i = 0; i < GEN_CLASSES; i++)
+        if (strlen(class_names[i]) == n && memcmp(class_names[i], name, n) == 0) return i;
+    return -1;
+}
+
+static bool read_target(const char *name, bytes v, uint32_t *out, api_error *err) {
+    uint32_t ms = 0;
+    bool good = v.n > 0;
+    for (size_t i = 0; i < v.n && good; i++) {
+        good = v.p[i] >= '0' && v.p[i] <= '9' && ms <= API_TARGET_MS_MAX / 10;
+        if (good) ms = ms * 10 + (uint32_t)(v.p[i] - '0');
+    }
+    *out = ms;
+    if (good && ms > 0 && ms <= API_TARGET_MS_MAX) return true;
+    return api_fail(err, API_BAD_VALUE, name,
+                    "the header %s must be a number of milliseconds, an integer from 1 to %d", name,
+                    API_TARGET_MS_MAX);
+}
+
+/* One target, which has a name of ours and one of llm-d's gateways, or only the latter. */
+static bool read_target_of(bytes (*header)(void *, const char *), void *ctx, const char *ours,
+                           const char *theirs, uint32_t *out, api_error *err) {
+    uint32_t both = 0;
+    bytes v = ours == NULL ? (bytes){NULL, 0} : header(ctx, ours), w = header(ctx, theirs);
+    if (v.p != NULL && !read_target(ours, v, out, err)) return false;
+    if (w.p == NULL) return true;
+    if (!read_target(theirs, w, &both, err)) return false;
+    if (v.p != NULL && both != *out)
+        return api_fail(err, API_BAD_VALUE, ours,
+                        "the headers %s and %s are the same target and must agree: %u and %u", ours,
+                        theirs, *out, both);
+    *out = both;
+    return true;
+}
+
+bool api_hints_read(bytes (*header)(void *ctx, const char *name), void *ctx, api_hints *out,
+                    api_error *err) {
+    *out = (api_hints){.named_class = -1};
+    bytes class = header(ctx, "x-inferd-class"), tries = header(ctx, "x-stainless-retry-count");
+    char quoted[API_QUOTE_BYTES];
+    out->first_try = tries.p != NULL && tries.n == 1 && tries.p[0] == '0';
+    if (class.p != NULL) {
+        out->named_class = api_class_of(class.p, class.n);
+        if (out->named_class < 0)
+            return api_fail(err, API_BAD_VALUE, "x-inferd-class",
+                            "the header x-inferd-class must be system, high, normal or batch, not "
+                            "\"%s\"",
+                            api_quote(quoted, class.p, class.n));
+    }
+    return read_target_of(header, ctx, "x-slo-ttft-ms", "x-llm-d-slo-ttft-ms", &out->ttft_target_ms,
+                          err) &&
+           read_target_of(header, ctx, NULL, "x-llm-d-slo-tpot-ms", &out->tpot_target_ms, err);
 }
 
 /* ---- with a model ---- */

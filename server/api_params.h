@@ -33,6 +33,7 @@ enum {
     API_TOP_MAX = SAMPLE_TOP_MAX,
     API_STOP_IDS_MAX = 256,
     API_SALT_BYTES_MAX = 1024,
+    API_TARGET_MS_MAX = 24 * 3600 * 1000, // of a header
 };
 #define API_UNSET INT64_MIN // an integer field that was not given
 
@@ -67,11 +68,21 @@ typedef struct api_params {
     json_t *stop;           // string, or array of strings, checked
     json_t *stop_ids;       // array, checked
     json_t *bias;           // object, checked
-    gen_class class;        // asked for by "service_tier", not capped
+    int tier_class;         // asked for by "service_tier", not capped; -1 = none
     int named_class;        // asked for by a name in "priority", not capped; -1 = none
     int64_t priority;       // a number in "priority"
     const char *cache_salt; // NULL = none
+    bool has_keep_alive;
+    uint64_t keep_alive_us; // POLICY_NEVER is one of its values
+    bool usage_details;
 } api_params;
+
+/* What gateways say in headers. */
+typedef struct api_hints {
+    int named_class;                         // x-inferd-class; -1 = none
+    uint32_t ttft_target_ms, tpot_target_ms; // 0 = none
+    bool first_try;                          // its client counts tries, and this is the first
+} api_hints;
 
 typedef enum api_field_kind {
     FIELD_BOOL,
@@ -115,6 +126,10 @@ bool api_params_read(api_route route, const config_limits *limits, bytes body, a
 bool api_params_check(const api_params *p, uint32_t n_vocab, api_error *err);
 void api_params_deinit(api_params *p);
 
+/* Headers, looked up by name; p NULL: not there.  False: *err says which is wrong. */
+bool api_hints_read(bytes (*header)(void *ctx, const char *name), void *ctx, api_hints *out,
+                    api_error *err);
+
 /* From checked fields. NULL: no memory (or *n = 0 where there are none). */
 stop_set *api_take_stops(const api_params *p);
 tok_id *api_take_ids(json_t *array, size_t *n);
@@ -122,6 +137,10 @@ logit_bias *api_take_bias(const api_params *p, size_t *n);
 
 /* The messages of a chat: roles, contents and parts.  `developer` becomes `system`. */
 bool api_messages_check(json_t *messages, api_error *err);
+
+/* "system", "high", "normal", "batch". */
+const char *api_class_name(gen_class class);
+int api_class_of(const char *name, size_t n); // -1: none of them
 
 /* An integer, also when it is written as a real.  False: not an integer, or beyond 2^53. */
 bool api_json_int(const json_t *v, int64_t *out);

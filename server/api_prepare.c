@@ -38,41 +38,40 @@ static const char *input_name(api_route route) {
 /* ---- the model ---- */
 
 bool api_pick_model(api_job *job, const api_params *p, const config_model **about) {
-    const app *a = job->app;
     const inferd_config *c = job->config->c;
     const char *name = p->model;
     if (name[0] == 0 && (p->route == API_TOKENIZE || p->route == API_DETOKENIZE)) {
-        if (a->n_models != 1)
+        if (c->n_models != 1)
             return api_fail(&job->error, API_MISSING, "model",
                             "\"model\" is required: several models are served");
-        name = a->names[0];
+        name = c->models[0].name;
     }
-    int idx = app_find_model(a, c, job->tenant, name, strlen(name));
+    uint32_t config_idx = 0;
+    int idx = app_find_model(job->config, job->tenant, name, strlen(name), &config_idx);
     if (idx < 0) {
         char quoted[API_QUOTE_BYTES];
         return api_fail(&job->error, API_NO_MODEL, "model", "the model \"%s\" does not exist",
                         api_quote(quoted, name, strlen(name)));
     }
     job->model_idx = idx;
-    *about = &c->models[config_find_model(c, name, strlen(name))];
+    *about = &c->models[config_idx];
     return true;
 }
 
-static bool check_hot(api_job *job) {
-    switch (engine_model_state(job->app->engine, (uint32_t)job->model_idx)) {
-    case MODEL_HOT:
-        return true;
-    case MODEL_COLD:
-    case MODEL_LOADING:
-        return api_fail(&job->error, API_LOADING, "model", "the model is being loaded");
-    case MODEL_DRAINING:
-        return api_fail(&job->error, API_DRAINING, "model", "the model is being unloaded");
-    case MODEL_FAILED:
-        break;
-    }
+/* A model that is not HOT is brought up for whoever waits; one that cannot be is said at once. */
+static bool check_served(api_job *job) {
+    engine *e = job->app->engine;
+    engine_model_info info;
     inferd_err lost = {.status = INFERD_ELOST};
-    if (engine_is_lost(job->app->engine)) return api_fail_status(&job->error, &lost, NULL);
-    return api_fail(&job->error, API_INTERNAL, NULL, "the model could not be loaded");
+    engine_model_get(e, (uint32_t)job->model_idx, &info);
+    if (engine_is_lost(e)) return api_fail_status(&job->error, &lost, NULL);
+    if (info.held)
+        return api_fail(&job->error, API_UNLOADED, "model",
+                        "the model was taken out of service by the operator");
+    if (info.state != MODEL_FAILED) return true;
+    api_fail(&job->error, API_UNLOADED, "model", "the model could not be loaded");
+    api_retry_after(&job->error, info.retry_after_ms);
+    return false;
 }
 
 /* ---- text to ids ---- */
@@ -116,7 +115,7 @@ static json_t *fill_contents(json_t *messages) {
 }
 
 static bool render_chat(api_job *job, const api_params *p, chat_text *out) {
-    const model *m = job->app->models[job->model_idx];
+    const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     const chat_template *t = model_chat_template(m);
     if (t == NULL)
         return api_fail(&job->error, API_UNSUPPORTED, "messages",
@@ -152,7 +151,7 @@ bool api_encode_chat(api_job *job, const api_params *p, const config_model *abou
             text.spans[i].specials = true;
         inferd_err err = {0};
         tok_encode_options o = {.add_special = p->add_special};
-        const tokenizer *tok = model_tokenizer(job->app->models[job->model_idx]);
+        const tokenizer *tok = model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m);
         if (tok_encode(tok, (bytes){text.text, text.n}, text.spans, text.n_spans, &o, out, &err) !=
             INFERD_OK)
             ok = api_fail_status(&job->error, &err, "messages");
@@ -166,7 +165,7 @@ bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *
     inferd_err err = {0};
     tok_span all = {.n = text.n, .specials = true};
     tok_encode_options o = {.add_special = p->add_special};
-    const tokenizer *tok = model_tokenizer(job->app->models[job->model_idx]);
+    const tokenizer *tok = model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m);
     if (tok_encode(tok, text, &all, 1, &o, out, &err) == INFERD_OK) return true;
     return api_fail_status(&job->error, &err, param);
 }
@@ -293,11 +292,15 @@ static bool check_room(const draft *d) {
 
 /* ---- who comes first, who shares ---- */
 
+/* The body before the headers, which may be a gateway's; who names none gets the model's. */
 static gen_class class_of(const draft *d) {
     const inferd_config *c = d->job->config->c;
     int tenant = d->job->tenant;
     gen_class most = tenant < 0 ? GEN_HIGH : c->tenants[tenant].max_class;
-    gen_class asked = d->p.named_class >= 0 ? (gen_class)d->p.named_class : d->p.class;
+    const int said[] = {d->p.named_class, d->p.tier_class, d->job->hints.named_class};
+    gen_class asked = d->about->policy.class;
+    for (size_t i = INFERD_COUNT(said); i-- > 0;)
+        if (said[i] >= 0) asked = (gen_class)said[i];
     return asked > most ? asked : most; // a smaller class is more urgent
 }
 
@@ -312,49 +315,13 @@ static const char *tier_of(gen_class class) {
     return class <= GEN_HIGH ? "priority" : class == GEN_NORMAL ? "default" : "flex";
 }
 
-static uint64_t rotl(uint64_t v, int n) {
-    return v << n | v >> (64 - n);
-}
-
-static void sip_round(uint64_t v[4]) {
-    v[0] += v[1];
-    v[1] = rotl(v[1], 13) ^ v[0];
-    v[0] = rotl(v[0], 32);
-    v[2] += v[3];
-    v[3] = rotl(v[3], 16) ^ v[2];
-    v[0] += v[3];
-    v[3] = rotl(v[3], 21) ^ v[0];
-    v[2] += v[1];
-    v[1] = rotl(v[1], 17) ^ v[2];
-    v[2] = rotl(v[2], 32);
-}
-
-/* SipHash-2-4: nobody who does not know the secret can choose salts that collide. */
-static uint64_t sip_hash(const unsigned char key[16], const char *p, size_t n) {
-    uint64_t k[2], word;
-    memcpy(k, key, sizeof k);
-    uint64_t v[4] = {k[0] ^ 0x736f6d6570736575u, k[1] ^ 0x646f72616e646f6du,
-                     k[0] ^ 0x6c7967656e657261u, k[1] ^ 0x7465646279746573u};
-    for (size_t i = 0; i <= n / 8; i++) { // the last word is what is left, and the length
-        size_t n_left = size_min(8, n - 8 * i);
-        word = i == n / 8 ? (uint64_t)n << 56 : 0;
-        for (size_t b = 0; b < n_left; b++) word |= (uint64_t)(unsigned char)p[8 * i + b] << 8 * b;
-        v[3] ^= word;
-        sip_round(v), sip_round(v);
-        v[0] ^= word;
-    }
-    v[2] ^= 0xff;
-    for (int i = 0; i < 4; i++) sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
-}
-
 static void set_scope(const draft *d, gen_request *r) {
     const inferd_config *c = d->job->config->c;
     int tenant = d->job->tenant;
     const char *name = tenant < 0 ? "" : c->tenants[tenant].name;
     const char *salt = d->p.cache_salt == NULL ? "" : d->p.cache_salt;
-    r->cache_scope[0] = sip_hash(d->job->app->secret, name, strlen(name));
-    r->cache_scope[1] = sip_hash(d->job->app->secret, salt, strlen(salt));
+    r->cache_scope[0] = gate_hash(d->job->app->secret, name, strlen(name));
+    r->cache_scope[1] = gate_hash(d->job->app->secret, salt, strlen(salt));
 }
 
 /* ---- requests ---- */
@@ -409,6 +376,8 @@ static bool fill_request(const draft *d, gen_request *r, uint32_t i, uint64_t se
     r->no_cache = !p->use_cache;
     set_scope(d, r);
     set_deadlines(d, r);
+    r->ttft_target_ms = d->job->hints.ttft_target_ms;
+    r->tpot_target_ms = d->job->hints.tpot_target_ms;
     r->n_prompt = (uint32_t)ids->n;
     r->prompt = malloc(ids->n * sizeof *r->prompt);
     if (r->prompt == NULL) return false;
@@ -451,6 +420,8 @@ static bool make_stream(draft *d) {
                         .continuous_usage = p->include_usage && p->continuous_usage,
                         .echo = p->echo,
                         .show_ids = p->show_ids,
+                        .usage_details = p->usage_details,
+                        .class = api_class_name(class_of(d)),
                         .include_stop = p->include_stop,
                         .skip_specials = p->skip_specials,
                         .ignore_eos = p->ignore_eos,
@@ -458,7 +429,7 @@ static bool make_stream(draft *d) {
                         .min_tokens = (uint32_t)p->min_tokens,
                         .n_logprobs = (int32_t)p->n_logprobs,
                         .tok = d->tok,
-                        .model = job->app->names[job->model_idx],
+                        .model = app_model(job->app, (uint32_t)job->model_idx)->name,
                         .fingerprint = job->app->fingerprint,
                         .tier = tier_of(class_of(d)),
                         .created = (int64_t)time(NULL)};
@@ -489,14 +460,15 @@ static bool make_stream(draft *d) {
 static bool prepare(draft *d) {
     api_job *job = d->job;
     const config_limits *limits = &job->config->c->limits;
+    if (job->error.fault != API_OK) return false; // of its headers
     if (!api_params_read(job->route, limits, job->rq->body, &d->p, &job->error) ||
         !api_pick_model(job, &d->p, &d->about))
         return false;
-    const model *m = job->app->models[job->model_idx];
+    const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     d->info = model_about(m);
     d->tok = model_tokenizer(m);
     uint32_t n_vocab = u32_min(d->info->n_vocab, (uint32_t)tok_n_vocab(d->tok));
-    return api_params_check(&d->p, n_vocab, &job->error) && check_hot(job) && make_prompts(d) &&
+    return api_params_check(&d->p, n_vocab, &job->error) && check_served(job) && make_prompts(d) &&
            check_room(d) && make_requests(d) && make_stream(d);
 }
 
@@ -504,6 +476,11 @@ void api_prepare(void *ctx) {
     draft d = {.job = ctx};
     prepare(&d);
     d.job->n_unknown = d.p.n_unknown;
+    d.job->has_keep_alive = d.p.has_keep_alive;
+    d.job->keep_alive_us = d.p.keep_alive_us;
+    if (d.job->rq->tenant >= 0 && d.job->error.fault == API_OK)
+        d.job->mark = gate_mark(d.job->app->secret, (uint32_t)d.job->rq->tenant,
+                                (bytes){d.job->address, d.job->n_address}, d.job->rq->body);
     stream_options leftover = {.prompts = d.prompts, .n_prompts = d.n_prompts};
     stream_options_deinit(&leftover);
     api_params_deinit(&d.p);

@@ -3,7 +3,7 @@
 
 static void write_ids(api_job *job, const api_params *p, const tokenizer *tok, const tok_ids *ids) {
     buf *out = &job->answer;
-    const model_info *info = model_about(job->app->models[job->model_idx]);
+    const model_info *info = model_about(app_model(job->app, (uint32_t)job->model_idx)->m);
     buf_add_format(out, "{\"count\":%zu,\"max_model_len\":%u,\"tokens\":", ids->n, info->context);
     json_add_ids(out, ids->ids, ids->n);
     buf_add_str(out, ",\"token_strs\":");
@@ -29,7 +29,8 @@ static bool tokenize(api_job *job, api_params *p) {
     bytes text = {json_string_value(p->prompt), json_string_length(p->prompt)};
     bool ok = p->messages != NULL ? api_encode_chat(job, p, about, &ids)
                                   : api_encode_text(job, p, text, "prompt", &ids);
-    if (ok) write_ids(job, p, model_tokenizer(job->app->models[job->model_idx]), &ids);
+    if (ok)
+        write_ids(job, p, model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m), &ids);
     tok_ids_deinit(&ids);
     return ok;
 }
@@ -39,7 +40,7 @@ static bool detokenize(api_job *job, api_params *p) {
     if (!api_params_read(API_DETOKENIZE, &job->config->c->limits, job->rq->body, p, &job->error) ||
         !api_pick_model(job, p, &about))
         return false;
-    const tokenizer *tok = model_tokenizer(job->app->models[job->model_idx]);
+    const tokenizer *tok = model_tokenizer(app_model(job->app, (uint32_t)job->model_idx)->m);
     if (!api_params_check(p, (uint32_t)tok_n_vocab(tok), &job->error)) return false;
     size_t n = 0;
     tok_id *ids = api_take_ids(p->tokens, &n);

@@ -4,6 +4,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "admin.h"
 #include "api.h"
 #include "flight.h"
 #include "log.h"
@@ -15,12 +16,34 @@ static const http_route routes[] = {
     {"/v1/models/*", HTTP_GET, HTTP_KEYED, false, false, api_models_one},
     {"/tokenize", HTTP_POST, HTTP_KEYED, true, true, api_tokenize},
     {"/detokenize", HTTP_POST, HTTP_KEYED, true, true, api_detokenize},
+    /* from here on also on the socket file of administrators */
     {"/health", HTTP_GET, HTTP_OPEN, false, false, api_health},
     {"/ready", HTTP_GET, HTTP_OPEN, false, false, api_ready},
     {"/version", HTTP_GET, HTTP_OPEN, false, false, api_version},
     {"/metrics", HTTP_GET, HTTP_KEYED, false, false, api_metrics},
     {"/debug/audit", HTTP_GET, HTTP_KEYED, false, false, api_audit},
+    {"/admin/state", HTTP_GET, HTTP_ADMIN, false, false, admin_get_state},
+    {"/admin/config", HTTP_GET, HTTP_ADMIN, false, false, admin_get_config},
+    {"/admin/config", HTTP_PUT, HTTP_ADMIN, true, false, admin_put_config},
+    {"/admin/plan", HTTP_POST, HTTP_ADMIN, true, false, admin_plan},
+    {"/admin/tenants/*", HTTP_GET, HTTP_ADMIN, false, false, admin_get_tenant},
+    {"/admin/tenants/*", HTTP_PATCH, HTTP_ADMIN, true, false, admin_patch_tenant},
+    {"/admin/models/*", HTTP_GET, HTTP_ADMIN, false, false, admin_get_model},
+    {"/admin/models/*", HTTP_PATCH, HTTP_ADMIN, true, false, admin_patch_model},
+    {"/admin/models/*/load", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
+    {"/admin/models/*/unload", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
+    {"/admin/models/*/drop", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
+    {"/admin/models/*/prefetch", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
+    {"/admin/models/*/pin", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
+    {"/admin/models/*/unpin", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
+    {"/admin/models/*/drain", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
+    {"/admin/models/*/undrain", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
+    {"/running", HTTP_GET, HTTP_ADMIN, false, false, admin_running},
+    {"/unload", HTTP_GET | HTTP_POST, HTTP_ADMIN, false, false, admin_unload_all},
+    {"/api/models/unload", HTTP_POST, HTTP_ADMIN, false, false, admin_unload_all},
+    {"/api/models/unload/**", HTTP_POST, HTTP_ADMIN, false, false, admin_unload_one},
 };
+static const char first_admin_route[] = "/health";
 
 /* ---- configuration ---- */
 
@@ -31,6 +54,9 @@ app_config *app_config_take(app *a) {
 
 void app_config_drop(app_config *config) {
     if (config == NULL || --config->n_refs > 0) return;
+    if (config->slots != NULL)
+        registry_drop(&config->app->models, config->slots, config->c->n_models);
+    free(config->slots);
     config_destroy(config->c);
     free(config);
 }
@@ -62,13 +88,23 @@ int app_tenant(const app *a, const inferd_config *c, int number) {
     return APP_TENANT_GONE;
 }
 
-bool app_swap_config(app *a, inferd_config *c) {
-    app_config *fresh = malloc(sizeof *fresh);
-    if (fresh == NULL || !add_tenants(a, c)) {
+bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem) {
+    app_config *fresh = calloc(1, sizeof *fresh);
+    if (fresh != NULL) fresh->slots = calloc(size_max(c->n_models, 1), sizeof *fresh->slots);
+    bool fine = fresh != NULL && fresh->slots != NULL && add_tenants(a, c);
+    if (!fine) inferd_fail(problem, INFERD_ENOMEM, "no memory for another configuration");
+    fine = fine && gate_update(a->gate, a->tenants, a->n_tenants, c, problem);
+    if (!fine || !registry_apply(&a->models, plan, fresh->slots, problem)) {
+        inferd_err ignored = {0}; // there is room for what was there
+        if (a->config != NULL)
+            gate_update(a->gate, a->tenants, a->n_tenants, a->config->c, &ignored);
+        if (fresh != NULL) free(fresh->slots);
         free(fresh);
         return false;
     }
-    *fresh = (app_config){c, 1};
+    fresh->c = c;
+    fresh->n_refs = 1;
+    fresh->app = a;
     app_config_drop(a->config);
     a->config = fresh;
     return true;
@@ -87,13 +123,12 @@ static bool may_use(const inferd_config *c, int tenant, int idx) {
     return t->n_models == 0;
 }
 
-int app_find_model(const app *a, const inferd_config *c, int tenant, const char *name, size_t n) {
-    int found = config_find_model(c, name, n);
-    if (found < 0 || !may_use(c, tenant, found)) return -1;
-    /* A newer configuration may list other models; what runs is what was there at the start. */
-    for (uint32_t i = 0; i < a->n_models; i++)
-        if (strcmp(a->names[i], c->models[found].name) == 0) return (int)i;
-    return -1;
+int app_find_model(const app_config *config, int tenant, const char *name, size_t n,
+                   uint32_t *config_idx) {
+    int found = config_find_model(config->c, name, n);
+    if (found < 0 || !may_use(config->c, tenant, found)) return -1;
+    if (config_idx != NULL) *config_idx = (uint32_t)found;
+    return config->slots[found];
 }
 
 /* ---- callbacks of the transport ---- */
@@ -103,6 +138,14 @@ static int tenant_of_key(void *ctx, bytes key) {
     const inferd_config *c = a->config->c;
     int i = config_tenant_of_key(c, key);
     return i < 0 ? -1 : number_of(a, c->tenants[i].name);
+}
+
+static http_admin admin_of_key(void *ctx, bytes key) {
+    const app *a = ctx;
+    const inferd_config *c = a->config->c;
+    bool is_admin = config_is_admin_key(c, key), is_tenant = config_tenant_of_key(c, key) >= 0;
+    if (a->admin == NULL || c->admin.n_keys == 0) return HTTP_ADMIN_NO_KEYS;
+    return is_admin ? HTTP_ADMIN_YES : is_tenant ? HTTP_ADMIN_TENANT : HTTP_ADMIN_UNKNOWN;
 }
 
 static bool is_overloaded(void *ctx) {
@@ -131,13 +174,36 @@ void app_http_options(app *a, http_options *out) {
                           .routes = routes,
                           .n_routes = INFERD_COUNT(routes),
                           .tenant_of_key = keys ? tenant_of_key : NULL,
+                          .admin_of_key = admin_of_key,
                           .overloaded = is_overloaded,
                           .finished = on_finished,
                           .ctx = a};
 }
 
+bool app_admin_options(app *a, http_options *out) {
+    enum { OWNER_ONLY = 0600 };
+    const inferd_config *c = a->config->c;
+    size_t from = 0;
+    if (c->admin.listen == NULL) return false;
+    while (strcmp(routes[from].path, first_admin_route) != 0) from++;
+    *out = (http_options){.listen = c->admin.listen,
+                          .limits = c->limits.http,
+                          .routes = routes + from,
+                          .n_routes = INFERD_COUNT(routes) - from,
+                          .trusted = true,
+                          .unix_mode = OWNER_ONLY,
+                          .finished = on_finished,
+                          .ctx = a};
+    out->limits.connections_max = u32_min(out->limits.connections_max, ADMIN_CONNECTIONS_MAX);
+    return true;
+}
+
 void app_set_http(app *a, http_server *http) {
     a->http = http;
+}
+
+void app_set_admin(app *a, struct admin *ad) {
+    a->admin = ad;
 }
 
 /* ---- life ---- */
@@ -151,22 +217,15 @@ static uint64_t fnv(uint64_t h, const void *p, size_t n) {
 /* Two daemons with the same fingerprint serve the same files with the same program. */
 static void set_fingerprint(app *a) {
     uint64_t h = fnv(0xcbf29ce484222325u, INFERD_VERSION, strlen(INFERD_VERSION));
-    for (uint32_t i = 0; i < a->n_models; i++) {
-        const model_info *info = model_about(a->models[i]);
-        h = fnv(h, a->names[i], strlen(a->names[i]) + 1);
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+        const registry_slot *slot = &a->models.slots[i];
+        if (slot->m == NULL) continue;
+        const model_info *info = model_about(slot->m);
+        h = fnv(h, slot->name, strlen(slot->name) + 1);
         h = fnv(h, &info->file_bytes, sizeof info->file_bytes);
         h = fnv(h, &info->n_params, sizeof info->n_params);
     }
     snprintf(a->fingerprint, sizeof a->fingerprint, "fp_%016llx", (unsigned long long)h);
-}
-
-static bool copy_names(app *a, const inferd_config *c) {
-    a->names = calloc(a->n_models, sizeof *a->names);
-    for (uint32_t i = 0; a->names != NULL && i < a->n_models; i++) {
-        a->names[i] = strdup(c->models[i].name);
-        if (a->names[i] == NULL) return false;
-    }
-    return a->names != NULL;
 }
 
 static bool create_slots(app *a, const engine_limits *l) {
@@ -179,32 +238,35 @@ static bool create_slots(app *a, const engine_limits *l) {
     return a->slots != NULL;
 }
 
-static bool create_parts(app *a, const app_options *o) {
-    a->config = malloc(sizeof *a->config);
-    if (a->config == NULL) return false;
-    *a->config = (app_config){o->config, 1};
-    a->metrics = metrics_create(a->n_models, routes, INFERD_COUNT(routes));
-    return a->metrics != NULL && copy_names(a, o->config) && add_tenants(a, o->config) &&
-           create_slots(a, &o->config->limits.engine);
+static inferd_status create_parts(app *a, const app_options *o, inferd_err *err) {
+    inferd_status st = registry_init(&a->models, err);
+    if (st != INFERD_OK) return st;
+    a->metrics = metrics_create(REGISTRY_NAMES_MAX, routes, INFERD_COUNT(routes));
+    if (a->metrics == NULL || !create_slots(a, &o->config->limits.engine))
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
+    st = gate_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, a, &a->gate, err);
+    if (st != INFERD_OK) return st;
+    if (!app_swap_config(a, o->config, o->plan, err)) return err->status;
+    if (registry_start(&a->models, a->engine)) return INFERD_OK;
+    return inferd_fail(err, INFERD_ENOMEM, "no memory to tell the engine of its models");
 }
 
 inferd_status app_create(const app_options *options, app **out, inferd_err *err) {
-    INFERD_CHECK(options->n_models > 0 && options->n_models == options->config->n_models);
     app *a = calloc(1, sizeof *a);
     if (a == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
     a->engine = options->engine;
-    a->models = options->models;
-    a->n_models = options->n_models;
     a->started_unix_s = (int64_t)time(NULL);
     list_node_init(&a->flights);
     list_node_init(&a->dirty);
-    inferd_status s = INFERD_OK;
-    if (!create_parts(a, options))
-        s = inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
-    else if (getrandom(a->secret, sizeof a->secret, 0) != (ssize_t)sizeof a->secret)
+    inferd_status s = create_parts(a, options, err);
+    if (s == INFERD_OK && getrandom(a->secret, sizeof a->secret, 0) != (ssize_t)sizeof a->secret)
         s = inferd_fail(err, INFERD_EIO, "getrandom gave no randomness");
     if (s != INFERD_OK) {
-        if (a->config != NULL) a->config->c = NULL; // stays the caller's
+        if (a->config != NULL) { // what was taken stays the caller's; the models are closed here
+            free(a->config->slots);
+            free(a->config);
+            a->config = NULL;
+        }
         app_destroy(a);
         return s;
     }
@@ -216,13 +278,14 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
 void app_destroy(app *a) {
     if (a == NULL) return;
     INFERD_CHECK(list_empty(&a->flights));
-    for (uint32_t i = 0; i < a->n_models && a->names != NULL; i++) free(a->names[i]);
     for (uint32_t i = 0; i < a->n_tenants; i++) free(a->tenants[i]);
     free(a->tenants);
-    free(a->names);
     free(a->slots);
     metrics_destroy(a->metrics);
+    gate_destroy(a->gate);
+    a->models.engine = NULL; // it may be gone
     app_config_drop(a->config);
+    registry_deinit(&a->models);
     free(a);
 }
 

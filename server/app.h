@@ -4,8 +4,9 @@
  *     engine wake  > app_on_engine_wake > flight_on_event > stream > http_stream_write
  *
  * The configuration may be exchanged while requests run: a job on a worker holds a count on the
- * one it began with.  What must not change while the daemon runs (models, engine, routes) is kept
- * here by itself and never read from a newer configuration.  A request knows its tenant by a number
+ * one it began with, and with it on the slots of its models (registry.h).  What must not change
+ * while the daemon runs (engine, routes) is kept here by itself and never read from a newer
+ * configuration.  A request knows its tenant by a number
  * that is not its place in a configuration: between the check of its key and the end of its body
  * the configuration may have been exchanged.
  *
@@ -23,6 +24,7 @@
 #include "inferd/list.h"
 #include "metrics.h"
 #include "models/model.h"
+#include "registry.h"
 #include "scheduler/engine.h"
 
 #ifndef INFERD_VERSION
@@ -30,39 +32,42 @@
 #endif
 
 typedef struct flight flight; // flight.h
+struct admin;                 // admin.h
 
 typedef struct app_config {
     inferd_config *c;
     uint32_t n_refs;
+    int *slots; // [c->n_models] of the registry; owned, one count on each
+    struct app *app;
 } app_config;
 
 typedef struct app_slot {
-    uint64_t id;    // of the sequence; its low bits are the slot's index
-    flight *flight; // NULL: nobody waits for it any more
-    uint32_t choice_idx, model_idx;
+    uint64_t id;                    // of the sequence; its low bits are the slot's index
+    flight *flight;                 // NULL: nobody waits for it any more
+    uint32_t choice_idx, model_idx; // model_idx: its slot in the registry
     uint32_t next_free;
 } app_slot;
 
 typedef struct app {
-    app_config *config; // the current one, with a count of its own
-    http_server *http;  // NULL before app_set_http
+    app_config *config;  // the current one, with a count of its own
+    http_server *http;   // NULL before app_set_http
+    struct admin *admin; // borrowed; NULL before app_set_admin: routes of HTTP_ADMIN are refused
     metrics *metrics;
-    app_slot *slots; // [n_slots]
+    struct gate *gate; // gate.h; NULL: no limits
+    app_slot *slots;   // [n_slots]
     uint32_t n_slots, n_slots_used, first_free;
     uint64_t n_ids; // given so far
     list_node flights, dirty;
     uint32_t n_flights;
     char **tenants; // [n_tenants] every name a configuration ever had; only grows
     uint32_t n_tenants;
+    registry models; // slots are read by workers that hold a configuration
     bool draining;
     bool device_hangs;           // the device answers no step: the end is near
     backend_device_about device; // for /metrics; kind "": not looked at
 
     /* read-only after app_create: workers read these */
     engine *engine;
-    model **models; // [n_models] borrowed
-    char **names;   // [n_models] as configured at the start
-    uint32_t n_models;
     int64_t started_unix_s;
     char fingerprint[24];     // of what decides the output: version, models
     unsigned char secret[16]; // of this process: keys of the hashes that separate tenants
@@ -70,9 +75,8 @@ typedef struct app {
 
 typedef struct app_options {
     inferd_config *config; // taken on success
+    registry_plan *plan;   // of its models, opened; they are taken, the plan is borrowed
     engine *engine;        // borrowed; must outlive the app
-    model **models;        // [n_models] in the order of config->models; borrowed
-    uint32_t n_models;
 } app_options;
 
 inferd_status app_create(const app_options *options, app **out, inferd_err *err);
@@ -81,6 +85,9 @@ void app_destroy(app *a); // accepts NULL; after http_close, so that no request 
 /* What http_open needs: address, limits, routes and callbacks. */
 void app_http_options(app *a, http_options *out);
 void app_set_http(app *a, http_server *http);
+/* The same for the socket file of administrators; false: none is configured. */
+bool app_admin_options(app *a, http_options *out);
+void app_set_admin(app *a, struct admin *admin);
 
 /* Events can be read: hand them to their answers, write, flush. */
 void app_on_engine_wake(app *a);
@@ -94,8 +101,9 @@ void app_cut(app *a);
 /* Generations not finished, whatever their clients do. */
 uint32_t app_n_running(const app *a);
 
-/* From now on new requests see `c`, which is taken. False: no memory, `c` is still the caller's. */
-bool app_swap_config(app *a, inferd_config *c);
+/* From now on new requests see `c`, which is taken, with the models of the plan.  False: the
+ * problem says why, `c` is still the caller's, and nothing changed. */
+bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem);
 /* Count a reload, also one that was refused. */
 void app_note_reload(app *a, bool ok);
 
@@ -106,8 +114,13 @@ void app_config_drop(app_config *config);
  * APP_TENANT_GONE when the configuration has it no more. */
 enum { APP_NO_TENANT = -1, APP_TENANT_GONE = -2 };
 int app_tenant(const app *a, const inferd_config *c, int number);
-/* The model of this name or alias if the tenant (of app_tenant) may use it, or -1.  Any thread. */
-int app_find_model(const app *a, const inferd_config *c, int tenant, const char *name, size_t n);
+/* The slot of the model of this name or alias if the tenant (of app_tenant) may use it, or -1; its
+ * place in the configuration too, unless NULL.  Any thread that holds the configuration. */
+int app_find_model(const app_config *config, int tenant, const char *name, size_t n,
+                   uint32_t *config_idx);
+static inline const registry_slot *app_model(const app *a, uint32_t slot) {
+    return &a->models.slots[slot];
+}
 bool app_is_full(const app *a, uint32_t n_more);
 
 #endif

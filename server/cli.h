@@ -20,6 +20,7 @@ int cli_check(int argc, char **argv);
 int cli_run(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_render(int argc, char **argv);
+int cli_ctl(int argc, char **argv); // 1: refused, 3: cannot connect
 
 /* Numbers in options: false when `text` is not one whole number in [min, max]; the sentence goes to
  * stderr and names the option. */

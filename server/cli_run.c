@@ -348,12 +348,20 @@ static inferd_status open_session(session *s, const run_options *o, inferd_err *
         json_array_append_new(s->messages,
                               json_pack("{s:s, s:s}", "role", "system", "content", o->system)) != 0)
         return inferd_fail(err, INFERD_EINVAL, "--system is not valid UTF-8");
-    engine_options eo = {.models = &s->m, .n_models = 1, .wake = wake_session, .wake_ctx = s};
+    engine_options eo = {.n_slots = 1, .wake = wake_session, .wake_ctx = s};
     inferd_err note;
     st = devices_resolve(&o->device, &eo.device, &note, err);
     if (st != INFERD_OK) return st;
     st = engine_start(&eo, &s->e, err);
-    return st == INFERD_OK ? wait_loaded(s, err) : st;
+    if (st != INFERD_OK) return st;
+    model_policy policy = {.class = GEN_NORMAL,
+                           .weight = 1,
+                           .pin = PIN_HOT,
+                           .keep_alive_us = POLICY_NEVER,
+                           .replicas_min = 1};
+    if (!engine_model_add(s->e, 0, s->m, UINT32_MAX, &policy))
+        return inferd_fail(err, INFERD_ENOMEM, "no memory");
+    return wait_loaded(s, err);
 }
 
 int cli_run(int argc, char **argv) {

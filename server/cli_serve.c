@@ -18,7 +18,9 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "admin.h"
 #include "app.h"
+#include "change.h"
 #include "cli.h"
 #include "config.h"
 #include "devices.h"
@@ -58,11 +60,14 @@ typedef struct serve_options {
 
 typedef struct server_life {
     serve_options options;
-    inferd_config *config; // until app_create takes it
-    model *model;          // owned
-    engine *engine;        // owned
-    app *app;              // owned
-    http_server *http;     // owned
+    inferd_config *config;   // until app_create takes it
+    registry_plan plan;      // of the start
+    engine *engine;          // owned
+    app *app;                // owned
+    http_server *http;       // owned
+    http_server *http_admin; // owned; NULL: no socket file of its own
+    changer *changer;        // owned
+    admin *admin;            // owned
     uv_loop_t loop;
     uv_async_t woken; // by the engine
     uv_timer_t tick;
@@ -70,6 +75,7 @@ typedef struct server_life {
     uint64_t tick_due_us, drain_until_us;
     cli_progress bar;
     bool loop_open, announced, draining, cut, failed;
+    uint8_t seen_states[REGISTRY_SLOTS]; // told in the log
 
     backend_options device; // to look at; its strings are owned once the engine has started
     uv_work_t look;         // at the device, on a thread of the loop's pool
@@ -118,49 +124,26 @@ static inferd_config *read_config(const serve_options *o, buf *problems) {
     return NULL;
 }
 
-static bool open_model(server_life *s, buf *problems) {
-    const config_model *c = &s->config->models[0];
-    inferd_err err = {0};
-    model_options options = {.path = c->path,
-                             .template_path = c->chat_template,
-                             .context_max = c->max_context,
-                             .allow_dummy = s->options.allow_dummy};
-    if (model_open(&options, &s->model, &err) == INFERD_OK) return true;
-    if (s->config->source != NULL)
-        buf_add_format(problems, "%s: models[0]: %s\n", s->config->source, err.text);
-    else
-        buf_add_format(problems, "inferd: %s\n", err.text);
-    return false;
+static bool open_models(server_life *s, buf *problems) {
+    registry none = {0};
+    if (!registry_plan_init(&s->plan, &none, s->config, NULL, 0)) {
+        buf_add_str(problems, "inferd: no memory for the list of models\n");
+        return false;
+    }
+    return registry_plan_open(&s->plan, s->options.allow_dummy, problems);
+}
+
+/* -- reloading -- */
+
+static bool adjust(void *ctx, inferd_config *c) {
+    return apply_options(ctx, c);
 }
 
 static void reload(server_life *s) {
     inferd_err err = {0};
-    buf problems;
     if (log_reopen(&err) != INFERD_OK)
         log_text(LOG_LEVEL_ERROR, "log_reopen_failed", "error", err.text);
-    if (s->options.config == NULL) return;
-    buf_init(&problems, 1 << 20);
-    inferd_config *wanted = read_config(&s->options, &problems);
-    if (wanted == NULL) {
-        char *line = problems.p, *next;
-        for (buf_cstr(&problems); line != NULL && *line != 0; line = next) {
-            next = strchr(line, '\n');
-            if (next != NULL) *next++ = 0;
-            log_text(LOG_LEVEL_ERROR, "reload_refused", "problem", line);
-        }
-        app_note_reload(s->app, false);
-    } else {
-        buf names;
-        buf_init(&names, 4096);
-        if (config_needs_restart(s->app->config->c, wanted, &names))
-            log_text(LOG_LEVEL_INFO, "reload_needs_restart", "settings", buf_cstr(&names));
-        bool fine = app_swap_config(s->app, wanted);
-        if (!fine) config_destroy(wanted);
-        app_note_reload(s->app, fine);
-        log_text(LOG_LEVEL_INFO, "reload", "result", fine ? "applied" : "no memory");
-        buf_deinit(&names);
-    }
-    buf_deinit(&problems);
+    changer_reload(s->changer);
 }
 
 /* -- the loop -- */
@@ -171,15 +154,71 @@ static void end_loop(server_life *s) {
     uv_stop(&s->loop);
 }
 
-/* Once the model answers: the one line people wait for. */
+/* What the log says when a model is somewhere else than before. */
+static void tell_state(server_life *s, uint32_t slot, const engine_model_info *info) {
+    log_line line;
+    bool failed = info->state == MODEL_FAILED;
+    log_begin(&line, failed ? LOG_LEVEL_ERROR : LOG_LEVEL_INFO, "model");
+    log_str(&line, "model", app_model(s->app, slot)->name);
+    log_str(&line, "state", model_state_name(info->state));
+    if (info->state == MODEL_HOT) {
+        log_u64(&line, "pages", info->pages_weight);
+        log_u64(&line, "queue_us", info->last.queue_us);
+        log_u64(&line, "stage_us", info->last.stage_us);
+        log_u64(&line, "load_us", info->last.load_us);
+        if (info->n_loads <= 1 && info->math[0] != 0) log_str(&line, "matrices", info->math);
+        if (info->n_loads <= 1 && info->n_unused_tensors > 0)
+            log_u64(&line, "unused_tensors", info->n_unused_tensors);
+    }
+    if (failed) {
+        log_str(&line, "error", info->why.text);
+        if (info->retry_after_ms > 0) log_u64(&line, "retry_after_ms", info->retry_after_ms);
+    }
+    log_end(&line);
+}
+
+static void watch_models(server_life *s) {
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+        model_state state = engine_model_state(s->engine, i);
+        if (state == s->seen_states[i] || app_model(s->app, i)->m == NULL) continue;
+        engine_model_info info;
+        engine_model_get(s->engine, i, &info);
+        s->seen_states[i] = (uint8_t)info.state;
+        if (info.state != MODEL_NONE && info.state != MODEL_COLD) tell_state(s, i, &info);
+    }
+}
+
+/* The names of what is served, for people: at most a few. */
+static void list_names(const app *a, char *text, size_t text_bytes) {
+    enum { SHOWN = 4 };
+    const inferd_config *c = a->config->c;
+    size_t used = 0;
+    text[0] = 0;
+    for (uint32_t i = 0; i < c->n_models && i < SHOWN && used < text_bytes; i++)
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", i > 0 ? ", " : "",
+                                 c->models[i].name);
+    if (c->n_models > SHOWN && used < text_bytes)
+        snprintf(text + used, text_bytes - used, " and %u more", c->n_models - SHOWN);
+}
+
+/* Nobody can be served: the first that failed says why. */
+static bool all_failed(const app *a, inferd_err *err) {
+    const app_config *c = a->config;
+    for (uint32_t i = 0; i < c->c->n_models; i++)
+        if (engine_model_state(a->engine, (uint32_t)c->slots[i]) != MODEL_FAILED) return false;
+    engine_model_error(a->engine, (uint32_t)c->slots[0], err);
+    return true;
+}
+
+/* Once models answer: the one line people wait for. */
 static void announce(server_life *s) {
     inferd_err err = {0};
-    model_state state = engine_model_state(s->engine, 0);
-    if (s->announced || state == MODEL_COLD || state == MODEL_LOADING) return;
+    if (s->announced) return;
+    bool failed = all_failed(s->app, &err);
+    if (!failed && !engine_is_settled(s->engine)) return;
     s->announced = true;
     cli_progress_end(&s->bar);
-    if (state == MODEL_FAILED) {
-        engine_model_error(s->engine, 0, &err);
+    if (failed) {
         if (err.status == INFERD_ELOST) {
             lose_device(s, err.text);
             return;
@@ -192,24 +231,15 @@ static void announce(server_life *s) {
     }
     if (engine_device_warning(s->engine)[0] != 0)
         log_text(LOG_LEVEL_INFO, "device_warning", "warning", engine_device_warning(s->engine));
-    uint32_t n_unused = model_n_unused_tensors(s->model);
-    if (n_unused > 0) {
-        log_line line;
-        log_begin(&line, LOG_LEVEL_INFO, "unused_tensors");
-        log_str(&line, "model", s->app->names[0]);
-        log_u64(&line, "count", n_unused);
-        log_end(&line);
-    }
-    char math[256];
-    model_describe_math(s->model, math, sizeof math);
-    if (math[0] != 0) log_text(LOG_LEVEL_INFO, "matrices", "math", math);
+    char names[512];
+    list_names(s->app, names, sizeof names);
     const char *address = http_address(s->http);
     bool local = strncmp(address, "unix:", 5) == 0;
     if (local)
         printf("inferd serves %s (%s) on %s: curl --unix-socket %s http://localhost/v1/models\n",
-               s->app->names[0], engine_device_name(s->engine), address, address + 5);
+               names, engine_device_name(s->engine), address, address + 5);
     else
-        printf("inferd serves %s (%s): base_url=\"http://%s/v1\"\n", s->app->names[0],
+        printf("inferd serves %s (%s): base_url=\"http://%s/v1\"\n", names,
                engine_device_name(s->engine), address);
     fflush(stdout);
 }
@@ -282,7 +312,7 @@ static void watch_device(server_life *s) {
     inferd_err err = {0};
     if (s->lost) return;
     if (engine_is_lost(s->engine)) {
-        engine_model_error(s->engine, 0, &err);
+        engine_model_error(s->engine, (uint32_t)s->app->config->slots[0], &err);
         lose_device(s, err.text);
         return;
     }
@@ -312,6 +342,7 @@ static void on_tick(uv_timer_t *timer) {
         cli_progress_draw(&s->bar, done, total);
         announce(s);
     }
+    admin_look(s->admin);
     if (s->draining) watch_drain(s);
 }
 
@@ -319,6 +350,8 @@ static void on_woken(uv_async_t *async) {
     server_life *s = async->data;
     app_on_engine_wake(s->app);
     watch_device(s);
+    watch_models(s);
+    admin_look(s->admin);
     announce(s);
     if (s->draining) watch_drain(s);
 }
@@ -366,18 +399,49 @@ static void keep_device(server_life *s) {
     backend_options *d = &s->device;
     d->uuid = d->uuid != NULL ? strdup(d->uuid) : NULL;
     d->module_path = d->module_path != NULL ? strdup(d->module_path) : NULL;
+    d->cores = NULL;
     d->activations = d->cublaslt_path = d->tune_path = NULL;
     s->device_owned = true;
 }
 
+/* Room for the weights of all models beside those that compute; never more than a part of the
+ * machine's memory, which may have others to serve. */
+static uint64_t host_arena_of(const server_life *s) {
+    enum { PREPARED_PERCENT = 130, MACHINE_PARTS = 4 };
+    const inferd_config *c = s->config;
+    if (c->host_arena_bytes != CONFIG_HOST_ARENA_AUTO) return c->host_arena_bytes;
+    if (c->n_models == 1 && strcmp(s->device.kind, "cpu") == 0) return 0; // it never leaves
+    uint64_t n_bytes = 0, machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)getpagesize();
+    for (uint32_t i = 0; i < c->n_models; i++)
+        n_bytes += model_about(s->plan.opened[i].m)->file_bytes / 100 * PREPARED_PERCENT;
+    return n_bytes < machine / MACHINE_PARTS ? n_bytes : machine / MACHINE_PARTS;
+}
+
+static inferd_status open_admin(server_life *s, inferd_err *err) {
+    changer_options co = {.app = s->app,
+                          .loop = &s->loop,
+                          .path = s->options.config,
+                          .allow_dummy = s->options.allow_dummy,
+                          .adjust = adjust,
+                          .ctx = &s->options};
+    http_options ho;
+    inferd_status st = changer_create(&co, &s->changer, err);
+    if (st != INFERD_OK) return st;
+    s->admin = admin_create(s->app, s->changer);
+    if (s->admin == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
+    app_set_admin(s->app, s->admin);
+    return app_admin_options(s->app, &ho) ? http_open(&ho, &s->loop, &s->http_admin, err)
+                                          : INFERD_OK;
+}
+
 static inferd_status open_all(server_life *s, inferd_err *err) {
     inferd_config *c = s->config;
+    s->device.host_bytes = host_arena_of(s);
     inferd_status st = open_loop(s, err);
     if (st != INFERD_OK) return st;
     engine_options eo = {.device = s->device,
                          .limits = c->limits.engine,
-                         .models = &s->model,
-                         .n_models = 1,
+                         .n_slots = REGISTRY_SLOTS,
                          .wake = wake_front,
                          .wake_ctx = s};
     /* The front counts what runs and waits together, and refuses more.  The engine's queue takes
@@ -386,13 +450,14 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     st = engine_start(&eo, &s->engine, err);
     keep_device(s);
     if (st != INFERD_OK) return st;
-    app_options ao = {.config = c, .engine = s->engine, .models = &s->model, .n_models = 1};
+    app_options ao = {.config = c, .plan = &s->plan, .engine = s->engine};
     if ((st = app_create(&ao, &s->app, err)) != INFERD_OK) return st;
     s->config = NULL; // the app's now
     http_options ho;
     app_http_options(s->app, &ho);
     if ((st = http_open(&ho, &s->loop, &s->http, err)) != INFERD_OK) return st;
     app_set_http(s->app, s->http);
+    if ((st = open_admin(s, err)) != INFERD_OK) return st;
     cli_progress_init(&s->bar, "loading");
     s->tick_due_us = clock_now_us() + TICK_MS * 1000;
     uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
@@ -428,12 +493,15 @@ static void watch_end(int status) {
 }
 
 static void close_all(server_life *s) {
+    http_close(s->http_admin);
     http_close(s->http);
+    changer_destroy(s->changer);
+    admin_destroy(s->admin);
     engine_stop(s->engine);
     app_destroy(s->app);
     s->app = NULL; // a look at the device may still be on its way
     config_destroy(s->config);
-    model_close(s->model);
+    registry_plan_deinit(&s->plan);
     if (!s->loop_open) return;
     uv_walk(&s->loop, close_handle, NULL);
     while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) {
@@ -514,9 +582,10 @@ int cli_serve(int argc, char **argv) {
     buf problems;
     buf_init(&problems, 1 << 20);
     s->config = read_config(&s->options, &problems);
-    if (s->config == NULL || !open_model(s, &problems)) {
+    if (s->config == NULL || !open_models(s, &problems)) {
         fputs(buf_cstr(&problems), stderr);
         buf_deinit(&problems);
+        registry_plan_deinit(&s->plan);
         config_destroy(s->config);
         free(s);
         return EXIT_USAGE;
@@ -525,8 +594,8 @@ int cli_serve(int argc, char **argv) {
     const config_log *log = &s->config->log;
     inferd_status st = log_open(log->path, log->json, (log_level)log->level, &err);
     if (st == INFERD_OK && !find_device(s)) {
+        registry_plan_deinit(&s->plan);
         config_destroy(s->config);
-        model_close(s->model);
         log_close();
         free(s);
         return EXIT_NO_DEVICE;

@@ -1,11 +1,15 @@
-/* config.h - one JSON file says everything: where to listen, devices, models, tenants, limits, log.
+/* config.h - one JSON file says everything: where to listen, devices, policy, models, tenants,
+ * limits, log.
  *
  * Read and checked as a whole: every problem is one line with file, line, JSON path and what was
  * expected; a file with a problem changes nothing.  Sizes have units ("2GiB", "512MiB"), paths are
- * relative to the file.  The option table in config.c is the only place that knows names, defaults
- * and ranges; docs/configuration.md is written from it.
+ * relative to the file.  The option tables in config_tables.c are the only place that knows names,
+ * defaults and ranges; docs/configuration.md is written from them.
  *
- * Thread: front; an inferd_config is immutable after config_load and shared freely. */
+ * What models and tenants are promised is kept as scheduler/policy.h has it, complete: what the
+ * file leaves out is filled in, so nobody else knows a default.
+ *
+ * Thread: any, one configuration at a time; it is immutable once loaded and shared freely. */
 #ifndef INFERD_CONFIG_H
 #define INFERD_CONFIG_H
 
@@ -15,15 +19,25 @@
 #include "inferd/status.h"
 #include "json_in.h"
 #include "scheduler/engine.h"
+#include "scheduler/policy.h"
+
+enum {
+    CONFIG_DEVICES_MAX = 64,
+    CONFIG_MODELS_MAX = 256,
+    CONFIG_TENANTS_MAX = 100000,
+    CONFIG_CORES_MAX = 1024 // CPUs of a machine, numbered from 0
+};
 
 typedef struct config_device {
+    char *name;               // NULL: kind and number, given when it is opened
     char *kind;               // "auto", "cpu", "cuda"; NULL: "auto"
     uint64_t memory_bytes;    // of its page pool; 0: 2GiB on the CPU, on a GPU all but the reserve
     uint32_t threads;         // 0 = "auto"
+    char *cores;              // CPUs it computes on, "0-3,8"; NULL: all
     char *cpu_math;           // "fast", "exact"; NULL: "fast"
     char *uuid;               // of the GPU, or its beginning; NULL: by index
     uint32_t index;           // of the GPU
-    uint64_t reserve_bytes;   // not taken; 0: the larger of 1GiB and 2 %
+    uint64_t reserve_bytes;   // not taken; 0: none on the CPU, on a GPU max(1GiB, 2 %)
     uint64_t workspace_bytes; // of memory; 0: 1/16
     char *activations;        // "bf16", "f16"; NULL: "bf16"
     char *module;             // inferd_cuda.so; NULL: beside the program
@@ -39,17 +53,53 @@ typedef struct config_model {
     uint32_t max_context;        // 0 = the file's
     char *chat_template;         // a file, or NULL
     bool special_tokens_in_text; // text of requests may write special tokens; default false
+    model_policy policy;
 } config_model;
+
+/* What a tenant may use in a time; 0 = no limit. */
+typedef struct config_tenant_limits {
+    uint32_t requests_per_min, tokens_per_min;
+    uint32_t concurrent;                       // requests at one time
+    uint64_t tokens_per_day, tokens_per_month; // of UTC; kept in state_dir
+} config_tenant_limits;
 
 typedef struct config_tenant {
     char *name;
     unsigned char (
         *keys)[32]; // [n_keys] SHA-256-like digests under a per-process pepper; never plain text
     uint32_t n_keys;
-    gen_class max_class; // default normal
+    gen_class max_class; // default normal; also in policy
     char **models;       // [n_models] names it may use; n_models = 0: all
     uint32_t n_models;
+    tenant_policy policy;
+    config_tenant_limits limits;
 } config_tenant;
+
+/* How devices are shared, between models and over time. */
+typedef struct config_policy {
+    policy_objective objective;
+    policy_placement placement;
+    uint32_t min_residency_ms;        // a model just loaded is not evicted for so long; 2,000
+    uint32_t starvation_percent;      // of a device's time, for lower classes that wait; 2
+    bool zero_on_tenant_change;       // pages are zeroed before another tenant gets them
+    bool background_copies;           // of keys and values of low classes, to host memory; true
+    uint64_t device_hour_cost_micros; // millionths of any currency; 0
+} config_policy;
+
+/* Keys and values that host memory has no room for. */
+typedef struct config_kv_disk {
+    char *path;         // a folder; NULL: off
+    uint64_t max_bytes; // 8GiB
+} config_kv_disk;
+
+typedef struct config_admin {
+    char *listen;              // "unix:PATH"; NULL: none of its own
+    unsigned char (*keys)[32]; // [n_keys] as a tenant's
+    uint32_t n_keys;
+} config_admin;
+
+/* inferd_config.host_arena_bytes when the file does not say: found out at the start. */
+#define CONFIG_HOST_ARENA_AUTO UINT64_MAX
 
 typedef struct config_limits {
     http_limits http;
@@ -77,22 +127,31 @@ typedef struct inferd_config {
     char *listen;
     config_device *devices;
     uint32_t n_devices;
+    uint64_t host_arena_bytes; // of models that are warm; CONFIG_HOST_ARENA_AUTO
+    config_kv_disk kv_disk;
+    char *state_dir; // where token quotas are kept; NULL: in memory only
+    config_policy policy;
+    config_admin admin;
     config_model *models;
     uint32_t n_models;
     config_tenant *tenants;
     uint32_t n_tenants;
     config_limits limits;
     config_log log;
-    struct config_index *index; // of key digests; owned, built by config_load
+    struct config_index *index; // of key digests; owned, built when it is loaded
 } inferd_config;
 
 /* Every problem is appended to `problems` as a line "file:line: path: sentence"; INFERD_EINVAL
  * then. */
 inferd_status config_load(const char *path, inferd_config **out, buf *problems, inferd_err *err);
+/* The same from memory: as if `text` were what the file `source_path` holds, which is not opened
+ * and need not be there.  The text may hold keys; to zero it is the caller's. */
+inferd_status config_load_text(const char *source_path, const char *text, size_t n,
+                               inferd_config **out, buf *problems, inferd_err *err);
 /* What `serve --model F` means: one model named after the file, defaults for the rest. */
 inferd_status config_for_model(const char *model_path, inferd_config **out, inferd_err *err);
 /* Rules that need the whole: no keys = loopback only, unique names and keys, limits that fit
- * together. */
+ * together, guarantees that the devices can keep. */
 bool config_check(const inferd_config *c, buf *problems);
 void config_destroy(inferd_config *c); // accepts NULL; wipes key digests
 /* Which settings differ between two configurations and need a restart: names appended; true if any.
@@ -100,9 +159,25 @@ void config_destroy(inferd_config *c); // accepts NULL; wipes key digests
 bool config_needs_restart(const inferd_config *running, const inferd_config *wanted, buf *names);
 /* Every option with its type, default and range, as Markdown tables. */
 void config_describe(buf *out);
+/* Replace what the file holds, with its mode and owner: whoever reads it meanwhile, or after a
+ * power cut, finds the old text or the new one.  It must be there; of a symbolic link the target is
+ * replaced.  A failure changes nothing and leaves nothing behind; only one whose sentence says
+ * "is replaced" comes after the change.  Waits for the disk. */
+inferd_status config_write_file(const char *path, const char *text, size_t n, inferd_err *err);
+
+/* "never" and "-1" (POLICY_NEVER), seconds ("30", "0", "1.5"), or "250ms", "30s", "1h30m": units
+ * h, m, s, ms, us, each once and the largest first.  False: none of these, negative, no whole
+ * number of microseconds, or more than CONFIG_DURATION_DAYS_MAX. */
+enum { CONFIG_DURATION_DAYS_MAX = 36500 };
+bool config_read_duration(const char *text, uint64_t *out_us);
+/* The same of a JSON value: a text, or a number of seconds. */
+bool config_json_duration(const json_t *v, uint64_t *out_us);
+/* "0-3,8" as bits; false: no ascending list of numbers below CONFIG_CORES_MAX. */
+bool config_read_cores(const char *text, uint64_t set[CONFIG_CORES_MAX / 64]);
 
 /* The tenant whose key this is, or -1; the time does not depend on where bytes differ. */
 int config_tenant_of_key(const inferd_config *c, bytes key);
+bool config_is_admin_key(const inferd_config *c, bytes key); // likewise
 /* The model served under this name or alias, or -1. */
 int config_find_model(const inferd_config *c, const char *name, size_t n);
 

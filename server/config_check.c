@@ -1,9 +1,83 @@
-/* config_check.c - rules that need the whole configuration: one sentence each, with the numbers.
+/* config_check.c - rules that need more than one member: one sentence each, with the numbers.
  *
- * They also run over one that had problems when it was read, so what was wrong there is absent. */
+ * Rules of one object come first (`settle`, called by the reader for objects that are fine), rules
+ * of the whole after them.  The latter also run over a configuration that had problems when it was
+ * read, so what was wrong there is absent. */
 #include <string.h>
+#include <strings.h>
 
 #include "config_options.h"
+
+typedef unsigned long long ull;
+
+enum { DEVICE_PERCENT = 100 }; // a share of a whole device
+
+/* -- one object -- */
+
+/* "120", or "120.50" where it does not divide: hundredths, cut. */
+static void write_quotient(char out[16], uint32_t a, uint32_t b) {
+    uint32_t hundredths = (uint32_t)((uint64_t)a % b * 100 / b);
+    if (a % b == 0)
+        snprintf(out, 16, "%u", a / b);
+    else
+        snprintf(out, 16, "%u.%02u", a / b, hundredths);
+}
+
+void config_settle_share(void *base, const json_t *v, config_report *r, const config_place *place) {
+    share_spec *s = base;
+    config_place percent = {.parent = place, .name = "percent"};
+    bool some = s->percent > 0;
+    if (json_object_get(v, "policy") == NULL) s->policy = some ? SHARE_BURST : SHARE_BESTEFFORT;
+    if (s->policy == SHARE_BESTEFFORT && some)
+        config_problem(r, &percent,
+                       "%u percent for \"besteffort\", which gets what is left: leave "
+                       "it out, or take \"burst\" or \"fixed\"",
+                       s->percent);
+    if (s->policy != SHARE_BESTEFFORT && !some)
+        config_problem(r, &percent, "is required: how much \"%s\" is",
+                       s->policy == SHARE_FIXED ? "fixed" : "burst");
+    if (s->percent > DEVICE_PERCENT * s->n_devices) {
+        char each[16];
+        write_quotient(each, s->percent, s->n_devices);
+        config_problem(r, &percent, "%u percent on %u device%s is %s on each, a device has %d",
+                       s->percent, s->n_devices, s->n_devices == 1 ? "" : "s", each,
+                       DEVICE_PERCENT);
+    }
+    if (s->percent % s->n_devices != 0)
+        config_problem(r, &percent, "%u percent do not divide by %u devices: %u would be left over",
+                       s->percent, s->n_devices, s->percent % s->n_devices);
+}
+
+void config_settle_replicas(void *base, const json_t *v, config_report *r,
+                            const config_place *place) {
+    model_policy *p = base;
+    config_place min = {.parent = place, .name = "min"};
+    if (json_object_get(v, "max") == NULL) p->replicas_max = u32_max(p->replicas_min, 1);
+    if (p->replicas_min > p->replicas_max)
+        config_problem(r, &min, "%u is more than max (%u)", p->replicas_min, p->replicas_max);
+}
+
+static void check_memory(uint64_t min_bytes, uint64_t max_bytes, config_report *r,
+                         const config_place *place) {
+    config_place min = {.parent = place, .name = "min"};
+    if (max_bytes != 0 && min_bytes > max_bytes)
+        config_problem(r, &min, "%s is more than max (%s)", config_write_size(min_bytes).text,
+                       config_write_size(max_bytes).text);
+}
+
+void config_settle_model(void *base, const json_t *v, config_report *r, const config_place *place) {
+    const config_model *m = base;
+    (void)v;
+    check_memory(m->policy.min_bytes, m->policy.max_bytes, r, place);
+}
+
+void config_settle_tenant(void *base, const json_t *v, config_report *r,
+                          const config_place *place) {
+    config_tenant *t = base;
+    (void)v;
+    t->policy.max_class = t->max_class;
+    check_memory(t->policy.min_bytes, t->policy.max_bytes, r, place);
+}
 
 /* -- names -- */
 
@@ -90,14 +164,44 @@ static void check_listen(const inferd_config *c, config_report *r) {
         config_problem(r, &at, "%s", err.text);
 }
 
-/* What this version can do with what the format can say. */
+static void check_admin(const inferd_config *c, config_report *r) {
+    config_place admin = {.name = "admin"}, at = {.parent = &admin, .name = "listen"};
+    const char *listen = c->admin.listen;
+    inferd_err err;
+    if (listen == NULL) return;
+    if (strncmp(listen, "unix:", 5) != 0)
+        config_problem(r, &at, "must be unix:PATH, whose file says who may connect");
+    else if (http_check_listen(listen, true, &err) != INFERD_OK)
+        config_problem(r, &at, "%s", err.text);
+    else if (strcmp(listen, c->listen) == 0)
+        config_problem(r, &at, "is also what listen says");
+}
+
+/* What was used is forgotten at a restart without a place to keep it. */
+static void check_state(const inferd_config *c, bool whole, config_report *r) {
+    config_place tenants = {.name = "tenants"};
+    if (c->state_dir != NULL || !whole) return;
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        const config_tenant_limits *l = &c->tenants[i].limits;
+        config_place tenant = {.parent = &tenants, .index = i};
+        config_place limits = {.parent = &tenant, .name = "limits"};
+        config_place at = {.parent = &limits,
+                           .name = l->tokens_per_day > 0 ? "tokens_per_day" : "tokens_per_month"};
+        if (l->tokens_per_day == 0 && l->tokens_per_month == 0) continue;
+        config_problem(r, &at,
+                       "%llu tokens are counted over restarts, which needs state_dir: a folder to "
+                       "keep the counts in",
+                       (ull)(l->tokens_per_day > 0 ? l->tokens_per_day : l->tokens_per_month));
+        return; // one is enough: state_dir is one setting
+    }
+}
+
 static void check_counts(const inferd_config *c, bool whole, config_report *r) {
     config_place devices = {.name = "devices"}, models = {.name = "models"};
-    if (c->n_devices != 1)
-        config_problem(r, &devices, "this version computes on one device; %u are configured",
-                       c->n_devices);
-    if (c->n_models > 1 || (c->n_models == 0 && whole))
-        config_problem(r, &models, "this version serves one model; %u are configured", c->n_models);
+    if (c->n_devices == 0 && whole)
+        config_problem(r, &devices, "must not be empty: leave it out for one of the kind auto");
+    if (c->n_models == 0 && whole)
+        config_problem(r, &models, "must not be empty: at least one is served");
 }
 
 /* a must not exceed b. */
@@ -124,21 +228,206 @@ static void check_limits(const config_limits *l, config_report *r) {
                 "waiting is part of the whole");
 }
 
+/* -- devices -- */
+
+static bool is_kind(const config_device *d, const char *kind) {
+    return strcmp(d->kind != NULL ? d->kind : "auto", kind) == 0;
+}
+
 /* Keys and values of 32 bits and of 8, and guessed tokens, exist on the CPU only; with "auto" the
  * device says so when it is opened. */
-static void check_device(const inferd_config *c, uint32_t i, config_report *r) {
-    const char *kind = c->devices[i].kind;
+static void check_gpu_limits(const inferd_config *c, uint32_t i, config_report *r) {
     config_place limits = {.name = "limits"}, at = {.parent = &limits, .name = "kv_type"};
     kv_type type = c->limits.engine.kv;
-    if (kind != NULL && strcmp(kind, "cuda") == 0 && (type == KV_F32 || type == KV_I8))
+    if (type == KV_F32 || type == KV_I8)
         config_problem(r, &at,
                        "\"%s\" cannot be stored on a GPU (devices[%u].kind is \"cuda\"): "
                        "\"f16\" or \"bf16\"",
                        type == KV_F32 ? "f32" : "int8", i);
     at.name = "draft_tokens";
-    if (kind != NULL && strcmp(kind, "cuda") == 0 && c->limits.engine.draft_tokens > 0)
+    if (c->limits.engine.draft_tokens > 0)
         config_problem(
             r, &at, "tokens are guessed ahead on a CPU only (devices[%u].kind is \"cuda\"): 0", i);
+}
+
+static void check_device(const inferd_config *c, uint32_t i, bool whole, config_report *r) {
+    const config_device *d = &c->devices[i];
+    config_place devices = {.name = "devices"}, device = {.parent = &devices, .index = i};
+    config_place kind = {.parent = &device, .name = "kind"};
+    config_place cores = {.parent = &device, .name = "cores"};
+    config_place reserve = {.parent = &device, .name = "reserve"};
+    if (is_kind(d, "cuda")) {
+        check_gpu_limits(c, i, r);
+        if (d->cores != NULL)
+            config_problem(r, &cores, "%s are CPUs, and the kind is \"cuda\": leave it out",
+                           d->cores);
+    }
+    /* Two of the kind "auto" could be one device. */
+    if (c->n_devices > 1 && is_kind(d, "auto") && whole)
+        config_problem(r, &kind, "must be \"cpu\" or \"cuda\" where there are %u devices",
+                       c->n_devices);
+    if (d->memory_bytes != 0 && d->reserve_bytes >= d->memory_bytes)
+        config_problem(r, &reserve, "%s of a memory of %s leaves nothing",
+                       config_write_size(d->reserve_bytes).text,
+                       config_write_size(d->memory_bytes).text);
+}
+
+static void check_two_cpus(const inferd_config *c, uint32_t first, uint32_t second, bool whole,
+                           config_report *r) {
+    const char *a = c->devices[first].cores, *b = c->devices[second].cores;
+    config_place devices = {.name = "devices"};
+    config_place at = {.parent = &devices, .index = b == NULL || a != NULL ? second : first};
+    config_place cores = {.parent = &at, .name = "cores"};
+    uint64_t set_a[CONFIG_CORES_MAX / 64], set_b[CONFIG_CORES_MAX / 64];
+    if (a == NULL || b == NULL) {
+        if (whole)
+            config_problem(r, &cores,
+                           "is required: devices[%u] and devices[%u] are both CPUs, and each needs "
+                           "its own",
+                           first, second);
+        return;
+    }
+    if (!config_read_cores(a, set_a) || !config_read_cores(b, set_b)) return; // told when read
+    for (uint32_t i = 0; i < CONFIG_CORES_MAX; i++) {
+        if ((set_a[i / 64] & set_b[i / 64] & 1ull << i % 64) == 0) continue;
+        config_problem(r, &cores, "%s: CPU %u is also in devices[%u].cores (%s)", b, i, first, a);
+        return;
+    }
+}
+
+/* By UUID the beginning is enough; by index and by UUID are compared when they are opened. */
+static void check_two_gpus(const inferd_config *c, uint32_t first, uint32_t second,
+                           config_report *r) {
+    const config_device *a = &c->devices[first], *b = &c->devices[second];
+    config_place devices = {.name = "devices"}, at = {.parent = &devices, .index = second};
+    config_place uuid = {.parent = &at, .name = "uuid"}, index = {.parent = &at, .name = "index"};
+    if (a->uuid == NULL && b->uuid == NULL && a->index == b->index)
+        config_problem(r, &index, "%u is also that of devices[%u]: one GPU, twice", b->index,
+                       first);
+    if (a->uuid != NULL && b->uuid != NULL &&
+        strncasecmp(a->uuid, b->uuid, size_min(strlen(a->uuid), strlen(b->uuid))) == 0)
+        config_problem(r, &uuid, "\"%s\" is also devices[%u] (\"%s\"): one GPU, twice", b->uuid,
+                       first, a->uuid);
+}
+
+/* Each is told once, against the first it collides with. */
+static void check_device_pairs(const inferd_config *c, bool whole, config_report *r) {
+    for (uint32_t i = 1; i < c->n_devices; i++) {
+        uint32_t before = r->n;
+        for (uint32_t k = 0; k < i && r->n == before; k++) {
+            const config_device *a = &c->devices[k], *b = &c->devices[i];
+            if (is_kind(a, "cpu") && is_kind(b, "cpu")) check_two_cpus(c, k, i, whole, r);
+            if (is_kind(a, "cuda") && is_kind(b, "cuda") && whole) check_two_gpus(c, k, i, r);
+        }
+    }
+}
+
+static void check_device_names(const inferd_config *c, config_report *r) {
+    config_place devices = {.name = "devices"};
+    named all[CONFIG_DEVICES_MAX];
+    size_t n = 0;
+    for (uint32_t i = 0; i < c->n_devices; i++)
+        if (c->devices[i].name != NULL)
+            all[n++] = (named){c->devices[i].name, {.parent = &devices, .index = i}};
+    check_unique(all, n, r);
+}
+
+/* -- what is guaranteed, and what there is -- */
+
+/* Models and tenants are promised the same things, each kind out of all there is. */
+typedef struct owners {
+    const char *name; // "models", "tenants"
+    uint32_t n;
+} owners;
+
+static bool are_models(const owners *o) {
+    return strcmp(o->name, "models") == 0;
+}
+
+static uint64_t min_of(const inferd_config *c, const owners *o, uint32_t i) {
+    return are_models(o) ? c->models[i].policy.min_bytes : c->tenants[i].policy.min_bytes;
+}
+
+static const share_spec *share_of(const inferd_config *c, const owners *o, uint32_t i) {
+    return are_models(o) ? &c->models[i].policy.share : &c->tenants[i].policy.share;
+}
+
+/* Sums of 2^46 bytes and of 2^13 percent over 10^5 owners fit 64 bits.  The culprit is the first
+ * with which the sum is too large. */
+static void check_sum_of_min(const inferd_config *c, const owners *o, config_report *r) {
+    uint64_t memory = 0, reserve = 0, sum = 0;
+    uint32_t culprit = UINT32_MAX;
+    for (uint32_t i = 0; i < c->n_devices; i++) {
+        const config_device *d = &c->devices[i];
+        if (d->memory_bytes == 0 || d->reserve_bytes >= d->memory_bytes) return; // not known yet
+        memory += d->memory_bytes;
+        reserve += d->reserve_bytes;
+    }
+    if (c->n_devices == 0) return;
+    for (uint32_t i = 0; i < o->n; i++) {
+        sum += min_of(c, o, i);
+        if (sum > memory - reserve && culprit == UINT32_MAX) culprit = i;
+    }
+    if (culprit == UINT32_MAX) return;
+    config_place all = {.name = o->name}, one = {.parent = &all, .index = culprit};
+    config_place at = {.parent = &one, .name = "min"};
+    config_problem(r, &at,
+                   "the %s' min together are %s, the devices have %s (memory %s less "
+                   "reserve %s)",
+                   o->name, config_write_size(sum).text, config_write_size(memory - reserve).text,
+                   config_write_size(memory).text, config_write_size(reserve).text);
+}
+
+static void check_sum_of_shares(const inferd_config *c, const owners *o, config_report *r) {
+    uint64_t sum = 0, most = (uint64_t)DEVICE_PERCENT * c->n_devices;
+    uint32_t culprit = UINT32_MAX;
+    for (uint32_t i = 0; i < o->n; i++) {
+        sum += share_of(c, o, i)->percent;
+        if (sum > most && culprit == UINT32_MAX) culprit = i;
+    }
+    if (culprit == UINT32_MAX || c->n_devices == 0) return;
+    const share_spec *too_much = share_of(c, o, culprit);
+    if (too_much->percent > DEVICE_PERCENT * too_much->n_devices) return; // told when it was read
+    config_place all = {.name = o->name}, one = {.parent = &all, .index = culprit};
+    config_place share = {.parent = &one, .name = "share"};
+    config_place at = {.parent = &share, .name = "percent"};
+    config_problem(r, &at, "the %s' shares together are %llu percent, %u device%s %llu", o->name,
+                   (ull)sum, c->n_devices, c->n_devices == 1 ? " has" : "s have", (ull)most);
+}
+
+static void check_share_devices(const inferd_config *c, const owners *o, config_report *r) {
+    config_place all = {.name = o->name};
+    for (uint32_t i = 0; i < o->n; i++) {
+        config_place one = {.parent = &all, .index = i};
+        config_place share = {.parent = &one, .name = "share"};
+        config_place at = {.parent = &share, .name = "devices"};
+        if (share_of(c, o, i)->n_devices > c->n_devices && c->n_devices > 0)
+            config_problem(r, &at, "a share on %u devices, and %u %s configured",
+                           share_of(c, o, i)->n_devices, c->n_devices,
+                           c->n_devices == 1 ? "is" : "are");
+    }
+}
+
+static void check_replicas(const inferd_config *c, uint32_t i, config_report *r) {
+    const model_policy *p = &c->models[i].policy;
+    bool min = p->replicas_min > c->n_devices; // then `max`, which is no less, need not be there
+    config_place models = {.name = "models"}, at_model = {.parent = &models, .index = i};
+    config_place replicas = {.parent = &at_model, .name = "replicas"};
+    config_place at = {.parent = &replicas, .name = min ? "min" : "max"};
+    if (c->n_devices > 0 && (min || p->replicas_max > c->n_devices))
+        config_problem(r, &at, "%u replicas on different devices, and %u %s configured",
+                       min ? p->replicas_min : p->replicas_max, c->n_devices,
+                       c->n_devices == 1 ? "is" : "are");
+}
+
+static void check_guarantees(const inferd_config *c, config_report *r) {
+    const owners both[] = {{"models", c->n_models}, {"tenants", c->n_tenants}};
+    for (size_t i = 0; i < INFERD_COUNT(both); i++) {
+        check_sum_of_min(c, &both[i], r);
+        check_sum_of_shares(c, &both[i], r);
+        check_share_devices(c, &both[i], r);
+    }
+    for (uint32_t i = 0; i < c->n_models; i++) check_replicas(c, i, r);
 }
 
 void config_check_all(const inferd_config *c, config_report *r) {
@@ -148,7 +437,12 @@ void config_check_all(const inferd_config *c, config_report *r) {
     check_model_names(c, r);
     check_tenant_names(c, r);
     for (uint32_t i = 0; i < c->n_tenants; i++) check_tenant(c, i, whole, r);
-    for (uint32_t i = 0; i < c->n_devices; i++) check_device(c, i, r);
+    check_admin(c, r);
+    check_state(c, whole, r);
+    for (uint32_t i = 0; i < c->n_devices; i++) check_device(c, i, whole, r);
+    check_device_names(c, r);
+    check_device_pairs(c, whole, r);
+    check_guarantees(c, r);
     check_limits(&c->limits, r);
 }
 

@@ -17,9 +17,12 @@
 
 enum { KEY_FILE_BYTES_MAX = 16 * 1024 * 1024 };
 
+#define ADMIN UINT32_MAX // in key_slot.owner
+_Static_assert(CONFIG_TENANTS_MAX < ADMIN, "no tenant has the number that stands for admin");
+
 typedef struct key_slot {
-    const unsigned char *digest; // in a tenant's keys; NULL: free
-    uint32_t tenant;
+    const unsigned char *digest; // in its owner's keys; NULL: free
+    uint32_t owner;              // a tenant, or ADMIN
 } key_slot;
 
 struct config_index {
@@ -55,12 +58,11 @@ static bool is_key(bytes key) {
 }
 
 /* Room grows in powers of two, found from the count alone. */
-static bool has_room(const config_tenant *t) {
-    return t->n_keys > 0 && (t->n_keys & (t->n_keys - 1)) != 0;
+static bool has_room(uint32_t n_keys) {
+    return n_keys > 0 && (n_keys & (n_keys - 1)) != 0;
 }
 
-void keys_add(config_tenant *t, bytes key, config_report *r, const config_place *place) {
-    enum { KEY_BYTES_MIN = 8, KEY_BYTES_MAX = 512 };
+void keys_add(key_list list, bytes key, config_report *r, const config_place *place) {
     if (key.n < KEY_BYTES_MIN || key.n > KEY_BYTES_MAX) {
         config_problem(r, place, "a key must have %d to %d bytes", KEY_BYTES_MIN, KEY_BYTES_MAX);
         return;
@@ -69,21 +71,28 @@ void keys_add(config_tenant *t, bytes key, config_report *r, const config_place 
         config_problem(r, place, "a key must be printable ASCII without spaces");
         return;
     }
-    if (!has_room(t)) {
-        size_t n = t->n_keys == 0 ? 1 : 2 * (size_t)t->n_keys;
-        void *grown = realloc(t->keys, n * sizeof t->keys[0]);
+    if (!has_room(*list.n)) {
+        size_t n = *list.n == 0 ? 1 : 2 * (size_t)*list.n;
+        void *grown = realloc(*list.keys, n * DIGEST_BYTES);
         if (grown == NULL) {
             config_problem(r, place, "no memory for a key");
             return;
         }
-        t->keys = grown;
+        *list.keys = grown;
     }
-    digest_key(t->keys[t->n_keys++], key);
+    digest_key((*list.keys)[(*list.n)++], key);
+}
+
+void keys_wipe(key_list list) {
+    if (*list.keys != NULL) explicit_bzero(*list.keys, *list.n * sizeof(*list.keys)[0]);
+    free(*list.keys);
+    *list.keys = NULL;
+    *list.n = 0;
 }
 
 /* One key per line; empty lines and lines that begin with '#' are skipped. */
-static void add_lines(config_tenant *t, bytes text, config_report *r, const config_place *place) {
-    uint32_t before = t->n_keys;
+static void add_lines(key_list list, bytes text, config_report *r, const config_place *place) {
+    uint32_t before = *list.n;
     while (text.n > 0) {
         const char *newline = memchr(text.p, '\n', text.n);
         size_t n = newline == NULL ? text.n : (size_t)(newline - text.p);
@@ -92,9 +101,9 @@ static void add_lines(config_tenant *t, bytes text, config_report *r, const conf
         text = (bytes){text.p + n, text.n - n};
         while (line.n > 0 && strchr(" \t\r", line.p[line.n - 1]) != NULL) line.n--;
         while (line.n > 0 && (line.p[0] == ' ' || line.p[0] == '\t')) line.p++, line.n--;
-        if (line.n > 0 && line.p[0] != '#') keys_add(t, line, r, place);
+        if (line.n > 0 && line.p[0] != '#') keys_add(list, line, r, place);
     }
-    if (t->n_keys == before) config_problem(r, place, "holds no key");
+    if (*list.n == before) config_problem(r, place, "holds no key");
 }
 
 static bool is_safe_file(int fd, const char *path, size_t *n, config_report *r,
@@ -118,8 +127,7 @@ static bool is_safe_file(int fd, const char *path, size_t *n, config_report *r,
     return true;
 }
 
-void keys_add_file(config_tenant *t, const char *path, config_report *r,
-                   const config_place *place) {
+void keys_add_file(key_list list, const char *path, config_report *r, const config_place *place) {
     size_t n = 0, have = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -134,19 +142,19 @@ void keys_add_file(config_tenant *t, const char *path, config_report *r,
         have += (size_t)got;
     }
     if (text != NULL) {
-        add_lines(t, (bytes){text, have}, r, place);
+        add_lines(list, (bytes){text, have}, r, place);
         explicit_bzero(text, n);
     }
     free(text);
     close(fd);
 }
 
-void keys_add_env(config_tenant *t, const char *name, config_report *r, const config_place *place) {
+void keys_add_env(key_list list, const char *name, config_report *r, const config_place *place) {
     const char *key = getenv(name);
     if (key == NULL || key[0] == 0)
         config_problem(r, place, "the environment variable %s is not set", name);
     else
-        keys_add(t, (bytes){key, strlen(key)}, r, place);
+        keys_add(list, (bytes){key, strlen(key)}, r, place);
 }
 
 /* -- looking up -- */
@@ -171,9 +179,22 @@ void keys_index_destroy(inferd_config *c) {
     c->index = NULL;
 }
 
+static void index_keys(struct config_index *index, unsigned char (*keys)[DIGEST_BYTES], uint32_t n,
+                       uint32_t owner, config_report *r, const config_place *place) {
+    for (uint32_t k = 0; k < n; k++) {
+        key_slot *slot = &index->slots[find(index, keys[k])];
+        if (slot->digest == NULL)
+            *slot = (key_slot){keys[k], owner};
+        else if (slot->owner == ADMIN)
+            config_problem(r, place, "one of its keys is also a key of admin");
+        else
+            config_problem(r, place, "one of its keys is also a key of tenants[%u]", slot->owner);
+    }
+}
+
 void keys_index(inferd_config *c, config_report *r) {
-    config_place tenants = {.name = "tenants"};
-    size_t n_keys = 0, n_slots = 4;
+    config_place tenants = {.name = "tenants"}, admin = {.name = "admin"};
+    size_t n_keys = c->admin.n_keys, n_slots = 4;
     for (uint32_t i = 0; i < c->n_tenants; i++) n_keys += c->tenants[i].n_keys;
     while (n_slots < 2 * n_keys) n_slots *= 2;
     keys_index_destroy(c);
@@ -181,22 +202,27 @@ void keys_index(inferd_config *c, config_report *r) {
     if (c->index == NULL) return;
     c->index->mask = n_slots - 1;
     for (uint32_t i = 0; i < c->n_tenants; i++) {
-        const config_tenant *t = &c->tenants[i];
         config_place at = {.parent = &tenants, .index = i};
-        for (uint32_t k = 0; k < t->n_keys; k++) {
-            key_slot *slot = &c->index->slots[find(c->index, t->keys[k])];
-            if (slot->digest != NULL)
-                config_problem(r, &at, "one of its keys is also a key of tenants[%u]",
-                               slot->tenant);
-            else
-                *slot = (key_slot){t->keys[k], i};
-        }
+        index_keys(c->index, c->tenants[i].keys, c->tenants[i].n_keys, i, r, &at);
     }
+    index_keys(c->index, c->admin.keys, c->admin.n_keys, ADMIN, r, &admin);
 }
 
-int config_tenant_of_key(const inferd_config *c, bytes key) {
+/* Whose key it is, as key_slot.owner has it; false: nobody's. */
+static bool find_owner(const inferd_config *c, bytes key, uint32_t *out) {
     unsigned char digest[DIGEST_BYTES];
     digest_key(digest, key);
     const key_slot *slot = &c->index->slots[find(c->index, digest)];
-    return slot->digest == NULL ? -1 : (int)slot->tenant;
+    *out = slot->owner;
+    return slot->digest != NULL;
+}
+
+int config_tenant_of_key(const inferd_config *c, bytes key) {
+    uint32_t owner;
+    return find_owner(c, key, &owner) && owner != ADMIN ? (int)owner : -1;
+}
+
+bool config_is_admin_key(const inferd_config *c, bytes key) {
+    uint32_t owner;
+    return find_owner(c, key, &owner) && owner == ADMIN;
 }

@@ -1,8 +1,15 @@
 /* config_options.h - what the configuration's files share: options as data.
  *
  * An option is a name, a kind, a place in a struct, a range and a default.  Reading, freeing,
- * comparing and describing all walk the same tables (config.c), so an option is one line there.
- * Thread: front. */
+ * comparing and describing all walk the same tables (config_tables.c), so an option is one line
+ * there.
+ *
+ *     config_tables.c  names, kinds, ranges, defaults     config_keys.c   digests of keys
+ *     config.c         what only walks the tables         config_check.c  rules of the whole
+ *     config_read.c    from JSON                          config_file.c   files, in and out
+ *     config_values.c  sizes, durations, lists of CPUs
+ *
+ * Thread: any. */
 #ifndef INFERD_CONFIG_OPTIONS_H
 #define INFERD_CONFIG_OPTIONS_H
 
@@ -13,13 +20,17 @@ typedef enum option_kind {
     OPTION_PATH,     // char *, relative to the file
     OPTION_TEXTS,    // char **, count at count_offset; max elements
     OPTION_U32,      // uint32_t
+    OPTION_U64,      // uint64_t
     OPTION_BYTES32,  // uint32_t, a size with a unit
     OPTION_BYTES64,  // uint64_t, a size with a unit
+    OPTION_DURATION, // uint64_t, microseconds or POLICY_NEVER
+    OPTION_MICROS,   // uint64_t, millionths; range and default in whole ones
     OPTION_BOOL,     // bool
     OPTION_CHOICE,   // an enum of int's size: index in choices
     OPTION_THREADS,  // uint32_t, or "auto" for 0
-    OPTION_KEYS,     // tenants only: digests into keys
-    OPTION_KEY_FILE, // likewise, one key per line
+    OPTION_CORES,    // char *; a list of CPUs
+    OPTION_KEYS,     // digests; count at count_offset
+    OPTION_KEY_FILE, // into the same digests, one key per line
     OPTION_KEY_ENV,  // likewise, the name of an environment variable
     OPTION_OBJECT,   // a struct in place, described by table
     OPTION_LIST      // an array of structs, count at count_offset
@@ -38,15 +49,6 @@ typedef struct option {
     bool live; // may change without a restart
     const char *about;
 } option;
-
-struct option_table {
-    const char *title;
-    const option *options;
-    size_t n;
-    size_t struct_bytes;
-};
-
-extern const option_table config_table; // of inferd_config
 
 static inline void *option_at(const void *base, size_t offset) {
     return (char *)(uintptr_t)base + offset;
@@ -67,7 +69,19 @@ typedef struct config_report {
     uint32_t n;              // all of them; only the first PROBLEMS_MAX are written
 } config_report;
 
-enum { CONFIG_PROBLEMS_MAX = 100 };
+struct option_table {
+    const char *title;
+    const option *options;
+    size_t n;
+    size_t struct_bytes;
+    /* Completes an object that was read without a problem, and checks its members against each
+     * other: `v` says which were given.  NULL: nothing to do. */
+    void (*settle)(void *base, const json_t *v, config_report *r, const config_place *place);
+};
+
+extern const option_table config_table; // of inferd_config
+
+enum { CONFIG_PROBLEMS_MAX = 100, CONFIG_FILE_BYTES_MAX = 64 * 1024 * 1024 };
 
 __attribute__((format(printf, 3, 4))) void
 config_problem(config_report *r, const config_place *place, const char *format, ...);
@@ -77,18 +91,42 @@ void config_defaults(const option_table *table, void *base);
 const option *config_option(const option_table *table, const char *name);
 void config_table_deinit(const option_table *table, void *base);
 
-/* -- config_read.c -- */
+/* -- config_values.c -- */
+enum { CONFIG_MICROS = 1000000 }; // in one
 /* "2GiB", "1.5MiB", "4096"; false: not a whole number of bytes in a known unit. */
 bool config_read_size(const char *text, uint64_t *out);
+/* "2.5" or a number as millionths; false: negative, more than six decimals, or too large. */
+bool config_read_micros(const char *text, uint64_t *out);
+bool config_json_micros(const json_t *v, uint64_t *out);
+/* 25769803776 as "24GiB": in the largest unit that needs no fraction. */
+typedef struct config_size_text {
+    char text[24];
+} config_size_text;
+config_size_text config_write_size(uint64_t n);
 
 /* -- config_check.c -- */
 void config_check_all(const inferd_config *c, config_report *r);
+/* `settle` of the tables. */
+void config_settle_model(void *base, const json_t *v, config_report *r, const config_place *place);
+void config_settle_tenant(void *base, const json_t *v, config_report *r, const config_place *place);
+void config_settle_share(void *base, const json_t *v, config_report *r, const config_place *place);
+void config_settle_replicas(void *base, const json_t *v, config_report *r,
+                            const config_place *place);
 
 /* -- config_keys.c -- */
-void keys_add(config_tenant *t, bytes key, config_report *r, const config_place *place);
-void keys_add_file(config_tenant *t, const char *path, config_report *r, const config_place *place);
-void keys_add_env(config_tenant *t, const char *name, config_report *r, const config_place *place);
-/* Build c->index; a key of two tenants is a problem. */
+
+enum { KEY_BYTES_MIN = 8, KEY_BYTES_MAX = 512 };
+
+/* Where keys are collected: a tenant, or `admin`. */
+typedef struct key_list {
+    unsigned char (**keys)[32];
+    uint32_t *n;
+} key_list;
+void keys_add(key_list list, bytes key, config_report *r, const config_place *place);
+void keys_add_file(key_list list, const char *path, config_report *r, const config_place *place);
+void keys_add_env(key_list list, const char *name, config_report *r, const config_place *place);
+void keys_wipe(key_list list); // zeroed and freed
+/* Build c->index; a key of two owners is a problem. */
 void keys_index(inferd_config *c, config_report *r);
 void keys_index_destroy(inferd_config *c);
 

@@ -1,16 +1,12 @@
-/* config_read.c - from a file to an inferd_config, with every problem on the way.
+/* config_read.c - from text to an inferd_config, with every problem on the way.
  *
  * The reader never stops at a problem: it notes it and goes on, so that a person mends a file once.
- * The text holds keys, so its buffer is zeroed, and JSON trees are freed zeroed. */
-#include <errno.h>
-#include <fcntl.h>
+ * What has problems is left as it is when absent; an object without any is settled, which fills in
+ * what depends on other members and checks them against each other.
+ * The text holds keys, so JSON trees are freed zeroed. */
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "config_options.h"
-
-enum { FILE_BYTES_MAX = 64 * 1024 * 1024 };
 
 /* A configuration is our own, but a key file with a hundred thousand tenants is large. */
 static const json_limits file_limits = {
@@ -108,42 +104,29 @@ static char *take_text(reader *r, const char *text) {
     return copy;
 }
 
-bool config_read_size(const char *text, uint64_t *out) {
-    static const struct {
-        const char *name;
-        int shift;
-    } units[] = {{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
-    uint64_t whole = 0, fraction = 0, scale = 1;
-    size_t i = 0;
-    if (text[0] < '0' || text[0] > '9') return false;
-    for (; text[i] >= '0' && text[i] <= '9'; i++)
-        if (__builtin_mul_overflow(whole, (uint64_t)10, &whole) ||
-            __builtin_add_overflow(whole, (uint64_t)(text[i] - '0'), &whole))
-            return false;
-    if (text[i] == '.') {
-        i++;
-        for (; text[i] >= '0' && text[i] <= '9'; i++) {
-            if (scale >= 1000000) return false;
-            fraction = fraction * 10 + (uint64_t)(text[i] - '0');
-            scale *= 10;
-        }
-        if (scale == 1) return false;
-    }
-    while (text[i] == ' ') i++;
-    for (size_t u = 0; u < INFERD_COUNT(units); u++) {
-        if (strcmp(text + i, units[u].name) != 0) continue;
-        uint64_t unit = 1ull << units[u].shift;
-        /* scale is at most 10^6 and unit 2^40, so the product fits. */
-        if ((fraction * unit) % scale != 0) return false;
-        if (__builtin_mul_overflow(whole, unit, &whole)) return false;
-        return !__builtin_add_overflow(whole, fraction * unit / scale, out);
-    }
-    return false;
-}
-
 static void out_of_range(reader *r, const config_place *p, const option *o) {
     config_problem(r->report, p, "must be between %llu and %llu", (unsigned long long)o->min,
                    (unsigned long long)o->max);
+}
+
+/* The reader of a kind of text or number says no with one sentence. */
+static bool read_special(reader *r, const config_place *p, const option *o, const json_t *v,
+                         uint64_t *out) {
+    bool duration = o->kind == OPTION_DURATION;
+    if (!json_is_string(v) && !json_is_number(v))
+        wrong_kind(r, p, duration ? "a duration such as \"5m\"" : "a number", v);
+    else if (duration && !config_json_duration(v, out))
+        config_problem(r->report, p,
+                       "is not a duration: write seconds, a text such as \"30s\", \"1h30m\" or "
+                       "\"250ms\" of at most %d days, or \"never\"",
+                       CONFIG_DURATION_DAYS_MAX);
+    else if (!duration && (!config_json_micros(v, out) || *out < o->min * CONFIG_MICROS ||
+                           *out > o->max * CONFIG_MICROS))
+        config_problem(r->report, p, "must be between %llu and %llu, with at most 6 decimals",
+                       (unsigned long long)o->min, (unsigned long long)o->max);
+    else
+        return true;
+    return false;
 }
 
 static bool read_number(reader *r, const config_place *p, const option *o, const json_t *v,
@@ -246,7 +229,7 @@ static void read_texts(reader *r, const config_place *p, const option *o, const 
     *(uint32_t *)option_at(base, o->count_offset) = kept;
 }
 
-static void read_keys(reader *r, const config_place *p, const json_t *v, config_tenant *t) {
+static void read_keys(reader *r, const config_place *p, const json_t *v, key_list list) {
     size_t n = json_array_size(v);
     if (!json_is_array(v)) {
         wrong_kind(r, p, "a list of keys", v);
@@ -256,10 +239,15 @@ static void read_keys(reader *r, const config_place *p, const json_t *v, config_
         config_place at = {.parent = p, .index = i};
         const json_t *key = json_array_get(v, i);
         if (json_is_string(key))
-            keys_add(t, (bytes){json_string_value(key), json_string_length(key)}, r->report, &at);
+            keys_add(list, (bytes){json_string_value(key), json_string_length(key)}, r->report,
+                     &at);
         else
             wrong_kind(r, &at, "text", key);
     }
+}
+
+static key_list keys_at(const option *o, void *base) {
+    return (key_list){option_at(base, o->offset), option_at(base, o->count_offset)};
 }
 
 /* -- objects -- */
@@ -327,7 +315,7 @@ static void read_list(reader *r, const config_place *p, const option *o, const j
 static void read_option(reader *r, const config_place *p, const option *o, const json_t *v,
                         void *base) {
     void *at = option_at(base, o->offset);
-    uint64_t number;
+    uint64_t number, cores[CONFIG_CORES_MAX / 64];
     const char *text;
     int choice;
     switch (o->kind) {
@@ -351,8 +339,23 @@ static void read_option(reader *r, const config_place *p, const option *o, const
     case OPTION_BYTES32:
         if (read_number(r, p, o, v, &number)) *(uint32_t *)at = (uint32_t)number;
         return;
+    case OPTION_U64:
     case OPTION_BYTES64:
         if (read_number(r, p, o, v, &number)) *(uint64_t *)at = number;
+        return;
+    case OPTION_DURATION:
+    case OPTION_MICROS:
+        if (read_special(r, p, o, v, &number)) *(uint64_t *)at = number;
+        return;
+    case OPTION_CORES:
+        if ((text = read_text(r, p, o, v)) == NULL) return;
+        if (config_read_cores(text, cores))
+            *(char **)at = take_text(r, text);
+        else
+            config_problem(r->report, p,
+                           "is not a list of CPUs: ascending numbers and ranges below %d, such as "
+                           "\"0-3,8\"",
+                           CONFIG_CORES_MAX);
         return;
     case OPTION_BOOL:
         if (json_is_boolean(v))
@@ -364,17 +367,18 @@ static void read_option(reader *r, const config_place *p, const option *o, const
         if ((choice = read_choice(r, p, o, v)) >= 0) *(int *)at = choice;
         return;
     case OPTION_KEYS:
-        read_keys(r, p, v, base);
+        read_keys(r, p, v, keys_at(o, base));
         return;
     case OPTION_KEY_FILE:
         if ((text = read_text(r, p, o, v)) != NULL) {
             char *path = take_path(r, text);
-            if (path != NULL) keys_add_file(base, path, r->report, p);
+            if (path != NULL) keys_add_file(keys_at(o, base), path, r->report, p);
             free(path);
         }
         return;
     case OPTION_KEY_ENV:
-        if ((text = read_text(r, p, o, v)) != NULL) keys_add_env(base, text, r->report, p);
+        if ((text = read_text(r, p, o, v)) != NULL)
+            keys_add_env(keys_at(o, base), text, r->report, p);
         return;
     case OPTION_OBJECT:
         read_object(r, p, o->table, v, at);
@@ -404,6 +408,7 @@ static void read_object(reader *r, const config_place *p, const option_table *ta
                         const json_t *v, void *base) {
     const char *name;
     json_t *member;
+    uint32_t n_problems = r->report->n;
     if (!json_is_object(v)) {
         wrong_kind(r, p, "an object", v);
         return;
@@ -417,6 +422,7 @@ static void read_object(reader *r, const config_place *p, const option_table *ta
             read_option(r, &at, o, member, base);
     }
     fill_absent(r, p, table, v, base);
+    if (table->settle != NULL && r->report->n == n_problems) table->settle(base, v, r->report, p);
 }
 
 /* -- the whole -- */
@@ -434,11 +440,12 @@ static bool fill_texts(const option_table *table, void *base) {
     return ok;
 }
 
-/* What a text without "listen" and "devices" means. */
-static bool fill_defaults(inferd_config *c) {
+/* What a text without "listen" and "devices" means.  Where "devices" is there and is no list, there
+ * are none, and nothing is said about how much they can carry. */
+static bool fill_defaults(inferd_config *c, const json_t *tree) {
     const option_table *device = config_option(&config_table, "devices")->table;
     if (c->listen == NULL) c->listen = strdup("127.0.0.1:8080");
-    if (c->devices == NULL) {
+    if (json_object_get(tree, "devices") == NULL) {
         c->devices = calloc(1, sizeof c->devices[0]);
         if (c->devices == NULL) return false;
         c->n_devices = 1;
@@ -451,38 +458,6 @@ static bool fill_defaults(inferd_config *c) {
 static inferd_status no_memory(inferd_config *c, inferd_err *err) {
     config_destroy(c);
     return inferd_fail(err, INFERD_ENOMEM, "no memory for the configuration");
-}
-
-static inferd_status read_file(const char *path, buf *out, inferd_err *err) {
-    struct stat st;
-    inferd_status s = INFERD_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not be waited for
-    if (fd < 0) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &st) != 0)
-        s = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        s = inferd_fail(err, INFERD_EIO, "%s: not a file", path);
-    else if (st.st_mode & S_IWOTH)
-        s = inferd_fail(err, INFERD_EINVAL, "%s: writable by everybody, which hands them the keys",
-                        path);
-    else if (st.st_size > FILE_BYTES_MAX)
-        s = inferd_fail(err, INFERD_ETOOLONG, "%s: has %lld bytes, at most %d are read", path,
-                        (long long)st.st_size, FILE_BYTES_MAX);
-    /* Reserved at once: growing would leave copies of keys behind. */
-    else if (!buf_reserve(out, (size_t)st.st_size + 1))
-        s = inferd_fail(err, INFERD_ENOMEM, "no memory for %s", path);
-    while (s == INFERD_OK && out->n <= (size_t)st.st_size) {
-        ssize_t n = read(fd, out->p + out->n, (size_t)st.st_size + 1 - out->n);
-        if (n == 0) break;
-        if (n > 0)
-            out->n += (size_t)n;
-        else if (errno != EINTR)
-            s = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
-    }
-    if (s == INFERD_OK && out->n > (size_t)st.st_size)
-        s = inferd_fail(err, INFERD_EIO, "%s: grew while it was read", path);
-    close(fd);
-    return s;
 }
 
 static inferd_status read_tree(const json_t *tree, const char *path, config_report *report,
@@ -499,7 +474,7 @@ static inferd_status read_tree(const json_t *tree, const char *path, config_repo
     config_defaults(&config_table, c);
     read_object(&r, &root, &config_table, tree, c);
     free(folder);
-    if (r.no_memory || !fill_defaults(c)) return no_memory(c, err);
+    if (r.no_memory || !fill_defaults(c, tree)) return no_memory(c, err);
     keys_index(c, report);
     if (c->index == NULL) return no_memory(c, err);
     config_check_all(c, report);
@@ -518,52 +493,50 @@ static void tell_syntax(config_report *r, const char *sentence) {
     r->n++;
 }
 
-static inferd_status load_text(const char *path, bytes text, inferd_config **out, buf *problems,
-                               inferd_err *err) {
-    config_report report = {.problems = problems, .source = path};
-    inferd_config *c = NULL;
+static inferd_status read_json(const char *source, bytes text, config_report *report,
+                               inferd_config **out, inferd_err *err) {
     json_t *tree = NULL;
     json_lines *lines = NULL;
     inferd_status s = json_in_parse(text, &file_limits, &tree, err);
     if (s == INFERD_ENOMEM) return s;
     if (s != INFERD_OK) {
-        tell_syntax(&report, err->text);
-    } else {
-        lines = json_lines_create(text);
-        report.lines = lines;
-        s = lines == NULL ? inferd_fail(err, INFERD_ENOMEM, "no memory for %s", path)
-                          : read_tree(tree, path, &report, &c, err);
+        tell_syntax(report, err->text);
+        return INFERD_OK; // what came of it is in the report
     }
+    lines = json_lines_create(text);
+    report->lines = lines;
+    s = lines == NULL ? inferd_fail(err, INFERD_ENOMEM, "no memory for %s", source)
+                      : read_tree(tree, source, report, out, err);
+    report->lines = NULL;
     json_decref(tree);
     json_lines_destroy(lines);
-    if (s == INFERD_ENOMEM) return s;
+    return s;
+}
+
+inferd_status config_load_text(const char *source_path, const char *text, size_t n,
+                               inferd_config **out, buf *problems, inferd_err *err) {
+    inferd_err unread; // err may be NULL, and a syntax error is read from it
+    config_report report = {.problems = problems, .source = source_path};
+    inferd_config *c = NULL;
+    inferd_status s = INFERD_OK;
+    if (err == NULL) err = &unread;
+    if (n > CONFIG_FILE_BYTES_MAX) {
+        config_problem(&report, NULL, "has %zu bytes, at most %d are read", n,
+                       CONFIG_FILE_BYTES_MAX);
+    } else {
+        json_in_init();
+        json_in_wipe(true);
+        s = read_json(source_path, (bytes){text, n}, &report, &c, err);
+        json_in_wipe(false);
+    }
+    if (s != INFERD_OK) return s;
     if (report.n > 0) {
         config_destroy(c);
-        return inferd_fail(err, INFERD_EINVAL, "%s: %u problem%s", path, report.n,
+        return inferd_fail(err, INFERD_EINVAL, "%s: %u problem%s", source_path, report.n,
                            report.n == 1 ? "" : "s");
     }
     *out = c;
     return INFERD_OK;
-}
-
-inferd_status config_load(const char *path, inferd_config **out, buf *problems, inferd_err *err) {
-    inferd_err unread; // err may be NULL, and a syntax error is read from it
-    buf text;
-    if (err == NULL) err = &unread;
-    buf_init(&text, 0);
-    inferd_status s = read_file(path, &text, err);
-    if (s == INFERD_OK) {
-        json_in_init();
-        json_in_wipe(true);
-        s = load_text(path, (bytes){text.p, text.n}, out, problems, err);
-        json_in_wipe(false);
-    } else if (s != INFERD_ENOMEM) {
-        buf_add_format(problems, "%s\n", err->text);
-        s = err->status = INFERD_EINVAL;
-    }
-    if (text.p != NULL) explicit_bzero(text.p, text.capacity);
-    buf_deinit(&text);
-    return s;
 }
 
 /* "models/smollm2.gguf" and "models/smollm2/" are both called smollm2. */
@@ -592,7 +565,7 @@ inferd_status config_for_model(const char *model_path, inferd_config **out, infe
     c->models[0].name = name_of_file(model_path);
     c->models[0].path = strdup(model_path);
     buf_init(&problems, 0);
-    if (fill_defaults(c)) keys_index(c, &report); // no keys: an empty index
+    if (fill_defaults(c, NULL)) keys_index(c, &report); // no keys: an empty index
     buf_deinit(&problems);
     if (c->models[0].name == NULL || c->models[0].path == NULL || c->index == NULL)
         return no_memory(c, err);

@@ -43,6 +43,7 @@ inferd_status devices_resolve(const config_device *d, backend_options *out, infe
                              .exact_math = d->cpu_math != NULL && strcmp(d->cpu_math, "exact") == 0,
                              .uuid = d->uuid,
                              .index = d->index,
+                             .cores = d->cores,
                              .reserve_bytes = d->reserve_bytes,
                              .workspace_bytes = d->workspace_bytes,
                              .activations = d->activations,

@@ -1,6 +1,8 @@
 /* flight.c - see flight.h. */
 #include "flight.h"
 
+#include <time.h>
+
 #include "inferd/clock.h"
 #include "log.h"
 
@@ -40,13 +42,18 @@ bool app_is_full(const app *a, uint32_t n_more) {
 
 /* ---- the end ---- */
 
+/* What metrics count it by. */
+static uint32_t name_of(const flight *f) {
+    return app_model(f->app, f->model_idx)->name_idx;
+}
+
 static void write_log(const flight *f, int status, const char *finish) {
     if (!log_wants(LOG_LEVEL_INFO)) return;
     answer_usage u = stream_usage(f->stream);
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "done");
     log_str(&line, "id", f->rq_id);
-    log_str(&line, "model", f->app->names[f->model_idx]);
+    log_str(&line, "model", app_model(f->app, f->model_idx)->name);
     log_i64(&line, "status", status);
     log_u64(&line, "prompt_tokens", u.n_prompt);
     log_u64(&line, "cached_tokens", u.n_cached);
@@ -55,6 +62,7 @@ static void write_log(const flight *f, int status, const char *finish) {
         log_u64(&line, "ttft_ms", (f->first_token_us - f->arrival_us) / 1000);
     log_u64(&line, "queue_ms", f->queue_us / 1000);
     log_u64(&line, "total_ms", (clock_now_us() - f->arrival_us) / 1000);
+    log_u64(&line, "preempted", u.n_preempted);
     log_str(&line, "finish", finish);
     log_end(&line);
 }
@@ -67,9 +75,9 @@ static const char *const outcome_words[OUTCOMES] = {"stop",    "length", "cancel
 static void close_flight(flight *f, metric_outcome outcome, int status) {
     app *a = f->app;
     write_log(f, status, outcome_words[outcome]);
-    metrics_request(a->metrics, f->model_idx, outcome);
+    metrics_request(a->metrics, name_of(f), outcome);
     if (outcome == OUTCOME_STOP || outcome == OUTCOME_LENGTH)
-        metrics_observe(a->metrics, f->model_idx, HIST_E2E,
+        metrics_observe(a->metrics, name_of(f), HIST_E2E,
                         (double)(clock_now_us() - f->arrival_us) / 1e6);
     for (uint32_t i = 0; i < f->n_choices; i++) {
         if (f->ids[i] == 0) continue;
@@ -79,6 +87,7 @@ static void close_flight(flight *f, metric_outcome outcome, int status) {
     list_remove(&f->link);
     list_remove(&f->dirty);
     a->n_flights--;
+    a->models.slots[f->model_idx].n_flights--;
     stream_destroy(f->stream);
     buf_deinit(&f->out);
     free(f->ids);
@@ -133,27 +142,63 @@ static flight *create_flight(api_job *job) {
     f->model_idx = (uint32_t)job->model_idx;
     f->arrival_us = job->rq->arrival_us;
     f->deadline_us = job->requests[0]->deadline_us;
+    f->heartbeat_us = (uint64_t)job->config->c->limits.http.heartbeat_ms * 1000;
     f->stream = job->stream;
     job->stream = NULL;
     list_node_init(&f->dirty);
     list_push_back(&f->app->flights, &f->link);
     f->app->n_flights++;
+    f->app->models.slots[f->model_idx].n_flights++;
     return f;
 }
 
-static bool submit_all(flight *f, api_job *job) {
+/* ticket NULL: no tenant; it is owed to the gate for every choice. */
+static bool submit_all(flight *f, api_job *job, gate_ticket *ticket) {
     app *a = f->app;
     for (uint32_t i = 0; i < f->n_choices; i++) {
         app_slot *slot = take_slot(a, f, i);
         job->requests[i]->id = slot->id;
         if (!engine_submit(a->engine, job->requests[i])) {
             free_slot(a, slot);
+            if (ticket != NULL)
+                gate_drop(a->gate, ticket, f->n_choices - i, clock_now_us(), time(NULL));
             return false;
         }
         f->ids[i] = slot->id;
         job->requests[i] = NULL;
+        if (ticket != NULL) gate_hold(a->gate, ticket, (uint32_t)(slot - a->slots), i);
     }
     return true;
+}
+
+/* *ticket stays NULL for a request without a tenant.  False: job->error says why. */
+static bool admit(api_job *job, gate_ticket **ticket) {
+    app *a = job->app;
+    *ticket = NULL;
+    if (a->gate == NULL || job->rq->tenant < 0) return true;
+    const registry_slot *slot = app_model(a, (uint32_t)job->model_idx);
+    gate_ask ask = {.tenant = (uint32_t)job->rq->tenant,
+                    .name_idx = slot->name_idx,
+                    .context = model_about(slot->m)->context,
+                    .mark = job->mark,
+                    .first_try = job->hints.first_try,
+                    .requests = job->requests,
+                    .n_requests = job->n_requests,
+                    .n_per_prompt = job->n_per_prompt,
+                    .arrival_us = job->rq->arrival_us};
+    return gate_admit(a->gate, &ask, clock_now_us(), time(NULL), ticket, &job->error);
+}
+
+/* How long the model stays when nobody asks for it: for all, from now on. */
+static void set_keep_alive(const api_job *job) {
+    registry_slot *slot = &job->app->models.slots[job->model_idx];
+    if (!job->has_keep_alive || slot->policy.keep_alive_us == job->keep_alive_us) return;
+    model_policy changed = slot->policy;
+    changed.keep_alive_us = job->keep_alive_us;
+    if (engine_model_set_policy(job->app->engine, (uint32_t)job->model_idx, &changed))
+        slot->policy = changed;
+    else
+        log_text(LOG_LEVEL_ERROR, "keep_alive_not_set", "model", slot->name);
 }
 
 /* Takes the job's requests and stream.  False: job->error says why, and nothing runs. */
@@ -171,16 +216,21 @@ static bool start(api_job *job) {
     if (app_is_full(a, job->n_requests))
         return api_fail(&job->error, API_OVERLOADED, NULL,
                         "the queue is full: %u sequences are running or waiting", a->n_slots_used);
+    gate_ticket *ticket;
+    if (!admit(job, &ticket)) return false;
     flight *f = create_flight(job);
-    if (f == NULL)
+    if (f == NULL) {
+        if (ticket != NULL) gate_drop(a->gate, ticket, job->n_requests, clock_now_us(), time(NULL));
         return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
-    if (!submit_all(f, job)) {
+    }
+    if (!submit_all(f, job, ticket)) {
         f->rq = NULL;
         close_flight(f, OUTCOME_REFUSED, 503);
         job->model_idx = -1; // counted and logged
         return api_fail(&job->error, API_OVERLOADED, NULL, "the queue is full");
     }
-    metrics_observe(a->metrics, f->model_idx, HIST_N, job->n_per_prompt);
+    set_keep_alive(job);
+    metrics_observe(a->metrics, name_of(f), HIST_N, job->n_per_prompt);
     f->rq->user = f;
     f->rq->on_gone = on_gone;
     f->rq->on_flow = on_flow;
@@ -207,11 +257,11 @@ static void note_token(flight *f, uint32_t choice_idx, uint64_t at_us) {
     metrics *m = f->app->metrics;
     if (f->first_token_us == 0) {
         f->first_token_us = at_us > f->arrival_us ? at_us : f->arrival_us;
-        metrics_observe(m, f->model_idx, HIST_TTFT,
+        metrics_observe(m, name_of(f), HIST_TTFT,
                         (double)(f->first_token_us - f->arrival_us) / 1e6);
     }
     if (f->last_us[choice_idx] != 0 && at_us >= f->last_us[choice_idx])
-        metrics_observe(m, f->model_idx, HIST_ITL, (double)(at_us - f->last_us[choice_idx]) / 1e6);
+        metrics_observe(m, name_of(f), HIST_ITL, (double)(at_us - f->last_us[choice_idx]) / 1e6);
     f->last_us[choice_idx] = at_us;
 }
 
@@ -302,15 +352,30 @@ void flight_flush(flight *f) {
 
 /* ---- the round ---- */
 
+/* It ended by itself, or by a stop string, for which the flight cancels it. */
+static bool ended_well(const flight *f, const gen_event *ev) {
+    if (ev->done.finish == GEN_STOP) return true;
+    return ev->done.finish == GEN_CANCELLED && f != NULL &&
+           stream_error(f->stream)->fault == API_OK && ev->done.n_output > 0;
+}
+
+static void settle(app *a, const app_slot *slot, uint32_t name_idx, const gen_event *ev) {
+    if (a->gate == NULL) return;
+    if (ended_well(slot->flight, ev)) gate_note_output(a->gate, name_idx, ev->done.n_output);
+    gate_on_done(a->gate, (uint32_t)(slot - a->slots), ev, clock_now_us(), time(NULL));
+}
+
 static void take_event(app *a, const gen_event *ev) {
     app_slot *slot = find_slot(a, ev->id);
     if (slot == NULL) return; // of a submission that was taken back
-    if (ev->kind == GEN_EV_TOKEN) metrics_token(a->metrics, slot->model_idx);
+    uint32_t name_idx = app_model(a, slot->model_idx)->name_idx;
+    if (ev->kind == GEN_EV_TOKEN) metrics_token(a->metrics, name_idx);
     if (ev->kind == GEN_EV_DONE) {
-        metrics_sequence(a->metrics, slot->model_idx, ev->done.n_prompt, ev->done.n_cached,
+        metrics_sequence(a->metrics, name_idx, ev->done.n_prompt, ev->done.n_cached,
                          ev->done.n_output);
-        metrics_observe(a->metrics, slot->model_idx, HIST_QUEUE, (double)ev->done.queued_us / 1e6);
+        metrics_observe(a->metrics, name_idx, HIST_QUEUE, (double)ev->done.queued_us / 1e6);
     }
+    if (ev->kind == GEN_EV_DONE) settle(a, slot, name_idx, ev);
     flight *f = slot->flight;
     uint32_t choice_idx = slot->choice_idx;
     if (ev->kind == GEN_EV_DONE) free_slot(a, slot);
@@ -329,17 +394,31 @@ void app_on_engine_wake(app *a) {
     flush_dirty(a);
 }
 
+/* A stream that still waits for its model or its turn.  Not before heartbeat_ms: what is refused
+ * quickly keeps its status. */
+static void beat(flight *f, uint64_t now_us) {
+    static const char line[] = ": waiting\n\n";
+    if (f->begun || f->out.n > 0 || !stream_about(f->stream)->streaming ||
+        stream_error(f->stream)->fault != API_OK || now_us < f->arrival_us + f->heartbeat_us)
+        return;
+    buf_add(&f->out, line, sizeof line - 1); // from here on the transport beats
+    mark_dirty(f);
+}
+
 /* The engine ends what is late by itself; this is for an engine that no longer ends anything. */
 void app_tick(app *a, uint64_t late_us) {
     enum { GRACE_US = 2000000 };
     uint64_t now = clock_now_us();
     metrics_loop_lag(a->metrics, (double)late_us / 1e6);
+    registry_sweep(&a->models);
     LIST_EACH(node, &a->flights) {
         flight *f = LIST_ENTRY(node, flight, link);
         if (f->deadline_us != 0 && now > f->deadline_us + GRACE_US)
             flight_fail(f, API_DEADLINE, "the request did not finish before its deadline");
+        beat(f, now);
     }
     flush_dirty(a);
+    gate_tick(a->gate, now);
 }
 
 void app_cut(app *a) {

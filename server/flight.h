@@ -6,7 +6,8 @@
  *     (client leaves)   every sequence is cancelled, the flight is gone
  *
  * A stream is begun with its first bytes, not before: a request that fails in the queue still gets
- * a status of its own.
+ * a status of its own.  One that has waited heartbeat_ms without any is begun with a comment line,
+ * so that clients and proxies see that it lives; what fails then is told as an event.
  *
  * Thread: front. */
 #ifndef INFERD_FLIGHT_H
@@ -14,6 +15,7 @@
 
 #include "api.h"
 #include "app.h"
+#include "gate.h"
 
 struct flight {
     list_node link;  // in app.flights
@@ -28,7 +30,8 @@ struct flight {
     bool begun; // the stream's headers are on their way
     buf out;    // written and not yet handed over
     uint64_t arrival_us, deadline_us, first_token_us;
-    uint64_t queue_us; // of its first sequence
+    uint64_t queue_us;     // of its first sequence
+    uint64_t heartbeat_us; // after arrival
 };
 
 /* The end of a job that prepared a generation: submit it, or answer why not.  Frees the job. */

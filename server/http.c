@@ -294,6 +294,15 @@ const char *http_address(const http_server *s) {
     return s->address;
 }
 
+const char *http_query(http_request *rq, const char *name) {
+    const char *value = NULL;
+    struct MHD_Connection *mhd = exchange_of(rq)->c->mhd;
+    if (MHD_lookup_connection_value_n(mhd, MHD_GET_ARGUMENT_KIND, name, strlen(name), &value,
+                                      NULL) != MHD_YES)
+        return NULL;
+    return value == NULL ? "" : value;
+}
+
 /* -- work on other threads -- */
 
 typedef struct job {
@@ -453,6 +462,9 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
     s->routes = options->routes;
     s->n_routes = options->n_routes;
     s->tenant_of_key = options->tenant_of_key;
+    s->admin_of_key = options->admin_of_key;
+    s->trusted = options->trusted;
+    s->unix_mode = options->unix_mode == 0 ? HTTP_UNIX_MODE : options->unix_mode;
     s->overloaded = options->overloaded;
     s->finished = options->finished;
     s->ctx = options->ctx;

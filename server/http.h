@@ -26,19 +26,31 @@ typedef enum http_method {
     HTTP_POST = 2,
     HTTP_HEAD = 4,
     HTTP_PUT = 8,
-    HTTP_DELETE = 16
+    HTTP_DELETE = 16,
+    HTTP_PATCH = 32
 } http_method;
 
 typedef enum http_access {
-    HTTP_OPEN, // no key needed (health)
-    HTTP_KEYED // a key when keys are configured; without keys the listener is loopback only
+    HTTP_OPEN,  // no key needed (health)
+    HTTP_KEYED, // a key when keys are configured; without keys the listener is loopback only
+    HTTP_ADMIN  // a key of an administrator, also without other keys; none where all are trusted
 } http_access;
 
+/* What a key is worth on a route of HTTP_ADMIN. */
+typedef enum http_admin {
+    HTTP_ADMIN_YES,
+    HTTP_ADMIN_NO_KEYS, // there are no such keys: nobody may
+    HTTP_ADMIN_TENANT,  // a good key, of somebody who may not
+    HTTP_ADMIN_UNKNOWN  // no key, or nobody's
+} http_admin;
+
 typedef struct http_route {
-    const char *path; // exact raw target without query; ends in "/*" to take one more segment
+    /* The raw target without query.  One segment may be "*": it stands for any, decoded.  "**" at
+     * the end stands for one or more. */
+    const char *path;
     unsigned methods; // of http_method; HEAD is answered for every GET
     http_access access;
-    bool json_body;   // POST: needs application/json (absent type is accepted), may be large
+    bool json_body;   // POST, PUT, PATCH: needs application/json (absent type is accepted), may be large
     bool admits_work; // refused with 503 while draining or when the daemon is overloaded
     void (*handle)(void *ctx, http_request *rq);
 } http_route;
@@ -68,6 +80,10 @@ typedef struct http_options {
      * keys, every request is served with tenant -1, and only a loopback `Host` and `Origin` are
      * (a web page must not reach a keyless daemon). */
     int (*tenant_of_key)(void *ctx, bytes key);
+    /* The same for routes of HTTP_ADMIN.  NULL: nobody may. */
+    http_admin (*admin_of_key)(void *ctx, bytes key);
+    bool trusted;       // whoever can connect may do everything: for a socket file of one owner
+    unsigned unix_mode; // of a socket file; 0: 0660
     /* True: new work is refused with 503 server_overloaded (before its body is read). */
     bool (*overloaded)(void *ctx);
     /* One finished exchange, for log and metrics: status, times, bytes.  rq->route is NULL when it
@@ -96,7 +112,7 @@ struct http_request {
     char id[40]; // x-request-id, "req-..." with 128 random bits
     http_method method;
     const http_route *route;
-    char tail[256]; // what "/*" matched, percent-decoded; "" otherwise; at most 255 bytes, else 404
+    char tail[256]; // what "*" matched, percent-decoded; "" otherwise; at most 255 bytes, else 404
     bytes body;     // complete; freed with the request
     int tenant;     // index, or -1 without keys
     uint64_t arrival_us;
@@ -137,6 +153,9 @@ void http_stream_abort(
 /* After a round of writes: hand all of it to the sockets (resumes are batched). */
 void http_flush(http_server *s);
 http_server *http_server_of(http_request *rq);
+/* The value of `name` in the query as it was sent, "" for a name alone, NULL when it is not there.
+ * Only inside route.handle. */
+const char *http_query(http_request *rq, const char *name);
 
 /* Run `work` on a worker thread (1 MiB stack or more), then `done` on the front.  `rq` stays
  * allocated until done has returned, even when its client leaves (then rq_gone is true in done). */

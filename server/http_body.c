@@ -44,8 +44,31 @@ static bool is_too_long(exchange *x, struct MHD_Connection *mhd) {
     return info == NULL || info->header_size > x->s->limits.header_bytes_max;
 }
 
+static bool check_admin(exchange *x, const guard *g) {
+    http_server *s = x->s;
+    if (s->trusted) return true;
+    switch (s->admin_of_key == NULL ? HTTP_ADMIN_NO_KEYS
+                                    : s->admin_of_key(s->ctx, guard_bearer(g))) {
+    case HTTP_ADMIN_YES:
+        return true;
+    case HTTP_ADMIN_NO_KEYS:
+        return refuse(x, 403, "permission_error", "admin_not_configured",
+                      "There is no key for administrators: set admin.key_file, admin.key_env or "
+                      "admin.keys in the configuration, or use the socket admin.listen.",
+                      0);
+    case HTTP_ADMIN_TENANT:
+        return refuse(x, 403, "permission_error", "admin_only",
+                      "This key belongs to a tenant; here a key of admin is needed.", 0);
+    case HTTP_ADMIN_UNKNOWN:
+        break;
+    }
+    return refuse(x, 401, "authentication_error", "invalid_api_key",
+                  "A valid admin key is needed: Authorization: Bearer KEY.", 0);
+}
+
 static bool check_key(exchange *x, const guard *g) {
     http_server *s = x->s;
+    if (g->route->access == HTTP_ADMIN) return check_admin(x, g);
     if (g->route->access == HTTP_OPEN || s->keyless) return true;
     x->rq.tenant = s->tenant_of_key(s->ctx, guard_bearer(g));
     if (x->rq.tenant >= 0) return true;
@@ -91,7 +114,7 @@ static bool pass_guard(exchange *x, guard *g) {
     if (!check_key(x, g) || !check_load(x, g) ||
         !guard_content(g, s->limits.body_bytes_max, &x->refusal))
         return false;
-    x->collects = (g->http_method & (HTTP_POST | HTTP_PUT)) != 0;
+    x->collects = (g->http_method & (HTTP_POST | HTTP_PUT | HTTP_PATCH)) != 0;
     if (x->collects && !reserve_body(x, g->body_bytes))
         return refuse_overload(x, "Memory for request bodies is in use, try again.");
     return true;

@@ -244,16 +244,16 @@ static int hex(char c) {
     return -1;
 }
 
-/* The one segment that "/" + "*" stands for.  It is decoded because names of models hold slashes
- * that clients escape; it is only ever compared, so decoding opens nothing. */
-static bool match_tail(const char *rest, char tail[256]) {
+/* The n bytes that a "*" stands for.  They are decoded because names of models hold slashes that
+ * clients escape; they are only ever compared, so decoding opens nothing. */
+static bool match_tail(const char *rest, size_t n_rest, char tail[256]) {
     size_t n = 0;
-    for (; *rest != 0; rest++) {
+    for (const char *end = rest + n_rest; rest < end; rest++) {
         char c = *rest;
-        if (c == '/') return false;
         if (c == '%') {
-            int high = hex(rest[1]), low = high < 0 ? -1 : hex(rest[2]);
-            if (low < 0) return false;
+            if (end - rest < 3) return false;
+            int high = hex(rest[1]), low = hex(rest[2]);
+            if (high < 0 || low < 0) return false;
             c = (char)(high * 16 + low);
             if (c == 0) return false;
             rest += 2;
@@ -266,10 +266,14 @@ static bool match_tail(const char *rest, char tail[256]) {
 }
 
 static bool match_path(const char *path, const char *target, char tail[256]) {
-    size_t n = strlen(path);
+    size_t n = strcspn(path, "*");
     tail[0] = 0;
-    if (n < 2 || strcmp(path + n - 2, "/*") != 0) return strcmp(path, target) == 0;
-    return strncmp(path, target, n - 1) == 0 && match_tail(target + n - 1, tail);
+    if (path[n] == 0) return strcmp(path, target) == 0;
+    if (strncmp(path, target, n) != 0) return false;
+    const char *rest = target + n;
+    if (path[n + 1] == '*') return match_tail(rest, strlen(rest), tail);
+    size_t n_rest = strcspn(rest, "/");
+    return strcmp(rest + n_rest, path + n + 1) == 0 && match_tail(rest, n_rest, tail);
 }
 
 static http_method read_method(const char *method) {
@@ -280,7 +284,8 @@ static http_method read_method(const char *method) {
                    {"POST", HTTP_POST},
                    {"HEAD", HTTP_HEAD},
                    {"PUT", HTTP_PUT},
-                   {"DELETE", HTTP_DELETE}};
+                   {"DELETE", HTTP_DELETE},
+                   {"PATCH", HTTP_PATCH}};
     for (size_t i = 0; i < INFERD_COUNT(methods); i++)
         if (strcmp(method, methods[i].name) == 0) return methods[i].method;
     return 0;
@@ -339,7 +344,7 @@ static bool is_json_type(bytes v) {
 
 bool guard_content(const guard *g, uint64_t body_bytes_max, guard_refusal *why) {
     static const char unsupported[] = "unsupported_media_type";
-    bool carries = g->http_method & (HTTP_POST | HTTP_PUT);
+    bool carries = g->http_method & (HTTP_POST | HTTP_PUT | HTTP_PATCH);
     if (g->content_encoding.n > 1 ||
         (g->content_encoding.n == 1 && !equals_nocase(g->content_encoding.value, "identity")))
         return refuse(why, 415, unsupported, "Bodies with a Content-Encoding are not accepted.");

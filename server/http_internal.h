@@ -38,7 +38,8 @@
 enum {
     HTTP_SPARE_CONNECTIONS = 64, // above connections_max, so that a 503 can be said
     HTTP_LINGER_MAX = 256,       // refused senders being heard out
-    HTTP_RANDOM_BYTES = 1024
+    HTTP_RANDOM_BYTES = 1024,
+    HTTP_UNIX_MODE = 0660 // of a socket file
 };
 
 typedef struct exchange exchange;
@@ -127,6 +128,7 @@ struct http_server {
     const http_route *routes;
     size_t n_routes;
     int (*tenant_of_key)(void *ctx, bytes key);
+    http_admin (*admin_of_key)(void *ctx, bytes key);
     bool (*overloaded)(void *ctx);
     void (*finished)(void *ctx, const http_request *rq);
     void *ctx;
@@ -145,12 +147,13 @@ struct http_server {
 
     char address[128];
     char *unix_path;     // owned; NULL on TCP
+    unsigned unix_mode;
     uint64_t unix_inode; // of the socket file, so that only ours is removed
     int fd_listen;       // -1 once draining
     int fd_reserve;      // given up for a moment when descriptors run out
     bool accept_paused;
     uint64_t accept_told_us; // when a lack of descriptors was last logged
-    bool draining, closing, keyless;
+    bool draining, closing, keyless, trusted;
     bool reads_raw; // raw_is_known
     deadline accept_due;
 

@@ -153,6 +153,8 @@ static inferd_status bind_to(http_server *s, const char *listen, const address *
     if (s->fd_listen < 0) return inferd_fail(err, INFERD_EIO, "socket: %s", strerror(errno));
     if (a->any.sa_family != AF_UNIX)
         setsockopt(s->fd_listen, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    else
+        fchmod(s->fd_listen, (mode_t)s->unix_mode); // the file begins with it, never wider
     if (bind(s->fd_listen, &a->any, a->n) == 0) return INFERD_OK;
     switch (errno) {
     case EADDRINUSE:
@@ -175,7 +177,7 @@ static inferd_status own_socket_file(http_server *s, const char *path, inferd_er
     struct stat st;
     s->unix_path = strdup(path);
     if (s->unix_path == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %s", path);
-    if (chmod(path, 0660) != 0 || stat(path, &st) != 0)
+    if (chmod(path, (mode_t)s->unix_mode) != 0 || stat(path, &st) != 0)
         return inferd_fail(err, INFERD_EIO, "listen unix:%s: %s", path, strerror(errno));
     s->unix_inode = st.st_ino;
     return INFERD_OK;

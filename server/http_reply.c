@@ -2,15 +2,17 @@
  *
  * A short answer goes to the library as one buffer.  A long one is read by it in pieces, because
  * each piece taken is the only sign of life a slow reader gives: it re-arms the stall deadline. */
+#include <netinet/in.h>
 #include <string.h>
 
+#include "api.h" // where http_reply_hook and its kin are declared
 #include "http_internal.h"
 #include "inferd/clock.h"
 
 enum {
     WHOLE_BYTES_MAX = 16 * 1024, // fits the socket's buffer: no pieces
     PIECE_BYTES = 32 * 1024,
-    RETRY_AFTER_MAX_S = 60 // clients ignore more
+    RETRY_AFTER_MAX_S = 60 // clients that are told more ask again after a second, by a guess
 };
 
 /* -- JSON text -- */
@@ -105,12 +107,65 @@ static bool add_header_lines(struct MHD_Response *r, const char *lines) {
     return true;
 }
 
+/* What the front adds to every answer; one front per process. */
+static struct {
+    http_reply_lines *write;
+    void *ctx;
+    const void *server_ctx;
+} hook;
+
+void http_reply_hook(http_reply_lines *write, void *ctx, const void *server_ctx) {
+    hook.write = write;
+    hook.ctx = ctx;
+    hook.server_ctx = server_ctx;
+}
+
+static bool add_hooked(exchange *x, struct MHD_Response *r) {
+    char lines[HTTP_HOOK_BYTES];
+    if (hook.write == NULL || hook.server_ctx != x->s->ctx) return true;
+    lines[0] = 0;
+    hook.write(hook.ctx, &x->rq, lines);
+    return add_header_lines(r, lines);
+}
+
 bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
                    const char *extra_headers) {
     bool close = x->s->draining || x->c->over_limit || x->c->left || x->last;
     return add_header(r, "x-request-id", x->rq.id) &&
            (content_type == NULL || add_header(r, "Content-Type", content_type)) &&
-           (!close || add_header(r, "Connection", "close")) && add_header_lines(r, extra_headers);
+           (!close || add_header(r, "Connection", "close")) && add_hooked(x, r) &&
+           add_header_lines(r, extra_headers);
+}
+
+/* -- what was asked with -- */
+
+bytes http_header(http_request *rq, const char *name) {
+    const char *value = NULL;
+    size_t n = 0;
+    exchange *x = exchange_of(rq);
+    INFERD_CHECK(x->phase == EXCHANGE_HANDLING);
+    if (MHD_lookup_connection_value_n(x->c->mhd, MHD_HEADER_KIND, name, strlen(name), &value, &n) !=
+            MHD_YES ||
+        value == NULL)
+        return (bytes){NULL, 0};
+    return (bytes){value, n};
+}
+
+bytes http_client_address(http_request *rq) {
+    exchange *x = exchange_of(rq);
+    INFERD_CHECK(x->phase == EXCHANGE_HANDLING);
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->c->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *from = info == NULL ? NULL : info->client_addr;
+    if (from != NULL && from->sa_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)from;
+        return (bytes){(const char *)&in->sin_addr, sizeof in->sin_addr};
+    }
+    if (from != NULL && from->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)from;
+        return (bytes){(const char *)&in->sin6_addr, sizeof in->sin6_addr};
+    }
+    return (bytes){"", 0}; // a socket file has no addresses
 }
 
 /* The last resort needs no memory when it is needed, so it has no id either. */
@@ -192,6 +247,15 @@ void http_answer(http_request *rq, int status, const char *content_type, buf *bo
 
 enum { HEADER_LINES_BYTES = 256 };
 
+/* 429: what a tenant may use comes back at a time that is known, in a month's case after days.  It
+ * is told as it is; where it is longer than clients wait, they are told not to try. */
+static size_t limit_headers(char *lines, unsigned retry_after_s) {
+    if (retry_after_s == 0) return 0;
+    return (size_t)sprintf(lines, "Retry-After: %u\nretry-after-ms: %llu\n%s", retry_after_s,
+                           (unsigned long long)retry_after_s * 1000,
+                           retry_after_s > RETRY_AFTER_MAX_S ? "x-should-retry: false\n" : "");
+}
+
 /* Which headers a status brings.  A 5xx that waiting does not cure must say so, or clients try it
  * again twice. */
 static void error_headers(char lines[HEADER_LINES_BYTES], int status, unsigned retry_after_s,
@@ -199,11 +263,8 @@ static void error_headers(char lines[HEADER_LINES_BYTES], int status, unsigned r
     static const struct {
         http_method method;
         const char *name;
-    } methods[] = {{HTTP_GET, "GET"},
-                   {HTTP_HEAD, "HEAD"},
-                   {HTTP_POST, "POST"},
-                   {HTTP_PUT, "PUT"},
-                   {HTTP_DELETE, "DELETE"}};
+    } methods[] = {{HTTP_GET, "GET"}, {HTTP_HEAD, "HEAD"},     {HTTP_POST, "POST"},
+                   {HTTP_PUT, "PUT"}, {HTTP_DELETE, "DELETE"}, {HTTP_PATCH, "PATCH"}};
     size_t n = 0;
     lines[0] = 0;
     if (status == 401) n += (size_t)sprintf(lines + n, "WWW-Authenticate: Bearer\n");
@@ -216,7 +277,9 @@ static void error_headers(char lines[HEADER_LINES_BYTES], int status, unsigned r
         }
         if (n > 0) n += (size_t)sprintf(lines + n, "\n");
     }
-    if (retry_after_s > 0)
+    if (status == 429)
+        n += limit_headers(lines + n, retry_after_s);
+    else if (retry_after_s > 0)
         n += (size_t)sprintf(lines + n, "Retry-After: %u\n",
                              u32_min(retry_after_s, RETRY_AFTER_MAX_S));
     if ((status == 503 && retry_after_s == 0) || status == 501 || status == 505 || status == 507)

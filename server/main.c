@@ -10,6 +10,7 @@ static const struct {
     const char *help;
 } commands[] = {
     {"serve", cli_serve, "serve models over HTTP"},
+    {"ctl", cli_ctl, "see and change what a daemon serves"},
     {"devices", cli_devices, "what could compute here"},
     {"check", cli_check, "check a configuration file"},
     {"run", cli_run, "answer one prompt, or chat, in the terminal"},

@@ -65,20 +65,20 @@ typedef struct model_metrics {
 } model_metrics;
 
 struct metrics {
-    model_metrics *models; // [n_models]
-    uint32_t n_models, n_routes;
+    model_metrics *models; // [n_names_max] by number of the name
+    uint32_t n_names_max, n_routes;
     const http_route *routes;                 // [n_routes] borrowed
     uint64_t (*http)[INFERD_COUNT(statuses)]; // [n_routes + 1]; the last: no route
     uint64_t n_unknown_fields, n_reloads[2];
     histogram lag;
 };
 
-metrics *metrics_create(uint32_t n_models, const http_route *routes, uint32_t n_routes) {
+metrics *metrics_create(uint32_t n_names_max, const http_route *routes, uint32_t n_routes) {
     metrics *m = calloc(1, sizeof *m);
     if (m == NULL) return NULL;
-    m->models = calloc(n_models == 0 ? 1 : n_models, sizeof *m->models);
+    m->models = calloc(n_names_max == 0 ? 1 : n_names_max, sizeof *m->models);
     m->http = calloc((size_t)n_routes + 1, sizeof *m->http);
-    m->n_models = n_models;
+    m->n_names_max = n_names_max;
     m->routes = routes;
     m->n_routes = n_routes;
     if (m->models == NULL || m->http == NULL) {
@@ -105,23 +105,23 @@ static void observe(histogram *h, const bounds *b, double value) {
 }
 
 void metrics_observe(metrics *m, uint32_t model_idx, metric_hist hist, double value) {
-    INFERD_CHECK(model_idx < m->n_models && hist < HISTS);
+    INFERD_CHECK(model_idx < m->n_names_max && hist < HISTS);
     observe(&m->models[model_idx].hists[hist], hist_rows[hist].bounds, value);
 }
 
 void metrics_request(metrics *m, uint32_t model_idx, metric_outcome outcome) {
-    INFERD_CHECK(model_idx < m->n_models && outcome < OUTCOMES);
+    INFERD_CHECK(model_idx < m->n_names_max && outcome < OUTCOMES);
     m->models[model_idx].n_requests[outcome]++;
 }
 
 void metrics_token(metrics *m, uint32_t model_idx) {
-    INFERD_CHECK(model_idx < m->n_models);
+    INFERD_CHECK(model_idx < m->n_names_max);
     m->models[model_idx].n_output++;
 }
 
 void metrics_sequence(metrics *m, uint32_t model_idx, uint32_t n_prompt, uint32_t n_cached,
                       uint32_t n_output) {
-    INFERD_CHECK(model_idx < m->n_models);
+    INFERD_CHECK(model_idx < m->n_names_max);
     model_metrics *mm = &m->models[model_idx];
     mm->n_prompt += n_prompt;
     mm->n_cached += n_cached;
@@ -212,7 +212,7 @@ typedef struct page {
 static const char *model_label(page *p, uint32_t model_idx, bool vllm) {
     buf_clear(&p->label);
     buf_add_str(&p->label, vllm ? "model_name=\"" : "model=\"");
-    add_label_text(&p->label, p->now->models[model_idx]);
+    add_label_text(&p->label, p->now->names[model_idx]);
     buf_add_str(&p->label, vllm ? "\",engine=\"0\"" : "\"");
     if (p->label.failed) p->out->failed = true;
     return buf_cstr(&p->label);
@@ -221,18 +221,18 @@ static const char *model_label(page *p, uint32_t model_idx, bool vllm) {
 /* The engine serves all models: with one, its figures carry that model's name; with several,
  * none. */
 static const char *engine_label(page *p) {
-    return p->m->n_models == 1 ? model_label(p, 0, true) : "engine=\"0\"";
+    return p->now->n_names == 1 ? model_label(p, 0, true) : "engine=\"0\"";
 }
 
 static void write_requests(page *p) {
     family(p->out, "inferd_requests_total", "counter", "Generation requests, by how they ended.");
-    for (uint32_t i = 0; i < p->m->n_models; i++)
+    for (uint32_t i = 0; i < p->now->n_names; i++)
         for (uint32_t o = 0; o < OUTCOMES; o++)
             buf_add_format(p->out, "inferd_requests_total{%s,outcome=\"%s\"} %llu\n",
                            model_label(p, i, false), outcome_names[o],
                            (unsigned long long)p->m->models[i].n_requests[o]);
     family(p->out, "vllm:request_success_total", "counter", "Requests answered, by finish reason.");
-    for (uint32_t i = 0; i < p->m->n_models; i++)
+    for (uint32_t i = 0; i < p->now->n_names; i++)
         for (uint32_t o = OUTCOME_STOP; o <= OUTCOME_LENGTH; o++)
             buf_add_format(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
                            model_label(p, i, true), outcome_names[o],
@@ -244,7 +244,7 @@ static void model_counter(page *p, const char *name, const char *alias, const ch
     for (int vllm = 0; vllm <= 1; vllm++) {
         const char *n = vllm ? alias : name;
         family(p->out, n, "counter", help);
-        for (uint32_t i = 0; i < p->m->n_models; i++) {
+        for (uint32_t i = 0; i < p->now->n_names; i++) {
             uint64_t v;
             memcpy(&v, (const char *)&p->m->models[i] + offset, sizeof v);
             buf_add_format(p->out, "%s{%s} %llu\n", n, model_label(p, i, vllm),
@@ -259,7 +259,7 @@ static void write_histograms(page *p) {
         for (int vllm = 0; vllm <= 1; vllm++) {
             const char *name = vllm ? row->alias : row->name;
             family(p->out, name, "histogram", row->help);
-            for (uint32_t i = 0; i < p->m->n_models; i++)
+            for (uint32_t i = 0; i < p->now->n_names; i++)
                 add_histogram(p->out, name, model_label(p, i, vllm), row->bounds,
                               &p->m->models[i].hists[h]);
         }
@@ -293,13 +293,132 @@ static void write_http(page *p) {
     sample_u64(p->out, "inferd_config_reloads_total", "{result=\"refused\"}", p->m->n_reloads[0]);
 }
 
+/* One figure of each model that is served. */
+typedef struct info_row {
+    const char *name, *type, *help;
+    size_t offset;
+    bool wide; // uint64_t; else uint32_t
+} info_row;
+
+#define INFO(field) offsetof(engine_model_info, field)
+static const info_row info_rows[] = {
+    {"inferd_model_requests_running", "gauge", "Sequences that are computed.", INFO(n_running),
+     false},
+    {"inferd_model_requests_waiting", "gauge", "Sequences that wait.", INFO(n_waiting), false},
+    {"inferd_model_stages_total", "counter", "Times the weights were read and prepared.",
+     INFO(n_stages), true},
+    {"inferd_model_loads_total", "counter", "Times the model became hot.", INFO(n_loads), true},
+    {"inferd_model_failures_total", "counter", "Times it could not be brought up.", INFO(n_failed),
+     true},
+};
+static const info_row time_rows[] = {
+    {"inferd_model_hot_seconds_total", "counter", "Time it was hot.", INFO(hot_us), true},
+    {"inferd_model_device_seconds_total", "counter", "Time its steps took on the device.",
+     INFO(device_us), true},
+    {"inferd_model_load_device_seconds_total", "counter",
+     "Time that bringing it up kept the device from steps.", INFO(load_device_us), true},
+};
+
+static uint64_t info_value(const engine_model_info *info, const info_row *row) {
+    const char *at = (const char *)info + row->offset;
+    uint64_t wide;
+    uint32_t narrow;
+    if (row->wide) {
+        memcpy(&wide, at, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, at, sizeof narrow);
+    return narrow;
+}
+
+/* "name{model="..", key="value"} " of a served model. */
+static void begin_sample(page *p, const char *name, const metrics_model *m, const char *key,
+                         const char *value) {
+    buf_add_format(p->out, "%s{%s", name, model_label(p, m->name_idx, false));
+    if (key != NULL) buf_add_format(p->out, ",%s=\"%s\"", key, value);
+    buf_add_str(p->out, "} ");
+}
+
+#define EACH_SERVED(p, m)                                                                          \
+    for (const metrics_model *m = (p)->now->models; m < (p)->now->models + (p)->now->n_models; m++)
+
+static void write_model_rows(page *p) {
+    for (size_t i = 0; i < INFERD_COUNT(info_rows); i++) {
+        family(p->out, info_rows[i].name, info_rows[i].type, info_rows[i].help);
+        EACH_SERVED(p, m) {
+            begin_sample(p, info_rows[i].name, m, NULL, NULL);
+            buf_add_format(p->out, "%llu\n",
+                           (unsigned long long)info_value(&m->info, &info_rows[i]));
+        }
+    }
+    for (size_t i = 0; i < INFERD_COUNT(time_rows); i++) {
+        family(p->out, time_rows[i].name, time_rows[i].type, time_rows[i].help);
+        EACH_SERVED(p, m) {
+            begin_sample(p, time_rows[i].name, m, NULL, NULL);
+            json_add_real(p->out, (double)info_value(&m->info, &time_rows[i]) / 1e6);
+            buf_add_char(p->out, '\n');
+        }
+    }
+}
+
+static void write_model_pages(page *p) {
+    static const info_row kinds[] = {{"weight", NULL, NULL, INFO(pages_weight), false},
+                                     {"warm", NULL, NULL, INFO(pages_warm), false},
+                                     {"kv", NULL, NULL, INFO(pages_kv), false},
+                                     {"cached", NULL, NULL, INFO(pages_cached), false},
+                                     {"min", NULL, NULL, INFO(pages_min), false},
+                                     {"max", NULL, NULL, INFO(pages_max), false}};
+    family(
+        p->out, "inferd_model_pages", "gauge",
+        "Pages that a model holds (kv has cached in it), is guaranteed (min) and may hold (max).");
+    EACH_SERVED(p, m)
+    for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
+        uint64_t n = info_value(&m->info, &kinds[k]);
+        begin_sample(p, "inferd_model_pages", m, "kind", kinds[k].name);
+        if (n == UINT32_MAX)
+            buf_add_str(p->out, "+Inf\n");
+        else
+            buf_add_format(p->out, "%llu\n", (unsigned long long)n);
+    }
+}
+
+static void write_switches(page *p) {
+    static const char *const causes[ENGINE_EVICT_CAUSES] = {"pressure", "class", "turn", "idle",
+                                                            "asked"};
+    static const info_row parts[] = {{"queue", NULL, NULL, INFO(sum.queue_us), true},
+                                     {"reclaim", NULL, NULL, INFO(sum.reclaim_us), true},
+                                     {"stage", NULL, NULL, INFO(sum.stage_us), true},
+                                     {"load", NULL, NULL, INFO(sum.load_us), true}};
+    family(p->out, "inferd_model_evictions_total", "counter",
+           "Times it left the device, by cause.");
+    EACH_SERVED(p, m)
+    for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
+        begin_sample(p, "inferd_model_evictions_total", m, "cause", causes[c]);
+        buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_evictions[c]);
+    }
+    family(p->out, "inferd_model_switch_seconds_total", "counter",
+           "Time it took to bring it up, by part: waiting, making room, reading and preparing, "
+           "mapping and copying.");
+    EACH_SERVED(p, m)
+    for (size_t k = 0; k < INFERD_COUNT(parts); k++) {
+        begin_sample(p, "inferd_model_switch_seconds_total", m, "part", parts[k].name);
+        json_add_real(p->out, (double)info_value(&m->info, &parts[k]) / 1e6);
+        buf_add_char(p->out, '\n');
+    }
+}
+
 static void write_models(page *p) {
-    static const char *const names[] = {"cold", "loading", "hot", "draining", "failed"};
     family(p->out, "inferd_model_state", "gauge", "1 for the state that a model is in.");
-    for (uint32_t i = 0; i < p->m->n_models; i++)
-        for (uint32_t s = 0; s < INFERD_COUNT(names); s++)
-            buf_add_format(p->out, "inferd_model_state{%s,state=\"%s\"} %d\n",
-                           model_label(p, i, false), names[s], p->now->states[i] == s);
+    EACH_SERVED(p, m)
+    for (uint32_t s = MODEL_COLD; s < MODEL_STATES; s++) {
+        begin_sample(p, "inferd_model_state", m, "state", model_state_name((model_state)s));
+        buf_add_format(p->out, "%d\n", m->info.state == s);
+    }
+    write_model_rows(p);
+    write_model_pages(p);
+    write_switches(p);
+    scalar(p->out, "inferd_model_turns_total", "counter",
+           "Times a model left because another of its class waited.", p->now->engine->n_turns);
     scalar(p->out, "inferd_draining", "gauge", "1 while the daemon finishes and takes nothing new.",
            p->now->draining);
     scalar(p->out, "inferd_start_time_seconds", "gauge", "When the daemon started, unix time.",
@@ -322,11 +441,9 @@ static void write_pages(page *p) {
     const struct {
         const char *state;
         uint32_t n;
-    } rows[] = {{"free", e->pages_free},
-                {"weight", e->pages_weight},
-                {"kv", e->pages_kv},
-                {"cached", e->pages_cached},
-                {"quarantine", e->pages_quarantine}};
+    } rows[] = {
+        {"free", e->pages_free},     {"weight", e->pages_weight},         {"kv", e->pages_kv},
+        {"cached", e->pages_cached}, {"quarantine", e->pages_quarantine}, {"warm", e->pages_warm}};
     family(p->out, "inferd_pages", "gauge", "Pages of the pool, by what holds them.");
     for (size_t i = 0; i < INFERD_COUNT(rows); i++)
         buf_add_format(p->out, "inferd_pages{state=\"%s\"} %u\n", rows[i].state, rows[i].n);

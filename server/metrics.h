@@ -38,7 +38,8 @@ typedef enum metric_hist {
 
 typedef struct metrics metrics;
 
-metrics *metrics_create(uint32_t n_models, const http_route *routes, uint32_t n_routes);
+/* Models are counted by the number of their name, below n_names_max. */
+metrics *metrics_create(uint32_t n_names_max, const http_route *routes, uint32_t n_routes);
 void metrics_destroy(metrics *m); // accepts NULL
 
 void metrics_observe(metrics *m, uint32_t model_idx, metric_hist hist, double value);
@@ -52,13 +53,22 @@ void metrics_unknown_fields(metrics *m, uint32_t n);
 void metrics_loop_lag(metrics *m, double seconds);
 void metrics_reload(metrics *m, bool ok);
 
+/* One that is served. */
+typedef struct metrics_model {
+    const char *name;
+    uint32_t name_idx;
+    engine_model_info info;
+} metrics_model;
+
 /* What others know at the time of the page. */
 typedef struct metrics_now {
     const engine_stats *engine;
-    const char *const *models; // [n_models] names
-    const model_state *states; // [n_models]
-    uint32_t n_http_open;      // exchanges
-    uint32_t n_flights;        // requests being generated
+    const metrics_model *models; // [n_models] served now
+    uint32_t n_models;
+    const char *const *names; // [n_names] by name_idx
+    uint32_t n_names;
+    uint32_t n_http_open; // exchanges
+    uint32_t n_flights;   // requests being generated
     uint64_t log_lines_dropped;
     uint64_t started_unix_s;
     bool draining, device_lost;

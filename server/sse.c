@@ -198,6 +198,9 @@ static void add_usage(buf *out, const answer_usage *u) {
         add_uint(out, u->n_cached);
         buf_add_str(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":0}");
     }
+    if (!u->running && u->class != NULL)
+        buf_add_format(out, ",\"inferd\":{\"queued_ms\":%llu,\"preempted\":%u,\"class\":\"%s\"}",
+                       (unsigned long long)u->queued_us / 1000, u->n_preempted, u->class);
     buf_add_char(out, '}');
 }
 

@@ -60,6 +60,10 @@ typedef struct answer_choice {
 typedef struct answer_usage {
     uint64_t n_prompt, n_cached, n_output;
     bool running; // in the middle of a stream: what is cached is not known yet
+    /* How it fared; told when class is not NULL. */
+    uint64_t queued_us;   // until the last choice began
+    uint32_t n_preempted; // of all choices
+    const char *class;    // static
 } answer_usage;
 
 void answer_open(buf *out, const answer_head *h);

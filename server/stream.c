@@ -38,7 +38,8 @@ typedef struct choice {
     answer_stop stop_reason;
     tok_id stop_id;
     uint32_t stop_string;
-    uint32_t n_cached;
+    uint32_t n_cached, n_preempted;
+    uint64_t queued_us;
 } choice;
 
 struct stream {
@@ -424,6 +425,7 @@ static void take_failure(stream *s, const gen_event *ev) {
     inferd_err err = {.status = ev->done.status == INFERD_OK ? INFERD_EDEVICE : ev->done.status};
     snprintf(err.text, sizeof err.text, "%.*s", GEN_TEXT_BYTES, ev->done.text);
     api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
+    if (err.status == INFERD_EMODEL) api_retry_after(&s->error, ev->done.retry_after_ms);
 }
 
 static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *out) {
@@ -432,6 +434,8 @@ static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *
     c->ended = true;
     s->n_ended++;
     c->n_cached = ev->done.n_cached;
+    c->n_preempted = ev->done.n_preempted;
+    c->queued_us = ev->done.queued_us;
     if (s->error.fault != API_OK || c->matched) return; // its last chunk is out
     gen_finish f = ev->done.finish;
     if (f != GEN_STOP && f != GEN_LENGTH) {
@@ -472,7 +476,13 @@ answer_usage stream_usage(const stream *s) {
         u.n_prompt += s->o.prompts[i].ids.n;
         u.n_cached += s->choices[i * s->o.n].n_cached; // later choices share with this one
     }
-    for (uint32_t i = 0; i < s->n_choices; i++) u.n_output += s->choices[i].n_tokens;
+    for (uint32_t i = 0; i < s->n_choices; i++) {
+        const choice *c = &s->choices[i];
+        u.n_output += c->n_tokens;
+        u.n_preempted += c->n_preempted;
+        if (c->queued_us > u.queued_us) u.queued_us = c->queued_us;
+    }
+    if (s->o.usage_details) u.class = s->o.class;
     return u;
 }
 

@@ -41,6 +41,7 @@ typedef struct stream_options {
     bool continuous_usage; // and the usage so far in every chunk
     bool echo;             // the prompt comes first
     bool show_ids;         // return_token_ids
+    bool usage_details;    // how it fared, in the usage
     bool include_stop;     // the stop string and the stop token stay in the text
     bool skip_specials;    // control tokens give no text
     bool ignore_eos;
@@ -55,6 +56,7 @@ typedef struct stream_options {
     const tokenizer *tok;                   // borrowed
     char id[64];                            // of the answer
     const char *model, *fingerprint, *tier; // borrowed
+    const char *class;                      // static
     int64_t created;
 } stream_options;
 

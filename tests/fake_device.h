@@ -20,18 +20,35 @@
 
 #include "device.h"
 
-enum { FAKE_VOCAB = 256, FAKE_END = 7, FAKE_LOGITS_MAX = 1024 };
+enum { FAKE_VOCAB = 256, FAKE_END = 7, FAKE_LOGITS_MAX = 1024, FAKE_MODELS_MAX = 64 };
+
+/* Where a slot is, as the device sees it. */
+typedef struct fake_model {
+    bool attached, staging, warm, hot;
+    uint32_t weights_of;
+    uint32_t piece;
+    uint32_t weight_pages; // 0: the device's
+    const uint32_t *pages; // borrowed from the residency
+} fake_model;
 
 typedef struct fake_device {
     /* What it is. */
-    uint32_t n_pages, depth, context, weight_pages;
+    uint32_t n_pages, n_host_pages, depth, context, weight_pages; // n_pages: of the device
     kv_layout kv;
     bool late, fail_open, fail_load;
+    bool apart;            // host memory is no memory of the pool
+    uint32_t stage_pieces; // a stage takes so many pieces of stage_us; 0: one
+    uint64_t stage_us, load_us, move_us;
+    uint32_t fail_stage_at; // the piece of this number (from 1, over all stages) fails; 0 = none
     uint64_t a_us, b_us, c_per_us;
     uint32_t sleep_us;   // real time per step, for tests with threads
     uint32_t fail_at;    // the step of this number (from 1) fails; 0 = none
     uint32_t nan_at;     // the draws of this step have no finite logit
     uint32_t n_attached; // models attached now
+    fake_model models[FAKE_MODELS_MAX];
+    uint32_t n_pieces; // of all stages
+    uint32_t n_moved;  // slots
+    uint64_t clock_us; // grows with what the device does; for virtual clocks
     /* What happened. */
     tok_id *memory; // [n_pages * slots_per_page, block_tokens]
     const step *launched[2];
@@ -132,10 +149,16 @@ static inline void fake_compute(fake_device *d, const step *st, tok_id *drawn) {
 static inline inferd_status fake_open(void *self, device_about *out, inferd_err *err) {
     fake_device *d = self;
     if (d->fail_open) return inferd_fail(err, INFERD_EDEVICE, "no such device");
-    *out = (device_about){
-        .n_pages = d->n_pages, .n_ready = d->n_pages, .extent_pages = 1, .depth = d->depth};
+    uint32_t n_pages = d->apart ? d->n_pages : d->n_pages + d->n_host_pages;
+    *out = (device_about){.n_pages = n_pages,
+                          .n_ready = n_pages,
+                          .n_host_pages = d->n_host_pages,
+                          .one_memory = !d->apart,
+                          .page_bytes = 2 << 20,
+                          .extent_pages = 1,
+                          .depth = d->depth};
     snprintf(out->name, sizeof out->name, "fake");
-    size_t n = (size_t)d->n_pages * d->kv.slots_per_page * d->kv.block_tokens;
+    size_t n = (size_t)n_pages * d->kv.slots_per_page * d->kv.block_tokens;
     d->memory = malloc(size_max(n, 1) * sizeof *d->memory);
     if (d->memory == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory");
     for (size_t i = 0; i < n; i++) d->memory[i] = -2;
@@ -148,37 +171,114 @@ static inline void fake_close(void *self) {
     d->memory = NULL;
 }
 
-static inline inferd_status fake_attach(void *self, uint32_t model_idx, const device_limits *limits,
-                                        sched_model_spec *spec, uint32_t *weight_pages,
+static inline uint32_t fake_weight_pages(const fake_device *d, uint32_t idx) {
+    return d->models[idx].weight_pages != 0 ? d->models[idx].weight_pages : d->weight_pages;
+}
+
+static inline inferd_status fake_attach(void *self, uint32_t idx, struct model *m, uint32_t same_as,
+                                        const device_limits *limits, device_model *out,
                                         inferd_err *err) {
     static const tok_id end_ids[] = {FAKE_END};
     fake_device *d = self;
-    (void)model_idx, (void)err;
-    if (limits->logits_max > FAKE_LOGITS_MAX) d->n_faults++;
-    *spec = (sched_model_spec){.kv = d->kv,
-                               .context = d->context,
-                               .n_vocab = FAKE_VOCAB,
-                               .end_ids = end_ids,
-                               .n_end_ids = 1};
-    *weight_pages = d->weight_pages;
+    (void)m, (void)err;
+    if (limits->logits_max > FAKE_LOGITS_MAX || d->models[idx].attached) d->n_faults++;
+    *out = (device_model){.spec = {.kv = d->kv,
+                                   .context = d->context,
+                                   .n_vocab = FAKE_VOCAB,
+                                   .end_ids = end_ids,
+                                   .n_end_ids = 1},
+                          .weight_pages = same_as == DEVICE_OWN ? fake_weight_pages(d, idx) : 0,
+                          .stage_bytes = 100};
+    out->host_pages = out->weight_pages;
+    uint32_t pages = d->models[idx].weight_pages;
+    d->models[idx] = (fake_model){.attached = true, .weight_pages = pages};
+    d->models[idx].weights_of = same_as == DEVICE_OWN ? idx : same_as;
     d->n_attached++;
     return INFERD_OK;
 }
 
-static inline inferd_status fake_load(void *self, uint32_t model_idx, const uint32_t *pages,
-                                      uint32_t n_pages, device_progress *progress, void *ctx,
-                                      inferd_err *err) {
+static inline void fake_unstage(void *self, uint32_t idx) {
     fake_device *d = self;
-    (void)model_idx, (void)pages;
-    progress(ctx, n_pages / 2, n_pages);
-    if (d->fail_load) return inferd_fail(err, INFERD_EFORMAT, "the file is wrong");
-    progress(ctx, n_pages, n_pages);
+    fake_model *m = &d->models[idx];
+    if (!m->attached || m->weights_of != idx) d->n_faults++;
+    m->staging = m->warm = m->hot = false;
+}
+
+static inline void fake_detach(void *self, uint32_t idx) {
+    fake_device *d = self;
+    if (!d->models[idx].attached) return;
+    uint32_t pages = d->models[idx].weight_pages;
+    d->models[idx] = (fake_model){.weight_pages = pages};
+    d->n_attached--;
+}
+
+static inline inferd_status fake_stage_begin(void *self, uint32_t idx, const uint32_t *pages,
+                                             void (*wake)(void *), void *wake_ctx,
+                                             inferd_err *err) {
+    fake_device *d = self;
+    fake_model *m = &d->models[idx];
+    (void)wake, (void)wake_ctx, (void)err;
+    if (!m->attached || m->staging || m->warm || m->hot || m->weights_of != idx) d->n_faults++;
+    if ((pages != NULL) == d->apart) d->n_faults++;
+    *m = (fake_model){.attached = true,
+                      .staging = true,
+                      .weights_of = idx,
+                      .weight_pages = m->weight_pages,
+                      .pages = pages};
     return INFERD_OK;
 }
 
-static inline void fake_detach(void *self, uint32_t model_idx) {
-    (void)model_idx;
-    ((fake_device *)self)->n_attached--;
+static inline inferd_status fake_stage_step(void *self, uint32_t idx, uint64_t budget_us,
+                                            device_progress *out, inferd_err *err) {
+    fake_device *d = self;
+    fake_model *m = &d->models[idx];
+    uint32_t n = u32_max(d->stage_pieces, 1);
+    (void)budget_us;
+    if (!m->staging) d->n_faults++;
+    d->n_pieces++;
+    m->piece++;
+    d->clock_us += d->stage_us;
+    *out = (device_progress){.done = (uint64_t)100 * m->piece / n,
+                             .total = 100,
+                             .device_us = d->stage_us,
+                             .finished = m->piece >= n};
+    if (d->fail_load || d->n_pieces == d->fail_stage_at) {
+        m->staging = false;
+        return inferd_fail(err, INFERD_EFORMAT, "the file is wrong");
+    }
+    if (out->finished) {
+        m->staging = false;
+        m->warm = true;
+    }
+    return INFERD_OK;
+}
+
+static inline inferd_status fake_load_begin(void *self, uint32_t idx, const uint32_t *pages,
+                                            inferd_err *err) {
+    fake_device *d = self;
+    fake_model *m = &d->models[idx];
+    (void)err;
+    if (!m->warm || m->hot || pages == NULL || (!d->apart && pages != m->pages)) d->n_faults++;
+    return INFERD_OK;
+}
+
+static inline inferd_status fake_load_step(void *self, uint32_t idx, uint64_t budget_us,
+                                           device_progress *out, inferd_err *err) {
+    fake_device *d = self;
+    (void)budget_us, (void)err;
+    d->clock_us += d->load_us;
+    *out = (device_progress){.done = 100, .total = 100, .device_us = d->load_us, .finished = true};
+    d->models[idx].hot = true;
+    return INFERD_OK;
+}
+
+static inline void fake_unload(void *self, uint32_t idx) {
+    fake_device *d = self;
+    fake_model *m = &d->models[idx];
+    if (!m->hot) d->n_faults++;
+    for (uint32_t i = 0; i < d->n_launched; i++)
+        if (d->models[d->launched[i]->model_idx].weights_of == idx) d->n_faults++;
+    m->hot = false;
 }
 
 /* Does this sequence of a step have the slot in its table? */
@@ -207,6 +307,8 @@ static inline void fake_look_for_overlap(fake_device *d, const step *st, const s
 static inline void fake_launch(void *self, const step *st) {
     fake_device *d = self;
     if (d->n_launched >= d->depth) d->n_faults++;
+    const fake_model *m = &d->models[st->model_idx];
+    if (m->attached && !d->models[m->weights_of].hot) d->n_faults++;
     fake_look_for_overlap(d, st, st);
     for (uint32_t i = 0; i < d->n_launched; i++) fake_look_for_overlap(d, st, d->launched[i]);
     if (!d->late) fake_compute(d, st, d->drawn[d->n_launched]);
@@ -221,6 +323,7 @@ static inline inferd_status fake_finish(void *self, step *st, uint64_t *device_u
     d->n_steps++;
     *device_us = d->a_us + d->b_us * st->b.n_rows;
     if (d->c_per_us > 0) *device_us += st->n_attended / d->c_per_us;
+    d->clock_us += *device_us;
     for (uint32_t i = 0; i < st->b.n_logits; i++) {
         const sample_row *row = &st->draws[i].row;
         if (st->draws[i].dropped) continue;
@@ -236,6 +339,18 @@ static inline inferd_status fake_finish(void *self, step *st, uint64_t *device_u
     return INFERD_OK;
 }
 
+static inline void fake_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
+                                const int32_t *to, bool to_host) {
+    fake_device *d = self;
+    (void)idx, (void)to_host;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(&d->memory[(size_t)to[i] * d->kv.block_tokens],
+               &d->memory[(size_t)from[i] * d->kv.block_tokens],
+               d->kv.block_tokens * sizeof *d->memory);
+    d->n_moved += n;
+    d->clock_us += d->move_us;
+}
+
 static inline void fake_get_stats(void *self, backend_stats *out) {
     (void)self;
     *out = (backend_stats){0};
@@ -246,8 +361,14 @@ static inline device fake_as_device(fake_device *d) {
         .open = fake_open,
         .close = fake_close,
         .attach = fake_attach,
-        .load = fake_load,
         .detach = fake_detach,
+        .stage_begin = fake_stage_begin,
+        .stage_step = fake_stage_step,
+        .unstage = fake_unstage,
+        .load_begin = fake_load_begin,
+        .load_step = fake_load_step,
+        .unload = fake_unload,
+        .move_kv = fake_move_kv,
         .launch = fake_launch,
         .finish = fake_finish,
         .get_stats = fake_get_stats,

@@ -153,11 +153,13 @@ static inferd_status scenario(const char *path, uint32_t *n_tokens, inferd_err *
     if (st == INFERD_OK) {
         engine_options eo = {.device = {.kind = "cpu", .n_threads = 2, .memory_bytes = 16u << 20},
                              .limits = {.running_max = 4, .step_tokens_max = 64},
-                             .models = &m,
-                             .n_models = 1,
+                             .n_slots = 1,
                              .wake = wake};
         st = engine_start(&eo, &e, err);
     }
+    model_policy policy = {.class = GEN_NORMAL, .weight = 100, .keep_alive_us = POLICY_NEVER};
+    if (st == INFERD_OK && !engine_model_add(e, 0, m, UINT32_MAX, &policy))
+        st = inferd_fail(err, INFERD_ENOMEM, "no memory to add a model");
     if (st == INFERD_OK) st = wait_hot(e, err);
     if (st == INFERD_OK) st = encode_chat(m, &ids, err);
     if (st == INFERD_OK) st = generate(e, &ids, n_tokens, err);

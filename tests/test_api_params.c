@@ -310,7 +310,8 @@ static void fields_arrive(void) {
     EXPECT_EQ(p.n, 4);
     EXPECT_EQ(p.max_tokens, 9);
     EXPECT_EQ(p.n_logprobs, 3);
-    EXPECT_EQ(p.class, GEN_BATCH);
+    EXPECT_EQ(p.tier_class, GEN_BATCH);
+    EXPECT(!p.has_keep_alive && !p.usage_details);
     EXPECT(p.stream && p.include_usage && !p.continuous_usage && !p.use_cache);
     EXPECT_EQ(p.n_unknown, 2);
     stop_set *stops = api_take_stops(&p);
@@ -331,7 +332,7 @@ static void defaults_are_the_documented_ones(void) {
     EXPECT(read_with(API_CHAT, "", &p, &e));
     EXPECT(p.max_tokens == API_UNSET);
     EXPECT(p.add_generation_prompt && !p.add_special);
-    EXPECT_EQ(p.class, GEN_NORMAL);
+    EXPECT(p.tier_class == -1 && p.named_class == -1);
     api_params_deinit(&p);
 }
 
@@ -354,6 +355,123 @@ static void priority_is_a_class_or_a_number(void) {
         EXPECT_EQ(p.priority, rows[i].number);
         api_params_deinit(&p);
     }
+}
+
+static void auto_asks_for_no_class(void) {
+    static const struct {
+        const char *json;
+        int class;
+    } rows[] = {
+        {"\"service_tier\":\"auto\"", -1},        {"\"service_tier\":\"default\"", GEN_NORMAL},
+        {"\"service_tier\":\"flex\"", GEN_BATCH}, {"\"service_tier\":\"priority\"", GEN_HIGH},
+        {"\"service_tier\":\"scale\"", GEN_HIGH}, {"\"service_tier\":\"fast\"", GEN_HIGH},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        api_params p;
+        api_error e;
+        EXPECT(read_with(API_COMPLETION, rows[i].json, &p, &e));
+        EXPECT_EQ(p.tier_class, rows[i].class);
+        EXPECT_EQ(p.named_class, -1);
+        api_params_deinit(&p);
+    }
+}
+
+static void keep_alive_is_a_time(void) {
+    static const struct {
+        const char *json;
+        uint64_t us;
+    } rows[] = {
+        {"0", 0},
+        {"\"0\"", 0},
+        {"30", 30000000},
+        {"1.5", 1500000},
+        {"\"5m\"", 300000000},
+        {"\"250ms\"", 250000},
+        {"\"never\"", POLICY_NEVER},
+        {"-1", POLICY_NEVER},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        char more[64];
+        api_params p;
+        api_error e;
+        snprintf(more, sizeof more, "\"keep_alive\":%s", rows[i].json);
+        EXPECT(read_with(API_CHAT, more, &p, &e));
+        EXPECT(p.has_keep_alive);
+        EXPECT(p.keep_alive_us == rows[i].us);
+        api_params_deinit(&p);
+    }
+    BAD(API_CHAT, "\"keep_alive\":\"soon\"", "keep_alive");
+    BAD(API_CHAT, "\"keep_alive\":-2", "keep_alive");
+    BAD(API_COMPLETION, "\"keep_alive\":true", "keep_alive");
+    BAD(API_COMPLETION, "\"keep_alive\":[1]", "keep_alive");
+    GOOD(API_COMPLETION, "\"keep_alive\":null");
+}
+
+/* ---- headers ---- */
+
+typedef struct header_row {
+    const char *name, *value;
+} header_row;
+
+static bytes find_header(void *ctx, const char *name) {
+    for (const header_row *row = ctx; row->name != NULL; row++)
+        if (strcmp(row->name, name) == 0) return (bytes){row->value, strlen(row->value)};
+    return (bytes){NULL, 0};
+}
+
+static void headers_name_class_and_targets(void) {
+    header_row rows[] = {{"x-inferd-class", "batch"},         {"x-slo-ttft-ms", "86400000"},
+                         {"x-llm-d-slo-ttft-ms", "86400000"}, {"x-llm-d-slo-tpot-ms", "25"},
+                         {"x-stainless-retry-count", "0"},    {NULL, NULL}};
+    api_hints h;
+    api_error e = {0};
+    EXPECT(api_hints_read(find_header, rows, &h, &e));
+    EXPECT_EQ(h.named_class, GEN_BATCH);
+    EXPECT_EQ(h.ttft_target_ms, 86400000);
+    EXPECT_EQ(h.tpot_target_ms, 25);
+    EXPECT(h.first_try);
+    header_row none[] = {{"x-stainless-retry-count", "10"}, {NULL, NULL}};
+    EXPECT(api_hints_read(find_header, none, &h, &e));
+    EXPECT_EQ(h.named_class, -1);
+    EXPECT_EQ(h.ttft_target_ms, 0);
+    EXPECT_EQ(h.tpot_target_ms, 0);
+    EXPECT(!h.first_try);
+    header_row theirs[] = {{"x-llm-d-slo-ttft-ms", "7"}, {NULL, NULL}};
+    EXPECT(api_hints_read(find_header, theirs, &h, &e));
+    EXPECT_EQ(h.ttft_target_ms, 7);
+}
+
+static void wrong_headers_are_named(void) {
+    static const header_row rows[] = {
+        {"x-inferd-class", ""},          {"x-inferd-class", "urgent"},
+        {"x-inferd-class", "batc"},      {"x-slo-ttft-ms", "0"},
+        {"x-slo-ttft-ms", ""},           {"x-slo-ttft-ms", "-1"},
+        {"x-slo-ttft-ms", " 1"},         {"x-slo-ttft-ms", "1.0"},
+        {"x-slo-ttft-ms", "86400001"},   {"x-slo-ttft-ms", "864000000"},
+        {"x-slo-ttft-ms", "4294967297"}, {"x-llm-d-slo-ttft-ms", "a"},
+        {"x-llm-d-slo-tpot-ms", "0"},    {"x-llm-d-slo-tpot-ms", "99999999999999999999"}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        header_row one[] = {rows[i], {NULL, NULL}};
+        api_hints h;
+        api_error e = {0};
+        EXPECT(!api_hints_read(find_header, one, &h, &e));
+        EXPECT_EQ(e.status, 400);
+        EXPECT_STR(e.param, rows[i].name);
+    }
+    header_row two[] = {{"x-slo-ttft-ms", "7"}, {"x-llm-d-slo-ttft-ms", "8"}, {NULL, NULL}};
+    api_hints h;
+    api_error e = {0};
+    EXPECT(!api_hints_read(find_header, two, &h, &e));
+    EXPECT(strstr(e.message, "7 and 8") != NULL);
+}
+
+static void classes_have_names(void) {
+    for (int i = 0; i < GEN_CLASSES; i++) {
+        const char *name = api_class_name((gen_class)i);
+        EXPECT_EQ(api_class_of(name, strlen(name)), i);
+    }
+    EXPECT_EQ(api_class_of("highest", 7), -1);
+    EXPECT_EQ(api_class_of("hig", 3), -1);
 }
 
 static void fields_that_depend_on_each_other_are_checked(void) {
@@ -567,6 +685,11 @@ static const test_case cases[] = {
     TEST(fields_arrive),
     TEST(defaults_are_the_documented_ones),
     TEST(priority_is_a_class_or_a_number),
+    TEST(auto_asks_for_no_class),
+    TEST(keep_alive_is_a_time),
+    TEST(headers_name_class_and_targets),
+    TEST(wrong_headers_are_named),
+    TEST(classes_have_names),
     TEST(fields_that_depend_on_each_other_are_checked),
     TEST(stops_and_biases_are_bounded),
     TEST(ids_must_be_below_the_vocabulary),

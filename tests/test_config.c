@@ -1,6 +1,11 @@
 /* test_config.c - the configuration file: what is read, and how every problem is told. */
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "config.h"
@@ -20,6 +25,17 @@ static void write_file(const char *path, const char *text, size_t n, mode_t mode
     EXPECT(fd >= 0 && write(fd, text, n) == (ssize_t)n);
     fchmod(fd, mode);
     close(fd);
+}
+
+static char *read_whole(const char *path, size_t *n) {
+    struct stat st = {0};
+    int fd = open(path, O_RDONLY);
+    EXPECT(fd >= 0 && fstat(fd, &st) == 0);
+    char *text = calloc(1, (size_t)st.st_size + 1);
+    *n = (size_t)st.st_size;
+    EXPECT(fd >= 0 && read(fd, text, *n) == (ssize_t)*n);
+    if (fd >= 0) close(fd);
+    return text;
 }
 
 static void open_folder(void) {
@@ -99,6 +115,18 @@ static void example_is_read(void) {
     close_folder();
 }
 
+static bool same_share(const share_spec *a, const share_spec *b) {
+    return a->policy == b->policy && a->percent == b->percent && a->n_devices == b->n_devices;
+}
+
+static bool same_policy(const model_policy *a, const model_policy *b) {
+    return a->min_bytes == b->min_bytes && a->max_bytes == b->max_bytes && a->class == b->class &&
+           a->weight == b->weight && same_share(&a->share, &b->share) &&
+           a->slo_ttft_ms == b->slo_ttft_ms && a->slo_tpot_ms == b->slo_tpot_ms &&
+           a->pin == b->pin && a->keep_alive_us == b->keep_alive_us &&
+           a->replicas_min == b->replicas_min && a->replicas_max == b->replicas_max;
+}
+
 static void defaults_are_those_of_the_headers(void) {
     open_folder();
     EXPECT_EQ(load("{" MODELS "}"), INFERD_OK);
@@ -121,6 +149,24 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT_EQ(c->limits.choices_max, 128);
     EXPECT_EQ(c->log.level, 1);
     EXPECT(c->log.path == NULL);
+    EXPECT(c->devices[0].name == NULL && c->devices[0].cores == NULL);
+    EXPECT(c->host_arena_bytes == CONFIG_HOST_ARENA_AUTO);
+    EXPECT(c->kv_disk.path == NULL && c->state_dir == NULL && c->admin.listen == NULL);
+    EXPECT_EQ(c->kv_disk.max_bytes, 8ull << 30);
+    EXPECT_EQ(c->admin.n_keys, 0);
+    EXPECT_EQ(c->policy.objective, OBJECTIVE_LATENCY);
+    EXPECT_EQ(c->policy.placement, PLACE_BALANCED);
+    EXPECT_EQ(c->policy.min_residency_ms, 2000);
+    EXPECT_EQ(c->policy.starvation_percent, 2);
+    EXPECT(!c->policy.zero_on_tenant_change && c->policy.background_copies);
+    EXPECT_EQ(c->policy.device_hour_cost_micros, 0);
+    const model_policy usual = {.class = GEN_NORMAL,
+                                .weight = 1,
+                                .share = {SHARE_BESTEFFORT, 0, 1},
+                                .keep_alive_us = POLICY_NEVER,
+                                .replicas_min = 1,
+                                .replicas_max = 1};
+    EXPECT(same_policy(&c->models[0].policy, &usual));
     EXPECT_EQ(config_tenant_of_key(c, (bytes){"", 0}), -1);
     inferd_config *other = NULL;
     EXPECT_EQ(config_for_model("models/smollm2.gguf", &other, &err), INFERD_OK);
@@ -128,6 +174,8 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT_STR(other->models[0].path, "models/smollm2.gguf");
     EXPECT_STR(other->devices[0].kind, "auto");
     EXPECT(memcmp(&other->limits, &c->limits, sizeof c->limits) == 0);
+    EXPECT(same_policy(&other->models[0].policy, &usual));
+    EXPECT(other->policy.background_copies && other->host_arena_bytes == CONFIG_HOST_ARENA_AUTO);
     EXPECT(config_check(other, &problems));
     EXPECT_EQ(config_tenant_of_key(other, (bytes){"sk-0123456789", 13}), -1);
     config_destroy(other);
@@ -311,9 +359,9 @@ static void wrong_values_of_a_device_are_told(void) {
 
 static void rules_of_the_whole_are_checked(void) {
     open_folder();
-    problem_is("{" MODELS ",\"devices\":[{},{}]}",
-               ":1: devices: this version computes on one device; 2 are configured");
-    problem_is("{\n\"models\":[]}", ":2: models: this version serves one model; 0 are configured");
+    problem_is("{" MODELS ",\n\"devices\":[]}",
+               ":2: devices: must not be empty: leave it out for one of the kind auto");
+    problem_is("{\n\"models\":[]}", ":2: models: must not be empty: at least one is served");
     problem_is("{" MODELS ",\n\"listen\":\"0.0.0.0:80\"}",
                ":2: listen: listen 0.0.0.0:80: reachable from other machines, which needs keys");
     problem_is("{" MODELS ",\n\"tenants\":[{\"name\":\"t\"}]}",
@@ -356,12 +404,10 @@ static void all_problems_are_collected(void) {
         INFERD_EINVAL);
     int n_lines = 0;
     for (size_t i = 0; i < problems.n; i++) n_lines += problems.p[i] == '\n';
-    EXPECT_EQ(n_lines, 9);
-    EXPECT(strstr(err.text, "9 problems") != NULL);
+    EXPECT_EQ(n_lines, 8);
+    EXPECT(strstr(err.text, "8 problems") != NULL);
     EXPECT(strstr(buf_cstr(&problems),
                   "models[0].pth: there is no such option; did you mean \"path\"?") != NULL);
-    EXPECT(strstr(buf_cstr(&problems), "models: this version serves one model; 2 are configured") !=
-           NULL);
     /* A file that is all problems does not fill the screen. */
     buf text;
     buf_init(&text, 0);
@@ -500,6 +546,883 @@ static void many_tenants_start_quickly(void) {
     close_folder();
 }
 
+/* -- models, tenants, devices: many of each -- */
+
+#define GIB (1ull << 30)
+
+/* Of the documentation's text: what is between ```json and ```. */
+static char *documented_example(void) {
+    static const char opening[] = "```json\n";
+    size_t n = 0;
+    char *text = read_whole(INFERD_SOURCE_DIR "/docs/configuration.md", &n);
+    char *begin = strstr(text, opening), *end = begin == NULL ? NULL : strstr(begin + 4, "\n```");
+    EXPECT(begin != NULL && end != NULL);
+    if (end == NULL) {
+        free(text);
+        return strdup("");
+    }
+    *end = 0;
+    char *example = strdup(begin + strlen(opening));
+    free(text);
+    return example;
+}
+
+static void check_documented_devices(void) {
+    EXPECT_EQ(c->n_devices, 3);
+    EXPECT_STR(c->devices[0].name, "gpu0");
+    EXPECT_STR(c->devices[1].uuid, "GPU-93c0a7d4");
+    EXPECT_EQ(c->devices[1].reserve_bytes, 2 * GIB);
+    EXPECT_STR(c->devices[2].cores, "0-7,16-23");
+    EXPECT_EQ(c->host_arena_bytes, 64 * GIB);
+    EXPECT_EQ(c->kv_disk.max_bytes, 32 * GIB);
+    EXPECT_EQ(strncmp(c->kv_disk.path, folder, strlen(folder)), 0);
+    EXPECT_STR(c->kv_disk.path + strlen(folder), "/kv"); // relative to the file
+    EXPECT_STR(c->state_dir + strlen(folder), "/state");
+    EXPECT_EQ(c->policy.objective, OBJECTIVE_SLA);
+    EXPECT_EQ(c->policy.placement, PLACE_BALANCED);
+    EXPECT(c->policy.zero_on_tenant_change && c->policy.background_copies);
+    EXPECT_EQ(c->policy.device_hour_cost_micros, 2490000);
+    EXPECT_STR(c->admin.listen, "unix:/run/inferd/admin.sock");
+}
+
+static void check_documented_owners(void) {
+    const model_policy chat = {24 * GIB, 120 * GIB,    GEN_HIGH, 4, {SHARE_BURST, 120, 2}, 500, 40,
+                               PIN_HOT,  POLICY_NEVER, 2,        3};
+    const model_policy code = {0,        24 * GIB,      GEN_NORMAL, 1, {SHARE_FIXED, 30, 1}, 0, 0,
+                               PIN_WARM, 5400000000ull, 1,          1};
+    const model_policy night = {0,        0,        GEN_BATCH, 1, {SHARE_BESTEFFORT, 0, 1}, 0, 0,
+                                PIN_NONE, 30000000, 1,         1};
+    const config_tenant *shop = &c->tenants[0], *lab = &c->tenants[1];
+    EXPECT_EQ(c->n_models, 3);
+    EXPECT(same_policy(&c->models[0].policy, &chat));
+    EXPECT(same_policy(&c->models[1].policy, &code));
+    EXPECT(same_policy(&c->models[2].policy, &night));
+    EXPECT_EQ(config_find_model(c, "default", 7), 0);
+    EXPECT_EQ(c->n_tenants, 2);
+    EXPECT(same_share(&shop->policy.share, &(share_spec){SHARE_BURST, 100, 1}));
+    EXPECT_EQ(shop->policy.weight, 2);
+    EXPECT_EQ(shop->policy.max_class, GEN_HIGH);
+    EXPECT_EQ(shop->policy.min_bytes, 8 * GIB);
+    EXPECT_EQ(shop->policy.max_bytes, 64 * GIB);
+    EXPECT_EQ(shop->limits.requests_per_min, 600);
+    EXPECT_EQ(shop->limits.tokens_per_min, 200000);
+    EXPECT_EQ(shop->limits.concurrent, 64);
+    EXPECT_EQ(shop->limits.tokens_per_day + shop->limits.tokens_per_month, 0);
+    EXPECT(same_share(&lab->policy.share, &(share_spec){SHARE_FIXED, 25, 1}));
+    EXPECT_EQ(lab->policy.max_class, GEN_NORMAL);
+    EXPECT_EQ(lab->policy.weight, 1);
+    EXPECT_EQ(lab->limits.tokens_per_day, 5000000);
+    EXPECT_EQ(lab->limits.tokens_per_month, 50000000);
+    EXPECT_EQ(tenant_of("sk-of-the-lab"), 1);
+    EXPECT(config_is_admin_key(c, (bytes){"sk-of-the-admin", 15}));
+}
+
+static void documented_example_is_read(void) {
+    char shop[96], lab[96];
+    open_folder();
+    snprintf(shop, sizeof shop, "%s/shop.keys", folder);
+    snprintf(lab, sizeof lab, "%s/lab.keys", folder);
+    write_file(shop, "sk-of-the-shop\n", 15, 0600);
+    write_file(lab, "sk-of-the-lab\n", 14, 0600);
+    setenv("INFERD_ADMIN_KEY", "sk-of-the-admin", 1);
+    char *text = documented_example();
+    EXPECT_EQ(load(text), INFERD_OK);
+    EXPECT_STR(buf_cstr(&problems), "");
+    if (c != NULL) {
+        check_documented_devices();
+        check_documented_owners();
+        EXPECT(config_check(c, &problems));
+    }
+    free(text);
+    unsetenv("INFERD_ADMIN_KEY");
+    unlink(shop);
+    unlink(lab);
+    close_folder();
+}
+
+/* Load a configuration in which `members` stand at one place; `where` says which. */
+static inferd_status load_at(const char *where, const char *members) {
+    char text[1024];
+    if (strcmp(where, "models[0]") == 0)
+        snprintf(text, sizeof text,
+                 "{\"models\":[{\"name\":\"m\",\"path\":\"m.gguf\",\n%s}],\"devices\":["
+                 "{\"kind\":\"cpu\",\"cores\":\"0\"},{\"kind\":\"cpu\",\"cores\":\"1\"}]}",
+                 members);
+    else if (strcmp(where, "tenants[0]") == 0)
+        snprintf(text, sizeof text,
+                 "{" MODELS ",\"state_dir\":\"s\",\"tenants\":[{\"name\":\"t\",\"keys\":"
+                 "[\"sk-012345678\"],\n%s}]}",
+                 members);
+    else if (strcmp(where, "devices[0]") == 0)
+        snprintf(text, sizeof text, "{" MODELS ",\"devices\":[{\n%s}]}", members);
+    else if (where[0] == 0)
+        snprintf(text, sizeof text, "{" MODELS ",\n%s}", members);
+    else
+        snprintf(text, sizeof text, "{" MODELS ",\"%s\":{\n%s}}", where, members);
+    return load(text);
+}
+
+static void each_new_value_has_its_range(void) {
+#define SIZE     "is not a size: write bytes, or a number with KiB, MiB, GiB or TiB"
+#define WHOLE(x) "expected a whole number, found " x
+#define CLASSES  "expected one of \"system\", \"high\", \"normal\", \"batch\""
+#define MEMORY   "must be between 0 and 70368744177664"
+#define U32      "must be between 0 and 4294967295"
+#define DURATION                                                                                   \
+    "is not a duration: write seconds, a text such as \"30s\", \"1h30m\" or \"250ms\" of at most " \
+    "36500 days, or \"never\""
+#define CORES "is not a list of CPUs: ascending numbers and ranges below 1024, such as \"0-3,8\""
+#define COST  "must be between 0 and 1000000000, with at most 6 decimals"
+    static const struct {
+        const char *where, *members, *problem; // NULL: fine; "PATH: sentence" below `where`
+    } rows[] = {
+        {"models[0]", "\"min\":\"0\",\"max\":\"64TiB\"", NULL},
+        {"models[0]", "\"min\":0,\"max\":0", NULL},
+        {"models[0]", "\"min\":\"2GB\"", "min: " SIZE},
+        {"models[0]", "\"min\":1.5", "min: expected a size such as \"2GiB\", found a fraction"},
+        {"models[0]", "\"min\":-1", "min: " MEMORY},
+        {"models[0]", "\"max\":70368744177665", "max: " MEMORY},
+        {"models[0]", "\"class\":\"system\"", NULL},
+        {"models[0]", "\"class\":\"urgent\"", "class: " CLASSES},
+        {"models[0]", "\"class\":1", "class: " CLASSES},
+        {"models[0]", "\"weight\":10000", NULL},
+        {"models[0]", "\"weight\":0", NULL},
+        {"models[0]", "\"weight\":10001", "weight: must be between 0 and 10000"},
+        {"models[0]", "\"weight\":-1", "weight: must be between 0 and 10000"},
+        {"models[0]", "\"weight\":0.5", "weight: " WHOLE("a fraction")},
+        {"models[0]", "\"slo\":{\"ttft_ms\":86400000,\"tpot_ms\":0}", NULL},
+        {"models[0]", "\"slo\":{\"ttft_ms\":86400001}",
+         "slo.ttft_ms: must be between 0 and 86400000"},
+        {"models[0]", "\"slo\":{\"tpot_ms\":\"40\"}", "slo.tpot_ms: " WHOLE("text")},
+        {"models[0]", "\"slo\":40", "slo: expected an object, found a whole number"},
+        {"models[0]", "\"slo\":{\"tpt_ms\":4}",
+         "slo.tpt_ms: there is no such option; did you mean \"tpot_ms\"?"},
+        {"models[0]", "\"pin\":\"warm\"", NULL},
+        {"models[0]", "\"pin\":\"cold\"", "pin: expected one of \"none\", \"warm\", \"hot\""},
+        {"models[0]", "\"pin\":true", "pin: expected one of \"none\", \"warm\", \"hot\""},
+        {"models[0]", "\"keep_alive\":-1", NULL},
+        {"models[0]", "\"keep_alive\":-2", "keep_alive: " DURATION},
+        {"models[0]", "\"keep_alive\":\"soon\"", "keep_alive: " DURATION},
+        {"models[0]", "\"keep_alive\":null",
+         "keep_alive: expected a duration such as \"5m\", found null"},
+        {"models[0]", "\"replicas\":{\"min\":0,\"max\":0}", NULL},
+        {"models[0]", "\"replicas\":{\"max\":65}", "replicas.max: must be between 0 and 64"},
+        {"models[0]", "\"replicas\":{\"min\":65}", "replicas.min: must be between 0 and 64"},
+        {"models[0]", "\"replicas\":[1,2]", "replicas: expected an object, found a list"},
+        {"models[0]", "\"share\":\"fixed\"", "share: expected an object, found text"},
+        {"models[0]", "\"share\":{\"policy\":\"all\",\"percent\":5}",
+         "share.policy: expected one of \"besteffort\", \"burst\", \"fixed\""},
+        {"models[0]", "\"share\":{\"percent\":0}", "share.percent: must be between 1 and 6400"},
+        {"models[0]", "\"share\":{\"percent\":6401}", "share.percent: must be between 1 and 6400"},
+        {"models[0]", "\"share\":{\"percent\":\"40\"}", "share.percent: " WHOLE("text")},
+        {"models[0]", "\"share\":{\"percent\":12.5}", "share.percent: " WHOLE("a fraction")},
+        {"models[0]", "\"share\":{\"devices\":0}", "share.devices: must be between 1 and 64"},
+        {"models[0]", "\"share\":{\"devices\":65}", "share.devices: must be between 1 and 64"},
+        {"tenants[0]", "\"weight\":10000,\"min\":\"1GiB\",\"max\":\"1GiB\"", NULL},
+        {"tenants[0]", "\"weight\":10001", "weight: must be between 0 and 10000"},
+        {"tenants[0]", "\"min\":\"x\"", "min: " SIZE},
+        {"tenants[0]", "\"max\":\"65TiB\"", "max: " MEMORY},
+        {"tenants[0]", "\"share\":{\"devices\":-1}", "share.devices: must be between 1 and 64"},
+        {"tenants[0]",
+         "\"limits\":{\"requests_per_min\":4294967295,\"tokens_per_min\":4294967295,"
+         "\"concurrent\":4294967295,\"tokens_per_day\":1000000000000000,"
+         "\"tokens_per_month\":1000000000000000}",
+         NULL},
+        {"tenants[0]", "\"limits\":{\"requests_per_min\":4294967296}",
+         "limits.requests_per_min: " U32},
+        {"tenants[0]", "\"limits\":{\"tokens_per_min\":4294967296}", "limits.tokens_per_min: " U32},
+        {"tenants[0]", "\"limits\":{\"concurrent\":-1}", "limits.concurrent: " U32},
+        {"tenants[0]", "\"limits\":{\"tokens_per_day\":1000000000000001}",
+         "limits.tokens_per_day: must be between 0 and 1000000000000000"},
+        {"tenants[0]", "\"limits\":{\"tokens_per_month\":\"1M\"}",
+         "limits.tokens_per_month: " WHOLE("text")},
+        {"tenants[0]", "\"limits\":{\"requests\":1}", "limits.requests: there is no such option"},
+        {"devices[0]", "\"name\":\"a\",\"cores\":\"0-3,8,1023\"", NULL},
+        {"devices[0]", "\"name\":\"\"", "name: must have 1 to 64 bytes"},
+        {"devices[0]", "\"name\":7", "name: expected text, found a whole number"},
+        {"devices[0]", "\"cores\":\"3-0\"", "cores: " CORES},
+        {"devices[0]", "\"cores\":\"1024\"", "cores: " CORES},
+        {"devices[0]", "\"cores\":4", "cores: expected text, found a whole number"},
+        {"devices[0]", "\"kind\":\"cpu\",\"memory\":\"1GiB\",\"reserve\":\"1023MiB\"", NULL},
+        {"", "\"host_arena\":0", NULL},
+        {"", "\"host_arena\":\"64TiB\"", NULL},
+        {"", "\"host_arena\":\"65TiB\"", "host_arena: " MEMORY},
+        {"", "\"host_arena\":\"auto\"", "host_arena: " SIZE},
+        {"", "\"state_dir\":5", "state_dir: expected text, found a whole number"},
+        {"", "\"state_dir\":\"\"", "state_dir: must have 1 to 4095 bytes"},
+        {"", "\"policy\":[]", "policy: expected an object, found a list"},
+        {"policy", "\"min_residency_ms\":86400000,\"starvation_percent\":50", NULL},
+        {"policy", "\"objective\":\"speed\"",
+         "objective: expected one of \"latency\", \"throughput\", \"sla\""},
+        {"policy", "\"placement\":\"random\"",
+         "placement: expected one of \"balanced\", \"binpack\", \"spread\""},
+        {"policy", "\"min_residency_ms\":86400001",
+         "min_residency_ms: must be between 0 and 86400000"},
+        {"policy", "\"starvation_percent\":51", "starvation_percent: must be between 0 and 50"},
+        {"policy", "\"zero_on_tenant_change\":1",
+         "zero_on_tenant_change: expected true or false, found a whole number"},
+        {"policy", "\"background_copies\":\"no\"",
+         "background_copies: expected true or false, found text"},
+        {"policy", "\"cost_per_device_hour\":1000000000", NULL},
+        {"policy", "\"cost_per_device_hour\":\"0.000001\"", NULL},
+        {"policy", "\"cost_per_device_hour\":1000000000.5", "cost_per_device_hour: " COST},
+        {"policy", "\"cost_per_device_hour\":-0.5", "cost_per_device_hour: " COST},
+        {"policy", "\"cost_per_device_hour\":0.0000001", "cost_per_device_hour: " COST},
+        {"policy", "\"cost_per_device_hour\":\"2.5 USD\"", "cost_per_device_hour: " COST},
+        {"policy", "\"cost_per_device_hour\":true",
+         "cost_per_device_hour: expected a number, found true or false"},
+        {"kv_disk", "\"path\":\"k\",\"max\":\"1MiB\"", NULL},
+        {"kv_disk", "\"max\":\"64TiB\"", NULL},
+        {"kv_disk", "\"path\":\"k\",\"max\":1048575",
+         "max: must be between 1048576 and 70368744177664"},
+        {"kv_disk", "\"max\":\"65TiB\"", "max: must be between 1048576 and 70368744177664"},
+        {"kv_disk", "\"path\":[]", "path: expected text, found a list"},
+        {"admin", "\"listen\":\"unix:/run/a\"", NULL},
+        {"admin", "\"listen\":\"127.0.0.1:1\"",
+         "listen: must be unix:PATH, whose file says who may connect"},
+        {"admin", "\"listen\":\"unix:\"", "listen: listen: unix: needs a path"},
+        {"admin", "\"listen\":7", "listen: expected text, found a whole number"},
+        {"admin", "\"keys\":\"sk-admin-0001\"", "keys: expected a list of keys, found text"},
+        {"admin", "\"keys\":[\"short\"]", "keys[0]: a key must have 8 to 512 bytes"},
+        {"admin", "\"key_env\":\"INFERD_TEST_NO\"",
+         "key_env: the environment variable INFERD_TEST_NO is not set"},
+    };
+    open_folder();
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        char wanted[1024] = "";
+        EXPECT_EQ(load_at(rows[i].where, rows[i].members),
+                  rows[i].problem == NULL ? INFERD_OK : INFERD_EINVAL);
+        if (rows[i].problem != NULL)
+            snprintf(wanted, sizeof wanted, "%s:2: %s%s%s\n", file, rows[i].where,
+                     rows[i].where[0] == 0 ? "" : ".", rows[i].problem);
+        EXPECT_STR(buf_cstr(&problems), wanted);
+    }
+    close_folder();
+}
+
+static void values_arrive_where_they_belong(void) {
+    open_folder();
+    EXPECT_EQ(load_at("policy",
+                      "\"objective\":\"throughput\",\"placement\":\"spread\","
+                      "\"min_residency_ms\":7,\"starvation_percent\":11,"
+                      "\"background_copies\":false,\"cost_per_device_hour\":\"0.000001\""),
+              INFERD_OK);
+    EXPECT_EQ(c->policy.objective, OBJECTIVE_THROUGHPUT);
+    EXPECT_EQ(c->policy.placement, PLACE_SPREAD);
+    EXPECT_EQ(c->policy.min_residency_ms, 7);
+    EXPECT_EQ(c->policy.starvation_percent, 11);
+    EXPECT(!c->policy.background_copies && !c->policy.zero_on_tenant_change);
+    EXPECT_EQ(c->policy.device_hour_cost_micros, 1);
+    EXPECT_EQ(load_at("policy", "\"placement\":\"binpack\",\"cost_per_device_hour\":1000000000"),
+              INFERD_OK);
+    EXPECT_EQ(c->policy.placement, PLACE_BINPACK);
+    EXPECT_EQ(c->policy.device_hour_cost_micros, 1000000000000000);
+    EXPECT_EQ(load_at("", "\"host_arena\":0"), INFERD_OK);
+    EXPECT_EQ(c->host_arena_bytes, 0); // which is not the same as absent
+    EXPECT_EQ(load_at("models[0]", "\"replicas\":{\"min\":2}"), INFERD_OK);
+    EXPECT_EQ(c->models[0].policy.replicas_max, 2);
+    EXPECT_EQ(load_at("models[0]", "\"replicas\":{\"min\":0}"), INFERD_OK);
+    EXPECT_EQ(c->models[0].policy.replicas_min, 0);
+    EXPECT_EQ(c->models[0].policy.replicas_max, 1);
+    EXPECT_EQ(load_at("models[0]", "\"replicas\":{\"max\":2},\"keep_alive\":0.25,\"pin\":\"none\""),
+              INFERD_OK);
+    EXPECT_EQ(c->models[0].policy.replicas_min, 1);
+    EXPECT_EQ(c->models[0].policy.replicas_max, 2);
+    EXPECT_EQ(c->models[0].policy.keep_alive_us, 250000);
+    EXPECT_EQ(c->models[0].policy.pin, PIN_NONE);
+    close_folder();
+}
+
+static void shares_are_completed_and_checked(void) {
+#define TAKE "which gets what is left: leave it out, or take \"burst\" or \"fixed\""
+    static const struct {
+        const char *members, *problem;
+        share_spec share;
+    } rows[] = {
+        {"", NULL, {SHARE_BESTEFFORT, 0, 1}},
+        {"\"policy\":\"besteffort\"", NULL, {SHARE_BESTEFFORT, 0, 1}},
+        {"\"percent\":1", NULL, {SHARE_BURST, 1, 1}},
+        {"\"percent\":100", NULL, {SHARE_BURST, 100, 1}},
+        {"\"policy\":\"burst\",\"percent\":40,\"devices\":2", NULL, {SHARE_BURST, 40, 2}},
+        {"\"policy\":\"fixed\",\"percent\":200,\"devices\":2", NULL, {SHARE_FIXED, 200, 2}},
+        {"\"policy\":\"fixed\"", "is required: how much \"fixed\" is", {0}},
+        {"\"policy\":\"burst\"", "is required: how much \"burst\" is", {0}},
+        {"\"policy\":\"besteffort\",\"percent\":5", "5 percent for \"besteffort\", " TAKE, {0}},
+        {"\"percent\":101", "101 percent on 1 device is 101 on each, a device has 100", {0}},
+        {"\"percent\":240,\"devices\":2",
+         "240 percent on 2 devices is 120 on each, a device has 100",
+         {0}},
+        {"\"percent\":100,\"devices\":3",
+         "100 percent do not divide by 3 devices: 1 would be left over",
+         {0}},
+    };
+    char members[256], wanted[512];
+    open_folder();
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        const char *problem = rows[i].problem;
+        snprintf(members, sizeof members, "\"share\":{%s}", rows[i].members);
+        EXPECT_EQ(load_at("models[0]", members), problem == NULL ? INFERD_OK : INFERD_EINVAL);
+        if (problem == NULL) {
+            EXPECT(c != NULL && same_share(&c->models[0].policy.share, &rows[i].share));
+            continue;
+        }
+        snprintf(wanted, sizeof wanted, "%s:2: models[0].share.percent: %s\n", file, problem);
+        if (strstr(rows[i].members, "\"devices\":3") == NULL)
+            EXPECT_STR(buf_cstr(&problems), wanted);
+        else // two devices are configured, which is a problem of its own
+            EXPECT_EQ(strncmp(buf_cstr(&problems), wanted, strlen(wanted)), 0);
+    }
+    EXPECT_EQ(load_at("models[0]", "\"share\":{\"percent\":205,\"devices\":2}"), INFERD_EINVAL);
+    EXPECT(strstr(buf_cstr(&problems),
+                  "205 percent on 2 devices is 102.50 on each, a device has 100") != NULL);
+    EXPECT(strstr(buf_cstr(&problems),
+                  "205 percent do not divide by 2 devices: 1 would be left over") != NULL);
+    EXPECT_EQ(load_at("tenants[0]", "\"share\":{\"policy\":\"fixed\"}"), INFERD_EINVAL);
+    EXPECT(strstr(buf_cstr(&problems), ":2: tenants[0].share.percent: is required") != NULL);
+    EXPECT_EQ(load_at("tenants[0]", "\"share\":{\"percent\":30}"), INFERD_OK);
+    EXPECT(same_share(&c->tenants[0].policy.share, &(share_spec){SHARE_BURST, 30, 1}));
+    close_folder();
+}
+
+static void durations_are_read(void) {
+    static const struct {
+        const char *text;
+        bool valid;
+        uint64_t us;
+    } rows[] = {
+        {"never", true, POLICY_NEVER},
+        {"-1", true, POLICY_NEVER},
+        {"0", true, 0},
+        {"0s", true, 0},
+        {"30", true, 30000000},
+        {"1.5", true, 1500000},
+        {"0.000001", true, 1},
+        {"30s", true, 30000000},
+        {"5m", true, 300000000},
+        {"2h", true, 7200000000},
+        {"1h30m", true, 5400000000},
+        {"1h0m1s2ms3us", true, 3601002003},
+        {"1.5h", true, 5400000000},
+        {"0.25ms", true, 250},
+        {"250ms", true, 250000},
+        {"7us", true, 7},
+        {"876000h", true, 3153600000000000},
+        {"3153600000", true, 3153600000000000},
+        {"876000h1us", false, 0},
+        {"3153600000.000001", false, 0},
+        {"99999999999999999999", false, 0},
+        {"18446744073709551615h", false, 0},
+        {"876000h18446744073709551615us", false, 0},
+        {"0.0000001", false, 0},
+        {"0.5us", false, 0},
+        {"-1s", false, 0},
+        {"-1.0", false, 0},
+        {"-2", false, 0},
+        {"", false, 0},
+        {"s", false, 0},
+        {"1d", false, 0},
+        {"1hour", false, 0},
+        {"1m1h", false, 0},
+        {"1m1m", false, 0},
+        {"1h30", false, 0},
+        {"1 h", false, 0},
+        {" 1h", false, 0},
+        {"1h ", false, 0},
+        {"1.h", false, 0},
+        {"Never", false, 0},
+        {"1e3", false, 0},
+    };
+    static const struct {
+        const char *json;
+        bool valid;
+        uint64_t us;
+    } values[] = {
+        {"-1", true, POLICY_NEVER},
+        {"-1.0", true, POLICY_NEVER},
+        {"\"never\"", true, POLICY_NEVER},
+        {"\"5m\"", true, 300000000},
+        {"\"5\"", true, 5000000},
+        {"0", true, 0},
+        {"5", true, 5000000},
+        {"0.1", true, 100000},
+        {"3153599999.999999", true, 3153599999999999},
+        {"3153600000", true, 3153600000000000},
+        {"3153600001", false, 0},
+        {"9223372036854775807", false, 0},
+        {"1e300", false, 0},
+        {"0.0000001", false, 0},
+        {"-2", false, 0},
+        {"-0.5", false, 0},
+        {"true", false, 0},
+        {"null", false, 0},
+        {"[5]", false, 0},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        uint64_t us = 12345;
+        if (config_read_duration(rows[i].text, &us) != rows[i].valid ||
+            us != (rows[i].valid ? rows[i].us : 12345))
+            printf("duration \"%s\" is %" PRIu64 "\n", rows[i].text, us), test_failures++;
+    }
+    for (size_t i = 0; i < INFERD_COUNT(values); i++) {
+        uint64_t us = 12345;
+        json_t *v = json_loads(values[i].json, JSON_DECODE_ANY, NULL);
+        if (config_json_duration(v, &us) != values[i].valid ||
+            us != (values[i].valid ? values[i].us : 12345))
+            printf("duration %s is %" PRIu64 "\n", values[i].json, us), test_failures++;
+        json_decref(v);
+    }
+}
+
+static void decimals_and_sizes_are_exact(void) {
+    static const struct {
+        const char *json;
+        bool valid;
+        uint64_t micros;
+    } rows[] = {
+        {"0", true, 0},
+        {"-0.0", true, 0},
+        {"2.49", true, 2490000},
+        {"0.1", true, 100000},
+        {"8.2", true, 8200000}, // whose product with 10^6 is a little less
+        {"123456789.123457", true, 123456789123457},
+        {"\"123456789.123457\"", true, 123456789123457},
+        {"\"0.000001\"", true, 1},
+        {"0.0000015", false, 0},
+        {"\"0.0000010\"", false, 0}, // seven decimals
+        {"\"1.\"", false, 0},
+        {"\"18446744073710\"", false, 0},
+        {"18446744073710", false, 0},
+        {"9007199254.740993", false, 0}, // 2^53 + 1 millionths are no double
+        {"-1", false, 0},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        uint64_t micros = 0;
+        json_t *v = json_loads(rows[i].json, JSON_DECODE_ANY, NULL);
+        EXPECT_EQ(config_json_micros(v, &micros), rows[i].valid);
+        if (rows[i].valid) EXPECT_EQ(micros, rows[i].micros);
+        json_decref(v);
+    }
+    EXPECT_STR(config_write_size(0).text, "0");
+    EXPECT_STR(config_write_size(1023).text, "1023");
+    EXPECT_STR(config_write_size(1024).text, "1KiB");
+    EXPECT_STR(config_write_size(24 * GIB).text, "24GiB");
+    EXPECT_STR(config_write_size(24 * GIB + 1).text, "25769803777");
+    EXPECT_STR(config_write_size(3 * GIB / 2).text, "1536MiB");
+    EXPECT_STR(config_write_size(2048ull << 40).text, "2048TiB");
+    EXPECT_STR(config_write_size(UINT64_MAX).text, "18446744073709551615");
+}
+
+static void lists_of_cores_are_read(void) {
+    static const char *const wrong[] = {"",   ",",  "0,",  ",0",    "0,,1",  "1,0",        "0,0",
+                                        "0-", "-1", "3-1", "0-3,3", "0-3,2", "1024",       "0-1024",
+                                        " 0", "0 ", "a",   "0-1-2", "0x1",   "99999999999"};
+    uint64_t set[CONFIG_CORES_MAX / 64];
+    EXPECT(config_read_cores("0-3,8", set));
+    EXPECT_EQ(set[0], 0x10f);
+    EXPECT_EQ(set[1], 0);
+    EXPECT(config_read_cores("5-5,63-64,1023", set));
+    EXPECT(set[0] == (1ull << 63 | 1ull << 5));
+    EXPECT_EQ(set[1], 1);
+    EXPECT(set[15] == 1ull << 63);
+    EXPECT(config_read_cores("0-1023", set));
+    for (size_t i = 0; i < INFERD_COUNT(set); i++) EXPECT(set[i] == UINT64_MAX);
+    for (size_t i = 0; i < INFERD_COUNT(wrong); i++)
+        if (config_read_cores(wrong[i], set)) printf("cores \"%s\"\n", wrong[i]), test_failures++;
+}
+
+/* One inequality: `fine` satisfies it with nothing to spare, `wrong` misses it by one. */
+static void inequality(const char *fine, const char *wrong, const char *line) {
+    EXPECT_EQ(load(fine), INFERD_OK);
+    EXPECT_STR(buf_cstr(&problems), "");
+    problem_is(wrong, line);
+}
+
+#define CPU(name, memory, reserve, cores)                                                          \
+    "{\"name\":\"" name "\",\"kind\":\"cpu\",\"memory\":\"" memory "\",\"reserve\":\"" reserve     \
+    "\",\"cores\":\"" cores "\"}"
+#define TWO_CPUS             "\"devices\":[" CPU("a", "8GiB", "1GiB", "0") "," CPU("b", "4GiB", "0", "1") "]"
+#define MODEL(name, members) "{\"name\":\"" name "\",\"path\":\"" name ".gguf\",\n" members "}"
+#define TENANT(name, members)                                                                      \
+    "{\"name\":\"" name "\",\"keys\":[\"sk-" name "-012345\"],\n" members "}"
+
+static void guarantees_fit_the_devices(void) {
+    open_folder();
+    inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
+               MODEL("b", "\"min\":\"5GiB\"") "]}",
+               "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
+               MODEL("b", "\"min\":\"5121MiB\"") "]}",
+               ":3: models[1].min: the models' min together are 11265MiB, the devices have 11GiB "
+               "(memory 12GiB less reserve 1GiB)");
+    inequality("{" TWO_CPUS "," MODELS ",\"tenants\":[" TENANT("t", "\"min\":\"11GiB\"") "," //
+               TENANT("u", "\"min\":0") "]}",
+               "{" TWO_CPUS "," MODELS ",\"tenants\":[" TENANT("t", "\"min\":\"12GiB\"") "," //
+               TENANT("u", "\"min\":1") "]}",
+               ":2: tenants[0].min: the tenants' min together are 12884901889, the devices have "
+               "11GiB (memory 12GiB less reserve 1GiB)");
+    /* As long as one device does not say what it has, nobody knows. */
+    EXPECT_EQ(load("{\"devices\":[{\"kind\":\"cuda\"},{\"kind\":\"cpu\",\"memory\":\"1GiB\"}],"
+                   "\"models\":[" MODEL("a", "\"min\":\"64TiB\"") "]}"),
+              INFERD_OK);
+    inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"share\":{\"percent\":100}") "," //
+               MODEL("b", "\"share\":{\"policy\":\"fixed\",\"percent\":100}") "]}",
+               "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"share\":{\"percent\":100}") "," //
+               MODEL("b", "\"share\":{\"policy\":\"fixed\",\"percent\":100}") ","         //
+               MODEL("c", "\"share\":{\"percent\":1}") "]}",
+               ":4: models[2].share.percent: the models' shares together are 201 percent, 2 "
+               "devices have 200");
+    inequality("{" MODELS ",\"tenants\":[" TENANT("t", "\"share\":{\"percent\":60}") "," //
+               TENANT("u", "\"share\":{\"percent\":40}") "]}",
+               "{" MODELS ",\"tenants\":[" TENANT("t", "\"share\":{\"percent\":60}") "," //
+               TENANT("u", "\"share\":{\"percent\":41}") "]}",
+               ":3: tenants[1].share.percent: the tenants' shares together are 101 percent, 1 "
+               "device has 100");
+    inequality(
+        "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"share\":{\"percent\":6,\"devices\":2}") "]}",
+        "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"share\":{\"percent\":6,\"devices\":3}") "]}",
+        ":2: models[0].share.devices: a share on 3 devices, and 2 are configured");
+    problem_is("{" MODELS
+               ",\"tenants\":[" TENANT("t", "\"share\":{\"percent\":6,\"devices\":2}") "]}",
+               ":2: tenants[0].share.devices: a share on 2 devices, and 1 is configured");
+    inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"max\":2}") "]}",
+               "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"max\":3}") "]}",
+               ":2: models[0].replicas.max: 3 replicas on different devices, and 2 are configured");
+    problem_is("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"min\":3}") "]}",
+               ":2: models[0].replicas.min: 3 replicas on different devices, and 2 are configured");
+    inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"min\":2,\"max\":2}") "]}",
+               "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"min\":2,\"max\":1}") "]}",
+               ":2: models[0].replicas.min: 2 is more than max (1)");
+    inequality("{\"models\":[" MODEL("a", "\"min\":\"2GiB\",\"max\":\"2GiB\"") "]}",
+               "{\"models\":[" MODEL("a", "\"min\":\"2GiB\",\"max\":\"1GiB\"") "]}",
+               ":2: models[0].min: 2GiB is more than max (1GiB)");
+    inequality("{" MODELS ",\"tenants\":[" TENANT("t", "\"min\":2,\"max\":2") "]}",
+               "{" MODELS ",\"tenants\":[" TENANT("t", "\"min\":2,\"max\":1") "]}",
+               ":2: tenants[0].min: 2 is more than max (1)");
+    /* What is no list says nothing about how much the devices can carry. */
+    problem_is(
+        "{\"devices\":2,\"models\":[" MODEL("a", "\"replicas\":{\"max\":3},\"min\":\"9TiB\","
+                                                 "\"share\":{\"percent\":200,\"devices\":2}") "]}",
+        ":1: devices: expected a list of objects, found a whole number");
+    close_folder();
+}
+
+static void devices_are_told_apart(void) {
+#define DEVICES(a, b) "{" MODELS ",\"devices\":[{" a "},\n{" b "}]}"
+#define KIND          "must be \"cpu\" or \"cuda\" where there are 2 devices"
+    open_folder();
+    inequality(
+        DEVICES("\"kind\":\"cpu\",\"cores\":\"0-3,6\"", "\"kind\":\"cpu\",\"cores\":\"4-5,7\""),
+        DEVICES("\"kind\":\"cpu\",\"cores\":\"0-3,6\"", "\"kind\":\"cpu\",\"cores\":\"4-6\""),
+        ":2: devices[1].cores: 4-6: CPU 6 is also in devices[0].cores (0-3,6)");
+    problem_is(DEVICES("\"kind\":\"cpu\",\"cores\":\"0-3\"", "\"kind\":\"cpu\""),
+               ":2: devices[1].cores: is required: devices[0] and devices[1] are both CPUs, and "
+               "each needs its own");
+    problem_is(DEVICES("\"kind\":\"cpu\"", "\"kind\":\"cpu\",\"cores\":\"0-3\""),
+               ":1: devices[0].cores: is required: devices[0] and devices[1] are both CPUs, and "
+               "each needs its own");
+    inequality(DEVICES("\"kind\":\"cpu\"", "\"kind\":\"cuda\""),
+               DEVICES("\"kind\":\"cpu\"", "\"kind\":\"cuda\",\"cores\":\"1\""),
+               ":2: devices[1].cores: 1 are CPUs, and the kind is \"cuda\": leave it out");
+    inequality(DEVICES("\"kind\":\"cuda\"", "\"kind\":\"cuda\",\"index\":1"),
+               DEVICES("\"kind\":\"cuda\",\"index\":1", "\"kind\":\"cuda\",\"index\":1"),
+               ":2: devices[1].index: 1 is also that of devices[0]: one GPU, twice");
+    inequality(
+        DEVICES("\"kind\":\"cuda\",\"uuid\":\"GPU-a1\"", "\"kind\":\"cuda\",\"uuid\":\"GPU-a2\""),
+        DEVICES("\"kind\":\"cuda\",\"uuid\":\"GPU-a1\"", "\"kind\":\"cuda\",\"uuid\":\"gpu-A\""),
+        ":2: devices[1].uuid: \"gpu-A\" is also devices[0] (\"GPU-a1\"): one GPU, twice");
+    EXPECT_EQ(load(DEVICES("\"kind\":\"cuda\",\"uuid\":\"GPU-a1\"", "\"kind\":\"cuda\"")),
+              INFERD_OK);
+    inequality(DEVICES("\"kind\":\"cpu\",\"name\":\"a\"", "\"kind\":\"cuda\",\"name\":\"b\""),
+               DEVICES("\"kind\":\"cpu\",\"name\":\"a\"", "\"kind\":\"cuda\",\"name\":\"a\""),
+               ":2: devices[1]: the name \"a\" is taken by devices[0]");
+    problem_is(DEVICES("\"kind\":\"cpu\"", "\"name\":\"b\""), ":2: devices[1].kind: " KIND);
+    problem_is(DEVICES("\"kind\":\"cpu\"", "\"kind\":\"gpu\""),
+               ":2: devices[1].kind: expected one of \"auto\", \"cpu\", \"cuda\"");
+    EXPECT_EQ(load("{" MODELS ",\"devices\":[{\"kind\":\"cuda\"},{\"kind\":\"cuda\"},{\"kind\":"
+                   "\"cuda\"}]}"),
+              INFERD_EINVAL);
+    EXPECT(strstr(err.text, "2 problems") != NULL); // each against the first
+    inequality("{" MODELS ",\"devices\":[{\"memory\":\"1GiB\",\"reserve\":1073741823}]}",
+               "{" MODELS ",\"devices\":[{\"memory\":\"1GiB\",\"reserve\":\"1GiB\"}]}",
+               ":1: devices[0].reserve: 1GiB of a memory of 1GiB leaves nothing");
+    close_folder();
+}
+
+static void counts_have_bounds(void) {
+    buf text;
+    open_folder();
+    buf_init(&text, 0);
+    for (int n = CONFIG_MODELS_MAX; n <= CONFIG_MODELS_MAX + 1; n++) {
+        buf_clear(&text);
+        buf_add_str(&text, "{\"models\":[");
+        for (int i = 0; i < n; i++)
+            buf_add_format(&text, "%s{\"name\":\"m%d\",\"path\":\"m\"}", i > 0 ? "," : "", i);
+        buf_add_str(&text, "]}");
+        EXPECT_EQ(load(buf_cstr(&text)), n == CONFIG_MODELS_MAX ? INFERD_OK : INFERD_EINVAL);
+        if (c != NULL) EXPECT_EQ(config_find_model(c, "m255", 4), 255);
+    }
+    EXPECT(strstr(buf_cstr(&problems), "models: has 257 elements, at most 256 are possible") !=
+           NULL);
+    for (int n = CONFIG_DEVICES_MAX; n <= CONFIG_DEVICES_MAX + 1; n++) {
+        buf_clear(&text);
+        buf_add_str(&text, "{" MODELS ",\"devices\":[");
+        for (int i = 0; i < n; i++)
+            buf_add_format(&text, "%s{\"kind\":\"cuda\",\"index\":%d}", i > 0 ? "," : "", i % 64);
+        buf_add_str(&text, "]}");
+        EXPECT_EQ(load(buf_cstr(&text)), n == CONFIG_DEVICES_MAX ? INFERD_OK : INFERD_EINVAL);
+    }
+    EXPECT(strstr(buf_cstr(&problems), "devices: has 65 elements, at most 64 are possible") !=
+           NULL);
+    /* The largest sums: a hundred thousand tenants that want all there can be. */
+    buf_clear(&text);
+    buf_add_str(&text, "{" MODELS ",\"devices\":[{\"memory\":\"1GiB\"}],\n\"tenants\":[");
+    for (int i = 0; i < CONFIG_TENANTS_MAX; i++)
+        buf_add_format(&text, "%s{\"name\":\"t%d\",\"keys\":[\"sk-key-%d\"],\"min\":\"64TiB\"}",
+                       i > 0 ? "," : "", i, i);
+    buf_add_str(&text, "]}");
+    EXPECT_EQ(load(buf_cstr(&text)), INFERD_EINVAL);
+    EXPECT(strstr(buf_cstr(&problems), ":2: tenants[0].min: the tenants' min together are "
+                                       "6400000TiB, the devices have 1GiB") != NULL);
+    buf_deinit(&text);
+    close_folder();
+}
+
+static void counted_tokens_need_a_place(void) {
+    open_folder();
+    problem_is("{" MODELS ",\"tenants\":[" TENANT("t", "\"weight\":1") ","                 //
+               TENANT("u", "\"limits\":{\"tokens_per_day\":7,\"tokens_per_month\":8}") "," //
+               TENANT("v", "\"limits\":{\"tokens_per_month\":9}") "]}",
+               ":3: tenants[1].limits.tokens_per_day: 7 tokens are counted over restarts, which "
+               "needs state_dir: a folder to keep the counts in");
+    problem_is("{" MODELS ",\"tenants\":[" TENANT("v", "\"limits\":{\"tokens_per_month\":9}") "]}",
+               ":2: tenants[0].limits.tokens_per_month: 9 tokens are counted over restarts, which "
+               "needs state_dir: a folder to keep the counts in");
+    /* A wrong one is told as such, not as missing. */
+    problem_is("{" MODELS ",\"state_dir\":7,\"tenants\":[" TENANT(
+                   "v", "\"limits\":{\"tokens_per_month\":9}") "]}",
+               ":1: state_dir: expected text, found a whole number");
+    EXPECT_EQ(load("{" MODELS ",\"state_dir\":\"s\",\"tenants\":[" //
+                   TENANT("v", "\"limits\":{\"tokens_per_month\":9}") "]}"),
+              INFERD_OK);
+    EXPECT_EQ(
+        load("{" MODELS ",\"tenants\":[" TENANT("v", "\"limits\":{\"tokens_per_min\":9}") "]}"),
+        INFERD_OK);
+    close_folder();
+}
+
+static void admin_keys_are_of_nobody_else(void) {
+#define ADMIN(keys)   "\"admin\":{\"listen\":\"unix:/run/a\",\"keys\":[" keys "]}"
+#define ONE_TENANT    "\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-012345678\"]}]"
+#define IS_ADMIN(key) config_is_admin_key(c, (bytes){key, sizeof key - 1})
+    open_folder();
+    EXPECT_EQ(load("{" MODELS "," ONE_TENANT
+                   "," ADMIN("\"sk-admin-0001\",\"sk-admin-0002\",\"sk-admin-0003\"") "}"),
+              INFERD_OK);
+    EXPECT(IS_ADMIN("sk-admin-0001") && IS_ADMIN("sk-admin-0002") && IS_ADMIN("sk-admin-0003"));
+    EXPECT(!IS_ADMIN("sk-012345678") && !IS_ADMIN("sk-admin-0004") && !IS_ADMIN(""));
+    EXPECT_EQ(tenant_of("sk-admin-0001"), -1);
+    EXPECT_EQ(tenant_of("sk-012345678"), 0);
+    problem_is("{" MODELS "," ONE_TENANT ",\n" ADMIN("\"sk-admin-0001\",\"sk-012345678\"") "}",
+               ":2: admin: one of its keys is also a key of tenants[0]");
+    problem_is("{" MODELS ",\n" ADMIN("\"sk-admin-0001\",\"sk-admin-0001\"") "}",
+               ":2: admin: one of its keys is also a key of admin");
+    problem_is("{" MODELS ",\"listen\":\"unix:/run/a\",\n" ADMIN("") "}",
+               ":2: admin.listen: is also what listen says");
+    EXPECT_EQ(load("{" MODELS "}"), INFERD_OK);
+    EXPECT(!IS_ADMIN("sk-admin-0001"));
+    close_folder();
+}
+
+/* -- from memory, and back -- */
+
+static void text_is_read_as_its_file_would_be(void) {
+    static const char text[] = "{" MODELS ",\"state_dir\":\"s\"}";
+    char expected[128];
+    open_folder();
+    EXPECT_EQ(config_load_text(file, text, strlen(text), &c, &problems, &err), INFERD_OK);
+    EXPECT(access(file, F_OK) != 0); // it was never opened
+    EXPECT_STR(c->source, file);
+    snprintf(expected, sizeof expected, "%s/m.gguf", folder);
+    EXPECT_STR(c->models[0].path, expected);
+    snprintf(expected, sizeof expected, "%s/s", folder);
+    EXPECT_STR(c->state_dir, expected);
+    config_destroy(c);
+    c = NULL;
+    /* n counts, not a NUL; without a folder paths are those of the working directory. */
+    EXPECT_EQ(config_load_text("f.json", "{" MODELS "}garbage", strlen("{" MODELS "}"), &c,
+                               &problems, &err),
+              INFERD_OK);
+    EXPECT_STR(c->models[0].path, "m.gguf");
+    config_destroy(c);
+    c = NULL;
+    EXPECT_STR(buf_cstr(&problems), "");
+    EXPECT_EQ(config_load_text("/x/f.json", "{\n}", 3, &c, &problems, NULL), INFERD_EINVAL);
+    EXPECT_STR(buf_cstr(&problems), "/x/f.json:1: models: is required\n");
+    EXPECT(c == NULL);
+    buf_clear(&problems);
+    EXPECT_EQ(config_load_text("f", NULL, 0, &c, &problems, &err), INFERD_EINVAL);
+    EXPECT_STR(buf_cstr(&problems), "f:1: column 0: the JSON ends too early\n");
+    buf_clear(&problems);
+    EXPECT_EQ(config_load_text("f", text, CONFIG_FILE_BYTES_MAX + 1, &c, &problems, &err),
+              INFERD_EINVAL);
+    EXPECT_STR(buf_cstr(&problems), "f: has 67108865 bytes, at most 67108864 are read\n");
+    close_folder();
+}
+
+static int count_files(void) {
+    int n = 0;
+    DIR *d = opendir(folder);
+    EXPECT(d != NULL);
+    while (d != NULL && readdir(d) != NULL) n++;
+    if (d != NULL) closedir(d);
+    return n - 2; // "." and ".."
+}
+
+static void file_holds(const char *path, const char *text) {
+    size_t n;
+    char *is = read_whole(path, &n);
+    EXPECT_STR(is, text);
+    free(is);
+}
+
+/* In place of the C library's: what is on the disk when, and a disk that says no. */
+static int n_synced, fail_sync; // fail_sync: the number of the call that fails, from 1
+static char synced[2][16];      // the file's text at each call
+
+int fsync(int fd) {
+    if (n_synced < 2) {
+        int own = open(file, O_RDONLY);
+        ssize_t n = own < 0 ? 0 : read(own, synced[n_synced], sizeof synced[0] - 1);
+        synced[n_synced][n < 0 ? 0 : n] = 0;
+        if (own >= 0) close(own);
+    }
+    if (++n_synced == fail_sync) {
+        errno = EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
+
+static void file_is_replaced_as_a_whole(void) {
+    struct stat before, after;
+    char link[96], path[96];
+    open_folder();
+    write_file(file, "old", 3, 0640);
+    EXPECT_EQ(stat(file, &before), 0);
+    n_synced = 0;
+    EXPECT_EQ(config_write_file(file, "the new one", 11, &err), INFERD_OK);
+    EXPECT_EQ(n_synced, 2); // the text before it has the name, the name after
+    EXPECT_STR(synced[0], "old");
+    EXPECT_STR(synced[1], "the new one");
+    file_holds(file, "the new one");
+    EXPECT_EQ(stat(file, &after), 0);
+    EXPECT_EQ(after.st_mode, before.st_mode); // whatever the umask is
+    EXPECT(after.st_ino != before.st_ino);    // who has the old one open goes on reading it
+    EXPECT_EQ(count_files(), 1);
+    chmod(file, 0606);
+    EXPECT_EQ(config_write_file(file, "", 0, &err), INFERD_OK);
+    EXPECT_EQ(stat(file, &after), 0);
+    EXPECT_EQ(after.st_mode & 07777, 0606);
+    EXPECT_EQ(after.st_size, 0);
+    /* A link stays one, and what it names is replaced; also from elsewhere and by a relative one.
+     */
+    snprintf(link, sizeof link, "%s/link.json", folder);
+    EXPECT_EQ(symlink("inferd.json", link), 0);
+    EXPECT_EQ(config_write_file(link, "through", 7, &err), INFERD_OK);
+    EXPECT(lstat(link, &after) == 0 && S_ISLNK(after.st_mode));
+    file_holds(file, "through");
+    EXPECT_EQ(count_files(), 2);
+    unlink(link);
+    /* A name that somebody has already taken for a temporary file is left alone. */
+    snprintf(path, sizeof path, "%s/.inferd.%d.0", folder, (int)getpid());
+    write_file(path, "mine", 4, 0600);
+    EXPECT_EQ(config_write_file(file, "again", 5, &err), INFERD_OK);
+    file_holds(path, "mine");
+    file_holds(file, "again");
+    EXPECT_EQ(count_files(), 2);
+    unlink(path);
+    if (geteuid() == 0) { // who may give files away keeps their owner
+        EXPECT_EQ(chown(file, 1234, 4321), 0);
+        chmod(file, 04711);
+        EXPECT_EQ(config_write_file(file, "x", 1, &err), INFERD_OK);
+        EXPECT_EQ(stat(file, &after), 0);
+        EXPECT_EQ(after.st_uid, 1234);
+        EXPECT_EQ(after.st_gid, 4321);
+        EXPECT_EQ(after.st_mode & 07777, 04711);
+    }
+    close_folder();
+}
+
+/* Whatever goes wrong: the old text, and nothing beside it. */
+static void write_fails(const char *path, const char *sentence) {
+    int n = count_files();
+    memset(&err, 0, sizeof err);
+    EXPECT_EQ(config_write_file(path, "the new one", 11, &err), INFERD_EIO);
+    EXPECT(strstr(err.text, sentence) != NULL);
+    if (strstr(err.text, sentence) == NULL) printf("  %s\n", err.text);
+    EXPECT_EQ(count_files(), n);
+}
+
+static void failed_writing_changes_nothing(void) {
+    const uid_t nobody = 65534;
+    struct rlimit limit, small;
+    char path[96];
+    bool root = geteuid() == 0;
+    open_folder();
+    write_fails(file, "No such file");
+    write_fails(folder, "not a file");
+    snprintf(path, sizeof path, "%s/dangling", folder);
+    EXPECT_EQ(symlink("nowhere", path), 0);
+    write_fails(path, "No such file");
+    unlink(path);
+    write_file(file, "old", 3, 0644);
+    /* A full disk, played by a limit on the size of files. */
+    signal(SIGXFSZ, SIG_IGN);
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small = limit;
+    small.rlim_cur = 5;
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    write_fails(file, "File too large");
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    file_holds(file, "old");
+    /* A disk that fails: before the change, and after it. */
+    n_synced = 0, fail_sync = 1;
+    write_fails(file, "writing to the disk: Input/output error");
+    file_holds(file, "old");
+    n_synced = 0, fail_sync = 2;
+    write_fails(file, "is replaced, but perhaps not on the disk: Input/output error");
+    file_holds(file, "the new one");
+    fail_sync = 0;
+    write_file(file, "old", 3, 0644);
+    /* All names for a temporary file are taken, and stay with who has them. */
+    for (int i = 0; i < 100; i++) {
+        snprintf(path, sizeof path, "%s/.inferd.%d.%d", folder, (int)getpid(), i);
+        write_file(path, "mine", 4, 0600);
+    }
+    write_fails(file, "making a file beside it: File exists");
+    for (int i = 0; i < 100; i++) {
+        snprintf(path, sizeof path, "%s/.inferd.%d.%d", folder, (int)getpid(), i);
+        unlink(path);
+    }
+    file_holds(file, "old");
+    /* A folder that cannot be written; root can, and so becomes somebody else. */
+    chmod(folder, 0555);
+    if (root) EXPECT_EQ(seteuid(nobody), 0);
+    write_fails(file, "making a file beside it: Permission denied");
+    if (root) EXPECT_EQ(seteuid(0), 0);
+    file_holds(file, "old");
+    chmod(folder, 0755);
+    /* A folder of ours with a file that is somebody else's, whose owner it could not keep. */
+    if (root) {
+        EXPECT_EQ(chown(folder, nobody, (gid_t)-1), 0);
+        EXPECT_EQ(seteuid(nobody), 0);
+        write_fails(file, "giving the new one its owner: Operation not permitted");
+        EXPECT_EQ(seteuid(0), 0);
+        file_holds(file, "old");
+    }
+    close_folder();
+}
+
 /* -- changes -- */
 
 static void what_needs_a_restart_is_named(void) {
@@ -522,7 +1445,22 @@ static void what_needs_a_restart_is_named(void) {
          "devices[0].tune_cache"},
         {"{\"models\":[{\"name\":\"m\",\"path\":\"n.gguf\",\"aliases\":[\"a\"],\"max_context\":5}]"
          "}",
-         "models[0].path, models[0].aliases, models[0].max_context"},
+         ""},
+        {"{" MODELS ",\"policy\":{\"objective\":\"sla\",\"placement\":\"spread\","
+         "\"min_residency_ms\":1,\"starvation_percent\":3,\"zero_on_tenant_change\":true,"
+         "\"cost_per_device_hour\":1,\"background_copies\":false}}",
+         ""},
+        {"{\"models\":[{\"name\":\"m\",\"path\":\"m.gguf\",\"weight\":0,\"keep_alive\":1},"
+         "{\"name\":\"n\",\"path\":\"n.gguf\"}]}",
+         ""},
+        {"{" MODELS ",\"host_arena\":0,\"state_dir\":\"s\"}", "host_arena, state_dir"},
+        {"{" MODELS ",\"kv_disk\":{\"path\":\"k\",\"max\":\"1GiB\"}}", "kv_disk.path, kv_disk.max"},
+        {"{" MODELS ",\"admin\":{\"listen\":\"unix:/run/a\",\"keys\":[\"sk-admin-0001\"]}}",
+         "admin.listen"},
+        {"{" MODELS ",\"admin\":{\"keys\":[\"sk-admin-0001\"]}}", ""},
+        {"{" MODELS ",\"devices\":[{\"name\":\"a\",\"cores\":\"1\"}]}",
+         "devices[0].name, devices[0].cores"},
+        {"{" MODELS ",\"devices\":[{\"kind\":\"cuda\"},{\"kind\":\"cpu\"}]}", "devices"},
         {"{" MODELS ",\"limits\":{\"running_max\":1,\"body_bytes_max\":4096,\"kv_type\":\"f32\","
          "\"no_prefix_cache\":true}}",
          "limits.body_bytes_max, limits.running_max, limits.kv_type, limits.no_prefix_cache"},
@@ -571,11 +1509,28 @@ static void every_option_is_described(void) {
         "| `running_max` | 1 to 4096 | 32 |",
         "| `kv_type` | `\"f16\"`, `\"bf16\"`, `\"f32\"`, `\"int8\"`, `\"auto\"` | `\"auto\"` |",
         "| `path` | a path | required |",
+        "| `host_arena` | 0 to 64TiB |  |",
+        "| `background_copies` | true, false | true |",
+        "| `cost_per_device_hour` | 0 to 1000000000, with up to 6 decimals | 0 |",
+        "| `cores` | a list of CPUs, `\"0-3,8\"` |  |",
+        "| `keep_alive` | a time up to 36500 days | `\"never\"` |",
+        "## `models[].share`",
+        "| `policy` | `\"besteffort\"`, `\"burst\"`, `\"fixed\"` | `\"besteffort\"` |",
+        "| `percent` | 1 to 6400 |  |",
+        "## `models[].slo`",
+        "## `models[].replicas`",
+        "## `tenants[].share`",
+        "## `tenants[].limits`",
+        "| `tokens_per_day` | 0 to 1000000000000000 | 0 |",
     };
     for (size_t i = 0; i < INFERD_COUNT(some); i++) {
         EXPECT(strstr(buf_cstr(&out), some[i]) != NULL);
         if (strstr(buf_cstr(&out), some[i]) == NULL) printf("  %s\n", some[i]);
     }
+    size_t n = 0;
+    char *text = read_whole(INFERD_SOURCE_DIR "/docs/configuration.md", &n);
+    EXPECT(n > out.n && memcmp(text + n - out.n, out.p, out.n) == 0);
+    free(text);
     buf_deinit(&out);
 }
 
@@ -632,6 +1587,21 @@ static const test_case cases[] = {
     TEST(keys_come_from_file_and_environment_too),
     TEST(problems_never_show_a_key),
     TEST(many_tenants_start_quickly),
+    TEST(documented_example_is_read),
+    TEST(each_new_value_has_its_range),
+    TEST(values_arrive_where_they_belong),
+    TEST(shares_are_completed_and_checked),
+    TEST(durations_are_read),
+    TEST(decimals_and_sizes_are_exact),
+    TEST(lists_of_cores_are_read),
+    TEST(guarantees_fit_the_devices),
+    TEST(devices_are_told_apart),
+    TEST(counts_have_bounds),
+    TEST(counted_tokens_need_a_place),
+    TEST(admin_keys_are_of_nobody_else),
+    TEST(text_is_read_as_its_file_would_be),
+    TEST(file_is_replaced_as_a_whole),
+    TEST(failed_writing_changes_nothing),
     TEST(what_needs_a_restart_is_named),
     TEST(every_option_is_described),
     TEST(digests_are_blake2s),

@@ -224,7 +224,6 @@ static bool side_open(side *s, const backend_options *o, const shape *m, kv_type
     build(s, m);
     take_slots(s);
     bool ok = be_check(s->be, &err) == INFERD_OK;
-    be_window_set_warm(s->window, ok);
     if (err.text[0] != 0) printf("%s\n", err.text);
     EXPECT(ok);
     return ok;
@@ -465,7 +464,6 @@ static void a_step_gives_the_same_bits_again_and_after_eviction(void) {
     /* evicted to the host, and back in other pages at the same address: keys and values stayed */
     void *base = be_window_base(gpu.window);
     EXPECT_EQ(be_window_unmap(gpu.be, gpu.window, &err), INFERD_OK);
-    EXPECT(be_window_is_warm(gpu.window));
     uint32_t extent = u32_max(be_extent_pages(gpu.be), 1), pages[64];
     uint32_t n_kv = (311 + gpu.kv.slots_per_page - 1) / gpu.kv.slots_per_page + 1;
     uint32_t from = (gpu.first_kv_page + n_kv + extent - 1) / extent * extent;

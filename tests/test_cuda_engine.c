@@ -61,8 +61,7 @@ static bool front_open(front *f, const char *kind, uint64_t memory_mib,
                                    .workspace_bytes = 64u << 20,
                                    .activations = "f16"},
                         .limits = *limits,
-                        .models = &f->m,
-                        .n_models = 1,
+                        .n_slots = 2,
                         .wake = wake};
     if (!on_gpu()) o.device.module = emul_module();
     if (f->m == NULL || engine_start(&o, &f->e, &err) != INFERD_OK) {
@@ -70,6 +69,12 @@ static bool front_open(front *f, const char *kind, uint64_t memory_mib,
         test_failures++;
         return false;
     }
+    model_policy policy = {.class = GEN_NORMAL,
+                           .weight = 1,
+                           .pin = PIN_HOT,
+                           .keep_alive_us = POLICY_NEVER,
+                           .replicas_min = 1};
+    EXPECT(engine_model_add(f->e, 0, f->m, UINT32_MAX, &policy));
     for (int i = 0; i < 2 * GIVE_UP_MS && engine_model_state(f->e, 0) < MODEL_HOT; i++) nap();
     if (engine_model_state(f->e, 0) != MODEL_HOT) {
         engine_model_error(f->e, 0, &err);

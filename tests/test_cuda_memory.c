@@ -286,10 +286,8 @@ static void window_comes_back_at_its_address(void) {
         EXPECT_EQ(window_open_cuda(b.m, WINDOW_BYTES, &second, &b.err), INFERD_OK);
         EXPECT_EQ(window_map_cuda(b.m, w, pages, n, &b.err), INFERD_OK);
         unsigned char *base = window_base_cuda(w);
-        EXPECT(!window_is_warm_cuda(w));
         fill_image(&b, w, WINDOW_BYTES, 1);
         EXPECT_EQ(window_upload_cuda(b.m, w, 0, WINDOW_BYTES, &b.err), INFERD_OK);
-        window_set_warm_cuda(w, true);
         EXPECT_EQ(window_unmap_cuda(b.m, w, &b.err), INFERD_OK); // waits for the copies
 
         /* Its pages serve somebody else. */
@@ -298,7 +296,6 @@ static void window_comes_back_at_its_address(void) {
         EXPECT_EQ(window_upload_cuda(b.m, second, 0, WINDOW_BYTES, &b.err), INFERD_OK);
 
         /* Back on other pages, from the image, without being made again. */
-        EXPECT(window_is_warm_cuda(w));
         EXPECT_EQ(window_map_cuda(b.m, w, others, n_others, &b.err), INFERD_OK);
         if (extents[i] > 0) EXPECT(window_base_cuda(w) == base);
         EXPECT_EQ(window_upload_cuda(b.m, w, 0, WINDOW_BYTES, &b.err), INFERD_OK);
@@ -306,8 +303,6 @@ static void window_comes_back_at_its_address(void) {
         EXPECT(shows(&b, window_base_cuda(w), WINDOW_BYTES, 0, 1));
         EXPECT(shows(&b, window_base_cuda(second), WINDOW_BYTES, 0, 2));
         EXPECT(shows(&b, page_at(&b, others[0]), PAGE, 0, 1));
-        window_set_warm_cuda(w, false);
-        EXPECT(!window_is_warm_cuda(w));
         cuda_memory_stats st;
         memory_get_stats(b.m, &st);
         EXPECT_EQ(st.n_maps, 3);

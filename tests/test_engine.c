@@ -23,6 +23,9 @@ typedef struct front {
     uint32_t n_done;
 } front;
 
+static const model_policy plain = {
+    .class = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER, .replicas_min = 1};
+
 static void on_wake(void *ctx) {
     atomic_fetch_add(&((front *)ctx)->n_wakes, 1);
 }
@@ -45,10 +48,11 @@ static void front_init(front *f, uint32_t depth, uint32_t n_pages) {
 
 static void front_start(front *f, const engine_limits *limits) {
     inferd_err err = {0};
-    EXPECT_EQ(engine_start_device(limits, fake_as_device(&f->device), 1, on_wake, f, &f->e, &err),
+    EXPECT_EQ(engine_start_device(limits, fake_as_device(&f->device), 4, on_wake, f, &f->e, &err),
               INFERD_OK);
-    for (int i = 0; i < 5000 && (engine_model_state(f->e, 0) == MODEL_COLD ||
-                                 engine_model_state(f->e, 0) == MODEL_LOADING);
+    EXPECT(engine_model_add(f->e, 0, NULL, UINT32_MAX, &plain));
+    for (int i = 0; i < 5000 && engine_model_state(f->e, 0) != MODEL_HOT &&
+                    engine_model_state(f->e, 0) != MODEL_FAILED;
          i++)
         nap();
 }
@@ -119,9 +123,10 @@ static void a_request_comes_back_as_events(void) {
     front_start(&f, &limits);
     EXPECT_EQ(engine_model_state(f.e, 0), MODEL_HOT);
     EXPECT_STR(engine_device_name(f.e), "fake");
-    uint64_t loaded, total;
-    engine_load_progress(f.e, &loaded, &total);
-    EXPECT(loaded == 3 && total == 3);
+    engine_model_info about;
+    engine_model_get(f.e, 0, &about);
+    EXPECT(about.bytes_done == 100 && about.bytes_total == 100 && about.n_loads == 1);
+    EXPECT(about.state == MODEL_HOT && about.pages_weight == 3 && about.context == 512);
     EXPECT(engine_submit(f.e, request(1, 30, 20)));
     EXPECT(front_wait(&f, 1));
     EXPECT_EQ(f.outcomes[1].n_tokens, 20);
@@ -143,7 +148,7 @@ static void a_request_comes_back_as_events(void) {
     uint64_t in_buckets = 0;
     for (int i = 0; i < ENGINE_STEP_BUCKETS; i++) in_buckets += s.step_us_hist[i];
     EXPECT_EQ(in_buckets, 20);
-    EXPECT(atomic_load(&f.n_wakes) > 0 && atomic_load(&f.n_wakes) <= 2 + 3 + 21);
+    EXPECT(atomic_load(&f.n_wakes) > 0 && atomic_load(&f.n_wakes) <= 2 + 6 + 21);
     front_stop(&f);
 }
 
@@ -204,9 +209,10 @@ static void many_requests_and_cancels(uint32_t depth) {
     EXPECT(n_cancelled <= 28);
     audit_is(&f, "{\"ok\":true,\"problems\":[],\"pages\":{\"total\":24,");
     audit_is(&f, "\"weight\":3,\"kv\":0,");
-    audit_is(&f, "\"quarantine\":0},\"blocks_referenced\":0,\"sequences\":{\"running\":0,"
+    audit_is(&f, "\"quarantine\":0,");
+    audit_is(&f, "\"blocks_referenced\":0,\"sequences\":{\"running\":0,"
                  "\"waiting\":0,\"paused\":0,\"ended\":0}");
-    audit_is(&f, "\"models\":[{\"state\":\"hot\",");
+    audit_is(&f, "\"models\":[{\"slot\":0,\"state\":\"hot\",");
     audit_is(&f, "\"backend\":{\"kv_driver_calls\":0,\"kv_page_faults\":0}}");
     front_stop(&f);
 }
@@ -228,8 +234,6 @@ static void stopping_ends_what_still_runs(void) {
         for (uint32_t id = 1; id <= 200; id++) EXPECT(engine_submit(f.e, request(id, 20, 100)));
         while (f.outcomes[1].n_tokens < 3) front_read(&f);
         engine_halt(f.e);
-        EXPECT(!atomic_load(&f.e->models.slots[0].bytes_total) ||
-               engine_model_state(f.e, 0) == MODEL_DRAINING);
         EXPECT(front_wait(&f, 200));
         for (uint32_t id = 1; id <= 200; id++) {
             EXPECT_EQ(f.outcomes[id].n_done, 1);
@@ -351,7 +355,7 @@ static void what_never_fits_is_known_before_it_is_submitted(void) {
     EXPECT_EQ(engine_admit(f.e, 0, 48, GEN_NO_MAX, &err), INFERD_OK);
     EXPECT_EQ(engine_admit(f.e, 0, 40, 100, &err), INFERD_ETOOLONG);
     EXPECT(strstr(err.text, "holds 48") != NULL);
-    EXPECT_EQ(engine_admit(f.e, 1, 4, 1, &err), INFERD_ENOTFOUND);
+    EXPECT_EQ(engine_admit(f.e, 4, 4, 1, &err), INFERD_ENOTFOUND);
     EXPECT(engine_submit(f.e, request(1, 40, 100)));
     EXPECT(front_wait(&f, 1));
     EXPECT_EQ(f.outcomes[1].done.done.status, INFERD_ETOOLONG);

@@ -1,5 +1,6 @@
 /* test_http.c - the transport over real sockets: keep-alive, bodies, streams, deadlines, clients
  * that leave. */
+#include "api.h" // http_reply_hook
 #include "http_client.h"
 
 static reply r;
@@ -196,6 +197,63 @@ static void late_answer_reaches_the_client(void) {
     EXPECT(reply_has(&r, "\"code\":null"));
     EXPECT_EQ(seen.n_gone, 0);
     close(fd);
+    stop();
+}
+
+/* What a tenant has used up comes back at a known time; clients that would not wait for it must not
+ * ask again by themselves. */
+static void a_limit_tells_the_true_time(void) {
+    static const struct {
+        unsigned s;
+        const char *lines;
+        bool waits;
+    } rows[] = {{7, "\r\nRetry-After: 7\r\nretry-after-ms: 7000\r\n", true},
+                {60, "\r\nRetry-After: 60\r\nretry-after-ms: 60000\r\n", true},
+                {61, "\r\nRetry-After: 61\r\nretry-after-ms: 61000\r\n", false},
+                {2678400, "\r\nRetry-After: 2678400\r\nretry-after-ms: 2678400000\r\n", false}};
+    http_options o = toy_options();
+    start(&o);
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        int fd = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+        turn_until_handled((int)i + 1);
+        http_answer_error(seen.waiting, 429, "tokens", "rate_limit_exceeded", NULL, "Wait.",
+                          rows[i].s);
+        client_read(fd, &r, 1000);
+        EXPECT_EQ(reply_status(&r), 429);
+        EXPECT(reply_has(&r, rows[i].lines));
+        EXPECT_EQ(!reply_has(&r, "\r\nx-should-retry: false\r\n"), rows[i].waits);
+        close(fd);
+    }
+    stop();
+}
+
+static int hooked_tenant;
+static void say_tenant(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]) {
+    hooked_tenant = rq->tenant;
+    snprintf(out, HTTP_HOOK_BYTES, "x-one: %s\nx-two: 2\n", (const char *)ctx);
+}
+
+/* Whole answers, errors and streams; of this server only. */
+static void headers_of_the_front_are_on_every_answer(void) {
+    static char word[] = "hooked";
+    http_options o = toy_options();
+    int elsewhere = 0;
+    o.ctx = word;
+    start(&o);
+    for (int round = 0; round < 3; round++) {
+        if (round == 0) http_reply_hook(say_tenant, word, word);
+        if (round == 1) http_reply_hook(say_tenant, word, &elsewhere);
+        if (round == 2) http_reply_hook(NULL, NULL, NULL);
+        int fd = client_connect();
+        get_and_expect(fd, &r, 200);
+        EXPECT_EQ(reply_has(&r, "\r\nx-one: hooked\r\n"), round == 0);
+        client_text(fd, "GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        client_read(fd, &r, 1000);
+        EXPECT_EQ(reply_status(&r), 404);
+        EXPECT_EQ(reply_has(&r, "\r\nx-two: 2\r\n"), round == 0);
+        close(fd);
+    }
+    EXPECT_EQ(hooked_tenant, -1);
     stop();
 }
 
@@ -620,6 +678,8 @@ static const test_case cases[] = {
     TEST(waiting_client_that_leaves_is_noticed_at_once),
     TEST(half_closed_client_is_gone_when_it_must_wait),
     TEST(late_answer_reaches_the_client),
+    TEST(a_limit_tells_the_true_time),
+    TEST(headers_of_the_front_are_on_every_answer),
     TEST(answer_after_the_client_left_is_dropped),
     TEST(stream_is_chunked_and_kept_alive),
     TEST(aborted_stream_shows_a_cut),

@@ -20,7 +20,7 @@ static void rig_init(rig *r, uint32_t n_pages, uint32_t n_groups, uint32_t slots
     kv_layout l = {.block_tokens = 4, .n_groups = n_groups, .slots_per_page = slots_per_page};
     inferd_err err = {0};
     EXPECT_EQ(pool_init(&r->pool, n_pages, 1, &err), INFERD_OK);
-    EXPECT_EQ(kv_init(&r->kv, &l, &r->pool, 0, &err), INFERD_OK);
+    EXPECT_EQ(kv_init(&r->kv, &l, &r->pool, 0, PAGE_KV, &err), INFERD_OK);
     verify(r);
 }
 
@@ -231,7 +231,7 @@ static void a_layout_that_fits_no_page_is_an_answer(void) {
     kv k;
     inferd_err err = {0};
     EXPECT_EQ(pool_init(&p, 4, 1, &err), INFERD_OK);
-    EXPECT_EQ(kv_init(&k, &l, &p, 0, &err), INFERD_EUNSUPPORTED);
+    EXPECT_EQ(kv_init(&k, &l, &p, 0, PAGE_KV, &err), INFERD_EUNSUPPORTED);
     EXPECT(strstr(err.text, "16777216 bytes") != NULL);
     pool_deinit(&p);
 }

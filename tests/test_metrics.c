@@ -10,7 +10,11 @@ static bool device_lost;
 
 static buf page_of(metrics *m, uint32_t n_models) {
     static const char *const names[] = {"a\"b\\c\nd", "second"};
-    static const model_state states[] = {MODEL_HOT, MODEL_LOADING};
+    static const metrics_model models[] = {
+        {names[0],
+         0,
+         {.state = MODEL_HOT, .pages_kv = 7, .pages_max = UINT32_MAX, .hot_us = 1500000}},
+        {names[1], 1, {.state = MODEL_LOADING, .n_loads = 4, .n_evictions = {0, 3}}}};
     engine_stats e = {.n_running = 3,
                       .n_waiting = 2,
                       .pages_total = 100,
@@ -33,12 +37,13 @@ static buf page_of(metrics *m, uint32_t n_models) {
                                 .load_us = 2500000,
                                 .bus_bytes_per_s = 18};
     metrics_now now = {.engine = &e,
-                       .models = names,
-                       .states = states,
+                       .models = models,
+                       .n_models = n_models,
+                       .names = names,
+                       .n_names = n_models,
                        .device = &device,
                        .device_lost = device_lost,
                        .version = "1"};
-    (void)n_models;
     buf out = {0};
     metrics_write(m, &now, &out);
     buf_cstr(&out);
@@ -78,6 +83,12 @@ static void what_was_counted_is_written(void) {
     EXPECT(has_line(&page, "inferd_unknown_fields_total 3"));
     EXPECT(has_line(&page, "inferd_config_reloads_total{result=\"refused\"} 1"));
     EXPECT(has_line(&page, "inferd_model_state{model=\"second\",state=\"loading\"} 1"));
+    EXPECT(has_line(&page, "inferd_model_state{model=\"second\",state=\"hot\"} 0"));
+    EXPECT(has_line(&page, "inferd_model_loads_total{model=\"second\"} 4"));
+    EXPECT(has_line(&page, "inferd_model_evictions_total{model=\"second\",cause=\"class\"} 3"));
+    EXPECT(has_line(&page, "inferd_model_hot_seconds_total{model=\"a\\\"b\\\\c\\nd\"} 1.5"));
+    EXPECT(has_line(&page, "inferd_model_pages{model=\"a\\\"b\\\\c\\nd\",kind=\"kv\"} 7"));
+    EXPECT(has_line(&page, "inferd_model_pages{model=\"a\\\"b\\\\c\\nd\",kind=\"max\"} +Inf"));
     EXPECT(has_line(&page, "inferd_pages{state=\"cached\"} 10"));
     EXPECT(has_line(&page, "inferd_kv_usage_ratio 0.375")); // 30 of 30 + 40 + 10
     EXPECT(has_line(&page, "vllm:num_requests_running{engine=\"0\"} 3"));

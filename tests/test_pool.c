@@ -116,7 +116,7 @@ static void a_ceiling_holds_while_pages_are_free(void) {
     EXPECT_EQ(pool_take(&p, 0, PAGE_KV), PAGE_NONE);
     pool_give(&p, page, 0);
     EXPECT_EQ(pool_n_takeable(&p, 0), 1);
-    EXPECT_EQ(pool_n_for_kv(&p, 0), 2);
+    EXPECT_EQ(pool_n_for_kv(&p, 0, 0), 2);
     verify(&p);
     pool_deinit(&p);
 }
@@ -139,14 +139,66 @@ static void what_is_left_for_keys_and_values_excludes_weights_and_guarantees(voi
     uint32_t pages[8];
     inferd_err err = {0};
     EXPECT(pool_take_many(&p, 0, PAGE_WEIGHT, 8, pages));
-    EXPECT_EQ(pool_n_for_kv(&p, 0), 12);
-    EXPECT_EQ(pool_n_for_kv(&p, 1), 12);
+    EXPECT_EQ(pool_n_for_kv(&p, 0, 8), 12);
+    EXPECT_EQ(pool_n_for_kv(&p, 1, 0), 20); // the weights of the other may go
     EXPECT_EQ(pool_set_limits(&p, 1, 5, UINT32_MAX, &err), INFERD_OK);
-    EXPECT_EQ(pool_n_for_kv(&p, 0), 7);
+    EXPECT_EQ(pool_n_for_kv(&p, 0, 8), 7);
+    EXPECT_EQ(pool_n_for_kv(&p, 1, 8), 12);
+    EXPECT_EQ(pool_n_for_kv(&p, 1, 30), 0);
     pool_deinit(&p);
 }
 
-/* The judge must see what it is there for. */
+static void two_ledgers_share_the_pages(void) {
+    pool p = open_pool(20, 2);
+    uint32_t pages[12], warm[6];
+    pool_set_ledgers(&p, 12, 8);
+    EXPECT_EQ(pool_n_device_free(&p), 12);
+    EXPECT_EQ(pool_n_host_free(&p), 8);
+    EXPECT(pool_take_weights(&p, 0, PAGE_WEIGHT, 10, pages));
+    EXPECT(!pool_take_many(&p, 1, PAGE_KV, 3, warm)); // pages are free, the ledger is full
+    EXPECT(pool_take_weights(&p, 1, PAGE_WARM, 6, warm));
+    EXPECT_EQ(pool_n_device_free(&p), 2);
+    EXPECT_EQ(pool_n_host_free(&p), 2);
+    EXPECT(!pool_turn(&p, warm, 6, PAGE_WEIGHT)); // room for two
+    verify(&p);
+    EXPECT(!pool_turn(&p, pages, 10, PAGE_WARM));
+    EXPECT(pool_turn(&p, warm, 2, PAGE_WEIGHT));
+    EXPECT_EQ(p.owners[1].held[PAGE_WEIGHT], 2);
+    EXPECT_EQ(p.owners[1].held[PAGE_WARM], 4);
+    EXPECT_EQ(pool_n_device_free(&p), 0);
+    verify(&p);
+    for (int i = 0; i < 10; i++) pool_give(&p, pages[i], 0);
+    EXPECT_EQ(pool_n_device_free(&p), 10);
+    EXPECT(pool_turn(&p, warm, 2, PAGE_WARM));
+    EXPECT_EQ(pool_n_host_free(&p), 2);
+    EXPECT(pool_host_take(&p, 2));
+    EXPECT(!pool_host_take(&p, 1));
+    EXPECT_EQ(pool_take(&p, 0, PAGE_PARKED), PAGE_NONE);
+    pool_host_give(&p, 2);
+    for (int i = 0; i < 6; i++) pool_give(&p, warm[i], 0);
+    EXPECT_EQ(p.n_in[PAGE_FREE], 20);
+    verify(&p);
+    pool_deinit(&p);
+}
+
+static void turning_pages_respects_ceilings_and_the_guarantees_of_others(void) {
+    pool p = open_pool(20, 2);
+    uint32_t warm[6];
+    inferd_err err = {0};
+    pool_set_ledgers(&p, 12, 8);
+    EXPECT(pool_take_weights(&p, 1, PAGE_WARM, 6, warm));
+    EXPECT_EQ(pool_set_limits(&p, 1, 0, 5, &err), INFERD_OK);
+    EXPECT(!pool_turn(&p, warm, 6, PAGE_WEIGHT));
+    EXPECT_EQ(pool_set_limits(&p, 1, 0, 6, &err), INFERD_OK);
+    EXPECT_EQ(pool_set_limits(&p, 0, 7, UINT32_MAX, &err), INFERD_OK);
+    EXPECT(!pool_turn(&p, warm, 6, PAGE_WEIGHT)); // seven of twelve are promised
+    EXPECT_EQ(pool_set_limits(&p, 0, 6, UINT32_MAX, &err), INFERD_OK);
+    EXPECT(pool_turn(&p, warm, 6, PAGE_WEIGHT));
+    EXPECT_EQ(pool_set_limits(&p, 0, 13, UINT32_MAX, &err), INFERD_EINVAL);
+    verify(&p);
+    pool_deinit(&p);
+}
+
 static void verify_finds_what_is_wrong(void) {
     inferd_err err = {0};
     pool p = open_pool(4, 1);
@@ -196,8 +248,8 @@ static void keys_and_values_break_one_extent_at_a_time(void) {
 static void weights_take_whole_extents_in_order(void) {
     pool p = extents_of(16, 16, 4);
     uint32_t kv = pool_take(&p, 0, PAGE_KV), out[12];
-    EXPECT(!pool_take_weights(&p, 0, 16, out)); // one is broken
-    EXPECT(pool_take_weights(&p, 0, 12, out));
+    EXPECT(!pool_take_weights(&p, 0, PAGE_WEIGHT, 16, out)); // one is broken
+    EXPECT(pool_take_weights(&p, 0, PAGE_WEIGHT, 12, out));
     for (int i = 0; i < 12; i++) {
         EXPECT_EQ(out[i] % 4, i % 4);
         EXPECT(out[i] / 4 != kv / 4);
@@ -216,8 +268,8 @@ static void weights_without_mapping_take_neighbours(void) {
     uint32_t a = pool_take(&p, 0, PAGE_KV), b = pool_take(&p, 0, PAGE_KV);
     EXPECT(a == 0 && b == 1);
     pool_give(&p, a, 0);
-    EXPECT(!pool_take_weights(&p, 0, 7, out)); // 7 are free, but not in a row
-    EXPECT(pool_take_weights(&p, 0, 6, out));
+    EXPECT(!pool_take_weights(&p, 0, PAGE_WEIGHT, 7, out)); // 7 are free, but not in a row
+    EXPECT(pool_take_weights(&p, 0, PAGE_WEIGHT, 6, out));
     for (uint32_t i = 0; i < 6; i++) EXPECT_EQ(out[i], 2 + i);
     verify(&p);
     pool_deinit(&p);
@@ -226,12 +278,12 @@ static void weights_without_mapping_take_neighbours(void) {
 static void pages_that_come_later_are_absent_until_then(void) {
     pool p = extents_of(12, 4, 4);
     EXPECT_EQ(pool_n_takeable(&p, 0), 4);
-    EXPECT_EQ(pool_n_for_kv(&p, 0), 12);
+    EXPECT_EQ(pool_n_for_kv(&p, 0, 0), 12);
     pool_set_ready(&p, 8, 12);
     EXPECT_EQ(pool_n_takeable(&p, 0), 8);
     verify(&p);
     pool_set_ready(&p, 8, 8); // the device had no more
-    EXPECT_EQ(pool_n_for_kv(&p, 0), 8);
+    EXPECT_EQ(pool_n_for_kv(&p, 0, 0), 8);
     EXPECT_EQ(p.n_in[PAGE_ABSENT], 0);
     verify(&p);
     pool_deinit(&p);
@@ -246,7 +298,7 @@ static void books_stay_right_in_any_order(void) {
             seed = seed * 1664525u + 1013904223u;
             uint32_t unit = size == 0 ? 1 : size, n = ((seed >> 8) % 3 + 1) * unit;
             if (seed >> 31 && n_held + n <= n_pages) {
-                if (pool_take_weights(&p, 0, n, held + n_held)) n_held += n;
+                if (pool_take_weights(&p, 0, PAGE_WEIGHT, n, held + n_held)) n_held += n;
             } else if ((seed >> 30) % 2 && pool_n_takeable(&p, 0) > 0) {
                 held[n_held++] = pool_take(&p, 0, PAGE_KV);
             } else if (n_held > 0) {
@@ -269,6 +321,8 @@ static const test_case cases[] = {
     TEST(a_ceiling_holds_while_pages_are_free),
     TEST(watermarks_say_how_many_pages_are_short),
     TEST(what_is_left_for_keys_and_values_excludes_weights_and_guarantees),
+    TEST(two_ledgers_share_the_pages),
+    TEST(turning_pages_respects_ceilings_and_the_guarantees_of_others),
     TEST(verify_finds_what_is_wrong),
     TEST(keys_and_values_break_one_extent_at_a_time),
     TEST(weights_take_whole_extents_in_order),

@@ -889,10 +889,10 @@ static void two_models_share_the_device_and_its_pages(void) {
     pool_deinit(&r.pool);
     EXPECT_EQ(pool_init(&r.pool, 12, 2, &err), INFERD_OK);
     EXPECT_EQ(sched_create(&l, &r.pool, 2, on_event, &r, &r.s, &err), INFERD_OK);
-    sched_model_spec spec = {r.device.kv, r.device.context, FAKE_VOCAB, end_ids, 1};
+    sched_model_spec spec = {r.device.kv, r.device.context, FAKE_VOCAB, end_ids, 1, 0};
     for (uint32_t m = 0; m < 2; m++) {
         EXPECT_EQ(sched_model_open(r.s, m, &spec, &err), INFERD_OK);
-        sched_model_hot(r.s, m);
+        sched_model_hot(r.s, m, true);
     }
     gen_request *copies[9];
     for (uint32_t i = 1; i <= 8; i++) {

@@ -157,6 +157,46 @@ static void usage_is_absent_when_not_asked_for(void) {
     stream_destroy(s);
 }
 
+static void push_interrupted(stream *s, uint32_t choice, uint64_t queued_us, uint32_t n, buf *out) {
+    gen_event ev = {.kind = GEN_EV_DONE};
+    ev.done.finish = GEN_LENGTH;
+    ev.done.stop_id = -1;
+    ev.done.queued_us = queued_us;
+    ev.done.n_preempted = n;
+    stream_on_event(s, choice, &ev, out);
+}
+
+/* The longest wait and all interruptions; of a running stream nothing is told. */
+static void usage_details_are_those_of_all_choices(void) {
+    for (int streaming = 0; streaming < 2; streaming++) {
+        stream_options o = options_of(true, streaming == 1, 2);
+        o.include_usage = o.continuous_usage = streaming == 1;
+        o.usage_details = true;
+        o.class = "batch";
+        stream *s = stream_create(&o);
+        buf out = {0};
+        push_text(s, 0, "a", &out);
+        push_interrupted(s, 0, 7999, 1, &out);
+        push_interrupted(s, 1, 2000, 2, &out);
+        EXPECT_EQ(stream_usage(s).n_preempted, 3);
+        EXPECT(strstr(buf_cstr(&out), "inferd") == NULL);
+        EXPECT(stream_finish(s, &out));
+        EXPECT(strstr(buf_cstr(&out), ",\"inferd\":{\"queued_ms\":7,\"preempted\":3,"
+                                      "\"class\":\"batch\"}}") != NULL);
+        buf_deinit(&out);
+        stream_destroy(s);
+    }
+    stream_options o = options_of(true, false, 1);
+    o.class = "batch";
+    stream *s = stream_create(&o);
+    buf out = {0};
+    push_interrupted(s, 0, 7000, 1, &out);
+    EXPECT(stream_finish(s, &out));
+    EXPECT(strstr(buf_cstr(&out), "inferd") == NULL);
+    buf_deinit(&out);
+    stream_destroy(s);
+}
+
 static void continuous_usage_counts_up(void) {
     stream_options o = options_of(false, true, 1);
     o.include_usage = o.continuous_usage = true;
@@ -545,6 +585,7 @@ static void streamed_and_whole_texts_are_equal(void) {
 static const test_case cases[] = {
     TEST(a_chat_streams_in_the_documented_order),
     TEST(usage_is_absent_when_not_asked_for),
+    TEST(usage_details_are_those_of_all_choices),
     TEST(continuous_usage_counts_up),
     TEST(half_a_code_point_waits),
     TEST(a_stop_string_over_token_borders_never_leaves),

@@ -20,12 +20,14 @@ typedef enum inferd_status {
     INFERD_ENOTFOUND,    // fix the name
     INFERD_EUNSUPPORTED, // known, but not there in this build or for this model
     INFERD_EBUSY,        // try later
+    INFERD_EQUOTA,       // a limit of the tenant; later, or with a larger limit
     INFERD_ETIMEOUT,     // a deadline passed
     INFERD_ECANCELED,    // nobody waits for it any more
     INFERD_EIO,          // fix the machine: a file or a socket
     INFERD_EFORMAT,      // fix the file: its bytes are wrong
     INFERD_ENOMEM,       // host or device memory is short
     INFERD_EDEVICE,      // the device failed this work; later work may succeed
+    INFERD_EMODEL,       // the model cannot be brought up now; later it may
     INFERD_ELOST         // the device is gone for this process: end it, a supervisor starts another
 } inferd_status;
 

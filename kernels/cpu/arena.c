@@ -355,11 +355,9 @@ void *window_base(const window *w) {
 /* Refuse what cannot be moved before anything moves. */
 static inferd_status check_pages(arena *a, const window *w, const uint32_t *pages, uint32_t n_pages,
                                  inferd_err *err) {
-    if (w->n_pages != 0)
-        return inferd_fail(err, INFERD_EINVAL, "the window has %u pages already", w->n_pages);
-    if (n_pages > w->r.n_bytes / ARENA_PAGE_BYTES)
-        return inferd_fail(err, INFERD_EINVAL, "%u pages for a window of %zu", n_pages,
-                           w->r.n_bytes / ARENA_PAGE_BYTES);
+    size_t room = w->r.n_bytes / ARENA_PAGE_BYTES - w->n_pages;
+    if (n_pages > room)
+        return inferd_fail(err, INFERD_EINVAL, "%u pages for a window of %zu", n_pages, room);
     for (uint32_t i = 0; i < n_pages; i++) {
         if (pages[i] >= a->n_pages)
             return inferd_fail(err, INFERD_EINVAL, "page %u of an arena of %u", pages[i],
@@ -370,8 +368,24 @@ static inferd_status check_pages(arena *a, const window *w, const uint32_t *page
     return INFERD_OK;
 }
 
-inferd_status window_map(arena *a, window *w, const uint32_t *pages, uint32_t n_pages,
-                         inferd_err *err) {
+/* The pages behind the first n_left go home, the last one first. */
+static inferd_status send_home(arena *a, window *w, uint32_t n_left, inferd_err *err) {
+    while (w->n_pages > n_left) {
+        uint32_t i = w->n_pages - 1, page = w->pages[i];
+        int e = move_page(a, page_at(&w->r, i), page_at(&a->r, page));
+        if (e != 0)
+            return inferd_fail(err, INFERD_EDEVICE, "cannot move page %u home: %s", page,
+                               strerror(e));
+        atomic_store_explicit(&a->states[page], HOME, memory_order_release);
+        w->n_pages--;
+        a->n_away--;
+    }
+    return INFERD_OK;
+}
+
+inferd_status window_grow(arena *a, window *w, const uint32_t *pages, uint32_t n_pages,
+                          inferd_err *err) {
+    uint32_t n_before = w->n_pages;
     inferd_status s = check_pages(a, w, pages, n_pages, err);
     if (s != INFERD_OK) return s;
     for (uint32_t i = 0; i < n_pages; i++) {
@@ -379,13 +393,13 @@ inferd_status window_map(arena *a, window *w, const uint32_t *pages, uint32_t n_
         arena_touch(a, pages[i]);
         int e = arena_is_away(a, pages[i])
                     ? EINVAL // named twice in the list
-                    : move_page(a, page_at(&a->r, pages[i]), page_at(&w->r, i));
+                    : move_page(a, page_at(&a->r, pages[i]), page_at(&w->r, w->n_pages));
         if (e != 0) {
             s = inferd_fail(err, e == EINVAL ? INFERD_EINVAL : INFERD_EDEVICE,
                             "cannot move page %u into a window (%u of %u): %s", pages[i], i + 1,
                             n_pages, strerror(e));
             inferd_err home_err = {0};
-            if (window_unmap(a, w, &home_err) != INFERD_OK) {
+            if (send_home(a, w, n_before, &home_err) != INFERD_OK) {
                 inferd_context(&home_err, "%s", err != NULL ? err->text : "");
                 return inferd_fail(err, home_err.status, "%s", home_err.text);
             }
@@ -401,16 +415,13 @@ inferd_status window_map(arena *a, window *w, const uint32_t *pages, uint32_t n_
     return INFERD_OK;
 }
 
+inferd_status window_map(arena *a, window *w, const uint32_t *pages, uint32_t n_pages,
+                         inferd_err *err) {
+    if (w->n_pages != 0)
+        return inferd_fail(err, INFERD_EINVAL, "the window has %u pages already", w->n_pages);
+    return window_grow(a, w, pages, n_pages, err);
+}
+
 inferd_status window_unmap(arena *a, window *w, inferd_err *err) {
-    while (w->n_pages > 0) {
-        uint32_t i = w->n_pages - 1, page = w->pages[i];
-        int e = move_page(a, page_at(&w->r, i), page_at(&a->r, page));
-        if (e != 0)
-            return inferd_fail(err, INFERD_EDEVICE, "cannot move page %u home: %s", page,
-                               strerror(e));
-        atomic_store_explicit(&a->states[page], HOME, memory_order_release);
-        w->n_pages--;
-        a->n_away--;
-    }
-    return INFERD_OK;
+    return send_home(a, w, 0, err);
 }

@@ -26,8 +26,8 @@
  *
  *     UNTOUCHED -> TOUCHING   whoever claims it: the background thread or arena_touch
  *     TOUCHING  -> HOME       touched
- *     HOME      -> AWAY       window_map
- *     AWAY      -> HOME       window_unmap, or a window_map that failed
+ *     HOME      -> AWAY       window_map, window_grow
+ *     AWAY      -> HOME       window_unmap, or one of those that failed
  *
  * Thread: engine; the background thread meets it only in the page states, in how far to go, and in
  * when steps were computed. */
@@ -69,6 +69,9 @@ void window_close(arena *a, window *w); // unmaps first; accepts NULL
 void *window_base(const window *w);
 inferd_status window_map(arena *a, window *w, const uint32_t *pages, uint32_t n_pages,
                          inferd_err *err);
+/* The same behind the pages that are there; on failure those stay. */
+inferd_status window_grow(arena *a, window *w, const uint32_t *pages, uint32_t n_pages,
+                          inferd_err *err);
 inferd_status window_unmap(arena *a, window *w, inferd_err *err);
 
 /* For tests: the n-th move from now fails (1 = the next), once. */

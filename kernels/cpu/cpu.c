@@ -18,10 +18,13 @@
 
 /* ---- the device ---- */
 
+static void scratch_close(cpu_scratch *s);
+
 static void cpu_close(backend *be) {
     cpu_backend *c = cpu_of(be);
     pool_close(c->threads);
     arena_close(c->pages);
+    scratch_close(&c->scratch);
     phases_close(c->phases);
     for (size_t i = 0; i < ATTN_PLANS; i++) attn_plan_close(c->plans[i].plan);
     for (size_t i = 0; i < ROPE_TABLES; i++) {
@@ -124,6 +127,20 @@ static inferd_status cpu_window_map(backend *be, be_window *w, const uint32_t *p
     return window_map(c->pages, w->w, pages, n_pages, err);
 }
 
+static inferd_status cpu_window_grow(backend *be, be_window *w, const uint32_t *pages,
+                                     uint32_t n_pages, inferd_err *err) {
+    return window_grow(cpu_of(be)->pages, w->w, pages, n_pages, err);
+}
+
+static uint32_t cpu_n_host_pages(const backend *be) {
+    return cpu_of_const(be)->n_host_pages;
+}
+
+static void cpu_page_touch(backend *be, uint32_t page) {
+    arena *a = cpu_of(be)->pages;
+    if (page < arena_n_pages(a)) arena_touch(a, page); // else window_grow's to refuse
+}
+
 static inferd_status cpu_window_unmap(backend *be, be_window *w, inferd_err *err) {
     return window_unmap(cpu_of(be)->pages, w->w, err);
 }
@@ -139,6 +156,37 @@ static size_t cpu_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_
                                  uint32_t head_dim, uint32_t block_tokens) {
     (void)be;
     return kv_layer_bytes_of(type, n_kv_heads, head_dim, block_tokens);
+}
+
+enum { MOVE_ALONE_BYTES = 512 << 10 };
+
+typedef struct kv_copies {
+    arena *pages;
+    const kv_layout *kv;
+    const int32_t *from, *to;
+} kv_copies;
+
+static unsigned char *slot_at(const kv_copies *j, int32_t slot) {
+    uint32_t page = (uint32_t)slot / j->kv->slots_per_page;
+    size_t at = (size_t)((uint32_t)slot % j->kv->slots_per_page) * j->kv->slot_bytes;
+    arena_touch(j->pages, page);
+    return arena_base(j->pages) + (size_t)page * ARENA_PAGE_BYTES + at;
+}
+
+static void copy_slot(void *ctx, uint32_t i) {
+    const kv_copies *j = ctx;
+    memcpy(slot_at(j, j->to[i]), slot_at(j, j->from[i]), j->kv->slot_bytes);
+}
+
+static void cpu_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
+                        const int32_t *to) {
+    kv_copies j = {cpu_of(be)->pages, kv, from, to};
+    for (uint32_t i = 0; i < n; i++) // the background thread stays ahead of what is in use
+        arena_use(j.pages, (uint32_t)to[i] / kv->slots_per_page);
+    if (n * kv->slot_bytes >= MOVE_ALONE_BYTES)
+        be_parallel(be, n, copy_slot, &j);
+    else // waking the others would take longer
+        for (uint32_t i = 0; i < n; i++) copy_slot(&j, i);
 }
 
 /* ---- weights ---- */
@@ -195,6 +243,7 @@ static void cpu_weight_prepare(backend *be, weight *w, const void *rows, uint32_
     INFERD_CHECK(row_begin % PANEL_ROWS == 0 && row_begin <= w->rows &&
                  n_rows <= w->rows - row_begin);
     dtype_info info = dtype_about(w->type);
+    pool_pin_caller(cpu_of(be)->threads);
     pack_job job = {w, rows, (size_t)w->cols / info.block_elems * info.block_bytes, row_begin,
                     n_rows};
     pool_share(cpu_of(be)->threads, pack, &job, (n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
@@ -219,24 +268,38 @@ static void make_up(const void *job, uint32_t begin, uint32_t end) {
 }
 
 /* Rows as a file would have them, a few megabytes at a time. */
-static void cpu_weight_dummy(backend *be, weight *w, uint64_t seed, float scale) {
+static void cpu_weight_dummy_rows(backend *be, weight *w, uint64_t seed, float scale,
+                                  uint32_t row_begin, uint32_t n_rows) {
     enum { CHUNK_BYTES = 4 << 20 };
+    INFERD_CHECK(row_begin % PANEL_ROWS == 0 && row_begin <= w->rows &&
+                 n_rows <= w->rows - row_begin);
     dtype_info info = dtype_about(w->type);
     dummy_job job = {.w = w, .seed = seed, .scale = scale};
     job.row_bytes = (size_t)w->cols / info.block_elems * info.block_bytes;
     uint32_t n_panels = (uint32_t)(CHUNK_BYTES / (job.row_bytes * PANEL_ROWS));
-    uint32_t rows_max = u32_min(u32_max(n_panels, 1) * PANEL_ROWS, w->rows);
+    uint32_t rows_max = u32_min(u32_max(n_panels, 1) * PANEL_ROWS, n_rows);
     job.out = malloc(size_max(rows_max * job.row_bytes, 1));
     if (job.out == NULL) {
         backend_fail(be, INFERD_ENOMEM, "no memory for %u rows of %u", rows_max, w->cols);
         return;
     }
-    for (job.row_begin = 0; job.row_begin < w->rows; job.row_begin += rows_max) {
-        job.n_rows = u32_min(rows_max, w->rows - job.row_begin);
+    uint32_t end = row_begin + n_rows;
+    for (job.row_begin = row_begin; job.row_begin < end; job.row_begin += rows_max) {
+        job.n_rows = u32_min(rows_max, end - job.row_begin);
         pool_split(cpu_of(be)->threads, make_up, &job, (job.n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
         cpu_weight_prepare(be, w, job.out, job.row_begin, job.n_rows);
     }
     free(job.out);
+}
+
+static void cpu_weight_dummy(backend *be, weight *w, uint64_t seed, float scale) {
+    cpu_weight_dummy_rows(be, w, seed, scale, 0, w->rows);
+}
+
+/* Panels are the same at every instruction set; see panel.h for what they are. */
+static const char *cpu_weight_layout(const backend *be) {
+    (void)be;
+    return "cpu-panels-1";
 }
 
 static void cpu_vec_init(backend *be, vec *v, uint32_t n, void *dst) {
@@ -256,35 +319,88 @@ static void cpu_vec_fill(backend *be, vec *v, float value) {
 
 /* ---- activations ---- */
 
+static void cpu_scratch_begin(backend *be) {
+    cpu_backend *c = cpu_of(be);
+    INFERD_CHECK(!c->scratch.open);
+    c->scratch.open = true;
+    c->scratch.used = 0;
+}
+
+static void cpu_scratch_end(backend *be) {
+    cpu_of(be)->scratch.open = false;
+}
+
+static void scratch_close(cpu_scratch *s) {
+    if (s->mapped != NULL) munmap(s->mapped, s->mapped_bytes);
+    *s = (cpu_scratch){0};
+}
+
+static bool reserve_scratch(cpu_scratch *s) {
+    size_t n = CPU_SCRATCH_BYTES_MAX + ARENA_PAGE_BYTES;
+    void *p = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return false;
+    uintptr_t at = ((uintptr_t)p + ARENA_PAGE_BYTES - 1) / ARENA_PAGE_BYTES * ARENA_PAGE_BYTES;
+    s->base = (unsigned char *)p + (at - (uintptr_t)p);
+    s->mapped = p;
+    s->mapped_bytes = n;
+    return true;
+}
+
+/* The first n bytes are memory.  They are touched now, and not in a step. */
+static bool hold_scratch(cpu_scratch *s, size_t n) {
+    if (n <= s->n_bytes) return true;
+    if (n > CPU_SCRATCH_BYTES_MAX || (s->base == NULL && !reserve_scratch(s))) return false;
+    n = (n + ARENA_PAGE_BYTES - 1) / ARENA_PAGE_BYTES * ARENA_PAGE_BYTES;
+    unsigned char *fresh = s->base + s->n_bytes;
+    if (mprotect(fresh, n - s->n_bytes, PROT_READ | PROT_WRITE) != 0) return false;
+    madvise(fresh, n - s->n_bytes, MADV_HUGEPAGE);
+    memset(fresh, 0, n - s->n_bytes);
+    s->n_bytes = n;
+    return true;
+}
+
+static void *take_scratch(cpu_scratch *s, size_t n) {
+    enum { ALIGN = 4096 };
+    size_t at = (s->used + ALIGN - 1) / ALIGN * ALIGN;
+    if (n > SIZE_MAX - at || !hold_scratch(s, at + n)) return NULL;
+    s->used = at + n;
+    return s->base + at;
+}
+
+/* Memory of its own.  A large one begins like a huge page and ends where it ends, its last part in
+ * small ones. */
+static void *take_memory(size_t n) {
+    size_t align = n >= ARENA_PAGE_BYTES ? ARENA_PAGE_BYTES : 64;
+    void *data;
+    if (posix_memalign(&data, align, n) != 0) return NULL;
+    if (align == ARENA_PAGE_BYTES)
+        madvise(data, n / ARENA_PAGE_BYTES * ARENA_PAGE_BYTES, MADV_HUGEPAGE);
+    memset(data, 0, n); // touched now, not in a step
+    return data;
+}
+
 static act *cpu_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) {
     (void)kind; // all are floats
     cpu_backend *c = cpu_of(be);
     size_t n_bytes;
     act *a = calloc(1, sizeof *a);
     if (a == NULL) return NULL;
-    if (!size_mul(rows_max, dim, &n_bytes) || !size_mul(n_bytes, sizeof(float), &n_bytes) ||
-        !size_add(n_bytes, 64, &n_bytes)) {
+    *a = (act){.rows_max = rows_max, .dim = dim, .in_scratch = c->scratch.open};
+    if (size_mul(rows_max, dim, &n_bytes) && size_mul(n_bytes, sizeof(float), &n_bytes) &&
+        size_add(n_bytes, 64, &n_bytes))
+        a->data = a->in_scratch ? take_scratch(&c->scratch, n_bytes) : take_memory(n_bytes);
+    if (a->data == NULL) {
         free(a);
         return NULL;
     }
-    /* A large one begins like a huge page and ends where it ends, its last part in small ones. */
-    size_t align = n_bytes >= ARENA_PAGE_BYTES ? ARENA_PAGE_BYTES : 64;
-    void *data;
-    if (posix_memalign(&data, align, n_bytes) != 0) {
-        free(a);
-        return NULL;
-    }
-    *a = (act){.data = data, rows_max, dim, n_bytes};
-    if (align == ARENA_PAGE_BYTES)
-        madvise(data, n_bytes / ARENA_PAGE_BYTES * ARENA_PAGE_BYTES, MADV_HUGEPAGE);
-    memset(a->data, 0, n_bytes); // touched now, not in a step
+    a->n_bytes = n_bytes;
     c->rows_max = u32_max(c->rows_max, rows_max);
     return a;
 }
 
 static void cpu_act_close(backend *be, act *a) {
     cpu_flush(cpu_of(be), true); // what is noted down may use it
-    free(a->data);
+    if (!a->in_scratch) free(a->data);
     free(a);
 }
 
@@ -453,6 +569,10 @@ static void cpu_step_finish(backend *be, be_step_result *out) {
     out->logits_stride = c->wanted->dim;
 }
 
+static void cpu_thread_beside(const backend *be) {
+    pool_leave(cpu_of_const(be)->threads);
+}
+
 static void cpu_event_record(backend *be, uint32_t event) {
     cpu_backend *c = cpu_of(be);
     cpu_flush(c, true);
@@ -480,13 +600,17 @@ static const backend_ops cpu_ops = {
     .get_profile = cpu_get_profile,
     .n_pages = cpu_n_pages,
     .n_pages_warm = cpu_n_pages_warm,
+    .n_host_pages = cpu_n_host_pages,
     .page_bytes = cpu_page_bytes,
+    .page_touch = cpu_page_touch,
     .window_open = cpu_window_open,
     .window_close = cpu_window_close,
     .window_base = cpu_window_base,
     .window_map = cpu_window_map,
+    .window_grow = cpu_window_grow,
     .window_unmap = cpu_window_unmap,
     .kv_preferred = cpu_kv_preferred,
+    .kv_move = cpu_kv_move,
     .kv_layer_bytes = cpu_kv_layer_bytes,
     .weight_supported = cpu_weight_supported,
     .weight_math = cpu_weight_math,
@@ -494,9 +618,13 @@ static const backend_ops cpu_ops = {
     .weight_init = cpu_weight_init,
     .weight_prepare = cpu_weight_prepare,
     .weight_dummy = cpu_weight_dummy,
+    .weight_dummy_rows = cpu_weight_dummy_rows,
+    .weight_layout = cpu_weight_layout,
     .vec_init = cpu_vec_init,
     .vec_load = cpu_vec_load,
     .vec_fill = cpu_vec_fill,
+    .scratch_begin = cpu_scratch_begin,
+    .scratch_end = cpu_scratch_end,
     .act_open = cpu_act_open,
     .act_close = cpu_act_close,
     .step_begin = cpu_step_begin,
@@ -518,6 +646,7 @@ static const backend_ops cpu_ops = {
     .event_record = cpu_event_record,
     .event_elapsed_us = cpu_event_elapsed_us,
     .parallel = cpu_parallel,
+    .thread_beside = cpu_thread_beside,
 };
 
 inferd_status cpu_list_devices(const backend_options *options, backend_device_about *out,
@@ -533,6 +662,21 @@ inferd_status cpu_list_devices(const backend_options *options, backend_device_ab
     return INFERD_OK;
 }
 
+/* Its thread begins with the CPUs of the caller, so those are the pool's for a moment. */
+static inferd_status open_arena(cpu_backend *c, const backend_options *o, inferd_err *err) {
+    cpu_set_t found;
+    bool known = sched_getaffinity(0, sizeof found, &found) == 0;
+    size_t n_bytes;
+    if (!size_add(o->memory_bytes, o->host_bytes, &n_bytes))
+        return inferd_fail(err, INFERD_EINVAL, "memory of %llu bytes and %llu more for weights",
+                           (unsigned long long)o->memory_bytes, (unsigned long long)o->host_bytes);
+    c->n_host_pages = (uint32_t)size_min(o->host_bytes / ARENA_PAGE_BYTES, UINT32_MAX);
+    if (known) pool_leave(c->threads);
+    inferd_status s = arena_open(n_bytes, &c->pages, err);
+    if (known) sched_setaffinity(0, sizeof found, &found);
+    return s;
+}
+
 inferd_status cpu_open(const backend_options *options, backend **out, inferd_err *err) {
     *out = NULL;
     const cpu_level *level = level_choose(getenv("INFERD_CPU"), err);
@@ -543,9 +687,9 @@ inferd_status cpu_open(const backend_options *options, backend **out, inferd_err
     c->level = level;
     c->exact = options->exact_math;
     snprintf(c->name, sizeof c->name, "cpu %s%s", level->name, c->exact ? ", exact" : "");
-    inferd_status s = pool_open(options->n_threads, &c->threads, err);
+    inferd_status s = pool_open_on(options->cores, options->n_threads, &c->threads, err);
     if (s != INFERD_OK) goto fail;
-    s = arena_open(options->memory_bytes, &c->pages, err);
+    s = open_arena(c, options, err);
     if (s != INFERD_OK) goto fail;
     c->phases = phases_open();
     for (size_t i = 0; i < ATTN_PLANS; i++) c->plans[i].plan = attn_plan_open();

@@ -35,6 +35,7 @@ enum {
     ATTN_PLANS = 2,
     WARM_UP_STEPS = 4 // of which page faults are not counted: tables are made then
 };
+#define CPU_SCRATCH_BYTES_MAX ((size_t)64 << 30) // addresses: far above any model's activations
 
 /* Page faults, minor and major, that one rank has taken. */
 typedef struct rank_faults {
@@ -42,6 +43,17 @@ typedef struct rank_faults {
     long n;           // since the thread began, then
     uint64_t in_step; // of this step, when it is over
 } rank_faults;
+
+/* Activations of all models, one over the other: a range of addresses that is used from its
+ * beginning.  What any model ever needed is memory, and stays. */
+typedef struct cpu_scratch {
+    unsigned char *base; // aligned to pages of the arena; NULL: not reserved yet
+    void *mapped;        // what munmap wants; owned
+    size_t mapped_bytes;
+    size_t n_bytes; // memory
+    size_t used;    // of the activations since scratch_begin
+    bool open;      // between begin and end
+} cpu_scratch;
 
 typedef struct cpu_backend {
     backend be; // first: a cpu_backend is a backend
@@ -59,6 +71,8 @@ typedef struct cpu_backend {
     bool in_step;
 
     uint32_t rows_max; // of the largest activation ever opened
+    uint32_t n_host_pages;
+    cpu_scratch scratch;
     rope_table ropes[ROPE_TABLES];
     uint32_t next_rope; // the one to replace
     step_plan plans[ATTN_PLANS];

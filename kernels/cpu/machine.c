@@ -9,7 +9,7 @@
  * the mount itself, which is the container's own group. */
 #include "cpu/machine.h"
 
-#include <sched.h>
+#include <ctype.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -146,6 +146,48 @@ uint32_t machine_cpus_allowed(void) {
     uint32_t n = machine_cpus_in_mask();
     uint32_t quota = machine_group_cpus("/proc/self/cgroup", "/sys/fs/cgroup");
     return quota != 0 && quota < n ? quota : n;
+}
+
+/* A CPU's number; false: there is none, or no CPU has such a one. */
+static bool read_cpu(const char **at, int *cpu) {
+    const char *p = *at;
+    *cpu = 0;
+    for (; isdigit((unsigned char)*p) && *cpu < CPU_SETSIZE; p++) *cpu = *cpu * 10 + (*p - '0');
+    bool fine = p > *at && *cpu < CPU_SETSIZE;
+    *at = p;
+    return fine;
+}
+
+inferd_status machine_cpu_list(const char *text, cpu_set_t *out, inferd_err *err) {
+    cpu_set_t allowed;
+    CPU_ZERO(out);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        return inferd_fail(err, INFERD_EUNSUPPORTED,
+                           "cores: this machine has more CPUs than a list of %d can name",
+                           CPU_SETSIZE);
+    for (const char *p = text;; p++) {
+        int first, last;
+        bool fine = read_cpu(&p, &first);
+        last = first;
+        if (fine && *p == '-') {
+            p++;
+            fine = read_cpu(&p, &last) && first <= last;
+        }
+        if (!fine || (*p != 0 && *p != ','))
+            return inferd_fail(err, INFERD_EINVAL,
+                               "cores is \"%.64s\", expected CPUs and ranges from 0 to %d, like "
+                               "\"0-3,8\"",
+                               text, CPU_SETSIZE - 1);
+        for (int cpu = first; cpu <= last; cpu++) {
+            if (!CPU_ISSET(cpu, &allowed))
+                return inferd_fail(err, INFERD_EINVAL,
+                                   "cores is \"%.64s\": CPU %d is not there, or not for this "
+                                   "process; it may use %u",
+                                   text, cpu, machine_cpus_in_mask());
+            CPU_SET(cpu, out);
+        }
+        if (*p == 0) return INFERD_OK;
+    }
 }
 
 uint64_t machine_memory_bytes(void) {

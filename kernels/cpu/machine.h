@@ -11,10 +11,17 @@
 #ifndef INFERD_CPU_MACHINE_H
 #define INFERD_CPU_MACHINE_H
 
+#include <sched.h>
+
 #include "inferd/base.h"
+#include "inferd/status.h"
 
 /* CPUs this process may use at once: the affinity mask, cut by the quota rounded up; at least 1. */
 uint32_t machine_cpus_allowed(void);
+
+/* A list of CPUs like "0-3,8".  INFERD_EINVAL: it is no list, or names a CPU that this process may
+ * not use. */
+inferd_status machine_cpu_list(const char *text, cpu_set_t *out, inferd_err *err);
 
 /* CPUs in the affinity mask alone; at least 1. */
 uint32_t machine_cpus_in_mask(void);

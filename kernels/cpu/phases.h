@@ -25,9 +25,10 @@
 #include "cpu/threads.h"
 
 struct act {
-    float *data; // [rows_max, dim]; owned
+    float *data; // [rows_max, dim]; owned, or in the scratch
     uint32_t rows_max, dim;
     size_t n_bytes;
+    bool in_scratch;
 };
 
 typedef enum op_kind {

@@ -53,8 +53,10 @@ struct pool {
     uint32_t n_threads;
     uint32_t n_started; // workers that exist
     worker *workers;    // [n_threads - 1]; owned
-    bool pinned;
-    cpu_set_t cpus;     // the mask found at open
+    bool pinned;        // one thread to a CPU
+    bool bound;         // to the list of CPUs that was given
+    cpu_set_t cpus;     // that list, or the mask found at open
+    cpu_set_t found;    // the mask found at open: what the caller gets back
     bool caller_pinned; // then caller is the thread whose mask is to be put back
     pthread_t caller;
 
@@ -371,7 +373,7 @@ static void set_active(pool *p, uint32_t n) {
     bool all_before = p->n_active == p->n_threads, all = n == p->n_threads;
     p->n_active = n;
     p->calm_us = 0;
-    if (p->pinned && all != all_before) pin_all(p, all);
+    if (all != all_before) pin_all(p, all);
 }
 
 void pool_judge(pool *p, uint64_t run_us, uint64_t off_us) {
@@ -418,26 +420,52 @@ static void pin(const pool *p, pthread_t thread, uint32_t rank, bool to_one_cpu)
 }
 
 static void pin_all(pool *p, bool to_one_cpu) {
+    if (!p->pinned) return;
     for (uint32_t i = 0; i < p->n_started; i++)
         pin(p, p->workers[i].thread, p->workers[i].rank, to_one_cpu);
     if (p->caller_pinned) pin(p, p->caller, 0, to_one_cpu);
 }
 
 inferd_status pool_open(uint32_t n_threads, pool **out, inferd_err *err) {
+    return pool_open_on(NULL, n_threads, out, err);
+}
+
+/* The CPUs to use, and how many of them: n_threads 0 is answered here. */
+static inferd_status choose_cpus(pool *p, const char *cores, uint32_t *n_threads, inferd_err *err) {
+    bool known = sched_getaffinity(0, sizeof p->found, &p->found) == 0;
+    p->cpus = p->found;
+    p->bound = cores != NULL && cores[0] != 0;
+    if (p->bound) {
+        inferd_status s = machine_cpu_list(cores, &p->cpus, err);
+        if (s != INFERD_OK) return s;
+        uint32_t n_cpus = (uint32_t)CPU_COUNT(&p->cpus);
+        if (*n_threads > n_cpus)
+            return inferd_fail(err, INFERD_EINVAL, "%u compute threads, and cores \"%.64s\" are %u",
+                               *n_threads, cores, n_cpus);
+        if (*n_threads == 0) *n_threads = u32_min(n_cpus, POOL_THREADS_MAX);
+    }
+    if (*n_threads == 0) *n_threads = u32_min(machine_cpus_allowed(), POOL_THREADS_MAX);
+    p->pinned = known && (uint32_t)CPU_COUNT(&p->cpus) == *n_threads;
+    return INFERD_OK;
+}
+
+inferd_status pool_open_on(const char *cores, uint32_t n_threads, pool **out, inferd_err *err) {
     *out = NULL;
     if (n_threads > POOL_THREADS_MAX)
         return inferd_fail(err, INFERD_EINVAL, "%u compute threads, at most %u are possible",
                            n_threads, (unsigned)POOL_THREADS_MAX);
-    if (n_threads == 0) n_threads = u32_min(machine_cpus_allowed(), POOL_THREADS_MAX);
     pool *p = aligned_alloc(64, sizeof *p); // its size is a multiple: it has aligned members
     if (p == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the thread pool");
     memset(p, 0, sizeof *p);
+    inferd_status s = choose_cpus(p, cores, &n_threads, err);
+    if (s != INFERD_OK) {
+        free(p);
+        return s;
+    }
     p->n_threads = n_threads;
     p->n_active = n_threads;
     p->retry_us = RETRY_MIN_US;
     pthread_mutex_init(&p->lock, NULL);
-    p->pinned = sched_getaffinity(0, sizeof p->cpus, &p->cpus) == 0 &&
-                (uint32_t)CPU_COUNT(&p->cpus) == n_threads;
     p->rank_off_us = calloc(n_threads, sizeof *p->rank_off_us);
     p->workers = aligned_alloc(64, n_threads * sizeof *p->workers); // one too many: never empty
     if (p->workers == NULL || p->rank_off_us == NULL) {
@@ -458,7 +486,7 @@ inferd_status pool_open(uint32_t n_threads, pool **out, inferd_err *err) {
                                i + 1, n_threads, strerror(e));
         }
         p->n_started++;
-        if (p->pinned) pin(p, w->thread, w->rank, true);
+        if (p->pinned || p->bound) pin(p, w->thread, w->rank, p->pinned);
     }
     *out = p;
     return INFERD_OK;
@@ -472,7 +500,8 @@ void pool_close(pool *p) {
         pthread_join(p->workers[i].thread, NULL);
         pthread_cond_destroy(&p->workers[i].wake);
     }
-    if (p->caller_pinned && pthread_equal(p->caller, pthread_self())) pin(p, p->caller, 0, false);
+    if (p->caller_pinned && pthread_equal(p->caller, pthread_self()))
+        pthread_setaffinity_np(p->caller, sizeof p->found, &p->found);
     pthread_mutex_destroy(&p->lock);
     free(p->workers);
     free(p->rank_off_us);
@@ -484,8 +513,13 @@ uint32_t pool_n_threads(const pool *p) {
 }
 
 void pool_pin_caller(pool *p) {
-    if (!p->pinned || (p->caller_pinned && pthread_equal(p->caller, pthread_self()))) return;
+    if (!p->pinned && !p->bound) return;
+    if (p->caller_pinned && pthread_equal(p->caller, pthread_self())) return;
     p->caller = pthread_self();
     p->caller_pinned = true;
-    pin(p, p->caller, 0, !pool_is_crowded(p));
+    pin(p, p->caller, 0, p->pinned && !pool_is_crowded(p));
+}
+
+void pool_leave(const pool *p) {
+    if (p->pinned || p->bound) pthread_setaffinity_np(pthread_self(), sizeof p->cpus, &p->cpus);
 }

@@ -17,7 +17,8 @@
  * others wait for it: with every rank at work the others' CPUs are lost too.  So rows of phases
  * watch how long their ranks were kept off the CPU.  Too long, and the last rank is left out and
  * nobody is pinned: the ranks that remain find CPUs of their own, and the stranger has the one left
- * over. After a calm time the rank is tried again, and after a try that went wrong the next waits
+ * over.  (Inside the list of CPUs that pool_open_on was given, which nobody leaves.) After a calm
+ * time the rank is tried again, and after a try that went wrong the next waits
  * longer. Who computes a part shows in no result.
  *
  * Denormals are zero while a run lasts, on every rank.
@@ -35,11 +36,17 @@ typedef struct pool pool;
 
 /* n_threads 0: as many as the process may use. */
 inferd_status pool_open(uint32_t n_threads, pool **out, inferd_err *err);
+/* The same on the CPUs of a list (machine_cpu_list) alone; NULL or "": as pool_open.  n_threads 0:
+ * one for each; more than one for each is refused. */
+inferd_status pool_open_on(const char *cores, uint32_t n_threads, pool **out, inferd_err *err);
 void pool_close(pool *p); // accepts NULL; unpins the caller
 uint32_t pool_n_threads(const pool *p);
 
-/* Pin the calling thread as rank 0, if the pool is pinned; pool_close undoes it on that thread. */
+/* Pin the calling thread as rank 0, if the pool is pinned or has a list of CPUs; pool_close undoes
+ * it on that thread. */
 void pool_pin_caller(pool *p);
+/* The calling thread works beside the ranks, on any of the pool's CPUs.  Any thread. */
+void pool_leave(const pool *p);
 
 /* f(ctx, rank, n_ranks) on every rank. */
 typedef void pool_fn(void *ctx, uint32_t rank, uint32_t n_ranks);

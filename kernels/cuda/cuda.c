@@ -141,11 +141,29 @@ static void cuda_window_upload(backend *be, be_window *w, size_t begin, size_t e
         backend_fail(be, err.status, "%s", err.text);
 }
 
-static bool cuda_window_is_warm(const be_window *w) {
-    return window_is_warm_cuda(w->w);
+static size_t cuda_window_n_pending(backend *be, const be_window *w) {
+    inferd_err err = {0};
+    size_t n;
+    if (window_pending_cuda(cuda_of(be)->memory, w->w, &n, &err) != INFERD_OK)
+        backend_fail(be, err.status, "%s", err.text);
+    return n;
 }
-static void cuda_window_set_warm(be_window *w, bool warm) {
-    window_set_warm_cuda(w->w, warm);
+
+static inferd_status cuda_window_host_take(backend *be, be_window *w, inferd_err *err) {
+    return window_image_take(cuda_of(be)->memory, w->w, err);
+}
+static void cuda_window_host_give(backend *be, be_window *w) {
+    window_image_give(cuda_of(be)->memory, w->w);
+}
+static void *cuda_window_host(const be_window *w) {
+    return window_image_cuda(w->w);
+}
+
+static uint32_t cuda_n_host_pages(const backend *be) {
+    const cuda_memory *m = cuda_of_const(be)->memory;
+    uint64_t n_bytes = memory_host_bytes(m);
+    if (n_bytes == 0) return UINT32_MAX; // nobody knows: the kernel says when it ends
+    return (uint32_t)size_min(n_bytes / memory_page_bytes(m), UINT32_MAX);
 }
 
 /* K and V of one block and layer, side by side; 16 bits each. */
@@ -218,24 +236,30 @@ static const backend_ops cuda_ops = {
     .page_bytes = cuda_page_bytes,
     .n_pages_ready = cuda_n_pages_ready,
     .extent_pages = cuda_extent_pages,
+    .n_host_pages = cuda_n_host_pages,
     .window_open = cuda_window_open,
     .window_close = cuda_window_close,
     .window_base = cuda_window_base,
     .window_map = cuda_window_map,
     .window_unmap = cuda_window_unmap,
     .window_upload = cuda_window_upload,
-    .window_is_warm = cuda_window_is_warm,
-    .window_set_warm = cuda_window_set_warm,
+    .window_n_pending = cuda_window_n_pending,
+    .window_host_take = cuda_window_host_take,
+    .window_host_give = cuda_window_host_give,
+    .window_host = cuda_window_host,
     .kv_layer_bytes = cuda_kv_layer_bytes,
     .weight_supported = cuda_weight_supported,
     .weight_bytes = cuda_weight_bytes,
     .weight_init = cuda_weight_init,
     .weight_prepare = cuda_weight_prepare,
     .weight_dummy = cuda_weight_dummy,
+    .weight_layout = cuda_weight_layout,
     .tune = cuda_tune,
     .vec_init = cuda_vec_init,
     .vec_load = cuda_vec_load,
     .vec_fill = cuda_vec_fill,
+    .scratch_begin = cuda_scratch_begin,
+    .scratch_end = cuda_scratch_end,
     .act_open = cuda_act_open,
     .act_close = cuda_act_close,
     .step_begin = cuda_step_begin,
@@ -353,7 +377,8 @@ inferd_status cuda_open(const backend_options *options, backend **out, inferd_er
     c->tune_path = options->tune_path;
     cuda_memory_options memory = {.memory_bytes = options->memory_bytes,
                                   .reserve_bytes = options->reserve_bytes,
-                                  .workspace_bytes = options->workspace_bytes};
+                                  .workspace_bytes = options->workspace_bytes,
+                                  .host_bytes = options->host_bytes};
     if ((s = choose_activations(c, options->activations, err)) ||
         (s = pool_open(options->n_threads, &c->threads, err)) ||
         (s = open_device(c, options, err)) || (s = load_kernels(c, options, err)) ||

@@ -118,6 +118,8 @@ typedef struct cuda_backend {
     uint32_t n_drawn;   // draws of the newest step: what may be promised
     bool capturing;     // nothing may be allocated, waited for or asked now
     uint32_t act_rows_max;
+    bool scratch_open;   // between begin and end
+    size_t scratch_used; // of the activations since begin, from the end of the workspace down
 
     cuda_flight flights[CUDA_DEPTH];
     uint32_t flight_first, n_flights;
@@ -158,9 +160,12 @@ const float *cuda_rope(cuda_backend *c,
                        const rope_spec *r); // table for the step's positions; NULL: failed
 
 /* cuda_ops.c */
+void cuda_scratch_begin(backend *be);
+void cuda_scratch_end(backend *be);
 act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim);
 void cuda_act_close(backend *be, act *a);
 const float *cuda_act_host(backend *be, const act *a);
+const char *cuda_weight_layout(const backend *be);
 bool cuda_weight_supported(const backend *be, dtype type);
 size_t cuda_weight_bytes(const backend *be, dtype type, uint32_t rows, uint32_t cols);
 void cuda_weight_init(backend *be, weight *w, dtype type, uint32_t rows, uint32_t cols, void *dst);

@@ -28,6 +28,12 @@ void cuda_weight_init(backend *be, weight *w, dtype type, uint32_t rows, uint32_
     *w = (weight){.type = type, .rows = rows, .cols = cols, .data = dst, .layout = format};
 }
 
+/* See layout.h; the same for every device. */
+const char *cuda_weight_layout(const backend *be) {
+    (void)be;
+    return "cuda-tiles-1";
+}
+
 typedef struct prepare_job {
     cu_matrix m;
     dtype type;
@@ -117,6 +123,29 @@ static size_t type_bytes(cu_type t) {
     return t == CU_F32 ? 4 : 2;
 }
 
+void cuda_scratch_begin(backend *be) {
+    cuda_backend *c = cuda_of(be);
+    INFERD_CHECK(!c->scratch_open);
+    c->scratch_open = true;
+    c->scratch_used = 0;
+}
+
+void cuda_scratch_end(backend *be) {
+    cuda_of(be)->scratch_open = false;
+}
+
+static void *take_scratch(cuda_backend *c, size_t n, inferd_err *err) {
+    enum { ALIGN = 256 };
+    size_t used = c->scratch_used + (n + ALIGN - 1) / ALIGN * ALIGN;
+    unsigned char *end = memory_scratch_hold(c->memory, used, err);
+    if (end == NULL) return NULL;
+    c->scratch_used = used;
+    return end - used;
+}
+
+/* Steps are in order on one stream, copies of their results included, so the activations of one
+ * model may lie over those of another.  Not where rows have padding: that is read, and must stay
+ * zeros. */
 act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) {
     cuda_backend *c = cuda_of(be);
     size_t n;
@@ -127,8 +156,10 @@ act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) 
     a->rows_max = rows_max;
     a->dim = dim;
     a->stride = (dim + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    a->in_scratch = c->scratch_open && a->stride == dim;
     if (size_mul(rows_max, a->stride, &n) && size_mul(n, type_bytes(a->type), &n))
-        a->data = memory_workspace_take(c->memory, size_max(n, 1), &err);
+        a->data = a->in_scratch ? take_scratch(c, size_max(n, 1), &err)
+                                : memory_workspace_take(c->memory, size_max(n, 1), &err);
     if (a->data == NULL) {
         free(a);
         return NULL;
@@ -144,7 +175,7 @@ void cuda_act_close(backend *be, act *a) {
     cuda_backend *c = cuda_of(be);
     cuda_forget_graphs(c); // they name its address
     c->api->stream_sync(c->stream);
-    memory_workspace_give(c->memory, a->data);
+    if (!a->in_scratch) memory_workspace_give(c->memory, a->data);
     free(a->host);
     free(a);
 }

@@ -2,7 +2,7 @@
  *
  *     image   [ piece 0 pinned | piece 1 pinned | piece 2 ... not yet ]
  *
- * An image is anonymous memory: only addresses until somebody asks for one of them (a model made up
+ * An image is anonymous memory: only addresses until somebody is about to fill it (a model made up
  * from a seed never does).  From then on it counts as used and the pinner walks through it, in
  * order, in pieces that are short enough to stop between.  Copies from pinned pieces run at bus
  * speed and alone; copies from the rest work too, slower, with the driver's help.  A piece that
@@ -35,18 +35,20 @@ inferd_status image_check_room(const cuda_memory *m, const image *im, inferd_err
         return INFERD_OK;
     return inferd_fail(
         err, INFERD_ENOMEM,
-        "the host copy of a window needs %zu MiB; this machine has %llu MiB for this "
-        "process, of which copies of other windows hold %llu MiB",
+        "the host copy of a window needs %zu MiB; there are %llu MiB for them, of which copies of "
+        "other windows hold %llu MiB",
         im->n_bytes >> 20, (ull)(all->host_bytes >> 20), (ull)(all->used_bytes >> 20));
 }
 
 inferd_status image_open(cuda_memory *m, image *im, size_t n_bytes, inferd_err *err) {
+    uint64_t machine_bytes =
+        m->images.machine_bytes; // whether there is room is asked when it is used
     im->n_bytes = round_up_size(n_bytes, (size_t)sysconf(_SC_PAGESIZE));
-    if (m->images.host_bytes != 0 && im->n_bytes > m->images.host_bytes)
+    if (machine_bytes != 0 && im->n_bytes > machine_bytes)
         return inferd_fail(err, INFERD_ENOMEM,
                            "the host copy of a window needs %zu MiB; this machine has %llu MiB for "
                            "this process",
-                           im->n_bytes >> 20, (ull)(m->images.host_bytes >> 20));
+                           im->n_bytes >> 20, (ull)(machine_bytes >> 20));
     size_t mapped_bytes = im->n_bytes + HUGE_PAGE_BYTES;
     void *p = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -92,18 +94,30 @@ static void take_out(images *all, image *im) {
     }
 }
 
-void image_close(cuda_memory *m, image *im) {
+/* Nobody pins it any more, and what was pinned is not. */
+static void unuse(cuda_memory *m, image *im) {
     images *all = &m->images;
-    if (im->used) {
-        pthread_mutex_lock(&all->lock);
-        take_out(all, im);
-        while (all->pinning == im) pthread_cond_wait(&all->changed, &all->lock);
-        all->pinned_bytes -= im->pinned_bytes;
-        pthread_mutex_unlock(&all->lock);
-        for (size_t at = 0; at < im->pinned_bytes; at += PIN_PIECE_BYTES)
-            COUNTED(m->n_calls, m->api->host_unpin(im->p + at));
-        all->used_bytes -= im->n_bytes;
-    }
+    if (!im->used) return;
+    pthread_mutex_lock(&all->lock);
+    take_out(all, im);
+    while (all->pinning == im) pthread_cond_wait(&all->changed, &all->lock);
+    all->pinned_bytes -= im->pinned_bytes;
+    pthread_mutex_unlock(&all->lock);
+    for (size_t at = 0; at < im->pinned_bytes; at += PIN_PIECE_BYTES)
+        COUNTED(m->n_calls, m->api->host_unpin(im->p + at));
+    all->used_bytes -= im->n_bytes;
+    im->pinned_bytes = 0;
+    im->used = false;
+}
+
+void image_empty(cuda_memory *m, image *im) {
+    if (!im->used) return;
+    unuse(m, im);
+    madvise(im->p, im->n_bytes, MADV_DONTNEED);
+}
+
+void image_close(cuda_memory *m, image *im) {
+    unuse(m, im);
     if (im->mapped != NULL) munmap(im->mapped, im->mapped_bytes);
     *im = (image){0};
 }

@@ -171,7 +171,11 @@ inferd_status memory_open(const cu_api *api, uint32_t device_index, const cu_dev
     m->api = api;
     m->device_index = device_index;
     m->vmm = device->vmm && !options->no_vmm;
-    m->images.host_bytes = machine_memory_bytes();
+    images *im = &m->images;
+    im->host_bytes = im->machine_bytes = machine_memory_bytes();
+    if (options->host_bytes != 0 &&
+        (im->machine_bytes == 0 || options->host_bytes < im->machine_bytes))
+        im->host_bytes = options->host_bytes;
     inferd_status s = open_all(m, options, err);
     if (s != INFERD_OK) {
         memory_close(m);
@@ -212,6 +216,9 @@ size_t memory_page_bytes(const cuda_memory *m) {
 }
 uint32_t memory_extent_pages(const cuda_memory *m) {
     return m->vmm ? m->block_pages : 0;
+}
+uint64_t memory_host_bytes(const cuda_memory *m) {
+    return m->images.host_bytes;
 }
 uint64_t memory_n_calls(const cuda_memory *m) {
     return atomic_load_explicit(&m->n_calls, memory_order_relaxed);

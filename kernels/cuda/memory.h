@@ -5,9 +5,10 @@
  *                 [0, n_ready) usable; the rest is created by a background thread
  *     window    reserved range per model; mapped to whole handles of the arena (aliases) while hot
  *     image     host copy of a window, in device layout; pinned in pieces in the background, from
- * the first time that memory_image_of gives an address of it; stays until the window closes
- *     workspace taken from the same handles before pages are counted: activations, split sums,
- * cuBLASLt
+ *               window_image_take (or the first time that memory_image_of gives an address of it)
+ *               to window_image_give or the end of the window
+ *     workspace taken from the same handles before pages are counted: split sums, cuBLASLt, ...
+ *     scratch   the end of the workspace: activations of all models, one over the other
  *
  * VMM: a handle is extent_pages pages (2, 4 ... 64 MiB; chosen by a probe at open: the smallest
  * whose mapping costs at most 5 % of the time the bus needs for its bytes).  Without VMM the arena
@@ -36,6 +37,7 @@ typedef struct cuda_memory_options {
     uint64_t memory_bytes;    // pages and workspace together; 0 = free - reserve
     uint64_t reserve_bytes;   // 0 = max(1 GiB, 2 % of the device)
     uint64_t workspace_bytes; // 0 = memory / 16, at least 64 MiB, at most 2 GiB
+    uint64_t host_bytes;      // that images may take; 0 = what the machine has
     uint32_t ready_pages_min; // pages to make before open returns; 0 = 64 MiB worth
     size_t page_bytes;        // 0 = 2 MiB (tests use smaller ones where the granularity allows)
     bool no_vmm;              // for tests and for drivers that lie
@@ -57,6 +59,10 @@ uint64_t memory_n_calls(const cuda_memory *m);
 /* 256-byte aligned device memory; NULL and a sentence when the workspace is used up. */
 void *memory_workspace_take(cuda_memory *m, size_t n, inferd_err *err);
 void memory_workspace_give(cuda_memory *m, void *p); // accepts NULL
+/* The last n bytes of the workspace, which grow downwards and are never given back: what is there
+ * keeps its address.  Returns where they end; NULL and a sentence when others are in the way. */
+unsigned char *memory_scratch_hold(cuda_memory *m, size_t n, inferd_err *err);
+uint64_t memory_host_bytes(const cuda_memory *m); // that images may take; 0: unknown
 
 inferd_status window_open_cuda(cuda_memory *m, size_t n_bytes, cuda_window **out, inferd_err *err);
 void window_close_cuda(cuda_memory *m, cuda_window *w); // accepts NULL
@@ -67,13 +73,20 @@ inferd_status window_map_cuda(cuda_memory *m, cuda_window *w, const uint32_t *pa
                               uint32_t n_pages, inferd_err *err);
 inferd_status window_unmap_cuda(cuda_memory *m, cuda_window *w, inferd_err *err);
 /* Host address of the copy of device address p, which lies in some open window (without VMM: a
- * mapped one); NULL: in none.  The first time for a window, its copy begins to be pinned. */
+ * mapped one), or p itself when it lies in such a copy; NULL: in none.  The first time for a
+ * window, its copy begins to be pinned. */
 void *memory_image_of(cuda_memory *m, const void *p);
+/* The copy is about to be filled; INFERD_ENOMEM: there is no room for it.  / Its memory is free
+ * again; nothing of it is on its way to the device. */
+inferd_status window_image_take(cuda_memory *m, cuda_window *w, inferd_err *err);
+void window_image_give(cuda_memory *m, cuda_window *w); // accepts one that was not taken
+void *window_image_cuda(const cuda_window *w);
 /* Queue bytes [begin, end) of the image, as one unit.  The window is mapped. */
 inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, size_t end,
                                  inferd_err *err);
-bool window_is_warm_cuda(const cuda_window *w);
-void window_set_warm_cuda(cuda_window *w, bool warm);
+/* Bytes of the window that are still on their way. */
+inferd_status window_pending_cuda(cuda_memory *m, const cuda_window *w, size_t *out,
+                                  inferd_err *err);
 
 /* `s` waits until the bytes at p (in a window) have arrived.  Outside captures only.  Streams are
  * known by their value: one that has waited here lives until nothing is on its way any more. */

@@ -63,7 +63,8 @@ typedef struct image {
 } image;
 
 typedef struct images {
-    uint64_t host_bytes; // of the machine; 0: unknown
+    uint64_t machine_bytes; // 0: unknown
+    uint64_t host_bytes;    // of those, for images; 0: unknown
     uint64_t used_bytes;
     pthread_t pinner;
     bool has_pinner, has_lock;
@@ -86,6 +87,7 @@ typedef struct workspace {
     size_t n_bytes, used_bytes;
     piece *pieces; // [n_pieces] by address; owned
     uint32_t n_pieces, n_room;
+    bool has_scratch; // then it is the last piece
 } workspace;
 
 struct cuda_window {
@@ -96,8 +98,7 @@ struct cuda_window {
     size_t alias_bytes;  // VMM: from base on, what is mapped there
     uint32_t *blocks;    // [range_bytes / block] the first n_blocks are in use; owned
     uint32_t n_blocks;   // 0: not mapped
-    bool warm;
-    bool loose; // copies were queued that no unit's event covers
+    bool loose;          // copies were queued that no unit's event covers
     image image;
 };
 
@@ -165,6 +166,8 @@ inferd_status images_open(cuda_memory *m, inferd_err *err);
 void images_close(cuda_memory *m);
 inferd_status image_open(cuda_memory *m, image *im, size_t n_bytes, inferd_err *err);
 void image_close(cuda_memory *m, image *im);
+/* Its memory goes, its addresses stay. */
+void image_empty(cuda_memory *m, image *im);
 /* The machine has room for the copy, as far as we know. */
 inferd_status image_check_room(const cuda_memory *m, const image *im, inferd_err *err);
 /* Somebody is about to fill it: it counts, and the background thread pins it. */

@@ -30,7 +30,8 @@ struct act {
     void *data;
     cu_type type;
     uint32_t rows_max, dim, stride; // elements
-    float *host;                    // [rows_max, dim] for be_act_host; owned, NULL until asked for
+    bool in_scratch;
+    float *host; // [rows_max, dim] for be_act_host; owned, NULL until asked for
 };
 
 typedef enum op_kind {

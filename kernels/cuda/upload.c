@@ -161,6 +161,15 @@ inferd_status memory_wait(cuda_memory *m, cu_stream s, const void *p, inferd_err
     return INFERD_OK;
 }
 
+inferd_status window_pending_cuda(cuda_memory *m, const cuda_window *w, size_t *out,
+                                  inferd_err *err) {
+    cu_result r = look(m);
+    *out = 0;
+    for (const unit *u = m->up.first; u != NULL; u = u->next)
+        if (u->window == w) *out += (size_t)(u->end - u->begin);
+    return r == CU_OK ? INFERD_OK : memory_fail(m, r, err, "looking at the uploads");
+}
+
 bool memory_all_arrived(cuda_memory *m) {
     /* A failure is told by the next memory_wait or upload; until then nothing is known to be there.
      */

@@ -139,8 +139,7 @@ undo:
 
 inferd_status window_map_cuda(cuda_memory *m, cuda_window *w, const uint32_t *pages,
                               uint32_t n_pages, inferd_err *err) {
-    inferd_status s = image_check_room(m, &w->image, err);
-    if (s != INFERD_OK) return s;
+    inferd_status s;
     hold(m, w, pages, n_pages);
     if (!m->vmm)
         w->base = m->pages + (size_t)w->blocks[0] * m->block_bytes;
@@ -164,20 +163,29 @@ inferd_status window_unmap_cuda(cuda_memory *m, cuda_window *w, inferd_err *err)
     return INFERD_OK;
 }
 
-bool window_is_warm_cuda(const cuda_window *w) {
-    return w->warm;
+inferd_status window_image_take(cuda_memory *m, cuda_window *w, inferd_err *err) {
+    inferd_status s = image_check_room(m, &w->image, err);
+    if (s == INFERD_OK) image_use(m, &w->image);
+    return s;
 }
 
-void window_set_warm_cuda(cuda_window *w, bool warm) {
-    w->warm = warm;
+void window_image_give(cuda_memory *m, cuda_window *w) {
+    image_empty(m, &w->image);
+}
+
+void *window_image_cuda(const cuda_window *w) {
+    return w->image.p;
 }
 
 void *memory_image_of(cuda_memory *m, const void *p) {
     const unsigned char *at = p;
     for (cuda_window *w = m->windows; w != NULL; w = w->next) {
-        if (w->base == NULL || at < w->base || at >= w->base + w->n_bytes) continue;
+        if (w->base != NULL && at >= w->base && at < w->base + w->n_bytes)
+            at = w->image.p + (at - w->base);
+        else if (at < w->image.p || at >= w->image.p + w->n_bytes)
+            continue;
         image_use(m, &w->image);
-        return w->image.p + (at - w->base);
+        return (void *)at;
     }
     return NULL;
 }

@@ -1,10 +1,10 @@
 /* workspace.c - pieces of the workspace, see memory.h.
  *
- *     [ taken | free | taken | taken | free                 ]   by address, side by side
+ *     [ taken | free | taken | taken | free        | scratch ]   by address, side by side
  *
- * First fit: activations and scratch are taken when a model is attached and given back when it is
- * detached, a few dozen pieces, so a walk over the list is nothing.  The list lives on the host;
- * giving back only ever shortens it, so it cannot fail.
+ * First fit: buffers of steps are taken when they grow, a few dozen pieces, so a walk over the list
+ * is nothing.  The list lives on the host; giving back only ever shortens it, so it cannot fail.
+ * The scratch grows downwards from the end, where first fit comes last.
  *
  * Thread: engine. */
 #include <string.h>
@@ -100,4 +100,39 @@ void memory_workspace_give(cuda_memory *m, void *address) {
         ws->pieces[i - 1].n_bytes += ws->pieces[i].n_bytes;
         remove_piece(ws, i);
     }
+}
+
+unsigned char *memory_scratch_hold(cuda_memory *m, size_t n, inferd_err *err) {
+    workspace *ws = &m->work;
+    unsigned char *end = ws->base + ws->n_bytes;
+    size_t rounded = round_up_size(n, PIECE_ALIGN);
+    piece *last = &ws->pieces[ws->n_pieces - 1];
+    size_t held = ws->has_scratch ? last->n_bytes : 0, more = rounded > held ? rounded - held : 0;
+    if (more == 0) return end;
+    piece *room = ws->has_scratch ? (ws->n_pieces > 1 ? last - 1 : NULL) : last;
+    if (room == NULL || room->taken || room->n_bytes < more) {
+        inferd_fail(err, INFERD_ENOMEM,
+                    "the workspace has no room for activations of %zu bytes: of workspace_bytes = "
+                    "%zu, %zu are in use and %zu are free before its end",
+                    n, ws->n_bytes, ws->used_bytes,
+                    held + (room != NULL && !room->taken ? room->n_bytes : 0));
+        return NULL;
+    }
+    if (!ws->has_scratch) { // a piece of its own, of no bytes yet
+        if (!make_room(ws)) {
+            inferd_fail(err, INFERD_ENOMEM, "no memory for the list of %u workspace pieces",
+                        2 * ws->n_room);
+            return NULL;
+        }
+        ws->pieces[ws->n_pieces++] = (piece){ws->n_bytes, 0, true};
+        ws->has_scratch = true;
+        room = &ws->pieces[ws->n_pieces - 2];
+    }
+    piece *scratch = room + 1;
+    room->n_bytes -= more;
+    scratch->begin -= more;
+    scratch->n_bytes += more;
+    ws->used_bytes += more;
+    if (room->n_bytes == 0) remove_piece(ws, ws->n_pieces - 2);
+    return end;
 }

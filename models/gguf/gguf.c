@@ -145,9 +145,10 @@ void gguf_close(gguf *g) {
     free(g);
 }
 
-inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err) {
+/* What is open is what was opened, wherever its name is now. */
+static inferd_status check_open_file(const gguf *g, inferd_err *err) {
     const struct stat *old = &g->stat_at_open;
-    struct stat now, named;
+    struct stat now;
     if (fstat(g->fd, &now) != 0)
         return inferd_fail(err, INFERD_EIO, "%s: cannot look at it: %s", g->label, strerror(errno));
     if (now.st_size != old->st_size)
@@ -155,6 +156,14 @@ inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err) {
                            g->label, (long long)old->st_size, (long long)now.st_size);
     if (now.st_mtim.tv_sec != old->st_mtim.tv_sec || now.st_mtim.tv_nsec != old->st_mtim.tv_nsec)
         return inferd_fail(err, INFERD_EIO, "%s: was written to while it was read", g->label);
+    return INFERD_OK;
+}
+
+inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err) {
+    const struct stat *old = &g->stat_at_open;
+    struct stat named;
+    inferd_status s = check_open_file(g, err);
+    if (s != INFERD_OK) return s;
     if (g->unnamed) return INFERD_OK;
     if (stat(g->path, &named) != 0)
         return inferd_fail(err, INFERD_EIO, "%s: was taken away while it was read: %s", g->label,
@@ -163,6 +172,80 @@ inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err) {
         return inferd_fail(err, INFERD_EIO, "%s: was replaced by another file while it was read",
                            g->label);
     return INFERD_OK;
+}
+
+static bool same_time(const struct timespec *a, const struct timespec *b) {
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b) {
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           same_time(&a->st_mtim, &b->st_mtim);
+}
+
+bool gguf_is_replaced(const gguf *g) {
+    struct stat named;
+    if (g->unnamed) return false;
+    return stat(g->path, &named) != 0 || !same_file(&named, &g->stat_at_open);
+}
+
+/* ---- comparing ---- */
+
+gguf_identity gguf_identify(const gguf *g) {
+    const struct timespec *t = &g->stat_at_open.st_mtim;
+    return (gguf_identity){gguf_file_bytes(g),
+                           (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec,
+                           {(const char *)g->header, g->header_bytes}};
+}
+
+bool gguf_same_header(const gguf *a, const gguf *b) {
+    return a->header_bytes == b->header_bytes && memcmp(a->header, b->header, a->header_bytes) == 0;
+}
+
+enum { COMPARE_BYTES = 1 << 20 };
+
+static inferd_status compare_from(const gguf *a, const gguf *b, uint64_t at, unsigned char *p,
+                                  bool *same, inferd_err *err) {
+    uint64_t end = gguf_file_bytes(a);
+    while (at < end) {
+        size_t n = (size_t)(end - at < COMPARE_BYTES ? end - at : COMPARE_BYTES);
+        inferd_status s = gguf_pread(a, at, p, n, err);
+        if (s != INFERD_OK) {
+            inferd_context(err, "%s", a->label);
+            return s;
+        }
+        s = gguf_pread(b, at, p + COMPARE_BYTES, n, err);
+        if (s != INFERD_OK) {
+            inferd_context(err, "%s", b->label);
+            return s;
+        }
+        if (memcmp(p, p + COMPARE_BYTES, n) != 0) return INFERD_OK;
+        at += n;
+    }
+    *same = true;
+    return INFERD_OK;
+}
+
+inferd_status gguf_same_bytes(const gguf *a, const gguf *b, bool *same, inferd_err *err) {
+    *same = false;
+    if (gguf_file_bytes(a) != gguf_file_bytes(b) || !gguf_same_header(a, b)) return INFERD_OK;
+    if (same_file(&a->stat_at_open, &b->stat_at_open)) {
+        *same = true;
+        return INFERD_OK;
+    }
+    unsigned char *p = malloc(2 * (size_t)COMPARE_BYTES);
+    if (p == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory to compare %s with %s", a->label,
+                           b->label);
+    inferd_status s = compare_from(a, b, a->header_bytes, p, same, err);
+    free(p);
+    if (s == INFERD_OK) s = check_open_file(a, err);
+    if (s == INFERD_OK) s = check_open_file(b, err);
+    return s;
+}
+
+void gguf_will_read(const gguf *g) {
+    posix_fadvise(g->fd, 0, 0, POSIX_FADV_SEQUENTIAL); // a wish
 }
 
 const char *gguf_path(const gguf *g) {

@@ -78,6 +78,21 @@ void gguf_close(gguf *g); // accepts NULL
  * still names it; call after the last read. */
 inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err);
 
+/* The path names another file than the one that is open, a changed one, or none. */
+bool gguf_is_replaced(const gguf *g);
+/* What distinguishes it from other files without reading it all. */
+typedef struct gguf_identity {
+    uint64_t n_bytes, mtime_ns;
+    bytes header; // the file's first bytes, as far as they were read; borrowed
+} gguf_identity;
+gguf_identity gguf_identify(const gguf *g);
+/* The same metadata and the same tensors at the same places. */
+bool gguf_same_header(const gguf *a, const gguf *b);
+/* The same bytes; the cheapest differences are looked for first. */
+inferd_status gguf_same_bytes(const gguf *a, const gguf *b, bool *same, inferd_err *err);
+/* The tensors are read next, in the order of the file: a word to the kernel. */
+void gguf_will_read(const gguf *g);
+
 const char *gguf_path(const gguf *g);
 uint64_t gguf_file_bytes(const gguf *g);
 

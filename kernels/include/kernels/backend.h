@@ -12,7 +12,7 @@
  * Activations (act), weights and vectors are the backend's own: their element type and layout are
  * known to nobody else.  Shapes were checked when the model was opened; operations trust them.
  *
- * Thread: engine; one backend per engine. */
+ * Thread: engine, one backend per engine; what says so, any. */
 #ifndef INFERD_BACKEND_H
 #define INFERD_BACKEND_H
 
@@ -71,6 +71,10 @@ typedef struct backend_options {
     const char *kind;      // "cpu", "cuda"
     uint32_t n_threads;    // 0 = CPUs allowed (affinity mask and cgroup quota)
     uint64_t memory_bytes; // of the arena; cuda: 0 = what is free, less reserve_bytes
+    uint64_t host_bytes;   // for weights that are warm.  cpu: the arena has so much more;
+                           // cuda: host copies of windows take at most this, 0 = what there is
+    const char *cores;     // cpu: "0-3,8": its threads run there and nowhere else; n_threads 0 is
+                           // then as many.  NULL or "": wherever the process may
     bool exact_math;       // cpu: matrices take float activations; else 16-bit integers where
                            // weights are quantised and bf16 where they are bf16 (docs/cpu.md)
 
@@ -138,6 +142,8 @@ const char *be_name(const backend *be);    // "cpu", with the instruction set: "
 const char *be_warning(const backend *be); // what it lacks, for the operator: one sentence, or ""
 uint32_t be_depth(const backend *be);      // steps planned ahead: CPU 1
 uint32_t be_n_threads(const backend *be);
+/* Prepared weights lie where the device computes with them: what is warm is as good as hot. */
+bool be_one_memory(const backend *be);
 uint32_t be_rows_best(const backend *be); // larger steps are no faster per row; 0: the larger the
                                           // better
 void be_get_stats(const backend *be, backend_stats *out);
@@ -155,6 +161,10 @@ uint32_t be_n_pages_warm(const backend *be);
 /* Pages for a window come in whole extents: groups of extent_pages, beginning at a multiple of it,
  * in order inside the group.  1 on the CPU.  0: the pages of a window must follow each other. */
 uint32_t be_extent_pages(const backend *be);
+/* Pages' worth of host memory for warm weights; one memory: be_n_pages counts them too. */
+uint32_t be_n_host_pages(const backend *be);
+/* Make sure that mapping the page costs no first touch.  Any thread, until it is mapped. */
+void be_page_touch(backend *be, uint32_t page);
 
 inferd_status be_window_open(backend *be, size_t n_bytes, be_window **out, inferd_err *err);
 void be_window_close(backend *be, be_window *w); // unmaps first; accepts NULL
@@ -163,26 +173,38 @@ void *be_window_base(const be_window *w);
  * everything that was moved is home again. */
 inferd_status be_window_map(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                             inferd_err *err);
+/* One memory only: the same with more pages, behind those that are there, which stay on failure. */
+inferd_status be_window_grow(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
+                             inferd_err *err);
 inferd_status be_window_unmap(backend *be, be_window *w, inferd_err *err);
+/* Where the host prepares the window's bytes, whether or not pages are mapped: weights that are
+ * initialised with addresses in there can be prepared, and nothing else.  With one memory that is
+ * the window itself; else a copy that is the host's, from host_take (INFERD_ENOMEM: host_bytes are
+ * used up) until host_give. */
+inferd_status be_window_host_take(backend *be, be_window *w, inferd_err *err);
+void be_window_host_give(backend *be, be_window *w); // accepts one that was not taken
+void *be_window_host(const be_window *w);
 /* Bytes [begin, end) of the window are prepared and go to the device; they are one unit (the ends,
  * or one layer): operations that use a weight of it wait for it, and for nothing else.  Returns
  * before they have arrived.  CPU: nothing to do. */
 void be_window_upload(backend *be, be_window *w, size_t begin, size_t end);
-/* The host still holds a complete prepared copy: after mapping, upload it; nothing need be read or
- * prepared.  Never on the CPU. */
-bool be_window_is_warm(const be_window *w);
-/* The copy is complete (warm), or must not be used any more. */
-void be_window_set_warm(be_window *w, bool warm);
+/* Of the bytes that were given to be_window_upload since the window was mapped, how many are still
+ * on their way; a failure is be_check's. */
+size_t be_window_n_pending(backend *be, const be_window *w);
 
 /* -- keys and values -- */
 /* The type for those who have no wish: the fastest; its error for a real model is in docs/cpu.md.
  */
 kv_type be_kv_preferred(const backend *be);
+/* Copy n slots to others, between steps.  Only where host and device are one memory
+ * (be_one_memory). */
+void be_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
+                const int32_t *to);
 /* Bytes that K and V of `block_tokens` tokens of one layer take; a multiple of 64. */
 size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
                          uint32_t block_tokens); // 0: the backend cannot store that type
 
-/* -- weights: preparation at load -- */
+/* -- weights: preparation -- */
 bool be_weight_supported(const backend *be, dtype type);
 /* How matrices of this type are multiplied, for the log: "i16", "bf16" or "f32" activations; "" on
  * devices that have one way for all. */
@@ -199,6 +221,13 @@ void be_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_be
 /* The whole matrix made up from a seed instead (inferd/dummy_math.h); the same on every backend.
  * Nothing need be uploaded for it. */
 void be_weight_dummy(backend *be, weight *w, uint64_t seed, float scale);
+/* One memory only: rows [row_begin, row_begin + n_rows) of that, as be_weight_prepare takes them.
+ */
+void be_weight_dummy_rows(backend *be, weight *w, uint64_t seed, float scale, uint32_t row_begin,
+                          uint32_t n_rows);
+/* The bytes of prepared weights are the same wherever this word is: it names the layout and its
+ * version, "cpu-panels-1".  For file names. */
+const char *be_weight_layout(const backend *be);
 /* The weights of a model are there: measure what serves them best (cuBLASLt's algorithms), for at
  * most a second.  Between steps. */
 void be_tune(backend *be, const weight *const *weights, uint32_t n);
@@ -208,6 +237,11 @@ void be_vec_load(backend *be, vec *v, const float *host);
 void be_vec_fill(backend *be, vec *v, float value);
 
 /* -- activations -- */
+/* What is opened between begin and end lies in the scratch of the backend, from its beginning: the
+ * activations of one model over those of the others.  A step uses those of one begin only, and
+ * finds there what it wrote itself.  Addresses stay; closing them gives nothing back. */
+void be_scratch_begin(backend *be);
+void be_scratch_end(backend *be);
 act *be_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim); // NULL: no memory
 void be_act_close(backend *be, act *a);                                        // accepts NULL
 
@@ -223,7 +257,7 @@ typedef struct be_step_result {
     const float *logits;        // of the activation given to be_want_logits; NULL: none asked for
     size_t logits_stride;       // floats from one row to the next
     const sample_result *draws; // [n] of be_draw; NULL: none
-} be_step_result;               // host memory, valid until the next be_step_finish
+} be_step_result;               // host memory, valid until the next be_step_begin or _finish
 inferd_status be_step_finish(backend *be, be_step_result *out, inferd_err *err);
 
 // out[n, cols] = table[token of the row] * scale
@@ -273,5 +307,8 @@ uint64_t be_event_elapsed_us(const backend *be, uint32_t begin, uint32_t end);
 /* Host work on the backend's own threads: f(ctx, i) for i in [0, n), in any order; waits.
  * Between steps only. */
 void be_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx);
+/* The calling thread, which the engine's started, works beside it: it leaves the CPU of the compute
+ * thread that it came from.  Any thread. */
+void be_thread_beside(const backend *be);
 
 #endif

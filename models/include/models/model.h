@@ -1,12 +1,19 @@
-/* model.h - one language model: its file, its words, its weights and its forward pass.
+/* model.h - one language model: its file, its words and its description; and the same model placed
+ * on a backend: weights and forward pass.
  *
- * model_open reads the header, the tokenizer and the chat template (COLD: no weights).
- * model_attach chooses the KV layout and counts pages for a backend; model_load fills the given
- * pages with prepared weights (HOT); model_unload gives the pages back.  Which pages, and when, is
- * the scheduler's business; the model never sees the pool.
+ * A model is opened once and never changes: any number of threads and backends use it at the same
+ * time.  A placed model is its KV layout, its window of prepared weights and its activations on one
+ * backend.  Weights come in two moves, each in pieces between which steps are computed:
  *
- * Thread: model_open, and everything that returns const, any; attach, load, unload and forward the
- * engine's. */
+ *     placed_open                      COLD
+ *     placed_stage_*   file -> host    COLD -> STAGING -> WARM
+ *     placed_load_*    host -> device  WARM -> LOADING -> HOT
+ *     placed_unload                    LOADING, HOT -> WARM
+ *     placed_unstage                   any -> COLD
+ *
+ * Which pages, and when, is the scheduler's business; the model never sees the pool.
+ *
+ * Thread: model_* any; placed_* the engine's of the backend. */
 #ifndef INFERD_MODEL_H
 #define INFERD_MODEL_H
 
@@ -24,6 +31,7 @@ typedef struct model_options {
     const char *template_path; // a Jinja file that replaces the model's chat template, or NULL
     uint32_t context_max;      // 0 = what the file says
     bool allow_dummy;          // else a dummy: path is refused
+    const char *pack_dir;      // where its packed files are; NULL: beside it
 } model_options;
 
 /* What such a path begins with: a model of made-up weights at a real one's shape. */
@@ -43,11 +51,20 @@ typedef struct model_info {
 } model_info;
 
 inferd_status model_open(const model_options *options, model **out, inferd_err *err);
-void model_close(model *m); // accepts NULL; the model must be unloaded and detached
+void model_close(model *m); // accepts NULL; it is placed nowhere any more
 
 const model_info *model_about(const model *m);
 const tokenizer *model_tokenizer(const model *m);
 const chat_template *model_chat_template(const model *m); // NULL: the model has none
+
+/* The path names another file by now, or none: what model_open read is still there, but whoever
+ * opens the path gets something else.  False for made-up models. */
+bool model_file_replaced(const model *m);
+/* The two files have the same bytes (made-up models: the same shape and seed), so one set of
+ * weights serves both.  Reads both files to the end when everything up to there is equal. */
+inferd_status model_same_content(const model *a, const model *b, bool *same, inferd_err *err);
+
+/* ---- a model on a backend ---- */
 
 /* How large a step may be; scratch is allocated for it. */
 typedef struct model_limits {
@@ -56,30 +73,81 @@ typedef struct model_limits {
     kv_type kv;
 } model_limits;
 
-inferd_status model_attach(model *m, backend *be, const model_limits *limits, inferd_err *err);
-void model_detach(model *m);                 // unloads first
-uint32_t model_weight_pages(const model *m); // pages that the prepared weights take
-const kv_layout *model_kv(const model *m);
+typedef struct placed_model placed_model;
 
-typedef void model_progress(void *ctx, uint64_t bytes_done, uint64_t bytes_total);
+/* Chooses the KV layout and counts pages; the model and the backend are borrowed. */
+inferd_status placed_open(const model *m, backend *be, const model_limits *limits,
+                          placed_model **out, inferd_err *err);
+void placed_close(placed_model *p); // unstages first; accepts NULL
 
-/* Read, check and prepare the weights into `pages` ([model_weight_pages]).  On failure every page
- * is home again and may be reused. */
-inferd_status model_load(model *m, const uint32_t *pages, uint32_t n_pages,
-                         model_progress *progress, void *ctx, inferd_err *err);
-void model_unload(model *m); // the pages are home again
-bool model_is_loaded(const model *m);
-/* Tensors of the file that the architecture has no use for: worth a warning.  Once loaded. */
-uint32_t model_n_unused_tensors(const model *m);
-/* Bytes of prepared weights that a step of few rows reads, each once.  Once attached. */
-uint64_t model_step_bytes(const model *m);
+uint32_t placed_weight_pages(const placed_model *p); // pages that the prepared weights take
+/* Pages' worth of host memory while warm.  One memory: the same ones as weight_pages. */
+uint32_t placed_host_pages(const placed_model *p);
+uint64_t placed_stage_bytes(const placed_model *p); // to read, or to make up
+const kv_layout *placed_kv(const placed_model *p);
+/* Tensors of the file that the architecture has no use for: worth a warning. */
+uint32_t placed_n_unused_tensors(const placed_model *p);
+/* Bytes of prepared weights that a step of few rows reads, each once. */
+uint64_t placed_step_bytes(const placed_model *p);
 /* How the matrices are multiplied on this device, for people: "i16: Q4_1 66.4 MB, Q8_0 30.1 MB;
- * f32: F16 3.0 MB"; "" where there is one way for all.  Once attached. */
-void model_describe_math(const model *m, char *text, size_t text_bytes);
+ * f32: F16 3.0 MB"; "" where there is one way for all. */
+void placed_describe_math(const placed_model *p, char *text, size_t text_bytes);
 
-/* Send a step on its way: the forward pass of the batch and, where the device can (be_can_draw),
- * the drawing of `draws` ([b->n_logits]; ids below n_vocab).  What is passed is borrowed until it
- * returns. be_step_finish tells how it went; without drawing its result has the logits. */
-void model_launch(model *m, const batch *b, const sample_row *draws, uint32_t n_vocab);
+typedef enum placed_state {
+    PLACED_COLD,    // only the file
+    PLACED_STAGING, // the file is being read and prepared
+    PLACED_WARM,    // prepared, in host memory
+    PLACED_LOADING, // on its way to the device; steps may be launched, which wait there
+    PLACED_HOT
+} placed_state;
+placed_state placed_state_of(const placed_model *p);
+
+typedef struct placed_progress {
+    uint64_t done, total; // bytes
+    uint64_t device_us;   // that this piece kept the compute threads, or the device, from steps
+    bool finished;
+    bool waiting; // the file is behind: nothing to do until `wake` was called
+} placed_progress;
+
+/* Called once after each step that was waiting, from another thread: do little. */
+typedef void placed_wake(void *ctx);
+
+/* COLD -> STAGING.  A thread begins to read.  `pages` ([placed_weight_pages], copied) where there
+ * is one memory, else NULL; they are the stage's from now on. */
+inferd_status placed_stage_begin(placed_model *p, const uint32_t *pages, uint32_t n_pages,
+                                 placed_wake *wake, void *ctx, inferd_err *err);
+/* Prepare what was read, for about budget_us and at most one piece longer; never waits for the
+ * file.  STAGING -> WARM when finished, -> COLD after a failure. */
+inferd_status placed_stage_step(placed_model *p, uint64_t budget_us, placed_progress *out,
+                                inferd_err *err);
+/* -> COLD, whatever was before: the reader has ended, its buffers are free, every page is home. */
+void placed_unstage(placed_model *p);
+/* How the weights came in, or why not faster, for the log: "" or one sentence.  Until the next
+ * stage_begin. */
+const char *placed_stage_note(const placed_model *p);
+
+/* WARM -> LOADING.  `pages` as many as placed_weight_pages; one memory: those of the stage. */
+inferd_status placed_load_begin(placed_model *p, const uint32_t *pages, uint32_t n_pages,
+                                inferd_err *err);
+/* LOADING -> HOT when everything has arrived, -> COLD after a failure. */
+inferd_status placed_load_step(placed_model *p, uint64_t budget_us, placed_progress *out,
+                               inferd_err *err);
+/* LOADING or HOT -> WARM; waits for what is on its way.  Its pages (not one memory's) are free. */
+void placed_unload(placed_model *p);
+
+/* For tools: write the prepared weights into a file that later stages read instead (packed.h).
+ * The backend is fresh: its first pages are taken.  path NULL: where stages look; *out_path, if not
+ * NULL: where that is, the caller frees it. */
+inferd_status model_pack(const model *m, backend *be, const char *path, char **out_path,
+                         inferd_err *err);
+/* For tools: all of that at once, COLD -> HOT, waiting for the file. */
+inferd_status placed_bring_up(placed_model *p, const uint32_t *pages, uint32_t n_pages,
+                              inferd_err *err);
+
+/* LOADING or HOT.  Send a step on its way: the forward pass of the batch and, where the device can
+ * (be_can_draw), the drawing of `draws` ([b->n_logits]; ids below n_vocab).  What is passed is
+ * borrowed until it returns.  be_step_finish tells how it went; without drawing its result has the
+ * logits. */
+void placed_launch(placed_model *p, const batch *b, const sample_row *draws, uint32_t n_vocab);
 
 #endif

@@ -1,11 +1,16 @@
-/* engine.h - the thread that computes: one per device, the only owner of its sequences, pages and
- * backend.  The front talks to it through two rings.
+/* engine.h - the thread that computes: one per device, the only owner of its sequences, pages,
+ * models and backend.  The front talks to it through two rings.
  *
- *     front  --submit, cancel, pause, resume, audit-->  inbox   engine
- *     front  <--events, one wake per step-----------    outbox  engine
+ *     front  --submit, cancel, pause, resume, models, audit-->  inbox   engine
+ *     front  <--events, one wake per step------------------   outbox  engine
  *
- * One turn (engine_step in engine.c):
- *   engine_read_inbox > sched_plan > model_forward > sample_batch > sched_commit > outbox_publish
+ * One turn (core_turn in core.c):
+ *   engine_read_inbox > residency_decide > sched_plan > model_forward > sample_batch > sched_commit
+ *   > outbox_publish
+ *
+ * Models live in slots, numbered by the front: the same number everywhere, for as long as the model
+ * is served and something of it is left.  A file that was replaced is another model in another
+ * slot.
  *
  * Always: every submitted request ends with exactly one GEN_EV_DONE.  The engine never plans a step
  * whose events might not fit the outbox, so none is lost.
@@ -18,6 +23,7 @@
 #include "inferd/status.h"
 #include "models/model.h"
 #include "scheduler/gen.h"
+#include "scheduler/policy.h"
 
 typedef struct engine engine;
 
@@ -32,24 +38,83 @@ typedef struct engine_limits {
     uint32_t draft_tokens;    // guessed ahead per sequence and step (CPU)      0: none
     kv_type kv;               // type of stored keys and values                 f16
     bool no_prefix_cache;     // do not keep full blocks
+
+    uint32_t min_residency_ms;   // a model that came is not evicted before   0: twice its load time
+    uint32_t turn_ms;            // models of one class that wait for memory take turns   500
+    uint32_t load_retry_ms;      // after a load that failed; doubles             1,000
+    uint32_t load_retry_max_ms;  // up to this                                    60,000
+    uint32_t starvation_percent; // of the time a class waits behind others    0: none
+    policy_objective objective;  // what steps are planned for                 latency
+    bool lazy;                   // models come only when somebody asks for them
 } engine_limits;
 
+/* residency.h has the arrows between them. */
 typedef enum model_state {
-    MODEL_COLD,
-    MODEL_LOADING,
-    MODEL_HOT,
-    MODEL_DRAINING,
-    MODEL_FAILED
+    MODEL_NONE,     // no model in this slot
+    MODEL_COLD,     // its file was read as far as its shape and words
+    MODEL_STAGING,  // its weights are read and prepared
+    MODEL_WARM,     // they are in host memory
+    MODEL_LOADING,  // they are on their way to the device
+    MODEL_HOT,      // requests are computed
+    MODEL_DRAINING, // HOT, and about to leave
+    MODEL_FAILED,   // with a sentence, and perhaps a time for the next attempt
+    MODEL_STATES
 } model_state;
+
+const char *model_state_name(model_state state); // "hot"
 
 typedef struct engine_options {
     backend_options device;
     engine_limits limits;
-    model **models; // [n_models] opened; borrowed until engine_stop
-    uint32_t n_models;
+    uint32_t n_slots;        // models at once
     void (*wake)(void *ctx); // called by the engine when events or a state change can be read
     void *wake_ctx;
 } engine_options;
+
+typedef enum engine_evict_cause {
+    ENGINE_EVICT_PRESSURE, // idle, and its pages were wanted
+    ENGINE_EVICT_CLASS,    // for work of a more urgent class
+    ENGINE_EVICT_TURN,     // for work of the same class that waited
+    ENGINE_EVICT_IDLE,     // keep_alive
+    ENGINE_EVICT_ASKED,    // by hand, or it is served no more
+    ENGINE_EVICT_CAUSES
+} engine_evict_cause;
+
+/* Parts of bringing a model up for somebody who waits, microseconds. */
+typedef struct engine_switch {
+    uint64_t queue_us;          // from wanting it to the first piece of work for it
+    uint64_t reclaim_us;        // making room
+    uint64_t stage_us, load_us; // reading and preparing; mapping and copying
+} engine_switch;
+
+/* One slot, copied at once. */
+typedef struct engine_model_info {
+    model_state state;
+    bool held;           // taken out by hand until it is loaded by hand
+    uint32_t weights_of; // another slot when the content is the same
+    uint32_t context, n_running, n_waiting;
+    uint32_t pages_weight, pages_warm, pages_kv, pages_cached; // held
+    uint32_t pages_min, pages_max;                             // UINT32_MAX: no ceiling
+    uint32_t kv_blocks_used;                                   // that sequences count on
+    uint64_t bytes_done, bytes_total;                          // of the newest stage or load
+    uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
+    uint64_t hot_us, load_device_us, device_us;
+    uint64_t idle_us; // since somebody wanted it; 0: now
+    engine_switch last, sum;
+    uint32_t n_unused_tensors; // of its file
+    char math[256];            // how its matrices are multiplied here, for people
+    uint32_t retry_after_ms;   // FAILED
+    inferd_err why;            // FAILED
+} engine_model_info;
+
+/* By hand. */
+typedef enum engine_command {
+    ENGINE_LOAD,     // HOT, also when nobody waits; ends what ENGINE_DRAIN began
+    ENGINE_PREFETCH, // WARM
+    ENGINE_UNLOAD,   // not HOT: what runs ends first, who waits brings it back
+    ENGINE_DROP,     // COLD, likewise
+    ENGINE_DRAIN     // what is there ends; the front lets nobody in before ENGINE_LOAD
+} engine_command;
 
 /* Counters and gauges, copied at once. Histograms: counts per bucket of engine_step_us_bounds. */
 enum { ENGINE_STEP_BUCKETS = 14 };
@@ -62,14 +127,19 @@ typedef struct engine_stats {
     uint64_t n_steps, n_rows, n_prefill_rows, n_decode_rows;
     uint64_t step_us_sum, device_us_sum, step_us_hist[ENGINE_STEP_BUCKETS];
     uint64_t n_preemptions, n_recomputed_tokens;
+    uint64_t charged_us, waste_us; // of account_step_us: paid for, and computed again
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // tokens guessed ahead, and those that were drawn
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
     uint64_t last_step_us; // device time of the newest step
+    uint32_t pages_device, pages_host, pages_warm, pages_host_free; // ledgers, and what is in them
+    uint64_t page_bytes;
+    uint64_t opened_us, account_step_us, account_load_us, account_idle_us; // core.h
+    uint64_t n_turns;                                                      // between models
     backend_stats backend;
 } engine_stats;
 
-/* Start the thread; it opens the device and loads the models, while this returns at once. */
+/* Start the thread; it opens the device, while this returns at once. */
 inferd_status engine_start(const engine_options *options, engine **out, inferd_err *err);
 /* End what still runs with GEN_CANCELLED, free everything, join.  Accepts NULL. */
 void engine_stop(engine *e);
@@ -79,14 +149,31 @@ bool engine_submit(engine *e, gen_request *r);
 void engine_cancel(engine *e, uint64_t id); // unknown or finished ids are ignored
 void engine_pause(engine *e, uint64_t id);  // keep its pages, compute nothing
 void engine_resume(engine *e, uint64_t id);
+/* The slot has no model (MODEL_NONE, and not added before): it has this one from now on, borrowed
+ * until the slot is empty again.  `same_as`: a slot whose file has the same content, or UINT32_MAX.
+ * False: no memory. */
+bool engine_model_add(engine *e, uint32_t model_idx, model *m, uint32_t same_as,
+                      const model_policy *policy);
+/* Its requests end, and new ones must not name it; when nothing of it is left the slot is empty and
+ * engine_model_departures grows. */
+void engine_model_remove(engine *e, uint32_t model_idx);
+bool engine_model_set_policy(engine *e, uint32_t model_idx, const model_policy *policy);
+void engine_model_do(engine *e, uint32_t model_idx, engine_command command);
+/* Shares and weight of a tenant (gen_request.tenant_idx) from now on.  False: no memory. */
+bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *policy);
 /* The next event; false: none now. */
 bool engine_next_event(engine *e, gen_event *out);
 
 /* Any thread. */
 void engine_get_stats(const engine *e, engine_stats *out);
 model_state engine_model_state(const engine *e, uint32_t model_idx);
+void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *out);
+/* How often the slot became empty. */
+uint32_t engine_model_departures(const engine *e, uint32_t model_idx);
 /* Why it FAILED; copied. */
 void engine_model_error(const engine *e, uint32_t model_idx, inferd_err *out);
+/* The device is open, and the models that come by themselves have come, or cannot. */
+bool engine_is_settled(const engine *e);
 /* The device's context is gone (INFERD_ELOST): everything in flight has ended with that status,
  * every later request does at once, and only a new process helps. */
 bool engine_is_lost(const engine *e);

@@ -31,8 +31,9 @@ typedef struct gen_request {
     uint64_t cache_scope[2];   // prefix blocks are shared only within one scope (tenant, salt)
     bool no_cache;             // neither use nor leave prefix blocks
     uint64_t arrival_us;
-    uint64_t queue_deadline_us; // still waiting then: ends with GEN_TIMEOUT; 0 = none
-    uint64_t deadline_us;       // not finished then: ends with GEN_TIMEOUT; 0 = none
+    uint64_t queue_deadline_us;              // still waiting then: ends with GEN_TIMEOUT; 0 = none
+    uint64_t deadline_us;                    // not finished then: ends with GEN_TIMEOUT; 0 = none
+    uint32_t ttft_target_ms, tpot_target_ms; // wished for; 0 = the model's, or none
 } gen_request;
 
 #define GEN_NO_MAX UINT32_MAX
@@ -68,7 +69,10 @@ typedef struct gen_event {
             inferd_status status;
             char text[GEN_TEXT_BYTES];
             uint32_t n_prompt, n_cached, n_output, n_preempted;
-            uint64_t queued_us; // from arrival to the first plan that had it
+            uint32_t retry_after_ms; // INFERD_EMODEL: asking again before is of no use; 0 = unknown
+            uint64_t queued_us;      // from arrival to the first plan that had it
+            uint64_t device_us;      // of the device that it is charged with
+            uint64_t waste_us;       // that was computed again because of preemptions
         } done;
     };
 } gen_event;

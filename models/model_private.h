@@ -1,0 +1,23 @@
+/* model_private.h - what a model is made of, for those who place it on a backend.
+ *
+ * Thread: any; nothing changes after model_open. */
+#ifndef INFERD_MODEL_PRIVATE_H
+#define INFERD_MODEL_PRIVATE_H
+
+#include "decoder.h"
+#include "gguf/gguf.h"
+#include "models/model.h"
+
+struct model {
+    gguf *file; // owned; stays open, so that a reload reads the file that was checked
+    decoder_spec spec;
+    tokenizer *tok;      // owned
+    chat_template *chat; // owned; NULL: none
+    char *path, *name;   // owned
+    char *pack_dir;      // owned; NULL: beside the file
+    model_info info;
+    bool dummy; // the file has no weights: they are made up from the seed
+    uint64_t dummy_seed;
+};
+
+#endif

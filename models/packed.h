@@ -1,0 +1,77 @@
+/* packed.h - prepared weights in a file beside the model, so that staging is one sequential read.
+ *
+ *     0       header (packed_header), then the table of units (packed_unit)     little-endian
+ *     2 MiB   the window's bytes, in order, zeros up to a multiple of 2 MiB
+ *
+ * The file is called MODEL.inferd-LAYOUT, where LAYOUT is be_weight_layout; it stands in the folder
+ * of the model, or in the one that model_options names.  It is used when everything in its header
+ * is as it would be written now: layout, plan of the window, and the model's size, time and header.
+ * Each unit has a checksum (packed_sum).  A file that does not match or is damaged is not used, and
+ * the reason is a sentence for the log.
+ *
+ * packed_sum: words of 8 bytes are dealt to four lanes in turn; lane = rotl((lane ^ word) * M, 29);
+ * at the end the lanes go into one word the same way, after the number of bytes.  Each step can be
+ * undone, so any change of one word changes the sum.  It finds damage, not forgery.
+ *
+ * Thread: any. */
+#ifndef INFERD_PACKED_H
+#define INFERD_PACKED_H
+
+#include "model_private.h"
+#include "weights.h"
+
+enum {
+    PACKED_VERSION = 1,
+    PACKED_ALIGN = 2 << 20,   // of the data
+    PACKED_UNITS_MAX = 1024,  // the ends and the layers; the table fits before the data
+    PACKED_READ_ALIGN = 4096, // of every read: a disk's own blocks
+    PACKED_LAYOUT_BYTES = 32
+};
+
+typedef struct packed_sum {
+    uint64_t lanes[4];
+    uint64_t n_bytes;
+} packed_sum;
+void packed_sum_init(packed_sum *s);
+void packed_sum_add(packed_sum *s, const void *p, size_t n); // n: a multiple of 32
+uint64_t packed_sum_end(const packed_sum *s);
+
+typedef struct packed_unit {
+    uint64_t end; // in the window
+    uint64_t sum;
+} packed_unit;
+
+typedef struct packed_header {
+    char magic[8];
+    uint32_t version, n_units;
+    char layout[PACKED_LAYOUT_BYTES]; // zeros behind the name
+    uint64_t window_bytes;
+    uint64_t plan_sum; // of where every tensor lies, and how
+    uint64_t source_bytes, source_mtime_ns, source_header_sum;
+    uint64_t sum; // of this with sum = 0, and the table
+} packed_header;
+
+/* One that is open for reading. */
+typedef struct packed {
+    int fd;
+    bool direct;        // past the page cache
+    char *path;         // owned
+    packed_unit *units; // [n_units] owned
+    uint32_t n_units;
+} packed;
+
+/* INFERD_ENOTFOUND: there is none (nothing to say).  Others: why it is not used. */
+inferd_status packed_open(const model *m, const backend *be, const weight_plan *plan, packed *out,
+                          inferd_err *err);
+void packed_close(packed *p); // accepts a zeroed one with fd -1
+/* n bytes of the window from `at`, both multiples of PACKED_READ_ALIGN, as is `out`. */
+inferd_status packed_read(packed *p, uint64_t at, void *out, size_t n, inferd_err *err);
+
+/* Write the window's bytes at `window`; whatever was at the path before is replaced when all is
+ * there.  path NULL: where packed_open looks. */
+inferd_status packed_write(const model *m, const backend *be, const weight_plan *plan,
+                           unsigned char *window, const char *path, inferd_err *err);
+/* Where packed_open looks; the caller owns it, NULL: no memory. */
+char *packed_path(const model *m, const backend *be);
+
+#endif

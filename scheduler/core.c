@@ -1,0 +1,225 @@
+/* core.c - see core.h. */
+#include "core.h"
+
+#include <string.h>
+
+enum {
+    GROW_US = 2000,       // between two looks at pages that are being made
+    PIECE_PERCENT = 70,   // of a typical step: a piece of loading between two steps
+    PIECE_US_MIN = 200,   // less would be overhead only
+    PIECE_IDLE_US = 4000, // when nobody computes; a request that arrives waits for no more
+    BUSY_US = 20000,      // after a step others are likely to follow for so long
+    TYPICAL_SHIFT = 4     // a sixteenth of each step's deviation
+};
+
+static uint64_t now(const core *c) {
+    return c->options.clock(c->options.ctx);
+}
+
+/* ---- life ---- */
+
+static inferd_status init_steps(core *c, inferd_err *err) {
+    const sched_limits *l = &c->options.limits;
+    c->step_events_max = l->logits_max + l->running_max;
+    inferd_status st = INFERD_OK;
+    for (int i = 0; i < CORE_DEPTH_MAX && st == INFERD_OK; i++)
+        st = step_init(&c->steps[i], l->step_tokens_max, l->running_max, l->logits_max, err);
+    return st;
+}
+
+static void move_kv(void *ctx, uint32_t idx, uint32_t n, const int32_t *from, const int32_t *to,
+                    bool to_host) {
+    core *c = ctx;
+    uint64_t from_us = now(c);
+    c->device.ops->move_kv(c->device.self, idx, n, from, to, to_host);
+    sched_note_moves(c->sched, 1, now(c) - from_us);
+}
+
+static bool reclaim(void *ctx, uint32_t idx, gen_class waiting, uint64_t since_us) {
+    core *c = ctx;
+    return residency_reclaim(&c->models, idx, waiting, since_us, now(c));
+}
+
+inferd_status core_init(core *c, const core_options *options, inferd_err *err) {
+    *c = (core){.options = *options, .device = options->device, .depth = 1};
+    inferd_status st = sched_create(&c->options.limits, &c->pool, options->n_slots, options->emit,
+                                    options->ctx, &c->sched, err);
+    if (st == INFERD_OK)
+        st = residency_init(&c->models, options->n_slots, &options->residency, &c->device, &c->pool,
+                            c->sched, err);
+    if (st == INFERD_OK) st = init_steps(c, err);
+    if (st != INFERD_OK) return st;
+    c->models.wake = options->wake;
+    c->models.wake_ctx = options->ctx;
+    sched_set_reclaim(c->sched, reclaim, c);
+    return INFERD_OK;
+}
+
+void core_deinit(core *c) {
+    if (c->device.ops != NULL) c->device.ops->close(c->device.self);
+    sched_destroy(c->sched);
+    for (int i = 0; i < CORE_DEPTH_MAX; i++) step_deinit(&c->steps[i]);
+    residency_deinit(&c->models);
+    pool_deinit(&c->pool);
+    *c = (core){0};
+}
+
+inferd_status core_open(core *c, inferd_err *err) {
+    sched_limits *l = &c->options.limits;
+    device_about *about = &c->about;
+    inferd_status st = c->device.ops->open(c->device.self, about, err);
+    if (st != INFERD_OK) {
+        inferd_context(err, "opening the device");
+        return st;
+    }
+    c->account.opened_us = now(c);
+    st = pool_init_extents(&c->pool, about->n_pages, about->n_ready, about->extent_pages,
+                           c->options.n_slots, err);
+    if (st != INFERD_OK) return st;
+    uint32_t n_host = about->n_host_pages;
+    pool_set_ledgers(&c->pool, about->one_memory ? about->n_pages - n_host : about->n_pages,
+                     n_host);
+    c->depth = u32_min(u32_max(about->depth, 1), CORE_DEPTH_MAX);
+    /* Larger steps would gain nothing there and cost memory; who decodes has a row in any case. */
+    uint32_t rows_best = u32_max(about->rows_best, 2 * l->running_max);
+    if (about->rows_best != 0) l->step_tokens_max = u32_min(l->step_tokens_max, rows_best);
+    st = sched_set_device(c->sched, c->depth, l->step_tokens_max, err);
+    if (st != INFERD_OK) return st;
+    if (c->device.ops->move_kv != NULL && about->one_memory)
+        sched_set_parking(c->sched, &c->pool, move_kv, c);
+    c->models.limits.device = (device_limits){l->step_tokens_max, l->logits_max, c->options.kv};
+    sched_set_page_bytes(c->sched, about->page_bytes);
+    c->models.one_memory = about->one_memory;
+    c->models.page_bytes = about->page_bytes;
+    c->opened = true;
+    return INFERD_OK;
+}
+
+void core_lose(core *c, const inferd_err *why) {
+    if (c->lost) return;
+    c->lost = true;
+    residency_fail_all(&c->models, why, now(c));
+}
+
+/* ---- steps ---- */
+
+/* Pages that the device has made or warmed meanwhile are known to the pool. */
+static void grow_pool(core *c) {
+    device_pages p;
+    if (c->device.ops->pages == NULL) return;
+    c->device.ops->pages(c->device.self, &p);
+    c->pool.n_warm = p.n_warm;
+    if (c->pool.n_in[PAGE_ABSENT] == 0) return;
+    uint32_t n_pages = u32_min(p.n_pages, c->pool.n_pages);
+    pool_set_ready(&c->pool, u32_min(p.n_ready, n_pages), n_pages);
+}
+
+/* Events that fit beside those which the steps in flight may cause. */
+static bool has_room(const core *c) {
+    return c->options.room(c->options.ctx) >= (c->n_flight + 1) * c->step_events_max;
+}
+
+/* Plan and launch until the device has as many steps as it takes. */
+static void launch_steps(core *c) {
+    while (c->n_flight < c->depth && has_room(c)) {
+        uint32_t idx = (c->oldest + c->n_flight) % CORE_DEPTH_MAX;
+        uint64_t now_us = now(c);
+        if (!sched_plan(c->sched, now_us, &c->steps[idx])) return;
+        c->step_began_us[idx] = now_us;
+        c->busy_since_us = now_us;
+        c->device.ops->launch(c->device.self, &c->steps[idx]);
+        c->n_flight++;
+    }
+}
+
+static void note_typical(core *c, uint64_t wall_us) {
+    if (c->typical_us == 0) c->typical_us = wall_us;
+    if (wall_us > 4 * c->typical_us) wall_us = 4 * c->typical_us; // a hiccup, or a prompt
+    c->typical_us += wall_us >> TYPICAL_SHIFT;
+    c->typical_us -= c->typical_us >> TYPICAL_SHIFT;
+}
+
+static void finish_oldest(core *c) {
+    step *st = &c->steps[c->oldest];
+    inferd_err err = {0};
+    uint64_t device_us = 0;
+    sched_refresh(c->sched, st);
+    inferd_status status = c->device.ops->finish(c->device.self, st, &device_us, &err);
+    uint64_t now_us = now(c), began_us = c->step_began_us[c->oldest];
+    if (began_us < c->finished_us) began_us = c->finished_us; // it was launched behind another
+    c->account.step_us += now_us - began_us;
+    c->finished_us = now_us;
+    note_typical(c, now_us - began_us);
+    st->charge_us = now_us - began_us; // the host's part of a step is paid for, too
+    if (status == INFERD_OK)
+        sched_commit(c->sched, st, device_us, now_us);
+    else
+        sched_fail(c->sched, st, &err, now_us);
+    c->busy_since_us = c->n_flight > 1 ? now_us : 0;
+    if (status == INFERD_ELOST) core_lose(c, &err);
+    if (c->options.on_step != NULL)
+        c->options.on_step(c->options.ctx, st, device_us, now_us - c->step_began_us[c->oldest]);
+    c->oldest = (c->oldest + 1) % CORE_DEPTH_MAX;
+    c->n_flight--;
+}
+
+/* A piece of bringing a model up.  Behind a step its length is bounded by what steps take, so that
+ * nobody who decodes waits for much longer than usual. */
+static bool bring_up(core *c, bool stepped) {
+    if (!residency_has_work(&c->models)) return false;
+    uint64_t from_us = now(c), budget_us = PIECE_IDLE_US;
+    bool busy = stepped || (c->finished_us != 0 && from_us < c->finished_us + BUSY_US);
+    if (busy) {
+        budget_us = c->typical_us * PIECE_PERCENT / 100;
+        if (budget_us < PIECE_US_MIN) budget_us = PIECE_US_MIN;
+        if (budget_us > PIECE_IDLE_US) budget_us = PIECE_IDLE_US;
+    }
+    if (c->n_flight == 0) c->busy_since_us = from_us;
+    residency_work(&c->models, budget_us, c->options.clock, c->options.ctx);
+    uint64_t to_us = now(c);
+    if (c->n_flight == 0) {
+        c->busy_since_us = 0;
+        c->account.load_us += to_us - from_us; // else the device computed meanwhile
+    }
+    return true;
+}
+
+bool core_turn(core *c) {
+    if (!c->opened || c->lost) return false;
+    grow_pool(c);
+    sched_reserve(c->sched);
+    bool any = residency_decide(&c->models, now(c));
+    if (!any && c->models.staging == RESIDENCY_NONE && c->models.loading == RESIDENCY_NONE &&
+        c->models.n_used > 0 && c->pool.n_in[PAGE_ABSENT] == 0)
+        c->settled = true;
+    launch_steps(c);
+    bool stepped = c->n_flight > 0;
+    /* A device that computes by itself need not wait for the host's work. */
+    if (c->depth > 1 && stepped) any |= bring_up(c, true);
+    if (stepped) finish_oldest(c);
+    if (c->depth == 1 || !stepped) any |= bring_up(c, stepped);
+    return any || stepped;
+}
+
+uint64_t core_next_us(const core *c) {
+    uint64_t next_us = sched_next_deadline(c->sched), models_us = residency_next_us(&c->models);
+    /* Pages that are being made: somebody may wait for them. */
+    if (c->opened && c->pool.n_in[PAGE_ABSENT] > 0 && models_us > now(c) + GROW_US)
+        models_us = now(c) + GROW_US;
+    return models_us < next_us ? models_us : next_us;
+}
+
+void core_idle(core *c, uint64_t from_us, uint64_t to_us) {
+    c->account.idle_us += to_us - from_us;
+}
+
+void core_end(core *c) {
+    while (c->n_flight > 0) finish_oldest(c);
+    sched_cancel_all(c->sched, now(c));
+    residency_close(&c->models);
+}
+
+inferd_status core_verify(const core *c, inferd_err *err) {
+    inferd_status st = sched_verify(c->sched, err);
+    return st == INFERD_OK && c->opened ? residency_verify(&c->models, err) : st;
+}

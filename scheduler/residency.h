@@ -1,0 +1,156 @@
+/* residency.h - where each model of a device is between its file and its pages: who is brought up
+ * next, and who has to make room.
+ *
+ *     NONE --attach--> COLD --stage--> STAGING --staged--> WARM --load--> LOADING --loaded--> HOT
+ *       ^               ^  ^------------'cancel   ^ |                                          |
+ *       |               |  '----------drop--------|-'                       DRAINING <--drain--'
+ *       |               '------------------------ '--release-- DRAINING --resume--> HOT
+ *       '--detach-- any                FAILED <--fail-- STAGING, LOADING   FAILED --retry--> COLD
+ *
+ * Each arrow is one function of residency.c.  WARM weights are complete in host memory and count
+ * for the host's ledger; HOT ones are on the device and count for the device's.  Where both are one
+ * memory the same pages change their ledger and nothing is copied; a model that is wanted while the
+ * host's ledger is full is staged on the device's at once.
+ *
+ * Who comes: models that somebody waits for, the most urgent class first, then who waits longest;
+ * then those asked for by hand or pinned; then, at the start and while there is room for nothing
+ * but free pages, the others in their order (`eager`).  One is staged at a time, and one loaded.
+ *
+ * Who goes, only when pages are short: first cached keys and values; then idle models, the lowest
+ * class first and in it the least worth keeping: weight * time to bring it back / (pages * time
+ * since it was used); then models whose running work is of a lower class than what waits.  Never a
+ * model with running work of an equal or higher class, a pinned one, or one that came less than
+ * min_residency_us ago for work of an equal or higher class.  Nobody goes when it would not be
+ * enough.  When models of one class want more memory than there is, they take *turns*: who has been
+ * served for its turn makes room for who waits, its work waits and goes on later.
+ *
+ * Models with the same content share one set of weights: that of `weights_of`, whose slot stays
+ * attached while another uses it.
+ *
+ * Always: STAGING, WARM, LOADING, HOT and DRAINING own exactly the pages the state needs, the
+ * others none; a load either ends HOT or gives every page back; one writer, no clock of its own.
+ * Thread: engine. */
+#ifndef INFERD_RESIDENCY_H
+#define INFERD_RESIDENCY_H
+
+#include <stdatomic.h>
+
+#include "device.h"
+#include "pool.h"
+#include "scheduler/engine.h"
+#include "scheduler/policy.h"
+
+typedef struct resident {
+    model_state state;
+    bool served;    // requests may name it; false: it leaves when nothing needs it any more
+    bool wanted;    // asked for by hand: HOT as soon as it can be
+    bool prefetch;  // asked for by hand: WARM
+    bool held;      // taken out by hand: comes only when asked for by hand
+    bool leaving;   // DRAINING to make room, whatever still waits for it
+    bool on_device; // its pages count for the device's ledger
+    bool host_copy; // host memory apart from the device holds it
+    bool dropped;   // does not come by itself: it did not fit, or was sent away by hand
+    bool drop_next; // DRAINING to COLD
+    model_policy policy;
+    device_model about;
+    uint32_t weights_of; // a slot: itself, or the one with the same content
+    uint32_t n_members;  // slots that use its weights, itself among them
+    uint32_t *pages;     // [n_pages] of the pool; owned
+    uint32_t n_pages;
+    engine_evict_cause cause; // why it is DRAINING
+
+    inferd_err why; // FAILED
+    uint64_t retry_at_us;
+    uint32_t n_failures; // in a row
+
+    uint64_t active_us;       // last moment somebody wanted it
+    uint64_t hot_since_us;    // HOT
+    uint64_t wanted_since_us; // somebody waits for it and it is not HOT; 0: no
+    uint64_t begun_us;        // STAGING, LOADING
+    uint64_t away_until_us;   // who made it leave is served first, until then,
+    gen_class away_class;     // unless its own work is more urgent than this
+    uint64_t bring_us;        // what bringing it up took the last time; 0: never did
+    uint64_t bytes_done, bytes_total;
+    engine_switch parts, last; // of the time under way, and of the newest that is over
+
+    /* counters */
+    uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
+    uint64_t hot_us, load_device_us;
+    engine_switch parts_sum;
+} resident;
+
+typedef struct residency_limits {
+    device_limits device;
+    uint64_t min_residency_us;
+    uint64_t turn_us;  // shortest turn, when models take turns
+    uint64_t retry_us; // after the first failure; doubles up to retry_max_us
+    uint64_t retry_max_us;
+    bool eager; // models come before somebody waits for them, while there is room
+} residency_limits;
+
+typedef struct residency {
+    resident *slots;              // [n] owned
+    uint32_t n, n_used;           // slots [n_used, n) are NONE
+    struct sched_demand *demands; // [n] at the newest residency_decide; owned
+    residency_limits limits;
+    const device *dev;   // borrowed
+    pool *pool;          // borrowed
+    struct sched *sched; // borrowed
+    bool one_memory;
+    uint32_t staging, loading; // slots, or RESIDENCY_NONE
+    atomic_bool stage_ready;   // the stage need not wait for its file; set from another thread
+    uint64_t page_bytes;       // of the pool
+    void (*wake)(void *ctx);   // from another thread: a waiting stage can go on
+    void *wake_ctx;
+    bool dead; // the device is gone: whoever is attached fails with `why`
+    inferd_err why;
+    uint32_t *departures; // [n] how often each slot became empty; owned
+    uint64_t n_changes;   // grows with every arrow
+    uint64_t n_turns;     // a model went for another of its class
+} residency;
+
+#define RESIDENCY_NONE UINT32_MAX
+
+inferd_status residency_init(residency *r, uint32_t n_slots, const residency_limits *limits,
+                             const device *dev, pool *p, struct sched *s, inferd_err *err);
+void residency_deinit(residency *r); // accepts a zeroed one; all slots are NONE
+
+/* The slot is NONE.  After a failure it is FAILED for good, with the sentence. */
+void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t same_as,
+                      const model_policy *policy, uint64_t now_us);
+/* New requests no longer name it: it goes when its work has ended and nobody shares its weights,
+ * and is NONE then. */
+void residency_remove(residency *r, uint32_t idx);
+/* Fails, and changes nothing, when the guarantees of all would exceed the device. */
+inferd_status residency_set_policy(residency *r, uint32_t idx, const model_policy *policy,
+                                   uint64_t now_us, inferd_err *err);
+
+void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us);
+
+/* Decide, and take the arrows that need no time.  False: nothing changed. */
+bool residency_decide(residency *r, uint64_t now_us);
+/* There is a piece of staging or loading to work on now. */
+bool residency_has_work(const residency *r);
+/* Work on it for about budget_us; the time it took the device. */
+uint64_t residency_work(residency *r, uint64_t budget_us, uint64_t (*clock)(void *ctx), void *ctx);
+/* Weights go because keys and values of this model need pages: sched_reclaim. */
+bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, uint64_t since_us,
+                       uint64_t now_us);
+/* The next moment at which residency_decide may change something by itself; UINT64_MAX: none. */
+uint64_t residency_next_us(const residency *r);
+
+/* Everybody fails with the same sentence, now and later, for good. */
+void residency_fail_all(residency *r, const inferd_err *why, uint64_t now_us);
+/* The device lets go of every model, whatever it does; for the end, the pool is not used again.  No
+ * step is on its way. */
+void residency_close(residency *r);
+
+/* The weights that this slot computes with. */
+static inline resident *resident_weights(residency *r, uint32_t idx) {
+    return &r->slots[r->slots[idx].weights_of];
+}
+model_state residency_state(const residency *r, uint32_t idx);
+
+inferd_status residency_verify(const residency *r, inferd_err *err);
+
+#endif

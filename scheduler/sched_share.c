@@ -1,0 +1,298 @@
+/* sched_share.c - whose turn it is, and who pays for a step.
+ *
+ *     sched_choose    which model goes next, and on whose account
+ *     sched_charge    what a step took, split over its sequences
+ *
+ * A sequence is of one of three *tiers* now: entitled (its tenant or its model has a guarantee that
+ * is not used up), in the surplus, or not allowed (a fixed share is used up, or its weight is 0).
+ * A step is made of sequences of one tier only, or the guarantee would be spent on waiting for
+ * others; who is entitled goes first.  In a tier:
+ *
+ *     a class that got less than its floor   (starvation_percent of the time it waited)
+ *     class
+ *     urgent ones, the earliest deadline first
+ *     the smallest virtual time
+ *
+ * A deadline is urgent when two more steps would miss it.  One that has passed by more than its own
+ * target is late: hurrying would only make others late, too.
+ *
+ * The microseconds of a step are split by what the rate says each sequence cost, so that they add
+ * up exactly.  Rows computed for the second time, after a preemption, are nobody's: waste. */
+#include <string.h>
+
+#include "sched_state.h"
+
+enum {
+    VIRTUAL_ONE = 1024,   // virtual microseconds of one real one at weight 1
+    URGENT_STEPS = 2,     // of a typical length before a deadline
+    TYPICAL_SHIFT = 4,    // a sixteenth of a step's deviation
+    FLOOR_DEBT_US = 20000 // what a class got beyond its floor counts no longer than that
+};
+
+/* ---- principals ---- */
+
+static uint32_t bucket_of(const sched *s, uint32_t tenant, uint32_t model) {
+    return (tenant * 2654435761u ^ model * 40503u) % s->n_principals;
+}
+
+static principal *find(sched *s, uint32_t tenant, uint32_t model) {
+    for (uint32_t i = s->principal_buckets[bucket_of(s, tenant, model)]; i != PRINCIPAL_NONE;
+         i = s->principals[i].next)
+        if (s->principals[i].tenant == tenant && s->principals[i].model == model)
+            return &s->principals[i];
+    return NULL;
+}
+
+static void unhash(sched *s, principal *p) {
+    uint32_t *at = &s->principal_buckets[bucket_of(s, p->tenant, p->model)];
+    while (&s->principals[*at] != p) at = &s->principals[*at].next;
+    *at = p->next;
+}
+
+/* The one idle for longest makes room: there are more of them than sequences. */
+static principal *create(sched *s, uint32_t tenant, uint32_t model) {
+    principal *p = LIST_ENTRY(s->idle_principals.next, principal, idle);
+    if (p->used) unhash(s, p);
+    list_remove(&p->idle);
+    *p = (principal){.tenant = tenant, .model = model, .used = true};
+    list_node_init(&p->idle);
+    list_push_back(&s->idle_principals, &p->idle);
+    uint32_t *bucket = &s->principal_buckets[bucket_of(s, tenant, model)];
+    p->next = *bucket;
+    *bucket = (uint32_t)(p - s->principals);
+    return p;
+}
+
+/* The smallest virtual time of those that have work; of who was served last when nobody has. */
+static uint64_t least_virtual(const sched *s) {
+    uint64_t least = UINT64_MAX;
+    LIST_EACH(node, &s->active_principals) {
+        const principal *p = LIST_ENTRY(node, principal, idle);
+        if (p->virtual_us < least) least = p->virtual_us;
+    }
+    return least != UINT64_MAX ? least : s->virtual_us;
+}
+
+void sched_join_principal(sched *s, seq *q) {
+    principal *p = find(s, q->req->tenant_idx, q->model_idx);
+    if (p == NULL) p = create(s, q->req->tenant_idx, q->model_idx);
+    if (p->n_seqs++ == 0) {
+        uint64_t least = least_virtual(s);
+        if (p->virtual_us < least) p->virtual_us = least;
+        list_remove(&p->idle);
+        list_push_back(&s->active_principals, &p->idle);
+    }
+    q->principal = (uint32_t)(p - s->principals);
+}
+
+void sched_leave_principal(sched *s, seq *q) {
+    principal *p = &s->principals[q->principal];
+    if (--p->n_seqs > 0) return;
+    list_remove(&p->idle);
+    list_push_back(&s->idle_principals, &p->idle);
+}
+
+bool sched_init_principals(sched *s) {
+    s->n_principals = 2 * s->n_seqs;
+    s->principals = calloc(s->n_principals, sizeof *s->principals);
+    s->principal_buckets = malloc(s->n_principals * sizeof *s->principal_buckets);
+    list_node_init(&s->idle_principals);
+    list_node_init(&s->active_principals);
+    if (s->principals == NULL || s->principal_buckets == NULL) return false;
+    for (uint32_t i = 0; i < s->n_principals; i++) {
+        s->principal_buckets[i] = PRINCIPAL_NONE;
+        list_push_back(&s->idle_principals, &s->principals[i].idle);
+    }
+    return true;
+}
+
+/* ---- terms ---- */
+
+void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *policy,
+                            uint64_t now_us) {
+    sched_model *m = &s->models[model_idx];
+    share_set(&m->share, policy->share.policy, share_percent_each(&policy->share), policy->weight,
+              now_us);
+    m->ttft_us = (uint64_t)policy->slo_ttft_ms * 1000;
+    m->tpot_us = (uint64_t)policy->slo_tpot_ms * 1000;
+}
+
+static share_account *tenant_of(sched *s, const seq *q) {
+    return q->req->tenant_idx < s->n_tenants ? &s->tenants[q->req->tenant_idx].share : NULL;
+}
+
+/* ---- deadlines ---- */
+
+/* When its next token is due, and how long it may take; 0: nobody wishes for anything. */
+static uint64_t deadline_of(const sched *s, const seq *q, uint64_t *target_us) {
+    const gen_request *r = q->req;
+    const sched_model *m = &s->models[q->model_idx];
+    uint64_t ttft = r->ttft_target_ms != 0 ? (uint64_t)r->ttft_target_ms * 1000 : m->ttft_us;
+    uint64_t tpot = r->tpot_target_ms != 0 ? (uint64_t)r->tpot_target_ms * 1000 : m->tpot_us;
+    uint64_t n_output = seq_n_output(q);
+    *target_us = n_output == 0 ? ttft : tpot;
+    if (*target_us == 0) return 0;
+    if (n_output == 0) return r->arrival_us + ttft;
+    return (ttft != 0 ? r->arrival_us + ttft : q->first_token_us) + n_output * tpot;
+}
+
+/* ---- tiers ---- */
+
+static sched_tier tier_now(sched *s, const seq *q, uint64_t now_us, uint64_t overdraw_us) {
+    share_account *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
+    share_refill(m, now_us);
+    if (t != NULL) share_refill(t, now_us);
+    if (!share_may_run(m, overdraw_us) || (t != NULL && !share_may_run(t, overdraw_us))) {
+        uint64_t ready_us = share_ready_us(m, now_us);
+        uint64_t tenant_us = t != NULL ? share_ready_us(t, now_us) : now_us;
+        if (tenant_us > ready_us) ready_us = tenant_us;
+        if (ready_us < s->share_ready_us) s->share_ready_us = ready_us;
+        return TIER_NONE;
+    }
+    if (share_is_entitled(m) || (t != NULL && share_is_entitled(t))) return TIER_ENTITLED;
+    return m->weight == 0 || (t != NULL && t->weight == 0) ? TIER_NONE : TIER_SURPLUS;
+}
+
+sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us) {
+    return tier_now(s, q, now_us, q->urgent_plan == s->plan_no ? s->typical_us : 0);
+}
+
+/* ---- whose turn ---- */
+
+/* A class that waits while others run has a floor: this much it may go before them. */
+static void refill_floors(sched *s, uint32_t classes, uint64_t now_us) {
+    for (uint32_t c = 0; c < GEN_CLASSES; c++) {
+        share_account *f = &s->floors[c];
+        if ((classes & 1u << c) == 0) f->refilled_us = now_us; // it has nothing to do
+        share_refill(f, now_us);
+        int64_t least = -(int64_t)FLOOR_DEBT_US * 100;
+        if (f->level < least) f->level = least;
+    }
+}
+
+static bool comes_before(const sched_choice *a, const sched_choice *b) {
+    if (a->floor != b->floor) return a->floor;
+    if (a->tier != b->tier) return a->tier < b->tier;
+    if (a->class != b->class) return a->class < b->class;
+    if (a->late != b->late) return b->late;
+    if ((a->deadline_us != 0) != (b->deadline_us != 0)) return a->deadline_us != 0;
+    if (a->deadline_us != b->deadline_us) return a->deadline_us < b->deadline_us;
+    return a->virtual_us < b->virtual_us;
+}
+
+/* Could this sequence be in a step now?  Whether its share allows it is another question. */
+static bool is_ready(const sched *s, const seq *q) {
+    const sched_model *m = &s->models[q->model_idx];
+    if (!m->hot || q->paused) return false;
+    if (q->state == SEQ_RUNNING) return seq_n_wanted(q) > 0;
+    return sched_can_start(s, q);
+}
+
+static uint64_t virtual_of(const sched *s, const seq *q) {
+    return s->principals[q->principal].virtual_us;
+}
+
+/* What speaks for this sequence. */
+static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
+    uint64_t target_us, deadline_us = deadline_of(s, q, &target_us);
+    uint64_t margin_us = URGENT_STEPS * s->typical_us;
+    bool late = deadline_us != 0 && now_us > deadline_us + target_us;
+    bool urgent = deadline_us != 0 && !late && now_us + margin_us >= deadline_us;
+    if (urgent) q->urgent_plan = s->plan_no;
+    *out = (sched_choice){.m = seq_model(s, q),
+                          .tier = sched_tier_of(s, q, now_us),
+                          .class = sched_class_now(s, q, now_us),
+                          .late = late && s->limits.objective == OBJECTIVE_SLA,
+                          .deadline_us = urgent ? deadline_us : 0,
+                          .due_us = late ? 0 : deadline_us,
+                          .virtual_us = virtual_of(s, q)};
+    bool tried = out->m->tried_plan == s->plan_no && (out->m->tried_tiers >> out->tier & 1) != 0;
+    return out->tier != TIER_NONE && !tried;
+}
+
+bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
+    list_node *lists[2] = {&s->running, &s->waiting};
+    uint32_t classes = 0;
+    bool any = false;
+    sched_choice c;
+    s->share_ready_us = UINT64_MAX;
+    for (uint32_t i = 0; i < s->n_models; i++) s->models[i].due_us = 0;
+    for (int l = 0; l < 2; l++) LIST_EACH(node, lists[l]) {
+            const seq *q = LIST_ENTRY(node, seq, link);
+            if (is_ready(s, q)) classes |= 1u << q->req->class;
+        }
+    refill_floors(s, classes, now_us);
+    for (int l = 0; l < 2; l++) LIST_EACH(node, lists[l]) {
+            seq *q = LIST_ENTRY(node, seq, link);
+            if (!is_ready(s, q) || !consider(s, q, now_us, &c)) continue;
+            c.floor = s->limits.starvation_percent > 0 && (classes >> (q->req->class + 1)) == 0 &&
+                      (classes & ((1u << q->req->class) - 1)) != 0 &&
+                      s->floors[q->req->class].level >= (int64_t)s->typical_us * 100;
+            if (c.due_us != 0 && (c.m->due_us == 0 || c.due_us < c.m->due_us))
+                c.m->due_us = c.due_us;
+            if (!any || comes_before(&c, out)) *out = c;
+            any = true;
+        }
+    /* Prompts leave time for whoever is due first, of any model. */
+    uint64_t due_us = 0;
+    for (uint32_t i = 0; any && i < s->n_models; i++) {
+        uint64_t us = s->models[i].due_us;
+        if (us != 0 && (due_us == 0 || us < due_us)) due_us = us;
+    }
+    if (any) out->due_us = due_us;
+    return any;
+}
+
+/* ---- paying ---- */
+
+static double cost_of(const rate *r, const step_item *item, uint32_t n_items) {
+    rate_work w = {.draws = item->n_draws};
+    rate_add_rows(&w, item->begin, item->n_rows);
+    double known = r->price[1] + r->price[2] + r->price[3];
+    if (known <= 0) return w.rows;
+    return r->price[0] / n_items + r->price[1] * w.rows + r->price[2] * w.draws +
+           r->price[3] * (double)w.attended;
+}
+
+/* Rows that it had computed before somebody else needed its pages. */
+static uint32_t rows_redone(const step_item *item) {
+    uint32_t end = item->begin + item->n_rows, until = item->q->redo_until;
+    if (item->begin >= until) return 0;
+    return u32_min(end, until) - item->begin;
+}
+
+static void charge_item(sched *s, const step_item *item, uint64_t us) {
+    seq *q = item->q;
+    principal *p = &s->principals[q->principal];
+    share_account *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
+    uint64_t waste_us = us * rows_redone(item) / item->n_rows;
+    q->waste_us += waste_us;
+    s->waste_us += waste_us;
+    us -= waste_us;
+    q->device_us += us;
+    s->charged_us += us;
+    uint64_t weight = (uint64_t)u32_max(m->weight, 1) * (t != NULL ? u32_max(t->weight, 1) : 1);
+    p->virtual_us += us * VIRTUAL_ONE / weight;
+    s->virtual_us = p->virtual_us;
+    share_charge(m, us);
+    if (t != NULL) share_charge(t, us);
+    share_charge(&s->floors[q->req->class], us);
+}
+
+void sched_charge(sched *s, const step *st, uint64_t us) {
+    const rate *r = &s->models[st->model_idx].rate;
+    double total = 0, passed = 0;
+    uint64_t given = 0;
+    if (s->typical_us == 0) s->typical_us = us;
+    s->typical_us += (us < 4 * s->typical_us ? us : 4 * s->typical_us) >> TYPICAL_SHIFT;
+    s->typical_us -= s->typical_us >> TYPICAL_SHIFT;
+    for (uint32_t i = 0; i < st->b.n_seqs; i++) total += cost_of(r, &st->items[i], st->b.n_seqs);
+    for (uint32_t i = 0; i < st->b.n_seqs; i++) {
+        passed += cost_of(r, &st->items[i], st->b.n_seqs);
+        uint64_t until = i + 1 == st->b.n_seqs ? us : (uint64_t)((double)us * passed / total);
+        if (until < given) until = given;
+        if (until > us) until = us;
+        charge_item(s, &st->items[i], until - given);
+        given = until;
+    }
+}

@@ -1,0 +1,56 @@
+/* share.h - what somebody may have of a device's time, and what he had.
+ *
+ * An account belongs to a tenant or to a model.  It is a token bucket: percent/100 microseconds per
+ * microsecond flow in, up to SHARE_CAP_US, and what its steps took flows out, so it may be negative
+ * by a step and is repaid.
+ *
+ *     fixed       runs only while the bucket is positive
+ *     burst       is entitled to run while the bucket is positive, and takes part in what is left
+ *     besteffort  takes part in what is left
+ *
+ * In any window of W microseconds an account that always has work gets at most
+ * share * W + SHARE_CAP_US + one step of what it is entitled to, and at least as much less: with
+ * steps of 20 ms an error of 0.7 points in ten seconds.
+ *
+ * What is left goes by virtual time: microseconds received divided by weight, kept for each pair of
+ * tenant and model that has work (a *principal*).  Whoever comes back from having none starts at
+ * the smallest of the others, so idle time is no credit (VTC; Sheng et al., OSDI 2024).
+ *
+ * Pure; the time is handed in.  Thread: engine. */
+#ifndef INFERD_SHARE_H
+#define INFERD_SHARE_H
+
+#include "inferd/base.h"
+#include "scheduler/policy.h"
+
+enum { SHARE_CAP_US = 50000, SHARE_PERCENT_MAX = 100 };
+
+typedef struct share_account {
+    share_policy policy;
+    uint32_t percent; // of this device
+    uint32_t weight;  // of what is left; 0: nothing of it
+    int64_t level;    // hundredths of a microsecond
+    uint64_t refilled_us;
+    uint64_t used_us; // ever
+} share_account;
+
+/* A new one, full. */
+void share_init(share_account *a, share_policy policy, uint32_t percent, uint32_t weight,
+                uint64_t now_us);
+/* Other terms from now on; what was received stays received. */
+void share_set(share_account *a, share_policy policy, uint32_t percent, uint32_t weight,
+               uint64_t now_us);
+void share_refill(share_account *a, uint64_t now_us);
+void share_charge(share_account *a, uint64_t us);
+
+/* After share_refill. */
+bool share_is_entitled(const share_account *a); // its guarantee is not used up
+/* It may run at all; `overdraw_us`: so much more than it has is forgiven for now (an urgent
+ * request's one step). */
+bool share_may_run(const share_account *a, uint64_t overdraw_us);
+/* When share_may_run will be true; now_us or before: it is, UINT64_MAX: never by itself. */
+uint64_t share_ready_us(const share_account *a, uint64_t now_us);
+/* Percent that each device gives of a share over several: 240 on 3 are 80. */
+uint32_t share_percent_each(const share_spec *s);
+
+#endif

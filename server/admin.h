@@ -1,0 +1,72 @@
+/* admin.h - what the operator asks and tells a daemon that runs: its state, models by hand,
+ * promises to models and tenants, the whole configuration, and whether something would fit.
+ *
+ *     admin.c        commands, waiting for them, changes of the configuration
+ *     admin_edit.c   changes of its text
+ *     change.c       one change at a time, from text to what runs
+ *     admin_state.c  what is
+ *     admin_plan.c   what would be
+ *
+ * The routes answer on a socket file of their own, where whoever can open it is trusted, and
+ * elsewhere only to a key of `admin`.  docs/admin.md lists them.
+ *
+ * A command is an order to the engine and is answered at once, or when what it is for has come
+ * about: then the exchange waits in a list that is looked through whenever a state changed.
+ *
+ * Thread: front. */
+#ifndef INFERD_ADMIN_H
+#define INFERD_ADMIN_H
+
+#include "app.h"
+#include "change.h"
+
+typedef struct admin admin;
+
+enum {
+    ADMIN_BODY_BYTES_MAX = 64 * 1024, // but for a whole configuration: limits.body_bytes_max
+    ADMIN_WAIT_MS = 60000,            // when `timeout_ms` does not say
+    ADMIN_WAIT_MAX_MS = 86400000,
+    ADMIN_CONNECTIONS_MAX = 32 // of the socket file
+};
+
+admin *admin_create(app *a, changer *ch); // both borrowed; NULL: no memory
+void admin_destroy(admin *ad);            // accepts NULL; after http_close
+changer *admin_changer(const admin *ad);
+/* States may have changed, or time has passed: answer who waits for that. */
+void admin_look(admin *ad);
+
+/* -- handlers -- */
+void admin_get_state(void *app, http_request *rq);
+void admin_get_model(void *app, http_request *rq);
+void admin_get_tenant(void *app, http_request *rq);
+void admin_patch_model(void *app, http_request *rq);
+void admin_patch_tenant(void *app, http_request *rq);
+void admin_command(void *app, http_request *rq); // the last segment of its route says which
+void admin_get_config(void *app, http_request *rq);
+void admin_put_config(void *app, http_request *rq);
+void admin_plan(void *app, http_request *rq);
+void admin_running(void *app, http_request *rq);
+void admin_unload_all(void *app, http_request *rq);
+void admin_unload_one(void *app, http_request *rq);
+
+/* -- what its files share -- */
+
+/* 400 invalid_value and the like: an answer of inferd's usual form. */
+__attribute__((format(printf, 5, 6))) void admin_refuse(http_request *rq, int status,
+                                                        const char *code, const char *param,
+                                                        const char *format, ...);
+/* 409 with the problems, line by line. */
+void admin_refuse_problems(http_request *rq, const char *problems);
+/* The body as an object, NULL for none.  False: refused. */
+bool admin_read_body(app *a, http_request *rq, json_t **out);
+void admin_busy(http_request *rq, const inferd_err *err); // changer_begin did not begin
+
+/* -- admin_state.c: JSON, appended -- */
+void admin_add_state(buf *out, const app *a, const changer_about *about);
+void admin_add_model(buf *out, const app *a, uint32_t config_idx);
+void admin_add_tenant(buf *out, const config_tenant *t);
+const char *admin_class_name(gen_class class);
+const char *admin_pin_name(model_pin pin);
+void admin_add_lines(buf *out, const char *lines, char separator); // as a list of texts
+
+#endif

@@ -1,0 +1,371 @@
+/* admin_ask.c - POST /admin/plan: a question is made a snapshot and a wanted model, and the
+ * arithmetic of admin_plan.h is written down.
+ *
+ * A model or a tenant that is only thought of goes the way of a real change as far as its last
+ * step: it is put into the configuration's text, which is read and checked as a whole, and the
+ * model's file is opened. */
+#include <string.h>
+
+#include "admin.h"
+#include "admin_plan.h"
+#include "api.h"
+
+typedef enum weight_source {
+    WEIGHTS_HELD,   // as many pages as it holds
+    WEIGHTS_BEFORE, // bytes of its newest load
+    WEIGHTS_SHARED, // another model has the same content
+    WEIGHTS_FILE    // of the file, and a factor
+} weight_source;
+
+static const char *const source_names[] = {"held", "loaded before", "shared", "file"};
+
+/* A snapshot, with the memory it needs. */
+typedef struct snapshot {
+    plan_device d;
+    plan_model *models;   // [REGISTRY_SLOTS] owned
+    uint32_t *idx_of;     // [REGISTRY_SLOTS] of a slot's weights in models, or UINT32_MAX; owned
+    uint64_t bytes_per_s; // of bringing up
+    bool measured;
+} snapshot;
+
+static void snapshot_deinit(snapshot *s) {
+    free(s->models);
+    free(s->idx_of);
+}
+
+static uint64_t last_us(const engine_model_info *i) {
+    return i->last.stage_us + i->last.load_us;
+}
+
+/* From its file, or from host memory: what that took on average. */
+static uint64_t bring_us(const engine_model_info *i) {
+    uint64_t us = i->n_loads > 0 ? i->sum.load_us / i->n_loads : 0;
+    bool warm = i->state == MODEL_WARM || i->state == MODEL_LOADING;
+    return us + (warm || i->n_stages == 0 ? 0 : i->sum.stage_us / i->n_stages);
+}
+
+static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_model_info *i) {
+    const model_policy *p = &app_model(a, slot)->policy;
+    uint32_t root = i->weights_of < REGISTRY_SLOTS ? i->weights_of : slot;
+    bool first = s->idx_of[root] == UINT32_MAX;
+    if (first) s->idx_of[root] = s->d.n_models++;
+    plan_model *m = &s->models[s->idx_of[root]];
+    s->idx_of[slot] = s->idx_of[root];
+    if (first || slot == root) m->name = app_model(a, slot)->name;
+    m->class = first || p->class < m->class ? p->class : m->class;
+    m->weight += p->weight;
+    m->hot = m->hot || i->state == MODEL_HOT;
+    m->pinned = m->pinned || p->pin == PIN_HOT;
+    m->weight_pages += i->pages_weight;
+    m->kv_pages += i->pages_kv;
+    m->cached_pages += i->pages_cached;
+    m->min_pages += i->pages_min;
+    m->n_work += i->n_running + i->n_waiting;
+    if (first || i->idle_us < m->idle_us) m->idle_us = i->idle_us;
+    if (slot == root) m->reload_us = last_us(i);
+}
+
+static bool take_snapshot(snapshot *s, const app *a) {
+    uint64_t n_bytes = 0, us = 0;
+    engine_stats stats;
+    *s = (snapshot){.models = calloc(REGISTRY_SLOTS, sizeof *s->models),
+                    .idx_of = calloc(REGISTRY_SLOTS, sizeof *s->idx_of)};
+    if (s->models == NULL || s->idx_of == NULL) {
+        snapshot_deinit(s);
+        return false;
+    }
+    engine_get_stats(a->engine, &stats);
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) s->idx_of[i] = UINT32_MAX;
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+        engine_model_info info;
+        if (app_model(a, i)->m == NULL) continue;
+        engine_model_get(a->engine, i, &info);
+        if (info.state == MODEL_NONE) continue;
+        add_member(s, a, i, &info);
+        if (info.weights_of != i || info.n_stages == 0) continue;
+        n_bytes += info.bytes_total * info.n_stages;
+        us += info.sum.stage_us + info.sum.load_us;
+    }
+    uint32_t used = stats.pages_weight + stats.pages_kv;
+    s->d.n_pages = stats.pages_device;
+    s->d.n_free = stats.pages_device > used ? stats.pages_device - used : 0;
+    s->d.page_bytes = stats.page_bytes;
+    s->d.models = s->models;
+    s->measured = us > 0 && n_bytes > 0;
+    s->bytes_per_s =
+        s->measured ? (uint64_t)((double)n_bytes / ((double)us / 1e6)) + 1 : PLAN_BYTES_PER_S;
+    return true;
+}
+
+/* ---- what is wanted ---- */
+
+typedef struct question {
+    plan_wanted w;
+    weight_source source;
+    uint64_t file_bytes, weight_bytes;
+    bool known;        // it was brought up before:
+    uint64_t known_us; // from where it is now
+    bool there;        // its weights are on the device
+    model_state state; // MODEL_NONE: it is not served
+} question;
+
+static void ask_of_file(question *q, const snapshot *s, uint64_t file_bytes) {
+    q->source = WEIGHTS_FILE;
+    q->file_bytes = file_bytes;
+    q->weight_bytes = plan_prepared_bytes(file_bytes);
+    q->w.weight_pages = plan_pages(q->weight_bytes, s->d.page_bytes);
+}
+
+/* A model that is served. */
+static void ask_of_slot(question *q, const snapshot *s, const app *a, uint32_t slot) {
+    engine_model_info info;
+    engine_model_get(a->engine, slot, &info);
+    q->state = info.state;
+    q->w.idx = s->idx_of[slot];
+    q->there = info.state == MODEL_HOT;
+    q->known = info.n_loads > 0;
+    q->known_us = bring_us(&info);
+    uint32_t held = q->w.idx == UINT32_MAX ? 0 : s->models[q->w.idx].weight_pages;
+    held = u32_max(held, info.pages_warm);
+    q->file_bytes = model_about(app_model(a, slot)->m)->file_bytes;
+    if (held > 0) {
+        q->source = WEIGHTS_HELD;
+        q->w.weight_pages = held;
+        q->weight_bytes = held * s->d.page_bytes;
+    } else if (info.bytes_total > 0 && info.n_stages > 0) {
+        q->source = WEIGHTS_BEFORE;
+        q->weight_bytes = info.bytes_total;
+        q->w.weight_pages = plan_pages(info.bytes_total, s->d.page_bytes);
+    } else {
+        ask_of_file(q, s, q->file_bytes);
+    }
+}
+
+static void ask_policy(question *q, const snapshot *s, const char *name, const model_policy *p) {
+    q->w.name = name;
+    q->w.class = p->class;
+    q->w.min_pages = plan_pages(p->min_bytes, s->d.page_bytes);
+    q->w.max_pages =
+        p->max_bytes == 0 ? FEASIBLE_UNLIMITED : (uint32_t)(p->max_bytes / s->d.page_bytes);
+}
+
+/* ---- the answer ---- */
+
+static void add_checks(buf *out, const plan_answer *p, uint64_t page_bytes) {
+    buf_add_str(out, ",\"checks\":[");
+    for (uint32_t i = 0; i < p->n_checks; i++) {
+        const plan_check *c = &p->checks[i];
+        buf_add_format(out,
+                       "%s{\"name\":\"%s\",\"kept\":%s,\"need_pages\":%llu,\"have_pages\":%llu,"
+                       "\"need_bytes\":%llu,\"have_bytes\":%llu,\"text\":",
+                       i > 0 ? "," : "", c->name, c->kept ? "true" : "false",
+                       (unsigned long long)c->need_pages, (unsigned long long)c->have_pages,
+                       (unsigned long long)(c->need_pages * page_bytes),
+                       (unsigned long long)(c->have_pages * page_bytes));
+        json_add_string(out, c->text, strlen(c->text));
+        buf_add_char(out, '}');
+    }
+    buf_add_char(out, ']');
+}
+
+static void add_victims(buf *out, const plan_answer *p, const snapshot *s) {
+    buf_add_str(out, ",\"victims\":[");
+    for (uint32_t i = 0; i < p->n_victims; i++) {
+        const plan_model *m = &s->models[p->victims[i]];
+        buf_add_str(out, i > 0 ? ",{\"name\":" : "{\"name\":");
+        json_add_string(out, m->name, strlen(m->name));
+        buf_add_format(out,
+                       ",\"why\":\"%s\",\"class\":\"%s\",\"bytes\":%llu,\"idle_s\":%.3f,"
+                       "\"back_s\":%.3f}",
+                       i < p->n_idle ? "idle" : "lower class", admin_class_name(m->class),
+                       (unsigned long long)((m->weight_pages + m->kv_pages) * s->d.page_bytes),
+                       (double)m->idle_us / 1e6, (double)m->reload_us / 1e6);
+    }
+    buf_add_char(out, ']');
+}
+
+static void add_bring_up(buf *out, const question *q, const snapshot *s) {
+    double seconds = q->there   ? 0.0
+                     : q->known ? (double)q->known_us / 1e6
+                                : (double)q->weight_bytes / (double)s->bytes_per_s;
+    const char *basis = q->there      ? "it is there"
+                        : q->known    ? "its earlier loads"
+                        : s->measured ? "loads of other models"
+                                      : "nothing was measured yet";
+    buf_add_format(out, ",\"bring_up\":{\"s\":%.3f,\"bytes_per_s\":%llu,\"basis\":\"%s\"}", seconds,
+                   (unsigned long long)s->bytes_per_s, basis);
+}
+
+static void answer_plan(http_request *rq, const app *a, const snapshot *s, const question *q,
+                        const char *problems) {
+    plan_answer p;
+    buf out = {0};
+    (void)a;
+    if (!plan_model_check(&s->d, &q->w, &p)) {
+        admin_refuse(rq, 503, "server_overloaded", NULL, "no memory for the plan");
+        return;
+    }
+    bool fits = p.fits && problems[0] == 0;
+    buf_add_str(&out, "{\"model\":");
+    json_add_string(&out, q->w.name, strlen(q->w.name));
+    buf_add_format(&out,
+                   ",\"state\":\"%s\",\"fits\":%s,\"now\":%s,\"turns\":%s,\"weights\":{\"bytes\":"
+                   "%llu,\"pages\":%u,\"from\":\"%s\",\"file_bytes\":%llu,\"factor\":%.2f}",
+                   model_state_name(q->state), fits ? "true" : "false",
+                   fits && p.now ? "true" : "false", fits && p.turns ? "true" : "false",
+                   (unsigned long long)q->weight_bytes, q->w.weight_pages, source_names[q->source],
+                   (unsigned long long)q->file_bytes, PLAN_PREPARED_PERCENT / 100.0);
+    add_checks(&out, &p, s->d.page_bytes);
+    add_victims(&out, &p, s);
+    add_bring_up(&out, q, s);
+    buf_add_str(&out, ",\"problems\":");
+    admin_add_lines(&out, problems, '\n');
+    buf_add_char(&out, '}');
+    plan_answer_deinit(&p);
+    api_answer_json(rq, 200, &out);
+}
+
+static void plan_load(app *a, http_request *rq, const char *name) {
+    snapshot s;
+    int idx = config_find_model(a->config->c, name, strlen(name));
+    if (idx < 0) {
+        char quoted[API_QUOTE_BYTES];
+        admin_refuse(rq, 404, "model_not_found", "load", "the model \"%s\" does not exist",
+                     api_quote(quoted, name, strlen(name)));
+        return;
+    }
+    if (!take_snapshot(&s, a)) {
+        admin_refuse(rq, 503, "server_overloaded", NULL, "no memory for the plan");
+        return;
+    }
+    uint32_t slot = (uint32_t)a->config->slots[idx];
+    question q = {.w.idx = UINT32_MAX};
+    ask_policy(&q, &s, a->config->c->models[idx].name, &app_model(a, slot)->policy);
+    ask_of_slot(&q, &s, a, slot);
+    answer_plan(rq, a, &s, &q, "");
+    snapshot_deinit(&s);
+}
+
+/* ---- models and tenants that are only thought of ---- */
+
+typedef struct thought {
+    app *app;
+    http_request *rq; // NULL: its client left
+    admin_section section;
+    char *name; // owned
+} thought;
+
+static void on_gone(http_request *rq) {
+    thought *t = rq->user;
+    t->rq = NULL;
+}
+
+/* Without a configuration that holds together nothing can be said but why. */
+static void answer_problems(http_request *rq, const thought *t, const char *problems) {
+    buf out = {0};
+    buf_add_format(&out, "{\"%s\":", t->section == ADMIN_MODELS ? "model" : "tenant");
+    json_add_string(&out, t->name, strlen(t->name));
+    buf_add_format(&out, ",\"fits\":%s,\"problems\":", problems[0] == 0 ? "true" : "false");
+    admin_add_lines(&out, problems, '\n');
+    buf_add_char(&out, '}');
+    api_answer_json(rq, 200, &out);
+}
+
+static void answer_model(const thought *t, const change_result *r) {
+    const app *a = t->app;
+    snapshot s;
+    int idx = config_find_model(r->wanted, t->name, strlen(t->name));
+    const registry_opened *o = idx >= 0 ? &r->plan->opened[idx] : NULL;
+    if (o == NULL || (o->wanted && o->m == NULL) || !take_snapshot(&s, a)) {
+        answer_problems(t->rq, t, r->problems);
+        return;
+    }
+    const config_model *m = &r->wanted->models[idx];
+    question q = {.w.idx = UINT32_MAX};
+    ask_policy(&q, &s, m->name, &m->policy);
+    int slot = o->wanted ? REGISTRY_NONE : registry_match(&a->models, m);
+    if (slot != REGISTRY_NONE) {
+        ask_of_slot(&q, &s, a, (uint32_t)slot);
+    } else {
+        ask_of_file(&q, &s, model_about(o->m)->file_bytes);
+        if (o->same_as != REGISTRY_NONE) {
+            ask_of_slot(&q, &s, a, (uint32_t)o->same_as);
+            q.state = MODEL_NONE;
+            q.w.idx = UINT32_MAX;
+            q.source = WEIGHTS_SHARED;
+            if (q.there) q.w.weight_pages = 0;
+            if (q.there) q.weight_bytes = 0;
+        }
+    }
+    answer_plan(t->rq, a, &s, &q, r->problems);
+    snapshot_deinit(&s);
+}
+
+static void on_thought(void *ctx, const change_result *r) {
+    thought *t = ctx;
+    if (t->rq != NULL && t->section == ADMIN_MODELS && r->wanted != NULL && r->plan != NULL)
+        answer_model(t, r);
+    else if (t->rq != NULL)
+        answer_problems(t->rq, t, r->problems);
+    free(t->name);
+    free(t);
+}
+
+static void plan_element(app *a, http_request *rq, admin_section section, const json_t *element) {
+    inferd_err err = {0};
+    const char *name = json_string_value(json_object_get(element, "name"));
+    const char *member = section == ADMIN_MODELS ? "model" : "tenant";
+    if (!json_is_object(element) || name == NULL) {
+        admin_refuse(rq, 400, "invalid_value", member,
+                     "%s: expected an object as in the configuration, with a name", member);
+        return;
+    }
+    thought *t = calloc(1, sizeof *t);
+    char *text = json_dumps(element, JSON_COMPACT);
+    bool fine = t != NULL && text != NULL && (t->name = strdup(name)) != NULL;
+    if (!fine) inferd_fail(&err, INFERD_ENOMEM, "no memory for the plan");
+    if (fine) {
+        t->app = a;
+        t->rq = rq;
+        t->section = section;
+        change_request change = {.kind = CHANGE_ASK,
+                                 .section = section,
+                                 .name = name,
+                                 .text = {text, strlen(text)},
+                                 .done = on_thought,
+                                 .ctx = t};
+        fine = changer_begin(admin_changer(a->admin), &change, &err) == INFERD_OK;
+    }
+    free(text);
+    if (fine) {
+        rq->user = t;
+        rq->on_gone = on_gone;
+        return;
+    }
+    if (t != NULL) free(t->name);
+    free(t);
+    admin_busy(rq, &err);
+}
+
+void admin_plan(void *ctx, http_request *rq) {
+    app *a = ctx;
+    json_t *body;
+    if (!admin_read_body(a, rq, &body)) return;
+    const json_t *wanted = json_object_get(body, "model"),
+                 *tenant = json_object_get(body, "tenant");
+    const json_t *load = json_object_get(body, "load");
+    if (engine_device_name(a->engine)[0] == 0)
+        admin_refuse(rq, 503, "device_not_open", NULL,
+                     "the device is not open yet, so its memory is not known; ask again");
+    else if (json_object_size(body) != 1 || (wanted == NULL && tenant == NULL && load == NULL))
+        admin_refuse(rq, 400, "invalid_value", NULL,
+                     "the body must have exactly one of model, tenant and load");
+    else if (load != NULL && !json_is_string(load))
+        admin_refuse(rq, 400, "invalid_value", "load", "load: expected the name of a model");
+    else if (load != NULL)
+        plan_load(a, rq, json_string_value(load));
+    else
+        plan_element(a, rq, wanted != NULL ? ADMIN_MODELS : ADMIN_TENANTS,
+                     wanted != NULL ? wanted : tenant);
+    json_decref(body);
+}

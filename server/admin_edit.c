@@ -1,0 +1,181 @@
+/* admin_edit.c - see admin_edit.h. */
+#include "admin_edit.h"
+
+#include <string.h>
+
+enum { JSON_INDENT_COLUMNS = 2 };
+
+static const char *const sections[] = {"models", "tenants"};
+
+const char *admin_section_name(admin_section section) {
+    return sections[section];
+}
+
+static inferd_status no_memory(inferd_err *err) {
+    return inferd_fail(err, INFERD_ENOMEM, "no memory for the configuration");
+}
+
+/* -- finding -- */
+
+static bool is_called(const json_t *element, admin_section section, const char *name) {
+    const char *own = json_string_value(json_object_get(element, "name"));
+    if (own != NULL && strcmp(own, name) == 0) return true;
+    const json_t *aliases = section == ADMIN_MODELS ? json_object_get(element, "aliases") : NULL;
+    for (size_t i = 0; i < json_array_size(aliases); i++) {
+        const char *alias = json_string_value(json_array_get(aliases, i));
+        if (alias != NULL && strcmp(alias, name) == 0) return true;
+    }
+    return false;
+}
+
+json_t *admin_find(const json_t *root, admin_section section, const char *name) {
+    const json_t *list = json_object_get(root, sections[section]);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *element = json_array_get(list, i);
+        if (is_called(element, section, name)) return element;
+    }
+    return NULL;
+}
+
+/* -- patches -- */
+
+static const char *const model_members[] = {"class", "weight", "min",        "max",      "share",
+                                            "slo",   "pin",    "keep_alive", "replicas", NULL};
+static const char *const tenant_members[] = {"max_class", "weight", "min", "max",
+                                             "share",     "limits", NULL};
+
+inferd_status admin_check_patch(admin_section section, const json_t *patch, inferd_err *err) {
+    const char *const *members = section == ADMIN_MODELS ? model_members : tenant_members;
+    char list[160];
+    size_t used = 0;
+    if (!json_is_object(patch) || json_object_size(patch) == 0)
+        return inferd_fail(err, INFERD_EINVAL, "the body must be an object with what changes");
+    list[0] = 0;
+    for (size_t i = 0; members[i] != NULL && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "",
+                                 members[i]);
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)patch, key, value) {
+        size_t i = 0;
+        while (members[i] != NULL && strcmp(members[i], key) != 0) i++;
+        if (members[i] != NULL) continue;
+        return inferd_fail(err, INFERD_EINVAL,
+                           "%.64s cannot be changed here, only %s; the whole configuration can "
+                           "be: PUT /admin/config",
+                           key, list);
+    }
+    return INFERD_OK;
+}
+
+/* RFC 7396 for an object; its depth is bounded by the reader of JSON. */
+static bool merge(json_t *into, const json_t *patch) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)patch, key, value) {
+        json_t *old = json_object_get(into, key);
+        if (json_is_null(value)) {
+            json_object_del(into, key); // there or not
+        } else if (json_is_object(value)) {
+            if (!json_is_object(old)) {
+                old = json_object();
+                if (json_object_set_new(into, key, old) != 0) return false;
+            }
+            if (!merge(old, value)) return false;
+            if (json_object_size(old) == 0) json_object_del(into, key);
+        } else if (json_object_set_new(into, key, json_deep_copy(value)) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+inferd_status admin_merge(json_t *root, admin_section section, const char *name,
+                          const json_t *patch, inferd_err *err) {
+    json_t *element = admin_find(root, section, name);
+    if (element == NULL)
+        return inferd_fail(err, INFERD_ENOTFOUND, "the configuration's file has no \"%.64s\" in %s",
+                           name, sections[section]);
+    return merge(element, patch) ? INFERD_OK : no_memory(err);
+}
+
+inferd_status admin_put(json_t *root, admin_section section, json_t *element, inferd_err *err) {
+    const char *name = json_string_value(json_object_get(element, "name"));
+    json_t *list = json_object_get(root, sections[section]);
+    if (name == NULL) return inferd_fail(err, INFERD_EINVAL, "name: is required");
+    if (list == NULL) {
+        list = json_array();
+        if (json_object_set_new(root, sections[section], list) != 0) return no_memory(err);
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (!is_called(json_array_get(list, i), section, name)) continue;
+        return json_array_set(list, i, element) == 0 ? INFERD_OK : no_memory(err);
+    }
+    return json_array_append(list, element) == 0 ? INFERD_OK : no_memory(err);
+}
+
+/* -- keys -- */
+
+static bool is_mask(const json_t *v) {
+    return json_is_string(v) && strcmp(json_string_value(v), ADMIN_MASK) == 0;
+}
+
+static bool mask_keys(json_t *owner) {
+    json_t *keys = json_object_get(owner, "keys");
+    for (size_t i = 0; i < json_array_size(keys); i++)
+        if (json_array_set_new(keys, i, json_string(ADMIN_MASK)) != 0) return false;
+    return true;
+}
+
+inferd_status admin_mask(json_t *root, inferd_err *err) {
+    json_t *tenants = json_object_get(root, sections[ADMIN_TENANTS]);
+    bool fine = mask_keys(json_object_get(root, "admin"));
+    for (size_t i = 0; i < json_array_size(tenants); i++)
+        fine = fine && mask_keys(json_array_get(tenants, i));
+    return fine ? INFERD_OK : no_memory(err);
+}
+
+static inferd_status unmask_keys(json_t *owner, const json_t *from, const char *who,
+                                 uint32_t *n_masks, inferd_err *err) {
+    json_t *keys = json_object_get(owner, "keys");
+    const json_t *theirs = json_object_get(from, "keys");
+    for (size_t i = 0; i < json_array_size(keys); i++) {
+        if (!is_mask(json_array_get(keys, i))) continue;
+        json_t *key = json_array_get(theirs, i);
+        if (!json_is_string(key))
+            return inferd_fail(err, INFERD_EINVAL,
+                               "keys[%zu] of %.64s is " ADMIN_MASK
+                               ", and the file has no such key to stand for it",
+                               i, who);
+        if (json_array_set(keys, i, key) != 0) return no_memory(err);
+        ++*n_masks;
+    }
+    return INFERD_OK;
+}
+
+inferd_status admin_unmask(json_t *root, const json_t *from, uint32_t *n_masks, inferd_err *err) {
+    const json_t *tenants = json_object_get(root, sections[ADMIN_TENANTS]);
+    *n_masks = 0;
+    inferd_status st = unmask_keys(json_object_get(root, "admin"), json_object_get(from, "admin"),
+                                   "admin", n_masks, err);
+    for (size_t i = 0; st == INFERD_OK && i < json_array_size(tenants); i++) {
+        json_t *tenant = json_array_get(tenants, i);
+        const char *name = json_string_value(json_object_get(tenant, "name"));
+        if (name == NULL) continue; // whoever reads it says so
+        st = unmask_keys(tenant, admin_find(from, ADMIN_TENANTS, name), name, n_masks, err);
+    }
+    return st;
+}
+
+/* -- text -- */
+
+/* Room for all of it at once: growing would leave copies of keys behind. */
+inferd_status admin_write(const json_t *root, buf *out, inferd_err *err) {
+    size_t n = json_dumpb(root, NULL, 0, JSON_INDENT(JSON_INDENT_COLUMNS));
+    if (n == 0 || !buf_reserve(out, n + 1)) return no_memory(err);
+    if (json_dumpb(root, out->p + out->n, n, JSON_INDENT(JSON_INDENT_COLUMNS)) != n)
+        return no_memory(err);
+    out->n += n;
+    buf_add_char(out, '\n');
+    return INFERD_OK;
+}

@@ -1,0 +1,257 @@
+/* admin_state.c - GET /admin/state and its parts: what the engine, the registry and the
+ * configuration say, at one moment. */
+#include <string.h>
+
+#include "admin.h"
+#include "inferd/clock.h"
+
+#define US_PER_S 1e6
+
+static const char *const class_names[GEN_CLASSES] = {"system", "high", "normal", "batch"};
+static const char *const pin_names[] = {"none", "warm", "hot"};
+static const char *const share_names[] = {"besteffort", "burst", "fixed"};
+static const char *const cause_names[ENGINE_EVICT_CAUSES] = {"pressure", "class", "turn", "idle",
+                                                             "asked"};
+
+const char *admin_class_name(gen_class class) {
+    return class < GEN_CLASSES ? class_names[class] : "none";
+}
+
+const char *admin_pin_name(model_pin pin) {
+    return pin_names[pin];
+}
+
+static void add_text(buf *out, const char *name, const char *text) {
+    buf_add_format(out, ",\"%s\":", name);
+    if (text == NULL)
+        buf_add_str(out, "null");
+    else
+        json_add_string(out, text, strlen(text));
+}
+
+static void add_u64(buf *out, const char *name, uint64_t value) {
+    buf_add_format(out, ",\"%s\":%llu", name, (unsigned long long)value);
+}
+
+static void add_s(buf *out, const char *name, uint64_t us) {
+    buf_add_format(out, ",\"%s\":%.6f", name, (double)us / US_PER_S);
+}
+
+void admin_add_lines(buf *out, const char *lines, char separator) {
+    bool first = true;
+    char ends[2] = {separator, 0};
+    buf_add_char(out, '[');
+    while (*lines != 0) {
+        size_t n = strcspn(lines, ends);
+        if (n > 0) {
+            if (!first) buf_add_char(out, ',');
+            json_add_string(out, lines, n);
+            first = false;
+        }
+        lines += n + (lines[n] != 0);
+        while (separator == ',' && *lines == ' ') lines++;
+    }
+    buf_add_char(out, ']');
+}
+
+/* ---- promises ---- */
+
+static void add_share(buf *out, const share_spec *s) {
+    buf_add_format(out, ",\"share\":{\"policy\":\"%s\"", share_names[s->policy]);
+    if (s->percent > 0)
+        buf_add_format(out, ",\"percent\":%u,\"devices\":%u", s->percent, u32_max(s->n_devices, 1));
+    buf_add_char(out, '}');
+}
+
+static void add_policy(buf *out, const model_policy *p) {
+    add_text(out, "class", admin_class_name(p->class));
+    add_u64(out, "weight", p->weight);
+    add_text(out, "pin", admin_pin_name(p->pin));
+    add_u64(out, "min_bytes", p->min_bytes);
+    add_u64(out, "max_bytes", p->max_bytes);
+    add_share(out, &p->share);
+    buf_add_format(out, ",\"slo\":{\"ttft_ms\":%u,\"tpot_ms\":%u}", p->slo_ttft_ms, p->slo_tpot_ms);
+    if (p->keep_alive_us == POLICY_NEVER)
+        add_text(out, "keep_alive_s", "never");
+    else
+        add_s(out, "keep_alive_s", p->keep_alive_us);
+    buf_add_format(out, ",\"replicas\":{\"min\":%u,\"max\":%u}", p->replicas_min, p->replicas_max);
+}
+
+void admin_add_tenant(buf *out, const config_tenant *t) {
+    buf_add_str(out, "{\"name\":");
+    json_add_string(out, t->name, strlen(t->name));
+    add_text(out, "class", admin_class_name(t->max_class));
+    add_u64(out, "weight", t->policy.weight);
+    add_u64(out, "min_bytes", t->policy.min_bytes);
+    add_u64(out, "max_bytes", t->policy.max_bytes);
+    add_share(out, &t->policy.share);
+    buf_add_format(out,
+                   ",\"limits\":{\"requests_per_min\":%u,\"tokens_per_min\":%u,\"concurrent\":%u,"
+                   "\"tokens_per_day\":%llu,\"tokens_per_month\":%llu},\"models\":",
+                   t->limits.requests_per_min, t->limits.tokens_per_min, t->limits.concurrent,
+                   (unsigned long long)t->limits.tokens_per_day,
+                   (unsigned long long)t->limits.tokens_per_month);
+    if (t->n_models == 0) buf_add_str(out, "null");
+    for (uint32_t i = 0; i < t->n_models; i++) {
+        buf_add_char(out, i == 0 ? '[' : ',');
+        json_add_string(out, t->models[i], strlen(t->models[i]));
+    }
+    if (t->n_models > 0) buf_add_char(out, ']');
+    add_u64(out, "keys", t->n_keys);
+    buf_add_char(out, '}');
+}
+
+/* ---- models ---- */
+
+static void add_switch(buf *out, const char *name, const engine_switch *s, uint64_t n) {
+    buf_add_format(
+        out, "\"%s\":{\"queue_s\":%.6f,\"reclaim_s\":%.6f,\"stage_s\":%.6f,\"load_s\":%.6f}", name,
+        (double)s->queue_us / (double)n / US_PER_S, (double)s->reclaim_us / (double)n / US_PER_S,
+        (double)s->stage_us / (double)n / US_PER_S, (double)s->load_us / (double)n / US_PER_S);
+}
+
+static void add_numbers(buf *out, const engine_model_info *i) {
+    buf_add_format(out,
+                   ",\"running\":%u,\"waiting\":%u,\"pages\":{\"weight\":%u,\"warm\":%u,\"kv\":%u,"
+                   "\"cached\":%u,\"min\":%u,\"max\":",
+                   i->n_running, i->n_waiting, i->pages_weight, i->pages_warm, i->pages_kv,
+                   i->pages_cached, i->pages_min);
+    if (i->pages_max == UINT32_MAX || i->state == MODEL_NONE)
+        buf_add_str(out, "null");
+    else
+        buf_add_format(out, "%u", i->pages_max);
+    buf_add_format(out, "},\"bytes\":{\"loaded\":%llu,\"total\":%llu}",
+                   (unsigned long long)i->bytes_done, (unsigned long long)i->bytes_total);
+    add_u64(out, "loads", i->n_loads);
+    add_u64(out, "stages", i->n_stages);
+    add_u64(out, "failures", i->n_failed);
+    for (int k = 0; k < ENGINE_EVICT_CAUSES; k++)
+        buf_add_format(out, "%s\"%s\":%llu", k == 0 ? ",\"evictions\":{" : ",", cause_names[k],
+                       (unsigned long long)i->n_evictions[k]);
+    buf_add_str(out, "},\"switch\":{");
+    add_switch(out, "last", &i->last, 1);
+    buf_add_char(out, ',');
+    add_switch(out, "mean", &i->sum, i->n_loads == 0 ? 1 : i->n_loads);
+    buf_add_char(out, '}');
+    add_s(out, "hot_s", i->hot_us);
+    add_s(out, "device_s", i->device_us);
+    add_s(out, "idle_s", i->idle_us);
+    buf_add_format(out, ",\"held\":%s", i->held ? "true" : "false");
+    add_text(out, "error", i->state == MODEL_FAILED ? i->why.text : NULL);
+    if (i->state == MODEL_FAILED && i->retry_after_ms > 0)
+        add_u64(out, "retry_after_ms", i->retry_after_ms);
+    else
+        buf_add_str(out, ",\"retry_after_ms\":null");
+}
+
+void admin_add_model(buf *out, const app *a, uint32_t config_idx) {
+    const config_model *m = &a->config->c->models[config_idx];
+    uint32_t slot = (uint32_t)a->config->slots[config_idx];
+    engine_model_info info;
+    engine_model_get(a->engine, slot, &info);
+    const registry_slot *root = app_model(a, info.weights_of % REGISTRY_SLOTS);
+    bool own = info.state == MODEL_NONE || info.weights_of == slot;
+    buf_add_str(out, "{\"name\":");
+    json_add_string(out, m->name, strlen(m->name));
+    buf_add_str(out, ",\"aliases\":[");
+    for (uint32_t i = 0; i < m->n_aliases; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        json_add_string(out, m->aliases[i], strlen(m->aliases[i]));
+    }
+    buf_add_char(out, ']');
+    add_text(out, "state", model_state_name(info.state));
+    add_u64(out, "slot", slot);
+    add_text(out, "weights_of", own ? NULL : root->name);
+    add_text(out, "path", m->path);
+    add_u64(out, "context", info.context);
+    add_policy(out, &app_model(a, slot)->policy);
+    add_numbers(out, &info);
+    buf_add_char(out, '}');
+}
+
+/* Models that no configuration names any more, and that still end their work. */
+static void add_leaving(buf *out, const app *a) {
+    bool first = true;
+    buf_add_str(out, ",\"leaving\":[");
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+        const registry_slot *s = app_model(a, i);
+        if (s->m == NULL || !s->leaving) continue;
+        buf_add_str(out, first ? "{\"name\":" : ",{\"name\":");
+        json_add_string(out, s->name, strlen(s->name));
+        add_u64(out, "slot", i);
+        add_text(out, "state", model_state_name(engine_model_state(a->engine, i)));
+        add_u64(out, "answers", s->n_flights);
+        buf_add_char(out, '}');
+        first = false;
+    }
+    buf_add_char(out, ']');
+}
+
+/* ---- the device ---- */
+
+static void add_device(buf *out, const app *a, const engine_stats *s) {
+    const config_device *d = &a->config->c->devices[0];
+    const char *kind = a->device.kind[0] != 0 ? a->device.kind : d->kind != NULL ? d->kind : "auto";
+    uint64_t now_us = clock_now_us();
+    char name[24];
+    snprintf(name, sizeof name, "%s%u", kind, d->index);
+    buf_add_str(out, "{\"name\":");
+    json_add_string(out, d->name != NULL ? d->name : name,
+                    strlen(d->name != NULL ? d->name : name));
+    add_text(out, "kind", kind);
+    add_text(out, "about", engine_device_name(a->engine));
+    buf_add_format(out,
+                   ",\"pages\":{\"total\":%u,\"device\":%u,\"host\":%u,\"free\":%u,"
+                   "\"host_free\":%u,\"weight\":%u,\"kv\":%u,\"cached\":%u,\"warm\":%u,"
+                   "\"quarantine\":%u}",
+                   s->pages_total, s->pages_device, s->pages_host, s->pages_free,
+                   s->pages_host_free, s->pages_weight, s->pages_kv, s->pages_cached, s->pages_warm,
+                   s->pages_quarantine);
+    add_u64(out, "page_bytes", s->page_bytes);
+    buf_add_format(
+        out, ",\"account\":{\"step_s\":%.6f,\"load_s\":%.6f,\"idle_s\":%.6f,\"wall_s\":%.6f}",
+        (double)s->account_step_us / US_PER_S, (double)s->account_load_us / US_PER_S,
+        (double)s->account_idle_us / US_PER_S,
+        s->opened_us == 0 || now_us < s->opened_us ? 0.0
+                                                   : (double)(now_us - s->opened_us) / US_PER_S);
+    add_u64(out, "steps", s->n_steps);
+    add_u64(out, "turns", s->n_turns);
+    buf_add_format(out, ",\"lost\":%s}",
+                   engine_is_lost(a->engine) || a->device_hangs ? "true" : "false");
+}
+
+void admin_add_state(buf *out, const app *a, const changer_about *about) {
+    const inferd_config *c = a->config->c;
+    engine_stats s;
+    engine_get_stats(a->engine, &s);
+    buf_add_str(out, "{\"devices\":[");
+    add_device(out, a, &s);
+    buf_add_str(out, "],\"models\":[");
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        admin_add_model(out, a, i);
+    }
+    buf_add_char(out, ']');
+    add_leaving(out, a);
+    buf_add_str(out, ",\"tenants\":[");
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        if (i > 0) buf_add_char(out, ',');
+        admin_add_tenant(out, &c->tenants[i]);
+    }
+    buf_add_format(out, "],\"queues\":{\"running\":%u,\"waiting\":%u,\"paused\":%u},\"config\":{",
+                   s.n_running, s.n_waiting, s.n_paused);
+    buf_add_str(out, "\"path\":");
+    if (about->path == NULL)
+        buf_add_str(out, "null");
+    else
+        json_add_string(out, about->path, strlen(about->path));
+    buf_add_format(out,
+                   ",\"loaded_at\":%lld,\"reloads\":{\"ok\":%llu,\"refused\":%llu},"
+                   "\"unsaved\":%u,\"busy\":%s},\"version\":\"" INFERD_VERSION
+                   "\",\"started_at\":%lld,\"draining\":%s}",
+                   (long long)about->loaded_unix_s, (unsigned long long)about->n_applied,
+                   (unsigned long long)about->n_refused, about->n_patches,
+                   about->busy ? "true" : "false", (long long)a->started_unix_s,
+                   a->draining ? "true" : "false");
+}

@@ -1,0 +1,391 @@
+/* cli_ctl.c - `inferd ctl`: the admin API from a terminal.
+ *
+ * Each command is one request; what comes back is shown as a table, or as it is with --json.
+ *
+ * Exit status: 0 done, 1 refused (the daemon's sentence is printed), 2 bad usage, 3 nobody there.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "ctl_client.h"
+#include "ctl_show.h"
+#include "json_in.h"
+
+static const char usage[] =
+    "usage: inferd ctl [--socket PATH | --url URL [--key-env NAME]] COMMAND\n"
+    "\n"
+    "  state | models | tenants          what is\n"
+    "  top [--every S] [--count N]       the same, again and again\n"
+    "  load | unload | drop | prefetch | drain | undrain NAME [--wait] [--timeout S]\n"
+    "  pin NAME [--level warm|hot] [--wait]\n"
+    "  unpin NAME\n"
+    "  plan FILE.json | plan --load NAME  would it fit\n"
+    "  set model|tenant NAME KEY=VALUE... [--persist]   weight=4 share.percent=30 max=8GiB\n"
+    "  config get | config put FILE.json (- is standard input)\n"
+    "\n"
+    "  --socket PATH   the daemon's admin.listen (default: $INFERD_ADMIN_SOCKET, else\n"
+    "                  /run/inferd/admin.sock)\n"
+    "  --url URL       http://HOST:PORT, with an admin key\n"
+    "  --key-env NAME  the environment variable that holds it (default: INFERD_ADMIN_KEY)\n"
+    "  --json          the answer as it came\n"
+    "  --help\n"
+    "\n"
+    "exit status: 0 done, 1 refused, 2 usage, 3 cannot connect\n";
+
+enum {
+    EXIT_DONE,
+    EXIT_REFUSED,
+    EXIT_USAGE,
+    EXIT_NOBODY,
+    TIMEOUT_S = 60,  // without --timeout
+    GRACE_S = 10,    // the daemon says itself when a wait is over
+    CONFIG_S = 3600, // files of models are read to check a configuration
+    FILE_BYTES_MAX = 64 * 1024 * 1024
+};
+
+typedef struct ctl {
+    ctl_target target;
+    bool json, wait, persist;
+    double timeout_s, every_s, count;
+    const char *level, *load;
+    char **words; // [n_words] of the command
+    int n_words;
+} ctl;
+
+static int use(const char *why) {
+    if (why != NULL) fprintf(stderr, "inferd: %s\n", why);
+    fputs(usage, stderr);
+    return EXIT_USAGE;
+}
+
+/* ---- asking ---- */
+
+static json_t *parse(const buf *text) {
+    json_limits limits = json_limits_default;
+    json_t *v = NULL;
+    inferd_err err;
+    limits.structural_max = CTL_ANSWER_BYTES_MAX;
+    limits.memory_max = 64ull * CTL_ANSWER_BYTES_MAX;
+    if (json_in_parse((bytes){text->p, text->n}, &limits, &v, &err) != INFERD_OK) return NULL;
+    return v;
+}
+
+typedef void show(buf *out, const json_t *answer);
+
+static void print(buf *out) {
+    fwrite(out->p, 1, out->p == NULL ? 0 : out->n, stdout);
+    fflush(stdout);
+    buf_deinit(out);
+}
+
+/* Ask, and show what was said.  `how` NULL: as it came. */
+static int ask(const ctl *c, const char *method, const char *path, bytes body, unsigned timeout_s,
+               show *how) {
+    ctl_answer answer;
+    inferd_err err = {0};
+    buf out = {0};
+    if (ctl_ask(&c->target, method, path, body, timeout_s, &answer, &err) != INFERD_OK) {
+        fprintf(stderr, "inferd: %s\n", err.text);
+        return err.status == INFERD_EINVAL ? EXIT_USAGE : EXIT_NOBODY;
+    }
+    bool fine = answer.status >= 200 && answer.status < 300;
+    json_t *v = parse(&answer.body);
+    if (c->json || (fine && how == NULL)) {
+        buf_add(&out, answer.body.p, answer.body.n);
+        if (out.n > 0 && out.p[out.n - 1] != '\n') buf_add_char(&out, '\n');
+    } else if (fine) {
+        how(&out, v);
+    }
+    print(&out);
+    if (!fine) {
+        if (v != NULL) show_error(&out, v);
+        if (out.n == 0) buf_add_format(&out, "inferd: the answer was %d\n", answer.status);
+        fputs(buf_cstr(&out), stderr);
+        buf_deinit(&out);
+    }
+    json_decref(v);
+    buf_deinit(&answer.body);
+    return fine ? EXIT_DONE : EXIT_REFUSED;
+}
+
+/* ---- commands ---- */
+
+static void show_command(buf *out, const json_t *v) {
+    const char *name = json_string_value(json_object_get(v, "model"));
+    const char *state = json_string_value(json_object_get(v, "state"));
+    buf_add_format(out, "%s: %s\n", name == NULL ? "" : name, state == NULL ? "" : state);
+}
+
+static int do_show(const ctl *c, show *how) {
+    return ask(c, "GET", "/admin/state", (bytes){0}, TIMEOUT_S, how);
+}
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig) {
+    (void)sig;
+    interrupted = 1;
+}
+
+static int do_top(const ctl *c) {
+    int status = EXIT_DONE;
+    bool screen = isatty(STDOUT_FILENO) && !c->json;
+    struct sigaction sa = {.sa_handler = on_interrupt}; // without SA_RESTART: a wait ends
+    sigaction(SIGINT, &sa, NULL);
+    for (double i = 0; status == EXIT_DONE && !interrupted && (c->count == 0 || i < c->count);
+         i++) {
+        if (i > 0) usleep((useconds_t)(c->every_s * 1e6));
+        if (interrupted) break;
+        if (screen)
+            fputs("\033[H\033[2J", stdout);
+        else if (i > 0)
+            fputs("\n", stdout);
+        status = do_show(c, show_state);
+    }
+    return status;
+}
+
+static int do_command(const ctl *c, const char *command) {
+    buf path = {0}, body = {0};
+    if (c->n_words != 2) return use("expected the name of one model");
+    if (c->level != NULL && strcmp(command, "pin") != 0) return use("--level belongs to pin");
+    buf_add_str(&path, "/admin/models/");
+    ctl_add_segment(&path, c->words[1]);
+    buf_add_format(&path, "/%s", command);
+    buf_add_format(&body, "{\"wait\":%s,\"timeout_ms\":%.0f", c->wait ? "true" : "false",
+                   c->timeout_s * 1000);
+    if (c->level != NULL) buf_add_format(&body, ",\"level\":\"%s\"", c->level);
+    buf_add_char(&body, '}');
+    int status = ask(c, "POST", buf_cstr(&path), (bytes){body.p, body.n},
+                     (unsigned)c->timeout_s + GRACE_S, show_command);
+    buf_deinit(&path);
+    buf_deinit(&body);
+    return status;
+}
+
+static bool read_file(const char *path, buf *out) {
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    buf_init(out, FILE_BYTES_MAX);
+    for (size_t n = 1; f != NULL && n > 0 && !out->failed;) {
+        char piece[16384];
+        n = fread(piece, 1, sizeof piece, f);
+        buf_add(out, piece, n);
+    }
+    bool fine = f != NULL && !ferror(f) && !out->failed;
+    if (!fine)
+        fprintf(stderr, "inferd: %s: %s\n", path,
+                out->failed ? "more than 64 MiB" : strerror(errno));
+    if (f != NULL && f != stdin) fclose(f);
+    return fine;
+}
+
+/* A file holds a question, or a model as the configuration has it. */
+static int do_plan(const ctl *c) {
+    buf text = {0};
+    json_t *v = NULL;
+    if (c->n_words != (c->load == NULL ? 2 : 1)) return use("expected a file, or --load NAME");
+    if (c->load != NULL) {
+        v = json_pack("{s:s}", "load", c->load);
+    } else {
+        if (!read_file(c->words[1], &text)) {
+            buf_deinit(&text);
+            return EXIT_USAGE;
+        }
+        v = parse(&text);
+        buf_deinit(&text);
+        if (!json_is_object(v)) {
+            json_decref(v);
+            fprintf(stderr, "inferd: %s: expected a JSON object\n", c->words[1]);
+            return EXIT_USAGE;
+        }
+        if (json_object_get(v, "path") != NULL) v = json_pack("{s:o}", "model", v);
+    }
+    char *question = v == NULL ? NULL : json_dumps(v, JSON_COMPACT);
+    json_decref(v);
+    if (question == NULL) return fputs("inferd: no memory\n", stderr), EXIT_REFUSED;
+    int status =
+        ask(c, "POST", "/admin/plan", (bytes){question, strlen(question)}, CONFIG_S, show_plan);
+    free(question);
+    return status;
+}
+
+/* share.percent=30: JSON where it is JSON, else text. */
+static bool set_value(json_t *into, char *word) {
+    char *value = strchr(word, '='), *dot;
+    if (value == NULL || value == word) return false;
+    *value++ = 0;
+    while ((dot = strchr(word, '.')) != NULL) {
+        *dot = 0;
+        json_t *inner = json_object_get(into, word);
+        if (!json_is_object(inner)) {
+            inner = json_object();
+            if (json_object_set_new(into, word, inner) != 0) return false;
+        }
+        into = inner;
+        word = dot + 1;
+    }
+    json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
+    if (v == NULL) v = json_string(value);
+    return json_object_set_new(into, word, v) == 0;
+}
+
+static void show_changed(buf *out, const json_t *v) {
+    const json_t *restart = json_object_get(v, "needs_restart");
+    buf_add_str(out, json_is_true(json_object_get(v, "persisted"))
+                         ? "applied, and in the file\n"
+                         : "applied; not in the file, so until the next reload or restart\n");
+    for (size_t i = 0; i < json_array_size(restart); i++)
+        buf_add_format(out, "needs a restart: %s\n", json_string_value(json_array_get(restart, i)));
+    if (json_object_get(v, "warning") != NULL)
+        buf_add_format(out, "warning: %s\n", json_string_value(json_object_get(v, "warning")));
+}
+
+static int do_set(const ctl *c) {
+    buf path = {0};
+    json_t *patch = json_object();
+    bool is_model = c->n_words > 1 && strcmp(c->words[1], "model") == 0;
+    bool fine = c->n_words >= 4 && (is_model || strcmp(c->words[1], "tenant") == 0);
+    for (int i = 3; fine && i < c->n_words; i++) fine = set_value(patch, c->words[i]);
+    char *text = fine ? json_dumps(patch, JSON_COMPACT) : NULL;
+    json_decref(patch);
+    if (text == NULL) return use("expected: set model|tenant NAME KEY=VALUE...");
+    buf_add_str(&path, is_model ? "/admin/models/" : "/admin/tenants/");
+    ctl_add_segment(&path, c->words[2]);
+    if (c->persist) buf_add_str(&path, "?persist=true");
+    int status =
+        ask(c, "PATCH", buf_cstr(&path), (bytes){text, strlen(text)}, CONFIG_S, show_changed);
+    free(text);
+    buf_deinit(&path);
+    return status;
+}
+
+static int do_config(const ctl *c) {
+    buf text = {0};
+    if (c->n_words == 2 && strcmp(c->words[1], "get") == 0)
+        return ask(c, "GET", "/admin/config", (bytes){0}, TIMEOUT_S, NULL);
+    if (c->n_words != 3 || strcmp(c->words[1], "put") != 0)
+        return use("expected: config get, or config put FILE");
+    int status = EXIT_USAGE;
+    if (read_file(c->words[2], &text))
+        status = ask(c, "PUT", "/admin/config", (bytes){text.n == 0 ? "" : text.p, text.n},
+                     CONFIG_S, show_changed);
+    if (text.p != NULL) explicit_bzero(text.p, text.capacity); // it may hold keys
+    buf_deinit(&text);
+    return status;
+}
+
+static int run(const ctl *c) {
+    static const char *const orders[] = {"load",  "unload",  "drop", "prefetch",
+                                         "drain", "undrain", "pin",  "unpin"};
+    const char *command = c->words[0];
+    bool alone = c->n_words == 1;
+    for (size_t i = 0; i < INFERD_COUNT(orders); i++)
+        if (strcmp(command, orders[i]) == 0) return do_command(c, command);
+    if (strcmp(command, "plan") == 0) return do_plan(c);
+    if (strcmp(command, "set") == 0) return do_set(c);
+    if (strcmp(command, "config") == 0) return do_config(c);
+    if (alone && strcmp(command, "state") == 0) return do_show(c, show_state);
+    if (alone && strcmp(command, "models") == 0) return do_show(c, show_models);
+    if (alone && strcmp(command, "tenants") == 0) return do_show(c, show_tenants);
+    if (alone && strcmp(command, "top") == 0) return do_top(c);
+    return use("no such command");
+}
+
+/* ---- options ---- */
+
+static int read_options(int argc, char **argv, ctl *c, const char **key_env) {
+    enum { SOCKET = 1, URL, KEY_ENV, JSON, WAIT, TIMEOUT, LEVEL, LOAD, PERSIST, EVERY, COUNT };
+    static const struct option longs[] = {{"socket", required_argument, NULL, SOCKET},
+                                          {"url", required_argument, NULL, URL},
+                                          {"key-env", required_argument, NULL, KEY_ENV},
+                                          {"json", no_argument, NULL, JSON},
+                                          {"wait", no_argument, NULL, WAIT},
+                                          {"timeout", required_argument, NULL, TIMEOUT},
+                                          {"level", required_argument, NULL, LEVEL},
+                                          {"load", required_argument, NULL, LOAD},
+                                          {"persist", no_argument, NULL, PERSIST},
+                                          {"every", required_argument, NULL, EVERY},
+                                          {"count", required_argument, NULL, COUNT},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {0}};
+    int option;
+    while ((option = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
+        switch (option) {
+        case 'h':
+            fputs(usage, stdout);
+            return EXIT_DONE;
+        case SOCKET:
+            c->target.socket_path = optarg;
+            break;
+        case URL:
+            c->target.url = optarg;
+            break;
+        case KEY_ENV:
+            *key_env = optarg;
+            break;
+        case JSON:
+            c->json = true;
+            break;
+        case WAIT:
+            c->wait = true;
+            break;
+        case TIMEOUT:
+            if (!cli_number("--timeout", optarg, 0, 86400, &c->timeout_s)) return EXIT_USAGE;
+            break;
+        case LEVEL:
+            if (strcmp(optarg, "warm") != 0 && strcmp(optarg, "hot") != 0)
+                return use("--level is warm or hot");
+            c->level = optarg;
+            break;
+        case LOAD:
+            c->load = optarg;
+            break;
+        case PERSIST:
+            c->persist = true;
+            break;
+        case EVERY:
+            if (!cli_number("--every", optarg, 0.1, 3600, &c->every_s)) return EXIT_USAGE;
+            break;
+        case COUNT:
+            if (!cli_number("--count", optarg, 1, 1e9, &c->count)) return EXIT_USAGE;
+            break;
+        default:
+            return use(NULL);
+        }
+    }
+    c->words = argv + optind;
+    c->n_words = argc - optind;
+    if (c->target.socket_path != NULL && c->target.url != NULL)
+        return use("--socket and --url exclude another");
+    return c->n_words == 0 ? use("expected a command") : -1;
+}
+
+int cli_ctl(int argc, char **argv) {
+    ctl c = {.timeout_s = TIMEOUT_S, .every_s = 1};
+    const char *key_env = NULL;
+    int status = read_options(argc, argv, &c, &key_env);
+    if (status >= 0) return status;
+    if (c.target.url == NULL && c.target.socket_path == NULL) {
+        const char *path = getenv("INFERD_ADMIN_SOCKET");
+        c.target.socket_path = path != NULL && *path != 0 ? path : "/run/inferd/admin.sock";
+    }
+    if (c.target.url != NULL) {
+        c.target.key = getenv(key_env != NULL ? key_env : "INFERD_ADMIN_KEY");
+        if (c.target.key == NULL && key_env != NULL) {
+            fprintf(stderr, "inferd: the environment has no %s (--key-env)\n", key_env);
+            return EXIT_USAGE;
+        }
+        if (c.target.key != NULL && strpbrk(c.target.key, "\r\n") != NULL)
+            return use("the key holds a line break");
+    } else if (key_env != NULL) {
+        return use("--key-env belongs to --url: the socket file needs no key");
+    }
+    json_in_init();
+    return run(&c);
+}

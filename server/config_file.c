@@ -1,0 +1,164 @@
+/* config_file.c - the configuration's file: read as a whole, replaced as a whole.
+ *
+ * Replacing is a temporary file in the same folder, on the disk before it gets the name: nobody
+ * sees half a text, whenever the power goes.
+ *
+ *     make it > same owner and mode > text > fsync > rename > fsync of the folder
+ *
+ * Until the rename a failure removes the temporary file and the old one was never touched. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "config_options.h"
+
+/* -- reading -- */
+
+static inferd_status read_file(const char *path, buf *out, inferd_err *err) {
+    struct stat st;
+    inferd_status s = INFERD_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not be waited for
+    if (fd < 0) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0)
+        s = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        s = inferd_fail(err, INFERD_EIO, "%s: not a file", path);
+    else if (st.st_mode & S_IWOTH)
+        s = inferd_fail(err, INFERD_EINVAL, "%s: writable by everybody, which hands them the keys",
+                        path);
+    else if (st.st_size > CONFIG_FILE_BYTES_MAX)
+        s = inferd_fail(err, INFERD_ETOOLONG, "%s: has %lld bytes, at most %d are read", path,
+                        (long long)st.st_size, CONFIG_FILE_BYTES_MAX);
+    /* Reserved at once: growing would leave copies of keys behind. */
+    else if (!buf_reserve(out, (size_t)st.st_size + 1))
+        s = inferd_fail(err, INFERD_ENOMEM, "no memory for %s", path);
+    while (s == INFERD_OK && out->n <= (size_t)st.st_size) {
+        ssize_t n = read(fd, out->p + out->n, (size_t)st.st_size + 1 - out->n);
+        if (n == 0) break;
+        if (n > 0)
+            out->n += (size_t)n;
+        else if (errno != EINTR)
+            s = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
+    }
+    if (s == INFERD_OK && out->n > (size_t)st.st_size)
+        s = inferd_fail(err, INFERD_EIO, "%s: grew while it was read", path);
+    close(fd);
+    return s;
+}
+
+inferd_status config_load(const char *path, inferd_config **out, buf *problems, inferd_err *err) {
+    inferd_err unread; // err may be NULL, and a sentence is taken from it
+    buf text;
+    if (err == NULL) err = &unread;
+    buf_init(&text, 0);
+    inferd_status s = read_file(path, &text, err);
+    if (s == INFERD_OK) {
+        s = config_load_text(path, text.p, text.n, out, problems, err);
+    } else if (s != INFERD_ENOMEM) {
+        buf_add_format(problems, "%s\n", err->text);
+        s = err->status = INFERD_EINVAL;
+    }
+    if (text.p != NULL) explicit_bzero(text.p, text.capacity); // it held keys
+    buf_deinit(&text);
+    return s;
+}
+
+/* -- replacing -- */
+
+/* What is being written, and where.  Names are relative to the folder, which is held open: it stays
+ * the same one when somebody moves it. */
+typedef struct replacing {
+    char *path;       // of the file itself, no link; owned
+    const char *name; // its last part
+    struct stat was;
+    int folder; // -1: not open
+    int fd;     // of the temporary file; -1: not open
+    char temporary[32];
+} replacing;
+
+static inferd_status io_fail(const replacing *w, const char *doing, inferd_err *err) {
+    return inferd_fail(err, INFERD_EIO, "%s: %s: %s", w->path, doing, strerror(errno));
+}
+
+static inferd_status open_old(replacing *w, const char *path, inferd_err *err) {
+    w->path = realpath(path, NULL);
+    if (w->path == NULL && errno == ENOMEM)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory to write %s", path);
+    if (w->path == NULL) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
+    char *slash = strrchr(w->path, '/'); // realpath gives an absolute path
+    w->name = slash + 1;
+    if (slash == w->path) {
+        w->folder = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    } else {
+        *slash = 0;
+        w->folder = open(w->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        *slash = '/';
+    }
+    if (w->folder < 0) return io_fail(w, "opening its folder", err);
+    if (fstatat(w->folder, w->name, &w->was, AT_SYMLINK_NOFOLLOW) != 0)
+        return io_fail(w, "looking at it", err);
+    if (!S_ISREG(w->was.st_mode)) return inferd_fail(err, INFERD_EIO, "%s: not a file", w->path);
+    return INFERD_OK;
+}
+
+/* A name nobody has: the process and a number. */
+static inferd_status make_temporary(replacing *w, inferd_err *err) {
+    enum { TRIES_MAX = 100 };
+    for (int i = 0; i < TRIES_MAX; i++) {
+        snprintf(w->temporary, sizeof w->temporary, ".inferd.%d.%d", (int)getpid(), i);
+        w->fd = openat(w->folder, w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (w->fd >= 0) return INFERD_OK;
+        if (errno != EEXIST) break;
+    }
+    w->temporary[0] = 0; // somebody else's
+    return io_fail(w, "making a file beside it", err);
+}
+
+/* The owner first: to change it clears bits of the mode. */
+static inferd_status keep_rights(replacing *w, inferd_err *err) {
+    struct stat is;
+    if (fstat(w->fd, &is) != 0) return io_fail(w, "looking at the new one", err);
+    if ((is.st_uid != w->was.st_uid || is.st_gid != w->was.st_gid) &&
+        fchown(w->fd, w->was.st_uid, w->was.st_gid) != 0)
+        return io_fail(w, "giving the new one its owner", err);
+    if (fchmod(w->fd, w->was.st_mode & 07777) != 0)
+        return io_fail(w, "giving the new one its mode", err);
+    return INFERD_OK;
+}
+
+static inferd_status fill(replacing *w, const char *text, size_t n, inferd_err *err) {
+    for (size_t done = 0; done < n;) {
+        ssize_t more = write(w->fd, text + done, n - done);
+        if (more < 0 && errno == EINTR) continue;
+        if (more < 0) return io_fail(w, "writing", err);
+        done += (size_t)more;
+    }
+    if (fsync(w->fd) != 0) return io_fail(w, "writing to the disk", err);
+    int fd = w->fd;
+    w->fd = -1;
+    return close(fd) == 0 ? INFERD_OK : io_fail(w, "writing", err);
+}
+
+static inferd_status take_name(replacing *w, inferd_err *err) {
+    if (renameat(w->folder, w->temporary, w->folder, w->name) != 0)
+        return io_fail(w, "renaming the new one", err);
+    w->temporary[0] = 0;
+    if (fsync(w->folder) != 0) return io_fail(w, "is replaced, but perhaps not on the disk", err);
+    return INFERD_OK;
+}
+
+inferd_status config_write_file(const char *path, const char *text, size_t n, inferd_err *err) {
+    replacing w = {.folder = -1, .fd = -1};
+    inferd_status s = open_old(&w, path, err);
+    if (s == INFERD_OK) s = make_temporary(&w, err);
+    if (s == INFERD_OK) s = keep_rights(&w, err);
+    if (s == INFERD_OK) s = fill(&w, text, n, err);
+    if (s == INFERD_OK) s = take_name(&w, err);
+    if (w.fd >= 0) close(w.fd);
+    if (s != INFERD_OK && w.temporary[0] != 0) unlinkat(w.folder, w.temporary, 0);
+    if (w.folder >= 0) close(w.folder);
+    free(w.path);
+    return s;
+}

@@ -1,0 +1,359 @@
+/* config_tables.c - the option tables: one line per option.
+ *
+ * Names, kinds, ranges and defaults are said here and nowhere else; config.c walks the tables to
+ * free, compare and describe, config_read.c to read.  Objects of a file need not be structs: `slo`
+ * is read into members of its model's policy. */
+#include "config_options.h"
+
+#define KIB 1024ull
+#define MIB (1024 * KIB)
+#define GIB (1024 * MIB)
+#define TIB (1024 * GIB)
+enum { DAY_S = 86400 };
+#define DAY_MS (1000ull * DAY_S)
+enum {
+    DRAFT_MAX = 16,
+    WEIGHT_MAX = 10000,
+    SHARE_PERCENT_MAX = 100 * CONFIG_DEVICES_MAX,
+    STARVATION_PERCENT_MAX = 50,
+    MEMBERS_MAX = 10000, // of a tenant's list of models
+    HOUR_COST_MAX = 1000000000,
+    PATH_BYTES_MAX = 4095
+};
+#define MEMORY_MAX (64 * TIB)
+#define TOKENS_MAX 1000000000000000ull // of a quota: 10^15, far from where sums overflow
+
+static const char *const cpu_maths[] = {"fast", "exact", NULL};
+static const char *const device_kinds[] = {"auto", "cpu", "cuda", NULL};
+static const char *const activation_types[] = {"bf16", "f16", NULL};
+static const char *const classes[] = {"system", "high", "normal", "batch", NULL};
+static const char *const kv_types[] = {"f16", "bf16", "f32", "int8", "auto", NULL};
+static const char *const share_policies[] = {"besteffort", "burst", "fixed", NULL};
+static const char *const pins[] = {"none", "warm", "hot", NULL};
+static const char *const objectives[] = {"latency", "throughput", "sla", NULL};
+static const char *const placements[] = {"balanced", "binpack", "spread", NULL};
+static const char *const levels[] = {"error", "info", "debug", NULL};
+
+/* One line per option: where it lives, its kind, {min, max, default}, and what it is. */
+#define AT(type, field)         .offset = offsetof(type, field)
+#define COUNT(type, field)      .count_offset = offsetof(type, field)
+#define RANGE(low, high, usual) .min = low, .max = high, .normal = usual
+
+#define D config_device
+static const option of_device[] = {
+    {"name", OPTION_TEXT, AT(D, name), .min = 1, .max = 64,
+     .about = "in logs, metrics and the admin API; absent: kind and number, as `cpu0`"},
+    {"kind", OPTION_TEXT, AT(D, kind), .min = 1, .max = 16, .choices = device_kinds,
+     .about = "what computes; `auto`: a GPU when there is one, else the CPU"},
+    {"memory", OPTION_BYTES64, AT(D, memory_bytes), RANGE(4 * MIB, MEMORY_MAX, 0),
+     .about =
+         "of its page pool: weights, keys and values; absent: 2GiB on the CPU, on a GPU what is "
+         "free less `reserve`"},
+    {"threads", OPTION_THREADS, AT(D, threads), RANGE(1, 1024, 0),
+     .about = "that compute; `\"auto\"`: one per core"},
+    {"cores", OPTION_CORES, AT(D, cores), .min = 1, .max = 1024,
+     .about = "CPU: which it computes on; absent: all.  Two CPU devices need lists of their own"},
+    {"cpu_math", OPTION_TEXT, AT(D, cpu_math), .min = 1, .max = 8, .choices = cpu_maths,
+     .about = "CPU: `exact` multiplies float activations, `fast` integers of 16 bits (cpu.md)"},
+    {"index", OPTION_U32, AT(D, index), RANGE(0, 63, 0), .about = "GPU: which one, from 0"},
+    {"uuid", OPTION_TEXT, AT(D, uuid), .min = 1, .max = 47,
+     .about = "GPU: which one, by its UUID or the beginning of it; wins over `index`"},
+    {"reserve", OPTION_BYTES64, AT(D, reserve_bytes), RANGE(0, MEMORY_MAX, 0),
+     .about = "memory left to others; 0: on a GPU the larger of 1GiB and 2 %, on the CPU nothing"},
+    {"workspace", OPTION_BYTES64, AT(D, workspace_bytes), RANGE(0, MEMORY_MAX, 0),
+     .about = "GPU: part of `memory` for activations and scratch; 0: 1/16, 64MiB to 2GiB"},
+    {"activations", OPTION_TEXT, AT(D, activations), .min = 1, .max = 8,
+     .choices = activation_types, .about = "GPU: type of values between operations"},
+    {"module", OPTION_PATH, AT(D, module), .min = 1, .max = PATH_BYTES_MAX,
+     .about =
+         "GPU: `inferd_cuda.so`; absent: beside the program, in `../lib/inferd`, on the loader's "
+         "path"},
+    {"cublaslt", OPTION_PATH, AT(D, cublaslt), .min = 1, .max = PATH_BYTES_MAX,
+     .about =
+         "GPU: `libcublasLt.so.13` or its folder; absent: the loader's path, the toolkit, Python's "
+         "packages"},
+    {"tune_cache", OPTION_PATH, AT(D, tune_cache), .min = 1, .max = PATH_BYTES_MAX,
+     .about = "GPU: file for measured choices of cuBLASLt; absent: its own first choices"},
+};
+static const option_table device_table = {"devices[]", of_device, INFERD_COUNT(of_device),
+                                          sizeof(D)};
+
+/* Of models and of tenants. */
+#define S share_spec
+static const option of_share[] = {
+    {"policy", OPTION_CHOICE, AT(S, policy), .normal = SHARE_BESTEFFORT, .choices = share_policies,
+     .about = "absent, with `percent`: `burst`"},
+    {"percent", OPTION_U32, AT(S, percent), RANGE(1, SHARE_PERCENT_MAX, 0),
+     .about = "of one device, over all of `devices`; `fixed` and `burst` need it"},
+    {"devices", OPTION_U32, AT(S, n_devices), RANGE(1, CONFIG_DEVICES_MAX, 1),
+     .about = "that it is spread over evenly; `percent` divides by it"},
+};
+static const option_table model_share_table = {"models[].share", of_share, INFERD_COUNT(of_share),
+                                               sizeof(S), config_settle_share};
+static const option_table tenant_share_table = {"tenants[].share", of_share, INFERD_COUNT(of_share),
+                                                sizeof(S), config_settle_share};
+
+#define P model_policy
+static const option of_slo[] = {
+    {"ttft_ms", OPTION_U32, AT(P, slo_ttft_ms), RANGE(0, DAY_MS, 0),
+     .about = "from arrival to the first token; 0: none"},
+    {"tpot_ms", OPTION_U32, AT(P, slo_tpot_ms), RANGE(0, DAY_MS, 0),
+     .about = "from one token to the next; 0: none"},
+};
+static const option_table slo_table = {"models[].slo", of_slo, INFERD_COUNT(of_slo), sizeof(P)};
+
+static const option of_replicas[] = {
+    {"min", OPTION_U32, AT(P, replicas_min), RANGE(0, CONFIG_DEVICES_MAX, 1),
+     .about = "copies that are always placed"},
+    {"max", OPTION_U32, AT(P, replicas_max), RANGE(0, CONFIG_DEVICES_MAX, 1),
+     .about = "copies under load; absent: the larger of `min` and 1"},
+};
+static const option_table replicas_table = {
+    "models[].replicas", of_replicas, INFERD_COUNT(of_replicas), sizeof(P), config_settle_replicas};
+
+#define M config_model
+static const option of_model[] = {
+    {"name", OPTION_TEXT, AT(M, name), .min = 1, .max = 200, .required = true,
+     .about = "what requests call it"},
+    {"path", OPTION_PATH, AT(M, path), .min = 1, .max = PATH_BYTES_MAX, .required = true,
+     .about = "a GGUF file, or `dummy:SHAPE` with `--allow-dummy`"},
+    {"aliases", OPTION_TEXTS, AT(M, aliases), COUNT(M, n_aliases), .min = 1, .max = 64,
+     .about = "further names"},
+    {"max_context", OPTION_U32, AT(M, max_context), RANGE(0, 16777216, 0),
+     .about = "tokens of prompt and answer; 0: what the file says"},
+    {"chat_template", OPTION_PATH, AT(M, chat_template), .min = 1, .max = PATH_BYTES_MAX,
+     .about = "a Jinja file instead of the model's own template"},
+    {"special_tokens_in_text", OPTION_BOOL, AT(M, special_tokens_in_text),
+     .about = "text of requests may write special tokens"},
+    {"min", OPTION_BYTES64, AT(M, policy.min_bytes), RANGE(0, MEMORY_MAX, 0),
+     .about = "memory guaranteed to its weights, keys and values"},
+    {"max", OPTION_BYTES64, AT(M, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
+     .about = "memory it may have in all; 0: no ceiling"},
+    {"class", OPTION_CHOICE, AT(M, policy.class), .normal = GEN_NORMAL, .choices = classes,
+     .about = "of requests that name none"},
+    {"weight", OPTION_U32, AT(M, policy.weight), RANGE(0, WEIGHT_MAX, 1),
+     .about = "its part of the time that is left beside shares; 0: paused"},
+    {"share", OPTION_OBJECT, AT(M, policy.share), .table = &model_share_table,
+     .about = "of device time; absent: `besteffort`"},
+    {"slo", OPTION_OBJECT, AT(M, policy), .table = &slo_table, .about = "targets"},
+    {"pin", OPTION_CHOICE, AT(M, policy.pin), .normal = PIN_NONE, .choices = pins,
+     .about = "`warm`: its weights stay in host memory; `hot`: on the device"},
+    {"keep_alive", OPTION_DURATION, AT(M, policy.keep_alive_us), .normal = POLICY_NEVER,
+     .about = "idle for so long, it leaves the device; seconds, `\"30s\"`, `\"1h30m\"`, 0: at "
+              "once, `\"never\"` or -1: when others need the memory"},
+    {"replicas", OPTION_OBJECT, AT(M, policy), .table = &replicas_table,
+     .about = "on different devices"},
+};
+static const option_table model_table = {"models[]", of_model, INFERD_COUNT(of_model), sizeof(M),
+                                         config_settle_model};
+
+/* The three ways to give keys, alike wherever there are any. */
+#define KEY_OPTIONS(type)                                                                          \
+    {"keys",                                                                                       \
+     OPTION_KEYS,                                                                                  \
+     AT(type, keys),                                                                               \
+     COUNT(type, n_keys),                                                                          \
+     .min = KEY_BYTES_MIN,                                                                         \
+     .max = KEY_BYTES_MAX,                                                                         \
+     .about = "API keys; printable ASCII without spaces"},                                         \
+        {"key_file",                                                                               \
+         OPTION_KEY_FILE,                                                                          \
+         AT(type, keys),                                                                           \
+         COUNT(type, n_keys),                                                                      \
+         .min = 1,                                                                                 \
+         .max = PATH_BYTES_MAX,                                                                    \
+         .about = "a file with one key per line; `#` begins a comment line"},                      \
+    {                                                                                              \
+        "key_env", OPTION_KEY_ENV, AT(type, keys), COUNT(type, n_keys),                            \
+            .min = 1, .max = 200, .about = "the name of an environment variable that holds a key"  \
+    }
+
+#define Q config_tenant_limits
+static const option of_quota[] = {
+    {"requests_per_min", OPTION_U32, AT(Q, requests_per_min), RANGE(0, UINT32_MAX, 0),
+     .about = "0: no limit, here and below"},
+    {"tokens_per_min", OPTION_U32, AT(Q, tokens_per_min), RANGE(0, UINT32_MAX, 0),
+     .about = "of prompts and answers"},
+    {"concurrent", OPTION_U32, AT(Q, concurrent), RANGE(0, UINT32_MAX, 0),
+     .about = "requests at one time"},
+    {"tokens_per_day", OPTION_U64, AT(Q, tokens_per_day), RANGE(0, TOKENS_MAX, 0),
+     .about = "of UTC; needs `state_dir`"},
+    {"tokens_per_month", OPTION_U64, AT(Q, tokens_per_month), RANGE(0, TOKENS_MAX, 0),
+     .about = "of UTC; needs `state_dir`"},
+};
+static const option_table quota_table = {"tenants[].limits", of_quota, INFERD_COUNT(of_quota),
+                                         sizeof(Q)};
+
+#define T config_tenant
+static const option of_tenant[] = {
+    {"name", OPTION_TEXT, AT(T, name), .min = 1, .max = 200, .required = true,
+     .about = "in logs and metrics"},
+    KEY_OPTIONS(T),
+    {"max_class", OPTION_CHOICE, AT(T, max_class), .normal = GEN_NORMAL, .choices = classes,
+     .about = "the most urgent class it may ask for"},
+    {"models", OPTION_TEXTS, AT(T, models), COUNT(T, n_models), .min = 1, .max = MEMBERS_MAX,
+     .about = "names or aliases it may use; absent: all"},
+    {"weight", OPTION_U32, AT(T, policy.weight), RANGE(0, WEIGHT_MAX, 1),
+     .about = "its part of the time that is left beside shares; 0: none of it"},
+    {"min", OPTION_BYTES64, AT(T, policy.min_bytes), RANGE(0, MEMORY_MAX, 0),
+     .about = "memory guaranteed to its keys and values"},
+    {"max", OPTION_BYTES64, AT(T, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
+     .about = "memory they may have in all; 0: no ceiling"},
+    {"share", OPTION_OBJECT, AT(T, policy.share), .table = &tenant_share_table,
+     .about = "of device time; absent: `besteffort`"},
+    {"limits", OPTION_OBJECT, AT(T, limits), .table = &quota_table,
+     .about = "of requests and tokens"},
+};
+static const option_table tenant_table = {"tenants[]", of_tenant, INFERD_COUNT(of_tenant),
+                                          sizeof(T), config_settle_tenant};
+
+#define L config_limits
+static const option of_limit[] = {
+    {"connections_max", OPTION_U32, AT(L, http.connections_max), RANGE(1, 1000000, 10240),
+     .about = "open connections; the longest idle makes room for a new one"},
+    {"header_bytes_max", OPTION_BYTES32, AT(L, http.header_bytes_max),
+     RANGE(4 * KIB, MIB, 16 * KIB), .about = "of one request; also a connection's buffer"},
+    {"body_bytes_max", OPTION_BYTES64, AT(L, http.body_bytes_max), RANGE(KIB, GIB, 4 * MIB),
+     .about = "of one request"},
+    {"bodies_bytes_max", OPTION_BYTES64, AT(L, http.bodies_bytes_max), RANGE(KIB, TIB, 256 * MIB),
+     .about = "of all requests together"},
+    {"header_timeout_ms", OPTION_U32, AT(L, http.header_timeout_ms), RANGE(10, DAY_MS, 10000),
+     .about = "from connecting to the last header"},
+    {"body_timeout_ms", OPTION_U32, AT(L, http.body_timeout_ms), RANGE(10, DAY_MS, 30000),
+     .about = "from the last header to the end of the body"},
+    {"idle_timeout_s", OPTION_U32, AT(L, http.idle_timeout_s), RANGE(1, DAY_S, 75),
+     .about = "between two requests of a connection"},
+    {"send_stall_ms", OPTION_U32, AT(L, http.send_stall_ms), RANGE(10, DAY_MS, 30000),
+     .about = "a client that takes nothing is cut after this"},
+    {"stream_soft_bytes", OPTION_BYTES32, AT(L, http.stream_soft_bytes), RANGE(KIB, GIB, 64 * KIB),
+     .about = "unsent bytes of a stream that pause its sequence"},
+    {"stream_hard_bytes", OPTION_BYTES32, AT(L, http.stream_hard_bytes), RANGE(KIB, GIB, 256 * KIB),
+     .about = "unsent bytes of a stream that end it"},
+    {"heartbeat_ms", OPTION_U32, AT(L, http.heartbeat_ms), RANGE(10, DAY_MS, 15000),
+     .about = "a comment is sent on a stream that was quiet for this long"},
+    {"json_depth_max", OPTION_U32, AT(L, json.depth_max), RANGE(8, 512, 64),
+     .about = "nesting of a body"},
+    {"json_structural_max", OPTION_U32, AT(L, json.structural_max), RANGE(1000, 100000000, 1048576),
+     .about = "`{ } [ ] , :` in a body, together"},
+    {"json_memory_max", OPTION_BYTES64, AT(L, json.memory_max), RANGE(MIB, TIB, 128 * MIB),
+     .about = "of one parsed body"},
+    {"running_max", OPTION_U32, AT(L, engine.running_max), RANGE(1, 4096, 32),
+     .about = "sequences in one batch"},
+    {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(1, 65536, 512),
+     .about =
+         "tokens computed in one step; on a CPU at most the larger of 128 and 2 `running_max`"},
+    {"step_max_ms", OPTION_U32, AT(L, engine.step_max_ms), RANGE(1, 60000, 100),
+     .about = "no step is planned longer"},
+    {"decode_step_ms", OPTION_U32, AT(L, engine.decode_step_ms), RANGE(1, 60000, 25),
+     .about = "no step is planned longer while others decode; on a CPU steps are shorter where "
+              "decoding is: 1.4 times its own time, or 7 ms"},
+    {"step_hang_ms", OPTION_U32, AT(L, step_hang_ms), RANGE(1000, DAY_MS, 60000), .live = true,
+     .about = "a device that answers no step for this long is given up: exit status 70"},
+    {"queue_len_max", OPTION_U32, AT(L, engine.queue_len_max), RANGE(1, 1000000, 1024),
+     .about = "requests that wait; more are told 503"},
+    {"starvation_ms", OPTION_U32, AT(L, engine.starvation_ms), RANGE(1, DAY_MS, 2000),
+     .about = "waiting longer lifts a request by one class"},
+    {"draft_tokens", OPTION_U32, AT(L, engine.draft_tokens), RANGE(0, DRAFT_MAX, 0),
+     .about = "CPU: tokens guessed ahead per step from what a text has said before, while fewer "
+              "than 8 sequences run; 4 is a good number, 0: none"},
+    {"kv_type", OPTION_CHOICE, AT(L, engine.kv), .normal = KV_AUTO, .choices = kv_types,
+     .about = "of stored keys and values; `auto`: `bf16` where the CPU multiplies it, else `f16`"},
+    {"no_prefix_cache", OPTION_BOOL, AT(L, engine.no_prefix_cache),
+     .about = "do not keep what was computed for the next prompt that begins the same"},
+    {"queue_timeout_ms", OPTION_U32, AT(L, queue_timeout_ms), RANGE(1, DAY_MS, 60000), .live = true,
+     .about = "waiting longer ends with 504"},
+    {"total_timeout_ms", OPTION_U32, AT(L, total_timeout_ms), RANGE(1, DAY_MS, 600000),
+     .live = true, .about = "from arrival to the last token"},
+    {"drain_timeout_s", OPTION_U32, AT(L, drain_timeout_s), RANGE(0, DAY_S, 30), .live = true,
+     .about = "what runs at the end may go on for this long"},
+    {"choices_max", OPTION_U32, AT(L, choices_max), RANGE(1, 1024, 128), .live = true,
+     .about = "`n` of a request"},
+    {"prompts_max", OPTION_U32, AT(L, prompts_max), RANGE(1, 4096, 128), .live = true,
+     .about = "prompts of a completion request"},
+    {"stop_max", OPTION_U32, AT(L, stop_max), RANGE(1, 256, 16), .live = true,
+     .about = "stop strings of a request"},
+    {"stop_bytes_max", OPTION_U32, AT(L, stop_bytes_max), RANGE(1, 65536, 1024), .live = true,
+     .about = "of one stop string"},
+    {"logit_bias_max", OPTION_U32, AT(L, logit_bias_max), RANGE(0, 1000000, 1024), .live = true,
+     .about = "entries of `logit_bias`"},
+};
+static const option_table limit_table = {"limits", of_limit, INFERD_COUNT(of_limit), sizeof(L)};
+
+#define G config_log
+static const option of_log[] = {
+    {"json", OPTION_BOOL, AT(G, json), .about = "one JSON object per line instead of key=value"},
+    {"path", OPTION_PATH, AT(G, path), .min = 1, .max = PATH_BYTES_MAX,
+     .about = "a file; absent: standard error"},
+    {"level", OPTION_CHOICE, AT(G, level), .normal = 1, .choices = levels,
+     .about = "how much is told"},
+};
+static const option_table log_table = {"log", of_log, INFERD_COUNT(of_log), sizeof(G)};
+
+#define O config_policy
+static const option of_policy[] = {
+    {"objective", OPTION_CHOICE, AT(O, objective), .normal = OBJECTIVE_LATENCY,
+     .choices = objectives,
+     .about = "what is best: the next token soon, many tokens, or targets (`slo`) that are met"},
+    {"placement", OPTION_CHOICE, AT(O, placement), .normal = PLACE_BALANCED, .choices = placements,
+     .about = "which device gets a model: the one whose memory is pressed least, the fullest that "
+              "has room, the emptiest"},
+    {"min_residency_ms", OPTION_U32, AT(O, min_residency_ms), RANGE(0, DAY_MS, 2000),
+     .about = "a model that was just loaded is not evicted for so long"},
+    {"starvation_percent", OPTION_U32, AT(O, starvation_percent),
+     RANGE(0, STARVATION_PERCENT_MAX, 2),
+     .about = "of a device's time, for lower classes that wait"},
+    {"zero_on_tenant_change", OPTION_BOOL, AT(O, zero_on_tenant_change),
+     .about = "memory is zeroed before another tenant gets it"},
+    {"cost_per_device_hour", OPTION_MICROS, AT(O, device_hour_cost_micros),
+     RANGE(0, HOUR_COST_MAX, 0),
+     .about = "in any currency, for the cost of each tenant in metrics"},
+    {"background_copies", OPTION_BOOL, AT(O, background_copies), .normal = true,
+     .about = "keys and values of low classes are copied to host memory before they are preempted"},
+};
+static const option_table policy_table = {"policy", of_policy, INFERD_COUNT(of_policy), sizeof(O)};
+
+#define K config_kv_disk
+static const option of_kv_disk[] = {
+    {"path", OPTION_PATH, AT(K, path), .min = 1, .max = PATH_BYTES_MAX,
+     .about = "a folder; absent: nothing is kept on disk"},
+    {"max", OPTION_BYTES64, AT(K, max_bytes), RANGE(MIB, MEMORY_MAX, 8 * GIB),
+     .about = "bytes of its files together"},
+};
+static const option_table kv_disk_table = {"kv_disk", of_kv_disk, INFERD_COUNT(of_kv_disk),
+                                           sizeof(K)};
+
+#define A config_admin
+static const option of_admin[] = {
+    {"listen", OPTION_TEXT, AT(A, listen), .min = 1, .max = 200,
+     .about = "`unix:PATH`, a socket of its own; absent: none"},
+    KEY_OPTIONS(A),
+};
+static const option_table admin_table = {"admin", of_admin, INFERD_COUNT(of_admin), sizeof(A)};
+
+#define C inferd_config
+static const option of_config[] = {
+    {"listen", OPTION_TEXT, AT(C, listen), .min = 1, .max = 200,
+     .about = "`ADDRESS:PORT`, `[IPV6]:PORT` or `unix:PATH`; `127.0.0.1:8080` when absent"},
+    {"devices", OPTION_LIST, AT(C, devices), COUNT(C, n_devices), .max = CONFIG_DEVICES_MAX,
+     .table = &device_table, .about = "what computes; one of the kind `auto` when absent"},
+    {"host_arena", OPTION_BYTES64, AT(C, host_arena_bytes),
+     RANGE(0, MEMORY_MAX, CONFIG_HOST_ARENA_AUTO),
+     .about = "host memory for models that are warm, and for keys and values of what was "
+              "preempted; 0: none; absent: by what the machine has"},
+    {"kv_disk", OPTION_OBJECT, AT(C, kv_disk), .table = &kv_disk_table,
+     .about = "where keys and values go that host memory has no room for"},
+    {"state_dir", OPTION_PATH, AT(C, state_dir), .min = 1, .max = PATH_BYTES_MAX,
+     .about = "a folder where used token quotas are kept over restarts; absent: in memory only"},
+    {"policy", OPTION_OBJECT, AT(C, policy), .table = &policy_table, .live = true,
+     .about = "how devices are shared"},
+    {"admin", OPTION_OBJECT, AT(C, admin), .table = &admin_table,
+     .about = "who may change what runs"},
+    {"models", OPTION_LIST, AT(C, models), COUNT(C, n_models), .max = CONFIG_MODELS_MAX,
+     .table = &model_table, .required = true, .live = true, .about = "what is served"},
+    {"tenants", OPTION_LIST, AT(C, tenants), COUNT(C, n_tenants), .max = CONFIG_TENANTS_MAX,
+     .table = &tenant_table, .live = true,
+     .about = "who may ask; absent: everybody on this machine"},
+    {"limits", OPTION_OBJECT, AT(C, limits), .table = &limit_table, .about = "bounds and times"},
+    {"log", OPTION_OBJECT, AT(C, log), .table = &log_table, .about = "where events are told"},
+};
+const option_table config_table = {"", of_config, INFERD_COUNT(of_config), sizeof(C)};

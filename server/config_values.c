@@ -1,0 +1,185 @@
+/* config_values.c - values with units: sizes, durations, decimals, lists of CPUs.
+ *
+ * All of them are exact: what is no whole number of the unit it is stored in is refused, never
+ * rounded.  A fraction in JSON comes as a double; it is a number of millionths if that number,
+ * divided again, gives the same double, which holds for everything below 2^53 millionths. */
+#include <string.h>
+
+#include "config_options.h"
+
+/* -- decimals -- */
+
+enum { DECIMALS_MAX = 6 };
+
+typedef struct decimal {
+    uint64_t whole, fraction; // fraction / scale
+    uint64_t scale;           // a power of ten; at most 10^DECIMALS_MAX
+} decimal;
+
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+/* Digits, and perhaps a point and digits; *text moves behind them. */
+static bool read_decimal(const char **text, decimal *d) {
+    const char *p = *text;
+    uint64_t scale_max = 1;
+    for (int i = 0; i < DECIMALS_MAX; i++) scale_max *= 10;
+    *d = (decimal){.scale = 1};
+    if (!is_digit(*p)) return false;
+    for (; is_digit(*p); p++)
+        if (__builtin_mul_overflow(d->whole, (uint64_t)10, &d->whole) ||
+            __builtin_add_overflow(d->whole, (uint64_t)(*p - '0'), &d->whole))
+            return false;
+    if (*p == '.') {
+        for (p++; is_digit(*p); p++) {
+            if (d->scale >= scale_max) return false;
+            d->fraction = d->fraction * 10 + (uint64_t)(*p - '0');
+            d->scale *= 10;
+        }
+        if (d->scale == 1) return false;
+    }
+    *text = p;
+    return true;
+}
+
+/* In units of 1 / unit; unit is at most 2^40, so the product with a fraction fits. */
+static bool scale_decimal(const decimal *d, uint64_t unit, uint64_t *out) {
+    uint64_t whole;
+    if ((d->fraction * unit) % d->scale != 0) return false;
+    if (__builtin_mul_overflow(d->whole, unit, &whole)) return false;
+    return !__builtin_add_overflow(whole, d->fraction * unit / d->scale, out);
+}
+
+bool config_read_micros(const char *text, uint64_t *out) {
+    decimal d;
+    return read_decimal(&text, &d) && *text == 0 && scale_decimal(&d, CONFIG_MICROS, out);
+}
+
+bool config_json_micros(const json_t *v, uint64_t *out) {
+    const double exact_max = 9007199254740992; // 2^53
+    if (json_is_string(v)) return config_read_micros(json_string_value(v), out);
+    if (json_is_integer(v))
+        return json_integer_value(v) >= 0 &&
+               !__builtin_mul_overflow((uint64_t)json_integer_value(v), (uint64_t)CONFIG_MICROS,
+                                       out);
+    if (!json_is_real(v)) return false;
+    double value = json_real_value(v);
+    if (!(value >= 0 && value * CONFIG_MICROS < exact_max)) return false;
+    *out = (uint64_t)(value * CONFIG_MICROS + 0.5);
+    return (double)*out / CONFIG_MICROS == value;
+}
+
+/* -- sizes -- */
+
+bool config_read_size(const char *text, uint64_t *out) {
+    static const struct {
+        const char *name;
+        int shift;
+    } units[] = {{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+    decimal d;
+    if (!read_decimal(&text, &d)) return false;
+    while (*text == ' ') text++;
+    for (size_t u = 0; u < INFERD_COUNT(units); u++)
+        if (strcmp(text, units[u].name) == 0) return scale_decimal(&d, 1ull << units[u].shift, out);
+    return false;
+}
+
+config_size_text config_write_size(uint64_t n) {
+    static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    config_size_text out;
+    size_t u = 0;
+    while (u + 1 < INFERD_COUNT(units) && n >= 1024 && n % 1024 == 0) n /= 1024, u++;
+    snprintf(out.text, sizeof out.text, "%llu%s", (unsigned long long)n, units[u]);
+    return out;
+}
+
+/* -- durations -- */
+
+#define SECOND_US       1000000ull
+#define DURATION_MAX_US (SECOND_US * 86400 * CONFIG_DURATION_DAYS_MAX)
+_Static_assert(DURATION_MAX_US < 1ull << 53, "fractions of seconds are exact up to there");
+
+typedef struct time_unit {
+    const char *name;
+    uint64_t us;
+} time_unit;
+
+/* Largest first, which is how they are written; "ms" before "m" is not needed: the whole word
+ * between two numbers is compared. */
+static const time_unit time_units[] = {
+    {"h", 3600 * SECOND_US}, {"m", 60 * SECOND_US}, {"s", SECOND_US}, {"ms", 1000}, {"us", 1}};
+
+/* "1h30m": each unit at most once, and none behind a smaller one. */
+static bool read_parts(const char *text, uint64_t *out) {
+    size_t next = 0;
+    uint64_t sum = 0, part;
+    decimal d;
+    do {
+        if (!read_decimal(&text, &d)) return false;
+        size_t n = strcspn(text, "0123456789.");
+        while (next < INFERD_COUNT(time_units) &&
+               (strlen(time_units[next].name) != n || memcmp(text, time_units[next].name, n) != 0))
+            next++;
+        if (next == INFERD_COUNT(time_units) || !scale_decimal(&d, time_units[next].us, &part) ||
+            __builtin_add_overflow(sum, part, &sum))
+            return false;
+        next++;
+        text += n;
+    } while (*text != 0);
+    *out = sum;
+    return true;
+}
+
+bool config_read_duration(const char *text, uint64_t *out_us) {
+    uint64_t us;
+    if (strcmp(text, "never") == 0 || strcmp(text, "-1") == 0) {
+        *out_us = POLICY_NEVER;
+        return true;
+    }
+    if (!config_read_micros(text, &us) && !read_parts(text, &us)) return false;
+    if (us > DURATION_MAX_US) return false;
+    *out_us = us;
+    return true;
+}
+
+bool config_json_duration(const json_t *v, uint64_t *out_us) {
+    uint64_t us;
+    if (json_is_string(v)) return config_read_duration(json_string_value(v), out_us);
+    if (json_is_number(v) && json_number_value(v) == -1) {
+        *out_us = POLICY_NEVER;
+        return true;
+    }
+    if (!config_json_micros(v, &us) || us > DURATION_MAX_US) return false;
+    *out_us = us;
+    return true;
+}
+
+/* -- lists of CPUs -- */
+
+/* A number below CONFIG_CORES_MAX; *text moves behind it. */
+static bool read_core(const char **text, uint32_t *out) {
+    if (!is_digit(**text)) return false;
+    for (*out = 0; is_digit(**text); (*text)++) {
+        *out = *out * 10 + (uint32_t)(**text - '0');
+        if (*out >= CONFIG_CORES_MAX) return false;
+    }
+    return true;
+}
+
+bool config_read_cores(const char *text, uint64_t set[CONFIG_CORES_MAX / 64]) {
+    uint32_t first, last, next = 0; // none below `next` may follow
+    memset(set, 0, CONFIG_CORES_MAX / 8);
+    for (;;) {
+        if (!read_core(&text, &first) || first < next) return false;
+        last = first;
+        if (*text == '-') {
+            text++;
+            if (!read_core(&text, &last) || last < first) return false;
+        }
+        for (uint32_t i = first; i <= last; i++) set[i / 64] |= 1ull << i % 64;
+        next = last + 1;
+        if (*text == 0) return true;
+        if (*text++ != ',') return false;
+    }
+}

@@ -1,0 +1,39 @@
+/* ctl_client.h - one HTTP request and its answer, over a socket file or TCP, waited for.
+ *
+ * For `inferd ctl` only: blocking sockets, one connection per request, no TLS (a proxy in front of
+ * the daemon is asked through its plain side).
+ *
+ * Thread: main. */
+#ifndef INFERD_CTL_CLIENT_H
+#define INFERD_CTL_CLIENT_H
+
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "inferd/status.h"
+
+enum { CTL_ANSWER_BYTES_MAX = 64 * 1024 * 1024 };
+
+typedef struct ctl_target {
+    const char *socket_path; // or NULL, and then
+    const char *url;         // "http://host:port"
+    const char *key;         // sent as a bearer token; NULL: none
+} ctl_target;
+
+typedef struct ctl_answer {
+    int status;
+    buf body;
+} ctl_answer;
+
+/* EIO: nobody is there, or it was cut off; EINVAL: the URL; EFORMAT: this is no HTTP. */
+inferd_status ctl_ask(const ctl_target *t, const char *method, const char *path, bytes body,
+                      unsigned timeout_s, ctl_answer *out, inferd_err *err);
+
+/* -- for ctl_ask and its tests -- */
+/* "http://[::1]:80/" -> host "::1", port "80"; false: not such a URL. */
+bool ctl_split_url(const char *url, char host[256], char port[8]);
+/* A whole answer, as it was read to the end of the connection. */
+inferd_status ctl_read_answer(bytes text, ctl_answer *out, inferd_err *err);
+/* A segment of a path: everything but letters, digits and "-._~" as %XX. */
+void ctl_add_segment(buf *out, const char *name);
+
+#endif

@@ -1,0 +1,25 @@
+/* ctl_show.h - answers of the admin API as tables for people.
+ *
+ * A table is text in cells; columns are as wide as their widest cell, numbers stand to the right.
+ *
+ * Thread: main. */
+#ifndef INFERD_CTL_SHOW_H
+#define INFERD_CTL_SHOW_H
+
+#include <jansson.h>
+
+#include "inferd/base.h"
+#include "inferd/buf.h"
+
+/* "1.5 GiB", "312 MiB", "0"; "12 ms", "3.4 s", "5.1 min". */
+void show_add_size(buf *out, uint64_t n_bytes);
+void show_add_seconds(buf *out, double seconds);
+
+void show_state(buf *out, const json_t *state); // devices, models, tenants
+void show_models(buf *out, const json_t *state);
+void show_tenants(buf *out, const json_t *state);
+void show_plan(buf *out, const json_t *plan);
+/* The sentences of {"error": ...}: the message, or every problem. */
+void show_error(buf *out, const json_t *answer);
+
+#endif

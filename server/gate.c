@@ -1,0 +1,531 @@
+/* gate.c - see gate.h.
+ *
+ * A promise of tenant_limits.h is found again by a mark.  A hash of the body alone is not enough:
+ * many clients send the same body at once, and one's promise would be taken by another who comes
+ * too early for it.  So each refusal gets a mark of its own, and a list tells which of them a body
+ * has; a retry takes the one that is due first.  Clients that say that this is their first try
+ * (openai's do) take none. */
+#include "gate.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "scheduler/output_estimate.h"
+#include "api.h"
+#include "inferd/clock.h"
+#include "log.h"
+#include "quota_file.h"
+#include "tenant_limits.h"
+
+#define SECOND_US   ((uint64_t)1000000)
+#define COMPLAIN_US (60 * SECOND_US) // of writes that fail, once in this time
+
+struct gate_ticket {
+    uint32_t tenant, n_open; // choices that have not ended
+    uint32_t n_per_prompt;
+    limits_ask ask;
+    uint64_t arrival_us, used; // tokens so far
+    uint64_t *prompts;         // [n_prompts] tokens not yet counted; behind this struct
+};
+
+typedef struct held {
+    gate_ticket *ticket; // NULL: none
+    uint32_t choice_idx;
+} held;
+
+typedef struct promise {
+    uint64_t body_mark, mark, due_us;
+} promise;
+
+/* The thread that waits for the disk. */
+typedef struct writer {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool running, stops;
+    bool asked, done; // a text to write; written, and not yet collected
+    buf text;         // the thread's while asked
+    inferd_err err;   // of the newest write
+} writer;
+
+struct gate {
+    limits *limits;
+    quota_file *quota; // NULL: in memory only
+    char *path;        // of it
+    held *slots;       // [n_slots]
+    uint32_t n_slots;
+    output_estimate **outputs; // [n_names] NULL until the model wrote something
+    uint32_t n_names;
+    promise promises[GATE_PROMISES_MAX]; // [n_promises] in the order in which they were given
+    uint32_t n_promises;
+    uint64_t n_marks; // given so far
+    uint64_t complained_us;
+    bool hooked;
+    writer w;
+};
+
+/* ---- hashing ---- */
+
+static uint64_t rotl(uint64_t v, int n) {
+    return v << n | v >> (64 - n);
+}
+
+static void sip_round(uint64_t v[4]) {
+    v[0] += v[1];
+    v[1] = rotl(v[1], 13) ^ v[0];
+    v[0] = rotl(v[0], 32);
+    v[2] += v[3];
+    v[3] = rotl(v[3], 16) ^ v[2];
+    v[0] += v[3];
+    v[3] = rotl(v[3], 21) ^ v[0];
+    v[2] += v[1];
+    v[1] = rotl(v[1], 17) ^ v[2];
+    v[2] = rotl(v[2], 32);
+}
+
+uint64_t gate_hash(const unsigned char key[16], const char *p, size_t n) {
+    uint64_t k[2], word;
+    memcpy(k, key, sizeof k);
+    uint64_t v[4] = {k[0] ^ 0x736f6d6570736575u, k[1] ^ 0x646f72616e646f6du,
+                     k[0] ^ 0x6c7967656e657261u, k[1] ^ 0x7465646279746573u};
+    for (size_t i = 0; i <= n / 8; i++) { // the last word is what is left, and the length
+        size_t n_left = size_min(8, n - 8 * i);
+        word = i == n / 8 ? (uint64_t)n << 56 : 0;
+        for (size_t b = 0; b < n_left; b++) word |= (uint64_t)(unsigned char)p[8 * i + b] << 8 * b;
+        v[3] ^= word;
+        sip_round(v), sip_round(v);
+        v[0] ^= word;
+    }
+    v[2] ^= 0xff;
+    for (int i = 0; i < 4; i++) sip_round(v);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+uint64_t gate_mark(const unsigned char key[16], uint32_t tenant, bytes address, bytes body) {
+    uint64_t parts[3] = {tenant, gate_hash(key, address.p, address.n),
+                         gate_hash(key, body.p, body.n)};
+    uint64_t mark = gate_hash(key, (const char *)parts, sizeof parts);
+    return mark == 0 ? 1 : mark;
+}
+
+/* ---- promises ---- */
+
+static void forget_promise(gate *g, uint32_t i) {
+    g->n_promises--;
+    memmove(&g->promises[i], &g->promises[i + 1], (g->n_promises - i) * sizeof g->promises[0]);
+}
+
+static void forget_old_promises(gate *g, uint64_t now_us) {
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < g->n_promises; i++)
+        if (g->promises[i].due_us + LIMITS_GRACE_US >= now_us)
+            g->promises[n_kept++] = g->promises[i];
+    g->n_promises = n_kept;
+}
+
+/* The mark to ask with: that of the promise this client comes for, or one nobody has. */
+static uint64_t choose_mark(gate *g, const gate_ask *ask, uint64_t now_us) {
+    if (ask->mark == 0) return 0;
+    forget_old_promises(g, now_us);
+    uint32_t best = g->n_promises;
+    for (uint32_t i = 0; i < g->n_promises && !ask->first_try; i++)
+        if (g->promises[i].body_mark == ask->mark &&
+            (best == g->n_promises || g->promises[i].due_us < g->promises[best].due_us))
+            best = i;
+    if (best < g->n_promises) {
+        uint64_t mark = g->promises[best].mark;
+        forget_promise(g, best);
+        return mark;
+    }
+    uint64_t parts[2] = {ask->mark, ++g->n_marks};
+    static const unsigned char key[16] = {0}; // ask->mark is secret already
+    uint64_t mark = gate_hash(key, (const char *)parts, sizeof parts);
+    return mark == 0 ? 1 : mark;
+}
+
+/* When the list is full its client is found by nothing, and is served like a newcomer. */
+static void note_promise(gate *g, uint64_t body_mark, uint64_t mark, uint64_t due_us) {
+    if (body_mark == 0 || g->n_promises == GATE_PROMISES_MAX) return;
+    g->promises[g->n_promises++] = (promise){body_mark, mark, due_us};
+}
+
+/* ---- admitting ---- */
+
+uint64_t gate_count_tokens(const limits_spec *spec, uint64_t prompt_tokens, uint64_t output_tokens,
+                           uint32_t n_outputs, bool estimated) {
+    uint64_t all = prompt_tokens + output_tokens * n_outputs;
+    const uint64_t windows[] = {spec->tokens_per_min, spec->tokens_per_day, spec->tokens_per_month};
+    uint64_t least = prompt_tokens + n_outputs; // each output has a token
+    for (size_t i = 0; i < INFERD_COUNT(windows) && estimated; i++)
+        if (windows[i] != 0 && all > windows[i]) all = windows[i] > least ? windows[i] : least;
+    return all;
+}
+
+static uint64_t expected_output(const gate *g, const gate_ask *ask, const gen_request *r) {
+    static const output_estimate nothing = {0};
+    const output_estimate *e = ask->name_idx < g->n_names ? g->outputs[ask->name_idx] : NULL;
+    uint32_t room = ask->context > r->n_prompt ? ask->context - r->n_prompt : 0;
+    return output_for_request(e == NULL ? &nothing : e, r->max_tokens != GEN_NO_MAX, r->max_tokens,
+                              room);
+}
+
+static uint64_t count_tokens(const gate *g, const gate_ask *ask) {
+    uint64_t n_prompt = 0, n_output = 0;
+    for (uint32_t i = 0; i < ask->n_requests; i += ask->n_per_prompt) {
+        n_prompt += ask->requests[i]->n_prompt;
+        n_output += expected_output(g, ask, ask->requests[i]);
+    }
+    limits_usage usage;
+    limits_get_usage(g->limits, ask->tenant, 0, &usage);
+    bool estimated = ask->requests[0]->max_tokens == GEN_NO_MAX;
+    uint32_t n_prompts = ask->n_requests / ask->n_per_prompt;
+    uint64_t mean = (n_output + n_prompts - 1) / n_prompts; // not above max_tokens, if there is one
+    if (!estimated) return n_prompt + n_output * ask->n_per_prompt;
+    return gate_count_tokens(&usage.spec, n_prompt, mean, ask->n_requests, true);
+}
+
+static gate_ticket *create_ticket(const gate_ask *ask, const limits_ask *taken) {
+    uint32_t n_prompts = ask->n_requests / ask->n_per_prompt;
+    gate_ticket *t = calloc(1, sizeof *t + n_prompts * sizeof *t->prompts);
+    if (t == NULL) return NULL;
+    *t = (gate_ticket){.tenant = ask->tenant,
+                       .n_open = ask->n_requests,
+                       .n_per_prompt = ask->n_per_prompt,
+                       .ask = *taken,
+                       .arrival_us = ask->arrival_us,
+                       .prompts = (uint64_t *)(void *)(t + 1)};
+    for (uint32_t i = 0; i < n_prompts; i++)
+        t->prompts[i] = ask->requests[i * ask->n_per_prompt]->n_prompt;
+    return t;
+}
+
+static bool refuse(const limits_answer *why, api_error *error) {
+    static const api_fault faults[LIMITS_REASONS] = {
+        [LIMITS_REQUESTS] = API_REQUEST_RATE,
+        [LIMITS_TOKENS] = API_TOKEN_RATE,
+        [LIMITS_CONCURRENT] = API_CONCURRENCY,
+        [LIMITS_DAY] = API_QUOTA,
+        [LIMITS_MONTH] = API_QUOTA,
+        [LIMITS_TOO_LARGE] = API_OVER_LIMIT,
+    };
+    api_fail(error, faults[why->reason], NULL, "%s", why->text);
+    error->retry_after_s = why->retry_after_s;
+    return false;
+}
+
+bool gate_admit(gate *g, const gate_ask *ask, uint64_t now_us, int64_t unix_s, gate_ticket **out,
+                api_error *error) {
+    INFERD_CHECK(ask->n_requests > 0 && ask->n_requests % ask->n_per_prompt == 0);
+    limits_ask taken = {.mark = choose_mark(g, ask, now_us),
+                        .n_requests = ask->n_requests,
+                        .tokens = count_tokens(g, ask)};
+    gate_ticket *t = create_ticket(ask, &taken);
+    if (t == NULL) return api_fail(error, API_INTERNAL, NULL, "the server is short of memory");
+    limits_answer why;
+    if (!limits_admit(g->limits, ask->tenant, now_us, unix_s, &taken, &why)) {
+        if (why.promised)
+            note_promise(g, ask->mark, taken.mark, now_us + why.retry_after_s * SECOND_US);
+        free(t);
+        return refuse(&why, error);
+    }
+    *out = t;
+    return true;
+}
+
+/* ---- ending ---- */
+
+static void end_some(gate *g, gate_ticket *t, uint32_t n, uint64_t now_us, int64_t unix_s) {
+    INFERD_CHECK(n <= t->n_open);
+    t->n_open -= n;
+    if (t->n_open > 0) return;
+    limits_settle(g->limits, t->tenant, now_us, unix_s, &t->ask, t->used);
+    free(t);
+}
+
+void gate_drop(gate *g, gate_ticket *t, uint32_t n, uint64_t now_us, int64_t unix_s) {
+    if (n > 0) end_some(g, t, n, now_us, unix_s);
+}
+
+void gate_hold(gate *g, gate_ticket *t, uint32_t slot, uint32_t choice_idx) {
+    INFERD_CHECK(slot < g->n_slots && g->slots[slot].ticket == NULL);
+    g->slots[slot] = (held){t, choice_idx};
+}
+
+/* Was a step with it ever planned?  What never was waited until its end. */
+static bool was_computed(const gate_ticket *t, const gen_event *ev) {
+    if (ev->done.n_output > 0 || ev->done.finish == GEN_STOP || ev->done.finish == GEN_LENGTH)
+        return true;
+    return ev->done.queued_us > 0 && t->arrival_us + ev->done.queued_us < ev->at_us;
+}
+
+void gate_on_done(gate *g, uint32_t slot, const gen_event *ev, uint64_t now_us, int64_t unix_s) {
+    INFERD_CHECK(slot < g->n_slots);
+    held h = g->slots[slot];
+    if (h.ticket == NULL) return;
+    g->slots[slot] = (held){0};
+    gate_ticket *t = h.ticket;
+    uint64_t *prompt = &t->prompts[h.choice_idx / t->n_per_prompt];
+    if (was_computed(t, ev)) {
+        t->used += *prompt + ev->done.n_output;
+        *prompt = 0; // its other choices share it
+    }
+    end_some(g, t, 1, now_us, unix_s);
+}
+
+void gate_note_output(gate *g, uint32_t name_idx, uint32_t n_tokens) {
+    INFERD_CHECK(name_idx < g->n_names);
+    if (g->outputs[name_idx] == NULL) g->outputs[name_idx] = calloc(1, sizeof **g->outputs);
+    if (g->outputs[name_idx] != NULL) output_add(g->outputs[name_idx], n_tokens);
+}
+
+/* ---- telling ---- */
+
+static size_t add_header(char out[GATE_LINES_BYTES], size_t n, const char *name,
+                         const char *value) {
+    if (value[0] == 0) return n;
+    int more = snprintf(out + n, GATE_LINES_BYTES - n, "x-ratelimit-%s: %s\n", name, value);
+    INFERD_CHECK(more > 0 && n + (size_t)more < GATE_LINES_BYTES);
+    return n + (size_t)more;
+}
+
+void gate_write_headers(gate *g, uint32_t tenant, uint64_t now_us, char out[GATE_LINES_BYTES]) {
+    limits_headers h;
+    size_t n = 0;
+    out[0] = 0;
+    if (tenant >= limits_n_tenants(g->limits)) return;
+    limits_get_headers(g->limits, tenant, now_us, &h);
+    n = add_header(out, n, "limit-requests", h.limit_requests);
+    n = add_header(out, n, "remaining-requests", h.remaining_requests);
+    n = add_header(out, n, "reset-requests", h.reset_requests);
+    n = add_header(out, n, "limit-tokens", h.limit_tokens);
+    n = add_header(out, n, "remaining-tokens", h.remaining_tokens);
+    add_header(out, n, "reset-tokens", h.reset_tokens);
+}
+
+limits *gate_limits(gate *g) {
+    return g->limits;
+}
+
+/* ---- the configuration ---- */
+
+static int compare_tenants(const void *a, const void *b) {
+    const config_tenant *x = *(const config_tenant *const *)a,
+                        *y = *(const config_tenant *const *)b;
+    return strcmp(x->name, y->name);
+}
+
+static int compare_name(const void *name, const void *tenant) {
+    return strcmp(name, (*(const config_tenant *const *)tenant)->name);
+}
+
+/* A table of tenants may be long: found by halving. */
+static const config_tenant **sort_tenants(const inferd_config *c) {
+    const config_tenant **sorted = malloc(size_max(c->n_tenants, 1) * sizeof *sorted);
+    if (sorted == NULL) return NULL;
+    for (uint32_t i = 0; i < c->n_tenants; i++) sorted[i] = &c->tenants[i];
+    qsort(sorted, c->n_tenants, sizeof *sorted, compare_tenants);
+    return sorted;
+}
+
+/* Every number has its place, without limits: from here on no change of limits needs memory. */
+static bool make_room(gate *g, char *const *names, uint32_t n_names, uint64_t now_us,
+                      inferd_err *problem) {
+    static const limits_spec none = {0};
+    for (uint32_t i = limits_n_tenants(g->limits); i < n_names; i++) {
+        if (limits_set_tenant(g->limits, i, names[i], &none, now_us, problem) != INFERD_OK)
+            return false;
+        if (g->quota != NULL) quota_file_restore(g->quota, g->limits, i);
+    }
+    return true;
+}
+
+bool gate_update(gate *g, char *const *names, uint32_t n_names, const inferd_config *c,
+                 inferd_err *problem) {
+    if (g == NULL) return true;
+    uint64_t now_us = clock_now_us();
+    const config_tenant **sorted = sort_tenants(c);
+    if (sorted == NULL || !make_room(g, names, n_names, now_us, problem)) {
+        if (sorted == NULL) inferd_fail(problem, INFERD_ENOMEM, "no memory for limits of tenants");
+        free(sorted);
+        return false;
+    }
+    for (uint32_t i = 0; i < n_names; i++) {
+        const config_tenant *const *found =
+            bsearch(names[i], sorted, c->n_tenants, sizeof *sorted, compare_name);
+        if (found == NULL) continue;
+        const config_tenant_limits *l = &(*found)->limits;
+        limits_spec spec = {.requests_per_min = l->requests_per_min,
+                            .tokens_per_min = l->tokens_per_min,
+                            .concurrent = l->concurrent,
+                            .tokens_per_day = l->tokens_per_day,
+                            .tokens_per_month = l->tokens_per_month};
+        inferd_err err = {0};
+        inferd_status s = limits_set_tenant(g->limits, i, names[i], &spec, now_us, &err);
+        INFERD_CHECK(s == INFERD_OK); // numbers keep their names, and there is room
+    }
+    free(sorted);
+    return true;
+}
+
+/* ---- the file ---- */
+
+static void *run_writer(void *ctx) {
+    gate *g = ctx;
+    writer *w = &g->w;
+    pthread_mutex_lock(&w->mutex);
+    for (;;) {
+        while (!w->asked && !w->stops) pthread_cond_wait(&w->changed, &w->mutex);
+        if (!w->asked) break;
+        pthread_mutex_unlock(&w->mutex);
+        inferd_err err = {0};
+        quota_file_write(g->path, w->text.p, w->text.n, &err);
+        pthread_mutex_lock(&w->mutex);
+        w->err = err;
+        w->asked = false;
+        w->done = true;
+    }
+    pthread_mutex_unlock(&w->mutex);
+    return NULL;
+}
+
+static void complain(gate *g, const inferd_err *err, uint64_t now_us) {
+    if (g->complained_us != 0 && now_us < g->complained_us + COMPLAIN_US) return;
+    g->complained_us = now_us;
+    log_text(LOG_LEVEL_ERROR, "quota_write_failed", "error", err->text);
+}
+
+/* What a write that ended has to say. */
+static void collect(gate *g, uint64_t now_us) {
+    pthread_mutex_lock(&g->w.mutex);
+    bool done = g->w.done;
+    inferd_err err = g->w.err;
+    g->w.done = false;
+    pthread_mutex_unlock(&g->w.mutex);
+    if (!done) return;
+    quota_file_written(g->quota, err.status == INFERD_OK);
+    buf_deinit(&g->w.text);
+    if (err.status != INFERD_OK) complain(g, &err, now_us);
+}
+
+static bool snapshot(gate *g, uint64_t now_us) {
+    inferd_err err = {0};
+    buf_init(&g->w.text, QUOTA_FILE_BYTES_MAX);
+    if (quota_file_snapshot(g->quota, g->limits, now_us, (int64_t)time(NULL), &g->w.text, &err) ==
+        INFERD_OK)
+        return true;
+    buf_deinit(&g->w.text);
+    complain(g, &err, now_us);
+    return false;
+}
+
+void gate_tick(gate *g, uint64_t now_us) {
+    if (g == NULL || g->quota == NULL) return;
+    collect(g, now_us);
+    if (!quota_file_due(g->quota, g->limits, now_us) || !snapshot(g, now_us)) return;
+    pthread_mutex_lock(&g->w.mutex);
+    g->w.asked = true;
+    pthread_cond_signal(&g->w.changed);
+    pthread_mutex_unlock(&g->w.mutex);
+}
+
+/* The end: nobody waits for the front any more, so it writes by itself. */
+static void write_last(gate *g) {
+    uint64_t now_us = clock_now_us();
+    inferd_err err = {0};
+    collect(g, now_us);
+    if (!quota_file_due(g->quota, g->limits, now_us + QUOTA_FILE_PERIOD_US) || !snapshot(g, now_us))
+        return;
+    inferd_status s = quota_file_write(g->path, g->w.text.p, g->w.text.n, &err);
+    quota_file_written(g->quota, s == INFERD_OK);
+    if (s != INFERD_OK) log_text(LOG_LEVEL_ERROR, "quota_write_failed", "error", err.text);
+    buf_deinit(&g->w.text);
+}
+
+/* ---- life ---- */
+
+static inferd_status open_quota(gate *g, const char *state_dir, inferd_err *err) {
+    size_t n = strlen(state_dir) + sizeof "/" GATE_QUOTA_FILE;
+    g->path = malloc(n);
+    if (g->path == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for quotas");
+    snprintf(g->path, n, "%s/%s", state_dir, GATE_QUOTA_FILE);
+    if (mkdir(state_dir, 0700) != 0 && errno != EEXIST)
+        return inferd_fail(err, INFERD_EIO, "state_dir %s cannot be made: %s", state_dir,
+                           strerror(errno));
+    inferd_status s = quota_file_read(g->path, &g->quota, err);
+    if (s != INFERD_OK) return s;
+    int rc = pthread_create(&g->w.thread, NULL, run_writer, g);
+    if (rc != 0)
+        return inferd_fail(err, INFERD_EIO, "the thread that writes %s: %s", g->path, strerror(rc));
+    g->w.running = true;
+    return INFERD_OK;
+}
+
+static void write_lines(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]) {
+    if (rq->tenant >= 0) gate_write_headers(ctx, (uint32_t)rq->tenant, clock_now_us(), out);
+}
+
+inferd_status gate_create(const char *state_dir, uint32_t n_slots, uint32_t n_names,
+                          const void *server_ctx, gate **out, inferd_err *err) {
+    gate *g = calloc(1, sizeof *g);
+    if (g == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for limits of tenants");
+    pthread_mutex_init(&g->w.mutex, NULL);
+    pthread_cond_init(&g->w.changed, NULL);
+    g->limits = limits_create();
+    g->slots = calloc(size_max(n_slots, 1), sizeof *g->slots);
+    g->outputs = calloc(size_max(n_names, 1), sizeof(output_estimate *));
+    g->n_slots = n_slots;
+    g->n_names = n_names;
+    inferd_status s = INFERD_OK;
+    if (g->limits == NULL || g->slots == NULL || g->outputs == NULL)
+        s = inferd_fail(err, INFERD_ENOMEM, "no memory for limits of tenants");
+    else if (state_dir != NULL)
+        s = open_quota(g, state_dir, err);
+    if (s != INFERD_OK) {
+        gate_destroy(g);
+        return s;
+    }
+    g->hooked = server_ctx != NULL;
+    if (g->hooked) http_reply_hook(write_lines, g, server_ctx);
+    *out = g;
+    return INFERD_OK;
+}
+
+static void stop_writer(writer *w) {
+    pthread_mutex_lock(&w->mutex);
+    w->stops = true;
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    pthread_join(w->thread, NULL);
+}
+
+/* Choices of one request share a ticket: it goes with the last of them. */
+static void free_tickets(gate *g) {
+    for (uint32_t i = 0; g->slots != NULL && i < g->n_slots; i++) {
+        gate_ticket *t = g->slots[i].ticket;
+        if (t != NULL && --t->n_open == 0) free(t);
+    }
+}
+
+void gate_destroy(gate *g) {
+    if (g == NULL) return;
+    if (g->hooked) http_reply_hook(NULL, NULL, NULL);
+    if (g->w.running) {
+        stop_writer(&g->w);
+        write_last(g);
+    }
+    free_tickets(g);
+    for (uint32_t i = 0; g->outputs != NULL && i < g->n_names; i++) free(g->outputs[i]);
+    free(g->outputs);
+    free(g->slots);
+    quota_file_destroy(g->quota);
+    limits_destroy(g->limits);
+    pthread_cond_destroy(&g->w.changed);
+    pthread_mutex_destroy(&g->w.mutex);
+    buf_deinit(&g->w.text);
+    free(g->path);
+    free(g);
+}

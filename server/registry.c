@@ -1,0 +1,259 @@
+/* registry.c - see registry.h. */
+#include "registry.h"
+
+#include <string.h>
+
+inferd_status registry_init(registry *r, inferd_err *err) {
+    *r = (registry){0};
+    r->slots = calloc(REGISTRY_SLOTS, sizeof *r->slots);
+    r->names = calloc(REGISTRY_NAMES_MAX, sizeof *r->names);
+    if (r->slots != NULL && r->names != NULL) return INFERD_OK;
+    registry_deinit(r);
+    return inferd_fail(err, INFERD_ENOMEM, "no memory for the list of models");
+}
+
+static void close_slot(registry_slot *s) {
+    model_close(s->m);
+    free(s->name);
+    free(s->path);
+    free(s->chat_template);
+    *s = (registry_slot){0};
+}
+
+void registry_deinit(registry *r) {
+    for (uint32_t i = 0; r->slots != NULL && i < REGISTRY_SLOTS; i++) close_slot(&r->slots[i]);
+    for (uint32_t i = 0; r->names != NULL && i < r->n_names; i++) free(r->names[i]);
+    free(r->slots);
+    free(r->names);
+    *r = (registry){0};
+}
+
+/* ---- what is there ---- */
+
+static bool same_text(const char *a, const char *b) {
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+int registry_match(const registry *r, const config_model *m) {
+    for (int i = 0; r->slots != NULL && i < REGISTRY_SLOTS; i++) {
+        const registry_slot *s = &r->slots[i];
+        if (s->m != NULL && !s->leaving && !s->stale && strcmp(s->name, m->name) == 0 &&
+            strcmp(s->path, m->path) == 0 && same_text(s->chat_template, m->chat_template) &&
+            s->max_context == m->max_context)
+            return i;
+    }
+    return REGISTRY_NONE;
+}
+
+/* ---- opening ---- */
+
+static bool has_same_content(const model *a, const model *b) {
+    bool same = false;
+    inferd_err err;
+    return model_same_content(a, b, &same, &err) == INFERD_OK &&
+           same; // else it has its own weights
+}
+
+static void find_same(registry_plan *p, uint32_t idx) {
+    registry_opened *o = &p->opened[idx];
+    for (uint32_t i = 0; i < p->n_known && o->same_as == REGISTRY_NONE; i++)
+        if (has_same_content(p->known[i], o->m)) o->same_as = p->known_slots[i];
+    for (uint32_t i = 0; i < idx && o->same_as == REGISTRY_NONE && o->same_new == REGISTRY_NONE;
+         i++)
+        if (p->opened[i].m != NULL && has_same_content(p->opened[i].m, o->m))
+            o->same_new = (int32_t)i;
+}
+
+bool registry_plan_init(registry_plan *p, const registry *r, const inferd_config *c,
+                        const int *slots, uint32_t n_slots) {
+    *p = (registry_plan){.c = c};
+    p->opened = calloc(size_max(c->n_models, 1), sizeof *p->opened);
+    p->known = calloc(size_max(n_slots, 1), sizeof *p->known);
+    p->known_slots = calloc(size_max(n_slots, 1), sizeof *p->known_slots);
+    if (p->opened == NULL || p->known == NULL || p->known_slots == NULL) {
+        registry_plan_deinit(p);
+        return false;
+    }
+    for (uint32_t i = 0; i < c->n_models; i++)
+        p->opened[i] =
+            (registry_opened){.wanted = registry_match(r, &c->models[i]) == REGISTRY_NONE,
+                              .same_as = REGISTRY_NONE,
+                              .same_new = REGISTRY_NONE};
+    for (uint32_t i = 0; i < n_slots; i++) {
+        if (r->slots[slots[i]].stale) continue;
+        p->known[p->n_known] = r->slots[slots[i]].m;
+        p->known_slots[p->n_known++] = slots[i];
+    }
+    return true;
+}
+
+static void close_opened(registry_plan *p) {
+    for (uint32_t i = 0; p->opened != NULL && i < p->c->n_models; i++) {
+        model_close(p->opened[i].m);
+        p->opened[i].m = NULL;
+    }
+}
+
+void registry_plan_deinit(registry_plan *p) {
+    close_opened(p);
+    free(p->opened);
+    free(p->known);
+    free(p->known_slots);
+    *p = (registry_plan){0};
+}
+
+bool registry_plan_open(registry_plan *p, bool allow_dummy, buf *problems) {
+    bool fine = true;
+    for (uint32_t i = 0; i < p->c->n_models; i++) {
+        const config_model *m = &p->c->models[i];
+        inferd_err err = {0};
+        if (!p->opened[i].wanted) continue;
+        model_options options = {.path = m->path,
+                                 .template_path = m->chat_template,
+                                 .context_max = m->max_context,
+                                 .allow_dummy = allow_dummy};
+        if (model_open(&options, &p->opened[i].m, &err) == INFERD_OK) {
+            find_same(p, i);
+            continue;
+        }
+        p->opened[i].m = NULL;
+        if (p->c->source != NULL)
+            buf_add_format(problems, "%s: models[%u]: %s\n", p->c->source, i, err.text);
+        else
+            buf_add_format(problems, "inferd: %s\n", err.text);
+        fine = false;
+    }
+    if (!fine) close_opened(p);
+    return fine;
+}
+
+/* ---- applying ---- */
+
+static int number_of_name(const registry *r, const char *name) {
+    for (uint32_t i = 0; i < r->n_names; i++)
+        if (strcmp(r->names[i], name) == 0) return (int)i;
+    return -1;
+}
+
+static bool add_names(registry *r, const inferd_config *c, inferd_err *problem) {
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        if (number_of_name(r, c->models[i].name) >= 0) continue;
+        char *name = r->n_names < REGISTRY_NAMES_MAX ? strdup(c->models[i].name) : NULL;
+        if (name == NULL) {
+            if (r->n_names < REGISTRY_NAMES_MAX)
+                inferd_fail(problem, INFERD_ENOMEM, "no memory for the list of models");
+            else
+                inferd_fail(problem, INFERD_EBUSY,
+                            "%d different names of models since the start are the most that are "
+                            "counted: restart",
+                            REGISTRY_NAMES_MAX);
+            return false;
+        }
+        r->names[r->n_names++] = name;
+    }
+    return true;
+}
+
+static int find_empty(const registry *r, int from) {
+    for (int i = from; i < REGISTRY_SLOTS; i++)
+        if (r->slots[i].m == NULL) return i;
+    return REGISTRY_NONE;
+}
+
+static bool fill_texts(registry_slot *s, const config_model *m) {
+    s->name = strdup(m->name);
+    s->path = strdup(m->path);
+    s->chat_template = m->chat_template != NULL ? strdup(m->chat_template) : NULL;
+    return s->name != NULL && s->path != NULL &&
+           (m->chat_template == NULL || s->chat_template != NULL);
+}
+
+static bool tell_engine(registry *r, int slot, int same_as) {
+    registry_slot *s = &r->slots[slot];
+    if (r->engine == NULL) return true;
+    s->departures = engine_model_departures(r->engine, (uint32_t)slot);
+    return engine_model_add(r->engine, (uint32_t)slot, s->m,
+                            same_as == REGISTRY_NONE ? UINT32_MAX : (uint32_t)same_as, &s->policy);
+}
+
+/* Slots for everything, without changing any that is in use.  False: there are too few, or no
+ * memory; what was filled is empty again. */
+static bool find_slots(registry *r, const inferd_config *c, const registry_opened *opened,
+                       int *slots, inferd_err *problem) {
+    int empty = 0;
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        slots[i] = opened[i].m == NULL ? registry_match(r, &c->models[i]) : find_empty(r, empty);
+        bool fine = slots[i] != REGISTRY_NONE;
+        if (!fine)
+            inferd_fail(problem, INFERD_EBUSY,
+                        "all %d slots for models are in use: some of them still end their work",
+                        REGISTRY_SLOTS);
+        if (fine && opened[i].m != NULL) {
+            empty = slots[i] + 1;
+            fine = fill_texts(&r->slots[slots[i]], &c->models[i]);
+            if (!fine) inferd_fail(problem, INFERD_ENOMEM, "no memory for the list of models");
+        }
+        if (fine) continue;
+        for (uint32_t k = 0; k <= i; k++)
+            if (opened[k].m != NULL && slots[k] != REGISTRY_NONE) close_slot(&r->slots[slots[k]]);
+        return false;
+    }
+    return true;
+}
+
+bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *problem) {
+    const inferd_config *c = p->c;
+    registry_opened *opened = p->opened;
+    if (!add_names(r, c, problem) || !find_slots(r, c, opened, slots, problem)) return false;
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        const config_model *m = &c->models[i];
+        registry_slot *s = &r->slots[slots[i]];
+        s->n_configs++;
+        if (opened[i].m == NULL) {
+            if (memcmp(&s->policy, &m->policy, sizeof s->policy) == 0 || r->engine == NULL)
+                continue;
+            s->policy = m->policy;
+            engine_model_set_policy(r->engine, (uint32_t)slots[i], &s->policy);
+            continue;
+        }
+        s->m = opened[i].m;
+        opened[i].m = NULL;
+        s->max_context = m->max_context;
+        s->name_idx = (uint32_t)number_of_name(r, m->name);
+        s->policy = m->policy;
+        s->same_as = opened[i].same_as != REGISTRY_NONE    ? opened[i].same_as
+                     : opened[i].same_new != REGISTRY_NONE ? slots[opened[i].same_new]
+                                                           : REGISTRY_NONE;
+        tell_engine(r, slots[i], s->same_as);
+    }
+    return true;
+}
+
+bool registry_start(registry *r, engine *e) {
+    bool fine = true;
+    r->engine = e;
+    for (int i = 0; i < REGISTRY_SLOTS; i++)
+        if (r->slots[i].m != NULL) fine = tell_engine(r, i, r->slots[i].same_as) && fine;
+    return fine;
+}
+
+/* ---- leaving ---- */
+
+void registry_drop(registry *r, const int *slots, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        registry_slot *s = &r->slots[slots[i]];
+        if (--s->n_configs > 0) continue;
+        s->leaving = true;
+        if (r->engine != NULL) engine_model_remove(r->engine, (uint32_t)slots[i]);
+    }
+}
+
+void registry_sweep(registry *r) {
+    for (int i = 0; i < REGISTRY_SLOTS; i++) {
+        registry_slot *s = &r->slots[i];
+        if (s->m == NULL || !s->leaving || s->n_flights > 0) continue;
+        if (r->engine != NULL && engine_model_departures(r->engine, (uint32_t)i) == s->departures)
+            continue;
+        close_slot(s);
+    }
+}

@@ -1,0 +1,95 @@
+/* registry.h - the models that are served: what was opened, in which slot of the engine, under
+ * which name.
+ *
+ * A slot is one opened file with what it was opened with (name, path, template, context).  A
+ * configuration names slots; a reload keeps those that fit, and brings others for what is new or
+ * whose file was replaced.  A slot that no configuration names any more is taken from the engine,
+ * ends what it still computes, and is closed when nothing of it is left: so what runs goes on with
+ * the weights it began with.
+ *
+ *     empty -> served   registry_apply        engine_model_add
+ *     served -> leaving registry_drop         no configuration names it: engine_model_remove
+ *     leaving -> empty  registry_sweep        the engine let go, and no answer is being written
+ *
+ * Names have numbers of their own, which are never used for another name: metrics count by them.
+ *
+ * Thread: front; m, name and name_idx of a slot may be read by whoever holds a configuration that
+ * names it. */
+#ifndef INFERD_REGISTRY_H
+#define INFERD_REGISTRY_H
+
+#include "config.h"
+#include "models/model.h"
+#include "scheduler/engine.h"
+
+enum {
+    REGISTRY_SLOTS = 2 * CONFIG_MODELS_MAX, // some leave while others come
+    REGISTRY_NAMES_MAX = 4096,              // different names of models since the start
+    REGISTRY_NONE = -1
+};
+
+typedef struct registry_slot {
+    model *m;   // NULL: empty; owned
+    char *name; // owned, like the next two
+    char *path, *chat_template;
+    uint32_t max_context;
+    uint32_t name_idx;
+    uint32_t n_configs; // that name it
+    uint32_t n_flights; // answers that are being written
+    bool leaving;
+    bool stale;          // its file was replaced: not for another configuration
+    uint32_t departures; // of the engine's slot when it was added
+    model_policy policy; // as the engine has it
+    int32_t same_as;     // slot with the same content, or REGISTRY_NONE
+    bool replaced_told;  // that its file cannot be opened any more
+} registry_slot;
+
+typedef struct registry {
+    registry_slot *slots; // [REGISTRY_SLOTS] owned
+    engine *engine;       // borrowed; NULL before registry_start
+    char **names;         // [n_names] owned
+    uint32_t n_names;
+} registry;
+
+/* A model of a configuration that has to be opened, and was. */
+typedef struct registry_opened {
+    bool wanted;      // no slot serves it yet
+    model *m;         // owned until registry_apply took it; NULL: not wanted, or not opened
+    int32_t same_as;  // slot with the same content, or REGISTRY_NONE
+    int32_t same_new; // the same among those opened with it, an index below its own, or
+                      // REGISTRY_NONE
+} registry_opened;
+
+/* What one configuration needs beyond the slots there are. */
+typedef struct registry_plan {
+    const inferd_config *c;  // borrowed
+    registry_opened *opened; // [c->n_models] owned
+    const model **known;     // [n_known] that are served; borrowed, like their slots; owned array
+    int *known_slots;        // [n_known] owned
+    uint32_t n_known;
+} registry_plan;
+
+inferd_status registry_init(registry *r, inferd_err *err);
+void registry_deinit(registry *r); // after engine_stop; accepts a zeroed one
+
+/* The slot that serves exactly this, or REGISTRY_NONE. */
+int registry_match(const registry *r, const config_model *m);
+/* Front: what has to be opened.  `slots` ([n_slots], of the running configuration) are looked at
+ * for the same content: they stay while that is counted. */
+bool registry_plan_init(registry_plan *p, const registry *r, const inferd_config *c,
+                        const int *slots, uint32_t n_slots); // false: no memory
+void registry_plan_deinit(registry_plan *p);                 // closes what nobody took
+/* Any thread: open it.  Problems are lines.  False: at least one; nothing is open. */
+bool registry_plan_open(registry_plan *p, bool allow_dummy, buf *problems);
+/* Take what was opened, and give slots[c->n_models], each counted once more.  False: `problem` says
+ * why, and nothing changed. */
+bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *problem);
+/* One configuration less names them. */
+void registry_drop(registry *r, const int *slots, uint32_t n);
+/* Close what has left. */
+void registry_sweep(registry *r);
+
+/* Everything that is served so far goes to this engine, and what is served later. */
+bool registry_start(registry *r, engine *e);
+
+#endif

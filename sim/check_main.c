@@ -1,0 +1,110 @@
+/* check_main.c - the command line of check.h. */
+#include <errno.h>
+#include <string.h>
+
+#include "check.h"
+
+enum { SEEDS_DEFAULT = 200, EXIT_SOUND = 0, EXIT_FOUND = 1, EXIT_USAGE = 2 };
+
+typedef unsigned long long ull; // for printing
+
+typedef struct settings {
+    uint64_t seed0, n_seeds;
+    bool trace, quiet, keep_going;
+} settings;
+
+static bool read_number(const char *text, uint64_t *out) {
+    char *end;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return errno == 0 && end != text && *end == 0 && text[0] != '-';
+}
+
+static bool read_settings(int argc, char **argv, settings *out) {
+    *out = (settings){.seed0 = 1, .n_seeds = SEEDS_DEFAULT};
+    for (int i = 0; i < argc; i++) {
+        bool has_value = i + 1 < argc;
+        if (strcmp(argv[i], "--quiet") == 0) {
+            out->quiet = true;
+        } else if (strcmp(argv[i], "--keep-going") == 0) {
+            out->keep_going = true;
+        } else if (strcmp(argv[i], "--seeds") == 0 && has_value) {
+            if (!read_number(argv[++i], &out->n_seeds)) return false;
+        } else if (strcmp(argv[i], "--seed0") == 0 && has_value) {
+            if (!read_number(argv[++i], &out->seed0)) return false;
+        } else if (strcmp(argv[i], "--trace") == 0 && has_value) {
+            if (!read_number(argv[++i], &out->seed0)) return false;
+            out->n_seeds = 1;
+            out->trace = true;
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
+static uint64_t max_of(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static void add(check_result *sum, const check_result *r) {
+    sum->n_events += r->n_events;
+    sum->n_steps += r->n_steps;
+    sum->n_requests += r->n_requests;
+    sum->n_tokens += r->n_tokens;
+    sum->n_preempted += r->n_preempted;
+    sum->n_loads += r->n_loads;
+    sum->n_evicted += r->n_evicted;
+    sum->n_turns += r->n_turns;
+    sum->n_failed_loads += r->n_failed_loads;
+    sum->n_drafts_right += r->n_drafts_right;
+    sum->n_hits += r->n_hits;
+    sum->n_moves += r->n_moves;
+    sum->flood_steps = max_of(sum->flood_steps, r->flood_steps);
+    sum->turn_us = max_of(sum->turn_us, r->turn_us);
+    sum->urgent_us = max_of(sum->urgent_us, r->urgent_us);
+    sum->guaranteed_us = max_of(sum->guaranteed_us, r->guaranteed_us);
+    sum->drain_us = max_of(sum->drain_us, r->drain_us);
+}
+
+static void print_sum(const check_result *s, uint64_t n_seeds, uint64_t n_failed) {
+    printf("%llu worlds, %llu not sound\n", (ull)n_seeds, (ull)n_failed);
+    printf("events %llu, steps %llu, requests %llu, tokens %llu, preempted %llu, loads %llu (%llu "
+           "failed), evicted %llu, turns %llu, guesses right %llu, tokens found %llu, moves %llu\n",
+           (ull)s->n_events, (ull)s->n_steps, (ull)s->n_requests, (ull)s->n_tokens,
+           (ull)s->n_preempted, (ull)s->n_loads, (ull)s->n_failed_loads, (ull)s->n_evicted,
+           (ull)s->n_turns, (ull)s->n_drafts_right, (ull)s->n_hits, (ull)s->n_moves);
+    printf("longest waits: %llu steps in a flood, %llu us for a turn, %llu us of urgent work, %llu "
+           "us with a guarantee, %llu us until all had ended\n",
+           (ull)s->flood_steps, (ull)s->turn_us, (ull)s->urgent_us, (ull)s->guaranteed_us,
+           (ull)s->drain_us);
+}
+
+int check_main(int argc, char **argv) {
+    settings o;
+    check_result sum = {0}, r;
+    uint64_t n_failed = 0, n = 0;
+    if (!read_settings(argc, argv, &o)) {
+        fprintf(stderr, "check [--seeds N] [--seed0 N] [--trace SEED] [--quiet] [--keep-going]\n");
+        return EXIT_USAGE;
+    }
+    for (; n < o.n_seeds && (n_failed == 0 || o.keep_going); n++) {
+        uint64_t seed = o.seed0 + n;
+        if (o.quiet) { // who reads this knows which seed did not come back
+            printf("seed %llu\n", (ull)seed);
+            fflush(stdout);
+        }
+        if (!check_seed(seed, o.trace, &r)) {
+            fprintf(stderr, "no memory for a world\n");
+            return EXIT_USAGE;
+        }
+        add(&sum, &r);
+        if (r.failed == CHECK_NONE) continue;
+        n_failed++;
+        printf("seed %llu at %llu us: %s: %s\n", (ull)seed, (ull)r.at_us,
+               check_invariant_name(r.failed), r.text);
+        printf("again, with every event: inferd-sim check --trace %llu\n", (ull)seed);
+    }
+    print_sum(&sum, n, n_failed);
+    return n_failed == 0 ? EXIT_SOUND : EXIT_FOUND;
+}

@@ -1,0 +1,373 @@
+/* experiment.c - see experiment.h: one run, its targets, and how figures are told. */
+#include "experiment.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    CAPACITY_S = 240,       // of an endless queue
+    CAPACITY_WARMUP_S = 60, // of it, not counted
+    BASE_S_MIN = 600
+};
+#define CAPACITY_RATE 200.0 // a second, more than any preset serves
+#define BASE_LOAD     0.5
+#define BASE_QUANTILE 0.95
+
+static const double QUANTILES[3] = {0.5, 0.95, 0.99};
+
+void experiment_init(experiment *e) {
+    *e = (experiment){.preset = sim_preset_find("h100-80"),
+                      .mix = WORKLOAD_MIX_M,
+                      .lengths = LENGTHS_CONV,
+                      .n_seeds = FIGURES_SEEDS_MIN,
+                      .seed0 = 1,
+                      .n_devices = 1,
+                      .seconds = 600,
+                      .lambda = -1,
+                      .rate_factor = 1,
+                      .slo_scale = 5,
+                      .host_gb = -1,
+                      .n_requests = 200000,
+                      .models_max = 128};
+}
+
+void experiment_deinit(experiment *e) {
+    for (uint32_t i = 0; i < e->n_traces; i++) trace_deinit(&e->traces[i]);
+    e->n_traces = 0;
+}
+
+static double now_s(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+/* ---- a run ---- */
+
+static void fill_load(const experiment *e, workload_spec *out, uint64_t seed, uint32_t n_models) {
+    workload_spec_init(out, e->mix);
+    out->seed = seed;
+    out->duration_us = (uint64_t)(e->seconds * 1e6);
+    if (n_models > 0) out->n_models = n_models;
+    if (e->lambda >= 0) out->rate_per_s = e->lambda;
+    out->lengths = e->n_traces > 0 ? LENGTHS_TRACE : e->lengths;
+    for (uint32_t i = 0; i < e->n_traces; i++) out->traces[i] = &e->traces[i];
+    out->n_traces = e->n_traces;
+}
+
+static uint32_t n_models_of(const experiment *e) {
+    workload_spec s;
+    workload_spec_init(&s, e->mix);
+    return e->n_models > 0 ? e->n_models : s.n_models;
+}
+
+/* Model i is on device i mod n; with fewer models than devices, on as many as there are for it. */
+static world_model *make_models(const experiment *e, const sim_preset *p, uint32_t n,
+                                inferd_err *err) {
+    world_model *models = calloc(n, sizeof *models);
+    if (models == NULL) {
+        inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", n);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        models[i].policy = world_policy();
+        models[i].device_idx = i % e->n_devices;
+        models[i].n_replicas = n < e->n_devices ? e->n_devices / n : 1;
+        if (sim_model_of(p, e->shape, &models[i].sim, err) == INFERD_OK) continue;
+        free(models);
+        return NULL;
+    }
+    return models;
+}
+
+static int compare_u64(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void quantiles(uint64_t *values, size_t n, double out[3]) {
+    qsort(values, n, sizeof *values, compare_u64);
+    for (int i = 0; i < 3; i++)
+        out[i] = n > 0 ? (double)stats_quantile(values, n, QUANTILES[i]) : NAN;
+}
+
+static inferd_status sum_up(const world *w, double seconds, run_figures *out, inferd_err *err) {
+    stats_request *r = world_stats(w);
+    uint64_t *ttft = malloc(size_max(w->n_records, 1) * sizeof *ttft);
+    uint64_t *tpot = malloc(size_max(w->n_records, 1) * sizeof *tpot);
+    size_t n_ttft = 0, n_tpot = 0;
+    if (r == NULL || ttft == NULL || tpot == NULL) {
+        free(r);
+        free(ttft);
+        free(tpot);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu records", w->n_records);
+    }
+    for (size_t i = 0; i < w->n_records; i++) {
+        if (r[i].end != STATS_DONE) continue;
+        ttft[n_ttft++] = r[i].first_us - r[i].arrival_us;
+        if (r[i].n_output > 1)
+            tpot[n_tpot++] = (r[i].last_us - r[i].first_us) / (r[i].n_output - 1);
+    }
+    quantiles(ttft, n_ttft, out->ttft_us);
+    quantiles(tpot, n_tpot, out->tpot_us);
+    out->attained = stats_attain(r, w->n_records);
+    out->attainment = stats_attainment(&out->attained);
+    out->goodput = stats_goodput(&out->attained, seconds) / w->options.n_devices;
+    out->goodput_tokens = stats_goodput_tokens(&out->attained, seconds) / w->options.n_devices;
+    out->offered_per_s = (double)w->n_records / seconds;
+    out->seconds = seconds;
+    world_sum(w, &out->account);
+    out->used = out->account.wall_us > 0
+                    ? (double)out->account.step_us / (double)out->account.wall_us
+                    : NAN;
+    free(r);
+    free(ttft);
+    free(tpot);
+    return INFERD_OK;
+}
+
+/* Runs `load` in a world of n_models; *out_world is the caller's then, unless it is NULL. */
+static inferd_status run(const experiment *e, const workload_spec *load, run_figures *out,
+                         world **out_world, inferd_err *err) {
+    *out = (run_figures){0};
+    sim_preset preset = *e->preset;
+    if (e->host_gb >= 0) preset.host_bytes = (uint64_t)(e->host_gb * 1e9);
+    world_model *models = make_models(e, &preset, load->n_models, err);
+    if (models == NULL) return err->status;
+    world_options o;
+    world_options_init(&o, &preset);
+    o.n_devices = e->n_devices;
+    o.models = models;
+    o.n_models = load->n_models;
+    o.seed = load->seed;
+    o.cache_all = e->cache_all;
+    o.verify = e->verify;
+    if (e->running_max > 0) {
+        o.sched.logits_max += e->running_max - o.sched.running_max;
+        o.sched.running_max = e->running_max;
+        o.sched.step_tokens_max = u32_max(o.sched.step_tokens_max, 2 * e->running_max);
+    }
+    workload *offered = NULL;
+    world *w = NULL;
+    double began_s = now_s();
+    inferd_status st = workload_create(load, &offered, err);
+    if (st == INFERD_OK) st = world_create(&o, &w, err);
+    if (st == INFERD_OK) st = world_run(w, offered, err);
+    if (st == INFERD_OK) st = sum_up(w, (double)load->duration_us / 1e6, out, err);
+    out->host_seconds = now_s() - began_s;
+    workload_destroy(offered);
+    free(models);
+    if (st == INFERD_OK && out_world != NULL)
+        *out_world = w;
+    else
+        world_destroy(w);
+    return st;
+}
+
+inferd_status experiment_run(const experiment *e, uint64_t seed, uint32_t n_models,
+                             double rate_factor, uint32_t slo_ttft_us, uint32_t slo_tpot_us,
+                             run_figures *out, inferd_err *err) {
+    workload_spec load;
+    fill_load(e, &load, seed, n_models > 0 ? n_models : e->n_models);
+    load.rate_factor = rate_factor;
+    load.slo_ttft_us = slo_ttft_us;
+    load.slo_tpot_us = slo_tpot_us;
+    return run(e, &load, out, NULL, err);
+}
+
+/* ---- targets ---- */
+
+/* Requests a second that one device with one model ends while it is never without work. */
+static inferd_status measure_capacity(const experiment *e, double *out, inferd_err *err) {
+    experiment one = *e;
+    workload_spec load;
+    run_figures f;
+    world *w;
+    one.n_devices = 1;
+    one.mix = WORKLOAD_MIX_M;
+    one.lambda = CAPACITY_RATE;
+    one.seconds = CAPACITY_S;
+    fill_load(&one, &load, e->seed0, 1);
+    inferd_status st = run(&one, &load, &f, &w, err);
+    if (st != INFERD_OK) return st;
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_records; i++) {
+        const stats_request *r = &w->records[i].stats;
+        n += r->end == STATS_DONE && r->last_us >= (uint64_t)CAPACITY_WARMUP_S * 1000000 &&
+             r->last_us < (uint64_t)CAPACITY_S * 1000000;
+    }
+    world_destroy(w);
+    *out = (double)n / (CAPACITY_S - CAPACITY_WARMUP_S);
+    return n > 0 ? INFERD_OK
+                 : inferd_fail(err, INFERD_EINVAL, "%s serves nothing of %s", e->preset->name,
+                               e->shape->name);
+}
+
+inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *err) {
+    inferd_status st = measure_capacity(e, &out->capacity_per_s, err);
+    if (st != INFERD_OK) return st;
+    experiment one = *e;
+    workload_spec load;
+    run_figures f;
+    one.n_devices = 1;
+    one.mix = WORKLOAD_MIX_M;
+    one.lambda = out->rate_per_s = BASE_LOAD * out->capacity_per_s;
+    one.seconds = e->seconds > BASE_S_MIN ? e->seconds : BASE_S_MIN;
+    fill_load(&one, &load, e->seed0, 1);
+    st = run(&one, &load, &f, NULL, err);
+    if (st != INFERD_OK) return st;
+    out->ttft_us = (uint64_t)f.ttft_us[1];
+    out->tpot_us = (uint64_t)f.tpot_us[1];
+    return INFERD_OK;
+}
+
+inferd_status experiment_targets(const experiment *e, uint32_t *out_ttft_us, uint32_t *out_tpot_us,
+                                 inferd_err *err) {
+    *out_ttft_us = e->slo_ttft_ms * 1000;
+    *out_tpot_us = e->slo_tpot_ms * 1000;
+    if (e->slo_ttft_ms != 0 && e->slo_tpot_ms != 0) return INFERD_OK;
+    slo_base base;
+    inferd_status st = experiment_base(e, &base, err);
+    if (st != INFERD_OK) return st;
+    if (*out_ttft_us == 0) *out_ttft_us = (uint32_t)((double)base.ttft_us * e->slo_scale);
+    if (*out_tpot_us == 0) *out_tpot_us = (uint32_t)((double)base.tpot_us * e->slo_scale);
+    printf(
+        "dedicated device: ends %.2f requests/s of an endless queue; at %.0f %% of that, %.2f/s: "
+        "P95 TTFT %.1f ms, P95 TPOT %.2f ms\n",
+        base.capacity_per_s, 100 * BASE_LOAD, base.rate_per_s, (double)base.ttft_us / 1e3,
+        (double)base.tpot_us / 1e3);
+    printf("targets (times %g): TTFT %.1f ms, TPOT %.2f ms\n", e->slo_scale,
+           (double)*out_ttft_us / 1e3, (double)*out_tpot_us / 1e3);
+    return INFERD_OK;
+}
+
+/* ---- telling ---- */
+
+void experiment_print_constants(const experiment *e) {
+    const sim_preset *p = e->preset;
+    const sim_shape *s = e->shape;
+    sim_cost c = sim_cost_of(p, s);
+    double host_gb = e->host_gb >= 0 ? e->host_gb : (double)p->host_bytes / 1e9;
+    printf("device %s: %.0f GB less %.0f, host %.0f GB for warm weights, %.0f GB/s read by steps, "
+           "%.3g FLOP/s, bus %.1f GB/s, disk %.1f GB/s, %u steps at once\n",
+           p->name, (double)p->memory_bytes / 1e9, (double)p->reserve_bytes / 1e9, host_gb,
+           p->mem_bytes_per_s / 1e9, p->flops, p->bus_bytes_per_s / 1e9, p->disk_bytes_per_s / 1e9,
+           p->depth);
+    printf(
+        "model %s: %.1f GB, a step %.2f ms + %.1f us a row + %.1f us a draw + %.1f ns a position "
+        "kept + %.2f ns a position attended; a load %.0f ms\n",
+        s->name, (double)s->weight_bytes / 1e9, (double)c.fixed_ns / 1e6, (double)c.row_ns / 1e3,
+        (double)c.draw_ns / 1e3, (double)c.kept_ps / 1e3, (double)c.attended_ps / 1e3,
+        (double)sim_load_us(p, s->weight_bytes) / 1e3);
+}
+
+inferd_status experiment_write(const char *path, const buf *text, inferd_err *err) {
+    if (text->failed) return inferd_fail(err, INFERD_ENOMEM, "no memory for %s", path);
+    FILE *f = fopen(path, "wb");
+    bool written = f != NULL && fwrite(text->p, 1, text->n, f) == text->n;
+    if (f != NULL && fclose(f) != 0) written = false;
+    return written ? INFERD_OK : inferd_fail(err, INFERD_EIO, "%s cannot be written", path);
+}
+
+inferd_status experiment_figures(const experiment *e, figures *f, const char *title,
+                                 inferd_err *err) {
+    uint64_t seeds[FIGURES_SEEDS_MAX];
+    for (uint32_t i = 0; i < e->n_seeds && i < FIGURES_SEEDS_MAX; i++) seeds[i] = e->seed0 + i;
+    return figures_init(f, title, seeds, e->n_seeds, err);
+}
+
+inferd_status experiment_tell(const experiment *e, const figures *f, inferd_err *err) {
+    buf text = {0}, json = {0};
+    figures_text(f, &text);
+    figures_json(f, &json);
+    inferd_status st =
+        text.failed ? inferd_fail(err, INFERD_ENOMEM, "no memory for a table") : INFERD_OK;
+    if (st == INFERD_OK) fwrite(text.p, 1, text.n, stdout);
+    if (st == INFERD_OK && e->json_path != NULL) st = experiment_write(e->json_path, &json, err);
+    buf_deinit(&text);
+    buf_deinit(&json);
+    return st;
+}
+
+/* ---- mix ---- */
+
+typedef struct row {
+    const char *name, *unit;
+    uint32_t n_digits;
+    double value;
+} row;
+
+static inferd_status set_rows(figures *f, const char *group, const row *rows, size_t n,
+                              uint32_t seed_idx, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    for (size_t i = 0; i < n && st == INFERD_OK; i++)
+        st = figures_set(f, group, rows[i].name, rows[i].unit, rows[i].n_digits, seed_idx,
+                         rows[i].value, err);
+    return st;
+}
+
+static double per(double a, double b) {
+    return b > 0 ? a / b : NAN;
+}
+
+inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
+                             inferd_err *err) {
+    const world_account *a = &r->account;
+    const row rows[] = {
+        {"offered", "1/s", 3, r->offered_per_s},
+        {"attainment", "%", 2, 100 * r->attainment},
+        {"goodput per device", "1/s", 3, r->goodput},
+        {"goodput per device, output", "tok/s", 1, r->goodput_tokens},
+        {"refused", "requests", 0, (double)r->attained.n_refused},
+        {"failed", "requests", 0, (double)r->attained.n_failed},
+        {"unfinished", "requests", 0, (double)r->attained.n_unfinished},
+        {"first token too late", "requests", 0, (double)r->attained.n_late_first},
+        {"too slow", "requests", 0, (double)r->attained.n_slow},
+        {"TTFT median", "ms", 1, r->ttft_us[0] / 1e3},
+        {"TTFT P95", "ms", 1, r->ttft_us[1] / 1e3},
+        {"TTFT P99", "ms", 1, r->ttft_us[2] / 1e3},
+        {"TPOT median", "ms", 2, r->tpot_us[0] / 1e3},
+        {"TPOT P95", "ms", 2, r->tpot_us[1] / 1e3},
+        {"TPOT P99", "ms", 2, r->tpot_us[2] / 1e3},
+        {"loads", "1/min", 2, 60 * per((double)a->n_loads, r->seconds)},
+        {"stages", "1/min", 2, 60 * per((double)a->n_stages, r->seconds)},
+        {"evicted, idle", "1/min", 2,
+         60 * per((double)a->n_evictions[ENGINE_EVICT_PRESSURE], r->seconds)},
+        {"evicted, lower class", "1/min", 2,
+         60 * per((double)a->n_evictions[ENGINE_EVICT_CLASS], r->seconds)},
+        {"evicted, turns", "1/min", 2,
+         60 * per((double)a->n_evictions[ENGINE_EVICT_TURN], r->seconds)},
+        {"a load waits, queue", "ms", 1, per((double)a->waited.queue_us, (double)a->n_loads) / 1e3},
+        {"a load waits, stage", "ms", 1, per((double)a->waited.stage_us, (double)a->n_loads) / 1e3},
+        {"a load waits, copy", "ms", 1, per((double)a->waited.load_us, (double)a->n_loads) / 1e3},
+        {"preempted", "1/min", 2, 60 * per((double)a->n_preemptions, r->seconds)},
+        {"prompt tokens found", "%", 1,
+         100 * per((double)a->prefix_hits_tokens, (double)a->prefix_queries_tokens)},
+        {"device computes", "%", 1, 100 * r->used},
+        {"kept from it by loads", "%", 2, 100 * per((double)a->load_us, (double)a->wall_us)},
+        {"idle", "%", 1, 100 * per((double)a->idle_us, (double)a->wall_us)},
+        {"rows per step", "", 1, per((double)a->n_rows, (double)a->n_steps)},
+    };
+    return set_rows(f, group, rows, INFERD_COUNT(rows), seed_idx, err);
+}
+
+inferd_status experiment_mix(const experiment *e, inferd_err *err) {
+    figures f = {0};
+    char title[FIGURES_TEXT_BYTES];
+    uint32_t ttft_us, tpot_us;
+    experiment_print_constants(e);
+    inferd_status st = experiment_targets(e, &ttft_us, &tpot_us, err);
+    if (st != INFERD_OK) return st;
+    snprintf(title, sizeof title, "%s, %u models on %u x %s, %g s", workload_kind_name(e->mix),
+             n_models_of(e), e->n_devices, e->preset->name, e->seconds);
+    st = experiment_figures(e, &f, title, err);
+    for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
+        run_figures r;
+        st = experiment_run(e, e->seed0 + i, 0, e->rate_factor, ttft_us, tpot_us, &r, err);
+        if (st == INFERD_OK) st = experiment_set(&f, workload_kind_name(e->mix), i, &r, err);
+    }
+    if (st == INFERD_OK) st = experiment_tell(e, &f, err);
+    figures_deinit(&f);
+    return st;
+}

@@ -1,0 +1,86 @@
+/* experiment.h - questions that the simulator answers, one command each.
+ *
+ * Each prints the constants it used and one table; figures are given as the median of the seeds,
+ * with least and greatest.  The same options give the same bytes.
+ *
+ *     mix      one workload: attainment, goodput, latencies, switches, use of the device
+ *     rate     the same over rates, with a curve
+ *     models   how many models a device serves, attainment 90 and 99 %
+ *     evict    reload time of the product's choice beside LRU, chance and who knows the future
+ *     speed    how fast the simulator itself is
+ *
+ * Thread: that of main. */
+#ifndef SIM_EXPERIMENT_H
+#define SIM_EXPERIMENT_H
+
+#include "report.h"
+#include "world.h"
+
+typedef struct experiment {
+    const sim_preset *preset;
+    const sim_shape *shape; // of all models
+    workload_kind mix;
+    workload_lengths lengths;
+    trace traces[WORKLOAD_TRACES_MAX]; // owned
+    uint32_t n_traces;
+    uint32_t n_seeds, n_devices, n_models, running_max;
+    uint64_t seed0;
+    double seconds;
+    double lambda;      // < 0: the workload's own
+    double rate_factor; // 1: as it is
+    double slo_scale;
+    uint32_t slo_ttft_ms, slo_tpot_ms; // 0: the base times slo_scale
+    double host_gb;                    // < 0: the preset's
+    uint32_t n_requests;               // speed
+    uint32_t models_max;               // models: no more are tried
+    bool cache_all, verify;
+    const char *json_path, *svg_path; // NULL: none
+} experiment;
+
+/* What a dedicated device gives at half of what it can. */
+typedef struct slo_base {
+    double capacity_per_s, rate_per_s;
+    uint64_t ttft_us, tpot_us; // 95th percentiles
+} slo_base;
+
+/* Figures of one run. */
+typedef struct run_figures {
+    stats_attained attained;
+    double attainment, goodput, goodput_tokens, offered_per_s;
+    double ttft_us[3], tpot_us[3]; // median, 95th and 99th percentile; NAN: none
+    world_account account;
+    double seconds, used, host_seconds; // used: part of the time that devices computed
+} run_figures;
+
+void experiment_init(experiment *e);
+void experiment_deinit(experiment *e);
+/* The commands; each prints to stdout. */
+inferd_status experiment_mix(const experiment *e, inferd_err *err);
+inferd_status experiment_rate(const experiment *e, inferd_err *err);
+inferd_status experiment_models(const experiment *e, inferd_err *err);
+inferd_status experiment_evict(const experiment *e, inferd_err *err);
+inferd_status experiment_speed(const experiment *e, inferd_err *err);
+
+/* ---- what they share, experiment.c ---- */
+
+/* One run of n_models models with these targets (0: none). */
+inferd_status experiment_run(const experiment *e, uint64_t seed, uint32_t n_models,
+                             double rate_factor, uint32_t slo_ttft_us, uint32_t slo_tpot_us,
+                             run_figures *out, inferd_err *err);
+/* One request at a time would be no load at all, and more than it can serve no latency: half of
+ * what it serves of an endless queue. */
+inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *err);
+/* Targets of e: given, or the base times the scale (then the base is measured and printed). */
+inferd_status experiment_targets(const experiment *e, uint32_t *out_ttft_us, uint32_t *out_tpot_us,
+                                 inferd_err *err);
+/* The figures of one run, as one seed of a group. */
+inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
+                             inferd_err *err);
+void experiment_print_constants(const experiment *e);
+/* The table to stdout, and where the options say. */
+inferd_status experiment_tell(const experiment *e, const figures *f, inferd_err *err);
+inferd_status experiment_write(const char *path, const buf *text, inferd_err *err);
+inferd_status experiment_figures(const experiment *e, figures *f, const char *title,
+                                 inferd_err *err);
+
+#endif

@@ -1,0 +1,67 @@
+/* report.h - the figures of a simulation: one value per seed, shown as median, least and greatest.
+ *
+ * A figure belongs to a group (a scenario, a policy), has a name, a unit and a value for each seed;
+ * groups and figures appear in the order in which they were first named.  Less than five seeds are
+ * refused: a median of three says nothing.  The same figures give the same bytes.
+ *
+ *     figures_init -> figures_set for each seed -> figures_text, figures_json, figures_csv
+ *
+ * A value that is NAN does not exist (no request was offered): it is left out of median, least and
+ * greatest, `n` says how many there are, and it is `-`, null or an empty field.
+ *
+ * Thread: that of its owner. */
+#ifndef SIM_REPORT_H
+#define SIM_REPORT_H
+
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "inferd/status.h"
+
+enum {
+    FIGURES_SEEDS_MIN = 5,
+    FIGURES_SEEDS_MAX = 64,
+    FIGURES_MAX = 4096,
+    FIGURES_TEXT_BYTES = 64, // of a name, with its NUL
+    FIGURES_DIGITS_MAX = 9
+};
+
+typedef struct figure {
+    char group[FIGURES_TEXT_BYTES], name[FIGURES_TEXT_BYTES], unit[FIGURES_TEXT_BYTES];
+    uint32_t n_digits; // behind the point, in the table
+    uint64_t is_set;   // bit i: seed i has a value
+    double values[FIGURES_SEEDS_MAX];
+} figure;
+
+typedef struct figures {
+    char title[FIGURES_TEXT_BYTES];
+    uint64_t seeds[FIGURES_SEEDS_MAX];
+    uint32_t n_seeds;
+    figure *items; // [n]; owned
+    uint32_t n, capacity;
+} figures;
+
+typedef struct figure_summary {
+    double median, min, max; // NAN when n is 0
+    uint32_t n;              // values there are
+} figure_summary;
+
+inferd_status figures_init(figures *f, const char *title, const uint64_t *seeds, uint32_t n_seeds,
+                           inferd_err *err);
+void figures_deinit(figures *f); // accepts a zeroed one
+
+/* The value of one seed.  EINVAL: set before, or with another unit; ETOOLONG: a text, or too many.
+ */
+inferd_status figures_set(figures *f, const char *group, const char *name, const char *unit,
+                          uint32_t n_digits, uint32_t seed_idx, double value, inferd_err *err);
+
+/* NULL: there is none. */
+const figure *figures_find(const figures *f, const char *group, const char *name);
+/* The median of an even number is between the two in the middle. */
+figure_summary figures_summary(const figures *f, const figure *of);
+
+/* All append; the caller looks at out->failed. */
+void figures_text(const figures *f, buf *out);
+void figures_json(const figures *f, buf *out);
+void figures_csv(const figures *f, buf *out);
+
+#endif

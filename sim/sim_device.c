@@ -1,0 +1,461 @@
+/* sim_device.c - see sim_device.h. */
+#include "sim_device.h"
+
+#include <string.h>
+
+enum {
+    STAGE_PARTS = 16,   // a waiting stage is looked at so often
+    LOAD_POLL_US = 500, // with nothing to compute, a load is looked at so often
+    PAGE_USED_PERCENT = 95
+};
+
+#define MIB ((uint64_t)1 << 20)
+#define GB  ((uint64_t)1000 * 1000 * 1000)
+
+/* Where the constants come from:
+ *
+ *   h100-80, h200-141
+ *     memory, bandwidth   data sheets (80 GB at 3.35 TB/s, 141 GB at 4.8 TB/s), 80 % of which a
+ *                         step that reads weights is taken to reach
+ *     flops               400 TFLOP/s of bf16, half of the peak, is what long prompts are planned
+ *                         with; not measured
+ *     bus                 52 GB/s from pinned host memory over PCIe 5 x16
+ *     disk                6 GB/s, one NVMe drive
+ *     extent              32 pages of 2 MiB are mapped at once
+ *     overhead, host      assumed: 0.15 ms of a captured graph, 30 us to plan and launch
+ *     load_fix            assumed: 5 ms to map and to compute for the first time
+ *   cpu-small
+ *     2 cores with SmolLM2-135M as docs/cpu.md measured it: 3.0 ms for one stream, 0.36 ms for
+ *     each row of a prompt, 0.17 us for each position attended; disk 1 GB/s and 0.5 GB/s of
+ *     preparing are assumed */
+static const sim_preset PRESETS[] = {
+    {.name = "h100-80",
+     .memory_bytes = 80 * GB,
+     .reserve_bytes = 2 * GB,
+     .host_bytes = 1024 * GB,
+     .page_bytes = 2 * MIB,
+     .extent_pages = 32,
+     .depth = 2,
+     .mem_bytes_per_s = 0.8 * 3.35e12,
+     .kv_bytes_per_s = 0.8 * 3.35e12,
+     .flops = 400e12,
+     .bus_bytes_per_s = 52e9,
+     .disk_bytes_per_s = 6e9,
+     .overhead_us = 150,
+     .host_us = 30,
+     .load_fix_us = 5000,
+     .model = "8b"},
+    {.name = "h200-141",
+     .memory_bytes = 141 * GB,
+     .reserve_bytes = 2 * GB,
+     .host_bytes = 1024 * GB,
+     .page_bytes = 2 * MIB,
+     .extent_pages = 32,
+     .depth = 2,
+     .mem_bytes_per_s = 0.8 * 4.8e12,
+     .kv_bytes_per_s = 0.8 * 4.8e12,
+     .flops = 400e12,
+     .bus_bytes_per_s = 52e9,
+     .disk_bytes_per_s = 6e9,
+     .overhead_us = 150,
+     .host_us = 30,
+     .load_fix_us = 5000,
+     .model = "8b"},
+    {.name = "cpu-small",
+     .memory_bytes = 4 * GB,
+     .reserve_bytes = 0,
+     .host_bytes = 1 * GB,
+     .page_bytes = 2 * MIB,
+     .extent_pages = 1,
+     .depth = 1,
+     .one_memory = true,
+     .rows_best = 128,
+     .mem_bytes_per_s = 35e9,
+     .kv_bytes_per_s = 140e9,
+     .flops = 0.78e12,
+     .disk_bytes_per_s = 1e9,
+     .prepare_bytes_per_s = 0.5e9,
+     .overhead_us = 100,
+     .host_us = 10,
+     .model = "135m"},
+};
+
+/* Shapes as published: SmolLM2-135M in Q4_1; Llama 3.2 1B, Llama 3.1 8B and 70B in bf16, and what
+ * is between. */
+static const sim_shape SHAPES[] = {
+    {"135m", 89000000, 134515008, 30, 9, 3, 64, 576, 49152, 8192, 2},
+    {"1b", 2471645608, 1235814400, 16, 32, 8, 64, 2048, 128256, 131072, 2},
+    {"3b", 6425499648, 3212749824, 28, 24, 8, 128, 3072, 128256, 131072, 2},
+    {"8b", 16060522496, 8030261248, 32, 32, 8, 128, 4096, 128256, 131072, 2},
+    {"14b", 29540067328, 14770033664, 48, 40, 8, 128, 5120, 152064, 32768, 2},
+    {"32b", 65527752704, 32763876352, 64, 40, 8, 128, 5120, 152064, 32768, 2},
+};
+
+const sim_preset *sim_preset_find(const char *name) {
+    for (size_t i = 0; i < INFERD_COUNT(PRESETS); i++)
+        if (strcmp(PRESETS[i].name, name) == 0) return &PRESETS[i];
+    return NULL;
+}
+
+const char *sim_preset_names(void) {
+    return "h100-80, h200-141, cpu-small";
+}
+
+const sim_shape *sim_shape_find(const char *name) {
+    for (size_t i = 0; i < INFERD_COUNT(SHAPES); i++)
+        if (strcmp(SHAPES[i].name, name) == 0) return &SHAPES[i];
+    return NULL;
+}
+
+const char *sim_shape_names(void) {
+    return "135m, 1b, 3b, 8b, 14b, 32b";
+}
+
+/* ---- what a model costs ---- */
+
+sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s) {
+    double kv_bytes = 2.0 * s->n_layers * s->n_kv_heads * s->head_dim * s->kv_number_bytes;
+    /* Multiply and add, for queries with keys and for weights with values. */
+    double attention = 4.0 * s->n_layers * s->n_heads * s->head_dim;
+    return (sim_cost){
+        .fixed_ns =
+            (uint64_t)(p->overhead_us * 1e3 + (double)s->weight_bytes / p->mem_bytes_per_s * 1e9),
+        .row_ns = (uint64_t)(2.0 * (double)s->n_params / p->flops * 1e9),
+        .draw_ns = (uint64_t)(2.0 * s->n_vocab * s->dim / p->flops * 1e9),
+        .kept_ps = (uint64_t)(kv_bytes / p->kv_bytes_per_s * 1e12),
+        .attended_ps = (uint64_t)(attention / p->flops * 1e12),
+    };
+}
+
+/* As many layers in a slot as a page holds. */
+static bool choose_layout(const sim_preset *p, const sim_shape *s, kv_layout *out) {
+    size_t layer_bytes =
+        (size_t)2 * s->n_kv_heads * s->head_dim * s->kv_number_bytes * SIM_BLOCK_TOKENS;
+    kv_layout best = {0};
+    uint64_t best_used = 0;
+    for (uint32_t group = s->n_layers; group >= 1; group--) {
+        if (s->n_layers % group != 0 || group * layer_bytes > p->page_bytes) continue;
+        uint32_t slots = (uint32_t)(p->page_bytes / (group * layer_bytes));
+        uint64_t used = slots * group * layer_bytes;
+        bool enough = used * 100 >= p->page_bytes * PAGE_USED_PERCENT;
+        if (used <= best_used) continue;
+        best_used = used;
+        best = (kv_layout){.type = KV_F16,
+                           .n_layers = s->n_layers,
+                           .n_kv_heads = s->n_kv_heads,
+                           .head_dim = s->head_dim,
+                           .block_tokens = SIM_BLOCK_TOKENS,
+                           .group_layers = group,
+                           .n_groups = s->n_layers / group,
+                           .slots_per_page = slots,
+                           .layer_bytes = layer_bytes,
+                           .slot_bytes = group * layer_bytes};
+        if (enough) break;
+    }
+    *out = best;
+    return best_used > 0;
+}
+
+inferd_status sim_model_of(const sim_preset *p, const sim_shape *s, sim_model *out,
+                           inferd_err *err) {
+    *out = (sim_model){
+        .weight_bytes = s->weight_bytes, .cost = sim_cost_of(p, s), .context = s->context};
+    if (choose_layout(p, s, &out->kv)) return INFERD_OK;
+    return inferd_fail(err, INFERD_EINVAL,
+                       "keys and values of one layer of %s need more than a page of %llu bytes",
+                       s->name, (unsigned long long)p->page_bytes);
+}
+
+uint64_t sim_step_us(const sim_cost *c, const step *st) {
+    uint64_t kept = 0;
+    for (uint32_t i = 0; i < st->b.n_seqs; i++)
+        kept += st->b.seqs[i].pos_begin + st->b.seqs[i].n_rows;
+    uint64_t ns = c->fixed_ns + c->row_ns * st->b.n_rows + c->draw_ns * st->b.n_logits +
+                  (c->kept_ps * kept + c->attended_ps * st->n_attended) / 1000;
+    return (ns + 999) / 1000;
+}
+
+static uint64_t transfer_us(uint64_t n_bytes, double bytes_per_s) {
+    return (uint64_t)((double)n_bytes / bytes_per_s * 1e6);
+}
+
+uint64_t sim_load_us(const sim_preset *p, uint64_t weight_bytes) {
+    return p->one_memory ? 0 : p->load_fix_us + transfer_us(weight_bytes, p->bus_bytes_per_s);
+}
+
+uint32_t sim_weight_pages(const sim_preset *p, uint64_t weight_bytes) {
+    uint64_t extent_bytes = p->page_bytes * p->extent_pages;
+    return (uint32_t)((weight_bytes + extent_bytes - 1) / extent_bytes * p->extent_pages);
+}
+
+static uint64_t slowed(const sim_device *d, uint64_t us) {
+    return us + us * d->faults.slow_percent / 100;
+}
+
+/* ---- life ---- */
+
+sim_device *sim_device_create(const sim_preset *p, const sim_model *models, uint32_t n_models) {
+    sim_device *d = calloc(1, sizeof *d);
+    if (d == NULL) return NULL;
+    *d = (sim_device){.preset = *p, .models = models, .n_models = n_models, .waiting = UINT32_MAX};
+    d->slots = calloc(size_max(n_models, 1), sizeof *d->slots);
+    if (d->slots != NULL) return d;
+    free(d);
+    return NULL;
+}
+
+static inferd_status sim_open(void *self, device_about *out, inferd_err *err) {
+    sim_device *d = self;
+    const sim_preset *p = &d->preset;
+    uint64_t n_pages = (p->memory_bytes - p->reserve_bytes) / p->page_bytes;
+    uint64_t n_host = p->host_bytes / p->page_bytes;
+    if (n_pages > INT32_MAX || n_host > INT32_MAX)
+        return inferd_fail(err, INFERD_EINVAL, "%llu pages are too many",
+                           (unsigned long long)(n_pages + n_host));
+    uint32_t n_all = (uint32_t)(p->one_memory ? n_pages + n_host : n_pages);
+    *out = (device_about){.n_pages = n_all,
+                          .n_ready = n_all,
+                          .n_host_pages = (uint32_t)n_host,
+                          .one_memory = p->one_memory,
+                          .page_bytes = p->page_bytes,
+                          .extent_pages = p->extent_pages,
+                          .depth = p->depth,
+                          .rows_best = p->rows_best};
+    snprintf(out->name, sizeof out->name, "simulated %s", p->name);
+    return INFERD_OK;
+}
+
+static void sim_close(void *self) {
+    sim_device *d = self;
+    free(d->slots);
+    free(d);
+}
+
+static inferd_status sim_attach(void *self, uint32_t idx, struct model *m, uint32_t same_as,
+                                const device_limits *limits, device_model *out, inferd_err *err) {
+    sim_device *d = self;
+    (void)m, (void)limits;
+    if (idx >= d->n_models)
+        return inferd_fail(err, INFERD_ENOTFOUND, "slot %u of %u", idx, d->n_models);
+    const sim_model *model = &d->models[idx];
+    uint32_t pages = same_as == DEVICE_OWN ? sim_weight_pages(&d->preset, model->weight_bytes) : 0;
+    *out =
+        (device_model){.spec = {.kv = model->kv, .context = model->context, .n_vocab = SIM_VOCAB},
+                       .weight_pages = pages,
+                       .host_pages = pages,
+                       .stage_bytes = model->weight_bytes};
+    snprintf(out->math, sizeof out->math, "simulated");
+    d->slots[idx] = (sim_slot){.attached = true};
+    return INFERD_OK;
+}
+
+static void sim_detach(void *self, uint32_t idx) {
+    sim_device *d = self;
+    if (d->waiting == idx) d->waiting = UINT32_MAX;
+    if (idx < d->n_models) d->slots[idx] = (sim_slot){0};
+}
+
+/* ---- file -> host memory ---- */
+
+static inferd_status sim_stage_begin(void *self, uint32_t idx, const uint32_t *pages,
+                                     void (*wake)(void *), void *wake_ctx, inferd_err *err) {
+    sim_device *d = self;
+    const sim_preset *p = &d->preset;
+    sim_slot *s = &d->slots[idx];
+    (void)pages, (void)err;
+    INFERD_CHECK(s->attached && !s->staging && !s->warm && !s->hot);
+    double bytes_per_s = p->disk_bytes_per_s;
+    if (p->one_memory && p->prepare_bytes_per_s < bytes_per_s) bytes_per_s = p->prepare_bytes_per_s;
+    *s = (sim_slot){.attached = true, .staging = true, .begun_us = d->clock_us};
+    s->total_us = slowed(d, transfer_us(d->models[idx].weight_bytes, bytes_per_s));
+    d->wake = wake;
+    d->wake_ctx = wake_ctx;
+    return INFERD_OK;
+}
+
+/* A copy goes on by itself: `done_us` follows the clock. */
+static void follow_clock(const sim_device *d, sim_slot *s) {
+    if (d->clock_us <= s->begun_us) return;
+    uint64_t us = d->clock_us - s->begun_us;
+    s->done_us = us < s->total_us ? us : s->total_us;
+}
+
+static void tell(const sim_device *d, uint32_t idx, device_progress *out) {
+    const sim_slot *s = &d->slots[idx];
+    uint64_t total = d->models[idx].weight_bytes;
+    bool finished = s->done_us >= s->total_us;
+    double part = finished ? 1 : (double)s->done_us / (double)s->total_us;
+    *out = (device_progress){
+        .done = (uint64_t)((double)total * part), .total = total, .finished = finished};
+}
+
+static inferd_status sim_stage_step(void *self, uint32_t idx, uint64_t budget_us,
+                                    device_progress *out, inferd_err *err) {
+    sim_device *d = self;
+    sim_slot *s = &d->slots[idx];
+    INFERD_CHECK(s->staging);
+    uint64_t spent_us = 0;
+    if (d->preset.one_memory) { // time that steps took brought it no further
+        uint64_t left_us = s->total_us - s->done_us;
+        spent_us = budget_us < left_us ? budget_us : left_us;
+        s->done_us += spent_us;
+        d->clock_us += spent_us;
+    } else {
+        follow_clock(d, s);
+    }
+    tell(d, idx, out);
+    out->device_us = spent_us;
+    out->waiting = !out->finished && !d->preset.one_memory;
+    d->waiting = out->waiting ? idx : UINT32_MAX;
+    uint64_t part_us = s->total_us / STAGE_PARTS + 1, end_us = s->begun_us + s->total_us;
+    d->look_us = d->clock_us + part_us < end_us ? d->clock_us + part_us : end_us;
+    if (!out->finished) return INFERD_OK;
+    s->staging = false;
+    if (++d->n_stages == d->faults.fail_stage_at)
+        return inferd_fail(err, INFERD_EIO, "the file cannot be read");
+    s->warm = true;
+    return INFERD_OK;
+}
+
+static void sim_unstage(void *self, uint32_t idx) {
+    sim_device *d = self;
+    if (d->waiting == idx) d->waiting = UINT32_MAX;
+    d->slots[idx] = (sim_slot){.attached = true};
+}
+
+/* ---- host memory -> device ---- */
+
+static inferd_status sim_load_begin(void *self, uint32_t idx, const uint32_t *pages,
+                                    inferd_err *err) {
+    sim_device *d = self;
+    sim_slot *s = &d->slots[idx];
+    (void)pages, (void)err;
+    INFERD_CHECK(s->warm && !s->hot);
+    uint64_t begin_us = d->clock_us > d->copy_us ? d->clock_us : d->copy_us;
+    uint64_t us = slowed(d, sim_load_us(&d->preset, d->models[idx].weight_bytes));
+    s->loading = true;
+    s->begun_us = begin_us;
+    s->total_us = us;
+    s->done_us = 0;
+    d->copy_us = begin_us + us;
+    d->copied_us += us;
+    return INFERD_OK;
+}
+
+static inferd_status sim_load_step(void *self, uint32_t idx, uint64_t budget_us,
+                                   device_progress *out, inferd_err *err) {
+    sim_device *d = self;
+    sim_slot *s = &d->slots[idx];
+    INFERD_CHECK(s->loading);
+    /* Nothing to compute: the thread looks again and again. */
+    uint64_t end_us = s->begun_us + s->total_us;
+    if (d->n_launched == 0 && budget_us > 0 && d->clock_us < end_us) {
+        uint64_t left_us = end_us - d->clock_us;
+        d->clock_us += left_us < LOAD_POLL_US ? left_us : LOAD_POLL_US;
+    }
+    follow_clock(d, s);
+    tell(d, idx, out);
+    if (!out->finished) return INFERD_OK;
+    s->loading = false;
+    if (++d->n_loads == d->faults.fail_load_at) {
+        s->warm = false;
+        return inferd_fail(err, INFERD_EDEVICE, "the copy failed");
+    }
+    s->hot = true;
+    return INFERD_OK;
+}
+
+static void sim_unload(void *self, uint32_t idx) {
+    sim_device *d = self;
+    INFERD_CHECK(d->slots[idx].hot || d->slots[idx].loading);
+    d->slots[idx].hot = d->slots[idx].loading = false;
+}
+
+/* ---- keys and values to the host and back ---- */
+
+/* In order with steps: they wait for it.  Where there is one memory the thread copies. */
+static void sim_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
+                        const int32_t *to, bool to_host) {
+    sim_device *d = self;
+    const sim_preset *p = &d->preset;
+    (void)from, (void)to, (void)to_host;
+    uint64_t n_bytes = (uint64_t)n * d->models[idx].kv.slot_bytes;
+    if (p->one_memory) {
+        d->clock_us += transfer_us(2 * n_bytes, p->mem_bytes_per_s); // read and written
+        return;
+    }
+    uint64_t begin_us = d->clock_us > d->free_us ? d->clock_us : d->free_us;
+    if (d->copy_us > begin_us) begin_us = d->copy_us;
+    d->free_us = d->copy_us = begin_us + transfer_us(n_bytes, p->bus_bytes_per_s);
+}
+
+/* ---- steps ---- */
+
+static void sim_launch(void *self, const step *st) {
+    sim_device *d = self;
+    INFERD_CHECK(d->n_launched < SIM_LAUNCHED_MAX);
+    d->clock_us += d->preset.host_us;
+    uint64_t us = sim_step_us(&d->models[st->model_idx].cost, st);
+    uint64_t begin_us = d->clock_us > d->free_us ? d->clock_us : d->free_us;
+    d->launched[d->n_launched] = st;
+    d->cost_us[d->n_launched] = us;
+    d->end_us[d->n_launched++] = d->free_us = begin_us + us;
+}
+
+static inferd_status sim_finish(void *self, step *st, uint64_t *device_us, inferd_err *err) {
+    sim_device *d = self;
+    INFERD_CHECK(d->n_launched > 0 && d->launched[0] == st);
+    if (d->clock_us < d->end_us[0]) d->clock_us = d->end_us[0];
+    *device_us = d->cost_us[0];
+    d->step_us += d->cost_us[0];
+    d->n_rows += st->b.n_rows;
+    for (uint32_t i = 0; i < st->b.n_logits; i++) {
+        st->results[i].id = SIM_TOKEN;
+        st->results[i].n_top = 0;
+        st->results[i].logprob = 0;
+    }
+    d->n_launched--;
+    d->launched[0] = d->launched[1];
+    d->end_us[0] = d->end_us[1];
+    d->cost_us[0] = d->cost_us[1];
+    if (++d->n_steps == d->faults.fail_step_at)
+        return inferd_fail(err, INFERD_EDEVICE, "the step failed");
+    return INFERD_OK;
+}
+
+static void sim_get_stats(void *self, backend_stats *out) {
+    (void)self;
+    *out = (backend_stats){0};
+}
+
+device sim_as_device(sim_device *d) {
+    static const device_ops OPS = {
+        .open = sim_open,
+        .close = sim_close,
+        .attach = sim_attach,
+        .detach = sim_detach,
+        .stage_begin = sim_stage_begin,
+        .stage_step = sim_stage_step,
+        .unstage = sim_unstage,
+        .load_begin = sim_load_begin,
+        .load_step = sim_load_step,
+        .unload = sim_unload,
+        .move_kv = sim_move_kv,
+        .launch = sim_launch,
+        .finish = sim_finish,
+        .get_stats = sim_get_stats,
+    };
+    return (device){&OPS, d};
+}
+
+/* ---- time ---- */
+
+void sim_device_look(sim_device *d) {
+    if (d->waiting == UINT32_MAX || d->look_us > d->clock_us) return;
+    d->waiting = UINT32_MAX;
+    d->wake(d->wake_ctx);
+}
+
+uint64_t sim_device_next_us(const sim_device *d) {
+    return d->waiting != UINT32_MAX ? d->look_us : UINT64_MAX;
+}

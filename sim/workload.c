@@ -1,0 +1,607 @@
+/* workload.c - see workload.h.
+ *
+ * Times inside are nanoseconds, because traces have them and the heap of bench/dues.h counts in
+ * them; requests leave with microseconds, cut.  A process keeps its time as a double in seconds:
+ * after 100 days its steps are 2 ns. */
+#include "workload.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../bench/dues.h"
+#include "../bench/rng.h"
+
+static const double NS_PER_S = 1e9;
+static const double RATE_MAX = 1e6; // a second; more arrivals would share microseconds
+static const double CV_MIN = 0.01, CV_MAX = 100;
+static const double PERIOD_S_MAX = 1e6;
+static const double STORM_S = 1, URGENT_JITTER_S = 1; // what "every" may be no shorter than
+static const double VICTIM_EVERY_S = 1;
+
+/* Generators of one seed are told apart by what they are for. */
+typedef enum purpose { FOR_ARRIVALS = 1, FOR_GROUP, FOR_CONTENT, FOR_PREFIX, FOR_EVENT } purpose;
+
+typedef enum process { POISSON, GAMMA, ONOFF, EVERY, STORM, ROWS } process;
+typedef enum draw_model { MODEL_FIXED, MODEL_ZIPF, MODEL_STORM } draw_model;
+
+/* One source of arrivals.  Its size does not depend on how long it runs. */
+typedef struct stream {
+    process process;
+    rng random;
+    double at_s;   // of the arrival that comes next
+    double rate;   // POISSON, GAMMA, ONOFF while ON: a second
+    uint64_t n;    // arrivals so far
+    uint32_t left; // POISSON: of the backlog
+
+    bool is_on;                     // ONOFF, and its points:
+    rng group;                      // the same in every member
+    double group_at_s, own_at_s;    // the next ones; INFINITY: there are none
+    double every_s, jitter_s;       // EVERY, STORM
+    uint32_t burst;                 // EVERY: arrivals at each event
+    double storm_at;                // STORM: of the last arrival, as a part of the storm [0, 1)
+    const trace *rows;              // ROWS
+    bool repeats;                   // ROWS
+    draw_model draw_model;          // and what its requests are:
+    uint32_t model_idx, tenant_idx; // MODEL_FIXED; the first model of MODEL_STORM
+    bool draws_tenant, draws_class; // else tenant_idx, class
+    gen_class class;                //
+    uint32_t fixed_prompt, fixed_output; // 0: drawn
+} stream;
+
+struct workload {
+    workload_spec spec;
+    stream *streams; // [n_streams] owned
+    uint32_t n_streams;
+    dues dues;       // one entry per stream that has not ended
+    double *zipf;    // [n_models] owned; sums of the weights up to each model
+    uint64_t n;      // requests so far
+    uint64_t n_rows; // of all traces
+};
+
+static rng rng_for(const workload_spec *spec, purpose what, uint32_t who, uint64_t idx) {
+    return rng_make(spec->seed, (uint64_t)what << 32 | who, idx);
+}
+
+/* ---- names and defaults ---- */
+
+static const char *const KIND_NAMES[WORKLOAD_KINDS] = {"mix-z", "mix-m", "mix-b", "mix-g",
+                                                       "adv",   "pre",   "trace"};
+
+const char *workload_kind_name(workload_kind kind) {
+    INFERD_CHECK(kind < WORKLOAD_KINDS);
+    return KIND_NAMES[kind];
+}
+
+bool workload_kind_parse(const char *text, workload_kind *out) {
+    for (uint32_t i = 0; i < WORKLOAD_KINDS; i++)
+        if (strcmp(text, KIND_NAMES[i]) == 0) {
+            *out = (workload_kind)i;
+            return true;
+        }
+    return false;
+}
+
+void workload_spec_init(workload_spec *spec, workload_kind kind) {
+    static const double RATES[WORKLOAD_KINDS] = {[WORKLOAD_MIX_Z] = 5.5,
+                                                 [WORKLOAD_MIX_M] = 0.037,
+                                                 [WORKLOAD_MIX_B] = 0.5,
+                                                 [WORKLOAD_MIX_G] = 0.5,
+                                                 [WORKLOAD_PRE] = 20};
+    static const uint32_t MODELS[WORKLOAD_KINDS] = {
+        [WORKLOAD_MIX_Z] = 16,       [WORKLOAD_MIX_M] = 16,
+        [WORKLOAD_MIX_B] = 24,       [WORKLOAD_MIX_G] = 8,
+        [WORKLOAD_PRE] = PRE_MODELS, [WORKLOAD_ADV] = 1 + WORKLOAD_STORM_MODELS,
+        [WORKLOAD_TRACE] = 1};
+    *spec = (workload_spec){
+        .kind = kind,
+        .seed = 1,
+        .duration_us = (uint64_t)600 * 1000000,
+        .n_models = MODELS[kind],
+        .n_tenants = 1,
+        .rate_per_s = RATES[kind],
+        .rate_factor = 1,
+        .zipf = 1,
+        .cv = 4,
+        .on_s = 15,
+        .off_s = 36,
+        .group_size = 4,
+        .correlation = 0.5,
+        .attacks = ATTACK_ALL,
+        .flood_per_s = 2,
+        .short_per_s = 50,
+        .long_per_s = 1,
+        .storm_every_s = 30,
+        .pre_backlog = 256,
+        .urgent_every_s = 30,
+        .urgent_burst = 1,
+        .prompt_max = 32768,
+        .output_max = 4096,
+        .prefix_groups = 1,
+        .prefix_lo = 256,
+        .prefix_hi = 256,
+    };
+    spec->class_percent[GEN_NORMAL] = 100;
+}
+
+/* ---- checks ---- */
+
+static inferd_status bad_real(inferd_err *err, const char *name, double value, double min,
+                              double max) {
+    return inferd_fail(err, INFERD_EINVAL, "%s is %g, expected %g to %g", name, value, min, max);
+}
+
+static inferd_status bad_count(inferd_err *err, const char *name, uint64_t value, uint64_t min,
+                               uint64_t max) {
+    return inferd_fail(err, INFERD_EINVAL, "%s is %llu, expected %llu to %llu", name,
+                       (unsigned long long)value, (unsigned long long)min, (unsigned long long)max);
+}
+
+typedef struct real_field {
+    const char *name;
+    double value, min, max;
+} real_field;
+typedef struct count_field {
+    const char *name;
+    uint64_t value, min, max;
+} count_field;
+
+static inferd_status check_numbers(const workload_spec *s, inferd_err *err) {
+    const double rate_min = 1e-6;
+    const real_field reals[] = {
+        {"rate_factor", s->rate_factor, rate_min, RATE_MAX},
+        {"zipf", s->zipf, 0, 10},
+        {"cv", s->cv, CV_MIN, CV_MAX},
+        {"on_s", s->on_s, 0.001, PERIOD_S_MAX},
+        {"off_s", s->off_s, 0.001, PERIOD_S_MAX},
+        {"correlation", s->correlation, 0, 1},
+        {"flood_per_s", s->flood_per_s, rate_min, RATE_MAX},
+        {"short_per_s", s->short_per_s, rate_min, RATE_MAX},
+        {"long_per_s", s->long_per_s, rate_min, RATE_MAX},
+        {"storm_every_s", s->storm_every_s, STORM_S, PERIOD_S_MAX},
+        {"urgent_every_s", s->urgent_every_s, URGENT_JITTER_S, PERIOD_S_MAX},
+    };
+    const count_field counts[] = {
+        {"duration_us", s->duration_us, 1, WORKLOAD_DURATION_US_MAX},
+        {"n_models", s->n_models, 1, WORKLOAD_MODELS_MAX},
+        {"n_tenants", s->n_tenants, 1, WORKLOAD_TENANTS_MAX},
+        {"group_size", s->group_size, 1, WORKLOAD_MODELS_MAX},
+        {"attacks", s->attacks, 0, ATTACK_ALL},
+        {"attack_model", s->attack_model, 0, s->n_models - 1},
+        {"pre_backlog", s->pre_backlog, 0, WORKLOAD_BACKLOG_MAX},
+        {"urgent_burst", s->urgent_burst, 1, WORKLOAD_BACKLOG_MAX},
+        {"prompt_max", s->prompt_max, 1, WORKLOAD_TOKENS_MAX},
+        {"output_max", s->output_max, 1, WORKLOAD_TOKENS_MAX},
+        {"n_traces", s->n_traces, 0, WORKLOAD_TRACES_MAX},
+        {"prefix_percent", s->prefix_percent, 0, 100},
+        {"prefix_groups", s->prefix_groups, 1, WORKLOAD_PREFIX_GROUPS_MAX},
+        {"prefix_lo", s->prefix_lo, 1, s->prefix_hi},
+        {"prefix_hi", s->prefix_hi, s->prefix_lo, WORKLOAD_TOKENS_MAX},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(reals); i++)
+        if (!(reals[i].value >= reals[i].min && reals[i].value <= reals[i].max))
+            return bad_real(err, reals[i].name, reals[i].value, reals[i].min, reals[i].max);
+    for (size_t i = 0; i < INFERD_COUNT(counts); i++)
+        if (counts[i].value < counts[i].min || counts[i].value > counts[i].max)
+            return bad_count(err, counts[i].name, counts[i].value, counts[i].min, counts[i].max);
+    bool has_rate = s->kind != WORKLOAD_ADV && s->kind != WORKLOAD_TRACE &&
+                    !(s->kind == WORKLOAD_MIX_Z && s->n_traces > 0);
+    if (has_rate && !(s->rate_per_s >= rate_min && s->rate_per_s <= RATE_MAX))
+        return bad_real(err, "rate_per_s", s->rate_per_s, rate_min, RATE_MAX);
+    return INFERD_OK;
+}
+
+static inferd_status check_traces(const workload_spec *s, inferd_err *err) {
+    if (s->n_traces == 0 && s->kind == WORKLOAD_TRACE)
+        return inferd_fail(err, INFERD_EINVAL, "a workload of kind trace needs a trace");
+    if (s->n_traces == 0 && s->lengths == LENGTHS_TRACE)
+        return inferd_fail(err, INFERD_EINVAL, "lengths of a trace need a trace");
+    for (uint32_t i = 0; i < s->n_traces; i++) {
+        const trace *t = s->traces[i];
+        if (t->n == 0) return inferd_fail(err, INFERD_EINVAL, "trace %u has no rows", i);
+        if (s->kind == WORKLOAD_MIX_Z && t->rows[t->n - 1].at_ns == 0)
+            return inferd_fail(err, INFERD_EINVAL,
+                               "trace %u takes no time, so it cannot be repeated", i);
+    }
+    return INFERD_OK;
+}
+
+static inferd_status check(const workload_spec *s, inferd_err *err) {
+    if (s->kind >= WORKLOAD_KINDS) return bad_count(err, "kind", s->kind, 0, WORKLOAD_KINDS - 1);
+    if (s->lengths > LENGTHS_TRACE) return bad_count(err, "lengths", s->lengths, 0, LENGTHS_TRACE);
+    inferd_status status = check_numbers(s, err);
+    if (status == INFERD_OK) status = check_traces(s, err);
+    if (status != INFERD_OK) return status;
+    uint64_t percent = 0;
+    for (int i = 0; i < GEN_CLASSES; i++) percent += s->class_percent[i];
+    if (percent != 100)
+        return inferd_fail(err, INFERD_EINVAL, "class_percent adds up to %llu, expected 100",
+                           (unsigned long long)percent);
+    uint32_t n_min = s->kind == WORKLOAD_PRE ? PRE_MODELS : 1;
+    if (s->kind == WORKLOAD_ADV && (s->attacks & ATTACK_STORM) != 0)
+        n_min = 1 + WORKLOAD_STORM_MODELS;
+    if (s->n_models < n_min)
+        return bad_count(err, "n_models", s->n_models, n_min, WORKLOAD_MODELS_MAX);
+    return INFERD_OK;
+}
+
+/* ---- when ---- */
+
+/* For a rate of 0 there are no points. */
+static double gap_s(rng *random, double rate) {
+    return rate > 0 ? rng_exp(random) / rate : INFINITY;
+}
+
+static double points_per_s(const workload_spec *s) {
+    return 1 / s->on_s + 1 / s->off_s;
+}
+static double shared_part(const workload_spec *s) { // the correlation is c / (2 - c)
+    return 2 * s->correlation / (1 + s->correlation);
+}
+static bool draw_on(const workload_spec *s, rng *random) {
+    return rng_unit(random) <= s->on_s / (s->on_s + s->off_s);
+}
+
+/* The state at time 0 is what the last point before it drew, of the group or its own; a Poisson
+ * process looks the same backwards. */
+static void begin_onoff(stream *st, const workload_spec *s, uint32_t group_idx) {
+    double rate = points_per_s(s), c = shared_part(s);
+    st->group = rng_for(s, FOR_GROUP, group_idx, 0);
+    double group_ago_s = gap_s(&st->group, rate * c),
+           own_ago_s = gap_s(&st->random, rate * (1 - c));
+    bool group_on = draw_on(s, &st->group), own_on = draw_on(s, &st->random);
+    st->is_on = group_ago_s < own_ago_s ? group_on : own_on;
+    st->group_at_s = gap_s(&st->group, rate * c);
+    st->own_at_s = gap_s(&st->random, rate * (1 - c));
+}
+
+/* An exponential amount of work with mean 1 is used up at the rate while ON. */
+static bool next_onoff(stream *st, const workload_spec *s, double end_s) {
+    double work = rng_exp(&st->random), rate = points_per_s(s), c = shared_part(s);
+    while (st->at_s < end_s) {
+        double until_s = fmin(st->group_at_s, st->own_at_s);
+        double on_rate = st->is_on ? st->rate : 0;
+        if (on_rate > 0 && st->at_s + work / on_rate <= until_s) {
+            st->at_s += work / on_rate;
+            return true;
+        }
+        work -= on_rate * (until_s - st->at_s);
+        st->at_s = until_s;
+        if (st->group_at_s <= st->own_at_s) {
+            st->is_on = draw_on(s, &st->group);
+            st->group_at_s += gap_s(&st->group, rate * c);
+        } else {
+            st->is_on = draw_on(s, &st->random);
+            st->own_at_s += gap_s(&st->random, rate * (1 - c));
+        }
+    }
+    return false;
+}
+
+/* Mean shape x scale, variance shape x scale^2.  The first gap is the rest of one that was found by
+ * looking in: long gaps are found more often, which makes the shape one larger. */
+static double gamma_gap_s(stream *st, double cv) {
+    double shape = 1 / (cv * cv), scale = 1 / (shape * st->rate);
+    if (st->n > 0) return rng_gamma(&st->random, shape) * scale;
+    double found = rng_gamma(&st->random, shape + 1) * scale;
+    return found * rng_unit(&st->random);
+}
+
+static void next_every(stream *st, const workload_spec *s, uint32_t stream_idx) {
+    uint64_t event = st->n / st->burst;
+    rng random = rng_for(s, FOR_EVENT, stream_idx, event);
+    bool at_once = st->jitter_s == 0; // the victim begins with the run
+    st->at_s = (double)(event + (at_once ? 0 : 1)) * st->every_s;
+    if (!at_once) st->at_s += st->jitter_s * (1 - rng_unit(&random));
+}
+
+/* The least of k uniform numbers above x is at x + (1 - x) (1 - u^(1/k)). */
+static void next_storm(stream *st) {
+    uint64_t event = st->n / WORKLOAD_STORM_MODELS, nth = st->n % WORKLOAD_STORM_MODELS;
+    if (nth == 0) st->storm_at = 0;
+    double k = (double)(WORKLOAD_STORM_MODELS - nth);
+    st->storm_at += (1 - st->storm_at) * (1 - pow(rng_unit(&st->random), 1 / k));
+    st->at_s = (double)(event + 1) * st->every_s + STORM_S * st->storm_at;
+}
+
+/* A trace that is repeated begins again one mean gap after its last row. */
+static bool next_row(stream *st, double factor) {
+    const trace *t = st->rows;
+    uint64_t round = st->n / t->n, last_ns = t->rows[t->n - 1].at_ns;
+    if (round > 0 && !st->repeats) return false;
+    double period_ns = t->n > 1 ? (double)last_ns * (double)t->n / (double)(t->n - 1) : 0;
+    double at_ns = (double)t->rows[st->n % t->n].at_ns + (double)round * period_ns;
+    st->at_s = at_ns / NS_PER_S / factor;
+    return true;
+}
+
+/* Moves a stream to its next arrival; false: it has ended. */
+static bool advance(workload *w, uint32_t stream_idx) {
+    stream *st = &w->streams[stream_idx];
+    const workload_spec *s = &w->spec;
+    double end_s = (double)s->duration_us / 1e6;
+    bool good = true;
+    switch (st->process) {
+    case POISSON:
+        if (st->left > 0)
+            st->left--;
+        else
+            st->at_s += gap_s(&st->random, st->rate);
+        break;
+    case GAMMA:
+        st->at_s += gamma_gap_s(st, s->cv);
+        break;
+    case ONOFF:
+        good = next_onoff(st, s, end_s);
+        break;
+    case EVERY:
+        next_every(st, s, stream_idx);
+        break;
+    case STORM:
+        next_storm(st);
+        break;
+    case ROWS:
+        good = next_row(st, s->rate_factor);
+        break;
+    }
+    st->n++;
+    return good && st->at_s < end_s;
+}
+
+static void push(workload *w, uint32_t stream_idx) {
+    if (!advance(w, stream_idx)) return;
+    uint64_t at_ns = (uint64_t)(w->streams[stream_idx].at_s * NS_PER_S + 0.5);
+    /* Rounding must not move the last arrival to the end. */
+    at_ns = at_ns < w->spec.duration_us * 1000 ? at_ns : w->spec.duration_us * 1000 - 1;
+    dues_push(&w->dues, (due){.at_ns = at_ns, .class_idx = stream_idx});
+}
+
+/* ---- what ---- */
+
+static uint32_t log_normal(rng *random, double mu, double sigma, uint32_t max) {
+    double value = exp(mu + sigma * rng_normal(random));
+    return value >= (double)max ? max : u32_max((uint32_t)(value + 0.5), 1);
+}
+
+static uint32_t clamp(uint32_t value, uint32_t max) {
+    return u32_min(u32_max(value, 1), max);
+}
+
+static void draw_lengths(const workload *w, const stream *st, rng *random, workload_request *r) {
+    static const struct {
+        double prompt_mu, prompt_sigma, output_mu, output_sigma;
+    } FITS[] = {[LENGTHS_CONV] = {6.84933, 0.63602, 5.22526, 0.50437},
+                [LENGTHS_CODE] = {7.41766, 0.64325, 2.45437, 1.32184}};
+    const workload_spec *s = &w->spec;
+    if (st->process == ROWS || s->lengths == LENGTHS_TRACE) {
+        const trace *t = st->rows;
+        uint64_t row = 0;
+        if (st->process == ROWS) {
+            row = (st->n - 1) % t->n;
+        } else {
+            row = rng_below(random, w->n_rows);
+            uint32_t i = 0;
+            for (; row >= s->traces[i]->n; i++) row -= s->traces[i]->n;
+            t = s->traces[i];
+        }
+        r->n_prompt = clamp(t->rows[row].n_prompt, s->prompt_max);
+        r->n_output = clamp(t->rows[row].n_output, s->output_max);
+    } else {
+        r->n_prompt = log_normal(random, FITS[s->lengths].prompt_mu, FITS[s->lengths].prompt_sigma,
+                                 s->prompt_max);
+        r->n_output = log_normal(random, FITS[s->lengths].output_mu, FITS[s->lengths].output_sigma,
+                                 s->output_max);
+    }
+    if (st->fixed_prompt > 0) r->n_prompt = u32_min(st->fixed_prompt, s->prompt_max);
+    if (st->fixed_output > 0) r->n_output = u32_min(st->fixed_output, s->output_max);
+}
+
+static uint32_t model_of(const workload *w, const stream *st, rng *random) {
+    uint64_t nth = st->n - 1;
+    switch (st->draw_model) {
+    case MODEL_FIXED:
+        return st->model_idx;
+    case MODEL_STORM: // each storm in another order
+        return st->model_idx +
+               (uint32_t)((nth + nth / WORKLOAD_STORM_MODELS) % WORKLOAD_STORM_MODELS);
+    case MODEL_ZIPF:
+        break;
+    }
+    uint32_t lo = 0, hi = w->spec.n_models - 1; // the first whose sum is not below x
+    double x = rng_unit(random) * w->zipf[hi];
+    while (lo < hi) {
+        uint32_t middle = lo + (hi - lo) / 2;
+        if (w->zipf[middle] < x)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo;
+}
+
+static gen_class draw_class(const workload_spec *s, rng *random) {
+    uint64_t x = rng_below(random, 100);
+    uint32_t class = 0;
+    while (x >= s->class_percent[class]) x -= s->class_percent[class ++];
+    return (gen_class) class;
+}
+
+/* Prefixes are not shared across models or tenants. */
+static void draw_prefix(const workload_spec *s, rng *random, workload_request *r) {
+    bool has_prefix = rng_below(random, 100) < s->prefix_percent;
+    uint64_t group = rng_below(random, s->prefix_groups);
+    if (!has_prefix) return;
+    uint64_t owner = (uint64_t)r->model_idx * WORKLOAD_TENANTS_MAX + r->tenant_idx;
+    r->prefix_group = owner * WORKLOAD_PREFIX_GROUPS_MAX + group + 1;
+    rng length = rng_for(s, FOR_PREFIX, 0, r->prefix_group);
+    r->n_shared_prefix =
+        s->prefix_lo + (uint32_t)rng_below(&length, (uint64_t)s->prefix_hi - s->prefix_lo + 1);
+}
+
+static workload_request draw_request(const workload *w, uint32_t stream_idx) {
+    const workload_spec *s = &w->spec;
+    const stream *st = &w->streams[stream_idx];
+    rng random = rng_for(s, FOR_CONTENT, stream_idx, st->n - 1);
+    workload_request r = {.slo_ttft_us = s->slo_ttft_us, .slo_tpot_us = s->slo_tpot_us};
+    r.model_idx = model_of(w, st, &random);
+    uint32_t tenant_idx = (uint32_t)rng_below(&random, s->n_tenants);
+    gen_class class = draw_class(s, &random);
+    r.tenant_idx = st->draws_tenant ? tenant_idx : st->tenant_idx;
+    r.class = st->draws_class ? class : st->class;
+    draw_prefix(s, &random, &r);
+    draw_lengths(w, st, &random, &r);
+    if (r.prefix_group != 0) r.n_shared_prefix = u32_min(r.n_shared_prefix, r.n_prompt - 1);
+    if (r.n_shared_prefix == 0) r.prefix_group = 0;
+    return r;
+}
+
+/* ---- the streams of each kind ---- */
+
+static stream *stream_add(workload *w, process how, double rate) {
+    stream *st = &w->streams[w->n_streams];
+    *st = (stream){.process = how,
+                   .random = rng_for(&w->spec, FOR_ARRIVALS, w->n_streams, 0),
+                   .rate = rate * w->spec.rate_factor,
+                   .burst = 1,
+                   .draws_tenant = true,
+                   .draws_class = true};
+    w->n_streams++;
+    return st;
+}
+
+static stream *stream_own(stream *st, uint32_t tenant_idx, gen_class class, uint32_t model_idx) {
+    st->draws_tenant = st->draws_class = false;
+    st->tenant_idx = tenant_idx;
+    st->class = class;
+    st->model_idx = model_idx;
+    return st;
+}
+
+static void add_rows(workload *w, const trace *t, bool repeats, draw_model which) {
+    stream *st = stream_add(w, ROWS, 0);
+    st->rows = t;
+    st->repeats = repeats;
+    st->draw_model = which;
+}
+
+static void add_per_model(workload *w, process how) {
+    const workload_spec *s = &w->spec;
+    for (uint32_t i = 0; i < s->n_models; i++) {
+        stream *st = stream_add(w, how, s->rate_per_s);
+        st->model_idx = i;
+        if (how == ONOFF) begin_onoff(st, s, i / s->group_size);
+    }
+}
+
+/* A stream has the same generator whichever attacks there are, so the victim sends the same alone
+ * and under attack: its place in the list is its tenant's number. */
+static void add_adv(workload *w) {
+    const workload_spec *s = &w->spec;
+    const double rates[ADV_TENANTS] = {[ADV_TENANT_FLOOD] = s->flood_per_s,
+                                       [ADV_TENANT_SHORT] = s->short_per_s,
+                                       [ADV_TENANT_LONG] = s->long_per_s};
+    stream *st = stream_own(stream_add(w, EVERY, 0), ADV_TENANT_VICTIM, GEN_HIGH, 0);
+    st->every_s = VICTIM_EVERY_S;
+    for (uint32_t i = ADV_TENANT_FLOOD; i <= ADV_TENANT_LONG; i++) {
+        st = stream_own(stream_add(w, POISSON, rates[i]), i, GEN_NORMAL, s->attack_model);
+        if (i == ADV_TENANT_FLOOD) st->fixed_prompt = WORKLOAD_FLOOD_PROMPT;
+        if (i == ADV_TENANT_SHORT) st->fixed_output = 1;
+        if (i == ADV_TENANT_LONG) st->fixed_output = s->output_max;
+    }
+    st = stream_own(stream_add(w, STORM, 0), ADV_TENANT_STORM, GEN_NORMAL, 0);
+    st->every_s = s->storm_every_s;
+    st->draw_model = MODEL_STORM;
+    if (s->n_models > WORKLOAD_STORM_MODELS) st->model_idx = s->n_models - WORKLOAD_STORM_MODELS;
+}
+
+static void add_pre(workload *w) {
+    const workload_spec *s = &w->spec;
+    stream *st = stream_own(stream_add(w, POISSON, s->rate_per_s), 0, GEN_BATCH, PRE_MODEL_BATCH);
+    st->left = s->pre_backlog;
+    st = stream_own(stream_add(w, EVERY, 0), 1, GEN_HIGH, PRE_MODEL_URGENT);
+    st->every_s = s->urgent_every_s;
+    st->jitter_s = URGENT_JITTER_S;
+    st->burst = s->urgent_burst;
+}
+
+static void add_streams(workload *w) {
+    const workload_spec *s = &w->spec;
+    switch (s->kind) {
+    case WORKLOAD_MIX_Z:
+        for (uint32_t i = 0; i < s->n_traces; i++) add_rows(w, s->traces[i], true, MODEL_ZIPF);
+        if (s->n_traces == 0) stream_add(w, POISSON, s->rate_per_s)->draw_model = MODEL_ZIPF;
+        break;
+    case WORKLOAD_MIX_M:
+        add_per_model(w, POISSON);
+        break;
+    case WORKLOAD_MIX_B:
+        add_per_model(w, ONOFF);
+        break;
+    case WORKLOAD_MIX_G:
+        add_per_model(w, GAMMA);
+        break;
+    case WORKLOAD_ADV:
+        add_adv(w);
+        break;
+    case WORKLOAD_PRE:
+        add_pre(w);
+        break;
+    case WORKLOAD_TRACE:
+        add_rows(w, s->traces[0], false, s->n_models > 1 ? MODEL_ZIPF : MODEL_FIXED);
+        break;
+    case WORKLOAD_KINDS:
+        break;
+    }
+}
+
+/* Attacks that were not asked for have a stream that never begins. */
+static bool is_silent(const workload *w, uint32_t stream_idx) {
+    return w->spec.kind == WORKLOAD_ADV && stream_idx > 0 &&
+           (w->spec.attacks & 1u << (stream_idx - 1)) == 0;
+}
+
+inferd_status workload_create(const workload_spec *spec, workload **out, inferd_err *err) {
+    *out = NULL;
+    inferd_status status = check(spec, err);
+    if (status != INFERD_OK) {
+        inferd_context(err, "workload");
+        return status;
+    }
+    uint32_t n_max = u32_max(u32_max(spec->n_models, ADV_TENANTS), WORKLOAD_TRACES_MAX);
+    workload *w = calloc(1, sizeof *w);
+    if (w != NULL) {
+        w->spec = *spec;
+        w->streams = calloc(n_max, sizeof *w->streams);
+        w->zipf = calloc(spec->n_models, sizeof *w->zipf);
+    }
+    if (w == NULL || w->streams == NULL || w->zipf == NULL || !dues_init(&w->dues, n_max)) {
+        workload_destroy(w);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a workload of %u streams", n_max);
+    }
+    double sum = 0;
+    for (uint32_t i = 0; i < spec->n_models; i++)
+        w->zipf[i] = sum += pow((double)i + 1, -spec->zipf);
+    for (uint32_t i = 0; i < spec->n_traces; i++) w->n_rows += spec->traces[i]->n;
+    add_streams(w);
+    for (uint32_t i = 0; i < w->n_streams; i++)
+        if (!is_silent(w, i)) push(w, i);
+    *out = w;
+    return INFERD_OK;
+}
+
+void workload_destroy(workload *w) {
+    if (w == NULL) return;
+    free(w->streams);
+    free(w->zipf);
+    dues_deinit(&w->dues);
+    free(w);
+}
+
+bool workload_next(workload *w, workload_request *out) {
+    if (w->dues.n == 0) return false;
+    due first = dues_pop(&w->dues);
+    *out = draw_request(w, first.class_idx);
+    out->arrival_us = first.at_ns / 1000;
+    out->idx = w->n++;
+    push(w, first.class_idx);
+    return true;
+}

@@ -1,0 +1,165 @@
+/* workload.h - requests that a simulated daemon is offered, drawn from a seed.
+ *
+ * An open loop: when a request arrives does not depend on how the last ones fared.  A workload is a
+ * handful of *streams* (one per model, tenant or trace), each with its own generator and its own
+ * next arrival; a heap merges them, so that a run of a week needs the memory of a run of a minute.
+ *
+ *     MIX_Z   M models of popularity Zipf(a): model i has weight 1 / (i + 1)^a.  Arrivals are those
+ *             of the traces, which begin again at their end, or Poisson with `rate_per_s` in all.
+ *             Each arrival is given to a model by weight, so every model sees a thinned process
+ *     MIX_M   a market: each model Poisson with `rate_per_s` of its own
+ *     MIX_B   each model is ON or OFF and Poisson with `rate_per_s` while ON.  ON and OFF last
+ *             exponential times; models of a group tend to be ON together
+ *     MIX_G   each model has Gamma gaps with `rate_per_s` of its own and coefficient of variation
+ * cv ADV     tenant 0 sends one request a second to model 0, evenly, class HIGH.  Against it, as
+ * `attacks` says: tenant 1 floods with prompts of 8k tokens, tenant 2 sends many requests for one
+ * token, tenant 3 asks for outputs as long as allowed (all to `attack_model`, Poisson), tenant 4
+ * wakes the last 20 models within one second, again and again PRE     model 0 (class BATCH, tenant
+ * 0) has a backlog at the start and Poisson arrivals with `rate_per_s`, enough to keep the device
+ * busy; model 1 (class HIGH, tenant 1) wakes every 30 s, shifted by up to a second so that it meets
+ * every phase of a step TRACE   the first trace, once, all of it for model 0 when there is one
+ * model, else by Zipf(a)
+ *
+ * `rate_factor` multiplies every rate, those of traces, too; only the victim of ADV, the storms and
+ * the urgent model of PRE keep their pace.  All processes are stationary from the first moment on:
+ * ON or OFF and the rest of a gap are drawn as somebody finds them who looks in at any time.
+ *
+ * Correlation in MIX_B.  An ON/OFF process with exponential times is one whose state is drawn anew,
+ * ON with p = on / (on + off), at the points of a Poisson process of rate 1/on + 1/off.  Members of
+ * a group share a part c of these points and what is drawn there; the other points are their own.
+ * Then each member alone is exactly what it was, and the states of two members have correlation c /
+ * (2 - c).  With 15 s and 36 s a model is active 29 % of the time and idle 71 times an hour; a
+ * group of correlation 1 changes 141 times an hour.
+ *
+ * Lengths.  An arrival of a trace brings its own.  Others have those of a row drawn from the
+ * traces, so that prompt and output keep their joint distribution, or log-normal ones.  These have
+ * the mean and the 99th percentile of the Azure 2023 traces, the two that decide about load and
+ * memory; their medians are off, as the traces are not log-normal:
+ *
+ *                      mu       sigma    mean   p99    median   (of the trace)
+ *     conv  prompt     6.84933  0.63602  1155   4142    943     1020
+ *     conv  output     5.22526  0.50437   211    601    186      129
+ *     code  prompt     7.41766  0.64325  2048   7436   1665     1469
+ *     code  output     2.45437  1.32184    28    252     12       13
+ *
+ * Prompt and output are drawn independently there; in the traces their logarithms have a
+ * correlation of 0.09 (conv) and 0.00 (code).
+ *
+ * Everything but the time of a request is drawn from a generator of (seed, stream, index), so it
+ * does not change when times do.
+ *
+ * Thread: that of its owner. */
+#ifndef SIM_WORKLOAD_H
+#define SIM_WORKLOAD_H
+
+#include "../bench/trace.h"
+#include "scheduler/policy.h"
+
+enum {
+    WORKLOAD_MODELS_MAX = 4096,
+    WORKLOAD_TENANTS_MAX = 4096,
+    WORKLOAD_TRACES_MAX = 4,
+    WORKLOAD_PREFIX_GROUPS_MAX = 1 << 16, // per model and tenant
+    WORKLOAD_TOKENS_MAX = 1 << 24,        // of a prompt, of an output
+    WORKLOAD_BACKLOG_MAX = 100000,
+    WORKLOAD_STORM_MODELS = 20,
+    WORKLOAD_FLOOD_PROMPT = 8192
+};
+#define WORKLOAD_DURATION_US_MAX ((uint64_t)100 * 86400 * 1000000)
+
+typedef enum workload_kind {
+    WORKLOAD_MIX_Z,
+    WORKLOAD_MIX_M,
+    WORKLOAD_MIX_B,
+    WORKLOAD_MIX_G,
+    WORKLOAD_ADV,
+    WORKLOAD_PRE,
+    WORKLOAD_TRACE,
+    WORKLOAD_KINDS
+} workload_kind;
+
+typedef enum workload_lengths { LENGTHS_CONV, LENGTHS_CODE, LENGTHS_TRACE } workload_lengths;
+
+typedef enum workload_attack {
+    ATTACK_FLOOD = 1,
+    ATTACK_SHORT = 2,
+    ATTACK_LONG = 4,
+    ATTACK_STORM = 8,
+    ATTACK_ALL = 15
+} workload_attack;
+
+/* Whose requests are which in ADV and PRE. */
+enum {
+    ADV_TENANT_VICTIM,
+    ADV_TENANT_FLOOD,
+    ADV_TENANT_SHORT,
+    ADV_TENANT_LONG,
+    ADV_TENANT_STORM,
+    ADV_TENANTS,
+    PRE_MODEL_BATCH = 0,
+    PRE_MODEL_URGENT,
+    PRE_MODELS
+};
+
+typedef struct workload_spec {
+    workload_kind kind;
+    uint64_t seed;
+    uint64_t duration_us; // arrivals are in [0, duration)
+    uint32_t n_models;
+    uint32_t n_tenants; // each request is of one of them, all alike; ADV and PRE have their own
+    double rate_per_s;  // of what the table above says
+    double rate_factor;
+    double zipf; // MIX_Z, TRACE: the exponent a
+    double cv;   // MIX_G
+
+    double on_s, off_s;    // MIX_B: mean times
+    uint32_t group_size;   // MIX_B: neighbouring models that belong together; 1: each alone
+    double correlation;    // MIX_B: of the states of two models of a group, [0, 1]
+    uint32_t attacks;      // ADV: of workload_attack
+    uint32_t attack_model; // ADV: 0 is the victim's own
+    double flood_per_s, short_per_s, long_per_s, storm_every_s; // ADV
+    uint32_t pre_backlog;                                       // PRE: requests at time 0
+    double urgent_every_s;                                      // PRE
+    uint32_t urgent_burst;                                      // PRE: requests each time
+
+    workload_lengths lengths;
+    uint32_t prompt_max, output_max;          // cuts what was drawn
+    const trace *traces[WORKLOAD_TRACES_MAX]; // borrowed
+    uint32_t n_traces;
+
+    uint32_t class_percent[GEN_CLASSES]; // together 100; ADV and PRE have their own
+    uint32_t slo_ttft_us, slo_tpot_us;   // hints put on every request; 0: none
+
+    uint32_t prefix_percent;       // of requests that begin with a prefix others have, too
+    uint32_t prefix_groups;        // per model and tenant
+    uint32_t prefix_lo, prefix_hi; // a group's prefix has a length in [lo, hi], always the same
+} workload_spec;
+
+typedef struct workload_request {
+    uint64_t arrival_us;
+    uint64_t idx;          // 0, 1, ... in the order of arrival
+    uint64_t prefix_group; // same number, same first tokens; 0: shares nothing
+    uint32_t model_idx, tenant_idx;
+    uint32_t n_prompt, n_output; // >= 1
+    uint32_t n_shared_prefix;    // of n_prompt; < n_prompt
+    uint32_t slo_ttft_us, slo_tpot_us;
+    uint32_t class; // gen_class
+} workload_request;
+
+typedef struct workload workload;
+
+/* Defaults of a kind: ten minutes, the figures of the table above, one tenant, class NORMAL. */
+void workload_spec_init(workload_spec *spec, workload_kind kind);
+
+/* "mix-z", "mix-m", ...; parse: false when the text is none of them. */
+const char *workload_kind_name(workload_kind kind);
+bool workload_kind_parse(const char *text, workload_kind *out);
+
+/* Copies the spec; the traces stay borrowed.  EINVAL names the field that is wrong. */
+inferd_status workload_create(const workload_spec *spec, workload **out, inferd_err *err);
+void workload_destroy(workload *w); // accepts NULL
+
+/* Requests in the order of their arrival; false: there is none any more. */
+bool workload_next(workload *w, workload_request *out);
+
+#endif

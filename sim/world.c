@@ -1,0 +1,421 @@
+/* world.c - see world.h. */
+#include "world.h"
+
+#include <string.h>
+
+enum { WARM_TOKENS = 3 }; // ids below are not used in prompts: SIM_TOKEN and its neighbours
+
+void world_options_init(world_options *o, const sim_preset *preset) {
+    enum { RUNNING_MAX = 32, LOGITS_MORE = 32 }; // as engine.c fills its limits
+    uint32_t running_max =
+        preset->limits_running_max != 0 ? preset->limits_running_max : RUNNING_MAX;
+    *o = (world_options){
+        .preset = preset,
+        .n_devices = 1,
+        .seed = 1,
+        .settle = true,
+        .sched = {.depth = CORE_DEPTH_MAX,
+                  .running_max = running_max,
+                  .step_tokens_max = 512,
+                  .logits_max = running_max + LOGITS_MORE,
+                  .queue_len_max = 1024,
+                  .step_max_us = 100000,
+                  .decode_step_us = 25000,
+                  .starvation_us = 2000000},
+        .residency = {
+            .turn_us = 500000, .retry_us = 1000000, .retry_max_us = 60000000, .eager = true}};
+}
+
+model_policy world_policy(void) {
+    return (model_policy){.class = GEN_NORMAL,
+                          .weight = 1,
+                          .keep_alive_us = POLICY_NEVER,
+                          .replicas_min = 1,
+                          .replicas_max = 1};
+}
+
+/* ---- what a core calls ---- */
+
+static uint64_t read_clock(void *ctx) {
+    return ((world_core *)ctx)->device->clock_us;
+}
+
+static uint32_t room(void *ctx) {
+    (void)ctx;
+    return UINT32_MAX;
+}
+
+static void fail(world *w, const char *what, const gen_event *e) {
+    if (w->failure.status != INFERD_OK) return;
+    inferd_fail(&w->failure, INFERD_EINVAL, "request %llu: %s", (unsigned long long)e->id, what);
+}
+
+static void end_record(world_core *c, world_record *r, const gen_event *e) {
+    world *w = c->world;
+    r->is_done = true;
+    r->status = e->done.status;
+    r->n_cached = e->done.n_cached;
+    r->n_preempted = e->done.n_preempted;
+    r->stats.n_output = r->n_emitted;
+    if (e->done.finish != GEN_ERROR)
+        r->stats.end =
+            e->done.finish == GEN_LENGTH || e->done.finish == GEN_STOP ? STATS_DONE : STATS_FAILED;
+    else
+        r->stats.end = r->n_emitted == 0 ? STATS_REFUSED : STATS_FAILED;
+    if (e->done.n_output != r->n_emitted) fail(w, "tokens and its last event disagree", e);
+    c->n_unfinished--;
+    w->n_unfinished--;
+}
+
+static void on_event(void *ctx, const gen_event *e) {
+    world_core *c = ctx;
+    world *w = c->world;
+    if (e->id == 0 || e->id > w->n_records) {
+        fail(w, "never submitted", e);
+        return;
+    }
+    world_record *r = &w->records[e->id - 1];
+    if (r->is_done) {
+        fail(w, "an event behind its last", e);
+        return;
+    }
+    if (e->kind == GEN_EV_DONE) {
+        end_record(c, r, e);
+        return;
+    }
+    uint64_t at_us = e->at_us - w->begin_us;
+    if (r->n_emitted++ == 0) r->stats.first_us = at_us;
+    if (at_us < r->stats.last_us) fail(w, "time goes backwards", e);
+    r->stats.last_us = at_us;
+}
+
+/* ---- life ---- */
+
+static bool holds(const world_model *m, uint32_t device_idx, uint32_t n_devices) {
+    uint32_t behind = (device_idx + n_devices - m->device_idx) % n_devices;
+    return behind < m->n_replicas;
+}
+
+static inferd_status check_options(const world_options *o, inferd_err *err) {
+    if (o->n_devices == 0 || o->n_devices > WORLD_DEVICES_MAX)
+        return inferd_fail(err, INFERD_EINVAL, "%u devices, expected 1 to %u", o->n_devices,
+                           WORLD_DEVICES_MAX);
+    if (o->n_models == 0) return inferd_fail(err, INFERD_EINVAL, "a world without models");
+    for (uint32_t i = 0; i < o->n_models; i++) {
+        const world_model *m = &o->models[i];
+        if (m->device_idx >= o->n_devices || m->n_replicas == 0 || m->n_replicas > o->n_devices)
+            return inferd_fail(err, INFERD_EINVAL,
+                               "model %u: %u replicas from device %u on, there are %u devices", i,
+                               m->n_replicas, m->device_idx, o->n_devices);
+    }
+    return INFERD_OK;
+}
+
+static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, inferd_err *err) {
+    const world_options *o = &w->options;
+    world_core *c = &w->cores[idx];
+    c->world = w;
+    c->device = sim_device_create(o->preset, sims, o->n_models);
+    if (c->device == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a device");
+    c->device->clock_us = 1; // 0 means "never" in places
+    core_options options = {.device = sim_as_device(c->device),
+                            .limits = o->sched,
+                            .residency = o->residency,
+                            .n_slots = o->n_models,
+                            .clock = read_clock,
+                            .room = room,
+                            .emit = on_event,
+                            .ctx = c};
+    inferd_status st = core_init(&c->core, &options, err);
+    if (st == INFERD_OK) st = core_open(&c->core, err);
+    if (st != INFERD_OK) return st;
+    for (uint32_t i = 0; i < o->n_models; i++)
+        if (holds(&o->models[i], idx, o->n_devices))
+            residency_attach(&c->core.models, i, NULL, DEVICE_OWN, &o->models[i].policy,
+                             c->device->clock_us);
+    return INFERD_OK;
+}
+
+inferd_status world_create(const world_options *options, world **out, inferd_err *err) {
+    inferd_status st = check_options(options, err);
+    if (st != INFERD_OK) return st;
+    world *w = calloc(1, sizeof *w);
+    if (w == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a world");
+    w->options = *options;
+    w->cores = calloc(options->n_devices, sizeof *w->cores);
+    world_model *models = malloc(options->n_models * sizeof *models);
+    sim_model *sims = malloc(options->n_models * sizeof *sims);
+    w->options.models = models;
+    w->sims = sims;
+    if (w->cores == NULL || models == NULL || sims == NULL) {
+        world_destroy(w);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", options->n_models);
+    }
+    memcpy(models, options->models, options->n_models * sizeof *models);
+    for (uint32_t i = 0; i < options->n_models; i++) sims[i] = models[i].sim;
+    for (uint32_t i = 0; i < options->n_devices && st == INFERD_OK; i++)
+        st = open_core(w, i, sims, err);
+    if (st != INFERD_OK) {
+        world_destroy(w);
+        return st;
+    }
+    *out = w;
+    return INFERD_OK;
+}
+
+void world_destroy(world *w) {
+    if (w == NULL) return;
+    for (uint32_t i = 0; w->cores != NULL && i < w->options.n_devices; i++) {
+        core *c = &w->cores[i].core;
+        if (c->opened) core_end(c);
+        core_deinit(c);
+    }
+    free(w->cores);
+    free(w->records);
+    free((world_model *)(uintptr_t)w->options.models);
+    free(w->sims);
+    free(w);
+}
+
+/* ---- arrivals ---- */
+
+/* Ids of one prompt: those of its group, then its own. */
+static tok_id *make_prompt(const world *w, const workload_request *r) {
+    tok_id *ids = malloc((size_t)r->n_prompt * sizeof *ids);
+    if (ids == NULL) return NULL;
+    uint32_t n_shared = r->prefix_group != 0 ? r->n_shared_prefix : 0;
+    const uint32_t n_ids = SIM_VOCAB - WARM_TOKENS;
+    rng g = rng_make(w->options.seed, r->prefix_group, 1);
+    for (uint32_t i = 0; i < n_shared; i++) ids[i] = (tok_id)(WARM_TOKENS + rng_below(&g, n_ids));
+    /* Its own need not look random, only differ from any other's. */
+    uint64_t own = r->idx;
+    for (uint32_t i = n_shared; i < r->n_prompt; i++) {
+        ids[i] = (tok_id)(WARM_TOKENS + own % n_ids);
+        own = own / n_ids + i;
+    }
+    return ids;
+}
+
+static gen_request *make_request(const world *w, const workload_request *r) {
+    gen_request *q = calloc(1, sizeof *q);
+    if (q == NULL) return NULL;
+    *q = (gen_request){.id = r->idx + 1,
+                       .model_idx = r->model_idx,
+                       .tenant_idx = r->tenant_idx,
+                       .class = (gen_class)r->class,
+                       .n_prompt = r->n_prompt,
+                       .max_tokens = r->n_output,
+                       .ignore_eos = true,
+                       .n_logprobs = -1,
+                       .n_prompt_logprobs = -1,
+                       .cache_scope = {r->tenant_idx, 0},
+                       .no_cache = r->prefix_group == 0 && !w->options.cache_all,
+                       .arrival_us = w->begin_us + r->arrival_us};
+    q->sampling.temperature = 0;
+    q->prompt = make_prompt(w, r);
+    if (q->prompt != NULL) return q;
+    free(q);
+    return NULL;
+}
+
+static uint32_t choose_device(const world *w, uint32_t model_idx) {
+    const world_model *m = &w->options.models[model_idx];
+    uint32_t best = m->device_idx;
+    for (uint32_t i = 1; i < m->n_replicas; i++) {
+        uint32_t d = (m->device_idx + i) % w->options.n_devices;
+        if (w->cores[d].n_unfinished < w->cores[best].n_unfinished) best = d;
+    }
+    return best;
+}
+
+static world_record *add_record(world *w, inferd_err *err) {
+    if (w->n_records == WORLD_RECORDS_MAX) {
+        inferd_fail(err, INFERD_ETOOLONG, "more than %d requests in one run", WORLD_RECORDS_MAX);
+        return NULL;
+    }
+    if (w->n_records == w->capacity) {
+        size_t capacity = w->capacity == 0 ? 1024 : 2 * w->capacity;
+        world_record *records = realloc(w->records, capacity * sizeof *records);
+        if (records == NULL) {
+            inferd_fail(err, INFERD_ENOMEM, "no memory for %zu records", capacity);
+            return NULL;
+        }
+        w->records = records;
+        w->capacity = capacity;
+    }
+    return &w->records[w->n_records++];
+}
+
+static inferd_status deliver(world *w, const workload_request *r, inferd_err *err) {
+    if (r->model_idx >= w->options.n_models)
+        return inferd_fail(err, INFERD_EINVAL, "a request for model %u of %u", r->model_idx,
+                           w->options.n_models);
+    world_record *record = add_record(w, err);
+    if (record == NULL) return err->status;
+    INFERD_CHECK(r->idx + 1 == w->n_records);
+    uint32_t device_idx = choose_device(w, r->model_idx);
+    world_core *c = &w->cores[device_idx];
+    *record = (world_record){.stats = {.arrival_us = r->arrival_us,
+                                       .n_prompt = r->n_prompt,
+                                       .slo_ttft_us = r->slo_ttft_us,
+                                       .slo_tpot_us = r->slo_tpot_us,
+                                       .end = STATS_UNFINISHED},
+                             .model_idx = r->model_idx,
+                             .tenant_idx = r->tenant_idx,
+                             .class = r->class,
+                             .device_idx = device_idx};
+    gen_request *q = make_request(w, r);
+    if (q == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
+    c->n_unfinished++;
+    w->n_unfinished++;
+    sched_submit(c->core.sched, q, c->device->clock_us);
+    return INFERD_OK;
+}
+
+/* ---- time ---- */
+
+/* The core whose clock is behind, of those that have something to do or may be given something;
+ * NULL: none. */
+static world_core *last_in_time(const world *w, bool more) {
+    world_core *last = NULL;
+    for (uint32_t i = 0; i < w->options.n_devices; i++) {
+        world_core *c = &w->cores[i];
+        if (!more && c->n_unfinished == 0) continue;
+        if (last == NULL || c->device->clock_us < last->device->clock_us) last = c;
+    }
+    return last;
+}
+
+/* All clocks are set to that of the first; what is missing was idle. */
+static uint64_t align_clocks(world *w) {
+    uint64_t at_us = 0;
+    for (uint32_t i = 0; i < w->options.n_devices; i++)
+        if (w->cores[i].device->clock_us > at_us) at_us = w->cores[i].device->clock_us;
+    for (uint32_t i = 0; i < w->options.n_devices; i++) {
+        world_core *c = &w->cores[i];
+        core_idle(&c->core, c->device->clock_us, at_us);
+        c->device->clock_us = at_us;
+    }
+    return at_us;
+}
+
+/* As the engine parks: until something can happen, or somebody who waits is to be looked at again.
+ */
+static void park(world_core *c, uint64_t next_arrival_us) {
+    core *k = &c->core;
+    uint64_t from_us = c->device->clock_us, until_us = core_next_us(k);
+    uint64_t device_us = sim_device_next_us(c->device);
+    sched_counters n;
+    sched_count(k->sched, &n);
+    if (n.n_running + n.n_waiting > n.n_paused) {
+        uint64_t again_us = from_us + k->options.limits.starvation_us;
+        uint64_t turn_us = from_us + k->options.residency.turn_us / 4;
+        if (again_us < until_us) until_us = again_us;
+        if (turn_us < until_us) until_us = turn_us;
+    }
+    if (device_us < until_us) until_us = device_us;
+    if (next_arrival_us < until_us) until_us = next_arrival_us;
+    if (until_us <= from_us) until_us = from_us + 1;
+    c->device->clock_us = until_us;
+    core_idle(k, from_us, until_us);
+}
+
+static bool turn(world_core *c, inferd_err *err) {
+    world *w = c->world;
+    sim_device_look(c->device);
+    bool any = core_turn(&c->core);
+    sched_flush(c->core.sched, UINT32_MAX);
+    c->n_turns++;
+    if (w->options.verify && w->failure.status == INFERD_OK)
+        if (core_verify(&c->core, err) != INFERD_OK) w->failure = *err;
+    return any;
+}
+
+/* Models that come by themselves come before anybody is served. */
+static inferd_status settle(world *w, inferd_err *err) {
+    uint64_t bound_us = (uint64_t)WORLD_SETTLE_S_MAX * 1000000;
+    for (uint32_t i = 0; i < w->options.n_devices; i++) {
+        world_core *c = &w->cores[i];
+        while (w->options.settle && !c->core.settled && c->device->clock_us < bound_us)
+            if (!turn(c, err)) park(c, bound_us);
+    }
+    w->begin_us = align_clocks(w);
+    if (w->failure.status != INFERD_OK) *err = w->failure;
+    return w->failure.status;
+}
+
+inferd_status world_run(world *w, workload *load, inferd_err *err) {
+    const uint64_t drain_us = (uint64_t)WORLD_DRAIN_S_MAX * 1000000;
+    inferd_status st = settle(w, err);
+    if (st != INFERD_OK) return st;
+    world_sum(w, &w->before);
+    workload_request next;
+    bool more = workload_next(load, &next);
+    uint64_t last_us = w->begin_us; // newest arrival
+    while (w->failure.status == INFERD_OK) {
+        world_core *c = last_in_time(w, more);
+        if (c == NULL) break;
+        while (more && w->begin_us + next.arrival_us <= c->device->clock_us) {
+            if ((st = deliver(w, &next, err)) != INFERD_OK) return st;
+            last_us = w->begin_us + next.arrival_us;
+            more = workload_next(load, &next);
+        }
+        if (!more && c->device->clock_us >= last_us + drain_us) break;
+        if (!turn(c, err)) park(c, more ? w->begin_us + next.arrival_us : last_us + drain_us);
+    }
+    w->end_us = align_clocks(w);
+    if (w->failure.status == INFERD_OK) return INFERD_OK;
+    *err = w->failure;
+    return err->status;
+}
+
+/* ---- figures ---- */
+
+static void add_core(world_account *out, const world_core *c) {
+    const core *k = &c->core;
+    sched_counters n;
+    sched_count(k->sched, &n);
+    out->wall_us += c->device->clock_us - k->account.opened_us;
+    out->step_us += k->account.step_us;
+    out->load_us += k->account.load_us;
+    out->idle_us += k->account.idle_us;
+    out->n_steps += c->device->n_steps;
+    out->n_rows += c->device->n_rows;
+    out->copied_us += c->device->copied_us;
+    out->n_turns_taken += k->models.n_turns;
+    out->n_preemptions += n.n_preemptions;
+    out->n_recomputed_tokens += n.n_recomputed_tokens;
+    out->prefix_queries_tokens += n.prefix_queries_tokens;
+    out->prefix_hits_tokens += n.prefix_hits_tokens;
+    out->n_core_turns += c->n_turns;
+    for (uint32_t i = 0; i < k->models.n; i++) {
+        const resident *m = &k->models.slots[i];
+        out->n_loads += m->n_loads;
+        out->n_stages += m->n_stages;
+        out->waited.queue_us += m->parts_sum.queue_us;
+        out->waited.reclaim_us += m->parts_sum.reclaim_us;
+        out->waited.stage_us += m->parts_sum.stage_us;
+        out->waited.load_us += m->parts_sum.load_us;
+        for (int e = 0; e < ENGINE_EVICT_CAUSES; e++) out->n_evictions[e] += m->n_evictions[e];
+    }
+}
+
+/* Every field is a counter of 64 bits that only grows. */
+static void subtract(world_account *a, const world_account *b) {
+    uint64_t *x = (uint64_t *)(void *)a;
+    const uint64_t *y = (const uint64_t *)(const void *)b;
+    for (size_t i = 0; i < sizeof *a / sizeof *x; i++) x[i] -= y[i];
+}
+_Static_assert(sizeof(world_account) % sizeof(uint64_t) == 0, "all fields are 64 bits");
+
+void world_sum(const world *w, world_account *out) {
+    *out = (world_account){0};
+    for (uint32_t i = 0; i < w->options.n_devices; i++) add_core(out, &w->cores[i]);
+    subtract(out, &w->before);
+}
+
+stats_request *world_stats(const world *w) {
+    stats_request *out = malloc(size_max(w->n_records, 1) * sizeof *out);
+    for (size_t i = 0; out != NULL && i < w->n_records; i++) out[i] = w->records[i].stats;
+    return out;
+}

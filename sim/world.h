@@ -1,0 +1,115 @@
+/* world.h - cores with simulated devices, a workload, and what became of each request.
+ *
+ * The cores are those of the daemon: the same object files plan steps, take pages and bring models
+ * up.  What the daemon's engine does around a core (deliver what was submitted, turn, publish
+ * events, park) is done here by hand:
+ *
+ *     turn     the core whose clock is behind; of equals the first
+ *     deliver  every arrival up to that clock, to its core
+ *     park     nothing to do: the clock goes to the next arrival, deadline, or event of the device
+ *
+ * So devices compute beside each other in virtual time, and no core is ever given a request from
+ * its past.  The same options and workload give the same records, to the byte.
+ *
+ * A model is on n_replicas neighbouring devices from device_idx on; a request goes to the one with
+ * the fewest unfinished requests, of equals the first.
+ *
+ * Prompts are made of token ids: requests with the same prefix_group (of a model and tenant) begin
+ * with the same ones, so that the prefix cache finds them; all other ids differ.  A request that
+ * shares nothing neither uses nor leaves cached blocks unless `cache_all` says so.
+ *
+ * Bounded: one record for each request offered (WORLD_RECORDS_MAX); a request itself is freed when
+ * it ends.  Thread: that of its owner. */
+#ifndef SIM_WORLD_H
+#define SIM_WORLD_H
+
+#include "../bench/rng.h"
+#include "core.h"
+#include "sim_device.h"
+#include "stats.h"
+#include "workload.h"
+
+enum {
+    WORLD_DEVICES_MAX = 64,
+    WORLD_RECORDS_MAX = 1 << 26,
+    WORLD_SETTLE_S_MAX = 3600, // models that come by themselves, before the first arrival
+    WORLD_DRAIN_S_MAX = 600    // after the last arrival
+};
+
+typedef struct world_model {
+    sim_model sim;
+    model_policy policy;
+    uint32_t device_idx, n_replicas;
+} world_model;
+
+typedef struct world_options {
+    const sim_preset *preset;
+    uint32_t n_devices;
+    const world_model *models; // [n_models] borrowed
+    uint32_t n_models;
+    sched_limits sched; // depth is the device's
+    residency_limits residency;
+    uint64_t seed; // of prompts
+    bool cache_all;
+    bool settle; // models come before the first arrival, as far as there is room
+    bool verify; // the books after each turn
+} world_options;
+
+/* One request that was offered. */
+typedef struct world_record {
+    stats_request stats; // times since the first arrival could come
+    uint32_t model_idx, tenant_idx, class, device_idx;
+    uint32_t n_cached, n_preempted;
+    uint32_t n_emitted; // tokens so far
+    inferd_status status;
+    bool is_done;
+} world_record;
+
+typedef struct world world;
+
+typedef struct world_core {
+    world *world;
+    core core;
+    sim_device *device; // owned by the core
+    uint64_t n_unfinished;
+    uint64_t n_turns;
+} world_core;
+
+/* Sums over the devices. */
+typedef struct world_account {
+    uint64_t wall_us, step_us, load_us, idle_us; // wall: of all devices together
+    uint64_t n_steps, n_rows, n_loads, n_stages, n_turns_taken, n_preemptions;
+    uint64_t n_evictions[ENGINE_EVICT_CAUSES];
+    uint64_t n_recomputed_tokens, prefix_queries_tokens, prefix_hits_tokens;
+    uint64_t copied_us;   // the copy engines were busy
+    engine_switch waited; // parts of all loads that somebody waited for
+    uint64_t n_core_turns;
+} world_account;
+
+struct world {
+    world_options options;
+    world_core *cores;     // [n_devices] owned
+    world_record *records; // [n_records] owned
+    size_t n_records, capacity;
+    size_t n_unfinished;
+    uint64_t begin_us, end_us; // of the run: first possible arrival, and when all had ended
+    inferd_err failure;        // status OK: none
+    sim_model *sims;           // [n_models] owned
+    world_account before;      // of the time before begin_us
+};
+
+/* What the daemon has when its configuration says nothing. */
+void world_options_init(world_options *o, const sim_preset *preset);
+model_policy world_policy(void);
+
+inferd_status world_create(const world_options *options, world **out, inferd_err *err);
+void world_destroy(world *w); // accepts NULL
+/* Until every request of the workload has ended, or WORLD_DRAIN_S_MAX after the last arrival.
+ * Once per world. */
+inferd_status world_run(world *w, workload *load, inferd_err *err);
+
+void world_sum(const world *w, world_account *out);
+/* The records as stats.h wants them; [n_records], caller frees.  NULL: no memory. */
+stats_request *world_stats(const world *w);
+
+#endif

@@ -1,0 +1,841 @@
+"""The admin API and `inferd ctl`: who may, what each command does, what a change of the configuration
+changes, and what a plan says.  Models are made up; memory is for some of them."""
+
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+
+from conftest import BUILD, ROOT, SLOW
+
+ADMIN, TENANT, OTHER = "adm-key-0123456789", "ten-key-0123456789", "ten-key-9876543210"
+NAMES = ["a", "org/b", "c", "d"]
+
+
+def models(names=NAMES, **more):
+    return [{"name": n, "path": f"dummy:tiny?seed={i + 1}", **more.get(n, {})} for i, n in enumerate(names)]
+
+
+def config(sock, memory="64MiB", **more):
+    c = {"devices": [{"kind": "cpu", "memory": memory}], "models": models(),
+         "admin": {"listen": f"unix:{sock}", "keys": [ADMIN]},
+         "tenants": [{"name": "t", "keys": [TENANT]}, {"name": "u", "keys": [OTHER], "models": ["a"]}], **more}
+    return {k: v for k, v in c.items() if v is not None}
+
+
+class Served:
+    """A daemon with its admin socket."""
+
+    def __init__(self, launch, folder, memory="64MiB", **more):
+        self.sock = folder / "admin.sock"
+        self.d = launch(config(self.sock, memory, **more), args=["--allow-dummy"])
+        self.admin = httpx.Client(transport=httpx.HTTPTransport(uds=str(self.sock)), base_url="http://localhost",
+                                  timeout=60 * SLOW)
+
+    @property
+    def file(self):
+        return self.d.config_path
+
+    def state(self):
+        r = self.admin.get("/admin/state")
+        assert r.status_code == 200, r.text
+        return r.json()
+
+    def model(self, name):
+        return next(m for m in self.state()["models"] if m["name"] == name)
+
+    def tenant(self, name):
+        return next(t for t in self.state()["tenants"] if t["name"] == name)
+
+    def do(self, name, command, wait=True, **body):
+        return self.admin.post(f"/admin/models/{name.replace('/', '%2F')}/{command}",
+                               json={**({"wait": True} if wait else {}), **body})
+
+    def ask(self, model, n=1, key=TENANT, **more):
+        return httpx.post(self.d.url + "/v1/completions", timeout=60 * SLOW,
+                          headers={"Authorization": f"Bearer {key}"},
+                          json={"model": model, "prompt": "x", "max_tokens": n, "ignore_eos": True, **more})
+
+    def until(self, what, timeout=20 * SLOW):
+        end = time.monotonic() + timeout
+        while not what():
+            assert time.monotonic() < end, self.state()
+            time.sleep(0.02)
+
+    def ctl(self, *words, url=False, env=None, **kw):
+        to = ["--url", self.d.url] if url else ["--socket", str(self.sock)]
+        return subprocess.run([BUILD / "inferd", "ctl", *to, *words], capture_output=True, text=True,
+                              timeout=60 * SLOW, env={**os.environ, **(env or {})}, **kw)
+
+
+@pytest.fixture(scope="module")
+def served(launch, tmp_path_factory):
+    """Room for all.  Tests leave every model HOT, and the configuration as it was."""
+    s = Served(launch, tmp_path_factory.mktemp("admin"))
+    s.text = s.file.read_text()
+    return s
+
+
+@pytest.fixture
+def fresh(served):
+    """As at the start, whatever the test before did."""
+    served.file.write_text(served.text)
+    r = served.admin.put("/admin/config", content=served.text, headers={"content-type": "application/json"})
+    assert r.status_code == 200, r.text
+    for n in NAMES:
+        assert served.do(n, "load").status_code == 200
+    return served
+
+
+# -- who may ----------------------------------------------------------------------------------------
+
+ROUTES = [("GET", "/admin/state"), ("GET", "/admin/config"), ("PUT", "/admin/config"), ("POST", "/admin/plan"),
+          ("GET", "/admin/tenants/t"), ("PATCH", "/admin/tenants/t"), ("GET", "/admin/models/a"),
+          ("PATCH", "/admin/models/a"), ("GET", "/running"), ("GET", "/unload"), ("POST", "/unload"),
+          ("POST", "/api/models/unload"), ("POST", "/api/models/unload/a"),
+          *[("POST", f"/admin/models/a/{c}") for c in
+            ("load", "unload", "drop", "prefetch", "pin", "unpin", "drain", "undrain")]]
+
+
+@pytest.mark.parametrize("method,path", ROUTES, ids=[f"{m} {p}" for m, p in ROUTES])
+def test_a_route_answers_only_to_a_key_of_admin(served, method, path):
+    def status(key):
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        r = httpx.request(method, served.d.url + path, headers=headers)
+        return r.status_code, r.json()["error"]["code"]
+    assert status(None) == (401, "invalid_api_key")
+    assert status("adm-key-012345678") == (401, "invalid_api_key")
+    assert status(TENANT) == (403, "admin_only")
+
+
+def test_a_key_of_admin_is_good_on_tcp_and_only_there_for_that(served):
+    headers = {"Authorization": f"Bearer {ADMIN}"}
+    assert httpx.get(served.d.url + "/admin/state", headers=headers).status_code == 200
+    assert httpx.get(served.d.url + "/v1/models", headers=headers).status_code == 401
+
+
+def test_the_socket_is_its_owners_and_needs_no_key(served):
+    st = os.stat(served.sock)
+    assert stat.S_ISSOCK(st.st_mode) and stat.S_IMODE(st.st_mode) == 0o600
+    assert served.admin.get("/admin/state").status_code == 200
+    for path in ("/health", "/ready", "/version", "/metrics", "/debug/audit"):
+        assert served.admin.get(path).status_code == 200
+    assert served.admin.get("/v1/models").status_code == 404
+
+
+def test_every_route_is_in_the_manual():
+    text = (ROOT / "docs/admin.md").read_text()
+    routes = re.findall(r'\{"(/[^"]*)", ([A-Z_| ]+), HTTP_ADMIN', (ROOT / "server/app.c").read_text())
+    assert len(routes) > 15
+    for path, methods in routes:
+        for method in re.findall(r"HTTP_([A-Z]+)", methods):
+            named = path.replace("/*", "/{name}").replace("/**", "/{name}").replace("{name}*", "{name}")
+            assert f"`{method} {named}`" in text, (method, named)
+
+
+def test_without_keys_only_the_socket_answers(launch, tmp_path):
+    s = Served(launch, tmp_path, tenants=None, admin={"listen": f"unix:{tmp_path}/admin.sock"}, models=models(["a"]))
+    r = httpx.get(s.d.url + "/admin/state")
+    assert r.status_code == 403 and r.json()["error"]["code"] == "admin_not_configured"
+    assert "admin.key_file" in r.json()["error"]["message"] and "admin.listen" in r.json()["error"]["message"]
+    assert s.admin.get("/admin/state").status_code == 200
+    assert s.d.stop() == 0
+    assert not s.sock.exists()
+
+
+def test_a_keyless_daemon_with_an_admin_key_asks_for_it(launch, tmp_path):
+    d = launch(config(None, tenants=None, admin={"keys": [ADMIN]}, models=models(["a"])), args=["--allow-dummy"])
+    assert d.http.get("/v1/models").status_code == 200
+    assert d.http.get("/admin/state").status_code == 401
+    assert d.http.get("/admin/state", headers={"Authorization": f"Bearer {ADMIN}"}).status_code == 200
+    assert d.stop() == 0
+
+
+def test_a_stale_socket_is_replaced_and_a_live_one_is_not(launch, tmp_path):
+    s = Served(launch, tmp_path, models=models(["a"]))
+    f = tmp_path / "second.json"
+    f.write_text(json.dumps({"listen": "127.0.0.1:0", **config(s.sock, models=models(["a"]))}))
+    r = subprocess.run([BUILD / "inferd", "serve", "--allow-dummy", "--config", f], capture_output=True, text=True,
+                       timeout=60 * SLOW)
+    assert r.returncode == 1 and "in use" in r.stderr and s.admin.get("/health").status_code == 200
+    s.d.process.send_signal(signal.SIGKILL)
+    s.d.process.wait()
+    assert s.sock.exists()
+    again = Served(launch, tmp_path, models=models(["a"]))
+    assert again.state()["models"][0]["name"] == "a"
+    assert again.d.stop() == 0
+
+
+def test_admin_keys_change_with_a_reload(launch, tmp_path):
+    s = Served(launch, tmp_path, models=models(["a"]))
+    fresh_key = "adm-key-another-one"
+    c = json.loads(s.file.read_text())
+    c["admin"]["keys"] = [fresh_key]
+    s.file.write_text(json.dumps(c))
+    s.d.process.send_signal(signal.SIGHUP)
+    get = lambda key: httpx.get(s.d.url + "/admin/state", headers={"Authorization": f"Bearer {key}"}).status_code
+    s.until(lambda: get(fresh_key) == 200)
+    assert get(ADMIN) == 401
+    assert s.state()["config"]["reloads"] == {"ok": 1, "refused": 0}
+    assert s.d.stop() == 0
+
+
+# -- state ------------------------------------------------------------------------------------------
+
+def test_state_says_what_is_there(fresh):
+    s = fresh.state()
+    device = s["devices"][0]
+    pages = device["pages"]
+    assert device["name"] == "cpu0" and device["kind"] == "cpu" and device["page_bytes"] > 0
+    assert set(pages) == {"total", "device", "host", "free", "host_free", "weight", "kv", "cached", "warm", "quarantine"}
+    assert pages["weight"] == sum(m["pages"]["weight"] for m in s["models"]) > 0
+    assert pages["free"] + pages["weight"] + pages["warm"] + pages["kv"] + pages["quarantine"] == pages["total"]
+    account = device["account"]
+    assert account["step_s"] + account["load_s"] + account["idle_s"] <= account["wall_s"] + 0.01
+    assert [m["name"] for m in s["models"]] == NAMES
+    for m in s["models"]:
+        assert m["state"] == "hot" and m["error"] is None and not m["held"] and m["loads"] >= 1
+        assert m["class"] == "normal" and m["weight"] == 1 and m["pin"] == "none" and m["keep_alive_s"] == "never"
+        assert m["bytes"]["loaded"] == m["bytes"]["total"] > 0
+    assert [t["name"] for t in s["tenants"]] == ["t", "u"] and s["tenants"][1]["models"] == ["a"]
+    assert s["queues"] == {"running": 0, "waiting": 0, "paused": 0}
+    assert s["config"]["path"] == str(fresh.file) and s["config"]["loaded_at"] > 1.7e9
+    text = json.dumps(s)
+    assert TENANT not in text and ADMIN not in text
+
+
+def test_state_follows_work(fresh):
+    before = fresh.model("a")
+    r = {}
+    thread = threading.Thread(target=lambda: r.update(a=fresh.ask("a", 1900)))
+    thread.start()
+    fresh.until(lambda: fresh.model("a")["running"] > 0)
+    assert fresh.state()["queues"]["running"] == 1 and fresh.model("a")["pages"]["kv"] > 0
+    thread.join()
+    assert r["a"].status_code == 200
+    fresh.until(lambda: fresh.model("a")["device_s"] > before["device_s"])
+    fresh.until(lambda: fresh.state()["devices"][0]["steps"] > 1000)
+
+
+def test_one_model_and_one_tenant(fresh):
+    assert fresh.admin.get("/admin/models/org%2Fb").json()["name"] == "org/b"
+    assert fresh.admin.get("/admin/tenants/u").json()["models"] == ["a"]
+    for path in ("/admin/models/zz", "/admin/models/org/b", "/admin/tenants/zz", "/admin/models/", "/admin/models/%"):
+        assert fresh.admin.get(path).status_code == 404, path
+
+
+# -- commands ---------------------------------------------------------------------------------------
+
+def test_unload_load_drop_prefetch(fresh):
+    assert fresh.do("a", "unload").json()["state"] in ("warm", "cold")
+    assert fresh.model("a")["pages"]["weight"] == 0 and fresh.model("a")["evictions"]["asked"] >= 1
+    assert fresh.do("a", "load").json() == {"model": "a", "state": "hot"}
+    assert fresh.do("org/b", "drop").json() == {"model": "org/b", "state": "cold"}
+    assert fresh.model("org/b")["pages"]["warm"] == 0
+    assert fresh.do("org/b", "prefetch").json()["state"] in ("warm", "hot")
+    assert fresh.do("org/b", "load").json() == {"model": "org/b", "state": "hot"}
+    r = fresh.do("a", "unload", wait=False)
+    assert r.status_code == 202 and r.json()["model"] == "a"
+    fresh.until(lambda: fresh.model("a")["state"] != "hot")
+    assert fresh.ask("a").status_code == 200  # who asks brings it back
+    assert fresh.model("a")["state"] == "hot"
+
+
+def test_drain_lets_nobody_in_until_undrain(fresh):
+    r = {}
+    thread = threading.Thread(target=lambda: r.update(a=fresh.ask("a", 1500)))
+    thread.start()
+    fresh.until(lambda: fresh.model("a")["running"] > 0)
+    assert fresh.do("a", "drain", wait=False).status_code == 202
+    fresh.until(lambda: fresh.model("a")["held"])
+    refused = fresh.ask("a")
+    assert refused.status_code == 503 and refused.json()["error"]["code"] == "model_unavailable"
+    assert fresh.do("a", "drain").status_code == 200
+    thread.join()
+    assert r["a"].status_code == 200 and r["a"].json()["usage"]["completion_tokens"] == 1500
+    m = fresh.model("a")
+    assert m["held"] and m["running"] == 0 and m["state"] != "hot"
+    assert fresh.ask("a").status_code == 503
+    assert fresh.do("a", "undrain").json()["state"] == "hot"
+    assert fresh.ask("a").status_code == 200
+
+
+def test_pin_and_unpin_hold_until_the_next_change(fresh):
+    assert fresh.do("a", "pin").json()["state"] == "hot" and fresh.model("a")["pin"] == "hot"
+    assert fresh.do("a", "pin", level="warm").status_code == 200 and fresh.model("a")["pin"] == "warm"
+    assert fresh.do("a", "unpin").status_code == 202 and fresh.model("a")["pin"] == "none"
+    fresh.do("a", "pin", level="hot")
+    n = fresh.state()["config"]["reloads"]["ok"]
+    fresh.d.process.send_signal(signal.SIGHUP)
+    fresh.until(lambda: fresh.state()["config"]["reloads"]["ok"] == n + 1)
+    assert fresh.model("a")["pin"] == "none"
+
+
+def test_a_wait_ends_at_its_time_and_the_command_goes_on(fresh):
+    thread = threading.Thread(target=lambda: fresh.ask("a", 1900, prompt=["x"] * 16))
+    thread.start()
+    fresh.until(lambda: fresh.model("a")["running"] > 0)
+    r = fresh.do("a", "drain", timeout_ms=1)
+    assert r.status_code == 504 and r.json()["error"]["param"] == "timeout_ms", r.text
+    thread.join()
+    fresh.until(lambda: fresh.model("a")["state"] != "hot")
+    assert fresh.do("a", "undrain").status_code == 200
+
+
+def test_a_client_that_leaves_while_it_waits_does_no_harm(fresh):
+    thread = threading.Thread(target=lambda: fresh.ask("a", 1900, prompt=["x"] * 16))
+    thread.start()
+    fresh.until(lambda: fresh.model("a")["running"] > 0)
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(fresh.sock)), base_url="http://localhost", timeout=0.05) as c:
+        with pytest.raises(httpx.HTTPError):
+            c.post("/admin/models/a/drain", json={"wait": True})
+    thread.join()
+    assert fresh.do("a", "undrain").status_code == 200
+    assert fresh.d.alive()
+
+
+BAD = [("a/load", {"wait": 1}, "wait"), ("a/load", {"timeout_ms": -1}, "timeout_ms"),
+       ("a/load", {"timeout_ms": 1.5}, "timeout_ms"), ("a/load", {"timeout_ms": 10**12}, "timeout_ms"),
+       ("a/load", {"level": "hot"}, "body"), ("a/pin", {"level": "cold"}, "level"), ("a/pin", {"level": 1}, "level"),
+       ("a/unpin", {"level": "hot"}, "body"), ("a/unload", {"what": 1}, "body")]
+
+
+@pytest.mark.parametrize("path,body,param", BAD, ids=[f"{p} {json.dumps(b)}" for p, b, _ in BAD])
+def test_bad_bodies_of_commands(served, path, body, param):
+    r = served.admin.post("/admin/models/" + path, json=body)
+    assert r.status_code == 400 and r.json()["error"]["param"] == param, r.text
+
+
+def test_bodies_that_are_no_objects(served):
+    post = lambda text, **h: served.admin.post("/admin/models/a/load", content=text,
+                                               headers={"content-type": "application/json", **h}).status_code
+    assert [post(t) for t in ("[", "[]", "1", '{"wait":true,"wait":true}', "{" * 1000, "\xff")] == [400] * 6
+    assert post(json.dumps({"x": "y" * 70000})) == 413
+    assert served.admin.post("/admin/models/a/load", content="wait=1",
+                             headers={"content-type": "application/x-www-form-urlencoded"}).status_code == 415
+    assert served.admin.post("/admin/models/a/load").status_code == 202
+    assert served.admin.post("/admin/models/zz/load").status_code == 404
+    assert served.admin.post("/admin/models/a/explode").status_code == 404
+    assert served.admin.delete("/admin/models/a").status_code == 405
+
+
+def test_as_llama_swap_has_it(fresh):
+    running = fresh.admin.get("/running").json()["running"]
+    assert [(m["model"], m["state"]) for m in running] == [(n, "ready") for n in NAMES]
+    assert fresh.admin.head("/unload").status_code == 200
+    assert len(fresh.admin.get("/running").json()["running"]) == 4  # looking changes nothing
+    thread = threading.Thread(target=lambda: fresh.ask("a", 1900))
+    thread.start()
+    fresh.until(lambda: fresh.model("a")["running"] > 0)
+    assert fresh.admin.get("/unload").text == "OK"
+    fresh.until(lambda: [m["model"] for m in fresh.admin.get("/running").json()["running"]] == ["a"])
+    thread.join()
+    assert fresh.admin.post("/api/models/unload").json() == {"msg": "ok"}
+    fresh.until(lambda: fresh.admin.get("/running").json()["running"] == [])
+    fresh.do("org/b", "load")
+    assert fresh.admin.post("/api/models/unload/org/b").json() == {"msg": "ok"}
+    fresh.until(lambda: fresh.admin.get("/running").json()["running"] == [])
+    assert fresh.admin.post("/api/models/unload/zz").status_code == 404
+
+
+# -- a few fit ----------------------------------------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def narrow(launch, tmp_path_factory):
+    """Room for two models and some keys and values."""
+    return Served(launch, tmp_path_factory.mktemp("narrow"), memory="12MiB",
+                  models=models(**{"d": {"class": "batch"}}), policy={"min_residency_ms": 0})
+
+
+def test_loading_by_hand_evicts_whom_the_plan_said(narrow):
+    for name in ("a", "d"):
+        assert narrow.ask(name).status_code == 200
+    narrow.until(lambda: narrow.state()["queues"]["running"] == 0)
+    hot = {m["name"] for m in narrow.state()["models"] if m["state"] == "hot"}
+    wanted = next(n for n in NAMES if n not in hot)
+    time.sleep(1 * SLOW)  # who came just now would stay for twice the time that took
+    plan = narrow.admin.post("/admin/plan", json={"load": wanted}).json()
+    assert plan["fits"] and plan["now"], plan
+    victims = [v["name"] for v in plan["victims"]]
+    assert set(victims) <= hot
+    if "d" in hot and victims:
+        assert victims[0] == "d"  # the lowest class first
+    assert narrow.ask(wanted).status_code == 200
+    gone = hot - {m["name"] for m in narrow.state()["models"] if m["state"] == "hot"}
+    assert gone == set(victims), (plan, narrow.state())
+
+
+def test_a_load_that_can_never_be_fails_with_its_reason(launch, tmp_path):
+    """Somebody pinned everything."""
+    s = Served(launch, tmp_path, memory="6MiB", models=models(["a", "b"], a={"pin": "hot"}))
+    assert s.do("a", "load").status_code == 200
+    r = s.do("b", "load", timeout_ms=5000 * SLOW)
+    assert r.status_code == 503 and r.json()["error"]["code"] == "model_unavailable", r.text
+    assert "pages" in r.json()["error"]["message"]
+    m = s.model("b")
+    assert m["state"] == "failed" and m["error"] == r.json()["error"]["message"] and m["failures"] >= 1
+    plan = s.admin.post("/admin/plan", json={"load": "b"}).json()
+    assert not plan["fits"]
+    assert [c["name"] for c in plan["checks"] if not c["kept"]] == ["device", "memory"]
+    assert s.d.stop() == 0
+
+
+def test_commands_from_everywhere_at_once(narrow):
+    """Whatever is asked in whatever order: the daemon answers, and its books are right."""
+    def one(i):
+        name, command = NAMES[i % 4], ("load", "unload", "drop", "prefetch", "drain", "undrain", "pin", "unpin")[i % 8]
+        narrow.do(name, command, wait=i % 3 == 0, timeout_ms=50)
+        return narrow.ask(name, 5, key=TENANT).status_code if i % 5 == 0 else 0
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        seen = set(pool.map(one, range(120)))
+    assert seen <= {0, 200, 503}, seen
+    for n in NAMES:
+        narrow.do(n, "unpin")
+        assert narrow.do(n, "undrain", timeout_ms=20000 * SLOW).status_code == 200
+        assert narrow.ask(n).status_code == 200
+    assert narrow.admin.get("/debug/audit").json()["engine"]["ok"]
+
+
+# -- changes in memory --------------------------------------------------------------------------------
+
+def patch(s, path, **body):
+    return s.admin.patch("/admin/" + path, json=body)
+
+
+def test_a_patch_changes_the_running_model_and_not_the_file(fresh):
+    r = patch(fresh, "models/org%2Fb", weight=7, share={"percent": 20}, max="8MiB", min="4MiB", keep_alive="30s",
+              slo={"ttft_ms": 500}, pin="warm", **{"class": "high"})
+    assert r.status_code == 200, r.text
+    assert r.json()["applied"] and not r.json()["persisted"] and r.json()["needs_restart"] == []
+    m = fresh.model("org/b")
+    assert r.json()["model"]["weight"] == m["weight"] == 7 and m["class"] == "high" and m["pin"] == "warm"
+    assert m["share"] == {"policy": "burst", "percent": 20, "devices": 1}
+    assert (m["min_bytes"], m["max_bytes"], m["keep_alive_s"]) == (4 << 20, 8 << 20, 30)
+    assert m["slo"] == {"ttft_ms": 500, "tpot_ms": 0}
+    page = fresh.state()["devices"][0]["page_bytes"]
+    # an engine without work tells its numbers when it has some again
+    fresh.until(lambda: fresh.ask("a", 20) and fresh.model("org/b")["pages"]["max"] == (8 << 20) // page)
+    assert fresh.file.read_text() == fresh.text and fresh.state()["config"]["unsaved"] == 1
+    # a second one stands on the first, another model's beside it; null is the default again
+    assert patch(fresh, "models/a", weight=2).status_code == 200
+    assert patch(fresh, "models/org%2Fb", share={"policy": "fixed"}, max=None, slo=None).status_code == 200
+    m = fresh.model("org/b")
+    assert m["weight"] == 7 and m["share"] == {"policy": "fixed", "percent": 20, "devices": 1}
+    assert m["max_bytes"] == 0 and m["slo"]["ttft_ms"] == 0 and fresh.model("a")["weight"] == 2
+    assert patch(fresh, "models/org%2Fb", share=None).status_code == 200
+    assert patch(fresh, "models/org%2Fb", share={"percent": 5}).status_code == 200
+    assert fresh.model("org/b")["share"] == {"policy": "burst", "percent": 5, "devices": 1}
+    # a reload brings what the file says
+    n = fresh.state()["config"]["reloads"]["ok"]
+    fresh.d.process.send_signal(signal.SIGHUP)
+    fresh.until(lambda: fresh.state()["config"]["reloads"]["ok"] == n + 1)
+    assert fresh.model("org/b")["weight"] == fresh.model("a")["weight"] == 1
+    assert fresh.state()["config"]["unsaved"] == 0
+
+
+def test_a_patch_of_a_tenant(fresh):
+    r = patch(fresh, "tenants/t", limits={"concurrent": 3, "requests_per_min": 100}, max_class="high", weight=4)
+    assert r.status_code == 200 and r.json()["tenant"]["limits"]["concurrent"] == 3, r.text
+    t = fresh.tenant("t")
+    assert t["class"] == "high" and t["weight"] == 4 and t["limits"]["requests_per_min"] == 100
+    assert fresh.ask("a").status_code == 200  # its key is still good
+
+
+@pytest.mark.parametrize("how", ["query", "body"])
+def test_persist_writes_the_file_too(fresh, how):
+    path = "/admin/models/a" + ("?persist=true" if how == "query" else "")
+    os.chmod(fresh.file, 0o640)
+    assert patch(fresh, "models/c", weight=9).status_code == 200
+    r = fresh.admin.patch(path, json={"weight": 3, **({"persist": True} if how == "body" else {})})
+    assert r.status_code == 200 and r.json()["persisted"], r.text
+    c = json.loads(fresh.file.read_text())
+    assert [m.get("weight") for m in c["models"]] == [3, None, None, None]  # c's is in memory only
+    assert c["tenants"][0]["keys"] == [TENANT] and stat.S_IMODE(os.stat(fresh.file).st_mode) == 0o640
+    assert fresh.model("a")["weight"] == 3 and fresh.model("c")["weight"] == 9
+    assert fresh.state()["config"]["unsaved"] == 1
+    n = fresh.state()["config"]["reloads"]["ok"]
+    fresh.d.process.send_signal(signal.SIGHUP)
+    fresh.until(lambda: fresh.state()["config"]["reloads"]["ok"] == n + 1)
+    assert fresh.model("a")["weight"] == 3 and fresh.model("c")["weight"] == 1
+
+
+def test_a_patch_that_breaks_a_rule_changes_nothing_and_says_every_problem(fresh):
+    r = patch(fresh, "models/a", weight=-1, share={"percent": 7000}, pin="cold", min="1GiB", max="1MiB")
+    assert r.status_code == 409, r.text
+    problems = r.json()["error"]["problems"]
+    for word in ("weight", "percent", "pin"):
+        assert any(word in p for p in problems), (word, problems)
+    assert r.json()["error"]["code"] == "config_refused" and fresh.model("a")["weight"] == 1
+    r = patch(fresh, "models/a", min="1GiB")  # more than the device has
+    assert r.status_code == 409 and "min" in r.json()["error"]["problems"][0]
+    r = patch(fresh, "tenants/t", limits={"tokens_per_day": 5})
+    assert r.status_code == 409 and "state_dir" in r.json()["error"]["problems"][0]
+    assert fresh.state()["config"]["unsaved"] == 0
+
+
+@pytest.mark.parametrize("path,body", [
+    ("models/a", {}), ("models/a", {"path": "x"}), ("models/a", {"name": "z"}), ("models/a", {"limits": {}}),
+    ("tenants/t", {"keys": ["k" * 10]}), ("tenants/t", {"pin": "hot"}), ("models/a", {"persist": 1, "weight": 1})])
+def test_what_cannot_be_patched(served, path, body):
+    assert served.admin.patch("/admin/" + path, json=body).status_code == 400
+
+
+def test_patches_of_nobody(served):
+    assert patch(served, "models/zz", weight=1).status_code == 404
+    assert patch(served, "tenants/zz", weight=1).status_code == 404
+
+
+def test_requests_go_on_while_promises_change(fresh):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(fresh.ask, NAMES[i % 4], 300) for i in range(24)]
+        for i in range(20):
+            assert patch(fresh, "models/a", weight=i % 5 + 1).status_code in (200, 409)
+        assert [a.result().status_code for a in answers] == [200] * 24
+
+
+# -- the whole configuration --------------------------------------------------------------------------
+
+def put(s, c):
+    return s.admin.put("/admin/config", content=c if isinstance(c, str) else json.dumps(c),
+                       headers={"content-type": "application/json"})
+
+
+def test_config_is_shown_without_keys_and_taken_back_with_them(fresh):
+    patch(fresh, "models/a", weight=6)
+    r = fresh.admin.get("/admin/config")
+    assert TENANT not in r.text and ADMIN not in r.text and r.text.count('"****"') == 3
+    c = r.json()
+    assert c["models"][0]["weight"] == 6 and c["listen"] == "127.0.0.1:0"
+    c["models"][1]["weight"] = 8
+    assert put(fresh, c).status_code == 200
+    written = json.loads(fresh.file.read_text())
+    assert written["tenants"][0]["keys"] == [TENANT] and written["admin"]["keys"] == [ADMIN]
+    assert written["models"][0]["weight"] == 6 and written["models"][1]["weight"] == 8
+    assert fresh.ask("a").status_code == 200 and fresh.model("org/b")["weight"] == 8
+    c["tenants"].append({"name": "v", "keys": ["****"]})
+    r = put(fresh, c)
+    assert r.status_code == 409 and "keys[0] of v" in r.json()["error"]["problems"][0]
+
+
+def test_a_whole_configuration_brings_and_takes_models(fresh):
+    c = json.loads(fresh.text)
+    c["models"] = c["models"][:2] + [{"name": "new", "path": "dummy:tiny?seed=77", "aliases": ["n"]}]
+    text = json.dumps(c, indent=7)
+    r = put(fresh, text)
+    assert r.status_code == 200 and r.json() == {"applied": True, "persisted": True, "needs_restart": []}, r.text
+    assert fresh.file.read_text() == text  # byte for byte
+    assert fresh.do("new", "load").status_code == 200 and fresh.ask("n").status_code == 200
+    assert fresh.ask("c").status_code == 404
+    fresh.until(lambda: fresh.state()["leaving"] == [])
+
+
+def test_what_needs_a_restart_is_named(fresh):
+    c = json.loads(fresh.text)
+    c["devices"][0]["memory"] = "80MiB"
+    c["limits"] = {"running_max": 8}
+    r = put(fresh, c)
+    assert r.status_code == 200 and set(r.json()["needs_restart"]) == {"devices[0].memory", "limits.running_max"}
+
+
+@pytest.mark.parametrize("change,word", [
+    (lambda c: c.update(models=[]), "models"), (lambda c: c.update(modles=[]), "modles"),
+    (lambda c: c["models"].append({"name": "a", "path": "dummy:tiny?seed=5"}), "a"),
+    (lambda c: c["models"].append({"name": "z", "path": "/nowhere.gguf"}), "nowhere"),
+    (lambda c: c["models"][0].update(min="1GiB"), "min"),
+    (lambda c: c["admin"].update(keys=[TENANT]), "admin")])
+def test_a_bad_configuration_changes_nothing(fresh, change, word):
+    c = json.loads(fresh.text)
+    change(c)
+    before = fresh.file.stat().st_mtime_ns, fresh.state()["config"]["reloads"]["refused"]
+    r = put(fresh, c)
+    assert r.status_code == 409, r.text
+    assert any(word in p for p in r.json()["error"]["problems"]), r.text
+    assert TENANT not in r.text
+    assert fresh.file.read_text() == fresh.text and fresh.file.stat().st_mtime_ns == before[0]
+    assert fresh.state()["config"]["reloads"]["refused"] == before[1] + 1
+    assert [m["name"] for m in fresh.state()["models"]] == NAMES and fresh.ask("a").status_code == 200
+
+
+def test_bodies_that_are_no_configuration(fresh):
+    assert put(fresh, "").status_code == 400
+    for text in ("{", "[]", "nonsense", '"x"'):
+        r = put(fresh, text)
+        assert r.status_code == 409 and r.json()["error"]["problems"], text
+    assert put(fresh, '{"x":"' + "y" * (5 << 20) + '"}').status_code == 413
+
+
+def test_one_change_at_a_time(fresh):
+    """Of many that come at once each is applied or refused as a whole, and the file is one of them."""
+    texts = []
+    for i in range(12):
+        c = json.loads(fresh.text)
+        c["models"][0]["weight"] = i + 1
+        texts.append(json.dumps(c))
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda t: put(fresh, t), texts))
+    codes = [a.status_code for a in answers]
+    assert set(codes) <= {200, 409} and 200 in codes
+    for a in answers:
+        if a.status_code == 409:
+            assert a.json()["error"]["code"] == "change_under_way"
+            assert a.json()["error"]["message"] == "another change is under way"
+    fine = [t for t, code in zip(texts, codes) if code == 200]
+    assert fresh.file.read_text() in fine
+    assert fresh.model("a")["weight"] == json.loads(fresh.file.read_text())["models"][0]["weight"]
+
+
+def test_a_file_that_cannot_be_written_changes_nothing(launch, tmp_path):
+    """It was moved away: there is nothing to replace."""
+    s = Served(launch, tmp_path, models=models(["a"]))
+    text = s.file.read_text()
+    c = json.loads(text)
+    c["models"][0]["weight"] = 5
+    away = s.file.with_suffix(".away")
+    s.file.rename(away)
+    r = put(s, c)
+    assert r.status_code == 409 and s.file.name in r.json()["error"]["problems"][0], r.text
+    assert s.model("a")["weight"] == 1 and not s.file.exists()
+    away.rename(s.file)
+    os.chmod(s.file, 0o666)  # writable by everybody
+    assert put(s, c).status_code == 409 and s.model("a")["weight"] == 1
+    os.chmod(s.file, 0o600)
+    assert put(s, c).status_code == 200 and s.model("a")["weight"] == 5
+    assert s.d.stop() == 0
+
+
+def test_a_configuration_changes_while_a_model_is_being_loaded(fresh):
+    fresh.do("d", "drop")
+    fresh.do("d", "load", wait=False)
+    c = json.loads(fresh.text)
+    c["models"] = c["models"][:3]
+    assert put(fresh, c).status_code == 200
+    assert fresh.admin.get("/admin/models/d").status_code == 404
+    assert fresh.admin.get("/debug/audit").json()["engine"]["ok"]
+
+
+def test_a_wait_for_a_model_that_is_taken_away_ends(fresh):
+    thread = threading.Thread(target=lambda: fresh.ask("d", 1900))
+    thread.start()
+    fresh.until(lambda: fresh.model("d")["running"] > 0)
+    r = {}
+    waiting = threading.Thread(target=lambda: r.update(a=fresh.do("d", "drain")))
+    waiting.start()
+    fresh.until(lambda: fresh.model("d")["held"])
+    c = json.loads(fresh.text)
+    c["models"] = c["models"][:3]
+    assert put(fresh, c).status_code == 200
+    waiting.join()
+    thread.join()
+    assert r["a"].status_code in (200, 409), r["a"].text
+
+
+def test_without_a_file_nothing_can_be_changed(launch, tmp_path):
+    port_file = tmp_path / "out"
+    with open(port_file, "wb") as out:
+        p = subprocess.Popen([BUILD / "inferd", "serve", "--model", "dummy:tiny?seed=1", "--allow-dummy", "--listen",
+                              "127.0.0.1:0"], stdout=out, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 30 * SLOW
+        while b"base_url" not in port_file.read_bytes():
+            assert time.monotonic() < end and p.poll() is None
+            time.sleep(0.02)
+        url = re.search(rb"http://[^/]+", port_file.read_bytes()).group().decode()
+        assert httpx.get(url + "/admin/state").status_code == 403
+    finally:
+        p.terminate()
+        assert p.wait(30 * SLOW) == 0
+
+
+def test_the_end_comes_while_changes_are_under_way(launch, tmp_path):
+    for _ in range(3):
+        s = Served(launch, tmp_path)
+        text = s.file.read_text()
+        threads = [threading.Thread(target=lambda: _quietly(lambda: put(s, text))) for _ in range(4)]
+        for t in threads:
+            t.start()
+        s.d.process.send_signal(signal.SIGHUP)
+        assert s.d.stop() == 0, s.d.stderr()[-2000:]
+        for t in threads:
+            t.join()
+
+
+def _quietly(what):
+    try:
+        what()
+    except httpx.HTTPError:
+        pass
+
+
+# -- plans ----------------------------------------------------------------------------------------------
+
+def plan(s, **body):
+    r = s.admin.post("/admin/plan", json=body)
+    assert r.status_code == 200, r.text
+    return r.json()
+
+
+def test_plans_change_nothing(fresh):
+    before = fresh.admin.get("/admin/config").text, fresh.file.read_text()
+    p = plan(fresh, model={"name": "n", "path": "dummy:tiny?seed=50", "weight": 3})
+    assert p["fits"] and p["now"] and p["victims"] == [] and p["problems"] == [] and p["state"] == "none"
+    w = p["weights"]
+    assert w["from"] == "file" and abs(w["bytes"] - w["file_bytes"] * w["factor"]) < 200
+    assert p["bring_up"]["s"] > 0 and p["bring_up"]["basis"] == "loads of other models"
+    assert before == (fresh.admin.get("/admin/config").text, fresh.file.read_text())
+    assert [m["name"] for m in fresh.state()["models"]] == NAMES and fresh.state()["config"]["reloads"]["refused"] >= 0
+
+
+def test_plans_say_which_inequality_fails(fresh):
+    p = plan(fresh, model={"name": "n", "path": "dummy:llama-3.2-1b"})
+    assert not p["fits"] and not p["now"] and p["victims"] == []
+    bad = [c for c in p["checks"] if not c["kept"]]
+    assert [c["name"] for c in bad] == ["device", "memory"]
+    for c in bad:
+        assert c["need_pages"] > c["have_pages"] and " > " in c["text"]
+    p = plan(fresh, model={"name": "n", "path": "dummy:tiny?seed=50", "max": "4MiB"})
+    assert [c["name"] for c in p["checks"] if not c["kept"]] == ["ceiling", "memory"]
+    p = plan(fresh, model={"name": "n", "path": "dummy:tiny?seed=50", "min": "1GiB"})
+    assert not p["fits"] and "min" in p["problems"][0]
+    p = plan(fresh, model={"name": "n", "path": "/nowhere.gguf"})
+    assert not p["fits"] and "nowhere" in p["problems"][0]
+    p = plan(fresh, model={"name": "n", "path": "dummy:tiny?seed=50", "share": {"percent": 101}})
+    assert not p["fits"] and "percent" in p["problems"][0]
+    p = plan(fresh, tenant={"name": "w", "min": "1GiB"})
+    assert not p["fits"] and "min" in p["problems"][0]
+    assert plan(fresh, tenant={"name": "w", "min": "16MiB"})["fits"]
+
+
+def test_a_plan_for_a_model_that_is_there(fresh):
+    p = plan(fresh, load="a")
+    assert p["state"] == "hot" and p["weights"]["from"] == "held" and p["bring_up"]["s"] == 0 and p["now"]
+    fresh.do("a", "drop")
+    p = plan(fresh, load="a")
+    assert p["state"] == "cold" and p["weights"]["from"] == "loaded before" and p["bring_up"]["basis"] == "its earlier loads"
+    p = plan(fresh, model={"name": "copy", "path": "dummy:tiny?seed=2"})
+    assert p["weights"]["from"] == "shared" and p["weights"]["pages"] == 0
+
+
+def test_questions_that_are_none(served):
+    for body in ({}, {"load": "a", "tenant": {}}, {"model": 1}, {"model": {"path": "x"}}, {"tenant": {}}, {"load": 1},
+                 {"x": 1}):
+        assert served.admin.post("/admin/plan", json=body).status_code == 400, body
+    assert served.admin.post("/admin/plan", json={"load": "zz"}).status_code == 404
+
+
+# -- inferd ctl -------------------------------------------------------------------------------------------
+
+def columns(text, name):
+    """The cells of a table's row by the heads above it."""
+    lines = text.splitlines()
+    row = next(i for i, l in enumerate(lines) if l.split(" ")[0] == name)
+    head = max(i for i, l in enumerate(lines[:row]) if l.isupper() or re.match(r"[A-Z]+  ", l))
+    return dict(zip(re.split(r"\s{2,}", lines[head].strip()), re.split(r"\s{2,}", lines[row].strip())))
+
+
+def test_ctl_shows_tables(fresh):
+    r = fresh.ctl("state")
+    assert r.returncode == 0 and r.stderr == "", r.stderr
+    for name in NAMES:
+        row = columns(r.stdout, name)
+        assert row["STATE"] == "hot" and row["CLASS"] == "normal" and row["MEMORY"] == "0 to all", r.stdout
+        assert re.fullmatch(r"\d+(\.\d)? [KM]iB", row["WEIGHTS"])
+    assert columns(r.stdout, "t")["KEYS"] == "1" and str(fresh.file) in r.stdout
+    lines = fresh.ctl("models").stdout.splitlines()
+    assert len({l.index("hot") for l in lines[1:]} | {lines[0].index("STATE")}) == 1  # aligned
+    assert len({len(l) for l in lines}) == 1
+    assert columns(fresh.ctl("tenants").stdout, "u")["UP TO"] == "normal"
+    assert json.loads(fresh.ctl("--json", "state").stdout)["models"][0]["name"] == "a"
+    assert fresh.ctl("top", "--count", "2", "--every", "0.1").stdout.count("DEVICE ") == 2 * 2
+
+
+def test_ctl_does_each_command(fresh):
+    for words, state in ((["unload", "a", "--wait"], ("warm", "cold")), (["prefetch", "a", "--wait"], ("warm", "hot")),
+                         (["drop", "a", "--wait"], ("cold",)), (["load", "a", "--wait"], ("hot",)),
+                         (["drain", "org/b", "--wait"], ("warm", "cold")), (["undrain", "org/b", "--wait"], ("hot",)),
+                         (["pin", "c", "--level", "warm", "--wait"], ("hot",)), (["unpin", "c"], ("hot",))):
+        r = fresh.ctl(*words)
+        assert r.returncode == 0, (words, r.stderr)
+        assert r.stdout.strip() in [f"{words[1]}: {s}" for s in state], (words, r.stdout)
+
+
+def test_ctl_sets_and_plans(fresh, tmp_path):
+    r = fresh.ctl("set", "model", "org/b", "weight=4", "share.percent=30", "share.policy=fixed", "max=8MiB")
+    assert r.returncode == 0 and "until the next reload" in r.stdout, r.stderr
+    m = fresh.model("org/b")
+    assert m["weight"] == 4 and m["share"]["policy"] == "fixed" and m["max_bytes"] == 8 << 20
+    r = fresh.ctl("set", "tenant", "t", "limits.concurrent=4", "--persist")
+    assert r.returncode == 0 and "in the file" in r.stdout
+    assert json.loads(fresh.file.read_text())["tenants"][0]["limits"] == {"concurrent": 4}
+    r = fresh.ctl("set", "model", "a", "weight=heavy", "pin=cold")
+    assert r.returncode == 1 and r.stdout == "" and "weight" in r.stderr and "pin" in r.stderr
+    f = tmp_path / "model.json"
+    f.write_text(json.dumps({"name": "n", "path": "dummy:tiny?seed=60"}))
+    r = fresh.ctl("plan", str(f))
+    assert r.returncode == 0 and r.stdout.startswith("n fits\n") and "brought up in" in r.stdout, r.stderr
+    f.write_text(json.dumps({"tenant": {"name": "w", "min": "1GiB"}}))
+    assert fresh.ctl("plan", str(f)).stdout.startswith("w does not fit\n")
+    assert fresh.ctl("plan", "--load", "a").stdout.startswith("a fits\n")
+
+
+def test_ctl_gets_and_puts_the_configuration(fresh, tmp_path):
+    r = fresh.ctl("config", "get")
+    assert r.returncode == 0 and TENANT not in r.stdout
+    c = json.loads(r.stdout)
+    c["models"][0]["weight"] = 3
+    f = tmp_path / "c.json"
+    f.write_text(json.dumps(c))
+    assert fresh.ctl("config", "put", str(f)).returncode == 0 and fresh.model("a")["weight"] == 3
+    r = fresh.ctl("config", "put", "-", input=fresh.text)
+    assert r.returncode == 0 and fresh.model("a")["weight"] == 1, r.stderr
+    f.write_text(json.dumps({**c, "modles": []}))
+    r = fresh.ctl("config", "put", str(f))
+    assert r.returncode == 1 and "modles" in r.stderr
+
+
+def test_ctl_exit_statuses(fresh, tmp_path):
+    assert fresh.ctl("load", "zz").returncode == 1
+    assert fresh.ctl("load", "zz").stderr == 'inferd: the model "zz" does not exist\n'
+    for words in (["explode"], ["load"], ["load", "a", "b"], ["set", "model", "a"], ["set", "disk", "a", "b=1"],
+                  ["set", "model", "a", "weight"], ["plan"], ["config"], ["config", "put"], ["--what"], [],
+                  ["load", "a", "--level", "hot"], ["pin", "a", "--level", "cold"], ["plan", str(tmp_path / "none")],
+                  ["--key-env", "X", "state"], ["state", "a"]):
+        assert fresh.ctl(*words).returncode == 2, words
+    run = lambda *w, **env: subprocess.run([BUILD / "inferd", "ctl", *w], capture_output=True, text=True,
+                                           env={**os.environ, **env}, timeout=60)
+    assert run("--socket", str(tmp_path / "none"), "state").returncode == 3
+    assert run("--url", "http://127.0.0.1:1", "state").returncode == 3
+    assert run("--url", "https://127.0.0.1:1", "state").returncode == 2
+    assert run("state", INFERD_ADMIN_SOCKET=str(fresh.sock)).returncode == 0
+    assert run("--help").returncode == 0
+
+
+def test_ctl_over_tcp_sends_its_key(fresh):
+    assert fresh.ctl("models", url=True, env={"INFERD_ADMIN_KEY": ADMIN}).returncode == 0
+    assert fresh.ctl("--key-env", "MY_KEY", "models", url=True, env={"MY_KEY": ADMIN}).returncode == 0
+    for key in (TENANT, "wrong-key-123"):
+        r = fresh.ctl("models", url=True, env={"INFERD_ADMIN_KEY": key})
+        assert r.returncode == 1 and "admin" in r.stderr and key not in r.stderr
+    assert fresh.ctl("--key-env", "NOT_THERE", "models", url=True).returncode == 2
+
+
+def test_ctl_waits_are_told_when_they_are_over(fresh):
+    thread = threading.Thread(target=lambda: fresh.ask("a", 1900, prompt=["x"] * 16))
+    thread.start()
+    fresh.until(lambda: fresh.model("a")["running"] > 0)
+    r = fresh.ctl("drain", "a", "--wait", "--timeout", "0.01")
+    assert r.returncode == 1 and "goes on" in r.stderr
+    thread.join()
+    assert fresh.ctl("undrain", "a", "--wait").returncode == 0
+
+
+def test_keys_are_not_in_the_log(served):
+    text = served.d.stderr()
+    assert TENANT not in text and ADMIN not in text and OTHER not in text

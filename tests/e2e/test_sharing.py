@@ -1,0 +1,291 @@
+"""Several models on one device: they come when they are wanted, go when their memory is, and what they say
+does not depend on it."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+
+import pytest
+from conftest import SLOW
+
+PAGE = 2 << 20
+
+
+def dummy(seed, layers=8):
+    """About 10 pages of weights, of content of its own."""
+    return f"dummy:tiny?dtype=f32&layers={layers}&context=1024&seed={seed}"
+
+
+def config_of(names, device="64MiB", host="0", **more):
+    return {"devices": [{"kind": "cpu", "memory": device, "threads": 2}], "host_arena": host,
+            "models": [{"name": n, "path": dummy(i + 1), **more.pop(n, {})} for i, n in enumerate(names)], **more}
+
+
+def ask(d, model, prompt, n=12, **more):
+    return d.http.post("/v1/completions", json={
+        "model": model, "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True,
+        "return_token_ids": True, "logprobs": 1, **more})
+
+
+def said(answer):
+    assert answer.status_code == 200, answer.text
+    choice = answer.json()["choices"][0]
+    return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+
+
+def states(d):
+    return {m["slot"]: m["state"] for m in d.audit()["models"]}
+
+
+def metric_of(d, name, **labels):
+    for line in d.http.get("/metrics").text.splitlines():
+        if line.startswith(name + "{") and all(f'{k}="{v}"' in line for k, v in labels.items()):
+            return float(line.rsplit(" ", 1)[1])
+    raise AssertionError(f"no {name} {labels}")
+
+
+def prompt_of(seed, n=40):
+    r = random.Random(seed)
+    return [r.randrange(10, 250) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def alone(launch):
+    """What each model says to a prompt when nobody else is there."""
+    known = {}
+
+    def of(seed, prompt, n=12, **more):
+        key = (seed, tuple(prompt), n, json.dumps(more, sort_keys=True))
+        if key not in known:
+            if seed not in daemons:
+                daemons[seed] = launch({"devices": [{"kind": "cpu", "memory": "64MiB", "threads": 2}],
+                                        "models": [{"name": "m", "path": dummy(seed)}]}, args=["--allow-dummy"])
+            known[key] = said(ask(daemons[seed], "m", prompt, n, **more))
+        return known[key]
+
+    daemons = {}
+    yield of
+    for d in daemons.values():
+        assert d.stop() == 0
+
+
+def test_four_models_where_two_fit(launch, alone):
+    names = ["a", "b", "c", "d"]
+    d = launch(config_of(names, device="64MiB", host="128MiB"), args=["--allow-dummy"])
+    for turn in range(3):
+        for i, name in enumerate(names):
+            prompt = prompt_of(100 * turn + i)
+            assert said(ask(d, name, prompt)) == alone(i + 1, prompt)
+    body = d.settled()
+    pages = body["pages"]
+    assert pages["device"] == 32 and pages["host"] == 64
+    assert pages["weight"] + pages["kv"] + pages["cached"] <= 32 and pages["warm"] + pages["parked"] <= 64
+    for name in names:
+        assert metric_of(d, "inferd_model_stages_total", model=name) == 1  # read once, warm since then
+    assert sum(metric_of(d, "inferd_model_loads_total", model=n) for n in names) >= 7
+    assert d.stop() == 0
+
+
+def test_without_host_memory_they_are_read_again(launch, alone):
+    d = launch(config_of(["a", "b", "c", "d"], device="64MiB", host="0"), args=["--allow-dummy"])
+    for turn in range(2):
+        for i, name in enumerate(["a", "b", "c", "d"]):
+            prompt = prompt_of(7 + i)
+            assert said(ask(d, name, prompt)) == alone(i + 1, prompt)
+    assert sum(metric_of(d, "inferd_model_stages_total", model=n) for n in "abcd") >= 6
+    d.settled()
+    assert d.stop() == 0
+
+
+def test_twelve_models_under_random_traffic_lose_nothing(launch, alone):
+    """Memory for four of twelve; streams that are cut, models that come and go: every answer is right."""
+    names = [f"m{i}" for i in range(12)]
+    d = launch(config_of(names, device="96MiB", host="160MiB"), args=["--allow-dummy"])
+    rnd, problems, counts = random.Random(5), [], {"ok": 0, "cut": 0}
+    lock = threading.Lock()
+
+    def client(seed):
+        r = random.Random(seed)
+        for _ in range(14):
+            i, prompt, n = r.randrange(12), prompt_of(r.randrange(4)), r.choice([1, 6, 20])
+            try:
+                if r.random() < 0.2:  # leaves in the middle
+                    with d.openai().completions.create(model=names[i], prompt=prompt, max_tokens=60, stream=True) as s:
+                        for k, _ in enumerate(s):
+                            if k == 2:
+                                break
+                    with lock:
+                        counts["cut"] += 1
+                    continue
+                answer = ask(d, names[i], prompt, n)
+                right = answer.status_code == 200
+                with lock:
+                    if right:
+                        counts["ok"] += 1
+                        checks.append((i, prompt, n, said(answer)))
+                    else:
+                        problems.append(answer.text)
+            except Exception as e:  # noqa: BLE001
+                with lock:
+                    problems.append(repr(e))
+
+    checks = []
+    d.http  # made once, before there are threads
+    threads = [threading.Thread(target=client, args=(rnd.randrange(1 << 30),)) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not problems, problems[:3]
+    assert counts["ok"] > 40 and counts["cut"] > 3, counts
+    for i, prompt, n, got in checks:
+        assert got == alone(i + 1, prompt, n)
+    body = d.settled()
+    assert sum(m["weight_pages"] for m in body["models"]) <= 48 + 80
+    assert d.stop() == 0
+
+
+def test_a_kept_prompt_returns_with_its_model(launch, real_model):
+    """Keys and values of a model that was away come back from host memory, where copying is faster than computing."""
+    d = launch({"devices": [{"kind": "cpu", "memory": "160MiB", "threads": 2}], "host_arena": "400MiB",
+                "models": [{"name": "real", "path": real_model}, {"name": "b", "path": dummy(1, layers=30)}]},
+               args=["--allow-dummy"])
+    prompt = prompt_of(1, 600)
+    first = ask(d, "real", prompt)
+    for turn in range(3):
+        said(ask(d, "b", prompt_of(50 + turn, 700), 8))
+    assert metric_of(d, "inferd_model_state", model="real", state="warm") == 1
+    again = ask(d, "real", prompt)
+    assert said(again) == said(first)
+    assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= 400
+    assert metric_of(d, "inferd_model_stages_total", model="real") == 1
+    d.settled()
+    assert d.stop() == 0
+
+
+def test_an_urgent_model_wakes_beside_a_batch_that_fills_the_device(launch, alone):
+    """The batch goes on and its answers are those of an undisturbed run."""
+    config = config_of(["batch", "urgent"], device="40MiB", host="64MiB", batch={"class": "batch"},
+                       urgent={"class": "high"})
+    d = launch(config, args=["--allow-dummy"])
+    prompts = [prompt_of(i, 60) for i in range(6)]
+    got = [None] * len(prompts)
+
+    def run(i):
+        got[i] = said(ask(d, "batch", prompts[i], 200))
+
+    d.http
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(prompts))]
+    for t in threads:
+        t.start()
+    n_urgent = 0
+    while any(t.is_alive() for t in threads):
+        prompt = prompt_of(900 + n_urgent)
+        assert said(ask(d, "urgent", prompt, 4)) == alone(2, prompt, 4)
+        n_urgent += 1
+        time.sleep(0.05)
+    for t in threads:
+        t.join()
+    for prompt, answer in zip(prompts, got):
+        assert answer == alone(1, prompt, 200)
+    assert n_urgent >= 2
+    d.settled()
+    assert d.stop() == 0
+
+
+def rewrite(d, config):
+    d.config_path.write_text(json.dumps({"listen": f"127.0.0.1:{d.port}", **config}))
+    before = d.metric("inferd_config_reloads_total")
+    d.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 20 * SLOW
+    while d.metric("inferd_config_reloads_total") == before:
+        assert time.monotonic() < end, d.stderr()[-2000:]
+        time.sleep(0.02)
+
+
+def listed(d):
+    return [m["id"] for m in d.http.get("/v1/models").json()["data"]]
+
+
+def test_models_come_and_go_by_reload(launch, alone):
+    config = config_of(["a", "b"], device="64MiB", host="64MiB")
+    d = launch(config, args=["--allow-dummy"])
+    assert listed(d) == ["a", "b"]
+    three = {**config, "models": config["models"] + [{"name": "c", "path": dummy(3)}]}
+    rewrite(d, three)
+    assert listed(d) == ["a", "b", "c"]
+    assert said(ask(d, "c", prompt_of(1))) == alone(3, prompt_of(1))
+
+    got = {}
+    t = threading.Thread(target=lambda: got.update(a=said(ask(d, "a", prompt_of(2), 300))))
+    d.http
+    t.start()
+    time.sleep(0.05)
+    rewrite(d, {**three, "models": three["models"][1:]})  # while it runs
+    assert listed(d) == ["b", "c"]
+    assert ask(d, "a", prompt_of(2)).status_code == 404
+    t.join()
+    assert got["a"] == alone(1, prompt_of(2), 300)
+    end = time.monotonic() + 10 * SLOW
+    while len(d.audit()["models"]) > 2:
+        assert time.monotonic() < end, d.audit()
+        time.sleep(0.02)
+
+    # A bad file changes nothing.
+    for bad in ({**three, "models": [{"name": "x", "path": "/nowhere.gguf"}]},
+                {**three, "models": three["models"] + [{"name": "b", "path": dummy(9)}]},
+                {**three, "models": []}):
+        rewrite(d, bad)
+        assert listed(d) == ["b", "c"]
+        assert said(ask(d, "b", prompt_of(3))) == alone(2, prompt_of(3))
+    assert d.metric("inferd_config_reloads_total") == 5
+    d.settled()
+    assert d.stop() == 0
+
+
+def test_two_names_of_one_content_share_their_pages(launch, alone):
+    d = launch({"devices": [{"kind": "cpu", "memory": "64MiB", "threads": 2}],
+                "models": [{"name": "one", "path": dummy(1)}, {"name": "two", "path": dummy(1)}]},
+               args=["--allow-dummy"])
+    assert said(ask(d, "two", prompt_of(4))) == alone(1, prompt_of(4))
+    assert said(ask(d, "one", prompt_of(4))) == alone(1, prompt_of(4))
+    body = d.settled()
+    assert [m["weight_pages"] > 0 for m in body["models"]] == [True, False]
+    assert [m["state"] for m in body["models"]] == ["hot", "hot"]
+    assert d.stop() == 0
+
+
+def test_a_model_that_cannot_come_says_so_and_harms_nobody(launch, alone, tiny_model, tmp_path):
+    path = tmp_path / "m.gguf"
+    shutil.copy(tiny_model, path)
+    config = config_of(["a", "b", "c", "d"], device="48MiB", host="0")
+    config["models"].append({"name": "file", "path": str(path)})
+    d = launch(config, args=["--allow-dummy"])
+    good = said(ask(d, "file", prompt_of(5, 10)))
+    for i in range(2):  # until the others have its pages
+        for name in ("a", "b", "c", "d"):
+            said(ask(d, name, prompt_of(6)))
+    assert metric_of(d, "inferd_model_state", model="file", state="cold") == 1
+    os.truncate(path, os.path.getsize(path) // 2)
+    answer = ask(d, "file", prompt_of(5, 10))
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "model_unavailable", answer.text
+    assert int(answer.headers["retry-after"]) >= 1
+    assert said(ask(d, "a", prompt_of(6))) == alone(1, prompt_of(6))
+    assert good
+    d.settled()
+    assert d.stop() == 0
+
+
+def test_too_much_for_the_device_is_said_at_the_start(launch):
+    d = launch(config_of(["a"], device="64MiB", host="0"), args=["--allow-dummy"])
+    big = config_of(["a"], device="64MiB")
+    big["models"].append({"name": "big", "path": dummy(2, layers=60)})
+    rewrite(d, big)
+    answer = ask(d, "big", prompt_of(1))
+    assert answer.status_code in (400, 503), answer.text
+    assert said(ask(d, "a", prompt_of(1)))
+    assert d.stop() == 0

@@ -1,0 +1,527 @@
+/* test_admin.c - the parts of the admin API that need no daemon: changes of a configuration's text,
+ * the arithmetic of a plan, what `inferd ctl` reads and shows, routes with a name in the middle. */
+#include "admin_edit.h"
+#include "admin_plan.h"
+#include "ctl_client.h"
+#include "ctl_show.h"
+#include "http_guard.h"
+#include "test.h"
+
+/* ---- changes of the text ---- */
+
+static const char config_text[] =
+    "{\"admin\":{\"keys\":[\"admin-key-1\"]},"
+    "\"models\":[{\"name\":\"a\",\"path\":\"a.gguf\",\"aliases\":[\"x\"],"
+    "\"share\":{\"policy\":\"fixed\",\"percent\":10}},{\"name\":\"b\",\"path\":\"b.gguf\"}],"
+    "\"tenants\":[{\"name\":\"s\",\"keys\":[\"key-of-s-1\",\"key-of-s-2\"]},"
+    "{\"name\":\"t\",\"key_file\":\"t.keys\"}]}";
+
+static json_t *load(const char *text) {
+    json_t *v = json_loads(text, 0, NULL);
+    EXPECT(v != NULL);
+    return v;
+}
+
+static bool is_json(const json_t *v, const char *text) {
+    json_t *wanted = json_loads(text, JSON_DECODE_ANY, NULL);
+    bool same = wanted != NULL && json_equal((json_t *)(uintptr_t)v, wanted);
+    if (!same && v != NULL) {
+        char *is = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+        printf("is %s, expected %s\n", is, text);
+        free(is);
+    }
+    json_decref(wanted);
+    return same;
+}
+
+static void models_are_found_by_alias_and_tenants_are_not(void) {
+    json_t *root = load(config_text);
+    EXPECT(admin_find(root, ADMIN_MODELS, "x") == admin_find(root, ADMIN_MODELS, "a"));
+    EXPECT(admin_find(root, ADMIN_MODELS, "a") != NULL);
+    EXPECT(admin_find(root, ADMIN_MODELS, "s") == NULL);
+    EXPECT(admin_find(root, ADMIN_TENANTS, "s") != NULL);
+    EXPECT(admin_find(root, ADMIN_TENANTS, "x") == NULL);
+    json_decref(root);
+}
+
+static void a_patch_replaces_merges_and_takes_away(void) {
+    static const struct {
+        const char *patch, *share, *weight;
+    } tries[] = {
+        {"{\"weight\":4}", "{\"policy\":\"fixed\",\"percent\":10}", "4"},
+        {"{\"share\":{\"percent\":20}}", "{\"policy\":\"fixed\",\"percent\":20}", NULL},
+        {"{\"share\":{\"percent\":null}}", "{\"policy\":\"fixed\"}", NULL},
+        {"{\"share\":null}", NULL, NULL},
+        {"{\"share\":{\"percent\":null,\"policy\":null}}", NULL, NULL},
+        {"{\"share\":\"half\",\"weight\":\"1\"}", "\"half\"", "\"1\""}, // the reader says why not
+    };
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        json_t *root = load(config_text), *patch = load(tries[i].patch);
+        const json_t *a = admin_find(root, ADMIN_MODELS, "a");
+        EXPECT_EQ(admin_merge(root, ADMIN_MODELS, "x", patch, NULL), INFERD_OK);
+        const json_t *share = json_object_get(a, "share"), *weight = json_object_get(a, "weight");
+        EXPECT(tries[i].share == NULL ? share == NULL : is_json(share, tries[i].share));
+        EXPECT(tries[i].weight == NULL ? weight == NULL : is_json(weight, tries[i].weight));
+        EXPECT_STR(json_string_value(json_object_get(a, "path")), "a.gguf");
+        json_decref(patch);
+        json_decref(root);
+    }
+}
+
+static void a_patch_of_nobody_is_not_found(void) {
+    json_t *root = load(config_text), *patch = load("{\"weight\":1}");
+    inferd_err err = {0};
+    EXPECT_EQ(admin_merge(root, ADMIN_MODELS, "s", patch, &err), INFERD_ENOTFOUND);
+    EXPECT(strstr(err.text, "\"s\"") != NULL && strstr(err.text, "models") != NULL);
+    json_decref(patch);
+    json_decref(root);
+}
+
+static void only_what_may_change_can_be_patched(void) {
+    static const struct {
+        admin_section section;
+        const char *patch;
+        bool fine;
+    } tries[] = {
+        {ADMIN_MODELS,
+         "{\"weight\":1,\"class\":\"high\",\"min\":0,\"max\":0,\"share\":{},"
+         "\"slo\":{},\"pin\":\"hot\",\"keep_alive\":1,\"replicas\":{}}",
+         true},
+        {ADMIN_MODELS, "{\"path\":\"b\"}", false},
+        {ADMIN_MODELS, "{\"limits\":{}}", false},
+        {ADMIN_MODELS, "{}", false},
+        {ADMIN_MODELS, "[]", false},
+        {ADMIN_TENANTS, "{\"limits\":{},\"max_class\":\"high\"}", true},
+        {ADMIN_TENANTS, "{\"keys\":[]}", false},
+        {ADMIN_TENANTS, "{\"pin\":\"hot\"}", false},
+        {ADMIN_TENANTS, "{\"weight\":1,\"name\":\"z\"}", false},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        json_t *patch = load(tries[i].patch);
+        inferd_err err = {0};
+        EXPECT_EQ(admin_check_patch(tries[i].section, patch, &err) == INFERD_OK, tries[i].fine);
+        EXPECT_EQ(err.text[0] == 0, tries[i].fine);
+        json_decref(patch);
+    }
+}
+
+static void an_element_takes_the_place_of_its_name_or_the_end(void) {
+    json_t *root = load(config_text), *b = load("{\"name\":\"b\",\"path\":\"new\"}");
+    json_t *c = load("{\"name\":\"c\"}"), *nameless = load("{\"path\":\"c\"}");
+    EXPECT_EQ(admin_put(root, ADMIN_MODELS, b, NULL), INFERD_OK);
+    EXPECT_EQ(admin_put(root, ADMIN_MODELS, c, NULL), INFERD_OK);
+    EXPECT_EQ(admin_put(root, ADMIN_MODELS, nameless, NULL), INFERD_EINVAL);
+    const json_t *models = json_object_get(root, "models");
+    EXPECT_EQ(json_array_size(models), 3);
+    EXPECT(is_json(json_array_get(models, 1), "{\"name\":\"b\",\"path\":\"new\"}"));
+    EXPECT(is_json(json_array_get(models, 2), "{\"name\":\"c\"}"));
+    json_object_del(root, "tenants");
+    EXPECT_EQ(admin_put(root, ADMIN_TENANTS, c, NULL), INFERD_OK);
+    EXPECT_EQ(json_array_size(json_object_get(root, "tenants")), 1);
+    json_decref(nameless);
+    json_decref(c);
+    json_decref(b);
+    json_decref(root);
+}
+
+static void masks_hide_every_key_and_come_back_as_the_same(void) {
+    json_t *root = load(config_text), *file = load(config_text);
+    uint32_t n = 0;
+    buf text = {0};
+    EXPECT_EQ(admin_mask(root, NULL), INFERD_OK);
+    EXPECT_EQ(admin_write(root, &text, NULL), INFERD_OK);
+    EXPECT(strstr(buf_cstr(&text), "key-of") == NULL && strstr(text.p, "admin-key") == NULL);
+    EXPECT(strstr(text.p, "t.keys") != NULL && text.p[text.n - 1] == '\n');
+    EXPECT_EQ(admin_unmask(root, file, &n, NULL), INFERD_OK);
+    EXPECT_EQ(n, 3);
+    EXPECT(json_equal(root, file));
+    buf_deinit(&text);
+    json_decref(file);
+    json_decref(root);
+}
+
+static void a_mask_without_a_key_behind_it_is_refused(void) {
+    static const char *const tries[] = {
+        "{\"tenants\":[{\"name\":\"s\",\"keys\":[\"****\",\"****\",\"****\"]}]}", // has two
+        "{\"tenants\":[{\"name\":\"new\",\"keys\":[\"****\"]}]}",
+        "{\"tenants\":[{\"name\":\"t\",\"keys\":[\"****\"]}]}", // has a file
+    };
+    json_t *file = load(config_text);
+    for (size_t i = 0; i < INFERD_COUNT(tries) + 1; i++) {
+        json_t *root = load(i < INFERD_COUNT(tries) ? tries[i] : config_text);
+        inferd_err err = {0};
+        uint32_t n;
+        inferd_status st = admin_unmask(root, file, &n, &err);
+        EXPECT_EQ(st, i < INFERD_COUNT(tries) ? INFERD_EINVAL : INFERD_OK);
+        EXPECT(strstr(err.text, "key-of") == NULL);
+        json_decref(root);
+    }
+    json_decref(file);
+}
+
+/* ---- plans ---- */
+
+static plan_model hot(const char *name, gen_class class, uint32_t pages, uint64_t idle_ms) {
+    return (plan_model){.name = name,
+                        .hot = true,
+                        .class = class,
+                        .weight = 1,
+                        .weight_pages = pages,
+                        .idle_us = idle_ms * 1000,
+                        .reload_us = 1000000};
+}
+
+static const plan_check *check_of(const plan_answer *p, const char *name) {
+    for (uint32_t i = 0; i < p->n_checks; i++)
+        if (strcmp(p->checks[i].name, name) == 0) return &p->checks[i];
+    return NULL;
+}
+
+/* 100 pages: 20 + 30 + 20 + 20 are used, 10 are free; cached pages of c: 5 of its 10. */
+static plan_model four[4];
+static plan_device device_of_four(void) {
+    four[0] = hot("a", GEN_NORMAL, 20, 1000);
+    four[1] = hot("b", GEN_NORMAL, 30, 9000);
+    four[2] = hot("c", GEN_BATCH, 10, 10);
+    four[2].kv_pages = 10;
+    four[2].cached_pages = 5;
+    four[3] = hot("d", GEN_HIGH, 20, 0);
+    four[3].n_work = 1;
+    return (plan_device){
+        .n_pages = 100, .n_free = 10, .page_bytes = 1 << 20, .models = four, .n_models = 4};
+}
+
+static plan_answer plan_of(const plan_device *d, gen_class class, uint32_t pages, uint32_t min,
+                           uint32_t max) {
+    plan_wanted w = {.name = "new",
+                     .idx = UINT32_MAX,
+                     .class = class,
+                     .weight_pages = pages,
+                     .min_pages = min,
+                     .max_pages = max};
+    plan_answer p;
+    EXPECT(plan_model_check(d, &w, &p));
+    return p;
+}
+
+static void nobody_goes_while_there_is_room(void) {
+    plan_device d = device_of_four();
+    for (uint32_t pages = 0; pages <= 14; pages++) { // 10 free, 5 cached, one for keys and values
+        plan_answer p = plan_of(&d, GEN_NORMAL, pages, 0, FEASIBLE_UNLIMITED);
+        EXPECT(p.fits && p.now && !p.turns);
+        EXPECT_EQ(p.n_victims, 0);
+        plan_answer_deinit(&p);
+    }
+}
+
+static void the_lowest_class_goes_first_then_the_least_worth(void) {
+    plan_device d = device_of_four();
+    static const struct {
+        uint32_t pages, n;
+    } tries[] = {{15, 1}, {29, 1}, {30, 2}, {59, 2}, {60, 3}, {79, 3}};
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        plan_answer p = plan_of(&d, GEN_NORMAL, tries[i].pages, 0, FEASIBLE_UNLIMITED);
+        EXPECT(p.now);
+        EXPECT_EQ(p.n_victims, tries[i].n);
+        EXPECT_EQ(p.n_idle, tries[i].n);
+        static const uint32_t order[] = {2, 1, 0}; // batch; longest idle and largest; then a
+        for (uint32_t k = 0; k < p.n_victims && k < 3; k++) EXPECT_EQ(p.victims[k], order[k]);
+        plan_answer_deinit(&p);
+    }
+}
+
+static void nobody_goes_in_vain(void) {
+    plan_device d = device_of_four();
+    plan_answer p = plan_of(&d, GEN_NORMAL, 80, 0, FEASIBLE_UNLIMITED);
+    EXPECT(p.fits && !p.now && !p.turns);
+    EXPECT_EQ(p.n_victims, 0);
+    const plan_check *c = check_of(&p, "memory");
+    EXPECT(!c->kept && c->need_pages == 81 && c->have_pages == 80);
+    plan_answer_deinit(&p);
+}
+
+static void work_of_a_lower_class_goes_after_the_idle(void) {
+    plan_device d = device_of_four();
+    plan_answer p = plan_of(&d, GEN_SYSTEM, 80, 0, FEASIBLE_UNLIMITED);
+    EXPECT(p.now);
+    EXPECT_EQ(p.n_victims, 4);
+    EXPECT_EQ(p.n_idle, 3);
+    EXPECT_EQ(p.victims[3], 3);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_HIGH, 80, 0, FEASIBLE_UNLIMITED); // the same class: turns
+    EXPECT(!p.now && p.turns);
+    EXPECT_EQ(p.n_victims, 0);
+    plan_answer_deinit(&p);
+}
+
+static void what_is_pinned_stays_and_counts_for_others(void) {
+    plan_device d = device_of_four();
+    four[1].pinned = true;
+    plan_answer p = plan_of(&d, GEN_SYSTEM, 69, 0, FEASIBLE_UNLIMITED);
+    EXPECT(p.now);
+    EXPECT_EQ(p.n_victims, 3); // all others
+    for (uint32_t k = 0; k < p.n_victims; k++) EXPECT(p.victims[k] != 1);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_SYSTEM, 70, 0, FEASIBLE_UNLIMITED); // with keys and values 71 > 70
+    EXPECT(!p.fits && !p.now);
+    EXPECT(!check_of(&p, "device")->kept);
+    EXPECT_EQ(check_of(&p, "device")->have_pages, 70);
+    plan_answer_deinit(&p);
+}
+
+static void guarantees_and_ceilings_are_checked(void) {
+    plan_device d = device_of_four();
+    four[0].min_pages = 60;
+    plan_answer p = plan_of(&d, GEN_NORMAL, 5, 40, FEASIBLE_UNLIMITED);
+    EXPECT(check_of(&p, "guarantees")->kept);
+    EXPECT(check_of(&p, "ceiling") == NULL);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 5, 41, FEASIBLE_UNLIMITED);
+    EXPECT(!p.fits && !check_of(&p, "guarantees")->kept);
+    EXPECT_EQ(check_of(&p, "guarantees")->need_pages, 101);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 5, 0, 6);
+    EXPECT(check_of(&p, "ceiling")->kept);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 5, 0, 5);
+    EXPECT(!p.fits && !check_of(&p, "ceiling")->kept);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 40, 0, FEASIBLE_UNLIMITED); // 100 - 60
+    EXPECT(!p.fits && !check_of(&p, "device")->kept);
+    plan_answer_deinit(&p);
+}
+
+static void pages_promised_to_others_are_not_free(void) {
+    plan_device d = device_of_four();
+    four[3].min_pages = 26; // holds 20
+    plan_answer p = plan_of(&d, GEN_NORMAL, 8, 0, FEASIBLE_UNLIMITED);
+    EXPECT_EQ(p.n_victims, 0);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 9, 0, FEASIBLE_UNLIMITED); // 10 + 5 - 6 < 9 + 1
+    EXPECT_EQ(p.n_victims, 1);
+    plan_answer_deinit(&p);
+}
+
+static void a_model_that_is_there_is_not_its_own_victim(void) {
+    plan_device d = device_of_four();
+    plan_wanted w = {.name = "b",
+                     .idx = 1,
+                     .class = GEN_NORMAL,
+                     .weight_pages = 30,
+                     .max_pages = FEASIBLE_UNLIMITED};
+    plan_answer p;
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT(p.fits && p.now);
+    EXPECT_EQ(p.n_victims, 0); // what it holds counts
+    plan_answer_deinit(&p);
+    w.weight_pages = 60;
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT(p.now && p.n_victims == 2 && p.victims[0] == 2 && p.victims[1] == 0);
+    plan_answer_deinit(&p);
+}
+
+static void worth_is_weight_and_time_against_pages_and_age(void) {
+    plan_model a = hot("a", GEN_NORMAL, 10, 1000), b = a;
+    EXPECT(!plan_goes_before(&a, &b) && !plan_goes_before(&b, &a));
+    b.weight = 2;
+    EXPECT(plan_goes_before(&a, &b));
+    b = a, b.reload_us = 2000000;
+    EXPECT(plan_goes_before(&a, &b));
+    b = a, b.weight_pages = 9;
+    EXPECT(plan_goes_before(&a, &b));
+    b = a, b.idle_us = 500000;
+    EXPECT(plan_goes_before(&a, &b));
+    b = a, b.class = GEN_HIGH, b.idle_us = 1u << 30;
+    EXPECT(plan_goes_before(&a, &b));
+    a = hot("a", GEN_NORMAL, UINT32_MAX - 1, UINT64_MAX / 1000); // no sum runs over
+    a.weight = UINT32_MAX;
+    a.reload_us = UINT64_MAX;
+    EXPECT(plan_goes_before(&a, &b) || plan_goes_before(&b, &a));
+}
+
+static void bytes_become_pages_rounded_up(void) {
+    EXPECT_EQ(plan_pages(0, 4096), 0);
+    EXPECT_EQ(plan_pages(1, 4096), 1);
+    EXPECT_EQ(plan_pages(4096, 4096), 1);
+    EXPECT_EQ(plan_pages(4097, 4096), 2);
+    EXPECT_EQ(plan_pages(5, 0), 0);
+    EXPECT(plan_pages(UINT64_MAX, 1) < UINT32_MAX);
+    EXPECT_EQ(plan_prepared_bytes(1000), 1300);
+}
+
+/* ---- ctl ---- */
+
+static void urls_are_taken_apart(void) {
+    static const struct {
+        const char *url, *host, *port; // host NULL: refused
+    } tries[] = {
+        {"http://127.0.0.1:8080", "127.0.0.1", "8080"},
+        {"http://host/", "host", "80"},
+        {"HTTP://[::1]:9", "::1", "9"},
+        {"http://[::1]", "::1", "80"},
+        {"https://host", NULL, NULL},
+        {"http://", NULL, NULL},
+        {"http://h:", NULL, NULL},
+        {"http://h:x", NULL, NULL},
+        {"http://h:123456", NULL, NULL},
+        {"http://h/path", NULL, NULL},
+        {"http://[::1", NULL, NULL},
+        {"host:80", NULL, NULL},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        char host[256], port[8];
+        bool fine = ctl_split_url(tries[i].url, host, port);
+        EXPECT_EQ(fine, tries[i].host != NULL);
+        if (!fine || tries[i].host == NULL) continue;
+        EXPECT_STR(host, tries[i].host);
+        EXPECT_STR(port, tries[i].port);
+    }
+}
+
+static void answers_are_read_whole_or_not_at_all(void) {
+    static const struct {
+        const char *text;
+        int status; // 0: no answer
+        const char *body;
+    } tries[] = {
+        {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, "hi"},
+        {"HTTP/1.1 200 OK\r\ncontent-length:2\r\n\r\nhi, more", 200, "hi"},
+        {"HTTP/1.1 409 Conflict\r\n\r\nto the end", 409, "to the end"},
+        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: "
+         "chunked\r\n\r\n2\r\nhi\r\nA\r\n0123456789\r\n0\r\n\r\n",
+         200, "hi0123456789"},
+        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhi\r\n", 0, NULL},
+        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz", 0, NULL},
+        {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhi", 0, NULL},
+        {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n", 0, NULL},
+        {"SSH-2.0-OpenSSH\r\n\r\n", 0, NULL},
+        {"", 0, NULL},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        ctl_answer a;
+        inferd_err err = {0};
+        inferd_status st = ctl_read_answer((bytes){tries[i].text, strlen(tries[i].text)}, &a, &err);
+        EXPECT_EQ(st == INFERD_OK, tries[i].status != 0);
+        EXPECT_EQ(err.text[0] != 0, tries[i].status == 0);
+        if (st != INFERD_OK) continue;
+        EXPECT_EQ(a.status, tries[i].status);
+        EXPECT_STR(buf_cstr(&a.body), tries[i].body == NULL ? "" : tries[i].body);
+        buf_deinit(&a.body);
+    }
+}
+
+static void names_become_one_segment(void) {
+    buf out = {0};
+    ctl_add_segment(&out, "org/Model 1.5~x_%\xc3\xa4");
+    EXPECT_STR(buf_cstr(&out), "org%2FModel%201.5~x_%25%C3%A4");
+    buf_deinit(&out);
+}
+
+static void sizes_and_times_are_for_people(void) {
+    static const struct {
+        uint64_t n;
+        const char *text;
+    } sizes[] = {
+        {0, "0"},          {1, "1 B"},           {1023, "1023 B"},        {1024, "1.0 KiB"},
+        {1536, "1.5 KiB"}, {10 << 20, "10 MiB"}, {3ull << 30, "3.0 GiB"}, {1ull << 50, "1024 TiB"}};
+    static const struct {
+        double s;
+        const char *text;
+    } times[] = {{0, "0"},         {0.0021, "2 ms"}, {1, "1.0 s"},
+                 {119, "119.0 s"}, {180, "3.0 min"}, {7200, "2.0 h"}};
+    for (size_t i = 0; i < INFERD_COUNT(sizes); i++) {
+        buf out = {0};
+        show_add_size(&out, sizes[i].n);
+        EXPECT_STR(buf_cstr(&out), sizes[i].text);
+        buf_deinit(&out);
+    }
+    for (size_t i = 0; i < INFERD_COUNT(times); i++) {
+        buf out = {0};
+        show_add_seconds(&out, times[i].s);
+        EXPECT_STR(buf_cstr(&out), times[i].text);
+        buf_deinit(&out);
+    }
+}
+
+static void tables_are_aligned_and_hold_no_controls(void) {
+    json_t *state =
+        load("{\"tenants\":[{\"name\":\"a\\u001b[2J\",\"class\":\"high\",\"weight\":2,"
+             "\"keys\":10},{\"name\":\"longer \\u00e4\",\"keys\":1,\"min_bytes\":1024}]}");
+    buf out = {0};
+    show_tenants(&out, state);
+    const char *first = strchr(buf_cstr(&out), '\n') + 1, *second = strchr(first, '\n') + 1;
+    EXPECT(memchr(out.p, 0x1b, out.n) == NULL);
+    EXPECT(strncmp(out.p, "TENANT    UP TO", 15) == 0);
+    EXPECT(strncmp(first, "a [2J     high ", 15) == 0);
+    EXPECT(strncmp(second, "longer \xc3\xa4  -    ", 16) == 0);
+    EXPECT(strstr(first, "  10\n") != NULL && strstr(second, "   1\n") != NULL);
+    show_state(&out, NULL); // whatever comes, nothing breaks
+    show_plan(&out, state);
+    show_error(&out, state);
+    buf_deinit(&out);
+    json_decref(state);
+}
+
+/* ---- routes ---- */
+
+static void a_name_may_stand_in_the_middle_of_a_route(void) {
+    static const http_route routes[] = {
+        {"/m/*", HTTP_GET, HTTP_OPEN, false, false, NULL},
+        {"/m/*", HTTP_PATCH, HTTP_OPEN, true, false, NULL},
+        {"/m/*/load", HTTP_POST, HTTP_ADMIN, true, false, NULL},
+        {"/u/**", HTTP_POST, HTTP_ADMIN, false, false, NULL},
+    };
+    static const struct {
+        const char *method, *target;
+        int route, status;
+        const char *tail;
+    } tries[] = {
+        {"GET", "/m/a", 0, 0, "a"},           {"PATCH", "/m/a%2Fb", 1, 0, "a/b"},
+        {"POST", "/m/a/load", 2, 0, "a"},     {"POST", "/m/a%2Fb/load", 2, 0, "a/b"},
+        {"POST", "/m/a/b/load", -1, 404, ""}, {"POST", "/m//load", -1, 404, ""},
+        {"POST", "/m/a/loads", -1, 404, ""},  {"POST", "/m/a", -1, 405, ""},
+        {"GET", "/m/a/load", -1, 405, ""},    {"POST", "/u/a/b", 3, 0, "a/b"},
+        {"POST", "/u/a", 3, 0, "a"},          {"POST", "/u/", -1, 404, ""},
+        {"POST", "/u/%00", -1, 404, ""},      {"POST", "/m/%2/load", -1, 404, ""},
+        {"POST", "/m/%/load", -1, 404, ""},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
+        guard g;
+        guard_refusal why = {0};
+        guard_init(&g, tries[i].method, tries[i].target, "HTTP/1.1");
+        bool fine = guard_route(&g, routes, INFERD_COUNT(routes), &why);
+        EXPECT_EQ(fine, tries[i].route >= 0);
+        EXPECT_EQ(fine ? 0 : why.status, tries[i].status);
+        if (fine) EXPECT_EQ(g.route - routes, tries[i].route);
+        EXPECT_STR(g.tail, tries[i].tail);
+        if (why.status == 405 && strcmp(tries[i].target, "/m/a") == 0)
+            EXPECT_EQ(why.allow, HTTP_GET | HTTP_HEAD | HTTP_PATCH);
+    }
+}
+
+static const test_case tests[] = {
+    TEST(models_are_found_by_alias_and_tenants_are_not),
+    TEST(a_patch_replaces_merges_and_takes_away),
+    TEST(a_patch_of_nobody_is_not_found),
+    TEST(only_what_may_change_can_be_patched),
+    TEST(an_element_takes_the_place_of_its_name_or_the_end),
+    TEST(masks_hide_every_key_and_come_back_as_the_same),
+    TEST(a_mask_without_a_key_behind_it_is_refused),
+    TEST(nobody_goes_while_there_is_room),
+    TEST(the_lowest_class_goes_first_then_the_least_worth),
+    TEST(nobody_goes_in_vain),
+    TEST(work_of_a_lower_class_goes_after_the_idle),
+    TEST(what_is_pinned_stays_and_counts_for_others),
+    TEST(guarantees_and_ceilings_are_checked),
+    TEST(pages_promised_to_others_are_not_free),
+    TEST(a_model_that_is_there_is_not_its_own_victim),
+    TEST(worth_is_weight_and_time_against_pages_and_age),
+    TEST(bytes_become_pages_rounded_up),
+    TEST(urls_are_taken_apart),
+    TEST(answers_are_read_whole_or_not_at_all),
+    TEST(names_become_one_segment),
+    TEST(sizes_and_times_are_for_people),
+    TEST(tables_are_aligned_and_hold_no_controls),
+    TEST(a_name_may_stand_in_the_middle_of_a_route),
+};
+TEST_MAIN(tests)

@@ -1,0 +1,599 @@
+/* test_gate.c - what a request reserves, what it costs, how retries are known, and the file. */
+#include "test.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "gate.h"
+#include "inferd/clock.h"
+#include "quota_file.h"
+#include "tenant_limits.h"
+
+enum { N_SLOTS = 64, N_NAMES = 4, CONTEXT = 1000, DAY_S = 86400 };
+static const int64_t noon_s = (int64_t)20000 * DAY_S + DAY_S / 2;
+static const unsigned char key[16] = {1, 2, 3};
+static char *names[] = {"a", "b", "c", "d", "e", "f"};
+
+/* Names in the order of their numbers; the configuration has its own. */
+static bool update(gate *g, uint32_t n_names, const config_tenant_limits *quotas, const int *order,
+                   uint32_t n) {
+    config_tenant tenants[INFERD_COUNT(names)] = {0};
+    inferd_config c = {.tenants = tenants, .n_tenants = n};
+    inferd_err err = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        tenants[i].name = names[order[i]];
+        tenants[i].limits = quotas[i];
+    }
+    return gate_update(g, names, n_names, &c, &err);
+}
+
+static gate *open_with(const char *folder, config_tenant_limits quota) {
+    static const int first[] = {0};
+    gate *g = NULL;
+    inferd_err err = {0};
+    if (gate_create(folder, N_SLOTS, N_NAMES, NULL, &g, &err) != INFERD_OK)
+        printf("%s\n", err.text);
+    EXPECT(g != NULL && update(g, 1, &quota, first, 1));
+    return g;
+}
+
+static gen_request requests[8];
+static gen_request *request_list[8];
+
+/* n_prompts prompts of 10, 20, ... tokens with n choices each. */
+static gate_ask ask_for(uint32_t n_prompts, uint32_t n, uint32_t max_tokens) {
+    for (uint32_t i = 0; i < n_prompts * n; i++) {
+        requests[i] = (gen_request){.n_prompt = 10 * (i / n + 1), .max_tokens = max_tokens};
+        request_list[i] = &requests[i];
+    }
+    return (gate_ask){.context = CONTEXT,
+                      .mark = 7,
+                      .requests = request_list,
+                      .n_requests = n_prompts * n,
+                      .n_per_prompt = n,
+                      .arrival_us = 1000};
+}
+
+static limits_usage usage_of(gate *g, uint32_t tenant) {
+    limits_usage u;
+    limits_get_usage(gate_limits(g), tenant, noon_s, &u);
+    return u;
+}
+
+/* At 5,000 us; a request of ask_for arrived at 1,000. */
+static gen_event done(gen_finish finish, uint32_t n_output, uint64_t queued_us) {
+    gen_event ev = {.kind = GEN_EV_DONE, .at_us = 5000};
+    ev.done.finish = finish;
+    ev.done.n_output = n_output;
+    ev.done.queued_us = queued_us;
+    return ev;
+}
+
+static void hash_is_siphash(void) {
+    /* The published vectors of SipHash-2-4: key 00..0f, texts "", 00, 00 01, ... */
+    static const uint64_t expected[] = {
+        0x726fdb47dd0e0e31u, 0x74f839c593dc67fdu, 0x0d6c8009d9a94f5au,
+        0x85676696d7fb7e2du, 0xcf2794e0277187b7u, 0x18765564cd99a68du,
+        0xcbc9466e58fee3ceu, 0xab0200f58b01d137u, 0x93f5f5799a932462u};
+    unsigned char k[16];
+    char text[16];
+    for (int i = 0; i < 16; i++) k[i] = (unsigned char)i, text[i] = (char)i;
+    for (size_t n = 0; n < INFERD_COUNT(expected); n++)
+        EXPECT(gate_hash(k, text, n) == expected[n]);
+}
+
+static void marks_tell_tenants_addresses_and_bodies_apart(void) {
+    bytes here = {"\x7f\0\0\1", 4}, there = {"\x7f\0\0\2", 4}, none = {"", 0};
+    bytes x = {"{\"n\":1}", 7}, y = {"{\"n\":2}", 7};
+    uint64_t mark = gate_mark(key, 0, here, x);
+    EXPECT(mark != 0);
+    EXPECT(gate_mark(key, 0, here, x) == mark);
+    EXPECT(gate_mark(key, 1, here, x) != mark);
+    EXPECT(gate_mark(key, 0, there, x) != mark);
+    EXPECT(gate_mark(key, 0, none, x) != mark);
+    EXPECT(gate_mark(key, 0, here, y) != mark);
+    EXPECT(gate_mark((const unsigned char[16]){9}, 0, here, x) != mark);
+}
+
+static void an_estimate_makes_nothing_too_large(void) {
+    limits_spec none = {0}, minute = {.tokens_per_min = 100};
+    limits_spec all = {.tokens_per_min = 100, .tokens_per_day = 60, .tokens_per_month = 80};
+    EXPECT_EQ(gate_count_tokens(&none, 10, 512, 2, true), 1034);
+    EXPECT_EQ(gate_count_tokens(&minute, 10, 30, 3, true), 100);
+    EXPECT_EQ(gate_count_tokens(&minute, 10, 31, 3, true), 100);
+    EXPECT_EQ(gate_count_tokens(&minute, 10, 31, 3, false), 103);
+    EXPECT_EQ(gate_count_tokens(&all, 10, 31, 3, true), 60);
+    EXPECT_EQ(gate_count_tokens(&minute, 99, 31, 3, true), 102); // a token each is no estimate
+}
+
+static void prompts_count_once_and_outputs_each(void) {
+    gate *g = open_with(NULL, (config_tenant_limits){0});
+    api_error e = {0};
+    gate_ticket *t;
+    gate_ask ask = ask_for(2, 3, 5);
+    EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+    EXPECT_EQ(usage_of(g, 0).running, 6);
+    EXPECT_EQ(usage_of(g, 0).reserved, 10 + 20 + 6 * 5);
+    for (uint32_t i = 0; i < 6; i++) gate_hold(g, t, 10 + i, i);
+    for (uint32_t i = 0; i < 6; i++) {
+        gen_event ev = done(GEN_LENGTH, i, 10);
+        EXPECT_EQ(usage_of(g, 0).running, 6); // until the last has ended
+        gate_on_done(g, 10 + i, &ev, 6000, noon_s);
+        gate_on_done(g, 10 + i, &ev, 6000, noon_s); // its slot is free: nothing
+    }
+    EXPECT_EQ(usage_of(g, 0).running, 0);
+    EXPECT_EQ(usage_of(g, 0).reserved, 0);
+    EXPECT_EQ(usage_of(g, 0).used_day, 10 + 20 + 0 + 1 + 2 + 3 + 4 + 5);
+    gate_destroy(g);
+}
+
+static void what_was_computed_is_charged(void) {
+    static const struct {
+        uint64_t used;
+        gen_finish finish;
+        uint32_t n_output;
+        uint64_t queued_us;
+    } rows[] = {
+        {.finish = GEN_STOP, .n_output = 3, .queued_us = 10, .used = 13},
+        {.finish = GEN_LENGTH, .n_output = 0, .queued_us = 10, .used = 10},     // scored
+        {.finish = GEN_LENGTH, .n_output = 0, .queued_us = 4000, .used = 10},   // in no time
+        {.finish = GEN_CANCELLED, .n_output = 2, .queued_us = 10, .used = 12},  // left
+        {.finish = GEN_CANCELLED, .n_output = 0, .queued_us = 10, .used = 10},  // in its prompt
+        {.finish = GEN_CANCELLED, .n_output = 0, .queued_us = 4000, .used = 0}, // never begun
+        {.finish = GEN_TIMEOUT, .n_output = 0, .queued_us = 4000, .used = 0},
+        {.finish = GEN_TIMEOUT, .n_output = 4, .queued_us = 10, .used = 14},
+        {.finish = GEN_ERROR, .n_output = 0, .queued_us = 0, .used = 0}, // refused by the engine
+        {.finish = GEN_ERROR, .n_output = 1, .queued_us = 3999, .used = 11},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        gate *g = open_with(NULL, (config_tenant_limits){.tokens_per_min = 6000});
+        api_error e = {0};
+        gate_ticket *t;
+        gate_ask ask = ask_for(1, 1, 5);
+        gen_event ev = done(rows[i].finish, rows[i].n_output, rows[i].queued_us);
+        EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+        gate_hold(g, t, 0, 0);
+        gate_on_done(g, 0, &ev, 1000, noon_s);
+        EXPECT_EQ(usage_of(g, 0).used_day, rows[i].used);
+        EXPECT_EQ(usage_of(g, 0).running, 0);
+        EXPECT(limits_verify(gate_limits(g), 0));
+        gate_destroy(g);
+    }
+}
+
+/* The engine's inbox was full after some of its choices. */
+static void choices_that_were_never_submitted_end_with_the_others(void) {
+    gate *g = open_with(NULL, (config_tenant_limits){0});
+    api_error e = {0};
+    gate_ticket *t;
+    gate_ask ask = ask_for(1, 3, 5);
+    EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+    gate_hold(g, t, 0, 0);
+    gate_drop(g, t, 2, 1000, noon_s);
+    EXPECT_EQ(usage_of(g, 0).running, 3);
+    gen_event ev = done(GEN_CANCELLED, 1, 10);
+    gate_on_done(g, 0, &ev, 5000, noon_s);
+    EXPECT_EQ(usage_of(g, 0).running, 0);
+    EXPECT_EQ(usage_of(g, 0).used_day, 11);
+    EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+    gate_drop(g, t, 3, 1000, noon_s);
+    EXPECT_EQ(usage_of(g, 0).running, 0);
+    EXPECT_EQ(usage_of(g, 0).used_day, 11);
+    gate_destroy(g);
+}
+
+static void an_output_is_guessed_from_those_before(void) {
+    gate *g = open_with(NULL, (config_tenant_limits){0});
+    api_error e = {0};
+    gate_ticket *t;
+    const uint64_t expected[] = {512, 12};
+    for (int round = 0; round < 2; round++) {
+        gate_ask ask = ask_for(1, 2, GEN_NO_MAX);
+        EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+        EXPECT_EQ(usage_of(g, 0).reserved, 10 + 2 * expected[round]);
+        gate_drop(g, t, 2, 1000, noon_s);
+        for (int i = 0; i < 30; i++) gate_note_output(g, 0, 12);
+    }
+    gate_ask two = ask_for(2, 2, GEN_NO_MAX);
+    EXPECT(gate_admit(g, &two, 1000, noon_s, &t, &e));
+    EXPECT_EQ(usage_of(g, 0).reserved, 10 + 20 + 4 * 12);
+    gate_drop(g, t, 4, 1000, noon_s);
+    gate_ask ask = ask_for(1, 1, GEN_NO_MAX);
+    ask.name_idx = 1; // another model
+    ask.context = 100;
+    EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+    EXPECT_EQ(usage_of(g, 0).reserved, 100); // what its context leaves
+    gate_drop(g, t, 1, 1000, noon_s);
+    gate_destroy(g);
+}
+
+static void each_refusal_has_its_code(void) {
+    static const struct {
+        config_tenant_limits quota;
+        int status;
+        const char *type, *code;
+        unsigned least_s, most_s;
+    } rows[] = {
+        {{.requests_per_min = 1}, 429, "requests", "rate_limit_exceeded", 59, 60},
+        {{.tokens_per_min = 15}, 429, "tokens", "rate_limit_exceeded", 59, 60},
+        {{.concurrent = 1}, 429, "requests", "concurrency_limit_exceeded", 1, 60},
+        {{.tokens_per_day = 15},
+         429,
+         "insufficient_quota",
+         "insufficient_quota",
+         DAY_S / 2,
+         DAY_S / 2},
+        {{.tokens_per_month = 15},
+         429,
+         "insufficient_quota",
+         "insufficient_quota",
+         DAY_S,
+         31 * DAY_S},
+        {{.tokens_per_day = 14}, 400, "invalid_request_error", "request_exceeds_limit", 0, 0},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        gate *g = open_with(NULL, rows[i].quota);
+        api_error first = {0}, second = {0};
+        gate_ticket *t = NULL, *u = NULL;
+        gate_ask ask = ask_for(1, 1, 5);
+        uint64_t now_us = clock_now_us();
+        bool good = gate_admit(g, &ask, now_us, noon_s, &t, &first);
+        EXPECT_EQ(good, rows[i].status == 429);
+        EXPECT(!gate_admit(g, &ask, now_us, noon_s, &u, &second));
+        EXPECT_EQ(second.status, rows[i].status);
+        EXPECT_STR(second.type, rows[i].type);
+        EXPECT_STR(second.code, rows[i].code);
+        EXPECT(second.retry_after_s >= rows[i].least_s && second.retry_after_s <= rows[i].most_s);
+        EXPECT(second.param[0] == 0 && second.message[0] != 0);
+        if (good) gate_drop(g, t, 1, now_us, noon_s);
+        gate_destroy(g);
+    }
+}
+
+/* -- retries -- */
+
+/* Twenty clients with one body: each comes when it was told, and all are let in then. */
+static void clients_with_one_body_keep_their_promises(void) {
+    enum { N = 20, PER_MIN = 60 };
+    for (int says = 0; says < 2; says++) { // whether they say which try it is
+        gate *g = open_with(NULL, (config_tenant_limits){.requests_per_min = PER_MIN});
+        uint64_t now_us = clock_now_us(), due_us[N];
+        gate_ticket *t;
+        gate_ask ask = ask_for(1, 1, 5);
+        for (int i = 0; i < PER_MIN; i++) {
+            api_error e = {0};
+            ask.mark = 0;
+            EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &e));
+            gate_drop(g, t, 1, now_us, noon_s);
+        }
+        ask.mark = 7;
+        for (int i = 0; i < N; i++) {
+            api_error e = {0};
+            ask.first_try = says == 1;
+            if (says == 0) ask.mark = 7 + (uint64_t)i; // then their bodies must differ
+            EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+            due_us[i] = now_us + (uint64_t)e.retry_after_s * 1000000;
+        }
+        for (int i = 0; i < N; i++) {
+            api_error e = {0};
+            EXPECT_EQ(due_us[i], now_us + (uint64_t)(i + 1) * 1000000);
+            ask.first_try = false;
+            if (says == 0) ask.mark = 7 + (uint64_t)i;
+            bool good = gate_admit(g, &ask, due_us[i], noon_s, &t, &e);
+            EXPECT(good);
+            if (good) gate_drop(g, t, 1, due_us[i], noon_s);
+        }
+        EXPECT_EQ(usage_of(g, 0).n_bookings, 0);
+        gate_destroy(g);
+    }
+}
+
+/* A newcomer with the same body does not take the place of one who was promised it. */
+static void a_first_try_takes_no_promise(void) {
+    gate *g = open_with(NULL, (config_tenant_limits){.requests_per_min = 1});
+    uint64_t now_us = clock_now_us();
+    gate_ticket *t;
+    api_error e = {0}, late = {0}, again = {0};
+    gate_ask ask = ask_for(1, 1, 5);
+    ask.first_try = true;
+    EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &e));
+    gate_drop(g, t, 1, now_us, noon_s);
+    EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+    uint64_t due_us = now_us + (uint64_t)e.retry_after_s * 1000000;
+    EXPECT(!gate_admit(g, &ask, due_us, noon_s, &t, &late));
+    ask.first_try = false;
+    EXPECT(gate_admit(g, &ask, due_us, noon_s, &t, &again));
+    gate_drop(g, t, 1, due_us, noon_s);
+    gate_destroy(g);
+}
+
+/* All of a tenant's requests of a minute, so that the next are refused. */
+static void use_up(gate *g, uint32_t tenant, uint32_t n, uint64_t now_us) {
+    gate_ticket *t;
+    gate_ask ask = ask_for(1, 1, 5);
+    ask.tenant = tenant;
+    ask.mark = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        api_error e = {0};
+        EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &e));
+        gate_drop(g, t, 1, now_us, noon_s);
+    }
+}
+
+/* A client that is refused, and comes back when told, just behind another who was told nothing. */
+static bool is_waited_for(gate *g, uint32_t tenant, uint64_t now_us) {
+    gate_ticket *t;
+    api_error e = {0}, other = {0}, again = {0};
+    gate_ask ask = ask_for(1, 1, 5);
+    ask.tenant = tenant;
+    ask.mark = 99;
+    EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+    now_us += (uint64_t)e.retry_after_s * 1000000;
+    ask.mark = 98;
+    if (gate_admit(g, &ask, now_us, noon_s, &t, &other)) gate_drop(g, t, 1, now_us, noon_s);
+    ask.mark = 99;
+    bool good = gate_admit(g, &ask, now_us, noon_s, &t, &again);
+    if (good) gate_drop(g, t, 1, now_us, noon_s);
+    return good;
+}
+
+/* Tenants together can be promised more than the list holds: then it takes no more, and a minute
+ * later it is empty. */
+static void promises_are_bounded_and_forgotten(void) {
+    enum { MANY = LIMITS_BOOKINGS_MAX, PER_MIN = 1200, TENANTS = INFERD_COUNT(names) };
+    static const int order[] = {0, 1, 2, 3, 4, 5};
+    config_tenant_limits quotas[TENANTS];
+    for (int i = 0; i < TENANTS; i++)
+        quotas[i] = (config_tenant_limits){.requests_per_min = i == 5 ? 1 : PER_MIN};
+    gate *g = open_with(NULL, quotas[0]);
+    EXPECT(update(g, TENANTS, quotas, order, TENANTS));
+    uint64_t now_us = clock_now_us() + 1000000;
+    gate_ticket *t;
+    uint32_t n_promised = 0;
+    for (uint32_t tenant = 0; tenant < 5; tenant++) {
+        use_up(g, tenant, PER_MIN, now_us);
+        gate_ask ask = ask_for(1, 1, 5);
+        ask.tenant = tenant;
+        for (int i = 0; i < MANY; i++) {
+            api_error e = {0};
+            ask.mark = 1000 + (uint64_t)(tenant * MANY + i);
+            EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+        }
+        n_promised += usage_of(g, tenant).n_bookings;
+        EXPECT(limits_verify(gate_limits(g), tenant));
+    }
+    EXPECT(n_promised > GATE_PROMISES_MAX);
+    now_us += 120000000;
+    use_up(g, 5, 1, now_us);
+    EXPECT(is_waited_for(g, 5, now_us));
+    gate_destroy(g);
+}
+
+/* Who cannot be known by a body is known by the amounts. */
+static void a_client_without_a_mark_has_its_promise_too(void) {
+    gate *g = open_with(NULL, (config_tenant_limits){.requests_per_min = 1});
+    uint64_t now_us = clock_now_us();
+    gate_ticket *t;
+    api_error e = {0}, again = {0};
+    use_up(g, 0, 1, now_us);
+    gate_ask ask = ask_for(1, 1, 5);
+    ask.mark = 0;
+    EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+    now_us += (uint64_t)e.retry_after_s * 1000000;
+    EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &again));
+    gate_drop(g, t, 1, now_us, noon_s);
+    gate_destroy(g);
+}
+
+/* -- headers, configuration -- */
+
+static void headers_are_lines(void) {
+    gate *g = open_with(NULL, (config_tenant_limits){.requests_per_min = 6});
+    char lines[GATE_LINES_BYTES];
+    gate_write_headers(g, 0, clock_now_us(), lines);
+    EXPECT_STR(lines, "x-ratelimit-limit-requests: 6\nx-ratelimit-remaining-requests: 6\n"
+                      "x-ratelimit-reset-requests: 0s\n");
+    gate_write_headers(g, 99, clock_now_us(), lines); // nobody
+    EXPECT_STR(lines, "");
+    gate_destroy(g);
+    g = open_with(
+        NULL, (config_tenant_limits){.requests_per_min = UINT32_MAX, .tokens_per_min = UINT32_MAX});
+    gate_write_headers(g, 0, clock_now_us(), lines);
+    EXPECT(strstr(lines, "x-ratelimit-remaining-tokens: 4294967295\n") != NULL);
+    gate_destroy(g);
+    g = open_with(NULL, (config_tenant_limits){.concurrent = 1, .tokens_per_day = 1});
+    gate_write_headers(g, 0, clock_now_us(), lines);
+    EXPECT_STR(lines, "");
+    gate_destroy(g);
+}
+
+static void tenants_have_the_limits_of_their_names(void) {
+    gate *g = open_with(NULL, (config_tenant_limits){.concurrent = 1});
+    static const int order[] = {2, 0, 1};
+    const config_tenant_limits quotas[] = {
+        {.concurrent = 30}, {.concurrent = 10}, {.concurrent = 20}};
+    EXPECT(update(g, 3, quotas, order, 3));
+    for (uint32_t i = 0; i < 3; i++) EXPECT_EQ(usage_of(g, i).spec.concurrent, 10 * (i + 1));
+    static const int left[] = {1};
+    const config_tenant_limits fewer[] = {{.requests_per_min = 5}};
+    EXPECT(update(g, 3, fewer, left, 1)); // a and c are in it no more
+    EXPECT_EQ(usage_of(g, 0).spec.concurrent, 10);
+    EXPECT_EQ(usage_of(g, 1).spec.concurrent, 0);
+    EXPECT_EQ(usage_of(g, 1).spec.requests_per_min, 5);
+    EXPECT(update(NULL, 3, fewer, left, 1));
+    gate_destroy(g);
+}
+
+/* -- the file -- */
+
+static char folder[64], path[128];
+
+static void make_folder(void) {
+    snprintf(folder, sizeof folder, "/tmp/inferd-gate-XXXXXX");
+    EXPECT(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/" GATE_QUOTA_FILE, folder);
+}
+
+static void remove_folder(void) {
+    unlink(path);
+    EXPECT_EQ(rmdir(folder), 0);
+}
+
+static void use_some(gate *g, uint32_t n_output) {
+    api_error e = {0};
+    gate_ticket *t;
+    gate_ask ask = ask_for(1, 1, n_output);
+    EXPECT(gate_admit(g, &ask, clock_now_us(), time(NULL), &t, &e));
+    gate_hold(g, t, 0, 0);
+    gen_event ev = done(GEN_LENGTH, n_output, 10);
+    gate_on_done(g, 0, &ev, clock_now_us(), time(NULL));
+}
+
+static uint64_t used_now(gate *g, uint32_t tenant) {
+    limits_usage u;
+    limits_get_usage(gate_limits(g), tenant, time(NULL), &u);
+    return u.used_month;
+}
+
+static void use_comes_back_after_a_restart(void) {
+    make_folder();
+    EXPECT_EQ(rmdir(folder), 0); // it is made
+    gate *g = open_with(folder, (config_tenant_limits){.tokens_per_day = 1000});
+    use_some(g, 40);
+    EXPECT(access(path, F_OK) != 0);
+    gate_destroy(g);
+    struct stat st;
+    EXPECT(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600);
+    EXPECT(stat(folder, &st) == 0 && (st.st_mode & 0777) == 0700);
+    g = open_with(folder, (config_tenant_limits){.tokens_per_day = 1000});
+    EXPECT_EQ(used_now(g, 0), 50);
+    use_some(g, 1);
+    gate_destroy(g);
+    g = open_with(folder, (config_tenant_limits){0});
+    EXPECT_EQ(used_now(g, 0), 61);
+    gate_destroy(g);
+    remove_folder();
+}
+
+static uint64_t written(void) {
+    inferd_err err = {0};
+    quota_file *q = NULL;
+    limits *l = limits_create();
+    limits_kept kept = {0};
+    EXPECT_EQ(quota_file_read(path, &q, &err), INFERD_OK);
+    EXPECT_EQ(limits_set_tenant(l, 0, "a", &(limits_spec){0}, 0, &err), INFERD_OK);
+    if (quota_file_restore(q, l, 0)) limits_keep(l, 0, time(NULL), &kept);
+    limits_destroy(l);
+    quota_file_destroy(q);
+    return kept.month_tokens;
+}
+
+static void wait_for(uint64_t tokens) {
+    for (int i = 0; i < 500 && written() != tokens; i++) usleep(2000);
+    EXPECT_EQ(written(), tokens);
+}
+
+/* Ticks write it, and not the end: the thread needs a moment. */
+static void ticks_write_the_file(void) {
+    make_folder();
+    gate *g = open_with(folder, (config_tenant_limits){.tokens_per_day = 1000});
+    use_some(g, 40);
+    uint64_t now_us = clock_now_us() - QUOTA_FILE_PERIOD_US;
+    gate_tick(g, now_us);
+    wait_for(50);
+    use_some(g, 1);
+    usleep(20000); // the thread is done with the first
+    gate_tick(g, now_us + 1000);
+    gate_tick(g, now_us + QUOTA_FILE_PERIOD_US);
+    wait_for(61);
+    use_some(g, 2);
+    gate_destroy(g); // too soon for a tick, and written all the same
+    EXPECT_EQ(written(), 73);
+    gate_tick(NULL, 0);
+    remove_folder();
+}
+
+/* What runs at the end counts with what it reserved, as if it had been killed. */
+static void what_runs_at_the_end_counts_in_full(void) {
+    make_folder();
+    gate *g = open_with(folder, (config_tenant_limits){.tokens_per_day = 1000});
+    api_error e = {0};
+    gate_ticket *t;
+    gate_ask ask = ask_for(1, 2, 100);
+    EXPECT(gate_admit(g, &ask, clock_now_us(), time(NULL), &t, &e));
+    gate_hold(g, t, 3, 0);
+    gate_hold(g, t, 4, 1);
+    gate_destroy(g); // frees the ticket too
+    g = open_with(folder, (config_tenant_limits){.tokens_per_day = 1000});
+    EXPECT_EQ(used_now(g, 0), 210);
+    gate_destroy(g);
+    remove_folder();
+}
+
+/* A tenant that a reload brings finds its use. */
+static void tenants_that_come_later_find_their_use(void) {
+    static const int both[] = {0, 1};
+    const config_tenant_limits quotas[2] = {{.tokens_per_day = 1000}, {.tokens_per_day = 1000}};
+    make_folder();
+    gate *g = open_with(folder, quotas[0]);
+    EXPECT(update(g, 2, quotas, both, 2));
+    api_error e = {0};
+    gate_ticket *t;
+    gate_ask ask = ask_for(1, 1, 5);
+    ask.tenant = 1;
+    EXPECT(gate_admit(g, &ask, clock_now_us(), time(NULL), &t, &e));
+    gate_hold(g, t, 0, 0);
+    gen_event ev = done(GEN_LENGTH, 5, 10);
+    gate_on_done(g, 0, &ev, clock_now_us(), time(NULL));
+    gate_destroy(g);
+    g = open_with(folder, quotas[0]);
+    EXPECT_EQ(used_now(g, 0), 0);
+    EXPECT(update(g, 2, quotas, both, 2));
+    EXPECT_EQ(used_now(g, 1), 15);
+    EXPECT(update(g, 2, quotas, both, 2)); // and not twice
+    EXPECT_EQ(used_now(g, 1), 15);
+    gate_destroy(g);
+    remove_folder();
+}
+
+static void a_file_that_cannot_be_used_is_an_error(void) {
+    make_folder();
+    FILE *file = fopen(path, "w");
+    fputs("{\"version\":1,\"tenants\":[]}", file);
+    fclose(file);
+    gate *g = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(gate_create(folder, N_SLOTS, N_NAMES, NULL, &g, &err), INFERD_EFORMAT);
+    EXPECT(g == NULL && strstr(err.text, path) != NULL);
+    remove_folder();
+    make_folder();
+    EXPECT_EQ(rmdir(folder), 0);
+    err = (inferd_err){0};
+    snprintf(path, sizeof path, "%s/deeper", folder);
+    EXPECT_EQ(gate_create(path, N_SLOTS, N_NAMES, NULL, &g, &err), INFERD_EIO);
+    EXPECT(g == NULL && strstr(err.text, path) != NULL);
+    gate_destroy(NULL);
+}
+
+static const test_case cases[] = {
+    TEST(hash_is_siphash),
+    TEST(marks_tell_tenants_addresses_and_bodies_apart),
+    TEST(an_estimate_makes_nothing_too_large),
+    TEST(prompts_count_once_and_outputs_each),
+    TEST(what_was_computed_is_charged),
+    TEST(choices_that_were_never_submitted_end_with_the_others),
+    TEST(an_output_is_guessed_from_those_before),
+    TEST(each_refusal_has_its_code),
+    TEST(clients_with_one_body_keep_their_promises),
+    TEST(a_first_try_takes_no_promise),
+    TEST(promises_are_bounded_and_forgotten),
+    TEST(a_client_without_a_mark_has_its_promise_too),
+    TEST(headers_are_lines),
+    TEST(tenants_have_the_limits_of_their_names),
+    TEST(use_comes_back_after_a_restart),
+    TEST(ticks_write_the_file),
+    TEST(what_runs_at_the_end_counts_in_full),
+    TEST(tenants_that_come_later_find_their_use),
+    TEST(a_file_that_cannot_be_used_is_an_error),
+};
+TEST_MAIN(cases)

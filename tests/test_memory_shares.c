@@ -1,0 +1,164 @@
+/* test_memory_shares.c - guarantees and ceilings of memory, for models and for tenants. */
+#include "core_rig.h"
+
+enum { PAGE_MIB = 2, BLOCK_TOKENS = 4, BLOCKS_PER_PAGE = 3 };
+static const uint64_t block_bytes = 700000; // a third of a page, about
+
+static void set_tenant(core_rig *r, uint32_t idx, uint64_t min_bytes, uint64_t max_bytes) {
+    inferd_err err = {0};
+    tenant_policy p = {.weight = 1, .min_bytes = min_bytes, .max_bytes = max_bytes};
+    EXPECT_EQ(sched_set_tenant(r->core.sched, idx, &p, core_rig_now(r), &err), INFERD_OK);
+}
+
+static void open_rig(core_rig *r, uint32_t n_pages, uint32_t n_models) {
+    model_policy p = plain_policy();
+    core_rig_init(r, n_pages, 0, 2);
+    r->device.kv.slot_bytes = block_bytes / 2; // two groups
+    core_rig_open(r, true);
+    for (uint32_t i = 0; i < n_models; i++) core_rig_attach(r, i, &p);
+    core_rig_run(r, 30000);
+}
+
+static gen_request *request_of(uint64_t id, uint32_t tenant, uint32_t n_prompt, uint32_t n_out) {
+    gen_request *q = request(id, n_prompt, n_out);
+    q->tenant_idx = tenant;
+    q->cache_scope[0] = tenant;
+    return q;
+}
+
+static uint64_t used(core_rig *r, uint32_t tenant) {
+    return r->core.sched->tenants[tenant].used_bytes;
+}
+
+/* Until nobody runs; the most that the tenant had. */
+static uint64_t finish_and_watch(core_rig *r, uint32_t tenant) {
+    uint64_t most = 0;
+    for (int i = 0; i < 20000 && core_rig_n_alive(r) > 0; i++) {
+        core_rig_turn(r, 1000);
+        if (used(r, tenant) > most) most = used(r, tenant);
+    }
+    EXPECT_EQ(core_rig_n_alive(r), 0);
+    EXPECT_EQ(used(r, tenant), 0);
+    return most;
+}
+
+static void a_tenants_ceiling_is_never_passed_and_all_its_work_is_done(void) {
+    static core_rig r;
+    open_rig(&r, 100, 2);
+    set_tenant(&r, 1, 0, 20 * block_bytes);
+    for (uint64_t id = 1; id <= 12; id++)
+        core_rig_submit(&r, id % 2, request_of(id, 1, 10 + id % 5 * 4, 30));
+    uint64_t most = finish_and_watch(&r, 1);
+    EXPECT(most <= 20 * block_bytes && most >= 12 * block_bytes); // what may be needed is reserved
+    for (uint64_t id = 1; id <= 12; id++) EXPECT(core_rig_gives(&r, id));
+    core_rig_deinit(&r);
+}
+
+static void what_would_never_fit_a_tenant_is_refused_with_the_number(void) {
+    static core_rig r;
+    open_rig(&r, 100, 1);
+    set_tenant(&r, 1, 0, 10 * block_bytes);
+    core_rig_submit(&r, 0, request_of(1, 1, 20, 30)); // 13 blocks
+    core_rig_submit(&r, 0, request_of(2, 1, 20, 20)); // 10 blocks
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[1].done.done.status, INFERD_EQUOTA);
+    EXPECT_STR(r.outcomes[1].done.done.text,
+               "the request needs 8887 KiB for keys and values, the tenant may have 6835");
+    EXPECT(core_rig_gives(&r, 2));
+    core_rig_deinit(&r);
+}
+
+static void lowering_a_ceiling_pushes_out_the_newest_and_loses_nothing(void) {
+    static core_rig r;
+    open_rig(&r, 100, 1);
+    set_tenant(&r, 1, 0, 0);
+    for (uint64_t id = 1; id <= 4; id++) core_rig_submit(&r, 0, request_of(id, 1, 20, 60));
+    core_rig_run(&r, 20000);
+    EXPECT(used(&r, 1) >= 20 * block_bytes);
+    set_tenant(&r, 1, 0, 21 * block_bytes); // one of them at its end
+    core_rig_finish(&r);
+    for (uint64_t id = 1; id <= 4; id++) EXPECT(core_rig_gives(&r, id));
+    EXPECT_EQ(r.outcomes[1].done.done.n_preempted, 0);
+    EXPECT(r.outcomes[4].done.done.n_preempted + r.outcomes[3].done.done.n_preempted > 0);
+    core_rig_deinit(&r);
+}
+
+static void a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it(void) {
+    static core_rig r;
+    open_rig(&r, 40, 1); // 38 pages beside the weights
+    set_tenant(&r, 1, 24 * block_bytes, 0);
+    set_tenant(&r, 2, 0, 0);
+    for (uint64_t id = 1; id <= 6; id++) { // more than there is, and more urgent
+        gen_request *q = request_of(id, 2, 60, 60);
+        q->class = GEN_SYSTEM;
+        core_rig_submit(&r, 0, q);
+    }
+    core_rig_run(&r, 40000);
+    gen_request *mine = request_of(10, 1, 60, 30); // 23 blocks
+    mine->class = GEN_BATCH;
+    uint64_t from_us = core_rig_now(&r);
+    core_rig_submit(&r, 0, mine);
+    for (int i = 0; i < 2000 && r.outcomes[10].n_tokens == 0; i++) core_rig_turn(&r, 1000);
+    EXPECT(used(&r, 1) >= 15 * block_bytes);
+    EXPECT(core_rig_now(&r) - from_us < 2500000);
+    core_rig_finish(&r);
+    for (uint64_t id = 1; id <= 6; id++) EXPECT(core_rig_gives(&r, id));
+    EXPECT(core_rig_gives(&r, 10));
+    EXPECT_EQ(r.outcomes[10].done.done.n_preempted, 0);
+    core_rig_deinit(&r);
+}
+
+static void a_models_ceiling_is_its_own_affair(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    open_rig(&r, 100, 2);
+    inferd_err err = {0};
+    p.max_bytes = 12ull * PAGE_MIB << 20; // two of weights, 30 blocks
+    EXPECT_EQ(residency_set_policy(&r.core.models, 0, &p, core_rig_now(&r), &err), INFERD_OK);
+    for (uint64_t id = 1; id <= 5; id++) core_rig_submit(&r, 0, request_of(id, 1, 30, 60));
+    for (uint64_t id = 6; id <= 8; id++) core_rig_submit(&r, 1, request_of(id, 1, 30, 60));
+    uint32_t most = 0;
+    const pool_owner *o = &r.core.pool.owners[0];
+    for (int i = 0; i < 20000 && core_rig_n_alive(&r) > 0; i++) {
+        core_rig_turn(&r, 1000);
+        most = u32_max(most, o->held[PAGE_WEIGHT] + o->held[PAGE_KV]);
+    }
+    EXPECT(most <= 12 && most >= 11);
+    for (uint64_t id = 1; id <= 8; id++) EXPECT(core_rig_gives(&r, id));
+    for (uint64_t id = 6; id <= 8; id++) EXPECT_EQ(r.outcomes[id].done.done.n_preempted, 0);
+    core_rig_deinit(&r);
+}
+
+static void a_models_guarantee_is_honoured_within_one_reclaim(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    inferd_err err = {0};
+    open_rig(&r, 40, 2);
+    for (uint64_t id = 1; id <= 4; id++) { // the other fills the pool
+        gen_request *q = request_of(id, 1, 100, 40);
+        q->class = GEN_HIGH;
+        core_rig_submit(&r, 0, q);
+    }
+    core_rig_run(&r, 60000);
+    p.min_bytes = 14ull * PAGE_MIB << 20;
+    EXPECT_EQ(residency_set_policy(&r.core.models, 1, &p, core_rig_now(&r), &err), INFERD_OK);
+    gen_request *q = request_of(9, 2, 100, 20); // 30 blocks: ten pages
+    q->class = GEN_BATCH;
+    core_rig_submit(&r, 1, q);
+    for (int i = 0; i < 300 && r.outcomes[9].n_tokens == 0; i++) core_rig_turn(&r, 1000);
+    EXPECT(r.outcomes[9].n_tokens > 0 || r.outcomes[9].n_done > 0);
+    core_rig_finish(&r);
+    for (uint64_t id = 1; id <= 4; id++) EXPECT(core_rig_gives(&r, id));
+    EXPECT(core_rig_gives(&r, 9));
+    core_rig_deinit(&r);
+}
+
+static const test_case cases[] = {
+    TEST(a_tenants_ceiling_is_never_passed_and_all_its_work_is_done),
+    TEST(what_would_never_fit_a_tenant_is_refused_with_the_number),
+    TEST(lowering_a_ceiling_pushes_out_the_newest_and_loses_nothing),
+    TEST(a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it),
+    TEST(a_models_ceiling_is_its_own_affair),
+    TEST(a_models_guarantee_is_honoured_within_one_reclaim),
+};
+TEST_MAIN(cases)

@@ -1,0 +1,270 @@
+/* test_shares.c - what tenants and models get of a device that always has work, by virtual time. */
+#include "core_rig.h"
+
+enum { SECOND_US = 1000000 };
+
+static uint64_t used_us(core_rig *r, uint32_t tenant) {
+    return r->core.sched->tenants[tenant].share.used_us;
+}
+
+static void set_tenant(core_rig *r, uint32_t idx, share_policy policy, uint32_t percent,
+                       uint32_t part) {
+    inferd_err err = {0};
+    tenant_policy p = {.weight = part, .share = {policy, percent, 1}};
+    EXPECT_EQ(sched_set_tenant(r->core.sched, idx, &p, core_rig_now(r), &err), INFERD_OK);
+}
+
+static void open_rig(core_rig *r, uint32_t n_models) {
+    model_policy p = plain_policy();
+    core_rig_init(r, 400, 0, 2);
+    r->verify = false;
+    r->device.context = 100000;
+    core_rig_open(r, true);
+    r->core.sched->limits.starvation_us = 0;
+    for (uint32_t i = 0; i < n_models; i++) core_rig_attach(r, i, &p);
+    core_rig_run(r, 50000);
+    for (uint32_t i = 0; i < n_models; i++)
+        EXPECT_EQ(residency_state(&r->core.models, i), MODEL_HOT);
+}
+
+/* Streams that always have a token to compute: short ones, one after the other. */
+typedef struct load {
+    uint32_t tenant, model, n_streams;
+    gen_class class;
+    uint64_t ids[16];
+} load;
+
+static uint64_t next_id;
+
+static void keep_busy(core_rig *r, load *l) {
+    for (uint32_t i = 0; i < l->n_streams; i++) {
+        if (l->ids[i] != 0 && r->outcomes[l->ids[i]].n_done == 0) continue;
+        if (next_id + 1 >= REQUESTS_MAX) continue;
+        gen_request *q = request(++next_id, 8, 60);
+        q->tenant_idx = l->tenant;
+        q->class = l->class;
+        q->no_cache = true;
+        l->ids[i] = next_id;
+        core_rig_submit(r, l->model, q);
+    }
+}
+
+static void run_busy(core_rig *r, load *loads, uint32_t n, uint64_t us) {
+    uint64_t until_us = core_rig_now(r) + us;
+    while (core_rig_now(r) < until_us) {
+        for (uint32_t i = 0; i < n; i++) keep_busy(r, &loads[i]);
+        if (core_rig_turn(r, 0)) continue;
+        uint64_t next_us = core_next_us(&r->core), now_us = core_rig_now(r);
+        if (next_us > now_us + 10000) next_us = now_us + 10000;
+        r->idle_us += next_us > now_us ? next_us - now_us : 1;
+    }
+}
+
+static double percent_of(uint64_t used, uint64_t us) {
+    return (double)used * 100 / (double)us;
+}
+
+static void a_fixed_share_is_a_ceiling_on_an_idle_device(void) {
+    static core_rig r;
+    for (uint32_t percent = 5; percent <= 95; percent += 30) {
+        next_id = 0;
+        open_rig(&r, 1);
+        set_tenant(&r, 1, SHARE_FIXED, percent, 1);
+        load l[] = {{.tenant = 1, .n_streams = 4, .class = GEN_HIGH}};
+        run_busy(&r, l, 1, SECOND_US);
+        uint64_t before = used_us(&r, 1);
+        run_busy(&r, l, 1, 5 * SECOND_US);
+        EXPECT_NEAR(percent_of(used_us(&r, 1) - before, 5 * SECOND_US), percent, 1.5);
+        core_rig_finish(&r);
+        core_rig_deinit(&r);
+    }
+}
+
+static void guarantees_hold_whatever_the_number_of_streams(void) {
+    static core_rig r;
+    for (uint32_t n_models = 1; n_models <= 2; n_models++) { // in one batch, and between models
+        next_id = 0;
+        open_rig(&r, n_models);
+        set_tenant(&r, 1, SHARE_BURST, 40, 1);
+        set_tenant(&r, 2, SHARE_BURST, 60, 1);
+        load l[] = {{.tenant = 1, .n_streams = 1, .class = GEN_NORMAL},
+                    {.tenant = 2, .model = n_models - 1, .n_streams = 7, .class = GEN_NORMAL}};
+        run_busy(&r, l, 2, SECOND_US);
+        uint64_t a = used_us(&r, 1), b = used_us(&r, 2);
+        run_busy(&r, l, 2, 5 * SECOND_US);
+        EXPECT_NEAR(percent_of(used_us(&r, 1) - a, 5 * SECOND_US), 40, 1.5);
+        EXPECT_NEAR(percent_of(used_us(&r, 2) - b, 5 * SECOND_US), 60, 1.5);
+        core_rig_finish(&r);
+        core_rig_deinit(&r);
+    }
+}
+
+static void a_guarantee_goes_before_a_more_urgent_class(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    set_tenant(&r, 1, SHARE_BURST, 30, 1);
+    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_BATCH},
+                {.tenant = 2, .model = 1, .n_streams = 4, .class = GEN_SYSTEM}};
+    run_busy(&r, l, 2, SECOND_US);
+    uint64_t a = used_us(&r, 1);
+    run_busy(&r, l, 2, 5 * SECOND_US);
+    EXPECT_NEAR(percent_of(used_us(&r, 1) - a, 5 * SECOND_US), 30, 1.5);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
+static void what_an_idle_tenant_leaves_is_used_by_others_at_once(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 1);
+    set_tenant(&r, 1, SHARE_BURST, 80, 1);
+    set_tenant(&r, 2, SHARE_BURST, 20, 1);
+    load l[] = {{.tenant = 2, .n_streams = 4, .class = GEN_NORMAL},
+                {.tenant = 1, .n_streams = 4, .class = GEN_NORMAL}};
+    run_busy(&r, l, 1, SECOND_US);
+    uint64_t b = used_us(&r, 2);
+    run_busy(&r, l, 1, 2 * SECOND_US);
+    EXPECT(percent_of(used_us(&r, 2) - b, 2 * SECOND_US) > 98);
+    run_busy(&r, l, 2, SECOND_US / 5); // the other is back
+    b = used_us(&r, 2);
+    run_busy(&r, l, 2, 2 * SECOND_US);
+    EXPECT_NEAR(percent_of(used_us(&r, 2) - b, 2 * SECOND_US), 20, 4);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
+static void a_lower_class_gets_its_floor_and_no_more(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    r.core.sched->limits.starvation_percent = 2;
+    r.core.sched->floors[GEN_BATCH].percent = 2;
+    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_BATCH},
+                {.tenant = 2, .model = 1, .n_streams = 4, .class = GEN_HIGH}};
+    set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 1);
+    set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1);
+    run_busy(&r, l, 2, 2 * SECOND_US);
+    uint64_t a = used_us(&r, 1);
+    run_busy(&r, l, 2, 8 * SECOND_US);
+    EXPECT_NEAR(percent_of(used_us(&r, 1) - a, 8 * SECOND_US), 2, 0.5);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
+static void what_is_left_goes_by_weight(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 3);
+    set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1);
+    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 8, .class = GEN_NORMAL}};
+    run_busy(&r, l, 2, SECOND_US);
+    uint64_t a = used_us(&r, 1);
+    run_busy(&r, l, 2, 5 * SECOND_US);
+    EXPECT_NEAR(percent_of(used_us(&r, 1) - a, 5 * SECOND_US), 75, 1.5);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
+static void who_was_idle_has_no_credit(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 2, .class = GEN_NORMAL}};
+    set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1);
+    run_busy(&r, l, 1, 3 * SECOND_US);
+    uint64_t a = used_us(&r, 1);
+    run_busy(&r, l, 2, SECOND_US);
+    EXPECT_NEAR(percent_of(used_us(&r, 1) - a, SECOND_US), 50, 3);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
+static void a_weight_of_zero_pauses_a_model(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    model_policy p = plain_policy();
+    inferd_err err = {0};
+    p.weight = 0;
+    EXPECT_EQ(residency_set_policy(&r.core.models, 1, &p, core_rig_now(&r), &err), INFERD_OK);
+    core_rig_submit(&r, 1, request(++next_id, 8, 10));
+    core_rig_run(&r, SECOND_US);
+    EXPECT_EQ(r.outcomes[1].n_tokens, 0);
+    p.weight = 1;
+    EXPECT_EQ(residency_set_policy(&r.core.models, 1, &p, core_rig_now(&r), &err), INFERD_OK);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1));
+    core_rig_deinit(&r);
+}
+
+static void the_earliest_urgent_deadline_goes_first(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 3);
+    load l[] = {{.tenant = 1, .n_streams = 4, .class = GEN_NORMAL},
+                {.tenant = 1, .model = 1, .n_streams = 4, .class = GEN_NORMAL}};
+    run_busy(&r, l, 2, SECOND_US / 2);
+    uint64_t worst_us = 0, others = 0;
+    for (int i = 0; i < 50; i++) { // tokens that are due every 20 ms
+        gen_request *q = request(++next_id, 8, 5);
+        uint64_t id = next_id, from_us = core_rig_now(&r);
+        q->tenant_idx = 2;
+        q->ttft_target_ms = 20;
+        q->tpot_target_ms = 20;
+        core_rig_submit(&r, 2, q);
+        while (r.outcomes[id].n_tokens == 0) run_busy(&r, l, 2, 500);
+        if (core_rig_now(&r) - from_us > worst_us) worst_us = core_rig_now(&r) - from_us;
+        while (r.outcomes[id].n_done == 0) run_busy(&r, l, 2, 500);
+        uint64_t took_us = r.outcomes[id].done.at_us - from_us;
+        if (took_us > 5 * 20000 + 2000) others++;
+        run_busy(&r, l, 2, 30000);
+    }
+    EXPECT(worst_us < 20000 + 2000);
+    EXPECT_EQ(others, 0);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
+static void every_microsecond_is_paid_once(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    load l[] = {{.tenant = 1, .n_streams = 3, .class = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 5, .class = GEN_BATCH}};
+    for (int i = 0; i < 40; i++) {
+        run_busy(&r, l, 2, SECOND_US / 20);
+        sched_model_preempt(r.core.sched, (uint32_t)i % 2); // computed again later
+    }
+    sched_cancel(r.core.sched, next_id, core_rig_now(&r));
+    core_rig_finish(&r);
+    sched_counters c;
+    sched_count(r.core.sched, &c);
+    EXPECT_EQ(c.charged_us + c.waste_us, r.core.account.step_us);
+    EXPECT(c.waste_us > 1000);
+    uint64_t told = 0, wasted = 0;
+    for (uint64_t id = 1; id <= next_id; id++) {
+        told += r.outcomes[id].done.done.device_us;
+        wasted += r.outcomes[id].done.done.waste_us;
+    }
+    EXPECT_EQ(told, c.charged_us);
+    EXPECT_EQ(wasted, c.waste_us);
+    core_rig_deinit(&r);
+}
+
+static const test_case cases[] = {
+    TEST(a_fixed_share_is_a_ceiling_on_an_idle_device),
+    TEST(guarantees_hold_whatever_the_number_of_streams),
+    TEST(a_guarantee_goes_before_a_more_urgent_class),
+    TEST(what_an_idle_tenant_leaves_is_used_by_others_at_once),
+    TEST(a_lower_class_gets_its_floor_and_no_more),
+    TEST(what_is_left_goes_by_weight),
+    TEST(who_was_idle_has_no_credit),
+    TEST(a_weight_of_zero_pauses_a_model),
+    TEST(the_earliest_urgent_deadline_goes_first),
+    TEST(every_microsecond_is_paid_once),
+};
+TEST_MAIN(cases)

@@ -1,0 +1,635 @@
+/* test_stage.c - weights come in piece by piece: the same bytes as all at once, whatever happens
+ * between the pieces; and whenever a stage ends, nothing of it is left.
+ *
+ * The large file is longer than all buffers of a stage, so its reader stands still in the middle
+ * until pieces are taken: what a test does to the file then happens while it is read. */
+#include <pthread.h>
+
+#include "packed.h"
+#include "placed_rig.h"
+
+enum { ALL = 1000000 };
+
+static char tiny_path[64], large_path[64], other_path[64];
+
+static void make_files(void) {
+    if (tiny_path[0] != 0) return;
+    snprintf(tiny_path, sizeof tiny_path, "/tmp/test_stage.%d.tiny", (int)getpid());
+    snprintf(large_path, sizeof large_path, "/tmp/test_stage.%d.large", (int)getpid());
+    snprintf(other_path, sizeof other_path, "/tmp/test_stage.%d.other", (int)getpid());
+    tiny_model_write(tiny_path, 3, &(tiny_model_options){.n_layers = 2});
+    tiny_model_write(
+        large_path, 4,
+        &(tiny_model_options){.n_layers = 6, .dim = 256, .ffn_dim = 1024, .n_heads = 8});
+    tiny_model_write(other_path, 5,
+                     &(tiny_model_options){.type = DTYPE_F16,
+                                           .n_layers = 3,
+                                           .dim = 96,
+                                           .n_heads = 3,
+                                           .n_kv_heads = 1,
+                                           .ffn_dim = 352,
+                                           .tied = true});
+}
+
+static void remove_files(void) {
+    unlink(tiny_path);
+    unlink(large_path);
+    unlink(other_path);
+}
+
+/* Staged, in pieces; WARM. */
+static uint32_t stage_all(rig *r) {
+    inferd_err err = {0};
+    inferd_status st;
+    placed_progress at = {0};
+    bell b = {0};
+    sem_init(&b.rung, 0, 0);
+    uint32_t n = 0;
+    if (fine(rig_stage_begin(r, &b, &err), &err)) {
+        EXPECT_EQ(placed_state_of(r->p), PLACED_STAGING);
+        n = rig_pieces(r, &b, ALL, &at, &st, &err);
+        fine(st, &err);
+        EXPECT(at.finished);
+        EXPECT_EQ(at.done, at.total);
+        EXPECT_EQ(at.total, placed_stage_bytes(r->p));
+        EXPECT_EQ(placed_state_of(r->p), PLACED_WARM);
+    }
+    sem_destroy(&b.rung);
+    return n;
+}
+
+static void load_all(rig *r) {
+    inferd_err err = {0};
+    placed_progress at = {0};
+    fine(placed_load_begin(r->p, r->pages, r->n_pages, &err), &err);
+    while (!at.finished && fine(placed_load_step(r->p, 0, &at, &err), &err)) {
+    }
+    EXPECT_EQ(placed_state_of(r->p), PLACED_HOT);
+}
+
+/* ---- the same bytes ---- */
+
+static void pieces_are_as_good_as_whole_tensors(void) {
+    static const struct {
+        uint32_t type;
+        bool tied;
+    } kinds[] = {{DTYPE_F32, false}, {DTYPE_F16, true},   {DTYPE_BF16, false},
+                 {DTYPE_Q8_0, true}, {DTYPE_Q4_0, false}, {DTYPE_Q4_1, false}};
+    static told wanted, got;
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/test_stage.%d.kind", (int)getpid());
+    for (size_t i = 0; i < INFERD_COUNT(kinds); i++) {
+        tiny_model_write(path, 7 + i,
+                         &(tiny_model_options){.type = kinds[i].type,
+                                               .tied = kinds[i].tied,
+                                               .dim = 160,
+                                               .n_heads = 5,
+                                               .n_kv_heads = 5,
+                                               .ffn_dim = 416});
+        rig r;
+        told_by(path, on_cpu(1), &wanted);
+        if (rig_open(&r, on_cpu(2), path)) {
+            EXPECT(stage_all(&r) >= 20); // at least one for each tensor
+            load_all(&r);
+            rig_score(&r, &got);
+            EXPECT(same(&wanted, &got));
+        }
+        rig_close(&r);
+    }
+    unlink(path);
+}
+
+static void a_large_model_comes_in_many_pieces(void) {
+    static told wanted, got;
+    rig r;
+    make_files();
+    told_by(large_path, on_cpu(1), &wanted);
+    if (rig_open(&r, on_cpu(1), large_path)) {
+        uint32_t n_threads = n_threads_now();
+        EXPECT(placed_stage_bytes(r.p) > 20u << 20);
+        uint32_t n = stage_all(&r);
+        EXPECT(n > 66); // more than tensors
+        EXPECT(n_threads_now() <= n_threads);
+        load_all(&r);
+        rig_score(&r, &got);
+        EXPECT(same(&wanted, &got));
+        placed_unload(r.p);
+        EXPECT_EQ(placed_state_of(r.p), PLACED_WARM);
+        load_all(&r); // nothing to read
+        rig_score(&r, &got);
+        EXPECT(same(&wanted, &got));
+    }
+    rig_close(&r);
+}
+
+static void made_up_weights_come_in_pieces_too(void) {
+    static const char *const all[] = {"dummy:tiny?dtype=q4_k_m&seed=5",
+                                      "dummy:tiny-qwen3?dtype=f16", "dummy:tiny-gemma3?dtype=q8_0"};
+    static told wanted, got;
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        rig r;
+        told_by(all[i], on_cpu(1), &wanted);
+        if (rig_open(&r, on_cpu(2), all[i])) {
+            EXPECT(stage_all(&r) > 20);
+            load_all(&r);
+            rig_score(&r, &got);
+            EXPECT(same(&wanted, &got));
+        }
+        rig_close(&r);
+    }
+}
+
+/* ---- time ---- */
+
+static void a_step_ends_soon_after_its_budget(void) {
+    enum { BUDGET_US = 2000, LATE_US = 15000, LATE_MAX = 3 }; // other programs run here too
+    rig r;
+    bell b = {0};
+    placed_progress at = {0};
+    inferd_err err = {0};
+    uint32_t n_late = 0, n_steps = 0;
+    uint64_t told_us = 0, passed_us = 0;
+    make_files();
+    sem_init(&b.rung, 0, 0);
+    if (rig_open(&r, on_cpu(1), large_path) && fine(rig_stage_begin(&r, &b, &err), &err)) {
+        while (!at.finished) {
+            uint64_t began_us = clock_now_us();
+            if (!fine(placed_stage_step(r.p, BUDGET_US, &at, &err), &err)) break;
+            uint64_t us = clock_now_us() - began_us;
+            n_late += us > BUDGET_US + LATE_US;
+            n_steps++;
+            passed_us += us;
+            told_us += at.device_us;
+            if (at.waiting && !bell_wait(&b)) break;
+        }
+        EXPECT(n_steps >= 2 && n_late <= LATE_MAX);
+        EXPECT(told_us <= passed_us && told_us * 10 >= passed_us * 5);
+    }
+    rig_close(&r);
+    sem_destroy(&b.rung);
+}
+
+/* ---- ending early ---- */
+
+/* After each number of pieces; then the same pages serve again, so all of them were home. */
+static void a_stage_can_be_given_up_at_every_piece(void) {
+    static told wanted, got;
+    const char *paths[] = {tiny_path, "dummy:tiny?layers=1"};
+    make_files();
+    for (size_t k = 0; k < INFERD_COUNT(paths); k++) {
+        rig r;
+        inferd_err err = {0};
+        inferd_status st;
+        told_by(paths[k], on_cpu(1), &wanted);
+        if (rig_open(&r, on_cpu(2), paths[k])) {
+            uint32_t n_pieces = stage_all(&r), n_threads = n_threads_now();
+            placed_unstage(r.p);
+            for (uint32_t n = 0; n <= n_pieces; n++) {
+                bell b = {0};
+                placed_progress at = {0};
+                sem_init(&b.rung, 0, 0);
+                if (!fine(rig_stage_begin(&r, &b, &err), &err)) break;
+                rig_pieces(&r, &b, n, &at, &st, &err);
+                if (!fine(st, &err)) break;
+                placed_unstage(r.p);
+                EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+                EXPECT(n_threads_now() <= n_threads); // the one that touches pages may end
+                sem_destroy(&b.rung);
+            }
+            fine(placed_bring_up(r.p, r.pages, r.n_pages, &err), &err);
+            rig_score(&r, &got);
+            EXPECT(same(&wanted, &got));
+            placed_unstage(r.p); // from HOT
+            EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+        }
+        rig_close(&r);
+    }
+}
+
+static void closing_gives_a_stage_up(void) {
+    rig r;
+    bell b = {0};
+    inferd_err err = {0};
+    make_files();
+    sem_init(&b.rung, 0, 0);
+    if (rig_open(&r, on_cpu(1), large_path)) fine(rig_stage_begin(&r, &b, &err), &err);
+    rig_close(&r);
+    sem_destroy(&b.rung);
+}
+
+/* ---- the file changes ---- */
+
+static void copy_file(const char *from, const char *to) {
+    static char part[1 << 20];
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    INFERD_CHECK(in != NULL && out != NULL);
+    for (size_t n; (n = fread(part, 1, sizeof part, in)) > 0;)
+        INFERD_CHECK(fwrite(part, 1, n, out) == n);
+    fclose(in);
+    INFERD_CHECK(fclose(out) == 0);
+}
+
+typedef enum harm { CUT, TOUCHED, REPLACED, TAKEN_AWAY, HARMS } harm;
+
+static void do_harm(harm h, const char *path, uint32_t n) {
+    struct stat now;
+    char aside[80];
+    snprintf(aside, sizeof aside, "%s.aside", path);
+    INFERD_CHECK(stat(path, &now) == 0);
+    switch (h) {
+    case CUT:
+        INFERD_CHECK(truncate(path, now.st_size / (off_t)(n % 7 + 2)) == 0);
+        break;
+    case TOUCHED:
+        INFERD_CHECK(utimensat(AT_FDCWD, path, (struct timespec[2]){{1, 0}, {1, 0}}, 0) == 0);
+        break;
+    case REPLACED:
+        copy_file(path, aside);
+        INFERD_CHECK(rename(aside, path) == 0);
+        break;
+    default:
+        INFERD_CHECK(unlink(path) == 0);
+    }
+}
+
+/* After n pieces; the reader is not through by then, so the stage must fail, say why, and leave
+ * nothing. */
+static void a_file_that_changes_ends_its_stage(void) {
+    static const char *const words[HARMS] = {"", "was written to", "was replaced",
+                                             "was taken away"};
+    static told wanted, got;
+    char path[80];
+    make_files();
+    snprintf(path, sizeof path, "/tmp/test_stage.%d.harm", (int)getpid());
+    told_by(tiny_path, on_cpu(1), &wanted);
+    for (uint32_t h = 0; h < HARMS; h++) {
+        for (uint32_t n = 0; n <= 6; n += 3) {
+            rig r;
+            bell b = {0};
+            placed_progress at = {0};
+            inferd_err err = {0};
+            inferd_status st;
+            sem_init(&b.rung, 0, 0);
+            copy_file(large_path, path);
+            if (rig_open(&r, on_cpu(1), path) && fine(rig_stage_begin(&r, &b, &err), &err)) {
+                rig_pieces(&r, &b, n, &at, &st, &err);
+                do_harm((harm)h, path, n);
+                if (st == INFERD_OK) rig_pieces(&r, &b, ALL, &at, &st, &err);
+                EXPECT_EQ(st, INFERD_EIO);
+                EXPECT(strstr(err.text, path) != NULL && strstr(err.text, words[h]) != NULL);
+                EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+                /* Another model on the same pages. */
+                rig other = {.be = r.be};
+                if (rig_place(&other, tiny_path, 0)) {
+                    fine(placed_bring_up(other.p, other.pages, other.n_pages, &err), &err);
+                    rig_score(&other, &got);
+                    EXPECT(same(&wanted, &got));
+                }
+                other.be = NULL;
+                rig_close(&other);
+            }
+            rig_close(&r);
+            unlink(path);
+            sem_destroy(&b.rung);
+        }
+    }
+}
+
+static void a_file_that_changed_before_is_not_read(void) {
+    char path[80];
+    make_files();
+    snprintf(path, sizeof path, "/tmp/test_stage.%d.before", (int)getpid());
+    for (uint32_t h = 0; h < HARMS; h++) {
+        rig r;
+        inferd_err err = {0};
+        copy_file(tiny_path, path);
+        if (rig_open(&r, on_cpu(1), path)) {
+            do_harm((harm)h, path, 0);
+            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EIO);
+            EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+        }
+        rig_close(&r);
+        unlink(path);
+    }
+}
+
+/* Each norm in turn has one value that is no number. */
+static void a_vector_that_is_not_finite_is_named(void) {
+    char path[80];
+    uint32_t n_vectors = 0;
+    make_files();
+    snprintf(path, sizeof path, "/tmp/test_stage.%d.nan", (int)getpid());
+    model *m = open_model(tiny_path);
+    for (size_t i = 0; m != NULL && i < gguf_n_tensors(m->file); i++) {
+        const gguf_tensor *t = gguf_tensor_at(m->file, i);
+        if (t->n_dims != 1) continue;
+        n_vectors++;
+        copy_file(tiny_path, path);
+        int fd = open(path, O_WRONLY);
+        uint32_t nan_bits = i % 2 ? 0x7fc00000u : 0xff800000u; // or minus infinity
+        uint64_t last = t->dims[0] - 1;
+        INFERD_CHECK(pwrite(fd, &nan_bits, 4, (off_t)(t->file_offset + 4 * last)) == 4);
+        close(fd);
+        rig r;
+        inferd_err err = {0};
+        if (rig_open(&r, on_cpu(1), path)) {
+            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EFORMAT);
+            EXPECT(strstr(err.text, t->name) != NULL && strstr(err.text, "finite") != NULL);
+            EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+        }
+        rig_close(&r);
+        unlink(path);
+    }
+    EXPECT(n_vectors >= 5);
+    model_close(m);
+}
+
+/* ---- with others ---- */
+
+static void steps_are_computed_between_the_pieces_of_another(void) {
+    static told wanted[2], got;
+    rig a, b;
+    bell wake = {0};
+    placed_progress at = {0};
+    inferd_err err = {0};
+    inferd_status st = INFERD_OK;
+    uint32_t n_steps = 0;
+    make_files();
+    told_by(other_path, on_cpu(1), &wanted[0]);
+    told_by(large_path, on_cpu(1), &wanted[1]);
+    sem_init(&wake.rung, 0, 0);
+    if (rig_open(&a, on_cpu(2), other_path)) {
+        fine(placed_bring_up(a.p, a.pages, a.n_pages, &err), &err);
+        b = (rig){.be = a.be};
+        if (rig_place(&b, large_path, a.kv_page + RIG_KV_PAGES) &&
+            fine(rig_stage_begin(&b, &wake, &err), &err)) {
+            while (!at.finished && st == INFERD_OK) {
+                rig_pieces(&b, &wake, 3, &at, &st, &err);
+                rig_score(&a, &got);
+                EXPECT(same(&wanted[0], &got));
+                n_steps++;
+            }
+            fine(st, &err);
+            EXPECT(n_steps > 10);
+            load_all(&b);
+            rig_score(&b, &got);
+            EXPECT(same(&wanted[1], &got));
+        }
+        b.be = NULL;
+        rig_close(&b);
+    }
+    rig_close(&a);
+    sem_destroy(&wake.rung);
+}
+
+typedef struct one_engine {
+    model *m;
+    told got;
+} one_engine;
+
+static void *bring_up_and_score(void *ctx) {
+    one_engine *e = ctx;
+    rig r = {.m = e->m};
+    model_limits limits = {.rows_max = RIG_ROWS, .logits_max = RIG_ROWS, .kv = KV_F16};
+    inferd_err err = {0};
+    if (fine(backend_open(on_cpu(1), &r.be, &err), &err) &&
+        fine(placed_open(r.m, r.be, &limits, &r.p, &err), &err)) {
+        r.n_pages = r.kv_page = placed_weight_pages(r.p);
+        for (uint32_t i = 0; i < r.n_pages; i++) r.pages[i] = i;
+        for (int i = 0; i < 2; i++) {
+            placed_unstage(r.p);
+            fine(placed_bring_up(r.p, r.pages, r.n_pages, &err), &err);
+        }
+        text t;
+        be_step_result result;
+        text_make(&t, placed_kv(r.p), r.kv_page);
+        placed_launch(r.p, &t.b, NULL, model_about(r.m)->n_vocab);
+        if (fine(be_step_finish(r.be, &result, &err), &err))
+            keep(&e->got, &result, model_about(r.m)->n_vocab);
+    }
+    r.m = NULL;
+    rig_close(&r);
+    return NULL;
+}
+
+static void one_model_is_staged_on_two_backends_at_once(void) {
+    static told wanted;
+    static one_engine engines[2];
+    pthread_t threads[2];
+    make_files();
+    told_by(large_path, on_cpu(1), &wanted);
+    model *m = open_model(large_path);
+    if (m == NULL) return;
+    for (int i = 0; i < 2; i++) {
+        engines[i].m = m;
+        INFERD_CHECK(pthread_create(&threads[i], NULL, bring_up_and_score, &engines[i]) == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        EXPECT(same(&wanted, &engines[i].got));
+    }
+    model_close(m);
+}
+
+/* ---- packed files ---- */
+
+static char *pack(const char *path) {
+    backend *be;
+    char *packed_at = NULL;
+    inferd_err err = {0};
+    model *m = open_model(path);
+    if (fine(backend_open(on_cpu(1), &be, &err), &err)) {
+        fine(model_pack(m, be, NULL, &packed_at, &err), &err);
+        backend_close(be);
+    }
+    model_close(m);
+    return packed_at;
+}
+
+/* What a stage of the model says, and how it came in; false: it failed. */
+static bool stage_and_score(const char *path, told *out, char note[INFERD_ERR_TEXT_BYTES]) {
+    rig r;
+    uint32_t n = 0;
+    if (rig_open(&r, on_cpu(1), path)) {
+        n = stage_all(&r);
+        snprintf(note, INFERD_ERR_TEXT_BYTES, "%s", placed_stage_note(r.p));
+        if (placed_state_of(r.p) == PLACED_WARM) {
+            load_all(&r);
+            rig_score(&r, out);
+        }
+    }
+    rig_close(&r);
+    return n > 0;
+}
+
+static void a_packed_file_is_as_good_as_the_model(void) {
+    static told wanted, got;
+    char note[INFERD_ERR_TEXT_BYTES];
+    const char *all[] = {tiny_path, large_path, other_path};
+    make_files();
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        told_by(all[i], on_cpu(1), &wanted);
+        char *packed_at = pack(all[i]);
+        EXPECT(packed_at != NULL && access(packed_at, R_OK) == 0);
+        stage_and_score(all[i], &got, note);
+        EXPECT(strstr(note, "read from") != NULL && strstr(note, packed_at) != NULL);
+        EXPECT(same(&wanted, &got));
+        /* Given up at every piece. */
+        rig r;
+        bell b = {0};
+        sem_init(&b.rung, 0, 0);
+        if (rig_open(&r, on_cpu(1), all[i])) {
+            for (uint32_t n = 0; n < 5; n++) {
+                placed_progress at = {0};
+                inferd_err err = {0};
+                inferd_status st;
+                fine(rig_stage_begin(&r, &b, &err), &err);
+                rig_pieces(&r, &b, n, &at, &st, &err);
+                placed_unstage(r.p);
+            }
+        }
+        rig_close(&r);
+        sem_destroy(&b.rung);
+        unlink(packed_at);
+        free(packed_at);
+        stage_and_score(all[i], &got, note);
+        EXPECT_STR(note, "");
+        EXPECT(same(&wanted, &got));
+    }
+}
+
+/* One byte is another: of each field of the header, of the table, of each unit, of the last. */
+static void a_damaged_packed_file_is_not_used(void) {
+    enum { HEADER = sizeof(packed_header) + 3 * sizeof(packed_unit) };
+    static told wanted, got;
+    char note[INFERD_ERR_TEXT_BYTES];
+    make_files();
+    told_by(tiny_path, on_cpu(1), &wanted);
+    char *packed_at = pack(tiny_path);
+    struct stat info;
+    INFERD_CHECK(packed_at != NULL && stat(packed_at, &info) == 0);
+    off_t data = 2 << 20, window = 0;
+    model *m = open_model(tiny_path);
+    backend *be;
+    decoder_weights weights;
+    weight_plan plan;
+    inferd_err err = {0};
+    INFERD_CHECK(backend_open(on_cpu(1), &be, &err) == INFERD_OK);
+    EXPECT_EQ(weights_plan(m->file, be, &m->spec, &weights, &plan, &err), INFERD_OK);
+    window = (off_t)plan.n_bytes;
+    weights_deinit(&weights, &plan);
+    backend_close(be);
+    model_close(m);
+    uint32_t n_refused = 0;
+    for (off_t at = 0; at < data + window;) {
+        unsigned char byte, other;
+        int fd = open(packed_at, O_RDWR);
+        INFERD_CHECK(fd >= 0 && pread(fd, &byte, 1, at) == 1);
+        other = byte ^ 0x10;
+        INFERD_CHECK(pwrite(fd, &other, 1, at) == 1);
+        stage_and_score(tiny_path, &got, note);
+        EXPECT(same(&wanted, &got));
+        bool refused = strstr(note, "is not used") != NULL;
+        n_refused += refused;
+        if (!refused) {
+            printf("byte %lld: \"%s\"\n", (long long)at, note);
+            test_failures++;
+        }
+        INFERD_CHECK(pwrite(fd, &byte, 1, at) == 1);
+        close(fd);
+        at = at + 5 < HEADER ? at + 5 : at < data ? data : at + window / 9;
+    }
+    EXPECT(n_refused > 35);
+    stage_and_score(tiny_path, &got, note); // it was only these
+    EXPECT(strstr(note, "read from") != NULL);
+    const off_t sizes[] = {0, 10, 100, data, info.st_size - 4096, info.st_size + 4096};
+    for (size_t i = 0; i < INFERD_COUNT(sizes); i++) {
+        EXPECT_EQ(truncate(packed_at, sizes[i]), 0);
+        stage_and_score(tiny_path, &got, note);
+        EXPECT(same(&wanted, &got));
+        EXPECT(strstr(note, "is not used") != NULL && strstr(note, "bytes, expected") != NULL);
+    }
+    unlink(packed_at);
+    EXPECT_EQ(mkdir(packed_at, 0700), 0); // not even a file
+    stage_and_score(tiny_path, &got, note);
+    EXPECT(same(&wanted, &got) && strstr(note, "is not used") != NULL);
+    EXPECT_EQ(rmdir(packed_at), 0);
+    free(packed_at);
+}
+
+static void a_packed_file_of_another_model_is_not_used(void) {
+    static told wanted, got;
+    char note[INFERD_ERR_TEXT_BYTES], path[80];
+    make_files();
+    snprintf(path, sizeof path, "/tmp/test_stage.%d.packed", (int)getpid());
+    copy_file(tiny_path, path);
+    char *packed_at = pack(path);
+    struct timespec times[2] = {{1, 0}, {1, 0}};
+    EXPECT_EQ(utimensat(AT_FDCWD, path, times, 0), 0);
+    told_by(path, on_cpu(1), &wanted);
+    stage_and_score(path, &got, note);
+    EXPECT(same(&wanted, &got) && strstr(note, "time of the model") != NULL);
+    copy_file(other_path, path);
+    told_by(path, on_cpu(1), &wanted);
+    stage_and_score(path, &got, note);
+    EXPECT(same(&wanted, &got) && strstr(note, "is not used") != NULL);
+    unlink(path);
+    unlink(packed_at);
+    free(packed_at);
+}
+
+static void a_folder_for_packed_files_may_be_named(void) {
+    char folder[80], path[160];
+    backend *be;
+    model *m = NULL;
+    inferd_err err = {0};
+    make_files();
+    snprintf(folder, sizeof folder, "/tmp/test_stage.%d.folder", (int)getpid());
+    EXPECT_EQ(mkdir(folder, 0700), 0);
+    snprintf(path, sizeof path, "%s/%s.inferd-cpu-panels-1", folder, strrchr(tiny_path, '/') + 1);
+    model_options o = {.path = tiny_path, .pack_dir = folder};
+    fine(model_open(&o, &m, &err), &err);
+    INFERD_CHECK(m != NULL && backend_open(on_cpu(1), &be, &err) == INFERD_OK);
+    char *packed_at = NULL;
+    fine(model_pack(m, be, NULL, &packed_at, &err), &err);
+    EXPECT_STR(packed_at, path);
+    EXPECT_EQ(access(path, R_OK), 0);
+    free(packed_at);
+    unlink(path);
+    /* Where nothing can be written: a sentence, and nothing left. */
+    EXPECT_EQ(model_pack(m, be, "/tmp/no/such/folder/x", NULL, &err), INFERD_EIO);
+    EXPECT(strstr(err.text, "/tmp/no/such/folder/x") != NULL);
+    EXPECT_EQ(mkdir(path, 0700), 0);
+    EXPECT_EQ(model_pack(m, be, path, NULL, &err), INFERD_EIO);
+    EXPECT_EQ(rmdir(path), 0);
+    EXPECT_EQ(rmdir(folder), 0);
+    model_close(m);
+    m = open_model("dummy:tiny");
+    EXPECT_EQ(model_pack(m, be, NULL, NULL, &err), INFERD_EUNSUPPORTED);
+    model_close(m);
+    backend_close(be);
+}
+
+static const test_case cases[] = {
+    TEST(pieces_are_as_good_as_whole_tensors),
+    TEST(a_large_model_comes_in_many_pieces),
+    TEST(made_up_weights_come_in_pieces_too),
+    TEST(a_step_ends_soon_after_its_budget),
+    TEST(a_stage_can_be_given_up_at_every_piece),
+    TEST(closing_gives_a_stage_up),
+    TEST(a_file_that_changes_ends_its_stage),
+    TEST(a_file_that_changed_before_is_not_read),
+    TEST(a_vector_that_is_not_finite_is_named),
+    TEST(steps_are_computed_between_the_pieces_of_another),
+    TEST(one_model_is_staged_on_two_backends_at_once),
+    TEST(a_packed_file_is_as_good_as_the_model),
+    TEST(a_damaged_packed_file_is_not_used),
+    TEST(a_packed_file_of_another_model_is_not_used),
+    TEST(a_folder_for_packed_files_may_be_named),
+};
+
+int main(int argc, char **argv) {
+    int rc = test_run(cases, INFERD_COUNT(cases), argc, argv);
+    remove_files();
+    return rc;
+}
