@@ -97,7 +97,9 @@ static uint32_t first_partial(const kv *k) {
 static uint32_t choose_page(kv *k, uint32_t open_page) {
     if (open_page != PAGE_NONE && has_usable_slot(k, open_page)) return open_page;
     uint32_t partial = first_partial(k);
-    if (partial != PAGE_NONE && pool_next_is_cold(k->pool)) return partial;
+    /* Parked blocks lie close together: none of them is anybody's last. */
+    if (partial != PAGE_NONE && (k->state == PAGE_PARKED || pool_next_is_cold(k->pool)))
+        return partial;
     uint32_t fresh = open_fresh_page(k);
     return fresh != PAGE_NONE ? fresh : partial;
 }

@@ -263,6 +263,16 @@ static uint32_t find_run(const pool *p, uint32_t n) {
     return PAGE_NONE;
 }
 
+uint32_t pool_n_whole_pages(const pool *p) {
+    if (!p->runs) return p->n_whole * p->extent_pages;
+    uint32_t longest = 0, length = 0;
+    for (uint32_t i = 0; i < p->n_ready; i++) {
+        length = p->pages[i].state == PAGE_FREE ? length + 1 : 0;
+        longest = u32_max(longest, length);
+    }
+    return longest;
+}
+
 bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out) {
     INFERD_CHECK(owner < p->n_owners && n % p->extent_pages == 0 &&
                  (state == PAGE_WEIGHT || state == PAGE_WARM));

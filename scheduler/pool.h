@@ -117,6 +117,8 @@ void pool_set_ledgers(pool *p, uint32_t n_device, uint32_t n_host);
 /* Pages that the device's ledger has room for now, whoever takes them; and the host's. */
 uint32_t pool_n_device_free(const pool *p);
 uint32_t pool_n_host_free(const pool *p);
+/* Free pages in whole extents (or, where weights need a run, in the longest one). */
+uint32_t pool_n_whole_pages(const pool *p);
 /* Memory of the host that is no page of the pool.  False: the ledger is full. */
 bool pool_host_take(pool *p, uint32_t n);
 void pool_host_give(pool *p, uint32_t n);

@@ -79,6 +79,7 @@ static sched_demand demand_of(const residency *r, uint32_t root) {
             continue;
         all.waiting_class = d->waiting_class;
         all.oldest_us = d->oldest_us;
+        all.first_pages = d->first_pages;
     }
     return all;
 }
@@ -302,16 +303,21 @@ static void resume(residency *r, uint32_t root, uint64_t now_us) {
     m->hot_since_us = now_us;
     EACH_MEMBER(r, root, i)
     if (r->slots[i].state != MODEL_FAILED) sched_model_close_door(r->sched, i, false);
+    set_hot(r, root, true); // those who joined meanwhile
     enter(r, root, MODEL_HOT);
 }
 
-static bool make_host_room(residency *r, uint32_t root, uint32_t n, bool needed, uint64_t now_us);
+static bool make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
+                           uint64_t now_us);
 
 /* DRAINING -> WARM, or COLD where the host has no room for it.  No step of it is on its way.
  * `comer`: a WARM model that comes instead, whose pages may change places with its, or
  * RESIDENCY_NONE. */
 static void release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us) {
     resident *m = &r->slots[root];
+    /* Those that are paused run no longer either: they wait, and bring it back when they go on. */
+    EACH_MEMBER(r, root, i)
+    if (r->slots[i].state != MODEL_FAILED) sched_model_preempt(r->sched, i);
     set_hot(r, root, false);
     EACH_MEMBER(r, root, i)
     if (r->slots[i].state != MODEL_FAILED) sched_model_close_door(r->sched, i, false);
@@ -320,7 +326,7 @@ static void release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us
     enter(r, root, MODEL_WARM);
     if (!r->one_memory) {
         give_pages(r, m);
-    } else if (make_host_room(r, root, m->n_pages, false, now_us) &&
+    } else if (make_host_room(r, root, m->n_pages, comer, false, now_us) &&
                pool_turn(r->pool, m->pages, m->n_pages, PAGE_WARM)) {
         m->on_device = false;
     } else if (comer != RESIDENCY_NONE && r->slots[comer].state == MODEL_WARM &&
@@ -397,7 +403,10 @@ static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_cla
     if (theirs > class) return VICTIM_LOWER;
     uint64_t turn_us = TURN_SWITCHES * m->bring_us;
     if (turn_us < r->limits.turn_us) turn_us = r->limits.turn_us;
-    return theirs == class && served_us >= turn_us ? VICTIM_TURN : VICTIM_NONE;
+    /* One that is HOT and runs nothing for so long waits for memory, too: both would wait for ever.
+     */
+    bool stuck = d.n_running == 0;
+    return (theirs == class || stuck) && served_us >= turn_us ? VICTIM_TURN : VICTIM_NONE;
 }
 
 /* Does a go before b? */
@@ -445,7 +454,7 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, u
     if (kind == VICTIM_TURN) r->n_turns++;
     if (kind != VICTIM_IDLE) {
         m->away_until_us = now_us + r->limits.turn_us;
-        m->away_class = class;
+        m->away_class = demand_of(r, v).n_running == 0 ? GEN_SYSTEM : class;
     }
     drain(r, v, causes[kind], true, now_us);
     if (steps_of(r, v) > 0) return false;
@@ -453,45 +462,57 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, u
     return true;
 }
 
+/* n pages for weights of `root` and one more are there, in pieces that weights can use. */
+static bool has_room(const residency *r, uint32_t root, uint32_t n) {
+    const pool *p = r->pool;
+    return pool_n_takeable(p, root) >= n &&
+           (r->one_memory || pool_n_whole_pages(p) >= r->slots[root].about.weight_pages);
+}
+
+/* Cached keys and values go until that is so; where weights need whole extents some that are in
+ * their way go, too, though there are pages enough. */
+static bool drop_cached_for(residency *r, uint32_t root, uint32_t n) {
+    const pool *p = r->pool;
+    while (!has_room(r, root, n)) {
+        uint32_t n_free = pool_n_device_free(p), takeable = pool_n_takeable(p, root);
+        uint32_t missing = takeable < n ? n - takeable : 1;
+        if (sched_drop_cached(r->sched, n_free + missing) == n_free) return false;
+    }
+    return true;
+}
+
 /* Room for n pages of `root`, for whom work of this class waits (GEN_CLASSES: nobody; then only
  * idle ones go).  False: not now, and nobody goes in vain. */
 static bool make_room(residency *r, uint32_t root, uint32_t n, gen_class class, bool turn,
                       uint64_t now_us) {
-    pool *p = r->pool;
-    if (pool_n_takeable(p, root) >= n) return true;
-    uint32_t missing = n - pool_n_takeable(p, root);
-    sched_drop_cached(r->sched, pool_n_device_free(p) + missing);
-    if (pool_n_takeable(p, root) >= n) return true;
-    victim_kind up_to = VICTIM_NONE;
-    for (victim_kind k = VICTIM_IDLE; k <= (turn ? VICTIM_TURN : VICTIM_LOWER); k++) {
-        up_to = k;
-        if (room_after(r, root, class, k, now_us) >= n) break;
-        if (k == (turn ? VICTIM_TURN : VICTIM_LOWER)) return false;
-    }
+    if (drop_cached_for(r, root, n)) return true;
+    victim_kind last = turn ? VICTIM_TURN : VICTIM_LOWER, up_to = VICTIM_IDLE;
+    while (up_to < last && room_after(r, root, class, up_to, now_us) < n) up_to++;
+    if (room_after(r, root, class, up_to, now_us) < n) return false;
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
         uint32_t v;
-        while (pool_n_takeable(p, root) < n &&
+        while (!has_room(r, root, n) &&
                (v = pick_victim(r, k, root, class, now_us)) != RESIDENCY_NONE) {
             evict(r, v, k, class, root, now_us);
             if (r->slots[root].on_device) return true; // they changed places
-            missing = n - u32_min(n, pool_n_takeable(p, root));
-            sched_drop_cached(r->sched, pool_n_device_free(p) + missing);
+            drop_cached_for(r, root, n);
         }
     }
-    return pool_n_takeable(p, root) >= n;
+    return has_room(r, root, n);
 }
 
 /* The same for host memory, by dropping WARM models: those that are worth less than `root`, and all
- * that nobody waits for when it is `needed`. */
-static bool make_host_room(residency *r, uint32_t root, uint32_t n, bool needed, uint64_t now_us) {
+ * that nobody waits for when it is `needed`; never `comer`, for whom `root` goes. */
+static bool make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
+                           uint64_t now_us) {
     sched_drop_parked(r->sched, n);
     while (pool_n_host_free(r->pool) < n) {
         uint32_t best = RESIDENCY_NONE;
         uint64_t n_less = pool_n_host_free(r->pool);
         for (uint32_t v = 0; v < r->n_used; v++) {
             const resident *m = &r->slots[v];
-            if (v == root || !is_root(r, v) || m->state != MODEL_WARM || m->on_device ||
-                is_pinned(r, v, PIN_WARM) || m->wanted_since_us != 0 ||
+            if (v == root || v == comer || !is_root(r, v) || m->state != MODEL_WARM ||
+                m->on_device || is_pinned(r, v, PIN_WARM) || m->wanted_since_us != 0 ||
                 (!needed && !goes_before(r, v, root, now_us)))
                 continue;
             n_less += m->about.host_pages;
@@ -568,11 +589,6 @@ static uint32_t most_wanted(const residency *r, model_state state, want *out, ui
     return best;
 }
 
-/* Somebody has waited long enough for models to take turns. */
-static bool may_turn(const residency *r, const want *w, uint64_t now_us) {
-    return w->kind == WANT_WORK && now_us >= w->since_us + r->limits.turn_us;
-}
-
 /* Pages that others keep whatever happens: guarantees, and weights that are pinned HOT; on the host
  * copies of what is pinned. */
 static uint64_t kept_by_others(const residency *r, uint32_t root, bool host) {
@@ -588,6 +604,29 @@ static uint64_t kept_by_others(const residency *r, uint32_t root, bool host) {
             n += u32_max(hot ? m->about.weight_pages : 0, r->pool->owners[i].min);
     }
     return n;
+}
+
+/* Pages that a model needs to do anything: its weights, and keys and values for the first who
+ * waits. Without those it would be HOT and wait, until its turn was over. */
+static uint32_t pages_to_begin(const residency *r, uint32_t root) {
+    uint32_t n = r->slots[root].about.weight_pages;
+    uint64_t kept = kept_by_others(r, root, false);
+    uint32_t most = kept < r->pool->n_device ? r->pool->n_device - (uint32_t)kept : 0;
+    if (r->pool->owners[root].max < most) most = r->pool->owners[root].max;
+    uint32_t wanted = n + u32_max(demand_of(r, root).first_pages, 1);
+    return u32_max(u32_min(wanted, most), n + 1);
+}
+
+/* Somebody has waited long enough for models to take turns. */
+static bool may_turn(const residency *r, const want *w, uint64_t now_us) {
+    return w->kind == WANT_WORK && now_us >= w->since_us + r->limits.turn_us;
+}
+
+/* For all of that, or at least for the weights. */
+static bool make_room_to_begin(residency *r, uint32_t root, const want *w, uint64_t now_us) {
+    bool turn = may_turn(r, w, now_us);
+    return make_room(r, root, pages_to_begin(r, root), w->class, turn, now_us) ||
+           make_room(r, root, r->slots[root].about.weight_pages + 1, w->class, turn, now_us);
 }
 
 /* More than what would fit can never come. */
@@ -614,6 +653,7 @@ static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
                     m->about.host_pages, p->n_host, (ull)host_kept);
     else
         return true;
+    if (m->state == MODEL_WARM) r->dev->ops->unstage(r->dev->self, root);
     fail(r, root, &err, now_us);
     return false;
 }
@@ -622,6 +662,7 @@ static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
 static bool fits_eagerly(const residency *r, uint32_t root) {
     const pool *p = r->pool;
     uint32_t spare = p->n_device / 4 * EAGER_LEAVES_QUARTERS;
+    if (p->n_in[PAGE_WEIGHT] == 0) spare = 0; // the first one may have all of it
     return pool_n_takeable(p, root) >= r->slots[root].about.weight_pages + spare + 1;
 }
 
@@ -632,11 +673,12 @@ static bool begin_stage_here(residency *r, uint32_t root, const want *w, uint64_
     bool hot = w->kind >= WANT_HOT || (w->kind == WANT_EAGER && fits_eagerly(r, root));
     if (hot && w->kind != WANT_EAGER) {
         uint64_t began_us = now_us;
-        if (!make_room(r, root, n + 1, w->class, may_turn(r, w, now_us), now_us)) return false;
+        if (!make_room_to_begin(r, root, w, now_us)) return false;
         m->parts.reclaim_us = now_us - began_us;
     }
-    if (!hot && (w->kind == WANT_EAGER ? pool_n_host_free(r->pool) < n
-                                       : !make_host_room(r, root, n, false, now_us)))
+    if (!hot &&
+        (w->kind == WANT_EAGER ? pool_n_host_free(r->pool) < n
+                               : !make_host_room(r, root, n, RESIDENCY_NONE, false, now_us)))
         return false;
     return take_pages(r, root, hot ? PAGE_WEIGHT : PAGE_WARM);
 }
@@ -644,7 +686,7 @@ static bool begin_stage_here(residency *r, uint32_t root, const want *w, uint64_
 /* Copies of HOT models go with them, when nothing else helps. */
 static bool make_host_room_apart(residency *r, uint32_t root, const want *w, uint64_t now_us) {
     uint32_t n = r->slots[root].about.host_pages;
-    if (make_host_room(r, root, n, true, now_us)) return true;
+    if (make_host_room(r, root, n, RESIDENCY_NONE, true, now_us)) return true;
     for (victim_kind k = VICTIM_IDLE; k <= (may_turn(r, w, now_us) ? VICTIM_TURN : VICTIM_LOWER);
          k++) {
         uint32_t v;
@@ -662,7 +704,8 @@ static bool begin_stage_apart(residency *r, uint32_t root, const want *w, uint64
     resident *m = &r->slots[root];
     uint32_t n = m->about.host_pages;
     bool room = pool_n_host_free(r->pool) >= n;
-    if (!room && w->kind == WANT_PREFETCH) room = make_host_room(r, root, n, false, now_us);
+    if (!room && w->kind == WANT_PREFETCH)
+        room = make_host_room(r, root, n, RESIDENCY_NONE, false, now_us);
     if (!room && w->kind >= WANT_HOT) room = make_host_room_apart(r, root, w, now_us);
     if (!room || !pool_host_take(r->pool, n)) return false;
     m->host_copy = true;
@@ -689,16 +732,11 @@ static bool start_loading(residency *r, uint64_t now_us) {
     if (root == RESIDENCY_NONE || r->loading != RESIDENCY_NONE || w.kind == WANT_PREFETCH)
         return false;
     resident *m = &r->slots[root];
-    uint32_t n = m->about.weight_pages;
-    if (m->on_device) { // staged there
-        load(r, root, now_us);
-        return true;
-    }
     if (!check_size(r, root, now_us)) return true;
     if (w.kind == WANT_EAGER) {
         m->dropped = !fits_eagerly(r, root);
         if (m->dropped) return true;
-    } else if (!make_room(r, root, n + 1, w.class, may_turn(r, &w, now_us), now_us)) {
+    } else if (!make_room_to_begin(r, root, &w, now_us)) {
         return false;
     }
     if (r->one_memory) {
@@ -709,6 +747,30 @@ static bool start_loading(residency *r, uint64_t now_us) {
     }
     load(r, root, now_us);
     return true;
+}
+
+/* WARM on the device's ledger: it was staged there for somebody.  Its pages are paid for, so it is
+ * loaded; or, when nobody wants it now, they count for the host again, or are free. */
+static bool settle_staged(residency *r, uint64_t now_us) {
+    bool any = false;
+    for (uint32_t i = 0; i < r->n_used; i++) {
+        resident *m = &r->slots[i];
+        if (!is_root(r, i) || m->state != MODEL_WARM || !m->on_device) continue;
+        want w = want_of(r, i, now_us);
+        if (w.kind >= WANT_HOT || w.kind == WANT_EAGER) {
+            load(r, i, now_us);
+        } else if (make_host_room(r, i, m->n_pages, RESIDENCY_NONE, false, now_us) &&
+                   pool_turn(r->pool, m->pages, m->n_pages, PAGE_WARM)) {
+            m->on_device = false;
+            r->n_changes++;
+        } else if (now_us >= m->away_until_us) {
+            load(r, i, now_us); // idle and HOT it leaves as soon as its pages are wanted
+        } else {
+            drop(r, i);
+        }
+        any = true;
+    }
+    return any;
 }
 
 /* ---- time ---- */
@@ -778,6 +840,7 @@ bool residency_decide(residency *r, uint64_t now_us) {
         if (is_root(r, i)) any |= look_at(r, i, now_us);
         any |= let_go(r, i);
     }
+    any |= settle_staged(r, now_us);
     while (start_loading(r, now_us)) any = true;
     while (start_staging(r, now_us)) any = true;
     return any;
@@ -848,6 +911,7 @@ inferd_status residency_set_policy(residency *r, uint32_t idx, const model_polic
     inferd_status st = pool_set_limits(r->pool, idx, (uint32_t)min, (uint32_t)max, err);
     if (st != INFERD_OK) return st;
     m->policy = *policy;
+    r->n_changes++;
     sched_set_model_policy(r->sched, idx, policy, now_us);
     return INFERD_OK;
 }
@@ -869,7 +933,8 @@ void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t sam
                 : r->dev->ops->attach(r->dev->self, idx, of, own ? DEVICE_OWN : m->weights_of,
                                       &r->limits.device, &m->about, &err);
     if (st == INFERD_OK) {
-        m->about.spec.weight_pages = m->about.weight_pages;
+        /* Weights of another slot take their pages there, too. */
+        m->about.spec.weight_pages = r->slots[m->weights_of].about.weight_pages;
         if ((st = sched_model_open(r->sched, idx, &m->about.spec, &err)) == INFERD_OK)
             st = residency_set_policy(r, idx, policy, now_us, &err);
         if (st == INFERD_OK && own) {

@@ -213,8 +213,10 @@ void sched_demands(const sched *s, uint64_t now_us, sched_demand *out) {
         if (q->paused) continue;
         d->n_waiting++;
         if (q->req->class > d->waiting_class) continue;
-        if (q->req->class < d->waiting_class || q->idle_since_us < d->oldest_us)
+        if (q->req->class < d->waiting_class || q->idle_since_us < d->oldest_us) {
             d->oldest_us = q->idle_since_us;
+            d->first_pages = sched_pages_to_start(s, q);
+        }
         d->waiting_class = q->req->class;
     }
 }

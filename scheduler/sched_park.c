@@ -122,12 +122,21 @@ bool sched_evict_block(sched *s, sched_model *m) {
 
 /* ---- and back ---- */
 
-/* A block for what comes back; cached ones of the model go for it. */
+/* A cached block of any model goes, those of this one first. */
+static bool evict_any(sched *s, sched_model *m) {
+    if (sched_evict_block(s, m)) return true;
+    for (uint32_t i = 0; i < s->n_models; i++)
+        if (s->models[i].open && &s->models[i] != m && sched_evict_block(s, &s->models[i]))
+            return true;
+    return false;
+}
+
+/* A block for what comes back; cached ones go for it. */
 static bool take_place(sched *s, sched_model *m, seq *q) {
     sched_reserve_for(s, q);
     if (sched_tenant_is_full(s, q, 1)) return false;
     while (!kv_append(&m->kv, &q->table))
-        if (!sched_evict_block(s, m)) return false;
+        if (!evict_any(s, m)) return false;
     return true;
 }
 

@@ -229,28 +229,31 @@ static bool preempt_for_place(plan *p, const seq *q) {
 
 /* Weights that nobody uses, or that serve who deserves less than `waiting`; where pages may go to
  * this model at all. */
-static bool reclaim_weights(sched *s, const sched_model *m, const seq *waiting) {
+static bool reclaim_weights(const plan *p, const sched_model *m, const seq *waiting) {
+    sched *s = p->s;
     const pool_owner *o = &s->pool->owners[m->kv.owner];
     uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
     /* At a ceiling of its own, pages of others would not help. */
     if (s->reclaim == NULL || held >= o->max ||
         pool_n_takeable(s->pool, m->kv.owner) >= o->max - held)
         return false;
-    return s->reclaim(s->reclaim_ctx, m->kv.owner,
-                      waiting != NULL ? waiting->req->class : GEN_CLASSES,
+    gen_class class = GEN_CLASSES;
+    if (waiting != NULL) class = (gen_class)sched_class_now(s, waiting, p->now_us);
+    return s->reclaim(s->reclaim_ctx, m->kv.owner, class,
                       waiting != NULL ? waiting->idle_since_us : 0);
 }
 
 /* One cached block becomes free slots: of this model, or of any other when its page may go to us;
  * then weights that nobody uses.  All of that before anybody's keys and values. */
-static bool evict_for(sched *s, sched_model *m) {
+static bool evict_for(const plan *p, sched_model *m) {
+    sched *s = p->s;
     if (sched_evict_block(s, m)) return true;
     const pool_owner *o = &s->pool->owners[m->kv.owner];
     if (o->held[PAGE_WEIGHT] + o->held[PAGE_KV] >= o->max) return false;
     for (uint32_t i = 0; i < s->n_models; i++)
         if (s->models[i].open && &s->models[i] != m && sched_evict_block(s, &s->models[i]))
             return true;
-    return reclaim_weights(s, m, NULL);
+    return reclaim_weights(p, m, NULL);
 }
 
 /* Append a block to q's table; with `must`, by preempting others if nothing else helps.  A cached
@@ -259,8 +262,8 @@ static bool take_block(plan *p, seq *q, bool must) {
     sched_reserve_for(p->s, q);
     if (kv_next_is_cold(&p->m->kv, &q->table)) sched_evict_block(p->s, p->m);
     while (sched_tenant_is_full(p->s, q, 1) || !kv_append(&p->m->kv, &q->table)) {
-        if (!sched_tenant_is_full(p->s, q, 1) && evict_for(p->s, p->m)) continue;
-        if (!must || !preempt_for_pages(p, q)) return false;
+        if (!sched_tenant_is_full(p->s, q, 1) && evict_for(p, p->m)) continue;
+        if (!must || (!preempt_for_pages(p, q) && !reclaim_weights(p, p->m, q))) return false;
     }
     return true;
 }
@@ -278,6 +281,12 @@ static void trim_caches(sched *s) {
 static uint32_t blocks_reserved(const seq *q, const kv_layout *l) {
     uint32_t n = q->n_tokens + q->n_promised + LOOK_AHEAD_TOKENS;
     return kv_blocks_of(l, u32_min(n, seq_stored_max(q)));
+}
+
+uint32_t sched_pages_to_start(const sched *s, const seq *q) {
+    const kv_layout *l = &s->models[q->model_idx].kv.layout;
+    uint64_t slots = (uint64_t)blocks_reserved(q, l) * l->n_groups;
+    return (uint32_t)((slots + l->slots_per_page - 1) / l->slots_per_page);
 }
 
 /* Slots of this model that the blocks of `r` make when it is preempted, about. */
@@ -351,10 +360,9 @@ static bool admit(plan *p, seq *q) {
     if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, true) == NULL) return false;
     bool full; // its tenant's ceiling: nobody else can help
     while (!fits(p, q, true, &full))
-        if (full || (!reclaim_weights(p->s, p->m, NULL) && !reclaim_weights(p->s, p->m, q)))
-            return false;
+        if (full || (!reclaim_weights(p, p->m, NULL) && !reclaim_weights(p, p->m, q))) return false;
     while (!fits(p, q, false, &full))
-        if (!reclaim_weights(p->s, p->m, NULL) && !preempt_for_pages(p, q)) return false;
+        if (!reclaim_weights(p, p->m, NULL) && !preempt_for_pages(p, q)) return false;
     if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return false;
     start(p, q);
     return true;

@@ -168,6 +168,8 @@ uint32_t sched_unpark(sched *s, seq *q, uint32_t n);
 /* -- sched_plan.c -- */
 /* The class it counts as now: one more urgent per starvation_us without a row. */
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us);
+/* Pages that its known tokens and the look-ahead of an admission need. */
+uint32_t sched_pages_to_start(const sched *s, const seq *q);
 /* WAITING and free to go. */
 bool sched_can_start(const sched *s, const seq *q);
 

@@ -75,6 +75,7 @@ typedef struct sched_demand {
     uint32_t n_waiting, n_running, n_steps; // n_steps: unfinished ones
     gen_class waiting_class, running_class; // the most urgent of them; GEN_CLASSES: none
     uint64_t oldest_us;                     // since when the first of waiting_class waits
+    uint32_t first_pages;                   // of keys and values that this one needs to begin
 } sched_demand;
 
 typedef struct sched_counters {

@@ -46,7 +46,7 @@ struct changer {
     changer_options o;
     job *job;       // under way, or NULL
     bool again;     // a reload was asked for meanwhile
-    bool closed;    // nobody is told any more
+    bool closed;    // nothing is applied any more
     patch *patches; // [n_patches] owned
     uint32_t n_patches;
     buf masked;

@@ -79,7 +79,7 @@ static json_t *parse(const buf *text) {
 typedef void show(buf *out, const json_t *answer);
 
 static void print(buf *out) {
-    fwrite(out->p, 1, out->p == NULL ? 0 : out->n, stdout);
+    if (out->n > 0) fwrite(out->p, 1, out->n, stdout);
     fflush(stdout);
     buf_deinit(out);
 }

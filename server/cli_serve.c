@@ -452,7 +452,8 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     if (st != INFERD_OK) return st;
     app_options ao = {.config = c, .plan = &s->plan, .engine = s->engine};
     if ((st = app_create(&ao, &s->app, err)) != INFERD_OK) return st;
-    s->config = NULL; // the app's now
+    s->config = NULL;               // the app's now
+    registry_plan_deinit(&s->plan); // it points into it
     http_options ho;
     app_http_options(s->app, &ho);
     if ((st = http_open(&ho, &s->loop, &s->http, err)) != INFERD_OK) return st;

@@ -14,11 +14,11 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "scheduler/output_estimate.h"
 #include "api.h"
 #include "inferd/clock.h"
 #include "log.h"
 #include "quota_file.h"
+#include "scheduler/output_estimate.h"
 #include "tenant_limits.h"
 
 #define SECOND_US   ((uint64_t)1000000)

@@ -50,7 +50,8 @@ typedef struct http_route {
     const char *path;
     unsigned methods; // of http_method; HEAD is answered for every GET
     http_access access;
-    bool json_body;   // POST, PUT, PATCH: needs application/json (absent type is accepted), may be large
+    bool json_body;   // POST, PUT, PATCH: needs application/json (absent type is accepted), may be
+                      // large
     bool admits_work; // refused with 503 while draining or when the daemon is overloaded
     void (*handle)(void *ctx, http_request *rq);
 } http_route;

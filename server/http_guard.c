@@ -280,12 +280,8 @@ static http_method read_method(const char *method) {
     static const struct {
         const char *name;
         http_method method;
-    } methods[] = {{"GET", HTTP_GET},
-                   {"POST", HTTP_POST},
-                   {"HEAD", HTTP_HEAD},
-                   {"PUT", HTTP_PUT},
-                   {"DELETE", HTTP_DELETE},
-                   {"PATCH", HTTP_PATCH}};
+    } methods[] = {{"GET", HTTP_GET}, {"POST", HTTP_POST},     {"HEAD", HTTP_HEAD},
+                   {"PUT", HTTP_PUT}, {"DELETE", HTTP_DELETE}, {"PATCH", HTTP_PATCH}};
     for (size_t i = 0; i < INFERD_COUNT(methods); i++)
         if (strcmp(method, methods[i].name) == 0) return methods[i].method;
     return 0;

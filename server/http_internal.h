@@ -146,7 +146,7 @@ struct http_server {
     uint64_t timer_due_at_us;
 
     char address[128];
-    char *unix_path;     // owned; NULL on TCP
+    char *unix_path; // owned; NULL on TCP
     unsigned unix_mode;
     uint64_t unix_inode; // of the socket file, so that only ours is removed
     int fd_listen;       // -1 once draining

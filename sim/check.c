@@ -79,7 +79,7 @@ typedef struct slot {
     model_state state;
     uint64_t active_us, hot_since_us, n_evicted[ENGINE_EVICT_CAUSES];
     uint32_t held;
-    bool was_wanted, was_pinned;
+    bool was_wanted, was_pinned, had_steps;
 } slot;
 
 typedef struct request {
@@ -778,6 +778,8 @@ static void attach(yard *y, uint32_t idx, const model_policy *policy, uint32_t s
         (unsigned long long)policy->min_bytes / PAGE_BYTES,
         same_as != DEVICE_OWN ? ", shared" : "");
     residency_attach(&y->core.models, idx, NULL, same_as, policy, now(y));
+    if (y->core.models.slots[idx].state == MODEL_FAILED) // it has no guarantee, and needs none
+        s->policy.min_bytes = s->policy.max_bytes = 0;
 }
 
 /* Would everybody who was let in still fit? */
@@ -1079,6 +1081,7 @@ static void note_models(yard *y) {
         s->active_us = m->active_us;
         s->hot_since_us = m->hot_since_us;
         memcpy(s->n_evicted, m->n_evictions, sizeof s->n_evicted);
+        s->had_steps = s->used && sched_model_n_steps(y->core.sched, i) > 0;
         s->was_wanted = m->wanted;
         s->was_pinned = m->policy.pin == PIN_HOT && m->served;
     }
@@ -1121,7 +1124,7 @@ static void check_eviction(yard *y, uint32_t v) {
         const slot *t = &y->slots[w];
         uint64_t stay_us = min_us != 0 ? min_us : 2 * x->bring_us;
         if (w == v || !t->used || is_shared(y, w) || t->state != MODEL_HOT ||
-            x->state != MODEL_HOT || t->was_pinned || t->was_wanted || x->wanted ||
+            x->state != MODEL_HOT || t->was_pinned || t->was_wanted || t->had_steps || x->wanted ||
             !is_idle(y, w) || t->active_us == y->turn_began_us ||
             y->turn_began_us < t->hot_since_us + stay_us || n_alive_of(y, w) > 0 ||
             sched_model_n_steps(y->core.sched, w) > 0)
@@ -1377,6 +1380,12 @@ static void drain(yard *y) {
     y->out->drain_us = now(y) - from_us;
 }
 
+static bool is_any_used(const yard *y) {
+    bool any = false;
+    for (uint32_t i = 0; i < y->n_models; i++) any |= y->slots[i].used;
+    return any;
+}
+
 /* The models go: every page is back. */
 static void leave(yard *y) {
     enum { LEAVE_US = 2000000 };
@@ -1386,7 +1395,7 @@ static void leave(yard *y) {
         y->slots[i].removed = true;
     }
     uint64_t until_us = now(y) + LEAVE_US;
-    while (is_sound(y) && now(y) < until_us && y->fake.n_attached > 0)
+    while (is_sound(y) && now(y) < until_us && is_any_used(y))
         if (!turn(y)) park(y);
     if (!is_sound(y)) return;
     const pool *p = &y->core.pool;

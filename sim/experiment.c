@@ -37,9 +37,9 @@ void experiment_deinit(experiment *e) {
     e->n_traces = 0;
 }
 
-static double now_s(void) {
+static double used_s(void) {
     struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
     return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
@@ -116,7 +116,7 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     out->goodput = stats_goodput(&out->attained, seconds) / w->options.n_devices;
     out->goodput_tokens = stats_goodput_tokens(&out->attained, seconds) / w->options.n_devices;
     out->offered_per_s = (double)w->n_records / seconds;
-    out->seconds = seconds;
+    out->seconds = (double)(w->end_us - w->begin_us) / 1e6;
     world_sum(w, &out->account);
     out->used = out->account.wall_us > 0
                     ? (double)out->account.step_us / (double)out->account.wall_us
@@ -150,12 +150,12 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     }
     workload *offered = NULL;
     world *w = NULL;
-    double began_s = now_s();
+    double began_s = used_s();
     inferd_status st = workload_create(load, &offered, err);
     if (st == INFERD_OK) st = world_create(&o, &w, err);
     if (st == INFERD_OK) st = world_run(w, offered, err);
     if (st == INFERD_OK) st = sum_up(w, (double)load->duration_us / 1e6, out, err);
-    out->host_seconds = now_s() - began_s;
+    out->machine_s = used_s() - began_s;
     workload_destroy(offered);
     free(models);
     if (st == INFERD_OK && out_world != NULL)

@@ -49,7 +49,9 @@ typedef struct run_figures {
     double attainment, goodput, goodput_tokens, offered_per_s;
     double ttft_us[3], tpot_us[3]; // median, 95th and 99th percentile; NAN: none
     world_account account;
-    double seconds, used, host_seconds; // used: part of the time that devices computed
+    double seconds;   // until all had ended
+    double used;      // part of that in which devices computed
+    double machine_s; // of this machine's processor
 } run_figures;
 
 void experiment_init(experiment *e);

@@ -187,11 +187,10 @@ static tok_id *make_prompt(const world *w, const workload_request *r) {
     const uint32_t n_ids = SIM_VOCAB - WARM_TOKENS;
     rng g = rng_make(w->options.seed, r->prefix_group, 1);
     for (uint32_t i = 0; i < n_shared; i++) ids[i] = (tok_id)(WARM_TOKENS + rng_below(&g, n_ids));
-    /* Its own need not look random, only differ from any other's. */
-    uint64_t own = r->idx;
+    uint64_t own = r->idx + 1; // a multiplier is enough: they need not look random, only differ
     for (uint32_t i = n_shared; i < r->n_prompt; i++) {
-        ids[i] = (tok_id)(WARM_TOKENS + own % n_ids);
-        own = own / n_ids + i;
+        own = own * 6364136223846793005u + 1442695040888963407u;
+        ids[i] = (tok_id)(WARM_TOKENS + ((own >> 32) * n_ids >> 32));
     }
     return ids;
 }
@@ -337,7 +336,7 @@ static inferd_status settle(world *w, inferd_err *err) {
     for (uint32_t i = 0; i < w->options.n_devices; i++) {
         world_core *c = &w->cores[i];
         while (w->options.settle && !c->core.settled && c->device->clock_us < bound_us)
-            if (!turn(c, err)) park(c, bound_us);
+            if (!turn(c, err) && !c->core.settled) park(c, bound_us);
     }
     w->begin_us = align_clocks(w);
     if (w->failure.status != INFERD_OK) *err = w->failure;
@@ -348,7 +347,9 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
     const uint64_t drain_us = (uint64_t)WORLD_DRAIN_S_MAX * 1000000;
     inferd_status st = settle(w, err);
     if (st != INFERD_OK) return st;
-    world_sum(w, &w->before);
+    world_account before;
+    world_sum(w, &before); // all that was until now
+    w->before = before;
     workload_request next;
     bool more = workload_next(load, &next);
     uint64_t last_us = w->begin_us; // newest arrival

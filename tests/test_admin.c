@@ -449,7 +449,8 @@ static void tables_are_aligned_and_hold_no_controls(void) {
              "\"keys\":10},{\"name\":\"longer \\u00e4\",\"keys\":1,\"min_bytes\":1024}]}");
     buf out = {0};
     show_tenants(&out, state);
-    const char *first = strchr(buf_cstr(&out), '\n') + 1, *second = strchr(first, '\n') + 1;
+    buf_add_char(&out, 0);
+    const char *first = strchr(out.p, '\n') + 1, *second = strchr(first, '\n') + 1;
     EXPECT(memchr(out.p, 0x1b, out.n) == NULL);
     EXPECT(strncmp(out.p, "TENANT    UP TO", 15) == 0);
     EXPECT(strncmp(first, "a [2J     high ", 15) == 0);

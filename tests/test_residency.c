@@ -336,7 +336,7 @@ static void who_leaves_while_a_model_comes_ends_the_stage_unless_it_is_far(void)
         sched_cancel(r.core.sched, 1, core_rig_now(&r));
         core_rig_finish(&r);
         core_rig_run(&r, 10000);
-        EXPECT_EQ(state_of(&r, 0), n_turns == 2 ? MODEL_COLD : MODEL_WARM);
+        EXPECT_EQ(state_of(&r, 0), n_turns == 2 ? MODEL_COLD : MODEL_HOT);
         EXPECT_EQ(n_free(&r), n_turns == 2 ? 40 : 28);
         core_rig_deinit(&r);
     }
@@ -382,6 +382,24 @@ static void a_drained_model_ends_what_it_has_and_stays_away(void) {
     residency_do(&r.core.models, 0, ENGINE_LOAD, core_rig_now(&r));
     core_rig_run(&r, 10000);
     EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
+    core_rig_deinit(&r);
+}
+
+/* A simulation found it: such a sequence ran on a model that was gone, and waited for ever. */
+static void a_paused_sequence_of_a_model_that_left_brings_it_back(void) {
+    static core_rig r;
+    core_rig_init(&r, 40, 12, 12);
+    core_rig_open(&r, false);
+    attach_all(&r, 1);
+    core_rig_submit(&r, 0, request(1, 10, 40));
+    core_rig_run(&r, 20000);
+    sched_pause(r.core.sched, 1);
+    residency_do(&r.core.models, 0, ENGINE_UNLOAD, core_rig_now(&r));
+    core_rig_run(&r, 10000);
+    EXPECT_EQ(state_of(&r, 0), MODEL_WARM);
+    sched_resume(r.core.sched, 1, core_rig_now(&r));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1));
     core_rig_deinit(&r);
 }
 
@@ -591,6 +609,7 @@ static const test_case cases[] = {
     TEST(who_leaves_while_a_model_comes_ends_the_stage_unless_it_is_far),
     TEST(unloading_lets_what_runs_end_and_who_waits_brings_it_back),
     TEST(a_drained_model_ends_what_it_has_and_stays_away),
+    TEST(a_paused_sequence_of_a_model_that_left_brings_it_back),
     TEST(an_idle_model_leaves_after_its_keep_alive_and_comes_back),
     TEST(models_with_the_same_content_share_their_weights),
     TEST(a_removed_model_finishes_its_work_and_leaves_an_empty_slot),

@@ -229,6 +229,36 @@ static void the_earliest_urgent_deadline_goes_first(void) {
     core_rig_deinit(&r);
 }
 
+static void what_could_not_be_kept_is_refused_when_targets_are_the_objective(void) {
+    static core_rig r;
+    for (int sla = 0; sla <= 1; sla++) {
+        next_id = 0;
+        open_rig(&r, 3);
+        r.core.sched->limits.objective = sla ? OBJECTIVE_SLA : OBJECTIVE_LATENCY;
+        load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL},
+                    {.tenant = 1, .model = 1, .n_streams = 2, .class = GEN_NORMAL}};
+        run_busy(&r, l, 2, SECOND_US / 2); // steps of 1.2 ms are known
+        core_rig_finish(&r);
+        gen_request *a = request(++next_id, 8, 200), *b = request(++next_id, 8, 200);
+        a->tpot_target_ms = 4;
+        b->tpot_target_ms = 2; // 1.1/4 + 1.1/2 + 1.1/2 > 1
+        core_rig_submit(&r, 0, a);
+        core_rig_run(&r, 20000);
+        uint64_t id = next_id;
+        core_rig_submit(&r, 1, b);
+        core_rig_run(&r, 5000);
+        const gen_event *e = &r.outcomes[id].done;
+        EXPECT_EQ(r.outcomes[id].n_done, sla ? 1 : 0);
+        if (sla) {
+            EXPECT_EQ(e->done.status, INFERD_EBUSY);
+            EXPECT(strstr(e->done.text, "sum C/T + max C / min T = 0.") != NULL ||
+                   strstr(e->done.text, "sum C/T + max C / min T = 1.") != NULL);
+        }
+        core_rig_finish(&r);
+        core_rig_deinit(&r);
+    }
+}
+
 static void every_microsecond_is_paid_once(void) {
     static core_rig r;
     next_id = 0;
@@ -265,6 +295,7 @@ static const test_case cases[] = {
     TEST(who_was_idle_has_no_credit),
     TEST(a_weight_of_zero_pauses_a_model),
     TEST(the_earliest_urgent_deadline_goes_first),
+    TEST(what_could_not_be_kept_is_refused_when_targets_are_the_objective),
     TEST(every_microsecond_is_paid_once),
 };
 TEST_MAIN(cases)

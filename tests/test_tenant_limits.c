@@ -1,5 +1,5 @@
-/* test_tenant_limits.c - what tenants may ask for: by hand, against an exact model, and with two hundred
- * clients that obey Retry-After. */
+/* test_tenant_limits.c - what tenants may ask for: by hand, against an exact model, and with two
+ * hundred clients that obey Retry-After. */
 #include <time.h>
 
 #include "tenant_limits.h"

@@ -149,7 +149,8 @@ def test_tokens_per_minute_are_reserved_and_settled(serve):
     d2 = serve({"a": {"tokens_per_min": 100}})
     chat = httpx.post(d2.url + "/v1/chat/completions", timeout=60 * SLOW,
                       headers={"Authorization": "Bearer " + KEY["a"]},
-                      json={"model": "m", "messages": [{"role": "user", "content": "x"}], "stop_token_ids": list(range(1, 200))})
+                      json={"model": "m", "messages": [{"role": "user", "content": "x"}],
+                            "stop_token_ids": list(range(1, 200))})
     assert chat.status_code == 200, chat.text
     assert d.stop() == 0 and d2.stop() == 0
 
@@ -258,7 +259,8 @@ def test_an_output_is_guessed_from_those_before(serve, tmp_path, stop):
     assert ask(d, "b", max_tokens=2990).status_code == 200  # nothing is left
 
     def chat(who):
-        return httpx.post(d.url + "/v1/chat/completions", timeout=60 * SLOW, headers={"Authorization": "Bearer " + KEY[who]},
+        return httpx.post(d.url + "/v1/chat/completions", timeout=60 * SLOW,
+                          headers={"Authorization": "Bearer " + KEY[who]},
                           json={"model": "m", "messages": [{"role": "user", "content": "x"}], **stop})
 
     def needed():

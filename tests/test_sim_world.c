@@ -1,0 +1,283 @@
+/* test_sim_world.c - simulated worlds whose figures one can work out by hand, and that a world is
+ * its seed. */
+#include "test.h"
+
+#include "../sim/check.h"
+#include "../sim/world.h"
+
+static const uint64_t SECOND = 1000000;
+
+/* 1 ms a step, 10 us a row, 5 us a draw; nothing else costs anything. */
+static const sim_cost PLAIN = {.fixed_ns = 1000000, .row_ns = 10000, .draw_ns = 5000};
+
+/* 100 pages of 2 MiB, one memory of the host apart, a bus of 1 MiB a millisecond. */
+static sim_preset small_preset(void) {
+    return (sim_preset){.name = "small",
+                        .memory_bytes = (uint64_t)100 << 21,
+                        .host_bytes = (uint64_t)400 << 21,
+                        .page_bytes = 2 << 20,
+                        .extent_pages = 1,
+                        .depth = 1,
+                        .mem_bytes_per_s = 1e12,
+                        .kv_bytes_per_s = 1e12,
+                        .flops = 1e12,
+                        .bus_bytes_per_s = 1000.0 * (1 << 20),
+                        .disk_bytes_per_s = 100.0 * (1 << 20)};
+}
+
+/* 20 pages of weights; a page holds two blocks of 16 tokens. */
+static world_model plain_model(uint32_t device_idx) {
+    return (world_model){.sim = {.weight_bytes = (uint64_t)20 << 21,
+                                 .cost = PLAIN,
+                                 .kv = {.n_layers = 1,
+                                        .block_tokens = SIM_BLOCK_TOKENS,
+                                        .group_layers = 1,
+                                        .n_groups = 1,
+                                        .slots_per_page = 2},
+                                 .context = 1024},
+                         .policy = world_policy(),
+                         .device_idx = device_idx,
+                         .n_replicas = 1};
+}
+
+/* Arrivals and lengths of a trace. */
+typedef struct offered {
+    trace_row rows[16];
+    trace t;
+    workload_spec spec;
+    workload *w;
+} offered;
+
+static workload *offer(offered *o, const trace_row *rows, size_t n) {
+    inferd_err err = {0};
+    memcpy(o->rows, rows, n * sizeof *rows);
+    o->t = (trace){.rows = o->rows, .n = n};
+    workload_spec_init(&o->spec, WORKLOAD_TRACE);
+    o->spec.lengths = LENGTHS_TRACE;
+    o->spec.traces[0] = &o->t;
+    o->spec.n_traces = 1;
+    o->spec.duration_us = 100 * SECOND;
+    EXPECT_EQ(workload_create(&o->spec, &o->w, &err), INFERD_OK);
+    EXPECT_STR(err.text, "");
+    return o->w;
+}
+
+static world *make_world(const sim_preset *p, const world_model *models, uint32_t n_models,
+                         uint32_t n_devices) {
+    world_options o;
+    world *w = NULL;
+    inferd_err err = {0};
+    world_options_init(&o, p);
+    o.models = models;
+    o.n_models = n_models;
+    o.n_devices = n_devices;
+    o.verify = true;
+    EXPECT_EQ(world_create(&o, &w, &err), INFERD_OK);
+    EXPECT_STR(err.text, "");
+    return w;
+}
+
+static void run_world(world *w, workload *load) {
+    inferd_err err = {0};
+    EXPECT_EQ(world_run(w, load, &err), INFERD_OK);
+    EXPECT_STR(err.text, "");
+    workload_destroy(load);
+}
+
+/* The prompt of 10 is one step of 1000 + 10 * 10 + 5 us, each of the other four tokens takes
+ * 1000 + 10 + 5.  The second request finds the device idle. */
+static void a_request_takes_the_steps_it_needs(void) {
+    static const trace_row rows[] = {{0, 10, 5}, {1000000000, 20, 1}};
+    sim_preset p = small_preset();
+    world_model m = plain_model(0);
+    offered o;
+    world *w = make_world(&p, &m, 1, 1);
+    run_world(w, offer(&o, rows, 2));
+    EXPECT_EQ(w->n_records, 2);
+    EXPECT_EQ(w->records[0].stats.end, STATS_DONE);
+    EXPECT_EQ(w->records[0].stats.first_us, 1105);
+    EXPECT_EQ(w->records[0].stats.last_us, 1105 + 4 * 1015);
+    EXPECT_EQ(w->records[0].stats.n_output, 5);
+    EXPECT_EQ(w->records[1].stats.first_us, 1000000 + 1205);
+    world_account a;
+    world_sum(w, &a);
+    EXPECT_EQ(a.n_steps, 6);
+    EXPECT_EQ(a.n_rows, 10 + 4 + 20);
+    EXPECT_EQ(a.step_us, 1105 + 4 * 1015 + 1205);
+    EXPECT_EQ(a.load_us, 0);
+    EXPECT_EQ(a.step_us + a.idle_us, a.wall_us);
+    EXPECT_EQ(a.wall_us, 1000000 + 1205);
+    world_destroy(w);
+}
+
+/* Two at once share steps: while both decode a step takes 1000 + 2 * 10 + 2 * 5. */
+static void requests_share_steps(void) {
+    static const trace_row rows[] = {{0, 10, 3}, {0, 10, 3}};
+    sim_preset p = small_preset();
+    world_model m = plain_model(0);
+    offered o;
+    world *w = make_world(&p, &m, 1, 1);
+    run_world(w, offer(&o, rows, 2));
+    for (int i = 0; i < 2; i++) {
+        EXPECT_EQ(w->records[i].stats.first_us, 1000 + 20 * 10 + 2 * 5);
+        EXPECT_EQ(w->records[i].stats.last_us, 1210 + 2 * 1030);
+    }
+    world_destroy(w);
+}
+
+static void two_devices_compute_beside_each_other(void) {
+    static const trace_row rows[] = {{0, 10, 50}, {0, 10, 50}, {0, 10, 50}, {0, 10, 50}};
+    sim_preset p = small_preset();
+    world_model one[1] = {plain_model(0)};
+    offered o;
+    one[0].n_replicas = 2;
+    world *w = make_world(&p, one, 1, 2);
+    run_world(w, offer(&o, rows, 4));
+    uint32_t n[2] = {0};
+    uint64_t last_us = 0;
+    for (size_t i = 0; i < 4; i++) {
+        n[w->records[i].device_idx]++;
+        if (w->records[i].stats.last_us > last_us) last_us = w->records[i].stats.last_us;
+    }
+    EXPECT_EQ(n[0], 2); // to whoever has fewer
+    EXPECT_EQ(n[1], 2);
+    EXPECT_EQ(last_us, 1210 + 49 * 1030); // as if each were alone with its two
+    world_account a;
+    world_sum(w, &a);
+    EXPECT_EQ(a.wall_us, 2 * last_us);
+    EXPECT_EQ(a.step_us, 2 * last_us);
+    world_destroy(w);
+}
+
+/* 40 MiB: 400 ms from the disk, 40 ms over the bus, and the step of its prompt. */
+static void a_model_comes_at_the_speed_of_disk_and_bus(void) {
+    static const trace_row rows[] = {{0, 10, 1}};
+    for (int warm = 0; warm <= 1; warm++) {
+        sim_preset p = small_preset();
+        world_model m = plain_model(0);
+        offered o;
+        EXPECT_EQ(sim_load_us(&p, m.sim.weight_bytes), 40000);
+        world *w = make_world(&p, &m, 1, 1);
+        residency *r = &w->cores[0].core.models;
+        residency_do(r, 0, ENGINE_UNLOAD, 1); // it does not come by itself
+        if (warm == 1) residency_do(r, 0, ENGINE_PREFETCH, 1);
+        run_world(w, offer(&o, rows, 1));
+        uint64_t us = w->records[0].stats.first_us;
+        EXPECT_EQ(us, (warm == 1 ? 0 : 400000) + 40000 + 1105);
+        world_account a;
+        world_sum(w, &a);
+        EXPECT_EQ(a.n_loads, 1);
+        EXPECT_EQ(a.n_stages, 1 - warm);
+        EXPECT_EQ(a.load_us, 40000); // nothing could be computed meanwhile
+        world_destroy(w);
+    }
+}
+
+static void what_goes_wrong_is_a_record(void) {
+    static const trace_row rows[] = {{0, 10, 5}, {0, 2000, 5}, {2000000000, 10, 5}};
+    sim_preset p = small_preset();
+    world_model m = plain_model(0);
+    offered o;
+    world *w = make_world(&p, &m, 1, 1);
+    w->cores[0].device->faults.fail_step_at = 2;
+    run_world(w, offer(&o, rows, 3));
+    EXPECT_EQ(w->records[0].stats.end, STATS_FAILED); // had its first token
+    EXPECT_EQ(w->records[0].status, INFERD_EDEVICE);
+    EXPECT_EQ(w->records[1].stats.end, STATS_REFUSED); // longer than the context
+    EXPECT_EQ(w->records[1].status, INFERD_ETOOLONG);
+    EXPECT_EQ(w->records[2].stats.end, STATS_DONE);
+    stats_request *s = world_stats(w);
+    stats_attained a = stats_attain(s, w->n_records);
+    EXPECT_EQ(a.n_offered, 3);
+    EXPECT_EQ(a.n_met, 1);
+    free(s);
+    world_destroy(w);
+}
+
+static void run_mix(uint64_t seed, world **out, bool cache_all) {
+    static sim_model sim;
+    world_model models[6];
+    world_options o;
+    workload_spec spec;
+    workload *load;
+    inferd_err err = {0};
+    const sim_preset *p = sim_preset_find("h100-80");
+    EXPECT_EQ(sim_model_of(p, sim_shape_find("8b"), &sim, &err), INFERD_OK);
+    for (int i = 0; i < 6; i++)
+        models[i] = (world_model){
+            .sim = sim, .policy = world_policy(), .device_idx = (uint32_t)i % 2, .n_replicas = 1};
+    world_options_init(&o, p);
+    o.models = models;
+    o.n_models = 6;
+    o.n_devices = 2;
+    o.cache_all = cache_all;
+    workload_spec_init(&spec, WORKLOAD_MIX_M);
+    spec.n_models = 6;
+    spec.seed = seed;
+    spec.duration_us = 60 * SECOND;
+    spec.rate_per_s = 0.3;
+    spec.prefix_percent = 50;
+    EXPECT_EQ(workload_create(&spec, &load, &err), INFERD_OK);
+    EXPECT_EQ(world_create(&o, out, &err), INFERD_OK);
+    run_world(*out, load);
+}
+
+static void the_same_seed_gives_the_same_world(void) {
+    world *a, *b, *c;
+    run_mix(1, &a, false);
+    run_mix(1, &b, false);
+    run_mix(2, &c, false);
+    EXPECT(a->n_records > 50);
+    EXPECT_EQ(a->n_records, b->n_records);
+    EXPECT_EQ(memcmp(a->records, b->records, a->n_records * sizeof *a->records), 0);
+    EXPECT(a->n_records != c->n_records ||
+           memcmp(a->records, c->records, a->n_records * sizeof *a->records) != 0);
+    world_account sum;
+    world_sum(a, &sum);
+    EXPECT(sum.prefix_hits_tokens > 0); // requests of a group begin alike
+    EXPECT(sum.step_us + sum.load_us + sum.idle_us <= sum.wall_us);
+    world_destroy(a);
+    world_destroy(b);
+    world_destroy(c);
+}
+
+/* 8 billion numbers of bf16 at 0.8 * 3.35 TB/s are 5.99 ms; with 0.15 ms besides. */
+static void constants_are_those_of_the_table(void) {
+    const sim_preset *p = sim_preset_find("h100-80");
+    const sim_shape *s = sim_shape_find("8b");
+    sim_cost c = sim_cost_of(p, s);
+    sim_model m;
+    inferd_err err = {0};
+    EXPECT_NEAR((double)c.fixed_ns, 150000 + 16060522496.0 / 2.68e12 * 1e9, 1000);
+    EXPECT_NEAR((double)c.row_ns, 2 * 8030261248.0 / 400e12 * 1e9, 1);
+    EXPECT_NEAR((double)c.kept_ps, 131072 / 2.68e12 * 1e12, 1);
+    EXPECT_EQ(sim_model_of(p, s, &m, &err), INFERD_OK);
+    EXPECT_EQ(m.kv.slot_bytes, 2 << 20); // 16 tokens of all layers are a page
+    EXPECT_EQ(m.kv.n_groups, 1);
+    EXPECT_EQ(sim_weight_pages(p, s->weight_bytes) % p->extent_pages, 0);
+    EXPECT(sim_preset_find("h100") == NULL && sim_shape_find("8") == NULL);
+}
+
+static void worlds_in_which_everything_happens_are_sound(void) {
+    uint64_t n_preempted = 0, n_evicted = 0, n_turns = 0, n_failed = 0;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        check_result r;
+        EXPECT(check_seed(seed, false, &r));
+        if (r.failed != CHECK_NONE)
+            printf("seed %d: %s: %s\n", (int)seed, check_invariant_name(r.failed), r.text);
+        EXPECT_EQ(r.failed, CHECK_NONE);
+        n_preempted += r.n_preempted;
+        n_evicted += r.n_evicted;
+        n_turns += r.n_turns;
+        n_failed += r.n_failed_loads;
+    }
+    EXPECT(n_preempted > 100 && n_evicted > 100 && n_turns > 20 && n_failed > 10);
+}
+
+static const test_case cases[] = {
+    TEST(a_request_takes_the_steps_it_needs),    TEST(requests_share_steps),
+    TEST(two_devices_compute_beside_each_other), TEST(a_model_comes_at_the_speed_of_disk_and_bus),
+    TEST(what_goes_wrong_is_a_record),           TEST(the_same_seed_gives_the_same_world),
+    TEST(constants_are_those_of_the_table),      TEST(worlds_in_which_everything_happens_are_sound),
+};
+TEST_MAIN(cases)
