@@ -62,6 +62,8 @@ static api_fault fault_of(inferd_status s) {
         return API_TOO_LONG;
     case INFERD_EUNSUPPORTED:
         return API_UNSUPPORTED;
+    case INFERD_EQUOTA:
+        return API_QUOTA;
     case INFERD_EBUSY:
         return API_OVERLOADED;
     case INFERD_ETIMEOUT:

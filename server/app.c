@@ -88,6 +88,15 @@ int app_tenant(const app *a, const inferd_config *c, int number) {
     return APP_TENANT_GONE;
 }
 
+/* Their shares, from the next step on.  One that the configuration names no more keeps its terms
+ * for what still runs. */
+static void tell_tenants(app *a, const inferd_config *c) {
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        int number = number_of(a, c->tenants[i].name);
+        if (number >= 0) engine_set_tenant(a->engine, (uint32_t)number, &c->tenants[i].policy);
+    }
+}
+
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem) {
     app_config *fresh = calloc(1, sizeof *fresh);
     if (fresh != NULL) fresh->slots = calloc(size_max(c->n_models, 1), sizeof *fresh->slots);
@@ -107,6 +116,7 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
     fresh->app = a;
     app_config_drop(a->config);
     a->config = fresh;
+    tell_tenants(a, c);
     return true;
 }
 

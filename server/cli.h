@@ -17,6 +17,7 @@
 int cli_serve(int argc, char **argv);
 int cli_devices(int argc, char **argv);
 int cli_check(int argc, char **argv);
+int cli_pack(int argc, char **argv);
 int cli_run(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_render(int argc, char **argv);

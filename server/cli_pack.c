@@ -11,8 +11,6 @@
 #include "inferd/clock.h"
 #include "models/model.h"
 
-int cli_pack(int argc, char **argv);
-
 static const char usage[] =
     "usage: inferd pack MODEL.gguf [options]\n"
     "\n"

@@ -447,6 +447,9 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     /* The front counts what runs and waits together, and refuses more.  The engine's queue takes
      * all of that: what comes at once waits for a moment before any of it runs. */
     eo.limits.queue_len_max += eo.limits.running_max;
+    eo.limits.min_residency_ms = c->policy.min_residency_ms;
+    eo.limits.starvation_percent = c->policy.starvation_percent;
+    eo.limits.objective = c->policy.objective;
     st = engine_start(&eo, &s->engine, err);
     keep_device(s);
     if (st != INFERD_OK) return st;

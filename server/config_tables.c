@@ -297,8 +297,8 @@ static const option of_policy[] = {
     {"placement", OPTION_CHOICE, AT(O, placement), .normal = PLACE_BALANCED, .choices = placements,
      .about = "which device gets a model: the one whose memory is pressed least, the fullest that "
               "has room, the emptiest"},
-    {"min_residency_ms", OPTION_U32, AT(O, min_residency_ms), RANGE(0, DAY_MS, 2000),
-     .about = "a model that was just loaded is not evicted for so long"},
+    {"min_residency_ms", OPTION_U32, AT(O, min_residency_ms), RANGE(0, DAY_MS, 0),
+     .about = "a model that just came is not evicted for so long; 0: twice as long as coming took"},
     {"starvation_percent", OPTION_U32, AT(O, starvation_percent),
      RANGE(0, STARVATION_PERCENT_MAX, 2),
      .about = "of a device's time, for lower classes that wait"},

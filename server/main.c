@@ -12,6 +12,7 @@ static const struct {
     {"serve", cli_serve, "serve models over HTTP"},
     {"ctl", cli_ctl, "see and change what a daemon serves"},
     {"devices", cli_devices, "what could compute here"},
+    {"pack", cli_pack, "write a model's prepared weights, so that it comes faster"},
     {"check", cli_check, "check a configuration file"},
     {"run", cli_run, "answer one prompt, or chat, in the terminal"},
     {"tokenize", cli_tokenize, "text to token ids"},

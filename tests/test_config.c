@@ -156,7 +156,7 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT_EQ(c->admin.n_keys, 0);
     EXPECT_EQ(c->policy.objective, OBJECTIVE_LATENCY);
     EXPECT_EQ(c->policy.placement, PLACE_BALANCED);
-    EXPECT_EQ(c->policy.min_residency_ms, 2000);
+    EXPECT_EQ(c->policy.min_residency_ms, 0);
     EXPECT_EQ(c->policy.starvation_percent, 2);
     EXPECT(!c->policy.zero_on_tenant_change && c->policy.background_copies);
     EXPECT_EQ(c->policy.device_hour_cost_micros, 0);
