@@ -14,8 +14,6 @@ enum {
     KEEP_STAGE_PERCENT = 50,   // a stage this far goes on when nobody waits any more
     FAILURES_DOUBLED_MAX = 16,
     TURN_SWITCHES = 10, // a turn is so many times as long as the switch before it
-    RESIDENCY_SWITCHES = 2,
-    RESIDENCY_US_MAX = 2000000
 };
 
 typedef unsigned long long ull; // for printing
@@ -375,10 +373,11 @@ static uint64_t value_of(const residency *r, uint32_t root, uint64_t now_us) {
     return (worth << 20) / ((uint64_t)u32_max(m->about.weight_pages, 1) * age_ms);
 }
 
-static uint64_t least_residency_us(const residency *r, const resident *m) {
-    if (r->limits.min_residency_us != 0) return r->limits.min_residency_us;
-    uint64_t us = RESIDENCY_SWITCHES * m->bring_us;
-    return us < RESIDENCY_US_MAX ? us : RESIDENCY_US_MAX;
+/* What it will take to have it back when it leaves now: it is read again only where the host has no
+ * room for it at all. */
+static uint64_t back_us(const residency *r, const resident *m) {
+    bool stays = m->about.host_pages <= r->pool->n_host;
+    return m->last.load_us + (stays ? 0 : m->last.stage_us);
 }
 
 typedef enum victim_kind {
@@ -396,12 +395,12 @@ static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_cla
         return VICTIM_NONE;
     uint64_t served_us = now_us - m->hot_since_us;
     sched_demand d = demand_of(r, v);
-    if (served_us < least_residency_us(r, m)) return VICTIM_NONE;
+    if (served_us < r->limits.min_residency_us) return VICTIM_NONE;
     if (d.n_waiting + d.n_running == 0)
         return steps_of(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
     gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
     if (theirs > class) return VICTIM_LOWER;
-    uint64_t turn_us = TURN_SWITCHES * m->bring_us;
+    uint64_t turn_us = TURN_SWITCHES * back_us(r, m);
     if (turn_us < r->limits.turn_us) turn_us = r->limits.turn_us;
     /* One that is HOT and runs nothing for so long waits for memory, too: both would wait for ever.
      */

@@ -79,7 +79,7 @@ typedef struct config_tenant {
 typedef struct config_policy {
     policy_objective objective;
     policy_placement placement;
-    uint32_t min_residency_ms;        // a model that came stays so long; 0: twice its load time
+    uint32_t min_residency_ms;        // a model that just came stays for so long; 0
     uint32_t starvation_percent;      // of a device's time, for lower classes that wait; 2
     bool zero_on_tenant_change;       // pages are zeroed before another tenant gets them
     bool background_copies;           // of keys and values of low classes, to host memory; true

@@ -298,7 +298,7 @@ static const option of_policy[] = {
      .about = "which device gets a model: the one whose memory is pressed least, the fullest that "
               "has room, the emptiest"},
     {"min_residency_ms", OPTION_U32, AT(O, min_residency_ms), RANGE(0, DAY_MS, 0),
-     .about = "a model that just came is not evicted for so long; 0: twice as long as coming took"},
+     .about = "a model that just came is not evicted for so long"},
     {"starvation_percent", OPTION_U32, AT(O, starvation_percent),
      RANGE(0, STARVATION_PERCENT_MAX, 2),
      .about = "of a device's time, for lower classes that wait"},

@@ -39,7 +39,7 @@ typedef struct engine_limits {
     kv_type kv;               // type of stored keys and values                 f16
     bool no_prefix_cache;     // do not keep full blocks
 
-    uint32_t min_residency_ms;   // a model that came is not evicted before   0: twice its load time
+    uint32_t min_residency_ms;   // a model that came is not evicted before   0
     uint32_t turn_ms;            // models of one class that wait for memory take turns   500
     uint32_t load_retry_ms;      // after a load that failed; doubles             1,000
     uint32_t load_retry_max_ms;  // up to this                                    60,000
