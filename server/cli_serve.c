@@ -407,13 +407,14 @@ static void keep_device(server_life *s) {
 /* Room for the weights of all models beside those that compute; never more than a part of the
  * machine's memory, which may have others to serve. */
 static uint64_t host_arena_of(const server_life *s) {
-    enum { PREPARED_PERCENT = 130, MACHINE_PARTS = 4 };
+    enum { PREPARED_PERCENT = 130, MACHINE_PARTS = 4, ROUNDED_BYTES = 4 << 20 }; // to whole pages
     const inferd_config *c = s->config;
     if (c->host_arena_bytes != CONFIG_HOST_ARENA_AUTO) return c->host_arena_bytes;
     if (c->n_models == 1 && strcmp(s->device.kind, "cpu") == 0) return 0; // it never leaves
     uint64_t n_bytes = 0, machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)getpagesize();
     for (uint32_t i = 0; i < c->n_models; i++)
-        n_bytes += model_about(s->plan.opened[i].m)->file_bytes / 100 * PREPARED_PERCENT;
+        n_bytes += model_about(s->plan.opened[i].m)->file_bytes / 100 * PREPARED_PERCENT +
+                   ROUNDED_BYTES;
     return n_bytes < machine / MACHINE_PARTS ? n_bytes : machine / MACHINE_PARTS;
 }
 
