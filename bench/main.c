@@ -9,6 +9,7 @@
 #include "null_server.h"
 #include "report.h"
 #include "self_test.h"
+#include "share.h"
 #include "spec_value.h"
 
 enum {
@@ -26,6 +27,7 @@ static const char USAGE[] =
     "  inferd-bench --url http://HOST:PORT [options]      run a load and print a report\n"
     "  inferd-bench null-server --listen HOST:PORT [...]  a server that streams canned chunks\n"
     "  inferd-bench self-test [...]                       the limits of the generator itself\n"
+    "  inferd-bench share --url URL --models A,B,C [...]  what sharing a device costs and keeps\n"
     "\n"
     "  --scenario FILE             settings and classes from a JSON file; the command line wins\n"
     "  --class \"KEY=VALUE ...\"     a class of requests of its own; may be repeated\n"
@@ -68,6 +70,19 @@ static const char USAGE_MORE[] =
     "  --seconds X          of each of its four parts (default 5)\n"
     "  --streams N          at once (default 1000)\n"
     "  --json FILE          the reports of the four parts\n"
+    "\n"
+    "share (scripts/bench-share starts the daemons that its rows need):\n"
+    "  --url URL            an inferd whose models may be loaded, unloaded and changed at will\n"
+    "  --models A,B,C       of it, at least three\n"
+    "  --rows A,B           of switch,warm,cold,gap,urgent,shares,guarantee,burst,kv (default "
+    "warm)\n"
+    "  --admin-key KEY      for the admin API; all rows but switch need it\n"
+    "  --key KEY            of a tenant, --flood-key KEY of the other one of guarantee\n"
+    "  --threads N          that the device computes with (default: all CPUs)\n"
+    "  --kv-bytes N         keys and values of one token of the first model, for burst\n"
+    "  --prompt-token-ids LO-HI  of prompts (default 1000-40000)\n"
+    "  --window-s N         of shares, and the phases of guarantee (default 10)\n"
+    "  --seed N  --quick  --json FILE\n"
     "\n"
     "Exit status: 0 all requests were fine, 1 some failed or none ended, 2 wrong usage or the\n"
     "generator itself could not work.  SIGINT and SIGTERM cut what is in flight and print the\n"
@@ -304,6 +319,58 @@ static int self_test(int argc, char **argv) {
     return all_ok ? EXIT_ALL_OK : EXIT_SOME_FAILED;
 }
 
+/* ---- sharing ---- */
+
+static option_kind share_kind(const char *key) {
+    static const char *const VALUES[] = {
+        "url",      "models",  "rows",     "admin-key", "key", "flood-key", "prompt-token-ids",
+        "window-s", "threads", "kv-bytes", "seed",      "json"};
+    for (size_t i = 0; i < INFERD_COUNT(VALUES); i++)
+        if (strcmp(key, VALUES[i]) == 0) return OPTION_VALUE;
+    return strcmp(key, "quick") == 0 ? OPTION_SWITCH : OPTION_UNKNOWN;
+}
+
+static inferd_status take_share(void *ctx, const char *key, const char *value, inferd_err *err) {
+    share_options *o = ctx;
+    const struct {
+        const char *key, **to;
+    } TEXTS[] = {{"url", &o->url},
+                 {"models", &o->models},
+                 {"rows", &o->rows},
+                 {"json", &o->json_path},
+                 {"admin-key", &o->admin_key},
+                 {"key", &o->key},
+                 {"flood-key", &o->flood_key}};
+    for (size_t i = 0; i < INFERD_COUNT(TEXTS); i++)
+        if (strcmp(key, TEXTS[i].key) == 0) {
+            *TEXTS[i].to = value;
+            return INFERD_OK;
+        }
+    inferd_status s = INFERD_OK;
+    if (strcmp(key, "threads") == 0) s = value_u32(&o->threads, value, 1, 1024, err);
+    if (strcmp(key, "kv-bytes") == 0) s = value_u32(&o->kv_bytes, value, 1, UINT32_MAX, err);
+    if (strcmp(key, "window-s") == 0) s = value_u32(&o->window_s, value, 2, 3600, err);
+    if (strcmp(key, "prompt-token-ids") == 0) {
+        length_spec ids = {0};
+        s = value_range(&ids, value, 0, INT32_MAX, err);
+        if (s == INFERD_OK) o->id_lo = ids.lo, o->id_hi = ids.hi;
+    }
+    if (strcmp(key, "seed") == 0) s = value_u64(&o->seed, value, err);
+    if (strcmp(key, "quick") == 0) s = value_bool(&o->is_quick, value, err);
+    if (s != INFERD_OK) inferd_context(err, "%s", key);
+    return s;
+}
+
+static int share_command(int argc, char **argv) {
+    inferd_err err = {0};
+    share_options o = share_options_default();
+    bool all_met = false;
+    inferd_status s = options_read(argc, argv, (option_reader){share_kind, take_share, &o}, &err);
+    if (s == INFERD_OK) s = share_run(&o, &all_met, &err);
+    if (s != INFERD_OK) return usage_error(&err);
+    return all_met ? EXIT_ALL_OK : EXIT_SOME_FAILED;
+}
+
 static bool wants_help(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
@@ -324,6 +391,8 @@ int main(int argc, char **argv) {
         rc = null_server(argc - 2, argv + 2);
     else if (argc > 1 && strcmp(argv[1], "self-test") == 0)
         rc = self_test(argc - 2, argv + 2);
+    else if (argc > 1 && strcmp(argv[1], "share") == 0)
+        rc = share_command(argc - 2, argv + 2);
     else
         rc = run(argc - 1, argv + 1);
     curl_global_cleanup();

@@ -10,6 +10,7 @@
 #include "dues.h"
 #include "hist.h"
 #include "plan.h"
+#include "share_table.h"
 #include "spec.h"
 #include "spec_value.h"
 #include "sse.h"
@@ -523,6 +524,39 @@ static void trace_lengths_are_taken_row_by_row(void) {
     EXPECT_EQ(plan_draw(&c, 1, 0, 3).n_prompt, 100); // again from the first
 }
 
+/* ---- samples of share ---- */
+
+static void samples_are_told_by_rank(void) {
+    samples s = {0};
+    EXPECT_NEAR(samples_at(&s, .5), 0, 0);
+    for (int i = 100; i >= 1; i--) samples_add(&s, i);
+    EXPECT_NEAR(samples_at(&s, 0), 1, 0);
+    EXPECT_NEAR(samples_at(&s, .5), 50, 0);
+    EXPECT_NEAR(samples_at(&s, .99), 99, 0);
+    EXPECT_NEAR(samples_at(&s, .991), 100, 0);
+    EXPECT_NEAR(samples_at(&s, 1), 100, 0);
+    samples_add(&s, 0.5); // after they were sorted
+    EXPECT_NEAR(samples_at(&s, 0), 0.5, 0);
+    EXPECT_EQ(s.n, 101);
+    samples_free(&s);
+}
+
+static void a_row_that_failed_or_missed_is_not_met(void) {
+    share_table t = {0};
+    share_table_add(&t, "a", "told", "")->verdict = SHARE_TOLD;
+    share_table_add(&t, "b", "good", "<= 1")->verdict = SHARE_MET;
+    EXPECT(share_table_all_met(&t));
+    share_table_add(&t, "c", "bad", "<= 1")->verdict = SHARE_MISSED;
+    EXPECT(!share_table_all_met(&t));
+    t.rows[2].verdict = SHARE_FAILED;
+    EXPECT(!share_table_all_met(&t));
+    json_t *root = share_table_json(&t);
+    json_t *row = json_array_get(json_object_get(root, "rows"), 2);
+    EXPECT_STR(json_string_value(json_object_get(row, "verdict")), "not measured");
+    json_decref(root);
+    share_table_deinit(&t);
+}
+
 /* ---- chunk ---- */
 
 static chunk parse(const char *text) {
@@ -546,6 +580,12 @@ static void chunks_of_servers_are_understood(void) {
     EXPECT(c.has_usage && c.n_prompt == 9 && c.n_output == 4 && c.n_cached == 8);
     EXPECT_EQ(parse("{\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4}}").n_cached, -1);
     EXPECT(!parse("{\"usage\":{\"prompt_tokens\":9}}").has_usage);
+    EXPECT_EQ(c.queued_ms, -1);
+    c = parse("{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4,"
+              "\"inferd\":{\"queued_ms\":17,\"preempted\":0}}}");
+    EXPECT_EQ(c.queued_ms, 17);
+    // An answer to random tokens may hold any byte, and was refused as no JSON.
+    EXPECT(parse("{\"choices\":[{\"text\":\"a\\u0000\"}]}").has_text);
     EXPECT(chunk_parse(&c, "[1]", 3, NULL) == INFERD_EFORMAT);
     EXPECT(chunk_parse(&c, "{\"a\":", 5, NULL) == INFERD_EFORMAT);
 }
@@ -638,6 +678,8 @@ static const test_case CASES[] = {
     TEST(bodies_are_json_and_repeat_with_the_seed),
     TEST(prompts_share_only_the_prefix),
     TEST(trace_lengths_are_taken_row_by_row),
+    TEST(samples_are_told_by_rank),
+    TEST(a_row_that_failed_or_missed_is_not_met),
     TEST(chunks_of_servers_are_understood),
     TEST(errors_have_many_shapes),
     TEST(figures_count_from_the_schedule),

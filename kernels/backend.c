@@ -141,6 +141,13 @@ void be_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *fro
     be->ops->kv_move(be, kv, n, from, to);
 }
 
+unsigned char *be_kv_slot(backend *be, const kv_layout *kv, int32_t slot) {
+    return be->ops->kv_slot(be, kv, slot);
+}
+void be_page_zero(backend *be, uint32_t page, size_t begin, size_t n_bytes) {
+    be->ops->page_zero(be, page, begin, n_bytes);
+}
+
 void be_page_touch(backend *be, uint32_t page) {
     if (be->ops->page_touch != NULL) be->ops->page_touch(be, page);
 }

@@ -207,6 +207,25 @@ bool model_file_replaced(const model *m) {
     return !m->dummy && gguf_is_replaced(m->file);
 }
 
+model_file model_look_at_file(const model *m, model_file_id *out) {
+    gguf_named now;
+    inferd_err ignored;
+    *out = (model_file_id){0};
+    if (m->dummy) return MODEL_FILE_SAME;
+    if (gguf_look(m->file, &now, &ignored) != INFERD_OK) return MODEL_FILE_MISSING;
+    *out = (model_file_id){now.device, now.inode, now.n_bytes, now.mtime_ns};
+    return now.is_open ? MODEL_FILE_SAME : MODEL_FILE_REPLACED;
+}
+
+const char *model_file_name(model_file f) {
+    static const char *const names[] = {"same", "replaced", "missing"};
+    return names[f];
+}
+
+void model_hold_file(model *m, bool held) {
+    atomic_store(&m->held, held);
+}
+
 inferd_status model_same_content(const model *a, const model *b, bool *same, inferd_err *err) {
     *same = false;
     if (a == b) {

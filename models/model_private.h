@@ -1,8 +1,10 @@
 /* model_private.h - what a model is made of, for those who place it on a backend.
  *
- * Thread: any; nothing changes after model_open. */
+ * Thread: any; nothing but `held` changes after model_open. */
 #ifndef INFERD_MODEL_PRIVATE_H
 #define INFERD_MODEL_PRIVATE_H
+
+#include <stdatomic.h>
 
 #include "decoder.h"
 #include "gguf/gguf.h"
@@ -18,6 +20,7 @@ struct model {
     model_info info;
     bool dummy; // the file has no weights: they are made up from the seed
     uint64_t dummy_seed;
+    atomic_bool held; // the open file counts, whatever its path names
 };
 
 #endif

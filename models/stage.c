@@ -5,13 +5,26 @@
  *     empty -> filled    the reader hands it over        n_filled
  *     filled -> empty    the engine prepared the last    n_emptied
  *
- * Both counters only grow; buffer i % BUFFERS is the i-th. */
+ * Both counters only grow; buffer i % BUFFERS is the i-th.
+ *
+ * Who reads:
+ *
+ *     UNDECIDED                                    also while a packed file is read
+ *     UNDECIDED -> FROM_CACHE    offer_cached      the engine reads what needs no disk
+ *     UNDECIDED -> FROM_READER   offer_cached      nobody could say what is in the page cache
+ *     FROM_CACHE -> FROM_READER  ask_reader        a row was not there: the reader goes on with it
+ *     FROM_CACHE -> ALL_READ     ask_reader        nothing is left but to look at the file again */
 #include "stage.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "dummy_model.h"
 #include "inferd/clock.h"
@@ -30,10 +43,12 @@ enum {
     AHEAD_PAGES = 32        // touched before they are read into
 };
 enum {
-    PIECE_US = 1000,      // a piece takes so long,
-    PIECE_US_MIN = 100,   // less where the budget is, but not below this
-    PIECE_BYTES = 256000, // where nothing was measured yet
-    MOVED_PAGES = 32      // into the window by one piece: 7 us each
+    PIECE_US = 1000,          // a piece takes so long,
+    PIECE_US_MIN = 100,       // less where the budget is, but not below this
+    PIECE_BYTES = 256000,     // where nothing was measured yet
+    CACHED_BYTES = 384 << 10, // of a piece for each thread, read by it: its nearer caches hold it
+    CACHED_PART = 64 << 10,   // by one call
+    MOVED_PAGES = 32          // into the window by one piece: 7 us each
 };
 
 /* Rows of one tensor in a buffer. */
@@ -50,6 +65,8 @@ typedef struct buffer {
     uint32_t n_segments;
 } buffer;
 
+typedef enum reading { UNDECIDED, FROM_CACHE, FROM_READER, ALL_READ } reading;
+
 struct stage {
     stage_source from;
     size_t page_bytes;
@@ -64,6 +81,10 @@ struct stage {
     uint32_t n_filled, n_emptied; // under lock
     bool ended;                   // under lock: the reader is through, well or not
     bool wanted;                  // under lock: the engine waits to be woken
+    reading reading;              // under lock
+    uint32_t first_row;           // under lock: FROM_READER begins here, of order[first]
+    size_t first;
+    int cached_fd;               // the file once more, for reads that may not wait; -1: none
     uint32_t n_to_move, n_ready; // under lock: pages to move, and those that are, for a packed file
     uint64_t packed_done;        // under lock: bytes of the window that came from one
     char note[INFERD_ERR_TEXT_BYTES]; // reader's until it has ended
@@ -74,8 +95,9 @@ struct stage {
     uint32_t n_touched; // reader's: pages of `from`
 
     buffer *now;                 // being prepared; NULL: none
-    uint32_t at;                 // segment of it, or, made up, entry of the plan
+    uint32_t at;                 // segment of it, or, made up or FROM_CACHE, entry
     uint32_t row;                // of the segment, or of the entry
+    bool reads_cached;           // FROM_CACHE, and all was there so far
     uint32_t n_moved;            // pages that are in the window
     uint64_t done, packed_share; // bytes of the model; what came from a packed file may be in vain
     uint64_t ns_per_kib[DTYPE_LIMIT]; // of the last pieces; 0: none yet
@@ -170,9 +192,10 @@ static uint32_t rows_that_fit(const stage *s, const buffer *b, const weight_entr
     return b->n_segments == 0 || whole >= s->group_rows_min ? whole : 0;
 }
 
-/* *b: the buffer that is being filled, NULL while there is none. */
-static inferd_status read_entry(stage *s, const weight_entry *e, buffer **b, inferd_err *err) {
-    for (uint32_t begin = 0; begin < e->rows;) {
+/* Rows from `begin` on.  *b: the buffer that is being filled, NULL while there is none. */
+static inferd_status read_entry(stage *s, const weight_entry *e, uint32_t begin, buffer **b,
+                                inferd_err *err) {
+    while (begin < e->rows) {
         if (*b == NULL) *b = take_empty(s);
         if (*b == NULL)
             return inferd_fail(err, INFERD_ECANCELED, "nobody waits for the model any more");
@@ -265,19 +288,81 @@ static bool read_packed(stage *s) {
     return st == INFERD_OK;
 }
 
+/* What is read is what was opened. */
+static inferd_status check_file(const stage *s, inferd_err *err) {
+    const model *m = s->from.m;
+    return atomic_load(&m->held) ? gguf_check_open(m->file, err)
+                                 : gguf_check_unchanged(m->file, err);
+}
+
+/* Another descriptor of the same file: the model's own says nothing of what would wait. */
+static int open_again(const stage *s) {
+    const gguf *g = s->from.m->file;
+    gguf_identity id = gguf_identify(g);
+    inferd_err err = {0};
+    struct stat now;
+    if (gguf_check_unchanged(g, &err) != INFERD_OK) return -1;
+    int fd = open(gguf_path(g), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return -1;
+    bool same =
+        fstat(fd, &now) == 0 && (uint64_t)now.st_size == id.n_bytes &&
+        (uint64_t)now.st_mtim.tv_sec * 1000000000u + (uint64_t)now.st_mtim.tv_nsec == id.mtime_ns;
+    if (same && gguf_check_unchanged(g, &err) == INFERD_OK)
+        return fd; // the path named it all along
+    close(fd);
+    return -1;
+}
+
+/* Some bytes from `at` on, if that needs no disk; 0: not now, or never. */
+static size_t read_now(int fd, unsigned char *out, size_t n, uint64_t at) {
+    ssize_t got;
+    do {
+        got = preadv2(fd, &(struct iovec){out, n}, 1, (off_t)at, RWF_NOWAIT);
+    } while (got < 0 && errno == EINTR);
+    return got > 0 ? (size_t)got : 0;
+}
+
+/* Let the engine read, until it asks.  False: cancelled. */
+static bool offer_cached(stage *s) {
+    unsigned char byte;
+    int fd = s->from.plan->n > 0 ? open_again(s) : -1;
+    bool can = fd >= 0 && read_now(fd, &byte, 1, s->order[0]->tensor->file_offset) == 1;
+    pthread_mutex_lock(&s->lock);
+    s->cached_fd = fd;
+    s->reading = can ? FROM_CACHE : FROM_READER;
+    bool wanted = s->wanted;
+    s->wanted = false;
+    pthread_mutex_unlock(&s->lock);
+    if (wanted) call_wake(s);
+    pthread_mutex_lock(&s->lock);
+    while (s->reading == FROM_CACHE && !atomic_load(&s->cancelled))
+        pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    return !atomic_load(&s->cancelled);
+}
+
+static inferd_status read_rows(stage *s, inferd_err *err) {
+    buffer *b = NULL;
+    inferd_status st = INFERD_OK;
+    if (!offer_cached(s))
+        return inferd_fail(err, INFERD_ECANCELED, "nobody waits for the model any more");
+    if (s->reading == ALL_READ) return INFERD_OK; // it changes no more, as first and first_row
+    for (size_t i = s->first; i < s->from.plan->n && st == INFERD_OK; i++)
+        st = read_entry(s, s->order[i], i == s->first ? s->first_row : 0, &b, err);
+    if (st == INFERD_OK && b != NULL) hand_over(s);
+    return st;
+}
+
 static void *read_all(void *arg) {
     stage *s = arg;
     const gguf *g = s->from.m->file;
     inferd_err err = {0};
-    buffer *b = NULL;
     be_thread_beside(s->from.be);
     gguf_will_read(g);
-    inferd_status st = gguf_check_unchanged(g, &err);
+    inferd_status st = check_file(s, &err);
     bool was_packed = st == INFERD_OK && !s->from.no_packed && read_packed(s);
-    for (size_t i = 0; i < s->from.plan->n && st == INFERD_OK && !was_packed; i++)
-        st = read_entry(s, s->order[i], &b, &err);
-    if (st == INFERD_OK && b != NULL) hand_over(s);
-    if (st == INFERD_OK) st = gguf_check_unchanged(g, &err);
+    if (st == INFERD_OK && !was_packed) st = read_rows(s, &err);
+    if (st == INFERD_OK) st = check_file(s, &err);
     end_reading(s, &err);
     return NULL;
 }
@@ -337,6 +422,7 @@ inferd_status stage_open(const stage_source *from, stage **out, inferd_err *err)
     stage *s = calloc(1, sizeof *s);
     if (s == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the stage of a model");
     s->from = *from;
+    s->cached_fd = -1;
     s->page_bytes = be_page_bytes(from->be);
     s->group_rows_min = be_n_threads(from->be) * BE_PREPARE_ROWS;
     inferd_status st = from->m->dummy ? INFERD_OK : open_reader(s, err);
@@ -365,6 +451,7 @@ void stage_close(stage *s) {
         pthread_cond_destroy(&s->changed);
         pthread_mutex_destroy(&s->lock);
     }
+    if (s->cached_fd >= 0) close(s->cached_fd);
     for (int i = 0; i < BUFFERS; i++) free(s->buffers[i].p);
     free(s->order);
     free(s);
@@ -391,8 +478,14 @@ static bool move_pages(stage *s, uint32_t end, inferd_status *st, inferd_err *er
 static uint32_t rows_of_piece(const stage *s, const weight_entry *e, uint64_t us, uint32_t n_left) {
     uint64_t each = s->ns_per_kib[e->tensor->type];
     uint64_t n_bytes = each == 0 ? PIECE_BYTES : us * 1000 * 1024 / each;
+    if (s->reads_cached) {
+        size_t near = (size_t)be_n_threads(s->from.be) * CACHED_BYTES;
+        if (n_bytes > near) n_bytes = near;
+    }
     uint64_t rows = n_bytes / weight_entry_row_bytes(e) / BE_PREPARE_ROWS * BE_PREPARE_ROWS;
     if (rows < s->group_rows_min) rows = s->group_rows_min; // the threads work side by side
+    if (s->reads_cached && rows * weight_entry_row_bytes(e) > s->buffer_bytes) // but a group fits
+        rows = s->buffer_bytes / weight_entry_row_bytes(e) / BE_PREPARE_ROWS * BE_PREPARE_ROWS;
     return rows < n_left ? (uint32_t)rows : n_left;
 }
 
@@ -417,17 +510,89 @@ static inferd_status prepare_vector(const stage *s, const weight_entry *e,
     return st;
 }
 
+/* ---- what the engine reads itself ---- */
+
+typedef struct cached_read {
+    stage *s;
+    unsigned char *out;
+    uint64_t from;
+    size_t n_bytes;
+    atomic_bool missed;
+} cached_read;
+
+static void read_part(void *ctx, uint32_t i) {
+    cached_read *r = ctx;
+    size_t at = (size_t)i * CACHED_PART, end = size_min(at + CACHED_PART, r->n_bytes);
+    while (at < end && !atomic_load_explicit(&r->missed, memory_order_relaxed)) {
+        size_t got = read_now(r->s->cached_fd, r->out + at, end - at, r->from + at);
+        if (got == 0) atomic_store_explicit(&r->missed, true, memory_order_relaxed);
+        at += got;
+    }
+}
+
+/* Rows of the file into the first buffer; false: not all of them are in the page cache. */
+static bool read_cached(stage *s, const weight_entry *e, uint32_t begin, uint32_t rows) {
+    size_t row = weight_entry_row_bytes(e);
+    cached_read r = {s, s->buffers[0].p, e->tensor->file_offset + begin * (uint64_t)row, rows * row,
+                     false};
+    uint32_t n_parts = (uint32_t)((r.n_bytes + CACHED_PART - 1) / CACHED_PART);
+    if (n_parts == 1)
+        read_part(&r, 0);
+    else
+        be_parallel(s->from.be, n_parts, read_part, &r);
+    return !atomic_load(&r.missed);
+}
+
+/* The reader goes on with entry s->at, row s->row, or only looks at the file again. */
+static void ask_reader(stage *s) {
+    pthread_mutex_lock(&s->lock);
+    s->first = s->at;
+    s->first_row = s->row;
+    s->reading = s->at < s->from.plan->n ? FROM_READER : ALL_READ;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    s->reads_cached = false;
+}
+
+static void touch_page(void *ctx, uint32_t i) {
+    const stage *s = ctx;
+    be_page_touch(s->from.be, s->from.pages[s->n_touched + i]);
+}
+
+/* Pages that hold `end` bytes of the window are touched; false: that was enough for one piece.
+ * Mostly they were before (arena.h), and this costs nothing. */
+static bool touch_now(stage *s, size_t end) {
+    uint32_t n_pages = pages_of(s, end), n_threads = be_n_threads(s->from.be);
+    uint64_t began_ns = now_ns();
+    while (s->n_touched < n_pages) {
+        uint32_t n = u32_min(n_pages - s->n_touched, n_threads);
+        if (now_ns() - began_ns > PIECE_US_MIN * 1000u) return false;
+        be_parallel(s->from.be, n, touch_page, s);
+        s->n_touched += n;
+    }
+    return true;
+}
+
 /* Rows [begin, ...) of entry e, of which n_left may be prepared: `from` has them as in the file, or
- * is NULL and they are made up.  *n: how many were. */
+ * is NULL and they are made up, or they are read from the page cache.  *n: how many were. */
 static inferd_status prepare_rows(stage *s, const weight_entry *e, const unsigned char *from,
                                   uint32_t begin, uint32_t n_left, uint64_t us, uint32_t *n,
                                   inferd_err *err) {
     const model *m = s->from.m;
     inferd_status st = INFERD_OK;
     uint32_t rows = rows_of_piece(s, e, us, n_left);
+    size_t end = window_end(s, e, begin + rows);
     *n = 0;
-    if (!move_pages(s, pages_of(s, window_end(s, e, begin + rows)), &st, err)) return st;
+    if (s->reads_cached && !touch_now(s, end)) return st;
+    if (!move_pages(s, pages_of(s, end), &st, err)) return st;
     uint64_t began_ns = now_ns();
+    if (s->reads_cached) {
+        from = s->buffers[0].p;
+        if (!read_cached(s, e, begin, rows)) {
+            ask_reader(s);
+            return INFERD_OK;
+        }
+    }
     if (e->matrix == NULL && from == NULL)
         be_vec_fill(s->from.be, e->vector, 1.0f);
     else if (e->matrix == NULL)
@@ -461,7 +626,9 @@ static buffer *take_filled(stage *s, bool *ended, uint32_t *to_move, inferd_stat
         b = &s->buffers[s->n_emptied % BUFFERS];
     else
         *ended = s->ended;
-    s->wanted = b == NULL && *st == INFERD_OK && !*ended && *to_move <= s->n_moved;
+    s->reads_cached = b == NULL && *st == INFERD_OK && !*ended && s->reading == FROM_CACHE;
+    s->wanted =
+        b == NULL && *st == INFERD_OK && !*ended && !s->reads_cached && *to_move <= s->n_moved;
     pthread_mutex_unlock(&s->lock);
     return b;
 }
@@ -476,16 +643,33 @@ static void give_back(stage *s) {
 
 typedef enum outcome { WORKED, WAITING, ALL_DONE } outcome;
 
+static inferd_status cached_piece(stage *s, uint64_t us, inferd_err *err) {
+    if (s->at == s->from.plan->n) {
+        ask_reader(s);
+        return INFERD_OK;
+    }
+    const weight_entry *e = s->order[s->at];
+    uint32_t n;
+    inferd_status st = prepare_rows(s, e, NULL, s->row, e->rows - s->row, us, &n, err);
+    s->row += n;
+    if (s->row < e->rows) return st;
+    s->row = 0;
+    s->at++;
+    return st;
+}
+
 static inferd_status read_piece(stage *s, uint64_t us, outcome *out, inferd_err *err) {
     inferd_status st = INFERD_OK;
     bool ended = false;
     uint32_t to_move = 0;
+    *out = WORKED;
+    if (s->reads_cached) return cached_piece(s, us, err);
     if (s->now == NULL) {
         s->now = take_filled(s, &ended, &to_move, &st, err);
         s->at = s->row = 0;
     }
+    if (s->reads_cached) return INFERD_OK; // from the next piece on
     if (s->now == NULL && st == INFERD_OK && to_move > s->n_moved) {
-        *out = WORKED;
         move_pages(s, to_move, &st, err);
         return st;
     }

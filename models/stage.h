@@ -3,10 +3,17 @@
  *     reader   file -> [ buffer | buffer | buffer | buffer ]      pread, in the order of the file
  *     engine                                 -> rows -> be_weight_prepare on the compute threads
  *
- * The reader is a thread of the stage: it alone waits for the disk.  The engine takes what is
- * there, as many rows at a time as will take PIECE_US by what the last pieces of that type took,
- * and computes steps between two calls.  Where there is one memory it also moves pages into the
- * window just before something is prepared there; the reader has touched them by then.
+ *     page cache                             -> rows -> be_weight_prepare
+ *
+ * The engine takes what is there, as many rows at a time as will take PIECE_US by what the last
+ * pieces of that type took, and computes steps between two calls.  What is in the page cache the
+ * compute threads read themselves, a few hundred kilobytes each, which are prepared before they
+ * have left the caches: copying is then a part of the piece and takes no CPU from steps.  Reads
+ * that would wait are refused (RWF_NOWAIT); from the first one on the rest is the reader's, a
+ * thread of the stage: it alone waits for the disk.
+ *
+ * Where there is one memory the engine also moves pages into the window just before something is
+ * prepared there; they are touched by then, by whoever reads if nobody did before.
  *
  * Where prepared weights were packed into a file (packed.h), the reader puts their bytes where they
  * belong and checks them; the engine only moves pages.  A packed file that turns out to be damaged

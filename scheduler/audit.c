@@ -40,6 +40,31 @@ static void add_model(buf *json, const core *c, uint32_t idx, bool first) {
     buf_add_char(json, '}');
 }
 
+/* Where the time since the start went, microseconds.  What is missing to the wall is `error`: the
+ * turn that writes this, and whatever was forgotten. */
+static void add_account(buf *json, const core *c) {
+    const core_account *a = &c->account;
+    const account *p = sched_account(c->sched);
+    sched_counters n;
+    sched_count(c->sched, &n);
+    uint64_t now_us = c->options.clock(c->options.ctx), rows_us = p->others.device_us;
+    for (uint32_t i = 0; i < p->n_rows; i++) rows_us += p->rows[i].is.device_us;
+    uint64_t wall_us = a->opened_us == 0 || now_us < a->opened_us ? 0 : now_us - a->opened_us;
+    uint64_t preempt_us = n.waste_us + a->move_us;
+    uint64_t sum_us = rows_us + preempt_us + a->load_us + a->idle_us + a->host_us;
+    uint64_t error_us = wall_us > sum_us ? wall_us - sum_us : sum_us - wall_us;
+    uint64_t ppm = wall_us > 0 ? error_us * 1000000 / wall_us : 0;
+    buf_add_format(json,
+                   ",\"account\":{\"wall_us\":%llu,\"principals_us\":%llu,\"others_us\":%llu,"
+                   "\"load_us\":%llu,\"preempt_us\":%llu,\"idle_us\":%llu,\"host_us\":%llu,"
+                   "\"sum_us\":%llu,\"error_ppm\":%llu,\"n_principals\":%u}",
+                   (unsigned long long)wall_us, (unsigned long long)rows_us,
+                   (unsigned long long)p->others.device_us, (unsigned long long)a->load_us,
+                   (unsigned long long)preempt_us, (unsigned long long)a->idle_us,
+                   (unsigned long long)a->host_us, (unsigned long long)sum_us,
+                   (unsigned long long)ppm, p->n_rows);
+}
+
 void engine_write_audit(engine *e, buf *json) {
     const core *c = &e->core;
     const pool *p = &c->pool;
@@ -69,6 +94,8 @@ void engine_write_audit(engine *e, buf *json) {
         add_model(json, c, i, first);
         first = false;
     }
-    buf_add_format(json, "],\"backend\":{\"kv_driver_calls\":%llu,\"kv_page_faults\":%llu}}",
+    buf_add_char(json, ']');
+    add_account(json, c);
+    buf_add_format(json, ",\"backend\":{\"kv_driver_calls\":%llu,\"kv_page_faults\":%llu}}",
                    (unsigned long long)b.n_kv_driver_calls, (unsigned long long)b.n_kv_page_faults);
 }

@@ -5,15 +5,30 @@
 
 enum {
     GROW_US = 2000,       // between two looks at pages that are being made
-    PIECE_PERCENT = 70,   // of a typical step: a piece of loading between two steps
+    PIECE_PERCENT = 50,   // of a typical step: a piece of loading between two steps; with what both
+                          // take longer now and then, nobody waits for more than two
     PIECE_US_MIN = 200,   // less would be overhead only
     PIECE_IDLE_US = 4000, // when nobody computes; a request that arrives waits for no more
     BUSY_US = 20000,      // after a step others are likely to follow for so long
+    SAVE_US = 1500000,    // at the end, for what goes to the disk
     TYPICAL_SHIFT = 4     // a sixteenth of each step's deviation
 };
 
 static uint64_t now(const core *c) {
     return c->options.clock(c->options.ctx);
+}
+
+/* The account's piece until now goes to *part, without the copies made in it; how long that is. */
+static uint64_t account_until(core *c, uint64_t *part, uint64_t now_us) {
+    core_account *a = &c->account;
+    if (a->opened_us == 0) return 0;
+    uint64_t us = now_us > a->until_us ? now_us - a->until_us : 0;
+    uint64_t moved_us = c->moved_us < us ? c->moved_us : us;
+    c->moved_us = 0;
+    a->move_us += moved_us;
+    *part += us - moved_us;
+    a->until_us += us;
+    return us - moved_us;
 }
 
 /* ---- life ---- */
@@ -32,7 +47,40 @@ static void move_kv(void *ctx, uint32_t idx, uint32_t n, const int32_t *from, co
     core *c = ctx;
     uint64_t from_us = now(c);
     c->device.ops->move_kv(c->device.self, idx, n, from, to, to_host);
-    sched_note_moves(c->sched, 1, now(c) - from_us);
+    uint64_t us = now(c) - from_us;
+    c->moved_us += us;
+    sched_note_moves(c->sched, 1, us);
+}
+
+static unsigned char *kv_slot(void *ctx, uint32_t idx, int32_t slot) {
+    core *c = ctx;
+    return c->device.ops->kv_slot(c->device.self, idx, slot);
+}
+
+static void zero(void *ctx, uint32_t page, size_t begin, size_t n_bytes) {
+    core *c = ctx;
+    c->device.ops->zero(c->device.self, page, begin, n_bytes);
+}
+
+static void wake_for_disk(void *ctx) {
+    core *c = ctx;
+    c->options.wake(c->options.ctx);
+}
+
+/* Where keys and values may be beside the pages they are computed with. */
+static inferd_status open_tiers(core *c, inferd_err *err) {
+    const core_options *o = &c->options;
+    const device_ops *ops = c->device.ops;
+    if (ops->move_kv != NULL && c->about.one_memory)
+        sched_set_parking(c->sched, &c->pool, move_kv, c);
+    if (o->disk_ops != NULL && ops->kv_slot != NULL)
+        sched_set_disk(c->sched, o->disk_ops, o->disk, c->about.one_memory, kv_slot, wake_for_disk,
+                       c);
+    if (!o->limits.zero_on_tenant_change) return INFERD_OK;
+    if (ops->zero == NULL)
+        return inferd_fail(err, INFERD_EUNSUPPORTED,
+                           "policy.zero_on_tenant_change: this device cannot zero its memory");
+    return sched_set_zero(c->sched, zero, c, err);
 }
 
 static bool reclaim(void *ctx, uint32_t idx, gen_class waiting, uint64_t since_us) {
@@ -72,7 +120,7 @@ inferd_status core_open(core *c, inferd_err *err) {
         inferd_context(err, "opening the device");
         return st;
     }
-    c->account.opened_us = now(c);
+    c->account.opened_us = c->account.until_us = now(c);
     st = pool_init_extents(&c->pool, about->n_pages, about->n_ready, about->extent_pages,
                            c->options.n_slots, err);
     if (st != INFERD_OK) return st;
@@ -85,8 +133,8 @@ inferd_status core_open(core *c, inferd_err *err) {
     if (about->rows_best != 0) l->step_tokens_max = u32_min(l->step_tokens_max, rows_best);
     st = sched_set_device(c->sched, c->depth, l->step_tokens_max, err);
     if (st != INFERD_OK) return st;
-    if (c->device.ops->move_kv != NULL && about->one_memory)
-        sched_set_parking(c->sched, &c->pool, move_kv, c);
+    st = open_tiers(c, err);
+    if (st != INFERD_OK) return st;
     c->models.limits.device = (device_limits){l->step_tokens_max, l->logits_max, c->options.kv};
     sched_set_page_bytes(c->sched, about->page_bytes);
     c->models.one_memory = about->one_memory;
@@ -147,10 +195,9 @@ static void finish_oldest(core *c) {
     inferd_status status = c->device.ops->finish(c->device.self, st, &device_us, &err);
     uint64_t now_us = now(c), began_us = c->step_began_us[c->oldest];
     if (began_us < c->finished_us) began_us = c->finished_us; // it was launched behind another
-    c->account.step_us += now_us - began_us;
     c->finished_us = now_us;
     note_typical(c, now_us - began_us);
-    st->charge_us = now_us - began_us; // the host's part of a step is paid for, too
+    st->charge_us = account_until(c, &c->account.step_us, now_us); // the host's part, too
     if (status == INFERD_OK)
         sched_commit(c->sched, st, device_us, now_us);
     else
@@ -179,7 +226,7 @@ static bool bring_up(core *c, bool stepped) {
     uint64_t to_us = now(c);
     if (c->n_flight == 0) {
         c->busy_since_us = 0;
-        c->account.load_us += to_us - from_us; // else the device computed meanwhile
+        account_until(c, &c->account.load_us, to_us); // else the device computed meanwhile
     }
     return true;
 }
@@ -197,6 +244,7 @@ bool core_turn(core *c) {
     /* A device that computes by itself need not wait for the host's work. */
     if (c->depth > 1 && stepped) any |= bring_up(c, true);
     if (stepped) finish_oldest(c);
+    sched_copy_ahead(c->sched, now(c));
     if (c->depth == 1 || !stepped) any |= bring_up(c, stepped);
     return any || stepped;
 }
@@ -210,12 +258,14 @@ uint64_t core_next_us(const core *c) {
 }
 
 void core_idle(core *c, uint64_t from_us, uint64_t to_us) {
-    c->account.idle_us += to_us - from_us;
+    account_until(c, &c->account.host_us, from_us);
+    account_until(c, &c->account.idle_us, to_us);
 }
 
 void core_end(core *c) {
     while (c->n_flight > 0) finish_oldest(c);
     sched_cancel_all(c->sched, now(c));
+    if (c->opened) sched_save(c->sched, c->lost ? 0 : now(c) + SAVE_US);
     residency_close(&c->models);
 }
 

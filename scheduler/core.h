@@ -11,8 +11,14 @@
  *   residency_work     a piece of bringing a model up: long enough to get on, short enough for
  *                      those that decode not to wait for more than about as long again
  *
- * Every microsecond from core_open on is accounted for once: steps, bringing models up, waiting for
- * work; what is left is the host's own work between steps.
+ * Every microsecond from core_open on is accounted for once.  The account is a line that is cut in
+ * pieces: each piece ends where something was done, and is named after it.
+ *
+ *     ---- step ----|---- step ----|- load -|---- step ----|host|---- idle ----|---- step ...
+ *                                                                              ^ until_us
+ *
+ * So a step has the planning before it and what its predecessor's commit took; copies of keys and
+ * values that preemptions caused (move) are taken out of the piece in which they were made.
  *
  * Thread: whoever turns it. */
 #ifndef INFERD_CORE_H
@@ -31,7 +37,9 @@ typedef struct core_options {
     sched_limits limits;
     residency_limits residency; // its device limits are filled in
     kv_type kv;
-    uint32_t n_slots; // models at once
+    const kv_disk_ops *disk_ops; // NULL: no disk
+    kv_disk *disk;               // borrowed until core_end
+    uint32_t n_slots;            // models at once
     uint64_t (*clock)(void *ctx);
     /* Events that may still be emitted.  A step is planned only while all it may cause fit. */
     uint32_t (*room)(void *ctx);
@@ -45,9 +53,12 @@ typedef struct core_options {
 /* Where the time went, microseconds. */
 typedef struct core_account {
     uint64_t opened_us;
-    uint64_t step_us; // the device computed; two steps at once count once
-    uint64_t load_us; // it was kept from computing by bringing models up
-    uint64_t idle_us; // nothing to do (core_idle)
+    uint64_t step_us;  // the device computed; two steps at once count once
+    uint64_t load_us;  // it was kept from computing by bringing models up
+    uint64_t idle_us;  // nothing to do (core_idle)
+    uint64_t move_us;  // keys and values were copied to host memory and back
+    uint64_t host_us;  // turns that found nothing to do
+    uint64_t until_us; // up to then all is in one of these
 } core_account;
 
 typedef struct core {
@@ -66,6 +77,7 @@ typedef struct core {
     uint32_t depth, n_flight, oldest; // steps[oldest], ... are launched and not finished
     uint32_t step_events_max;         // a commit emits no more
     uint64_t finished_us;             // when the newest step was
+    uint64_t moved_us;                // of the piece of the account that has not ended
     uint64_t typical_us;              // of a step: between its middle and its longest, fading
     uint64_t busy_since_us;           // the device has been working since then; 0: it is not
 } core;

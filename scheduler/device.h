@@ -116,6 +116,13 @@ typedef struct device_ops {
     void (*move_kv)(void *self, uint32_t idx, uint32_t n, const int32_t *from, const int32_t *to,
                     bool to_host);
 
+    /* Where the host reads and writes a slot of keys and values: of a parked one, and one_memory of
+     * any.  What was launched or moved before is there.  NULL: it cannot. */
+    unsigned char *(*kv_slot)(void *self, uint32_t idx, int32_t slot);
+    /* Zero n bytes of a page from `begin` on (SIZE_MAX: to its end), in order with steps.  NULL: it
+     * cannot. */
+    void (*zero)(void *self, uint32_t page, size_t begin, size_t n_bytes);
+
     void (*launch)(void *self, const step *st);
     inferd_status (*finish)(void *self, step *st, uint64_t *device_us, inferd_err *err);
     void (*get_stats)(void *self, backend_stats *out);

@@ -10,6 +10,7 @@
 #include "inferd/clock.h"
 #include "models/model.h"
 #include "models/sampler.h"
+#include "prefix.h"
 
 /* A slot: empty while m is NULL. */
 typedef struct served_model {
@@ -149,6 +150,23 @@ static inferd_status hold_rows(backend_device *d, uint32_t n, inferd_err *err) {
     return INFERD_OK;
 }
 
+/* All that the bytes of its keys and values depend on: the file, and how it is computed here. */
+static void describe_content(const backend_device *d, const served_model *s, uint64_t out[2]) {
+    static const uint64_t key[2] = {0}; // no secret
+    struct {
+        uint64_t model[2];
+        char device[64], weights[64], math[256];
+    } what = {0};
+    const placed_model *p = s->placed != NULL ? s->placed : d->slots[s->same_as].placed;
+    model_content(s->m, what.model);
+    snprintf(what.device, sizeof what.device, "%s", be_name(d->be));
+    snprintf(what.weights, sizeof what.weights, "%s", be_weight_layout(d->be));
+    placed_describe_math(p, what.math, sizeof what.math);
+    uint64_t words[sizeof what / sizeof(uint64_t)];
+    memcpy(words, &what, sizeof words);
+    memcpy(out, prefix_hash(key, words, INFERD_COUNT(words)).h, 2 * sizeof *out);
+}
+
 static bool same_limits(const device_limits *a, const device_limits *b) {
     return a->rows_max == b->rows_max && a->logits_max == b->logits_max && a->kv == b->kv;
 }
@@ -188,6 +206,7 @@ static inferd_status backend_device_attach(void *self, uint32_t idx, model *m, u
                                    .n_vocab = s->n_vocab,
                                    .end_ids = s->end_ids,
                                    .n_end_ids = n_end_ids}};
+    describe_content(d, s, out->spec.content);
     if (s->placed == NULL) return INFERD_OK; // it takes nothing of its own
     out->weight_pages = out->spec.weight_pages = placed_weight_pages(s->placed);
     out->host_pages = placed_host_pages(s->placed);
@@ -253,6 +272,16 @@ static void backend_device_move_kv(void *self, uint32_t idx, uint32_t n, const i
     backend_device *d = self;
     (void)to_host;
     be_kv_move(d->be, placed_kv(placed_of(d, idx)), n, from, to);
+}
+
+static unsigned char *backend_device_kv_slot(void *self, uint32_t idx, int32_t slot) {
+    backend_device *d = self;
+    return be_kv_slot(d->be, placed_kv(placed_of(d, idx)), slot);
+}
+
+static void backend_device_zero(void *self, uint32_t page, size_t begin, size_t n_bytes) {
+    backend_device *d = self;
+    be_page_zero(d->be, page, begin, size_min(n_bytes, be_page_bytes(d->be) - begin));
 }
 
 static void backend_device_launch(void *self, const step *st) {
@@ -332,6 +361,8 @@ inferd_status device_backend_create(const backend_options *options, uint32_t n_s
         .load_step = backend_device_load_step,
         .unload = backend_device_unload,
         .move_kv = backend_device_move_kv,
+        .kv_slot = backend_device_kv_slot,
+        .zero = backend_device_zero,
         .launch = backend_device_launch,
         .finish = backend_device_finish,
         .get_stats = backend_device_get_stats,

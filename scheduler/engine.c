@@ -60,7 +60,9 @@ static sched_limits limits_of_sched(const engine_limits *l) {
                           .starvation_us = (uint64_t)l->starvation_ms * 1000,
                           .starvation_percent = l->starvation_percent,
                           .objective = l->objective,
-                          .no_prefix_cache = l->no_prefix_cache};
+                          .no_prefix_cache = l->no_prefix_cache,
+                          .background_copies = l->background_copies,
+                          .zero_on_tenant_change = l->zero_on_tenant_change};
 }
 
 static residency_limits limits_of_models(const engine_limits *l) {
@@ -100,6 +102,20 @@ static void wake_front(engine *e) {
     if (e->wake != NULL) e->wake(e->wake_ctx);
 }
 
+/* Also by itself: when the engine has nothing to do, the time goes on. */
+static void publish_account(engine *e) {
+    const core_account *a = &e->core.account;
+    engine_stats *s = &e->stats;
+    s->opened_us = a->opened_us;
+    s->account_step_us = a->step_us;
+    s->account_load_us = a->load_us;
+    s->account_idle_us = a->idle_us;
+    s->account_move_us = a->move_us;
+    s->account_host_us = a->host_us;
+    s->account_until_us = a->until_us;
+    board_publish(&e->stats_board, s);
+}
+
 static void publish_stats(engine *e) {
     const core *c = &e->core;
     const pool *p = &c->pool;
@@ -130,13 +146,24 @@ static void publish_stats(engine *e) {
     s->n_drafts_right = n.n_drafts_right;
     s->n_submitted = n.n_submitted;
     memcpy(s->n_finished, n.n_finished, sizeof s->n_finished);
-    s->opened_us = c->account.opened_us;
-    s->account_step_us = c->account.step_us;
-    s->account_load_us = c->account.load_us;
-    s->account_idle_us = c->account.idle_us;
+    s->others_us = sched_account(c->sched)->others.device_us;
+    memcpy(s->rungs, n.rungs, sizeof s->rungs);
+    s->relief = n.relief;
+    s->n_parked = n.n_parked;
+    s->n_unparked = n.n_unparked;
+    s->blocks_parked = n.blocks_parked;
+    s->n_copied_ahead = n.n_copied_ahead;
+    s->n_stored = n.n_stored;
+    s->n_fetched = n.n_fetched;
+    s->n_zeroed_pages = n.n_zeroed_pages;
+    s->n_zeroed_slots = n.n_zeroed_slots;
+    s->attainment_ppm = (uint32_t)n.attainment_ppm;
     s->n_turns = c->models.n_turns;
+    s->thrashing = c->models.thrashing;
+    s->reload_us_window = residency_reload_us(&c->models);
+    s->turns_attainment_ppm = c->models.turns_attainment_ppm;
     if (c->opened) c->device.ops->get_stats(c->device.self, &s->backend);
-    board_publish(&e->stats_board, s);
+    publish_account(e);
     atomic_store_explicit(&e->busy_since_us, c->busy_since_us, memory_order_relaxed);
 }
 
@@ -157,6 +184,7 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.kv_blocks_used = n.blocks_used;
         i.pages_cached = n.pages_cached;
         i.device_us = n.device_us;
+        i.decode_us = sched_decode_us(c->sched, idx);
         if (c->opened) {
             i.pages_weight = o->held[PAGE_WEIGHT];
             i.pages_warm = o->held[PAGE_WARM];
@@ -172,11 +200,24 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         memcpy(i.n_evictions, w->n_evictions, sizeof i.n_evictions);
         i.hot_us = w->hot_us + (w->state == MODEL_HOT ? now_us - w->hot_since_us : 0);
         i.load_device_us = w->load_device_us;
+        i.turn_us = w->turn_us;
         i.idle_us = now_us > w->active_us ? now_us - w->active_us : 0;
         i.n_unused_tensors = m->about.n_unused_tensors;
         memcpy(i.math, m->about.math, sizeof i.math);
         i.last = w->last;
         i.sum = w->parts_sum;
+        i.last.first_us = n.first_us;
+        i.sum.first_us = n.first_us_sum;
+        memcpy(i.n_rungs, n.n_rungs, sizeof i.n_rungs);
+        i.cost_error_ppm = n.cost_error_ppm;
+        const kv_layout *kv = &m->about.spec.kv;
+        uint64_t page_bytes = c->about.page_bytes;
+        i.bytes_used = (uint64_t)i.pages_weight * page_bytes +
+                       (uint64_t)i.kv_blocks_used * kv->n_groups * kv->slot_bytes;
+        i.bytes_held = ((uint64_t)i.pages_weight + i.pages_kv) * page_bytes;
+        i.bytes_min = (uint64_t)i.pages_min * page_bytes;
+        i.bytes_max = i.pages_max == UINT32_MAX ? UINT64_MAX : (uint64_t)i.pages_max * page_bytes;
+        i.at_us = now_us;
         if (i.state == MODEL_FAILED) {
             i.why = m->why;
             uint64_t at_us = w->retry_at_us;
@@ -190,12 +231,16 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
     atomic_store(&v->state, (int)i.state); // last: what it means is there
 }
 
-/* What others see of the models: when a state changed, and now and then. */
-static void publish_slots(engine *e) {
+/* What others see of the models: when a state changed, now and then, and before the engine waits
+ * (`last`). */
+static void publish_slots(engine *e, bool last) {
     const residency *r = &e->core.models;
     uint64_t now_us = clock_now_us();
     bool changed = r->n_changes != e->seen_changes || e->core.settled != atomic_load(&e->settled);
-    if (!changed && now_us < e->views_us + VIEWS_EVERY_US) return;
+    bool due = now_us >= e->views_us + VIEWS_EVERY_US || (last && e->views_stale);
+    e->views_stale = true;
+    if (!changed && !due) return;
+    e->views_stale = false;
     for (uint32_t i = 0; i < r->n_used; i++) publish_slot(e, i, now_us);
     e->seen_changes = r->n_changes;
     e->views_us = now_us;
@@ -207,7 +252,9 @@ static void publish_slots(engine *e) {
 /* Last events go out, numbers become visible, and the front is woken once. */
 static void outbox_publish(engine *e) {
     sched_flush(e->core.sched, outbox_room(e));
-    publish_slots(e);
+    /* Before the slots: who sees a slot empty sees what its last model used. */
+    principal_views_publish(&e->principals, sched_account(e->core.sched));
+    publish_slots(e, false);
     publish_stats(e);
     if (!e->events_pushed) return;
     e->events_pushed = false;
@@ -219,12 +266,15 @@ static void outbox_publish(engine *e) {
 static void answer_audit(engine *e) {
     pthread_mutex_lock(&e->mutex);
     uint64_t wanted = e->audit_wanted;
-    bool asked = wanted != e->audit_done;
+    bool asked = wanted != e->audit_done, map = e->map_wanted;
     pthread_mutex_unlock(&e->mutex);
     if (!asked) return;
     buf json;
     buf_init(&json, 0);
-    engine_write_audit(e, &json);
+    if (map)
+        engine_write_map(e, &json);
+    else
+        engine_write_audit(e, &json);
     pthread_mutex_lock(&e->mutex);
     buf_deinit(&e->audit_json);
     e->audit_json = json;
@@ -324,6 +374,10 @@ static void park(engine *e) {
     core *k = &e->core;
     sched_count(k->sched, &c);
     uint64_t until_us = core_next_us(k), from_us = clock_now_us();
+    core_idle(k, from_us, from_us);
+    publish_slots(e, true);
+    publish_account(e);
+    atomic_store(&e->idle_since_us, k->account.until_us);
     /* Whoever waits for pages is looked at again when the starvation floor may have moved it, or
      * when models may take turns. */
     if (c.n_running + c.n_waiting > c.n_paused) {
@@ -348,6 +402,7 @@ static void park(engine *e) {
     e->outbox_blocked = false;
     pthread_mutex_unlock(&e->mutex);
     core_idle(k, from_us, clock_now_us());
+    publish_account(e);
 }
 
 static void signal_engine(engine *e) {
@@ -430,6 +485,7 @@ static void destroy(engine *e) {
     for (uint32_t i = 0; e->slots != NULL && i < e->n_slots; i++) board_deinit(&e->slots[i].info);
     free(e->slots);
     board_deinit(&e->stats_board);
+    principal_views_deinit(&e->principals);
     ring_deinit(&e->inbox);
     ring_deinit(&e->outbox);
     buf_deinit(&e->audit_json);
@@ -445,6 +501,7 @@ static void wake_engine(void *ctx) {
 
 static inferd_status init_views(engine *e, uint32_t n_slots, inferd_err *err) {
     inferd_status s = board_init(&e->stats_board, sizeof(engine_stats), err);
+    if (s == INFERD_OK) s = principal_views_init(&e->principals, err);
     if (s != INFERD_OK) return s;
     e->slots = calloc(size_max(n_slots, 1), sizeof *e->slots);
     if (e->slots == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u slots", n_slots);
@@ -461,6 +518,8 @@ static inferd_status init_parts(engine *e, device dev, uint32_t n_slots, inferd_
                       .limits = limits_of_sched(l),
                       .residency = limits_of_models(l),
                       .kv = l->kv,
+                      .disk_ops = l->disk != NULL ? &kv_disk_files : NULL,
+                      .disk = l->disk,
                       .n_slots = n_slots,
                       .clock = real_clock,
                       .room = outbox_free,
@@ -632,6 +691,13 @@ bool engine_next_event(engine *e, gen_event *out) {
 
 void engine_get_stats(const engine *e, engine_stats *out) {
     board_read(&e->stats_board, out);
+    /* It has been waiting since then, and does not write meanwhile. */
+    uint64_t now_us = clock_now_us();
+    if (out->account_until_us == 0 || atomic_load(&e->idle_since_us) != out->account_until_us ||
+        now_us < out->account_until_us)
+        return;
+    out->account_idle_us += now_us - out->account_until_us;
+    out->account_until_us = now_us;
 }
 
 model_state engine_model_state(const engine *e, uint32_t model_idx) {
@@ -642,6 +708,11 @@ model_state engine_model_state(const engine *e, uint32_t model_idx) {
 void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *out) {
     *out = (engine_model_info){.state = MODEL_NONE};
     if (model_idx < e->n_slots) board_read(&e->slots[model_idx].info, out);
+    uint64_t now_us = clock_now_us();
+    if (out->state == MODEL_NONE || now_us < out->at_us) return;
+    if (out->state == MODEL_HOT) out->hot_us += now_us - out->at_us;
+    if (out->idle_us > 0) out->idle_us += now_us - out->at_us;
+    out->at_us = now_us;
 }
 
 uint32_t engine_model_departures(const engine *e, uint32_t model_idx) {
@@ -704,12 +775,14 @@ inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_promp
                        max_tokens, err);
 }
 
-inferd_status engine_audit(engine *e, uint32_t timeout_ms, buf *json, inferd_err *err) {
+static inferd_status ask_for_json(engine *e, bool map, uint32_t timeout_ms, buf *json,
+                                  inferd_err *err) {
     uint64_t until_us = clock_now_us() + (uint64_t)timeout_ms * 1000;
     struct timespec ts = {.tv_sec = (time_t)(until_us / 1000000),
                           .tv_nsec = (long)(until_us % 1000000) * 1000};
     pthread_mutex_lock(&e->mutex);
     uint64_t wanted = ++e->audit_wanted;
+    e->map_wanted = map;
     e->signalled = true;
     pthread_cond_signal(&e->to_engine);
     int rc = 0;
@@ -724,4 +797,12 @@ inferd_status engine_audit(engine *e, uint32_t timeout_ms, buf *json, inferd_err
                            timeout_ms);
     if (failed || json->failed) return inferd_fail(err, INFERD_ENOMEM, "no memory for an audit");
     return INFERD_OK;
+}
+
+inferd_status engine_audit(engine *e, uint32_t timeout_ms, buf *json, inferd_err *err) {
+    return ask_for_json(e, false, timeout_ms, json, err);
+}
+
+inferd_status engine_page_map(engine *e, uint32_t timeout_ms, buf *json, inferd_err *err) {
+    return ask_for_json(e, true, timeout_ms, json, err);
 }

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "account.h"
 #include "core.h"
 #include "inferd/ring.h"
 #include "scheduler/engine.h"
@@ -25,6 +26,18 @@ inferd_status board_init(board *b, size_t n_bytes, inferd_err *err);
 void board_deinit(board *b); // accepts a zeroed one
 void board_publish(board *b, const void *value);
 void board_read(const board *b, void *out);
+
+/* What others see of the principals: a board for each place of the list, cut from one piece. */
+typedef struct principal_views {
+    board *boards;        // [ENGINE_PRINCIPALS_MAX] owned
+    atomic_ullong *words; // of all of them; owned
+    atomic_uint n;        // places used so far
+} principal_views;
+
+inferd_status principal_views_init(principal_views *v, inferd_err *err);
+void principal_views_deinit(principal_views *v); // accepts a zeroed one
+/* Write those that changed.  Engine. */
+void principal_views_publish(principal_views *v, account *a);
 
 /* What others see of one slot. */
 typedef struct slot_view {
@@ -76,7 +89,9 @@ struct engine {
     atomic_ullong busy_since_us; // the device has been working since then; 0: it is not
     char device_name[128], device_warning[256]; // written before `opened`
     board stats_board;                          // engine_stats
-    slot_view *slots;                           // [n_slots] owned
+    principal_views principals;
+    atomic_ullong idle_since_us; // account_until_us of the stats: nothing was done since then
+    slot_view *slots;            // [n_slots] owned
     uint32_t n_slots;
 
     pthread_mutex_t mutex;
@@ -84,6 +99,7 @@ struct engine {
     bool signalled;                    // something came for the engine since it last looked
     bool outbox_blocked;               // it waits until the outbox is half empty
     uint64_t audit_wanted, audit_done; // numbers of audits asked for and answered
+    bool map_wanted;                   // the newest of them is for the page map
     buf audit_json;
 
     /* The engine thread's. */
@@ -92,6 +108,7 @@ struct engine {
     engine_stats stats;
     uint64_t seen_changes; // of the models, when their views were written last
     uint64_t views_us;     // and when
+    bool views_stale;      // something was done since then
 };
 
 inferd_status engine_start_device(const engine_limits *limits, device dev, uint32_t n_slots,
@@ -103,5 +120,7 @@ void engine_halt(engine *e);
 
 /* The books as one JSON object, on the engine's thread.  audit.c */
 void engine_write_audit(engine *e, buf *json);
+/* What holds its pages, likewise.  page_map.c */
+void engine_write_map(engine *e, buf *json);
 
 #endif

@@ -30,11 +30,13 @@ inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, p
     k->pages = calloc(size_max(p->n_pages, 1), sizeof *k->pages);
     k->slot_stack = calloc(size_max(n_slots, 1), sizeof *k->slot_stack);
     k->marks = calloc(size_max(n_slots, 1), 1);
+    k->slot_tenants = malloc(size_max(n_slots, 1) * sizeof *k->slot_tenants);
     if (k->blocks == NULL || k->slots == NULL || k->pages == NULL || k->slot_stack == NULL ||
-        k->marks == NULL) {
+        k->marks == NULL || k->slot_tenants == NULL) {
         kv_deinit(k);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the books of %zu slots", n_slots);
     }
+    memset(k->slot_tenants, 0xff, n_slots * sizeof *k->slot_tenants); // KV_TENANT_NONE
     for (uint32_t i = 0; i < k->n_blocks; i++)
         k->blocks[i].next = i + 1 < k->n_blocks ? i + 1 : BLOCK_NONE;
     k->block_head = k->n_blocks > 0 ? 0 : BLOCK_NONE;
@@ -48,6 +50,7 @@ void kv_deinit(kv *k) {
     free(k->pages);
     free(k->slot_stack);
     free(k->marks);
+    free(k->slot_tenants);
     *k = (kv){0};
 }
 
@@ -70,10 +73,35 @@ static bool has_usable_slot(const kv *k, uint32_t page) {
     return k->pages[page].n_free > 0 && k->pages[page].fence <= k->pool->finished;
 }
 
+/* ---- whose bytes ---- */
+
+/* The page is ours from now on, for this tenant first. */
+static void clean_page(kv *k, uint32_t page, uint32_t tenant) {
+    if (k->page_tenants == NULL || k->state == PAGE_PARKED) return;
+    uint32_t n = k->layout.slots_per_page, *whose = &k->page_tenants[page];
+    bool dirty = *whose != KV_TENANT_NONE && *whose != tenant;
+    if (dirty) k->zero(k->zero_ctx, page, 0, SIZE_MAX, true);
+    if (dirty) *whose = KV_TENANT_NONE;
+    for (uint32_t i = 0; i < n; i++) k->slot_tenants[(size_t)page * n + i] = *whose;
+}
+
+/* The slot is this tenant's from now on. */
+static void clean_slot(kv *k, int32_t slot, uint32_t tenant) {
+    if (k->page_tenants == NULL) return;
+    uint32_t n = k->layout.slots_per_page, page = (uint32_t)slot / n;
+    uint32_t *whose = &k->slot_tenants[slot], *page_of = &k->page_tenants[page];
+    if (*whose != KV_TENANT_NONE && *whose != tenant && k->state != PAGE_PARKED)
+        k->zero(k->zero_ctx, page, (uint32_t)slot % n * k->layout.slot_bytes, k->layout.slot_bytes,
+                false);
+    *whose = tenant;
+    *page_of = *page_of == KV_TENANT_NONE || *page_of == tenant ? tenant : KV_TENANT_MANY;
+}
+
 /* A fresh page: all slots in its stack, lowest on top. */
-static uint32_t open_fresh_page(kv *k) {
+static uint32_t open_fresh_page(kv *k, uint32_t tenant) {
     uint32_t page = pool_take(k->pool, k->owner, k->state);
     if (page == PAGE_NONE) return PAGE_NONE;
+    clean_page(k, page, tenant);
     uint32_t n = k->layout.slots_per_page;
     kv_page *g = &k->pages[page];
     uint16_t *stack = k->slot_stack + (size_t)page * n;
@@ -94,13 +122,13 @@ static uint32_t first_partial(const kv *k) {
     return has_usable_slot(k, page) ? page : PAGE_NONE;
 }
 
-static uint32_t choose_page(kv *k, uint32_t open_page) {
+static uint32_t choose_page(kv *k, uint32_t open_page, uint32_t tenant) {
     if (open_page != PAGE_NONE && has_usable_slot(k, open_page)) return open_page;
     uint32_t partial = first_partial(k);
     /* Parked blocks lie close together: none of them is anybody's last. */
     if (partial != PAGE_NONE && (k->state == PAGE_PARKED || pool_next_is_cold(k->pool)))
         return partial;
-    uint32_t fresh = open_fresh_page(k);
+    uint32_t fresh = open_fresh_page(k, tenant);
     return fresh != PAGE_NONE ? fresh : partial;
 }
 
@@ -169,7 +197,7 @@ bool kv_append(kv *k, kv_table *t) {
     int32_t *slots = k->slots + (size_t)block * k->layout.n_groups;
     uint32_t open_page = t->open_page;
     for (uint32_t g = 0; g < k->layout.n_groups; g++) {
-        uint32_t page = choose_page(k, open_page);
+        uint32_t page = choose_page(k, open_page, t->tenant);
         if (page == PAGE_NONE) {
             while (g > 0) push_slot(k, slots[--g], 0);
             return false;
@@ -177,6 +205,7 @@ bool kv_append(kv *k, kv_table *t) {
         slots[g] = pop_slot(k, page);
         open_page = page;
     }
+    for (uint32_t g = 0; g < k->layout.n_groups; g++) clean_slot(k, slots[g], t->tenant);
     t->open_page = open_page;
     k->block_head = k->blocks[block].next;
     k->blocks[block] =

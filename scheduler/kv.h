@@ -30,7 +30,9 @@
 #include "inferd/status.h"
 #include "pool.h"
 
-#define BLOCK_NONE UINT32_MAX
+#define BLOCK_NONE     UINT32_MAX
+#define KV_TENANT_NONE UINT32_MAX       // nobody's bytes: fresh, or zeroed
+#define KV_TENANT_MANY (UINT32_MAX - 1) // of several tenants
 
 typedef struct kv_page {
     list_node partial; // in kv.partial when it has a free slot; those with passed fences in front
@@ -66,6 +68,14 @@ typedef struct kv {
     /* A block of a tenant gets its first count, or loses the last; NULL: nobody wants to know. */
     void (*on_live)(void *ctx, uint32_t tenant, bool live);
     void *on_live_ctx;
+    /* Whose bytes lie in each page, for as long as it is a page, whatever model it serves
+     * ([n_pages of the pool], borrowed), and in each slot of our pages ([n_slots], owned by us).
+     * Before another tenant gets them they are zeroed: a page whole, when it becomes ours, a slot
+     * when it is taken again.  page_tenants NULL: nobody cares.  Parked slots are written whole
+     * before anybody reads them. */
+    uint32_t *page_tenants, *slot_tenants;
+    void (*zero)(void *ctx, uint32_t page, size_t begin, size_t n_bytes, bool whole);
+    void *zero_ctx;
     uint8_t *marks; // [n_pages * slots_per_page] scratch of kv_verify; owned
 } kv;
 

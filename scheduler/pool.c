@@ -192,6 +192,7 @@ inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t ma
                            (unsigned long long)sum, p->n_device);
     pool_owner *o = &p->owners[owner];
     p->unfilled -= unfilled_of(o);
+    p->n_min = (uint32_t)sum;
     o->min = min;
     o->max = max;
     p->unfilled += unfilled_of(o);

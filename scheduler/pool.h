@@ -96,6 +96,7 @@ typedef struct pool {
     uint32_t n_device, n_host;                    // the ledgers; n_pages and 0 at first
     uint32_t n_host_apart;                        // counted by pool_host_take
     uint32_t unfilled;                            // sum over owners of max(0, min - held)
+    uint32_t n_min;                               // sum over owners of min
     uint32_t n_reserved; // of free pages: not for whoever takes now (guarantees of tenants)
 } pool;
 

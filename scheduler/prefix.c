@@ -45,6 +45,13 @@ static prefix_name sip_end(uint64_t v[4], uint64_t n_words) {
     return name;
 }
 
+prefix_name prefix_hash(const uint64_t key[2], const uint64_t *words, size_t n_words) {
+    uint64_t v[4];
+    sip_start(v, key);
+    for (size_t i = 0; i < n_words; i++) sip_word(v, words[i]);
+    return sip_end(v, n_words);
+}
+
 prefix_name prefix_root(const prefix *p, const uint64_t scope[2]) {
     uint64_t v[4];
     sip_start(v, p->key);

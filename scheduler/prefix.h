@@ -44,6 +44,9 @@ typedef struct prefix {
     uint32_t n_published, n_evictable;
 } prefix;
 
+/* 128 bits that depend on the key and on n_words words (SipHash-2-4). */
+prefix_name prefix_hash(const uint64_t key[2], const uint64_t *words, size_t n_words);
+
 /* `key` NULL: drawn from the system. */
 inferd_status prefix_init(prefix *p, kv *k, const uint64_t key[2], inferd_err *err);
 void prefix_deinit(prefix *p); // accepts a zeroed prefix

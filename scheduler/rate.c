@@ -59,10 +59,23 @@ static void change_speed(rate *r, double factor) {
     }
 }
 
+static void note_error(rate *r, double expected, double us) {
+    double off = (expected > us ? expected - us : us - expected) / us * 1e6;
+    if (off > RATE_ERROR_MAX_PPM) off = RATE_ERROR_MAX_PPM;
+    double fade = r->error_known ? FADE : 1; // the first one counts whole
+    r->error_ppm = (uint32_t)(r->error_ppm + fade * (off - r->error_ppm));
+    r->error_known = true;
+}
+
+uint32_t rate_error_ppm(const rate *r) {
+    return r->error_ppm;
+}
+
 void rate_add(rate *r, const rate_work *w, uint64_t us) {
     if (w->rows == 0) return;
     double x[RATE_TERMS], y = us < 1 ? 1 : (double)us, expected = predict(r, w);
     if (y > US_MAX) y = US_MAX;
+    if (expected > 0) note_error(r, expected, y);
     bool slow = expected > 0 && y > 2 * expected;
     if (slow && !r->slow) y = 2 * expected;
     r->slow = slow;

@@ -25,6 +25,7 @@
 
 enum { RATE_DEFAULT_ROWS = 32 }; // before anything was measured
 enum { RATE_TERMS = 4 };
+enum { RATE_ERROR_MAX_PPM = 10000000 };
 
 /* What a step computes. */
 typedef struct rate_work {
@@ -36,11 +37,17 @@ typedef struct rate {
     double price[RATE_TERMS];              // us for one step, row, draw, attended position
     double wanted[RATE_TERMS];             // faded sums of x / us ...
     double moment[RATE_TERMS][RATE_TERMS]; // ... and of x x' / us^2
+    bool error_known;                      // a step was predicted
     bool slow;                             // the last step took more than twice as long as expected
     uint32_t rows_seen;                    // largest step measured; 0: none
+    uint32_t error_ppm;                    // |predicted - us| / us of each step, fading
 } rate;
 
 void rate_add(rate *r, const rate_work *w, uint64_t us);
+/* How far the times predicted for recent steps were from what they took: the mean of the absolute
+ * relative errors, in parts per million, with weights that fade by 1/32 per step; at most
+ * RATE_ERROR_MAX_PPM for one step.  0 before the second rate_add. */
+uint32_t rate_error_ppm(const rate *r);
 uint64_t rate_us(const rate *r, const rate_work *w); // 0 before the first rate_add
 /* The work of n rows of a sequence behind its first `begin` positions, added to `w`. */
 void rate_add_rows(rate_work *w, uint32_t begin, uint32_t n);

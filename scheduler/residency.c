@@ -8,12 +8,19 @@
 #include "residency.h"
 
 #include "scheduler.h"
+#include "scheduler/feasible.h"
 
 enum {
     EAGER_LEAVES_QUARTERS = 1, // of the device's pages free of weights nobody asked for
     KEEP_STAGE_PERCENT = 50,   // a stage this far goes on when nobody waits any more
     FAILURES_DOUBLED_MAX = 16,
     TURN_SWITCHES = 10, // a turn is so many times as long as the switch before it
+    THRASH_PERCENT = 5, // of all time goes with bringing back who had to make room
+    THRASH_ENDS_PERCENT = 2,
+    QUOTA_SWITCHES = 4,      // a quota is at least so many times as long as its switch
+    TURNS_PLAN_US = 200000,  // between two plans of quotas
+    TURN_PERIOD_US = 100000, // per token, where nobody says: about as fast as people read
+    TURN_COST_US_MAX = 1 << 30,
 };
 
 typedef unsigned long long ull; // for printing
@@ -30,7 +37,15 @@ inferd_status residency_init(residency *r, uint32_t n_slots, const residency_lim
     r->slots = calloc(size_max(n_slots, 1), sizeof *r->slots);
     r->demands = calloc(size_max(n_slots, 1), sizeof *r->demands);
     r->departures = calloc(size_max(n_slots, 1), sizeof *r->departures);
-    if (r->slots == NULL || r->demands == NULL || r->departures == NULL)
+    r->turns = calloc(size_max(n_slots, 1), sizeof *r->turns);
+    r->turn_slots = calloc(size_max(n_slots, 1), sizeof *r->turn_slots);
+    r->quotas = calloc(size_max(n_slots, 1), sizeof *r->quotas);
+    r->leavers = calloc(size_max(n_slots, 1), sizeof *r->leavers);
+    r->leaver_pages = calloc(size_max(n_slots, 1), sizeof *r->leaver_pages);
+    if (r->turns == NULL || r->turn_slots == NULL || r->quotas == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for turns of %u models", n_slots);
+    if (r->slots == NULL || r->demands == NULL || r->departures == NULL || r->leavers == NULL ||
+        r->leaver_pages == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", n_slots);
     return INFERD_OK;
 }
@@ -40,6 +55,11 @@ void residency_deinit(residency *r) {
     free(r->slots);
     free(r->demands);
     free(r->departures);
+    free(r->turns);
+    free(r->turn_slots);
+    free(r->quotas);
+    free(r->leavers);
+    free(r->leaver_pages);
     *r = (residency){0};
 }
 
@@ -93,6 +113,22 @@ static bool is_pinned(const residency *r, uint32_t root, model_pin at_least) {
     EACH_MEMBER(r, root, i)
     if (r->slots[i].served && r->slots[i].policy.pin >= at_least) return true;
     return false;
+}
+
+/* Pages of its weights that never leave the device.  Those of a model that failed may not even fit.
+ */
+static uint32_t pinned_pages(const residency *r, uint32_t i) {
+    const resident *m = &r->slots[i];
+    if (!is_root(r, i) || !is_pinned(r, i, PIN_HOT)) return 0;
+    bool comes = m->n_failures == 0 && m->state != MODEL_FAILED;
+    return comes || m->state == MODEL_HOT ? m->about.weight_pages : 0;
+}
+
+/* Who is let in has to know what never goes, and who was let in may not fit any more. */
+static void tell_pins(residency *r) {
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (r->slots[i].state != MODEL_NONE)
+            sched_model_pin(r->sched, i, r->slots[i].weights_of, pinned_pages(r, i));
 }
 
 static bool is_served(const residency *r, uint32_t root) {
@@ -164,6 +200,7 @@ static void fail(residency *r, uint32_t root, const inferd_err *why, uint64_t no
         sched_model_fail(r->sched, i, &told, m->retry_at_us, now_us);
     }
     enter(r, root, MODEL_FAILED);
+    tell_pins(r);
 }
 
 /* FAILED -> COLD. */
@@ -251,10 +288,13 @@ static void loaded(residency *r, uint32_t root, uint64_t now_us) {
     m->parts_sum.load_us += m->parts.load_us;
     m->parts_sum.reclaim_us += m->parts.reclaim_us;
     m->wanted_since_us = 0;
+    if (m->cause <= ENGINE_EVICT_TURN && m->n_evictions[m->cause] > 0)
+        r->reload_us += m->bring_us; // it had to make room
     m->last = m->parts;
     m->parts = (engine_switch){0}; // the next time may find it WARM
     enter(r, root, MODEL_HOT);
     set_hot(r, root, true);
+    if (is_pinned(r, root, PIN_HOT)) tell_pins(r);
 }
 
 /* WARM -> LOADING, with its pages taken; HOT at once where nothing needs copying. */
@@ -355,6 +395,7 @@ static void detach(residency *r, uint32_t idx) {
     *m = (resident){.state = MODEL_NONE};
     r->departures[idx]++;
     r->n_changes++;
+    tell_pins(r);
 }
 
 /* ---- who has to go ---- */
@@ -364,13 +405,16 @@ static uint64_t reload_us(const resident *m) {
     return m->bring_us > 0 ? m->bring_us : 1000 + (uint64_t)m->about.weight_pages * 1000;
 }
 
-/* The least worth keeping goes first.  weight * cost / (pages * age), scaled; ages in ms. */
+/* The least worth keeping goes first. */
 static uint64_t value_of(const residency *r, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[root];
-    uint64_t age_ms = (now_us > m->active_us ? now_us - m->active_us : 0) / 1000 + 1;
-    uint64_t worth = (weight_of(r, root) + 1) * reload_us(m);
-    if (worth > UINT64_MAX >> 20) worth = UINT64_MAX >> 20;
-    return (worth << 20) / ((uint64_t)u32_max(m->about.weight_pages, 1) * age_ms);
+    if (r->worth != NULL) return r->worth(r->worth_ctx, r, root, now_us);
+    worth_idle idle = {.weight = weight_of(r, root),
+                       .reload_us = reload_us(m),
+                       .idle_us = now_us > m->active_us ? now_us - m->active_us : 0,
+                       .n_pages = m->about.weight_pages,
+                       .pauses = m->pauses};
+    return worth_of(&idle);
 }
 
 /* What it will take to have it back when it leaves now: it is read again only where the host has no
@@ -378,6 +422,79 @@ static uint64_t value_of(const residency *r, uint32_t root, uint64_t now_us) {
 static uint64_t back_us(const residency *r, const resident *m) {
     bool stays = m->about.host_pages <= r->pool->n_host;
     return m->last.load_us + (stays ? 0 : m->last.stage_us);
+}
+
+/* How long it is served before others of its class may have its place. */
+static uint64_t turn_of(const residency *r, const resident *m) {
+    uint64_t turn_us = m->turn_us != 0 ? m->turn_us : TURN_SWITCHES * back_us(r, m);
+    return turn_us > r->limits.turn_us ? turn_us : r->limits.turn_us;
+}
+
+/* ---- quotas of turns ---- */
+
+uint64_t residency_reload_us(const residency *r) {
+    return r->reload_us + r->reload_before_us;
+}
+
+/* The window has two parts, so that what was long ago is forgotten. */
+static void roll_window(residency *r, uint64_t now_us) {
+    uint64_t part_us = RESIDENCY_WINDOW_US / 2, elapsed_us = now_us - r->window_began_us;
+    if (elapsed_us < part_us) return;
+    r->reload_before_us = elapsed_us < 2 * part_us ? r->reload_us : 0;
+    r->reload_us = 0;
+    r->window_began_us = now_us;
+}
+
+/* Models of this class that want the device and may have to leave it; how many. */
+static uint32_t collect_turns(residency *r, gen_class class) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_used; i++) {
+        const resident *m = &r->slots[i];
+        if (!is_root(r, i) || m->state == MODEL_FAILED || is_pinned(r, i, PIN_HOT)) continue;
+        sched_demand d = demand_of(r, i);
+        gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
+        if (d.n_waiting + d.n_running == 0 || theirs != class) continue;
+        uint64_t cost_us = 0, period_us = 0, switch_us = back_us(r, m);
+        EACH_MEMBER(r, i, k) sched_add_task(r->sched, k, &cost_us, &period_us);
+        if (period_us == 0) period_us = TURN_PERIOD_US;
+        r->turn_slots[n] = i;
+        r->turns[n++] = (feasible_turn){
+            .cost_us =
+                cost_us < TURN_COST_US_MAX ? u32_max((uint32_t)cost_us, 1) : TURN_COST_US_MAX,
+            .period_us = period_us < UINT32_MAX ? (uint32_t)period_us : UINT32_MAX,
+            .switch_us = switch_us < TURN_COST_US_MAX ? (uint32_t)switch_us : TURN_COST_US_MAX};
+    }
+    return n;
+}
+
+static void plan_turns(residency *r, uint64_t now_us) {
+    feasible_turns f;
+    r->turns_planned_us = now_us;
+    r->turns_attainment_ppm = FEASIBLE_ONE_PPM;
+    for (uint32_t i = 0; i < r->n_used; i++) r->slots[i].turn_us = 0;
+    for (uint32_t class = 0; class < GEN_CLASSES; class ++) {
+        uint32_t n = collect_turns(r, (gen_class) class);
+        if (n < 2) continue;
+        feasible_turns_plan(r->turns, n, FEASIBLE_ONE_PPM, FEASIBLE_TURN_MAX_US, r->quotas, &f);
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t least_us = (uint64_t)QUOTA_SWITCHES * r->turns[i].switch_us;
+            r->slots[r->turn_slots[i]].turn_us = least_us > r->quotas[i] ? least_us : r->quotas[i];
+        }
+        if (f.attainment_ppm < r->turns_attainment_ppm) r->turns_attainment_ppm = f.attainment_ppm;
+    }
+}
+
+/* Does coming back take so much of all time that turns need quotas? */
+static void watch_thrash(residency *r, uint64_t now_us) {
+    roll_window(r, now_us);
+    uint64_t percent = residency_reload_us(r) * 100 / RESIDENCY_WINDOW_US;
+    bool was = r->thrashing;
+    if (!was && percent < THRASH_PERCENT) return;
+    r->thrashing = percent >= (was ? THRASH_ENDS_PERCENT : THRASH_PERCENT);
+    if (!r->thrashing)
+        for (uint32_t i = 0; i < r->n_used; i++) r->slots[i].turn_us = 0;
+    else if (!was || now_us - r->turns_planned_us >= TURNS_PLAN_US)
+        plan_turns(r, now_us);
 }
 
 typedef enum victim_kind {
@@ -400,20 +517,50 @@ static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_cla
         return steps_of(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
     gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
     if (theirs > class) return VICTIM_LOWER;
-    uint64_t turn_us = TURN_SWITCHES * back_us(r, m);
-    if (turn_us < r->limits.turn_us) turn_us = r->limits.turn_us;
-    /* One that is HOT and runs nothing for so long waits for memory, too: both would wait for ever.
-     */
-    bool stuck = d.n_running == 0;
+    uint64_t turn_us = turn_of(r, m);
+    /* One that is HOT and could begin nothing for so long waits for memory, too: both would wait
+     * for ever.  Who was idle and has work since a moment ago is not stuck. */
+    uint64_t blocked_since_us = d.oldest_us > m->hot_since_us ? d.oldest_us : m->hot_since_us;
+    bool stuck = d.n_running == 0 && now_us >= blocked_since_us + turn_us;
     return (theirs == class || stuck) && served_us >= turn_us ? VICTIM_TURN : VICTIM_NONE;
+}
+
+static bool leaves_before(const residency_leaver *a, const residency_leaver *b) {
+    if (a->class != b->class) return a->class > b->class;
+    return a->value != b->value ? a->value < b->value : a->idx < b->idx;
 }
 
 /* Does a go before b? */
 static bool goes_before(const residency *r, uint32_t a, uint32_t b, uint64_t now_us) {
-    gen_class class_a = class_of(r, a), class_b = class_of(r, b);
-    if (class_a != class_b) return class_a > class_b;
-    uint64_t value_a = value_of(r, a, now_us), value_b = value_of(r, b, now_us);
-    return value_a != value_b ? value_a < value_b : a < b;
+    residency_leaver x = {a, class_of(r, a), value_of(r, a, now_us)};
+    residency_leaver y = {b, class_of(r, b), value_of(r, b, now_us)};
+    return leaves_before(&x, &y);
+}
+
+/* What comes free when it goes, besides cached blocks. */
+static uint32_t pages_of(const residency *r, uint32_t root) {
+    uint32_t n = r->slots[root].n_pages;
+    EACH_MEMBER(r, root, i) n += r->pool->owners[i].held[PAGE_KV];
+    return n;
+}
+
+/* The next of this kind who has to go, for that many pages more: the least worth keeping, but for
+ * those who would go in vain. */
+static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_class class,
+                            uint64_t missing, uint64_t now_us) {
+    uint32_t n = 0;
+    for (uint32_t v = 0; v < r->n_used; v++) {
+        if (victim(r, v, root, class, now_us) != kind) continue;
+        residency_leaver l = {v, class_of(r, v), value_of(r, v, now_us)};
+        uint32_t i = n++;
+        for (; i > 0 && leaves_before(&l, &r->leavers[i - 1]); i--)
+            r->leavers[i] = r->leavers[i - 1];
+        r->leavers[i] = l;
+    }
+    if (n == 0) return RESIDENCY_NONE;
+    if (r->worth != NULL && !r->spares) return r->leavers[0].idx;
+    for (uint32_t i = 0; i < n; i++) r->leaver_pages[i] = pages_of(r, r->leavers[i].idx);
+    return r->leavers[worth_first(r->leaver_pages, n, missing)].idx;
 }
 
 static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root, gen_class class,
@@ -426,21 +573,55 @@ static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root,
     return best;
 }
 
+/* Free pages that one who came needs for the first of its work, which has not begun.  Weights for
+ * whom no more urgent work waits leave them alone for as long as a turn: else two would be HOT and
+ * neither could begin. */
+static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, uint64_t now_us) {
+    const resident *m = &r->slots[root];
+    if (m->state != MODEL_HOT || !is_root(r, root)) return 0;
+    sched_demand d = demand_of(r, root);
+    if (d.n_waiting == 0 || d.n_running > 0 || d.waiting_class > class ||
+        now_us - m->hot_since_us >= turn_of(r, m))
+        return 0;
+    const pool_owner *o = &r->pool->owners[root];
+    uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+    uint32_t guaranteed = o->min > held ? o->min - held : 0; // kept free by the pool
+    return d.first_pages > guaranteed ? d.first_pages - guaranteed : 0;
+}
+
+static uint32_t promised_to_others(const residency *r, uint32_t root, gen_class class,
+                                   uint64_t now_us) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (i != root) n += promised_to(r, i, class, now_us);
+    return n;
+}
+
 /* Pages that would be there for `root` if all victims up to this kind went; cached ones are there
  * already, and keys and values of those who go, too. */
 static uint64_t room_after(const residency *r, uint32_t root, gen_class class, victim_kind up_to,
                            uint64_t now_us) {
-    uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE];
+    uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], promised = 0;
+    uint64_t n_freed = 0, unfilled = 0; // keys and values of who goes; guarantees of models then
     for (uint32_t v = 0; v < r->n_used; v++) {
         if (!is_root(r, v)) continue;
         victim_kind kind = victim(r, v, root, class, now_us);
-        if (r->slots[v].leaving || (kind != VICTIM_NONE && kind <= up_to)) n += r->slots[v].n_pages;
-        EACH_MEMBER(r, v, i)
-        n += r->slots[v].leaving || (kind != VICTIM_NONE && kind <= up_to)
-                 ? r->pool->owners[i].held[PAGE_KV]
-                 : sched_model_n_cached(r->sched, i);
+        bool goes = r->slots[v].leaving || (kind != VICTIM_NONE && kind <= up_to);
+        if (goes) n += r->slots[v].n_pages;
+        if (!goes && v != root) promised += promised_to(r, v, class, now_us);
+        EACH_MEMBER(r, v, i) {
+            const pool_owner *o = &r->pool->owners[i];
+            uint32_t held = goes ? 0 : o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+            if (i != root && o->min > held) unfilled += o->min - held;
+            if (goes) n_freed += o->held[PAGE_KV];
+            n += goes ? o->held[PAGE_KV] : sched_model_n_cached(r->sched, i);
+        }
     }
-    return n;
+    /* Whose keys and values go has its guarantee kept free instead. */
+    uint64_t reserved = r->pool->n_reserved + n_freed, most = sched_tenants_min_pages(r->sched);
+    if (reserved > most) reserved = most;
+    promised += reserved > unfilled ? reserved : unfilled;
+    return n > promised ? n - promised : 0;
 }
 
 /* It goes, for work of this class; at once, unless a step of it is on its way.  True: it is gone.
@@ -462,42 +643,63 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, u
 }
 
 /* n pages for weights of `root` and one more are there, in pieces that weights can use. */
-static bool has_room(const residency *r, uint32_t root, uint32_t n) {
+static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class class,
+                     uint64_t now_us) {
     const pool *p = r->pool;
-    return pool_n_takeable(p, root) >= n &&
+    return pool_n_takeable(p, root) >= n + promised_to_others(r, root, class, now_us) &&
            (r->one_memory || pool_n_whole_pages(p) >= r->slots[root].about.weight_pages);
 }
 
 /* Cached keys and values go until that is so; where weights need whole extents some that are in
  * their way go, too, though there are pages enough. */
-static bool drop_cached_for(residency *r, uint32_t root, uint32_t n) {
+static bool drop_cached_for(residency *r, uint32_t root, uint32_t n, gen_class class,
+                            uint64_t now_us) {
     const pool *p = r->pool;
-    while (!has_room(r, root, n)) {
+    while (!has_room(r, root, n, class, now_us)) {
         uint32_t n_free = pool_n_device_free(p), takeable = pool_n_takeable(p, root);
-        uint32_t missing = takeable < n ? n - takeable : 1;
+        uint32_t wanted = n + promised_to_others(r, root, class, now_us);
+        uint32_t missing = takeable < wanted ? wanted - takeable : 1;
         if (sched_drop_cached(r->sched, n_free + missing) == n_free) return false;
     }
     return true;
+}
+
+/* Weights of models that go as soon as their steps have ended. */
+static uint32_t n_leaving(const residency *r) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (is_root(r, i) && r->slots[i].leaving) n += pages_of(r, i);
+    return n;
+}
+
+/* Pages that are not there yet for n of `root`, nor on their way. */
+static uint64_t n_missing(const residency *r, uint32_t root, uint32_t n, gen_class class,
+                          uint64_t now_us) {
+    uint64_t wanted = (uint64_t)n + promised_to_others(r, root, class, now_us);
+    uint64_t there = (uint64_t)pool_n_takeable(r->pool, root) + n_leaving(r);
+    return wanted > there ? wanted - there : 0;
 }
 
 /* Room for n pages of `root`, for whom work of this class waits (GEN_CLASSES: nobody; then only
  * idle ones go).  False: not now, and nobody goes in vain. */
 static bool make_room(residency *r, uint32_t root, uint32_t n, gen_class class, bool turn,
                       uint64_t now_us) {
-    if (drop_cached_for(r, root, n)) return true;
+    if (drop_cached_for(r, root, n, class, now_us)) return true;
     victim_kind last = turn ? VICTIM_TURN : VICTIM_LOWER, up_to = VICTIM_IDLE;
     while (up_to < last && room_after(r, root, class, up_to, now_us) < n) up_to++;
     if (room_after(r, root, class, up_to, now_us) < n) return false;
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
-        uint32_t v;
-        while (!has_room(r, root, n) &&
-               (v = pick_victim(r, k, root, class, now_us)) != RESIDENCY_NONE) {
+        while (!has_room(r, root, n, class, now_us)) {
+            uint64_t missing = n_missing(r, root, n, class, now_us);
+            if (missing == 0 && n_leaving(r) > 0) return false; // enough are on their way out
+            uint32_t v = pick_needed(r, k, root, class, missing, now_us);
+            if (v == RESIDENCY_NONE) break;
             evict(r, v, k, class, root, now_us);
             if (r->slots[root].on_device) return true; // they changed places
-            drop_cached_for(r, root, n);
+            drop_cached_for(r, root, n, class, now_us);
         }
     }
-    return has_room(r, root, n);
+    return has_room(r, root, n, class, now_us);
 }
 
 /* The same for host memory, by dropping WARM models: those that are worth less than `root`, and all
@@ -588,21 +790,24 @@ static uint32_t most_wanted(const residency *r, model_state state, want *out, ui
     return best;
 }
 
-/* Pages that others keep whatever happens: guarantees, and weights that are pinned HOT; on the host
- * copies of what is pinned. */
+/* Pages that others keep whatever happens: guarantees of models, or of tenants where those are
+ * more, and weights that are pinned HOT; on the host copies of what is pinned. */
 static uint64_t kept_by_others(const residency *r, uint32_t root, bool host) {
-    uint64_t n = 0;
+    uint64_t n = 0, promised = 0, reserved = sched_tenants_min_pages(r->sched);
     for (uint32_t i = 0; i < r->n_used; i++) {
         const resident *m = &r->slots[i];
-        if (m->state == MODEL_NONE || m->weights_of == root) continue;
+        if (m->state == MODEL_NONE || i == root) continue;
         bool hot = is_root(r, i) && is_pinned(r, i, PIN_HOT) && m->state != MODEL_FAILED;
         bool warm = is_root(r, i) && is_pinned(r, i, PIN_WARM) && m->host_copy;
+        uint32_t pinned = hot ? m->about.weight_pages : 0, min = r->pool->owners[i].min;
         if (host)
             n += warm ? m->about.host_pages : 0;
         else
-            n += u32_max(hot ? m->about.weight_pages : 0, r->pool->owners[i].min);
+            n += pinned;
+        if (min > pinned) promised += min - pinned;
     }
-    return n;
+    if (host) return n;
+    return n + (promised > reserved ? promised : reserved); // as the pool keeps them free
 }
 
 /* Pages that a model needs to do anything: its weights, and keys and values for the first who
@@ -774,12 +979,20 @@ static bool settle_staged(residency *r, uint64_t now_us) {
 
 /* ---- time ---- */
 
+/* Somebody wants it: a pause is over, unless he wanted it at the last look, too. */
+static void note_use(resident *m, uint64_t now_us) {
+    if (!m->busy && m->used) worth_note_pause(&m->pauses, now_us - m->active_us, reload_us(m));
+    m->used = true;
+    m->active_us = now_us;
+}
+
 /* What one model does by itself.  True: something changed. */
 static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     sched_demand d = demand_of(r, root);
     bool wanted = d.n_waiting + d.n_running > 0;
-    if (wanted) m->active_us = now_us;
+    if (wanted) note_use(m, now_us);
+    m->busy = wanted;
     if (d.n_waiting == 0 && d.n_running == 0) m->wanted_since_us = 0;
     if (d.n_waiting > 0 && m->wanted_since_us == 0 && m->state != MODEL_HOT)
         m->wanted_since_us = now_us;
@@ -835,6 +1048,7 @@ static bool let_go(residency *r, uint32_t idx) {
 bool residency_decide(residency *r, uint64_t now_us) {
     bool any = false;
     sched_demands(r->sched, now_us, r->demands);
+    watch_thrash(r, now_us);
     for (uint32_t i = 0; i < r->n_used; i++) {
         if (is_root(r, i)) any |= look_at(r, i, now_us);
         any |= let_go(r, i);
@@ -891,7 +1105,9 @@ uint64_t residency_next_us(const residency *r) {
         if (!is_root(r, i)) continue;
         uint64_t keep_us = keep_alive_of(r, i);
         if (m->state == MODEL_FAILED && m->retry_at_us != 0) at_us = m->retry_at_us;
-        if (m->state == MODEL_HOT && keep_us != POLICY_NEVER) at_us = m->active_us + keep_us;
+        if (m->state == MODEL_HOT && keep_us != POLICY_NEVER && !m->wanted &&
+            !is_pinned(r, i, PIN_HOT))
+            at_us = m->active_us + keep_us;
         if (at_us < next_us) next_us = at_us;
     }
     return next_us;
@@ -912,6 +1128,7 @@ inferd_status residency_set_policy(residency *r, uint32_t idx, const model_polic
     m->policy = *policy;
     r->n_changes++;
     sched_set_model_policy(r->sched, idx, policy, now_us);
+    tell_pins(r);
     return INFERD_OK;
 }
 
@@ -962,6 +1179,7 @@ void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t sam
 
 void residency_remove(residency *r, uint32_t idx) {
     r->slots[idx].served = false;
+    tell_pins(r);
 }
 
 void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us) {

@@ -18,11 +18,16 @@
  *
  * Who goes, only when pages are short: first cached keys and values; then idle models, the lowest
  * class first and in it the least worth keeping: weight * time to bring it back / (pages * time
- * since it was used); then models whose running work is of a lower class than what waits.  Never a
+ * until it is wanted again, as its pauses tell: worth.h), but for those that would go in vain
+ * because the others make room enough; then models whose running work is of a lower class than what
+ * waits.  Never a
  * model with running work of an equal or higher class, a pinned one, or one that came less than
  * min_residency_us ago for work of an equal or higher class.  Nobody goes when it would not be
  * enough.  When models of one class want more memory than there is, they take *turns*: who has been
- * served for its turn makes room for who waits, its work waits and goes on later.
+ * served for its turn makes room for who waits, its work waits and goes on later.  A turn is some
+ * times as long as the switch before it.  When bringing back who had to make room takes more than a
+ * part of all time nevertheless, models *thrash*, and turns have quotas (feasible_turns_plan) by
+ * what a step of each costs and how often its readers want a token, until that is over.
  *
  * Models with the same content share one set of weights: that of `weights_of`, whose slot stays
  * attached while another uses it.
@@ -39,6 +44,7 @@
 #include "pool.h"
 #include "scheduler/engine.h"
 #include "scheduler/policy.h"
+#include "scheduler/worth.h"
 
 typedef struct resident {
     model_state state;
@@ -64,12 +70,15 @@ typedef struct resident {
     uint32_t n_failures; // in a row
 
     uint64_t active_us;       // last moment somebody wanted it
+    worth_pauses pauses;      // between such moments
+    bool busy, used;          // somebody wanted it at the last look, and ever
     uint64_t hot_since_us;    // HOT
     uint64_t wanted_since_us; // somebody waits for it and it is not HOT; 0: no
     uint64_t begun_us;        // STAGING, LOADING
     uint64_t away_until_us;   // who made it leave is served first, until then,
     gen_class away_class;     // unless its own work is more urgent than this
     uint64_t bring_us;        // what bringing it up took the last time; 0: never did
+    uint64_t turn_us;         // quota of its turns; 0: none
     uint64_t bytes_done, bytes_total;
     engine_switch parts, last; // of the time under way, and of the newest that is over
 
@@ -78,6 +87,13 @@ typedef struct resident {
     uint64_t hot_us, load_device_us;
     engine_switch parts_sum;
 } resident;
+
+/* One who may go. */
+typedef struct residency_leaver {
+    uint32_t idx;
+    gen_class class;
+    uint64_t value;
+} residency_leaver;
 
 typedef struct residency_limits {
     device_limits device;
@@ -104,12 +120,28 @@ typedef struct residency {
     void *wake_ctx;
     bool dead; // the device is gone: whoever is attached fails with `why`
     inferd_err why;
-    uint32_t *departures; // [n] how often each slot became empty; owned
-    uint64_t n_changes;   // grows with every arrow
-    uint64_t n_turns;     // a model went for another of its class
+    uint32_t *departures;      // [n] how often each slot became empty; owned
+    residency_leaver *leavers; // [n] scratch: who may go, in order; owned
+    uint32_t *leaver_pages;    // [n] of these; owned
+    /* What an idle model is worth instead of worth_of, and then nobody is spared unless `spares`;
+     * for experiments.  NULL: worth_of. */
+    uint64_t (*worth)(void *ctx, const struct residency *r, uint32_t idx, uint64_t now_us);
+    void *worth_ctx;
+    bool spares;
+    uint64_t n_changes; // grows with every arrow
+    uint64_t n_turns;   // a model went for another of its class
+
+    /* Bringing back who had to make room, in this part of the window and the one before. */
+    bool thrashing;
+    uint64_t reload_us, reload_before_us, window_began_us;
+    uint64_t turns_planned_us;     // when quotas were made last
+    uint64_t turns_attainment_ppm; // part of the tokens that they have on time
+    struct feasible_turn *turns;   // [n] scratch; owned
+    uint32_t *turn_slots, *quotas; // [n] of those; owned
 } residency;
 
 #define RESIDENCY_NONE UINT32_MAX
+enum { RESIDENCY_WINDOW_US = 10000000 };
 
 inferd_status residency_init(residency *r, uint32_t n_slots, const residency_limits *limits,
                              const device *dev, pool *p, struct sched *s, inferd_err *err);
@@ -150,6 +182,9 @@ static inline resident *resident_weights(residency *r, uint32_t idx) {
     return &r->slots[r->slots[idx].weights_of];
 }
 model_state residency_state(const residency *r, uint32_t idx);
+/* What bringing back who had to make room took in the newest window of RESIDENCY_WINDOW_US, about.
+ */
+uint64_t residency_reload_us(const residency *r);
 
 inferd_status residency_verify(const residency *r, inferd_err *err);
 

@@ -19,6 +19,14 @@ static inferd_status check_limits(const sched_limits *l, inferd_err *err) {
     return INFERD_OK;
 }
 
+/* Nobody's, and nothing is known of it. */
+static void empty_model(sched_model *m) {
+    *m = (sched_model){0};
+    list_node_init(&m->waiting);
+    list_node_init(&m->running);
+    share_init(&m->share, SHARE_BESTEFFORT, 0, 1, 0);
+}
+
 inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_models, sched_emit *emit,
                            void *emit_ctx, sched **out, inferd_err *err) {
     inferd_status status = check_limits(limits, err);
@@ -30,7 +38,7 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     s->emit = emit;
     s->emit_ctx = emit_ctx;
     s->n_models = n_models;
-    s->next_deadline_us = UINT64_MAX;
+    s->next_deadline_us = s->disk_due_us = UINT64_MAX;
     list_node_init(&s->free);
     list_node_init(&s->waiting);
     list_node_init(&s->running);
@@ -40,14 +48,14 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     s->seqs = calloc(s->n_seqs, sizeof *s->seqs);
     s->order = calloc(s->n_seqs, sizeof(seq *));
     s->models = calloc(size_max(n_models, 1), sizeof *s->models);
-    if (s->seqs == NULL || s->order == NULL || s->models == NULL || !sched_init_principals(s)) {
+    if (s->seqs == NULL || s->order == NULL || s->models == NULL || !sched_init_principals(s) ||
+        !account_init(&s->account)) {
         s->n_models = s->models == NULL ? 0 : n_models;
         sched_destroy(s);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u sequences", limits->queue_len_max);
     }
     for (uint32_t i = 0; i < s->n_seqs; i++) list_push_back(&s->free, &s->seqs[i].link);
-    for (uint32_t i = 0; i < n_models; i++)
-        share_init(&s->models[i].share, SHARE_BESTEFFORT, 0, 1, 0);
+    for (uint32_t i = 0; i < n_models; i++) empty_model(&s->models[i]);
     for (uint32_t c = 0; c < GEN_CLASSES; c++) {
         share_init(&s->floors[c], SHARE_BURST, limits->starvation_percent, 1, 0);
         s->floors[c].level = 0;
@@ -88,6 +96,8 @@ void sched_destroy(sched *s) {
         prefix_deinit(&s->models[i].prefix);
         kv_deinit(&s->models[i].kv);
     }
+    account_deinit(&s->account);
+    free(s->page_tenants);
     free(s->tenants);
     free(s->principals);
     free(s->principal_buckets);
@@ -103,13 +113,33 @@ static void note_retry(const sched_model *m, seq *q, uint64_t now_us) {
         q->done.done.retry_after_ms = (uint32_t)((m->retry_at_us - now_us + 999) / 1000);
 }
 
+static void zero_for(void *ctx, uint32_t page, size_t begin, size_t n_bytes, bool whole) {
+    sched *s = ((sched_model *)ctx)->s;
+    s->zero(s->zero_ctx, page, begin, n_bytes);
+    s->counters.n_zeroed_pages += whole;
+    s->counters.n_zeroed_slots += !whole;
+}
+
+inferd_status sched_set_zero(sched *s, sched_zero *zero, void *ctx, inferd_err *err) {
+    size_t n = size_max(s->pool->n_pages, 1);
+    s->page_tenants = malloc(n * sizeof *s->page_tenants);
+    if (s->page_tenants == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the tenants of %zu pages", n);
+    for (size_t i = 0; i < n; i++) s->page_tenants[i] = KV_TENANT_NONE;
+    s->zero = zero;
+    s->zero_ctx = ctx;
+    return INFERD_OK;
+}
+
 inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_spec *spec,
                                inferd_err *err) {
     sched_model *m = &s->models[model_idx];
     INFERD_CHECK(model_idx < s->n_models && !m->open);
     inferd_status status = kv_init(&m->kv, &spec->kv, s->pool, model_idx, PAGE_KV, err);
     if (status != INFERD_OK) return status;
-    status = prefix_init(&m->prefix, &m->kv, NULL, err);
+    uint64_t key[2];
+    bool keyed = sched_disk_key(s, spec, key);
+    status = prefix_init(&m->prefix, &m->kv, keyed ? key : NULL, err);
     if (status == INFERD_OK) {
         status = sched_open_park(s, m, err);
         if (status != INFERD_OK) prefix_deinit(&m->prefix);
@@ -119,8 +149,12 @@ inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_s
         return status;
     }
     m->s = s;
+    m->weights_of = model_idx;
     m->kv.on_live = sched_on_live;
     m->kv.on_live_ctx = m;
+    m->kv.page_tenants = s->page_tenants;
+    m->kv.zero = zero_for;
+    m->kv.zero_ctx = m;
     m->spec = *spec;
     m->open = true;
     return INFERD_OK;
@@ -133,17 +167,19 @@ void sched_model_close(sched *s, uint32_t model_idx) {
         while (prefix_evict(&m->prefix)) {
         }
         INFERD_CHECK(m->kv.n_taken == 0); // what nobody counts on was cached, and is gone
+        sched_forget_reads(s, model_idx);
         sched_close_park(m);
         prefix_deinit(&m->prefix);
         kv_deinit(&m->kv);
     }
-    *m = (sched_model){0};
-    share_init(&m->share, SHARE_BESTEFFORT, 0, 1, 0);
+    account_close_model(&s->account, model_idx);
+    empty_model(m);
 }
 
 void sched_model_hot(sched *s, uint32_t model_idx, bool hot) {
     sched_model *m = &s->models[model_idx];
     INFERD_CHECK(model_idx < s->n_models && m->open && (hot || m->n_steps == 0));
+    m->first_step = hot;
     m->hot = hot;
 }
 
@@ -173,6 +209,7 @@ uint32_t sched_model_preempt(sched *s, uint32_t model_idx) {
         seq *q = LIST_ENTRY(node, seq, link);
         if (q->model_idx != model_idx) continue;
         sched_preempt_seq(s, q);
+        sched_note_model_out(q);
         n++;
     }
     return n;
@@ -194,31 +231,36 @@ uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx) {
     return s->models[model_idx].open ? s->models[model_idx].kv.n_idle_pages : 0;
 }
 
+static void count_demand(const sched *s, const sched_model *m, sched_demand *d) {
+    const seq *first = NULL;
+    LIST_EACH(node, &m->running) {
+        const seq *q = LIST_ENTRY(node, seq, mine);
+        if (q->paused) continue;
+        d->n_running++;
+        if (q->req->class < d->running_class) d->running_class = q->req->class;
+    }
+    LIST_EACH(node, &m->waiting) {
+        const seq *q = LIST_ENTRY(node, seq, mine);
+        if (q->paused) continue;
+        d->n_waiting++;
+        if (q->req->class > d->waiting_class) continue;
+        if (q->req->class < d->waiting_class || q->idle_since_us < d->oldest_us) {
+            d->oldest_us = q->idle_since_us;
+            first = q;
+        }
+        d->waiting_class = q->req->class;
+    }
+    if (first != NULL) d->first_pages = sched_pages_to_start(s, first);
+}
+
 void sched_demands(const sched *s, uint64_t now_us, sched_demand *out) {
     for (uint32_t i = 0; i < s->n_models; i++)
         out[i] = (sched_demand){.n_steps = s->models[i].n_steps,
                                 .waiting_class = GEN_CLASSES,
                                 .running_class = GEN_CLASSES,
                                 .oldest_us = now_us};
-    LIST_EACH(node, &s->running) {
-        const seq *q = LIST_ENTRY(node, seq, link);
-        sched_demand *d = &out[q->model_idx];
-        if (q->paused) continue;
-        d->n_running++;
-        if (q->req->class < d->running_class) d->running_class = q->req->class;
-    }
-    LIST_EACH(node, &s->waiting) {
-        const seq *q = LIST_ENTRY(node, seq, link);
-        sched_demand *d = &out[q->model_idx];
-        if (q->paused) continue;
-        d->n_waiting++;
-        if (q->req->class > d->waiting_class) continue;
-        if (q->req->class < d->waiting_class || q->idle_since_us < d->oldest_us) {
-            d->oldest_us = q->idle_since_us;
-            d->first_pages = sched_pages_to_start(s, q);
-        }
-        d->waiting_class = q->req->class;
-    }
+    for (uint32_t i = 0; i < s->n_models; i++)
+        if (s->models[i].n_seqs > 0) count_demand(s, &s->models[i], &out[i]);
 }
 
 uint32_t sched_drop_cached(sched *s, uint32_t n) {
@@ -245,12 +287,14 @@ static void leave_running(sched *s, seq *q) {
     q->n_computed = q->n_planned = q->n_promised = q->n_drafts = q->n_scored_planned = 0;
     q->n_published = 0;
     list_remove(&q->link);
+    list_remove(&q->mine);
     s->n_running--;
     seq_model(s, q)->n_running--;
 }
 
 void sched_preempt_seq(sched *s, seq *q) {
     INFERD_CHECK(q->state == SEQ_RUNNING);
+    sched_note_preempted(s, q);
     q->n_lost = q->n_computed;
     q->redo_until = u32_max(q->redo_until, q->n_computed);
     leave_running(s, q);
@@ -259,8 +303,10 @@ void sched_preempt_seq(sched *s, seq *q) {
     q->refused_plan = s->plan_no;
     if (q->last_epoch > s->relief_epoch) s->relief_epoch = q->last_epoch;
     list_push_back(&s->waiting, &q->link);
+    list_push_back(&seq_model(s, q)->waiting, &q->mine);
     s->n_waiting++;
     s->counters.n_preemptions++;
+    seq_model(s, q)->looked_plan = 0; // by what was chosen from in this plan
 }
 
 void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
@@ -269,6 +315,7 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
         leave_running(s, q);
     } else if (q->state == SEQ_WAITING) {
         list_remove(&q->link);
+        list_remove(&q->mine);
         s->n_waiting--;
     }
     if (q->state != SEQ_FREE) {
@@ -294,6 +341,10 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
     q->done.done.n_preempted = q->n_preempted;
     q->done.done.device_us = q->device_us; // more may come of unfinished steps: charged, not told
     q->done.done.waste_us = q->waste_us;
+    q->done.done.unpark_us = q->unpark_us;
+    q->done.done.away_us = q->away_us;
+    q->done.done.n_recomputed = q->n_redone;
+    memcpy(q->done.done.n_rungs, q->n_rungs, sizeof q->n_rungs);
     q->done.done.queued_us = began_us > q->req->arrival_us ? began_us - q->req->arrival_us : 0;
 }
 
@@ -328,9 +379,7 @@ uint32_t sched_n_unsent(const sched *s) {
 uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx) {
     const sched_model *m = &s->models[model_idx];
     if (!m->open) return 0;
-    uint32_t n_pages = pool_n_for_kv(s->pool, model_idx, m->spec.weight_pages);
-    uint64_t n = (uint64_t)kv_blocks_in(&m->spec.kv, n_pages) * m->spec.kv.block_tokens;
-    return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
+    return sched_tokens_for(s, model_idx, UINT32_MAX);
 }
 
 inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t n_prompt,
@@ -388,15 +437,18 @@ static inferd_status check_request(const sched *s, const gen_request *r, inferd_
         return inferd_fail(err, INFERD_EINVAL, "class %u of %u", (unsigned)r->class, GEN_CLASSES);
     inferd_status status = check_ids(r, m->spec.n_vocab, err);
     if (status != INFERD_OK) return status;
-    return sched_admit(m->spec.context, sched_kv_tokens_max(s, r->model_idx), r->n_prompt,
-                       r->max_tokens, err);
+    return sched_admit(m->spec.context, sched_tokens_for(s, r->model_idx, r->tenant_idx),
+                       r->n_prompt, r->max_tokens, err);
 }
 
 /* Room for all its tokens and blocks; lazily backed by the system, so a bound costs nothing. */
 static inferd_status take_memory(sched *s, seq *q, inferd_err *err) {
     gen_request *r = q->req;
     const sched_model *m = seq_model(s, q);
-    uint32_t room = u32_min(m->spec.context, sched_kv_tokens_max(s, q->model_idx) + 1);
+    uint32_t room = sched_tokens_for(s, q->model_idx, r->tenant_idx) + 1;
+    room = u32_min(m->spec.context, room);
+    if (r->max_tokens == GEN_NO_MAX)
+        room = u32_min(room, sched_tenant_tokens(s, q->model_idx, r->tenant_idx) + 1);
     uint64_t wanted = (uint64_t)r->n_prompt + r->max_tokens;
     q->tokens_max = wanted < room ? (uint32_t)wanted : u32_max(room, r->n_prompt);
     tok_id *tokens = realloc(r->prompt, (size_t)q->tokens_max * sizeof *tokens);
@@ -477,6 +529,7 @@ void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
     q->cacheable = !r->no_cache && !s->limits.no_prefix_cache;
     draft_start(&q->habit, s->limits.draft_tokens);
     list_push_back(&s->waiting, &q->link);
+    list_push_back(&m->waiting, &q->mine);
     s->n_waiting++;
     note_deadlines(s, q);
 }
@@ -523,7 +576,8 @@ void sched_cancel_all(sched *s, uint64_t now_us) {
 /* ---- numbers ---- */
 
 uint64_t sched_next_deadline(const sched *s) {
-    return s->share_ready_us < s->next_deadline_us ? s->share_ready_us : s->next_deadline_us;
+    uint64_t us = s->share_ready_us < s->next_deadline_us ? s->share_ready_us : s->next_deadline_us;
+    return s->disk_due_us < us ? s->disk_due_us : us;
 }
 
 void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *out) {
@@ -532,7 +586,11 @@ void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *
                                  .n_waiting = m->n_seqs - m->n_running,
                                  .pages_cached = m->open ? m->kv.n_idle_pages : 0,
                                  .blocks_used = m->open ? m->kv.n_live : 0,
-                                 .device_us = m->device_us};
+                                 .device_us = m->device_us,
+                                 .cost_error_ppm = rate_error_ppm(&m->rate),
+                                 .first_us = m->first_us,
+                                 .first_us_sum = m->first_us_sum};
+    memcpy(out->n_rungs, m->n_rungs, sizeof out->n_rungs);
 }
 
 void sched_count(const sched *s, sched_counters *out) {

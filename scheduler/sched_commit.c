@@ -65,6 +65,7 @@ static void append_token(sched *s, seq *q, const sample_result *r, uint64_t now_
     bool may_end = seq_n_output(q) >= req->min_tokens;
     seq_tokens(q)[q->n_tokens++] = r->id;
     if (q->first_token_us == 0) q->first_token_us = now_us;
+    account_row_of(&s->account, req->tenant_idx, q->model_idx)->output_tokens++;
     emit_result(s, q, GEN_EV_TOKEN, r, now_us);
     if (may_end && !req->ignore_eos && is_end(&seq_model(s, q)->spec, r->id))
         end(s, q, GEN_STOP, -1, now_us);
@@ -144,7 +145,12 @@ void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
     rate_work work = step_work(st);
     rate_add(&m->rate, &work, device_us);
     m->n_steps--;
-    sched_charge(s, st, st->charge_us != 0 ? st->charge_us : device_us);
+    s->clock_us = now_us;
+    uint64_t charge_us = st->charge_us != 0 ? st->charge_us : device_us;
+    sched_charge(s, st, charge_us);
+    sched_note_relief(s, now_us);
+    if (m->first_step) m->first_us_sum += m->first_us = charge_us;
+    m->first_step = false;
     m->device_us += device_us;
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         st->items[i].q->n_steps--;
@@ -155,7 +161,9 @@ void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
 void sched_fail(sched *s, step *st, const inferd_err *why, uint64_t now_us) {
     pool_finish(s->pool, st->epoch);
     s->models[st->model_idx].n_steps--;
+    s->clock_us = now_us;
     sched_charge(s, st, st->charge_us);
+    sched_note_relief(s, now_us);
     for (uint32_t i = 0; i < st->b.n_seqs; i++) {
         seq *q = st->items[i].q;
         q->n_steps--;

@@ -8,7 +8,10 @@
  *     below min    its pages are kept free, and whoever has more than his own min must give them
  *                  back, of whatever class
  *     above max    the newest of its sequences waits until others of it have ended
- *     in between   lent */
+ *     in between   lent
+ *
+ * Nobody is let in who could never be finished, and when limits change later whoever could not be
+ * any more ends at once: it would wait for good, and whoever is behind it, too. */
 #include "sched_state.h"
 
 static uint64_t block_bytes(const sched_model *m) {
@@ -36,6 +39,8 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
     share_set(&t->share, policy->share.policy, share_percent_each(&policy->share), policy->weight,
               now_us);
     s->unfilled_bytes -= unfilled(t);
+    s->min_bytes += policy->min_bytes - t->min_bytes;
+    s->limits_changed = true;
     t->min_bytes = policy->min_bytes;
     t->max_bytes = policy->max_bytes != 0 ? policy->max_bytes : UINT64_MAX;
     s->unfilled_bytes += unfilled(t);
@@ -58,8 +63,22 @@ void sched_on_live(void *ctx, uint32_t tenant, bool live) {
     s->unfilled_bytes += unfilled(t);
 }
 
+static const sched_tenant *tenant_at(const sched *s, uint32_t idx) {
+    return idx < s->n_tenants ? &s->tenants[idx] : NULL;
+}
+
 static const sched_tenant *tenant_of(const sched *s, const seq *q) {
-    return q->req->tenant_idx < s->n_tenants ? &s->tenants[q->req->tenant_idx] : NULL;
+    return tenant_at(s, q->req->tenant_idx);
+}
+
+static uint32_t pages_of(const sched *s, uint64_t n_bytes) {
+    if (s->page_bytes == 0) return 0;
+    uint64_t n = n_bytes / s->page_bytes + (n_bytes % s->page_bytes != 0);
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+uint32_t sched_tenants_min_pages(const sched *s) {
+    return pages_of(s, s->min_bytes);
 }
 
 void sched_set_page_bytes(sched *s, uint64_t page_bytes) {
@@ -73,8 +92,7 @@ void sched_reserve(sched *s) {
 void sched_reserve_for(sched *s, const seq *q) {
     const sched_tenant *t = q != NULL ? tenant_of(s, q) : NULL;
     uint64_t others = s->unfilled_bytes - (t != NULL ? unfilled(t) : 0);
-    s->pool->n_reserved =
-        s->page_bytes == 0 ? 0 : (uint32_t)((others + s->page_bytes - 1) / s->page_bytes);
+    s->pool->n_reserved = pages_of(s, others);
 }
 
 bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks) {
@@ -83,16 +101,121 @@ bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks) {
     return t->used_bytes + n_blocks * block_bytes(&s->models[q->model_idx]) > t->max_bytes;
 }
 
-bool sched_model_is_full(const sched *s, const seq *q) {
+uint32_t sched_model_room(const sched *s, const seq *q) {
     const pool_owner *o = &s->pool->owners[s->models[q->model_idx].kv.owner];
-    return o->held[PAGE_WEIGHT] + o->held[PAGE_KV] >= o->max;
+    uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+    return held < o->max ? o->max - held : 0;
 }
 
-bool sched_is_owed(const sched *s, const seq *q) {
+bool sched_model_is_full(const sched *s, const seq *q) {
+    return sched_model_room(s, q) == 0;
+}
+
+bool sched_has_guarantees(const sched *s) {
+    return s->min_bytes > 0 || s->pool->n_min > 0;
+}
+
+bool sched_may_claim(const sched *s, const seq *q) {
+    const sched_tenant *t = tenant_of(s, q);
+    const sched_model *m = &s->models[q->model_idx];
+    const pool_owner *o = &s->pool->owners[m->kv.owner];
+    bool waits = q->state == SEQ_WAITING;
+    uint64_t n_bytes = (waits ? sched_blocks_to_start(s, q) : 1) * block_bytes(m);
+    uint64_t n_pages = waits ? sched_pages_to_start(s, q) : 1;
+    return (t != NULL && t->min_bytes > 0 && t->used_bytes + n_bytes <= t->min_bytes) ||
+           o->held[PAGE_WEIGHT] + o->held[PAGE_KV] + n_pages <= o->min;
+}
+
+bool sched_is_secure(const sched *s, const seq *q) {
     const sched_tenant *t = tenant_of(s, q);
     const pool_owner *o = &s->pool->owners[s->models[q->model_idx].kv.owner];
-    return (t != NULL && t->used_bytes < t->min_bytes) ||
-           o->held[PAGE_WEIGHT] + o->held[PAGE_KV] < o->min;
+    return (t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes) ||
+           (o->min > 0 && o->held[PAGE_WEIGHT] + o->held[PAGE_KV] <= o->min);
+}
+
+/* ---- what could ever be had ---- */
+
+void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages) {
+    sched_model *m = &s->models[model_idx];
+    m->weights_of = weights_of;
+    m->pinned_pages = n_pages;
+    s->limits_changed = true;
+}
+
+/* Pages for keys and values when all others hold no more than they keep whatever happens: weights
+ * that are pinned, and guarantees of models or of tenants, whichever are more. */
+static uint32_t pages_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
+    const sched_model *m = &s->models[model_idx];
+    const pool *p = s->pool;
+    uint64_t pinned = 0, promised = 0;
+    for (uint32_t i = 0; i < s->n_models; i++) {
+        uint32_t n = i != m->weights_of ? s->models[i].pinned_pages : 0;
+        uint32_t min = p->owners[i].min, filled = i == m->weights_of ? m->spec.weight_pages : n;
+        pinned += n;
+        if (i != model_idx && min > filled) promised += min - filled;
+    }
+    const sched_tenant *t = tenant_at(s, tenant_idx);
+    uint64_t others = s->min_bytes - (t != NULL ? t->min_bytes : 0);
+    if (tenant_idx == UINT32_MAX) others = 0;
+    if (pages_of(s, others) > promised) promised = pages_of(s, others);
+    /* Where its weights do not even fit it fails as a whole, with a sentence about that. */
+    if (pinned + promised + m->spec.weight_pages >= p->n_device) pinned = 0;
+    uint64_t left = pinned + promised < p->n_device ? p->n_device - pinned - promised : 0;
+    if (left > p->owners[model_idx].max) left = p->owners[model_idx].max;
+    return left > m->spec.weight_pages ? (uint32_t)left - m->spec.weight_pages : 0;
+}
+
+uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
+    const kv_layout *l = &s->models[model_idx].spec.kv;
+    uint64_t n_blocks = kv_blocks_in(l, pages_for(s, model_idx, tenant_idx));
+    uint64_t n = n_blocks * l->block_tokens;
+    return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
+}
+
+uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
+    const kv_layout *l = &s->models[model_idx].spec.kv;
+    const sched_tenant *t = tenant_at(s, tenant_idx);
+    uint64_t n_bytes = l->slot_bytes * l->n_groups;
+    if (t == NULL || t->max_bytes == UINT64_MAX || n_bytes == 0) return INT32_MAX;
+    uint64_t n_blocks = t->max_bytes / n_bytes;
+    return n_blocks < INT32_MAX / l->block_tokens ? (uint32_t)n_blocks * l->block_tokens
+                                                  : INT32_MAX;
+}
+
+/* False: it cannot be finished any more. */
+static bool still_fits(const sched *s, seq *q, inferd_err *err) {
+    uint32_t n_memory = sched_tokens_for(s, q->model_idx, q->req->tenant_idx);
+    uint32_t n_tenant = sched_tenant_tokens(s, q->model_idx, q->req->tenant_idx);
+    uint32_t n_max = u32_min(n_memory, n_tenant);
+    uint32_t n_known = q->n_tokens + q->n_promised + q->n_drafts;
+    if (seq_stored_max(q) <= n_max) return true;
+    if (q->req->max_tokens == GEN_NO_MAX && n_known <= n_max) {
+        q->tokens_max = n_max + 1; // the last one drawn needs no keys and values
+        return true;
+    }
+    uint32_t n = q->req->max_tokens == GEN_NO_MAX ? n_known : seq_stored_max(q);
+    if (n_tenant < n_memory)
+        inferd_fail(err, INFERD_EQUOTA,
+                    "the limits were changed: the request needs keys and values of %u tokens, the "
+                    "tenant may have %u",
+                    n, n_tenant);
+    else
+        inferd_fail(err, INFERD_ETOOLONG,
+                    "the limits were changed: the request needs keys and values of %u tokens, the "
+                    "memory for them holds %u",
+                    n, n_memory);
+    return false;
+}
+
+void sched_recheck_limits(sched *s, uint64_t now_us) {
+    list_node *lists[2] = {&s->running, &s->waiting};
+    s->limits_changed = false;
+    for (int l = 0; l < 2; l++) LIST_EACH_SAFE(node, next, lists[l]) {
+            seq *q = LIST_ENTRY(node, seq, link);
+            inferd_err err = {0};
+            if (!still_fits(s, q, &err))
+                sched_end_seq(s, q, GEN_ERROR, -1, err.status, err.text, now_us);
+        }
 }
 
 inferd_status sched_admit_tenant(const sched *s, const seq *q, inferd_err *err) {

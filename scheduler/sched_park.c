@@ -10,10 +10,15 @@
  *
  * Parked blocks go, oldest first, when the host's pages are wanted: weights of models go before
  * them. */
+#include <string.h>
+
 #include "sched_state.h"
 
 enum {
-    MOVE_SHIFT = 3, // an eighth of each deviation of a block's time
+    AHEAD_PERCENT = 2,      // of the time, for copies ahead of time
+    AHEAD_US_MAX = 2000,    // of that at once
+    AHEAD_LEAVES_PARTS = 8, // of the host's pages, for what has to be parked
+    MOVE_SHIFT = 3,         // an eighth of each deviation of a block's time
     /* Before any was copied: bytes per microsecond, both ways of memory or of a bus. */
     MOVE_BYTES_PER_US = 4000
 };
@@ -32,6 +37,7 @@ inferd_status sched_open_park(sched *s, sched_model *m, inferd_err *err) {
     st = prefix_init(&m->parked, &m->parked_kv, m->prefix.key, err);
     if (st == INFERD_OK && !kv_table_init(&m->park_table, &m->kv.layout, 1))
         st = inferd_fail(err, INFERD_ENOMEM, "no memory for a block table");
+    m->parked_kv.page_tenants = s->host == s->pool ? s->page_tenants : NULL;
     m->parks = true;
     if (st != INFERD_OK) sched_close_park(m);
     return st;
@@ -54,7 +60,7 @@ static uint64_t move_us(const sched *s, const sched_model *m) {
     return s->move_us != 0 ? s->move_us : l->slot_bytes * l->n_groups / MOVE_BYTES_PER_US + 1;
 }
 
-static uint64_t compute_us(const sched_model *m, uint32_t depth) {
+uint64_t sched_compute_us(const sched_model *m, uint32_t depth) {
     uint32_t T = m->kv.layout.block_tokens;
     rate_work with = {0}, without = {0};
     rate_add_rows(&without, 0, 1);
@@ -70,6 +76,7 @@ static void move_block(sched *s, sched_model *m, const int32_t *from, const int3
 
 void sched_note_moves(sched *s, uint32_t n, uint64_t us) {
     if (n == 0) return;
+    s->moved_us += us;
     uint64_t each = us / n + 1;
     if (s->move_us == 0) s->move_us = each;
     s->move_us += each >> MOVE_SHIFT;
@@ -79,10 +86,17 @@ void sched_note_moves(sched *s, uint32_t n, uint64_t us) {
 /* ---- out ---- */
 
 /* A parked block of whoever has one that nobody wanted for longest, of this model first. */
+static bool drop_of(sched *s, sched_model *m) {
+    uint32_t b = prefix_oldest(&m->parked);
+    if (b == BLOCK_NONE) return false;
+    sched_store(s, m, &m->parked, b);
+    return prefix_evict(&m->parked);
+}
+
 static bool drop_one(sched *s, sched_model *m) {
-    if (m != NULL && prefix_evict(&m->parked)) return true;
+    if (m != NULL && drop_of(s, m)) return true;
     for (uint32_t i = 0; i < s->n_models; i++)
-        if (s->models[i].parks && prefix_evict(&s->models[i].parked)) return true;
+        if (s->models[i].parks && drop_of(s, &s->models[i])) return true;
     return false;
 }
 
@@ -97,27 +111,89 @@ static const int32_t *slots_of(const kv *k, uint32_t block) {
     return k->slots + (size_t)block * k->layout.n_groups;
 }
 
-static void park(sched *s, sched_model *m, uint32_t b) {
+static uint32_t find_parked(const sched_model *m, uint32_t b) {
     const prefix_entry *e = &m->prefix.entries[b];
-    uint32_t there =
-        prefix_lookup(&m->parked, e->name, e->scope, e->depth, prefix_tokens(&m->prefix, b));
-    if (there != BLOCK_NONE) {
-        prefix_touch(&m->parked, there); // a copy from an earlier time
-        return;
-    }
-    if (2 * move_us(s, m) >= compute_us(m, e->depth)) return;
-    while (!kv_append(&m->parked_kv, &m->park_table))
-        if (!drop_one(s, m)) return;
+    return prefix_lookup(&m->parked, e->name, e->scope, e->depth, prefix_tokens(&m->prefix, b));
+}
+
+/* There is a place in park_table for it. */
+static void copy_to_host(sched *s, sched_model *m, uint32_t b) {
     move_block(s, m, slots_of(&m->kv, b), m->park_table.slots, true);
     prefix_adopt(&m->parked, &m->park_table, &m->prefix, b);
     s->counters.n_parked++;
 }
 
+static bool parking_pays(const sched *s, const sched_model *m, uint32_t b) {
+    return 2 * move_us(s, m) < sched_compute_us(m, m->prefix.entries[b].depth);
+}
+
+static bool take_parked_place(sched_model *m, uint32_t tenant) {
+    m->park_table.tenant = tenant;
+    return kv_append(&m->parked_kv, &m->park_table);
+}
+
+/* False: there is no room for it in host memory. */
+static bool park(sched *s, sched_model *m, uint32_t b) {
+    uint32_t there = find_parked(m, b);
+    if (there != BLOCK_NONE) {
+        prefix_touch(&m->parked, there); // a copy from an earlier time
+        return true;
+    }
+    if (!parking_pays(s, m, b)) return true; // nor does the disk
+    while (!take_parked_place(m, m->kv.blocks[b].tenant))
+        if (!drop_one(s, m)) return false;
+    copy_to_host(s, m, b);
+    return true;
+}
+
 bool sched_evict_block(sched *s, sched_model *m) {
     uint32_t b = prefix_oldest(&m->prefix);
     if (b == BLOCK_NONE) return false;
-    if (m->parks) park(s, m, b);
+    if (!m->parks || !park(s, m, b)) sched_store(s, m, &m->prefix, b);
     return prefix_evict(&m->prefix);
+}
+
+/* ---- ahead of time ---- */
+
+/* The host has a page to spare, or a place in one. */
+static bool has_room_ahead(const sched *s, const sched_model *m) {
+    return m->parked_kv.n_free_slots >= m->kv.layout.n_groups ||
+           pool_n_host_free(s->pool) > s->pool->n_host / AHEAD_LEAVES_PARTS;
+}
+
+/* The next full block of q that is not in host memory yet; false: there is none, or no room. */
+static bool copy_one_ahead(sched *s, seq *q) {
+    sched_model *m = seq_model(s, q);
+    for (; q->n_ahead < q->n_published; q->n_ahead++) {
+        uint32_t b = q->table.blocks[q->n_ahead];
+        if (!m->prefix.entries[b].published || find_parked(m, b) != BLOCK_NONE) continue;
+        if (!parking_pays(s, m, b)) continue;
+        if (!has_room_ahead(s, m) || !take_parked_place(m, m->kv.blocks[b].tenant)) return false;
+        q->n_ahead++;
+        copy_to_host(s, m, b);
+        s->counters.n_copied_ahead++;
+        return true;
+    }
+    return false;
+}
+
+void sched_copy_ahead(sched *s, uint64_t now_us) {
+    if (!s->limits.background_copies || s->move == NULL) return;
+    uint64_t since_us = now_us > s->ahead_at_us ? now_us - s->ahead_at_us : 0;
+    s->ahead_at_us = now_us;
+    s->ahead_us += since_us * AHEAD_PERCENT;
+    if (s->ahead_us > 100 * AHEAD_US_MAX) s->ahead_us = 100 * AHEAD_US_MAX;
+    LIST_EACH(node, &s->running) {
+        seq *q = LIST_ENTRY(node, seq, link);
+        const sched_model *m = seq_model(s, q);
+        if (q->req->class != GEN_BATCH || !m->parks) continue;
+        while (s->ahead_us >= 100 * move_us(s, m)) {
+            uint64_t before_us = s->moved_us;
+            if (!copy_one_ahead(s, q)) break;
+            uint64_t us = 100 * (s->moved_us - before_us + 1);
+            s->ahead_us -= us < s->ahead_us ? us : s->ahead_us;
+        }
+    }
 }
 
 /* ---- and back ---- */
@@ -140,35 +216,97 @@ static bool take_place(sched *s, sched_model *m, seq *q) {
     return true;
 }
 
-uint32_t sched_unpark(sched *s, seq *q, uint32_t n) {
+/* The block behind q's last is in its table now and will be there for whatever is launched. */
+static void arrive(sched *s, seq *q, prefix_name name, const tok_id *tokens) {
+    sched_model *m = seq_model(s, q);
+    uint32_t T = m->kv.layout.block_tokens;
+    prefix_publish(&m->prefix, &q->table, q->n_published, name, q->req->cache_scope, tokens);
+    q->name = name;
+    q->n_published++;
+    q->n_computed += T;
+    q->n_unparked += T;
+}
+
+static void give_place_back(sched_model *m, seq *q) {
+    kv_block_free(&m->kv, kv_drop_last(&m->kv, &q->table, 0));
+}
+
+/* False: it went for what was parked to make the place. */
+static bool copy_back(sched *s, seq *q, prefix_name name, const tok_id *tokens) {
+    sched_model *m = seq_model(s, q);
+    uint32_t b = prefix_lookup(&m->parked, name, q->req->cache_scope, q->n_published, tokens);
+    if (b == BLOCK_NONE) return false;
+    const int32_t *to = slots_of(&m->kv, q->table.blocks[q->n_published]);
+    move_block(s, m, slots_of(&m->parked_kv, b), to, false);
+    prefix_touch(&m->parked, b);
+    arrive(s, q, name, tokens);
+    s->counters.n_unparked++;
+    return true;
+}
+
+static void write_slots(sched *s, const sched_model *m, const int32_t *slots,
+                        const unsigned char *from) {
+    const kv_layout *l = &m->kv.layout;
+    for (uint32_t g = 0; g < l->n_groups; g++, from += l->slot_bytes)
+        memcpy(s->slot(s->disk_ctx, m->kv.owner, slots[g]), from, l->slot_bytes);
+}
+
+/* From the disk into its page; where memories are apart by way of host memory.  False: there is no
+ * room on the way. */
+static bool write_back(sched *s, seq *q, prefix_name name, const tok_id *tokens,
+                       const unsigned char *from) {
+    sched_model *m = seq_model(s, q);
+    uint32_t b = q->table.blocks[q->n_published];
+    if (s->one_memory) {
+        write_slots(s, m, slots_of(&m->kv, b), from);
+        arrive(s, q, name, tokens);
+        return true;
+    }
+    while (!take_parked_place(m, q->req->tenant_idx))
+        if (!drop_one(s, m)) return false;
+    write_slots(s, m, m->park_table.slots, from);
+    move_block(s, m, m->park_table.slots, slots_of(&m->kv, b), false);
+    arrive(s, q, name, tokens);
+    if (m->prefix.entries[b].published)
+        prefix_adopt(&m->parked, &m->park_table, &m->prefix, b);
+    else // the same content is there already
+        prefix_release(&m->parked, &m->park_table, 0);
+    return true;
+}
+
+/* One block; false: it is in neither, on its way, or there is no place for it. */
+static bool unpark_next(sched *s, seq *q, uint32_t n_max, uint64_t now_us) {
     sched_model *m = seq_model(s, q);
     const uint64_t *scope = q->req->cache_scope;
-    uint32_t T = m->kv.layout.block_tokens, done = 0;
-    if (!m->parks || !q->cacheable || m->parked.n_published == 0 || q->n_planned != 0 ||
-        q->n_computed != q->n_published * T || q->table.n_blocks != q->n_published)
-        return 0;
-    if (q->n_published == 0) q->name = prefix_root(&m->prefix, scope);
-    for (; done < n; done++) {
-        uint32_t depth = q->n_published;
-        const tok_id *tokens = seq_tokens(q) + (size_t)depth * T;
-        prefix_name name = prefix_extend(&m->prefix, q->name, tokens);
-        if (prefix_lookup(&m->parked, name, scope, depth, tokens) == BLOCK_NONE ||
-            !take_place(s, m, q))
-            break;
-        uint32_t b = prefix_lookup(&m->parked, name, scope, depth, tokens);
-        if (b == BLOCK_NONE) { // it went for what was parked to make the place
-            kv_block_free(&m->kv, kv_drop_last(&m->kv, &q->table, 0));
-            break;
-        }
-        move_block(s, m, slots_of(&m->parked_kv, b), slots_of(&m->kv, q->table.blocks[depth]),
-                   false);
-        prefix_touch(&m->parked, b);
-        prefix_publish(&m->prefix, &q->table, depth, name, scope, tokens);
-        q->name = name;
-        q->n_published++;
-        q->n_computed += T;
-        q->n_unparked += T;
-        s->counters.n_unparked++;
+    const tok_id *tokens = seq_tokens(q) + (size_t)q->n_published * m->kv.layout.block_tokens;
+    prefix_name name = prefix_extend(&m->prefix, q->name, tokens);
+    if (m->parks && prefix_lookup(&m->parked, name, scope, q->n_published, tokens) != BLOCK_NONE) {
+        if (!take_place(s, m, q)) return false;
+        if (copy_back(s, q, name, tokens)) return true;
+        give_place_back(m, q);
+        return false;
     }
+    if (!sched_has_disk(s, m) || (!s->one_memory && !m->parks)) return false;
+    const unsigned char *from = sched_fetch(s, q, name, n_max, now_us);
+    if (from == NULL || !take_place(s, m, q)) return false;
+    bool done = write_back(s, q, name, tokens, from);
+    if (!done) give_place_back(m, q);
+    sched_fetched(s, m->kv.owner, name, done);
+    return done;
+}
+
+uint32_t sched_unpark(sched *s, seq *q, uint32_t n, uint64_t now_us) {
+    sched_model *m = seq_model(s, q);
+    uint32_t done = 0;
+    uint64_t moved_us = s->moved_us;
+    q->waits_for_disk = false;
+    if (!q->cacheable || q->n_planned != 0 ||
+        ((!m->parks || m->parked.n_published == 0) && !sched_has_disk(s, m)) ||
+        q->n_computed != q->n_published * m->kv.layout.block_tokens ||
+        q->table.n_blocks != q->n_published)
+        return 0;
+    if (q->n_published == 0) q->name = prefix_root(&m->prefix, q->req->cache_scope);
+    while (done < n && unpark_next(s, q, n - done, now_us)) done++;
+    q->unpark_us += s->moved_us - moved_us;
     return done;
 }

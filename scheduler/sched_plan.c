@@ -12,6 +12,7 @@
 /* Tokens beyond the known ones that an admission keeps room for.  Reserving max_tokens would leave
  * most of the pool idle, since most answers end early; too little would preempt at once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
+enum { LATE_EVERY = 8 };         // one in so many that begin may be late: see is_lost
 enum { COME_BACK_PARTS = 4 };    // of a step: time to copy what was parked
 enum { TRIM_BLOCKS_MAX = 8 };    // cached blocks freed per plan when pages are short
 enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
@@ -71,10 +72,37 @@ uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us) {
     return lifts < (uint64_t)q->req->class ? (uint32_t)(q->req->class - lifts) : GEN_SYSTEM;
 }
 
+/* How long the prompt of q will take beside what runs: every model with running work has a step
+ * between two of its own. */
+static uint64_t prompt_us(const plan *p, const seq *q) {
+    rate_work work = {0};
+    rate_add_rows(&work, 0, q->n_tokens);
+    uint32_t n_models = 1;
+    for (uint32_t i = 0; i < p->s->n_models; i++)
+        n_models += &p->s->models[i] != p->m && p->s->models[i].n_running > 0;
+    return n_models * rate_us(&p->m->rate, &work);
+}
+
+/* With the objective `sla` whoever cannot have his first token in time any more waits behind those
+ * of his class who can, however long: serving him first would make the next one late, too.  But one
+ * in LATE_EVERY that begin is whoever has waited longest. */
+static bool is_lost(const plan *p, const seq *q) {
+    const sched_model *m = &p->s->models[q->model_idx];
+    if (p->s->limits.objective != OBJECTIVE_SLA || q->state != SEQ_WAITING || q->n_preempted > 0 ||
+        m->n_started % LATE_EVERY == LATE_EVERY - 1)
+        return false;
+    uint64_t wish_us = (uint64_t)q->req->ttft_target_ms * 1000;
+    uint64_t ttft_us = wish_us != 0 ? wish_us : m->ttft_us;
+    if (ttft_us == 0) return false;
+    return p->now_us + prompt_us(p, q) > q->req->arrival_us + ttft_us;
+}
+
 static bool precedes(const plan *p, const seq *a, const seq *b) {
-    uint32_t class_a = sched_class_now(p->s, a, p->now_us),
-             class_b = sched_class_now(p->s, b, p->now_us);
+    bool lost_a = is_lost(p, a), lost_b = is_lost(p, b);
+    uint32_t class_a = lost_a ? a->req->class : sched_class_now(p->s, a, p->now_us);
+    uint32_t class_b = lost_b ? b->req->class : sched_class_now(p->s, b, p->now_us);
     if (class_a != class_b) return class_a < class_b;
+    if (lost_a != lost_b) return lost_b;
     if (a->req->rank != b->req->rank) return a->req->rank < b->req->rank;
     uint64_t virtual_a = p->s->principals[a->principal].virtual_us;
     uint64_t virtual_b = p->s->principals[b->principal].virtual_us;
@@ -88,7 +116,7 @@ static bool is_active(const plan *p, const seq *q) {
 
 static void count_active(plan *p) {
     p->n_active = 0;
-    LIST_EACH(node, &p->s->running) p->n_active += is_active(p, LIST_ENTRY(node, seq, link));
+    LIST_EACH(node, &p->m->running) p->n_active += !LIST_ENTRY(node, seq, mine)->paused;
 }
 
 /* Its share lets it take part in this step. */
@@ -100,9 +128,9 @@ static bool may_join(const plan *p, const seq *q) {
 static uint32_t collect_running(plan *p) {
     seq **order = p->s->order;
     uint32_t n = 0;
-    LIST_EACH(node, &p->s->running) {
-        seq *q = LIST_ENTRY(node, seq, link);
-        if (!is_active(p, q) || seq_n_wanted(q) == 0 || !may_join(p, q)) continue;
+    LIST_EACH(node, &p->m->running) {
+        seq *q = LIST_ENTRY(node, seq, mine);
+        if (q->paused || seq_n_wanted(q) == 0 || !may_join(p, q)) continue;
         uint32_t i = n++;
         for (; i > 0 && precedes(p, q, order[i - 1]); i--) order[i] = order[i - 1];
         order[i] = q;
@@ -141,8 +169,8 @@ static bool computes_for(const plan *p, const seq *r, const seq *q) {
 /* Waiting `q` had better wait for the blocks of another.  This cannot last: the other is planned
  * before q would be, and is no longer looked at once it has those blocks or has left. */
 static bool hold(const plan *p, seq *q) {
-    LIST_EACH(node, &p->s->running) {
-        if (!computes_for(p, LIST_ENTRY(node, seq, link), q)) continue;
+    LIST_EACH(node, &p->m->running) {
+        if (!computes_for(p, LIST_ENTRY(node, seq, mine), q)) continue;
         q->held_plan = p->s->plan_no;
         return true;
     }
@@ -151,10 +179,9 @@ static bool hold(const plan *p, seq *q) {
 
 static seq *first_waiting(const plan *p) {
     seq *first = NULL;
-    LIST_EACH(node, &p->s->waiting) {
-        seq *q = LIST_ENTRY(node, seq, link);
-        if (&p->s->models[q->model_idx] != p->m || !sched_can_start(p->s, q) || !may_join(p, q))
-            continue;
+    LIST_EACH(node, &p->m->waiting) {
+        seq *q = LIST_ENTRY(node, seq, mine);
+        if (!sched_can_start(p->s, q) || !may_join(p, q)) continue;
         if ((first == NULL || precedes(p, q, first)) && !hold(p, q)) first = q;
     }
     return first;
@@ -174,11 +201,18 @@ static bool deserves_less(const seq *a, const seq *b) {
 
 /* May `q` take the pages of `v`?  A running one from whoever deserves less; a waiting one only from
  * the paused and from lower classes, or newcomers would push out what is nearly done. */
-static bool may_preempt(const sched *s, const seq *q, const seq *v) {
-    /* Who has less than was guaranteed takes from whoever has more than that. */
-    if (sched_is_owed(s, q) != sched_is_owed(s, v)) return sched_is_owed(s, q);
-    if (q->state == SEQ_RUNNING) return deserves_less(v, q);
-    return v->paused || v->granted > q->req->class;
+static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v) {
+    /* What was guaranteed is taken from whoever has more than that, and from nobody else.  Only as
+     * much as that: beyond it they would take it from each other by turns. */
+    bool less =
+        q->state == SEQ_RUNNING ? deserves_less(v, q) : v->paused || v->granted > q->req->class;
+    if (!sched_has_guarantees(s) || (less && claims)) return less;
+    return (less || claims) && !sched_is_secure(s, v);
+}
+
+/* `q` asks several: what it may claim is the same for all. */
+static bool claims_memory(const sched *s, const seq *q) {
+    return sched_has_guarantees(s) && sched_may_claim(s, q);
 }
 
 /* Whoever deserves its pages least; for a `place` in the batch, among those that take one.  What a
@@ -187,13 +221,15 @@ static seq *pick_victim(const plan *p, const seq *q, bool place) {
     seq *victim = NULL;
     bool own_model = !place && sched_model_is_full(p->s, q);
     bool own_tenant = !place && sched_tenant_is_full(p->s, q, 1);
+    bool claims = claims_memory(p->s, q);
     LIST_EACH(node, &p->s->running) {
         seq *v = LIST_ENTRY(node, seq, link);
         bool counts = place ? is_active(p, v) : v->table.n_blocks > 0;
         if ((own_model && v->model_idx != q->model_idx) ||
             (own_tenant && v->req->tenant_idx != q->req->tenant_idx))
             continue;
-        if (!counts || v == q || v->planned_plan == p->s->plan_no || !may_preempt(p->s, q, v))
+        if (!counts || v == q || v->planned_plan == p->s->plan_no ||
+            !may_preempt(p->s, q, claims, v))
             continue;
         if (victim == NULL || deserves_less(v, victim)) victim = v;
     }
@@ -283,17 +319,19 @@ static uint32_t blocks_reserved(const seq *q, const kv_layout *l) {
     return kv_blocks_of(l, u32_min(n, seq_stored_max(q)));
 }
 
+uint32_t sched_blocks_to_start(const sched *s, const seq *q) {
+    return blocks_reserved(q, &s->models[q->model_idx].kv.layout);
+}
+
 uint32_t sched_pages_to_start(const sched *s, const seq *q) {
     const kv_layout *l = &s->models[q->model_idx].kv.layout;
     uint64_t slots = (uint64_t)blocks_reserved(q, l) * l->n_groups;
     return (uint32_t)((slots + l->slots_per_page - 1) / l->slots_per_page);
 }
 
-/* Slots of this model that the blocks of `r` make when it is preempted, about. */
-static uint64_t slots_to_gain(const plan *p, const seq *r) {
-    const kv_layout *own = &p->m->kv.layout, *theirs = &p->s->models[r->model_idx].kv.layout;
-    uint64_t slots = (uint64_t)r->table.n_blocks * theirs->n_groups;
-    return own == theirs ? slots : slots / theirs->slots_per_page * own->slots_per_page;
+/* Slots of its own model that the blocks of `r` make when it is preempted. */
+static uint64_t slots_to_gain(const sched *s, const seq *r) {
+    return (uint64_t)r->table.n_blocks * s->models[r->model_idx].kv.layout.n_groups;
 }
 
 /* Do its known tokens and the look-ahead fit beside what the running ones have reserved - or would
@@ -303,28 +341,36 @@ static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
     const kv *k = &p->m->kv;
     const kv_layout *l = &k->layout;
     uint32_t n_uncounted, n_tenant = 0;
+    bool claims = after && claims_memory(s, q);
     sched_reserve_for(p->s, q);
     uint32_t n_found = prefix_find(&p->m->prefix, q->req->cache_scope, seq_tokens(q),
                                    blocks_findable(q, l), &n_uncounted);
-    uint64_t slots = (uint64_t)pool_n_takeable(s->pool, k->owner) * l->slots_per_page +
-                     k->n_free_slots +
-                     (uint64_t)(p->m->prefix.n_evictable - n_uncounted) * l->n_groups;
+    uint64_t pages = pool_n_takeable(s->pool, k->owner);
+    uint64_t slots =
+        k->n_free_slots + (uint64_t)(p->m->prefix.n_evictable - n_uncounted) * l->n_groups;
     for (uint32_t i = 0; i < s->n_models; i++)
-        if (s->models[i].open && &s->models[i] != p->m)
-            slots += (uint64_t)s->models[i].kv.n_idle_pages * l->slots_per_page;
+        if (s->models[i].open && &s->models[i] != p->m) pages += s->models[i].kv.n_idle_pages;
     uint64_t blocks = blocks_reserved(q, l) - n_found;
-    LIST_EACH(node, &s->running) {
-        const seq *r = LIST_ENTRY(node, seq, link);
-        if (after && may_preempt(s, q, r)) {
-            slots += slots_to_gain(p, r);
+    if (after) LIST_EACH(node, &s->running) {
+            const seq *r = LIST_ENTRY(node, seq, link);
+            if (r->model_idx != q->model_idx && may_preempt(s, q, claims, r))
+                pages += slots_to_gain(s, r) / s->models[r->model_idx].kv.layout.slots_per_page;
+        }
+    LIST_EACH(node, &p->m->running) {
+        const seq *r = LIST_ENTRY(node, seq, mine);
+        if (after && may_preempt(s, q, claims, r)) {
+            slots += slots_to_gain(s, r);
             continue;
         }
-        if (!is_active(p, r)) continue;
+        if (r->paused) continue;
         uint32_t reserved = blocks_reserved(r, l);
         uint32_t missing = reserved > r->table.n_blocks ? reserved - r->table.n_blocks : 0;
         blocks += missing;
         if (r->req->tenant_idx == q->req->tenant_idx) n_tenant += missing;
     }
+    /* What others give up is of no use above the model's own ceiling. */
+    uint32_t room = sched_model_room(s, q);
+    slots += (pages < room ? pages : room) * l->slots_per_page;
     *tenant_full =
         sched_tenant_is_full(s, q, n_tenant + blocks_reserved(q, l) - n_found + n_uncounted);
     return !*tenant_full && blocks * l->n_groups <= slots;
@@ -337,13 +383,18 @@ static void start(plan *p, seq *q) {
     list_remove(&q->link);
     s->n_waiting--;
     q->state = SEQ_RUNNING;
+    list_remove(&q->mine);
     list_push_back(&s->running, &q->link);
+    list_push_back(&p->m->running, &q->mine);
     s->n_running++;
     p->m->n_running++;
+    p->m->n_started++;
     q->granted = (gen_class)sched_class_now(s, q, p->now_us);
     q->n_published = prefix_take(&p->m->prefix, q->req->cache_scope, seq_tokens(q),
                                  blocks_findable(q, l), &q->table, &q->name);
     q->n_computed = q->n_published * l->block_tokens;
+    q->n_ahead = 0;
+    q->disk_until_us = 0;
     p->n_active++;
     if (q->n_preempted == 0) {
         q->n_cached = q->n_computed;
@@ -357,11 +408,15 @@ static void start(plan *p, seq *q) {
 
 /* Pages and a place in the batch, taken from lower classes if need be - and if that is enough. */
 static bool admit(plan *p, seq *q) {
+    /* With `sla` nobody joins a batch that would then be too slow for its targets. */
+    inferd_err unused = {0};
+    if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK) return false;
     if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, true) == NULL) return false;
     bool full; // its tenant's ceiling: nobody else can help
-    while (!fits(p, q, true, &full))
+    bool fits_now = fits(p, q, false, &full);
+    while (!fits_now && !fits(p, q, true, &full))
         if (full || (!reclaim_weights(p, p->m, NULL) && !reclaim_weights(p, p->m, q))) return false;
-    while (!fits(p, q, false, &full))
+    while (!fits_now && !fits(p, q, false, &full))
         if (!reclaim_weights(p, p->m, NULL) && !preempt_for_pages(p, q)) return false;
     if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return false;
     start(p, q);
@@ -441,6 +496,7 @@ static void add_item(plan *p, seq *q, uint32_t n) {
     }
     q->n_promised += next;
     item->n_draws = st->b.n_logits - item->draw_begin;
+    sched_note_rows(p->s, q, p->now_us);
     q->n_planned += n;
     q->n_scored_planned += n_scored;
     q->n_steps++;
@@ -551,17 +607,17 @@ static bool has_room(const plan *p, uint64_t budget_us) {
 }
 
 /* Blocks of q that are parked are copied and not computed: all at once when nobody else is in the
- * step, else for about as long as a quarter of one, and the rest next time.  False: there is a
- * rest. */
+ * step, else for about as long as a quarter of one, and the rest next time; those on the disk are
+ * waited for.  False: there is a rest. */
 static bool come_back(plan *p, seq *q) {
     sched *s = p->s;
     uint32_t n_before = q->n_computed, n_max = blocks_findable(q, &p->m->kv.layout);
     n_max -= u32_min(n_max, q->n_published);
-    if (n_max == 0 || !p->m->parks) return true;
+    if (n_max == 0 || (!p->m->parks && !sched_has_disk(s, p->m))) return true;
     uint32_t n = n_max;
     if (p->st->b.n_rows > 0 && s->move_us > 0)
         n = u32_min(n, (uint32_t)(s->typical_us / COME_BACK_PARTS / s->move_us) + 1);
-    uint32_t done = sched_unpark(s, q, n), tokens = q->n_computed - n_before;
+    uint32_t done = sched_unpark(s, q, n, p->now_us), tokens = q->n_computed - n_before;
     if (q->n_preempted == 0) {
         q->n_cached += tokens;
         s->counters.prefix_hits_tokens += tokens;
@@ -570,7 +626,7 @@ static bool come_back(plan *p, seq *q) {
         s->counters.n_recomputed_tokens -=
             redone < s->counters.n_recomputed_tokens ? redone : s->counters.n_recomputed_tokens;
     }
-    if (done < n || n == n_max) return true;
+    if (!q->waits_for_disk && (done < n || n == n_max)) return true;
     q->refused_plan = s->plan_no; // no rows for what may come back
     return false;
 }
@@ -602,8 +658,9 @@ static void plan_chunks(plan *p, uint32_t n_order) {
 
 /* Is somebody running who would have to make room for it? */
 static bool outranks_one(const plan *p, const seq *w) {
+    bool claims = claims_memory(p->s, w);
     LIST_EACH(node, &p->s->running)
-    if (may_preempt(p->s, w, LIST_ENTRY(node, seq, link))) return true;
+    if (may_preempt(p->s, w, claims, LIST_ENTRY(node, seq, link))) return true;
     return false;
 }
 
@@ -632,7 +689,10 @@ static bool plan_model(plan *p) {
 bool sched_plan(sched *s, uint64_t now_us, step *st) {
     INFERD_CHECK(s->pool->launched - s->pool->finished < s->limits.depth);
     s->plan_no++;
+    s->clock_us = now_us;
+    s->disk_due_us = UINT64_MAX;
     expire(s, now_us);
+    if (s->limits_changed) sched_recheck_limits(s, now_us);
     trim_caches(s);
     plan p = {.s = s, .st = st, .now_us = now_us};
     sched_choice choice;
@@ -642,11 +702,13 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
         p.due_us = choice.due_us;
         if (p.m->tried_plan != s->plan_no) p.m->tried_tiers = 0;
         p.m->tried_plan = s->plan_no;
+        p.m->looked_plan = 0;
         p.m->tried_tiers |= 1u << p.tier;
         if (!plan_model(&p)) continue;
         st->epoch = pool_launch(s->pool);
         p.m->n_steps++;
         rate_work work = step_work(st);
+        sched_note_aside(s, choice.class, now_us);
         st->predicted_us = rate_us(&p.m->rate, &work);
         for (uint32_t i = 0; i < st->b.n_seqs; i++) st->items[i].q->last_epoch = st->epoch;
         return true;

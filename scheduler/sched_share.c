@@ -177,7 +177,9 @@ static bool comes_before(const sched_choice *a, const sched_choice *b) {
     if (a->late != b->late) return b->late;
     if ((a->deadline_us != 0) != (b->deadline_us != 0)) return a->deadline_us != 0;
     if (a->deadline_us != b->deadline_us) return a->deadline_us < b->deadline_us;
-    return a->virtual_us < b->virtual_us;
+    if (a->virtual_us != b->virtual_us) return a->virtual_us < b->virtual_us;
+    if (a->runs != b->runs) return a->runs;
+    return a->arrival_no < b->arrival_no;
 }
 
 /* Could this sequence be in a step now?  Whether its share allows it is another question. */
@@ -201,49 +203,84 @@ static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
     if (urgent) q->urgent_plan = s->plan_no;
     *out = (sched_choice){.m = seq_model(s, q),
                           .tier = sched_tier_of(s, q, now_us),
-                          .class = sched_class_now(s, q, now_us),
+                          .class = late && s->limits.objective == OBJECTIVE_SLA
+                                       ? q->req->class
+                                       : sched_class_now(s, q, now_us),
                           .late = late && s->limits.objective == OBJECTIVE_SLA,
                           .deadline_us = urgent ? deadline_us : 0,
                           .due_us = late ? 0 : deadline_us,
-                          .virtual_us = virtual_of(s, q)};
+                          .virtual_us = virtual_of(s, q),
+                          .runs = q->state == SEQ_RUNNING,
+                          .arrival_no = q->arrival_no};
     bool tried = out->m->tried_plan == s->plan_no && (out->m->tried_tiers >> out->tier & 1) != 0;
     return out->tier != TIER_NONE && !tried;
 }
 
-bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
-    list_node *lists[2] = {&s->running, &s->waiting};
-    uint32_t classes = 0;
-    bool any = false;
+/* The first of each class that requests name, from one list of a hot model. */
+static void look_at_list(sched *s, sched_model *m, const list_node *list, uint64_t now_us) {
     sched_choice c;
-    s->share_ready_us = UINT64_MAX;
-    for (uint32_t i = 0; i < s->n_models; i++) s->models[i].due_us = 0;
-    for (int l = 0; l < 2; l++) LIST_EACH(node, lists[l]) {
-            const seq *q = LIST_ENTRY(node, seq, link);
-            if (is_ready(s, q)) classes |= 1u << q->req->class;
-        }
-    refill_floors(s, classes, now_us);
-    for (int l = 0; l < 2; l++) LIST_EACH(node, lists[l]) {
-            seq *q = LIST_ENTRY(node, seq, link);
-            if (!is_ready(s, q) || !consider(s, q, now_us, &c)) continue;
-            c.floor = s->limits.starvation_percent > 0 && (classes >> (q->req->class + 1)) == 0 &&
-                      (classes & ((1u << q->req->class) - 1)) != 0 &&
-                      s->floors[q->req->class].level >= (int64_t)s->typical_us * 100;
-            if (c.due_us != 0 && (c.m->due_us == 0 || c.due_us < c.m->due_us))
-                c.m->due_us = c.due_us;
-            if (!any || comes_before(&c, out)) *out = c;
-            any = true;
-        }
-    /* Prompts leave time for whoever is due first, of any model. */
-    uint64_t due_us = 0;
-    for (uint32_t i = 0; any && i < s->n_models; i++) {
-        uint64_t us = s->models[i].due_us;
-        if (us != 0 && (due_us == 0 || us < due_us)) due_us = us;
+    LIST_EACH(node, list) {
+        seq *q = LIST_ENTRY(node, seq, mine);
+        if (!is_ready(s, q)) continue;
+        uint32_t class = q->req->class, bit = 1u << class;
+        m->ready |= bit;
+        if (!consider(s, q, now_us, &c)) continue;
+        if (c.due_us != 0 && (m->due_us == 0 || c.due_us < m->due_us)) m->due_us = c.due_us;
+        if ((m->found & bit) == 0 || comes_before(&c, &m->best[class])) m->best[class] = c;
+        m->found |= bit;
     }
-    if (any) out->due_us = due_us;
+}
+
+/* Once per plan and model, unless a sequence of it was preempted, or it was tried, since. */
+static void look_at(sched *s, sched_model *m, uint64_t now_us) {
+    m->looked_plan = s->plan_no;
+    m->ready = m->found = 0;
+    m->due_us = 0;
+    s->share_ready_us = UINT64_MAX;
+    look_at_list(s, m, &m->running, now_us);
+    look_at_list(s, m, &m->waiting, now_us);
+    m->ready_us = s->share_ready_us;
+}
+
+bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
+    uint32_t classes = 0, found = 0; // as bits: that have anybody ready, and who may run
+    bool any = false;
+    sched_choice best[GEN_CLASSES];
+    uint64_t ready_us = UINT64_MAX, due_us = 0; // due: of whoever is first, of any model
+    for (uint32_t i = 0; i < s->n_models; i++) {
+        sched_model *m = &s->models[i];
+        if (!m->hot) continue;
+        if (m->looked_plan != s->plan_no) look_at(s, m, now_us);
+        if (m->ready_us < ready_us) ready_us = m->ready_us;
+        if (m->due_us != 0 && (due_us == 0 || m->due_us < due_us)) due_us = m->due_us;
+        classes |= m->ready;
+        for (uint32_t class = 0; class < GEN_CLASSES; class ++) {
+            if ((m->found >> class & 1) == 0) continue;
+            if ((found >> class & 1) == 0 || comes_before(&m->best[class], &best[class]))
+                best[class] = m->best[class];
+        }
+        found |= m->found;
+    }
+    s->share_ready_us = ready_us;
+    refill_floors(s, classes, now_us);
+    for (uint32_t class = 0; class < GEN_CLASSES; class ++) {
+        sched_choice *c = &best[class];
+        if ((found >> class & 1) == 0) continue;
+        c->floor = s->limits.starvation_percent > 0 && (classes >> (class + 1)) == 0 &&
+                   (classes & ((1u << class) - 1)) != 0 &&
+                   s->floors[class].level >= (int64_t)s->typical_us * 100;
+        if (!any || comes_before(c, out)) *out = *c;
+        any = true;
+    }
+    if (any) out->due_us = due_us; // prompts leave time for that
     return any;
 }
 
 /* ---- paying ---- */
+
+account *sched_account(sched *s) {
+    return &s->account;
+}
 
 static double cost_of(const rate *r, const step_item *item, uint32_t n_items) {
     rate_work w = {.draws = item->n_draws};
@@ -261,6 +298,13 @@ static uint32_t rows_redone(const step_item *item) {
     return u32_min(end, until) - item->begin;
 }
 
+/* Rows of its prompt that were computed for the first time. */
+static uint32_t prompt_rows(const step_item *item) {
+    uint32_t end = u32_min(item->begin + item->n_rows, item->q->req->n_prompt);
+    uint32_t begin = u32_max(item->begin, item->q->redo_until);
+    return end > begin ? end - begin : 0;
+}
+
 static void charge_item(sched *s, const step_item *item, uint64_t us) {
     seq *q = item->q;
     principal *p = &s->principals[q->principal];
@@ -271,6 +315,9 @@ static void charge_item(sched *s, const step_item *item, uint64_t us) {
     us -= waste_us;
     q->device_us += us;
     s->charged_us += us;
+    account_charge(&s->account, q->req->tenant_idx, q->model_idx, us);
+    account_row_of(&s->account, q->req->tenant_idx, q->model_idx)->prompt_tokens +=
+        prompt_rows(item);
     uint64_t weight = (uint64_t)u32_max(m->weight, 1) * (t != NULL ? u32_max(t->weight, 1) : 1);
     p->virtual_us += us * VIRTUAL_ONE / weight;
     s->virtual_us = p->virtual_us;

@@ -3,10 +3,12 @@
  *
  *     sched.c         submission, cancellation, ends, last events
  *     sched_share.c   whose turn it is, and who pays
+ *     sched_rungs.c   what preemptions took, and how long they were
  *     sched_plan.c    who computes what; admission and preemption
  *     sched_time.c    targets that could not be kept
  *     sched_memory.c  guarantees and ceilings of memory
  *     sched_park.c    cached blocks in host memory
+ *     sched_disk.c    cached blocks on disk
  *     sched_commit.c  what a finished step changed
  *     sched_verify.c  the books
  *
@@ -14,11 +16,28 @@
 #ifndef INFERD_SCHED_STATE_H
 #define INFERD_SCHED_STATE_H
 
+#include "account.h"
 #include "rate.h"
 #include "scheduler/feasible.h"
 #include "scheduler.h"
 #include "seq.h"
 #include "share.h"
+
+typedef enum sched_tier { TIER_ENTITLED, TIER_SURPLUS, TIER_NONE } sched_tier;
+
+/* Whose turn it is, and why. */
+typedef struct sched_choice {
+    struct sched_model *m;
+    sched_tier tier;
+    bool floor; // its class got less than its floor
+    bool late;
+    uint32_t class;
+    uint64_t deadline_us; // urgent: of its next token; 0: not urgent
+    uint64_t due_us;      // the earliest deadline of anybody, urgent or not; 0: none
+    uint64_t virtual_us;
+    bool runs;           // of those alike who runs goes first,
+    uint64_t arrival_no; // and who came first
+} sched_choice;
 
 typedef struct sched_model {
     bool open, hot, failed;
@@ -34,16 +53,27 @@ typedef struct sched_model {
     prefix parked;       // all of them are cached
     kv_table park_table; // of one block, scratch
     rate rate;
-    uint32_t n_seqs;  // waiting and running
-    uint32_t n_ended; // whose last event was not sent, or that an unfinished step names
+    list_node waiting, running; // its sequences, by seq.mine
+    uint32_t n_seqs;            // waiting and running
+    uint32_t n_ended;           // whose last event was not sent, or that an unfinished step names
     uint32_t n_running;
-    uint32_t n_steps;   // unfinished ones
-    uint64_t device_us; // of those finished
+    uint32_t n_started;              // that began, ever
+    uint32_t n_steps;                // unfinished ones
+    uint64_t device_us;              // of those finished
+    bool first_step;                 // none was finished since it became hot
+    uint64_t first_us, first_us_sum; // of such steps: the newest, all
+    uint64_t n_rungs[GEN_RUNGS];
     share_account share;
+    uint32_t weights_of;       // whose weights it computes with, of the models
+    uint32_t pinned_pages;     // of its own weights, that never go
     uint64_t ttft_us, tpot_us; // what its requests wish for; 0: nothing
-    uint64_t due_us;           // scratch of sched_choose: its earliest deadline
-    uint64_t tried_plan;       // number of the plan that last looked at it,
-    uint32_t tried_tiers;      // and for which tiers in vain, as bits
+    uint64_t due_us;           // scratch of sched_choose: its earliest deadline,
+    uint64_t looked_plan;      // number of the plan that looked at its sequences; 0: look again
+    uint32_t ready, found;     // classes, as bits: with anybody ready, with the next,
+    sched_choice best[GEN_CLASSES]; // the first of each,
+    uint64_t ready_us;              // and when somebody whose share is used up may go on
+    uint64_t tried_plan;            // number of the plan that last looked at it,
+    uint32_t tried_tiers;           // and for which tiers in vain, as bits
 } sched_model;
 
 /* What a tenant may have, and has: time, and keys and values. */
@@ -52,6 +82,16 @@ typedef struct sched_tenant {
     uint64_t used_bytes;           // of blocks that its sequences count on
     uint64_t min_bytes, max_bytes; // guarantee, and ceiling (UINT64_MAX: none)
 } sched_tenant;
+
+enum { SCHED_READS_MAX = 32 };
+
+/* A block that was asked for from the disk. */
+typedef struct sched_read {
+    bool used;
+    uint32_t ticket, model_idx;
+    prefix_name name;
+    uint64_t asked_us;
+} sched_read;
 
 /* A tenant's work for one model. */
 typedef struct principal {
@@ -65,20 +105,6 @@ typedef struct principal {
 
 #define PRINCIPAL_NONE UINT32_MAX
 
-typedef enum sched_tier { TIER_ENTITLED, TIER_SURPLUS, TIER_NONE } sched_tier;
-
-/* Whose turn it is, and why. */
-typedef struct sched_choice {
-    sched_model *m;
-    sched_tier tier;
-    bool floor; // its class got less than its floor
-    bool late;
-    uint32_t class;
-    uint64_t deadline_us; // urgent: of its next token; 0: not urgent
-    uint64_t due_us;      // the earliest deadline of anybody, urgent or not; 0: none
-    uint64_t virtual_us;
-} sched_choice;
-
 struct sched {
     sched_limits limits;
     pool *pool; // borrowed
@@ -86,9 +112,22 @@ struct sched {
     void *emit_ctx;
     sched_move *move; // NULL: nothing is parked
     void *move_ctx;
-    pool *host;             // where parked pages are; the same one where there is one memory
-    uint64_t move_us;       // of one block, fading; 0: none was moved yet
-    sched_reclaim *reclaim; // NULL: none
+    pool *host;                  // where parked pages are; the same one where there is one memory
+    uint64_t move_us;            // of one block, fading; 0: none was moved yet
+    const kv_disk_ops *disk_ops; // NULL: nothing goes to a disk
+    kv_disk *disk;               // borrowed
+    bool one_memory;             // for the next
+    sched_slot *slot;
+    void (*disk_wake)(void *ctx);
+    void *disk_ctx;                    // of these
+    sched_read reads[SCHED_READS_MAX]; // asked for and not given back
+    uint64_t disk_us;                  // to read one block, fading; 0: none was read yet
+    uint64_t disk_due_us;              // when the first who waits for the disk stops waiting
+    sched_zero *zero;                  // NULL: nothing is zeroed
+    void *zero_ctx;
+    uint32_t *page_tenants;         // [n_pages of the pool] whose bytes are there; owned
+    uint64_t ahead_at_us, ahead_us; // of copying ahead: last time, and time it may take
+    sched_reclaim *reclaim;         // NULL: none
     void *reclaim_ctx;
     sched_model *models; // [n_models] owned
     uint32_t n_models;
@@ -105,6 +144,8 @@ struct sched {
     uint64_t relief_epoch;     // newest step that pages of a preempted sequence wait for
     sched_tenant *tenants;     // [n_tenants] by number; owned
     uint64_t unfilled_bytes;   // sum over tenants of max(0, min - used)
+    uint64_t min_bytes;        // sum over tenants of min
+    bool limits_changed;       // what was let in may not fit any more
     uint64_t page_bytes;       // 0: no tenant has a guarantee
     uint32_t n_tenants;
     principal *principals;       // [n_principals] owned
@@ -116,6 +157,10 @@ struct sched {
     uint64_t typical_us;     // of a step, fading
     uint64_t share_ready_us; // when somebody whose share is used up may go on; UINT64_MAX: never
     uint64_t charged_us, waste_us; // of all steps
+    account account;               // charged_us, by tenant and model
+    uint64_t moved_us;             // all moves of parked blocks together
+    uint64_t clock_us;             // the newest time that was handed in
+    uint64_t relief_since_us;      // since when pages wait for relief_epoch; 0: none do
     sched_counters counters;       // those that only grow
 };
 
@@ -138,6 +183,16 @@ bool sched_choose(sched *s, uint64_t now_us, sched_choice *out);
 sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us);
 void sched_charge(sched *s, const step *st, uint64_t us);
 
+/* -- sched_rungs.c -- */
+void sched_note_preempted(sched *s, seq *q);
+void sched_note_model_out(seq *q); // behind the one before
+/* It gets rows: what preempted it is over. */
+void sched_note_rows(sched *s, seq *q, uint64_t now_us);
+/* A step was planned for this class: who is less urgent, and ready, stands aside. */
+void sched_note_aside(sched *s, uint32_t class, uint64_t now_us);
+/* A step ended: pages that waited for it are free. */
+void sched_note_relief(sched *s, uint64_t now_us);
+
 /* -- sched_time.c -- */
 /* The tasks that run, with one more (NULL: without). */
 void sched_get_load(const sched *s, const seq *newcomer, feasible_load *out);
@@ -151,10 +206,21 @@ void sched_reserve_for(sched *s, const seq *q); // NULL: nobody's
 /* The ceiling of its tenant, or of its model, leaves no room for another block. */
 bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks);
 bool sched_model_is_full(const sched *s, const seq *q);
+uint32_t sched_model_room(const sched *s, const seq *q); // pages up to its ceiling
 /* Would it ever fit what its tenant may have? */
 inferd_status sched_admit_tenant(const sched *s, const seq *q, inferd_err *err);
-/* Its tenant, or its model, has less than it was guaranteed. */
-bool sched_is_owed(const sched *s, const seq *q);
+/* Tokens whose keys and values this tenant could ever have in this model beside what others keep
+ * whatever happens; its own ceiling is sched_tenant_tokens. */
+uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx);
+uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant_idx);
+/* Guarantees, ceilings or pins changed: whoever could never be finished any more ends with the
+ * numbers, instead of waiting for good; who asked for as much as there is gets less. */
+void sched_recheck_limits(sched *s, uint64_t now_us);
+bool sched_has_guarantees(const sched *s); // of anybody
+/* What it needs next is within what its tenant, or its model, was guaranteed and has not got. */
+bool sched_may_claim(const sched *s, const seq *q);
+/* All that its tenant, or its model, has was guaranteed. */
+bool sched_is_secure(const sched *s, const seq *q);
 
 /* -- sched_park.c -- */
 inferd_status sched_open_park(sched *s, sched_model *m, inferd_err *err);
@@ -163,12 +229,28 @@ void sched_close_park(sched_model *m);
 bool sched_evict_block(sched *s, sched_model *m);
 /* Bring parked blocks of a running sequence back that has computed whole blocks so far, at most n;
  * how many. */
-uint32_t sched_unpark(sched *s, seq *q, uint32_t n);
+uint32_t sched_unpark(sched *s, seq *q, uint32_t n, uint64_t now_us);
+/* That computing a whole block at this depth takes; 0: not known. */
+uint64_t sched_compute_us(const sched_model *m, uint32_t depth);
+
+/* -- sched_disk.c -- */
+/* The key of the model's names; false: nothing of it goes to the disk. */
+bool sched_disk_key(const sched *s, const sched_model_spec *spec, uint64_t out[2]);
+bool sched_has_disk(const sched *s, const sched_model *m);
+/* Block b of a cache of the model, which the host can reach, is about to go. */
+void sched_store(sched *s, sched_model *m, const prefix *p, uint32_t b);
+/* The next block of a running sequence: on its way (q->waits_for_disk), or its slots' bytes, until
+ * sched_fetched; NULL: not from the disk. */
+const unsigned char *sched_fetch(sched *s, seq *q, prefix_name name, uint32_t n_max,
+                                 uint64_t now_us);
+void sched_fetched(sched *s, uint32_t model_idx, prefix_name name, bool used);
+void sched_forget_reads(sched *s, uint32_t model_idx); // the model is about to close
 
 /* -- sched_plan.c -- */
 /* The class it counts as now: one more urgent per starvation_us without a row. */
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us);
-/* Pages that its known tokens and the look-ahead of an admission need. */
+/* Blocks, and pages, that its known tokens and the look-ahead of an admission need. */
+uint32_t sched_blocks_to_start(const sched *s, const seq *q);
 uint32_t sched_pages_to_start(const sched *s, const seq *q);
 /* WAITING and free to go. */
 bool sched_can_start(const sched *s, const seq *q);

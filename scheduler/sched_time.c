@@ -7,11 +7,11 @@
 #include "sched_state.h"
 
 /* A decode step of what runs of this model now, and n_more sequences. */
-static uint64_t decode_us(const sched *s, const sched_model *m, uint32_t n_more) {
+static uint64_t decode_us(const sched_model *m, uint32_t n_more) {
     rate_work w = {0};
-    LIST_EACH(node, &s->running) {
-        const seq *q = LIST_ENTRY(node, seq, link);
-        if (&s->models[q->model_idx] != m || q->paused) continue;
+    LIST_EACH(node, &m->running) {
+        const seq *q = LIST_ENTRY(node, seq, mine);
+        if (q->paused) continue;
         rate_add_rows(&w, q->n_computed, 1);
         w.draws++;
     }
@@ -30,12 +30,24 @@ static uint64_t tpot_of(const sched *s, const seq *q) {
 /* The smallest wish of what runs; 0: nobody wishes. */
 static uint64_t period_of(const sched *s, const sched_model *m) {
     uint64_t least = 0;
-    LIST_EACH(node, &s->running) {
-        const seq *q = LIST_ENTRY(node, seq, link);
-        uint64_t us = tpot_of(s, q);
-        if (&s->models[q->model_idx] == m && us != 0 && (least == 0 || us < least)) least = us;
+    LIST_EACH(node, &m->running) {
+        uint64_t us = tpot_of(s, LIST_ENTRY(node, seq, mine));
+        if (us != 0 && (least == 0 || us < least)) least = us;
     }
     return least;
+}
+
+void sched_add_task(const sched *s, uint32_t model_idx, uint64_t *cost_us, uint64_t *period_us) {
+    const sched_model *m = &s->models[model_idx];
+    uint64_t least_us = period_of(s, m);
+    LIST_EACH(node, &m->waiting) {
+        uint64_t us = tpot_of(s, LIST_ENTRY(node, seq, mine));
+        if (us != 0 && (least_us == 0 || us < least_us)) least_us = us;
+    }
+    uint32_t n_waiting = m->n_seqs - m->n_running, n_max = s->limits.running_max;
+    uint32_t n_more = u32_min(n_waiting, n_max > m->n_running ? n_max - m->n_running : 0);
+    *cost_us += decode_us(m, n_more);
+    if (least_us != 0 && (*period_us == 0 || least_us < *period_us)) *period_us = least_us;
 }
 
 static uint32_t narrow(uint64_t us) {
@@ -48,7 +60,7 @@ void sched_get_load(const sched *s, const seq *newcomer, feasible_load *out) {
         const sched_model *m = &s->models[i];
         bool its = newcomer != NULL && newcomer->model_idx == i;
         if (!m->open || (m->n_running == 0 && !its)) continue;
-        uint64_t cost_us = decode_us(s, m, its ? 1 : 0), period_us = period_of(s, m);
+        uint64_t cost_us = decode_us(m, its ? 1 : 0), period_us = period_of(s, m);
         uint64_t wish_us = its ? tpot_of(s, newcomer) : 0;
         if (wish_us != 0 && (period_us == 0 || wish_us < period_us)) period_us = wish_us;
         feasible_load_add(out, narrow(cost_us), narrow(period_us));

@@ -104,5 +104,12 @@ inferd_status sched_verify(const sched *s, inferd_err *err) {
         status = kv_verify(&s->models[i].parked_kv, err);
         if (status == INFERD_OK) status = prefix_verify(&s->models[i].parked, err);
     }
+    if (status == INFERD_OK && !account_verify(&s->account))
+        status = inferd_fail(err, INFERD_EINVAL, "sched: principals do not add up to %llu us",
+                             (unsigned long long)s->account.device_us);
+    if (status == INFERD_OK && s->account.device_us != s->charged_us)
+        status = inferd_fail(err, INFERD_EINVAL, "sched: %llu us were charged, %llu to principals",
+                             (unsigned long long)s->charged_us,
+                             (unsigned long long)s->account.device_us);
     return status;
 }

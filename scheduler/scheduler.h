@@ -47,7 +47,9 @@
 #include "inferd/status.h"
 #include "pool.h"
 #include "scheduler/gen.h"
+#include "scheduler/kv_disk.h"
 #include "scheduler/policy.h"
+#include "scheduler/usage.h"
 #include "step.h"
 
 typedef struct sched sched;
@@ -60,6 +62,8 @@ typedef struct sched_limits {
     uint32_t starvation_percent; // of the time a class waits behind others; 0: none
     policy_objective objective;
     bool no_prefix_cache;
+    bool background_copies;     // of blocks of the batch class, to host memory, before it must go
+    bool zero_on_tenant_change; // memory of keys and values, before another tenant gets it
 } sched_limits;
 
 typedef struct sched_model_spec {
@@ -68,6 +72,7 @@ typedef struct sched_model_spec {
     const tok_id *end_ids;     // [n_end_ids] ascending; borrowed until sched_destroy
     uint32_t n_end_ids;
     uint32_t weight_pages; // that its weights take while it is hot
+    uint64_t content[2];   // what its keys and values depend on beside the tokens; 0, 0: unknown
 } sched_model_spec;
 
 /* Who wants a model. */
@@ -85,7 +90,11 @@ typedef struct sched_counters {
     uint64_t n_preemptions, n_recomputed_tokens;
     uint64_t n_parked, n_unparked; // blocks copied to host memory, and back
     uint32_t blocks_parked;        // in host memory now
-    uint64_t attainment_ppm;       // part of the targets that what runs could keep
+    uint64_t n_copied_ahead;       // blocks copied to host memory while their sequence ran
+    uint64_t n_stored, n_fetched;  // blocks given to the disk, and that came from there
+    uint64_t n_zeroed_pages, n_zeroed_slots; // before another tenant got them
+    uint64_t attainment_ppm;                 // part of the targets that what runs could keep
+    engine_times rungs[GEN_RUNGS], relief;   // of preemptions
     uint64_t charged_us, waste_us; // of all steps: paid for, and computed again after preemptions
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // tokens guessed, and those that were drawn
@@ -95,8 +104,11 @@ typedef struct sched_counters {
 /* Of one model. */
 typedef struct sched_model_numbers {
     uint32_t n_running, n_waiting, pages_cached;
-    uint32_t blocks_used; // that sequences count on
-    uint64_t device_us;   // that its steps took
+    uint32_t blocks_used;            // that sequences count on
+    uint64_t device_us;              // that its steps took
+    uint64_t n_rungs[GEN_RUNGS];     // preemptions of its sequences
+    uint32_t cost_error_ppm;         // rate_error_ppm
+    uint64_t first_us, first_us_sum; // of the first step after it became hot: the last time, ever
 } sched_model_numbers;
 
 /* Where token events go, and last events of requests that could not even be kept. */
@@ -121,8 +133,15 @@ void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *po
 /* Tenants nobody said anything about take part in the surplus with weight 1. */
 inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_policy *policy,
                                uint64_t now_us, inferd_err *err);
+/* Pages of its weights that never go (pinned), and whose weights it has.  Guarantees and ceilings
+ * of its owner in the pool may have changed, too: the next plan ends who can not be finished any
+ * more.
+ */
+void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages);
 /* For guarantees of tenants. */
 void sched_set_page_bytes(sched *s, uint64_t page_bytes);
+/* Pages that the guarantees of all tenants are, filled or not. */
+uint32_t sched_tenants_min_pages(const sched *s);
 /* What follows takes pages for nobody's sequences: guarantees of all tenants are kept free. */
 void sched_reserve(sched *s);
 /* Nothing of it is left: no sequence, no unfinished step.  Its cached blocks go. */
@@ -144,6 +163,9 @@ uint32_t sched_model_n_seqs(const sched *s, uint32_t model_idx);   // waiting, r
 uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx); // pages with cached blocks only
 /* Of every model at once: out[n_models]. */
 void sched_demands(const sched *s, uint64_t now_us, sched_demand *out);
+/* What a decode step of all its sequences would take is added to cost_us, and the smallest time per
+ * token that they wish for is taken into period_us (0: nobody wishes). */
+void sched_add_task(const sched *s, uint32_t model_idx, uint64_t *cost_us, uint64_t *period_us);
 /* Pages of the device that only cached blocks of any model use are given up, oldest first per
  * model, until n of them are free or none is left; how many are free. */
 uint32_t sched_drop_cached(sched *s, uint32_t n);
@@ -158,6 +180,23 @@ void sched_note_moves(sched *s, uint32_t n, uint64_t us);
 /* Parked pages are given up until n pages of the host are free, or none is left; how many are
  * free. */
 uint32_t sched_drop_parked(sched *s, uint32_t n);
+/* Blocks of running sequences of the batch class that are full are copied to host memory ahead of
+ * time: for at most AHEAD_PERCENT of the time since it was called last (sched_park.c), and only
+ * into pages that nobody else has use for. */
+void sched_copy_ahead(sched *s, uint64_t now_us);
+/* Blocks that leave host memory, or find no room there, go to this disk (borrowed), and are looked
+ * for there.  `slot` gives the address of a slot of a parked block, and where there is one memory
+ * of any.  `wake` is called from another thread.  Before the first model is opened. */
+typedef unsigned char *sched_slot(void *ctx, uint32_t model_idx, int32_t slot);
+void sched_set_disk(sched *s, const kv_disk_ops *ops, kv_disk *disk, bool one_memory,
+                    sched_slot *slot, void (*wake)(void *ctx), void *ctx);
+/* For the end: what is cached goes to the disk, the newest first, until this moment of the disk's
+ * clock, and then nothing is asked of it any more.  No step is on its way. */
+void sched_save(sched *s, uint64_t until_us);
+/* Zero bytes of a page of keys and values, in order with the steps.  Before the first model is
+ * opened. */
+typedef void sched_zero(void *ctx, uint32_t page, size_t begin, size_t n_bytes);
+inferd_status sched_set_zero(sched *s, sched_zero *zero, void *ctx, inferd_err *err);
 /* Asked when a sequence of this model needs pages and no cached block is left: weights that nobody
  * uses may go; and for one of this class that waits since then, those of models whose work deserves
  * less, or has had its turn (GEN_CLASSES: not those).  True: there are more pages now. */
@@ -185,9 +224,16 @@ uint32_t sched_n_unsent(const sched *s); // last events that wait for sched_flus
 /* The next moment at which sched_plan would end something; UINT64_MAX: none. */
 uint64_t sched_next_deadline(const sched *s);
 void sched_count(const sched *s, sched_counters *out);
+/* A decode step of one sequence, as the rate has learned it; 0: nothing was measured.  sched_cost.c
+ */
+uint32_t sched_decode_us(const sched *s, uint32_t model_idx);
 void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *out);
 
-/* Tokens whose keys and values all pages left for this model hold. */
+/* Who was charged for what; changed by nobody but the scheduler and account_next_changed. */
+struct account *sched_account(sched *s);
+
+/* Tokens whose keys and values all pages left for this model hold, for a tenant with every
+ * guarantee there is. */
 uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx);
 /* Would it ever fit?  The sentence says the numbers. */
 inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t n_prompt,

@@ -35,6 +35,7 @@ typedef enum seq_state { SEQ_FREE, SEQ_WAITING, SEQ_RUNNING, SEQ_ENDED } seq_sta
 
 typedef struct seq {
     list_node link; // in the list of its state
+    list_node mine; // WAITING, RUNNING: in its model's list of that state, in the same order
     seq_state state;
     gen_request *req; // owned; its prompt was grown to tokens_max and holds the output too
     uint32_t model_idx;
@@ -76,8 +77,20 @@ typedef struct seq {
     uint64_t first_token_us; // 0 = none yet
     uint64_t device_us;      // that it was charged with
     uint64_t waste_us;       // that computing it again took; nobody's
-    uint32_t n_unparked;     // tokens whose keys and values came back from host memory
-    uint32_t redo_until;     // tokens that were computed before it was preempted
+    uint64_t unpark_us;      // that copying its keys and values back took
+    uint64_t away_since_us;  // preempted, and nothing of it was planned since; 0: no
+    uint64_t aside_since_us; // RUNNING, and more urgent work was planned instead; 0: no
+    uint64_t away_us;        // how long it stood still because of either
+    bool away_model_out;     // its model left
+    uint32_t n_given_up;     // tokens that it had computed when it was preempted
+    uint32_t n_came_back;    // n_unparked then
+    uint32_t n_redone;       // tokens computed again
+    uint32_t n_rungs[GEN_RUNGS];
+    uint32_t n_unparked;    // tokens whose keys and values came back from host memory
+    uint32_t redo_until;    // tokens that were computed before it was preempted
+    uint32_t n_ahead;       // its first blocks that were looked at for a copy ahead of time
+    uint64_t disk_until_us; // it waits for the disk no longer than this; 0: it never did
+    bool waits_for_disk;    // its next block is on its way
 
     gen_event done; // ENDED: its last event
     bool done_sent;

@@ -44,3 +44,39 @@ void board_read(const board *b, void *out) {
         if (before == after && before % 2 == 0) return;
     }
 }
+
+/* ---- principals ---- */
+
+enum { PRINCIPAL_WORDS = (sizeof(engine_principal) + 7) / 8 };
+
+inferd_status principal_views_init(principal_views *v, inferd_err *err) {
+    v->boards = calloc(ENGINE_PRINCIPALS_MAX, sizeof *v->boards);
+    v->words = calloc((size_t)ENGINE_PRINCIPALS_MAX * PRINCIPAL_WORDS, sizeof *v->words);
+    if (v->boards == NULL || v->words == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for an account of %u principals",
+                           ENGINE_PRINCIPALS_MAX);
+    for (size_t i = 0; i < ENGINE_PRINCIPALS_MAX; i++)
+        v->boards[i] = (board){.words = v->words + i * PRINCIPAL_WORDS,
+                               .n_bytes = sizeof(engine_principal),
+                               .n_words = PRINCIPAL_WORDS};
+    return INFERD_OK;
+}
+
+void principal_views_deinit(principal_views *v) {
+    free(v->boards);
+    free(v->words);
+    v->boards = NULL;
+    v->words = NULL;
+}
+
+void principal_views_publish(principal_views *v, account *a) {
+    for (uint32_t i; (i = account_next_changed(a)) != ACCOUNT_NONE;)
+        board_publish(&v->boards[i], &a->rows[i].is);
+    atomic_store_explicit(&v->n, a->n_rows, memory_order_release);
+}
+
+uint32_t engine_get_principals(const engine *e, engine_principal *out, uint32_t n_max) {
+    uint32_t n = u32_min(atomic_load_explicit(&e->principals.n, memory_order_acquire), n_max);
+    for (uint32_t i = 0; i < n; i++) board_read(&e->principals.boards[i], &out[i]);
+    return n;
+}

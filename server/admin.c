@@ -227,7 +227,7 @@ static void fail_wait(wait *w, const engine_model_info *i) {
 static void look_at(const app *a, wait *w, uint64_t now_us) {
     engine_model_info info;
     const registry_slot *slot = app_model(a, w->slot);
-    engine_model_get(a->engine, w->slot, &info);
+    fleet_model_get(a->fleet, w->slot, &info);
     if (slot->m != w->m || slot->leaving) {
         admin_refuse(w->rq, 409, "model_gone", "model",
                      "the configuration was changed meanwhile, and the model is not served as it "
@@ -311,12 +311,12 @@ static bool read_command(app *a, http_request *rq, const command *c, command_bod
     return false;
 }
 
-/* Until the next reload or restart, which bring what the file says. */
+/* Until the configuration says something else than it did, or a restart. */
 static bool set_pin(app *a, uint32_t slot, model_pin pin) {
     registry_slot *s = &a->models.slots[slot];
     model_policy policy = s->policy;
     policy.pin = pin;
-    if (!engine_model_set_policy(a->engine, slot, &policy)) return false;
+    if (!fleet_model_set_policy(a->fleet, slot, &policy)) return false;
     s->policy = policy;
     return true;
 }
@@ -364,7 +364,7 @@ void admin_command(void *ctx, http_request *rq) {
     uint32_t slot = (uint32_t)a->config->slots[idx];
     const char *model_name = a->config->c->models[idx].name;
     engine_model_info before;
-    engine_model_get(a->engine, slot, &before);
+    fleet_model_get(a->fleet, slot, &before);
     log_command(rq, c->name, model_name);
     goal g = c->goal;
     if (c->pins && !set_pin(a, slot, body.level)) {
@@ -372,11 +372,11 @@ void admin_command(void *ctx, http_request *rq) {
         return;
     }
     if (c->pins && body.level == PIN_WARM) g = GOAL_WARM;
-    if (!c->pins) engine_model_do(a->engine, slot, c->order);
+    if (!c->pins) fleet_model_do(a->fleet, slot, c->order);
     if (body.wait && g != GOAL_NONE)
         begin_wait(a, rq, model_name, slot, g, &before, body.timeout_ms);
     else
-        answer_state(rq, 202, model_name, engine_model_state(a->engine, slot));
+        answer_state(rq, 202, model_name, fleet_model_state(a->fleet, slot));
 }
 
 /* ---- as llama-swap has it ---- */
@@ -395,7 +395,7 @@ void admin_running(void *ctx, http_request *rq) {
     for (uint32_t i = 0; i < a->config->c->n_models; i++) {
         const config_model *m = &a->config->c->models[i];
         uint32_t slot = (uint32_t)a->config->slots[i];
-        const char *state = swap_state(engine_model_state(a->engine, slot));
+        const char *state = swap_state(fleet_model_state(a->fleet, slot));
         uint64_t keep_us = app_model(a, slot)->policy.keep_alive_us;
         if (state == NULL) continue;
         buf_add_str(&out, first ? "{\"model\":" : ",{\"model\":");
@@ -414,10 +414,10 @@ void admin_unload_all(void *ctx, http_request *rq) {
     buf out = {0};
     for (uint32_t i = 0; rq->method != HTTP_HEAD && i < a->config->c->n_models; i++) {
         uint32_t slot = (uint32_t)a->config->slots[i];
-        if (engine_model_state(a->engine, slot) != MODEL_HOT || app_model(a, slot)->n_flights > 0)
+        if (fleet_model_state(a->fleet, slot) != MODEL_HOT || app_model(a, slot)->n_flights > 0)
             continue;
         log_command(rq, "unload", a->config->c->models[i].name);
-        engine_model_do(a->engine, slot, ENGINE_UNLOAD);
+        fleet_model_do(a->fleet, slot, ENGINE_UNLOAD);
     }
     if (strcmp(rq->route->path, "/unload") == 0) {
         buf_add_str(&out, "OK");
@@ -434,7 +434,7 @@ void admin_unload_one(void *ctx, http_request *rq) {
     buf out = {0};
     if (!find_model(a, rq, rq->tail, &idx)) return;
     log_command(rq, "unload", a->config->c->models[idx].name);
-    engine_model_do(a->engine, (uint32_t)a->config->slots[idx], ENGINE_UNLOAD);
+    fleet_model_do(a->fleet, (uint32_t)a->config->slots[idx], ENGINE_UNLOAD);
     buf_add_str(&out, "{\"msg\":\"ok\"}");
     api_answer_json(rq, 200, &out);
 }

@@ -1,6 +1,9 @@
 /* admin_ask.c - POST /admin/plan: a question is made a snapshot and a wanted model, and the
  * arithmetic of admin_plan.h is written down.
  *
+ * The arithmetic is done for every device; the answer is that of the best one: where the model is,
+ * where it fits now with the fewest victims, where it would take turns, where it fits at all.
+ *
  * A model or a tenant that is only thought of goes the way of a real change as far as its last
  * step: it is put into the configuration's text, which is read and checked as a whole, and the
  * model's file is opened. */
@@ -19,8 +22,9 @@ typedef enum weight_source {
 
 static const char *const source_names[] = {"held", "loaded before", "shared", "file"};
 
-/* A snapshot, with the memory it needs. */
+/* A snapshot of one device, with the memory it needs. */
 typedef struct snapshot {
+    const engine *e;
     plan_device d;
     plan_model *models;   // [REGISTRY_SLOTS] owned
     uint32_t *idx_of;     // [REGISTRY_SLOTS] of a slot's weights in models, or UINT32_MAX; owned
@@ -65,21 +69,22 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
     if (slot == root) m->reload_us = last_us(i);
 }
 
-static bool take_snapshot(snapshot *s, const app *a) {
+static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx) {
     uint64_t n_bytes = 0, us = 0;
     engine_stats stats;
-    *s = (snapshot){.models = calloc(REGISTRY_SLOTS, sizeof *s->models),
+    *s = (snapshot){.e = fleet_engine(a->fleet, device_idx),
+                    .models = calloc(REGISTRY_SLOTS, sizeof *s->models),
                     .idx_of = calloc(REGISTRY_SLOTS, sizeof *s->idx_of)};
     if (s->models == NULL || s->idx_of == NULL) {
         snapshot_deinit(s);
         return false;
     }
-    engine_get_stats(a->engine, &stats);
+    engine_get_stats(s->e, &stats);
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) s->idx_of[i] = UINT32_MAX;
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
         engine_model_info info;
         if (app_model(a, i)->m == NULL) continue;
-        engine_model_get(a->engine, i, &info);
+        engine_model_get(s->e, i, &info);
         if (info.state == MODEL_NONE) continue;
         add_member(s, a, i, &info);
         if (info.weights_of != i || info.n_stages == 0) continue;
@@ -119,7 +124,7 @@ static void ask_of_file(question *q, const snapshot *s, uint64_t file_bytes) {
 /* A model that is served. */
 static void ask_of_slot(question *q, const snapshot *s, const app *a, uint32_t slot) {
     engine_model_info info;
-    engine_model_get(a->engine, slot, &info);
+    engine_model_get(s->e, slot, &info);
     q->state = info.state;
     q->w.idx = s->idx_of[slot];
     q->there = info.state == MODEL_HOT;
@@ -141,7 +146,10 @@ static void ask_of_slot(question *q, const snapshot *s, const app *a, uint32_t s
     }
 }
 
-static void ask_policy(question *q, const snapshot *s, const char *name, const model_policy *p) {
+/* What one replica is promised: the first part is the largest. */
+static void ask_policy(question *q, const snapshot *s, const char *name,
+                       const model_policy *whole) {
+    model_policy part = fleet_part_of(whole, 0), *p = &part;
     q->w.name = name;
     q->w.class = p->class;
     q->w.min_pages = plan_pages(p->min_bytes, s->d.page_bytes);
@@ -196,37 +204,132 @@ static void add_bring_up(buf *out, const question *q, const snapshot *s) {
                    (unsigned long long)s->bytes_per_s, basis);
 }
 
-static void answer_plan(http_request *rq, const app *a, const snapshot *s, const question *q,
-                        const char *problems) {
+/* What is asked: a model that is served (slot), or one that was opened for the question. */
+typedef struct asked {
+    const char *name;
+    const model_policy *policy;
+    int slot; // REGISTRY_NONE: it is not served
+    uint64_t file_bytes;
+    int same_as; // slot with the same content, or REGISTRY_NONE
+} asked;
+
+/* One device's answer. */
+typedef struct device_plan {
+    snapshot s;
+    question q;
     plan_answer p;
-    buf out = {0};
-    (void)a;
-    if (!plan_model_check(&s->d, &q->w, &p)) {
-        admin_refuse(rq, 503, "server_overloaded", NULL, "no memory for the plan");
-        return;
+    bool done; // s and p are there
+} device_plan;
+
+static void device_plan_deinit(device_plan *d) {
+    if (!d->done) return;
+    plan_answer_deinit(&d->p);
+    snapshot_deinit(&d->s);
+}
+
+static question question_of(const asked *k, const snapshot *s, const app *a) {
+    question q = {.w.idx = UINT32_MAX};
+    ask_policy(&q, s, k->name, k->policy);
+    if (k->slot != REGISTRY_NONE) {
+        ask_of_slot(&q, s, a, (uint32_t)k->slot);
+        return q;
     }
-    bool fits = p.fits && problems[0] == 0;
-    buf_add_str(&out, "{\"model\":");
-    json_add_string(&out, q->w.name, strlen(q->w.name));
-    buf_add_format(&out,
+    ask_of_file(&q, s, k->file_bytes);
+    if (k->same_as == REGISTRY_NONE || s->idx_of[k->same_as] == UINT32_MAX) return q;
+    ask_of_slot(&q, s, a, (uint32_t)k->same_as);
+    q.state = MODEL_NONE;
+    q.w.idx = UINT32_MAX;
+    q.source = WEIGHTS_SHARED;
+    if (q.there) q.w.weight_pages = 0;
+    if (q.there) q.weight_bytes = 0;
+    return q;
+}
+
+/* False: no memory. */
+static bool plan_on(const app *a, const asked *k, uint32_t device_idx, device_plan *out) {
+    *out = (device_plan){0};
+    if (!take_snapshot(&out->s, a, device_idx)) return false;
+    out->q = question_of(k, &out->s, a);
+    out->done = plan_model_check(&out->s.d, &out->q.w, &out->p);
+    if (!out->done) snapshot_deinit(&out->s);
+    return out->done;
+}
+
+/* The larger, the better. */
+static uint64_t worth_of(const device_plan *d) {
+    enum { VICTIMS_MAX = REGISTRY_SLOTS + 1, THERE = 8, NOW = 4, TURNS = 2, FITS = 1 };
+    uint64_t worth = d->q.state != MODEL_NONE ? THERE : 0;
+    worth += d->p.now ? NOW : d->p.turns ? TURNS : d->p.fits ? FITS : 0;
+    return worth * VICTIMS_MAX + (VICTIMS_MAX - 1 - d->p.n_victims);
+}
+
+static void add_devices(buf *out, const app *a, const device_plan *all, const char *problems) {
+    buf_add_str(out, ",\"devices\":[");
+    bool first = true;
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        const plan_answer *p = &all[d].p;
+        const char *name = fleet_device_name(a->fleet, d);
+        bool fits = p->fits && problems[0] == 0;
+        if (!all[d].done) continue; // lost
+        buf_add_str(out, first ? "{\"name\":" : ",{\"name\":");
+        json_add_string(out, name, strlen(name));
+        buf_add_format(out, ",\"fits\":%s,\"now\":%s,\"turns\":%s,\"victims\":%u}",
+                       fits ? "true" : "false", fits && p->now ? "true" : "false",
+                       fits && p->turns ? "true" : "false", p->n_victims);
+        first = false;
+    }
+    buf_add_char(out, ']');
+}
+
+static void write_plan(buf *out, const app *a, const device_plan *all, uint32_t best,
+                       const char *problems) {
+    const device_plan *d = &all[best];
+    const plan_answer *p = &d->p;
+    const question *q = &d->q;
+    const char *name = fleet_device_name(a->fleet, best);
+    bool fits = p->fits && problems[0] == 0;
+    buf_add_str(out, "{\"model\":");
+    json_add_string(out, q->w.name, strlen(q->w.name));
+    buf_add_str(out, ",\"device\":");
+    json_add_string(out, name, strlen(name));
+    buf_add_format(out,
                    ",\"state\":\"%s\",\"fits\":%s,\"now\":%s,\"turns\":%s,\"weights\":{\"bytes\":"
                    "%llu,\"pages\":%u,\"from\":\"%s\",\"file_bytes\":%llu,\"factor\":%.2f}",
                    model_state_name(q->state), fits ? "true" : "false",
-                   fits && p.now ? "true" : "false", fits && p.turns ? "true" : "false",
+                   fits && p->now ? "true" : "false", fits && p->turns ? "true" : "false",
                    (unsigned long long)q->weight_bytes, q->w.weight_pages, source_names[q->source],
                    (unsigned long long)q->file_bytes, PLAN_PREPARED_PERCENT / 100.0);
-    add_checks(&out, &p, s->d.page_bytes);
-    add_victims(&out, &p, s);
-    add_bring_up(&out, q, s);
-    buf_add_str(&out, ",\"problems\":");
-    admin_add_lines(&out, problems, '\n');
-    buf_add_char(&out, '}');
-    plan_answer_deinit(&p);
-    api_answer_json(rq, 200, &out);
+    add_checks(out, p, d->s.d.page_bytes);
+    add_victims(out, p, &d->s);
+    add_bring_up(out, q, &d->s);
+    add_devices(out, a, all, problems);
+    buf_add_str(out, ",\"problems\":");
+    admin_add_lines(out, problems, '\n');
+    buf_add_char(out, '}');
+}
+
+static void answer_plan(http_request *rq, const app *a, const asked *k, const char *problems) {
+    uint32_t n = fleet_n_devices(a->fleet), best = UINT32_MAX;
+    device_plan *all = calloc(n, sizeof *all);
+    buf out = {0};
+    bool fine = all != NULL;
+    for (uint32_t d = 0; d < n && fine; d++) {
+        if (engine_is_lost(fleet_engine(a->fleet, d))) continue;
+        fine = plan_on(a, k, d, &all[d]);
+        if (fine && (best == UINT32_MAX || worth_of(&all[d]) > worth_of(&all[best]))) best = d;
+    }
+    if (fine && best != UINT32_MAX) write_plan(&out, a, all, best, problems);
+    for (uint32_t d = 0; d < n && all != NULL; d++) device_plan_deinit(&all[d]);
+    free(all);
+    if (!fine)
+        admin_refuse(rq, 503, "server_overloaded", NULL, "no memory for the plan");
+    else if (best == UINT32_MAX)
+        admin_refuse(rq, 503, "device_lost", NULL, "all devices are lost");
+    else
+        api_answer_json(rq, 200, &out);
 }
 
 static void plan_load(app *a, http_request *rq, const char *name) {
-    snapshot s;
     int idx = config_find_model(a->config->c, name, strlen(name));
     if (idx < 0) {
         char quoted[API_QUOTE_BYTES];
@@ -234,16 +337,12 @@ static void plan_load(app *a, http_request *rq, const char *name) {
                      api_quote(quoted, name, strlen(name)));
         return;
     }
-    if (!take_snapshot(&s, a)) {
-        admin_refuse(rq, 503, "server_overloaded", NULL, "no memory for the plan");
-        return;
-    }
-    uint32_t slot = (uint32_t)a->config->slots[idx];
-    question q = {.w.idx = UINT32_MAX};
-    ask_policy(&q, &s, a->config->c->models[idx].name, &app_model(a, slot)->policy);
-    ask_of_slot(&q, &s, a, slot);
-    answer_plan(rq, a, &s, &q, "");
-    snapshot_deinit(&s);
+    int slot = a->config->slots[idx];
+    asked k = {.name = a->config->c->models[idx].name,
+               .policy = &app_model(a, (uint32_t)slot)->policy,
+               .slot = slot,
+               .same_as = REGISTRY_NONE};
+    answer_plan(rq, a, &k, "");
 }
 
 /* ---- models and tenants that are only thought of ---- */
@@ -273,32 +372,19 @@ static void answer_problems(http_request *rq, const thought *t, const char *prob
 
 static void answer_model(const thought *t, const change_result *r) {
     const app *a = t->app;
-    snapshot s;
     int idx = config_find_model(r->wanted, t->name, strlen(t->name));
     const registry_opened *o = idx >= 0 ? &r->plan->opened[idx] : NULL;
-    if (o == NULL || (o->wanted && o->m == NULL) || !take_snapshot(&s, a)) {
+    if (o == NULL || (o->wanted && o->m == NULL)) {
         answer_problems(t->rq, t, r->problems);
         return;
     }
     const config_model *m = &r->wanted->models[idx];
-    question q = {.w.idx = UINT32_MAX};
-    ask_policy(&q, &s, m->name, &m->policy);
-    int slot = o->wanted ? REGISTRY_NONE : registry_match(&a->models, m);
-    if (slot != REGISTRY_NONE) {
-        ask_of_slot(&q, &s, a, (uint32_t)slot);
-    } else {
-        ask_of_file(&q, &s, model_about(o->m)->file_bytes);
-        if (o->same_as != REGISTRY_NONE) {
-            ask_of_slot(&q, &s, a, (uint32_t)o->same_as);
-            q.state = MODEL_NONE;
-            q.w.idx = UINT32_MAX;
-            q.source = WEIGHTS_SHARED;
-            if (q.there) q.w.weight_pages = 0;
-            if (q.there) q.weight_bytes = 0;
-        }
-    }
-    answer_plan(t->rq, a, &s, &q, r->problems);
-    snapshot_deinit(&s);
+    asked k = {.name = m->name,
+               .policy = &m->policy,
+               .slot = o->wanted ? REGISTRY_NONE : registry_match(&a->models, m),
+               .file_bytes = o->m != NULL ? model_about(o->m)->file_bytes : 0,
+               .same_as = o->same_as};
+    answer_plan(t->rq, a, &k, r->problems);
 }
 
 static void on_thought(void *ctx, const change_result *r) {
@@ -347,6 +433,14 @@ static void plan_element(app *a, http_request *rq, admin_section section, const 
     admin_busy(rq, &err);
 }
 
+/* Devices that are lost have no memory to ask about. */
+static bool is_open(const fleet *f) {
+    for (uint32_t d = 0; d < fleet_n_devices(f); d++)
+        if (engine_device_name(fleet_engine(f, d))[0] == 0 && !engine_is_lost(fleet_engine(f, d)))
+            return false;
+    return true;
+}
+
 void admin_plan(void *ctx, http_request *rq) {
     app *a = ctx;
     json_t *body;
@@ -354,7 +448,7 @@ void admin_plan(void *ctx, http_request *rq) {
     const json_t *wanted = json_object_get(body, "model"),
                  *tenant = json_object_get(body, "tenant");
     const json_t *load = json_object_get(body, "load");
-    if (engine_device_name(a->engine)[0] == 0)
+    if (!is_open(a->fleet))
         admin_refuse(rq, 503, "device_not_open", NULL,
                      "the device is not open yet, so its memory is not known; ask again");
     else if (json_object_size(body) != 1 || (wanted == NULL && tenant == NULL && load == NULL))

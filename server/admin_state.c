@@ -1,11 +1,13 @@
-/* admin_state.c - GET /admin/state and its parts: what the engine, the registry and the
+/* admin_state.c - GET /admin/state and its parts: what the engines, the registry and the
  * configuration say, at one moment. */
 #include <string.h>
 
 #include "admin.h"
+#include "app_usage.h"
 #include "inferd/clock.h"
 
 #define US_PER_S 1e6
+enum { MAP_WAIT_MS = 10 }; // the loop waits for that
 
 static const char *const class_names[GEN_CLASSES] = {"system", "high", "normal", "batch"};
 static const char *const pin_names[] = {"none", "warm", "hot"};
@@ -145,11 +147,43 @@ static void add_numbers(buf *out, const engine_model_info *i) {
         buf_add_str(out, ",\"retry_after_ms\":null");
 }
 
+/* Where it is: one object per device that has it, or has it still. */
+static void add_replicas(buf *out, const app *a, uint32_t slot) {
+    bool first = true;
+    buf_add_str(out, ",\"placed\":[");
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        fleet_replica r;
+        engine_model_info i;
+        const char *name = fleet_device_name(a->fleet, d);
+        fleet_get_replica(a->fleet, slot, d, &r);
+        if (r.state == FLEET_ABSENT) continue;
+        engine_model_get(fleet_engine(a->fleet, d), slot, &i);
+        buf_add_str(out, first ? "{\"device\":" : ",{\"device\":");
+        json_add_string(out, name, strlen(name));
+        add_text(out, "replica", fleet_replica_state_name(r.state));
+        add_text(out, "state", model_state_name(i.state));
+        buf_add_format(out,
+                       ",\"part\":%u,\"running\":%u,\"waiting\":%u,\"pages\":{\"weight\":%u,"
+                       "\"warm\":%u,\"kv\":%u,\"cached\":%u},\"min_bytes\":%llu,"
+                       "\"max_bytes\":%llu",
+                       r.part, i.n_running, i.n_waiting, i.pages_weight, i.pages_warm, i.pages_kv,
+                       i.pages_cached, (unsigned long long)r.policy.min_bytes,
+                       (unsigned long long)r.policy.max_bytes);
+        add_share(out, &r.policy.share);
+        add_text(out, "error", i.state == MODEL_FAILED ? i.why.text : NULL);
+        buf_add_char(out, '}');
+        first = false;
+    }
+    buf_add_format(out, "],\"desired_replicas\":%u", fleet_desired_replicas(a->fleet, slot));
+    const char *problem = fleet_placement_problem(a->fleet, slot);
+    add_text(out, "placement_problem", problem[0] != 0 ? problem : NULL);
+}
+
 void admin_add_model(buf *out, const app *a, uint32_t config_idx) {
     const config_model *m = &a->config->c->models[config_idx];
     uint32_t slot = (uint32_t)a->config->slots[config_idx];
     engine_model_info info;
-    engine_model_get(a->engine, slot, &info);
+    fleet_model_get(a->fleet, slot, &info);
     const registry_slot *root = app_model(a, info.weights_of % REGISTRY_SLOTS);
     bool own = info.state == MODEL_NONE || info.weights_of == slot;
     buf_add_str(out, "{\"name\":");
@@ -164,9 +198,11 @@ void admin_add_model(buf *out, const app *a, uint32_t config_idx) {
     add_u64(out, "slot", slot);
     add_text(out, "weights_of", own ? NULL : root->name);
     add_text(out, "path", m->path);
+    add_text(out, "file", model_file_name(app_model(a, slot)->file));
     add_u64(out, "context", info.context);
     add_policy(out, &app_model(a, slot)->policy);
     add_numbers(out, &info);
+    add_replicas(out, a, slot);
     buf_add_char(out, '}');
 }
 
@@ -180,7 +216,7 @@ static void add_leaving(buf *out, const app *a) {
         buf_add_str(out, first ? "{\"name\":" : ",{\"name\":");
         json_add_string(out, s->name, strlen(s->name));
         add_u64(out, "slot", i);
-        add_text(out, "state", model_state_name(engine_model_state(a->engine, i)));
+        add_text(out, "state", model_state_name(fleet_model_state(a->fleet, i)));
         add_u64(out, "answers", s->n_flights);
         buf_add_char(out, '}');
         first = false;
@@ -188,19 +224,18 @@ static void add_leaving(buf *out, const app *a) {
     buf_add_char(out, ']');
 }
 
-/* ---- the device ---- */
+/* ---- the devices ---- */
 
-static void add_device(buf *out, const app *a, const engine_stats *s) {
-    const config_device *d = &a->config->c->devices[0];
-    const char *kind = a->device.kind[0] != 0 ? a->device.kind : d->kind != NULL ? d->kind : "auto";
+static void add_device(buf *out, const app *a, uint32_t device_idx) {
+    const engine *e = fleet_engine(a->fleet, device_idx);
+    const char *name = fleet_device_name(a->fleet, device_idx);
     uint64_t now_us = clock_now_us();
-    char name[24];
-    snprintf(name, sizeof name, "%s%u", kind, d->index);
+    engine_stats stats, *s = &stats;
+    engine_get_stats(e, s);
     buf_add_str(out, "{\"name\":");
-    json_add_string(out, d->name != NULL ? d->name : name,
-                    strlen(d->name != NULL ? d->name : name));
-    add_text(out, "kind", kind);
-    add_text(out, "about", engine_device_name(a->engine));
+    json_add_string(out, name, strlen(name));
+    add_text(out, "kind", a->kinds[device_idx]);
+    add_text(out, "about", engine_device_name(e));
     buf_add_format(out,
                    ",\"pages\":{\"total\":%u,\"device\":%u,\"host\":%u,\"free\":%u,"
                    "\"host_free\":%u,\"weight\":%u,\"kv\":%u,\"cached\":%u,\"warm\":%u,"
@@ -217,16 +252,28 @@ static void add_device(buf *out, const app *a, const engine_stats *s) {
                                                    : (double)(now_us - s->opened_us) / US_PER_S);
     add_u64(out, "steps", s->n_steps);
     add_u64(out, "turns", s->n_turns);
-    buf_add_format(out, ",\"lost\":%s}",
-                   engine_is_lost(a->engine) || a->device_hangs ? "true" : "false");
+    buf_add_format(out, ",\"queue\":{\"running\":%u,\"waiting\":%u,\"paused\":%u}", s->n_running,
+                   s->n_waiting, s->n_paused);
+    buf_add_format(out, ",\"lost\":%s", engine_is_lost(e) || a->device_hangs ? "true" : "false");
+    /* Between two steps; a device in the middle of a long one has no map this time. */
+    buf map = {0};
+    inferd_err late = {0};
+    bool fine = fleet_page_map(a->fleet, device_idx, MAP_WAIT_MS, &map, &late) == INFERD_OK;
+    buf_add_str(out, ",\"map\":");
+    buf_add_str(out, fine ? buf_cstr(&map) : "null");
+    buf_deinit(&map);
+    buf_add_char(out, '}');
 }
 
 void admin_add_state(buf *out, const app *a, const changer_about *about) {
     const inferd_config *c = a->config->c;
     engine_stats s;
-    engine_get_stats(a->engine, &s);
+    fleet_get_stats(a->fleet, &s);
     buf_add_str(out, "{\"devices\":[");
-    add_device(out, a, &s);
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        if (d > 0) buf_add_char(out, ',');
+        add_device(out, a, d);
+    }
     buf_add_str(out, "],\"models\":[");
     for (uint32_t i = 0; i < c->n_models; i++) {
         if (i > 0) buf_add_char(out, ',');
@@ -239,7 +286,9 @@ void admin_add_state(buf *out, const app *a, const changer_about *about) {
         if (i > 0) buf_add_char(out, ',');
         admin_add_tenant(out, &c->tenants[i]);
     }
-    buf_add_format(out, "],\"queues\":{\"running\":%u,\"waiting\":%u,\"paused\":%u},\"config\":{",
+    buf_add_char(out, ']');
+    app_add_account(out, a);
+    buf_add_format(out, ",\"queues\":{\"running\":%u,\"waiting\":%u,\"paused\":%u},\"config\":{",
                    s.n_running, s.n_waiting, s.n_paused);
     buf_add_str(out, "\"path\":");
     if (about->path == NULL)

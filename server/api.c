@@ -67,6 +67,9 @@ void api_refuse(api_job *job, bool rq_gone) {
     if (job->model_idx >= 0)
         metrics_request(job->app->metrics, app_model(job->app, (uint32_t)job->model_idx)->name_idx,
                         OUTCOME_REFUSED);
+    int64_t name_idx = -1;
+    if (job->model_idx >= 0) name_idx = app_model(job->app, (uint32_t)job->model_idx)->name_idx;
+    metrics_refused(job->app->metrics, job->rq->tenant, name_idx, e->fault);
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "refused");
     log_str(&line, "id", job->rq->id);

@@ -26,7 +26,7 @@ typedef struct api_job {
     api_error error; // fault API_OK: the results below are there
     uint32_t n_unknown;
     int model_idx; // -1: not known
-    uint64_t mark; // gate_mark; 0: no tenant
+    uint64_t mark; // gate_mark; 0: unknown
     bool has_keep_alive;
     uint64_t keep_alive_us;
     uint32_t n_per_prompt;  // n
@@ -55,16 +55,8 @@ bool api_encode_chat(api_job *job, const api_params *p, const config_model *abou
 bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *param,
                      tok_ids *out);
 
-/* -- http_reply.c -- */
-/* The value of a header of the request, p NULL when it is not there, and the bytes of its client's
- * IP address, n 0 on a socket file.  Only inside route.handle. */
-bytes http_header(http_request *rq, const char *name);
-bytes http_client_address(http_request *rq);
-/* Headers of every answer of the servers whose http_options.ctx is server_ctx, streams and errors
- * too: "Name: value\n" lines into `out`.  NULL: none. */
-enum { HTTP_HOOK_BYTES = GATE_LINES_BYTES };
-typedef void http_reply_lines(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]);
-void http_reply_hook(http_reply_lines *write, void *ctx, const void *server_ctx);
+_Static_assert((int)GATE_LINES_BYTES <= (int)HTTP_HOOK_BYTES,
+               "the gate's headers fit into an answer's");
 
 /* -- handlers -- */
 void api_chat(void *app, http_request *rq);

@@ -378,7 +378,7 @@ static const api_field fields[] = {
     BOOL("return_token_ids", GEN, show_ids, "answer `token_ids` and `prompt_token_ids`"),
     BOOL("stream", GEN, stream, "server-sent events"),
     CUSTOM("stream_options", GEN, read_stream_options, "object of bools: include_usage, continuous_usage_stats, include_obfuscation", "only with `stream`; no obfuscation is added"),
-    BOOL("usage_details", GEN, usage_details, "`usage.inferd`: how long it waited, how often it was interrupted, its class"),
+    BOOL("usage_details", GEN, usage_details, "`usage.inferd`: how long it waited, how often and how it was interrupted, what that cost, its class"),
     /* who is first */
     CUSTOM("service_tier", GEN, read_tier, "auto, default, flex, priority, scale, fast", "flex: batch; default: normal; auto: the model's class; priority, scale, fast: high; capped by the tenant's `max_class`; the answer says what was given"),
     CUSTOM("priority", GEN, read_priority, "system, high, normal, batch, or integer, -2147483648 to 2147483647", "a name: the class, whatever `service_tier` says, capped by the tenant's `max_class`; a number: inside the class, smaller first; below 0 only for tenants whose `max_class` is high"),

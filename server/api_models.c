@@ -32,37 +32,12 @@ void api_models_list(void *ctx, http_request *rq) {
     api_answer_json(rq, 200, &out);
 }
 
-static int hex(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-/* The transport hands over the raw target; clients escape a slash in a name.  A bad escape stands
- * for itself, and then no model has that name. */
-static size_t unescape(char *out, const char *s) {
-    size_t n = 0;
-    while (*s != 0) {
-        int hi = s[0] == '%' ? hex(s[1]) : -1;
-        int lo = hi >= 0 ? hex(s[2]) : -1;
-        if (lo >= 0) {
-            out[n++] = (char)(hi * 16 + lo);
-            s += 3;
-        } else {
-            out[n++] = *s++;
-        }
-    }
-    return n;
-}
-
 void api_models_one(void *ctx, http_request *rq) {
     app *a = ctx;
     const inferd_config *c = a->config->c;
-    char name[sizeof rq->tail];
-    size_t n = unescape(name, rq->tail);
-    int idx = memchr(name, 0, n) == NULL
-                  ? app_find_model(a->config, app_tenant(a, c, rq->tenant), name, n, NULL)
-                  : -1;
+    const char *name = rq->tail; // decoded, a slash in a name too
+    size_t n = strlen(name);
+    int idx = app_find_model(a->config, app_tenant(a, c, rq->tenant), name, n, NULL);
     if (idx < 0) {
         api_error e = {0};
         char quoted[API_QUOTE_BYTES];
@@ -71,7 +46,6 @@ void api_models_one(void *ctx, http_request *rq) {
         api_answer_error(rq, &e);
         return;
     }
-    name[n] = 0; // n < sizeof name: unescaping never makes text longer
     buf out = {0};
     add_model(&out, a, (uint32_t)idx, name);
     api_answer_json(rq, 200, &out);

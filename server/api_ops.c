@@ -1,14 +1,14 @@
 /* api_ops.c - what operators and their machines ask: /health, /ready, /version, /metrics,
  * /debug/audit. */
 #include "api.h"
-#include "log.h"
+#include "app_usage.h"
 
 /* Alive: the loop turns, and the device is not lost.  Says nothing about models, so that a slow
  * load is not killed. */
 void api_health(void *ctx, http_request *rq) {
     app *a = ctx;
     buf out = {0};
-    if (engine_is_lost(a->engine) || a->device_hangs) {
+    if (fleet_is_lost(a->fleet) || a->device_hangs) {
         buf_add_str(&out, "{\"status\":\"device_lost\"}");
         http_answer(rq, 503, "application/json", &out, "Retry-After: 10\n");
         return;
@@ -25,11 +25,11 @@ void api_ready(void *ctx, http_request *rq) {
     const app_config *c = a->config;
     buf models = {0}, out = {0};
     for (uint32_t i = 0; i < c->c->n_models; i++) {
-        model_state s = engine_model_state(a->engine, (uint32_t)c->slots[i]);
+        model_state s = fleet_model_state(a->fleet, (uint32_t)c->slots[i]);
         n_failed += s == MODEL_FAILED;
         buf_add_format(&models, "%s\"%s\"", i == 0 ? "" : ",", model_state_name(s));
     }
-    bool failed = n_failed == c->c->n_models, settled = engine_is_settled(a->engine);
+    bool failed = n_failed == c->c->n_models, settled = fleet_is_settled(a->fleet);
     bool ready = !a->draining && settled && !failed;
     const char *status = ready ? "ready" : a->draining ? "draining" : failed ? "failed" : "loading";
     /* No names: this route is open, and names are a tenant's business. */
@@ -46,50 +46,19 @@ void api_version(void *ctx, http_request *rq) {
 }
 
 void api_metrics(void *ctx, http_request *rq) {
-    app *a = ctx;
-    engine_stats stats;
-    engine_get_stats(a->engine, &stats);
-    metrics_model *models = calloc(REGISTRY_SLOTS, sizeof *models);
     buf out = {0};
-    if (models == NULL) {
-        out.failed = true;
-    } else {
-        uint32_t n = 0;
-        for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
-            const registry_slot *s = &a->models.slots[i];
-            if (s->m == NULL || s->n_configs == 0) continue; // one that leaves has a successor
-            models[n].name = s->name;
-            models[n].name_idx = s->name_idx;
-            engine_model_get(a->engine, i, &models[n++].info);
-        }
-        metrics_now now = {.engine = &stats,
-                           .models = models,
-                           .n_models = n,
-                           .names = (const char *const *)a->models.names,
-                           .n_names = a->models.n_names,
-                           .n_http_open = a->http == NULL ? 0 : http_n_open(a->http),
-                           .n_flights = a->n_flights,
-                           .log_lines_dropped = log_n_dropped(),
-                           .started_unix_s = (uint64_t)a->started_unix_s,
-                           .draining = a->draining,
-                           .device = &a->device,
-                           .device_lost = engine_is_lost(a->engine) || a->device_hangs,
-                           .version = INFERD_VERSION};
-        metrics_write(a->metrics, &now, &out);
-    }
-    free(models);
+    app_write_metrics(ctx, &out);
     http_answer(rq, 200, "text/plain; version=0.0.4; charset=utf-8", &out, NULL);
 }
 
-/* The engine checks its books between two steps; the loop waits for that, so the patience is
+/* Each engine checks its books between two steps; the loop waits for that, so the patience is
  * short. */
 void api_audit(void *ctx, http_request *rq) {
     enum { AUDIT_TIMEOUT_MS = 500 };
     app *a = ctx;
     buf out = {0};
     inferd_err err = {0};
-    buf_add_str(&out, "{\"engine\":");
-    if (engine_audit(a->engine, AUDIT_TIMEOUT_MS, &out, &err) != INFERD_OK) {
+    if (fleet_audit(a->fleet, AUDIT_TIMEOUT_MS, &out, &err) != INFERD_OK) {
         buf_deinit(&out);
         api_error e = {0};
         api_fail_status(&e, &err, NULL);
@@ -99,7 +68,7 @@ void api_audit(void *ctx, http_request *rq) {
     buf_add_format(&out,
                    ",\"front\":{\"generations\":%u,\"sequences\":%u,\"sequences_max\":%u,"
                    "\"exchanges\":%u}}",
-                   a->n_flights, a->n_slots_used, a->n_slots,
+                   a->n_flights, a->n_slots_used, a->n_places,
                    a->http == NULL ? 0 : http_n_open(a->http));
     api_answer_json(rq, 200, &out);
 }

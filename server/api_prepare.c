@@ -1,10 +1,10 @@
-/* api_prepare.c - a body becomes requests for the engine: read, find the model, make ids, check the
- * room, build.
+/* api_prepare.c - a body becomes requests for the engines: read, find the model, make ids, check
+ * the room, build.
  *
  *     api_params_read > api_pick_model > api_params_check > encode > check_room > build
  *
  * All of it runs on a worker and touches the front's state nowhere: models, names and the secret
- * never change, the configuration is counted, the engine's functions used here are for any thread.
+ * never change, the configuration is counted, the fleet's functions used here are for any thread.
  */
 #include <float.h>
 #include <sys/random.h>
@@ -60,11 +60,12 @@ bool api_pick_model(api_job *job, const api_params *p, const config_model **abou
 
 /* A model that is not HOT is brought up for whoever waits; one that cannot be is said at once. */
 static bool check_served(api_job *job) {
-    engine *e = job->app->engine;
+    const fleet *f = job->app->fleet;
+    uint32_t slot = (uint32_t)job->model_idx;
     engine_model_info info;
     inferd_err lost = {.status = INFERD_ELOST};
-    engine_model_get(e, (uint32_t)job->model_idx, &info);
-    if (engine_is_lost(e)) return api_fail_status(&job->error, &lost, NULL);
+    fleet_model_get(f, slot, &info);
+    if (fleet_model_is_lost(f, slot)) return api_fail_status(&job->error, &lost, NULL);
     if (info.held)
         return api_fail(&job->error, API_UNLOADED, "model",
                         "the model was taken out of service by the operator");
@@ -235,8 +236,8 @@ static bool check_context(const draft *d, size_t n_prompt) {
                         context, n_prompt, name);
     inferd_err err = {0};
     inferd_status s =
-        engine_admit(d->job->app->engine, (uint32_t)d->job->model_idx, (uint32_t)n_prompt,
-                     wanted == API_UNSET ? GEN_NO_MAX : (uint32_t)wanted, &err);
+        fleet_admit(d->job->app->fleet, (uint32_t)d->job->model_idx, (uint32_t)n_prompt,
+                    wanted == API_UNSET ? GEN_NO_MAX : (uint32_t)wanted, &err);
     return s == INFERD_OK ? true : api_fail_status(&d->job->error, &err, name);
 }
 
@@ -320,8 +321,8 @@ static void set_scope(const draft *d, gen_request *r) {
     int tenant = d->job->tenant;
     const char *name = tenant < 0 ? "" : c->tenants[tenant].name;
     const char *salt = d->p.cache_salt == NULL ? "" : d->p.cache_salt;
-    r->cache_scope[0] = gate_hash(d->job->app->secret, name, strlen(name));
-    r->cache_scope[1] = gate_hash(d->job->app->secret, salt, strlen(salt));
+    r->cache_scope[0] = gate_hash(d->job->app->scope_secret, name, strlen(name));
+    r->cache_scope[1] = gate_hash(d->job->app->scope_secret, salt, strlen(salt));
 }
 
 /* ---- requests ---- */
@@ -478,7 +479,7 @@ void api_prepare(void *ctx) {
     d.job->n_unknown = d.p.n_unknown;
     d.job->has_keep_alive = d.p.has_keep_alive;
     d.job->keep_alive_us = d.p.keep_alive_us;
-    if (d.job->rq->tenant >= 0 && d.job->error.fault == API_OK)
+    if (d.job->error.fault == API_OK)
         d.job->mark = gate_mark(d.job->app->secret, (uint32_t)d.job->rq->tenant,
                                 (bytes){d.job->address, d.job->n_address}, d.job->rq->body);
     stream_options leftover = {.prompts = d.prompts, .n_prompts = d.n_prompts};

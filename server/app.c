@@ -57,8 +57,23 @@ void app_config_drop(app_config *config) {
     if (config->slots != NULL)
         registry_drop(&config->app->models, config->slots, config->c->n_models);
     free(config->slots);
-    config_destroy(config->c);
+    if (--*config->n_sharing == 0) {
+        config_destroy(config->c);
+        free(config->n_sharing);
+    }
     free(config);
+}
+
+/* Its count of those that share c is not filled in. */
+static app_config *create_config(app *a, uint32_t n_models) {
+    app_config *fresh = calloc(1, sizeof *fresh);
+    if (fresh == NULL) return NULL;
+    fresh->n_refs = 1;
+    fresh->app = a;
+    fresh->slots = calloc(size_max(n_models, 1), sizeof *fresh->slots);
+    if (fresh->slots != NULL) return fresh;
+    free(fresh);
+    return NULL;
 }
 
 static int number_of(const app *a, const char *tenant) {
@@ -88,35 +103,45 @@ int app_tenant(const app *a, const inferd_config *c, int number) {
     return APP_TENANT_GONE;
 }
 
-/* Their shares, from the next step on.  One that the configuration names no more keeps its terms
- * for what still runs. */
-static void tell_tenants(app *a, const inferd_config *c) {
-    for (uint32_t i = 0; i < c->n_tenants; i++) {
-        int number = number_of(a, c->tenants[i].name);
-        if (number >= 0) engine_set_tenant(a->engine, (uint32_t)number, &c->tenants[i].policy);
-    }
-}
+static void tell_tenants(app *a); // below, with who may use what
 
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem) {
-    app_config *fresh = calloc(1, sizeof *fresh);
-    if (fresh != NULL) fresh->slots = calloc(size_max(c->n_models, 1), sizeof *fresh->slots);
-    bool fine = fresh != NULL && fresh->slots != NULL && add_tenants(a, c);
+    app_config *fresh = create_config(a, c->n_models);
+    if (fresh != NULL) fresh->n_sharing = calloc(1, sizeof *fresh->n_sharing);
+    bool fine = fresh != NULL && fresh->n_sharing != NULL && add_tenants(a, c);
     if (!fine) inferd_fail(problem, INFERD_ENOMEM, "no memory for another configuration");
     fine = fine && gate_update(a->gate, a->tenants, a->n_tenants, c, problem);
     if (!fine || !registry_apply(&a->models, plan, fresh->slots, problem)) {
         inferd_err ignored = {0}; // there is room for what was there
         if (a->config != NULL)
             gate_update(a->gate, a->tenants, a->n_tenants, a->config->c, &ignored);
-        if (fresh != NULL) free(fresh->slots);
+        if (fresh != NULL) {
+            free(fresh->slots);
+            free(fresh->n_sharing);
+        }
         free(fresh);
         return false;
     }
     fresh->c = c;
-    fresh->n_refs = 1;
-    fresh->app = a;
+    *fresh->n_sharing = 1;
     app_config_drop(a->config);
     a->config = fresh;
-    tell_tenants(a, c);
+    fleet_set_placement(a->fleet, c->policy.placement);
+    tell_tenants(a);
+    return true;
+}
+
+bool app_swap_slots(app *a, const int *slots) {
+    app_config *was = a->config;
+    app_config *fresh = create_config(a, was->c->n_models);
+    if (fresh == NULL) return false;
+    fresh->c = was->c;
+    fresh->n_sharing = was->n_sharing;
+    ++*fresh->n_sharing;
+    memcpy(fresh->slots, slots, was->c->n_models * sizeof *slots);
+    registry_count(&a->models, slots, was->c->n_models);
+    a->config = fresh;
+    app_config_drop(was);
     return true;
 }
 
@@ -131,6 +156,35 @@ static bool may_use(const inferd_config *c, int tenant, int idx) {
     for (uint32_t i = 0; i < t->n_models; i++)
         if (config_find_model(c, t->models[i], strlen(t->models[i])) == idx) return true;
     return t->n_models == 0;
+}
+
+/* Devices that have a model it may use, as bits. */
+static uint64_t devices_of_tenant(const app *a, int tenant) {
+    const app_config *config = a->config;
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < config->c->n_models; i++)
+        if (may_use(config->c, tenant, (int)i))
+            bits |= fleet_model_devices(a->fleet, (uint32_t)config->slots[i]);
+    return bits;
+}
+
+/* Their shares, from the next step on, wherever their models are.  One that the configuration names
+ * no more keeps its terms for what still runs. */
+static void tell_tenants(app *a) {
+    const inferd_config *c = a->config->c;
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        int number = number_of(a, c->tenants[i].name);
+        if (number >= 0)
+            fleet_set_tenant(a->fleet, (uint32_t)number, &c->tenants[i].policy,
+                             devices_of_tenant(a, (int)i));
+    }
+    a->fleet_changes = fleet_n_changes(a->fleet);
+}
+
+void app_look_at_fleet(app *a, uint64_t now_us) {
+    fleet_tick(a->fleet, now_us);
+    if (fleet_n_devices(a->fleet) > 1 && fleet_n_changes(a->fleet) != a->fleet_changes)
+        tell_tenants(a);
 }
 
 int app_find_model(const app_config *config, int tenant, const char *name, size_t n,
@@ -159,7 +213,9 @@ static http_admin admin_of_key(void *ctx, bytes key) {
 }
 
 static bool is_overloaded(void *ctx) {
-    return app_is_full(ctx, 1);
+    const app *a = ctx;
+    /* Others are told when to come back, which takes their body to know them by. */
+    return app_is_full(a, 1) && (a->gate == NULL || gate_is_flooded(a->gate));
 }
 
 static void on_finished(void *ctx, const http_request *rq) {
@@ -239,10 +295,14 @@ static void set_fingerprint(app *a) {
 }
 
 static bool create_slots(app *a, const engine_limits *l) {
-    enum { RUNNING_DEFAULT = 32, QUEUE_DEFAULT = 1024, SLOTS_MAX = 1 << 20 };
+    enum { RUNNING_DEFAULT = 32, QUEUE_DEFAULT = 1024, SLOTS_MAX = 1 << 20, SPARE_PARTS = 4 };
     uint64_t n = (uint64_t)(l->running_max == 0 ? RUNNING_DEFAULT : l->running_max) +
                  (l->queue_len_max == 0 ? QUEUE_DEFAULT : l->queue_len_max);
-    a->n_slots = (uint32_t)(n < SLOTS_MAX ? n : SLOTS_MAX);
+    uint64_t running = l->running_max == 0 ? RUNNING_DEFAULT : l->running_max,
+             spare = n / SPARE_PARTS;
+    a->n_spare = (uint32_t)(spare < 1 ? 1 : spare < running ? spare : running);
+    a->n_places = (uint32_t)(n < SLOTS_MAX - a->n_spare ? n : SLOTS_MAX - a->n_spare);
+    a->n_slots = a->n_places + a->n_spare;
     a->slots = calloc(a->n_slots, sizeof *a->slots);
     for (uint32_t i = 0; a->slots != NULL && i < a->n_slots; i++) a->slots[i].next_free = i + 1;
     return a->slots != NULL;
@@ -257,23 +317,30 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     st = gate_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, a, &a->gate, err);
     if (st != INFERD_OK) return st;
     if (!app_swap_config(a, o->config, o->plan, err)) return err->status;
-    if (registry_start(&a->models, a->engine)) return INFERD_OK;
+    bool fine = registry_start(&a->models, a->fleet);
+    tell_tenants(a); // now that it is known where their models are
+    if (fine) return INFERD_OK;
     return inferd_fail(err, INFERD_ENOMEM, "no memory to tell the engine of its models");
 }
 
 inferd_status app_create(const app_options *options, app **out, inferd_err *err) {
     app *a = calloc(1, sizeof *a);
     if (a == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
-    a->engine = options->engine;
+    a->fleet = options->fleet;
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++)
+        snprintf(a->kinds[d], sizeof a->kinds[d], "%s", options->devices[d].backend.kind);
     a->started_unix_s = (int64_t)time(NULL);
     list_node_init(&a->flights);
     list_node_init(&a->dirty);
     inferd_status s = create_parts(a, options, err);
     if (s == INFERD_OK && getrandom(a->secret, sizeof a->secret, 0) != (ssize_t)sizeof a->secret)
         s = inferd_fail(err, INFERD_EIO, "getrandom gave no randomness");
+    memcpy(a->scope_secret, options->scope_secret != NULL ? options->scope_secret : a->secret,
+           sizeof a->scope_secret);
     if (s != INFERD_OK) {
         if (a->config != NULL) { // what was taken stays the caller's; the models are closed here
             free(a->config->slots);
+            free(a->config->n_sharing);
             free(a->config);
             a->config = NULL;
         }
@@ -293,7 +360,7 @@ void app_destroy(app *a) {
     free(a->slots);
     metrics_destroy(a->metrics);
     gate_destroy(a->gate);
-    a->models.engine = NULL; // it may be gone
+    a->models.fleet = NULL; // it may be gone
     app_config_drop(a->config);
     registry_deinit(&a->models);
     free(a);

@@ -1,11 +1,11 @@
 /* app.h - the daemon's state between requests, and the way of a request through it.
  *
- *     http handler > api_start > (worker) api_prepare > flight_launch > engine_submit
+ *     http handler > api_start > (worker) api_prepare > flight_launch > fleet_submit
  *     engine wake  > app_on_engine_wake > flight_on_event > stream > http_stream_write
  *
  * The configuration may be exchanged while requests run: a job on a worker holds a count on the
  * one it began with, and with it on the slots of its models (registry.h).  What must not change
- * while the daemon runs (engine, routes) is kept here by itself and never read from a newer
+ * while the daemon runs (fleet, routes) is kept here by itself and never read from a newer
  * configuration.  A request knows its tenant by a number
  * that is not its place in a configuration: between the check of its key and the end of its body
  * the configuration may have been exchanged.
@@ -20,6 +20,7 @@
 
 #include "config.h"
 #include "http.h"
+#include "fleet.h"
 #include "inferd/base.h"
 #include "inferd/list.h"
 #include "metrics.h"
@@ -37,7 +38,8 @@ struct admin;                 // admin.h
 typedef struct app_config {
     inferd_config *c;
     uint32_t n_refs;
-    int *slots; // [c->n_models] of the registry; owned, one count on each
+    uint32_t *n_sharing; // that have this c; the last one frees both
+    int *slots;          // [c->n_models] of the registry; owned, one count on each
     struct app *app;
 } app_config;
 
@@ -45,6 +47,7 @@ typedef struct app_slot {
     uint64_t id;                    // of the sequence; its low bits are the slot's index
     flight *flight;                 // NULL: nobody waits for it any more
     uint32_t choice_idx, model_idx; // model_idx: its slot in the registry
+    uint32_t device_idx;            // in the fleet
     uint32_t next_free;
 } app_slot;
 
@@ -54,29 +57,36 @@ typedef struct app {
     struct admin *admin; // borrowed; NULL before app_set_admin: routes of HTTP_ADMIN are refused
     metrics *metrics;
     struct gate *gate; // gate.h; NULL: no limits
-    app_slot *slots;   // [n_slots]
+    app_slot *slots;   // [n_slots], n_places + n_spare
     uint32_t n_slots, n_slots_used, first_free;
-    uint64_t n_ids; // given so far
+    uint32_t n_places; // sequences that may run or wait
+    uint32_t n_spare;  // more for those who come when they were told to (drain.h)
+    uint64_t n_ids;    // given so far
     list_node flights, dirty;
     uint32_t n_flights;
     char **tenants; // [n_tenants] every name a configuration ever had; only grows
     uint32_t n_tenants;
     registry models; // slots are read by workers that hold a configuration
     bool draining;
-    bool device_hangs;           // the device answers no step: the end is near
-    backend_device_about device; // for /metrics; kind "": not looked at
+    bool device_hangs;      // a device answers no step: the end is near
+    uint64_t fleet_changes; // fleet_n_changes when tenants were told their parts
+    backend_device_about devices[FLEET_DEVICES_MAX]; // for /metrics; kind "": not looked at
+    char kinds[FLEET_DEVICES_MAX][8];                // "cpu", "cuda"
 
     /* read-only after app_create: workers read these */
-    engine *engine;
+    fleet *fleet;
     int64_t started_unix_s;
-    char fingerprint[24];     // of what decides the output: version, models
-    unsigned char secret[16]; // of this process: keys of the hashes that separate tenants
+    char fingerprint[24];           // of what decides the output: version, models
+    unsigned char secret[16];       // of this process: keys of the hashes that separate tenants
+    unsigned char scope_secret[16]; // likewise, for cached blocks: that of kv_disk if there is one
 } app;
 
 typedef struct app_options {
-    inferd_config *config; // taken on success
-    registry_plan *plan;   // of its models, opened; they are taken, the plan is borrowed
-    engine *engine;        // borrowed; must outlive the app
+    inferd_config *config;       // taken on success
+    registry_plan *plan;         // of its models, opened; they are taken, the plan is borrowed
+    fleet *fleet;                // borrowed; must outlive the app
+    const fleet_device *devices; // of it
+    const unsigned char *scope_secret; // [16] borrowed; NULL: drawn
 } app_options;
 
 inferd_status app_create(const app_options *options, app **out, inferd_err *err);
@@ -94,6 +104,9 @@ void app_on_engine_wake(app *a);
 /* Every 100 ms or so.  `late_us`: how much later than planned it was called. */
 void app_tick(app *a, uint64_t late_us);
 
+/* Devices may have been lost, replicas have come or gone. */
+void app_look_at_fleet(app *a, uint64_t now_us);
+
 /* Take nothing new; what runs goes on.  Also tells the transport. */
 void app_drain(app *a);
 /* The patience is over: what still runs is told so. */
@@ -104,6 +117,9 @@ uint32_t app_n_running(const app *a);
 /* From now on new requests see `c`, which is taken, with the models of the plan.  False: the
  * problem says why, `c` is still the caller's, and nothing changed. */
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem);
+/* The same configuration with other slots ([n_models], copied), when files were replaced.  False:
+ * no memory, and nothing changed. */
+bool app_swap_slots(app *a, const int *slots);
 /* Count a reload, also one that was refused. */
 void app_note_reload(app *a, bool ok);
 

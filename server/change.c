@@ -376,6 +376,42 @@ static void keep_text(job *j) {
     j->n_patches = 0;
 }
 
+/* What a patch says of a pin or keep_alive counts more than what was set by hand before. */
+static void heed_patch(job *j, bool heed) {
+    json_t *change = NULL;
+    inferd_err err;
+    if (j->rq.kind != CHANGE_PATCH || j->rq.section != ADMIN_MODELS) return;
+    const config_model *m = NULL;
+    const inferd_config *c = j->ch->o.app->config->c;
+    int idx = config_find_model(c, j->name, strlen(j->name));
+    if (idx >= 0) m = &c->models[idx];
+    if (m == NULL || parse(&j->given, "the body", &change, &err) != INFERD_OK) return;
+    registry_heed(&j->ch->o.app->models, m->name, heed && json_object_get(change, "pin") != NULL,
+                  heed && json_object_get(change, "keep_alive") != NULL);
+    json_decref(change);
+}
+
+/* Promises that were taken, and that the devices do not keep as they are now. */
+static void warn_of_promises(job *j) {
+    const app *a = j->ch->o.app;
+    const app_config *c = a->config;
+    for (uint32_t i = 0; i < c->c->n_models; i++) {
+        char text[FEASIBLE_TEXT_BYTES];
+        uint32_t slot = (uint32_t)c->slots[i];
+        const char *problem = fleet_placement_problem(a->fleet, slot);
+        const char *name = c->c->models[i].name, *gap = j->warning.n > 0 ? "; " : "";
+        if (problem[0] != 0)
+            buf_add_format(&j->warning, "%smodels[%u] (%s) finds no place: %s", gap, i, name,
+                           problem);
+        gap = j->warning.n > 0 ? "; " : "";
+        if (fleet_is_too_slow(a->fleet, slot, &app_model(a, slot)->policy, text, sizeof text))
+            buf_add_format(&j->warning, "%smodels[%u] (%s) misses slo.tpot_ms: %s", gap, i, name,
+                           text);
+    }
+    if (j->warning.n > 0)
+        log_text(LOG_LEVEL_INFO, "reload_warning", "warning", buf_cstr(&j->warning));
+}
+
 static void apply(uv_work_t *work, int status) {
     job *j = work->data;
     app *a = j->ch->o.app;
@@ -386,9 +422,12 @@ static void apply(uv_work_t *work, int status) {
         return;
     }
     config_needs_restart(a->config->c, j->wanted, &j->restart);
+    heed_patch(j, true);
     j->status = app_swap_config(a, j->wanted, &j->plan, &err) ? INFERD_OK : err.status;
+    heed_patch(j, false);
     if (j->status == INFERD_OK) {
         j->wanted = NULL; // the app's now
+        warn_of_promises(j);
         keep_text(j);
         end_job(j);
         return;

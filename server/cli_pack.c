@@ -76,7 +76,7 @@ static inferd_status pack(const pack_options *o, char **written, inferd_err *err
     inferd_err note = {0};
     inferd_status st =
         model_open(&(model_options){.path = o->path, .pack_dir = o->folder}, &m, err);
-    if (st == INFERD_OK) st = devices_resolve(&o->device, &options, &note, err);
+    if (st == INFERD_OK) st = devices_resolve(&o->device, 0, &options, &note, err);
     if (st == INFERD_OK) {
         choose_memory(m, &options);
         st = backend_open(&options, &be, err);

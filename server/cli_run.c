@@ -350,7 +350,7 @@ static inferd_status open_session(session *s, const run_options *o, inferd_err *
         return inferd_fail(err, INFERD_EINVAL, "--system is not valid UTF-8");
     engine_options eo = {.n_slots = 1, .wake = wake_session, .wake_ctx = s};
     inferd_err note;
-    st = devices_resolve(&o->device, &eo.device, &note, err);
+    st = devices_resolve(&o->device, 0, &eo.device, &note, err);
     if (st != INFERD_OK) return st;
     st = engine_start(&eo, &s->e, err);
     if (st != INFERD_OK) return st;

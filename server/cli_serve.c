@@ -1,12 +1,12 @@
 /* cli_serve.c - `inferd serve`: the daemon from its first breath to its last.
  *
  *     options, configuration, models' headers   any problem: exit 2
- *     engine (opens the device, loads in the background), listener
+ *     engines (each opens its device, and loads in the background), listener
  *     loop: engine wakes, ticks, signals
  *       SIGTERM, SIGINT   drain: finish what runs, at most drain_timeout_s; again: end at once
  *       SIGHUP            reopen the log, reload the configuration; a bad one changes nothing
  *     stop: cut what is left, close everything, exit 0
- *     a lost or hanging device: tell everyone, exit 70
+ *     the last device lost, or one that hangs: tell everyone, exit 70
  *
  * The front thread is the one that runs this; the loop belongs to libuv. */
 #include <getopt.h>
@@ -24,10 +24,12 @@
 #include "cli.h"
 #include "config.h"
 #include "devices.h"
+#include "file_look.h"
 #include "http.h"
 #include "inferd/clock.h"
 #include "json_in.h"
 #include "log.h"
+#include "scheduler/kv_disk.h"
 
 static const char usage[] =
     "usage: inferd serve [--config FILE.json | --model FILE.gguf] [options]\n"
@@ -62,14 +64,17 @@ typedef struct server_life {
     serve_options options;
     inferd_config *config;   // until app_create takes it
     registry_plan plan;      // of the start
-    engine *engine;          // owned
+    fleet *fleet;            // owned
     app *app;                // owned
     http_server *http;       // owned
     http_server *http_admin; // owned; NULL: no socket file of its own
     changer *changer;        // owned
+    file_look *files;        // owned
+    kv_disk *disk;           // owned; NULL: keys and values go to no disk
+    bool disk_off;           // it was told in the log
     admin *admin;            // owned
     uv_loop_t loop;
-    uv_async_t woken; // by the engine
+    uv_async_t woken; // by the engines
     uv_timer_t tick;
     uv_signal_t signals[3];
     uint64_t tick_due_us, drain_until_us;
@@ -77,14 +82,15 @@ typedef struct server_life {
     bool loop_open, announced, draining, cut, failed;
     uint8_t seen_states[REGISTRY_SLOTS]; // told in the log
 
-    backend_options device; // to look at; its strings are owned once the engine has started
-    uv_work_t look;         // at the device, on a thread of the loop's pool
-    backend_device_about seen;
-    bool looking, saw, device_owned;
+    devices_found found; // to look at; strings are owned once the engines have started
+    uv_work_t look;      // at the devices, on a thread of the loop's pool
+    backend_device_about seen[FLEET_DEVICES_MAX];
+    bool saw[FLEET_DEVICES_MAX], told_lost[FLEET_DEVICES_MAX];
+    bool looking, found_owned;
     uint64_t look_due_us;
-    bool lost, hangs;  // the device; hangs: its thread never comes back
+    bool lost, hangs;  // all devices are lost; one hangs: its thread never comes back
     uint64_t stuck_us; // at the last tick
-    uint32_t stuck_ticks;
+    uint32_t stuck_ticks, stuck_device;
 } server_life;
 
 /* -- configuration -- */
@@ -144,6 +150,7 @@ static void reload(server_life *s) {
     if (log_reopen(&err) != INFERD_OK)
         log_text(LOG_LEVEL_ERROR, "log_reopen_failed", "error", err.text);
     changer_reload(s->changer);
+    file_look_soon(s->files);
 }
 
 /* -- the loop -- */
@@ -179,10 +186,10 @@ static void tell_state(server_life *s, uint32_t slot, const engine_model_info *i
 
 static void watch_models(server_life *s) {
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
-        model_state state = engine_model_state(s->engine, i);
+        model_state state = fleet_model_state(s->fleet, i);
         if (state == s->seen_states[i] || app_model(s->app, i)->m == NULL) continue;
         engine_model_info info;
-        engine_model_get(s->engine, i, &info);
+        fleet_model_get(s->fleet, i, &info);
         s->seen_states[i] = (uint8_t)info.state;
         if (info.state != MODEL_NONE && info.state != MODEL_COLD) tell_state(s, i, &info);
     }
@@ -205,9 +212,36 @@ static void list_names(const app *a, char *text, size_t text_bytes) {
 static bool all_failed(const app *a, inferd_err *err) {
     const app_config *c = a->config;
     for (uint32_t i = 0; i < c->c->n_models; i++)
-        if (engine_model_state(a->engine, (uint32_t)c->slots[i]) != MODEL_FAILED) return false;
-    engine_model_error(a->engine, (uint32_t)c->slots[0], err);
+        if (fleet_model_state(a->fleet, (uint32_t)c->slots[i]) != MODEL_FAILED) return false;
+    fleet_model_error(a->fleet, (uint32_t)c->slots[0], err);
     return true;
+}
+
+/* What computes, for people: with several each behind its name, at most a few. */
+static void list_devices(const fleet *f, char *text, size_t text_bytes) {
+    enum { SHOWN = 4 };
+    uint32_t n = fleet_n_devices(f);
+    size_t used = 0;
+    text[0] = 0;
+    for (uint32_t d = 0; d < n && d < SHOWN && used < text_bytes; d++) {
+        const char *about = engine_device_name(fleet_engine(f, d));
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%s%s%s", d > 0 ? "; " : "",
+                                 n > 1 ? fleet_device_name(f, d) : "", n > 1 ? ": " : "", about);
+    }
+    if (n > SHOWN && used < text_bytes)
+        snprintf(text + used, text_bytes - used, "; and %u more", n - SHOWN);
+}
+
+static void log_warnings(const fleet *f) {
+    for (uint32_t d = 0; d < fleet_n_devices(f); d++) {
+        log_line line;
+        const char *warning = engine_device_warning(fleet_engine(f, d));
+        if (warning[0] == 0) continue;
+        log_begin(&line, LOG_LEVEL_INFO, "device_warning");
+        log_str(&line, "device", fleet_device_name(f, d));
+        log_str(&line, "warning", warning);
+        log_end(&line);
+    }
 }
 
 /* Once models answer: the one line people wait for. */
@@ -215,7 +249,7 @@ static void announce(server_life *s) {
     inferd_err err = {0};
     if (s->announced) return;
     bool failed = all_failed(s->app, &err);
-    if (!failed && !engine_is_settled(s->engine)) return;
+    if (!failed && !fleet_is_settled(s->fleet)) return;
     s->announced = true;
     cli_progress_end(&s->bar);
     if (failed) {
@@ -229,18 +263,17 @@ static void announce(server_life *s) {
         end_loop(s);
         return;
     }
-    if (engine_device_warning(s->engine)[0] != 0)
-        log_text(LOG_LEVEL_INFO, "device_warning", "warning", engine_device_warning(s->engine));
-    char names[512];
+    log_warnings(s->fleet);
+    char names[512], devices[512];
     list_names(s->app, names, sizeof names);
+    list_devices(s->fleet, devices, sizeof devices);
     const char *address = http_address(s->http);
     bool local = strncmp(address, "unix:", 5) == 0;
     if (local)
         printf("inferd serves %s (%s) on %s: curl --unix-socket %s http://localhost/v1/models\n",
-               names, engine_device_name(s->engine), address, address + 5);
+               names, devices, address, address + 5);
     else
-        printf("inferd serves %s (%s): base_url=\"http://%s/v1\"\n", names,
-               engine_device_name(s->engine), address);
+        printf("inferd serves %s (%s): base_url=\"http://%s/v1\"\n", names, devices, address);
     fflush(stdout);
 }
 
@@ -273,15 +306,17 @@ static void watch_drain(server_life *s) {
 
 /* -- the device -- */
 
-static void look_at_device(uv_work_t *work) {
+static void look_at_devices(uv_work_t *work) {
     server_life *s = work->data;
-    s->saw = devices_look(&s->device, &s->seen);
+    for (uint32_t d = 0; d < s->found.n; d++)
+        s->saw[d] = devices_look(&s->found.devices[d].backend, &s->seen[d]);
 }
 
-static void looked_at_device(uv_work_t *work, int status) {
+static void looked_at_devices(uv_work_t *work, int status) {
     server_life *s = work->data;
     s->looking = false;
-    if (status == 0 && s->saw && s->app != NULL) s->app->device = s->seen;
+    for (uint32_t d = 0; d < s->found.n && status == 0 && s->app != NULL; d++)
+        if (s->saw[d]) s->app->devices[d] = s->seen[d];
 }
 
 /* Now and then, and never on the loop: a driver may take its time. */
@@ -289,7 +324,7 @@ static void look_when_due(server_life *s, uint64_t now) {
     if (s->looking || s->lost || now < s->look_due_us) return;
     s->look_due_us = now + LOOK_EVERY_MS * 1000;
     s->look.data = s;
-    s->looking = uv_queue_work(&s->loop, &s->look, look_at_device, looked_at_device) == 0;
+    s->looking = uv_queue_work(&s->loop, &s->look, look_at_devices, looked_at_devices) == 0;
 }
 
 /* Nobody can be served any more.  Whoever waits is told, what was told gets a moment to leave, and
@@ -307,29 +342,63 @@ static void lose_device(server_life *s, const char *why) {
     }
 }
 
+/* One of several: others serve on, and what was there comes up elsewhere. */
+static void tell_lost(server_life *s) {
+    for (uint32_t d = 0; d < fleet_n_devices(s->fleet); d++) {
+        log_line line;
+        if (s->told_lost[d] || !engine_is_lost(fleet_engine(s->fleet, d))) continue;
+        s->told_lost[d] = true;
+        log_begin(&line, LOG_LEVEL_ERROR, "device_gone");
+        log_str(&line, "device", fleet_device_name(s->fleet, d));
+        log_end(&line);
+    }
+}
+
 /* Ticks are counted, not only time: a process that was stopped for a while has not hung. */
 static void watch_device(server_life *s) {
     inferd_err err = {0};
     if (s->lost) return;
-    if (engine_is_lost(s->engine)) {
-        engine_model_error(s->engine, (uint32_t)s->app->config->slots[0], &err);
+    tell_lost(s);
+    if (fleet_is_lost(s->fleet)) {
+        fleet_model_error(s->fleet, (uint32_t)s->app->config->slots[0], &err);
         lose_device(s, err.text);
         return;
     }
-    uint64_t stuck_us = engine_stuck_us(s->engine),
+    uint32_t stuck;
+    uint64_t stuck_us = fleet_stuck_us(s->fleet, &stuck),
              limit_ms = s->app->config->c->limits.step_hang_ms;
-    s->stuck_ticks = stuck_us == 0 || stuck_us < s->stuck_us ? 0 : s->stuck_ticks + 1;
+    bool other = stuck_us == 0 || stuck_us < s->stuck_us || stuck != s->stuck_device;
+    s->stuck_ticks = other ? 0 : s->stuck_ticks + 1;
     s->stuck_us = stuck_us;
+    s->stuck_device = stuck;
     if (s->stuck_ticks < limit_ms / TICK_MS || stuck_us < limit_ms * 1000) return;
-    char why[96];
-    snprintf(why, sizeof why, "no step or piece of a load was finished for %llu ms (step_hang_ms)",
-             (unsigned long long)(stuck_us / 1000));
+    char why[192];
+    snprintf(why, sizeof why,
+             "%s: no step or piece of a load was finished for %llu ms (step_hang_ms)",
+             fleet_device_name(s->fleet, stuck), (unsigned long long)(stuck_us / 1000));
     s->hangs = s->app->device_hangs = true;
     lose_device(s, why);
 }
 
+/* A full disk is told once, and once more when it is over. */
+static void watch_disk(server_life *s) {
+    kv_disk_stats now;
+    log_line line;
+    if (s->disk == NULL) return;
+    kv_disk_get_stats(s->disk, &now);
+    if (now.off == s->disk_off) return;
+    s->disk_off = now.off;
+    log_begin(&line, now.off ? LOG_LEVEL_ERROR : LOG_LEVEL_INFO, "kv_disk");
+    log_str(&line, "writing", now.off ? "off" : "on");
+    if (now.off) log_str(&line, "error", now.problem);
+    log_u64(&line, "failed", now.n_failed);
+    log_u64(&line, "bytes", now.n_bytes);
+    log_end(&line);
+}
+
 static void on_tick(uv_timer_t *timer) {
     server_life *s = timer->data;
+    watch_disk(s);
     uint64_t now = clock_now_us();
     watch_device(s);
     look_when_due(s, now);
@@ -338,11 +407,12 @@ static void on_tick(uv_timer_t *timer) {
     app_tick(s->app, late_us);
     if (!s->announced) {
         uint64_t done, total;
-        engine_load_progress(s->engine, &done, &total);
+        fleet_load_progress(s->fleet, &done, &total);
         cli_progress_draw(&s->bar, done, total);
         announce(s);
     }
     admin_look(s->admin);
+    file_look_tick(s->files, now);
     if (s->draining) watch_drain(s);
 }
 
@@ -394,28 +464,33 @@ static inferd_status open_loop(server_life *s, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* A reload replaces the configuration: what is still needed of the device becomes ours. */
-static void keep_device(server_life *s) {
-    backend_options *d = &s->device;
-    d->uuid = d->uuid != NULL ? strdup(d->uuid) : NULL;
-    d->module_path = d->module_path != NULL ? strdup(d->module_path) : NULL;
-    d->cores = NULL;
-    d->activations = d->cublaslt_path = d->tune_path = NULL;
-    s->device_owned = true;
+/* A reload replaces the configuration: what is still needed of the devices becomes ours. */
+static void keep_devices(server_life *s) {
+    for (uint32_t i = 0; i < s->found.n; i++) {
+        backend_options *d = &s->found.devices[i].backend;
+        d->uuid = d->uuid != NULL ? strdup(d->uuid) : NULL;
+        d->module_path = d->module_path != NULL ? strdup(d->module_path) : NULL;
+        d->cores = NULL;
+        d->activations = d->cublaslt_path = d->tune_path = NULL;
+    }
+    s->found_owned = true;
 }
 
-/* Room for the weights of all models beside those that compute; never more than a part of the
- * machine's memory, which may have others to serve. */
-static uint64_t host_arena_of(const server_life *s) {
+/* A device's part of the host arena: room for the weights of all models beside those that compute;
+ * never more, of all together, than a part of the machine's memory, which may have others to serve.
+ */
+static uint64_t host_arena_of(const server_life *s, uint32_t device_idx) {
     enum { PREPARED_PERCENT = 130, MACHINE_PARTS = 4, ROUNDED_BYTES = 4 << 20 }; // to whole pages
     const inferd_config *c = s->config;
-    if (c->host_arena_bytes != CONFIG_HOST_ARENA_AUTO) return c->host_arena_bytes;
-    if (c->n_models == 1 && strcmp(s->device.kind, "cpu") == 0) return 0; // it never leaves
+    bool cpu = strcmp(s->found.devices[device_idx].backend.kind, "cpu") == 0;
+    if (c->host_arena_bytes != CONFIG_HOST_ARENA_AUTO) return c->host_arena_bytes / s->found.n;
+    if (c->n_models == 1 && cpu) return 0; // it never leaves
     uint64_t n_bytes = 0, machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)getpagesize();
     for (uint32_t i = 0; i < c->n_models; i++)
-        n_bytes += model_about(s->plan.opened[i].m)->file_bytes / 100 * PREPARED_PERCENT +
-                   ROUNDED_BYTES;
-    return n_bytes < machine / MACHINE_PARTS ? n_bytes : machine / MACHINE_PARTS;
+        n_bytes +=
+            model_about(s->plan.opened[i].m)->file_bytes / 100 * PREPARED_PERCENT + ROUNDED_BYTES;
+    uint64_t most = machine / MACHINE_PARTS / s->found.n;
+    return n_bytes < most ? n_bytes : most;
 }
 
 static inferd_status open_admin(server_life *s, inferd_err *err) {
@@ -429,32 +504,56 @@ static inferd_status open_admin(server_life *s, inferd_err *err) {
     inferd_status st = changer_create(&co, &s->changer, err);
     if (st != INFERD_OK) return st;
     s->admin = admin_create(s->app, s->changer);
-    if (s->admin == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
+    s->files = file_look_create(s->app, &s->loop, s->options.allow_dummy);
+    if (s->admin == NULL || s->files == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
     app_set_admin(s->app, s->admin);
     return app_admin_options(s->app, &ho) ? http_open(&ho, &s->loop, &s->http_admin, err)
                                           : INFERD_OK;
 }
 
+static inferd_status open_disk(server_life *s, inferd_err *err) {
+    const config_kv_disk *c = &s->config->kv_disk;
+    kv_disk_options o = {.path = c->path, .max_bytes = c->max_bytes};
+    if (c->path == NULL) return INFERD_OK;
+    inferd_status st = kv_disk_open(&o, &s->disk, err);
+    if (st != INFERD_OK) inferd_context(err, "kv_disk.path");
+    return st;
+}
+
 static inferd_status open_all(server_life *s, inferd_err *err) {
     inferd_config *c = s->config;
-    s->device.host_bytes = host_arena_of(s);
+    unsigned char scope_secret[16];
+    for (uint32_t i = 0; i < s->found.n; i++)
+        s->found.devices[i].backend.host_bytes = host_arena_of(s, i);
     inferd_status st = open_loop(s, err);
+    if (st == INFERD_OK) st = open_disk(s, err);
     if (st != INFERD_OK) return st;
-    engine_options eo = {.device = s->device,
-                         .limits = c->limits.engine,
-                         .n_slots = REGISTRY_SLOTS,
-                         .wake = wake_front,
-                         .wake_ctx = s};
+    fleet_options fo = {.devices = s->found.devices,
+                        .n_devices = s->found.n,
+                        .limits = c->limits.engine,
+                        .n_slots = REGISTRY_SLOTS,
+                        .placement = c->policy.placement,
+                        .wake = wake_front,
+                        .wake_ctx = s};
     /* The front counts what runs and waits together, and refuses more.  The engine's queue takes
      * all of that: what comes at once waits for a moment before any of it runs. */
-    eo.limits.queue_len_max += eo.limits.running_max;
-    eo.limits.min_residency_ms = c->policy.min_residency_ms;
-    eo.limits.starvation_percent = c->policy.starvation_percent;
-    eo.limits.objective = c->policy.objective;
-    st = engine_start(&eo, &s->engine, err);
-    keep_device(s);
+    fo.limits.queue_len_max += 2 * fo.limits.running_max;
+    fo.limits.min_residency_ms = c->policy.min_residency_ms;
+    fo.limits.starvation_percent = c->policy.starvation_percent;
+    fo.limits.objective = c->policy.objective;
+    fo.limits.background_copies = c->policy.background_copies;
+    fo.limits.zero_on_tenant_change = c->policy.zero_on_tenant_change;
+    fo.limits.disk = s->disk;
+    st = fleet_start(&fo, &s->fleet, err);
+    keep_devices(s);
     if (st != INFERD_OK) return st;
-    app_options ao = {.config = c, .plan = &s->plan, .engine = s->engine};
+    app_options ao = {
+        .config = c, .plan = &s->plan, .fleet = s->fleet, .devices = s->found.devices};
+    if (s->disk != NULL) {
+        kv_disk_secret(s->disk, "scope", scope_secret);
+        ao.scope_secret = scope_secret;
+    }
     if ((st = app_create(&ao, &s->app, err)) != INFERD_OK) return st;
     s->config = NULL;               // the app's now
     registry_plan_deinit(&s->plan); // it points into it
@@ -471,13 +570,14 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
 
 /* Before anything else: a GPU that was asked for and is not there, or is not the one, ends it here.
  */
-static bool find_device(server_life *s) {
-    inferd_err note = {0}, err = {0};
-    if (devices_resolve(&s->config->devices[0], &s->device, &note, &err) != INFERD_OK) {
+static bool find_devices(server_life *s) {
+    inferd_err err = {0};
+    if (devices_resolve_all(s->config, NULL, &s->found, &err) != INFERD_OK) {
         fprintf(stderr, "inferd: %s\n", err.text);
         return false;
     }
-    if (note.text[0] != 0) log_text(LOG_LEVEL_INFO, "serving_on_cpu", "reason", note.text);
+    if (s->found.note.text[0] != 0)
+        log_text(LOG_LEVEL_INFO, "serving_on_cpu", "reason", s->found.note.text);
     return true;
 }
 
@@ -500,9 +600,11 @@ static void watch_end(int status) {
 static void close_all(server_life *s) {
     http_close(s->http_admin);
     http_close(s->http);
+    file_look_destroy(s->files);
     changer_destroy(s->changer);
     admin_destroy(s->admin);
-    engine_stop(s->engine);
+    fleet_stop(s->fleet);
+    kv_disk_close(s->disk);
     app_destroy(s->app);
     s->app = NULL; // a look at the device may still be on its way
     config_destroy(s->config);
@@ -512,9 +614,10 @@ static void close_all(server_life *s) {
     while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) {
     }
     uv_loop_close(&s->loop);
-    if (!s->device_owned) return;
-    free((char *)s->device.uuid);
-    free((char *)s->device.module_path);
+    for (uint32_t i = 0; s->found_owned && i < s->found.n; i++) {
+        free((char *)(uintptr_t)s->found.devices[i].backend.uuid);
+        free((char *)(uintptr_t)s->found.devices[i].backend.module_path);
+    }
 }
 
 static int read_options(int argc, char **argv, serve_options *o) {
@@ -598,7 +701,7 @@ int cli_serve(int argc, char **argv) {
     buf_deinit(&problems);
     const config_log *log = &s->config->log;
     inferd_status st = log_open(log->path, log->json, (log_level)log->level, &err);
-    if (st == INFERD_OK && !find_device(s)) {
+    if (st == INFERD_OK && !find_devices(s)) {
         registry_plan_deinit(&s->plan);
         config_destroy(s->config);
         log_close();

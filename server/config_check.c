@@ -3,10 +3,12 @@
  * Rules of one object come first (`settle`, called by the reader for objects that are fine), rules
  * of the whole after them.  The latter also run over a configuration that had problems when it was
  * read, so what was wrong there is absent. */
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "config_options.h"
+#include "fleet.h"
 
 typedef unsigned long long ull;
 
@@ -420,7 +422,71 @@ static void check_replicas(const inferd_config *c, uint32_t i, config_report *r)
                        c->n_devices == 1 ? "is" : "are");
 }
 
+/* One part of a model's guarantee, which no two devices keep together. */
+typedef struct min_part {
+    uint64_t n_bytes;
+    uint32_t model;
+} min_part;
+
+static int largest_first(const void *a, const void *b) {
+    const min_part *x = a, *y = b;
+    if (x->n_bytes != y->n_bytes) return x->n_bytes > y->n_bytes ? -1 : 1;
+    return x->model < y->model ? -1 : x->model > y->model;
+}
+
+/* The device with the least room that is enough, and that has no part of the same model yet. */
+static uint32_t tightest(const inferd_config *c, const uint64_t *rooms, const bool *has,
+                         uint64_t n_bytes) {
+    uint32_t best = UINT32_MAX;
+    for (uint32_t d = 0; d < c->n_devices; d++)
+        if (rooms[d] >= n_bytes && !has[d] && (best == UINT32_MAX || rooms[d] < rooms[best]))
+            best = d;
+    return best;
+}
+
+/* The sum may fit where single guarantees do not: the largest first, each where it is tightest. */
+static void check_min_places(const inferd_config *c, config_report *r) {
+    uint64_t rooms[CONFIG_DEVICES_MAX], largest = 0;
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < c->n_devices; d++) {
+        const config_device *at = &c->devices[d];
+        if (at->memory_bytes == 0 || at->reserve_bytes >= at->memory_bytes) return; // not known yet
+        rooms[d] = at->memory_bytes - at->reserve_bytes;
+    }
+    min_part *parts = calloc((size_t)c->n_models * CONFIG_DEVICES_MAX + 1, sizeof *parts);
+    bool(*has)[CONFIG_DEVICES_MAX] = calloc((size_t)c->n_models + 1, sizeof *has);
+    for (uint32_t i = 0; i < c->n_models && parts != NULL; i++) {
+        const model_policy *p = &c->models[i].policy;
+        uint32_t n_parts = u32_min(fleet_n_parts(p), c->n_devices);
+        for (uint32_t k = 0; k < n_parts && p->min_bytes > 0; k++)
+            parts[n++] = (min_part){fleet_part_of(p, k).min_bytes, i};
+    }
+    if (parts == NULL || has == NULL) no_memory(r);
+    if (n > 1) qsort(parts, n, sizeof *parts, largest_first);
+    for (uint32_t i = 0; i < n && has != NULL; i++) {
+        uint32_t d = tightest(c, rooms, has[parts[i].model], parts[i].n_bytes);
+        if (d != UINT32_MAX) {
+            rooms[d] -= parts[i].n_bytes;
+            has[parts[i].model][d] = true;
+            continue;
+        }
+        config_place models = {.name = "models"};
+        config_place its = {.parent = &models, .index = parts[i].model};
+        config_place at = {.parent = &its, .name = "min"};
+        for (uint32_t k = 0; k < c->n_devices; k++)
+            if (!has[parts[i].model][k] && rooms[k] > largest) largest = rooms[k];
+        config_problem(r, &at,
+                       "%s of it go on one device, and beside larger guarantees the most "
+                       "that one has is %s",
+                       config_write_size(parts[i].n_bytes).text, config_write_size(largest).text);
+        break; // one is enough: others depend on it
+    }
+    free(parts);
+    free(has);
+}
+
 static void check_guarantees(const inferd_config *c, config_report *r) {
+    uint32_t before = r->n;
     const owners both[] = {{"models", c->n_models}, {"tenants", c->n_tenants}};
     for (size_t i = 0; i < INFERD_COUNT(both); i++) {
         check_sum_of_min(c, &both[i], r);
@@ -428,6 +494,7 @@ static void check_guarantees(const inferd_config *c, config_report *r) {
         check_share_devices(c, &both[i], r);
     }
     for (uint32_t i = 0; i < c->n_models; i++) check_replicas(c, i, r);
+    if (r->n == before) check_min_places(c, r);
 }
 
 void config_check_all(const inferd_config *c, config_report *r) {

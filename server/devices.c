@@ -14,16 +14,20 @@ static bool is_wanted(const backend_device_about *a, const char *uuid, uint32_t 
 }
 
 /* The one that was asked for is among those found; else what was asked for, and what there is. */
-static inferd_status check_there(const config_device *d, const backend_device_about *found,
-                                 uint32_t n, inferd_err *err) {
+static inferd_status check_there(const config_device *d, uint32_t device_idx,
+                                 const backend_device_about *found, uint32_t n,
+                                 const backend_device_about **it, inferd_err *err) {
     char text[INFERD_ERR_TEXT_BYTES];
     int used;
-    for (uint32_t i = 0; i < n; i++)
-        if (is_wanted(&found[i], d->uuid, d->index)) return INFERD_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_wanted(&found[i], d->uuid, d->index)) continue;
+        *it = &found[i];
+        return INFERD_OK;
+    }
     if (d->uuid != NULL)
-        used = snprintf(text, sizeof text, "devices[0].uuid is \"%.47s\"", d->uuid);
+        used = snprintf(text, sizeof text, "devices[%u].uuid is \"%.47s\"", device_idx, d->uuid);
     else
-        used = snprintf(text, sizeof text, "devices[0].index is %u", d->index);
+        used = snprintf(text, sizeof text, "devices[%u].index is %u", device_idx, d->index);
     used += snprintf(text + used, sizeof text - (size_t)used, "; this machine has %u GPU%s:", n,
                      n == 1 ? "" : "s");
     for (uint32_t i = 0; i < n && (size_t)used < sizeof text; i++)
@@ -32,11 +36,28 @@ static inferd_status check_there(const config_device *d, const backend_device_ab
     return inferd_fail(err, INFERD_ENOTFOUND, "%s", text);
 }
 
-inferd_status devices_resolve(const config_device *d, backend_options *out, inferd_err *note,
-                              inferd_err *err) {
+/* What the pool takes: all but the reserve. */
+static inferd_status resolve_cpu(const config_device *d, uint32_t device_idx, backend_options *out,
+                                 inferd_err *err) {
+    out->kind = "cpu";
+    if (out->memory_bytes == 0) out->memory_bytes = CPU_MEMORY_BYTES;
+    if (d->reserve_bytes >= out->memory_bytes)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "devices[%u].reserve is %llu bytes of a memory of %llu: nothing is left",
+                           device_idx, (unsigned long long)d->reserve_bytes,
+                           (unsigned long long)out->memory_bytes);
+    out->memory_bytes -= d->reserve_bytes;
+    return INFERD_OK;
+}
+
+/* The same, and for a GPU what is known of it. */
+static inferd_status resolve(const config_device *d, uint32_t device_idx, backend_options *out,
+                             backend_device_about *about, inferd_err *note, inferd_err *err) {
     backend_device_about found[BE_DEVICES_MAX];
+    const backend_device_about *it = NULL;
     uint32_t n = 0;
     *note = (inferd_err){0};
+    *about = (backend_device_about){0};
     *out = (backend_options){.kind = "cuda",
                              .n_threads = d->threads,
                              .memory_bytes = d->memory_bytes,
@@ -51,16 +72,90 @@ inferd_status devices_resolve(const config_device *d, backend_options *out, infe
                              .module = out->module,
                              .cublaslt_path = d->cublaslt,
                              .tune_path = d->tune_cache};
-    if (!is_kind(d, "cpu")) {
-        inferd_status s = backend_list_devices(out, found, &n, note);
-        if (s == INFERD_OK) return check_there(d, found, n, err);
-        if (is_kind(d, "cuda")) {
-            *err = *note;
+    if (is_kind(d, "cpu")) return resolve_cpu(d, device_idx, out, err);
+    inferd_status s = backend_list_devices(out, found, &n, note);
+    if (s == INFERD_OK) {
+        s = check_there(d, device_idx, found, n, &it, err);
+        if (s == INFERD_OK) *about = *it;
+        return s;
+    }
+    if (!is_kind(d, "cuda")) return resolve_cpu(d, device_idx, out, err);
+    *err = *note;
+    return s;
+}
+
+inferd_status devices_resolve(const config_device *d, uint32_t device_idx, backend_options *out,
+                              inferd_err *note, inferd_err *err) {
+    backend_device_about about;
+    return resolve(d, device_idx, out, &about, note, err);
+}
+
+/* ---- all of a configuration ---- */
+
+static bool is_taken(const inferd_config *c, const devices_found *f, uint32_t n, const char *name) {
+    for (uint32_t i = 0; i < c->n_devices; i++)
+        if (c->devices[i].name != NULL && strcmp(c->devices[i].name, name) == 0) return true;
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(f->names[i], name) == 0) return true;
+    return false;
+}
+
+/* Its own, or the kind and a number: a GPU's index, or the first that nobody has. */
+static void name_device(const inferd_config *c, devices_found *f, uint32_t i) {
+    const config_device *d = &c->devices[i];
+    const backend_options *o = &f->devices[i].backend;
+    bool gpu = strcmp(o->kind, "cuda") == 0;
+    uint32_t number = gpu ? f->about[i].index : 0;
+    if (d->name != NULL) {
+        snprintf(f->names[i], sizeof f->names[i], "%s", d->name);
+        return;
+    }
+    do {
+        snprintf(f->names[i], sizeof f->names[i], "%s%u", gpu ? "gpu" : "cpu", number++);
+    } while (is_taken(c, f, i, f->names[i]));
+}
+
+/* By UUID and by index one GPU can be named twice without the configuration showing it. */
+static inferd_status check_once(const devices_found *f, uint32_t i, inferd_err *err) {
+    for (uint32_t k = 0; k < i && f->about[i].uuid[0] != 0; k++)
+        if (strcmp(f->about[k].uuid, f->about[i].uuid) == 0)
+            return inferd_fail(err, INFERD_EINVAL,
+                               "devices[%u] and devices[%u] are one GPU, %s: each is used once", k,
+                               i, f->about[i].uuid);
+    return INFERD_OK;
+}
+
+/* What a model can be given there, before the device is open. */
+static void guess_memory(devices_found *f, uint32_t i) {
+    fleet_device *d = &f->devices[i];
+    const backend_options *o = &d->backend;
+    d->memory_bytes = o->memory_bytes;
+    if (d->memory_bytes == 0) d->memory_bytes = f->about[i].free_bytes;
+    if (strcmp(o->kind, "cpu") == 0) return; // its reserve is taken off already
+    d->reserve_bytes = o->memory_bytes == 0 ? o->reserve_bytes : 0;
+    if (d->reserve_bytes > d->memory_bytes) d->reserve_bytes = d->memory_bytes;
+}
+
+inferd_status devices_resolve_all(const inferd_config *c, const struct cuda_module *module,
+                                  devices_found *out, inferd_err *err) {
+    *out = (devices_found){0};
+    for (uint32_t i = 0; i < c->n_devices; i++) {
+        inferd_err note;
+        fleet_device *d = &out->devices[i];
+        d->backend.module = module;
+        inferd_status s = resolve(&c->devices[i], i, &d->backend, &out->about[i], &note, err);
+        if (s == INFERD_OK) s = check_once(out, i, err);
+        if (s != INFERD_OK) {
+            if (strncmp(err->text, "devices[", strlen("devices[")) != 0 && c->n_devices > 1)
+                inferd_context(err, "devices[%u]", i);
             return s;
         }
+        if (note.text[0] != 0) out->note = note;
+        guess_memory(out, i);
+        name_device(c, out, i);
+        d->name = out->names[i];
+        out->n++;
     }
-    out->kind = "cpu";
-    if (out->memory_bytes == 0) out->memory_bytes = CPU_MEMORY_BYTES;
     return INFERD_OK;
 }
 

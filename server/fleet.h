@@ -2,15 +2,25 @@
  * one serves a request.
  *
  * A model has the same slot number on every device; a *replica* is a model in a slot of one engine.
+ * One device is a fleet of one.
  *
- *     added      place.h chooses devices for its replicas, or for the parts of a share over several
- *     request    goes to the replica that has its prefix and meets the target, else the fullest
- * that does, else the one that answers first (place_route) each second  scale.h says whether a
- * model needs one replica more, or could do with one less; one that comes is loaded before it
- * serves, one that goes ends its work first device lost  its replicas are placed anew; what ran
- * there has failed
+ *     added        place.h chooses devices for its replicas, or for the parts of a share over
+ *                  several devices
+ *     request      goes to the replica that has its prefix and meets the target, else the fullest
+ *                  that does, else the one that answers first (place_route)
+ *     each second  scale.h says whether a model needs one replica more, or could do with one less;
+ *                  one that comes is loaded before it serves, one that goes ends its work first
+ *     device lost  its replicas are placed anew; what ran there has failed, others go on
  *
- * With one device all of this is that device.
+ * What a model may have (min, max, share) is that of its *parts*: as many as share.devices or
+ * replicas.min say, each with its even part (18 GiB and 240 % on 3 devices: 6 GiB and 80 % each).
+ * A replica beyond the parts has neither min nor share, and the ceiling of a part.
+ *
+ *     a replica   absent -> joining   add_replica of one that others serve for meanwhile
+ *                 joining -> serving  look_at_replicas: it is HOT
+ *                 absent -> serving   add_replica of the first ones
+ *                 any -> leaving      remove_replica: gets no more requests, ends what it has
+ *                 leaving -> absent   look_at_replicas: the engine let go
  *
  * Thread: front, but for what is said to be for any. */
 #ifndef INFERD_FLEET_H
@@ -18,15 +28,18 @@
 
 #include "inferd/buf.h"
 #include "scheduler/engine.h"
+#include "scheduler/place.h"
 #include "scheduler/policy.h"
 
-enum { FLEET_DEVICES_MAX = 16 };
+enum { FLEET_DEVICES_MAX = PLACE_DEVICES_MAX };
+#define FLEET_NOWHERE UINT32_MAX
 
 typedef struct fleet fleet;
 
 typedef struct fleet_device {
     const char *name; // "gpu0"; copied
     backend_options backend;
+    uint64_t memory_bytes, reserve_bytes; // for placing before it is open; memory 0: not known
 } fleet_device;
 
 typedef struct fleet_options {
@@ -40,6 +53,10 @@ typedef struct fleet_options {
 } fleet_options;
 
 inferd_status fleet_start(const fleet_options *options, fleet **out, inferd_err *err);
+/* The same of engines that run already, one per device; they are the fleet's from here on, also
+ * when this fails.  What starts engines in the options is not looked at. */
+inferd_status fleet_of_engines(const fleet_options *options, engine *const *engines, fleet **out,
+                               inferd_err *err);
 void fleet_stop(fleet *f); // accepts NULL
 
 /* Any thread. */
@@ -48,50 +65,97 @@ const char *fleet_device_name(const fleet *f, uint32_t device_idx);
 const engine *fleet_engine(const fleet *f, uint32_t device_idx); // for its own figures
 
 /* -- models -- */
+typedef struct fleet_model_about {
+    model *m;              // borrowed until the slot is empty
+    uint64_t weight_bytes; // once they are prepared, about
+    uint32_t same_as;      // as engine_model_add
+    model_policy policy;   // of the whole
+} fleet_model_about;
+
 /* As engine_model_add, on as many devices as its policy says; false: no memory. */
-bool fleet_model_add(fleet *f, uint32_t slot, model *m, uint32_t same_as,
-                     const model_policy *policy);
+bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about);
 void fleet_model_remove(fleet *f, uint32_t slot);
+/* Other promises from the next step on; false: no memory. */
 bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy);
 void fleet_model_do(fleet *f, uint32_t slot, engine_command command); // on all its devices
+/* How many replicas what it may have is divided by, and what the k-th has of it. */
+uint32_t fleet_n_parts(const model_policy *whole);
+model_policy fleet_part_of(const model_policy *whole, uint32_t k);
+/* Could its replicas keep this?  `sums` ([n_devices], zeros before the first) grow by the
+ * guarantees, so that several can be asked about together; EINVAL says the inequality. */
+inferd_status fleet_check_min(const fleet *f, uint32_t slot, const model_policy *policy,
+                              uint64_t *sums, inferd_err *err);
+/* Does a decode step at its share take longer than slo.tpot_ms, as measured so far?  True: `text`
+ * says the numbers. */
+bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy, char *text,
+                       size_t text_bytes);
+
 /* Any thread.  All replicas together: the state of the one that is furthest, sums of counts. */
 void fleet_model_get(const fleet *f, uint32_t slot, engine_model_info *out);
 model_state fleet_model_state(const fleet *f, uint32_t slot);
 void fleet_model_error(const fleet *f, uint32_t slot, inferd_err *out);
+bool fleet_model_is_lost(const fleet *f, uint32_t slot); // all devices that have it are
 /* How often the slot became empty on all devices. */
 uint32_t fleet_model_departures(const fleet *f, uint32_t slot);
-/* Devices that have a replica of it, as bits; any thread. */
-uint32_t fleet_model_devices(const fleet *f, uint32_t slot);
+/* Devices that have a replica of it, as bits. */
+uint64_t fleet_model_devices(const fleet *f, uint32_t slot);
+
+/* Front. */
+typedef enum fleet_replica_state {
+    FLEET_ABSENT,
+    FLEET_JOINING,
+    FLEET_SERVING,
+    FLEET_LEAVING
+} fleet_replica_state;
+typedef struct fleet_replica {
+    fleet_replica_state state;
+    uint32_t part;       // of what the model may have
+    uint32_t n_open;     // requests sent there that have not ended
+    model_policy policy; // its part
+} fleet_replica;
+void fleet_get_replica(const fleet *f, uint32_t slot, uint32_t device_idx, fleet_replica *out);
+const char *fleet_replica_state_name(fleet_replica_state state);
 /* How many replicas its load needs, be there devices for them or not. */
 uint32_t fleet_desired_replicas(const fleet *f, uint32_t slot);
-/* Why no device takes it (any more), or "". */
+/* Why no device took its last replica, or "". */
 const char *fleet_placement_problem(const fleet *f, uint32_t slot);
 
-bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy);
+/* What a tenant may have on these devices (bits) together; each gets an even part, others none of
+ * min and share. */
+bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy, uint64_t devices);
 void fleet_set_placement(fleet *f, policy_placement placement);
+/* Grows whenever a replica came or went. */
+uint64_t fleet_n_changes(const fleet *f);
 
 /* -- requests -- */
-/* The device that serves it.  False: its inbox is full, or there is none; r is still the caller's.
- */
-bool fleet_submit(fleet *f, gen_request *r, uint32_t *device_idx);
+/* The device that should serve it, or FLEET_NOWHERE: none does. */
+uint32_t fleet_choose(fleet *f, const gen_request *r);
+/* False: its inbox is full; r is still the caller's. */
+bool fleet_submit(fleet *f, uint32_t device_idx, gen_request *r);
+/* It ended there: the caller saw its GEN_EV_DONE. */
+void fleet_note_done(fleet *f, uint32_t device_idx, uint32_t slot);
 void fleet_cancel(fleet *f, uint32_t device_idx, uint64_t id);
 void fleet_pause(fleet *f, uint32_t device_idx, uint64_t id);
 void fleet_resume(fleet *f, uint32_t device_idx, uint64_t id);
 bool fleet_next_event(fleet *f, gen_event *out);
 /* A first token came after so long: what the scaling looks at. */
-void fleet_note_ttft(fleet *f, uint32_t slot, uint64_t ttft_us);
+void fleet_note_ttft(fleet *f, uint32_t slot, uint64_t ttft_us, uint64_t now_us);
 /* Any thread: would it fit any of its devices? */
 inferd_status fleet_admit(const fleet *f, uint32_t slot, uint32_t n_prompt, uint32_t max_tokens,
                           inferd_err *err);
 
 /* -- devices -- */
-void fleet_tick(fleet *f, uint64_t now_us);              // now and then
-void fleet_get_stats(const fleet *f, engine_stats *out); // sums
-bool fleet_is_settled(const fleet *f);                   // all engines are
-bool fleet_is_lost(const fleet *f);                      // nobody can be served any more
-uint64_t fleet_stuck_us(const fleet *f);                 // the device that hangs for longest
+/* Now and then, and after events; it does little more often than once per SCALE_PERIOD_US. */
+void fleet_tick(fleet *f, uint64_t now_us);
+void fleet_get_stats(const fleet *f, engine_stats *out);       // sums; any thread
+bool fleet_is_settled(const fleet *f);                         // all engines that are not lost are
+bool fleet_is_lost(const fleet *f);                            // nobody can be served any more
+uint64_t fleet_stuck_us(const fleet *f, uint32_t *device_idx); // the device that hangs for longest
 void fleet_load_progress(const fleet *f, uint64_t *done, uint64_t *total);
-/* The books of every engine as a JSON array, each with its device's name. */
+/* {"ok":..,"devices":[{"device":"cpu0", the books of its engine}, ...]} without the last brace. */
 inferd_status fleet_audit(fleet *f, uint32_t timeout_ms, buf *json, inferd_err *err);
+/* engine_page_map of one device. */
+inferd_status fleet_page_map(fleet *f, uint32_t device_idx, uint32_t timeout_ms, buf *json,
+                             inferd_err *err);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include "app_usage.h"
 #include "inferd/clock.h"
 #include "log.h"
 
@@ -37,7 +38,7 @@ static void free_slot(app *a, app_slot *slot) {
 }
 
 bool app_is_full(const app *a, uint32_t n_more) {
-    return n_more > a->n_slots - a->n_slots_used;
+    return (uint64_t)a->n_slots_used + n_more > a->n_places;
 }
 
 /* ---- the end ---- */
@@ -63,6 +64,13 @@ static void write_log(const flight *f, int status, const char *finish) {
     log_u64(&line, "queue_ms", f->queue_us / 1000);
     log_u64(&line, "total_ms", (clock_now_us() - f->arrival_us) / 1000);
     log_u64(&line, "preempted", u.n_preempted);
+    if (u.away_us > 0) {
+        for (int r = 0; r < GEN_RUNGS; r++)
+            if (u.n_rungs[r] > 0) log_u64(&line, gen_rung_name((gen_rung)r), u.n_rungs[r]);
+        log_u64(&line, "away_ms", u.away_us / 1000);
+        log_u64(&line, "recomputed_tokens", u.n_recomputed);
+        log_u64(&line, "preempt_cost_us", u.waste_us + u.unpark_us);
+    }
     log_str(&line, "finish", finish);
     log_end(&line);
 }
@@ -82,7 +90,7 @@ static void close_flight(flight *f, metric_outcome outcome, int status) {
     for (uint32_t i = 0; i < f->n_choices; i++) {
         if (f->ids[i] == 0) continue;
         find_slot(a, f->ids[i])->flight = NULL;
-        engine_cancel(a->engine, f->ids[i]);
+        fleet_cancel(a->fleet, f->devices[i], f->ids[i]);
     }
     list_remove(&f->link);
     list_remove(&f->dirty);
@@ -90,6 +98,7 @@ static void close_flight(flight *f, metric_outcome outcome, int status) {
     a->models.slots[f->model_idx].n_flights--;
     stream_destroy(f->stream);
     buf_deinit(&f->out);
+    free(f->devices);
     free(f->ids);
     free(f->last_us);
     free(f);
@@ -116,9 +125,9 @@ static void on_flow(http_request *rq, bool paused) {
     for (uint32_t i = 0; i < f->n_choices; i++) {
         if (f->ids[i] == 0) continue;
         if (paused)
-            engine_pause(f->app->engine, f->ids[i]);
+            fleet_pause(f->app->fleet, f->devices[i], f->ids[i]);
         else
-            engine_resume(f->app->engine, f->ids[i]);
+            fleet_resume(f->app->fleet, f->devices[i], f->ids[i]);
     }
 }
 
@@ -129,7 +138,9 @@ static flight *create_flight(api_job *job) {
     if (f == NULL) return NULL;
     f->ids = calloc(job->n_requests, sizeof *f->ids);
     f->last_us = calloc(job->n_requests, sizeof *f->last_us);
-    if (f->ids == NULL || f->last_us == NULL) {
+    f->devices = calloc(job->n_requests, sizeof *f->devices);
+    if (f->ids == NULL || f->last_us == NULL || f->devices == NULL) {
+        free(f->devices);
         free(f->ids);
         free(f->last_us);
         free(f);
@@ -143,6 +154,13 @@ static flight *create_flight(api_job *job) {
     f->arrival_us = job->rq->arrival_us;
     f->deadline_us = job->requests[0]->deadline_us;
     f->heartbeat_us = (uint64_t)job->config->c->limits.http.heartbeat_ms * 1000;
+    const gen_request *first = job->requests[0];
+    const model_policy *wishes = &app_model(job->app, f->model_idx)->policy;
+    uint32_t ttft_ms = first->ttft_target_ms, tpot_ms = first->tpot_target_ms;
+    f->ttft_target_us = (uint64_t)(ttft_ms != 0 ? ttft_ms : wishes->slo_ttft_ms) * 1000;
+    f->tpot_target_us = (uint64_t)(tpot_ms != 0 ? tpot_ms : wishes->slo_tpot_ms) * 1000;
+    f->mark = job->mark;
+    f->tenant = job->rq->tenant;
     f->stream = job->stream;
     job->stream = NULL;
     list_node_init(&f->dirty);
@@ -155,15 +173,20 @@ static flight *create_flight(api_job *job) {
 /* ticket NULL: no tenant; it is owed to the gate for every choice. */
 static bool submit_all(flight *f, api_job *job, gate_ticket *ticket) {
     app *a = f->app;
+    uint32_t device_idx = FLEET_NOWHERE;
     for (uint32_t i = 0; i < f->n_choices; i++) {
         app_slot *slot = take_slot(a, f, i);
-        job->requests[i]->id = slot->id;
-        if (!engine_submit(a->engine, job->requests[i])) {
+        gen_request *r = job->requests[i];
+        r->id = slot->id;
+        /* Choices of one prompt share it, so they go where the first one goes. */
+        if (i % job->n_per_prompt == 0) device_idx = fleet_choose(a->fleet, r);
+        if (device_idx == FLEET_NOWHERE || !fleet_submit(a->fleet, device_idx, r)) {
             free_slot(a, slot);
             if (ticket != NULL)
                 gate_drop(a->gate, ticket, f->n_choices - i, clock_now_us(), time(NULL));
             return false;
         }
+        slot->device_idx = f->devices[i] = device_idx;
         f->ids[i] = slot->id;
         job->requests[i] = NULL;
         if (ticket != NULL) gate_hold(a->gate, ticket, (uint32_t)(slot - a->slots), i);
@@ -195,7 +218,7 @@ static void set_keep_alive(const api_job *job) {
     if (!job->has_keep_alive || slot->policy.keep_alive_us == job->keep_alive_us) return;
     model_policy changed = slot->policy;
     changed.keep_alive_us = job->keep_alive_us;
-    if (engine_model_set_policy(job->app->engine, (uint32_t)job->model_idx, &changed))
+    if (fleet_model_set_policy(job->app->fleet, (uint32_t)job->model_idx, &changed))
         slot->policy = changed;
     else
         log_text(LOG_LEVEL_ERROR, "keep_alive_not_set", "model", slot->name);
@@ -209,13 +232,20 @@ static bool start(api_job *job) {
                         "the device does not answer and the server restarts; ask again");
     if (a->draining)
         return api_fail(&job->error, API_DRAINING, NULL, "the server is shutting down");
-    if (job->n_requests > a->n_slots) // waiting would not help
+    if (job->n_requests > a->n_places) // waiting would not help
         return api_fail(&job->error, API_BAD_VALUE, "n",
                         "%u choices are more than the %u sequences that may run or wait",
-                        job->n_requests, a->n_slots);
-    if (app_is_full(a, job->n_requests))
-        return api_fail(&job->error, API_OVERLOADED, NULL,
-                        "the queue is full: %u sequences are running or waiting", a->n_slots_used);
+                        job->n_requests, a->n_places);
+    unsigned after_s;
+    if (a->gate == NULL ? app_is_full(a, job->n_requests)
+                        : !gate_enter(a->gate, job->mark, job->hints.first_try, job->n_requests,
+                                      a->n_places, a->n_spare, clock_now_us(), &after_s)) {
+        api_fail(&job->error, API_OVERLOADED, NULL,
+                 "the queue is full: %u of %u sequences are running or waiting%s", a->n_slots_used,
+                 a->n_places, app_is_full(a, job->n_requests) ? "" : ", the others are promised");
+        if (a->gate != NULL) job->error.retry_after_s = after_s;
+        return false;
+    }
     gate_ticket *ticket;
     if (!admit(job, &ticket)) return false;
     flight *f = create_flight(job);
@@ -229,6 +259,7 @@ static bool start(api_job *job) {
         job->model_idx = -1; // counted and logged
         return api_fail(&job->error, API_OVERLOADED, NULL, "the queue is full");
     }
+    if (a->gate != NULL) gate_note_places(a->gate, a->n_slots_used, 0, clock_now_us());
     set_keep_alive(job);
     metrics_observe(a->metrics, name_of(f), HIST_N, job->n_per_prompt);
     f->rq->user = f;
@@ -259,10 +290,24 @@ static void note_token(flight *f, uint32_t choice_idx, uint64_t at_us) {
         f->first_token_us = at_us > f->arrival_us ? at_us : f->arrival_us;
         metrics_observe(m, name_of(f), HIST_TTFT,
                         (double)(f->first_token_us - f->arrival_us) / 1e6);
+        if (f->ttft_target_us != 0)
+            metrics_target(m, name_of(f), TARGET_TTFT,
+                           f->first_token_us - f->arrival_us <= f->ttft_target_us);
+        fleet_note_ttft(f->app->fleet, f->model_idx, f->first_token_us - f->arrival_us, at_us);
     }
     if (f->last_us[choice_idx] != 0 && at_us >= f->last_us[choice_idx])
         metrics_observe(m, name_of(f), HIST_ITL, (double)(at_us - f->last_us[choice_idx]) / 1e6);
     f->last_us[choice_idx] = at_us;
+}
+
+/* The mean time of its tokens behind the first one of the answer. */
+static void note_pace(flight *f, uint32_t choice_idx, const gen_event *ev) {
+    uint64_t last_us = f->last_us[choice_idx];
+    bool ended = ev->done.finish == GEN_STOP || ev->done.finish == GEN_LENGTH;
+    if (f->tpot_target_us == 0 || !ended || ev->done.n_output < 2 || last_us < f->first_token_us)
+        return;
+    uint64_t us = (last_us - f->first_token_us) / (ev->done.n_output - 1);
+    metrics_target(f->app->metrics, name_of(f), TARGET_TPOT, us <= f->tpot_target_us);
 }
 
 void flight_on_event(flight *f, uint32_t choice_idx, const gen_event *ev) {
@@ -270,9 +315,10 @@ void flight_on_event(flight *f, uint32_t choice_idx, const gen_event *ev) {
     if (ev->kind == GEN_EV_DONE) {
         f->ids[choice_idx] = 0;
         if (choice_idx == 0) f->queue_us = ev->done.queued_us;
+        note_pace(f, choice_idx, ev);
     }
     if (stream_on_event(f->stream, choice_idx, ev, &f->out))
-        engine_cancel(f->app->engine, f->ids[choice_idx]);
+        fleet_cancel(f->app->fleet, f->devices[choice_idx], f->ids[choice_idx]);
     mark_dirty(f);
 }
 
@@ -306,6 +352,11 @@ static bool send_out(flight *f) {
 static void end_failed(flight *f) {
     api_error e = *stream_error(f->stream);
     metric_outcome outcome = e.fault == API_DEADLINE ? OUTCOME_TIMEOUT : OUTCOME_ERROR;
+    app *a = f->app;
+    if (!f->begun && e.fault == API_OVERLOADED && a->gate != NULL)
+        e.retry_after_s =
+            gate_send_away(a->gate, f->mark, f->n_choices, a->n_places, clock_now_us());
+    if (!f->begun) metrics_refused(a->metrics, f->tenant, name_of(f), e.fault);
     if (!f->begun) {
         api_answer_error(let_go(f), &e);
         close_flight(f, outcome, e.status);
@@ -376,9 +427,13 @@ static void take_event(app *a, const gen_event *ev) {
         metrics_observe(a->metrics, name_idx, HIST_QUEUE, (double)ev->done.queued_us / 1e6);
     }
     if (ev->kind == GEN_EV_DONE) settle(a, slot, name_idx, ev);
+    if (ev->kind == GEN_EV_DONE) fleet_note_done(a->fleet, slot->device_idx, slot->model_idx);
     flight *f = slot->flight;
     uint32_t choice_idx = slot->choice_idx;
-    if (ev->kind == GEN_EV_DONE) free_slot(a, slot);
+    if (ev->kind == GEN_EV_DONE) {
+        free_slot(a, slot);
+        if (a->gate != NULL) gate_note_places(a->gate, a->n_slots_used, 1, clock_now_us());
+    }
     if (f != NULL) flight_on_event(f, choice_idx, ev);
 }
 
@@ -390,7 +445,7 @@ static void flush_dirty(app *a) {
 
 void app_on_engine_wake(app *a) {
     gen_event ev;
-    while (engine_next_event(a->engine, &ev)) take_event(a, &ev);
+    while (fleet_next_event(a->fleet, &ev)) take_event(a, &ev);
     flush_dirty(a);
 }
 
@@ -410,6 +465,8 @@ void app_tick(app *a, uint64_t late_us) {
     enum { GRACE_US = 2000000 };
     uint64_t now = clock_now_us();
     metrics_loop_lag(a->metrics, (double)late_us / 1e6);
+    app_look_at_fleet(a, now);
+    app_read_usage(a, now);
     registry_sweep(&a->models);
     LIST_EACH(node, &a->flights) {
         flight *f = LIST_ENTRY(node, flight, link);

@@ -26,12 +26,16 @@ struct flight {
     stream *stream;    // owned
     uint64_t *ids;     // [n_choices] sequences; 0 = ended
     uint64_t *last_us; // [n_choices] time of the newest token; 0 = none
+    uint32_t *devices; // [n_choices] of the fleet
     uint32_t n_choices, model_idx;
     bool begun; // the stream's headers are on their way
     buf out;    // written and not yet handed over
     uint64_t arrival_us, deadline_us, first_token_us;
-    uint64_t queue_us;     // of its first sequence
-    uint64_t heartbeat_us; // after arrival
+    uint64_t queue_us;                       // of its first sequence
+    uint64_t mark;                           // of its body; 0: unknown
+    int tenant;                              // -1: none
+    uint64_t ttft_target_us, tpot_target_us; // 0: none
+    uint64_t heartbeat_us;                   // after arrival
 };
 
 /* The end of a job that prepared a generation: submit it, or answer why not.  Frees the job. */

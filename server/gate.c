@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "api.h"
+#include "drain.h"
 #include "inferd/clock.h"
 #include "log.h"
 #include "quota_file.h"
@@ -63,6 +64,7 @@ struct gate {
     promise promises[GATE_PROMISES_MAX]; // [n_promises] in the order in which they were given
     uint32_t n_promises;
     uint64_t n_marks; // given so far
+    drain_book queue; // whoever found the queue full
     uint64_t complained_us;
     bool hooked;
     writer w;
@@ -151,6 +153,25 @@ static uint64_t choose_mark(gate *g, const gate_ask *ask, uint64_t now_us) {
 static void note_promise(gate *g, uint64_t body_mark, uint64_t mark, uint64_t due_us) {
     if (body_mark == 0 || g->n_promises == GATE_PROMISES_MAX) return;
     g->promises[g->n_promises++] = (promise){body_mark, mark, due_us};
+}
+
+/* ---- a full queue ---- */
+
+unsigned gate_send_away(gate *g, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    return drain_refuse(&g->queue, mark, n, n_max, now_us);
+}
+
+bool gate_enter(gate *g, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
+                uint32_t n_spare, uint64_t now_us, unsigned *after_s) {
+    return drain_admit(&g->queue, mark, first_try, n, n_max, n_spare, now_us, after_s);
+}
+
+bool gate_is_flooded(const gate *g) {
+    return g->queue.n_promises == DRAIN_PROMISES_MAX;
+}
+
+void gate_note_places(gate *g, uint32_t n_used, uint32_t n_ended, uint64_t now_us) {
+    drain_note(&g->queue, n_used, n_ended, now_us);
 }
 
 /* ---- admitting ---- */

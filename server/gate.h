@@ -79,6 +79,18 @@ void gate_hold(gate *g, gate_ticket *t, uint32_t slot, uint32_t choice_idx);
 void gate_drop(gate *g, gate_ticket *t, uint32_t n, uint64_t now_us, int64_t unix_s);
 /* The GEN_EV_DONE of a slot; one that is not held is ignored. */
 void gate_on_done(gate *g, uint32_t slot, const gen_event *ev, uint64_t now_us, int64_t unix_s);
+/* -- a full queue: drain.h; also for requests without a tenant -- */
+/* May n more sequences come, n_max being all places, and n_spare those for promises only?  False:
+ * come back in *after_s. */
+bool gate_enter(gate *g, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
+                uint32_t n_spare, uint64_t now_us, unsigned *after_s);
+/* It was let in, and then the engine's queue was full: when to come back, with a promise. */
+unsigned gate_send_away(gate *g, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us);
+/* More wait to come back than can be known again. */
+bool gate_is_flooded(const gate *g);
+/* So many places are in use now, and so many came free just now. */
+void gate_note_places(gate *g, uint32_t n_used, uint32_t n_ended, uint64_t now_us);
+
 /* An output of this model that ended by itself. */
 void gate_note_output(gate *g, uint32_t name_idx, uint32_t n_tokens);
 

@@ -163,6 +163,16 @@ const char *http_query(http_request *rq, const char *name);
 bool http_work(http_request *rq, void (*work)(void *ctx), void (*done)(void *ctx, bool rq_gone),
                void *ctx);
 
+/* The value of a header of the request, p NULL when it is not there, and the bytes of its client's
+ * IP address, n 0 on a socket file.  Only inside route.handle. */
+bytes http_header(http_request *rq, const char *name);
+bytes http_client_address(http_request *rq);
+/* Headers of every answer of the servers whose http_options.ctx is server_ctx, streams and errors
+ * too: "Name: value\n" lines into `out`.  NULL: none. */
+enum { HTTP_HOOK_BYTES = 512 };
+typedef void http_reply_lines(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]);
+void http_reply_hook(http_reply_lines *write, void *ctx, const void *server_ctx);
+
 /* Append s as a JSON string with its quotes; invalid UTF-8 becomes U+FFFD. */
 void json_add_string(buf *out, const char *s, size_t n);
 

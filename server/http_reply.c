@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <string.h>
 
-#include "api.h" // where http_reply_hook and its kin are declared
 #include "http_internal.h"
 #include "inferd/clock.h"
 

@@ -2,17 +2,19 @@
  *
  * Names begin with inferd_; those that mean the same as one of vLLM's are written a second time
  * under vLLM's name, so that dashboards, autoscalers and load generators made for it work.  The
- * labels are model names from the configuration, routes and closed lists: a client cannot make a
- * new series.  docs/metrics.md lists every name.
+ * labels are names of models, tenants and devices from the configuration, routes and closed lists:
+ * a client cannot make a new series.  docs/metrics.md lists every name.
  *
  * Thread: front. */
 #ifndef INFERD_METRICS_H
 #define INFERD_METRICS_H
 
+#include "api_error.h"
 #include "http.h"
 #include "inferd/base.h"
 #include "inferd/buf.h"
 #include "inferd/status.h"
+#include "ledger.h"
 #include "scheduler/engine.h"
 
 typedef enum metric_outcome {
@@ -36,6 +38,11 @@ typedef enum metric_hist {
     HISTS
 } metric_hist;
 
+/* What an answer may have been wished to keep. */
+typedef enum metric_target { TARGET_TTFT, TARGET_TPOT, METRIC_TARGETS } metric_target;
+
+enum { METRICS_DEVICES_MAX = 64, METRICS_REFUSAL_ROWS_MAX = 4096 };
+
 typedef struct metrics metrics;
 
 /* Models are counted by the number of their name, below n_names_max. */
@@ -48,6 +55,11 @@ void metrics_token(metrics *m, uint32_t model_idx); // one was generated
 /* One sequence ended: what it had read and, for the histograms, written. */
 void metrics_sequence(metrics *m, uint32_t model_idx, uint32_t n_prompt, uint32_t n_cached,
                       uint32_t n_output);
+void metrics_target(metrics *m, uint32_t model_idx, metric_target target, bool kept);
+/* A request was refused, or failed before its answer began.  tenant: its number, -1: none;
+ * name_idx: of its model, -1: it names none. */
+void metrics_refused(metrics *m, int64_t tenant, int64_t name_idx, api_fault fault);
+struct ledger *metrics_ledger(metrics *m);                          // its own
 void metrics_http(metrics *m, const http_route *route, int status); // route NULL: none matched
 void metrics_unknown_fields(metrics *m, uint32_t n);
 void metrics_loop_lag(metrics *m, double seconds);
@@ -56,23 +68,50 @@ void metrics_reload(metrics *m, bool ok);
 /* One that is served. */
 typedef struct metrics_model {
     const char *name;
-    uint32_t name_idx;
+    uint32_t name_idx, desired_replicas;
     engine_model_info info;
 } metrics_model;
 
+/* One device. */
+typedef struct metrics_device {
+    const char *name;
+    engine_stats stats;
+    bool lost;
+    const backend_device_about *about; // NULL or kind "": unknown
+} metrics_device;
+
+/* A replica of models[model]. */
+typedef struct metrics_replica {
+    uint32_t model, device;
+    const char *state; // static
+} metrics_replica;
+
+/* What somebody's share of device time was; 1 is one device. */
+typedef struct metrics_share {
+    const char *of, *name; // "tenant" or "model"
+    double used, entitled; // used: over the ledger's window
+} metrics_share;
+
 /* What others know at the time of the page. */
 typedef struct metrics_now {
-    const engine_stats *engine;
+    const metrics_device *devices; // [n_devices]
+    uint32_t n_devices;
     const metrics_model *models; // [n_models] served now
     uint32_t n_models;
+    const metrics_replica *replicas; // [n_replicas]
+    uint32_t n_replicas;
+    const metrics_share *shares; // [n_shares]
+    uint32_t n_shares;
     const char *const *names; // [n_names] by name_idx
     uint32_t n_names;
+    const char *const *tenants; // [n_tenants] by number
+    uint32_t n_tenants;
+    uint64_t hour_micros; // what an hour of a device costs; 0: nobody said
     uint32_t n_http_open; // exchanges
     uint32_t n_flights;   // requests being generated
     uint64_t log_lines_dropped;
     uint64_t started_unix_s;
-    bool draining, device_lost;
-    const backend_device_about *device; // kind "": unknown
+    bool draining;
     const char *version;
 } metrics_now;
 

@@ -47,7 +47,7 @@ int registry_match(const registry *r, const config_model *m) {
 
 /* ---- opening ---- */
 
-static bool has_same_content(const model *a, const model *b) {
+bool registry_same_content(const model *a, const model *b) {
     bool same = false;
     inferd_err err;
     return model_same_content(a, b, &same, &err) == INFERD_OK &&
@@ -57,10 +57,10 @@ static bool has_same_content(const model *a, const model *b) {
 static void find_same(registry_plan *p, uint32_t idx) {
     registry_opened *o = &p->opened[idx];
     for (uint32_t i = 0; i < p->n_known && o->same_as == REGISTRY_NONE; i++)
-        if (has_same_content(p->known[i], o->m)) o->same_as = p->known_slots[i];
+        if (registry_same_content(p->known[i], o->m)) o->same_as = p->known_slots[i];
     for (uint32_t i = 0; i < idx && o->same_as == REGISTRY_NONE && o->same_new == REGISTRY_NONE;
          i++)
-        if (p->opened[i].m != NULL && has_same_content(p->opened[i].m, o->m))
+        if (p->opened[i].m != NULL && registry_same_content(p->opened[i].m, o->m))
             o->same_new = (int32_t)i;
 }
 
@@ -102,17 +102,22 @@ void registry_plan_deinit(registry_plan *p) {
     *p = (registry_plan){0};
 }
 
+inferd_status registry_open_model(const config_model *m, bool allow_dummy, model **out,
+                                  inferd_err *err) {
+    model_options options = {.path = m->path,
+                             .template_path = m->chat_template,
+                             .context_max = m->max_context,
+                             .allow_dummy = allow_dummy};
+    return model_open(&options, out, err);
+}
+
 bool registry_plan_open(registry_plan *p, bool allow_dummy, buf *problems) {
     bool fine = true;
     for (uint32_t i = 0; i < p->c->n_models; i++) {
         const config_model *m = &p->c->models[i];
         inferd_err err = {0};
         if (!p->opened[i].wanted) continue;
-        model_options options = {.path = m->path,
-                                 .template_path = m->chat_template,
-                                 .context_max = m->max_context,
-                                 .allow_dummy = allow_dummy};
-        if (model_open(&options, &p->opened[i].m, &err) == INFERD_OK) {
+        if (registry_open_model(m, allow_dummy, &p->opened[i].m, &err) == INFERD_OK) {
             find_same(p, i);
             continue;
         }
@@ -168,12 +173,57 @@ static bool fill_texts(registry_slot *s, const config_model *m) {
            (m->chat_template == NULL || s->chat_template != NULL);
 }
 
-static bool tell_engine(registry *r, int slot, int same_as) {
+static bool tell_fleet(registry *r, int slot, int same_as) {
+    enum { PREPARED_PERCENT = 130 }; // of a file, before a device says it exactly
     registry_slot *s = &r->slots[slot];
-    if (r->engine == NULL) return true;
-    s->departures = engine_model_departures(r->engine, (uint32_t)slot);
-    return engine_model_add(r->engine, (uint32_t)slot, s->m,
-                            same_as == REGISTRY_NONE ? UINT32_MAX : (uint32_t)same_as, &s->policy);
+    if (r->fleet == NULL) return true;
+    s->departures = fleet_model_departures(r->fleet, (uint32_t)slot);
+    fleet_model_about about = {.m = s->m,
+                               .weight_bytes =
+                                   model_about(s->m)->file_bytes / 100 * PREPARED_PERCENT,
+                               .same_as = same_as == REGISTRY_NONE ? UINT32_MAX : (uint32_t)same_as,
+                               .policy = s->policy};
+    return fleet_model_add(r->fleet, (uint32_t)slot, &about);
+}
+
+/* What the file says, but for what was set by hand since and the file did not change. */
+static model_policy policy_of(const registry_slot *s, const config_model *m) {
+    model_policy p = m->policy;
+    if (m->policy.pin == s->told.pin && !s->heed_pin) p.pin = s->policy.pin;
+    if (m->policy.keep_alive_us == s->told.keep_alive_us && !s->heed_keep_alive)
+        p.keep_alive_us = s->policy.keep_alive_us;
+    return p;
+}
+
+/* Could the devices keep all of it?  Models that are new are placed where there is room. */
+static bool check_policies(const registry *r, const inferd_config *c, const registry_opened *opened,
+                           const int *slots, inferd_err *problem) {
+    uint64_t sums[FLEET_DEVICES_MAX] = {0};
+    for (uint32_t i = 0; i < c->n_models && r->fleet != NULL; i++) {
+        if (opened[i].m != NULL ||
+            fleet_check_min(r->fleet, (uint32_t)slots[i], &c->models[i].policy, sums, problem) ==
+                INFERD_OK)
+            continue;
+        inferd_context(problem, "models[%u].min", i);
+        return false;
+    }
+    return true;
+}
+
+/* Guarantees that shrink make room for those that grow. */
+static void set_policies(registry *r, const inferd_config *c, const registry_opened *opened,
+                         const int *slots, bool growing) {
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        registry_slot *s = &r->slots[slots[i]];
+        if (opened[i].wanted) continue;
+        model_policy p = policy_of(s, &c->models[i]);
+        if ((p.min_bytes > s->policy.min_bytes) != growing) continue;
+        bool same = memcmp(&s->policy, &p, sizeof p) == 0;
+        s->told = c->models[i].policy;
+        s->heed_pin = s->heed_keep_alive = false;
+        s->policy = p;
+        if (!same && r->fleet != NULL) fleet_model_set_policy(r->fleet, (uint32_t)slots[i], &p);
+    }
 }
 
 /* Slots for everything, without changing any that is in use.  False: there are too few, or no
@@ -205,35 +255,97 @@ bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *probl
     const inferd_config *c = p->c;
     registry_opened *opened = p->opened;
     if (!add_names(r, c, problem) || !find_slots(r, c, opened, slots, problem)) return false;
+    if (!check_policies(r, c, opened, slots, problem)) {
+        for (uint32_t i = 0; i < c->n_models; i++)
+            if (opened[i].m != NULL) close_slot(&r->slots[slots[i]]);
+        return false;
+    }
+    set_policies(r, c, opened, slots, false);
+    set_policies(r, c, opened, slots, true);
     for (uint32_t i = 0; i < c->n_models; i++) {
         const config_model *m = &c->models[i];
         registry_slot *s = &r->slots[slots[i]];
         s->n_configs++;
-        if (opened[i].m == NULL) {
-            if (memcmp(&s->policy, &m->policy, sizeof s->policy) == 0 || r->engine == NULL)
-                continue;
-            s->policy = m->policy;
-            engine_model_set_policy(r->engine, (uint32_t)slots[i], &s->policy);
-            continue;
-        }
+        if (opened[i].m == NULL) continue;
         s->m = opened[i].m;
         opened[i].m = NULL;
         s->max_context = m->max_context;
         s->name_idx = (uint32_t)number_of_name(r, m->name);
-        s->policy = m->policy;
+        s->policy = s->told = m->policy;
         s->same_as = opened[i].same_as != REGISTRY_NONE    ? opened[i].same_as
                      : opened[i].same_new != REGISTRY_NONE ? slots[opened[i].same_new]
                                                            : REGISTRY_NONE;
-        tell_engine(r, slots[i], s->same_as);
+        tell_fleet(r, slots[i], s->same_as);
     }
     return true;
 }
 
-bool registry_start(registry *r, engine *e) {
+/* It goes on for what it still computes, and what it was promised is another's. */
+static void make_stale(registry *r, int slot) {
+    registry_slot *s = &r->slots[slot];
+    model_policy none = s->policy;
+    none.min_bytes = 0;
+    none.pin = PIN_NONE;
+    s->stale = true;
+    model_hold_file(s->m, true);
+    if (r->fleet != NULL && fleet_model_set_policy(r->fleet, (uint32_t)slot, &none))
+        s->policy = none;
+}
+
+int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *problem) {
+    const registry_slot *was = &r->slots[old];
+    int slot = find_empty(r, 0);
+    if (slot == REGISTRY_NONE) {
+        inferd_fail(problem, INFERD_EBUSY,
+                    "all %d slots for models are in use: some of them still end their work",
+                    REGISTRY_SLOTS);
+        return REGISTRY_NONE;
+    }
+    registry_slot *s = &r->slots[slot];
+    config_model like = {.name = was->name, .path = was->path, .chat_template = was->chat_template};
+    if (!fill_texts(s, &like)) {
+        inferd_fail(problem, INFERD_ENOMEM, "no memory for the list of models");
+        close_slot(s);
+        return REGISTRY_NONE;
+    }
+    s->m = m;
+    s->max_context = was->max_context;
+    s->name_idx = was->name_idx;
+    s->policy = was->policy;
+    s->told = was->told;
+    s->same_as = same_as;
+    make_stale(r, old);
+    if (tell_fleet(r, slot, same_as)) return slot;
+    inferd_fail(problem, INFERD_ENOMEM, "no memory to tell the devices of their models");
+    return slot; // as after registry_apply: it answers that it has no model
+}
+
+void registry_heed(registry *r, const char *name, bool pin, bool keep_alive) {
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+        registry_slot *s = &r->slots[i];
+        if (s->m == NULL || s->leaving || s->stale || strcmp(s->name, name) != 0) continue;
+        s->heed_pin = pin;
+        s->heed_keep_alive = keep_alive;
+    }
+}
+
+void registry_try_again(registry *r, int slot) {
+    engine_model_info info;
+    if (r->fleet == NULL) return;
+    fleet_model_get(r->fleet, (uint32_t)slot, &info);
+    if (info.state == MODEL_FAILED && !info.held) // or the command would end what held it
+        fleet_model_do(r->fleet, (uint32_t)slot, ENGINE_PREFETCH);
+}
+
+void registry_count(registry *r, const int *slots, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) r->slots[slots[i]].n_configs++;
+}
+
+bool registry_start(registry *r, fleet *f) {
     bool fine = true;
-    r->engine = e;
+    r->fleet = f;
     for (int i = 0; i < REGISTRY_SLOTS; i++)
-        if (r->slots[i].m != NULL) fine = tell_engine(r, i, r->slots[i].same_as) && fine;
+        if (r->slots[i].m != NULL) fine = tell_fleet(r, i, r->slots[i].same_as) && fine;
     return fine;
 }
 
@@ -244,7 +356,8 @@ void registry_drop(registry *r, const int *slots, uint32_t n) {
         registry_slot *s = &r->slots[slots[i]];
         if (--s->n_configs > 0) continue;
         s->leaving = true;
-        if (r->engine != NULL) engine_model_remove(r->engine, (uint32_t)slots[i]);
+        model_hold_file(s->m, true); // what it still computes has nothing to do with the path
+        if (r->fleet != NULL) fleet_model_remove(r->fleet, (uint32_t)slots[i]);
     }
 }
 
@@ -252,7 +365,7 @@ void registry_sweep(registry *r) {
     for (int i = 0; i < REGISTRY_SLOTS; i++) {
         registry_slot *s = &r->slots[i];
         if (s->m == NULL || !s->leaving || s->n_flights > 0) continue;
-        if (r->engine != NULL && engine_model_departures(r->engine, (uint32_t)i) == s->departures)
+        if (r->fleet != NULL && fleet_model_departures(r->fleet, (uint32_t)i) == s->departures)
             continue;
         close_slot(s);
     }

@@ -1,15 +1,16 @@
-/* registry.h - the models that are served: what was opened, in which slot of the engine, under
+/* registry.h - the models that are served: what was opened, in which slot of the fleet, under
  * which name.
  *
  * A slot is one opened file with what it was opened with (name, path, template, context).  A
  * configuration names slots; a reload keeps those that fit, and brings others for what is new or
- * whose file was replaced.  A slot that no configuration names any more is taken from the engine,
+ * whose file was replaced.  A slot that no configuration names any more is taken from the fleet,
  * ends what it still computes, and is closed when nothing of it is left: so what runs goes on with
  * the weights it began with.
  *
- *     empty -> served   registry_apply        engine_model_add
- *     served -> leaving registry_drop         no configuration names it: engine_model_remove
- *     leaving -> empty  registry_sweep        the engine let go, and no answer is being written
+ *     empty -> served   registry_apply        fleet_model_add
+ *     empty -> served   registry_replace      the file of another slot was replaced
+ *     served -> leaving registry_drop         no configuration names it: fleet_model_remove
+ *     leaving -> empty  registry_sweep        the fleet let go, and no answer is being written
  *
  * Names have numbers of their own, which are never used for another name: metrics count by them.
  *
@@ -19,8 +20,8 @@
 #define INFERD_REGISTRY_H
 
 #include "config.h"
+#include "fleet.h"
 #include "models/model.h"
-#include "scheduler/engine.h"
 
 enum {
     REGISTRY_SLOTS = 2 * CONFIG_MODELS_MAX, // some leave while others come
@@ -37,16 +38,18 @@ typedef struct registry_slot {
     uint32_t n_configs; // that name it
     uint32_t n_flights; // answers that are being written
     bool leaving;
-    bool stale;          // its file was replaced: not for another configuration
-    uint32_t departures; // of the engine's slot when it was added
-    model_policy policy; // as the engine has it
-    int32_t same_as;     // slot with the same content, or REGISTRY_NONE
-    bool replaced_told;  // that its file cannot be opened any more
+    bool stale;                     // its file was replaced: not for another configuration
+    model_file file;                // as file_look.h saw it last
+    uint32_t departures;            // of the fleet's slot when it was added
+    model_policy policy;            // as the fleet has it
+    model_policy told;              // as the configuration said last
+    bool heed_pin, heed_keep_alive; // registry_heed
+    int32_t same_as;                // slot with the same content, or REGISTRY_NONE
 } registry_slot;
 
 typedef struct registry {
     registry_slot *slots; // [REGISTRY_SLOTS] owned
-    engine *engine;       // borrowed; NULL before registry_start
+    fleet *fleet;         // borrowed; NULL before registry_start
     char **names;         // [n_names] owned
     uint32_t n_names;
 } registry;
@@ -70,7 +73,7 @@ typedef struct registry_plan {
 } registry_plan;
 
 inferd_status registry_init(registry *r, inferd_err *err);
-void registry_deinit(registry *r); // after engine_stop; accepts a zeroed one
+void registry_deinit(registry *r); // after fleet_stop; accepts a zeroed one
 
 /* The slot that serves exactly this, or REGISTRY_NONE. */
 int registry_match(const registry *r, const config_model *m);
@@ -84,12 +87,26 @@ bool registry_plan_open(registry_plan *p, bool allow_dummy, buf *problems);
 /* Take what was opened, and give slots[c->n_models], each counted once more.  False: `problem` says
  * why, and nothing changed. */
 bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *problem);
+/* The model of a configuration, as it is opened for a slot. */
+inferd_status registry_open_model(const config_model *m, bool allow_dummy, model **out,
+                                  inferd_err *err);
+bool registry_same_content(const model *a, const model *b); // false also when it cannot be read
+/* The file of slot `old` was replaced, and `m` (taken on success) is what it is now: another slot,
+ * the same in all else, that no configuration names yet.  `same_as` as registry_opened has it.
+ * The old one is stale, and guaranteed nothing any more.  REGISTRY_NONE: the problem says why. */
+int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *problem);
+/* The next configuration says what its pin or keep_alive is, whatever was set by hand. */
+void registry_heed(registry *r, const char *name, bool pin, bool keep_alive);
+/* Its file is back: a model that failed is tried at once. */
+void registry_try_again(registry *r, int slot);
+/* One configuration more names them. */
+void registry_count(registry *r, const int *slots, uint32_t n);
 /* One configuration less names them. */
 void registry_drop(registry *r, const int *slots, uint32_t n);
 /* Close what has left. */
 void registry_sweep(registry *r);
 
-/* Everything that is served so far goes to this engine, and what is served later. */
-bool registry_start(registry *r, engine *e);
+/* Everything that is served so far goes to this fleet, and what is served later. */
+bool registry_start(registry *r, fleet *f);
 
 #endif

@@ -185,7 +185,22 @@ static void add_prompt_ids(buf *out, const tok_id *ids, size_t n) {
     json_add_ids(out, ids, n);
 }
 
-/* {"prompt_tokens":...}, without the details while the stream runs. */
+/* How it fared: what it gave up for others, and what that cost. */
+static void add_details(buf *out, const answer_usage *u) {
+    buf_add_format(out, ",\"inferd\":{\"queued_ms\":%llu,\"preempted\":%u,\"class\":\"%s\"",
+                   (unsigned long long)u->queued_us / 1000, u->n_preempted, u->class);
+    buf_add_str(out, ",\"preemptions\":{");
+    for (int r = 0; r < GEN_RUNGS; r++)
+        buf_add_format(out, "%s\"%s\":%u", r == 0 ? "" : ",", gen_rung_name((gen_rung)r),
+                       u->n_rungs[r]);
+    buf_add_format(out,
+                   "},\"away_us\":%llu,\"recomputed_tokens\":%llu,\"preempt_cost_us\":%llu,"
+                   "\"device_us\":%llu}",
+                   (unsigned long long)u->away_us, (unsigned long long)u->n_recomputed,
+                   (unsigned long long)(u->waste_us + u->unpark_us),
+                   (unsigned long long)u->device_us);
+}
+
 static void add_usage(buf *out, const answer_usage *u) {
     buf_add_str(out, "{\"prompt_tokens\":");
     add_uint(out, u->n_prompt);
@@ -198,9 +213,7 @@ static void add_usage(buf *out, const answer_usage *u) {
         add_uint(out, u->n_cached);
         buf_add_str(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":0}");
     }
-    if (!u->running && u->class != NULL)
-        buf_add_format(out, ",\"inferd\":{\"queued_ms\":%llu,\"preempted\":%u,\"class\":\"%s\"}",
-                       (unsigned long long)u->queued_us / 1000, u->n_preempted, u->class);
+    if (!u->running && u->class != NULL) add_details(out, u);
     buf_add_char(out, '}');
 }
 

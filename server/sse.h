@@ -17,6 +17,7 @@
 #include "inferd/buf.h"
 #include "models/sampler.h"
 #include "models/tokenizer.h"
+#include "scheduler/gen.h"
 
 /* What is the same in every chunk of one answer.  All borrowed. */
 typedef struct answer_head {
@@ -62,8 +63,10 @@ typedef struct answer_usage {
     bool running; // in the middle of a stream: what is cached is not known yet
     /* How it fared; told when class is not NULL. */
     uint64_t queued_us;   // until the last choice began
-    uint32_t n_preempted; // of all choices
-    const char *class;    // static
+    uint32_t n_preempted; // of all choices, like what follows
+    uint32_t n_rungs[GEN_RUNGS];
+    uint64_t n_recomputed, away_us, waste_us, unpark_us, device_us;
+    const char *class; // static
 } answer_usage;
 
 void answer_open(buf *out, const answer_head *h);

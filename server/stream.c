@@ -40,6 +40,8 @@ typedef struct choice {
     uint32_t stop_string;
     uint32_t n_cached, n_preempted;
     uint64_t queued_us;
+    uint32_t n_rungs[GEN_RUNGS], n_recomputed; // of its preemptions
+    uint64_t away_us, waste_us, unpark_us, device_us;
 } choice;
 
 struct stream {
@@ -436,6 +438,12 @@ static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *
     c->n_cached = ev->done.n_cached;
     c->n_preempted = ev->done.n_preempted;
     c->queued_us = ev->done.queued_us;
+    memcpy(c->n_rungs, ev->done.n_rungs, sizeof c->n_rungs);
+    c->n_recomputed = ev->done.n_recomputed;
+    c->away_us = ev->done.away_us;
+    c->waste_us = ev->done.waste_us;
+    c->unpark_us = ev->done.unpark_us;
+    c->device_us = ev->done.device_us;
     if (s->error.fault != API_OK || c->matched) return; // its last chunk is out
     gen_finish f = ev->done.finish;
     if (f != GEN_STOP && f != GEN_LENGTH) {
@@ -480,6 +488,12 @@ answer_usage stream_usage(const stream *s) {
         const choice *c = &s->choices[i];
         u.n_output += c->n_tokens;
         u.n_preempted += c->n_preempted;
+        for (int r = 0; r < GEN_RUNGS; r++) u.n_rungs[r] += c->n_rungs[r];
+        u.n_recomputed += c->n_recomputed;
+        u.away_us += c->away_us;
+        u.waste_us += c->waste_us;
+        u.unpark_us += c->unpark_us;
+        u.device_us += c->device_us;
         if (c->queued_us > u.queued_us) u.queued_us = c->queued_us;
     }
     if (s->o.usage_details) u.class = s->o.class;

@@ -13,7 +13,7 @@
 #include "../bench/rng.h"
 #include "core.h"
 #include "fake_device.h"
-#include "seq.h"
+#include "sched_state.h"
 
 enum {
     MODELS_MAX = 10,
@@ -24,6 +24,7 @@ enum {
     TRACE_LINES = 40, // shown of a world that failed
     TRACE_BYTES = 200,
     PAGE_BYTES = 2 << 20,
+    TENANTS = 3,
 
     EVENTS_MIN = 500,
     EVENTS_MORE = 700,
@@ -92,6 +93,7 @@ typedef struct request {
     uint64_t submitted_us, served_us; // last row
     uint64_t steps_then;              // steps of the world when it was served, or could be
     uint64_t newest_launch;
+    uint32_t fewest, fewest_of_tenant; // tokens that limits left it since it came
 } request;
 
 typedef struct yard {
@@ -107,6 +109,7 @@ typedef struct yard {
     uint32_t extent_pages;
     slot slots[MODELS_MAX];
     uint32_t n_models;
+    uint64_t tenant_used_bytes[TENANTS]; // at the last look
     tok_id next_stamp;
     request requests[REQUESTS_MAX + 1]; // by id
     uint32_t n_requests, n_alive, requests_max;
@@ -492,6 +495,20 @@ static bool has_failed_since(const yard *y, uint32_t idx, uint64_t since_us) {
            s->failed_us >= since_us || root->failed_us >= since_us;
 }
 
+/* Whatever was the least that limits left it, up to now. */
+static void note_limits(yard *y, request *q) {
+    const gen_request *r = q->copy;
+    const sched *s = y->core.sched;
+    if (!s->models[r->model_idx].open) return;
+    q->fewest = u32_min(q->fewest, sched_tokens_for(s, r->model_idx, r->tenant_idx));
+    q->fewest_of_tenant =
+        u32_min(q->fewest_of_tenant, sched_tenant_tokens(s, r->model_idx, r->tenant_idx));
+}
+
+static uint32_t stored_max(const gen_request *r) {
+    return r->n_prompt + (r->max_tokens > 0 ? r->max_tokens - 1 : 0);
+}
+
 static void check_end(yard *y, request *q, const gen_event *e) {
     unsigned long long id = e->id;
     const gen_request *r = q->copy;
@@ -517,8 +534,11 @@ static void check_end(yard *y, request *q, const gen_event *e) {
             (r->queue_deadline_us != 0 && e->at_us >= r->queue_deadline_us && q->served_us == 0);
         break;
     case GEN_ERROR:
+        note_limits(y, q);
         right = (st == INFERD_EDEVICE && q->has_failed_step) ||
-                (st == INFERD_ELOST && y->is_lost) || st == INFERD_ETOOLONG ||
+                (st == INFERD_ELOST && y->is_lost) ||
+                (st == INFERD_ETOOLONG && stored_max(r) > u32_min(q->fewest, CONTEXT - 1)) ||
+                (st == INFERD_EQUOTA && stored_max(r) > q->fewest_of_tenant) ||
                 (st == INFERD_EMODEL && has_failed_since(y, r->model_idx, q->submitted_us)) ||
                 st == INFERD_EBUSY;
         break;
@@ -653,7 +673,7 @@ static gen_request *draw_request(yard *y, uint64_t id, uint32_t idx) {
     uint32_t n_prompt = 1 + (chance(y, 25) ? below(y, 80) : below(y, 30)), kind = below(y, 4);
     q->id = id;
     q->model_idx = idx;
-    q->tenant_idx = below(y, 3);
+    q->tenant_idx = below(y, TENANTS);
     q->class = (gen_class)below(y, GEN_CLASSES);
     q->rank = y->ranks ? (int32_t)below(y, 3) : 0;
     q->prompt = malloc(n_prompt * sizeof *q->prompt);
@@ -686,7 +706,10 @@ static void submit(yard *y, gen_request *r) {
                    .expected = malloc(TOKENS_MAX * sizeof *q->expected),
                    .is_alive = true,
                    .submitted_us = now(y),
-                   .steps_then = y->n_steps};
+                   .steps_then = y->n_steps,
+                   .fewest = UINT32_MAX,
+                   .fewest_of_tenant = UINT32_MAX};
+    note_limits(y, q);
     q->is_private = r->cache_scope[1] != 0;
     if (residency_state(&y->core.models, r->model_idx) == MODEL_FAILED)
         y->slots[r->model_idx].failed_us = now(y);
@@ -731,6 +754,7 @@ static void draw_shape(yard *y, slot *s, uint32_t pages_max) {
     static const uint32_t GROUPS[] = {1, 2, 1, 2}, TOKENS[] = {4, 4, 6, 3};
     uint32_t kind = below(y, 4);
     s->kv = fake_layout(TOKENS[kind], GROUPS[kind], PAGE_CELLS / TOKENS[kind]);
+    s->kv.slot_bytes = PAGE_BYTES / s->kv.slots_per_page;
     uint32_t n = 1 + below(y, pages_max);
     s->weight_pages = (n + y->extent_pages - 1) / y->extent_pages * y->extent_pages;
 }
@@ -753,8 +777,7 @@ static model_policy draw_policy(yard *y, uint32_t idx) {
     if (chance(y, 8)) p.pin = chance(y, 50) ? PIN_HOT : PIN_WARM;
     if (y->slots[idx].used && is_shared(y, idx)) p.pin = PIN_NONE;
     uint32_t n_min = chance(y, 15) ? 1 + below(y, 10) : 0;
-    /* Who is let in must fit beside the guarantees; what is pinned needs one to count there. */
-    if (p.pin == PIN_HOT) n_min += y->slots[idx].weight_pages;
+    if (p.pin == PIN_HOT && chance(y, 50)) n_min += y->slots[idx].weight_pages;
     p.min_bytes = (uint64_t)n_min * PAGE_BYTES;
     if (chance(y, 10))
         p.max_bytes = (uint64_t)(y->slots[idx].weight_pages + 5 + below(y, 20)) * PAGE_BYTES;
@@ -782,32 +805,30 @@ static void attach(yard *y, uint32_t idx, const model_policy *policy, uint32_t s
         s->policy.min_bytes = s->policy.max_bytes = 0;
 }
 
-/* Would everybody who was let in still fit? */
-static bool all_fit(const yard *y) {
-    for (uint64_t id = 1; id <= y->n_requests; id++) {
-        const gen_request *r = y->requests[id].copy;
-        if (!y->requests[id].is_alive) continue;
-        uint32_t n = sched_kv_tokens_max(y->core.sched, r->model_idx);
-        if (sched_admit(CONTEXT, n, r->n_prompt, r->max_tokens, NULL) != INFERD_OK) return false;
-    }
-    return true;
-}
-
-/* A policy under which somebody who was let in would never fit is taken back at once: such a
- * request waits for good, and who is behind it, too. */
+/* Whoever was let in and never fits under it ends with an error. */
 static void set_policy(yard *y, uint32_t idx, const model_policy *policy) {
     inferd_err err = {0};
     residency *m = &y->core.models;
     if (residency_set_policy(m, idx, policy, now(y), &err) != INFERD_OK) return;
-    if (!all_fit(y)) {
-        if (residency_set_policy(m, idx, &y->slots[idx].policy, now(y), &err) != INFERD_OK)
-            violated(y, CHECK_STATES, "the old policy is refused: %s", err.text);
-        return;
-    }
     say(y, "policy of %u: class %d, pin %d, min %llu, max %llu", idx, (int)policy->class,
         (int)policy->pin, (unsigned long long)policy->min_bytes / PAGE_BYTES,
         (unsigned long long)policy->max_bytes / PAGE_BYTES);
     y->slots[idx].policy = *policy;
+}
+
+/* Guarantees are sometimes more than there is room for, ceilings less than requests need. */
+static void change_tenant(yard *y) {
+    uint32_t idx = below(y, TENANTS);
+    inferd_err err = {0};
+    tenant_policy p = {.weight = 1 + below(y, 4), .max_class = GEN_SYSTEM};
+    if (chance(y, 30)) p.share = (share_spec){(share_policy)below(y, 3), 5 + below(y, 30), 1};
+    if (chance(y, 30)) p.min_bytes = (uint64_t)(1 + below(y, 8)) * PAGE_BYTES;
+    if (chance(y, 30)) p.max_bytes = p.min_bytes + (uint64_t)(1 + below(y, 12)) * PAGE_BYTES;
+    say(y, "tenant %u: share %d of %u, min %llu, max %llu", idx, (int)p.share.policy,
+        p.share.percent, (unsigned long long)p.min_bytes / PAGE_BYTES,
+        (unsigned long long)p.max_bytes / PAGE_BYTES);
+    if (sched_set_tenant(y->core.sched, idx, &p, now(y), &err) != INFERD_OK)
+        violated(y, CHECK_STATES, "tenant %u: %s", idx, err.text);
 }
 
 static void change_models(yard *y) {
@@ -869,6 +890,8 @@ static void storm_event(yard *y) {
     } else if (what < 49) {
         /* What is on its way has its room already. */
         y->room = y->core.n_flight * y->core.step_events_max + 1 + below(y, 60);
+    } else if (what < 50) {
+        change_tenant(y);
     }
 }
 
@@ -957,6 +980,14 @@ static void check_pages(yard *y) {
                      held, coming, unfilled);
     }
     for (uint32_t i = 0; i < y->n_models; i++) y->slots[i].held = held_by(&p->owners[i]);
+    for (uint32_t i = 0; i < TENANTS && i < y->core.sched->n_tenants; i++) {
+        const sched_tenant *t = &y->core.sched->tenants[i];
+        if (t->used_bytes > y->tenant_used_bytes[i] && t->used_bytes > t->max_bytes)
+            violated(y, CHECK_PAGES, "tenant %u took its KiB %llu, and may have %llu", i,
+                     (unsigned long long)t->used_bytes / 1024,
+                     (unsigned long long)t->max_bytes / 1024);
+        y->tenant_used_bytes[i] = t->used_bytes;
+    }
 }
 
 static void check_account(yard *y) {
@@ -1062,6 +1093,7 @@ static void check_requests(yard *y, bool planned) {
     for (uint64_t id = 1; id <= y->n_requests && is_sound(y); id++) {
         request *q = &y->requests[id];
         if (!q->is_alive) continue;
+        note_limits(y, q);
         if (y->room == UINT32_MAX && planned) check_gone(y, q);
         check_wait(y, q);
     }
@@ -1087,14 +1119,20 @@ static void note_models(yard *y) {
     }
 }
 
+/* However long the pauses under way have been, the mean of a's is not above that of b's. */
+static bool pauses_less(const worth_pauses *a, const worth_pauses *b) {
+    return b->n <= a->n && a->sum_ms * (b->n + 1) <= b->sum_ms * (a->n + 1);
+}
+
 /* Did v go to make room, though w, which is as idle, was worth less in every way? */
 static bool is_worth_less(const yard *y, uint32_t w, uint32_t v) {
     const slot *a = &y->slots[w], *b = &y->slots[v];
     const resident *x = &y->core.models.slots[w], *z = &y->core.models.slots[v];
+    if (a->weight_pages < b->weight_pages) return false; // it might not have been enough
     if (a->policy.class != b->policy.class) return a->policy.class > b->policy.class;
     enum { MARGIN_US = 2000 }; // ages are rounded
     return a->active_us + MARGIN_US < b->active_us && a->policy.weight <= b->policy.weight &&
-           a->weight_pages >= b->weight_pages && x->bring_us <= z->bring_us && x->bring_us > 0;
+           x->bring_us <= z->bring_us && x->bring_us > 0 && pauses_less(&z->pauses, &x->pauses);
 }
 
 static void check_eviction(yard *y, uint32_t v) {
@@ -1195,6 +1233,8 @@ static void park(yard *y) {
     core *k = &y->core;
     uint64_t from_us = now(y), until_us = core_next_us(k);
     sched_counters c;
+    if (until_us <= y->turn_began_us && y->room == UINT32_MAX && !k->lost)
+        violated(y, CHECK_STATES, "a turn found nothing, and is asked for again at once");
     sched_count(k->sched, &c);
     if (c.n_running + c.n_waiting > c.n_paused) {
         uint64_t again_us = from_us + k->options.limits.starvation_us;

@@ -9,8 +9,7 @@
 #include <string.h>
 
 static const double GB = 1e9;
-enum { GAP_NEWEST = 4 }; // 1 / this is the part of the newest gap in the mean
-
+enum { EVICT_PAGE_BYTES = 2 << 20 };
 /* Hyper-exponential gaps of mean 1: seven of ten have mean SHORT, the others so much more. */
 static const double SHORT_PART = 0.7, SHORT_MEAN = 0.3;
 
@@ -20,16 +19,19 @@ static double lru_value(const evict_candidate *c) {
     return -(double)c->idle_us;
 }
 
+static double product_value(const evict_candidate *c) {
+    worth_idle idle = {.weight = c->weight,
+                       .reload_us = c->reload_us,
+                       .idle_us = c->idle_us,
+                       .n_pages = c->n_pages,
+                       .pauses = c->pauses};
+    return (double)worth_of(&idle);
+}
+
 /* What a byte kept here is worth: the chance per second that it is needed, times the waiting that
- * saves.  Where the hazard of gaps falls, one that has lasted t ends at about 1 / (t + g) a second:
- * the longer it has been, the longer it will be.  g is a typical gap; the mean is above it, because
- * few long gaps make it.  A model without a gap so far is taken for one whose mean is its idle
- * time. */
-static double rule_value(const evict_candidate *c) {
-    const double typical = 0.5; // of the mean; anything from 0.3 to 1 is within a percent
-    double gap_us = c->gap_us != 0 ? (double)c->gap_us : (double)c->idle_us;
-    double saved_us = (double)c->weight * (double)c->reload_us;
-    return saved_us / (double)c->bytes / ((double)c->idle_us + typical * gap_us + 1);
+ * saves. */
+static double knowing_value(const evict_candidate *c) {
+    return (double)c->weight * (double)c->reload_us * c->hazard_per_s / (double)c->bytes;
 }
 
 static double furthest_value(const evict_candidate *c) {
@@ -52,9 +54,13 @@ uint32_t evict_lru(void *ctx, const evict_candidate *c, uint32_t n) {
     (void)ctx;
     return least(c, n, lru_value);
 }
-uint32_t evict_rule(void *ctx, const evict_candidate *c, uint32_t n) {
+uint32_t evict_product(void *ctx, const evict_candidate *c, uint32_t n) {
     (void)ctx;
-    return least(c, n, rule_value);
+    return least(c, n, product_value);
+}
+uint32_t evict_knowing(void *ctx, const evict_candidate *c, uint32_t n) {
+    (void)ctx;
+    return least(c, n, knowing_value);
 }
 uint32_t evict_random(void *ctx, const evict_candidate *c, uint32_t n) {
     (void)c;
@@ -81,7 +87,7 @@ typedef struct event {
 typedef struct place {
     bool is_there, was_loaded, was_active, is_active;
     uint64_t ended_us; // was_active
-    uint64_t gap_us;
+    worth_pauses pauses;
     uint32_t next_span; // the next one that is served; UINT32_MAX: none
 } place;
 
@@ -193,6 +199,21 @@ static inferd_status settle(replay *r, inferd_err *err) {
     return INFERD_OK;
 }
 
+/* Of a pause of this mean that has lasted for idle_us. */
+static double hazard_per_s(double mean_s, uint64_t idle_us) {
+    double idle_s = (double)idle_us / 1e6;
+    double long_mean = (1 - SHORT_PART * SHORT_MEAN) / (1 - SHORT_PART);
+    double short_left = SHORT_PART * exp(-idle_s / (SHORT_MEAN * mean_s));
+    double long_left = (1 - SHORT_PART) * exp(-idle_s / (long_mean * mean_s));
+    double ends = short_left / (SHORT_MEAN * mean_s) + long_left / (long_mean * mean_s);
+    return short_left + long_left > 0 ? ends / (short_left + long_left) : 1 / (long_mean * mean_s);
+}
+
+static uint32_t pages_of(const evict_run *run, uint64_t n_bytes) {
+    uint64_t page = run->page_bytes > 0 ? run->page_bytes : 1, n = (n_bytes + page - 1) / page;
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
 /* Idle models whose weights are there, but for the one that room is made for. */
 static uint32_t list_candidates(replay *r, uint64_t now_us, uint32_t except) {
     uint32_t n = 0;
@@ -203,45 +224,73 @@ static uint32_t list_candidates(replay *r, uint64_t now_us, uint32_t except) {
         uint64_t next_us = EVICT_NEVER;
         if (r->policy->sees_future && p->next_span != UINT32_MAX)
             next_us = r->run->spans[p->next_span].begin_us - now_us;
-        r->candidates[n++] = (evict_candidate){.model_idx = i,
-                                               .weight = m->weight,
-                                               .bytes = m->bytes,
-                                               .reload_us = m->reload_us,
-                                               .idle_us = now_us - p->ended_us,
-                                               .gap_us = p->gap_us,
-                                               .next_us = next_us};
+        uint64_t idle_us = now_us - p->ended_us;
+        r->candidates[n++] = (evict_candidate){
+            .model_idx = i,
+            .weight = m->weight,
+            .bytes = m->bytes,
+            .reload_us = m->reload_us,
+            .idle_us = idle_us,
+            .n_pages = pages_of(r->run, m->bytes),
+            .pauses = p->pauses,
+            .hazard_per_s = m->off_mean_s > 0 ? hazard_per_s(m->off_mean_s, idle_us) : 0,
+            .next_us = next_us};
     }
     return n;
 }
 
+/* The policy's order, as far as it takes to free `missing`, in front of the candidates; the others
+ * stay ascending. */
+static inferd_status order_candidates(replay *r, uint32_t n, uint64_t missing, uint32_t *out_n,
+                                      inferd_err *err) {
+    evict_candidate *c = r->candidates;
+    uint64_t sum = 0;
+    for (*out_n = 0; sum < missing; (*out_n)++) {
+        uint32_t begin = *out_n;
+        INFERD_CHECK(begin < n); // settle() found that without idle ones there is room
+        uint32_t chosen = r->policy->choose(r->policy->ctx, c + begin, n - begin);
+        if (chosen >= n - begin)
+            return inferd_fail(err, INFERD_EINVAL, "policy %s chose %u of %u candidates",
+                               r->policy->name, chosen, n - begin);
+        evict_candidate next = c[begin + chosen];
+        memmove(&c[begin + 1], &c[begin], chosen * sizeof *c);
+        c[begin] = next;
+        sum += next.bytes;
+    }
+    return INFERD_OK;
+}
+
 static inferd_status make_room(replay *r, uint64_t now_us, uint32_t model_idx, uint64_t wanted,
                                inferd_err *err) {
-    while (wanted > r->run->memory_bytes - r->used_bytes) {
-        uint32_t n = list_candidates(r, now_us, model_idx);
-        INFERD_CHECK(n > 0); // settle() found that without idle ones there is room
-        uint32_t chosen = r->policy->choose(r->policy->ctx, r->candidates, n);
-        if (chosen >= n)
-            return inferd_fail(err, INFERD_EINVAL, "policy %s chose %u of %u candidates",
-                               r->policy->name, chosen, n);
-        uint32_t victim = r->candidates[chosen].model_idx;
-        r->places[victim].is_there = false;
-        r->used_bytes -= r->run->models[victim].bytes;
+    uint64_t n_free = r->run->memory_bytes - r->used_bytes, sum = 0;
+    uint32_t n = 0;
+    if (wanted <= n_free) return INFERD_OK;
+    uint64_t missing = wanted - n_free;
+    inferd_status s = order_candidates(r, list_candidates(r, now_us, model_idx), missing, &n, err);
+    if (s != INFERD_OK) return s;
+    for (uint32_t i = 0; i < n; i++) sum += r->candidates[i].bytes;
+    for (uint32_t i = n; i-- > 0;) {
+        const evict_candidate *c = &r->candidates[i];
+        if (r->policy->spares && sum - c->bytes >= missing) {
+            sum -= c->bytes;
+            continue;
+        }
+        r->places[c->model_idx].is_there = false;
+        r->used_bytes -= c->bytes;
         r->result->n_evicted++;
     }
     return INFERD_OK;
 }
 
-static void learn_gap(place *p, uint64_t now_us) {
-    if (!p->was_active) return;
-    uint64_t gap_us = now_us - p->ended_us;
-    p->gap_us = p->gap_us == 0 ? gap_us : p->gap_us - p->gap_us / GAP_NEWEST + gap_us / GAP_NEWEST;
+static void learn_pause(place *p, uint64_t now_us, uint64_t reload_us) {
+    if (p->was_active) worth_note_pause(&p->pauses, now_us - p->ended_us, reload_us);
 }
 
 static inferd_status begin(replay *r, const event *e, inferd_err *err) {
     uint32_t model_idx = r->run->spans[e->span_idx].model_idx;
     const evict_model *m = &r->run->models[model_idx];
     place *p = &r->places[model_idx];
-    learn_gap(p, e->at_us);
+    learn_pause(p, e->at_us, m->reload_us);
     if (!r->is_served[e->span_idx]) {
         r->result->n_refused++;
         return INFERD_OK;
@@ -291,12 +340,17 @@ inferd_status evict_replay(const evict_run *run, const evict_policy *policy, evi
 }
 
 inferd_status evict_clairvoyant(const evict_run *run, evict_result *out, inferd_err *err) {
-    const evict_policy furthest = {"furthest", evict_furthest, NULL, true};
-    const evict_policy by_size = {"furthest x size", evict_furthest_size, NULL, true};
-    evict_result other;
-    inferd_status s = evict_replay(run, &furthest, out, err);
-    if (s == INFERD_OK) s = evict_replay(run, &by_size, &other, err);
-    if (s == INFERD_OK && other.load_us < out->load_us) *out = other;
+    const evict_policy tries[] = {
+        {"furthest", evict_furthest, NULL, true, false},
+        {"furthest x size", evict_furthest_size, NULL, true, false},
+        {"furthest, sparing", evict_furthest, NULL, true, true},
+        {"furthest x size, sparing", evict_furthest_size, NULL, true, true}};
+    inferd_status s = INFERD_OK;
+    for (size_t i = 0; i < INFERD_COUNT(tries) && s == INFERD_OK; i++) {
+        evict_result r;
+        s = evict_replay(run, &tries[i], &r, err);
+        if (s == INFERD_OK && (i == 0 || r.load_us < out->load_us)) *out = r;
+    }
     return s;
 }
 
@@ -391,8 +445,8 @@ static inferd_status span_add(span_list *l, evict_span span, inferd_err *err) {
 
 /* All models begin idle, each somewhere inside a gap. */
 static inferd_status draw_spans(span_list *l, const evict_spec *s, uint32_t model_idx, rng *random,
-                                inferd_err *err) {
-    double off_mean_s = s->off_median_s * exp(s->off_sigma * rng_normal(random));
+                                double *out_off_mean_s, inferd_err *err) {
+    double off_mean_s = *out_off_mean_s = s->off_median_s * exp(s->off_sigma * rng_normal(random));
     double t = gap_s(off_mean_s, random) * rng_unit(random);
     while (t < s->seconds) {
         double on_s = s->on_mean_s * rng_exp(random);
@@ -416,7 +470,7 @@ inferd_status evict_scenario_create(evict_scenario *out, const evict_spec *spec,
     for (uint32_t i = 0; i < spec->n_models && s == INFERD_OK; i++) {
         rng random = rng_make(seed, i, 0);
         out->models[i] = draw_model(spec, &random);
-        s = draw_spans(&spans, spec, i, &random, err);
+        s = draw_spans(&spans, spec, i, &random, &out->models[i].off_mean_s, err);
     }
     out->spans = spans.items;
     if (s != INFERD_OK) {
@@ -428,7 +482,8 @@ inferd_status evict_scenario_create(evict_scenario *out, const evict_spec *spec,
                            .n_models = spec->n_models,
                            .spans = out->spans,
                            .n_spans = spans.n,
-                           .memory_bytes = (uint64_t)(spec->memory_gb * GB)};
+                           .memory_bytes = (uint64_t)(spec->memory_gb * GB),
+                           .page_bytes = EVICT_PAGE_BYTES};
     return INFERD_OK;
 }
 

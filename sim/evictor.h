@@ -12,10 +12,15 @@
  *
  * Time stands still during a load: figures are reload time, not latency.
  *
- * A policy is a callback, so that the daemon's own choice can be measured here.  The clairvoyant
- * ones know when each model is next served.  Evicting the one needed last is optimal where all
- * sizes and costs are equal; with different sizes the optimum is a hard packing problem, so the
- * better of two heuristics with that knowledge stands for it: a strong bound, not a proof.
+ * A policy is a callback, so that the daemon's own formula (worth.h) can be measured here.  One
+ * that spares is asked for an order; who turns out not to be needed stays, the last of the order
+ * first.
+ *
+ * The clairvoyant ones know when each model is next served.  Evicting the one needed last is
+ * optimal where all sizes and costs are equal; with different sizes the optimum is a hard packing
+ * problem, so the best of four heuristics with that knowledge stands for it: a strong bound, not a
+ * proof. Between them and the others is who knows every model's true distribution of pauses, but
+ * not the next one: about the best that anybody can do who does not see the future.
  *
  * Thread: any. */
 #ifndef SIM_EVICTOR_H
@@ -24,6 +29,7 @@
 #include "../bench/rng.h"
 #include "inferd/base.h"
 #include "inferd/status.h"
+#include "scheduler/worth.h"
 
 enum { EVICT_MODELS_MAX = 4096, EVICT_SPANS_MAX = 10 * 1000 * 1000 };
 #define EVICT_NEVER UINT64_MAX
@@ -32,7 +38,8 @@ typedef struct evict_model {
     uint64_t bytes;     // of weights
     uint64_t run_bytes; // further, while active
     uint64_t reload_us;
-    uint32_t weight; // how much its waiting counts; >= 1
+    uint32_t weight;   // how much its waiting counts; >= 1
+    double off_mean_s; // true mean of its pauses; 0: unknown
 } evict_model;
 
 typedef struct evict_span {
@@ -46,6 +53,7 @@ typedef struct evict_run {
     const evict_span *spans; // [n_spans] by begin; those of one model do not overlap
     size_t n_spans;
     uint64_t memory_bytes;
+    uint64_t page_bytes; // in which the product counts; 0: single bytes
 } evict_run;
 
 /* An idle model whose weights are there. */
@@ -53,7 +61,9 @@ typedef struct evict_candidate {
     uint32_t model_idx, weight;
     uint64_t bytes, reload_us;
     uint64_t idle_us; // since it was active
-    uint64_t gap_us;  // faded mean of its idle times so far, the newest counts 1/4; 0: none yet
+    uint32_t n_pages;
+    worth_pauses pauses; // its idle times so far
+    double hazard_per_s; // that it is wanted in the next moment; 0: unknown
     uint64_t next_us; // until it is served next; EVICT_NEVER: not any more, or not for this policy
 } evict_candidate;
 
@@ -65,11 +75,13 @@ typedef struct evict_policy {
     evict_choose *choose;
     void *ctx;
     bool sees_future;
+    bool spares;
 } evict_policy;
 
 /* Least value first; of equals the lowest model. */
 evict_choose evict_lru;           // longest idle
-evict_choose evict_rule;          // weight x reload_us / bytes / (idle_us + gap_us / 2)
+evict_choose evict_product;       // worth_of, as residency.c does; spares there
+evict_choose evict_knowing;       // weight x reload_us x hazard / bytes
 evict_choose evict_random;        // ctx: rng
 evict_choose evict_furthest;      // needed last; needs sees_future
 evict_choose evict_furthest_size; // largest bytes x next_us; needs sees_future
@@ -87,7 +99,7 @@ double evict_seconds(const evict_result *r); // load time per served activation;
 /* EINVAL names the span or model that is wrong, or a choice out of range. */
 inferd_status evict_replay(const evict_run *run, const evict_policy *policy, evict_result *out,
                            inferd_err *err);
-/* The better of evict_furthest and evict_furthest_size by load_us. */
+/* The best of evict_furthest and evict_furthest_size, sparing and not, by load_us. */
 inferd_status evict_clairvoyant(const evict_run *run, evict_result *out, inferd_err *err);
 
 /* ---- activations out of a seed ---- */

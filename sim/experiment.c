@@ -74,7 +74,8 @@ static world_model *make_models(const experiment *e, const sim_preset *p, uint32
         models[i].policy = world_policy();
         models[i].device_idx = i % e->n_devices;
         models[i].n_replicas = n < e->n_devices ? e->n_devices / n : 1;
-        if (sim_model_of(p, e->shape, &models[i].sim, err) == INFERD_OK) continue;
+        const sim_shape *shape = e->n_shapes > 0 ? e->shapes[i % e->n_shapes] : e->shape;
+        if (sim_model_of(p, shape, &models[i].sim, err) == INFERD_OK) continue;
         free(models);
         return NULL;
     }
@@ -96,7 +97,8 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     stats_request *r = world_stats(w);
     uint64_t *ttft = malloc(size_max(w->n_records, 1) * sizeof *ttft);
     uint64_t *tpot = malloc(size_max(w->n_records, 1) * sizeof *tpot);
-    size_t n_ttft = 0, n_tpot = 0;
+    size_t n_ttft = 0, n_tpot = 0, n_ttft_met = 0, n_tpot_met = 0;
+    uint64_t n_output = 0;
     if (r == NULL || ttft == NULL || tpot == NULL) {
         free(r);
         free(ttft);
@@ -105,10 +107,25 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     }
     for (size_t i = 0; i < w->n_records; i++) {
         if (r[i].end != STATS_DONE) continue;
-        ttft[n_ttft++] = r[i].first_us - r[i].arrival_us;
+        uint64_t ttft_us = r[i].first_us - r[i].arrival_us, tpot_us = 0;
+        ttft[n_ttft++] = ttft_us;
+        n_output += r[i].n_output;
         if (r[i].n_output > 1)
-            tpot[n_tpot++] = (r[i].last_us - r[i].first_us) / (r[i].n_output - 1);
+            tpot[n_tpot++] = tpot_us = (r[i].last_us - r[i].first_us) / (r[i].n_output - 1);
+        n_ttft_met += r[i].slo_ttft_us == 0 || ttft_us <= r[i].slo_ttft_us;
+        n_tpot_met += r[i].slo_tpot_us == 0 || tpot_us <= r[i].slo_tpot_us;
     }
+    for (size_t i = 0; i < w->n_records; i++) {
+        const world_record *x = &w->records[i];
+        out->n_told += x->told_ms > 0;
+        out->n_taken += x->taken_later;
+        out->told_ms += x->told_ms;
+    }
+    if (out->n_told > 0) out->told_ms /= (double)out->n_told;
+    out->ttft_met = w->n_records > 0 ? (double)n_ttft_met / (double)w->n_records : NAN;
+    out->tpot_met = w->n_records > 0 ? (double)n_tpot_met / (double)w->n_records : NAN;
+    out->output_per_s =
+        (double)n_output * 1e6 / (double)(w->end_us - w->begin_us) / w->options.n_devices;
     quantiles(ttft, n_ttft, out->ttft_us);
     quantiles(tpot, n_tpot, out->tpot_us);
     out->attained = stats_attain(r, w->n_records);
@@ -124,6 +141,41 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     free(r);
     free(ttft);
     free(tpot);
+    return INFERD_OK;
+}
+
+/* The same workload once more, by model; the caller frees both arrays. */
+static inferd_status look_ahead(const workload_spec *load, world_future *out, inferd_err *err) {
+    size_t n_models = load->n_models, n = 0, capacity = 0;
+    size_t *begin = calloc(n_models + 2, sizeof *begin);
+    uint64_t *arrivals_us = NULL;
+    workload_request *all = NULL, r;
+    workload *w = NULL;
+    inferd_status st = begin != NULL ? workload_create(load, &w, err)
+                                     : inferd_fail(err, INFERD_ENOMEM, "no memory for a workload");
+    while (st == INFERD_OK && workload_next(w, &r)) {
+        if (n == capacity) {
+            capacity = capacity == 0 ? 1024 : 2 * capacity;
+            workload_request *grown = realloc(all, capacity * sizeof *all);
+            if (grown == NULL) st = inferd_fail(err, INFERD_ENOMEM, "no memory for %zu", capacity);
+            if (grown == NULL) break;
+            all = grown;
+        }
+        all[n++] = r;
+        begin[r.model_idx + 2]++; // shifted by one: it becomes the end of the model before
+    }
+    if (st == INFERD_OK && (arrivals_us = malloc(size_max(n, 1) * sizeof *arrivals_us)) == NULL)
+        st = inferd_fail(err, INFERD_ENOMEM, "no memory for %zu arrivals", n);
+    for (size_t i = 2; st == INFERD_OK && i < n_models + 2; i++) begin[i] += begin[i - 1];
+    for (size_t i = 0; st == INFERD_OK && i < n; i++)
+        arrivals_us[begin[all[i].model_idx + 1]++] = all[i].arrival_us;
+    workload_destroy(w);
+    free(all);
+    if (st != INFERD_OK) {
+        free(begin);
+        return st;
+    }
+    *out = (world_future){arrivals_us, begin};
     return INFERD_OK;
 }
 
@@ -143,20 +195,29 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     o.seed = load->seed;
     o.cache_all = e->cache_all;
     o.verify = e->verify;
+    o.told = e->told;
+    o.obeys = e->obeys;
+    if (e->queue_len > 0) o.sched.queue_len_max = e->queue_len;
+    o.worth = e->worth;
+    o.sched.objective = e->objective;
     if (e->running_max > 0) {
         o.sched.logits_max += e->running_max - o.sched.running_max;
         o.sched.running_max = e->running_max;
         o.sched.step_tokens_max = u32_max(o.sched.step_tokens_max, 2 * e->running_max);
     }
+    if (e->step_tokens > 0) o.sched.step_tokens_max = e->step_tokens;
     workload *offered = NULL;
     world *w = NULL;
     double began_s = used_s();
     inferd_status st = workload_create(load, &offered, err);
+    if (st == INFERD_OK && e->worth >= WORLD_WORTH_RATE) st = look_ahead(load, &o.future, err);
     if (st == INFERD_OK) st = world_create(&o, &w, err);
     if (st == INFERD_OK) st = world_run(w, offered, err);
     if (st == INFERD_OK) st = sum_up(w, (double)load->duration_us / 1e6, out, err);
     out->machine_s = used_s() - began_s;
     workload_destroy(offered);
+    free((uint64_t *)(uintptr_t)o.future.arrivals_us);
+    free((size_t *)(uintptr_t)o.future.begin);
     free(models);
     if (st == INFERD_OK && out_world != NULL)
         *out_world = w;

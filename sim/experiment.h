@@ -6,7 +6,10 @@
  *     mix      one workload: attainment, goodput, latencies, switches, use of the device
  *     rate     the same over rates, with a curve
  *     models   how many models a device serves, attainment 90 and 99 %
- *     evict    reload time of the product's choice beside LRU, chance and who knows the future
+ *     evict    reload time of the product's choice beside LRU and who knows the future
+ *     objectives  one workload, three objectives: attainment, goodput, throughput, refusals
+ *     churn    models that come and go: the largest that can be placed against the theoretical
+ *     retry    clients that obey Retry-After: how many succeed at their first retry
  *     speed    how fast the simulator itself is
  *
  * Thread: that of main. */
@@ -18,12 +21,15 @@
 
 typedef struct experiment {
     const sim_preset *preset;
-    const sim_shape *shape; // of all models
+    const sim_shape *shape;         // of all models,
+    const sim_shape *const *shapes; // [n_shapes] or in turn, when not NULL
+    uint32_t n_shapes;
     workload_kind mix;
     workload_lengths lengths;
     trace traces[WORKLOAD_TRACES_MAX]; // owned
     uint32_t n_traces;
     uint32_t n_seeds, n_devices, n_models, running_max;
+    uint32_t step_tokens; // rows of a step at most; 0: the daemon's default
     uint64_t seed0;
     double seconds;
     double lambda;      // < 0: the workload's own
@@ -34,6 +40,11 @@ typedef struct experiment {
     uint32_t n_requests;               // speed
     uint32_t models_max;               // models: no more are tried
     bool cache_all, verify;
+    bool told;          // requests say their targets
+    bool obeys;         // clients come back when they are told to
+    uint32_t queue_len; // 0: the daemon's default
+    policy_objective objective;
+    world_worth worth;
     const char *json_path, *svg_path; // NULL: none
 } experiment;
 
@@ -48,6 +59,10 @@ typedef struct run_figures {
     stats_attained attained;
     double attainment, goodput, goodput_tokens, offered_per_s;
     double ttft_us[3], tpot_us[3]; // median, 95th and 99th percentile; NAN: none
+    double ttft_met, tpot_met;     // part of the offered that met this target
+    double output_per_s;           // tokens of all that ended, per device
+    uint64_t n_told, n_taken; // refused with a Retry-After; of those, taken when they came back
+    double told_ms;           // mean
     world_account account;
     double seconds;   // until all had ended
     double used;      // part of that in which devices computed
@@ -62,6 +77,9 @@ inferd_status experiment_rate(const experiment *e, inferd_err *err);
 inferd_status experiment_models(const experiment *e, inferd_err *err);
 inferd_status experiment_evict(const experiment *e, inferd_err *err);
 inferd_status experiment_speed(const experiment *e, inferd_err *err);
+inferd_status experiment_objectives(const experiment *e, inferd_err *err);
+inferd_status experiment_churn(const experiment *e, inferd_err *err);
+inferd_status experiment_retry(const experiment *e, inferd_err *err);
 
 /* ---- what they share, experiment.c ---- */
 

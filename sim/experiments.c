@@ -1,8 +1,7 @@
-/* experiments.c - see experiment.h: rate, models, evict, speed. */
+/* experiments.c - see experiment.h: rate, models, speed. */
 #include <math.h>
 #include <string.h>
 
-#include "evictor.h"
 #include "experiment.h"
 #include "plot.h"
 
@@ -201,92 +200,6 @@ inferd_status experiment_models(const experiment *e, inferd_err *err) {
         printf("attainment of at least %.0f %% with up to %u models%s\n", 100 * LEVELS[l], most[l],
                most[l] == e->models_max ? " (more were not tried)" : "");
     if (st == INFERD_OK && e->svg_path != NULL) st = draw_sweep(&s, err);
-    figures_deinit(&f);
-    return st;
-}
-
-/* ---- evict ---- */
-
-enum { EVICT_PAGE_BYTES = 2 << 20 };
-
-/* residency.c's value_of: (weight + 1) x reload / (pages x age in ms). */
-static uint64_t product_value(const evict_candidate *c) {
-    uint64_t age_ms = c->idle_us / 1000 + 1, pages = c->bytes / EVICT_PAGE_BYTES + 1;
-    uint64_t worth = ((uint64_t)c->weight + 1) * c->reload_us;
-    if (worth > UINT64_MAX >> 20) worth = UINT64_MAX >> 20;
-    return (worth << 20) / (pages * age_ms);
-}
-
-static uint32_t choose_product(void *ctx, const evict_candidate *c, uint32_t n) {
-    uint32_t best = 0;
-    (void)ctx;
-    for (uint32_t i = 1; i < n; i++)
-        if (product_value(&c[i]) < product_value(&c[best])) best = i;
-    return best;
-}
-
-static inferd_status set_evicted(figures *f, const char *group, uint32_t seed_idx,
-                                 const evict_result *r, const evict_result *best, inferd_err *err) {
-    double seconds = evict_seconds(r), least = evict_seconds(best);
-    inferd_status st =
-        figures_set(f, group, "reload time per activation", "s", 4, seed_idx, seconds, err);
-    if (st == INFERD_OK)
-        st = figures_set(f, group, "above the clairvoyant", "%", 2, seed_idx,
-                         100 * (seconds / least - 1), err);
-    if (st == INFERD_OK)
-        st = figures_set(f, group, "reload time by weight", "s", 1, seed_idx,
-                         (double)r->weighted_us / 1e6, err);
-    if (st == INFERD_OK)
-        st = figures_set(f, group, "refused", "%", 2, seed_idx,
-                         100.0 * (double)r->n_refused / (double)(r->n_served + r->n_refused), err);
-    return st;
-}
-
-static inferd_status evict_seed(const experiment *e, figures *f, uint32_t seed_idx,
-                                uint32_t n_models, inferd_err *err) {
-    rng random = rng_make(e->seed0 + seed_idx, 1, n_models);
-    const evict_policy policies[] = {{"product", choose_product, NULL, false},
-                                     {"evict_rule", evict_rule, NULL, false},
-                                     {"LRU", evict_lru, NULL, false},
-                                     {"random", evict_random, &random, false}};
-    evict_spec spec;
-    evict_scenario scenario = {0};
-    evict_result best, r;
-    char group[FIGURES_TEXT_BYTES];
-    evict_spec_init(&spec);
-    spec.n_models = n_models;
-    inferd_status st = evict_scenario_create(&scenario, &spec, e->seed0 + seed_idx, err);
-    if (st == INFERD_OK) st = evict_clairvoyant(&scenario.run, &best, err);
-    if (st == INFERD_OK) {
-        snprintf(group, sizeof group, "%u models, clairvoyant", n_models);
-        st = set_evicted(f, group, seed_idx, &best, &best, err);
-    }
-    for (size_t i = 0; i < INFERD_COUNT(policies) && st == INFERD_OK; i++) {
-        snprintf(group, sizeof group, "%u models, %s", n_models, policies[i].name);
-        st = evict_replay(&scenario.run, &policies[i], &r, err);
-        if (st == INFERD_OK) st = set_evicted(f, group, seed_idx, &r, &best, err);
-    }
-    evict_scenario_destroy(&scenario);
-    return st;
-}
-
-inferd_status experiment_evict(const experiment *e, inferd_err *err) {
-    static const uint32_t MODELS[] = {16, 24, 40};
-    figures f = {0};
-    evict_spec spec;
-    evict_spec_init(&spec);
-    printf(
-        "ON %.0f s, OFF median %.0f s (sigma %.2f), models of %.0f to %.0f GB on %.0f GB, reloads "
-        "at %.0f GB/s, keys and values %.0f %% of the weights and %.1f GB, %.0f s\n",
-        spec.on_mean_s, spec.off_median_s, spec.off_sigma, spec.size_min_gb, spec.size_max_gb,
-        spec.memory_gb, spec.bandwidth_gb_s, 100 * spec.run_share, spec.run_gb, spec.seconds);
-    printf("product: the value that residency.c gives an idle model, on these activations; its "
-           "classes, pins, turns and least residency are not in them\n");
-    inferd_status st = experiment_figures(e, &f, "whom to evict", err);
-    for (size_t m = 0; m < INFERD_COUNT(MODELS); m++)
-        for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++)
-            st = evict_seed(e, &f, i, MODELS[m], err);
-    if (st == INFERD_OK) st = experiment_tell(e, &f, err);
     figures_deinit(&f);
     return st;
 }

@@ -11,7 +11,7 @@ enum { EXIT_ALL_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 static const char USAGE[] =
     "inferd-sim - the daemon's policy in virtual time\n"
     "\n"
-    "  inferd-sim mix|rate|models|evict|speed [options]\n"
+    "  inferd-sim mix|rate|models|evict|objectives|churn|retry|speed [options]\n"
     "  inferd-sim check [--seeds N] [--seed0 N] [--trace SEED] [--quiet] [--keep-going]\n"
     "\n"
     "  --device NAME      h100-80 (default), h200-141, cpu-small\n"
@@ -28,6 +28,8 @@ static const char USAGE[] =
     "  --slo-tpot-ms N\n"
     "  --host-gb X        host memory for warm weights\n"
     "  --running N        sequences in a batch\n"
+    "  --queue N          requests that may wait on a device\n"
+    "  --step-tokens N    rows of a step at most\n"
     "  --cache-all        requests that share no prefix leave cached blocks, too\n"
     "  --verify           the books after every turn\n"
     "  --seconds X        of arrivals (default 600)\n"
@@ -46,6 +48,9 @@ static const command COMMANDS[] = {{"mix", experiment_mix},
                                    {"rate", experiment_rate},
                                    {"models", experiment_models},
                                    {"evict", experiment_evict},
+                                   {"objectives", experiment_objectives},
+                                   {"churn", experiment_churn},
+                                   {"retry", experiment_retry},
                                    {"speed", experiment_speed}};
 
 static inferd_status bad(inferd_err *err, const char *option, const char *value,
@@ -125,6 +130,8 @@ static inferd_status read_number(experiment *e, const char *option, const char *
                                    {"--slo-ttft-ms", &e->slo_ttft_ms, 1, 3600000},
                                    {"--slo-tpot-ms", &e->slo_tpot_ms, 1, 3600000},
                                    {"--running", &e->running_max, 1, 1024},
+                                   {"--queue", &e->queue_len, 1, 1 << 16},
+                                   {"--step-tokens", &e->step_tokens, 1, 8192},
                                    {"--requests", &e->n_requests, 1, WORLD_RECORDS_MAX},
                                    {"--seeds", &e->n_seeds, FIGURES_SEEDS_MIN, FIGURES_SEEDS_MAX}};
     *out_is_one = true;

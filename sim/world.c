@@ -45,6 +45,49 @@ static uint32_t room(void *ctx) {
     return UINT32_MAX;
 }
 
+/* ---- other valuations of idle models ---- */
+
+static uint64_t worth_by_idle_time(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
+    (void)ctx;
+    uint64_t active_us = r->slots[idx].active_us;
+    return UINT64_MAX - (now_us > active_us ? now_us - active_us : 0);
+}
+
+/* Where arrivals have no memory the rate is all there is to know, however long a model was idle. */
+static uint64_t worth_by_rate(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
+    const world_future *f = &((world_core *)ctx)->world->options.future;
+    (void)r, (void)now_us;
+    return f->begin[idx + 1] - f->begin[idx];
+}
+
+/* Bringing weights back costs by the byte, so it is the next use alone that counts; who is needed
+ * last goes first. */
+static uint64_t worth_by_next_use(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
+    world_core *c = ctx;
+    const world *w = c->world;
+    const world_future *f = &w->options.future;
+    (void)r;
+    uint64_t at_us = now_us > w->begin_us ? now_us - w->begin_us : 0;
+    size_t *next = &c->next_arrival[idx], end = f->begin[idx + 1];
+    while (*next < end && f->arrivals_us[*next] < at_us) (*next)++;
+    return *next < end ? UINT64_MAX - (f->arrivals_us[*next] - at_us) : 0;
+}
+
+static inferd_status set_worth(world_core *c, inferd_err *err) {
+    const world_options *o = &c->world->options;
+    residency *r = &c->core.models;
+    if (o->worth == WORLD_WORTH_LRU) r->worth = worth_by_idle_time;
+    if (o->worth == WORLD_WORTH_OWN || o->worth == WORLD_WORTH_LRU) return INFERD_OK;
+    c->next_arrival = malloc(o->n_models * sizeof *c->next_arrival);
+    if (c->next_arrival == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", o->n_models);
+    memcpy(c->next_arrival, o->future.begin, o->n_models * sizeof *c->next_arrival);
+    r->worth = o->worth == WORLD_WORTH_RATE ? worth_by_rate : worth_by_next_use;
+    r->worth_ctx = c;
+    r->spares = true;
+    return INFERD_OK;
+}
+
 static void fail(world *w, const char *what, const gen_event *e) {
     if (w->failure.status != INFERD_OK) return;
     inferd_fail(&w->failure, INFERD_EINVAL, "request %llu: %s", (unsigned long long)e->id, what);
@@ -65,6 +108,7 @@ static void end_record(world_core *c, world_record *r, const gen_event *e) {
     if (e->done.n_output != r->n_emitted) fail(w, "tokens and its last event disagree", e);
     c->n_unfinished--;
     w->n_unfinished--;
+    retry_note_end(&c->book, e->at_us);
 }
 
 static void on_event(void *ctx, const gen_event *e) {
@@ -128,6 +172,7 @@ static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, in
                             .ctx = c};
     inferd_status st = core_init(&c->core, &options, err);
     if (st == INFERD_OK) st = core_open(&c->core, err);
+    if (st == INFERD_OK) st = set_worth(c, err);
     if (st != INFERD_OK) return st;
     for (uint32_t i = 0; i < o->n_models; i++)
         if (holds(&o->models[i], idx, o->n_devices))
@@ -169,9 +214,11 @@ void world_destroy(world *w) {
         core *c = &w->cores[i].core;
         if (c->opened) core_end(c);
         core_deinit(c);
+        free(w->cores[i].next_arrival);
     }
     free(w->cores);
     free(w->records);
+    free(w->retries);
     free((world_model *)(uintptr_t)w->options.models);
     free(w->sims);
     free(w);
@@ -209,7 +256,9 @@ static gen_request *make_request(const world *w, const workload_request *r) {
                        .n_prompt_logprobs = -1,
                        .cache_scope = {r->tenant_idx, 0},
                        .no_cache = r->prefix_group == 0 && !w->options.cache_all,
-                       .arrival_us = w->begin_us + r->arrival_us};
+                       .arrival_us = w->begin_us + r->arrival_us,
+                       .ttft_target_ms = w->options.told ? r->slo_ttft_us / 1000 : 0,
+                       .tpot_target_ms = w->options.told ? r->slo_tpot_us / 1000 : 0};
     q->sampling.temperature = 0;
     q->prompt = make_prompt(w, r);
     if (q->prompt != NULL) return q;
@@ -245,24 +294,86 @@ static world_record *add_record(world *w, inferd_err *err) {
     return &w->records[w->n_records++];
 }
 
-static inferd_status deliver(world *w, const workload_request *r, inferd_err *err) {
+/* ---- those who come back ---- */
+
+static bool comes_before(const world_retry *a, const world_retry *b) {
+    return a->at_us != b->at_us ? a->at_us < b->at_us : a->request.idx < b->request.idx;
+}
+
+static inferd_status push_retry(world *w, const workload_request *r, uint64_t at_us,
+                                inferd_err *err) {
+    if (w->n_retries == w->retries_capacity) {
+        size_t capacity = w->retries_capacity == 0 ? 256 : 2 * w->retries_capacity;
+        world_retry *grown = realloc(w->retries, capacity * sizeof *grown);
+        if (grown == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu", capacity);
+        w->retries = grown;
+        w->retries_capacity = capacity;
+    }
+    world_retry new = {at_us, *r};
+    size_t i = w->n_retries++;
+    for (; i > 0 && comes_before(&new, &w->retries[(i - 1) / 2]); i = (i - 1) / 2)
+        w->retries[i] = w->retries[(i - 1) / 2];
+    w->retries[i] = new;
+    return INFERD_OK;
+}
+
+static world_retry pop_retry(world *w) {
+    world_retry first = w->retries[0], last = w->retries[--w->n_retries];
+    size_t i = 0;
+    for (size_t k; (k = 2 * i + 1) < w->n_retries; i = k) {
+        if (k + 1 < w->n_retries && comes_before(&w->retries[k + 1], &w->retries[k])) k++;
+        if (!comes_before(&w->retries[k], &last)) break;
+        w->retries[i] = w->retries[k];
+    }
+    if (w->n_retries > 0) w->retries[i] = last;
+    return first;
+}
+
+/* The front, before the scheduler: false when it refuses. */
+static inferd_status enter(world *w, world_core *c, const workload_request *r, uint64_t now_us,
+                           world_record *record, bool *out_enters, inferd_err *err) {
+    sched_counters n;
+    sched_count(c->core.sched, &n);
+    uint32_t n_max = w->options.sched.queue_len_max;
+    bool again = record->told_ms > 0;
+    *out_enters = retry_may_enter(&c->book, w->begin_us + now_us, n.n_waiting, n_max, again);
+    record->taken_later = again && *out_enters;
+    if (*out_enters) return INFERD_OK;
+    if (!again) record->told_ms = retry_promise(&c->book, w->begin_us + now_us, n.n_waiting, n_max);
+    if (again || record->told_ms == 0) { // once is enough
+        record->is_done = true;
+        record->stats.end = STATS_REFUSED;
+        return INFERD_OK;
+    }
+    return push_retry(w, r, now_us + (uint64_t)record->told_ms * 1000, err);
+}
+
+/* It arrives at now_us: for the first time, or again. */
+static inferd_status deliver(world *w, const workload_request *r, uint64_t now_us,
+                             inferd_err *err) {
     if (r->model_idx >= w->options.n_models)
         return inferd_fail(err, INFERD_EINVAL, "a request for model %u of %u", r->model_idx,
                            w->options.n_models);
-    world_record *record = add_record(w, err);
-    if (record == NULL) return err->status;
-    INFERD_CHECK(r->idx + 1 == w->n_records);
     uint32_t device_idx = choose_device(w, r->model_idx);
     world_core *c = &w->cores[device_idx];
-    *record = (world_record){.stats = {.arrival_us = r->arrival_us,
-                                       .n_prompt = r->n_prompt,
-                                       .slo_ttft_us = r->slo_ttft_us,
-                                       .slo_tpot_us = r->slo_tpot_us,
-                                       .end = STATS_UNFINISHED},
-                             .model_idx = r->model_idx,
-                             .tenant_idx = r->tenant_idx,
-                             .class = r->class,
-                             .device_idx = device_idx};
+    bool again = r->idx < w->n_records, enters = true;
+    world_record *record = again ? &w->records[r->idx] : add_record(w, err);
+    if (record == NULL) return err->status;
+    INFERD_CHECK(again || r->idx + 1 == w->n_records);
+    if (!again)
+        *record = (world_record){.stats = {.arrival_us = r->arrival_us,
+                                           .n_prompt = r->n_prompt,
+                                           .slo_ttft_us = r->slo_ttft_us,
+                                           .slo_tpot_us = r->slo_tpot_us,
+                                           .end = STATS_UNFINISHED},
+                                 .model_idx = r->model_idx,
+                                 .tenant_idx = r->tenant_idx,
+                                 .class = r->class,
+                                 .device_idx = device_idx};
+    if (w->options.obeys) {
+        inferd_status st = enter(w, c, r, now_us, record, &enters, err);
+        if (st != INFERD_OK || !enters) return st;
+    }
     gen_request *q = make_request(w, r);
     if (q == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
     c->n_unfinished++;
@@ -343,6 +454,15 @@ static inferd_status settle(world *w, inferd_err *err) {
     return w->failure.status;
 }
 
+/* By the clocks; who comes back and who comes at the same time: the former first.  UINT64_MAX:
+ * nobody comes any more. */
+static uint64_t next_arrival_us(const world *w, bool more, const workload_request *next) {
+    uint64_t at_us = more ? w->begin_us + next->arrival_us : UINT64_MAX;
+    if (w->n_retries > 0 && w->begin_us + w->retries[0].at_us < at_us)
+        at_us = w->begin_us + w->retries[0].at_us;
+    return at_us;
+}
+
 inferd_status world_run(world *w, workload *load, inferd_err *err) {
     const uint64_t drain_us = (uint64_t)WORLD_DRAIN_S_MAX * 1000000;
     inferd_status st = settle(w, err);
@@ -354,15 +474,18 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
     bool more = workload_next(load, &next);
     uint64_t last_us = w->begin_us; // newest arrival
     while (w->failure.status == INFERD_OK) {
-        world_core *c = last_in_time(w, more);
+        world_core *c = last_in_time(w, more || w->n_retries > 0);
         if (c == NULL) break;
-        while (more && w->begin_us + next.arrival_us <= c->device->clock_us) {
-            if ((st = deliver(w, &next, err)) != INFERD_OK) return st;
-            last_us = w->begin_us + next.arrival_us;
-            more = workload_next(load, &next);
+        uint64_t next_us;
+        while ((next_us = next_arrival_us(w, more, &next)) <= c->device->clock_us) {
+            bool again = w->n_retries > 0 && w->begin_us + w->retries[0].at_us == next_us;
+            workload_request r = again ? pop_retry(w).request : next;
+            if ((st = deliver(w, &r, next_us - w->begin_us, err)) != INFERD_OK) return st;
+            last_us = next_us;
+            if (!again) more = workload_next(load, &next);
         }
-        if (!more && c->device->clock_us >= last_us + drain_us) break;
-        if (!turn(c, err)) park(c, more ? w->begin_us + next.arrival_us : last_us + drain_us);
+        if (next_us == UINT64_MAX && c->device->clock_us >= last_us + drain_us) break;
+        if (!turn(c, err)) park(c, next_us != UINT64_MAX ? next_us : last_us + drain_us);
     }
     w->end_us = align_clocks(w);
     if (w->failure.status == INFERD_OK) return INFERD_OK;

@@ -25,6 +25,7 @@
 
 #include "../bench/rng.h"
 #include "core.h"
+#include "scheduler/retry.h"
 #include "sim_device.h"
 #include "stats.h"
 #include "workload.h"
@@ -35,6 +36,22 @@ enum {
     WORLD_SETTLE_S_MAX = 3600, // models that come by themselves, before the first arrival
     WORLD_DRAIN_S_MAX = 600    // after the last arrival
 };
+
+/* What an idle model is worth to the residency: as in the daemon; by idle time alone; by how often
+ * it is asked for in the whole run, or by when it is asked for next.  The last two only a simulator
+ * knows. */
+typedef enum world_worth {
+    WORLD_WORTH_OWN,
+    WORLD_WORTH_LRU,
+    WORLD_WORTH_RATE,
+    WORLD_WORTH_FUTURE
+} world_worth;
+
+/* Arrivals of each model, ascending: those of model i are [begin[i], begin[i + 1]). */
+typedef struct world_future {
+    const uint64_t *arrivals_us;
+    const size_t *begin; // [n_models + 1]
+} world_future;
 
 typedef struct world_model {
     sim_model sim;
@@ -53,6 +70,10 @@ typedef struct world_options {
     bool cache_all;
     bool settle; // models come before the first arrival, as far as there is room
     bool verify; // the books after each turn
+    bool told;   // requests say their targets; else only the figures know them
+    bool obeys;  // the front refuses while a queue is full, and clients come back once: retry.h
+    world_worth worth;
+    world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
 } world_options;
 
 /* One request that was offered. */
@@ -63,7 +84,15 @@ typedef struct world_record {
     uint32_t n_emitted; // tokens so far
     inferd_status status;
     bool is_done;
+    uint32_t told_ms; // obeys: Retry-After of its refusal; 0: there was none
+    bool taken_later; // it was taken when it came back
 } world_record;
+
+/* Somebody who comes back. */
+typedef struct world_retry {
+    uint64_t at_us; // since the first arrival could come
+    workload_request request;
+} world_retry;
 
 typedef struct world world;
 
@@ -73,6 +102,8 @@ typedef struct world_core {
     sim_device *device; // owned by the core
     uint64_t n_unfinished;
     uint64_t n_turns;
+    retry_book book;      // of its queue
+    size_t *next_arrival; // [n_models] into world_future; owned; NULL: not looked at
 } world_core;
 
 /* Sums over the devices. */
@@ -93,9 +124,11 @@ struct world {
     size_t n_records, capacity;
     size_t n_unfinished;
     uint64_t begin_us, end_us; // of the run: first possible arrival, and when all had ended
-    inferd_err failure;        // status OK: none
-    sim_model *sims;           // [n_models] owned
-    world_account before;      // of the time before begin_us
+    world_retry *retries;      // [n_retries] a heap by time; owned
+    size_t n_retries, retries_capacity;
+    inferd_err failure;   // status OK: none
+    sim_model *sims;      // [n_models] owned
+    world_account before; // of the time before begin_us
 };
 
 /* What the daemon has when its configuration says nothing. */

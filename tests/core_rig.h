@@ -14,6 +14,9 @@ typedef struct core_rig {
     uint64_t idle_us;  // added to the device's clock
     gen_request *copies[REQUESTS_MAX];
     bool verify; // the books after each turn
+    bool background_copies, zero_on_tenant_change;
+    const kv_disk_ops *disk_ops; // NULL: no disk
+    kv_disk *disk;
 } core_rig;
 
 static inline uint64_t core_rig_now(void *ctx) {
@@ -64,12 +67,16 @@ static inline void core_rig_open(core_rig *r, bool eager) {
                                     .retry_us = 1000000,
                                     .retry_max_us = 60000000,
                                     .eager = eager},
+                      .disk_ops = r->disk_ops,
+                      .disk = r->disk,
                       .n_slots = 16,
                       .clock = core_rig_now,
                       .room = core_rig_room,
                       .emit = core_rig_event,
                       .ctx = r};
     o.limits.depth = CORE_DEPTH_MAX;
+    o.limits.background_copies = r->background_copies;
+    o.limits.zero_on_tenant_change = r->zero_on_tenant_change;
     EXPECT_EQ(core_init(&r->core, &o, &err), INFERD_OK);
     EXPECT_EQ(core_open(&r->core, &err), INFERD_OK);
 }

@@ -48,6 +48,8 @@ typedef struct fake_device {
     fake_model models[FAKE_MODELS_MAX];
     uint32_t n_pieces; // of all stages
     uint32_t n_moved;  // slots
+    uint32_t n_zeroed; // pages and slots
+    uint64_t content;  // of all models, for a disk; 0: unknown
     uint64_t clock_us; // grows with what the device does; for virtual clocks
     /* What happened. */
     tok_id *memory; // [n_pages * slots_per_page, block_tokens]
@@ -186,7 +188,8 @@ static inline inferd_status fake_attach(void *self, uint32_t idx, struct model *
                                    .context = d->context,
                                    .n_vocab = FAKE_VOCAB,
                                    .end_ids = end_ids,
-                                   .n_end_ids = 1},
+                                   .n_end_ids = 1,
+                                   .content = {d->content, d->content}},
                           .weight_pages = same_as == DEVICE_OWN ? fake_weight_pages(d, idx) : 0,
                           .stage_bytes = 100};
     out->host_pages = out->weight_pages;
@@ -351,6 +354,23 @@ static inline void fake_move_kv(void *self, uint32_t idx, uint32_t n, const int3
     d->clock_us += d->move_us;
 }
 
+static inline unsigned char *fake_kv_slot(void *self, uint32_t idx, int32_t slot) {
+    fake_device *d = self;
+    (void)idx;
+    return (unsigned char *)&d->memory[(size_t)slot * d->kv.block_tokens];
+}
+
+static inline void fake_zero(void *self, uint32_t page, size_t begin, size_t n_bytes) {
+    fake_device *d = self;
+    size_t slot_bytes = d->kv.block_tokens * sizeof *d->memory;
+    size_t page_bytes = d->kv.slots_per_page * slot_bytes;
+    unsigned char *p = (unsigned char *)d->memory + page * page_bytes;
+    if (n_bytes == SIZE_MAX) n_bytes = page_bytes - begin;
+    if (begin + n_bytes > page_bytes) d->n_faults++;
+    memset(p + begin, 0, n_bytes);
+    d->n_zeroed++;
+}
+
 static inline void fake_get_stats(void *self, backend_stats *out) {
     (void)self;
     *out = (backend_stats){0};
@@ -369,6 +389,8 @@ static inline device fake_as_device(fake_device *d) {
         .load_step = fake_load_step,
         .unload = fake_unload,
         .move_kv = fake_move_kv,
+        .kv_slot = fake_kv_slot,
+        .zero = fake_zero,
         .launch = fake_launch,
         .finish = fake_finish,
         .get_stats = fake_get_stats,

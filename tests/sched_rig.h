@@ -79,7 +79,7 @@ static inline void rig_init(rig *r, uint32_t n_pages, const sched_limits *limits
         EXPECT_EQ(step_init(&r->steps[i], limits->step_tokens_max, limits->running_max,
                             limits->logits_max, &err),
                   INFERD_OK);
-    sched_model_spec spec = {r->device.kv, r->device.context, FAKE_VOCAB, end_ids, 1, 0};
+    sched_model_spec spec = {r->device.kv, r->device.context, FAKE_VOCAB, end_ids, 1, 0, {0}};
     EXPECT_EQ(sched_model_open(r->s, 0, &spec, &err), INFERD_OK);
     sched_model_hot(r->s, 0, true);
 }

@@ -1047,12 +1047,27 @@ static void inequality(const char *fine, const char *wrong, const char *line) {
 
 static void guarantees_fit_the_devices(void) {
     open_folder();
-    inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
-               MODEL("b", "\"min\":\"5GiB\"") "]}",
-               "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
-               MODEL("b", "\"min\":\"5121MiB\"") "]}",
+    inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"7GiB\"") "," //
+               MODEL("b", "\"min\":\"4GiB\"") "]}",
+               "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"7GiB\"") "," //
+               MODEL("b", "\"min\":\"4097MiB\"") "]}",
                ":3: models[1].min: the models' min together are 11265MiB, the devices have 11GiB "
                "(memory 12GiB less reserve 1GiB)");
+    /* The sum fits, and no device has room for the second one. */
+    inequality(
+        "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
+        MODEL("b", "\"min\":\"4GiB\"") "]}",
+        "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
+        MODEL("b", "\"min\":\"4097MiB\"") "]}",
+        ":3: models[1].min: 4097MiB of it go on one device, and beside larger guarantees the "
+        "most that one has is 4GiB");
+    inequality(
+        "{" TWO_CPUS ",\"models\":[" //
+        MODEL("a", "\"min\":\"8GiB\",\"replicas\":{\"min\":2,\"max\":2}") "]}",
+        "{" TWO_CPUS ",\"models\":[" //
+        MODEL("a", "\"min\":\"9GiB\",\"replicas\":{\"min\":2,\"max\":2}") "]}",
+        ":2: models[0].min: 4608MiB of it go on one device, and beside larger guarantees the "
+        "most that one has is 4GiB");
     inequality("{" TWO_CPUS "," MODELS ",\"tenants\":[" TENANT("t", "\"min\":\"11GiB\"") "," //
                TENANT("u", "\"min\":0") "]}",
                "{" TWO_CPUS "," MODELS ",\"tenants\":[" TENANT("t", "\"min\":\"12GiB\"") "," //

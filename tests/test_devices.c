@@ -13,7 +13,7 @@ static inferd_err note, err;
 static inferd_status resolve(const config_device *d) {
     memset(&err, 0, sizeof err);
     found = (backend_options){.module = emul_module()};
-    return devices_resolve(d, &found, &note, &err);
+    return devices_resolve(d, 0, &found, &note, &err);
 }
 
 static bool has(const char *text, const char *part) {

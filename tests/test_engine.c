@@ -433,6 +433,53 @@ static void limits_that_make_no_sense_are_refused(void) {
     engine_stop(NULL);
 }
 
+static uint64_t sum_of(const engine_stats *s) {
+    return s->charged_us + s->waste_us + s->account_load_us + s->account_idle_us +
+           s->account_move_us + s->account_host_us;
+}
+
+/* The views of an engine that waits are those of its last turn, and its idle time goes on. */
+static void an_idle_engine_tells_where_its_time_went(void) {
+    static front f;
+    front_init(&f, 1, 200);
+    f.device.sleep_us = 300;
+    front_start(&f, &(engine_limits){.lazy = false});
+    for (uint64_t id = 1; id <= 6; id++) {
+        gen_request *q = request(id, 20, 8);
+        q->tenant_idx = (uint32_t)id % 2;
+        EXPECT(engine_submit(f.e, q));
+    }
+    EXPECT(front_wait(&f, 6));
+    for (int i = 0; i < 50; i++) nap(); // it waits by now
+    engine_model_info info;
+    engine_stats one, two;
+    engine_model_get(f.e, 0, &info);
+    EXPECT_EQ(info.n_running + info.n_waiting, 0);
+    engine_get_stats(f.e, &one);
+    for (int i = 0; i < 50; i++) nap();
+    engine_get_stats(f.e, &two);
+    EXPECT(two.account_idle_us >= one.account_idle_us + 5000);
+    EXPECT_EQ(sum_of(&two), two.account_until_us - two.opened_us);
+    uint64_t hot_us = info.hot_us;
+    engine_model_get(f.e, 0, &info);
+    EXPECT(info.hot_us >= hot_us + 5000);
+    engine_principal list[8];
+    uint32_t n = engine_get_principals(f.e, list, 8);
+    uint64_t us = 0, output = 0;
+    EXPECT_EQ(n, 2);
+    for (uint32_t i = 0; i < n; i++) {
+        us += list[i].device_us;
+        output += list[i].output_tokens;
+        EXPECT_EQ(list[i].model, 0);
+        EXPECT(list[i].serial != 0);
+    }
+    EXPECT_EQ(us, two.charged_us);
+    EXPECT_EQ(output, 48);
+    EXPECT_EQ(engine_get_principals(f.e, list, 1), 1);
+    audit_is(&f, "\"error_ppm\":");
+    front_stop(&f);
+}
+
 static const test_case cases[] = {
     TEST(a_request_comes_back_as_events),
     TEST(an_idle_engine_sleeps),
@@ -449,5 +496,6 @@ static const test_case cases[] = {
     TEST(guesses_change_the_steps_and_not_the_tokens),
     TEST(a_device_that_works_ahead_refuses_guesses),
     TEST(limits_that_make_no_sense_are_refused),
+    TEST(an_idle_engine_tells_where_its_time_went),
 };
 TEST_MAIN(cases)

@@ -258,6 +258,71 @@ static void verify_finds_what_is_wrong(void) {
     rig_deinit(&r);
 }
 
+/* ---- whose bytes ---- */
+
+typedef struct zeroed {
+    uint32_t n_whole, n_slots, page;
+    size_t begin;
+} zeroed;
+
+static void note_zero(void *ctx, uint32_t page, size_t begin, size_t n_bytes, bool whole) {
+    zeroed *z = ctx;
+    EXPECT(n_bytes == (whole ? SIZE_MAX : 64));
+    z->n_whole += whole;
+    z->n_slots += !whole;
+    z->page = page;
+    z->begin = begin;
+}
+
+static void pages_and_slots_are_zeroed_for_another_tenant_only(void) {
+    kv_layout l = {.n_layers = 1,
+                   .block_tokens = 4,
+                   .group_layers = 1,
+                   .n_groups = 1,
+                   .slots_per_page = 3,
+                   .slot_bytes = 64};
+    uint32_t tenants[1] = {KV_TENANT_NONE};
+    zeroed z = {0};
+    pool p;
+    kv k[2];
+    kv_table one, two;
+    inferd_err err;
+    EXPECT_EQ(pool_init(&p, 1, 2, &err), INFERD_OK);
+    for (uint32_t i = 0; i < 2; i++) { // two models
+        EXPECT_EQ(kv_init(&k[i], &l, &p, i, PAGE_KV, &err), INFERD_OK);
+        k[i].page_tenants = tenants;
+        k[i].zero = note_zero;
+        k[i].zero_ctx = &z;
+    }
+    EXPECT(kv_table_init(&one, &l, 8) && kv_table_init(&two, &l, 8));
+    one.tenant = 1;
+    two.tenant = 2;
+    EXPECT(kv_append(&k[0], &one) && kv_append(&k[0], &one) && kv_append(&k[0], &two));
+    EXPECT_EQ(z.n_whole + z.n_slots, 0);
+    kv_block_free(&k[0], kv_drop_last(&k[0], &one, 0)); // the second slot
+    EXPECT(kv_append(&k[0], &two));
+    EXPECT(z.n_slots == 1 && z.page == 0 && z.begin == 64);
+    kv_block_free(&k[0], kv_drop_last(&k[0], &two, 0));
+    EXPECT(kv_append(&k[0], &two)); // its own
+    EXPECT_EQ(z.n_slots, 1);
+    while (two.n_blocks > 0) kv_block_free(&k[0], kv_drop_last(&k[0], &two, 0));
+    kv_block_free(&k[0], kv_drop_last(&k[0], &one, 0));
+    EXPECT_EQ(p.n_in[PAGE_FREE], 1);
+    EXPECT(kv_append(&k[1], &two)); // another model, and the page was of both tenants
+    EXPECT(z.n_whole == 1 && z.n_slots == 1);
+    kv_block_free(&k[1], kv_drop_last(&k[1], &two, 0));
+    EXPECT(kv_append(&k[0], &two)); // its own alone
+    EXPECT_EQ(z.n_whole, 1);
+    kv_block_free(&k[0], kv_drop_last(&k[0], &two, 0));
+    EXPECT(kv_append(&k[1], &one));
+    EXPECT(z.n_whole == 2 && z.n_slots == 1);
+    kv_block_free(&k[1], kv_drop_last(&k[1], &one, 0));
+    kv_table_deinit(&one);
+    kv_table_deinit(&two);
+    for (uint32_t i = 0; i < 2; i++) kv_deinit(&k[i]);
+    pool_deinit(&p);
+}
+
 static const test_case cases[] = {
     TEST(a_sequence_fills_its_own_page_first),
     TEST(slots_of_used_pages_come_before_a_cold_one),
@@ -269,5 +334,6 @@ static const test_case cases[] = {
     TEST(random_use_keeps_the_books),
     TEST(a_layout_that_fits_no_page_is_an_answer),
     TEST(verify_finds_what_is_wrong),
+    TEST(pages_and_slots_are_zeroed_for_another_tenant_only),
 };
 TEST_MAIN(cases)

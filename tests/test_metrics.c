@@ -7,14 +7,31 @@ static const http_route routes[] = {{"/v1/models", HTTP_GET}, {"/health", HTTP_G
 
 static backend_device_about device; // of the page; kind "": not looked at
 static bool device_lost;
+static uint32_t n_devices = 1;
+static uint64_t hour_micros;
 
 static buf page_of(metrics *m, uint32_t n_models) {
     static const char *const names[] = {"a\"b\\c\nd", "second"};
-    static const metrics_model models[] = {
-        {names[0],
-         0,
-         {.state = MODEL_HOT, .pages_kv = 7, .pages_max = UINT32_MAX, .hot_us = 1500000}},
-        {names[1], 1, {.state = MODEL_LOADING, .n_loads = 4, .n_evictions = {0, 3}}}};
+    static const metrics_model models[] = {{.name = names[0],
+                                            .desired_replicas = 2,
+                                            .info = {.state = MODEL_HOT,
+                                                     .pages_kv = 7,
+                                                     .pages_max = UINT32_MAX,
+                                                     .bytes_used = 5,
+                                                     .bytes_held = 9,
+                                                     .bytes_max = UINT64_MAX,
+                                                     .cost_error_ppm = 125000,
+                                                     .hot_us = 1500000}},
+                                           {.name = names[1],
+                                            .name_idx = 1,
+                                            .info = {.state = MODEL_LOADING,
+                                                     .n_loads = 4,
+                                                     .n_evictions = {0, 3},
+                                                     .n_rungs = {1, 0, 2, 0},
+                                                     .sum = {.first_us = 250000}}}};
+    static const metrics_replica replicas[] = {{0, 0, "serving"}};
+    static const metrics_share shares[] = {{"tenant", "t1", 0.25, 0.4}};
+    static const char *const tenants[] = {"t0", "t1"};
     engine_stats e = {.n_running = 3,
                       .n_waiting = 2,
                       .pages_total = 100,
@@ -24,7 +41,13 @@ static buf page_of(metrics *m, uint32_t n_models) {
                       .pages_cached = 10,
                       .prefix_queries_tokens = 50,
                       .prefix_hits_tokens = 20,
+                      .charged_us = 2000000,
+                      .waste_us = 500000,
+                      .account_load_us = 250000,
+                      .opened_us = 1000000,
+                      .account_until_us = 4000000,
                       .step_us_sum = 3000};
+    e.rungs[GEN_RUNG_PARK] = (engine_times){.n = 1, .us = 600, .hist = {0, 1}};
     e.step_us_hist[0] = 2;
     e.step_us_hist[ENGINE_STEP_BUCKETS - 1] = 1;
     e.backend = (backend_stats){.n_launches = 11,
@@ -36,13 +59,22 @@ static buf page_of(metrics *m, uint32_t n_models) {
                                 .load_bytes = 17,
                                 .load_us = 2500000,
                                 .bus_bytes_per_s = 18};
-    metrics_now now = {.engine = &e,
+    metrics_device devices[2] = {
+        {.name = "d0", .stats = e, .lost = device_lost, .about = &device},
+        {.name = "d1", .stats = {.n_running = 1, .pages_kv = 0}, .about = NULL}};
+    metrics_now now = {.devices = devices,
+                       .n_devices = n_devices,
+                       .replicas = replicas,
+                       .n_replicas = 1,
+                       .shares = shares,
+                       .n_shares = 1,
+                       .tenants = tenants,
+                       .n_tenants = 2,
+                       .hour_micros = hour_micros,
                        .models = models,
                        .n_models = n_models,
                        .names = names,
                        .n_names = n_models,
-                       .device = &device,
-                       .device_lost = device_lost,
                        .version = "1"};
     buf out = {0};
     metrics_write(m, &now, &out);
@@ -89,10 +121,76 @@ static void what_was_counted_is_written(void) {
     EXPECT(has_line(&page, "inferd_model_hot_seconds_total{model=\"a\\\"b\\\\c\\nd\"} 1.5"));
     EXPECT(has_line(&page, "inferd_model_pages{model=\"a\\\"b\\\\c\\nd\",kind=\"kv\"} 7"));
     EXPECT(has_line(&page, "inferd_model_pages{model=\"a\\\"b\\\\c\\nd\",kind=\"max\"} +Inf"));
-    EXPECT(has_line(&page, "inferd_pages{state=\"cached\"} 10"));
+    EXPECT(has_line(&page, "inferd_pages{device=\"d0\",state=\"cached\"} 10"));
     EXPECT(has_line(&page, "inferd_kv_usage_ratio 0.375")); // 30 of 30 + 40 + 10
     EXPECT(has_line(&page, "vllm:num_requests_running{engine=\"0\"} 3"));
-    EXPECT(has_line(&page, "inferd_step_seconds_bucket{le=\"+Inf\"} 3"));
+    EXPECT(has_line(&page, "inferd_step_seconds_bucket{device=\"d0\",le=\"+Inf\"} 3"));
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
+static void a_tenant_has_its_account(void) {
+    static const char *const lines[] = {
+        "inferd_device_seconds_total{tenant=\"t1\",model=\"second\"} 1.5",
+        "inferd_device_seconds_total{tenant=\"none\",model=\"none\"} 0.25",
+        "inferd_cost_total{tenant=\"t1\",model=\"second\"} 0.0015",
+        "inferd_tokens_total{tenant=\"t1\",model=\"second\",kind=\"prompt\"} 7",
+        "inferd_tokens_total{tenant=\"t1\",model=\"second\",kind=\"cached\"} 2",
+        "inferd_tokens_total{tenant=\"t1\",model=\"second\",kind=\"output\"} 3",
+        "inferd_share_used_ratio{of=\"tenant\",name=\"t1\"} 0.25",
+        "inferd_share_entitled_ratio{of=\"tenant\",name=\"t1\"} 0.4",
+        "inferd_refusals_total{tenant=\"t1\",model=\"second\",reason=\"request_rate\"} 2",
+        "inferd_refusals_total{tenant=\"none\",model=\"none\",reason=\"queue_full\"} 1",
+        "inferd_device_account_seconds_total{device=\"d0\",part=\"requests\"} 2",
+        "inferd_device_account_seconds_total{device=\"d0\",part=\"recompute\"} 0.5",
+        "inferd_device_wall_seconds_total{device=\"d0\"} 3",
+        "inferd_preemptions_total{model=\"second\",rung=\"recompute\"} 2",
+        "inferd_preemption_seconds_bucket{device=\"d0\",rung=\"park\",le=\"0.0005\"} 0",
+        "inferd_preemption_seconds_bucket{device=\"d0\",rung=\"park\",le=\"0.001\"} 1",
+        "inferd_model_switch_seconds_total{model=\"second\",part=\"first\"} 0.25",
+        "inferd_slo_requests_total{model=\"second\",target=\"ttft\",kept=\"true\"} 1",
+        "inferd_slo_requests_total{model=\"second\",target=\"tpot\",kept=\"false\"} 1",
+    };
+    metrics *m = metrics_create(2, routes, 2);
+    uint32_t slots[] = {1};
+    engine_principal list[] = {{.tenant = 1,
+                                .model = 0,
+                                .serial = 1,
+                                .device_us = 1500000,
+                                .prompt_tokens = 7,
+                                .cached_tokens = 2,
+                                .output_tokens = 3},
+                               {.tenant = 1, .model = 9, .serial = 2, .device_us = 250000}};
+    EXPECT(ledger_read(metrics_ledger(m), 0, list, 2, slots, 1));
+    metrics_refused(m, 1, 1, API_REQUEST_RATE);
+    metrics_refused(m, -1, -1, API_OVERLOADED);
+    metrics_refused(m, 1, 1, API_REQUEST_RATE);
+    metrics_target(m, 1, TARGET_TTFT, true);
+    metrics_target(m, 1, TARGET_TPOT, false);
+    hour_micros = 3600000; // a thousandth per second
+    buf page = page_of(m, 2);
+    for (size_t i = 0; i < INFERD_COUNT(lines); i++) EXPECT(has_line(&page, lines[i]));
+    EXPECT(strstr(buf_cstr(&page), "part=\"first\"} 0.25") != NULL);
+    buf_deinit(&page);
+    hour_micros = 0;
+    page = page_of(m, 2);
+    EXPECT(strstr(buf_cstr(&page), "inferd_cost_total") == NULL); // nobody said what it costs
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
+static void devices_are_told_apart_and_added_up(void) {
+    metrics *m = metrics_create(2, routes, 2);
+    n_devices = 2;
+    buf page = page_of(m, 2);
+    n_devices = 1;
+    EXPECT(has_line(&page, "inferd_pages{device=\"d0\",state=\"free\"} 40"));
+    EXPECT(has_line(&page, "inferd_pages{device=\"d1\",state=\"free\"} 0"));
+    EXPECT(has_line(&page, "inferd_sequences_running 4"));
+    EXPECT(has_line(&page, "vllm:num_requests_running{engine=\"0\"} 4"));
+    EXPECT(has_line(&page, "inferd_model_desired_replicas{model=\"a\\\"b\\\\c\\nd\"} 2"));
+    EXPECT(has_line(&page, "inferd_model_bytes{model=\"a\\\"b\\\\c\\nd\",kind=\"held\"} 9"));
+    EXPECT(has_line(&page, "inferd_model_cost_error_ratio{model=\"a\\\"b\\\\c\\nd\"} 0.125"));
     buf_deinit(&page);
     metrics_destroy(m);
 }
@@ -139,24 +237,25 @@ static void use_gpu(bool health) {
 
 static void a_gpu_has_its_figures(void) {
     static const char *const lines[] = {
-        "inferd_device_info{kind=\"cuda\",name=\"NVIDIA \\\"X\\\"\",uuid=\"GPU-1\",mig=\"true\"} 1",
-        "inferd_device_units 132",
-        "inferd_device_memory_bytes 1000",
-        "inferd_device_lost 1",
-        "inferd_kv_driver_calls_total 0",
-        "inferd_gpu_launches_total 11",
-        "inferd_gpu_graphs_total 12",
-        "inferd_gpu_graphs_refused_total 13",
-        "inferd_gpu_graph_launches_total 14",
-        "inferd_gpu_matmuls_total{path=\"gemv\"} 15",
-        "inferd_gpu_matmuls_total{path=\"cublaslt\"} 16",
-        "inferd_gpu_load_bytes_total 17",
-        "inferd_gpu_load_seconds_total 2.5",
-        "inferd_gpu_bus_bytes_per_second 18",
-        "inferd_gpu_health_known 1",
-        "inferd_gpu_temperature_celsius 41",
-        "inferd_gpu_ecc_uncorrected_total 0",
-        "inferd_gpu_remap_pending 1",
+        "inferd_device_info{device=\"d0\",kind=\"cuda\",name=\"NVIDIA "
+        "\\\"X\\\"\",uuid=\"GPU-1\",mig=\"true\"} 1",
+        "inferd_device_units{device=\"d0\"} 132",
+        "inferd_device_memory_bytes{device=\"d0\"} 1000",
+        "inferd_device_lost{device=\"d0\"} 1",
+        "inferd_kv_driver_calls_total{device=\"d0\"} 0",
+        "inferd_gpu_launches_total{device=\"d0\"} 11",
+        "inferd_gpu_graphs_total{device=\"d0\"} 12",
+        "inferd_gpu_graphs_refused_total{device=\"d0\"} 13",
+        "inferd_gpu_graph_launches_total{device=\"d0\"} 14",
+        "inferd_gpu_matmuls_total{device=\"d0\",path=\"gemv\"} 15",
+        "inferd_gpu_matmuls_total{device=\"d0\",path=\"cublaslt\"} 16",
+        "inferd_gpu_load_bytes_total{device=\"d0\"} 17",
+        "inferd_gpu_load_seconds_total{device=\"d0\"} 2.5",
+        "inferd_gpu_bus_bytes_per_second{device=\"d0\"} 18",
+        "inferd_gpu_health_known{device=\"d0\"} 1",
+        "inferd_gpu_temperature_celsius{device=\"d0\"} 41",
+        "inferd_gpu_ecc_uncorrected_total{device=\"d0\"} 0",
+        "inferd_gpu_remap_pending{device=\"d0\"} 1",
     };
     metrics *m = metrics_create(1, routes, 2);
     use_gpu(true);
@@ -173,20 +272,20 @@ static void what_is_not_known_of_a_device_is_left_out(void) {
     metrics *m = metrics_create(1, routes, 2);
     use_gpu(false);
     buf page = page_of(m, 1);
-    EXPECT(has_line(&page, "inferd_gpu_health_known 0"));
+    EXPECT(has_line(&page, "inferd_gpu_health_known{device=\"d0\"} 0"));
     EXPECT(strstr(buf_cstr(&page), "inferd_gpu_temperature") == NULL);
     EXPECT(strstr(buf_cstr(&page), "inferd_gpu_ecc") == NULL);
     buf_deinit(&page);
     device = (backend_device_about){.kind = "cpu", .name = "cpu avx2", .n_units = 2};
     page = page_of(m, 1);
-    EXPECT(has_line(
-        &page, "inferd_device_info{kind=\"cpu\",name=\"cpu avx2\",uuid=\"\",mig=\"false\"} 1"));
+    EXPECT(has_line(&page, "inferd_device_info{device=\"d0\",kind=\"cpu\",name=\"cpu "
+                           "avx2\",uuid=\"\",mig=\"false\"} 1"));
     EXPECT(strstr(buf_cstr(&page), "inferd_gpu_") == NULL);
     buf_deinit(&page);
     device = (backend_device_about){0}; // nobody has looked yet
     page = page_of(m, 1);
     EXPECT(strstr(buf_cstr(&page), "inferd_device_info") == NULL);
-    EXPECT(has_line(&page, "inferd_device_lost 0"));
+    EXPECT(has_line(&page, "inferd_device_lost{device=\"d0\"} 0"));
     buf_deinit(&page);
     metrics_destroy(m);
 }
@@ -265,6 +364,8 @@ static void the_page_of_the_manual_names_every_family(void) {
 
 static const test_case cases[] = {
     TEST(what_was_counted_is_written),
+    TEST(a_tenant_has_its_account),
+    TEST(devices_are_told_apart_and_added_up),
     TEST(buckets_are_cumulative_and_include_their_bound),
     TEST(a_gpu_has_its_figures),
     TEST(what_is_not_known_of_a_device_is_left_out),

@@ -1,4 +1,5 @@
-/* test_park.c - keys and values that leave the device and come back by copying. */
+/* test_park.c - keys and values that leave the device and come back by copying: from host memory,
+ * and from a disk, which here is an array with a delay. */
 #include "core_rig.h"
 
 static sched_counters count(core_rig *r) {
@@ -143,6 +144,425 @@ static void others_go_on_while_much_comes_back(void) {
     core_rig_deinit(&r);
 }
 
+/* ---- the disk ---- */
+
+enum { FILES_MAX = 1024, FILE_BYTES = 64 };
+
+typedef struct fake_file {
+    uint64_t name[2], model[2], scope[2];
+    uint32_t depth;
+    unsigned char slots[FILE_BYTES];
+    bool bad; // read in vain
+} fake_file;
+
+struct kv_disk {
+    core_rig *r;
+    uint64_t delay_us;
+    fake_file files[FILES_MAX];
+    uint32_t n_files;
+    bool full;
+    struct {
+        bool used;
+        fake_file *file;
+        uint64_t ready_us;
+    } tickets[KV_DISK_READS_MAX];
+    uint32_t n_tickets, n_asked;
+};
+
+static void fake_key(const kv_disk *d, const uint64_t of[2], uint64_t out[2]) {
+    (void)d;
+    out[0] = of[0] ^ 77;
+    out[1] = of[1];
+}
+
+static fake_file *find_file(kv_disk *d, const uint64_t name[2]) {
+    for (uint32_t i = 0; i < d->n_files; i++)
+        if (memcmp(d->files[i].name, name, sizeof d->files[i].name) == 0) return &d->files[i];
+    return NULL;
+}
+
+static bool fake_has(kv_disk *d, const uint64_t name[2]) {
+    return find_file(d, name) != NULL;
+}
+
+static void *fake_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots) {
+    if (d->full || d->n_files == FILES_MAX || find_file(d, b->name) != NULL) return NULL;
+    EXPECT(b->layout->n_groups * b->layout->slot_bytes <= FILE_BYTES);
+    fake_file *f = &d->files[d->n_files++];
+    *f = (fake_file){.depth = b->depth};
+    memcpy(f->name, b->name, sizeof f->name);
+    memcpy(f->model, b->model, sizeof f->model);
+    memcpy(f->scope, b->scope, sizeof f->scope);
+    *slots = f->slots;
+    return f;
+}
+
+static void fake_put_end(kv_disk *d, void *put) {
+    (void)d, (void)put;
+}
+
+static bool fake_wait_room(kv_disk *d, uint64_t until_us) {
+    (void)until_us;
+    return !d->full;
+}
+
+static uint32_t fake_ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *), void *ctx) {
+    (void)wake, (void)ctx;
+    fake_file *f = find_file(d, b->name);
+    if (f == NULL) return KV_DISK_NO_TICKET;
+    EXPECT(memcmp(f->scope, b->scope, sizeof f->scope) == 0 && f->depth == b->depth);
+    for (uint32_t i = 0; i < KV_DISK_READS_MAX; i++) {
+        if (d->tickets[i].used) continue;
+        d->tickets[i].used = true;
+        d->tickets[i].file = f;
+        d->tickets[i].ready_us = core_rig_now(d->r) + d->delay_us;
+        d->n_tickets++;
+        d->n_asked++;
+        return i;
+    }
+    return KV_DISK_NO_TICKET;
+}
+
+static kv_disk_answer fake_look(kv_disk *d, uint32_t i, const unsigned char **slots,
+                                uint64_t *read_us) {
+    EXPECT(d->tickets[i].used);
+    if (core_rig_now(d->r) < d->tickets[i].ready_us) return KV_DISK_WAIT;
+    *slots = d->tickets[i].file->slots;
+    *read_us = d->delay_us;
+    return d->tickets[i].file->bad ? KV_DISK_GONE : KV_DISK_READY;
+}
+
+static void fake_give_back(kv_disk *d, uint32_t i) {
+    EXPECT(d->tickets[i].used);
+    if (d->tickets[i].file->bad) d->tickets[i].file->name[0] ^= 1; // it is not found again
+    d->tickets[i].used = false;
+    d->n_tickets--;
+}
+
+static const kv_disk_ops fake_disk_ops = {.key = fake_key,
+                                          .has = fake_has,
+                                          .put_begin = fake_put_begin,
+                                          .put_end = fake_put_end,
+                                          .wait_room = fake_wait_room,
+                                          .ask = fake_ask,
+                                          .look = fake_look,
+                                          .give_back = fake_give_back};
+
+static kv_disk disk;
+
+/* Two models, a disk, and n_host pages of which one is left beside the weights of a model. */
+static void open_with_disk(core_rig *r, uint32_t n_host, uint64_t delay_us) {
+    model_policy p = plain_policy();
+    core_rig_init(r, 30, n_host, 12);
+    r->device.a_us = 1000;
+    r->device.b_us = 300;
+    r->device.move_us = 20;
+    r->device.kv.slot_bytes = 4 * sizeof(tok_id);
+    r->device.content = 5;
+    disk.r = r;
+    disk.delay_us = delay_us;
+    r->disk_ops = &fake_disk_ops;
+    r->disk = &disk;
+    core_rig_open(r, false);
+    for (uint32_t i = 0; i < 2; i++) core_rig_attach(r, i, &p);
+}
+
+static void close_with_disk(core_rig *r) {
+    core_rig_deinit(r);
+    EXPECT_EQ(disk.n_tickets, 0);
+}
+
+static void empty_disk(void) {
+    memset(&disk, 0, sizeof disk);
+}
+
+static void other_work(core_rig *r, uint64_t first_id) {
+    for (uint64_t id = first_id; id < first_id + 4; id++) {
+        core_rig_submit(r, 1, request(id, 150, 20));
+        core_rig_finish(r);
+        EXPECT(core_rig_gives(r, id));
+    }
+}
+
+static void what_host_memory_has_no_room_for_comes_back_from_the_disk(void) {
+    static core_rig r;
+    empty_disk();
+    open_with_disk(&r, 13, 200);
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    other_work(&r, 10);
+    EXPECT(count(&r).n_stored >= 20);
+    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
+    EXPECT_EQ(r.outcomes[2].done.done.n_cached, 96);
+    EXPECT(count(&r).n_fetched >= 12);
+    close_with_disk(&r);
+}
+
+static void what_was_cached_at_the_end_is_found_after_a_restart(void) {
+    static core_rig r;
+    empty_disk();
+    open_with_disk(&r, 0, 200); // nothing is parked
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1));
+    EXPECT_EQ(count(&r).n_stored, 0);
+    close_with_disk(&r);
+    EXPECT(disk.n_files >= 25);
+    open_with_disk(&r, 0, 200);
+    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 2));
+    EXPECT_EQ(r.outcomes[2].done.done.n_cached, 96);
+    EXPECT_EQ(count(&r).n_fetched, 24);
+    close_with_disk(&r);
+}
+
+static void without_host_memory_it_goes_from_the_device_to_the_disk(void) {
+    static core_rig r;
+    empty_disk();
+    open_with_disk(&r, 0, 200);
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    other_work(&r, 10);
+    EXPECT(count(&r).n_stored >= 12 && count(&r).n_parked == 0);
+    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 2));
+    EXPECT_EQ(r.outcomes[2].done.done.n_cached, 96);
+    close_with_disk(&r);
+}
+
+static void a_slow_disk_is_not_waited_for_longer_than_computing_takes(void) {
+    static core_rig r;
+    empty_disk();
+    open_with_disk(&r, 0, 200);
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    close_with_disk(&r);
+    open_with_disk(&r, 0, 1000000000);
+    core_rig_submit(&r, 0, request(2, 100, 20)); // so that times are known
+    core_rig_finish(&r);
+    uint64_t began_us = core_rig_now(&r);
+    core_rig_submit(&r, 0, same_prompt(3, 100));
+    core_rig_finish(&r);
+    EXPECT(disk.n_asked > 0);
+    EXPECT(core_rig_now(&r) - began_us < 3 * (24 * 4 * 300 + 20000));
+    EXPECT(core_rig_gives(&r, 2) && core_rig_gives(&r, 3));
+    EXPECT_EQ(r.outcomes[3].done.done.n_cached, 0);
+    close_with_disk(&r);
+}
+
+static void what_cannot_be_read_is_computed(void) {
+    static core_rig r;
+    empty_disk();
+    open_with_disk(&r, 0, 200);
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    close_with_disk(&r);
+    for (uint32_t i = 0; i < disk.n_files; i++) disk.files[i].bad = disk.files[i].depth == 5;
+    open_with_disk(&r, 0, 200);
+    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 2));
+    EXPECT(r.outcomes[2].done.done.n_cached >= 20 && r.outcomes[2].done.done.n_cached < 96);
+    close_with_disk(&r);
+}
+
+static void others_are_computed_while_one_waits_for_the_disk(void) {
+    static core_rig r;
+    empty_disk();
+    open_with_disk(&r, 0, 200);
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    close_with_disk(&r);
+    open_with_disk(&r, 0, 12000);
+    core_rig_submit(&r, 0, request(2, 8, 100));
+    core_rig_run(&r, 30000);
+    uint32_t n_before = r.outcomes[2].n_tokens;
+    core_rig_submit(&r, 0, same_prompt(3, 100));
+    core_rig_run(&r, 10000);
+    EXPECT_EQ(r.outcomes[3].n_tokens, 0);
+    EXPECT(r.outcomes[2].n_tokens >= n_before + 5);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 2) && core_rig_gives(&r, 3));
+    EXPECT(r.outcomes[3].done.done.n_cached >= 64);
+    close_with_disk(&r);
+}
+
+static void scopes_do_not_share_what_is_on_the_disk(void) {
+    static core_rig r;
+    gen_request *a = same_prompt(1, 100), *b = same_prompt(2, 100);
+    a->cache_scope[0] = 1;
+    b->cache_scope[0] = 2;
+    empty_disk();
+    open_with_disk(&r, 0, 200);
+    core_rig_submit(&r, 0, a);
+    core_rig_finish(&r);
+    close_with_disk(&r);
+    open_with_disk(&r, 0, 200);
+    core_rig_submit(&r, 0, b);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 2));
+    EXPECT_EQ(disk.n_asked, 0);
+    for (uint32_t i = 0; i < disk.n_files; i++) EXPECT_EQ(disk.files[i].scope[0], 1);
+    EXPECT_EQ(r.outcomes[2].done.done.n_cached, 0);
+    close_with_disk(&r);
+}
+
+static void who_waits_for_the_disk_may_be_cancelled(void) {
+    static core_rig r;
+    empty_disk();
+    open_with_disk(&r, 0, 200);
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    close_with_disk(&r);
+    open_with_disk(&r, 0, 50000);
+    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_run(&r, 8000);
+    EXPECT(disk.n_tickets > 0);
+    EXPECT(core_next_us(&r.core) < core_rig_now(&r) + 600000); // to stop waiting
+    sched_cancel(r.core.sched, 2, core_rig_now(&r));
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[2].done.done.finish, GEN_CANCELLED);
+    residency_remove(&r.core.models, 0);
+    core_rig_run(&r, 10000);
+    EXPECT_EQ(disk.n_tickets, 0);
+    close_with_disk(&r); // every ticket was given back
+}
+
+static void a_full_disk_fails_nobody(void) {
+    static core_rig r;
+    empty_disk();
+    disk.full = true;
+    open_with_disk(&r, 13, 200);
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    other_work(&r, 10);
+    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
+    EXPECT_EQ(disk.n_files, 0);
+    EXPECT_EQ(count(&r).n_stored, 0);
+    close_with_disk(&r);
+}
+
+/* ---- ahead of time ---- */
+
+static void open_ahead(core_rig *r, bool on) {
+    model_policy p = plain_policy();
+    core_rig_init(r, 30, 60, 12);
+    r->device.a_us = 1000;
+    r->device.b_us = 300;
+    r->device.move_us = 20;
+    r->background_copies = on;
+    core_rig_open(r, false);
+    for (uint32_t i = 0; i < 2; i++) core_rig_attach(r, i, &p);
+}
+
+/* Slots that are copied while a running one of this class makes room for urgent work. */
+static uint32_t slots_moved_for(bool on, gen_class class) {
+    static core_rig r;
+    open_ahead(&r, on);
+    gen_request *low = request(1, 80, 100), *high = request(2, 150, 20);
+    low->class = class;
+    high->class = GEN_HIGH;
+    core_rig_submit(&r, 0, low);
+    core_rig_run(&r, 100000);
+    uint64_t ahead = count(&r).n_copied_ahead;
+    EXPECT(on && class == GEN_BATCH ? ahead >= 25 : ahead == 0);
+    EXPECT(r.device.n_moved * 10 <= 100000 * 3 / 100); // of the time, at 20 us for two slots
+    uint32_t before = r.device.n_moved;
+    core_rig_submit(&r, 1, high);
+    for (int i = 0; i < 1000 && r.outcomes[2].n_done == 0; i++) core_rig_turn(&r, 1000);
+    uint32_t moved = r.device.n_moved - before;
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
+    EXPECT(r.outcomes[1].done.done.n_preempted > 0);
+    core_rig_deinit(&r);
+    return moved;
+}
+
+static void a_batch_sequence_that_was_copied_ahead_makes_room_for_nothing(void) {
+    EXPECT(slots_moved_for(false, GEN_BATCH) >= 50);
+    EXPECT(slots_moved_for(true, GEN_BATCH) <= 8);
+    EXPECT(slots_moved_for(true, GEN_NORMAL) >= 50);
+}
+
+static void copying_ahead_takes_a_small_part_of_the_time(void) {
+    static core_rig r;
+    open_ahead(&r, true);
+    r.device.move_us = 250;
+    gen_request *low = request(1, 80, 100);
+    low->class = GEN_BATCH;
+    core_rig_submit(&r, 0, low);
+    core_rig_run(&r, 100000);
+    EXPECT(count(&r).n_copied_ahead >= 5);
+    EXPECT(count(&r).n_copied_ahead * 250 <= 2000 + 100000 * 2 / 100 + 250);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1));
+    core_rig_deinit(&r);
+}
+
+/* ---- tenants ---- */
+
+enum { SECRET = 201 };
+
+/* Cells of request 2's blocks that hold the first tenant's tokens. */
+static uint32_t n_leaks(core_rig *r) {
+    uint32_t n = 0;
+    LIST_EACH(node, &r->core.sched->running) {
+        const seq *q = LIST_ENTRY(node, seq, link);
+        for (uint32_t i = 0; q->req->id == 2 && i < q->table.n_blocks * 2; i++)
+            for (uint32_t k = 0; k < 4; k++)
+                n += r->device.memory[(size_t)q->table.slots[i] * 4 + k] == SECRET;
+    }
+    return n;
+}
+
+/* One tenant fills the device, another follows; how much of the first one's the second could see
+ * before it wrote there itself. */
+static uint32_t leaks_to(uint32_t tenant, bool zero, uint64_t *n_zeroed) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    uint32_t most = 0;
+    core_rig_init(&r, 16, 0, 1);
+    r.device.kv.slot_bytes = 4 * sizeof(tok_id);
+    r.zero_on_tenant_change = zero;
+    core_rig_open(&r, false);
+    core_rig_attach(&r, 0, &p);
+    gen_request *a = request(1, 170, 2), *b = request(2, 150, 21);
+    for (uint32_t i = 0; i < a->n_prompt; i++) a->prompt[i] = SECRET;
+    for (uint32_t i = 0; i < b->n_prompt; i++) b->prompt[i] = (tok_id)(i % 100);
+    b->tenant_idx = tenant;
+    b->cache_scope[0] = 1;
+    core_rig_submit(&r, 0, a);
+    core_rig_finish(&r);
+    core_rig_submit(&r, 0, b);
+    while (r.outcomes[2].n_done == 0) {
+        core_rig_turn(&r, 1000);
+        most = u32_max(most, n_leaks(&r));
+    }
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
+    sched_counters c = count(&r);
+    *n_zeroed = c.n_zeroed_pages + c.n_zeroed_slots;
+    EXPECT_EQ(*n_zeroed, r.device.n_zeroed);
+    core_rig_deinit(&r);
+    return most;
+}
+
+static void another_tenant_finds_zeroes(void) {
+    uint64_t n_zeroed;
+    EXPECT(leaks_to(1, false, &n_zeroed) > 0);
+    EXPECT_EQ(n_zeroed, 0);
+    EXPECT_EQ(leaks_to(1, true, &n_zeroed), 0);
+    EXPECT(n_zeroed > 0);
+    leaks_to(0, true, &n_zeroed); // its own
+    EXPECT_EQ(n_zeroed, 0);
+}
+
 static const test_case cases[] = {
     TEST(a_prompt_is_found_again_after_its_model_was_away),
     TEST(a_preempted_sequence_goes_on_without_computing_again),
@@ -150,5 +570,17 @@ static const test_case cases[] = {
     TEST(weights_go_before_parked_blocks_and_the_oldest_of_those_go_first),
     TEST(scopes_do_not_share_what_is_parked),
     TEST(others_go_on_while_much_comes_back),
+    TEST(what_host_memory_has_no_room_for_comes_back_from_the_disk),
+    TEST(what_was_cached_at_the_end_is_found_after_a_restart),
+    TEST(without_host_memory_it_goes_from_the_device_to_the_disk),
+    TEST(a_slow_disk_is_not_waited_for_longer_than_computing_takes),
+    TEST(what_cannot_be_read_is_computed),
+    TEST(others_are_computed_while_one_waits_for_the_disk),
+    TEST(scopes_do_not_share_what_is_on_the_disk),
+    TEST(who_waits_for_the_disk_may_be_cancelled),
+    TEST(a_full_disk_fails_nobody),
+    TEST(a_batch_sequence_that_was_copied_ahead_makes_room_for_nothing),
+    TEST(copying_ahead_takes_a_small_part_of_the_time),
+    TEST(another_tenant_finds_zeroes),
 };
 TEST_MAIN(cases)

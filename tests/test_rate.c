@@ -222,7 +222,24 @@ static void nonsense_does_no_harm(void) {
     EXPECT_NEAR(rate_us(&r, &step), 10000, 500);
 }
 
+static void the_error_of_predictions_is_told(void) {
+    rate r = {0};
+    rate_work w = {.rows = 10, .draws = 10, .attended = 100};
+    EXPECT_EQ(rate_error_ppm(&r), 0);
+    rate_add(&r, &w, 1000);
+    EXPECT_EQ(rate_error_ppm(&r), 0); // nothing was predicted
+    rate_add(&r, &w, 2000);
+    EXPECT_NEAR(rate_error_ppm(&r), 500000, 2000); // 1,000 where it took 2,000
+    for (int i = 0; i < 400; i++) rate_add(&r, &w, 2000);
+    EXPECT(rate_error_ppm(&r) < 100); // it learned, and the first error has faded
+    for (int i = 0; i < 400; i++) rate_add(&r, &w, i % 2 == 0 ? 1900 : 2100);
+    EXPECT_NEAR(rate_error_ppm(&r), 60000, 25000);
+    rate_add(&r, &w, 1);
+    EXPECT(rate_error_ppm(&r) <= RATE_ERROR_MAX_PPM / 32 + 100000); // one step counts for no more
+}
+
 static const test_case cases[] = {
+    TEST(the_error_of_predictions_is_told),
     TEST(nothing_is_known_at_first),
     TEST(small_steps_double_whatever_they_took),
     TEST(prices_are_found),

@@ -241,6 +241,82 @@ static void the_same_seed_gives_the_same_world(void) {
     world_destroy(c);
 }
 
+/* A market with room for four of its ten models; queue_len 0: as long as it takes. */
+static world *run_market(world_worth worth, uint32_t queue_len, double rate_per_s) {
+    static uint64_t arrivals_us[10][4096], flat[40960];
+    static size_t begin[11];
+    size_t n[10] = {0}, n_all = 0;
+    sim_preset p = small_preset();
+    world_model models[10];
+    world_options o;
+    workload_spec spec;
+    workload *load = NULL, *again = NULL;
+    workload_request r;
+    inferd_err err = {0};
+    world *w = NULL;
+    workload_spec_init(&spec, WORKLOAD_MIX_M);
+    spec.n_models = 10;
+    spec.duration_us = 100 * SECOND;
+    spec.rate_per_s = rate_per_s;
+    spec.prompt_max = spec.output_max = 100;
+    EXPECT_EQ(workload_create(&spec, &load, &err), INFERD_OK);
+    EXPECT_EQ(workload_create(&spec, &again, &err), INFERD_OK);
+    while (workload_next(again, &r)) arrivals_us[r.model_idx][n[r.model_idx]++] = r.arrival_us;
+    for (int i = 0; i < 10; i++) {
+        begin[i] = n_all;
+        memcpy(&flat[n_all], arrivals_us[i], n[i] * sizeof flat[0]);
+        n_all += n[i];
+        models[i] = plain_model(0);
+    }
+    begin[10] = n_all;
+    workload_destroy(again);
+    world_options_init(&o, &p);
+    o.models = models, o.n_models = 10;
+    o.worth = worth;
+    o.future = (world_future){flat, begin};
+    o.obeys = queue_len > 0;
+    if (queue_len > 0) o.sched.queue_len_max = queue_len;
+    EXPECT_EQ(world_create(&o, &w, &err), INFERD_OK);
+    run_world(w, load);
+    return w;
+}
+
+static void who_knows_the_future_loads_least(void) {
+    uint64_t n_loads[4];
+    for (int k = 0; k < 4; k++) {
+        world *w = run_market((world_worth)k, 0, 0.3);
+        world_account a;
+        world_sum(w, &a);
+        n_loads[k] = a.n_loads;
+        EXPECT(w->n_records > 200);
+        for (size_t i = 0; i < w->n_records; i++)
+            EXPECT_EQ((int)w->records[i].stats.end, STATS_DONE);
+        world_destroy(w);
+    }
+    EXPECT(n_loads[WORLD_WORTH_FUTURE] * 10 < n_loads[WORLD_WORTH_OWN] * 9);
+    EXPECT(n_loads[WORLD_WORTH_FUTURE] * 10 < n_loads[WORLD_WORTH_LRU] * 9);
+    EXPECT(n_loads[WORLD_WORTH_FUTURE] * 10 < n_loads[WORLD_WORTH_RATE] * 9);
+}
+
+static void who_comes_back_when_told_is_taken(void) {
+    world *w = run_market(WORLD_WORTH_OWN, 64, 4);
+    uint32_t n_told = 0, n_taken = 0;
+    for (size_t i = 0; i < w->n_records; i++) {
+        const world_record *r = &w->records[i];
+        EXPECT(r->is_done && r->told_ms % 1000 == 0 && r->told_ms <= RETRY_MAX_MS);
+        EXPECT(!r->taken_later || r->told_ms > 0);
+        if (r->taken_later && r->stats.end == STATS_DONE)
+            EXPECT(r->stats.first_us >= r->stats.arrival_us + (uint64_t)r->told_ms * 1000);
+        n_told += r->told_ms > 0;
+        n_taken += r->taken_later;
+    }
+    printf("%u of %zu were told to come back, %u of those were taken\n", n_told, w->n_records,
+           n_taken);
+    EXPECT(n_told > 50 && n_taken * 10 >= n_told * 8);
+    EXPECT_EQ(w->n_retries, 0);
+    world_destroy(w);
+}
+
 /* 8 billion numbers of bf16 at 0.8 * 3.35 TB/s are 5.99 ms; with 0.15 ms besides. */
 static void constants_are_those_of_the_table(void) {
     const sim_preset *p = sim_preset_find("h100-80");
@@ -278,6 +354,7 @@ static const test_case cases[] = {
     TEST(a_request_takes_the_steps_it_needs),    TEST(requests_share_steps),
     TEST(two_devices_compute_beside_each_other), TEST(a_model_comes_at_the_speed_of_disk_and_bus),
     TEST(what_goes_wrong_is_a_record),           TEST(the_same_seed_gives_the_same_world),
+    TEST(who_knows_the_future_loads_least),      TEST(who_comes_back_when_told_is_taken),
     TEST(constants_are_those_of_the_table),      TEST(worlds_in_which_everything_happens_are_sound),
 };
 TEST_MAIN(cases)

@@ -4,6 +4,7 @@
  * The large file is longer than all buffers of a stage, so its reader stands still in the middle
  * until pieces are taken: what a test does to the file then happens while it is read. */
 #include <pthread.h>
+#include <sys/uio.h>
 
 #include "packed.h"
 #include "placed_rig.h"
@@ -313,6 +314,35 @@ static void a_file_that_changed_before_is_not_read(void) {
     }
 }
 
+/* What is open is whole when the path is another's; what was changed in place is not. */
+static void a_held_file_is_read_wherever_its_name_is(void) {
+    static told wanted, got;
+    char path[80];
+    make_files();
+    snprintf(path, sizeof path, "/tmp/test_stage.%d.held", (int)getpid());
+    told_by(tiny_path, on_cpu(1), &wanted);
+    for (uint32_t h = 0; h < HARMS; h++) {
+        rig r;
+        inferd_err err = {0};
+        bool whole = h == REPLACED || h == TAKEN_AWAY;
+        copy_file(tiny_path, path);
+        if (rig_open(&r, on_cpu(1), path)) {
+            model_hold_file(r.m, true);
+            do_harm((harm)h, path, 0);
+            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err),
+                      whole ? INFERD_OK : INFERD_EIO);
+            if (whole) rig_score(&r, &got);
+            EXPECT(!whole || same(&wanted, &got));
+            placed_unstage(r.p);
+            model_hold_file(r.m, false);
+            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EIO);
+            EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+        }
+        rig_close(&r);
+        unlink(path);
+    }
+}
+
 /* Each norm in turn has one value that is no number. */
 static void a_vector_that_is_not_finite_is_named(void) {
     char path[80];
@@ -342,6 +372,50 @@ static void a_vector_that_is_not_finite_is_named(void) {
     }
     EXPECT(n_vectors >= 5);
     model_close(m);
+}
+
+/* ---- what the page cache has ---- */
+
+/* Bytes [begin, end) leave the page cache; false: this kernel or file system keeps them. */
+static bool forget(const char *path, off_t begin, off_t end) {
+    unsigned char byte;
+    int fd = open(path, O_RDONLY);
+    INFERD_CHECK(fd >= 0);
+    bool gone =
+        fdatasync(fd) == 0 && posix_fadvise(fd, begin, end - begin, POSIX_FADV_DONTNEED) == 0;
+    gone = gone && preadv2(fd, &(struct iovec){&byte, 1}, 1, (begin + end) / 2, RWF_NOWAIT) != 1;
+    close(fd);
+    return gone;
+}
+
+/* Everything is there, nothing, the first part, or all but a hole: then the compute threads begin
+ * and the reader goes on, in the middle of a tensor or between two. */
+static void it_does_not_matter_what_the_page_cache_has(void) {
+    enum { PARTS = 8, HOLE = 2 << 20 };
+    static told wanted, got;
+    struct stat info;
+    uint32_t n_gone = 0;
+    make_files();
+    told_by(large_path, on_cpu(1), &wanted);
+    INFERD_CHECK(stat(large_path, &info) == 0);
+    for (int i = 0; i <= PARTS; i++) {
+        off_t at = info.st_size / PARTS * i, end = i % 2 ? at + HOLE : info.st_size;
+        n_gone += i < PARTS && forget(large_path, at, end); // a hole may stay: pages are large
+        rig r;
+        if (rig_open(&r, on_cpu(1 + (uint32_t)i % 2), large_path)) {
+            EXPECT(stage_all(&r) > 6);
+            load_all(&r);
+            rig_score(&r, &got);
+            EXPECT(same(&wanted, &got));
+        }
+        rig_close(&r);
+        FILE *f = fopen(large_path, "rb"); // all of it is there again
+        static char part[1 << 20];
+        while (f != NULL && fread(part, 1, sizeof part, f) > 0) {
+        }
+        if (f != NULL) fclose(f);
+    }
+    if (n_gone < PARTS / 2) SKIP("nothing can be taken out of the page cache here");
 }
 
 /* ---- with others ---- */
@@ -619,7 +693,9 @@ static const test_case cases[] = {
     TEST(closing_gives_a_stage_up),
     TEST(a_file_that_changes_ends_its_stage),
     TEST(a_file_that_changed_before_is_not_read),
+    TEST(a_held_file_is_read_wherever_its_name_is),
     TEST(a_vector_that_is_not_finite_is_named),
+    TEST(it_does_not_matter_what_the_page_cache_has),
     TEST(steps_are_computed_between_the_pieces_of_another),
     TEST(one_model_is_staged_on_two_backends_at_once),
     TEST(a_packed_file_is_as_good_as_the_model),

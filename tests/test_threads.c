@@ -50,6 +50,35 @@ static void every_rank_runs_once(void) {
     }
 }
 
+typedef struct late_job {
+    uint32_t *times; // [LATE_N] how often each was done
+    uint32_t round;
+} late_job;
+enum { LATE_N = 5, LATE_ROUNDS = 4000 };
+
+static void count_late(const void *job, uint32_t begin, uint32_t end) {
+    const late_job *j = job;
+    for (uint32_t i = begin; i < end; i++) j->times[i] += j->round; // i is this rank's
+}
+
+/* Many more ranks than there is work, or are CPUs: most come when the work is done, some when the
+ * next has begun, and none of them finds work that is not its own. */
+static void who_comes_late_does_nothing(void) {
+    pool *p = open_pool(6);
+    for (uint32_t round = 1; round <= LATE_ROUNDS; round++) {
+        uint32_t times[LATE_N] = {0}, n = 1 + round % LATE_N; // gone when the round is over
+        pool_share(p, count_late, &(late_job){times, round}, n);
+        for (uint32_t i = 0; i < LATE_N; i++)
+            if (times[i] != (i < n ? round : 0)) EXPECT_EQ(times[i], i < n ? round : 0);
+        if (round % 512 == 0) pause_us(300); // they sleep meanwhile
+        if (round % 97 != 0) continue;
+        ranks r = {0};
+        pool_run(p, mark_rank, &r); // all are called, also those that were not waited for
+        for (uint32_t i = 0; i < 6; i++) EXPECT_EQ(r.calls[i], 1);
+    }
+    pool_close(p);
+}
+
 typedef struct sum_job {
     const uint32_t *in;
     uint64_t *out; // [n] one per element
@@ -462,6 +491,7 @@ static void this_machine_has_cpus_and_memory(void) {
 
 static const test_case cases[] = {
     TEST(every_rank_runs_once),
+    TEST(who_comes_late_does_nothing),
     TEST(runs_see_what_earlier_runs_wrote),
     TEST(ranges_cover_everything_once),
     TEST(phases_run_in_order_on_any_number_of_threads),

@@ -3,6 +3,7 @@
 
     cpu_models.py SOURCE.gguf FOLDER QUANTIZE
     cpu_models.py --about FILE.gguf      its sizes as JSON, for roofs
+    cpu_models.py --own SOURCE.gguf FOLDER KIND...
 
 SOURCE is a llama file with a tied head and a byte-level vocabulary (the default model).  Its weights
 are dequantised once; from them come, in FOLDER:
@@ -12,7 +13,10 @@ are dequantised once; from them come, in FOLDER:
     NAME-hf/                                           the same bf16 numbers as safetensors, with
                                                        config.json and the tokenizer, for vLLM
 
-so a BF16 server and another differ in arithmetic alone.  What is there already is kept.  A checkpoint
+and with --own, without llama.cpp, NAME.own-KIND.gguf of each KIND (Q4_0, Q5_0, Q8_0, ...): all matrices,
+the embedding too, by the package gguf.
+
+A BF16 server and another differ in arithmetic alone.  What is there already is kept.  A checkpoint
 has the two halves of a rotary pair half a head apart where the GGUF has them side by side.
 
 Needs numpy and gguf (scripts/venv)."""
@@ -79,11 +83,14 @@ def write_gguf(source, path, kind):
             continue
         out.add_key_value(name, field.contents(), field.types[0],
                           field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None)
-    out.add_file_type(gguf.LlamaFileType.MOSTLY_BF16 if kind == "BF16" else gguf.LlamaFileType.ALL_F32)
+    out.add_file_type(gguf.LlamaFileType.ALL_F32 if kind == "F32" else getattr(gguf.LlamaFileType, f"MOSTLY_{kind}"))
     for t in source.tensors:
         x = floats(t)
         if kind == "BF16" and x.ndim == 2:
             out.add_tensor(t.name, bf16(x).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+        elif kind != "F32" and x.ndim == 2:
+            as_type = gguf.GGMLQuantizationType[kind]
+            out.add_tensor(t.name, gguf.quants.quantize(x, as_type), raw_dtype=as_type)
         else:
             out.add_tensor(t.name, x)
     out.write_header_to_file()
@@ -208,6 +215,13 @@ def make(path, write):
 def main():
     if len(sys.argv) == 3 and sys.argv[1] == "--about":
         print(json.dumps(about(sys.argv[2])))
+        return
+    if len(sys.argv) >= 5 and sys.argv[1] == "--own":
+        source, folder = Source(sys.argv[2]), Path(sys.argv[3])
+        folder.mkdir(parents=True, exist_ok=True)
+        name = Path(sys.argv[2]).name.split(".")[0]
+        for kind in sys.argv[4:]:
+            make(folder / f"{name}.own-{kind}.gguf", lambda part, kind=kind: write_gguf(source, part, kind))
         return
     if len(sys.argv) != 4:
         sys.exit(__doc__)

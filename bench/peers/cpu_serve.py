@@ -54,11 +54,11 @@ def pss_bytes(pid):
 
 class Server:
     """A command that serves on `port`.  `model` is what requests name; `files` are read first, so that
-    they are in the page cache when it starts."""
+    they are in the page cache when it starts.  `key`: of a tenant, where the server wants one."""
 
-    def __init__(self, name, argv, port, model, files, log, env=None):
+    def __init__(self, name, argv, port, model, files, log, env=None, key=None):
         self.name, self.argv, self.port, self.model = name, [str(a) for a in argv], port, model
-        self.files, self.log, self.env = files, log, env or {}
+        self.files, self.log, self.env, self.key = files, log, env or {}, key
         self.url = f"http://127.0.0.1:{port}"
         self.process = None
 
@@ -86,7 +86,8 @@ class Server:
         try:
             body = {"model": self.model, "prompt": list(range(1000, 1010)), "max_tokens": 1, "temperature": 0,
                     "stream": True}
-            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+            connection.request("POST", "/v1/completions", json.dumps(body), headers)
             answer = connection.getresponse()
             if answer.status in (404, 503):  # no model yet
                 return False

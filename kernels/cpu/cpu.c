@@ -189,6 +189,20 @@ static void cpu_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int3
         for (uint32_t i = 0; i < n; i++) copy_slot(&j, i);
 }
 
+static unsigned char *cpu_kv_slot(backend *be, const kv_layout *kv, int32_t slot) {
+    kv_copies j = {cpu_of(be)->pages, kv, NULL, NULL};
+    arena_use(j.pages, (uint32_t)slot / kv->slots_per_page);
+    return slot_at(&j, slot);
+}
+
+/* Steps are done when they have ended. */
+static void cpu_page_zero(backend *be, uint32_t page, size_t begin, size_t n_bytes) {
+    arena *pages = cpu_of(be)->pages;
+    INFERD_CHECK(begin <= ARENA_PAGE_BYTES && n_bytes <= ARENA_PAGE_BYTES - begin);
+    arena_touch(pages, page);
+    memset(arena_base(pages) + (size_t)page * ARENA_PAGE_BYTES + begin, 0, n_bytes);
+}
+
 /* ---- weights ---- */
 
 static bool cpu_weight_supported(const backend *be, dtype type) {
@@ -220,6 +234,7 @@ static void cpu_weight_init(backend *be, weight *w, dtype type, uint32_t rows, u
 }
 
 typedef struct pack_job {
+    panel_pack_fn *f;
     const weight *w;
     const unsigned char *rows; // of the file
     size_t row_bytes;
@@ -231,9 +246,9 @@ static void pack(const void *job, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end; i++) {
         uint32_t row = i * PANEL_ROWS;
         size_t panel = (j->row_begin + row) / PANEL_ROWS;
-        panel_pack(j->w->type, j->w->cols, j->rows + row * j->row_bytes,
-                   u32_min(j->n_rows - row, PANEL_ROWS),
-                   (unsigned char *)j->w->data + panel * panel_bytes(j->w->type, j->w->cols));
+        j->f(j->w->type, j->w->cols, j->rows + row * j->row_bytes,
+             u32_min(j->n_rows - row, PANEL_ROWS),
+             (unsigned char *)j->w->data + panel * panel_bytes(j->w->type, j->w->cols));
     }
 }
 
@@ -244,8 +259,8 @@ static void cpu_weight_prepare(backend *be, weight *w, const void *rows, uint32_
                  n_rows <= w->rows - row_begin);
     dtype_info info = dtype_about(w->type);
     pool_pin_caller(cpu_of(be)->threads);
-    pack_job job = {w, rows, (size_t)w->cols / info.block_elems * info.block_bytes, row_begin,
-                    n_rows};
+    size_t row_bytes = (size_t)w->cols / info.block_elems * info.block_bytes;
+    pack_job job = {panel_packer(cpu_of(be)->level->name), w, rows, row_bytes, row_begin, n_rows};
     pool_share(cpu_of(be)->threads, pack, &job, (n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
 }
 
@@ -611,6 +626,8 @@ static const backend_ops cpu_ops = {
     .window_unmap = cpu_window_unmap,
     .kv_preferred = cpu_kv_preferred,
     .kv_move = cpu_kv_move,
+    .kv_slot = cpu_kv_slot,
+    .page_zero = cpu_page_zero,
     .kv_layer_bytes = cpu_kv_layer_bytes,
     .weight_supported = cpu_weight_supported,
     .weight_math = cpu_weight_math,

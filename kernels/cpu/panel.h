@@ -42,9 +42,10 @@
 #include "kernels/backend.h"
 
 enum {
-    PANEL_ROWS = 64,  // = BE_PREPARE_ROWS
-    PANEL_WORD = 8,   // columns of a nibble word; every panel has a multiple of it
-    PANEL_BLOCK = 256 // columns of the largest block that a type has
+    PANEL_ROWS = 64,   // = BE_PREPARE_ROWS
+    PANEL_WORD = 8,    // columns of a nibble word; every panel has a multiple of it
+    PANEL_BLOCK = 256, // columns of the largest block that a type has
+    PANEL_ALIGN = 64   // panels that begin at multiples of it are packed fastest
 };
 
 bool panel_supported(dtype type);
@@ -54,8 +55,12 @@ uint32_t panel_group_cols(dtype type);
 size_t panel_bytes(dtype type, uint32_t cols);
 
 /* Pack one panel from n_rows rows (1..64) of the file. */
-void panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
-                unsigned char *panel);
+typedef void panel_pack_fn(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
+                           unsigned char *panel);
+panel_pack_fn panel_pack;                         // plain loops: the definition
+panel_pack_fn panel_pack_avx2, panel_pack_avx512; // simd/pack.c
+/* The fastest for an instruction set, by the name of its level (level.h); the same bytes. */
+panel_pack_fn *panel_packer(const char *level);
 /* The other way, for columns [begin, end) of one row: bit-equal to dtype_to_f32 of the file's row.
  * begin is a multiple of PANEL_BLOCK, and end is too or is the last. */
 void panel_row_to_f32(const weight *w, uint32_t row, uint32_t begin, uint32_t end, float *out);

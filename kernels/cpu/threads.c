@@ -5,6 +5,10 @@
  * that is not in it looks at nothing else: the caller does not wait for it.  A worker's n_done
  * increment (release) publishes what it computed to the caller, whose join reads n_done (acquire).
  *
+ * Each run leaves every worker in it a ticket, which is taken once: by the worker, which then
+ * computes and is waited for, or, where work is shared and none is left, by the caller, which goes
+ * on without that worker: it is asleep, or somebody else has its CPU, perhaps for milliseconds.
+ *
  * A barrier counts arrivals over the whole run: barrier number b of n ranks is passed when
  * `arrived` has reached b * n, so it needs no reset, and a rank may be at the next one while
  * another still leaves this one.
@@ -47,6 +51,7 @@ typedef struct worker {
     uint32_t rank;
     pthread_cond_t wake;
     _Alignas(64) atomic_bool parked;
+    atomic_ullong ticket; // the run, until somebody has taken it
 } worker;
 
 struct pool {
@@ -168,14 +173,23 @@ static void barrier(pool *p, unsigned target, ahead *a) {
 
 /* ---- running ---- */
 
+static bool take_ticket(worker *w, uint64_t run) {
+    unsigned long long expected = run;
+    return atomic_compare_exchange_strong_explicit(&w->ticket, &expected, 0, memory_order_acq_rel,
+                                                   memory_order_acquire);
+}
+
 static void begin_run(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks) {
+    uint64_t run = ++p->n_runs << RANK_BITS | n_ranks;
     p->f = f;
     p->ctx = ctx;
     atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);
     atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
     atomic_store_explicit(&p->next[0], 0, memory_order_relaxed);
     atomic_store_explicit(&p->next[1], 0, memory_order_relaxed);
-    atomic_store(&p->run, ++p->n_runs << RANK_BITS | n_ranks);
+    for (uint32_t i = 0; i + 1 < n_ranks; i++)
+        atomic_store_explicit(&p->workers[i].ticket, run, memory_order_relaxed);
+    atomic_store(&p->run, run);
     for (uint32_t i = 0; i + 1 < n_ranks; i++) {
         worker *w = &p->workers[i];
         if (!atomic_load(&w->parked)) continue;
@@ -185,25 +199,28 @@ static void begin_run(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks) {
     }
 }
 
-/* f on the first n_ranks ranks. */
-static void run_on(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks) {
+/* f on the first n_ranks ranks; `all` of them, or those that come before the caller is through. */
+static void run_on(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks, bool all) {
+    uint32_t n_wanted = n_ranks - 1;
     if (n_ranks > 1) begin_run(p, f, ctx, n_ranks);
     unsigned long mode = denormals_off();
     f(ctx, 0, n_ranks);
     denormals_restore(mode);
-    if (n_ranks == 1) return;
+    for (uint32_t i = 0; !all && i + 1 < n_ranks; i++)
+        if (take_ticket(&p->workers[i], p->n_runs << RANK_BITS | n_ranks)) n_wanted--;
+    if (n_wanted == 0) return;
     for (unsigned looks = 1;; looks++) {
-        if (atomic_load_explicit(&p->n_done, memory_order_acquire) == n_ranks - 1) return;
+        if (atomic_load_explicit(&p->n_done, memory_order_acquire) == n_wanted) return;
         relax(looks);
     }
 }
 
 void pool_run(pool *p, pool_fn *f, void *ctx) {
-    run_on(p, f, ctx, p->n_threads);
+    run_on(p, f, ctx, p->n_threads, true);
 }
 
 void pool_run_alone(pool *p, pool_fn *f, void *ctx) {
-    run_on(p, f, ctx, 1);
+    run_on(p, f, ctx, 1, true);
 }
 
 static void *work(void *arg) {
@@ -214,6 +231,7 @@ static void *work(void *arg) {
     for (;;) {
         seen = wait_for_run(w, seen);
         if (atomic_load_explicit(&p->closing, memory_order_relaxed)) return NULL;
+        if (!take_ticket(w, seen)) continue;
         p->f(p->ctx, w->rank, (uint32_t)(seen & ((1u << RANK_BITS) - 1)));
         atomic_fetch_add_explicit(&p->n_done, 1, memory_order_release);
     }
@@ -306,7 +324,9 @@ static void run_row(void *ctx, uint32_t rank, uint32_t n_ranks) {
 static void run_single(pool *p, phase_how how, range_fn *f, const void *job, uint32_t n) {
     if (n == 0) return;
     pool_phase phase = {f, job, n, how, NULL};
-    run_on(p, run_row, &(row){p, &phase, 1, 0}, how == PHASE_ALONE ? 1 : p->n_active);
+    /* Who shares has done all there was when it comes back, so nobody else needs to begin. */
+    run_on(p, run_row, &(row){p, &phase, 1, 0}, how == PHASE_ALONE ? 1 : p->n_active,
+           how != PHASE_SHARE);
 }
 
 void pool_split(pool *p, range_fn *f, const void *job, uint32_t n) {
@@ -357,11 +377,11 @@ static void run_watched(void *ctx, uint32_t rank, uint32_t n_ranks) {
 void pool_phases(pool *p, const pool_phase *phases, uint32_t n_phases) {
     row r = {p, phases, n_phases, 0};
     if (p->n_threads == 1) {
-        run_on(p, run_row, &r, 1);
+        run_on(p, run_row, &r, 1, true);
         return;
     }
     r.began_us = clock_now_us();
-    run_on(p, run_watched, &r, p->n_active);
+    run_on(p, run_watched, &r, p->n_active, true);
     uint64_t off_us = 0;
     for (uint32_t i = 0; i < p->n_active; i++) off_us += p->rank_off_us[i];
     pool_judge(p, clock_now_us() - r.began_us, off_us);

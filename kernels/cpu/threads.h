@@ -57,7 +57,8 @@ void pool_run_alone(pool *p, pool_fn *f, void *ctx);
 /* f(job, begin, end) on contiguous parts of [0, n), one per rank. */
 typedef void range_fn(const void *job, uint32_t begin, uint32_t end);
 void pool_split(pool *p, range_fn *f, const void *job, uint32_t n);
-/* f(job, i, i + 1) for i in [0, n), whoever is free takes the next. */
+/* f(job, i, i + 1) for i in [0, n), whoever is free takes the next.  A rank that comes too late for
+ * any is not waited for. */
 void pool_share(pool *p, range_fn *f, const void *job, uint32_t n);
 /* f(job, 0, n) on the caller alone. */
 void pool_alone(pool *p, range_fn *f, const void *job, uint32_t n);

@@ -91,6 +91,15 @@ static uint32_t cuda_extent_pages(const backend *be) {
     return memory_extent_pages(cuda_of_const(be)->memory);
 }
 
+/* Behind the steps on the stream, ahead of those that follow. */
+static void cuda_page_zero(backend *be, uint32_t page, size_t begin, size_t n_bytes) {
+    cuda_backend *c = cuda_of(be);
+    size_t page_bytes = memory_page_bytes(c->memory);
+    INFERD_CHECK(begin <= page_bytes && n_bytes <= page_bytes - begin);
+    unsigned char *p = (unsigned char *)memory_base(c->memory) + page * page_bytes + begin;
+    cuda_failed(c, c->api->fill(p, 0, n_bytes, c->stream), "zeroing keys and values");
+}
+
 static inferd_status cuda_window_open(backend *be, size_t n_bytes, be_window **out,
                                       inferd_err *err) {
     *out = NULL;
@@ -234,6 +243,7 @@ static const backend_ops cuda_ops = {
     .get_stats = cuda_get_stats,
     .n_pages = cuda_n_pages,
     .page_bytes = cuda_page_bytes,
+    .page_zero = cuda_page_zero,
     .n_pages_ready = cuda_n_pages_ready,
     .extent_pages = cuda_extent_pages,
     .n_host_pages = cuda_n_host_pages,

@@ -145,8 +145,7 @@ void gguf_close(gguf *g) {
     free(g);
 }
 
-/* What is open is what was opened, wherever its name is now. */
-static inferd_status check_open_file(const gguf *g, inferd_err *err) {
+inferd_status gguf_check_open(const gguf *g, inferd_err *err) {
     const struct stat *old = &g->stat_at_open;
     struct stat now;
     if (fstat(g->fd, &now) != 0)
@@ -162,7 +161,7 @@ static inferd_status check_open_file(const gguf *g, inferd_err *err) {
 inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err) {
     const struct stat *old = &g->stat_at_open;
     struct stat named;
-    inferd_status s = check_open_file(g, err);
+    inferd_status s = gguf_check_open(g, err);
     if (s != INFERD_OK) return s;
     if (g->unnamed) return INFERD_OK;
     if (stat(g->path, &named) != 0)
@@ -187,6 +186,23 @@ bool gguf_is_replaced(const gguf *g) {
     struct stat named;
     if (g->unnamed) return false;
     return stat(g->path, &named) != 0 || !same_file(&named, &g->stat_at_open);
+}
+
+inferd_status gguf_look(const gguf *g, gguf_named *out, inferd_err *err) {
+    struct stat named;
+    *out = (gguf_named){0};
+    if (stat(g->path, &named) != 0) {
+        bool gone = errno == ENOENT || errno == ENOTDIR;
+        return inferd_fail(err, gone ? INFERD_ENOTFOUND : INFERD_EIO, "%s: %s", g->label,
+                           strerror(errno));
+    }
+    *out = (gguf_named){.device = (uint64_t)named.st_dev,
+                        .inode = (uint64_t)named.st_ino,
+                        .n_bytes = (uint64_t)named.st_size,
+                        .mtime_ns = (uint64_t)named.st_mtim.tv_sec * 1000000000u +
+                                    (uint64_t)named.st_mtim.tv_nsec,
+                        .is_open = same_file(&named, &g->stat_at_open)};
+    return INFERD_OK;
 }
 
 /* ---- comparing ---- */
@@ -239,8 +255,8 @@ inferd_status gguf_same_bytes(const gguf *a, const gguf *b, bool *same, inferd_e
                            b->label);
     inferd_status s = compare_from(a, b, a->header_bytes, p, same, err);
     free(p);
-    if (s == INFERD_OK) s = check_open_file(a, err);
-    if (s == INFERD_OK) s = check_open_file(b, err);
+    if (s == INFERD_OK) s = gguf_check_open(a, err);
+    if (s == INFERD_OK) s = gguf_check_open(b, err);
     return s;
 }
 

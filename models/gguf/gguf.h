@@ -78,8 +78,17 @@ void gguf_close(gguf *g); // accepts NULL
  * still names it; call after the last read. */
 inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err);
 
+/* The same of the open file alone, wherever its name is now. */
+inferd_status gguf_check_open(const gguf *g, inferd_err *err);
+
 /* The path names another file than the one that is open, a changed one, or none. */
 bool gguf_is_replaced(const gguf *g);
+/* What the path names now.  ENOTFOUND, or EIO where the machine does not say: nothing. */
+typedef struct gguf_named {
+    uint64_t device, inode, n_bytes, mtime_ns;
+    bool is_open; // the file that is open, unchanged
+} gguf_named;
+inferd_status gguf_look(const gguf *g, gguf_named *out, inferd_err *err);
 /* What distinguishes it from other files without reading it all. */
 typedef struct gguf_identity {
     uint64_t n_bytes, mtime_ns;

@@ -1,5 +1,6 @@
 """Fixtures: a daemon under test, driven from outside as a user would."""
 
+import functools
 import json
 import os
 import re
@@ -50,6 +51,14 @@ def tiny_model(tmp_path_factory):
     return str(path)
 
 
+def merge_books(a, b):
+    if isinstance(a, bool) or isinstance(b, str):
+        return a
+    if isinstance(a, dict):
+        return {k: merge_books(v, b[k]) for k, v in a.items()}
+    return a + b
+
+
 class Daemon:
     """`inferd serve` on a free port, and what a test wants to know about its process."""
 
@@ -97,12 +106,17 @@ class Daemon:
     def stderr(self):
         return self.log_path.read_text(errors="replace")
 
-    def audit(self):
+    def books(self):
+        """The books of every device, checked."""
         answer = self.http.get("/debug/audit")
         assert answer.status_code == 200, answer.text
-        body = answer.json()["engine"]
-        assert body["ok"], body
-        return body
+        body = answer.json()
+        assert body["ok"] and all(d["ok"] for d in body["devices"]), body
+        return body["devices"]
+
+    def audit(self):
+        """The books of the only device, or of all together: numbers are sums, lists one behind the other."""
+        return functools.reduce(merge_books, self.books())
 
     def settled(self, timeout=10 * SLOW):
         """Wait until nothing runs and no block is referenced; the audit then."""

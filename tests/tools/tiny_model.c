@@ -1,14 +1,14 @@
 /* tiny_model.c - writes the small random model of tiny_gguf.h, for end-to-end runs.
  *
  *     tiny_model PATH SEED [--type f32|f16|bf16|q8_0|q4_0|q4_1] [--tied] [--name NAME]
- *                          [--layers N] [--ctx N] */
+ *                          [--layers N] [--ctx N] [--ffn N] */
 #include "tiny_gguf.h"
 
 #include <strings.h>
 
 static void usage(void) {
     fprintf(stderr, "usage: tiny_model PATH SEED [--type f32|f16|bf16|q8_0|q4_0|q4_1] [--tied]\n"
-                    "                  [--name NAME] [--layers 1..6] [--ctx N]\n");
+                    "                  [--name NAME] [--layers 1..6] [--ctx N] [--ffn N]\n");
     exit(2);
 }
 
@@ -47,6 +47,8 @@ int main(int argc, char **argv) {
             o.n_layers = (uint32_t)number(value, 6);
         else if (strcmp(option, "--ctx") == 0)
             o.n_ctx = (uint32_t)number(value, 1 << 24);
+        else if (strcmp(option, "--ffn") == 0) // the size of the file
+            o.ffn_dim = (uint32_t)number(value, 1 << 16);
         else
             usage();
     }

@@ -200,6 +200,12 @@ kv_type be_kv_preferred(const backend *be);
  * (be_one_memory). */
 void be_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
                 const int32_t *to);
+/* Where the host reads and writes the bytes of a slot, between steps: what was computed and moved
+ * before is there.  One memory only. */
+unsigned char *be_kv_slot(backend *be, const kv_layout *kv, int32_t slot);
+/* Zero n bytes of a page from `begin` on: after the steps that were begun before, ahead of later
+ * ones. */
+void be_page_zero(backend *be, uint32_t page, size_t begin, size_t n_bytes);
 /* Bytes that K and V of `block_tokens` tokens of one layer take; a multiple of 64. */
 size_t be_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
                          uint32_t block_tokens); // 0: the backend cannot store that type

@@ -60,6 +60,24 @@ const chat_template *model_chat_template(const model *m); // NULL: the model has
 /* The path names another file by now, or none: what model_open read is still there, but whoever
  * opens the path gets something else.  False for made-up models. */
 bool model_file_replaced(const model *m);
+/* What the path names now. */
+typedef enum model_file {
+    MODEL_FILE_SAME,
+    MODEL_FILE_REPLACED, // another file, or the same one changed
+    MODEL_FILE_MISSING   // none that can be found
+} model_file;
+typedef struct model_file_id { // of a file as it was seen; all 0: of none
+    uint64_t device, inode, n_bytes, mtime_ns;
+} model_file_id;
+model_file model_look_at_file(const model *m, model_file_id *out);
+const char *model_file_name(model_file f); // "replaced"
+/* Weights are read only while the path names the file that was opened.  `held`: also when it does
+ * not: what is open is whole, and the path is another's or about to be.  Whether it was changed is
+ * looked at in any case. */
+void model_hold_file(model *m, bool held);
+/* What distinguishes the file from others, and stays the same after a restart: its size, its time
+ * and its first bytes; a made-up model's shape and seed. */
+void model_content(const model *m, uint64_t out[2]);
 /* The two files have the same bytes (made-up models: the same shape and seed), so one set of
  * weights serves both.  Reads both files to the end when everything up to there is equal. */
 inferd_status model_same_content(const model *a, const model *b, bool *same, inferd_err *err);

@@ -24,6 +24,7 @@
 #include "models/model.h"
 #include "scheduler/gen.h"
 #include "scheduler/policy.h"
+#include "scheduler/usage.h"
 
 typedef struct engine engine;
 
@@ -46,6 +47,10 @@ typedef struct engine_limits {
     uint32_t starvation_percent; // of the time a class waits behind others    0: none
     policy_objective objective;  // what steps are planned for                 latency
     bool lazy;                   // models come only when somebody asks for them
+    bool background_copies;      // of blocks of the batch class to host memory, ahead of time
+    bool zero_on_tenant_change;  // memory of keys and values, before another tenant gets it
+    struct kv_disk *disk;        // for blocks that host memory has no room for; borrowed until
+                                 // engine_stop; NULL: none
 } engine_limits;
 
 /* residency.h has the arrows between them. */
@@ -85,6 +90,7 @@ typedef struct engine_switch {
     uint64_t queue_us;          // from wanting it to the first piece of work for it
     uint64_t reclaim_us;        // making room
     uint64_t stage_us, load_us; // reading and preparing; mapping and copying
+    uint64_t first_us;          // the first step after that
 } engine_switch;
 
 /* One slot, copied at once. */
@@ -96,11 +102,19 @@ typedef struct engine_model_info {
     uint32_t pages_weight, pages_warm, pages_kv, pages_cached; // held
     uint32_t pages_min, pages_max;                             // UINT32_MAX: no ceiling
     uint32_t kv_blocks_used;                                   // that sequences count on
-    uint64_t bytes_done, bytes_total;                          // of the newest stage or load
+    uint32_t decode_us;               // a step of one sequence, predicted; 0: not measured
+    uint64_t bytes_done, bytes_total; // of the newest stage or load
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
     uint64_t hot_us, load_device_us, device_us;
+    uint64_t turn_us; // quota of its turns while models thrash; 0: none
     uint64_t idle_us; // since somebody wanted it; 0: now
     engine_switch last, sum;
+    uint64_t n_rungs[GEN_RUNGS]; // preemptions of its sequences
+    /* Device memory: of weights and of keys and values that count; with cached ones; promised, max
+     * UINT64_MAX: no ceiling. */
+    uint64_t bytes_used, bytes_held, bytes_min, bytes_max;
+    uint32_t cost_error_ppm;   // of the predicted time of its steps: mean |error|, fading
+    uint64_t at_us;            // when this was written
     uint32_t n_unused_tensors; // of its file
     char math[256];            // how its matrices are multiplied here, for people
     uint32_t retry_after_ms;   // FAILED
@@ -134,8 +148,23 @@ typedef struct engine_stats {
     uint64_t last_step_us; // device time of the newest step
     uint32_t pages_device, pages_host, pages_warm, pages_host_free; // ledgers, and what is in them
     uint64_t page_bytes;
-    uint64_t opened_us, account_step_us, account_load_us, account_idle_us; // core.h
-    uint64_t n_turns;                                                      // between models
+    /* core.h.  Up to account_until_us each microsecond since opened_us is in one of them; a step's
+     * is charged to principals (charged_us) or is waste (waste_us). */
+    uint64_t opened_us, account_step_us, account_load_us, account_idle_us;
+    uint64_t account_move_us, account_host_us, account_until_us;
+    uint64_t others_us;            // of charged_us: of principals that the list has no more
+    engine_times rungs[GEN_RUNGS]; // preempted, until it went on
+    engine_times relief;           // preempted, until its pages were free
+    uint64_t n_parked, n_unparked; // blocks copied to host memory, and back
+    uint32_t blocks_parked;        // there now
+    uint64_t n_copied_ahead;       // of n_parked: while their sequence ran
+    uint64_t n_stored, n_fetched;  // blocks given to the disk, and that came from there
+    uint64_t n_zeroed_pages, n_zeroed_slots; // before another tenant got them
+    uint32_t attainment_ppm;                 // of the targets of what runs: those that can be kept
+    uint64_t n_turns;                        // between models
+    bool thrashing;                // coming back from turns takes much of all time (residency.h)
+    uint64_t reload_us_window;     // so much in the newest window
+    uint64_t turns_attainment_ppm; // part of the tokens that quotas have on time; thrashing
     backend_stats backend;
 } engine_stats;
 
@@ -168,6 +197,9 @@ bool engine_next_event(engine *e, gen_event *out);
 void engine_get_stats(const engine *e, engine_stats *out);
 model_state engine_model_state(const engine *e, uint32_t model_idx);
 void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *out);
+/* The principals that have rows, in fixed places; how many were written.  A place whose serial is 0
+ * has none. */
+uint32_t engine_get_principals(const engine *e, engine_principal *out, uint32_t n_max);
 /* How often the slot became empty. */
 uint32_t engine_model_departures(const engine *e, uint32_t model_idx);
 /* Why it FAILED; copied. */
@@ -192,5 +224,8 @@ inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_promp
 /* Check the books (pool_verify and sched_verify on the engine's thread, between steps) and write
  * them as one JSON object.  Front only; waits at most timeout_ms for the current step. */
 inferd_status engine_audit(engine *e, uint32_t timeout_ms, buf *json, inferd_err *err);
+/* {"cell_pages":1,"runs":[[first page, pages, "weight", model's slot], ...]}: what holds the pages;
+ * uses without an owner have no slot.  As engine_audit, and bounded in size. */
+inferd_status engine_page_map(engine *e, uint32_t timeout_ms, buf *json, inferd_err *err);
 
 #endif

@@ -55,6 +55,17 @@ typedef enum gen_finish {
 
 enum { GEN_TEXT_BYTES = 160 };
 
+/* What running work gave up for others, the cheapest first.  Which rung a preemption took is known
+ * when its sequence goes on, and counted then. */
+typedef enum gen_rung {
+    GEN_RUNG_PAUSE,     // a step, or its place in the batch: all its keys and values stayed
+    GEN_RUNG_PARK,      // its pages: keys and values came back from host memory
+    GEN_RUNG_RECOMPUTE, // its pages: a block of them, or more, was computed again
+    GEN_RUNG_MODEL_OUT, // its model left the device
+    GEN_RUNGS
+} gen_rung;
+const char *gen_rung_name(gen_rung rung); // "pause", "park", "recompute", "model_out"
+
 typedef struct gen_event {
     uint64_t id;
     gen_kind kind;
@@ -72,7 +83,10 @@ typedef struct gen_event {
             uint32_t retry_after_ms; // INFERD_EMODEL: asking again before is of no use; 0 = unknown
             uint64_t queued_us;      // from arrival to the first plan that had it
             uint64_t device_us;      // of the device that it is charged with
-            uint64_t waste_us;       // that was computed again because of preemptions
+            /* What preemptions took from it, and cost; the device's time for that is nobody's. */
+            uint32_t n_rungs[GEN_RUNGS], n_recomputed; // times; tokens
+            uint64_t away_us;                          // it stood still
+            uint64_t waste_us, unpark_us;              // computing again; copying back
         } done;
     };
 } gen_event;

@@ -1,0 +1,176 @@
+/* bench_stage.c - how fast weights are prepared: rows as a file has them -> panels of the CPU
+ * backend, beside what the same threads copy in the same run.
+ *
+ *     bench_stage [--threads N] [TYPE]      N: as many as the process may use
+ *
+ *     copy     memcpy of the pieces to where panels go: bytes read and bytes written
+ *     cold     rows that no cache holds -> panels
+ *     cached   rows that were just read into a piece, as a stage has them -> panels
+ *     pread    a file in the page cache -> pieces, each used again
+ *     both     pread, then cached: what a stage does
+ *
+ * Rates are 10^9 bytes per second, read and written together (of `pread` and `both`: of the file),
+ * the median over pieces of all memory; `share` is cold as a share of copy.  A sample is one piece
+ * on each thread, and samples of the columns take turns, so that what else runs here meets all. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cpu/level.h"
+#include "cpu/panel.h"
+#include "inferd/clock.h"
+
+enum {
+    COLS = 1536,
+    PANELS = 8, // of a piece: for most types less than what L2 holds
+    SAMPLES = 400,
+    HUGE = 2 << 20
+};
+#define MEMORY_BYTES ((size_t)256 << 20) // for each side: no cache holds it
+
+static const dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
+                              DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+                              DTYPE_F16,  DTYPE_BF16, DTYPE_F32};
+
+typedef enum how { COPY, COLD, CACHED, PREAD, BOTH, HOWS } how;
+
+typedef struct job {
+    how how;
+    dtype type;
+    panel_pack_fn *pack;
+    const unsigned char *from;      // MEMORY_BYTES
+    unsigned char *to, *piece;      // MEMORY_BYTES; a piece for each thread
+    int fd;                         // holds what `from` does
+    size_t rows_bytes, panel_bytes; // of a panel
+    size_t sample, n_places;        // pieces of all memory
+    bool failed;
+} job;
+
+static void read_piece(job *j, unsigned char *out, size_t n, size_t at) {
+    if (pread(j->fd, out, n, (off_t)at) != (ssize_t)n) j->failed = true;
+}
+
+static void work(void *ctx, uint32_t rank, uint32_t n_ranks) {
+    job *j = ctx;
+    size_t place = (j->sample * n_ranks + rank) % j->n_places, n = PANELS * j->rows_bytes;
+    const unsigned char *from = j->from + place * n;
+    unsigned char *to = j->to + place * PANELS * j->panel_bytes, *piece = j->piece + rank * n;
+    if (j->how == COPY) memcpy(to, from, n);
+    if (j->how == PREAD || j->how == BOTH) read_piece(j, piece, n, place * n);
+    if (j->how == COPY || j->how == PREAD) return;
+    for (size_t i = 0; i < PANELS; i++)
+        j->pack(j->type, COLS, (j->how == COLD ? from : piece) + i * j->rows_bytes, PANEL_ROWS,
+                to + i * j->panel_bytes);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void bench_type(pool *p, job *j, dtype type) {
+    static double seconds[HOWS][SAMPLES];
+    double rate[HOWS];
+    dtype_info info = dtype_about(type);
+    j->type = type;
+    j->rows_bytes = (size_t)COLS / info.block_elems * info.block_bytes * PANEL_ROWS;
+    j->panel_bytes = panel_bytes(type, COLS);
+    j->n_places = MEMORY_BYTES / (PANELS * j->panel_bytes); // panels are no smaller than rows
+    for (j->sample = 0; j->sample < SAMPLES; j->sample++) {
+        for (j->how = 0; j->how < HOWS; j->how++) {
+            double began = now_s();
+            pool_run(p, work, j);
+            seconds[j->how][j->sample] = now_s() - began;
+        }
+    }
+    for (int h = 0; h < HOWS; h++) {
+        double file = (double)PANELS * (double)j->rows_bytes * pool_n_threads(p);
+        double panels = (double)PANELS * (double)j->panel_bytes * pool_n_threads(p);
+        double n_bytes = h == COPY ? 2 * file : h == PREAD || h == BOTH ? file : file + panels;
+        qsort(seconds[h], SAMPLES, sizeof seconds[h][0], by_value);
+        rate[h] = n_bytes * 1e-9 / seconds[h][SAMPLES / 2];
+    }
+    printf("%-6s %8u %8.2f %8.2f %8.2f %8.2f %8.2f %7.0f%%\n", info.name, pool_n_threads(p),
+           rate[COPY], rate[COLD], rate[CACHED], rate[PREAD], rate[BOTH],
+           100 * rate[COLD] / rate[COPY]);
+    fflush(stdout);
+}
+
+static unsigned char *take_memory(size_t n_bytes) {
+    unsigned char *p = aligned_alloc(HUGE, (n_bytes + HUGE - 1) / HUGE * HUGE);
+    INFERD_CHECK(p != NULL);
+    madvise(p, n_bytes, MADV_HUGEPAGE);
+    memset(p, 1, n_bytes);
+    return p;
+}
+
+/* A file without a name that holds `from`: its pages are in the page cache. */
+static int take_file(const unsigned char *from) {
+    char path[] = "/tmp/bench_stage.XXXXXX";
+    int fd = mkstemp(path);
+    INFERD_CHECK(fd >= 0);
+    unlink(path);
+    for (size_t at = 0; at < MEMORY_BYTES;) {
+        ssize_t n = write(fd, from + at, MEMORY_BYTES - at);
+        INFERD_CHECK(n > 0);
+        at += (size_t)n;
+    }
+    return fd;
+}
+
+static bool bench_threads(job *j, uint32_t n_threads, const char *wanted) {
+    pool *p;
+    inferd_err err = {0};
+    if (pool_open(n_threads, &p, &err) != INFERD_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return false;
+    }
+    pool_pin_caller(p);
+    j->piece = take_memory((size_t)PANELS * PANEL_ROWS * COLS * sizeof(float) * pool_n_threads(p));
+    for (size_t i = 0; i < INFERD_COUNT(types); i++)
+        if (wanted == NULL || strcmp(wanted, dtype_about(types[i]).name) == 0)
+            bench_type(p, j, types[i]);
+    free(j->piece);
+    pool_close(p);
+    return true;
+}
+
+int main(int argc, char **argv) {
+    uint32_t n_threads = 0;
+    const char *wanted = NULL;
+    inferd_err err = {0};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+            n_threads = (uint32_t)strtoul(argv[++i], NULL, 10);
+        else
+            wanted = argv[i];
+    }
+    const cpu_level *level = level_choose(getenv("INFERD_CPU"), &err);
+    if (level == NULL) {
+        fprintf(stderr, "%s\n", err.text);
+        return 2;
+    }
+    job j = {.pack = panel_packer(level->name)};
+    unsigned char *from = take_memory(MEMORY_BYTES);
+    for (size_t i = 0; i < MEMORY_BYTES; i++) from[i] = (unsigned char)(i * 2654435761u >> 13);
+    j.from = from;
+    j.to = take_memory(MEMORY_BYTES);
+    j.fd = take_file(from);
+    printf("%s\n%-6s %8s %8s %8s %8s %8s %8s %8s\n", level->name, "type", "threads", "copy", "cold",
+           "cached", "pread", "both", "share");
+    bool done = bench_threads(&j, 1, wanted);
+    if (n_threads != 1) done = done && bench_threads(&j, n_threads, wanted);
+    close(j.fd);
+    free(from);
+    free(j.to);
+    return done && !j.failed ? 0 : 1;
+}

@@ -1,0 +1,87 @@
+/* share.h - `inferd-bench share`: what sharing one device costs and keeps, on a daemon that runs.
+ *
+ *     rows      what the daemon must be like
+ *     switch    room on the device for one of the models at a time; any server with several models
+ *     warm      the same, and host memory for all of them
+ *     cold      the same without host memory, files in the page cache
+ *     gap       room for all of them, no host memory
+ *     urgent    room for all of them
+ *     shares    room for all of them, no tenants
+ *     guarantee room for all of them, two tenants: `key` with a fixed share, `flood_key` with
+ * another burst     room for all of them kv        any that has worked: calls and page faults on
+ * the way of keys and values
+ *
+ * All but `switch` use the admin API.  Each row has its samples kept; the table tells medians and
+ * the spread, and the JSON file the rest.  scripts/bench-share starts daemons like these and puts
+ * the whole table together.
+ *
+ * Thread: that of the run. */
+#ifndef BENCH_SHARE_H
+#define BENCH_SHARE_H
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+#include "share_client.h"
+#include "share_table.h"
+
+enum { SHARE_MODELS_MAX = 8 };
+
+typedef struct share_options {
+    const char *url, *admin_key, *key, *flood_key; // keys NULL: none
+    const char *rows;                              // "warm,gap"
+    const char *models;                            // "a,b,c,d"
+    const char *json_path;                         // NULL: none
+    uint32_t threads;                              // that the device computes with
+    uint32_t kv_bytes;     // keys and values of one token of the first model
+    uint32_t id_lo, id_hi; // token ids of prompts
+    uint32_t window_s;     // of shares; phases of guarantee are nearly as long
+    uint64_t seed;
+    bool is_quick;
+} share_options;
+
+share_options share_options_default(void);
+
+/* Prints the table to standard output, or to standard error when the JSON goes there.  *out_all_met
+ * is false when a goal was missed or a row could not be measured. */
+inferd_status share_run(const share_options *o, bool *out_all_met, inferd_err *err);
+
+/* ---- for the rows ---- */
+
+typedef struct share {
+    const share_options *o;
+    share_server to; // with the key of `user`
+    share_client user, admin;
+    char *models[SHARE_MODELS_MAX]; // [n_models] owned
+    uint32_t n_models;
+    uint64_t n_asked; // a seed of its own for each prompt
+    share_table table;
+} share;
+
+/* A row: measures and adds to the table, or fails with why not. */
+typedef inferd_status share_measure(share *s, inferd_err *err);
+share_measure share_measure_switch, share_measure_warm, share_measure_cold, share_measure_gap,
+    share_measure_urgent, share_measure_shares, share_measure_guarantee, share_measure_burst,
+    share_measure_kv;
+
+/* The state of the daemon; the caller owns it. */
+inferd_status share_state(share *s, json_t **out, inferd_err *err);
+json_t *share_state_model(json_t *state, const char *model); // borrowed; NULL: not there
+json_t *share_state_device(json_t *state);                   // the first
+/* A number at "a.b.c" of an object. */
+inferd_status share_number(json_t *object, const char *path, double *out, inferd_err *err);
+
+/* `n` output tokens, or as many as the model has room for behind a prompt of n_prompt. */
+inferd_status share_output_fitting(share *s, const char *model, uint32_t n_prompt, uint32_t n,
+                                   uint32_t *out, inferd_err *err);
+
+/* One token of a prompt of n_prompt: milliseconds from sending to it. */
+inferd_status share_first_token(share *s, const char *model, const char *tier, uint32_t n_prompt,
+                                share_answer *answer, double *out_ms, inferd_err *err);
+uint64_t share_seed(share *s); // another one each time
+void share_sleep_ms(double ms);
+
+/* Bytes read and written by memcpy per second, median of rounds, by `threads` threads at once on
+ * memory that fits no cache. */
+inferd_status share_copy_rate(uint32_t threads, double *out_bytes_per_s, inferd_err *err);
+
+#endif

@@ -1,0 +1,69 @@
+/* share_client.h - one connection that asks one thing after the other and says when each token
+ * came.
+ *
+ * Blocking, unlike the load of inferd-bench: the rows of `share` are sequences of steps (load this,
+ * wait, ask that), and a few dozen streams beside them are threads (share_load.h).
+ *
+ * Thread: one per client. */
+#ifndef BENCH_SHARE_CLIENT_H
+#define BENCH_SHARE_CLIENT_H
+
+#include <curl/curl.h>
+#include <jansson.h>
+
+#include "inferd/base.h"
+#include "inferd/buf.h"
+#include "inferd/status.h"
+#include "sse.h"
+
+typedef struct share_client {
+    CURL *easy;                 // owned
+    struct curl_slist *headers; // owned
+    uint32_t id_lo, id_hi;      // prompts are of token ids in [id_lo, id_hi]
+    char url[512];              // without a slash at the end
+    sse_parser sse;
+    buf body, answer;
+} share_client;
+
+/* What is asked: a completion of random token ids, greedy, of exactly n_output tokens. */
+typedef struct share_ask {
+    const char *model, *tier; // tier NULL: none is named
+    uint32_t n_prompt, n_output;
+    uint64_t seed; // another one for another prompt
+    /* A token came (several at once count once); false ends the answer.  May be NULL. */
+    bool (*on_token)(void *ctx, uint64_t now_ns);
+    /* Looked at now and then, also while nothing comes; true ends the answer.  May be NULL. */
+    bool (*stops)(void *ctx);
+    void *ctx;
+} share_ask;
+
+typedef struct share_answer {
+    uint64_t sent_ns, first_ns, last_ns; // first_ns 0: no token came
+    uint32_t n_chunks;
+    int64_t n_output;  // told by usage; -1 when it is not
+    int64_t queued_ms; // told by usage; -1 when it is not
+    bool was_cut;      // on_token or stops said so
+} share_answer;
+
+/* A server and how to ask it; the strings stay borrowed. */
+typedef struct share_server {
+    const char *url, *key; // key NULL: none is sent
+    uint32_t id_lo, id_hi;
+} share_server;
+
+inferd_status share_client_init(share_client *c, share_server to, inferd_err *err);
+void share_client_deinit(share_client *c); // accepts a zeroed client
+
+inferd_status share_client_ask(share_client *c, const share_ask *ask, share_answer *out,
+                               inferd_err *err);
+
+/* A route that answers JSON with a status of 2xx; `body` NULL: none.  The caller owns *out, which
+ * may be NULL for an answer nobody looks at. */
+inferd_status share_client_json(share_client *c, const char *method, const char *path,
+                                const char *body, json_t **out, inferd_err *err);
+/* The same for "/admin/models/NAME" and "/admin/models/NAME/COMMAND" (`command` ""). */
+inferd_status share_client_model(share_client *c, const char *method, const char *model,
+                                 const char *command, const char *body, json_t **out,
+                                 inferd_err *err);
+
+#endif

@@ -1,0 +1,221 @@
+/* share_gaps.c - rows of `share`: who runs while something else arrives.
+ *
+ *     gap      one stream; another model is loaded by hand (no request of it, so its own steps are
+ * not in the way), and the stream's gaps that touch the load are compared with its median urgent
+ * streams of the class batch on two models; requests of the class high come one by one
+ *
+ * Iterations are seen from outside as tokens: a stream gets one in each step of its model.  All
+ * that came between an urgent request and its own first token belong to steps that it waited for,
+ * one of which may have been running when it arrived.
+ */
+#include <string.h>
+
+#include "result.h"
+#include "share.h"
+#include "share_load.h"
+
+enum {
+    LOADS = 24,
+    LOADS_QUICK = 6,
+    GAP_PROMPT = 32,
+    GAP_OUTPUT = 1500, // of one answer; then comes the next
+    SETTLE_MS = 450,   // after a model was dropped
+    CONTROL_MS = 300,  // at most so long a time before a load is looked at for comparison
+    URGENT_ASKS = 300,
+    URGENT_ASKS_QUICK = 60,
+    URGENT_PAUSE_MS = 60, // and up to twice as long
+    WARM_UP_MS = 1500,
+    ARRIVAL_NS = 1000 * 1000, // a request takes so long to get there, and a token to come back
+    STEP_MAX_MS = 100         // of the daemon's limits, unless it was configured otherwise
+};
+static const double GAP_GOAL = 2;
+
+/* ---- gap ---- */
+
+typedef struct window {
+    uint64_t from_ns, to_ns;
+} window;
+
+/* The longest gap of the stream that touches the window, ms; 0: none does. */
+static double longest_gap(const share_stream *stream, window w) {
+    double longest = 0;
+    for (uint32_t i = 1; i < stream->n_tokens; i++) {
+        const share_token *a = &stream->tokens[i - 1], *b = &stream->tokens[i];
+        if (a->answer_idx != b->answer_idx || b->at_ns <= w.from_ns || a->at_ns >= w.to_ns)
+            continue;
+        double ms = (double)since_ns(a->at_ns, b->at_ns) / 1e6;
+        if (ms > longest) longest = ms;
+    }
+    return longest;
+}
+
+static bool touches(const window *windows, uint32_t n, uint64_t from_ns, uint64_t to_ns) {
+    for (uint32_t i = 0; i < n; i++)
+        if (to_ns > windows[i].from_ns && from_ns < windows[i].to_ns) return true;
+    return false;
+}
+
+/* Gaps that no load touches. */
+static void quiet_gaps(const share_stream *stream, const window *loads, uint32_t n, samples *out) {
+    for (uint32_t i = 1; i < stream->n_tokens; i++) {
+        const share_token *a = &stream->tokens[i - 1], *b = &stream->tokens[i];
+        if (a->answer_idx == b->answer_idx && !touches(loads, n, a->at_ns, b->at_ns))
+            samples_add(out, (double)since_ns(a->at_ns, b->at_ns) / 1e6);
+    }
+}
+
+static inferd_status load_once(share *s, const char *model, window *out, inferd_err *err) {
+    static const char wait[] = "{\"wait\":true}";
+    inferd_status status = share_client_model(&s->admin, "POST", model, "drop", wait, NULL, err);
+    if (status != INFERD_OK) return status;
+    share_sleep_ms(SETTLE_MS);
+    out->from_ns = bench_now_ns();
+    status = share_client_model(&s->admin, "POST", model, "load", wait, NULL, err);
+    out->to_ns = bench_now_ns();
+    return status;
+}
+
+/* As long before the load as the load took. */
+static window control_of(window load) {
+    uint64_t ns = load.to_ns - load.from_ns;
+    if (ns > (uint64_t)CONTROL_MS * 1000000) ns = (uint64_t)CONTROL_MS * 1000000;
+    return (window){load.from_ns - ns, load.from_ns};
+}
+
+static inferd_status tell_gap(share *s, const share_stream *stream, const window *loads, uint32_t n,
+                              inferd_err *err) {
+    samples usual = {0}, ratio = {0}, control = {0}, took = {0};
+    quiet_gaps(stream, loads, n, &usual);
+    double median = samples_at(&usual, .5);
+    if (median <= 0) {
+        size_t n_gaps = usual.n;
+        samples_free(&usual);
+        return inferd_fail(err, INFERD_EINVAL,
+                           "the median of %zu gaps is 0 ms: tokens of %s come several at once, so "
+                           "gaps cannot be seen",
+                           n_gaps, s->models[0]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        samples_add(&ratio, longest_gap(stream, loads[i]) / median);
+        samples_add(&control, longest_gap(stream, control_of(loads[i])) / median);
+        samples_add(&took, (double)since_ns(loads[i].from_ns, loads[i].to_ns) / 1e6);
+    }
+    share_row *r =
+        share_table_add(&s->table, "gap",
+                        "another model's longest gap during a load, against its median", "<= 2 x");
+    snprintf(r->measured, sizeof r->measured, "%.1f x", samples_at(&ratio, .5));
+    snprintf(
+        r->spread, sizeof r->spread,
+        "longest of each of %u loads of %.0f ms: p90 %.1f, most %.1f x; in as long a time before "
+        "each load: median %.1f, p90 %.1f, most %.1f x; median gap %.2f ms",
+        n, samples_at(&took, .5), samples_at(&ratio, .9), samples_at(&ratio, 1),
+        samples_at(&control, .5), samples_at(&control, .9), samples_at(&control, 1), median);
+    r->verdict = samples_at(&ratio, .5) <= GAP_GOAL ? SHARE_MET : SHARE_MISSED;
+    r->values = json_pack("{s:o,s:o,s:o,s:o}", "longest_over_median", samples_json(&ratio),
+                          "control_over_median", samples_json(&control), "usual_ms",
+                          samples_json(&usual), "load_ms", samples_json(&took));
+    samples *all[] = {&usual, &ratio, &control, &took};
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) samples_free(all[i]);
+    return INFERD_OK;
+}
+
+inferd_status share_measure_gap(share *s, inferd_err *err) {
+    share_stream_kind kind = {
+        .model = s->models[0], .key = s->o->key, .n = 1, .n_prompt = GAP_PROMPT};
+    window loads[LOADS];
+    uint32_t n = s->o->is_quick ? LOADS_QUICK : LOADS;
+    share_load load = {0};
+    inferd_status status =
+        share_output_fitting(s, kind.model, GAP_PROMPT, GAP_OUTPUT, &kind.n_output, err);
+    if (status == INFERD_OK) status = share_load_start(&load, s->to, &kind, 1, share_seed(s), err);
+    share_sleep_ms(WARM_UP_MS);
+    for (uint32_t i = 0; status == INFERD_OK && i < n; i++)
+        status = load_once(s, s->models[1 + i % (s->n_models - 1)], &loads[i], err);
+    if (status == INFERD_OK) status = share_load_stop(&load, err);
+    if (status == INFERD_OK) status = tell_gap(s, &load.streams[0], loads, n, err);
+    share_load_free(&load);
+    return status;
+}
+
+/* ---- urgent ---- */
+
+/* Tokens of one stream in a stretch of time. */
+static uint32_t tokens_between(const share_stream *stream, uint64_t from_ns, uint64_t to_ns) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < stream->n_tokens; i++)
+        count += stream->tokens[i].at_ns > from_ns && stream->tokens[i].at_ns < to_ns;
+    return count;
+}
+
+/* Iterations of the load that ended in a stretch of time: for each kind (a model) as many as the
+ * stream that got most tokens in it. */
+static uint32_t iterations_between(const share_load *l, uint64_t from_ns, uint64_t to_ns) {
+    uint32_t sum = 0;
+    for (uint32_t k = 0; k < l->n_kinds; k++) {
+        uint32_t most = 0;
+        for (uint32_t i = 0; i < l->n_streams; i++)
+            if (l->streams[i].kind == k)
+                most = u32_max(most, tokens_between(&l->streams[i], from_ns, to_ns));
+        sum += most;
+    }
+    return sum;
+}
+
+static void tell_urgent(share *s, const share_load *load, const share_answer *urgent, uint32_t n) {
+    samples waited = {0}, queued = {0}, ttft = {0}, step = {0};
+    for (uint32_t i = 0; i < load->n_streams; i++) quiet_gaps(&load->streams[i], NULL, 0, &step);
+    for (uint32_t i = 0; i < n; i++) {
+        samples_add(&waited,
+                    iterations_between(load, urgent[i].sent_ns + ARRIVAL_NS, urgent[i].first_ns));
+        samples_add(&queued, (double)urgent[i].queued_ms);
+        samples_add(&ttft, (double)since_ns(urgent[i].sent_ns, urgent[i].first_ns) / 1e6);
+    }
+    double p99 = samples_at(&waited, .99), p99_ms = samples_at(&queued, .99);
+    share_row *r = share_table_add(
+        &s->table, "urgent",
+        "urgent arrival to its first iteration, device saturated by the batch class",
+        "p99 <= 1 iteration and <= step_max_ms (100)");
+    snprintf(r->measured, sizeof r->measured, "p99 %.0f iterations, %.0f ms", p99, p99_ms);
+    snprintf(
+        r->spread, sizeof r->spread,
+        "%u arrivals: median %.0f, most %.0f iterations; median %.0f, most %.0f ms; TTFT median "
+        "%.1f, p99 %.1f ms; gaps of the batch median %.1f, p99 %.1f ms",
+        n, samples_at(&waited, .5), samples_at(&waited, 1), samples_at(&queued, .5),
+        samples_at(&queued, 1), samples_at(&ttft, .5), samples_at(&ttft, .99),
+        samples_at(&step, .5), samples_at(&step, .99));
+    r->verdict = p99 <= 1 && p99_ms <= STEP_MAX_MS ? SHARE_MET : SHARE_MISSED;
+    r->values = json_pack("{s:o,s:o,s:o,s:o}", "iterations", samples_json(&waited), "queued_ms",
+                          samples_json(&queued), "ttft_ms", samples_json(&ttft), "batch_gap_ms",
+                          samples_json(&step));
+    samples *all[] = {&waited, &queued, &ttft, &step};
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) samples_free(all[i]);
+}
+
+static inferd_status ask_urgent(share *s, share_answer *out, inferd_err *err) {
+    double ms;
+    inferd_status status = share_first_token(s, s->models[2], "priority", 16, out, &ms, err);
+    if (status == INFERD_OK && out->queued_ms < 0)
+        status = inferd_fail(err, INFERD_EFORMAT, "usage does not tell queued_ms (usage_details)");
+    share_sleep_ms(URGENT_PAUSE_MS + (double)(share_seed(s) % 7) * URGENT_PAUSE_MS / 6);
+    return status;
+}
+
+inferd_status share_measure_urgent(share *s, inferd_err *err) {
+    const share_stream_kind kinds[] = {
+        {s->models[0], s->o->key, "flex", .n = 8, .n_prompt = 64, .n_output = 128},
+        {s->models[1], s->o->key, "flex", .n = 4, .n_prompt = 400, .n_output = 32},
+    };
+    static share_answer urgent[URGENT_ASKS]; // 20 KB
+    uint32_t n = s->o->is_quick ? URGENT_ASKS_QUICK : URGENT_ASKS;
+    share_load load = {0};
+    share_answer first;
+    inferd_status status = ask_urgent(s, &first, err); // brings the model up
+    if (status == INFERD_OK)
+        status = share_load_start(&load, s->to, kinds, INFERD_COUNT(kinds), share_seed(s), err);
+    share_sleep_ms(WARM_UP_MS);
+    for (uint32_t i = 0; status == INFERD_OK && i < n; i++) status = ask_urgent(s, &urgent[i], err);
+    if (status == INFERD_OK) status = share_load_stop(&load, err);
+    if (status == INFERD_OK) tell_urgent(s, &load, urgent, n);
+    share_load_free(&load);
+    return status;
+}

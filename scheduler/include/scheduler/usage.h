@@ -1,0 +1,27 @@
+/* usage.h - figures of who used a device, as plain values that cross threads.
+ *
+ * Thread: any; copies. */
+#ifndef INFERD_USAGE_H
+#define INFERD_USAGE_H
+
+#include "inferd/base.h"
+
+/* Times of one kind: how many, their sum, and a count per bucket. */
+enum { ENGINE_RUNG_BUCKETS = 14 };
+extern const uint32_t
+    engine_rung_us_bounds[ENGINE_RUNG_BUCKETS]; // upper bounds; the last is UINT32_MAX
+typedef struct engine_times {
+    uint64_t n, us, hist[ENGINE_RUNG_BUCKETS];
+} engine_times;
+
+/* What a tenant used of this device for the model in a slot. */
+enum { ENGINE_PRINCIPALS_MAX = 4096 };
+typedef struct engine_principal {
+    uint32_t tenant, model; // gen_request.tenant_idx; the slot
+    uint32_t serial;        // another one whenever this place in the list gets another principal
+    uint64_t device_us;     // of steps; what preemptions made to be computed again is not in it
+    /* Tokens: of prompts, computed and found in caches; and drawn.  No token is in two of them. */
+    uint64_t prompt_tokens, cached_tokens, output_tokens;
+} engine_principal;
+
+#endif

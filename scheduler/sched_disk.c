@@ -1,0 +1,215 @@
+/* sched_disk.c - cached blocks that go to a disk, and come back from there.
+ *
+ *     device, host memory  --their page is wanted-->  kv_disk_put  ...  a file
+ *     a file  ...  kv_disk_ask  --next plans-->  host memory, or the device's page
+ *
+ * A sequence whose next blocks are on the disk waits for them, without rows, as long as computing
+ * them is expected to take, and then computes.  Nobody else waits: the disk works beside the steps.
+ * Blocks are asked for some at a time, in their order. */
+#include <string.h>
+
+#include "sched_state.h"
+
+enum {
+    DISK_SHIFT = 3,          // an eighth of each deviation of a read's time
+    DISK_BYTES_PER_US = 500, // before any was read
+    DISK_OPEN_US = 100,      // that finding a file takes
+    AHEAD_BLOCKS = 16,       // asked for at once
+    UNKNOWN_US = 20000,      // to compute a block, while nothing was measured
+    WAIT_US_MIN = 2000,
+    READ_KEEP_US = 1000000 // nobody came for it
+};
+#define GIVEN_UP UINT64_MAX // seq.disk_until_us: it waited in vain
+
+void sched_set_disk(sched *s, const kv_disk_ops *ops, kv_disk *disk, bool one_memory,
+                    sched_slot *slot, void (*wake)(void *ctx), void *ctx) {
+    s->disk_ops = ops;
+    s->disk = disk;
+    s->one_memory = one_memory;
+    s->slot = slot;
+    s->disk_wake = wake;
+    s->disk_ctx = ctx;
+    s->disk_due_us = UINT64_MAX;
+}
+
+bool sched_disk_key(const sched *s, const sched_model_spec *spec, uint64_t out[2]) {
+    if (s->disk_ops == NULL || (spec->content[0] == 0 && spec->content[1] == 0)) return false;
+    s->disk_ops->key(s->disk, spec->content, out);
+    return true;
+}
+
+bool sched_has_disk(const sched *s, const sched_model *m) {
+    return s->disk_ops != NULL && (m->spec.content[0] != 0 || m->spec.content[1] != 0);
+}
+
+static kv_disk_block block_of(const sched_model *m, prefix_name name, const uint64_t scope[2],
+                              uint32_t depth, const tok_id *tokens) {
+    kv_disk_block b = {.depth = depth, .tokens = tokens, .layout = &m->kv.layout};
+    memcpy(b.name, name.h, sizeof b.name);
+    memcpy(b.model, m->spec.content, sizeof b.model);
+    memcpy(b.scope, scope, sizeof b.scope);
+    return b;
+}
+
+/* ---- time ---- */
+
+static uint64_t read_us(const sched *s, const sched_model *m) {
+    const kv_layout *l = &m->kv.layout;
+    return s->disk_us != 0 ? s->disk_us
+                           : l->slot_bytes * l->n_groups / DISK_BYTES_PER_US + DISK_OPEN_US;
+}
+
+static void note_read(sched *s, uint64_t us) {
+    if (s->disk_us == 0) s->disk_us = us + 1;
+    s->disk_us += us >> DISK_SHIFT;
+    s->disk_us -= s->disk_us >> DISK_SHIFT;
+}
+
+/* Where nothing was measured, as after a start, it does. */
+static bool pays(const sched *s, const sched_model *m, uint32_t depth) {
+    uint64_t us = sched_compute_us(m, depth);
+    return us == 0 || read_us(s, m) < us;
+}
+
+/* ---- out ---- */
+
+/* False: the disk does not take it now. */
+static bool put(sched *s, sched_model *m, const prefix *p, uint32_t b) {
+    const prefix_entry *e = &p->entries[b];
+    const kv_layout *l = &m->kv.layout;
+    kv_disk_block about = block_of(m, e->name, e->scope, e->depth, prefix_tokens(p, b));
+    unsigned char *to;
+    void *begun = s->disk_ops->put_begin(s->disk, &about, &to);
+    if (begun == NULL) return false;
+    const int32_t *slots = p->kv->slots + (size_t)b * l->n_groups;
+    for (uint32_t g = 0; g < l->n_groups; g++, to += l->slot_bytes)
+        memcpy(to, s->slot(s->disk_ctx, m->kv.owner, slots[g]), l->slot_bytes);
+    s->disk_ops->put_end(s->disk, begun);
+    s->counters.n_stored++;
+    return true;
+}
+
+void sched_store(sched *s, sched_model *m, const prefix *p, uint32_t b) {
+    if (!sched_has_disk(s, m) || (p == &m->prefix && !s->one_memory)) return;
+    if (pays(s, m, p->entries[b].depth)) put(s, m, p, b);
+}
+
+static void drop_read(sched *s, sched_read *r) {
+    s->disk_ops->give_back(s->disk, r->ticket);
+    *r = (sched_read){.used = false};
+}
+
+/* Newest first: the beginnings of chains are newer than their ends. */
+static void save_cache(sched *s, sched_model *m, const prefix *p, uint64_t until_us) {
+    for (const list_node *node = p->lru.prev; node != &p->lru; node = node->prev) {
+        uint32_t b = (uint32_t)(LIST_ENTRY(node, prefix_entry, lru) - p->entries);
+        if (!pays(s, m, p->entries[b].depth)) continue;
+        if (!s->disk_ops->wait_room(s->disk, until_us)) return;
+        put(s, m, p, b);
+    }
+}
+
+void sched_save(sched *s, uint64_t until_us) {
+    for (uint32_t i = 0; s->disk_ops != NULL && i < s->n_models; i++) {
+        sched_model *m = &s->models[i];
+        if (!m->open || !sched_has_disk(s, m)) continue;
+        if (s->one_memory) save_cache(s, m, &m->prefix, until_us);
+        if (m->parks) save_cache(s, m, &m->parked, until_us);
+    }
+    for (uint32_t i = 0; i < SCHED_READS_MAX; i++)
+        if (s->reads[i].used) drop_read(s, &s->reads[i]);
+    s->disk_ops = NULL;
+}
+
+/* ---- and back ---- */
+
+static sched_read *find_read(sched *s, uint32_t model_idx, prefix_name name) {
+    for (uint32_t i = 0; i < SCHED_READS_MAX; i++) {
+        sched_read *r = &s->reads[i];
+        if (r->used && r->model_idx == model_idx && r->name.h[0] == name.h[0] &&
+            r->name.h[1] == name.h[1])
+            return r;
+    }
+    return NULL;
+}
+
+void sched_forget_reads(sched *s, uint32_t model_idx) {
+    for (uint32_t i = 0; i < SCHED_READS_MAX; i++)
+        if (s->reads[i].used && s->reads[i].model_idx == model_idx) drop_read(s, &s->reads[i]);
+}
+
+/* A place for another; those go that nobody came for. */
+static sched_read *take_read(sched *s, uint64_t now_us) {
+    sched_read *unused = NULL;
+    for (uint32_t i = 0; i < SCHED_READS_MAX; i++) {
+        sched_read *r = &s->reads[i];
+        if (r->used && now_us > r->asked_us + READ_KEEP_US) drop_read(s, r);
+        if (!r->used && unused == NULL) unused = r;
+    }
+    return unused;
+}
+
+/* Ask for q's next blocks, as many as are on the disk one after the other; the time they are worth
+ * waiting for. */
+static uint64_t ask_ahead(sched *s, const seq *q, uint32_t n_max, uint64_t now_us) {
+    sched_model *m = seq_model(s, q);
+    const uint64_t *scope = q->req->cache_scope;
+    uint32_t T = m->kv.layout.block_tokens;
+    prefix_name name = q->name;
+    uint64_t worth_us = 0;
+    for (uint32_t i = 0; i < u32_min(n_max, AHEAD_BLOCKS); i++) {
+        uint32_t depth = q->n_published + i;
+        const tok_id *tokens = seq_tokens(q) + (size_t)depth * T;
+        name = prefix_extend(&m->prefix, name, tokens);
+        if (find_read(s, m->kv.owner, name) != NULL) continue; // another asked
+        if (!pays(s, m, depth) || !s->disk_ops->has(s->disk, name.h)) break;
+        sched_read *r = take_read(s, now_us);
+        if (r == NULL) break;
+        kv_disk_block b = block_of(m, name, scope, depth, tokens);
+        uint32_t ticket = s->disk_ops->ask(s->disk, &b, s->disk_wake, s->disk_ctx);
+        if (ticket == KV_DISK_NO_TICKET) break;
+        *r = (sched_read){true, ticket, m->kv.owner, name, now_us};
+        uint64_t us = sched_compute_us(m, depth);
+        worth_us += us != 0 ? us : UNKNOWN_US;
+    }
+    return worth_us;
+}
+
+const unsigned char *sched_fetch(sched *s, seq *q, prefix_name name, uint32_t n_max,
+                                 uint64_t now_us) {
+    sched_model *m = seq_model(s, q);
+    const unsigned char *from = NULL;
+    uint64_t us = 0;
+    sched_read *r = find_read(s, m->kv.owner, name);
+    if (r == NULL && q->disk_until_us == GIVEN_UP) return NULL;
+    if (r == NULL) {
+        uint64_t worth_us = ask_ahead(s, q, n_max, now_us);
+        r = find_read(s, m->kv.owner, name);
+        if (r == NULL) return NULL;
+        q->disk_until_us = now_us + (worth_us > WAIT_US_MIN ? worth_us : WAIT_US_MIN);
+    }
+    switch (s->disk_ops->look(s->disk, r->ticket, &from, &us)) {
+    case KV_DISK_READY:
+        note_read(s, us);
+        return from;
+    case KV_DISK_GONE:
+        drop_read(s, r);
+        return NULL;
+    default: // whoever joins another's wait has a bound of his own
+        if (q->disk_until_us == 0) q->disk_until_us = now_us + WAIT_US_MIN;
+        if (now_us >= q->disk_until_us && q->disk_until_us != GIVEN_UP) {
+            note_read(s, now_us - r->asked_us); // or more
+            q->disk_until_us = GIVEN_UP;
+        }
+        if (q->disk_until_us == GIVEN_UP) return NULL;
+        q->waits_for_disk = true;
+        if (q->disk_until_us < s->disk_due_us) s->disk_due_us = q->disk_until_us;
+        return NULL;
+    }
+}
+
+void sched_fetched(sched *s, uint32_t model_idx, prefix_name name, bool used) {
+    sched_read *r = find_read(s, model_idx, name);
+    if (r != NULL) drop_read(s, r);
+    s->counters.n_fetched += used;
+}

@@ -1,0 +1,262 @@
+/* app_usage.c - see app_usage.h. */
+#include "app_usage.h"
+
+#include <string.h>
+
+#include "inferd/clock.h"
+#include "ledger.h"
+#include "log.h"
+#include "sse.h"
+
+#define US_PER_S   1e6
+#define PER_TOKENS 1000 // tokens that a cost is told for
+
+_Static_assert((int)FLEET_DEVICES_MAX <= (int)METRICS_DEVICES_MAX,
+               "each device has a part of the ledger");
+
+void app_read_usage(const app *a, uint64_t now_us) {
+    ledger *l = metrics_ledger(a->metrics);
+    engine_principal *list = malloc(ENGINE_PRINCIPALS_MAX * sizeof *list);
+    uint32_t *names = malloc(REGISTRY_SLOTS * sizeof *names);
+    if (list != NULL && names != NULL) { // else the next time
+        for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
+            names[i] = app_model(a, i)->m != NULL ? app_model(a, i)->name_idx : LEDGER_NOBODY;
+        for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+            const engine *e = fleet_engine(a->fleet, d);
+            uint32_t n = engine_get_principals(e, list, ENGINE_PRINCIPALS_MAX);
+            ledger_read(l, d, list, n, names, REGISTRY_SLOTS);
+        }
+        ledger_tick(l, now_us);
+    }
+    free(list);
+    free(names);
+}
+
+/* ---- shares ---- */
+
+static double ratio(uint64_t us, uint64_t of_us) {
+    return of_us == 0 ? 0.0 : (double)us / (double)of_us;
+}
+
+static double entitled(const share_spec *s) {
+    enum { WHOLE_PERCENT = 100 };
+    return s->policy == SHARE_BESTEFFORT ? 0.0 : (double)s->percent / WHOLE_PERCENT;
+}
+
+/* What the rows of a tenant, or of a model, had of the window; the other one is LEDGER_NOBODY. */
+static uint64_t recent_us(const ledger *l, uint32_t tenant, uint32_t name_idx) {
+    uint64_t us = 0;
+    for (uint32_t i = 0; i < ledger_n(l); i++) {
+        const ledger_row *r = ledger_at(l, i);
+        if (tenant != LEDGER_NOBODY ? r->tenant == tenant : r->name_idx == name_idx)
+            us += ledger_recent_us(l, i);
+    }
+    return us;
+}
+
+static uint32_t tenant_number(const app *a, const char *name) {
+    for (uint32_t i = 0; i < a->n_tenants; i++)
+        if (strcmp(a->tenants[i], name) == 0) return i;
+    return LEDGER_NOBODY;
+}
+
+/* Of all tenants and models of the configuration; owned by the caller.  NULL: no memory. */
+static metrics_share *list_shares(const app *a, uint64_t now_us, uint32_t *n) {
+    const inferd_config *c = a->config->c;
+    const ledger *l = metrics_ledger(a->metrics);
+    uint64_t window_us = ledger_window_us(l, now_us);
+    metrics_share *list = calloc((size_t)c->n_tenants + c->n_models + 1, sizeof *list);
+    *n = 0;
+    for (uint32_t i = 0; list != NULL && i < c->n_tenants; i++) {
+        uint32_t number = tenant_number(a, c->tenants[i].name);
+        if (number == LEDGER_NOBODY) continue;
+        list[(*n)++] = (metrics_share){"tenant", c->tenants[i].name,
+                                       ratio(recent_us(l, number, LEDGER_NOBODY), window_us),
+                                       entitled(&c->tenants[i].policy.share)};
+    }
+    for (uint32_t i = 0; list != NULL && i < c->n_models; i++) {
+        const registry_slot *s = app_model(a, (uint32_t)a->config->slots[i]);
+        list[(*n)++] = (metrics_share){"model", s->name,
+                                       ratio(recent_us(l, LEDGER_NOBODY, s->name_idx), window_us),
+                                       entitled(&s->policy.share)};
+    }
+    return list;
+}
+
+/* ---- the page ---- */
+
+typedef struct lists {
+    metrics_device *devices;
+    metrics_model *models;
+    metrics_replica *replicas;
+    metrics_share *shares;
+    uint32_t n_devices, n_models, n_replicas, n_shares;
+} lists;
+
+static void list_devices(const app *a, lists *of) {
+    for (uint32_t d = 0; d < of->n_devices; d++) {
+        metrics_device *m = &of->devices[d];
+        m->name = fleet_device_name(a->fleet, d);
+        m->about = &a->devices[d];
+        m->lost = engine_is_lost(fleet_engine(a->fleet, d)) || a->device_hangs;
+        engine_get_stats(fleet_engine(a->fleet, d), &m->stats);
+    }
+}
+
+/* What fleet_model_get does not add up. */
+static void add_replica(const app *a, uint32_t slot, uint32_t d, metrics_model *to, bool first) {
+    engine_model_info here, *all = &to->info;
+    engine_model_get(fleet_engine(a->fleet, d), slot, &here);
+    if (first) {
+        memset(all->n_rungs, 0, sizeof all->n_rungs);
+        all->bytes_used = all->bytes_held = all->bytes_min = all->bytes_max = 0;
+        all->cost_error_ppm = 0;
+    }
+    for (int r = 0; r < GEN_RUNGS; r++) all->n_rungs[r] += here.n_rungs[r];
+    all->bytes_used += here.bytes_used;
+    all->bytes_held += here.bytes_held;
+    all->bytes_min += here.bytes_min;
+    bool open = all->bytes_max == UINT64_MAX || here.bytes_max == UINT64_MAX;
+    all->bytes_max = open ? UINT64_MAX : all->bytes_max + here.bytes_max;
+    all->cost_error_ppm = u32_max(all->cost_error_ppm, here.cost_error_ppm); // the worst
+}
+
+static void list_models(const app *a, lists *of) {
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+        const registry_slot *s = app_model(a, i);
+        if (s->m == NULL || s->n_configs == 0) continue; // one that leaves has a successor
+        uint32_t n = of->n_models++;
+        metrics_model *m = &of->models[n];
+        *m = (metrics_model){.name = s->name,
+                             .name_idx = s->name_idx,
+                             .desired_replicas = fleet_desired_replicas(a->fleet, i)};
+        fleet_model_get(a->fleet, i, &m->info);
+        bool first = true;
+        for (uint32_t d = 0; d < of->n_devices; d++) {
+            fleet_replica r;
+            fleet_get_replica(a->fleet, i, d, &r);
+            if (r.state == FLEET_ABSENT) continue;
+            add_replica(a, i, d, m, first);
+            first = false;
+            of->replicas[of->n_replicas++] =
+                (metrics_replica){n, d, fleet_replica_state_name(r.state)};
+        }
+    }
+}
+
+static bool take_lists(const app *a, uint64_t now_us, lists *of) {
+    uint32_t n = fleet_n_devices(a->fleet);
+    *of = (lists){.n_devices = n};
+    of->devices = calloc(n, sizeof *of->devices);
+    of->models = calloc(REGISTRY_SLOTS, sizeof *of->models);
+    of->replicas = calloc((size_t)REGISTRY_SLOTS * n, sizeof *of->replicas);
+    of->shares = list_shares(a, now_us, &of->n_shares);
+    if (of->devices == NULL || of->models == NULL || of->replicas == NULL || of->shares == NULL)
+        return false;
+    list_devices(a, of);
+    list_models(a, of);
+    return true;
+}
+
+static void free_lists(lists *of) {
+    free(of->devices);
+    free(of->models);
+    free(of->replicas);
+    free(of->shares);
+}
+
+void app_write_metrics(const app *a, buf *out) {
+    uint64_t now_us = clock_now_us();
+    lists of;
+    app_read_usage(a, now_us);
+    if (!take_lists(a, now_us, &of)) {
+        out->failed = true;
+        free_lists(&of);
+        return;
+    }
+    metrics_now now = {.devices = of.devices,
+                       .n_devices = of.n_devices,
+                       .models = of.models,
+                       .n_models = of.n_models,
+                       .replicas = of.replicas,
+                       .n_replicas = of.n_replicas,
+                       .shares = of.shares,
+                       .n_shares = of.n_shares,
+                       .names = (const char *const *)a->models.names,
+                       .n_names = a->models.n_names,
+                       .tenants = (const char *const *)a->tenants,
+                       .n_tenants = a->n_tenants,
+                       .hour_micros = a->config->c->policy.device_hour_cost_micros,
+                       .n_http_open = a->http == NULL ? 0 : http_n_open(a->http),
+                       .n_flights = a->n_flights,
+                       .log_lines_dropped = log_n_dropped(),
+                       .started_unix_s = (uint64_t)a->started_unix_s,
+                       .draining = a->draining,
+                       .version = INFERD_VERSION};
+    metrics_write(a->metrics, &now, out);
+    free_lists(&of);
+}
+
+/* ---- the state ---- */
+
+static void add_principal(buf *out, const app *a, const ledger_row *r) {
+    uint64_t hour_micros = a->config->c->policy.device_hour_cost_micros;
+    uint64_t n_tokens = r->prompt_tokens + r->cached_tokens + r->output_tokens;
+    const char *tenant = r->tenant < a->n_tenants ? a->tenants[r->tenant] : "none";
+    const char *name = r->name_idx < a->models.n_names ? a->models.names[r->name_idx] : "none";
+    buf_add_str(out, "{\"tenant\":");
+    json_add_string(out, tenant, strlen(tenant));
+    buf_add_str(out, ",\"model\":");
+    json_add_string(out, name, strlen(name));
+    buf_add_format(out,
+                   ",\"device_s\":%.6f,\"prompt_tokens\":%llu,\"cached_tokens\":%llu,"
+                   "\"output_tokens\":%llu",
+                   (double)r->device_us / US_PER_S, (unsigned long long)r->prompt_tokens,
+                   (unsigned long long)r->cached_tokens, (unsigned long long)r->output_tokens);
+    uint64_t cost = ledger_cost_micros(r->device_us, hour_micros);
+    uint64_t tokens = n_tokens > 0 ? n_tokens : 1;
+    buf_add_format(out, ",\"device_s_per_1000_tokens\":%.6f",
+                   (double)r->device_us * PER_TOKENS / (double)tokens / US_PER_S);
+    if (hour_micros == 0)
+        buf_add_str(out, ",\"cost\":null,\"cost_per_1000_tokens\":null}");
+    else
+        buf_add_format(out, ",\"cost\":%.6f,\"cost_per_1000_tokens\":%.6f}",
+                       (double)cost / US_PER_S,
+                       (double)cost * PER_TOKENS / (double)tokens / US_PER_S);
+}
+
+static void add_device(buf *out, const app *a, uint32_t d) {
+    engine_stats s;
+    const char *name = fleet_device_name(a->fleet, d);
+    engine_get_stats(fleet_engine(a->fleet, d), &s);
+    uint64_t wall_us = s.account_until_us - s.opened_us;
+    uint64_t sum_us = s.charged_us + s.waste_us + s.account_move_us + s.account_load_us +
+                      s.account_idle_us + s.account_host_us;
+    uint64_t error_us = wall_us > sum_us ? wall_us - sum_us : sum_us - wall_us;
+    buf_add_str(out, "{\"device\":");
+    json_add_string(out, name, strlen(name));
+    buf_add_format(out,
+                   ",\"principals_s\":%.6f,\"load_s\":%.6f,\"preempt_s\":%.6f,\"idle_s\":%.6f,"
+                   "\"host_s\":%.6f,\"wall_s\":%.6f,\"error_ppm\":%llu}",
+                   (double)s.charged_us / US_PER_S, (double)s.account_load_us / US_PER_S,
+                   (double)(s.waste_us + s.account_move_us) / US_PER_S,
+                   (double)s.account_idle_us / US_PER_S, (double)s.account_host_us / US_PER_S,
+                   (double)wall_us / US_PER_S,
+                   (unsigned long long)(wall_us > 0 ? error_us * 1000000 / wall_us : 0));
+}
+
+void app_add_account(buf *out, const app *a) {
+    const ledger *l = metrics_ledger(a->metrics);
+    app_read_usage(a, clock_now_us());
+    buf_add_str(out, ",\"account\":{\"principals\":[");
+    for (uint32_t i = 0; i < ledger_n(l); i++) {
+        if (i > 0) buf_add_char(out, ',');
+        add_principal(out, a, ledger_at(l, i));
+    }
+    buf_add_str(out, "],\"devices\":[");
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        if (d > 0) buf_add_char(out, ',');
+        add_device(out, a, d);
+    }
+    buf_add_str(out, "]}");
+}

@@ -1,0 +1,138 @@
+/* drain.c - see drain.h. */
+#include "drain.h"
+
+#include <string.h>
+
+#define SECOND_US ((uint64_t)1000000)
+#define GUESS_US  (4 * SECOND_US) // ... and at least so long: a place is held before any end
+
+enum {
+    MARGIN_TOP = 3, // of the time for k ends
+    MARGIN_BOTTOM = 2,
+    BURST_PARTS = 2, // and half of what a place is held
+    GUESS_PARTS = 2, // what runs has run for half of its time ...
+    PACE_DIVISOR = 2 // newcomers count on half of the usual pace
+};
+
+static uint64_t n_kept(const drain_book *b) {
+    return b->n_ends < DRAIN_ENDS_MAX ? b->n_ends : DRAIN_ENDS_MAX;
+}
+
+void drain_note(drain_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_us) {
+    if (now_us > b->noted_us) b->area_us += b->n_used * (now_us - b->noted_us);
+    if (b->n_used == 0) b->busy_since_us = now_us;
+    b->noted_us = now_us;
+    b->n_used = n_used;
+    for (; n_ended > 0; n_ended--) {
+        uint64_t *oldest = &b->areas_us[b->n_ends++ % DRAIN_ENDS_MAX];
+        b->sum_us += b->area_us - *oldest;
+        *oldest = b->area_us;
+        b->area_us = 0;
+    }
+}
+
+/* ---- time ---- */
+
+uint64_t drain_held_us(const drain_book *b, uint64_t now_us) {
+    uint64_t busy_us = now_us > b->busy_since_us ? now_us - b->busy_since_us : 0;
+    uint64_t us = b->n_ends > 0 ? b->sum_us / n_kept(b) : GUESS_US;
+    if (b->n_ends == 0 && GUESS_PARTS * busy_us > us) us = GUESS_PARTS * busy_us;
+    return us > 0 ? us : 1;
+}
+
+/* ---- promises ---- */
+
+static void forget(drain_book *b, uint32_t i) {
+    b->n_promises--;
+    memmove(&b->promises[i], &b->promises[i + 1], (b->n_promises - i) * sizeof b->promises[0]);
+}
+
+static void forget_old(drain_book *b, uint64_t now_us) {
+    uint32_t n = 0;
+    while (n < b->n_promises && b->promises[n].due_us + DRAIN_GRACE_US < now_us) n++;
+    b->n_promises -= n;
+    memmove(&b->promises[0], &b->promises[n], b->n_promises * sizeof b->promises[0]);
+}
+
+static void promise(drain_book *b, uint64_t mark, uint32_t n, uint64_t due_us) {
+    uint32_t i = b->n_promises++;
+    for (; i > 0 && b->promises[i - 1].due_us > due_us; i--) b->promises[i] = b->promises[i - 1];
+    b->promises[i] = (drain_promise){mark, due_us, n};
+}
+
+static uint32_t seconds_of(uint64_t us) {
+    uint64_t s = (us + SECOND_US - 1) / SECOND_US;
+    return s < DRAIN_MIN_S ? DRAIN_MIN_S : s > DRAIN_MAX_S ? DRAIN_MAX_S : (uint32_t)s;
+}
+
+static uint32_t n_free_of(const drain_book *b, uint32_t n_max) {
+    return b->n_used < n_max ? n_max - b->n_used : 0;
+}
+
+/* When n more places will be there, beside those that are promised before and behind:
+ *
+ *     places free now + (time - D/2) / (D/N * 3/2)  >=  places promised until then
+ *
+ * holds for all promises with the new one in front of them. */
+static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    uint64_t held_us = drain_held_us(b, now_us), n_free = n_free_of(b, n_max);
+    uint64_t each_us = held_us * MARGIN_TOP / MARGIN_BOTTOM / n_max;
+    uint64_t from_us = now_us + held_us / BURST_PARTS, due_us = from_us, wanted = n;
+    for (uint32_t i = 0; i < b->n_promises; i++) {
+        const drain_promise *p = &b->promises[i];
+        wanted += p->n;
+        uint64_t all_us = from_us + (wanted > n_free ? (wanted - n_free) * each_us : 0);
+        /* Not in front of one that would then be late; behind it, after both. */
+        if (p->due_us < all_us || p->due_us <= due_us) due_us = all_us;
+    }
+    uint64_t alone_us = from_us + (n > n_free ? (n - n_free) * each_us : 0);
+    return due_us > alone_us ? due_us : alone_us;
+}
+
+uint32_t drain_refuse(drain_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    forget_old(b, now_us);
+    uint32_t after_s = seconds_of(due_of(b, n, n_max, now_us) - now_us);
+    if (b->n_promises == DRAIN_PROMISES_MAX) return DRAIN_MAX_S;
+    if (mark != 0) promise(b, mark, n, now_us + after_s * SECOND_US);
+    return after_s;
+}
+
+/* Are there, or will there be with half of the usual pace, places for n now and all promises when
+ * they are due? */
+static bool leaves_enough(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    uint64_t wanted = n, each_us = PACE_DIVISOR * drain_held_us(b, now_us) / n_max + 1;
+    uint32_t n_free = n_free_of(b, n_max);
+    if (n > n_free) return false;
+    for (uint32_t i = 0; i < b->n_promises; i++) {
+        const drain_promise *p = &b->promises[i];
+        uint64_t until_us = p->due_us > now_us ? p->due_us - now_us : 0;
+        wanted += p->n;
+        if (wanted > n_free + until_us / each_us) return false;
+    }
+    return true;
+}
+
+bool drain_admit(drain_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
+                 uint32_t n_spare, uint64_t now_us, uint32_t *after_s) {
+    forget_old(b, now_us);
+    uint32_t own = b->n_promises; // the one that is due first
+    for (uint32_t i = b->n_promises; i-- > 0 && mark != 0 && !first_try;)
+        if (b->promises[i].mark == mark) own = i;
+    if (own == b->n_promises) {
+        if (leaves_enough(b, n, n_max, now_us)) return true;
+        *after_s = drain_refuse(b, mark, n, n_max, now_us);
+        return false;
+    }
+    drain_promise kept = b->promises[own];
+    forget(b, own);
+    if (kept.due_us <= now_us ? n <= n_free_of(b, n_max + n_spare)
+                              : leaves_enough(b, n, n_max, now_us))
+        return true;
+    if (kept.due_us > now_us) { // early
+        promise(b, kept.mark, kept.n, kept.due_us);
+        *after_s = seconds_of(kept.due_us - now_us);
+        return false;
+    }
+    *after_s = drain_refuse(b, mark, n, n_max, now_us);
+    return false;
+}

@@ -1,0 +1,434 @@
+/* fleet_place.c - where the replicas of models are, and how many there are.
+ *
+ * Placement counts the weights of a model as if they never left a device, so that models spread
+ * over the devices there are; only when that finds no place it counts what could be taken back,
+ * too, and then spreads what it overcommits.  A model whose content another one has goes where that
+ * one is, if it may: the weights are there once. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fleet_private.h"
+
+enum {
+    CALM_TOKENS_PER_1000S = 1000, // of a model nobody asked for yet
+    WEIGHTS_PER_TOKEN = 1000,     // bytes of weights for one of a token's keys and values, about
+    ALL_PERCENT = 100,
+    TTFT_PERCENTILE = 95
+};
+#define PPM UINT64_C(1000000)
+
+/* ---- parts ---- */
+
+uint32_t fleet_n_parts(const model_policy *p) {
+    return u32_max(u32_max(p->share.n_devices, p->replicas_min), 1);
+}
+
+/* What does not divide goes one unit each to the first ones, and what is less than a unit to the
+ * first: the sum is exact. */
+static uint64_t split(uint64_t total, uint64_t unit, uint32_t n, uint32_t k) {
+    uint64_t units = total / unit;
+    return (units / n + (k < units % n)) * unit + (k == 0 ? total % unit : 0);
+}
+
+model_policy fleet_part_of(const model_policy *whole, uint32_t k) {
+    uint32_t n = fleet_n_parts(whole), part = k < n ? k : n - 1;
+    model_policy p = *whole;
+    p.min_bytes = k < n ? split(whole->min_bytes, FLEET_PAGE_BYTES, n, part) : 0;
+    p.max_bytes = split(whole->max_bytes, FLEET_PAGE_BYTES, n, part);
+    p.share.percent = (uint32_t)split(whole->share.percent, 1, n, part);
+    p.share.n_devices = 1;
+    if (k >= n || p.share.percent == 0) p.share = (share_spec){.policy = SHARE_BESTEFFORT};
+    if (k >= n) p.share.n_devices = 1;
+    return p;
+}
+
+static uint32_t n_wanted(const fleet *f, const fleet_model *m) {
+    return u32_min(fleet_n_parts(&m->about.policy), f->n_devices);
+}
+
+static uint32_t n_here(const fleet *f, const fleet_model *m) {
+    uint32_t n = 0;
+    for (uint32_t d = 0; d < f->n_devices; d++) n += replica_is_here(&m->at[d]);
+    return n;
+}
+
+/* The first part that no replica has. */
+static uint32_t free_part(const fleet *f, const fleet_model *m) {
+    for (uint32_t k = 0;; k++) {
+        bool taken = false;
+        for (uint32_t d = 0; d < f->n_devices; d++)
+            taken = taken || (replica_is_here(&m->at[d]) && m->at[d].part == k);
+        if (!taken) return k;
+    }
+}
+
+/* ---- where a model may go ---- */
+
+static uint32_t pages_of(uint64_t n_bytes, uint64_t page_bytes) {
+    uint64_t n = n_bytes / page_bytes + (n_bytes % page_bytes != 0);
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX - 1;
+}
+
+static uint32_t share_of(const model_policy *p) {
+    return p->share.policy == SHARE_BESTEFFORT ? 0 : p->share.percent;
+}
+
+static uint64_t pressure_of(const fleet_model *m) {
+    return place_pressure(CALM_TOKENS_PER_1000S, m->about.weight_bytes / WEIGHTS_PER_TOKEN + 1,
+                          m->about.policy.slo_tpot_ms * 1000);
+}
+
+/* Whose weights it computes with there, when they are another model's. */
+static bool shares_weights(const fleet *f, const fleet_model *m, uint32_t d) {
+    uint32_t same = m->about.same_as;
+    return same < f->n_slots && f->models[same].used && replica_is_here(&f->models[same].at[d]);
+}
+
+/* The device as it is with the replicas on it, but for those of `without`.  `lent`: weights that
+ * nobody guaranteed count as free. */
+static void look_at_device(const fleet *f, uint32_t d, bool lent, const fleet_model *without,
+                           place_device *out) {
+    engine_stats s;
+    engine_get_stats(f->engines[d], &s);
+    uint64_t page = s.page_bytes != 0 ? s.page_bytes : FLEET_PAGE_BYTES;
+    uint64_t kept = 0;
+    *out = (place_device){.drained = engine_is_lost(f->engines[d]), .page_bytes = page};
+    out->capacity_pages = s.pages_device != 0       ? s.pages_device
+                          : f->memory_bytes[d] != 0 ? pages_of(f->memory_bytes[d], page)
+                                                    : UINT32_MAX / 2; // seen when it is open
+    /* An open device is without its reserve already. */
+    if (s.pages_device == 0) out->reserve_pages = pages_of(f->reserve_bytes[d], page);
+    out->reserve_pages = u32_min(out->reserve_pages, out->capacity_pages);
+    for (uint32_t i = 0; i < f->n_used; i++) {
+        const fleet_model *m = &f->models[i];
+        if (!m->used || m == without || !replica_is_here(&m->at[d])) continue;
+        const model_policy *p = &m->at[d].policy;
+        uint64_t min = pages_of(p->min_bytes, page);
+        uint64_t weights = shares_weights(f, m, d) ? 0 : pages_of(m->about.weight_bytes, page);
+        out->guaranteed_pages += (uint32_t)min;
+        out->share_percent += share_of(p);
+        out->pressure += pressure_of(m);
+        if (lent && p->pin != PIN_HOT) weights = 0;
+        kept += weights > min ? weights : min;
+    }
+    uint32_t room = out->capacity_pages - out->reserve_pages;
+    out->free_pages = kept < room ? room - (uint32_t)kept : 0;
+}
+
+/* Sizes and promises of the k-th part; devices that have it, and those it still leaves. */
+static place_wanted wanted_of(const fleet *f, const fleet_model *m, uint32_t k, uint64_t page) {
+    model_policy part = fleet_part_of(&m->about.policy, k);
+    place_wanted w = {.share_percent = share_of(&part),
+                      .distinct = true,
+                      .pressure = pressure_of(m),
+                      .n_replicas = 1};
+    w.need[0] = (place_need){.weight_pages = pages_of(m->about.weight_bytes, page),
+                             .kv_pages = 1,
+                             .min_pages = pages_of(part.min_bytes, page)};
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        w.here[d] = m->at[d].state != FLEET_ABSENT;
+        w.n_replicas += w.here[d];
+    }
+    return w;
+}
+
+/* Where the weights of its twin are. */
+static uint32_t beside_twin(const fleet *f, const fleet_model *m, uint32_t k) {
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        place_device device;
+        if (m->at[d].state != FLEET_ABSENT || !shares_weights(f, m, d)) continue;
+        look_at_device(f, d, false, NULL, &device);
+        place_wanted w = wanted_of(f, m, k, device.page_bytes);
+        w.need[0].weight_pages = 0;
+        if (place_check(&device, &w, 0, NULL)) return d;
+    }
+    return FLEET_NOWHERE;
+}
+
+/* A device for the k-th part, or FLEET_NOWHERE; m->problem says why not. */
+static uint32_t find_device(fleet *f, fleet_model *m, uint32_t k) {
+    place_device devices[FLEET_DEVICES_MAX];
+    place_why whys[FLEET_DEVICES_MAX];
+    uint32_t chosen[1], d = beside_twin(f, m, k), at = 0;
+    m->problem[0] = 0;
+    if (d != FLEET_NOWHERE) return d;
+    for (int lent = 0; lent <= 1; lent++) {
+        for (uint32_t i = 0; i < f->n_devices; i++)
+            look_at_device(f, i, lent == 1, NULL, &devices[i]);
+        place_wanted w = wanted_of(f, m, k, devices[0].page_bytes);
+        if (place_choose(devices, f->n_devices, &w, lent == 1 ? PLACE_BALANCED : f->placement,
+                         chosen, whys) > 0)
+            return chosen[0];
+    }
+    while (at + 1 < f->n_devices && whys[at].reason <= PLACE_TAKEN) at++; // one that says more
+    int used = snprintf(m->problem, sizeof m->problem, "%s: ", f->names[at]);
+    place_say(&whys[at], m->problem + used, sizeof m->problem - (size_t)used);
+    return FLEET_NOWHERE;
+}
+
+/* ---- replicas ---- */
+
+static void publish_devices(fleet *f, uint32_t slot) {
+    uint64_t bits = 0;
+    for (uint32_t d = 0; d < f->n_devices; d++)
+        if (replica_is_here(&f->models[slot].at[d])) bits |= UINT64_C(1) << d;
+    atomic_store(&f->devices[slot], bits);
+    f->n_changes++;
+}
+
+static bool add_replica(fleet *f, uint32_t slot, uint32_t d, uint32_t k, bool joins) {
+    fleet_model *m = &f->models[slot];
+    replica *r = &m->at[d];
+    *r = (replica){.state = joins ? FLEET_JOINING : FLEET_SERVING,
+                   .part = k,
+                   .departures = engine_model_departures(f->engines[d], slot),
+                   .policy = fleet_part_of(&m->about.policy, k)};
+    if (!engine_model_add(f->engines[d], slot, m->about.m,
+                          shares_weights(f, m, d) ? m->about.same_as : UINT32_MAX, &r->policy)) {
+        r->state = FLEET_ABSENT;
+        return false;
+    }
+    if (m->held) engine_model_do(f->engines[d], slot, ENGINE_DRAIN);
+    if (joins) engine_model_do(f->engines[d], slot, ENGINE_LOAD);
+    publish_devices(f, slot);
+    return true;
+}
+
+static void remove_replica(fleet *f, uint32_t slot, uint32_t d) {
+    f->models[slot].at[d].state = FLEET_LEAVING;
+    engine_model_remove(f->engines[d], slot);
+    publish_devices(f, slot);
+}
+
+/* Where nobody has room, its engine says what is wrong: the one with the most of it is asked. */
+static uint32_t roomiest(const fleet *f, const fleet_model *m) {
+    uint32_t best = 0;
+    uint64_t most = 0;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        place_device device;
+        look_at_device(f, d, true, NULL, &device);
+        uint64_t n_bytes = device.drained || m->at[d].state != FLEET_ABSENT
+                               ? 0
+                               : ((uint64_t)device.free_pages + 1) * device.page_bytes;
+        if (n_bytes <= most) continue;
+        most = n_bytes;
+        best = d;
+    }
+    return best;
+}
+
+bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about) {
+    fleet_model *m = &f->models[slot];
+    INFERD_CHECK(slot < f->n_slots && !m->used);
+    *m = (fleet_model){.used = true, .about = *about};
+    f->n_used = u32_max(f->n_used, slot + 1);
+    uint32_t n = n_wanted(f, m);
+    m->desired = n;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t d = f->n_devices > 1 ? find_device(f, m, k) : 0;
+        if (d == FLEET_NOWHERE && k > 0) break; // it comes when there is room
+        if (!add_replica(f, slot, d == FLEET_NOWHERE ? roomiest(f, m) : d, k, false)) {
+            if (n_here(f, m) == 0) *m = (fleet_model){0};
+            return false;
+        }
+    }
+    return true;
+}
+
+void fleet_model_remove(fleet *f, uint32_t slot) {
+    fleet_model *m = &f->models[slot];
+    m->removed = true;
+    for (uint32_t d = 0; d < f->n_devices; d++)
+        if (replica_is_here(&m->at[d])) remove_replica(f, slot, d);
+}
+
+bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy) {
+    fleet_model *m = &f->models[slot];
+    bool fine = true;
+    if (!m->used) return true;
+    m->about.policy = *policy;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        replica *r = &m->at[d];
+        if (!replica_is_here(r)) continue;
+        r->policy = fleet_part_of(policy, r->part);
+        fine = engine_model_set_policy(f->engines[d], slot, &r->policy) && fine;
+    }
+    return fine;
+}
+
+void fleet_model_do(fleet *f, uint32_t slot, engine_command command) {
+    fleet_model *m = &f->models[slot];
+    m->held = command == ENGINE_DRAIN;
+    for (uint32_t d = 0; d < f->n_devices; d++)
+        if (replica_is_here(&m->at[d])) engine_model_do(f->engines[d], slot, command);
+}
+
+/* ---- as many as needed ---- */
+
+static int by_size(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static uint64_t ttft_p95(const fleet_model *m, uint64_t now_us) {
+    uint32_t fresh[FLEET_TTFT_SAMPLES], n = 0;
+    for (uint32_t i = 0; i < u32_min(m->n_ttft, FLEET_TTFT_SAMPLES); i++)
+        if (now_us < m->ttft_at_us[i] + FLEET_TTFT_FRESH_US) fresh[n++] = m->ttft_us[i];
+    if (n == 0) return 0;
+    qsort(fresh, n, sizeof fresh[0], by_size);
+    return fresh[(uint64_t)(n - 1) * TTFT_PERCENTILE / ALL_PERCENT];
+}
+
+/* The replica that is missed least: one that only joins, a part that promises nothing, the one with
+ * the least to do. */
+static uint32_t least_needed(const fleet *f, const fleet_model *m) {
+    uint32_t best = FLEET_NOWHERE, parts = fleet_n_parts(&m->about.policy);
+    uint64_t least = UINT64_MAX;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        const replica *r = &m->at[d];
+        if (!replica_is_here(r)) continue;
+        uint64_t n = (uint64_t)r->n_open + (r->part < parts ? UINT32_MAX : 0) +
+                     (r->state == FLEET_SERVING ? (uint64_t)UINT32_MAX << 1 : 0);
+        if (n >= least) continue;
+        least = n;
+        best = d;
+    }
+    return best;
+}
+
+static scale_input input_of(const fleet *f, fleet_model *m, uint32_t slot, uint64_t now_us,
+                            uint64_t period_us) {
+    engine_model_info info;
+    fleet_model_get(f, slot, &info);
+    uint32_t n = n_here(f, m), n_joining = 0, least = n_wanted(f, m);
+    for (uint32_t d = 0; d < f->n_devices; d++) n_joining += m->at[d].state == FLEET_JOINING;
+    scale_input in = {.now_us = now_us,
+                      .ttft_p95_us = ttft_p95(m, now_us),
+                      .ttft_max_us = (uint64_t)m->about.policy.slo_ttft_ms * 1000,
+                      .n_replicas = n,
+                      .n_starting = n_joining,
+                      .n_waiting = info.n_waiting,
+                      .n_running = info.n_running,
+                      .load_ppm = info.device_us > m->device_us && period_us > 0
+                                      ? (info.device_us - m->device_us) * PPM / period_us
+                                      : 0,
+                      .replicas_min = least,
+                      .replicas_max = u32_max(m->about.policy.replicas_max, least),
+                      .feasible = n < f->n_devices};
+    m->device_us = info.device_us;
+    return in;
+}
+
+static void scale_model(fleet *f, uint32_t slot, uint64_t now_us, uint64_t period_us) {
+    fleet_model *m = &f->models[slot];
+    scale_input in = input_of(f, m, slot, now_us, period_us);
+    scale_decision d = scale_decide(&m->scale, &in);
+    m->desired = d.desired;
+    if (d.step > 0) {
+        uint32_t k = free_part(f, m), to = find_device(f, m, k);
+        if (to != FLEET_NOWHERE) add_replica(f, slot, to, k, true);
+    } else if (d.step < 0) {
+        uint32_t from = least_needed(f, m);
+        if (from != FLEET_NOWHERE) remove_replica(f, slot, from);
+    }
+}
+
+/* ---- what became of them ---- */
+
+/* Replicas of a lost device serve nobody: others come where there is room, which take over their
+ * parts, and these go.  One without another place stays, so that its model is not nowhere. */
+static void leave_lost(fleet *f, uint32_t d) {
+    for (uint32_t i = 0; i < f->n_used; i++) {
+        fleet_model *m = &f->models[i];
+        if (!m->used || !replica_is_here(&m->at[d])) continue;
+        uint32_t k = m->at[d].part, to = find_device(f, m, k);
+        if (to == FLEET_NOWHERE && n_here(f, m) == 1) continue;
+        if (to != FLEET_NOWHERE && !add_replica(f, i, to, k, n_here(f, m) > 1)) continue;
+        remove_replica(f, i, d);
+    }
+}
+
+/* Replicas that have left, and those that may serve.  Of a lost device none ever leaves: what is
+ * there may still name the model, which is kept. */
+static void look_at_replicas(fleet *f, uint32_t slot) {
+    fleet_model *m = &f->models[slot];
+    bool any = false;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        replica *r = &m->at[d];
+        const engine *e = f->engines[d];
+        if (r->state == FLEET_LEAVING && !engine_is_lost(e) &&
+            engine_model_departures(e, slot) != r->departures) {
+            *r = (replica){0};
+            f->n_changes++;
+        } else if (r->state == FLEET_JOINING) {
+            model_state s = engine_model_state(e, slot);
+            if (s == MODEL_HOT) r->state = FLEET_SERVING;
+            /* It did not come: those that serve go on, and the next period asks again. */
+            if (s == MODEL_FAILED && n_here(f, m) > 1) remove_replica(f, slot, d);
+        }
+        any = any || r->state != FLEET_ABSENT;
+    }
+    if (any || !m->removed) return;
+    *m = (fleet_model){0};
+    atomic_fetch_add(&f->departures[slot], 1);
+}
+
+void fleet_look(fleet *f, uint64_t now_us) {
+    bool due = now_us >= f->tick_us + SCALE_PERIOD_US;
+    for (uint32_t d = 0; d < f->n_devices && f->n_devices > 1; d++) {
+        if (!engine_is_lost(f->engines[d]) || (f->seen_lost[d] && !due)) continue;
+        f->seen_lost[d] = true;
+        leave_lost(f, d);
+    }
+    for (uint32_t i = 0; i < f->n_used; i++)
+        if (f->models[i].used) look_at_replicas(f, i);
+    if (!due) return;
+    uint64_t period_us = f->tick_us == 0 ? 0 : now_us - f->tick_us;
+    f->tick_us = now_us;
+    for (uint32_t i = 0; i < f->n_used; i++) {
+        const fleet_model *m = &f->models[i];
+        if (m->used && !m->removed && !m->held) scale_model(f, i, now_us, period_us);
+    }
+}
+
+/* ---- promises that can be kept ---- */
+
+inferd_status fleet_check_min(const fleet *f, uint32_t slot, const model_policy *policy,
+                              uint64_t *sums, inferd_err *err) {
+    const fleet_model *m = &f->models[slot];
+    for (uint32_t d = 0; d < f->n_devices && m->used; d++) {
+        engine_stats s;
+        engine_get_stats(f->engines[d], &s);
+        if (!replica_is_here(&m->at[d]) || s.pages_device == 0) continue;
+        uint64_t min = fleet_part_of(policy, m->at[d].part).min_bytes;
+        sums[d] += pages_of(min, s.page_bytes);
+        if (min == 0 || sums[d] <= s.pages_device) continue;
+        return inferd_fail(err, INFERD_EINVAL,
+                           "the guarantees (min) on %s together are %llu MiB > %llu MiB that it "
+                           "has",
+                           f->names[d], (unsigned long long)(sums[d] * s.page_bytes >> 20),
+                           (unsigned long long)(s.pages_device * s.page_bytes >> 20));
+    }
+    return INFERD_OK;
+}
+
+bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy, char *text,
+                       size_t text_bytes) {
+    const fleet_model *m = &f->models[slot];
+    for (uint32_t d = 0; d < f->n_devices && m->used; d++) {
+        engine_model_info info;
+        feasible_share share;
+        model_policy part = fleet_part_of(policy, m->at[d].part);
+        if (!replica_is_here(&m->at[d]) || share_of(&part) == 0) continue;
+        engine_model_get(f->engines[d], slot, &info);
+        if (info.decode_us == 0 || part.slo_tpot_ms == 0) continue; // not measured; no target
+        if (feasible_share_check(info.decode_us, part.slo_tpot_ms * 1000, part.share.percent,
+                                 &share))
+            continue;
+        int used = snprintf(text, text_bytes, "on %s ", f->names[d]);
+        if (used > 0 && (size_t)used < text_bytes)
+            feasible_share_say(&share, text + used, text_bytes - (size_t)used);
+        return true;
+    }
+    return false;
+}

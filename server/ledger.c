@@ -1,0 +1,135 @@
+/* ledger.c - see ledger.h. */
+#include "ledger.h"
+
+#include <string.h>
+
+#define SECOND_US ((uint64_t)1000000)
+#define HOUR_US   (3600 * SECOND_US)
+
+/* A place of a device's list when it was read last. */
+typedef struct seen {
+    engine_principal last;
+    uint32_t row;
+} seen;
+
+struct ledger {
+    ledger_row *rows; // [n_rows] of n_rows_max; owned
+    uint32_t n_rows, n_rows_max;
+    seen *seen; // [n_devices][ENGINE_PRINCIPALS_MAX] owned
+    uint32_t n_devices;
+    uint64_t ticks_us[LEDGER_WINDOW_S + 1]; // when then_us of all rows was written; a ring
+    uint32_t n_ticks;
+};
+
+ledger *ledger_create(uint32_t n_devices) {
+    ledger *l = calloc(1, sizeof *l);
+    if (l == NULL) return NULL;
+    l->n_devices = n_devices;
+    l->seen = calloc((size_t)n_devices * ENGINE_PRINCIPALS_MAX, sizeof *l->seen);
+    if (l->seen != NULL) return l;
+    free(l);
+    return NULL;
+}
+
+void ledger_destroy(ledger *l) {
+    if (l == NULL) return;
+    free(l->rows);
+    free(l->seen);
+    free(l);
+}
+
+/* ---- rows ---- */
+
+static bool grow(ledger *l) {
+    enum { ROWS_FIRST = 64 };
+    uint32_t n = l->n_rows_max == 0 ? ROWS_FIRST : 2 * l->n_rows_max;
+    ledger_row *rows = realloc(l->rows, n * sizeof *rows);
+    if (rows == NULL) return false;
+    l->rows = rows;
+    l->n_rows_max = n;
+    return true;
+}
+
+/* The last row is that of nobody. */
+static bool row_of(ledger *l, uint32_t tenant, uint32_t name_idx, uint32_t *out) {
+    if (name_idx == LEDGER_NOBODY) tenant = LEDGER_NOBODY;
+    for (int full = 0; full <= 1; full++) {
+        for (uint32_t i = 0; i < l->n_rows; i++)
+            if (l->rows[i].tenant == tenant && l->rows[i].name_idx == name_idx) {
+                *out = i;
+                return true;
+            }
+        if (l->n_rows < LEDGER_ROWS_MAX) break;
+        tenant = name_idx = LEDGER_NOBODY;
+    }
+    if (l->n_rows == l->n_rows_max && !grow(l)) return false;
+    *out = l->n_rows++;
+    l->rows[*out] = (ledger_row){.tenant = tenant, .name_idx = name_idx};
+    return true;
+}
+
+static void add(ledger_row *row, const engine_principal *now, const engine_principal *last) {
+    row->device_us += now->device_us - last->device_us;
+    row->prompt_tokens += now->prompt_tokens - last->prompt_tokens;
+    row->cached_tokens += now->cached_tokens - last->cached_tokens;
+    row->output_tokens += now->output_tokens - last->output_tokens;
+}
+
+bool ledger_read(ledger *l, uint32_t device_idx, const engine_principal *list, uint32_t n,
+                 const uint32_t *names, uint32_t n_slots) {
+    INFERD_CHECK(device_idx < l->n_devices && n <= ENGINE_PRINCIPALS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        const engine_principal *p = &list[i];
+        seen *s = &l->seen[(size_t)device_idx * ENGINE_PRINCIPALS_MAX + i];
+        if (p->serial == 0) continue;
+        if (p->serial != s->last.serial) { // another principal, from nothing
+            uint32_t name_idx = p->model < n_slots ? names[p->model] : LEDGER_NOBODY;
+            if (!row_of(l, p->tenant, name_idx, &s->row)) return false;
+            s->last = (engine_principal){.serial = p->serial};
+        }
+        add(&l->rows[s->row], p, &s->last);
+        s->last = *p;
+    }
+    return true;
+}
+
+uint32_t ledger_n(const ledger *l) {
+    return l->n_rows;
+}
+
+const ledger_row *ledger_at(const ledger *l, uint32_t i) {
+    INFERD_CHECK(i < l->n_rows);
+    return &l->rows[i];
+}
+
+/* ---- the window ---- */
+
+static uint32_t place_of(uint32_t tick) {
+    return tick % (LEDGER_WINDOW_S + 1);
+}
+
+void ledger_tick(ledger *l, uint64_t now_us) {
+    if (l->n_ticks > 0 && now_us < l->ticks_us[place_of(l->n_ticks - 1)] + SECOND_US) return;
+    uint32_t at = place_of(l->n_ticks++);
+    l->ticks_us[at] = now_us;
+    for (uint32_t i = 0; i < l->n_rows; i++) l->rows[i].then_us[at] = l->rows[i].device_us;
+}
+
+/* The oldest tick that is kept. */
+static uint32_t oldest(const ledger *l) {
+    return l->n_ticks > LEDGER_WINDOW_S ? place_of(l->n_ticks) : 0;
+}
+
+uint64_t ledger_recent_us(const ledger *l, uint32_t i) {
+    INFERD_CHECK(i < l->n_rows);
+    return l->n_ticks == 0 ? 0 : l->rows[i].device_us - l->rows[i].then_us[oldest(l)];
+}
+
+uint64_t ledger_window_us(const ledger *l, uint64_t now_us) {
+    if (l->n_ticks == 0 || now_us < l->ticks_us[oldest(l)]) return 0;
+    return now_us - l->ticks_us[oldest(l)];
+}
+
+uint64_t ledger_cost_micros(uint64_t us, uint64_t hour_micros) {
+    return (uint64_t)((double)us * (double)hour_micros / (double)HOUR_US);
+}

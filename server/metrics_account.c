@@ -1,0 +1,97 @@
+/* metrics_account.c - tenants: device time, tokens, cost, shares, refusals.
+ *
+ * Rows of the ledger, by tenant and model; both are names of the configuration. */
+#include "metrics_page.h"
+
+static const char *const fault_names[API_FAULTS] = {
+    [API_BAD_JSON] = "bad_json",
+    [API_BAD_VALUE] = "bad_value",
+    [API_MISSING] = "missing_parameter",
+    [API_UNSUPPORTED] = "unsupported_parameter",
+    [API_TOO_LONG] = "context_length",
+    [API_NO_MODEL] = "model_not_found",
+    [API_TOO_LARGE] = "request_too_large",
+    [API_UNLOADED] = "model_unavailable",
+    [API_OVERLOADED] = "queue_full",
+    [API_DRAINING] = "shutting_down",
+    [API_DEVICE_LOST] = "device_lost",
+    [API_DEADLINE] = "deadline",
+    [API_INTERNAL] = "internal",
+    [API_REQUEST_RATE] = "request_rate",
+    [API_TOKEN_RATE] = "token_rate",
+    [API_CONCURRENCY] = "concurrency",
+    [API_QUOTA] = "quota",
+    [API_OVER_LIMIT] = "over_limit",
+};
+
+static const char *row_label(page *p, const ledger_row *r, const char *more) {
+    return page_principal_label(p, r->tenant == LEDGER_NOBODY ? -1 : (int64_t)r->tenant,
+                                r->name_idx == LEDGER_NOBODY ? -1 : (int64_t)r->name_idx, more);
+}
+
+static void write_seconds(page *p) {
+    const ledger *l = p->m->ledger;
+    page_family(p, "inferd_device_seconds_total", "counter",
+                "Device time that a tenant's requests for a model were charged.");
+    for (uint32_t i = 0; i < ledger_n(l); i++)
+        page_real(p, "inferd_device_seconds_total", row_label(p, ledger_at(l, i), ""),
+                  (double)ledger_at(l, i)->device_us / 1e6);
+    if (p->now->hour_micros == 0) return;
+    page_family(p, "inferd_cost_total", "counter",
+                "That time as money, at policy.cost_per_device_hour.");
+    for (uint32_t i = 0; i < ledger_n(l); i++)
+        page_real(p, "inferd_cost_total", row_label(p, ledger_at(l, i), ""),
+                  (double)ledger_cost_micros(ledger_at(l, i)->device_us, p->now->hour_micros) /
+                      1e6);
+}
+
+static void write_tokens(page *p) {
+    const ledger *l = p->m->ledger;
+    page_family(p, "inferd_tokens_total", "counter",
+                "Tokens of a tenant with a model: prompt (computed), cached (of prompts, found), "
+                "output.");
+    for (uint32_t i = 0; i < ledger_n(l); i++) {
+        const ledger_row *r = ledger_at(l, i);
+        page_u64(p, "inferd_tokens_total", row_label(p, r, ",kind=\"prompt\""), r->prompt_tokens);
+        page_u64(p, "inferd_tokens_total", row_label(p, r, ",kind=\"cached\""), r->cached_tokens);
+        page_u64(p, "inferd_tokens_total", row_label(p, r, ",kind=\"output\""), r->output_tokens);
+    }
+}
+
+static void write_shares(page *p) {
+    for (int entitled = 0; entitled <= 1; entitled++) {
+        const char *name = entitled ? "inferd_share_entitled_ratio" : "inferd_share_used_ratio";
+        page_family(p, name, "gauge",
+                    entitled ? "Device time that is guaranteed or allowed; 1 is one device."
+                             : "Device time of the last 10 seconds; 1 is one device.");
+        for (uint32_t i = 0; i < p->now->n_shares; i++) {
+            const metrics_share *s = &p->now->shares[i];
+            buf_add_format(p->out, "%s{of=\"%s\",name=\"", name, s->of);
+            page_label_text(p->out, s->name);
+            buf_add_str(p->out, "\"} ");
+            json_add_real(p->out, entitled ? s->entitled : s->used);
+            buf_add_char(p->out, '\n');
+        }
+    }
+}
+
+static void write_refusals(page *p) {
+    page_family(p, "inferd_refusals_total", "counter",
+                "Requests refused, or failed before their answer began, by reason.");
+    for (uint32_t i = 0; i < p->m->n_refusals; i++)
+        for (int f = 0; f < API_FAULTS; f++) {
+            const refusal_row *r = &p->m->refusals[i];
+            char more[64];
+            if (r->n[f] == 0) continue;
+            snprintf(more, sizeof more, ",reason=\"%s\"", fault_names[f]);
+            page_u64(p, "inferd_refusals_total",
+                     page_principal_label(p, r->tenant, r->name_idx, more), r->n[f]);
+        }
+}
+
+void metrics_write_account(page *p) {
+    write_seconds(p);
+    write_tokens(p);
+    write_shares(p);
+    write_refusals(p);
+}

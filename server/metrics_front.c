@@ -1,0 +1,98 @@
+/* metrics_front.c - requests, and the transport. */
+#include "metrics_page.h"
+
+static void write_requests(page *p) {
+    page_family(p, "inferd_requests_total", "counter", "Generation requests, by how they ended.");
+    for (uint32_t i = 0; i < p->now->n_names; i++)
+        for (uint32_t o = 0; o < OUTCOMES; o++)
+            buf_add_format(p->out, "inferd_requests_total{%s,outcome=\"%s\"} %llu\n",
+                           page_model_label(p, i, false), metrics_outcome_names[o],
+                           (unsigned long long)p->m->models[i].n_requests[o]);
+    page_family(p, "vllm:request_success_total", "counter", "Requests answered, by finish reason.");
+    for (uint32_t i = 0; i < p->now->n_names; i++)
+        for (uint32_t o = OUTCOME_STOP; o <= OUTCOME_LENGTH; o++)
+            buf_add_format(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
+                           page_model_label(p, i, true), metrics_outcome_names[o],
+                           (unsigned long long)p->m->models[i].n_requests[o]);
+}
+
+static void model_counter(page *p, const char *name, const char *alias, const char *help,
+                          size_t offset) {
+    for (int vllm = 0; vllm <= 1; vllm++) {
+        const char *n = vllm ? alias : name;
+        page_family(p, n, "counter", help);
+        for (uint32_t i = 0; i < p->now->n_names; i++) {
+            uint64_t v;
+            memcpy(&v, (const char *)&p->m->models[i] + offset, sizeof v);
+            buf_add_format(p->out, "%s{%s} %llu\n", n, page_model_label(p, i, vllm),
+                           (unsigned long long)v);
+        }
+    }
+}
+
+static void write_histograms(page *p) {
+    for (int h = 0; h < HISTS; h++) {
+        const hist_row *row = &metrics_hist_rows[h];
+        for (int vllm = 0; vllm <= 1; vllm++) {
+            const char *name = vllm ? row->alias : row->name;
+            page_family(p, name, "histogram", row->help);
+            for (uint32_t i = 0; i < p->now->n_names; i++)
+                page_histogram(p, name, page_model_label(p, i, vllm), row->bounds,
+                               &p->m->models[i].hists[h]);
+        }
+    }
+    page_family(p, "inferd_loop_lag_seconds", "histogram", "How late the event loop's tick was.");
+    page_histogram(p, "inferd_loop_lag_seconds", "", &metrics_bounds_lag, &p->m->lag);
+}
+
+/* Times that were wished for, and were kept or not. */
+static void write_targets(page *p) {
+    static const char *const names[METRIC_TARGETS] = {"ttft", "tpot"};
+    page_family(p, "inferd_slo_requests_total", "counter",
+                "Answers with a target (ttft: requests, tpot: choices), by whether it was kept.");
+    for (uint32_t i = 0; i < p->now->n_names; i++)
+        for (int t = 0; t < METRIC_TARGETS; t++)
+            for (int kept = 0; kept <= 1; kept++)
+                buf_add_format(p->out,
+                               "inferd_slo_requests_total{%s,target=\"%s\",kept=\"%s\"} %llu\n",
+                               page_model_label(p, i, false), names[t], kept ? "true" : "false",
+                               (unsigned long long)p->m->models[i].n_targets[t][kept]);
+}
+
+static void write_http(page *p) {
+    page_family(p, "inferd_http_responses_total", "counter", "HTTP answers, by route and status.");
+    for (uint32_t r = 0; r <= p->m->n_routes; r++)
+        for (size_t k = 0; k < METRICS_STATUSES; k++) {
+            if (p->m->http[r][k] == 0) continue;
+            const char *path = r < p->m->n_routes ? p->m->routes[r].path : "none";
+            char status[16];
+            snprintf(status, sizeof status, "%d", metrics_statuses[k]);
+            buf_add_format(p->out, "inferd_http_responses_total{route=\"%s\",status=\"%s\"} %llu\n",
+                           path, metrics_statuses[k] == 0 ? "other" : status,
+                           (unsigned long long)p->m->http[r][k]);
+        }
+    page_scalar(p, "inferd_http_exchanges", "gauge", "HTTP exchanges that are not finished.",
+                p->now->n_http_open);
+    page_scalar(p, "inferd_generations", "gauge", "Requests being generated or waiting.",
+                p->now->n_flights);
+    page_scalar(p, "inferd_unknown_fields_total", "counter",
+                "Request fields that were accepted and not known.", p->m->n_unknown_fields);
+    page_scalar(p, "inferd_log_lines_dropped_total", "counter", "Log lines that found no room.",
+                p->now->log_lines_dropped);
+    page_family(p, "inferd_config_reloads_total", "counter", "Configuration reloads.");
+    page_u64(p, "inferd_config_reloads_total", "result=\"ok\"", p->m->n_reloads[1]);
+    page_u64(p, "inferd_config_reloads_total", "result=\"refused\"", p->m->n_reloads[0]);
+}
+
+void metrics_write_front(page *p) {
+    write_requests(p);
+    model_counter(p, "inferd_prompt_tokens_total", "vllm:prompt_tokens_total",
+                  "Prompt tokens of ended sequences.", offsetof(model_metrics, n_prompt));
+    model_counter(p, "inferd_cached_tokens_total", "vllm:prompt_tokens_cached_total",
+                  "Prompt tokens that were not computed again.", offsetof(model_metrics, n_cached));
+    model_counter(p, "inferd_output_tokens_total", "vllm:generation_tokens_total",
+                  "Generated tokens.", offsetof(model_metrics, n_output));
+    write_histograms(p);
+    write_targets(p);
+    write_http(p);
+}

@@ -1,0 +1,197 @@
+/* metrics_models.c - models: where they are, what they hold, what moving them took. */
+#include "metrics_page.h"
+
+/* One figure of each model that is served. */
+typedef struct info_row {
+    const char *name, *type, *help;
+    size_t offset;
+    bool wide; // uint64_t; else uint32_t
+} info_row;
+
+#define INFO(field) offsetof(engine_model_info, field)
+static const info_row info_rows[] = {
+    {"inferd_model_requests_running", "gauge", "Sequences that are computed.", INFO(n_running),
+     false},
+    {"inferd_model_requests_waiting", "gauge", "Sequences that wait.", INFO(n_waiting), false},
+    {"inferd_model_stages_total", "counter", "Times the weights were read and prepared.",
+     INFO(n_stages), true},
+    {"inferd_model_loads_total", "counter", "Times the model became hot.", INFO(n_loads), true},
+    {"inferd_model_failures_total", "counter", "Times it could not be brought up.", INFO(n_failed),
+     true},
+};
+static const info_row time_rows[] = {
+    {"inferd_model_hot_seconds_total", "counter", "Time it was hot.", INFO(hot_us), true},
+    {"inferd_model_device_seconds_total", "counter", "Time its steps took on the device.",
+     INFO(device_us), true},
+    {"inferd_model_load_device_seconds_total", "counter",
+     "Time that bringing it up kept the device from steps.", INFO(load_device_us), true},
+};
+
+static uint64_t info_value(const engine_model_info *info, const info_row *row) {
+    const char *at = (const char *)info + row->offset;
+    uint64_t wide;
+    uint32_t narrow;
+    if (row->wide) {
+        memcpy(&wide, at, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, at, sizeof narrow);
+    return narrow;
+}
+
+/* "name{model="..", key="value"} " of a served model. */
+static void begin_sample(page *p, const char *name, const metrics_model *m, const char *key,
+                         const char *value) {
+    buf_add_format(p->out, "%s{%s", name, page_model_label(p, m->name_idx, false));
+    if (key != NULL) buf_add_format(p->out, ",%s=\"%s\"", key, value);
+    buf_add_str(p->out, "} ");
+}
+
+#define EACH_SERVED(p, m)                                                                          \
+    for (const metrics_model *m = (p)->now->models; m < (p)->now->models + (p)->now->n_models; m++)
+
+static void write_model_rows(page *p) {
+    for (size_t i = 0; i < INFERD_COUNT(info_rows); i++) {
+        page_family(p, info_rows[i].name, info_rows[i].type, info_rows[i].help);
+        EACH_SERVED(p, m) {
+            begin_sample(p, info_rows[i].name, m, NULL, NULL);
+            buf_add_format(p->out, "%llu\n",
+                           (unsigned long long)info_value(&m->info, &info_rows[i]));
+        }
+    }
+    for (size_t i = 0; i < INFERD_COUNT(time_rows); i++) {
+        page_family(p, time_rows[i].name, time_rows[i].type, time_rows[i].help);
+        EACH_SERVED(p, m) {
+            begin_sample(p, time_rows[i].name, m, NULL, NULL);
+            json_add_real(p->out, (double)info_value(&m->info, &time_rows[i]) / 1e6);
+            buf_add_char(p->out, '\n');
+        }
+    }
+}
+
+static void write_model_pages(page *p) {
+    static const info_row kinds[] = {{"weight", NULL, NULL, INFO(pages_weight), false},
+                                     {"warm", NULL, NULL, INFO(pages_warm), false},
+                                     {"kv", NULL, NULL, INFO(pages_kv), false},
+                                     {"cached", NULL, NULL, INFO(pages_cached), false},
+                                     {"min", NULL, NULL, INFO(pages_min), false},
+                                     {"max", NULL, NULL, INFO(pages_max), false}};
+    page_family(
+        p, "inferd_model_pages", "gauge",
+        "Pages that a model holds (kv has cached in it), is guaranteed (min) and may hold (max).");
+    EACH_SERVED(p, m)
+    for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
+        uint64_t n = info_value(&m->info, &kinds[k]);
+        begin_sample(p, "inferd_model_pages", m, "kind", kinds[k].name);
+        if (n == UINT32_MAX)
+            buf_add_str(p->out, "+Inf\n");
+        else
+            buf_add_format(p->out, "%llu\n", (unsigned long long)n);
+    }
+}
+
+static void write_switches(page *p) {
+    static const char *const causes[ENGINE_EVICT_CAUSES] = {"pressure", "class", "turn", "idle",
+                                                            "asked"};
+    static const info_row parts[] = {{"queue", NULL, NULL, INFO(sum.queue_us), true},
+                                     {"reclaim", NULL, NULL, INFO(sum.reclaim_us), true},
+                                     {"stage", NULL, NULL, INFO(sum.stage_us), true},
+                                     {"load", NULL, NULL, INFO(sum.load_us), true},
+                                     {"first", NULL, NULL, INFO(sum.first_us), true}};
+    page_family(p, "inferd_model_evictions_total", "counter",
+                "Times it left the device, by cause.");
+    EACH_SERVED(p, m)
+    for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
+        begin_sample(p, "inferd_model_evictions_total", m, "cause", causes[c]);
+        buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_evictions[c]);
+    }
+    page_family(
+        p, "inferd_model_switch_seconds_total", "counter",
+        "Time it took to bring it up, by part: waiting, making room, reading and preparing, "
+        "mapping and copying, the first step.");
+    EACH_SERVED(p, m)
+    for (size_t k = 0; k < INFERD_COUNT(parts); k++) {
+        begin_sample(p, "inferd_model_switch_seconds_total", m, "part", parts[k].name);
+        json_add_real(p->out, (double)info_value(&m->info, &parts[k]) / 1e6);
+        buf_add_char(p->out, '\n');
+    }
+}
+
+/* Memory in bytes: what is used now, what is held, what is promised. */
+static void write_bytes(page *p) {
+    static const info_row kinds[] = {{"used", NULL, NULL, INFO(bytes_used), true},
+                                     {"held", NULL, NULL, INFO(bytes_held), true},
+                                     {"min", NULL, NULL, INFO(bytes_min), true},
+                                     {"max", NULL, NULL, INFO(bytes_max), true}};
+    page_family(p, "inferd_model_bytes", "gauge",
+                "Device memory of a model: used (weights, keys and values that count), held (with "
+                "cached ones), guaranteed (min), and the ceiling (max).");
+    EACH_SERVED(p, m)
+    for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
+        uint64_t n = info_value(&m->info, &kinds[k]);
+        begin_sample(p, "inferd_model_bytes", m, "kind", kinds[k].name);
+        if (n == UINT64_MAX)
+            buf_add_str(p->out, "+Inf\n");
+        else
+            buf_add_format(p->out, "%llu\n", (unsigned long long)n);
+    }
+}
+
+static void write_preemptions(page *p) {
+    page_family(p, "inferd_preemptions_total", "counter",
+                "Times that sequences gave up a step or their pages for others, by what it took.");
+    EACH_SERVED(p, m)
+    for (int r = 0; r < GEN_RUNGS; r++) {
+        begin_sample(p, "inferd_preemptions_total", m, "rung", gen_rung_name((gen_rung)r));
+        buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_rungs[r]);
+    }
+}
+
+static void write_replicas(page *p) {
+    page_family(p, "inferd_model_desired_replicas", "gauge",
+                "Replicas that its load needs, be there devices for them or not.");
+    EACH_SERVED(p, m) {
+        begin_sample(p, "inferd_model_desired_replicas", m, NULL, NULL);
+        buf_add_format(p->out, "%u\n", m->desired_replicas);
+    }
+    page_family(p, "inferd_model_replica", "gauge", "1 for each replica of a model.");
+    for (uint32_t i = 0; i < p->now->n_replicas; i++) {
+        const metrics_replica *r = &p->now->replicas[i];
+        buf_add_format(p->out, "inferd_model_replica{%s,device=\"",
+                       page_model_label(p, p->now->models[r->model].name_idx, false));
+        page_label_text(p->out, p->now->devices[r->device].name);
+        buf_add_format(p->out, "\",state=\"%s\"} 1\n", r->state);
+    }
+}
+
+static void write_states(page *p) {
+    page_family(p, "inferd_model_state", "gauge", "1 for the state that a model is in.");
+    EACH_SERVED(p, m)
+    for (uint32_t s = MODEL_COLD; s < MODEL_STATES; s++) {
+        begin_sample(p, "inferd_model_state", m, "state", model_state_name((model_state)s));
+        buf_add_format(p->out, "%d\n", m->info.state == s);
+    }
+}
+
+void metrics_write_models(page *p) {
+    write_states(p);
+    write_model_rows(p);
+    write_model_pages(p);
+    write_bytes(p);
+    write_switches(p);
+    write_preemptions(p);
+    write_replicas(p);
+    page_family(p, "inferd_model_cost_error_ratio", "gauge",
+                "Mean error of the predicted time of its steps, as a part of that time.");
+    EACH_SERVED(p, m) {
+        begin_sample(p, "inferd_model_cost_error_ratio", m, NULL, NULL);
+        json_add_real(p->out, m->info.cost_error_ppm / 1e6);
+        buf_add_char(p->out, '\n');
+    }
+    page_scalar(p, "inferd_draining", "gauge", "1 while the daemon finishes and takes nothing new.",
+                p->now->draining);
+    page_scalar(p, "inferd_start_time_seconds", "gauge", "When the daemon started, unix time.",
+                p->now->started_unix_s);
+    page_family(p, "inferd_build_info", "gauge", "Always 1; the label says which build.");
+    buf_add_format(p->out, "inferd_build_info{version=\"%s\"} 1\n", p->now->version);
+}

@@ -1,0 +1,112 @@
+/* metrics_page.h - what the files of the page share: the counters, and how samples are written.
+ *
+ *     metrics.c          counting, and the order of the page
+ *     metrics_page.c     families, labels, samples
+ *     metrics_front.c    requests and the transport
+ *     metrics_models.c   models: where they are, what they hold, what moving them took
+ *     metrics_engine.c   devices: sequences, pages, steps, preemptions
+ *     metrics_account.c  tenants: device time, tokens, cost, shares, refusals
+ *
+ * A family is HELP, TYPE and its samples, written together and once: strict parsers refuse a
+ * family that comes in two pieces.  So each vllm: alias is a family of its own, behind the
+ * inferd_ family it repeats.
+ *
+ * Thread: front. */
+#ifndef INFERD_METRICS_PAGE_H
+#define INFERD_METRICS_PAGE_H
+
+#include "metrics.h"
+
+#include <string.h>
+
+#include "sse.h"
+
+enum { BUCKETS_MAX = 24 };
+
+typedef struct bounds {
+    uint32_t n;
+    double upper[BUCKETS_MAX];
+} bounds;
+
+typedef struct histogram {
+    uint64_t counts[BUCKETS_MAX + 1]; // the last is above every bound
+    double sum;
+} histogram;
+
+typedef struct hist_row {
+    const char *name, *alias, *help; // alias NULL: vLLM has none
+    const bounds *bounds;
+} hist_row;
+
+/* Statuses that are counted by themselves; the last stands for any other. */
+enum { METRICS_STATUSES = 21 };
+
+typedef struct model_metrics {
+    uint64_t n_requests[OUTCOMES];
+    uint64_t n_prompt, n_cached, n_output;
+    uint64_t n_targets[METRIC_TARGETS][2]; // missed, kept
+    histogram hists[HISTS];
+} model_metrics;
+
+/* What a tenant's requests for a model were refused for. */
+typedef struct refusal_row {
+    int64_t tenant;   // -1: none
+    int64_t name_idx; // -1: no model
+    uint64_t n[API_FAULTS];
+} refusal_row;
+
+struct metrics {
+    model_metrics *models; // [n_names_max] by number of the name
+    uint32_t n_names_max, n_routes;
+    const http_route *routes;           // [n_routes] borrowed
+    uint64_t (*http)[METRICS_STATUSES]; // [n_routes + 1]; the last: no route
+    uint64_t n_unknown_fields, n_reloads[2];
+    histogram lag;
+    refusal_row *refusals; // [METRICS_REFUSAL_ROWS_MAX]; the last is for what found no row; owned
+    uint32_t n_refusals;
+    ledger *ledger; // owned
+};
+
+extern const hist_row metrics_hist_rows[HISTS];
+extern const bounds metrics_bounds_lag;
+extern const char *const metrics_outcome_names[OUTCOMES];
+extern const int metrics_statuses[METRICS_STATUSES]; // 0: any other
+
+typedef struct page {
+    const metrics *m;
+    const metrics_now *now;
+    buf *out;
+    buf label; // scratch
+} page;
+
+/* HELP and TYPE. */
+void page_family(page *p, const char *name, const char *type, const char *help);
+/* A label's value: backslash, quote and newline are escaped. */
+void page_label_text(buf *out, const char *s);
+void page_u64(page *p, const char *name, const char *labels, uint64_t v);
+void page_real(page *p, const char *name, const char *labels, double v);
+/* A family of one sample without labels. */
+void page_scalar(page *p, const char *name, const char *type, const char *help, uint64_t v);
+/* name_bucket{labels,le="..."}; `labels` has no braces and may be empty. */
+void page_histogram(page *p, const char *name, const char *labels, const bounds *b,
+                    const histogram *h);
+/* The same of counts that an engine made, by upper bounds in microseconds, the last of which is
+ * none. */
+void page_histogram_us(page *p, const char *name, const char *labels, const uint32_t *upper_us,
+                       uint32_t n_bounds, const uint64_t *counts, uint64_t sum_us);
+/* model="x", or as vLLM says it; valid until the next call of one of these. */
+const char *page_model_label(page *p, uint32_t name_idx, bool vllm);
+/* The engine serves all models: with one, its figures carry that model's name; with several,
+ * none. */
+const char *page_engine_label(page *p);
+/* device="gpu0", and more behind it. */
+const char *page_device_label(page *p, const metrics_device *d, const char *more);
+/* tenant="t",model="m" and more behind it; numbers that nobody has: "none". */
+const char *page_principal_label(page *p, int64_t tenant, int64_t name_idx, const char *more);
+
+void metrics_write_front(page *p);
+void metrics_write_models(page *p);
+void metrics_write_engine(page *p);
+void metrics_write_account(page *p);
+
+#endif

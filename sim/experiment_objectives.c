@@ -1,0 +1,114 @@
+/* experiment_objectives.c - see experiment.h: what policy.objective changes.
+ *
+ * The same requests three times, each with its targets, which it says: the daemon with `latency`,
+ * `throughput` and `sla`.  Nothing else differs.  Some models that all fit share a device near what
+ * it can do, so that it is time alone that is short; there the three have to differ, or the dial is
+ * none. */
+#include <string.h>
+
+#include "experiment.h"
+#include "plot.h"
+
+static const char *const NAMES[] = {"latency", "throughput", "sla"};
+static const double FACTORS[] = {0.6, 0.8, 1, 1.2}; // of what a dedicated device can
+enum { MODELS = 3, STEP_TOKENS = 2048 };            // all of them fit; chunks are bounded by time
+enum { N_OBJECTIVES = INFERD_COUNT(NAMES), N_FACTORS = INFERD_COUNT(FACTORS) };
+
+static inferd_status set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
+                         inferd_err *err) {
+    const struct {
+        const char *name, *unit;
+        uint32_t n_digits;
+        double value;
+    } rows[] = {
+        {"attainment", "%", 2, 100 * r->attainment},
+        {"TTFT attained", "%", 2, 100 * r->ttft_met},
+        {"TPOT attained", "%", 2, 100 * r->tpot_met},
+        {"goodput", "1/s", 3, r->goodput},
+        {"goodput, output", "tok/s", 0, r->goodput_tokens},
+        {"throughput, output", "tok/s", 0, r->output_per_s},
+        {"refused", "requests", 0, (double)r->attained.n_refused},
+        {"TTFT P95", "ms", 0, r->ttft_us[1] / 1e3},
+        {"TPOT median", "ms", 1, r->tpot_us[0] / 1e3},
+        {"TPOT P95", "ms", 1, r->tpot_us[1] / 1e3},
+        {"until all had ended", "s", 0, r->seconds},
+        {"rows per step", "", 1, (double)r->account.n_rows / (double)r->account.n_steps},
+    };
+    inferd_status st = INFERD_OK;
+    for (size_t i = 0; i < INFERD_COUNT(rows) && st == INFERD_OK; i++)
+        st = figures_set(f, group, rows[i].name, rows[i].unit, rows[i].n_digits, seed_idx,
+                         rows[i].value, err);
+    return st;
+}
+
+static void name_group(char *out, size_t n_bytes, int objective, int factor) {
+    snprintf(out, n_bytes, "%g of capacity, %s", FACTORS[factor], NAMES[objective]);
+}
+
+static inferd_status draw(const experiment *e, const figures *f, inferd_err *err) {
+    double y[N_OBJECTIVES][N_FACTORS], lo[N_OBJECTIVES][N_FACTORS], hi[N_OBJECTIVES][N_FACTORS];
+    plot_series series[N_OBJECTIVES];
+    for (int o = 0; o < N_OBJECTIVES; o++) {
+        for (int k = 0; k < N_FACTORS; k++) {
+            char group[FIGURES_TEXT_BYTES];
+            name_group(group, sizeof group, o, k);
+            figure_summary s = figures_summary(f, figures_find(f, group, "attainment"));
+            y[o][k] = s.median, lo[o][k] = s.min, hi[o][k] = s.max;
+        }
+        series[o] = (plot_series){.name = NAMES[o],
+                                  .mark = PLOT_LINE,
+                                  .x = FACTORS,
+                                  .y = y[o],
+                                  .lo = lo[o],
+                                  .hi = hi[o],
+                                  .n = N_FACTORS};
+    }
+    plot p = {.title = "Attainment by objective",
+              .x_label = "offered, part of what a dedicated device can",
+              .y_label = "attainment, %",
+              .series = series,
+              .n_series = N_OBJECTIVES,
+              .has_y_range = true,
+              .y_min = 0,
+              .y_max = 100};
+    buf svg = {0};
+    inferd_status st = plot_svg(&p, &svg, err);
+    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
+    buf_deinit(&svg);
+    return st;
+}
+
+inferd_status experiment_objectives(const experiment *e, inferd_err *err) {
+    figures f = {0};
+    char group[FIGURES_TEXT_BYTES];
+    uint32_t ttft_us, tpot_us;
+    experiment one = *e;
+    slo_base base;
+    one.told = true;
+    one.mix = WORKLOAD_MIX_M;
+    if (one.step_tokens == 0) one.step_tokens = STEP_TOKENS;
+    if (one.n_models == 0) one.n_models = MODELS;
+    experiment_print_constants(e);
+    inferd_status st = experiment_targets(e, &ttft_us, &tpot_us, err);
+    if (st == INFERD_OK) st = experiment_base(e, &base, err);
+    if (st == INFERD_OK)
+        printf("%u models, each %.2f requests/s times the part; steps of up to %u tokens\n",
+               one.n_models, base.capacity_per_s / one.n_models, one.step_tokens);
+    if (st == INFERD_OK) st = experiment_figures(e, &f, "three objectives", err);
+    for (int k = 0; k < N_FACTORS; k++)
+        for (int o = 0; o < N_OBJECTIVES; o++) {
+            name_group(group, sizeof group, o, k);
+            one.objective = (policy_objective)o;
+            if (st == INFERD_OK) one.lambda = base.capacity_per_s * FACTORS[k] / one.n_models;
+            for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
+                run_figures r;
+                st = experiment_run(&one, e->seed0 + i, 0, e->rate_factor, ttft_us, tpot_us, &r,
+                                    err);
+                if (st == INFERD_OK) st = set(&f, group, i, &r, err);
+            }
+        }
+    if (st == INFERD_OK) st = experiment_tell(e, &f, err);
+    if (st == INFERD_OK && e->svg_path != NULL) st = draw(e, &f, err);
+    figures_deinit(&f);
+    return st;
+}

@@ -1,0 +1,166 @@
+"""`inferd-bench share` on small daemons: every row is measured, what it says follows from its figures, and
+a row that cannot be measured says why.  No figure is judged here: the machine may be busy."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from conftest import BUILD, ROOT, skip
+
+BENCH = pathlib.Path(os.environ.get("INFERD_BUILD", ROOT / "build")) / "inferd-bench"
+ADMIN, GOLD, FLOOD = "admin-key-of-tests", "gold-key-of-tests", "flood-key-of-tests"
+MODELS = ["a", "b", "c"]
+
+sys.path.insert(0, str(ROOT / "bench" / "peers"))
+import share_table  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def built():
+    if not BENCH.exists():
+        skip("inferd-bench is not built")
+
+
+def config_of(device, host, tenants=None, shape="tiny?dtype=f32&layers=8"):
+    """Three models, of about 10 pages of 2 MiB each."""
+    return {"devices": [{"kind": "cpu", "memory": device, "threads": 2}], "host_arena": host,
+            "admin": {"keys": [ADMIN]},
+            "models": [{"name": name, "path": f"dummy:{shape}&context=1024&seed={i + 1}"}
+                       for i, name in enumerate(MODELS)],
+            **({"tenants": tenants} if tenants else {})}
+
+
+def share(daemon, rows, *options, models=MODELS, admin=ADMIN):
+    """(status, rows by name, standard error)."""
+    done = subprocess.run(
+        [BENCH, "share", "--url", daemon.url, "--models", ",".join(models), "--rows", rows, "--quick", "--json", "-",
+         "--prompt-token-ids", "10-250", *(["--admin-key", admin] if admin else []), *map(str, options)],
+        capture_output=True, text=True, timeout=240)
+    told = {row["id"]: row for row in json.loads(done.stdout)["rows"]} if done.stdout else {}
+    return done.returncode, told, done.stderr
+
+
+@pytest.fixture(scope="module")
+def one(launch):
+    """Room for one model on the device, for all in host memory."""
+    return launch(config_of("32MiB", "128MiB"), args=["--allow-dummy"])
+
+
+@pytest.fixture(scope="module")
+def all_of_them(launch):
+    return launch(config_of("128MiB", "0"), args=["--allow-dummy"])
+
+
+def test_a_switch_is_first_token_less_hot_ttft(one):
+    rc, rows, table = share(one, "switch,warm")
+    assert set(rows) == {"switch", "warm"}
+    warm = rows["warm"]
+    assert warm["verdict"] in ("met", "missed"), warm
+    cost = warm["values"]["cost_ms"]
+    assert cost["n"] == 20 and cost["min"] <= cost["p50"] <= cost["p90"] <= cost["max"]
+    assert (warm["verdict"] == "met") == (cost["p50"] <= 10)
+    assert warm["values"]["parts_ms"]["stage"]["max"] == 0  # nothing was read
+    assert rows["switch"]["verdict"] == "" and rc == (0 if warm["verdict"] == "met" else 1)
+    assert "| idle, switch to a warm model" in table and "<= 10 ms" in table
+
+
+def test_rows_refuse_daemons_on_which_they_would_mean_nothing(one, all_of_them):
+    rc, rows, _ = share(all_of_them, "warm")
+    assert rc == 1 and rows["warm"]["verdict"] == "not measured"
+    assert "room for more than one model" in rows["warm"]["measured"]
+    rc, rows, _ = share(one, "cold,guarantee,burst")
+    assert rc == 1 and "host_arena" in rows["cold"]["measured"]
+    assert "flood-key" in rows["guarantee"]["measured"] and "kv-bytes" in rows["burst"]["measured"]
+    rc, rows, _ = share(one, "warm", admin=None)
+    assert rc == 1 and rows["warm"]["verdict"] == "not measured" and "status 4" in rows["warm"]["measured"]
+
+
+def test_wrong_usage_is_told(one):
+    for options, word in ((("--rows", "warm,hot"), '"hot"'), (("--models", "a,b"), "at least 3"),
+                          (("--window-s", "x"), "window-s"), (("--frob", "1"), "--frob")):
+        done = subprocess.run([BENCH, "share", "--url", one.url, "--models", "a,b,c", *options], capture_output=True,
+                              text=True, timeout=60)
+        assert done.returncode == 2 and word in done.stderr, done.stderr
+
+
+def test_cold_switches_are_read_each_time(launch):
+    d = launch(config_of("32MiB", "0"), args=["--allow-dummy"])
+    _, rows, _ = share(d, "cold")
+    assert rows["cold"]["verdict"] in ("met", "missed"), rows
+    parts = rows["cold"]["values"]["parts_ms"]
+    assert parts["stage"]["n"] == 12 and parts["stage"]["min"] > 0
+    assert "prepare" not in rows  # made-up models have no file
+    assert d.stop() == 0
+
+
+def test_gaps_and_urgent_arrivals_are_seen(launch):
+    # Steps long enough that each token is read alone.
+    d = launch(config_of("256MiB", "0", shape="tiny?dtype=q8_0&layers=64"), args=["--allow-dummy"])
+    _, rows, _ = share(d, "gap,urgent")
+    gap, urgent = rows["gap"], rows["urgent"]
+    assert gap["verdict"] in ("met", "missed") and urgent["verdict"] in ("met", "missed"), rows
+    assert gap["values"]["longest_over_median"]["n"] == gap["values"]["load_ms"]["n"] == 6
+    assert (gap["verdict"] == "met") == (gap["values"]["longest_over_median"]["p50"] <= 2)
+    assert urgent["values"]["queued_ms"]["n"] == 60 and urgent["values"]["batch_gap_ms"]["n"] > 60
+    assert 0 <= urgent["values"]["iterations"]["min"] <= urgent["values"]["iterations"]["p50"] < 10
+    assert d.stop() == 0
+
+
+def test_shares_are_compared_with_the_account(all_of_them):
+    _, rows, _ = share(all_of_them, "shares,kv", "--window-s", 2)
+    windows = rows["shares"]["values"]["windows"]
+    assert len(windows) == 2 and [m["share"] for m in windows[0]["models"]] == [5, 20, 70]
+    for w in windows:
+        assert w["wall_s"] > 1.5
+        assert sum(m["got"] for m in w["models"]) <= 101
+        assert sum(m["got"] for m in w["models"]) == pytest.approx(w["charged_percent"], abs=3)
+    errors = [abs(m["got"] - m["share"]) for w in windows for m in w["models"] if m["share"] > 0]
+    assert rows["shares"]["values"]["error_points"]["max"] == pytest.approx(max(errors), abs=1e-6)
+    for m in all_of_them.http.get("/admin/state", headers={"Authorization": f"Bearer {ADMIN}"}).json()["models"]:
+        assert m["share"]["policy"] == "besteffort"  # left as it was
+    assert rows["kv"]["values"]["calls"] == 0 and rows["kv"]["verdict"] == "met"
+
+
+def test_pages_after_a_burst_are_counted_against_tokens(all_of_them):
+    # Keys and values of one token of the tiny shape: 8 layers, 2 heads of 64 values, both, two bytes each.
+    _, rows, _ = share(all_of_them, "burst", "--kv-bytes", 8 * 2 * 64 * 2 * 2)
+    values = rows["burst"]["values"]
+    assert values["held_over_used"]["n"] == 10
+    assert values["used_pages"]["min"] > 0 and values["held_pages"]["min"] > 0
+
+
+def test_a_guaranteed_tenant_is_measured_alone_and_flooded(launch):
+    d = launch(config_of("128MiB", "0", [
+        {"name": "gold", "keys": [GOLD], "share": {"policy": "fixed", "percent": 50}},
+        {"name": "flood", "keys": [FLOOD], "share": {"policy": "burst", "percent": 30}}]), args=["--allow-dummy"])
+    _, rows, _ = share(d, "guarantee", "--key", GOLD, "--flood-key", FLOOD, "--window-s", 3)
+    row = rows["guarantee"]
+    assert row["verdict"] in ("met", "missed"), row
+    values = row["values"]
+    ratio = values["flooded_tpot_ms"]["p99"] / values["alone_tpot_ms"]["p99"]
+    assert (row["verdict"] == "met") == (ratio <= 1.2)
+    assert d.stop() == 0
+
+
+def test_the_table_is_made_of_rows_and_pairs():
+    pairs = {"s1": [(100, 101), (99, 100), (100, 100)], "ttft": [(11, 10), (11, 10), (11, 10)]}
+    s1, ttft = share_table.alone_rows(pairs)
+    assert s1["verdict"] == "met" and "1.0% slower" in s1["measured"]
+    assert ttft["verdict"] == "missed" and "10.0% slower" in ttft["measured"]
+    each = {"p50": 30, "p99": 60}
+    pool = share_table.pool_row([{"what": "x", "take_ns": each, "give_ns": each, "finish_ns": {"p50": 80, "p99": 90}}])
+    assert pool["verdict"] == "missed" and pool["measured"] == "110 ns"
+    peer = share_table.row("switch", "", "", "", "", "", {"cost_ms": {"p50": 450, "min": 400, "max": 500}})
+    warm = share_table.row("warm", "warm switch", "<= 10 ms", "1 ms", "", "met")
+    lines = share_table.table([s1, warm], peer).splitlines()
+    assert "450 ms (400 to 500)" in lines[2] and lines[3].startswith("| one model alone")
+
+
+def test_the_script_tells_what_it_needs():
+    done = subprocess.run([sys.executable, ROOT / "scripts/bench-share", "--rows", "frob"], capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 2 and "frob" in done.stderr

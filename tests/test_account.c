@@ -1,0 +1,301 @@
+/* test_account.c - each microsecond and each token is somebody's: principals, preemptions, loads.
+ */
+#include "core_rig.h"
+
+#include "sched_state.h"
+
+/* ---- the list of principals ---- */
+
+static void rows_are_found_again_and_add_up(void) {
+    account a;
+    EXPECT(account_init(&a));
+    account_charge(&a, 1, 2, 100);
+    account_charge(&a, 2, 1, 10);
+    account_charge(&a, 1, 2, 5);
+    account_row_of(&a, 1, 2)->output_tokens += 7;
+    EXPECT_EQ(a.n_rows, 2);
+    EXPECT_EQ(account_row_of(&a, 1, 2)->device_us, 105);
+    EXPECT_EQ(account_row_of(&a, 1, 2)->output_tokens, 7);
+    EXPECT_EQ(account_row_of(&a, 2, 1)->device_us, 10);
+    EXPECT_EQ(a.device_us, 115);
+    EXPECT(account_verify(&a));
+    a.rows[0].is.device_us++;
+    EXPECT(!account_verify(&a));
+    account_deinit(&a);
+}
+
+static void a_row_is_told_once_per_change(void) {
+    account a;
+    EXPECT(account_init(&a));
+    EXPECT_EQ(account_next_changed(&a), ACCOUNT_NONE);
+    account_charge(&a, 0, 0, 1);
+    account_charge(&a, 0, 1, 1);
+    account_charge(&a, 0, 0, 1);
+    uint32_t one = account_next_changed(&a), two = account_next_changed(&a);
+    EXPECT_EQ(one + two, 1); // rows 0 and 1
+    EXPECT_EQ(account_next_changed(&a), ACCOUNT_NONE);
+    account_charge(&a, 0, 1, 1);
+    EXPECT_EQ(account_next_changed(&a), 1);
+    account_deinit(&a);
+}
+
+static void who_comes_into_a_slot_has_a_row_of_its_own(void) {
+    account a;
+    EXPECT(account_init(&a));
+    account_charge(&a, 3, 5, 100);
+    account_charge(&a, 3, 6, 1);
+    uint32_t serial = account_row_of(&a, 3, 5)->serial;
+    EXPECT(serial != 0);
+    account_close_model(&a, 5);
+    account_charge(&a, 3, 5, 10);
+    EXPECT_EQ(a.n_rows, 3);
+    EXPECT_EQ(account_row_of(&a, 3, 5)->device_us, 10);
+    EXPECT(account_row_of(&a, 3, 5)->serial != serial);
+    EXPECT_EQ(account_row_of(&a, 3, 6)->device_us, 1);
+    EXPECT_EQ(a.rows[0].is.device_us, 100); // still there to be read
+    EXPECT(account_verify(&a));
+    account_deinit(&a);
+}
+
+static void a_full_list_lets_go_of_who_left_then_of_who_was_idle(void) {
+    account a;
+    EXPECT(account_init(&a));
+    for (uint32_t i = 0; i < ENGINE_PRINCIPALS_MAX; i++) account_charge(&a, i, i % 2, i + 1);
+    account_charge(&a, 0, 0, 1000); // the oldest row, and used just now
+    account_close_model(&a, 1);     // half of them
+    account_charge(&a, ENGINE_PRINCIPALS_MAX, 0, 50);
+    EXPECT_EQ(a.n_rows, ENGINE_PRINCIPALS_MAX);
+    EXPECT(a.others.device_us > 0 && a.others.device_us % 2 == 0); // one of model 1
+    EXPECT(account_verify(&a));
+    for (uint32_t i = 1; i < ENGINE_PRINCIPALS_MAX / 2; i++)
+        account_charge(&a, ENGINE_PRINCIPALS_MAX + i, 0, 50); // the rest of model 1
+    uint64_t before = a.others.device_us;
+    EXPECT_EQ(account_row_of(&a, 2, 0)->device_us, 3); // nobody of model 0 had to go
+    account_charge(&a, 3 * ENGINE_PRINCIPALS_MAX, 0, 50);
+    EXPECT_EQ(a.others.device_us, before + 5); // tenant 4: charged least recently
+    EXPECT_EQ(account_row_of(&a, 0, 0)->device_us, 1001);
+    EXPECT(account_verify(&a));
+    account_deinit(&a);
+}
+
+/* ---- a core ---- */
+
+static void open_rig(core_rig *r, uint32_t n_pages, uint32_t n_host, uint32_t n_models) {
+    model_policy p = plain_policy();
+    core_rig_init(r, n_pages, n_host, 2);
+    r->device.context = 4096;
+    r->device.move_us = 50;
+    core_rig_open(r, true);
+    for (uint32_t i = 0; i < n_models; i++) core_rig_attach(r, i, &p);
+    core_rig_run(r, 50000);
+}
+
+static uint64_t principals_us(const core_rig *r) {
+    const account *a = &r->core.sched->account;
+    uint64_t us = a->others.device_us;
+    for (uint32_t i = 0; i < a->n_rows; i++) us += a->rows[i].is.device_us;
+    return us;
+}
+
+static void expect_conserved(core_rig *r) {
+    const core_account *a = &r->core.account;
+    sched_counters c;
+    sched_count(r->core.sched, &c);
+    core_idle(&r->core, core_rig_now(r), core_rig_now(r)); // what the last turn took
+    EXPECT_EQ(principals_us(r), c.charged_us);
+    EXPECT_EQ(c.charged_us + c.waste_us, a->step_us);
+    EXPECT_EQ(a->until_us, core_rig_now(r));
+    EXPECT_EQ(a->step_us + a->move_us + a->load_us + a->idle_us + a->host_us,
+              core_rig_now(r) - a->opened_us);
+}
+
+static void submit(core_rig *r, uint64_t id, uint32_t tenant, uint32_t model_idx, gen_class class,
+                   uint32_t n_prompt, uint32_t n_output) {
+    gen_request *q = request(id, n_prompt, n_output);
+    q->tenant_idx = tenant;
+    q->class = class;
+    core_rig_submit(r, model_idx, q);
+}
+
+static void the_wall_is_shared_out_whole(void) {
+    static core_rig r;
+    open_rig(&r, 30, 8, 3); // pages for some of them at a time
+    uint64_t id = 0;
+    for (int round = 0; round < 20; round++) {
+        for (uint32_t i = 0; i < 6; i++)
+            submit(&r, ++id, i % 3, i % 3, i == 5 ? GEN_HIGH : GEN_BATCH, 8 + i * 5, 30);
+        core_rig_run(&r, 30000);
+        if (round % 5 == 4)
+            residency_do(&r.core.models, round % 3, ENGINE_UNLOAD, core_rig_now(&r));
+    }
+    core_rig_finish(&r);
+    core_rig_run(&r, 100000);
+    expect_conserved(&r);
+    EXPECT(r.core.account.idle_us > 0 && r.core.account.load_us > 0);
+    core_rig_deinit(&r);
+}
+
+static void tokens_are_counted_once_whatever_happens(void) {
+    static core_rig r;
+    open_rig(&r, 60, 0, 1);
+    submit(&r, 1, 1, 0, GEN_NORMAL, 40, 20);
+    core_rig_run(&r, 10000);
+    for (int i = 0; i < 3; i++) { // computed again and again
+        sched_model_preempt(r.core.sched, 0);
+        while (sched_drop_cached(r.core.sched, UINT32_MAX) < 58) core_rig_turn(&r, 100);
+        core_rig_run(&r, 5000);
+    }
+    core_rig_finish(&r);
+    const engine_principal *p = account_row_of(&r.core.sched->account, 1, 0);
+    uint32_t n = r.outcomes[1].done.done.n_output;
+    EXPECT_EQ(p->prompt_tokens, 40);
+    EXPECT_EQ(p->output_tokens, n);
+    EXPECT_EQ(p->cached_tokens, 0);
+    EXPECT(r.outcomes[1].done.done.waste_us > 0);
+    submit(&r, 2, 1, 0, GEN_NORMAL, 40, 20); // another prompt: nothing is known of it
+    core_rig_finish(&r);
+    gen_request *again = copy_request(r.copies[2]);
+    again->id = 3;
+    again->tenant_idx = 1;
+    core_rig_submit(&r, 0, again);
+    core_rig_finish(&r);
+    p = account_row_of(&r.core.sched->account, 1, 0);
+    EXPECT(r.outcomes[3].done.done.n_cached > 0);
+    EXPECT_EQ(p->cached_tokens, r.outcomes[3].done.done.n_cached);
+    EXPECT_EQ(p->prompt_tokens + p->cached_tokens, 120);
+    expect_conserved(&r);
+    core_rig_deinit(&r);
+}
+
+static void what_preemption_wastes_is_nobodys(void) {
+    static core_rig r;
+    open_rig(&r, 60, 0, 1);
+    submit(&r, 1, 1, 0, GEN_NORMAL, 64, 8);
+    core_rig_finish(&r);
+    uint64_t alone_us = r.outcomes[1].done.done.device_us;
+    sched_drop_cached(r.core.sched, UINT32_MAX);
+    submit(&r, 2, 1, 0, GEN_NORMAL, 64, 8);
+    gen_request *same = r.copies[2];
+    (void)same;
+    while (r.outcomes[2].n_tokens < 4) core_rig_turn(&r, 100);
+    sched_model_preempt(r.core.sched, 0);
+    sched_drop_cached(r.core.sched, UINT32_MAX);
+    core_rig_finish(&r);
+    const gen_event *e = &r.outcomes[2].done;
+    EXPECT(e->done.waste_us > 3000); // the prompt again
+    /* It pays for no more than it would have: one step more, at most. */
+    EXPECT(e->done.device_us < alone_us + 2000);
+    expect_conserved(&r);
+    core_rig_deinit(&r);
+}
+
+/* ---- rungs ---- */
+
+static const uint32_t *rungs_of(core_rig *r, uint64_t id) {
+    return r->outcomes[id].done.done.n_rungs;
+}
+
+static void a_more_urgent_step_is_a_pause(void) {
+    static core_rig r;
+    open_rig(&r, 200, 0, 2);
+    submit(&r, 1, 1, 0, GEN_BATCH, 8, 60);
+    while (r.outcomes[1].n_tokens < 5) core_rig_turn(&r, 100);
+    submit(&r, 2, 2, 1, GEN_HIGH, 8, 20);
+    core_rig_finish(&r);
+    EXPECT(rungs_of(&r, 1)[GEN_RUNG_PAUSE] >= 1);
+    EXPECT_EQ(rungs_of(&r, 1)[GEN_RUNG_RECOMPUTE], 0);
+    EXPECT_EQ(rungs_of(&r, 2)[GEN_RUNG_PAUSE], 0); // nobody was more urgent
+    EXPECT(r.outcomes[1].done.done.away_us >= 1000);
+    EXPECT_EQ(r.outcomes[1].done.done.n_preempted, 0);
+    EXPECT_EQ(r.outcomes[1].done.done.waste_us, 0);
+    sched_model_numbers n;
+    sched_count_model(r.core.sched, 0, &n);
+    EXPECT_EQ(n.n_rungs[GEN_RUNG_PAUSE], rungs_of(&r, 1)[GEN_RUNG_PAUSE]);
+    sched_counters c;
+    sched_count(r.core.sched, &c);
+    EXPECT_EQ(c.rungs[GEN_RUNG_PAUSE].n, n.n_rungs[GEN_RUNG_PAUSE]);
+    EXPECT_EQ(c.rungs[GEN_RUNG_PAUSE].us, r.outcomes[1].done.done.away_us);
+    core_rig_deinit(&r);
+}
+
+/* Preempted in the middle; `drop`: its cached blocks go, too. */
+static void preempt_one(core_rig *r, bool drop) {
+    submit(r, 1, 1, 0, GEN_NORMAL, 64, 40);
+    while (r->outcomes[1].n_tokens < 10) core_rig_turn(r, 100);
+    LIST_EACH_SAFE(node, next, &r->core.sched->running)
+    sched_preempt_seq(r->core.sched, LIST_ENTRY(node, seq, link));
+    if (drop) sched_drop_cached(r->core.sched, UINT32_MAX);
+    r->idle_us += 7000;
+    core_idle(&r->core, core_rig_now(r) - 7000, core_rig_now(r));
+    core_rig_finish(r);
+    EXPECT_EQ(r->outcomes[1].done.done.n_preempted, 1);
+    EXPECT(core_rig_gives(r, 1));
+    expect_conserved(r);
+}
+
+static void blocks_that_stayed_make_it_a_pause(void) {
+    static core_rig r;
+    open_rig(&r, 200, 0, 1);
+    preempt_one(&r, false);
+    EXPECT_EQ(rungs_of(&r, 1)[GEN_RUNG_PAUSE], 1);
+    EXPECT_EQ(rungs_of(&r, 1)[GEN_RUNG_RECOMPUTE], 0);
+    EXPECT(r.outcomes[1].done.done.away_us >= 7000);
+    core_rig_deinit(&r);
+}
+
+static void blocks_that_went_are_computed_again(void) {
+    static core_rig r;
+    open_rig(&r, 200, 0, 1);
+    preempt_one(&r, true);
+    EXPECT_EQ(rungs_of(&r, 1)[GEN_RUNG_RECOMPUTE], 1);
+    EXPECT_EQ(rungs_of(&r, 1)[GEN_RUNG_PAUSE] + rungs_of(&r, 1)[GEN_RUNG_PARK], 0);
+    EXPECT(r.outcomes[1].done.done.n_recomputed >= 64);
+    EXPECT(r.outcomes[1].done.done.waste_us > 0);
+    sched_counters c;
+    sched_count(r.core.sched, &c);
+    EXPECT_EQ(c.rungs[GEN_RUNG_RECOMPUTE].n, 1);
+    EXPECT_EQ(c.rungs[GEN_RUNG_RECOMPUTE].hist[4], 1); // 7 ms: above 5, up to 10
+    EXPECT_EQ(c.relief.n, 1);
+    core_rig_deinit(&r);
+}
+
+static void blocks_that_come_back_from_the_host_are_parked(void) {
+    static core_rig r;
+    open_rig(&r, 200, 100, 1);
+    r.device.move_us = 1;
+    preempt_one(&r, true);
+    EXPECT_EQ(rungs_of(&r, 1)[GEN_RUNG_PARK], 1);
+    EXPECT_EQ(rungs_of(&r, 1)[GEN_RUNG_RECOMPUTE], 0);
+    EXPECT(r.outcomes[1].done.done.unpark_us > 0);
+    EXPECT(r.core.account.move_us >= 2 * r.outcomes[1].done.done.unpark_us - 1);
+    core_rig_deinit(&r);
+}
+
+static void a_model_that_leaves_is_the_last_rung(void) {
+    static core_rig r;
+    open_rig(&r, 200, 0, 1);
+    submit(&r, 1, 1, 0, GEN_NORMAL, 16, 40);
+    while (r.outcomes[1].n_tokens < 10) core_rig_turn(&r, 100);
+    while (sched_model_n_steps(r.core.sched, 0) > 0) core_rig_turn(&r, 100);
+    EXPECT_EQ(sched_model_preempt(r.core.sched, 0), 1);
+    core_rig_finish(&r);
+    EXPECT_EQ(rungs_of(&r, 1)[GEN_RUNG_MODEL_OUT], 1);
+    EXPECT_EQ(rungs_of(&r, 1)[GEN_RUNG_PAUSE] + rungs_of(&r, 1)[GEN_RUNG_RECOMPUTE], 0);
+    core_rig_deinit(&r);
+}
+
+static const test_case cases[] = {
+    TEST(rows_are_found_again_and_add_up),
+    TEST(a_row_is_told_once_per_change),
+    TEST(who_comes_into_a_slot_has_a_row_of_its_own),
+    TEST(a_full_list_lets_go_of_who_left_then_of_who_was_idle),
+    TEST(the_wall_is_shared_out_whole),
+    TEST(tokens_are_counted_once_whatever_happens),
+    TEST(what_preemption_wastes_is_nobodys),
+    TEST(a_more_urgent_step_is_a_pause),
+    TEST(blocks_that_stayed_make_it_a_pause),
+    TEST(blocks_that_went_are_computed_again),
+    TEST(blocks_that_come_back_from_the_host_are_parked),
+    TEST(a_model_that_leaves_is_the_last_rung),
+};
+TEST_MAIN(cases)

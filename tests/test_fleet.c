@@ -1,0 +1,532 @@
+/* test_fleet.c - several engines as one: where models go, who serves a request, what becomes of a
+ * lost device.  The devices compute a pure function of the tokens. */
+#include "test.h"
+
+#include "fake_device.h"
+#include "fleet_private.h"
+#include "inferd/clock.h"
+
+#include "engine_private.h"
+
+enum {
+    DEVICES = 3,
+    PAGE_BYTES = 2 << 20, // of the fake
+    PAGES = 64,           // of each device
+    WEIGHT_PAGES = 3,
+    SLOTS = 8
+};
+#define GIB     (UINT64_C(1) << 30)
+#define WAIT_US 10000000
+
+typedef struct rig {
+    fake_device devices[DEVICES];
+    atomic_bool break_step[DEVICES]; // the next step says that the device is gone
+    atomic_bool hold_stage[DEVICES]; // nothing is brought up
+    device_ops ops;
+    engine *engines[DEVICES];
+    fleet *f;
+    uint64_t now_us;
+    uint32_t n_ended, n_fine;
+    gen_event last;
+    uint32_t sent_to[1024]; // by id
+} rig;
+
+static rig *the_rig;
+
+/* Finishes as the fake does; a device that is to break is gone for ever. */
+static inferd_status finish(void *self, step *st, uint64_t *device_us, inferd_err *err) {
+    fake_device *d = self;
+    inferd_status s = fake_finish(self, st, device_us, err);
+    if (atomic_load(&the_rig->break_step[d - the_rig->devices]))
+        return inferd_fail(err, INFERD_ELOST, "fell off the bus");
+    return s;
+}
+
+static inferd_status stage_step(void *self, uint32_t idx, uint64_t budget_us, device_progress *out,
+                                inferd_err *err) {
+    fake_device *d = self;
+    while (atomic_load(&the_rig->hold_stage[d - the_rig->devices]))
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    return fake_stage_step(self, idx, budget_us, out, err);
+}
+
+static void begin(rig *r, uint32_t n_devices, policy_placement placement) {
+    *r = (rig){.now_us = 1000000};
+    the_rig = r;
+    fleet_device about[DEVICES];
+    static const char *const names[DEVICES] = {"x0", "x1", "x2"};
+    fleet_options o = {
+        .devices = about, .n_devices = n_devices, .n_slots = SLOTS, .placement = placement};
+    inferd_err err = {0};
+    for (uint32_t i = 0; i < n_devices; i++) {
+        r->devices[i] = (fake_device){.n_pages = PAGES,
+                                      .depth = 1,
+                                      .context = 512,
+                                      .weight_pages = WEIGHT_PAGES,
+                                      .kv = fake_layout(4, 2, 6),
+                                      .a_us = 100,
+                                      .b_us = 10};
+        device dev = fake_as_device(&r->devices[i]);
+        r->ops = *dev.ops;
+        r->ops.finish = finish;
+        r->ops.stage_step = stage_step;
+        dev.ops = &r->ops;
+        about[i] = (fleet_device){.name = names[i], .memory_bytes = (uint64_t)PAGES * PAGE_BYTES};
+        EXPECT_EQ(engine_start_device(&o.limits, dev, SLOTS, NULL, NULL, &r->engines[i], &err),
+                  INFERD_OK);
+    }
+    EXPECT_EQ(fleet_of_engines(&o, r->engines, &r->f, &err), INFERD_OK);
+}
+
+static void end(rig *r, uint32_t n_devices) {
+    fleet_stop(r->f);
+    for (uint32_t i = 0; i < n_devices; i++) {
+        EXPECT_EQ(r->devices[i].n_faults, 0);
+        EXPECT(r->devices[i].memory == NULL);
+    }
+}
+
+static fleet_model_about about_of(uint32_t n_replicas) {
+    return (fleet_model_about){.weight_bytes = (uint64_t)WEIGHT_PAGES * PAGE_BYTES,
+                               .same_as = UINT32_MAX,
+                               .policy = {.class = GEN_NORMAL,
+                                          .weight = 1,
+                                          .keep_alive_us = POLICY_NEVER,
+                                          .replicas_min = n_replicas,
+                                          .replicas_max = n_replicas}};
+}
+
+static void nap(void) {
+    nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+}
+
+static uint32_t count_bits(uint64_t bits) {
+    return (uint32_t)__builtin_popcountll(bits);
+}
+
+/* Until the model is so on this device; false after ten seconds. */
+static bool comes_to(rig *r, uint32_t slot, uint32_t d, model_state state) {
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    while (engine_model_state(r->engines[d], slot) != state) {
+        if (clock_now_us() > until_us) return false;
+        nap();
+    }
+    return true;
+}
+
+static bool all_hot(rig *r, uint32_t slot) {
+    uint64_t bits = fleet_model_devices(r->f, slot);
+    for (uint32_t d = 0; d < fleet_n_devices(r->f); d++)
+        if ((bits >> d & 1) != 0 && !comes_to(r, slot, d, MODEL_HOT)) return false;
+    return bits != 0;
+}
+
+static gen_request *request(uint64_t id, uint32_t slot, uint32_t n_prompt, uint32_t seed) {
+    gen_request *q = calloc(1, sizeof *q);
+    q->id = id;
+    q->model_idx = slot;
+    q->class = GEN_NORMAL;
+    q->prompt = malloc(n_prompt * sizeof *q->prompt);
+    q->n_prompt = n_prompt;
+    for (uint32_t i = 0; i < n_prompt; i++) q->prompt[i] = (tok_id)((i * 7 + seed) % FAKE_VOCAB);
+    q->max_tokens = 4;
+    q->ignore_eos = true;
+    q->n_logprobs = q->n_prompt_logprobs = -1;
+    q->arrival_us = clock_now_us();
+    return q;
+}
+
+/* FLEET_NOWHERE: nobody took it. */
+static uint32_t send(rig *r, uint64_t id, uint32_t slot, uint32_t n_prompt, uint32_t seed) {
+    gen_request *q = request(id, slot, n_prompt, seed);
+    uint32_t d = fleet_choose(r->f, q);
+    if (d == FLEET_NOWHERE || !fleet_submit(r->f, d, q)) {
+        gen_request_destroy(q);
+        return FLEET_NOWHERE;
+    }
+    r->sent_to[id] = d;
+    return d;
+}
+
+/* Until n requests ended; false after ten seconds. */
+static bool read_until(rig *r, uint32_t slot, uint32_t n) {
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    gen_event e;
+    while (r->n_ended < n && clock_now_us() < until_us) {
+        while (fleet_next_event(r->f, &e)) {
+            if (e.kind != GEN_EV_DONE) continue;
+            fleet_note_done(r->f, r->sent_to[e.id], slot);
+            r->last = e;
+            r->n_ended++;
+            r->n_fine += e.done.finish == GEN_LENGTH;
+        }
+        nap();
+    }
+    return r->n_ended >= n;
+}
+
+static void tick(rig *r, uint64_t us) {
+    r->now_us += us;
+    fleet_tick(r->f, r->now_us);
+}
+
+/* ---- parts ---- */
+
+static void eighteen_gib_and_240_percent_on_three_are_six_and_eighty_each(void) {
+    model_policy whole = {
+        .min_bytes = 18 * GIB, .max_bytes = 18 * GIB, .share = {SHARE_FIXED, 240, 3}, .weight = 1};
+    EXPECT_EQ(fleet_n_parts(&whole), 3);
+    for (uint32_t k = 0; k < 3; k++) {
+        model_policy part = fleet_part_of(&whole, k);
+        EXPECT_EQ(part.min_bytes, 6 * GIB);
+        EXPECT_EQ(part.max_bytes, 6 * GIB);
+        EXPECT_EQ(part.share.percent, 80);
+        EXPECT_EQ(part.share.n_devices, 1);
+        EXPECT_EQ(part.share.policy, SHARE_FIXED);
+    }
+    model_policy more = fleet_part_of(&whole, 3); // promised nothing
+    EXPECT_EQ(more.min_bytes, 0);
+    EXPECT_EQ(more.max_bytes, 6 * GIB);
+    EXPECT_EQ(more.share.policy, SHARE_BESTEFFORT);
+}
+
+static void parts_that_do_not_divide_add_up(void) {
+    model_policy whole = {.min_bytes = 10 * (uint64_t)PAGE_BYTES + 5,
+                          .max_bytes = 0,
+                          .share = {SHARE_BURST, 100, 1},
+                          .replicas_min = 3};
+    uint64_t n_bytes = 0, percent = 0;
+    for (uint32_t k = 0; k < 3; k++) {
+        model_policy part = fleet_part_of(&whole, k);
+        n_bytes += part.min_bytes;
+        percent += part.share.percent;
+        EXPECT_EQ(part.max_bytes, 0); // none is none
+    }
+    EXPECT_EQ(n_bytes, whole.min_bytes);
+    EXPECT_EQ(percent, 100);
+    EXPECT_EQ(fleet_part_of(&whole, 0).min_bytes, 4 * (uint64_t)PAGE_BYTES + 5);
+    EXPECT_EQ(fleet_part_of(&whole, 2).share.percent, 33);
+}
+
+static void a_share_over_three_devices_becomes_three_replicas(void) {
+    rig r;
+    begin(&r, 3, PLACE_BALANCED);
+    fleet_model_about m = about_of(1);
+    m.policy.min_bytes = m.policy.max_bytes = 36 * (uint64_t)PAGE_BYTES;
+    m.policy.share = (share_spec){SHARE_FIXED, 240, 3};
+    m.policy.replicas_max = 3;
+    EXPECT(fleet_model_add(r.f, 2, &m));
+    EXPECT_EQ(fleet_model_devices(r.f, 2), 7);
+    EXPECT(all_hot(&r, 2));
+    bool parts[3] = {0};
+    for (uint32_t d = 0; d < 3; d++) {
+        engine_model_info i;
+        fleet_replica at;
+        engine_model_get(r.engines[d], 2, &i);
+        fleet_get_replica(r.f, 2, d, &at);
+        EXPECT_EQ(i.pages_min, 12);
+        EXPECT_EQ(i.pages_max, 12);
+        EXPECT_EQ(at.policy.share.percent, 80);
+        EXPECT(at.part < 3 && !parts[at.part]);
+        if (at.part < 3) parts[at.part] = true;
+    }
+    engine_model_info all;
+    fleet_model_get(r.f, 2, &all);
+    EXPECT_EQ(all.pages_min, 36);
+    EXPECT_EQ(all.pages_weight, 3 * WEIGHT_PAGES);
+    EXPECT_EQ(all.n_loads, 3);
+    end(&r, 3);
+}
+
+/* ---- where models go ---- */
+
+static void models_spread_or_are_packed(void) {
+    static const struct {
+        policy_placement placement;
+        uint32_t n_used;
+    } rows[] = {{PLACE_BALANCED, 3}, {PLACE_SPREAD, 3}, {PLACE_BINPACK, 1}};
+    for (size_t k = 0; k < INFERD_COUNT(rows); k++) {
+        rig r;
+        uint64_t bits = 0;
+        begin(&r, 3, rows[k].placement);
+        for (uint32_t slot = 0; slot < 3; slot++) {
+            fleet_model_about m = about_of(1);
+            EXPECT(fleet_model_add(r.f, slot, &m));
+            EXPECT_EQ(count_bits(fleet_model_devices(r.f, slot)), 1);
+            bits |= fleet_model_devices(r.f, slot);
+        }
+        EXPECT_EQ(count_bits(bits), rows[k].n_used);
+        end(&r, 3);
+    }
+}
+
+static void a_full_device_is_not_chosen(void) {
+    rig r;
+    begin(&r, 2, PLACE_BINPACK);
+    fleet_model_about m = about_of(1);
+    m.policy.min_bytes = 60 * (uint64_t)PAGE_BYTES;
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(fleet_model_add(r.f, 1, &m));
+    EXPECT_EQ(fleet_model_devices(r.f, 0) | fleet_model_devices(r.f, 1), 3);
+    EXPECT_STR(fleet_placement_problem(r.f, 1), "");
+    EXPECT(fleet_model_add(r.f, 2, &m)); // nowhere: said, and tried where most is
+    EXPECT(strstr(fleet_placement_problem(r.f, 2), "x0: ") != NULL);
+    EXPECT(strstr(fleet_placement_problem(r.f, 2), "MiB") != NULL);
+    end(&r, 2);
+}
+
+static void shares_of_more_than_a_device_do_not_meet_on_one(void) {
+    rig r;
+    begin(&r, 2, PLACE_BINPACK);
+    fleet_model_about m = about_of(1);
+    m.policy.share = (share_spec){SHARE_BURST, 60, 1};
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(fleet_model_add(r.f, 1, &m));
+    EXPECT_EQ(fleet_model_devices(r.f, 0) | fleet_model_devices(r.f, 1), 3);
+    end(&r, 2);
+}
+
+static void the_same_content_goes_where_its_weights_are(void) {
+    rig r;
+    begin(&r, 3, PLACE_SPREAD);
+    fleet_model_about m = about_of(1);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    m.same_as = 0;
+    EXPECT(fleet_model_add(r.f, 1, &m));
+    EXPECT_EQ(fleet_model_devices(r.f, 0), fleet_model_devices(r.f, 1));
+    EXPECT(all_hot(&r, 1));
+    engine_model_info i;
+    fleet_model_get(r.f, 1, &i);
+    EXPECT_EQ(i.weights_of, 0);
+    end(&r, 3);
+}
+
+static void a_slot_is_empty_when_it_left_everywhere(void) {
+    rig r;
+    begin(&r, 3, PLACE_BALANCED);
+    fleet_model_about m = about_of(3);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    fleet_model_remove(r.f, 0);
+    EXPECT_EQ(fleet_model_devices(r.f, 0), 0);
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    while (fleet_model_departures(r.f, 0) == 0 && clock_now_us() < until_us) {
+        tick(&r, 1000);
+        nap();
+    }
+    EXPECT_EQ(fleet_model_departures(r.f, 0), 1);
+    EXPECT(fleet_model_add(r.f, 0, &m)); // and can be used again
+    EXPECT(all_hot(&r, 0));
+    end(&r, 3);
+}
+
+/* ---- requests ---- */
+
+static void requests_go_where_least_waits_and_prefixes_stay_together(void) {
+    rig r;
+    begin(&r, 2, PLACE_BALANCED);
+    fleet_model_about m = about_of(2);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    uint32_t n_to[2] = {0};
+    for (uint64_t id = 1; id <= 8; id++) n_to[send(&r, id, 0, 8, (uint32_t)id * 31)]++;
+    EXPECT_EQ(n_to[0], 4); // short prompts have no prefix worth a queue
+    EXPECT(read_until(&r, 0, 8));
+    EXPECT_EQ(r.n_fine, 8);
+    /* With a target that both meet, the fuller one would be taken, if it were not for the prefix.
+     */
+    uint32_t first = send(&r, 9, 0, 200, 5);
+    EXPECT(read_until(&r, 0, 9));
+    EXPECT(fleet_submit(r.f, 1 - first, request(10, 0, 8, 3)));
+    r.sent_to[10] = 1 - first;
+    gen_request *q = request(11, 0, 210, 5);
+    q->ttft_target_ms = 600000;
+    EXPECT_EQ(fleet_choose(r.f, q), first);
+    gen_request_destroy(q);
+    q = request(11, 0, 210, 6); // begins otherwise
+    q->ttft_target_ms = 600000;
+    EXPECT_EQ(fleet_choose(r.f, q), 1 - first);
+    gen_request_destroy(q);
+    EXPECT(read_until(&r, 0, 10));
+    EXPECT_EQ(r.n_fine, 10);
+    end(&r, 2);
+}
+
+static void one_device_is_a_fleet_of_one(void) {
+    rig r;
+    begin(&r, 1, PLACE_SPREAD);
+    fleet_model_about m = about_of(1);
+    EXPECT(fleet_model_add(r.f, 3, &m));
+    EXPECT(all_hot(&r, 3));
+    for (uint64_t id = 1; id <= 4; id++) EXPECT_EQ(send(&r, id, 3, 40, 1), 0);
+    EXPECT(read_until(&r, 3, 4));
+    EXPECT_EQ(r.n_fine, 4);
+    EXPECT_EQ(send(&r, 5, 4, 40, 1), FLEET_NOWHERE); // nobody has slot 4
+    tick(&r, 2000000);
+    EXPECT_EQ(fleet_model_devices(r.f, 3), 1);
+    end(&r, 1);
+}
+
+/* ---- as many as needed ---- */
+
+static void one_more_is_loaded_before_it_serves(void) {
+    rig r;
+    begin(&r, 2, PLACE_BALANCED);
+    fleet_model_about m = about_of(1);
+    m.policy.replicas_max = 2;
+    m.policy.slo_ttft_ms = 100;
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    uint64_t before = fleet_model_devices(r.f, 0);
+    uint32_t fresh = before == 1 ? 1 : 0;
+    atomic_store(&r.hold_stage[fresh], true);
+    for (int i = 0; i < 4; i++) { // over the target for some periods
+        fleet_note_ttft(r.f, 0, 300000, r.now_us);
+        tick(&r, 1000001);
+    }
+    EXPECT_EQ(fleet_model_devices(r.f, 0), 3);
+    fleet_replica at;
+    fleet_get_replica(r.f, 0, fresh, &at);
+    EXPECT_EQ(at.state, FLEET_JOINING);
+    EXPECT_EQ(at.part, 1);
+    for (uint64_t id = 1; id <= 6; id++) EXPECT_EQ(send(&r, id, 0, 8, (uint32_t)id), 1 - fresh);
+    atomic_store(&r.hold_stage[fresh], false);
+    EXPECT(comes_to(&r, 0, fresh, MODEL_HOT));
+    tick(&r, 1000);
+    fleet_get_replica(r.f, 0, fresh, &at);
+    EXPECT_EQ(at.state, FLEET_SERVING);
+    EXPECT(read_until(&r, 0, 6));
+    /* Calm for long enough: one goes again, and it is the one that promises nothing. */
+    for (int i = 0; i < 90; i++) tick(&r, 1000001);
+    EXPECT_EQ(fleet_model_devices(r.f, 0), before);
+    EXPECT_EQ(fleet_desired_replicas(r.f, 0), 1);
+    end(&r, 2);
+}
+
+/* ---- a lost device ---- */
+
+static void what_a_lost_device_had_comes_up_elsewhere(void) {
+    rig r;
+    begin(&r, 3, PLACE_SPREAD);
+    for (uint32_t slot = 0; slot < 3; slot++) {
+        fleet_model_about m = about_of(1);
+        EXPECT(fleet_model_add(r.f, slot, &m));
+        EXPECT(all_hot(&r, slot));
+    }
+    uint64_t was = fleet_model_devices(r.f, 1);
+    uint32_t d = (uint32_t)__builtin_ctzll(was);
+    atomic_store(&r.break_step[d], true);
+    EXPECT_EQ(send(&r, 1, 1, 8, 1), d);
+    EXPECT(read_until(&r, 1, 1));
+    EXPECT_EQ(r.last.done.finish, GEN_ERROR);
+    EXPECT_EQ(r.last.done.status, INFERD_ELOST);
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    while (!engine_is_lost(r.engines[d]) && clock_now_us() < until_us) nap();
+    EXPECT(!fleet_is_lost(r.f));
+    tick(&r, 1000);
+    EXPECT(fleet_model_devices(r.f, 1) != 0 && (fleet_model_devices(r.f, 1) & was) == 0);
+    EXPECT(all_hot(&r, 1));
+    for (uint32_t slot = 0; slot < 3; slot++) { // all are served
+        uint32_t to = send(&r, 2 + slot, slot, 8, slot);
+        EXPECT(to != FLEET_NOWHERE && to != d);
+        EXPECT(read_until(&r, slot, 2 + slot));
+    }
+    EXPECT_EQ(r.n_fine, 3);
+    EXPECT(!fleet_model_is_lost(r.f, 1));
+    end(&r, 3);
+}
+
+static void one_of_two_replicas_is_lost_and_the_other_serves(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(2);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    atomic_store(&r.break_step[0], true);
+    uint64_t id = 1;
+    while (!engine_is_lost(r.engines[0]) && id < 64) {
+        send(&r, id, 0, 8, (uint32_t)id);
+        EXPECT(read_until(&r, 0, (uint32_t)id));
+        id++;
+    }
+    EXPECT(engine_is_lost(r.engines[0]));
+    tick(&r, 1000);
+    EXPECT_EQ(fleet_model_devices(r.f, 0), 2);
+    uint32_t fine = r.n_fine;
+    for (int i = 0; i < 4; i++, id++) {
+        EXPECT_EQ(send(&r, id, 0, 8, (uint32_t)id), 1);
+        EXPECT(read_until(&r, 0, (uint32_t)id));
+    }
+    EXPECT_EQ(r.n_fine, fine + 4);
+    EXPECT(!fleet_is_lost(r.f));
+    end(&r, 2);
+}
+
+static void guarantees_that_a_device_cannot_keep_are_told(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(2);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(fleet_model_add(r.f, 1, &m));
+    EXPECT(all_hot(&r, 0) && all_hot(&r, 1));
+    uint64_t sums[FLEET_DEVICES_MAX] = {0};
+    inferd_err err = {0};
+    model_policy p = m.policy;
+    p.min_bytes = 64 * (uint64_t)PAGE_BYTES; // 32 on each
+    EXPECT_EQ(fleet_check_min(r.f, 0, &p, sums, &err), INFERD_OK);
+    EXPECT_EQ(fleet_check_min(r.f, 1, &p, sums, &err), INFERD_OK);
+    uint64_t again[FLEET_DEVICES_MAX] = {0};
+    EXPECT_EQ(fleet_check_min(r.f, 0, &p, again, &err), INFERD_OK);
+    p.min_bytes += PAGE_BYTES;
+    EXPECT_EQ(fleet_check_min(r.f, 1, &p, again, &err), INFERD_EINVAL);
+    EXPECT_STR(err.text, "the guarantees (min) on x0 together are 130 MiB > 128 MiB that it has");
+    end(&r, 2);
+}
+
+static void tenants_get_even_parts_where_their_models_are(void) {
+    rig r;
+    begin(&r, 3, PLACE_SPREAD);
+    tenant_policy t = {.min_bytes = 0,
+                       .max_bytes = 9 * (uint64_t)PAGE_BYTES,
+                       .weight = 1,
+                       .share = {SHARE_FIXED, 25, 1}};
+    EXPECT(fleet_set_tenant(r.f, 0, &t, 5));
+    EXPECT(fleet_set_tenant(r.f, 0, &t, 0)); // nowhere is everywhere
+    end(&r, 3);
+}
+
+static void the_books_are_an_object_per_device(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(1);
+    buf json = {0};
+    inferd_err err = {0};
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    EXPECT_EQ(fleet_audit(r.f, 5000, &json, &err), INFERD_OK);
+    const char start[] = "{\"ok\":true,\"devices\":[{\"device\":\"x0\",\"ok\":true,";
+    EXPECT(strncmp(buf_cstr(&json), start, sizeof start - 1) == 0);
+    EXPECT(strstr(buf_cstr(&json), ",{\"device\":\"x1\",\"ok\":true,") != NULL);
+    buf_deinit(&json);
+    end(&r, 2);
+}
+
+static const test_case cases[] = {
+    TEST(eighteen_gib_and_240_percent_on_three_are_six_and_eighty_each),
+    TEST(parts_that_do_not_divide_add_up),
+    TEST(a_share_over_three_devices_becomes_three_replicas),
+    TEST(models_spread_or_are_packed),
+    TEST(a_full_device_is_not_chosen),
+    TEST(shares_of_more_than_a_device_do_not_meet_on_one),
+    TEST(the_same_content_goes_where_its_weights_are),
+    TEST(a_slot_is_empty_when_it_left_everywhere),
+    TEST(requests_go_where_least_waits_and_prefixes_stay_together),
+    TEST(one_device_is_a_fleet_of_one),
+    TEST(one_more_is_loaded_before_it_serves),
+    TEST(what_a_lost_device_had_comes_up_elsewhere),
+    TEST(one_of_two_replicas_is_lost_and_the_other_serves),
+    TEST(guarantees_that_a_device_cannot_keep_are_told),
+    TEST(tenants_get_even_parts_where_their_models_are),
+    TEST(the_books_are_an_object_per_device),
+};
+TEST_MAIN(cases)

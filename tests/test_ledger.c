@@ -1,0 +1,100 @@
+/* test_ledger.c - what engines count by slot is kept by name, whatever becomes of the slots. */
+#include "test.h"
+
+#include "ledger.h"
+
+enum { SECOND_US = 1000000 };
+
+static const ledger_row *row_of(const ledger *l, uint32_t tenant, uint32_t name_idx) {
+    static const ledger_row none = {0};
+    for (uint32_t i = 0; i < ledger_n(l); i++)
+        if (ledger_at(l, i)->tenant == tenant && ledger_at(l, i)->name_idx == name_idx)
+            return ledger_at(l, i);
+    return &none;
+}
+
+static void devices_are_added_up_by_name(void) {
+    ledger *l = ledger_create(2);
+    uint32_t names[] = {7, 8};
+    engine_principal a[] = {{.tenant = 1, .model = 0, .serial = 1, .device_us = 10},
+                            {.tenant = 1, .model = 1, .serial = 2, .device_us = 5}};
+    engine_principal b[] = {{.tenant = 1, .model = 0, .serial = 1, .device_us = 100}};
+    EXPECT(ledger_read(l, 0, a, 2, names, 2));
+    EXPECT(ledger_read(l, 1, b, 1, names, 2));
+    EXPECT_EQ(row_of(l, 1, 7)->device_us, 110);
+    a[0].device_us = 30;
+    a[0].output_tokens = 4;
+    EXPECT(ledger_read(l, 0, a, 2, names, 2));
+    EXPECT(ledger_read(l, 0, a, 2, names, 2)); // nothing new
+    EXPECT_EQ(row_of(l, 1, 7)->device_us, 130);
+    EXPECT_EQ(row_of(l, 1, 7)->output_tokens, 4);
+    EXPECT_EQ(row_of(l, 1, 8)->device_us, 5);
+    ledger_destroy(l);
+}
+
+static void a_slot_with_another_model_is_another_row(void) {
+    ledger *l = ledger_create(1);
+    uint32_t names[] = {7};
+    engine_principal p[] = {{.tenant = 1, .serial = 1, .device_us = 10}};
+    EXPECT(ledger_read(l, 0, p, 1, names, 1));
+    names[0] = 8; // the slot has another model, whose row has not come yet
+    p[0].device_us = 12;
+    EXPECT(ledger_read(l, 0, p, 1, names, 1));
+    EXPECT_EQ(row_of(l, 1, 7)->device_us, 12);
+    p[0] = (engine_principal){.tenant = 1, .serial = 2, .device_us = 3}; // the place, taken anew
+    EXPECT(ledger_read(l, 0, p, 1, names, 1));
+    EXPECT_EQ(row_of(l, 1, 7)->device_us, 12);
+    EXPECT_EQ(row_of(l, 1, 8)->device_us, 3);
+    ledger_destroy(l);
+}
+
+static void what_finds_no_row_is_nobodys_and_not_lost(void) {
+    ledger *l = ledger_create(1);
+    static uint32_t names[] = {0};
+    static engine_principal p[ENGINE_PRINCIPALS_MAX];
+    uint64_t sum = 0;
+    for (uint32_t round = 0; round < 4; round++) {
+        for (uint32_t i = 0; i < ENGINE_PRINCIPALS_MAX; i++)
+            p[i] = (engine_principal){.tenant = round * ENGINE_PRINCIPALS_MAX + i,
+                                      .serial = round * ENGINE_PRINCIPALS_MAX + i + 1,
+                                      .device_us = 2};
+        EXPECT(ledger_read(l, 0, p, ENGINE_PRINCIPALS_MAX, names, 1));
+    }
+    EXPECT_EQ(ledger_n(l), LEDGER_ROWS_MAX + 1);
+    for (uint32_t i = 0; i < ledger_n(l); i++) sum += ledger_at(l, i)->device_us;
+    EXPECT_EQ(sum, 4 * 2 * ENGINE_PRINCIPALS_MAX);
+    EXPECT_EQ(row_of(l, LEDGER_NOBODY, LEDGER_NOBODY)->device_us,
+              4 * 2 * ENGINE_PRINCIPALS_MAX - 2 * LEDGER_ROWS_MAX);
+    ledger_destroy(l);
+}
+
+static void the_window_has_the_last_ten_seconds(void) {
+    ledger *l = ledger_create(1);
+    uint32_t names[] = {7};
+    engine_principal p[] = {{.tenant = 1, .serial = 1, .device_us = 0}};
+    EXPECT_EQ(ledger_window_us(l, SECOND_US), 0);
+    for (uint64_t s = 1; s <= 30; s++) { // a quarter of the time, then half of it
+        p[0].device_us += s <= 15 ? 250000 : 500000;
+        EXPECT(ledger_read(l, 0, p, 1, names, 1));
+        ledger_tick(l, s * SECOND_US);
+        ledger_tick(l, s * SECOND_US + SECOND_US / 2); // too early for another
+    }
+    EXPECT_EQ(ledger_window_us(l, (uint64_t)30 * SECOND_US), 10 * SECOND_US);
+    EXPECT_EQ(ledger_recent_us(l, 0), 5 * SECOND_US);
+    ledger_destroy(l);
+}
+
+static void time_is_money(void) {
+    EXPECT_EQ(ledger_cost_micros(3600ull * SECOND_US, 2500000), 2500000);
+    EXPECT_EQ(ledger_cost_micros(36 * SECOND_US, 2500000), 25000);
+    EXPECT_EQ(ledger_cost_micros(36 * SECOND_US, 0), 0);
+}
+
+static const test_case cases[] = {
+    TEST(devices_are_added_up_by_name),
+    TEST(a_slot_with_another_model_is_another_row),
+    TEST(what_finds_no_row_is_nobodys_and_not_lost),
+    TEST(the_window_has_the_last_ten_seconds),
+    TEST(time_is_money),
+};
+TEST_MAIN(cases)

@@ -1,0 +1,138 @@
+/* test_panel.c - weights in panels: at every level this machine has the same bytes as the plain
+ * loops, whatever bits the file has, and back again the values of the file. */
+#include "cpu/level.h"
+#include "cpu/panel.h"
+#include "test.h"
+
+static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0,
+                              DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
+                              DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
+static const char *const levels[] = {"define", "base",       "avx2",      "avxvnni",
+                                     "avx512", "avx512vnni", "avx512bf16"};
+enum { SEED = 20, GUARD = 0x5a, GUARD_BYTES = 256 };
+
+static uint64_t random_state;
+static unsigned char random_byte(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned char)(random_state >> 56);
+}
+
+static size_t row_bytes_of(dtype type, uint32_t cols) {
+    dtype_info info = dtype_about(type);
+    return (size_t)cols / info.block_elems * info.block_bytes;
+}
+
+/* Exactly so many bytes: a sanitizer sees what is read behind them. */
+static unsigned char *random_bytes(size_t n) {
+    unsigned char *p = malloc(n);
+    INFERD_CHECK(p != NULL);
+    for (size_t i = 0; i < n; i++) p[i] = random_byte();
+    return p;
+}
+
+/* A panel in noise, `shift` bytes behind an aligned place. */
+typedef struct place {
+    unsigned char *memory, *panel;
+    size_t n_bytes, n_memory;
+} place;
+
+static place place_for(dtype type, uint32_t cols, size_t shift) {
+    place p = {.n_bytes = panel_bytes(type, cols)};
+    p.n_memory = (GUARD_BYTES + shift + p.n_bytes + GUARD_BYTES + 63) / 64 * 64;
+    p.memory = aligned_alloc(64, p.n_memory);
+    INFERD_CHECK(p.memory != NULL);
+    memset(p.memory, GUARD, p.n_memory);
+    p.panel = p.memory + GUARD_BYTES + shift;
+    return p;
+}
+
+static bool guards_are_whole(const place *p) {
+    bool whole = true;
+    for (unsigned char *at = p->memory; at < p->panel; at++) whole &= *at == GUARD;
+    for (unsigned char *at = p->panel + p->n_bytes; at < p->memory + p->n_memory; at++)
+        whole &= *at == GUARD;
+    return whole;
+}
+
+static void compare(const char *level, dtype type, uint32_t cols, uint32_t n_rows, size_t shift) {
+    unsigned char *rows = random_bytes(n_rows * row_bytes_of(type, cols));
+    place wanted = place_for(type, cols, shift), got = place_for(type, cols, shift);
+    panel_pack(type, cols, rows, n_rows, wanted.panel);
+    panel_packer(level)(type, cols, rows, n_rows, got.panel);
+    bool same = memcmp(wanted.panel, got.panel, wanted.n_bytes) == 0;
+    if (!same)
+        printf("%s: %s, %u rows of %u, shift %zu: other bytes\n", level, dtype_about(type).name,
+               n_rows, cols, shift);
+    EXPECT(same);
+    EXPECT(guards_are_whole(&wanted) && guards_are_whole(&got));
+    free(rows);
+    free(wanted.memory);
+    free(got.memory);
+}
+
+static void every_level_packs_the_same_bytes(void) {
+    printf("seed %d\n", SEED);
+    static const uint32_t n_rows[] = {64, 64, 1, 63};
+    random_state = SEED;
+    for (size_t l = 0; l < INFERD_COUNT(levels); l++) {
+        inferd_err err = {0};
+        if (level_choose(levels[l], &err) == NULL) continue; // not on this machine
+        for (size_t t = 0; t < INFERD_COUNT(types); t++) {
+            uint32_t block = dtype_about(types[t]).block_elems;
+            for (uint32_t n = 1; n <= 5; n++)
+                for (size_t r = 0; r < INFERD_COUNT(n_rows); r++)
+                    compare(levels[l], types[t], n * (block > 1 ? block : 8), n_rows[r], 0);
+            compare(levels[l], types[t], 3 * PANEL_BLOCK, PANEL_ROWS, 0);
+            compare(levels[l], types[t], 2 * PANEL_BLOCK, PANEL_ROWS, 16); // no line begins there
+        }
+    }
+}
+
+static void ragged_columns_are_filled_with_zeros(void) {
+    random_state = SEED + 1;
+    for (size_t l = 0; l < INFERD_COUNT(levels); l++) {
+        inferd_err err = {0};
+        if (level_choose(levels[l], &err) == NULL) continue;
+        for (uint32_t cols = 1; cols < 80; cols += 3) {
+            compare(levels[l], DTYPE_F32, cols, PANEL_ROWS, 0);
+            compare(levels[l], DTYPE_F16, cols, PANEL_ROWS, 0);
+            compare(levels[l], DTYPE_BF16, cols, PANEL_ROWS, 0);
+        }
+    }
+}
+
+/* Not only like the plain loops: like the file. */
+static void rows_come_back_as_the_file_has_them(void) {
+    enum { COLS = 2 * PANEL_BLOCK };
+    static float wanted[COLS], got[COLS];
+    random_state = SEED + 2;
+    for (size_t l = 0; l < INFERD_COUNT(levels); l++) {
+        inferd_err err = {0};
+        if (level_choose(levels[l], &err) == NULL) continue;
+        for (size_t t = 0; t < INFERD_COUNT(types); t++) {
+            size_t row_bytes = row_bytes_of(types[t], COLS);
+            unsigned char *rows = random_bytes(PANEL_ROWS * row_bytes);
+            place p = place_for(types[t], COLS, 0);
+            weight w = {.type = types[t], .rows = PANEL_ROWS, .cols = COLS, .data = p.panel};
+            panel_packer(levels[l])(types[t], COLS, rows, PANEL_ROWS, p.panel);
+            for (uint32_t row = 0; row < PANEL_ROWS; row++) {
+                uint32_t n_other = 0;
+                dtype_to_f32(types[t], rows + row * row_bytes, wanted, COLS);
+                panel_row_to_f32(&w, row, 0, COLS, got);
+                for (uint32_t k = 0; k < COLS; k++) // random bits are not all numbers
+                    n_other += memcmp(&wanted[k], &got[k], sizeof got[k]) != 0 &&
+                               !(wanted[k] != wanted[k] && got[k] != got[k]);
+                EXPECT_EQ(n_other, 0);
+            }
+            free(rows);
+            free(p.memory);
+        }
+    }
+}
+
+static const test_case cases[] = {
+    TEST(every_level_packs_the_same_bytes),
+    TEST(ragged_columns_are_filled_with_zeros),
+    TEST(rows_come_back_as_the_file_has_them),
+};
+TEST_MAIN(cases)
