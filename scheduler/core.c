@@ -231,8 +231,17 @@ static bool bring_up(core *c, bool stepped) {
     return true;
 }
 
+/* The device is gone: steps that were on their way end, and models that are served no more leave,
+ * so that nothing here names them and their slots can have others. */
+static bool wind_down(core *c) {
+    bool any = c->n_flight > 0;
+    while (c->n_flight > 0) finish_oldest(c);
+    return residency_let_go(&c->models) || any;
+}
+
 bool core_turn(core *c) {
-    if (!c->opened || c->lost) return false;
+    if (c->models.dead) return wind_down(c);
+    if (!c->opened) return false;
     grow_pool(c);
     sched_reserve(c->sched);
     bool any = residency_decide(&c->models, now(c));

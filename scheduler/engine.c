@@ -202,6 +202,8 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.load_device_us = w->load_device_us;
         i.turn_us = w->turn_us;
         i.idle_us = now_us > w->active_us ? now_us - w->active_us : 0;
+        i.pauses = w->pauses;
+        i.reload_us = resident_reload_us(w);
         i.n_unused_tensors = m->about.n_unused_tensors;
         memcpy(i.math, m->about.math, sizeof i.math);
         i.last = w->last;
@@ -227,8 +229,9 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
     board_publish(&v->info, &i);
     atomic_store(&v->kv_tokens_max, c->opened ? sched_kv_tokens_max(c->sched, idx) : 0);
     atomic_store(&v->context, i.context);
+    atomic_store(&v->state, (int)i.state); // now what it means is there
+    /* Last: the front gives the slot to another model, which is not in the state of this one. */
     atomic_store(&v->departures, c->models.departures[idx]);
-    atomic_store(&v->state, (int)i.state); // last: what it means is there
 }
 
 /* What others see of the models: when a state changed, now and then, and before the engine waits

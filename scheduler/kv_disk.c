@@ -438,7 +438,8 @@ static void read_one(kv_disk *d) {
     pthread_mutex_lock(&d->lock);
     uint32_t i = find(d, t->block.name);
     if (file == NULL) {
-        forget(d, t->block.name);
+        /* Not when it went since it was asked for, and is being written again. */
+        if (i != NONE && d->records[i].there) forget(d, t->block.name);
         *(missing ? &d->stats.n_missing : &d->stats.n_bad) += 1;
         say(d, missing ? "a file is gone" : "a file is not what it should be", "it is not used");
     } else {

@@ -386,7 +386,7 @@ static void detach(residency *r, uint32_t idx) {
     if (r->staging == idx) r->staging = RESIDENCY_NONE;
     if (r->loading == idx) r->loading = RESIDENCY_NONE;
     sched_model_close(r->sched, idx);
-    if (!r->dead) r->dev->ops->detach(r->dev->self, idx);
+    r->dev->ops->detach(r->dev->self, idx); // of a dead device, too: it names the model
     give_pages(r, m);
     give_host(r, m);
     if (!r->dead) pool_set_limits(r->pool, idx, 0, UINT32_MAX, NULL);
@@ -400,8 +400,7 @@ static void detach(residency *r, uint32_t idx) {
 
 /* ---- who has to go ---- */
 
-/* What it would take to have it back, about; never 0. */
-static uint64_t reload_us(const resident *m) {
+uint64_t resident_reload_us(const resident *m) {
     return m->bring_us > 0 ? m->bring_us : 1000 + (uint64_t)m->about.weight_pages * 1000;
 }
 
@@ -410,7 +409,7 @@ static uint64_t value_of(const residency *r, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[root];
     if (r->worth != NULL) return r->worth(r->worth_ctx, r, root, now_us);
     worth_idle idle = {.weight = weight_of(r, root),
-                       .reload_us = reload_us(m),
+                       .reload_us = resident_reload_us(m),
                        .idle_us = now_us > m->active_us ? now_us - m->active_us : 0,
                        .n_pages = m->about.weight_pages,
                        .pauses = m->pauses};
@@ -981,7 +980,8 @@ static bool settle_staged(residency *r, uint64_t now_us) {
 
 /* Somebody wants it: a pause is over, unless he wanted it at the last look, too. */
 static void note_use(resident *m, uint64_t now_us) {
-    if (!m->busy && m->used) worth_note_pause(&m->pauses, now_us - m->active_us, reload_us(m));
+    if (!m->busy && m->used)
+        worth_note_pause(&m->pauses, now_us - m->active_us, resident_reload_us(m));
     m->used = true;
     m->active_us = now_us;
 }
@@ -1043,6 +1043,12 @@ static bool let_go(residency *r, uint32_t idx) {
     }
     detach(r, idx);
     return true;
+}
+
+bool residency_let_go(residency *r) {
+    bool any = false;
+    for (uint32_t i = 0; i < r->n_used; i++) any |= let_go(r, i);
+    return any;
 }
 
 bool residency_decide(residency *r, uint64_t now_us) {

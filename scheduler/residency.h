@@ -161,6 +161,9 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
 
 /* Decide, and take the arrows that need no time.  False: nothing changed. */
 bool residency_decide(residency *r, uint64_t now_us);
+/* Of that only: slots that are served no more and have nothing to end become empty.  All that can
+ * happen on a dead device. */
+bool residency_let_go(residency *r);
 /* There is a piece of staging or loading to work on now. */
 bool residency_has_work(const residency *r);
 /* Work on it for about budget_us; the time it took the device. */
@@ -185,6 +188,8 @@ model_state residency_state(const residency *r, uint32_t idx);
 /* What bringing back who had to make room took in the newest window of RESIDENCY_WINDOW_US, about.
  */
 uint64_t residency_reload_us(const residency *r);
+/* What it would take to have this one back, about; never 0. */
+uint64_t resident_reload_us(const resident *m);
 
 inferd_status residency_verify(const residency *r, inferd_err *err);
 

@@ -43,10 +43,11 @@ static void expire_list(sched *s, list_node *list, uint64_t now_us) {
         seq *q = LIST_ENTRY(node, seq, link);
         const gen_request *r = q->req;
         if (too_late(q, now_us)) {
-            sched_end_seq(s, q, GEN_TIMEOUT, -1, INFERD_ETIMEOUT,
-                          q->first_plan_us == 0 ? "the deadline passed while the request waited"
-                                                : "the deadline passed",
-                          now_us);
+            char why[GEN_TEXT_BYTES];
+            snprintf(why, sizeof why, "the deadline passed%s%s",
+                     q->first_plan_us == 0 ? " while the request waited" : "",
+                     sched_pause_reason(s, q));
+            sched_end_seq(s, q, GEN_TIMEOUT, -1, INFERD_ETIMEOUT, why, now_us);
             continue;
         }
         if (r->deadline_us != 0 && r->deadline_us < s->next_deadline_us)

@@ -117,7 +117,7 @@ void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *po
     m->tpot_us = (uint64_t)policy->slo_tpot_ms * 1000;
 }
 
-static share_account *tenant_of(sched *s, const seq *q) {
+static share_account *tenant_of(const sched *s, const seq *q) {
     return q->req->tenant_idx < s->n_tenants ? &s->tenants[q->req->tenant_idx].share : NULL;
 }
 
@@ -155,6 +155,14 @@ static sched_tier tier_now(sched *s, const seq *q, uint64_t now_us, uint64_t ove
 
 sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us) {
     return tier_now(s, q, now_us, q->urgent_plan == s->plan_no ? s->typical_us : 0);
+}
+
+const char *sched_pause_reason(const sched *s, const seq *q) {
+    const share_account *t = tenant_of(s, q);
+    const share_account *m = &s->models[q->model_idx].share;
+    if (m->policy != SHARE_BESTEFFORT || (t != NULL && t->policy != SHARE_BESTEFFORT)) return "";
+    if (m->weight == 0) return ": its model is paused (weight 0)";
+    return t != NULL && t->weight == 0 ? ": its tenant is paused (weight 0)" : "";
 }
 
 /* ---- whose turn ---- */

@@ -181,6 +181,8 @@ void sched_join_principal(sched *s, seq *q);
 void sched_leave_principal(sched *s, seq *q);
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out);
 sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us);
+/* Why it gets no time however long it waits, as the end of a sentence; "": it gets some. */
+const char *sched_pause_reason(const sched *s, const seq *q);
 void sched_charge(sched *s, const step *st, uint64_t us);
 
 /* -- sched_rungs.c -- */

@@ -37,10 +37,6 @@ static void snapshot_deinit(snapshot *s) {
     free(s->idx_of);
 }
 
-static uint64_t last_us(const engine_model_info *i) {
-    return i->last.stage_us + i->last.load_us;
-}
-
 /* From its file, or from host memory: what that took on average. */
 static uint64_t bring_us(const engine_model_info *i) {
     uint64_t us = i->n_loads > 0 ? i->sum.load_us / i->n_loads : 0;
@@ -66,7 +62,8 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
     m->min_pages += i->pages_min;
     m->n_work += i->n_running + i->n_waiting;
     if (first || i->idle_us < m->idle_us) m->idle_us = i->idle_us;
-    if (slot == root) m->reload_us = last_us(i);
+    m->reload_us = i->reload_us; // like the pauses, of the weights: every member says the same
+    m->pauses = i->pauses;
 }
 
 static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx) {
@@ -256,7 +253,7 @@ static bool plan_on(const app *a, const asked *k, uint32_t device_idx, device_pl
 }
 
 /* The larger, the better. */
-static uint64_t worth_of(const device_plan *d) {
+static uint64_t rank_of(const device_plan *d) {
     enum { VICTIMS_MAX = REGISTRY_SLOTS + 1, THERE = 8, NOW = 4, TURNS = 2, FITS = 1 };
     uint64_t worth = d->q.state != MODEL_NONE ? THERE : 0;
     worth += d->p.now ? NOW : d->p.turns ? TURNS : d->p.fits ? FITS : 0;
@@ -316,7 +313,7 @@ static void answer_plan(http_request *rq, const app *a, const asked *k, const ch
     for (uint32_t d = 0; d < n && fine; d++) {
         if (engine_is_lost(fleet_engine(a->fleet, d))) continue;
         fine = plan_on(a, k, d, &all[d]);
-        if (fine && (best == UINT32_MAX || worth_of(&all[d]) > worth_of(&all[best]))) best = d;
+        if (fine && (best == UINT32_MAX || rank_of(&all[d]) > rank_of(&all[best]))) best = d;
     }
     if (fine && best != UINT32_MAX) write_plan(&out, a, all, best, problems);
     for (uint32_t d = 0; d < n && all != NULL; d++) device_plan_deinit(&all[d]);

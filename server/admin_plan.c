@@ -15,19 +15,13 @@ uint64_t plan_prepared_bytes(uint64_t file_bytes) {
 
 /* ---- who goes ---- */
 
-/* As residency.c counts it, in the same units. */
 static uint64_t value_of(const plan_model *m) {
-    enum { SCALE_BITS = 20, UNMEASURED_US = 1000 };
-    uint64_t age_ms = m->idle_us / 1000 + 1, pages = u32_max(m->weight_pages, 1);
-    uint64_t reload_us =
-        m->reload_us > 0 ? m->reload_us : UNMEASURED_US + (uint64_t)m->weight_pages * UNMEASURED_US;
-    uint64_t worth;
-    if (__builtin_mul_overflow((uint64_t)m->weight + 1, reload_us, &worth) ||
-        worth > UINT64_MAX >> SCALE_BITS)
-        worth = UINT64_MAX >> SCALE_BITS;
-    uint64_t cost;
-    if (__builtin_mul_overflow(pages, age_ms, &cost)) cost = UINT64_MAX;
-    return (worth << SCALE_BITS) / cost;
+    worth_idle idle = {.weight = m->weight,
+                       .reload_us = m->reload_us,
+                       .idle_us = m->idle_us,
+                       .n_pages = m->weight_pages,
+                       .pauses = m->pauses};
+    return worth_of(&idle);
 }
 
 bool plan_goes_before(const plan_model *a, const plan_model *b) {
@@ -44,18 +38,35 @@ static uint32_t freed_by(const plan_model *m) {
     return m->weight_pages + (m->kv_pages - u32_min(m->kv_pages, m->cached_pages));
 }
 
-/* Those of one kind, in their order, behind those there are. */
-static void add_victims(const plan_device *d, const plan_wanted *w, bool idle, plan_answer *out) {
-    uint32_t from = out->n_victims;
+typedef enum kind {
+    KIND_IDLE,
+    KIND_LOWER // its work is of a lower class
+} kind;
+
+static bool is_of(const plan_device *d, uint32_t i, const plan_wanted *w, kind k) {
+    const plan_model *m = &d->models[i];
+    if (!may_go(d, i, w)) return false;
+    return k == KIND_IDLE ? m->n_work == 0 : m->n_work > 0 && m->class > w->class;
+}
+
+static uint64_t pages_of_kind(const plan_device *d, const plan_wanted *w, kind k) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < d->n_models; i++)
+        if (is_of(d, i, w, k)) n += freed_by(&d->models[i]);
+    return n;
+}
+
+/* Those of one kind, in the order in which they would go. */
+static uint32_t collect(const plan_device *d, const plan_wanted *w, kind k, uint32_t *out) {
+    uint32_t n = 0;
     for (uint32_t i = 0; i < d->n_models; i++) {
-        const plan_model *m = &d->models[i];
-        if (!may_go(d, i, w) || (m->n_work == 0) != idle || (!idle && m->class <= w->class))
-            continue;
-        uint32_t at = out->n_victims++;
-        for (; at > from && plan_goes_before(m, &d->models[out->victims[at - 1]]); at--)
-            out->victims[at] = out->victims[at - 1];
-        out->victims[at] = i;
+        if (!is_of(d, i, w, k)) continue;
+        uint32_t at = n++;
+        for (; at > 0 && plan_goes_before(&d->models[i], &d->models[out[at - 1]]); at--)
+            out[at] = out[at - 1];
+        out[at] = i;
     }
+    return n;
 }
 
 /* ---- inequalities ---- */
@@ -137,6 +148,30 @@ static bool check_pages(const plan_device *d, const plan_wanted *w, uint64_t len
     return feasible_pages_check(o, f);
 }
 
+/* Of one kind, until there is room: each time the next who has to go, as long as any has to. False:
+ * no memory. */
+static bool add_victims(const plan_device *d, const plan_wanted *w, kind k, uint64_t *lent,
+                        plan_answer *out) {
+    uint32_t *left = calloc(d->n_models + (size_t)1, sizeof *left);
+    uint32_t *pages = calloc(d->n_models + (size_t)1, sizeof *pages);
+    bool fine = left != NULL && pages != NULL;
+    feasible_owner o;
+    feasible_pages f;
+    uint32_t n = fine ? collect(d, w, k, left) : 0;
+    while (n > 0 && !check_pages(d, w, *lent, &o, &f)) {
+        for (uint32_t i = 0; i < n; i++) pages[i] = freed_by(&d->models[left[i]]);
+        uint32_t next = worth_first(pages, n, f.need_pages - f.may_pages);
+        out->victims[out->n_victims++] = left[next];
+        out->n_idle += k == KIND_IDLE;
+        *lent += pages[next];
+        n--;
+        memmove(&left[next], &left[next + 1], (n - next) * sizeof left[0]);
+    }
+    free(left);
+    free(pages);
+    return fine;
+}
+
 /* Same class, and at work. */
 static uint64_t pages_of_turns(const plan_device *d, const plan_wanted *w) {
     uint64_t n = 0;
@@ -162,21 +197,21 @@ bool plan_model_check(const plan_device *d, const plan_wanted *w, plan_answer *o
     out->fits = true;
     for (uint32_t i = 0; i < out->n_checks; i++) out->fits = out->fits && out->checks[i].kept;
 
-    add_victims(d, w, true, out);
-    uint32_t n_idle = out->n_victims, n_all, n = 0;
-    add_victims(d, w, false, out);
-    n_all = out->n_victims;
     /* Cached keys and values go first, and cost nobody anything. */
     for (uint32_t i = 0; i < d->n_models; i++) lent += d->models[i].cached_pages;
-    bool enough = check_pages(d, w, lent, &o, &f);
-    for (; n < n_all && !enough; n++) {
-        lent += freed_by(&d->models[out->victims[n]]);
-        enough = check_pages(d, w, lent, &o, &f);
+    uint64_t idle = pages_of_kind(d, w, KIND_IDLE), lower = pages_of_kind(d, w, KIND_LOWER);
+    bool by_idle = check_pages(d, w, lent + idle, &o, &f);
+    bool enough = by_idle || check_pages(d, w, lent + idle + lower, &o, &f);
+    if (!enough) { // nobody goes in vain
+        lent += idle + lower;
+    } else if (!add_victims(d, w, KIND_IDLE, &lent, out) ||
+               (!by_idle && !add_victims(d, w, KIND_LOWER, &lent, out))) {
+        plan_answer_deinit(out);
+        return false;
     }
+    check_pages(d, w, lent, &o, &f);
     plan_check *c = add_check(out, "memory", f.need_pages, f.may_pages);
     feasible_pages_say(&f, &o, c->text, sizeof c->text);
-    out->n_victims = enough ? n : 0; // nobody goes in vain
-    out->n_idle = u32_min(out->n_victims, n_idle);
     out->now = out->fits && enough;
     out->turns = out->fits && !enough && check_pages(d, w, lent + pages_of_turns(d, w), &o, &f);
     return true;

@@ -5,7 +5,7 @@
  *
  *     1  idle models, then models whose work is of a lower class than the newcomer's
  *     2  of these the lowest class first
- *     3  and in it the least  weight * time to bring it back / (pages * time since it was used)
+ *     3  and in it the least worth (scheduler/worth.h), but for those who would go in vain
  *
  * never a pinned one, and nobody when all of them were not enough.  What is not looked at: whether
  * a model came too short a time ago to go (policy.min_residency_ms).
@@ -17,6 +17,7 @@
 #include "inferd/base.h"
 #include "scheduler/feasible.h"
 #include "scheduler/policy.h"
+#include "scheduler/worth.h"
 
 enum {
     PLAN_PREPARED_PERCENT = 130, // of a file's bytes: its weights as they are computed with
@@ -35,7 +36,8 @@ typedef struct plan_model {
     uint32_t min_pages;
     uint32_t n_work;    // sequences that run and wait
     uint64_t idle_us;   // since somebody wanted it
-    uint64_t reload_us; // to have it back; 0: not measured
+    uint64_t reload_us; // to have it back, about; > 0
+    worth_pauses pauses;
 } plan_model;
 
 typedef struct plan_device {

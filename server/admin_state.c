@@ -80,6 +80,26 @@ static void add_policy(buf *out, const model_policy *p) {
     buf_add_format(out, ",\"replicas\":{\"min\":%u,\"max\":%u}", p->replicas_min, p->replicas_max);
 }
 
+static void add_limits(buf *out, const config_tenant_limits *l) {
+    const struct {
+        const char *name;
+        uint64_t limit;
+    } rows[] = {{"requests_per_min", l->requests_per_min},
+                {"tokens_per_min", l->tokens_per_min},
+                {"concurrent", l->concurrent},
+                {"tokens_per_day", l->tokens_per_day},
+                {"tokens_per_month", l->tokens_per_month}};
+    buf_add_str(out, ",\"limits\":{");
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        buf_add_format(out, "%s\"%s\":", i > 0 ? "," : "", rows[i].name);
+        if (rows[i].limit == CONFIG_NO_LIMIT)
+            buf_add_str(out, "null");
+        else
+            buf_add_format(out, "%llu", (unsigned long long)rows[i].limit);
+    }
+    buf_add_char(out, '}');
+}
+
 void admin_add_tenant(buf *out, const config_tenant *t) {
     buf_add_str(out, "{\"name\":");
     json_add_string(out, t->name, strlen(t->name));
@@ -88,12 +108,8 @@ void admin_add_tenant(buf *out, const config_tenant *t) {
     add_u64(out, "min_bytes", t->policy.min_bytes);
     add_u64(out, "max_bytes", t->policy.max_bytes);
     add_share(out, &t->policy.share);
-    buf_add_format(out,
-                   ",\"limits\":{\"requests_per_min\":%u,\"tokens_per_min\":%u,\"concurrent\":%u,"
-                   "\"tokens_per_day\":%llu,\"tokens_per_month\":%llu},\"models\":",
-                   t->limits.requests_per_min, t->limits.tokens_per_min, t->limits.concurrent,
-                   (unsigned long long)t->limits.tokens_per_day,
-                   (unsigned long long)t->limits.tokens_per_month);
+    add_limits(out, &t->limits);
+    buf_add_str(out, ",\"models\":");
     if (t->n_models == 0) buf_add_str(out, "null");
     for (uint32_t i = 0; i < t->n_models; i++) {
         buf_add_char(out, i == 0 ? '[' : ',');

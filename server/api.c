@@ -28,7 +28,7 @@ static void note_client(api_job *job) {
 
 void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),
                void (*done)(void *job, bool rq_gone)) {
-    int tenant = app_tenant(a, a->config->c, rq->tenant);
+    int tenant = app_tenant(a->config, rq->tenant);
     if (tenant == APP_TENANT_GONE) { // its key was good when the request began
         http_answer_error(rq, 401, "authentication_error", "invalid_api_key", NULL,
                           "the key is not valid any more", 0);

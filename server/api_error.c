@@ -27,7 +27,8 @@ static const fault_row fault_rows[API_FAULTS] = {
     [API_REQUEST_RATE] = {429, "requests", "rate_limit_exceeded", 1},
     [API_TOKEN_RATE] = {429, "tokens", "rate_limit_exceeded", 1},
     [API_CONCURRENCY] = {429, "requests", "concurrency_limit_exceeded", 1},
-    [API_QUOTA] = {429, "insufficient_quota", "insufficient_quota", 1},
+    /* When it is back is for who refuses to say; memory or a limit of 0 does not come back. */
+    [API_QUOTA] = {429, "insufficient_quota", "insufficient_quota", 0},
     /* Not a 429: clients try that again by themselves, and this one never becomes small enough. */
     [API_OVER_LIMIT] = {400, "invalid_request_error", "request_exceeds_limit", 0},
 };

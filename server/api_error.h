@@ -32,7 +32,7 @@ typedef enum api_fault {
     API_REQUEST_RATE, // 429 rate_limit_exceeded, of type requests
     API_TOKEN_RATE,   // 429 rate_limit_exceeded, of type tokens
     API_CONCURRENCY,  // 429 concurrency_limit_exceeded: too many requests at once
-    API_QUOTA,        // 429 insufficient_quota: of the day or the month
+    API_QUOTA,        // 429 insufficient_quota: of the day or the month, a limit of 0, memory
     API_OVER_LIMIT,   // 400 request_exceeds_limit: larger than a limit ever allows
     API_FAULTS
 } api_fault;

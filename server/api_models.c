@@ -17,7 +17,7 @@ static void add_model(buf *out, const app *a, uint32_t idx, const char *id) {
 void api_models_list(void *ctx, http_request *rq) {
     app *a = ctx;
     const inferd_config *c = a->config->c;
-    int tenant = app_tenant(a, c, rq->tenant);
+    int tenant = app_tenant(a->config, rq->tenant);
     buf out = {0};
     buf_add_str(&out, "{\"object\":\"list\",\"data\":[");
     for (uint32_t i = 0; i < c->n_models; i++) {
@@ -34,10 +34,9 @@ void api_models_list(void *ctx, http_request *rq) {
 
 void api_models_one(void *ctx, http_request *rq) {
     app *a = ctx;
-    const inferd_config *c = a->config->c;
     const char *name = rq->tail; // decoded, a slash in a name too
     size_t n = strlen(name);
-    int idx = app_find_model(a->config, app_tenant(a, c, rq->tenant), name, n, NULL);
+    int idx = app_find_model(a->config, app_tenant(a->config, rq->tenant), name, n, NULL);
     if (idx < 0) {
         api_error e = {0};
         char quoted[API_QUOTE_BYTES];

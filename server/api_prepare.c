@@ -431,10 +431,10 @@ static bool make_stream(draft *d) {
                         .n_logprobs = (int32_t)p->n_logprobs,
                         .tok = d->tok,
                         .model = app_model(job->app, (uint32_t)job->model_idx)->name,
-                        .fingerprint = job->app->fingerprint,
                         .tier = tier_of(class_of(d)),
                         .created = (int64_t)time(NULL)};
     const char *id = strncmp(job->rq->id, "req-", 4) == 0 ? job->rq->id + 4 : job->rq->id;
+    snprintf(o.fingerprint, sizeof o.fingerprint, "%s", job->config->fingerprint);
     snprintf(o.id, sizeof o.id, "%s%s", o.chat ? "chatcmpl-" : "cmpl-", id);
     bool ok = true;
     if (p->stop != NULL) {

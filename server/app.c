@@ -8,6 +8,7 @@
 #include "api.h"
 #include "flight.h"
 #include "log.h"
+#include "scheduler/drain.h"
 
 static const http_route routes[] = {
     {"/v1/chat/completions", HTTP_POST, HTTP_KEYED, true, true, api_chat},
@@ -52,16 +53,23 @@ app_config *app_config_take(app *a) {
     return a->config;
 }
 
+static void free_lists(app_config *config) {
+    if (config == NULL) return;
+    free(config->slots);
+    free(config->numbers);
+    free(config->tenant_at);
+    free(config);
+}
+
 void app_config_drop(app_config *config) {
     if (config == NULL || --config->n_refs > 0) return;
     if (config->slots != NULL)
         registry_drop(&config->app->models, config->slots, config->c->n_models);
-    free(config->slots);
     if (--*config->n_sharing == 0) {
         config_destroy(config->c);
         free(config->n_sharing);
     }
-    free(config);
+    free_lists(config);
 }
 
 /* Its count of those that share c is not filled in. */
@@ -76,31 +84,96 @@ static app_config *create_config(app *a, uint32_t n_models) {
     return NULL;
 }
 
-static int number_of(const app *a, const char *tenant) {
-    for (uint32_t i = 0; i < a->n_tenants; i++)
-        if (strcmp(a->tenants[i], tenant) == 0) return (int)i;
-    return -1;
+/* ---- tenants ---- */
+
+/* What the fleet was told of one, last. */
+typedef struct app_told {
+    tenant_policy policy;
+    uint64_t devices;
+    bool any;
+} app_told;
+
+static uint64_t fnv(uint64_t h, const void *p, size_t n) {
+    const unsigned char *b = p;
+    for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * 0x100000001b3u;
+    return h;
+}
+#define FNV_OFFSET 0xcbf29ce484222325u
+
+/* Where the name is in the table of numbers, or would be: an empty place. */
+static uint32_t *place_of(const app *a, const char *name) {
+    uint64_t h = fnv(FNV_OFFSET, name, strlen(name));
+    for (uint32_t i = (uint32_t)(h ^ h >> 32) & (a->n_tenant_places - 1);;
+         i = (i + 1) & (a->n_tenant_places - 1)) {
+        uint32_t *place = &a->tenant_places[i];
+        if (*place == 0 || strcmp(a->tenants[*place - 1], name) == 0) return place;
+    }
 }
 
-static bool add_tenants(app *a, const inferd_config *c) {
-    if (c->n_tenants == 0) return true;
-    char **grown = realloc(a->tenants, ((size_t)a->n_tenants + c->n_tenants) * sizeof *grown);
-    if (grown == NULL) return false;
-    a->tenants = grown;
-    for (uint32_t i = 0; i < c->n_tenants; i++) {
-        if (number_of(a, c->tenants[i].name) >= 0) continue;
-        char *name = strdup(c->tenants[i].name);
-        if (name == NULL) return false;
-        a->tenants[a->n_tenants++] = name;
-    }
+/* Room for n more names, with at least as many places empty as taken; false: no memory. */
+static bool grow_tenants(app *a, uint32_t n) {
+    uint64_t n_all = (uint64_t)a->n_tenants + n, n_places = 16;
+    char **names = realloc(a->tenants, n_all * sizeof *names);
+    if (names == NULL) return false;
+    a->tenants = names;
+    app_told *told = realloc(a->told, n_all * sizeof *told);
+    if (told == NULL) return false;
+    a->told = told;
+    while (n_places < 2 * n_all) n_places *= 2;
+    if (n_places <= a->n_tenant_places) return true;
+    uint32_t *places = calloc(n_places, sizeof *places);
+    if (places == NULL) return false;
+    free(a->tenant_places);
+    a->tenant_places = places;
+    a->n_tenant_places = (uint32_t)n_places;
+    for (uint32_t i = 0; i < a->n_tenants; i++) *place_of(a, a->tenants[i]) = i + 1;
     return true;
 }
 
-int app_tenant(const app *a, const inferd_config *c, int number) {
-    if (number < 0 || (uint32_t)number >= a->n_tenants) return APP_NO_TENANT;
-    for (uint32_t i = 0; i < c->n_tenants; i++)
-        if (strcmp(c->tenants[i].name, a->tenants[number]) == 0) return (int)i;
-    return APP_TENANT_GONE;
+/* New names get numbers; the configuration knows the numbers of its own. */
+static bool add_tenants(app *a, app_config *config, const inferd_config *c) {
+    if (c->n_tenants > 0 && !grow_tenants(a, c->n_tenants)) return false;
+    config->numbers = calloc(size_max(c->n_tenants, 1), sizeof *config->numbers);
+    if (config->numbers == NULL) return false;
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        uint32_t *place = place_of(a, c->tenants[i].name);
+        if (*place == 0) {
+            char *name = strdup(c->tenants[i].name);
+            if (name == NULL) return false;
+            a->told[a->n_tenants] = (app_told){.any = false};
+            a->tenants[a->n_tenants++] = name;
+            *place = a->n_tenants;
+        }
+        config->numbers[i] = *place - 1;
+    }
+    config->n_numbers = a->n_tenants;
+    config->tenant_at = calloc(size_max(a->n_tenants, 1), sizeof *config->tenant_at);
+    if (config->tenant_at == NULL) return false;
+    for (uint32_t i = 0; i < a->n_tenants; i++) config->tenant_at[i] = APP_TENANT_GONE;
+    for (uint32_t i = 0; i < c->n_tenants; i++) config->tenant_at[config->numbers[i]] = (int)i;
+    return true;
+}
+
+int app_tenant(const app_config *config, int number) {
+    if (number < 0) return APP_NO_TENANT;
+    return (uint32_t)number < config->n_numbers ? config->tenant_at[number] : APP_TENANT_GONE;
+}
+
+/* ---- another configuration ---- */
+
+/* Two daemons with the same fingerprint serve the same files with the same program.  The order of
+ * the models does not matter. */
+static void set_fingerprint(const app *a, app_config *config) {
+    uint64_t sum = fnv(FNV_OFFSET, INFERD_VERSION, strlen(INFERD_VERSION));
+    for (uint32_t i = 0; i < config->c->n_models; i++) {
+        const registry_slot *s = &a->models.slots[config->slots[i]];
+        uint64_t content[2];
+        model_content(s->m, content);
+        uint64_t h = fnv(FNV_OFFSET, s->name, strlen(s->name) + 1);
+        sum += fnv(h, content, sizeof content);
+    }
+    snprintf(config->fingerprint, sizeof config->fingerprint, "fp_%016llx",
+             (unsigned long long)sum);
 }
 
 static void tell_tenants(app *a); // below, with who may use what
@@ -108,21 +181,19 @@ static void tell_tenants(app *a); // below, with who may use what
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem) {
     app_config *fresh = create_config(a, c->n_models);
     if (fresh != NULL) fresh->n_sharing = calloc(1, sizeof *fresh->n_sharing);
-    bool fine = fresh != NULL && fresh->n_sharing != NULL && add_tenants(a, c);
+    bool fine = fresh != NULL && fresh->n_sharing != NULL && add_tenants(a, fresh, c);
     if (!fine) inferd_fail(problem, INFERD_ENOMEM, "no memory for another configuration");
     fine = fine && gate_update(a->gate, a->tenants, a->n_tenants, c, problem);
     if (!fine || !registry_apply(&a->models, plan, fresh->slots, problem)) {
         inferd_err ignored = {0}; // there is room for what was there
         if (a->config != NULL)
             gate_update(a->gate, a->tenants, a->n_tenants, a->config->c, &ignored);
-        if (fresh != NULL) {
-            free(fresh->slots);
-            free(fresh->n_sharing);
-        }
-        free(fresh);
+        if (fresh != NULL) free(fresh->n_sharing);
+        free_lists(fresh);
         return false;
     }
     fresh->c = c;
+    set_fingerprint(a, fresh);
     *fresh->n_sharing = 1;
     app_config_drop(a->config);
     a->config = fresh;
@@ -134,12 +205,16 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
 bool app_swap_slots(app *a, const int *slots) {
     app_config *was = a->config;
     app_config *fresh = create_config(a, was->c->n_models);
-    if (fresh == NULL) return false;
+    if (fresh == NULL || !add_tenants(a, fresh, was->c)) {
+        free_lists(fresh);
+        return false;
+    }
     fresh->c = was->c;
     fresh->n_sharing = was->n_sharing;
     ++*fresh->n_sharing;
     memcpy(fresh->slots, slots, was->c->n_models * sizeof *slots);
     registry_count(&a->models, slots, was->c->n_models);
+    set_fingerprint(a, fresh);
     a->config = fresh;
     app_config_drop(was);
     return true;
@@ -158,10 +233,11 @@ static bool may_use(const inferd_config *c, int tenant, int idx) {
     return t->n_models == 0;
 }
 
-/* Devices that have a model it may use, as bits. */
-static uint64_t devices_of_tenant(const app *a, int tenant) {
+/* Devices that have a model it may use, as bits; `all`: those that have any. */
+static uint64_t devices_of_tenant(const app *a, int tenant, uint64_t all) {
     const app_config *config = a->config;
     uint64_t bits = 0;
+    if (config->c->tenants[tenant].n_models == 0) return all;
     for (uint32_t i = 0; i < config->c->n_models; i++)
         if (may_use(config->c, tenant, (int)i))
             bits |= fleet_model_devices(a->fleet, (uint32_t)config->slots[i]);
@@ -169,20 +245,48 @@ static uint64_t devices_of_tenant(const app *a, int tenant) {
 }
 
 /* Their shares, from the next step on, wherever their models are.  One that the configuration names
- * no more keeps its terms for what still runs. */
+ * no more keeps its terms for what still runs; what did not change is not told again, since there
+ * may be many. */
 static void tell_tenants(app *a) {
-    const inferd_config *c = a->config->c;
-    for (uint32_t i = 0; i < c->n_tenants; i++) {
-        int number = number_of(a, c->tenants[i].name);
-        if (number >= 0)
-            fleet_set_tenant(a->fleet, (uint32_t)number, &c->tenants[i].policy,
-                             devices_of_tenant(a, (int)i));
+    const app_config *config = a->config;
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < config->c->n_models; i++)
+        all |= fleet_model_devices(a->fleet, (uint32_t)config->slots[i]);
+    for (uint32_t i = 0; i < config->c->n_tenants; i++) {
+        uint32_t number = config->numbers[i];
+        app_told *was = &a->told[number];
+        const tenant_policy *policy = &config->c->tenants[i].policy;
+        uint64_t devices = devices_of_tenant(a, (int)i, all);
+        if (was->any && was->devices == devices &&
+            memcmp(&was->policy, policy, sizeof *policy) == 0)
+            continue;
+        was->policy = *policy;
+        was->devices = devices;
+        was->any = fleet_set_tenant(a->fleet, number, policy, devices);
     }
     a->fleet_changes = fleet_n_changes(a->fleet);
 }
 
+/* A move between devices began or ended. */
+static void tell_move(app *a) {
+    fleet_moves all;
+    log_line line;
+    fleet_get_moves(a->fleet, &all);
+    if (all.n_notes == a->n_move_notes) return;
+    a->n_move_notes = all.n_notes;
+    const char *name = app_model(a, all.last.slot)->name;
+    log_begin(&line, LOG_LEVEL_INFO, "replica_move");
+    log_str(&line, "model", name != NULL ? name : "");
+    log_str(&line, "state", fleet_move_state_name(all.last.state));
+    log_str(&line, "why", fleet_move_why_name(all.last.why));
+    log_str(&line, "from", fleet_device_name(a->fleet, all.last.from));
+    log_str(&line, "to", fleet_device_name(a->fleet, all.last.to));
+    log_end(&line);
+}
+
 void app_look_at_fleet(app *a, uint64_t now_us) {
     fleet_tick(a->fleet, now_us);
+    tell_move(a);
     if (fleet_n_devices(a->fleet) > 1 && fleet_n_changes(a->fleet) != a->fleet_changes)
         tell_tenants(a);
 }
@@ -201,7 +305,7 @@ static int tenant_of_key(void *ctx, bytes key) {
     app *a = ctx;
     const inferd_config *c = a->config->c;
     int i = config_tenant_of_key(c, key);
-    return i < 0 ? -1 : number_of(a, c->tenants[i].name);
+    return i < 0 ? -1 : (int)a->config->numbers[i];
 }
 
 static http_admin admin_of_key(void *ctx, bytes key) {
@@ -274,34 +378,13 @@ void app_set_admin(app *a, struct admin *ad) {
 
 /* ---- life ---- */
 
-static uint64_t fnv(uint64_t h, const void *p, size_t n) {
-    const unsigned char *b = p;
-    for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * 0x100000001b3u;
-    return h;
-}
-
-/* Two daemons with the same fingerprint serve the same files with the same program. */
-static void set_fingerprint(app *a) {
-    uint64_t h = fnv(0xcbf29ce484222325u, INFERD_VERSION, strlen(INFERD_VERSION));
-    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
-        const registry_slot *slot = &a->models.slots[i];
-        if (slot->m == NULL) continue;
-        const model_info *info = model_about(slot->m);
-        h = fnv(h, slot->name, strlen(slot->name) + 1);
-        h = fnv(h, &info->file_bytes, sizeof info->file_bytes);
-        h = fnv(h, &info->n_params, sizeof info->n_params);
-    }
-    snprintf(a->fingerprint, sizeof a->fingerprint, "fp_%016llx", (unsigned long long)h);
-}
-
 static bool create_slots(app *a, const engine_limits *l) {
-    enum { RUNNING_DEFAULT = 32, QUEUE_DEFAULT = 1024, SLOTS_MAX = 1 << 20, SPARE_PARTS = 4 };
-    uint64_t n = (uint64_t)(l->running_max == 0 ? RUNNING_DEFAULT : l->running_max) +
-                 (l->queue_len_max == 0 ? QUEUE_DEFAULT : l->queue_len_max);
-    uint64_t running = l->running_max == 0 ? RUNNING_DEFAULT : l->running_max,
-             spare = n / SPARE_PARTS;
-    a->n_spare = (uint32_t)(spare < 1 ? 1 : spare < running ? spare : running);
-    a->n_places = (uint32_t)(n < SLOTS_MAX - a->n_spare ? n : SLOTS_MAX - a->n_spare);
+    enum { RUNNING_DEFAULT = 32, QUEUE_DEFAULT = 1024, SLOTS_MAX = 1 << 20 };
+    uint32_t running = l->running_max == 0 ? RUNNING_DEFAULT : l->running_max;
+    uint64_t n = (uint64_t)running + (l->queue_len_max == 0 ? QUEUE_DEFAULT : l->queue_len_max);
+    uint32_t n_all = (uint32_t)(n < SLOTS_MAX ? n : SLOTS_MAX);
+    a->n_spare = drain_spare_of(n_all, running);
+    a->n_places = u32_min(n_all, SLOTS_MAX - a->n_spare);
     a->n_slots = a->n_places + a->n_spare;
     a->slots = calloc(a->n_slots, sizeof *a->slots);
     for (uint32_t i = 0; a->slots != NULL && i < a->n_slots; i++) a->slots[i].next_free = i + 1;
@@ -339,15 +422,13 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
            sizeof a->scope_secret);
     if (s != INFERD_OK) {
         if (a->config != NULL) { // what was taken stays the caller's; the models are closed here
-            free(a->config->slots);
             free(a->config->n_sharing);
-            free(a->config);
+            free_lists(a->config);
             a->config = NULL;
         }
         app_destroy(a);
         return s;
     }
-    set_fingerprint(a);
     *out = a;
     return INFERD_OK;
 }
@@ -357,6 +438,8 @@ void app_destroy(app *a) {
     INFERD_CHECK(list_empty(&a->flights));
     for (uint32_t i = 0; i < a->n_tenants; i++) free(a->tenants[i]);
     free(a->tenants);
+    free(a->tenant_places);
+    free(a->told);
     free(a->slots);
     metrics_destroy(a->metrics);
     gate_destroy(a->gate);

@@ -35,11 +35,19 @@
 typedef struct flight flight; // flight.h
 struct admin;                 // admin.h
 
+/* What app_tenant says where it is no place in a configuration. */
+enum { APP_NO_TENANT = -1, APP_TENANT_GONE = -2 };
+enum { APP_FINGERPRINT_BYTES = 24 };
+
 typedef struct app_config {
     inferd_config *c;
     uint32_t n_refs;
     uint32_t *n_sharing; // that have this c; the last one frees both
     int *slots;          // [c->n_models] of the registry; owned, one count on each
+    uint32_t *numbers;   // [c->n_tenants] their places in app.tenants; owned
+    int *tenant_at;      // [n_numbers] in c, or APP_TENANT_GONE: by that place; owned
+    uint32_t n_numbers;
+    char fingerprint[APP_FINGERPRINT_BYTES]; // of what decides the output: version, files
     struct app *app;
 } app_config;
 
@@ -66,17 +74,20 @@ typedef struct app {
     uint32_t n_flights;
     char **tenants; // [n_tenants] every name a configuration ever had; only grows
     uint32_t n_tenants;
-    registry models; // slots are read by workers that hold a configuration
+    uint32_t *tenant_places; // [n_tenant_places] a number + 1 each, by the name's hash; 0: none
+    uint32_t n_tenant_places;
+    struct app_told *told; // [n_tenants] what the fleet knows of them
+    registry models;       // slots are read by workers that hold a configuration
     bool draining;
     bool device_hangs;      // a device answers no step: the end is near
     uint64_t fleet_changes; // fleet_n_changes when tenants were told their parts
+    uint64_t n_move_notes;  // of the fleet's moves, that the log has
     backend_device_about devices[FLEET_DEVICES_MAX]; // for /metrics; kind "": not looked at
     char kinds[FLEET_DEVICES_MAX][8];                // "cpu", "cuda"
 
     /* read-only after app_create: workers read these */
     fleet *fleet;
     int64_t started_unix_s;
-    char fingerprint[24];           // of what decides the output: version, models
     unsigned char secret[16];       // of this process: keys of the hashes that separate tenants
     unsigned char scope_secret[16]; // likewise, for cached blocks: that of kv_disk if there is one
 } app;
@@ -128,8 +139,7 @@ app_config *app_config_take(app *a); // one more count
 void app_config_drop(app_config *config);
 /* A request's tenant (http_request.tenant) in this configuration: APP_NO_TENANT without keys,
  * APP_TENANT_GONE when the configuration has it no more. */
-enum { APP_NO_TENANT = -1, APP_TENANT_GONE = -2 };
-int app_tenant(const app *a, const inferd_config *c, int number);
+int app_tenant(const app_config *config, int number);
 /* The slot of the model of this name or alias if the tenant (of app_tenant) may use it, or -1; its
  * place in the configuration too, unless NULL.  Any thread that holds the configuration. */
 int app_find_model(const app_config *config, int tenant, const char *name, size_t n,

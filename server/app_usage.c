@@ -54,12 +54,6 @@ static uint64_t recent_us(const ledger *l, uint32_t tenant, uint32_t name_idx) {
     return us;
 }
 
-static uint32_t tenant_number(const app *a, const char *name) {
-    for (uint32_t i = 0; i < a->n_tenants; i++)
-        if (strcmp(a->tenants[i], name) == 0) return i;
-    return LEDGER_NOBODY;
-}
-
 /* Of all tenants and models of the configuration; owned by the caller.  NULL: no memory. */
 static metrics_share *list_shares(const app *a, uint64_t now_us, uint32_t *n) {
     const inferd_config *c = a->config->c;
@@ -68,8 +62,7 @@ static metrics_share *list_shares(const app *a, uint64_t now_us, uint32_t *n) {
     metrics_share *list = calloc((size_t)c->n_tenants + c->n_models + 1, sizeof *list);
     *n = 0;
     for (uint32_t i = 0; list != NULL && i < c->n_tenants; i++) {
-        uint32_t number = tenant_number(a, c->tenants[i].name);
-        if (number == LEDGER_NOBODY) continue;
+        uint32_t number = a->config->numbers[i];
         list[(*n)++] = (metrics_share){"tenant", c->tenants[i].name,
                                        ratio(recent_us(l, number, LEDGER_NOBODY), window_us),
                                        entitled(&c->tenants[i].policy.share)};
@@ -174,7 +167,10 @@ void app_write_metrics(const app *a, buf *out) {
         free_lists(&of);
         return;
     }
-    metrics_now now = {.devices = of.devices,
+    fleet_moves moves;
+    fleet_get_moves(a->fleet, &moves);
+    metrics_now now = {.moves = &moves,
+                       .devices = of.devices,
                        .n_devices = of.n_devices,
                        .models = of.models,
                        .n_models = of.n_models,

@@ -80,6 +80,7 @@ typedef struct server_life {
     uint64_t tick_due_us, drain_until_us;
     cli_progress bar;
     bool loop_open, announced, draining, cut, failed;
+    bool closing;                        // the loop turns only for what is being closed
     uint8_t seen_states[REGISTRY_SLOTS]; // told in the log
 
     devices_found found; // to look at; strings are owned once the engines have started
@@ -398,6 +399,7 @@ static void watch_disk(server_life *s) {
 
 static void on_tick(uv_timer_t *timer) {
     server_life *s = timer->data;
+    if (s->closing) return;
     watch_disk(s);
     uint64_t now = clock_now_us();
     watch_device(s);
@@ -418,6 +420,7 @@ static void on_tick(uv_timer_t *timer) {
 
 static void on_woken(uv_async_t *async) {
     server_life *s = async->data;
+    if (s->closing) return;
     app_on_engine_wake(s->app);
     watch_device(s);
     watch_models(s);
@@ -433,6 +436,7 @@ static void wake_front(void *ctx) {
 
 static void on_signal(uv_signal_t *handle, int sig) {
     server_life *s = handle->data;
+    if (s->closing) return;
     if (sig == SIGHUP) {
         if (!s->draining) reload(s);
     } else if (!s->draining) {
@@ -598,6 +602,7 @@ static void watch_end(int status) {
 }
 
 static void close_all(server_life *s) {
+    s->closing = true;
     http_close(s->http_admin);
     http_close(s->http);
     file_look_destroy(s->files);

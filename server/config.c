@@ -213,7 +213,8 @@ static void describe_values(buf *out, const option *o) {
     case OPTION_U32:
     case OPTION_U64:
     case OPTION_THREADS:
-        buf_add_format(out, "%llu to %llu", (unsigned long long)o->min, (unsigned long long)o->max);
+        buf_add_format(out, "%llu to %llu%s", (unsigned long long)o->min,
+                       (unsigned long long)o->max, o->nullable ? ", null" : "");
         break;
     case OPTION_BYTES32:
     case OPTION_BYTES64:
@@ -245,6 +246,8 @@ static void describe_default(buf *out, const option *o) {
     bool inside = o->normal >= o->min && o->normal <= o->max;
     if (o->required)
         buf_add_str(out, "required");
+    else if (o->nullable)
+        buf_add_str(out, "null");
     else if ((o->kind == OPTION_U32 || o->kind == OPTION_U64 || o->kind == OPTION_MICROS) && inside)
         buf_add_format(out, "%llu", (unsigned long long)o->normal);
     else if ((o->kind == OPTION_BYTES32 || o->kind == OPTION_BYTES64) && inside)

@@ -56,10 +56,11 @@ typedef struct config_model {
     model_policy policy;
 } config_model;
 
-/* What a tenant may use in a time; 0 = no limit. */
+/* What a tenant may use in a time; 0 lets nothing in. */
+#define CONFIG_NO_LIMIT UINT64_MAX // absent or null
 typedef struct config_tenant_limits {
-    uint32_t requests_per_min, tokens_per_min;
-    uint32_t concurrent;                       // requests at one time
+    uint64_t requests_per_min, tokens_per_min; // 32 bits each, or CONFIG_NO_LIMIT
+    uint64_t concurrent;                       // likewise; requests at one time
     uint64_t tokens_per_day, tokens_per_month; // of UTC; kept in state_dir
 } config_tenant_limits;
 

@@ -179,6 +179,11 @@ static void check_admin(const inferd_config *c, config_report *r) {
         config_problem(r, &at, "is also what listen says");
 }
 
+/* Nothing is counted under a limit of 0 either. */
+static bool is_counted(uint64_t tokens) {
+    return tokens > 0 && tokens != CONFIG_NO_LIMIT;
+}
+
 /* What was used is forgotten at a restart without a place to keep it. */
 static void check_state(const inferd_config *c, bool whole, config_report *r) {
     config_place tenants = {.name = "tenants"};
@@ -187,13 +192,14 @@ static void check_state(const inferd_config *c, bool whole, config_report *r) {
         const config_tenant_limits *l = &c->tenants[i].limits;
         config_place tenant = {.parent = &tenants, .index = i};
         config_place limits = {.parent = &tenant, .name = "limits"};
+        bool daily = is_counted(l->tokens_per_day);
         config_place at = {.parent = &limits,
-                           .name = l->tokens_per_day > 0 ? "tokens_per_day" : "tokens_per_month"};
-        if (l->tokens_per_day == 0 && l->tokens_per_month == 0) continue;
+                           .name = daily ? "tokens_per_day" : "tokens_per_month"};
+        if (!daily && !is_counted(l->tokens_per_month)) continue;
         config_problem(r, &at,
                        "%llu tokens are counted over restarts, which needs state_dir: a folder to "
                        "keep the counts in",
-                       (ull)(l->tokens_per_day > 0 ? l->tokens_per_day : l->tokens_per_month));
+                       (ull)(daily ? l->tokens_per_day : l->tokens_per_month));
         return; // one is enough: state_dir is one setting
     }
 }

@@ -46,7 +46,8 @@ typedef struct option {
     const char *const *choices; // NULL-terminated
     const option_table *table;
     bool required;
-    bool live; // may change without a restart
+    bool nullable; // null is as absent, and the default is none
+    bool live;     // may change without a restart
     const char *about;
 } option;
 

@@ -145,7 +145,11 @@ static bool read_number(reader *r, const config_place *p, const option *o, const
         }
         *out = (uint64_t)json_integer_value(v);
     } else {
-        wrong_kind(r, p, size ? "a size such as \"2GiB\"" : "a whole number", v);
+        wrong_kind(r, p,
+                   size          ? "a size such as \"2GiB\""
+                   : o->nullable ? "a whole number or null"
+                                 : "a whole number",
+                   v);
         return false;
     }
     if (*out >= o->min && *out <= o->max) return true;
@@ -318,6 +322,7 @@ static void read_option(reader *r, const config_place *p, const option *o, const
     uint64_t number, cores[CONFIG_CORES_MAX / 64];
     const char *text;
     int choice;
+    if (o->nullable && json_is_null(v)) return;
     switch (o->kind) {
     case OPTION_TEXT:
         if (o->choices != NULL && read_choice(r, p, o, v) < 0) return;

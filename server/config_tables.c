@@ -168,17 +168,18 @@ static const option_table model_table = {"models[]", of_model, INFERD_COUNT(of_m
             .min = 1, .max = 200, .about = "the name of an environment variable that holds a key"  \
     }
 
-#define Q config_tenant_limits
+#define Q                 config_tenant_limits
+#define NO_LIMIT_OR(most) RANGE(0, most, CONFIG_NO_LIMIT), .nullable = true
 static const option of_quota[] = {
-    {"requests_per_min", OPTION_U32, AT(Q, requests_per_min), RANGE(0, UINT32_MAX, 0),
-     .about = "0: no limit, here and below"},
-    {"tokens_per_min", OPTION_U32, AT(Q, tokens_per_min), RANGE(0, UINT32_MAX, 0),
+    {"requests_per_min", OPTION_U64, AT(Q, requests_per_min), NO_LIMIT_OR(UINT32_MAX),
+     .about = "null: no limit, 0: nothing is let in; here and below"},
+    {"tokens_per_min", OPTION_U64, AT(Q, tokens_per_min), NO_LIMIT_OR(UINT32_MAX),
      .about = "of prompts and answers"},
-    {"concurrent", OPTION_U32, AT(Q, concurrent), RANGE(0, UINT32_MAX, 0),
+    {"concurrent", OPTION_U64, AT(Q, concurrent), NO_LIMIT_OR(UINT32_MAX),
      .about = "requests at one time"},
-    {"tokens_per_day", OPTION_U64, AT(Q, tokens_per_day), RANGE(0, TOKENS_MAX, 0),
+    {"tokens_per_day", OPTION_U64, AT(Q, tokens_per_day), NO_LIMIT_OR(TOKENS_MAX),
      .about = "of UTC; needs `state_dir`"},
-    {"tokens_per_month", OPTION_U64, AT(Q, tokens_per_month), RANGE(0, TOKENS_MAX, 0),
+    {"tokens_per_month", OPTION_U64, AT(Q, tokens_per_month), NO_LIMIT_OR(TOKENS_MAX),
      .about = "of UTC; needs `state_dir`"},
 };
 static const option_table quota_table = {"tenants[].limits", of_quota, INFERD_COUNT(of_quota),

@@ -158,10 +158,31 @@ static void add_state_cell(table *t, const json_t *m) {
     end_cell(t);
 }
 
+/* "1 of 2": so many serve, and so many are needed; and where they are, with what they do where they
+ * do not serve. */
+static void add_replicas(table *t, const json_t *m) {
+    const json_t *placed = member(m, "placed");
+    size_t n = json_array_size(placed);
+    uint64_t n_serving = 0;
+    for (size_t i = 0; i < n; i++)
+        n_serving += strcmp(text_of(json_array_get(placed, i), "replica"), "serving") == 0;
+    buf_add_format(&t->cells, "%llu of %llu", (ull)n_serving, (ull)count_of(m, "desired_replicas"));
+    end_cell(t);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *r = json_array_get(placed, i);
+        const char *state = text_of(r, "replica");
+        if (i > 0) buf_add_str(&t->cells, ", ");
+        buf_add_str(&t->cells, text_of(r, "device"));
+        if (strcmp(state, "serving") != 0) buf_add_format(&t->cells, " %s", state);
+    }
+    if (n == 0) buf_add_char(&t->cells, '-');
+    end_cell(t);
+}
+
 void show_models(buf *out, const json_t *state) {
-    static const char *const heads[] = {"MODEL",    "STATE",   "CLASS",   "SHARE", "MEMORY",
-                                        ">WEIGHTS", ">KV",     ">RUN",    ">WAIT", ">LOADS",
-                                        ">EVICTED", ">SWITCH", ">DEVICE", ">IDLE"};
+    static const char *const heads[] = {
+        "MODEL", "STATE",  "CLASS",    "SHARE",   "MEMORY",  ">WEIGHTS", ">KV",      ">RUN",
+        ">WAIT", ">LOADS", ">EVICTED", ">SWITCH", ">DEVICE", ">IDLE",    "REPLICAS", "DEVICES"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
     const json_t *models = member(state, "models");
     uint64_t page =
@@ -191,6 +212,7 @@ void show_models(buf *out, const json_t *state) {
         end_cell(&t);
         show_add_seconds(&t.cells, number_of(m, "idle_s"));
         end_cell(&t);
+        add_replicas(&t, m);
     }
     write_table(&t, out);
     for (size_t i = 0; i < json_array_size(models); i++) {
@@ -201,11 +223,10 @@ void show_models(buf *out, const json_t *state) {
 }
 
 static void add_limit(table *t, const json_t *tenant, const char *path) {
-    uint64_t n = count_of(tenant, path);
-    if (n == 0)
-        add_cell(t, "-");
+    if (json_is_integer(member(tenant, path)))
+        add_number(t, count_of(tenant, path));
     else
-        add_number(t, n);
+        add_cell(t, "-"); // null: no limit
 }
 
 void show_tenants(buf *out, const json_t *state) {
@@ -244,6 +265,7 @@ static void show_devices(buf *out, const json_t *state) {
                                             "pages.kv",    "pages.cached", "pages.warm"};
         static const char *const parts[] = {"account.step_s", "account.load_s", "account.idle_s"};
         add_cell(&t, text_of(d, "name"));
+        if (json_is_true(member(d, "lost"))) buf_add_str(&t.cells, "lost: ");
         add_cell(&t, text_of(d, "about")[0] != 0 ? text_of(d, "about") : text_of(d, "kind"));
         for (size_t k = 0; k < INFERD_COUNT(sizes); k++) add_size(&t, count_of(d, sizes[k]) * page);
         for (size_t k = 0; k < INFERD_COUNT(parts); k++) {

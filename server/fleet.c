@@ -12,8 +12,7 @@ enum {
     RUNNING_DEFAULT = 32,      // as the engine's limits
     REQUEST_US_GUESS = 100000, // device time of one, before any has ended
     TOKEN_US_GUESS = 100,      // of a prompt, before a step was measured
-    RUNNING_PARTS = 16,        // a newcomer waits for such a part of each request that runs
-    STAGE_US_PER_MIB = 500     // of a model that never came
+    RUNNING_PARTS = 16         // a newcomer waits for such a part of each request that runs
 };
 
 /* ---- life ---- */
@@ -325,8 +324,7 @@ static uint64_t queue_us(const fleet *f, const fleet_model *m, const replica *r,
     us += i->last.load_us;
     bool warm = i->state == MODEL_WARM || i->state == MODEL_LOADING || i->state == MODEL_DRAINING;
     if (warm) return us + 1;
-    return us + (i->last.stage_us != 0 ? i->last.stage_us
-                                       : (m->about.weight_bytes >> 20) * STAGE_US_PER_MIB + 1);
+    return us + (i->last.stage_us != 0 ? i->last.stage_us : fleet_stage_us(m->about.weight_bytes));
 }
 
 static uint64_t prompt_us(const fleet *f, uint32_t d, uint32_t n_tokens) {
@@ -352,8 +350,7 @@ uint32_t fleet_choose(fleet *f, const gen_request *r) {
                                         .prefix_tokens = known,
                                         .queue_us = queue_us(f, m, &m->at[d], &info),
                                         .prompt_us = prompt_us(f, d, r->n_prompt - known),
-                                        .passes_admission = info.state != MODEL_FAILED &&
-                                                            !engine_is_lost(f->engines[d]),
+                                        .passes_admission = info.state != MODEL_FAILED,
                                         .draining = m->at[d].state == FLEET_JOINING};
     }
     uint32_t target_ms = r->ttft_target_ms != 0 ? r->ttft_target_ms : m->about.policy.slo_ttft_ms;
@@ -411,6 +408,7 @@ void fleet_note_ttft(fleet *f, uint32_t slot, uint64_t ttft_us, uint64_t now_us)
 
 void fleet_tick(fleet *f, uint64_t now_us) {
     fleet_look(f, now_us);
+    fleet_rebalance(f, now_us);
 }
 
 static void add_stats(engine_stats *sum, const engine_stats *s) {

@@ -11,6 +11,8 @@
  *     each second  scale.h says whether a model needs one replica more, or could do with one less;
  *                  one that comes is loaded before it serves, one that goes ends its work first
  *     device lost  its replicas are placed anew; what ran there has failed, others go on
+ *     now and then a replica moves to another device when that gains more than it costs
+ *                  (fleet_move.c)
  *
  * What a model may have (min, max, share) is that of its *parts*: as many as share.devices or
  * replicas.min say, each with its even part (18 GiB and 240 % on 3 devices: 6 GiB and 80 % each).
@@ -126,6 +128,33 @@ bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy
 void fleet_set_placement(fleet *f, policy_placement placement);
 /* Grows whenever a replica came or went. */
 uint64_t fleet_n_changes(const fleet *f);
+
+/* -- moves -- */
+typedef enum fleet_move_why {
+    FLEET_MOVE_ROOM,     // for a replica that fits nowhere
+    FLEET_MOVE_SWITCHES, // models on one device waited for each other
+    FLEET_MOVE_LOAD,     // one device is busy, another is less so
+    FLEET_MOVE_WHYS
+} fleet_move_why;
+typedef enum fleet_move_state {
+    FLEET_MOVE_NONE,
+    FLEET_MOVE_BEGUN,
+    FLEET_MOVE_DONE,
+    FLEET_MOVE_FAILED
+} fleet_move_state;
+typedef struct fleet_move {
+    fleet_move_state state;
+    fleet_move_why why;
+    uint32_t slot, from, to;
+} fleet_move;
+typedef struct fleet_moves {
+    uint64_t n_done[FLEET_MOVE_WHYS], n_failed;
+    fleet_move last;
+    uint64_t n_notes; // grows when a move begins or ends: at most once per fleet_tick
+} fleet_moves;
+void fleet_get_moves(const fleet *f, fleet_moves *out);
+const char *fleet_move_why_name(fleet_move_why why);       // "room"
+const char *fleet_move_state_name(fleet_move_state state); // "begun"
 
 /* -- requests -- */
 /* The device that should serve it, or FLEET_NOWHERE: none does. */

@@ -79,19 +79,15 @@ static uint64_t pressure_of(const fleet_model *m) {
 }
 
 /* Whose weights it computes with there, when they are another model's. */
-static bool shares_weights(const fleet *f, const fleet_model *m, uint32_t d) {
+bool fleet_shares_weights(const fleet *f, const fleet_model *m, uint32_t d) {
     uint32_t same = m->about.same_as;
     return same < f->n_slots && f->models[same].used && replica_is_here(&f->models[same].at[d]);
 }
 
-/* The device as it is with the replicas on it, but for those of `without`.  `lent`: weights that
- * nobody guaranteed count as free. */
-static void look_at_device(const fleet *f, uint32_t d, bool lent, const fleet_model *without,
-                           place_device *out) {
+void fleet_see_empty(const fleet *f, uint32_t d, place_device *out) {
     engine_stats s;
     engine_get_stats(f->engines[d], &s);
     uint64_t page = s.page_bytes != 0 ? s.page_bytes : FLEET_PAGE_BYTES;
-    uint64_t kept = 0;
     *out = (place_device){.drained = engine_is_lost(f->engines[d]), .page_bytes = page};
     out->capacity_pages = s.pages_device != 0       ? s.pages_device
                           : f->memory_bytes[d] != 0 ? pages_of(f->memory_bytes[d], page)
@@ -99,32 +95,37 @@ static void look_at_device(const fleet *f, uint32_t d, bool lent, const fleet_mo
     /* An open device is without its reserve already. */
     if (s.pages_device == 0) out->reserve_pages = pages_of(f->reserve_bytes[d], page);
     out->reserve_pages = u32_min(out->reserve_pages, out->capacity_pages);
+    out->free_pages = out->capacity_pages - out->reserve_pages;
+}
+
+void fleet_see_device(const fleet *f, uint32_t d, bool lent, place_device *out) {
+    fleet_see_empty(f, d, out);
+    uint64_t page = out->page_bytes, kept = 0;
     for (uint32_t i = 0; i < f->n_used; i++) {
         const fleet_model *m = &f->models[i];
-        if (!m->used || m == without || !replica_is_here(&m->at[d])) continue;
+        if (!m->used || !replica_is_here(&m->at[d])) continue;
         const model_policy *p = &m->at[d].policy;
         uint64_t min = pages_of(p->min_bytes, page);
-        uint64_t weights = shares_weights(f, m, d) ? 0 : pages_of(m->about.weight_bytes, page);
+        uint64_t weights =
+            fleet_shares_weights(f, m, d) ? 0 : pages_of(m->about.weight_bytes, page);
         out->guaranteed_pages += (uint32_t)min;
         out->share_percent += share_of(p);
         out->pressure += pressure_of(m);
         if (lent && p->pin != PIN_HOT) weights = 0;
         kept += weights > min ? weights : min;
     }
-    uint32_t room = out->capacity_pages - out->reserve_pages;
-    out->free_pages = kept < room ? room - (uint32_t)kept : 0;
+    out->free_pages = kept < out->free_pages ? out->free_pages - (uint32_t)kept : 0;
 }
 
-/* Sizes and promises of the k-th part; devices that have it, and those it still leaves. */
-static place_wanted wanted_of(const fleet *f, const fleet_model *m, uint32_t k, uint64_t page) {
+place_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t k, uint64_t page) {
     model_policy part = fleet_part_of(&m->about.policy, k);
     place_wanted w = {.share_percent = share_of(&part),
                       .distinct = true,
                       .pressure = pressure_of(m),
                       .n_replicas = 1};
-    w.need[0] = (place_need){.weight_pages = pages_of(m->about.weight_bytes, page),
-                             .kv_pages = 1,
-                             .min_pages = pages_of(part.min_bytes, page)};
+    uint32_t weights = pages_of(m->about.weight_bytes, page), min = pages_of(part.min_bytes, page);
+    w.need[0] = (place_need){
+        .weight_pages = weights, .kv_pages = min > weights ? min - weights : 1, .min_pages = min};
     for (uint32_t d = 0; d < f->n_devices; d++) {
         w.here[d] = m->at[d].state != FLEET_ABSENT;
         w.n_replicas += w.here[d];
@@ -136,9 +137,9 @@ static place_wanted wanted_of(const fleet *f, const fleet_model *m, uint32_t k, 
 static uint32_t beside_twin(const fleet *f, const fleet_model *m, uint32_t k) {
     for (uint32_t d = 0; d < f->n_devices; d++) {
         place_device device;
-        if (m->at[d].state != FLEET_ABSENT || !shares_weights(f, m, d)) continue;
-        look_at_device(f, d, false, NULL, &device);
-        place_wanted w = wanted_of(f, m, k, device.page_bytes);
+        if (m->at[d].state != FLEET_ABSENT || !fleet_shares_weights(f, m, d)) continue;
+        fleet_see_device(f, d, false, &device);
+        place_wanted w = fleet_wanted_of(f, m, k, device.page_bytes);
         w.need[0].weight_pages = 0;
         if (place_check(&device, &w, 0, NULL)) return d;
     }
@@ -153,9 +154,8 @@ static uint32_t find_device(fleet *f, fleet_model *m, uint32_t k) {
     m->problem[0] = 0;
     if (d != FLEET_NOWHERE) return d;
     for (int lent = 0; lent <= 1; lent++) {
-        for (uint32_t i = 0; i < f->n_devices; i++)
-            look_at_device(f, i, lent == 1, NULL, &devices[i]);
-        place_wanted w = wanted_of(f, m, k, devices[0].page_bytes);
+        for (uint32_t i = 0; i < f->n_devices; i++) fleet_see_device(f, i, lent == 1, &devices[i]);
+        place_wanted w = fleet_wanted_of(f, m, k, devices[0].page_bytes);
         if (place_choose(devices, f->n_devices, &w, lent == 1 ? PLACE_BALANCED : f->placement,
                          chosen, whys) > 0)
             return chosen[0];
@@ -176,7 +176,7 @@ static void publish_devices(fleet *f, uint32_t slot) {
     f->n_changes++;
 }
 
-static bool add_replica(fleet *f, uint32_t slot, uint32_t d, uint32_t k, bool joins) {
+bool fleet_add_replica(fleet *f, uint32_t slot, uint32_t d, uint32_t k, bool joins) {
     fleet_model *m = &f->models[slot];
     replica *r = &m->at[d];
     *r = (replica){.state = joins ? FLEET_JOINING : FLEET_SERVING,
@@ -184,7 +184,8 @@ static bool add_replica(fleet *f, uint32_t slot, uint32_t d, uint32_t k, bool jo
                    .departures = engine_model_departures(f->engines[d], slot),
                    .policy = fleet_part_of(&m->about.policy, k)};
     if (!engine_model_add(f->engines[d], slot, m->about.m,
-                          shares_weights(f, m, d) ? m->about.same_as : UINT32_MAX, &r->policy)) {
+                          fleet_shares_weights(f, m, d) ? m->about.same_as : UINT32_MAX,
+                          &r->policy)) {
         r->state = FLEET_ABSENT;
         return false;
     }
@@ -194,7 +195,7 @@ static bool add_replica(fleet *f, uint32_t slot, uint32_t d, uint32_t k, bool jo
     return true;
 }
 
-static void remove_replica(fleet *f, uint32_t slot, uint32_t d) {
+void fleet_remove_replica(fleet *f, uint32_t slot, uint32_t d) {
     f->models[slot].at[d].state = FLEET_LEAVING;
     engine_model_remove(f->engines[d], slot);
     publish_devices(f, slot);
@@ -206,7 +207,7 @@ static uint32_t roomiest(const fleet *f, const fleet_model *m) {
     uint64_t most = 0;
     for (uint32_t d = 0; d < f->n_devices; d++) {
         place_device device;
-        look_at_device(f, d, true, NULL, &device);
+        fleet_see_device(f, d, true, &device);
         uint64_t n_bytes = device.drained || m->at[d].state != FLEET_ABSENT
                                ? 0
                                : ((uint64_t)device.free_pages + 1) * device.page_bytes;
@@ -227,7 +228,7 @@ bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about) {
     for (uint32_t k = 0; k < n; k++) {
         uint32_t d = f->n_devices > 1 ? find_device(f, m, k) : 0;
         if (d == FLEET_NOWHERE && k > 0) break; // it comes when there is room
-        if (!add_replica(f, slot, d == FLEET_NOWHERE ? roomiest(f, m) : d, k, false)) {
+        if (!fleet_add_replica(f, slot, d == FLEET_NOWHERE ? roomiest(f, m) : d, k, false)) {
             if (n_here(f, m) == 0) *m = (fleet_model){0};
             return false;
         }
@@ -239,7 +240,7 @@ void fleet_model_remove(fleet *f, uint32_t slot) {
     fleet_model *m = &f->models[slot];
     m->removed = true;
     for (uint32_t d = 0; d < f->n_devices; d++)
-        if (replica_is_here(&m->at[d])) remove_replica(f, slot, d);
+        if (replica_is_here(&m->at[d])) fleet_remove_replica(f, slot, d);
 }
 
 bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy) {
@@ -324,12 +325,14 @@ static void scale_model(fleet *f, uint32_t slot, uint64_t now_us, uint64_t perio
     scale_input in = input_of(f, m, slot, now_us, period_us);
     scale_decision d = scale_decide(&m->scale, &in);
     m->desired = d.desired;
+    m->lacks = m->lacks && d.desired > in.n_replicas;
     if (d.step > 0) {
         uint32_t k = free_part(f, m), to = find_device(f, m, k);
-        if (to != FLEET_NOWHERE) add_replica(f, slot, to, k, true);
+        m->lacks = to == FLEET_NOWHERE;
+        if (to != FLEET_NOWHERE) fleet_add_replica(f, slot, to, k, true);
     } else if (d.step < 0) {
         uint32_t from = least_needed(f, m);
-        if (from != FLEET_NOWHERE) remove_replica(f, slot, from);
+        if (from != FLEET_NOWHERE) fleet_remove_replica(f, slot, from);
     }
 }
 
@@ -337,34 +340,32 @@ static void scale_model(fleet *f, uint32_t slot, uint64_t now_us, uint64_t perio
 
 /* Replicas of a lost device serve nobody: others come where there is room, which take over their
  * parts, and these go.  One without another place stays, so that its model is not nowhere. */
-static void leave_lost(fleet *f, uint32_t d) {
+static void leave_lost(fleet *f, uint32_t d, uint64_t now_us) {
     for (uint32_t i = 0; i < f->n_used; i++) {
         fleet_model *m = &f->models[i];
-        if (!m->used || !replica_is_here(&m->at[d])) continue;
+        if (!m->used || !replica_is_here(&m->at[d]) || fleet_move_lost(f, i, d, now_us)) continue;
         uint32_t k = m->at[d].part, to = find_device(f, m, k);
         if (to == FLEET_NOWHERE && n_here(f, m) == 1) continue;
-        if (to != FLEET_NOWHERE && !add_replica(f, i, to, k, n_here(f, m) > 1)) continue;
-        remove_replica(f, i, d);
+        if (to != FLEET_NOWHERE && !fleet_add_replica(f, i, to, k, n_here(f, m) > 1)) continue;
+        fleet_remove_replica(f, i, d);
     }
 }
 
-/* Replicas that have left, and those that may serve.  Of a lost device none ever leaves: what is
- * there may still name the model, which is kept. */
+/* Replicas that have left, also from a lost device, and those that may serve. */
 static void look_at_replicas(fleet *f, uint32_t slot) {
     fleet_model *m = &f->models[slot];
     bool any = false;
     for (uint32_t d = 0; d < f->n_devices; d++) {
         replica *r = &m->at[d];
         const engine *e = f->engines[d];
-        if (r->state == FLEET_LEAVING && !engine_is_lost(e) &&
-            engine_model_departures(e, slot) != r->departures) {
+        if (r->state == FLEET_LEAVING && engine_model_departures(e, slot) != r->departures) {
             *r = (replica){0};
             f->n_changes++;
         } else if (r->state == FLEET_JOINING) {
             model_state s = engine_model_state(e, slot);
             if (s == MODEL_HOT) r->state = FLEET_SERVING;
             /* It did not come: those that serve go on, and the next period asks again. */
-            if (s == MODEL_FAILED && n_here(f, m) > 1) remove_replica(f, slot, d);
+            if (s == MODEL_FAILED && n_here(f, m) > 1) fleet_remove_replica(f, slot, d);
         }
         any = any || r->state != FLEET_ABSENT;
     }
@@ -378,7 +379,7 @@ void fleet_look(fleet *f, uint64_t now_us) {
     for (uint32_t d = 0; d < f->n_devices && f->n_devices > 1; d++) {
         if (!engine_is_lost(f->engines[d]) || (f->seen_lost[d] && !due)) continue;
         f->seen_lost[d] = true;
-        leave_lost(f, d);
+        leave_lost(f, d, now_us);
     }
     for (uint32_t i = 0; i < f->n_used; i++)
         if (f->models[i].used) look_at_replicas(f, i);
@@ -387,7 +388,8 @@ void fleet_look(fleet *f, uint64_t now_us) {
     f->tick_us = now_us;
     for (uint32_t i = 0; i < f->n_used; i++) {
         const fleet_model *m = &f->models[i];
-        if (m->used && !m->removed && !m->held) scale_model(f, i, now_us, period_us);
+        if (m->used && !m->removed && !m->held && !fleet_is_moving(f, i))
+            scale_model(f, i, now_us, period_us);
     }
 }
 

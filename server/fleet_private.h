@@ -1,5 +1,5 @@
-/* fleet_private.h - a fleet from inside, for its two files: fleet.c (engines, requests, what is
- * seen) and fleet_place.c (where replicas are, and how many).
+/* fleet_private.h - a fleet from inside, for its files: fleet.c (engines, requests, what is seen),
+ * fleet_place.c (where replicas are, and how many) and fleet_move.c (from one device to another).
  *
  * Thread: front, but for the atomics. */
 #ifndef INFERD_FLEET_PRIVATE_H
@@ -15,7 +15,8 @@ enum {
     FLEET_PREFIX_LEVELS = 4, // of each prompt: its first 32, 128, 512 and 2048 tokens
     FLEET_TTFT_SAMPLES = 64, // of which the 95th percentile is looked at
     FLEET_TTFT_FRESH_US = 10000000,
-    FLEET_PAGE_BYTES = 2 << 20 // before a device says it
+    FLEET_PAGE_BYTES = 2 << 20,  // before a device says it
+    FLEET_STAGE_US_PER_MIB = 500 // of a model that never came
 };
 
 typedef struct replica {
@@ -25,6 +26,8 @@ typedef struct replica {
     uint32_t n_open;     // of requests, not ended
     uint64_t n_done;
     model_policy policy; // its part
+    /* fleet_move.c: device time, and waiting for its weights, between the two last looks. */
+    uint64_t busy_us, switch_us, seen_device_us, seen_switch_us;
 } replica;
 
 typedef struct fleet_model {
@@ -38,6 +41,8 @@ typedef struct fleet_model {
     uint32_t n_ttft;
     uint64_t device_us; // of all replicas, at the last tick
     uint32_t desired;
+    bool lacks;        // a replica is wanted, and no device takes it
+    uint64_t moved_us; // its newest move ended; 0: it never moved
     char problem[192];
 } fleet_model;
 
@@ -62,6 +67,9 @@ struct fleet {
     prefix_place *prefixes; // [FLEET_PREFIXES] owned
     uint64_t n_changes;
     uint64_t tick_us;
+    fleet_moves moves;
+    uint64_t move_from_us; // the move in progress began then; else none begins before
+    uint64_t measured_us;  // replicas were looked at last, for moves
 };
 
 static inline bool replica_is_here(const replica *r) {
@@ -71,5 +79,27 @@ static inline bool replica_is_here(const replica *r) {
 /* -- fleet_place.c -- */
 /* Departures, joiners that are ready, lost devices, and once per period the number of replicas. */
 void fleet_look(fleet *f, uint64_t now_us);
+/* A device as if no model were there, and as it is.  `lent`: weights that nobody guaranteed count
+ * as free. */
+void fleet_see_empty(const fleet *f, uint32_t d, place_device *out);
+void fleet_see_device(const fleet *f, uint32_t d, bool lent, place_device *out);
+/* Sizes and promises of the k-th part; devices that have it, and those it still leaves. */
+place_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t k, uint64_t page_bytes);
+/* Does it compute there with weights of another model? */
+bool fleet_shares_weights(const fleet *f, const fleet_model *m, uint32_t d);
+/* With the k-th part; one that joins is loaded before it serves.  False: no memory. */
+bool fleet_add_replica(fleet *f, uint32_t slot, uint32_t d, uint32_t k, bool joins);
+void fleet_remove_replica(fleet *f, uint32_t slot, uint32_t d);
+/* Reading and preparing so much, about. */
+static inline uint64_t fleet_stage_us(uint64_t weight_bytes) {
+    return (weight_bytes >> 20) * FLEET_STAGE_US_PER_MIB + 1;
+}
+
+/* -- fleet_move.c -- */
+/* Go on with the move that began, or look for one. */
+void fleet_rebalance(fleet *f, uint64_t now_us);
+bool fleet_is_moving(const fleet *f, uint32_t slot);
+/* Device d is lost.  True: it was one of the two of this model's move, which has ended. */
+bool fleet_move_lost(fleet *f, uint32_t slot, uint32_t d, uint64_t now_us);
 
 #endif

@@ -15,10 +15,10 @@
 #include <time.h>
 
 #include "api.h"
-#include "drain.h"
 #include "inferd/clock.h"
 #include "log.h"
 #include "quota_file.h"
+#include "scheduler/drain.h"
 #include "scheduler/output_estimate.h"
 #include "tenant_limits.h"
 
@@ -232,6 +232,7 @@ static bool refuse(const limits_answer *why, api_error *error) {
         [LIMITS_DAY] = API_QUOTA,
         [LIMITS_MONTH] = API_QUOTA,
         [LIMITS_TOO_LARGE] = API_OVER_LIMIT,
+        [LIMITS_CLOSED] = API_QUOTA,
     };
     api_fail(error, faults[why->reason], NULL, "%s", why->text);
     error->retry_after_s = why->retry_after_s;
@@ -364,6 +365,26 @@ static bool make_room(gate *g, char *const *names, uint32_t n_names, uint64_t no
     return true;
 }
 
+/* A limit of 0 is a bit, so that the arithmetic of buckets knows no empty ones. */
+static uint32_t take_limit(uint64_t limit, limits_reason which, limits_spec *spec) {
+    if (limit == 0) spec->closed |= 1u << which;
+    return limit == CONFIG_NO_LIMIT ? 0 : (uint32_t)limit;
+}
+static uint64_t take_quota(uint64_t limit, limits_reason which, limits_spec *spec) {
+    if (limit == 0) spec->closed |= 1u << which;
+    return limit == CONFIG_NO_LIMIT ? 0 : limit;
+}
+
+static limits_spec spec_of(const config_tenant_limits *l) {
+    limits_spec spec = {0};
+    spec.requests_per_min = take_limit(l->requests_per_min, LIMITS_REQUESTS, &spec);
+    spec.tokens_per_min = take_limit(l->tokens_per_min, LIMITS_TOKENS, &spec);
+    spec.concurrent = take_limit(l->concurrent, LIMITS_CONCURRENT, &spec);
+    spec.tokens_per_day = take_quota(l->tokens_per_day, LIMITS_DAY, &spec);
+    spec.tokens_per_month = take_quota(l->tokens_per_month, LIMITS_MONTH, &spec);
+    return spec;
+}
+
 bool gate_update(gate *g, char *const *names, uint32_t n_names, const inferd_config *c,
                  inferd_err *problem) {
     if (g == NULL) return true;
@@ -378,12 +399,7 @@ bool gate_update(gate *g, char *const *names, uint32_t n_names, const inferd_con
         const config_tenant *const *found =
             bsearch(names[i], sorted, c->n_tenants, sizeof *sorted, compare_name);
         if (found == NULL) continue;
-        const config_tenant_limits *l = &(*found)->limits;
-        limits_spec spec = {.requests_per_min = l->requests_per_min,
-                            .tokens_per_min = l->tokens_per_min,
-                            .concurrent = l->concurrent,
-                            .tokens_per_day = l->tokens_per_day,
-                            .tokens_per_month = l->tokens_per_month};
+        limits_spec spec = spec_of(&(*found)->limits);
         inferd_err err = {0};
         inferd_status s = limits_set_tenant(g->limits, i, names[i], &spec, now_us, &err);
         INFERD_CHECK(s == INFERD_OK); // numbers keep their names, and there is room

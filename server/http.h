@@ -137,7 +137,7 @@ struct http_request {
 void http_answer(http_request *rq, int status, const char *content_type, buf *body,
                  const char *extra_headers);
 /* {"error":{message,type,param,code}} with the right extra headers (WWW-Authenticate, Retry-After,
- * Allow, x-should-retry).  `retry_after_s` is cut to 60; 0 = none, and a 503 without it says
+ * Allow, x-should-retry).  `retry_after_s` is cut to 60; 0 = none, and a 429 or 503 without it says
  * "x-should-retry: false": waiting does not help. */
 void http_answer_error(http_request *rq, int status, const char *type, const char *code,
                        const char *param, const char *message, unsigned retry_after_s);

@@ -247,9 +247,10 @@ void http_answer(http_request *rq, int status, const char *content_type, buf *bo
 enum { HEADER_LINES_BYTES = 256 };
 
 /* 429: what a tenant may use comes back at a time that is known, in a month's case after days.  It
- * is told as it is; where it is longer than clients wait, they are told not to try. */
+ * is told as it is; where it is longer than clients wait, or nobody knows (0), they are told not to
+ * try. */
 static size_t limit_headers(char *lines, unsigned retry_after_s) {
-    if (retry_after_s == 0) return 0;
+    if (retry_after_s == 0) return (size_t)sprintf(lines, "x-should-retry: false\n");
     return (size_t)sprintf(lines, "Retry-After: %u\nretry-after-ms: %llu\n%s", retry_after_s,
                            (unsigned long long)retry_after_s * 1000,
                            retry_after_s > RETRY_AFTER_MAX_S ? "x-should-retry: false\n" : "");
@@ -279,9 +280,9 @@ static void error_headers(char lines[HEADER_LINES_BYTES], int status, unsigned r
     if (status == 429)
         n += limit_headers(lines + n, retry_after_s);
     else if (retry_after_s > 0)
-        n += (size_t)sprintf(lines + n, "Retry-After: %u\n",
-                             u32_min(retry_after_s, RETRY_AFTER_MAX_S));
-    if ((status == 503 && retry_after_s == 0) || status == 501 || status == 505 || status == 507)
+        n += (size_t)sprintf(lines + n, "Retry-After: %u\n", retry_after_s);
+    bool soon = retry_after_s > 0 && retry_after_s <= RETRY_AFTER_MAX_S;
+    if ((status == 503 && !soon) || status == 501 || status == 505 || status == 507)
         sprintf(lines + n, "x-should-retry: false\n");
 }
 

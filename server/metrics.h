@@ -10,6 +10,7 @@
 #define INFERD_METRICS_H
 
 #include "api_error.h"
+#include "fleet.h"
 #include "http.h"
 #include "inferd/base.h"
 #include "inferd/buf.h"
@@ -100,6 +101,7 @@ typedef struct metrics_now {
     uint32_t n_models;
     const metrics_replica *replicas; // [n_replicas]
     uint32_t n_replicas;
+    const fleet_moves *moves;    // of replicas; NULL: nobody counts them
     const metrics_share *shares; // [n_shares]
     uint32_t n_shares;
     const char *const *names; // [n_names] by name_idx

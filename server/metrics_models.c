@@ -164,6 +164,19 @@ static void write_replicas(page *p) {
     }
 }
 
+static void write_moves(page *p) {
+    const fleet_moves *moves = p->now->moves;
+    if (moves == NULL) return;
+    page_family(p, "inferd_fleet_moves_total", "counter",
+                "Replicas that moved to another device, by what for.");
+    for (int i = 0; i < FLEET_MOVE_WHYS; i++)
+        buf_add_format(p->out, "inferd_fleet_moves_total{why=\"%s\"} %llu\n",
+                       fleet_move_why_name((fleet_move_why)i),
+                       (unsigned long long)moves->n_done[i]);
+    page_scalar(p, "inferd_fleet_moves_failed_total", "counter",
+                "Moves that were given up; the replica served on where it was.", moves->n_failed);
+}
+
 static void write_states(page *p) {
     page_family(p, "inferd_model_state", "gauge", "1 for the state that a model is in.");
     EACH_SERVED(p, m)
@@ -181,6 +194,7 @@ void metrics_write_models(page *p) {
     write_switches(p);
     write_preemptions(p);
     write_replicas(p);
+    write_moves(p);
     page_family(p, "inferd_model_cost_error_ratio", "gauge",
                 "Mean error of the predicted time of its steps, as a part of that time.");
     EACH_SERVED(p, m) {

@@ -117,7 +117,7 @@ stream *stream_create(stream_options *options) {
     s->head = (answer_head){.chat = o->chat,
                             .id = s->o.id,
                             .model = o->model,
-                            .fingerprint = o->fingerprint,
+                            .fingerprint = s->o.fingerprint,
                             .tier = o->tier,
                             .created = o->created,
                             .tok = o->tok,
@@ -414,9 +414,11 @@ static void end_choice(stream *s, uint32_t choice_idx, buf *out) {
 
 /* A sequence that ended in a way no answer can have. */
 static void take_failure(stream *s, const gen_event *ev) {
+    inferd_err err = {.status = ev->done.status == INFERD_OK ? INFERD_EDEVICE : ev->done.status};
+    snprintf(err.text, sizeof err.text, "%.*s", GEN_TEXT_BYTES, ev->done.text);
     switch (ev->done.finish) {
     case GEN_TIMEOUT:
-        stream_fail(s, API_DEADLINE, "the request did not finish before its deadline");
+        stream_fail(s, API_DEADLINE, err.text);
         return;
     case GEN_CANCELLED:
         stream_fail(s, API_DRAINING, "the server is shutting down");
@@ -424,8 +426,6 @@ static void take_failure(stream *s, const gen_event *ev) {
     default:
         break;
     }
-    inferd_err err = {.status = ev->done.status == INFERD_OK ? INFERD_EDEVICE : ev->done.status};
-    snprintf(err.text, sizeof err.text, "%.*s", GEN_TEXT_BYTES, ev->done.text);
     api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
     if (err.status == INFERD_EMODEL) api_retry_after(&s->error, ev->done.retry_after_ms);
 }

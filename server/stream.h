@@ -53,10 +53,11 @@ typedef struct stream_options {
     stop_set *stops;  // NULL: none
     tok_id *stop_ids; // [n_stop_ids]
     uint32_t n_stop_ids;
-    const tokenizer *tok;                   // borrowed
-    char id[64];                            // of the answer
-    const char *model, *fingerprint, *tier; // borrowed
-    const char *class;                      // static
+    const tokenizer *tok;     // borrowed
+    char id[64];              // of the answer
+    const char *model, *tier; // borrowed
+    char fingerprint[24];
+    const char *class; // static
     int64_t created;
 } stream_options;
 

@@ -84,7 +84,7 @@ struct limits {
 
 const char *limits_reason_name(limits_reason reason) {
     static const char *const names[LIMITS_REASONS] = {
-        "admitted", "requests", "tokens", "concurrent", "day", "month", "too_large"};
+        "admitted", "requests", "tokens", "concurrent", "day", "month", "too_large", "closed"};
     INFERD_CHECK(reason >= 0 && reason < LIMITS_REASONS);
     return names[reason];
 }
@@ -399,6 +399,21 @@ static bool refuse(tenant *t, limits_answer *out, limits_reason reason, uint32_t
     return false;
 }
 
+/* The name an operator gave the limit tells where to open it. */
+static bool is_open(tenant *t, limits_answer *out) {
+    static const char *const names[] = {[LIMITS_REQUESTS] = "requests_per_min",
+                                        [LIMITS_TOKENS] = "tokens_per_min",
+                                        [LIMITS_CONCURRENT] = "concurrent",
+                                        [LIMITS_DAY] = "tokens_per_day",
+                                        [LIMITS_MONTH] = "tokens_per_month"};
+    size_t i = LIMITS_REQUESTS;
+    while (i < INFERD_COUNT(names) && (t->spec.closed >> i & 1) == 0) i++;
+    if (i == INFERD_COUNT(names)) return true;
+    snprintf(out->text, sizeof out->text, "limits.%s of tenant %.*s is 0: nothing is let in",
+             names[i], NAME_SHOWN_BYTES, t->name);
+    return refuse(t, out, LIMITS_CLOSED, 0);
+}
+
 static bool refuse_too_large(tenant *t, limits_answer *out, uint64_t wanted, const char *what,
                              uint64_t most, const char *window) {
     snprintf(out->text, sizeof out->text,
@@ -532,7 +547,8 @@ bool limits_admit(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
     enter_periods(&t->day, &t->month, unix_s);
     needs_of(ask->n_requests, ask->tokens, need);
     bool due = take_booking(t, ask);
-    if (!fits_windows(t, ask, out) || !fits_quotas(t, ask, unix_s, out)) return false;
+    if (!is_open(t, out) || !fits_windows(t, ask, out) || !fits_quotas(t, ask, unix_s, out))
+        return false;
     forecast ahead = look_ahead(t, need);
     bool enough = true;
     for (int i = 0; i < FLOWS; i++) enough = enough && !ahead.short_of[i];
@@ -607,7 +623,7 @@ static int64_t move_level(int64_t level, uint32_t old_per_min, uint32_t per_min,
 static bool same_spec(const limits_spec *a, const limits_spec *b) {
     return a->requests_per_min == b->requests_per_min && a->tokens_per_min == b->tokens_per_min &&
            a->concurrent == b->concurrent && a->tokens_per_day == b->tokens_per_day &&
-           a->tokens_per_month == b->tokens_per_month;
+           a->tokens_per_month == b->tokens_per_month && a->closed == b->closed;
 }
 
 static void change_spec(tenant *t, const limits_spec *spec, uint64_t now_us) {
@@ -667,11 +683,12 @@ static void spell_time(char out[LIMITS_VALUE_BYTES], uint64_t us) {
         snprintf(out, LIMITS_VALUE_BYTES, "%lluh%llum%llus", s / 3600, s / 60 % 60, s % 60);
 }
 
-static void spell_bucket(uint32_t per_min, int64_t level, int64_t room,
+static void spell_bucket(uint32_t per_min, bool closed, int64_t level, int64_t room,
                          char limit[LIMITS_VALUE_BYTES], char remaining[LIMITS_VALUE_BYTES],
                          char reset[LIMITS_VALUE_BYTES]) {
     limit[0] = remaining[0] = reset[0] = 0;
-    if (per_min == 0) return;
+    if (closed) memcpy(limit, "0", 2), memcpy(remaining, "0", 2);
+    if (closed || per_min == 0) return;
     uint64_t missing = (uint64_t)(full_of(per_min) - level);
     snprintf(limit, LIMITS_VALUE_BYTES, "%u", per_min);
     snprintf(remaining, LIMITS_VALUE_BYTES, "%llu", (unsigned long long)whole(room));
@@ -683,10 +700,12 @@ void limits_get_headers(limits *l, uint32_t number, uint64_t now_us, limits_head
     static const uint64_t nothing[FLOWS] = {0};
     touch(t, now_us);
     forecast ahead = look_ahead(t, nothing);
-    spell_bucket(t->spec.requests_per_min, t->level[FLOW_REQUESTS], ahead.room[FLOW_REQUESTS],
-                 out->limit_requests, out->remaining_requests, out->reset_requests);
-    spell_bucket(t->spec.tokens_per_min, t->level[FLOW_TOKENS], ahead.room[FLOW_TOKENS],
-                 out->limit_tokens, out->remaining_tokens, out->reset_tokens);
+    spell_bucket(t->spec.requests_per_min, t->spec.closed >> LIMITS_REQUESTS & 1,
+                 t->level[FLOW_REQUESTS], ahead.room[FLOW_REQUESTS], out->limit_requests,
+                 out->remaining_requests, out->reset_requests);
+    spell_bucket(t->spec.tokens_per_min, t->spec.closed >> LIMITS_TOKENS & 1, t->level[FLOW_TOKENS],
+                 ahead.room[FLOW_TOKENS], out->limit_tokens, out->remaining_tokens,
+                 out->reset_tokens);
 }
 
 void limits_get_usage(const limits *l, uint32_t number, int64_t unix_s, limits_usage *out) {

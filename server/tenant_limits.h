@@ -25,6 +25,9 @@
  * LIMITS_RETRY_MAX_S ahead: when more than that is promised, a client is told LIMITS_RETRY_MAX_S
  * without a promise.  Day and month refusals tell the time to their end and book nothing.
  *
+ * A limit that is closed lets nothing in until somebody opens it: time does not help.  What runs is
+ * settled as ever.
+ *
  * Always, for a tenant: running and reserved are the sums over what is admitted and not settled;
  * neither use nor what a bucket holds grows by asking.
  *
@@ -53,13 +56,6 @@ enum {
 #define LIMITS_ASK_TOKENS_MAX ((uint64_t)1 << 40)   // of one request
 #define LIMITS_USED_MAX       ((uint64_t)INT64_MAX) // where counts of tokens stay
 
-/* 0 = no such limit. */
-typedef struct limits_spec {
-    uint32_t requests_per_min, tokens_per_min;
-    uint32_t concurrent; // requests at once
-    uint64_t tokens_per_day, tokens_per_month;
-} limits_spec;
-
 typedef enum limits_reason {
     LIMITS_ADMITTED,
     LIMITS_REQUESTS,   // per minute
@@ -68,9 +64,19 @@ typedef enum limits_reason {
     LIMITS_DAY,
     LIMITS_MONTH,
     LIMITS_TOO_LARGE, // larger than a whole window: waiting does not help
+    LIMITS_CLOSED,    // a limit is 0
     LIMITS_REASONS
 } limits_reason;
 const char *limits_reason_name(limits_reason reason); // "requests", ...: for metrics
+
+/* 0 = no such limit.  One that lets nothing in is a bit of `closed` instead: 1 << LIMITS_REQUESTS
+ * up to 1 << LIMITS_MONTH. */
+typedef struct limits_spec {
+    uint32_t requests_per_min, tokens_per_min;
+    uint32_t concurrent; // requests at once
+    uint64_t tokens_per_day, tokens_per_month;
+    uint32_t closed;
+} limits_spec;
 
 /* What a request takes. */
 typedef struct limits_ask {
@@ -84,7 +90,7 @@ typedef struct limits_ask {
 
 typedef struct limits_answer {
     limits_reason reason;
-    uint32_t retry_after_s;       // at least 1; 0 when admitted or too large
+    uint32_t retry_after_s;       // at least 1; 0 when admitted, too large or closed
     bool promised;                // a client that returns then is waited for
     char text[LIMITS_TEXT_BYTES]; // a sentence with the numbers; "" when admitted
 } limits_answer;
@@ -110,7 +116,7 @@ void limits_settle(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
 
 /* Values of x-ratelimit-{limit,remaining,reset}-{requests,tokens}; "" = no such header.  Remaining
  * is what a new request would get, promises aside; reset is when the bucket would be full, as
- * "120ms", "1s", "6m0s". */
+ * "120ms", "1s", "6m0s"; a closed one is "0", "0" and no reset. */
 typedef struct limits_headers {
     char limit_requests[LIMITS_VALUE_BYTES], remaining_requests[LIMITS_VALUE_BYTES],
         reset_requests[LIMITS_VALUE_BYTES];

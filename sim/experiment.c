@@ -29,7 +29,8 @@ void experiment_init(experiment *e) {
                       .slo_scale = 5,
                       .host_gb = -1,
                       .n_requests = 200000,
-                      .models_max = 128};
+                      .models_max = 128,
+                      .attacks = ATTACK_ALL};
 }
 
 void experiment_deinit(experiment *e) {
@@ -51,12 +52,15 @@ static void fill_load(const experiment *e, workload_spec *out, uint64_t seed, ui
     out->duration_us = (uint64_t)(e->seconds * 1e6);
     if (n_models > 0) out->n_models = n_models;
     if (e->lambda >= 0) out->rate_per_s = e->lambda;
+    if (e->n_tenants > 0) out->n_tenants = e->n_tenants;
+    out->attacks = e->attacks;
+    if (e->no_backlog) out->pre_backlog = 0;
     out->lengths = e->n_traces > 0 ? LENGTHS_TRACE : e->lengths;
     for (uint32_t i = 0; i < e->n_traces; i++) out->traces[i] = &e->traces[i];
     out->n_traces = e->n_traces;
 }
 
-static uint32_t n_models_of(const experiment *e) {
+uint32_t experiment_n_models(const experiment *e) {
     workload_spec s;
     workload_spec_init(&s, e->mix);
     return e->n_models > 0 ? e->n_models : s.n_models;
@@ -72,6 +76,7 @@ static world_model *make_models(const experiment *e, const sim_preset *p, uint32
     }
     for (uint32_t i = 0; i < n; i++) {
         models[i].policy = world_policy();
+        if (e->model_shares != NULL) models[i].policy.share = e->model_shares[i];
         models[i].device_idx = i % e->n_devices;
         models[i].n_replicas = n < e->n_devices ? e->n_devices / n : 1;
         const sim_shape *shape = e->n_shapes > 0 ? e->shapes[i % e->n_shapes] : e->shape;
@@ -87,7 +92,7 @@ static int compare_u64(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static void quantiles(uint64_t *values, size_t n, double out[3]) {
+void experiment_quantiles(uint64_t *values, size_t n, double out[3]) {
     qsort(values, n, sizeof *values, compare_u64);
     for (int i = 0; i < 3; i++)
         out[i] = n > 0 ? (double)stats_quantile(values, n, QUANTILES[i]) : NAN;
@@ -126,8 +131,8 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     out->tpot_met = w->n_records > 0 ? (double)n_tpot_met / (double)w->n_records : NAN;
     out->output_per_s =
         (double)n_output * 1e6 / (double)(w->end_us - w->begin_us) / w->options.n_devices;
-    quantiles(ttft, n_ttft, out->ttft_us);
-    quantiles(tpot, n_tpot, out->tpot_us);
+    experiment_quantiles(ttft, n_ttft, out->ttft_us);
+    experiment_quantiles(tpot, n_tpot, out->tpot_us);
     out->attained = stats_attain(r, w->n_records);
     out->attainment = stats_attainment(&out->attained);
     out->goodput = stats_goodput(&out->attained, seconds) / w->options.n_devices;
@@ -141,6 +146,37 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     free(r);
     free(ttft);
     free(tpot);
+    return INFERD_OK;
+}
+
+/* Tenants that requests of this workload may be of. */
+static uint32_t tenants_of(const workload_spec *load) {
+    if (load->kind == WORKLOAD_ADV) return ADV_TENANTS;
+    return load->kind == WORKLOAD_PRE ? PRE_MODELS : load->n_tenants;
+}
+
+/* What was watched while requests arrived. */
+static inferd_status add_watched(const experiment *e, world *w, double seconds, run_figures *out,
+                                 inferd_err *err) {
+    uint64_t end_us = w->begin_us + (uint64_t)(seconds * 1e6);
+    double used_us = 0;
+    for (int k = 0; k < STATS_WINDOWS; k++) out->share_points[k] = NAN;
+    out->jain_weighted = out->jain_due = out->busy = NAN;
+    for (uint32_t d = 0; e->watched && d < w->options.n_devices; d++) {
+        watch_figures f;
+        const watch *of = w->cores[d].watch;
+        inferd_status st = watch_sum(w->cores[d].watch, w->begin_us, end_us,
+                                     w->options.sched.starvation_percent, &f, err);
+        if (st != INFERD_OK) return st;
+        for (int k = 0; k < STATS_WINDOWS; k++)
+            if (f.errors[k].is_known)
+                out->share_points[k] = fmax(out->share_points[k], f.errors[k].points);
+        out->jain_weighted = fmin(out->jain_weighted, f.jain_weighted);
+        out->jain_due = fmin(out->jain_due, f.jain_due);
+        for (uint32_t i = 0; i < of->n_principals; i++) used_us += f.used_us[i];
+        watch_figures_deinit(&f);
+    }
+    if (e->watched) out->busy = used_us / (seconds * 1e6 * w->options.n_devices);
     return INFERD_OK;
 }
 
@@ -197,6 +233,9 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     o.verify = e->verify;
     o.told = e->told;
     o.obeys = e->obeys;
+    o.watched = e->watched;
+    o.n_tenants = tenants_of(load);
+    o.tenants = e->tenants;
     if (e->queue_len > 0) o.sched.queue_len_max = e->queue_len;
     o.worth = e->worth;
     o.sched.objective = e->objective;
@@ -214,6 +253,7 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     if (st == INFERD_OK) st = world_create(&o, &w, err);
     if (st == INFERD_OK) st = world_run(w, offered, err);
     if (st == INFERD_OK) st = sum_up(w, (double)load->duration_us / 1e6, out, err);
+    if (st == INFERD_OK) st = add_watched(e, w, (double)load->duration_us / 1e6, out, err);
     out->machine_s = used_s() - began_s;
     workload_destroy(offered);
     free((uint64_t *)(uintptr_t)o.future.arrivals_us);
@@ -226,18 +266,34 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     return st;
 }
 
-inferd_status experiment_run(const experiment *e, uint64_t seed, uint32_t n_models,
-                             double rate_factor, uint32_t slo_ttft_us, uint32_t slo_tpot_us,
-                             run_figures *out, inferd_err *err) {
+inferd_status experiment_run_world(const experiment *e, uint64_t seed, uint32_t n_models,
+                                   double rate_factor, uint32_t slo_ttft_us, uint32_t slo_tpot_us,
+                                   run_figures *out, world **out_world, inferd_err *err) {
     workload_spec load;
     fill_load(e, &load, seed, n_models > 0 ? n_models : e->n_models);
     load.rate_factor = rate_factor;
     load.slo_ttft_us = slo_ttft_us;
     load.slo_tpot_us = slo_tpot_us;
-    return run(e, &load, out, NULL, err);
+    return run(e, &load, out, out_world, err);
+}
+
+inferd_status experiment_run(const experiment *e, uint64_t seed, uint32_t n_models,
+                             double rate_factor, uint32_t slo_ttft_us, uint32_t slo_tpot_us,
+                             run_figures *out, inferd_err *err) {
+    return experiment_run_world(e, seed, n_models, rate_factor, slo_ttft_us, slo_tpot_us, out, NULL,
+                                err);
 }
 
 /* ---- targets ---- */
+
+/* One model, one tenant, nobody has a share. */
+static void dedicate(experiment *e) {
+    e->mix = WORKLOAD_MIX_M;
+    e->tenants = NULL;
+    e->n_tenants = 0;
+    e->model_shares = NULL;
+    e->watched = false;
+}
 
 /* Requests a second that one device with one model ends while it is never without work. */
 static inferd_status measure_capacity(const experiment *e, double *out, inferd_err *err) {
@@ -246,7 +302,7 @@ static inferd_status measure_capacity(const experiment *e, double *out, inferd_e
     run_figures f;
     world *w;
     one.n_devices = 1;
-    one.mix = WORKLOAD_MIX_M;
+    dedicate(&one);
     one.lambda = CAPACITY_RATE;
     one.seconds = CAPACITY_S;
     fill_load(&one, &load, e->seed0, 1);
@@ -272,7 +328,7 @@ inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *er
     workload_spec load;
     run_figures f;
     one.n_devices = 1;
-    one.mix = WORKLOAD_MIX_M;
+    dedicate(&one);
     one.lambda = out->rate_per_s = BASE_LOAD * out->capacity_per_s;
     one.seconds = e->seconds > BASE_S_MIN ? e->seconds : BASE_S_MIN;
     fill_load(&one, &load, e->seed0, 1);
@@ -351,7 +407,7 @@ inferd_status experiment_tell(const experiment *e, const figures *f, inferd_err 
     return st;
 }
 
-/* ---- mix ---- */
+/* ---- one run as rows ---- */
 
 typedef struct row {
     const char *name, *unit;
@@ -410,25 +466,16 @@ inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, c
         {"idle", "%", 1, 100 * per((double)a->idle_us, (double)a->wall_us)},
         {"rows per step", "", 1, per((double)a->n_rows, (double)a->n_steps)},
     };
-    return set_rows(f, group, rows, INFERD_COUNT(rows), seed_idx, err);
-}
-
-inferd_status experiment_mix(const experiment *e, inferd_err *err) {
-    figures f = {0};
-    char title[FIGURES_TEXT_BYTES];
-    uint32_t ttft_us, tpot_us;
-    experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, &ttft_us, &tpot_us, err);
-    if (st != INFERD_OK) return st;
-    snprintf(title, sizeof title, "%s, %u models on %u x %s, %g s", workload_kind_name(e->mix),
-             n_models_of(e), e->n_devices, e->preset->name, e->seconds);
-    st = experiment_figures(e, &f, title, err);
-    for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
-        run_figures r;
-        st = experiment_run(e, e->seed0 + i, 0, e->rate_factor, ttft_us, tpot_us, &r, err);
-        if (st == INFERD_OK) st = experiment_set(&f, workload_kind_name(e->mix), i, &r, err);
-    }
-    if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    figures_deinit(&f);
+    inferd_status st = set_rows(f, group, rows, INFERD_COUNT(rows), seed_idx, err);
+    const row watched[] = {
+        {"device computes while they come", "%", 1, 100 * r->busy},
+        {"share error, 1 s", "points", 1, r->share_points[0]},
+        {"share error, 10 s", "points", 2, r->share_points[1]},
+        {"share error, 60 s", "points", 2, r->share_points[2]},
+        {"Jain, service / weight", "", 3, r->jain_weighted},
+        {"Jain, service / due", "", 3, r->jain_due},
+    };
+    if (st == INFERD_OK && !isnan(r->busy))
+        st = set_rows(f, group, watched, INFERD_COUNT(watched), seed_idx, err);
     return st;
 }

@@ -4,6 +4,9 @@
  * with least and greatest.  The same options give the same bytes.
  *
  *     mix      one workload: attainment, goodput, latencies, switches, use of the device
+ *              by tenant and model, share error, fairness; ADV: the victim beside itself alone;
+ *              PRE: how many steps the urgent ones wait
+ *     shares   fixed shares, everybody with more work than his share: the error
  *     rate     the same over rates, with a curve
  *     models   how many models a device serves, attainment 90 and 99 %
  *     evict    reload time of the product's choice beside LRU and who knows the future
@@ -46,6 +49,13 @@ typedef struct experiment {
     policy_objective objective;
     world_worth worth;
     const char *json_path, *svg_path; // NULL: none
+    double load_percent;              // mix: the rate at which devices compute so much; 0: as given
+    bool watched;                     // watch.h: shares and fairness are in the figures
+    const tenant_policy *tenants;     // [n_tenants] borrowed; NULL: nobody has a guarantee
+    uint32_t n_tenants;               // of the workload; 0: its own
+    const share_spec *model_shares;   // [n_models] borrowed; NULL: none
+    uint32_t attacks;                 // ADV, of workload_attack
+    bool no_backlog;                  // PRE: nothing waits at the start
 } experiment;
 
 /* What a dedicated device gives at half of what it can. */
@@ -67,6 +77,10 @@ typedef struct run_figures {
     double seconds;   // until all had ended
     double used;      // part of that in which devices computed
     double machine_s; // of this machine's processor
+    /* While requests arrive, when watched; else NAN. */
+    double share_points[STATS_WINDOWS]; // the worst of the devices; NAN: shorter than the window
+    double jain_weighted, jain_due;     // the least of the devices
+    double busy;                        // part of that time in which devices computed
 } run_figures;
 
 void experiment_init(experiment *e);
@@ -80,6 +94,7 @@ inferd_status experiment_speed(const experiment *e, inferd_err *err);
 inferd_status experiment_objectives(const experiment *e, inferd_err *err);
 inferd_status experiment_churn(const experiment *e, inferd_err *err);
 inferd_status experiment_retry(const experiment *e, inferd_err *err);
+inferd_status experiment_shares(const experiment *e, inferd_err *err);
 
 /* ---- what they share, experiment.c ---- */
 
@@ -87,6 +102,13 @@ inferd_status experiment_retry(const experiment *e, inferd_err *err);
 inferd_status experiment_run(const experiment *e, uint64_t seed, uint32_t n_models,
                              double rate_factor, uint32_t slo_ttft_us, uint32_t slo_tpot_us,
                              run_figures *out, inferd_err *err);
+/* The same; the world is the caller's then. */
+inferd_status experiment_run_world(const experiment *e, uint64_t seed, uint32_t n_models,
+                                   double rate_factor, uint32_t slo_ttft_us, uint32_t slo_tpot_us,
+                                   run_figures *out, world **out_world, inferd_err *err);
+uint32_t experiment_n_models(const experiment *e);
+/* The median, 95th and 99th percentile; sorts.  NAN: there is none. */
+void experiment_quantiles(uint64_t *values, size_t n, double out[3]);
 /* One request at a time would be no load at all, and more than it can serve no latency: half of
  * what it serves of an endless queue. */
 inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *err);

@@ -1,12 +1,13 @@
 /* experiment_retry.c - see experiment.h: is Retry-After true?
  *
  * Requests come in bursts (MIX-B: models that are ON and OFF) at more than the device can do while
- * they last, the queue is short, and the front refuses while it is full, with the estimate of
- * scheduler/retry.h.  Every client comes back once, exactly when it was told to. */
+ * they last, the queue is short, and the front refuses as the daemon's does, with the promises of
+ * scheduler/drain.h.  Every client comes back once, exactly when it was told to. */
 #include <math.h>
 #include <string.h>
 
 #include "experiment.h"
+#include "plot.h"
 
 enum { MODELS = 4, QUEUE_LEN = 64 };
 static const double BURSTS[] = {4, 8, 16}; // requests a second of each model while it is ON
@@ -24,7 +25,7 @@ static inferd_status set(figures *f, const char *group, uint32_t seed_idx, const
     } rows[] = {
         {"told to come back", "%", 1, percent(r->n_told, r->attained.n_offered)},
         {"told to wait, mean", "s", 1, r->told_ms / 1e3},
-        {"refused without a time", "%", 1,
+        {"refused without a promise", "%", 1,
          percent(r->attained.n_refused - (r->n_told - r->n_taken), r->attained.n_offered)},
         {"taken at the first retry", "%", 1, percent(r->n_taken, r->n_told)},
     };
@@ -32,6 +33,47 @@ static inferd_status set(figures *f, const char *group, uint32_t seed_idx, const
     for (size_t i = 0; i < INFERD_COUNT(rows) && st == INFERD_OK; i++)
         st = figures_set(f, group, rows[i].name, rows[i].unit, rows[i].n_digits, seed_idx,
                          rows[i].value, err);
+    return st;
+}
+
+static void name_group(char *out, size_t n_bytes, size_t burst) {
+    snprintf(out, n_bytes, "%g/s while ON", BURSTS[burst]);
+}
+
+static inferd_status draw(const experiment *e, const figures *f, inferd_err *err) {
+    static const char *const NAMES[] = {"told to come back", "taken at the first retry"};
+    enum { N_NAMES = INFERD_COUNT(NAMES), N_BURSTS = INFERD_COUNT(BURSTS) };
+    static const double GOAL[] = {90};
+    double y[N_NAMES][N_BURSTS], lo[N_NAMES][N_BURSTS], hi[N_NAMES][N_BURSTS];
+    char groups[N_BURSTS][FIGURES_TEXT_BYTES];
+    const char *bars[N_BURSTS];
+    plot_series series[N_NAMES];
+    for (size_t i = 0; i < N_NAMES; i++) {
+        for (size_t k = 0; k < N_BURSTS; k++) {
+            name_group(groups[k], sizeof groups[k], k);
+            bars[k] = groups[k];
+            figure_summary s = figures_summary(f, figures_find(f, groups[k], NAMES[i]));
+            y[i][k] = s.median, lo[i][k] = s.min, hi[i][k] = s.max;
+        }
+        series[i] = (plot_series){
+            .name = NAMES[i], .mark = PLOT_BAR, .y = y[i], .lo = lo[i], .hi = hi[i], .n = N_BURSTS};
+    }
+    plot p = {.title = "Clients that obey Retry-After",
+              .x_label = "requests of each model",
+              .y_label = "% (of all; of those told)",
+              .series = series,
+              .n_series = N_NAMES,
+              .bar_names = bars,
+              .n_bars = N_BURSTS,
+              .levels = GOAL,
+              .n_levels = 1,
+              .has_y_range = true,
+              .y_min = 0,
+              .y_max = 100};
+    buf svg = {0};
+    inferd_status st = plot_svg(&p, &svg, err);
+    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
+    buf_deinit(&svg);
     return st;
 }
 
@@ -48,7 +90,7 @@ inferd_status experiment_retry(const experiment *e, inferd_err *err) {
     inferd_status st = experiment_figures(e, &f, "clients that obey Retry-After", err);
     for (size_t k = 0; k < INFERD_COUNT(BURSTS); k++) {
         char group[FIGURES_TEXT_BYTES];
-        snprintf(group, sizeof group, "%g/s while ON", BURSTS[k]);
+        name_group(group, sizeof group, k);
         one.lambda = BURSTS[k];
         for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
             run_figures r;
@@ -57,6 +99,7 @@ inferd_status experiment_retry(const experiment *e, inferd_err *err) {
         }
     }
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
+    if (st == INFERD_OK && e->svg_path != NULL) st = draw(e, &f, err);
     figures_deinit(&f);
     return st;
 }

@@ -11,7 +11,7 @@ enum { EXIT_ALL_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 static const char USAGE[] =
     "inferd-sim - the daemon's policy in virtual time\n"
     "\n"
-    "  inferd-sim mix|rate|models|evict|objectives|churn|retry|speed [options]\n"
+    "  inferd-sim mix|rate|models|shares|evict|objectives|churn|retry|speed [options]\n"
     "  inferd-sim check [--seeds N] [--seed0 N] [--trace SEED] [--quiet] [--keep-going]\n"
     "\n"
     "  --device NAME      h100-80 (default), h200-141, cpu-small\n"
@@ -21,6 +21,7 @@ static const char USAGE[] =
     "  --mix NAME         z, m (default), b, g, adv, pre, trace\n"
     "  --lambda X         requests a second, of what the mix counts\n"
     "  --rate X           factor on all rates (default 1)\n"
+    "  --load X           mix: the rate at which devices compute X % of the time\n"
     "  --lengths NAME     conv (default), code\n"
     "  --trace FILE       arrivals and lengths; may be repeated\n"
     "  --slo-scale X      targets are the figures of a dedicated device times this (default 5)\n"
@@ -37,21 +38,19 @@ static const char USAGE[] =
     "  --seeds N          at least 5 (default 5)\n"
     "  --seed0 N          the first of them (default 1)\n"
     "  --json FILE        the figures of all seeds\n"
-    "  --svg FILE         the curve of rate, models\n";
+    "  --svg FILE         a plot of it; not of speed\n";
 
 typedef struct command {
     const char *name;
     inferd_status (*run)(const experiment *e, inferd_err *err);
 } command;
 
-static const command COMMANDS[] = {{"mix", experiment_mix},
-                                   {"rate", experiment_rate},
-                                   {"models", experiment_models},
-                                   {"evict", experiment_evict},
-                                   {"objectives", experiment_objectives},
-                                   {"churn", experiment_churn},
-                                   {"retry", experiment_retry},
-                                   {"speed", experiment_speed}};
+static const command COMMANDS[] = {
+    {"mix", experiment_mix},       {"rate", experiment_rate},
+    {"models", experiment_models}, {"shares", experiment_shares},
+    {"evict", experiment_evict},   {"objectives", experiment_objectives},
+    {"churn", experiment_churn},   {"retry", experiment_retry},
+    {"speed", experiment_speed}};
 
 static inferd_status bad(inferd_err *err, const char *option, const char *value,
                          const char *expected) {
@@ -120,11 +119,9 @@ typedef struct count_option {
 
 static inferd_status read_number(experiment *e, const char *option, const char *value,
                                  bool *out_is_one, inferd_err *err) {
-    const real_option reals[] = {{"--lambda", &e->lambda},
-                                 {"--rate", &e->rate_factor},
-                                 {"--slo-scale", &e->slo_scale},
-                                 {"--host-gb", &e->host_gb},
-                                 {"--seconds", &e->seconds}};
+    const real_option reals[] = {{"--lambda", &e->lambda},       {"--rate", &e->rate_factor},
+                                 {"--slo-scale", &e->slo_scale}, {"--host-gb", &e->host_gb},
+                                 {"--seconds", &e->seconds},     {"--load", &e->load_percent}};
     const count_option counts[] = {{"--devices", &e->n_devices, 1, WORLD_DEVICES_MAX},
                                    {"--models", &e->n_models, 1, WORKLOAD_MODELS_MAX},
                                    {"--slo-ttft-ms", &e->slo_ttft_ms, 1, 3600000},

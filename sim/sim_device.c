@@ -400,6 +400,7 @@ static void sim_launch(void *self, const step *st) {
     d->launched[d->n_launched] = st;
     d->cost_us[d->n_launched] = us;
     d->end_us[d->n_launched++] = d->free_us = begin_us + us;
+    if (d->on_step != NULL) d->on_step(d->on_step_ctx, st, begin_us, begin_us + us);
 }
 
 static inferd_status sim_finish(void *self, step *st, uint64_t *device_us, inferd_err *err) {

@@ -92,6 +92,9 @@ typedef struct sim_device {
 
     uint64_t n_steps, n_stages, n_loads, step_us, copied_us; // what happened
     uint64_t n_rows;
+    /* A step was launched: it is computed in [begin_us, end_us).  NULL: nobody wants to know. */
+    void (*on_step)(void *ctx, const step *st, uint64_t begin_us, uint64_t end_us);
+    void *on_step_ctx;
 } sim_device;
 
 const sim_preset *sim_preset_find(const char *name); // NULL: there is none

@@ -412,6 +412,19 @@ inferd_status stats_share_errors(const stats_run *run, stats_share_error out[STA
     return INFERD_OK;
 }
 
+inferd_status stats_entitled_us(const stats_run *run, double *out_us, inferd_err *err) {
+    books b;
+    inferd_status status = books_create(&b, run, true, err);
+    if (status != INFERD_OK) return status;
+    for (uint32_t p = 0; p < b.n; p++) {
+        size_t at = 0;
+        double before_us = line_at(&b.entitled[p], (double)run->begin_us, &at);
+        out_us[p] = line_at(&b.entitled[p], (double)run->end_us, &at) - before_us;
+    }
+    books_destroy(&b);
+    return INFERD_OK;
+}
+
 /* ---- fairness ---- */
 
 double stats_jain(const double *x, size_t n) {

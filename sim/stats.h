@@ -111,6 +111,9 @@ inferd_status stats_share_errors(const stats_run *run, stats_share_error out[STA
 /* Device time that each principal used in the run. */
 void stats_used_us(const stats_run *run, double *out_us);
 
+/* Device time that each was entitled to in the run. */
+inferd_status stats_entitled_us(const stats_run *run, double *out_us, inferd_err *err);
+
 /* (sum x)^2 / (n sum x^2): 1 when all are alike, 1/n when one has everything; NAN when all are 0
  * or n is 0.  For shares: x = used / weight. */
 double stats_jain(const double *x, size_t n);

@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#include "seq.h"
+#include "share.h"
+
 enum { WARM_TOKENS = 3 }; // ids below are not used in prompts: SIM_TOKEN and its neighbours
 
 void world_options_init(world_options *o, const sim_preset *preset) {
@@ -108,7 +111,8 @@ static void end_record(world_core *c, world_record *r, const gen_event *e) {
     if (e->done.n_output != r->n_emitted) fail(w, "tokens and its last event disagree", e);
     c->n_unfinished--;
     w->n_unfinished--;
-    retry_note_end(&c->book, e->at_us);
+    if (c->watch != NULL) watch_leave(c->watch, r->tenant_idx, r->model_idx, c->device->clock_us);
+    if (w->options.obeys) drain_note(&w->front, (uint32_t)w->n_unfinished, 1, e->at_us);
 }
 
 static void on_event(void *ctx, const gen_event *e) {
@@ -155,6 +159,58 @@ static inferd_status check_options(const world_options *o, inferd_err *err) {
     return INFERD_OK;
 }
 
+/* ---- watching ---- */
+
+static void on_step(void *ctx, const step *st, uint64_t begin_us, uint64_t end_us) {
+    world_core *c = ctx;
+    world *w = c->world;
+    watch_step(c->watch, st, begin_us, end_us);
+    for (uint32_t i = 0; i < st->b.n_seqs; i++) {
+        world_record *r = &w->records[st->items[i].q->req->id - 1];
+        if (r->begun_us != 0) continue;
+        r->begun_us = begin_us - w->begin_us;
+        r->n_steps_before =
+            (uint32_t)watch_steps_since(c->watch, w->begin_us + r->stats.arrival_us);
+    }
+}
+
+/* A principal has the share of its tenant, or else that of its model. */
+static stats_principal terms_of(const world_options *o, uint32_t tenant_idx, uint32_t model_idx) {
+    const model_policy *m = &o->models[model_idx].policy;
+    const tenant_policy *t = o->tenants != NULL ? &o->tenants[tenant_idx] : NULL;
+    const share_spec *share =
+        t != NULL && t->share.policy != SHARE_BESTEFFORT ? &t->share : &m->share;
+    return (stats_principal){.policy = share->policy,
+                             .percent = share_percent_each(share),
+                             .weight = m->weight * (t != NULL ? t->weight : 1),
+                             .class = m->class};
+}
+
+static inferd_status begin_watch(world_core *c, inferd_err *err) {
+    const world_options *o = &c->world->options;
+    inferd_status st =
+        watch_create(c->world->sims, o->n_models, u32_max(o->n_tenants, 1), &c->watch, err);
+    if (st != INFERD_OK) return st;
+    for (uint32_t i = 0; i < c->watch->n_principals; i++)
+        c->watch->terms[i] = terms_of(o, i / o->n_models, i % o->n_models);
+    c->device->on_step = on_step;
+    c->device->on_step_ctx = c;
+    return INFERD_OK;
+}
+
+static void look_at_models(world_core *c) {
+    for (uint32_t i = 0; i < c->watch->n_models; i++)
+        watch_hot(c->watch, i, c->device->slots[i].hot, c->device->clock_us);
+}
+
+static inferd_status set_tenants(world_core *c, inferd_err *err) {
+    const world_options *o = &c->world->options;
+    inferd_status st = INFERD_OK;
+    for (uint32_t i = 0; o->tenants != NULL && i < o->n_tenants && st == INFERD_OK; i++)
+        st = sched_set_tenant(c->core.sched, i, &o->tenants[i], c->device->clock_us, err);
+    return st;
+}
+
 static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, inferd_err *err) {
     const world_options *o = &w->options;
     world_core *c = &w->cores[idx];
@@ -173,6 +229,8 @@ static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, in
     inferd_status st = core_init(&c->core, &options, err);
     if (st == INFERD_OK) st = core_open(&c->core, err);
     if (st == INFERD_OK) st = set_worth(c, err);
+    if (st == INFERD_OK) st = set_tenants(c, err);
+    if (st == INFERD_OK && o->watched) st = begin_watch(c, err);
     if (st != INFERD_OK) return st;
     for (uint32_t i = 0; i < o->n_models; i++)
         if (holds(&o->models[i], idx, o->n_devices))
@@ -181,12 +239,22 @@ static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, in
     return INFERD_OK;
 }
 
+/* As the daemon's front counts: all places are the queue's and the batch's, and the scheduler's
+ * queue takes them all. */
+static void set_places(world *w) {
+    sched_limits *l = &w->options.sched;
+    w->n_places = l->queue_len_max + l->running_max;
+    w->n_spare = drain_spare_of(w->n_places, l->running_max);
+    l->queue_len_max += 2 * l->running_max;
+}
+
 inferd_status world_create(const world_options *options, world **out, inferd_err *err) {
     inferd_status st = check_options(options, err);
     if (st != INFERD_OK) return st;
     world *w = calloc(1, sizeof *w);
     if (w == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a world");
     w->options = *options;
+    if (options->obeys) set_places(w);
     w->cores = calloc(options->n_devices, sizeof *w->cores);
     world_model *models = malloc(options->n_models * sizeof *models);
     sim_model *sims = malloc(options->n_models * sizeof *sims);
@@ -215,6 +283,7 @@ void world_destroy(world *w) {
         if (c->opened) core_end(c);
         core_deinit(c);
         free(w->cores[i].next_arrival);
+        watch_destroy(w->cores[i].watch);
     }
     free(w->cores);
     free(w->records);
@@ -329,17 +398,20 @@ static world_retry pop_retry(world *w) {
     return first;
 }
 
-/* The front, before the scheduler: false when it refuses. */
-static inferd_status enter(world *w, world_core *c, const workload_request *r, uint64_t now_us,
+/* The front, before the scheduler, as the daemon's: false when it refuses. */
+static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
                            world_record *record, bool *out_enters, inferd_err *err) {
-    sched_counters n;
-    sched_count(c->core.sched, &n);
-    uint32_t n_max = w->options.sched.queue_len_max;
+    enum { S_MS = 1000 };
+    uint64_t at_us = w->begin_us + now_us, mark = r->idx + 1;
     bool again = record->told_ms > 0;
-    *out_enters = retry_may_enter(&c->book, w->begin_us + now_us, n.n_waiting, n_max, again);
+    uint32_t after_s;
+    *out_enters = drain_admit(&w->front, mark, false, 1, w->n_places, w->n_spare, at_us, &after_s);
     record->taken_later = again && *out_enters;
-    if (*out_enters) return INFERD_OK;
-    if (!again) record->told_ms = retry_promise(&c->book, w->begin_us + now_us, n.n_waiting, n_max);
+    if (*out_enters) {
+        drain_note(&w->front, (uint32_t)w->n_unfinished + 1, 0, at_us);
+        return INFERD_OK;
+    }
+    if (!again && after_s <= DRAIN_MAX_S) record->told_ms = after_s * S_MS;
     if (again || record->told_ms == 0) { // once is enough
         record->is_done = true;
         record->stats.end = STATS_REFUSED;
@@ -371,13 +443,16 @@ static inferd_status deliver(world *w, const workload_request *r, uint64_t now_u
                                  .class = r->class,
                                  .device_idx = device_idx};
     if (w->options.obeys) {
-        inferd_status st = enter(w, c, r, now_us, record, &enters, err);
+        inferd_status st = enter(w, r, now_us, record, &enters, err);
         if (st != INFERD_OK || !enters) return st;
     }
     gen_request *q = make_request(w, r);
     if (q == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
     c->n_unfinished++;
     w->n_unfinished++;
+    if (c->watch != NULL)
+        watch_arrive(c->watch, r->tenant_idx, r->model_idx, (gen_class)r->class,
+                     c->device->clock_us);
     sched_submit(c->core.sched, q, c->device->clock_us);
     return INFERD_OK;
 }
@@ -434,6 +509,7 @@ static bool turn(world_core *c, inferd_err *err) {
     world *w = c->world;
     sim_device_look(c->device);
     bool any = core_turn(&c->core);
+    if (c->watch != NULL) look_at_models(c);
     sched_flush(c->core.sched, UINT32_MAX);
     c->n_turns++;
     if (w->options.verify && w->failure.status == INFERD_OK)

@@ -25,9 +25,10 @@
 
 #include "../bench/rng.h"
 #include "core.h"
-#include "scheduler/retry.h"
+#include "scheduler/drain.h"
 #include "sim_device.h"
 #include "stats.h"
+#include "watch.h"
 #include "workload.h"
 
 enum {
@@ -64,14 +65,17 @@ typedef struct world_options {
     uint32_t n_devices;
     const world_model *models; // [n_models] borrowed
     uint32_t n_models;
-    sched_limits sched; // depth is the device's
+    const tenant_policy *tenants; // [n_tenants] borrowed; NULL: nobody has a guarantee
+    uint32_t n_tenants;           // 0: as one; `watched` wants them all
+    bool watched;                 // watch.h, of each device
+    sched_limits sched;           // depth is the device's
     residency_limits residency;
     uint64_t seed; // of prompts
     bool cache_all;
     bool settle; // models come before the first arrival, as far as there is room
     bool verify; // the books after each turn
     bool told;   // requests say their targets; else only the figures know them
-    bool obeys;  // the front refuses while a queue is full, and clients come back once: retry.h
+    bool obeys;  // the front refuses while all is full, and clients come back once: drain.h
     world_worth worth;
     world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
 } world_options;
@@ -81,10 +85,13 @@ typedef struct world_record {
     stats_request stats; // times since the first arrival could come
     uint32_t model_idx, tenant_idx, class, device_idx;
     uint32_t n_cached, n_preempted;
-    uint32_t n_emitted; // tokens so far
+    uint32_t n_emitted;      // tokens so far
+    uint32_t n_steps_before; // watched: steps that began between its arrival and its own first
+    uint64_t begun_us;       // watched: its first step began, as times of stats; 0: none did
     inferd_status status;
     bool is_done;
-    uint32_t told_ms; // obeys: Retry-After of its refusal; 0: there was none
+    uint32_t told_ms; // obeys: Retry-After of its refusal; 0: it was let in at once, or
+                      // there was no promise
     bool taken_later; // it was taken when it came back
 } world_record;
 
@@ -102,7 +109,7 @@ typedef struct world_core {
     sim_device *device; // owned by the core
     uint64_t n_unfinished;
     uint64_t n_turns;
-    retry_book book;      // of its queue
+    watch *watch;         // owned; NULL: not watched
     size_t *next_arrival; // [n_models] into world_future; owned; NULL: not looked at
 } world_core;
 
@@ -124,7 +131,9 @@ struct world {
     size_t n_records, capacity;
     size_t n_unfinished;
     uint64_t begin_us, end_us; // of the run: first possible arrival, and when all had ended
-    world_retry *retries;      // [n_retries] a heap by time; owned
+    drain_book front;          // of all devices together
+    uint32_t n_places, n_spare;
+    world_retry *retries; // [n_retries] a heap by time; owned
     size_t n_retries, retries_capacity;
     inferd_err failure;   // status OK: none
     sim_model *sims;      // [n_models] owned

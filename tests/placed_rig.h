@@ -87,7 +87,7 @@ static inline void rig_close(rig *r) {
 }
 
 static inline const backend_options *on_cpu(uint32_t n_threads) {
-    static backend_options o;
+    static _Thread_local backend_options o;
     o = (backend_options){
         .kind = "cpu", .n_threads = n_threads, .memory_bytes = 96u << 20, .exact_math = true};
     return &o;

@@ -607,7 +607,9 @@ static void check_documented_owners(void) {
     EXPECT_EQ(shop->limits.requests_per_min, 600);
     EXPECT_EQ(shop->limits.tokens_per_min, 200000);
     EXPECT_EQ(shop->limits.concurrent, 64);
-    EXPECT_EQ(shop->limits.tokens_per_day + shop->limits.tokens_per_month, 0);
+    EXPECT(shop->limits.tokens_per_day == CONFIG_NO_LIMIT);
+    EXPECT(shop->limits.tokens_per_month == CONFIG_NO_LIMIT);
+    EXPECT(lab->limits.requests_per_min == CONFIG_NO_LIMIT);
     EXPECT(same_share(&lab->policy.share, &(share_spec){SHARE_FIXED, 25, 1}));
     EXPECT_EQ(lab->policy.max_class, GEN_NORMAL);
     EXPECT_EQ(lab->policy.weight, 1);
@@ -735,7 +737,9 @@ static void each_new_value_has_its_range(void) {
         {"tenants[0]", "\"limits\":{\"tokens_per_day\":1000000000000001}",
          "limits.tokens_per_day: must be between 0 and 1000000000000000"},
         {"tenants[0]", "\"limits\":{\"tokens_per_month\":\"1M\"}",
-         "limits.tokens_per_month: " WHOLE("text")},
+         "limits.tokens_per_month: expected a whole number or null, found text"},
+        {"tenants[0]", "\"limits\":null", "limits: expected an object, found null"},
+        {"tenants[0]", "\"weight\":null", "weight: " WHOLE("null")},
         {"tenants[0]", "\"limits\":{\"requests\":1}", "limits.requests: there is no such option"},
         {"devices[0]", "\"name\":\"a\",\"cores\":\"0-3,8,1023\"", NULL},
         {"devices[0]", "\"name\":\"\"", "name: must have 1 to 64 bytes"},
@@ -1224,6 +1228,26 @@ static void counted_tokens_need_a_place(void) {
     close_folder();
 }
 
+/* 0 is a limit: nothing is let in.  Who means none says null, or nothing. */
+static void a_limit_may_be_zero_and_may_be_null(void) {
+#define ALL_LIMITS(is)                                                                             \
+    "\"limits\":{\"requests_per_min\":" is ",\"tokens_per_min\":" is ",\"concurrent\":" is         \
+    ",\"tokens_per_day\":" is ",\"tokens_per_month\":" is "}"
+    open_folder();
+    static const char text[] = "{" MODELS ",\"tenants\":[" TENANT("t", ALL_LIMITS("0")) "," //
+        TENANT("u", ALL_LIMITS("null")) ","                                                 //
+        TENANT("v", "\"limits\":{}") "," TENANT("w", "\"weight\":1") "]}";
+    EXPECT_EQ(load(text), INFERD_OK); // without state_dir: nothing is counted
+    for (uint32_t i = 0; i < 4; i++) {
+        const config_tenant_limits *l = &c->tenants[i].limits;
+        uint64_t wanted = i == 0 ? 0 : CONFIG_NO_LIMIT;
+        EXPECT(l->requests_per_min == wanted && l->tokens_per_min == wanted);
+        EXPECT(l->concurrent == wanted);
+        EXPECT(l->tokens_per_day == wanted && l->tokens_per_month == wanted);
+    }
+    close_folder();
+}
+
 static void admin_keys_are_of_nobody_else(void) {
 #define ADMIN(keys)   "\"admin\":{\"listen\":\"unix:/run/a\",\"keys\":[" keys "]}"
 #define ONE_TENANT    "\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-012345678\"]}]"
@@ -1536,7 +1560,7 @@ static void every_option_is_described(void) {
         "## `models[].replicas`",
         "## `tenants[].share`",
         "## `tenants[].limits`",
-        "| `tokens_per_day` | 0 to 1000000000000000 | 0 |",
+        "| `tokens_per_day` | 0 to 1000000000000000, null | null |",
     };
     for (size_t i = 0; i < INFERD_COUNT(some); i++) {
         EXPECT(strstr(buf_cstr(&out), some[i]) != NULL);
@@ -1613,6 +1637,7 @@ static const test_case cases[] = {
     TEST(devices_are_told_apart),
     TEST(counts_have_bounds),
     TEST(counted_tokens_need_a_place),
+    TEST(a_limit_may_be_zero_and_may_be_null),
     TEST(admin_keys_are_of_nobody_else),
     TEST(text_is_read_as_its_file_would_be),
     TEST(file_is_replaced_as_a_whole),

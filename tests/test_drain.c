@@ -1,10 +1,11 @@
 /* test_drain.c - a client that comes back when it was told to is let in. */
 #include "test.h"
 
-#include "drain.h"
+#include "scheduler/drain.h"
 
-enum { SECOND_US = 1000000, CLIENTS_MAX = 200 };
+enum { SECOND_US = 1000000, CLIENTS_MAX = 400 };
 static drain_book b;
+static uint32_t n_tried_last;
 static uint32_t after_s, other_s;
 
 /* All of n_max places are held, for 10 s each on average: one end per 10 / n_max seconds; the time
@@ -38,11 +39,14 @@ static void how_long_a_place_is_held_is_measured(void) {
 
 static void the_time_is_that_of_the_places_that_are_missing(void) {
     uint64_t now_us = run_full(20);
-    EXPECT_EQ(drain_refuse(&b, 0, 1, 20, now_us), 6);   // 0.75 + 5
-    EXPECT_EQ(drain_refuse(&b, 0, 20, 20, now_us), 20); // 15 + 5
-    EXPECT_EQ(drain_refuse(&b, 1, 20, 20, now_us), 20);
-    EXPECT_EQ(drain_refuse(&b, 2, 20, 20, now_us), 35); // behind the one before
-    EXPECT_EQ(drain_refuse(&b, 3, 200, 20, now_us), DRAIN_MAX_S);
+    EXPECT_EQ(drain_refuse(&b, 0, 1, 20, now_us), 7);   // 1.1 + 5
+    EXPECT_EQ(drain_refuse(&b, 0, 20, 20, now_us), 27); // 22 + 5
+    EXPECT_EQ(drain_refuse(&b, 1, 20, 20, now_us), 27);
+    EXPECT_EQ(drain_refuse(&b, 2, 20, 20, now_us), 49); // behind the one before
+    EXPECT_EQ(b.n_promises, 2);
+    EXPECT_EQ(drain_refuse(&b, 3, 200, 20, now_us), 269); // the truth, and no promise
+    EXPECT_EQ(drain_refuse(&b, 3, 20000, 20, now_us), DRAIN_FAR_S);
+    EXPECT_EQ(b.n_promises, 2);
 }
 
 /* So many of n_max places are free from now on. */
@@ -96,13 +100,61 @@ static void what_nobody_comes_for_is_forgotten(void) {
 }
 
 static void a_full_book_promises_nothing(void) {
-    uint64_t now_us = run_full(20);
+    const uint32_t n = 1000;
+    uint64_t now_us = run_full(n);
     for (uint64_t i = 1; i <= DRAIN_PROMISES_MAX; i++)
+        EXPECT(!drain_admit(&b, i, false, 1, n, 0, now_us, &after_s) && after_s <= DRAIN_MAX_S);
+    EXPECT_EQ(b.n_promises, DRAIN_PROMISES_MAX);
+    EXPECT(!drain_admit(&b, DRAIN_PROMISES_MAX + 1, false, 1, n, 0, now_us, &after_s));
+    EXPECT_EQ(after_s, DRAIN_MAX_S + 1);
+    EXPECT_EQ(b.n_promises, DRAIN_PROMISES_MAX);
+}
+
+static void each_is_told_a_later_place(void) {
+    uint64_t now_us = run_full(20);
+    uint32_t last_s = 0;
+    for (uint64_t i = 1; i <= 100; i++) {
         EXPECT(!drain_admit(&b, i, false, 1, 20, 0, now_us, &after_s));
-    EXPECT_EQ(b.n_promises, DRAIN_PROMISES_MAX);
-    EXPECT(!drain_admit(&b, DRAIN_PROMISES_MAX + 1, false, 1, 20, 0, now_us, &after_s));
-    EXPECT_EQ(after_s, DRAIN_MAX_S);
-    EXPECT_EQ(b.n_promises, DRAIN_PROMISES_MAX);
+        EXPECT(after_s >= last_s);
+        last_s = after_s;
+    }
+    EXPECT_EQ(b.n_promises, 50); // k * 1.1 + 5 is up to a minute; the others were promised nothing,
+    EXPECT_EQ(last_s, 62);       // and stand in nobody's way
+}
+
+static void a_pace_that_changes_is_followed_and_a_pause_forgets_promises(void) {
+    uint64_t now_us = run_full(20);
+    for (int i = 0; i < 100; i++) drain_note(&b, 20, 1, now_us += SECOND_US / 20);
+    EXPECT_EQ(drain_held_us(&b, now_us), SECOND_US);
+    EXPECT_EQ(drain_refuse(&b, 1, 20, 20, now_us), 3); // 2.2 + 0.5
+    now_us += (uint64_t)100000 * SECOND_US;
+    drain_note(&b, 0, 20, now_us);
+    EXPECT(drain_admit(&b, 2, false, 20, 20, 0, now_us, &after_s));
+    EXPECT_EQ(b.n_promises, 0);
+}
+
+/* A batch whose answers are equally long: 100 places come free every 10 s, all at once.  Those in
+ * use between are waited for, whatever their average says, and newcomers do not count on them. */
+static void ends_that_come_all_at_once_are_waited_for(void) {
+    uint64_t now_us = SECOND_US;
+    b = (drain_book){0};
+    for (int k = 0; k < 4; k++) {
+        drain_note(&b, 100, 0, now_us);
+        now_us += 10 * SECOND_US;
+        for (uint32_t i = 100; i-- > 0;) drain_note(&b, i, 1, now_us);
+    }
+    EXPECT_EQ(drain_held_us(&b, now_us), 10 * SECOND_US);
+    drain_note(&b, 95, 0, now_us);
+    for (uint64_t i = 1; i <= 10; i++) drain_refuse(&b, i, 1, 100, now_us);
+    EXPECT(b.promises[0].due_us >= now_us + 10 * SECOND_US);
+    EXPECT(!drain_admit(&b, 11, false, 1, 100, 0, now_us, &after_s));
+}
+
+static void spare_places_are_a_part_and_no_more_than_a_batch(void) {
+    EXPECT_EQ(drain_spare_of(1, 1), 1);
+    EXPECT_EQ(drain_spare_of(8, 2), 2);
+    EXPECT_EQ(drain_spare_of(64, 32), 16);
+    EXPECT_EQ(drain_spare_of(1056, 32), 32);
 }
 
 /* ---- a crowd ---- */
@@ -117,6 +169,7 @@ typedef struct crowd {
     uint32_t n_clients, n_places;
     uint64_t serve_us;
     bool bursts; // places come free at multiples of serve_us
+    bool memoryless;
 } crowd;
 
 static uint64_t draw(uint64_t *seed) {
@@ -126,6 +179,10 @@ static uint64_t draw(uint64_t *seed) {
 
 static uint64_t end_of(crowd *c, uint64_t now_us) {
     if (c->bursts) return now_us + 2 * c->serve_us - now_us % c->serve_us;
+    if (c->memoryless) {
+        double u = ((double)(draw(&c->seed) % SECOND_US) + 1) / (SECOND_US + 1);
+        return now_us + (uint64_t)(-log(u) * (double)c->serve_us) + 1;
+    }
     return now_us + c->serve_us / 2 + draw(&c->seed) % c->serve_us;
 }
 
@@ -155,7 +212,8 @@ static uint32_t first_retries(crowd c) {
                 drain_admit(&b, i + 1, false, 1, c.n_places, c.n_places / 4, now_us, &after_s);
             n_tried += one->told;
             n_passed += one->told && in;
-            one->told = !in && !one->told; // after its first retry it begins anew
+            /* After its first retry it begins anew, and without a promise. */
+            one->told = !in && !one->told && after_s <= DRAIN_MAX_S;
             uint64_t us = in ? 2 * SECOND_US + draw(&c.seed) % (4 * SECOND_US)
                              : after_s * (uint64_t)SECOND_US + draw(&c.seed) % 20000;
             one->at_us = now_us + us;
@@ -164,20 +222,55 @@ static uint32_t first_retries(crowd c) {
             drain_note(&b, n_used, 0, now_us);
         }
     }
+    n_tried_last = n_tried;
     return n_tried == 0 ? 1000 : (uint32_t)((uint64_t)n_passed * 1000 / n_tried);
 }
 
 static void nine_of_ten_first_retries_pass(void) {
     for (uint64_t seed = 1; seed <= 5; seed++) {
-        uint32_t steady = first_retries((crowd){seed, 200, 20, 2 * SECOND_US, false});
-        uint32_t slow = first_retries((crowd){seed, 100, 20, 8 * SECOND_US, false});
-        uint32_t bursts = first_retries((crowd){seed, 100, 20, 3 * SECOND_US, true});
+        uint32_t steady = first_retries((crowd){seed, 200, 20, 2 * SECOND_US, false, false});
+        uint32_t slow = first_retries((crowd){seed, 100, 20, 8 * SECOND_US, false, false});
+        uint32_t bursts = first_retries((crowd){seed, 100, 20, 3 * SECOND_US, true, false});
         printf("seed %llu: of 1000 first retries pass %u, slow %u, in bursts %u\n",
                (unsigned long long)seed, steady, slow, bursts);
         EXPECT(steady >= 900);
         EXPECT(slow >= 900);
         EXPECT(bursts >= 900);
     }
+}
+
+/* On these seeds nothing was tuned.  Two kinds stay below nine of ten: a handful of places that are
+ * held for a tenth of a second while promises are in whole ones, and hundreds that all end at once,
+ * of which nothing is known before the first time. */
+static void so_do_those_of_other_crowds(void) {
+    enum { N_CROWDS = 40, TRIED_LEAST = 50 };
+    uint32_t n = 0, n_good = 0, worst = 1000;
+    uint64_t sum = 0, seed = 20000;
+    for (int i = 0; i < N_CROWDS; i++) {
+        uint64_t s = ++seed * 7919;
+        crowd c = {.seed = s, .n_clients = 50 + (uint32_t)(draw(&s) % 351)};
+        c.n_places = (uint32_t)(4 * pow(64, (double)(draw(&s) % 1000) / 999));
+        c.serve_us = (uint64_t)(50000 * pow(400, (double)(draw(&s) % 1000) / 999));
+        uint64_t kind = draw(&s) % 3;
+        c.bursts = kind == 1;
+        c.memoryless = kind == 2;
+        uint32_t pass = first_retries(c);
+        if (n_tried_last < TRIED_LEAST) continue;
+        if (pass < 900)
+            printf("seed %llu: %u clients, %u places for %.2f s%s: %u of 1000 pass\n",
+                   (unsigned long long)c.seed, c.n_clients, c.n_places, (double)c.serve_us / 1e6,
+                   c.bursts       ? ", in bursts"
+                   : c.memoryless ? ", memoryless"
+                                  : "",
+                   pass);
+        n++;
+        n_good += pass >= 900;
+        sum += pass;
+        if (pass < worst) worst = pass;
+    }
+    printf("%u crowds: mean %llu, least %u, %u with 900 and more\n", n,
+           (unsigned long long)(sum / n), worst, n_good);
+    EXPECT(n >= 20 && sum / n >= 950 && n_good * 10 >= n * 9 && worst >= 700);
 }
 
 static const test_case cases[] = {
@@ -189,6 +282,11 @@ static const test_case cases[] = {
     TEST(who_comes_early_takes_nobodys_place),
     TEST(what_nobody_comes_for_is_forgotten),
     TEST(a_full_book_promises_nothing),
+    TEST(each_is_told_a_later_place),
+    TEST(a_pace_that_changes_is_followed_and_a_pause_forgets_promises),
+    TEST(ends_that_come_all_at_once_are_waited_for),
+    TEST(spare_places_are_a_part_and_no_more_than_a_batch),
     TEST(nine_of_ten_first_retries_pass),
+    TEST(so_do_those_of_other_crowds),
 };
 TEST_MAIN(cases)

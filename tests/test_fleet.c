@@ -22,6 +22,7 @@ typedef struct rig {
     fake_device devices[DEVICES];
     atomic_bool break_step[DEVICES]; // the next step says that the device is gone
     atomic_bool hold_stage[DEVICES]; // nothing is brought up
+    atomic_uint stage_ms;            // of each piece
     device_ops ops;
     engine *engines[DEVICES];
     fleet *f;
@@ -47,8 +48,11 @@ static inferd_status stage_step(void *self, uint32_t idx, uint64_t budget_us, de
     fake_device *d = self;
     while (atomic_load(&the_rig->hold_stage[d - the_rig->devices]))
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000L * atomic_load(&the_rig->stage_ms)}, NULL);
     return fake_stage_step(self, idx, budget_us, out, err);
 }
+
+static uint32_t steps_ahead = 1, weight_pages = WEIGHT_PAGES, step_us = 100; // of the next rig
 
 static void begin(rig *r, uint32_t n_devices, policy_placement placement) {
     *r = (rig){.now_us = 1000000};
@@ -60,16 +64,18 @@ static void begin(rig *r, uint32_t n_devices, policy_placement placement) {
     inferd_err err = {0};
     for (uint32_t i = 0; i < n_devices; i++) {
         r->devices[i] = (fake_device){.n_pages = PAGES,
-                                      .depth = 1,
+                                      .depth = steps_ahead,
                                       .context = 512,
-                                      .weight_pages = WEIGHT_PAGES,
+                                      .weight_pages = weight_pages,
                                       .kv = fake_layout(4, 2, 6),
-                                      .a_us = 100,
+                                      .a_us = step_us,
                                       .b_us = 10};
         device dev = fake_as_device(&r->devices[i]);
-        r->ops = *dev.ops;
-        r->ops.finish = finish;
-        r->ops.stage_step = stage_step;
+        if (i == 0) { // all have the same, and the first engine uses them from now on
+            r->ops = *dev.ops;
+            r->ops.finish = finish;
+            r->ops.stage_step = stage_step;
+        }
         dev.ops = &r->ops;
         about[i] = (fleet_device){.name = names[i], .memory_bytes = (uint64_t)PAGES * PAGE_BYTES};
         EXPECT_EQ(engine_start_device(&o.limits, dev, SLOTS, NULL, NULL, &r->engines[i], &err),
@@ -87,7 +93,7 @@ static void end(rig *r, uint32_t n_devices) {
 }
 
 static fleet_model_about about_of(uint32_t n_replicas) {
-    return (fleet_model_about){.weight_bytes = (uint64_t)WEIGHT_PAGES * PAGE_BYTES,
+    return (fleet_model_about){.weight_bytes = (uint64_t)weight_pages * PAGE_BYTES,
                                .same_as = UINT32_MAX,
                                .policy = {.class = GEN_NORMAL,
                                           .weight = 1,
@@ -119,6 +125,13 @@ static bool all_hot(rig *r, uint32_t slot) {
     for (uint32_t d = 0; d < fleet_n_devices(r->f); d++)
         if ((bits >> d & 1) != 0 && !comes_to(r, slot, d, MODEL_HOT)) return false;
     return bits != 0;
+}
+
+/* Its last events come before it says so. */
+static bool is_lost(rig *r, uint32_t d) {
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    while (!engine_is_lost(r->engines[d]) && clock_now_us() < until_us) nap();
+    return engine_is_lost(r->engines[d]);
 }
 
 static gen_request *request(uint64_t id, uint32_t slot, uint32_t n_prompt, uint32_t seed) {
@@ -462,6 +475,417 @@ static void one_of_two_replicas_is_lost_and_the_other_serves(void) {
     end(&r, 2);
 }
 
+static fleet_replica_state replica_at(rig *r, uint32_t slot, uint32_t d) {
+    fleet_replica at;
+    fleet_get_replica(r->f, slot, d, &at);
+    return at.state;
+}
+
+/* With ticks that take no time. */
+static bool is_replica(rig *r, uint32_t slot, uint32_t d, fleet_replica_state state) {
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    while (replica_at(r, slot, d) != state) {
+        if (clock_now_us() > until_us) return false;
+        tick(r, 1);
+        nap();
+    }
+    return true;
+}
+
+/* The story: its slot stayed taken until the process ended, because a dead engine let nothing go;
+ * and what was in a second step at that time never ended. */
+static void a_lost_device_lets_its_models_go(void) {
+    rig r;
+    steps_ahead = 2;
+    begin(&r, 2, PLACE_SPREAD);
+    steps_ahead = 1;
+    fleet_model_about m = about_of(2), twin = about_of(2);
+    twin.same_as = 0;
+    EXPECT(fleet_model_add(r.f, 0, &m) && fleet_model_add(r.f, 1, &twin));
+    EXPECT(all_hot(&r, 0) && all_hot(&r, 1));
+    uint32_t n = 0;
+    atomic_store(&r.break_step[0], true);
+    for (uint64_t id = 1; id <= 8; id++) n += send(&r, id, 0, 60, (uint32_t)id) != FLEET_NOWHERE;
+    EXPECT(read_until(&r, 0, n));
+    EXPECT(is_lost(&r, 0));
+    EXPECT_EQ(engine_stuck_us(r.engines[0]), 0);
+    tick(&r, 1000);
+    EXPECT_EQ(fleet_model_devices(r.f, 0), 2); // the other one serves
+    fleet_model_remove(r.f, 0);
+    fleet_model_remove(r.f, 1);
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    while ((fleet_model_departures(r.f, 0) == 0 || fleet_model_departures(r.f, 1) == 0) &&
+           clock_now_us() < until_us) {
+        tick(&r, 1000);
+        nap();
+    }
+    EXPECT_EQ(fleet_model_departures(r.f, 0), 1);
+    EXPECT_EQ(fleet_model_departures(r.f, 1), 1);
+    EXPECT_EQ(engine_model_state(r.engines[0], 0), MODEL_NONE);
+    EXPECT_EQ(r.devices[0].n_attached, 0); // nothing there names the models any more
+    m.policy.replicas_min = m.policy.replicas_max = 1;
+    EXPECT(fleet_model_add(r.f, 0, &m)); // and the slot is as good as new
+    EXPECT_EQ(fleet_model_devices(r.f, 0), 2);
+    EXPECT(all_hot(&r, 0));
+    EXPECT_EQ(send(&r, 100, 0, 8, 1), 1);
+    EXPECT(read_until(&r, 0, n + 1));
+    EXPECT_EQ(r.last.done.finish, GEN_LENGTH);
+    end(&r, 2);
+}
+
+static void nobody_is_sent_to_a_lost_device_and_all_lost_is_lost(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(2);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    for (uint32_t d = 0; d < 2; d++) {
+        EXPECT(!fleet_is_lost(r.f) && !fleet_model_is_lost(r.f, 0));
+        atomic_store(&r.break_step[d], true);
+        gen_request *q = request(d + 1, 0, 8, d);
+        EXPECT(fleet_submit(r.f, d, q));
+        r.sent_to[d + 1] = d;
+        EXPECT(read_until(&r, 0, d + 1));
+        EXPECT(is_lost(&r, d));
+        EXPECT(fleet_is_settled(r.f));
+        if (d > 0) break;
+        for (uint32_t i = 0; i < 4; i++) { // before anybody looked
+            q = request(9, 0, 8, i);
+            EXPECT_EQ(fleet_choose(r.f, q), 1);
+            gen_request_destroy(q);
+        }
+    }
+    EXPECT(fleet_model_is_lost(r.f, 0));
+    EXPECT(fleet_is_lost(r.f));
+    end(&r, 2);
+}
+
+static void the_furthest_replica_says_the_state(void) {
+    for (uint32_t late = 0; late < 2; late++) {
+        rig r;
+        begin(&r, 2, PLACE_SPREAD);
+        atomic_store(&r.hold_stage[late], true);
+        fleet_model_about m = about_of(2);
+        m.policy.pin = PIN_HOT;
+        EXPECT(fleet_model_add(r.f, 0, &m));
+        EXPECT(comes_to(&r, 0, 1 - late, MODEL_HOT));
+        EXPECT(engine_model_state(r.engines[late], 0) != MODEL_HOT);
+        engine_model_info i;
+        fleet_model_get(r.f, 0, &i);
+        EXPECT_EQ(i.state, MODEL_HOT);
+        EXPECT_EQ(i.n_loads, 1);
+        EXPECT_EQ(fleet_model_state(r.f, 0), MODEL_HOT);
+        atomic_store(&r.hold_stage[late], false);
+        EXPECT(all_hot(&r, 0));
+        end(&r, 2);
+    }
+}
+
+static void one_that_failed_does_not_hide_one_that_serves(void) {
+    for (uint32_t bad = 0; bad < 2; bad++) {
+        rig r;
+        begin(&r, 2, PLACE_SPREAD);
+        r.devices[bad].fail_load = true;
+        fleet_model_about m = about_of(2);
+        m.policy.pin = PIN_HOT;
+        EXPECT(fleet_model_add(r.f, 0, &m));
+        EXPECT(comes_to(&r, 0, 1 - bad, MODEL_HOT));
+        EXPECT(comes_to(&r, 0, bad, MODEL_FAILED));
+        inferd_err err;
+        EXPECT_EQ(fleet_model_state(r.f, 0), MODEL_HOT);
+        fleet_model_error(r.f, 0, &err);
+        EXPECT_EQ(err.status, INFERD_OK);
+        end(&r, 2);
+    }
+}
+
+static void events_of_devices_take_turns(void) {
+    enum { TOKENS = 40 };
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(2);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    for (uint32_t d = 0; d < 2; d++) {
+        gen_request *q = request(d + 1, 0, 8, d);
+        q->max_tokens = TOKENS;
+        EXPECT(fleet_submit(r.f, d, q));
+    }
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    engine_stats s;
+    do { // all events are there, and nobody has read one
+        nap();
+        fleet_get_stats(r.f, &s);
+    } while (s.n_finished[GEN_LENGTH] < 2 && clock_now_us() < until_us);
+    EXPECT_EQ(s.n_finished[GEN_LENGTH], 2);
+    uint32_t n[2] = {0};
+    gen_event e;
+    for (uint32_t i = 0; i < TOKENS && fleet_next_event(r.f, &e); i++) n[e.id - 1]++;
+    EXPECT_EQ(n[0], TOKENS / 2);
+    EXPECT_EQ(n[1], TOKENS / 2);
+    while (fleet_next_event(r.f, &e)) {
+    }
+    end(&r, 2);
+}
+
+/* ---- moves ---- */
+
+static void weights_that_may_leave_make_room_and_pinned_ones_do_not(void) {
+    for (int pinned = 0; pinned <= 1; pinned++) {
+        rig r;
+        weight_pages = 40;
+        begin(&r, 2, PLACE_SPREAD);
+        fleet_model_about m = about_of(1);
+        m.policy.pin = pinned == 1 ? PIN_HOT : PIN_NONE;
+        EXPECT(fleet_model_add(r.f, 0, &m) && fleet_model_add(r.f, 1, &m));
+        EXPECT_EQ(fleet_model_devices(r.f, 0) | fleet_model_devices(r.f, 1), 3);
+        EXPECT(fleet_model_add(r.f, 2, &m));
+        EXPECT_EQ(fleet_placement_problem(r.f, 2)[0] != 0, pinned == 1);
+        weight_pages = WEIGHT_PAGES;
+        end(&r, 2);
+    }
+}
+
+/* Two models on x0, nothing on x1; each request of theirs is four steps of a second there. */
+static void begin_unbalanced(rig *r) {
+    step_us = 1000000;
+    begin(r, 2, PLACE_BINPACK);
+    step_us = 100;
+    fleet_model_about m = about_of(1);
+    EXPECT(fleet_model_add(r->f, 0, &m) && fleet_model_add(r->f, 1, &m));
+    EXPECT_EQ(fleet_model_devices(r->f, 0) | fleet_model_devices(r->f, 1), 1);
+    EXPECT(all_hot(r, 0) && all_hot(r, 1));
+    fleet_set_placement(r->f, PLACE_BALANCED);
+    tick(r, 10000000); // from now on it measures
+}
+
+static void work(rig *r, uint32_t slot, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        EXPECT_EQ(send(r, r->n_ended + 1, slot, 8, i), 0);
+        EXPECT(read_until(r, slot, r->n_ended + 1));
+    }
+}
+
+static fleet_moves moves_of(const rig *r) {
+    fleet_moves all;
+    fleet_get_moves(r->f, &all);
+    return all;
+}
+
+static void a_busy_device_gives_one_away_target_first(void) {
+    rig r;
+    begin_unbalanced(&r);
+    work(&r, 0, 1);
+    work(&r, 1, 1);
+    atomic_store(&r.hold_stage[1], true);
+    tick(&r, 9999999);
+    EXPECT_EQ(moves_of(&r).n_notes, 0); // not yet
+    tick(&r, 1);
+    fleet_moves v = moves_of(&r);
+    EXPECT_EQ(v.n_notes, 1);
+    EXPECT_EQ(v.last.state, FLEET_MOVE_BEGUN);
+    EXPECT_EQ(v.last.why, FLEET_MOVE_LOAD);
+    uint32_t slot = v.last.slot;
+    EXPECT_EQ(replica_at(&r, slot, 1), FLEET_JOINING);
+    EXPECT_EQ(replica_at(&r, slot, 0), FLEET_SERVING);
+    for (int i = 0; i < 50; i++) tick(&r, 1000000); // the number of replicas is left alone
+    work(&r, slot, 1);                              // the source serves
+    EXPECT_EQ(fleet_model_devices(r.f, slot), 3);
+    gen_request *q = request(900, slot, 8, 3); // it is still at work when the target comes
+    q->max_tokens = 400;
+    r.sent_to[900] = 0;
+    EXPECT(fleet_submit(r.f, 0, q));
+    atomic_store(&r.hold_stage[1], false);
+    EXPECT(is_replica(&r, slot, 1, FLEET_SERVING));
+    EXPECT_EQ(fleet_model_devices(r.f, slot), 2);
+    EXPECT_EQ(moves_of(&r).n_done[FLEET_MOVE_LOAD], 1);
+    EXPECT_EQ(moves_of(&r).last.state, FLEET_MOVE_DONE);
+    EXPECT_EQ(send(&r, 901, slot, 8, 4), 1);
+    uint32_t fine = r.n_fine;
+    EXPECT(read_until(&r, slot, r.n_ended + 2));
+    EXPECT_EQ(r.n_fine, fine + 2); // what ran on the source ended as it should
+    EXPECT(is_replica(&r, slot, 0, FLEET_ABSENT));
+    EXPECT_EQ(moves_of(&r).n_notes, 2);
+    end(&r, 2);
+}
+
+static void nothing_moves_that_would_not_gain(void) {
+    for (int k = 0; k < 5; k++) {
+        rig r;
+        begin_unbalanced(&r);
+        if (k == 4) { // 75 percent, and 67 without the one that does little
+            work(&r, 0, 2);
+            gen_request *q = request(90, 1, 8, 1);
+            q->max_tokens = 1;
+            EXPECT(fleet_submit(r.f, 0, q));
+            r.sent_to[90] = 0;
+            EXPECT(read_until(&r, 1, r.n_ended + 1));
+            tick(&r, 12000000);
+            EXPECT_EQ(moves_of(&r).n_notes, 0);
+            end(&r, 2);
+            break;
+        }
+        if (k == 3) fleet_set_placement(r.f, PLACE_BINPACK); // an empty device stays so
+        work(&r, 0, k == 1 ? 2 : 1); // all of the load of one model: it would only change places
+        work(&r, 1, k == 1 ? 0 : 1);
+        if (k == 2) { // pinned
+            fleet_model_about m = about_of(1);
+            m.policy.pin = PIN_HOT;
+            EXPECT(fleet_model_set_policy(r.f, 0, &m.policy));
+            EXPECT(fleet_model_set_policy(r.f, 1, &m.policy));
+        }
+        tick(&r, k == 0 ? 14000000 : 10000000); // 0: busy for less than 70 percent
+        EXPECT_EQ(moves_of(&r).n_notes, 0);
+        end(&r, 2);
+    }
+}
+
+static void a_move_that_fails_leaves_everything_as_it_was(void) {
+    for (int k = 0; k < 3; k++) {
+        rig r;
+        begin_unbalanced(&r);
+        work(&r, 0, 1);
+        work(&r, 1, 1);
+        if (k == 0)
+            r.devices[1].fail_load = true;
+        else
+            atomic_store(&r.hold_stage[1], true);
+        tick(&r, 10000000);
+        uint32_t slot = moves_of(&r).last.slot;
+        EXPECT_EQ(moves_of(&r).last.state, FLEET_MOVE_BEGUN);
+        if (k == 0) EXPECT(comes_to(&r, slot, 1, MODEL_FAILED));
+        if (k == 1) tick(&r, 120000000); // too late
+        if (k == 2) fleet_model_remove(r.f, slot);
+        tick(&r, 1);
+        EXPECT_EQ(moves_of(&r).last.state, FLEET_MOVE_FAILED);
+        EXPECT_EQ(moves_of(&r).n_failed, 1);
+        EXPECT_EQ(fleet_model_devices(r.f, slot), k == 2 ? 0 : 1);
+        atomic_store(&r.hold_stage[1], false);
+        if (k < 2) {
+            work(&r, slot, 2);
+            work(&r, 1 - slot, 2);
+            EXPECT(is_replica(&r, slot, 1, FLEET_ABSENT));
+            tick(&r, 20000000);
+            EXPECT_EQ(moves_of(&r).n_notes, 2); // it is not tried again at once
+        }
+        end(&r, 2);
+    }
+}
+
+static void a_device_lost_during_a_move_ends_it(void) {
+    for (uint32_t lost = 0; lost < 2; lost++) {
+        rig r;
+        begin_unbalanced(&r);
+        work(&r, 0, 1);
+        work(&r, 1, 1);
+        if (lost == 0) atomic_store(&r.hold_stage[1], true);
+        tick(&r, 10000000);
+        uint32_t slot = moves_of(&r).last.slot;
+        EXPECT_EQ(moves_of(&r).last.state, FLEET_MOVE_BEGUN);
+        if (lost == 1) EXPECT(comes_to(&r, slot, 1, MODEL_HOT));
+        atomic_store(&r.break_step[lost], true);
+        EXPECT(fleet_submit(r.f, lost, request(50, slot, 8, 1)));
+        r.sent_to[50] = lost;
+        EXPECT(read_until(&r, slot, r.n_ended + 1));
+        EXPECT(is_lost(&r, lost));
+        tick(&r, 1);
+        EXPECT_EQ(moves_of(&r).last.state, FLEET_MOVE_FAILED);
+        EXPECT_EQ(fleet_model_devices(r.f, slot), 2u >> lost);
+        atomic_store(&r.hold_stage[1], false);
+        EXPECT(comes_to(&r, slot, 1 - lost, MODEL_HOT));
+        tick(&r, 1);
+        EXPECT_EQ(send(&r, 51, slot, 8, 2), 1 - lost);
+        EXPECT(read_until(&r, slot, r.n_ended + 1));
+        EXPECT_EQ(r.last.done.finish, GEN_LENGTH);
+        end(&r, 2);
+    }
+}
+
+/* Two that do not fit together wait for each other, while the other device became empty. */
+static void models_that_wait_for_each_other_part(void) {
+    rig r;
+    weight_pages = 40;
+    begin(&r, 2, PLACE_BINPACK);
+    fleet_model_about m = about_of(1), other = about_of(1);
+    other.policy.min_bytes = 60 * (uint64_t)PAGE_BYTES;
+    EXPECT(fleet_model_add(r.f, 2, &other) && fleet_model_add(r.f, 0, &m));
+    EXPECT(fleet_model_add(r.f, 1, &m));
+    weight_pages = WEIGHT_PAGES;
+    EXPECT_EQ(fleet_model_devices(r.f, 2), 1);
+    EXPECT_EQ(fleet_model_devices(r.f, 0) & fleet_model_devices(r.f, 1), 2);
+    fleet_model_remove(r.f, 2);
+    EXPECT(is_replica(&r, 2, 0, FLEET_ABSENT));
+    atomic_store(&r.stage_ms, 2);
+    tick(&r, 10000000);
+    for (uint32_t i = 0; i < 10; i++) {
+        EXPECT_EQ(send(&r, i + 1, i % 2, 8, i), 1);
+        EXPECT(read_until(&r, i % 2, i + 1));
+        if (i != 3) continue;
+        tick(&r, UINT64_C(60000000000)); // so seldom that it does not pay
+        EXPECT_EQ(moves_of(&r).n_notes, 0);
+    }
+    tick(&r, 10000000);
+    fleet_moves v = moves_of(&r);
+    EXPECT_EQ(v.last.state, FLEET_MOVE_BEGUN);
+    EXPECT_EQ(v.last.why, FLEET_MOVE_SWITCHES);
+    EXPECT_EQ(v.last.to, 0);
+    EXPECT(is_replica(&r, v.last.slot, 1, FLEET_ABSENT));
+    EXPECT_EQ(fleet_model_devices(r.f, 0) | fleet_model_devices(r.f, 1), 3);
+    EXPECT_EQ(moves_of(&r).n_done[FLEET_MOVE_SWITCHES], 1);
+    end(&r, 2);
+}
+
+/* A model that was sent away by hand and comes back has room where it is. */
+static void one_that_has_room_stays(void) {
+    rig r;
+    begin(&r, 2, PLACE_BINPACK);
+    fleet_model_about m = about_of(1);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    atomic_store(&r.stage_ms, 2);
+    tick(&r, 10000000);
+    for (uint32_t i = 0; i < 3; i++) {
+        fleet_model_do(r.f, 0, ENGINE_DROP);
+        EXPECT(comes_to(&r, 0, 0, MODEL_COLD));
+        EXPECT_EQ(send(&r, i + 1, 0, 8, i), 0);
+        EXPECT(read_until(&r, 0, i + 1));
+    }
+    tick(&r, 10000000);
+    EXPECT_EQ(moves_of(&r).n_notes, 0);
+    end(&r, 2);
+}
+
+/* 30 of 64 pages are guaranteed on each; 50 more fit only when both are on one. */
+static void what_fits_nowhere_gets_room_by_a_move(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(1), big = about_of(1);
+    m.policy.min_bytes = 30 * (uint64_t)PAGE_BYTES;
+    big.policy.min_bytes = 50 * (uint64_t)PAGE_BYTES;
+    EXPECT(fleet_model_add(r.f, 0, &m) && fleet_model_add(r.f, 1, &m));
+    EXPECT(all_hot(&r, 0) && all_hot(&r, 1));
+    EXPECT(fleet_model_add(r.f, 2, &big));
+    EXPECT(fleet_placement_problem(r.f, 2)[0] != 0);
+    EXPECT(comes_to(&r, 2, (uint32_t)__builtin_ctzll(fleet_model_devices(r.f, 2)), MODEL_FAILED));
+    tick(&r, 10000000);
+    for (int i = 0; i < 2000 && (moves_of(&r).n_done[FLEET_MOVE_ROOM] == 0 ||
+                                 fleet_model_state(r.f, 2) != MODEL_HOT);
+         i++) {
+        tick(&r, 1000000);
+        nap();
+    }
+    EXPECT_EQ(moves_of(&r).n_done[FLEET_MOVE_ROOM], 1);
+    EXPECT_EQ(moves_of(&r).n_failed, 0);
+    EXPECT_EQ(fleet_model_state(r.f, 2), MODEL_HOT);
+    EXPECT_STR(fleet_placement_problem(r.f, 2), "");
+    EXPECT_EQ(fleet_model_devices(r.f, 0), fleet_model_devices(r.f, 1));
+    EXPECT_EQ(fleet_model_devices(r.f, 0) | fleet_model_devices(r.f, 2), 3);
+    uint32_t to = send(&r, 1, 2, 8, 1);
+    EXPECT(to != FLEET_NOWHERE);
+    if (to != FLEET_NOWHERE) EXPECT(read_until(&r, 2, 1));
+    end(&r, 2);
+}
+
 static void guarantees_that_a_device_cannot_keep_are_told(void) {
     rig r;
     begin(&r, 2, PLACE_SPREAD);
@@ -525,6 +949,19 @@ static const test_case cases[] = {
     TEST(one_more_is_loaded_before_it_serves),
     TEST(what_a_lost_device_had_comes_up_elsewhere),
     TEST(one_of_two_replicas_is_lost_and_the_other_serves),
+    TEST(a_lost_device_lets_its_models_go),
+    TEST(nobody_is_sent_to_a_lost_device_and_all_lost_is_lost),
+    TEST(the_furthest_replica_says_the_state),
+    TEST(one_that_failed_does_not_hide_one_that_serves),
+    TEST(events_of_devices_take_turns),
+    TEST(weights_that_may_leave_make_room_and_pinned_ones_do_not),
+    TEST(a_busy_device_gives_one_away_target_first),
+    TEST(nothing_moves_that_would_not_gain),
+    TEST(a_move_that_fails_leaves_everything_as_it_was),
+    TEST(a_device_lost_during_a_move_ends_it),
+    TEST(models_that_wait_for_each_other_part),
+    TEST(one_that_has_room_stays),
+    TEST(what_fits_nowhere_gets_room_by_a_move),
     TEST(guarantees_that_a_device_cannot_keep_are_told),
     TEST(tenants_get_even_parts_where_their_models_are),
     TEST(the_books_are_an_object_per_device),

@@ -14,6 +14,13 @@ static const int64_t noon_s = (int64_t)20000 * DAY_S + DAY_S / 2;
 static const unsigned char key[16] = {1, 2, 3};
 static char *names[] = {"a", "b", "c", "d", "e", "f"};
 
+/* In the limits of these tests 0 is what was not given; this is a limit of 0. */
+#define ZERO (CONFIG_NO_LIMIT - 1)
+
+static uint64_t as_configured(uint64_t limit) {
+    return limit == 0 ? CONFIG_NO_LIMIT : limit == ZERO ? 0 : limit;
+}
+
 /* Names in the order of their numbers; the configuration has its own. */
 static bool update(gate *g, uint32_t n_names, const config_tenant_limits *quotas, const int *order,
                    uint32_t n) {
@@ -22,7 +29,12 @@ static bool update(gate *g, uint32_t n_names, const config_tenant_limits *quotas
     inferd_err err = {0};
     for (uint32_t i = 0; i < n; i++) {
         tenants[i].name = names[order[i]];
-        tenants[i].limits = quotas[i];
+        tenants[i].limits =
+            (config_tenant_limits){.requests_per_min = as_configured(quotas[i].requests_per_min),
+                                   .tokens_per_min = as_configured(quotas[i].tokens_per_min),
+                                   .concurrent = as_configured(quotas[i].concurrent),
+                                   .tokens_per_day = as_configured(quotas[i].tokens_per_day),
+                                   .tokens_per_month = as_configured(quotas[i].tokens_per_month)};
     }
     return gate_update(g, names, n_names, &c, &err);
 }
@@ -407,6 +419,69 @@ static void headers_are_lines(void) {
     gate_destroy(g);
 }
 
+/* An operator stops a tenant while it works: what runs ends as ever and is charged, and nobody is
+ * told a time. */
+static void a_limit_of_zero_lets_nothing_new_in(void) {
+    static const struct {
+        config_tenant_limits quota;
+        const char *name, *header;
+    } rows[] = {
+        {{.requests_per_min = ZERO}, "requests_per_min", "-requests: 0\n"},
+        {{.tokens_per_min = ZERO}, "tokens_per_min", "-tokens: 0\n"},
+        {{.concurrent = ZERO}, "concurrent", NULL},
+        {{.tokens_per_day = ZERO}, "tokens_per_day", NULL},
+        {{.tokens_per_month = ZERO}, "tokens_per_month", NULL},
+        {{.concurrent = 9, .tokens_per_day = 1, .tokens_per_month = ZERO},
+         "tokens_per_month",
+         NULL},
+    };
+    static const int first[] = {0};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        gate *g = open_with(NULL, (config_tenant_limits){.tokens_per_day = 1000});
+        gate_ask ask = ask_for(1, 1, 5);
+        gate_ticket *t = NULL, *u = NULL;
+        char lines[GATE_LINES_BYTES], sentence[128], limit[64], remaining[64];
+        uint64_t now_us = clock_now_us();
+        api_error error = {0};
+        EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &error));
+        EXPECT(update(g, 1, &rows[i].quota, first, 1));
+        EXPECT(!gate_admit(g, &ask, now_us, noon_s, &u, &error));
+        EXPECT_EQ(error.status, 429);
+        EXPECT_STR(error.type, "insufficient_quota");
+        EXPECT_STR(error.code, "insufficient_quota");
+        EXPECT_EQ(error.retry_after_s, 0);
+        snprintf(sentence, sizeof sentence, "limits.%s of tenant a is 0: nothing is let in",
+                 rows[i].name);
+        EXPECT_STR(error.message, sentence);
+        EXPECT_EQ(usage_of(g, 0).refused[LIMITS_CLOSED], 1);
+        EXPECT_EQ(usage_of(g, 0).n_bookings, 0);
+        gate_write_headers(g, 0, now_us, lines);
+        if (rows[i].header == NULL) {
+            EXPECT_STR(lines, "");
+        } else {
+            snprintf(limit, sizeof limit, "limit%s", rows[i].header);
+            snprintf(remaining, sizeof remaining, "remaining%s", rows[i].header);
+            EXPECT(strstr(lines, limit) != NULL && strstr(lines, remaining) != NULL);
+            EXPECT(strstr(lines, "reset") == NULL);
+        }
+        gen_event ev = done(GEN_LENGTH, 5, 10);
+        gate_hold(g, t, 3, 0);
+        gate_on_done(g, 3, &ev, now_us, noon_s);
+        EXPECT_EQ(usage_of(g, 0).used_day, 15);
+        EXPECT_EQ(usage_of(g, 0).reserved, 0);
+        EXPECT(!gate_admit(g, &ask, now_us, noon_s, &u, &error));
+        /* At once, with a number or without. */
+        config_tenant_limits open = {0};
+        if (i % 2 == 0)
+            open = (config_tenant_limits){
+                .requests_per_min = 5, .tokens_per_min = 20, .concurrent = 1, .tokens_per_day = 30};
+        EXPECT(update(g, 1, &open, first, 1));
+        EXPECT(gate_admit(g, &ask, now_us, noon_s, &u, &error));
+        gate_drop(g, u, 1, now_us, noon_s);
+        gate_destroy(g);
+    }
+}
+
 static void tenants_have_the_limits_of_their_names(void) {
     gate *g = open_with(NULL, (config_tenant_limits){.concurrent = 1});
     static const int order[] = {2, 0, 1};
@@ -589,6 +664,7 @@ static const test_case cases[] = {
     TEST(promises_are_bounded_and_forgotten),
     TEST(a_client_without_a_mark_has_its_promise_too),
     TEST(headers_are_lines),
+    TEST(a_limit_of_zero_lets_nothing_new_in),
     TEST(tenants_have_the_limits_of_their_names),
     TEST(use_comes_back_after_a_restart),
     TEST(ticks_write_the_file),

@@ -182,8 +182,8 @@ static void late_answer_reaches_the_client(void) {
                       "Loading \"m\".", 90);
     client_read(fd, &r, 1000);
     EXPECT_EQ(reply_status(&r), 503);
-    EXPECT(reply_has(&r, "\r\nRetry-After: 60\r\n"));
-    EXPECT(!reply_has(&r, "x-should-retry"));
+    EXPECT(reply_has(&r, "\r\nRetry-After: 90\r\n")); // longer than clients wait
+    EXPECT(reply_has(&r, "\r\nx-should-retry: false\r\n"));
     EXPECT(reply_has(&r,
                      "{\"error\":{\"message\":\"Loading \\\"m\\\".\",\"type\":\"overloaded_error\","
                      "\"param\":\"model\",\"code\":\"model_loading\"}}"));
@@ -210,7 +210,8 @@ static void a_limit_tells_the_true_time(void) {
     } rows[] = {{7, "\r\nRetry-After: 7\r\nretry-after-ms: 7000\r\n", true},
                 {60, "\r\nRetry-After: 60\r\nretry-after-ms: 60000\r\n", true},
                 {61, "\r\nRetry-After: 61\r\nretry-after-ms: 61000\r\n", false},
-                {2678400, "\r\nRetry-After: 2678400\r\nretry-after-ms: 2678400000\r\n", false}};
+                {2678400, "\r\nRetry-After: 2678400\r\nretry-after-ms: 2678400000\r\n", false},
+                {0, "\r\nx-should-retry: false\r\n", false}}; // nobody knows: no time at all
     http_options o = toy_options();
     start(&o);
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
@@ -222,6 +223,7 @@ static void a_limit_tells_the_true_time(void) {
         EXPECT_EQ(reply_status(&r), 429);
         EXPECT(reply_has(&r, rows[i].lines));
         EXPECT_EQ(!reply_has(&r, "\r\nx-should-retry: false\r\n"), rows[i].waits);
+        EXPECT_EQ(reply_has(&r, "Retry-After") && reply_has(&r, "retry-after"), rows[i].s > 0);
         close(fd);
     }
     stop();

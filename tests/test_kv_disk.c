@@ -237,7 +237,7 @@ static void file_of(uint32_t i, char out[256]) {
 }
 
 static void flip(const char *file, off_t at) {
-    unsigned char c;
+    unsigned char c = 0;
     int fd = open(file, O_RDWR);
     EXPECT(fd >= 0 && pread(fd, &c, 1, at) == 1);
     c ^= 0x10;
@@ -473,6 +473,66 @@ static void other_files_stay_as_they_are(void) {
     remove_folder();
 }
 
+static uint64_t folder_bytes(void) {
+    uint64_t n = 0;
+    DIR *dir = opendir(path);
+    for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
+        struct stat st;
+        if (strstr(e->d_name, ".kv") != NULL && fstatat(dirfd(dir), e->d_name, &st, 0) == 0)
+            n += (uint64_t)st.st_size;
+    }
+    if (dir != NULL) closedir(dir);
+    return n;
+}
+
+/* One large block makes most small ones go.  Some are asked for meanwhile, go too, and are put
+ * again before their turn to be read.  True: that was seen. */
+static bool ask_while_they_go(void) {
+    enum { SMALL = 220, GOING = 200, ASKED_FROM = 150, ASKED_TO = 160 };
+    kv_layout large = layout;
+    size_t n_bytes = kv_disk_file_bytes(&layout);
+    large.slot_bytes = GOING * n_bytes / GROUPS;
+    uint32_t tickets[ASKED_TO];
+    atomic_uint n_wakes = 0;
+    const unsigned char *from;
+    uint64_t us, until_us = clock_now_us() + PATIENCE_US;
+    open_folder();
+    kv_disk *d = open_with(SMALL * n_bytes + n_bytes / 2, NULL);
+    put_surely(d, 1);
+    for (uint32_t i = 2; i <= SMALL; i++) EXPECT(put(d, i));
+    wait_written(d);
+    used = &large;
+    EXPECT(put(d, 1000));
+    used = &layout;
+    while (stats_of(d).n_evicted == 0 && clock_now_us() < until_us) {
+    }
+    for (uint32_t i = ASKED_FROM; i < ASKED_TO; i++) {
+        sample s = make(i);
+        s.b.tokens = s.tokens;
+        tickets[i] = kv_disk_ask(d, &s.b, count_wake, &n_wakes);
+    }
+    while (stats_of(d).n_queued > 0 && clock_now_us() < until_us)
+        for (uint32_t i = ASKED_FROM; i < ASKED_TO; i++) put(d, i);
+    for (uint32_t i = ASKED_FROM; i < ASKED_TO; i++) {
+        if (tickets[i] == KV_DISK_NO_TICKET) continue;
+        while (kv_disk_look(d, tickets[i], &from, &us) == KV_DISK_WAIT && clock_now_us() < until_us)
+            nap();
+        kv_disk_give_back(d, tickets[i]);
+    }
+    wait_written(d);
+    kv_disk_stats s = stats_of(d);
+    EXPECT_EQ(s.n_files, n_files(".kv"));
+    EXPECT_EQ(s.n_bytes, folder_bytes());
+    kv_disk_close(d);
+    remove_folder();
+    return s.n_missing > 0;
+}
+
+static void what_goes_while_it_is_asked_for_may_come_again(void) {
+    enum { ROUNDS = 20, SEEN = 5 };
+    for (int round = 0, n = 0; round < ROUNDS && n < SEEN; round++) n += ask_while_they_go();
+}
+
 static const test_case cases[] = {
     TEST(what_was_written_is_read),
     TEST(it_is_there_after_a_restart),
@@ -488,5 +548,6 @@ static const test_case cases[] = {
     TEST(a_queue_that_is_full_takes_no_more),
     TEST(tickets_are_bounded_and_may_be_given_back_at_any_time),
     TEST(other_files_stay_as_they_are),
+    TEST(what_goes_while_it_is_asked_for_may_come_again),
 };
 TEST_MAIN(cases)

@@ -12,23 +12,23 @@ static uint64_t hour_micros;
 
 static buf page_of(metrics *m, uint32_t n_models) {
     static const char *const names[] = {"a\"b\\c\nd", "second"};
-    static const metrics_model models[] = {{.name = names[0],
-                                            .desired_replicas = 2,
-                                            .info = {.state = MODEL_HOT,
-                                                     .pages_kv = 7,
-                                                     .pages_max = UINT32_MAX,
-                                                     .bytes_used = 5,
-                                                     .bytes_held = 9,
-                                                     .bytes_max = UINT64_MAX,
-                                                     .cost_error_ppm = 125000,
-                                                     .hot_us = 1500000}},
-                                           {.name = names[1],
-                                            .name_idx = 1,
-                                            .info = {.state = MODEL_LOADING,
-                                                     .n_loads = 4,
-                                                     .n_evictions = {0, 3},
-                                                     .n_rungs = {1, 0, 2, 0},
-                                                     .sum = {.first_us = 250000}}}};
+    const metrics_model models[] = {{.name = names[0],
+                                     .desired_replicas = 2,
+                                     .info = {.state = MODEL_HOT,
+                                              .pages_kv = 7,
+                                              .pages_max = UINT32_MAX,
+                                              .bytes_used = 5,
+                                              .bytes_held = 9,
+                                              .bytes_max = UINT64_MAX,
+                                              .cost_error_ppm = 125000,
+                                              .hot_us = 1500000}},
+                                    {.name = names[1],
+                                     .name_idx = 1,
+                                     .info = {.state = MODEL_LOADING,
+                                              .n_loads = 4,
+                                              .n_evictions = {0, 3},
+                                              .n_rungs = {1, 0, 2, 0},
+                                              .sum = {.first_us = 250000}}}};
     static const metrics_replica replicas[] = {{0, 0, "serving"}};
     static const metrics_share shares[] = {{"tenant", "t1", 0.25, 0.4}};
     static const char *const tenants[] = {"t0", "t1"};
@@ -237,8 +237,8 @@ static void use_gpu(bool health) {
 
 static void a_gpu_has_its_figures(void) {
     static const char *const lines[] = {
-        "inferd_device_info{device=\"d0\",kind=\"cuda\",name=\"NVIDIA "
-        "\\\"X\\\"\",uuid=\"GPU-1\",mig=\"true\"} 1",
+        ("inferd_device_info{device=\"d0\",kind=\"cuda\",name=\"NVIDIA "
+         "\\\"X\\\"\",uuid=\"GPU-1\",mig=\"true\"} 1"),
         "inferd_device_units{device=\"d0\"} 132",
         "inferd_device_memory_bytes{device=\"d0\"} 1000",
         "inferd_device_lost{device=\"d0\"} 1",

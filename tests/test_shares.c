@@ -201,6 +201,43 @@ static void a_weight_of_zero_pauses_a_model(void) {
     core_rig_deinit(&r);
 }
 
+/* Who waits in vain is told why; a guarantee, the model's or the tenant's, is no vain wait. */
+static void a_deadline_that_passes_in_a_pause_says_so(void) {
+    static const struct {
+        uint32_t of_model, of_tenant; // weights
+        share_policy share;           // of the tenant
+        const char *text;             // NULL: it is served
+    } rows[] = {{0, 1, SHARE_BESTEFFORT, ": its model is paused (weight 0)"},
+                {1, 0, SHARE_BESTEFFORT, ": its tenant is paused (weight 0)"},
+                {0, 0, SHARE_BURST, NULL}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        static core_rig r;
+        char text[GEN_TEXT_BYTES];
+        model_policy p = plain_policy();
+        tenant_policy t = {.weight = rows[i].of_tenant, .share = {rows[i].share, 30, 1}};
+        inferd_err err = {0};
+        next_id = 0;
+        open_rig(&r, 2);
+        p.weight = rows[i].of_model;
+        EXPECT_EQ(residency_set_policy(&r.core.models, 1, &p, core_rig_now(&r), &err), INFERD_OK);
+        EXPECT_EQ(sched_set_tenant(r.core.sched, 1, &t, core_rig_now(&r), &err), INFERD_OK);
+        gen_request *q = request(++next_id, 8, 10);
+        q->tenant_idx = 1;
+        q->queue_deadline_us = core_rig_now(&r) + SECOND_US;
+        core_rig_submit(&r, 1, q);
+        core_rig_finish(&r);
+        if (rows[i].text == NULL) {
+            EXPECT(core_rig_gives(&r, 1));
+        } else {
+            snprintf(text, sizeof text, "the deadline passed while the request waited%s",
+                     rows[i].text);
+            EXPECT_EQ(r.outcomes[1].done.done.finish, GEN_TIMEOUT);
+            EXPECT_STR(r.outcomes[1].done.done.text, text);
+        }
+        core_rig_deinit(&r);
+    }
+}
+
 static void the_earliest_urgent_deadline_goes_first(void) {
     static core_rig r;
     next_id = 0;
@@ -294,6 +331,7 @@ static const test_case cases[] = {
     TEST(what_is_left_goes_by_weight),
     TEST(who_was_idle_has_no_credit),
     TEST(a_weight_of_zero_pauses_a_model),
+    TEST(a_deadline_that_passes_in_a_pause_says_so),
     TEST(the_earliest_urgent_deadline_goes_first),
     TEST(what_could_not_be_kept_is_refused_when_targets_are_the_objective),
     TEST(every_microsecond_is_paid_once),

@@ -212,10 +212,16 @@ static void turns_are_an_error_in_short_windows(void) {
     stats_used_us(&run, used);
     EXPECT_NEAR(used[0], 10e6, 1);
     EXPECT_NEAR(used[1], 10e6, 1);
+    EXPECT_EQ(stats_entitled_us(&run, used, NULL), INFERD_OK);
+    EXPECT_NEAR(used[0], 10e6, 1);
+    EXPECT_NEAR(used[1], 10e6, 1);
     run.begin_us = 1000000, run.end_us = 2100000; // 200 of turn 2, 400 of 3, 400 of 4, 100 of 5
     stats_used_us(&run, used);
     EXPECT_NEAR(used[0], 600000, 1);
     EXPECT_NEAR(used[1], 500000, 1);
+    EXPECT_EQ(stats_entitled_us(&run, used, NULL), INFERD_OK); // half of 1.1 seconds
+    EXPECT_NEAR(used[0], 550000, 1);
+    EXPECT_NEAR(used[1], 550000, 1);
 }
 
 /* Principal 1 has nothing to do from second 3 to second 5: principal 0 is entitled to all of that

@@ -41,7 +41,8 @@ static bool ask_at(limits *l, uint64_t now_us, int64_t unix_s, uint64_t mark, ui
     bool admitted = limits_admit(l, 0, now_us, unix_s, &(limits_ask){mark, n, tokens}, &answer);
     EXPECT_EQ(admitted, answer.reason == LIMITS_ADMITTED);
     EXPECT_EQ(admitted, answer.text[0] == 0);
-    EXPECT(admitted || answer.reason == LIMITS_TOO_LARGE || answer.retry_after_s > 0);
+    bool in_vain = answer.reason == LIMITS_TOO_LARGE || answer.reason == LIMITS_CLOSED;
+    EXPECT(admitted || in_vain || answer.retry_after_s > 0);
     EXPECT(limits_verify(l, 0));
     return admitted;
 }
@@ -451,7 +452,7 @@ static void random_sequences_conserve(uint64_t n_seed, bool frozen) {
     uint32_t rpm = (uint32_t)draw_in(1, 500), tpm = (uint32_t)draw_in(50, 50000);
     uint32_t at_once = (uint32_t)draw_in(1, 40);
     uint64_t month = 3000000 + draw() % 100000000, n_admitted = 0, n_refused = 0;
-    limits *l = open_limits((limits_spec){rpm, tpm, at_once, 0, month});
+    limits *l = open_limits((limits_spec){rpm, tpm, at_once, 0, month, 0});
     model requests = {(__int128)rpm * 60 * S, rpm, T0}, tokens = {(__int128)tpm * 60 * S, tpm, T0};
     uint64_t now_us = T0, reserved = 0, used = 0, n_running = 0;
     for (int step = 0; step < STEPS; step++) {
@@ -708,6 +709,45 @@ static void a_quota_lowered_below_its_use_is_used_up(void) {
     limits_destroy(l);
 }
 
+static void a_closed_limit_lets_nothing_in_until_it_is_opened(void) {
+    static const limits_spec open = {
+        .requests_per_min = 10, .tokens_per_min = 1000, .concurrent = 4, .tokens_per_day = 1000};
+    for (int reason = LIMITS_REQUESTS; reason <= LIMITS_MONTH; reason++) {
+        limits *l = open_limits(open);
+        limits_spec closed = open;
+        EXPECT(ask(l, T0, 0, 1, 300)); // runs
+        EXPECT(ask(l, T0, 0, 3, 100)); // runs
+        EXPECT(!ask(l, T0, 7, 1, 10)); // is promised a place
+        EXPECT_EQ(usage(l, noon).n_bookings, 1);
+        if (reason == LIMITS_REQUESTS) closed.requests_per_min = 0;
+        if (reason == LIMITS_TOKENS) closed.tokens_per_min = 0;
+        closed.closed = 1u << reason;
+        set(l, closed, T0);
+        EXPECT_EQ(usage(l, noon).n_bookings, 0);
+        EXPECT(!ask(l, T0, 7, 1, 10));
+        EXPECT_EQ(answer.reason, LIMITS_CLOSED);
+        EXPECT_EQ(answer.retry_after_s, 0);
+        EXPECT(!answer.promised && strstr(answer.text, "of tenant alice is 0") != NULL);
+        EXPECT(!ask(l, T0, 7, 100, 1 << 20)); // nothing is too large for what is shut
+        EXPECT_EQ(answer.reason, LIMITS_CLOSED);
+        EXPECT_STR(headers(l, T0).remaining_requests, reason == LIMITS_REQUESTS ? "0" : "6");
+        EXPECT_STR(headers(l, T0).remaining_tokens, reason == LIMITS_TOKENS ? "0" : "600");
+        EXPECT_STR(headers(l, T0).limit_tokens, reason == LIMITS_TOKENS ? "0" : "1000");
+        EXPECT_EQ(headers(l, T0).reset_requests[0] == 0, reason == LIMITS_REQUESTS);
+        EXPECT_EQ(headers(l, T0).reset_tokens[0] == 0, reason == LIMITS_TOKENS);
+        EXPECT(!ask_at(l, T0 + (uint64_t)40 * DAY_S * S, noon + 40 * DAY_S, 7, 1, 10));
+        EXPECT_EQ(answer.reason, LIMITS_CLOSED); // time does not help
+        settle_at(l, T0, noon, 1, 300, 250);
+        EXPECT_EQ(usage(l, noon).running, 3);
+        set(l, open, T0);
+        EXPECT(ask_at(l, T0, noon + 40 * DAY_S, 7, 1, 10));
+        settle_at(l, T0, noon + 40 * DAY_S, 3, 100, 90);
+        EXPECT_EQ(usage(l, noon + 40 * DAY_S).reserved, 10);
+        EXPECT_EQ(usage(l, noon + 40 * DAY_S).refused[LIMITS_CLOSED], 3);
+        limits_destroy(l);
+    }
+}
+
 static void a_change_counts_from_its_moment(void) {
     limits *l = open_limits((limits_spec){.tokens_per_min = 6000});
     EXPECT(ask(l, T0, 0, 1, 6000));
@@ -746,6 +786,7 @@ static void numbers_keep_their_names(void) {
     EXPECT(limits_admit(l, 3, T0, noon, &(limits_ask){0, 2, 1}, &answer));
     EXPECT(limits_admit(l, 2, T0, noon, &(limits_ask){0, 2, 1}, &answer));
     EXPECT_STR(limits_reason_name(LIMITS_TOO_LARGE), "too_large");
+    EXPECT_STR(limits_reason_name(LIMITS_CLOSED), "closed");
     EXPECT_STR(limits_reason_name(LIMITS_REQUESTS), "requests");
     limits_destroy(l);
 }
@@ -951,6 +992,7 @@ static const test_case cases[] = {
     TEST(a_clock_that_was_plainly_wrong_freezes_nothing),
     TEST(limits_change_while_requests_run),
     TEST(a_quota_lowered_below_its_use_is_used_up),
+    TEST(a_closed_limit_lets_nothing_in_until_it_is_opened),
     TEST(a_change_counts_from_its_moment),
     TEST(numbers_keep_their_names),
     TEST(use_is_kept_and_restored),

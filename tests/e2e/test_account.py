@@ -114,7 +114,7 @@ def test_the_state_is_fresh_when_nothing_runs(serve):
 def test_who_obeys_retry_after_of_a_full_queue_is_let_in(serve):
     d = serve(tenants=[tenant("red")], limits={"running_max": 2, "queue_len_max": 6})
     results, lock = {"refused": 0, "passed": 0}, threading.Lock()
-    end = time.monotonic() + 15 * SLOW
+    end = time.monotonic() + 15  # as long as it asks, not a bound
 
     def client(i):
         while time.monotonic() < end:
@@ -123,7 +123,11 @@ def test_who_obeys_retry_after_of_a_full_queue_is_let_in(serve):
                 continue
             assert answer.status_code == 503 and answer.json()["error"]["code"] == "server_overloaded"
             after = int(answer.headers["Retry-After"])
-            assert 1 <= after <= 60
+            if after > 60:  # no promise
+                assert answer.headers["x-should-retry"] == "false"
+                time.sleep(1)
+                continue
+            assert after >= 1 and "x-should-retry" not in answer.headers
             if time.monotonic() + after > end:
                 return
             time.sleep(after)

@@ -81,6 +81,10 @@ def test_each_device_has_its_engine_and_name(two):
 
 
 def test_a_model_with_two_replicas_computes_on_both(two):
+    end = time.monotonic() + 20 * SLOW
+    while [r["state"] for r in model_of(two, "both")["placed"] if r["replica"] == "serving"] != ["hot", "hot"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
     prompts = [[i + 1] * 4 for i in range(12)]
     alone = [said(ask(two, "both", p)) for p in prompts]
     before = [b["steps"] for b in state(two)["devices"]]

@@ -259,6 +259,24 @@ def test_a_replaced_file_is_found_without_being_told(world, alone):
     assert "event=model_file model=m" in w.d.stderr() and "file=opened" in w.d.stderr()
 
 
+def test_the_fingerprint_follows_what_is_served(world, alone):
+    """It was made once, at the start: answers of another file carried the old one."""
+    w = world()
+
+    def fingerprint():
+        return w.ask("other").json()["system_fingerprint"]
+
+    first = fingerprint()
+    w.put("m", "two")
+    w.until(lambda: w.said() == alone("two"))
+    second = fingerprint()
+    assert second != first
+    w.reload({**w.config, "models": w.config["models"][1:]})
+    assert fingerprint() not in (first, second)
+    w.reload({**w.config, "models": w.config["models"][::-1]})  # the order says nothing
+    assert fingerprint() == second
+
+
 def by_rename(w):
     w.put("m", "two")
     return "two"
@@ -614,27 +632,44 @@ TENANTS = [{"name": "a", "keys": ["key-of-a-0123456789"], "limits": {"requests_p
 
 
 def test_a_quota_that_is_used_up_while_its_work_runs(world, alone, tmp_path):
-    """0 is no limit (docs/limits.md); what is left of less than what was used is nothing."""
+    """What is left of less than what was used is nothing; 0 lets nothing in, null is no limit."""
     w = world(tenants=TENANTS, state_dir=str(tmp_path / "state"))
     key, other = TENANTS[0]["keys"][0], TENANTS[1]["keys"][0]
-    running = w.stream(headers={"Authorization": f"Bearer {key}"})
-    running.wait_begun()
+    running = [w.stream(prompt=[50, i], headers={"Authorization": f"Bearer {key}"}) for i in range(3)]
+    for s in running:
+        s.wait_begun()
 
     def patch(**limits):
         r = w.admin.patch("/admin/tenants/a", json={"limits": limits})
         assert r.status_code == 200, r.text
+        return r.json()["tenant"]["limits"]
 
+    for name in ("tokens_per_day", "tokens_per_month", "tokens_per_min", "requests_per_min", "concurrent"):
+        assert patch(**{name: 0})[name] == 0
+        for _ in range(3):
+            r = w.ask(key=key)
+            assert r.status_code == 429 and r.json()["error"]["code"] == "insufficient_quota", r.text
+            assert r.json()["error"]["message"] == f"limits.{name} of tenant a is 0: nothing is let in"
+            assert r.headers["x-should-retry"] == "false" and "retry-after" not in r.headers
+        assert w.said(key=other) == alone("one")
+        assert patch(**{name: None})[name] is None
+        assert w.said(key=key) == alone("one")  # at once
     for limits, status, code in (({"tokens_per_day": 20}, 429, "insufficient_quota"),
                                  ({"tokens_per_day": 1}, 400, "request_exceeds_limit"),
-                                 ({"tokens_per_day": 0, "concurrent": 1}, 429, "concurrency_limit_exceeded")):
+                                 ({"tokens_per_day": None, "concurrent": 1}, 429, "concurrency_limit_exceeded")):
         patch(**limits)
         r = w.ask(key=key)
         assert r.status_code == status and r.json()["error"]["code"] == code, r.text
         assert status != 429 or "retry-after" in r.headers
         assert w.said(key=other) == alone("one")
-    patch(concurrent=0)
-    assert w.said(key=key) == alone("one")  # 0: no limit
-    assert running.said() == alone("one", LONG)
+    patch(concurrent=None, tokens_per_day=0)
+    assert [s.said() for s in running] == [alone("one", LONG, (50, i)) for i in range(3)]  # nothing was lost
+    assert w.ask(key=key).status_code == 429
+    used, limit = 3 * (LONG + 2) + 5 * (8 + len(PROMPT)), 4 * LONG  # what ran is charged
+    patch(tokens_per_day=limit)
+    w.until(lambda: f"of {limit} tokens per day (UTC) {used} are used" in w.ask(n=2 * LONG, key=key).text)
+    patch(tokens_per_day=None)
+    assert w.said(key=key) == alone("one")
     r = w.admin.patch("/admin/tenants/a", json={"share": {"policy": "fixed", "percent": 0}})
     assert r.status_code in (400, 409), r.text  # a share of nothing would be work that never ends
     w.check()

@@ -221,13 +221,38 @@ def test_a_day_and_a_month_tell_how_long_they_last(serve, tmp_path):
     assert d.stop() == 0
 
 
-def test_zero_is_no_limit_and_a_tenant_without_limits_has_no_headers(serve):
-    zeros = dict.fromkeys(("requests_per_min", "tokens_per_min", "concurrent", "tokens_per_day", "tokens_per_month"), 0)
-    d = serve({"a": zeros, "b": {"also": {"weight": 1, "max_class": "batch"}}})
+LIMITS = ("requests_per_min", "tokens_per_min", "concurrent", "tokens_per_day", "tokens_per_month")
+
+
+def test_null_is_no_limit_and_a_tenant_without_limits_has_no_headers(serve):
+    d = serve({"a": dict.fromkeys(LIMITS, None), "b": {"also": {"weight": 1, "max_class": "batch"}}})
     for who in "ab":
         for _ in range(20):
             r = ask(d, who)
             assert r.status_code == 200 and not any(k.startswith("x-ratelimit") for k in r.headers)
+    assert d.stop() == 0
+
+
+def test_a_limit_of_zero_lets_nothing_in(serve):
+    """Nobody knows when it is lifted, so no time is told; openai's clients then try once only."""
+    d = serve({**{w: {name: 0} for w, name in zip("abcde", LIMITS)}, "f": {}})  # no state_dir: nothing is counted
+    for who, name in zip("abcde", LIMITS):
+        for more in ({}, {"stream": True}):
+            r = ask(d, who, **more)
+            message = error(r, 429, "insufficient_quota", "insufficient_quota")
+            assert message == f"limits.{name} of tenant {who} is 0: nothing is let in"
+            assert "retry-after" not in r.headers and "retry-after-ms" not in r.headers
+            assert r.headers["x-should-retry"] == "false"
+        told = {k: v for k, v in r.headers.items() if k.startswith("x-ratelimit")}
+        what = {"requests_per_min": "requests", "tokens_per_min": "tokens"}.get(name)
+        assert told == ({f"x-ratelimit-limit-{what}": "0", f"x-ratelimit-remaining-{what}": "0"} if what else {})
+        assert get(d, "/v1/models", who).status_code == 200  # its key is good
+        client = openai.OpenAI(api_key=KEY[who], base_url=d.url + "/v1")
+        with pytest.raises(openai.RateLimitError):
+            client.completions.create(model="m", prompt="x")
+    assert ask(d, "f").status_code == 200
+    metrics = get(d, "/metrics", "f").text
+    assert re.search(r'inferd_refusals_total\{tenant="a",model="m",reason="quota"\} 3\n', metrics), metrics
     assert d.stop() == 0
 
 
@@ -530,6 +555,66 @@ def test_a_request_without_a_class_gets_that_of_its_model(launch):
     assert tier("a", header, service_tier="default") == "default"
     assert tier("a", header, priority="batch") == "flex"
     assert tier("a", {"x-inferd-class": "system"}) == "priority"
+    assert d.stop() == 0
+
+
+# ---- memory of a tenant ----
+
+def finished(d, who, prompt, begun=None, **more):
+    """A stream read to its end: its tokens, and what it says of its way."""
+    body = {"model": "m", "prompt": prompt, "temperature": 0, "ignore_eos": True, "return_token_ids": True,
+            "stream": True, "stream_options": {"include_usage": True}, "usage_details": True, **more}
+    tokens, usage, events = [], None, 0
+    with httpx.stream("POST", d.url + "/v1/completions", json=body, timeout=120 * SLOW,
+                      headers={"Authorization": "Bearer " + KEY[who]}) as r:
+        assert r.status_code == 200, r.read()
+        for line in r.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            event = json.loads(line[6:])
+            assert "error" not in event, event
+            for c in event["choices"]:
+                tokens += c.get("token_ids") or []
+            usage = event.get("usage") or usage
+            events += 1
+            if begun and tokens:
+                begun.set()
+    return tokens, usage["inferd"]
+
+
+def test_over_its_memory_a_tenant_waits_for_itself(serve, tmp_path):
+    """More than `max` for one request is told before it is begun, with the number.  What runs and comes to need more
+    pushes out the newest of its tenant, nobody else's, and that one goes on where it was."""
+    admin = tmp_path / "admin.sock"
+    d = serve({"a": {}, "b": {}}, model=SLOW_MODEL, admin={"listen": f"unix:{admin}"})
+    length = 1500
+    first, second, third = ([7 + i] * 40 for i in range(3))
+    wanted = {p[0]: finished(d, "b", p, max_tokens=length)[0] for p in (first, second, third)}
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(admin)), base_url="http://localhost", timeout=60) as c:
+        def allow(size):
+            r = c.patch("/admin/tenants/a", json={"max": size})
+            assert r.status_code == 200, r.text
+
+        allow("64KiB")
+        r = ask(d, max_tokens=length)
+        assert r.status_code == 429 and r.json()["error"]["code"] == "insufficient_quota", r.text
+        needed, most = map(int, re.fullmatch(r"the request needs (\d+) KiB for keys and values, the tenant may have "
+                                             r"(\d+)", r.json()["error"]["message"]).groups())
+        assert most == 64 and needed > 64
+        assert r.headers["x-should-retry"] == "false" and "retry-after" not in r.headers
+        allow(0)  # no ceiling
+        begun = [threading.Event() for _ in range(3)]
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            runs = [pool.submit(finished, d, who, p, e, max_tokens=length)
+                    for (who, p, e) in (("b", third, begun[2]), ("a", first, begun[0]))]
+            assert begun[0].wait(60 * SLOW)
+            runs.append(pool.submit(finished, d, "a", second, begun[1], max_tokens=length))
+            assert begun[1].wait(60 * SLOW)
+            allow(f"{needed + needed // 10}KiB")  # one of them to its end, and no second beside it
+            (others, other), (olds, old), (news, new) = (r.result() for r in runs)
+    assert olds == wanted[first[0]] and news == wanted[second[0]] and others == wanted[third[0]]
+    assert old["preempted"] == 0 and other["preempted"] == 0, (old, other)
+    assert new["preempted"] >= 1 and sum(new["preemptions"].values()) >= 1, new
     assert d.stop() == 0
 
 

@@ -90,6 +90,53 @@ def test_four_models_where_two_fit(launch, alone):
     assert d.stop() == 0
 
 
+def test_a_paused_model_says_why_nobody_is_served(launch, alone):
+    """A weight of 0 pauses: who waits is told at the end of the time for waiting, what runs stands still, and both go on
+    when it is lifted."""
+    prompt, other = prompt_of(1), prompt_of(2)
+    config = config_of(["a", "b"], limits={"queue_timeout_ms": 1000 * SLOW, "total_timeout_ms": 60000 * SLOW})
+    d = launch({**config, "listen": "127.0.0.1:0"}, args=["--allow-dummy"])
+
+    def weigh(n):
+        config["models"][0]["weight"] = n
+        before = d.metric("inferd_config_reloads_total")
+        d.config_path.write_text(json.dumps({"listen": f"127.0.0.1:{d.port}", **config}))
+        d.process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 30 * SLOW
+        while d.metric("inferd_config_reloads_total") == before:
+            assert time.monotonic() < end, d.stderr()[-2000:]
+            time.sleep(0.02)
+
+    got, begun = [], threading.Event()
+
+    def run():
+        with d.openai().completions.create(model="a", prompt=prompt, max_tokens=900, stream=True, temperature=0,
+                                           extra_body={"ignore_eos": True, "return_token_ids": True}) as events:
+            for e in events:
+                got.extend(e.choices[0].model_extra.get("token_ids") or [])
+                begun.set()
+
+    running = threading.Thread(target=run)
+    running.start()
+    assert begun.wait(60 * SLOW)
+    weigh(0)
+    for more in ({}, {"stream": True}):
+        r = ask(d, "a", other, **more)
+        assert r.status_code == 504 and r.json()["error"]["code"] == "deadline_exceeded", r.text
+        assert r.json()["error"]["message"] == ("the deadline passed while the request waited: its model is paused "
+                                                "(weight 0)")
+    n = len(got)
+    assert 0 < n < 900 and said(ask(d, "b", prompt)) == alone(2, prompt)
+    time.sleep(0.3)
+    assert len(got) == n
+    weigh(1)
+    assert said(ask(d, "a", other)) == alone(1, other)
+    running.join(120 * SLOW)
+    assert got == alone(1, prompt, 900)[0]
+    d.settled()
+    assert d.stop() == 0
+
+
 def test_without_host_memory_they_are_read_again(launch, alone):
     d = launch(config_of(["a", "b", "c", "d"], device="64MiB", host="0"), args=["--allow-dummy"])
     for turn in range(2):

@@ -25,6 +25,7 @@
 #include "scheduler/gen.h"
 #include "scheduler/policy.h"
 #include "scheduler/usage.h"
+#include "scheduler/worth.h"
 
 typedef struct engine engine;
 
@@ -106,8 +107,10 @@ typedef struct engine_model_info {
     uint64_t bytes_done, bytes_total; // of the newest stage or load
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
     uint64_t hot_us, load_device_us, device_us;
-    uint64_t turn_us; // quota of its turns while models thrash; 0: none
-    uint64_t idle_us; // since somebody wanted it; 0: now
+    uint64_t turn_us;    // quota of its turns while models thrash; 0: none
+    uint64_t idle_us;    // since somebody wanted it; 0: now
+    worth_pauses pauses; // between such times, so far
+    uint64_t reload_us;  // what having it back would take, about
     engine_switch last, sum;
     uint64_t n_rungs[GEN_RUNGS]; // preemptions of its sequences
     /* Device memory: of weights and of keys and values that count; with cached ones; promised, max

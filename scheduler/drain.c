@@ -1,43 +1,73 @@
-/* drain.c - see drain.h. */
-#include "drain.h"
+/* drain.c - see scheduler/drain.h. */
+#include "scheduler/drain.h"
 
 #include <string.h>
 
 #define SECOND_US ((uint64_t)1000000)
+#define FADE_ONE  ((uint64_t)1024)
 #define GUESS_US  (4 * SECOND_US) // ... and at least so long: a place is held before any end
 
 enum {
-    MARGIN_TOP = 3, // of the time for k ends
-    MARGIN_BOTTOM = 2,
-    BURST_PARTS = 2, // and half of what a place is held
-    GUESS_PARTS = 2, // what runs has run for half of its time ...
-    PACE_DIVISOR = 2 // newcomers count on half of the usual pace
+    MARGIN_TOP = 2, // of the time for k ends
+    MARGIN_BOTTOM = 1,
+    MARGIN_PLACES = 2, // as if so many more would have to come free
+    BURST_PARTS = 2,   // and half of what a place is held
+    GUESS_PARTS = 2,   // what runs has run for half of its time ...
+    FADE_PARTS = 4,    // in so many times what a place is held a gap is forgotten
+    PACE_DIVISOR = 3,  // newcomers count on a third of the usual pace
+    SPARE_PARTS = 4    // of all places, and at most as many as are computed at a time
 };
 
-static uint64_t n_kept(const drain_book *b) {
-    return b->n_ends < DRAIN_ENDS_MAX ? b->n_ends : DRAIN_ENDS_MAX;
+uint32_t drain_spare_of(uint32_t n_places, uint32_t running_max) {
+    return u32_min(u32_max(n_places / SPARE_PARTS, 1), running_max);
+}
+
+static void note_gap(drain_book *b, uint64_t now_us);
+
+/* A whole batch may end at once: its ends count together, or it would push all others out. */
+static void note_ends(drain_book *b, uint32_t n_ended, uint64_t now_us) {
+    if (b->n_bursts == 0 || now_us >= b->burst_us + DRAIN_BURST_US) {
+        uint32_t oldest = (uint32_t)(b->n_bursts++ % DRAIN_BURSTS_MAX);
+        b->sum_us -= b->areas_us[oldest];
+        b->sum_ends -= b->n_ends[oldest];
+        b->areas_us[oldest] = 0;
+        b->n_ends[oldest] = 0;
+        b->burst_us = now_us;
+    }
+    uint32_t newest = (uint32_t)((b->n_bursts - 1) % DRAIN_BURSTS_MAX);
+    b->sum_us += b->area_us;
+    b->sum_ends += n_ended;
+    b->areas_us[newest] += b->area_us;
+    b->n_ends[newest] += n_ended;
+    b->area_us = 0;
 }
 
 void drain_note(drain_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_us) {
     if (now_us > b->noted_us) b->area_us += b->n_used * (now_us - b->noted_us);
+    if (n_ended > 0) note_gap(b, now_us);
     if (b->n_used == 0) b->busy_since_us = now_us;
     b->noted_us = now_us;
     b->n_used = n_used;
-    for (; n_ended > 0; n_ended--) {
-        uint64_t *oldest = &b->areas_us[b->n_ends++ % DRAIN_ENDS_MAX];
-        b->sum_us += b->area_us - *oldest;
-        *oldest = b->area_us;
-        b->area_us = 0;
-    }
+    if (n_ended > 0) note_ends(b, n_ended, now_us);
 }
 
 /* ---- time ---- */
 
 uint64_t drain_held_us(const drain_book *b, uint64_t now_us) {
     uint64_t busy_us = now_us > b->busy_since_us ? now_us - b->busy_since_us : 0;
-    uint64_t us = b->n_ends > 0 ? b->sum_us / n_kept(b) : GUESS_US;
-    if (b->n_ends == 0 && GUESS_PARTS * busy_us > us) us = GUESS_PARTS * busy_us;
+    uint64_t us = b->sum_ends > 0 ? b->sum_us / b->sum_ends : GUESS_US;
+    if (b->sum_ends == 0 && GUESS_PARTS * busy_us > us) us = GUESS_PARTS * busy_us;
     return us > 0 ? us : 1;
+}
+
+/* The time without an end that is over now; ends at the same time are one. */
+static void note_gap(drain_book *b, uint64_t now_us) {
+    uint64_t from_us = b->ended_us > b->busy_since_us ? b->ended_us : b->busy_since_us;
+    uint64_t us = now_us > from_us ? now_us - from_us : 0;
+    uint64_t parts = us * FADE_ONE / (FADE_PARTS * drain_held_us(b, now_us));
+    b->gap_us = parts < FADE_ONE ? b->gap_us - b->gap_us / FADE_ONE * parts : 0;
+    if (us > b->gap_us) b->gap_us = us;
+    b->ended_us = now_us;
 }
 
 /* ---- promises ---- */
@@ -62,7 +92,7 @@ static void promise(drain_book *b, uint64_t mark, uint32_t n, uint64_t due_us) {
 
 static uint32_t seconds_of(uint64_t us) {
     uint64_t s = (us + SECOND_US - 1) / SECOND_US;
-    return s < DRAIN_MIN_S ? DRAIN_MIN_S : s > DRAIN_MAX_S ? DRAIN_MAX_S : (uint32_t)s;
+    return s < DRAIN_MIN_S ? DRAIN_MIN_S : s > DRAIN_FAR_S ? DRAIN_FAR_S : (uint32_t)s;
 }
 
 static uint32_t n_free_of(const drain_book *b, uint32_t n_max) {
@@ -71,13 +101,15 @@ static uint32_t n_free_of(const drain_book *b, uint32_t n_max) {
 
 /* When n more places will be there, beside those that are promised before and behind:
  *
- *     places free now + (time - D/2) / (D/N * 3/2)  >=  places promised until then
+ *     places free now + (time - max(D/2, G)) / (D/N * 2 * (N+2)/N)  >=  places promised until then
  *
  * holds for all promises with the new one in front of them. */
 static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
     uint64_t held_us = drain_held_us(b, now_us), n_free = n_free_of(b, n_max);
     uint64_t each_us = held_us * MARGIN_TOP / MARGIN_BOTTOM / n_max;
-    uint64_t from_us = now_us + held_us / BURST_PARTS, due_us = from_us, wanted = n;
+    each_us += each_us * MARGIN_PLACES / n_max;
+    uint64_t burst_us = held_us / BURST_PARTS > b->gap_us ? held_us / BURST_PARTS : b->gap_us;
+    uint64_t from_us = now_us + burst_us, due_us = from_us, wanted = n;
     for (uint32_t i = 0; i < b->n_promises; i++) {
         const drain_promise *p = &b->promises[i];
         wanted += p->n;
@@ -92,20 +124,21 @@ static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t
 uint32_t drain_refuse(drain_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us) {
     forget_old(b, now_us);
     uint32_t after_s = seconds_of(due_of(b, n, n_max, now_us) - now_us);
-    if (b->n_promises == DRAIN_PROMISES_MAX) return DRAIN_MAX_S;
+    if (after_s > DRAIN_MAX_S) return after_s;
+    if (b->n_promises == DRAIN_PROMISES_MAX) return DRAIN_MAX_S + 1;
     if (mark != 0) promise(b, mark, n, now_us + after_s * SECOND_US);
     return after_s;
 }
 
-/* Are there, or will there be with half of the usual pace, places for n now and all promises when
- * they are due? */
+/* Are there, or will there be with a third of the usual pace, places for n now and all promises
+ * when they are due? */
 static bool leaves_enough(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
     uint64_t wanted = n, each_us = PACE_DIVISOR * drain_held_us(b, now_us) / n_max + 1;
     uint32_t n_free = n_free_of(b, n_max);
     if (n > n_free) return false;
     for (uint32_t i = 0; i < b->n_promises; i++) {
         const drain_promise *p = &b->promises[i];
-        uint64_t until_us = p->due_us > now_us ? p->due_us - now_us : 0;
+        uint64_t until_us = p->due_us > now_us + b->gap_us ? p->due_us - now_us - b->gap_us : 0;
         wanted += p->n;
         if (wanted > n_free + until_us / each_us) return false;
     }

@@ -1,0 +1,363 @@
+/* fleet_move.c - replicas that change their device, target first.
+ *
+ *     begin    a second replica with the same part joins on the target; the source serves on
+ *     arrives  the target is HOT: it serves, the source gets no more requests and leaves when its
+ *              work has ended
+ *     fails    the target did not come in MOVE_JOIN_US, or a device was lost: it goes, and the
+ *              source serves on
+ *
+ * One move at a time, looked for once per MOVE_LOOK_US with what was measured since the last look.
+ * The reasons, in this order:
+ *
+ *     room      a replica that is wanted fits nowhere, though there is room in all (place.h plans
+ *               the moves; each look carries out the first one of a new plan)
+ *     switches  weights on a device are more than it holds, models there waited for each other, and
+ *               another device has room for one of them, if need be after moves of others
+ *     load      a device is busy and another one is less so
+ *
+ * The last two have to gain more than they cost: time that requests waited for a model, or that the
+ * busiest of the two devices is less busy, as measured and hoped for MOVE_HORIZON_US, against
+ * bringing the weights up once more.  A model that moved rests for MOVE_REST_US, so that two
+ * devices do not throw it to and fro.
+ *
+ * Pinned models stay where they are, like those that share weights with another one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fleet_private.h"
+
+enum {
+    MOVE_LOOK_US = 10000000,
+    MOVE_CALM_US = 120000000, // after a move that failed
+    MOVE_JOIN_US = 120000000,
+    MOVE_HORIZON_US = 60000000,
+    MOVE_REST_US = 120000000,
+    MOVE_BUSY_PPM = 700000, // of the time: so busy is a device that gives something away
+    MOVE_GAIN_PPM = 100000, // at least so much less busy is the busier one of the two then
+    MOVE_COPIES_MAX = 128   // with more replicas in all no plan of several moves is made
+};
+#define PPM UINT64_C(1000000)
+
+const char *fleet_move_why_name(fleet_move_why why) {
+    static const char *const names[] = {"room", "switches", "load"};
+    return names[why];
+}
+
+const char *fleet_move_state_name(fleet_move_state state) {
+    static const char *const names[] = {"none", "begun", "done", "failed"};
+    return names[state];
+}
+
+void fleet_get_moves(const fleet *f, fleet_moves *out) {
+    *out = f->moves;
+}
+
+/* ---- what was measured ---- */
+
+static uint64_t minus(uint64_t a, uint64_t b) {
+    return a > b ? a - b : 0;
+}
+
+/* What each replica did since the last look; false: a device is not open yet. */
+static bool measure(fleet *f, uint64_t *busy_us) {
+    bool open = true;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        engine_stats s;
+        engine_get_stats(f->engines[d], &s);
+        open = open && (s.pages_device != 0 || engine_is_lost(f->engines[d]));
+        busy_us[d] = 0;
+        for (uint32_t i = 0; i < f->n_used; i++) {
+            replica *r = &f->models[i].at[d];
+            engine_model_info info;
+            if (!f->models[i].used || !replica_is_here(r)) continue;
+            engine_model_get(f->engines[d], i, &info);
+            uint64_t switch_us = info.sum.reclaim_us + info.sum.stage_us + info.sum.load_us;
+            r->busy_us = minus(info.device_us, r->seen_device_us);
+            r->switch_us = minus(switch_us, r->seen_switch_us);
+            r->seen_device_us = info.device_us;
+            r->seen_switch_us = switch_us;
+            busy_us[d] += r->busy_us;
+        }
+    }
+    return open;
+}
+
+static bool is_quiet(const fleet *f) {
+    for (uint32_t i = 0; i < f->n_used; i++)
+        for (uint32_t d = 0; d < f->n_devices; d++) {
+            fleet_replica_state s = f->models[i].at[d].state;
+            if (f->models[i].used && (s == FLEET_JOINING || s == FLEET_LEAVING)) return false;
+        }
+    return true;
+}
+
+/* ---- what may move ---- */
+
+static bool weights_are_shared(const fleet *f, uint32_t slot, uint32_t d) {
+    if (fleet_shares_weights(f, &f->models[slot], d)) return true;
+    for (uint32_t i = 0; i < f->n_used; i++)
+        if (f->models[i].used && f->models[i].about.same_as == slot &&
+            replica_is_here(&f->models[i].at[d]))
+            return true;
+    return false;
+}
+
+static bool may_move(const fleet *f, uint32_t slot, uint32_t d) {
+    const fleet_model *m = &f->models[slot];
+    return m->used && !m->removed && !m->held && m->at[d].state == FLEET_SERVING &&
+           m->about.policy.pin == PIN_NONE && !engine_is_lost(f->engines[d]) &&
+           !weights_are_shared(f, slot, d);
+}
+
+static bool has_rested(const fleet *f, uint32_t slot, uint64_t now_us) {
+    uint64_t moved_us = f->models[slot].moved_us;
+    return moved_us == 0 || now_us >= moved_us + MOVE_REST_US;
+}
+
+static bool may_go(const fleet *f, uint32_t slot, uint32_t from, uint32_t to, bool lent) {
+    const fleet_model *m = &f->models[slot];
+    place_device device;
+    fleet_see_device(f, to, lent, &device);
+    place_wanted w = fleet_wanted_of(f, m, m->at[from].part, device.page_bytes);
+    return place_check(&device, &w, w.here[to], NULL);
+}
+
+/* Bringing it up once more. */
+static uint64_t cost_us(const fleet *f, uint32_t slot, uint32_t from) {
+    engine_model_info info;
+    engine_model_get(f->engines[from], slot, &info);
+    uint64_t us = info.last.stage_us + info.last.load_us;
+    return us != 0 ? us : fleet_stage_us(f->models[slot].about.weight_bytes);
+}
+
+typedef struct choice {
+    bool found;
+    bool anew; // no move: what is on `from` leaves, and is placed where there is room now
+    uint32_t slot, from, to;
+    fleet_move_why why;
+    uint64_t gain_us; // beyond the cost
+} choice;
+
+static void take_better(choice *best, uint64_t gain, uint64_t cost, choice c) {
+    if (gain <= cost || (best->found && gain - cost <= best->gain_us)) return;
+    *best = c;
+    best->found = true;
+    best->gain_us = gain - cost;
+}
+
+/* ---- plans of several moves ---- */
+
+typedef struct sketch {
+    place_device empty[FLEET_DEVICES_MAX];
+    place_wanted *models; // [n_used] owned
+    place_copy copies[MOVE_COPIES_MAX];
+    uint32_t n_copies;
+} sketch;
+
+/* All devices and replicas, without that of `slot` on `but`.  `lent`: as in find_device, weights of
+ * others are only there for a while.  False: too many, or no memory. */
+static bool draw(const fleet *f, uint32_t slot, uint32_t but, bool lent, sketch *s) {
+    s->n_copies = 0;
+    s->models = calloc(size_max(f->n_used, 1), sizeof *s->models);
+    if (s->models == NULL) return false;
+    for (uint32_t d = 0; d < f->n_devices; d++) fleet_see_empty(f, d, &s->empty[d]);
+    for (uint32_t i = 0; i < f->n_used; i++) {
+        const fleet_model *m = &f->models[i];
+        if (!m->used) continue;
+        s->models[i] = fleet_wanted_of(f, m, 0, s->empty[0].page_bytes);
+        if (lent && i != slot && m->about.policy.pin != PIN_HOT) {
+            place_need *n = &s->models[i].need[0];
+            n->kv_pages = u32_max(n->min_pages, 1);
+            n->weight_pages = 0;
+        }
+        for (uint32_t d = 0; d < f->n_devices; d++) {
+            if (!replica_is_here(&m->at[d]) || (i == slot && d == but)) continue;
+            if (s->n_copies == MOVE_COPIES_MAX) return false;
+            s->copies[s->n_copies++] = (place_copy){
+                .model_idx = i, .device_idx = d, .pinned = i == slot || !may_move(f, i, d)};
+        }
+    }
+    return true;
+}
+
+/* The first of the moves after which a replica of `slot` fits somewhere, or itself anew; `but`:
+ * where it is now, not counted.  The cost is that of the whole plan. */
+static bool plan(const fleet *f, uint32_t slot, uint32_t but, bool lent, choice *first,
+                 uint64_t *plan_us) {
+    sketch s;
+    place_plan p;
+    bool found = draw(f, slot, but, lent, &s) &&
+                 place_plan_moves(s.empty, f->n_devices, s.models, s.copies, s.n_copies, slot, &p);
+    free(s.models);
+    if (!found) return false;
+    *plan_us = fleet_stage_us(p.moved_bytes);
+    *first = (choice){.found = true, .anew = true, .slot = slot, .from = but, .to = p.device_idx};
+    if (p.n_moves == 0) return but != FLEET_NOWHERE;
+    const place_copy *c = &s.copies[p.moves[0].copy_idx];
+    *first =
+        (choice){.found = true, .slot = c->model_idx, .from = p.moves[0].from, .to = p.moves[0].to};
+    return may_go(f, first->slot, first->from, first->to, lent);
+}
+
+/* ---- the three reasons ---- */
+
+/* The replica that no device could take, and was put somewhere all the same; FLEET_NOWHERE: none.
+ */
+static uint32_t misplaced(const fleet *f, uint32_t slot) {
+    const fleet_model *m = &f->models[slot];
+    for (uint32_t d = 0; d < f->n_devices && m->problem[0] != 0; d++)
+        if (m->at[d].state == FLEET_SERVING &&
+            engine_model_state(f->engines[d], slot) == MODEL_FAILED)
+            return d;
+    return FLEET_NOWHERE;
+}
+
+static choice find_for_room(const fleet *f) {
+    for (uint32_t i = 0; i < f->n_used; i++) {
+        const fleet_model *m = &f->models[i];
+        uint64_t ignored_us;
+        choice c;
+        if (!m->used || m->removed || m->held || m->problem[0] == 0) continue;
+        uint32_t but = misplaced(f, i);
+        if (but == FLEET_NOWHERE && !m->lacks) continue;
+        for (int lent = 0; lent <= 1; lent++) {
+            if (!plan(f, i, but, lent == 1, &c, &ignored_us)) continue;
+            c.why = FLEET_MOVE_ROOM;
+            return c;
+        }
+    }
+    return (choice){0};
+}
+
+/* Its models' weights and promises do not fit all at once. */
+static bool is_crowded(const fleet *f, uint32_t d) {
+    place_device device;
+    fleet_see_device(f, d, false, &device);
+    return device.free_pages == 0;
+}
+
+static choice find_for_switches(const fleet *f, uint64_t now_us, uint64_t window_us) {
+    choice best = {0};
+    uint32_t slot = 0, from = FLEET_NOWHERE; // who waited longest
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        if (!is_crowded(f, d)) continue;
+        for (uint32_t i = 0; i < f->n_used; i++) {
+            const replica *r = &f->models[i].at[d];
+            if (r->switch_us == 0 || !may_move(f, i, d) || !has_rested(f, i, now_us)) continue;
+            if (from == FLEET_NOWHERE || r->switch_us > f->models[slot].at[from].switch_us)
+                slot = i, from = d;
+            uint64_t gain = r->switch_us * MOVE_HORIZON_US / window_us, cost = cost_us(f, i, d);
+            for (uint32_t to = 0; to < f->n_devices && gain > cost; to++)
+                if (to != d && may_go(f, i, d, to, false))
+                    take_better(&best, gain, cost, (choice){.slot = i, .from = d, .to = to});
+        }
+    }
+    if (!best.found && from != FLEET_NOWHERE) {
+        uint64_t gain = f->models[slot].at[from].switch_us * MOVE_HORIZON_US / window_us, plan_us;
+        choice c;
+        if (plan(f, slot, from, false, &c, &plan_us) && !c.anew)
+            take_better(&best, gain, plan_us + cost_us(f, slot, from), c);
+    }
+    best.why = FLEET_MOVE_SWITCHES;
+    return best;
+}
+
+static bool has_models(const fleet *f, uint32_t d) {
+    for (uint32_t i = 0; i < f->n_used; i++)
+        if (f->models[i].used && replica_is_here(&f->models[i].at[d])) return true;
+    return false;
+}
+
+static choice find_for_load(const fleet *f, const uint64_t *busy_us, uint64_t now_us,
+                            uint64_t window_us) {
+    choice best = {0};
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        if (busy_us[d] * PPM / window_us < MOVE_BUSY_PPM) continue;
+        for (uint32_t i = 0; i < f->n_used; i++) {
+            if (!may_move(f, i, d) || !has_rested(f, i, now_us)) continue;
+            uint64_t its_us = f->models[i].at[d].busy_us;
+            for (uint32_t to = 0; to < f->n_devices; to++) {
+                uint64_t left_us = minus(busy_us[d], its_us), there_us = busy_us[to] + its_us;
+                uint64_t gain_us = minus(busy_us[d], left_us > there_us ? left_us : there_us);
+                if (to == d || gain_us * PPM / window_us < MOVE_GAIN_PPM) continue;
+                /* Packed: an empty device stays so. */
+                if (f->placement == PLACE_BINPACK && !has_models(f, to)) continue;
+                if (may_go(f, i, d, to, false))
+                    take_better(&best, gain_us * MOVE_HORIZON_US / window_us, cost_us(f, i, d),
+                                (choice){.slot = i, .from = d, .to = to});
+            }
+        }
+    }
+    best.why = FLEET_MOVE_LOAD;
+    return best;
+}
+
+/* ---- a move ---- */
+
+static void note(fleet *f, fleet_move_state state) {
+    f->moves.last.state = state;
+    f->moves.n_notes++;
+}
+
+static void end_move(fleet *f, fleet_move_state state, uint64_t now_us) {
+    const fleet_move *v = &f->moves.last;
+    if (state == FLEET_MOVE_DONE)
+        f->moves.n_done[v->why]++;
+    else
+        f->moves.n_failed++;
+    f->models[v->slot].moved_us = now_us;
+    f->move_from_us = now_us + (state == FLEET_MOVE_DONE ? MOVE_LOOK_US : MOVE_CALM_US);
+    note(f, state);
+}
+
+bool fleet_is_moving(const fleet *f, uint32_t slot) {
+    return f->moves.last.state == FLEET_MOVE_BEGUN && f->moves.last.slot == slot;
+}
+
+bool fleet_move_lost(fleet *f, uint32_t slot, uint32_t d, uint64_t now_us) {
+    const fleet_move v = f->moves.last;
+    if (!fleet_is_moving(f, slot) || (d != v.from && d != v.to)) return false;
+    fleet_remove_replica(f, slot, d);
+    end_move(f, FLEET_MOVE_FAILED, now_us);
+    return true;
+}
+
+/* It began, and may have ended by now. */
+static void watch(fleet *f, uint64_t now_us) {
+    const fleet_move v = f->moves.last;
+    const fleet_model *m = &f->models[v.slot];
+    bool has_source = m->used && replica_is_here(&m->at[v.from]);
+    bool has_target = m->used && replica_is_here(&m->at[v.to]);
+    if (!has_source || !has_target) {
+        end_move(f, FLEET_MOVE_FAILED, now_us);
+    } else if (m->at[v.to].state == FLEET_SERVING) {
+        fleet_remove_replica(f, v.slot, v.from);
+        end_move(f, FLEET_MOVE_DONE, now_us);
+    } else if (m->held || now_us >= f->move_from_us + MOVE_JOIN_US) {
+        fleet_remove_replica(f, v.slot, v.to);
+        end_move(f, FLEET_MOVE_FAILED, now_us);
+    }
+}
+
+void fleet_rebalance(fleet *f, uint64_t now_us) {
+    uint64_t busy_us[FLEET_DEVICES_MAX], window_us = minus(now_us, f->measured_us);
+    if (f->n_devices < 2) return;
+    if (f->moves.last.state == FLEET_MOVE_BEGUN) {
+        watch(f, now_us);
+        return;
+    }
+    if (window_us < MOVE_LOOK_US || now_us < f->move_from_us) return;
+    bool open = measure(f, busy_us), first = f->measured_us == 0;
+    f->measured_us = now_us;
+    if (!open || first || !is_quiet(f)) return;
+    choice c = find_for_room(f);
+    if (!c.found) c = find_for_switches(f, now_us, window_us);
+    if (!c.found) c = find_for_load(f, busy_us, now_us, window_us);
+    if (c.anew) fleet_remove_replica(f, c.slot, c.from);
+    if (!c.found || c.anew ||
+        !fleet_add_replica(f, c.slot, c.to, f->models[c.slot].at[c.from].part, true))
+        return;
+    f->moves.last = (fleet_move){.slot = c.slot, .from = c.from, .to = c.to, .why = c.why};
+    f->move_from_us = now_us;
+    note(f, FLEET_MOVE_BEGUN);
+}
