@@ -14,7 +14,8 @@ enum {
     EAGER_LEAVES_QUARTERS = 1, // of the device's pages free of weights nobody asked for
     KEEP_STAGE_PERCENT = 50,   // a stage this far goes on when nobody waits any more
     FAILURES_DOUBLED_MAX = 16,
-    TURN_SWITCHES = 10, // a turn is so many times as long as the switch before it
+    TURN_SWITCHES = 10, // a turn is so many times as long as the switch before it,
+    TURN_RESTORES = 20, // and so many times as long as having its running work back takes
     THRASH_PERCENT = 5, // of all time goes with bringing back who had to make room
     THRASH_ENDS_PERCENT = 2,
     QUOTA_SWITCHES = 4,      // a quota is at least so many times as long as its switch
@@ -91,6 +92,7 @@ static sched_demand demand_of(const residency *r, uint32_t root) {
         all.n_waiting += d->n_waiting;
         all.n_running += d->n_running;
         all.n_steps += d->n_steps;
+        all.again_us += d->again_us;
         if (d->running_class < all.running_class) all.running_class = d->running_class;
         if (d->n_waiting == 0 || d->waiting_class > all.waiting_class ||
             (d->waiting_class == all.waiting_class && d->oldest_us >= all.oldest_us))
@@ -423,9 +425,12 @@ static uint64_t back_us(const residency *r, const resident *m) {
     return m->last.load_us + (stays ? 0 : m->last.stage_us);
 }
 
-/* How long it is served before others of its class may have its place. */
-static uint64_t turn_of(const residency *r, const resident *m) {
+/* How long it is served before others of its class may have its place: several times as long as it
+ * takes to have it back, with what its running work holds. */
+static uint64_t turn_of(const residency *r, uint32_t root) {
+    const resident *m = &r->slots[root];
     uint64_t turn_us = m->turn_us != 0 ? m->turn_us : TURN_SWITCHES * back_us(r, m);
+    turn_us += TURN_RESTORES * demand_of(r, root).again_us;
     return turn_us > r->limits.turn_us ? turn_us : r->limits.turn_us;
 }
 
@@ -516,7 +521,7 @@ static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_cla
         return steps_of(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
     gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
     if (theirs > class) return VICTIM_LOWER;
-    uint64_t turn_us = turn_of(r, m);
+    uint64_t turn_us = turn_of(r, v);
     /* One that is HOT and could begin nothing for so long waits for memory, too: both would wait
      * for ever.  Who was idle and has work since a moment ago is not stuck. */
     uint64_t blocked_since_us = d.oldest_us > m->hot_since_us ? d.oldest_us : m->hot_since_us;
@@ -580,7 +585,7 @@ static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, 
     if (m->state != MODEL_HOT || !is_root(r, root)) return 0;
     sched_demand d = demand_of(r, root);
     if (d.n_waiting == 0 || d.n_running > 0 || d.waiting_class > class ||
-        now_us - m->hot_since_us >= turn_of(r, m))
+        now_us - m->hot_since_us >= turn_of(r, root))
         return 0;
     const pool_owner *o = &r->pool->owners[root];
     uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];

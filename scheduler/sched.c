@@ -233,10 +233,14 @@ uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx) {
 
 static void count_demand(const sched *s, const sched_model *m, sched_demand *d) {
     const seq *first = NULL;
+    rate_work held = {0};
+    uint64_t n_blocks = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
         if (q->paused) continue;
         d->n_running++;
+        n_blocks += q->table.n_blocks;
+        rate_add_rows(&held, 0, q->n_computed);
         if (q->req->class < d->running_class) d->running_class = q->req->class;
     }
     LIST_EACH(node, &m->waiting) {
@@ -251,6 +255,7 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
         d->waiting_class = q->req->class;
     }
     if (first != NULL) d->first_pages = sched_pages_to_start(s, first);
+    d->again_us = sched_again_us(s, m, &held, n_blocks);
 }
 
 void sched_demands(const sched *s, uint64_t now_us, sched_demand *out) {

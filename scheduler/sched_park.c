@@ -60,6 +60,13 @@ static uint64_t move_us(const sched *s, const sched_model *m) {
     return s->move_us != 0 ? s->move_us : l->slot_bytes * l->n_groups / MOVE_BYTES_PER_US + 1;
 }
 
+uint64_t sched_again_us(const sched *s, const sched_model *m, const rate_work *held,
+                        uint64_t n_blocks) {
+    uint64_t compute_us = held->rows > 0 ? rate_us(&m->rate, held) : 0;
+    uint64_t copy_us = 2 * n_blocks * move_us(s, m);
+    return m->parks && copy_us < compute_us ? copy_us : compute_us;
+}
+
 uint64_t sched_compute_us(const sched_model *m, uint32_t depth) {
     uint32_t T = m->kv.layout.block_tokens;
     rate_work with = {0}, without = {0};

@@ -232,6 +232,10 @@ bool sched_evict_block(sched *s, sched_model *m);
 /* Bring parked blocks of a running sequence back that has computed whole blocks so far, at most n;
  * how many. */
 uint32_t sched_unpark(sched *s, seq *q, uint32_t n, uint64_t now_us);
+/* To have n blocks back, in which rows were computed, when they leave the device now: by copying or
+ * by computing, whichever takes less. */
+uint64_t sched_again_us(const sched *s, const sched_model *m, const rate_work *held,
+                        uint64_t n_blocks);
 /* That computing a whole block at this depth takes; 0: not known. */
 uint64_t sched_compute_us(const sched_model *m, uint32_t depth);
 

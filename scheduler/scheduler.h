@@ -81,6 +81,7 @@ typedef struct sched_demand {
     gen_class waiting_class, running_class; // the most urgent of them; GEN_CLASSES: none
     uint64_t oldest_us;                     // since when the first of waiting_class waits
     uint32_t first_pages;                   // of keys and values that this one needs to begin
+    uint64_t again_us; // to have the keys and values back that the running ones hold
 } sched_demand;
 
 typedef struct sched_counters {

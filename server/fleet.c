@@ -327,11 +327,19 @@ static uint64_t queue_us(const fleet *f, const fleet_model *m, const replica *r,
     return us + (i->last.stage_us != 0 ? i->last.stage_us : fleet_stage_us(m->about.weight_bytes));
 }
 
-static uint64_t prompt_us(const fleet *f, uint32_t d, uint32_t n_tokens) {
+/* Of one token of a prompt; 0: nothing was computed there yet. */
+static uint64_t token_us(const fleet *f, uint32_t d) {
     engine_stats s;
     engine_get_stats(f->engines[d], &s);
-    uint64_t each_us = s.n_rows > 0 ? s.device_us_sum / s.n_rows + 1 : TOKEN_US_GUESS;
-    return n_tokens * each_us;
+    return s.n_rows > 0 ? s.device_us_sum / s.n_rows + 1 : 0;
+}
+
+/* A device that has computed nothing is thought to be as fast as the others, or it would never be
+ * tried. */
+static uint64_t prompt_us(const fleet *f, uint32_t d, uint32_t n_tokens) {
+    uint64_t each_us = token_us(f, d);
+    for (uint32_t o = 0; o < f->n_devices && each_us == 0; o++) each_us = token_us(f, o);
+    return n_tokens * (each_us != 0 ? each_us : TOKEN_US_GUESS);
 }
 
 uint32_t fleet_choose(fleet *f, const gen_request *r) {
