@@ -83,9 +83,10 @@ static inferd_status open_tiers(core *c, inferd_err *err) {
     return sched_set_zero(c->sched, zero, c, err);
 }
 
-static bool reclaim(void *ctx, uint32_t idx, gen_class waiting, uint64_t since_us) {
+static bool reclaim(void *ctx, uint32_t idx, gen_class waiting, gen_class lifted,
+                    uint64_t since_us) {
     core *c = ctx;
-    return residency_reclaim(&c->models, idx, waiting, since_us, now(c));
+    return residency_reclaim(&c->models, idx, waiting, lifted, since_us, now(c));
 }
 
 inferd_status core_init(core *c, const core_options *options, inferd_err *err) {

@@ -16,6 +16,7 @@ enum {
     FAILURES_DOUBLED_MAX = 16,
     TURN_SWITCHES = 10, // a turn is so many times as long as the switch before it,
     TURN_RESTORES = 20, // and so many times as long as having its running work back takes
+    TURN_MAX_US = 60000000,
     THRASH_PERCENT = 5, // of all time goes with bringing back who had to make room
     THRASH_ENDS_PERCENT = 2,
     QUOTA_SWITCHES = 4,      // a quota is at least so many times as long as its switch
@@ -431,6 +432,7 @@ static uint64_t turn_of(const residency *r, uint32_t root) {
     const resident *m = &r->slots[root];
     uint64_t turn_us = m->turn_us != 0 ? m->turn_us : TURN_SWITCHES * back_us(r, m);
     turn_us += TURN_RESTORES * demand_of(r, root).again_us;
+    if (turn_us > TURN_MAX_US) turn_us = TURN_MAX_US;
     return turn_us > r->limits.turn_us ? turn_us : r->limits.turn_us;
 }
 
@@ -729,8 +731,20 @@ static bool make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t com
     return true;
 }
 
-bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, uint64_t since_us,
-                       uint64_t now_us) {
+/* Whoever is not more urgent than waiting has made `lifted`: after its turn, or models of one class
+ * would put each other out as soon as somebody has waited for long. */
+static uint32_t pick_lifted(const residency *r, uint32_t root, gen_class lifted, uint64_t now_us) {
+    uint32_t best = RESIDENCY_NONE;
+    for (uint32_t v = 0; v < r->n_used; v++)
+        if (victim(r, v, root, lifted, now_us) >= VICTIM_LOWER &&
+            now_us - r->slots[v].hot_since_us >= turn_of(r, v) &&
+            (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
+            best = v;
+    return best;
+}
+
+bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class lifted,
+                       uint64_t since_us, uint64_t now_us) {
     uint32_t root = r->slots[idx].weights_of, v;
     bool turn = waiting != GEN_CLASSES && now_us >= since_us + r->limits.turn_us;
     victim_kind up_to = waiting == GEN_CLASSES ? VICTIM_IDLE : turn ? VICTIM_TURN : VICTIM_LOWER;
@@ -738,7 +752,9 @@ bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, uint64_t s
         if ((v = pick_victim(r, k, root, waiting, now_us)) == RESIDENCY_NONE) continue;
         return evict(r, v, k, waiting, RESIDENCY_NONE, now_us);
     }
-    return false;
+    if (lifted >= waiting || (v = pick_lifted(r, root, lifted, now_us)) == RESIDENCY_NONE)
+        return false;
+    return evict(r, v, VICTIM_TURN, lifted, RESIDENCY_NONE, now_us);
 }
 
 /* ---- who comes ---- */
@@ -1011,7 +1027,14 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
             resume(r, root, now_us);
             return true;
         }
-        if (d.n_running > 0 || steps_of(r, root) > 0) return false;
+        if (steps_of(r, root) > 0) return false;
+        if (d.n_running > 0) {
+            if (!sched_is_blocked(r->sched, now_us)) return false;
+            /* What runs cannot end here; it waits again, so that others may come. */
+            m->leaving = true;
+            EACH_MEMBER(r, root, i)
+            if (r->slots[i].state != MODEL_FAILED) sched_model_preempt(r->sched, i);
+        }
         release(r, root, RESIDENCY_NONE, now_us);
         return true;
     case MODEL_HOT: {

@@ -169,8 +169,8 @@ bool residency_has_work(const residency *r);
 /* Work on it for about budget_us; the time it took the device. */
 uint64_t residency_work(residency *r, uint64_t budget_us, uint64_t (*clock)(void *ctx), void *ctx);
 /* Weights go because keys and values of this model need pages: sched_reclaim. */
-bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, uint64_t since_us,
-                       uint64_t now_us);
+bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class lifted,
+                       uint64_t since_us, uint64_t now_us);
 /* The next moment at which residency_decide may change something by itself; UINT64_MAX: none. */
 uint64_t residency_next_us(const residency *r);
 

@@ -158,8 +158,11 @@ static uint32_t pages_for(const sched *s, uint32_t model_idx, uint32_t tenant_id
     uint64_t others = s->min_bytes - (t != NULL ? t->min_bytes : 0);
     if (tenant_idx == UINT32_MAX) others = 0;
     if (pages_of(s, others) > promised) promised = pages_of(s, others);
-    /* Where its weights do not even fit it fails as a whole, with a sentence about that. */
-    if (pinned + promised + m->spec.weight_pages >= p->n_device) pinned = 0;
+    /* Where its weights do not even fit it fails as a whole, with a sentence about that; unless
+     * they are there from before others were promised so much. */
+    if (p->owners[m->weights_of].held[PAGE_WEIGHT] == 0 &&
+        pinned + promised + m->spec.weight_pages >= p->n_device)
+        pinned = 0;
     uint64_t left = pinned + promised < p->n_device ? p->n_device - pinned - promised : 0;
     if (left > p->owners[model_idx].max) left = p->owners[model_idx].max;
     return left > m->spec.weight_pages ? (uint32_t)left - m->spec.weight_pages : 0;

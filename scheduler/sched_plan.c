@@ -73,6 +73,10 @@ uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us) {
     return lifts < (uint64_t)q->req->class ? (uint32_t)(q->req->class - lifts) : GEN_SYSTEM;
 }
 
+bool sched_is_blocked(const sched *s, uint64_t now_us) {
+    return s->blocked_since_us != 0 && now_us >= s->blocked_since_us + s->limits.starvation_us;
+}
+
 /* How long the prompt of q will take beside what runs: every model with running work has a step
  * between two of its own. */
 static uint64_t prompt_us(const plan *p, const seq *q) {
@@ -274,10 +278,12 @@ static bool reclaim_weights(const plan *p, const sched_model *m, const seq *wait
     if (s->reclaim == NULL || held >= o->max ||
         pool_n_takeable(s->pool, m->kv.owner) >= o->max - held)
         return false;
-    gen_class class = GEN_CLASSES;
-    if (waiting != NULL) class = (gen_class)sched_class_now(s, waiting, p->now_us);
-    return s->reclaim(s->reclaim_ctx, m->kv.owner, class,
-                      waiting != NULL ? waiting->idle_since_us : 0);
+    if (waiting == NULL)
+        return s->reclaim(s->reclaim_ctx, m->kv.owner, GEN_CLASSES, GEN_CLASSES, 0);
+    gen_class lifted = (gen_class)sched_class_now(s, waiting, p->now_us);
+    return s->reclaim(s->reclaim_ctx, m->kv.owner,
+                      sched_is_blocked(s, p->now_us) ? lifted : waiting->req->class, lifted,
+                      waiting->idle_since_us);
 }
 
 /* One cached block becomes free slots: of this model, or of any other when its page may go to us;
@@ -712,7 +718,12 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
         sched_note_aside(s, choice.class, now_us);
         st->predicted_us = rate_us(&p.m->rate, &work);
         for (uint32_t i = 0; i < st->b.n_seqs; i++) st->items[i].q->last_epoch = st->epoch;
+        s->blocked_since_us = 0;
         return true;
     }
+    if (s->pool->launched != s->pool->finished || s->n_running + s->n_waiting == 0)
+        s->blocked_since_us = 0;
+    else if (s->blocked_since_us == 0)
+        s->blocked_since_us = now_us;
     return false;
 }

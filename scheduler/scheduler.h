@@ -162,6 +162,8 @@ void sched_model_close_door(sched *s, uint32_t model_idx, bool closed);
 uint32_t sched_model_n_steps(const sched *s, uint32_t model_idx);  // unfinished ones
 uint32_t sched_model_n_seqs(const sched *s, uint32_t model_idx);   // waiting, running and ended
 uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx); // pages with cached blocks only
+/* Nothing could be computed for so long that waiting for better times is of no use. */
+bool sched_is_blocked(const sched *s, uint64_t now_us);
 /* Of every model at once: out[n_models]. */
 void sched_demands(const sched *s, uint64_t now_us, sched_demand *out);
 /* What a decode step of all its sequences would take is added to cost_us, and the smallest time per
@@ -200,8 +202,10 @@ typedef void sched_zero(void *ctx, uint32_t page, size_t begin, size_t n_bytes);
 inferd_status sched_set_zero(sched *s, sched_zero *zero, void *ctx, inferd_err *err);
 /* Asked when a sequence of this model needs pages and no cached block is left: weights that nobody
  * uses may go; and for one of this class that waits since then, those of models whose work deserves
- * less, or has had its turn (GEN_CLASSES: not those).  True: there are more pages now. */
-typedef bool sched_reclaim(void *ctx, uint32_t model_idx, gen_class waiting, uint64_t since_us);
+ * less, or has had its turn (GEN_CLASSES: not those); `lifted` is the class that waiting has made of
+ * its own.  True: there are more pages now. */
+typedef bool sched_reclaim(void *ctx, uint32_t model_idx, gen_class waiting, gen_class lifted,
+                           uint64_t since_us);
 void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx);
 
 /* Takes the request, whatever happens.  The caller has room for one event. */

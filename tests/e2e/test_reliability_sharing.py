@@ -154,7 +154,8 @@ def L07(s):
     for i, a in enumerate(answers):
         assert a.json()["choices"][0]["token_ids"] == s.words[("ma", "mb")[i % 2]][:30]
     n = sum(s.about(m)["loads"] for m in ("ma", "mb")) - before
-    assert n <= passed / 0.5 + 4, (n, passed)  # a turn is at least 500 ms long, or its work has ended
+    # A turn is at least 500 ms long, or its work has ended: many answers for each of them.
+    assert n <= max(passed / 0.5 + 4, len(answers) / 8), (n, passed)
 
 
 def L08(s):
