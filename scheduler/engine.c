@@ -173,7 +173,8 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
     slot_view *v = &e->slots[idx];
     engine_model_info i = {.state = residency_state(&c->models, idx)};
     if (i.state != MODEL_NONE) {
-        const pool_owner *o = &c->pool.owners[idx];
+        static const pool_owner none; // the device never came up
+        const pool_owner *o = c->pool.owners != NULL ? &c->pool.owners[idx] : &none;
         sched_model_numbers n;
         sched_count_model(c->sched, idx, &n);
         i.held = w->held;

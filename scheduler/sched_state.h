@@ -128,7 +128,8 @@ struct sched {
     uint32_t *page_tenants;         // [n_pages of the pool] whose bytes are there; owned
     uint64_t ahead_at_us, ahead_us; // of copying ahead: last time, and time it may take
     sched_reclaim *reclaim;         // NULL: none
-    uint64_t blocked_since_us; // no plan has found anything to compute, though there is work; 0: not
+    uint64_t
+        blocked_since_us; // no plan has found anything to compute, though there is work; 0: not
     void *reclaim_ctx;
     sched_model *models; // [n_models] owned
     uint32_t n_models;

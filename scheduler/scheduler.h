@@ -202,8 +202,8 @@ typedef void sched_zero(void *ctx, uint32_t page, size_t begin, size_t n_bytes);
 inferd_status sched_set_zero(sched *s, sched_zero *zero, void *ctx, inferd_err *err);
 /* Asked when a sequence of this model needs pages and no cached block is left: weights that nobody
  * uses may go; and for one of this class that waits since then, those of models whose work deserves
- * less, or has had its turn (GEN_CLASSES: not those); `lifted` is the class that waiting has made of
- * its own.  True: there are more pages now. */
+ * less, or has had its turn (GEN_CLASSES: not those); `lifted` is the class that waiting has made
+ * of its own.  True: there are more pages now. */
 typedef bool sched_reclaim(void *ctx, uint32_t model_idx, gen_class waiting, gen_class lifted,
                            uint64_t since_us);
 void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx);

@@ -106,7 +106,7 @@ static void write_cell(buf *out, const char *text, size_t width, bool right, boo
 
 static void write_table(table *t, buf *out) {
     size_t widths[COLUMNS_MAX];
-    const char *end = t->cells.p + t->cells.n;
+    const char *end = t->cells.n > 0 ? t->cells.p + t->cells.n : t->cells.p;
     for (uint32_t i = 0; i < t->n_columns; i++)
         widths[i] = width_of(t->heads[i] + (t->heads[i][0] == '>'));
     uint32_t column = 0;
