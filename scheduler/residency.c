@@ -1012,8 +1012,9 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     sched_demand d = demand_of(r, root);
     bool wanted = d.n_waiting + d.n_running > 0;
-    if (wanted) note_use(m, now_us);
-    m->busy = wanted;
+    bool used = wanted || steps_of(r, root) > 0;
+    if (used) note_use(m, now_us);
+    m->busy = used;
     if (d.n_waiting == 0 && d.n_running == 0) m->wanted_since_us = 0;
     if (d.n_waiting > 0 && m->wanted_since_us == 0 && m->state != MODEL_HOT)
         m->wanted_since_us = now_us;

@@ -286,6 +286,12 @@ void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx) {
 
 /* ---- ends ---- */
 
+/* Of a running one: another that waited for long may have its place. */
+static void give_lift_back(sched *s, seq *q) {
+    s->n_lifted -= q->granted < q->req->class;
+    q->granted = q->req->class;
+}
+
 /* Gives up its blocks and whatever unfinished steps would have brought. */
 static void leave_running(sched *s, seq *q) {
     prefix_release(&seq_model(s, q)->prefix, &q->table, q->last_epoch);
@@ -295,6 +301,7 @@ static void leave_running(sched *s, seq *q) {
     list_remove(&q->link);
     list_remove(&q->mine);
     s->n_running--;
+    give_lift_back(s, q);
     seq_model(s, q)->n_running--;
 }
 
@@ -328,6 +335,7 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
         s->models[q->model_idx].n_seqs--;
         s->models[q->model_idx].n_ended++;
         q->counted = true;
+        if (s->relief_for == q) s->relief_for = NULL;
         sched_leave_principal(s, q);
     }
     q->state = SEQ_ENDED;
@@ -561,7 +569,9 @@ void sched_cancel(sched *s, uint64_t id, uint64_t now_us) {
 
 void sched_pause(sched *s, uint64_t id) {
     seq *q = find_alive(s, id);
-    if (q != NULL) q->paused = true;
+    if (q == NULL) return;
+    q->paused = true;
+    if (q->state == SEQ_RUNNING) give_lift_back(s, q);
 }
 
 void sched_resume(sched *s, uint64_t id, uint64_t now_us) {

@@ -13,6 +13,7 @@
  * most of the pool idle, since most answers end early; too little would preempt at once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
 enum { LATE_EVERY = 8 };         // one in so many that begin may be late: see is_lost
+enum { LIFTED_PARTS = 8 };       // of running_max: places for those lifted by their waiting
 enum { COME_BACK_PARTS = 4 };    // of a step: time to copy what was parked
 enum { TRIM_BLOCKS_MAX = 8 };    // cached blocks freed per plan when pages are short
 enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
@@ -68,9 +69,13 @@ static void expire(sched *s, uint64_t now_us) {
 /* ---- order ---- */
 
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us) {
-    if (s->limits.starvation_us == 0 || now_us <= q->idle_since_us) return q->req->class;
+    uint32_t class = q->req->class;
+    if (s->limits.starvation_us == 0 || class <= GEN_HIGH || now_us <= q->idle_since_us)
+        return class;
+    if (q->state == SEQ_WAITING && s->n_lifted >= u32_max(s->limits.running_max / LIFTED_PARTS, 1))
+        return class;
     uint64_t lifts = (now_us - q->idle_since_us) / s->limits.starvation_us;
-    return lifts < (uint64_t)q->req->class ? (uint32_t)(q->req->class - lifts) : GEN_SYSTEM;
+    return lifts < class - GEN_HIGH ? (uint32_t)(class - lifts) : GEN_HIGH;
 }
 
 bool sched_is_blocked(const sched *s, uint64_t now_us) {
@@ -182,12 +187,20 @@ static bool hold(const plan *p, seq *q) {
     return false;
 }
 
-static seq *first_waiting(const plan *p) {
+typedef bool seq_order(const plan *p, const seq *a, const seq *b);
+
+/* Who waited for long is lifted in its turn, and yet cannot take anybody's place: those who can
+ * are not behind it. */
+static bool outranks(const plan *p, const seq *a, const seq *b) {
+    return a->req->class != b->req->class ? a->req->class < b->req->class : precedes(p, a, b);
+}
+
+static seq *first_waiting(const plan *p, seq_order *before) {
     seq *first = NULL;
     LIST_EACH(node, &p->m->waiting) {
         seq *q = LIST_ENTRY(node, seq, mine);
         if (!sched_can_start(p->s, q) || !may_join(p, q)) continue;
-        if ((first == NULL || precedes(p, q, first)) && !hold(p, q)) first = q;
+        if ((first == NULL || before(p, q, first)) && !hold(p, q)) first = q;
     }
     return first;
 }
@@ -251,11 +264,12 @@ static void preempt(plan *p, seq *victim) {
     sched_preempt_seq(p->s, victim);
 }
 
-static bool preempt_for_pages(plan *p, const seq *q) {
+static bool preempt_for_pages(plan *p, seq *q) {
     if (relief_is_coming(p->s)) return false;
     seq *victim = pick_victim(p, q, false);
     if (victim == NULL) return false;
     preempt(p, victim);
+    if (relief_is_coming(p->s)) p->s->relief_for = q;
     return true;
 }
 
@@ -387,6 +401,8 @@ static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
 static void start(plan *p, seq *q) {
     sched *s = p->s;
     const kv_layout *l = &p->m->kv.layout;
+    q->granted = (gen_class)sched_class_now(s, q, p->now_us);
+    s->n_lifted += q->granted < q->req->class;
     list_remove(&q->link);
     s->n_waiting--;
     q->state = SEQ_RUNNING;
@@ -396,7 +412,6 @@ static void start(plan *p, seq *q) {
     s->n_running++;
     p->m->n_running++;
     p->m->n_started++;
-    q->granted = (gen_class)sched_class_now(s, q, p->now_us);
     q->n_published = prefix_take(&p->m->prefix, q->req->cache_scope, seq_tokens(q),
                                  blocks_findable(q, l), &q->table, &q->name);
     q->n_computed = q->n_published * l->block_tokens;
@@ -649,7 +664,7 @@ static void plan_chunks(plan *p, uint32_t n_order) {
                 s->order[i]->refused_plan == s->plan_no))
             i++;
         seq *q = i < n_order ? s->order[i] : NULL;
-        seq *w = blocked ? NULL : first_waiting(p);
+        seq *w = blocked ? NULL : first_waiting(p, precedes);
         if (q == NULL && w == NULL) break;
         if (w != NULL && (q == NULL || precedes(p, w, q))) {
             blocked = !admit(p, w);
@@ -674,7 +689,7 @@ static bool outranks_one(const plan *p, const seq *w) {
 /* The urgent come in before anybody has rows: who is in a plan cannot be preempted by it. */
 static void admit_urgent(plan *p) {
     seq *w;
-    while ((w = first_waiting(p)) != NULL && outranks_one(p, w) && admit(p, w)) {
+    while ((w = first_waiting(p, outranks)) != NULL && outranks_one(p, w) && admit(p, w)) {
     }
 }
 

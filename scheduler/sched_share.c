@@ -250,6 +250,15 @@ static void look_at(sched *s, sched_model *m, uint64_t now_us) {
     m->ready_us = s->share_ready_us;
 }
 
+/* Pages that somebody was preempted for are there: whoever did it is next.  The preempted one may
+ * be the first by its share, and would take them back, to be preempted again. */
+static bool takes_relief(sched *s, uint64_t now_us, sched_choice *out) {
+    seq *q = s->relief_for;
+    if (q == NULL || s->relief_epoch > s->pool->finished) return false;
+    s->relief_for = NULL;
+    return is_ready(s, q) && consider(s, q, now_us, out);
+}
+
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
     uint32_t classes = 0, found = 0; // as bits: that have anybody ready, and who may run
     bool any = false;
@@ -278,6 +287,11 @@ bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
                    (classes & ((1u << class) - 1)) != 0 &&
                    s->floors[class].level >= (int64_t)s->typical_us * 100;
         if (!any || comes_before(c, out)) *out = *c;
+        any = true;
+    }
+    sched_choice claimant;
+    if (takes_relief(s, now_us, &claimant)) {
+        *out = claimant;
         any = true;
     }
     if (any) out->due_us = due_us; // prompts leave time for that

@@ -138,12 +138,14 @@ struct sched {
     uint32_t n_seqs;
     list_node free, waiting, running, ended;
     uint32_t n_waiting, n_running, n_ended, n_unsent;
-    seq **order; // [n_seqs] scratch of a plan; owned
+    uint32_t n_lifted; // of those running, that began in a class more urgent than their own
+    seq **order;       // [n_seqs] scratch of a plan; owned
 
     uint32_t next_drop; // the model whose cached blocks go first next time
     uint64_t plan_no, next_arrival_no;
     uint64_t next_deadline_us; // not later than the earliest deadline of any sequence
     uint64_t relief_epoch;     // newest step that pages of a preempted sequence wait for
+    seq *relief_for;           // who is to have them, and did not look for them since; or NULL
     sched_tenant *tenants;     // [n_tenants] by number; owned
     uint64_t unfilled_bytes;   // sum over tenants of max(0, min - used)
     uint64_t min_bytes;        // sum over tenants of min
@@ -255,7 +257,7 @@ void sched_fetched(sched *s, uint32_t model_idx, prefix_name name, bool used);
 void sched_forget_reads(sched *s, uint32_t model_idx); // the model is about to close
 
 /* -- sched_plan.c -- */
-/* The class it counts as now: one more urgent per starvation_us without a row. */
+/* The class it counts as now; see scheduler.h. */
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us);
 /* Blocks, and pages, that its known tokens and the look-ahead of an admission need. */
 uint32_t sched_blocks_to_start(const sched *s, const seq *q);

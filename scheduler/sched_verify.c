@@ -70,11 +70,15 @@ static uint32_t length(const list_node *list) {
 }
 
 static inferd_status verify_lists(const sched *s, inferd_err *err) {
-    uint32_t n_in[SEQ_ENDED + 1] = {0}, n_unsent = 0;
+    uint32_t n_in[SEQ_ENDED + 1] = {0}, n_unsent = 0, n_lifted = 0;
     for (uint32_t i = 0; i < s->n_seqs; i++) {
         n_in[s->seqs[i].state]++;
         n_unsent += s->seqs[i].state == SEQ_ENDED && !s->seqs[i].done_sent;
+        n_lifted += s->seqs[i].state == SEQ_RUNNING && s->seqs[i].granted < s->seqs[i].req->class;
     }
+    if (n_lifted != s->n_lifted)
+        return inferd_fail(err, INFERD_EINVAL, "sched: %u run lifted, the books say %u", n_lifted,
+                           s->n_lifted);
     if (n_in[SEQ_FREE] != length(&s->free) || n_in[SEQ_WAITING] != length(&s->waiting) ||
         n_in[SEQ_RUNNING] != length(&s->running) || n_in[SEQ_ENDED] != length(&s->ended) ||
         n_in[SEQ_WAITING] != s->n_waiting || n_in[SEQ_RUNNING] != s->n_running ||

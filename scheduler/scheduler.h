@@ -15,8 +15,11 @@
  * compute hundreds of rows well, and a few of them badly.)  Where decoding alone is about as long
  * as the bound, prompts still get a quarter of its time, or half as many rows, and without decoding
  * a step may take as long as two of one row: whoever is inside must not keep everybody else out,
- * and a prompt always advances.  A sequence that has waited starvation_us is treated as one class
- * more urgent, per such interval.
+ * and a prompt always advances.
+ *
+ * A sequence that has waited starvation_us is treated as one class more urgent, per such interval,
+ * up to GEN_HIGH.  Of those that wait, that is so for a few at a time (LIFTED_PARTS): in a queue in
+ * which everybody has waited for long nobody would be urgent else.
  *
  * Whoever waits and begins like a prompt that is being computed is held back until those blocks are
  * there, instead of computing them again at the same time.  It waits only for a sequence that is

@@ -253,7 +253,7 @@ static const option of_limit[] = {
     {"queue_len_max", OPTION_U32, AT(L, engine.queue_len_max), RANGE(1, 1000000, 1024),
      .about = "requests that wait; more are told 503"},
     {"starvation_ms", OPTION_U32, AT(L, engine.starvation_ms), RANGE(1, DAY_MS, 2000),
-     .about = "waiting longer lifts a request by one class"},
+     .about = "waiting longer lifts a request by one class, up to `high`"},
     {"draft_tokens", OPTION_U32, AT(L, engine.draft_tokens), RANGE(0, DRAFT_MAX, 0),
      .about = "CPU: tokens guessed ahead per step from what a text has said before, while fewer "
               "than 8 sequences run; 4 is a good number, 0: none"},
