@@ -304,12 +304,13 @@ int main(int argc, char **argv) {
         ns[BOTH][n] = (uint32_t)(planned - cpu);
         ns[BOTH_WALL][n++] = (uint32_t)(wall_end - wall);
     }
+    uint64_t n_loads = 0;
+    for (uint32_t i = 0; i < w.n_models; i++) n_loads += c->models.slots[i].n_loads;
     printf("%u models, %u sequences: %llu running and %llu waiting on average, %llu steps in %u "
            "turns, %llu loads, %llu turns of models\n",
            w.n_models, w.n_seqs, (unsigned long long)(n_running / n),
            (unsigned long long)(n_waiting / n), (unsigned long long)n_steps, n,
-           (unsigned long long)w.core.models.slots[0].n_loads,
-           (unsigned long long)w.core.models.n_turns);
+           (unsigned long long)n_loads, (unsigned long long)w.core.models.n_turns);
     printf("%-22s %10s %10s %10s\n", "us of processor time", "p50", "p99", "max");
     for (int k = 0; k < KINDS; k++) print(NAMES[k], ns[k], n);
     core_end(c);

@@ -5,8 +5,8 @@
  *
  *     copy     memcpy of the pieces to where panels go: bytes read and bytes written
  *     cold     rows that no cache holds -> panels
- *     cached   rows that were just read into a piece, as a stage has them -> panels
  *     pread    a file in the page cache -> pieces, each used again
+ *     cached   rows that `pread` has just read into a piece, as a stage has them -> panels
  *     both     pread, then cached: what a stage does
  *
  * Rates are 10^9 bytes per second, read and written together (of `pread` and `both`: of the file),
@@ -35,7 +35,7 @@ static const dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
                               DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
                               DTYPE_F16,  DTYPE_BF16, DTYPE_F32};
 
-typedef enum how { COPY, COLD, CACHED, PREAD, BOTH, HOWS } how;
+typedef enum how { COPY, COLD, PREAD, CACHED, BOTH, HOWS } how; // CACHED takes what PREAD left
 
 typedef struct job {
     how how;
@@ -100,7 +100,7 @@ static void bench_type(pool *p, job *j, dtype type) {
         rate[h] = n_bytes * 1e-9 / seconds[h][SAMPLES / 2];
     }
     printf("%-6s %8u %8.2f %8.2f %8.2f %8.2f %8.2f %7.0f%%\n", info.name, pool_n_threads(p),
-           rate[COPY], rate[COLD], rate[CACHED], rate[PREAD], rate[BOTH],
+           rate[COPY], rate[COLD], rate[PREAD], rate[CACHED], rate[BOTH],
            100 * rate[COLD] / rate[COPY]);
     fflush(stdout);
 }
@@ -125,6 +125,16 @@ static int take_file(const unsigned char *from) {
         at += (size_t)n;
     }
     return fd;
+}
+
+static bool is_type(const char *name) {
+    for (size_t i = 0; i < INFERD_COUNT(types); i++)
+        if (strcmp(name, dtype_about(types[i]).name) == 0) return true;
+    fprintf(stderr, "TYPE is \"%s\", expected one of", name);
+    for (size_t i = 0; i < INFERD_COUNT(types); i++)
+        fprintf(stderr, " %s", dtype_about(types[i]).name);
+    fprintf(stderr, "\n");
+    return false;
 }
 
 static bool bench_threads(job *j, uint32_t n_threads, const char *wanted) {
@@ -154,19 +164,20 @@ int main(int argc, char **argv) {
         else
             wanted = argv[i];
     }
+    if (wanted != NULL && !is_type(wanted)) return 2;
     const cpu_level *level = level_choose(getenv("INFERD_CPU"), &err);
     if (level == NULL) {
         fprintf(stderr, "%s\n", err.text);
         return 2;
     }
-    job j = {.pack = panel_packer(level->name)};
+    job j = {.pack = level->pack};
     unsigned char *from = take_memory(MEMORY_BYTES);
     for (size_t i = 0; i < MEMORY_BYTES; i++) from[i] = (unsigned char)(i * 2654435761u >> 13);
     j.from = from;
     j.to = take_memory(MEMORY_BYTES);
     j.fd = take_file(from);
     printf("%s\n%-6s %8s %8s %8s %8s %8s %8s %8s\n", level->name, "type", "threads", "copy", "cold",
-           "cached", "pread", "both", "share");
+           "pread", "cached", "both", "share");
     bool done = bench_threads(&j, 1, wanted);
     if (n_threads != 1) done = done && bench_threads(&j, n_threads, wanted);
     close(j.fd);

@@ -1,15 +1,15 @@
 /* share.h - `inferd-bench share`: what sharing one device costs and keeps, on a daemon that runs.
  *
- *     rows      what the daemon must be like
- *     switch    room on the device for one of the models at a time; any server with several models
+ *     row       what the daemon must be like
+ *     switch    room for one of the models at a time; any server with several models
  *     warm      the same, and host memory for all of them
  *     cold      the same without host memory, files in the page cache
  *     gap       room for all of them, no host memory
  *     urgent    room for all of them
  *     shares    room for all of them, no tenants
- *     guarantee room for all of them, two tenants: `key` with a fixed share, `flood_key` with
- * another burst     room for all of them kv        any that has worked: calls and page faults on
- * the way of keys and values
+ *     guarantee room for all of them, two tenants: `key` with a fixed share, and `flood_key`
+ *     burst     room for all of them
+ *     kv        any that has worked
  *
  * All but `switch` use the admin API.  Each row has its samples kept; the table tells medians and
  * the spread, and the JSON file the rest.  scripts/bench-share starts daemons like these and puts

@@ -1,8 +1,10 @@
 /* share_gaps.c - rows of `share`: who runs while something else arrives.
  *
- *     gap      one stream; another model is loaded by hand (no request of it, so its own steps are
- * not in the way), and the stream's gaps that touch the load are compared with its median urgent
- * streams of the class batch on two models; requests of the class high come one by one
+ *     gap       one stream while another model is loaded by hand: no request asks for that one, so
+ *               its own steps are not in the way.  The stream's gaps that touch the load are
+ *               compared with its median
+ *     urgent    streams of the class batch on two models; requests of the class high come one by
+ *               one
  *
  * Iterations are seen from outside as tokens: a stream gets one in each step of its model.  All
  * that came between an urgent request and its own first token belong to steps that it waited for,

@@ -1,8 +1,9 @@
 /* share_load.h - streams beside what a row of `share` measures: each is a thread that asks, reads
  * to the end and asks again, until it is told to stop.
  *
- *     share_load_start -> (measure) -> share_load_stop -> (look at what it wrote down) ->
- * share_load_free
+ *     share_load_start    streams ask
+ *     share_load_stop     they have ended, and what they wrote down may be looked at
+ *     share_load_free
  *
  * What a stream writes down belongs to its thread until share_load_stop has returned; after that to
  * the caller.  Each list has a bound, and one that is full ends its stream with a sentence rather

@@ -1,8 +1,9 @@
 /* share_memory.c - rows of `share` about memory.
  *
- *     burst   a few long streams, many short ones for a while, ten seconds later: pages that hold
- * keys and values which somebody needs, against the least that the tokens of the streams take kv
- * calls and page faults on the way of keys and values, since the daemon began
+ *     burst     a few long streams, many short ones for a while, and ten seconds later: pages that
+ *               hold keys and values which somebody needs, against the least that the tokens of
+ *               the streams take
+ *     kv        calls and page faults on the way of keys and values, since the daemon began
  *
  * How many tokens a stream has at a moment is counted here, from the chunks that came until then;
  * what a page holds that no request needs (the prefix cache) is given back when it is wanted and

@@ -34,10 +34,6 @@ double samples_at(samples *s, double q) {
     return s->v[k == 0 ? 0 : k - 1];
 }
 
-void samples_clear(samples *s) {
-    s->n = 0;
-}
-
 void samples_free(samples *s) {
     free(s->v);
     *s = (samples){0};
@@ -78,8 +74,9 @@ json_t *share_table_json(const share_table *t) {
         json_t *row = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s}", "id", r->id, "figure", r->figure,
                                 "goal", r->goal, "measured", r->measured, "spread", r->spread,
                                 "verdict", verdict_word(r->verdict));
-        if (row != NULL && r->values != NULL) json_object_set(row, "values", r->values);
-        if (row == NULL || json_array_append_new(rows, row) != 0) {
+        json_t *values = r->values != NULL ? json_incref(r->values) : json_object();
+        bool is_whole = json_object_set_new(row, "values", values) == 0;
+        if (json_array_append_new(rows, row) != 0 || !is_whole) {
             json_decref(rows);
             return NULL;
         }

@@ -22,7 +22,6 @@ typedef struct samples {
 
 void samples_add(samples *s, double v);  // more than SHARE_SAMPLES_MAX is a bug of the row
 double samples_at(samples *s, double q); // q in [0, 1]; 0 when there are none
-void samples_clear(samples *s);
 void samples_free(samples *s);
 /* Count, least, median, p90, p99, greatest.  NULL: no memory.  The caller owns it. */
 json_t *samples_json(samples *s);
@@ -34,7 +33,7 @@ typedef struct share_row {
     const char *figure, *goal; // borrowed, "" where there is no goal
     char measured[SHARE_CELL_BYTES], spread[SHARE_CELL_BYTES];
     share_verdict verdict;
-    json_t *values; // an object for machines; owned, may be NULL
+    json_t *values; // an object for machines; owned, NULL: an empty one
 } share_row;
 
 typedef struct share_table {

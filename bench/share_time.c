@@ -1,9 +1,9 @@
 /* share_time.c - rows of `share` about device time.
  *
- *     shares     models with fixed shares, and at times one without that takes the rest, all with
- * more work than they get; device seconds of each in a window of ten seconds, by the account that
- * the daemon publishes, divided by the seconds of the same account guarantee  a tenant with a fixed
- * share, alone and beside a tenant that floods, in turns
+ *     shares    models with fixed shares, and at times one without that takes the rest, all with
+ *               more work than they get: device seconds of each in a window of ten seconds, by the
+ *               account that the daemon publishes, divided by the seconds of the same account
+ *     guarantee a tenant with a fixed share, alone and beside a tenant that floods, in turns
  *
  * The snapshots at both ends of a window are each of one moment, so a window may be a little longer
  * than ten seconds and the quotient is still exact. */

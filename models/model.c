@@ -170,7 +170,7 @@ inferd_status model_open(const model_options *options, model **out, inferd_err *
         (st = tok_open(m->file, &m->tok, err)) || (st = read_vocabulary_size(m, err)) ||
         (st = open_template(m, options, err)) || (st = set_context(m, options->context_max, err)) ||
         (st = gguf_str_opt(m->file, "general.name", &name, err)) ||
-        (st = copy_bytes(name, &m->name, err))) {
+        (st = copy_bytes(name, &m->name, err)) || (st = content_read(m, err))) {
         model_close(m);
         return st;
     }
@@ -202,10 +202,6 @@ const chat_template *model_chat_template(const model *m) {
 }
 
 /* ---- other files ---- */
-
-bool model_file_replaced(const model *m) {
-    return !m->dummy && gguf_is_replaced(m->file);
-}
 
 model_file model_look_at_file(const model *m, model_file_id *out) {
     gguf_named now;

@@ -20,7 +20,11 @@ struct model {
     model_info info;
     bool dummy; // the file has no weights: they are made up from the seed
     uint64_t dummy_seed;
-    atomic_bool held; // the open file counts, whatever its path names
+    uint64_t content[2]; // model_content
+    atomic_bool held;    // the open file counts, whatever its path names
 };
+
+/* Sets m->content once the file is open: reads some of its weights. */
+inferd_status content_read(model *m, inferd_err *err);
 
 #endif

@@ -42,13 +42,12 @@ uint64_t packed_sum_end(const packed_sum *s) {
     return sum;
 }
 
-/* Of any number of bytes: zeros behind them. */
-static uint64_t sum_of(const void *p, size_t n) {
+uint64_t packed_sum_of(const void *p, size_t n) {
     packed_sum s;
     unsigned char last[32] = {0};
     size_t whole = n / sizeof last * sizeof last;
     packed_sum_init(&s);
-    packed_sum_add(&s, p, whole);
+    packed_sum_add(&s, p, whole); // then zeros behind the rest
     if (n > whole) memcpy(last, (const unsigned char *)p + whole, n - whole);
     packed_sum_add(&s, last, sizeof last);
     s.n_bytes = n;
@@ -94,14 +93,14 @@ static packed_header describe(const model *m, const backend *be, const weight_pl
     h.plan_sum = plan_sum(plan);
     h.source_bytes = id.n_bytes;
     h.source_mtime_ns = id.mtime_ns;
-    h.source_header_sum = sum_of(id.header.p, id.header.n);
+    h.source_header_sum = packed_sum_of(id.header.p, id.header.n);
     return h;
 }
 
 static uint64_t header_sum(const packed_header *h, const packed_unit *units) {
     packed_header plain = *h;
     plain.sum = 0;
-    return sum_of(&plain, sizeof plain) ^ sum_of(units, h->n_units * sizeof *units);
+    return packed_sum_of(&plain, sizeof plain) ^ packed_sum_of(units, h->n_units * sizeof *units);
 }
 
 static uint64_t data_bytes(const weight_plan *plan) {

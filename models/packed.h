@@ -35,6 +35,7 @@ typedef struct packed_sum {
 void packed_sum_init(packed_sum *s);
 void packed_sum_add(packed_sum *s, const void *p, size_t n); // n: a multiple of 32
 uint64_t packed_sum_end(const packed_sum *s);
+uint64_t packed_sum_of(const void *p, size_t n); // of any number of bytes
 
 typedef struct packed_unit {
     uint64_t end; // in the window

@@ -5,31 +5,34 @@
  *     empty -> filled    the reader hands it over        n_filled
  *     filled -> empty    the engine prepared the last    n_emptied
  *
- * Both counters only grow; buffer i % BUFFERS is the i-th.
+ * Both counters only grow; the i-th that is filled is buffer i % BUFFERS.
+ *
+ * Where the engine takes rows from:
+ *
+ *     MADE_UP     no file: for good
+ *     BUFFERED    what the reader filled, or nothing yet     also while a packed file is read
+ *     CACHED      the page cache, into the first buffer      while the reading is FROM_CACHE
  *
  * Who reads:
  *
  *     UNDECIDED                                    also while a packed file is read
  *     UNDECIDED -> FROM_CACHE    offer_cached      the engine reads what needs no disk
  *     UNDECIDED -> FROM_READER   offer_cached      nobody could say what is in the page cache
- *     FROM_CACHE -> FROM_READER  ask_reader        a row was not there: the reader goes on with it
+ *     FROM_CACHE -> FROM_READER  ask_reader        too much was not there: the reader goes on
  *     FROM_CACHE -> ALL_READ     ask_reader        nothing is left but to look at the file again */
 #include "stage.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "dummy_model.h"
 #include "inferd/clock.h"
 #include "inferd/dummy_math.h"
 #include "packed.h"
+#include "stage_cached.h"
 
 enum {
     BUFFERS = 4,
@@ -43,12 +46,12 @@ enum {
     AHEAD_PAGES = 32        // touched before they are read into
 };
 enum {
-    PIECE_US = 1000,          // a piece takes so long,
-    PIECE_US_MIN = 100,       // less where the budget is, but not below this
-    PIECE_BYTES = 256000,     // where nothing was measured yet
-    CACHED_BYTES = 384 << 10, // of a piece for each thread, read by it: its nearer caches hold it
-    CACHED_PART = 64 << 10,   // by one call
-    MOVED_PAGES = 32          // into the window by one piece: 7 us each
+    PIECE_US = 1000,            // a piece takes so long,
+    PIECE_US_MIN = 100,         // less where the budget is, but not below this
+    PIECE_BYTES = 256000,       // where nothing was measured yet
+    CACHED_BYTES = 384 << 10,   // of a piece for each thread, read by it: its nearer caches hold it
+    CACHED_WAIT_US_MAX = 10000, // of all threads for what the page cache had lost: then the reader
+    MOVED_PAGES = 32            // into the window by one piece: 7 us each
 };
 
 /* Rows of one tensor in a buffer. */
@@ -65,12 +68,18 @@ typedef struct buffer {
     uint32_t n_segments;
 } buffer;
 
+/* Rows of an entry: [row, ...) of the at-th, in the order that is walked. */
+typedef struct place {
+    uint32_t at, row;
+} place;
+
+typedef enum source { BUFFERED, CACHED, MADE_UP } source;
 typedef enum reading { UNDECIDED, FROM_CACHE, FROM_READER, ALL_READ } reading;
 
 struct stage {
     stage_source from;
     size_t page_bytes;
-    const weight_entry **order; // [plan->n] by place in the file; owned
+    const weight_entry **order; // [plan->n] by place in the file, MADE_UP: as planned; owned
     uint32_t group_rows_min;    // for all threads to have a group of rows
 
     pthread_t reader;
@@ -82,9 +91,8 @@ struct stage {
     bool ended;                   // under lock: the reader is through, well or not
     bool wanted;                  // under lock: the engine waits to be woken
     reading reading;              // under lock
-    uint32_t first_row;           // under lock: FROM_READER begins here, of order[first]
-    size_t first;
-    int cached_fd;               // the file once more, for reads that may not wait; -1: none
+    place first;                  // under lock: FROM_READER begins here, in `order`
+    int cached_fd;                // under lock until FROM_CACHE: see cached_open; -1: none
     uint32_t n_to_move, n_ready; // under lock: pages to move, and those that are, for a packed file
     uint64_t packed_done;        // under lock: bytes of the window that came from one
     char note[INFERD_ERR_TEXT_BYTES]; // reader's until it has ended
@@ -92,12 +100,13 @@ struct stage {
 
     buffer buffers[BUFFERS];
     size_t buffer_bytes;
-    uint32_t n_touched; // reader's: pages of `from`
+    uint32_t n_touched; // pages of `from`; of the engine while it is CACHED, else the reader's
 
-    buffer *now;                 // being prepared; NULL: none
-    uint32_t at;                 // segment of it, or, made up or FROM_CACHE, entry
-    uint32_t row;                // of the segment, or of the entry
-    bool reads_cached;           // FROM_CACHE, and all was there so far
+    source source;
+    place entry;                 // CACHED, MADE_UP: in `order`
+    uint64_t waited_us;          // CACHED: by all threads, for what was not there
+    buffer *now;                 // BUFFERED: being prepared; NULL: none
+    place segment;               // of `now`
     uint32_t n_moved;            // pages that are in the window
     uint64_t done, packed_share; // bytes of the model; what came from a packed file may be in vain
     uint64_t ns_per_kib[DTYPE_LIMIT]; // of the last pieces; 0: none yet
@@ -295,45 +304,25 @@ static inferd_status check_file(const stage *s, inferd_err *err) {
                                  : gguf_check_unchanged(m->file, err);
 }
 
-/* Another descriptor of the same file: the model's own says nothing of what would wait. */
-static int open_again(const stage *s) {
-    const gguf *g = s->from.m->file;
-    gguf_identity id = gguf_identify(g);
-    inferd_err err = {0};
-    struct stat now;
-    if (gguf_check_unchanged(g, &err) != INFERD_OK) return -1;
-    int fd = open(gguf_path(g), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return -1;
-    bool same =
-        fstat(fd, &now) == 0 && (uint64_t)now.st_size == id.n_bytes &&
-        (uint64_t)now.st_mtim.tv_sec * 1000000000u + (uint64_t)now.st_mtim.tv_nsec == id.mtime_ns;
-    if (same && gguf_check_unchanged(g, &err) == INFERD_OK)
-        return fd; // the path named it all along
-    close(fd);
-    return -1;
-}
-
-/* Some bytes from `at` on, if that needs no disk; 0: not now, or never. */
-static size_t read_now(int fd, unsigned char *out, size_t n, uint64_t at) {
-    ssize_t got;
-    do {
-        got = preadv2(fd, &(struct iovec){out, n}, 1, (off_t)at, RWF_NOWAIT);
-    } while (got < 0 && errno == EINTR);
-    return got > 0 ? (size_t)got : 0;
-}
-
 /* Let the engine read, until it asks.  False: cancelled. */
 static bool offer_cached(stage *s) {
-    unsigned char byte;
-    int fd = s->from.plan->n > 0 ? open_again(s) : -1;
-    bool can = fd >= 0 && read_now(fd, &byte, 1, s->order[0]->tensor->file_offset) == 1;
+    cached_share share = CACHED_LITTLE;
+    int fd = -1;
+    uint64_t from = 0, end = 0;
+    if (s->from.plan->n > 0) {
+        const weight_entry *last = s->order[s->from.plan->n - 1];
+        from = s->order[0]->tensor->file_offset;
+        end = last->tensor->file_offset + last->rows * (uint64_t)weight_entry_row_bytes(last);
+        fd = cached_open(s->from.m->file, from, end, &share);
+    }
     pthread_mutex_lock(&s->lock);
     s->cached_fd = fd;
-    s->reading = can ? FROM_CACHE : FROM_READER;
+    s->reading = share != CACHED_LITTLE ? FROM_CACHE : FROM_READER;
     bool wanted = s->wanted;
     s->wanted = false;
     pthread_mutex_unlock(&s->lock);
     if (wanted) call_wake(s);
+    if (share == CACHED_MOST) cached_fill(fd, from, end);
     pthread_mutex_lock(&s->lock);
     while (s->reading == FROM_CACHE && !atomic_load(&s->cancelled))
         pthread_cond_wait(&s->changed, &s->lock);
@@ -346,9 +335,9 @@ static inferd_status read_rows(stage *s, inferd_err *err) {
     inferd_status st = INFERD_OK;
     if (!offer_cached(s))
         return inferd_fail(err, INFERD_ECANCELED, "nobody waits for the model any more");
-    if (s->reading == ALL_READ) return INFERD_OK; // it changes no more, as first and first_row
-    for (size_t i = s->first; i < s->from.plan->n && st == INFERD_OK; i++)
-        st = read_entry(s, s->order[i], i == s->first ? s->first_row : 0, &b, err);
+    if (s->reading == ALL_READ) return INFERD_OK; // it changes no more, as first
+    for (uint32_t i = s->first.at; i < s->from.plan->n && st == INFERD_OK; i++)
+        st = read_entry(s, s->order[i], i == s->first.at ? s->first.row : 0, &b, err);
     if (st == INFERD_OK && b != NULL) hand_over(s);
     return st;
 }
@@ -391,14 +380,18 @@ static size_t choose_buffer(const stage *s) {
     return round_up(size_max(n, largest), READ_BYTES);
 }
 
-static inferd_status open_reader(stage *s, inferd_err *err) {
-    enum { ALIGN = 4096 };
+static inferd_status list_entries(stage *s, inferd_err *err) {
     const weight_plan *plan = s->from.plan;
     s->order = malloc(size_max(plan->n, 1) * sizeof(*s->order));
     if (s->order == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a list of %zu tensors", plan->n);
     for (size_t i = 0; i < plan->n; i++) s->order[i] = &plan->entries[i];
-    qsort(s->order, plan->n, sizeof(*s->order), by_place);
+    if (s->source != MADE_UP) qsort(s->order, plan->n, sizeof(*s->order), by_place);
+    return INFERD_OK;
+}
+
+static inferd_status open_reader(stage *s, inferd_err *err) {
+    enum { ALIGN = 4096 };
     s->buffer_bytes = choose_buffer(s);
     for (int i = 0; i < BUFFERS; i++) {
         s->buffers[i].p = aligned_alloc(ALIGN, s->buffer_bytes);
@@ -425,7 +418,9 @@ inferd_status stage_open(const stage_source *from, stage **out, inferd_err *err)
     s->cached_fd = -1;
     s->page_bytes = be_page_bytes(from->be);
     s->group_rows_min = be_n_threads(from->be) * BE_PREPARE_ROWS;
-    inferd_status st = from->m->dummy ? INFERD_OK : open_reader(s, err);
+    s->source = from->m->dummy ? MADE_UP : BUFFERED;
+    inferd_status st = list_entries(s, err);
+    if (st == INFERD_OK && s->source != MADE_UP) st = open_reader(s, err);
     if (st != INFERD_OK) {
         stage_close(s);
         return st;
@@ -474,23 +469,39 @@ static bool move_pages(stage *s, uint32_t end, inferd_status *st, inferd_err *er
     return *st == INFERD_OK && s->n_moved >= end;
 }
 
-/* Rows of this type that take about `us`. */
+/* Rows of this type that take about `us`: whole groups, enough for all threads to work side by
+ * side; at least one. */
 static uint32_t rows_of_piece(const stage *s, const weight_entry *e, uint64_t us, uint32_t n_left) {
     uint64_t each = s->ns_per_kib[e->tensor->type];
     uint64_t n_bytes = each == 0 ? PIECE_BYTES : us * 1000 * 1024 / each;
-    if (s->reads_cached) {
-        size_t near = (size_t)be_n_threads(s->from.be) * CACHED_BYTES;
-        if (n_bytes > near) n_bytes = near;
-    }
     uint64_t rows = n_bytes / weight_entry_row_bytes(e) / BE_PREPARE_ROWS * BE_PREPARE_ROWS;
-    if (rows < s->group_rows_min) rows = s->group_rows_min; // the threads work side by side
-    if (s->reads_cached && rows * weight_entry_row_bytes(e) > s->buffer_bytes) // but a group fits
-        rows = s->buffer_bytes / weight_entry_row_bytes(e) / BE_PREPARE_ROWS * BE_PREPARE_ROWS;
+    if (rows < s->group_rows_min) rows = s->group_rows_min;
     return rows < n_left ? (uint32_t)rows : n_left;
 }
 
-static void learn(stage *s, dtype type, size_t n_bytes, uint64_t ns) {
-    uint64_t each = ns * 1024 / size_max(n_bytes, 1), *known = &s->ns_per_kib[type];
+static uint32_t whole_groups(size_t n_bytes, size_t row_bytes) {
+    return (uint32_t)(n_bytes / row_bytes / BE_PREPARE_ROWS * BE_PREPARE_ROWS);
+}
+
+/* The same where they are read into a buffer first: it has room for a group, or for all of an entry
+ * that has fewer rows, so a vector, whose row may be long, is not cut. */
+static uint32_t rows_of_cached(const stage *s, const weight_entry *e, uint64_t us,
+                               uint32_t n_left) {
+    size_t row_bytes = weight_entry_row_bytes(e);
+    size_t near = (size_t)be_n_threads(s->from.be) * CACHED_BYTES;
+    uint32_t rows = rows_of_piece(s, e, us, n_left);
+    rows = u32_min(rows, u32_max(whole_groups(near, row_bytes), s->group_rows_min));
+    if (rows * row_bytes > s->buffer_bytes) rows = whole_groups(s->buffer_bytes, row_bytes);
+    INFERD_CHECK(rows > 0);
+    return rows;
+}
+
+/* How long n rows took that were just prepared. */
+static void learn(stage *s, const weight_entry *e, uint32_t n, uint64_t began_ns) {
+    size_t n_bytes = n * weight_entry_row_bytes(e);
+    uint64_t each = (now_ns() - began_ns) * 1024 / size_max(n_bytes, 1);
+    uint64_t *known = &s->ns_per_kib[e->tensor->type];
+    if (e->matrix == NULL) return;
     *known = *known == 0 ? each + 1 : (3 * *known + each) / 4 + 1;
 }
 
@@ -510,127 +521,133 @@ static inferd_status prepare_vector(const stage *s, const weight_entry *e,
     return st;
 }
 
-/* ---- what the engine reads itself ---- */
-
-typedef struct cached_read {
-    stage *s;
-    unsigned char *out;
-    uint64_t from;
-    size_t n_bytes;
-    atomic_bool missed;
-} cached_read;
-
-static void read_part(void *ctx, uint32_t i) {
-    cached_read *r = ctx;
-    size_t at = (size_t)i * CACHED_PART, end = size_min(at + CACHED_PART, r->n_bytes);
-    while (at < end && !atomic_load_explicit(&r->missed, memory_order_relaxed)) {
-        size_t got = read_now(r->s->cached_fd, r->out + at, end - at, r->from + at);
-        if (got == 0) atomic_store_explicit(&r->missed, true, memory_order_relaxed);
-        at += got;
-    }
+/* From what the file has of these rows. */
+static inferd_status prepare(stage *s, const weight_entry *e, uint32_t begin, uint32_t n,
+                             const unsigned char *from, inferd_err *err) {
+    if (e->matrix == NULL) return prepare_vector(s, e, from, err);
+    be_weight_prepare(s->from.be, e->matrix, from, begin, n);
+    return be_check(s->from.be, err);
 }
 
-/* Rows of the file into the first buffer; false: not all of them are in the page cache. */
-static bool read_cached(stage *s, const weight_entry *e, uint32_t begin, uint32_t rows) {
-    size_t row = weight_entry_row_bytes(e);
-    cached_read r = {s, s->buffers[0].p, e->tensor->file_offset + begin * (uint64_t)row, rows * row,
-                     false};
-    uint32_t n_parts = (uint32_t)((r.n_bytes + CACHED_PART - 1) / CACHED_PART);
-    if (n_parts == 1)
-        read_part(&r, 0);
-    else
-        be_parallel(s->from.be, n_parts, read_part, &r);
-    return !atomic_load(&r.missed);
-}
-
-/* The reader goes on with entry s->at, row s->row, or only looks at the file again. */
-static void ask_reader(stage *s) {
-    pthread_mutex_lock(&s->lock);
-    s->first = s->at;
-    s->first_row = s->row;
-    s->reading = s->at < s->from.plan->n ? FROM_READER : ALL_READ;
-    pthread_cond_signal(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    s->reads_cached = false;
-}
-
-static void touch_page(void *ctx, uint32_t i) {
-    const stage *s = ctx;
-    be_page_touch(s->from.be, s->from.pages[s->n_touched + i]);
-}
-
-/* Pages that hold `end` bytes of the window are touched; false: that was enough for one piece.
- * Mostly they were before (arena.h), and this costs nothing. */
-static bool touch_now(stage *s, size_t end) {
-    uint32_t n_pages = pages_of(s, end), n_threads = be_n_threads(s->from.be);
-    uint64_t began_ns = now_ns();
-    while (s->n_touched < n_pages) {
-        uint32_t n = u32_min(n_pages - s->n_touched, n_threads);
-        if (now_ns() - began_ns > PIECE_US_MIN * 1000u) return false;
-        be_parallel(s->from.be, n, touch_page, s);
-        s->n_touched += n;
-    }
-    return true;
-}
-
-/* Rows [begin, ...) of entry e, of which n_left may be prepared: `from` has them as in the file, or
- * is NULL and they are made up, or they are read from the page cache.  *n: how many were. */
-static inferd_status prepare_rows(stage *s, const weight_entry *e, const unsigned char *from,
-                                  uint32_t begin, uint32_t n_left, uint64_t us, uint32_t *n,
-                                  inferd_err *err) {
+static inferd_status make_up(stage *s, const weight_entry *e, uint32_t begin, uint32_t n,
+                             inferd_err *err) {
     const model *m = s->from.m;
-    inferd_status st = INFERD_OK;
-    uint32_t rows = rows_of_piece(s, e, us, n_left);
-    size_t end = window_end(s, e, begin + rows);
-    *n = 0;
-    if (s->reads_cached && !touch_now(s, end)) return st;
-    if (!move_pages(s, pages_of(s, end), &st, err)) return st;
-    uint64_t began_ns = now_ns();
-    if (s->reads_cached) {
-        from = s->buffers[0].p;
-        if (!read_cached(s, e, begin, rows)) {
-            ask_reader(s);
-            return INFERD_OK;
-        }
-    }
-    if (e->matrix == NULL && from == NULL)
+    if (e->matrix == NULL)
         be_vec_fill(s->from.be, e->vector, 1.0f);
-    else if (e->matrix == NULL)
-        st = prepare_vector(s, e, from, err);
-    else if (from == NULL)
-        be_weight_dummy_rows(s->from.be, e->matrix, dummy_seed(e->tensor->name, m->dummy_seed),
-                             dummy_scale(e->tensor->name, m->spec.n_layers), begin, rows);
     else
-        be_weight_prepare(s->from.be, e->matrix, from, begin, rows);
-    if (st == INFERD_OK) st = be_check(s->from.be, err);
-    size_t n_bytes = rows * weight_entry_row_bytes(e);
-    if (e->matrix != NULL) learn(s, e->tensor->type, n_bytes, now_ns() - began_ns);
-    if (st == INFERD_OK) s->done += n_bytes;
-    *n = rows;
+        be_weight_dummy_rows(s->from.be, e->matrix, dummy_seed(e->tensor->name, m->dummy_seed),
+                             dummy_scale(e->tensor->name, m->spec.n_layers), begin, n);
+    return be_check(s->from.be, err);
+}
+
+/* So many rows of an entry were prepared. */
+static void count(stage *s, const weight_entry *e, uint32_t n) {
+    s->done += n * weight_entry_row_bytes(e);
+}
+
+/* n rows further in something that has n_rows here. */
+static void walk(place *p, uint32_t n, uint32_t n_rows) {
+    p->row += n;
+    if (p->row < n_rows) return;
+    p->row = 0;
+    p->at++;
+}
+
+typedef enum outcome { WORKED, WAITING, ALL_DONE } outcome;
+
+/* ---- made up ---- */
+
+static inferd_status made_up_piece(stage *s, uint64_t us, outcome *out, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    *out = s->entry.at < s->from.plan->n ? WORKED : ALL_DONE;
+    if (*out == ALL_DONE) return st;
+    const weight_entry *e = s->order[s->entry.at];
+    uint32_t begin = s->entry.row, n = rows_of_piece(s, e, us, e->rows - begin);
+    if (!move_pages(s, pages_of(s, window_end(s, e, begin + n)), &st, err)) return st;
+    uint64_t began_ns = now_ns();
+    st = make_up(s, e, begin, n, err);
+    if (st != INFERD_OK) return st;
+    learn(s, e, n, began_ns);
+    count(s, e, n);
+    walk(&s->entry, n, e->rows);
     return st;
 }
 
-/* The buffer that is next; NULL: there is none now (or no more, *ended), or the reader failed.
- * *to_move: so many pages are wanted in the window first. */
-static buffer *take_filled(stage *s, bool *ended, uint32_t *to_move, inferd_status *st,
-                           inferd_err *err) {
-    buffer *b = NULL;
+/* ---- from the page cache ---- */
+
+/* The reader goes on where the engine is, or only looks at the file again. */
+static void ask_reader(stage *s) {
     pthread_mutex_lock(&s->lock);
-    *to_move = s->n_to_move;
+    s->first = s->entry;
+    s->reading = s->entry.at < s->from.plan->n ? FROM_READER : ALL_READ;
+    pthread_cond_signal(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    s->source = BUFFERED;
+}
+
+static inferd_status cached_piece(stage *s, uint64_t us, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    if (s->entry.at == s->from.plan->n) {
+        ask_reader(s);
+        return st;
+    }
+    const weight_entry *e = s->order[s->entry.at];
+    uint32_t begin = s->entry.row, n = rows_of_cached(s, e, us, e->rows - begin);
+    uint32_t n_pages = pages_of(s, window_end(s, e, begin + n));
+    size_t row_bytes = weight_entry_row_bytes(e);
+    /* Mostly they were touched before (arena.h), and this costs nothing. */
+    if (!cached_touch(s->from.be, s->from.pages, n_pages, &s->n_touched,
+                      clock_now_us() + PIECE_US_MIN))
+        return st;
+    if (!move_pages(s, n_pages, &st, err)) return st;
+    uint64_t began_ns = now_ns();
+    unsigned char *rows = s->buffers[0].p;
+    uint64_t waited_us = 0;
+    if (!cached_read(s->from.be, s->cached_fd, e->tensor->file_offset + begin * (uint64_t)row_bytes,
+                     rows, n * row_bytes, &waited_us)) {
+        ask_reader(s); // which can say why
+        return st;
+    }
+    st = prepare(s, e, begin, n, rows, err);
+    if (st != INFERD_OK) return st;
+    if (waited_us == 0) learn(s, e, n, began_ns);
+    count(s, e, n);
+    s->waited_us += waited_us;
+    walk(&s->entry, n, e->rows);
+    if (s->waited_us > CACHED_WAIT_US_MAX) ask_reader(s);
+    return st;
+}
+
+/* ---- from the reader ---- */
+
+/* What there is for the engine to do. */
+typedef enum found { FOUND_ROWS, FOUND_PAGES, FOUND_CACHED, FOUND_NOTHING, FOUND_END } found;
+
+/* FOUND_ROWS: the next buffer is s->now.  FOUND_PAGES: so many are wanted in the window first. */
+static inferd_status look(stage *s, found *out, uint32_t *n_pages, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    *out = FOUND_NOTHING;
+    pthread_mutex_lock(&s->lock);
+    *n_pages = s->n_to_move;
     if (s->packed_done > 0) // in bytes of the model
         s->packed_share = (uint64_t)((double)s->packed_done / (double)s->from.plan->n_bytes *
                                      (double)s->from.plan->file_bytes);
-    if (s->failure.status != INFERD_OK)
-        *st = inferd_fail(err, s->failure.status, "%s", s->failure.text);
-    else if (s->n_filled != s->n_emptied)
-        b = &s->buffers[s->n_emptied % BUFFERS];
-    else
-        *ended = s->ended;
-    s->reads_cached = b == NULL && *st == INFERD_OK && !*ended && s->reading == FROM_CACHE;
-    s->wanted =
-        b == NULL && *st == INFERD_OK && !*ended && !s->reads_cached && *to_move <= s->n_moved;
+    if (s->failure.status != INFERD_OK) {
+        st = inferd_fail(err, s->failure.status, "%s", s->failure.text);
+    } else if (s->n_filled != s->n_emptied) {
+        *out = FOUND_ROWS;
+        s->now = &s->buffers[s->n_emptied % BUFFERS];
+        s->segment = (place){0};
+    } else if (s->ended) {
+        *out = FOUND_END;
+    } else if (s->reading == FROM_CACHE) {
+        *out = FOUND_CACHED;
+    } else if (*n_pages > s->n_moved) {
+        *out = FOUND_PAGES;
+    }
+    s->wanted = st == INFERD_OK && *out == FOUND_NOTHING;
     pthread_mutex_unlock(&s->lock);
-    return b;
+    return st;
 }
 
 static void give_back(stage *s) {
@@ -641,62 +658,45 @@ static void give_back(stage *s) {
     s->now = NULL;
 }
 
-typedef enum outcome { WORKED, WAITING, ALL_DONE } outcome;
-
-static inferd_status cached_piece(stage *s, uint64_t us, inferd_err *err) {
-    if (s->at == s->from.plan->n) {
-        ask_reader(s);
-        return INFERD_OK;
-    }
-    const weight_entry *e = s->order[s->at];
-    uint32_t n;
-    inferd_status st = prepare_rows(s, e, NULL, s->row, e->rows - s->row, us, &n, err);
-    s->row += n;
-    if (s->row < e->rows) return st;
-    s->row = 0;
-    s->at++;
-    return st;
-}
-
-static inferd_status read_piece(stage *s, uint64_t us, outcome *out, inferd_err *err) {
+/* Rows of the buffer that is being prepared. */
+static inferd_status filled_piece(stage *s, uint64_t us, inferd_err *err) {
     inferd_status st = INFERD_OK;
-    bool ended = false;
-    uint32_t to_move = 0;
-    *out = WORKED;
-    if (s->reads_cached) return cached_piece(s, us, err);
-    if (s->now == NULL) {
-        s->now = take_filled(s, &ended, &to_move, &st, err);
-        s->at = s->row = 0;
-    }
-    if (s->reads_cached) return INFERD_OK; // from the next piece on
-    if (s->now == NULL && st == INFERD_OK && to_move > s->n_moved) {
-        move_pages(s, to_move, &st, err);
-        return st;
-    }
-    *out = ended ? ALL_DONE : s->now == NULL ? WAITING : WORKED;
-    if (s->now == NULL) return st;
-    const segment *g = &s->now->segments[s->at];
-    uint32_t n;
-    st = prepare_rows(s, g->entry, s->now->p + g->at + s->row * weight_entry_row_bytes(g->entry),
-                      g->row_begin + s->row, g->n_rows - s->row, us, &n, err);
-    s->row += n;
-    if (s->row < g->n_rows) return st;
-    s->row = 0;
-    if (++s->at == s->now->n_segments) give_back(s);
+    const segment *g = &s->now->segments[s->segment.at];
+    const weight_entry *e = g->entry;
+    uint32_t row = s->segment.row, begin = g->row_begin + row;
+    uint32_t n = rows_of_piece(s, e, us, g->n_rows - row);
+    if (!move_pages(s, pages_of(s, window_end(s, e, begin + n)), &st, err)) return st;
+    uint64_t began_ns = now_ns();
+    st = prepare(s, e, begin, n, s->now->p + g->at + row * weight_entry_row_bytes(e), err);
+    if (st != INFERD_OK) return st;
+    learn(s, e, n, began_ns);
+    count(s, e, n);
+    walk(&s->segment, n, g->n_rows);
+    if (s->segment.at == s->now->n_segments) give_back(s);
     return st;
 }
 
-static inferd_status make_piece(stage *s, uint64_t us, outcome *out, inferd_err *err) {
-    *out = s->at < s->from.plan->n ? WORKED : ALL_DONE;
-    if (*out == ALL_DONE) return INFERD_OK;
-    const weight_entry *e = &s->from.plan->entries[s->at];
-    uint32_t n;
-    inferd_status st = prepare_rows(s, e, NULL, s->row, e->rows - s->row, us, &n, err);
-    s->row += n;
-    if (s->row < e->rows) return st;
-    s->row = 0;
-    s->at++;
-    return st;
+static inferd_status buffered_piece(stage *s, uint64_t us, outcome *out, inferd_err *err) {
+    found what = FOUND_ROWS;
+    uint32_t n_pages = 0;
+    inferd_status st = s->now != NULL ? INFERD_OK : look(s, &what, &n_pages, err);
+    *out = what == FOUND_END ? ALL_DONE : what == FOUND_NOTHING ? WAITING : WORKED;
+    if (st != INFERD_OK) return st;
+    if (what == FOUND_CACHED) s->source = CACHED; // from the next piece on
+    if (what == FOUND_PAGES) move_pages(s, n_pages, &st, err);
+    return what == FOUND_ROWS ? filled_piece(s, us, err) : st;
+}
+
+static inferd_status take_piece(stage *s, uint64_t us, outcome *out, inferd_err *err) {
+    *out = WORKED;
+    switch (s->source) {
+    case MADE_UP:
+        return made_up_piece(s, us, out, err);
+    case CACHED:
+        return cached_piece(s, us, err);
+    default:
+        return buffered_piece(s, us, out, err);
+    }
 }
 
 /* The window has all its pages, also those behind the last byte. */
@@ -721,7 +721,7 @@ inferd_status stage_step(stage *s, uint64_t budget_us, placed_progress *out, inf
         uint64_t left_us = budget_us - passed_us;
         uint64_t us = size_max(size_min(left_us, PIECE_US), PIECE_US_MIN);
         outcome now;
-        st = s->from.m->dummy ? make_piece(s, us, &now, err) : read_piece(s, us, &now, err);
+        st = take_piece(s, us, &now, err);
         if (st == INFERD_OK && now == ALL_DONE) st = last_piece(s, &out->finished, err);
         out->waiting = now == WAITING;
         passed_us = clock_now_us() - began_us;

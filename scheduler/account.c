@@ -9,57 +9,15 @@ bool account_init(account *a) {
     *a = (account){0};
     list_node_init(&a->recent);
     a->rows = calloc(ROWS, sizeof *a->rows);
-    a->buckets = malloc(ROWS * sizeof *a->buckets);
     a->changed = malloc(ROWS * sizeof *a->changed);
-    if (a->rows == NULL || a->buckets == NULL || a->changed == NULL) return false;
-    for (uint32_t i = 0; i < ROWS; i++) a->buckets[i] = ACCOUNT_NONE;
-    return true;
+    return a->rows != NULL && a->changed != NULL;
 }
 
 void account_deinit(account *a) {
     free(a->rows);
-    free(a->buckets);
     free(a->changed);
     *a = (account){0};
 }
-
-/* ---- finding ---- */
-
-static uint32_t bucket_of(uint32_t tenant, uint32_t model) {
-    return (tenant * 2654435761u ^ model * 40503u) % ROWS;
-}
-
-static uint32_t number_of(const account *a, const account_row *row) {
-    return (uint32_t)(row - a->rows);
-}
-
-static void hash(account *a, account_row *row) {
-    uint32_t *bucket = &a->buckets[bucket_of(row->is.tenant, row->is.model)];
-    row->next = *bucket;
-    *bucket = number_of(a, row);
-    row->hashed = true;
-}
-
-static void unhash(account *a, account_row *row) {
-    uint32_t *at = &a->buckets[bucket_of(row->is.tenant, row->is.model)];
-    while (&a->rows[*at] != row) at = &a->rows[*at].next;
-    *at = row->next;
-    row->hashed = false;
-}
-
-static account_row *find(account *a, uint32_t tenant, uint32_t model) {
-    for (uint32_t i = a->buckets[bucket_of(tenant, model)]; i != ACCOUNT_NONE; i = a->rows[i].next)
-        if (a->rows[i].is.tenant == tenant && a->rows[i].is.model == model) return &a->rows[i];
-    return NULL;
-}
-
-static void note_change(account *a, account_row *row) {
-    if (row->changed) return;
-    row->changed = true;
-    a->changed[a->n_changed++] = number_of(a, row);
-}
-
-/* ---- taking ---- */
 
 static void add(engine_principal *to, const engine_principal *from) {
     to->device_us += from->device_us;
@@ -68,45 +26,66 @@ static void add(engine_principal *to, const engine_principal *from) {
     to->output_tokens += from->output_tokens;
 }
 
-/* Rows of models that left are in front: account_close_model puts them there. */
+static void note_change(account *a, account_row *row) {
+    if (row->changed) return;
+    row->changed = true;
+    a->changed[a->n_changed++] = (uint32_t)(row - a->rows);
+}
+
+/* Rows that were let go are in front, so they go first. */
 static account_row *take_row(account *a) {
     if (a->n_rows < ROWS) return &a->rows[a->n_rows++];
     account_row *row = LIST_ENTRY(a->recent.next, account_row, link);
     list_remove(&row->link);
-    if (row->hashed) unhash(a, row);
     add(&a->others, &row->is);
     return row;
 }
 
-engine_principal *account_row_of(account *a, uint32_t tenant, uint32_t model) {
-    account_row *row = find(a, tenant, model);
-    if (row == NULL) {
-        row = take_row(a);
-        bool changed = row->changed;
-        *row = (account_row){.changed = changed,
-                             .is = {.tenant = tenant, .model = model, .serial = ++a->n_serials}};
-        list_node_init(&row->link);
-        hash(a, row);
-    } else {
-        list_remove(&row->link);
-    }
-    list_push_back(&a->recent, &row->link);
-    note_change(a, row);
-    return &row->is;
+static account_row *begin_row(account *a, account_ref *ref, uint32_t tenant, uint32_t model) {
+    account_row *row = take_row(a);
+    bool changed = row->changed;
+    *row = (account_row){.changed = changed,
+                         .is = {.tenant = tenant, .model = model, .serial = ++a->n_serials}};
+    list_node_init(&row->link);
+    *ref = (account_ref){.row = (uint32_t)(row - a->rows), .serial = row->is.serial};
+    return row;
 }
 
-void account_charge(account *a, uint32_t tenant, uint32_t model, uint64_t us) {
-    account_row_of(a, tenant, model)->device_us += us;
-    a->device_us += us;
+/* The row, if it is still that of the reference. */
+static account_row *row_of(account *a, const account_ref *ref) {
+    account_row *row = &a->rows[ref->row];
+    return ref->serial != 0 && row->is.serial == ref->serial && !row->let_go ? row : NULL;
+}
+
+void account_charge(account *a, account_ref *ref, uint32_t tenant, uint32_t model,
+                    const engine_principal *use) {
+    account_row *row = row_of(a, ref);
+    if (row == NULL)
+        row = begin_row(a, ref, tenant, model);
+    else
+        list_remove(&row->link);
+    list_push_back(&a->recent, &row->link);
+    add(&row->is, use);
+    add(&a->all, use);
+    note_change(a, row);
+}
+
+static void let_go(account *a, account_row *row) {
+    row->let_go = true;
+    list_remove(&row->link);
+    list_push_front(&a->recent, &row->link);
+}
+
+void account_let_go(account *a, account_ref *ref) {
+    account_row *row = row_of(a, ref);
+    if (row != NULL) let_go(a, row);
+    *ref = (account_ref){0};
 }
 
 void account_close_model(account *a, uint32_t model) {
     LIST_EACH_SAFE(node, next, &a->recent) {
         account_row *row = LIST_ENTRY(node, account_row, link);
-        if (!row->hashed || row->is.model != model) continue;
-        unhash(a, row);
-        list_remove(&row->link);
-        list_push_front(&a->recent, &row->link);
+        if (!row->let_go && row->is.model == model) let_go(a, row);
     }
 }
 
@@ -118,7 +97,8 @@ uint32_t account_next_changed(account *a) {
 }
 
 bool account_verify(const account *a) {
-    uint64_t us = a->others.device_us;
-    for (uint32_t i = 0; i < a->n_rows; i++) us += a->rows[i].is.device_us;
-    return us == a->device_us;
+    engine_principal sum = a->others;
+    for (uint32_t i = 0; i < a->n_rows; i++) add(&sum, &a->rows[i].is);
+    return sum.device_us == a->all.device_us && sum.prompt_tokens == a->all.prompt_tokens &&
+           sum.cached_tokens == a->all.cached_tokens && sum.output_tokens == a->all.output_tokens;
 }

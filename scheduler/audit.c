@@ -82,8 +82,8 @@ void engine_write_audit(engine *e, buf *json) {
                    "\"blocks_referenced\":%u",
                    p->n_pages, p->n_in[PAGE_FREE], p->n_in[PAGE_WEIGHT],
                    p->n_in[PAGE_KV] - n.pages_cached, n.pages_cached, p->n_in[PAGE_QUARANTINE],
-                   p->n_in[PAGE_WARM], p->n_in[PAGE_PARKED], p->n_device, p->n_host,
-                   n.blocks_referenced);
+                   p->n_in[PAGE_WARM], p->n_in[PAGE_PARKED] + c->host.n_in[PAGE_PARKED],
+                   p->n_device, p->n_host, n.blocks_referenced);
     buf_add_format(json,
                    ",\"sequences\":{\"running\":%u,\"waiting\":%u,\"paused\":%u,\"ended\":%u},"
                    "\"steps_in_flight\":%u,\"events_unread\":%u,\"models\":[",

@@ -42,14 +42,21 @@ static inferd_status init_steps(core *c, inferd_err *err) {
     return st;
 }
 
+/* That copies of a device with memory of its own take.  The call only queues them, or waits for
+ * steps too; so its own time says nothing about them.  0: not known. */
+static uint64_t bus_us(const core *c, uint32_t idx, uint32_t n) {
+    uint64_t n_bytes = (uint64_t)n * c->models.slots[idx].about.spec.kv.slot_bytes;
+    return c->about.bus_bytes_per_s == 0 ? 0 : n_bytes * 1000000 / c->about.bus_bytes_per_s + 1;
+}
+
 static void move_kv(void *ctx, uint32_t idx, uint32_t n, const int32_t *from, const int32_t *to,
                     bool to_host) {
     core *c = ctx;
     uint64_t from_us = now(c);
     c->device.ops->move_kv(c->device.self, idx, n, from, to, to_host);
-    uint64_t us = now(c) - from_us;
+    uint64_t us = now(c) - from_us, on_bus_us = bus_us(c, idx, n);
     c->moved_us += us;
-    sched_note_moves(c->sched, 1, us);
+    sched_note_moves(c->sched, idx, 1, on_bus_us != 0 ? on_bus_us : us);
 }
 
 static unsigned char *kv_slot(void *ctx, uint32_t idx, int32_t slot) {
@@ -67,12 +74,29 @@ static void wake_for_disk(void *ctx) {
     c->options.wake(c->options.ctx);
 }
 
+static void park_empty(void *ctx, uint32_t first_page) {
+    core *c = ctx;
+    if (c->device.ops->park_empty != NULL) c->device.ops->park_empty(c->device.self, first_page);
+}
+
+/* Pages of host memory for parked blocks, where the pool's are the device's. */
+static inferd_status open_host(core *c, inferd_err *err) {
+    const device_about *about = &c->about;
+    uint32_t n = u32_min(about->n_park_pages, about->n_host_pages);
+    uint32_t extent = u32_max(about->park_extent_pages, 1);
+    n -= n % extent;
+    if (about->one_memory || n == 0) return INFERD_OK;
+    inferd_status st = pool_init_extents(&c->host, n, n, extent, c->options.n_slots, err);
+    if (st == INFERD_OK) pool_set_host(&c->host, &c->pool, park_empty, c);
+    return st;
+}
+
 /* Where keys and values may be beside the pages they are computed with. */
 static inferd_status open_tiers(core *c, inferd_err *err) {
     const core_options *o = &c->options;
     const device_ops *ops = c->device.ops;
-    if (ops->move_kv != NULL && c->about.one_memory)
-        sched_set_parking(c->sched, &c->pool, move_kv, c);
+    pool *host = c->about.one_memory ? &c->pool : &c->host;
+    if (ops->move_kv != NULL && host->n_pages > 0) sched_set_parking(c->sched, host, move_kv, c);
     if (o->disk_ops != NULL && ops->kv_slot != NULL)
         sched_set_disk(c->sched, o->disk_ops, o->disk, c->about.one_memory, kv_slot, wake_for_disk,
                        c);
@@ -106,9 +130,11 @@ inferd_status core_init(core *c, const core_options *options, inferd_err *err) {
 
 void core_deinit(core *c) {
     if (c->device.ops != NULL) c->device.ops->close(c->device.self);
+    c->host.on_empty = NULL; // nobody is there to be told
     sched_destroy(c->sched);
     for (int i = 0; i < CORE_DEPTH_MAX; i++) step_deinit(&c->steps[i]);
     residency_deinit(&c->models);
+    pool_deinit(&c->host); // before the one where it counts
     pool_deinit(&c->pool);
     *c = (core){0};
 }
@@ -128,6 +154,8 @@ inferd_status core_open(core *c, inferd_err *err) {
     uint32_t n_host = about->n_host_pages;
     pool_set_ledgers(&c->pool, about->one_memory ? about->n_pages - n_host : about->n_pages,
                      n_host);
+    st = open_host(c, err);
+    if (st != INFERD_OK) return st;
     c->depth = u32_min(u32_max(about->depth, 1), CORE_DEPTH_MAX);
     /* Larger steps would gain nothing there and cost memory; who decodes has a row in any case. */
     uint32_t rows_best = u32_max(about->rows_best, 2 * l->running_max);
@@ -160,6 +188,7 @@ static void grow_pool(core *c) {
     c->pool.n_warm = p.n_warm;
     if (c->pool.n_in[PAGE_ABSENT] == 0) return;
     uint32_t n_pages = u32_min(p.n_pages, c->pool.n_pages);
+    if (n_pages < c->pool.n_pages) sched_pool_shrank(c->sched);
     pool_set_ready(&c->pool, u32_min(p.n_ready, n_pages), n_pages);
 }
 
@@ -260,7 +289,11 @@ bool core_turn(core *c) {
 }
 
 uint64_t core_next_us(const core *c) {
+    if (c->models.dead) return UINT64_MAX; // nobody plans any more, and no deadline moves
     uint64_t next_us = sched_next_deadline(c->sched), models_us = residency_next_us(&c->models);
+    /* Who makes room wakes us; until then a deadline that passed would find nobody to look at it.
+     */
+    if (!has_room(c)) next_us = UINT64_MAX;
     /* Pages that are being made: somebody may wait for them. */
     if (c->opened && c->pool.n_in[PAGE_ABSENT] > 0 && models_us > now(c) + GROW_US)
         models_us = now(c) + GROW_US;
@@ -281,5 +314,6 @@ void core_end(core *c) {
 
 inferd_status core_verify(const core *c, inferd_err *err) {
     inferd_status st = sched_verify(c->sched, err);
+    if (st == INFERD_OK && c->host.n_pages > 0) st = pool_verify(&c->host, err);
     return st == INFERD_OK && c->opened ? residency_verify(&c->models, err) : st;
 }

@@ -40,6 +40,10 @@ typedef struct device_about {
     uint32_t n_pages, n_ready; // of the pool; the others are still being made, see pages
     uint32_t n_host_pages;     // for warm weights; one_memory: n_pages has them too
     bool one_memory;
+    /* Host memory apart: pages of it for parked keys and values, whole extents of
+     * park_extent_pages; what is taken of them counts in n_host_pages.  0: none. */
+    uint32_t n_park_pages, park_extent_pages;
+    uint64_t bus_bytes_per_s; // to host memory apart; 0: not known
     uint64_t page_bytes;
     uint32_t extent_pages; // pool_init_extents
     uint32_t depth;        // steps that may be launched and not finished, 1 or 2
@@ -112,9 +116,14 @@ typedef struct device_ops {
 
     /* Copy n slots of keys and values of this model between pages of the device and of the host,
      * for which slot numbers count through the host's pages (one_memory: the pool's).  In order
-     * with steps: after those launched before, ahead of those launched later.  NULL: it cannot. */
+     * with steps: after those launched before, ahead of those launched later; but what is copied
+     * back lands in slots that no launched step knows, and may overtake them.  The copies may be on
+     * their way when it returns.  One that fails loses the device.  NULL: it cannot. */
     void (*move_kv)(void *self, uint32_t idx, uint32_t n, const int32_t *from, const int32_t *to,
                     bool to_host);
+    /* Nothing is parked in that extent of the host's pages any more.  NULL: one_memory, or nobody
+     * asks. */
+    void (*park_empty)(void *self, uint32_t first_page);
 
     /* Where the host reads and writes a slot of keys and values: of a parked one, and one_memory of
      * any.  What was launched or moved before is there.  NULL: it cannot. */

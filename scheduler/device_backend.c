@@ -86,11 +86,16 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
                           .n_pages = be_n_pages(d->be),
                           .n_host_pages = be_n_host_pages(d->be),
                           .one_memory = be_one_memory(d->be),
+                          .n_park_pages = be_n_park_pages(d->be),
+                          .park_extent_pages = be_park_extent_pages(d->be),
                           .page_bytes = be_page_bytes(d->be),
                           .extent_pages = be_extent_pages(d->be),
                           .depth = be_depth(d->be),
                           .rows_best = be_rows_best(d->be)};
     out->n_ready = u32_min(out->n_ready, out->n_pages);
+    backend_stats stats;
+    be_get_stats(d->be, &stats);
+    out->bus_bytes_per_s = stats.bus_bytes_per_s;
     snprintf(out->warning, sizeof out->warning, "%s", be_warning(d->be));
     snprintf(out->name, sizeof out->name, "%s, %u threads", be_name(d->be), be_n_threads(d->be));
     return INFERD_OK;
@@ -266,12 +271,14 @@ static void backend_device_unload(void *self, uint32_t idx) {
     placed_unload(own(self, idx));
 }
 
-/* One memory: slots of the host are slots of the arena. */
 static void backend_device_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
                                    const int32_t *to, bool to_host) {
     backend_device *d = self;
-    (void)to_host;
-    be_kv_move(d->be, placed_kv(placed_of(d, idx)), n, from, to);
+    be_kv_move(d->be, placed_kv(placed_of(d, idx)), n, from, to, to_host);
+}
+
+static void backend_device_park_empty(void *self, uint32_t first_page) {
+    be_park_empty(((backend_device *)self)->be, first_page);
 }
 
 static unsigned char *backend_device_kv_slot(void *self, uint32_t idx, int32_t slot) {
@@ -361,6 +368,7 @@ inferd_status device_backend_create(const backend_options *options, uint32_t n_s
         .load_step = backend_device_load_step,
         .unload = backend_device_unload,
         .move_kv = backend_device_move_kv,
+        .park_empty = backend_device_park_empty,
         .kv_slot = backend_device_kv_slot,
         .zero = backend_device_zero,
         .launch = backend_device_launch,

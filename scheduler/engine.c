@@ -15,63 +15,14 @@
 #include <string.h>
 
 #include "inferd/clock.h"
+#include "engine_limits.h"
 
 enum {
     OUTBOX_EVENTS_MIN = 4096,
     INBOX_MESSAGES_MIN = 4096,
     SLOTS_MAX = 4096,
-    VIEWS_EVERY_US = 50000 // what changes all the time in a slot's view
+    VIEWS_EVERY_US = 50000 // what changes all the time in a slot's view, or takes long to tell
 };
-
-/* ---- limits ---- */
-
-static uint32_t or_default(uint32_t value, uint32_t otherwise) {
-    return value != 0 ? value : otherwise;
-}
-
-static engine_limits fill_limits(const engine_limits *given) {
-    engine_limits l = *given;
-    l.running_max = or_default(l.running_max, 32);
-    l.step_tokens_max = or_default(l.step_tokens_max, 512);
-    l.step_max_ms = or_default(l.step_max_ms, 100);
-    l.decode_step_ms = or_default(l.decode_step_ms, 25);
-    l.queue_len_max = or_default(l.queue_len_max, 1024);
-    l.starvation_ms = or_default(l.starvation_ms, 2000);
-    l.turn_ms = or_default(l.turn_ms, 500);
-    l.load_retry_ms = or_default(l.load_retry_ms, 1000);
-    l.load_retry_max_ms = or_default(l.load_retry_max_ms, 60000);
-    return l;
-}
-
-/* Rows with logits per step: one per sequence, and some for prompts that are scored. */
-static uint32_t logits_max(const engine_limits *l) {
-    return u32_min(l->running_max + 32, l->step_tokens_max);
-}
-
-static sched_limits limits_of_sched(const engine_limits *l) {
-    return (sched_limits){.depth = CORE_DEPTH_MAX,
-                          .running_max = l->running_max,
-                          .step_tokens_max = l->step_tokens_max,
-                          .logits_max = logits_max(l),
-                          .queue_len_max = l->queue_len_max,
-                          .draft_tokens = l->draft_tokens,
-                          .step_max_us = (uint64_t)l->step_max_ms * 1000,
-                          .decode_step_us = (uint64_t)l->decode_step_ms * 1000,
-                          .starvation_us = (uint64_t)l->starvation_ms * 1000,
-                          .starvation_percent = l->starvation_percent,
-                          .objective = l->objective,
-                          .no_prefix_cache = l->no_prefix_cache,
-                          .background_copies = l->background_copies,
-                          .zero_on_tenant_change = l->zero_on_tenant_change};
-}
-
-static residency_limits limits_of_models(const engine_limits *l) {
-    return (residency_limits){.min_residency_us = (uint64_t)l->min_residency_ms * 1000,
-                              .turn_us = (uint64_t)l->turn_ms * 1000,
-                              .retry_us = (uint64_t)l->load_retry_ms * 1000,
-                              .retry_max_us = (uint64_t)l->load_retry_max_ms * 1000,
-                              .eager = !l->lazy};
-}
 
 static uint32_t power_of_two(uint32_t at_least) {
     uint32_t n = 1;
@@ -157,7 +108,6 @@ static void publish_stats(engine *e) {
     s->n_fetched = n.n_fetched;
     s->n_zeroed_pages = n.n_zeroed_pages;
     s->n_zeroed_slots = n.n_zeroed_slots;
-    s->attainment_ppm = (uint32_t)n.attainment_ppm;
     s->n_turns = c->models.n_turns;
     s->thrashing = c->models.thrashing;
     s->reload_us_window = residency_reload_us(&c->models);
@@ -229,6 +179,8 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
     }
     board_publish(&v->info, &i);
     atomic_store(&v->kv_tokens_max, c->opened ? sched_kv_tokens_max(c->sched, idx) : 0);
+    atomic_store(&v->kv_tokens_ceiling,
+                 c->opened ? sched_kv_tokens_ceiling(c->sched, idx) : INT32_MAX);
     atomic_store(&v->context, i.context);
     atomic_store(&v->state, (int)i.state); // now what it means is there
     /* Last: the front gives the slot to another model, which is not in the state of this one. */
@@ -246,6 +198,7 @@ static void publish_slots(engine *e, bool last) {
     if (!changed && !due) return;
     e->views_stale = false;
     for (uint32_t i = 0; i < r->n_used; i++) publish_slot(e, i, now_us);
+    e->stats.attainment_ppm = sched_attainment_ppm(e->core.sched); // published behind this
     e->seen_changes = r->n_changes;
     e->views_us = now_us;
     atomic_store(&e->settled, e->core.settled);
@@ -558,7 +511,7 @@ inferd_status engine_start_device(const engine_limits *limits, device dev, uint3
         return inferd_fail(err, INFERD_ENOMEM, "no memory for an engine");
     }
     memset(e, 0, sizeof *e);
-    e->limits = fill_limits(limits);
+    e->limits = limits_fill(limits);
     e->wake = wake;
     e->wake_ctx = wake_ctx;
     inferd_status s = init_parts(e, dev, n_slots, err);
@@ -775,8 +728,8 @@ inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_promp
         if (err->status != INFERD_OK && err->status != INFERD_ELOST) err->status = INFERD_EMODEL;
         if (err->status != INFERD_OK) return err->status; // else it was just revived
     }
-    return sched_admit(atomic_load(&v->context), atomic_load(&v->kv_tokens_max), n_prompt,
-                       max_tokens, err);
+    return sched_admit(atomic_load(&v->context), atomic_load(&v->kv_tokens_max),
+                       atomic_load(&v->kv_tokens_ceiling), n_prompt, max_tokens, err);
 }
 
 static inferd_status ask_for_json(engine *e, bool map, uint32_t timeout_ms, buf *json,

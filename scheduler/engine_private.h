@@ -41,9 +41,9 @@ void principal_views_publish(principal_views *v, account *a);
 
 /* What others see of one slot. */
 typedef struct slot_view {
-    board info;                         // engine_model_info
-    atomic_int state;                   // of it, by themselves: looked at often
-    atomic_uint context, kv_tokens_max; // for engine_admit; context 0 = not known yet
+    board info;                                            // engine_model_info
+    atomic_int state;                                      // of it, by themselves: looked at often
+    atomic_uint context, kv_tokens_max, kv_tokens_ceiling; // engine_admit; context 0: not known
     atomic_uint departures;
 } slot_view;
 

@@ -30,13 +30,11 @@ inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, p
     k->pages = calloc(size_max(p->n_pages, 1), sizeof *k->pages);
     k->slot_stack = calloc(size_max(n_slots, 1), sizeof *k->slot_stack);
     k->marks = calloc(size_max(n_slots, 1), 1);
-    k->slot_tenants = malloc(size_max(n_slots, 1) * sizeof *k->slot_tenants);
     if (k->blocks == NULL || k->slots == NULL || k->pages == NULL || k->slot_stack == NULL ||
-        k->marks == NULL || k->slot_tenants == NULL) {
+        k->marks == NULL) {
         kv_deinit(k);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the books of %zu slots", n_slots);
     }
-    memset(k->slot_tenants, 0xff, n_slots * sizeof *k->slot_tenants); // KV_TENANT_NONE
     for (uint32_t i = 0; i < k->n_blocks; i++)
         k->blocks[i].next = i + 1 < k->n_blocks ? i + 1 : BLOCK_NONE;
     k->block_head = k->n_blocks > 0 ? 0 : BLOCK_NONE;
@@ -75,6 +73,21 @@ static bool has_usable_slot(const kv *k, uint32_t page) {
 
 /* ---- whose bytes ---- */
 
+inferd_status kv_watch_tenants(kv *k, uint32_t *page_tenants, kv_zero *zero, void *zero_ctx,
+                               inferd_err *err) {
+    size_t n = (size_t)k->pool->n_pages * k->layout.slots_per_page;
+    if (page_tenants == NULL) return INFERD_OK;
+    if (k->state != PAGE_PARKED) { // slots get their tenants when their page becomes ours
+        k->slot_tenants = malloc(size_max(n, 1) * sizeof *k->slot_tenants);
+        if (k->slot_tenants == NULL)
+            return inferd_fail(err, INFERD_ENOMEM, "no memory for the tenants of %zu slots", n);
+    }
+    k->page_tenants = page_tenants;
+    k->zero = zero;
+    k->zero_ctx = zero_ctx;
+    return INFERD_OK;
+}
+
 /* The page is ours from now on, for this tenant first. */
 static void clean_page(kv *k, uint32_t page, uint32_t tenant) {
     if (k->page_tenants == NULL || k->state == PAGE_PARKED) return;
@@ -89,11 +102,11 @@ static void clean_page(kv *k, uint32_t page, uint32_t tenant) {
 static void clean_slot(kv *k, int32_t slot, uint32_t tenant) {
     if (k->page_tenants == NULL) return;
     uint32_t n = k->layout.slots_per_page, page = (uint32_t)slot / n;
-    uint32_t *whose = &k->slot_tenants[slot], *page_of = &k->page_tenants[page];
-    if (*whose != KV_TENANT_NONE && *whose != tenant && k->state != PAGE_PARKED)
+    uint32_t *whose = k->slot_tenants, *page_of = &k->page_tenants[page];
+    if (whose != NULL && whose[slot] != KV_TENANT_NONE && whose[slot] != tenant)
         k->zero(k->zero_ctx, page, (uint32_t)slot % n * k->layout.slot_bytes, k->layout.slot_bytes,
                 false);
-    *whose = tenant;
+    if (whose != NULL) whose[slot] = tenant;
     *page_of = *page_of == KV_TENANT_NONE || *page_of == tenant ? tenant : KV_TENANT_MANY;
 }
 

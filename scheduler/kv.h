@@ -1,6 +1,6 @@
 /* kv.h - blocks of keys and values of one model, cut from pages of the pool.
  *
- * Its pages are KV, or PARKED for those that are kept in host memory (park.h).
+ * Its pages are KV, or PARKED for those that are kept in host memory (sched_park.c).
  *
  * A block is block_tokens positions of a sequence, stored in n_groups slots (kv_layout.h).  Blocks
  * are counted, because sequences that begin with the same tokens share them.  A sequence names its
@@ -49,6 +49,8 @@ typedef struct kv_block {
     bool taken;      // has slots; refs == 0 then means cached
 } kv_block;
 
+typedef void kv_zero(void *ctx, uint32_t page, size_t begin, size_t n_bytes, bool whole);
+
 typedef struct kv {
     kv_layout layout;
     pool *pool; // borrowed
@@ -68,13 +70,11 @@ typedef struct kv {
     /* A block of a tenant gets its first count, or loses the last; NULL: nobody wants to know. */
     void (*on_live)(void *ctx, uint32_t tenant, bool live);
     void *on_live_ctx;
-    /* Whose bytes lie in each page, for as long as it is a page, whatever model it serves
-     * ([n_pages of the pool], borrowed), and in each slot of our pages ([n_slots], owned by us).
-     * Before another tenant gets them they are zeroed: a page whole, when it becomes ours, a slot
-     * when it is taken again.  page_tenants NULL: nobody cares.  Parked slots are written whole
-     * before anybody reads them. */
+    /* See kv_watch_tenants.  Whose bytes lie in each page ([n_pages of the pool], borrowed; NULL:
+     * nobody cares), and in each slot of our pages ([n_slots of the pool], owned; NULL: likewise,
+     * or the pages are PARKED). */
     uint32_t *page_tenants, *slot_tenants;
-    void (*zero)(void *ctx, uint32_t page, size_t begin, size_t n_bytes, bool whole);
+    kv_zero *zero;
     void *zero_ctx;
     uint8_t *marks; // [n_pages * slots_per_page] scratch of kv_verify; owned
 } kv;
@@ -91,6 +91,12 @@ typedef struct kv_table {
 inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, page_state state,
                       inferd_err *err);
 void kv_deinit(kv *k); // accepts a zeroed kv; gives no pages back
+/* Before the first block: page_tenants says whose bytes lie in each page, for as long as it is a
+ * page, whatever model it serves (NULL: nobody cares).  Before another tenant gets them they are
+ * zeroed: a page whole, when it becomes ours, a slot when it is taken again.  Not PARKED ones,
+ * which are written whole before anybody reads them: there zero may be NULL. */
+inferd_status kv_watch_tenants(kv *k, uint32_t *page_tenants, kv_zero *zero, void *zero_ctx,
+                               inferd_err *err);
 
 bool kv_table_init(kv_table *t, const kv_layout *layout, uint32_t blocks_max); // false: no memory
 void kv_table_deinit(kv_table *t);

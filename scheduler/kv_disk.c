@@ -6,15 +6,17 @@
  *
  *     ask         -> ASKED -> READING -> READY or GONE    give_back ends it anywhere
  *
- * The index is a hash table of small records with numbers for links, so that it can grow; the
- * records form a list by use, the one used longest ago first.  A file is read and written by the
- * thread alone, outside the lock. */
-#include "scheduler/kv_disk.h"
+ * The index is a hash table of small records with numbers for links; the records form a list by
+ * use, the one used longest ago first.  It is made as large as max_bytes can ever need: what was
+ * never touched of it is no memory yet, and nobody waits for it to grow.  A file is read and
+ * written by the thread alone, outside the lock (kv_disk_file.h). */
+#include "kv_disk_file.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -26,30 +28,14 @@
 #include "prefix.h"
 
 enum {
-    NAME_DIGITS = 32,
-    FILE_NAME_BYTES = NAME_DIGITS + 5, // ".kv" or ".tmp", and the end
     KEY_BYTES = 16,
-    FIRST_RECORDS = 256,
-    ALIGN_BYTES = 64,
-    QUEUED_BLOCKS_MAX = 4096
+    FILE_BYTES_MIN =
+        4096, // what any file takes of a disk: there are no more than max_bytes of them
+    QUEUED_BLOCKS_MAX = 1024,
+    FOUND_AT_ONCE = 256, // files of the folder that enter the index while others wait for the lock
+    FIRST_FOUND = 256
 };
-#define NONE UINT32_MAX
-
-static const char magic[8] = {'i', 'n', 'f', 'e', 'r', 'd', 'k', 'v'};
-
-/* As it lies in the file, in the machine's order of bytes: another one's differs in `order`. */
-typedef struct file_header {
-    char magic[8];
-    uint32_t version, order;
-    uint64_t name[2], model[2], scope[2];
-    uint32_t depth, block_tokens;
-    uint32_t kv_type, n_groups;
-    uint32_t n_layers, n_kv_heads;
-    uint32_t head_dim, group_layers;
-    uint64_t slot_bytes, n_bytes; // n_bytes: of the file
-    uint64_t sum[2];              // of all other bytes of the file, with the folder's key
-} file_header;
-_Static_assert(sizeof(file_header) == KV_DISK_HEADER_BYTES, "the header's size is the format's");
+#define NONE 0u // number of a record; they begin with 1, so that fresh memory links to none
 
 typedef struct record {
     uint64_t name[2];
@@ -85,7 +71,8 @@ struct kv_disk {
     int dir_fd, key_fd;
     uint64_t key[2];
     uint64_t max_bytes, off_us;
-    ssize_t (*write)(int fd, const void *p, size_t n);
+    kv_file_read_fn *read;
+    kv_file_write_fn *write;
     pthread_t thread;
     bool has_thread;
 
@@ -93,8 +80,9 @@ struct kv_disk {
     pthread_cond_t work, room;
     bool closing, scanned;
     uint64_t off_until_us;
-    record *records; // [n_records] owned
-    uint32_t n_records, unused;
+    uint64_t look_at_us; // through the folder, again; UINT64_MAX: all of it is known
+    record *records;     // [n_records + 1] owned
+    uint32_t n_records, n_touched, unused;
     uint32_t *buckets; // [n_records] owned
     uint32_t oldest, newest;
     put *first_put, *last_put; // owned
@@ -104,113 +92,6 @@ struct kv_disk {
     uint32_t n_asked;
     kv_disk_stats stats;
 };
-
-/* ---- the file, as bytes ---- */
-
-static size_t token_bytes(const kv_layout *l) {
-    size_t n = l->block_tokens * sizeof(tok_id);
-    return (n + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-}
-
-size_t kv_disk_file_bytes(const kv_layout *l) {
-    size_t n = sizeof(file_header) + token_bytes(l) + l->n_groups * l->slot_bytes;
-    return (n + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-}
-
-unsigned char *kv_disk_slots(const kv_layout *l, unsigned char *file) {
-    return file + sizeof(file_header) + token_bytes(l);
-}
-
-static prefix_name sum_of(const uint64_t key[2], const unsigned char *file, size_t n_bytes) {
-    enum { WORDS = 512 }; // a piece at a time: the file need not lie on words
-    uint64_t words[WORDS], sums[4] = {0};
-    for (size_t at = 0; at < n_bytes;) {
-        size_t n = size_min(n_bytes - at, sizeof words);
-        memcpy(words, file + at, n);
-        if (at == 0)
-            memset((unsigned char *)words + offsetof(file_header, sum), 0, 2 * sizeof *words);
-        prefix_name piece = prefix_hash(key, words, n / sizeof *words);
-        memcpy(sums + 2, piece.h, sizeof piece.h);
-        prefix_name all = prefix_hash(key, sums, 4);
-        memcpy(sums, all.h, sizeof all.h);
-        at += n;
-    }
-    return (prefix_name){{sums[0], sums[1]}};
-}
-
-static file_header header_of(const kv_disk_block *b) {
-    const kv_layout *l = b->layout;
-    file_header h = {.version = KV_DISK_VERSION,
-                     .order = 0x01020304,
-                     .depth = b->depth,
-                     .block_tokens = l->block_tokens,
-                     .kv_type = (uint32_t)l->type,
-                     .n_groups = l->n_groups,
-                     .n_layers = l->n_layers,
-                     .n_kv_heads = l->n_kv_heads,
-                     .head_dim = l->head_dim,
-                     .group_layers = l->group_layers,
-                     .slot_bytes = l->slot_bytes,
-                     .n_bytes = kv_disk_file_bytes(l)};
-    memcpy(h.magic, magic, sizeof magic);
-    memcpy(h.name, b->name, sizeof h.name);
-    memcpy(h.model, b->model, sizeof h.model);
-    memcpy(h.scope, b->scope, sizeof h.scope);
-    return h;
-}
-
-/* All but the slots' bytes and the checksum. */
-static void fill(const kv_disk_block *b, unsigned char *file) {
-    const kv_layout *l = b->layout;
-    size_t n_bytes = kv_disk_file_bytes(l), n_tokens = l->block_tokens * sizeof(tok_id);
-    file_header h = header_of(b);
-    unsigned char *slots = kv_disk_slots(l, file), *end = slots + l->n_groups * l->slot_bytes;
-    memcpy(file, &h, sizeof h);
-    memcpy(file + sizeof h, b->tokens, n_tokens);
-    memset(file + sizeof h + n_tokens, 0, token_bytes(l) - n_tokens);
-    memset(end, 0, (size_t)(file + n_bytes - end));
-}
-
-static void put_sum(const uint64_t key[2], unsigned char *file, size_t n_bytes) {
-    prefix_name sum = sum_of(key, file, n_bytes);
-    memcpy(file + offsetof(file_header, sum), sum.h, sizeof sum.h);
-}
-
-void kv_disk_seal(const uint64_t key[2], const kv_disk_block *b, unsigned char *file) {
-    fill(b, file);
-    put_sum(key, file, kv_disk_file_bytes(b->layout));
-}
-
-bool kv_disk_is_whole(const uint64_t key[2], const kv_disk_block *b, const unsigned char *file,
-                      size_t n_bytes) {
-    file_header h, wanted = header_of(b);
-    if (n_bytes != kv_disk_file_bytes(b->layout)) return false;
-    memcpy(&h, file, sizeof h);
-    memcpy(wanted.sum, h.sum, sizeof wanted.sum);
-    if (memcmp(&h, &wanted, sizeof h) != 0 ||
-        memcmp(file + sizeof h, b->tokens, b->layout->block_tokens * sizeof(tok_id)) != 0)
-        return false;
-    prefix_name sum = sum_of(key, file, n_bytes);
-    return memcmp(sum.h, h.sum, sizeof h.sum) == 0;
-}
-
-/* ---- names ---- */
-
-static void print_name(const uint64_t name[2], const char *end, char out[FILE_NAME_BYTES]) {
-    snprintf(out, FILE_NAME_BYTES, "%016llx%016llx%s", (unsigned long long)name[0],
-             (unsigned long long)name[1], end);
-}
-
-/* Ours has as many digits as it should, and this end. */
-static bool read_name(const char *text, const char *end, uint64_t out[2]) {
-    for (size_t i = 0; i < NAME_DIGITS; i++) {
-        char c = text[i];
-        if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f')) return false; // and not its NUL
-        uint64_t digit = (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
-        out[i / 16] = out[i / 16] << 4 | digit;
-    }
-    return strcmp(text + NAME_DIGITS, end) == 0;
-}
 
 /* ---- the index ---- */
 
@@ -238,34 +119,29 @@ static void list_newest(kv_disk *d, uint32_t i) {
     d->newest = i;
 }
 
-/* Twice as many records; false: no memory, or the bound. */
-static bool grow(kv_disk *d) {
-    uint32_t n_old = d->n_records, n = n_old > 0 ? 2 * n_old : FIRST_RECORDS;
-    if (n > KV_DISK_FILES_MAX) return false;
-    record *records = realloc(d->records, n * sizeof *records);
-    if (records == NULL) return false;
-    d->records = records;
-    uint32_t *buckets = realloc(d->buckets, n * sizeof *buckets);
-    if (buckets == NULL) return false;
-    d->buckets = buckets;
+static bool init_index(kv_disk *d) {
+    uint64_t wanted = d->max_bytes / FILE_BYTES_MIN + QUEUED_BLOCKS_MAX + 1;
+    uint32_t n = 1;
+    while (n < wanted && n < KV_DISK_FILES_MAX) n *= 2;
+    d->records = calloc(n + 1, sizeof *d->records);
+    d->buckets = calloc(n, sizeof *d->buckets);
     d->n_records = n;
-    memset(buckets, 0xff, n * sizeof *buckets); // NONE
-    for (uint32_t i = d->oldest; i != NONE; i = records[i].newer) {
-        uint32_t *bucket = bucket_of(d, records[i].name);
-        records[i].next = *bucket;
-        *bucket = i;
-    }
-    for (uint32_t i = n; i-- > n_old;) {
-        records[i] = (record){.next = d->unused};
-        d->unused = i;
-    }
-    return true;
+    return d->records != NULL && d->buckets != NULL;
 }
 
+static uint32_t take_record(kv_disk *d) {
+    uint32_t i = d->unused;
+    if (i != NONE)
+        d->unused = d->records[i].next;
+    else if (d->n_touched < d->n_records)
+        i = ++d->n_touched;
+    return i;
+}
+
+/* NONE: the index is full. */
 static uint32_t add(kv_disk *d, const uint64_t name[2], uint64_t n_bytes, bool there) {
-    if (d->unused == NONE && !grow(d)) return NONE;
-    uint32_t i = d->unused, *bucket = bucket_of(d, name);
-    d->unused = d->records[i].next;
+    uint32_t i = take_record(d), *bucket = bucket_of(d, name);
+    if (i == NONE) return NONE;
     d->records[i] = (record){{name[0], name[1]}, n_bytes, *bucket, NONE, NONE, there};
     *bucket = i;
     list_newest(d, i);
@@ -293,6 +169,7 @@ static void forget(kv_disk *d, const uint64_t name[2]) {
 /* Called with the lock. */
 static void say(kv_disk *d, const char *what, const char *why) {
     snprintf(d->stats.problem, sizeof d->stats.problem, "%s: %s", what, why);
+    d->stats.n_problems++;
 }
 
 typedef struct found {
@@ -305,48 +182,63 @@ static int by_use(const void *a, const void *b) {
     return x->used_ns < y->used_ns ? -1 : x->used_ns > y->used_ns;
 }
 
-/* What the folder holds of ours, at most as much as the index; half-written files go. */
-static found *list_folder(const kv_disk *d, size_t *n) {
-    found *all = NULL;
-    size_t room = 0;
-    int fd = openat(d->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    *n = 0;
-    if (dir == NULL) {
-        if (fd >= 0) close(fd);
-        return NULL;
-    }
-    for (const struct dirent *e; (e = readdir(dir)) != NULL && *n < KV_DISK_FILES_MAX;) {
-        found f = {0};
-        struct stat st;
-        if (read_name(e->d_name, ".tmp", f.name)) unlinkat(d->dir_fd, e->d_name, 0);
-        if (!read_name(e->d_name, ".kv", f.name) ||
-            fstatat(d->dir_fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
-            continue;
-        if (*n == room) {
-            found *more = realloc(all, (room = room > 0 ? 2 * room : FIRST_RECORDS) * sizeof *all);
-            if (more == NULL) break;
-            all = more;
-        }
-        f.n_bytes = (uint64_t)st.st_size;
-        f.used_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
-        all[(*n)++] = f;
-    }
-    closedir(dir);
-    if (all != NULL) qsort(all, *n, sizeof *all, by_use);
-    return all;
+static bool is_ours(const kv_disk *d, const char *text, found *f) {
+    struct stat st;
+    if (!kv_file_read_name(text, ".kv", f->name) ||
+        fstatat(d->dir_fd, text, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+        return false;
+    f->n_bytes = (uint64_t)st.st_size;
+    f->used_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+    return true;
 }
 
-static void remove_file(const kv_disk *d, const uint64_t name[2]) {
-    char text[FILE_NAME_BYTES];
-    print_name(name, ".kv", text);
-    unlinkat(d->dir_fd, text, 0);
+typedef struct folder {
+    found *all; // [n] the one used longest ago first; owned
+    size_t n, room;
+    const char *problem; // why that is not all there is; NULL: it is
+} folder;
+
+static bool keep(folder *f, const found *one) {
+    if (f->n == f->room) {
+        f->room = f->room > 0 ? 2 * f->room : FIRST_FOUND;
+        found *more = realloc(f->all, f->room * sizeof *f->all);
+        if (more == NULL) return false;
+        f->all = more;
+    }
+    f->all[f->n++] = *one;
+    return true;
+}
+
+/* What the folder holds of ours, at most as much as the index; half-written files go. */
+static folder list_folder(const kv_disk *d) {
+    folder f = {0};
+    const struct dirent *e;
+    int fd = openat(d->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        f.problem = strerror(errno);
+        if (fd >= 0) close(fd);
+        return f;
+    }
+    while ((errno = 0, e = readdir(dir)) != NULL && f.problem == NULL) {
+        found one = {0};
+        if (kv_file_read_name(e->d_name, ".tmp", one.name)) unlinkat(d->dir_fd, e->d_name, 0);
+        if (!is_ours(d, e->d_name, &one)) continue;
+        if (f.n == d->n_records)
+            f.problem = "it holds more files than max_bytes is good for";
+        else if (!keep(&f, &one))
+            f.problem = strerror(ENOMEM);
+    }
+    if (e == NULL && errno != 0) f.problem = strerror(errno);
+    closedir(dir);
+    if (f.all != NULL) qsort(f.all, f.n, sizeof *f.all, by_use);
+    return f;
 }
 
 /* Called with the lock, which is open while a file goes.  The oldest go until n_bytes more fit. */
 static void make_room(kv_disk *d, uint64_t n_bytes) {
     while (d->stats.n_files > 0 && (d->stats.n_bytes + n_bytes > d->max_bytes ||
-                                    d->stats.n_files + QUEUED_BLOCKS_MAX > KV_DISK_FILES_MAX)) {
+                                    d->stats.n_files + QUEUED_BLOCKS_MAX > d->n_records)) {
         uint32_t i = d->oldest;
         while (i != NONE && !d->records[i].there) i = d->records[i].newer;
         if (i == NONE) return;
@@ -354,60 +246,41 @@ static void make_room(kv_disk *d, uint64_t n_bytes) {
         forget(d, name);
         d->stats.n_evicted++;
         pthread_mutex_unlock(&d->lock);
-        remove_file(d, name);
+        kv_file_remove(d->dir_fd, name);
         pthread_mutex_lock(&d->lock);
     }
 }
 
-static void scan(kv_disk *d) {
-    size_t n;
+/* The others come to the lock. */
+static void let_others(kv_disk *d) {
     pthread_mutex_unlock(&d->lock);
-    found *all = list_folder(d, &n);
+    sched_yield();
     pthread_mutex_lock(&d->lock);
-    for (size_t i = 0; i < n; i++)
-        if (find(d, all[i].name) == NONE) add(d, all[i].name, all[i].n_bytes, true);
-    free(all);
+}
+
+/* Called with the lock.  What could not be seen is looked for again later: until then it is not
+ * found, and counts for nothing. */
+static void look_through(kv_disk *d) {
+    pthread_mutex_unlock(&d->lock);
+    folder f = list_folder(d);
+    pthread_mutex_lock(&d->lock);
+    for (size_t i = 0; i < f.n; i++) {
+        const found *one = &f.all[i];
+        if (find(d, one->name) == NONE && add(d, one->name, one->n_bytes, true) == NONE)
+            f.problem = "it holds more files than max_bytes is good for";
+        if (i % FOUND_AT_ONCE == FOUND_AT_ONCE - 1) let_others(d);
+    }
+    free(f.all);
+    d->look_at_us = UINT64_MAX;
+    if (f.problem != NULL) {
+        say(d, "looking through the folder", f.problem);
+        d->look_at_us = clock_now_us() + d->off_us;
+    }
     make_room(d, 0);
     d->scanned = true;
 }
 
 /* ---- the thread: reading ---- */
-
-/* For the next process, which finds the order of use by this.  By itself the machine is not exact
- * enough. */
-static void note_use(int fd) {
-    struct timespec times[2];
-    clock_gettime(CLOCK_REALTIME, &times[0]);
-    times[1] = times[0];
-    futimens(fd, times);
-}
-
-/* The bytes of the whole file; NULL: *missing, or it is not this block's. */
-static unsigned char *read_file(const kv_disk *d, const ticket *t, bool *missing) {
-    char text[FILE_NAME_BYTES];
-    struct stat st;
-    size_t n_bytes = kv_disk_file_bytes(&t->layout), at = 0;
-    print_name(t->block.name, ".kv", text);
-    int fd = openat(d->dir_fd, text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    *missing = fd < 0 && errno == ENOENT;
-    if (fd < 0) return NULL;
-    unsigned char *file = NULL;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == n_bytes)
-        file = aligned_alloc(ALIGN_BYTES, n_bytes);
-    while (file != NULL && at < n_bytes) {
-        ssize_t n = read(fd, file + at, n_bytes - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) break;
-        at += (size_t)n;
-    }
-    if (file != NULL && !kv_disk_is_whole(d->key, &t->block, file, at)) {
-        free(file);
-        file = NULL;
-    }
-    if (file != NULL) note_use(fd);
-    close(fd);
-    return file;
-}
 
 static void free_ticket(ticket *t) {
     free(t->tokens);
@@ -425,30 +298,42 @@ static ticket *next_asked(kv_disk *d) {
     return first;
 }
 
+/* Called with the lock: what a read of this block said. */
+static void note_answer(kv_disk *d, const uint64_t name[2], kv_file_answer answer, int problem) {
+    uint32_t i = find(d, name);
+    switch (answer) {
+    case KV_FILE_WHOLE:
+        d->stats.n_read++;
+        if (i == NONE) return;
+        unlist(d, i);
+        list_newest(d, i);
+        return;
+    case KV_FILE_NOT_NOW:
+        d->stats.n_unread++;
+        say(d, "reading keys and values", strerror(problem));
+        return;
+    default:
+        /* Not when it went since it was asked for, and is being written again. */
+        if (i != NONE && d->records[i].there) forget(d, name);
+        *(answer == KV_FILE_MISSING ? &d->stats.n_missing : &d->stats.n_bad) += 1;
+        say(d, answer == KV_FILE_MISSING ? "a file is gone" : "a file is not what it should be",
+            "it is not used");
+    }
+}
+
 static void read_one(kv_disk *d) {
     ticket *t = next_asked(d);
-    bool missing = false;
+    unsigned char *file;
     t->state = TICKET_READING;
     d->n_asked--;
     pthread_mutex_unlock(&d->lock);
     uint64_t began_us = clock_now_us();
-    unsigned char *file = read_file(d, t, &missing);
-    if (file == NULL && !missing) remove_file(d, t->block.name);
+    kv_file_answer answer = kv_file_read(d->dir_fd, d->key, &t->block, d->read, &file);
+    int problem = errno;
+    if (answer == KV_FILE_BAD) kv_file_remove(d->dir_fd, t->block.name);
     uint64_t read_us = clock_now_us() - began_us;
     pthread_mutex_lock(&d->lock);
-    uint32_t i = find(d, t->block.name);
-    if (file == NULL) {
-        /* Not when it went since it was asked for, and is being written again. */
-        if (i != NONE && d->records[i].there) forget(d, t->block.name);
-        *(missing ? &d->stats.n_missing : &d->stats.n_bad) += 1;
-        say(d, missing ? "a file is gone" : "a file is not what it should be", "it is not used");
-    } else {
-        d->stats.n_read++;
-        if (i != NONE) {
-            unlist(d, i);
-            list_newest(d, i);
-        }
-    }
+    note_answer(d, t->block.name, answer, problem);
     t->file = file;
     t->read_us = read_us;
     t->state = TICKET_DONE;
@@ -459,33 +344,6 @@ static void read_one(kv_disk *d) {
 }
 
 /* ---- the thread: writing ---- */
-
-static int write_all(const kv_disk *d, int fd, const unsigned char *p, size_t n) {
-    for (size_t at = 0; at < n;) {
-        ssize_t done = d->write(fd, p + at, n - at);
-        if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return errno;
-        if (done == 0) return ENOSPC;
-        at += (size_t)done;
-    }
-    return 0;
-}
-
-/* Beside its name first: what has the name is complete, as far as the machine stays up.  0, or
- * errno. */
-static int write_file(const kv_disk *d, const put *p) {
-    char text[FILE_NAME_BYTES], aside[FILE_NAME_BYTES];
-    print_name(p->name, ".kv", text);
-    print_name(p->name, ".tmp", aside);
-    int fd = openat(d->dir_fd, aside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return errno;
-    int problem = write_all(d, fd, p->file, p->n_bytes);
-    note_use(fd);
-    if (close(fd) != 0 && problem == 0) problem = errno;
-    if (problem == 0 && renameat(d->dir_fd, aside, d->dir_fd, text) != 0) problem = errno;
-    if (problem != 0) unlinkat(d->dir_fd, aside, 0);
-    return problem;
-}
 
 static bool is_off(const kv_disk *d) {
     return d->off_until_us != 0 && clock_now_us() < d->off_until_us;
@@ -500,8 +358,8 @@ static void write_one(kv_disk *d) {
     if (!skipped) {
         make_room(d, p->n_bytes);
         pthread_mutex_unlock(&d->lock);
-        put_sum(d->key, p->file, p->n_bytes);
-        problem = write_file(d, p);
+        kv_disk_put_sum(d->key, p->file, p->n_bytes);
+        problem = kv_file_write(d->dir_fd, p->name, p->file, p->n_bytes, d->write);
         pthread_mutex_lock(&d->lock);
     }
     uint32_t i = find(d, p->name);
@@ -526,19 +384,29 @@ static void write_one(kv_disk *d) {
     pthread_cond_broadcast(&d->room);
 }
 
+static int wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t until_us) {
+    struct timespec ts = {.tv_sec = (time_t)(until_us / 1000000),
+                          .tv_nsec = (long)(until_us % 1000000) * 1000};
+    return pthread_cond_timedwait(cond, lock, &ts);
+}
+
 static void *disk_main(void *arg) {
     kv_disk *d = arg;
     pthread_mutex_lock(&d->lock);
-    scan(d);
     for (;;) {
-        if (d->n_asked > 0)
+        bool look = clock_now_us() >= d->look_at_us;
+        if (look && (!d->scanned || !d->closing))
+            look_through(d);
+        else if (d->n_asked > 0)
             read_one(d);
         else if (d->first_put != NULL)
             write_one(d);
         else if (d->closing)
             break;
-        else
+        else if (d->look_at_us == UINT64_MAX)
             pthread_cond_wait(&d->work, &d->lock);
+        else
+            wait_until(&d->work, &d->lock, d->look_at_us);
     }
     pthread_mutex_unlock(&d->lock);
     return NULL;
@@ -596,7 +464,7 @@ static void init_conditions(kv_disk *d) {
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&d->lock, NULL);
-    pthread_cond_init(&d->work, NULL);
+    pthread_cond_init(&d->work, &attr);
     pthread_cond_init(&d->room, &attr);
     pthread_condattr_destroy(&attr);
 }
@@ -608,12 +476,12 @@ inferd_status kv_disk_open(const kv_disk_options *options, kv_disk **out, inferd
     d->dir_fd = d->key_fd = -1;
     d->max_bytes = options->max_bytes;
     d->off_us = (uint64_t)(options->off_ms != 0 ? options->off_ms : KV_DISK_OFF_MS) * 1000;
+    d->read = options->read != NULL ? options->read : read;
     d->write = options->write != NULL ? options->write : write;
-    d->unused = d->oldest = d->newest = NONE;
     init_conditions(d);
     inferd_status s = open_folder(d, options->path, err);
     if (s == INFERD_OK) s = open_key(d, options->path, err);
-    if (s == INFERD_OK && !grow(d))
+    if (s == INFERD_OK && !init_index(d))
         s = inferd_fail(err, INFERD_ENOMEM, "no memory for an index of files");
     if (s == INFERD_OK) s = start_thread(d, err);
     if (s != INFERD_OK) {
@@ -681,27 +549,38 @@ static bool has_room(const kv_disk *d, size_t n_bytes) {
            d->stats.n_queued < QUEUED_BLOCKS_MAX;
 }
 
-void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots) {
-    size_t n_bytes = kv_disk_file_bytes(b->layout);
+/* A place in the index and in the queue; false: it is there, or there is none. */
+static bool take_place(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
     pthread_mutex_lock(&d->lock);
     bool known = !d->scanned || find(d, b->name) != NONE;
     bool room = has_room(d, n_bytes) && !is_off(d) && n_bytes <= d->max_bytes;
-    put *p = NULL;
-    if (!known && room) p = malloc(sizeof *p + n_bytes);
-    if (p != NULL && add(d, b->name, n_bytes, false) == NONE) {
-        free(p);
-        p = NULL;
-    }
-    if (p == NULL) {
-        d->stats.n_refused += !known;
-    } else {
-        d->queued_bytes += n_bytes;
-        d->stats.n_queued++;
-    }
+    bool taken = !known && room && add(d, b->name, n_bytes, false) != NONE;
+    d->queued_bytes += taken ? n_bytes : 0;
+    d->stats.n_queued += taken;
+    d->stats.n_refused += !known && !taken;
     pthread_mutex_unlock(&d->lock);
-    if (p == NULL) return NULL;
+    return taken;
+}
+
+static void give_place_back(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
+    pthread_mutex_lock(&d->lock);
+    forget(d, b->name);
+    d->queued_bytes -= n_bytes;
+    d->stats.n_queued--;
+    d->stats.n_refused++;
+    pthread_mutex_unlock(&d->lock);
+}
+
+void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots) {
+    size_t n_bytes = kv_disk_file_bytes(b->layout);
+    if (!take_place(d, b, n_bytes)) return NULL;
+    put *p = malloc(sizeof *p + n_bytes);
+    if (p == NULL) {
+        give_place_back(d, b, n_bytes);
+        return NULL;
+    }
     *p = (put){.name = {b->name[0], b->name[1]}, .n_bytes = n_bytes};
-    fill(b, p->file); // the checksum is the thread's work
+    kv_disk_fill(b, p->file); // the checksum is the thread's work
     *slots = kv_disk_slots(b->layout, p->file);
     return p;
 }
@@ -715,15 +594,13 @@ void kv_disk_put_end(kv_disk *d, void *begun) {
     pthread_mutex_unlock(&d->lock);
 }
 
-bool kv_disk_wait_room(kv_disk *d, uint64_t until_us) {
-    struct timespec ts = {.tv_sec = (time_t)(until_us / 1000000),
-                          .tv_nsec = (long)(until_us % 1000000) * 1000};
+bool kv_disk_wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us) {
+    size_t n_bytes = kv_disk_file_bytes(l);
     int rc = 0;
     pthread_mutex_lock(&d->lock);
-    while (rc == 0 && !is_off(d) && d->stats.n_queued > 0 &&
-           d->queued_bytes > KV_DISK_QUEUE_BYTES / 2)
-        rc = pthread_cond_timedwait(&d->room, &d->lock, &ts);
-    bool ok = rc == 0 && !is_off(d) && clock_now_us() < until_us;
+    while (rc == 0 && !is_off(d) && d->stats.n_queued > 0 && !has_room(d, n_bytes))
+        rc = wait_until(&d->room, &d->lock, until_us);
+    bool ok = !is_off(d) && has_room(d, n_bytes) && clock_now_us() < until_us;
     pthread_mutex_unlock(&d->lock);
     return ok;
 }

@@ -232,28 +232,10 @@ uint32_t place_choose(const place_device *devices, uint32_t n_devices, const pla
 
 /* ---- a share over several devices ---- */
 
-inferd_status place_split_share(const share_spec *share, uint64_t total_bytes,
-                                uint64_t granule_bytes, uint32_t n_devices_there, place_split *out,
-                                inferd_err *err) {
-    uint32_t n = u32_max(share->n_devices, 1);
-    INFERD_CHECK(granule_bytes > 0 && n_devices_there <= PLACE_DEVICES_MAX);
-    if (n > n_devices_there)
-        return inferd_fail(err, INFERD_EINVAL, "a share over %u devices, but there are %u", n,
-                           n_devices_there);
-    if (share->percent % n != 0)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "a share of %u %% over %u devices is not a whole percentage of each",
-                           share->percent, n);
-    if (share->percent / n > PERCENT)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "a share of %u %% over %u devices is %u %% of each, more than 100 %%",
-                           share->percent, n, share->percent / n);
-    *out = (place_split){.n_devices = n, .percent = share->percent / n};
-    uint64_t granules = total_bytes / granule_bytes;
-    for (uint32_t i = 0; i < n; i++)
-        out->device_bytes[i] = (granules / n + (i < granules % n ? 1 : 0)) * granule_bytes;
-    out->device_bytes[0] += total_bytes % granule_bytes;
-    return INFERD_OK;
+uint64_t place_part(uint64_t total, uint64_t granule, uint32_t n, uint32_t k) {
+    INFERD_CHECK(granule > 0 && k < n);
+    uint64_t granules = total / granule;
+    return (granules / n + (k < granules % n)) * granule + (k == 0 ? total % granule : 0);
 }
 
 /* ---- moves ---- */
@@ -452,7 +434,7 @@ static bool plan_for(layout *l, const goal *to, place_plan *plan) {
 
 bool place_plan_moves(const place_device *empty, uint32_t n_devices, const place_wanted *models,
                       const place_copy *copies, uint32_t n_copies, uint32_t model_idx,
-                      place_plan *plan) {
+                      uint32_t n_tries_max, place_plan *plan) {
     layout l = {.empty = empty,
                 .n_devices = n_devices,
                 .models = models,
@@ -463,7 +445,7 @@ bool place_plan_moves(const place_device *empty, uint32_t n_devices, const place
     for (uint32_t g = 0; g < n_devices; g++) {
         place_plan next;
         goal to = {g, model_idx};
-        l.n_tries_max = l.n_tries + PLACE_TRIES_MAX / n_devices; // none takes those of another
+        l.n_tries_max = l.n_tries + n_tries_max / n_devices; // none takes those of another
         for (uint32_t i = 0; i < n_copies; i++) l.at[i] = (uint8_t)copies[i].device_idx;
         place_fill(empty, n_devices, models, copies, n_copies, l.devices);
         if (!plan_for(&l, &to, &next)) continue;

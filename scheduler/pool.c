@@ -36,6 +36,9 @@ static void push_free(pool *p, uint32_t page) {
     x->n_free++;
     link_extent(p, e);
     p->n_in[PAGE_FREE]++;
+    if (p->ledger == NULL || x->n_free < p->extent_pages) return;
+    p->ledger->n_parked_apart -= p->extent_pages;
+    if (p->on_empty != NULL) p->on_empty(p->on_empty_ctx, e * p->extent_pages);
 }
 
 /* The fullest broken extent, else a whole one.  There must be a free page. */
@@ -61,6 +64,8 @@ static uint32_t pop_free(pool *p) {
     link_extent(p, e);
     p->n_in[PAGE_FREE]--;
     p->n_used = u32_max(p->n_used, page + 1);
+    if (p->ledger != NULL && x->n_free == p->extent_pages - 1)
+        p->ledger->n_parked_apart += p->extent_pages;
     return page;
 }
 
@@ -78,7 +83,7 @@ static uint32_t n_in_device(const pool *p) {
 }
 
 static uint32_t n_in_host(const pool *p) {
-    return p->n_in[PAGE_WARM] + p->n_in[PAGE_PARKED] + p->n_host_apart;
+    return p->n_in[PAGE_WARM] + p->n_in[PAGE_PARKED] + p->n_host_apart + p->n_parked_apart;
 }
 
 static uint32_t less(uint32_t a, uint32_t b) {
@@ -96,6 +101,7 @@ uint32_t pool_n_device_free(const pool *p) {
 }
 
 uint32_t pool_n_host_free(const pool *p) {
+    if (p->ledger != NULL) return pool_n_host_free(p->ledger);
     return less(p->n_host, n_in_host(p));
 }
 
@@ -108,6 +114,15 @@ bool pool_host_take(pool *p, uint32_t n) {
 void pool_host_give(pool *p, uint32_t n) {
     INFERD_CHECK(n <= p->n_host_apart);
     p->n_host_apart -= n;
+}
+
+void pool_set_host(pool *host, pool *p, void (*on_empty)(void *ctx, uint32_t first_page),
+                   void *ctx) {
+    INFERD_CHECK(host->n_in[PAGE_FREE] == host->n_pages && host->n_pages % host->extent_pages == 0);
+    pool_set_ledgers(host, 0, host->n_pages);
+    host->ledger = p;
+    host->on_empty = on_empty;
+    host->on_empty_ctx = ctx;
 }
 
 static bool is_host(page_state state) {
@@ -217,9 +232,16 @@ static void charge(pool *p, uint32_t owner, page_state state, bool enters) {
     p->unfilled += unfilled_of(o);
 }
 
+/* Pages of broken extents are paid for; whole ones have to fit the ledger. */
+static uint32_t n_takeable_apart(const pool *p) {
+    uint32_t n_payable = u32_min(p->n_whole, pool_n_host_free(p) / p->extent_pages);
+    return p->n_in[PAGE_FREE] - (p->n_whole - n_payable) * p->extent_pages;
+}
+
 /* Pages of that state that the owner could take now. */
 static uint32_t n_takeable_as(const pool *p, uint32_t owner, page_state state) {
     if (!is_host(state)) return pool_n_takeable(p, owner);
+    if (p->ledger != NULL) return n_takeable_apart(p);
     return u32_min(p->n_in[PAGE_FREE], pool_n_host_free(p));
 }
 
@@ -474,6 +496,12 @@ inferd_status pool_verify(const pool *p, inferd_err *err) {
         return inferd_fail(err, INFERD_EINVAL,
                            "pool: %u pages in quarantine lists, %u in the state", n_quarantine,
                            n_in[PAGE_QUARANTINE]);
+    uint32_t n_broken = (p->n_extents - p->n_whole) * p->extent_pages;
+    if (p->ledger != NULL && p->ledger->n_parked_apart != n_broken)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "pool: %u pages of the host lie in extents that are in use, the ledger "
+                           "has %u",
+                           n_broken, p->ledger->n_parked_apart);
     if (n_in_device(p) > p->n_device || n_in_host(p) > p->n_host)
         return inferd_fail(err, INFERD_EINVAL,
                            "pool: %u pages of the device and %u of the host are taken, the ledgers "

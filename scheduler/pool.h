@@ -13,7 +13,9 @@
  * device and is at most n_device pages; what is kept for later (WARM weights, PARKED keys and
  * values) counts for the host and is at most n_host.  Where both are one memory, as on the CPU, all
  * of it are pages of the pool, and a page changes its ledger without being touched.  Elsewhere host
- * memory is apart: pool_host_take and pool_host_give only count it.
+ * memory is apart: pool_host_take and pool_host_give only count it for weights, and PARKED pages
+ * are those of a pool of their own, whose broken extents count in this one's ledger
+ * (pool_set_host).
  *
  * Pages are grouped in *extents*, the pieces of physical memory that a device can map (1 page on
  * the CPU, up to 64 on a GPU).  Weights take whole extents; keys and values take single pages, from
@@ -95,8 +97,12 @@ typedef struct pool {
     uint32_t low, high;                           // watermarks of free pages of the device
     uint32_t n_device, n_host;                    // the ledgers; n_pages and 0 at first
     uint32_t n_host_apart;                        // counted by pool_host_take
-    uint32_t unfilled;                            // sum over owners of max(0, min - held)
-    uint32_t n_min;                               // sum over owners of min
+    uint32_t n_parked_apart;                      // of the pool that counts here, see pool_set_host
+    struct pool *ledger;                          // borrowed: where this pool counts; NULL: itself
+    void (*on_empty)(void *ctx, uint32_t first_page); // of this pool's extents; NULL: nobody asks
+    void *on_empty_ctx;
+    uint32_t unfilled;   // sum over owners of max(0, min - held)
+    uint32_t n_min;      // sum over owners of min
     uint32_t n_reserved; // of free pages: not for whoever takes now (guarantees of tenants)
 } pool;
 
@@ -115,7 +121,8 @@ void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages);
 /* How much counts for the device and for the host; both together may be n_pages at most where they
  * are one memory.  What is taken stays taken. */
 void pool_set_ledgers(pool *p, uint32_t n_device, uint32_t n_host);
-/* Pages that the device's ledger has room for now, whoever takes them; and the host's. */
+/* Pages that the device's ledger has room for now, whoever takes them; and the host's, which for a
+ * pool of host memory apart is that of the pool where it counts. */
 uint32_t pool_n_device_free(const pool *p);
 uint32_t pool_n_host_free(const pool *p);
 /* Free pages in whole extents (or, where weights need a run, in the longest one). */
@@ -123,6 +130,12 @@ uint32_t pool_n_whole_pages(const pool *p);
 /* Memory of the host that is no page of the pool.  False: the ledger is full. */
 bool pool_host_take(pool *p, uint32_t n);
 void pool_host_give(pool *p, uint32_t n);
+/* The pages of `host`, of which none is taken yet, are host memory apart.  An extent of it with any
+ * page taken counts whole in the host's ledger of `p`, because the host's memory comes and goes in
+ * such pieces; `on_empty` (or NULL) is told the first page of each that has none any more.  All of
+ * `host` is in extents; one such pool for each `p`, which outlives it. */
+void pool_set_host(pool *host, pool *p, void (*on_empty)(void *ctx, uint32_t first_page),
+                   void *ctx);
 
 /* Guarantee and ceiling of one owner; EINVAL with the numbers when the guarantees of all would
  * exceed the pool, and nothing changes. */

@@ -1,28 +1,17 @@
 /* residency.c - see residency.h.
  *
  *     the arrows           one function each, and nothing else writes `state`
- *     who has to go        value, victims, room
  *     who comes            order, staging, loading
  *     residency_decide     what changed since the last look: ends of drains, idle models, retries
- */
-#include "residency.h"
-
-#include "scheduler.h"
+ *
+ * Who has to go is residency_evict.c, and how long a turn is residency_turns.c. */
+#include "residency_parts.h"
 #include "scheduler/feasible.h"
 
 enum {
     EAGER_LEAVES_QUARTERS = 1, // of the device's pages free of weights nobody asked for
     KEEP_STAGE_PERCENT = 50,   // a stage this far goes on when nobody waits any more
-    FAILURES_DOUBLED_MAX = 16,
-    TURN_SWITCHES = 10, // a turn is so many times as long as the switch before it,
-    TURN_RESTORES = 20, // and so many times as long as having its running work back takes
-    TURN_MAX_US = 60000000,
-    THRASH_PERCENT = 5, // of all time goes with bringing back who had to make room
-    THRASH_ENDS_PERCENT = 2,
-    QUOTA_SWITCHES = 4,      // a quota is at least so many times as long as its switch
-    TURNS_PLAN_US = 200000,  // between two plans of quotas
-    TURN_PERIOD_US = 100000, // per token, where nobody says: about as fast as people read
-    TURN_COST_US_MAX = 1 << 30,
+    FAILURES_DOUBLED_MAX = 16
 };
 
 typedef unsigned long long ull; // for printing
@@ -67,24 +56,13 @@ void residency_deinit(residency *r) {
 
 /* ---- those who share one set of weights ---- */
 
-#define EACH_MEMBER(r, root, i)                                                                    \
-    for (uint32_t i = (r)->slots[root].n_members > 1 ? 0 : (root),                                 \
-                  i##_end = (r)->slots[root].n_members > 1 ? (r)->n_used : (root) + 1;             \
-         i < i##_end; i++)                                                                         \
-        if ((r)->slots[i].state != MODEL_NONE && (r)->slots[i].weights_of == (root))
-
-static bool is_root(const residency *r, uint32_t i) {
-    return r->slots[i].state != MODEL_NONE && r->slots[i].weights_of == i;
-}
-
 model_state residency_state(const residency *r, uint32_t idx) {
     const resident *m = &r->slots[idx];
     if (m->state == MODEL_NONE || m->state == MODEL_FAILED) return m->state;
     return r->slots[m->weights_of].state;
 }
 
-/* What all of them are wanted for together, when residency_decide looked last. */
-static sched_demand demand_of(const residency *r, uint32_t root) {
+sched_demand group_demand(const residency *r, uint32_t root) {
     sched_demand all = r->demands[root];
     if (r->slots[root].n_members == 1) return all;
     EACH_MEMBER(r, root, i) {
@@ -105,14 +83,13 @@ static sched_demand demand_of(const residency *r, uint32_t root) {
     return all;
 }
 
-/* Unfinished steps that use these weights, now. */
-static uint32_t steps_of(const residency *r, uint32_t root) {
+uint32_t group_n_steps(const residency *r, uint32_t root) {
     uint32_t n = 0;
     EACH_MEMBER(r, root, i) n += sched_model_n_steps(r->sched, i);
     return n;
 }
 
-static bool is_pinned(const residency *r, uint32_t root, model_pin at_least) {
+bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
     EACH_MEMBER(r, root, i)
     if (r->slots[i].served && r->slots[i].policy.pin >= at_least) return true;
     return false;
@@ -122,7 +99,7 @@ static bool is_pinned(const residency *r, uint32_t root, model_pin at_least) {
  */
 static uint32_t pinned_pages(const residency *r, uint32_t i) {
     const resident *m = &r->slots[i];
-    if (!is_root(r, i) || !is_pinned(r, i, PIN_HOT)) return 0;
+    if (!residency_is_root(r, i) || !group_is_pinned(r, i, PIN_HOT)) return 0;
     bool comes = m->n_failures == 0 && m->state != MODEL_FAILED;
     return comes || m->state == MODEL_HOT ? m->about.weight_pages : 0;
 }
@@ -139,19 +116,6 @@ static bool is_served(const residency *r, uint32_t root) {
     return false;
 }
 
-/* The most urgent class of those who share the weights, and their weights together. */
-static gen_class class_of(const residency *r, uint32_t root) {
-    gen_class class = GEN_BATCH;
-    EACH_MEMBER(r, root, i) if (r->slots[i].policy.class < class) class = r->slots[i].policy.class;
-    return class;
-}
-
-static uint64_t weight_of(const residency *r, uint32_t root) {
-    uint64_t sum = 0;
-    EACH_MEMBER(r, root, i) sum += r->slots[i].policy.weight;
-    return sum;
-}
-
 static uint64_t keep_alive_of(const residency *r, uint32_t root) {
     uint64_t longest = 0;
     EACH_MEMBER(r, root, i)
@@ -163,6 +127,7 @@ static uint64_t keep_alive_of(const residency *r, uint32_t root) {
 
 static void enter(residency *r, uint32_t i, model_state state) {
     r->slots[i].state = state;
+    r->slots[i].leave_next &= state == MODEL_LOADING || state == MODEL_HOT;
     r->n_changes++;
 }
 
@@ -268,7 +233,7 @@ static void staged(residency *r, uint32_t root, uint64_t now_us) {
 }
 
 /* WARM -> COLD. */
-static void drop(residency *r, uint32_t root) {
+void residency_drop(residency *r, uint32_t root) {
     resident *m = &r->slots[root];
     r->dev->ops->unstage(r->dev->self, root);
     give_pages(r, m);
@@ -297,7 +262,7 @@ static void loaded(residency *r, uint32_t root, uint64_t now_us) {
     m->parts = (engine_switch){0}; // the next time may find it WARM
     enter(r, root, MODEL_HOT);
     set_hot(r, root, true);
-    if (is_pinned(r, root, PIN_HOT)) tell_pins(r);
+    if (group_is_pinned(r, root, PIN_HOT)) tell_pins(r);
 }
 
 /* WARM -> LOADING, with its pages taken; HOT at once where nothing needs copying. */
@@ -322,9 +287,9 @@ static void load(residency *r, uint32_t root, uint64_t now_us) {
     }
 }
 
-/* HOT -> DRAINING: what runs ends first, or, to make room, waits again. */
-static void drain(residency *r, uint32_t root, engine_evict_cause cause, bool leaving,
-                  uint64_t now_us) {
+/* HOT -> DRAINING. */
+void residency_drain(residency *r, uint32_t root, engine_evict_cause cause, bool leaving,
+                     uint64_t now_us) {
     resident *m = &r->slots[root];
     m->cause = cause;
     m->leaving = leaving;
@@ -348,13 +313,8 @@ static void resume(residency *r, uint32_t root, uint64_t now_us) {
     enter(r, root, MODEL_HOT);
 }
 
-static bool make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
-                           uint64_t now_us);
-
-/* DRAINING -> WARM, or COLD where the host has no room for it.  No step of it is on its way.
- * `comer`: a WARM model that comes instead, whose pages may change places with its, or
- * RESIDENCY_NONE. */
-static void release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us) {
+/* DRAINING -> WARM, COLD. */
+void residency_release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us) {
     resident *m = &r->slots[root];
     /* Those that are paused run no longer either: they wait, and bring it back when they go on. */
     EACH_MEMBER(r, root, i)
@@ -367,7 +327,7 @@ static void release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us
     enter(r, root, MODEL_WARM);
     if (!r->one_memory) {
         give_pages(r, m);
-    } else if (make_host_room(r, root, m->n_pages, comer, false, now_us) &&
+    } else if (residency_make_host_room(r, root, m->n_pages, comer, false, now_us) &&
                pool_turn(r->pool, m->pages, m->n_pages, PAGE_WARM)) {
         m->on_device = false;
     } else if (comer != RESIDENCY_NONE && r->slots[comer].state == MODEL_WARM &&
@@ -377,9 +337,9 @@ static void release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us
         m->on_device = false;
         r->slots[comer].on_device = true;
     } else {
-        drop(r, root);
+        residency_drop(r, root);
     }
-    if (m->drop_next && m->state == MODEL_WARM) drop(r, root);
+    if (m->drop_next && m->state == MODEL_WARM) residency_drop(r, root);
     m->drop_next = false;
 }
 
@@ -401,362 +361,6 @@ static void detach(residency *r, uint32_t idx) {
     tell_pins(r);
 }
 
-/* ---- who has to go ---- */
-
-uint64_t resident_reload_us(const resident *m) {
-    return m->bring_us > 0 ? m->bring_us : 1000 + (uint64_t)m->about.weight_pages * 1000;
-}
-
-/* The least worth keeping goes first. */
-static uint64_t value_of(const residency *r, uint32_t root, uint64_t now_us) {
-    const resident *m = &r->slots[root];
-    if (r->worth != NULL) return r->worth(r->worth_ctx, r, root, now_us);
-    worth_idle idle = {.weight = weight_of(r, root),
-                       .reload_us = resident_reload_us(m),
-                       .idle_us = now_us > m->active_us ? now_us - m->active_us : 0,
-                       .n_pages = m->about.weight_pages,
-                       .pauses = m->pauses};
-    return worth_of(&idle);
-}
-
-/* What it will take to have it back when it leaves now: it is read again only where the host has no
- * room for it at all. */
-static uint64_t back_us(const residency *r, const resident *m) {
-    bool stays = m->about.host_pages <= r->pool->n_host;
-    return m->last.load_us + (stays ? 0 : m->last.stage_us);
-}
-
-/* How long it is served before others of its class may have its place: several times as long as it
- * takes to have it back, with what its running work holds. */
-static uint64_t turn_of(const residency *r, uint32_t root) {
-    const resident *m = &r->slots[root];
-    uint64_t turn_us = m->turn_us != 0 ? m->turn_us : TURN_SWITCHES * back_us(r, m);
-    turn_us += TURN_RESTORES * demand_of(r, root).again_us;
-    if (turn_us > TURN_MAX_US) turn_us = TURN_MAX_US;
-    return turn_us > r->limits.turn_us ? turn_us : r->limits.turn_us;
-}
-
-/* ---- quotas of turns ---- */
-
-uint64_t residency_reload_us(const residency *r) {
-    return r->reload_us + r->reload_before_us;
-}
-
-/* The window has two parts, so that what was long ago is forgotten. */
-static void roll_window(residency *r, uint64_t now_us) {
-    uint64_t part_us = RESIDENCY_WINDOW_US / 2, elapsed_us = now_us - r->window_began_us;
-    if (elapsed_us < part_us) return;
-    r->reload_before_us = elapsed_us < 2 * part_us ? r->reload_us : 0;
-    r->reload_us = 0;
-    r->window_began_us = now_us;
-}
-
-/* Models of this class that want the device and may have to leave it; how many. */
-static uint32_t collect_turns(residency *r, gen_class class) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_used; i++) {
-        const resident *m = &r->slots[i];
-        if (!is_root(r, i) || m->state == MODEL_FAILED || is_pinned(r, i, PIN_HOT)) continue;
-        sched_demand d = demand_of(r, i);
-        gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
-        if (d.n_waiting + d.n_running == 0 || theirs != class) continue;
-        uint64_t cost_us = 0, period_us = 0, switch_us = back_us(r, m);
-        EACH_MEMBER(r, i, k) sched_add_task(r->sched, k, &cost_us, &period_us);
-        if (period_us == 0) period_us = TURN_PERIOD_US;
-        r->turn_slots[n] = i;
-        r->turns[n++] = (feasible_turn){
-            .cost_us =
-                cost_us < TURN_COST_US_MAX ? u32_max((uint32_t)cost_us, 1) : TURN_COST_US_MAX,
-            .period_us = period_us < UINT32_MAX ? (uint32_t)period_us : UINT32_MAX,
-            .switch_us = switch_us < TURN_COST_US_MAX ? (uint32_t)switch_us : TURN_COST_US_MAX};
-    }
-    return n;
-}
-
-static void plan_turns(residency *r, uint64_t now_us) {
-    feasible_turns f;
-    r->turns_planned_us = now_us;
-    r->turns_attainment_ppm = FEASIBLE_ONE_PPM;
-    for (uint32_t i = 0; i < r->n_used; i++) r->slots[i].turn_us = 0;
-    for (uint32_t class = 0; class < GEN_CLASSES; class ++) {
-        uint32_t n = collect_turns(r, (gen_class) class);
-        if (n < 2) continue;
-        feasible_turns_plan(r->turns, n, FEASIBLE_ONE_PPM, FEASIBLE_TURN_MAX_US, r->quotas, &f);
-        for (uint32_t i = 0; i < n; i++) {
-            uint64_t least_us = (uint64_t)QUOTA_SWITCHES * r->turns[i].switch_us;
-            r->slots[r->turn_slots[i]].turn_us = least_us > r->quotas[i] ? least_us : r->quotas[i];
-        }
-        if (f.attainment_ppm < r->turns_attainment_ppm) r->turns_attainment_ppm = f.attainment_ppm;
-    }
-}
-
-/* Does coming back take so much of all time that turns need quotas? */
-static void watch_thrash(residency *r, uint64_t now_us) {
-    roll_window(r, now_us);
-    uint64_t percent = residency_reload_us(r) * 100 / RESIDENCY_WINDOW_US;
-    bool was = r->thrashing;
-    if (!was && percent < THRASH_PERCENT) return;
-    r->thrashing = percent >= (was ? THRASH_ENDS_PERCENT : THRASH_PERCENT);
-    if (!r->thrashing)
-        for (uint32_t i = 0; i < r->n_used; i++) r->slots[i].turn_us = 0;
-    else if (!was || now_us - r->turns_planned_us >= TURNS_PLAN_US)
-        plan_turns(r, now_us);
-}
-
-typedef enum victim_kind {
-    VICTIM_NONE,
-    VICTIM_IDLE,  // nobody wants it
-    VICTIM_LOWER, // who wants it is of a lower class
-    VICTIM_TURN   // of the same class, and it has been served for its turn
-} victim_kind;
-
-/* May this model go for `root`, for whom work of this class waits? */
-static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_class class,
-                          uint64_t now_us) {
-    const resident *m = &r->slots[v];
-    if (v == root || !is_root(r, v) || m->state != MODEL_HOT || is_pinned(r, v, PIN_HOT))
-        return VICTIM_NONE;
-    uint64_t served_us = now_us - m->hot_since_us;
-    sched_demand d = demand_of(r, v);
-    if (served_us < r->limits.min_residency_us) return VICTIM_NONE;
-    if (d.n_waiting + d.n_running == 0)
-        return steps_of(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
-    gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
-    if (theirs > class) return VICTIM_LOWER;
-    uint64_t turn_us = turn_of(r, v);
-    /* One that is HOT and could begin nothing for so long waits for memory, too: both would wait
-     * for ever.  Who was idle and has work since a moment ago is not stuck. */
-    uint64_t blocked_since_us = d.oldest_us > m->hot_since_us ? d.oldest_us : m->hot_since_us;
-    bool stuck = d.n_running == 0 && now_us >= blocked_since_us + turn_us;
-    return (theirs == class || stuck) && served_us >= turn_us ? VICTIM_TURN : VICTIM_NONE;
-}
-
-static bool leaves_before(const residency_leaver *a, const residency_leaver *b) {
-    if (a->class != b->class) return a->class > b->class;
-    return a->value != b->value ? a->value < b->value : a->idx < b->idx;
-}
-
-/* Does a go before b? */
-static bool goes_before(const residency *r, uint32_t a, uint32_t b, uint64_t now_us) {
-    residency_leaver x = {a, class_of(r, a), value_of(r, a, now_us)};
-    residency_leaver y = {b, class_of(r, b), value_of(r, b, now_us)};
-    return leaves_before(&x, &y);
-}
-
-/* What comes free when it goes, besides cached blocks. */
-static uint32_t pages_of(const residency *r, uint32_t root) {
-    uint32_t n = r->slots[root].n_pages;
-    EACH_MEMBER(r, root, i) n += r->pool->owners[i].held[PAGE_KV];
-    return n;
-}
-
-/* The next of this kind who has to go, for that many pages more: the least worth keeping, but for
- * those who would go in vain. */
-static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_class class,
-                            uint64_t missing, uint64_t now_us) {
-    uint32_t n = 0;
-    for (uint32_t v = 0; v < r->n_used; v++) {
-        if (victim(r, v, root, class, now_us) != kind) continue;
-        residency_leaver l = {v, class_of(r, v), value_of(r, v, now_us)};
-        uint32_t i = n++;
-        for (; i > 0 && leaves_before(&l, &r->leavers[i - 1]); i--)
-            r->leavers[i] = r->leavers[i - 1];
-        r->leavers[i] = l;
-    }
-    if (n == 0) return RESIDENCY_NONE;
-    if (r->worth != NULL && !r->spares) return r->leavers[0].idx;
-    for (uint32_t i = 0; i < n; i++) r->leaver_pages[i] = pages_of(r, r->leavers[i].idx);
-    return r->leavers[worth_first(r->leaver_pages, n, missing)].idx;
-}
-
-static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root, gen_class class,
-                            uint64_t now_us) {
-    uint32_t best = RESIDENCY_NONE;
-    for (uint32_t v = 0; v < r->n_used; v++)
-        if (victim(r, v, root, class, now_us) == kind &&
-            (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
-            best = v;
-    return best;
-}
-
-/* Free pages that one who came needs for the first of its work, which has not begun.  Weights for
- * whom no more urgent work waits leave them alone for as long as a turn: else two would be HOT and
- * neither could begin. */
-static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, uint64_t now_us) {
-    const resident *m = &r->slots[root];
-    if (m->state != MODEL_HOT || !is_root(r, root)) return 0;
-    sched_demand d = demand_of(r, root);
-    if (d.n_waiting == 0 || d.n_running > 0 || d.waiting_class > class ||
-        now_us - m->hot_since_us >= turn_of(r, root))
-        return 0;
-    const pool_owner *o = &r->pool->owners[root];
-    uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
-    uint32_t guaranteed = o->min > held ? o->min - held : 0; // kept free by the pool
-    return d.first_pages > guaranteed ? d.first_pages - guaranteed : 0;
-}
-
-static uint32_t promised_to_others(const residency *r, uint32_t root, gen_class class,
-                                   uint64_t now_us) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_used; i++)
-        if (i != root) n += promised_to(r, i, class, now_us);
-    return n;
-}
-
-/* Pages that would be there for `root` if all victims up to this kind went; cached ones are there
- * already, and keys and values of those who go, too. */
-static uint64_t room_after(const residency *r, uint32_t root, gen_class class, victim_kind up_to,
-                           uint64_t now_us) {
-    uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], promised = 0;
-    uint64_t n_freed = 0, unfilled = 0; // keys and values of who goes; guarantees of models then
-    for (uint32_t v = 0; v < r->n_used; v++) {
-        if (!is_root(r, v)) continue;
-        victim_kind kind = victim(r, v, root, class, now_us);
-        bool goes = r->slots[v].leaving || (kind != VICTIM_NONE && kind <= up_to);
-        if (goes) n += r->slots[v].n_pages;
-        if (!goes && v != root) promised += promised_to(r, v, class, now_us);
-        EACH_MEMBER(r, v, i) {
-            const pool_owner *o = &r->pool->owners[i];
-            uint32_t held = goes ? 0 : o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
-            if (i != root && o->min > held) unfilled += o->min - held;
-            if (goes) n_freed += o->held[PAGE_KV];
-            n += goes ? o->held[PAGE_KV] : sched_model_n_cached(r->sched, i);
-        }
-    }
-    /* Whose keys and values go has its guarantee kept free instead. */
-    uint64_t reserved = r->pool->n_reserved + n_freed, most = sched_tenants_min_pages(r->sched);
-    if (reserved > most) reserved = most;
-    promised += reserved > unfilled ? reserved : unfilled;
-    return n > promised ? n - promised : 0;
-}
-
-/* It goes, for work of this class; at once, unless a step of it is on its way.  True: it is gone.
- */
-static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, uint32_t comer,
-                  uint64_t now_us) {
-    static const engine_evict_cause causes[] = {ENGINE_EVICT_PRESSURE, ENGINE_EVICT_PRESSURE,
-                                                ENGINE_EVICT_CLASS, ENGINE_EVICT_TURN};
-    resident *m = &r->slots[v];
-    if (kind == VICTIM_TURN) r->n_turns++;
-    if (kind != VICTIM_IDLE) {
-        m->away_until_us = now_us + r->limits.turn_us;
-        m->away_class = demand_of(r, v).n_running == 0 ? GEN_SYSTEM : class;
-    }
-    drain(r, v, causes[kind], true, now_us);
-    if (steps_of(r, v) > 0) return false;
-    release(r, v, comer, now_us);
-    return true;
-}
-
-/* n pages for weights of `root` and one more are there, in pieces that weights can use. */
-static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class class,
-                     uint64_t now_us) {
-    const pool *p = r->pool;
-    return pool_n_takeable(p, root) >= n + promised_to_others(r, root, class, now_us) &&
-           (r->one_memory || pool_n_whole_pages(p) >= r->slots[root].about.weight_pages);
-}
-
-/* Cached keys and values go until that is so; where weights need whole extents some that are in
- * their way go, too, though there are pages enough. */
-static bool drop_cached_for(residency *r, uint32_t root, uint32_t n, gen_class class,
-                            uint64_t now_us) {
-    const pool *p = r->pool;
-    while (!has_room(r, root, n, class, now_us)) {
-        uint32_t n_free = pool_n_device_free(p), takeable = pool_n_takeable(p, root);
-        uint32_t wanted = n + promised_to_others(r, root, class, now_us);
-        uint32_t missing = takeable < wanted ? wanted - takeable : 1;
-        if (sched_drop_cached(r->sched, n_free + missing) == n_free) return false;
-    }
-    return true;
-}
-
-/* Weights of models that go as soon as their steps have ended. */
-static uint32_t n_leaving(const residency *r) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_used; i++)
-        if (is_root(r, i) && r->slots[i].leaving) n += pages_of(r, i);
-    return n;
-}
-
-/* Pages that are not there yet for n of `root`, nor on their way. */
-static uint64_t n_missing(const residency *r, uint32_t root, uint32_t n, gen_class class,
-                          uint64_t now_us) {
-    uint64_t wanted = (uint64_t)n + promised_to_others(r, root, class, now_us);
-    uint64_t there = (uint64_t)pool_n_takeable(r->pool, root) + n_leaving(r);
-    return wanted > there ? wanted - there : 0;
-}
-
-/* Room for n pages of `root`, for whom work of this class waits (GEN_CLASSES: nobody; then only
- * idle ones go).  False: not now, and nobody goes in vain. */
-static bool make_room(residency *r, uint32_t root, uint32_t n, gen_class class, bool turn,
-                      uint64_t now_us) {
-    if (drop_cached_for(r, root, n, class, now_us)) return true;
-    victim_kind last = turn ? VICTIM_TURN : VICTIM_LOWER, up_to = VICTIM_IDLE;
-    while (up_to < last && room_after(r, root, class, up_to, now_us) < n) up_to++;
-    if (room_after(r, root, class, up_to, now_us) < n) return false;
-    for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
-        while (!has_room(r, root, n, class, now_us)) {
-            uint64_t missing = n_missing(r, root, n, class, now_us);
-            if (missing == 0 && n_leaving(r) > 0) return false; // enough are on their way out
-            uint32_t v = pick_needed(r, k, root, class, missing, now_us);
-            if (v == RESIDENCY_NONE) break;
-            evict(r, v, k, class, root, now_us);
-            if (r->slots[root].on_device) return true; // they changed places
-            drop_cached_for(r, root, n, class, now_us);
-        }
-    }
-    return has_room(r, root, n, class, now_us);
-}
-
-/* The same for host memory, by dropping WARM models: those that are worth less than `root`, and all
- * that nobody waits for when it is `needed`; never `comer`, for whom `root` goes. */
-static bool make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
-                           uint64_t now_us) {
-    sched_drop_parked(r->sched, n);
-    while (pool_n_host_free(r->pool) < n) {
-        uint32_t best = RESIDENCY_NONE;
-        uint64_t n_less = pool_n_host_free(r->pool);
-        for (uint32_t v = 0; v < r->n_used; v++) {
-            const resident *m = &r->slots[v];
-            if (v == root || v == comer || !is_root(r, v) || m->state != MODEL_WARM ||
-                m->on_device || is_pinned(r, v, PIN_WARM) || m->wanted_since_us != 0 ||
-                (!needed && !goes_before(r, v, root, now_us)))
-                continue;
-            n_less += m->about.host_pages;
-            if (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)) best = v;
-        }
-        if (best == RESIDENCY_NONE || n_less < n) return false;
-        drop(r, best);
-    }
-    return true;
-}
-
-/* Whoever is not more urgent than waiting has made `lifted`: after its turn, or models of one class
- * would put each other out as soon as somebody has waited for long. */
-static uint32_t pick_lifted(const residency *r, uint32_t root, gen_class lifted, uint64_t now_us) {
-    uint32_t best = RESIDENCY_NONE;
-    for (uint32_t v = 0; v < r->n_used; v++)
-        if (victim(r, v, root, lifted, now_us) >= VICTIM_LOWER &&
-            now_us - r->slots[v].hot_since_us >= turn_of(r, v) &&
-            (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
-            best = v;
-    return best;
-}
-
-bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class lifted,
-                       uint64_t since_us, uint64_t now_us) {
-    uint32_t root = r->slots[idx].weights_of, v;
-    bool turn = waiting != GEN_CLASSES && now_us >= since_us + r->limits.turn_us;
-    victim_kind up_to = waiting == GEN_CLASSES ? VICTIM_IDLE : turn ? VICTIM_TURN : VICTIM_LOWER;
-    for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
-        if ((v = pick_victim(r, k, root, waiting, now_us)) == RESIDENCY_NONE) continue;
-        return evict(r, v, k, waiting, RESIDENCY_NONE, now_us);
-    }
-    if (lifted >= waiting || (v = pick_lifted(r, root, lifted, now_us)) == RESIDENCY_NONE)
-        return false;
-    return evict(r, v, VICTIM_TURN, lifted, RESIDENCY_NONE, now_us);
-}
-
 /* ---- who comes ---- */
 
 typedef enum want_kind {
@@ -775,14 +379,18 @@ typedef struct want {
 
 static want want_of(const residency *r, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[root];
-    sched_demand d = demand_of(r, root);
+    sched_demand d = group_demand(r, root);
     bool away = now_us < m->away_until_us && d.waiting_class >= m->away_class;
     if (d.n_waiting > 0 && !away) return (want){WANT_WORK, d.waiting_class, d.oldest_us};
     want w = {WANT_NOTHING, GEN_CLASSES, 0};
-    if (m->held || !is_served(r, root)) return w;
-    if (m->wanted || is_pinned(r, root, PIN_HOT))
+    if (!is_served(r, root)) return w;
+    if (m->held) {
+        if (m->prefetch) w.kind = WANT_PREFETCH;
+        return w;
+    }
+    if (m->wanted || group_is_pinned(r, root, PIN_HOT))
         w.kind = WANT_HOT;
-    else if (m->prefetch || (is_pinned(r, root, PIN_WARM) && m->state == MODEL_COLD))
+    else if (m->prefetch || (group_is_pinned(r, root, PIN_WARM) && m->state == MODEL_COLD))
         w.kind = WANT_PREFETCH;
     else if (r->limits.eager && m->n_stages == 0 && m->n_failures == 0 && !m->dropped)
         w.kind = WANT_EAGER;
@@ -801,7 +409,7 @@ static bool comes_before(const want *a, const want *b) {
 static uint32_t most_wanted(const residency *r, model_state state, want *out, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t i = 0; i < r->n_used; i++) {
-        if (!is_root(r, i) || r->slots[i].state != state) continue;
+        if (!residency_is_root(r, i) || r->slots[i].state != state) continue;
         want w = want_of(r, i, now_us);
         if (w.kind == WANT_NOTHING || (best != RESIDENCY_NONE && !comes_before(&w, out))) continue;
         best = i;
@@ -817,8 +425,9 @@ static uint64_t kept_by_others(const residency *r, uint32_t root, bool host) {
     for (uint32_t i = 0; i < r->n_used; i++) {
         const resident *m = &r->slots[i];
         if (m->state == MODEL_NONE || i == root) continue;
-        bool hot = is_root(r, i) && is_pinned(r, i, PIN_HOT) && m->state != MODEL_FAILED;
-        bool warm = is_root(r, i) && is_pinned(r, i, PIN_WARM) && m->host_copy;
+        bool hot =
+            residency_is_root(r, i) && group_is_pinned(r, i, PIN_HOT) && m->state != MODEL_FAILED;
+        bool warm = residency_is_root(r, i) && group_is_pinned(r, i, PIN_WARM) && m->host_copy;
         uint32_t pinned = hot ? m->about.weight_pages : 0, min = r->pool->owners[i].min;
         if (host)
             n += warm ? m->about.host_pages : 0;
@@ -837,7 +446,7 @@ static uint32_t pages_to_begin(const residency *r, uint32_t root) {
     uint64_t kept = kept_by_others(r, root, false);
     uint32_t most = kept < r->pool->n_device ? r->pool->n_device - (uint32_t)kept : 0;
     if (r->pool->owners[root].max < most) most = r->pool->owners[root].max;
-    uint32_t wanted = n + u32_max(demand_of(r, root).first_pages, 1);
+    uint32_t wanted = n + u32_max(group_demand(r, root).first_pages, 1);
     return u32_max(u32_min(wanted, most), n + 1);
 }
 
@@ -849,8 +458,9 @@ static bool may_turn(const residency *r, const want *w, uint64_t now_us) {
 /* For all of that, or at least for the weights. */
 static bool make_room_to_begin(residency *r, uint32_t root, const want *w, uint64_t now_us) {
     bool turn = may_turn(r, w, now_us);
-    return make_room(r, root, pages_to_begin(r, root), w->class, turn, now_us) ||
-           make_room(r, root, r->slots[root].about.weight_pages + 1, w->class, turn, now_us);
+    return residency_make_room(r, root, pages_to_begin(r, root), w->class, turn, now_us) ||
+           residency_make_room(r, root, r->slots[root].about.weight_pages + 1, w->class, turn,
+                               now_us);
 }
 
 /* More than what would fit can never come. */
@@ -900,27 +510,11 @@ static bool begin_stage_here(residency *r, uint32_t root, const want *w, uint64_
         if (!make_room_to_begin(r, root, w, now_us)) return false;
         m->parts.reclaim_us = now_us - began_us;
     }
-    if (!hot &&
-        (w->kind == WANT_EAGER ? pool_n_host_free(r->pool) < n
-                               : !make_host_room(r, root, n, RESIDENCY_NONE, false, now_us)))
+    if (!hot && (w->kind == WANT_EAGER
+                     ? pool_n_host_free(r->pool) < n
+                     : !residency_make_host_room(r, root, n, RESIDENCY_NONE, false, now_us)))
         return false;
     return take_pages(r, root, hot ? PAGE_WEIGHT : PAGE_WARM);
-}
-
-/* Copies of HOT models go with them, when nothing else helps. */
-static bool make_host_room_apart(residency *r, uint32_t root, const want *w, uint64_t now_us) {
-    uint32_t n = r->slots[root].about.host_pages;
-    if (make_host_room(r, root, n, RESIDENCY_NONE, true, now_us)) return true;
-    for (victim_kind k = VICTIM_IDLE; k <= (may_turn(r, w, now_us) ? VICTIM_TURN : VICTIM_LOWER);
-         k++) {
-        uint32_t v;
-        while (pool_n_host_free(r->pool) < n &&
-               (v = pick_victim(r, k, root, w->class, now_us)) != RESIDENCY_NONE) {
-            r->slots[v].drop_next = true;
-            evict(r, v, k, w->class, RESIDENCY_NONE, now_us);
-        }
-    }
-    return pool_n_host_free(r->pool) >= n;
 }
 
 /* Host memory apart. */
@@ -929,8 +523,9 @@ static bool begin_stage_apart(residency *r, uint32_t root, const want *w, uint64
     uint32_t n = m->about.host_pages;
     bool room = pool_n_host_free(r->pool) >= n;
     if (!room && w->kind == WANT_PREFETCH)
-        room = make_host_room(r, root, n, RESIDENCY_NONE, false, now_us);
-    if (!room && w->kind >= WANT_HOT) room = make_host_room_apart(r, root, w, now_us);
+        room = residency_make_host_room(r, root, n, RESIDENCY_NONE, false, now_us);
+    if (!room && w->kind >= WANT_HOT)
+        room = residency_make_host_room_apart(r, root, w->class, may_turn(r, w, now_us), now_us);
     if (!room || !pool_host_take(r->pool, n)) return false;
     m->host_copy = true;
     return true;
@@ -979,18 +574,18 @@ static bool settle_staged(residency *r, uint64_t now_us) {
     bool any = false;
     for (uint32_t i = 0; i < r->n_used; i++) {
         resident *m = &r->slots[i];
-        if (!is_root(r, i) || m->state != MODEL_WARM || !m->on_device) continue;
+        if (!residency_is_root(r, i) || m->state != MODEL_WARM || !m->on_device) continue;
         want w = want_of(r, i, now_us);
         if (w.kind >= WANT_HOT || w.kind == WANT_EAGER) {
             load(r, i, now_us);
-        } else if (make_host_room(r, i, m->n_pages, RESIDENCY_NONE, false, now_us) &&
+        } else if (residency_make_host_room(r, i, m->n_pages, RESIDENCY_NONE, false, now_us) &&
                    pool_turn(r->pool, m->pages, m->n_pages, PAGE_WARM)) {
             m->on_device = false;
             r->n_changes++;
         } else if (now_us >= m->away_until_us) {
             load(r, i, now_us); // idle and HOT it leaves as soon as its pages are wanted
         } else {
-            drop(r, i);
+            residency_drop(r, i);
         }
         any = true;
     }
@@ -1010,9 +605,9 @@ static void note_use(resident *m, uint64_t now_us) {
 /* What one model does by itself.  True: something changed. */
 static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
-    sched_demand d = demand_of(r, root);
+    sched_demand d = group_demand(r, root);
     bool wanted = d.n_waiting + d.n_running > 0;
-    bool used = wanted || steps_of(r, root) > 0;
+    bool used = wanted || group_n_steps(r, root) > 0;
     if (used) note_use(m, now_us);
     m->busy = used;
     if (d.n_waiting == 0 && d.n_running == 0) m->wanted_since_us = 0;
@@ -1028,23 +623,19 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
             resume(r, root, now_us);
             return true;
         }
-        if (steps_of(r, root) > 0) return false;
-        if (d.n_running > 0) {
-            if (!sched_is_blocked(r->sched, now_us)) return false;
-            /* What runs cannot end here; it waits again, so that others may come. */
-            m->leaving = true;
-            EACH_MEMBER(r, root, i)
-            if (r->slots[i].state != MODEL_FAILED) sched_model_preempt(r->sched, i);
-        }
-        release(r, root, RESIDENCY_NONE, now_us);
+        if (group_n_steps(r, root) > 0) return false;
+        /* What runs ends first, unless it cannot end here: then it waits again, so that others may
+         * come. */
+        if (d.n_running > 0 && !sched_is_blocked(r->sched, now_us)) return false;
+        residency_release(r, root, RESIDENCY_NONE, now_us);
         return true;
     case MODEL_HOT: {
-        if (wanted || steps_of(r, root) > 0 || m->wanted) return false;
+        if (wanted || group_n_steps(r, root) > 0 || m->wanted) return false;
         uint64_t keep_us = keep_alive_of(r, root);
         bool idle = keep_us != POLICY_NEVER && now_us - m->active_us >= keep_us &&
-                    !is_pinned(r, root, PIN_HOT);
-        if (!idle && !m->held && is_served(r, root)) return false;
-        drain(r, root, idle ? ENGINE_EVICT_IDLE : ENGINE_EVICT_ASKED, false, now_us);
+                    !group_is_pinned(r, root, PIN_HOT);
+        if (!idle && !m->held && !m->leave_next && is_served(r, root)) return false;
+        residency_drain(r, root, idle ? ENGINE_EVICT_IDLE : ENGINE_EVICT_ASKED, false, now_us);
         return true;
     }
     case MODEL_STAGING: {
@@ -1083,9 +674,9 @@ bool residency_let_go(residency *r) {
 bool residency_decide(residency *r, uint64_t now_us) {
     bool any = false;
     sched_demands(r->sched, now_us, r->demands);
-    watch_thrash(r, now_us);
+    residency_watch_thrash(r, now_us);
     for (uint32_t i = 0; i < r->n_used; i++) {
-        if (is_root(r, i)) any |= look_at(r, i, now_us);
+        if (residency_is_root(r, i)) any |= look_at(r, i, now_us);
         any |= let_go(r, i);
     }
     any |= settle_staged(r, now_us);
@@ -1137,11 +728,11 @@ uint64_t residency_next_us(const residency *r) {
     for (uint32_t i = 0; i < r->n_used; i++) {
         const resident *m = &r->slots[i];
         uint64_t at_us = UINT64_MAX;
-        if (!is_root(r, i)) continue;
+        if (!residency_is_root(r, i)) continue;
         uint64_t keep_us = keep_alive_of(r, i);
         if (m->state == MODEL_FAILED && m->retry_at_us != 0) at_us = m->retry_at_us;
         if (m->state == MODEL_HOT && keep_us != POLICY_NEVER && !m->wanted &&
-            !is_pinned(r, i, PIN_HOT))
+            !group_is_pinned(r, i, PIN_HOT))
             at_us = m->active_us + keep_us;
         if (at_us < next_us) next_us = at_us;
     }
@@ -1154,6 +745,10 @@ uint64_t residency_next_us(const residency *r) {
 inferd_status residency_set_policy(residency *r, uint32_t idx, const model_policy *policy,
                                    uint64_t now_us, inferd_err *err) {
     resident *m = &r->slots[idx];
+    if (r->dead) { // and its pool, if it ever had one, serves nobody
+        m->policy = *policy;
+        return INFERD_OK;
+    }
     uint64_t page = r->page_bytes;
     uint64_t min = (policy->min_bytes + page - 1) / page, max = policy->max_bytes / page;
     if (policy->max_bytes == 0 || max > UINT32_MAX) max = UINT32_MAX;
@@ -1221,9 +816,9 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
     uint32_t root = r->slots[idx].weights_of;
     resident *m = &r->slots[root];
     if (r->slots[idx].state == MODEL_NONE) return;
-    m->held = c == ENGINE_DRAIN;
     switch (c) {
     case ENGINE_LOAD:
+        m->held = m->leave_next = false;
         m->wanted = m->state != MODEL_HOT;
         break;
     case ENGINE_PREFETCH:
@@ -1234,12 +829,16 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
         m->wanted = m->prefetch = false;
         m->dropped = true;
         m->drop_next = c == ENGINE_DROP;
+        m->leave_next = m->state == MODEL_LOADING;
         if (m->state == MODEL_HOT)
-            drain(r, root, ENGINE_EVICT_ASKED, false, now_us);
+            residency_drain(r, root, ENGINE_EVICT_ASKED, false, now_us);
+        else if (m->state == MODEL_STAGING && group_demand(r, root).n_waiting == 0)
+            cancel_stage(r, root);
         else if (m->state == MODEL_WARM && c == ENGINE_DROP && !m->on_device)
-            drop(r, root);
+            residency_drop(r, root);
         break;
     case ENGINE_DRAIN:
+        m->held = true;
         m->wanted = m->prefetch = false;
         m->dropped = true;
         break;
@@ -1256,9 +855,12 @@ void residency_fail_all(residency *r, const inferd_err *why, uint64_t now_us) {
     for (uint32_t i = 0; i < r->n; i++) {
         resident *m = &r->slots[i];
         if (m->state == MODEL_NONE) continue;
+        if (m->state == MODEL_HOT) m->hot_us += now_us - m->hot_since_us;
         m->why = *why;
         m->retry_at_us = 0;
         sched_model_fail(r->sched, i, why, 0, now_us);
+        give_pages(r, m); // steps on their way may name them still, and nobody takes them any more
+        give_host(r, m);
         enter(r, i, MODEL_FAILED);
     }
     r->staging = r->loading = RESIDENCY_NONE;

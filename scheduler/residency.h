@@ -48,15 +48,16 @@
 
 typedef struct resident {
     model_state state;
-    bool served;    // requests may name it; false: it leaves when nothing needs it any more
-    bool wanted;    // asked for by hand: HOT as soon as it can be
-    bool prefetch;  // asked for by hand: WARM
-    bool held;      // taken out by hand: comes only when asked for by hand
-    bool leaving;   // DRAINING to make room, whatever still waits for it
-    bool on_device; // its pages count for the device's ledger
-    bool host_copy; // host memory apart from the device holds it
-    bool dropped;   // does not come by itself: it did not fit, or was sent away by hand
-    bool drop_next; // DRAINING to COLD
+    bool served;     // requests may name it; false: it leaves when nothing needs it any more
+    bool wanted;     // asked for by hand: HOT as soon as it can be
+    bool prefetch;   // asked for by hand: WARM
+    bool held;       // taken out by hand (ENGINE_DRAIN), until ENGINE_LOAD
+    bool leaving;    // DRAINING to make room, whatever still waits for it
+    bool on_device;  // its pages count for the device's ledger
+    bool host_copy;  // host memory apart from the device holds it
+    bool dropped;    // does not come by itself: it did not fit, or was sent away by hand
+    bool drop_next;  // DRAINING to COLD
+    bool leave_next; // LOADING: sent away by hand meanwhile, it goes when nobody uses it
     model_policy policy;
     device_model about;
     uint32_t weights_of; // a slot: itself, or the one with the same content

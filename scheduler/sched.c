@@ -139,7 +139,8 @@ inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_s
     if (status != INFERD_OK) return status;
     uint64_t key[2];
     bool keyed = sched_disk_key(s, spec, key);
-    status = prefix_init(&m->prefix, &m->kv, keyed ? key : NULL, err);
+    status = kv_watch_tenants(&m->kv, s->page_tenants, zero_for, m, err);
+    if (status == INFERD_OK) status = prefix_init(&m->prefix, &m->kv, keyed ? key : NULL, err);
     if (status == INFERD_OK) {
         status = sched_open_park(s, m, err);
         if (status != INFERD_OK) prefix_deinit(&m->prefix);
@@ -152,9 +153,6 @@ inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_s
     m->weights_of = model_idx;
     m->kv.on_live = sched_on_live;
     m->kv.on_live_ctx = m;
-    m->kv.page_tenants = s->page_tenants;
-    m->kv.zero = zero_for;
-    m->kv.zero_ctx = m;
     m->spec = *spec;
     m->open = true;
     return INFERD_OK;
@@ -256,7 +254,7 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
         d->waiting_class = q->req->class;
     }
     if (first != NULL) d->first_pages = sched_pages_to_start(s, first);
-    d->again_us = sched_again_us(s, m, &held, n_blocks);
+    d->again_us = sched_again_us(m, &held, n_blocks);
 }
 
 void sched_demands(const sched *s, uint64_t now_us, sched_demand *out) {
@@ -294,6 +292,7 @@ static void give_lift_back(sched *s, seq *q) {
 
 /* Gives up its blocks and whatever unfinished steps would have brought. */
 static void leave_running(sched *s, seq *q) {
+    sched_leave_disk(s, q);
     prefix_release(&seq_model(s, q)->prefix, &q->table, q->last_epoch);
     q->run++;
     q->n_computed = q->n_planned = q->n_promised = q->n_drafts = q->n_scored_planned = 0;
@@ -335,6 +334,7 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
         s->models[q->model_idx].n_seqs--;
         s->models[q->model_idx].n_ended++;
         q->counted = true;
+        s->n_paused -= q->paused;
         if (s->relief_for == q) s->relief_for = NULL;
         sched_leave_principal(s, q);
     }
@@ -396,21 +396,27 @@ uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx) {
     return sched_tokens_for(s, model_idx, UINT32_MAX);
 }
 
-inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t n_prompt,
-                          uint32_t max_tokens, inferd_err *err) {
+inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t kv_tokens_ceiling,
+                          uint32_t n_prompt, uint32_t max_tokens, inferd_err *err) {
     uint32_t room = max_tokens > 0 ? 1 : 0; // for output
     if (n_prompt > context || context - n_prompt < room)
         return inferd_fail(err, INFERD_ETOOLONG,
                            "the prompt has %u tokens, the context holds %u with the output",
                            n_prompt, context);
+    bool has_end = max_tokens > 0 && max_tokens != GEN_NO_MAX;
+    /* The last token drawn needs no keys and values. */
+    uint64_t wanted = (uint64_t)n_prompt + (has_end ? max_tokens : 1);
+    uint64_t stored = (wanted < context ? wanted : context) - 1;
+    if (stored < n_prompt) stored = n_prompt;
+    if (stored > kv_tokens_ceiling)
+        return inferd_fail(err, INFERD_EQUOTA,
+                           "the request needs keys and values of %llu tokens, the model's max "
+                           "leaves room for %u",
+                           (unsigned long long)stored, kv_tokens_ceiling);
     if (n_prompt > kv_tokens_max)
         return inferd_fail(err, INFERD_ETOOLONG,
                            "the prompt has %u tokens, the memory for keys and values holds %u",
                            n_prompt, kv_tokens_max);
-    if (max_tokens == 0 || max_tokens == GEN_NO_MAX) return INFERD_OK;
-    /* The last token drawn needs no keys and values. */
-    uint64_t wanted = (uint64_t)n_prompt + max_tokens;
-    uint64_t stored = (wanted < context ? wanted : context) - 1;
     if (stored > kv_tokens_max)
         return inferd_fail(err, INFERD_ETOOLONG,
                            "%u prompt tokens and %u output tokens need keys and values of %llu "
@@ -452,7 +458,7 @@ static inferd_status check_request(const sched *s, const gen_request *r, inferd_
     inferd_status status = check_ids(r, m->spec.n_vocab, err);
     if (status != INFERD_OK) return status;
     return sched_admit(m->spec.context, sched_tokens_for(s, r->model_idx, r->tenant_idx),
-                       r->n_prompt, r->max_tokens, err);
+                       sched_kv_tokens_ceiling(s, r->model_idx), r->n_prompt, r->max_tokens, err);
 }
 
 /* Room for all its tokens and blocks; lazily backed by the system, so a bound costs nothing. */
@@ -569,8 +575,9 @@ void sched_cancel(sched *s, uint64_t id, uint64_t now_us) {
 
 void sched_pause(sched *s, uint64_t id) {
     seq *q = find_alive(s, id);
-    if (q == NULL) return;
+    if (q == NULL || q->paused) return;
     q->paused = true;
+    s->n_paused++;
     if (q->state == SEQ_RUNNING) give_lift_back(s, q);
 }
 
@@ -578,6 +585,7 @@ void sched_resume(sched *s, uint64_t id, uint64_t now_us) {
     seq *q = find_alive(s, id);
     if (q == NULL || !q->paused) return;
     q->paused = false;
+    s->n_paused--;
     q->idle_since_us = now_us; // it was its reader who waited
 }
 
@@ -611,13 +619,11 @@ void sched_count_model(const sched *s, uint32_t model_idx, sched_model_numbers *
 
 void sched_count(const sched *s, sched_counters *out) {
     *out = s->counters;
-    feasible_load targets;
-    sched_get_load(s, NULL, &targets);
-    out->attainment_ppm = feasible_attainment_ppm(&targets, 0);
     out->charged_us = s->charged_us;
     out->waste_us = s->waste_us;
     out->n_running = s->n_running;
     out->n_waiting = s->n_waiting;
+    out->n_paused = s->n_paused;
     out->n_ended = s->n_ended;
     for (uint32_t i = 0; i < s->n_models; i++) {
         if (!s->models[i].open) continue;
@@ -625,6 +631,4 @@ void sched_count(const sched *s, sched_counters *out) {
         out->blocks_referenced += s->models[i].kv.n_live;
         if (s->models[i].parks) out->blocks_parked += s->models[i].parked.n_published;
     }
-    LIST_EACH(node, &s->running) out->n_paused += LIST_ENTRY(node, seq, link)->paused;
-    LIST_EACH(node, &s->waiting) out->n_paused += LIST_ENTRY(node, seq, link)->paused;
 }

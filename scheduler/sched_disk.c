@@ -5,19 +5,24 @@
  *
  * A sequence whose next blocks are on the disk waits for them, without rows, as long as computing
  * them is expected to take, and then computes.  Nobody else waits: the disk works beside the steps.
- * Blocks are asked for some at a time, in their order. */
+ * Blocks are asked for some at a time, in their order.
+ *
+ *     asked for   until_us: the wait of whoever asked, or joined; or he looked at it then
+ *     goes        when it is used; when who asked leaves, and nobody joined; READ_KEEP_US behind
+ *                 until_us
+ *
+ * So nothing that somebody waits for goes, and what nobody wants is held for a moment only. */
 #include <string.h>
 
 #include "sched_state.h"
 
 enum {
-    DISK_SHIFT = 3,          // an eighth of each deviation of a read's time
     DISK_BYTES_PER_US = 500, // before any was read
     DISK_OPEN_US = 100,      // that finding a file takes
     AHEAD_BLOCKS = 16,       // asked for at once
     UNKNOWN_US = 20000,      // to compute a block, while nothing was measured
     WAIT_US_MIN = 2000,
-    READ_KEEP_US = 1000000 // nobody came for it
+    READ_KEEP_US = 1000000 // nobody waits for it any more, or came for it
 };
 #define GIVEN_UP UINT64_MAX // seq.disk_until_us: it waited in vain
 
@@ -53,22 +58,16 @@ static kv_disk_block block_of(const sched_model *m, prefix_name name, const uint
 
 /* ---- time ---- */
 
-static uint64_t read_us(const sched *s, const sched_model *m) {
+static uint64_t read_us(const sched_model *m) {
     const kv_layout *l = &m->kv.layout;
-    return s->disk_us != 0 ? s->disk_us
+    return m->read.us != 0 ? m->read.us
                            : l->slot_bytes * l->n_groups / DISK_BYTES_PER_US + DISK_OPEN_US;
 }
 
-static void note_read(sched *s, uint64_t us) {
-    if (s->disk_us == 0) s->disk_us = us + 1;
-    s->disk_us += us >> DISK_SHIFT;
-    s->disk_us -= s->disk_us >> DISK_SHIFT;
-}
-
-/* Where nothing was measured, as after a start, it does. */
+/* Where nothing was measured, as after a start, or not for long, it does: only reading tells. */
 static bool pays(const sched *s, const sched_model *m, uint32_t depth) {
     uint64_t us = sched_compute_us(m, depth);
-    return us == 0 || read_us(s, m) < us;
+    return us == 0 || sched_is_old(&m->read, s->clock_us) || read_us(m) < us;
 }
 
 /* ---- out ---- */
@@ -97,14 +96,16 @@ void sched_store(sched *s, sched_model *m, const prefix *p, uint32_t b) {
 static void drop_read(sched *s, sched_read *r) {
     s->disk_ops->give_back(s->disk, r->ticket);
     *r = (sched_read){.used = false};
+    s->n_reads--;
 }
 
-/* Newest first: the beginnings of chains are newer than their ends. */
+/* Newest first: the beginnings of chains are newer than their ends.  What does not enter the queue
+ * then is there already, or another device took the room. */
 static void save_cache(sched *s, sched_model *m, const prefix *p, uint64_t until_us) {
     for (const list_node *node = p->lru.prev; node != &p->lru; node = node->prev) {
         uint32_t b = (uint32_t)(LIST_ENTRY(node, prefix_entry, lru) - p->entries);
         if (!pays(s, m, p->entries[b].depth)) continue;
-        if (!s->disk_ops->wait_room(s->disk, until_us)) return;
+        if (!s->disk_ops->wait_room(s->disk, &m->kv.layout, until_us)) return;
         put(s, m, p, b);
     }
 }
@@ -138,41 +139,91 @@ void sched_forget_reads(sched *s, uint32_t model_idx) {
         if (s->reads[i].used && s->reads[i].model_idx == model_idx) drop_read(s, &s->reads[i]);
 }
 
-/* A place for another; those go that nobody came for. */
-static sched_read *take_read(sched *s, uint64_t now_us) {
-    sched_read *unused = NULL;
-    for (uint32_t i = 0; i < SCHED_READS_MAX; i++) {
-        sched_read *r = &s->reads[i];
-        if (r->used && now_us > r->asked_us + READ_KEEP_US) drop_read(s, r);
-        if (!r->used && unused == NULL) unused = r;
-    }
-    return unused;
+void sched_leave_disk(sched *s, const seq *q) {
+    for (uint32_t i = 0; s->n_reads > 0 && i < SCHED_READS_MAX; i++)
+        if (s->reads[i].used && s->reads[i].id == q->req->id) drop_read(s, &s->reads[i]);
 }
 
-/* Ask for q's next blocks, as many as are on the disk one after the other; the time they are worth
- * waiting for. */
-static uint64_t ask_ahead(sched *s, const seq *q, uint32_t n_max, uint64_t now_us) {
+void sched_drop_reads(sched *s, uint64_t now_us) {
+    s->disk_due_us = UINT64_MAX;
+    for (uint32_t i = 0; s->n_reads > 0 && i < SCHED_READS_MAX; i++) {
+        sched_read *r = &s->reads[i];
+        if (!r->used) continue;
+        uint64_t goes_us = r->until_us + READ_KEEP_US;
+        if (now_us >= goes_us)
+            drop_read(s, r);
+        else if (goes_us < s->disk_due_us)
+            s->disk_due_us = goes_us;
+    }
+}
+
+static sched_read *take_read(sched *s) {
+    for (uint32_t i = 0; i < SCHED_READS_MAX; i++)
+        if (!s->reads[i].used) return &s->reads[i];
+    return NULL;
+}
+
+/* q looks at r: that one, and those asked for q, stay for as long as it waits, and for a while. */
+static void keep_reads(sched *s, const seq *q, sched_read *r, uint64_t now_us) {
+    bool waits = q->disk_until_us != GIVEN_UP && q->disk_until_us > now_us;
+    uint64_t until_us = waits ? q->disk_until_us : now_us, id = q->req->id;
+    if (r->id != id) r->id = 0;
+    for (uint32_t i = 0; i < SCHED_READS_MAX; i++) {
+        sched_read *other = &s->reads[i];
+        if (other->used && (other == r || other->id == id) && other->until_us < until_us)
+            other->until_us = until_us;
+    }
+}
+
+/* Ask for q's next blocks, as many as are on the disk one after the other.  It waits for as long as
+ * they are worth; not longer because it asks for one of them again. */
+static void ask_ahead(sched *s, seq *q, uint32_t n_max, uint64_t now_us) {
     sched_model *m = seq_model(s, q);
     const uint64_t *scope = q->req->cache_scope;
-    uint32_t T = m->kv.layout.block_tokens;
+    uint32_t T = m->kv.layout.block_tokens, n_asked = 0;
     prefix_name name = q->name;
     uint64_t worth_us = 0;
+    bool again = q->disk_until_us != 0 && q->n_published < q->n_disk_asked;
+    if (again && now_us >= q->disk_until_us) return;
     for (uint32_t i = 0; i < u32_min(n_max, AHEAD_BLOCKS); i++) {
         uint32_t depth = q->n_published + i;
         const tok_id *tokens = seq_tokens(q) + (size_t)depth * T;
         name = prefix_extend(&m->prefix, name, tokens);
         if (find_read(s, m->kv.owner, name) != NULL) continue; // another asked
         if (!pays(s, m, depth) || !s->disk_ops->has(s->disk, name.h)) break;
-        sched_read *r = take_read(s, now_us);
+        sched_read *r = take_read(s);
         if (r == NULL) break;
         kv_disk_block b = block_of(m, name, scope, depth, tokens);
         uint32_t ticket = s->disk_ops->ask(s->disk, &b, s->disk_wake, s->disk_ctx);
         if (ticket == KV_DISK_NO_TICKET) break;
-        *r = (sched_read){true, ticket, m->kv.owner, name, now_us};
+        *r = (sched_read){.used = true,
+                          .ticket = ticket,
+                          .model_idx = m->kv.owner,
+                          .name = name,
+                          .id = q->req->id,
+                          .asked_us = now_us,
+                          .until_us = now_us};
+        s->n_reads++;
+        n_asked = i + 1;
         uint64_t us = sched_compute_us(m, depth);
         worth_us += us != 0 ? us : UNKNOWN_US;
     }
-    return worth_us;
+    if (n_asked == 0 || again) return;
+    q->disk_until_us = now_us + (worth_us > WAIT_US_MIN ? worth_us : WAIT_US_MIN);
+    q->n_disk_asked = q->n_published + n_asked;
+}
+
+/* False: it waited in vain, and computes. */
+static bool may_wait(seq *q, const sched_read *r, uint64_t now_us, sched_took *took) {
+    if (q->disk_until_us == GIVEN_UP) return false;
+    if (q->disk_until_us == 0) { // whoever joins another's wait has a bound of his own
+        q->disk_until_us = now_us + WAIT_US_MIN;
+        q->n_disk_asked = q->n_published + 1;
+    }
+    if (now_us < q->disk_until_us) return true;
+    sched_note_took(took, now_us - r->asked_us, now_us); // or more
+    q->disk_until_us = GIVEN_UP;
+    return false;
 }
 
 const unsigned char *sched_fetch(sched *s, seq *q, prefix_name name, uint32_t n_max,
@@ -183,25 +234,22 @@ const unsigned char *sched_fetch(sched *s, seq *q, prefix_name name, uint32_t n_
     sched_read *r = find_read(s, m->kv.owner, name);
     if (r == NULL && q->disk_until_us == GIVEN_UP) return NULL;
     if (r == NULL) {
-        uint64_t worth_us = ask_ahead(s, q, n_max, now_us);
+        ask_ahead(s, q, n_max, now_us);
         r = find_read(s, m->kv.owner, name);
         if (r == NULL) return NULL;
-        q->disk_until_us = now_us + (worth_us > WAIT_US_MIN ? worth_us : WAIT_US_MIN);
     }
     switch (s->disk_ops->look(s->disk, r->ticket, &from, &us)) {
     case KV_DISK_READY:
-        note_read(s, us);
+        if (!r->noted) sched_note_took(&m->read, us, now_us);
+        r->noted = true;
+        keep_reads(s, q, r, now_us);
         return from;
     case KV_DISK_GONE:
         drop_read(s, r);
         return NULL;
-    default: // whoever joins another's wait has a bound of his own
-        if (q->disk_until_us == 0) q->disk_until_us = now_us + WAIT_US_MIN;
-        if (now_us >= q->disk_until_us && q->disk_until_us != GIVEN_UP) {
-            note_read(s, now_us - r->asked_us); // or more
-            q->disk_until_us = GIVEN_UP;
-        }
-        if (q->disk_until_us == GIVEN_UP) return NULL;
+    default:
+        if (!may_wait(q, r, now_us, &m->read)) return NULL;
+        keep_reads(s, q, r, now_us);
         q->waits_for_disk = true;
         if (q->disk_until_us < s->disk_due_us) s->disk_due_us = q->disk_until_us;
         return NULL;

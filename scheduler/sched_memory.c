@@ -142,6 +142,10 @@ void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t
     s->limits_changed = true;
 }
 
+void sched_pool_shrank(sched *s) {
+    s->limits_changed = true;
+}
+
 /* Pages for keys and values when all others hold no more than they keep whatever happens: weights
  * that are pinned, and guarantees of models or of tenants, whichever are more. */
 static uint32_t pages_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
@@ -175,6 +179,15 @@ uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_id
     return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
 }
 
+uint32_t sched_kv_tokens_ceiling(const sched *s, uint32_t model_idx) {
+    const sched_model *m = &s->models[model_idx];
+    uint32_t max = s->pool->owners[model_idx].max;
+    if (!m->open || max == UINT32_MAX) return INT32_MAX;
+    uint32_t n_pages = max > m->spec.weight_pages ? max - m->spec.weight_pages : 0;
+    uint64_t n = kv_blocks_in(&m->spec.kv, n_pages) * (uint64_t)m->spec.kv.block_tokens;
+    return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
+}
+
 uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
     const kv_layout *l = &s->models[model_idx].spec.kv;
     const sched_tenant *t = tenant_at(s, tenant_idx);
@@ -202,6 +215,11 @@ static bool still_fits(const sched *s, seq *q, inferd_err *err) {
                     "the limits were changed: the request needs keys and values of %u tokens, the "
                     "tenant may have %u",
                     n, n_tenant);
+    else if (n_memory == sched_kv_tokens_ceiling(s, q->model_idx))
+        inferd_fail(err, INFERD_EQUOTA,
+                    "the limits were changed: the request needs keys and values of %u tokens, the "
+                    "model's max leaves room for %u",
+                    n, n_memory);
     else
         inferd_fail(err, INFERD_ETOOLONG,
                     "the limits were changed: the request needs keys and values of %u tokens, the "

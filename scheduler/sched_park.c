@@ -18,7 +18,9 @@ enum {
     AHEAD_PERCENT = 2,      // of the time, for copies ahead of time
     AHEAD_US_MAX = 2000,    // of that at once
     AHEAD_LEAVES_PARTS = 8, // of the host's pages, for what has to be parked
-    MOVE_SHIFT = 3,         // an eighth of each deviation of a block's time
+    TOOK_SHIFT = 3,         // an eighth of each deviation of a block's time
+    TOOK_CLAMP = 4,         // times the mean: more is a hiccup
+    TOOK_OLD_US = 10000000, // then it is tried again
     /* Before any was copied: bytes per microsecond, both ways of memory or of a bus. */
     MOVE_BYTES_PER_US = 4000
 };
@@ -37,7 +39,8 @@ inferd_status sched_open_park(sched *s, sched_model *m, inferd_err *err) {
     st = prefix_init(&m->parked, &m->parked_kv, m->prefix.key, err);
     if (st == INFERD_OK && !kv_table_init(&m->park_table, &m->kv.layout, 1))
         st = inferd_fail(err, INFERD_ENOMEM, "no memory for a block table");
-    m->parked_kv.page_tenants = s->host == s->pool ? s->page_tenants : NULL;
+    uint32_t *page_tenants = s->host == s->pool ? s->page_tenants : NULL;
+    if (st == INFERD_OK) st = kv_watch_tenants(&m->parked_kv, page_tenants, NULL, NULL, err);
     m->parks = true;
     if (st != INFERD_OK) sched_close_park(m);
     return st;
@@ -55,15 +58,35 @@ void sched_close_park(sched_model *m) {
 
 /* ---- time ---- */
 
-static uint64_t move_us(const sched *s, const sched_model *m) {
-    const kv_layout *l = &m->kv.layout;
-    return s->move_us != 0 ? s->move_us : l->slot_bytes * l->n_groups / MOVE_BYTES_PER_US + 1;
+void sched_note_took(sched_took *t, uint64_t us, uint64_t now_us) {
+    if (t->us == 0 || sched_is_old(t, now_us)) t->us = us + 1;
+    if (us > TOOK_CLAMP * t->us) us = TOOK_CLAMP * t->us;
+    t->us += us >> TOOK_SHIFT;
+    t->us -= t->us >> TOOK_SHIFT;
+    t->at_us = now_us;
 }
 
-uint64_t sched_again_us(const sched *s, const sched_model *m, const rate_work *held,
-                        uint64_t n_blocks) {
+bool sched_is_old(const sched_took *t, uint64_t now_us) {
+    return t->us != 0 && now_us > t->at_us + TOOK_OLD_US;
+}
+
+static uint64_t guess_us(const sched_model *m) {
+    const kv_layout *l = &m->kv.layout;
+    return l->slot_bytes * l->n_groups / MOVE_BYTES_PER_US + 1;
+}
+
+static uint64_t move_us(const sched_model *m) {
+    return m->move.us != 0 ? m->move.us : guess_us(m);
+}
+
+/* For deciding whether to copy: what was measured long ago keeps nobody from trying. */
+static uint64_t tried_us(const sched *s, const sched_model *m) {
+    return sched_is_old(&m->move, s->clock_us) ? guess_us(m) : move_us(m);
+}
+
+uint64_t sched_again_us(const sched_model *m, const rate_work *held, uint64_t n_blocks) {
     uint64_t compute_us = held->rows > 0 ? rate_us(&m->rate, held) : 0;
-    uint64_t copy_us = 2 * n_blocks * move_us(s, m);
+    uint64_t copy_us = 2 * n_blocks * move_us(m);
     return m->parks && copy_us < compute_us ? copy_us : compute_us;
 }
 
@@ -81,13 +104,10 @@ static void move_block(sched *s, sched_model *m, const int32_t *from, const int3
     s->move(s->move_ctx, m->kv.owner, m->kv.layout.n_groups, from, to, to_host);
 }
 
-void sched_note_moves(sched *s, uint32_t n, uint64_t us) {
+void sched_note_moves(sched *s, uint32_t model_idx, uint32_t n, uint64_t us) {
     if (n == 0) return;
     s->moved_us += us;
-    uint64_t each = us / n + 1;
-    if (s->move_us == 0) s->move_us = each;
-    s->move_us += each >> MOVE_SHIFT;
-    s->move_us -= s->move_us >> MOVE_SHIFT;
+    sched_note_took(&s->models[model_idx].move, us / n, s->clock_us);
 }
 
 /* ---- out ---- */
@@ -131,7 +151,7 @@ static void copy_to_host(sched *s, sched_model *m, uint32_t b) {
 }
 
 static bool parking_pays(const sched *s, const sched_model *m, uint32_t b) {
-    return 2 * move_us(s, m) < sched_compute_us(m, m->prefix.entries[b].depth);
+    return 2 * tried_us(s, m) < sched_compute_us(m, m->prefix.entries[b].depth);
 }
 
 static bool take_parked_place(sched_model *m, uint32_t tenant) {
@@ -146,7 +166,7 @@ static bool park(sched *s, sched_model *m, uint32_t b) {
         prefix_touch(&m->parked, there); // a copy from an earlier time
         return true;
     }
-    if (!parking_pays(s, m, b)) return true; // nor does the disk
+    if (!parking_pays(s, m, b)) return true; // it goes: a disk is taken to be slower still
     while (!take_parked_place(m, m->kv.blocks[b].tenant))
         if (!drop_one(s, m)) return false;
     copy_to_host(s, m, b);
@@ -165,7 +185,7 @@ bool sched_evict_block(sched *s, sched_model *m) {
 /* The host has a page to spare, or a place in one. */
 static bool has_room_ahead(const sched *s, const sched_model *m) {
     return m->parked_kv.n_free_slots >= m->kv.layout.n_groups ||
-           pool_n_host_free(s->pool) > s->pool->n_host / AHEAD_LEAVES_PARTS;
+           pool_n_host_free(s->host) > s->host->n_host / AHEAD_LEAVES_PARTS;
 }
 
 /* The next full block of q that is not in host memory yet; false: there is none, or no room. */
@@ -194,7 +214,7 @@ void sched_copy_ahead(sched *s, uint64_t now_us) {
         seq *q = LIST_ENTRY(node, seq, link);
         const sched_model *m = seq_model(s, q);
         if (q->req->class != GEN_BATCH || !m->parks) continue;
-        while (s->ahead_us >= 100 * move_us(s, m)) {
+        while (s->ahead_us >= 100 * tried_us(s, m)) {
             uint64_t before_us = s->moved_us;
             if (!copy_one_ahead(s, q)) break;
             uint64_t us = 100 * (s->moved_us - before_us + 1);

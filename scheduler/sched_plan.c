@@ -27,6 +27,7 @@ typedef struct plan {
     step *st;
     uint64_t now_us;
     uint32_t n_active; // sequences of the model that run and are not paused
+    uint32_t n_models; // that have a step between two of this one, itself among them
     sched_tier tier;   // who is in the step: see sched_share.c
     uint64_t due_us;   // somebody's earliest deadline; 0: none
 } plan;
@@ -87,10 +88,7 @@ bool sched_is_blocked(const sched *s, uint64_t now_us) {
 static uint64_t prompt_us(const plan *p, const seq *q) {
     rate_work work = {0};
     rate_add_rows(&work, 0, q->n_tokens);
-    uint32_t n_models = 1;
-    for (uint32_t i = 0; i < p->s->n_models; i++)
-        n_models += &p->s->models[i] != p->m && p->s->models[i].n_running > 0;
-    return n_models * rate_us(&p->m->rate, &work);
+    return p->n_models * rate_us(&p->m->rate, &work);
 }
 
 /* With the objective `sla` whoever cannot have his first token in time any more waits behind those
@@ -127,6 +125,13 @@ static bool is_active(const plan *p, const seq *q) {
 static void count_active(plan *p) {
     p->n_active = 0;
     LIST_EACH(node, &p->m->running) p->n_active += !LIST_ENTRY(node, seq, mine)->paused;
+}
+
+/* Once for a plan: it is asked for whenever two who wait are compared. */
+static void count_models(plan *p) {
+    p->n_models = 1;
+    for (uint32_t i = 0; i < p->s->n_models; i++)
+        p->n_models += &p->s->models[i] != p->m && p->s->models[i].n_running > 0;
 }
 
 /* Its share lets it take part in this step. */
@@ -355,6 +360,21 @@ static uint64_t slots_to_gain(const sched *s, const seq *r) {
     return (uint64_t)r->table.n_blocks * s->models[r->model_idx].kv.layout.n_groups;
 }
 
+/* Pages of another model that come free when all go that `q` may preempt: every one that somebody
+ * has blocks in, if that is all who run; else those that are surely whole. */
+static uint64_t pages_to_gain(const sched *s, const sched_model *m, const seq *q, bool claims) {
+    bool all = true;
+    uint64_t whole = 0;
+    LIST_EACH(node, &m->running) {
+        const seq *r = LIST_ENTRY(node, seq, mine);
+        if (may_preempt(s, q, claims, r))
+            whole += slots_to_gain(s, r) / m->kv.layout.slots_per_page;
+        else
+            all = false;
+    }
+    return all ? s->pool->owners[m->kv.owner].held[PAGE_KV] - m->kv.n_idle_pages : whole;
+}
+
 /* Do its known tokens and the look-ahead fit beside what the running ones have reserved - or would
  * they, `after` preempting everybody it may preempt? */
 static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
@@ -372,11 +392,9 @@ static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
     for (uint32_t i = 0; i < s->n_models; i++)
         if (s->models[i].open && &s->models[i] != p->m) pages += s->models[i].kv.n_idle_pages;
     uint64_t blocks = blocks_reserved(q, l) - n_found;
-    if (after) LIST_EACH(node, &s->running) {
-            const seq *r = LIST_ENTRY(node, seq, link);
-            if (r->model_idx != q->model_idx && may_preempt(s, q, claims, r))
-                pages += slots_to_gain(s, r) / s->models[r->model_idx].kv.layout.slots_per_page;
-        }
+    for (uint32_t i = 0; i < s->n_models && after; i++)
+        if (s->models[i].open && &s->models[i] != p->m)
+            pages += pages_to_gain(s, &s->models[i], q, claims);
     LIST_EACH(node, &p->m->running) {
         const seq *r = LIST_ENTRY(node, seq, mine);
         if (after && may_preempt(s, q, claims, r)) {
@@ -637,12 +655,13 @@ static bool come_back(plan *p, seq *q) {
     n_max -= u32_min(n_max, q->n_published);
     if (n_max == 0 || (!p->m->parks && !sched_has_disk(s, p->m))) return true;
     uint32_t n = n_max;
-    if (p->st->b.n_rows > 0 && s->move_us > 0)
-        n = u32_min(n, (uint32_t)(s->typical_us / COME_BACK_PARTS / s->move_us) + 1);
+    if (p->st->b.n_rows > 0 && p->m->move.us > 0)
+        n = u32_min(n, (uint32_t)(s->typical_us / COME_BACK_PARTS / p->m->move.us) + 1);
     uint32_t done = sched_unpark(s, q, n, p->now_us), tokens = q->n_computed - n_before;
     if (q->n_preempted == 0) {
         q->n_cached += tokens;
         s->counters.prefix_hits_tokens += tokens;
+        if (q->first_plan_us != 0) sched_note_cached(s, q, tokens);
     } else {
         uint64_t redone = u32_min(tokens, q->redo_until > n_before ? q->redo_until - n_before : 0);
         s->counters.n_recomputed_tokens -=
@@ -701,6 +720,7 @@ static bool plan_model(plan *p) {
     st->n_attended = 0;
     st->charge_us = 0;
     count_active(p);
+    count_models(p);
     admit_urgent(p);
     uint32_t n_order = collect_running(p);
     plan_single_rows(p, n_order);
@@ -712,7 +732,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
     INFERD_CHECK(s->pool->launched - s->pool->finished < s->limits.depth);
     s->plan_no++;
     s->clock_us = now_us;
-    s->disk_due_us = UINT64_MAX;
+    sched_drop_reads(s, now_us);
     expire(s, now_us);
     if (s->limits_changed) sched_recheck_limits(s, now_us);
     trim_caches(s);

@@ -5,8 +5,9 @@
  *                                                                           or model_out
  *
  * A preempted sequence leaves its blocks to the prefix cache.  Where they are when it comes back
- * decides: all there (up to the unfinished block, which has no name), copied back from host memory,
- * or computed again.  So it is counted when it gets rows, and one that ends before is not. */
+ * decides: all there (up to the unfinished block, which has no name), copied back from host memory
+ * or read from the disk, or computed again.  So it is counted when it gets rows, and one that ends
+ * before is not. */
 #include "sched_state.h"
 
 const uint32_t engine_rung_us_bounds[ENGINE_RUNG_BUCKETS] = {
@@ -49,6 +50,10 @@ void sched_note_model_out(seq *q) {
     q->away_model_out = q->away_since_us != 0;
 }
 
+void sched_note_cached(sched *s, seq *q, uint32_t n_tokens) {
+    sched_note_use(s, q, &(engine_principal){.cached_tokens = n_tokens});
+}
+
 void sched_note_rows(sched *s, seq *q, uint64_t now_us) {
     uint32_t block_tokens = seq_model(s, q)->kv.layout.block_tokens;
     if (q->away_since_us != 0) {
@@ -63,8 +68,7 @@ void sched_note_rows(sched *s, seq *q, uint64_t now_us) {
         count(s, q, GEN_RUNG_PAUSE, q->aside_since_us, now_us);
     }
     q->away_since_us = q->aside_since_us = 0;
-    if (q->first_plan_us != 0) return;
-    account_row_of(&s->account, q->req->tenant_idx, q->model_idx)->cached_tokens += q->n_cached;
+    if (q->first_plan_us == 0) sched_note_cached(s, q, q->n_cached);
 }
 
 void sched_note_aside(sched *s, uint32_t class, uint64_t now_us) {

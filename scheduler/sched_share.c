@@ -53,6 +53,7 @@ static void unhash(sched *s, principal *p) {
 static principal *create(sched *s, uint32_t tenant, uint32_t model) {
     principal *p = LIST_ENTRY(s->idle_principals.next, principal, idle);
     if (p->used) unhash(s, p);
+    account_let_go(&s->account, &p->account);
     list_remove(&p->idle);
     *p = (principal){.tenant = tenant, .model = model, .used = true};
     list_node_init(&p->idle);
@@ -73,9 +74,20 @@ static uint64_t least_virtual(const sched *s) {
     return least != UINT64_MAX ? least : s->virtual_us;
 }
 
-void sched_join_principal(sched *s, seq *q) {
+static principal *look_up(sched *s, const seq *q) {
     principal *p = find(s, q->req->tenant_idx, q->model_idx);
-    if (p == NULL) p = create(s, q->req->tenant_idx, q->model_idx);
+    return p != NULL ? p : create(s, q->req->tenant_idx, q->model_idx);
+}
+
+/* Of one that has ended another may have taken the place while a step still named it. */
+static principal *principal_of(sched *s, const seq *q) {
+    principal *p = &s->principals[q->principal];
+    bool is_its = p->tenant == q->req->tenant_idx && p->model == q->model_idx;
+    return is_its ? p : look_up(s, q);
+}
+
+void sched_join_principal(sched *s, seq *q) {
+    principal *p = look_up(s, q);
     if (p->n_seqs++ == 0) {
         uint64_t least = least_virtual(s);
         if (p->virtual_us < least) p->virtual_us = least;
@@ -327,9 +339,14 @@ static uint32_t prompt_rows(const step_item *item) {
     return end > begin ? end - begin : 0;
 }
 
+void sched_note_use(sched *s, const seq *q, const engine_principal *use) {
+    principal *p = principal_of(s, q);
+    account_charge(&s->account, &p->account, p->tenant, p->model, use);
+}
+
 static void charge_item(sched *s, const step_item *item, uint64_t us) {
     seq *q = item->q;
-    principal *p = &s->principals[q->principal];
+    principal *p = principal_of(s, q);
     share_account *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
     uint64_t waste_us = us * rows_redone(item) / item->n_rows;
     q->waste_us += waste_us;
@@ -337,9 +354,8 @@ static void charge_item(sched *s, const step_item *item, uint64_t us) {
     us -= waste_us;
     q->device_us += us;
     s->charged_us += us;
-    account_charge(&s->account, q->req->tenant_idx, q->model_idx, us);
-    account_row_of(&s->account, q->req->tenant_idx, q->model_idx)->prompt_tokens +=
-        prompt_rows(item);
+    engine_principal use = {.device_us = us, .prompt_tokens = prompt_rows(item)};
+    sched_note_use(s, q, &use);
     uint64_t weight = (uint64_t)u32_max(m->weight, 1) * (t != NULL ? u32_max(t->weight, 1) : 1);
     p->virtual_us += us * VIRTUAL_ONE / weight;
     s->virtual_us = p->virtual_us;

@@ -39,6 +39,12 @@ typedef struct sched_choice {
     uint64_t arrival_no; // and who came first
 } sched_choice;
 
+/* What one block takes, as it was measured: fading, and a hiccup counts for no more than four times
+ * that.  An old one is tried again, or one bad moment would be the last. */
+typedef struct sched_took {
+    uint64_t us, at_us; // us 0: never measured; at_us: when it was last
+} sched_took;
+
 typedef struct sched_model {
     bool open, hot, failed;
     bool closed;          // nobody who waits starts
@@ -48,10 +54,11 @@ typedef struct sched_model {
     struct sched *s; // of which it is one
     kv kv;
     prefix prefix;
-    bool parks;          // has the next two
-    kv parked_kv;        // blocks in host memory
-    prefix parked;       // all of them are cached
-    kv_table park_table; // of one block, scratch
+    bool parks;            // has the next two
+    kv parked_kv;          // blocks in host memory
+    prefix parked;         // all of them are cached
+    kv_table park_table;   // of one block, scratch
+    sched_took move, read; // to host memory or back; from the disk
     rate rate;
     list_node waiting, running; // its sequences, by seq.mine
     uint32_t n_seqs;            // waiting and running
@@ -87,10 +94,11 @@ enum { SCHED_READS_MAX = 32 };
 
 /* A block that was asked for from the disk. */
 typedef struct sched_read {
-    bool used;
+    bool used, noted; // noted: what it took is in the model's figure
     uint32_t ticket, model_idx;
     prefix_name name;
-    uint64_t asked_us;
+    uint64_t id;                 // of the request it is for; 0: of several
+    uint64_t asked_us, until_us; // until_us: somebody waits that long, or looked at it last
 } sched_read;
 
 /* A tenant's work for one model. */
@@ -100,6 +108,7 @@ typedef struct principal {
     uint32_t n_seqs;     // waiting and running
     uint32_t next;       // in its bucket
     uint64_t virtual_us; // device time it got, by weight; the smallest goes first among equals
+    account_ref account; // where it is charged
     bool used;
 } principal;
 
@@ -113,7 +122,6 @@ struct sched {
     sched_move *move; // NULL: nothing is parked
     void *move_ctx;
     pool *host;                  // where parked pages are; the same one where there is one memory
-    uint64_t move_us;            // of one block, fading; 0: none was moved yet
     const kv_disk_ops *disk_ops; // NULL: nothing goes to a disk
     kv_disk *disk;               // borrowed
     bool one_memory;             // for the next
@@ -121,9 +129,9 @@ struct sched {
     void (*disk_wake)(void *ctx);
     void *disk_ctx;                    // of these
     sched_read reads[SCHED_READS_MAX]; // asked for and not given back
-    uint64_t disk_us;                  // to read one block, fading; 0: none was read yet
-    uint64_t disk_due_us;              // when the first who waits for the disk stops waiting
-    sched_zero *zero;                  // NULL: nothing is zeroed
+    uint32_t n_reads;                  // of those
+    uint64_t disk_due_us; // when the first who waits for the disk stops waiting, or a read goes
+    sched_zero *zero;     // NULL: nothing is zeroed
     void *zero_ctx;
     uint32_t *page_tenants;         // [n_pages of the pool] whose bytes are there; owned
     uint64_t ahead_at_us, ahead_us; // of copying ahead: last time, and time it may take
@@ -138,6 +146,7 @@ struct sched {
     uint32_t n_seqs;
     list_node free, waiting, running, ended;
     uint32_t n_waiting, n_running, n_ended, n_unsent;
+    uint32_t n_paused; // of those waiting and running
     uint32_t n_lifted; // of those running, that began in a class more urgent than their own
     seq **order;       // [n_seqs] scratch of a plan; owned
 
@@ -188,10 +197,14 @@ sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us);
 /* Why it gets no time however long it waits, as the end of a sentence; "": it gets some. */
 const char *sched_pause_reason(const sched *s, const seq *q);
 void sched_charge(sched *s, const step *st, uint64_t us);
+/* Time and tokens of `use` are on the account of its tenant, for its model. */
+void sched_note_use(sched *s, const seq *q, const engine_principal *use);
 
 /* -- sched_rungs.c -- */
 void sched_note_preempted(sched *s, seq *q);
 void sched_note_model_out(seq *q); // behind the one before
+/* So many of its tokens needed no computing: its tenant's account. */
+void sched_note_cached(sched *s, seq *q, uint32_t n_tokens);
 /* It gets rows: what preempted it is over. */
 void sched_note_rows(sched *s, seq *q, uint64_t now_us);
 /* A step was planned for this class: who is less urgent, and ready, stands aside. */
@@ -238,8 +251,10 @@ bool sched_evict_block(sched *s, sched_model *m);
 uint32_t sched_unpark(sched *s, seq *q, uint32_t n, uint64_t now_us);
 /* To have n blocks back, in which rows were computed, when they leave the device now: by copying or
  * by computing, whichever takes less. */
-uint64_t sched_again_us(const sched *s, const sched_model *m, const rate_work *held,
-                        uint64_t n_blocks);
+uint64_t sched_again_us(const sched_model *m, const rate_work *held, uint64_t n_blocks);
+void sched_note_took(sched_took *t, uint64_t us, uint64_t now_us);
+/* It was measured so long ago that it may be wrong. */
+bool sched_is_old(const sched_took *t, uint64_t now_us);
 /* That computing a whole block at this depth takes; 0: not known. */
 uint64_t sched_compute_us(const sched_model *m, uint32_t depth);
 
@@ -254,6 +269,9 @@ void sched_store(sched *s, sched_model *m, const prefix *p, uint32_t b);
 const unsigned char *sched_fetch(sched *s, seq *q, prefix_name name, uint32_t n_max,
                                  uint64_t now_us);
 void sched_fetched(sched *s, uint32_t model_idx, prefix_name name, bool used);
+/* Blocks that were read and that nobody came for go. */
+void sched_drop_reads(sched *s, uint64_t now_us);
+void sched_leave_disk(sched *s, const seq *q);         // it waits for none of its blocks any more
 void sched_forget_reads(sched *s, uint32_t model_idx); // the model is about to close
 
 /* -- sched_plan.c -- */

@@ -67,6 +67,12 @@ void sched_get_load(const sched *s, const seq *newcomer, feasible_load *out) {
     }
 }
 
+uint32_t sched_attainment_ppm(const sched *s) {
+    feasible_load load;
+    sched_get_load(s, NULL, &load);
+    return (uint32_t)feasible_attainment_ppm(&load, 0);
+}
+
 inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err) {
     feasible_load load;
     if (s->limits.objective != OBJECTIVE_SLA || tpot_of(s, q) == 0) return INFERD_OK;

@@ -70,15 +70,18 @@ static uint32_t length(const list_node *list) {
 }
 
 static inferd_status verify_lists(const sched *s, inferd_err *err) {
-    uint32_t n_in[SEQ_ENDED + 1] = {0}, n_unsent = 0, n_lifted = 0;
+    uint32_t n_in[SEQ_ENDED + 1] = {0}, n_unsent = 0, n_lifted = 0, n_paused = 0;
     for (uint32_t i = 0; i < s->n_seqs; i++) {
         n_in[s->seqs[i].state]++;
         n_unsent += s->seqs[i].state == SEQ_ENDED && !s->seqs[i].done_sent;
         n_lifted += s->seqs[i].state == SEQ_RUNNING && s->seqs[i].granted < s->seqs[i].req->class;
+        bool alive = s->seqs[i].state == SEQ_WAITING || s->seqs[i].state == SEQ_RUNNING;
+        n_paused += alive && s->seqs[i].paused;
     }
-    if (n_lifted != s->n_lifted)
-        return inferd_fail(err, INFERD_EINVAL, "sched: %u run lifted, the books say %u", n_lifted,
-                           s->n_lifted);
+    if (n_lifted != s->n_lifted || n_paused != s->n_paused)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "sched: %u run lifted and %u are paused, the books say %u and %u",
+                           n_lifted, n_paused, s->n_lifted, s->n_paused);
     if (n_in[SEQ_FREE] != length(&s->free) || n_in[SEQ_WAITING] != length(&s->waiting) ||
         n_in[SEQ_RUNNING] != length(&s->running) || n_in[SEQ_ENDED] != length(&s->ended) ||
         n_in[SEQ_WAITING] != s->n_waiting || n_in[SEQ_RUNNING] != s->n_running ||
@@ -92,7 +95,8 @@ static inferd_status verify_lists(const sched *s, inferd_err *err) {
 }
 
 inferd_status sched_verify(const sched *s, inferd_err *err) {
-    inferd_status status = pool_verify(s->pool, err);
+    /* A device that never came up has no pool. */
+    inferd_status status = s->pool->pages != NULL ? pool_verify(s->pool, err) : INFERD_OK;
     if (status == INFERD_OK) status = verify_lists(s, err);
     for (uint32_t i = 0; i < s->n_seqs && status == INFERD_OK; i++)
         if (s->seqs[i].state != SEQ_FREE && s->seqs[i].state != SEQ_ENDED)
@@ -109,11 +113,12 @@ inferd_status sched_verify(const sched *s, inferd_err *err) {
         if (status == INFERD_OK) status = prefix_verify(&s->models[i].parked, err);
     }
     if (status == INFERD_OK && !account_verify(&s->account))
-        status = inferd_fail(err, INFERD_EINVAL, "sched: principals do not add up to %llu us",
-                             (unsigned long long)s->account.device_us);
-    if (status == INFERD_OK && s->account.device_us != s->charged_us)
+        status = inferd_fail(err, INFERD_EINVAL,
+                             "sched: principals do not add up to %llu us, or to the tokens charged",
+                             (unsigned long long)s->account.all.device_us);
+    if (status == INFERD_OK && s->account.all.device_us != s->charged_us)
         status = inferd_fail(err, INFERD_EINVAL, "sched: %llu us were charged, %llu to principals",
                              (unsigned long long)s->charged_us,
-                             (unsigned long long)s->account.device_us);
+                             (unsigned long long)s->account.all.device_us);
     return status;
 }

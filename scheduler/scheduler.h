@@ -97,7 +97,6 @@ typedef struct sched_counters {
     uint64_t n_copied_ahead;       // blocks copied to host memory while their sequence ran
     uint64_t n_stored, n_fetched;  // blocks given to the disk, and that came from there
     uint64_t n_zeroed_pages, n_zeroed_slots; // before another tenant got them
-    uint64_t attainment_ppm;                 // part of the targets that what runs could keep
     engine_times rungs[GEN_RUNGS], relief;   // of preemptions
     uint64_t charged_us, waste_us; // of all steps: paid for, and computed again after preemptions
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
@@ -142,6 +141,8 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
  * more.
  */
 void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages);
+/* The pool became smaller: likewise. */
+void sched_pool_shrank(sched *s);
 /* For guarantees of tenants. */
 void sched_set_page_bytes(sched *s, uint64_t page_bytes);
 /* Pages that the guarantees of all tenants are, filled or not. */
@@ -181,8 +182,8 @@ uint32_t sched_drop_cached(sched *s, uint32_t n);
 typedef void sched_move(void *ctx, uint32_t model_idx, uint32_t n, const int32_t *from,
                         const int32_t *to, bool to_host);
 void sched_set_parking(sched *s, pool *host, sched_move *move, void *ctx);
-/* What n blocks took. */
-void sched_note_moves(sched *s, uint32_t n, uint64_t us);
+/* What n blocks of this model took. */
+void sched_note_moves(sched *s, uint32_t model_idx, uint32_t n, uint64_t us);
 /* Parked pages are given up until n pages of the host are free, or none is left; how many are
  * free. */
 uint32_t sched_drop_parked(sched *s, uint32_t n);
@@ -196,8 +197,9 @@ void sched_copy_ahead(sched *s, uint64_t now_us);
 typedef unsigned char *sched_slot(void *ctx, uint32_t model_idx, int32_t slot);
 void sched_set_disk(sched *s, const kv_disk_ops *ops, kv_disk *disk, bool one_memory,
                     sched_slot *slot, void (*wake)(void *ctx), void *ctx);
-/* For the end: what is cached goes to the disk, the newest first, until this moment of the disk's
- * clock, and then nothing is asked of it any more.  No step is on its way. */
+/* For the end: what is cached goes to the disk, one cache after the other, of each the newest
+ * first, until this moment of the disk's clock, and then nothing is asked of it any more.  No step
+ * is on its way. */
 void sched_save(sched *s, uint64_t until_us);
 /* Zero bytes of a page of keys and values, in order with the steps.  Before the first model is
  * opened. */
@@ -232,6 +234,8 @@ uint32_t sched_n_unsent(const sched *s); // last events that wait for sched_flus
 /* The next moment at which sched_plan would end something; UINT64_MAX: none. */
 uint64_t sched_next_deadline(const sched *s);
 void sched_count(const sched *s, sched_counters *out);
+/* The part of the targets of what runs that could be kept; walks all of it.  sched_time.c */
+uint32_t sched_attainment_ppm(const sched *s);
 /* A decode step of one sequence, as the rate has learned it; 0: nothing was measured.  sched_cost.c
  */
 uint32_t sched_decode_us(const sched *s, uint32_t model_idx);
@@ -243,9 +247,13 @@ struct account *sched_account(sched *s);
 /* Tokens whose keys and values all pages left for this model hold, for a tenant with every
  * guarantee there is. */
 uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx);
-/* Would it ever fit?  The sentence says the numbers. */
-inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t n_prompt,
-                          uint32_t max_tokens, inferd_err *err);
+/* Those that the model's own ceiling of pages leaves room for beside its weights; INT32_MAX: it has
+ * none. */
+uint32_t sched_kv_tokens_ceiling(const sched *s, uint32_t model_idx);
+/* Would it ever fit?  The sentence says the numbers.  INFERD_EQUOTA: not below the ceiling, which
+ * somebody could raise; INFERD_ETOOLONG: not this model, or not in this machine. */
+inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t kv_tokens_ceiling,
+                          uint32_t n_prompt, uint32_t max_tokens, inferd_err *err);
 
 /* Every book of the scheduler and what lies below it.  Heavy; for tests and audits. */
 inferd_status sched_verify(const sched *s, inferd_err *err);

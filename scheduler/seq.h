@@ -1,10 +1,10 @@
 /* seq.h - one generation, from its submission to its last event.
  *
- *   (free)  -> WAITING   sched_submit
- *   WAITING -> RUNNING   sched_plan       blocks taken, cached ones first
- *   RUNNING -> WAITING   preempt          blocks given back; tokens, and its place in the order,
- * kept any     -> ENDED     sched_commit (end token, length), sched_cancel, a deadline, a failure
- *   ENDED   -> (free)    its last event was written and no unfinished step names it
+ *     (free)  -> WAITING   sched_submit
+ *     WAITING -> RUNNING   sched_plan           blocks taken, cached ones first
+ *     RUNNING -> WAITING   sched_preempt_seq    blocks given back; tokens and place kept
+ *     any     -> ENDED     sched_end_seq        end token, length, cancel, deadline, failure
+ *     ENDED   -> (free)    sched_flush          last event written, no unfinished step names it
  *
  * Without phases: a sequence has n_tokens known tokens, the first n_computed of which have keys and
  * values.  Planning 1 row is a decode step, planning more is a prefill chunk.
@@ -90,6 +90,7 @@ typedef struct seq {
     uint32_t redo_until;    // tokens that were computed before it was preempted
     uint32_t n_ahead;       // its first blocks that were looked at for a copy ahead of time
     uint64_t disk_until_us; // it waits for the disk no longer than this; 0: it never did
+    uint32_t n_disk_asked;  // its blocks below this were asked for, for that wait
     bool waits_for_disk;    // its next block is on its way
 
     gen_event done; // ENDED: its last event

@@ -160,7 +160,9 @@ typedef struct wait {
     const model *m; // in `slot`, to see that it is still the same
     uint32_t slot;
     goal goal;
-    uint64_t deadline_us, n_failed, n_evicted; // the latter two at the beginning
+    uint64_t deadline_us;
+    uint64_t n_failed, devices;            // at the beginning; devices: that had it, as bits
+    uint64_t n_evicted[FLEET_DEVICES_MAX]; // there, likewise
     uint32_t timeout_ms;
 } wait;
 
@@ -174,16 +176,29 @@ static bool is_away(model_state s) {
     return s != MODEL_HOT && s != MODEL_DRAINING && s != MODEL_LOADING;
 }
 
-static bool is_reached(goal g, const engine_model_info *i, uint64_t n_evicted) {
-    switch (g) {
+/* Each replica that was asked is away, or was meanwhile: who waits for it may have brought it back
+ * already. */
+static bool has_left(const fleet *f, const wait *w) {
+    uint64_t devices = w->devices & fleet_model_devices(f, w->slot);
+    for (uint32_t d = 0; d < fleet_n_devices(f); d++) {
+        engine_model_info i;
+        if ((devices >> d & 1) == 0) continue;
+        engine_model_get(fleet_engine(f, d), w->slot, &i);
+        if (!is_away(i.state) && count_evictions(&i) == w->n_evicted[d]) return false;
+    }
+    return true;
+}
+
+static bool is_reached(const fleet *f, const wait *w, const engine_model_info *i) {
+    switch (w->goal) {
     case GOAL_NONE:
         break;
     case GOAL_HOT:
         return i->state == MODEL_HOT;
     case GOAL_WARM:
         return i->state == MODEL_WARM || i->state == MODEL_LOADING || i->state == MODEL_HOT;
-    case GOAL_AWAY: // who waits for it may have brought it back already
-        return is_away(i->state) || count_evictions(i) > n_evicted;
+    case GOAL_AWAY:
+        return has_left(f, w);
     case GOAL_COLD:
         return i->state == MODEL_COLD || i->state == MODEL_FAILED;
     case GOAL_DRAINED:
@@ -233,7 +248,7 @@ static void look_at(const app *a, wait *w, uint64_t now_us) {
                      "the configuration was changed meanwhile, and the model is not served as it "
                      "was");
         free_wait(w);
-    } else if (is_reached(w->goal, &info, w->n_evicted)) {
+    } else if (is_reached(a->fleet, w, &info)) {
         answer_state(w->rq, 200, w->name, info.state);
         free_wait(w);
     } else if (is_hopeless(w->goal, &info, w->n_failed)) {
@@ -330,23 +345,33 @@ static void log_command(const http_request *rq, const char *what, const char *na
     log_end(&line);
 }
 
-static void begin_wait(app *a, http_request *rq, const char *name, uint32_t slot, goal g,
-                       const engine_model_info *before, uint32_t timeout_ms) {
+/* Before the command, or a model that goes at once were not seen to go.  NULL: no memory. */
+static wait *create_wait(const app *a, const char *name, uint32_t slot) {
+    engine_model_info info;
     wait *w = calloc(1, sizeof *w);
     if (w != NULL) w->name = strdup(name);
     if (w == NULL || w->name == NULL) {
         free(w);
-        admin_refuse(rq, 503, "server_overloaded", NULL, "no memory to wait; the command goes on");
-        return;
+        return NULL;
     }
-    w->rq = rq;
+    list_node_init(&w->link);
     w->m = app_model(a, slot)->m;
     w->slot = slot;
+    fleet_model_get(a->fleet, slot, &info);
+    w->n_failed = info.n_failed;
+    w->devices = fleet_model_devices(a->fleet, slot);
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        engine_model_get(fleet_engine(a->fleet, d), slot, &info);
+        w->n_evicted[d] = count_evictions(&info);
+    }
+    return w;
+}
+
+static void begin_wait(app *a, http_request *rq, wait *w, goal g, uint32_t timeout_ms) {
+    w->rq = rq;
     w->goal = g;
     w->timeout_ms = timeout_ms;
     w->deadline_us = clock_now_us() + (uint64_t)timeout_ms * 1000;
-    w->n_failed = before->n_failed;
-    w->n_evicted = count_evictions(before);
     rq->user = w;
     rq->on_gone = on_waiter_gone;
     list_push_back(&a->admin->waits, &w->link);
@@ -363,18 +388,18 @@ void admin_command(void *ctx, http_request *rq) {
     if (!find_model(a, rq, rq->tail, &idx) || !read_command(a, rq, c, &body)) return;
     uint32_t slot = (uint32_t)a->config->slots[idx];
     const char *model_name = a->config->c->models[idx].name;
-    engine_model_info before;
-    fleet_model_get(a->fleet, slot, &before);
+    goal g = c->pins && body.level == PIN_WARM ? GOAL_WARM : c->goal;
+    bool waits = body.wait && g != GOAL_NONE;
+    wait *w = waits ? create_wait(a, model_name, slot) : NULL;
     log_command(rq, c->name, model_name);
-    goal g = c->goal;
-    if (c->pins && !set_pin(a, slot, body.level)) {
-        admin_refuse(rq, 503, "server_overloaded", NULL, "no memory to tell the engine");
+    if ((waits && w == NULL) || (c->pins && !set_pin(a, slot, body.level))) {
+        if (w != NULL) free_wait(w);
+        admin_refuse(rq, 503, "server_overloaded", NULL, "no memory for the command");
         return;
     }
-    if (c->pins && body.level == PIN_WARM) g = GOAL_WARM;
     if (!c->pins) fleet_model_do(a->fleet, slot, c->order);
-    if (body.wait && g != GOAL_NONE)
-        begin_wait(a, rq, model_name, slot, g, &before, body.timeout_ms);
+    if (waits)
+        begin_wait(a, rq, w, g, body.timeout_ms);
     else
         answer_state(rq, 202, model_name, fleet_model_state(a->fleet, slot));
 }

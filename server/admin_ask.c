@@ -2,7 +2,8 @@
  * arithmetic of admin_plan.h is written down.
  *
  * The arithmetic is done for every device; the answer is that of the best one: where the model is,
- * where it fits now with the fewest victims, where it would take turns, where it fits at all.
+ * where it fits now with the fewest victims, where it would take turns, where it fits at all.  A
+ * model of several parts (fleet.h) fits when as many devices take one as it has parts.
  *
  * A model or a tenant that is only thought of goes the way of a real change as far as its last
  * step: it is put into the configuration's text, which is read and checked as a whole, and the
@@ -252,6 +253,28 @@ static bool plan_on(const app *a, const asked *k, uint32_t device_idx, device_pl
     return out->done;
 }
 
+/* What all parts of it find: each goes on a device of its own. */
+typedef struct verdict {
+    uint32_t n_parts, n_fit;
+    bool fits, now, turns;
+} verdict;
+
+static verdict verdict_of(const app *a, const asked *k, const device_plan *all,
+                          const char *problems) {
+    verdict v = {.n_parts = fleet_n_parts(k->policy)};
+    uint32_t n_now = 0, n_turns = 0;
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        if (!all[d].done) continue; // lost
+        v.n_fit += all[d].p.fits;
+        n_now += all[d].p.fits && all[d].p.now;
+        n_turns += all[d].p.fits && (all[d].p.now || all[d].p.turns);
+    }
+    v.fits = v.n_fit >= v.n_parts && problems[0] == 0;
+    v.now = v.fits && n_now >= v.n_parts;
+    v.turns = v.fits && !v.now && n_turns >= v.n_parts;
+    return v;
+}
+
 /* The larger, the better. */
 static uint64_t rank_of(const device_plan *d) {
     enum { VICTIMS_MAX = REGISTRY_SLOTS + 1, THERE = 8, NOW = 4, TURNS = 2, FITS = 1 };
@@ -278,22 +301,22 @@ static void add_devices(buf *out, const app *a, const device_plan *all, const ch
     buf_add_char(out, ']');
 }
 
-static void write_plan(buf *out, const app *a, const device_plan *all, uint32_t best,
-                       const char *problems) {
+static void write_plan(buf *out, const app *a, const verdict *v, const device_plan *all,
+                       uint32_t best, const char *problems) {
     const device_plan *d = &all[best];
     const plan_answer *p = &d->p;
     const question *q = &d->q;
     const char *name = fleet_device_name(a->fleet, best);
-    bool fits = p->fits && problems[0] == 0;
     buf_add_str(out, "{\"model\":");
     json_add_string(out, q->w.name, strlen(q->w.name));
     buf_add_str(out, ",\"device\":");
     json_add_string(out, name, strlen(name));
     buf_add_format(out,
-                   ",\"state\":\"%s\",\"fits\":%s,\"now\":%s,\"turns\":%s,\"weights\":{\"bytes\":"
-                   "%llu,\"pages\":%u,\"from\":\"%s\",\"file_bytes\":%llu,\"factor\":%.2f}",
-                   model_state_name(q->state), fits ? "true" : "false",
-                   fits && p->now ? "true" : "false", fits && p->turns ? "true" : "false",
+                   ",\"state\":\"%s\",\"fits\":%s,\"now\":%s,\"turns\":%s,\"parts\":{\"wanted\":%u,"
+                   "\"fit\":%u},\"weights\":{\"bytes\":%llu,\"pages\":%u,\"from\":\"%s\",\"file_"
+                   "bytes\":%llu,\"factor\":%.2f}",
+                   model_state_name(q->state), v->fits ? "true" : "false",
+                   v->now ? "true" : "false", v->turns ? "true" : "false", v->n_parts, v->n_fit,
                    (unsigned long long)q->weight_bytes, q->w.weight_pages, source_names[q->source],
                    (unsigned long long)q->file_bytes, PLAN_PREPARED_PERCENT / 100.0);
     add_checks(out, p, d->s.d.page_bytes);
@@ -315,7 +338,10 @@ static void answer_plan(http_request *rq, const app *a, const asked *k, const ch
         fine = plan_on(a, k, d, &all[d]);
         if (fine && (best == UINT32_MAX || rank_of(&all[d]) > rank_of(&all[best]))) best = d;
     }
-    if (fine && best != UINT32_MAX) write_plan(&out, a, all, best, problems);
+    if (fine && best != UINT32_MAX) {
+        verdict v = verdict_of(a, k, all, problems);
+        write_plan(&out, a, &v, all, best, problems);
+    }
     for (uint32_t d = 0; d < n && all != NULL; d++) device_plan_deinit(&all[d]);
     free(all);
     if (!fine)

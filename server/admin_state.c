@@ -7,7 +7,7 @@
 #include "inferd/clock.h"
 
 #define US_PER_S 1e6
-enum { MAP_WAIT_MS = 10 }; // the loop waits for that
+enum { MAPS_WAIT_US = 20000 }; // for all devices together: the loop waits for that
 
 static const char *const class_names[GEN_CLASSES] = {"system", "high", "normal", "batch"};
 static const char *const pin_names[] = {"none", "warm", "hot"};
@@ -199,7 +199,7 @@ void admin_add_model(buf *out, const app *a, uint32_t config_idx) {
     const config_model *m = &a->config->c->models[config_idx];
     uint32_t slot = (uint32_t)a->config->slots[config_idx];
     engine_model_info info;
-    fleet_model_get(a->fleet, slot, &info);
+    fleet_model_tally(a->fleet, slot, &info);
     const registry_slot *root = app_model(a, info.weights_of % REGISTRY_SLOTS);
     bool own = info.state == MODEL_NONE || info.weights_of == slot;
     buf_add_str(out, "{\"name\":");
@@ -242,7 +242,13 @@ static void add_leaving(buf *out, const app *a) {
 
 /* ---- the devices ---- */
 
-static void add_device(buf *out, const app *a, uint32_t device_idx) {
+/* Its even part of the time that is left, so that one in a long step leaves the others theirs;
+ * nothing when that is over. */
+static uint32_t map_wait_ms(uint32_t n_left, uint64_t now_us, uint64_t until_us) {
+    return now_us < until_us ? (uint32_t)((until_us - now_us) / n_left / 1000) + 1 : 0;
+}
+
+static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t maps_until_us) {
     const engine *e = fleet_engine(a->fleet, device_idx);
     const char *name = fleet_device_name(a->fleet, device_idx);
     uint64_t now_us = clock_now_us();
@@ -274,7 +280,8 @@ static void add_device(buf *out, const app *a, uint32_t device_idx) {
     /* Between two steps; a device in the middle of a long one has no map this time. */
     buf map = {0};
     inferd_err late = {0};
-    bool fine = fleet_page_map(a->fleet, device_idx, MAP_WAIT_MS, &map, &late) == INFERD_OK;
+    uint32_t wait_ms = map_wait_ms(fleet_n_devices(a->fleet) - device_idx, now_us, maps_until_us);
+    bool fine = fleet_page_map(a->fleet, device_idx, wait_ms, &map, &late) == INFERD_OK;
     buf_add_str(out, ",\"map\":");
     buf_add_str(out, fine ? buf_cstr(&map) : "null");
     buf_deinit(&map);
@@ -283,12 +290,13 @@ static void add_device(buf *out, const app *a, uint32_t device_idx) {
 
 void admin_add_state(buf *out, const app *a, const changer_about *about) {
     const inferd_config *c = a->config->c;
-    engine_stats s;
-    fleet_get_stats(a->fleet, &s);
+    fleet_queues q;
+    uint64_t maps_until_us = clock_now_us() + MAPS_WAIT_US;
+    fleet_get_queues(a->fleet, &q);
     buf_add_str(out, "{\"devices\":[");
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
         if (d > 0) buf_add_char(out, ',');
-        add_device(out, a, d);
+        add_device(out, a, d, maps_until_us);
     }
     buf_add_str(out, "],\"models\":[");
     for (uint32_t i = 0; i < c->n_models; i++) {
@@ -305,7 +313,7 @@ void admin_add_state(buf *out, const app *a, const changer_about *about) {
     buf_add_char(out, ']');
     app_add_account(out, a);
     buf_add_format(out, ",\"queues\":{\"running\":%u,\"waiting\":%u,\"paused\":%u},\"config\":{",
-                   s.n_running, s.n_waiting, s.n_paused);
+                   q.n_running, q.n_waiting, q.n_paused);
     buf_add_str(out, "\"path\":");
     if (about->path == NULL)
         buf_add_str(out, "null");

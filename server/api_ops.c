@@ -47,14 +47,14 @@ void api_version(void *ctx, http_request *rq) {
 
 void api_metrics(void *ctx, http_request *rq) {
     buf out = {0};
-    app_write_metrics(ctx, &out);
+    app_write_metrics(ctx, rq->tenant, &out);
     http_answer(rq, 200, "text/plain; version=0.0.4; charset=utf-8", &out, NULL);
 }
 
 /* Each engine checks its books between two steps; the loop waits for that, so the patience is
  * short. */
 void api_audit(void *ctx, http_request *rq) {
-    enum { AUDIT_TIMEOUT_MS = 500 };
+    enum { AUDIT_TIMEOUT_MS = 500 }; // of all engines together
     app *a = ctx;
     buf out = {0};
     inferd_err err = {0};

@@ -7,6 +7,7 @@
 #include "admin.h"
 #include "api.h"
 #include "flight.h"
+#include "inferd/hash.h"
 #include "log.h"
 #include "scheduler/drain.h"
 
@@ -21,8 +22,8 @@ static const http_route routes[] = {
     {"/health", HTTP_GET, HTTP_OPEN, false, false, api_health},
     {"/ready", HTTP_GET, HTTP_OPEN, false, false, api_ready},
     {"/version", HTTP_GET, HTTP_OPEN, false, false, api_version},
-    {"/metrics", HTTP_GET, HTTP_KEYED, false, false, api_metrics},
-    {"/debug/audit", HTTP_GET, HTTP_KEYED, false, false, api_audit},
+    {"/metrics", HTTP_GET, HTTP_WATCH, false, false, api_metrics},
+    {"/debug/audit", HTTP_GET, HTTP_WATCH, false, false, api_audit},
     {"/admin/state", HTTP_GET, HTTP_ADMIN, false, false, admin_get_state},
     {"/admin/config", HTTP_GET, HTTP_ADMIN, false, false, admin_get_config},
     {"/admin/config", HTTP_PUT, HTTP_ADMIN, true, false, admin_put_config},
@@ -56,6 +57,7 @@ app_config *app_config_take(app *a) {
 static void free_lists(app_config *config) {
     if (config == NULL) return;
     free(config->slots);
+    free(config->names);
     free(config->numbers);
     free(config->tenant_at);
     free(config);
@@ -72,15 +74,35 @@ void app_config_drop(app_config *config) {
     free_lists(config);
 }
 
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const app_name *)a)->name, ((const app_name *)b)->name);
+}
+
+/* Sorted: each of very many tenants may have a list of them. */
+static bool list_names(app_config *config, const inferd_config *c) {
+    uint32_t n = c->n_models;
+    for (uint32_t i = 0; i < c->n_models; i++) n += c->models[i].n_aliases;
+    config->names = calloc(size_max(n, 1), sizeof *config->names);
+    if (config->names == NULL) return false;
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        const config_model *m = &c->models[i];
+        config->names[config->n_names++] = (app_name){m->name, i};
+        for (uint32_t k = 0; k < m->n_aliases; k++)
+            config->names[config->n_names++] = (app_name){m->aliases[k], i};
+    }
+    if (n > 1) qsort(config->names, n, sizeof *config->names, by_name);
+    return true;
+}
+
 /* Its count of those that share c is not filled in. */
-static app_config *create_config(app *a, uint32_t n_models) {
+static app_config *create_config(app *a, const inferd_config *c) {
     app_config *fresh = calloc(1, sizeof *fresh);
     if (fresh == NULL) return NULL;
     fresh->n_refs = 1;
     fresh->app = a;
-    fresh->slots = calloc(size_max(n_models, 1), sizeof *fresh->slots);
-    if (fresh->slots != NULL) return fresh;
-    free(fresh);
+    fresh->slots = calloc(size_max(c->n_models, 1), sizeof *fresh->slots);
+    if (fresh->slots != NULL && list_names(fresh, c)) return fresh;
+    free_lists(fresh);
     return NULL;
 }
 
@@ -93,17 +115,10 @@ typedef struct app_told {
     bool any;
 } app_told;
 
-static uint64_t fnv(uint64_t h, const void *p, size_t n) {
-    const unsigned char *b = p;
-    for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * 0x100000001b3u;
-    return h;
-}
-#define FNV_OFFSET 0xcbf29ce484222325u
-
 /* Where the name is in the table of numbers, or would be: an empty place. */
 static uint32_t *place_of(const app *a, const char *name) {
-    uint64_t h = fnv(FNV_OFFSET, name, strlen(name));
-    for (uint32_t i = (uint32_t)(h ^ h >> 32) & (a->n_tenant_places - 1);;
+    uint64_t h = hash_bytes(HASH_BEGIN, name, strlen(name));
+    for (uint32_t i = (uint32_t)hash_fold(h) & (a->n_tenant_places - 1);;
          i = (i + 1) & (a->n_tenant_places - 1)) {
         uint32_t *place = &a->tenant_places[i];
         if (*place == 0 || strcmp(a->tenants[*place - 1], name) == 0) return place;
@@ -164,13 +179,13 @@ int app_tenant(const app_config *config, int number) {
 /* Two daemons with the same fingerprint serve the same files with the same program.  The order of
  * the models does not matter. */
 static void set_fingerprint(const app *a, app_config *config) {
-    uint64_t sum = fnv(FNV_OFFSET, INFERD_VERSION, strlen(INFERD_VERSION));
+    uint64_t sum = hash_bytes(HASH_BEGIN, INFERD_VERSION, strlen(INFERD_VERSION));
     for (uint32_t i = 0; i < config->c->n_models; i++) {
         const registry_slot *s = &a->models.slots[config->slots[i]];
         uint64_t content[2];
         model_content(s->m, content);
-        uint64_t h = fnv(FNV_OFFSET, s->name, strlen(s->name) + 1);
-        sum += fnv(h, content, sizeof content);
+        uint64_t h = hash_bytes(HASH_BEGIN, s->name, strlen(s->name) + 1);
+        sum += hash_bytes(h, content, sizeof content);
     }
     snprintf(config->fingerprint, sizeof config->fingerprint, "fp_%016llx",
              (unsigned long long)sum);
@@ -179,7 +194,7 @@ static void set_fingerprint(const app *a, app_config *config) {
 static void tell_tenants(app *a); // below, with who may use what
 
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem) {
-    app_config *fresh = create_config(a, c->n_models);
+    app_config *fresh = create_config(a, c);
     if (fresh != NULL) fresh->n_sharing = calloc(1, sizeof *fresh->n_sharing);
     bool fine = fresh != NULL && fresh->n_sharing != NULL && add_tenants(a, fresh, c);
     if (!fine) inferd_fail(problem, INFERD_ENOMEM, "no memory for another configuration");
@@ -204,7 +219,7 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
 
 bool app_swap_slots(app *a, const int *slots) {
     app_config *was = a->config;
-    app_config *fresh = create_config(a, was->c->n_models);
+    app_config *fresh = create_config(a, was->c);
     if (fresh == NULL || !add_tenants(a, fresh, was->c)) {
         free_lists(fresh);
         return false;
@@ -224,23 +239,34 @@ void app_note_reload(app *a, bool ok) {
     metrics_reload(a->metrics, ok);
 }
 
-/* A tenant's list may name the model or any alias; either gives the model, by all its names. */
-static bool may_use(const inferd_config *c, int tenant, int idx) {
+/* A tenant's list may name the model or any alias; either gives the model, by all its names.
+ * NULL: there is no such name. */
+static const app_name *find_name(const app_config *config, const char *name) {
+    app_name key = {.name = name};
+    if (config->n_names == 0) return NULL;
+    return bsearch(&key, config->names, config->n_names, sizeof key, by_name);
+}
+
+bool app_may_use(const app_config *config, int tenant, uint32_t config_idx) {
     if (tenant < 0) return tenant == APP_NO_TENANT;
-    const config_tenant *t = &c->tenants[tenant];
-    for (uint32_t i = 0; i < t->n_models; i++)
-        if (config_find_model(c, t->models[i], strlen(t->models[i])) == idx) return true;
+    const config_tenant *t = &config->c->tenants[tenant];
+    for (uint32_t i = 0; i < t->n_models; i++) {
+        const app_name *n = find_name(config, t->models[i]);
+        if (n != NULL && n->idx == config_idx) return true;
+    }
     return t->n_models == 0;
 }
 
 /* Devices that have a model it may use, as bits; `all`: those that have any. */
-static uint64_t devices_of_tenant(const app *a, int tenant, uint64_t all) {
+static uint64_t devices_of_tenant(const app *a, uint32_t tenant, uint64_t all) {
     const app_config *config = a->config;
+    const config_tenant *t = &config->c->tenants[tenant];
     uint64_t bits = 0;
-    if (config->c->tenants[tenant].n_models == 0) return all;
-    for (uint32_t i = 0; i < config->c->n_models; i++)
-        if (may_use(config->c, tenant, (int)i))
-            bits |= fleet_model_devices(a->fleet, (uint32_t)config->slots[i]);
+    if (t->n_models == 0) return all;
+    for (uint32_t i = 0; i < t->n_models; i++) {
+        const app_name *n = find_name(config, t->models[i]);
+        if (n != NULL) bits |= fleet_model_devices(a->fleet, (uint32_t)config->slots[n->idx]);
+    }
     return bits;
 }
 
@@ -256,7 +282,7 @@ static void tell_tenants(app *a) {
         uint32_t number = config->numbers[i];
         app_told *was = &a->told[number];
         const tenant_policy *policy = &config->c->tenants[i].policy;
-        uint64_t devices = devices_of_tenant(a, (int)i, all);
+        uint64_t devices = devices_of_tenant(a, i, all);
         if (was->any && was->devices == devices &&
             memcmp(&was->policy, policy, sizeof *policy) == 0)
             continue;
@@ -294,7 +320,7 @@ void app_look_at_fleet(app *a, uint64_t now_us) {
 int app_find_model(const app_config *config, int tenant, const char *name, size_t n,
                    uint32_t *config_idx) {
     int found = config_find_model(config->c, name, n);
-    if (found < 0 || !may_use(config->c, tenant, found)) return -1;
+    if (found < 0 || !app_may_use(config, tenant, (uint32_t)found)) return -1;
     if (config_idx != NULL) *config_idx = (uint32_t)found;
     return config->slots[found];
 }
@@ -394,6 +420,11 @@ static bool create_slots(app *a, const engine_limits *l) {
 static inferd_status create_parts(app *a, const app_options *o, inferd_err *err) {
     inferd_status st = registry_init(&a->models, err);
     if (st != INFERD_OK) return st;
+    if (getrandom(a->secret, sizeof a->secret, 0) != (ssize_t)sizeof a->secret)
+        return inferd_fail(err, INFERD_EIO, "getrandom gave no randomness");
+    a->disk = o->disk;
+    memcpy(a->scope_secret, o->scope_secret != NULL ? o->scope_secret : a->secret,
+           sizeof a->scope_secret);
     a->metrics = metrics_create(REGISTRY_NAMES_MAX, routes, INFERD_COUNT(routes));
     if (a->metrics == NULL || !create_slots(a, &o->config->limits.engine))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
@@ -408,6 +439,7 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
 
 inferd_status app_create(const app_options *options, app **out, inferd_err *err) {
     app *a = calloc(1, sizeof *a);
+    *out = NULL;
     if (a == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
     a->fleet = options->fleet;
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++)
@@ -416,21 +448,13 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
     list_node_init(&a->flights);
     list_node_init(&a->dirty);
     inferd_status s = create_parts(a, options, err);
-    if (s == INFERD_OK && getrandom(a->secret, sizeof a->secret, 0) != (ssize_t)sizeof a->secret)
-        s = inferd_fail(err, INFERD_EIO, "getrandom gave no randomness");
-    memcpy(a->scope_secret, options->scope_secret != NULL ? options->scope_secret : a->secret,
-           sizeof a->scope_secret);
-    if (s != INFERD_OK) {
-        if (a->config != NULL) { // what was taken stays the caller's; the models are closed here
-            free(a->config->n_sharing);
-            free_lists(a->config);
-            a->config = NULL;
-        }
-        app_destroy(a);
-        return s;
+    if (s != INFERD_OK && a->config != NULL) { // what was taken stays the caller's
+        free(a->config->n_sharing);
+        free_lists(a->config);
+        a->config = NULL;
     }
     *out = a;
-    return INFERD_OK;
+    return s;
 }
 
 void app_destroy(app *a) {

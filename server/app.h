@@ -39,13 +39,21 @@ struct admin;                 // admin.h
 enum { APP_NO_TENANT = -1, APP_TENANT_GONE = -2 };
 enum { APP_FINGERPRINT_BYTES = 24 };
 
+/* A name or an alias of the model at this place of the configuration. */
+typedef struct app_name {
+    const char *name; // borrowed from it
+    uint32_t idx;
+} app_name;
+
 typedef struct app_config {
     inferd_config *c;
     uint32_t n_refs;
     uint32_t *n_sharing; // that have this c; the last one frees both
     int *slots;          // [c->n_models] of the registry; owned, one count on each
-    uint32_t *numbers;   // [c->n_tenants] their places in app.tenants; owned
-    int *tenant_at;      // [n_numbers] in c, or APP_TENANT_GONE: by that place; owned
+    app_name *names;     // [n_names] sorted; owned
+    uint32_t n_names;
+    uint32_t *numbers; // [c->n_tenants] their places in app.tenants; owned
+    int *tenant_at;    // [n_numbers] in c, or APP_TENANT_GONE: by that place; owned
     uint32_t n_numbers;
     char fingerprint[APP_FINGERPRINT_BYTES]; // of what decides the output: version, files
     struct app *app;
@@ -87,6 +95,7 @@ typedef struct app {
 
     /* read-only after app_create: workers read these */
     fleet *fleet;
+    struct kv_disk *disk; // borrowed until http_close; NULL: none
     int64_t started_unix_s;
     unsigned char secret[16];       // of this process: keys of the hashes that separate tenants
     unsigned char scope_secret[16]; // likewise, for cached blocks: that of kv_disk if there is one
@@ -97,11 +106,16 @@ typedef struct app_options {
     registry_plan *plan;         // of its models, opened; they are taken, the plan is borrowed
     fleet *fleet;                // borrowed; must outlive the app
     const fleet_device *devices; // of it
+    struct kv_disk *disk;        // borrowed until http_close; NULL: keys and values go to no disk
     const unsigned char *scope_secret; // [16] borrowed; NULL: drawn
 } app_options;
 
+/* When it fails, *out may be an app all the same, only to be destroyed: the devices may already
+ * read the files of its models.  The configuration is still the caller's then. */
 inferd_status app_create(const app_options *options, app **out, inferd_err *err);
-void app_destroy(app *a); // accepts NULL; after http_close, so that no request is left
+/* Accepts NULL.  After http_close, so that no request is left, and after fleet_stop, so that nobody
+ * reads the files of its models. */
+void app_destroy(app *a);
 
 /* What http_open needs: address, limits, routes and callbacks. */
 void app_http_options(app *a, http_options *out);
@@ -144,6 +158,8 @@ int app_tenant(const app_config *config, int number);
  * place in the configuration too, unless NULL.  Any thread that holds the configuration. */
 int app_find_model(const app_config *config, int tenant, const char *name, size_t n,
                    uint32_t *config_idx);
+/* May this tenant (of app_tenant) use the model at this place?  Any thread, likewise. */
+bool app_may_use(const app_config *config, int tenant, uint32_t config_idx);
 static inline const registry_slot *app_model(const app *a, uint32_t slot) {
     return &a->models.slots[slot];
 }

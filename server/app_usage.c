@@ -6,6 +6,7 @@
 #include "inferd/clock.h"
 #include "ledger.h"
 #include "log.h"
+#include "scheduler/kv_disk.h"
 #include "sse.h"
 
 #define US_PER_S   1e6
@@ -14,22 +15,29 @@
 _Static_assert((int)FLEET_DEVICES_MAX <= (int)METRICS_DEVICES_MAX,
                "each device has a part of the ledger");
 
+/* A slot whose model leaves may have another one soon: what it used is told under the old name. */
+static bool one_leaves(const app *a) {
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
+        if (app_model(a, i)->m != NULL && app_model(a, i)->leaving) return true;
+    return false;
+}
+
+void app_watch_usage(const app *a, uint64_t now_us) {
+    if (ledger_is_due(metrics_ledger(a->metrics), now_us) || one_leaves(a))
+        app_read_usage(a, now_us);
+}
+
 void app_read_usage(const app *a, uint64_t now_us) {
     ledger *l = metrics_ledger(a->metrics);
-    engine_principal *list = malloc(ENGINE_PRINCIPALS_MAX * sizeof *list);
-    uint32_t *names = malloc(REGISTRY_SLOTS * sizeof *names);
-    if (list != NULL && names != NULL) { // else the next time
-        for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
-            names[i] = app_model(a, i)->m != NULL ? app_model(a, i)->name_idx : LEDGER_NOBODY;
-        for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
-            const engine *e = fleet_engine(a->fleet, d);
-            uint32_t n = engine_get_principals(e, list, ENGINE_PRINCIPALS_MAX);
-            ledger_read(l, d, list, n, names, REGISTRY_SLOTS);
-        }
-        ledger_tick(l, now_us);
+    engine_principal *list = ledger_list(l);
+    uint32_t names[REGISTRY_SLOTS];
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
+        names[i] = app_model(a, i)->m != NULL ? app_model(a, i)->name_idx : LEDGER_NOBODY;
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        uint32_t n = engine_get_principals(fleet_engine(a->fleet, d), list, ENGINE_PRINCIPALS_MAX);
+        ledger_read(l, d, list, n, names, REGISTRY_SLOTS); // without memory: the next time
     }
-    free(list);
-    free(names);
+    ledger_tick(l, now_us);
 }
 
 /* ---- shares ---- */
@@ -43,36 +51,44 @@ static double entitled(const share_spec *s) {
     return s->policy == SHARE_BESTEFFORT ? 0.0 : (double)s->percent / WHOLE_PERCENT;
 }
 
-/* What the rows of a tenant, or of a model, had of the window; the other one is LEDGER_NOBODY. */
-static uint64_t recent_us(const ledger *l, uint32_t tenant, uint32_t name_idx) {
-    uint64_t us = 0;
-    for (uint32_t i = 0; i < ledger_n(l); i++) {
-        const ledger_row *r = ledger_at(l, i);
-        if (tenant != LEDGER_NOBODY ? r->tenant == tenant : r->name_idx == name_idx)
-            us += ledger_recent_us(l, i);
+/* Of all tenants and models of the configuration, from sums of the window by number. */
+static uint32_t write_shares(const app *a, const metrics_view *view, uint64_t window_us,
+                             const uint64_t *by_tenant, const uint64_t *by_name,
+                             metrics_share *list) {
+    const inferd_config *c = a->config->c;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        uint32_t number = a->config->numbers[i];
+        if (view != NULL && view->tenant != number) continue;
+        list[n++] =
+            (metrics_share){"tenant", c->tenants[i].name, ratio(by_tenant[number], window_us),
+                            entitled(&c->tenants[i].policy.share)};
     }
-    return us;
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        const registry_slot *s = app_model(a, (uint32_t)a->config->slots[i]);
+        if (view != NULL && !view->names[s->name_idx]) continue;
+        list[n++] = (metrics_share){"model", s->name, ratio(by_name[s->name_idx], window_us),
+                                    entitled(&s->policy.share)};
+    }
+    return n;
 }
 
-/* Of all tenants and models of the configuration; owned by the caller.  NULL: no memory. */
-static metrics_share *list_shares(const app *a, uint64_t now_us, uint32_t *n) {
+/* Owned by the caller.  NULL: no memory. */
+static metrics_share *list_shares(const app *a, const metrics_view *view, uint64_t now_us,
+                                  uint32_t *n) {
     const inferd_config *c = a->config->c;
     const ledger *l = metrics_ledger(a->metrics);
-    uint64_t window_us = ledger_window_us(l, now_us);
     metrics_share *list = calloc((size_t)c->n_tenants + c->n_models + 1, sizeof *list);
-    *n = 0;
-    for (uint32_t i = 0; list != NULL && i < c->n_tenants; i++) {
-        uint32_t number = a->config->numbers[i];
-        list[(*n)++] = (metrics_share){"tenant", c->tenants[i].name,
-                                       ratio(recent_us(l, number, LEDGER_NOBODY), window_us),
-                                       entitled(&c->tenants[i].policy.share)};
+    uint64_t *by_tenant = calloc((size_t)a->n_tenants + a->models.n_names + 1, sizeof *by_tenant);
+    if (list == NULL || by_tenant == NULL) {
+        free(list);
+        free(by_tenant);
+        return NULL;
     }
-    for (uint32_t i = 0; list != NULL && i < c->n_models; i++) {
-        const registry_slot *s = app_model(a, (uint32_t)a->config->slots[i]);
-        list[(*n)++] = (metrics_share){"model", s->name,
-                                       ratio(recent_us(l, LEDGER_NOBODY, s->name_idx), window_us),
-                                       entitled(&s->policy.share)};
-    }
+    uint64_t *by_name = by_tenant + a->n_tenants;
+    ledger_sum_recent(l, by_tenant, a->n_tenants, by_name, a->models.n_names);
+    *n = write_shares(a, view, ledger_window_us(l, now_us), by_tenant, by_name, list);
+    free(by_tenant);
     return list;
 }
 
@@ -96,54 +112,44 @@ static void list_devices(const app *a, lists *of) {
     }
 }
 
-/* What fleet_model_get does not add up. */
-static void add_replica(const app *a, uint32_t slot, uint32_t d, metrics_model *to, bool first) {
-    engine_model_info here, *all = &to->info;
-    engine_model_get(fleet_engine(a->fleet, d), slot, &here);
-    if (first) {
-        memset(all->n_rungs, 0, sizeof all->n_rungs);
-        all->bytes_used = all->bytes_held = all->bytes_min = all->bytes_max = 0;
-        all->cost_error_ppm = 0;
-    }
-    for (int r = 0; r < GEN_RUNGS; r++) all->n_rungs[r] += here.n_rungs[r];
-    all->bytes_used += here.bytes_used;
-    all->bytes_held += here.bytes_held;
-    all->bytes_min += here.bytes_min;
-    bool open = all->bytes_max == UINT64_MAX || here.bytes_max == UINT64_MAX;
-    all->bytes_max = open ? UINT64_MAX : all->bytes_max + here.bytes_max;
-    all->cost_error_ppm = u32_max(all->cost_error_ppm, here.cost_error_ppm); // the worst
-}
-
 static void list_models(const app *a, lists *of) {
-    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+    const app_config *c = a->config; // not all slots: one that leaves has a successor of its name
+    for (uint32_t k = 0; k < c->c->n_models; k++) {
+        uint32_t i = (uint32_t)c->slots[k];
         const registry_slot *s = app_model(a, i);
-        if (s->m == NULL || s->n_configs == 0) continue; // one that leaves has a successor
         uint32_t n = of->n_models++;
         metrics_model *m = &of->models[n];
         *m = (metrics_model){.name = s->name,
                              .name_idx = s->name_idx,
                              .desired_replicas = fleet_desired_replicas(a->fleet, i)};
-        fleet_model_get(a->fleet, i, &m->info);
-        bool first = true;
+        fleet_model_tally(a->fleet, i, &m->info);
         for (uint32_t d = 0; d < of->n_devices; d++) {
             fleet_replica r;
             fleet_get_replica(a->fleet, i, d, &r);
             if (r.state == FLEET_ABSENT) continue;
-            add_replica(a, i, d, m, first);
-            first = false;
             of->replicas[of->n_replicas++] =
                 (metrics_replica){n, d, fleet_replica_state_name(r.state)};
         }
     }
 }
 
-static bool take_lists(const app *a, uint64_t now_us, lists *of) {
-    uint32_t n = fleet_n_devices(a->fleet);
+/* Owned by the caller: may this tenant use a model of the name of that number?  NULL: no memory. */
+static bool *names_of_tenant(const app *a, int tenant) {
+    const app_config *c = a->config;
+    bool *names = calloc((size_t)a->models.n_names + 1, sizeof *names);
+    int at = app_tenant(c, tenant);
+    for (uint32_t i = 0; i < c->c->n_models && names != NULL; i++)
+        if (app_may_use(c, at, i)) names[app_model(a, (uint32_t)c->slots[i])->name_idx] = true;
+    return names;
+}
+
+static bool take_lists(const app *a, const metrics_view *view, uint64_t now_us, lists *of) {
+    uint32_t n = fleet_n_devices(a->fleet), n_models = a->config->c->n_models;
     *of = (lists){.n_devices = n};
     of->devices = calloc(n, sizeof *of->devices);
-    of->models = calloc(REGISTRY_SLOTS, sizeof *of->models);
-    of->replicas = calloc((size_t)REGISTRY_SLOTS * n, sizeof *of->replicas);
-    of->shares = list_shares(a, now_us, &of->n_shares);
+    of->models = calloc(n_models, sizeof *of->models);
+    of->replicas = calloc((size_t)n_models * n, sizeof *of->replicas);
+    of->shares = list_shares(a, view, now_us, &of->n_shares);
     if (of->devices == NULL || of->models == NULL || of->replicas == NULL || of->shares == NULL)
         return false;
     list_devices(a, of);
@@ -158,18 +164,22 @@ static void free_lists(lists *of) {
     free(of->shares);
 }
 
-void app_write_metrics(const app *a, buf *out) {
+static void write_page(const app *a, const metrics_view *view, buf *out) {
     uint64_t now_us = clock_now_us();
     lists of;
     app_read_usage(a, now_us);
-    if (!take_lists(a, now_us, &of)) {
+    if (!take_lists(a, view, now_us, &of)) {
         out->failed = true;
         free_lists(&of);
         return;
     }
     fleet_moves moves;
     fleet_get_moves(a->fleet, &moves);
-    metrics_now now = {.moves = &moves,
+    kv_disk_stats disk;
+    if (a->disk != NULL) kv_disk_get_stats(a->disk, &disk);
+    metrics_now now = {.view = view,
+                       .disk = a->disk != NULL && view == NULL ? &disk : NULL,
+                       .moves = &moves,
                        .devices = of.devices,
                        .n_devices = of.n_devices,
                        .models = of.models,
@@ -191,6 +201,20 @@ void app_write_metrics(const app *a, buf *out) {
                        .version = INFERD_VERSION};
     metrics_write(a->metrics, &now, out);
     free_lists(&of);
+}
+
+void app_write_metrics(const app *a, int tenant, buf *out) {
+    if (tenant < 0) {
+        write_page(a, NULL, out);
+        return;
+    }
+    bool *names = names_of_tenant(a, tenant);
+    metrics_view view = {.tenant = tenant, .names = names};
+    if (names != NULL)
+        write_page(a, &view, out);
+    else
+        out->failed = true;
+    free(names);
 }
 
 /* ---- the state ---- */

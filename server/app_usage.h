@@ -9,11 +9,14 @@
 #include "app.h"
 #include "inferd/buf.h"
 
-/* Bring the ledger up to date.  Before registry_sweep: a slot that gets another model is told
- * under its old name until then. */
+/* Bring the ledger up to date. */
 void app_read_usage(const app *a, uint64_t now_us);
-/* The page of GET /metrics, appended. */
-void app_write_metrics(const app *a, buf *out);
+/* The same when its window moves, which is once a second, and while a model leaves.  At each tick
+ * before registry_sweep: a slot that gets another model is told under its old name until then. */
+void app_watch_usage(const app *a, uint64_t now_us);
+/* The page of GET /metrics, appended.  `tenant`: whose rows and models it has, by its number; -1:
+ * everybody's, for an operator, or where there are no keys. */
+void app_write_metrics(const app *a, int tenant, buf *out);
 /* The member "account" of GET /admin/state, with a comma in front: what each tenant used for each
  * model, and where the time of each device went. */
 void app_add_account(buf *out, const app *a);

@@ -1,19 +1,15 @@
 /* change.c - see change.h. */
 #include "change.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 #include <uv.h>
 
+#include "config_options.h"
 #include "json_in.h"
 #include "log.h"
 
 enum {
-    TEXT_BYTES_MAX = 64 * 1024 * 1024, // of a file, as config_load has it
     PROBLEMS_BYTES_MAX = 1 << 20,
     PATCH_BYTES_MAX = 64 * 1024 // of one kept patch
 };
@@ -69,42 +65,10 @@ static void free_patches(patch *patches, uint32_t n) {
     free(patches);
 }
 
-/* As config_load reads it; the text is needed here. */
-static inferd_status read_text(const char *path, buf *out, inferd_err *err) {
-    struct stat st;
-    inferd_status s = INFERD_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not be waited for
-    if (fd < 0) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &st) != 0)
-        s = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        s = inferd_fail(err, INFERD_EIO, "%s: not a file", path);
-    else if (st.st_mode & S_IWOTH)
-        s = inferd_fail(err, INFERD_EINVAL, "%s: writable by everybody, which hands them the keys",
-                        path);
-    else if (st.st_size > TEXT_BYTES_MAX)
-        s = inferd_fail(err, INFERD_ETOOLONG, "%s: has %lld bytes, at most %d are read", path,
-                        (long long)st.st_size, TEXT_BYTES_MAX);
-    else if (!buf_reserve(out, (size_t)st.st_size + 1)) // growing would leave copies of keys
-        s = inferd_fail(err, INFERD_ENOMEM, "no memory for %s", path);
-    while (s == INFERD_OK && out->n <= (size_t)st.st_size) {
-        ssize_t n = read(fd, out->p + out->n, (size_t)st.st_size + 1 - out->n);
-        if (n == 0) break;
-        if (n > 0)
-            out->n += (size_t)n;
-        else if (errno != EINTR)
-            s = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
-    }
-    if (s == INFERD_OK && out->n > (size_t)st.st_size)
-        s = inferd_fail(err, INFERD_EIO, "%s: grew while it was read", path);
-    close(fd);
-    return s;
-}
-
 static inferd_status parse(const buf *text, const char *what, json_t **out, inferd_err *err) {
     json_limits limits = json_limits_default;
-    limits.structural_max = TEXT_BYTES_MAX;
-    limits.memory_max = 64ull * TEXT_BYTES_MAX; // a list of keys costs more than its text
+    limits.structural_max = CONFIG_FILE_BYTES_MAX;
+    limits.memory_max = 64ull * CONFIG_FILE_BYTES_MAX; // a list of keys costs more than its text
     inferd_status s = json_in_parse((bytes){text->p, text->n}, &limits, out, err);
     if (s != INFERD_OK) inferd_context(err, "%s", what);
     if (s != INFERD_OK || json_is_object(*out)) return s;
@@ -224,7 +188,7 @@ static inferd_status mask_text(const buf *text, buf *out, inferd_err *err) {
 }
 
 static inferd_status make_text(job *j, inferd_err *err) {
-    inferd_status s = read_text(j->ch->o.path, &j->was, err);
+    inferd_status s = config_read_file(j->ch->o.path, &j->was, err);
     if (s != INFERD_OK) return s;
     switch (j->rq.kind) {
     case CHANGE_PATCH:
@@ -557,7 +521,7 @@ inferd_status changer_create(const changer_options *o, changer **out, inferd_err
     if (o->path == NULL) return INFERD_OK;
     buf text = {0};
     json_in_wipe(true);
-    inferd_status s = read_text(o->path, &text, err);
+    inferd_status s = config_read_file(o->path, &text, err);
     if (s == INFERD_OK) s = mask_text(&text, &ch->masked, err);
     json_in_wipe(false);
     wipe(&text);

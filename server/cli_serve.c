@@ -9,16 +9,20 @@
  *     the last device lost, or one that hangs: tell everyone, exit 70
  *
  * The front thread is the one that runs this; the loop belongs to libuv. */
+#include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <uv.h>
 
 #include "admin.h"
+#include "admin_plan.h"
 #include "app.h"
 #include "change.h"
 #include "cli.h"
@@ -51,8 +55,9 @@ enum {
     EXIT_NO_DEVICE = 3,
     EXIT_DEVICE_LOST = 70, // a supervisor starts another process
     CUT_GRACE_MS = 2000,
-    END_GRACE_S = 3,      // for closing; a driver that does not answer must not keep the process
-    LOOK_EVERY_MS = 10000 // at the device's health
+    END_GRACE_S = 3,       // for closing; a driver that does not answer must not keep the process
+    LOOK_EVERY_MS = 10000, // at the device's health
+    DISK_TOLD_EVERY_US = 60000000 // trouble with the disk
 };
 
 typedef struct serve_options {
@@ -71,7 +76,9 @@ typedef struct server_life {
     changer *changer;        // owned
     file_look *files;        // owned
     kv_disk *disk;           // owned; NULL: keys and values go to no disk
-    bool disk_off;           // it was told in the log
+    bool disk_off;           // it was told in the log,
+    uint64_t disk_problems;  // and so many of its problems,
+    uint64_t disk_told_us;   // the newest then; 0: none
     admin *admin;            // owned
     uv_loop_t loop;
     uv_async_t woken; // by the engines
@@ -187,8 +194,8 @@ static void tell_state(server_life *s, uint32_t slot, const engine_model_info *i
 
 static void watch_models(server_life *s) {
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
-        model_state state = fleet_model_state(s->fleet, i);
-        if (state == s->seen_states[i] || app_model(s->app, i)->m == NULL) continue;
+        if (app_model(s->app, i)->m == NULL) continue;
+        if (fleet_model_state(s->fleet, i) == s->seen_states[i]) continue;
         engine_model_info info;
         fleet_model_get(s->fleet, i, &info);
         s->seen_states[i] = (uint8_t)info.state;
@@ -381,18 +388,29 @@ static void watch_device(server_life *s) {
     lose_device(s, why);
 }
 
-/* A full disk is told once, and once more when it is over. */
+/* A full disk is told once, and once more when it is over; other trouble with it, such as a file
+ * that is not what it should be, now and then, with what there was of it so far. */
 static void watch_disk(server_life *s) {
     kv_disk_stats now;
     log_line line;
     if (s->disk == NULL) return;
     kv_disk_get_stats(s->disk, &now);
-    if (now.off == s->disk_off) return;
+    uint64_t now_us = clock_now_us();
+    bool turned = now.off != s->disk_off, trouble = now.n_problems != s->disk_problems;
+    if (s->disk_told_us != 0 && now_us < s->disk_told_us + DISK_TOLD_EVERY_US) trouble = false;
+    if (!turned && !trouble) return;
     s->disk_off = now.off;
-    log_begin(&line, now.off ? LOG_LEVEL_ERROR : LOG_LEVEL_INFO, "kv_disk");
+    if (now.off || trouble) {
+        s->disk_problems = now.n_problems;
+        s->disk_told_us = now_us;
+    }
+    log_begin(&line, now.off || trouble ? LOG_LEVEL_ERROR : LOG_LEVEL_INFO, "kv_disk");
     log_str(&line, "writing", now.off ? "off" : "on");
-    if (now.off) log_str(&line, "error", now.problem);
+    if (now.off || trouble) log_str(&line, "error", now.problem);
     log_u64(&line, "failed", now.n_failed);
+    log_u64(&line, "bad", now.n_bad);
+    log_u64(&line, "missing", now.n_missing);
+    log_u64(&line, "unread", now.n_unread);
     log_u64(&line, "bytes", now.n_bytes);
     log_end(&line);
 }
@@ -484,7 +502,7 @@ static void keep_devices(server_life *s) {
  * never more, of all together, than a part of the machine's memory, which may have others to serve.
  */
 static uint64_t host_arena_of(const server_life *s, uint32_t device_idx) {
-    enum { PREPARED_PERCENT = 130, MACHINE_PARTS = 4, ROUNDED_BYTES = 4 << 20 }; // to whole pages
+    enum { MACHINE_PARTS = 4, ROUNDED_BYTES = 4 << 20 }; // to whole pages
     const inferd_config *c = s->config;
     bool cpu = strcmp(s->found.devices[device_idx].backend.kind, "cpu") == 0;
     if (c->host_arena_bytes != CONFIG_HOST_ARENA_AUTO) return c->host_arena_bytes / s->found.n;
@@ -492,7 +510,7 @@ static uint64_t host_arena_of(const server_life *s, uint32_t device_idx) {
     uint64_t n_bytes = 0, machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)getpagesize();
     for (uint32_t i = 0; i < c->n_models; i++)
         n_bytes +=
-            model_about(s->plan.opened[i].m)->file_bytes / 100 * PREPARED_PERCENT + ROUNDED_BYTES;
+            plan_prepared_bytes(model_about(s->plan.opened[i].m)->file_bytes) + ROUNDED_BYTES;
     uint64_t most = machine / MACHINE_PARTS / s->found.n;
     return n_bytes < most ? n_bytes : most;
 }
@@ -552,8 +570,11 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     st = fleet_start(&fo, &s->fleet, err);
     keep_devices(s);
     if (st != INFERD_OK) return st;
-    app_options ao = {
-        .config = c, .plan = &s->plan, .fleet = s->fleet, .devices = s->found.devices};
+    app_options ao = {.config = c,
+                      .plan = &s->plan,
+                      .fleet = s->fleet,
+                      .devices = s->found.devices,
+                      .disk = s->disk};
     if (s->disk != NULL) {
         kv_disk_secret(s->disk, "scope", scope_secret);
         ao.scope_secret = scope_secret;
@@ -681,6 +702,24 @@ static int read_options(int argc, char **argv, serve_options *o) {
     return -1;
 }
 
+/* The compute threads keep all CPUs busy, and whoever wakes beside them waits for the rest of a
+ * slice, some milliseconds, unless its own slices are shorter.  A wish: kernels before 6.12 know no
+ * slices, and a sandbox may forbid the call.  The struct is that of sched_setattr(2), whose header
+ * and the C library's exclude each other. */
+static void ask_for_short_slices(void) {
+    enum { SLICE_NS = 100 * 1000 };
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period; // ns
+    } wish = {.size = sizeof wish, .policy = SCHED_OTHER, .runtime = SLICE_NS};
+    errno = 0;
+    wish.nice = getpriority(PRIO_PROCESS, 0);
+    if (errno == 0) syscall(SYS_sched_setattr, 0, &wish, 0);
+}
+
 int cli_serve(int argc, char **argv) {
     server_life *s = calloc(1, sizeof *s);
     if (s == NULL) return fputs("inferd: out of memory\n", stderr), 1;
@@ -714,10 +753,12 @@ int cli_serve(int argc, char **argv) {
         return EXIT_NO_DEVICE;
     }
     if (st == INFERD_OK) st = open_all(s, &err);
-    if (st == INFERD_OK)
+    if (st == INFERD_OK) {
+        ask_for_short_slices();
         uv_run(&s->loop, UV_RUN_DEFAULT);
-    else
+    } else {
         fprintf(stderr, "inferd: %s\n", err.text);
+    }
     status = st != INFERD_OK || s->failed ? 1 : s->lost ? EXIT_DEVICE_LOST : 0;
     /* Threads may be inside a driver that never answers: nothing here waits for them. */
     if (s->lost) {

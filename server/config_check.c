@@ -440,55 +440,106 @@ static int largest_first(const void *a, const void *b) {
     return x->model < y->model ? -1 : x->model > y->model;
 }
 
-/* The device with the least room that is enough, and that has no part of the same model yet. */
-static uint32_t tightest(const inferd_config *c, const uint64_t *rooms, const bool *has,
-                         uint64_t n_bytes) {
+static bool is_tighter(const uint64_t *rooms, uint32_t a, uint32_t b) {
+    return rooms[a] < rooms[b] || (rooms[a] == rooms[b] && a < b);
+}
+
+/* The tightest device that is enough, has no part of the same model, and comes after `last`
+ * (UINT32_MAX: any) in that order. */
+static uint32_t next_place(const inferd_config *c, const uint64_t *rooms, const bool *has,
+                           uint64_t n_bytes, uint32_t last) {
     uint32_t best = UINT32_MAX;
-    for (uint32_t d = 0; d < c->n_devices; d++)
-        if (rooms[d] >= n_bytes && !has[d] && (best == UINT32_MAX || rooms[d] < rooms[best]))
-            best = d;
+    for (uint32_t d = 0; d < c->n_devices; d++) {
+        if (rooms[d] < n_bytes || has[d]) continue;
+        if (last != UINT32_MAX && !is_tighter(rooms, last, d)) continue;
+        if (best == UINT32_MAX || is_tighter(rooms, d, best)) best = d;
+    }
     return best;
 }
 
-/* The sum may fit where single guarantees do not: the largest first, each where it is tightest. */
+/* Parts on their way to devices. */
+typedef struct min_search {
+    uint64_t rooms[CONFIG_DEVICES_MAX];
+    min_part *parts;                 // [n] the largest first; owned, like the next two
+    bool (*has)[CONFIG_DEVICES_MAX]; // [n_models]
+    uint32_t *at;                    // [n] device, or UINT32_MAX
+    uint32_t n;
+    uint32_t missed;       // the first part that found no place; UINT32_MAX: none
+    uint64_t missed_bytes; // the most that a device had for it
+} min_search;
+
+static void note_miss(const inferd_config *c, min_search *s, uint32_t i) {
+    const bool *has = s->has[s->parts[i].model];
+    if (s->missed != UINT32_MAX) return;
+    s->missed = i;
+    for (uint32_t d = 0; d < c->n_devices; d++)
+        if (!has[d] && s->rooms[d] > s->missed_bytes) s->missed_bytes = s->rooms[d];
+}
+
+/* Each part where it is tightest; one that finds no place sends the one before it on to its next.
+ * False: no way fits.  After MIN_STEPS_MAX nobody knows, which is no reason to refuse: a model that
+ * finds no place is told when it is placed. */
+static bool find_places(const inferd_config *c, min_search *s) {
+    enum { MIN_STEPS_MAX = 100000 };
+    uint32_t i = 0;
+    for (uint32_t n_steps = 0; i < s->n && n_steps < MIN_STEPS_MAX; n_steps++) {
+        const min_part *p = &s->parts[i];
+        bool *has = s->has[p->model];
+        uint32_t last = s->at[i];
+        if (last != UINT32_MAX) {
+            s->rooms[last] += p->n_bytes;
+            has[last] = false;
+        }
+        uint32_t d = s->at[i] = next_place(c, s->rooms, has, p->n_bytes, last);
+        if (d != UINT32_MAX) {
+            s->rooms[d] -= p->n_bytes;
+            has[d] = true;
+            i++;
+            continue;
+        }
+        note_miss(c, s, i);
+        if (i-- == 0) return false;
+    }
+    return true;
+}
+
+static void say_missed(const min_search *s, config_report *r) {
+    const min_part *p = &s->parts[s->missed];
+    config_place models = {.name = "models"}, its = {.parent = &models, .index = p->model};
+    config_place at = {.parent = &its, .name = "min"};
+    config_problem(r, &at,
+                   "%s of it go on one device, and beside larger guarantees the most "
+                   "that one has is %s",
+                   config_write_size(p->n_bytes).text, config_write_size(s->missed_bytes).text);
+}
+
+/* The sum may fit where single guarantees do not. */
 static void check_min_places(const inferd_config *c, config_report *r) {
-    uint64_t rooms[CONFIG_DEVICES_MAX], largest = 0;
-    uint32_t n = 0;
+    min_search s = {.missed = UINT32_MAX};
     for (uint32_t d = 0; d < c->n_devices; d++) {
         const config_device *at = &c->devices[d];
         if (at->memory_bytes == 0 || at->reserve_bytes >= at->memory_bytes) return; // not known yet
-        rooms[d] = at->memory_bytes - at->reserve_bytes;
+        s.rooms[d] = at->memory_bytes - at->reserve_bytes;
     }
-    min_part *parts = calloc((size_t)c->n_models * CONFIG_DEVICES_MAX + 1, sizeof *parts);
-    bool(*has)[CONFIG_DEVICES_MAX] = calloc((size_t)c->n_models + 1, sizeof *has);
-    for (uint32_t i = 0; i < c->n_models && parts != NULL; i++) {
+    size_t n_most = (size_t)c->n_models * CONFIG_DEVICES_MAX + 1;
+    s.parts = calloc(n_most, sizeof *s.parts);
+    s.at = calloc(n_most, sizeof *s.at);
+    s.has = calloc((size_t)c->n_models + 1, sizeof *s.has);
+    bool fine = s.parts != NULL && s.at != NULL && s.has != NULL;
+    for (uint32_t i = 0; i < c->n_models && fine; i++) {
         const model_policy *p = &c->models[i].policy;
         uint32_t n_parts = u32_min(fleet_n_parts(p), c->n_devices);
-        for (uint32_t k = 0; k < n_parts && p->min_bytes > 0; k++)
-            parts[n++] = (min_part){fleet_part_of(p, k).min_bytes, i};
-    }
-    if (parts == NULL || has == NULL) no_memory(r);
-    if (n > 1) qsort(parts, n, sizeof *parts, largest_first);
-    for (uint32_t i = 0; i < n && has != NULL; i++) {
-        uint32_t d = tightest(c, rooms, has[parts[i].model], parts[i].n_bytes);
-        if (d != UINT32_MAX) {
-            rooms[d] -= parts[i].n_bytes;
-            has[parts[i].model][d] = true;
-            continue;
+        for (uint32_t k = 0; k < n_parts && p->min_bytes > 0; k++) {
+            s.at[s.n] = UINT32_MAX;
+            s.parts[s.n++] = (min_part){fleet_part_of(p, k).min_bytes, i};
         }
-        config_place models = {.name = "models"};
-        config_place its = {.parent = &models, .index = parts[i].model};
-        config_place at = {.parent = &its, .name = "min"};
-        for (uint32_t k = 0; k < c->n_devices; k++)
-            if (!has[parts[i].model][k] && rooms[k] > largest) largest = rooms[k];
-        config_problem(r, &at,
-                       "%s of it go on one device, and beside larger guarantees the most "
-                       "that one has is %s",
-                       config_write_size(parts[i].n_bytes).text, config_write_size(largest).text);
-        break; // one is enough: others depend on it
     }
-    free(parts);
-    free(has);
+    if (!fine) no_memory(r);
+    if (s.n > 1) qsort(s.parts, s.n, sizeof *s.parts, largest_first);
+    if (fine && !find_places(c, &s)) say_missed(&s, r);
+    free(s.parts);
+    free(s.at);
+    free(s.has);
 }
 
 static void check_guarantees(const inferd_config *c, config_report *r) {

@@ -16,7 +16,7 @@
 
 /* -- reading -- */
 
-static inferd_status read_file(const char *path, buf *out, inferd_err *err) {
+inferd_status config_read_file(const char *path, buf *out, inferd_err *err) {
     struct stat st;
     inferd_status s = INFERD_OK;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not be waited for
@@ -53,7 +53,7 @@ inferd_status config_load(const char *path, inferd_config **out, buf *problems, 
     buf text;
     if (err == NULL) err = &unread;
     buf_init(&text, 0);
-    inferd_status s = read_file(path, &text, err);
+    inferd_status s = config_read_file(path, &text, err);
     if (s == INFERD_OK) {
         s = config_load_text(path, text.p, text.n, out, problems, err);
     } else if (s != INFERD_ENOMEM) {

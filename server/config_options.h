@@ -114,6 +114,11 @@ void config_settle_share(void *base, const json_t *v, config_report *r, const co
 void config_settle_replicas(void *base, const json_t *v, config_report *r,
                             const config_place *place);
 
+/* -- config_file.c -- */
+/* The whole text, which may hold keys: `out` is to be zeroed before it is freed.  Nobody but its
+ * owner's friends may write it; CONFIG_FILE_BYTES_MAX at most. */
+inferd_status config_read_file(const char *path, buf *out, inferd_err *err);
+
 /* -- config_keys.c -- */
 
 enum { KEY_BYTES_MIN = 8, KEY_BYTES_MAX = 512 };

@@ -7,6 +7,8 @@
 
 #include "fleet_private.h"
 #include "http.h"
+#include "inferd/clock.h"
+#include "inferd/hash.h"
 
 enum {
     RUNNING_DEFAULT = 32,      // as the engine's limits
@@ -19,6 +21,7 @@ enum {
 
 static inferd_status create(const fleet_options *o, fleet **out, inferd_err *err) {
     INFERD_CHECK(o->n_devices > 0);
+    *out = NULL;
     if (o->n_devices > FLEET_DEVICES_MAX)
         return inferd_fail(err, INFERD_EINVAL, "%u devices, at most %d are possible", o->n_devices,
                            FLEET_DEVICES_MAX);
@@ -30,25 +33,28 @@ static inferd_status create(const fleet_options *o, fleet **out, inferd_err *err
     f->models = calloc(o->n_slots, sizeof *f->models);
     f->devices = calloc(o->n_slots, sizeof *f->devices);
     f->departures = calloc(o->n_slots, sizeof *f->departures);
+    f->twins = calloc(o->n_slots, sizeof *f->twins);
     f->prefixes = calloc(FLEET_PREFIXES, sizeof *f->prefixes);
-    bool fine =
-        f->models != NULL && f->devices != NULL && f->departures != NULL && f->prefixes != NULL;
+    bool fine = f->models != NULL && f->devices != NULL && f->departures != NULL &&
+                f->twins != NULL && f->prefixes != NULL;
     for (uint32_t i = 0; i < o->n_devices && fine; i++) {
         f->names[i] = strdup(o->devices[i].name);
         f->memory_bytes[i] = o->devices[i].memory_bytes;
         f->reserve_bytes[i] = o->devices[i].reserve_bytes;
         fine = f->names[i] != NULL;
     }
-    *out = f;
-    if (fine) return INFERD_OK;
+    if (fine) {
+        *out = f;
+        return INFERD_OK;
+    }
     fleet_stop(f);
-    *out = NULL;
     return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models on %u devices", o->n_slots,
                        o->n_devices);
 }
 
 inferd_status fleet_start(const fleet_options *o, fleet **out, inferd_err *err) {
     fleet *f;
+    *out = NULL;
     inferd_status st = create(o, &f, err);
     for (uint32_t i = 0; i < o->n_devices && st == INFERD_OK; i++) {
         engine_options eo = {.device = o->devices[i].backend,
@@ -90,6 +96,7 @@ void fleet_stop(fleet *f) {
     free(f->models);
     free(f->devices);
     free(f->departures);
+    free(f->twins);
     free(f->prefixes);
     free(f);
 }
@@ -112,11 +119,6 @@ static uint32_t count_bits(uint64_t bits) {
     return (uint32_t)__builtin_popcountll(bits);
 }
 
-/* The k-th of n even parts; what does not divide goes to the first ones. */
-static uint64_t even(uint64_t total, uint32_t n, uint32_t k) {
-    return total / n + (k < total % n);
-}
-
 bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy,
                       uint64_t devices) {
     uint64_t all =
@@ -127,9 +129,10 @@ bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy
     for (uint32_t d = 0; d < f->n_devices; d++) {
         tenant_policy part = *policy;
         bool its = (devices >> d & 1) != 0;
-        part.min_bytes = its ? even(policy->min_bytes, n, k) : 0;
-        if (policy->max_bytes != 0) part.max_bytes = even(policy->max_bytes, n, its ? k : n - 1);
-        part.share.percent = its ? (uint32_t)even(policy->share.percent, n, k) : 0;
+        part.min_bytes = its ? place_part(policy->min_bytes, 1, n, k) : 0;
+        if (policy->max_bytes != 0)
+            part.max_bytes = place_part(policy->max_bytes, 1, n, its ? k : n - 1);
+        part.share.percent = its ? (uint32_t)place_part(policy->share.percent, 1, n, k) : 0;
         part.share.n_devices = 1;
         if (part.share.percent == 0 && policy->share.policy == SHARE_BURST)
             part.share.policy = SHARE_BESTEFFORT;
@@ -189,6 +192,49 @@ static void add_switch(engine_switch *sum, const engine_switch *s) {
     sum->reclaim_us += s->reclaim_us;
     sum->stage_us += s->stage_us;
     sum->load_us += s->load_us;
+    sum->first_us += s->first_us;
+}
+
+static fleet_counters counters_of(const engine_model_info *i) {
+    fleet_counters c = {.n_stages = i->n_stages,
+                        .n_loads = i->n_loads,
+                        .n_failed = i->n_failed,
+                        .hot_us = i->hot_us,
+                        .load_device_us = i->load_device_us,
+                        .device_us = i->device_us,
+                        .sum = i->sum};
+    memcpy(c.n_evictions, i->n_evictions, sizeof c.n_evictions);
+    memcpy(c.n_rungs, i->n_rungs, sizeof c.n_rungs);
+    return c;
+}
+
+void fleet_add_counters(fleet_counters *sum, const fleet_counters *c) {
+    sum->n_stages += c->n_stages;
+    sum->n_loads += c->n_loads;
+    sum->n_failed += c->n_failed;
+    for (int i = 0; i < ENGINE_EVICT_CAUSES; i++) sum->n_evictions[i] += c->n_evictions[i];
+    for (int i = 0; i < GEN_RUNGS; i++) sum->n_rungs[i] += c->n_rungs[i];
+    sum->hot_us += c->hot_us;
+    sum->load_device_us += c->load_device_us;
+    sum->device_us += c->device_us;
+    add_switch(&sum->sum, &c->sum);
+}
+
+static void set_counters(engine_model_info *i, const fleet_counters *c) {
+    i->n_stages = c->n_stages;
+    i->n_loads = c->n_loads;
+    i->n_failed = c->n_failed;
+    memcpy(i->n_evictions, c->n_evictions, sizeof i->n_evictions);
+    memcpy(i->n_rungs, c->n_rungs, sizeof i->n_rungs);
+    i->hot_us = c->hot_us;
+    i->load_device_us = c->load_device_us;
+    i->device_us = c->device_us;
+    i->sum = c->sum;
+}
+
+/* A ceiling beside none is none. */
+static uint64_t add_ceiling(uint64_t a, uint64_t b, uint64_t none) {
+    return a == none || b == none ? none : a + b;
 }
 
 /* Sums, and of the rest what the one that is further says. */
@@ -196,6 +242,9 @@ static void add_info(engine_model_info *sum, const engine_model_info *i) {
     engine_model_info was = *sum;
     if (rank_of(i->state) > rank_of(sum->state)) *sum = *i;
     const engine_model_info *other = rank_of(i->state) > rank_of(was.state) ? &was : i;
+    fleet_counters all = counters_of(sum), its = counters_of(other);
+    fleet_add_counters(&all, &its);
+    set_counters(sum, &all);
     sum->n_running += other->n_running;
     sum->n_waiting += other->n_waiting;
     sum->pages_weight += other->pages_weight;
@@ -203,18 +252,14 @@ static void add_info(engine_model_info *sum, const engine_model_info *i) {
     sum->pages_kv += other->pages_kv;
     sum->pages_cached += other->pages_cached;
     sum->pages_min += other->pages_min;
-    if (sum->pages_max != UINT32_MAX && other->pages_max != UINT32_MAX)
-        sum->pages_max += other->pages_max;
+    sum->pages_max = (uint32_t)add_ceiling(sum->pages_max, other->pages_max, UINT32_MAX);
     sum->kv_blocks_used += other->kv_blocks_used;
-    sum->n_stages += other->n_stages;
-    sum->n_loads += other->n_loads;
-    sum->n_failed += other->n_failed;
-    for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) sum->n_evictions[c] += other->n_evictions[c];
-    sum->hot_us += other->hot_us;
-    sum->load_device_us += other->load_device_us;
-    sum->device_us += other->device_us;
+    sum->bytes_used += other->bytes_used;
+    sum->bytes_held += other->bytes_held;
+    sum->bytes_min += other->bytes_min;
+    sum->bytes_max = add_ceiling(sum->bytes_max, other->bytes_max, UINT64_MAX);
+    sum->cost_error_ppm = u32_max(sum->cost_error_ppm, other->cost_error_ppm); // the worst
     if (other->idle_us < sum->idle_us) sum->idle_us = other->idle_us;
-    add_switch(&sum->sum, &other->sum);
 }
 
 /* Any thread: does it have a replica there? */
@@ -235,6 +280,27 @@ void fleet_model_get(const fleet *f, uint32_t slot, engine_model_info *out) {
             add_info(out, &info);
         first = false;
     }
+}
+
+void fleet_note_leaver(const fleet *f, uint32_t slot, uint32_t d) {
+    replica *r = &f->models[slot].at[d];
+    engine_model_info info;
+    engine_model_get(f->engines[d], slot, &info);
+    bool gone = engine_model_departures(f->engines[d], slot) != r->departures;
+    if (info.state != MODEL_NONE && !gone) r->last = counters_of(&info);
+}
+
+void fleet_model_tally(const fleet *f, uint32_t slot, engine_model_info *out) {
+    const fleet_model *m = &f->models[slot];
+    fleet_model_get(f, slot, out);
+    fleet_counters all = counters_of(out);
+    fleet_add_counters(&all, &m->gone);
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        if (m->at[d].state != FLEET_LEAVING) continue;
+        fleet_note_leaver(f, slot, d);
+        fleet_add_counters(&all, &m->at[d].last);
+    }
+    set_counters(out, &all);
 }
 
 model_state fleet_model_state(const fleet *f, uint32_t slot) {
@@ -288,11 +354,11 @@ typedef struct prefix_marks {
 static prefix_marks marks_of(const fleet *f, const gen_request *r) {
     prefix_marks m = {.n = 0};
     if (r->no_cache) return m;
-    uint64_t h = 0xcbf29ce484222325u ^ r->cache_scope[0] ^ r->cache_scope[1] * 31 ^
-                 (uint64_t)r->model_idx << 32;
+    uint64_t h =
+        HASH_BEGIN ^ r->cache_scope[0] ^ r->cache_scope[1] * 31 ^ (uint64_t)r->model_idx << 32;
     uint32_t i = 0;
     for (uint32_t k = 0; k < FLEET_PREFIX_LEVELS && r->n_prompt >= prefix_tokens[k]; k++) {
-        for (; i < prefix_tokens[k]; i++) h = (h ^ (uint32_t)r->prompt[i]) * 0x100000001b3u;
+        for (; i < prefix_tokens[k]; i++) h = hash_step(h, (uint32_t)r->prompt[i]);
         m.at[m.n] = &f->prefixes[(h ^ h >> 29) % FLEET_PREFIXES];
         m.hashes[m.n++] = h;
     }
@@ -350,6 +416,7 @@ uint32_t fleet_choose(fleet *f, const gen_request *r) {
     prefix_marks marks = marks_of(f, r);
     for (uint32_t d = 0; d < f->n_devices; d++) {
         engine_model_info info;
+        inferd_err ignored = {0};
         if (!replica_is_here(&m->at[d])) continue;
         any = any == FLEET_NOWHERE || m->at[d].state == FLEET_SERVING ? d : any;
         engine_model_get(f->engines[d], r->model_idx, &info);
@@ -358,7 +425,10 @@ uint32_t fleet_choose(fleet *f, const gen_request *r) {
                                         .prefix_tokens = known,
                                         .queue_us = queue_us(f, m, &m->at[d], &info),
                                         .prompt_us = prompt_us(f, d, r->n_prompt - known),
-                                        .passes_admission = info.state != MODEL_FAILED,
+                                        .passes_admission =
+                                            info.state != MODEL_FAILED &&
+                                            engine_admit(f->engines[d], r->model_idx, r->n_prompt,
+                                                         r->max_tokens, &ignored) == INFERD_OK,
                                         .draining = m->at[d].state == FLEET_JOINING};
     }
     uint32_t target_ms = r->ttft_target_ms != 0 ? r->ttft_target_ms : m->about.policy.slo_ttft_ms;
@@ -415,61 +485,34 @@ void fleet_note_ttft(fleet *f, uint32_t slot, uint64_t ttft_us, uint64_t now_us)
 /* ---- all devices ---- */
 
 void fleet_tick(fleet *f, uint64_t now_us) {
+    f->settled = fleet_is_settled(f);
     fleet_look(f, now_us);
     fleet_rebalance(f, now_us);
 }
 
-static void add_stats(engine_stats *sum, const engine_stats *s) {
-    sum->n_running += s->n_running;
-    sum->n_waiting += s->n_waiting;
-    sum->n_paused += s->n_paused;
-    sum->pages_total += s->pages_total;
-    sum->pages_free += s->pages_free;
-    sum->pages_weight += s->pages_weight;
-    sum->pages_kv += s->pages_kv;
-    sum->pages_cached += s->pages_cached;
-    sum->pages_quarantine += s->pages_quarantine;
-    sum->pages_warm += s->pages_warm;
-    sum->pages_device += s->pages_device;
-    sum->pages_host += s->pages_host;
-    sum->pages_host_free += s->pages_host_free;
-    sum->n_steps += s->n_steps;
-    sum->n_rows += s->n_rows;
-    sum->n_prefill_rows += s->n_prefill_rows;
-    sum->n_decode_rows += s->n_decode_rows;
-    sum->step_us_sum += s->step_us_sum;
-    sum->device_us_sum += s->device_us_sum;
-    for (int i = 0; i < ENGINE_STEP_BUCKETS; i++) sum->step_us_hist[i] += s->step_us_hist[i];
-    sum->n_preemptions += s->n_preemptions;
-    sum->n_recomputed_tokens += s->n_recomputed_tokens;
-    sum->prefix_queries_tokens += s->prefix_queries_tokens;
-    sum->prefix_hits_tokens += s->prefix_hits_tokens;
-    sum->n_drafted += s->n_drafted;
-    sum->n_drafts_right += s->n_drafts_right;
-    sum->n_submitted += s->n_submitted;
-    for (int i = 0; i <= GEN_ERROR; i++) sum->n_finished[i] += s->n_finished[i];
-    sum->charged_us += s->charged_us;
-    sum->waste_us += s->waste_us;
-    sum->account_step_us += s->account_step_us;
-    sum->account_load_us += s->account_load_us;
-    sum->account_idle_us += s->account_idle_us;
-    sum->n_turns += s->n_turns;
-    sum->backend.n_kv_driver_calls += s->backend.n_kv_driver_calls;
-    sum->backend.n_kv_page_faults += s->backend.n_kv_page_faults;
-}
-
-void fleet_get_stats(const fleet *f, engine_stats *out) {
-    engine_get_stats(f->engines[0], out);
-    for (uint32_t d = 1; d < f->n_devices; d++) {
+void fleet_get_queues(const fleet *f, fleet_queues *out) {
+    *out = (fleet_queues){0};
+    for (uint32_t d = 0; d < f->n_devices; d++) {
         engine_stats s;
         engine_get_stats(f->engines[d], &s);
-        add_stats(out, &s);
+        out->n_running += s.n_running;
+        out->n_waiting += s.n_waiting;
+        out->n_paused += s.n_paused;
     }
 }
 
+static bool serves_any(const fleet *f, uint32_t d) {
+    for (uint32_t i = 0; i < f->n_used; i++)
+        if (f->models[i].used && f->models[i].at[d].state == FLEET_SERVING) return true;
+    return false;
+}
+
+/* A device that no model was placed on has nothing to bring up, and never says so.  Once settled it
+ * stays so: a first replica that joins there keeps nobody waiting. */
 bool fleet_is_settled(const fleet *f) {
-    for (uint32_t d = 0; d < f->n_devices; d++)
-        if (!engine_is_settled(f->engines[d]) && !engine_is_lost(f->engines[d])) return false;
+    for (uint32_t d = 0; d < f->n_devices && !f->settled; d++)
+        if (!engine_is_settled(f->engines[d]) && !engine_is_lost(f->engines[d]) && serves_any(f, d))
+            return false;
     return true;
 }
 
@@ -524,8 +567,12 @@ inferd_status fleet_audit(fleet *f, uint32_t timeout_ms, buf *json, inferd_err *
     bool ok = true;
     buf all = {0};
     inferd_status st = INFERD_OK;
-    for (uint32_t d = 0; d < f->n_devices && st == INFERD_OK; d++)
-        st = add_books(f, d, timeout_ms, &all, &ok, err);
+    uint64_t now_us = clock_now_us(), until_us = now_us + (uint64_t)timeout_ms * 1000;
+    for (uint32_t d = 0; d < f->n_devices && st == INFERD_OK; d++) {
+        uint32_t left_ms = now_us < until_us ? (uint32_t)((until_us - now_us) / 1000) : 0;
+        st = add_books(f, d, left_ms, &all, &ok, err);
+        now_us = clock_now_us();
+    }
     if (st == INFERD_OK)
         buf_add_format(json, "{\"ok\":%s,\"devices\":[%s]", ok ? "true" : "false", buf_cstr(&all));
     if (st == INFERD_OK && (all.failed || json->failed))

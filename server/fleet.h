@@ -19,7 +19,8 @@
  * A replica beyond the parts has neither min nor share, and the ceiling of a part.
  *
  *     a replica   absent -> joining   add_replica of one that others serve for meanwhile
- *                 joining -> serving  look_at_replicas: it is HOT
+ *                 joining -> serving  look_at_replicas: it was HOT, be it still or not
+ *                 joining -> leaving  look_at_replicas: it failed, or took too long
  *                 absent -> serving   add_replica of the first ones
  *                 any -> leaving      remove_replica: gets no more requests, ends what it has
  *                 leaving -> absent   look_at_replicas: the engine let go
@@ -54,6 +55,7 @@ typedef struct fleet_options {
     void *wake_ctx;
 } fleet_options;
 
+/* *out is NULL when it fails. */
 inferd_status fleet_start(const fleet_options *options, fleet **out, inferd_err *err);
 /* The same of engines that run already, one per device; they are the fleet's from here on, also
  * when this fails.  What starts engines in the options is not looked at. */
@@ -74,7 +76,8 @@ typedef struct fleet_model_about {
     model_policy policy;   // of the whole
 } fleet_model_about;
 
-/* As engine_model_add, on as many devices as its policy says; false: no memory. */
+/* As engine_model_add, on as many devices as its policy says; false: no memory, and the slot is
+ * empty as before. */
 bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about);
 void fleet_model_remove(fleet *f, uint32_t slot);
 /* Other promises from the next step on; false: no memory. */
@@ -94,6 +97,8 @@ bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy
 
 /* Any thread.  All replicas together: the state of the one that is furthest, sums of counts. */
 void fleet_model_get(const fleet *f, uint32_t slot, engine_model_info *out);
+/* Front.  The same, with the counters of replicas that leave or left: those never go back. */
+void fleet_model_tally(const fleet *f, uint32_t slot, engine_model_info *out);
 model_state fleet_model_state(const fleet *f, uint32_t slot);
 void fleet_model_error(const fleet *f, uint32_t slot, inferd_err *out);
 bool fleet_model_is_lost(const fleet *f, uint32_t slot); // all devices that have it are
@@ -176,12 +181,16 @@ inferd_status fleet_admit(const fleet *f, uint32_t slot, uint32_t n_prompt, uint
 /* -- devices -- */
 /* Now and then, and after events; it does little more often than once per SCALE_PERIOD_US. */
 void fleet_tick(fleet *f, uint64_t now_us);
-void fleet_get_stats(const fleet *f, engine_stats *out);       // sums; any thread
-bool fleet_is_settled(const fleet *f);                         // all engines that are not lost are
-bool fleet_is_lost(const fleet *f);                            // nobody can be served any more
+typedef struct fleet_queues {
+    uint32_t n_running, n_waiting, n_paused;
+} fleet_queues;
+void fleet_get_queues(const fleet *f, fleet_queues *out); // sums; any thread
+bool fleet_is_settled(const fleet *f);                    // all engines with models are, or lost
+bool fleet_is_lost(const fleet *f);                       // nobody can be served any more
 uint64_t fleet_stuck_us(const fleet *f, uint32_t *device_idx); // the device that hangs for longest
 void fleet_load_progress(const fleet *f, uint64_t *done, uint64_t *total);
-/* {"ok":..,"devices":[{"device":"cpu0", the books of its engine}, ...]} without the last brace. */
+/* {"ok":..,"devices":[{"device":"cpu0", the books of its engine}, ...]} without the last brace.
+ * timeout_ms is for all devices together. */
 inferd_status fleet_audit(fleet *f, uint32_t timeout_ms, buf *json, inferd_err *err);
 /* engine_page_map of one device. */
 inferd_status fleet_page_map(fleet *f, uint32_t device_idx, uint32_t timeout_ms, buf *json,

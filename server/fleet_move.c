@@ -3,14 +3,15 @@
  *     begin    a second replica with the same part joins on the target; the source serves on
  *     arrives  the target is HOT: it serves, the source gets no more requests and leaves when its
  *              work has ended
- *     fails    the target did not come in MOVE_JOIN_US, or a device was lost: it goes, and the
+ *     fails    the target did not come in FLEET_JOIN_US, or a device was lost: it goes, and the
  *              source serves on
  *
  * One move at a time, looked for once per MOVE_LOOK_US with what was measured since the last look.
  * The reasons, in this order:
  *
  *     room      a replica that is wanted fits nowhere, though there is room in all (place.h plans
- *               the moves; each look carries out the first one of a new plan)
+ *               the moves; each look carries out the first one of a new plan); one model per look,
+ *               in turns, since a plan takes time
  *     switches  weights on a device are more than it holds, models there waited for each other, and
  *               another device has room for one of them, if need be after moves of others
  *     load      a device is busy and another one is less so
@@ -29,12 +30,12 @@
 enum {
     MOVE_LOOK_US = 10000000,
     MOVE_CALM_US = 120000000, // after a move that failed
-    MOVE_JOIN_US = 120000000,
     MOVE_HORIZON_US = 60000000,
     MOVE_REST_US = 120000000,
     MOVE_BUSY_PPM = 700000, // of the time: so busy is a device that gives something away
     MOVE_GAIN_PPM = 100000, // at least so much less busy is the busier one of the two then
-    MOVE_COPIES_MAX = 128   // with more replicas in all no plan of several moves is made
+    MOVE_COPIES_MAX = 128,  // with more replicas in all no plan of several moves is made
+    MOVE_TRIES_MAX = 10000  // of such a plan, which the front waits for: some milliseconds
 };
 #define PPM UINT64_C(1000000)
 
@@ -93,13 +94,18 @@ static bool is_quiet(const fleet *f) {
 
 /* ---- what may move ---- */
 
+/* Once per look: else each question walks all models. */
+static void see_twins(fleet *f) {
+    memset(f->twins, 0, f->n_slots * sizeof *f->twins);
+    for (uint32_t i = 0; i < f->n_used; i++) {
+        const fleet_model *m = &f->models[i];
+        if (!m->used || m->about.same_as >= f->n_slots) continue;
+        f->twins[m->about.same_as] |= fleet_model_devices(f, i);
+    }
+}
+
 static bool weights_are_shared(const fleet *f, uint32_t slot, uint32_t d) {
-    if (fleet_shares_weights(f, &f->models[slot], d)) return true;
-    for (uint32_t i = 0; i < f->n_used; i++)
-        if (f->models[i].used && f->models[i].about.same_as == slot &&
-            replica_is_here(&f->models[i].at[d]))
-            return true;
-    return false;
+    return fleet_shares_weights(f, &f->models[slot], d) || (f->twins[slot] >> d & 1) != 0;
 }
 
 static bool may_move(const fleet *f, uint32_t slot, uint32_t d) {
@@ -186,8 +192,9 @@ static bool plan(const fleet *f, uint32_t slot, uint32_t but, bool lent, choice 
                  uint64_t *plan_us) {
     sketch s;
     place_plan p;
-    bool found = draw(f, slot, but, lent, &s) &&
-                 place_plan_moves(s.empty, f->n_devices, s.models, s.copies, s.n_copies, slot, &p);
+    bool found =
+        draw(f, slot, but, lent, &s) && place_plan_moves(s.empty, f->n_devices, s.models, s.copies,
+                                                         s.n_copies, slot, MOVE_TRIES_MAX, &p);
     free(s.models);
     if (!found) return false;
     *plan_us = fleet_stage_us(p.moved_bytes);
@@ -212,19 +219,23 @@ static uint32_t misplaced(const fleet *f, uint32_t slot) {
     return FLEET_NOWHERE;
 }
 
-static choice find_for_room(const fleet *f) {
-    for (uint32_t i = 0; i < f->n_used; i++) {
+/* The next model that needs it gets one plan; others have their turn at the next looks. */
+static choice find_for_room(fleet *f) {
+    for (uint32_t k = 0; k < f->n_used; k++) {
+        uint32_t i = (f->next_room + k) % f->n_used;
         const fleet_model *m = &f->models[i];
         uint64_t ignored_us;
         choice c;
         if (!m->used || m->removed || m->held || m->problem[0] == 0) continue;
         uint32_t but = misplaced(f, i);
         if (but == FLEET_NOWHERE && !m->lacks) continue;
+        f->next_room = (i + 1) % f->n_used;
         for (int lent = 0; lent <= 1; lent++) {
             if (!plan(f, i, but, lent == 1, &c, &ignored_us)) continue;
             c.why = FLEET_MOVE_ROOM;
             return c;
         }
+        break;
     }
     return (choice){0};
 }
@@ -333,7 +344,7 @@ static void watch(fleet *f, uint64_t now_us) {
     } else if (m->at[v.to].state == FLEET_SERVING) {
         fleet_remove_replica(f, v.slot, v.from);
         end_move(f, FLEET_MOVE_DONE, now_us);
-    } else if (m->held || now_us >= f->move_from_us + MOVE_JOIN_US) {
+    } else if (m->held || now_us >= f->move_from_us + FLEET_JOIN_US) {
         fleet_remove_replica(f, v.slot, v.to);
         end_move(f, FLEET_MOVE_FAILED, now_us);
     }
@@ -350,6 +361,7 @@ void fleet_rebalance(fleet *f, uint64_t now_us) {
     bool open = measure(f, busy_us), first = f->measured_us == 0;
     f->measured_us = now_us;
     if (!open || first || !is_quiet(f)) return;
+    see_twins(f);
     choice c = find_for_room(f);
     if (!c.found) c = find_for_switches(f, now_us, window_us);
     if (!c.found) c = find_for_load(f, busy_us, now_us, window_us);

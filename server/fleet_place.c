@@ -23,22 +23,14 @@ uint32_t fleet_n_parts(const model_policy *p) {
     return u32_max(u32_max(p->share.n_devices, p->replicas_min), 1);
 }
 
-/* What does not divide goes one unit each to the first ones, and what is less than a unit to the
- * first: the sum is exact. */
-static uint64_t split(uint64_t total, uint64_t unit, uint32_t n, uint32_t k) {
-    uint64_t units = total / unit;
-    return (units / n + (k < units % n)) * unit + (k == 0 ? total % unit : 0);
-}
-
 model_policy fleet_part_of(const model_policy *whole, uint32_t k) {
     uint32_t n = fleet_n_parts(whole), part = k < n ? k : n - 1;
     model_policy p = *whole;
-    p.min_bytes = k < n ? split(whole->min_bytes, FLEET_PAGE_BYTES, n, part) : 0;
-    p.max_bytes = split(whole->max_bytes, FLEET_PAGE_BYTES, n, part);
-    p.share.percent = (uint32_t)split(whole->share.percent, 1, n, part);
-    p.share.n_devices = 1;
+    p.min_bytes = k < n ? place_part(whole->min_bytes, FLEET_PAGE_BYTES, n, part) : 0;
+    p.max_bytes = place_part(whole->max_bytes, FLEET_PAGE_BYTES, n, part);
+    p.share.percent = (uint32_t)place_part(whole->share.percent, 1, n, part);
     if (k >= n || p.share.percent == 0) p.share = (share_spec){.policy = SHARE_BESTEFFORT};
-    if (k >= n) p.share.n_devices = 1;
+    p.share.n_devices = 1;
     return p;
 }
 
@@ -179,7 +171,8 @@ static void publish_devices(fleet *f, uint32_t slot) {
 bool fleet_add_replica(fleet *f, uint32_t slot, uint32_t d, uint32_t k, bool joins) {
     fleet_model *m = &f->models[slot];
     replica *r = &m->at[d];
-    *r = (replica){.state = joins ? FLEET_JOINING : FLEET_SERVING,
+    /* Drained by hand it does not come by itself, so nobody waits for that. */
+    *r = (replica){.state = joins && !m->held ? FLEET_JOINING : FLEET_SERVING,
                    .part = k,
                    .departures = engine_model_departures(f->engines[d], slot),
                    .policy = fleet_part_of(&m->about.policy, k)};
@@ -189,13 +182,16 @@ bool fleet_add_replica(fleet *f, uint32_t slot, uint32_t d, uint32_t k, bool joi
         r->state = FLEET_ABSENT;
         return false;
     }
-    if (m->held) engine_model_do(f->engines[d], slot, ENGINE_DRAIN);
-    if (joins) engine_model_do(f->engines[d], slot, ENGINE_LOAD);
+    if (m->held)
+        engine_model_do(f->engines[d], slot, ENGINE_DRAIN);
+    else if (joins)
+        engine_model_do(f->engines[d], slot, ENGINE_LOAD);
     publish_devices(f, slot);
     return true;
 }
 
 void fleet_remove_replica(fleet *f, uint32_t slot, uint32_t d) {
+    fleet_note_leaver(f, slot, d);
     f->models[slot].at[d].state = FLEET_LEAVING;
     engine_model_remove(f->engines[d], slot);
     publish_devices(f, slot);
@@ -228,10 +224,10 @@ bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about) {
     for (uint32_t k = 0; k < n; k++) {
         uint32_t d = f->n_devices > 1 ? find_device(f, m, k) : 0;
         if (d == FLEET_NOWHERE && k > 0) break; // it comes when there is room
-        if (!fleet_add_replica(f, slot, d == FLEET_NOWHERE ? roomiest(f, m) : d, k, false)) {
-            if (n_here(f, m) == 0) *m = (fleet_model){0};
-            return false;
-        }
+        if (fleet_add_replica(f, slot, d == FLEET_NOWHERE ? roomiest(f, m) : d, k, false)) continue;
+        if (k > 0) break; // scaling brings the others
+        *m = (fleet_model){0};
+        return false;
     }
     return true;
 }
@@ -259,7 +255,8 @@ bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy)
 
 void fleet_model_do(fleet *f, uint32_t slot, engine_command command) {
     fleet_model *m = &f->models[slot];
-    m->held = command == ENGINE_DRAIN;
+    if (command == ENGINE_DRAIN) m->held = true;
+    if (command == ENGINE_LOAD) m->held = false;
     for (uint32_t d = 0; d < f->n_devices; d++)
         if (replica_is_here(&m->at[d])) engine_model_do(f->engines[d], slot, command);
 }
@@ -300,7 +297,7 @@ static uint32_t least_needed(const fleet *f, const fleet_model *m) {
 static scale_input input_of(const fleet *f, fleet_model *m, uint32_t slot, uint64_t now_us,
                             uint64_t period_us) {
     engine_model_info info;
-    fleet_model_get(f, slot, &info);
+    fleet_model_tally(f, slot, &info);
     uint32_t n = n_here(f, m), n_joining = 0, least = n_wanted(f, m);
     for (uint32_t d = 0; d < f->n_devices; d++) n_joining += m->at[d].state == FLEET_JOINING;
     scale_input in = {.now_us = now_us,
@@ -352,20 +349,38 @@ static void leave_lost(fleet *f, uint32_t d, uint64_t now_us) {
 }
 
 /* Replicas that have left, also from a lost device, and those that may serve. */
-static void look_at_replicas(fleet *f, uint32_t slot) {
+/* One that was up serves, also when it had to go again: who asks brings it back.  One that is not
+ * up in time, or failed, goes, and the next period asks again; but the last one stays, or its model
+ * were nowhere. */
+static void look_at_joiner(fleet *f, uint32_t slot, uint32_t d, uint64_t now_us) {
+    fleet_model *m = &f->models[slot];
+    replica *r = &m->at[d];
+    engine_model_info info;
+    engine_model_get(f->engines[d], slot, &info);
+    if (r->joined_us == 0) r->joined_us = now_us;
+    bool failed = info.state == MODEL_FAILED, late = now_us >= r->joined_us + FLEET_JOIN_US;
+    if (info.state != MODEL_NONE && info.n_loads > 0 && !failed)
+        r->state = FLEET_SERVING;
+    else if ((failed || late) && n_here(f, m) > 1)
+        fleet_remove_replica(f, slot, d);
+    else if (late)
+        r->state = FLEET_SERVING;
+}
+
+static void look_at_replicas(fleet *f, uint32_t slot, uint64_t now_us) {
     fleet_model *m = &f->models[slot];
     bool any = false;
     for (uint32_t d = 0; d < f->n_devices; d++) {
         replica *r = &m->at[d];
         const engine *e = f->engines[d];
         if (r->state == FLEET_LEAVING && engine_model_departures(e, slot) != r->departures) {
+            fleet_add_counters(&m->gone, &r->last);
             *r = (replica){0};
             f->n_changes++;
+        } else if (r->state == FLEET_LEAVING) {
+            fleet_note_leaver(f, slot, d);
         } else if (r->state == FLEET_JOINING) {
-            model_state s = engine_model_state(e, slot);
-            if (s == MODEL_HOT) r->state = FLEET_SERVING;
-            /* It did not come: those that serve go on, and the next period asks again. */
-            if (s == MODEL_FAILED && n_here(f, m) > 1) fleet_remove_replica(f, slot, d);
+            look_at_joiner(f, slot, d, now_us);
         }
         any = any || r->state != FLEET_ABSENT;
     }
@@ -382,7 +397,7 @@ void fleet_look(fleet *f, uint64_t now_us) {
         leave_lost(f, d, now_us);
     }
     for (uint32_t i = 0; i < f->n_used; i++)
-        if (f->models[i].used) look_at_replicas(f, i);
+        if (f->models[i].used) look_at_replicas(f, i, now_us);
     if (!due) return;
     uint64_t period_us = f->tick_us == 0 ? 0 : now_us - f->tick_us;
     f->tick_us = now_us;

@@ -15,9 +15,17 @@ enum {
     FLEET_PREFIX_LEVELS = 4, // of each prompt: its first 32, 128, 512 and 2048 tokens
     FLEET_TTFT_SAMPLES = 64, // of which the 95th percentile is looked at
     FLEET_TTFT_FRESH_US = 10000000,
-    FLEET_PAGE_BYTES = 2 << 20,  // before a device says it
-    FLEET_STAGE_US_PER_MIB = 500 // of a model that never came
+    FLEET_PAGE_BYTES = 2 << 20,   // before a device says it
+    FLEET_STAGE_US_PER_MIB = 500, // of a model that never came
+    FLEET_JOIN_US = 120000000     // one that joins and has not come by then goes again
 };
+
+/* What of an engine_model_info only grows. */
+typedef struct fleet_counters {
+    uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES], n_rungs[GEN_RUNGS];
+    uint64_t hot_us, load_device_us, device_us;
+    engine_switch sum;
+} fleet_counters;
 
 typedef struct replica {
     fleet_replica_state state;
@@ -26,6 +34,8 @@ typedef struct replica {
     uint32_t n_open;     // of requests, not ended
     uint64_t n_done;
     model_policy policy; // its part
+    uint64_t joined_us;  // JOINING: first seen then; 0: not seen yet
+    fleet_counters last; // LEAVING: as seen last
     /* fleet_move.c: device time, and waiting for its weights, between the two last looks. */
     uint64_t busy_us, switch_us, seen_device_us, seen_switch_us;
 } replica;
@@ -39,7 +49,8 @@ typedef struct fleet_model {
     uint32_t ttft_us[FLEET_TTFT_SAMPLES];
     uint64_t ttft_at_us[FLEET_TTFT_SAMPLES];
     uint32_t n_ttft;
-    uint64_t device_us; // of all replicas, at the last tick
+    uint64_t device_us;  // of all replicas there ever were, at the last tick
+    fleet_counters gone; // of replicas that have left
     uint32_t desired;
     bool lacks;        // a replica is wanted, and no device takes it
     uint64_t moved_us; // its newest move ended; 0: it never moved
@@ -64,17 +75,26 @@ struct fleet {
     fleet_model *models;    // [n_slots] owned, like the next two
     atomic_ullong *devices; // [n_slots] bits of replicas that serve or join
     atomic_uint *departures;
+    uint64_t *twins;        // [n_slots] devices where another model computes with its weights, as
+                            // seen by the last look for a move; owned
     prefix_place *prefixes; // [FLEET_PREFIXES] owned
     uint64_t n_changes;
+    bool settled; // was so at a tick
     uint64_t tick_us;
     fleet_moves moves;
     uint64_t move_from_us; // the move in progress began then; else none begins before
     uint64_t measured_us;  // replicas were looked at last, for moves
+    uint32_t next_room;    // the model that is helped to room next, if it needs any
 };
 
 static inline bool replica_is_here(const replica *r) {
     return r->state == FLEET_JOINING || r->state == FLEET_SERVING;
 }
+
+/* -- fleet.c -- */
+/* Remember what a replica that leaves has counted, while its engine still tells. */
+void fleet_note_leaver(const fleet *f, uint32_t slot, uint32_t d);
+void fleet_add_counters(fleet_counters *sum, const fleet_counters *c);
 
 /* -- fleet_place.c -- */
 /* Departures, joiners that are ready, lost devices, and once per period the number of replicas. */

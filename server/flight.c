@@ -100,6 +100,7 @@ static void close_flight(flight *f, metric_outcome outcome, int status) {
     buf_deinit(&f->out);
     free(f->devices);
     free(f->ids);
+    free(f->first_us);
     free(f->last_us);
     free(f);
 }
@@ -137,11 +138,13 @@ static flight *create_flight(api_job *job) {
     flight *f = calloc(1, sizeof *f);
     if (f == NULL) return NULL;
     f->ids = calloc(job->n_requests, sizeof *f->ids);
+    f->first_us = calloc(job->n_requests, sizeof *f->first_us);
     f->last_us = calloc(job->n_requests, sizeof *f->last_us);
     f->devices = calloc(job->n_requests, sizeof *f->devices);
-    if (f->ids == NULL || f->last_us == NULL || f->devices == NULL) {
+    if (f->ids == NULL || f->first_us == NULL || f->last_us == NULL || f->devices == NULL) {
         free(f->devices);
         free(f->ids);
+        free(f->first_us);
         free(f->last_us);
         free(f);
         return NULL;
@@ -254,9 +257,13 @@ static bool start(api_job *job) {
         return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
     }
     if (!submit_all(f, job, ticket)) {
+        bool nowhere = fleet_model_devices(a->fleet, (uint32_t)job->model_idx) == 0;
         f->rq = NULL;
         close_flight(f, OUTCOME_REFUSED, 503);
         job->model_idx = -1; // counted and logged
+        if (nowhere)
+            return api_fail(&job->error, API_UNLOADED, "model",
+                            "no device has the model at the moment; ask again");
         return api_fail(&job->error, API_OVERLOADED, NULL, "the queue is full");
     }
     if (a->gate != NULL) gate_note_places(a->gate, a->n_slots_used, 0, clock_now_us());
@@ -297,16 +304,16 @@ static void note_token(flight *f, uint32_t choice_idx, uint64_t at_us) {
     }
     if (f->last_us[choice_idx] != 0 && at_us >= f->last_us[choice_idx])
         metrics_observe(m, name_of(f), HIST_ITL, (double)(at_us - f->last_us[choice_idx]) / 1e6);
+    if (f->first_us[choice_idx] == 0) f->first_us[choice_idx] = at_us;
     f->last_us[choice_idx] = at_us;
 }
 
-/* The mean time of its tokens behind the first one of the answer. */
+/* The mean time of its tokens behind its own first one: others may have begun long before. */
 static void note_pace(flight *f, uint32_t choice_idx, const gen_event *ev) {
-    uint64_t last_us = f->last_us[choice_idx];
+    uint64_t first_us = f->first_us[choice_idx], last_us = f->last_us[choice_idx];
     bool ended = ev->done.finish == GEN_STOP || ev->done.finish == GEN_LENGTH;
-    if (f->tpot_target_us == 0 || !ended || ev->done.n_output < 2 || last_us < f->first_token_us)
-        return;
-    uint64_t us = (last_us - f->first_token_us) / (ev->done.n_output - 1);
+    if (f->tpot_target_us == 0 || !ended || ev->done.n_output < 2 || last_us < first_us) return;
+    uint64_t us = (last_us - first_us) / (ev->done.n_output - 1);
     metrics_target(f->app->metrics, name_of(f), TARGET_TPOT, us <= f->tpot_target_us);
 }
 
@@ -466,7 +473,7 @@ void app_tick(app *a, uint64_t late_us) {
     uint64_t now = clock_now_us();
     metrics_loop_lag(a->metrics, (double)late_us / 1e6);
     app_look_at_fleet(a, now);
-    app_read_usage(a, now);
+    app_watch_usage(a, now);
     registry_sweep(&a->models);
     LIST_EACH(node, &a->flights) {
         flight *f = LIST_ENTRY(node, flight, link);

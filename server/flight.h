@@ -23,10 +23,10 @@ struct flight {
     app *app;
     http_request *rq;
     char rq_id[40];
-    stream *stream;    // owned
-    uint64_t *ids;     // [n_choices] sequences; 0 = ended
-    uint64_t *last_us; // [n_choices] time of the newest token; 0 = none
-    uint32_t *devices; // [n_choices] of the fleet
+    stream *stream;               // owned
+    uint64_t *ids;                // [n_choices] sequences; 0 = ended
+    uint64_t *first_us, *last_us; // [n_choices] time of the first, of the newest token; 0 = none
+    uint32_t *devices;            // [n_choices] of the fleet
     uint32_t n_choices, model_idx;
     bool begun; // the stream's headers are on their way
     buf out;    // written and not yet handed over

@@ -33,6 +33,7 @@ typedef enum http_method {
 typedef enum http_access {
     HTTP_OPEN,  // no key needed (health)
     HTTP_KEYED, // a key when keys are configured; without keys the listener is loopback only
+    HTTP_WATCH, // as HTTP_KEYED, and a key of an administrator is good, too: tenant -1
     HTTP_ADMIN  // a key of an administrator, also without other keys; none where all are trusted
 } http_access;
 
@@ -137,8 +138,9 @@ struct http_request {
 void http_answer(http_request *rq, int status, const char *content_type, buf *body,
                  const char *extra_headers);
 /* {"error":{message,type,param,code}} with the right extra headers (WWW-Authenticate, Retry-After,
- * Allow, x-should-retry).  `retry_after_s` is cut to 60; 0 = none, and a 429 or 503 without it says
- * "x-should-retry: false": waiting does not help. */
+ * Allow, x-should-retry).  `retry_after_s` is told as it is.  0 = none.  A 429 or 503 without one,
+ * or with one above 60, says "x-should-retry: false": waiting does not help, or clients do not wait
+ * so long. */
 void http_answer_error(http_request *rq, int status, const char *type, const char *code,
                        const char *param, const char *message, unsigned retry_after_s);
 

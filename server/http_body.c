@@ -70,6 +70,9 @@ static bool check_key(exchange *x, const guard *g) {
     http_server *s = x->s;
     if (g->route->access == HTTP_ADMIN) return check_admin(x, g);
     if (g->route->access == HTTP_OPEN || s->keyless) return true;
+    if (g->route->access == HTTP_WATCH && s->admin_of_key != NULL &&
+        s->admin_of_key(s->ctx, guard_bearer(g)) == HTTP_ADMIN_YES)
+        return true;
     x->rq.tenant = s->tenant_of_key(s->ctx, guard_bearer(g));
     if (x->rq.tenant >= 0) return true;
     return refuse(x, 401, "authentication_error", "invalid_api_key",

@@ -15,7 +15,8 @@ typedef struct seen {
 struct ledger {
     ledger_row *rows; // [n_rows] of n_rows_max; owned
     uint32_t n_rows, n_rows_max;
-    seen *seen; // [n_devices][ENGINE_PRINCIPALS_MAX] owned
+    seen *seen;             // [n_devices][ENGINE_PRINCIPALS_MAX] owned
+    engine_principal *list; // [ENGINE_PRINCIPALS_MAX] owned
     uint32_t n_devices;
     uint64_t ticks_us[LEDGER_WINDOW_S + 1]; // when then_us of all rows was written; a ring
     uint32_t n_ticks;
@@ -26,8 +27,9 @@ ledger *ledger_create(uint32_t n_devices) {
     if (l == NULL) return NULL;
     l->n_devices = n_devices;
     l->seen = calloc((size_t)n_devices * ENGINE_PRINCIPALS_MAX, sizeof *l->seen);
-    if (l->seen != NULL) return l;
-    free(l);
+    l->list = calloc(ENGINE_PRINCIPALS_MAX, sizeof *l->list);
+    if (l->seen != NULL && l->list != NULL) return l;
+    ledger_destroy(l);
     return NULL;
 }
 
@@ -35,6 +37,7 @@ void ledger_destroy(ledger *l) {
     if (l == NULL) return;
     free(l->rows);
     free(l->seen);
+    free(l->list);
     free(l);
 }
 
@@ -75,6 +78,10 @@ static void add(ledger_row *row, const engine_principal *now, const engine_princ
     row->output_tokens += now->output_tokens - last->output_tokens;
 }
 
+engine_principal *ledger_list(ledger *l) {
+    return l->list;
+}
+
 bool ledger_read(ledger *l, uint32_t device_idx, const engine_principal *list, uint32_t n,
                  const uint32_t *names, uint32_t n_slots) {
     INFERD_CHECK(device_idx < l->n_devices && n <= ENGINE_PRINCIPALS_MAX);
@@ -108,8 +115,12 @@ static uint32_t place_of(uint32_t tick) {
     return tick % (LEDGER_WINDOW_S + 1);
 }
 
+bool ledger_is_due(const ledger *l, uint64_t now_us) {
+    return l->n_ticks == 0 || now_us >= l->ticks_us[place_of(l->n_ticks - 1)] + SECOND_US;
+}
+
 void ledger_tick(ledger *l, uint64_t now_us) {
-    if (l->n_ticks > 0 && now_us < l->ticks_us[place_of(l->n_ticks - 1)] + SECOND_US) return;
+    if (!ledger_is_due(l, now_us)) return;
     uint32_t at = place_of(l->n_ticks++);
     l->ticks_us[at] = now_us;
     for (uint32_t i = 0; i < l->n_rows; i++) l->rows[i].then_us[at] = l->rows[i].device_us;
@@ -128,6 +139,16 @@ uint64_t ledger_recent_us(const ledger *l, uint32_t i) {
 uint64_t ledger_window_us(const ledger *l, uint64_t now_us) {
     if (l->n_ticks == 0 || now_us < l->ticks_us[oldest(l)]) return 0;
     return now_us - l->ticks_us[oldest(l)];
+}
+
+void ledger_sum_recent(const ledger *l, uint64_t *by_tenant, uint32_t n_tenants, uint64_t *by_name,
+                       uint32_t n_names) {
+    for (uint32_t i = 0; i < l->n_rows; i++) {
+        const ledger_row *r = &l->rows[i];
+        uint64_t us = ledger_recent_us(l, i);
+        if (r->tenant < n_tenants) by_tenant[r->tenant] += us;
+        if (r->name_idx < n_names) by_name[r->name_idx] += us;
+    }
 }
 
 uint64_t ledger_cost_micros(uint64_t us, uint64_t hour_micros) {

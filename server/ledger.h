@@ -29,18 +29,26 @@ typedef struct ledger ledger;
 ledger *ledger_create(uint32_t n_devices); // NULL: no memory
 void ledger_destroy(ledger *l);            // accepts NULL
 
+/* Room for one device's list, [ENGINE_PRINCIPALS_MAX], so that who reads often asks for no memory.
+ * Borrowed; what is in it is nobody's after the next call of ledger_read. */
+engine_principal *ledger_list(ledger *l);
 /* Add what changed since this device was read last.  names: [n_slots] number of the name of the
  * model in each slot; LEDGER_NOBODY where there is none.  False: no memory; it is added later. */
 bool ledger_read(ledger *l, uint32_t device_idx, const engine_principal *list, uint32_t n,
                  const uint32_t *names, uint32_t n_slots);
 /* Now and then: the window moves once a second. */
 void ledger_tick(ledger *l, uint64_t now_us);
+bool ledger_is_due(const ledger *l, uint64_t now_us); // ledger_tick would move it
 
 uint32_t ledger_n(const ledger *l);
 const ledger_row *ledger_at(const ledger *l, uint32_t i); // until the next ledger_read
 /* Device time of a row in the window, and the window's length; 0 before two ticks. */
 uint64_t ledger_recent_us(const ledger *l, uint32_t i);
 uint64_t ledger_window_us(const ledger *l, uint64_t now_us);
+/* Add the device time of all rows in the window to by_tenant[n_tenants] and by_name[n_names], in
+ * one pass; what has a number beyond them is in neither. */
+void ledger_sum_recent(const ledger *l, uint64_t *by_tenant, uint32_t n_tenants, uint64_t *by_name,
+                       uint32_t n_names);
 
 /* Device time as money: micros of a currency for `us` at so many micros per hour. */
 uint64_t ledger_cost_micros(uint64_t us, uint64_t hour_micros);

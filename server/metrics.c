@@ -36,6 +36,21 @@ const int metrics_statuses[METRICS_STATUSES] = {200, 400, 401, 403, 404, 405, 40
                                                 411, 413, 414, 415, 417, 429, 431,
                                                 499, 500, 501, 503, 504, 505, 0}; // 0: any other
 
+/* A flood asks for it with every refusal, so it is found by hash.  Rows are never given back. */
+static refusal_row *refusal_row_of(metrics *m, int64_t tenant, int64_t name_idx) {
+    uint32_t mask = METRICS_REFUSAL_PLACES - 1;
+    uint32_t i = ((uint32_t)tenant * 2654435761u ^ (uint32_t)name_idx * 40503u) & mask;
+    for (; m->refusal_places[i] != 0; i = (i + 1) & mask) {
+        refusal_row *row = &m->refusals[m->refusal_places[i] - 1];
+        if (row->tenant == tenant && row->name_idx == name_idx) return row;
+    }
+    if (m->n_refusals == METRICS_REFUSAL_ROWS_MAX) return &m->refusals[0];
+    refusal_row *row = &m->refusals[m->n_refusals++];
+    *row = (refusal_row){.tenant = tenant, .name_idx = name_idx};
+    m->refusal_places[i] = m->n_refusals;
+    return row;
+}
+
 metrics *metrics_create(uint32_t n_names_max, const http_route *routes, uint32_t n_routes) {
     metrics *m = calloc(1, sizeof *m);
     if (m == NULL) return NULL;
@@ -45,11 +60,14 @@ metrics *metrics_create(uint32_t n_names_max, const http_route *routes, uint32_t
     m->routes = routes;
     m->n_routes = n_routes;
     m->refusals = calloc(METRICS_REFUSAL_ROWS_MAX, sizeof *m->refusals);
+    m->refusal_places = calloc(METRICS_REFUSAL_PLACES, sizeof *m->refusal_places);
     m->ledger = ledger_create(METRICS_DEVICES_MAX);
-    if (m->models == NULL || m->http == NULL || m->refusals == NULL || m->ledger == NULL) {
+    if (m->models == NULL || m->http == NULL || m->refusals == NULL || m->refusal_places == NULL ||
+        m->ledger == NULL) {
         metrics_destroy(m);
         return NULL;
     }
+    refusal_row_of(m, -1, -1); // the first
     return m;
 }
 
@@ -58,6 +76,7 @@ void metrics_destroy(metrics *m) {
     free(m->models);
     free(m->http);
     free(m->refusals);
+    free(m->refusal_places);
     ledger_destroy(m->ledger);
     free(m);
 }
@@ -103,17 +122,7 @@ void metrics_target(metrics *m, uint32_t model_idx, metric_target target, bool k
 
 void metrics_refused(metrics *m, int64_t tenant, int64_t name_idx, api_fault fault) {
     INFERD_CHECK(fault > API_OK && fault < API_FAULTS);
-    uint32_t i = 0;
-    while (i < m->n_refusals &&
-           (m->refusals[i].tenant != tenant || m->refusals[i].name_idx != name_idx))
-        i++;
-    if (i == METRICS_REFUSAL_ROWS_MAX) { // all taken: the last is everybody else's
-        i--;
-        m->refusals[i].tenant = m->refusals[i].name_idx = -1;
-    } else if (i == m->n_refusals) {
-        m->refusals[m->n_refusals++] = (refusal_row){.tenant = tenant, .name_idx = name_idx};
-    }
-    m->refusals[i].n[fault]++;
+    refusal_row_of(m, tenant, name_idx)->n[fault]++;
 }
 
 ledger *metrics_ledger(metrics *m) {
@@ -145,6 +154,7 @@ void metrics_write(const metrics *m, const metrics_now *now, buf *out) {
     metrics_write_front(&p);
     metrics_write_models(&p);
     metrics_write_engine(&p);
+    metrics_write_disk(&p);
     metrics_write_account(&p);
     buf_deinit(&p.label);
 }

@@ -93,8 +93,16 @@ typedef struct metrics_share {
     double used, entitled; // used: over the ledger's window
 } metrics_share;
 
+/* Whose page it is: a tenant sees its own rows, models that it may use, and figures that are of
+ * nobody in particular. */
+typedef struct metrics_view {
+    int64_t tenant;    // its number
+    const bool *names; // [n_names] of metrics_now: may it use a model of this name?
+} metrics_view;
+
 /* What others know at the time of the page. */
 typedef struct metrics_now {
+    const metrics_view *view;      // NULL: an operator's, who sees everything
     const metrics_device *devices; // [n_devices]
     uint32_t n_devices;
     const metrics_model *models; // [n_models] served now
@@ -104,7 +112,8 @@ typedef struct metrics_now {
     const fleet_moves *moves;    // of replicas; NULL: nobody counts them
     const metrics_share *shares; // [n_shares]
     uint32_t n_shares;
-    const char *const *names; // [n_names] by name_idx
+    const struct kv_disk_stats *disk; // NULL: keys and values go to no disk, or it is not shown
+    const char *const *names;         // [n_names] by name_idx
     uint32_t n_names;
     const char *const *tenants; // [n_tenants] by number
     uint32_t n_tenants;

@@ -24,6 +24,11 @@ static const char *const fault_names[API_FAULTS] = {
     [API_OVER_LIMIT] = "over_limit",
 };
 
+/* Of its ledger, what who asked may see. */
+#define EACH_ROW(p, l, i)                                                                          \
+    for (uint32_t i = 0; i < ledger_n(l); i++)                                                     \
+        if (page_has_tenant((p), ledger_at(l, i)->tenant))
+
 static const char *row_label(page *p, const ledger_row *r, const char *more) {
     return page_principal_label(p, r->tenant == LEDGER_NOBODY ? -1 : (int64_t)r->tenant,
                                 r->name_idx == LEDGER_NOBODY ? -1 : (int64_t)r->name_idx, more);
@@ -33,16 +38,15 @@ static void write_seconds(page *p) {
     const ledger *l = p->m->ledger;
     page_family(p, "inferd_device_seconds_total", "counter",
                 "Device time that a tenant's requests for a model were charged.");
-    for (uint32_t i = 0; i < ledger_n(l); i++)
-        page_real(p, "inferd_device_seconds_total", row_label(p, ledger_at(l, i), ""),
-                  (double)ledger_at(l, i)->device_us / 1e6);
+    EACH_ROW(p, l, i)
+    page_real(p, "inferd_device_seconds_total", row_label(p, ledger_at(l, i), ""),
+              (double)ledger_at(l, i)->device_us / 1e6);
     if (p->now->hour_micros == 0) return;
     page_family(p, "inferd_cost_total", "counter",
                 "That time as money, at policy.cost_per_device_hour.");
-    for (uint32_t i = 0; i < ledger_n(l); i++)
-        page_real(p, "inferd_cost_total", row_label(p, ledger_at(l, i), ""),
-                  (double)ledger_cost_micros(ledger_at(l, i)->device_us, p->now->hour_micros) /
-                      1e6);
+    EACH_ROW(p, l, i)
+    page_real(p, "inferd_cost_total", row_label(p, ledger_at(l, i), ""),
+              (double)ledger_cost_micros(ledger_at(l, i)->device_us, p->now->hour_micros) / 1e6);
 }
 
 static void write_tokens(page *p) {
@@ -50,7 +54,7 @@ static void write_tokens(page *p) {
     page_family(p, "inferd_tokens_total", "counter",
                 "Tokens of a tenant with a model: prompt (computed), cached (of prompts, found), "
                 "output.");
-    for (uint32_t i = 0; i < ledger_n(l); i++) {
+    EACH_ROW(p, l, i) {
         const ledger_row *r = ledger_at(l, i);
         page_u64(p, "inferd_tokens_total", row_label(p, r, ",kind=\"prompt\""), r->prompt_tokens);
         page_u64(p, "inferd_tokens_total", row_label(p, r, ",kind=\"cached\""), r->cached_tokens);
@@ -82,7 +86,7 @@ static void write_refusals(page *p) {
         for (int f = 0; f < API_FAULTS; f++) {
             const refusal_row *r = &p->m->refusals[i];
             char more[64];
-            if (r->n[f] == 0) continue;
+            if (r->n[f] == 0 || !page_has_tenant(p, r->tenant)) continue;
             snprintf(more, sizeof more, ",reason=\"%s\"", fault_names[f]);
             page_u64(p, "inferd_refusals_total",
                      page_principal_label(p, r->tenant, r->name_idx, more), r->n[f]);

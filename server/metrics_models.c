@@ -48,7 +48,9 @@ static void begin_sample(page *p, const char *name, const metrics_model *m, cons
 }
 
 #define EACH_SERVED(p, m)                                                                          \
-    for (const metrics_model *m = (p)->now->models; m < (p)->now->models + (p)->now->n_models; m++)
+    for (const metrics_model *m = (p)->now->models; m < (p)->now->models + (p)->now->n_models;     \
+         m++)                                                                                      \
+        if (page_has_name((p), m->name_idx))
 
 static void write_model_rows(page *p) {
     for (size_t i = 0; i < INFERD_COUNT(info_rows); i++) {
@@ -157,6 +159,7 @@ static void write_replicas(page *p) {
     page_family(p, "inferd_model_replica", "gauge", "1 for each replica of a model.");
     for (uint32_t i = 0; i < p->now->n_replicas; i++) {
         const metrics_replica *r = &p->now->replicas[i];
+        if (!page_has_name(p, p->now->models[r->model].name_idx)) continue;
         buf_add_format(p->out, "inferd_model_replica{%s,device=\"",
                        page_model_label(p, p->now->models[r->model].name_idx, false));
         page_label_text(p->out, p->now->devices[r->device].name);

@@ -1,6 +1,16 @@
 /* metrics_page.c - see metrics_page.h. */
 #include "metrics_page.h"
 
+bool page_has_name(const page *p, int64_t name_idx) {
+    const metrics_now *now = p->now;
+    return now->view == NULL ||
+           (name_idx >= 0 && name_idx < now->n_names && now->view->names[name_idx]);
+}
+
+bool page_has_tenant(const page *p, int64_t tenant) {
+    return p->now->view == NULL || tenant == p->now->view->tenant;
+}
+
 void page_family(page *p, const char *name, const char *type, const char *help) {
     buf_add_format(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
@@ -94,7 +104,8 @@ const char *page_model_label(page *p, uint32_t name_idx, bool vllm) {
 }
 
 const char *page_engine_label(page *p) {
-    return p->now->n_names == 1 ? page_model_label(p, 0, true) : "engine=\"0\"";
+    bool one = p->now->n_names == 1 && page_has_name(p, 0);
+    return one ? page_model_label(p, 0, true) : "engine=\"0\"";
 }
 
 const char *page_device_label(page *p, const metrics_device *d, const char *more) {

@@ -5,6 +5,7 @@
  *     metrics_front.c    requests and the transport
  *     metrics_models.c   models: where they are, what they hold, what moving them took
  *     metrics_engine.c   devices: sequences, pages, steps, preemptions
+ *     metrics_disk.c     keys and values on the disk
  *     metrics_account.c  tenants: device time, tokens, cost, shares, refusals
  *
  * A family is HELP, TYPE and its samples, written together and once: strict parsers refuse a
@@ -48,6 +49,10 @@ typedef struct model_metrics {
     histogram hists[HISTS];
 } model_metrics;
 
+/* Places of the rows' index: a power of two, and twice the rows, so that a search is short. */
+enum { METRICS_REFUSAL_PLACES = 2 * METRICS_REFUSAL_ROWS_MAX };
+_Static_assert((METRICS_REFUSAL_PLACES & (METRICS_REFUSAL_PLACES - 1)) == 0, "a mask finds it");
+
 /* What a tenant's requests for a model were refused for. */
 typedef struct refusal_row {
     int64_t tenant;   // -1: none
@@ -62,9 +67,12 @@ struct metrics {
     uint64_t (*http)[METRICS_STATUSES]; // [n_routes + 1]; the last: no route
     uint64_t n_unknown_fields, n_reloads[2];
     histogram lag;
-    refusal_row *refusals; // [METRICS_REFUSAL_ROWS_MAX]; the last is for what found no row; owned
+    /* The first is of nobody: of requests without a tenant and a model, and of what found no row.
+     */
+    refusal_row *refusals; // [METRICS_REFUSAL_ROWS_MAX] owned
     uint32_t n_refusals;
-    ledger *ledger; // owned
+    uint32_t *refusal_places; // [METRICS_REFUSAL_PLACES] a row + 1, by its hash; 0: none; owned
+    ledger *ledger;           // owned
 };
 
 extern const hist_row metrics_hist_rows[HISTS];
@@ -78,6 +86,10 @@ typedef struct page {
     buf *out;
     buf label; // scratch
 } page;
+
+/* May who asked see models of this name, and what this tenant did? */
+bool page_has_name(const page *p, int64_t name_idx);
+bool page_has_tenant(const page *p, int64_t tenant);
 
 /* HELP and TYPE. */
 void page_family(page *p, const char *name, const char *type, const char *help);
@@ -107,6 +119,7 @@ const char *page_principal_label(page *p, int64_t tenant, int64_t name_idx, cons
 void metrics_write_front(page *p);
 void metrics_write_models(page *p);
 void metrics_write_engine(page *p);
+void metrics_write_disk(page *p);
 void metrics_write_account(page *p);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "admin_plan.h"
+
 inferd_status registry_init(registry *r, inferd_err *err) {
     *r = (registry){0};
     r->slots = calloc(REGISTRY_SLOTS, sizeof *r->slots);
@@ -173,17 +175,18 @@ static bool fill_texts(registry_slot *s, const config_model *m) {
            (m->chat_template == NULL || s->chat_template != NULL);
 }
 
-static bool tell_fleet(registry *r, int slot, int same_as) {
-    enum { PREPARED_PERCENT = 130 }; // of a file, before a device says it exactly
+/* False: no memory, and registry_sweep tries again. */
+static bool tell_fleet(registry *r, int slot) {
     registry_slot *s = &r->slots[slot];
     if (r->fleet == NULL) return true;
     s->departures = fleet_model_departures(r->fleet, (uint32_t)slot);
     fleet_model_about about = {.m = s->m,
-                               .weight_bytes =
-                                   model_about(s->m)->file_bytes / 100 * PREPARED_PERCENT,
-                               .same_as = same_as == REGISTRY_NONE ? UINT32_MAX : (uint32_t)same_as,
+                               .weight_bytes = plan_prepared_bytes(model_about(s->m)->file_bytes),
+                               .same_as =
+                                   s->same_as == REGISTRY_NONE ? UINT32_MAX : (uint32_t)s->same_as,
                                .policy = s->policy};
-    return fleet_model_add(r->fleet, (uint32_t)slot, &about);
+    s->untold = !fleet_model_add(r->fleet, (uint32_t)slot, &about);
+    return !s->untold;
 }
 
 /* What the file says, but for what was set by hand since and the file did not change. */
@@ -275,7 +278,7 @@ bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *probl
         s->same_as = opened[i].same_as != REGISTRY_NONE    ? opened[i].same_as
                      : opened[i].same_new != REGISTRY_NONE ? slots[opened[i].same_new]
                                                            : REGISTRY_NONE;
-        tell_fleet(r, slots[i], s->same_as);
+        tell_fleet(r, slots[i]);
     }
     return true;
 }
@@ -315,9 +318,9 @@ int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *pr
     s->told = was->told;
     s->same_as = same_as;
     make_stale(r, old);
-    if (tell_fleet(r, slot, same_as)) return slot;
-    inferd_fail(problem, INFERD_ENOMEM, "no memory to tell the devices of their models");
-    return slot; // as after registry_apply: it answers that it has no model
+    if (!tell_fleet(r, slot))
+        inferd_fail(problem, INFERD_ENOMEM, "no memory to tell the devices of their models");
+    return slot; // as after registry_apply: until they are told it answers that it has no device
 }
 
 void registry_heed(registry *r, const char *name, bool pin, bool keep_alive) {
@@ -345,7 +348,7 @@ bool registry_start(registry *r, fleet *f) {
     bool fine = true;
     r->fleet = f;
     for (int i = 0; i < REGISTRY_SLOTS; i++)
-        if (r->slots[i].m != NULL) fine = tell_fleet(r, i, r->slots[i].same_as) && fine;
+        if (r->slots[i].m != NULL) fine = tell_fleet(r, i) && fine;
     return fine;
 }
 
@@ -357,15 +360,17 @@ void registry_drop(registry *r, const int *slots, uint32_t n) {
         if (--s->n_configs > 0) continue;
         s->leaving = true;
         model_hold_file(s->m, true); // what it still computes has nothing to do with the path
-        if (r->fleet != NULL) fleet_model_remove(r->fleet, (uint32_t)slots[i]);
+        if (r->fleet != NULL && !s->untold) fleet_model_remove(r->fleet, (uint32_t)slots[i]);
     }
 }
 
 void registry_sweep(registry *r) {
     for (int i = 0; i < REGISTRY_SLOTS; i++) {
         registry_slot *s = &r->slots[i];
+        if (s->m != NULL && s->untold && !s->leaving) tell_fleet(r, i);
         if (s->m == NULL || !s->leaving || s->n_flights > 0) continue;
-        if (r->fleet != NULL && fleet_model_departures(r->fleet, (uint32_t)i) == s->departures)
+        if (r->fleet != NULL && !s->untold &&
+            fleet_model_departures(r->fleet, (uint32_t)i) == s->departures)
             continue;
         close_slot(s);
     }

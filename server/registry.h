@@ -12,6 +12,9 @@
  *     served -> leaving registry_drop         no configuration names it: fleet_model_remove
  *     leaving -> empty  registry_sweep        the fleet let go, and no answer is being written
  *
+ * One that the fleet had no memory to take is served by no device until registry_sweep has told the
+ * fleet after all; when it is dropped before, nothing has to let it go.
+ *
  * Names have numbers of their own, which are never used for another name: metrics count by them.
  *
  * Thread: front; m, name and name_idx of a slot may be read by whoever holds a configuration that
@@ -38,6 +41,7 @@ typedef struct registry_slot {
     uint32_t n_configs; // that name it
     uint32_t n_flights; // answers that are being written
     bool leaving;
+    bool untold;                    // there was no memory to give it to the fleet
     bool stale;                     // its file was replaced: not for another configuration
     model_file file;                // as file_look.h saw it last
     uint32_t departures;            // of the fleet's slot when it was added
@@ -103,7 +107,7 @@ void registry_try_again(registry *r, int slot);
 void registry_count(registry *r, const int *slots, uint32_t n);
 /* One configuration less names them. */
 void registry_drop(registry *r, const int *slots, uint32_t n);
-/* Close what has left. */
+/* Close what has left, and tell the fleet what it could not be told. */
 void registry_sweep(registry *r);
 
 /* Everything that is served so far goes to this fleet, and what is served later. */

@@ -2,10 +2,10 @@
  * happens.
  *
  * A seed makes a world: a few pages, models of different sizes, classes and policies, one memory or
- * two, depth 1 or 2, guesses or none; and then what happens in it: requests, cancellations, pauses,
- * commands, policies, files that fail, slow loads, failed steps, a clock that jumps.  The device
- * stores tokens where the block tables say and reads weights where they were put, so a page in the
- * wrong hands changes an output.
+ * two, depth 1 or 2, guesses or none, a disk or none, one of three objectives; and then what
+ * happens in it: requests, cancellations, pauses, commands, policies, files that fail, slow loads,
+ * failed steps, a clock that jumps.  The device stores tokens where the block tables say and reads
+ * weights where they were put, so a page in the wrong hands changes an output.
  *
  * After every event: the books (core_verify), and the invariants named by check_invariant_name.  At
  * the end the input stops, and everything has to end, too; then the models go, and every page has
@@ -32,6 +32,8 @@ typedef enum check_invariant {
     CHECK_STARVED,  // others are served, and it could be, and is not
     CHECK_EVICTION, // the wrong one had to go, or too early
     CHECK_STATES,   // a model's state and its requests disagree
+    CHECK_TENANTS,  // one finds what another wrote
+    CHECK_DISK,     // the disk was used wrongly
     CHECK_DEADLOCK, // nothing moves any more
     CHECK_LEAK,     // all is over, and something is kept
     CHECK_INVARIANTS
@@ -48,6 +50,7 @@ typedef struct check_result {
     /* What happened, to be sure that it did. */
     uint64_t n_events, n_steps, n_requests, n_tokens, n_preempted, n_loads, n_evicted, n_turns;
     uint64_t n_failed_loads, n_drafts_right, n_hits, n_moves;
+    uint64_t n_stored, n_fetched, n_copied_ahead, n_zeroed;
     /* The longest waits of worlds that bound them: steps of others, and times. */
     uint64_t flood_steps, turn_us, urgent_us, guaranteed_us, drain_us;
 } check_result;

@@ -60,6 +60,10 @@ static void add(check_result *sum, const check_result *r) {
     sum->n_drafts_right += r->n_drafts_right;
     sum->n_hits += r->n_hits;
     sum->n_moves += r->n_moves;
+    sum->n_stored += r->n_stored;
+    sum->n_fetched += r->n_fetched;
+    sum->n_copied_ahead += r->n_copied_ahead;
+    sum->n_zeroed += r->n_zeroed;
     sum->flood_steps = max_of(sum->flood_steps, r->flood_steps);
     sum->turn_us = max_of(sum->turn_us, r->turn_us);
     sum->urgent_us = max_of(sum->urgent_us, r->urgent_us);
@@ -74,6 +78,8 @@ static void print_sum(const check_result *s, uint64_t n_seeds, uint64_t n_failed
            (ull)s->n_events, (ull)s->n_steps, (ull)s->n_requests, (ull)s->n_tokens,
            (ull)s->n_preempted, (ull)s->n_loads, (ull)s->n_failed_loads, (ull)s->n_evicted,
            (ull)s->n_turns, (ull)s->n_drafts_right, (ull)s->n_hits, (ull)s->n_moves);
+    printf("copied ahead %llu, to the disk %llu, and back %llu, zeroed %llu\n",
+           (ull)s->n_copied_ahead, (ull)s->n_stored, (ull)s->n_fetched, (ull)s->n_zeroed);
     printf("longest waits: %llu steps in a flood, %llu us for a turn, %llu us of urgent work, %llu "
            "us with a guarantee, %llu us until all had ended\n",
            (ull)s->flood_steps, (ull)s->turn_us, (ull)s->urgent_us, (ull)s->guaranteed_us,

@@ -340,13 +340,16 @@ inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *er
 }
 
 inferd_status experiment_targets(const experiment *e, uint32_t *out_ttft_us, uint32_t *out_tpot_us,
-                                 inferd_err *err) {
+                                 slo_base *out_base, inferd_err *err) {
+    bool given = e->slo_ttft_ms != 0 && e->slo_tpot_ms != 0;
     *out_ttft_us = e->slo_ttft_ms * 1000;
     *out_tpot_us = e->slo_tpot_ms * 1000;
-    if (e->slo_ttft_ms != 0 && e->slo_tpot_ms != 0) return INFERD_OK;
+    if (given && out_base == NULL) return INFERD_OK;
     slo_base base;
     inferd_status st = experiment_base(e, &base, err);
     if (st != INFERD_OK) return st;
+    if (out_base != NULL) *out_base = base;
+    if (given) return INFERD_OK;
     if (*out_ttft_us == 0) *out_ttft_us = (uint32_t)((double)base.ttft_us * e->slo_scale);
     if (*out_tpot_us == 0) *out_tpot_us = (uint32_t)((double)base.tpot_us * e->slo_scale);
     printf(
@@ -409,19 +412,54 @@ inferd_status experiment_tell(const experiment *e, const figures *f, inferd_err 
 
 /* ---- one run as rows ---- */
 
-typedef struct row {
-    const char *name, *unit;
-    uint32_t n_digits;
-    double value;
-} row;
-
-static inferd_status set_rows(figures *f, const char *group, const row *rows, size_t n,
-                              uint32_t seed_idx, inferd_err *err) {
+inferd_status experiment_set_rows(figures *f, const char *group, uint32_t seed_idx,
+                                  const experiment_row *rows, size_t n, inferd_err *err) {
     inferd_status st = INFERD_OK;
     for (size_t i = 0; i < n && st == INFERD_OK; i++)
         st = figures_set(f, group, rows[i].name, rows[i].unit, rows[i].n_digits, seed_idx,
                          rows[i].value, err);
     return st;
+}
+
+void experiment_point(const figures *f, const char *group, const char *name, size_t i,
+                      double *median, double *lo, double *hi) {
+    figure_summary s = figures_summary(f, figures_find(f, group, name));
+    median[i] = s.median, lo[i] = s.min, hi[i] = s.max;
+}
+
+inferd_status experiment_run_seeds(const experiment *e, uint32_t n_models, double rate_factor,
+                                   uint32_t slo_ttft_us, uint32_t slo_tpot_us, figures *f,
+                                   const char *group, experiment_set_f *set, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
+        run_figures r;
+        st = experiment_run(e, e->seed0 + i, n_models, rate_factor, slo_ttft_us, slo_tpot_us, &r,
+                            err);
+        if (st == INFERD_OK) st = set(f, group, i, &r, err);
+    }
+    return st;
+}
+
+inferd_status experiment_plot(const experiment *e, const plot *p, inferd_err *err) {
+    if (e->svg_path == NULL) return INFERD_OK;
+    buf svg = {0};
+    inferd_status st = plot_svg(p, &svg, err);
+    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
+    buf_deinit(&svg);
+    return st;
+}
+
+inferd_status experiment_plot_bars(const experiment *e, const plot_labels *labels,
+                                   const plot_series *series, uint32_t n_series,
+                                   const char *const *bars, uint32_t n_bars, inferd_err *err) {
+    plot p = {.title = labels->title,
+              .x_label = labels->x,
+              .y_label = labels->y,
+              .series = series,
+              .n_series = n_series,
+              .bar_names = bars,
+              .n_bars = n_bars};
+    return experiment_plot(e, &p, err);
 }
 
 static double per(double a, double b) {
@@ -431,7 +469,7 @@ static double per(double a, double b) {
 inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
                              inferd_err *err) {
     const world_account *a = &r->account;
-    const row rows[] = {
+    const experiment_row rows[] = {
         {"offered", "1/s", 3, r->offered_per_s},
         {"attainment", "%", 2, 100 * r->attainment},
         {"goodput per device", "1/s", 3, r->goodput},
@@ -466,8 +504,8 @@ inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, c
         {"idle", "%", 1, 100 * per((double)a->idle_us, (double)a->wall_us)},
         {"rows per step", "", 1, per((double)a->n_rows, (double)a->n_steps)},
     };
-    inferd_status st = set_rows(f, group, rows, INFERD_COUNT(rows), seed_idx, err);
-    const row watched[] = {
+    inferd_status st = experiment_set_rows(f, group, seed_idx, rows, INFERD_COUNT(rows), err);
+    const experiment_row watched[] = {
         {"device computes while they come", "%", 1, 100 * r->busy},
         {"share error, 1 s", "points", 1, r->share_points[0]},
         {"share error, 10 s", "points", 2, r->share_points[1]},
@@ -476,6 +514,6 @@ inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, c
         {"Jain, service / due", "", 3, r->jain_due},
     };
     if (st == INFERD_OK && !isnan(r->busy))
-        st = set_rows(f, group, watched, INFERD_COUNT(watched), seed_idx, err);
+        st = experiment_set_rows(f, group, seed_idx, watched, INFERD_COUNT(watched), err);
     return st;
 }

@@ -19,6 +19,7 @@
 #ifndef SIM_EXPERIMENT_H
 #define SIM_EXPERIMENT_H
 
+#include "plot.h"
 #include "report.h"
 #include "world.h"
 
@@ -57,6 +58,10 @@ typedef struct experiment {
     uint32_t attacks;                 // ADV, of workload_attack
     bool no_backlog;                  // PRE: nothing waits at the start
 } experiment;
+
+typedef struct plot_labels {
+    const char *title, *x, *y;
+} plot_labels;
 
 /* What a dedicated device gives at half of what it can. */
 typedef struct slo_base {
@@ -112,9 +117,10 @@ void experiment_quantiles(uint64_t *values, size_t n, double out[3]);
 /* One request at a time would be no load at all, and more than it can serve no latency: half of
  * what it serves of an endless queue. */
 inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *err);
-/* Targets of e: given, or the base times the scale (then the base is measured and printed). */
+/* Targets of e: given, or the base times the scale (then the base is measured and printed).
+ * `out_base` wants it in any case; NULL: nobody does. */
 inferd_status experiment_targets(const experiment *e, uint32_t *out_ttft_us, uint32_t *out_tpot_us,
-                                 inferd_err *err);
+                                 slo_base *out_base, inferd_err *err);
 /* The figures of one run, as one seed of a group. */
 inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
                              inferd_err *err);
@@ -122,6 +128,29 @@ void experiment_print_constants(const experiment *e);
 /* The table to stdout, and where the options say. */
 inferd_status experiment_tell(const experiment *e, const figures *f, inferd_err *err);
 inferd_status experiment_write(const char *path, const buf *text, inferd_err *err);
+/* A figure of one seed. */
+typedef struct experiment_row {
+    const char *name, *unit;
+    uint32_t n_digits;
+    double value;
+} experiment_row;
+inferd_status experiment_set_rows(figures *f, const char *group, uint32_t seed_idx,
+                                  const experiment_row *rows, size_t n, inferd_err *err);
+/* The plot where the options say; nothing when they do not. */
+inferd_status experiment_plot(const experiment *e, const plot *p, inferd_err *err);
+/* Median, least and most over the seeds, for point i of a series. */
+void experiment_point(const figures *f, const char *group, const char *name, size_t i,
+                      double *median, double *lo, double *hi);
+/* Bars of several series side by side; nothing when the options ask for no plot. */
+inferd_status experiment_plot_bars(const experiment *e, const plot_labels *labels,
+                                   const plot_series *series, uint32_t n_series,
+                                   const char *const *bars, uint32_t n_bars, inferd_err *err);
+/* Every seed with this rate and these targets; `set` takes the figures of each. */
+typedef inferd_status experiment_set_f(figures *f, const char *group, uint32_t seed_idx,
+                                       const run_figures *r, inferd_err *err);
+inferd_status experiment_run_seeds(const experiment *e, uint32_t n_models, double rate_factor,
+                                   uint32_t slo_ttft_us, uint32_t slo_tpot_us, figures *f,
+                                   const char *group, experiment_set_f *set, inferd_err *err);
 inferd_status experiment_figures(const experiment *e, figures *f, const char *title,
                                  inferd_err *err);
 

@@ -16,7 +16,6 @@
 
 #include "../bench/rng.h"
 #include "experiment.h"
-#include "plot.h"
 #include "scheduler/place.h"
 
 enum {
@@ -84,8 +83,8 @@ static uint32_t find_place(const fleet *f, place_plan *plan) {
     plan->n_moves = 0;
     if (place_choose(d, f->n_devices, &f->models[f->n], f->policy, &chosen, NULL) > 0)
         return chosen;
-    if (!f->moves ||
-        !place_plan_moves(f->empty, f->n_devices, f->models, f->copies, f->n, f->n, plan))
+    if (!f->moves || !place_plan_moves(f->empty, f->n_devices, f->models, f->copies, f->n, f->n,
+                                       PLACE_TRIES_MAX, plan))
         return PLACE_NOWHERE;
     return plan->device_idx;
 }
@@ -226,17 +225,14 @@ static hour run_hour(const experiment *e, uint64_t seed, policy_placement policy
 
 static inferd_status set(figures *f, const char *group, uint32_t seed_idx, const hour *h,
                          inferd_err *err) {
-    inferd_status st = figures_set(f, group, "largest of what is possible, at the end", "%", 1,
-                                   seed_idx, h->end, err);
-    if (st == INFERD_OK)
-        st = figures_set(f, group, "least of all minutes", "%", 1, seed_idx, h->least, err);
-    if (st == INFERD_OK)
-        st = figures_set(f, group, "in use at the end", "%", 1, seed_idx, h->occupancy, err);
-    if (st == INFERD_OK)
-        st = figures_set(f, group, "had no device", "%", 2, seed_idx, h->refused, err);
-    if (st == INFERD_OK)
-        st = figures_set(f, group, "moves per model placed", "", 2, seed_idx, h->moves, err);
-    return st;
+    const experiment_row rows[] = {
+        {"largest of what is possible, at the end", "%", 1, h->end},
+        {"least of all minutes", "%", 1, h->least},
+        {"in use at the end", "%", 1, h->occupancy},
+        {"had no device", "%", 2, h->refused},
+        {"moves per model placed", "", 2, h->moves},
+    };
+    return experiment_set_rows(f, group, seed_idx, rows, INFERD_COUNT(rows), err);
 }
 
 static void name_group(char *out, size_t n_bytes, uint32_t percent, int policy, bool moves) {
@@ -254,25 +250,15 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
             char group[FIGURES_TEXT_BYTES];
             name_group(group, sizeof group, OCCUPANCY_PERCENT[INFERD_COUNT(OCCUPANCY_PERCENT) - 1],
                        i, k == 0);
-            figure_summary s = figures_summary(
-                f, figures_find(f, group, "largest of what is possible, at the end"));
-            y[k][i] = s.median, lo[k][i] = s.min, hi[k][i] = s.max;
+            experiment_point(f, group, "largest of what is possible, at the end", (size_t)i, y[k],
+                             lo[k], hi[k]);
         }
         series[k] = (plot_series){
             .name = NAMES[k], .mark = PLOT_BAR, .y = y[k], .lo = lo[k], .hi = hi[k], .n = N};
     }
-    plot p = {.title = "Largest model that can be placed after an hour",
-              .x_label = "placement",
-              .y_label = "% of what is possible",
-              .series = series,
-              .n_series = N_SERIES,
-              .bar_names = POLICY_NAMES,
-              .n_bars = N};
-    buf svg = {0};
-    inferd_status st = plot_svg(&p, &svg, err);
-    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
-    buf_deinit(&svg);
-    return st;
+    plot_labels labels = {"Largest model that can be placed after an hour", "placement",
+                          "% of what is possible"};
+    return experiment_plot_bars(e, &labels, series, N_SERIES, POLICY_NAMES, N, err);
 }
 
 inferd_status experiment_churn(const experiment *e, inferd_err *err) {
@@ -297,7 +283,7 @@ inferd_status experiment_churn(const experiment *e, inferd_err *err) {
                 }
             }
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK && e->svg_path != NULL) st = draw(e, &f, err);
+    if (st == INFERD_OK) st = draw(e, &f, err);
     figures_deinit(&f);
     return st;
 }

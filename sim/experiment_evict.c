@@ -11,7 +11,6 @@
 
 #include "evictor.h"
 #include "experiment.h"
-#include "plot.h"
 
 /* ---- the daemon's residency ---- */
 
@@ -53,15 +52,14 @@ static inferd_status real_seed(const experiment *e, figures *f, const real_case 
         char group[FIGURES_TEXT_BYTES];
         const world_account *a = &r[k].account;
         snprintf(group, sizeof group, "%s, %s", c->name, WORTH_NAMES[k]);
-        st = figures_set(f, group, "reload time per request", "s", 4, seed_idx,
-                         (double)a->copied_us / 1e6 / (double)r[k].attained.n_offered, err);
-        if (st == INFERD_OK)
-            st = figures_set(f, group, "above the clairvoyant", "%", 2, seed_idx,
-                             100 * ((double)a->copied_us / best - 1), err);
-        if (st == INFERD_OK)
-            st = figures_set(f, group, "loads", "", 0, seed_idx, (double)a->n_loads, err);
-        if (st == INFERD_OK)
-            st = figures_set(f, group, "TTFT P95", "ms", 0, seed_idx, r[k].ttft_us[1] / 1e3, err);
+        const experiment_row rows[] = {
+            {"reload time per request", "s", 4,
+             (double)a->copied_us / 1e6 / (double)r[k].attained.n_offered},
+            {"above the clairvoyant", "%", 2, 100 * ((double)a->copied_us / best - 1)},
+            {"loads", "", 0, (double)a->n_loads},
+            {"TTFT P95", "ms", 0, r[k].ttft_us[1] / 1e3},
+        };
+        st = experiment_set_rows(f, group, seed_idx, rows, INFERD_COUNT(rows), err);
     }
     return st;
 }
@@ -141,25 +139,13 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
         for (size_t i = 0; i < N; i++) {
             char group[FIGURES_TEXT_BYTES];
             snprintf(group, sizeof group, "%s, %s", REAL[i].name, WORTH_NAMES[k]);
-            figure_summary s =
-                figures_summary(f, figures_find(f, group, "reload time per request"));
-            y[k][i] = s.median, lo[k][i] = s.min, hi[k][i] = s.max;
+            experiment_point(f, group, "reload time per request", i, y[k], lo[k], hi[k]);
         }
         series[k] = (plot_series){
             .name = WORTH_NAMES[k], .mark = PLOT_BAR, .y = y[k], .lo = lo[k], .hi = hi[k], .n = N};
     }
-    plot p = {.title = "Reload time per request",
-              .x_label = "workload",
-              .y_label = "s",
-              .series = series,
-              .n_series = N_WORTHS,
-              .bar_names = names,
-              .n_bars = N};
-    buf svg = {0};
-    inferd_status st = plot_svg(&p, &svg, err);
-    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
-    buf_deinit(&svg);
-    return st;
+    plot_labels labels = {"Reload time per request", "workload", "s"};
+    return experiment_plot_bars(e, &labels, series, N_WORTHS, names, N, err);
 }
 
 inferd_status experiment_evict(const experiment *e, inferd_err *err) {
@@ -185,7 +171,7 @@ inferd_status experiment_evict(const experiment *e, inferd_err *err) {
         for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++)
             st = replay_seed(e, &f, i, MODELS[m], err);
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK && e->svg_path != NULL) st = draw(e, &f, err);
+    if (st == INFERD_OK) st = draw(e, &f, err);
     figures_deinit(&f);
     return st;
 }

@@ -12,16 +12,17 @@
 #include <string.h>
 
 #include "experiment.h"
-#include "plot.h"
 
 enum {
     VICTIM_PERCENT = 40, // of the device, fixed
     RATE_STEPS = 24,     // doublings and halvings
+    FLAT_DOUBLINGS = 3,  // in a row: more work is only a longer queue
     P99 = 2              // of experiment_quantiles
 };
 #define LOAD_TOLERANCE 0.01         // of the devices' time
 #define RATE_FIRST     0.125        // light, so that no search begins with a flooded device
 #define RATE_LEAST     (1.0 / 1024) // what is left then does not follow the rate
+#define FLAT_GROWTH    1.1          // a load that follows the rate doubles
 #define NARROW         1.01         // two rates that are so close are one
 
 typedef struct mix_targets {
@@ -30,17 +31,33 @@ typedef struct mix_targets {
 
 /* ---- the rate ---- */
 
+/* Twice the rate, and they compute no longer.  A light load is small, and doubles all the same. */
+static bool is_flat(double busy, double busy_doubled) {
+    return busy_doubled - busy < LOAD_TOLERANCE && busy_doubled < FLAT_GROWTH * busy;
+}
+
+/* Doubled or halved until the load is between two rates, then between those; `out` is one that was
+ * run. */
 static inferd_status find_rate(const experiment *e, mix_targets t, double *out, inferd_err *err) {
-    double want = e->load_percent / 100, lo = 0, hi = 0, rate = RATE_FIRST;
+    double want = e->load_percent / 100, lo = 0, hi = 0, busy_lo = 0, rate = RATE_FIRST;
+    uint32_t n_flat = 0;
     run_figures r = {0};
     for (int i = 0; i < RATE_STEPS; i++) {
         inferd_status st = experiment_run(e, e->seed0, 0, rate, t.ttft_us, t.tpot_us, &r, err);
         if (st != INFERD_OK) return st;
+        *out = rate;
         if (fabs(r.busy - want) <= LOAD_TOLERANCE) break;
-        if (r.busy < want)
-            lo = rate;
-        else
+        if (r.busy < want) {
+            n_flat = is_flat(busy_lo, r.busy) ? n_flat + 1 : 0;
+            if (hi == 0 && n_flat == FLAT_DOUBLINGS)
+                return inferd_fail(err, INFERD_EINVAL,
+                                   "--load is %g, devices compute %.1f %% with rate x %.3g, and "
+                                   "no more with less or more",
+                                   e->load_percent, 100 * r.busy, rate);
+            lo = rate, busy_lo = r.busy;
+        } else {
             hi = rate;
+        }
         if (hi > 0 && hi < RATE_LEAST)
             return inferd_fail(err, INFERD_EINVAL,
                                "--load is %g, devices compute %.1f %% whatever the rate is",
@@ -48,8 +65,7 @@ static inferd_status find_rate(const experiment *e, mix_targets t, double *out, 
         if (hi > 0 && lo > 0 && hi / lo < NARROW) break;
         rate = hi == 0 ? 2 * lo : lo == 0 ? hi / 2 : sqrt(lo * hi);
     }
-    *out = rate;
-    printf("rate x %.3f: devices compute %.1f %% of the time (seed %llu)\n", rate, 100 * r.busy,
+    printf("rate x %.3f: devices compute %.1f %% of the time (seed %llu)\n", *out, 100 * r.busy,
            (unsigned long long)e->seed0);
     return INFERD_OK;
 }
@@ -134,11 +150,7 @@ static inferd_status set_urgent(figures *f, const char *group, uint32_t seed_idx
     if (st == INFERD_OK) {
         experiment_quantiles(steps, n, s);
         experiment_quantiles(wait_us, n, us);
-        const struct {
-            const char *name, *unit;
-            uint32_t n_digits;
-            double value;
-        } rows[] = {
+        const experiment_row rows[] = {
             {"urgent requests", "", 0, (double)(n + n_never)},
             {"urgent, never begun", "", 0, (double)n_never},
             {"urgent, attainment", "%", 2, 100 * (double)n_met / (double)(n + n_never)},
@@ -147,9 +159,7 @@ static inferd_status set_urgent(figures *f, const char *group, uint32_t seed_idx
             {"urgent, until its first step begins, median", "ms", 2, us[0] / 1e3},
             {"urgent, until its first step begins, P99", "ms", 2, us[P99] / 1e3},
         };
-        for (size_t i = 0; i < INFERD_COUNT(rows) && st == INFERD_OK; i++)
-            st = figures_set(f, group, rows[i].name, rows[i].unit, rows[i].n_digits, seed_idx,
-                             rows[i].value, err);
+        st = experiment_set_rows(f, group, seed_idx, rows, INFERD_COUNT(rows), err);
     }
     free(steps);
     free(wait_us);
@@ -180,11 +190,7 @@ static inferd_status set_victim(figures *f, const char *group, uint32_t seed_idx
         experiment_quantiles(tpot, n, q);
         experiment_quantiles(ttft, n_first, first);
         *out_us = q[P99];
-        const struct {
-            const char *name, *unit;
-            uint32_t n_digits;
-            double value;
-        } rows[] = {
+        const experiment_row rows[] = {
             {"victim, done", "%", 1, n_all > 0 ? 100 * (double)n_first / (double)n_all : NAN},
             {"victim, attainment", "%", 2, 100 * (double)n_met / (double)n_all},
             {"victim, TTFT P99", "ms", 1, first[P99] / 1e3},
@@ -192,10 +198,8 @@ static inferd_status set_victim(figures *f, const char *group, uint32_t seed_idx
             {"victim, TPOT P99", "ms", 2, q[P99] / 1e3},
             {"victim, TPOT P99, of alone", "", 3, q[P99] / alone_us},
         };
-        for (size_t i = 0; i < INFERD_COUNT(rows) && st == INFERD_OK; i++)
-            if (i + 1 < INFERD_COUNT(rows) || alone_us > 0)
-                st = figures_set(f, group, rows[i].name, rows[i].unit, rows[i].n_digits, seed_idx,
-                                 rows[i].value, err);
+        size_t n_rows = INFERD_COUNT(rows) - (alone_us > 0 ? 0 : 1); // alone: of what
+        st = experiment_set_rows(f, group, seed_idx, rows, n_rows, err);
     }
     free(tpot);
     free(ttft);
@@ -277,18 +281,8 @@ static inferd_status draw(const experiment *e, const figures *f, bool by_tenant,
     for (int k = 0; k < 2; k++)
         series[k] = (plot_series){
             .name = WHAT[k], .mark = PLOT_BAR, .y = y[k], .lo = lo[k], .hi = hi[k], .n = n};
-    plot p = {.title = f->title,
-              .x_label = by_tenant ? "tenant" : "model",
-              .y_label = "device seconds",
-              .series = series,
-              .n_series = 2,
-              .bar_names = bars,
-              .n_bars = n};
-    buf svg = {0};
-    inferd_status st = plot_svg(&p, &svg, err);
-    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
-    buf_deinit(&svg);
-    return st;
+    plot_labels labels = {f->title, by_tenant ? "tenant" : "model", "device seconds"};
+    return experiment_plot_bars(e, &labels, series, 2, bars, n, err);
 }
 
 inferd_status experiment_mix(const experiment *e, inferd_err *err) {
@@ -305,7 +299,7 @@ inferd_status experiment_mix(const experiment *e, inferd_err *err) {
         return inferd_fail(err, INFERD_EINVAL, "--load, --svg: %u models, at most %d are watched",
                            experiment_n_models(e), STATS_PRINCIPALS_MAX);
     experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, &t.ttft_us, &t.tpot_us, err);
+    inferd_status st = experiment_targets(e, &t.ttft_us, &t.tpot_us, NULL, err);
     if (st != INFERD_OK) return st;
     if (e->mix == WORKLOAD_ADV) {
         for (uint32_t i = 0; i < ADV_TENANTS; i++)
@@ -329,7 +323,7 @@ inferd_status experiment_mix(const experiment *e, inferd_err *err) {
                       err);
     }
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK && e->svg_path != NULL) st = draw(e, &f, many, err);
+    if (st == INFERD_OK) st = draw(e, &f, many, err);
     figures_deinit(&f);
     return st;
 }

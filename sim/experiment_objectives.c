@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "experiment.h"
-#include "plot.h"
 
 static const char *const NAMES[] = {"latency", "throughput", "sla"};
 static const double FACTORS[] = {0.6, 0.8, 1, 1.2}; // of what a dedicated device can
@@ -16,11 +15,7 @@ enum { N_OBJECTIVES = INFERD_COUNT(NAMES), N_FACTORS = INFERD_COUNT(FACTORS) };
 
 static inferd_status set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
                          inferd_err *err) {
-    const struct {
-        const char *name, *unit;
-        uint32_t n_digits;
-        double value;
-    } rows[] = {
+    const experiment_row rows[] = {
         {"attainment", "%", 2, 100 * r->attainment},
         {"TTFT attained", "%", 2, 100 * r->ttft_met},
         {"TPOT attained", "%", 2, 100 * r->tpot_met},
@@ -34,11 +29,7 @@ static inferd_status set(figures *f, const char *group, uint32_t seed_idx, const
         {"until all had ended", "s", 0, r->seconds},
         {"rows per step", "", 1, (double)r->account.n_rows / (double)r->account.n_steps},
     };
-    inferd_status st = INFERD_OK;
-    for (size_t i = 0; i < INFERD_COUNT(rows) && st == INFERD_OK; i++)
-        st = figures_set(f, group, rows[i].name, rows[i].unit, rows[i].n_digits, seed_idx,
-                         rows[i].value, err);
-    return st;
+    return experiment_set_rows(f, group, seed_idx, rows, INFERD_COUNT(rows), err);
 }
 
 static void name_group(char *out, size_t n_bytes, int objective, int factor) {
@@ -52,8 +43,7 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
         for (int k = 0; k < N_FACTORS; k++) {
             char group[FIGURES_TEXT_BYTES];
             name_group(group, sizeof group, o, k);
-            figure_summary s = figures_summary(f, figures_find(f, group, "attainment"));
-            y[o][k] = s.median, lo[o][k] = s.min, hi[o][k] = s.max;
+            experiment_point(f, group, "attainment", (size_t)k, y[o], lo[o], hi[o]);
         }
         series[o] = (plot_series){.name = NAMES[o],
                                   .mark = PLOT_LINE,
@@ -71,11 +61,7 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
               .has_y_range = true,
               .y_min = 0,
               .y_max = 100};
-    buf svg = {0};
-    inferd_status st = plot_svg(&p, &svg, err);
-    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
-    buf_deinit(&svg);
-    return st;
+    return experiment_plot(e, &p, err);
 }
 
 inferd_status experiment_objectives(const experiment *e, inferd_err *err) {
@@ -89,8 +75,7 @@ inferd_status experiment_objectives(const experiment *e, inferd_err *err) {
     if (one.step_tokens == 0) one.step_tokens = STEP_TOKENS;
     if (one.n_models == 0) one.n_models = MODELS;
     experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, &ttft_us, &tpot_us, err);
-    if (st == INFERD_OK) st = experiment_base(e, &base, err);
+    inferd_status st = experiment_targets(e, &ttft_us, &tpot_us, &base, err);
     if (st == INFERD_OK)
         printf("%u models, each %.2f requests/s times the part; steps of up to %u tokens\n",
                one.n_models, base.capacity_per_s / one.n_models, one.step_tokens);
@@ -100,15 +85,12 @@ inferd_status experiment_objectives(const experiment *e, inferd_err *err) {
             name_group(group, sizeof group, o, k);
             one.objective = (policy_objective)o;
             if (st == INFERD_OK) one.lambda = base.capacity_per_s * FACTORS[k] / one.n_models;
-            for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
-                run_figures r;
-                st = experiment_run(&one, e->seed0 + i, 0, e->rate_factor, ttft_us, tpot_us, &r,
-                                    err);
-                if (st == INFERD_OK) st = set(&f, group, i, &r, err);
-            }
+            if (st == INFERD_OK)
+                st = experiment_run_seeds(&one, 0, e->rate_factor, ttft_us, tpot_us, &f, group, set,
+                                          err);
         }
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK && e->svg_path != NULL) st = draw(e, &f, err);
+    if (st == INFERD_OK) st = draw(e, &f, err);
     figures_deinit(&f);
     return st;
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "experiment.h"
-#include "plot.h"
 
 enum { MODELS = 4, QUEUE_LEN = 64 };
 static const double BURSTS[] = {4, 8, 16}; // requests a second of each model while it is ON
@@ -18,22 +17,14 @@ static double percent(uint64_t a, uint64_t b) {
 
 static inferd_status set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
                          inferd_err *err) {
-    const struct {
-        const char *name, *unit;
-        uint32_t n_digits;
-        double value;
-    } rows[] = {
+    const experiment_row rows[] = {
         {"told to come back", "%", 1, percent(r->n_told, r->attained.n_offered)},
         {"told to wait, mean", "s", 1, r->told_ms / 1e3},
         {"refused without a promise", "%", 1,
          percent(r->attained.n_refused - (r->n_told - r->n_taken), r->attained.n_offered)},
         {"taken at the first retry", "%", 1, percent(r->n_taken, r->n_told)},
     };
-    inferd_status st = INFERD_OK;
-    for (size_t i = 0; i < INFERD_COUNT(rows) && st == INFERD_OK; i++)
-        st = figures_set(f, group, rows[i].name, rows[i].unit, rows[i].n_digits, seed_idx,
-                         rows[i].value, err);
-    return st;
+    return experiment_set_rows(f, group, seed_idx, rows, INFERD_COUNT(rows), err);
 }
 
 static void name_group(char *out, size_t n_bytes, size_t burst) {
@@ -52,8 +43,7 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
         for (size_t k = 0; k < N_BURSTS; k++) {
             name_group(groups[k], sizeof groups[k], k);
             bars[k] = groups[k];
-            figure_summary s = figures_summary(f, figures_find(f, groups[k], NAMES[i]));
-            y[i][k] = s.median, lo[i][k] = s.min, hi[i][k] = s.max;
+            experiment_point(f, groups[k], NAMES[i], k, y[i], lo[i], hi[i]);
         }
         series[i] = (plot_series){
             .name = NAMES[i], .mark = PLOT_BAR, .y = y[i], .lo = lo[i], .hi = hi[i], .n = N_BURSTS};
@@ -70,11 +60,7 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
               .has_y_range = true,
               .y_min = 0,
               .y_max = 100};
-    buf svg = {0};
-    inferd_status st = plot_svg(&p, &svg, err);
-    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
-    buf_deinit(&svg);
-    return st;
+    return experiment_plot(e, &p, err);
 }
 
 inferd_status experiment_retry(const experiment *e, inferd_err *err) {
@@ -92,14 +78,11 @@ inferd_status experiment_retry(const experiment *e, inferd_err *err) {
         char group[FIGURES_TEXT_BYTES];
         name_group(group, sizeof group, k);
         one.lambda = BURSTS[k];
-        for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
-            run_figures r;
-            st = experiment_run(&one, e->seed0 + i, 0, e->rate_factor, 0, 0, &r, err);
-            if (st == INFERD_OK) st = set(&f, group, i, &r, err);
-        }
+        if (st == INFERD_OK)
+            st = experiment_run_seeds(&one, 0, e->rate_factor, 0, 0, &f, group, set, err);
     }
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK && e->svg_path != NULL) st = draw(e, &f, err);
+    if (st == INFERD_OK) st = draw(e, &f, err);
     figures_deinit(&f);
     return st;
 }

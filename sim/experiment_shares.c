@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "experiment.h"
-#include "plot.h"
 
 enum { PARTS_MAX = 5, QUEUE_LEN = 1 << 16 };
 #define OVERLOAD 1.2 // times what a dedicated device ends in the largest share, offered to each
@@ -32,8 +31,8 @@ static inferd_status set(figures *f, const shares_case *c, uint32_t seed_idx, co
     char name[FIGURES_TEXT_BYTES];
     watch_figures x;
     uint64_t window_us = (uint64_t)(seconds * 1e6);
-    inferd_status st =
-        watch_sum(w->cores[0].watch, w->begin_us, w->begin_us + window_us, 0, &x, err);
+    inferd_status st = watch_sum(w->cores[0].watch, w->begin_us, w->begin_us + window_us,
+                                 w->options.sched.starvation_percent, &x, err);
     if (st != INFERD_OK) return st;
     static const char *const NAMES[STATS_WINDOWS] = {"share error, 1 s", "share error, 10 s",
                                                      "share error, 60 s"};
@@ -62,8 +61,7 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
     const char *names[N_CASES];
     static const double GOAL[] = {1};
     for (size_t k = 0; k < N_CASES; k++) {
-        figure_summary s = figures_summary(f, figures_find(f, CASES[k].name, "share error, 10 s"));
-        y[k] = s.median, lo[k] = s.min, hi[k] = s.max;
+        experiment_point(f, CASES[k].name, "share error, 10 s", k, y, lo, hi);
         names[k] = CASES[k].name;
     }
     plot_series series = {.name = "largest error in 10 s",
@@ -81,11 +79,7 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
               .n_bars = N_CASES,
               .levels = GOAL,
               .n_levels = 1};
-    buf svg = {0};
-    inferd_status st = plot_svg(&p, &svg, err);
-    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
-    buf_deinit(&svg);
-    return st;
+    return experiment_plot(e, &p, err);
 }
 
 static inferd_status run_case(const experiment *e, const shares_case *c, double capacity_per_s,
@@ -135,7 +129,7 @@ inferd_status experiment_shares(const experiment *e, inferd_err *err) {
     for (size_t k = 0; k < N_CASES && st == INFERD_OK; k++)
         st = run_case(e, &CASES[k], base.capacity_per_s, &f, err);
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK && e->svg_path != NULL) st = draw(e, &f, err);
+    if (st == INFERD_OK) st = draw(e, &f, err);
     figures_deinit(&f);
     return st;
 }

@@ -3,11 +3,25 @@
 #include <string.h>
 
 #include "experiment.h"
-#include "plot.h"
 
 typedef unsigned long long ull; // for printing
 
 static const double LEVELS[] = {0.99, 0.9};
+
+static inferd_status draw_attainment(const experiment *e, const char *title, const char *x_label,
+                                     const plot_series *series, inferd_err *err) {
+    plot p = {.title = title,
+              .x_label = x_label,
+              .y_label = "attainment",
+              .series = series,
+              .n_series = 1,
+              .levels = LEVELS,
+              .n_levels = INFERD_COUNT(LEVELS),
+              .has_y_range = true,
+              .y_min = 0,
+              .y_max = 1};
+    return experiment_plot(e, &p, err);
+}
 
 /* ---- rate ---- */
 
@@ -26,21 +40,7 @@ static inferd_status draw_curve(const experiment *e, const curve *c, inferd_err 
                           .lo = c->lo,
                           .hi = c->hi,
                           .n = N_FACTORS};
-    plot p = {.title = "Attainment over rate",
-              .x_label = "rate factor",
-              .y_label = "attainment",
-              .series = &series,
-              .n_series = 1,
-              .levels = LEVELS,
-              .n_levels = INFERD_COUNT(LEVELS),
-              .has_y_range = true,
-              .y_min = 0,
-              .y_max = 1};
-    buf svg = {0};
-    inferd_status st = plot_svg(&p, &svg, err);
-    if (st == INFERD_OK) st = experiment_write(e->svg_path, &svg, err);
-    buf_deinit(&svg);
-    return st;
+    return draw_attainment(e, "Attainment over rate", "rate factor", &series, err);
 }
 
 inferd_status experiment_rate(const experiment *e, inferd_err *err) {
@@ -49,19 +49,15 @@ inferd_status experiment_rate(const experiment *e, inferd_err *err) {
     uint32_t ttft_us, tpot_us;
     char title[FIGURES_TEXT_BYTES], group[FIGURES_TEXT_BYTES];
     experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, &ttft_us, &tpot_us, err);
+    inferd_status st = experiment_targets(e, &ttft_us, &tpot_us, NULL, err);
     if (st != INFERD_OK) return st;
     snprintf(title, sizeof title, "%s on %u x %s over rates, %g s", workload_kind_name(e->mix),
              e->n_devices, e->preset->name, e->seconds);
     st = experiment_figures(e, &f, title, err);
     for (uint32_t k = 0; k < N_FACTORS && st == INFERD_OK; k++) {
         snprintf(group, sizeof group, "rate x %g", FACTORS[k]);
-        for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++) {
-            run_figures r;
-            st = experiment_run(e, e->seed0 + i, 0, FACTORS[k] * e->rate_factor, ttft_us, tpot_us,
-                                &r, err);
-            if (st == INFERD_OK) st = experiment_set(&f, group, i, &r, err);
-        }
+        st = experiment_run_seeds(e, 0, FACTORS[k] * e->rate_factor, ttft_us, tpot_us, &f, group,
+                                  experiment_set, err);
         if (st != INFERD_OK) break;
         figure_summary s = figures_summary(&f, figures_find(&f, group, "attainment"));
         c.median[k] = s.median / 100;
@@ -69,7 +65,7 @@ inferd_status experiment_rate(const experiment *e, inferd_err *err) {
         c.hi[k] = s.max / 100;
     }
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
-    if (st == INFERD_OK && e->svg_path != NULL) st = draw_curve(e, &c, err);
+    if (st == INFERD_OK) st = draw_curve(e, &c, err);
     for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++)
         printf("attainment of at least %.0f %% up to rate x %.2f\n", 100 * LEVELS[l],
                stats_rate_at(FACTORS, c.median, N_FACTORS, LEVELS[l]));
@@ -105,13 +101,8 @@ static inferd_status attain(sweep *s, uint32_t n_models, double *out, inferd_err
         return inferd_fail(err, INFERD_ETOOLONG, "more than %d numbers of models", ATTEMPTS_MAX);
     char group[FIGURES_TEXT_BYTES];
     snprintf(group, sizeof group, "%u models", n_models);
-    inferd_status st = INFERD_OK;
-    for (uint32_t i = 0; i < s->e->n_seeds && st == INFERD_OK; i++) {
-        run_figures r;
-        st = experiment_run(s->e, s->e->seed0 + i, n_models, s->e->rate_factor, s->ttft_us,
-                            s->tpot_us, &r, err);
-        if (st == INFERD_OK) st = experiment_set(s->f, group, i, &r, err);
-    }
+    inferd_status st = experiment_run_seeds(s->e, n_models, s->e->rate_factor, s->ttft_us,
+                                            s->tpot_us, s->f, group, experiment_set, err);
     if (st != INFERD_OK) return st;
     figure_summary sum = figures_summary(s->f, figures_find(s->f, group, "attainment"));
     s->done[s->n_done++] = (attempt){n_models, sum.median / 100, sum.min / 100, sum.max / 100};
@@ -158,21 +149,7 @@ static inferd_status draw_sweep(sweep *s, inferd_err *err) {
                           .lo = lo,
                           .hi = hi,
                           .n = s->n_done};
-    plot p = {.title = "Models on one device",
-              .x_label = "models",
-              .y_label = "attainment",
-              .series = &series,
-              .n_series = 1,
-              .levels = LEVELS,
-              .n_levels = INFERD_COUNT(LEVELS),
-              .has_y_range = true,
-              .y_min = 0,
-              .y_max = 1};
-    buf svg = {0};
-    inferd_status st = plot_svg(&p, &svg, err);
-    if (st == INFERD_OK) st = experiment_write(s->e->svg_path, &svg, err);
-    buf_deinit(&svg);
-    return st;
+    return draw_attainment(s->e, "Models on one device", "models", &series, err);
 }
 
 inferd_status experiment_models(const experiment *e, inferd_err *err) {
@@ -181,7 +158,7 @@ inferd_status experiment_models(const experiment *e, inferd_err *err) {
     sweep s = {.e = e, .f = &f};
     uint32_t most[INFERD_COUNT(LEVELS)] = {0};
     experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, &s.ttft_us, &s.tpot_us, err);
+    inferd_status st = experiment_targets(e, &s.ttft_us, &s.tpot_us, NULL, err);
     if (st != INFERD_OK) return st;
     snprintf(title, sizeof title, "models on %u x %s, %s, %g s", e->n_devices, e->preset->name,
              workload_kind_name(e->mix), e->seconds);
@@ -199,7 +176,7 @@ inferd_status experiment_models(const experiment *e, inferd_err *err) {
     for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++)
         printf("attainment of at least %.0f %% with up to %u models%s\n", 100 * LEVELS[l], most[l],
                most[l] == e->models_max ? " (more were not tried)" : "");
-    if (st == INFERD_OK && e->svg_path != NULL) st = draw_sweep(&s, err);
+    if (st == INFERD_OK) st = draw_sweep(&s, err);
     figures_deinit(&f);
     return st;
 }

@@ -28,39 +28,24 @@ enum {
  *     2 cores with SmolLM2-135M as docs/cpu.md measured it: 3.0 ms for one stream, 0.36 ms for
  *     each row of a prompt, 0.17 us for each position attended; disk 1 GB/s and 0.5 GB/s of
  *     preparing are assumed */
+
+/* What both have: all but their memory. */
+#define HOPPER                                                                                     \
+    .reserve_bytes = 2 * GB, .host_bytes = 1024 * GB, .page_bytes = 2 * MIB, .extent_pages = 32,   \
+    .depth = 2, .flops = 400e12, .bus_bytes_per_s = 52e9, .disk_bytes_per_s = 6e9,                 \
+    .overhead_us = 150, .host_us = 30, .load_fix_us = 5000, .model = "8b"
+
 static const sim_preset PRESETS[] = {
     {.name = "h100-80",
      .memory_bytes = 80 * GB,
-     .reserve_bytes = 2 * GB,
-     .host_bytes = 1024 * GB,
-     .page_bytes = 2 * MIB,
-     .extent_pages = 32,
-     .depth = 2,
      .mem_bytes_per_s = 0.8 * 3.35e12,
      .kv_bytes_per_s = 0.8 * 3.35e12,
-     .flops = 400e12,
-     .bus_bytes_per_s = 52e9,
-     .disk_bytes_per_s = 6e9,
-     .overhead_us = 150,
-     .host_us = 30,
-     .load_fix_us = 5000,
-     .model = "8b"},
+     HOPPER},
     {.name = "h200-141",
      .memory_bytes = 141 * GB,
-     .reserve_bytes = 2 * GB,
-     .host_bytes = 1024 * GB,
-     .page_bytes = 2 * MIB,
-     .extent_pages = 32,
-     .depth = 2,
      .mem_bytes_per_s = 0.8 * 4.8e12,
      .kv_bytes_per_s = 0.8 * 4.8e12,
-     .flops = 400e12,
-     .bus_bytes_per_s = 52e9,
-     .disk_bytes_per_s = 6e9,
-     .overhead_us = 150,
-     .host_us = 30,
-     .load_fix_us = 5000,
-     .model = "8b"},
+     HOPPER},
     {.name = "cpu-small",
      .memory_bytes = 4 * GB,
      .reserve_bytes = 0,

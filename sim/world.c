@@ -3,30 +3,26 @@
 
 #include <string.h>
 
+#include "engine_limits.h"
 #include "seq.h"
 #include "share.h"
 
 enum { WARM_TOKENS = 3 }; // ids below are not used in prompts: SIM_TOKEN and its neighbours
 
+/* What the daemon is told when its configuration says nothing (server/config_tables.c); the rest is
+ * the engine's own.  test_sim_world compares all of it with a configuration. */
+static const engine_limits CONFIGURED = {.starvation_percent = 2, .background_copies = true};
+
 void world_options_init(world_options *o, const sim_preset *preset) {
-    enum { RUNNING_MAX = 32, LOGITS_MORE = 32 }; // as engine.c fills its limits
-    uint32_t running_max =
-        preset->limits_running_max != 0 ? preset->limits_running_max : RUNNING_MAX;
-    *o = (world_options){
-        .preset = preset,
-        .n_devices = 1,
-        .seed = 1,
-        .settle = true,
-        .sched = {.depth = CORE_DEPTH_MAX,
-                  .running_max = running_max,
-                  .step_tokens_max = 512,
-                  .logits_max = running_max + LOGITS_MORE,
-                  .queue_len_max = 1024,
-                  .step_max_us = 100000,
-                  .decode_step_us = 25000,
-                  .starvation_us = 2000000},
-        .residency = {
-            .turn_us = 500000, .retry_us = 1000000, .retry_max_us = 60000000, .eager = true}};
+    engine_limits l = CONFIGURED;
+    l.running_max = preset->limits_running_max;
+    l = limits_fill(&l);
+    *o = (world_options){.preset = preset,
+                         .n_devices = 1,
+                         .seed = 1,
+                         .settle = true,
+                         .sched = limits_of_sched(&l),
+                         .residency = limits_of_models(&l)};
 }
 
 model_policy world_policy(void) {
@@ -448,6 +444,7 @@ static inferd_status deliver(world *w, const workload_request *r, uint64_t now_u
     }
     gen_request *q = make_request(w, r);
     if (q == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
+    record->device_idx = device_idx; // of the attempt that was taken
     c->n_unfinished++;
     w->n_unfinished++;
     if (c->watch != NULL)

@@ -17,6 +17,7 @@ typedef struct core_rig {
     bool background_copies, zero_on_tenant_change;
     const kv_disk_ops *disk_ops; // NULL: no disk
     kv_disk *disk;
+    const device_ops *ops; // NULL: those of the fake device
 } core_rig;
 
 static inline uint64_t core_rig_now(void *ctx) {
@@ -61,7 +62,8 @@ static inline void core_rig_init(core_rig *r, uint32_t n_pages, uint32_t n_host_
 
 static inline void core_rig_open(core_rig *r, bool eager) {
     inferd_err err = {0};
-    core_options o = {.device = fake_as_device(&r->device),
+    device fake = fake_as_device(&r->device);
+    core_options o = {.device = r->ops != NULL ? (device){r->ops, fake.self} : fake,
                       .limits = default_limits(),
                       .residency = {.turn_us = 100000,
                                     .retry_us = 1000000,

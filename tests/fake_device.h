@@ -36,8 +36,9 @@ typedef struct fake_device {
     uint32_t n_pages, n_host_pages, depth, context, weight_pages; // n_pages: of the device
     kv_layout kv;
     bool late, fail_open, fail_load;
-    bool apart;            // host memory is no memory of the pool
-    uint32_t stage_pieces; // a stage takes so many pieces of stage_us; 0: one
+    bool apart; // host memory is no memory of the pool
+    uint32_t park_extent_pages;
+    uint32_t stage_pieces, load_pieces; // a stage takes so many pieces of stage_us; 0: one
     uint64_t stage_us, load_us, move_us;
     uint32_t fail_stage_at; // the piece of this number (from 1, over all stages) fails; 0 = none
     uint64_t a_us, b_us, c_per_us;
@@ -52,7 +53,9 @@ typedef struct fake_device {
     uint64_t content;  // of all models, for a disk; 0: unknown
     uint64_t clock_us; // grows with what the device does; for virtual clocks
     /* What happened. */
-    tok_id *memory; // [n_pages * slots_per_page, block_tokens]
+    tok_id *memory;      // [n_pages * slots_per_page, block_tokens]
+    tok_id *host_memory; // what slots of the host count through; one memory: the same
+    uint32_t n_emptied;  // extents of the host's pages
     const step *launched[2];
     tok_id drawn[2][FAKE_LOGITS_MAX], before[FAKE_LOGITS_MAX];
     uint32_t n_launched, n_steps, n_faults;
@@ -156,14 +159,19 @@ static inline inferd_status fake_open(void *self, device_about *out, inferd_err 
                           .n_ready = n_pages,
                           .n_host_pages = d->n_host_pages,
                           .one_memory = !d->apart,
+                          .n_park_pages = d->apart ? d->n_host_pages : 0,
+                          .park_extent_pages = d->park_extent_pages,
                           .page_bytes = 2 << 20,
                           .extent_pages = 1,
                           .depth = d->depth};
     snprintf(out->name, sizeof out->name, "fake");
-    size_t n = (size_t)n_pages * d->kv.slots_per_page * d->kv.block_tokens;
+    size_t n_host = d->apart ? d->n_host_pages : 0;
+    size_t each = (size_t)d->kv.slots_per_page * d->kv.block_tokens;
+    size_t n = (n_pages + n_host) * each;
     d->memory = malloc(size_max(n, 1) * sizeof *d->memory);
     if (d->memory == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory");
     for (size_t i = 0; i < n; i++) d->memory[i] = -2;
+    d->host_memory = d->apart ? d->memory + n_pages * each : d->memory;
     return INFERD_OK;
 }
 
@@ -262,6 +270,7 @@ static inline inferd_status fake_load_begin(void *self, uint32_t idx, const uint
     fake_model *m = &d->models[idx];
     (void)err;
     if (!m->warm || m->hot || pages == NULL || (!d->apart && pages != m->pages)) d->n_faults++;
+    m->piece = 0;
     return INFERD_OK;
 }
 
@@ -269,9 +278,13 @@ static inline inferd_status fake_load_step(void *self, uint32_t idx, uint64_t bu
                                            device_progress *out, inferd_err *err) {
     fake_device *d = self;
     (void)budget_us, (void)err;
+    uint32_t n = u32_max(d->load_pieces, 1), piece = ++d->models[idx].piece;
     d->clock_us += d->load_us;
-    *out = (device_progress){.done = 100, .total = 100, .device_us = d->load_us, .finished = true};
-    d->models[idx].hot = true;
+    *out = (device_progress){.done = (uint64_t)100 * piece / n,
+                             .total = 100,
+                             .device_us = d->load_us,
+                             .finished = piece >= n};
+    d->models[idx].hot = out->finished;
     return INFERD_OK;
 }
 
@@ -345,10 +358,12 @@ static inline inferd_status fake_finish(void *self, step *st, uint64_t *device_u
 static inline void fake_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
                                 const int32_t *to, bool to_host) {
     fake_device *d = self;
-    (void)idx, (void)to_host;
+    (void)idx;
+    const tok_id *source = to_host ? d->memory : d->host_memory;
+    tok_id *target = to_host ? d->host_memory : d->memory;
     for (uint32_t i = 0; i < n; i++)
-        memcpy(&d->memory[(size_t)to[i] * d->kv.block_tokens],
-               &d->memory[(size_t)from[i] * d->kv.block_tokens],
+        memcpy(&target[(size_t)to[i] * d->kv.block_tokens],
+               &source[(size_t)from[i] * d->kv.block_tokens],
                d->kv.block_tokens * sizeof *d->memory);
     d->n_moved += n;
     d->clock_us += d->move_us;
@@ -357,7 +372,12 @@ static inline void fake_move_kv(void *self, uint32_t idx, uint32_t n, const int3
 static inline unsigned char *fake_kv_slot(void *self, uint32_t idx, int32_t slot) {
     fake_device *d = self;
     (void)idx;
-    return (unsigned char *)&d->memory[(size_t)slot * d->kv.block_tokens];
+    return (unsigned char *)&d->host_memory[(size_t)slot * d->kv.block_tokens];
+}
+
+static inline void fake_park_empty(void *self, uint32_t first_page) {
+    (void)first_page;
+    ((fake_device *)self)->n_emptied++;
 }
 
 static inline void fake_zero(void *self, uint32_t page, size_t begin, size_t n_bytes) {
@@ -389,6 +409,7 @@ static inline device fake_as_device(fake_device *d) {
         .load_step = fake_load_step,
         .unload = fake_unload,
         .move_kv = fake_move_kv,
+        .park_empty = fake_park_empty,
         .kv_slot = fake_kv_slot,
         .zero = fake_zero,
         .launch = fake_launch,

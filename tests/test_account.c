@@ -6,74 +6,114 @@
 
 /* ---- the list of principals ---- */
 
-static void rows_are_found_again_and_add_up(void) {
+static void charge_us(account *a, account_ref *ref, uint32_t tenant, uint32_t slot, uint64_t us) {
+    account_charge(a, ref, tenant, slot, &(engine_principal){.device_us = us});
+}
+
+static const engine_principal *row(const account *a, const account_ref *ref) {
+    return &a->rows[ref->row].is;
+}
+
+static void a_reference_keeps_its_row_and_all_add_up(void) {
     account a;
+    account_ref one = {0}, two = {0};
     EXPECT(account_init(&a));
-    account_charge(&a, 1, 2, 100);
-    account_charge(&a, 2, 1, 10);
-    account_charge(&a, 1, 2, 5);
-    account_row_of(&a, 1, 2)->output_tokens += 7;
+    charge_us(&a, &one, 1, 2, 100);
+    charge_us(&a, &two, 2, 1, 10);
+    charge_us(&a, &one, 1, 2, 5);
+    account_charge(&a, &one, 1, 2, &(engine_principal){.output_tokens = 7, .cached_tokens = 3});
     EXPECT_EQ(a.n_rows, 2);
-    EXPECT_EQ(account_row_of(&a, 1, 2)->device_us, 105);
-    EXPECT_EQ(account_row_of(&a, 1, 2)->output_tokens, 7);
-    EXPECT_EQ(account_row_of(&a, 2, 1)->device_us, 10);
-    EXPECT_EQ(a.device_us, 115);
+    EXPECT_EQ(row(&a, &one)->tenant, 1);
+    EXPECT_EQ(row(&a, &one)->model, 2);
+    EXPECT_EQ(row(&a, &one)->device_us, 105);
+    EXPECT_EQ(row(&a, &one)->output_tokens, 7);
+    EXPECT_EQ(row(&a, &one)->cached_tokens, 3);
+    EXPECT_EQ(row(&a, &two)->device_us, 10);
+    EXPECT_EQ(a.all.device_us, 115);
     EXPECT(account_verify(&a));
-    a.rows[0].is.device_us++;
-    EXPECT(!account_verify(&a));
+    account_deinit(&a);
+}
+
+/* Only the time was compared. */
+static void a_token_too_many_is_found(void) {
+    account a;
+    account_ref ref = {0};
+    EXPECT(account_init(&a));
+    account_charge(&a, &ref, 1, 2, &(engine_principal){1, 1, 0, 1, 1, 1, 1});
+    uint64_t *numbers[] = {&a.rows[0].is.device_us, &a.rows[0].is.prompt_tokens,
+                           &a.rows[0].is.cached_tokens, &a.rows[0].is.output_tokens};
+    for (uint32_t i = 0; i < INFERD_COUNT(numbers); i++) {
+        EXPECT(account_verify(&a));
+        ++*numbers[i];
+        EXPECT(!account_verify(&a));
+        --*numbers[i];
+    }
     account_deinit(&a);
 }
 
 static void a_row_is_told_once_per_change(void) {
     account a;
+    account_ref one = {0}, two = {0};
     EXPECT(account_init(&a));
     EXPECT_EQ(account_next_changed(&a), ACCOUNT_NONE);
-    account_charge(&a, 0, 0, 1);
-    account_charge(&a, 0, 1, 1);
-    account_charge(&a, 0, 0, 1);
-    uint32_t one = account_next_changed(&a), two = account_next_changed(&a);
-    EXPECT_EQ(one + two, 1); // rows 0 and 1
+    charge_us(&a, &one, 0, 0, 1);
+    charge_us(&a, &two, 0, 1, 1);
+    charge_us(&a, &one, 0, 0, 1);
+    uint32_t first = account_next_changed(&a), second = account_next_changed(&a);
+    EXPECT_EQ(first + second, 1); // rows 0 and 1
     EXPECT_EQ(account_next_changed(&a), ACCOUNT_NONE);
-    account_charge(&a, 0, 1, 1);
+    charge_us(&a, &two, 0, 1, 1);
     EXPECT_EQ(account_next_changed(&a), 1);
     account_deinit(&a);
 }
 
 static void who_comes_into_a_slot_has_a_row_of_its_own(void) {
     account a;
+    account_ref five = {0}, six = {0};
     EXPECT(account_init(&a));
-    account_charge(&a, 3, 5, 100);
-    account_charge(&a, 3, 6, 1);
-    uint32_t serial = account_row_of(&a, 3, 5)->serial;
+    charge_us(&a, &five, 3, 5, 100);
+    charge_us(&a, &six, 3, 6, 1);
+    uint32_t serial = row(&a, &five)->serial;
     EXPECT(serial != 0);
     account_close_model(&a, 5);
-    account_charge(&a, 3, 5, 10);
+    charge_us(&a, &five, 3, 5, 10);
+    charge_us(&a, &six, 3, 6, 1);
     EXPECT_EQ(a.n_rows, 3);
-    EXPECT_EQ(account_row_of(&a, 3, 5)->device_us, 10);
-    EXPECT(account_row_of(&a, 3, 5)->serial != serial);
-    EXPECT_EQ(account_row_of(&a, 3, 6)->device_us, 1);
+    EXPECT_EQ(row(&a, &five)->device_us, 10);
+    EXPECT(row(&a, &five)->serial != serial);
+    EXPECT_EQ(row(&a, &six)->device_us, 2);
     EXPECT_EQ(a.rows[0].is.device_us, 100); // still there to be read
     EXPECT(account_verify(&a));
     account_deinit(&a);
 }
 
-static void a_full_list_lets_go_of_who_left_then_of_who_was_idle(void) {
+static void a_full_list_gives_up_who_was_let_go_then_who_was_idle(void) {
     account a;
+    static account_ref refs[ENGINE_PRINCIPALS_MAX], more[ENGINE_PRINCIPALS_MAX / 2 + 1];
+    memset(refs, 0, sizeof refs);
+    memset(more, 0, sizeof more);
     EXPECT(account_init(&a));
-    for (uint32_t i = 0; i < ENGINE_PRINCIPALS_MAX; i++) account_charge(&a, i, i % 2, i + 1);
-    account_charge(&a, 0, 0, 1000); // the oldest row, and used just now
-    account_close_model(&a, 1);     // half of them
-    account_charge(&a, ENGINE_PRINCIPALS_MAX, 0, 50);
+    for (uint32_t i = 0; i < ENGINE_PRINCIPALS_MAX; i++) charge_us(&a, &refs[i], i, i % 2, i + 1);
+    charge_us(&a, &refs[0], 0, 0, 1000); // the oldest row, and used just now
+    account_let_go(&a, &refs[9]);        // one of model 1, and then all of them
+    EXPECT_EQ(refs[9].serial, 0);
+    charge_us(&a, &more[0], ENGINE_PRINCIPALS_MAX, 0, 50);
     EXPECT_EQ(a.n_rows, ENGINE_PRINCIPALS_MAX);
-    EXPECT(a.others.device_us > 0 && a.others.device_us % 2 == 0); // one of model 1
+    EXPECT_EQ(a.others.device_us, 10);
     EXPECT(account_verify(&a));
+    account_close_model(&a, 1);
     for (uint32_t i = 1; i < ENGINE_PRINCIPALS_MAX / 2; i++)
-        account_charge(&a, ENGINE_PRINCIPALS_MAX + i, 0, 50); // the rest of model 1
+        charge_us(&a, &more[i], ENGINE_PRINCIPALS_MAX + i, 0, 50); // the rest of model 1
     uint64_t before = a.others.device_us;
-    EXPECT_EQ(account_row_of(&a, 2, 0)->device_us, 3); // nobody of model 0 had to go
-    account_charge(&a, 3 * ENGINE_PRINCIPALS_MAX, 0, 50);
+    charge_us(&a, &refs[2], 2, 0, 1);
+    EXPECT_EQ(row(&a, &refs[2])->device_us, 4); // nobody of model 0 had to go
+    charge_us(&a, &more[ENGINE_PRINCIPALS_MAX / 2], 3 * ENGINE_PRINCIPALS_MAX, 0, 50);
     EXPECT_EQ(a.others.device_us, before + 5); // tenant 4: charged least recently
-    EXPECT_EQ(account_row_of(&a, 0, 0)->device_us, 1001);
+    charge_us(&a, &refs[0], 0, 0, 1);
+    EXPECT_EQ(row(&a, &refs[0])->device_us, 1002);
+    charge_us(&a, &refs[4], 4, 0, 7); // its row is another's now
+    EXPECT_EQ(row(&a, &refs[4])->device_us, 7);
+    EXPECT_EQ(row(&a, &refs[4])->tenant, 4);
     EXPECT(account_verify(&a));
     account_deinit(&a);
 }
@@ -135,6 +175,17 @@ static void the_wall_is_shared_out_whole(void) {
     core_rig_deinit(&r);
 }
 
+/* The newest row of this tenant. */
+static const engine_principal *principal_row(const core_rig *r, uint32_t tenant) {
+    const account *a = &r->core.sched->account;
+    static const engine_principal none;
+    const engine_principal *newest = &none;
+    for (uint32_t i = 0; i < a->n_rows; i++)
+        if (a->rows[i].is.tenant == tenant && a->rows[i].is.serial > newest->serial)
+            newest = &a->rows[i].is;
+    return newest;
+}
+
 static void tokens_are_counted_once_whatever_happens(void) {
     static core_rig r;
     open_rig(&r, 60, 0, 1);
@@ -146,7 +197,7 @@ static void tokens_are_counted_once_whatever_happens(void) {
         core_rig_run(&r, 5000);
     }
     core_rig_finish(&r);
-    const engine_principal *p = account_row_of(&r.core.sched->account, 1, 0);
+    const engine_principal *p = principal_row(&r, 1);
     uint32_t n = r.outcomes[1].done.done.n_output;
     EXPECT_EQ(p->prompt_tokens, 40);
     EXPECT_EQ(p->output_tokens, n);
@@ -159,11 +210,45 @@ static void tokens_are_counted_once_whatever_happens(void) {
     again->tenant_idx = 1;
     core_rig_submit(&r, 0, again);
     core_rig_finish(&r);
-    p = account_row_of(&r.core.sched->account, 1, 0);
+    p = principal_row(&r, 1);
     EXPECT(r.outcomes[3].done.done.n_cached > 0);
     EXPECT_EQ(p->cached_tokens, r.outcomes[3].done.done.n_cached);
     EXPECT_EQ(p->prompt_tokens + p->cached_tokens, 120);
     expect_conserved(&r);
+    core_rig_deinit(&r);
+}
+
+/* A step was charged to whoever had taken the place of a tenant that was gone by then. */
+static void a_late_step_is_charged_to_whose_it_was(void) {
+    static core_rig r;
+    open_rig(&r, 60, 0, 1);
+    sched *s = r.core.sched;
+    submit(&r, 1, 1, 0, GEN_NORMAL, 40, 20);
+    step *st = &r.core.steps[0];
+    EXPECT(sched_plan(s, core_rig_now(&r), st));
+    sched_cancel(s, 1, core_rig_now(&r));
+    for (uint32_t i = 0; i < 2 * s->n_principals; i++) { // each of another tenant
+        gen_request *q = request(2, 8, 8);
+        q->tenant_idx = 2 + i;
+        r.outcomes[2].n_done = 0;
+        sched_submit(s, q, core_rig_now(&r));
+        sched_note_use(s, LIST_ENTRY(s->waiting.prev, seq, link),
+                       &(engine_principal){.cached_tokens = 1});
+        sched_cancel(s, 2, core_rig_now(&r));
+        sched_flush(s, UINT32_MAX);
+    }
+    for (uint32_t i = 0; i < st->b.n_logits; i++) st->results[i].id = 1;
+    st->charge_us = 1234;
+    sched_commit(s, st, 1234, core_rig_now(&r));
+    EXPECT_EQ(principal_row(&r, 1)->device_us, 1234);
+    for (uint32_t i = 0; i < s->n_principals; i++)
+        EXPECT(s->principals[i].tenant == 1 || s->principals[i].virtual_us < 1234);
+    /* Rows of whoever made room are the first to go. */
+    const account *a = &s->account;
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < a->n_rows; i++) n_kept += !a->rows[i].let_go;
+    EXPECT(n_kept <= s->n_principals);
+    r.core.account.step_us += 1234;
     core_rig_deinit(&r);
 }
 
@@ -285,12 +370,14 @@ static void a_model_that_leaves_is_the_last_rung(void) {
 }
 
 static const test_case cases[] = {
-    TEST(rows_are_found_again_and_add_up),
+    TEST(a_reference_keeps_its_row_and_all_add_up),
+    TEST(a_token_too_many_is_found),
     TEST(a_row_is_told_once_per_change),
     TEST(who_comes_into_a_slot_has_a_row_of_its_own),
-    TEST(a_full_list_lets_go_of_who_left_then_of_who_was_idle),
+    TEST(a_full_list_gives_up_who_was_let_go_then_who_was_idle),
     TEST(the_wall_is_shared_out_whole),
     TEST(tokens_are_counted_once_whatever_happens),
+    TEST(a_late_step_is_charged_to_whose_it_was),
     TEST(what_preemption_wastes_is_nobodys),
     TEST(a_more_urgent_step_is_a_pause),
     TEST(blocks_that_stayed_make_it_a_pause),

@@ -1049,6 +1049,12 @@ static void inequality(const char *fine, const char *wrong, const char *line) {
 #define TENANT(name, members)                                                                      \
     "{\"name\":\"" name "\",\"keys\":[\"sk-" name "-012345\"],\n" members "}"
 
+#define TWO_TENS        "\"devices\":[" CPU("a", "10GiB", "0", "0") "," CPU("b", "10GiB", "0", "1") "]"
+#define MIN(name, size) MODEL(name, "\"min\":\"" size "\"")
+#define SIX(two, four)                                                                             \
+    MIN("a", two)                                                                                  \
+    "," MIN("b", two) "," MIN("c", four) "," MIN("d", four) "," MIN("e", four) "," MIN("f", four)
+
 static void guarantees_fit_the_devices(void) {
     open_folder();
     inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"7GiB\"") "," //
@@ -1072,6 +1078,18 @@ static void guarantees_fit_the_devices(void) {
         MODEL("a", "\"min\":\"9GiB\",\"replicas\":{\"min\":2,\"max\":2}") "]}",
         ":2: models[0].min: 4608MiB of it go on one device, and beside larger guarantees the "
         "most that one has is 4GiB");
+    /* 4 + 3 + 3 on each, though the tightest place for the second 4 is beside the first. */
+    inequality("{" TWO_TENS ",\"models\":[" SIX("4GiB", "3GiB") "]}",
+               "{" TWO_TENS ",\"models\":[" SIX("5GiB", "3GiB") "]}",
+               ":7: models[5].min: the models' min together are 22GiB, the devices have 20GiB "
+               "(memory 20GiB less reserve 0)");
+    inequality(
+        "{" TWO_TENS
+        ",\"models\":[" MIN("a", "6GiB") "," MIN("b", "6GiB") "," MIN("c", "4GiB") "]}",
+        "{" TWO_TENS
+        ",\"models\":[" MIN("a", "6GiB") "," MIN("b", "6GiB") "," MIN("c", "5GiB") "]}",
+        ":4: models[2].min: 5GiB of it go on one device, and beside larger guarantees the most "
+        "that one has is 4GiB");
     inequality("{" TWO_CPUS "," MODELS ",\"tenants\":[" TENANT("t", "\"min\":\"11GiB\"") "," //
                TENANT("u", "\"min\":0") "]}",
                "{" TWO_CPUS "," MODELS ",\"tenants\":[" TENANT("t", "\"min\":\"12GiB\"") "," //

@@ -588,6 +588,70 @@ static void two_steps_on_their_way_give_the_tokens_of_one(void) {
     EXPECT_EQ(fake_take_violations(), 0);
 }
 
+/* ---- keys and values elsewhere ---- */
+
+static void send(side *s, step_batch *t, piece p) {
+    make_batch(s, t, &p, 1, false);
+    be_step_begin(s->be, &t->b, &s->kv);
+    decoder_forward(s->be, &s->spec, &s->weights, &s->scratch, &t->b);
+    be_want_logits(s->be, s->scratch.logits, t->b.n_logits);
+    be_step_end(s->be);
+}
+
+static void finish(side *s, float *logits) {
+    inferd_err err = {0};
+    be_step_result r;
+    inferd_status status = be_step_finish(s->be, &r, &err);
+    if (status != INFERD_OK) printf("%s\n", err.text);
+    EXPECT_EQ(status, INFERD_OK);
+    if (status == INFERD_OK) memcpy(logits, r.logits, VOCAB * sizeof *logits);
+}
+
+/* A prompt is computed, and before anybody has waited for it its slots are parked and another one
+ * is computed in them; while that decodes, the first comes back to slots elsewhere and decodes
+ * there.  Both give the bits that they give alone. */
+static void what_was_parked_gives_the_same_bits(void) {
+    enum { PROMPT = 24 };
+    static float alone[2][VOCAB], moved[2][VOCAB], unused[VOCAB];
+    static step_batch t[2];
+    int32_t parked[BLOCKS_MAX * LAYERS];
+    side gpu;
+    backend_options o = cuda_options("bf16");
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    uint32_t n = kv_blocks_of(&gpu.kv, PROMPT) * gpu.kv.n_groups;
+    for (uint32_t i = 0; i < n; i++) parked[i] = (int32_t)(i * 5 + 2);
+    for (uint32_t seq = 0; seq < 2; seq++) {
+        send(&gpu, &t[0], (piece){seq, 0, PROMPT});
+        finish(&gpu, unused);
+        send(&gpu, &t[0], (piece){seq, PROMPT, 1});
+        finish(&gpu, alone[seq]);
+    }
+    memcpy(gpu.slots[1], gpu.slots[0], sizeof gpu.slots[1]);
+    for (int round = 0; round < 6; round++) {
+        int32_t *home = gpu.slots[0], *elsewhere = gpu.slots[2 + round % 2];
+        send(&gpu, &t[0], (piece){0, 0, PROMPT});
+        be_kv_move(gpu.be, &gpu.kv, n, home, parked, true);
+        send(&gpu, &t[1], (piece){1, 0, PROMPT});
+        finish(&gpu, unused);
+        finish(&gpu, unused);
+        send(&gpu, &t[0], (piece){1, PROMPT, 1});
+        be_kv_move(gpu.be, &gpu.kv, n, parked, elsewhere, false);
+        int32_t before[BLOCKS_MAX * LAYERS];
+        memcpy(before, home, sizeof before);
+        memcpy(home, elsewhere, sizeof before);
+        send(&gpu, &t[1], (piece){0, PROMPT, 1});
+        finish(&gpu, moved[1]);
+        finish(&gpu, moved[0]);
+        memcpy(home, before, sizeof before);
+        EXPECT(memcmp(moved[0], alone[0], sizeof alone[0]) == 0);
+        EXPECT(memcmp(moved[1], alone[1], sizeof alone[1]) == 0);
+    }
+    side_close(&gpu);
+    EXPECT_EQ(fake_take_violations(), 0);
+    EXPECT_EQ(fake_leaks(), 0);
+}
+
 /* ---- failures ---- */
 
 static void wrong_batches_are_refused_and_the_next_is_served(void) {
@@ -696,6 +760,7 @@ static const test_case cases[] = {
     TEST(a_step_gives_the_same_bits_again_and_after_eviction),
     TEST(the_device_draws_what_the_host_would),
     TEST(two_steps_on_their_way_give_the_tokens_of_one),
+    TEST(what_was_parked_gives_the_same_bits),
     TEST(wrong_batches_are_refused_and_the_next_is_served),
     TEST(any_call_may_fail_and_nothing_is_kept),
     TEST(a_missing_library_is_told_and_a_named_one_is_an_error),

@@ -164,7 +164,8 @@ static void unstaging_gives_the_hosts_memory_back(void) {
     if (cuda_open_rig(&r, path)) {
         const cuda_memory *m = cuda_of(r.be)->memory;
         cuda_memory_stats stats;
-        for (uint32_t n = 0; n < 6; n++) { // given up after so many pieces
+        memory_park_trim((cuda_memory *)m); // made for keys and values when it was opened
+        for (uint32_t n = 0; n < 6; n++) {  // given up after so many pieces
             if (!fine(rig_stage_begin(&r, &b, &err), &err)) break;
             memory_get_stats((cuda_memory *)m, &stats);
             EXPECT(stats.image_bytes > 0);

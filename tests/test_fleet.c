@@ -53,6 +53,7 @@ static inferd_status stage_step(void *self, uint32_t idx, uint64_t budget_us, de
 }
 
 static uint32_t steps_ahead = 1, weight_pages = WEIGHT_PAGES, step_us = 100; // of the next rig
+static uint32_t pages_of_x1 = PAGES;
 
 static void begin(rig *r, uint32_t n_devices, policy_placement placement) {
     *r = (rig){.now_us = 1000000};
@@ -63,7 +64,7 @@ static void begin(rig *r, uint32_t n_devices, policy_placement placement) {
         .devices = about, .n_devices = n_devices, .n_slots = SLOTS, .placement = placement};
     inferd_err err = {0};
     for (uint32_t i = 0; i < n_devices; i++) {
-        r->devices[i] = (fake_device){.n_pages = PAGES,
+        r->devices[i] = (fake_device){.n_pages = i == 1 ? pages_of_x1 : PAGES,
                                       .depth = steps_ahead,
                                       .context = 512,
                                       .weight_pages = weight_pages,
@@ -181,6 +182,26 @@ static bool read_until(rig *r, uint32_t slot, uint32_t n) {
 static void tick(rig *r, uint64_t us) {
     r->now_us += us;
     fleet_tick(r->f, r->now_us);
+}
+
+/* When the slot is empty everywhere; after ten seconds: as it is. */
+static uint32_t departures_of(rig *r, uint32_t slot) {
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    while (fleet_model_departures(r->f, slot) == 0 && clock_now_us() < until_us) {
+        tick(r, 1000);
+        nap();
+    }
+    return fleet_model_departures(r->f, slot);
+}
+
+/* Where a request of this length would go; target 0: none. */
+static uint32_t choice_for(rig *r, uint32_t slot, uint32_t n_prompt, uint32_t seed,
+                           uint32_t target_ms) {
+    gen_request *q = request(900, slot, n_prompt, seed);
+    q->ttft_target_ms = target_ms;
+    uint32_t d = fleet_choose(r->f, q);
+    gen_request_destroy(q);
+    return d;
 }
 
 /* ---- parts ---- */
@@ -322,12 +343,7 @@ static void a_slot_is_empty_when_it_left_everywhere(void) {
     EXPECT(all_hot(&r, 0));
     fleet_model_remove(r.f, 0);
     EXPECT_EQ(fleet_model_devices(r.f, 0), 0);
-    uint64_t until_us = clock_now_us() + WAIT_US;
-    while (fleet_model_departures(r.f, 0) == 0 && clock_now_us() < until_us) {
-        tick(&r, 1000);
-        nap();
-    }
-    EXPECT_EQ(fleet_model_departures(r.f, 0), 1);
+    EXPECT_EQ(departures_of(&r, 0), 1);
     EXPECT(fleet_model_add(r.f, 0, &m)); // and can be used again
     EXPECT(all_hot(&r, 0));
     end(&r, 3);
@@ -352,16 +368,35 @@ static void requests_go_where_least_waits_and_prefixes_stay_together(void) {
     EXPECT(read_until(&r, 0, 9));
     EXPECT(fleet_submit(r.f, 1 - first, request(10, 0, 8, 3)));
     r.sent_to[10] = 1 - first;
-    gen_request *q = request(11, 0, 210, 5);
-    q->ttft_target_ms = 600000;
-    EXPECT_EQ(fleet_choose(r.f, q), first);
-    gen_request_destroy(q);
-    q = request(11, 0, 210, 6); // begins otherwise
-    q->ttft_target_ms = 600000;
-    EXPECT_EQ(fleet_choose(r.f, q), 1 - first);
-    gen_request_destroy(q);
+    EXPECT_EQ(choice_for(&r, 0, 210, 5, 600000), first);
+    EXPECT_EQ(choice_for(&r, 0, 210, 6, 600000), 1 - first); // begins otherwise
     EXPECT(read_until(&r, 0, 10));
     EXPECT_EQ(r.n_fine, 10);
+    end(&r, 2);
+}
+
+/* The story: a long prompt was sent to the smaller device when that had less to do, which refused
+ * it; so its answer depended on the load. */
+static void a_prompt_goes_where_it_fits(void) {
+    rig r;
+    pages_of_x1 = 8; // 5 beside the weights: 60 tokens
+    begin(&r, 2, PLACE_SPREAD);
+    pages_of_x1 = PAGES;
+    fleet_model_about m = about_of(2);
+    inferd_err err = {0};
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    EXPECT_EQ(engine_admit(r.engines[1], 0, 200, 4, &err), INFERD_ETOOLONG);
+    EXPECT_EQ(fleet_admit(r.f, 0, 200, 4, &err), INFERD_OK);
+    for (uint64_t id = 1; id <= 4; id++) { // so that x0 is the busy one
+        EXPECT(fleet_submit(r.f, 0, request(id, 0, 8, (uint32_t)id)));
+        r.sent_to[id] = 0;
+    }
+    EXPECT_EQ(choice_for(&r, 0, 8, 50, 0), 1);
+    EXPECT_EQ(choice_for(&r, 0, 200, 51, 0), 0);
+    EXPECT_EQ(send(&r, 5, 0, 200, 52), 0);
+    EXPECT(read_until(&r, 0, 5));
+    EXPECT_EQ(r.n_fine, 5);
     end(&r, 2);
 }
 
@@ -413,6 +448,137 @@ static void one_more_is_loaded_before_it_serves(void) {
     for (int i = 0; i < 90; i++) tick(&r, 1000001);
     EXPECT_EQ(fleet_model_devices(r.f, 0), before);
     EXPECT_EQ(fleet_desired_replicas(r.f, 0), 1);
+    end(&r, 2);
+}
+
+static fleet_replica_state replica_at(rig *r, uint32_t slot, uint32_t d) {
+    fleet_replica at;
+    fleet_get_replica(r->f, slot, d, &at);
+    return at.state;
+}
+
+/* With ticks that take no time. */
+static bool is_replica(rig *r, uint32_t slot, uint32_t d, fleet_replica_state state) {
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    while (replica_at(r, slot, d) != state) {
+        if (clock_now_us() > until_us) return false;
+        tick(r, 1);
+        nap();
+    }
+    return true;
+}
+
+/* One on x0, and one more that the next tick brings to x1. */
+static void begin_joining(rig *r) {
+    begin(r, 2, PLACE_BALANCED);
+    fleet_model_about m = about_of(1);
+    m.policy.replicas_max = 2;
+    EXPECT(fleet_model_add(r->f, 0, &m));
+    EXPECT_EQ(fleet_model_devices(r->f, 0), 1);
+    EXPECT(all_hot(r, 0));
+    m.policy.replicas_min = 2;
+    EXPECT(fleet_model_set_policy(r->f, 0, &m.policy));
+    atomic_store(&r->hold_stage[1], true);
+    for (int i = 0; i < 4 && replica_at(r, 0, 1) == FLEET_ABSENT; i++) tick(r, 1000001);
+    EXPECT_EQ(replica_at(r, 0, 1), FLEET_JOINING);
+}
+
+/* It was up, and had to make room again before anybody looked. */
+static void one_that_was_up_between_two_looks_serves(void) {
+    rig r;
+    begin_joining(&r);
+    atomic_store(&r.hold_stage[1], false);
+    EXPECT(comes_to(&r, 0, 1, MODEL_HOT));
+    engine_model_do(r.engines[1], 0, ENGINE_UNLOAD);
+    EXPECT(comes_to(&r, 0, 1, MODEL_COLD));
+    tick(&r, 1);
+    EXPECT_EQ(replica_at(&r, 0, 1), FLEET_SERVING);
+    end(&r, 2);
+}
+
+static void one_that_does_not_come_in_time_goes_and_comes_again(void) {
+    rig r;
+    begin_joining(&r);
+    tick(&r, 1);
+    tick(&r, 119999999);
+    EXPECT_EQ(replica_at(&r, 0, 1), FLEET_JOINING);
+    tick(&r, 1);
+    EXPECT_EQ(replica_at(&r, 0, 1), FLEET_LEAVING);
+    EXPECT_EQ(fleet_model_devices(r.f, 0), 1);
+    atomic_store(&r.hold_stage[1], false);
+    EXPECT(is_replica(&r, 0, 1, FLEET_ABSENT));
+    for (int i = 0; i < 4 && replica_at(&r, 0, 1) == FLEET_ABSENT; i++) tick(&r, 1000001);
+    EXPECT(is_replica(&r, 0, 1, FLEET_SERVING));
+    end(&r, 2);
+}
+
+/* Counters are told as such: a replica that leaves takes nothing of them along. */
+static void what_was_counted_stays_when_a_replica_leaves(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(2);
+    engine_model_info before, now;
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    for (uint32_t d = 0; d < 2; d++) {
+        EXPECT(fleet_submit(r.f, d, request(d + 1, 0, 8, d)));
+        r.sent_to[d + 1] = d;
+    }
+    EXPECT(read_until(&r, 0, 2));
+    engine_model_do(r.engines[1], 0, ENGINE_UNLOAD);
+    EXPECT(comes_to(&r, 0, 1, MODEL_COLD));
+    fleet_model_tally(r.f, 0, &before);
+    EXPECT_EQ(before.n_loads, 2);
+    EXPECT_EQ(before.n_evictions[ENGINE_EVICT_ASKED], 1);
+    EXPECT(before.device_us > 0 && before.pages_min == 0);
+    m.policy.replicas_min = m.policy.replicas_max = 1;
+    EXPECT(fleet_model_set_policy(r.f, 0, &m.policy));
+    fleet_remove_replica(r.f, 0, 1);
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    do { // at each moment on its way, and after it
+        fleet_model_tally(r.f, 0, &now);
+        EXPECT_EQ(now.n_loads, 2);
+        EXPECT_EQ(now.n_stages, before.n_stages);
+        EXPECT_EQ(now.n_evictions[ENGINE_EVICT_ASKED], 1);
+        EXPECT(now.device_us >= before.device_us && now.hot_us >= before.hot_us);
+        EXPECT(now.sum.stage_us >= before.sum.stage_us);
+        if (replica_at(&r, 0, 1) == FLEET_ABSENT) break;
+        tick(&r, 1);
+        nap();
+    } while (clock_now_us() < until_us);
+    EXPECT_EQ(replica_at(&r, 0, 1), FLEET_ABSENT);
+    EXPECT_EQ(now.pages_weight, WEIGHT_PAGES); // what is held is that of who is there
+    fleet_model_get(r.f, 0, &now);
+    EXPECT_EQ(now.n_loads, 1);
+    end(&r, 2);
+}
+
+/* "A drain until load", also where another command comes between. */
+static void a_drain_lasts_until_load(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(1);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    fleet_model_do(r.f, 0, ENGINE_DRAIN);
+    static const engine_command others[] = {ENGINE_PREFETCH, ENGINE_UNLOAD, ENGINE_DROP};
+    for (size_t i = 0; i < INFERD_COUNT(others); i++) {
+        fleet_model_do(r.f, 0, others[i]);
+        EXPECT(r.f->models[0].held);
+    }
+    uint32_t to = 1 - (uint32_t)__builtin_ctzll(fleet_model_devices(r.f, 0));
+    EXPECT(fleet_add_replica(r.f, 0, to, 1, true)); // one that comes is held, too
+    EXPECT_EQ(replica_at(&r, 0, to), FLEET_SERVING);
+    engine_model_info i;
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    do {
+        nap();
+        engine_model_get(r.engines[to], 0, &i);
+    } while (i.state == MODEL_NONE && clock_now_us() < until_us);
+    EXPECT(i.held);
+    fleet_model_do(r.f, 0, ENGINE_LOAD);
+    EXPECT(!r.f->models[0].held);
+    EXPECT(all_hot(&r, 0));
     end(&r, 2);
 }
 
@@ -475,23 +641,6 @@ static void one_of_two_replicas_is_lost_and_the_other_serves(void) {
     end(&r, 2);
 }
 
-static fleet_replica_state replica_at(rig *r, uint32_t slot, uint32_t d) {
-    fleet_replica at;
-    fleet_get_replica(r->f, slot, d, &at);
-    return at.state;
-}
-
-/* With ticks that take no time. */
-static bool is_replica(rig *r, uint32_t slot, uint32_t d, fleet_replica_state state) {
-    uint64_t until_us = clock_now_us() + WAIT_US;
-    while (replica_at(r, slot, d) != state) {
-        if (clock_now_us() > until_us) return false;
-        tick(r, 1);
-        nap();
-    }
-    return true;
-}
-
 /* The story: its slot stayed taken until the process ended, because a dead engine let nothing go;
  * and what was in a second step at that time never ended. */
 static void a_lost_device_lets_its_models_go(void) {
@@ -513,14 +662,8 @@ static void a_lost_device_lets_its_models_go(void) {
     EXPECT_EQ(fleet_model_devices(r.f, 0), 2); // the other one serves
     fleet_model_remove(r.f, 0);
     fleet_model_remove(r.f, 1);
-    uint64_t until_us = clock_now_us() + WAIT_US;
-    while ((fleet_model_departures(r.f, 0) == 0 || fleet_model_departures(r.f, 1) == 0) &&
-           clock_now_us() < until_us) {
-        tick(&r, 1000);
-        nap();
-    }
-    EXPECT_EQ(fleet_model_departures(r.f, 0), 1);
-    EXPECT_EQ(fleet_model_departures(r.f, 1), 1);
+    EXPECT_EQ(departures_of(&r, 0), 1);
+    EXPECT_EQ(departures_of(&r, 1), 1);
     EXPECT_EQ(engine_model_state(r.engines[0], 0), MODEL_NONE);
     EXPECT_EQ(r.devices[0].n_attached, 0); // nothing there names the models any more
     m.policy.replicas_min = m.policy.replicas_max = 1;
@@ -612,12 +755,17 @@ static void events_of_devices_take_turns(void) {
         EXPECT(fleet_submit(r.f, d, q));
     }
     uint64_t until_us = clock_now_us() + WAIT_US;
-    engine_stats s;
-    do { // all events are there, and nobody has read one
+    uint64_t n_finished = 0;
+    while (n_finished < 2 && clock_now_us() < until_us) { // nobody has read one event
         nap();
-        fleet_get_stats(r.f, &s);
-    } while (s.n_finished[GEN_LENGTH] < 2 && clock_now_us() < until_us);
-    EXPECT_EQ(s.n_finished[GEN_LENGTH], 2);
+        n_finished = 0;
+        for (uint32_t d = 0; d < 2; d++) {
+            engine_stats s;
+            engine_get_stats(r.engines[d], &s);
+            n_finished += s.n_finished[GEN_LENGTH];
+        }
+    }
+    EXPECT_EQ(n_finished, 2);
     uint32_t n[2] = {0};
     gen_event e;
     for (uint32_t i = 0; i < TOKENS && fleet_next_event(r.f, &e); i++) n[e.id - 1]++;
@@ -646,6 +794,17 @@ static void weights_that_may_leave_make_room_and_pinned_ones_do_not(void) {
     }
 }
 
+/* A device that is not open yet is no place for anything. */
+static bool is_open(rig *r, uint32_t d) {
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    engine_stats s = {0};
+    while (s.pages_device == 0 && clock_now_us() < until_us) {
+        nap();
+        engine_get_stats(r->engines[d], &s);
+    }
+    return s.pages_device != 0;
+}
+
 /* Two models on x0, nothing on x1; each request of theirs is four steps of a second there. */
 static void begin_unbalanced(rig *r) {
     step_us = 1000000;
@@ -654,16 +813,27 @@ static void begin_unbalanced(rig *r) {
     fleet_model_about m = about_of(1);
     EXPECT(fleet_model_add(r->f, 0, &m) && fleet_model_add(r->f, 1, &m));
     EXPECT_EQ(fleet_model_devices(r->f, 0) | fleet_model_devices(r->f, 1), 1);
-    EXPECT(all_hot(r, 0) && all_hot(r, 1));
+    EXPECT(all_hot(r, 0) && all_hot(r, 1) && is_open(r, 1));
     fleet_set_placement(r->f, PLACE_BALANCED);
     tick(r, 10000000); // from now on it measures
 }
 
+static uint64_t device_us_of(rig *r, uint32_t slot) {
+    engine_model_info i;
+    engine_model_get(r->engines[0], slot, &i);
+    return i.device_us;
+}
+
+/* An engine tells what it computed somewhat later than that it ended. */
 static void work(rig *r, uint32_t slot, uint32_t n) {
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    uint64_t wanted_us = device_us_of(r, slot) + n * UINT64_C(4000000);
     for (uint32_t i = 0; i < n; i++) {
         EXPECT_EQ(send(r, r->n_ended + 1, slot, 8, i), 0);
         EXPECT(read_until(r, slot, r->n_ended + 1));
     }
+    while (device_us_of(r, slot) < wanted_us && clock_now_us() < until_us) nap();
+    EXPECT(device_us_of(r, slot) >= wanted_us);
 }
 
 static fleet_moves moves_of(const rig *r) {
@@ -886,6 +1056,62 @@ static void what_fits_nowhere_gets_room_by_a_move(void) {
     end(&r, 2);
 }
 
+/* One model is looked at each time: one that never fits does not take the turns of another. */
+static void models_without_room_take_turns(void) {
+    rig r;
+    begin(&r, 3, PLACE_SPREAD);
+    fleet_model_about m = about_of(1), big = about_of(1), huge = about_of(1);
+    m.policy.min_bytes = 30 * (uint64_t)PAGE_BYTES;
+    big.policy.min_bytes = 50 * (uint64_t)PAGE_BYTES;
+    huge.policy.min_bytes = (PAGES + 1) * (uint64_t)PAGE_BYTES;
+    EXPECT(fleet_model_add(r.f, 1, &m) && fleet_model_add(r.f, 2, &m));
+    EXPECT(all_hot(&r, 1) && all_hot(&r, 2));
+    EXPECT(fleet_model_add(r.f, 0, &huge) && fleet_model_add(r.f, 3, &big));
+    EXPECT_EQ(fleet_model_devices(r.f, 0), 4); // it is in nobody's way there
+    for (uint32_t slot = 0; slot <= 3; slot += 3)
+        EXPECT(comes_to(&r, slot, (uint32_t)__builtin_ctzll(fleet_model_devices(r.f, slot)),
+                        MODEL_FAILED));
+    tick(&r, 10000000); // measures
+    tick(&r, 10000000);
+    EXPECT_EQ(moves_of(&r).n_notes, 0); // the turn of the one that never fits
+    tick(&r, 10000000);
+    EXPECT_EQ(moves_of(&r).n_notes, 1);
+    EXPECT_EQ(moves_of(&r).last.why, FLEET_MOVE_ROOM);
+    end(&r, 3);
+}
+
+/* The story: a daemon with more devices than models was never ready. */
+static void a_device_without_models_keeps_nobody_waiting(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(1);
+    m.policy.pin = PIN_HOT;
+    atomic_store(&r.hold_stage[0], true);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT_EQ(fleet_model_devices(r.f, 0), 1);
+    EXPECT(!fleet_is_settled(r.f));
+    atomic_store(&r.hold_stage[0], false);
+    EXPECT(all_hot(&r, 0));
+    uint64_t until_us = clock_now_us() + WAIT_US;
+    while (!fleet_is_settled(r.f) && clock_now_us() < until_us) nap();
+    EXPECT(fleet_is_settled(r.f));
+    tick(&r, 1);
+    atomic_store(&r.hold_stage[1], true); // a model comes later: the others are served as before
+    EXPECT(fleet_model_add(r.f, 1, &m));
+    EXPECT_EQ(fleet_model_devices(r.f, 1), 2);
+    EXPECT(fleet_is_settled(r.f));
+    atomic_store(&r.hold_stage[1], false);
+    end(&r, 2);
+}
+
+static void a_fleet_that_cannot_start_is_none(void) {
+    fleet_options o = {.n_devices = FLEET_DEVICES_MAX + 1, .n_slots = SLOTS};
+    fleet *f = (fleet *)&o; // whatever was there
+    inferd_err err = {0};
+    EXPECT_EQ(fleet_start(&o, &f, &err), INFERD_EINVAL);
+    EXPECT(f == NULL);
+}
+
 static void guarantees_that_a_device_cannot_keep_are_told(void) {
     rig r;
     begin(&r, 2, PLACE_SPREAD);
@@ -945,8 +1171,13 @@ static const test_case cases[] = {
     TEST(the_same_content_goes_where_its_weights_are),
     TEST(a_slot_is_empty_when_it_left_everywhere),
     TEST(requests_go_where_least_waits_and_prefixes_stay_together),
+    TEST(a_prompt_goes_where_it_fits),
     TEST(one_device_is_a_fleet_of_one),
     TEST(one_more_is_loaded_before_it_serves),
+    TEST(one_that_was_up_between_two_looks_serves),
+    TEST(one_that_does_not_come_in_time_goes_and_comes_again),
+    TEST(what_was_counted_stays_when_a_replica_leaves),
+    TEST(a_drain_lasts_until_load),
     TEST(what_a_lost_device_had_comes_up_elsewhere),
     TEST(one_of_two_replicas_is_lost_and_the_other_serves),
     TEST(a_lost_device_lets_its_models_go),
@@ -962,6 +1193,9 @@ static const test_case cases[] = {
     TEST(models_that_wait_for_each_other_part),
     TEST(one_that_has_room_stays),
     TEST(what_fits_nowhere_gets_room_by_a_move),
+    TEST(models_without_room_take_turns),
+    TEST(a_device_without_models_keeps_nobody_waiting),
+    TEST(a_fleet_that_cannot_start_is_none),
     TEST(guarantees_that_a_device_cannot_keep_are_told),
     TEST(tenants_get_even_parts_where_their_models_are),
     TEST(the_books_are_an_object_per_device),

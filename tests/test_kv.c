@@ -290,9 +290,8 @@ static void pages_and_slots_are_zeroed_for_another_tenant_only(void) {
     EXPECT_EQ(pool_init(&p, 1, 2, &err), INFERD_OK);
     for (uint32_t i = 0; i < 2; i++) { // two models
         EXPECT_EQ(kv_init(&k[i], &l, &p, i, PAGE_KV, &err), INFERD_OK);
-        k[i].page_tenants = tenants;
-        k[i].zero = note_zero;
-        k[i].zero_ctx = &z;
+        EXPECT(k[i].slot_tenants == NULL); // memory for whoever wants it
+        EXPECT_EQ(kv_watch_tenants(&k[i], tenants, note_zero, &z, &err), INFERD_OK);
     }
     EXPECT(kv_table_init(&one, &l, 8) && kv_table_init(&two, &l, 8));
     one.tenant = 1;

@@ -36,7 +36,7 @@ static void a_slot_is_where_it_was_moved(void) {
     kv_layout l = layout_of(be);
     int32_t from = 3, to = 2 * SLOTS + 6; // in another page
     memset(be_kv_slot(be, &l, from), 0x5a, l.slot_bytes);
-    be_kv_move(be, &l, 1, &from, &to);
+    be_kv_move(be, &l, 1, &from, &to, true);
     EXPECT(is_all(be_kv_slot(be, &l, to), l.slot_bytes, 0x5a));
     EXPECT(be_kv_slot(be, &l, to) != be_kv_slot(be, &l, from));
     backend_close(be);

@@ -3,11 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "inferd/clock.h"
-#include "scheduler/kv_disk.h"
+#include "kv_disk_file.h"
 #include "test.h"
 
 enum { T = 4, GROUPS = 2, SLOT_BYTES = 192, PATIENCE_US = 5000000 };
@@ -314,6 +315,7 @@ static void a_link_is_not_followed(void) {
     EXPECT(rename(file, aside) == 0 && symlink(aside, file) == 0);
     EXPECT_EQ(read_back(d, 1), GONE);
     EXPECT_EQ(n_files(".aside"), 1);
+    EXPECT_EQ(stats_of(d).n_bad, 1);
     kv_disk_close(d);
     remove_folder();
 }
@@ -412,7 +414,7 @@ static void a_queue_that_is_full_takes_no_more(void) {
     uint64_t from_us = clock_now_us();
     EXPECT(n * kv_disk_file_bytes(&large) <= KV_DISK_QUEUE_BYTES);
     EXPECT(!kv_disk_has(d, make(2).b.name)); // not yet
-    kv_disk_wait_room(d, from_us + 2000);
+    kv_disk_wait_room(d, &large, from_us + 2000);
     EXPECT(clock_now_us() < from_us + 1000000);
     atomic_store(&write_waits, false);
     wait_written(d);
@@ -533,6 +535,133 @@ static void what_goes_while_it_is_asked_for_may_come_again(void) {
     for (int round = 0, n = 0; round < ROUNDS && n < SEEN; round++) n += ask_while_they_go();
 }
 
+/* ---- what the machine cannot do at the moment ---- */
+
+static rlim_t files_before;
+
+/* So many more files can be opened. */
+static void leave_files(rlim_t n) {
+    struct rlimit l;
+    int next = dup(0);
+    EXPECT(next >= 0 && close(next) == 0 && getrlimit(RLIMIT_NOFILE, &l) == 0);
+    files_before = l.rlim_cur;
+    l.rlim_cur = (rlim_t)next + n;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &l), 0);
+}
+
+static void leave_all_files(void) {
+    struct rlimit l;
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &l), 0);
+    l.rlim_cur = files_before;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &l), 0);
+}
+
+/* It was taken for a bad one, and removed, when the process had no file numbers left. */
+static void a_file_that_cannot_be_opened_now_stays(void) {
+    open_folder();
+    kv_disk *d = open_disk();
+    put_surely(d, 1);
+    leave_files(0);
+    EXPECT_EQ(read_back(d, 1), GONE);
+    leave_all_files();
+    kv_disk_stats s = stats_of(d);
+    EXPECT(s.n_unread == 1 && s.n_bad + s.n_missing == 0 && s.n_files == 1 && s.n_problems == 1);
+    EXPECT(strstr(s.problem, "files") != NULL);
+    EXPECT_EQ(read_back(d, 1), RIGHT);
+    kv_disk_close(d);
+    remove_folder();
+}
+
+static atomic_int read_errno; // 0: it works
+
+static ssize_t read_or_not(int fd, void *p, size_t n) {
+    if (atomic_load(&read_errno) == 0) return read(fd, p, n > 100 ? 100 : n);
+    errno = atomic_load(&read_errno);
+    return -1;
+}
+
+static void a_file_that_cannot_be_read_now_stays(void) {
+    open_folder();
+    kv_disk_options o = {.path = path, .max_bytes = 1 << 20, .off_ms = 50, .read = read_or_not};
+    kv_disk *d = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(kv_disk_open(&o, &d, &err), INFERD_OK);
+    put_surely(d, 1);
+    atomic_store(&read_errno, EIO);
+    EXPECT_EQ(read_back(d, 1), GONE);
+    atomic_store(&read_errno, 0);
+    EXPECT(stats_of(d).n_unread == 1 && stats_of(d).n_bad == 0);
+    EXPECT(strstr(stats_of(d).problem, strerror(EIO)) != NULL);
+    EXPECT_EQ(read_back(d, 1), RIGHT);
+    kv_disk_close(d);
+    remove_folder();
+}
+
+/* A folder that could not be looked through was taken for an empty one until the next start. */
+static void a_folder_that_cannot_be_looked_through_is_tried_again(void) {
+    open_folder();
+    kv_disk *d = open_disk();
+    for (uint32_t i = 1; i <= 3; i++) put_surely(d, i);
+    kv_disk_close(d);
+    leave_files(2); // the folder and its key
+    d = open_disk();
+    uint64_t until_us = clock_now_us() + PATIENCE_US;
+    while (stats_of(d).n_problems == 0 && clock_now_us() < until_us) nap();
+    leave_all_files();
+    EXPECT(strstr(stats_of(d).problem, "folder") != NULL);
+    wait_scanned(d, 3); // 50 ms later
+    for (uint32_t i = 1; i <= 3; i++) EXPECT_EQ(read_back(d, i), RIGHT);
+    kv_disk_close(d);
+    remove_folder();
+}
+
+/* Those outside the index were never removed. */
+static void a_folder_with_more_files_than_the_index_becomes_smaller(void) {
+    enum { FILES = 2300, KEPT = 1024 }; // the index: 2048, of which 1024 are for what is queued
+    char file[256];
+    open_folder();
+    kv_disk_close(open_with(1 << 12, NULL));
+    for (uint32_t i = 1; i <= FILES; i++) {
+        file_of(i, file);
+        int fd = open(file, O_WRONLY | O_CREAT, 0600);
+        EXPECT(fd >= 0 && close(fd) == 0);
+    }
+    kv_disk *d = open_with(1 << 12, NULL);
+    uint64_t until_us = clock_now_us() + PATIENCE_US;
+    while (stats_of(d).n_evicted < FILES - KEPT && clock_now_us() < until_us) nap();
+    EXPECT(stats_of(d).n_problems == 1 && strstr(stats_of(d).problem, "more files") != NULL);
+    wait_scanned(d, KEPT);
+    EXPECT_EQ(n_files(".kv"), KEPT);
+    kv_disk_close(d);
+    remove_folder();
+}
+
+/* Half of the queue was taken for room, however large the block. */
+static void room_is_waited_for_until_the_block_fits(void) {
+    kv_layout half = layout, most = layout, more = layout;
+    half.slot_bytes = 6 << 20;
+    most.slot_bytes = 15 << 20;
+    more.slot_bytes = 17 << 20; // never
+    open_folder();
+    kv_disk *d = open_with(1u << 30, write_later);
+    put_surely(d, 1);
+    atomic_store(&write_waits, true);
+    used = &half;
+    EXPECT(put(d, 2));
+    used = &most;
+    EXPECT(kv_disk_wait_room(d, &half, clock_now_us() + PATIENCE_US));
+    EXPECT(!kv_disk_wait_room(d, &most, clock_now_us() + 2000));
+    EXPECT(!put(d, 3));
+    atomic_store(&write_waits, false);
+    EXPECT(kv_disk_wait_room(d, &most, clock_now_us() + PATIENCE_US));
+    EXPECT(put(d, 3));
+    EXPECT(!kv_disk_wait_room(d, &more, clock_now_us() + PATIENCE_US));
+    wait_written(d);
+    used = &layout;
+    kv_disk_close(d);
+    remove_folder();
+}
+
 static const test_case cases[] = {
     TEST(what_was_written_is_read),
     TEST(it_is_there_after_a_restart),
@@ -549,5 +678,10 @@ static const test_case cases[] = {
     TEST(tickets_are_bounded_and_may_be_given_back_at_any_time),
     TEST(other_files_stay_as_they_are),
     TEST(what_goes_while_it_is_asked_for_may_come_again),
+    TEST(a_file_that_cannot_be_opened_now_stays),
+    TEST(a_file_that_cannot_be_read_now_stays),
+    TEST(a_folder_that_cannot_be_looked_through_is_tried_again),
+    TEST(a_folder_with_more_files_than_the_index_becomes_smaller),
+    TEST(room_is_waited_for_until_the_block_fits),
 };
 TEST_MAIN(cases)

@@ -84,6 +84,39 @@ static void the_window_has_the_last_ten_seconds(void) {
     ledger_destroy(l);
 }
 
+static void the_window_is_added_up_by_tenant_and_by_name(void) {
+    ledger *l = ledger_create(1);
+    uint32_t names[] = {0, 2, 5}; // the last is beyond what is asked for
+    engine_principal p[] = {
+        {.tenant = 0, .model = 0, .serial = 1}, {.tenant = 1, .model = 0, .serial = 2},
+        {.tenant = 1, .model = 1, .serial = 3}, {.tenant = 0, .model = 2, .serial = 4},
+        {.tenant = 1, .model = 7, .serial = 5},  // a slot without a name
+        {.tenant = 9, .model = 0, .serial = 6}}; // beyond, too
+    EXPECT(ledger_read(l, 0, p, 6, names, 3));
+    ledger_tick(l, SECOND_US);
+    for (uint32_t i = 0; i < 6; i++) p[i].device_us = 1u << i;
+    EXPECT(ledger_read(l, 0, p, 6, names, 3));
+    uint64_t by_tenant[2] = {0}, by_name[3] = {0};
+    ledger_sum_recent(l, by_tenant, 2, by_name, 3);
+    EXPECT_EQ(by_tenant[0], 1 + 8);
+    EXPECT_EQ(by_tenant[1], 2 + 4);
+    EXPECT_EQ(by_name[0], 1 + 2 + 32);
+    EXPECT_EQ(by_name[1], 0);
+    EXPECT_EQ(by_name[2], 4);
+    ledger_destroy(l);
+}
+
+static void the_window_moves_once_a_second(void) {
+    ledger *l = ledger_create(1);
+    EXPECT(ledger_is_due(l, 0)); // never yet
+    ledger_tick(l, 5 * SECOND_US);
+    EXPECT(!ledger_is_due(l, 6 * SECOND_US - 1));
+    EXPECT(ledger_is_due(l, 6 * SECOND_US));
+    ledger_tick(l, 6 * SECOND_US - 1); // too early: changes nothing
+    EXPECT(ledger_is_due(l, 6 * SECOND_US));
+    ledger_destroy(l);
+}
+
 static void time_is_money(void) {
     EXPECT_EQ(ledger_cost_micros(3600ull * SECOND_US, 2500000), 2500000);
     EXPECT_EQ(ledger_cost_micros(36 * SECOND_US, 2500000), 25000);
@@ -95,6 +128,8 @@ static const test_case cases[] = {
     TEST(a_slot_with_another_model_is_another_row),
     TEST(what_finds_no_row_is_nobodys_and_not_lost),
     TEST(the_window_has_the_last_ten_seconds),
+    TEST(the_window_is_added_up_by_tenant_and_by_name),
+    TEST(the_window_moves_once_a_second),
     TEST(time_is_money),
 };
 TEST_MAIN(cases)

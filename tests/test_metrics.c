@@ -1,4 +1,5 @@
 /* test_metrics.c - the page is what a strict reader of the text format takes, and counts right. */
+#include "scheduler/kv_disk.h"
 #include "test.h"
 
 #include "metrics.h"
@@ -9,6 +10,8 @@ static backend_device_about device; // of the page; kind "": not looked at
 static bool device_lost;
 static uint32_t n_devices = 1;
 static uint64_t hour_micros;
+static const char *const *all_tenants; // NULL: two
+static uint32_t n_all_tenants;
 
 static buf page_of(metrics *m, uint32_t n_models) {
     static const char *const names[] = {"a\"b\\c\nd", "second"};
@@ -62,14 +65,16 @@ static buf page_of(metrics *m, uint32_t n_models) {
     metrics_device devices[2] = {
         {.name = "d0", .stats = e, .lost = device_lost, .about = &device},
         {.name = "d1", .stats = {.n_running = 1, .pages_kv = 0}, .about = NULL}};
-    metrics_now now = {.devices = devices,
+    static const kv_disk_stats disk = {.n_files = 3, .n_bytes = 70, .n_bad = 2, .n_unread = 5};
+    metrics_now now = {.disk = &disk,
+                       .devices = devices,
                        .n_devices = n_devices,
                        .replicas = replicas,
                        .n_replicas = 1,
                        .shares = shares,
                        .n_shares = 1,
-                       .tenants = tenants,
-                       .n_tenants = 2,
+                       .tenants = all_tenants != NULL ? all_tenants : tenants,
+                       .n_tenants = all_tenants != NULL ? n_all_tenants : 2,
                        .hour_micros = hour_micros,
                        .models = models,
                        .n_models = n_models,
@@ -103,6 +108,10 @@ static void what_was_counted_is_written(void) {
     metrics_reload(m, false);
     buf page = page_of(m, 2);
     EXPECT(has_line(&page, "inferd_requests_total{model=\"second\",outcome=\"stop\"} 2"));
+    EXPECT(has_line(&page, "inferd_kv_disk_files 3") && has_line(&page, "inferd_kv_disk_bytes 70"));
+    EXPECT(has_line(&page, "inferd_kv_disk_writing 1"));
+    EXPECT(has_line(&page, "inferd_kv_disk_problems_total{what=\"bad\"} 2"));
+    EXPECT(has_line(&page, "inferd_kv_disk_problems_total{what=\"unread\"} 5"));
     EXPECT(has_line(&page, "inferd_requests_total{model=\"a\\\"b\\\\c\\nd\",outcome=\"stop\"} 0"));
     EXPECT(has_line(&page, "vllm:request_success_total{model_name=\"second\",engine=\"0\","
                            "finished_reason=\"stop\"} 2"));
@@ -175,6 +184,73 @@ static void a_tenant_has_its_account(void) {
     hour_micros = 0;
     page = page_of(m, 2);
     EXPECT(strstr(buf_cstr(&page), "inferd_cost_total") == NULL); // nobody said what it costs
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
+/* Once the last row was handed out, and then called nobody's: a tenant's series vanished, its count
+ * in another's. */
+static void refusals_of_whom_there_is_no_row_for_are_nobodys(void) {
+    enum { N = METRICS_REFUSAL_ROWS_MAX + 10 };
+    metrics *m = metrics_create(2, routes, 2);
+    static char names[N][16];
+    static const char *tenants[N];
+    metrics_refused(m, -1, 1, API_QUOTA);
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof names[i], "t%d", i);
+        tenants[i] = names[i];
+        for (int k = 0; k < 2; k++) metrics_refused(m, i, -1, API_QUOTA);
+    }
+    metrics_refused(m, 0, -1, API_QUOTA);
+    all_tenants = tenants;
+    n_all_tenants = N;
+    buf page = page_of(m, 2);
+    all_tenants = NULL;
+    char line[128];
+    /* One row is nobody's, and one went to a model without a tenant. */
+    int n_rows = METRICS_REFUSAL_ROWS_MAX - 2;
+    const char *form = "inferd_refusals_total{tenant=\"%.15s\",model=\"none\",reason=\"quota\"} %d";
+    for (int i = 0; i < n_rows; i++) {
+        snprintf(line, sizeof line, form, names[i], i == 0 ? 3 : 2);
+        if (i < 10 || i > n_rows - 10) EXPECT(has_line(&page, line));
+    }
+    snprintf(line, sizeof line, form, "none", 2 * (N - n_rows));
+    EXPECT(has_line(&page, line));
+    snprintf(line, sizeof line, "tenant=\"%.15s\"", names[n_rows]);
+    EXPECT(strstr(buf_cstr(&page), line) == NULL);
+    EXPECT(has_line(&page,
+                    "inferd_refusals_total{tenant=\"none\",model=\"second\",reason=\"quota\"} 1"));
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
+/* So many that places of the index are fought for. */
+static void each_pair_of_tenant_and_model_has_its_refusals(void) {
+    enum { TENANTS = 50, NAMES = 81 };
+    _Static_assert(TENANTS * NAMES < METRICS_REFUSAL_ROWS_MAX, "nobody's is free");
+    metrics *m = metrics_create(2, routes, 2);
+    static const char name[] = "t";
+    static const char *tenants[TENANTS];
+    for (int i = 0; i < TENANTS; i++) {
+        tenants[i] = name;
+        for (int k = 0; k < NAMES; k++) { // of the names two are known, the others are "none"
+            metrics_refused(m, i, k, API_QUOTA);
+            if (k == 1) metrics_refused(m, i, k, API_QUOTA);
+        }
+    }
+    all_tenants = tenants;
+    n_all_tenants = TENANTS;
+    buf page = page_of(m, 2);
+    all_tenants = NULL;
+    int n_rows = 0;
+    for (char *line = strtok(page.p, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        if (strncmp(line, "inferd_refusals_total{", strlen("inferd_refusals_total{")) != 0)
+            continue;
+        bool second = strstr(line, "model=\"second\"") != NULL;
+        EXPECT_EQ(atoi(strrchr(line, ' ')), second ? 2 : 1);
+        n_rows++;
+    }
+    EXPECT_EQ(n_rows, TENANTS * NAMES);
     buf_deinit(&page);
     metrics_destroy(m);
 }
@@ -365,6 +441,8 @@ static void the_page_of_the_manual_names_every_family(void) {
 static const test_case cases[] = {
     TEST(what_was_counted_is_written),
     TEST(a_tenant_has_its_account),
+    TEST(each_pair_of_tenant_and_model_has_its_refusals),
+    TEST(refusals_of_whom_there_is_no_row_for_are_nobodys),
     TEST(devices_are_told_apart_and_added_up),
     TEST(buckets_are_cumulative_and_include_their_bound),
     TEST(a_gpu_has_its_figures),

@@ -9,6 +9,7 @@ static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0,
                               DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
 static const char *const levels[] = {"define", "base",       "avx2",      "avxvnni",
                                      "avx512", "avx512vnni", "avx512bf16"};
+enum { FIRST_WITH_VECTORS = 2 }; // of the levels
 enum { SEED = 20, GUARD = 0x5a, GUARD_BYTES = 256 };
 
 static uint64_t random_state;
@@ -54,15 +55,16 @@ static bool guards_are_whole(const place *p) {
     return whole;
 }
 
-static void compare(const char *level, dtype type, uint32_t cols, uint32_t n_rows, size_t shift) {
+static void compare(const cpu_level *level, dtype type, uint32_t cols, uint32_t n_rows,
+                    size_t shift) {
     unsigned char *rows = random_bytes(n_rows * row_bytes_of(type, cols));
     place wanted = place_for(type, cols, shift), got = place_for(type, cols, shift);
     panel_pack(type, cols, rows, n_rows, wanted.panel);
-    panel_packer(level)(type, cols, rows, n_rows, got.panel);
+    level->pack(type, cols, rows, n_rows, got.panel);
     bool same = memcmp(wanted.panel, got.panel, wanted.n_bytes) == 0;
     if (!same)
-        printf("%s: %s, %u rows of %u, shift %zu: other bytes\n", level, dtype_about(type).name,
-               n_rows, cols, shift);
+        printf("%s: %s, %u rows of %u, shift %zu: other bytes\n", level->name,
+               dtype_about(type).name, n_rows, cols, shift);
     EXPECT(same);
     EXPECT(guards_are_whole(&wanted) && guards_are_whole(&got));
     free(rows);
@@ -76,14 +78,16 @@ static void every_level_packs_the_same_bytes(void) {
     random_state = SEED;
     for (size_t l = 0; l < INFERD_COUNT(levels); l++) {
         inferd_err err = {0};
-        if (level_choose(levels[l], &err) == NULL) continue; // not on this machine
+        const cpu_level *level = level_choose(levels[l], &err);
+        if (level == NULL) continue;                                     // not on this machine
+        EXPECT((l < FIRST_WITH_VECTORS) == (level->pack == panel_pack)); // sooner where it can
         for (size_t t = 0; t < INFERD_COUNT(types); t++) {
             uint32_t block = dtype_about(types[t]).block_elems;
             for (uint32_t n = 1; n <= 5; n++)
                 for (size_t r = 0; r < INFERD_COUNT(n_rows); r++)
-                    compare(levels[l], types[t], n * (block > 1 ? block : 8), n_rows[r], 0);
-            compare(levels[l], types[t], 3 * PANEL_BLOCK, PANEL_ROWS, 0);
-            compare(levels[l], types[t], 2 * PANEL_BLOCK, PANEL_ROWS, 16); // no line begins there
+                    compare(level, types[t], n * (block > 1 ? block : 8), n_rows[r], 0);
+            compare(level, types[t], 3 * PANEL_BLOCK, PANEL_ROWS, 0);
+            compare(level, types[t], 2 * PANEL_BLOCK, PANEL_ROWS, 16); // no line begins there
         }
     }
 }
@@ -92,11 +96,12 @@ static void ragged_columns_are_filled_with_zeros(void) {
     random_state = SEED + 1;
     for (size_t l = 0; l < INFERD_COUNT(levels); l++) {
         inferd_err err = {0};
-        if (level_choose(levels[l], &err) == NULL) continue;
+        const cpu_level *level = level_choose(levels[l], &err);
+        if (level == NULL) continue;
         for (uint32_t cols = 1; cols < 80; cols += 3) {
-            compare(levels[l], DTYPE_F32, cols, PANEL_ROWS, 0);
-            compare(levels[l], DTYPE_F16, cols, PANEL_ROWS, 0);
-            compare(levels[l], DTYPE_BF16, cols, PANEL_ROWS, 0);
+            compare(level, DTYPE_F32, cols, PANEL_ROWS, 0);
+            compare(level, DTYPE_F16, cols, PANEL_ROWS, 0);
+            compare(level, DTYPE_BF16, cols, PANEL_ROWS, 0);
         }
     }
 }
@@ -108,13 +113,14 @@ static void rows_come_back_as_the_file_has_them(void) {
     random_state = SEED + 2;
     for (size_t l = 0; l < INFERD_COUNT(levels); l++) {
         inferd_err err = {0};
-        if (level_choose(levels[l], &err) == NULL) continue;
+        const cpu_level *level = level_choose(levels[l], &err);
+        if (level == NULL) continue;
         for (size_t t = 0; t < INFERD_COUNT(types); t++) {
             size_t row_bytes = row_bytes_of(types[t], COLS);
             unsigned char *rows = random_bytes(PANEL_ROWS * row_bytes);
             place p = place_for(types[t], COLS, 0);
             weight w = {.type = types[t], .rows = PANEL_ROWS, .cols = COLS, .data = p.panel};
-            panel_packer(levels[l])(types[t], COLS, rows, PANEL_ROWS, p.panel);
+            level->pack(types[t], COLS, rows, PANEL_ROWS, p.panel);
             for (uint32_t row = 0; row < PANEL_ROWS; row++) {
                 uint32_t n_other = 0;
                 dtype_to_f32(types[t], rows + row * row_bytes, wanted, COLS);

@@ -201,8 +201,8 @@ static void fake_put_end(kv_disk *d, void *put) {
     (void)d, (void)put;
 }
 
-static bool fake_wait_room(kv_disk *d, uint64_t until_us) {
-    (void)until_us;
+static bool fake_wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us) {
+    (void)l, (void)until_us;
     return !d->full;
 }
 
@@ -426,6 +426,7 @@ static void who_waits_for_the_disk_may_be_cancelled(void) {
     sched_cancel(r.core.sched, 2, core_rig_now(&r));
     core_rig_finish(&r);
     EXPECT_EQ(r.outcomes[2].done.done.finish, GEN_CANCELLED);
+    EXPECT_EQ(disk.n_tickets, 0); // what was asked for it is nobody's
     residency_remove(&r.core.models, 0);
     core_rig_run(&r, 10000);
     EXPECT_EQ(disk.n_tickets, 0);
@@ -445,6 +446,222 @@ static void a_full_disk_fails_nobody(void) {
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
     EXPECT_EQ(disk.n_files, 0);
     EXPECT_EQ(count(&r).n_stored, 0);
+    close_with_disk(&r);
+}
+
+/* ---- a disk that is slow at times ---- */
+
+enum { PROMPTS = 6, COLD_US = 30000 }; // COLD_US: of a token, where computing takes long
+
+static gen_request *prompt_no(uint64_t id, uint32_t which) {
+    gen_request *q = request(id, 100, 6);
+    for (uint32_t i = 0; i < 100; i++) q->prompt[i] = (tok_id)((i * i + i * which) % FAKE_VOCAB);
+    q->prompt[0] = (tok_id)which;
+    return q;
+}
+
+/* PROMPTS prompts are on the disk; then it answers after so long.  Times of both models are known.
+ */
+static void open_on_disk(core_rig *r, uint64_t delay_us, uint64_t token_us) {
+    empty_disk();
+    open_with_disk(r, 0, 200);
+    for (uint32_t i = 0; i < PROMPTS; i++) {
+        core_rig_submit(r, 0, prompt_no(i + 1, i));
+        core_rig_finish(r);
+    }
+    close_with_disk(r);
+    open_with_disk(r, 0, delay_us);
+    r->device.b_us = token_us;
+    for (uint32_t i = 0; i < 2; i++) {
+        core_rig_submit(r, i, request(100 + i, 100, 20));
+        core_rig_finish(r);
+    }
+    EXPECT_EQ(disk.n_asked, 0);
+}
+
+static void a_hiccup_counts_for_a_few_times_the_mean(void) {
+    sched_took t = {0};
+    uint64_t at_us = 100000000;
+    for (int i = 0; i < 20; i++) sched_note_took(&t, 200, at_us += 1000);
+    EXPECT(t.us > 150 && t.us <= 201);
+    sched_note_took(&t, 1000000, at_us += 1000);
+    EXPECT(t.us > 200 && t.us < 300);
+    for (int i = 0; i < 60; i++) sched_note_took(&t, 1000000, at_us += 1000); // it stays slow
+    EXPECT(t.us > 500000);
+    EXPECT(!sched_is_old(&t, at_us + 9000000) && sched_is_old(&t, at_us + 11000000));
+    sched_note_took(&t, 200, at_us + 11000000); // what was before does not count
+    EXPECT(t.us > 150 && t.us <= 201);
+}
+
+static void a_copy_that_was_slow_is_tried_again(void) {
+    static core_rig r;
+    open_two(&r, 60, 1000, 5000);
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    core_rig_submit(&r, 1, request(2, 150, 20));
+    core_rig_finish(&r);
+    uint64_t n_parked = count(&r).n_parked;
+    EXPECT(n_parked <= 2);
+    core_rig_submit(&r, 0, request(3, 150, 20));
+    core_rig_finish(&r);
+    EXPECT(count(&r).n_parked <= n_parked + 2); // the other model measures for itself
+    n_parked = count(&r).n_parked;
+    r.device.move_us = 20;
+    core_rig_submit(&r, 1, request(6, 150, 20));
+    core_rig_finish(&r);
+    EXPECT_EQ(count(&r).n_parked, n_parked);
+    r.idle_us += 11000000;
+    core_rig_submit(&r, 0, request(4, 150, 20));
+    core_rig_finish(&r);
+    core_rig_submit(&r, 1, request(5, 150, 20));
+    core_rig_finish(&r);
+    EXPECT(count(&r).n_parked >= n_parked + 12);
+    core_rig_deinit(&r);
+}
+
+/* Who joined the wait of another keeps what is read when that one leaves. */
+static void what_two_wait_for_stays_for_the_second(void) {
+    static core_rig r;
+    open_on_disk(&r, 500000, COLD_US);
+    gen_request *second = prompt_no(11, 0);
+    second->class = GEN_HIGH; // it does not wait for what the first computes
+    core_rig_submit(&r, 0, prompt_no(10, 0));
+    core_rig_run(&r, 100000);
+    uint32_t n_asked = disk.n_asked;
+    EXPECT_EQ(n_asked, 16);
+    core_rig_submit(&r, 0, second);
+    core_rig_turn(&r, 100);
+    sched_cancel(r.core.sched, 10, core_rig_now(&r));
+    EXPECT(disk.n_tickets > 0);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 11));
+    close_with_disk(&r);
+}
+
+/* It was off until the next start, and for every model. */
+static void a_disk_that_was_slow_is_tried_again(void) {
+    static core_rig r;
+    open_on_disk(&r, 1000000000, 300);
+    core_rig_submit(&r, 0, prompt_no(10, 0));
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[10].done.done.n_cached, 0);
+    EXPECT_EQ(disk.n_tickets, 0);
+    disk.delay_us = 200;
+    uint32_t n_before = disk.n_asked;
+    core_rig_submit(&r, 0, prompt_no(11, 1));
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[11].done.done.n_cached, 0);
+    EXPECT_EQ(disk.n_asked, n_before);
+    core_rig_submit(&r, 1, prompt_no(12, 2)); // another model did not see that
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[12].done.done.n_cached, 96);
+    r.idle_us += 11000000;
+    core_rig_submit(&r, 0, prompt_no(13, 3));
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[13].done.done.n_cached, 96);
+    core_rig_submit(&r, 0, prompt_no(14, 4));
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[14].done.done.n_cached, 96);
+    for (uint64_t id = 10; id <= 14; id++) EXPECT(core_rig_gives(&r, id));
+    close_with_disk(&r);
+}
+
+/* A read that takes longer than a second was given up for the next who asked, and asked again. */
+static void what_somebody_waits_for_is_not_dropped(void) {
+    static core_rig r;
+    open_on_disk(&r, 1500000, COLD_US);
+    core_rig_submit(&r, 0, prompt_no(10, 0));
+    core_rig_run(&r, 1200000);
+    EXPECT_EQ(disk.n_asked, 16);
+    core_rig_submit(&r, 0, prompt_no(11, 1));
+    core_rig_run(&r, 200000);
+    EXPECT_EQ(disk.n_asked, 32);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 10) && core_rig_gives(&r, 11));
+    EXPECT(r.outcomes[10].done.done.n_cached >= 64);
+    close_with_disk(&r);
+}
+
+/* Each time its reads were dropped it waited anew. */
+static void waiting_for_a_disk_that_stands_still_has_an_end(void) {
+    static core_rig r;
+    open_on_disk(&r, 1000000000, COLD_US);
+    uint64_t began_us = core_rig_now(&r);
+    core_rig_submit(&r, 0, prompt_no(10, 0));
+    for (uint32_t i = 1; i <= 4; i++) {
+        core_rig_run(&r, 1100000);
+        core_rig_submit(&r, 0, prompt_no(10 + i, i));
+    }
+    while (r.outcomes[10].n_tokens == 0) core_rig_turn(&r, 1000);
+    /* 16 blocks of 4 tokens are worth 1.9 s, and 100 tokens take 3 s, beside the others. */
+    EXPECT(core_rig_now(&r) - began_us < 8000000);
+    core_rig_finish(&r);
+    for (uint64_t id = 10; id <= 14; id++) EXPECT(core_rig_gives(&r, id));
+    close_with_disk(&r);
+}
+
+/* What was read for whoever stopped waiting stayed until somebody else asked for something. */
+static void what_nobody_came_for_goes(void) {
+    static core_rig r;
+    open_on_disk(&r, 2500000, COLD_US);
+    gen_request *q = prompt_no(10, 0);
+    q->max_tokens = 80;
+    core_rig_submit(&r, 0, q);
+    core_rig_run(&r, 1500000);
+    EXPECT(disk.n_tickets == 16 && r.outcomes[10].n_tokens == 0);
+    core_rig_run(&r, 4000000); // it computes
+    EXPECT_EQ(r.outcomes[10].n_done, 0);
+    EXPECT_EQ(disk.n_tickets, 0);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 10));
+    close_with_disk(&r);
+}
+
+/* And the engine looks by itself when nothing else is to be done. */
+static void a_read_that_is_to_go_has_a_moment(void) {
+    static core_rig r;
+    open_on_disk(&r, 200, 300);
+    core_rig_submit(&r, 0, prompt_no(10, 0));
+    for (int i = 0; i < 1000 && disk.n_tickets == 0; i++) core_rig_turn(&r, 100);
+    sched_pause(r.core.sched, 10);
+    EXPECT(disk.n_tickets > 0);
+    for (int i = 0; i < 10; i++) core_rig_turn(&r, 1000);
+    EXPECT(core_next_us(&r.core) <= core_rig_now(&r) + 1100000);
+    core_rig_run(&r, 1100000);
+    EXPECT_EQ(disk.n_tickets, 0);
+    sched_resume(r.core.sched, 10, core_rig_now(&r));
+    core_rig_finish(&r);
+    EXPECT_EQ(disk.n_asked, 16); // once: who could wait for the same again could wait for good
+    EXPECT(core_rig_gives(&r, 10));
+    close_with_disk(&r);
+}
+
+static uint64_t charged_cached(core_rig *r) {
+    const struct account *a = sched_account(r->core.sched);
+    uint64_t n = a->others.cached_tokens;
+    for (uint32_t i = 0; i < a->n_rows; i++) n += a->rows[i].is.cached_tokens;
+    return n;
+}
+
+/* Blocks that come back when it has had rows are told to its client, and were charged to nobody. */
+static void what_comes_back_later_is_in_the_account(void) {
+    static core_rig r;
+    open_on_disk(&r, 200, 300);
+    uint64_t before = charged_cached(&r);
+    core_rig_submit(&r, 0, prompt_no(9, 5));
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[9].done.done.n_cached, 96);
+    EXPECT_EQ(charged_cached(&r) - before, 96);
+    before = charged_cached(&r);
+    for (uint32_t i = 0; i < disk.n_files; i++) disk.files[i].bad = disk.files[i].depth == 0;
+    gen_request *q = prompt_no(10, 0);
+    r.core.sched->limits.step_tokens_max = 16; // four blocks
+    core_rig_submit(&r, 0, q);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 10));
+    uint32_t n_cached = r.outcomes[10].done.done.n_cached;
+    EXPECT(n_cached >= 60 && n_cached < 96);
+    EXPECT_EQ(charged_cached(&r) - before, n_cached);
     close_with_disk(&r);
 }
 
@@ -579,6 +796,15 @@ static const test_case cases[] = {
     TEST(scopes_do_not_share_what_is_on_the_disk),
     TEST(who_waits_for_the_disk_may_be_cancelled),
     TEST(a_full_disk_fails_nobody),
+    TEST(a_hiccup_counts_for_a_few_times_the_mean),
+    TEST(a_copy_that_was_slow_is_tried_again),
+    TEST(what_two_wait_for_stays_for_the_second),
+    TEST(a_disk_that_was_slow_is_tried_again),
+    TEST(what_somebody_waits_for_is_not_dropped),
+    TEST(waiting_for_a_disk_that_stands_still_has_an_end),
+    TEST(what_nobody_came_for_goes),
+    TEST(a_read_that_is_to_go_has_a_moment),
+    TEST(what_comes_back_later_is_in_the_account),
     TEST(a_batch_sequence_that_was_copied_ahead_makes_room_for_nothing),
     TEST(copying_ahead_takes_a_small_part_of_the_time),
     TEST(another_tenant_finds_zeroes),

@@ -288,20 +288,17 @@ static void replicas_go_to_distinct_devices_and_stay(void) {
 static const uint64_t gib = (uint64_t)1 << 30;
 
 static void eighteen_gib_and_240_percent_on_three_devices(void) {
-    share_spec share = {SHARE_FIXED, 240, 3};
-    place_split s;
-    inferd_err err = {0};
-    EXPECT_EQ(place_split_share(&share, 18 * gib, page_bytes, 4, &s, &err), INFERD_OK);
-    EXPECT_EQ(s.n_devices, 3);
-    EXPECT_EQ(s.percent, 80);
-    for (int i = 0; i < 3; i++) EXPECT_EQ(s.device_bytes[i], 6 * gib);
+    for (uint32_t k = 0; k < 3; k++) {
+        EXPECT_EQ(place_part(18 * gib, page_bytes, 3, k), 6 * gib);
+        EXPECT_EQ(place_part(240, 1, 3, k), 80);
+    }
 
     /* And so it is placed: three devices with 80 % and 6 GiB left, or none. */
     place_device d[4];
     for (int i = 0; i < 4; i++) d[i] = device_of(5000), d[i].share_percent = 20;
-    place_wanted w = with_share(model_of(1000), s.percent);
-    w.need[0].min_pages = (uint32_t)(s.device_bytes[0] / page_bytes);
-    w.n_replicas = s.n_devices, w.all = true;
+    place_wanted w = with_share(model_of(1000), 80);
+    w.need[0].min_pages = (uint32_t)(6 * gib / page_bytes);
+    w.n_replicas = 3, w.all = true;
     uint32_t chosen[PLACE_REPLICAS_MAX];
     d[1].share_percent = 21;
     EXPECT_EQ(place_choose(d, 4, &w, PLACE_BINPACK, chosen, NULL), 3);
@@ -310,41 +307,22 @@ static void eighteen_gib_and_240_percent_on_three_devices(void) {
     EXPECT_EQ(place_choose(d, 4, &w, PLACE_BINPACK, chosen, NULL), 0);
 }
 
-static void bytes_of_a_split_add_up(void) {
+static void parts_add_up_and_the_first_is_the_largest(void) {
     random_state = 9;
-    for (int k = 0; k < 1000; k++) {
+    for (int i = 0; i < 1000; i++) {
         uint32_t n = 1 + random_below(8);
-        share_spec share = {SHARE_BURST, n * random_below(101), n};
         uint64_t total = ((uint64_t)random_below(1000) << 24) + random_below(1 << 24), sum = 0;
-        place_split s;
-        EXPECT_EQ(place_split_share(&share, total, page_bytes, 8, &s, NULL), INFERD_OK);
-        for (uint32_t i = 0; i < n; i++) {
-            sum += s.device_bytes[i];
-            EXPECT(s.device_bytes[i] <= s.device_bytes[0]);
-            EXPECT(s.device_bytes[0] - s.device_bytes[i] < 2 * page_bytes);
-            if (i > 0) EXPECT_EQ(s.device_bytes[i] % page_bytes, 0);
+        uint64_t first = place_part(total, page_bytes, n, 0);
+        for (uint32_t k = 0; k < n; k++) {
+            uint64_t part = place_part(total, page_bytes, n, k);
+            sum += part;
+            EXPECT(part <= first && first - part < 2 * page_bytes);
+            if (k > 0) EXPECT_EQ(part % page_bytes, 0);
         }
         EXPECT_EQ(sum, total);
-        EXPECT_EQ(s.percent * n, share.percent);
     }
-}
-
-static void a_share_that_does_not_split_is_refused(void) {
-    share_spec share = {SHARE_FIXED, 100, 3};
-    place_split s;
-    inferd_err err = {0};
-    EXPECT_EQ(place_split_share(&share, gib, page_bytes, 4, &s, &err), INFERD_EINVAL);
-    EXPECT_STR(err.text, "a share of 100 % over 3 devices is not a whole percentage of each");
-    share.percent = 303;
-    EXPECT_EQ(place_split_share(&share, gib, page_bytes, 4, &s, &err), INFERD_EINVAL);
-    EXPECT_STR(err.text, "a share of 303 % over 3 devices is 101 % of each, more than 100 %");
-    share.percent = 300;
-    EXPECT_EQ(place_split_share(&share, gib, page_bytes, 3, &s, &err), INFERD_OK);
-    EXPECT_EQ(place_split_share(&share, gib, page_bytes, 2, &s, &err), INFERD_EINVAL);
-    EXPECT_STR(err.text, "a share over 3 devices, but there are 2");
-    share = (share_spec){SHARE_FIXED, 50, 0}; // one
-    EXPECT_EQ(place_split_share(&share, gib, page_bytes, 1, &s, &err), INFERD_OK);
-    EXPECT_EQ(s.n_devices, 1);
+    EXPECT_EQ(place_part(10, 1, 4, 1), 3); // 3, 3, 2, 2
+    EXPECT_EQ(place_part(10, 1, 4, 2), 2);
 }
 
 /* ---- moves ---- */
@@ -402,7 +380,8 @@ static void carry_out(const place_plan *plan, uint32_t model_idx) {
 }
 
 static bool plan_moves(place_plan *plan) { // for the model behind those placed
-    return place_plan_moves(empty, n_devices, models, copies, n_copies, n_copies, plan);
+    return place_plan_moves(empty, n_devices, models, copies, n_copies, n_copies, PLACE_TRIES_MAX,
+                            plan);
 }
 
 static void one_move_makes_room(void) {
@@ -418,6 +397,8 @@ static void one_move_makes_room(void) {
     EXPECT_EQ(plan.moves[0].to, 1);
     EXPECT_EQ(plan.device_idx, 0);
     EXPECT_EQ(plan.moved_bytes, 20 * page_bytes);
+    place_plan none; // with fewer tries than it takes
+    EXPECT(!place_plan_moves(empty, 2, models, copies, n_copies, n_copies, 0, &none));
     carry_out(&plan, n_copies);
 }
 
@@ -534,9 +515,9 @@ static void replicas_stay_apart_when_moved(void) {
     set_devices(2, 100);
     put(model_of(30), 0);
     put(model_of(80), 1);
-    EXPECT(!place_plan_moves(empty, 2, models, copies, n_copies, 0, &plan));
+    EXPECT(!place_plan_moves(empty, 2, models, copies, n_copies, 0, PLACE_TRIES_MAX, &plan));
     models[1] = model_of(70);
-    EXPECT(place_plan_moves(empty, 2, models, copies, n_copies, 0, &plan));
+    EXPECT(place_plan_moves(empty, 2, models, copies, n_copies, 0, PLACE_TRIES_MAX, &plan));
     EXPECT_EQ(plan.device_idx, 1);
 }
 
@@ -802,8 +783,7 @@ static const test_case cases[] = {
     TEST(balanced_is_best_for_the_worst_device),
     TEST(replicas_go_to_distinct_devices_and_stay),
     TEST(eighteen_gib_and_240_percent_on_three_devices),
-    TEST(bytes_of_a_split_add_up),
-    TEST(a_share_that_does_not_split_is_refused),
+    TEST(parts_add_up_and_the_first_is_the_largest),
     TEST(one_move_makes_room),
     TEST(no_move_when_it_fits_and_none_when_nothing_helps),
     TEST(two_models_change_places),

@@ -312,6 +312,52 @@ static void books_stay_right_in_any_order(void) {
     }
 }
 
+static uint32_t emptied[8], n_emptied;
+
+static void note_empty(void *ctx, uint32_t first_page) {
+    EXPECT(ctx == emptied);
+    if (n_emptied < 8) emptied[n_emptied++] = first_page;
+}
+
+/* A pool of 12 pages in extents of 4 counts in a ledger of 9: two extents fit, the third does not.
+ */
+static void pages_of_the_host_count_by_extents_where_they_are_apart(void) {
+    pool p = open_pool(10, 2), host;
+    inferd_err err = {0};
+    EXPECT_EQ(pool_init_extents(&host, 12, 12, 4, 2, &err), INFERD_OK);
+    pool_set_ledgers(&p, 10, 9);
+    pool_set_host(&host, &p, note_empty, emptied);
+    n_emptied = 0;
+    uint32_t pages[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        pages[i] = pool_take(&host, i % 2, PAGE_PARKED);
+        EXPECT_EQ(pages[i], i);
+        EXPECT_EQ(pool_n_host_free(&p), i < 4 ? 5 : 1);
+        EXPECT_EQ(pool_n_host_free(&host), pool_n_host_free(&p));
+        verify(&host);
+        verify(&p);
+    }
+    EXPECT_EQ(pool_take(&host, 0, PAGE_PARKED), PAGE_NONE); // there are 4 pages, and no room
+    EXPECT(!pool_host_take(&p, 2) && pool_host_take(&p, 1));
+    EXPECT_EQ(pool_n_device_free(&p), 10); // the device has nothing to do with it
+    for (uint32_t i = 5; i < 8; i++) pool_give(&host, pages[i], 0);
+    EXPECT_EQ(pool_n_host_free(&p), 0);
+    EXPECT_EQ(n_emptied, 0);
+    EXPECT_EQ(pool_take(&host, 0, PAGE_PARKED), pages[7]); // its extent is paid for
+    pool_give(&host, pages[7], 0);
+    pool_give(&host, pages[4], 0);
+    EXPECT_EQ(pool_n_host_free(&p), 4);
+    EXPECT_EQ(n_emptied, 1);
+    EXPECT_EQ(emptied[0], 4);
+    EXPECT_EQ(pool_take(&host, 0, PAGE_PARKED), pages[4]); // the extent that was emptied last
+    verify(&host);
+    host.ledger->n_parked_apart++;
+    EXPECT(pool_verify(&host, &err) != INFERD_OK);
+    host.ledger->n_parked_apart--;
+    pool_deinit(&host);
+    pool_deinit(&p);
+}
+
 static const test_case cases[] = {
     TEST(every_page_is_taken_once),
     TEST(many_pages_are_taken_all_or_none),
@@ -328,6 +374,7 @@ static const test_case cases[] = {
     TEST(weights_take_whole_extents_in_order),
     TEST(weights_without_mapping_take_neighbours),
     TEST(pages_that_come_later_are_absent_until_then),
+    TEST(pages_of_the_host_count_by_extents_where_they_are_apart),
     TEST(books_stay_right_in_any_order),
 };
 TEST_MAIN(cases)

@@ -1,11 +1,37 @@
 /* test_registry.c - which slot serves which model of which configuration, and when a slot is empty
- * again.  There is no fleet here, so a slot that leaves is gone as soon as no answer needs it. */
+ * again.  But for the last tests there is no fleet here, so a slot that leaves is gone as soon as
+ * no answer needs it. */
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "registry.h"
 #include "test.h"
+
+#include "engine_private.h"
+#include "fake_device.h"
+#include "inferd/clock.h"
 #include "tiny_gguf.h"
+
+/* Sanitizers bring an allocator of their own; under them memory does not run out. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OWN_ALLOCATOR 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define OWN_ALLOCATOR 0
+#endif
+#endif
+#ifndef OWN_ALLOCATOR
+#define OWN_ALLOCATOR 1
+#endif
+
+#if OWN_ALLOCATOR
+static __thread bool no_memory;
+void *__libc_malloc(size_t n);
+
+void *malloc(size_t n) {
+    return no_memory ? NULL : __libc_malloc(n);
+}
+#endif
 
 enum { N = 3 };
 
@@ -197,7 +223,67 @@ static void when_all_slots_are_in_use_the_old_one_stays(void) {
     end();
 }
 
+/* ---- a fleet that has no memory ---- */
+
+#if OWN_ALLOCATOR
+static fleet *one_device(fake_device *d) {
+    fleet_device about = {.name = "x", .memory_bytes = UINT64_C(64) << 21};
+    fleet_options o = {.devices = &about, .n_devices = 1, .n_slots = REGISTRY_SLOTS};
+    *d = (fake_device){
+        .n_pages = 64, .depth = 1, .context = 64, .weight_pages = 3, .kv = fake_layout(4, 2, 6)};
+    engine *e = NULL;
+    fleet *f = NULL;
+    inferd_err err = {0};
+    fine(engine_start_device(&o.limits, fake_as_device(d), o.n_slots, NULL, NULL, &e, &err), &err);
+    fine(fleet_of_engines(&o, &e, &f, &err), &err);
+    return f;
+}
+
+/* The story: what the fleet answered was dropped, so such a model was told that the queue is full,
+ * and its slot was taken for ever. */
+static void what_the_fleet_could_not_be_told_is_told_later(void) {
+    buf problems = {0};
+    int slots[2];
+    fake_device d;
+    begin();
+    fleet *f = one_device(&d);
+    config_model two[] = {named("a", 0), named("b", 2)};
+    for (int i = 0; i < 2; i++)
+        two[i].policy =
+            (model_policy){.class = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER};
+    EXPECT(serve(two, 2, NULL, 0, slots, &problems));
+    no_memory = true;
+    EXPECT(!registry_start(&r, f));
+    no_memory = false;
+    for (int i = 0; i < 2; i++) {
+        EXPECT(r.slots[slots[i]].untold);
+        EXPECT_EQ(fleet_model_devices(f, (uint32_t)slots[i]), 0);
+    }
+    registry_drop(&r, &slots[1], 1); // nothing has to let it go
+    registry_sweep(&r);
+    EXPECT_EQ(n_used(), 1);
+    EXPECT(!r.slots[slots[0]].untold);
+    EXPECT_EQ(fleet_model_devices(f, (uint32_t)slots[0]), 1);
+    registry_drop(&r, slots, 1); // this one the fleet has, and ends first
+    registry_sweep(&r);
+    EXPECT_EQ(n_used(), 1);
+    uint64_t until_us = clock_now_us() + 10000000;
+    while (n_used() > 0 && clock_now_us() < until_us) {
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+        fleet_tick(f, clock_now_us());
+        registry_sweep(&r);
+    }
+    EXPECT_EQ(n_used(), 0);
+    fleet_stop(f);
+    r.fleet = NULL;
+    end();
+}
+#endif
+
 static const test_case cases[] = {
+#if OWN_ALLOCATOR
+    TEST(what_the_fleet_could_not_be_told_is_told_later),
+#endif
     TEST(what_fits_is_kept_and_the_rest_leaves),
     TEST(files_of_the_same_bytes_share),
     TEST(one_that_cannot_be_opened_changes_nothing),

@@ -207,6 +207,34 @@ static void a_pinned_model_stays_and_who_finds_no_room_is_told(void) {
     core_rig_deinit(&r);
 }
 
+/* Once the command was lost when it came while the model was being brought up. */
+static void who_is_sent_away_while_he_comes_goes(void) {
+    static const model_state whens[] = {MODEL_STAGING, MODEL_LOADING};
+    static const engine_command how[] = {ENGINE_UNLOAD, ENGINE_DROP};
+    model_policy p = plain_policy();
+    for (size_t i = 0; i < INFERD_COUNT(whens) * INFERD_COUNT(how); i++) {
+        static core_rig r;
+        model_state when = whens[i / 2];
+        core_rig_init(&r, 20, 12, 12);
+        r.device.stage_pieces = r.device.load_pieces = 4;
+        core_rig_open(&r, false);
+        core_rig_attach(&r, 0, &p);
+        residency_do(&r.core.models, 0, ENGINE_LOAD, core_rig_now(&r));
+        for (int k = 0; k < 10000 && state_of(&r, 0) != when; k++) core_rig_turn(&r, 50);
+        EXPECT_EQ(state_of(&r, 0), when);
+        residency_do(&r.core.models, 0, how[i % 2], core_rig_now(&r));
+        core_rig_run(&r, 100000);
+        EXPECT_EQ(state_of(&r, 0),
+                  when == MODEL_LOADING && how[i % 2] == ENGINE_UNLOAD ? MODEL_WARM : MODEL_COLD);
+        core_rig_submit(&r, 0, request(1, 10, 10)); // and comes again, and stays
+        core_rig_finish(&r);
+        EXPECT(core_rig_gives(&r, 1));
+        core_rig_run(&r, 100000);
+        EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
+        core_rig_deinit(&r);
+    }
+}
+
 static void nobody_goes_in_vain(void) {
     static core_rig r;
     model_policy p = plain_policy();
@@ -253,7 +281,7 @@ static void what_never_fits_fails_with_the_numbers(void) {
     core_rig_submit(&r, 1, request(2, 1, 1));
     core_rig_finish(&r);
     EXPECT_EQ(r.outcomes[1].done.done.status, INFERD_ETOOLONG); // no page for its keys and values
-    EXPECT_EQ(r.outcomes[2].done.done.status, INFERD_ETOOLONG);
+    EXPECT_EQ(r.outcomes[2].done.done.status, INFERD_EQUOTA);   // it is the model's max
     residency_do(&r.core.models, 0, ENGINE_LOAD, core_rig_now(&r));
     residency_do(&r.core.models, 1, ENGINE_LOAD, core_rig_now(&r));
     core_rig_run(&r, 10000);
@@ -342,13 +370,19 @@ static void who_leaves_while_a_model_comes_ends_the_stage_unless_it_is_far(void)
     }
 }
 
+/* One model with room for a second, and a request of it that is being answered. */
+static void open_at_work(core_rig *r) {
+    core_rig_init(r, 40, 12, 12);
+    core_rig_open(r, false);
+    attach_all(r, 1);
+    core_rig_submit(r, 0, request(1, 10, 40));
+    core_rig_run(r, 20000);
+    EXPECT_EQ(state_of(r, 0), MODEL_HOT);
+}
+
 static void unloading_lets_what_runs_end_and_who_waits_brings_it_back(void) {
     static core_rig r;
-    core_rig_init(&r, 40, 12, 12);
-    core_rig_open(&r, false);
-    attach_all(&r, 1);
-    core_rig_submit(&r, 0, request(1, 10, 40));
-    core_rig_run(&r, 20000);
+    open_at_work(&r);
     residency_do(&r.core.models, 0, ENGINE_UNLOAD, core_rig_now(&r));
     core_rig_submit(&r, 0, request(2, 10, 10));
     core_rig_run(&r, 10000);
@@ -385,14 +419,40 @@ static void a_drained_model_ends_what_it_has_and_stays_away(void) {
     core_rig_deinit(&r);
 }
 
+/* Any other command ended the drain: a prefetch brought a model back that was to stay away. */
+static void only_a_load_ends_a_drain(void) {
+    static core_rig r;
+    inferd_err err = {0};
+    model_policy p = plain_policy();
+    p.pin = PIN_HOT;
+    core_rig_init(&r, 40, 12, 12);
+    core_rig_open(&r, false);
+    core_rig_attach(&r, 0, &p);
+    core_rig_run(&r, 10000);
+    EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
+    residency_do(&r.core.models, 0, ENGINE_DRAIN, core_rig_now(&r));
+    core_rig_run(&r, 10000);
+    EXPECT_EQ(state_of(&r, 0), MODEL_WARM);
+    static const engine_command others[] = {ENGINE_UNLOAD, ENGINE_DROP, ENGINE_PREFETCH};
+    static const model_state then[] = {MODEL_WARM, MODEL_COLD, MODEL_WARM};
+    for (uint32_t i = 0; i < 3; i++) {
+        residency_do(&r.core.models, 0, others[i], core_rig_now(&r));
+        EXPECT_EQ(residency_set_policy(&r.core.models, 0, &p, core_rig_now(&r), &err), INFERD_OK);
+        core_rig_run(&r, 10000);
+        EXPECT_EQ(state_of(&r, 0), then[i]);
+        EXPECT(core_rig_model(&r, 0)->held);
+    }
+    residency_do(&r.core.models, 0, ENGINE_LOAD, core_rig_now(&r));
+    core_rig_run(&r, 10000);
+    EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
+    EXPECT(!core_rig_model(&r, 0)->held);
+    core_rig_deinit(&r);
+}
+
 /* A simulation found it: such a sequence ran on a model that was gone, and waited for ever. */
 static void a_paused_sequence_of_a_model_that_left_brings_it_back(void) {
     static core_rig r;
-    core_rig_init(&r, 40, 12, 12);
-    core_rig_open(&r, false);
-    attach_all(&r, 1);
-    core_rig_submit(&r, 0, request(1, 10, 40));
-    core_rig_run(&r, 20000);
+    open_at_work(&r);
     sched_pause(r.core.sched, 1);
     residency_do(&r.core.models, 0, ENGINE_UNLOAD, core_rig_now(&r));
     core_rig_run(&r, 10000);
@@ -519,6 +579,78 @@ static void idle_weights_go_before_anybodys_keys_and_values(void) {
     core_rig_deinit(&r);
 }
 
+/* Its pool has no pages and a page no bytes: a policy was a division by zero, and an audit said
+ * that the pool's lists are wrong. */
+static void a_device_that_never_came_up_takes_new_policies(void) {
+    static core_rig r;
+    inferd_err err = {0};
+    model_policy p = plain_policy();
+    tenant_policy tenant = {.weight = 2, .min_bytes = 1 << 20};
+    core_rig_init(&r, 40, 12, 12);
+    r.device.fail_open = true;
+    core_options o = {.device = fake_as_device(&r.device),
+                      .limits = default_limits(),
+                      .n_slots = 4,
+                      .clock = core_rig_now,
+                      .room = core_rig_room,
+                      .emit = core_rig_event,
+                      .ctx = &r};
+    EXPECT_EQ(core_init(&r.core, &o, &err), INFERD_OK);
+    EXPECT_EQ(core_open(&r.core, &err), INFERD_EDEVICE);
+    core_lose(&r.core, &err);
+    core_rig_attach(&r, 0, &p);
+    EXPECT_EQ(state_of(&r, 0), MODEL_FAILED);
+    p.min_bytes = 3 << 20;
+    p.pin = PIN_HOT;
+    EXPECT_EQ(residency_set_policy(&r.core.models, 0, &p, core_rig_now(&r), &err), INFERD_OK);
+    EXPECT_EQ(core_rig_model(&r, 0)->policy.pin, PIN_HOT);
+    EXPECT_EQ(sched_set_tenant(r.core.sched, 0, &tenant, core_rig_now(&r), &err), INFERD_OK);
+    residency_do(&r.core.models, 0, ENGINE_LOAD, core_rig_now(&r));
+    core_rig_submit(&r, 0, request(1, 10, 10));
+    core_rig_finish(&r);
+    EXPECT_STR(r.outcomes[1].done.done.text, "opening the device: no such device");
+    residency_remove(&r.core.models, 0);
+    core_rig_turn(&r, 0);
+    EXPECT_EQ(state_of(&r, 0), MODEL_NONE);
+    core_rig_deinit(&r);
+}
+
+/* The audit of such a device said that FAILED models own pages. */
+static void a_lost_device_has_every_page_back(void) {
+    for (int apart = 0; apart <= 1; apart++) {
+        static core_rig r;
+        inferd_err why = {0};
+        core_rig_init(&r, 80, 60, 12);
+        r.device.apart = apart == 1;
+        r.device.stage_pieces = 10;
+        core_rig_open(&r, false);
+        attach_all(&r, 3);
+        core_rig_submit(&r, 0, request(1, 10, 400));
+        residency_do(&r.core.models, 1, ENGINE_PREFETCH, core_rig_now(&r));
+        for (int i = 0; i < 1000 && state_of(&r, 1) != MODEL_WARM; i++) core_rig_turn(&r, 1000);
+        residency_do(&r.core.models, 2, ENGINE_LOAD, core_rig_now(&r));
+        core_rig_turn(&r, 1000);
+        core_rig_turn(&r, 1000);
+        EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
+        EXPECT_EQ(state_of(&r, 1), MODEL_WARM);
+        EXPECT_EQ(state_of(&r, 2), MODEL_STAGING);
+        uint64_t hot_us = core_rig_now(&r) - core_rig_model(&r, 0)->hot_since_us;
+        inferd_fail(&why, INFERD_ELOST, "the device is gone");
+        core_lose(&r.core, &why);
+        for (uint32_t i = 0; i < 3; i++) {
+            EXPECT_EQ(state_of(&r, i), MODEL_FAILED);
+            EXPECT_EQ(r.core.pool.owners[i].held[PAGE_WEIGHT], 0);
+            EXPECT_EQ(r.core.pool.owners[i].held[PAGE_WARM], 0);
+        }
+        EXPECT_EQ(core_rig_model(&r, 0)->hot_us, hot_us); // what was counted stays counted
+        core_rig_verify(&r);
+        core_rig_finish(&r);
+        EXPECT_EQ(r.outcomes[1].done.done.status, INFERD_ELOST);
+        EXPECT_EQ(pool_n_host_free(&r.core.pool), 60);
+        core_rig_deinit(&r);
+    }
+}
+
 static uint64_t next_random(uint64_t *s) {
     *s = *s * 6364136223846793005u + 1442695040888963407u;
     return *s >> 33;
@@ -602,6 +734,7 @@ static const test_case cases[] = {
     TEST(work_of_the_same_class_takes_turns),
     TEST(a_higher_class_is_never_pushed_out_and_the_lower_waits),
     TEST(a_pinned_model_stays_and_who_finds_no_room_is_told),
+    TEST(who_is_sent_away_while_he_comes_goes),
     TEST(nobody_goes_in_vain),
     TEST(what_never_fits_fails_with_the_numbers),
     TEST(a_load_that_fails_gives_its_pages_back_and_is_tried_again),
@@ -609,12 +742,15 @@ static const test_case cases[] = {
     TEST(who_leaves_while_a_model_comes_ends_the_stage_unless_it_is_far),
     TEST(unloading_lets_what_runs_end_and_who_waits_brings_it_back),
     TEST(a_drained_model_ends_what_it_has_and_stays_away),
+    TEST(only_a_load_ends_a_drain),
     TEST(a_paused_sequence_of_a_model_that_left_brings_it_back),
     TEST(an_idle_model_leaves_after_its_keep_alive_and_comes_back),
     TEST(models_with_the_same_content_share_their_weights),
     TEST(a_removed_model_finishes_its_work_and_leaves_an_empty_slot),
     TEST(guarantees_are_kept_free_for_their_models),
     TEST(idle_weights_go_before_anybodys_keys_and_values),
+    TEST(a_device_that_never_came_up_takes_new_policies),
+    TEST(a_lost_device_has_every_page_back),
     TEST(storms_lose_nothing),
 };
 TEST_MAIN(cases)

@@ -691,7 +691,160 @@ static void a_batch_request_gets_through_a_stream_of_urgent_ones(void) {
     rig_deinit(&r);
 }
 
+static seq *sequence(rig *r, uint64_t id) {
+    for (uint32_t i = 0; i < r->s->n_seqs; i++)
+        if (r->s->seqs[i].state != SEQ_FREE && r->s->seqs[i].req->id == id) return &r->s->seqs[i];
+    return NULL;
+}
+
+/* Requests [1, n] that have waited for long, and all places are taken by some of them. */
+static void open_late_queue(rig *r, uint32_t n) {
+    sched_limits l = default_limits();
+    rig_init(r, 64, &l);
+    for (uint32_t id = 1; id <= n; id++) {
+        gen_request *q = request(id, 8, 40);
+        q->class = GEN_BATCH;
+        sched_submit(r->s, q, r->now_us);
+    }
+    r->now_us += 3 * l.starvation_us + 1;
+    for (int i = 0; i < 10 && r->s->n_running < l.running_max; i++) rig_turn(r);
+    EXPECT_EQ(r->s->n_running, l.running_max);
+}
+
+/* All who waited for long were lifted together: nobody could be preempted, however urgent. */
+static void a_queue_that_waited_for_long_leaves_the_urgent_their_place(void) {
+    rig r;
+    open_late_queue(&r, 20);
+    EXPECT_EQ(r.s->n_lifted, 1);
+    gen_request *q = request(21, 8, 10), *copy = copy_request(q);
+    q->class = GEN_HIGH;
+    sched_submit(r.s, q, r.now_us);
+    EXPECT(rig_plan(&r) != NULL);
+    EXPECT_EQ(sequence(&r, 21)->state, SEQ_RUNNING);
+    EXPECT_EQ(sequence(&r, 21)->n_planned, 8);
+    for (int i = 0; i < 10000 && rig_turn(&r); i++) {
+        rig_verify(&r);
+        EXPECT(r.s->n_lifted <= 1);
+    }
+    EXPECT(gives(&r, copy));
+    for (uint64_t id = 1; id <= 20; id++) EXPECT_EQ(r.outcomes[id].n_done, 1);
+    EXPECT_EQ(r.s->n_lifted, 0);
+    gen_request_destroy(copy);
+    rig_deinit(&r);
+}
+
+static void whoever_is_paused_gives_its_lift_to_the_next(void) {
+    rig r;
+    open_late_queue(&r, 20);
+    seq *lifted = NULL;
+    for (uint64_t id = 1; id <= 20; id++)
+        if (sequence(&r, id)->granted < GEN_BATCH) lifted = sequence(&r, id);
+    EXPECT(lifted != NULL && lifted->granted == GEN_HIGH);
+    uint64_t id = lifted->req->id;
+    sched_pause(r.s, id);
+    EXPECT_EQ(r.s->n_lifted, 0);
+    EXPECT_EQ(lifted->granted, GEN_BATCH);
+    rig_turn(&r); // its place is free, and its lift
+    EXPECT_EQ(r.s->n_running, 9);
+    EXPECT_EQ(r.s->n_lifted, 1);
+    sched_resume(r.s, id, r.now_us);
+    EXPECT_EQ(lifted->granted, GEN_BATCH); // it has no right to both
+    EXPECT_EQ(r.s->n_lifted, 1);
+    rig_run(&r);
+    EXPECT_EQ(r.s->n_lifted, 0);
+    for (id = 1; id <= 20; id++) EXPECT_EQ(r.outcomes[id].done.done.finish, GEN_LENGTH);
+    rig_deinit(&r);
+}
+
+static uint32_t count_paused(rig *r) {
+    sched_counters c;
+    sched_count(r->s, &c);
+    rig_verify(r);
+    return c.n_paused;
+}
+
+static void whoever_is_paused_is_counted_until_it_goes_on_or_ends(void) {
+    rig r;
+    sched_limits l = default_limits();
+    rig_init(&r, 64, &l);
+    for (uint64_t id = 1; id <= 3; id++) sched_submit(r.s, request(id, 8, 20), r.now_us);
+    rig_turn(&r);
+    sched_submit(r.s, request(4, 8, 20), r.now_us);
+    sched_resume(r.s, 1, r.now_us); // it never was
+    EXPECT_EQ(count_paused(&r), 0);
+    for (int twice = 0; twice < 2; twice++)
+        for (uint64_t id = 1; id <= 4; id++) sched_pause(r.s, id);
+    EXPECT_EQ(count_paused(&r), 4);
+    sched_cancel(r.s, 1, r.now_us); // running,
+    sched_cancel(r.s, 4, r.now_us); // and waiting
+    EXPECT_EQ(count_paused(&r), 2);
+    sched_model_preempt(r.s, 0);
+    EXPECT_EQ(count_paused(&r), 2);
+    sched_resume(r.s, 2, r.now_us);
+    sched_resume(r.s, 3, r.now_us);
+    EXPECT_EQ(count_paused(&r), 0);
+    rig_run(&r);
+    rig_deinit(&r);
+}
+
 /* ---- preemption ---- */
+
+/* Pages that were taken from whoever is first by its share, while a step still used them, went back
+ * to it, to be taken again: neither ever ended. */
+static void pages_that_somebody_was_preempted_for_are_his(void) {
+    rig r;
+    sched_limits l = default_limits();
+    inferd_err err = {0};
+    tenant_policy all = {.weight = 1, .share = {SHARE_FIXED, 100, 1}};
+    l.depth = 2;
+    rig_init(&r, 8, &l); // 24 blocks of 4 tokens
+    EXPECT_EQ(sched_set_tenant(r.s, 1, &all, r.now_us, &err), INFERD_OK);
+    gen_request *entitled = request(1, 20, 1), *urgent = request(2, 60, 30);
+    entitled->class = GEN_BATCH;
+    entitled->tenant_idx = 1;
+    urgent->class = GEN_HIGH;
+    gen_request *copies[] = {copy_request(entitled), copy_request(urgent)};
+    sched_submit(r.s, entitled, r.now_us);
+    sched_submit(r.s, urgent, r.now_us);
+    EXPECT(rig_plan(&r) != NULL); // all of the first one: nothing is left to plan of it
+    EXPECT_EQ(sequence(&r, 1)->n_planned, 20);
+    EXPECT(rig_plan(&r) == NULL);
+    EXPECT_EQ(sequence(&r, 1)->state, SEQ_WAITING); // its pages come when the step ends
+    rig_finish(&r);
+    EXPECT_EQ(sched_tier_of(r.s, sequence(&r, 1), r.now_us), TIER_ENTITLED);
+    EXPECT(rig_plan(&r) != NULL);
+    EXPECT_EQ(sequence(&r, 2)->state, SEQ_RUNNING);
+    for (int i = 0; i < 2000 && r.outcomes[1].n_done + r.outcomes[2].n_done < 2; i++)
+        if (!rig_turn(&r)) r.now_us += 1000;
+    rig_verify(&r);
+    for (uint32_t i = 0; i < 2; i++) {
+        EXPECT(gives(&r, copies[i]));
+        gen_request_destroy(copies[i]);
+    }
+    rig_deinit(&r);
+}
+
+/* Who was to have the pages may be gone when they are there. */
+static void pages_for_somebody_who_left_are_anybodys(void) {
+    rig r;
+    sched_limits l = default_limits();
+    l.depth = 2;
+    rig_init(&r, 8, &l);
+    gen_request *low = request(1, 20, 1), *urgent = request(2, 60, 30), *copy = copy_request(low);
+    low->class = GEN_BATCH;
+    urgent->class = GEN_HIGH;
+    sched_submit(r.s, low, r.now_us);
+    EXPECT(rig_plan(&r) != NULL);
+    sched_submit(r.s, urgent, r.now_us);
+    EXPECT(rig_plan(&r) == NULL);
+    EXPECT(r.s->relief_for == sequence(&r, 2));
+    sched_cancel(r.s, 2, r.now_us);
+    EXPECT(r.s->relief_for == NULL);
+    rig_run(&r);
+    EXPECT(gives(&r, copy));
+    gen_request_destroy(copy);
+    rig_deinit(&r);
+}
 
 static void an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_class(void) {
     rig r;
@@ -947,6 +1100,11 @@ static const test_case cases[] = {
     TEST(class_then_rank_then_arrival),
     TEST(waiting_lifts_one_class_per_interval),
     TEST(a_batch_request_gets_through_a_stream_of_urgent_ones),
+    TEST(a_queue_that_waited_for_long_leaves_the_urgent_their_place),
+    TEST(whoever_is_paused_gives_its_lift_to_the_next),
+    TEST(whoever_is_paused_is_counted_until_it_goes_on_or_ends),
+    TEST(pages_that_somebody_was_preempted_for_are_his),
+    TEST(pages_for_somebody_who_left_are_anybodys),
     TEST(an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_class),
     TEST(nobody_is_preempted_in_vain),
     TEST(without_pages_the_newest_of_the_lowest_class_goes_and_resumes_exactly),

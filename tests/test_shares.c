@@ -296,6 +296,38 @@ static void what_could_not_be_kept_is_refused_when_targets_are_the_objective(voi
     }
 }
 
+/* With targets as the objective whoever cannot have his first token in time is overtaken by those
+ * of his class who can; and a prompt takes as many times as long as models have work. */
+static void who_is_late_anyway_lets_others_go_first(void) {
+    static core_rig r;
+    for (int busy = 0; busy <= 1; busy++) {
+        next_id = 0;
+        open_rig(&r, 2);
+        sched *s = r.core.sched;
+        s->limits.objective = OBJECTIVE_SLA;
+        load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL}};
+        run_busy(&r, l, 1, SECOND_US / 2); // what a row takes is known
+        core_rig_finish(&r);
+        if (busy) core_rig_submit(&r, 1, request(++next_id, 8, 200));
+        core_rig_turn(&r, 0);
+        s->models[0].n_started = 0; // one in a few that begin may be late
+        gen_request *first = request(++next_id, 200, 8), *second = request(++next_id, 200, 8);
+        rate_work work = {0};
+        rate_add_rows(&work, 0, 200);
+        uint64_t alone_us = rate_us(&s->models[0].rate, &work);
+        first->ttft_target_ms = (uint32_t)(alone_us * 3 / 2 / 1000);
+        first->no_cache = second->no_cache = true;
+        uint64_t ids[] = {first->id, second->id};
+        core_rig_submit(&r, 0, first);
+        core_rig_submit(&r, 0, second);
+        while (r.outcomes[ids[0]].n_tokens + r.outcomes[ids[1]].n_tokens == 0) core_rig_turn(&r, 0);
+        EXPECT_EQ(r.outcomes[ids[busy]].n_tokens, 1);
+        EXPECT_EQ(r.outcomes[ids[1 - busy]].n_tokens, 0);
+        core_rig_finish(&r);
+        core_rig_deinit(&r);
+    }
+}
+
 static void every_microsecond_is_paid_once(void) {
     static core_rig r;
     next_id = 0;
@@ -334,6 +366,7 @@ static const test_case cases[] = {
     TEST(a_deadline_that_passes_in_a_pause_says_so),
     TEST(the_earliest_urgent_deadline_goes_first),
     TEST(what_could_not_be_kept_is_refused_when_targets_are_the_objective),
+    TEST(who_is_late_anyway_lets_others_go_first),
     TEST(every_microsecond_is_paid_once),
 };
 TEST_MAIN(cases)

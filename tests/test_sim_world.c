@@ -3,7 +3,10 @@
 #include "test.h"
 
 #include "../sim/check.h"
+#include "../sim/experiment.h"
 #include "../sim/world.h"
+#include "config.h"
+#include "engine_limits.h"
 
 static const uint64_t SECOND = 1000000;
 
@@ -336,7 +339,103 @@ static void who_comes_back_when_told_is_taken(void) {
     world_destroy(w);
 }
 
-/* 8 billion numbers of bf16 at 0.8 * 3.35 TB/s are 5.99 ms; with 0.15 ms besides. */
+/* Its device was once chosen when it came first, and said so when it was taken by another later. */
+static void who_comes_back_is_counted_where_it_was_taken(void) {
+    enum { DEVICES = 2, RATE = 1500 };
+    sim_preset p = small_preset();
+    world_model m = plain_model(0);
+    world_options o;
+    workload_spec spec;
+    workload *load = NULL;
+    world *w = NULL;
+    inferd_err err = {0};
+    workload_spec_init(&spec, WORKLOAD_MIX_M);
+    spec.n_models = 1;
+    spec.duration_us = 3 * SECOND;
+    spec.rate_per_s = RATE;
+    spec.prompt_max = spec.output_max = 100;
+    EXPECT_EQ(workload_create(&spec, &load, &err), INFERD_OK);
+    m.n_replicas = DEVICES;
+    world_options_init(&o, &p);
+    o.models = &m, o.n_models = 1;
+    o.n_devices = DEVICES;
+    o.obeys = true;
+    o.sched.queue_len_max = 32;
+    EXPECT_EQ(world_create(&o, &w, &err), INFERD_OK);
+    run_world(w, load);
+    uint64_t n[DEVICES] = {0}, n_taken = 0;
+    for (size_t i = 0; i < w->n_records; i++) {
+        const world_record *r = &w->records[i];
+        bool entered = r->told_ms > 0 ? r->taken_later : r->stats.end != STATS_REFUSED;
+        if (entered) n[r->device_idx]++;
+        n_taken += r->taken_later;
+    }
+    EXPECT(n_taken > 20);
+    for (uint32_t d = 0; d < DEVICES; d++) {
+        sched_counters c;
+        sched_count(w->cores[d].core.sched, &c);
+        EXPECT_EQ(n[d], c.n_submitted);
+    }
+    world_destroy(w);
+}
+
+/* The search for a rate doubled it 24 times, each with twice the requests, before it gave up. */
+static void a_load_that_no_rate_reaches_is_said(void) {
+    enum { MODELS = 30, LOAD_PERCENT = 99 }; // a quarter of them fits: loads take their time
+    experiment e;
+    inferd_err err = {0};
+    experiment_init(&e);
+    e.n_models = MODELS;
+    e.seconds = 5;
+    e.shape = sim_shape_find("8b");
+    e.slo_ttft_ms = 1000, e.slo_tpot_ms = 60;
+    e.load_percent = LOAD_PERCENT;
+    EXPECT_EQ(experiment_mix(&e, &err), INFERD_EINVAL);
+    EXPECT(strstr(err.text, "--load is 99, devices compute 9") != NULL);
+    EXPECT(strstr(err.text, "and no more with less or more") != NULL);
+    experiment_deinit(&e);
+}
+
+/* Without a configuration the daemon gives lower classes that wait two percent; the simulator gave
+ * them nothing, and its figures were those of a policy that nobody runs. */
+static void defaults_are_those_of_the_daemon(void) {
+    sim_preset p = small_preset();
+    world_options o;
+    inferd_config *c = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(config_for_model("some/model.gguf", &c, &err), INFERD_OK);
+    engine_limits l = c->limits.engine; // as the daemon fills them
+    l.min_residency_ms = c->policy.min_residency_ms;
+    l.starvation_percent = c->policy.starvation_percent;
+    l.objective = c->policy.objective;
+    l.background_copies = c->policy.background_copies;
+    l.zero_on_tenant_change = c->policy.zero_on_tenant_change;
+    l = limits_fill(&l);
+    sched_limits s = limits_of_sched(&l);
+    residency_limits m = limits_of_models(&l);
+    world_options_init(&o, &p);
+    EXPECT_EQ(o.sched.running_max, s.running_max);
+    EXPECT_EQ(o.sched.step_tokens_max, s.step_tokens_max);
+    EXPECT_EQ(o.sched.logits_max, s.logits_max);
+    EXPECT_EQ(o.sched.queue_len_max, s.queue_len_max);
+    EXPECT_EQ(o.sched.draft_tokens, s.draft_tokens);
+    EXPECT_EQ(o.sched.step_max_us, s.step_max_us);
+    EXPECT_EQ(o.sched.decode_step_us, s.decode_step_us);
+    EXPECT_EQ(o.sched.starvation_us, s.starvation_us);
+    EXPECT_EQ(o.sched.starvation_percent, s.starvation_percent);
+    EXPECT(s.starvation_percent > 0);
+    EXPECT_EQ((int)o.sched.objective, (int)s.objective);
+    EXPECT_EQ(o.sched.no_prefix_cache, s.no_prefix_cache);
+    EXPECT_EQ(o.sched.background_copies, s.background_copies);
+    EXPECT_EQ(o.sched.zero_on_tenant_change, s.zero_on_tenant_change);
+    EXPECT_EQ(o.residency.min_residency_us, m.min_residency_us);
+    EXPECT_EQ(o.residency.turn_us, m.turn_us);
+    EXPECT_EQ(o.residency.retry_us, m.retry_us);
+    EXPECT_EQ(o.residency.retry_max_us, m.retry_max_us);
+    EXPECT_EQ(o.residency.eager, m.eager);
+    config_destroy(c);
+}
+
 /* ---- who had the device ---- */
 
 enum { SHARE_A = 30, SHARE_B = 60, SHARES_S = 12 };
@@ -463,6 +562,7 @@ static void constants_are_those_of_the_table(void) {
 
 static void worlds_in_which_everything_happens_are_sound(void) {
     uint64_t n_preempted = 0, n_evicted = 0, n_turns = 0, n_failed = 0;
+    uint64_t n_ahead = 0, n_fetched = 0, n_zeroed = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         check_result r;
         EXPECT(check_seed(seed, false, &r));
@@ -473,7 +573,11 @@ static void worlds_in_which_everything_happens_are_sound(void) {
         n_evicted += r.n_evicted;
         n_turns += r.n_turns;
         n_failed += r.n_failed_loads;
+        n_ahead += r.n_copied_ahead;
+        n_fetched += r.n_fetched;
+        n_zeroed += r.n_zeroed;
     }
+    EXPECT(n_ahead > 10 && n_fetched > 5 && n_zeroed > 50);
     EXPECT(n_preempted > 100 && n_evicted > 100 && n_turns > 20 && n_failed > 10);
 }
 
@@ -486,6 +590,9 @@ static const test_case cases[] = {
     TEST(the_same_seed_gives_the_same_world),
     TEST(who_knows_the_future_loads_least),
     TEST(who_comes_back_when_told_is_taken),
+    TEST(who_comes_back_is_counted_where_it_was_taken),
+    TEST(a_load_that_no_rate_reaches_is_said),
+    TEST(defaults_are_those_of_the_daemon),
     TEST(a_share_that_does_not_hold_is_an_error),
     TEST(who_comes_waits_for_the_step_under_way),
     TEST(nothing_is_due_while_weights_come),

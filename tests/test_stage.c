@@ -9,7 +9,7 @@
 #include "packed.h"
 #include "placed_rig.h"
 
-enum { ALL = 1000000 };
+enum { ALL = 1000000, FIRST_PIECES = 20 }; // after so many something is there
 
 static char tiny_path[64], large_path[64], other_path[64];
 
@@ -48,9 +48,13 @@ static uint32_t stage_all(rig *r) {
     uint32_t n = 0;
     if (fine(rig_stage_begin(r, &b, &err), &err)) {
         EXPECT_EQ(placed_state_of(r->p), PLACED_STAGING);
-        n = rig_pieces(r, &b, ALL, &at, &st, &err);
+        n = rig_pieces(r, &b, FIRST_PIECES, &at, &st, &err);
+        uint64_t early = at.done;
+        if (st == INFERD_OK) n += rig_pieces(r, &b, ALL, &at, &st, &err);
         fine(st, &err);
         EXPECT(at.finished);
+        bool whole_units = strstr(placed_stage_note(r->p), "read from") != NULL; // counted then
+        EXPECT(early > 0 || whole_units);
         EXPECT_EQ(at.done, at.total);
         EXPECT_EQ(at.total, placed_stage_bytes(r->p));
         EXPECT_EQ(placed_state_of(r->p), PLACED_WARM);
@@ -343,6 +347,55 @@ static void a_held_file_is_read_wherever_its_name_is(void) {
     }
 }
 
+static bool same_inode(int fd, const struct stat *wanted) {
+    struct stat got;
+    return fd >= 0 && fstat(fd, &got) == 0 && got.st_ino == wanted->st_ino &&
+           got.st_dev == wanted->st_dev;
+}
+
+/* The path may name another file of the same size and time; what was opened is opened again. */
+static void a_file_is_opened_again_wherever_its_name_is(void) {
+    char path[80], aside[90];
+    struct stat first;
+    inferd_err err = {0};
+    gguf *g = NULL;
+    make_files();
+    snprintf(path, sizeof path, "/tmp/test_stage.%d.again", (int)getpid());
+    snprintf(aside, sizeof aside, "%s.aside", path);
+    copy_file(tiny_path, path);
+    copy_file(tiny_path, aside);
+    INFERD_CHECK(stat(path, &first) == 0);
+    INFERD_CHECK(
+        utimensat(AT_FDCWD, aside, (struct timespec[2]){first.st_atim, first.st_mtim}, 0) == 0);
+    if (fine(gguf_open(path, &g, &err), &err)) {
+        int again[3];
+        again[0] = gguf_reopen(g);
+        INFERD_CHECK(rename(aside, path) == 0);
+        again[1] = gguf_reopen(g);
+        INFERD_CHECK(unlink(path) == 0);
+        again[2] = gguf_reopen(g);
+        for (int i = 0; i < 3; i++) {
+            EXPECT(same_inode(again[i], &first));
+            close(again[i]);
+        }
+    }
+    gguf_close(g);
+    /* One without a name, called as a file that exists. */
+    copy_file(tiny_path, path);
+    int fd = open(path, O_RDWR);
+    INFERD_CHECK(fd >= 0 && fstat(fd, &first) == 0 && unlink(path) == 0);
+    g = NULL;
+    if (fine(gguf_open_fd(dup(fd), large_path, &g, &err), &err)) {
+        int again = gguf_reopen(g);
+        EXPECT(same_inode(again, &first));
+        close(again);
+        INFERD_CHECK(ftruncate(fd, first.st_size - 1) == 0);
+        EXPECT_EQ(gguf_reopen(g), -1); // not what it was
+    }
+    gguf_close(g);
+    close(fd);
+}
+
 /* Each norm in turn has one value that is no number. */
 static void a_vector_that_is_not_finite_is_named(void) {
     char path[80];
@@ -416,6 +469,76 @@ static void it_does_not_matter_what_the_page_cache_has(void) {
         if (f != NULL) fclose(f);
     }
     if (n_gone < PARTS / 2) SKIP("nothing can be taken out of the page cache here");
+}
+
+/* A model that is wide for its number of threads: 64 norms, which a norm is never cut into, would
+ * fill more than a buffer.  Once no row of such a norm fitted, and the stage went on for ever. */
+static void a_vector_wider_than_a_row_of_matrices_comes_in(void) {
+    enum { DIM = 16640, HEAD_DIM = 32, FFN_DIM = 32, PIECES = 2000 };
+    static const struct {
+        const char *name;
+        uint32_t cols, rows; // rows 0: a norm
+    } tensors[] = {
+        {"token_embd", DIM, TINY_VOCAB},      {"output_norm", DIM, 0},
+        {"blk.0.attn_norm", DIM, 0},          {"blk.0.attn_q", DIM, HEAD_DIM},
+        {"blk.0.attn_k", DIM, HEAD_DIM},      {"blk.0.attn_v", DIM, HEAD_DIM},
+        {"blk.0.attn_output", HEAD_DIM, DIM}, {"blk.0.ffn_norm", DIM, 0},
+        {"blk.0.ffn_gate", DIM, FFN_DIM},     {"blk.0.ffn_up", DIM, FFN_DIM},
+        {"blk.0.ffn_down", FFN_DIM, DIM},
+    };
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } numbers[] = {
+        {"vocab_size", TINY_VOCAB},
+        {"context_length", 64},
+        {"embedding_length", DIM},
+        {"block_count", 1},
+        {"feed_forward_length", FFN_DIM},
+        {"attention.head_count", 1},
+        {"attention.head_count_kv", 1},
+        {"attention.key_length", HEAD_DIM},
+        {"attention.value_length", HEAD_DIM},
+        {"rope.dimension_count", HEAD_DIM},
+    };
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/test_stage.%d.wide", (int)getpid());
+    tiny_gguf *g = malloc(sizeof *g);
+    INFERD_CHECK(g != NULL);
+    tiny_gguf_init(g);
+    tiny_kv_str(g, "general.architecture", "llama");
+    tiny_kv_f32(g, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    for (size_t i = 0; i < INFERD_COUNT(numbers); i++) {
+        char key[64];
+        snprintf(key, sizeof key, "llama.%s", numbers[i].key);
+        tiny_kv_u32(g, key, numbers[i].value);
+    }
+    tiny_tokenizer_add(g);
+    for (size_t i = 0; i < INFERD_COUNT(tensors); i++) {
+        char name[64];
+        uint64_t cols = tensors[i].cols, rows = tensors[i].rows;
+        snprintf(name, sizeof name, "%s.weight", tensors[i].name);
+        tiny_tensor_add(g, name, rows == 0 ? DTYPE_F32 : DTYPE_Q4_0, rows == 0 ? 1 : 2,
+                        (uint64_t[]){cols, rows}, NULL,
+                        (size_t)(rows == 0 ? cols * sizeof(float) : cols / 32 * 18 * rows));
+    }
+    tiny_gguf_write(g, path);
+    tiny_gguf_deinit(g);
+    free(g);
+    rig r;
+    bell b = {0};
+    placed_progress at = {0};
+    inferd_err err = {0};
+    inferd_status st;
+    sem_init(&b.rung, 0, 0);
+    if (rig_open(&r, on_cpu(1), path) && fine(rig_stage_begin(&r, &b, &err), &err)) {
+        rig_pieces(&r, &b, PIECES, &at, &st, &err);
+        fine(st, &err);
+        EXPECT(at.finished);
+    }
+    rig_close(&r);
+    sem_destroy(&b.rung);
+    unlink(path);
 }
 
 /* ---- with others ---- */
@@ -694,8 +817,10 @@ static const test_case cases[] = {
     TEST(a_file_that_changes_ends_its_stage),
     TEST(a_file_that_changed_before_is_not_read),
     TEST(a_held_file_is_read_wherever_its_name_is),
+    TEST(a_file_is_opened_again_wherever_its_name_is),
     TEST(a_vector_that_is_not_finite_is_named),
     TEST(it_does_not_matter_what_the_page_cache_has),
+    TEST(a_vector_wider_than_a_row_of_matrices_comes_in),
     TEST(steps_are_computed_between_the_pieces_of_another),
     TEST(one_model_is_staged_on_two_backends_at_once),
     TEST(a_packed_file_is_as_good_as_the_model),

@@ -139,7 +139,7 @@ static void a_request_that_does_not_fit_any_more_is_told(void) {
     core_rig_turn(&r, 1000);
     EXPECT_EQ(r.outcomes[2].n_done, 1);
     EXPECT_EQ(end_of(&r, 2)->done.finish, GEN_ERROR);
-    EXPECT_EQ(end_of(&r, 2)->done.status, INFERD_ETOOLONG);
+    EXPECT_EQ(end_of(&r, 2)->done.status, INFERD_EQUOTA); // it is the model's max
     EXPECT(strstr(end_of(&r, 2)->done.text, "limits were changed") != NULL);
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 3));

@@ -56,6 +56,10 @@ def decision_row(runs):
     """runs: what bench_decision printed, each time."""
     found = [{what: [float(v) for v in values.split()] for what, values in
               re.findall(r"^(decide|plan|both|both, by the clock) +([\d. ]+)$", text, re.M)} for text in runs]
+    for lines in found:
+        for what in ("both", "both, by the clock"):
+            if len(lines.get(what, ())) < 2:
+                raise ValueError(f"bench_decision printed no median and p99 of `{what}`")
     p50, p99, by_clock = (statistics.median(f[what][i] for f in found)
                           for what, i in (("both", 0), ("both", 1), ("both, by the clock", 1)))
     return row("decision", "decision time, 64 models, 1,024 sequences", "<= 200 us p99", f"{p99:.0f} us",
@@ -68,7 +72,7 @@ def decision_row(runs):
 def peer_cell(name, peer):
     if peer is None or name not in ("warm", "cold"):
         return "–"
-    cost = peer["values"].get("cost_ms")
+    cost = peer.get("values", {}).get("cost_ms")
     return f"{cost['p50']:.0f} ms ({cost['min']:.0f} to {cost['max']:.0f})" if cost else peer["measured"]
 
 

@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "inferd/hash.h"
 #include "inferd/sample_math.h"
 
 #define DUMMY_FN SAMPLE_FN
@@ -84,8 +85,8 @@ DUMMY_FN float dummy_middle(uint32_t bits) {
  * small seed would cancel against the first letter, and FNV leaves the last letter in the low bits.
  */
 DUMMY_FN uint64_t dummy_seed(const char *tensor_name, uint64_t model_seed) {
-    uint64_t h = 0xCBF29CE484222325u ^ dummy_mix(model_seed);
-    for (; *tensor_name != 0; tensor_name++) h = (h ^ (uint8_t)*tensor_name) * 0x100000001B3u;
+    uint64_t h = HASH_BEGIN ^ dummy_mix(model_seed);
+    for (; *tensor_name != 0; tensor_name++) h = hash_step(h, (uint8_t)*tensor_name);
     return dummy_mix(h);
 }
 

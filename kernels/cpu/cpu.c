@@ -179,7 +179,8 @@ static void copy_slot(void *ctx, uint32_t i) {
 }
 
 static void cpu_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
-                        const int32_t *to) {
+                        const int32_t *to, bool to_host) {
+    (void)to_host; // slots of the host are slots of the arena
     kv_copies j = {cpu_of(be)->pages, kv, from, to};
     for (uint32_t i = 0; i < n; i++) // the background thread stays ahead of what is in use
         arena_use(j.pages, (uint32_t)to[i] / kv->slots_per_page);
@@ -260,7 +261,7 @@ static void cpu_weight_prepare(backend *be, weight *w, const void *rows, uint32_
     dtype_info info = dtype_about(w->type);
     pool_pin_caller(cpu_of(be)->threads);
     size_t row_bytes = (size_t)w->cols / info.block_elems * info.block_bytes;
-    pack_job job = {panel_packer(cpu_of(be)->level->name), w, rows, row_bytes, row_begin, n_rows};
+    pack_job job = {cpu_of(be)->level->pack, w, rows, row_bytes, row_begin, n_rows};
     pool_share(cpu_of(be)->threads, pack, &job, (n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
 }
 

@@ -5,15 +5,15 @@
 #include <cpuid.h>
 #endif
 
-/* A level, and for each file of simd/ whose compilation of it the level uses. */
-#define TABLE(level, bf16, matmul_of, qmatmul_of, quant_of, rows_of, attention_of)                 \
+/* A level, for each file of simd/ whose compilation of it the level uses, and how it packs. */
+#define TABLE(level, bf16, matmul_of, qmatmul_of, quant_of, rows_of, attention_of, pack_fn)        \
     {                                                                                              \
         .name = #level, .has_bf16 = bf16, .matmul = matmul_##matmul_of,                            \
         .qmatmul = qmatmul_##qmatmul_of, .qglu = qglu_##qmatmul_of,                                \
         .quantize = quantize_##quant_of, .rmsnorm = rmsnorm_##quant_of, .rope = rope_##rows_of,    \
         .silu_mul = silu_mul_##rows_of, .gelu_mul = gelu_mul_##rows_of, .add = add_##rows_of,      \
         .kv_store = kv_store_##attention_of, .attend = attend_##attention_of,                      \
-        .attend_merge = attend_merge_##attention_of                                                \
+        .attend_merge = attend_merge_##attention_of, .pack = pack_fn                               \
     }
 
 static bool always(void) {
@@ -53,15 +53,20 @@ static const struct {
     bool (*has)(void);
 } levels[] = {
     // clang-format off
-    // the best last      bf16   matmul  qmatmul     quant       rows    attention
-    {TABLE(define,        false, define, define,     define,     define, define), always},
-    {TABLE(base,          false, base,   base,       base,       base,   base),   always},
+    // the best last  bf16   matmul  qmatmul     quant       rows    attention   pack
+    {TABLE(define,    false, define, define,     define,     define, define,     panel_pack), always},
+    {TABLE(base,      false, base,   base,       base,       base,   base,       panel_pack), always},
 #if defined(__x86_64__)
-    {TABLE(avx2,          false, avx2,   avx2,       avx2,       avx2,   avx2),   has_avx2},
-    {TABLE(avxvnni,       false, avx2,   avxvnni,    avx2,       avx2,   avx2),   has_avxvnni},
-    {TABLE(avx512,        false, avx512, avx512,     avx512,     avx512, avx512), has_avx512},
-    {TABLE(avx512vnni,    false, avx512, avx512vnni, avx512,     avx512, avx512), has_avx512vnni},
-    {TABLE(avx512bf16,  true,  avx512, avx512bf16, avx512bf16, avx512, avx512bf16), has_avx512bf16},
+    {TABLE(avx2,      false, avx2,   avx2,       avx2,       avx2,   avx2,       panel_pack_avx2),
+     has_avx2},
+    {TABLE(avxvnni,   false, avx2,   avxvnni,    avx2,       avx2,   avx2,       panel_pack_avx2),
+     has_avxvnni},
+    {TABLE(avx512,    false, avx512, avx512,     avx512,     avx512, avx512,     panel_pack_avx512),
+     has_avx512},
+    {TABLE(avx512vnni, false, avx512, avx512vnni, avx512,    avx512, avx512,     panel_pack_avx512),
+     has_avx512vnni},
+    {TABLE(avx512bf16, true, avx512, avx512bf16, avx512bf16, avx512, avx512bf16, panel_pack_avx512),
+     has_avx512bf16},
 #endif
     // clang-format on
 };

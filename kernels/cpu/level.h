@@ -23,6 +23,7 @@
 #define INFERD_CPU_LEVEL_H
 
 #include "cpu/attn.h"
+#include "cpu/panel.h"
 #include "cpu/qact.h"
 #include "cpu/threads.h"
 #include "kernels/backend.h"
@@ -76,6 +77,7 @@ typedef struct cpu_level {
     range_fn *kv_store;     // attn_job, range: rows
     range_fn *attend;       // attn_job, range: units of the plan (attn_plan.h)
     range_fn *attend_merge; // attn_job, range: merges of the plan
+    panel_pack_fn *pack;    // one panel; the same bytes at every level
 } cpu_level;
 
 /* How products with weights of `type` are computed: always the same way at one level and mode. */

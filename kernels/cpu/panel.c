@@ -305,15 +305,6 @@ void panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n
     }
 }
 
-panel_pack_fn *panel_packer(const char *level) {
-#if defined(__x86_64__)
-    if (strncmp(level, "avx512", strlen("avx512")) == 0) return panel_pack_avx512;
-    if (strncmp(level, "avx", strlen("avx")) == 0) return panel_pack_avx2;
-#endif
-    (void)level;
-    return panel_pack;
-}
-
 /* ---- one row back ---- */
 
 static uint32_t value_of(dtype type, const panel_group *p, uint32_t lane, uint32_t k) {

@@ -58,9 +58,7 @@ size_t panel_bytes(dtype type, uint32_t cols);
 typedef void panel_pack_fn(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
                            unsigned char *panel);
 panel_pack_fn panel_pack;                         // plain loops: the definition
-panel_pack_fn panel_pack_avx2, panel_pack_avx512; // simd/pack.c
-/* The fastest for an instruction set, by the name of its level (level.h); the same bytes. */
-panel_pack_fn *panel_packer(const char *level);
+panel_pack_fn panel_pack_avx2, panel_pack_avx512; // simd/pack.c: the same bytes, sooner (level.h)
 /* The other way, for columns [begin, end) of one row: bit-equal to dtype_to_f32 of the file's row.
  * begin is a multiple of PANEL_BLOCK, and end is too or is the last. */
 void panel_row_to_f32(const weight *w, uint32_t row, uint32_t begin, uint32_t end, float *out);

@@ -23,6 +23,7 @@ static void cuda_close(backend *be) {
         c->api->device_use(c->device_index); // the thread may be another one, at the end
         c->api->stream_sync(c->stream);
     }
+    cuda_moves_close(c);
     cuda_steps_close(c);
     if (c->memory != NULL) {
         void *taken[] = {c->mm_workspace.partials, c->mm_workspace.counters, c->mm_workspace.lt,
@@ -97,6 +98,8 @@ static void cuda_page_zero(backend *be, uint32_t page, size_t begin, size_t n_by
     size_t page_bytes = memory_page_bytes(c->memory);
     INFERD_CHECK(begin <= page_bytes && n_bytes <= page_bytes - begin);
     unsigned char *p = (unsigned char *)memory_base(c->memory) + page * page_bytes + begin;
+    cuda_moves_await(c); // what was there may be on its way to the host
+    c->moves.zeroed = true;
     cuda_failed(c, c->api->fill(p, 0, n_bytes, c->stream), "zeroing keys and values");
 }
 
@@ -130,6 +133,7 @@ static void *cuda_window_base(const be_window *w) {
 
 static inferd_status cuda_window_map(backend *be, be_window *w, const uint32_t *pages,
                                      uint32_t n_pages, inferd_err *err) {
+    cuda_moves_sync(cuda_of(be)); // of what was in these pages
     return window_map_cuda(cuda_of(be)->memory, w->w, pages, n_pages, err);
 }
 
@@ -159,7 +163,11 @@ static size_t cuda_window_n_pending(backend *be, const be_window *w) {
 }
 
 static inferd_status cuda_window_host_take(backend *be, be_window *w, inferd_err *err) {
-    return window_image_take(cuda_of(be)->memory, w->w, err);
+    cuda_backend *c = cuda_of(be);
+    if (window_image_take(c->memory, w->w, NULL) == INFERD_OK) return INFERD_OK;
+    cuda_moves_sync(c);
+    memory_park_trim(c->memory); // it goes first
+    return window_image_take(c->memory, w->w, err);
 }
 static void cuda_window_host_give(backend *be, be_window *w) {
     window_image_give(cuda_of(be)->memory, w->w);
@@ -191,6 +199,7 @@ static void cuda_sync(backend *be) {
     inferd_err err = {0};
     cuda_flush(c);
     cuda_failed(c, c->api->stream_sync(c->stream), "waiting for the device");
+    cuda_moves_sync(c);
     if (memory_sync(c->memory, &err) != INFERD_OK) backend_fail(be, err.status, "%s", err.text);
 }
 
@@ -244,6 +253,11 @@ static const backend_ops cuda_ops = {
     .n_pages = cuda_n_pages,
     .page_bytes = cuda_page_bytes,
     .page_zero = cuda_page_zero,
+    .kv_move = cuda_kv_move,
+    .kv_slot = cuda_kv_slot,
+    .n_park_pages = cuda_n_park_pages,
+    .park_extent_pages = cuda_park_extent_pages,
+    .park_empty = cuda_park_empty,
     .n_pages_ready = cuda_n_pages_ready,
     .extent_pages = cuda_extent_pages,
     .n_host_pages = cuda_n_host_pages,
@@ -323,6 +337,8 @@ static inferd_status open_device(cuda_backend *c, const backend_options *o, infe
         if (r == CU_OK) r = c->api->event_create(true, &c->flights[i].end);
     }
     if (r != CU_OK) return cu_fail(c->api, r, err, "opening the device");
+    inferd_status moves = cuda_moves_open(c, err);
+    if (moves != INFERD_OK) return moves;
     c->launch =
         (launcher){.module = c->module, .api = c->api, .device = &c->device, .stream = c->stream};
     c->launch.n_by_kernel = calloc(size_max(c->module->n_kernels, 1), sizeof(uint64_t));
@@ -397,6 +413,7 @@ inferd_status cuda_open(const backend_options *options, backend **out, inferd_er
         cuda_close(&c->be);
         return s;
     }
+    memory_park_prepare(c->memory);
     snprintf(c->name, sizeof c->name, "cuda %u %s %s%s", c->device_index, c->device.name,
              c->inner == CU_BF16 ? "bf16" : "f16", c->lt ? "" : " without cuBLASLt");
     *out = &c->be;

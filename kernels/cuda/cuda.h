@@ -3,9 +3,11 @@
  *     cuda.c         opening: module, device, kernels, library, then the pool from what is left
  *     cuda_ops.c     operations are noted down (program.h); weights, activations
  *     cuda_step.c    a step: one upload, one graph or its launches, one download; two on their way
+ *     cuda_kv.c      keys and values to host memory and back
  *     program.c      neighbours become one launch
  *
- * Everything is on one stream, in order; weights arrive on the memory's copy stream.
+ * Everything is on one stream, in order; weights arrive on the memory's copy stream, and keys and
+ * values move on one of their own.
  *
  * Thread: engine. */
 #ifndef INFERD_CUDA_CUDA_H
@@ -87,6 +89,13 @@ typedef struct cuda_backend {
     cuda_memory *memory;
     cu_stream stream;
     launcher launch;
+    struct { // of keys and values, see cuda_kv.c
+        cu_stream stream;
+        cu_event stepped, moved;
+        bool zeroed;  // the step stream wrote to pages since `stepped` was recorded
+        bool waited;  // the step stream waits for all that were queued
+        bool pending; // some that were queued may not have arrived
+    } moves;
     matmul *mm;
     matmul_workspace mm_workspace;
     attention_workspace attn_workspace;
@@ -158,6 +167,20 @@ void cuda_forget_graphs(cuda_backend *c);
 void cuda_steps_close(cuda_backend *c);
 const float *cuda_rope(cuda_backend *c,
                        const rope_spec *r); // table for the step's positions; NULL: failed
+
+/* cuda_kv.c */
+inferd_status cuda_moves_open(cuda_backend *c, inferd_err *err);
+void cuda_moves_close(cuda_backend *c);
+/* What is queued on the step stream from now on comes after the moves so far. */
+void cuda_moves_await(cuda_backend *c);
+/* All moves have arrived.  A failure is the backend's. */
+void cuda_moves_sync(cuda_backend *c);
+void cuda_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
+                  const int32_t *to, bool to_host);
+unsigned char *cuda_kv_slot(backend *be, const kv_layout *kv, int32_t slot);
+uint32_t cuda_n_park_pages(const backend *be);
+uint32_t cuda_park_extent_pages(const backend *be);
+void cuda_park_empty(backend *be, uint32_t first_page);
 
 /* cuda_ops.c */
 void cuda_scratch_begin(backend *be);

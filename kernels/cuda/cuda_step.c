@@ -567,6 +567,8 @@ static void launch_step(cuda_backend *c) {
     if (!reserve(c) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
     cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
     if (c->n_wanted > 0 && !reserve_logits(c, f)) return;
+    cuda_moves_await(c); // before its time begins: it waits, and computes nothing
+    if (c->be.failure.status != INFERD_OK) return;
     if (cuda_failed(c, c->api->event_record(f->begin, c->stream), "beginning a step")) return;
     upload(c, f);
     if (c->n_draws > 0) upload_draws(c, &plan);
@@ -617,6 +619,7 @@ void cuda_flush(cuda_backend *c) {
     draw_plan plan = {0};
     if (c->batch != NULL) {
         if (!reserve(c) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
+        cuda_moves_await(c);
         upload(c, &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH]);
         if (c->n_draws > 0) upload_draws(c, &plan);
     }

@@ -7,8 +7,10 @@
  *     image     host copy of a window, in device layout; pinned in pieces in the background, from
  *               window_image_take (or the first time that memory_image_of gives an address of it)
  *               to window_image_give or the end of the window
- *     workspace taken from the same handles before pages are counted: split sums, cuBLASLt, ...
- *     scratch   the end of the workspace: activations of all models, one over the other
+ *     park      host memory in pages of the same size, for parked keys and values; pinned as images
+ * are, in pieces that come and go workspace taken from the same handles before pages are counted:
+ * split sums, cuBLASLt, ... scratch   the end of the workspace: activations of all models, one over
+ * the other
  *
  * VMM: a handle is extent_pages pages (2, 4 ... 64 MiB; chosen by a probe at open: the smallest
  * whose mapping costs at most 5 % of the time the bus needs for its bytes).  Without VMM the arena
@@ -87,6 +89,21 @@ inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, s
 /* Bytes of the window that are still on their way. */
 inferd_status window_pending_cuda(cuda_memory *m, const cuda_window *w, size_t *out,
                                   inferd_err *err);
+
+/* Host pages for parked keys and values: how many there may be, and how many come and go together.
+ */
+uint32_t memory_n_park_pages(const cuda_memory *m);
+uint32_t memory_park_extent_pages(const cuda_memory *m);
+/* Memory for the first extent is made, where there is room: parking is to find it pinned. */
+void memory_park_prepare(cuda_memory *m);
+/* The page takes host memory that there is only when spare extents are trimmed. */
+bool memory_park_is_short(const cuda_memory *m, uint32_t page);
+/* Where it is; from now on it takes host memory, and its neighbours do. */
+unsigned char *memory_park_page(cuda_memory *m, uint32_t page);
+/* Nothing is parked in the extent that begins there.  True: there is memory to trim.  / The memory
+ * of such extents goes; no copy to or from them is on its way. */
+bool memory_park_give(cuda_memory *m, uint32_t first_page);
+void memory_park_trim(cuda_memory *m);
 
 /* `s` waits until the bytes at p (in a window) have arrived.  Outside captures only.  Streams are
  * known by their value: one that has waited here lives until nothing is on its way any more. */

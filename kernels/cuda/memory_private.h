@@ -6,6 +6,7 @@
  *     window.c     windows: ranges that show blocks of the arena
  *     image.c      host copies of windows, the thread that pins them
  *     upload.c     units on the copy stream, who waits for which
+ *     park.c       host pages for parked keys and values
  *     workspace.c  pieces of the workspace
  *
  *     arena   [ workspace | page 0 | page 1 | ...               ]
@@ -76,6 +77,20 @@ typedef struct images {
     uint64_t pinned_bytes; // under lock
 } images;
 
+/* Host memory of some pages of keys and values: see park.c. */
+typedef struct park_piece {
+    image image; // its addresses are the parking's
+    bool taken;
+} park_piece;
+
+typedef struct parking {
+    unsigned char *base; // of page 0
+    void *mapped;        // what munmap wants
+    size_t mapped_bytes;
+    park_piece *pieces; // [n_pieces] owned
+    uint32_t n_pieces, n_spare;
+} parking;
+
 typedef struct piece {
     size_t begin, n_bytes;
     bool taken;
@@ -129,6 +144,7 @@ struct cuda_memory {
     cuda_window *windows;
     uploads up;
     images images;
+    parking park;
     workspace work;
 };
 
@@ -174,6 +190,10 @@ inferd_status image_check_room(const cuda_memory *m, const image *im, inferd_err
 void image_use(cuda_memory *m, image *im);
 
 uint64_t images_pinned_bytes(cuda_memory *m); // any thread
+
+/* -- park.c -- */
+inferd_status parking_open(cuda_memory *m, inferd_err *err);
+void parking_close(cuda_memory *m);
 
 /* -- workspace.c -- */
 inferd_status workspace_open(workspace *ws, void *base, size_t n_bytes, inferd_err *err);

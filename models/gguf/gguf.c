@@ -182,10 +182,14 @@ static bool same_file(const struct stat *a, const struct stat *b) {
            same_time(&a->st_mtim, &b->st_mtim);
 }
 
-bool gguf_is_replaced(const gguf *g) {
-    struct stat named;
-    if (g->unnamed) return false;
-    return stat(g->path, &named) != 0 || !same_file(&named, &g->stat_at_open);
+int gguf_reopen(const gguf *g) {
+    char link[32];
+    struct stat now;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", g->fd);
+    int fd = open(link, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 || (fstat(fd, &now) == 0 && same_file(&now, &g->stat_at_open))) return fd;
+    close(fd);
+    return -1;
 }
 
 inferd_status gguf_look(const gguf *g, gguf_named *out, inferd_err *err) {

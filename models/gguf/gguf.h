@@ -81,8 +81,10 @@ inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err);
 /* The same of the open file alone, wherever its name is now. */
 inferd_status gguf_check_open(const gguf *g, inferd_err *err);
 
-/* The path names another file than the one that is open, a changed one, or none. */
-bool gguf_is_replaced(const gguf *g);
+/* Another descriptor of the open file, wherever its name is now; the caller closes it.  -1: it was
+ * changed, or the system does not give one (no /proc). */
+int gguf_reopen(const gguf *g);
+
 /* What the path names now.  ENOTFOUND, or EIO where the machine does not say: nothing. */
 typedef struct gguf_named {
     uint64_t device, inode, n_bytes, mtime_ns;

@@ -1,5 +1,7 @@
 """Fixtures: a daemon under test, driven from outside as a user would."""
 
+import concurrent.futures
+import contextlib
 import functools
 import json
 import os
@@ -7,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -49,6 +52,26 @@ def tiny_model(tmp_path_factory):
     path = tmp_path_factory.mktemp("tiny") / "tiny.gguf"
     subprocess.run([BUILD / "tests" / "tiny_model", path, "7"], check=True)
     return str(path)
+
+
+@contextlib.contextmanager
+def flooding(n, what):
+    """While the block runs, n threads call what(i) again and again.  They end with it, also when it fails; what they
+    raise fails the test."""
+    stop = threading.Event()
+
+    def again(i):
+        while not stop.is_set():
+            what(i)
+
+    with concurrent.futures.ThreadPoolExecutor(n) as pool:
+        works = [pool.submit(again, i) for i in range(n)]
+        try:
+            yield
+        finally:
+            stop.set()
+    for w in works:
+        w.result()
 
 
 def merge_books(a, b):
@@ -137,11 +160,17 @@ class Daemon:
                 total += float(line.rsplit(" ", 1)[1])
         return total
 
-    def rss(self):
+    def memory(self, name):
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(name + ":"):
                 return int(line.split()[1]) * 1024
-        raise AssertionError("no VmRSS")
+        raise AssertionError("no " + name)
+
+    def rss(self):
+        return self.memory("VmRSS")
+
+    def peak_rss(self):
+        return self.memory("VmHWM")  # since its start
 
     def rss_at_rest(self):
         """RSS when the pages ahead of use have been touched, which is done while nothing is computed."""

@@ -1,13 +1,18 @@
 """The account of device time on the running daemon: conserved, by tenant and model, and truthful
 refusals of a full queue."""
 
+import collections
+import json
+import math
+import shutil
+import signal
 import threading
 import time
 
 import httpx
 import pytest
 
-from conftest import SLOW, model_config
+from conftest import SLOW, flooding, model_config
 
 ADMIN_KEY = "sk-admin-0123456789"
 KEYS = {"red": "sk-red-0123456789", "blue": "sk-blue-0123456789"}
@@ -54,8 +59,13 @@ def state(d):
 
 
 def metrics(d):
+    answer = httpx.get(d.url + "/metrics", headers={"Authorization": "Bearer " + ADMIN_KEY}, timeout=60 * SLOW)
+    return metrics_of(answer.text)
+
+
+def metrics_of(page):
     out = {}
-    for line in httpx.get(d.url + "/metrics", headers=headers("red"), timeout=60 * SLOW).text.splitlines():
+    for line in page.splitlines():
         if not line.startswith("#"):
             name, value = line.rsplit(" ", 1)
             out[name] = float(value)
@@ -103,6 +113,64 @@ def test_each_microsecond_is_somebodys(serve):
     assert parts == pytest.approx(wall, rel=ERROR_PPM_MAX / 1e6)
 
 
+def test_a_series_comes_once_while_a_model_is_replaced(launch, tiny_model, tmp_path):
+    """A reload that changed a model's path left two slots of one name as long as somebody read his request by the old
+    configuration, and the page had its series twice: Prometheus refuses all of such a page."""
+    other = tmp_path / "other.gguf"
+    shutil.copy(tiny_model, other)
+    config = model_config(tiny_model, "one")
+    d = launch(config)
+    text = "many words to read " * (60000 // SLOW)  # refused as too long, but not before it was read
+
+    def read(_):
+        answer = httpx.post(d.url + "/v1/completions", json={"model": "one", "prompt": text}, timeout=60 * SLOW)
+        assert answer.status_code == 400, answer.text
+
+    with flooding(2, read):
+        for i in range(8):
+            config["models"][0]["path"] = str((other, tiny_model)[i % 2])
+            d.config_path.write_text(json.dumps({"listen": f"127.0.0.1:{d.port}", **config}))
+            d.process.send_signal(signal.SIGHUP)
+            end = time.monotonic() + 20 * SLOW
+            while True:
+                lines = d.http.get("/metrics").text.splitlines()
+                series = collections.Counter(line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#"))
+                assert not [k for k, n in series.items() if n > 1]
+                assert series['inferd_model_loads_total{model="one"}'] == 1
+                if f'inferd_config_reloads_total{{result="ok"}} {i + 1}' in lines:
+                    break
+                assert time.monotonic() < end, d.stderr()[-2000:]
+    assert d.stop() == 0
+
+
+def test_the_pace_of_a_choice_begins_with_its_own_first_token(launch):
+    """With one sequence at a time the last of many choices begins long after the first: its own pace counts."""
+    n, n_tokens = 16, 40
+    d = launch(model_config("dummy:tiny?dtype=f32&layers=40&seed=1", "one", limits={"running_max": 1}),
+               args=["--allow-dummy"])
+
+    def kept(target_ms, choices):
+        before = {k: slo(d, k) for k in ("true", "false")}
+        answer = d.http.post("/v1/completions", headers={"x-llm-d-slo-tpot-ms": str(target_ms)}, json={
+            "model": "one", "prompt": "x", "max_tokens": n_tokens, "ignore_eos": True, "n": choices, "seed": 1})
+        assert answer.status_code == 200, answer.text
+        return {k: slo(d, k) - before[k] for k in before}
+
+    own_ms = []
+    for _ in range(2):  # the first one may have waited for the model
+        began = time.monotonic()
+        kept(60000, 1)
+        own_ms.append((time.monotonic() - began) * 1000 / n_tokens)
+    target_ms = math.ceil(3 * own_ms[1])
+    assert target_ms < n / 2 * own_ms[1], own_ms  # else half of them would keep it by the clock of the first one
+    assert kept(target_ms, n)["true"] >= n * 0.8
+
+
+def slo(d, kept):
+    return metrics_of(d.http.get("/metrics").text)[f'inferd_slo_requests_total{{model="one",target="tpot",kept="{kept}"}}']
+
+
+@pytest.mark.quick
 def test_the_state_is_fresh_when_nothing_runs(serve):
     d = serve(tenants=[tenant("red")])
     for i in range(5):

@@ -123,6 +123,39 @@ def test_a_key_of_admin_is_good_on_tcp_and_only_there_for_that(served):
     assert httpx.get(served.d.url + "/v1/models", headers=headers).status_code == 401
 
 
+def test_a_tenant_sees_its_own_figures_and_an_administrator_all(served):
+    """The page showed every tenant's names, device time and refusals to each of them."""
+    for key, model in ((TENANT, "c"), (OTHER, "a")):
+        body = {"model": model, "prompt": [1, 2], "max_tokens": 4}
+        r = httpx.post(served.d.url + "/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"},
+                       timeout=60 * SLOW)
+        assert r.status_code == 200, r.text
+
+    def page(key):
+        r = httpx.get(served.d.url + "/metrics", headers={"Authorization": f"Bearer {key}"})
+        assert r.status_code == 200
+        return r.text
+
+    def names(text, label):
+        return set(re.findall(rf'[{{,]{label}="([^"]*)"', text))
+
+    def shares(text):
+        return set(re.findall(r'inferd_share_entitled_ratio{of="(\w+)",name="([^"]*)"}', text))
+
+    all_models = {("model", n) for n in NAMES}
+    for text in (page(ADMIN), served.admin.get("/metrics").text):
+        assert names(text, "tenant") >= {"t", "u"} and names(text, "model") >= set(NAMES)
+        assert shares(text) >= {("tenant", "t"), ("tenant", "u")} | all_models
+    t, u = page(TENANT), page(OTHER)
+    assert names(t, "tenant") == {"t"} and names(t, "model") >= set(NAMES)
+    assert shares(t) >= {("tenant", "t")} | all_models and ("tenant", "u") not in shares(t)
+    assert names(u, "tenant") == {"u"} and names(u, "model") == names(u, "model_name") == {"a"}
+    assert shares(u) == {("tenant", "u"), ("model", "a")}
+    assert 'inferd_tokens_total{tenant="u",model="a",kind="output"} 4\n' in u
+    for text in (t, u):  # what is of nobody in particular
+        assert "inferd_sequences_running" in text and 'inferd_steps' not in names(text, "tenant")
+
+
 def test_the_socket_is_its_owners_and_needs_no_key(served):
     st = os.stat(served.sock)
     assert stat.S_ISSOCK(st.st_mode) and stat.S_IMODE(st.st_mode) == 0o600

@@ -156,6 +156,40 @@ def test_a_plan_looks_at_every_device(two):
     assert plan["fits"] is True and len(plan["devices"]) == 2, plan
 
 
+@pytest.mark.parametrize("memory,fit", [("24MiB", 2), ("4MiB", 1)])
+def test_a_plan_needs_a_device_for_each_part(launch, memory, fit):
+    """Two replicas of what fits on one of the two devices only were said to fit."""
+    c = config_of(2, [{"name": "a", "path": dummy(1)}])
+    c["devices"][1]["memory"] = memory
+    d = launch(c, args=["--allow-dummy"])
+    two = {"replicas": {"min": 2, "max": 2}}
+    for more, wanted in (({}, 1), (two, 2), ({"share": {"percent": 20, "devices": 2}}, 2)):
+        r = d.http.post("/admin/plan", headers=ADMIN, json={"model": {"name": "new", "path": dummy(9), **more}})
+        assert r.status_code == 200, r.text
+        p = r.json()
+        assert p["problems"] == [] and p["parts"] == {"wanted": wanted, "fit": fit}, (more, p)
+        assert p["fits"] is p["now"] is (fit >= wanted), (more, p)
+        assert [x["fits"] for x in p["devices"]] == [True, fit > 1]
+    assert d.stop() == 0
+
+
+def test_unload_waits_for_every_replica(launch):
+    """It was answered as soon as the first one had left."""
+    d = start(launch, 2, [{"name": "m", "path": dummy(1), "replicas": {"min": 2, "max": 2}, "pin": "none"}])
+    for _ in range(10):
+        r = d.http.post("/admin/models/m/load", headers=ADMIN, json={"wait": True})
+        assert r.status_code == 200
+        end = time.monotonic() + 20 * SLOW
+        while any(p["state"] != "hot" for p in model_of(d, "m")["placed"]):
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        r = d.http.post("/admin/models/m/unload", headers=ADMIN, json={"wait": True})
+        assert r.status_code == 200, r.text
+        placed = model_of(d, "m")["placed"]
+        assert len(placed) == 2 and all(p["state"] not in ("hot", "draining", "loading") for p in placed), placed
+    assert d.stop() == 0
+
+
 def test_a_share_over_all_devices_is_divided(launch):
     n = min(len(CPUS), 3)
     d = start(launch, n, [{"name": "m", "path": dummy(4), "min": 12 * n * MIB, "max": 24 * n * MIB,

@@ -3,6 +3,7 @@ is what an undisturbed daemon says, and only `cached_tokens` shows the way it ca
 
 import os
 import random
+import re
 import signal
 import stat
 import threading
@@ -119,6 +120,10 @@ def test_damaged_files_are_removed_and_never_used(launch, alone, disk):
     assert cached(body) == 0
     d.settled()
     assert len([f for f in files(disk) if f.stat().st_ino == before.get(f.name)]) < len(damaged)
+    page = d.http.get("/metrics").text
+    n_bad = int(re.search(r'^inferd_kv_disk_problems_total{what="bad"} (\d+)$', page, re.M)[1])
+    assert n_bad >= 1
+    assert re.search(r"kv_disk writing=on .*bad=[1-9]", d.stderr())
     assert d.stop() == 0
 
 

@@ -16,7 +16,7 @@ import time
 import httpx
 import pytest
 
-from conftest import BUILD, SANITIZE, SLOW
+from conftest import BUILD, SANITIZE, SLOW, flooding
 
 PROMPT = [10, 11, 12]
 LONG = 1500 if SANITIZE else 8000  # tokens of an answer that lasts for a few looks at files
@@ -541,32 +541,24 @@ def test_a_load_that_fails_half_way(world, alone, files):
 
 def test_a_bad_file_under_load_changes_nothing(world, alone):
     w = world()
-    stop, answers = threading.Event(), []
-
-    def client():
-        while not stop.is_set():
-            answers.append((w.ask().status_code, w.ask("other").status_code))
-
-    threads = [threading.Thread(target=client) for _ in range(3)]
+    answers = []
     running = w.stream()
-    for t in threads:
-        t.start()
     c = w.config
     bad = ["{ not json", "", json.dumps({**c, "models": []}), json.dumps({**c, "listen": 5}),
            json.dumps({**c, "models": c["models"] + [{"name": "x", "path": "/nowhere.gguf"}]}),
            json.dumps({**c, "models": [{**c["models"][0], "min": "10GiB"}, c["models"][1]]})]
-    for text in bad:
+
+    def reload_is_refused():
         refused = w.d.stderr().count("event=reload_refused")
-        w.d.config_path.write_text(text)
         w.d.process.send_signal(signal.SIGHUP)
         w.until(lambda: w.d.stderr().count("event=reload_refused") > refused)
-    w.d.config_path.unlink()
-    refused = w.d.stderr().count("event=reload_refused")
-    w.d.process.send_signal(signal.SIGHUP)
-    w.until(lambda: w.d.stderr().count("event=reload_refused") > refused)
-    stop.set()
-    for t in threads:
-        t.join()
+
+    with flooding(3, lambda i: answers.append((w.ask().status_code, w.ask("other").status_code))):
+        for text in bad:
+            w.d.config_path.write_text(text)
+            reload_is_refused()
+        w.d.config_path.unlink()
+        reload_is_refused()
     assert answers and set(answers) == {(200, 200)}
     assert running.said() == alone("one", LONG)
     w.reload()
@@ -677,7 +669,7 @@ def test_a_quota_that_is_used_up_while_its_work_runs(world, alone, tmp_path):
 
 # ---- by hand ----
 
-@pytest.mark.parametrize("command", ["unload", "drop"])
+@pytest.mark.parametrize("command", [pytest.param("unload", marks=pytest.mark.quick), "drop"])
 def test_sent_away_while_it_answers(world, alone, command):
     w = world()
     running = w.stream()
@@ -732,49 +724,40 @@ def test_clients_leave_while_their_model_comes(world, alone):
     assert w.said("large") == alone("one")
 
 
+@pytest.mark.quick
 def test_commands_in_a_storm(world, alone):
     w = world(names=("m", "large", "other"), device={"memory": "128MiB"}, host_arena="32MiB")
     seed = 20261122
     print("seed", seed)
-    stop, answers, problems = threading.Event(), [], []
+    answers, problems = [], []
     wanted = {"m": alone("one", 6), "large": alone("one", 6), "other": alone("other", 6)}
+    dice = [random.Random(seed + k) for k in range(4)]
+    operators = [random.Random(seed + 100 + k) for k in range(3)]
 
     def client(k):
-        r = random.Random(seed + k)
-        while not stop.is_set():
-            name = r.choice(list(wanted))
-            a = w.ask(name, 6)
-            answers.append(a.status_code)
-            if a.status_code != 200:
-                if a.status_code != 503 or a.json()["error"]["code"] != "model_unavailable":
-                    problems.append(a.text)
-            elif a.json()["choices"][0]["token_ids"] != wanted[name]:
-                problems.append("wrong words")
+        name = dice[k].choice(list(wanted))
+        a = w.ask(name, 6)
+        answers.append(a.status_code)
+        if a.status_code != 200:
+            if a.status_code != 503 or a.json()["error"]["code"] != "model_unavailable":
+                problems.append(a.text)
+        elif a.json()["choices"][0]["token_ids"] != wanted[name]:
+            problems.append("wrong words")
 
     def operator(k):
-        r = random.Random(seed + 100 + k)
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(w.sock)), base_url="http://localhost",
-                          timeout=60 * SLOW) as admin:
-            while not stop.is_set():
-                c = r.choice(["load", "unload", "drop", "prefetch", "pin", "unpin", "drain", "undrain"])
-                a = admin.post(f"/admin/models/{r.choice(list(wanted))}/{c}", json={})
-                if a.status_code != 202:
-                    problems.append(a.text)
-                time.sleep(r.random() * 0.01)
+        r = operators[k]
+        c = r.choice(["load", "unload", "drop", "prefetch", "pin", "unpin", "drain", "undrain"])
+        a = w.admin.post(f"/admin/models/{r.choice(list(wanted))}/{c}", json={})
+        if a.status_code != 202:
+            problems.append(a.text)
+        time.sleep(r.random() * 0.01)
 
-    threads = [threading.Thread(target=client, args=(k,)) for k in range(4)]
-    threads += [threading.Thread(target=operator, args=(k,)) for k in range(3)]
-    for t in threads:
-        t.start()
-    end = time.monotonic() + 5
-    rnd = random.Random(seed)
-    while time.monotonic() < end:
-        time.sleep(rnd.random() * 0.2)
-        w.d.process.send_signal(signal.SIGHUP)
-    stop.set()
-    for t in threads:
-        t.join(60 * SLOW)
-        assert not t.is_alive()
+    with flooding(4, client), flooding(3, operator):
+        end = time.monotonic() + 5
+        rnd = random.Random(seed)
+        while time.monotonic() < end:
+            time.sleep(rnd.random() * 0.2)
+            w.d.process.send_signal(signal.SIGHUP)
     assert not problems, problems[:3]
     assert answers.count(200) > 20
     for name in wanted:

@@ -1,11 +1,14 @@
 """`inferd-bench share` on small daemons: every row is measured, what it says follows from its figures, and
 a row that cannot be measured says why.  No figure is judged here: the machine may be busy."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -17,6 +20,13 @@ MODELS = ["a", "b", "c"]
 
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 import share_table  # noqa: E402
+
+
+def load_bench_share():
+    loader = importlib.machinery.SourceFileLoader("bench_share", str(ROOT / "scripts/bench-share"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_share", loader))
+    loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +168,62 @@ def test_the_table_is_made_of_rows_and_pairs():
     warm = share_table.row("warm", "warm switch", "<= 10 ms", "1 ms", "", "met")
     lines = share_table.table([s1, warm], peer).splitlines()
     assert "450 ms (400 to 500)" in lines[2] and lines[3].startswith("| one model alone")
+
+
+def test_a_peer_that_failed_is_a_cell_too():
+    failed = {"id": "switch", "figure": "", "goal": "", "measured": "it ended", "spread": "", "verdict": "not measured"}
+    warm = share_table.row("warm", "warm switch", "<= 10 ms", "1 ms", "", "met")
+    assert "| it ended |" in share_table.table([warm], failed)
+
+
+def test_a_row_that_fails_has_values_too(one):
+    _, rows, _ = share(one, "burst")
+    assert rows["burst"]["verdict"] == "not measured" and rows["burst"]["values"] == {}
+
+
+DECISION = "decide 1 2 3\nplan 1 2 3\nboth 90.0 150.0 200.0\nboth, by the clock 95.0 160.0 300.0\n"
+
+
+def test_a_program_without_figures_is_a_row_that_says_why(tmp_path):
+    """One that prints something else, fails, hangs or is not there; then the next row is measured."""
+    script = load_bench_share()
+    (tmp_path / "bench").mkdir()
+    told = []
+    session = types.SimpleNamespace(build=tmp_path, note=told.append, left=lambda: 2, o=types.SimpleNamespace(quick=True))
+
+    def row_of(text):
+        program = tmp_path / "bench" / "bench_decision"
+        program.write_text("#!/bin/sh\n" + text)
+        program.chmod(0o755)
+        (row,) = script.measure_decision(session)
+        return row
+
+    (absent,) = script.measure_decision(session)
+    assert absent["verdict"] == "not measured" and "not built" in absent["measured"]
+    for text, why in (("echo nothing", "`both`"), ("echo 'both 1 2 3'", "`both, by the clock`"), ("exit 3", "status 3"),
+                      ("exec sleep 60", "not done after 2 s"), ("echo 'both 1..2 3'", "ValueError")):
+        row = row_of(text)
+        assert row["verdict"] == "not measured" and why in row["measured"], (text, row)
+    assert row_of(f"printf '{DECISION}'")["measured"] == "150 us"
+    session.left = lambda: 0
+    assert script.measure_decision(session)[0]["measured"] == script.NO_TIME
+    pool = tmp_path / "bench" / "bench_pool"
+    pool.write_text("#!/bin/sh\necho '{}'\n")
+    pool.chmod(0o755)
+    session.left = lambda: 2
+    assert "KeyError" in script.measure_pool(session)[0]["measured"]
+
+
+def test_a_row_that_is_cut_leaves_no_shares(all_of_them):
+    """`shares` is ended while its shares hold; what comes after it on that daemon has none."""
+    script = load_bench_share()
+    script.ADMIN_KEY = ADMIN
+    server = types.SimpleNamespace(url=all_of_them.url)
+    script.admin(server, "/admin/models/b", "PATCH", {"share": {"policy": "fixed", "percent": 70}})
+    policies = lambda: [m["share"]["policy"] for m in script.admin(server, "/admin/state")["models"]]
+    assert policies() == ["besteffort", "fixed", "besteffort"]
+    script.drop_shares(server, MODELS)
+    assert policies() == ["besteffort"] * 3
 
 
 def test_the_script_tells_what_it_needs():

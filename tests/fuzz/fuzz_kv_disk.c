@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "scheduler/kv_disk.h"
+#include "kv_disk_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

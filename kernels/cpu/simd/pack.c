@@ -19,9 +19,8 @@
 #if defined(CPU_LEVEL_AVX512) || defined(CPU_LEVEL_AVX2)
 
 enum {
-    LANES = VW / 4, // pieces of a vector
-    ROWS = VW,      // that are transposed together
-    UNITS_MAX = PANEL_ROWS / ROWS,
+    LANES = VW / 4,                              // pieces of a vector
+    ROWS = VW,                                   // that are transposed together
     UNIT_BYTES_MAX = (2 + 16 * 13) * PANEL_ROWS, // of Q6_K
     VALUE_COLS = 32                              // a unit of the types without blocks
 };

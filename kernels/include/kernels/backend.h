@@ -196,13 +196,22 @@ size_t be_window_n_pending(backend *be, const be_window *w);
 /* The type for those who have no wish: the fastest; its error for a real model is in docs/cpu.md.
  */
 kv_type be_kv_preferred(const backend *be);
-/* Copy n slots to others, between steps.  Only where host and device are one memory
- * (be_one_memory). */
+/* Copy n slots to others, between steps: one memory, from anywhere to anywhere; else from pages of
+ * the device to those of the host (`to_host`) or back, and may return before they have arrived.
+ * In order with steps, except that a copy back may overtake those that were launched: its target
+ * is a slot that none of them knows.  A failure is INFERD_ELOST of the next step, because nobody
+ * could say later which keys and values are whole. */
 void be_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
-                const int32_t *to);
-/* Where the host reads and writes the bytes of a slot, between steps: what was computed and moved
- * before is there.  One memory only. */
+                const int32_t *to, bool to_host);
+/* Where the host reads and writes the bytes of a slot (one memory: of any, else of the host's
+ * pages), between steps: what was computed and moved before is there. */
 unsigned char *be_kv_slot(backend *be, const kv_layout *kv, int32_t slot);
+/* Two memories: pages of the host for keys and values, each of be_page_bytes, and how many of them
+ * come and go together.  They take host memory from their first move or be_kv_slot on, beside what
+ * be_window_host_take takes; be_park_empty: the extent's may go.  0: none. */
+uint32_t be_n_park_pages(const backend *be);
+uint32_t be_park_extent_pages(const backend *be);
+void be_park_empty(backend *be, uint32_t first_page);
 /* Zero n bytes of a page from `begin` on: after the steps that were begun before, ahead of later
  * ones. */
 void be_page_zero(backend *be, uint32_t page, size_t begin, size_t n_bytes);

@@ -57,10 +57,8 @@ const model_info *model_about(const model *m);
 const tokenizer *model_tokenizer(const model *m);
 const chat_template *model_chat_template(const model *m); // NULL: the model has none
 
-/* The path names another file by now, or none: what model_open read is still there, but whoever
- * opens the path gets something else.  False for made-up models. */
-bool model_file_replaced(const model *m);
-/* What the path names now. */
+/* What the path names now.  Where that is not the file that is open, what model_open read is still
+ * there, but whoever opens the path gets something else.  A made-up model's stays the same. */
 typedef enum model_file {
     MODEL_FILE_SAME,
     MODEL_FILE_REPLACED, // another file, or the same one changed
@@ -75,8 +73,9 @@ const char *model_file_name(model_file f); // "replaced"
  * not: what is open is whole, and the path is another's or about to be.  Whether it was changed is
  * looked at in any case. */
 void model_hold_file(model *m, bool held);
-/* What distinguishes the file from others, and stays the same after a restart: its size, its time
- * and its first bytes; a made-up model's shape and seed. */
+/* What distinguishes the file from others, and stays the same after a restart: its size, its time,
+ * its header and samples of its weights, read when it was opened; a made-up model's shape and seed.
+ */
 void model_content(const model *m, uint64_t out[2]);
 /* The two files have the same bytes (made-up models: the same shape and seed), so one set of
  * weights serves both.  Reads both files to the end when everything up to there is equal. */

@@ -59,7 +59,7 @@ enum { GEN_TEXT_BYTES = 160 };
  * when its sequence goes on, and counted then. */
 typedef enum gen_rung {
     GEN_RUNG_PAUSE,     // a step, or its place in the batch: all its keys and values stayed
-    GEN_RUNG_PARK,      // its pages: keys and values came back from host memory
+    GEN_RUNG_PARK,      // its pages: keys and values came back from host memory, or the disk
     GEN_RUNG_RECOMPUTE, // its pages: a block of them, or more, was computed again
     GEN_RUNG_MODEL_OUT, // its model left the device
     GEN_RUNGS

@@ -11,11 +11,14 @@
  *
  * Whoever opens the folder is the only one who writes there: other files stay as they are.  A file
  * whose header is not that of the block asked for (another version, model, layout, scope or text),
- * whose length is wrong or whose checksum does not agree is counted, removed, and never used.
+ * whose length is wrong or whose checksum does not agree is counted, removed, and never used.  One
+ * that cannot be read at the moment stays.  When not all of the folder could be looked through,
+ * that is told, and it is looked through again after off_ms.
  *
  * Nobody waits for the disk: what is written is copied into a queue of at most
  * KV_DISK_QUEUE_BYTES, and what does not fit is lost; what is read is asked for and looked at
- * later.  Reads go before writes.  The oldest files go when max_bytes are reached.  After a write
+ * later.  Reads go before writes.  The oldest files go when max_bytes are reached, or when there is
+ * one for each 4 KiB of them, or KV_DISK_FILES_MAX.  After a write
  * that failed (a full disk) nothing is written for off_ms.
  *
  * Thread: any; one lock, held for a few memory operations only. */
@@ -43,8 +46,9 @@ typedef struct kv_disk kv_disk;
 typedef struct kv_disk_options {
     const char *path; // of the folder; made when it is not there
     uint64_t max_bytes;
-    uint32_t off_ms; // 0: KV_DISK_OFF_MS
-    /* For tests: instead of write(2); NULL: that. */
+    uint32_t off_ms; // until it is tried again after a failure; 0: KV_DISK_OFF_MS
+    /* For tests: instead of read(2) and write(2); NULL: those. */
+    ssize_t (*read)(int fd, void *p, size_t n);
     ssize_t (*write)(int fd, const void *p, size_t n);
 } kv_disk_options;
 
@@ -64,7 +68,9 @@ typedef struct kv_disk_stats {
     uint64_t n_refused;         // blocks that found the queue full, or writing turned off
     uint64_t n_bad;             // files that were not what they should be
     uint64_t n_missing;         // files that were gone
+    uint64_t n_unread;          // reads that the machine could not do then: the file stays
     uint64_t n_failed;          // writes
+    uint64_t n_problems;        // failures of any kind: whoever tells them sees a new one by this
     bool off;                   // nothing is written for a while
     char problem[160];          // the newest failure, one sentence; "": none
 } kv_disk_stats;
@@ -88,9 +94,10 @@ bool kv_disk_has(kv_disk *d, const uint64_t name[2]);
  * NULL: it is there, the queue is full, or writing is turned off.  Then kv_disk_put_end. */
 void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots);
 void kv_disk_put_end(kv_disk *d, void *put);
-/* For the end of a process, the only function that waits: until there is room in the queue, at most
- * until this moment of clock_now_us.  False: there is none, or there will be none. */
-bool kv_disk_wait_room(kv_disk *d, uint64_t until_us);
+/* For the end of a process, the only function that waits: until the queue has room for a block of
+ * this layout, at most until this moment of clock_now_us.  False: there is none, or there will be
+ * none. */
+bool kv_disk_wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us);
 
 typedef enum kv_disk_answer { KV_DISK_WAIT, KV_DISK_READY, KV_DISK_GONE } kv_disk_answer;
 
@@ -109,21 +116,12 @@ typedef struct kv_disk_ops {
     bool (*has)(kv_disk *d, const uint64_t name[2]);
     void *(*put_begin)(kv_disk *d, const kv_disk_block *b, unsigned char **slots);
     void (*put_end)(kv_disk *d, void *put);
-    bool (*wait_room)(kv_disk *d, uint64_t until_us);
+    bool (*wait_room)(kv_disk *d, const kv_layout *l, uint64_t until_us);
     uint32_t (*ask)(kv_disk *d, const kv_disk_block *b, void (*wake)(void *ctx), void *wake_ctx);
     kv_disk_answer (*look)(kv_disk *d, uint32_t ticket, const unsigned char **slots,
                            uint64_t *read_us);
     void (*give_back)(kv_disk *d, uint32_t ticket);
 } kv_disk_ops;
 extern const kv_disk_ops kv_disk_files;
-
-/* -- the file, as bytes -- */
-size_t kv_disk_file_bytes(const kv_layout *l);
-/* Fill in header, tokens and checksum of a file whose slots' bytes are there. */
-void kv_disk_seal(const uint64_t key[2], const kv_disk_block *b, unsigned char *file);
-/* Is this the file of this block, complete? */
-bool kv_disk_is_whole(const uint64_t key[2], const kv_disk_block *b, const unsigned char *file,
-                      size_t n_bytes);
-unsigned char *kv_disk_slots(const kv_layout *l, unsigned char *file);
 
 #endif

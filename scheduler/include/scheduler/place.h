@@ -39,7 +39,7 @@ enum {
     PLACE_COPIES_MAX = 1024,     // replicas on all devices together
     PLACE_REPLICAS_MAX = 64,     // of one model
     PLACE_MOVES_MAX = 12,        // of one plan
-    PLACE_TRIES_MAX = 200000,    // replicas tried on devices for one plan, then it gives up
+    PLACE_TRIES_MAX = 200000,    // replicas tried on devices for a plan nobody waits for
     PLACE_SHARE_PERCENT = 20,    // part of the shares in the score, the rest is memory
     PLACE_PACK_PERCENT = 50,     // of the target: so full is a replica before the next one is used
     PLACE_CALM_TPOT_US = 1000000 // of a model without a target, for its KV pressure
@@ -119,19 +119,10 @@ uint64_t place_score(const place_device *d, const place_wanted *w);
 uint32_t place_choose(const place_device *devices, uint32_t n_devices, const place_wanted *w,
                       policy_placement policy, uint32_t *chosen, place_why *whys);
 
-/* A share over several devices: `n` get the same percentage and the same bytes each.  What does not
- * divide into granules goes one granule each to the first ones, and what is less than a granule to
- * the first, so that the sum is exact and device_bytes[0] is the largest.  EINVAL with the numbers:
- * percent does not divide, is over 100 each, or there are not so many devices. */
-typedef struct place_split {
-    uint32_t n_devices;
-    uint32_t percent;                         // of each
-    uint64_t device_bytes[PLACE_DEVICES_MAX]; // of each
-} place_split;
-
-inferd_status place_split_share(const share_spec *share, uint64_t total_bytes,
-                                uint64_t granule_bytes, uint32_t n_devices_there, place_split *out,
-                                inferd_err *err);
+/* The k-th of n even parts of what is promised on several devices.  What does not divide into
+ * granules goes one granule each to the first ones, and what is less than a granule to the first:
+ * the sum is exact, and the first part is the largest. */
+uint64_t place_part(uint64_t total, uint64_t granule, uint32_t n, uint32_t k);
 
 /* ---- moves ---- */
 
@@ -151,7 +142,7 @@ typedef struct place_plan {
     uint32_t n_moves;
     place_move moves[PLACE_MOVES_MAX]; // in this order
     uint64_t moved_bytes;              // of weights
-    uint32_t n_tries;                  // of PLACE_TRIES_MAX that this took
+    uint32_t n_tries;                  // replicas tried on devices
 } place_plan;
 
 /* `empty` are the devices without any of these copies; whatever else is there counts.  Here they
@@ -166,14 +157,15 @@ void place_fill(const place_device *empty, uint32_t n_devices, const place_wante
  * The search is greedy: for each device, while the newcomer does not fit, take the move off it, or
  * the pair of moves (one replica leaves another device, maybe to this one; one from here takes its
  * place), that leaves least missing.  Among devices the plan that moves the fewest bytes wins, then
- * the order of devices.  No plan within PLACE_MOVES_MAX: false; there may be a cleverer one.
+ * the order of devices.  No plan within PLACE_MOVES_MAX and about n_tries_max: false; there may be
+ * a cleverer one.
  *
  * How good that is: with models of up to a fifth of a device and 80 % in use, what it makes room
  * for is more than nine tenths of all that is free anywhere; with models of half a device and 90 %
  * in use it falls below that at times. */
 bool place_plan_moves(const place_device *empty, uint32_t n_devices, const place_wanted *models,
                       const place_copy *copies, uint32_t n_copies, uint32_t model_idx,
-                      place_plan *plan);
+                      uint32_t n_tries_max, place_plan *plan);
 
 /* ---- routing ---- */
 

@@ -1,0 +1,131 @@
+/* park.c - host memory for parked keys and values; see memory.h.
+ *
+ *     host pages   | 0 .. 7 | 8 .. 15 | 16 .. 23 | ...      one reserved range of addresses
+ *                    piece 0  piece 1   piece 2
+ *
+ *     ABSENT -> TAKEN   park_page: the first page of it is asked for
+ *     TAKEN  -> SPARE   park_give: nothing is parked in it, its memory stays for the next
+ *     SPARE  -> TAKEN   park_page
+ *     SPARE  -> ABSENT  park_trim: its memory goes
+ *
+ * A piece is an image (image.c): it counts as used host memory and is pinned by the pinner.  Until
+ * then copies work too, and whoever asks for one waits for it.  So the first piece, and the one
+ * after each that was ABSENT, are made ahead as spare ones: they are pinned while nobody needs them
+ * yet.
+ *
+ * The scheduler counts pieces that are TAKEN (pool_set_host), so that these and images of windows
+ * have room together.  Spare ones are beside that: they go when a window wants their memory.
+ *
+ * Thread: engine. */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cuda/memory_private.h"
+
+enum {
+    PIECE_PAGES = 8, // pinned in one call
+    SPARE_MAX = 4    // pieces that are kept for the next
+};
+
+inferd_status parking_open(cuda_memory *m, inferd_err *err) {
+    parking *k = &m->park;
+    size_t piece_bytes = PIECE_PAGES * m->page_bytes;
+    uint64_t n_pages = (uint64_t)(m->n_blocks_planned - m->workspace_blocks) * m->block_pages;
+    uint64_t host_bytes = m->images.host_bytes;
+    /* As many pages as the device has: the books of more would be too large. */
+    k->n_pieces = (uint32_t)((n_pages + PIECE_PAGES - 1) / PIECE_PAGES);
+    if (host_bytes != 0) k->n_pieces = (uint32_t)size_min(k->n_pieces, host_bytes / piece_bytes);
+    if (k->n_pieces == 0) return INFERD_OK;
+    k->pieces = calloc(k->n_pieces, sizeof *k->pieces);
+    if (k->pieces == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the state of %u pieces", k->n_pieces);
+    k->mapped_bytes = k->n_pieces * piece_bytes + piece_bytes;
+    void *p = mmap(NULL, k->mapped_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return inferd_fail(err, INFERD_ENOMEM,
+                           "cannot reserve %zu MiB of host memory for parked keys and values: %s",
+                           k->mapped_bytes >> 20, strerror(errno));
+    k->mapped = p;
+    k->base = (unsigned char *)round_up_size((size_t)p, piece_bytes);
+    size_t n = k->n_pieces * piece_bytes;
+    madvise(k->base, n, MADV_HUGEPAGE); // small pages are slower, not wrong
+    madvise(k->base, n, MADV_DONTDUMP);
+    for (uint32_t i = 0; i < k->n_pieces; i++)
+        k->pieces[i].image = (image){.p = k->base + i * piece_bytes, .n_bytes = piece_bytes};
+    return INFERD_OK;
+}
+
+void parking_close(cuda_memory *m) {
+    parking *k = &m->park;
+    for (uint32_t i = 0; k->mapped != NULL && i < k->n_pieces; i++)
+        image_close(m, &k->pieces[i].image);
+    if (k->mapped != NULL) munmap(k->mapped, k->mapped_bytes);
+    free(k->pieces);
+    *k = (parking){0};
+}
+
+uint32_t memory_n_park_pages(const cuda_memory *m) {
+    return m->park.n_pieces * PIECE_PAGES;
+}
+
+uint32_t memory_park_extent_pages(const cuda_memory *m) {
+    (void)m;
+    return PIECE_PAGES;
+}
+
+/* The piece is made before anybody asks for it, where that takes nothing from others. */
+static void prepare(cuda_memory *m, uint32_t i) {
+    parking *k = &m->park;
+    if (i >= k->n_pieces || k->n_spare >= SPARE_MAX) return;
+    park_piece *at = &k->pieces[i];
+    if (at->image.used || image_check_room(m, &at->image, NULL) != INFERD_OK) return;
+    image_use(m, &at->image);
+    k->n_spare++;
+}
+
+void memory_park_prepare(cuda_memory *m) {
+    prepare(m, 0);
+}
+
+bool memory_park_is_short(const cuda_memory *m, uint32_t page) {
+    const parking *k = &m->park;
+    INFERD_CHECK(page / PIECE_PAGES < k->n_pieces);
+    const image *im = &k->pieces[page / PIECE_PAGES].image;
+    return k->n_spare > 0 && image_check_room(m, im, NULL) != INFERD_OK;
+}
+
+unsigned char *memory_park_page(cuda_memory *m, uint32_t page) {
+    parking *k = &m->park;
+    uint32_t i = page / PIECE_PAGES;
+    INFERD_CHECK(i < k->n_pieces);
+    park_piece *at = &k->pieces[i];
+    if (!at->taken) {
+        bool spare = at->image.used;
+        at->taken = true;
+        if (spare) k->n_spare--;
+        image_use(m, &at->image);
+        prepare(m, i + 1);
+    }
+    return k->base + page * m->page_bytes;
+}
+
+bool memory_park_give(cuda_memory *m, uint32_t first_page) {
+    parking *k = &m->park;
+    uint32_t i = first_page / PIECE_PAGES;
+    INFERD_CHECK(i < k->n_pieces && first_page % PIECE_PAGES == 0);
+    if (k->pieces[i].taken) k->n_spare++; // else nothing was ever moved there
+    k->pieces[i].taken = false;
+    return k->n_spare > SPARE_MAX;
+}
+
+void memory_park_trim(cuda_memory *m) {
+    parking *k = &m->park;
+    for (uint32_t i = 0; i < k->n_pieces && k->n_spare > 0; i++) {
+        park_piece *at = &k->pieces[i];
+        if (at->taken || !at->image.used) continue;
+        image_empty(m, &at->image);
+        k->n_spare--;
+    }
+}

@@ -1,0 +1,54 @@
+/* engine_limits.c - see engine_limits.h. */
+#include "engine_limits.h"
+
+#include "core.h"
+
+enum { MS_US = 1000, LOGITS_MORE = 32 };
+
+static uint32_t or_default(uint32_t value, uint32_t otherwise) {
+    return value != 0 ? value : otherwise;
+}
+
+engine_limits limits_fill(const engine_limits *given) {
+    engine_limits l = *given;
+    l.running_max = or_default(l.running_max, 32);
+    l.step_tokens_max = or_default(l.step_tokens_max, 512);
+    l.step_max_ms = or_default(l.step_max_ms, 100);
+    l.decode_step_ms = or_default(l.decode_step_ms, 25);
+    l.queue_len_max = or_default(l.queue_len_max, 1024);
+    l.starvation_ms = or_default(l.starvation_ms, 2000);
+    l.turn_ms = or_default(l.turn_ms, 500);
+    l.load_retry_ms = or_default(l.load_retry_ms, 1000);
+    l.load_retry_max_ms = or_default(l.load_retry_max_ms, 60000);
+    return l;
+}
+
+/* Rows with logits per step: one per sequence, and some for prompts that are scored. */
+static uint32_t logits_max(const engine_limits *l) {
+    return u32_min(l->running_max + LOGITS_MORE, l->step_tokens_max);
+}
+
+sched_limits limits_of_sched(const engine_limits *l) {
+    return (sched_limits){.depth = CORE_DEPTH_MAX,
+                          .running_max = l->running_max,
+                          .step_tokens_max = l->step_tokens_max,
+                          .logits_max = logits_max(l),
+                          .queue_len_max = l->queue_len_max,
+                          .draft_tokens = l->draft_tokens,
+                          .step_max_us = (uint64_t)l->step_max_ms * MS_US,
+                          .decode_step_us = (uint64_t)l->decode_step_ms * MS_US,
+                          .starvation_us = (uint64_t)l->starvation_ms * MS_US,
+                          .starvation_percent = l->starvation_percent,
+                          .objective = l->objective,
+                          .no_prefix_cache = l->no_prefix_cache,
+                          .background_copies = l->background_copies,
+                          .zero_on_tenant_change = l->zero_on_tenant_change};
+}
+
+residency_limits limits_of_models(const engine_limits *l) {
+    return (residency_limits){.min_residency_us = (uint64_t)l->min_residency_ms * MS_US,
+                              .turn_us = (uint64_t)l->turn_ms * MS_US,
+                              .retry_us = (uint64_t)l->load_retry_ms * MS_US,
+                              .retry_max_us = (uint64_t)l->load_retry_max_ms * MS_US,
+                              .eager = !l->lazy};
+}

@@ -1,0 +1,305 @@
+/* residency_evict.c - who has to go when pages are short, of the device or of the host.
+ *
+ *     value            what an idle model is worth
+ *     victim           may this one go, and why
+ *     pick_...         who of those goes first
+ *     room             pages that are there, that come when steps end, and that victims would give
+ *
+ * Nobody goes in vain: before the first one goes, room_after says that all who may would do. */
+#include "residency_parts.h"
+
+/* The most urgent class of those who share the weights, and their weights together. */
+static gen_class class_of(const residency *r, uint32_t root) {
+    gen_class class = GEN_BATCH;
+    EACH_MEMBER(r, root, i) if (r->slots[i].policy.class < class) class = r->slots[i].policy.class;
+    return class;
+}
+
+static uint64_t weight_of(const residency *r, uint32_t root) {
+    uint64_t sum = 0;
+    EACH_MEMBER(r, root, i) sum += r->slots[i].policy.weight;
+    return sum;
+}
+
+uint64_t resident_reload_us(const resident *m) {
+    return m->bring_us > 0 ? m->bring_us : 1000 + (uint64_t)m->about.weight_pages * 1000;
+}
+
+/* The least worth keeping goes first. */
+static uint64_t value_of(const residency *r, uint32_t root, uint64_t now_us) {
+    const resident *m = &r->slots[root];
+    if (r->worth != NULL) return r->worth(r->worth_ctx, r, root, now_us);
+    worth_idle idle = {.weight = weight_of(r, root),
+                       .reload_us = resident_reload_us(m),
+                       .idle_us = now_us > m->active_us ? now_us - m->active_us : 0,
+                       .n_pages = m->about.weight_pages,
+                       .pauses = m->pauses};
+    return worth_of(&idle);
+}
+
+typedef enum victim_kind {
+    VICTIM_NONE,
+    VICTIM_IDLE,  // nobody wants it
+    VICTIM_LOWER, // who wants it is of a lower class
+    VICTIM_TURN   // of the same class, and it has been served for its turn
+} victim_kind;
+
+/* May this model go for `root`, for whom work of this class waits? */
+static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_class class,
+                          uint64_t now_us) {
+    const resident *m = &r->slots[v];
+    if (v == root || !residency_is_root(r, v) || m->state != MODEL_HOT ||
+        group_is_pinned(r, v, PIN_HOT))
+        return VICTIM_NONE;
+    uint64_t served_us = now_us - m->hot_since_us;
+    sched_demand d = group_demand(r, v);
+    if (served_us < r->limits.min_residency_us) return VICTIM_NONE;
+    if (d.n_waiting + d.n_running == 0)
+        return group_n_steps(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
+    gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
+    if (theirs > class) return VICTIM_LOWER;
+    uint64_t turn_us = residency_turn_us(r, v);
+    /* One that is HOT and could begin nothing for so long waits for memory, too: both would wait
+     * for ever.  Who was idle and has work since a moment ago is not stuck. */
+    uint64_t blocked_since_us = d.oldest_us > m->hot_since_us ? d.oldest_us : m->hot_since_us;
+    bool stuck = d.n_running == 0 && now_us >= blocked_since_us + turn_us;
+    return (theirs == class || stuck) && served_us >= turn_us ? VICTIM_TURN : VICTIM_NONE;
+}
+
+static bool leaves_before(const residency_leaver *a, const residency_leaver *b) {
+    if (a->class != b->class) return a->class > b->class;
+    return a->value != b->value ? a->value < b->value : a->idx < b->idx;
+}
+
+/* Does a go before b? */
+static bool goes_before(const residency *r, uint32_t a, uint32_t b, uint64_t now_us) {
+    residency_leaver x = {a, class_of(r, a), value_of(r, a, now_us)};
+    residency_leaver y = {b, class_of(r, b), value_of(r, b, now_us)};
+    return leaves_before(&x, &y);
+}
+
+/* What comes free when it goes, besides cached blocks. */
+static uint32_t pages_of(const residency *r, uint32_t root) {
+    uint32_t n = r->slots[root].n_pages;
+    EACH_MEMBER(r, root, i) n += r->pool->owners[i].held[PAGE_KV];
+    return n;
+}
+
+/* The next of this kind who has to go, for that many pages more: the least worth keeping, but for
+ * those who would go in vain. */
+static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_class class,
+                            uint64_t missing, uint64_t now_us) {
+    uint32_t n = 0;
+    for (uint32_t v = 0; v < r->n_used; v++) {
+        if (victim(r, v, root, class, now_us) != kind) continue;
+        residency_leaver l = {v, class_of(r, v), value_of(r, v, now_us)};
+        uint32_t i = n++;
+        for (; i > 0 && leaves_before(&l, &r->leavers[i - 1]); i--)
+            r->leavers[i] = r->leavers[i - 1];
+        r->leavers[i] = l;
+    }
+    if (n == 0) return RESIDENCY_NONE;
+    if (r->worth != NULL && !r->spares) return r->leavers[0].idx;
+    for (uint32_t i = 0; i < n; i++) r->leaver_pages[i] = pages_of(r, r->leavers[i].idx);
+    return r->leavers[worth_first(r->leaver_pages, n, missing)].idx;
+}
+
+static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root, gen_class class,
+                            uint64_t now_us) {
+    uint32_t best = RESIDENCY_NONE;
+    for (uint32_t v = 0; v < r->n_used; v++)
+        if (victim(r, v, root, class, now_us) == kind &&
+            (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
+            best = v;
+    return best;
+}
+
+/* Free pages that one who came needs for the first of its work, which has not begun.  Weights for
+ * whom no more urgent work waits leave them alone for as long as a turn: else two would be HOT and
+ * neither could begin. */
+static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, uint64_t now_us) {
+    const resident *m = &r->slots[root];
+    if (m->state != MODEL_HOT || !residency_is_root(r, root)) return 0;
+    sched_demand d = group_demand(r, root);
+    if (d.n_waiting == 0 || d.n_running > 0 || d.waiting_class > class ||
+        now_us - m->hot_since_us >= residency_turn_us(r, root))
+        return 0;
+    const pool_owner *o = &r->pool->owners[root];
+    uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+    uint32_t guaranteed = o->min > held ? o->min - held : 0; // kept free by the pool
+    return d.first_pages > guaranteed ? d.first_pages - guaranteed : 0;
+}
+
+static uint32_t promised_to_others(const residency *r, uint32_t root, gen_class class,
+                                   uint64_t now_us) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (i != root) n += promised_to(r, i, class, now_us);
+    return n;
+}
+
+/* Pages that would be there for `root` if all victims up to this kind went; cached ones are there
+ * already, and keys and values of those who go, too. */
+static uint64_t room_after(const residency *r, uint32_t root, gen_class class, victim_kind up_to,
+                           uint64_t now_us) {
+    uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], promised = 0;
+    uint64_t n_freed = 0, unfilled = 0; // keys and values of who goes; guarantees of models then
+    for (uint32_t v = 0; v < r->n_used; v++) {
+        if (!residency_is_root(r, v)) continue;
+        victim_kind kind = victim(r, v, root, class, now_us);
+        bool goes = r->slots[v].leaving || (kind != VICTIM_NONE && kind <= up_to);
+        if (goes) n += r->slots[v].n_pages;
+        if (!goes && v != root) promised += promised_to(r, v, class, now_us);
+        EACH_MEMBER(r, v, i) {
+            const pool_owner *o = &r->pool->owners[i];
+            uint32_t held = goes ? 0 : o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+            if (i != root && o->min > held) unfilled += o->min - held;
+            if (goes) n_freed += o->held[PAGE_KV];
+            n += goes ? o->held[PAGE_KV] : sched_model_n_cached(r->sched, i);
+        }
+    }
+    /* Whose keys and values go has its guarantee kept free instead. */
+    uint64_t reserved = r->pool->n_reserved + n_freed, most = sched_tenants_min_pages(r->sched);
+    if (reserved > most) reserved = most;
+    promised += reserved > unfilled ? reserved : unfilled;
+    return n > promised ? n - promised : 0;
+}
+
+/* It goes, for work of this class; at once, unless a step of it is on its way.  True: it is gone.
+ */
+static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, uint32_t comer,
+                  uint64_t now_us) {
+    static const engine_evict_cause causes[] = {ENGINE_EVICT_PRESSURE, ENGINE_EVICT_PRESSURE,
+                                                ENGINE_EVICT_CLASS, ENGINE_EVICT_TURN};
+    resident *m = &r->slots[v];
+    if (kind == VICTIM_TURN) r->n_turns++;
+    if (kind != VICTIM_IDLE) {
+        m->away_until_us = now_us + r->limits.turn_us;
+        m->away_class = group_demand(r, v).n_running == 0 ? GEN_SYSTEM : class;
+    }
+    residency_drain(r, v, causes[kind], true, now_us);
+    if (group_n_steps(r, v) > 0) return false;
+    residency_release(r, v, comer, now_us);
+    return true;
+}
+
+/* n pages for weights of `root` and one more are there, in pieces that weights can use. */
+static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class class,
+                     uint64_t now_us) {
+    const pool *p = r->pool;
+    return pool_n_takeable(p, root) >= n + promised_to_others(r, root, class, now_us) &&
+           (r->one_memory || pool_n_whole_pages(p) >= r->slots[root].about.weight_pages);
+}
+
+/* Cached keys and values go until that is so; where weights need whole extents some that are in
+ * their way go, too, though there are pages enough. */
+static bool drop_cached_for(residency *r, uint32_t root, uint32_t n, gen_class class,
+                            uint64_t now_us) {
+    const pool *p = r->pool;
+    while (!has_room(r, root, n, class, now_us)) {
+        uint32_t n_free = pool_n_device_free(p), takeable = pool_n_takeable(p, root);
+        uint32_t wanted = n + promised_to_others(r, root, class, now_us);
+        uint32_t missing = takeable < wanted ? wanted - takeable : 1;
+        if (sched_drop_cached(r->sched, n_free + missing) == n_free) return false;
+    }
+    return true;
+}
+
+/* Weights of models that go as soon as their steps have ended. */
+static uint32_t n_leaving(const residency *r) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (residency_is_root(r, i) && r->slots[i].leaving) n += pages_of(r, i);
+    return n;
+}
+
+/* Pages that are not there yet for n of `root`, nor on their way. */
+static uint64_t n_missing(const residency *r, uint32_t root, uint32_t n, gen_class class,
+                          uint64_t now_us) {
+    uint64_t wanted = (uint64_t)n + promised_to_others(r, root, class, now_us);
+    uint64_t there = (uint64_t)pool_n_takeable(r->pool, root) + n_leaving(r);
+    return wanted > there ? wanted - there : 0;
+}
+
+bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class class, bool turn,
+                         uint64_t now_us) {
+    if (drop_cached_for(r, root, n, class, now_us)) return true;
+    victim_kind last = turn ? VICTIM_TURN : VICTIM_LOWER, up_to = VICTIM_IDLE;
+    while (up_to < last && room_after(r, root, class, up_to, now_us) < n) up_to++;
+    if (room_after(r, root, class, up_to, now_us) < n) return false;
+    for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
+        while (!has_room(r, root, n, class, now_us)) {
+            uint64_t missing = n_missing(r, root, n, class, now_us);
+            if (missing == 0 && n_leaving(r) > 0) return false; // enough are on their way out
+            uint32_t v = pick_needed(r, k, root, class, missing, now_us);
+            if (v == RESIDENCY_NONE) break;
+            evict(r, v, k, class, root, now_us);
+            if (r->slots[root].on_device) return true; // they changed places
+            drop_cached_for(r, root, n, class, now_us);
+        }
+    }
+    return has_room(r, root, n, class, now_us);
+}
+
+bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
+                              uint64_t now_us) {
+    sched_drop_parked(r->sched, n);
+    while (pool_n_host_free(r->pool) < n) {
+        uint32_t best = RESIDENCY_NONE;
+        uint64_t n_less = pool_n_host_free(r->pool);
+        for (uint32_t v = 0; v < r->n_used; v++) {
+            const resident *m = &r->slots[v];
+            if (v == root || v == comer || !residency_is_root(r, v) || m->state != MODEL_WARM ||
+                m->on_device || group_is_pinned(r, v, PIN_WARM) || m->wanted_since_us != 0 ||
+                (!needed && !goes_before(r, v, root, now_us)))
+                continue;
+            n_less += m->about.host_pages;
+            if (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)) best = v;
+        }
+        if (best == RESIDENCY_NONE || n_less < n) return false;
+        residency_drop(r, best);
+    }
+    return true;
+}
+
+bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class class, bool turn,
+                                    uint64_t now_us) {
+    uint32_t n = r->slots[root].about.host_pages;
+    if (residency_make_host_room(r, root, n, RESIDENCY_NONE, true, now_us)) return true;
+    victim_kind last = turn ? VICTIM_TURN : VICTIM_LOWER;
+    for (victim_kind k = VICTIM_IDLE; k <= last; k++) {
+        uint32_t v;
+        while (pool_n_host_free(r->pool) < n &&
+               (v = pick_victim(r, k, root, class, now_us)) != RESIDENCY_NONE) {
+            r->slots[v].drop_next = true;
+            evict(r, v, k, class, RESIDENCY_NONE, now_us);
+        }
+    }
+    return pool_n_host_free(r->pool) >= n;
+}
+
+/* Whoever is not more urgent than waiting has made `lifted`: after its turn, or models of one class
+ * would put each other out as soon as somebody has waited for long. */
+static uint32_t pick_lifted(const residency *r, uint32_t root, gen_class lifted, uint64_t now_us) {
+    uint32_t best = RESIDENCY_NONE;
+    for (uint32_t v = 0; v < r->n_used; v++)
+        if (victim(r, v, root, lifted, now_us) >= VICTIM_LOWER &&
+            now_us - r->slots[v].hot_since_us >= residency_turn_us(r, v) &&
+            (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
+            best = v;
+    return best;
+}
+
+bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class lifted,
+                       uint64_t since_us, uint64_t now_us) {
+    uint32_t root = r->slots[idx].weights_of, v;
+    bool turn = waiting != GEN_CLASSES && now_us >= since_us + r->limits.turn_us;
+    victim_kind up_to = waiting == GEN_CLASSES ? VICTIM_IDLE : turn ? VICTIM_TURN : VICTIM_LOWER;
+    for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
+        if ((v = pick_victim(r, k, root, waiting, now_us)) == RESIDENCY_NONE) continue;
+        return evict(r, v, k, waiting, RESIDENCY_NONE, now_us);
+    }
+    if (lifted >= waiting || (v = pick_lifted(r, root, lifted, now_us)) == RESIDENCY_NONE)
+        return false;
+    return evict(r, v, VICTIM_TURN, lifted, RESIDENCY_NONE, now_us);
+}

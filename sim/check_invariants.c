@@ -1,0 +1,430 @@
+/* check_invariants.c - see check_yard.h: what comes out, and what must hold after every event. */
+#include "check_yard.h"
+
+/* ---- what comes out ---- */
+
+/* Its model is FAILED, or was since then. */
+static bool has_failed_since(const yard *y, uint32_t idx, uint64_t since_us) {
+    const slot *s = &y->slots[idx], *root = &y->slots[s->same_as];
+    return residency_state(&y->core.models, idx) == MODEL_FAILED || s->removed || !s->used ||
+           s->failed_us >= since_us || root->failed_us >= since_us;
+}
+
+/* Whatever was the least that limits left it, up to now. */
+void yard_note_limits(yard *y, request *q) {
+    const gen_request *r = q->copy;
+    const sched *s = y->core.sched;
+    if (!s->models[r->model_idx].open) return;
+    q->fewest = u32_min(q->fewest, sched_tokens_for(s, r->model_idx, r->tenant_idx));
+    q->fewest_allowed =
+        u32_min(q->fewest_allowed, sched_tenant_tokens(s, r->model_idx, r->tenant_idx));
+    q->fewest_allowed = u32_min(q->fewest_allowed, sched_kv_tokens_ceiling(s, r->model_idx));
+}
+
+static uint32_t stored_max(const gen_request *r) {
+    return r->n_prompt + (r->max_tokens > 0 ? r->max_tokens - 1 : 0);
+}
+
+static void check_end(yard *y, request *q, const gen_event *e) {
+    unsigned long long id = e->id;
+    const gen_request *r = q->copy;
+    inferd_status st = e->done.status;
+    bool right = false;
+    switch (e->done.finish) {
+    case GEN_STOP:
+    case GEN_LENGTH:
+        if (q->n_tokens != q->n_expected || e->done.finish != q->finish ||
+            e->done.stop_id != q->stop_id)
+            yard_violated(y, CHECK_TOKENS,
+                          "request %llu ended by %d after %u tokens, expected %d, %u", id,
+                          (int)e->done.finish, q->n_tokens, (int)q->finish, q->n_expected);
+        if (q->n_scored != (r->n_prompt_logprobs >= 0 ? r->n_prompt : 0))
+            yard_violated(y, CHECK_TOKENS, "request %llu: %u of %u prompt tokens were scored", id,
+                          q->n_scored, r->n_prompt);
+        return;
+    case GEN_CANCELLED:
+        right = q->is_cancelled;
+        break;
+    case GEN_TIMEOUT:
+        right =
+            (r->deadline_us != 0 && e->at_us >= r->deadline_us) ||
+            (r->queue_deadline_us != 0 && e->at_us >= r->queue_deadline_us && q->served_us == 0);
+        break;
+    case GEN_ERROR:
+        yard_note_limits(y, q);
+        right = (st == INFERD_EDEVICE && q->has_failed_step) ||
+                (st == INFERD_ELOST && y->is_lost) ||
+                (st == INFERD_ETOOLONG && stored_max(r) > u32_min(q->fewest, CONTEXT - 1)) ||
+                (st == INFERD_EQUOTA && stored_max(r) > q->fewest_allowed) ||
+                (st == INFERD_EMODEL && has_failed_since(y, r->model_idx, q->submitted_us)) ||
+                (st == INFERD_EBUSY && q->may_be_refused);
+        break;
+    }
+    if (!right)
+        yard_violated(y, CHECK_ENDS, "request %llu ended by %d, status %d: %s", id,
+                      (int)e->done.finish, (int)st, e->done.text);
+}
+
+void yard_on_event(void *ctx, const gen_event *e) {
+    yard *y = ctx;
+    unsigned long long id = e->id;
+    if (y->room == 0)
+        yard_violated(y, CHECK_EVENTS, "request %llu has an event, and none fits", id);
+    if (y->room != UINT32_MAX && y->room > 0) y->room--;
+    if (e->id == 0 || e->id > y->n_requests || !y->requests[e->id].is_alive) {
+        yard_violated(y, CHECK_EVENTS, "request %llu has an event of kind %d and is not alive", id,
+                      (int)e->kind);
+        return;
+    }
+    request *q = &y->requests[e->id];
+    if (e->kind == GEN_EV_PROMPT) {
+        if (q->n_tokens > 0 || q->n_scored >= q->copy->n_prompt ||
+            e->token.r.id != q->copy->prompt[q->n_scored])
+            yard_violated(y, CHECK_EVENTS, "request %llu: prompt token %u is out of order", id,
+                          q->n_scored);
+        else if (q->n_scored > 0 &&
+                 fabsf(e->token.r.logprob -
+                       fake_logprob(q->copy->prompt, q->n_scored, e->token.r.id)) > 0)
+            yard_violated(y, CHECK_TOKENS, "request %llu: prompt token %u has another probability",
+                          id, q->n_scored);
+        q->n_scored++;
+        return;
+    }
+    if (e->kind == GEN_EV_TOKEN) {
+        if (q->n_tokens >= q->n_expected || e->token.r.id != q->expected[q->n_tokens])
+            yard_violated(y, CHECK_TOKENS, "request %llu: token %u is %d, expected %d of %u", id,
+                          q->n_tokens, e->token.r.id,
+                          q->n_tokens < q->n_expected ? q->expected[q->n_tokens] : -1,
+                          q->n_expected);
+        q->n_tokens++;
+        y->out->n_tokens++;
+        return;
+    }
+    yard_say(y, "request %llu ended by %d, status %d, %u tokens", id, (int)e->done.finish,
+             (int)e->done.status, q->n_tokens);
+    if (e->done.n_output != q->n_tokens)
+        yard_violated(y, CHECK_EVENTS, "request %llu had %u tokens, its last event says %u", id,
+                      q->n_tokens, e->done.n_output);
+    if (e->done.n_cached > 0 && (q->copy->no_cache || q->is_private))
+        yard_violated(y, CHECK_ENDS, "request %llu found %u tokens in the cache, and shares none",
+                      id, e->done.n_cached);
+    check_end(y, q, e);
+    y->out->n_preempted += e->done.n_preempted;
+    q->is_alive = false;
+    y->n_alive--;
+    y->n_done++;
+}
+
+/* Guesses counted by what a step drew and what became of it. */
+void yard_on_step(void *ctx, const step *st, uint64_t device_us, uint64_t wall_us) {
+    yard *y = ctx;
+    (void)device_us, (void)wall_us;
+    if (y->core.lost) return;
+    for (uint32_t i = 0; i < st->b.n_seqs; i++) {
+        const step_item *item = &st->items[i];
+        request *q = &y->requests[item->q->req != NULL ? item->q->req->id : 0];
+        uint32_t n_drawn = 0;
+        bool dropped = false;
+        for (uint32_t d = item->draw_begin; d < item->draw_begin + item->n_draws; d++) {
+            if (st->draws[d].row.forced >= 0) continue;
+            n_drawn++;
+            dropped |= st->draws[d].dropped;
+        }
+        uint32_t n_new = q->n_tokens - q->n_drawn;
+        q->n_drawn = q->n_tokens;
+        if (n_drawn <= 1 || dropped || q->has_failed_step) continue;
+        y->n_drafted += n_drawn - 1;
+        y->n_right_min += n_new > 0 ? n_new - 1 : 0;
+        y->n_right_max += n_new;
+    }
+}
+
+/* ---- the invariants ---- */
+
+static void check_books(yard *y) {
+    inferd_err err = {0};
+    if (core_verify(&y->core, &err) != INFERD_OK) yard_violated(y, CHECK_BOOKS, "%s", err.text);
+}
+
+/* Ledgers as the device sees them; who took more left the others their guarantees. */
+static void check_pages(yard *y) {
+    const pool *p = &y->core.pool;
+    uint32_t n = 0, n_host = 0, n_weights = 0;
+    for (int s = 0; s < PAGE_STATES; s++) n += p->n_in[s];
+    if (n != p->n_pages)
+        yard_violated(y, CHECK_PAGES, "%u of %u pages are somewhere", n, p->n_pages);
+    for (uint32_t i = 0; i < y->n_models; i++) {
+        const fake_model *m = &y->fake.models[i];
+        const slot *s = &y->slots[i];
+        if (!s->used || m->weights_of != i || !m->attached) continue;
+        if (m->staging || m->warm) n_host += s->weight_pages;
+        bool on_device = y->fake.apart ? m->hot || s->loading : m->staging || m->warm;
+        n_weights += on_device ? s->weight_pages : 0;
+    }
+    if (y->fake.apart && p->n_host_apart != n_host)
+        yard_violated(y, CHECK_PAGES, "the host's ledger has %u pages, the device keeps %u",
+                      p->n_host_apart, n_host);
+    if (p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_WARM] != n_weights && !y->is_lost)
+        yard_violated(y, CHECK_PAGES, "the pool has %u pages of weights, the device %u",
+                      p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_WARM], n_weights);
+    uint32_t coming = pool_n_device_free(p) + p->n_in[PAGE_QUARANTINE];
+    for (uint32_t i = 0; i < y->n_models; i++) {
+        const pool_owner *o = &p->owners[i];
+        uint32_t held = held_by(o), unfilled = 0;
+        for (uint32_t k = 0; k < p->n_owners; k++)
+            if (k != i && p->owners[k].min > held_by(&p->owners[k]))
+                unfilled += p->owners[k].min - held_by(&p->owners[k]);
+        if (held > y->slots[i].held && held > o->max)
+            yard_violated(y, CHECK_PAGES, "model %u took its page %u, and may have %u", i, held,
+                          o->max);
+        if (held > y->slots[i].held && held > o->min && coming < unfilled)
+            yard_violated(y, CHECK_PAGES,
+                          "model %u took its page %u, %u are left and %u are guaranteed to others",
+                          i, held, coming, unfilled);
+    }
+    for (uint32_t i = 0; i < y->n_models; i++) y->slots[i].held = held_by(&p->owners[i]);
+    for (uint32_t i = 0; i < TENANTS && i < y->core.sched->n_tenants; i++) {
+        const sched_tenant *t = &y->core.sched->tenants[i];
+        if (t->used_bytes > y->tenant_used_bytes[i] && t->used_bytes > t->max_bytes)
+            yard_violated(y, CHECK_PAGES, "tenant %u took its KiB %llu, and may have %llu", i,
+                          (unsigned long long)t->used_bytes / 1024,
+                          (unsigned long long)t->max_bytes / 1024);
+        y->tenant_used_bytes[i] = t->used_bytes;
+    }
+}
+
+static void check_account(yard *y) {
+    const core_account *a = &y->core.account, *b = &y->account;
+    uint64_t elapsed_us = now(y) - a->opened_us;
+    if (a->step_us + a->load_us + a->idle_us > elapsed_us)
+        yard_violated(y, CHECK_ACCOUNT, "%llu us of steps, %llu of loads, %llu idle in %llu us",
+                      (unsigned long long)a->step_us, (unsigned long long)a->load_us,
+                      (unsigned long long)a->idle_us, (unsigned long long)elapsed_us);
+    if (a->step_us < b->step_us || a->load_us < b->load_us || a->idle_us < b->idle_us)
+        yard_violated(y, CHECK_ACCOUNT, "the account went backwards");
+    y->account = *a;
+    sched_counters c;
+    sched_count(y->core.sched, &c);
+    if (c.charged_us + c.waste_us != a->step_us)
+        yard_violated(y, CHECK_ACCOUNT, "%llu us of steps, %llu were charged and %llu wasted",
+                      (unsigned long long)a->step_us, (unsigned long long)c.charged_us,
+                      (unsigned long long)c.waste_us);
+    uint64_t n_finished = 0;
+    for (int i = 0; i <= GEN_ERROR; i++) n_finished += c.n_finished[i];
+    uint64_t n_unsent = sched_n_unsent(y->core.sched);
+    if (c.n_submitted != y->n_requests || n_finished + c.n_running + c.n_waiting != y->n_requests ||
+        y->n_done + n_unsent != n_finished)
+        yard_violated(
+            y, CHECK_ACCOUNT,
+            "%u submitted; counted are %llu, %llu finished (%llu not told), %u alive; %llu "
+            "last events came",
+            y->n_requests, (unsigned long long)c.n_submitted, (unsigned long long)n_finished,
+            (unsigned long long)n_unsent, c.n_running + c.n_waiting, (unsigned long long)y->n_done);
+    if (c.prefix_hits_tokens < y->counters.prefix_hits_tokens ||
+        c.n_preemptions < y->counters.n_preemptions ||
+        c.prefix_hits_tokens > c.prefix_queries_tokens)
+        yard_violated(y, CHECK_ACCOUNT, "a counter went backwards, or hits exceed queries");
+    bool steps_went_well = true;
+    for (uint32_t i = 1; i <= y->n_requests; i++)
+        steps_went_well &= !y->requests[i].has_failed_step && !y->requests[i].is_cancelled;
+    if (steps_went_well && y->step_trouble_permille == 0 &&
+        (c.n_drafted != y->n_drafted || c.n_drafts_right < y->n_right_min ||
+         c.n_drafts_right > y->n_right_max))
+        yard_violated(y, CHECK_ACCOUNT,
+                      "%llu of %llu guesses were right; seen were %llu, and %llu to %llu right",
+                      (unsigned long long)c.n_drafts_right, (unsigned long long)c.n_drafted,
+                      (unsigned long long)y->n_drafted, (unsigned long long)y->n_right_min,
+                      (unsigned long long)y->n_right_max);
+    y->counters = c;
+    for (uint32_t i = 0; i < y->n_models; i++) {
+        const resident *m = &y->core.models.slots[i];
+        if (!y->slots[i].used || m->state == MODEL_NONE || m->weights_of != i) continue;
+        if (m->n_stages != y->slots[i].n_stages || m->n_loads != y->slots[i].n_loads)
+            yard_violated(
+                y, CHECK_ACCOUNT, "model %u: %llu stages and %llu loads, counted %llu, %llu", i,
+                (unsigned long long)y->slots[i].n_stages, (unsigned long long)y->slots[i].n_loads,
+                (unsigned long long)m->n_stages, (unsigned long long)m->n_loads);
+    }
+}
+
+/* After a plan with room for events: who is cancelled, failed or late is gone. */
+static void check_gone(yard *y, const request *q) {
+    const gen_request *r = q->copy;
+    unsigned long long id = r->id;
+    if (q->is_cancelled) yard_violated(y, CHECK_ENDS, "request %llu was cancelled and goes on", id);
+    if (state_of(y, r->model_idx) == MODEL_FAILED)
+        yard_violated(y, CHECK_STATES, "request %llu waits for model %u, which has failed", id,
+                      r->model_idx);
+    if (r->deadline_us != 0 && r->deadline_us <= y->turn_began_us)
+        yard_violated(y, CHECK_DEADLINE, "request %llu is alive %llu us after its deadline", id,
+                      (unsigned long long)(now(y) - r->deadline_us));
+    if (r->queue_deadline_us != 0 && r->queue_deadline_us <= y->turn_began_us && q->served_us == 0)
+        yard_violated(y, CHECK_DEADLINE, "request %llu waits %llu us after its deadline", id,
+                      (unsigned long long)(now(y) - r->queue_deadline_us));
+}
+
+static void note_wait(yard *y, const request *q, uint64_t *longest, uint64_t wait,
+                      uint64_t wait_max, const char *unit) {
+    if (wait > *longest) *longest = wait;
+    if (wait > wait_max)
+        yard_violated(y, CHECK_STARVED, "request %llu of model %u (%s) is not served for %llu %s",
+                      (unsigned long long)q->copy->id, q->copy->model_idx,
+                      yard_state_names[state_of(y, q->copy->model_idx)], (unsigned long long)wait,
+                      unit);
+}
+
+/* Who could be computed is, within the bound of such a world. */
+static void check_wait(yard *y, request *q) {
+    check_result *out = y->out;
+    uint64_t us = now(y) - (q->served_us > q->submitted_us ? q->served_us : q->submitted_us);
+    uint32_t idx = q->copy->model_idx;
+    if (state_of(y, idx) != MODEL_HOT) q->steps_then = y->n_steps;
+    if (y->theme == THEME_FLOOD)
+        note_wait(y, q, &out->flood_steps, y->n_steps - q->steps_then, FLOOD_STEPS_MAX,
+                  "steps of others");
+    if (y->theme == THEME_TURNS) note_wait(y, q, &out->turn_us, us, TURN_WAIT_US_MAX, "us");
+    if (y->theme == THEME_URGENT && idx == 1)
+        note_wait(y, q, &out->urgent_us, us, URGENT_US_MAX, "us");
+    if (y->theme == THEME_GUARANTEED && idx == 1)
+        note_wait(y, q, &out->guaranteed_us, us, GUARANTEED_US_MAX, "us");
+}
+
+static void check_requests(yard *y, bool planned) {
+    for (uint64_t id = 1; id <= y->n_requests && is_sound(y); id++) {
+        request *q = &y->requests[id];
+        if (!q->is_alive) continue;
+        yard_note_limits(y, q);
+        if (y->room == UINT32_MAX && planned) check_gone(y, q);
+        check_wait(y, q);
+    }
+}
+
+static bool is_idle(const yard *y, uint32_t idx) {
+    sched_demand d = y->core.models.demands[idx];
+    return d.n_waiting + d.n_running == 0;
+}
+
+/* Before a turn: what residency_decide will find. */
+void yard_note_models(yard *y) {
+    for (uint32_t i = 0; i < y->n_models; i++) {
+        const resident *m = &y->core.models.slots[i];
+        slot *s = &y->slots[i];
+        s->state = m->state;
+        s->active_us = m->active_us;
+        s->hot_since_us = m->hot_since_us;
+        memcpy(s->n_evicted, m->n_evictions, sizeof s->n_evicted);
+        s->had_steps = s->used && sched_model_n_steps(y->core.sched, i) > 0;
+        s->was_wanted = m->wanted;
+        s->was_pinned = m->policy.pin == PIN_HOT && m->served;
+    }
+}
+
+/* However long the pauses under way have been, the mean of a's is not above that of b's. */
+static bool pauses_less(const worth_pauses *a, const worth_pauses *b) {
+    return b->n <= a->n && a->sum_ms * (b->n + 1) <= b->sum_ms * (a->n + 1);
+}
+
+/* Did v go to make room, though w, which is as idle, was worth less in every way? */
+static bool is_worth_less(const yard *y, uint32_t w, uint32_t v) {
+    const slot *a = &y->slots[w], *b = &y->slots[v];
+    const resident *x = &y->core.models.slots[w], *z = &y->core.models.slots[v];
+    if (a->weight_pages < b->weight_pages) return false; // it might not have been enough
+    if (a->policy.class != b->policy.class) return a->policy.class > b->policy.class;
+    enum { MARGIN_US = 2000 }; // ages are rounded
+    return a->active_us + MARGIN_US < b->active_us && a->policy.weight <= b->policy.weight &&
+           x->bring_us <= z->bring_us && x->bring_us > 0 && pauses_less(&z->pauses, &x->pauses);
+}
+
+static void check_eviction(yard *y, uint32_t v) {
+    const resident *m = &y->core.models.slots[v];
+    const slot *s = &y->slots[v];
+    uint64_t min_us = y->core.models.limits.min_residency_us;
+    bool pushed = false;
+    for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
+        if (m->n_evictions[c] == s->n_evicted[c]) continue;
+        y->out->n_evicted++;
+        yard_say(y, "model %u leaves, cause %d", v, c);
+        if (c == ENGINE_EVICT_IDLE && y->turn_began_us < s->active_us + s->policy.keep_alive_us &&
+            now(y) < s->active_us + s->policy.keep_alive_us && !yard_is_shared(y, v))
+            yard_violated(y, CHECK_EVICTION,
+                          "model %u left %llu us after its last use, before keep_alive", v,
+                          (unsigned long long)(now(y) - s->active_us));
+        if (c > ENGINE_EVICT_TURN) continue;
+        pushed = c == ENGINE_EVICT_PRESSURE;
+        if (s->was_pinned) yard_violated(y, CHECK_EVICTION, "model %u is pinned and had to go", v);
+        if (s->state == MODEL_HOT && now(y) < s->hot_since_us + min_us)
+            yard_violated(y, CHECK_EVICTION, "model %u had to go after %llu us, it may stay %llu",
+                          v, (unsigned long long)(now(y) - s->hot_since_us),
+                          (unsigned long long)min_us);
+    }
+    if (!pushed || yard_is_shared(y, v)) return;
+    for (uint32_t w = 0; w < y->n_models; w++) {
+        const resident *x = &y->core.models.slots[w];
+        const slot *t = &y->slots[w];
+        uint64_t stay_us = min_us != 0 ? min_us : 2 * x->bring_us;
+        if (w == v || !t->used || yard_is_shared(y, w) || t->state != MODEL_HOT ||
+            x->state != MODEL_HOT || t->was_pinned || t->was_wanted || t->had_steps || x->wanted ||
+            !is_idle(y, w) || t->active_us == y->turn_began_us ||
+            y->turn_began_us < t->hot_since_us + stay_us || yard_n_alive_of(y, w) > 0 ||
+            sched_model_n_steps(y->core.sched, w) > 0)
+            continue;
+        if (is_worth_less(y, w, v))
+            yard_violated(y, CHECK_EVICTION, "model %u had to go, and %u was worth less", v, w);
+    }
+}
+
+void yard_check_models(yard *y) {
+    uint32_t n_staging = 0, n_loading = 0;
+    for (uint32_t i = 0; i < y->n_models; i++) {
+        const resident *m = &y->core.models.slots[i];
+        const fake_model *f = &y->fake.models[i];
+        slot *s = &y->slots[i];
+        if (!s->used) continue;
+        if (m->state == MODEL_NONE) { // it left
+            if (!s->removed) yard_violated(y, CHECK_STATES, "model %u left, and is served", i);
+            if (f->attached) yard_violated(y, CHECK_STATES, "model %u left, the device has it", i);
+            s->used = s->removed = false;
+            continue;
+        }
+        check_eviction(y, i);
+        if (m->state == MODEL_FAILED) s->failed_us = now(y);
+        if (m->state == MODEL_FAILED && m->retry_at_us != 0 && s->state == MODEL_FAILED &&
+            m->weights_of == i && m->retry_at_us <= y->turn_began_us)
+            yard_violated(y, CHECK_STATES, "model %u is FAILED %llu us after its retry", i,
+                          (unsigned long long)(now(y) - m->retry_at_us));
+        if (m->state == MODEL_FAILED && s->state != MODEL_FAILED) {
+            s->is_asked_for = false;
+            y->out->n_failed_loads++;
+        }
+        n_staging += m->state == MODEL_STAGING;
+        n_loading += m->state == MODEL_LOADING;
+        if (m->weights_of != i || y->is_lost) continue;
+        bool hot = m->state == MODEL_HOT || m->state == MODEL_DRAINING;
+        if (hot != f->hot || (m->state == MODEL_WARM) != (f->warm && !f->hot && !s->loading) ||
+            (m->state == MODEL_STAGING) != f->staging)
+            yard_violated(y, CHECK_STATES,
+                          "model %u is in state %d, the device has staging %d warm %d hot %d", i,
+                          (int)m->state, f->staging, f->warm, f->hot);
+        uint64_t keep_us = s->policy.keep_alive_us;
+        if (keep_us != POLICY_NEVER && m->state == MODEL_HOT && !yard_is_shared(y, i) &&
+            !m->wanted && s->state == MODEL_HOT && s->policy.pin != PIN_HOT &&
+            yard_n_alive_of(y, i) == 0 && sched_model_n_steps(y->core.sched, i) == 0 &&
+            m->active_us != 0 && y->turn_began_us >= m->active_us + keep_us &&
+            y->turn_began_us >= s->active_us + keep_us)
+            yard_violated(y, CHECK_STATES, "model %u is idle for %llu us, keep_alive is %llu", i,
+                          (unsigned long long)(now(y) - m->active_us), (unsigned long long)keep_us);
+    }
+    if (n_staging > 1 || n_loading > 1)
+        yard_violated(y, CHECK_STATES, "%u models are staged at once, %u loaded", n_staging,
+                      n_loading);
+}
+
+void yard_look(yard *y, bool planned) {
+    y->out->n_events++;
+    if (y->core.lost) return; // nothing is promised but the ends
+    check_books(y);
+    if (is_sound(y)) check_pages(y);
+    if (is_sound(y)) check_account(y);
+    if (is_sound(y)) check_requests(y, planned);
+    yard_look_for_faults(y, "an event");
+}

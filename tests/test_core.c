@@ -1,0 +1,114 @@
+/* test_core.c - a core whose device changes under it: pages that never come, a device that is lost,
+ * a reader who makes no room. */
+#include "core_rig.h"
+
+/* ---- pages that are still being made ---- */
+
+enum { PAGES = 30, READY = 22, WEIGHTS = 12 };
+
+static device_pages pages_now;
+
+static inferd_status half_open(void *self, device_about *out, inferd_err *err) {
+    inferd_status st = fake_open(self, out, err);
+    out->n_ready = READY;
+    return st;
+}
+
+static void get_pages(void *self, device_pages *out) {
+    (void)self;
+    *out = pages_now;
+}
+
+/* Who was let in while the pool was to be larger had to wait for good. */
+static void a_pool_that_stays_smaller_ends_who_cannot_fit_any_more(void) {
+    static core_rig r;
+    static device_ops ops;
+    model_policy p = plain_policy();
+    core_rig_init(&r, PAGES, 0, WEIGHTS);
+    ops = *fake_as_device(&r.device).ops;
+    ops.open = half_open;
+    ops.pages = get_pages;
+    r.ops = &ops;
+    pages_now = (device_pages){.n_ready = READY, .n_pages = PAGES};
+    core_rig_open(&r, false);
+    core_rig_attach(&r, 0, &p);
+    core_rig_submit(&r, 0, request(1, 100, 80)); // 15 pages of 12 tokens; 10 are there, 8 to come
+    core_rig_submit(&r, 0, request(2, 60, 20));  // 7 pages
+    core_rig_run(&r, 30000);
+    EXPECT(r.outcomes[1].n_done == 0);
+    pages_now.n_pages = READY; // the device has no more
+    core_rig_run(&r, 2000000);
+    EXPECT_EQ(r.core.pool.n_pages, READY);
+    EXPECT_EQ(r.outcomes[1].n_done, 1);
+    EXPECT_EQ(r.outcomes[1].done.done.finish, GEN_ERROR);
+    EXPECT(strstr(r.outcomes[1].done.done.text, "179 tokens") != NULL);
+    EXPECT(strstr(r.outcomes[1].done.done.text, "holds 120") != NULL);
+    EXPECT(core_rig_gives(&r, 2));
+    core_rig_deinit(&r);
+}
+
+/* ---- when the next turn is due ---- */
+
+static void open_plain(core_rig *r) {
+    model_policy p = plain_policy();
+    core_rig_init(r, PAGES, 0, WEIGHTS);
+    core_rig_open(r, false);
+    core_rig_attach(r, 0, &p);
+}
+
+static gen_request *due_in(const core_rig *r, uint64_t id, uint64_t us) {
+    gen_request *q = request(id, 20, 100);
+    q->deadline_us = core_rig_now((void *)(uintptr_t)r) + us;
+    return q;
+}
+
+/* Its thread found a deadline in the past, and turned without end. */
+static void a_device_that_is_lost_has_no_next_moment(void) {
+    static core_rig r;
+    inferd_err why;
+    open_plain(&r);
+    core_rig_submit(&r, 0, due_in(&r, 1, 50000));
+    core_rig_run(&r, 20000);
+    EXPECT(core_next_us(&r.core) != UINT64_MAX);
+    inferd_fail(&why, INFERD_ELOST, "the device fell off");
+    core_lose(&r.core, &why);
+    core_rig_run(&r, 100000);
+    EXPECT_EQ(r.outcomes[1].done.done.status, INFERD_ELOST);
+    EXPECT_EQ(core_next_us(&r.core), UINT64_MAX);
+    r.verify = false; // a pool that serves nobody
+    core_rig_deinit(&r);
+}
+
+static uint32_t n_room;
+
+static uint32_t little_room(void *ctx) {
+    (void)ctx;
+    return n_room;
+}
+
+/* Nothing is planned while events find no room: a deadline that passes then is for later. */
+static void without_room_for_events_no_deadline_is_due(void) {
+    static core_rig r;
+    open_plain(&r);
+    r.core.options.room = little_room;
+    n_room = UINT32_MAX;
+    core_rig_submit(&r, 0, due_in(&r, 1, 50000));
+    core_rig_run(&r, 20000);
+    EXPECT(core_next_us(&r.core) <= core_rig_now(&r) + 50000);
+    n_room = 1;
+    core_rig_run(&r, 100000);
+    EXPECT_EQ(r.outcomes[1].n_done, 0);
+    EXPECT_EQ(core_next_us(&r.core), UINT64_MAX);
+    n_room = UINT32_MAX;
+    EXPECT(core_next_us(&r.core) <= core_rig_now(&r));
+    core_rig_run(&r, 1000);
+    EXPECT_EQ(r.outcomes[1].done.done.finish, GEN_TIMEOUT);
+    core_rig_deinit(&r);
+}
+
+static const test_case cases[] = {
+    TEST(a_pool_that_stays_smaller_ends_who_cannot_fit_any_more),
+    TEST(a_device_that_is_lost_has_no_next_moment),
+    TEST(without_room_for_events_no_deadline_is_due),
+};
+TEST_MAIN(cases)

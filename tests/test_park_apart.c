@@ -1,0 +1,145 @@
+/* test_park_apart.c - keys and values parked in host memory that is no memory of the device: pages
+ * of a pool of their own, which count by whole extents beside the weights that are kept there. */
+#include "core_rig.h"
+
+static sched_counters count(core_rig *r) {
+    sched_counters c;
+    sched_count(r->core.sched, &c);
+    return c;
+}
+
+/* Two models of which one fits beside its keys and values; steps are slow, so copying pays. */
+static void open_two(core_rig *r, uint32_t n_host, uint32_t extent_pages) {
+    model_policy p = plain_policy();
+    core_rig_init(r, 30, n_host, 12);
+    r->device.apart = true;
+    r->device.park_extent_pages = extent_pages;
+    r->device.depth = 2;
+    r->device.a_us = 1000;
+    r->device.b_us = 300;
+    r->device.move_us = 20;
+    core_rig_open(r, false);
+    for (uint32_t i = 0; i < 2; i++) core_rig_attach(r, i, &p);
+}
+
+static gen_request *same_prompt(uint64_t id, uint32_t n) {
+    gen_request *q = request(id, n, 6);
+    for (uint32_t i = 0; i < n; i++) q->prompt[i] = (tok_id)(i * i % FAKE_VOCAB);
+    return q;
+}
+
+static void a_preempted_sequence_comes_back_from_the_host(void) {
+    static core_rig r;
+    open_two(&r, 60, 4);
+    gen_request *low = request(1, 80, 60), *high = request(2, 150, 20);
+    low->class = GEN_BATCH;
+    high->class = GEN_HIGH;
+    core_rig_submit(&r, 0, low);
+    core_rig_run(&r, 60000);
+    uint32_t n_before = r.outcomes[1].n_tokens;
+    EXPECT(n_before > 10 && n_before < 60);
+    core_rig_submit(&r, 1, high);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
+    EXPECT_EQ(r.outcomes[1].done.done.n_preempted, 1);
+    EXPECT(count(&r).n_unparked >= 80 / 4);
+    EXPECT(count(&r).n_recomputed_tokens <= 8); // the block that was not full
+    EXPECT_EQ(r.device.n_faults, 0);
+    core_rig_deinit(&r);
+}
+
+/* Of one model, for another sequence of it: what is called rung `park`. */
+static void pages_taken_by_a_sequence_of_the_same_model_count_as_parked(void) {
+    static core_rig r;
+    open_two(&r, 60, 4);
+    gen_request *low = request(1, 100, 60), *high = request(2, 150, 20);
+    low->class = GEN_BATCH;
+    high->class = GEN_HIGH;
+    core_rig_submit(&r, 0, low);
+    core_rig_run(&r, 60000);
+    EXPECT(r.outcomes[1].n_tokens > 10 && r.outcomes[1].n_tokens < 60);
+    core_rig_submit(&r, 0, high);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
+    EXPECT_EQ(r.outcomes[1].done.done.n_rungs[GEN_RUNG_PARK], 1);
+    EXPECT_EQ(count(&r).rungs[GEN_RUNG_PARK].n, 1);
+    EXPECT(count(&r).n_recomputed_tokens <= 8);
+    core_rig_deinit(&r);
+}
+
+/* Two copies of weights and parked blocks want more than there is: blocks go, whole extents come
+ * free, and no copy of weights is lost. */
+static void weights_go_before_parked_blocks(void) {
+    static core_rig r;
+    open_two(&r, 2 * 12 + 5, 4);
+    for (uint64_t id = 1; id <= 8; id++) {
+        core_rig_submit(&r, id % 2, request(id, 100, 6));
+        core_rig_finish(&r);
+        EXPECT(r.core.pool.n_host_apart + r.core.pool.n_parked_apart <= 29);
+    }
+    for (uint64_t id = 1; id <= 8; id++) EXPECT(core_rig_gives(&r, id));
+    EXPECT_EQ(core_rig_model(&r, 0)->n_stages + core_rig_model(&r, 1)->n_stages, 2);
+    EXPECT(count(&r).n_parked > 0);
+    EXPECT(count(&r).blocks_parked <= 4 * 3); // one extent of four pages
+    EXPECT(r.core.pool.n_parked_apart == 4 || r.core.pool.n_parked_apart == 0);
+    core_rig_deinit(&r);
+}
+
+static void extents_that_are_empty_are_told(void) {
+    static core_rig r;
+    open_two(&r, 60, 4);
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    core_rig_submit(&r, 1, request(2, 150, 20));
+    core_rig_finish(&r);
+    uint32_t n = r.core.pool.n_parked_apart;
+    EXPECT(n >= 4);
+    EXPECT_EQ(r.device.n_emptied, 0);
+    sched_drop_parked(r.core.sched, 60 - r.core.pool.n_host_apart);
+    EXPECT_EQ(r.core.pool.n_parked_apart, 0);
+    EXPECT_EQ(r.device.n_emptied, n / 4);
+    core_rig_verify(&r);
+    core_rig_deinit(&r);
+}
+
+/* What copies take is known from the bus where the call only queues them. */
+static void the_bus_says_whether_copying_pays(void) {
+    static core_rig r;
+    uint32_t n_parked[2];
+    for (int i = 0; i < 2; i++) {
+        open_two(&r, 60, 4);
+        r.device.move_us = 0;
+        r.core.about.bus_bytes_per_s = i == 0 ? 1000 : 1000 * 1000 * 1000; // 48 bytes: 48 ms
+        for (uint32_t m = 0; m < 2; m++) r.core.models.slots[m].about.spec.kv.slot_bytes = 24;
+        core_rig_submit(&r, 0, same_prompt(1, 100));
+        core_rig_finish(&r);
+        core_rig_submit(&r, 1, request(2, 150, 20));
+        core_rig_finish(&r);
+        n_parked[i] = (uint32_t)count(&r).n_parked;
+        core_rig_deinit(&r);
+    }
+    EXPECT(n_parked[0] <= 2); // until the time was known
+    EXPECT(n_parked[1] >= 12);
+}
+
+static void nothing_is_parked_where_there_is_no_memory_for_it(void) {
+    static core_rig r;
+    open_two(&r, 60, 61); // less than one extent
+    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_finish(&r);
+    core_rig_submit(&r, 1, request(2, 150, 20));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
+    EXPECT_EQ(count(&r).n_parked, 0);
+    core_rig_deinit(&r);
+}
+
+static const test_case cases[] = {
+    TEST(a_preempted_sequence_comes_back_from_the_host),
+    TEST(pages_taken_by_a_sequence_of_the_same_model_count_as_parked),
+    TEST(weights_go_before_parked_blocks),
+    TEST(extents_that_are_empty_are_told),
+    TEST(the_bus_says_whether_copying_pays),
+    TEST(nothing_is_parked_where_there_is_no_memory_for_it),
+};
+TEST_MAIN(cases)
