@@ -230,6 +230,10 @@ void be_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_be
                        uint32_t n_rows) {
     be->ops->weight_prepare(be, w, rows, row_begin, n_rows);
 }
+inferd_status be_weight_prepare_part(const backend *be, const weight *w, const void *rows,
+                                     uint32_t row_begin, uint32_t n_rows, inferd_err *err) {
+    return be->ops->weight_prepare_part(be, w, rows, row_begin, n_rows, err);
+}
 void be_weight_dummy(backend *be, weight *w, uint64_t seed, float scale) {
     if (be->failure.status == INFERD_OK) be->ops->weight_dummy(be, w, seed, scale);
 }

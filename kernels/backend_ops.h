@@ -60,6 +60,8 @@ typedef struct backend_ops {
                         void *dst);
     void (*weight_prepare)(backend *be, weight *w, const void *rows, uint32_t row_begin,
                            uint32_t n_rows);
+    inferd_status (*weight_prepare_part)(const backend *be, const weight *w, const void *rows,
+                                         uint32_t row_begin, uint32_t n_rows, inferd_err *err);
     void (*weight_dummy)(backend *be, weight *w, uint64_t seed, float scale);
     void (*weight_dummy_rows)(backend *be, weight *w, uint64_t seed, float scale,
                               uint32_t row_begin, uint32_t n_rows); // NULL: two memories

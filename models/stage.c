@@ -49,7 +49,8 @@ enum {
     PIECE_US = 1000,            // a piece takes so long,
     PIECE_US_MIN = 100,         // less where the budget is, but not below this
     PIECE_BYTES = 256000,       // where nothing was measured yet
-    CACHED_BYTES = 384 << 10,   // of a piece for each thread, read by it: its nearer caches hold it
+    CACHED_BYTES = 96 << 10,    // of a file at once by one thread: its nearest cache holds them
+    CACHED_PARTS_MAX = 256,     // of so many bytes in one piece
     CACHED_WAIT_US_MAX = 10000, // of all threads for what the page cache had lost: then the reader
     MOVED_PAGES = 32            // into the window by one piece: 7 us each
 };
@@ -75,6 +76,14 @@ typedef struct place {
 
 typedef enum source { BUFFERED, CACHED, MADE_UP } source;
 typedef enum reading { UNDECIDED, FROM_CACHE, FROM_READER, ALL_READ } reading;
+
+/* What is read from the page cache by one piece. */
+typedef struct cached_piece {
+    uint32_t n_parts, n_vectors;
+    size_t n_bytes, largest; // of the file: all, of the largest part
+    size_t end;              // in the window
+    place after;
+} cached_piece;
 
 struct stage {
     stage_source from;
@@ -103,8 +112,11 @@ struct stage {
     uint32_t n_touched; // pages of `from`; of the engine while it is CACHED, else the reader's
 
     source source;
-    place entry;                 // CACHED, MADE_UP: in `order`
-    uint64_t waited_us;          // CACHED: by all threads, for what was not there
+    place entry;                         // CACHED, MADE_UP: in `order`
+    uint64_t waited_us;                  // CACHED: by all threads, for what was not there
+    uint64_t cached_ns_per_kib;          // CACHED: of the last pieces; 0: none yet
+    cached_part parts[CACHED_PARTS_MAX]; // of one piece, as the next
+    const weight_entry *vectors[CACHED_PARTS_MAX];
     buffer *now;                 // BUFFERED: being prepared; NULL: none
     place segment;               // of `now`
     uint32_t n_moved;            // pages that are in the window
@@ -479,29 +491,9 @@ static uint32_t rows_of_piece(const stage *s, const weight_entry *e, uint64_t us
     return rows < n_left ? (uint32_t)rows : n_left;
 }
 
-static uint32_t whole_groups(size_t n_bytes, size_t row_bytes) {
-    return (uint32_t)(n_bytes / row_bytes / BE_PREPARE_ROWS * BE_PREPARE_ROWS);
-}
-
-/* The same where they are read into a buffer first: it has room for a group, or for all of an entry
- * that has fewer rows, so a vector, whose row may be long, is not cut. */
-static uint32_t rows_of_cached(const stage *s, const weight_entry *e, uint64_t us,
-                               uint32_t n_left) {
-    size_t row_bytes = weight_entry_row_bytes(e);
-    size_t near = (size_t)be_n_threads(s->from.be) * CACHED_BYTES;
-    uint32_t rows = rows_of_piece(s, e, us, n_left);
-    rows = u32_min(rows, u32_max(whole_groups(near, row_bytes), s->group_rows_min));
-    if (rows * row_bytes > s->buffer_bytes) rows = whole_groups(s->buffer_bytes, row_bytes);
-    INFERD_CHECK(rows > 0);
-    return rows;
-}
-
-/* How long n rows took that were just prepared. */
-static void learn(stage *s, const weight_entry *e, uint32_t n, uint64_t began_ns) {
-    size_t n_bytes = n * weight_entry_row_bytes(e);
+/* Bytes that were just prepared, and since when. */
+static void learn(uint64_t *known, size_t n_bytes, uint64_t began_ns) {
     uint64_t each = (now_ns() - began_ns) * 1024 / size_max(n_bytes, 1);
-    uint64_t *known = &s->ns_per_kib[e->tensor->type];
-    if (e->matrix == NULL) return;
     *known = *known == 0 ? each + 1 : (3 * *known + each) / 4 + 1;
 }
 
@@ -541,8 +533,10 @@ static inferd_status make_up(stage *s, const weight_entry *e, uint32_t begin, ui
 }
 
 /* So many rows of an entry were prepared. */
-static void count(stage *s, const weight_entry *e, uint32_t n) {
-    s->done += n * weight_entry_row_bytes(e);
+static void count(stage *s, const weight_entry *e, uint32_t n, uint64_t began_ns) {
+    size_t n_bytes = n * weight_entry_row_bytes(e);
+    if (e->matrix != NULL) learn(&s->ns_per_kib[e->tensor->type], n_bytes, began_ns);
+    s->done += n_bytes;
 }
 
 /* n rows further in something that has n_rows here. */
@@ -567,8 +561,7 @@ static inferd_status made_up_piece(stage *s, uint64_t us, outcome *out, inferd_e
     uint64_t began_ns = now_ns();
     st = make_up(s, e, begin, n, err);
     if (st != INFERD_OK) return st;
-    learn(s, e, n, began_ns);
-    count(s, e, n);
+    count(s, e, n, began_ns);
     walk(&s->entry, n, e->rows);
     return st;
 }
@@ -585,36 +578,82 @@ static void ask_reader(stage *s) {
     s->source = BUFFERED;
 }
 
-static inferd_status cached_piece(stage *s, uint64_t us, inferd_err *err) {
+/* The next rows of `e` that a thread reads and prepares at once. */
+static uint32_t rows_of_part(const weight_entry *e, uint32_t row) {
+    uint32_t groups = (uint32_t)(CACHED_BYTES / (weight_entry_row_bytes(e) * BE_PREPARE_ROWS));
+    return u32_min(u32_max(groups, 1) * BE_PREPARE_ROWS, e->rows - row);
+}
+
+/* Parts that take about `us` together, and the vectors between them. */
+static void deal_parts(stage *s, uint64_t us, cached_piece *out) {
+    uint64_t each = s->cached_ns_per_kib;
+    size_t n_bytes = each == 0 ? PIECE_BYTES : us * 1000 * 1024 / each;
+    *out = (cached_piece){.after = s->entry};
+    while (out->n_parts < CACHED_PARTS_MAX && out->n_vectors < CACHED_PARTS_MAX &&
+           out->after.at < s->from.plan->n && (out->n_bytes == 0 || out->n_bytes < n_bytes)) {
+        const weight_entry *e = s->order[out->after.at];
+        uint32_t row = out->after.row, n = e->matrix != NULL ? rows_of_part(e, row) : 1;
+        size_t part_bytes = n * weight_entry_row_bytes(e);
+        if (e->matrix == NULL)
+            s->vectors[out->n_vectors++] = e;
+        else
+            s->parts[out->n_parts++] = (cached_part){e, row, n};
+        if (e->matrix != NULL) out->largest = size_max(out->largest, part_bytes);
+        out->end = size_max(out->end, window_end(s, e, row + n));
+        out->n_bytes += part_bytes;
+        walk(&out->after, n, e->rows);
+    }
+}
+
+static inferd_status cached_vectors(stage *s, uint32_t n, bool *there, inferd_err *err) {
     inferd_status st = INFERD_OK;
+    unsigned char *at = s->buffers[0].p;
+    for (uint32_t i = 0; i < n && *there && st == INFERD_OK; i++) {
+        const weight_entry *e = s->vectors[i];
+        *there = cached_read(s->cached_fd, e->tensor->file_offset, at, weight_entry_row_bytes(e),
+                             &s->waited_us);
+        if (*there) st = prepare_vector(s, e, at, err);
+    }
+    return st;
+}
+
+static inferd_status cached_matrices(stage *s, const cached_piece *p, bool *there,
+                                     inferd_err *err) {
+    uint64_t began_ns = now_ns(), waited_us = 0;
+    if (p->n_parts == 0) return INFERD_OK;
+    inferd_status st =
+        cached_rows(s->from.be, s->cached_fd, s->parts, p->n_parts, s->buffers[0].p,
+                    s->buffer_bytes, round_up(p->largest, SEGMENT_ALIGN), there, &waited_us, err);
+    if (st != INFERD_OK || !*there) return st;
+    if (waited_us == 0) learn(&s->cached_ns_per_kib, p->n_bytes, began_ns);
+    s->waited_us += waited_us;
+    return st;
+}
+
+static inferd_status take_cached(stage *s, uint64_t us, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    bool there = true;
+    cached_piece p;
     if (s->entry.at == s->from.plan->n) {
         ask_reader(s);
         return st;
     }
-    const weight_entry *e = s->order[s->entry.at];
-    uint32_t begin = s->entry.row, n = rows_of_cached(s, e, us, e->rows - begin);
-    uint32_t n_pages = pages_of(s, window_end(s, e, begin + n));
-    size_t row_bytes = weight_entry_row_bytes(e);
+    deal_parts(s, us, &p);
+    uint32_t n_pages = pages_of(s, p.end);
     /* Mostly they were touched before (arena.h), and this costs nothing. */
     if (!cached_touch(s->from.be, s->from.pages, n_pages, &s->n_touched,
-                      clock_now_us() + PIECE_US_MIN))
+                      clock_now_us() + PIECE_US_MIN) ||
+        !move_pages(s, n_pages, &st, err))
         return st;
-    if (!move_pages(s, n_pages, &st, err)) return st;
-    uint64_t began_ns = now_ns();
-    unsigned char *rows = s->buffers[0].p;
-    uint64_t waited_us = 0;
-    if (!cached_read(s->from.be, s->cached_fd, e->tensor->file_offset + begin * (uint64_t)row_bytes,
-                     rows, n * row_bytes, &waited_us)) {
-        ask_reader(s); // which can say why
-        return st;
-    }
-    st = prepare(s, e, begin, n, rows, err);
+    st = cached_vectors(s, p.n_vectors, &there, err);
+    if (st == INFERD_OK && there) st = cached_matrices(s, &p, &there, err);
     if (st != INFERD_OK) return st;
-    if (waited_us == 0) learn(s, e, n, began_ns);
-    count(s, e, n);
-    s->waited_us += waited_us;
-    walk(&s->entry, n, e->rows);
-    if (s->waited_us > CACHED_WAIT_US_MAX) ask_reader(s);
+    if (there) {
+        s->done += p.n_bytes;
+        s->entry = p.after;
+    }
+    /* The reader can say why something is not there. */
+    if (!there || s->waited_us > CACHED_WAIT_US_MAX) ask_reader(s);
     return st;
 }
 
@@ -669,8 +708,7 @@ static inferd_status filled_piece(stage *s, uint64_t us, inferd_err *err) {
     uint64_t began_ns = now_ns();
     st = prepare(s, e, begin, n, s->now->p + g->at + row * weight_entry_row_bytes(e), err);
     if (st != INFERD_OK) return st;
-    learn(s, e, n, began_ns);
-    count(s, e, n);
+    count(s, e, n, began_ns);
     walk(&s->segment, n, g->n_rows);
     if (s->segment.at == s->now->n_segments) give_back(s);
     return st;
@@ -693,7 +731,7 @@ static inferd_status take_piece(stage *s, uint64_t us, outcome *out, inferd_err 
     case MADE_UP:
         return made_up_piece(s, us, out, err);
     case CACHED:
-        return cached_piece(s, us, err);
+        return take_cached(s, us, err);
     default:
         return buffered_piece(s, us, out, err);
     }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -10,7 +11,6 @@
 #include "inferd/clock.h"
 
 enum {
-    PART_BYTES = 64 << 10, // by one call
     SAMPLES = 64,
     SAMPLES_MOST = 56 // so many of them were there: most of the file is
 };
@@ -39,47 +39,90 @@ void cached_fill(int fd, uint64_t from, uint64_t end) {
     posix_fadvise(fd, (off_t)from, (off_t)(end - from), POSIX_FADV_WILLNEED); // a wish
 }
 
-typedef struct shared_read {
-    int fd;
-    uint64_t from;
-    unsigned char *out;
-    size_t n;
-    atomic_bool failed;
-    atomic_ullong waited_us;
-} shared_read;
-
 /* The same bytes from wherever they are; 0: the file ended, or it cannot be read. */
-static size_t read_waiting(shared_read *r, unsigned char *out, size_t n, uint64_t at) {
+static size_t read_waiting(int fd, unsigned char *out, size_t n, uint64_t at, uint64_t *waited_us) {
     uint64_t began_us = clock_now_us();
     ssize_t got;
     do {
-        got = pread(r->fd, out, n, (off_t)at);
+        got = pread(fd, out, n, (off_t)at);
     } while (got < 0 && errno == EINTR);
-    atomic_fetch_add_explicit(&r->waited_us, clock_now_us() - began_us, memory_order_relaxed);
+    *waited_us += clock_now_us() - began_us;
     return got > 0 ? (size_t)got : 0;
 }
 
-static void read_part(void *ctx, uint32_t i) {
-    shared_read *r = ctx;
-    size_t at = (size_t)i * PART_BYTES, end = size_min(at + PART_BYTES, r->n);
-    while (at < end && !atomic_load_explicit(&r->failed, memory_order_relaxed)) {
-        size_t got = read_now(r->fd, r->out + at, end - at, r->from + at);
-        if (got == 0) got = read_waiting(r, r->out + at, end - at, r->from + at);
-        if (got == 0) atomic_store_explicit(&r->failed, true, memory_order_relaxed);
+bool cached_read(int fd, uint64_t from, unsigned char *out, size_t n, uint64_t *waited_us) {
+    for (size_t at = 0; at < n;) {
+        size_t got = read_now(fd, out + at, n - at, from + at);
+        if (got == 0) got = read_waiting(fd, out + at, n - at, from + at, waited_us);
+        if (got == 0) return false;
         at += got;
     }
+    return true;
 }
 
-bool cached_read(backend *be, int fd, uint64_t from, unsigned char *out, size_t n,
-                 uint64_t *waited_us) {
-    shared_read r = {fd, from, out, n, false, 0};
-    uint32_t n_parts = (uint32_t)((n + PART_BYTES - 1) / PART_BYTES);
-    if (n_parts == 1)
-        read_part(&r, 0);
-    else
-        be_parallel(be, n_parts, read_part, &r);
-    *waited_us += atomic_load(&r.waited_us);
-    return !atomic_load(&r.failed);
+/* Shared by all threads. */
+typedef struct shared_rows {
+    const backend *be;
+    int fd;
+    const cached_part *parts;
+    uint32_t n;
+    unsigned char *buffer;
+    size_t part_bytes;
+    atomic_uint next;
+    atomic_bool stopped;
+    pthread_mutex_t lock;
+    bool there; // under lock, as the next two
+    uint64_t waited_us;
+    inferd_err failure;
+} shared_rows;
+
+static void note_end(shared_rows *r, bool there, uint64_t waited_us, const inferd_err *err) {
+    pthread_mutex_lock(&r->lock);
+    r->there = r->there && there;
+    r->waited_us += waited_us;
+    if (err->status != INFERD_OK) r->failure = *err;
+    pthread_mutex_unlock(&r->lock);
+    if (!there || err->status != INFERD_OK) atomic_store(&r->stopped, true);
+}
+
+/* What one thread does, with the i-th part of the buffer. */
+static void take_parts(void *ctx, uint32_t i) {
+    shared_rows *r = ctx;
+    unsigned char *rows = r->buffer + i * r->part_bytes;
+    bool there = true;
+    uint64_t waited_us = 0;
+    inferd_err err = {0};
+    while (there && err.status == INFERD_OK && !atomic_load(&r->stopped)) {
+        uint32_t k = atomic_fetch_add(&r->next, 1);
+        if (k >= r->n) break;
+        const cached_part *p = &r->parts[k];
+        size_t row_bytes = weight_entry_row_bytes(p->entry);
+        there = cached_read(r->fd, p->entry->tensor->file_offset + p->row_begin * row_bytes, rows,
+                            p->n_rows * row_bytes, &waited_us);
+        if (there)
+            be_weight_prepare_part(r->be, p->entry->matrix, rows, p->row_begin, p->n_rows, &err);
+    }
+    note_end(r, there, waited_us, &err);
+}
+
+inferd_status cached_rows(backend *be, int fd, const cached_part *parts, uint32_t n,
+                          unsigned char *buffer, size_t buffer_bytes, size_t part_bytes,
+                          bool *there, uint64_t *waited_us, inferd_err *err) {
+    shared_rows r = {.be = be,
+                     .fd = fd,
+                     .parts = parts,
+                     .n = n,
+                     .buffer = buffer,
+                     .part_bytes = part_bytes,
+                     .lock = PTHREAD_MUTEX_INITIALIZER,
+                     .there = true};
+    uint32_t n_takers = (uint32_t)size_min(buffer_bytes / part_bytes, be_n_threads(be));
+    INFERD_CHECK(n_takers > 0);
+    be_parallel(be, u32_min(n_takers, n), take_parts, &r);
+    *there = r.there;
+    *waited_us += r.waited_us;
+    return r.failure.status == INFERD_OK ? INFERD_OK
+                                         : inferd_fail(err, r.failure.status, "%s", r.failure.text);
 }
 
 typedef struct shared_touch {

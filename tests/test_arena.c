@@ -43,8 +43,10 @@ static bool page_is(const unsigned char *p, uint32_t seed) {
     return true;
 }
 
+/* The thread that touches them runs when nobody else wants to, and beside other tests that is
+ * seldom. */
 static void wait_until_touched(const arena *a, uint64_t n) {
-    for (int i = 0; i < 5000 && arena_n_touched(a) < n; i++)
+    for (int i = 0; i < 60000 && arena_n_touched(a) < n; i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     EXPECT_EQ(arena_n_touched(a), n);
 }

@@ -94,7 +94,7 @@ static void pieces_are_as_good_as_whole_tensors(void) {
         rig r;
         told_by(path, on_cpu(1), &wanted);
         if (rig_open(&r, on_cpu(2), path)) {
-            EXPECT(stage_all(&r) >= 20); // at least one for each tensor
+            EXPECT(stage_all(&r) >= 2); // one for the tensors, one for the end
             load_all(&r);
             rig_score(&r, &got);
             EXPECT(same(&wanted, &got));
@@ -113,7 +113,7 @@ static void a_large_model_comes_in_many_pieces(void) {
         uint32_t n_threads = n_threads_now();
         EXPECT(placed_stage_bytes(r.p) > 20u << 20);
         uint32_t n = stage_all(&r);
-        EXPECT(n > 66); // more than tensors
+        EXPECT(n > 5); // a fast machine prepares some megabytes in the shortest piece
         EXPECT(n_threads_now() <= n_threads);
         load_all(&r);
         rig_score(&r, &got);
@@ -456,7 +456,7 @@ static void it_does_not_matter_what_the_page_cache_has(void) {
         n_gone += i < PARTS && forget(large_path, at, end); // a hole may stay: pages are large
         rig r;
         if (rig_open(&r, on_cpu(1 + (uint32_t)i % 2), large_path)) {
-            EXPECT(stage_all(&r) > 6);
+            EXPECT(stage_all(&r) > 2);
             load_all(&r);
             rig_score(&r, &got);
             EXPECT(same(&wanted, &got));
@@ -567,7 +567,7 @@ static void steps_are_computed_between_the_pieces_of_another(void) {
                 n_steps++;
             }
             fine(st, &err);
-            EXPECT(n_steps > 10);
+            EXPECT(n_steps > 2);
             load_all(&b);
             rig_score(&b, &got);
             EXPECT(same(&wanted[1], &got));

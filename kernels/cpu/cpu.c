@@ -253,16 +253,33 @@ static void pack(const void *job, uint32_t begin, uint32_t end) {
     }
 }
 
-static void cpu_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
-                               uint32_t n_rows) {
+static pack_job pack_job_of(const backend *be, const weight *w, const void *rows,
+                            uint32_t row_begin, uint32_t n_rows) {
     _Static_assert(PANEL_ROWS == (int)BE_PREPARE_ROWS, "a panel is prepared in one call");
     INFERD_CHECK(row_begin % PANEL_ROWS == 0 && row_begin <= w->rows &&
                  n_rows <= w->rows - row_begin);
     dtype_info info = dtype_about(w->type);
-    pool_pin_caller(cpu_of(be)->threads);
     size_t row_bytes = (size_t)w->cols / info.block_elems * info.block_bytes;
-    pack_job job = {cpu_of(be)->level->pack, w, rows, row_bytes, row_begin, n_rows};
-    pool_share(cpu_of(be)->threads, pack, &job, (n_rows + PANEL_ROWS - 1) / PANEL_ROWS);
+    return (pack_job){cpu_of_const(be)->level->pack, w, rows, row_bytes, row_begin, n_rows};
+}
+
+static uint32_t n_panels_of(uint32_t n_rows) {
+    return (n_rows + PANEL_ROWS - 1) / PANEL_ROWS;
+}
+
+static void cpu_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
+                               uint32_t n_rows) {
+    pack_job job = pack_job_of(be, w, rows, row_begin, n_rows);
+    pool_pin_caller(cpu_of(be)->threads);
+    pool_share(cpu_of(be)->threads, pack, &job, n_panels_of(n_rows));
+}
+
+static inferd_status cpu_weight_prepare_part(const backend *be, const weight *w, const void *rows,
+                                             uint32_t row_begin, uint32_t n_rows, inferd_err *err) {
+    (void)err;
+    pack_job job = pack_job_of(be, w, rows, row_begin, n_rows);
+    pack(&job, 0, n_panels_of(n_rows));
+    return INFERD_OK;
 }
 
 typedef struct dummy_job {
@@ -635,6 +652,7 @@ static const backend_ops cpu_ops = {
     .weight_bytes = cpu_weight_bytes,
     .weight_init = cpu_weight_init,
     .weight_prepare = cpu_weight_prepare,
+    .weight_prepare_part = cpu_weight_prepare_part,
     .weight_dummy = cpu_weight_dummy,
     .weight_dummy_rows = cpu_weight_dummy_rows,
     .weight_layout = cpu_weight_layout,

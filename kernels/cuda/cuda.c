@@ -276,6 +276,7 @@ static const backend_ops cuda_ops = {
     .weight_bytes = cuda_weight_bytes,
     .weight_init = cuda_weight_init,
     .weight_prepare = cuda_weight_prepare,
+    .weight_prepare_part = cuda_weight_prepare_part,
     .weight_dummy = cuda_weight_dummy,
     .weight_layout = cuda_weight_layout,
     .tune = cuda_tune,

@@ -192,6 +192,8 @@ const char *cuda_weight_layout(const backend *be);
 bool cuda_weight_supported(const backend *be, dtype type);
 size_t cuda_weight_bytes(const backend *be, dtype type, uint32_t rows, uint32_t cols);
 void cuda_weight_init(backend *be, weight *w, dtype type, uint32_t rows, uint32_t cols, void *dst);
+inferd_status cuda_weight_prepare_part(const backend *be, const weight *w, const void *rows,
+                                       uint32_t row_begin, uint32_t n_rows, inferd_err *err);
 void cuda_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
                          uint32_t n_rows);
 void cuda_weight_dummy(backend *be, weight *w, uint64_t seed, float scale);

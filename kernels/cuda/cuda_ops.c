@@ -77,6 +77,14 @@ void cuda_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_
     free(j.errs);
 }
 
+inferd_status cuda_weight_prepare_part(const backend *be, const weight *w, const void *rows,
+                                       uint32_t row_begin, uint32_t n_rows, inferd_err *err) {
+    cu_matrix m = format_matrix(w->type, w->rows, w->cols, w->data);
+    void *image = memory_image_of(cuda_of_const(be)->memory, w->data);
+    INFERD_CHECK(image != NULL);
+    return format_prepare(&m, w->type, image, rows, row_begin, n_rows, err);
+}
+
 void cuda_weight_dummy(backend *be, weight *w, uint64_t seed, float scale) {
     cuda_backend *c = cuda_of(be);
     cu_matrix m = format_matrix(w->type, w->rows, w->cols, w->data);

@@ -233,6 +233,10 @@ void be_weight_init(backend *be, weight *w, dtype type, uint32_t rows, uint32_t 
 enum { BE_PREPARE_ROWS = 64 };
 void be_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
                        uint32_t n_rows);
+/* The same by the calling thread alone, also from within be_parallel; n_rows is a multiple of
+ * BE_PREPARE_ROWS, too, or ends the matrix.  INFERD_EFORMAT: a row cannot be prepared. */
+inferd_status be_weight_prepare_part(const backend *be, const weight *w, const void *rows,
+                                     uint32_t row_begin, uint32_t n_rows, inferd_err *err);
 /* The whole matrix made up from a seed instead (inferd/dummy_math.h); the same on every backend.
  * Nothing need be uploaded for it. */
 void be_weight_dummy(backend *be, weight *w, uint64_t seed, float scale);
