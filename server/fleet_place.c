@@ -348,7 +348,6 @@ static void leave_lost(fleet *f, uint32_t d, uint64_t now_us) {
     }
 }
 
-/* Replicas that have left, also from a lost device, and those that may serve. */
 /* One that was up serves, also when it had to go again: who asks brings it back.  One that is not
  * up in time, or failed, goes, and the next period asks again; but the last one stays, or its model
  * were nowhere. */
@@ -367,6 +366,7 @@ static void look_at_joiner(fleet *f, uint32_t slot, uint32_t d, uint64_t now_us)
         r->state = FLEET_SERVING;
 }
 
+/* Replicas that have left, also from a lost device, and those that may serve. */
 static void look_at_replicas(fleet *f, uint32_t slot, uint64_t now_us) {
     fleet_model *m = &f->models[slot];
     bool any = false;
