@@ -335,6 +335,18 @@ static bool is_worth_less(const yard *y, uint32_t w, uint32_t v) {
            x->bring_us <= z->bring_us && x->bring_us > 0 && pauses_less(&z->pauses, &x->pauses);
 }
 
+/* Since when work of v waits that is more urgent than all other work, of whatever class others may
+ * be lifted to; 0: there is none, or it began. */
+static uint64_t most_urgent_since_us(const yard *y, uint32_t v) {
+    const sched_demand *all = y->core.models.demands;
+    if (all[v].waiting_class != GEN_SYSTEM || all[v].n_running > 0) return 0;
+    for (uint32_t w = 0; w < y->n_models; w++)
+        if (w != v && y->slots[w].used &&
+            (all[w].waiting_class == GEN_SYSTEM || all[w].running_class == GEN_SYSTEM))
+            return 0;
+    return all[v].oldest_us;
+}
+
 static void check_eviction(yard *y, uint32_t v) {
     const resident *m = &y->core.models.slots[v];
     const slot *s = &y->slots[v];
@@ -351,6 +363,12 @@ static void check_eviction(yard *y, uint32_t v) {
                           (unsigned long long)(now(y) - s->active_us));
         if (c > ENGINE_EVICT_TURN) continue;
         pushed = c == ENGINE_EVICT_PRESSURE;
+        uint64_t urgent_us = most_urgent_since_us(y, v), turn_us = y->core.models.limits.turn_us;
+        if (c == ENGINE_EVICT_TURN && urgent_us != 0 && now(y) < urgent_us + turn_us)
+            yard_violated(y, CHECK_EVICTION,
+                          "model %u had to go %llu us after the most urgent work came for it, its "
+                          "turn is %llu",
+                          v, (unsigned long long)(now(y) - urgent_us), (unsigned long long)turn_us);
         if (s->was_pinned) yard_violated(y, CHECK_EVICTION, "model %u is pinned and had to go", v);
         if (s->state == MODEL_HOT && now(y) < s->hot_since_us + min_us)
             yard_violated(y, CHECK_EVICTION, "model %u had to go after %llu us, it may stay %llu",
