@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from conftest import SLOW
+
 SHAPE = "dummy:tiny?dtype=f32&layers=8&context=1024"
 MODELS = {"a": f"{SHAPE}&seed=1", "b": f"{SHAPE}&seed=2"}
 
@@ -123,7 +125,11 @@ def test_damaged_files_are_removed_and_never_used(launch, alone, disk):
     page = d.http.get("/metrics").text
     n_bad = int(re.search(r'^inferd_kv_disk_problems_total{what="bad"} (\d+)$', page, re.M)[1])
     assert n_bad >= 1
-    assert re.search(r"kv_disk writing=on .*bad=[1-9]", d.stderr())
+    told = re.compile(r"kv_disk writing=on .*bad=[1-9]")
+    until = time.monotonic() + 5 * SLOW  # it is told at the next tick
+    while not told.search(d.stderr()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert told.search(d.stderr())
     assert d.stop() == 0
 
 

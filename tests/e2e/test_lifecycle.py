@@ -415,7 +415,7 @@ def test_replaced_again_and_again_nothing_grows(world, alone):
             rss, fds = w.d.rss_at_rest(), w.fds()
     assert w.fds() <= fds
     if not SANITIZE:
-        assert w.d.rss_at_rest() - rss <= 2 << 20
+        assert w.d.rss_at_rest() - rss <= 4 << 20  # the allocator keeps some; a model is 20 times that
     assert len(w.d.audit()["models"]) == 2
 
 
