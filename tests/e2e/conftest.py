@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("INFERD_BUILD", ROOT / "build"))
 SANITIZE = os.environ.get("INFERD_SANITIZE", "")
 SHARED = Path(os.environ.get("INFERD_SHARED", ROOT.parent / "shared"))
+# A client that many threads share closes no idle connection: another thread may just have taken it.
+KEEP_ALL = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 SLOW = 10 if SANITIZE else 1  # how much longer things may take
 
 
@@ -115,7 +117,7 @@ class Daemon:
     @property
     def http(self):
         if not hasattr(self, "_http"):
-            self._http = httpx.Client(base_url=self.url, timeout=120 * SLOW)
+            self._http = httpx.Client(base_url=self.url, timeout=120 * SLOW, limits=KEEP_ALL)
         return self._http
 
     def openai(self, key="none", **kw):

@@ -16,7 +16,7 @@ import time
 import httpx
 import pytest
 
-from conftest import BUILD, SANITIZE, SLOW, flooding
+from conftest import BUILD, KEEP_ALL, SANITIZE, SLOW, flooding
 
 PROMPT = [10, 11, 12]
 LONG = 1500 if SANITIZE else 8000  # tokens of an answer that lasts for a few looks at files
@@ -100,7 +100,7 @@ class World:
                        "admin": {"listen": f"unix:{self.sock}"}, **more}
         self.d = launch(self.config)
         if "tenants" in more:
-            self.d._http = httpx.Client(base_url=self.d.url, timeout=120 * SLOW, headers={
+            self.d._http = httpx.Client(base_url=self.d.url, timeout=120 * SLOW, limits=KEEP_ALL, headers={
                 "Authorization": f"Bearer {more['tenants'][-1]['keys'][0]}"})
         self.admin = httpx.Client(transport=httpx.HTTPTransport(uds=str(self.sock)), base_url="http://localhost",
                                   timeout=60 * SLOW)

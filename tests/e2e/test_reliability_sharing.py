@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from conftest import BUILD, ROOT, SANITIZE, SLOW, flooding
+from conftest import KEEP_ALL, BUILD, ROOT, SANITIZE, SLOW, flooding
 
 ADMIN = "adm-key-0123456789"
 KEY = {n: f"sk-{n}".ljust(20, "0") for n in ("a", "b", "many1", "many2", "low")}
@@ -70,7 +70,7 @@ class Served:
                         {"name": "low", "keys": [KEY["low"]], "max_class": "batch"}],
             **more}
         self.d = launch(self.config, args=["--allow-dummy"])
-        self.d._http = httpx.Client(base_url=self.d.url, timeout=120 * SLOW,
+        self.d._http = httpx.Client(base_url=self.d.url, timeout=120 * SLOW, limits=KEEP_ALL,
                                     headers={"Authorization": f"Bearer {KEY['b']}"})
         self.admin = httpx.Client(transport=httpx.HTTPTransport(uds=str(self.sock)), base_url="http://localhost",
                                   timeout=60 * SLOW)
