@@ -500,7 +500,7 @@ static void unpinned_images_arrive_too(void) {
 /* A mapped window with a pinned image on a fake whose queues move only when somebody waits. */
 static cuda_window *open_slow(bench *b, size_t n_bytes) {
     open_small(b, 4);
-    fake_options()->advance_pct = 0;
+    fake_hold_queues();
     uint32_t pages[512], n_blocks = (uint32_t)((n_bytes + 4 * PAGE - 1) / (4 * PAGE));
     uint32_t n = some_pages(b, n_blocks, 0, pages);
     cuda_window *w;
@@ -679,7 +679,7 @@ static void half_an_upload_is_waited_for(void) {
         cuda_memory_options o = {.memory_bytes = 64 * MIB, .workspace_bytes = 2 * MIB};
         EXPECT_EQ(open_with(&b, &o), INFERD_OK);
         wait_grown(&b);
-        fake_options()->advance_pct = 0;
+        fake_hold_queues();
         uint32_t pages[16];
         for (uint32_t i = 0; i < 16; i++) pages[i] = i;
         cuda_window *w;

@@ -75,6 +75,9 @@ void fake_add_kernels(const cu_kernel *table, uint32_t n);
 uint32_t fake_reset(void);
 fake_opts *fake_options(void); // change them right after fake_reset
 
+/* advance_pct becomes 0, also while other threads make calls. */
+void fake_hold_queues(void);
+
 /* n copies of the default device. */
 void fake_set_devices(uint32_t n);
 void fake_set_cc(uint32_t major, uint32_t minor); // 8.0: 108 SMs, 163 KiB shared; 8.9; 9.0

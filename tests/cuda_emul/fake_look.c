@@ -21,6 +21,12 @@ fake_opts *fake_options(void) {
     return &fk.opt;
 }
 
+void fake_hold_queues(void) {
+    fk_look();
+    fk.opt.advance_pct = 0;
+    fk_leave(CU_OK);
+}
+
 void fake_set_devices(uint32_t n) {
     INFERD_CHECK(n <= FAKE_DEVICES_MAX);
     fake_options()->n_devices = n;
