@@ -707,7 +707,7 @@ static int read_options(int argc, char **argv, serve_options *o) {
  * slices, and a sandbox may forbid the call.  The struct is that of sched_setattr(2), whose header
  * and the C library's exclude each other. */
 static void ask_for_short_slices(void) {
-    enum { SLICE_NS = 100 * 1000 };
+    enum { SLICE_NS = 1000 * 1000 }; // with shorter ones each token would interrupt a step
     struct {
         uint32_t size, policy;
         uint64_t flags;
