@@ -51,6 +51,7 @@ enum {
     PIECE_BYTES = 256000,       // where nothing was measured yet
     CACHED_BYTES = 96 << 10,    // of a file at once by one thread: its nearest cache holds them
     CACHED_PARTS_MAX = 256,     // of so many bytes in one piece
+    CACHED_LATE = 2,            // times as long as was meant: then the rest is for another piece
     CACHED_WAIT_US_MAX = 10000, // of all threads for what the page cache had lost: then the reader
     MOVED_PAGES = 32            // into the window by one piece: 7 us each
 };
@@ -82,7 +83,7 @@ typedef struct cached_piece {
     uint32_t n_parts, n_vectors;
     size_t n_bytes, largest; // of the file: all, of the largest part
     size_t end;              // in the window
-    place after;
+    place after;             // all of it, or what there was time for
 } cached_piece;
 
 struct stage {
@@ -115,7 +116,8 @@ struct stage {
     place entry;                         // CACHED, MADE_UP: in `order`
     uint64_t waited_us;                  // CACHED: by all threads, for what was not there
     uint64_t cached_ns_per_kib;          // CACHED: of the last pieces; 0: none yet
-    cached_part parts[CACHED_PARTS_MAX]; // of one piece, as the next
+    cached_part parts[CACHED_PARTS_MAX]; // of one piece, as the next two
+    place begins[CACHED_PARTS_MAX];      // of these parts
     const weight_entry *vectors[CACHED_PARTS_MAX];
     buffer *now;                 // BUFFERED: being prepared; NULL: none
     place segment;               // of `now`
@@ -594,11 +596,13 @@ static void deal_parts(stage *s, uint64_t us, cached_piece *out) {
         const weight_entry *e = s->order[out->after.at];
         uint32_t row = out->after.row, n = e->matrix != NULL ? rows_of_part(e, row) : 1;
         size_t part_bytes = n * weight_entry_row_bytes(e);
-        if (e->matrix == NULL)
+        if (e->matrix == NULL) {
             s->vectors[out->n_vectors++] = e;
-        else
+        } else {
+            s->begins[out->n_parts] = out->after;
             s->parts[out->n_parts++] = (cached_part){e, row, n};
-        if (e->matrix != NULL) out->largest = size_max(out->largest, part_bytes);
+            out->largest = size_max(out->largest, part_bytes);
+        }
         out->end = size_max(out->end, window_end(s, e, row + n));
         out->n_bytes += part_bytes;
         walk(&out->after, n, e->rows);
@@ -617,15 +621,32 @@ static inferd_status cached_vectors(stage *s, uint32_t n, bool *there, inferd_er
     return st;
 }
 
-static inferd_status cached_matrices(stage *s, const cached_piece *p, bool *there,
+/* Of the file: from one place to another. */
+static size_t bytes_between(const stage *s, place from, place to) {
+    size_t n = 0;
+    while (from.at < to.at) {
+        const weight_entry *e = s->order[from.at];
+        n += (e->rows - from.row) * weight_entry_row_bytes(e);
+        from = (place){from.at + 1, 0};
+    }
+    if (to.row > from.row) n += (to.row - from.row) * weight_entry_row_bytes(s->order[to.at]);
+    return n;
+}
+
+/* p->after: what there was time for. */
+static inferd_status cached_matrices(stage *s, uint64_t us, cached_piece *p, bool *there,
                                      inferd_err *err) {
     uint64_t began_ns = now_ns(), waited_us = 0;
+    uint64_t until_us = clock_now_us() + CACHED_LATE * us;
+    uint32_t n_done;
     if (p->n_parts == 0) return INFERD_OK;
-    inferd_status st =
-        cached_rows(s->from.be, s->cached_fd, s->parts, p->n_parts, s->buffers[0].p,
-                    s->buffer_bytes, round_up(p->largest, SEGMENT_ALIGN), there, &waited_us, err);
+    inferd_status st = cached_rows(s->from.be, s->cached_fd, s->parts, p->n_parts, s->buffers[0].p,
+                                   s->buffer_bytes, round_up(p->largest, SEGMENT_ALIGN), until_us,
+                                   &n_done, there, &waited_us, err);
     if (st != INFERD_OK || !*there) return st;
-    if (waited_us == 0) learn(&s->cached_ns_per_kib, p->n_bytes, began_ns);
+    if (n_done < p->n_parts) p->after = s->begins[n_done];
+    if (waited_us == 0)
+        learn(&s->cached_ns_per_kib, bytes_between(s, s->entry, p->after), began_ns);
     s->waited_us += waited_us;
     return st;
 }
@@ -646,10 +667,10 @@ static inferd_status take_cached(stage *s, uint64_t us, inferd_err *err) {
         !move_pages(s, n_pages, &st, err))
         return st;
     st = cached_vectors(s, p.n_vectors, &there, err);
-    if (st == INFERD_OK && there) st = cached_matrices(s, &p, &there, err);
+    if (st == INFERD_OK && there) st = cached_matrices(s, us, &p, &there, err);
     if (st != INFERD_OK) return st;
     if (there) {
-        s->done += p.n_bytes;
+        s->done += bytes_between(s, s->entry, p.after);
         s->entry = p.after;
     }
     /* The reader can say why something is not there. */

@@ -68,6 +68,7 @@ typedef struct shared_rows {
     uint32_t n;
     unsigned char *buffer;
     size_t part_bytes;
+    uint64_t until_us;
     atomic_uint next;
     atomic_bool stopped;
     pthread_mutex_t lock;
@@ -92,7 +93,7 @@ static void take_parts(void *ctx, uint32_t i) {
     bool there = true;
     uint64_t waited_us = 0;
     inferd_err err = {0};
-    while (there && err.status == INFERD_OK && !atomic_load(&r->stopped)) {
+    do {
         uint32_t k = atomic_fetch_add(&r->next, 1);
         if (k >= r->n) break;
         const cached_part *p = &r->parts[k];
@@ -101,24 +102,28 @@ static void take_parts(void *ctx, uint32_t i) {
                             p->n_rows * row_bytes, &waited_us);
         if (there)
             be_weight_prepare_part(r->be, p->entry->matrix, rows, p->row_begin, p->n_rows, &err);
-    }
+    } while (there && err.status == INFERD_OK && !atomic_load(&r->stopped) &&
+             clock_now_us() < r->until_us);
     note_end(r, there, waited_us, &err);
 }
 
 inferd_status cached_rows(backend *be, int fd, const cached_part *parts, uint32_t n,
                           unsigned char *buffer, size_t buffer_bytes, size_t part_bytes,
-                          bool *there, uint64_t *waited_us, inferd_err *err) {
+                          uint64_t until_us, uint32_t *n_done, bool *there, uint64_t *waited_us,
+                          inferd_err *err) {
     shared_rows r = {.be = be,
                      .fd = fd,
                      .parts = parts,
                      .n = n,
                      .buffer = buffer,
                      .part_bytes = part_bytes,
+                     .until_us = until_us,
                      .lock = PTHREAD_MUTEX_INITIALIZER,
                      .there = true};
     uint32_t n_takers = (uint32_t)size_min(buffer_bytes / part_bytes, be_n_threads(be));
     INFERD_CHECK(n_takers > 0);
     be_parallel(be, u32_min(n_takers, n), take_parts, &r);
+    *n_done = u32_min(atomic_load(&r.next), n); // who took one prepared it
     *there = r.there;
     *waited_us += r.waited_us;
     return r.failure.status == INFERD_OK ? INFERD_OK

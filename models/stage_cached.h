@@ -34,11 +34,13 @@ typedef struct cached_part {
     uint32_t row_begin, n_rows;
 } cached_part;
 
-/* Each of `part_bytes` at most; all threads share them.  *there: false: some cannot be had.  Adds
- * to *waited_us, of all threads. */
+/* Each of `part_bytes` at most; all threads share them, and after until_us (of clock_now_us) none
+ * takes another.  *n_done: so many of the first are prepared.  *there: false: some cannot be had.
+ * Adds to *waited_us, of all threads. */
 inferd_status cached_rows(backend *be, int fd, const cached_part *parts, uint32_t n,
                           unsigned char *buffer, size_t buffer_bytes, size_t part_bytes,
-                          bool *there, uint64_t *waited_us, inferd_err *err);
+                          uint64_t until_us, uint32_t *n_done, bool *there, uint64_t *waited_us,
+                          inferd_err *err);
 /* The first `end` of these pages are touched, of which *n_touched were; false: that took until_us
  * (of clock_now_us) and is not done. */
 bool cached_touch(backend *be, const uint32_t *pages, uint32_t end, uint32_t *n_touched,
