@@ -1,12 +1,6 @@
 /* test_park.c - keys and values that leave the device and come back by copying: from host memory,
  * and from a disk, which here is an array with a delay. */
-#include "core_rig.h"
-
-static sched_counters count(core_rig *r) {
-    sched_counters c;
-    sched_count(r->core.sched, &c);
-    return c;
-}
+#include "park_rig.h"
 
 /* Two models of which one fits beside its keys and values; steps are slow, so copying pays. */
 static void open_two(core_rig *r, uint32_t n_host, uint64_t a_us, uint64_t move_us) {
@@ -19,26 +13,20 @@ static void open_two(core_rig *r, uint32_t n_host, uint64_t a_us, uint64_t move_
     for (uint32_t i = 0; i < 2; i++) core_rig_attach(r, i, &p);
 }
 
-static gen_request *same_prompt(uint64_t id, uint32_t n) {
-    gen_request *q = request(id, n, 6);
-    for (uint32_t i = 0; i < n; i++) q->prompt[i] = (tok_id)(i * i % FAKE_VOCAB);
-    return q;
-}
-
 static void a_prompt_is_found_again_after_its_model_was_away(void) {
     static core_rig r;
     open_two(&r, 60, 1000, 20);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     core_rig_submit(&r, 1, request(2, 150, 20)); // needs the pages of the other's cache, too
     core_rig_finish(&r);
     EXPECT_EQ(residency_state(&r.core.models, 0), MODEL_WARM);
-    EXPECT(count(&r).n_parked >= 12);
-    core_rig_submit(&r, 0, same_prompt(3, 100));
+    EXPECT(park_count(&r).n_parked >= 12);
+    core_rig_submit(&r, 0, park_prompt(3, 100));
     core_rig_finish(&r);
     for (uint64_t id = 1; id <= 3; id++) EXPECT(core_rig_gives(&r, id));
     EXPECT_EQ(r.outcomes[3].done.done.n_cached, 96);
-    EXPECT(count(&r).n_unparked >= 12); // the rest had stayed
+    EXPECT(park_count(&r).n_unparked >= 12); // the rest had stayed
     EXPECT_EQ(core_rig_model(&r, 0)->n_stages, 1);
     core_rig_deinit(&r);
 }
@@ -46,31 +34,21 @@ static void a_prompt_is_found_again_after_its_model_was_away(void) {
 static void a_preempted_sequence_goes_on_without_computing_again(void) {
     static core_rig r;
     open_two(&r, 60, 1000, 20);
-    gen_request *low = request(1, 80, 60), *high = request(2, 150, 20);
-    low->class = GEN_BATCH;
-    high->class = GEN_HIGH;
-    core_rig_submit(&r, 0, low);
-    core_rig_run(&r, 60000);
-    uint32_t n_before = r.outcomes[1].n_tokens;
-    EXPECT(n_before > 10 && n_before < 60);
-    core_rig_submit(&r, 1, high);
-    core_rig_finish(&r);
-    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
-    EXPECT_EQ(r.outcomes[1].done.done.n_preempted, 1);
-    EXPECT(count(&r).n_unparked >= 80 / 4);
-    EXPECT(count(&r).n_recomputed_tokens <= 8); // the block that was not full
+    park_push_out(&r, 80, 1);
+    EXPECT(park_count(&r).n_unparked >= 80 / 4);
+    EXPECT(park_count(&r).n_recomputed_tokens <= 8); // the block that was not full
     core_rig_deinit(&r);
 }
 
 static void copying_is_not_done_where_computing_is_as_fast(void) {
     static core_rig r;
     open_two(&r, 60, 1000, 5000);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     core_rig_submit(&r, 1, request(2, 150, 20));
     core_rig_finish(&r);
-    EXPECT(count(&r).n_parked <= 2); // until the time was known
-    core_rig_submit(&r, 0, same_prompt(3, 100));
+    EXPECT(park_count(&r).n_parked <= 2); // until the time was known
+    core_rig_submit(&r, 0, park_prompt(3, 100));
     core_rig_finish(&r);
     for (uint64_t id = 1; id <= 3; id++) EXPECT(core_rig_gives(&r, id));
     core_rig_deinit(&r);
@@ -85,22 +63,22 @@ static void weights_go_before_parked_blocks_and_the_oldest_of_those_go_first(voi
     }
     for (uint64_t id = 1; id <= 8; id++) EXPECT(core_rig_gives(&r, id));
     EXPECT_EQ(core_rig_model(&r, 0)->n_stages + core_rig_model(&r, 1)->n_stages, 2);
-    EXPECT(count(&r).n_parked > 0);
-    EXPECT(count(&r).blocks_parked <= 3);
+    EXPECT(park_count(&r).n_parked > 0);
+    EXPECT(park_count(&r).blocks_parked <= 3);
     core_rig_deinit(&r);
 }
 
 static void scopes_do_not_share_what_is_parked(void) {
     static core_rig r;
     open_two(&r, 60, 1000, 20);
-    gen_request *a = same_prompt(1, 100), *b = same_prompt(3, 100);
+    gen_request *a = park_prompt(1, 100), *b = park_prompt(3, 100);
     a->cache_scope[0] = 1;
     b->cache_scope[0] = 2;
     core_rig_submit(&r, 0, a);
     core_rig_finish(&r);
     core_rig_submit(&r, 1, request(2, 150, 20));
     core_rig_finish(&r);
-    EXPECT(count(&r).n_parked >= 12);
+    EXPECT(park_count(&r).n_parked >= 12);
     core_rig_submit(&r, 0, b);
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 3));
@@ -117,17 +95,17 @@ static void others_go_on_while_much_comes_back(void) {
     r.device.move_us = 100;
     core_rig_open(&r, false);
     for (uint32_t i = 0; i < 2; i++) core_rig_attach(&r, i, &p);
-    core_rig_submit(&r, 0, same_prompt(1, 400));
+    core_rig_submit(&r, 0, park_prompt(1, 400));
     core_rig_finish(&r);
     core_rig_submit(&r, 1, request(2, 450, 20));
     core_rig_submit(&r, 1, request(3, 440, 20));
     core_rig_finish(&r);
-    EXPECT(count(&r).n_parked >= 60);
+    EXPECT(park_count(&r).n_parked >= 60);
     core_rig_submit(&r, 0, request(4, 4, 100)); // decodes meanwhile
     core_rig_run(&r, 20000);
     uint64_t longest_us = 0, last_us = core_rig_now(&r);
     uint32_t n_last = r.outcomes[4].n_tokens;
-    core_rig_submit(&r, 0, same_prompt(5, 400));
+    core_rig_submit(&r, 0, park_prompt(5, 400));
     while (r.outcomes[5].n_tokens == 0) {
         core_rig_turn(&r, 100);
         if (r.outcomes[4].n_tokens == n_last) continue;
@@ -288,15 +266,15 @@ static void what_host_memory_has_no_room_for_comes_back_from_the_disk(void) {
     static core_rig r;
     empty_disk();
     open_with_disk(&r, 13, 200);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     other_work(&r, 10);
-    EXPECT(count(&r).n_stored >= 20);
-    core_rig_submit(&r, 0, same_prompt(2, 100));
+    EXPECT(park_count(&r).n_stored >= 20);
+    core_rig_submit(&r, 0, park_prompt(2, 100));
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
     EXPECT_EQ(r.outcomes[2].done.done.n_cached, 96);
-    EXPECT(count(&r).n_fetched >= 12);
+    EXPECT(park_count(&r).n_fetched >= 12);
     close_with_disk(&r);
 }
 
@@ -304,18 +282,18 @@ static void what_was_cached_at_the_end_is_found_after_a_restart(void) {
     static core_rig r;
     empty_disk();
     open_with_disk(&r, 0, 200); // nothing is parked
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1));
-    EXPECT_EQ(count(&r).n_stored, 0);
+    EXPECT_EQ(park_count(&r).n_stored, 0);
     close_with_disk(&r);
     EXPECT(disk.n_files >= 25);
     open_with_disk(&r, 0, 200);
-    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_submit(&r, 0, park_prompt(2, 100));
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 2));
     EXPECT_EQ(r.outcomes[2].done.done.n_cached, 96);
-    EXPECT_EQ(count(&r).n_fetched, 24);
+    EXPECT_EQ(park_count(&r).n_fetched, 24);
     close_with_disk(&r);
 }
 
@@ -323,11 +301,11 @@ static void without_host_memory_it_goes_from_the_device_to_the_disk(void) {
     static core_rig r;
     empty_disk();
     open_with_disk(&r, 0, 200);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     other_work(&r, 10);
-    EXPECT(count(&r).n_stored >= 12 && count(&r).n_parked == 0);
-    core_rig_submit(&r, 0, same_prompt(2, 100));
+    EXPECT(park_count(&r).n_stored >= 12 && park_count(&r).n_parked == 0);
+    core_rig_submit(&r, 0, park_prompt(2, 100));
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 2));
     EXPECT_EQ(r.outcomes[2].done.done.n_cached, 96);
@@ -338,14 +316,14 @@ static void a_slow_disk_is_not_waited_for_longer_than_computing_takes(void) {
     static core_rig r;
     empty_disk();
     open_with_disk(&r, 0, 200);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     close_with_disk(&r);
     open_with_disk(&r, 0, 1000000000);
     core_rig_submit(&r, 0, request(2, 100, 20)); // so that times are known
     core_rig_finish(&r);
     uint64_t began_us = core_rig_now(&r);
-    core_rig_submit(&r, 0, same_prompt(3, 100));
+    core_rig_submit(&r, 0, park_prompt(3, 100));
     core_rig_finish(&r);
     EXPECT(disk.n_asked > 0);
     EXPECT(core_rig_now(&r) - began_us < 3 * (24 * 4 * 300 + 20000));
@@ -358,12 +336,12 @@ static void what_cannot_be_read_is_computed(void) {
     static core_rig r;
     empty_disk();
     open_with_disk(&r, 0, 200);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     close_with_disk(&r);
     for (uint32_t i = 0; i < disk.n_files; i++) disk.files[i].bad = disk.files[i].depth == 5;
     open_with_disk(&r, 0, 200);
-    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_submit(&r, 0, park_prompt(2, 100));
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 2));
     EXPECT(r.outcomes[2].done.done.n_cached >= 20 && r.outcomes[2].done.done.n_cached < 96);
@@ -374,14 +352,14 @@ static void others_are_computed_while_one_waits_for_the_disk(void) {
     static core_rig r;
     empty_disk();
     open_with_disk(&r, 0, 200);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     close_with_disk(&r);
     open_with_disk(&r, 0, 12000);
     core_rig_submit(&r, 0, request(2, 8, 100));
     core_rig_run(&r, 30000);
     uint32_t n_before = r.outcomes[2].n_tokens;
-    core_rig_submit(&r, 0, same_prompt(3, 100));
+    core_rig_submit(&r, 0, park_prompt(3, 100));
     core_rig_run(&r, 10000);
     EXPECT_EQ(r.outcomes[3].n_tokens, 0);
     EXPECT(r.outcomes[2].n_tokens >= n_before + 5);
@@ -393,7 +371,7 @@ static void others_are_computed_while_one_waits_for_the_disk(void) {
 
 static void scopes_do_not_share_what_is_on_the_disk(void) {
     static core_rig r;
-    gen_request *a = same_prompt(1, 100), *b = same_prompt(2, 100);
+    gen_request *a = park_prompt(1, 100), *b = park_prompt(2, 100);
     a->cache_scope[0] = 1;
     b->cache_scope[0] = 2;
     empty_disk();
@@ -415,11 +393,11 @@ static void who_waits_for_the_disk_may_be_cancelled(void) {
     static core_rig r;
     empty_disk();
     open_with_disk(&r, 0, 200);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     close_with_disk(&r);
     open_with_disk(&r, 0, 50000);
-    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_submit(&r, 0, park_prompt(2, 100));
     core_rig_run(&r, 8000);
     EXPECT(disk.n_tickets > 0);
     EXPECT(core_next_us(&r.core) < core_rig_now(&r) + 600000); // to stop waiting
@@ -438,14 +416,14 @@ static void a_full_disk_fails_nobody(void) {
     empty_disk();
     disk.full = true;
     open_with_disk(&r, 13, 200);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     other_work(&r, 10);
-    core_rig_submit(&r, 0, same_prompt(2, 100));
+    core_rig_submit(&r, 0, park_prompt(2, 100));
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
     EXPECT_EQ(disk.n_files, 0);
-    EXPECT_EQ(count(&r).n_stored, 0);
+    EXPECT_EQ(park_count(&r).n_stored, 0);
     close_with_disk(&r);
 }
 
@@ -496,26 +474,26 @@ static void a_hiccup_counts_for_a_few_times_the_mean(void) {
 static void a_copy_that_was_slow_is_tried_again(void) {
     static core_rig r;
     open_two(&r, 60, 1000, 5000);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     core_rig_submit(&r, 1, request(2, 150, 20));
     core_rig_finish(&r);
-    uint64_t n_parked = count(&r).n_parked;
+    uint64_t n_parked = park_count(&r).n_parked;
     EXPECT(n_parked <= 2);
     core_rig_submit(&r, 0, request(3, 150, 20));
     core_rig_finish(&r);
-    EXPECT(count(&r).n_parked <= n_parked + 2); // the other model measures for itself
-    n_parked = count(&r).n_parked;
+    EXPECT(park_count(&r).n_parked <= n_parked + 2); // the other model measures for itself
+    n_parked = park_count(&r).n_parked;
     r.device.move_us = 20;
     core_rig_submit(&r, 1, request(6, 150, 20));
     core_rig_finish(&r);
-    EXPECT_EQ(count(&r).n_parked, n_parked);
+    EXPECT_EQ(park_count(&r).n_parked, n_parked);
     r.idle_us += 11000000;
     core_rig_submit(&r, 0, request(4, 150, 20));
     core_rig_finish(&r);
     core_rig_submit(&r, 1, request(5, 150, 20));
     core_rig_finish(&r);
-    EXPECT(count(&r).n_parked >= n_parked + 12);
+    EXPECT(park_count(&r).n_parked >= n_parked + 12);
     core_rig_deinit(&r);
 }
 
@@ -687,7 +665,7 @@ static uint32_t slots_moved_for(bool on, gen_class class) {
     high->class = GEN_HIGH;
     core_rig_submit(&r, 0, low);
     core_rig_run(&r, 100000);
-    uint64_t ahead = count(&r).n_copied_ahead;
+    uint64_t ahead = park_count(&r).n_copied_ahead;
     EXPECT(on && class == GEN_BATCH ? ahead >= 25 : ahead == 0);
     EXPECT(r.device.n_moved * 10 <= 100000 * 3 / 100); // of the time, at 20 us for two slots
     uint32_t before = r.device.n_moved;
@@ -715,8 +693,8 @@ static void copying_ahead_takes_a_small_part_of_the_time(void) {
     low->class = GEN_BATCH;
     core_rig_submit(&r, 0, low);
     core_rig_run(&r, 100000);
-    EXPECT(count(&r).n_copied_ahead >= 5);
-    EXPECT(count(&r).n_copied_ahead * 250 <= 2000 + 100000 * 2 / 100 + 250);
+    EXPECT(park_count(&r).n_copied_ahead >= 5);
+    EXPECT(park_count(&r).n_copied_ahead * 250 <= 2000 + 100000 * 2 / 100 + 250);
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1));
     core_rig_deinit(&r);
@@ -763,7 +741,7 @@ static uint32_t leaks_to(uint32_t tenant, bool zero, uint64_t *n_zeroed) {
     }
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
-    sched_counters c = count(&r);
+    sched_counters c = park_count(&r);
     *n_zeroed = c.n_zeroed_pages + c.n_zeroed_slots;
     EXPECT_EQ(*n_zeroed, r.device.n_zeroed);
     core_rig_deinit(&r);

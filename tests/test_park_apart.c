@@ -1,12 +1,6 @@
 /* test_park_apart.c - keys and values parked in host memory that is no memory of the device: pages
  * of a pool of their own, which count by whole extents beside the weights that are kept there. */
-#include "core_rig.h"
-
-static sched_counters count(core_rig *r) {
-    sched_counters c;
-    sched_count(r->core.sched, &c);
-    return c;
-}
+#include "park_rig.h"
 
 /* Two models of which one fits beside its keys and values; steps are slow, so copying pays. */
 static void open_two(core_rig *r, uint32_t n_host, uint32_t extent_pages) {
@@ -22,28 +16,12 @@ static void open_two(core_rig *r, uint32_t n_host, uint32_t extent_pages) {
     for (uint32_t i = 0; i < 2; i++) core_rig_attach(r, i, &p);
 }
 
-static gen_request *same_prompt(uint64_t id, uint32_t n) {
-    gen_request *q = request(id, n, 6);
-    for (uint32_t i = 0; i < n; i++) q->prompt[i] = (tok_id)(i * i % FAKE_VOCAB);
-    return q;
-}
-
 static void a_preempted_sequence_comes_back_from_the_host(void) {
     static core_rig r;
     open_two(&r, 60, 4);
-    gen_request *low = request(1, 80, 60), *high = request(2, 150, 20);
-    low->class = GEN_BATCH;
-    high->class = GEN_HIGH;
-    core_rig_submit(&r, 0, low);
-    core_rig_run(&r, 60000);
-    uint32_t n_before = r.outcomes[1].n_tokens;
-    EXPECT(n_before > 10 && n_before < 60);
-    core_rig_submit(&r, 1, high);
-    core_rig_finish(&r);
-    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
-    EXPECT_EQ(r.outcomes[1].done.done.n_preempted, 1);
-    EXPECT(count(&r).n_unparked >= 80 / 4);
-    EXPECT(count(&r).n_recomputed_tokens <= 8); // the block that was not full
+    park_push_out(&r, 80, 1);
+    EXPECT(park_count(&r).n_unparked >= 80 / 4);
+    EXPECT(park_count(&r).n_recomputed_tokens <= 8); // the block that was not full
     EXPECT_EQ(r.device.n_faults, 0);
     core_rig_deinit(&r);
 }
@@ -52,18 +30,10 @@ static void a_preempted_sequence_comes_back_from_the_host(void) {
 static void pages_taken_by_a_sequence_of_the_same_model_count_as_parked(void) {
     static core_rig r;
     open_two(&r, 60, 4);
-    gen_request *low = request(1, 100, 60), *high = request(2, 150, 20);
-    low->class = GEN_BATCH;
-    high->class = GEN_HIGH;
-    core_rig_submit(&r, 0, low);
-    core_rig_run(&r, 60000);
-    EXPECT(r.outcomes[1].n_tokens > 10 && r.outcomes[1].n_tokens < 60);
-    core_rig_submit(&r, 0, high);
-    core_rig_finish(&r);
-    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
+    park_push_out(&r, 100, 0);
     EXPECT_EQ(r.outcomes[1].done.done.n_rungs[GEN_RUNG_PARK], 1);
-    EXPECT_EQ(count(&r).rungs[GEN_RUNG_PARK].n, 1);
-    EXPECT(count(&r).n_recomputed_tokens <= 8);
+    EXPECT_EQ(park_count(&r).rungs[GEN_RUNG_PARK].n, 1);
+    EXPECT(park_count(&r).n_recomputed_tokens <= 8);
     core_rig_deinit(&r);
 }
 
@@ -79,8 +49,8 @@ static void weights_go_before_parked_blocks(void) {
     }
     for (uint64_t id = 1; id <= 8; id++) EXPECT(core_rig_gives(&r, id));
     EXPECT_EQ(core_rig_model(&r, 0)->n_stages + core_rig_model(&r, 1)->n_stages, 2);
-    EXPECT(count(&r).n_parked > 0);
-    EXPECT(count(&r).blocks_parked <= 4 * 3); // one extent of four pages
+    EXPECT(park_count(&r).n_parked > 0);
+    EXPECT(park_count(&r).blocks_parked <= 4 * 3); // one extent of four pages
     EXPECT(r.core.pool.n_parked_apart == 4 || r.core.pool.n_parked_apart == 0);
     core_rig_deinit(&r);
 }
@@ -88,7 +58,7 @@ static void weights_go_before_parked_blocks(void) {
 static void extents_that_are_empty_are_told(void) {
     static core_rig r;
     open_two(&r, 60, 4);
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     core_rig_submit(&r, 1, request(2, 150, 20));
     core_rig_finish(&r);
@@ -111,11 +81,11 @@ static void the_bus_says_whether_copying_pays(void) {
         r.device.move_us = 0;
         r.core.about.bus_bytes_per_s = i == 0 ? 1000 : 1000 * 1000 * 1000; // 48 bytes: 48 ms
         for (uint32_t m = 0; m < 2; m++) r.core.models.slots[m].about.spec.kv.slot_bytes = 24;
-        core_rig_submit(&r, 0, same_prompt(1, 100));
+        core_rig_submit(&r, 0, park_prompt(1, 100));
         core_rig_finish(&r);
         core_rig_submit(&r, 1, request(2, 150, 20));
         core_rig_finish(&r);
-        n_parked[i] = (uint32_t)count(&r).n_parked;
+        n_parked[i] = (uint32_t)park_count(&r).n_parked;
         core_rig_deinit(&r);
     }
     EXPECT(n_parked[0] <= 2); // until the time was known
@@ -125,12 +95,12 @@ static void the_bus_says_whether_copying_pays(void) {
 static void nothing_is_parked_where_there_is_no_memory_for_it(void) {
     static core_rig r;
     open_two(&r, 60, 61); // less than one extent
-    core_rig_submit(&r, 0, same_prompt(1, 100));
+    core_rig_submit(&r, 0, park_prompt(1, 100));
     core_rig_finish(&r);
     core_rig_submit(&r, 1, request(2, 150, 20));
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
-    EXPECT_EQ(count(&r).n_parked, 0);
+    EXPECT_EQ(park_count(&r).n_parked, 0);
     core_rig_deinit(&r);
 }
 

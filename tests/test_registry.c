@@ -10,19 +10,8 @@
 #include "engine_private.h"
 #include "fake_device.h"
 #include "inferd/clock.h"
+#include "own_allocator.h"
 #include "tiny_gguf.h"
-
-/* Sanitizers bring an allocator of their own; under them memory does not run out. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OWN_ALLOCATOR 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define OWN_ALLOCATOR 0
-#endif
-#endif
-#ifndef OWN_ALLOCATOR
-#define OWN_ALLOCATOR 1
-#endif
 
 #if OWN_ALLOCATOR
 static __thread bool no_memory;

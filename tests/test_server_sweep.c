@@ -10,17 +10,7 @@
 #include "config.h"
 #include "http_client.h"
 #include "json_in.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OWN_ALLOCATOR 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define OWN_ALLOCATOR 0
-#endif
-#endif
-#ifndef OWN_ALLOCATOR
-#define OWN_ALLOCATOR 1
-#endif
+#include "own_allocator.h"
 
 static long n_calls, fail_at = -1, n_live; // of this thread's allocations while it is armed
 static __thread bool armed;
