@@ -620,6 +620,36 @@ def test_over_its_memory_a_tenant_waits_for_itself(serve, tmp_path):
     assert d.stop() == 0
 
 
+def test_over_its_memory_a_model_says_so(serve, tmp_path):
+    """What a model's own `max` could never hold is told with both numbers, and is no fault of the request: with another
+    ceiling it is answered."""
+    admin = tmp_path / "admin.sock"
+    d = serve({"a": {}}, model=SLOW_MODEL, admin={"listen": f"unix:{admin}"})
+    assert ask(d).status_code == 200
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(admin)), base_url="http://localhost", timeout=60) as c:
+        def allow(n_bytes):
+            r = c.patch("/admin/models/m", json={"max": n_bytes})
+            assert r.status_code == 200, r.text
+
+        weights = c.get("/admin/state").json()["models"][0]["pages"]["weight"]
+        allow((weights + 1) << 21)
+        until = time.monotonic() + 10 * SLOW  # the engine hears of it between two steps
+        while (r := ask(d, max_tokens=8000)).status_code == 200 and time.monotonic() < until:
+            pass
+        assert r.status_code == 429 and r.json()["error"]["code"] == "insufficient_quota", r.text
+        assert r.headers["x-should-retry"] == "false" and "retry-after" not in r.headers
+        needed, most = map(int, re.fullmatch(r"the request needs keys and values of (\d+) tokens, the model's max leaves "
+                                             r"room for (\d+)", r.json()["error"]["message"]).groups())
+        assert needed == 3 + 8000 - 1 and 0 < most < needed
+        assert ask(d, max_tokens=most - 2).status_code == 200  # the last one drawn is not stored
+        allow(0)
+        until = time.monotonic() + 10 * SLOW
+        while (r := ask(d, max_tokens=most)).status_code != 200 and time.monotonic() < until:
+            pass
+        assert r.status_code == 200, r.text
+    assert d.stop() == 0
+
+
 def test_headers_of_gateways_are_checked(serve):
     d = serve({"a": {}})
     for good in ({"x-slo-ttft-ms": "200", "x-llm-d-slo-tpot-ms": "50"}, {"x-llm-d-slo-ttft-ms": "200"},
