@@ -33,8 +33,11 @@ static void usage_read(chunk *out, json_t *usage) {
     out->n_prompt = json_integer_value(n_prompt);
     out->n_output = json_integer_value(n_output);
     out->n_cached = json_is_integer(cached) ? json_integer_value(cached) : -1;
-    json_t *queued = json_object_get(json_object_get(usage, "inferd"), "queued_ms");
+    json_t *details = json_object_get(usage, "inferd");
+    json_t *queued = json_object_get(details, "queued_ms");
     if (json_is_integer(queued)) out->queued_ms = json_integer_value(queued);
+    json_t *steps = json_object_get(details, "queued_steps");
+    if (json_is_integer(steps)) out->queued_steps = json_integer_value(steps);
 }
 
 /* Servers differ: an object, a string, or the members at the top. */
@@ -55,7 +58,7 @@ static void error_read(chunk *out, json_t *error) {
 }
 
 inferd_status chunk_parse(chunk *out, const char *data, size_t n, inferd_err *err) {
-    *out = (chunk){.n_cached = -1, .queued_ms = -1};
+    *out = (chunk){.n_cached = -1, .queued_ms = -1, .queued_steps = -1};
     json_error_t at; // (a text may hold the byte 0)
     json_t *root = json_loadb(data, n, JSON_ALLOW_NUL, &at);
     if (!json_is_object(root)) {
@@ -73,7 +76,7 @@ inferd_status chunk_parse(chunk *out, const char *data, size_t n, inferd_err *er
 }
 
 void chunk_parse_error(chunk *out, const char *body, size_t n) {
-    *out = (chunk){.n_cached = -1, .queued_ms = -1};
+    *out = (chunk){.n_cached = -1, .queued_ms = -1, .queued_steps = -1};
     json_t *root = json_loadb(body, n, 0, NULL);
     json_t *error = json_object_get(root, "error");
     if (error != NULL)

@@ -15,7 +15,7 @@ typedef struct chunk {
     char finish[24]; // finish_reason; "" while there is none
     bool has_usage;
     int64_t n_prompt, n_output, n_cached; // usage; n_cached is -1 when it is not told
-    int64_t queued_ms;                    // arrival to its first step; -1 when it is not told
+    int64_t queued_ms, queued_steps;      // arrival to its first step; -1 when it is not told
     bool is_error;
     char error_code[40], error_text[160];
 } chunk;

@@ -130,7 +130,11 @@ static bool on_event(void *ctx, const char *name, const char *data, size_t n) {
         inferd_fail(&r->err, INFERD_EIO, "%s: %s", said.error_code, said.error_text);
         return false;
     }
-    if (said.has_usage) a->n_output = said.n_output, a->queued_ms = said.queued_ms;
+    if (said.has_usage) {
+        a->n_output = said.n_output;
+        a->queued_ms = said.queued_ms;
+        a->queued_steps = said.queued_steps;
+    }
     bool is_first = a->first_ns == 0 && (said.has_text || said.finish[0] != 0);
     if (is_first) a->first_ns = r->now_ns; // a token without text shows when the answer ends
     if (!said.has_text) return true;
@@ -187,7 +191,7 @@ inferd_status share_client_ask(share_client *c, const share_ask *ask, share_answ
                                inferd_err *err) {
     char url[1024];
     long status = 0;
-    *out = (share_answer){.n_output = -1, .queued_ms = -1};
+    *out = (share_answer){.n_output = -1, .queued_ms = -1, .queued_steps = -1};
     if (!ask_body(c, ask, &c->body))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
     snprintf(url, sizeof url, "%s/v1/completions", c->url);

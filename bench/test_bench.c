@@ -580,10 +580,10 @@ static void chunks_of_servers_are_understood(void) {
     EXPECT(c.has_usage && c.n_prompt == 9 && c.n_output == 4 && c.n_cached == 8);
     EXPECT_EQ(parse("{\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4}}").n_cached, -1);
     EXPECT(!parse("{\"usage\":{\"prompt_tokens\":9}}").has_usage);
-    EXPECT_EQ(c.queued_ms, -1);
+    EXPECT(c.queued_ms == -1 && c.queued_steps == -1);
     c = parse("{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4,"
-              "\"inferd\":{\"queued_ms\":17,\"preempted\":0}}}");
-    EXPECT_EQ(c.queued_ms, 17);
+              "\"inferd\":{\"queued_ms\":17,\"queued_steps\":2,\"preempted\":0}}}");
+    EXPECT(c.queued_ms == 17 && c.queued_steps == 2);
     // An answer to random tokens may hold any byte, and was refused as no JSON.
     EXPECT(parse("{\"choices\":[{\"text\":\"a\\u0000\"}]}").has_text);
     EXPECT(chunk_parse(&c, "[1]", 3, NULL) == INFERD_EFORMAT);

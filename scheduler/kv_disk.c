@@ -244,10 +244,10 @@ static void make_room(kv_disk *d, uint64_t n_bytes) {
         if (i == NONE) return;
         uint64_t name[2] = {d->records[i].name[0], d->records[i].name[1]};
         forget(d, name);
-        d->stats.n_evicted++;
         pthread_mutex_unlock(&d->lock);
         kv_file_remove(d->dir_fd, name);
         pthread_mutex_lock(&d->lock);
+        d->stats.n_evicted++;
     }
 }
 

@@ -360,6 +360,20 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
     q->done.done.n_recomputed = q->n_redone;
     memcpy(q->done.done.n_rungs, q->n_rungs, sizeof q->n_rungs);
     q->done.done.queued_us = began_us > q->req->arrival_us ? began_us - q->req->arrival_us : 0;
+    q->done.done.queued_steps = q->first_plan_us != 0
+                                    ? q->queued_steps
+                                    : (uint32_t)(s->pool->launched - q->steps_before);
+}
+
+void sched_note_step_end(sched *s, uint64_t now_us) {
+    s->step_ends_us[s->pool->finished % STEP_ENDS] = now_us;
+}
+
+/* Steps that had ended at that time, which is not long ago: the front took it. */
+static uint64_t steps_ended_by(const sched *s, uint64_t at_us) {
+    uint64_t n = s->pool->finished;
+    for (int i = 0; i < STEP_ENDS && n > 0 && s->step_ends_us[n % STEP_ENDS] > at_us; i++) n--;
+    return n;
 }
 
 uint32_t sched_flush(sched *s, uint32_t room) {
@@ -522,6 +536,7 @@ void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
     seq *q = LIST_ENTRY(s->free.next, seq, link);
     list_remove(&q->link);
     *q = (seq){.req = r, .table.open_page = PAGE_NONE};
+    q->steps_before = steps_ended_by(s, r->arrival_us);
     list_node_init(&q->link);
     if (status == INFERD_OK) {
         q->model_idx = r->model_idx;

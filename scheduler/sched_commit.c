@@ -142,6 +142,7 @@ static void commit_item(sched *s, const step *st, const step_item *item, uint64_
 void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
     sched_model *m = &s->models[st->model_idx];
     pool_finish(s->pool, st->epoch);
+    sched_note_step_end(s, now_us);
     rate_work work = step_work(st);
     rate_add(&m->rate, &work, device_us);
     m->n_steps--;
@@ -160,6 +161,7 @@ void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
 
 void sched_fail(sched *s, step *st, const inferd_err *why, uint64_t now_us) {
     pool_finish(s->pool, st->epoch);
+    sched_note_step_end(s, now_us);
     s->models[st->model_idx].n_steps--;
     s->clock_us = now_us;
     sched_charge(s, st, st->charge_us);

@@ -542,7 +542,10 @@ static void add_item(plan *p, seq *q, uint32_t n) {
     q->n_steps++;
     q->planned_plan = p->s->plan_no;
     q->idle_since_us = p->now_us;
-    if (q->first_plan_us == 0) q->first_plan_us = p->now_us;
+    if (q->first_plan_us == 0) {
+        q->first_plan_us = p->now_us;
+        q->queued_steps = (uint32_t)(p->s->pool->launched - q->steps_before);
+    }
 }
 
 /* Take blocks for the next n rows of q; how many of these rows its blocks hold then. */

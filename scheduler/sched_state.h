@@ -91,6 +91,7 @@ typedef struct sched_tenant {
 } sched_tenant;
 
 enum { SCHED_READS_MAX = 32 };
+enum { STEP_ENDS = 64 }; // that are remembered
 
 /* A block that was asked for from the disk. */
 typedef struct sched_read {
@@ -173,6 +174,7 @@ struct sched {
     account account;               // charged_us, by tenant and model
     uint64_t moved_us;             // all moves of parked blocks together
     uint64_t clock_us;             // the newest time that was handed in
+    uint64_t step_ends_us[STEP_ENDS]; // of the newest steps that ended, by epoch
     uint64_t relief_since_us;      // since when pages wait for relief_epoch; 0: none do
     sched_counters counters;       // those that only grow
 };
@@ -185,6 +187,8 @@ static inline sched_model *seq_model(sched *s, const seq *q) {
     return &s->models[q->model_idx];
 }
 
+/* Called when a step has ended, with the pool's epochs moved on. */
+void sched_note_step_end(sched *s, uint64_t now_us);
 /* The sequence ends: blocks go back behind its last step, its last event is ready. */
 void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
                    const char *text, uint64_t now_us);

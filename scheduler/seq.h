@@ -67,6 +67,8 @@ typedef struct seq {
     gen_class granted;      // class it was admitted with; decides who is preempted
     uint64_t idle_since_us; // last time it was planned, or its arrival: for the starvation floor
     uint64_t first_plan_us; // 0 = never planned
+    uint64_t steps_before;  // that had ended when it arrived
+    uint32_t queued_steps;  // that ended later, or had begun, before its first
     uint64_t planned_plan;  // number of the plan that last gave it rows
     uint64_t refused_plan;  // number of the plan that preempted it or had no page for it
     uint64_t held_plan;     // number of the plan in which it waits for the blocks of another

@@ -110,6 +110,7 @@ typedef struct config_limits {
     uint32_t queue_timeout_ms; // 60,000; waiting longer ends with 504
     uint32_t total_timeout_ms; // 600,000
     uint32_t drain_timeout_s;  // 30
+    uint32_t file_look_ms;     // 2,000; between two looks at the files of models
     uint32_t choices_max;      // n of a request; 128
     uint32_t prompts_max;      // prompts of one completion request; 128
     uint32_t stop_max;         // stop strings; 16 of stop_bytes_max 1,024

@@ -267,6 +267,8 @@ static const option of_limit[] = {
      .live = true, .about = "from arrival to the last token"},
     {"drain_timeout_s", OPTION_U32, AT(L, drain_timeout_s), RANGE(0, DAY_S, 30), .live = true,
      .about = "what runs at the end may go on for this long"},
+    {"file_look_ms", OPTION_U32, AT(L, file_look_ms), RANGE(100, DAY_MS, 2000), .live = true,
+     .about = "between two looks at whether a model's file was replaced"},
     {"choices_max", OPTION_U32, AT(L, choices_max), RANGE(1, 1024, 128), .live = true,
      .about = "`n` of a request"},
     {"prompts_max", OPTION_U32, AT(L, prompts_max), RANGE(1, 4096, 128), .live = true,

@@ -1,4 +1,4 @@
-/* file_look.h - a look, every few seconds, at the files of the models that are served.
+/* file_look.h - a look, every limits.file_look_ms, at the files of the models that are served.
  *
  *     front    begin     which slots
  *     worker   see       what their paths name now
@@ -26,9 +26,8 @@
 typedef struct file_look file_look;
 
 enum {
-    FILE_LOOK_EVERY_MS = 2000,
-    FILE_LOOK_STILL_MS = 1000, // one that changed is looked at again, then
-    FILE_LOOK_AGAIN_MS = 30000 // at one that could not be opened and has not changed since
+    FILE_LOOK_STILL_PERCENT = 50, // of that time: one that changed is looked at again, then
+    FILE_LOOKS_AGAIN = 15         // one that could not be opened, and has not changed since, is tried
 };
 
 /* app and loop (a uv_loop_t) are borrowed and outlive it.  NULL: no memory. */

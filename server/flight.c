@@ -62,6 +62,7 @@ static void write_log(const flight *f, int status, const char *finish) {
     if (f->first_token_us != 0)
         log_u64(&line, "ttft_ms", (f->first_token_us - f->arrival_us) / 1000);
     log_u64(&line, "queue_ms", f->queue_us / 1000);
+    log_u64(&line, "queue_steps", u.queued_steps);
     log_u64(&line, "total_ms", (clock_now_us() - f->arrival_us) / 1000);
     log_u64(&line, "preempted", u.n_preempted);
     if (u.away_us > 0) {

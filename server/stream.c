@@ -40,6 +40,7 @@ typedef struct choice {
     uint32_t stop_string;
     uint32_t n_cached, n_preempted;
     uint64_t queued_us;
+    uint32_t queued_steps;
     uint32_t n_rungs[GEN_RUNGS], n_recomputed; // of its preemptions
     uint64_t away_us, waste_us, unpark_us, device_us;
 } choice;
@@ -438,6 +439,7 @@ static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *
     c->n_cached = ev->done.n_cached;
     c->n_preempted = ev->done.n_preempted;
     c->queued_us = ev->done.queued_us;
+    c->queued_steps = ev->done.queued_steps;
     memcpy(c->n_rungs, ev->done.n_rungs, sizeof c->n_rungs);
     c->n_recomputed = ev->done.n_recomputed;
     c->away_us = ev->done.away_us;
@@ -495,6 +497,7 @@ answer_usage stream_usage(const stream *s) {
         u.unpark_us += c->unpark_us;
         u.device_us += c->device_us;
         if (c->queued_us > u.queued_us) u.queued_us = c->queued_us;
+        u.queued_steps = u32_max(u.queued_steps, c->queued_steps);
     }
     if (s->o.usage_details) u.class = s->o.class;
     return u;

@@ -186,6 +186,37 @@ static void a_full_queue_says_so(void) {
     rig_deinit(&r);
 }
 
+/* The step under way on arrival is one, also when the request is handed in after its end. */
+static void steps_that_a_request_waited_for_are_told(void) {
+    static const struct {
+        uint32_t ends, n_steps; // it arrives just after the end of so many of three steps
+        bool in_time;           // ... at it
+    } rows[] = {{3, 0, true}, {2, 1, false}, {2, 1, true}, {1, 2, true}, {0, 3, false}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        rig r;
+        sched_limits l = default_limits();
+        uint64_t end_us[4] = {0};
+        l.running_max = 2;
+        rig_init(&r, 64, &l);
+        sched_submit(r.s, request(1, 4, 40), r.now_us);
+        for (int k = 1; k <= 3; k++) {
+            rig_turn(&r);
+            end_us[k] = r.now_us;
+        }
+        for (uint64_t id = 2; id <= 3; id++) { // there is a place for one of them
+            gen_request *q = request(id, 4, 4);
+            q->arrival_us = end_us[rows[i].ends] + !rows[i].in_time;
+            sched_submit(r.s, q, r.now_us);
+        }
+        rig_turn(&r);
+        sched_cancel(r.s, 3, r.now_us);
+        rig_run(&r);
+        EXPECT_EQ(r.outcomes[2].done.done.queued_steps, rows[i].n_steps);
+        EXPECT_EQ(r.outcomes[3].done.done.queued_steps, rows[i].n_steps + 1); // it never began
+        rig_deinit(&r);
+    }
+}
+
 static void last_events_wait_for_room(void) {
     rig r;
     sched_limits l = default_limits();
@@ -1079,6 +1110,7 @@ static const test_case cases[] = {
     TEST(what_can_never_fit_is_refused_with_numbers),
     TEST(ids_outside_of_the_vocabulary_are_refused),
     TEST(a_full_queue_says_so),
+    TEST(steps_that_a_request_waited_for_are_told),
     TEST(last_events_wait_for_room),
     TEST(a_prompt_is_scored_once_and_in_order),
     TEST(scoring_stays_within_the_logits_of_a_step),

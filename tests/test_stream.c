@@ -162,6 +162,7 @@ static void push_interrupted(stream *s, uint32_t choice, uint64_t queued_us, uin
     ev.done.finish = GEN_LENGTH;
     ev.done.stop_id = -1;
     ev.done.queued_us = queued_us;
+    ev.done.queued_steps = 4 - n;
     ev.done.n_preempted = n;
     ev.done.n_rungs[GEN_RUNG_RECOMPUTE] = n;
     stream_on_event(s, choice, &ev, out);
@@ -182,7 +183,7 @@ static void usage_details_are_those_of_all_choices(void) {
         EXPECT_EQ(stream_usage(s).n_preempted, 3);
         EXPECT(strstr(buf_cstr(&out), "inferd") == NULL);
         EXPECT(stream_finish(s, &out));
-        EXPECT(strstr(buf_cstr(&out), ",\"inferd\":{\"queued_ms\":7,\"preempted\":3,"
+        EXPECT(strstr(buf_cstr(&out), ",\"inferd\":{\"queued_ms\":7,\"queued_steps\":3,\"preempted\":3,"
                                       "\"class\":\"batch\",\"preemptions\":{") != NULL);
         EXPECT(strstr(buf_cstr(&out), "\"recompute\":3") != NULL);
         buf_deinit(&out);

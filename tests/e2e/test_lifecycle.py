@@ -19,7 +19,8 @@ import pytest
 from conftest import BUILD, KEEP_ALL, SANITIZE, SLOW, flooding
 
 PROMPT = [10, 11, 12]
-LONG = 1500 if SANITIZE else 8000  # tokens of an answer that lasts for a few looks at files
+LOOK_MS = 300
+LONG = 500 if SANITIZE else 2500  # tokens of an answer that lasts for a few looks at files
 
 
 def make_model(path, seed, *options):
@@ -97,7 +98,7 @@ class World:
         self.config = {"devices": [{"kind": "cpu", "memory": "96MiB", "threads": 2, **more.pop("device", {})}],
                        "host_arena": "64MiB",
                        "models": [{"name": n, "path": str(self.path(n)), **more.pop(n, {})} for n in names],
-                       "admin": {"listen": f"unix:{self.sock}"}, **more}
+                       "admin": {"listen": f"unix:{self.sock}"}, "limits": {"file_look_ms": LOOK_MS}, **more}
         self.d = launch(self.config)
         if "tenants" in more:
             self.d._http = httpx.Client(base_url=self.d.url, timeout=120 * SLOW, limits=KEEP_ALL, headers={
@@ -362,7 +363,7 @@ def test_a_file_that_is_being_copied_is_waited_for(world, alone, files):
         assert w.said() == alone("one")
         w.do("drop")
         assert w.said() == alone("one")  # read again, from the file that is open
-        time.sleep(2.5)
+        time.sleep(2 * LOOK_MS / 1000)
         assert w.d.stderr().count("level=error event=model_file") == 1  # told once
         for at in range(len(whole) // 2, len(whole), len(whole) // 8 + 1):
             f.write(whole[at:at + len(whole) // 8 + 1])

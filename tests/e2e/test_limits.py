@@ -671,7 +671,7 @@ def test_usage_details_are_told_when_asked_for(serve):
     assert "inferd" not in plain
     more = ask(d, usage_details=True, n=2, service_tier="flex").json()["usage"]
     inferd = more.pop("inferd")
-    assert set(inferd) == {"queued_ms", "preempted", "class", "preemptions", "away_us", "recomputed_tokens",
+    assert set(inferd) == {"queued_ms", "queued_steps", "preempted", "class", "preemptions", "away_us", "recomputed_tokens",
                            "preempt_cost_us", "device_us"} and inferd["class"] == "batch"
     assert inferd["preempted"] == 0 and 0 <= inferd["queued_ms"] < 10000 * SLOW
     assert set(more) == set(plain)

@@ -82,6 +82,7 @@ typedef struct gen_event {
             uint32_t n_prompt, n_cached, n_output, n_preempted;
             uint32_t retry_after_ms; // INFERD_EMODEL: asking again before is of no use; 0 = unknown
             uint64_t queued_us;      // from arrival to the first plan that had it
+            uint32_t queued_steps;   // of the device in that time; the one under way on arrival is one
             uint64_t device_us;      // of the device that it is charged with
             /* What preemptions took from it, and cost; the device's time for that is nobody's. */
             uint32_t n_rungs[GEN_RUNGS], n_recomputed; // times; tokens
