@@ -41,7 +41,7 @@ typedef struct share_answer {
     uint64_t sent_ns, first_ns, last_ns; // first_ns 0: no token came
     uint32_t n_chunks;
     int64_t n_output, queued_ms, queued_steps; // told by usage; -1 when they are not
-    bool was_cut; // on_token or stops said so
+    bool was_cut;                              // on_token or stops said so
 } share_answer;
 
 /* A server and how to ask it; the strings stay borrowed. */

@@ -7,9 +7,9 @@
  *               one
  *
  * How many iterations an urgent request waited for, the one under way on its arrival included, is
- * what the daemon tells of it.  Beside it stands what can be seen from outside: a stream gets a token
- * in each step of its model, so all that came between an urgent request and its own first token
- * belong to steps that it waited for.
+ * what the daemon tells of it.  Beside it stands what can be seen from outside: a stream gets a
+ * token in each step of its model, so all that came between an urgent request and its own first
+ * token belong to steps that it waited for.
  */
 #include <string.h>
 
@@ -183,15 +183,17 @@ static void tell_urgent(share *s, const share_load *load, const share_answer *ur
     snprintf(
         r->spread, sizeof r->spread,
         "%u arrivals: median %.0f, most %.0f iterations (seen by the client: p99 %.0f, most %.0f); "
-        "median %.0f, most %.0f ms; TTFT median %.1f, p99 %.1f ms; gaps of the batch median %.1f, p99 %.1f ms",
+        "median %.0f, most %.0f ms; TTFT median %.1f, p99 %.1f ms; gaps of the batch median %.1f, "
+        "p99 %.1f ms",
         n, samples_at(&waited, .5), samples_at(&waited, 1), samples_at(&seen, .99),
-        samples_at(&seen, 1), samples_at(&queued, .5), samples_at(&queued, 1), samples_at(&ttft, .5), samples_at(&ttft, .99),
-        samples_at(&step, .5), samples_at(&step, .99));
+        samples_at(&seen, 1), samples_at(&queued, .5), samples_at(&queued, 1),
+        samples_at(&ttft, .5), samples_at(&ttft, .99), samples_at(&step, .5),
+        samples_at(&step, .99));
     r->verdict = p99 <= 1 && p99_ms <= STEP_MAX_MS ? SHARE_MET : SHARE_MISSED;
-    r->values = json_pack("{s:o,s:o,s:o,s:o,s:o}", "iterations", samples_json(&waited),
-                          "iterations_seen", samples_json(&seen), "queued_ms",
-                          samples_json(&queued), "ttft_ms", samples_json(&ttft), "batch_gap_ms",
-                          samples_json(&step));
+    r->values =
+        json_pack("{s:o,s:o,s:o,s:o,s:o}", "iterations", samples_json(&waited), "iterations_seen",
+                  samples_json(&seen), "queued_ms", samples_json(&queued), "ttft_ms",
+                  samples_json(&ttft), "batch_gap_ms", samples_json(&step));
     samples *all[] = {&waited, &seen, &queued, &ttft, &step};
     for (size_t i = 0; i < INFERD_COUNT(all); i++) samples_free(all[i]);
 }

@@ -128,8 +128,11 @@ static void times_are_dates_or_seconds(void) {
     EXPECT(time_is("12.25", 12250000000u));
     EXPECT(time_is("1970-01-01 00:00:00", 0));
     EXPECT(time_is("1970-01-02T00:00:01.5Z", 86401500000000u));
-    EXPECT(time_is("2000-03-01 00:00:00", 951868800u * 1000000000ull));   // a leap year
-    EXPECT(time_is("2023-11-16 18:17:03.9799600", 1700158623979960000u)); // Azure's form
+    EXPECT(time_is("2000-03-01 00:00:00", 951868800u * 1000000000ull));        // a leap year
+    EXPECT(time_is("2023-11-16 18:17:03.9799600", 1700158623979960000u));      // Azure's form
+    EXPECT(time_is("2024-05-10 00:00:00.009930+00:00", 1715299200009930000u)); // and its next one
+    EXPECT(time_is("1970-01-02T01:30:00+01:30", 86400000000000u));
+    EXPECT(time_is("1970-01-01 20:00:00-04:00", 86400000000000u));
     EXPECT(time_is("1700158623.9", 1700158623900000000u));
     uint64_t ns;
     const char *const BAD[] = {"",
@@ -140,6 +143,11 @@ static void times_are_dates_or_seconds(void) {
                                "2023-11-16",
                                "1 ",
                                "2023-11-16 18:17:03 x",
+                               "2023-11-16 18:17:03+1",
+                               "2023-11-16 18:17:03+24:00",
+                               "2023-11-16 18:17:03+00:60",
+                               "2023-11-16 18:17:03+00:00Z",
+                               "1970-01-01 00:00:00+00:01",
                                "99999999999"};
     for (size_t i = 0; i < INFERD_COUNT(BAD); i++)
         EXPECT(!trace_time_parse(BAD[i], BAD[i] + strlen(BAD[i]), &ns));

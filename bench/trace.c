@@ -48,8 +48,22 @@ static uint64_t days_of(uint64_t year, uint64_t month, uint64_t day) {
     return days - 719468;
 }
 
+/* How far the clock is ahead of UTC: nothing, "Z", or "+hh:mm", "-hh:mm". */
+static bool take_offset(const char **p, const char *end, int64_t *out_s) {
+    uint64_t hours, minutes;
+    *out_s = 0;
+    if (*p == end || take_char(p, end, 'Z')) return true;
+    int sign = **p == '-' ? -1 : 1;
+    if (!take_char(p, end, '+') && !take_char(p, end, '-')) return false;
+    if (!take_digits(p, end, &hours) || !take_char(p, end, ':')) return false;
+    if (!take_digits(p, end, &minutes) || hours > 23 || minutes > 59) return false;
+    *out_s = sign * (int64_t)(hours * 3600 + minutes * 60);
+    return true;
+}
+
 static bool date_parse(const char *p, const char *end, uint64_t *out_ns) {
     uint64_t year, month, day, hour, minute, second, fraction;
+    int64_t ahead_s;
     if (!take_digits(&p, end, &year) || !take_char(&p, end, '-')) return false;
     if (!take_digits(&p, end, &month) || !take_char(&p, end, '-')) return false;
     if (!take_digits(&p, end, &day)) return false;
@@ -57,12 +71,14 @@ static bool date_parse(const char *p, const char *end, uint64_t *out_ns) {
     if (!take_digits(&p, end, &hour) || !take_char(&p, end, ':')) return false;
     if (!take_digits(&p, end, &minute) || !take_char(&p, end, ':')) return false;
     if (!take_digits(&p, end, &second) || !take_fraction(&p, end, &fraction)) return false;
-    take_char(&p, end, 'Z');
+    if (!take_offset(&p, end, &ahead_s)) return false;
     if (p != end || year < 1970 || year > 2200 || month < 1 || month > 12 || day < 1 || day > 31 ||
         hour > 23 || minute > 59 || second > 60)
         return false;
-    uint64_t seconds = days_of(year, month, day) * 86400 + hour * 3600 + minute * 60 + second;
-    *out_ns = seconds * NS_PER_S + fraction;
+    int64_t seconds =
+        (int64_t)(days_of(year, month, day) * 86400 + hour * 3600 + minute * 60 + second) - ahead_s;
+    if (seconds < 0) return false; // the first hours of 1970, somewhere
+    *out_ns = (uint64_t)seconds * NS_PER_S + fraction;
     return true;
 }
 
@@ -160,6 +176,11 @@ inferd_status trace_read(trace *t, const char *path, inferd_err *err) {
         trace_deinit(t);
     }
     return s;
+}
+
+double trace_period_s(const trace *t) {
+    double last_s = (double)t->rows[t->n - 1].at_ns / (double)NS_PER_S;
+    return t->n > 1 ? last_s * (double)t->n / (double)(t->n - 1) : 0;
 }
 
 void trace_deinit(trace *t) {

@@ -2,7 +2,8 @@
  *
  * A CSV file: time, prompt tokens, output tokens; further columns are ignored, and so is a first
  * line whose first field is not a time.  The time is a date ("2023-11-16 18:17:03.9799600", 'T'
- * instead of the space is fine) or a number of seconds.  Times must not go backwards.  After
+ * instead of the space is fine, and so is "Z", "+01:00" or "-01:00" behind it) or a number of
+ * seconds.  Times must not go backwards.  After
  * reading, the first row is at zero.
  *
  * Bounded: TRACE_ROWS_MAX rows.  Thread: any after reading, nothing changes. */
@@ -23,6 +24,9 @@ typedef struct trace {
     trace_row *rows; // owned
     size_t n;        // > 0 after reading
 } trace;
+
+/* Until it may begin again: to its last row, and one mean gap.  0: its rows are at one time. */
+double trace_period_s(const trace *t);
 
 inferd_status trace_read(trace *t, const char *path, inferd_err *err);
 void trace_deinit(trace *t);

@@ -154,19 +154,14 @@ static inferd_status open_file(model *m, const model_options *options, inferd_er
         options->path);
 }
 
-static inferd_status copy_pack_dir(model *m, const char *folder, inferd_err *err) {
-    if (folder == NULL) return INFERD_OK;
-    return copy_bytes((bytes){folder, strlen(folder)}, &m->pack_dir, err);
-}
-
 inferd_status model_open(const model_options *options, model **out, inferd_err *err) {
     inferd_status st;
     bytes name;
     model *m = calloc(1, sizeof *m);
     if (m == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a model");
     if ((st = copy_bytes((bytes){options->path, strlen(options->path)}, &m->path, err)) ||
-        (st = copy_pack_dir(m, options->pack_dir, err)) || (st = open_file(m, options, err)) ||
-        (st = check_is_model(m->file, err)) || (st = decoder_spec_read(m->file, &m->spec, err)) ||
+        (st = open_file(m, options, err)) || (st = check_is_model(m->file, err)) ||
+        (st = decoder_spec_read(m->file, &m->spec, err)) ||
         (st = tok_open(m->file, &m->tok, err)) || (st = read_vocabulary_size(m, err)) ||
         (st = open_template(m, options, err)) || (st = set_context(m, options->context_max, err)) ||
         (st = gguf_str_opt(m->file, "general.name", &name, err)) ||
@@ -186,7 +181,6 @@ void model_close(model *m) {
     decoder_spec_deinit(&m->spec);
     gguf_close(m->file);
     free(m->name);
-    free(m->pack_dir);
     free(m->path);
     free(m);
 }

@@ -16,7 +16,6 @@ struct model {
     tokenizer *tok;      // owned
     chat_template *chat; // owned; NULL: none
     char *path, *name;   // owned
-    char *pack_dir;      // owned; NULL: beside the file
     model_info info;
     bool dummy; // the file has no weights: they are made up from the seed
     uint64_t dummy_seed;

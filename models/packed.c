@@ -108,15 +108,9 @@ static uint64_t data_bytes(const weight_plan *plan) {
 }
 
 char *packed_path(const model *m, const backend *be) {
-    const char *slash = strrchr(m->path, '/'), *base = slash != NULL ? slash + 1 : m->path;
-    const char *folder = m->pack_dir != NULL ? m->pack_dir : m->path;
-    size_t n_folder = m->pack_dir != NULL ? strlen(folder) : (size_t)(base - m->path);
-    const char *between = m->pack_dir != NULL ? "/" : "";
-    size_t n = n_folder + strlen(base) + strlen(be_weight_layout(be)) + 16;
+    size_t n = strlen(m->path) + strlen(be_weight_layout(be)) + sizeof ".inferd-";
     char *path = malloc(n);
-    if (path != NULL)
-        snprintf(path, n, "%.*s%s%s.inferd-%s", (int)n_folder, folder, between, base,
-                 be_weight_layout(be));
+    if (path != NULL) snprintf(path, n, "%s.inferd-%s", m->path, be_weight_layout(be));
     return path;
 }
 

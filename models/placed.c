@@ -87,6 +87,16 @@ void placed_close(placed_model *p) {
     free(p);
 }
 
+void placed_read_from(placed_model *p, const model *m) {
+    INFERD_CHECK(p->state != PLACED_STAGING);
+    for (size_t i = 0; i < p->plan.n; i++) {
+        weight_entry *e = &p->plan.entries[i];
+        e->tensor = gguf_find_tensor(m->file, e->tensor->name);
+        INFERD_CHECK(e->tensor != NULL); // the bytes are the same
+    }
+    p->m = m;
+}
+
 /* ---- looking ---- */
 
 placed_state placed_state_of(const placed_model *p) {
@@ -97,9 +107,31 @@ static size_t pages_for(const placed_model *p, size_t each) {
     return (p->plan.n_bytes + each - 1) / each;
 }
 
+/* Of weights: whole extents. */
+static uint32_t extent_pages_for(const backend *be, size_t n_bytes) {
+    uint32_t extent = u32_max(be_extent_pages(be), 1);
+    size_t each = be_page_bytes(be) * extent;
+    return (uint32_t)((n_bytes + each - 1) / each) * extent;
+}
+
+inferd_status model_weigh(const model *m, const backend *be, uint32_t *n_pages, uint64_t *n_bytes,
+                          inferd_err *err) {
+    decoder_weights weights;
+    weight_plan plan;
+    inferd_status st = weights_plan(m->file, be, &m->spec, &weights, &plan, err);
+    if (st != INFERD_OK) return st;
+    *n_bytes = plan.n_bytes;
+    *n_pages = extent_pages_for(be, plan.n_bytes);
+    weights_deinit(&weights, &plan);
+    return INFERD_OK;
+}
+
 uint32_t placed_weight_pages(const placed_model *p) {
-    uint32_t extent = u32_max(be_extent_pages(p->be), 1);
-    return (uint32_t)pages_for(p, be_page_bytes(p->be) * extent) * extent;
+    return extent_pages_for(p->be, p->plan.n_bytes);
+}
+
+uint64_t placed_weight_bytes(const placed_model *p) {
+    return p->plan.n_bytes;
 }
 
 uint32_t placed_host_pages(const placed_model *p) {

@@ -12,7 +12,7 @@ enum { WINDOW_ALIGN = 256 };
 
 typedef struct planner {
     const gguf *g;
-    backend *be;
+    const backend *be;
     weight_plan *plan;
     inferd_err *err;
     inferd_status status; // the first failure; later calls do nothing
@@ -165,8 +165,8 @@ static uint32_t count_unused(const gguf *g, const weight_plan *plan) {
     return n > known ? (uint32_t)(n - known) : 0;
 }
 
-inferd_status weights_plan(const gguf *g, backend *be, const decoder_spec *s, decoder_weights *out,
-                           weight_plan *plan, inferd_err *err) {
+inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec *s,
+                           decoder_weights *out, weight_plan *plan, inferd_err *err) {
     *out = (decoder_weights){0};
     *plan = (weight_plan){0};
     out->layers = calloc(s->n_layers, sizeof *out->layers);

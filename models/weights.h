@@ -32,8 +32,8 @@ typedef struct weight_plan {
 } weight_plan;
 
 /* Fill in out->layers and the plan.  Errors name tensor, shape and what was expected. */
-inferd_status weights_plan(const gguf *g, backend *be, const decoder_spec *s, decoder_weights *out,
-                           weight_plan *plan, inferd_err *err);
+inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec *s,
+                           decoder_weights *out, weight_plan *plan, inferd_err *err);
 void weights_deinit(decoder_weights *w, weight_plan *plan);
 
 /* Bytes of a row as the file has it; of a vector: all of it. */

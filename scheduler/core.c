@@ -305,6 +305,11 @@ void core_idle(core *c, uint64_t from_us, uint64_t to_us) {
     account_until(c, &c->account.idle_us, to_us);
 }
 
+void core_set_policy(core *c, const sched_limits *limits, const residency_limits *models) {
+    sched_set_policy(c->sched, limits, now(c));
+    c->models.limits.min_residency_us = models->min_residency_us;
+}
+
 void core_end(core *c) {
     while (c->n_flight > 0) finish_oldest(c);
     sched_cancel_all(c->sched, now(c));

@@ -94,6 +94,8 @@ bool core_turn(core *c);
 uint64_t core_next_us(const core *c);
 /* Nothing was done in [from_us, to_us). */
 void core_idle(core *c, uint64_t from_us, uint64_t to_us);
+/* From the next turn on what sched_set_policy takes, and min_residency_us, are these. */
+void core_set_policy(core *c, const sched_limits *limits, const residency_limits *models);
 /* Finish what is on its way, end every sequence, detach every model. */
 void core_end(core *c);
 /* The device is gone: everybody fails, now and later. */

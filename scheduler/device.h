@@ -65,6 +65,7 @@ typedef struct device_pages {
 typedef struct device_model {
     sched_model_spec spec;
     uint32_t weight_pages; // on the device while HOT
+    uint64_t weight_bytes; // of those: the last page, or extent, is partly used
     uint32_t host_pages;   // of the host ledger while WARM; one_memory: equal to weight_pages
     uint32_t n_unused_tensors;
     char math[256];       // how its matrices are multiplied, for people
@@ -76,7 +77,8 @@ typedef struct device_progress {
     uint64_t done, total; // bytes
     uint64_t device_us;   // that this piece kept the device from steps
     bool finished;
-    bool waiting; // the file is behind: nothing to do until `wake` was called
+    bool waiting;     // the file is behind: nothing to do until `wake` was called
+    const char *note; // a finished stage: a sentence for the log, until the next one; NULL: none
 } device_progress;
 
 typedef struct device_ops {
@@ -93,6 +95,14 @@ typedef struct device_ops {
     inferd_status (*attach)(void *self, uint32_t idx, struct model *m, uint32_t same_as,
                             const device_limits *limits, device_model *out, inferd_err *err);
     void (*detach)(void *self, uint32_t idx);
+    /* `to` computes with the weights of `from`.  They are those of `to` from now on, wherever they
+     * are, its file is read for them, and `from` and all others compute with them.  Not while they
+     * are staged or loaded.  NULL: it cannot. */
+    void (*hand_over)(void *self, uint32_t from, uint32_t to);
+    /* weight_pages that attach would say of a model, which need not be attached, and its weights'
+     * bytes.  From open to close, any thread.  NULL: it cannot. */
+    inferd_status (*weigh)(const void *self, const struct model *m, uint32_t *n_pages,
+                           uint64_t *n_bytes, inferd_err *err);
 
     /* Begin to read and prepare; returns at once.  `pages` ([host_pages]) where there is one
      * memory, else NULL.  `wake` is called from another thread when a waiting stage can go on. */

@@ -121,6 +121,19 @@ static void backend_device_detach(void *self, uint32_t idx) {
     empty_slot(&d->slots[idx]);
 }
 
+static void backend_device_hand_over(void *self, uint32_t from, uint32_t to) {
+    backend_device *d = self;
+    served_model *s = &d->slots[to];
+    INFERD_CHECK(s->same_as == from && d->slots[from].placed != NULL);
+    placed_read_from(d->slots[from].placed, s->m);
+    s->placed = d->slots[from].placed;
+    d->slots[from].placed = NULL;
+    for (uint32_t i = 0; i < d->n_slots; i++)
+        if (d->slots[i].m != NULL && d->slots[i].same_as == from) d->slots[i].same_as = to;
+    d->slots[from].same_as = to;
+    s->same_as = DEVICE_OWN;
+}
+
 /* The ids that end a generation, found once so that a step need not ask the tokenizer. */
 static inferd_status collect_end_ids(served_model *s, uint32_t *n, inferd_err *err) {
     const tokenizer *t = model_tokenizer(s->m);
@@ -153,6 +166,12 @@ static inferd_status hold_rows(backend_device *d, uint32_t n, inferd_err *err) {
     d->rows = rows;
     d->n_rows_max = n;
     return INFERD_OK;
+}
+
+static inferd_status backend_device_weigh(const void *self, const model *m, uint32_t *n_pages,
+                                          uint64_t *n_bytes, inferd_err *err) {
+    const backend_device *d = self;
+    return model_weigh(m, d->be, n_pages, n_bytes, err);
 }
 
 /* All that the bytes of its keys and values depend on: the file, and how it is computed here. */
@@ -214,6 +233,7 @@ static inferd_status backend_device_attach(void *self, uint32_t idx, model *m, u
     describe_content(d, s, out->spec.content);
     if (s->placed == NULL) return INFERD_OK; // it takes nothing of its own
     out->weight_pages = out->spec.weight_pages = placed_weight_pages(s->placed);
+    out->weight_bytes = placed_weight_bytes(s->placed);
     out->host_pages = placed_host_pages(s->placed);
     out->stage_bytes = placed_stage_bytes(s->placed);
     out->n_unused_tensors = placed_n_unused_tensors(s->placed);
@@ -229,8 +249,11 @@ static placed_model *own(void *self, uint32_t idx) {
 }
 
 static void tell(const placed_progress *from, device_progress *out) {
-    *out =
-        (device_progress){from->done, from->total, from->device_us, from->finished, from->waiting};
+    *out = (device_progress){.done = from->done,
+                             .total = from->total,
+                             .device_us = from->device_us,
+                             .finished = from->finished,
+                             .waiting = from->waiting};
 }
 
 static inferd_status backend_device_stage_begin(void *self, uint32_t idx, const uint32_t *pages,
@@ -238,6 +261,11 @@ static inferd_status backend_device_stage_begin(void *self, uint32_t idx, const 
                                                 inferd_err *err) {
     placed_model *p = own(self, idx);
     bool one_memory = be_one_memory(((backend_device *)self)->be);
+    model *m = ((backend_device *)self)->slots[idx].m;
+    model_file_id unused;
+    /* A file that came since somebody looked last: what is open is whole, unless it was written to,
+     * which its readers find out. */
+    if (model_look_at_file(m, &unused) == MODEL_FILE_REPLACED) model_hold_file(m, true);
     return placed_stage_begin(p, pages, one_memory ? placed_host_pages(p) : 0, wake, wake_ctx, err);
 }
 
@@ -246,6 +274,7 @@ static inferd_status backend_device_stage_step(void *self, uint32_t idx, uint64_
     placed_progress at = {0};
     inferd_status status = placed_stage_step(own(self, idx), budget_us, &at, err);
     tell(&at, out);
+    if (at.finished) out->note = placed_stage_note(own(self, idx));
     return status;
 }
 
@@ -360,7 +389,9 @@ inferd_status device_backend_create(const backend_options *options, uint32_t n_s
         .close = backend_device_close,
         .pages = backend_device_pages,
         .attach = backend_device_attach,
+        .weigh = backend_device_weigh,
         .detach = backend_device_detach,
+        .hand_over = backend_device_hand_over,
         .stage_begin = backend_device_stage_begin,
         .stage_step = backend_device_stage_step,
         .unstage = backend_device_unstage,

@@ -121,9 +121,28 @@ static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t
     return due_us > alone_us ? due_us : alone_us;
 }
 
+/* Whoever is told one moment comes at that moment, and then there are n_max places, however short
+ * each is held: the first second from after_s at which no more than that come so close together
+ * that none of them has ended. */
+static uint32_t avoid_crowds(const drain_book *b, uint32_t after_s, uint32_t n, uint32_t n_max,
+                             uint64_t now_us) {
+    uint64_t held_us = drain_held_us(b, now_us),
+             near_us = held_us < SECOND_US ? held_us : SECOND_US;
+    uint32_t first = 0;
+    for (; after_s <= DRAIN_MAX_S; after_s++) {
+        uint64_t at_us = now_us + after_s * SECOND_US, together = n;
+        while (first < b->n_promises && b->promises[first].due_us + near_us <= at_us) first++;
+        for (uint32_t i = first; i < b->n_promises && b->promises[i].due_us < at_us + near_us; i++)
+            together += b->promises[i].n;
+        if (together <= n_max || together == n) return after_s;
+    }
+    return after_s;
+}
+
 uint32_t drain_refuse(drain_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us) {
     forget_old(b, now_us);
     uint32_t after_s = seconds_of(due_of(b, n, n_max, now_us) - now_us);
+    after_s = avoid_crowds(b, after_s, n, n_max, now_us);
     if (after_s > DRAIN_MAX_S) return after_s;
     if (b->n_promises == DRAIN_PROMISES_MAX) return DRAIN_MAX_S + 1;
     if (mark != 0) promise(b, mark, n, now_us + after_s * SECOND_US);

@@ -82,10 +82,16 @@ static void publish_stats(engine *e) {
     s->pages_kv = p->n_in[PAGE_KV] - n.pages_cached;
     s->pages_cached = n.pages_cached;
     s->pages_quarantine = p->n_in[PAGE_QUARANTINE];
-    s->pages_warm = p->n_in[PAGE_WARM];
+    s->one_memory = c->about.one_memory;
+    s->pages_warm = p->n_in[PAGE_WARM] + p->n_host_apart;
+    s->pages_parked = p->n_in[PAGE_PARKED] + p->n_parked_apart;
+    s->pages_absent = p->n_in[PAGE_ABSENT];
     s->pages_device = p->n_device;
     s->pages_host = p->n_host;
     s->pages_host_free = pool_n_host_free(p);
+    s->pages_device_free = pool_n_device_free(p);
+    s->pages_tenants_min = c->opened ? sched_tenants_min_pages(c->sched) : 0;
+    s->pages_reserved = p->n_reserved;
     s->page_bytes = c->about.page_bytes;
     s->n_preemptions = n.n_preemptions;
     s->n_recomputed_tokens = n.n_recomputed_tokens;
@@ -117,38 +123,75 @@ static void publish_stats(engine *e) {
     atomic_store_explicit(&e->busy_since_us, c->busy_since_us, memory_order_relaxed);
 }
 
+/* Of its weights: what is there of them, while they come. */
+static uint64_t weight_bytes(const resident *root, uint64_t room_bytes) {
+    bool comes = root->state == MODEL_STAGING || root->state == MODEL_LOADING;
+    double part =
+        comes && root->bytes_total > 0 ? (double)root->bytes_done / (double)root->bytes_total : 1.0;
+    uint64_t n_bytes = (uint64_t)((double)root->about.weight_bytes * part);
+    return n_bytes < room_bytes ? n_bytes : room_bytes;
+}
+
+/* Pages of the model in both memories.  Those of host memory apart are counted there. */
+static void publish_pages(const core *c, uint32_t idx, engine_model_info *i) {
+    const pool_owner *o = &c->pool.owners[idx];
+    const resident *m = &c->models.slots[idx];
+    i->pages_weight = o->held[PAGE_WEIGHT];
+    i->pages_warm = o->held[PAGE_WARM];
+    i->pages_kv = o->held[PAGE_KV] - i->pages_cached;
+    i->pages_parked = o->held[PAGE_PARKED];
+    i->pages_min = o->min;
+    i->pages_max = o->max;
+    if (c->about.one_memory) return;
+    if (m->host_copy) i->pages_warm += m->about.host_pages;
+    if (c->host.owners != NULL) i->pages_parked += c->host.owners[idx].held[PAGE_PARKED];
+}
+
+static void publish_bytes(const core *c, uint32_t idx, engine_model_info *i) {
+    const resident *m = &c->models.slots[idx];
+    const kv_layout *kv = &m->about.spec.kv;
+    uint64_t page_bytes = c->about.page_bytes;
+    i->bytes_used =
+        weight_bytes(&c->models.slots[m->weights_of], (uint64_t)i->pages_weight * page_bytes) +
+        (uint64_t)i->kv_blocks_used * kv->n_groups * kv->slot_bytes;
+    i->bytes_held = ((uint64_t)i->pages_weight + i->pages_kv) * page_bytes;
+    i->bytes_cached = (uint64_t)i->pages_cached * page_bytes;
+    i->bytes_min = (uint64_t)i->pages_min * page_bytes;
+    i->bytes_max = i->pages_max == UINT32_MAX ? UINT64_MAX : (uint64_t)i->pages_max * page_bytes;
+}
+
 static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
     const core *c = &e->core;
     const resident *m = &c->models.slots[idx], *w = &c->models.slots[m->weights_of];
     slot_view *v = &e->slots[idx];
     engine_model_info i = {.state = residency_state(&c->models, idx)};
     if (i.state != MODEL_NONE) {
-        static const pool_owner none; // the device never came up
-        const pool_owner *o = c->pool.owners != NULL ? &c->pool.owners[idx] : &none;
         sched_model_numbers n;
         sched_count_model(c->sched, idx, &n);
-        i.held = w->held;
+        i.held = m->held;
+        i.serves_others = residency_serves_others(&c->models, idx);
         i.weights_of = m->weights_of;
         i.context = m->about.spec.context;
         i.n_running = n.n_running;
         i.n_waiting = n.n_waiting;
+        /* Taken out by hand it computes what it has, and then it goes. */
+        if (i.held && i.state == MODEL_HOT && n.n_running + n.n_waiting > 0)
+            i.state = MODEL_DRAINING;
         i.kv_blocks_used = n.blocks_used;
         i.pages_cached = n.pages_cached;
         i.device_us = n.device_us;
         i.decode_us = sched_decode_us(c->sched, idx);
-        if (c->opened) {
-            i.pages_weight = o->held[PAGE_WEIGHT];
-            i.pages_warm = o->held[PAGE_WARM];
-            i.pages_kv = o->held[PAGE_KV];
-            i.pages_min = o->min;
-            i.pages_max = o->max;
-        }
+        if (c->opened) publish_pages(c, idx, &i);
+        publish_bytes(c, idx, &i);
         i.bytes_done = w->bytes_done;
         i.bytes_total = w->bytes_total;
+        i.weight_pages = w->about.weight_pages;
+        i.host_pages = c->about.one_memory ? w->about.weight_pages : w->about.host_pages;
         i.n_stages = w->n_stages;
         i.n_loads = w->n_loads;
         i.n_failed = w->n_failed;
         memcpy(i.n_evictions, w->n_evictions, sizeof i.n_evictions);
+        i.n_left = w->n_left;
         i.hot_us = w->hot_us + (w->state == MODEL_HOT ? now_us - w->hot_since_us : 0);
         i.load_device_us = w->load_device_us;
         i.turn_us = w->turn_us;
@@ -157,23 +200,17 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.reload_us = resident_reload_us(w);
         i.n_unused_tensors = m->about.n_unused_tensors;
         memcpy(i.math, m->about.math, sizeof i.math);
+        memcpy(i.stage_note, w->stage_note, sizeof i.stage_note);
         i.last = w->last;
         i.sum = w->parts_sum;
         i.last.first_us = n.first_us;
         i.sum.first_us = n.first_us_sum;
         memcpy(i.n_rungs, n.n_rungs, sizeof i.n_rungs);
         i.cost_error_ppm = n.cost_error_ppm;
-        const kv_layout *kv = &m->about.spec.kv;
-        uint64_t page_bytes = c->about.page_bytes;
-        i.bytes_used = (uint64_t)i.pages_weight * page_bytes +
-                       (uint64_t)i.kv_blocks_used * kv->n_groups * kv->slot_bytes;
-        i.bytes_held = ((uint64_t)i.pages_weight + i.pages_kv) * page_bytes;
-        i.bytes_min = (uint64_t)i.pages_min * page_bytes;
-        i.bytes_max = i.pages_max == UINT32_MAX ? UINT64_MAX : (uint64_t)i.pages_max * page_bytes;
         i.at_us = now_us;
         if (i.state == MODEL_FAILED) {
             i.why = m->why;
-            uint64_t at_us = w->retry_at_us;
+            uint64_t at_us = m->unpromised ? m->retry_at_us : w->retry_at_us;
             if (at_us > now_us) i.retry_after_ms = (uint32_t)((at_us - now_us + 999) / 1000);
         }
     }
@@ -201,9 +238,17 @@ static void publish_slots(engine *e, bool last) {
     e->stats.attainment_ppm = sched_attainment_ppm(e->core.sched); // published behind this
     e->seen_changes = r->n_changes;
     e->views_us = now_us;
+    atomic_store(&e->n_changes_seen, e->n_changes);
     atomic_store(&e->settled, e->core.settled);
     if (r->dead) atomic_store(&e->lost, r->why.status == INFERD_ELOST);
     e->events_pushed |= changed; // the front looks at what became of them
+}
+
+static void publish_tenants(engine *e) {
+    uint64_t n_bytes;
+    for (uint32_t i; (i = sched_next_tenant(e->core.sched, &n_bytes)) != SCHED_NO_TENANT;)
+        if (i < ENGINE_TENANTS_MAX)
+            atomic_store_explicit(&e->tenant_bytes[i], n_bytes, memory_order_relaxed);
 }
 
 /* Last events go out, numbers become visible, and the front is woken once. */
@@ -212,6 +257,7 @@ static void outbox_publish(engine *e) {
     /* Before the slots: who sees a slot empty sees what its last model used. */
     principal_views_publish(&e->principals, sched_account(e->core.sched));
     publish_slots(e, false);
+    publish_tenants(e);
     publish_stats(e);
     if (!e->events_pushed) return;
     e->events_pushed = false;
@@ -240,6 +286,13 @@ static void answer_audit(engine *e) {
     pthread_mutex_unlock(&e->mutex);
 }
 
+static void set_policy(engine *e, const engine_limits *given) {
+    engine_limits l = limits_fill(given);
+    sched_limits limits = limits_of_sched(&l);
+    residency_limits models = limits_of_models(&l);
+    core_set_policy(&e->core, &limits, &models);
+}
+
 /* What the front says about a model.  A policy that does not fit was refused by the front, which
  * knows all of them; one that still does not fit leaves the old one in place. */
 static void change_model(engine *e, const engine_message *m) {
@@ -257,13 +310,21 @@ static void change_model(engine *e, const engine_message *m) {
         sched_set_tenant(e->core.sched, idx, &m->change->tenant, now_us, NULL); // or as before
         break;
     case ENGINE_MODEL_POLICY:
-        residency_set_policy(r, idx, &m->change->policy, now_us, NULL);
+        /* Its last work may have ended just now: an empty slot is promised nothing. */
+        if (residency_state(r, idx) != MODEL_NONE)
+            residency_set_policy(r, idx, &m->change->policy, now_us, NULL);
+        break;
+    case ENGINE_POLICY:
+        set_policy(e, &m->change->limits);
         break;
     default:
         residency_do(r, idx, m->command, now_us);
         break;
     }
+    if (m->change == NULL) return;
     free(m->change);
+    e->n_changes++;
+    e->views_us = 0; // they are written at the end of this turn
 }
 
 static void engine_read_inbox(engine *e) {
@@ -443,6 +504,7 @@ static void destroy(engine *e) {
     free(e->slots);
     board_deinit(&e->stats_board);
     principal_views_deinit(&e->principals);
+    free(e->tenant_bytes);
     ring_deinit(&e->inbox);
     ring_deinit(&e->outbox);
     buf_deinit(&e->audit_json);
@@ -460,6 +522,10 @@ static inferd_status init_views(engine *e, uint32_t n_slots, inferd_err *err) {
     inferd_status s = board_init(&e->stats_board, sizeof(engine_stats), err);
     if (s == INFERD_OK) s = principal_views_init(&e->principals, err);
     if (s != INFERD_OK) return s;
+    e->tenant_bytes = calloc(ENGINE_TENANTS_MAX, sizeof *e->tenant_bytes);
+    if (e->tenant_bytes == NULL)
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the bytes of %d tenants",
+                           ENGINE_TENANTS_MAX);
     e->slots = calloc(size_max(n_slots, 1), sizeof *e->slots);
     if (e->slots == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u slots", n_slots);
     e->n_slots = n_slots;
@@ -579,11 +645,13 @@ static void send(engine *e, engine_message_kind kind, uint64_t id) {
     send_message(e, (engine_message){.kind = kind, .id = id});
 }
 
-static bool send_change(engine *e, engine_message_kind kind, uint32_t idx, model *m,
-                        uint32_t same_as, const model_policy *policy) {
+/* Views that do not have it yet say nothing about what will be admitted. */
+static bool send_change(engine *e, engine_message_kind kind, uint32_t idx,
+                        const engine_model_change *given) {
     engine_model_change *change = malloc(sizeof *change);
     if (change == NULL) return false;
-    *change = (engine_model_change){.m = m, .same_as = same_as, .policy = *policy};
+    *change = *given;
+    atomic_fetch_add(&e->n_changes_sent, 1);
     send_message(e, (engine_message){.kind = kind, .id = idx, .change = change});
     return true;
 }
@@ -591,20 +659,24 @@ static bool send_change(engine *e, engine_message_kind kind, uint32_t idx, model
 bool engine_model_add(engine *e, uint32_t model_idx, model *m, uint32_t same_as,
                       const model_policy *policy) {
     INFERD_CHECK(model_idx < e->n_slots);
-    return send_change(e, ENGINE_MODEL_ADD, model_idx, m, same_as, policy);
+    engine_model_change change = {.m = m, .same_as = same_as, .policy = *policy};
+    return send_change(e, ENGINE_MODEL_ADD, model_idx, &change);
 }
 
 bool engine_model_set_policy(engine *e, uint32_t model_idx, const model_policy *policy) {
     INFERD_CHECK(model_idx < e->n_slots);
-    return send_change(e, ENGINE_MODEL_POLICY, model_idx, NULL, UINT32_MAX, policy);
+    engine_model_change change = {.policy = *policy};
+    return send_change(e, ENGINE_MODEL_POLICY, model_idx, &change);
 }
 
 bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *policy) {
-    engine_model_change *change = malloc(sizeof *change);
-    if (change == NULL) return false;
-    *change = (engine_model_change){.tenant = *policy};
-    send_message(e, (engine_message){.kind = ENGINE_TENANT, .id = tenant_idx, .change = change});
-    return true;
+    engine_model_change change = {.tenant = *policy};
+    return send_change(e, ENGINE_TENANT, tenant_idx, &change);
+}
+
+bool engine_set_policy(engine *e, const engine_limits *limits) {
+    engine_model_change change = {.limits = *limits};
+    return send_change(e, ENGINE_POLICY, 0, &change);
 }
 
 void engine_model_remove(engine *e, uint32_t model_idx) {
@@ -657,6 +729,12 @@ void engine_get_stats(const engine *e, engine_stats *out) {
     out->account_until_us = now_us;
 }
 
+uint64_t engine_tenant_bytes(const engine *e, uint32_t tenant_idx) {
+    return tenant_idx < ENGINE_TENANTS_MAX
+               ? atomic_load_explicit(&e->tenant_bytes[tenant_idx], memory_order_relaxed)
+               : 0;
+}
+
 model_state engine_model_state(const engine *e, uint32_t model_idx) {
     return model_idx < e->n_slots ? (model_state)atomic_load(&e->slots[model_idx].state)
                                   : MODEL_NONE;
@@ -669,6 +747,13 @@ void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *ou
     if (out->state == MODEL_NONE || now_us < out->at_us) return;
     if (out->state == MODEL_HOT) out->hot_us += now_us - out->at_us;
     if (out->idle_us > 0) out->idle_us += now_us - out->at_us;
+    uint64_t elapsed_ms = (now_us - out->at_us) / 1000;
+    if (out->state == MODEL_FAILED && out->retry_after_ms > 0) {
+        if (elapsed_ms < out->retry_after_ms)
+            out->retry_after_ms -= (uint32_t)elapsed_ms;
+        else
+            out->state = MODEL_COLD; // the engine is about to see it
+    }
     out->at_us = now_us;
 }
 
@@ -704,6 +789,13 @@ const char *engine_device_warning(const engine *e) {
     return atomic_load_explicit(&e->opened, memory_order_acquire) ? e->device_warning : "";
 }
 
+bool engine_weigh(const engine *e, const model *m, uint32_t *n_pages, uint64_t *n_bytes) {
+    const device *d = &e->core.device; // what is not written again once it is open
+    inferd_err unsaid = {0};
+    return atomic_load_explicit(&e->opened, memory_order_acquire) && d->ops->weigh != NULL &&
+           d->ops->weigh(d->self, m, n_pages, n_bytes, &unsaid) == INFERD_OK;
+}
+
 void engine_load_progress(const engine *e, uint64_t *done, uint64_t *total) {
     *done = *total = 0;
     for (uint32_t i = 0; i < e->n_slots; i++) {
@@ -723,9 +815,12 @@ inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_promp
     const slot_view *v = &e->slots[model_idx];
     model_state state = engine_model_state(e, model_idx);
     if (state == MODEL_NONE) return INFERD_OK; // not known yet; the engine looks again
+    /* Nor is a ceiling that was raised a moment ago. */
+    if (atomic_load(&e->n_changes_seen) != atomic_load(&e->n_changes_sent)) return INFERD_OK;
     if (state == MODEL_FAILED) {
         engine_model_error(e, model_idx, err);
-        if (err->status != INFERD_OK && err->status != INFERD_ELOST) err->status = INFERD_EMODEL;
+        bool told = err->status == INFERD_ELOST || err->status == INFERD_EQUOTA;
+        if (err->status != INFERD_OK && !told) err->status = INFERD_EMODEL;
         if (err->status != INFERD_OK) return err->status; // else it was just revived
     }
     return sched_admit(atomic_load(&v->context), atomic_load(&v->kv_tokens_max),

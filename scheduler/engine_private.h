@@ -56,15 +56,17 @@ typedef enum engine_message_kind {
     ENGINE_MODEL_REMOVE,
     ENGINE_MODEL_POLICY,
     ENGINE_MODEL_DO,
-    ENGINE_TENANT
+    ENGINE_TENANT,
+    ENGINE_POLICY
 } engine_message_kind;
 
-/* ENGINE_MODEL_ADD, ENGINE_MODEL_POLICY, ENGINE_TENANT. */
+/* ENGINE_MODEL_ADD, ENGINE_MODEL_POLICY, ENGINE_TENANT, ENGINE_POLICY. */
 typedef struct engine_model_change {
     model *m; // borrowed
     uint32_t same_as;
     model_policy policy;
     tenant_policy tenant;
+    engine_limits limits;
 } engine_model_change;
 
 typedef struct engine_message {
@@ -90,9 +92,11 @@ struct engine {
     char device_name[128], device_warning[256]; // written before `opened`
     board stats_board;                          // engine_stats
     principal_views principals;
+    atomic_ullong *tenant_bytes; // [ENGINE_TENANTS_MAX] engine_tenant_bytes; owned
     atomic_ullong idle_since_us; // account_until_us of the stats: nothing was done since then
     slot_view *slots;            // [n_slots] owned
     uint32_t n_slots;
+    atomic_uint n_changes_sent, n_changes_seen; // engine_model_changes; seen: in the views
 
     pthread_mutex_t mutex;
     pthread_cond_t to_engine, to_front;
@@ -109,6 +113,7 @@ struct engine {
     uint64_t seen_changes; // of the models, when their views were written last
     uint64_t views_us;     // and when
     bool views_stale;      // something was done since then
+    uint32_t n_changes;    // engine_model_changes read so far
 };
 
 inferd_status engine_start_device(const engine_limits *limits, device dev, uint32_t n_slots,

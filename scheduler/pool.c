@@ -196,8 +196,7 @@ static uint32_t unfilled_of(const pool_owner *o) {
 inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t max,
                               inferd_err *err) {
     INFERD_CHECK(owner < p->n_owners);
-    uint64_t sum = min;
-    for (uint32_t i = 0; i < p->n_owners; i++) sum += i == owner ? 0 : p->owners[i].min;
+    uint64_t sum = (uint64_t)p->n_min - p->owners[owner].min + min;
     if (min > max)
         return inferd_fail(err, INFERD_EINVAL, "guarantee of %u pages above the ceiling of %u", min,
                            max);
@@ -356,6 +355,17 @@ bool pool_exchange(pool *p, const uint32_t *out, uint32_t n_out, const uint32_t 
     return false;
 }
 
+void pool_hand_over(pool *p, const uint32_t *pages, uint32_t n, uint32_t owner) {
+    INFERD_CHECK(owner < p->n_owners);
+    for (uint32_t i = 0; i < n; i++) {
+        pool_page *g = &p->pages[pages[i]];
+        INFERD_CHECK(g->state == PAGE_WEIGHT || g->state == PAGE_WARM);
+        charge(p, g->owner, g->state, false);
+        charge(p, owner, g->state, true);
+        g->owner = owner;
+    }
+}
+
 void pool_give(pool *p, uint32_t page, uint64_t fence) {
     INFERD_CHECK(page < p->n_pages && fence <= p->launched);
     pool_page *g = &p->pages[page];
@@ -396,9 +406,7 @@ uint32_t pool_n_short(const pool *p) {
 }
 
 uint32_t pool_n_for_kv(const pool *p, uint32_t owner, uint32_t n_weights) {
-    uint64_t promised = 0;
-    for (uint32_t i = 0; i < p->n_owners; i++) promised += i == owner ? 0 : p->owners[i].min;
-    uint32_t left = promised < p->n_device ? p->n_device - (uint32_t)promised : 0;
+    uint32_t left = less(p->n_device, p->n_min - p->owners[owner].min); // of what others may have
     return less(u32_min(left, p->owners[owner].max), n_weights);
 }
 
@@ -446,7 +454,7 @@ static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *
 
 /* Each ledger is the sum of the pages that name it. */
 static inferd_status verify_owners(const pool *p, inferd_err *err) {
-    uint32_t unfilled = 0;
+    uint32_t unfilled = 0, n_min = 0;
     pool_owner *found = calloc(size_max(p->n_owners, 1), sizeof *found);
     if (found == NULL) return inferd_fail(err, INFERD_ENOMEM, "pool: no memory to count pages");
     for (uint32_t i = 0; i < p->n_pages; i++)
@@ -460,8 +468,12 @@ static inferd_status verify_owners(const pool *p, inferd_err *err) {
                                      "pool: owner %u has %u pages in state %d, its ledger says %u",
                                      o, found[o].held[s], s, owner->held[s]);
         unfilled += unfilled_of(owner);
+        n_min += owner->min;
     }
     free(found);
+    if (status == INFERD_OK && n_min != p->n_min)
+        return inferd_fail(err, INFERD_EINVAL, "pool: guarantees of %u pages, the books say %u",
+                           n_min, p->n_min);
     if (status == INFERD_OK && unfilled != p->unfilled)
         return inferd_fail(err, INFERD_EINVAL, "pool: unfilled guarantees %u, the books say %u",
                            unfilled, p->unfilled);

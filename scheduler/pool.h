@@ -158,6 +158,9 @@ bool pool_turn(pool *p, const uint32_t *pages, uint32_t n, page_state to);
 /* Back to the pool; usable again when the epoch `fence` has finished (0: at once). */
 void pool_give(pool *p, uint32_t page, uint64_t fence);
 
+/* Pages of weights become another owner's, in the same ledger; his ceiling is not asked. */
+void pool_hand_over(pool *p, const uint32_t *pages, uint32_t n, uint32_t owner);
+
 /* Both at once, where only together there is room: `out` (of one owner) from WEIGHT to WARM, `in`
  * (of another) from WARM to WEIGHT. */
 bool pool_exchange(pool *p, const uint32_t *out, uint32_t n_out, const uint32_t *in, uint32_t n_in);

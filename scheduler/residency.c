@@ -9,8 +9,9 @@
 #include "scheduler/feasible.h"
 
 enum {
-    EAGER_LEAVES_QUARTERS = 1, // of the device's pages free of weights nobody asked for
-    KEEP_STAGE_PERCENT = 50,   // a stage this far goes on when nobody waits any more
+    EAGER_LEAVES_QUARTERS = 1,  // of the device's pages free of weights nobody asked for
+    KEEP_STAGE_PERCENT = 50,    // a stage this far goes on when nobody waits any more,
+    STAGED_AGAIN_US = 60000000, // and one that was cancelled so short a time before
     FAILURES_DOUBLED_MAX = 16
 };
 
@@ -91,7 +92,7 @@ uint32_t group_n_steps(const residency *r, uint32_t root) {
 
 bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
     EACH_MEMBER(r, root, i)
-    if (r->slots[i].served && r->slots[i].policy.pin >= at_least) return true;
+    if (residency_counts(r, i) && r->slots[i].policy.pin >= at_least) return true;
     return false;
 }
 
@@ -118,16 +119,28 @@ static bool is_served(const residency *r, uint32_t root) {
 
 static uint64_t keep_alive_of(const residency *r, uint32_t root) {
     uint64_t longest = 0;
-    EACH_MEMBER(r, root, i)
-    if (r->slots[i].policy.keep_alive_us > longest) longest = r->slots[i].policy.keep_alive_us;
-    return longest;
+    bool any = false;
+    EACH_MEMBER(r, root, i) {
+        if (!residency_counts(r, i)) continue;
+        any = true;
+        if (r->slots[i].policy.keep_alive_us > longest) longest = r->slots[i].policy.keep_alive_us;
+    }
+    return any ? longest : POLICY_NEVER;
+}
+
+/* Every name was taken out by hand. */
+static bool is_held(const residency *r, uint32_t root) {
+    EACH_MEMBER(r, root, i) if (r->slots[i].served && !r->slots[i].held) return false;
+    return is_served(r, root);
 }
 
 /* ---- the arrows ---- */
 
 static void enter(residency *r, uint32_t i, model_state state) {
     r->slots[i].state = state;
-    r->slots[i].leave_next &= state == MODEL_LOADING || state == MODEL_HOT;
+    resident *m = &r->slots[i];
+    if (state == MODEL_COLD || state == MODEL_FAILED) m->leave_next = m->drop_next = false;
+    if (state == MODEL_DRAINING) m->leave_next = false;
     r->n_changes++;
 }
 
@@ -147,20 +160,33 @@ static void give_host(residency *r, resident *m) {
     m->host_copy = false;
 }
 
+/* Once more in vain: when it is tried again. */
+static void wait_longer(residency *r, resident *m, uint64_t now_us) {
+    uint32_t doubled = u32_min(m->n_failures, FAILURES_DOUBLED_MAX);
+    uint64_t wait_us = r->limits.retry_us << doubled;
+    if (wait_us > r->limits.retry_max_us) wait_us = r->limits.retry_max_us;
+    m->retry_at_us = now_us + wait_us;
+    m->n_failures++;
+}
+
+/* What requests are told. */
+static inferd_err as_told(const inferd_err *why) {
+    inferd_err told = *why;
+    if (told.status != INFERD_ELOST && told.status != INFERD_EQUOTA) told.status = INFERD_EMODEL;
+    return told;
+}
+
 /* STAGING, LOADING -> FAILED: the device holds nothing of it any more. */
 static void fail(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us) {
     resident *m = &r->slots[root];
     give_pages(r, m);
     give_host(r, m);
-    uint32_t doubled = u32_min(m->n_failures, FAILURES_DOUBLED_MAX);
-    uint64_t wait_us = r->limits.retry_us << doubled;
-    if (wait_us > r->limits.retry_max_us) wait_us = r->limits.retry_max_us;
-    m->retry_at_us = why->status == INFERD_ELOST ? 0 : now_us + wait_us;
-    m->n_failures++;
+    wait_longer(r, m, now_us);
+    if (why->status == INFERD_ELOST) m->retry_at_us = 0;
     m->n_failed++;
+    m->n_tried = 0;
     m->wanted = m->prefetch = false;
-    inferd_err told = *why;
-    if (told.status != INFERD_ELOST) told.status = INFERD_EMODEL;
+    inferd_err told = as_told(why);
     EACH_MEMBER(r, root, i) {
         if (r->slots[i].state == MODEL_FAILED) continue;
         r->slots[i].why = *why;
@@ -175,6 +201,135 @@ static void fail(residency *r, uint32_t root, const inferd_err *why, uint64_t no
 static void retry(residency *r, uint32_t root) {
     EACH_MEMBER(r, root, i) sched_model_revive(r->sched, i);
     enter(r, root, MODEL_COLD);
+}
+
+/* Of a slot that is COLD itself: it takes part in what its group is. */
+static void join(residency *r, uint32_t idx) {
+    resident *m = &r->slots[idx], *root = &r->slots[m->weights_of];
+    if (m == root) return;
+    if (root->state == MODEL_HOT) sched_model_hot(r->sched, idx, true);
+    if (root->state != MODEL_FAILED || root->retry_at_us == 0) return;
+    root->retry_at_us = 0; // its file may be another one
+    retry(r, m->weights_of);
+}
+
+/* ---- what was promised, and does not fit ---- */
+
+static uint32_t min_pages(const residency *r, const model_policy *p) {
+    uint64_t n = p->min_bytes / r->page_bytes + (p->min_bytes % r->page_bytes != 0);
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+/* COLD -> FAILED, or once more: tried again when guarantees of others went, and now and then.  Its
+ * group does without it. */
+static void fail_promise(residency *r, uint32_t idx, const inferd_err *why, uint64_t now_us) {
+    resident *m = &r->slots[idx];
+    inferd_err told = as_told(why);
+    m->unpromised = true;
+    m->why = *why;
+    wait_longer(r, m, now_us);
+    sched_model_fail(r->sched, idx, &told, m->retry_at_us, now_us);
+    enter(r, idx, MODEL_FAILED);
+    tell_pins(r);
+}
+
+/* FAILED -> COLD. */
+static void keep_promise(residency *r, uint32_t idx) {
+    resident *m = &r->slots[idx];
+    m->unpromised = false;
+    m->n_failures = 0;
+    sched_model_revive(r->sched, idx);
+    enter(r, idx, MODEL_COLD);
+    join(r, idx);
+}
+
+/* ---- whose the weights of a group are ---- */
+
+static bool fits_under_max(const residency *r, uint32_t idx, uint32_t root) {
+    return r->pool->owners[idx].max > r->slots[root].about.weight_pages;
+}
+
+/* One who could have them next, and after him the others in their order; rather one whose ceiling
+ * they fit under. */
+static uint32_t next_reader(const residency *r, uint32_t root) {
+    uint32_t found = RESIDENCY_NONE;
+    for (uint32_t n = 1; n < r->n_used && r->slots[root].n_members > 1; n++) {
+        uint32_t i = (root + n) % r->n_used;
+        const resident *m = &r->slots[i];
+        if (m->state != MODEL_COLD || m->weights_of != root || !residency_counts(r, i)) continue;
+        if (fits_under_max(r, i, root)) return i;
+        if (found == RESIDENCY_NONE) found = i;
+    }
+    return found;
+}
+
+/* The name's, not the weights'. */
+static void keep_name(resident *m, const resident *was) {
+    m->served = was->served;
+    m->held = was->held;
+    m->unpromised = was->unpromised;
+    m->policy = was->policy;
+    m->about.spec = was->about.spec;
+}
+
+/* The weights are another's, with all that is known of them; they are not being staged or loaded.
+ */
+static void hand_over(residency *r, uint32_t from, uint32_t to) {
+    resident *a = &r->slots[from], *b = &r->slots[to], weights = *a, other = *b;
+    r->dev->ops->hand_over(r->dev->self, from, to);
+    pool_hand_over(r->pool, weights.pages, weights.n_pages, to);
+    *a = other;
+    *b = weights;
+    keep_name(a, &weights);
+    keep_name(b, &other);
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (r->slots[i].state != MODEL_NONE && r->slots[i].weights_of == from)
+            r->slots[i].weights_of = to;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (r->slots[i].away_for == from) r->slots[i].away_for = to;
+    r->n_changes++;
+    tell_pins(r);
+}
+
+/* The names that are served go on with what is another's no more.  True: it was so. */
+static bool pass_on(residency *r, uint32_t root) {
+    resident *m = &r->slots[root];
+    if (m->served || r->dead || r->dev->ops->hand_over == NULL || m->state == MODEL_STAGING ||
+        m->state == MODEL_LOADING || m->state == MODEL_DRAINING)
+        return false;
+    uint32_t to = next_reader(r, root);
+    /* Under a ceiling that is too low its own work could not end. */
+    if (to == RESIDENCY_NONE ||
+        (!fits_under_max(r, to, root) && sched_model_n_seqs(r->sched, root) > 0))
+        return false;
+    hand_over(r, root, to);
+    m = &r->slots[to];
+    if (m->state == MODEL_FAILED && m->retry_at_us != 0) { // of another name it may not
+        m->retry_at_us = 0;
+        retry(r, to);
+    }
+    return true;
+}
+
+/* STAGING -> FAILED, when no name has a file that can be read: each is tried once. */
+static void fail_stage(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us) {
+    resident *m = &r->slots[root];
+    uint32_t n_names = 0, next = RESIDENCY_NONE;
+    EACH_MEMBER(r, root, i) n_names += residency_counts(r, i);
+    m->n_tried += m->served;
+    if (why->status != INFERD_ELOST && m->n_tried < n_names && r->dev->ops->hand_over != NULL)
+        next = next_reader(r, root);
+    if (next == RESIDENCY_NONE) {
+        fail(r, root, why, now_us);
+        return;
+    }
+    give_pages(r, m);
+    give_host(r, m);
+    bool leaves = m->leave_next, drops = m->drop_next;
+    enter(r, root, MODEL_COLD);
+    m->leave_next = leaves;
+    m->drop_next = drops;
+    hand_over(r, root, next);
 }
 
 static void wake_stage(void *ctx) {
@@ -193,6 +348,15 @@ static bool take_pages(residency *r, uint32_t root, page_state state) {
     return true;
 }
 
+/* It has its pages: until they were asked for it waited for its turn, and then for them. */
+static void note_waits(resident *m, uint64_t now_us) {
+    uint64_t asked_us = m->room_wanted_us != 0 ? m->room_wanted_us : now_us;
+    if (m->wanted_since_us != 0 && asked_us > m->wanted_since_us)
+        m->parts.queue_us = asked_us - m->wanted_since_us;
+    m->parts.reclaim_us += now_us - asked_us;
+    m->room_wanted_us = 0;
+}
+
 /* COLD -> STAGING, with its memory taken; or FAILED. */
 static void stage(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
@@ -201,7 +365,8 @@ static void stage(residency *r, uint32_t root, uint64_t now_us) {
     m->bytes_done = 0;
     m->bytes_total = m->about.stage_bytes;
     m->parts = (engine_switch){0};
-    if (m->wanted_since_us != 0) m->parts.queue_us = now_us - m->wanted_since_us;
+    note_waits(m, now_us);
+    m->staged_again = m->cancelled_us != 0 && now_us - m->cancelled_us < STAGED_AGAIN_US;
     atomic_store_explicit(&r->stage_ready, true, memory_order_relaxed);
     r->staging = root;
     enter(r, root, MODEL_STAGING);
@@ -209,7 +374,7 @@ static void stage(residency *r, uint32_t root, uint64_t now_us) {
                                  &err) == INFERD_OK)
         return;
     r->staging = RESIDENCY_NONE;
-    fail(r, root, &err, now_us);
+    fail_stage(r, root, &err, now_us);
 }
 
 /* STAGING -> COLD: nobody wants it any more. */
@@ -227,6 +392,8 @@ static void staged(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     r->staging = RESIDENCY_NONE;
     m->n_stages++;
+    m->n_tried = 0;
+    m->cancelled_us = 0;
     m->prefetch = false;
     m->parts.stage_us = now_us - m->begun_us;
     enter(r, root, MODEL_WARM);
@@ -269,8 +436,7 @@ static void loaded(residency *r, uint32_t root, uint64_t now_us) {
 static void load(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     inferd_err err = {0};
-    if (m->wanted_since_us != 0 && m->parts.stage_us == 0)
-        m->parts.queue_us = now_us - m->wanted_since_us;
+    if (m->parts.stage_us == 0) note_waits(m, now_us);
     m->begun_us = now_us;
     r->loading = root;
     enter(r, root, MODEL_LOADING);
@@ -323,6 +489,7 @@ void residency_release(residency *r, uint32_t root, uint32_t comer, uint64_t now
     EACH_MEMBER(r, root, i)
     if (r->slots[i].state != MODEL_FAILED) sched_model_close_door(r->sched, i, false);
     m->leaving = false;
+    m->n_left++;
     r->dev->ops->unload(r->dev->self, root);
     enter(r, root, MODEL_WARM);
     if (!r->one_memory) {
@@ -377,20 +544,27 @@ typedef struct want {
     uint64_t since_us;
 } want;
 
+/* What never will is wanted in vain, and must not be in the way of others. */
+static bool fits_host(const residency *r, uint32_t root) {
+    const device_model *about = &r->slots[root].about;
+    return (r->one_memory ? about->weight_pages : about->host_pages) <= r->pool->n_host;
+}
+
 static want want_of(const residency *r, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[root];
     sched_demand d = group_demand(r, root);
-    bool away = now_us < m->away_until_us && d.waiting_class >= m->away_class;
-    if (d.n_waiting > 0 && !away) return (want){WANT_WORK, d.waiting_class, d.oldest_us};
+    if (d.n_waiting > 0 && now_us >= residency_away_until_us(r, root))
+        return (want){WANT_WORK, d.waiting_class, d.oldest_us};
     want w = {WANT_NOTHING, GEN_CLASSES, 0};
     if (!is_served(r, root)) return w;
-    if (m->held) {
+    if (is_held(r, root)) {
         if (m->prefetch) w.kind = WANT_PREFETCH;
         return w;
     }
     if (m->wanted || group_is_pinned(r, root, PIN_HOT))
         w.kind = WANT_HOT;
-    else if (m->prefetch || (group_is_pinned(r, root, PIN_WARM) && m->state == MODEL_COLD))
+    else if (fits_host(r, root) &&
+             (m->prefetch || (group_is_pinned(r, root, PIN_WARM) && m->state == MODEL_COLD)))
         w.kind = WANT_PREFETCH;
     else if (r->limits.eager && m->n_stages == 0 && m->n_failures == 0 && !m->dropped)
         w.kind = WANT_EAGER;
@@ -405,13 +579,18 @@ static bool comes_before(const want *a, const want *b) {
     return a->since_us < b->since_us;
 }
 
-/* The model in this state that is wanted most. */
-static uint32_t most_wanted(const residency *r, model_state state, want *out, uint64_t now_us) {
+/* The model in this state that is wanted most; `owed`: of those with work for whom what they were
+ * guaranteed and have not got is enough. */
+static uint32_t most_wanted(const residency *r, model_state state, bool owed, want *out,
+                            uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t i = 0; i < r->n_used; i++) {
         if (!residency_is_root(r, i) || r->slots[i].state != state) continue;
         want w = want_of(r, i, now_us);
         if (w.kind == WANT_NOTHING || (best != RESIDENCY_NONE && !comes_before(&w, out))) continue;
+        if (owed &&
+            (w.kind != WANT_WORK || !residency_is_owed(r, i, r->slots[i].about.weight_pages + 1)))
+            continue;
         best = i;
         *out = w;
     }
@@ -458,6 +637,7 @@ static bool may_turn(const residency *r, const want *w, uint64_t now_us) {
 /* For all of that, or at least for the weights. */
 static bool make_room_to_begin(residency *r, uint32_t root, const want *w, uint64_t now_us) {
     bool turn = may_turn(r, w, now_us);
+    if (r->slots[root].room_wanted_us == 0) r->slots[root].room_wanted_us = now_us;
     return residency_make_room(r, root, pages_to_begin(r, root), w->class, turn, now_us) ||
            residency_make_room(r, root, r->slots[root].about.weight_pages + 1, w->class, turn,
                                now_us);
@@ -476,7 +656,7 @@ static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
                     "%u, of which %llu are guaranteed to other models or pinned",
                     n, p->n_device, (ull)kept);
     else if (n >= p->owners[root].max)
-        inferd_fail(&err, INFERD_EMODEL,
+        inferd_fail(&err, INFERD_EQUOTA,
                     "the weights need %u pages and keys and values at least one; the model may "
                     "have %u (max)",
                     n, p->owners[root].max);
@@ -492,12 +672,14 @@ static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
     return false;
 }
 
-/* Free pages that weights nobody asked for may take. */
+/* Free pages that weights nobody asked for may take.  What is spared is for all, so it counts for
+ * no ceiling. */
 static bool fits_eagerly(const residency *r, uint32_t root) {
     const pool *p = r->pool;
     uint32_t spare = p->n_device / 4 * EAGER_LEAVES_QUARTERS;
+    uint32_t needed = r->slots[root].about.weight_pages + 1;
     if (p->n_in[PAGE_WEIGHT] == 0) spare = 0; // the first one may have all of it
-    return pool_n_takeable(p, root) >= r->slots[root].about.weight_pages + spare + 1;
+    return pool_n_takeable(p, root) >= needed && pool_n_device_free(p) >= needed + spare;
 }
 
 /* One memory: straight to the device's ledger when it is wanted HOT, else to the host's. */
@@ -505,11 +687,7 @@ static bool begin_stage_here(residency *r, uint32_t root, const want *w, uint64_
     resident *m = &r->slots[root];
     uint32_t n = m->about.weight_pages;
     bool hot = w->kind >= WANT_HOT || (w->kind == WANT_EAGER && fits_eagerly(r, root));
-    if (hot && w->kind != WANT_EAGER) {
-        uint64_t began_us = now_us;
-        if (!make_room_to_begin(r, root, w, now_us)) return false;
-        m->parts.reclaim_us = now_us - began_us;
-    }
+    if (hot && w->kind != WANT_EAGER && !make_room_to_begin(r, root, w, now_us)) return false;
     if (!hot && (w->kind == WANT_EAGER
                      ? pool_n_host_free(r->pool) < n
                      : !residency_make_host_room(r, root, n, RESIDENCY_NONE, false, now_us)))
@@ -531,9 +709,9 @@ static bool begin_stage_apart(residency *r, uint32_t root, const want *w, uint64
     return true;
 }
 
-static bool start_staging(residency *r, uint64_t now_us) {
+static bool start_staging(residency *r, bool owed, uint64_t now_us) {
     want w;
-    uint32_t root = most_wanted(r, MODEL_COLD, &w, now_us);
+    uint32_t root = most_wanted(r, MODEL_COLD, owed, &w, now_us);
     if (root == RESIDENCY_NONE || r->staging != RESIDENCY_NONE) return false;
     if (!check_size(r, root, now_us)) return true;
     bool ready = r->one_memory ? begin_stage_here(r, root, &w, now_us)
@@ -545,9 +723,9 @@ static bool start_staging(residency *r, uint64_t now_us) {
     return ready || w.kind == WANT_EAGER;
 }
 
-static bool start_loading(residency *r, uint64_t now_us) {
+static bool start_loading(residency *r, bool owed, uint64_t now_us) {
     want w;
-    uint32_t root = most_wanted(r, MODEL_WARM, &w, now_us);
+    uint32_t root = most_wanted(r, MODEL_WARM, owed, &w, now_us);
     if (root == RESIDENCY_NONE || r->loading != RESIDENCY_NONE || w.kind == WANT_PREFETCH)
         return false;
     resident *m = &r->slots[root];
@@ -582,7 +760,7 @@ static bool settle_staged(residency *r, uint64_t now_us) {
                    pool_turn(r->pool, m->pages, m->n_pages, PAGE_WARM)) {
             m->on_device = false;
             r->n_changes++;
-        } else if (now_us >= m->away_until_us) {
+        } else if (now_us >= residency_away_until_us(r, i)) {
             load(r, i, now_us); // idle and HOT it leaves as soon as its pages are wanted
         } else {
             residency_drop(r, i);
@@ -634,17 +812,31 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
         uint64_t keep_us = keep_alive_of(r, root);
         bool idle = keep_us != POLICY_NEVER && now_us - m->active_us >= keep_us &&
                     !group_is_pinned(r, root, PIN_HOT);
-        if (!idle && !m->held && !m->leave_next && is_served(r, root)) return false;
+        /* A ceiling that was lowered: it could compute nothing, and keeps what it may not have. */
+        bool fits = m->about.weight_pages < r->pool->owners[root].max;
+        if (!idle && fits && !is_held(r, root) && !m->leave_next && is_served(r, root))
+            return false;
         residency_drain(r, root, idle ? ENGINE_EVICT_IDLE : ENGINE_EVICT_ASKED, false, now_us);
         return true;
     }
     case MODEL_STAGING: {
         bool far = m->bytes_done * 100 >= m->bytes_total * KEEP_STAGE_PERCENT;
         want w = want_of(r, root, now_us);
-        if (w.kind != WANT_NOTHING || (far && is_served(r, root))) return false;
+        if (w.kind != WANT_NOTHING || ((far || m->staged_again) && is_served(r, root)))
+            return false;
         cancel_stage(r, root);
+        m->cancelled_us = now_us;
         return true;
     }
+    case MODEL_COLD:
+        if (!wanted && !m->wanted) m->room_wanted_us = 0;
+        return false;
+    case MODEL_WARM:
+        if (!wanted && !m->wanted) m->room_wanted_us = 0;
+        if (wanted || m->wanted || m->on_device || !m->leave_next) return false;
+        m->leave_next = false; // nobody uses it
+        if (m->drop_next) residency_drop(r, root);
+        return true;
     default:
         return false;
     }
@@ -671,17 +863,35 @@ bool residency_let_go(residency *r) {
     return any;
 }
 
+/* Is there room for what was promised to it by now? */
+static bool look_at_promise(residency *r, uint32_t idx, uint64_t now_us) {
+    resident *m = &r->slots[idx];
+    inferd_err err = {0};
+    bool fits = (uint64_t)min_pages(r, &m->policy) + r->pool->n_min <= r->pool->n_device;
+    if (!fits && now_us < m->retry_at_us) return false;
+    if (residency_set_policy(r, idx, &m->policy, now_us, &err) != INFERD_OK)
+        fail_promise(r, idx, &err, now_us);
+    return true;
+}
+
 bool residency_decide(residency *r, uint64_t now_us) {
     bool any = false;
+    r->looked_us = now_us;
     sched_demands(r->sched, now_us, r->demands);
     residency_watch_thrash(r, now_us);
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (r->slots[i].unpromised && r->slots[i].served) any |= look_at_promise(r, i, now_us);
     for (uint32_t i = 0; i < r->n_used; i++) {
-        if (residency_is_root(r, i)) any |= look_at(r, i, now_us);
+        if (residency_is_root(r, i)) any |= pass_on(r, i);
+        if (residency_is_root(r, i) && !r->slots[i].unpromised) any |= look_at(r, i, now_us);
         any |= let_go(r, i);
     }
     any |= settle_staged(r, now_us);
-    while (start_loading(r, now_us)) any = true;
-    while (start_staging(r, now_us)) any = true;
+    /* Whoever is wanted most and finds no room stands in nobody's way who is owed his. */
+    for (int owed = 0; owed <= (r->pool->n_min > 0); owed++) {
+        while (start_loading(r, owed, now_us)) any = true;
+        while (start_staging(r, owed, now_us)) any = true;
+    }
     return any;
 }
 
@@ -706,15 +916,18 @@ uint64_t residency_work(residency *r, uint64_t budget_us, uint64_t (*clock)(void
     m->bytes_done = p.done;
     m->bytes_total = p.total;
     m->load_device_us += p.device_us;
+    if (!loading && p.finished)
+        snprintf(m->stage_note, sizeof m->stage_note, "%s", p.note != NULL ? p.note : "");
     if (!loading && !p.waiting) atomic_store_explicit(&r->stage_ready, true, memory_order_release);
     if (st != INFERD_OK) {
         if (loading) {
             ops->unstage(r->dev->self, root);
             r->loading = RESIDENCY_NONE;
+            fail(r, root, &err, now_us);
         } else {
             r->staging = RESIDENCY_NONE;
+            fail_stage(r, root, &err, now_us);
         }
-        fail(r, root, &err, now_us);
     } else if (p.finished && loading) {
         loaded(r, root, now_us);
     } else if (p.finished) {
@@ -728,9 +941,11 @@ uint64_t residency_next_us(const residency *r) {
     for (uint32_t i = 0; i < r->n_used; i++) {
         const resident *m = &r->slots[i];
         uint64_t at_us = UINT64_MAX;
-        if (!residency_is_root(r, i)) continue;
+        if (!residency_is_root(r, i) && !m->unpromised) continue;
         uint64_t keep_us = keep_alive_of(r, i);
         if (m->state == MODEL_FAILED && m->retry_at_us != 0) at_us = m->retry_at_us;
+        uint64_t back_us = residency_away_until_us(r, i);
+        if (back_us > r->looked_us && group_demand(r, i).n_waiting > 0) at_us = back_us;
         if (m->state == MODEL_HOT && keep_us != POLICY_NEVER && !m->wanted &&
             !group_is_pinned(r, i, PIN_HOT))
             at_us = m->active_us + keep_us;
@@ -741,7 +956,7 @@ uint64_t residency_next_us(const residency *r) {
 
 /* ---- from outside ---- */
 
-/* Bytes as pages: what is guaranteed is rounded up, a ceiling down. */
+/* Bytes as pages: what is guaranteed is rounded up, a ceiling down (min_pages). */
 inferd_status residency_set_policy(residency *r, uint32_t idx, const model_policy *policy,
                                    uint64_t now_us, inferd_err *err) {
     resident *m = &r->slots[idx];
@@ -749,13 +964,15 @@ inferd_status residency_set_policy(residency *r, uint32_t idx, const model_polic
         m->policy = *policy;
         return INFERD_OK;
     }
-    uint64_t page = r->page_bytes;
-    uint64_t min = (policy->min_bytes + page - 1) / page, max = policy->max_bytes / page;
+    uint64_t max = policy->max_bytes / r->page_bytes;
     if (policy->max_bytes == 0 || max > UINT32_MAX) max = UINT32_MAX;
-    if (min > UINT32_MAX) min = UINT32_MAX;
-    inferd_status st = pool_set_limits(r->pool, idx, (uint32_t)min, (uint32_t)max, err);
+    inferd_status st = pool_set_limits(r->pool, idx, min_pages(r, policy), (uint32_t)max, err);
     if (st != INFERD_OK) return st;
     m->policy = *policy;
+    if (m->unpromised) keep_promise(r, idx);
+    resident *root = &r->slots[m->weights_of];
+    if (root->state == MODEL_FAILED && root->why.status == INFERD_EQUOTA)
+        root->retry_at_us = now_us; // its ceiling may be another now
     r->n_changes++;
     sched_set_model_policy(r->sched, idx, policy, now_us);
     tell_pins(r);
@@ -781,35 +998,73 @@ void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t sam
     if (st == INFERD_OK) {
         /* Weights of another slot take their pages there, too. */
         m->about.spec.weight_pages = r->slots[m->weights_of].about.weight_pages;
-        if ((st = sched_model_open(r->sched, idx, &m->about.spec, &err)) == INFERD_OK)
-            st = residency_set_policy(r, idx, policy, now_us, &err);
-        if (st == INFERD_OK && own) {
-            m->pages = calloc(size_max(m->about.weight_pages, 1), sizeof *m->pages);
-            if (m->pages == NULL)
-                st = inferd_fail(&err, INFERD_ENOMEM, "no memory for a list of %u pages",
-                                 m->about.weight_pages);
-        }
+        m->pages = own ? calloc(size_max(m->about.weight_pages, 1), sizeof *m->pages) : NULL;
+        if (own && m->pages == NULL)
+            st = inferd_fail(&err, INFERD_ENOMEM, "no memory for a list of %u pages",
+                             m->about.weight_pages);
+        if (st == INFERD_OK) st = sched_model_open(r->sched, idx, &m->about.spec, &err);
+        if (st != INFERD_OK) r->dev->ops->detach(r->dev->self, idx); // it uses nobody's weights
     }
-    enter(r, idx, MODEL_COLD);
-    r->slots[m->weights_of].n_members++;
-    if (st != INFERD_OK) {
-        inferd_err told = err;
-        told.status = st == INFERD_ELOST ? st : INFERD_EMODEL;
-        r->slots[m->weights_of].n_members--;
+    if (st != INFERD_OK) { // for good
+        inferd_err told = as_told(&err);
         m->weights_of = idx;
         m->n_members = 1;
         m->why = err;
         m->n_failures = 1;
         sched_model_fail(r->sched, idx, &told, 0, now_us);
         enter(r, idx, MODEL_FAILED);
-    } else if (r->slots[m->weights_of].state == MODEL_HOT && !own) {
-        sched_model_hot(r->sched, idx, true);
+        return;
     }
+    enter(r, idx, MODEL_COLD);
+    r->slots[m->weights_of].n_members++;
+    if (residency_set_policy(r, idx, policy, now_us, &err) == INFERD_OK)
+        join(r, idx);
+    else
+        fail_promise(r, idx, &err, now_us);
 }
 
 void residency_remove(residency *r, uint32_t idx) {
-    r->slots[idx].served = false;
+    resident *m = &r->slots[idx];
+    m->served = false;
+    /* What it was promised is another's, though its pages may go on. */
+    if (!r->dead && m->state != MODEL_NONE)
+        pool_set_limits(r->pool, idx, 0, r->pool->owners[idx].max, NULL);
+    r->n_changes++;
     tell_pins(r);
+}
+
+/* By hand: in the end it is WARM, or COLD.  One that somebody waits for comes first, and goes when
+ * nobody uses it any more. */
+static void send_away(residency *r, uint32_t root, bool drop, uint64_t now_us) {
+    resident *m = &r->slots[root];
+    switch (m->state) {
+    case MODEL_HOT:
+        residency_drain(r, root, ENGINE_EVICT_ASKED, false, now_us);
+        break;
+    case MODEL_DRAINING:
+        if (m->cause == ENGINE_EVICT_IDLE) m->cause = ENGINE_EVICT_ASKED; // it does not turn back
+        break;
+    case MODEL_STAGING:
+        m->leave_next = group_demand(r, root).n_waiting > 0;
+        if (!m->leave_next) cancel_stage(r, root);
+        break;
+    case MODEL_WARM:
+        m->leave_next = true;
+        if (drop && !m->on_device) residency_drop(r, root);
+        break;
+    case MODEL_LOADING:
+        m->leave_next = true;
+        break;
+    default:
+        return;
+    }
+    m->drop_next = drop && m->state != MODEL_COLD;
+}
+
+bool residency_serves_others(const residency *r, uint32_t idx) {
+    EACH_MEMBER(r, r->slots[idx].weights_of, i)
+    if (i != idx && residency_counts(r, i) && !r->slots[i].held) return true;
+    return false;
 }
 
 void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us) {
@@ -818,7 +1073,7 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
     if (r->slots[idx].state == MODEL_NONE) return;
     switch (c) {
     case ENGINE_LOAD:
-        m->held = m->leave_next = false;
+        r->slots[idx].held = m->leave_next = m->drop_next = false;
         m->wanted = m->state != MODEL_HOT;
         break;
     case ENGINE_PREFETCH:
@@ -828,24 +1083,21 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
     case ENGINE_UNLOAD:
         m->wanted = m->prefetch = false;
         m->dropped = true;
-        m->drop_next = c == ENGINE_DROP;
-        m->leave_next = m->state == MODEL_LOADING;
-        if (m->state == MODEL_HOT)
-            residency_drain(r, root, ENGINE_EVICT_ASKED, false, now_us);
-        else if (m->state == MODEL_STAGING && group_demand(r, root).n_waiting == 0)
-            cancel_stage(r, root);
-        else if (m->state == MODEL_WARM && c == ENGINE_DROP && !m->on_device)
-            residency_drop(r, root);
+        send_away(r, root, c == ENGINE_DROP, now_us);
         break;
     case ENGINE_DRAIN:
-        m->held = true;
+        r->slots[idx].held = true;
+        if (!is_held(r, root)) break; // another name of the same weights serves on
         m->wanted = m->prefetch = false;
         m->dropped = true;
         break;
     }
-    if ((c == ENGINE_LOAD || c == ENGINE_PREFETCH) && m->state == MODEL_FAILED &&
-        m->retry_at_us != 0)
-        retry(r, root);
+    if (c == ENGINE_LOAD || c == ENGINE_PREFETCH) {
+        if (r->slots[idx].unpromised)
+            r->slots[idx].retry_at_us = now_us;
+        else if (m->state == MODEL_FAILED && m->retry_at_us != 0)
+            retry(r, root);
+    }
     r->n_changes++;
 }
 

@@ -20,17 +20,23 @@
  * class first and in it the least worth keeping: weight * time to bring it back / (pages * time
  * until it is wanted again, as its pauses tell: worth.h), but for those that would go in vain
  * because the others make room enough; then models whose running work is of a lower class than what
- * waits.  Never a
- * model with running work of an equal or higher class, a pinned one, or one that came less than
- * min_residency_us ago for work of an equal or higher class.  Nobody goes when it would not be
- * enough.  When models of one class want more memory than there is, they take *turns*: who has been
- * served for its turn makes room for who waits, its work waits and goes on later.  A turn is some
- * times as long as the switch before it.  When bringing back who had to make room takes more than a
- * part of all time nevertheless, models *thrash*, and turns have quotas (feasible_turns_plan) by
- * what a step of each costs and how often its readers want a token, until that is over.
+ * waits.  Never a model with running work of an equal or higher class, a pinned one, or one that
+ * came less than min_residency_us ago for work of an equal or higher class.  Nobody goes when it
+ * would not be enough, or whose pages its guarantee would keep free.  Who had to go stays away
+ * while the work is there that it left for, and as long again as switching takes, but no longer
+ * than a turn.  What a model was guaranteed and has not got it takes back from whoever has more, of
+ * whatever class: running sequences wait again, and if that is not enough weights go.  When models
+ * of one class want more memory than there is, they take *turns*: who has been served for its turn
+ * makes room for who waits, its work waits and goes on later.  A turn is some times as long as the
+ * switch before it.  When bringing back who had to make room takes more than a part of all time
+ * nevertheless, models *thrash*, and turns have quotas (feasible_turns_plan) by what a step of each
+ * costs and how often its readers want a token, until that is over.
  *
- * Models with the same content share one set of weights: that of `weights_of`, whose slot stays
- * attached while another uses it.
+ * Models with the same content share one set of weights: that of `weights_of`.  It is handed over
+ * to another of them when that slot is served no more, and when its file cannot be read: that of
+ * another name may.  What such a group may have and when it goes is what those say who are served.
+ *
+ * A guarantee that does not fit beside the others' makes a slot FAILED until it does.
  *
  * Always: STAGING, WARM, LOADING, HOT and DRAINING own exactly the pages the state needs, the
  * others none; a load either ends HOT or gives every page back; one writer, no clock of its own.
@@ -48,16 +54,18 @@
 
 typedef struct resident {
     model_state state;
-    bool served;     // requests may name it; false: it leaves when nothing needs it any more
-    bool wanted;     // asked for by hand: HOT as soon as it can be
-    bool prefetch;   // asked for by hand: WARM
-    bool held;       // taken out by hand (ENGINE_DRAIN), until ENGINE_LOAD
-    bool leaving;    // DRAINING to make room, whatever still waits for it
-    bool on_device;  // its pages count for the device's ledger
-    bool host_copy;  // host memory apart from the device holds it
-    bool dropped;    // does not come by itself: it did not fit, or was sent away by hand
-    bool drop_next;  // DRAINING to COLD
-    bool leave_next; // LOADING: sent away by hand meanwhile, it goes when nobody uses it
+    bool served;       // requests may name it; false: it leaves when nothing needs it any more
+    bool wanted;       // asked for by hand: HOT as soon as it can be
+    bool prefetch;     // asked for by hand: WARM
+    bool held;         // this name was taken out by hand (ENGINE_DRAIN), until ENGINE_LOAD
+    bool unpromised;   // FAILED because its guarantee does not fit beside the others'
+    bool leaving;      // DRAINING to make room, whatever still waits for it
+    bool on_device;    // its pages count for the device's ledger
+    bool host_copy;    // host memory apart from the device holds it
+    bool dropped;      // does not come by itself: it did not fit, or was sent away by hand
+    bool drop_next;    // DRAINING, or leave_next: to COLD
+    bool leave_next;   // it comes, and was sent away by hand meanwhile: goes when nobody uses it
+    bool staged_again; // soon after a stage that nobody waited for any more: this one ends
     model_policy policy;
     device_model about;
     uint32_t weights_of; // a slot: itself, or the one with the same content
@@ -68,7 +76,9 @@ typedef struct resident {
 
     inferd_err why; // FAILED
     uint64_t retry_at_us;
-    uint32_t n_failures; // in a row
+    uint32_t n_failures;                    // in a row
+    char stage_note[INFERD_ERR_TEXT_BYTES]; // how its weights came in the last time, for the log
+    uint32_t n_tried;                       // names whose file could not be read, in a row
 
     uint64_t active_us;       // last moment somebody wanted it
     worth_pauses pauses;      // between such moments
@@ -76,8 +86,12 @@ typedef struct resident {
     uint64_t hot_since_us;    // HOT
     uint64_t wanted_since_us; // somebody waits for it and it is not HOT; 0: no
     uint64_t begun_us;        // STAGING, LOADING
-    uint64_t away_until_us;   // who made it leave is served first, until then,
-    gen_class away_class;     // unless its own work is more urgent than this
+    uint64_t room_wanted_us;  // since then pages are made free for it; 0: no
+    uint64_t cancelled_us;    // a stage ended because nobody waited for it any more; 0: none did
+    uint64_t away_until_us;   // who made it leave is served first, no longer than until then,
+    gen_class away_class;     // unless its own work is more urgent than this:
+    uint32_t away_for;        // this slot,
+    gen_class away_for_class; // and whoever else waits for work of this class
     uint64_t bring_us;        // what bringing it up took the last time; 0: never did
     uint64_t turn_us;         // quota of its turns; 0: none
     uint64_t bytes_done, bytes_total;
@@ -85,6 +99,7 @@ typedef struct resident {
 
     /* counters */
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
+    uint64_t n_left; // DRAINING -> WARM, COLD
     uint64_t hot_us, load_device_us;
     engine_switch parts_sum;
 } resident;
@@ -129,6 +144,7 @@ typedef struct residency {
     uint64_t (*worth)(void *ctx, const struct residency *r, uint32_t idx, uint64_t now_us);
     void *worth_ctx;
     bool spares;
+    uint64_t looked_us; // newest residency_decide
     uint64_t n_changes; // grows with every arrow
     uint64_t n_turns;   // a model went for another of its class
 
@@ -142,13 +158,14 @@ typedef struct residency {
 } residency;
 
 #define RESIDENCY_NONE UINT32_MAX
-enum { RESIDENCY_WINDOW_US = 10000000 };
+enum { RESIDENCY_WINDOW_US = ENGINE_THRASH_WINDOW_US };
 
 inferd_status residency_init(residency *r, uint32_t n_slots, const residency_limits *limits,
                              const device *dev, pool *p, struct sched *s, inferd_err *err);
 void residency_deinit(residency *r); // accepts a zeroed one; all slots are NONE
 
-/* The slot is NONE.  After a failure it is FAILED for good, with the sentence. */
+/* The slot is NONE.  After a failure it is FAILED with the sentence: for good, unless it is that
+ * guarantees do not fit, which may change. */
 void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t same_as,
                       const model_policy *policy, uint64_t now_us);
 /* New requests no longer name it: it goes when its work has ended and nobody shares its weights,
@@ -159,6 +176,8 @@ inferd_status residency_set_policy(residency *r, uint32_t idx, const model_polic
                                    uint64_t now_us, inferd_err *err);
 
 void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us);
+/* Another name computes with the same weights, and is served and not held. */
+bool residency_serves_others(const residency *r, uint32_t idx);
 
 /* Decide, and take the arrows that need no time.  False: nothing changed. */
 bool residency_decide(residency *r, uint64_t now_us);

@@ -2,22 +2,27 @@
  *
  *     value            what an idle model is worth
  *     victim           may this one go, and why
+ *     gain             pages that others could take then
  *     pick_...         who of those goes first
  *     room             pages that are there, that come when steps end, and that victims would give
+ *     take_back        what was guaranteed to who comes is taken from whoever has it
  *
- * Nobody goes in vain: before the first one goes, room_after says that all who may would do. */
+ * Nobody goes in vain: before the first one goes, room_after says that all who may would do, and a
+ * model whose pages would all be kept free for it stays. */
 #include "residency_parts.h"
 
 /* The most urgent class of those who share the weights, and their weights together. */
 static gen_class class_of(const residency *r, uint32_t root) {
     gen_class class = GEN_BATCH;
-    EACH_MEMBER(r, root, i) if (r->slots[i].policy.class < class) class = r->slots[i].policy.class;
+    EACH_MEMBER(r, root, i)
+    if (residency_counts(r, i) && r->slots[i].policy.class < class)
+        class = r->slots[i].policy.class;
     return class;
 }
 
 static uint64_t weight_of(const residency *r, uint32_t root) {
     uint64_t sum = 0;
-    EACH_MEMBER(r, root, i) sum += r->slots[i].policy.weight;
+    EACH_MEMBER(r, root, i) sum += residency_counts(r, i) ? r->slots[i].policy.weight : 0;
     return sum;
 }
 
@@ -44,16 +49,22 @@ typedef enum victim_kind {
     VICTIM_TURN   // of the same class, and it has been served for its turn
 } victim_kind;
 
-/* May this model go for `root`, for whom work of this class waits? */
-static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_class class,
-                          uint64_t now_us) {
+/* May this model go for `root` at all? */
+static bool may_go(const residency *r, uint32_t v, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[v];
     if (v == root || !residency_is_root(r, v) || m->state != MODEL_HOT ||
         group_is_pinned(r, v, PIN_HOT))
-        return VICTIM_NONE;
+        return false;
+    return now_us - m->hot_since_us >= r->limits.min_residency_us;
+}
+
+/* And for work of this class that waits for `root`? */
+static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_class class,
+                          uint64_t now_us) {
+    const resident *m = &r->slots[v];
+    if (!may_go(r, v, root, now_us)) return VICTIM_NONE;
     uint64_t served_us = now_us - m->hot_since_us;
     sched_demand d = group_demand(r, v);
-    if (served_us < r->limits.min_residency_us) return VICTIM_NONE;
     if (d.n_waiting + d.n_running == 0)
         return group_n_steps(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
     gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
@@ -85,13 +96,34 @@ static uint32_t pages_of(const residency *r, uint32_t root) {
     return n;
 }
 
+static uint32_t held_by(const pool_owner *o) {
+    return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+}
+
+bool residency_is_owed(const residency *r, uint32_t root, uint32_t n) {
+    const pool_owner *o = &r->pool->owners[root];
+    return o->min > 0 && (uint64_t)held_by(o) + n <= o->min;
+}
+
+/* Pages that `root` could take when it has gone: those that it was guaranteed are kept free for it
+ * then. */
+static uint32_t gain_of(const residency *r, uint32_t v, uint32_t root) {
+    const pool *p = r->pool;
+    const pool_owner *to = &p->owners[root];
+    uint32_t n = pages_of(r, v), kept = 0;
+    EACH_MEMBER(r, v, i) kept += u32_min(p->owners[i].min, held_by(&p->owners[i]));
+    uint32_t unfilled = p->unfilled - (to->min > held_by(to) ? to->min - held_by(to) : 0);
+    kept = u32_max(unfilled + kept, p->n_reserved) - u32_max(unfilled, p->n_reserved);
+    return n > kept ? n - kept : 0;
+}
+
 /* The next of this kind who has to go, for that many pages more: the least worth keeping, but for
  * those who would go in vain. */
 static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_class class,
                             uint64_t missing, uint64_t now_us) {
     uint32_t n = 0;
     for (uint32_t v = 0; v < r->n_used; v++) {
-        if (victim(r, v, root, class, now_us) != kind) continue;
+        if (victim(r, v, root, class, now_us) != kind || gain_of(r, v, root) == 0) continue;
         residency_leaver l = {v, class_of(r, v), value_of(r, v, now_us)};
         uint32_t i = n++;
         for (; i > 0 && leaves_before(&l, &r->leavers[i - 1]); i--)
@@ -100,15 +132,16 @@ static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_c
     }
     if (n == 0) return RESIDENCY_NONE;
     if (r->worth != NULL && !r->spares) return r->leavers[0].idx;
-    for (uint32_t i = 0; i < n; i++) r->leaver_pages[i] = pages_of(r, r->leavers[i].idx);
+    for (uint32_t i = 0; i < n; i++) r->leaver_pages[i] = gain_of(r, r->leavers[i].idx, root);
     return r->leavers[worth_first(r->leaver_pages, n, missing)].idx;
 }
 
+/* For pages of the device, or for host memory, which has no guarantees. */
 static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root, gen_class class,
-                            uint64_t now_us) {
+                            bool host, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t v = 0; v < r->n_used; v++)
-        if (victim(r, v, root, class, now_us) == kind &&
+        if (victim(r, v, root, class, now_us) == kind && (host || gain_of(r, v, root) > 0) &&
             (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
             best = v;
     return best;
@@ -125,14 +158,16 @@ static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, 
         now_us - m->hot_since_us >= residency_turn_us(r, root))
         return 0;
     const pool_owner *o = &r->pool->owners[root];
-    uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+    uint32_t held = held_by(o);
     uint32_t guaranteed = o->min > held ? o->min - held : 0; // kept free by the pool
     return d.first_pages > guaranteed ? d.first_pages - guaranteed : 0;
 }
 
-static uint32_t promised_to_others(const residency *r, uint32_t root, gen_class class,
-                                   uint64_t now_us) {
+/* For n pages of `root`; what it was guaranteed itself goes before that. */
+static uint32_t promised_to_others(const residency *r, uint32_t root, uint32_t n_pages,
+                                   gen_class class, uint64_t now_us) {
     uint32_t n = 0;
+    if (residency_is_owed(r, root, n_pages)) return 0;
     for (uint32_t i = 0; i < r->n_used; i++)
         if (i != root) n += promised_to(r, i, class, now_us);
     return n;
@@ -140,8 +175,9 @@ static uint32_t promised_to_others(const residency *r, uint32_t root, gen_class 
 
 /* Pages that would be there for `root` if all victims up to this kind went; cached ones are there
  * already, and keys and values of those who go, too. */
-static uint64_t room_after(const residency *r, uint32_t root, gen_class class, victim_kind up_to,
-                           uint64_t now_us) {
+static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, gen_class class,
+                           victim_kind up_to, uint64_t now_us) {
+    bool owed = residency_is_owed(r, root, n_pages);
     uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], promised = 0;
     uint64_t n_freed = 0, unfilled = 0; // keys and values of who goes; guarantees of models then
     for (uint32_t v = 0; v < r->n_used; v++) {
@@ -149,10 +185,10 @@ static uint64_t room_after(const residency *r, uint32_t root, gen_class class, v
         victim_kind kind = victim(r, v, root, class, now_us);
         bool goes = r->slots[v].leaving || (kind != VICTIM_NONE && kind <= up_to);
         if (goes) n += r->slots[v].n_pages;
-        if (!goes && v != root) promised += promised_to(r, v, class, now_us);
+        if (!goes && !owed && v != root) promised += promised_to(r, v, class, now_us);
         EACH_MEMBER(r, v, i) {
             const pool_owner *o = &r->pool->owners[i];
-            uint32_t held = goes ? 0 : o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+            uint32_t held = goes ? 0 : held_by(o);
             if (i != root && o->min > held) unfilled += o->min - held;
             if (goes) n_freed += o->held[PAGE_KV];
             n += goes ? o->held[PAGE_KV] : sched_model_n_cached(r->sched, i);
@@ -165,10 +201,10 @@ static uint64_t room_after(const residency *r, uint32_t root, gen_class class, v
     return n > promised ? n - promised : 0;
 }
 
-/* It goes, for work of this class; at once, unless a step of it is on its way.  True: it is gone.
- */
-static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, uint32_t comer,
-                  uint64_t now_us) {
+/* It goes, for work of this class that waits for `root`; at once, unless a step of it is on its
+ * way.  `comer`: see residency_release.  True: it is gone. */
+static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, uint32_t root,
+                  uint32_t comer, uint64_t now_us) {
     static const engine_evict_cause causes[] = {ENGINE_EVICT_PRESSURE, ENGINE_EVICT_PRESSURE,
                                                 ENGINE_EVICT_CLASS, ENGINE_EVICT_TURN};
     resident *m = &r->slots[v];
@@ -176,6 +212,8 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, u
     if (kind != VICTIM_IDLE) {
         m->away_until_us = now_us + r->limits.turn_us;
         m->away_class = group_demand(r, v).n_running == 0 ? GEN_SYSTEM : class;
+        m->away_for = root;
+        m->away_for_class = class;
     }
     residency_drain(r, v, causes[kind], true, now_us);
     if (group_n_steps(r, v) > 0) return false;
@@ -187,7 +225,7 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, u
 static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class class,
                      uint64_t now_us) {
     const pool *p = r->pool;
-    return pool_n_takeable(p, root) >= n + promised_to_others(r, root, class, now_us) &&
+    return pool_n_takeable(p, root) >= n + promised_to_others(r, root, n, class, now_us) &&
            (r->one_memory || pool_n_whole_pages(p) >= r->slots[root].about.weight_pages);
 }
 
@@ -198,47 +236,97 @@ static bool drop_cached_for(residency *r, uint32_t root, uint32_t n, gen_class c
     const pool *p = r->pool;
     while (!has_room(r, root, n, class, now_us)) {
         uint32_t n_free = pool_n_device_free(p), takeable = pool_n_takeable(p, root);
-        uint32_t wanted = n + promised_to_others(r, root, class, now_us);
+        uint32_t wanted = n + promised_to_others(r, root, n, class, now_us);
         uint32_t missing = takeable < wanted ? wanted - takeable : 1;
         if (sched_drop_cached(r->sched, n_free + missing) == n_free) return false;
     }
     return true;
 }
 
-/* Weights of models that go as soon as their steps have ended. */
-static uint32_t n_leaving(const residency *r) {
+/* Pages for `root` of models that go as soon as their steps have ended. */
+static uint32_t n_leaving(const residency *r, uint32_t root) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_used; i++)
-        if (residency_is_root(r, i) && r->slots[i].leaving) n += pages_of(r, i);
+        if (residency_is_root(r, i) && r->slots[i].leaving) n += gain_of(r, i, root);
     return n;
 }
 
 /* Pages that are not there yet for n of `root`, nor on their way. */
 static uint64_t n_missing(const residency *r, uint32_t root, uint32_t n, gen_class class,
                           uint64_t now_us) {
-    uint64_t wanted = (uint64_t)n + promised_to_others(r, root, class, now_us);
-    uint64_t there = (uint64_t)pool_n_takeable(r->pool, root) + n_leaving(r);
+    uint64_t wanted = (uint64_t)n + promised_to_others(r, root, n, class, now_us);
+    uint64_t there = (uint64_t)pool_n_takeable(r->pool, root) + n_leaving(r, root);
     return wanted > there ? wanted - there : 0;
+}
+
+static uint32_t pick_lent(const residency *r, uint32_t root, uint64_t now_us) {
+    uint32_t best = RESIDENCY_NONE;
+    for (uint32_t v = 0; v < r->n_used; v++)
+        if (may_go(r, v, root, now_us) && gain_of(r, v, root) > 0 &&
+            (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
+            best = v;
+    return best;
+}
+
+/* n pages that `root` was guaranteed, from whoever has more than was guaranteed to him, of whatever
+ * class: running sequences wait again, then weights go.  What came free is nobody else's any more,
+ * so nothing of it is in vain.  False: not yet. */
+static bool take_back(residency *r, uint32_t root, uint32_t n, gen_class class, uint64_t now_us) {
+    for (;;) {
+        if (drop_cached_for(r, root, n, class, now_us)) return true;
+        uint32_t there = pool_n_takeable(r->pool, root), leaving = n_leaving(r, root), v;
+        bool pending = leaving > 0 || r->pool->n_in[PAGE_QUARANTINE] > 0;
+        if (there + leaving >= n && pending) return false;
+        uint32_t wanted = there < n ? n - leaving : there + 1; // else they lie in the wrong places
+        if (sched_take_back(r->sched, root, wanted)) {
+            if (drop_cached_for(r, root, n, class, now_us)) return true;
+            if (pool_n_takeable(r->pool, root) < wanted) return false; // when steps end
+        } else if ((v = pick_lent(r, root, now_us)) != RESIDENCY_NONE) {
+            evict(r, v, VICTIM_LOWER, class, root, root, now_us);
+            if (r->slots[root].on_device) return true; // they changed places
+        } else {
+            return false;
+        }
+    }
 }
 
 bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class class, bool turn,
                          uint64_t now_us) {
     if (drop_cached_for(r, root, n, class, now_us)) return true;
-    victim_kind last = turn ? VICTIM_TURN : VICTIM_LOWER, up_to = VICTIM_IDLE;
-    while (up_to < last && room_after(r, root, class, up_to, now_us) < n) up_to++;
-    if (room_after(r, root, class, up_to, now_us) < n) return false;
+    bool owed = class != GEN_CLASSES && residency_is_owed(r, root, n);
+    victim_kind last = owed ? VICTIM_IDLE : turn ? VICTIM_TURN : VICTIM_LOWER, up_to = VICTIM_IDLE;
+    while (up_to < last && room_after(r, root, n, class, up_to, now_us) < n) up_to++;
+    if (!owed && room_after(r, root, n, class, up_to, now_us) < n) return false;
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
         while (!has_room(r, root, n, class, now_us)) {
             uint64_t missing = n_missing(r, root, n, class, now_us);
-            if (missing == 0 && n_leaving(r) > 0) return false; // enough are on their way out
+            if (missing == 0 && n_leaving(r, root) > 0) return false; // enough are on their way out
             uint32_t v = pick_needed(r, k, root, class, missing, now_us);
             if (v == RESIDENCY_NONE) break;
-            evict(r, v, k, class, root, now_us);
+            evict(r, v, k, class, root, root, now_us);
             if (r->slots[root].on_device) return true; // they changed places
             drop_cached_for(r, root, n, class, now_us);
         }
     }
-    return has_room(r, root, n, class, now_us);
+    return has_room(r, root, n, class, now_us) || (owed && take_back(r, root, n, class, now_us));
+}
+
+uint64_t residency_away_until_us(const residency *r, uint32_t root) {
+    const resident *m = &r->slots[root];
+    uint64_t until_us = 0;
+    if (m->away_until_us == 0 || group_demand(r, root).waiting_class < m->away_class) return 0;
+    for (uint32_t i = 0; i < r->n_used; i++) {
+        if (i == root || !residency_is_root(r, i)) continue;
+        sched_demand d = group_demand(r, i);
+        bool for_it = i == m->away_for, works = d.n_waiting + d.n_running > 0;
+        if (for_it ? works
+                   : d.n_waiting > 0 && d.waiting_class <= m->away_for_class &&
+                         r->slots[i].state != MODEL_HOT)
+            return m->away_until_us;
+        /* More may come at once, and switching for less than a switch takes is of no use. */
+        if (for_it) until_us = r->slots[i].active_us + residency_back_us(r, root);
+    }
+    return until_us < m->away_until_us ? until_us : m->away_until_us;
 }
 
 bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
@@ -270,9 +358,9 @@ bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class class
     for (victim_kind k = VICTIM_IDLE; k <= last; k++) {
         uint32_t v;
         while (pool_n_host_free(r->pool) < n &&
-               (v = pick_victim(r, k, root, class, now_us)) != RESIDENCY_NONE) {
+               (v = pick_victim(r, k, root, class, true, now_us)) != RESIDENCY_NONE) {
             r->slots[v].drop_next = true;
-            evict(r, v, k, class, RESIDENCY_NONE, now_us);
+            evict(r, v, k, class, root, RESIDENCY_NONE, now_us);
         }
     }
     return pool_n_host_free(r->pool) >= n;
@@ -285,7 +373,7 @@ static uint32_t pick_lifted(const residency *r, uint32_t root, gen_class lifted,
     for (uint32_t v = 0; v < r->n_used; v++)
         if (victim(r, v, root, lifted, now_us) >= VICTIM_LOWER &&
             now_us - r->slots[v].hot_since_us >= residency_turn_us(r, v) &&
-            (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
+            gain_of(r, v, root) > 0 && (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
             best = v;
     return best;
 }
@@ -296,10 +384,10 @@ bool residency_reclaim(residency *r, uint32_t idx, gen_class waiting, gen_class 
     bool turn = waiting != GEN_CLASSES && now_us >= since_us + r->limits.turn_us;
     victim_kind up_to = waiting == GEN_CLASSES ? VICTIM_IDLE : turn ? VICTIM_TURN : VICTIM_LOWER;
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
-        if ((v = pick_victim(r, k, root, waiting, now_us)) == RESIDENCY_NONE) continue;
-        return evict(r, v, k, waiting, RESIDENCY_NONE, now_us);
+        if ((v = pick_victim(r, k, root, waiting, false, now_us)) == RESIDENCY_NONE) continue;
+        return evict(r, v, k, waiting, root, RESIDENCY_NONE, now_us);
     }
     if (lifted >= waiting || (v = pick_lifted(r, root, lifted, now_us)) == RESIDENCY_NONE)
         return false;
-    return evict(r, v, VICTIM_TURN, lifted, RESIDENCY_NONE, now_us);
+    return evict(r, v, VICTIM_TURN, lifted, root, RESIDENCY_NONE, now_us);
 }

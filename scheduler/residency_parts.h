@@ -23,6 +23,11 @@ static inline bool residency_is_root(const residency *r, uint32_t i) {
     return r->slots[i].state != MODEL_NONE && r->slots[i].weights_of == i;
 }
 
+/* What it says counts for its group. */
+static inline bool residency_counts(const residency *r, uint32_t i) {
+    return r->slots[i].served && !r->slots[i].unpromised;
+}
+
 /* -- residency.c -- */
 /* What a group is wanted for, when residency_decide looked last. */
 sched_demand group_demand(const residency *r, uint32_t root);
@@ -53,7 +58,14 @@ bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t 
 bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class class, bool turn,
                                     uint64_t now_us);
 
+/* Until when it stays away because of whoever made it leave; in the past: it may come. */
+uint64_t residency_away_until_us(const residency *r, uint32_t root);
+/* n pages more for it are no more than it was guaranteed and has not got. */
+bool residency_is_owed(const residency *r, uint32_t root, uint32_t n);
+
 /* -- residency_turns.c -- */
+/* What it will take to have it back when it leaves now. */
+uint64_t residency_back_us(const residency *r, uint32_t root);
 /* How long it is served before others of its class may have its place: several times as long as it
  * takes to have it back, with what its running work holds. */
 uint64_t residency_turn_us(const residency *r, uint32_t root);

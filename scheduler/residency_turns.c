@@ -18,16 +18,16 @@ enum {
     TURN_COST_US_MAX = 1 << 30
 };
 
-/* What it will take to have it back when it leaves now: it is read again only where the host has no
- * room for it at all. */
-static uint64_t back_us(const residency *r, const resident *m) {
+/* It is read again only where the host has no room for it at all. */
+uint64_t residency_back_us(const residency *r, uint32_t root) {
+    const resident *m = &r->slots[root];
     bool stays = m->about.host_pages <= r->pool->n_host;
     return m->last.load_us + (stays ? 0 : m->last.stage_us);
 }
 
 uint64_t residency_turn_us(const residency *r, uint32_t root) {
     const resident *m = &r->slots[root];
-    uint64_t turn_us = m->turn_us != 0 ? m->turn_us : TURN_SWITCHES * back_us(r, m);
+    uint64_t turn_us = m->turn_us != 0 ? m->turn_us : TURN_SWITCHES * residency_back_us(r, root);
     turn_us += TURN_RESTORES * group_demand(r, root).again_us;
     if (turn_us > TURN_MAX_US) turn_us = TURN_MAX_US;
     return turn_us > r->limits.turn_us ? turn_us : r->limits.turn_us;
@@ -56,7 +56,7 @@ static uint32_t collect_turns(residency *r, gen_class class) {
         sched_demand d = group_demand(r, i);
         gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
         if (d.n_waiting + d.n_running == 0 || theirs != class) continue;
-        uint64_t cost_us = 0, period_us = 0, switch_us = back_us(r, m);
+        uint64_t cost_us = 0, period_us = 0, switch_us = residency_back_us(r, i);
         EACH_MEMBER(r, i, k) sched_add_task(r->sched, k, &cost_us, &period_us);
         if (period_us == 0) period_us = TURN_PERIOD_US;
         r->turn_slots[n] = i;

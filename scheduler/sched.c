@@ -37,7 +37,7 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     s->pool = p;
     s->emit = emit;
     s->emit_ctx = emit_ctx;
-    s->n_models = n_models;
+    s->n_slots = n_models;
     s->next_deadline_us = s->disk_due_us = UINT64_MAX;
     list_node_init(&s->free);
     list_node_init(&s->waiting);
@@ -50,7 +50,6 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     s->models = calloc(size_max(n_models, 1), sizeof *s->models);
     if (s->seqs == NULL || s->order == NULL || s->models == NULL || !sched_init_principals(s) ||
         !account_init(&s->account)) {
-        s->n_models = s->models == NULL ? 0 : n_models;
         sched_destroy(s);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u sequences", limits->queue_len_max);
     }
@@ -99,6 +98,7 @@ void sched_destroy(sched *s) {
     account_deinit(&s->account);
     free(s->page_tenants);
     free(s->tenants);
+    free(s->changed_tenants);
     free(s->principals);
     free(s->principal_buckets);
     free(s->models);
@@ -131,10 +131,17 @@ inferd_status sched_set_zero(sched *s, sched_zero *zero, void *ctx, inferd_err *
     return INFERD_OK;
 }
 
+/* What walks over all models walks over those there ever were. */
+static void note_place(sched *s, uint32_t model_idx) {
+    INFERD_CHECK(model_idx < s->n_slots);
+    s->n_models = u32_max(s->n_models, model_idx + 1);
+}
+
 inferd_status sched_model_open(sched *s, uint32_t model_idx, const sched_model_spec *spec,
                                inferd_err *err) {
     sched_model *m = &s->models[model_idx];
-    INFERD_CHECK(model_idx < s->n_models && !m->open);
+    note_place(s, model_idx);
+    INFERD_CHECK(!m->open);
     inferd_status status = kv_init(&m->kv, &spec->kv, s->pool, model_idx, PAGE_KV, err);
     if (status != INFERD_OK) return status;
     uint64_t key[2];
@@ -184,6 +191,7 @@ void sched_model_hot(sched *s, uint32_t model_idx, bool hot) {
 void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint64_t retry_at_us,
                       uint64_t now_us) {
     sched_model *m = &s->models[model_idx];
+    note_place(s, model_idx);
     m->failed = true;
     m->hot = false;
     m->why = *why;
@@ -230,13 +238,18 @@ uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx) {
     return s->models[model_idx].open ? s->models[model_idx].kv.n_idle_pages : 0;
 }
 
+/* It computes nothing however long it is served: nobody has to go for it. */
+static bool stands_still(const sched *s, const seq *q) {
+    return q->paused || *sched_pause_reason(s, q) != 0;
+}
+
 static void count_demand(const sched *s, const sched_model *m, sched_demand *d) {
     const seq *first = NULL;
     rate_work held = {0};
     uint64_t n_blocks = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->paused) continue;
+        if (stands_still(s, q)) continue;
         d->n_running++;
         n_blocks += q->table.n_blocks;
         rate_add_rows(&held, 0, q->n_computed);
@@ -244,7 +257,7 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
     }
     LIST_EACH(node, &m->waiting) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->paused) continue;
+        if (stands_still(s, q)) continue;
         d->n_waiting++;
         if (q->req->class > d->waiting_class) continue;
         if (q->req->class < d->waiting_class || q->idle_since_us < d->oldest_us) {
@@ -360,9 +373,8 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
     q->done.done.n_recomputed = q->n_redone;
     memcpy(q->done.done.n_rungs, q->n_rungs, sizeof q->n_rungs);
     q->done.done.queued_us = began_us > q->req->arrival_us ? began_us - q->req->arrival_us : 0;
-    q->done.done.queued_steps = q->first_plan_us != 0
-                                    ? q->queued_steps
-                                    : (uint32_t)(s->pool->launched - q->steps_before);
+    q->done.done.queued_steps =
+        q->first_plan_us != 0 ? q->queued_steps : (uint32_t)(s->pool->launched - q->steps_before);
 }
 
 void sched_note_step_end(sched *s, uint64_t now_us) {
@@ -427,6 +439,11 @@ inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t kv_
                            "the request needs keys and values of %llu tokens, the model's max "
                            "leaves room for %u",
                            (unsigned long long)stored, kv_tokens_ceiling);
+    if (kv_tokens_max == 0)
+        return inferd_fail(
+            err, INFERD_EMODEL,
+            "the device has no memory for keys and values of this model: its weights "
+            "leave none beside what is pinned, and promised to others");
     if (n_prompt > kv_tokens_max)
         return inferd_fail(err, INFERD_ETOOLONG,
                            "the prompt has %u tokens, the memory for keys and values holds %u",
@@ -455,11 +472,14 @@ static inferd_status check_ids(const gen_request *r, uint32_t n_vocab, inferd_er
     return INFERD_OK;
 }
 
-static inferd_status check_request(const sched *s, const gen_request *r, inferd_err *err) {
+static inferd_status check_request(const sched *s, const gen_request *r, uint64_t now_us,
+                                   inferd_err *err) {
     if (r->model_idx >= s->n_models)
         return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", r->model_idx, s->n_models);
     const sched_model *m = &s->models[r->model_idx];
-    if (m->failed) return inferd_fail(err, m->why.status, "%s", m->why.text);
+    /* Who comes when he was told to may be the first to know that the time is over. */
+    if (m->failed && (m->retry_at_us == 0 || now_us < m->retry_at_us))
+        return inferd_fail(err, m->why.status, "%s", m->why.text);
     if (!m->open)
         return inferd_fail(err, INFERD_ENOTFOUND, "there is no model in slot %u", r->model_idx);
     if (s->n_waiting >= s->limits.queue_len_max)
@@ -532,7 +552,9 @@ void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
         return;
     }
     inferd_err err = {0};
-    inferd_status status = check_request(s, r, &err);
+    inferd_status status = check_request(s, r, now_us, &err);
+    bool for_targets = false;
+    uint32_t retry_ms = 0;
     seq *q = LIST_ENTRY(s->free.next, seq, link);
     list_remove(&q->link);
     *q = (seq){.req = r, .table.open_page = PAGE_NONE};
@@ -545,11 +567,19 @@ void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
     if (status == INFERD_OK) {
         q->table.tenant = r->tenant_idx;
         status = sched_admit_tenant(s, q, &err);
-        if (status == INFERD_OK) status = sched_admit_time(s, q, &err);
+        for_targets = status == INFERD_OK && sched_admit_time(s, q, &err) != INFERD_OK;
+        if (for_targets) {
+            status = err.status;
+            retry_ms = sched_time_retry_ms(s, q);
+        }
     }
     if (status != INFERD_OK) { // n_tokens is 0: no output is reported
         sched_end_seq(s, q, GEN_ERROR, -1, status, err.text, now_us);
         if (r->model_idx < s->n_models) note_retry(&s->models[r->model_idx], q, now_us);
+        if (for_targets) {
+            q->done.done.for_targets = true;
+            q->done.done.retry_after_ms = retry_ms;
+        }
         return;
     }
     sched_model *m = seq_model(s, q);

@@ -7,7 +7,8 @@
  *
  *     below min    its pages are kept free, and whoever has more than his own min must give them
  *                  back, of whatever class
- *     above max    the newest of its sequences waits until others of it have ended
+ *     above max    the newest of its sequences waits until others of it have ended, here or on
+ *                  another device
  *     in between   lent
  *
  * Nobody is let in who could never be finished, and when limits change later whoever could not be
@@ -22,6 +23,22 @@ static uint64_t unfilled(const sched_tenant *t) {
     return t->min_bytes > t->used_bytes ? t->min_bytes - t->used_bytes : 0;
 }
 
+/* Work on other devices needs it: the newest of its sequences wait until it is theirs again. */
+static void give_back(sched *s, uint32_t tenant_idx) {
+    const sched_tenant *t = &s->tenants[tenant_idx];
+    while (t->used_bytes > t->here_bytes) {
+        seq *newest = NULL;
+        LIST_EACH(node, &s->running) {
+            seq *q = LIST_ENTRY(node, seq, link);
+            if (q->req->tenant_idx == tenant_idx && q->table.n_blocks > 0 &&
+                (newest == NULL || q->arrival_no > newest->arrival_no))
+                newest = q;
+        }
+        if (newest == NULL) return;
+        sched_preempt_seq(s, newest);
+    }
+}
+
 inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_policy *policy,
                                uint64_t now_us, inferd_err *err) {
     if (tenant_idx >= s->n_tenants) {
@@ -29,10 +46,13 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
         sched_tenant *grown = realloc(s->tenants, n * sizeof *grown);
         if (grown == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u tenants", n);
         for (uint32_t i = s->n_tenants; i < n; i++) {
-            grown[i] = (sched_tenant){.max_bytes = UINT64_MAX};
+            grown[i] = (sched_tenant){.max_bytes = UINT64_MAX, .here_bytes = UINT64_MAX};
             share_init(&grown[i].share, SHARE_BESTEFFORT, 0, 1, now_us);
         }
         s->tenants = grown;
+        uint32_t *changed = realloc(s->changed_tenants, n * sizeof *changed);
+        if (changed == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u tenants", n);
+        s->changed_tenants = changed;
         s->n_tenants = n;
     }
     sched_tenant *t = &s->tenants[tenant_idx];
@@ -40,10 +60,14 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
               now_us);
     s->unfilled_bytes -= unfilled(t);
     s->min_bytes += policy->min_bytes - t->min_bytes;
-    s->limits_changed = true;
+    uint64_t max = policy->max_bytes != 0 ? policy->max_bytes : UINT64_MAX;
+    s->limits_changed =
+        s->limits_changed || t->min_bytes != policy->min_bytes || t->max_bytes != max;
     t->min_bytes = policy->min_bytes;
-    t->max_bytes = policy->max_bytes != 0 ? policy->max_bytes : UINT64_MAX;
+    t->max_bytes = max;
     s->unfilled_bytes += unfilled(t);
+    t->here_bytes = policy->here_bytes != 0 && policy->here_bytes < max ? policy->here_bytes : max;
+    if (policy->here_bytes != 0) give_back(s, tenant_idx);
     return INFERD_OK;
 }
 
@@ -61,6 +85,17 @@ void sched_on_live(void *ctx, uint32_t tenant, bool live) {
     else
         t->used_bytes -= n_bytes < t->used_bytes ? n_bytes : t->used_bytes;
     s->unfilled_bytes += unfilled(t);
+    if (t->changed) return;
+    t->changed = true;
+    s->changed_tenants[s->n_changed_tenants++] = tenant;
+}
+
+uint32_t sched_next_tenant(sched *s, uint64_t *used_bytes) {
+    if (s->n_changed_tenants == 0) return SCHED_NO_TENANT;
+    uint32_t i = s->changed_tenants[--s->n_changed_tenants];
+    s->tenants[i].changed = false;
+    *used_bytes = s->tenants[i].used_bytes;
+    return i;
 }
 
 static const sched_tenant *tenant_at(const sched *s, uint32_t idx) {
@@ -95,10 +130,23 @@ void sched_reserve_for(sched *s, const seq *q) {
     s->pool->n_reserved = pages_of(s, others);
 }
 
-bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks) {
+uint64_t sched_tenant_room(const sched *s, const seq *q) {
     const sched_tenant *t = tenant_of(s, q);
-    if (t == NULL || t->max_bytes == UINT64_MAX) return false;
-    return t->used_bytes + n_blocks * block_bytes(&s->models[q->model_idx]) > t->max_bytes;
+    if (t == NULL || t->here_bytes == UINT64_MAX) return UINT64_MAX;
+    return t->here_bytes > t->used_bytes ? t->here_bytes - t->used_bytes : 0;
+}
+
+bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks) {
+    return n_blocks * block_bytes(&s->models[q->model_idx]) > sched_tenant_room(s, q);
+}
+
+void sched_tenant_stop(sched *s, const seq *q) {
+    if (q->req->tenant_idx < s->n_tenants) s->tenants[q->req->tenant_idx].stopped_plan = s->plan_no;
+}
+
+bool sched_tenant_stopped(const sched *s, const seq *q) {
+    const sched_tenant *t = tenant_of(s, q);
+    return t != NULL && t->stopped_plan == s->plan_no;
 }
 
 uint32_t sched_model_room(const sched *s, const seq *q) {
@@ -131,6 +179,52 @@ bool sched_is_secure(const sched *s, const seq *q) {
     const pool_owner *o = &s->pool->owners[s->models[q->model_idx].kv.owner];
     return (t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes) ||
            (o->min > 0 && o->held[PAGE_WEIGHT] + o->held[PAGE_KV] <= o->min);
+}
+
+/* ---- what was lent comes back ---- */
+
+static uint32_t held_by(const pool_owner *o) {
+    return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+}
+
+/* Pages of a model above its guarantee, but for those that only cached blocks keep. */
+static uint32_t n_lent(const sched_model *m) {
+    const pool_owner *o = &m->kv.pool->owners[m->kv.owner];
+    uint64_t kept = (uint64_t)o->min + m->kv.n_idle_pages;
+    return held_by(o) > kept ? (uint32_t)(held_by(o) - kept) : 0;
+}
+
+/* Pages that this model can take now, or could when steps have ended and cached blocks gone. */
+static bool may_have(sched *s, uint32_t model_idx, uint32_t n) {
+    const pool *p = s->pool;
+    const pool_owner *o = &p->owners[model_idx];
+    sched_reserve(s);
+    uint32_t own = o->min > held_by(o) ? o->min - held_by(o) : 0;
+    uint64_t there = (uint64_t)pool_n_device_free(p) + p->n_in[PAGE_QUARANTINE];
+    for (uint32_t i = 0; i < s->n_models; i++) {
+        const pool_owner *other = &p->owners[i];
+        uint32_t above = held_by(other) > other->min ? held_by(other) - other->min : 0;
+        if (s->models[i].open) there += u32_min(s->models[i].kv.n_idle_pages, above);
+    }
+    return there >= (uint64_t)n + u32_max(p->unfilled - own, p->n_reserved);
+}
+
+bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n) {
+    while (!may_have(s, model_idx, n)) {
+        seq *least = NULL;
+        LIST_EACH(node, &s->running) {
+            seq *v = LIST_ENTRY(node, seq, link);
+            const sched_tenant *t = tenant_of(s, v);
+            bool secure = t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes;
+            if (secure || v->model_idx == model_idx || v->table.n_blocks == 0 ||
+                n_lent(&s->models[v->model_idx]) == 0)
+                continue;
+            if (least == NULL || sched_deserves_less(v, least)) least = v;
+        }
+        if (least == NULL) return false;
+        sched_preempt_seq(s, least);
+    }
+    return true;
 }
 
 /* ---- what could ever be had ---- */
@@ -228,6 +322,23 @@ static bool still_fits(const sched *s, seq *q, inferd_err *err) {
     return false;
 }
 
+/* A ceiling that was lowered holds at once: cached blocks go, then the newest wait again. */
+static void trim_to_max(sched *s, sched_model *m) {
+    const pool_owner *o = &s->pool->owners[m->kv.owner];
+    while (held_by(o) > o->max) {
+        if (sched_evict_block(s, m)) continue;
+        seq *least = NULL;
+        LIST_EACH(node, &m->running) {
+            seq *v = LIST_ENTRY(node, seq, mine);
+            if (v->table.n_blocks > 0 && (least == NULL || sched_deserves_less(v, least)))
+                least = v;
+        }
+        if (least == NULL || held_by(o) - o->max <= m->kv.n_idle_pages) break; // or when steps end
+        sched_preempt_seq(s, least);
+    }
+    s->limits_changed |= held_by(o) > o->max && m->kv.n_taken > 0;
+}
+
 void sched_recheck_limits(sched *s, uint64_t now_us) {
     list_node *lists[2] = {&s->running, &s->waiting};
     s->limits_changed = false;
@@ -237,6 +348,8 @@ void sched_recheck_limits(sched *s, uint64_t now_us) {
             if (!still_fits(s, q, &err))
                 sched_end_seq(s, q, GEN_ERROR, -1, err.status, err.text, now_us);
         }
+    for (uint32_t i = 0; i < s->n_models; i++)
+        if (s->models[i].open) trim_to_max(s, &s->models[i]);
 }
 
 inferd_status sched_admit_tenant(const sched *s, const seq *q, inferd_err *err) {

@@ -12,14 +12,23 @@
 /* Tokens beyond the known ones that an admission keeps room for.  Reserving max_tokens would leave
  * most of the pool idle, since most answers end early; too little would preempt at once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
-enum { LATE_EVERY = 8 };         // one in so many that begin may be late: see is_lost
-enum { LIFTED_PARTS = 8 };       // of running_max: places for those lifted by their waiting
-enum { COME_BACK_PARTS = 4 };    // of a step: time to copy what was parked
-enum { TRIM_BLOCKS_MAX = 8 };    // cached blocks freed per plan when pages are short
+enum { LATE_EVERY = 8 };      // one in so many that begin may be late: see is_lost
+enum { LIFTED_PARTS = 8 };    // of running_max: places for those lifted by their waiting
+enum { COME_BACK_PARTS = 4 }; // of a step: time to copy what was parked
+enum { TRIM_BLOCKS_MAX = 8 }; // cached blocks freed per plan when pages are short
+enum { CLAIMS_TRIED = 8 };    // of one model in one plan, behind somebody for whom pages are short
 enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
 /* A step in which somebody decodes takes so many tenths of its time without prompts, or so long:
  * prompts need some time even where decoding needs little. */
 enum { DECODE_SHARE_TENTHS = 14, DECODE_FLOOR_US = 7000 };
+
+/* Who waits, while some are let in: the first that has no place or no pages is overtaken by nobody,
+ * but for those who only want what was guaranteed to them, where pages are short; a tenant at its
+ * own ceiling is in nobody's way. */
+typedef struct door {
+    bool closed, claimants_only;
+    uint32_t n_refused; // claimants, at most CLAIMS_TRIED
+} door;
 
 typedef struct plan {
     sched *s;
@@ -30,6 +39,7 @@ typedef struct plan {
     uint32_t n_models; // that have a step between two of this one, itself among them
     sched_tier tier;   // who is in the step: see sched_share.c
     uint64_t due_us;   // somebody's earliest deadline; 0: none
+    door door;
 } plan;
 
 /* ---- time ---- */
@@ -192,6 +202,11 @@ static bool hold(const plan *p, seq *q) {
     return false;
 }
 
+/* `q` asks several: what it may claim is the same for all. */
+static bool claims_memory(const sched *s, const seq *q) {
+    return sched_has_guarantees(s) && sched_may_claim(s, q);
+}
+
 typedef bool seq_order(const plan *p, const seq *a, const seq *b);
 
 /* Who waited for long is lifted in its turn, and yet cannot take anybody's place: those who can
@@ -200,11 +215,14 @@ static bool outranks(const plan *p, const seq *a, const seq *b) {
     return a->req->class != b->req->class ? a->req->class < b->req->class : precedes(p, a, b);
 }
 
-static seq *first_waiting(const plan *p, seq_order *before) {
+/* `claimants`: only those who may claim what was guaranteed to them. */
+static seq *first_waiting(const plan *p, seq_order *before, bool claimants) {
     seq *first = NULL;
     LIST_EACH(node, &p->m->waiting) {
         seq *q = LIST_ENTRY(node, seq, mine);
-        if (!sched_can_start(p->s, q) || !may_join(p, q)) continue;
+        if (!sched_can_start(p->s, q) || !may_join(p, q) || sched_tenant_stopped(p->s, q) ||
+            (claimants && !claims_memory(p->s, q)))
+            continue;
         if ((first == NULL || before(p, q, first)) && !hold(p, q)) first = q;
     }
     return first;
@@ -212,8 +230,7 @@ static seq *first_waiting(const plan *p, seq_order *before) {
 
 /* ---- preemption ---- */
 
-/* Does `a` deserve its pages less than `b`?  A total order. */
-static bool deserves_less(const seq *a, const seq *b) {
+bool sched_deserves_less(const seq *a, const seq *b) {
     bool spared_a = a->n_preempted >= PREEMPTIONS_SPARED;
     bool spared_b = b->n_preempted >= PREEMPTIONS_SPARED;
     if (a->paused != b->paused) return a->paused;
@@ -227,23 +244,31 @@ static bool deserves_less(const seq *a, const seq *b) {
 static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v) {
     /* What was guaranteed is taken from whoever has more than that, and from nobody else.  Only as
      * much as that: beyond it they would take it from each other by turns. */
-    bool less =
-        q->state == SEQ_RUNNING ? deserves_less(v, q) : v->paused || v->granted > q->req->class;
+    bool less = q->state == SEQ_RUNNING ? sched_deserves_less(v, q)
+                                        : v->paused || v->granted > q->req->class;
     if (!sched_has_guarantees(s) || (less && claims)) return less;
     return (less || claims) && !sched_is_secure(s, v);
 }
 
-/* `q` asks several: what it may claim is the same for all. */
-static bool claims_memory(const sched *s, const seq *q) {
-    return sched_has_guarantees(s) && sched_may_claim(s, q);
+/* Does `a` give before `b`?  To whom something was guaranteed first those who have more than was
+ * guaranteed to them, or the guaranteed would take it from each other. */
+static bool gives_before(const sched *s, bool claims, const seq *a, const seq *b) {
+    bool secure_a = claims && sched_is_secure(s, a), secure_b = claims && sched_is_secure(s, b);
+    return secure_a != secure_b ? secure_b : sched_deserves_less(a, b);
 }
 
-/* Whoever deserves its pages least; for a `place` in the batch, among those that take one.  What a
- * ceiling forbids only the owner's own can give. */
-static seq *pick_victim(const plan *p, const seq *q, bool place) {
+typedef enum wanted {
+    WANTED_PLACE, // in the batch
+    WANTED_PAGES,
+    WANTED_OWN // pages of its tenant: a ceiling forbids others
+} wanted;
+
+/* Whoever gives it first; for a place, among those that take one.  What a ceiling forbids only the
+ * owner's own can give. */
+static seq *pick_victim(const plan *p, const seq *q, wanted what) {
     seq *victim = NULL;
-    bool own_model = !place && sched_model_is_full(p->s, q);
-    bool own_tenant = !place && sched_tenant_is_full(p->s, q, 1);
+    bool place = what == WANTED_PLACE, own_tenant = what == WANTED_OWN;
+    bool own_model = what == WANTED_PAGES && sched_model_is_full(p->s, q);
     bool claims = claims_memory(p->s, q);
     LIST_EACH(node, &p->s->running) {
         seq *v = LIST_ENTRY(node, seq, link);
@@ -254,7 +279,7 @@ static seq *pick_victim(const plan *p, const seq *q, bool place) {
         if (!counts || v == q || v->planned_plan == p->s->plan_no ||
             !may_preempt(p->s, q, claims, v))
             continue;
-        if (victim == NULL || deserves_less(v, victim)) victim = v;
+        if (victim == NULL || gives_before(p->s, claims, v, victim)) victim = v;
     }
     return victim;
 }
@@ -269,9 +294,9 @@ static void preempt(plan *p, seq *victim) {
     sched_preempt_seq(p->s, victim);
 }
 
-static bool preempt_for_pages(plan *p, seq *q) {
+static bool preempt_for_pages(plan *p, seq *q, bool own_tenant) {
     if (relief_is_coming(p->s)) return false;
-    seq *victim = pick_victim(p, q, false);
+    seq *victim = pick_victim(p, q, own_tenant ? WANTED_OWN : WANTED_PAGES);
     if (victim == NULL) return false;
     preempt(p, victim);
     if (relief_is_coming(p->s)) p->s->relief_for = q;
@@ -279,7 +304,7 @@ static bool preempt_for_pages(plan *p, seq *q) {
 }
 
 static bool preempt_for_place(plan *p, const seq *q) {
-    seq *victim = pick_victim(p, q, true);
+    seq *victim = pick_victim(p, q, WANTED_PLACE);
     if (victim == NULL) return false;
     preempt(p, victim);
     return true;
@@ -324,8 +349,9 @@ static bool take_block(plan *p, seq *q, bool must) {
     sched_reserve_for(p->s, q);
     if (kv_next_is_cold(&p->m->kv, &q->table)) sched_evict_block(p->s, p->m);
     while (sched_tenant_is_full(p->s, q, 1) || !kv_append(&p->m->kv, &q->table)) {
-        if (!sched_tenant_is_full(p->s, q, 1) && evict_for(p, p->m)) continue;
-        if (!must || (!preempt_for_pages(p, q) && !reclaim_weights(p, p->m, q))) return false;
+        bool full = sched_tenant_is_full(p->s, q, 1);
+        if (!full && evict_for(p, p->m)) continue;
+        if (!must || (!preempt_for_pages(p, q, full) && !reclaim_weights(p, p->m, q))) return false;
     }
     return true;
 }
@@ -375,6 +401,23 @@ static uint64_t pages_to_gain(const sched *s, const sched_model *m, const seq *q
     return all ? s->pool->owners[m->kv.owner].held[PAGE_KV] - m->kv.n_idle_pages : whole;
 }
 
+/* Bytes of its tenant that come free when all of it go that `q` may preempt: of blocks on which
+ * nobody else counts. */
+static uint64_t tenant_bytes_to_gain(const sched *s, const seq *q) {
+    bool claims = claims_memory(s, q);
+    uint64_t n = 0;
+    LIST_EACH(node, &s->running) {
+        const seq *r = LIST_ENTRY(node, seq, link);
+        if (r->req->tenant_idx != q->req->tenant_idx || !may_preempt(s, q, claims, r)) continue;
+        const kv *k = &s->models[r->model_idx].kv;
+        uint64_t own = 0;
+        for (uint32_t i = 0; i < r->table.n_blocks; i++)
+            own += k->blocks[r->table.blocks[i]].refs == 1;
+        n += own * k->layout.n_groups * k->layout.slot_bytes;
+    }
+    return n;
+}
+
 /* Do its known tokens and the look-ahead fit beside what the running ones have reserved - or would
  * they, `after` preempting everybody it may preempt? */
 static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
@@ -410,8 +453,11 @@ static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
     /* What others give up is of no use above the model's own ceiling. */
     uint32_t room = sched_model_room(s, q);
     slots += (pages < room ? pages : room) * l->slots_per_page;
+    uint64_t n_bytes = (uint64_t)(n_tenant + blocks_reserved(q, l) - n_found + n_uncounted) *
+                       l->n_groups * l->slot_bytes;
+    uint64_t tenant_room = sched_tenant_room(s, q);
     *tenant_full =
-        sched_tenant_is_full(s, q, n_tenant + blocks_reserved(q, l) - n_found + n_uncounted);
+        n_bytes > tenant_room && (!after || n_bytes - tenant_room > tenant_bytes_to_gain(s, q));
     return !*tenant_full && blocks * l->n_groups <= slots;
 }
 
@@ -446,21 +492,55 @@ static void start(plan *p, seq *q) {
     q->n_lost = 0;
 }
 
+typedef enum admission {
+    ADMITTED,
+    ADMIT_NO_PLACE, // in the batch, or in time
+    ADMIT_NO_PAGES,
+    ADMIT_OWN_CEILING // its tenant may have no more: nobody else is in its way, nor it in theirs
+} admission;
+
 /* Pages and a place in the batch, taken from lower classes if need be - and if that is enough. */
-static bool admit(plan *p, seq *q) {
+static admission admit(plan *p, seq *q) {
     /* With `sla` nobody joins a batch that would then be too slow for its targets. */
     inferd_err unused = {0};
-    if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK) return false;
-    if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, true) == NULL) return false;
+    if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK) return ADMIT_NO_PLACE;
+    if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, WANTED_PLACE) == NULL)
+        return ADMIT_NO_PLACE;
     bool full; // its tenant's ceiling: nobody else can help
     bool fits_now = fits(p, q, false, &full);
-    while (!fits_now && !fits(p, q, true, &full))
-        if (full || (!reclaim_weights(p, p->m, NULL) && !reclaim_weights(p, p->m, q))) return false;
+    while (!fits_now && !fits(p, q, true, &full)) {
+        if (full) return ADMIT_OWN_CEILING;
+        if (!reclaim_weights(p, p->m, NULL) && !reclaim_weights(p, p->m, q)) return ADMIT_NO_PAGES;
+    }
     while (!fits_now && !fits(p, q, false, &full))
-        if (!reclaim_weights(p, p->m, NULL) && !preempt_for_pages(p, q)) return false;
-    if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return false;
+        if ((full || !reclaim_weights(p, p->m, NULL)) && !preempt_for_pages(p, q, full))
+            return ADMIT_NO_PAGES;
+    if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return ADMIT_NO_PLACE;
     start(p, q);
-    return true;
+    return ADMITTED;
+}
+
+/* The next who may come in. */
+static seq *door_next(const plan *p, seq_order *before) {
+    const door *d = &p->door;
+    if (d->closed || (d->claimants_only && !sched_has_guarantees(p->s))) return NULL;
+    return first_waiting(p, before, d->claimants_only);
+}
+
+/* True: q is in. */
+static bool door_try(plan *p, seq *q) {
+    door *d = &p->door;
+    admission a = admit(p, q);
+    if (a == ADMITTED) return true;
+    q->refused_plan = p->s->plan_no;
+    if (a == ADMIT_OWN_CEILING) {
+        sched_tenant_stop(p->s, q);
+        return false;
+    }
+    d->n_refused += d->claimants_only;
+    d->claimants_only = true;
+    d->closed = a == ADMIT_NO_PLACE || d->n_refused >= CLAIMS_TRIED;
+    return false;
 }
 
 /* ---- rows ---- */
@@ -589,14 +669,20 @@ static void plan_drafts(plan *p, seq *q, uint32_t n_others) {
     if (n > 0) q->n_drafts = u32_max(cover_rows(p, q, 1 + n, false), 1) - 1;
 }
 
-/* One row for whoever needs one: those that decode. */
+/* One row for whoever needs one: those that decode.  Where memory is guaranteed first who has no
+ * more than that: those who have more are not in the plan yet, and can give. */
 static void plan_single_rows(plan *p, uint32_t n_order) {
-    for (uint32_t i = 0; i < n_order && p->st->b.n_seqs < p->s->limits.running_max; i++) {
-        seq *q = p->s->order[i];
-        if (q->state != SEQ_RUNNING || seq_n_wanted(q) != 1) continue;
-        plan_drafts(p, q, n_order - i - 1);
-        plan_rows(p, q, 1 + q->n_drafts);
-    }
+    bool guarantees = sched_has_guarantees(p->s);
+    for (int more = 0; more <= guarantees; more++)
+        for (uint32_t i = 0; i < n_order && p->st->b.n_seqs < p->s->limits.running_max; i++) {
+            seq *q = p->s->order[i];
+            if (q->state != SEQ_RUNNING || seq_n_wanted(q) != 1 ||
+                q->planned_plan == p->s->plan_no || q->refused_plan == p->s->plan_no ||
+                (guarantees && more == 0 && !sched_is_secure(p->s, q)))
+                continue;
+            plan_drafts(p, q, n_order - i - 1);
+            plan_rows(p, q, 1 + q->n_drafts);
+        }
 }
 
 static uint64_t min_us(uint64_t a, uint64_t b) {
@@ -679,18 +765,16 @@ static void plan_chunks(plan *p, uint32_t n_order) {
     sched *s = p->s;
     step *st = p->st;
     uint64_t budget_us = step_budget_us(p);
-    bool blocked = false; // the first that waits has no room: nobody overtakes it
     for (uint32_t i = 0; has_room(p, budget_us);) {
         while (i < n_order &&
                (s->order[i]->state != SEQ_RUNNING || s->order[i]->planned_plan == s->plan_no ||
                 s->order[i]->refused_plan == s->plan_no))
             i++;
         seq *q = i < n_order ? s->order[i] : NULL;
-        seq *w = blocked ? NULL : first_waiting(p, precedes);
+        seq *w = door_next(p, precedes);
         if (q == NULL && w == NULL) break;
         if (w != NULL && (q == NULL || precedes(p, w, q))) {
-            blocked = !admit(p, w);
-            if (blocked) continue;
+            if (!door_try(p, w)) continue;
             q = w;
         } else {
             i++;
@@ -711,8 +795,7 @@ static bool outranks_one(const plan *p, const seq *w) {
 /* The urgent come in before anybody has rows: who is in a plan cannot be preempted by it. */
 static void admit_urgent(plan *p) {
     seq *w;
-    while ((w = first_waiting(p, outranks)) != NULL && outranks_one(p, w) && admit(p, w)) {
-    }
+    while ((w = door_next(p, outranks)) != NULL && outranks_one(p, w)) door_try(p, w);
 }
 
 static bool plan_model(plan *p) {
@@ -722,6 +805,7 @@ static bool plan_model(plan *p) {
     st->n_prefill_rows = 0;
     st->n_attended = 0;
     st->charge_us = 0;
+    p->door = (door){0};
     count_active(p);
     count_models(p);
     admit_urgent(p);

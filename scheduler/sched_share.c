@@ -381,3 +381,11 @@ void sched_charge(sched *s, const step *st, uint64_t us) {
         given = until;
     }
 }
+
+void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us) {
+    s->limits.starvation_percent = limits->starvation_percent;
+    s->limits.objective = limits->objective;
+    s->limits.background_copies = limits->background_copies;
+    for (uint32_t c = 0; c < GEN_CLASSES; c++)
+        share_set(&s->floors[c], SHARE_BURST, limits->starvation_percent, 1, now_us);
+}

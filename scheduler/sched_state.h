@@ -87,7 +87,10 @@ typedef struct sched_model {
 typedef struct sched_tenant {
     share_account share;
     uint64_t used_bytes;           // of blocks that its sequences count on
+    bool changed;                  // those, since sched_next_tenant
     uint64_t min_bytes, max_bytes; // guarantee, and ceiling (UINT64_MAX: none)
+    uint64_t here_bytes;           // what of the ceiling other devices leave for now, or it
+    uint64_t stopped_plan;         // number of the plan in which its ceiling stopped one of its own
 } sched_tenant;
 
 enum { SCHED_READS_MAX = 32 };
@@ -140,8 +143,9 @@ struct sched {
     uint64_t
         blocked_since_us; // no plan has found anything to compute, though there is work; 0: not
     void *reclaim_ctx;
-    sched_model *models; // [n_models] owned
-    uint32_t n_models;
+    sched_model *models; // [n_slots] owned
+    uint32_t n_slots;
+    uint32_t n_models; // places from there on never had one
 
     seq *seqs; // [n_seqs] all there are; owned
     uint32_t n_seqs;
@@ -162,6 +166,8 @@ struct sched {
     bool limits_changed;       // what was let in may not fit any more
     uint64_t page_bytes;       // 0: no tenant has a guarantee
     uint32_t n_tenants;
+    uint32_t *changed_tenants; // [n_changed_tenants] of at most n_tenants; owned
+    uint32_t n_changed_tenants;
     principal *principals;       // [n_principals] owned
     uint32_t *principal_buckets; // [n_principals] first of each, by hash; owned
     uint32_t n_principals;
@@ -170,13 +176,13 @@ struct sched {
     uint64_t virtual_us;     // of the principal served last: newcomers start here
     uint64_t typical_us;     // of a step, fading
     uint64_t share_ready_us; // when somebody whose share is used up may go on; UINT64_MAX: never
-    uint64_t charged_us, waste_us; // of all steps
-    account account;               // charged_us, by tenant and model
-    uint64_t moved_us;             // all moves of parked blocks together
-    uint64_t clock_us;             // the newest time that was handed in
+    uint64_t charged_us, waste_us;    // of all steps
+    account account;                  // charged_us, by tenant and model
+    uint64_t moved_us;                // all moves of parked blocks together
+    uint64_t clock_us;                // the newest time that was handed in
     uint64_t step_ends_us[STEP_ENDS]; // of the newest steps that ended, by epoch
-    uint64_t relief_since_us;      // since when pages wait for relief_epoch; 0: none do
-    sched_counters counters;       // those that only grow
+    uint64_t relief_since_us;         // since when pages wait for relief_epoch; 0: none do
+    sched_counters counters;          // those that only grow
 };
 
 static inline rate_work step_work(const step *st) {
@@ -220,6 +226,9 @@ void sched_note_relief(sched *s, uint64_t now_us);
 /* The tasks that run, with one more (NULL: without). */
 void sched_get_load(const sched *s, const seq *newcomer, feasible_load *out);
 inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err);
+/* Of one that was not admitted for it: when enough of what runs will have ended, an estimate of a
+ * second to a minute; 0: its target is missed even when nothing else runs. */
+uint32_t sched_time_retry_ms(const sched *s, const seq *q);
 
 /* -- sched_memory.c -- */
 void sched_on_live(void *ctx, uint32_t tenant, bool live); // of a sched_model's kv
@@ -228,6 +237,10 @@ void sched_on_live(void *ctx, uint32_t tenant, bool live); // of a sched_model's
 void sched_reserve_for(sched *s, const seq *q); // NULL: nobody's
 /* The ceiling of its tenant, or of its model, leaves no room for another block. */
 bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks);
+uint64_t sched_tenant_room(const sched *s, const seq *q); // bytes below its ceiling
+/* Its ceiling stopped one of its own in this plan: the others wait behind that one. */
+void sched_tenant_stop(sched *s, const seq *q);
+bool sched_tenant_stopped(const sched *s, const seq *q);
 bool sched_model_is_full(const sched *s, const seq *q);
 uint32_t sched_model_room(const sched *s, const seq *q); // pages up to its ceiling
 /* Would it ever fit what its tenant may have? */
@@ -284,6 +297,8 @@ uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us);
 /* Blocks, and pages, that its known tokens and the look-ahead of an admission need. */
 uint32_t sched_blocks_to_start(const sched *s, const seq *q);
 uint32_t sched_pages_to_start(const sched *s, const seq *q);
+/* Does running `a` deserve its pages less than `b`?  A total order. */
+bool sched_deserves_less(const seq *a, const seq *b);
 /* WAITING and free to go. */
 bool sched_can_start(const sched *s, const seq *q);
 

@@ -3,15 +3,32 @@
  * Each model with running sequences that wish for a time per token is a periodic task: C is its
  * decode step as the rate predicts it, T the smallest wish.  feasible.h has the inequality.  With
  * the objective `sla` a request that would break it is refused with the numbers; with the others it
- * is let in, and its model's deadlines are then the first to be missed. */
+ * is let in, and its model's deadlines are then the first to be missed.
+ *
+ * Whoever is refused is told when enough of what runs will have ended: each has so many tokens to
+ * go, and a round of all models' steps makes one of each.  That is no promise. */
 #include "sched_state.h"
 
-/* A decode step of what runs of this model now, and n_more sequences. */
-static uint64_t decode_us(const sched_model *m, uint32_t n_more) {
+enum { RETRY_MAX_S = 60 };
+#define MS_PER_S  1000u
+#define SECOND_US ((uint64_t)1000000)
+
+/* Some time from now: sequences that will have ended are left out.  Zeroed: now. */
+typedef struct horizon {
+    uint64_t us, token_us; // ahead; a token of each takes that
+} horizon;
+
+static bool has_ended(const seq *q, const horizon *h) {
+    uint64_t n_left = q->tokens_max > q->n_tokens ? q->tokens_max - q->n_tokens : 1;
+    return h->us > 0 && n_left * h->token_us <= h->us;
+}
+
+/* A decode step of what runs of this model then, and n_more sequences. */
+static uint64_t decode_us(const sched_model *m, uint32_t n_more, const horizon *h) {
     rate_work w = {0};
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->paused) continue;
+        if (q->paused || has_ended(q, h)) continue;
         rate_add_rows(&w, q->n_computed, 1);
         w.draws++;
     }
@@ -27,11 +44,15 @@ static uint64_t tpot_of(const sched *s, const seq *q) {
                                        : s->models[q->model_idx].tpot_us;
 }
 
-/* The smallest wish of what runs; 0: nobody wishes. */
-static uint64_t period_of(const sched *s, const sched_model *m) {
+static const horizon now = {0};
+
+/* The smallest wish of what runs then; 0: nobody wishes. */
+static uint64_t period_of(const sched *s, const sched_model *m, const horizon *h) {
     uint64_t least = 0;
     LIST_EACH(node, &m->running) {
-        uint64_t us = tpot_of(s, LIST_ENTRY(node, seq, mine));
+        const seq *q = LIST_ENTRY(node, seq, mine);
+        if (has_ended(q, h)) continue;
+        uint64_t us = tpot_of(s, q);
         if (us != 0 && (least == 0 || us < least)) least = us;
     }
     return least;
@@ -39,14 +60,14 @@ static uint64_t period_of(const sched *s, const sched_model *m) {
 
 void sched_add_task(const sched *s, uint32_t model_idx, uint64_t *cost_us, uint64_t *period_us) {
     const sched_model *m = &s->models[model_idx];
-    uint64_t least_us = period_of(s, m);
+    uint64_t least_us = period_of(s, m, &now);
     LIST_EACH(node, &m->waiting) {
         uint64_t us = tpot_of(s, LIST_ENTRY(node, seq, mine));
         if (us != 0 && (least_us == 0 || us < least_us)) least_us = us;
     }
     uint32_t n_waiting = m->n_seqs - m->n_running, n_max = s->limits.running_max;
     uint32_t n_more = u32_min(n_waiting, n_max > m->n_running ? n_max - m->n_running : 0);
-    *cost_us += decode_us(m, n_more);
+    *cost_us += decode_us(m, n_more, &now);
     if (least_us != 0 && (*period_us == 0 || least_us < *period_us)) *period_us = least_us;
 }
 
@@ -54,17 +75,21 @@ static uint32_t narrow(uint64_t us) {
     return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
-void sched_get_load(const sched *s, const seq *newcomer, feasible_load *out) {
+static void get_load(const sched *s, const seq *newcomer, const horizon *h, feasible_load *out) {
     *out = (feasible_load){0};
     for (uint32_t i = 0; i < s->n_models; i++) {
         const sched_model *m = &s->models[i];
         bool its = newcomer != NULL && newcomer->model_idx == i;
         if (!m->open || (m->n_running == 0 && !its)) continue;
-        uint64_t cost_us = decode_us(m, its ? 1 : 0), period_us = period_of(s, m);
+        uint64_t cost_us = decode_us(m, its ? 1 : 0, h), period_us = period_of(s, m, h);
         uint64_t wish_us = its ? tpot_of(s, newcomer) : 0;
         if (wish_us != 0 && (period_us == 0 || wish_us < period_us)) period_us = wish_us;
         feasible_load_add(out, narrow(cost_us), narrow(period_us));
     }
+}
+
+void sched_get_load(const sched *s, const seq *newcomer, feasible_load *out) {
+    get_load(s, newcomer, &now, out);
 }
 
 uint32_t sched_attainment_ppm(const sched *s) {
@@ -73,12 +98,44 @@ uint32_t sched_attainment_ppm(const sched *s) {
     return (uint32_t)feasible_attainment_ppm(&load, 0);
 }
 
+static bool fits_at(const sched *s, const seq *q, const horizon *h) {
+    feasible_load load;
+    get_load(s, q, h, &load);
+    return feasible_total_ppb(&load, 0) <= FEASIBLE_ONE_PPB;
+}
+
+static const horizon nothing_runs = {.us = UINT64_MAX};
+
+uint32_t sched_time_retry_ms(const sched *s, const seq *q) {
+    uint32_t low_s = 0, high_s = RETRY_MAX_S; // too soon; enough, or as long as is told
+    horizon h = {0};
+    if (!fits_at(s, q, &nothing_runs)) return 0;
+    for (uint32_t i = 0; i < s->n_models; i++)
+        if (s->models[i].open) h.token_us += decode_us(&s->models[i], 0, &now);
+    while (high_s - low_s > 1) {
+        uint32_t s_between = low_s + (high_s - low_s) / 2;
+        h.us = s_between * SECOND_US;
+        if (fits_at(s, q, &h))
+            high_s = s_between;
+        else
+            low_s = s_between;
+    }
+    return high_s * MS_PER_S;
+}
+
 inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err) {
     feasible_load load;
     if (s->limits.objective != OBJECTIVE_SLA || tpot_of(s, q) == 0) return INFERD_OK;
     sched_get_load(s, q, &load);
     uint64_t total = feasible_total_ppb(&load, 0);
     if (total <= FEASIBLE_ONE_PPB) return INFERD_OK;
+    if (!fits_at(s, q, &nothing_runs))
+        return inferd_fail(
+            err, INFERD_EBUSY,
+            "its target of %s per token could not be kept, not even alone: a step of the model "
+            "takes %s",
+            feasible_ms(tpot_of(s, q)).text,
+            feasible_ms(decode_us(&s->models[q->model_idx], 1, &nothing_runs)).text);
     uint64_t sum = load.sum_ppb / (FEASIBLE_ONE_PPB / 1000),
              all = total / (FEASIBLE_ONE_PPB / 1000);
     return inferd_fail(err, INFERD_EBUSY,

@@ -136,11 +136,18 @@ void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *po
 /* Tenants nobody said anything about take part in the surplus with weight 1. */
 inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_policy *policy,
                                uint64_t now_us, inferd_err *err);
+/* A tenant whose keys and values that count became more or less since it was last told, and their
+ * bytes now; SCHED_NO_TENANT: none did.  Tenants nobody said anything about are in no ledger. */
+#define SCHED_NO_TENANT UINT32_MAX
+uint32_t sched_next_tenant(sched *s, uint64_t *used_bytes);
 /* Pages of its weights that never go (pinned), and whose weights it has.  Guarantees and ceilings
  * of its owner in the pool may have changed, too: the next plan ends who can not be finished any
  * more.
  */
 void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages);
+/* From the next plan on starvation_percent, objective and background_copies are these; the rest
+ * stays as it was. */
+void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us);
 /* The pool became smaller: likewise. */
 void sched_pool_shrank(sched *s);
 /* For guarantees of tenants. */
@@ -184,6 +191,11 @@ typedef void sched_move(void *ctx, uint32_t model_idx, uint32_t n, const int32_t
 void sched_set_parking(sched *s, pool *host, sched_move *move, void *ctx);
 /* What n blocks of this model took. */
 void sched_note_moves(sched *s, uint32_t model_idx, uint32_t n, uint64_t us);
+/* Running sequences wait again, the least deserving first, of models and tenants that have more
+ * than was guaranteed to them, until this model could take n pages.  True: it can, or will when
+ * cached blocks are given up and the steps on their way have ended; false: nobody has more to give.
+ */
+bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n);
 /* Parked pages are given up until n pages of the host are free, or none is left; how many are
  * free. */
 uint32_t sched_drop_parked(sched *s, uint32_t n);

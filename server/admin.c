@@ -137,7 +137,7 @@ void admin_get_tenant(void *ctx, http_request *rq) {
     uint32_t idx;
     buf out = {0};
     if (!find_tenant(a, rq, &idx)) return;
-    admin_add_tenant(&out, &a->config->c->tenants[idx]);
+    admin_add_tenant(&out, a, idx);
     api_answer_json(rq, 200, &out);
 }
 
@@ -161,16 +161,10 @@ typedef struct wait {
     uint32_t slot;
     goal goal;
     uint64_t deadline_us;
-    uint64_t n_failed, devices;            // at the beginning; devices: that had it, as bits
-    uint64_t n_evicted[FLEET_DEVICES_MAX]; // there, likewise
+    uint64_t n_failed, devices;         // at the beginning; devices: that had it, as bits
+    uint64_t n_left[FLEET_DEVICES_MAX]; // there, likewise
     uint32_t timeout_ms;
 } wait;
-
-static uint64_t count_evictions(const engine_model_info *i) {
-    uint64_t n = 0;
-    for (int k = 0; k < ENGINE_EVICT_CAUSES; k++) n += i->n_evictions[k];
-    return n;
-}
 
 static bool is_away(model_state s) {
     return s != MODEL_HOT && s != MODEL_DRAINING && s != MODEL_LOADING;
@@ -184,7 +178,7 @@ static bool has_left(const fleet *f, const wait *w) {
         engine_model_info i;
         if ((devices >> d & 1) == 0) continue;
         engine_model_get(fleet_engine(f, d), w->slot, &i);
-        if (!is_away(i.state) && count_evictions(&i) == w->n_evicted[d]) return false;
+        if (!is_away(i.state) && i.n_left == w->n_left[d]) return false;
     }
     return true;
 }
@@ -202,7 +196,8 @@ static bool is_reached(const fleet *f, const wait *w, const engine_model_info *i
     case GOAL_COLD:
         return i->state == MODEL_COLD || i->state == MODEL_FAILED;
     case GOAL_DRAINED:
-        return i->held && i->n_running + i->n_waiting == 0 && is_away(i->state);
+        return i->held && i->n_running + i->n_waiting == 0 &&
+               (is_away(i->state) || i->serves_others); // its weights stay for these
     }
     return true;
 }
@@ -362,7 +357,7 @@ static wait *create_wait(const app *a, const char *name, uint32_t slot) {
     w->devices = fleet_model_devices(a->fleet, slot);
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
         engine_model_get(fleet_engine(a->fleet, d), slot, &info);
-        w->n_evicted[d] = count_evictions(&info);
+        w->n_left[d] = info.n_left;
     }
     return w;
 }
@@ -378,6 +373,30 @@ static void begin_wait(app *a, http_request *rq, wait *w, goal g, uint32_t timeo
     look_at(a, w, clock_now_us());
 }
 
+/* Would host memory of any device that has it take its weights?  What is there need not go there,
+ * unless it is to stay.  False: refused. */
+static bool check_host_room(const app *a, http_request *rq, uint32_t slot, bool stays) {
+    engine_model_info info = {0}, i;
+    engine_stats stats = {0}, s;
+    uint32_t device = UINT32_MAX; // that says no
+    for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
+        if ((fleet_model_devices(a->fleet, slot) >> d & 1) == 0) continue;
+        engine_model_get(fleet_engine(a->fleet, d), slot, &i);
+        engine_get_stats(fleet_engine(a->fleet, d), &s);
+        bool there = i.state == MODEL_HOT || i.state == MODEL_LOADING;
+        if (s.pages_device == 0 || i.host_pages <= s.pages_host || (there && !stays))
+            return true; // or it is not known
+        device = d, info = i, stats = s;
+    }
+    if (device == UINT32_MAX) return true;
+    admin_refuse(rq, 409, "host_arena_too_small", "model",
+                 "its weights take %s of host memory, and host_arena has %s of it on %s",
+                 feasible_mib(info.host_pages * stats.page_bytes).text,
+                 feasible_mib(stats.pages_host * stats.page_bytes).text,
+                 fleet_device_name(a->fleet, device));
+    return false;
+}
+
 void admin_command(void *ctx, http_request *rq) {
     app *a = ctx;
     uint32_t idx;
@@ -389,6 +408,7 @@ void admin_command(void *ctx, http_request *rq) {
     uint32_t slot = (uint32_t)a->config->slots[idx];
     const char *model_name = a->config->c->models[idx].name;
     goal g = c->pins && body.level == PIN_WARM ? GOAL_WARM : c->goal;
+    if (g == GOAL_WARM && !check_host_room(a, rq, slot, c->pins)) return;
     bool waits = body.wait && g != GOAL_NONE;
     wait *w = waits ? create_wait(a, model_name, slot) : NULL;
     log_command(rq, c->name, model_name);
@@ -406,6 +426,15 @@ void admin_command(void *ctx, http_request *rq) {
 
 /* ---- as llama-swap has it ---- */
 
+static void add_running(buf *out, bool *first, const char *name, const char *state,
+                        uint64_t keep_us) {
+    buf_add_str(out, *first ? "{\"model\":" : ",{\"model\":");
+    *first = false;
+    json_add_string(out, name, strlen(name));
+    buf_add_format(out, ",\"state\":\"%s\",\"ttl\":%llu}", state,
+                   (unsigned long long)(keep_us == POLICY_NEVER ? 0 : keep_us / 1000000));
+}
+
 static const char *swap_state(model_state s) {
     if (s == MODEL_HOT) return "ready";
     if (s == MODEL_STAGING || s == MODEL_LOADING) return "starting";
@@ -421,13 +450,16 @@ void admin_running(void *ctx, http_request *rq) {
         const config_model *m = &a->config->c->models[i];
         uint32_t slot = (uint32_t)a->config->slots[i];
         const char *state = swap_state(fleet_model_state(a->fleet, slot));
-        uint64_t keep_us = app_model(a, slot)->policy.keep_alive_us;
-        if (state == NULL) continue;
-        buf_add_str(&out, first ? "{\"model\":" : ",{\"model\":");
-        json_add_string(&out, m->name, strlen(m->name));
-        buf_add_format(&out, ",\"state\":\"%s\",\"ttl\":%llu}", state,
-                       (unsigned long long)(keep_us == POLICY_NEVER ? 0 : keep_us / 1000000));
-        first = false;
+        if (state != NULL)
+            add_running(&out, &first, m->name, state, app_model(a, slot)->policy.keep_alive_us);
+    }
+    /* What no configuration names any more and still ends its work. */
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+        const registry_slot *s = app_model(a, i);
+        if (s->m == NULL || !s->leaving || swap_state(fleet_slot_state(a->fleet, i)) == NULL ||
+            config_find_model(a->config->c, s->name, strlen(s->name)) >= 0)
+            continue; // a file that was replaced is told as the model that it was
+        add_running(&out, &first, s->name, swap_state(MODEL_DRAINING), s->policy.keep_alive_us);
     }
     buf_add_str(&out, "]}");
     api_answer_json(rq, 200, &out);
@@ -498,7 +530,7 @@ static void add_element(buf *out, const asking *k) {
     for (uint32_t i = 0; i < c->n_tenants; i++) {
         if (strcmp(c->tenants[i].name, k->name) != 0) continue;
         buf_add_str(out, ",\"tenant\":");
-        admin_add_tenant(out, &c->tenants[i]);
+        admin_add_tenant(out, k->app, i);
     }
 }
 
@@ -545,8 +577,13 @@ static void begin_change(app *a, http_request *rq, change_request *change) {
     rq->on_gone = on_asker_gone;
 }
 
-static bool is_yes(const char *text) {
-    return text != NULL && (*text == 0 || strcmp(text, "1") == 0 || strcmp(text, "true") == 0);
+/* `?persist`, =1, =true; =0, =false.  False: refused. */
+static bool read_persist(http_request *rq, bool *out) {
+    const char *text = http_query(rq, "persist");
+    *out = text != NULL && (*text == 0 || strcmp(text, "1") == 0 || strcmp(text, "true") == 0);
+    if (*out || text == NULL || strcmp(text, "0") == 0 || strcmp(text, "false") == 0) return true;
+    admin_refuse(rq, 400, "invalid_value", "persist", "persist: expected true or false");
+    return false;
 }
 
 /* `persist` is taken out of the body. */
@@ -554,8 +591,7 @@ static bool read_patch(app *a, http_request *rq, admin_section section, char **t
                        bool *persist) {
     json_t *body, *v;
     inferd_err err = {0};
-    if (!admin_read_body(a, rq, &body)) return false;
-    *persist = is_yes(http_query(rq, "persist"));
+    if (!read_persist(rq, persist) || !admin_read_body(a, rq, &body)) return false;
     if ((v = json_object_get(body, "persist")) != NULL) {
         if (!json_is_boolean(v)) {
             json_decref(body);

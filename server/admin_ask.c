@@ -15,27 +15,35 @@
 #include "api.h"
 
 typedef enum weight_source {
-    WEIGHTS_HELD,   // as many pages as it holds
-    WEIGHTS_BEFORE, // bytes of its newest load
-    WEIGHTS_SHARED, // another model has the same content
-    WEIGHTS_FILE    // of the file, and a factor
+    WEIGHTS_HELD,    // it holds them
+    WEIGHTS_SHARED,  // another model has the same content
+    WEIGHTS_COUNTED, // by the file's header, as the loader counts them
+    WEIGHTS_FILE     // of the file, and a factor: the device cannot say
 } weight_source;
 
-static const char *const source_names[] = {"held", "loaded before", "shared", "file"};
+static const char *const source_names[] = {"held", "shared", "counted", "file"};
 
 /* A snapshot of one device, with the memory it needs. */
 typedef struct snapshot {
     const engine *e;
     plan_device d;
-    plan_model *models;   // [REGISTRY_SLOTS] owned
-    uint32_t *idx_of;     // [REGISTRY_SLOTS] of a slot's weights in models, or UINT32_MAX; owned
+    plan_model *models;   // [REGISTRY_SLOTS] owned, like the others
+    plan_member *members; // [REGISTRY_SLOTS]
+    uint32_t *idx_of;     // [REGISTRY_SLOTS] of a slot's weights in models, or UINT32_MAX
+    uint32_t *member_of;  // [REGISTRY_SLOTS] of a slot in members, or UINT32_MAX
+    feasible_task *tasks; // [REGISTRY_SLOTS]
+    const char **names;   // [REGISTRY_SLOTS] of models, for tasks; borrowed
     uint64_t bytes_per_s; // of bringing up
     bool measured;
 } snapshot;
 
 static void snapshot_deinit(snapshot *s) {
     free(s->models);
+    free(s->members);
     free(s->idx_of);
+    free(s->member_of);
+    free(s->tasks);
+    free(s->names);
 }
 
 /* From its file, or from host memory: what that took on average. */
@@ -57,14 +65,28 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
     m->weight += p->weight;
     m->hot = m->hot || i->state == MODEL_HOT;
     m->pinned = m->pinned || p->pin == PIN_HOT;
+    if (p->pin == PIN_HOT && i->state != MODEL_FAILED) m->pinned_pages = i->weight_pages;
     m->weight_pages += i->pages_weight;
-    m->kv_pages += i->pages_kv;
+    m->kv_pages += i->pages_kv + i->pages_cached;
     m->cached_pages += i->pages_cached;
-    m->min_pages += i->pages_min;
     m->n_work += i->n_running + i->n_waiting;
     if (first || i->idle_us < m->idle_us) m->idle_us = i->idle_us;
     m->reload_us = i->reload_us; // like the pauses, of the weights: every member says the same
     m->pauses = i->pauses;
+    s->member_of[slot] = s->d.n_members;
+    s->members[s->d.n_members++] =
+        (plan_member){.name = app_model(a, slot)->name,
+                      .weights_idx = s->idx_of[slot],
+                      .owns = slot == root,
+                      .min_pages = i->pages_min,
+                      .held_pages = i->pages_weight + i->pages_kv + i->pages_cached,
+                      .cached_pages = i->pages_cached};
+}
+
+/* As the device was opened with it. */
+static uint64_t reserve_of(const app *a, uint32_t device_idx) {
+    const inferd_config *c = a->started;
+    return device_idx < c->n_devices ? c->devices[device_idx].reserve_bytes : 0;
 }
 
 static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx) {
@@ -72,13 +94,18 @@ static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx) {
     engine_stats stats;
     *s = (snapshot){.e = fleet_engine(a->fleet, device_idx),
                     .models = calloc(REGISTRY_SLOTS, sizeof *s->models),
-                    .idx_of = calloc(REGISTRY_SLOTS, sizeof *s->idx_of)};
-    if (s->models == NULL || s->idx_of == NULL) {
+                    .members = calloc(REGISTRY_SLOTS, sizeof *s->members),
+                    .idx_of = calloc(REGISTRY_SLOTS, sizeof *s->idx_of),
+                    .member_of = calloc(REGISTRY_SLOTS, sizeof *s->member_of),
+                    .tasks = calloc(REGISTRY_SLOTS, sizeof *s->tasks),
+                    .names = calloc(REGISTRY_SLOTS, sizeof *s->names)};
+    if (s->models == NULL || s->members == NULL || s->idx_of == NULL || s->member_of == NULL ||
+        s->tasks == NULL || s->names == NULL) {
         snapshot_deinit(s);
         return false;
     }
     engine_get_stats(s->e, &stats);
-    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) s->idx_of[i] = UINT32_MAX;
+    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) s->idx_of[i] = s->member_of[i] = UINT32_MAX;
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
         engine_model_info info;
         if (app_model(a, i)->m == NULL) continue;
@@ -89,11 +116,14 @@ static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx) {
         n_bytes += info.bytes_total * info.n_stages;
         us += info.sum.stage_us + info.sum.load_us;
     }
-    uint32_t used = stats.pages_weight + stats.pages_kv;
     s->d.n_pages = stats.pages_device;
-    s->d.n_free = stats.pages_device > used ? stats.pages_device - used : 0;
+    s->d.n_free = stats.pages_device_free;
     s->d.page_bytes = stats.page_bytes;
+    s->d.reserve_pages = plan_pages(reserve_of(a, device_idx), stats.page_bytes);
+    s->d.tenants_min_pages = stats.pages_tenants_min;
+    s->d.reserved_pages = stats.pages_reserved;
     s->d.models = s->models;
+    s->d.members = s->members;
     s->measured = us > 0 && n_bytes > 0;
     s->bytes_per_s =
         s->measured ? (uint64_t)((double)n_bytes / ((double)us / 1e6)) + 1 : PLAN_BYTES_PER_S;
@@ -112,36 +142,29 @@ typedef struct question {
     model_state state; // MODEL_NONE: it is not served
 } question;
 
-static void ask_of_file(question *q, const snapshot *s, uint64_t file_bytes) {
+static void ask_of_file(question *q, const snapshot *s, const model *m) {
+    q->source = WEIGHTS_COUNTED;
+    q->file_bytes = model_about(m)->file_bytes;
+    if (engine_weigh(s->e, m, &q->w.weight_pages, &q->weight_bytes)) return;
     q->source = WEIGHTS_FILE;
-    q->file_bytes = file_bytes;
-    q->weight_bytes = plan_prepared_bytes(file_bytes);
+    q->weight_bytes = plan_prepared_bytes(q->file_bytes);
     q->w.weight_pages = plan_pages(q->weight_bytes, s->d.page_bytes);
 }
 
-/* A model that is served. */
+/* A model that is served there, or would be. */
 static void ask_of_slot(question *q, const snapshot *s, const app *a, uint32_t slot) {
     engine_model_info info;
     engine_model_get(s->e, slot, &info);
     q->state = info.state;
     q->w.idx = s->idx_of[slot];
+    q->w.member_idx = s->member_of[slot];
     q->there = info.state == MODEL_HOT;
     q->known = info.n_loads > 0;
     q->known_us = bring_us(&info);
-    uint32_t held = q->w.idx == UINT32_MAX ? 0 : s->models[q->w.idx].weight_pages;
-    held = u32_max(held, info.pages_warm);
-    q->file_bytes = model_about(app_model(a, slot)->m)->file_bytes;
-    if (held > 0) {
-        q->source = WEIGHTS_HELD;
-        q->w.weight_pages = held;
-        q->weight_bytes = held * s->d.page_bytes;
-    } else if (info.bytes_total > 0 && info.n_stages > 0) {
-        q->source = WEIGHTS_BEFORE;
-        q->weight_bytes = info.bytes_total;
-        q->w.weight_pages = plan_pages(info.bytes_total, s->d.page_bytes);
-    } else {
-        ask_of_file(q, s, q->file_bytes);
-    }
+    ask_of_file(q, s, app_model(a, slot)->m);
+    if (info.weight_pages > 0) q->w.weight_pages = info.weight_pages;
+    bool held = q->w.idx != UINT32_MAX && s->models[q->w.idx].weight_pages > 0;
+    if (held || info.state == MODEL_WARM) q->source = WEIGHTS_HELD;
 }
 
 /* What one replica is promised: the first part is the largest. */
@@ -150,6 +173,7 @@ static void ask_policy(question *q, const snapshot *s, const char *name,
     model_policy part = fleet_part_of(whole, 0), *p = &part;
     q->w.name = name;
     q->w.class = p->class;
+    q->w.share_percent = p->share.policy == SHARE_BESTEFFORT ? 0 : p->share.percent;
     q->w.min_pages = plan_pages(p->min_bytes, s->d.page_bytes);
     q->w.max_pages =
         p->max_bytes == 0 ? FEASIBLE_UNLIMITED : (uint32_t)(p->max_bytes / s->d.page_bytes);
@@ -161,13 +185,17 @@ static void add_checks(buf *out, const plan_answer *p, uint64_t page_bytes) {
     buf_add_str(out, ",\"checks\":[");
     for (uint32_t i = 0; i < p->n_checks; i++) {
         const plan_check *c = &p->checks[i];
-        buf_add_format(out,
-                       "%s{\"name\":\"%s\",\"kept\":%s,\"need_pages\":%llu,\"have_pages\":%llu,"
-                       "\"need_bytes\":%llu,\"have_bytes\":%llu,\"text\":",
-                       i > 0 ? "," : "", c->name, c->kept ? "true" : "false",
-                       (unsigned long long)c->need_pages, (unsigned long long)c->have_pages,
-                       (unsigned long long)(c->need_pages * page_bytes),
-                       (unsigned long long)(c->have_pages * page_bytes));
+        unsigned long long need = c->need_pages, have = c->have_pages;
+        buf_add_format(out, "%s{\"name\":\"%s\",\"kept\":%s", i > 0 ? "," : "", c->name,
+                       c->kept ? "true" : "false");
+        if (c->percent)
+            buf_add_format(out, ",\"need_percent\":%llu,\"have_percent\":%llu", need, have);
+        else
+            buf_add_format(out,
+                           ",\"need_pages\":%llu,\"have_pages\":%llu,\"need_bytes\":%llu,"
+                           "\"have_bytes\":%llu",
+                           need, have, need * page_bytes, have * page_bytes);
+        buf_add_str(out, ",\"text\":");
         json_add_string(out, c->text, strlen(c->text));
         buf_add_char(out, '}');
     }
@@ -207,8 +235,9 @@ typedef struct asked {
     const char *name;
     const model_policy *policy;
     int slot; // REGISTRY_NONE: it is not served
-    uint64_t file_bytes;
-    int same_as; // slot with the same content, or REGISTRY_NONE
+    const model *m;
+    int replaces; // slot of another of its name, which would promise nothing then; or REGISTRY_NONE
+    int same_as;  // slot with the same content, or REGISTRY_NONE
 } asked;
 
 /* One device's answer. */
@@ -226,28 +255,52 @@ static void device_plan_deinit(device_plan *d) {
 }
 
 static question question_of(const asked *k, const snapshot *s, const app *a) {
-    question q = {.w.idx = UINT32_MAX};
+    question q = {.w.idx = UINT32_MAX, .w.member_idx = UINT32_MAX};
     ask_policy(&q, s, k->name, k->policy);
     if (k->slot != REGISTRY_NONE) {
         ask_of_slot(&q, s, a, (uint32_t)k->slot);
         return q;
     }
-    ask_of_file(&q, s, k->file_bytes);
+    ask_of_file(&q, s, k->m);
     if (k->same_as == REGISTRY_NONE || s->idx_of[k->same_as] == UINT32_MAX) return q;
     ask_of_slot(&q, s, a, (uint32_t)k->same_as);
     q.state = MODEL_NONE;
-    q.w.idx = UINT32_MAX;
+    q.w.member_idx = UINT32_MAX;
     q.source = WEIGHTS_SHARED;
-    if (q.there) q.w.weight_pages = 0;
-    if (q.there) q.weight_bytes = 0;
     return q;
+}
+
+/* All models with their targets, and the wanted one with what is asked; nothing when its step was
+ * never measured there. */
+static void take_tasks(snapshot *s, const app *a, const asked *k, uint32_t device_idx) {
+    const app_config *c = a->config;
+    fleet_promise all[REGISTRY_SLOTS];
+    uint32_t wanted = UINT32_MAX;
+    for (uint32_t i = 0; i < c->c->n_models; i++) {
+        uint32_t slot = (uint32_t)c->slots[i];
+        bool its = c->slots[i] == k->slot;
+        s->names[i] = c->c->models[i].name;
+        all[i] = (fleet_promise){slot, s->names[i], its ? k->policy : &app_model(a, slot)->policy};
+        if (its) wanted = i;
+    }
+    uint32_t n = fleet_list_tasks(a->fleet, device_idx, all, c->c->n_models, s->tasks);
+    for (uint32_t i = 0; i < n; i++)
+        if (s->tasks[i].name_idx == wanted) s->d.n_tasks = n;
+    s->d.tasks = s->tasks;
+    s->d.task_names = s->names;
 }
 
 /* False: no memory. */
 static bool plan_on(const app *a, const asked *k, uint32_t device_idx, device_plan *out) {
     *out = (device_plan){0};
     if (!take_snapshot(&out->s, a, device_idx)) return false;
+    int but = k->slot != REGISTRY_NONE ? k->slot : k->replaces;
+    out->s.d.share_percent =
+        fleet_share_percent(a->fleet, device_idx, but >= 0 ? (uint32_t)but : UINT32_MAX);
+    if (k->replaces != REGISTRY_NONE && out->s.member_of[k->replaces] != UINT32_MAX)
+        out->s.members[out->s.member_of[k->replaces]].min_pages = 0;
     out->q = question_of(k, &out->s, a);
+    take_tasks(&out->s, a, k, device_idx);
     out->done = plan_model_check(&out->s.d, &out->q.w, &out->p);
     if (!out->done) snapshot_deinit(&out->s);
     return out->done;
@@ -307,6 +360,8 @@ static void write_plan(buf *out, const app *a, const verdict *v, const device_pl
     const plan_answer *p = &d->p;
     const question *q = &d->q;
     const char *name = fleet_device_name(a->fleet, best);
+    bool none = q->source == WEIGHTS_SHARED && q->there; // of its own
+    unsigned long long n_bytes = none ? 0 : q->weight_bytes;
     buf_add_str(out, "{\"model\":");
     json_add_string(out, q->w.name, strlen(q->w.name));
     buf_add_str(out, ",\"device\":");
@@ -317,8 +372,9 @@ static void write_plan(buf *out, const app *a, const verdict *v, const device_pl
                    "bytes\":%llu,\"factor\":%.2f}",
                    model_state_name(q->state), v->fits ? "true" : "false",
                    v->now ? "true" : "false", v->turns ? "true" : "false", v->n_parts, v->n_fit,
-                   (unsigned long long)q->weight_bytes, q->w.weight_pages, source_names[q->source],
-                   (unsigned long long)q->file_bytes, PLAN_PREPARED_PERCENT / 100.0);
+                   n_bytes, n_bytes > 0 ? q->w.weight_pages : 0, source_names[q->source],
+                   (unsigned long long)q->file_bytes,
+                   q->file_bytes > 0 ? (double)n_bytes / (double)q->file_bytes : 0.0);
     add_checks(out, p, d->s.d.page_bytes);
     add_victims(out, p, &d->s);
     add_bring_up(out, q, &d->s);
@@ -364,6 +420,8 @@ static void plan_load(app *a, http_request *rq, const char *name) {
     asked k = {.name = a->config->c->models[idx].name,
                .policy = &app_model(a, (uint32_t)slot)->policy,
                .slot = slot,
+               .m = app_model(a, (uint32_t)slot)->m,
+               .replaces = REGISTRY_NONE,
                .same_as = REGISTRY_NONE};
     answer_plan(rq, a, &k, "");
 }
@@ -405,8 +463,11 @@ static void answer_model(const thought *t, const change_result *r) {
     asked k = {.name = m->name,
                .policy = &m->policy,
                .slot = o->wanted ? REGISTRY_NONE : registry_match(&a->models, m),
-               .file_bytes = o->m != NULL ? model_about(o->m)->file_bytes : 0,
+               .m = o->m,
                .same_as = o->same_as};
+    int was = config_find_model(a->config->c, t->name, strlen(t->name));
+    k.replaces = k.slot == REGISTRY_NONE && was >= 0 ? a->config->slots[was] : REGISTRY_NONE;
+    if (k.slot != REGISTRY_NONE) k.m = app_model(a, (uint32_t)k.slot)->m;
     answer_plan(t->rq, a, &k, r->problems);
 }
 

@@ -34,8 +34,37 @@ static bool may_go(const plan_device *d, uint32_t i, const plan_wanted *w) {
     return i != w->idx && m->hot && !m->pinned;
 }
 
-static uint32_t freed_by(const plan_model *m) {
-    return m->weight_pages + (m->kv_pages - u32_min(m->kv_pages, m->cached_pages));
+static uint32_t less(uint32_t a, uint32_t b) {
+    return a > b ? a - b : 0;
+}
+
+static uint32_t promised_max(uint64_t to_models, const plan_device *d) {
+    if (to_models < d->reserved_pages) return d->reserved_pages;
+    return to_models < UINT32_MAX ? (uint32_t)to_models : UINT32_MAX;
+}
+
+/* Unfilled guarantees of others. */
+static uint64_t unfilled_pages(const plan_device *d, const plan_wanted *w) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < d->n_members; i++) {
+        const plan_member *m = &d->members[i];
+        bool comes = m->owns && m->weights_idx == w->idx; // the wanted weights will fill it
+        uint32_t held = comes ? u32_max(m->held_pages, w->weight_pages) : m->held_pages;
+        if (i != w->member_idx) n += less(m->min_pages, held);
+    }
+    return n;
+}
+
+/* What others can have when it goes: not what it was guaranteed, which is kept free for it then.
+ * Cached pages are free already. */
+static uint32_t freed_by(const plan_device *d, const plan_wanted *w, uint32_t idx) {
+    const plan_model *m = &d->models[idx];
+    uint64_t unfilled = unfilled_pages(d, w), then = unfilled;
+    for (uint32_t i = 0; i < d->n_members; i++)
+        if (d->members[i].weights_idx == idx)
+            then += u32_min(d->members[i].min_pages, d->members[i].held_pages);
+    uint32_t kept = promised_max(then, d) - promised_max(unfilled, d);
+    return less(m->weight_pages + less(m->kv_pages, m->cached_pages), kept);
 }
 
 typedef enum kind {
@@ -52,7 +81,7 @@ static bool is_of(const plan_device *d, uint32_t i, const plan_wanted *w, kind k
 static uint64_t pages_of_kind(const plan_device *d, const plan_wanted *w, kind k) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < d->n_models; i++)
-        if (is_of(d, i, w, k)) n += freed_by(&d->models[i]);
+        if (is_of(d, i, w, k)) n += freed_by(d, w, i);
     return n;
 }
 
@@ -83,67 +112,112 @@ static void say_mib(plan_check *c, const char *need, const char *have, uint64_t 
              feasible_mib(c->have_pages * page_bytes).text, have);
 }
 
-/* What others keep whatever happens: guarantees, and weights that are pinned there. */
-static void check_device(const plan_device *d, const plan_wanted *w, plan_answer *out) {
-    uint64_t kept = 0;
-    for (uint32_t i = 0; i < d->n_models; i++) {
-        const plan_model *m = &d->models[i];
-        if (i != w->idx) kept += u32_max(m->pinned ? m->weight_pages : 0, m->min_pages);
+/* What others keep whatever happens: weights that are pinned there, and guarantees, of models or of
+ * tenants where those are more.  The owner of the wanted weights is promised no more than what they
+ * leave. */
+static uint64_t kept_by_others(const plan_device *d, const plan_wanted *w) {
+    uint64_t pinned = 0, promised = 0;
+    for (uint32_t i = 0; i < d->n_members; i++) {
+        const plan_member *m = &d->members[i];
+        bool same = m->weights_idx == w->idx;
+        uint32_t own = m->owns && !same ? d->models[m->weights_idx].pinned_pages : 0;
+        if (i == w->member_idx) continue;
+        pinned += own;
+        promised += less(m->min_pages, m->owns && same ? w->weight_pages : own);
     }
+    return pinned + (promised > d->tenants_min_pages ? promised : d->tenants_min_pages);
+}
+
+static void check_device(const plan_device *d, const plan_wanted *w, plan_answer *out) {
+    uint64_t kept = kept_by_others(d, w);
     plan_check *c = add_check(out, "device", (uint64_t)w->weight_pages + PLAN_KV_PAGES,
                               d->n_pages > kept ? d->n_pages - kept : 0);
     say_mib(c, "weights and least keys and values", "of the device that others do not keep",
             d->page_bytes);
 }
 
+/* Those of another count for that one. */
+static uint32_t own_weight_pages(const plan_device *d, const plan_wanted *w) {
+    bool joins = w->member_idx == UINT32_MAX; // those it finds there
+    bool owns = joins ? w->idx == UINT32_MAX : d->members[w->member_idx].owns;
+    return owns ? w->weight_pages : 0;
+}
+
 static void check_ceiling(const plan_device *d, const plan_wanted *w, plan_answer *out) {
     if (w->max_pages == FEASIBLE_UNLIMITED) return;
     plan_check *c =
-        add_check(out, "ceiling", (uint64_t)w->weight_pages + PLAN_KV_PAGES, w->max_pages);
+        add_check(out, "ceiling", (uint64_t)own_weight_pages(d, w) + PLAN_KV_PAGES, w->max_pages);
     say_mib(c, "weights and least keys and values", "that it may have (max)", d->page_bytes);
 }
 
 static bool check_mins(const plan_device *d, const plan_wanted *w, plan_answer *out) {
-    uint32_t n = 0, *mins = calloc((size_t)d->n_models + 1, sizeof *mins);
-    const char **names = calloc((size_t)d->n_models + 1, sizeof *names);
+    uint32_t n = 0, *mins = calloc((size_t)d->n_members + 1, sizeof *mins);
+    const char **names = calloc((size_t)d->n_members + 1, sizeof *names);
+    uint32_t capacity = d->n_pages + d->reserve_pages;
     feasible_mins f;
     bool fine = mins != NULL && names != NULL;
-    for (uint32_t i = 0; fine && i < d->n_models; i++) {
-        if (i == w->idx) continue;
-        mins[n] = d->models[i].min_pages;
-        names[n++] = d->models[i].name;
+    for (uint32_t i = 0; fine && i < d->n_members; i++) {
+        if (i == w->member_idx) continue;
+        mins[n] = d->members[i].min_pages;
+        names[n++] = d->members[i].name;
     }
     if (fine) {
         mins[n] = w->min_pages;
         names[n++] = w->name;
-        feasible_mins_check(mins, n, d->n_pages, 0, d->page_bytes, &f);
+        feasible_mins_check(mins, n, capacity, d->reserve_pages, d->page_bytes, &f);
         plan_check *c = add_check(out, "guarantees", f.sum_pages, f.room_pages);
-        feasible_mins_say(&f, mins, n, d->n_pages, 0, names, c->text, sizeof c->text);
+        feasible_mins_say(&f, mins, n, capacity, d->reserve_pages, names, c->text, sizeof c->text);
     }
     free(names);
     free(mins);
     return fine;
 }
 
+/* As the fleet looks for a place (place.h). */
+static void check_shares(const plan_device *d, const plan_wanted *w, plan_answer *out) {
+    enum { ALL_PERCENT = 100 };
+    if (w->share_percent == 0) return;
+    plan_check *c =
+        add_check(out, "shares", (uint64_t)d->share_percent + w->share_percent, ALL_PERCENT);
+    c->percent = true;
+    snprintf(c->text, sizeof c->text, "%u %% of others and its %u %% %s %d %% of the device",
+             d->share_percent, w->share_percent, c->kept ? "<=" : ">", ALL_PERCENT);
+}
+
+/* The periodic tasks, as far as their steps were measured. */
+static void check_targets(const plan_device *d, plan_answer *out) {
+    enum { ALL_PERCENT = 100, PPM_PER_PERCENT = 10000 };
+    feasible_tasks f;
+    if (d->n_tasks == 0) return;
+    feasible_tasks_check(d->tasks, d->n_tasks, 0, &f);
+    uint64_t need = f.total_ppm / PPM_PER_PERCENT + (f.total_ppm % PPM_PER_PERCENT != 0);
+    plan_check *c = add_check(out, "targets", need, ALL_PERCENT);
+    c->percent = true;
+    c->kept = f.kept;
+    feasible_tasks_say(&f, d->tasks, d->task_names, c->text, sizeof c->text);
+}
+
+/* Of what is on the device, what it counts on already: the weights, and its own keys and values. */
+static uint32_t held_by_wanted(const plan_device *d, const plan_wanted *w) {
+    uint32_t weights = w->idx != UINT32_MAX ? d->models[w->idx].weight_pages : 0;
+    if (w->member_idx == UINT32_MAX) return weights;
+    const plan_member *m = &d->members[w->member_idx];
+    return (m->owns ? 0 : weights) + less(m->held_pages, m->cached_pages);
+}
+
 /* Room for it now, with `lent` pages of others. */
 static bool check_pages(const plan_device *d, const plan_wanted *w, uint64_t lent,
                         feasible_owner *o, feasible_pages *f) {
-    uint64_t promised = 0;
+    uint32_t shared = w->weight_pages - own_weight_pages(d, w); // they count for no ceiling of its
+    bool limited = w->max_pages < FEASIBLE_UNLIMITED - shared;
     *o = (feasible_owner){.weight_pages = w->weight_pages,
                           .finish_pages = PLAN_KV_PAGES,
                           .min_pages = w->min_pages,
-                          .max_pages = w->max_pages,
+                          .held_pages = held_by_wanted(d, w),
+                          .max_pages = limited ? w->max_pages + shared : FEASIBLE_UNLIMITED,
                           .free_pages = d->n_free,
+                          .promised_pages = promised_max(unfilled_pages(d, w), d),
                           .page_bytes = d->page_bytes};
-    for (uint32_t i = 0; i < d->n_models; i++) {
-        const plan_model *m = &d->models[i];
-        uint32_t held = m->weight_pages + m->kv_pages;
-        if (i == w->idx)
-            o->held_pages = held;
-        else
-            promised += m->min_pages > held ? m->min_pages - held : 0;
-    }
-    o->promised_pages = promised < UINT32_MAX ? (uint32_t)promised : UINT32_MAX;
     o->revocable_pages = lent < UINT32_MAX ? (uint32_t)lent : UINT32_MAX;
     return feasible_pages_check(o, f);
 }
@@ -158,14 +232,15 @@ static bool add_victims(const plan_device *d, const plan_wanted *w, kind k, uint
     feasible_owner o;
     feasible_pages f;
     uint32_t n = fine ? collect(d, w, k, left) : 0;
+    for (uint32_t i = 0; i < n; i++) pages[i] = freed_by(d, w, left[i]);
     while (n > 0 && !check_pages(d, w, *lent, &o, &f)) {
-        for (uint32_t i = 0; i < n; i++) pages[i] = freed_by(&d->models[left[i]]);
         uint32_t next = worth_first(pages, n, f.need_pages - f.may_pages);
         out->victims[out->n_victims++] = left[next];
         out->n_idle += k == KIND_IDLE;
         *lent += pages[next];
         n--;
         memmove(&left[next], &left[next + 1], (n - next) * sizeof left[0]);
+        memmove(&pages[next], &pages[next + 1], (n - next) * sizeof pages[0]);
     }
     free(left);
     free(pages);
@@ -177,7 +252,7 @@ static uint64_t pages_of_turns(const plan_device *d, const plan_wanted *w) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < d->n_models; i++) {
         const plan_model *m = &d->models[i];
-        if (may_go(d, i, w) && m->n_work > 0 && m->class == w->class) n += freed_by(m);
+        if (may_go(d, i, w) && m->n_work > 0 && m->class == w->class) n += freed_by(d, w, i);
     }
     return n;
 }
@@ -194,6 +269,8 @@ bool plan_model_check(const plan_device *d, const plan_wanted *w, plan_answer *o
         plan_answer_deinit(out);
         return false;
     }
+    check_shares(d, w, out);
+    check_targets(d, out);
     out->fits = true;
     for (uint32_t i = 0; i < out->n_checks; i++) out->fits = out->fits && out->checks[i].kept;
 

@@ -20,11 +20,22 @@
 #include "scheduler/worth.h"
 
 enum {
-    PLAN_PREPARED_PERCENT = 130, // of a file's bytes: its weights as they are computed with
-    PLAN_KV_PAGES = 1,           // least keys and values that a model computes with
-    PLAN_CHECKS_MAX = 4
+    /* Of a file's bytes, while no device says better: its weights as they are computed with.  They
+     * take as much as in the file, but for types with scales of their own that are unpacked. */
+    PLAN_PREPARED_PERCENT = 115,
+    PLAN_KV_PAGES = 1, // least keys and values that a model computes with
+    PLAN_CHECKS_MAX = 6
 };
 #define PLAN_BYTES_PER_S UINT64_C(500000000) // of bringing up, where nothing was measured
+
+/* A model: promises are each one's own, also where weights are shared. */
+typedef struct plan_member {
+    const char *name;
+    uint32_t weights_idx;           // in models
+    bool owns;                      // the weights count as its own, not as another's
+    uint32_t min_pages, held_pages; // held: what counts as its own
+    uint32_t cached_pages;          // of held_pages
+} plan_member;
 
 /* One set of weights, with all that compute with it. */
 typedef struct plan_model {
@@ -33,31 +44,45 @@ typedef struct plan_model {
     gen_class class;
     uint32_t weight;
     uint32_t weight_pages, kv_pages, cached_pages; // held; cached ones are some of kv_pages
-    uint32_t min_pages;
-    uint32_t n_work;    // sequences that run and wait
-    uint64_t idle_us;   // since somebody wanted it
-    uint64_t reload_us; // to have it back, about; > 0
+    uint32_t pinned_pages; // that its weights take whatever happens, held or not
+    uint32_t n_work;       // sequences that run and wait
+    uint64_t idle_us;      // since somebody wanted it
+    uint64_t reload_us;    // to have it back, about; > 0
     worth_pauses pauses;
 } plan_model;
 
 typedef struct plan_device {
     uint32_t n_pages, n_free; // n_free: nobody's
+    uint32_t reserve_pages;   // beside n_pages, for nobody
     uint64_t page_bytes;
     const plan_model *models; // [n_models]
     uint32_t n_models;
+    const plan_member *members; // [n_members]
+    uint32_t n_members;
+    uint32_t tenants_min_pages; // guaranteed to tenants, out of the same pages as to models
+    uint32_t reserved_pages;    // of n_free: for those guarantees
+    uint32_t share_percent;     // guaranteed there to other models than the wanted one
+    /* [n_tasks] what is known of steps there, the wanted one's among them, with its target; names
+     * by name_idx.  0: its own step was never measured. */
+    const feasible_task *tasks;
+    const char *const *task_names;
+    uint32_t n_tasks;
 } plan_device;
 
 typedef struct plan_wanted {
     const char *name;
-    uint32_t idx; // in models: it is there already; UINT32_MAX: it is not
+    uint32_t idx;        // in models: its weights, or those it would share; UINT32_MAX: new ones
+    uint32_t member_idx; // in members: it is one of them; UINT32_MAX: it is not
     gen_class class;
-    uint32_t weight_pages;         // 0: it shares those of another
+    uint32_t weight_pages;
     uint32_t min_pages, max_pages; // FEASIBLE_UNLIMITED = no ceiling
+    uint32_t share_percent;        // guaranteed to it; 0: nothing is
 } plan_wanted;
 
 typedef struct plan_check {
-    const char *name; // "device", "ceiling", "guarantees", "memory"
+    const char *name; // "device", "ceiling", "guarantees", "shares", "targets", "memory"
     bool kept;
+    bool percent; // need and have are, of the device's time
     uint64_t need_pages, have_pages;
     char text[FEASIBLE_TEXT_BYTES];
 } plan_check;

@@ -1,12 +1,16 @@
 /* admin_state.c - GET /admin/state and its parts: what the engines, the registry and the
  * configuration say, at one moment. */
 #include <string.h>
+#include <time.h>
 
 #include "admin.h"
 #include "app_usage.h"
+#include "gate.h"
 #include "inferd/clock.h"
+#include "tenant_limits.h"
 
 #define US_PER_S 1e6
+#define PPM      1e6
 enum { MAPS_WAIT_US = 20000 }; // for all devices together: the loop waits for that
 
 static const char *const class_names[GEN_CLASSES] = {"system", "high", "normal", "batch"};
@@ -100,15 +104,30 @@ static void add_limits(buf *out, const config_tenant_limits *l) {
     buf_add_char(out, '}');
 }
 
-void admin_add_tenant(buf *out, const config_tenant *t) {
+/* Of its quotas, and of what runs. */
+static void add_use(buf *out, const app *a, uint32_t number) {
+    limits_usage u;
+    if (a->gate == NULL || number >= limits_n_tenants(gate_limits(a->gate))) return;
+    limits_get_usage(gate_limits(a->gate), number, (int64_t)time(NULL), &u);
+    buf_add_format(out,
+                   ",\"use\":{\"tokens_today\":%llu,\"tokens_this_month\":%llu,"
+                   "\"tokens_reserved\":%llu,\"running\":%llu}",
+                   (unsigned long long)u.used_day, (unsigned long long)u.used_month,
+                   (unsigned long long)u.reserved, (unsigned long long)u.running);
+}
+
+void admin_add_tenant(buf *out, const app *a, uint32_t config_idx) {
+    const config_tenant *t = &a->config->c->tenants[config_idx];
     buf_add_str(out, "{\"name\":");
     json_add_string(out, t->name, strlen(t->name));
     add_text(out, "class", admin_class_name(t->max_class));
     add_u64(out, "weight", t->policy.weight);
+    add_u64(out, "used_bytes", fleet_tenant_bytes(a->fleet, a->config->numbers[config_idx]));
     add_u64(out, "min_bytes", t->policy.min_bytes);
     add_u64(out, "max_bytes", t->policy.max_bytes);
     add_share(out, &t->policy.share);
     add_limits(out, &t->limits);
+    add_use(out, a, a->config->numbers[config_idx]);
     buf_add_str(out, ",\"models\":");
     if (t->n_models == 0) buf_add_str(out, "null");
     for (uint32_t i = 0; i < t->n_models; i++) {
@@ -132,15 +151,19 @@ static void add_switch(buf *out, const char *name, const engine_switch *s, uint6
 static void add_numbers(buf *out, const engine_model_info *i) {
     buf_add_format(out,
                    ",\"running\":%u,\"waiting\":%u,\"pages\":{\"weight\":%u,\"warm\":%u,\"kv\":%u,"
-                   "\"cached\":%u,\"min\":%u,\"max\":",
+                   "\"cached\":%u,\"parked\":%u,\"min\":%u,\"max\":",
                    i->n_running, i->n_waiting, i->pages_weight, i->pages_warm, i->pages_kv,
-                   i->pages_cached, i->pages_min);
+                   i->pages_cached, i->pages_parked, i->pages_min);
     if (i->pages_max == UINT32_MAX || i->state == MODEL_NONE)
         buf_add_str(out, "null");
     else
         buf_add_format(out, "%u", i->pages_max);
-    buf_add_format(out, "},\"bytes\":{\"loaded\":%llu,\"total\":%llu}",
-                   (unsigned long long)i->bytes_done, (unsigned long long)i->bytes_total);
+    buf_add_format(out,
+                   "},\"used_bytes\":%llu,\"held_bytes\":%llu,\"cached_bytes\":%llu,"
+                   "\"bytes\":{\"loaded\":%llu,\"total\":%llu}",
+                   (unsigned long long)i->bytes_used, (unsigned long long)i->bytes_held,
+                   (unsigned long long)i->bytes_cached, (unsigned long long)i->bytes_done,
+                   (unsigned long long)i->bytes_total);
     add_u64(out, "loads", i->n_loads);
     add_u64(out, "stages", i->n_stages);
     add_u64(out, "failures", i->n_failed);
@@ -180,10 +203,10 @@ static void add_replicas(buf *out, const app *a, uint32_t slot) {
         add_text(out, "state", model_state_name(i.state));
         buf_add_format(out,
                        ",\"part\":%u,\"running\":%u,\"waiting\":%u,\"pages\":{\"weight\":%u,"
-                       "\"warm\":%u,\"kv\":%u,\"cached\":%u},\"min_bytes\":%llu,"
-                       "\"max_bytes\":%llu",
+                       "\"warm\":%u,\"kv\":%u,\"cached\":%u,\"parked\":%u},"
+                       "\"min_bytes\":%llu,\"max_bytes\":%llu",
                        r.part, i.n_running, i.n_waiting, i.pages_weight, i.pages_warm, i.pages_kv,
-                       i.pages_cached, (unsigned long long)r.policy.min_bytes,
+                       i.pages_cached, i.pages_parked, (unsigned long long)r.policy.min_bytes,
                        (unsigned long long)r.policy.max_bytes);
         add_share(out, &r.policy.share);
         add_text(out, "error", i.state == MODEL_FAILED ? i.why.text : NULL);
@@ -232,7 +255,7 @@ static void add_leaving(buf *out, const app *a) {
         buf_add_str(out, first ? "{\"name\":" : ",{\"name\":");
         json_add_string(out, s->name, strlen(s->name));
         add_u64(out, "slot", i);
-        add_text(out, "state", model_state_name(fleet_model_state(a->fleet, i)));
+        add_text(out, "state", model_state_name(fleet_slot_state(a->fleet, i)));
         add_u64(out, "answers", s->n_flights);
         buf_add_char(out, '}');
         first = false;
@@ -261,10 +284,11 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
     buf_add_format(out,
                    ",\"pages\":{\"total\":%u,\"device\":%u,\"host\":%u,\"free\":%u,"
                    "\"host_free\":%u,\"weight\":%u,\"kv\":%u,\"cached\":%u,\"warm\":%u,"
-                   "\"quarantine\":%u}",
+                   "\"parked\":%u,\"quarantine\":%u,\"absent\":%u},\"one_memory\":%s",
                    s->pages_total, s->pages_device, s->pages_host, s->pages_free,
                    s->pages_host_free, s->pages_weight, s->pages_kv, s->pages_cached, s->pages_warm,
-                   s->pages_quarantine);
+                   s->pages_parked, s->pages_quarantine, s->pages_absent,
+                   s->one_memory ? "true" : "false");
     add_u64(out, "page_bytes", s->page_bytes);
     buf_add_format(
         out, ",\"account\":{\"step_s\":%.6f,\"load_s\":%.6f,\"idle_s\":%.6f,\"wall_s\":%.6f}",
@@ -274,6 +298,11 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
                                                    : (double)(now_us - s->opened_us) / US_PER_S);
     add_u64(out, "steps", s->n_steps);
     add_u64(out, "turns", s->n_turns);
+    buf_add_format(out,
+                   ",\"thrash\":{\"now\":%s,\"reload_s\":%.6f,\"window_s\":%.1f,"
+                   "\"attainment\":%.6f}",
+                   s->thrashing ? "true" : "false", (double)s->reload_us_window / US_PER_S,
+                   ENGINE_THRASH_WINDOW_US / US_PER_S, (double)s->turns_attainment_ppm / PPM);
     buf_add_format(out, ",\"queue\":{\"running\":%u,\"waiting\":%u,\"paused\":%u}", s->n_running,
                    s->n_waiting, s->n_paused);
     buf_add_format(out, ",\"lost\":%s", engine_is_lost(e) || a->device_hangs ? "true" : "false");
@@ -308,7 +337,7 @@ void admin_add_state(buf *out, const app *a, const changer_about *about) {
     buf_add_str(out, ",\"tenants\":[");
     for (uint32_t i = 0; i < c->n_tenants; i++) {
         if (i > 0) buf_add_char(out, ',');
-        admin_add_tenant(out, &c->tenants[i]);
+        admin_add_tenant(out, a, i);
     }
     buf_add_char(out, ']');
     app_add_account(out, a);

@@ -73,6 +73,7 @@ void api_refuse(api_job *job, bool rq_gone) {
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "refused");
     log_str(&line, "id", job->rq->id);
+    if (job->rq->tenant >= 0) log_str(&line, "tenant", job->app->tenants[job->rq->tenant]);
     if (job->model_idx >= 0)
         log_str(&line, "model", app_model(job->app, (uint32_t)job->model_idx)->name);
     log_i64(&line, "status", e->status);

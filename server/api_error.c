@@ -20,6 +20,8 @@ static const fault_row fault_rows[API_FAULTS] = {
     [API_TOO_LARGE] = {413, "invalid_request_error", "request_too_large", 0},
     [API_UNLOADED] = {503, "unavailable_error", "model_unavailable", 2},
     [API_OVERLOADED] = {503, "overloaded_error", "server_overloaded", 1},
+    /* When is for who refuses to say; a target that is too narrow even alone never fits. */
+    [API_SLO] = {503, "overloaded_error", "slo_unattainable", 0},
     [API_DRAINING] = {503, "unavailable_error", "shutting_down", 5},
     [API_DEVICE_LOST] = {503, "unavailable_error", "device_lost", 10},
     [API_DEADLINE] = {504, "timeout_error", "deadline_exceeded", 0},
@@ -90,7 +92,10 @@ bool api_fail_status(api_error *e, const inferd_err *err, const char *param) {
     if (fault == API_UNLOADED) return api_fail(e, fault, "model", "the model could not be loaded");
     if (fault == API_DEVICE_LOST)
         return api_fail(e, fault, NULL, "the device failed and the server restarts; ask again");
-    return api_fail(e, fault, param, "%s", err->text);
+    /* A field is named where changing it would help. */
+    bool of_field = fault == API_BAD_VALUE || fault == API_TOO_LONG || fault == API_UNSUPPORTED ||
+                    fault == API_QUOTA;
+    return api_fail(e, fault, of_field ? param : NULL, "%s", err->text);
 }
 
 void api_retry_after(api_error *e, uint32_t ms) {

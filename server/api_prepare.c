@@ -66,10 +66,15 @@ static bool check_served(api_job *job) {
     inferd_err lost = {.status = INFERD_ELOST};
     fleet_model_get(f, slot, &info);
     if (fleet_model_is_lost(f, slot)) return api_fail_status(&job->error, &lost, NULL);
-    if (info.held)
-        return api_fail(&job->error, API_UNLOADED, "model",
-                        "the model was taken out of service by the operator");
+    if (info.held) {
+        api_fail(&job->error, API_UNLOADED, "model",
+                 "the model was taken out of service by the operator");
+        job->error.retry_after_s = 0; // only the operator knows
+        return false;
+    }
     if (info.state != MODEL_FAILED) return true;
+    if (info.why.status == INFERD_EQUOTA) // its ceiling is below its weights: waiting does not help
+        return api_fail_status(&job->error, &info.why, "model");
     api_fail(&job->error, API_UNLOADED, "model", "the model could not be loaded");
     api_retry_after(&job->error, info.retry_after_ms);
     return false;

@@ -6,7 +6,9 @@
 
 #include "admin.h"
 #include "api.h"
+#include "app_usage.h"
 #include "flight.h"
+#include "inferd/clock.h"
 #include "inferd/hash.h"
 #include "log.h"
 #include "scheduler/drain.h"
@@ -63,14 +65,17 @@ static void free_lists(app_config *config) {
     free(config);
 }
 
+static void drop_shared(inferd_config *c, uint32_t *n_sharing) {
+    if (n_sharing == NULL || --*n_sharing > 0) return;
+    config_destroy(c);
+    free(n_sharing);
+}
+
 void app_config_drop(app_config *config) {
     if (config == NULL || --config->n_refs > 0) return;
     if (config->slots != NULL)
         registry_drop(&config->app->models, config->slots, config->c->n_models);
-    if (--*config->n_sharing == 0) {
-        config_destroy(config->c);
-        free(config->n_sharing);
-    }
+    drop_shared(config->c, config->n_sharing);
     free_lists(config);
 }
 
@@ -210,9 +215,14 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
     fresh->c = c;
     set_fingerprint(a, fresh);
     *fresh->n_sharing = 1;
+    bool first = a->config == NULL;                // the devices were started with its policy
+    if (!first) app_read_usage(a, clock_now_us()); // at the price until now
     app_config_drop(a->config);
     a->config = fresh;
+    engine_limits limits = config_engine_limits(c);
     fleet_set_placement(a->fleet, c->policy.placement);
+    if (!first && !fleet_set_policy(a->fleet, &limits))
+        log_text(LOG_LEVEL_ERROR, "policy", "error", "no memory to tell the devices of it");
     tell_tenants(a);
     return true;
 }
@@ -270,12 +280,25 @@ static uint64_t devices_of_tenant(const app *a, uint32_t tenant, uint64_t all) {
     return bits;
 }
 
-/* Their shares, from the next step on, wherever their models are.  One that the configuration names
- * no more keeps its terms for what still runs; what did not change is not told again, since there
- * may be many. */
+/* Those that the configuration names no more promise nothing to anybody: what still runs of them
+ * keeps its ceiling and takes part in what is left. */
+static void release_tenants(app *a) {
+    for (uint32_t number = 0; number < a->n_tenants; number++) {
+        app_told *was = &a->told[number];
+        if (!was->any || app_tenant(a->config, (int)number) >= 0) continue;
+        tenant_policy rest = was->policy;
+        rest.min_bytes = 0;
+        rest.share = (share_spec){.policy = SHARE_BESTEFFORT};
+        was->any = !fleet_set_tenant(a->fleet, number, &rest, was->devices);
+    }
+}
+
+/* Their shares, from the next step on, wherever their models are; those that go first, so that
+ * others have their part.  What did not change is not told again, since there may be many. */
 static void tell_tenants(app *a) {
     const app_config *config = a->config;
     uint64_t all = 0;
+    release_tenants(a);
     for (uint32_t i = 0; i < config->c->n_models; i++)
         all |= fleet_model_devices(a->fleet, (uint32_t)config->slots[i]);
     for (uint32_t i = 0; i < config->c->n_tenants; i++) {
@@ -310,9 +333,24 @@ static void tell_move(app *a) {
     log_end(&line);
 }
 
+static void tell_scales(app *a) {
+    fleet_scale scale;
+    log_line line;
+    while (fleet_next_scale(a->fleet, &scale)) {
+        const char *name = app_model(a, scale.slot)->name;
+        log_begin(&line, LOG_LEVEL_INFO, "replica_scale");
+        log_str(&line, "model", name != NULL ? name : "");
+        log_str(&line, "step", scale.more ? "more" : "less");
+        log_str(&line, "device", fleet_device_name(a->fleet, scale.device_idx));
+        log_u64(&line, "replicas", scale.n_replicas);
+        log_end(&line);
+    }
+}
+
 void app_look_at_fleet(app *a, uint64_t now_us) {
     fleet_tick(a->fleet, now_us);
     tell_move(a);
+    tell_scales(a);
     if (fleet_n_devices(a->fleet) > 1 && fleet_n_changes(a->fleet) != a->fleet_changes)
         tell_tenants(a);
 }
@@ -332,6 +370,14 @@ static int tenant_of_key(void *ctx, bytes key) {
     const inferd_config *c = a->config->c;
     int i = config_tenant_of_key(c, key);
     return i < 0 ? -1 : (int)a->config->numbers[i];
+}
+
+/* On the socket of administrators nobody needs one, and a tenant's is none. */
+static http_admin admin_on_socket(void *ctx, bytes key) {
+    const app *a = ctx;
+    const inferd_config *c = a->config->c;
+    bool is_tenant = !config_is_admin_key(c, key) && config_tenant_of_key(c, key) >= 0;
+    return is_tenant ? HTTP_ADMIN_TENANT : HTTP_ADMIN_YES;
 }
 
 static http_admin admin_of_key(void *ctx, bytes key) {
@@ -386,6 +432,7 @@ bool app_admin_options(app *a, http_options *out) {
                           .limits = c->limits.http,
                           .routes = routes + from,
                           .n_routes = INFERD_COUNT(routes) - from,
+                          .admin_of_key = admin_on_socket,
                           .trusted = true,
                           .unix_mode = OWNER_ONLY,
                           .finished = on_finished,
@@ -417,6 +464,19 @@ static bool create_slots(app *a, const engine_limits *l) {
     return a->slots != NULL;
 }
 
+/* Promises that were taken, and that no device keeps: who placed the model says why. */
+static void tell_unplaced(const app *a) {
+    for (uint32_t i = 0; i < a->config->c->n_models; i++) {
+        const char *problem = fleet_placement_problem(a->fleet, (uint32_t)a->config->slots[i]);
+        log_line line;
+        if (problem[0] == 0) continue;
+        log_begin(&line, LOG_LEVEL_ERROR, "no_place");
+        log_str(&line, "model", a->config->c->models[i].name);
+        log_str(&line, "problem", problem);
+        log_end(&line);
+    }
+}
+
 static inferd_status create_parts(app *a, const app_options *o, inferd_err *err) {
     inferd_status st = registry_init(&a->models, err);
     if (st != INFERD_OK) return st;
@@ -432,7 +492,11 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     if (st != INFERD_OK) return st;
     if (!app_swap_config(a, o->config, o->plan, err)) return err->status;
     bool fine = registry_start(&a->models, a->fleet);
+    tell_unplaced(a);
     tell_tenants(a); // now that it is known where their models are
+    a->started = a->config->c;
+    a->started_sharing = a->config->n_sharing;
+    ++*a->started_sharing;
     if (fine) return INFERD_OK;
     return inferd_fail(err, INFERD_ENOMEM, "no memory to tell the engine of its models");
 }
@@ -452,6 +516,7 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
         free(a->config->n_sharing);
         free_lists(a->config);
         a->config = NULL;
+        a->started_sharing = NULL;
     }
     *out = a;
     return s;
@@ -469,6 +534,7 @@ void app_destroy(app *a) {
     gate_destroy(a->gate);
     a->models.fleet = NULL; // it may be gone
     app_config_drop(a->config);
+    drop_shared(a->started, a->started_sharing);
     registry_deinit(&a->models);
     free(a);
 }

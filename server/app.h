@@ -60,16 +60,18 @@ typedef struct app_config {
 } app_config;
 
 typedef struct app_slot {
-    uint64_t id;                    // of the sequence; its low bits are the slot's index
-    flight *flight;                 // NULL: nobody waits for it any more
-    uint32_t choice_idx, model_idx; // model_idx: its slot in the registry
-    uint32_t device_idx;            // in the fleet
+    uint64_t id;                     // of the sequence; its low bits are the slot's index
+    flight *flight;                  // NULL: nobody waits for it any more
+    uint32_t choice_idx, model_idx;  // model_idx: its slot in the registry
+    uint32_t device_idx, tenant_idx; // in the fleet
     uint32_t next_free;
 } app_slot;
 
 typedef struct app {
-    app_config *config;  // the current one, with a count of its own
-    http_server *http;   // NULL before app_set_http
+    app_config *config;        // the current one, with a count of its own
+    inferd_config *started;    // what needs a restart is as it says; owned with
+    uint32_t *started_sharing; // those that share it, as app_config.n_sharing
+    http_server *http;         // NULL before app_set_http
     struct admin *admin; // borrowed; NULL before app_set_admin: routes of HTTP_ADMIN are refused
     metrics *metrics;
     struct gate *gate; // gate.h; NULL: no limits

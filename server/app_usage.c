@@ -8,16 +8,18 @@
 #include "log.h"
 #include "scheduler/kv_disk.h"
 #include "sse.h"
+#include "tenant_limits.h"
 
 #define US_PER_S   1e6
 #define PER_TOKENS 1000 // tokens that a cost is told for
 
 _Static_assert((int)FLEET_DEVICES_MAX <= (int)METRICS_DEVICES_MAX,
                "each device has a part of the ledger");
+_Static_assert((int)LIMITS_TENANTS_MAX <= (int)ENGINE_TENANTS_MAX, "each tenant's bytes are told");
 
 /* A slot whose model leaves may have another one soon: what it used is told under the old name. */
 static bool one_leaves(const app *a) {
-    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
+    for (uint32_t i = 0; i < a->models.n_used; i++)
         if (app_model(a, i)->m != NULL && app_model(a, i)->leaving) return true;
     return false;
 }
@@ -29,6 +31,7 @@ void app_watch_usage(const app *a, uint64_t now_us) {
 
 void app_read_usage(const app *a, uint64_t now_us) {
     ledger *l = metrics_ledger(a->metrics);
+    if (a->config != NULL) ledger_set_price(l, a->config->c->policy.device_hour_cost_micros);
     engine_principal *list = ledger_list(l);
     uint32_t names[REGISTRY_SLOTS];
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++)
@@ -95,11 +98,12 @@ static metrics_share *list_shares(const app *a, const metrics_view *view, uint64
 /* ---- the page ---- */
 
 typedef struct lists {
+    metrics_tenant *memory;
     metrics_device *devices;
     metrics_model *models;
     metrics_replica *replicas;
     metrics_share *shares;
-    uint32_t n_devices, n_models, n_replicas, n_shares;
+    uint32_t n_devices, n_models, n_replicas, n_shares, n_memory;
 } lists;
 
 static void list_devices(const app *a, lists *of) {
@@ -133,6 +137,20 @@ static void list_models(const app *a, lists *of) {
     }
 }
 
+static void list_memory(const app *a, const metrics_view *view, lists *of) {
+    const inferd_config *c = a->config->c;
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        const tenant_policy *t = &c->tenants[i].policy;
+        uint32_t number = a->config->numbers[i];
+        if (view != NULL && view->tenant != number) continue;
+        of->memory[of->n_memory++] =
+            (metrics_tenant){.name = c->tenants[i].name,
+                             .used_bytes = fleet_tenant_bytes(a->fleet, number),
+                             .min_bytes = t->min_bytes,
+                             .max_bytes = t->max_bytes != 0 ? t->max_bytes : UINT64_MAX};
+    }
+}
+
 /* Owned by the caller: may this tenant use a model of the name of that number?  NULL: no memory. */
 static bool *names_of_tenant(const app *a, int tenant) {
     const app_config *c = a->config;
@@ -150,10 +168,13 @@ static bool take_lists(const app *a, const metrics_view *view, uint64_t now_us, 
     of->models = calloc(n_models, sizeof *of->models);
     of->replicas = calloc((size_t)n_models * n, sizeof *of->replicas);
     of->shares = list_shares(a, view, now_us, &of->n_shares);
-    if (of->devices == NULL || of->models == NULL || of->replicas == NULL || of->shares == NULL)
+    of->memory = calloc(size_max(a->config->c->n_tenants, 1), sizeof *of->memory);
+    if (of->devices == NULL || of->models == NULL || of->replicas == NULL || of->shares == NULL ||
+        of->memory == NULL)
         return false;
     list_devices(a, of);
     list_models(a, of);
+    list_memory(a, view, of);
     return true;
 }
 
@@ -162,6 +183,7 @@ static void free_lists(lists *of) {
     free(of->models);
     free(of->replicas);
     free(of->shares);
+    free(of->memory);
 }
 
 static void write_page(const app *a, const metrics_view *view, buf *out) {
@@ -188,11 +210,12 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
                        .n_replicas = of.n_replicas,
                        .shares = of.shares,
                        .n_shares = of.n_shares,
+                       .memory = of.memory,
+                       .n_memory = of.n_memory,
                        .names = (const char *const *)a->models.names,
                        .n_names = a->models.n_names,
                        .tenants = (const char *const *)a->tenants,
                        .n_tenants = a->n_tenants,
-                       .hour_micros = a->config->c->policy.device_hour_cost_micros,
                        .n_http_open = a->http == NULL ? 0 : http_n_open(a->http),
                        .n_flights = a->n_flights,
                        .log_lines_dropped = log_n_dropped(),
@@ -220,7 +243,6 @@ void app_write_metrics(const app *a, int tenant, buf *out) {
 /* ---- the state ---- */
 
 static void add_principal(buf *out, const app *a, const ledger_row *r) {
-    uint64_t hour_micros = a->config->c->policy.device_hour_cost_micros;
     uint64_t n_tokens = r->prompt_tokens + r->cached_tokens + r->output_tokens;
     const char *tenant = r->tenant < a->n_tenants ? a->tenants[r->tenant] : "none";
     const char *name = r->name_idx < a->models.n_names ? a->models.names[r->name_idx] : "none";
@@ -233,16 +255,18 @@ static void add_principal(buf *out, const app *a, const ledger_row *r) {
                    "\"output_tokens\":%llu",
                    (double)r->device_us / US_PER_S, (unsigned long long)r->prompt_tokens,
                    (unsigned long long)r->cached_tokens, (unsigned long long)r->output_tokens);
-    uint64_t cost = ledger_cost_micros(r->device_us, hour_micros);
     uint64_t tokens = n_tokens > 0 ? n_tokens : 1;
     buf_add_format(out, ",\"device_s_per_1000_tokens\":%.6f",
                    (double)r->device_us * PER_TOKENS / (double)tokens / US_PER_S);
-    if (hour_micros == 0)
+    if (!ledger_is_priced(metrics_ledger(a->metrics))) {
         buf_add_str(out, ",\"cost\":null,\"cost_per_1000_tokens\":null}");
-    else
-        buf_add_format(out, ",\"cost\":%.6f,\"cost_per_1000_tokens\":%.6f}",
-                       (double)cost / US_PER_S,
-                       (double)cost * PER_TOKENS / (double)tokens / US_PER_S);
+        return;
+    }
+    buf_add_str(out, ",\"cost\":");
+    json_add_real(out, ledger_cost(r));
+    buf_add_str(out, ",\"cost_per_1000_tokens\":");
+    json_add_real(out, ledger_cost(r) * PER_TOKENS / (double)tokens);
+    buf_add_char(out, '}');
 }
 
 static void add_device(buf *out, const app *a, uint32_t d) {

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <uv.h>
 
 #include "config_options.h"
@@ -35,7 +36,7 @@ typedef struct job {
     app_config *running;   // counted: what it names stays
     buf problems, restart, warning;
     inferd_status status;
-    bool written;
+    bool written, was_missing; // the file
 } job;
 
 struct changer {
@@ -189,7 +190,10 @@ static inferd_status mask_text(const buf *text, buf *out, inferd_err *err) {
 
 static inferd_status make_text(job *j, inferd_err *err) {
     inferd_status s = config_read_file(j->ch->o.path, &j->was, err);
-    if (s != INFERD_OK) return s;
+    /* A whole text needs none to begin with. */
+    j->was_missing = s == INFERD_ENOTFOUND && j->rq.kind == CHANGE_WHOLE;
+    if (s != INFERD_OK && !j->was_missing) return s;
+    *err = (inferd_err){0};
     switch (j->rq.kind) {
     case CHANGE_PATCH:
         return text_of_patch(j, err);
@@ -251,7 +255,9 @@ static void open_models(uv_work_t *work) {
 static void put_back(uv_work_t *work) {
     job *j = work->data;
     inferd_err err = {0};
-    if (config_write_file(j->ch->o.path, j->was.p, j->was.n, &err) != INFERD_OK)
+    if (j->was_missing)
+        unlink(j->ch->o.path);
+    else if (config_write_file(j->ch->o.path, j->was.p, j->was.n, &err) != INFERD_OK)
         buf_add_format(&j->problems, "the file could not be put back as it was: %s\n", err.text);
 }
 
@@ -274,15 +280,24 @@ static void free_job(job *j) {
     free(j);
 }
 
-static void log_problems(const char *text) {
+static void log_lines(log_level level, const char *event, const char *name, const char *text) {
     while (*text != 0) {
         log_line line;
         size_t n = strcspn(text, "\n");
-        log_begin(&line, LOG_LEVEL_ERROR, "reload_refused");
-        log_bytes(&line, "problem", (bytes){text, n});
+        log_begin(&line, level, event);
+        log_bytes(&line, name, (bytes){text, n});
         log_end(&line);
         text += n + (text[n] == '\n');
     }
+}
+
+/* Those of `c`, unless they have been told already. */
+static void log_notes(const inferd_config *c, const char *told) {
+    buf notes = {0};
+    config_write_notes(c, &notes);
+    if (strcmp(buf_cstr(&notes), told) != 0)
+        log_lines(LOG_LEVEL_INFO, "config_note", "note", buf_cstr(&notes));
+    buf_deinit(&notes);
 }
 
 /* What was asked has been done, or has not. */
@@ -294,7 +309,7 @@ static void end_job(job *j) {
     if (real && !ch->closed) {
         app_note_reload(ch->o.app, fine);
         *(fine ? &ch->n_applied : &ch->n_refused) += 1;
-        if (!fine) log_problems(buf_cstr(&j->problems));
+        if (!fine) log_lines(LOG_LEVEL_ERROR, "reload_refused", "problem", buf_cstr(&j->problems));
         if (j->restart.n > 0)
             log_text(LOG_LEVEL_INFO, "reload_needs_restart", "settings", buf_cstr(&j->restart));
         if (fine) log_text(LOG_LEVEL_INFO, "reload", "result", "applied");
@@ -385,17 +400,22 @@ static void apply(uv_work_t *work, int status) {
         end_job(j);
         return;
     }
-    config_needs_restart(a->config->c, j->wanted, &j->restart);
+    config_needs_restart(a->started, j->wanted, &j->restart);
+    buf notes = {0};
+    config_write_notes(a->config->c, &notes);
     heed_patch(j, true);
     j->status = app_swap_config(a, j->wanted, &j->plan, &err) ? INFERD_OK : err.status;
     heed_patch(j, false);
     if (j->status == INFERD_OK) {
+        log_notes(j->wanted, buf_cstr(&notes));
+        buf_deinit(&notes);
         j->wanted = NULL; // the app's now
         warn_of_promises(j);
         keep_text(j);
         end_job(j);
         return;
     }
+    buf_deinit(&notes);
     buf_clear(&j->restart);
     buf_add_format(&j->problems, "%s\n", err.text);
     if (j->written && uv_queue_work(j->ch->o.loop, &j->work, put_back, on_put_back) == 0) return;
@@ -519,6 +539,7 @@ inferd_status changer_create(const changer_options *o, changer **out, inferd_err
     ch->loaded_unix_s = (int64_t)time(NULL);
     *out = ch;
     if (o->path == NULL) return INFERD_OK;
+    log_notes(o->app->config->c, "");
     buf text = {0};
     json_in_wipe(true);
     inferd_status s = config_read_file(o->path, &text, err);

@@ -10,7 +10,8 @@ static const char usage[] =
     "       inferd check --describe\n"
     "\n"
     "Reads the configuration and the headers of the models it names and prints one line per\n"
-    "problem.  Exit status: 0 fine, 2 problems.  --describe prints every setting with its range\n"
+    "problem, or what is fine and yet not as written.  Exit status: 0 fine, 2 problems.  "
+    "--describe prints every setting with its range\n"
     "and default, as Markdown tables.  --allow-dummy: a model may be dummy:SHAPE.\n";
 
 static int describe(void) {
@@ -76,6 +77,8 @@ int cli_check(int argc, char **argv) {
         printf("%s: %u model%s, %u tenant%s: fine\n", path, config->n_models,
                config->n_models == 1 ? "" : "s", config->n_tenants,
                config->n_tenants == 1 ? "" : "s");
+        config_write_notes(config, &problems); // there is none in it
+        if (problems.n > 0) fputs(buf_cstr(&problems), stdout);
     }
     buf_deinit(&problems);
     config_destroy(config);

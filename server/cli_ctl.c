@@ -2,7 +2,8 @@
  *
  * Each command is one request; what comes back is shown as a table, or as it is with --json.
  *
- * Exit status: 0 done, 1 refused (the daemon's sentence is printed), 2 bad usage, 3 nobody there.
+ * Exit status: 0 done, 1 refused (the daemon's sentence is printed) or a plan that does not fit, 2
+ * bad usage, 3 nobody there.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -36,7 +37,7 @@ static const char usage[] =
     "  --json          the answer as it came\n"
     "  --help\n"
     "\n"
-    "exit status: 0 done, 1 refused, 2 usage, 3 cannot connect\n";
+    "exit status: 0 done, 1 refused or does not fit, 2 usage, 3 cannot connect\n";
 
 enum {
     EXIT_DONE,
@@ -102,6 +103,7 @@ static int ask(const ctl *c, const char *method, const char *path, bytes body, u
     } else if (fine) {
         how(&out, v);
     }
+    bool no = fine && how == show_plan && !json_is_true(json_object_get(v, "fits"));
     print(&out);
     if (!fine) {
         if (v != NULL) show_error(&out, v);
@@ -111,7 +113,7 @@ static int ask(const ctl *c, const char *method, const char *path, bytes body, u
     }
     json_decref(v);
     buf_deinit(&answer.body);
-    return fine ? EXIT_DONE : EXIT_REFUSED;
+    return fine && !no ? EXIT_DONE : EXIT_REFUSED;
 }
 
 /* ---- commands ---- */

@@ -16,22 +16,21 @@ static const char usage[] =
     "\n"
     "Writes the prepared weights into a file, MODEL.gguf.inferd-LAYOUT, which is read instead of\n"
     "the model whenever it is brought up on such a device: one sequential read, and nothing to\n"
-    "prepare.  It is as large as the model, and not used any more when the model changes.\n"
+    "prepare.  It is as large as the model, and not used any more when the model changes.  For a\n"
+    "folder that cannot be written to, name the model through a link in one that can.\n"
     "\n"
-    "  --folder DIR         where to write it (default: beside the model)\n"
     "  --device DEVICE      cpu, cuda, cuda:INDEX, a GPU's UUID, or auto (default: auto)\n"
     "  --threads N          (default: CPUs allowed)\n"
     "  --help\n";
 
 typedef struct pack_options {
-    const char *path, *folder;
+    const char *path;
     config_device device;
 } pack_options;
 
 /* -1: go on; else the exit status. */
 static int read_options(int argc, char **argv, pack_options *o) {
     static const struct option longs[] = {{"help", no_argument, NULL, 'h'},
-                                          {"folder", required_argument, NULL, 'f'},
                                           {"device", required_argument, NULL, 'd'},
                                           {"threads", required_argument, NULL, 't'},
                                           {0}};
@@ -42,9 +41,6 @@ static int read_options(int argc, char **argv, pack_options *o) {
         switch (c) {
         case 'h':
             return fputs(usage, stdout) < 0;
-        case 'f':
-            o->folder = optarg;
-            break;
         case 'd':
             fine = devices_parse(optarg, &o->device);
             break;
@@ -74,8 +70,7 @@ static inferd_status pack(const pack_options *o, char **written, inferd_err *err
     backend *be = NULL;
     backend_options options = {0};
     inferd_err note = {0};
-    inferd_status st =
-        model_open(&(model_options){.path = o->path, .pack_dir = o->folder}, &m, err);
+    inferd_status st = model_open(&(model_options){.path = o->path}, &m, err);
     if (st == INFERD_OK) st = devices_resolve(&o->device, 0, &options, &note, err);
     if (st == INFERD_OK) {
         choose_memory(m, &options);

@@ -87,8 +87,9 @@ typedef struct server_life {
     uint64_t tick_due_us, drain_until_us;
     cli_progress bar;
     bool loop_open, announced, draining, cut, failed;
-    bool closing;                        // the loop turns only for what is being closed
-    uint8_t seen_states[REGISTRY_SLOTS]; // told in the log
+    bool closing;                         // the loop turns only for what is being closed
+    uint8_t seen_states[REGISTRY_SLOTS];  // told in the log
+    uint64_t seen_stages[REGISTRY_SLOTS]; // likewise: how the newest came in
 
     devices_found found; // to look at; strings are owned once the engines have started
     uv_work_t look;      // at the devices, on a thread of the loop's pool
@@ -169,6 +170,20 @@ static void end_loop(server_life *s) {
     uv_stop(&s->loop);
 }
 
+/* The devices where it is in that state. */
+static void log_devices(log_line *line, const fleet *f, uint32_t slot, model_state state) {
+    buf names = {0};
+    for (uint32_t d = 0; d < fleet_n_devices(f); d++) {
+        if ((fleet_model_devices(f, slot) >> d & 1) == 0 ||
+            engine_model_state(fleet_engine(f, d), slot) != state)
+            continue;
+        if (names.n > 0) buf_add_char(&names, ',');
+        buf_add_str(&names, fleet_device_name(f, d));
+    }
+    if (names.n > 0 && !names.failed) log_str(line, "device", buf_cstr(&names));
+    buf_deinit(&names);
+}
+
 /* What the log says when a model is somewhere else than before. */
 static void tell_state(server_life *s, uint32_t slot, const engine_model_info *info) {
     log_line line;
@@ -176,6 +191,7 @@ static void tell_state(server_life *s, uint32_t slot, const engine_model_info *i
     log_begin(&line, failed ? LOG_LEVEL_ERROR : LOG_LEVEL_INFO, "model");
     log_str(&line, "model", app_model(s->app, slot)->name);
     log_str(&line, "state", model_state_name(info->state));
+    if (fleet_n_devices(s->fleet) > 1) log_devices(&line, s->fleet, slot, info->state);
     if (info->state == MODEL_HOT) {
         log_u64(&line, "pages", info->pages_weight);
         log_u64(&line, "queue_us", info->last.queue_us);
@@ -185,6 +201,11 @@ static void tell_state(server_life *s, uint32_t slot, const engine_model_info *i
         if (info->n_loads <= 1 && info->n_unused_tensors > 0)
             log_u64(&line, "unused_tensors", info->n_unused_tensors);
     }
+    bool staged = info->state == MODEL_HOT || info->state == MODEL_WARM;
+    if (staged && info->n_stages != s->seen_stages[slot]) {
+        if (info->stage_note[0] != 0) log_str(&line, "weights", info->stage_note);
+        s->seen_stages[slot] = info->n_stages;
+    }
     if (failed) {
         log_str(&line, "error", info->why.text);
         if (info->retry_after_ms > 0) log_u64(&line, "retry_after_ms", info->retry_after_ms);
@@ -193,12 +214,13 @@ static void tell_state(server_life *s, uint32_t slot, const engine_model_info *i
 }
 
 static void watch_models(server_life *s) {
-    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+    for (uint32_t i = 0; i < s->app->models.n_used; i++) {
         if (app_model(s->app, i)->m == NULL) continue;
         if (fleet_model_state(s->fleet, i) == s->seen_states[i]) continue;
         engine_model_info info;
         fleet_model_get(s->fleet, i, &info);
         s->seen_states[i] = (uint8_t)info.state;
+        if (info.state == MODEL_NONE) s->seen_stages[i] = 0;
         if (info.state != MODEL_NONE && info.state != MODEL_COLD) tell_state(s, i, &info);
     }
 }
@@ -492,7 +514,7 @@ static void keep_devices(server_life *s) {
         backend_options *d = &s->found.devices[i].backend;
         d->uuid = d->uuid != NULL ? strdup(d->uuid) : NULL;
         d->module_path = d->module_path != NULL ? strdup(d->module_path) : NULL;
-        d->cores = NULL;
+        d->cores = d->cores != NULL ? strdup(d->cores) : NULL;
         d->activations = d->cublaslt_path = d->tune_path = NULL;
     }
     s->found_owned = true;
@@ -553,7 +575,7 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     if (st != INFERD_OK) return st;
     fleet_options fo = {.devices = s->found.devices,
                         .n_devices = s->found.n,
-                        .limits = c->limits.engine,
+                        .limits = config_engine_limits(c),
                         .n_slots = REGISTRY_SLOTS,
                         .placement = c->policy.placement,
                         .wake = wake_front,
@@ -561,11 +583,6 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     /* The front counts what runs and waits together, and refuses more.  The engine's queue takes
      * all of that: what comes at once waits for a moment before any of it runs. */
     fo.limits.queue_len_max += 2 * fo.limits.running_max;
-    fo.limits.min_residency_ms = c->policy.min_residency_ms;
-    fo.limits.starvation_percent = c->policy.starvation_percent;
-    fo.limits.objective = c->policy.objective;
-    fo.limits.background_copies = c->policy.background_copies;
-    fo.limits.zero_on_tenant_change = c->policy.zero_on_tenant_change;
     fo.limits.disk = s->disk;
     st = fleet_start(&fo, &s->fleet, err);
     keep_devices(s);
@@ -643,6 +660,7 @@ static void close_all(server_life *s) {
     for (uint32_t i = 0; s->found_owned && i < s->found.n; i++) {
         free((char *)(uintptr_t)s->found.devices[i].backend.uuid);
         free((char *)(uintptr_t)s->found.devices[i].backend.module_path);
+        free((char *)(uintptr_t)s->found.devices[i].backend.cores);
     }
 }
 

@@ -78,6 +78,16 @@ void config_destroy(inferd_config *c) {
     free(c);
 }
 
+engine_limits config_engine_limits(const inferd_config *c) {
+    engine_limits l = c->limits.engine;
+    l.min_residency_ms = c->policy.min_residency_ms;
+    l.starvation_percent = c->policy.starvation_percent;
+    l.objective = c->policy.objective;
+    l.background_copies = c->policy.background_copies;
+    l.zero_on_tenant_change = c->policy.zero_on_tenant_change;
+    return l;
+}
+
 /* -- what differs -- */
 
 static bool same_text(const char *a, const char *b) {

@@ -23,7 +23,7 @@
 
 enum {
     CONFIG_DEVICES_MAX = 64,
-    CONFIG_MODELS_MAX = 256,
+    CONFIG_MODELS_MAX = 1024,
     CONFIG_TENANTS_MAX = 100000,
     CONFIG_CORES_MAX = 1024 // CPUs of a machine, numbered from 0
 };
@@ -155,16 +155,21 @@ inferd_status config_for_model(const char *model_path, inferd_config **out, infe
 /* Rules that need the whole: no keys = loopback only, unique names and keys, limits that fit
  * together, guarantees that the devices can keep. */
 bool config_check(const inferd_config *c, buf *problems);
+/* What is no problem and yet not as it was written, a line each: bounds above what there is. */
+void config_write_notes(const inferd_config *c, buf *notes);
 void config_destroy(inferd_config *c); // accepts NULL; wipes key digests
+/* limits.engine with what `policy` says of it. */
+engine_limits config_engine_limits(const inferd_config *c);
 /* Which settings differ between two configurations and need a restart: names appended; true if any.
  */
 bool config_needs_restart(const inferd_config *running, const inferd_config *wanted, buf *names);
 /* Every option with its type, default and range, as Markdown tables. */
 void config_describe(buf *out);
 /* Replace what the file holds, with its mode and owner: whoever reads it meanwhile, or after a
- * power cut, finds the old text or the new one.  It must be there; of a symbolic link the target is
- * replaced.  A failure changes nothing and leaves nothing behind; only one whose sentence says
- * "is replaced" comes after the change.  Waits for the disk. */
+ * power cut, finds the old text or the new one.  One that is not there is made, its owner's alone;
+ * of a symbolic link the target is replaced, which must be there.  A failure changes nothing and
+ * leaves nothing behind; only one whose sentence says "is replaced" comes after the change.  Waits
+ * for the disk. */
 inferd_status config_write_file(const char *path, const char *text, size_t n, inferd_err *err);
 
 /* "never" and "-1" (POLICY_NEVER), seconds ("30", "0", "1.5"), or "250ms", "30s", "1h30m": units

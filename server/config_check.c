@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "config_options.h"
+#include "devices.h"
 #include "fleet.h"
 
 typedef unsigned long long ull;
@@ -360,30 +361,67 @@ static const share_spec *share_of(const inferd_config *c, const owners *o, uint3
     return are_models(o) ? &c->models[i].policy.share : &c->tenants[i].policy.share;
 }
 
+/* 0: nobody knows before it is open. */
+static uint64_t memory_of(const config_device *d) {
+    return d->memory_bytes == 0 && is_kind(d, "cpu") ? CPU_MEMORY_BYTES : d->memory_bytes;
+}
+
+/* What it has for guarantees, in whole pages; 0: not known yet, or a problem of its own. */
+static uint64_t device_room(const config_device *d) {
+    uint64_t memory = memory_of(d), left = memory - d->reserve_bytes;
+    return memory > d->reserve_bytes ? left - left % FLEET_PAGE_BYTES : 0;
+}
+
+/* A guarantee is kept in whole pages. */
+static uint64_t in_pages(uint64_t n_bytes) {
+    return (n_bytes + FLEET_PAGE_BYTES - 1) / FLEET_PAGE_BYTES * FLEET_PAGE_BYTES;
+}
+
+/* Of a model all its parts, each on its own device; tenants have theirs together. */
+static uint64_t min_in_pages(const inferd_config *c, const owners *o, uint32_t i) {
+    uint64_t sum = 0;
+    if (!are_models(o)) return c->tenants[i].policy.min_bytes;
+    const model_policy *p = &c->models[i].policy;
+    for (uint32_t k = 0; k < fleet_n_parts(p); k++) sum += in_pages(fleet_part_of(p, k).min_bytes);
+    return sum;
+}
+
+/* Only where it makes a difference. */
+static const char *say_pages(bool rounded) {
+    _Static_assert(FLEET_PAGE_BYTES == 2 << 20, "as it is written below");
+    return rounded ? " in pages of 2MiB" : "";
+}
+
 /* Sums of 2^46 bytes and of 2^13 percent over 10^5 owners fit 64 bits.  The culprit is the first
  * with which the sum is too large. */
 static void check_sum_of_min(const inferd_config *c, const owners *o, config_report *r) {
-    uint64_t memory = 0, reserve = 0, sum = 0;
+    uint64_t memory = 0, reserve = 0, room = 0, sum = 0;
+    bool rounded = false;
     uint32_t culprit = UINT32_MAX;
     for (uint32_t i = 0; i < c->n_devices; i++) {
         const config_device *d = &c->devices[i];
-        if (d->memory_bytes == 0 || d->reserve_bytes >= d->memory_bytes) return; // not known yet
-        memory += d->memory_bytes;
+        if (memory_of(d) <= d->reserve_bytes) return; // not known yet
+        memory += memory_of(d);
         reserve += d->reserve_bytes;
+        room += device_room(d);
+        rounded = rounded || device_room(d) != memory_of(d) - d->reserve_bytes;
     }
     if (c->n_devices == 0) return;
     for (uint32_t i = 0; i < o->n; i++) {
-        sum += min_of(c, o, i);
-        if (sum > memory - reserve && culprit == UINT32_MAX) culprit = i;
+        uint64_t its = min_in_pages(c, o, i);
+        rounded = rounded || its != min_of(c, o, i);
+        sum += its;
+        if (sum > room && culprit == UINT32_MAX) culprit = i;
     }
     if (culprit == UINT32_MAX) return;
     config_place all = {.name = o->name}, one = {.parent = &all, .index = culprit};
     config_place at = {.parent = &one, .name = "min"};
     config_problem(r, &at,
-                   "the %s' min together are %s, the devices have %s (memory %s less "
+                   "the %s' min together are %s%s, the devices have %s (memory %s less "
                    "reserve %s)",
-                   o->name, config_write_size(sum).text, config_write_size(memory - reserve).text,
-                   config_write_size(memory).text, config_write_size(reserve).text);
+                   o->name, config_write_size(sum).text, say_pages(rounded),
+                   config_write_size(room).text, config_write_size(memory).text,
+                   config_write_size(reserve).text);
 }
 
 static void check_sum_of_shares(const inferd_config *c, const owners *o, config_report *r) {
@@ -416,22 +454,23 @@ static void check_share_devices(const inferd_config *c, const owners *o, config_
     }
 }
 
+/* `max` is a bound: above the number of devices it is that number, which is no problem. */
 static void check_replicas(const inferd_config *c, uint32_t i, config_report *r) {
-    const model_policy *p = &c->models[i].policy;
-    bool min = p->replicas_min > c->n_devices; // then `max`, which is no less, need not be there
+    uint32_t min = c->models[i].policy.replicas_min;
     config_place models = {.name = "models"}, at_model = {.parent = &models, .index = i};
     config_place replicas = {.parent = &at_model, .name = "replicas"};
-    config_place at = {.parent = &replicas, .name = min ? "min" : "max"};
-    if (c->n_devices > 0 && (min || p->replicas_max > c->n_devices))
-        config_problem(r, &at, "%u replicas on different devices, and %u %s configured",
-                       min ? p->replicas_min : p->replicas_max, c->n_devices,
-                       c->n_devices == 1 ? "is" : "are");
+    config_place at = {.parent = &replicas, .name = "min"};
+    if (c->n_devices > 0 && min > c->n_devices)
+        config_problem(r, &at, "%u replicas on different devices, and %u %s configured", min,
+                       c->n_devices, c->n_devices == 1 ? "is" : "are");
 }
 
-/* One part of a model's guarantee, which no two devices keep together. */
+/* One part of what a model is guaranteed, of memory or of time, which no two devices keep together.
+ */
 typedef struct min_part {
-    uint64_t n_bytes;
+    uint64_t n_bytes; // whole pages; of time: percent
     uint32_t model;
+    bool rounded;
 } min_part;
 
 static int largest_first(const void *a, const void *b) {
@@ -459,6 +498,7 @@ static uint32_t next_place(const inferd_config *c, const uint64_t *rooms, const 
 
 /* Parts on their way to devices. */
 typedef struct min_search {
+    bool of_time; // shares, else memory
     uint64_t rooms[CONFIG_DEVICES_MAX];
     min_part *parts;                 // [n] the largest first; owned, like the next two
     bool (*has)[CONFIG_DEVICES_MAX]; // [n_models]
@@ -506,20 +546,39 @@ static bool find_places(const inferd_config *c, min_search *s) {
 static void say_missed(const min_search *s, config_report *r) {
     const min_part *p = &s->parts[s->missed];
     config_place models = {.name = "models"}, its = {.parent = &models, .index = p->model};
-    config_place at = {.parent = &its, .name = "min"};
+    config_place share = {.parent = &its, .name = "share"};
+    config_place at = {.parent = s->of_time ? &share : &its,
+                       .name = s->of_time ? "percent" : "min"};
+    if (s->of_time) {
+        config_problem(
+            r, &at,
+            "%llu percent of it go on one device, and beside larger shares the most that "
+            "one has is %llu percent",
+            (unsigned long long)p->n_bytes, (unsigned long long)s->missed_bytes);
+        return;
+    }
     config_problem(r, &at,
-                   "%s of it go on one device, and beside larger guarantees the most "
+                   "%s of it%s go on one device, and beside larger guarantees the most "
                    "that one has is %s",
-                   config_write_size(p->n_bytes).text, config_write_size(s->missed_bytes).text);
+                   config_write_size(p->n_bytes).text, say_pages(p->rounded),
+                   config_write_size(s->missed_bytes).text);
+}
+
+/* Its k-th part; 0: nothing is guaranteed to it. */
+static min_part part_of(const inferd_config *c, uint32_t i, uint32_t k, bool of_time) {
+    model_policy p = fleet_part_of(&c->models[i].policy, k);
+    bool shared = p.share.policy != SHARE_BESTEFFORT && p.share.percent <= DEVICE_PERCENT;
+    if (of_time) return (min_part){shared ? p.share.percent : 0, i, false}; // more is told already
+    uint64_t whole = in_pages(p.min_bytes);
+    return (min_part){whole, i, whole != p.min_bytes};
 }
 
 /* The sum may fit where single guarantees do not. */
-static void check_min_places(const inferd_config *c, config_report *r) {
-    min_search s = {.missed = UINT32_MAX};
+static void check_places(const inferd_config *c, bool of_time, config_report *r) {
+    min_search s = {.of_time = of_time, .missed = UINT32_MAX};
     for (uint32_t d = 0; d < c->n_devices; d++) {
-        const config_device *at = &c->devices[d];
-        if (at->memory_bytes == 0 || at->reserve_bytes >= at->memory_bytes) return; // not known yet
-        s.rooms[d] = at->memory_bytes - at->reserve_bytes;
+        s.rooms[d] = of_time ? DEVICE_PERCENT : device_room(&c->devices[d]);
+        if (s.rooms[d] == 0) return; // not known yet
     }
     size_t n_most = (size_t)c->n_models * CONFIG_DEVICES_MAX + 1;
     s.parts = calloc(n_most, sizeof *s.parts);
@@ -529,9 +588,11 @@ static void check_min_places(const inferd_config *c, config_report *r) {
     for (uint32_t i = 0; i < c->n_models && fine; i++) {
         const model_policy *p = &c->models[i].policy;
         uint32_t n_parts = u32_min(fleet_n_parts(p), c->n_devices);
-        for (uint32_t k = 0; k < n_parts && p->min_bytes > 0; k++) {
+        for (uint32_t k = 0; k < n_parts; k++) {
+            min_part part = part_of(c, i, k, of_time);
+            if (k == 0 && part.n_bytes == 0) break; // the first is the largest
             s.at[s.n] = UINT32_MAX;
-            s.parts[s.n++] = (min_part){fleet_part_of(p, k).min_bytes, i};
+            s.parts[s.n++] = part;
         }
     }
     if (!fine) no_memory(r);
@@ -551,7 +612,9 @@ static void check_guarantees(const inferd_config *c, config_report *r) {
         check_share_devices(c, &both[i], r);
     }
     for (uint32_t i = 0; i < c->n_models; i++) check_replicas(c, i, r);
-    if (r->n == before) check_min_places(c, r);
+    if (r->n != before) return;
+    check_places(c, false, r);
+    check_places(c, true, r);
 }
 
 void config_check_all(const inferd_config *c, config_report *r) {
@@ -574,4 +637,16 @@ bool config_check(const inferd_config *c, buf *problems) {
     config_report r = {.problems = problems, .source = c->source};
     config_check_all(c, &r);
     return r.n == 0;
+}
+
+void config_write_notes(const inferd_config *c, buf *notes) {
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        uint32_t max = c->models[i].policy.replicas_max;
+        if (max <= c->n_devices) continue;
+        buf_add_format(notes,
+                       "models[%u].replicas.max: %u, and there %s %u device%s: at most %u replica%s"
+                       "\n",
+                       i, max, c->n_devices == 1 ? "is" : "are", c->n_devices,
+                       c->n_devices == 1 ? "" : "s", c->n_devices, c->n_devices == 1 ? "" : "s");
+    }
 }

@@ -5,6 +5,8 @@
  *
  *     make it > same owner and mode > text > fsync > rename > fsync of the folder
  *
+ * Where there was none it is made the same way, readable by its owner only: it may hold keys.
+ *
  * Until the rename a failure removes the temporary file and the old one was never touched. */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +22,9 @@ inferd_status config_read_file(const char *path, buf *out, inferd_err *err) {
     struct stat st;
     inferd_status s = INFERD_OK;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not be waited for
-    if (fd < 0) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
+    if (fd < 0)
+        return inferd_fail(err, errno == ENOENT ? INFERD_ENOTFOUND : INFERD_EIO, "%s: %s", path,
+                           strerror(errno));
     if (fstat(fd, &st) != 0)
         s = inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(st.st_mode))
@@ -73,8 +77,9 @@ typedef struct replacing {
     char *path;       // of the file itself, no link; owned
     const char *name; // its last part
     struct stat was;
-    int folder; // -1: not open
-    int fd;     // of the temporary file; -1: not open
+    bool is_new; // there was none
+    int folder;  // -1: not open
+    int fd;      // of the temporary file; -1: not open
     char temporary[32];
 } replacing;
 
@@ -82,8 +87,30 @@ static inferd_status io_fail(const replacing *w, const char *doing, inferd_err *
     return inferd_fail(err, INFERD_EIO, "%s: %s: %s", w->path, doing, strerror(errno));
 }
 
+/* Where a file that is not there would be; NULL: errno says why not.  A link to nowhere is not
+ * followed, and not replaced. */
+static char *path_of_new(const char *path) {
+    struct stat link;
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    if (lstat(path, &link) == 0) errno = ENOENT;
+    if (lstat(path, &link) == 0 || *name == 0) return NULL;
+    size_t n_folder = (size_t)(name - path);
+    char *folder = n_folder > 0 ? strndup(path, n_folder) : strdup("."), *all = NULL;
+    char *real = folder != NULL ? realpath(folder, NULL) : NULL;
+    size_t n = real != NULL ? strlen(real) + strlen(name) + 2 : 0; // the slash and the end
+    if (real != NULL) all = malloc(n);
+    if (all != NULL) snprintf(all, n, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name);
+    free(folder);
+    free(real);
+    return all;
+}
+
 static inferd_status open_old(replacing *w, const char *path, inferd_err *err) {
     w->path = realpath(path, NULL);
+    if (w->path == NULL && errno == ENOENT) {
+        w->path = path_of_new(path);
+        w->is_new = true;
+    }
     if (w->path == NULL && errno == ENOMEM)
         return inferd_fail(err, INFERD_ENOMEM, "no memory to write %s", path);
     if (w->path == NULL) return inferd_fail(err, INFERD_EIO, "%s: %s", path, strerror(errno));
@@ -97,6 +124,7 @@ static inferd_status open_old(replacing *w, const char *path, inferd_err *err) {
         *slash = '/';
     }
     if (w->folder < 0) return io_fail(w, "opening its folder", err);
+    if (w->is_new) return INFERD_OK;
     if (fstatat(w->folder, w->name, &w->was, AT_SYMLINK_NOFOLLOW) != 0)
         return io_fail(w, "looking at it", err);
     if (!S_ISREG(w->was.st_mode)) return inferd_fail(err, INFERD_EIO, "%s: not a file", w->path);
@@ -119,6 +147,7 @@ static inferd_status make_temporary(replacing *w, inferd_err *err) {
 /* The owner first: to change it clears bits of the mode. */
 static inferd_status keep_rights(replacing *w, inferd_err *err) {
     struct stat is;
+    if (w->is_new) return INFERD_OK;
     if (fstat(w->fd, &is) != 0) return io_fail(w, "looking at the new one", err);
     if ((is.st_uid != w->was.st_uid || is.st_gid != w->was.st_gid) &&
         fchown(w->fd, w->was.st_uid, w->was.st_gid) != 0)

@@ -116,7 +116,7 @@ void config_settle_replicas(void *base, const json_t *v, config_report *r,
 
 /* -- config_file.c -- */
 /* The whole text, which may hold keys: `out` is to be zeroed before it is freed.  Nobody but its
- * owner's friends may write it; CONFIG_FILE_BYTES_MAX at most. */
+ * owner's friends may write it; CONFIG_FILE_BYTES_MAX at most.  ENOTFOUND: there is none. */
 inferd_status config_read_file(const char *path, buf *out, inferd_err *err);
 
 /* -- config_keys.c -- */

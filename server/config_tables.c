@@ -106,7 +106,7 @@ static const option of_replicas[] = {
     {"min", OPTION_U32, AT(P, replicas_min), RANGE(0, CONFIG_DEVICES_MAX, 1),
      .about = "copies that are always placed"},
     {"max", OPTION_U32, AT(P, replicas_max), RANGE(0, CONFIG_DEVICES_MAX, 1),
-     .about = "copies under load; absent: the larger of `min` and 1"},
+     .about = "copies under load, never more than devices; absent: the larger of `min` and 1"},
 };
 static const option_table replicas_table = {
     "models[].replicas", of_replicas, INFERD_COUNT(of_replicas), sizeof(P), config_settle_replicas};
@@ -295,22 +295,23 @@ static const option_table log_table = {"log", of_log, INFERD_COUNT(of_log), size
 #define O config_policy
 static const option of_policy[] = {
     {"objective", OPTION_CHOICE, AT(O, objective), .normal = OBJECTIVE_LATENCY,
-     .choices = objectives,
+     .choices = objectives, .live = true,
      .about = "what is best: the next token soon, many tokens, or targets (`slo`) that are met"},
     {"placement", OPTION_CHOICE, AT(O, placement), .normal = PLACE_BALANCED, .choices = placements,
+     .live = true,
      .about = "which device gets a model: the one whose memory is pressed least, the fullest that "
               "has room, the emptiest"},
-    {"min_residency_ms", OPTION_U32, AT(O, min_residency_ms), RANGE(0, DAY_MS, 0),
+    {"min_residency_ms", OPTION_U32, AT(O, min_residency_ms), RANGE(0, DAY_MS, 0), .live = true,
      .about = "a model that just came is not evicted for so long"},
     {"starvation_percent", OPTION_U32, AT(O, starvation_percent),
-     RANGE(0, STARVATION_PERCENT_MAX, 2),
+     RANGE(0, STARVATION_PERCENT_MAX, 2), .live = true,
      .about = "of a device's time, for lower classes that wait"},
     {"zero_on_tenant_change", OPTION_BOOL, AT(O, zero_on_tenant_change),
      .about = "memory is zeroed before another tenant gets it"},
     {"cost_per_device_hour", OPTION_MICROS, AT(O, device_hour_cost_micros),
-     RANGE(0, HOUR_COST_MAX, 0),
+     RANGE(0, HOUR_COST_MAX, 0), .live = true,
      .about = "in any currency, for the cost of each tenant in metrics"},
-    {"background_copies", OPTION_BOOL, AT(O, background_copies), .normal = true,
+    {"background_copies", OPTION_BOOL, AT(O, background_copies), .normal = true, .live = true,
      .about = "keys and values of low classes are copied to host memory before they are preempted"},
 };
 static const option_table policy_table = {"policy", of_policy, INFERD_COUNT(of_policy), sizeof(O)};
@@ -347,7 +348,7 @@ static const option of_config[] = {
      .about = "where keys and values go that host memory has no room for"},
     {"state_dir", OPTION_PATH, AT(C, state_dir), .min = 1, .max = PATH_BYTES_MAX,
      .about = "a folder where used token quotas are kept over restarts; absent: in memory only"},
-    {"policy", OPTION_OBJECT, AT(C, policy), .table = &policy_table, .live = true,
+    {"policy", OPTION_OBJECT, AT(C, policy), .table = &policy_table,
      .about = "how devices are shared"},
     {"admin", OPTION_OBJECT, AT(C, admin), .table = &admin_table,
      .about = "who may change what runs"},

@@ -230,9 +230,9 @@ static void add_limit(table *t, const json_t *tenant, const char *path) {
 }
 
 void show_tenants(buf *out, const json_t *state) {
-    static const char *const heads[] = {"TENANT",   "UP TO",    "SHARE",       "MEMORY",
-                                        ">REQ/MIN", ">TOK/MIN", ">CONCURRENT", ">TOK/DAY",
-                                        ">TOK/MON", ">KEYS"};
+    static const char *const heads[] = {"TENANT",   "UP TO",    "SHARE",    "MEMORY",
+                                        ">USED",    ">REQ/MIN", ">TOK/MIN", ">CONCURRENT",
+                                        ">TOK/DAY", ">TOK/MON", ">KEYS"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
     const json_t *tenants = member(state, "tenants");
     for (size_t i = 0; i < json_array_size(tenants); i++) {
@@ -241,6 +241,7 @@ void show_tenants(buf *out, const json_t *state) {
         add_cell(&t, text_of(v, "class"));
         add_share(&t, v);
         add_bounds(&t, v);
+        add_size(&t, count_of(v, "used_bytes"));
         add_limit(&t, v, "limits.requests_per_min");
         add_limit(&t, v, "limits.tokens_per_min");
         add_limit(&t, v, "limits.concurrent");
@@ -252,9 +253,9 @@ void show_tenants(buf *out, const json_t *state) {
 }
 
 static void show_devices(buf *out, const json_t *state) {
-    static const char *const heads[] = {"DEVICE",   "KIND",    ">MEMORY", ">FREE",
-                                        ">WEIGHTS", ">KV",     ">CACHED", ">WARM",
-                                        ">STEPS%",  ">LOADS%", ">IDLE%",  ">TURNS"};
+    static const char *const heads[] = {"DEVICE",  "KIND",    ">MEMORY", ">FREE",   ">WEIGHTS",
+                                        ">KV",     ">CACHED", ">WARM",   ">PARKED", ">STEPS%",
+                                        ">LOADS%", ">IDLE%",  ">TURNS"};
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
     const json_t *devices = member(state, "devices");
     for (size_t i = 0; i < json_array_size(devices); i++) {
@@ -262,7 +263,8 @@ static void show_devices(buf *out, const json_t *state) {
         uint64_t page = count_of(d, "page_bytes");
         double wall = number_of(d, "account.wall_s");
         static const char *const sizes[] = {"pages.total", "pages.free",   "pages.weight",
-                                            "pages.kv",    "pages.cached", "pages.warm"};
+                                            "pages.kv",    "pages.cached", "pages.warm",
+                                            "pages.parked"};
         static const char *const parts[] = {"account.step_s", "account.load_s", "account.idle_s"};
         add_cell(&t, text_of(d, "name"));
         if (json_is_true(member(d, "lost"))) buf_add_str(&t.cells, "lost: ");
@@ -272,7 +274,9 @@ static void show_devices(buf *out, const json_t *state) {
             buf_add_format(&t.cells, "%.1f", wall > 0 ? number_of(d, parts[k]) / wall * 100 : 0.0);
             end_cell(&t);
         }
-        add_number(&t, count_of(d, "turns"));
+        buf_add_format(&t.cells, "%llu%s", (ull)count_of(d, "turns"),
+                       json_is_true(member(d, "thrash.now")) ? ", thrashing" : "");
+        end_cell(&t);
     }
     write_table(&t, out);
 }

@@ -137,8 +137,8 @@ static bool choose(file_look *f, uint64_t now_us) {
         note(f, g);
         known *k = &f->known[g->slot];
         bool still = same_id(&g->id, &k->last);
-        bool refused = same_id(&g->id, &k->refused) &&
-                       now_us < k->refused_us + every_us(f) * FILE_LOOKS_AGAIN;
+        bool refused =
+            same_id(&g->id, &k->refused) && now_us < k->refused_us + every_us(f) * FILE_LOOKS_AGAIN;
         k->last = g->id;
         if (!still && g->file == MODEL_FILE_REPLACED)
             f->due_us = now_us + every_us(f) * FILE_LOOK_STILL_PERCENT / 100;

@@ -27,7 +27,7 @@ typedef struct file_look file_look;
 
 enum {
     FILE_LOOK_STILL_PERCENT = 50, // of that time: one that changed is looked at again, then
-    FILE_LOOKS_AGAIN = 15         // one that could not be opened, and has not changed since, is tried
+    FILE_LOOKS_AGAIN = 15 // one that could not be opened, and has not changed since, is tried
 };
 
 /* app and loop (a uv_loop_t) are borrowed and outlive it.  NULL: no memory. */

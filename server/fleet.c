@@ -35,8 +35,9 @@ static inferd_status create(const fleet_options *o, fleet **out, inferd_err *err
     f->departures = calloc(o->n_slots, sizeof *f->departures);
     f->twins = calloc(o->n_slots, sizeof *f->twins);
     f->prefixes = calloc(FLEET_PREFIXES, sizeof *f->prefixes);
+    f->scales = calloc(o->n_slots, sizeof *f->scales);
     bool fine = f->models != NULL && f->devices != NULL && f->departures != NULL &&
-                f->twins != NULL && f->prefixes != NULL;
+                f->twins != NULL && f->prefixes != NULL && f->scales != NULL;
     for (uint32_t i = 0; i < o->n_devices && fine; i++) {
         f->names[i] = strdup(o->devices[i].name);
         f->memory_bytes[i] = o->devices[i].memory_bytes;
@@ -98,6 +99,8 @@ void fleet_stop(fleet *f) {
     free(f->departures);
     free(f->twins);
     free(f->prefixes);
+    free(f->scales);
+    fleet_free_tenants(f);
     free(f);
 }
 
@@ -113,37 +116,17 @@ const engine *fleet_engine(const fleet *f, uint32_t device_idx) {
     return f->engines[device_idx];
 }
 
-/* ---- tenants ---- */
-
-static uint32_t count_bits(uint64_t bits) {
-    return (uint32_t)__builtin_popcountll(bits);
-}
-
-bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy,
-                      uint64_t devices) {
-    uint64_t all =
-        f->n_devices < FLEET_DEVICES_MAX ? (UINT64_C(1) << f->n_devices) - 1 : UINT64_MAX;
-    if ((devices & all) == 0) devices = all;
-    uint32_t n = count_bits(devices & all), k = 0;
-    bool fine = true;
-    for (uint32_t d = 0; d < f->n_devices; d++) {
-        tenant_policy part = *policy;
-        bool its = (devices >> d & 1) != 0;
-        part.min_bytes = its ? place_part(policy->min_bytes, 1, n, k) : 0;
-        if (policy->max_bytes != 0)
-            part.max_bytes = place_part(policy->max_bytes, 1, n, its ? k : n - 1);
-        part.share.percent = its ? (uint32_t)place_part(policy->share.percent, 1, n, k) : 0;
-        part.share.n_devices = 1;
-        if (part.share.percent == 0 && policy->share.policy == SHARE_BURST)
-            part.share.policy = SHARE_BESTEFFORT;
-        k += its;
-        fine = engine_set_tenant(f->engines[d], tenant_idx, &part) && fine;
-    }
-    return fine;
-}
+/* ---- as configured ---- */
 
 void fleet_set_placement(fleet *f, policy_placement placement) {
     f->placement = placement;
+}
+
+bool fleet_set_policy(fleet *f, const engine_limits *limits) {
+    bool fine = true;
+    for (uint32_t d = 0; d < f->n_devices; d++)
+        fine = engine_set_policy(f->engines[d], limits) && fine;
+    return fine;
 }
 
 uint64_t fleet_n_changes(const fleet *f) {
@@ -251,11 +234,13 @@ static void add_info(engine_model_info *sum, const engine_model_info *i) {
     sum->pages_warm += other->pages_warm;
     sum->pages_kv += other->pages_kv;
     sum->pages_cached += other->pages_cached;
+    sum->pages_parked += other->pages_parked;
     sum->pages_min += other->pages_min;
     sum->pages_max = (uint32_t)add_ceiling(sum->pages_max, other->pages_max, UINT32_MAX);
     sum->kv_blocks_used += other->kv_blocks_used;
     sum->bytes_used += other->bytes_used;
     sum->bytes_held += other->bytes_held;
+    sum->bytes_cached += other->bytes_cached;
     sum->bytes_min += other->bytes_min;
     sum->bytes_max = add_ceiling(sum->bytes_max, other->bytes_max, UINT64_MAX);
     sum->cost_error_ppm = u32_max(sum->cost_error_ppm, other->cost_error_ppm); // the worst
@@ -311,6 +296,22 @@ model_state fleet_model_state(const fleet *f, uint32_t slot) {
         if (rank_of(s) > rank_of(best)) best = s;
     }
     return best;
+}
+
+model_state fleet_slot_state(const fleet *f, uint32_t slot) {
+    model_state best = MODEL_NONE;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        model_state s = engine_model_state(f->engines[d], slot);
+        if (rank_of(s) > rank_of(best)) best = s;
+    }
+    return best;
+}
+
+uint64_t fleet_tenant_bytes(const fleet *f, uint32_t tenant_idx) {
+    uint64_t n_bytes = 0;
+    for (uint32_t d = 0; d < f->n_devices; d++)
+        n_bytes += engine_tenant_bytes(f->engines[d], tenant_idx);
+    return n_bytes;
 }
 
 void fleet_model_error(const fleet *f, uint32_t slot, inferd_err *out) {
@@ -441,15 +442,21 @@ uint32_t fleet_choose(fleet *f, const gen_request *r) {
 
 bool fleet_submit(fleet *f, uint32_t device_idx, gen_request *r) {
     replica *at = &f->models[r->model_idx].at[device_idx];
-    if (!engine_submit(f->engines[device_idx], r)) return false;
+    uint32_t tenant_idx = r->tenant_idx;
+    if (!fleet_tenant_begins(f, tenant_idx, device_idx)) return false;
+    if (!engine_submit(f->engines[device_idx], r)) {
+        fleet_tenant_ends(f, tenant_idx, device_idx);
+        return false;
+    }
     at->n_open++;
     return true;
 }
 
-void fleet_note_done(fleet *f, uint32_t device_idx, uint32_t slot) {
+void fleet_note_done(fleet *f, uint32_t device_idx, uint32_t slot, uint32_t tenant_idx) {
     replica *r = &f->models[slot].at[device_idx];
     if (r->n_open > 0) r->n_open--;
     r->n_done++;
+    fleet_tenant_ends(f, tenant_idx, device_idx);
 }
 
 void fleet_cancel(fleet *f, uint32_t device_idx, uint64_t id) {
@@ -488,6 +495,8 @@ void fleet_tick(fleet *f, uint64_t now_us) {
     f->settled = fleet_is_settled(f);
     fleet_look(f, now_us);
     fleet_rebalance(f, now_us);
+    fleet_look_at_tenants(f, now_us);
+    fleet_divide_fixed(f);
 }
 
 void fleet_get_queues(const fleet *f, fleet_queues *out) {

@@ -16,7 +16,8 @@
  *
  * What a model may have (min, max, share) is that of its *parts*: as many as share.devices or
  * replicas.min say, each with its even part (18 GiB and 240 % on 3 devices: 6 GiB and 80 % each).
- * A replica beyond the parts has neither min nor share, and the ceiling of a part.
+ * A replica beyond the parts has no min and the ceiling of a part; a fixed share is divided anew
+ * over all that compute, of another it has nothing.
  *
  *     a replica   absent -> joining   add_replica of one that others serve for meanwhile
  *                 joining -> serving  look_at_replicas: it was HOT, be it still or not
@@ -34,7 +35,10 @@
 #include "scheduler/place.h"
 #include "scheduler/policy.h"
 
-enum { FLEET_DEVICES_MAX = PLACE_DEVICES_MAX };
+enum {
+    FLEET_DEVICES_MAX = PLACE_DEVICES_MAX,
+    FLEET_PAGE_BYTES = 2 << 20 // before a device says it
+};
 #define FLEET_NOWHERE UINT32_MAX
 
 typedef struct fleet fleet;
@@ -67,6 +71,9 @@ void fleet_stop(fleet *f); // accepts NULL
 uint32_t fleet_n_devices(const fleet *f);
 const char *fleet_device_name(const fleet *f, uint32_t device_idx);
 const engine *fleet_engine(const fleet *f, uint32_t device_idx); // for its own figures
+/* Front.  Guaranteed to the replicas there, but for those of slot `but` (UINT32_MAX: of all): what
+ * the search for a place holds against 100 percent. */
+uint32_t fleet_share_percent(const fleet *f, uint32_t device_idx, uint32_t but);
 
 /* -- models -- */
 typedef struct fleet_model_about {
@@ -90,16 +97,39 @@ model_policy fleet_part_of(const model_policy *whole, uint32_t k);
  * guarantees, so that several can be asked about together; EINVAL says the inequality. */
 inferd_status fleet_check_min(const fleet *f, uint32_t slot, const model_policy *policy,
                               uint64_t *sums, inferd_err *err);
+/* Likewise of shares: `sums` grow by its guaranteed percents, and `grew` gets the devices where it
+ * would have more than now, as bits.  Then: is a device that grew over 100 percent? */
+void fleet_add_shares(const fleet *f, uint32_t slot, const model_policy *policy, uint32_t *sums,
+                      uint64_t *grew);
+inferd_status fleet_check_shares(const fleet *f, const uint32_t *sums, uint64_t grew,
+                                 inferd_err *err);
 /* Does a decode step at its share take longer than slo.tpot_ms, as measured so far?  True: `text`
  * says the numbers. */
 bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy, char *text,
                        size_t text_bytes);
+
+/* What a model would be promised. */
+typedef struct fleet_promise {
+    uint32_t slot;
+    const char *name;
+    const model_policy *policy;
+} fleet_promise;
+struct feasible_task;
+/* Could the devices keep slo.tpot_ms of all these together, as steps were measured so far?  Only
+ * those are asked where a target would be tighter than now.  EINVAL says the inequality. */
+inferd_status fleet_check_targets(const fleet *f, const fleet_promise *all, uint32_t n,
+                                  inferd_err *err);
+/* Those of a device whose steps were measured, into out[n]; name_idx is that in `all`. */
+uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_promise *all, uint32_t n,
+                          struct feasible_task *out);
 
 /* Any thread.  All replicas together: the state of the one that is furthest, sums of counts. */
 void fleet_model_get(const fleet *f, uint32_t slot, engine_model_info *out);
 /* Front.  The same, with the counters of replicas that leave or left: those never go back. */
 void fleet_model_tally(const fleet *f, uint32_t slot, engine_model_info *out);
 model_state fleet_model_state(const fleet *f, uint32_t slot);
+/* The furthest on any device that has anything of it left, also where it serves no more. */
+model_state fleet_slot_state(const fleet *f, uint32_t slot);
 void fleet_model_error(const fleet *f, uint32_t slot, inferd_err *out);
 bool fleet_model_is_lost(const fleet *f, uint32_t slot); // all devices that have it are
 /* How often the slot became empty on all devices. */
@@ -127,12 +157,25 @@ uint32_t fleet_desired_replicas(const fleet *f, uint32_t slot);
 /* Why no device took its last replica, or "". */
 const char *fleet_placement_problem(const fleet *f, uint32_t slot);
 
-/* What a tenant may have on these devices (bits) together; each gets an even part, others none of
- * min and share. */
+/* What a tenant may have on all devices together.  Share and max are divided over those where it
+ * has work (fleet_tenants.c), min over these (bits): 0 is all. */
 bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy, uint64_t devices);
+/* Keys and values that its sequences count on, on all devices. */
+uint64_t fleet_tenant_bytes(const fleet *f, uint32_t tenant_idx);
 void fleet_set_placement(fleet *f, policy_placement placement);
+/* engine_set_policy of all devices; false: no memory to tell all of them. */
+bool fleet_set_policy(fleet *f, const engine_limits *limits);
 /* Grows whenever a replica came or went. */
 uint64_t fleet_n_changes(const fleet *f);
+
+/* The number of replicas followed the load. */
+typedef struct fleet_scale {
+    uint32_t slot, device_idx;
+    uint32_t n_replicas; // then
+    bool more;           // one joins there; else one leaves
+} fleet_scale;
+/* One that was not told yet: at most one per model and fleet_tick.  False: none. */
+bool fleet_next_scale(fleet *f, fleet_scale *out);
 
 /* -- moves -- */
 typedef enum fleet_move_why {
@@ -167,7 +210,7 @@ uint32_t fleet_choose(fleet *f, const gen_request *r);
 /* False: its inbox is full; r is still the caller's. */
 bool fleet_submit(fleet *f, uint32_t device_idx, gen_request *r);
 /* It ended there: the caller saw its GEN_EV_DONE. */
-void fleet_note_done(fleet *f, uint32_t device_idx, uint32_t slot);
+void fleet_note_done(fleet *f, uint32_t device_idx, uint32_t slot, uint32_t tenant_idx);
 void fleet_cancel(fleet *f, uint32_t device_idx, uint64_t id);
 void fleet_pause(fleet *f, uint32_t device_idx, uint64_t id);
 void fleet_resume(fleet *f, uint32_t device_idx, uint64_t id);

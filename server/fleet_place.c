@@ -29,7 +29,8 @@ model_policy fleet_part_of(const model_policy *whole, uint32_t k) {
     p.min_bytes = k < n ? place_part(whole->min_bytes, FLEET_PAGE_BYTES, n, part) : 0;
     p.max_bytes = place_part(whole->max_bytes, FLEET_PAGE_BYTES, n, part);
     p.share.percent = (uint32_t)place_part(whole->share.percent, 1, n, part);
-    if (k >= n || p.share.percent == 0) p.share = (share_spec){.policy = SHARE_BESTEFFORT};
+    if (k >= n || (p.share.percent == 0 && p.share.policy == SHARE_BURST))
+        p.share = (share_spec){.policy = SHARE_BESTEFFORT};
     p.share.n_devices = 1;
     return p;
 }
@@ -42,6 +43,11 @@ static uint32_t n_here(const fleet *f, const fleet_model *m) {
     uint32_t n = 0;
     for (uint32_t d = 0; d < f->n_devices; d++) n += replica_is_here(&m->at[d]);
     return n;
+}
+
+/* It has work, or may have at any time. */
+static bool computes(const replica *r) {
+    return r->state == FLEET_SERVING || (r->state == FLEET_LEAVING && r->n_open > 0);
 }
 
 /* The first part that no replica has. */
@@ -107,6 +113,15 @@ void fleet_see_device(const fleet *f, uint32_t d, bool lent, place_device *out) 
         kept += weights > min ? weights : min;
     }
     out->free_pages = kept < out->free_pages ? out->free_pages - (uint32_t)kept : 0;
+}
+
+uint32_t fleet_share_percent(const fleet *f, uint32_t device_idx, uint32_t but) {
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < f->n_used; i++) {
+        const replica *r = &f->models[i].at[device_idx];
+        if (i != but && f->models[i].used && replica_is_here(r)) sum += share_of(&r->policy);
+    }
+    return sum;
 }
 
 place_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t k, uint64_t page) {
@@ -214,10 +229,18 @@ static uint32_t roomiest(const fleet *f, const fleet_model *m) {
     return best;
 }
 
+/* Until a device is open the file's size is all there is. */
+static void learn_size(const fleet *f, fleet_model *m) {
+    uint32_t n_pages;
+    for (uint32_t d = 0; d < f->n_devices && !m->sized; d++)
+        m->sized = engine_weigh(f->engines[d], m->about.m, &n_pages, &m->about.weight_bytes);
+}
+
 bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about) {
     fleet_model *m = &f->models[slot];
     INFERD_CHECK(slot < f->n_slots && !m->used);
     *m = (fleet_model){.used = true, .about = *about};
+    if (f->n_devices > 1) learn_size(f, m);
     f->n_used = u32_max(f->n_used, slot + 1);
     uint32_t n = n_wanted(f, m);
     m->desired = n;
@@ -239,6 +262,8 @@ void fleet_model_remove(fleet *f, uint32_t slot) {
         if (replica_is_here(&m->at[d])) fleet_remove_replica(f, slot, d);
 }
 
+static void divide_fixed(fleet *f, uint32_t slot); // below, with its numbers
+
 bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy) {
     fleet_model *m = &f->models[slot];
     bool fine = true;
@@ -250,6 +275,7 @@ bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy)
         r->policy = fleet_part_of(policy, r->part);
         fine = engine_model_set_policy(f->engines[d], slot, &r->policy) && fine;
     }
+    divide_fixed(f, slot);
     return fine;
 }
 
@@ -259,6 +285,32 @@ void fleet_model_do(fleet *f, uint32_t slot, engine_command command) {
     if (command == ENGINE_LOAD) m->held = false;
     for (uint32_t d = 0; d < f->n_devices; d++)
         if (replica_is_here(&m->at[d])) engine_model_do(f->engines[d], slot, command);
+}
+
+/* A fixed share is a ceiling, so all replicas that compute have it together, also those beyond the
+ * parts and one that only ends its work. */
+static void divide_fixed(fleet *f, uint32_t slot) {
+    fleet_model *m = &f->models[slot];
+    const share_spec *whole = &m->about.policy.share;
+    if (whole->policy != SHARE_FIXED || f->n_devices == 1) return;
+    uint32_t n = 0, k = 0;
+    for (uint32_t d = 0; d < f->n_devices; d++) n += computes(&m->at[d]);
+    n = u32_max(n, u32_min(fleet_n_parts(&m->about.policy), f->n_devices));
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        replica *r = &m->at[d];
+        if (!computes(r)) continue;
+        share_spec part = fleet_share_part(f, whole, n, k++);
+        if (r->policy.share.policy == SHARE_FIXED && r->policy.share.percent == part.percent)
+            continue;
+        model_policy changed = r->policy;
+        changed.share = part;
+        if (engine_model_set_policy(f->engines[d], slot, &changed)) r->policy = changed;
+    }
+}
+
+void fleet_divide_fixed(fleet *f) {
+    for (uint32_t i = 0; i < f->n_used; i++)
+        if (f->models[i].used) divide_fixed(f, i);
 }
 
 /* ---- as many as needed ---- */
@@ -317,6 +369,18 @@ static scale_input input_of(const fleet *f, fleet_model *m, uint32_t slot, uint6
     return in;
 }
 
+static void note(fleet *f, uint32_t slot, uint32_t d, bool more) {
+    if (f->n_scales == f->n_slots) return; // nobody reads them
+    f->scales[f->n_scales++] = (fleet_scale){
+        .slot = slot, .device_idx = d, .n_replicas = n_here(f, &f->models[slot]), .more = more};
+}
+
+bool fleet_next_scale(fleet *f, fleet_scale *out) {
+    if (f->n_scales == 0) return false;
+    *out = f->scales[--f->n_scales];
+    return true;
+}
+
 static void scale_model(fleet *f, uint32_t slot, uint64_t now_us, uint64_t period_us) {
     fleet_model *m = &f->models[slot];
     scale_input in = input_of(f, m, slot, now_us, period_us);
@@ -326,10 +390,12 @@ static void scale_model(fleet *f, uint32_t slot, uint64_t now_us, uint64_t perio
     if (d.step > 0) {
         uint32_t k = free_part(f, m), to = find_device(f, m, k);
         m->lacks = to == FLEET_NOWHERE;
-        if (to != FLEET_NOWHERE) fleet_add_replica(f, slot, to, k, true);
+        if (to != FLEET_NOWHERE && fleet_add_replica(f, slot, to, k, true)) note(f, slot, to, true);
     } else if (d.step < 0) {
         uint32_t from = least_needed(f, m);
-        if (from != FLEET_NOWHERE) fleet_remove_replica(f, slot, from);
+        if (from == FLEET_NOWHERE) return;
+        fleet_remove_replica(f, slot, from);
+        note(f, slot, from, false);
     }
 }
 
@@ -389,6 +455,18 @@ static void look_at_replicas(fleet *f, uint32_t slot, uint64_t now_us) {
     atomic_fetch_add(&f->departures[slot], 1);
 }
 
+/* It had to be put where it did not fit, and fits there now: others left. */
+static bool came_up(const fleet *f, uint32_t slot) {
+    bool any = false;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        if (!replica_is_here(&f->models[slot].at[d])) continue;
+        model_state s = engine_model_state(f->engines[d], slot);
+        if (s == MODEL_FAILED) return false;
+        any = any || s == MODEL_HOT;
+    }
+    return any;
+}
+
 void fleet_look(fleet *f, uint64_t now_us) {
     bool due = now_us >= f->tick_us + SCALE_PERIOD_US;
     for (uint32_t d = 0; d < f->n_devices && f->n_devices > 1; d++) {
@@ -402,7 +480,9 @@ void fleet_look(fleet *f, uint64_t now_us) {
     uint64_t period_us = f->tick_us == 0 ? 0 : now_us - f->tick_us;
     f->tick_us = now_us;
     for (uint32_t i = 0; i < f->n_used; i++) {
-        const fleet_model *m = &f->models[i];
+        fleet_model *m = &f->models[i];
+        if (m->used && !m->removed && f->n_devices > 1) learn_size(f, m);
+        if (m->problem[0] != 0 && !m->lacks && came_up(f, i)) m->problem[0] = 0;
         if (m->used && !m->removed && !m->held && !fleet_is_moving(f, i))
             scale_model(f, i, now_us, period_us);
     }
@@ -426,6 +506,29 @@ inferd_status fleet_check_min(const fleet *f, uint32_t slot, const model_policy 
                            f->names[d], (unsigned long long)(sums[d] * s.page_bytes >> 20),
                            (unsigned long long)(s.pages_device * s.page_bytes >> 20));
     }
+    return INFERD_OK;
+}
+
+void fleet_add_shares(const fleet *f, uint32_t slot, const model_policy *policy, uint32_t *sums,
+                      uint64_t *grew) {
+    const fleet_model *m = &f->models[slot];
+    for (uint32_t d = 0; d < f->n_devices && m->used; d++) {
+        const replica *r = &m->at[d];
+        if (!replica_is_here(r)) continue;
+        model_policy part = fleet_part_of(policy, r->part),
+                     was = fleet_part_of(&m->about.policy, r->part);
+        sums[d] += share_of(&part);
+        if (share_of(&part) > share_of(&was)) *grew |= UINT64_C(1) << d;
+    }
+}
+
+inferd_status fleet_check_shares(const fleet *f, const uint32_t *sums, uint64_t grew,
+                                 inferd_err *err) {
+    for (uint32_t d = 0; d < f->n_devices; d++)
+        if ((grew >> d & 1) != 0 && sums[d] > ALL_PERCENT)
+            return inferd_fail(err, INFERD_EINVAL,
+                               "the guaranteed shares on %s together are %u percent > %d percent",
+                               f->names[d], sums[d], ALL_PERCENT);
     return INFERD_OK;
 }
 

@@ -15,7 +15,6 @@ enum {
     FLEET_PREFIX_LEVELS = 4, // of each prompt: its first 32, 128, 512 and 2048 tokens
     FLEET_TTFT_SAMPLES = 64, // of which the 95th percentile is looked at
     FLEET_TTFT_FRESH_US = 10000000,
-    FLEET_PAGE_BYTES = 2 << 20,   // before a device says it
     FLEET_STAGE_US_PER_MIB = 500, // of a model that never came
     FLEET_JOIN_US = 120000000     // one that joins and has not come by then goes again
 };
@@ -43,6 +42,7 @@ typedef struct replica {
 typedef struct fleet_model {
     bool used, removed; // removed: not served any more
     bool held;          // drained by hand
+    bool sized;         // about.weight_bytes is exact
     fleet_model_about about;
     replica at[FLEET_DEVICES_MAX];
     scale_state scale;
@@ -56,6 +56,23 @@ typedef struct fleet_model {
     uint64_t moved_us; // its newest move ended; 0: it never moved
     char problem[192];
 } fleet_model;
+
+/* A tenant on one device: what was told, so that it is told again when it changed. */
+typedef struct fleet_tenant_at {
+    uint32_t n_open; // requests that have not ended
+    bool told;
+    uint32_t percent;
+    share_policy policy;
+    uint64_t here_bytes;
+} fleet_tenant_at;
+
+typedef struct fleet_tenant {
+    tenant_policy policy; // of the whole
+    uint64_t home;        // devices that have a model of it, as bits
+    uint64_t work;        // and those where it has requests
+    fleet_tenant_at *at;  // [n_devices] NULL before its first request; owned
+    bool busy;            // in fleet.busy
+} fleet_tenant;
 
 /* Requests that began like this went to these devices. */
 typedef struct prefix_place {
@@ -78,6 +95,12 @@ struct fleet {
     uint64_t *twins;        // [n_slots] devices where another model computes with its weights, as
                             // seen by the last look for a move; owned
     prefix_place *prefixes; // [FLEET_PREFIXES] owned
+    fleet_tenant *tenants;  // [n_tenants] by number; owned
+    uint32_t *busy;         // [n_busy] of at most n_tenants; owned
+    uint32_t n_tenants, n_busy;
+    uint64_t turn;       // at the last tick: who is first where not all can be
+    fleet_scale *scales; // [n_scales] of at most n_slots, not told yet; owned
+    uint32_t n_scales;
     uint64_t n_changes;
     bool settled; // was so at a tick
     uint64_t tick_us;
@@ -96,6 +119,16 @@ static inline bool replica_is_here(const replica *r) {
 void fleet_note_leaver(const fleet *f, uint32_t slot, uint32_t d);
 void fleet_add_counters(fleet_counters *sum, const fleet_counters *c);
 
+/* -- fleet_tenants.c -- */
+/* A request of this tenant is about to be sent there, or has ended there.  False: no memory, and
+ * nothing was counted. */
+bool fleet_tenant_begins(fleet *f, uint32_t tenant_idx, uint32_t d);
+void fleet_tenant_ends(fleet *f, uint32_t tenant_idx, uint32_t d);
+void fleet_look_at_tenants(fleet *f, uint64_t now_us);
+void fleet_free_tenants(fleet *f);
+/* The k-th of n parts of a share; a percent that is smaller than n goes from one to the next. */
+share_spec fleet_share_part(const fleet *f, const share_spec *whole, uint32_t n, uint32_t k);
+
 /* -- fleet_place.c -- */
 /* Departures, joiners that are ready, lost devices, and once per period the number of replicas. */
 void fleet_look(fleet *f, uint64_t now_us);
@@ -105,6 +138,8 @@ void fleet_see_empty(const fleet *f, uint32_t d, place_device *out);
 void fleet_see_device(const fleet *f, uint32_t d, bool lent, place_device *out);
 /* Sizes and promises of the k-th part; devices that have it, and those it still leaves. */
 place_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t k, uint64_t page_bytes);
+/* The parts of fixed shares, as the replicas are now. */
+void fleet_divide_fixed(fleet *f);
 /* Does it compute there with weights of another model? */
 bool fleet_shares_weights(const fleet *f, const fleet_model *m, uint32_t d);
 /* With the k-th part; one that joins is loaded before it serves.  False: no memory. */

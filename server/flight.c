@@ -54,7 +54,10 @@ static void write_log(const flight *f, int status, const char *finish) {
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "done");
     log_str(&line, "id", f->rq_id);
+    if (f->tenant >= 0) log_str(&line, "tenant", f->app->tenants[f->tenant]);
     log_str(&line, "model", app_model(f->app, f->model_idx)->name);
+    if (fleet_n_devices(f->app->fleet) > 1 && f->n_sent > 0) // of several prompts: the first's
+        log_str(&line, "device", fleet_device_name(f->app->fleet, f->devices[0]));
     log_i64(&line, "status", status);
     log_u64(&line, "prompt_tokens", u.n_prompt);
     log_u64(&line, "cached_tokens", u.n_cached);
@@ -65,7 +68,7 @@ static void write_log(const flight *f, int status, const char *finish) {
     log_u64(&line, "queue_steps", u.queued_steps);
     log_u64(&line, "total_ms", (clock_now_us() - f->arrival_us) / 1000);
     log_u64(&line, "preempted", u.n_preempted);
-    if (u.away_us > 0) {
+    if (u.n_preempted > 0) {
         for (int r = 0; r < GEN_RUNGS; r++)
             if (u.n_rungs[r] > 0) log_u64(&line, gen_rung_name((gen_rung)r), u.n_rungs[r]);
         log_u64(&line, "away_ms", u.away_us / 1000);
@@ -181,6 +184,7 @@ static bool submit_all(flight *f, api_job *job, gate_ticket *ticket) {
     for (uint32_t i = 0; i < f->n_choices; i++) {
         app_slot *slot = take_slot(a, f, i);
         gen_request *r = job->requests[i];
+        uint32_t tenant_idx = r->tenant_idx; // it is the engine's then
         r->id = slot->id;
         /* Choices of one prompt share it, so they go where the first one goes. */
         if (i % job->n_per_prompt == 0) device_idx = fleet_choose(a->fleet, r);
@@ -191,7 +195,9 @@ static bool submit_all(flight *f, api_job *job, gate_ticket *ticket) {
             return false;
         }
         slot->device_idx = f->devices[i] = device_idx;
+        slot->tenant_idx = tenant_idx;
         f->ids[i] = slot->id;
+        f->n_sent++;
         job->requests[i] = NULL;
         if (ticket != NULL) gate_hold(a->gate, ticket, (uint32_t)(slot - a->slots), i);
     }
@@ -435,7 +441,8 @@ static void take_event(app *a, const gen_event *ev) {
         metrics_observe(a->metrics, name_idx, HIST_QUEUE, (double)ev->done.queued_us / 1e6);
     }
     if (ev->kind == GEN_EV_DONE) settle(a, slot, name_idx, ev);
-    if (ev->kind == GEN_EV_DONE) fleet_note_done(a->fleet, slot->device_idx, slot->model_idx);
+    if (ev->kind == GEN_EV_DONE)
+        fleet_note_done(a->fleet, slot->device_idx, slot->model_idx, slot->tenant_idx);
     flight *f = slot->flight;
     uint32_t choice_idx = slot->choice_idx;
     if (ev->kind == GEN_EV_DONE) {

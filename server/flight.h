@@ -28,8 +28,9 @@ struct flight {
     uint64_t *first_us, *last_us; // [n_choices] time of the first, of the newest token; 0 = none
     uint32_t *devices;            // [n_choices] of the fleet
     uint32_t n_choices, model_idx;
-    bool begun; // the stream's headers are on their way
-    buf out;    // written and not yet handed over
+    uint32_t n_sent; // of the choices: those behind never had a device
+    bool begun;      // the stream's headers are on their way
+    buf out;         // written and not yet handed over
     uint64_t arrival_us, deadline_us, first_token_us;
     uint64_t queue_us;                       // of its first sequence
     uint64_t mark;                           // of its body; 0: unknown

@@ -194,19 +194,31 @@ static uint64_t expected_output(const gate *g, const gate_ask *ask, const gen_re
                               room);
 }
 
-static uint64_t count_tokens(const gate *g, const gate_ask *ask) {
+/* What is left of a window that has a limit: at least 1, because 0 means none. */
+static uint64_t left_of(uint64_t limit, uint64_t used, uint64_t reserved) {
+    if (limit == 0) return 0;
+    uint64_t taken = used < UINT64_MAX - reserved ? used + reserved : UINT64_MAX;
+    return taken < limit ? limit - taken : 1;
+}
+
+/* An estimate is cut to what is left of the day and month: it may be too high, and who did not ask
+ * for so much is not refused for it. */
+static uint64_t count_tokens(const gate *g, const gate_ask *ask, int64_t unix_s) {
     uint64_t n_prompt = 0, n_output = 0;
     for (uint32_t i = 0; i < ask->n_requests; i += ask->n_per_prompt) {
         n_prompt += ask->requests[i]->n_prompt;
         n_output += expected_output(g, ask, ask->requests[i]);
     }
     limits_usage usage;
-    limits_get_usage(g->limits, ask->tenant, 0, &usage);
+    limits_get_usage(g->limits, ask->tenant, unix_s, &usage);
+    limits_spec left = usage.spec;
+    left.tokens_per_day = left_of(left.tokens_per_day, usage.used_day, usage.reserved);
+    left.tokens_per_month = left_of(left.tokens_per_month, usage.used_month, usage.reserved);
     bool estimated = ask->requests[0]->max_tokens == GEN_NO_MAX;
     uint32_t n_prompts = ask->n_requests / ask->n_per_prompt;
     uint64_t mean = (n_output + n_prompts - 1) / n_prompts; // not above max_tokens, if there is one
     if (!estimated) return n_prompt + n_output * ask->n_per_prompt;
-    return gate_count_tokens(&usage.spec, n_prompt, mean, ask->n_requests, true);
+    return gate_count_tokens(&left, n_prompt, mean, ask->n_requests, true);
 }
 
 static gate_ticket *create_ticket(const gate_ask *ask, const limits_ask *taken) {
@@ -244,7 +256,7 @@ bool gate_admit(gate *g, const gate_ask *ask, uint64_t now_us, int64_t unix_s, g
     INFERD_CHECK(ask->n_requests > 0 && ask->n_requests % ask->n_per_prompt == 0);
     limits_ask taken = {.mark = choose_mark(g, ask, now_us),
                         .n_requests = ask->n_requests,
-                        .tokens = count_tokens(g, ask)};
+                        .tokens = count_tokens(g, ask, unix_s)};
     gate_ticket *t = create_ticket(ask, &taken);
     if (t == NULL) return api_fail(error, API_INTERNAL, NULL, "the server is short of memory");
     limits_answer why;

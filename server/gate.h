@@ -6,10 +6,11 @@
  *
  * What counts: a request as many as it has choices (prompts times n).  Tokens are those of each
  * prompt once, whatever n is, and those of all outputs.  Before, an output is counted with
- * max_tokens, or else with what outputs of its model usually become (output_estimate.h); afterwards
- * with what was computed.  A prompt is computed when the first step with it was planned: then it
- * counts whole, also when its client leaves in the middle, and also what the prefix cache had of
- * it. A request that ends before that costs no tokens.
+ * max_tokens, or else with what outputs of its model usually become (output_estimate.h), but no
+ * more than is left of the day and the month; afterwards with what was computed.  A prompt is
+ * computed when the first step with it was planned: then it counts whole, also when its client
+ * leaves in the middle, and also what the prefix cache had of it. A request that ends before that
+ * costs no tokens.
  *
  * The last sequence of a request whose client left ends some steps later.  Until then it still
  * runs, and counts as running: so a client that asks and leaves gains nothing.

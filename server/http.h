@@ -79,12 +79,14 @@ typedef struct http_options {
     size_t n_routes;
     /* Key -> tenant: the index of the tenant, or -1.  Called once per request to a keyed route with
      * the bearer token (n = 0: none given).  Constant time in the key's bytes.  NULL: there are no
-     * keys, every request is served with tenant -1, and only a loopback `Host` and `Origin` are
-     * (a web page must not reach a keyless daemon). */
+     * keys, every request is served with tenant -1, and on TCP only a loopback `Host` and `Origin`
+     * are (a web page must not reach a keyless daemon). */
     int (*tenant_of_key)(void *ctx, bytes key);
     /* The same for routes of HTTP_ADMIN.  NULL: nobody may. */
     http_admin (*admin_of_key)(void *ctx, bytes key);
-    bool trusted;       // whoever can connect may do everything: for a socket file of one owner
+    /* Whoever can connect may do everything, but not with a key of HTTP_ADMIN_TENANT: for a socket
+     * file of one owner. */
+    bool trusted;
     unsigned unix_mode; // of a socket file; 0: 0660
     /* True: new work is refused with 503 server_overloaded (before its body is read). */
     bool (*overloaded)(void *ctx);

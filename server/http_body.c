@@ -46,9 +46,10 @@ static bool is_too_long(exchange *x, struct MHD_Connection *mhd) {
 
 static bool check_admin(exchange *x, const guard *g) {
     http_server *s = x->s;
-    if (s->trusted) return true;
-    switch (s->admin_of_key == NULL ? HTTP_ADMIN_NO_KEYS
-                                    : s->admin_of_key(s->ctx, guard_bearer(g))) {
+    http_admin who =
+        s->admin_of_key == NULL ? HTTP_ADMIN_NO_KEYS : s->admin_of_key(s->ctx, guard_bearer(g));
+    if (s->trusted && who != HTTP_ADMIN_TENANT) return true;
+    switch (who) {
     case HTTP_ADMIN_YES:
         return true;
     case HTTP_ADMIN_NO_KEYS:
@@ -107,7 +108,8 @@ void body_release(exchange *x) {
 
 static bool pass_guard(exchange *x, guard *g) {
     http_server *s = x->s;
-    if (!guard_framing(g, &x->refusal) || !guard_host(g, s->keyless, &x->refusal) ||
+    if (!guard_framing(g, &x->refusal) ||
+        !guard_host(g, s->keyless && s->unix_path == NULL, &x->refusal) ||
         !guard_route(g, s->routes, s->n_routes, &x->refusal))
         return false;
     x->rq.route = g->route;

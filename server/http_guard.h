@@ -60,8 +60,8 @@ void guard_header(guard *g, bytes name, bytes value);
 
 /* Each step: true = go on, false = *why says what to answer. */
 bool guard_framing(guard *g, guard_refusal *why);
-/* keyless: a daemon without keys answers only to loopback names, so that no web page can reach it
- * through a name it controls or from a foreign origin. */
+/* keyless: a daemon without keys on TCP answers only to loopback names, so that no web page can
+ * reach it through a name it controls or from a foreign origin. */
 bool guard_host(const guard *g, bool keyless, guard_refusal *why);
 bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refusal *why);
 /* The token of `Authorization: Bearer <token>`; n = 0 when there is none. */

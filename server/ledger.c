@@ -5,6 +5,7 @@
 
 #define SECOND_US ((uint64_t)1000000)
 #define HOUR_US   (3600 * SECOND_US)
+#define MICROS    1e6 // of a currency
 
 /* A place of a device's list when it was read last. */
 typedef struct seen {
@@ -18,6 +19,8 @@ struct ledger {
     seen *seen;             // [n_devices][ENGINE_PRINCIPALS_MAX] owned
     engine_principal *list; // [ENGINE_PRINCIPALS_MAX] owned
     uint32_t n_devices;
+    uint64_t hour_micros; // present price
+    bool priced;
     uint64_t ticks_us[LEDGER_WINDOW_S + 1]; // when then_us of all rows was written; a ring
     uint32_t n_ticks;
 };
@@ -71,8 +74,10 @@ static bool row_of(ledger *l, uint32_t tenant, uint32_t name_idx, uint32_t *out)
     return true;
 }
 
-static void add(ledger_row *row, const engine_principal *now, const engine_principal *last) {
+static void add(ledger_row *row, const engine_principal *now, const engine_principal *last,
+                uint64_t hour_micros) {
     row->device_us += now->device_us - last->device_us;
+    row->cost += (unsigned __int128)(now->device_us - last->device_us) * hour_micros;
     row->prompt_tokens += now->prompt_tokens - last->prompt_tokens;
     row->cached_tokens += now->cached_tokens - last->cached_tokens;
     row->output_tokens += now->output_tokens - last->output_tokens;
@@ -94,7 +99,7 @@ bool ledger_read(ledger *l, uint32_t device_idx, const engine_principal *list, u
             if (!row_of(l, p->tenant, name_idx, &s->row)) return false;
             s->last = (engine_principal){.serial = p->serial};
         }
-        add(&l->rows[s->row], p, &s->last);
+        add(&l->rows[s->row], p, &s->last, l->hour_micros);
         s->last = *p;
     }
     return true;
@@ -151,6 +156,17 @@ void ledger_sum_recent(const ledger *l, uint64_t *by_tenant, uint32_t n_tenants,
     }
 }
 
-uint64_t ledger_cost_micros(uint64_t us, uint64_t hour_micros) {
-    return (uint64_t)((double)us * (double)hour_micros / (double)HOUR_US);
+/* ---- money ---- */
+
+void ledger_set_price(ledger *l, uint64_t hour_micros) {
+    l->hour_micros = hour_micros;
+    l->priced = l->priced || hour_micros > 0;
+}
+
+bool ledger_is_priced(const ledger *l) {
+    return l->priced;
+}
+
+double ledger_cost(const ledger_row *r) {
+    return (double)r->cost / (double)HOUR_US / MICROS;
 }

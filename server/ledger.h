@@ -6,6 +6,8 @@
  * often enough (before a slot gets another model) misses nothing.  There are LEDGER_ROWS_MAX rows;
  * what comes when they are taken is counted in one more, of nobody.
  *
+ * Time costs what an hour costs when it is read: another price changes nothing of before.
+ *
  * The last LEDGER_WINDOW_S seconds are kept for what a share was used.
  *
  * Thread: front. */
@@ -21,6 +23,7 @@ enum { LEDGER_ROWS_MAX = 8192, LEDGER_WINDOW_S = 10 };
 typedef struct ledger_row {
     uint32_t tenant, name_idx;
     uint64_t device_us, prompt_tokens, cached_tokens, output_tokens;
+    unsigned __int128 cost;                // of device_us: us * millionths of a currency per hour
     uint64_t then_us[LEDGER_WINDOW_S + 1]; // device_us at the seconds before; a ring
 } ledger_row;
 
@@ -32,6 +35,9 @@ void ledger_destroy(ledger *l);            // accepts NULL
 /* Room for one device's list, [ENGINE_PRINCIPALS_MAX], so that who reads often asks for no memory.
  * Borrowed; what is in it is nobody's after the next call of ledger_read. */
 engine_principal *ledger_list(ledger *l);
+/* Of what is read from now on: millionths of a currency per hour of a device; 0: nothing. */
+void ledger_set_price(ledger *l, uint64_t hour_micros);
+bool ledger_is_priced(const ledger *l); // there was a price, ever
 /* Add what changed since this device was read last.  names: [n_slots] number of the name of the
  * model in each slot; LEDGER_NOBODY where there is none.  False: no memory; it is added later. */
 bool ledger_read(ledger *l, uint32_t device_idx, const engine_principal *list, uint32_t n,
@@ -50,7 +56,6 @@ uint64_t ledger_window_us(const ledger *l, uint64_t now_us);
 void ledger_sum_recent(const ledger *l, uint64_t *by_tenant, uint32_t n_tenants, uint64_t *by_name,
                        uint32_t n_names);
 
-/* Device time as money: micros of a currency for `us` at so many micros per hour. */
-uint64_t ledger_cost_micros(uint64_t us, uint64_t hour_micros);
+double ledger_cost(const ledger_row *r); // in the currency
 
 #endif

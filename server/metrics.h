@@ -93,6 +93,12 @@ typedef struct metrics_share {
     double used, entitled; // used: over the ledger's window
 } metrics_share;
 
+/* Memory for keys and values of a tenant, all devices. */
+typedef struct metrics_tenant {
+    const char *name;
+    uint64_t used_bytes, min_bytes, max_bytes; // max UINT64_MAX: no ceiling
+} metrics_tenant;
+
 /* Whose page it is: a tenant sees its own rows, models that it may use, and figures that are of
  * nobody in particular. */
 typedef struct metrics_view {
@@ -112,12 +118,13 @@ typedef struct metrics_now {
     const fleet_moves *moves;    // of replicas; NULL: nobody counts them
     const metrics_share *shares; // [n_shares]
     uint32_t n_shares;
+    const metrics_tenant *memory; // [n_memory] of those whose rows it has
+    uint32_t n_memory;
     const struct kv_disk_stats *disk; // NULL: keys and values go to no disk, or it is not shown
     const char *const *names;         // [n_names] by name_idx
     uint32_t n_names;
     const char *const *tenants; // [n_tenants] by number
     uint32_t n_tenants;
-    uint64_t hour_micros; // what an hour of a device costs; 0: nobody said
     uint32_t n_http_open; // exchanges
     uint32_t n_flights;   // requests being generated
     uint64_t log_lines_dropped;

@@ -4,23 +4,15 @@
 #include "metrics_page.h"
 
 static const char *const fault_names[API_FAULTS] = {
-    [API_BAD_JSON] = "bad_json",
-    [API_BAD_VALUE] = "bad_value",
-    [API_MISSING] = "missing_parameter",
-    [API_UNSUPPORTED] = "unsupported_parameter",
-    [API_TOO_LONG] = "context_length",
-    [API_NO_MODEL] = "model_not_found",
-    [API_TOO_LARGE] = "request_too_large",
-    [API_UNLOADED] = "model_unavailable",
-    [API_OVERLOADED] = "queue_full",
-    [API_DRAINING] = "shutting_down",
-    [API_DEVICE_LOST] = "device_lost",
-    [API_DEADLINE] = "deadline",
-    [API_INTERNAL] = "internal",
-    [API_REQUEST_RATE] = "request_rate",
-    [API_TOKEN_RATE] = "token_rate",
-    [API_CONCURRENCY] = "concurrency",
-    [API_QUOTA] = "quota",
+    [API_BAD_JSON] = "bad_json",           [API_BAD_VALUE] = "bad_value",
+    [API_MISSING] = "missing_parameter",   [API_UNSUPPORTED] = "unsupported_parameter",
+    [API_TOO_LONG] = "context_length",     [API_NO_MODEL] = "model_not_found",
+    [API_TOO_LARGE] = "request_too_large", [API_UNLOADED] = "model_unavailable",
+    [API_OVERLOADED] = "queue_full",       [API_SLO] = "slo",
+    [API_DRAINING] = "shutting_down",      [API_DEVICE_LOST] = "device_lost",
+    [API_DEADLINE] = "deadline",           [API_INTERNAL] = "internal",
+    [API_REQUEST_RATE] = "request_rate",   [API_TOKEN_RATE] = "token_rate",
+    [API_CONCURRENCY] = "concurrency",     [API_QUOTA] = "quota",
     [API_OVER_LIMIT] = "over_limit",
 };
 
@@ -41,12 +33,12 @@ static void write_seconds(page *p) {
     EACH_ROW(p, l, i)
     page_real(p, "inferd_device_seconds_total", row_label(p, ledger_at(l, i), ""),
               (double)ledger_at(l, i)->device_us / 1e6);
-    if (p->now->hour_micros == 0) return;
+    if (!ledger_is_priced(l)) return;
     page_family(p, "inferd_cost_total", "counter",
-                "That time as money, at policy.cost_per_device_hour.");
+                "That time as money, at policy.cost_per_device_hour of its time.");
     EACH_ROW(p, l, i)
     page_real(p, "inferd_cost_total", row_label(p, ledger_at(l, i), ""),
-              (double)ledger_cost_micros(ledger_at(l, i)->device_us, p->now->hour_micros) / 1e6);
+              ledger_cost(ledger_at(l, i)));
 }
 
 static void write_tokens(page *p) {
@@ -79,6 +71,25 @@ static void write_shares(page *p) {
     }
 }
 
+static void write_memory(page *p) {
+    page_family(p, "inferd_tenant_bytes", "gauge",
+                "Keys and values of a tenant: that its sequences count on (used), guaranteed "
+                "(min), and the ceiling (max).");
+    for (uint32_t i = 0; i < p->now->n_memory; i++) {
+        const metrics_tenant *t = &p->now->memory[i];
+        const struct {
+            const char *kind;
+            uint64_t n_bytes;
+        } rows[] = {{"used", t->used_bytes}, {"min", t->min_bytes}, {"max", t->max_bytes}};
+        for (size_t k = 0; k < INFERD_COUNT(rows); k++) {
+            buf_add_str(p->out, "inferd_tenant_bytes{tenant=\"");
+            page_label_text(p->out, t->name);
+            buf_add_format(p->out, "\",kind=\"%s\"} ", rows[k].kind);
+            page_bytes(p, rows[k].n_bytes);
+        }
+    }
+}
+
 static void write_refusals(page *p) {
     page_family(p, "inferd_refusals_total", "counter",
                 "Requests refused, or failed before their answer began, by reason.");
@@ -97,5 +108,6 @@ void metrics_write_account(page *p) {
     write_seconds(p);
     write_tokens(p);
     write_shares(p);
+    write_memory(p);
     write_refusals(p);
 }

@@ -62,7 +62,9 @@ static void write_pages(page *p) {
                                     {",state=\"kv\"", STAT(pages_kv), false},
                                     {",state=\"cached\"", STAT(pages_cached), false},
                                     {",state=\"quarantine\"", STAT(pages_quarantine), false},
-                                    {",state=\"warm\"", STAT(pages_warm), false}};
+                                    {",state=\"warm\"", STAT(pages_warm), false},
+                                    {",state=\"parked\"", STAT(pages_parked), false},
+                                    {",state=\"absent\"", STAT(pages_absent), false}};
     static const stat_row all[] = {{"", STAT(pages_total), false}};
     static const stat_row ledgers[] = {{",ledger=\"device\"", STAT(pages_device), false},
                                        {",ledger=\"host\"", STAT(pages_host), false}};
@@ -141,6 +143,23 @@ static void write_rungs(page *p) {
                       d->stats.relief.us);
 }
 
+/* Whether models that had to make room for each other are brought back all the time. */
+static void write_thrash(page *p) {
+    static const stat_row reloads[] = {{"", STAT(reload_us_window), true}};
+    page_family(p, "inferd_thrashing", "gauge",
+                "1 while bringing back models that had to make room takes much of all time, and "
+                "turns have quotas.");
+    EACH_DEVICE(p, d)
+    page_u64(p, "inferd_thrashing", page_device_label(p, d, ""), d->stats.thrashing);
+    rows_of(p, "inferd_thrash_reload_seconds", "gauge",
+            "Time of the last 10 seconds that bringing them back took.", reloads, 1, true);
+    page_family(p, "inferd_turns_attainment_ratio", "gauge",
+                "Part of the tokens that the quotas of the newest turns have on time.");
+    EACH_DEVICE(p, d)
+    page_real(p, "inferd_turns_attainment_ratio", page_device_label(p, d, ""),
+              (double)d->stats.turns_attainment_ppm / 1e6);
+}
+
 static void write_policy(page *p) {
     static const stat_row turns[] = {{"", STAT(n_turns), true}};
     static const stat_row moved[] = {{",to=\"host\"", STAT(n_parked), true},
@@ -148,6 +167,7 @@ static void write_policy(page *p) {
     static const stat_row parked[] = {{"", STAT(blocks_parked), false}};
     rows_of(p, "inferd_model_turns_total", "counter",
             "Times a model left because another of its class waited.", turns, 1, false);
+    write_thrash(p);
     rows_of(p, "inferd_kv_blocks_moved_total", "counter",
             "Blocks of keys and values copied to host memory and back.", moved, INFERD_COUNT(moved),
             false);

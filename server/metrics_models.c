@@ -76,11 +76,12 @@ static void write_model_pages(page *p) {
                                      {"warm", NULL, NULL, INFO(pages_warm), false},
                                      {"kv", NULL, NULL, INFO(pages_kv), false},
                                      {"cached", NULL, NULL, INFO(pages_cached), false},
+                                     {"parked", NULL, NULL, INFO(pages_parked), false},
                                      {"min", NULL, NULL, INFO(pages_min), false},
                                      {"max", NULL, NULL, INFO(pages_max), false}};
     page_family(
         p, "inferd_model_pages", "gauge",
-        "Pages that a model holds (kv has cached in it), is guaranteed (min) and may hold (max).");
+        "Pages that a model holds, each in one kind; is guaranteed (min); and may hold (max).");
     EACH_SERVED(p, m)
     for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
         uint64_t n = info_value(&m->info, &kinds[k]);
@@ -119,23 +120,21 @@ static void write_switches(page *p) {
     }
 }
 
-/* Memory in bytes: what is used now, what is held, what is promised. */
+/* Memory in bytes: what is used now, what is held for that, what is only kept, what is promised. */
 static void write_bytes(page *p) {
     static const info_row kinds[] = {{"used", NULL, NULL, INFO(bytes_used), true},
                                      {"held", NULL, NULL, INFO(bytes_held), true},
+                                     {"cached", NULL, NULL, INFO(bytes_cached), true},
                                      {"min", NULL, NULL, INFO(bytes_min), true},
                                      {"max", NULL, NULL, INFO(bytes_max), true}};
     page_family(p, "inferd_model_bytes", "gauge",
-                "Device memory of a model: used (weights, keys and values that count), held (with "
-                "cached ones), guaranteed (min), and the ceiling (max).");
+                "Device memory of a model: used (weights, keys and values that count), held (the "
+                "pages of those), cached (pages kept while nobody needs them), guaranteed (min), "
+                "and the ceiling (max).");
     EACH_SERVED(p, m)
     for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
-        uint64_t n = info_value(&m->info, &kinds[k]);
         begin_sample(p, "inferd_model_bytes", m, "kind", kinds[k].name);
-        if (n == UINT64_MAX)
-            buf_add_str(p->out, "+Inf\n");
-        else
-            buf_add_format(p->out, "%llu\n", (unsigned long long)n);
+        page_bytes(p, info_value(&m->info, &kinds[k]));
     }
 }
 

@@ -44,6 +44,13 @@ void page_real(page *p, const char *name, const char *labels, double v) {
     buf_add_char(p->out, '\n');
 }
 
+void page_bytes(page *p, uint64_t n) {
+    if (n == UINT64_MAX)
+        buf_add_str(p->out, "+Inf\n");
+    else
+        buf_add_format(p->out, "%llu\n", (unsigned long long)n);
+}
+
 void page_scalar(page *p, const char *name, const char *type, const char *help, uint64_t v) {
     page_family(p, name, type, help);
     page_u64(p, name, "", v);

@@ -97,6 +97,8 @@ void page_family(page *p, const char *name, const char *type, const char *help);
 void page_label_text(buf *out, const char *s);
 void page_u64(page *p, const char *name, const char *labels, uint64_t v);
 void page_real(page *p, const char *name, const char *labels, double v);
+/* A sample's value; UINT64_MAX: no limit. */
+void page_bytes(page *p, uint64_t n);
 /* A family of one sample without labels. */
 void page_scalar(page *p, const char *name, const char *type, const char *help, uint64_t v);
 /* name_bucket{labels,le="..."}; `labels` has no braces and may be empty. */

@@ -37,12 +37,12 @@ static bool same_text(const char *a, const char *b) {
 }
 
 int registry_match(const registry *r, const config_model *m) {
-    for (int i = 0; r->slots != NULL && i < REGISTRY_SLOTS; i++) {
+    for (uint32_t i = 0; i < r->n_used; i++) {
         const registry_slot *s = &r->slots[i];
         if (s->m != NULL && !s->leaving && !s->stale && strcmp(s->name, m->name) == 0 &&
             strcmp(s->path, m->path) == 0 && same_text(s->chat_template, m->chat_template) &&
             s->max_context == m->max_context)
-            return i;
+            return (int)i;
     }
     return REGISTRY_NONE;
 }
@@ -161,9 +161,12 @@ static bool add_names(registry *r, const inferd_config *c, inferd_err *problem) 
     return true;
 }
 
-static int find_empty(const registry *r, int from) {
-    for (int i = from; i < REGISTRY_SLOTS; i++)
-        if (r->slots[i].m == NULL) return i;
+static int find_empty(registry *r, int from) {
+    for (int i = from; i < REGISTRY_SLOTS; i++) {
+        if (r->slots[i].m != NULL) continue;
+        r->n_used = u32_max(r->n_used, (uint32_t)i + 1);
+        return i;
+    }
     return REGISTRY_NONE;
 }
 
@@ -198,19 +201,59 @@ static model_policy policy_of(const registry_slot *s, const config_model *m) {
     return p;
 }
 
+static bool promises_the_same(const model_policy *a, const model_policy *b) {
+    return a->slo_tpot_ms == b->slo_tpot_ms && a->share.policy == b->share.policy &&
+           a->share.percent == b->share.percent && a->share.n_devices == b->share.n_devices &&
+           a->replicas_min == b->replicas_min;
+}
+
+/* A share under which a step is known to take longer than slo.tpot_ms.  One that was there before
+ * the step was measured is no reason to refuse another change. */
+static bool check_time(const registry *r, int slot, const model_policy *wanted,
+                       inferd_err *problem) {
+    char text[FEASIBLE_TEXT_BYTES];
+    if (promises_the_same(wanted, &r->slots[slot].policy) ||
+        !fleet_is_too_slow(r->fleet, (uint32_t)slot, wanted, text, sizeof text))
+        return true;
+    inferd_fail(problem, INFERD_EINVAL, "%s", text);
+    return false;
+}
+
+/* Of models that are new no step was measured. */
+static bool check_targets(const registry *r, const inferd_config *c, const registry_opened *opened,
+                          const int *slots, inferd_err *problem) {
+    fleet_promise all[REGISTRY_SLOTS];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_models; i++)
+        if (opened[i].m == NULL)
+            all[n++] = (fleet_promise){(uint32_t)slots[i], c->models[i].name, &c->models[i].policy};
+    return fleet_check_targets(r->fleet, all, n, problem) == INFERD_OK;
+}
+
 /* Could the devices keep all of it?  Models that are new are placed where there is room. */
 static bool check_policies(const registry *r, const inferd_config *c, const registry_opened *opened,
                            const int *slots, inferd_err *problem) {
-    uint64_t sums[FLEET_DEVICES_MAX] = {0};
-    for (uint32_t i = 0; i < c->n_models && r->fleet != NULL; i++) {
-        if (opened[i].m != NULL ||
-            fleet_check_min(r->fleet, (uint32_t)slots[i], &c->models[i].policy, sums, problem) ==
-                INFERD_OK)
-            continue;
-        inferd_context(problem, "models[%u].min", i);
-        return false;
+    uint64_t sums[FLEET_DEVICES_MAX] = {0}, grew = 0;
+    uint32_t shares[FLEET_DEVICES_MAX] = {0};
+    if (r->fleet == NULL) return true;
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        const model_policy *p = &c->models[i].policy;
+        if (opened[i].m != NULL) continue;
+        fleet_add_shares(r->fleet, (uint32_t)slots[i], p, shares, &grew);
+        if (fleet_check_min(r->fleet, (uint32_t)slots[i], p, sums, problem) != INFERD_OK) {
+            inferd_context(problem, "models[%u].min", i);
+            return false;
+        }
+        if (!check_time(r, slots[i], p, problem)) {
+            inferd_context(problem, "models[%u].slo.tpot_ms", i);
+            return false;
+        }
     }
-    return true;
+    if (fleet_check_shares(r->fleet, shares, grew, problem) == INFERD_OK &&
+        check_targets(r, c, opened, slots, problem))
+        return true;
+    inferd_context(problem, "models");
+    return false;
 }
 
 /* Guarantees that shrink make room for those that grow. */
@@ -254,6 +297,25 @@ static bool find_slots(registry *r, const inferd_config *c, const registry_opene
     return true;
 }
 
+/* What it still computes goes on; what it was promised is for others. */
+static void promise_nothing(registry *r, int slot) {
+    registry_slot *s = &r->slots[slot];
+    model_policy none = s->policy;
+    none.min_bytes = 0;
+    none.pin = s->told.pin = PIN_NONE;
+    if (memcmp(&none, &s->policy, sizeof none) == 0) return;
+    if (r->fleet == NULL || fleet_model_set_policy(r->fleet, (uint32_t)slot, &none))
+        s->policy = none;
+}
+
+/* Before others come: the guarantees of those that leave are theirs now. */
+static void release_leavers(registry *r, const int *slots, uint32_t n) {
+    bool stays[REGISTRY_SLOTS] = {false};
+    for (uint32_t i = 0; i < n; i++) stays[slots[i]] = true;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (r->slots[i].m != NULL && !r->slots[i].leaving && !stays[i]) promise_nothing(r, (int)i);
+}
+
 bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *problem) {
     const inferd_config *c = p->c;
     registry_opened *opened = p->opened;
@@ -263,6 +325,7 @@ bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *probl
             if (opened[i].m != NULL) close_slot(&r->slots[slots[i]]);
         return false;
     }
+    release_leavers(r, slots, c->n_models);
     set_policies(r, c, opened, slots, false);
     set_policies(r, c, opened, slots, true);
     for (uint32_t i = 0; i < c->n_models; i++) {
@@ -283,16 +346,10 @@ bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *probl
     return true;
 }
 
-/* It goes on for what it still computes, and what it was promised is another's. */
 static void make_stale(registry *r, int slot) {
-    registry_slot *s = &r->slots[slot];
-    model_policy none = s->policy;
-    none.min_bytes = 0;
-    none.pin = PIN_NONE;
-    s->stale = true;
-    model_hold_file(s->m, true);
-    if (r->fleet != NULL && fleet_model_set_policy(r->fleet, (uint32_t)slot, &none))
-        s->policy = none;
+    r->slots[slot].stale = true;
+    model_hold_file(r->slots[slot].m, true);
+    promise_nothing(r, slot);
 }
 
 int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *problem) {
@@ -324,7 +381,7 @@ int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *pr
 }
 
 void registry_heed(registry *r, const char *name, bool pin, bool keep_alive) {
-    for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
+    for (uint32_t i = 0; i < r->n_used; i++) {
         registry_slot *s = &r->slots[i];
         if (s->m == NULL || s->leaving || s->stale || strcmp(s->name, name) != 0) continue;
         s->heed_pin = pin;
@@ -347,8 +404,8 @@ void registry_count(registry *r, const int *slots, uint32_t n) {
 bool registry_start(registry *r, fleet *f) {
     bool fine = true;
     r->fleet = f;
-    for (int i = 0; i < REGISTRY_SLOTS; i++)
-        if (r->slots[i].m != NULL) fine = tell_fleet(r, i) && fine;
+    for (uint32_t i = 0; i < r->n_used; i++)
+        if (r->slots[i].m != NULL) fine = tell_fleet(r, (int)i) && fine;
     return fine;
 }
 
@@ -365,12 +422,11 @@ void registry_drop(registry *r, const int *slots, uint32_t n) {
 }
 
 void registry_sweep(registry *r) {
-    for (int i = 0; i < REGISTRY_SLOTS; i++) {
+    for (uint32_t i = 0; i < r->n_used; i++) {
         registry_slot *s = &r->slots[i];
-        if (s->m != NULL && s->untold && !s->leaving) tell_fleet(r, i);
+        if (s->m != NULL && s->untold && !s->leaving) tell_fleet(r, (int)i);
         if (s->m == NULL || !s->leaving || s->n_flights > 0) continue;
-        if (r->fleet != NULL && !s->untold &&
-            fleet_model_departures(r->fleet, (uint32_t)i) == s->departures)
+        if (r->fleet != NULL && !s->untold && fleet_model_departures(r->fleet, i) == s->departures)
             continue;
         close_slot(s);
     }

@@ -53,6 +53,7 @@ typedef struct registry_slot {
 
 typedef struct registry {
     registry_slot *slots; // [REGISTRY_SLOTS] owned
+    uint32_t n_used;      // slots from there on never had a model
     fleet *fleet;         // borrowed; NULL before registry_start
     char **names;         // [n_names] owned
     uint32_t n_names;

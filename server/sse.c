@@ -187,9 +187,10 @@ static void add_prompt_ids(buf *out, const tok_id *ids, size_t n) {
 
 /* How it fared: what it gave up for others, and what that cost. */
 static void add_details(buf *out, const answer_usage *u) {
-    buf_add_format(out, ",\"inferd\":{\"queued_ms\":%llu,\"queued_steps\":%u,\"preempted\":%u,\"class\":\"%s\"",
-                   (unsigned long long)u->queued_us / 1000, u->queued_steps, u->n_preempted,
-                   u->class);
+    buf_add_format(
+        out,
+        ",\"inferd\":{\"queued_ms\":%llu,\"queued_steps\":%u,\"preempted\":%u,\"class\":\"%s\"",
+        (unsigned long long)u->queued_us / 1000, u->queued_steps, u->n_preempted, u->class);
     buf_add_str(out, ",\"preemptions\":{");
     for (int r = 0; r < GEN_RUNGS; r++)
         buf_add_format(out, "%s\"%s\":%u", r == 0 ? "" : ",", gen_rung_name((gen_rung)r),

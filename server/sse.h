@@ -64,7 +64,7 @@ typedef struct answer_usage {
     /* How it fared; told when class is not NULL. */
     uint64_t queued_us;    // until the last choice began
     uint32_t queued_steps; // in that time
-    uint32_t n_preempted;  // of all choices, like what follows
+    uint32_t n_preempted;  // of all choices, like what follows: the sum of n_rungs
     uint32_t n_rungs[GEN_RUNGS];
     uint64_t n_recomputed, away_us, waste_us, unpark_us, device_us;
     const char *class; // static

@@ -38,7 +38,7 @@ typedef struct choice {
     answer_stop stop_reason;
     tok_id stop_id;
     uint32_t stop_string;
-    uint32_t n_cached, n_preempted;
+    uint32_t n_cached;
     uint64_t queued_us;
     uint32_t queued_steps;
     uint32_t n_rungs[GEN_RUNGS], n_recomputed; // of its preemptions
@@ -427,8 +427,12 @@ static void take_failure(stream *s, const gen_event *ev) {
     default:
         break;
     }
-    api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
-    if (err.status == INFERD_EMODEL) api_retry_after(&s->error, ev->done.retry_after_ms);
+    if (ev->done.for_targets)
+        api_fail(&s->error, API_SLO, NULL, "%s", err.text);
+    else
+        api_fail_status(&s->error, &err, s->o.chat ? "messages" : "prompt");
+    if (err.status == INFERD_EMODEL || ev->done.for_targets)
+        api_retry_after(&s->error, ev->done.retry_after_ms);
 }
 
 static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *out) {
@@ -437,7 +441,6 @@ static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *
     c->ended = true;
     s->n_ended++;
     c->n_cached = ev->done.n_cached;
-    c->n_preempted = ev->done.n_preempted;
     c->queued_us = ev->done.queued_us;
     c->queued_steps = ev->done.queued_steps;
     memcpy(c->n_rungs, ev->done.n_rungs, sizeof c->n_rungs);
@@ -489,8 +492,10 @@ answer_usage stream_usage(const stream *s) {
     for (uint32_t i = 0; i < s->n_choices; i++) {
         const choice *c = &s->choices[i];
         u.n_output += c->n_tokens;
-        u.n_preempted += c->n_preempted;
-        for (int r = 0; r < GEN_RUNGS; r++) u.n_rungs[r] += c->n_rungs[r];
+        for (int r = 0; r < GEN_RUNGS; r++) {
+            u.n_rungs[r] += c->n_rungs[r];
+            u.n_preempted += c->n_rungs[r];
+        }
         u.n_recomputed += c->n_recomputed;
         u.away_us += c->away_us;
         u.waste_us += c->waste_us;

@@ -19,7 +19,9 @@
  * Ends of requests are not as regular as a refill.  Of the k expected until some time, `spread`
  * square roots of k are not counted on (below zero: that many more are, because clients do not come
  * back).  Nobody says how irregular they are, so promises teach it: a kept one lowers the spread, a
- * broken one raises it by far more. */
+ * broken one raises it by far more.  When all places are free even so, what was uncertain before
+ * makes no difference any more, and the k are counted anew: or short requests, of which many end in
+ * a second, would never be sure of a place. */
 #include "tenant_limits.h"
 
 #include <string.h>
@@ -246,21 +248,29 @@ static void touch(tenant *t, uint64_t now_us) {
 /* What flows in, from a level that is true at a time. */
 typedef struct flow {
     bool limited;
-    int64_t level, full;
+    int64_t level, full;          // true now, or when it was surely full; less what was claimed
+    uint64_t more;                // expected since then; level + count_on(more) <= full
     uint64_t grow_parts, grow_us; // so many parts per so many us
     int32_t spread;               // in 1/SPREAD_ONE square roots of what grew
 } flow;
 
+static uint64_t usual_duration_us(const tenant *t) {
+    return t->n_ended == 0 ? DURATION_FIRST_US : t->busy_us / t->n_ended;
+}
+
 static void flows_of(const tenant *t, flow f[FLOWS]) {
     for (int i = 0; i < 2; i++) {
         uint32_t per_min = rate_of(&t->spec, i);
-        f[i] = (flow){per_min != 0, t->level[i], full_of(per_min), per_min, 1, 0};
+        f[i] = (flow){per_min != 0, t->level[i], full_of(per_min), 0, per_min, 1, 0};
     }
     int64_t places = (int64_t)parts_of(t->spec.concurrent);
-    uint64_t duration_us = t->busy_us / (t->n_ended == 0 ? 1 : t->n_ended);
-    f[FLOW_PLACES] =
-        (flow){t->spec.concurrent != 0, lower(places, parts_of(t->running)), places,
-               (uint64_t)places,        duration_us == 0 ? 1 : duration_us,  t->spread};
+    uint64_t duration_us = usual_duration_us(t);
+    f[FLOW_PLACES] = (flow){.limited = t->spec.concurrent != 0,
+                            .level = lower(places, parts_of(t->running)),
+                            .full = places,
+                            .grow_parts = (uint64_t)places,
+                            .grow_us = duration_us == 0 ? 1 : duration_us,
+                            .spread = t->spread};
 }
 
 static uint64_t grown(const flow *f, uint64_t elapsed_us) {
@@ -271,11 +281,30 @@ static uint64_t grown(const flow *f, uint64_t elapsed_us) {
     return parts > INT64_MAX ? INT64_MAX : (uint64_t)parts;
 }
 
+/* How much of `more` is sure. */
+static uint64_t count_on(const flow *f) {
+    if (f->spread == 0) return f->more;
+    enum { FINE = 256 }; // its root is 16
+    uint64_t ends = u64_min(f->more / (PART / FINE), (uint64_t)1 << 48);
+    int64_t apart = (int64_t)(square_root(ends) * (PART / 16 / SPREAD_ONE)) * f->spread;
+    if (apart < 0) return add_up_to(f->more, (uint64_t)-apart, INT64_MAX);
+    return f->more > (uint64_t)apart ? f->more - (uint64_t)apart : 0;
+}
+
+static void advance_one(flow *f, uint64_t elapsed_us) {
+    f->more = add_up_to(f->more, grown(f, elapsed_us), INT64_MAX);
+    if (count_on(f) < (uint64_t)(f->full - f->level)) return;
+    f->level = f->full;
+    f->more = 0;
+}
+
 static void advance(flow f[FLOWS], uint64_t elapsed_us) {
-    for (int i = 0; i < FLOWS; i++) {
-        uint64_t room = (uint64_t)(f[i].full - f[i].level), more = grown(&f[i], elapsed_us);
-        f[i].level = more >= room ? f[i].full : f[i].level + (int64_t)more;
-    }
+    for (int i = 0; i < FLOWS; i++) advance_one(&f[i], elapsed_us);
+}
+
+/* The level one may count on. */
+static int64_t sure_level(const flow *f) {
+    return f->level + (int64_t)count_on(f);
 }
 
 static void needs_of(uint32_t n_requests, uint64_t tokens, uint64_t need[FLOWS]) {
@@ -289,20 +318,13 @@ static void claim(flow f[FLOWS], const booking *b) {
     for (int i = 0; i < FLOWS; i++) f[i].level = lower(f[i].level, need[i]);
 }
 
-/* The level one may count on `ahead_us` from now. */
-static int64_t sure_level(const flow *f, uint64_t ahead_us) {
-    if (f->spread == 0) return f->level;
-    enum { FINE = 256 }; // its root is 16
-    uint64_t ends = u64_min(grown(f, ahead_us) / (PART / FINE), (uint64_t)1 << 48);
-    int64_t apart = (int64_t)(square_root(ends) * (PART / 16 / SPREAD_ONE)) * f->spread;
-    return apart < 0 ? f->level - apart : lower(f->level, (uint64_t)apart);
-}
-
-/* What the promises leave, now and behind each booking. */
+/* What the promises leave, now and behind each booking.  Of places nearly all that comes back finds
+ * all free and is cut off, so whether one may be taken now is tried out: or a promise of the only
+ * one, most of a minute ahead, would keep it empty until then. */
 typedef struct forecast {
-    int64_t room[FLOWS];  // that somebody may take now
-    uint32_t n_before;    // bookings up to the last one that would suffer from `need`
-    bool short_of[FLOWS]; // the flow has not what is needed now
+    int64_t room[FLOWS];      // that somebody may take now
+    uint32_t n_before[FLOWS]; // bookings up to the last one that would suffer from `need`
+    bool short_of[FLOWS];     // the flow has not what is needed now
 } forecast;
 
 static forecast look_ahead(const tenant *t, const uint64_t need[FLOWS]) {
@@ -311,32 +333,41 @@ static forecast look_ahead(const tenant *t, const uint64_t need[FLOWS]) {
     uint64_t at_us = t->touched_us;
     flows_of(t, f);
     for (int i = 0; i < FLOWS; i++) out.room[i] = f[i].level;
+    flow taken = f[FLOW_PLACES];
+    taken.level = lower(taken.level, need[FLOW_PLACES]);
+    bool harms = taken.level < 0;
     for (uint32_t k = 0; k < t->n_bookings; k++) {
         const booking *b = &t->bookings[k];
         if (b->due_us > at_us) {
             advance(f, b->due_us - at_us);
+            advance_one(&taken, b->due_us - at_us);
             at_us = b->due_us;
         }
         claim(f, b);
+        taken.level = lower(taken.level, parts_of(b->n_requests));
+        harms = harms || sure_level(&taken) < 0;
         for (int i = 0; i < FLOWS; i++) {
-            int64_t sure = sure_level(&f[i], at_us - t->touched_us);
+            int64_t sure = sure_level(&f[i]);
             out.room[i] = i64_min(out.room[i], sure);
-            if (f[i].limited && need[i] > 0 && sure < (int64_t)need[i]) out.n_before = k + 1;
+            if (f[i].limited && need[i] > 0 && sure < (int64_t)need[i]) out.n_before[i] = k + 1;
         }
     }
     for (int i = 0; i < FLOWS; i++)
-        out.short_of[i] = f[i].limited && need[i] > 0 && out.room[i] < (int64_t)need[i];
+        out.short_of[i] = f[i].limited && need[i] > 0 &&
+                          (i == FLOW_PLACES ? harms : out.room[i] < (int64_t)need[i]);
     return out;
 }
 
 /* The first whole second from now at which `need` is there and harms no promise behind it; 0 when
- * that is too far.  `last` is the flow that it waits for. */
+ * that is too far.  `last` is the flow that it waits for the longest. */
 static uint32_t plan(const tenant *t, const uint64_t need[FLOWS], const forecast *ahead,
                      int *last) {
     flow f[FLOWS];
     uint64_t at_us = t->touched_us;
-    uint32_t k = 0;
+    uint32_t k = 0, waits_s[FLOWS] = {0};
     flows_of(t, f);
+    *last = 0;
+    while (!ahead->short_of[*last]) ++*last; // one is short, or it had been admitted
     for (uint32_t s = 1; s <= LIMITS_RETRY_MAX_S; s++) {
         uint64_t then_us = t->touched_us + s * SECOND_US;
         for (; k < t->n_bookings && t->bookings[k].due_us <= then_us; k++) {
@@ -350,12 +381,14 @@ static uint32_t plan(const tenant *t, const uint64_t need[FLOWS], const forecast
         at_us = then_us;
         bool enough = true;
         for (int i = 0; i < FLOWS; i++) {
-            int64_t sure = sure_level(&f[i], then_us - t->touched_us);
-            if (!f[i].limited || need[i] == 0 || sure >= (int64_t)need[i]) continue;
+            bool there = sure_level(&f[i]) >= (int64_t)need[i] && k >= ahead->n_before[i];
+            if (!f[i].limited || need[i] == 0 || there) continue;
             enough = false;
-            *last = i;
+            waits_s[i] = s;
         }
-        if (enough && k >= ahead->n_before) return s;
+        for (int i = 0; i < FLOWS; i++)
+            if (waits_s[i] > waits_s[*last]) *last = i;
+        if (enough) return s;
     }
     return 0;
 }
@@ -444,9 +477,11 @@ static bool fits_windows(tenant *t, const limits_ask *ask, limits_answer *out) {
     return true;
 }
 
-static bool refuse_quota(tenant *t, const limits_ask *ask, int64_t unix_s, bool month,
-                         limits_answer *out) {
+/* A day or month whose rest is too small for the request, whatever becomes of what runs. */
+static bool refuse_used_up(tenant *t, const limits_ask *ask, int64_t unix_s, bool month,
+                           limits_answer *out) {
     const quota *q = month ? &t->month : &t->day;
+    const char *window = month ? "month" : "day";
     int64_t ends_s = month ? month_ends(q->begins_s) : day_ends(q->begins_s);
     int64_t wait_s = ends_s - (unix_s < 0 ? 0 : unix_s);
     if (wait_s < 1) wait_s = 1; // behind the last year
@@ -454,18 +489,39 @@ static bool refuse_quota(tenant *t, const limits_ask *ask, int64_t unix_s, bool 
              "of %llu tokens per %s (UTC) %llu are used and %llu reserved by running requests; "
              "this request needs %llu; the next %s begins in %lld s",
              (unsigned long long)(month ? t->spec.tokens_per_month : t->spec.tokens_per_day),
-             month ? "month" : "day", (unsigned long long)q->used, (unsigned long long)t->reserved,
-             (unsigned long long)ask->tokens, month ? "month" : "day", (long long)wait_s);
+             window, (unsigned long long)q->used, (unsigned long long)t->reserved,
+             (unsigned long long)ask->tokens, window, (long long)wait_s);
+    return refuse(t, out, month ? LIMITS_MONTH : LIMITS_DAY, (uint32_t)wait_s);
+}
+
+/* Only what running requests reserved is in the way.  Some of it comes back when they end, and
+ * nobody knows how much: an estimate, and no promise. */
+static bool refuse_reserved(tenant *t, const limits_ask *ask, bool month, limits_answer *out) {
+    const quota *q = month ? &t->month : &t->day;
+    uint64_t us = usual_duration_us(t), wait_s = us / SECOND_US + (us % SECOND_US != 0);
+    if (wait_s < 1) wait_s = 1;
+    if (wait_s > LIMITS_RETRY_MAX_S) wait_s = LIMITS_RETRY_MAX_S;
+    snprintf(
+        out->text, sizeof out->text,
+        "of %llu tokens per %s (UTC) %llu are used and %llu reserved by %llu running requests; "
+        "this request needs %llu, and fits when they use less than that; try again in %llu s",
+        (unsigned long long)(month ? t->spec.tokens_per_month : t->spec.tokens_per_day),
+        month ? "month" : "day", (unsigned long long)q->used, (unsigned long long)t->reserved,
+        (unsigned long long)t->running, (unsigned long long)ask->tokens,
+        (unsigned long long)wait_s);
     return refuse(t, out, month ? LIMITS_MONTH : LIMITS_DAY, (uint32_t)wait_s);
 }
 
 static bool fits_quotas(tenant *t, const limits_ask *ask, int64_t unix_s, limits_answer *out) {
-    const limits_spec *s = &t->spec;
-    bool month = s->tokens_per_month != 0 &&
-                 quota_left(&t->month, s->tokens_per_month, t->reserved) < ask->tokens;
-    bool day =
-        s->tokens_per_day != 0 && quota_left(&t->day, s->tokens_per_day, t->reserved) < ask->tokens;
-    return (!month && !day) || refuse_quota(t, ask, unix_s, month, out);
+    const uint64_t most[] = {t->spec.tokens_per_day, t->spec.tokens_per_month};
+    const quota *quotas[] = {&t->day, &t->month};
+    for (int i = 1; i >= 0; i--) // the longer wait first
+        if (most[i] != 0 && quota_left(quotas[i], most[i], 0) < ask->tokens)
+            return refuse_used_up(t, ask, unix_s, i == 1, out);
+    for (int i = 1; i >= 0; i--)
+        if (most[i] != 0 && quota_left(quotas[i], most[i], t->reserved) < ask->tokens)
+            return refuse_reserved(t, ask, i == 1, out);
+    return true;
 }
 
 static uint64_t whole(int64_t parts) {
@@ -498,8 +554,7 @@ static void describe_wait(const tenant *t, const limits_ask *ask, int which, con
 static bool refuse_and_book(tenant *t, const limits_ask *ask, const uint64_t need[FLOWS],
                             const forecast *ahead, limits_answer *out) {
     static const limits_reason reasons[FLOWS] = {LIMITS_REQUESTS, LIMITS_TOKENS, LIMITS_CONCURRENT};
-    int last = 0;
-    while (!ahead->short_of[last]) last++; // one is short, or it had been admitted
+    int last;
     uint32_t s = plan(t, need, ahead, &last);
     out->promised = s > 0 && book(t, ask, t->touched_us + s * SECOND_US);
     refuse(t, out, reasons[last], s > 0 ? s : LIMITS_RETRY_MAX_S);

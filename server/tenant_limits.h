@@ -23,7 +23,9 @@
  * A client that returns when its booking is due takes it; the promises to others do not stop it.
  * All others, those who return early too, get only what no promise needs.  Bookings reach at most
  * LIMITS_RETRY_MAX_S ahead: when more than that is promised, a client is told LIMITS_RETRY_MAX_S
- * without a promise.  Day and month refusals tell the time to their end and book nothing.
+ * without a promise.  Day and month refusals tell the time to their end and book nothing; while
+ * only what running requests reserved is in the way, they tell how long requests usually take.
+ * Where several limits are short, the one that is waited for the longest is told.
  *
  * A limit that is closed lets nothing in until somebody opens it: time does not help.  What runs is
  * settled as ever.

@@ -78,6 +78,29 @@ static void yard_detach(void *self, uint32_t idx) {
     y->slots[idx].wake_us = 0;
 }
 
+/* What is known of the weights goes with them; who serves the name does not. */
+static void yard_hand_over(void *self, uint32_t from, uint32_t to) {
+    yard *y = self;
+    slot *a = &y->slots[from], *b = &y->slots[to], weights = *a, other = *b;
+    yard_say(y, "device: %u hands its weights over to %u", from, to);
+    if (a->loading || y->fake.models[from].staging) fault(y, "handed over while it comes", from);
+    fake_hand_over(&y->fake, from, to);
+    *a = other;
+    *b = weights;
+    const slot *was[] = {&weights, &other};
+    slot *is[] = {a, b};
+    for (int i = 0; i < 2; i++) {
+        is[i]->used = was[i]->used;
+        is[i]->removed = was[i]->removed;
+        is[i]->policy = was[i]->policy;
+        is[i]->kv = was[i]->kv;
+        is[i]->held = was[i]->held;
+    }
+    for (uint32_t i = 0; i < y->n_models; i++)
+        if (y->slots[i].same_as == from) y->slots[i].same_as = to;
+    b->held += b->weight_pages; // he did not take them
+}
+
 static void yard_unstage(void *self, uint32_t idx) {
     yard *y = self;
     slot *s = &y->slots[idx];
@@ -353,10 +376,10 @@ static void yard_stats(void *self, backend_stats *out) {
 
 #define YARD_OPS                                                                                   \
     .open = yard_open, .close = yard_close, .attach = yard_attach, .detach = yard_detach,          \
-    .stage_begin = yard_stage_begin, .stage_step = yard_stage_step, .unstage = yard_unstage,       \
-    .load_begin = yard_load_begin, .load_step = yard_load_step, .unload = yard_unload,             \
-    .kv_slot = yard_kv_slot, .zero = yard_zero, .launch = yard_launch, .finish = yard_finish,      \
-    .get_stats = yard_stats
+    .hand_over = yard_hand_over, .stage_begin = yard_stage_begin, .stage_step = yard_stage_step,   \
+    .unstage = yard_unstage, .load_begin = yard_load_begin, .load_step = yard_load_step,           \
+    .unload = yard_unload, .kv_slot = yard_kv_slot, .zero = yard_zero, .launch = yard_launch,      \
+    .finish = yard_finish, .get_stats = yard_stats
 
 static const device_ops OPS_WITHOUT_MOVES = {YARD_OPS};
 static const device_ops OPS = {YARD_OPS, .move_kv = yard_move_kv};

@@ -56,7 +56,8 @@ static void check_end(yard *y, request *q, const gen_event *e) {
                 (st == INFERD_ELOST && y->is_lost) ||
                 (st == INFERD_ETOOLONG && stored_max(r) > u32_min(q->fewest, CONTEXT - 1)) ||
                 (st == INFERD_EQUOTA && stored_max(r) > q->fewest_allowed) ||
-                (st == INFERD_EMODEL && has_failed_since(y, r->model_idx, q->submitted_us)) ||
+                (st == INFERD_EMODEL &&
+                 (q->fewest == 0 || has_failed_since(y, r->model_idx, q->submitted_us))) ||
                 (st == INFERD_EBUSY && q->may_be_refused);
         break;
     }
@@ -328,7 +329,8 @@ static bool pauses_less(const worth_pauses *a, const worth_pauses *b) {
 static bool is_worth_less(const yard *y, uint32_t w, uint32_t v) {
     const slot *a = &y->slots[w], *b = &y->slots[v];
     const resident *x = &y->core.models.slots[w], *z = &y->core.models.slots[v];
-    if (a->weight_pages < b->weight_pages) return false; // it might not have been enough
+    /* It might not have been enough, or of no use: its pages are kept free for it. */
+    if (a->weight_pages < b->weight_pages || a->policy.min_bytes != 0) return false;
     if (a->policy.class != b->policy.class) return a->policy.class > b->policy.class;
     enum { MARGIN_US = 2000 }; // ages are rounded
     return a->active_us + MARGIN_US < b->active_us && a->policy.weight <= b->policy.weight &&
@@ -376,6 +378,13 @@ static void check_eviction(yard *y, uint32_t v) {
                           (unsigned long long)min_us);
     }
     if (!pushed || yard_is_shared(y, v)) return;
+    /* Host memory apart may be what somebody needed, and guarantees of tenants may be more. */
+    const pool_owner *o = &y->core.pool.owners[v];
+    if (!y->fake.apart && sched_tenants_min_pages(y->core.sched) == 0 && s->held <= o->min &&
+        yard_n_alive_of(y, v) == 0)
+        yard_violated(y, CHECK_EVICTION,
+                      "model %u had to go with %u pages, and %u are kept free for it", v, s->held,
+                      o->min);
     for (uint32_t w = 0; w < y->n_models; w++) {
         const resident *x = &y->core.models.slots[w];
         const slot *t = &y->slots[w];

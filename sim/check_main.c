@@ -29,7 +29,7 @@ static bool read_settings(int argc, char **argv, settings *out) {
         } else if (strcmp(argv[i], "--keep-going") == 0) {
             out->keep_going = true;
         } else if (strcmp(argv[i], "--seeds") == 0 && has_value) {
-            if (!read_number(argv[++i], &out->n_seeds)) return false;
+            if (!read_number(argv[++i], &out->n_seeds) || out->n_seeds == 0) return false;
         } else if (strcmp(argv[i], "--seed0") == 0 && has_value) {
             if (!read_number(argv[++i], &out->seed0)) return false;
         } else if (strcmp(argv[i], "--trace") == 0 && has_value) {

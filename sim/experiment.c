@@ -1,5 +1,6 @@
 /* experiment.c - see experiment.h: one run, its targets, and how figures are told. */
 #include "experiment.h"
+#include "options.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,6 +16,9 @@ enum {
 #define BASE_QUANTILE 0.95
 
 static const double QUANTILES[3] = {0.5, 0.95, 0.99};
+const char *const experiment_attack_names[EXPERIMENT_ATTACKS] = {"flood", "short", "long", "storm"};
+_Static_assert(ATTACK_FLOOD == 1 && ATTACK_SHORT == 2 && ATTACK_LONG == 4 && ATTACK_STORM == 8,
+               "bits in the order of the names");
 
 void experiment_init(experiment *e) {
     *e = (experiment){.preset = sim_preset_find("h100-80"),
@@ -25,17 +29,22 @@ void experiment_init(experiment *e) {
                       .n_devices = 1,
                       .seconds = 600,
                       .lambda = -1,
+                      .zipf = -1,
+                      .cv = -1,
                       .rate_factor = 1,
                       .slo_scale = 5,
                       .host_gb = -1,
                       .n_requests = 200000,
                       .models_max = 128,
+                      .verify_turns = WORLD_VERIFY_TURNS,
                       .attacks = ATTACK_ALL};
 }
 
 void experiment_deinit(experiment *e) {
     for (uint32_t i = 0; i < e->n_traces; i++) trace_deinit(&e->traces[i]);
     e->n_traces = 0;
+    free(e->line);
+    e->line = NULL;
 }
 
 static double used_s(void) {
@@ -52,12 +61,31 @@ static void fill_load(const experiment *e, workload_spec *out, uint64_t seed, ui
     out->duration_us = (uint64_t)(e->seconds * 1e6);
     if (n_models > 0) out->n_models = n_models;
     if (e->lambda >= 0) out->rate_per_s = e->lambda;
+    if (e->zipf >= 0) out->zipf = e->zipf;
+    if (e->cv >= 0) out->cv = e->cv;
     if (e->n_tenants > 0) out->n_tenants = e->n_tenants;
     out->attacks = e->attacks;
     if (e->no_backlog) out->pre_backlog = 0;
     out->lengths = e->n_traces > 0 ? LENGTHS_TRACE : e->lengths;
     for (uint32_t i = 0; i < e->n_traces; i++) out->traces[i] = &e->traces[i];
     out->n_traces = e->n_traces;
+}
+
+double experiment_seconds(const experiment *e, double rate_factor) {
+    if (e->mix != WORKLOAD_TRACE || e->n_traces == 0) return e->seconds;
+    double trace_s = trace_period_s(&e->traces[0]) / rate_factor;
+    return trace_s > 0 ? fmin(trace_s, e->seconds) : e->seconds;
+}
+
+inferd_status experiment_check_load(const experiment *e, inferd_err *err) {
+    workload_spec load;
+    workload *w = NULL;
+    fill_load(e, &load, e->seed0, e->n_models);
+    load.rate_factor = e->rate_factor;
+    inferd_status st = workload_create(&load, &w, err);
+    if (st != INFERD_OK) inferd_context(err, "--mix %s", workload_kind_name(e->mix));
+    workload_destroy(w);
+    return st;
 }
 
 uint32_t experiment_n_models(const experiment *e) {
@@ -135,6 +163,7 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     experiment_quantiles(tpot, n_tpot, out->tpot_us);
     out->attained = stats_attain(r, w->n_records);
     out->attainment = stats_attainment(&out->attained);
+    out->offered_s = seconds;
     out->goodput = stats_goodput(&out->attained, seconds) / w->options.n_devices;
     out->goodput_tokens = stats_goodput_tokens(&out->attained, seconds) / w->options.n_devices;
     out->offered_per_s = (double)w->n_records / seconds;
@@ -230,7 +259,7 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     o.n_models = load->n_models;
     o.seed = load->seed;
     o.cache_all = e->cache_all;
-    o.verify = e->verify;
+    o.verify_turns = e->verify_turns;
     o.told = e->told;
     o.obeys = e->obeys;
     o.watched = e->watched;
@@ -272,6 +301,7 @@ inferd_status experiment_run_world(const experiment *e, uint64_t seed, uint32_t 
     workload_spec load;
     fill_load(e, &load, seed, n_models > 0 ? n_models : e->n_models);
     load.rate_factor = rate_factor;
+    load.duration_us = (uint64_t)(experiment_seconds(e, rate_factor) * 1e6);
     load.slo_ttft_us = slo_ttft_us;
     load.slo_tpot_us = slo_tpot_us;
     return run(e, &load, out, out_world, err);
@@ -334,31 +364,48 @@ inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *er
     fill_load(&one, &load, e->seed0, 1);
     st = run(&one, &load, &f, NULL, err);
     if (st != INFERD_OK) return st;
+    if (isnan(f.ttft_us[1]))
+        return inferd_fail(err, INFERD_EINVAL, "no request in %g s at %g a second of %s on %s",
+                           one.seconds, one.lambda, e->shape->name, e->preset->name);
     out->ttft_us = (uint64_t)f.ttft_us[1];
-    out->tpot_us = (uint64_t)f.tpot_us[1];
+    out->tpot_us = isnan(f.tpot_us[1]) ? 0 : (uint64_t)f.tpot_us[1];
     return INFERD_OK;
 }
 
-inferd_status experiment_targets(const experiment *e, uint32_t *out_ttft_us, uint32_t *out_tpot_us,
-                                 slo_base *out_base, inferd_err *err) {
+/* A target that 32 bits cannot hold, or that would be none. */
+static inferd_status scale_target(const char *name, uint64_t base_us, double scale, uint32_t *out,
+                                  inferd_err *err) {
+    double us = (double)base_us * scale;
+    if (us >= 1 && us <= UINT32_MAX) {
+        *out = (uint32_t)us;
+        return INFERD_OK;
+    }
+    return inferd_fail(err, INFERD_EINVAL, "--slo-scale is %g: a %s of %g ms, expected 0.001 to %g",
+                       scale, name, us / 1e3, (double)UINT32_MAX / 1e3);
+}
+
+inferd_status experiment_targets(const experiment *e, bool wants_base, slo_targets *out,
+                                 inferd_err *err) {
     bool given = e->slo_ttft_ms != 0 && e->slo_tpot_ms != 0;
-    *out_ttft_us = e->slo_ttft_ms * 1000;
-    *out_tpot_us = e->slo_tpot_ms * 1000;
-    if (given && out_base == NULL) return INFERD_OK;
-    slo_base base;
-    inferd_status st = experiment_base(e, &base, err);
+    *out = (slo_targets){.ttft_us = e->slo_ttft_ms * 1000, .tpot_us = e->slo_tpot_ms * 1000};
+    if (given && !wants_base) return INFERD_OK;
+    const slo_base *base = &out->base;
+    inferd_status st = experiment_base(e, &out->base, err);
     if (st != INFERD_OK) return st;
-    if (out_base != NULL) *out_base = base;
+    out->has_base = true;
     if (given) return INFERD_OK;
-    if (*out_ttft_us == 0) *out_ttft_us = (uint32_t)((double)base.ttft_us * e->slo_scale);
-    if (*out_tpot_us == 0) *out_tpot_us = (uint32_t)((double)base.tpot_us * e->slo_scale);
+    if (out->ttft_us == 0)
+        st = scale_target("TTFT", base->ttft_us, e->slo_scale, &out->ttft_us, err);
+    if (st == INFERD_OK && out->tpot_us == 0 && base->tpot_us > 0)
+        st = scale_target("TPOT", base->tpot_us, e->slo_scale, &out->tpot_us, err);
+    if (st != INFERD_OK) return st;
     printf(
         "dedicated device: ends %.2f requests/s of an endless queue; at %.0f %% of that, %.2f/s: "
         "P95 TTFT %.1f ms, P95 TPOT %.2f ms\n",
-        base.capacity_per_s, 100 * BASE_LOAD, base.rate_per_s, (double)base.ttft_us / 1e3,
-        (double)base.tpot_us / 1e3);
+        base->capacity_per_s, 100 * BASE_LOAD, base->rate_per_s, (double)base->ttft_us / 1e3,
+        (double)base->tpot_us / 1e3);
     printf("targets (times %g): TTFT %.1f ms, TPOT %.2f ms\n", e->slo_scale,
-           (double)*out_ttft_us / 1e3, (double)*out_tpot_us / 1e3);
+           (double)out->ttft_us / 1e3, (double)out->tpot_us / 1e3);
     return INFERD_OK;
 }
 
@@ -390,11 +437,69 @@ inferd_status experiment_write(const char *path, const buf *text, inferd_err *er
     return written ? INFERD_OK : inferd_fail(err, INFERD_EIO, "%s cannot be written", path);
 }
 
+typedef struct note {
+    const char *section, *name;
+    double value;
+} note;
+
+static inferd_status add_notes(figures *f, const note *notes, size_t n, inferd_err *err) {
+    inferd_status st = INFERD_OK;
+    for (size_t i = 0; i < n && st == INFERD_OK; i++)
+        st = figures_note(f, notes[i].section, notes[i].name, notes[i].value, err);
+    return st;
+}
+
+/* What experiment_print_constants prints, and what depends on it. */
+static inferd_status note_constants(const experiment *e, figures *f, inferd_err *err) {
+    const sim_preset *p = e->preset;
+    const note of_device[] = {
+        {"device", "memory_gb", (double)p->memory_bytes / 1e9},
+        {"device", "reserve_gb", (double)p->reserve_bytes / 1e9},
+        {"device", "host_gb", e->host_gb >= 0 ? e->host_gb : (double)p->host_bytes / 1e9},
+        {"device", "page_bytes", (double)p->page_bytes},
+        {"device", "read_by_steps_gb_per_s", p->mem_bytes_per_s / 1e9},
+        {"device", "flops", p->flops},
+        {"device", "bus_gb_per_s", p->bus_bytes_per_s / 1e9},
+        {"device", "disk_gb_per_s", p->disk_bytes_per_s / 1e9},
+        {"device", "steps_at_once", p->depth},
+    };
+    inferd_status st = figures_note_text(f, "device", "name", p->name, err);
+    if (st == INFERD_OK) st = add_notes(f, of_device, INFERD_COUNT(of_device), err);
+    if (st != INFERD_OK || e->shape == NULL) return st;
+    const sim_shape *s = e->shape;
+    sim_cost c = sim_cost_of(p, s);
+    const note of_model[] = {
+        {"model", "weights_gb", (double)s->weight_bytes / 1e9},
+        {"model", "step_ms", (double)c.fixed_ns / 1e6},
+        {"model", "row_us", (double)c.row_ns / 1e3},
+        {"model", "draw_us", (double)c.draw_ns / 1e3},
+        {"model", "position_kept_ns", (double)c.kept_ps / 1e3},
+        {"model", "position_attended_ns", (double)c.attended_ps / 1e3},
+        {"model", "load_ms", (double)sim_load_us(p, s->weight_bytes) / 1e3},
+    };
+    st = figures_note_text(f, "model", "name", s->name, err);
+    return st == INFERD_OK ? add_notes(f, of_model, INFERD_COUNT(of_model), err) : st;
+}
+
+inferd_status experiment_note_targets(figures *f, const slo_targets *t, inferd_err *err) {
+    const note notes[] = {
+        {"targets", "ttft_ms", t->ttft_us > 0 ? t->ttft_us / 1e3 : NAN},
+        {"targets", "tpot_ms", t->tpot_us > 0 ? t->tpot_us / 1e3 : NAN},
+        {"targets", "dedicated_ends_per_s", t->base.capacity_per_s},
+        {"targets", "dedicated_ttft_p95_ms", (double)t->base.ttft_us / 1e3},
+        {"targets", "dedicated_tpot_p95_ms", (double)t->base.tpot_us / 1e3},
+    };
+    enum { N_GIVEN = 2 }; // without a dedicated device
+    return add_notes(f, notes, t->has_base ? INFERD_COUNT(notes) : N_GIVEN, err);
+}
+
 inferd_status experiment_figures(const experiment *e, figures *f, const char *title,
                                  inferd_err *err) {
     uint64_t seeds[FIGURES_SEEDS_MAX];
     for (uint32_t i = 0; i < e->n_seeds && i < FIGURES_SEEDS_MAX; i++) seeds[i] = e->seed0 + i;
-    return figures_init(f, title, seeds, e->n_seeds, err);
+    inferd_status st = figures_init(f, title, seeds, e->n_seeds, err);
+    if (st == INFERD_OK) st = options_note(e, f, err);
+    return st == INFERD_OK ? note_constants(e, f, err) : st;
 }
 
 inferd_status experiment_tell(const experiment *e, const figures *f, inferd_err *err) {

@@ -1,7 +1,8 @@
 /* experiment.h - questions that the simulator answers, one command each.
  *
  * Each prints the constants it used and one table; figures are given as the median of the seeds,
- * with least and greatest.  The same options give the same bytes.
+ * with least and greatest.  JSON has them all, and constants, targets, options and what follows
+ * from all seeds together as notes (report.h).  The same options give the same bytes.
  *
  *     mix      one workload: attainment, goodput, latencies, switches, use of the device
  *              by tenant and model, share error, fairness; ADV: the victim beside itself alone;
@@ -13,7 +14,7 @@
  *     objectives  one workload, three objectives: attainment, goodput, throughput, refusals
  *     churn    models that come and go: the largest that can be placed against the theoretical
  *     retry    clients that obey Retry-After: how many succeed at their first retry
- *     speed    how fast the simulator itself is
+ *     speed    how fast the simulator itself is: of this machine, so no two runs give the same
  *
  * Thread: that of main. */
 #ifndef SIM_EXPERIMENT_H
@@ -22,6 +23,17 @@
 #include "plot.h"
 #include "report.h"
 #include "world.h"
+
+enum {
+    EXPERIMENT_ATTACKS = 4,
+    CHURN_DEVICES_MIN = 2,
+    CHURN_DEVICES_MAX = 16 // some minutes; what could be packed is tried exactly
+};
+/* Bit i of `attacks`. */
+extern const char *const experiment_attack_names[EXPERIMENT_ATTACKS];
+
+#define SLO_SCALE_MIN 0.01
+#define SLO_SCALE_MAX 1000.0
 
 typedef struct experiment {
     const sim_preset *preset;
@@ -36,14 +48,17 @@ typedef struct experiment {
     uint32_t step_tokens; // rows of a step at most; 0: the daemon's default
     uint64_t seed0;
     double seconds;
-    double lambda;      // < 0: the workload's own
+    double lambda;      // < 0: the workload's own; so with the next two
+    double zipf;        // mix-z, trace
+    double cv;          // mix-g
     double rate_factor; // 1: as it is
     double slo_scale;
     uint32_t slo_ttft_ms, slo_tpot_ms; // 0: the base times slo_scale
     double host_gb;                    // < 0: the preset's
     uint32_t n_requests;               // speed
     uint32_t models_max;               // models: no more are tried
-    bool cache_all, verify;
+    uint32_t verify_turns;             // of world_options
+    bool cache_all;
     bool told;          // requests say their targets
     bool obeys;         // clients come back when they are told to
     uint32_t queue_len; // 0: the daemon's default
@@ -57,6 +72,8 @@ typedef struct experiment {
     const share_spec *model_shares;   // [n_models] borrowed; NULL: none
     uint32_t attacks;                 // ADV, of workload_attack
     bool no_backlog;                  // PRE: nothing waits at the start
+    uint32_t taken;                   // of options.h: what the command takes
+    char *line;                       // the command line, less where figures go; owned; or NULL
 } experiment;
 
 typedef struct plot_labels {
@@ -66,8 +83,14 @@ typedef struct plot_labels {
 /* What a dedicated device gives at half of what it can. */
 typedef struct slo_base {
     double capacity_per_s, rate_per_s;
-    uint64_t ttft_us, tpot_us; // 95th percentiles
+    uint64_t ttft_us, tpot_us; // 95th percentiles; tpot: 0 when all outputs have one token
 } slo_base;
+
+typedef struct slo_targets {
+    uint32_t ttft_us, tpot_us; // 0: none
+    bool has_base;
+    slo_base base;
+} slo_targets;
 
 /* Figures of one run. */
 typedef struct run_figures {
@@ -79,6 +102,7 @@ typedef struct run_figures {
     uint64_t n_told, n_taken; // refused with a Retry-After; of those, taken when they came back
     double told_ms;           // mean
     world_account account;
+    double offered_s; // of arrivals
     double seconds;   // until all had ended
     double used;      // part of that in which devices computed
     double machine_s; // of this machine's processor
@@ -118,9 +142,14 @@ void experiment_quantiles(uint64_t *values, size_t n, double out[3]);
  * what it serves of an endless queue. */
 inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *err);
 /* Targets of e: given, or the base times the scale (then the base is measured and printed).
- * `out_base` wants it in any case; NULL: nobody does. */
-inferd_status experiment_targets(const experiment *e, uint32_t *out_ttft_us, uint32_t *out_tpot_us,
-                                 slo_base *out_base, inferd_err *err);
+ * `wants_base`: it is measured in any case. */
+inferd_status experiment_targets(const experiment *e, bool wants_base, slo_targets *out,
+                                 inferd_err *err);
+inferd_status experiment_note_targets(figures *f, const slo_targets *t, inferd_err *err);
+/* EINVAL: the workload of the mix cannot be, with as many models as e says. */
+inferd_status experiment_check_load(const experiment *e, inferd_err *err);
+/* Of arrivals: e->seconds, or less when a trace that is not repeated is over by then. */
+double experiment_seconds(const experiment *e, double rate_factor);
 /* The figures of one run, as one seed of a group. */
 inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
                              inferd_err *err);
@@ -151,6 +180,7 @@ typedef inferd_status experiment_set_f(figures *f, const char *group, uint32_t s
 inferd_status experiment_run_seeds(const experiment *e, uint32_t n_models, double rate_factor,
                                    uint32_t slo_ttft_us, uint32_t slo_tpot_us, figures *f,
                                    const char *group, experiment_set_f *set, inferd_err *err);
+/* Without figures; device, model and options are noted. */
 inferd_status experiment_figures(const experiment *e, figures *f, const char *title,
                                  inferd_err *err);
 

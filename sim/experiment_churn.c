@@ -31,6 +31,7 @@ enum {
     TPOT_US = 50000,
     KV_PARTS = 16 // of its weights: least keys and values of a model
 };
+_Static_assert((int)CHURN_DEVICES_MAX <= (int)PLACE_DEVICES_MAX, "as placement knows them");
 static const double PART_MIN = 1.0 / 64, PART_MAX = 0.4; // of a device
 static const uint32_t OCCUPANCY_PERCENT[] = {70, 80, 90};
 static const char *const POLICY_NAMES[] = {"balanced", "binpack", "spread"}; // as policy_placement
@@ -265,9 +266,9 @@ inferd_status experiment_churn(const experiment *e, inferd_err *err) {
     figures f = {0};
     char group[FIGURES_TEXT_BYTES];
     uint32_t n_devices = e->n_devices > 1 ? e->n_devices : DEVICES;
-    if (n_devices > PLACE_DEVICES_MAX)
+    if (n_devices > CHURN_DEVICES_MAX)
         return inferd_fail(err, INFERD_EINVAL, "%u devices, at most %d", n_devices,
-                           PLACE_DEVICES_MAX);
+                           CHURN_DEVICES_MAX);
     printf("%u x %s, models of %.1f to %.0f %% of a device (log-uniform) that stay %d s in the "
            "mean, an hour\n",
            n_devices, e->preset->name, 100 * PART_MIN, 100 * PART_MAX, LIFE_MEAN_S);

@@ -7,27 +7,25 @@
  * PRE has no backlog at its start then, only arrivals.
  *
  * ADV runs three times: the victim alone, beside the flood, and beside all attacks, always under
- * the same fixed share.  The others are measured as they are. */
+ * the same fixed share; or twice, alone and beside the attacks that were asked for.  The others are
+ * measured as they are. */
 #include <math.h>
 #include <string.h>
 
 #include "experiment.h"
 
 enum {
-    VICTIM_PERCENT = 40, // of the device, fixed
-    RATE_STEPS = 24,     // doublings and halvings
-    FLAT_DOUBLINGS = 3,  // in a row: more work is only a longer queue
-    P99 = 2              // of experiment_quantiles
+    VICTIM_PERCENT = 40,                // of the device, fixed
+    RATE_STEPS = 24,                    // doublings and halvings
+    FLAT_DOUBLINGS = 3,                 // in a row: more work is only a longer queue
+    P99 = 2,                            // of experiment_quantiles
+    CASE_BYTES = FIGURES_TEXT_BYTES / 2 // behind "device seconds, "
 };
 #define LOAD_TOLERANCE 0.01         // of the devices' time
 #define RATE_FIRST     0.125        // light, so that no search begins with a flooded device
 #define RATE_LEAST     (1.0 / 1024) // what is left then does not follow the rate
 #define FLAT_GROWTH    1.1          // a load that follows the rate doubles
 #define NARROW         1.01         // two rates that are so close are one
-
-typedef struct mix_targets {
-    uint32_t ttft_us, tpot_us;
-} mix_targets;
 
 /* ---- the rate ---- */
 
@@ -38,12 +36,13 @@ static bool is_flat(double busy, double busy_doubled) {
 
 /* Doubled or halved until the load is between two rates, then between those; `out` is one that was
  * run. */
-static inferd_status find_rate(const experiment *e, mix_targets t, double *out, inferd_err *err) {
+static inferd_status find_rate(const experiment *e, const slo_targets *t, double *out,
+                               inferd_err *err) {
     double want = e->load_percent / 100, lo = 0, hi = 0, busy_lo = 0, rate = RATE_FIRST;
     uint32_t n_flat = 0;
     run_figures r = {0};
     for (int i = 0; i < RATE_STEPS; i++) {
-        inferd_status st = experiment_run(e, e->seed0, 0, rate, t.ttft_us, t.tpot_us, &r, err);
+        inferd_status st = experiment_run(e, e->seed0, 0, rate, t->ttft_us, t->tpot_us, &r, err);
         if (st != INFERD_OK) return st;
         *out = rate;
         if (fabs(r.busy - want) <= LOAD_TOLERANCE) break;
@@ -73,9 +72,9 @@ static inferd_status find_rate(const experiment *e, mix_targets t, double *out, 
 /* ---- who had it ---- */
 
 /* Device seconds while requests arrived, by model or by tenant; what was due beside it. */
-static inferd_status set_seconds(const experiment *e, figures *f, const char *group,
-                                 uint32_t seed_idx, world *w, inferd_err *err) {
-    uint64_t end_us = w->begin_us + (uint64_t)(e->seconds * 1e6);
+static inferd_status set_seconds(figures *f, const char *group, uint32_t seed_idx, world *w,
+                                 double seconds, inferd_err *err) {
+    uint64_t end_us = w->begin_us + (uint64_t)(seconds * 1e6);
     uint32_t n_models = w->options.n_models, n_tenants = w->options.n_tenants;
     double *sums = calloc(2 * ((size_t)n_models + n_tenants), sizeof *sums);
     inferd_status st = INFERD_OK;
@@ -210,11 +209,11 @@ static inferd_status set_victim(figures *f, const char *group, uint32_t seed_idx
 
 static inferd_status run_seed(const experiment *e, figures *f, const char *group,
                               const char *seconds_group, uint32_t seed_idx, double rate,
-                              mix_targets t, double *victim_us, inferd_err *err) {
+                              const slo_targets *t, double *victim_us, inferd_err *err) {
     run_figures r;
     world *w = NULL;
     inferd_status st =
-        experiment_run_world(e, e->seed0 + seed_idx, 0, rate, t.ttft_us, t.tpot_us, &r, &w, err);
+        experiment_run_world(e, e->seed0 + seed_idx, 0, rate, t->ttft_us, t->tpot_us, &r, &w, err);
     if (st != INFERD_OK) return st;
     st = experiment_set(f, group, seed_idx, &r, err);
     if (st == INFERD_OK) st = set_metered(f, group, seed_idx, w, err);
@@ -224,30 +223,52 @@ static inferd_status run_seed(const experiment *e, figures *f, const char *group
         st = set_victim(f, group, seed_idx, w, *victim_us, &us, err);
         if (*victim_us == 0) *victim_us = us;
     }
-    if (st == INFERD_OK && e->watched) st = set_seconds(e, f, seconds_group, seed_idx, w, err);
+    if (st == INFERD_OK && e->watched)
+        st = set_seconds(f, seconds_group, seed_idx, w, r.offered_s, err);
     world_destroy(w);
     return st;
 }
 
 typedef struct adv_case {
-    const char *name;
+    char name[CASE_BYTES];
     uint32_t attacks;
 } adv_case;
 
-/* The victim alone is first: the others are told against it. */
-static inferd_status run_adv(const experiment *e, figures *f, double rate, mix_targets t,
+/* The victim alone, which the others are told against; then what was asked for, and when that is
+ * everything, the flood before it. */
+static size_t list_cases(const experiment *e, adv_case out[3]) {
+    size_t n = 0;
+    out[n++] = (adv_case){"alone", 0};
+    if (e->attacks == ATTACK_ALL) {
+        out[n++] = (adv_case){"flood", ATTACK_FLOOD};
+        out[n++] = (adv_case){"all attacks", ATTACK_ALL};
+        return n;
+    }
+    adv_case *asked = &out[n++];
+    *asked = (adv_case){"", e->attacks};
+    for (uint32_t i = 0; i < EXPERIMENT_ATTACKS; i++) {
+        size_t at = strlen(asked->name);
+        if ((e->attacks & 1u << i) != 0)
+            snprintf(asked->name + at, sizeof asked->name - at, "%s%s", at > 0 ? ", " : "",
+                     experiment_attack_names[i]);
+    }
+    return n;
+}
+
+static inferd_status run_adv(const experiment *e, figures *f, double rate, const slo_targets *t,
                              inferd_err *err) {
-    static const adv_case CASES[] = {
-        {"alone", 0}, {"flood", ATTACK_FLOOD}, {"all attacks", ATTACK_ALL}};
+    adv_case cases[3];
+    size_t n_cases = list_cases(e, cases);
     inferd_status st = INFERD_OK;
     for (uint32_t i = 0; i < e->n_seeds; i++) {
         double alone_us = 0;
-        for (size_t k = 0; k < INFERD_COUNT(CASES) && st == INFERD_OK; k++) {
+        for (size_t k = 0; k < n_cases && st == INFERD_OK; k++) {
             char group[FIGURES_TEXT_BYTES], seconds[FIGURES_TEXT_BYTES];
             experiment one = *e;
-            one.attacks = CASES[k].attacks;
-            snprintf(group, sizeof group, "adv, %s", CASES[k].name);
-            snprintf(seconds, sizeof seconds, "device seconds, %s", CASES[k].name);
+            one.attacks = cases[k].attacks;
+            snprintf(group, sizeof group, "adv, %.*s", CASE_BYTES - 1, cases[k].name);
+            snprintf(seconds, sizeof seconds, "device seconds, %.*s", CASE_BYTES - 1,
+                     cases[k].name);
             st = run_seed(&one, f, group, seconds, i, rate, t, &alone_us, err);
         }
     }
@@ -260,7 +281,11 @@ static inferd_status draw(const experiment *e, const figures *f, bool by_tenant,
     double y[2][PLOT_BARS_MAX], lo[2][PLOT_BARS_MAX], hi[2][PLOT_BARS_MAX];
     char names[PLOT_BARS_MAX][FIGURES_TEXT_BYTES];
     const char *bars[PLOT_BARS_MAX];
-    const char *group = e->mix == WORKLOAD_ADV ? "device seconds, all attacks" : "device seconds";
+    char group[FIGURES_TEXT_BYTES] = "device seconds";
+    adv_case cases[3];
+    if (e->mix == WORKLOAD_ADV)
+        snprintf(group, sizeof group, "device seconds, %.*s", CASE_BYTES - 1,
+                 cases[list_cases(e, cases) - 1].name);
     uint32_t n = 0;
     for (; n < PLOT_BARS_MAX; n++) {
         char name[FIGURES_TEXT_BYTES];
@@ -288,7 +313,7 @@ static inferd_status draw(const experiment *e, const figures *f, bool by_tenant,
 inferd_status experiment_mix(const experiment *e, inferd_err *err) {
     figures f = {0};
     char title[FIGURES_TEXT_BYTES];
-    mix_targets t;
+    slo_targets t;
     experiment one = *e;
     double rate = e->rate_factor;
     tenant_policy tenants[ADV_TENANTS];
@@ -299,7 +324,7 @@ inferd_status experiment_mix(const experiment *e, inferd_err *err) {
         return inferd_fail(err, INFERD_EINVAL, "--load, --svg: %u models, at most %d are watched",
                            experiment_n_models(e), STATS_PRINCIPALS_MAX);
     experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, &t.ttft_us, &t.tpot_us, NULL, err);
+    inferd_status st = experiment_targets(e, false, &t, err);
     if (st != INFERD_OK) return st;
     if (e->mix == WORKLOAD_ADV) {
         for (uint32_t i = 0; i < ADV_TENANTS; i++)
@@ -310,16 +335,18 @@ inferd_status experiment_mix(const experiment *e, inferd_err *err) {
                VICTIM_PERCENT);
     }
     one.no_backlog = e->load_percent > 0; // it would be the load
-    if (e->load_percent > 0) st = find_rate(&one, t, &rate, err);
+    if (e->load_percent > 0) st = find_rate(&one, &t, &rate, err);
     if (st != INFERD_OK) return st;
     snprintf(title, sizeof title, "%s x %.3g, %u models on %u x %s, %g s",
              workload_kind_name(e->mix), rate, experiment_n_models(e), e->n_devices,
-             e->preset->name, e->seconds);
+             e->preset->name, experiment_seconds(e, rate));
     st = experiment_figures(e, &f, title, err);
-    if (st == INFERD_OK && e->mix == WORKLOAD_ADV) st = run_adv(&one, &f, rate, t, err);
+    if (st == INFERD_OK) st = experiment_note_targets(&f, &t, err);
+    if (st == INFERD_OK) st = figures_note(&f, "results", "rate_factor", rate, err);
+    if (st == INFERD_OK && e->mix == WORKLOAD_ADV) st = run_adv(&one, &f, rate, &t, err);
     for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK && e->mix != WORKLOAD_ADV; i++) {
         double unused = 0;
-        st = run_seed(&one, &f, workload_kind_name(e->mix), "device seconds", i, rate, t, &unused,
+        st = run_seed(&one, &f, workload_kind_name(e->mix), "device seconds", i, rate, &t, &unused,
                       err);
     }
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);

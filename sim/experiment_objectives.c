@@ -67,27 +67,27 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
 inferd_status experiment_objectives(const experiment *e, inferd_err *err) {
     figures f = {0};
     char group[FIGURES_TEXT_BYTES];
-    uint32_t ttft_us, tpot_us;
     experiment one = *e;
-    slo_base base;
+    slo_targets t;
     one.told = true;
     one.mix = WORKLOAD_MIX_M;
     if (one.step_tokens == 0) one.step_tokens = STEP_TOKENS;
     if (one.n_models == 0) one.n_models = MODELS;
     experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, &ttft_us, &tpot_us, &base, err);
+    inferd_status st = experiment_targets(e, true, &t, err);
     if (st == INFERD_OK)
         printf("%u models, each %.2f requests/s times the part; steps of up to %u tokens\n",
-               one.n_models, base.capacity_per_s / one.n_models, one.step_tokens);
+               one.n_models, t.base.capacity_per_s / one.n_models, one.step_tokens);
     if (st == INFERD_OK) st = experiment_figures(e, &f, "three objectives", err);
+    if (st == INFERD_OK) st = experiment_note_targets(&f, &t, err);
     for (int k = 0; k < N_FACTORS; k++)
         for (int o = 0; o < N_OBJECTIVES; o++) {
             name_group(group, sizeof group, o, k);
             one.objective = (policy_objective)o;
-            if (st == INFERD_OK) one.lambda = base.capacity_per_s * FACTORS[k] / one.n_models;
+            if (st == INFERD_OK) one.lambda = t.base.capacity_per_s * FACTORS[k] / one.n_models;
             if (st == INFERD_OK)
-                st = experiment_run_seeds(&one, 0, e->rate_factor, ttft_us, tpot_us, &f, group, set,
-                                          err);
+                st = experiment_run_seeds(&one, 0, e->rate_factor, t.ttft_us, t.tpot_us, &f, group,
+                                          set, err);
         }
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
     if (st == INFERD_OK) st = draw(e, &f, err);

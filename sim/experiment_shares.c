@@ -126,6 +126,8 @@ inferd_status experiment_shares(const experiment *e, inferd_err *err) {
         printf("everybody is offered %g times what the largest share ends of %.2f requests/s\n",
                OVERLOAD, base.capacity_per_s);
     if (st == INFERD_OK) st = experiment_figures(e, &f, "fixed shares, everybody saturated", err);
+    if (st == INFERD_OK)
+        st = figures_note(&f, "results", "dedicated_ends_per_s", base.capacity_per_s, err);
     for (size_t k = 0; k < N_CASES && st == INFERD_OK; k++)
         st = run_case(e, &CASES[k], base.capacity_per_s, &f, err);
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);

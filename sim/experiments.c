@@ -4,8 +4,6 @@
 
 #include "experiment.h"
 
-typedef unsigned long long ull; // for printing
-
 static const double LEVELS[] = {0.99, 0.9};
 
 static inferd_status draw_attainment(const experiment *e, const char *title, const char *x_label,
@@ -21,6 +19,22 @@ static inferd_status draw_attainment(const experiment *e, const char *title, con
               .y_min = 0,
               .y_max = 1};
     return experiment_plot(e, &p, err);
+}
+
+/* "models_at_99_percent", beside the table. */
+static inferd_status note_level(figures *f, const char *what, double level, double value,
+                                inferd_err *err) {
+    char name[FIGURES_TEXT_BYTES];
+    snprintf(name, sizeof name, "%s_at_%.0f_percent", what, 100 * level);
+    return figures_note(f, "results", name, value, err);
+}
+
+/* A seed that offers nothing attains neither much nor little; when all do, nothing can be said. */
+static inferd_status attained_of(const figures *f, const char *group, double seconds,
+                                 figure_summary *out, inferd_err *err) {
+    *out = figures_summary(f, figures_find(f, group, "attainment"));
+    if (out->n > 0) return INFERD_OK;
+    return inferd_fail(err, INFERD_EINVAL, "%s: no requests in %g s", group, seconds);
 }
 
 /* ---- rate ---- */
@@ -46,29 +60,36 @@ static inferd_status draw_curve(const experiment *e, const curve *c, inferd_err 
 inferd_status experiment_rate(const experiment *e, inferd_err *err) {
     figures f = {0};
     curve c;
-    uint32_t ttft_us, tpot_us;
+    slo_targets t;
     char title[FIGURES_TEXT_BYTES], group[FIGURES_TEXT_BYTES];
     experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, &ttft_us, &tpot_us, NULL, err);
+    inferd_status st = experiment_targets(e, false, &t, err);
     if (st != INFERD_OK) return st;
     snprintf(title, sizeof title, "%s on %u x %s over rates, %g s", workload_kind_name(e->mix),
              e->n_devices, e->preset->name, e->seconds);
     st = experiment_figures(e, &f, title, err);
+    if (st == INFERD_OK) st = experiment_note_targets(&f, &t, err);
     for (uint32_t k = 0; k < N_FACTORS && st == INFERD_OK; k++) {
         snprintf(group, sizeof group, "rate x %g", FACTORS[k]);
-        st = experiment_run_seeds(e, 0, FACTORS[k] * e->rate_factor, ttft_us, tpot_us, &f, group,
-                                  experiment_set, err);
+        double factor = FACTORS[k] * e->rate_factor;
+        figure_summary s;
+        st = experiment_run_seeds(e, 0, factor, t.ttft_us, t.tpot_us, &f, group, experiment_set,
+                                  err);
+        if (st == INFERD_OK) st = attained_of(&f, group, experiment_seconds(e, factor), &s, err);
         if (st != INFERD_OK) break;
-        figure_summary s = figures_summary(&f, figures_find(&f, group, "attainment"));
         c.median[k] = s.median / 100;
         c.lo[k] = s.min / 100;
         c.hi[k] = s.max / 100;
     }
+    double rates[INFERD_COUNT(LEVELS)] = {0};
+    for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++) {
+        rates[l] = stats_rate_at(FACTORS, c.median, N_FACTORS, LEVELS[l]);
+        st = note_level(&f, "rate", LEVELS[l], rates[l], err);
+    }
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
     if (st == INFERD_OK) st = draw_curve(e, &c, err);
     for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++)
-        printf("attainment of at least %.0f %% up to rate x %.2f\n", 100 * LEVELS[l],
-               stats_rate_at(FACTORS, c.median, N_FACTORS, LEVELS[l]));
+        printf("attainment of at least %.0f %% up to rate x %.2f\n", 100 * LEVELS[l], rates[l]);
     figures_deinit(&f);
     return st;
 }
@@ -85,7 +106,7 @@ enum { ATTEMPTS_MAX = 64 };
 typedef struct sweep {
     const experiment *e;
     figures *f;
-    uint32_t ttft_us, tpot_us;
+    slo_targets targets;
     attempt done[ATTEMPTS_MAX];
     uint32_t n_done;
 } sweep;
@@ -101,10 +122,12 @@ static inferd_status attain(sweep *s, uint32_t n_models, double *out, inferd_err
         return inferd_fail(err, INFERD_ETOOLONG, "more than %d numbers of models", ATTEMPTS_MAX);
     char group[FIGURES_TEXT_BYTES];
     snprintf(group, sizeof group, "%u models", n_models);
-    inferd_status st = experiment_run_seeds(s->e, n_models, s->e->rate_factor, s->ttft_us,
-                                            s->tpot_us, s->f, group, experiment_set, err);
+    figure_summary sum;
+    inferd_status st = experiment_run_seeds(s->e, n_models, s->e->rate_factor, s->targets.ttft_us,
+                                            s->targets.tpot_us, s->f, group, experiment_set, err);
+    if (st == INFERD_OK)
+        st = attained_of(s->f, group, experiment_seconds(s->e, s->e->rate_factor), &sum, err);
     if (st != INFERD_OK) return st;
-    figure_summary sum = figures_summary(s->f, figures_find(s->f, group, "attainment"));
     s->done[s->n_done++] = (attempt){n_models, sum.median / 100, sum.min / 100, sum.max / 100};
     *out = sum.median / 100;
     return INFERD_OK;
@@ -158,13 +181,17 @@ inferd_status experiment_models(const experiment *e, inferd_err *err) {
     sweep s = {.e = e, .f = &f};
     uint32_t most[INFERD_COUNT(LEVELS)] = {0};
     experiment_print_constants(e);
-    inferd_status st = experiment_targets(e, &s.ttft_us, &s.tpot_us, NULL, err);
+    inferd_status st = experiment_targets(e, false, &s.targets, err);
     if (st != INFERD_OK) return st;
     snprintf(title, sizeof title, "models on %u x %s, %s, %g s", e->n_devices, e->preset->name,
              workload_kind_name(e->mix), e->seconds);
     st = experiment_figures(e, &f, title, err);
-    for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++)
+    if (st == INFERD_OK) st = experiment_note_targets(&f, &s.targets, err);
+    for (size_t l = 0; l < INFERD_COUNT(LEVELS) && st == INFERD_OK; l++) {
         st = bisect(&s, LEVELS[l], &most[l], err);
+        if (st == INFERD_OK) st = note_level(&f, "models", LEVELS[l], most[l], err);
+    }
+    if (st == INFERD_OK) st = figures_note(&f, "results", "models_tried_max", e->models_max, err);
     if (st == INFERD_OK) st = experiment_tell(e, &f, err);
     if (st == INFERD_OK) {
         qsort(s.done, s.n_done, sizeof *s.done, by_models);
@@ -185,36 +212,66 @@ inferd_status experiment_models(const experiment *e, inferd_err *err) {
 
 enum { GOAL_PER_MINUTE = 1000000 };
 
+/* Traces are repeated, each at its own rate. */
+static inferd_status offered_rate(const experiment *e, double *out, inferd_err *err) {
+    *out = e->n_traces > 0 ? 0 : e->lambda > 0 ? e->lambda : 1;
+    for (uint32_t i = 0; i < e->n_traces; i++) {
+        const trace *t = &e->traces[i];
+        double period_s = trace_period_s(t);
+        if (period_s <= 0)
+            return inferd_fail(err, INFERD_EINVAL,
+                               "--trace, number %u: it takes no time, so it cannot be repeated",
+                               i + 1);
+        *out += (double)t->n / period_s;
+    }
+    return INFERD_OK;
+}
+
+static inferd_status set_speed(figures *f, const char *group, uint32_t seed_idx,
+                               const run_figures *r, inferd_err *err) {
+    const world_account *a = &r->account;
+    double n = (double)r->attained.n_offered, n_steps = (double)a->n_steps;
+    if (n == 0) return inferd_fail(err, INFERD_EINVAL, "no requests in %g s", r->offered_s);
+    const experiment_row rows[] = {
+        {"requests", "", 0, n},
+        {"offered", "1/s", 2, r->offered_per_s},
+        {"refused", "requests", 0, (double)r->attained.n_refused},
+        {"device computes", "%", 1, 100 * r->used},
+        {"TTFT P95", "ms", 0, r->ttft_us[1] / 1e3},
+        {"TPOT P95", "ms", 1, r->tpot_us[1] / 1e3},
+        {"rows per step", "", 1, (double)a->n_rows / n_steps},
+        {"steps per request", "", 1, n_steps / n},
+        {"this machine's processor", "s", 2, r->machine_s},
+        {"this machine's processor, per step", "us", 2, r->machine_s * 1e6 / n_steps},
+        {"requests a minute of this machine's processor", "", 0, n / r->machine_s * 60},
+    };
+    return experiment_set_rows(f, group, seed_idx, rows, INFERD_COUNT(rows), err);
+}
+
 inferd_status experiment_speed(const experiment *e, inferd_err *err) {
     experiment one = *e;
-    run_figures r;
-    /* Without a trace: Poisson arrivals with the lengths of the code trace. */
-    if (e->n_traces == 0) one.lengths = LENGTHS_CODE;
-    one.mix = e->n_traces > 0 ? WORKLOAD_MIX_Z : WORKLOAD_MIX_M;
-    double rate = e->lambda > 0 ? e->lambda : 1;
-    if (e->n_traces > 0) {
-        const trace *t = &e->traces[0];
-        uint64_t span_ns = t->rows[t->n - 1].at_ns;
-        rate = (double)t->n / ((double)span_ns / 1e9);
-    } else {
-        one.lambda = rate;
-    }
-    one.seconds = e->n_requests / (rate * e->rate_factor);
-    experiment_print_constants(e);
-    inferd_status st =
-        experiment_run(&one, e->seed0, u32_max(e->n_models, 1), e->rate_factor, 0, 0, &r, err);
+    figures f = {0};
+    char title[FIGURES_TEXT_BYTES];
+    double rate;
+    inferd_status st = offered_rate(e, &rate, err);
     if (st != INFERD_OK) return st;
-    double per_minute = (double)r.attained.n_offered / r.machine_s * 60;
-    const world_account *a = &r.account;
-    printf("%s, %.2f requests/s for %.0f s: %llu requests, %llu refused; device busy %.1f %%\n",
-           e->n_traces > 0 ? "trace, again and again" : "Poisson", r.offered_per_s, r.seconds,
-           (ull)r.attained.n_offered, (ull)r.attained.n_refused, 100 * r.used);
-    printf("TTFT P95 %.0f ms, TPOT P95 %.1f ms, %.1f rows per step\n", r.ttft_us[1] / 1e3,
-           r.tpot_us[1] / 1e3, (double)a->n_rows / (double)a->n_steps);
-    printf("%.2f s of this machine's processor: %.0f requests a minute (goal %d), %.2f us a step, "
-           "%.1f steps a "
-           "request\n",
-           r.machine_s, per_minute, GOAL_PER_MINUTE, r.machine_s * 1e6 / (double)a->n_steps,
-           (double)a->n_steps / (double)r.attained.n_offered);
-    return INFERD_OK;
+    /* Without a trace: Poisson arrivals with the lengths of the code trace. */
+    one.lengths = LENGTHS_CODE;
+    one.mix = e->n_traces > 0 ? WORKLOAD_MIX_Z : WORKLOAD_MIX_M;
+    one.n_models = u32_max(e->n_models, 1);
+    one.lambda = e->n_traces > 0 ? -1 : rate;
+    if (e->n_traces == 0) rate *= one.n_models;
+    one.seconds = e->n_requests / (rate * e->rate_factor);
+    if (e->verify_turns != 1) one.verify_turns = 0; // it would be measured
+    experiment_print_constants(e);
+    snprintf(title, sizeof title, "speed of the simulator, %s",
+             e->n_traces > 0 ? "traces, again and again" : "Poisson");
+    st = experiment_figures(e, &f, title, err);
+    if (st == INFERD_OK) st = figures_note(&f, "results", "goal_per_minute", GOAL_PER_MINUTE, err);
+    if (st == INFERD_OK)
+        st = experiment_run_seeds(&one, 0, e->rate_factor, 0, 0, &f, "speed", set_speed, err);
+    if (st == INFERD_OK) st = experiment_tell(e, &f, err);
+    if (st == INFERD_OK) printf("the goal is %d requests a minute\n", GOAL_PER_MINUTE);
+    figures_deinit(&f);
+    return st;
 }

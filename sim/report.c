@@ -33,6 +33,8 @@ inferd_status figures_init(figures *f, const char *title, const uint64_t *seeds,
 }
 
 void figures_deinit(figures *f) {
+    for (uint32_t i = 0; i < f->n_notes; i++) free(f->notes[i].text);
+    free(f->notes);
     free(f->items);
     *f = (figures){0};
 }
@@ -83,6 +85,47 @@ inferd_status figures_set(figures *f, const char *group, const char *name, const
                            (unsigned long long)f->seeds[seed_idx]);
     to->is_set |= (uint64_t)1 << seed_idx;
     to->values[seed_idx] = value;
+    return INFERD_OK;
+}
+
+/* The next note, without what it says; NULL: `err` says why. */
+static figure_note *add_note(figures *f, const char *section, const char *name, inferd_err *err) {
+    for (uint32_t i = 0; i < f->n_notes; i++)
+        if (strcmp(f->notes[i].section, section) == 0 && strcmp(f->notes[i].name, name) == 0) {
+            inferd_fail(err, INFERD_EINVAL, "%s: %s is noted twice", section, name);
+            return NULL;
+        }
+    if (f->n_notes == FIGURES_NOTES_MAX) {
+        inferd_fail(err, INFERD_ETOOLONG, "more than %d notes", FIGURES_NOTES_MAX);
+        return NULL;
+    }
+    if (f->notes == NULL) f->notes = calloc(FIGURES_NOTES_MAX, sizeof *f->notes);
+    if (f->notes == NULL) {
+        inferd_fail(err, INFERD_ENOMEM, "no memory for %d notes", FIGURES_NOTES_MAX);
+        return NULL;
+    }
+    figure_note *note = &f->notes[f->n_notes];
+    if (copy_text(note->section, section, err) != INFERD_OK) return NULL;
+    if (copy_text(note->name, name, err) != INFERD_OK) return NULL;
+    return note;
+}
+
+inferd_status figures_note(figures *f, const char *section, const char *name, double value,
+                           inferd_err *err) {
+    figure_note *note = add_note(f, section, name, err);
+    if (note == NULL) return err->status;
+    note->value = value;
+    f->n_notes++;
+    return INFERD_OK;
+}
+
+inferd_status figures_note_text(figures *f, const char *section, const char *name, const char *text,
+                                inferd_err *err) {
+    figure_note *note = add_note(f, section, name, err);
+    if (note == NULL) return err->status;
+    note->text = strdup(text);
+    if (note->text == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a note");
+    f->n_notes++;
     return INFERD_OK;
 }
 
@@ -188,13 +231,45 @@ static void add_json_number(buf *out, const char *key, double x) {
     buf_add_str(out, ", ");
 }
 
+static bool opens_section(const figures *f, uint32_t idx) {
+    for (uint32_t i = 0; i < idx; i++)
+        if (strcmp(f->notes[i].section, f->notes[idx].section) == 0) return false;
+    return true;
+}
+
+static void add_json_notes(const figures *f, buf *out) {
+    for (uint32_t s = 0; s < f->n_notes; s++) {
+        if (!opens_section(f, s)) continue;
+        buf_add_str(out, "  \"");
+        text_add(out, f->notes[s].section, TEXT_JSON);
+        buf_add_str(out, "\": {");
+        for (uint32_t i = s; i < f->n_notes; i++) {
+            const figure_note *note = &f->notes[i];
+            if (strcmp(note->section, f->notes[s].section) != 0) continue;
+            buf_add_str(out, i == s ? "\"" : ", \"");
+            text_add(out, note->name, TEXT_JSON);
+            buf_add_str(out, "\": ");
+            if (note->text == NULL) {
+                text_add_number(out, note->value, "null");
+                continue;
+            }
+            buf_add_char(out, '"');
+            text_add(out, note->text, TEXT_JSON);
+            buf_add_char(out, '"');
+        }
+        buf_add_str(out, "},\n");
+    }
+}
+
 void figures_json(const figures *f, buf *out) {
     buf_add_str(out, "{\n  \"title\": \"");
     text_add(out, f->title, TEXT_JSON);
     buf_add_str(out, "\",\n  \"seeds\": [");
     for (uint32_t i = 0; i < f->n_seeds; i++)
         buf_add_format(out, "%s%llu", i == 0 ? "" : ", ", (unsigned long long)f->seeds[i]);
-    buf_add_str(out, "],\n  \"figures\": [");
+    buf_add_str(out, "],\n");
+    add_json_notes(f, out);
+    buf_add_str(out, "  \"figures\": [");
     for (uint32_t i = 0; i < f->n; i++) {
         const figure *of = &f->items[i];
         figure_summary s = figures_summary(f, of);

@@ -6,6 +6,9 @@
  *
  *     figures_init -> figures_set for each seed -> figures_text, figures_json, figures_csv
  *
+ * Notes are what all seeds have in common: what was simulated, and what follows from all of them
+ * together.  They are in sections, and only JSON has them: `"section": {"name": value, ...}`.
+ *
  * A value that is NAN does not exist (no request was offered): it is left out of median, least and
  * greatest, `n` says how many there are, and it is `-`, null or an empty field.
  *
@@ -21,6 +24,7 @@ enum {
     FIGURES_SEEDS_MIN = 5,
     FIGURES_SEEDS_MAX = 64,
     FIGURES_MAX = 4096,
+    FIGURES_NOTES_MAX = 128,
     FIGURES_TEXT_BYTES = 64, // of a name, with its NUL
     FIGURES_DIGITS_MAX = 9
 };
@@ -32,12 +36,20 @@ typedef struct figure {
     double values[FIGURES_SEEDS_MAX];
 } figure;
 
+typedef struct figure_note {
+    char section[FIGURES_TEXT_BYTES], name[FIGURES_TEXT_BYTES];
+    char *text; // owned; NULL: a number
+    double value;
+} figure_note;
+
 typedef struct figures {
     char title[FIGURES_TEXT_BYTES];
     uint64_t seeds[FIGURES_SEEDS_MAX];
     uint32_t n_seeds;
     figure *items; // [n]; owned
     uint32_t n, capacity;
+    figure_note *notes; // [n_notes]; owned
+    uint32_t n_notes;
 } figures;
 
 typedef struct figure_summary {
@@ -53,6 +65,13 @@ void figures_deinit(figures *f); // accepts a zeroed one
  */
 inferd_status figures_set(figures *f, const char *group, const char *name, const char *unit,
                           uint32_t n_digits, uint32_t seed_idx, double value, inferd_err *err);
+
+/* A number, NAN: null; or a text, which is copied.  A section is not called as what JSON has beside
+ * them: title, seeds, figures.  EINVAL: noted before. */
+inferd_status figures_note(figures *f, const char *section, const char *name, double value,
+                           inferd_err *err);
+inferd_status figures_note_text(figures *f, const char *section, const char *name, const char *text,
+                                inferd_err *err);
 
 /* NULL: there is none. */
 const figure *figures_find(const figures *f, const char *group, const char *name);

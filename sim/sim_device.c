@@ -227,6 +227,7 @@ static inferd_status sim_attach(void *self, uint32_t idx, struct model *m, uint3
     *out =
         (device_model){.spec = {.kv = model->kv, .context = model->context, .n_vocab = SIM_VOCAB},
                        .weight_pages = pages,
+                       .weight_bytes = same_as == DEVICE_OWN ? model->weight_bytes : 0,
                        .host_pages = pages,
                        .stage_bytes = model->weight_bytes};
     snprintf(out->math, sizeof out->math, "simulated");

@@ -12,8 +12,6 @@
 #include "../bench/rng.h"
 
 static const double NS_PER_S = 1e9;
-static const double RATE_MAX = 1e6; // a second; more arrivals would share microseconds
-static const double CV_MIN = 0.01, CV_MAX = 100;
 static const double PERIOD_S_MAX = 1e6;
 static const double STORM_S = 1, URGENT_JITTER_S = 1; // what "every" may be no shorter than
 static const double VICTIM_EVERY_S = 1;
@@ -146,17 +144,16 @@ typedef struct count_field {
 } count_field;
 
 static inferd_status check_numbers(const workload_spec *s, inferd_err *err) {
-    const double rate_min = 1e-6;
     const real_field reals[] = {
-        {"rate_factor", s->rate_factor, rate_min, RATE_MAX},
-        {"zipf", s->zipf, 0, 10},
-        {"cv", s->cv, CV_MIN, CV_MAX},
+        {"rate_factor", s->rate_factor, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
+        {"zipf", s->zipf, 0, WORKLOAD_ZIPF_MAX},
+        {"cv", s->cv, WORKLOAD_CV_MIN, WORKLOAD_CV_MAX},
         {"on_s", s->on_s, 0.001, PERIOD_S_MAX},
         {"off_s", s->off_s, 0.001, PERIOD_S_MAX},
         {"correlation", s->correlation, 0, 1},
-        {"flood_per_s", s->flood_per_s, rate_min, RATE_MAX},
-        {"short_per_s", s->short_per_s, rate_min, RATE_MAX},
-        {"long_per_s", s->long_per_s, rate_min, RATE_MAX},
+        {"flood_per_s", s->flood_per_s, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
+        {"short_per_s", s->short_per_s, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
+        {"long_per_s", s->long_per_s, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX},
         {"storm_every_s", s->storm_every_s, STORM_S, PERIOD_S_MAX},
         {"urgent_every_s", s->urgent_every_s, URGENT_JITTER_S, PERIOD_S_MAX},
     };
@@ -185,14 +182,17 @@ static inferd_status check_numbers(const workload_spec *s, inferd_err *err) {
             return bad_count(err, counts[i].name, counts[i].value, counts[i].min, counts[i].max);
     bool has_rate = s->kind != WORKLOAD_ADV && s->kind != WORKLOAD_TRACE &&
                     !(s->kind == WORKLOAD_MIX_Z && s->n_traces > 0);
-    if (has_rate && !(s->rate_per_s >= rate_min && s->rate_per_s <= RATE_MAX))
-        return bad_real(err, "rate_per_s", s->rate_per_s, rate_min, RATE_MAX);
+    if (has_rate && !(s->rate_per_s >= WORKLOAD_RATE_MIN && s->rate_per_s <= WORKLOAD_RATE_MAX))
+        return bad_real(err, "rate_per_s", s->rate_per_s, WORKLOAD_RATE_MIN, WORKLOAD_RATE_MAX);
     return INFERD_OK;
 }
 
 static inferd_status check_traces(const workload_spec *s, inferd_err *err) {
     if (s->n_traces == 0 && s->kind == WORKLOAD_TRACE)
         return inferd_fail(err, INFERD_EINVAL, "a workload of kind trace needs a trace");
+    if (s->n_traces > 1 && s->kind == WORKLOAD_TRACE)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "%u traces, a workload of kind trace is a single one", s->n_traces);
     if (s->n_traces == 0 && s->lengths == LENGTHS_TRACE)
         return inferd_fail(err, INFERD_EINVAL, "lengths of a trace need a trace");
     for (uint32_t i = 0; i < s->n_traces; i++) {

@@ -66,6 +66,12 @@ enum {
     WORKLOAD_FLOOD_PROMPT = 8192
 };
 #define WORKLOAD_DURATION_US_MAX ((uint64_t)100 * 86400 * 1000000)
+/* Of a rate a second, and of the factor on all of them; more arrivals would share microseconds. */
+#define WORKLOAD_RATE_MIN 1e-6
+#define WORKLOAD_RATE_MAX 1e6
+#define WORKLOAD_ZIPF_MAX 10.0
+#define WORKLOAD_CV_MIN   0.01
+#define WORKLOAD_CV_MAX   100.0
 
 typedef enum workload_kind {
     WORKLOAD_MIX_Z,

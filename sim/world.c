@@ -21,6 +21,7 @@ void world_options_init(world_options *o, const sim_preset *preset) {
                          .n_devices = 1,
                          .seed = 1,
                          .settle = true,
+                         .verify_turns = WORLD_VERIFY_TURNS,
                          .sched = limits_of_sched(&l),
                          .residency = limits_of_models(&l)};
 }
@@ -502,15 +503,22 @@ static void park(world_core *c, uint64_t next_arrival_us) {
     core_idle(k, from_us, until_us);
 }
 
-static bool turn(world_core *c, inferd_err *err) {
+static void verify(world_core *c, inferd_err *err) {
     world *w = c->world;
+    if (w->failure.status != INFERD_OK || core_verify(&c->core, err) == INFERD_OK) return;
+    inferd_context(err, "device %d, turn %llu", (int)(c - w->cores),
+                   (unsigned long long)c->n_turns);
+    w->failure = *err;
+}
+
+static bool turn(world_core *c, inferd_err *err) {
+    uint32_t verify_turns = c->world->options.verify_turns;
     sim_device_look(c->device);
     bool any = core_turn(&c->core);
     if (c->watch != NULL) look_at_models(c);
     sched_flush(c->core.sched, UINT32_MAX);
     c->n_turns++;
-    if (w->options.verify && w->failure.status == INFERD_OK)
-        if (core_verify(&c->core, err) != INFERD_OK) w->failure = *err;
+    if (verify_turns > 0 && c->n_turns % verify_turns == 0) verify(c, err);
     return any;
 }
 
@@ -519,7 +527,8 @@ static inferd_status settle(world *w, inferd_err *err) {
     uint64_t bound_us = (uint64_t)WORLD_SETTLE_S_MAX * 1000000;
     for (uint32_t i = 0; i < w->options.n_devices; i++) {
         world_core *c = &w->cores[i];
-        while (w->options.settle && !c->core.settled && c->device->clock_us < bound_us)
+        while (w->options.settle && !c->core.settled && c->device->clock_us < bound_us &&
+               w->failure.status == INFERD_OK)
             if (!turn(c, err) && !c->core.settled) park(c, bound_us);
     }
     w->begin_us = align_clocks(w);
@@ -561,6 +570,8 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
         if (!turn(c, err)) park(c, next_us != UINT64_MAX ? next_us : last_us + drain_us);
     }
     w->end_us = align_clocks(w);
+    for (uint32_t i = 0; i < w->options.n_devices && w->options.verify_turns > 0; i++)
+        verify(&w->cores[i], err);
     if (w->failure.status == INFERD_OK) return INFERD_OK;
     *err = w->failure;
     return err->status;

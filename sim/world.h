@@ -35,7 +35,8 @@ enum {
     WORLD_DEVICES_MAX = 64,
     WORLD_RECORDS_MAX = 1 << 26,
     WORLD_SETTLE_S_MAX = 3600, // models that come by themselves, before the first arrival
-    WORLD_DRAIN_S_MAX = 600    // after the last arrival
+    WORLD_DRAIN_S_MAX = 600,   // after the last arrival
+    WORLD_VERIFY_TURNS = 4096  // how often a run that measures looks at the books
 };
 
 /* What an idle model is worth to the residency: as in the daemon; by idle time alone; by how often
@@ -72,10 +73,11 @@ typedef struct world_options {
     residency_limits residency;
     uint64_t seed; // of prompts
     bool cache_all;
-    bool settle; // models come before the first arrival, as far as there is room
-    bool verify; // the books after each turn
-    bool told;   // requests say their targets; else only the figures know them
-    bool obeys;  // the front refuses while all is full, and clients come back once: drain.h
+    bool settle;           // models come before the first arrival, as far as there is room
+    uint32_t verify_turns; // of a core, from one look at its books to the next; all are looked at
+                           // at the end, too.  0: never
+    bool told;             // requests say their targets; else only the figures know them
+    bool obeys; // the front refuses while all is full, and clients come back once: drain.h
     world_worth worth;
     world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
 } world_options;

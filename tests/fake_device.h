@@ -21,6 +21,7 @@
 #include "device.h"
 
 enum { FAKE_VOCAB = 256, FAKE_END = 7, FAKE_LOGITS_MAX = 1024, FAKE_MODELS_MAX = 64 };
+enum { FAKE_PAGE_BYTES = 2 << 20 };
 
 /* Where a slot is, as the device sees it. */
 typedef struct fake_model {
@@ -46,6 +47,8 @@ typedef struct fake_device {
     uint32_t fail_at;    // the step of this number (from 1) fails; 0 = none
     uint32_t nan_at;     // the draws of this step have no finite logit
     uint32_t n_attached; // models attached now
+    uint32_t n_handed_over;
+    uint64_t bad_files; // slots whose file cannot be read, as bits
     fake_model models[FAKE_MODELS_MAX];
     uint32_t n_pieces; // of all stages
     uint32_t n_moved;  // slots
@@ -161,7 +164,7 @@ static inline inferd_status fake_open(void *self, device_about *out, inferd_err 
                           .one_memory = !d->apart,
                           .n_park_pages = d->apart ? d->n_host_pages : 0,
                           .park_extent_pages = d->park_extent_pages,
-                          .page_bytes = 2 << 20,
+                          .page_bytes = FAKE_PAGE_BYTES,
                           .extent_pages = 1,
                           .depth = d->depth};
     snprintf(out->name, sizeof out->name, "fake");
@@ -200,6 +203,8 @@ static inline inferd_status fake_attach(void *self, uint32_t idx, struct model *
                                    .content = {d->content, d->content}},
                           .weight_pages = same_as == DEVICE_OWN ? fake_weight_pages(d, idx) : 0,
                           .stage_bytes = 100};
+    if (out->weight_pages > 0) // the last page is half used
+        out->weight_bytes = (uint64_t)out->weight_pages * FAKE_PAGE_BYTES - FAKE_PAGE_BYTES / 2;
     out->host_pages = out->weight_pages;
     uint32_t pages = d->models[idx].weight_pages;
     d->models[idx] = (fake_model){.attached = true, .weight_pages = pages};
@@ -218,9 +223,25 @@ static inline void fake_unstage(void *self, uint32_t idx) {
 static inline void fake_detach(void *self, uint32_t idx) {
     fake_device *d = self;
     if (!d->models[idx].attached) return;
+    for (uint32_t i = 0; i < FAKE_MODELS_MAX; i++) // those who use its weights leave before it
+        if (i != idx && d->models[i].attached && d->models[i].weights_of == idx) d->n_faults++;
     uint32_t pages = d->models[idx].weight_pages;
     d->models[idx] = (fake_model){.weight_pages = pages};
     d->n_attached--;
+}
+
+static inline void fake_hand_over(void *self, uint32_t from, uint32_t to) {
+    fake_device *d = self;
+    fake_model *a = &d->models[from], *b = &d->models[to];
+    if (!a->attached || !b->attached || a->weights_of != from || b->weights_of != from ||
+        a->staging)
+        d->n_faults++;
+    fake_model weights = *a;
+    *a = *b;
+    *b = weights;
+    for (uint32_t i = 0; i < FAKE_MODELS_MAX; i++)
+        if (d->models[i].attached && d->models[i].weights_of == from) d->models[i].weights_of = to;
+    d->n_handed_over++;
 }
 
 static inline inferd_status fake_stage_begin(void *self, uint32_t idx, const uint32_t *pages,
@@ -253,7 +274,7 @@ static inline inferd_status fake_stage_step(void *self, uint32_t idx, uint64_t b
                              .total = 100,
                              .device_us = d->stage_us,
                              .finished = m->piece >= n};
-    if (d->fail_load || d->n_pieces == d->fail_stage_at) {
+    if (d->fail_load || d->n_pieces == d->fail_stage_at || (d->bad_files >> idx & 1) != 0) {
         m->staging = false;
         return inferd_fail(err, INFERD_EFORMAT, "the file is wrong");
     }
@@ -402,6 +423,7 @@ static inline device fake_as_device(fake_device *d) {
         .close = fake_close,
         .attach = fake_attach,
         .detach = fake_detach,
+        .hand_over = fake_hand_over,
         .stage_begin = fake_stage_begin,
         .stage_step = fake_stage_step,
         .unstage = fake_unstage,

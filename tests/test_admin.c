@@ -177,8 +177,14 @@ static const plan_check *check_of(const plan_answer *p, const char *name) {
     return NULL;
 }
 
+static const char *say_of(const plan_answer *p, const char *name) {
+    const plan_check *c = check_of(p, name);
+    return c != NULL ? c->text : "";
+}
+
 /* 100 pages: 20 + 30 + 20 + 20 are used, 10 are free; cached pages of c: 5 of its 10. */
 static plan_model four[4];
+static plan_member four_names[4];
 static plan_device device_of_four(void) {
     four[0] = hot("a", GEN_NORMAL, 20, 1000);
     four[1] = hot("b", GEN_NORMAL, 30, 9000);
@@ -187,14 +193,26 @@ static plan_device device_of_four(void) {
     four[2].cached_pages = 5;
     four[3] = hot("d", GEN_HIGH, 20, 0);
     four[3].n_work = 1;
-    return (plan_device){
-        .n_pages = 100, .n_free = 10, .page_bytes = 1 << 20, .models = four, .n_models = 4};
+    for (uint32_t i = 0; i < 4; i++)
+        four_names[i] = (plan_member){.name = four[i].name,
+                                      .weights_idx = i,
+                                      .owns = true,
+                                      .held_pages = four[i].weight_pages + four[i].kv_pages,
+                                      .cached_pages = four[i].cached_pages};
+    return (plan_device){.n_pages = 100,
+                         .n_free = 10,
+                         .page_bytes = 1 << 20,
+                         .models = four,
+                         .n_models = 4,
+                         .members = four_names,
+                         .n_members = 4};
 }
 
 static plan_answer plan_of(const plan_device *d, gen_class class, uint32_t pages, uint32_t min,
                            uint32_t max) {
     plan_wanted w = {.name = "new",
                      .idx = UINT32_MAX,
+                     .member_idx = UINT32_MAX,
                      .class = class,
                      .weight_pages = pages,
                      .min_pages = min,
@@ -270,6 +288,7 @@ static void work_of_a_lower_class_goes_after_the_idle(void) {
 static void what_is_pinned_stays_and_counts_for_others(void) {
     plan_device d = device_of_four();
     four[1].pinned = true;
+    four[1].pinned_pages = 30;
     plan_answer p = plan_of(&d, GEN_SYSTEM, 69, 0, FEASIBLE_UNLIMITED);
     EXPECT(p.now);
     EXPECT_EQ(p.n_victims, 3); // all others
@@ -284,7 +303,7 @@ static void what_is_pinned_stays_and_counts_for_others(void) {
 
 static void guarantees_and_ceilings_are_checked(void) {
     plan_device d = device_of_four();
-    four[0].min_pages = 60;
+    four_names[0].min_pages = 60;
     plan_answer p = plan_of(&d, GEN_NORMAL, 5, 40, FEASIBLE_UNLIMITED);
     EXPECT(check_of(&p, "guarantees")->kept);
     EXPECT(check_of(&p, "ceiling") == NULL);
@@ -306,7 +325,7 @@ static void guarantees_and_ceilings_are_checked(void) {
 
 static void pages_promised_to_others_are_not_free(void) {
     plan_device d = device_of_four();
-    four[3].min_pages = 26; // holds 20
+    four_names[3].min_pages = 26; // holds 20
     plan_answer p = plan_of(&d, GEN_NORMAL, 8, 0, FEASIBLE_UNLIMITED);
     EXPECT_EQ(p.n_victims, 0);
     plan_answer_deinit(&p);
@@ -319,6 +338,7 @@ static void a_model_that_is_there_is_not_its_own_victim(void) {
     plan_device d = device_of_four();
     plan_wanted w = {.name = "b",
                      .idx = 1,
+                     .member_idx = 1,
                      .class = GEN_NORMAL,
                      .weight_pages = 30,
                      .max_pages = FEASIBLE_UNLIMITED};
@@ -330,6 +350,157 @@ static void a_model_that_is_there_is_not_its_own_victim(void) {
     w.weight_pages = 60;
     EXPECT(plan_model_check(&d, &w, &p));
     EXPECT(p.now && p.n_victims == 1 && p.victims[0] == 0); // c alone is one page too small
+    plan_answer_deinit(&p);
+}
+
+/* A plan added a model's cached pages to what was free and to what it held, and said "now". */
+static void cached_pages_count_once(void) {
+    plan_device d = device_of_four();
+    plan_wanted w = {.name = "c",
+                     .idx = 2,
+                     .member_idx = 2,
+                     .class = GEN_NORMAL,
+                     .weight_pages = 30,
+                     .max_pages = FEASIBLE_UNLIMITED};
+    plan_answer p;
+    four[0].pinned = four[1].pinned = true;
+    EXPECT(plan_model_check(&d, &w, &p)); // it holds 10 and 5, 5 are cached, 10 are free
+    EXPECT(!p.now && check_of(&p, "memory")->have_pages == 30);
+    plan_answer_deinit(&p);
+}
+
+/* The guarantees of those who share its weights were left out with its own. */
+static void who_shares_weights_keeps_its_own_guarantee(void) {
+    plan_device d = device_of_four();
+    plan_wanted w = {.name = "b",
+                     .idx = 1,
+                     .member_idx = 1,
+                     .class = GEN_NORMAL,
+                     .weight_pages = 30,
+                     .min_pages = 20,
+                     .max_pages = FEASIBLE_UNLIMITED};
+    plan_answer p;
+    four_names[3] = (plan_member){.name = "b2", .weights_idx = 1, .min_pages = 50};
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT_EQ(check_of(&p, "guarantees")->need_pages, 70);
+    EXPECT(strstr(say_of(&p, "guarantees"), "b2 50 MiB") != NULL);
+    EXPECT_EQ(check_of(&p, "device")->have_pages, 50);
+    plan_answer_deinit(&p);
+    w.member_idx = 3, w.name = "b2", w.min_pages = 50; // the other way round
+    four_names[1].min_pages = 45;                      // of which the weights fill 30
+    w.max_pages = 1; // they count for b: its own are keys and values
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT_EQ(check_of(&p, "guarantees")->need_pages, 95);
+    EXPECT_EQ(check_of(&p, "device")->have_pages, 85);
+    EXPECT(check_of(&p, "ceiling")->kept && p.now);
+    plan_answer_deinit(&p);
+}
+
+/* A newcomer that has the same content finds its weights there. */
+static void a_newcomer_shares_what_is_there(void) {
+    plan_device d = device_of_four();
+    plan_wanted w = {.name = "b2",
+                     .idx = 1,
+                     .member_idx = UINT32_MAX,
+                     .class = GEN_NORMAL,
+                     .weight_pages = 30,
+                     .max_pages = 1};
+    plan_answer p;
+    d.n_free = 1;
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT(p.now && p.n_victims == 0);
+    plan_answer_deinit(&p);
+    d.n_free = 0, four[2].cached_pages = 0;
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT(p.now && p.n_victims == 1 && p.victims[0] == 2); // never b
+    plan_answer_deinit(&p);
+}
+
+static void the_reserve_is_told_as_it_is(void) {
+    plan_device d = device_of_four();
+    d.reserve_pages = 28;
+    plan_answer p = plan_of(&d, GEN_NORMAL, 5, 100, FEASIBLE_UNLIMITED);
+    EXPECT(check_of(&p, "guarantees")->kept);
+    EXPECT(strstr(say_of(&p, "guarantees"), "capacity 128 MiB - reserve 28 MiB") != NULL);
+    plan_answer_deinit(&p);
+}
+
+/* Steps of 12 and 6 ms each 30 and 20 ms: 0.40 + 0.30 + 12/20. */
+static void targets_of_a_device_are_kept_together(void) {
+    static const char *const names[] = {"a", "new"};
+    feasible_task tasks[] = {{12000, 30000, 0}, {6000, 20000, 1}};
+    plan_device d = device_of_four();
+    plan_wanted w = {.name = "new",
+                     .idx = UINT32_MAX,
+                     .member_idx = UINT32_MAX,
+                     .class = GEN_NORMAL,
+                     .weight_pages = 5,
+                     .max_pages = FEASIBLE_UNLIMITED};
+    plan_answer p;
+    d.tasks = tasks, d.task_names = names;
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT(p.fits && check_of(&p, "targets") == NULL); // nothing is known of its steps
+    plan_answer_deinit(&p);
+    d.n_tasks = 2;
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT(!p.fits && !check_of(&p, "targets")->kept);
+    EXPECT_EQ(check_of(&p, "targets")->need_pages, 130);
+    EXPECT(strstr(say_of(&p, "targets"), "0.70 + 0.60 = 1.30 > 1") != NULL);
+    plan_answer_deinit(&p);
+    tasks[1].period_us = 60000; // 0.40 + 0.10 + 12/30
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT(p.fits && check_of(&p, "targets")->kept);
+    EXPECT_EQ(check_of(&p, "targets")->need_pages, 90);
+    plan_answer_deinit(&p);
+}
+
+static void shares_of_a_device_are_at_most_all_of_it(void) {
+    plan_device d = device_of_four();
+    plan_wanted w = {.name = "new",
+                     .idx = UINT32_MAX,
+                     .member_idx = UINT32_MAX,
+                     .class = GEN_NORMAL,
+                     .weight_pages = 5,
+                     .max_pages = FEASIBLE_UNLIMITED,
+                     .share_percent = 60};
+    plan_answer p;
+    for (d.share_percent = 40; d.share_percent <= 41; d.share_percent++) {
+        EXPECT(plan_model_check(&d, &w, &p));
+        EXPECT_EQ(p.fits, d.share_percent == 40);
+        EXPECT_EQ(check_of(&p, "shares")->need_pages, d.share_percent + 60);
+        plan_answer_deinit(&p);
+    }
+    w.share_percent = 0; // nothing is guaranteed to it
+    EXPECT(plan_model_check(&d, &w, &p));
+    EXPECT(p.fits && check_of(&p, "shares") == NULL);
+    plan_answer_deinit(&p);
+}
+
+/* What leaves is guaranteed its pages still, and they are kept free for it. */
+static void a_victim_takes_its_guarantee_along(void) {
+    plan_device d = device_of_four();
+    four_names[1].min_pages = 25;                                       // of its 30
+    plan_answer p = plan_of(&d, GEN_NORMAL, 15, 0, FEASIBLE_UNLIMITED); // 16 of 10 + 5, and 1 more
+    EXPECT(p.now && p.n_victims == 1 && p.victims[0] == 2);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 54, 0, FEASIBLE_UNLIMITED); // 10 + 5, 15 of c, 5 of b, 20 of a
+    EXPECT(p.now && p.n_victims == 3);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 55, 0, FEASIBLE_UNLIMITED);
+    EXPECT(p.fits && !p.now && p.n_victims == 0);
+    plan_answer_deinit(&p);
+}
+
+static void what_tenants_are_guaranteed_is_kept(void) {
+    plan_device d = device_of_four();
+    four_names[3].min_pages = 26; // holds 20; tenants' guarantees are out of the same pages
+    d.tenants_min_pages = 30, d.reserved_pages = 9;
+    plan_answer p = plan_of(&d, GEN_NORMAL, 5, 0, FEASIBLE_UNLIMITED);
+    EXPECT(p.now && p.n_victims == 0); // 10 + 5 - 9
+    EXPECT_EQ(check_of(&p, "device")->have_pages, 70);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 6, 0, FEASIBLE_UNLIMITED);
+    EXPECT_EQ(p.n_victims, 1);
     plan_answer_deinit(&p);
 }
 
@@ -361,7 +532,7 @@ static void bytes_become_pages_rounded_up(void) {
     EXPECT_EQ(plan_pages(4097, 4096), 2);
     EXPECT_EQ(plan_pages(5, 0), 0);
     EXPECT(plan_pages(UINT64_MAX, 1) < UINT32_MAX);
-    EXPECT_EQ(plan_prepared_bytes(1000), 1300);
+    EXPECT_EQ(plan_prepared_bytes(1000), 1150);
 }
 
 /* ---- ctl ---- */
@@ -532,6 +703,14 @@ static const test_case tests[] = {
     TEST(guarantees_and_ceilings_are_checked),
     TEST(pages_promised_to_others_are_not_free),
     TEST(a_model_that_is_there_is_not_its_own_victim),
+    TEST(cached_pages_count_once),
+    TEST(who_shares_weights_keeps_its_own_guarantee),
+    TEST(a_newcomer_shares_what_is_there),
+    TEST(the_reserve_is_told_as_it_is),
+    TEST(shares_of_a_device_are_at_most_all_of_it),
+    TEST(targets_of_a_device_are_kept_together),
+    TEST(a_victim_takes_its_guarantee_along),
+    TEST(what_tenants_are_guaranteed_is_kept),
     TEST(worth_is_weight_and_time_against_pages_and_age),
     TEST(bytes_become_pages_rounded_up),
     TEST(urls_are_taken_apart),

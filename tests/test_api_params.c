@@ -154,6 +154,49 @@ static char *read_page(void) {
     return page;
 }
 
+/* It named a code that nothing sends, and not the one that is sent instead. */
+static void the_page_lists_every_error_and_no_other(void) {
+    /* Those of the transport, of keys and of the admin API. */
+    static const char *const others[] = {
+        "invalid_api_key",    "admin_only",        "admin_not_configured",  "host_not_allowed",
+        "origin_not_allowed", "unknown_url",       "method_not_allowed",    "malformed_request",
+        "request_timeout",    "request_too_large", "unsupported_media_type"};
+    char *page = read_page(), code[64];
+    char *errors = strstr(page, "| status | type | code | when |");
+    bool seen[API_FAULTS] = {false};
+    EXPECT(errors != NULL);
+    if (errors == NULL) return;
+    char *end = strstr(errors, "\n\n");
+    if (end != NULL) *end = 0;
+    seen[API_OK] = seen[API_BAD_JSON] = true; // no code
+    for (char *row = strtok(errors, "\n"); row != NULL; row = strtok(NULL, "\n")) {
+        char *cell = row; // the third, without its separator
+        for (int i = 0; i < 3 && cell != NULL; i++)
+            if ((cell = strchr(cell, '|')) != NULL) cell++;
+        while (cell != NULL && sscanf(cell, "%*[^`|]`%63[^`]`", code) == 1) {
+            bool known = false;
+            for (int f = API_BAD_VALUE; f < API_FAULTS; f++) {
+                char status[8];
+                api_error e = {0};
+                api_fail(&e, (api_fault)f, NULL, "x");
+                snprintf(status, sizeof status, "%d", e.status);
+                if (strcmp(e.code, code) != 0) continue;
+                known = true;
+                seen[f] |= strstr(row, status) != NULL && strstr(row, e.type) != NULL;
+            }
+            for (size_t i = 0; i < INFERD_COUNT(others); i++) known |= strcmp(others[i], code) == 0;
+            if (!known) printf("nothing sends %s\n", code);
+            EXPECT(known);
+            cell = strchr(strchr(cell, '`') + 1, '`') + 1;
+        }
+    }
+    for (int f = 0; f < API_FAULTS; f++) {
+        if (!seen[f]) printf("docs/api.md lacks fault %d\n", f);
+        EXPECT(seen[f]);
+    }
+    free(page);
+}
+
 static void the_page_lists_the_rows_of_the_table(void) {
     char *page = read_page();
     const char *print = getenv("INFERD_PRINT_FIELDS");
@@ -695,6 +738,7 @@ static const test_case cases[] = {
     TEST(ids_must_be_below_the_vocabulary),
     TEST(prompts_have_four_forms),
     TEST(messages_are_checked_by_role),
+    TEST(the_page_lists_every_error_and_no_other),
     TEST(what_is_not_json_has_no_code),
     TEST(messages_never_repeat_much_of_a_value),
 };

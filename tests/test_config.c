@@ -550,11 +550,11 @@ static void many_tenants_start_quickly(void) {
 
 #define GIB (1ull << 30)
 
-/* Of the documentation's text: what is between ```json and ```. */
-static char *documented_example(void) {
+/* Of the file's text: what is between the first ```json and ```. */
+static char *documented_example(const char *path) {
     static const char opening[] = "```json\n";
     size_t n = 0;
-    char *text = read_whole(INFERD_SOURCE_DIR "/docs/configuration.md", &n);
+    char *text = read_whole(path, &n);
     char *begin = strstr(text, opening), *end = begin == NULL ? NULL : strstr(begin + 4, "\n```");
     EXPECT(begin != NULL && end != NULL);
     if (end == NULL) {
@@ -619,15 +619,28 @@ static void check_documented_owners(void) {
     EXPECT(config_is_admin_key(c, (bytes){"sk-of-the-admin", 15}));
 }
 
-static void documented_example_is_read(void) {
+/* The files of keys that the examples name. */
+static void write_documented_keys(void) {
     char shop[96], lab[96];
-    open_folder();
     snprintf(shop, sizeof shop, "%s/shop.keys", folder);
     snprintf(lab, sizeof lab, "%s/lab.keys", folder);
     write_file(shop, "sk-of-the-shop\n", 15, 0600);
     write_file(lab, "sk-of-the-lab\n", 14, 0600);
+}
+
+static void remove_documented_keys(void) {
+    char shop[96], lab[96];
+    snprintf(shop, sizeof shop, "%s/shop.keys", folder);
+    snprintf(lab, sizeof lab, "%s/lab.keys", folder);
+    unlink(shop);
+    unlink(lab);
+}
+
+static void documented_example_is_read(void) {
+    open_folder();
+    write_documented_keys();
     setenv("INFERD_ADMIN_KEY", "sk-of-the-admin", 1);
-    char *text = documented_example();
+    char *text = documented_example(INFERD_SOURCE_DIR "/docs/configuration.md");
     EXPECT_EQ(load(text), INFERD_OK);
     EXPECT_STR(buf_cstr(&problems), "");
     if (c != NULL) {
@@ -637,8 +650,24 @@ static void documented_example_is_read(void) {
     }
     free(text);
     unsetenv("INFERD_ADMIN_KEY");
-    unlink(shop);
-    unlink(lab);
+    remove_documented_keys();
+    close_folder();
+}
+
+/* It once had a quota for a day and no place to keep it. */
+static void the_readme_has_a_configuration_that_loads(void) {
+    open_folder();
+    write_documented_keys();
+    char *text = documented_example(INFERD_SOURCE_DIR "/README.md");
+    EXPECT_EQ(load(text), INFERD_OK);
+    EXPECT_STR(buf_cstr(&problems), "");
+    if (c != NULL) {
+        EXPECT_EQ(c->n_models, 3);
+        EXPECT_EQ(c->n_tenants, 2);
+        EXPECT(config_check(c, &problems));
+    }
+    free(text);
+    remove_documented_keys();
     close_folder();
 }
 
@@ -1061,7 +1090,8 @@ static void guarantees_fit_the_devices(void) {
                MODEL("b", "\"min\":\"4GiB\"") "]}",
                "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"7GiB\"") "," //
                MODEL("b", "\"min\":\"4097MiB\"") "]}",
-               ":3: models[1].min: the models' min together are 11265MiB, the devices have 11GiB "
+               ":3: models[1].min: the models' min together are 11266MiB in pages of 2MiB, the "
+               "devices have 11GiB "
                "(memory 12GiB less reserve 1GiB)");
     /* The sum fits, and no device has room for the second one. */
     inequality(
@@ -1069,8 +1099,8 @@ static void guarantees_fit_the_devices(void) {
         MODEL("b", "\"min\":\"4GiB\"") "]}",
         "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
         MODEL("b", "\"min\":\"4097MiB\"") "]}",
-        ":3: models[1].min: 4097MiB of it go on one device, and beside larger guarantees the "
-        "most that one has is 4GiB");
+        ":3: models[1].min: 4098MiB of it in pages of 2MiB go on one device, and beside larger "
+        "guarantees the most that one has is 4GiB");
     inequality(
         "{" TWO_CPUS ",\"models\":[" //
         MODEL("a", "\"min\":\"8GiB\",\"replicas\":{\"min\":2,\"max\":2}") "]}",
@@ -1107,6 +1137,15 @@ static void guarantees_fit_the_devices(void) {
                MODEL("c", "\"share\":{\"percent\":1}") "]}",
                ":4: models[2].share.percent: the models' shares together are 201 percent, 2 "
                "devices have 200");
+    /* The sum fits, and no device has room for the third one. */
+    inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"share\":{\"percent\":60}") "," //
+               MODEL("b", "\"share\":{\"percent\":60}") ","                              //
+               MODEL("c", "\"share\":{\"percent\":40}") "]}",
+               "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"share\":{\"percent\":60}") "," //
+               MODEL("b", "\"share\":{\"percent\":60}") ","                              //
+               MODEL("c", "\"share\":{\"percent\":41}") "]}",
+               ":4: models[2].share.percent: 41 percent of it go on one device, and beside larger "
+               "shares the most that one has is 40 percent");
     inequality("{" MODELS ",\"tenants\":[" TENANT("t", "\"share\":{\"percent\":60}") "," //
                TENANT("u", "\"share\":{\"percent\":40}") "]}",
                "{" MODELS ",\"tenants\":[" TENANT("t", "\"share\":{\"percent\":60}") "," //
@@ -1120,9 +1159,6 @@ static void guarantees_fit_the_devices(void) {
     problem_is("{" MODELS
                ",\"tenants\":[" TENANT("t", "\"share\":{\"percent\":6,\"devices\":2}") "]}",
                ":2: tenants[0].share.devices: a share on 2 devices, and 1 is configured");
-    inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"max\":2}") "]}",
-               "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"max\":3}") "]}",
-               ":2: models[0].replicas.max: 3 replicas on different devices, and 2 are configured");
     problem_is("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"min\":3}") "]}",
                ":2: models[0].replicas.min: 3 replicas on different devices, and 2 are configured");
     inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"min\":2,\"max\":2}") "]}",
@@ -1139,6 +1175,97 @@ static void guarantees_fit_the_devices(void) {
         "{\"devices\":2,\"models\":[" MODEL("a", "\"replicas\":{\"max\":3},\"min\":\"9TiB\","
                                                  "\"share\":{\"percent\":200,\"devices\":2}") "]}",
         ":1: devices: expected a list of objects, found a whole number");
+    close_folder();
+}
+
+#define ONE_CPU(memory)  "\"devices\":[{\"kind\":\"cpu\"," memory "}]"
+#define THREE_MINS(size) "\"models\":[" MIN("a", size) "," MIN("b", size) "," MIN("c", size) "]"
+
+/* Guarantees are kept in pages: three of 1 MiB were fine on 5 MiB, and the third model failed. */
+static void guarantees_are_counted_in_pages(void) {
+    open_folder();
+    inequality("{" ONE_CPU("\"memory\":\"6MiB\"") "," THREE_MINS("1MiB") "}",
+               "{" ONE_CPU("\"memory\":\"5MiB\"") "," THREE_MINS("1MiB") "}",
+               ":4: models[2].min: the models' min together are 6MiB in pages of 2MiB, the devices "
+               "have 4MiB (memory 5MiB less reserve 0)");
+    /* What a CPU has when nothing was said is known, too. */
+    inequality("{" ONE_CPU("\"reserve\":0") ",\"models\":[" MIN("a", "2GiB") "]}",
+               "{" ONE_CPU("\"reserve\":\"2MiB\"") ",\"models\":[" MIN("a", "2GiB") "]}",
+               ":2: models[0].min: the models' min together are 2GiB, the devices have 2046MiB "
+               "(memory 2GiB less reserve 2MiB)");
+    inequality("{" TWO_CPUS ",\"models\":[" MIN("a", "7GiB") "," MIN("b", "4095MiB") "]}",
+               "{" TWO_CPUS ",\"models\":[" MIN("a", "6GiB") "," MIN("b", "4097MiB") "]}",
+               ":3: models[1].min: 4098MiB of it in pages of 2MiB go on one device, and beside "
+               "larger guarantees the most that one has is 4GiB");
+    close_folder();
+}
+
+static const char *notes_of(const char *text) {
+    static buf notes;
+    EXPECT_EQ(load(text), INFERD_OK);
+    buf_clear(&notes);
+    config_write_notes(c, &notes);
+    return buf_cstr(&notes);
+}
+
+/* replicas.max is a bound: where there are fewer devices it was refused. */
+static void more_replicas_than_devices_are_noted(void) {
+    open_folder();
+    EXPECT_STR(notes_of("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"max\":2}") "]}"),
+               "");
+    EXPECT_STR(notes_of("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"replicas\":{\"max\":3}") "]}"),
+               "models[0].replicas.max: 3, and there are 2 devices: at most 2 replicas\n");
+    EXPECT_STR(notes_of("{\"models\":[" MODEL("a", "\"replicas\":{\"min\":1,\"max\":2}") "]}"),
+               "models[0].replicas.max: 2, and there is 1 device: at most 1 replica\n");
+    close_folder();
+}
+
+/* What the documents promise of one text: every member there is, of a shape others write. */
+static void the_whole_shape_is_read(void) {
+    open_folder();
+    EXPECT_EQ(
+        load("{\"devices\":[{\"name\":\"gpu0\",\"kind\":\"cuda\",\"uuid\":\"GPU-12345678\","
+             "\"memory\":\"140GiB\",\"reserve\":\"2GiB\"}],\"host_arena\":\"64GiB\","
+             "\"policy\":{\"objective\":\"latency\",\"placement\":\"balanced\"},"
+             "\"models\":[{\"name\":\"a\",\"path\":\"a.gguf\",\"min\":\"0\",\"max\":\"24GiB\","
+             "\"class\":\"normal\",\"weight\":1,"
+             "\"share\":{\"policy\":\"burst\",\"percent\":40,\"devices\":1},"
+             "\"slo\":{\"ttft_ms\":500,\"tpot_ms\":40},\"pin\":\"warm\",\"keep_alive\":\"never\","
+             "\"replicas\":{\"min\":1,\"max\":2}}],"
+             "\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-t-012345\"],\"weight\":2,"
+             "\"max_class\":\"high\",\"models\":[\"a\"],\"max\":\"8GiB\","
+             "\"share\":{\"policy\":\"fixed\",\"percent\":25},"
+             "\"limits\":{\"requests_per_min\":600,\"tokens_per_min\":200000,"
+             "\"concurrent\":64}}]}"),
+        INFERD_OK);
+    EXPECT_STR(buf_cstr(&problems), "");
+    if (c == NULL) return;
+    const model_policy a = {.max_bytes = 24 * GIB,
+                            .class = GEN_NORMAL,
+                            .weight = 1,
+                            .share = {SHARE_BURST, 40, 1},
+                            .slo_ttft_ms = 500,
+                            .slo_tpot_ms = 40,
+                            .pin = PIN_WARM,
+                            .keep_alive_us = POLICY_NEVER,
+                            .replicas_min = 1,
+                            .replicas_max = 2};
+    EXPECT_EQ(c->n_devices, 1);
+    EXPECT_STR(c->devices[0].uuid, "GPU-12345678");
+    EXPECT_EQ(c->devices[0].memory_bytes, 140 * GIB);
+    EXPECT_EQ(c->devices[0].reserve_bytes, 2 * GIB);
+    EXPECT_EQ(c->host_arena_bytes, 64 * GIB);
+    EXPECT(same_policy(&c->models[0].policy, &a));
+    const config_tenant *t = &c->tenants[0];
+    EXPECT_EQ(t->policy.weight, 2);
+    EXPECT_EQ(t->max_class, GEN_HIGH);
+    EXPECT_STR(t->models[0], "a");
+    EXPECT_EQ(t->policy.max_bytes, 8 * GIB);
+    EXPECT_EQ(t->policy.share.policy, SHARE_FIXED);
+    EXPECT_EQ(t->policy.share.percent, 25);
+    EXPECT_EQ(t->limits.requests_per_min, 600);
+    EXPECT_EQ(t->limits.tokens_per_min, 200000);
+    EXPECT_EQ(t->limits.concurrent, 64);
     close_folder();
 }
 
@@ -1195,9 +1322,9 @@ static void counts_have_bounds(void) {
             buf_add_format(&text, "%s{\"name\":\"m%d\",\"path\":\"m\"}", i > 0 ? "," : "", i);
         buf_add_str(&text, "]}");
         EXPECT_EQ(load(buf_cstr(&text)), n == CONFIG_MODELS_MAX ? INFERD_OK : INFERD_EINVAL);
-        if (c != NULL) EXPECT_EQ(config_find_model(c, "m255", 4), 255);
+        if (c != NULL) EXPECT_EQ(config_find_model(c, "m1023", 5), 1023);
     }
-    EXPECT(strstr(buf_cstr(&problems), "models: has 257 elements, at most 256 are possible") !=
+    EXPECT(strstr(buf_cstr(&problems), "models: has 1025 elements, at most 1024 are possible") !=
            NULL);
     for (int n = CONFIG_DEVICES_MAX; n <= CONFIG_DEVICES_MAX + 1; n++) {
         buf_clear(&text);
@@ -1406,6 +1533,13 @@ static void file_is_replaced_as_a_whole(void) {
         EXPECT_EQ(after.st_gid, 4321);
         EXPECT_EQ(after.st_mode & 07777, 04711);
     }
+    /* One that is not there is made, for nobody else to read. */
+    unlink(file);
+    EXPECT_EQ(config_write_file(file, "first", 5, &err), INFERD_OK);
+    file_holds(file, "first");
+    EXPECT_EQ(stat(file, &after), 0);
+    EXPECT_EQ(after.st_mode & 07777, 0600);
+    EXPECT_EQ(count_files(), 1);
     close_folder();
 }
 
@@ -1425,8 +1559,9 @@ static void failed_writing_changes_nothing(void) {
     char path[96];
     bool root = geteuid() == 0;
     open_folder();
-    write_fails(file, "No such file");
     write_fails(folder, "not a file");
+    snprintf(path, sizeof path, "%s/none/inferd.json", folder);
+    write_fails(path, "No such file");
     snprintf(path, sizeof path, "%s/dangling", folder);
     EXPECT_EQ(symlink("nowhere", path), 0);
     write_fails(path, "No such file");
@@ -1504,9 +1639,11 @@ static void what_needs_a_restart_is_named(void) {
          "}",
          ""},
         {"{" MODELS ",\"policy\":{\"objective\":\"sla\",\"placement\":\"spread\","
-         "\"min_residency_ms\":1,\"starvation_percent\":3,\"zero_on_tenant_change\":true,"
-         "\"cost_per_device_hour\":1,\"background_copies\":false}}",
+         "\"min_residency_ms\":1,\"starvation_percent\":3,\"cost_per_device_hour\":1,"
+         "\"background_copies\":false}}",
          ""},
+        {"{" MODELS ",\"policy\":{\"zero_on_tenant_change\":true}}",
+         "policy.zero_on_tenant_change"},
         {"{\"models\":[{\"name\":\"m\",\"path\":\"m.gguf\",\"weight\":0,\"keep_alive\":1},"
          "{\"name\":\"n\",\"path\":\"n.gguf\"}]}",
          ""},
@@ -1645,6 +1782,7 @@ static const test_case cases[] = {
     TEST(problems_never_show_a_key),
     TEST(many_tenants_start_quickly),
     TEST(documented_example_is_read),
+    TEST(the_readme_has_a_configuration_that_loads),
     TEST(each_new_value_has_its_range),
     TEST(values_arrive_where_they_belong),
     TEST(shares_are_completed_and_checked),
@@ -1652,6 +1790,9 @@ static const test_case cases[] = {
     TEST(decimals_and_sizes_are_exact),
     TEST(lists_of_cores_are_read),
     TEST(guarantees_fit_the_devices),
+    TEST(guarantees_are_counted_in_pages),
+    TEST(more_replicas_than_devices_are_noted),
+    TEST(the_whole_shape_is_read),
     TEST(devices_are_told_apart),
     TEST(counts_have_bounds),
     TEST(counted_tokens_need_a_place),

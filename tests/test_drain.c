@@ -157,6 +157,40 @@ static void spare_places_are_a_part_and_no_more_than_a_batch(void) {
     EXPECT_EQ(drain_spare_of(1056, 32), 32);
 }
 
+/* Places are held so shortly that all of a herd would have its turn within the next second; but who
+ * is told the same second comes at the same moment.  Four places for a twentieth of a second, and
+ * seventy clients. */
+static void a_herd_is_told_different_seconds(void) {
+    enum { PLACES = 4, SPARE = 1, HERD = 70, HELD_US = 50000, MS = 1000 };
+    uint64_t now_us = SECOND_US, due_us[HERD] = {0};
+    uint32_t n_due[DRAIN_MAX_S + 1] = {0}, n_good = 0, n_told = 0;
+    b = (drain_book){0};
+    drain_note(&b, PLACES, 0, now_us);
+    for (int i = 0; i < 100; i++) drain_note(&b, PLACES, 1, now_us += HELD_US / PLACES);
+    for (uint32_t i = 0; i < HERD; i++) {
+        EXPECT(!drain_admit(&b, i + 1, false, 1, PLACES, SPARE, now_us, &after_s));
+        EXPECT(after_s <= DRAIN_MAX_S);
+        due_us[i] = now_us + after_s * (uint64_t)SECOND_US;
+        n_due[after_s]++;
+    }
+    for (uint32_t s = 0; s <= DRAIN_MAX_S; s++) EXPECT(n_due[s] <= PLACES);
+    drain_note(&b, 0, PLACES, now_us += HELD_US);
+    for (uint32_t s = 1; s <= DRAIN_MAX_S; s++) {
+        uint32_t n_used = 0;
+        now_us = due_us[0] + (s - 1) * (uint64_t)SECOND_US; // the first was told one second
+        for (uint32_t i = 0; i < HERD; i++) {
+            if (due_us[i] != now_us) continue;
+            n_told++;
+            if (!drain_admit(&b, i + 1, false, 1, PLACES, SPARE, now_us + MS, &after_s)) continue;
+            n_good++;
+            drain_note(&b, ++n_used, 0, now_us + MS);
+        }
+        drain_note(&b, 0, n_used, now_us + HELD_US);
+    }
+    EXPECT_EQ(n_told, HERD);
+    EXPECT_EQ(n_good, HERD);
+}
+
 /* ---- a crowd ---- */
 
 typedef struct client {
@@ -286,6 +320,7 @@ static const test_case cases[] = {
     TEST(a_pace_that_changes_is_followed_and_a_pause_forgets_promises),
     TEST(ends_that_come_all_at_once_are_waited_for),
     TEST(spare_places_are_a_part_and_no_more_than_a_batch),
+    TEST(a_herd_is_told_different_seconds),
     TEST(nine_of_ten_first_retries_pass),
     TEST(so_do_those_of_other_crowds),
 };

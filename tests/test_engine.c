@@ -138,6 +138,8 @@ static void a_request_comes_back_as_events(void) {
     EXPECT_EQ(s.pages_total, 40);
     EXPECT_EQ(s.pages_weight, 3);
     EXPECT_EQ(s.pages_free + s.pages_weight + s.pages_kv + s.pages_cached + s.pages_quarantine, 40);
+    EXPECT_EQ(about.bytes_used, 3 * FAKE_PAGE_BYTES - FAKE_PAGE_BYTES / 2);
+    EXPECT_EQ(about.bytes_held, 3 * FAKE_PAGE_BYTES);
     EXPECT_EQ(s.n_prefill_rows, 30);
     EXPECT_EQ(s.n_decode_rows, 19);
     EXPECT_EQ(s.n_rows, 49);
@@ -149,6 +151,157 @@ static void a_request_comes_back_as_events(void) {
     for (int i = 0; i < ENGINE_STEP_BUCKETS; i++) in_buckets += s.step_us_hist[i];
     EXPECT_EQ(in_buckets, 20);
     EXPECT(atomic_load(&f.n_wakes) > 0 && atomic_load(&f.n_wakes) <= 2 + 6 + 21);
+    front_stop(&f);
+}
+
+/* Each page of the pool is told in one place, whatever happens; where host memory is apart, that of
+ * the host's ledger. */
+static bool adds_up(const engine_stats *s) {
+    uint32_t here = s->pages_free + s->pages_weight + s->pages_kv + s->pages_cached +
+                    s->pages_quarantine + s->pages_absent;
+    uint32_t host = s->pages_warm + s->pages_parked;
+    bool fine = s->pages_total == here + (s->one_memory ? host : 0) &&
+                host + s->pages_host_free == s->pages_host;
+    if (!fine) printf("%u pages: %u here, %u on the host\n", s->pages_total, here, host);
+    return fine;
+}
+
+/* Parked pages were told nowhere, and those with cached blocks twice. */
+static void the_pages_that_are_told_add_up_under_load(void) {
+    for (int apart = 0; apart < 2; apart++) {
+        front f;
+        engine_limits limits = {.running_max = 8, .step_tokens_max = 64, .background_copies = true};
+        front_init(&f, 1, 24);
+        f.device.kv.slot_bytes = FAKE_PAGE_BYTES / 6; // as many fit
+        f.device.apart = apart == 1;
+        f.device.n_host_pages = 32;
+        f.device.park_extent_pages = 4;
+        f.device.b_us = 500;     // copying takes less than computing again
+        f.device.sleep_us = 100; // it lasts for some views of the model
+        front_start(&f, &limits);
+        bool kv = false, cached = false, parked = false;
+        uint32_t n_sent = 0;
+        while (f.n_done < 200) {
+            engine_stats s;
+            engine_model_info m;
+            if (n_sent < 200 && n_sent < f.n_done + 40) {
+                uint32_t id = ++n_sent;
+                gen_request *q = request(id, 5 + id % 40, 10 + id % 50);
+                q->class = id % 3 == 0 ? GEN_BATCH : GEN_NORMAL;
+                EXPECT(engine_submit(f.e, q));
+            }
+            front_read(&f);
+            engine_get_stats(f.e, &s);
+            if (s.pages_total == 0) continue;
+            EXPECT(adds_up(&s));
+            engine_model_get(f.e, 0, &m);
+            EXPECT(m.bytes_used <= m.bytes_held && m.bytes_cached == m.pages_cached * s.page_bytes);
+            EXPECT_EQ(m.bytes_held, (uint64_t)(m.pages_weight + m.pages_kv) * s.page_bytes);
+            kv |= m.pages_kv > 0;
+            cached |= s.pages_cached > 0;
+            parked |= s.pages_parked > 0;
+        }
+        EXPECT(kv);
+        EXPECT(cached);
+        EXPECT(parked);
+        engine_model_info m;
+        for (int i = 0; i < 5000; i++) { // views are told now and then
+            engine_model_get(f.e, 0, &m);
+            if (m.pages_kv == 0) break;
+            nap();
+        }
+        /* What nobody needs any more is told apart from what is held. */
+        EXPECT(m.pages_kv == 0 && m.pages_cached > 0);
+        EXPECT_EQ(m.bytes_held, (uint64_t)m.pages_weight * FAKE_PAGE_BYTES);
+        front_stop(&f);
+    }
+}
+
+static void the_bytes_of_a_tenant_are_told(void) {
+    front f;
+    engine_limits limits = {0};
+    tenant_policy policy = {.weight = 1};
+    front_init(&f, 1, 40);
+    f.device.kv.slot_bytes = 1000;
+    f.device.sleep_us = 300;
+    front_start(&f, &limits);
+    EXPECT(engine_set_tenant(f.e, 5, &policy));
+    gen_request *q = request(1, 30, 400);
+    q->tenant_idx = 5;
+    EXPECT(engine_submit(f.e, q));
+    while (f.outcomes[1].n_tokens < 3) front_read(&f);
+    uint64_t block = f.device.kv.slot_bytes * f.device.kv.n_groups;
+    uint64_t n_bytes = engine_tenant_bytes(f.e, 5);
+    EXPECT(n_bytes >= 30 / f.device.kv.block_tokens * block && n_bytes % block == 0);
+    EXPECT_EQ(engine_tenant_bytes(f.e, 4), 0);
+    EXPECT_EQ(engine_tenant_bytes(f.e, UINT32_MAX), 0);
+    engine_cancel(f.e, 1);
+    EXPECT(front_wait(&f, 1));
+    for (int i = 0; i < 5000 && engine_tenant_bytes(f.e, 5) > 0; i++) nap();
+    EXPECT_EQ(engine_tenant_bytes(f.e, 5), 0);
+    front_stop(&f);
+}
+
+/* It was "could not be loaded, try again in a second", for good. */
+static void a_ceiling_below_the_weights_is_told_as_one(void) {
+    front f;
+    engine_limits limits = {.lazy = true};
+    inferd_err err = {0};
+    model_policy low = plain;
+    low.max_bytes = 2 * FAKE_PAGE_BYTES; // the weights take 3
+    front_init(&f, 1, 40);
+    EXPECT_EQ(engine_start_device(&limits, fake_as_device(&f.device), 4, on_wake, &f, &f.e, &err),
+              INFERD_OK);
+    EXPECT(engine_model_add(f.e, 0, NULL, UINT32_MAX, &low));
+    EXPECT(engine_submit(f.e, request(1, 30, 5)));
+    EXPECT(front_wait(&f, 1));
+    EXPECT_EQ(f.outcomes[1].done.done.status, INFERD_EQUOTA);
+    EXPECT(strstr(f.outcomes[1].done.done.text, "max leaves room for 0") != NULL);
+    engine_model_do(f.e, 0, ENGINE_LOAD); // by hand, as at the start
+    for (int i = 0; i < 5000 && engine_model_state(f.e, 0) != MODEL_FAILED; i++) nap();
+    EXPECT_EQ(engine_admit(f.e, 0, 30, 5, &err), INFERD_EQUOTA);
+    EXPECT(strstr(err.text, "need 3 pages") != NULL && strstr(err.text, "2 (max)") != NULL);
+    EXPECT(engine_submit(f.e, request(2, 30, 5)));
+    EXPECT(front_wait(&f, 2));
+    EXPECT_EQ(f.outcomes[2].done.done.status, INFERD_EQUOTA);
+    EXPECT(engine_model_set_policy(f.e, 0, &plain)); // and it is not waited for
+    for (int i = 0; i < 2000 && engine_model_state(f.e, 0) == MODEL_FAILED; i++) nap();
+    EXPECT(engine_submit(f.e, request(3, 30, 5)));
+    EXPECT(front_wait(&f, 3));
+    EXPECT_EQ(f.outcomes[3].done.done.finish, GEN_LENGTH);
+    front_stop(&f);
+}
+
+/* The request behind a change was judged by the views before it: with a ceiling that was gone. */
+static void a_request_behind_a_change_is_judged_by_it(void) {
+    front f;
+    engine_limits limits = {0};
+    inferd_err err = {0};
+    model_policy low = plain;
+    low.max_bytes = 4 * FAKE_PAGE_BYTES; // one page for keys and values
+    front_init(&f, 1, 40);
+    front_start(&f, &limits);
+    for (int i = 0; i < 20; i++) {
+        EXPECT(engine_model_set_policy(f.e, 0, &low));
+        for (int k = 0; k < 5000 && engine_admit(f.e, 0, 300, 100, &err) == INFERD_OK; k++) nap();
+        EXPECT_EQ(engine_admit(f.e, 0, 300, 100, &err), INFERD_EQUOTA);
+        EXPECT(engine_model_set_policy(f.e, 0, &plain));
+        EXPECT_EQ(engine_admit(f.e, 0, 300, 100, &err), INFERD_OK);
+    }
+    front_stop(&f);
+}
+
+/* Only a restart changed them, though they were said to change at once. */
+static void a_policy_changes_between_two_steps(void) {
+    front f;
+    engine_limits limits = {0}, other = {.min_residency_ms = 9, .turn_ms = 7};
+    front_init(&f, 1, 40);
+    front_start(&f, &limits);
+    EXPECT(engine_set_policy(f.e, &other));
+    for (int i = 0; i < 5000 && f.e->n_changes_seen != f.e->n_changes_sent; i++) nap();
+    engine_halt(f.e);
+    EXPECT_EQ(f.e->core.models.limits.min_residency_us, 9000);
+    EXPECT_EQ(f.e->core.models.limits.turn_us, 500000); // as at the start, like all else
     front_stop(&f);
 }
 
@@ -483,8 +636,13 @@ static void an_idle_engine_tells_where_its_time_went(void) {
 static const test_case cases[] = {
     TEST(a_request_comes_back_as_events),
     TEST(an_idle_engine_sleeps),
+    TEST(a_request_behind_a_change_is_judged_by_it),
+    TEST(a_policy_changes_between_two_steps),
     TEST(two_hundred_requests_end_once_each),
     TEST(two_hundred_requests_end_once_each_at_depth_two),
+    TEST(the_pages_that_are_told_add_up_under_load),
+    TEST(the_bytes_of_a_tenant_are_told),
+    TEST(a_ceiling_below_the_weights_is_told_as_one),
     TEST(stopping_ends_what_still_runs),
     TEST(stopping_without_reading_leaks_nothing),
     TEST(a_front_that_reads_late_loses_nothing),

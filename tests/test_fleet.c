@@ -29,7 +29,7 @@ typedef struct rig {
     uint64_t now_us;
     uint32_t n_ended, n_fine;
     gen_event last;
-    uint32_t sent_to[1024]; // by id
+    uint32_t sent_to[1024], tenants[1024]; // by id
 } rig;
 
 static rig *the_rig;
@@ -159,6 +159,7 @@ static uint32_t send(rig *r, uint64_t id, uint32_t slot, uint32_t n_prompt, uint
         return FLEET_NOWHERE;
     }
     r->sent_to[id] = d;
+    r->tenants[id] = q->tenant_idx;
     return d;
 }
 
@@ -169,7 +170,7 @@ static bool read_until(rig *r, uint32_t slot, uint32_t n) {
     while (r->n_ended < n && clock_now_us() < until_us) {
         while (fleet_next_event(r->f, &e)) {
             if (e.kind != GEN_EV_DONE) continue;
-            fleet_note_done(r->f, r->sent_to[e.id], slot);
+            fleet_note_done(r->f, r->sent_to[e.id], slot, r->tenants[e.id]);
             r->last = e;
             r->n_ended++;
             r->n_fine += e.done.finish == GEN_LENGTH;
@@ -437,6 +438,10 @@ static void one_more_is_loaded_before_it_serves(void) {
     fleet_get_replica(r.f, 0, fresh, &at);
     EXPECT_EQ(at.state, FLEET_JOINING);
     EXPECT_EQ(at.part, 1);
+    fleet_scale scale;
+    EXPECT(fleet_next_scale(r.f, &scale));
+    EXPECT(scale.more && scale.slot == 0 && scale.device_idx == fresh && scale.n_replicas == 2);
+    EXPECT(!fleet_next_scale(r.f, &scale));
     for (uint64_t id = 1; id <= 6; id++) EXPECT_EQ(send(&r, id, 0, 8, (uint32_t)id), 1 - fresh);
     atomic_store(&r.hold_stage[fresh], false);
     EXPECT(comes_to(&r, 0, fresh, MODEL_HOT));
@@ -448,6 +453,8 @@ static void one_more_is_loaded_before_it_serves(void) {
     for (int i = 0; i < 90; i++) tick(&r, 1000001);
     EXPECT_EQ(fleet_model_devices(r.f, 0), before);
     EXPECT_EQ(fleet_desired_replicas(r.f, 0), 1);
+    EXPECT(fleet_next_scale(r.f, &scale));
+    EXPECT(!scale.more && scale.device_idx == fresh && scale.n_replicas == 1);
     end(&r, 2);
 }
 
@@ -1047,6 +1054,7 @@ static void what_fits_nowhere_gets_room_by_a_move(void) {
     EXPECT_EQ(moves_of(&r).n_done[FLEET_MOVE_ROOM], 1);
     EXPECT_EQ(moves_of(&r).n_failed, 0);
     EXPECT_EQ(fleet_model_state(r.f, 2), MODEL_HOT);
+    tick(&r, 1000001); // it may have come up where it was
     EXPECT_STR(fleet_placement_problem(r.f, 2), "");
     EXPECT_EQ(fleet_model_devices(r.f, 0), fleet_model_devices(r.f, 1));
     EXPECT_EQ(fleet_model_devices(r.f, 0) | fleet_model_devices(r.f, 2), 3);
@@ -1145,6 +1153,147 @@ static void tenants_get_even_parts_where_their_models_are(void) {
     end(&r, 3);
 }
 
+enum { TURN_US = 5000000 }; // of who is first
+
+static const fleet_tenant_at *told(const rig *r, uint32_t tenant, uint32_t d) {
+    return &r->f->tenants[tenant].at[d];
+}
+
+/* Split evenly over devices that had nothing to do, a share of 60 percent was 30. */
+static void a_share_is_divided_over_the_devices_with_work(void) {
+    rig r;
+    begin(&r, 3, PLACE_SPREAD);
+    tenant_policy t = {.weight = 1, .share = {SHARE_FIXED, 60, 1}};
+    EXPECT(fleet_set_tenant(r.f, 1, &t, 7));
+    EXPECT(fleet_tenant_begins(r.f, 1, 0));
+    EXPECT_EQ(told(&r, 1, 0)->percent, 60); // at once, not at the next tick
+    EXPECT(fleet_tenant_begins(r.f, 1, 2));
+    EXPECT(fleet_tenant_begins(r.f, 1, 2));
+    EXPECT_EQ(told(&r, 1, 0)->percent, 30);
+    EXPECT_EQ(told(&r, 1, 2)->percent, 30);
+    fleet_tenant_ends(r.f, 1, 0);
+    fleet_tenant_ends(r.f, 1, 2); // one of two there
+    tick(&r, 1000);
+    EXPECT_EQ(told(&r, 1, 2)->percent, 60);
+    EXPECT_EQ(told(&r, 1, 2)->policy, SHARE_FIXED);
+    /* Its models are elsewhere by now: what runs there keeps its share. */
+    EXPECT(fleet_set_tenant(r.f, 1, &t, 1));
+    EXPECT_EQ(told(&r, 1, 2)->percent, 60);
+    fleet_tenant_ends(r.f, 1, 2);
+    tick(&r, 1000);
+    EXPECT_EQ(r.f->n_busy, 0);
+    end(&r, 3);
+}
+
+/* Of one percent on two devices the second had nothing, and its requests never ran. */
+static void a_percent_less_than_the_devices_goes_around(void) {
+    rig r;
+    bool had[3] = {0};
+    begin(&r, 3, PLACE_SPREAD);
+    tenant_policy t = {.weight = 1, .share = {SHARE_FIXED, 2, 1}};
+    EXPECT(fleet_set_tenant(r.f, 0, &t, 7));
+    for (uint32_t d = 0; d < 3; d++) EXPECT(fleet_tenant_begins(r.f, 0, d));
+    for (int i = 0; i < 3; i++) {
+        uint32_t sum = 0;
+        tick(&r, TURN_US);
+        for (uint32_t d = 0; d < 3; d++) {
+            EXPECT_EQ(told(&r, 0, d)->policy, SHARE_FIXED);
+            sum += told(&r, 0, d)->percent;
+            if (told(&r, 0, d)->percent == 0) had[d] = true;
+        }
+        EXPECT_EQ(sum, 2);
+    }
+    EXPECT(had[0] && had[1] && had[2]); // each waited once
+    end(&r, 3);
+}
+
+static void what_one_device_takes_of_a_max_is_not_the_others(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    tenant_policy t = {.weight = 1, .max_bytes = 10 << 20};
+    EXPECT(fleet_set_tenant(r.f, 0, &t, 3));
+    EXPECT(fleet_tenant_begins(r.f, 0, 1));
+    atomic_store(&r.engines[0]->tenant_bytes[0], 6 << 20);
+    atomic_store(&r.engines[1]->tenant_bytes[0], 3 << 20);
+    tick(&r, 1000);
+    EXPECT_EQ(told(&r, 0, 1)->here_bytes, 0); // all of it: it is the only one
+    EXPECT(fleet_tenant_begins(r.f, 0, 0));
+    uint64_t first = told(&r, 0, 0)->here_bytes == 0 ? 0 : 1;
+    EXPECT_EQ(told(&r, 0, (uint32_t)first)->here_bytes, 0);
+    EXPECT_EQ(told(&r, 0, (uint32_t)!first)->here_bytes, (first == 0 ? 4u : 7u) << 20);
+    tick(&r, TURN_US);
+    EXPECT_EQ(told(&r, 0, (uint32_t)!first)->here_bytes, 0);
+    EXPECT_EQ(told(&r, 0, (uint32_t)first)->here_bytes, (first == 0 ? 7u : 4u) << 20);
+    atomic_store(&r.engines[!first]->tenant_bytes[0], 11 << 20);
+    tick(&r, 1000);
+    EXPECT_EQ(told(&r, 0, (uint32_t)first)->here_bytes, 1); // nothing is left, which is not "all"
+    end(&r, 2);
+}
+
+/* Streams of a tenant with a fixed share stood still when their model left the device. */
+static void who_has_a_fixed_share_ends_what_runs_where_its_model_leaves(void) {
+    enum { REQUESTS = 3, TOKENS = 120 };
+    rig r;
+    step_us = 1000; // so that what a full bucket pays for is not enough
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(2);
+    tenant_policy t = {.weight = 1, .share = {SHARE_FIXED, 90, 1}};
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    EXPECT(all_hot(&r, 0));
+    EXPECT(fleet_set_tenant(r.f, 3, &t, 3));
+    for (uint64_t id = 1; id <= REQUESTS; id++) {
+        gen_request *q = request(id, 0, 8, (uint32_t)id);
+        q->tenant_idx = r.tenants[id] = 3;
+        q->max_tokens = TOKENS;
+        r.sent_to[id] = 1;
+        EXPECT(fleet_submit(r.f, 1, q));
+    }
+    fleet_remove_replica(r.f, 0, 1);
+    tick(&r, 1000);
+    EXPECT(fleet_set_tenant(r.f, 3, &t, fleet_model_devices(r.f, 0))); // what the front says then
+    EXPECT(read_until(&r, 0, REQUESTS));
+    EXPECT_EQ(r.n_fine, REQUESTS);
+    EXPECT_EQ(r.f->tenants[3].work, 0);
+    end(&r, 2);
+    step_us = 100;
+}
+
+/* A replica beyond the parts had no share at all, which made a fixed one no ceiling. */
+static void a_fixed_share_is_divided_over_all_replicas(void) {
+    rig r;
+    begin_joining(&r);
+    model_policy p = r.f->models[0].about.policy;
+    p.share = (share_spec){SHARE_FIXED, 21, 1};
+    p.replicas_min = 1; // the one on x1 is beyond the parts
+    EXPECT(fleet_model_set_policy(r.f, 0, &p));
+    fleet_replica at;
+    fleet_get_replica(r.f, 0, 0, &at);
+    EXPECT_EQ(at.policy.share.percent, 21);
+    tick(&r, 1000001);
+    EXPECT_EQ(replica_at(&r, 0, 1), FLEET_JOINING);
+    fleet_get_replica(r.f, 0, 0, &at);
+    EXPECT_EQ(at.policy.share.percent, 21); // the other one does not compute yet
+    atomic_store(&r.hold_stage[1], false);
+    EXPECT(comes_to(&r, 0, 1, MODEL_HOT));
+    EXPECT(is_replica(&r, 0, 1, FLEET_SERVING));
+    for (uint32_t d = 0; d < 2; d++) {
+        fleet_get_replica(r.f, 0, d, &at);
+        EXPECT_EQ(at.policy.share.policy, SHARE_FIXED);
+        EXPECT_EQ(at.policy.share.percent, d == 0 ? 11 : 10);
+    }
+    /* One that leaves has its part for as long as it has work. */
+    r.f->models[0].at[1].n_open = 1;
+    fleet_remove_replica(r.f, 0, 1);
+    fleet_divide_fixed(r.f);
+    fleet_get_replica(r.f, 0, 0, &at);
+    EXPECT_EQ(at.policy.share.percent, 11);
+    r.f->models[0].at[1].n_open = 0;
+    fleet_divide_fixed(r.f);
+    fleet_get_replica(r.f, 0, 0, &at);
+    EXPECT_EQ(at.policy.share.percent, 21);
+    end(&r, 2);
+}
+
 static void the_books_are_an_object_per_device(void) {
     rig r;
     begin(&r, 2, PLACE_SPREAD);
@@ -1198,6 +1347,11 @@ static const test_case cases[] = {
     TEST(a_fleet_that_cannot_start_is_none),
     TEST(guarantees_that_a_device_cannot_keep_are_told),
     TEST(tenants_get_even_parts_where_their_models_are),
+    TEST(a_share_is_divided_over_the_devices_with_work),
+    TEST(a_percent_less_than_the_devices_goes_around),
+    TEST(what_one_device_takes_of_a_max_is_not_the_others),
+    TEST(who_has_a_fixed_share_ends_what_runs_where_its_model_leaves),
+    TEST(a_fixed_share_is_divided_over_all_replicas),
     TEST(the_books_are_an_object_per_device),
 };
 TEST_MAIN(cases)

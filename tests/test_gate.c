@@ -219,6 +219,28 @@ static void an_output_is_guessed_from_those_before(void) {
     gate_destroy(g);
 }
 
+/* The guess of 512 alone refused a chat that wanted ten tokens of the last hundred. */
+static void a_guess_is_cut_to_what_is_left_of_the_day(void) {
+    gate *g = open_with(NULL, (config_tenant_limits){.tokens_per_day = 1000});
+    uint64_t now_us = clock_now_us();
+    gate_ticket *first, *second;
+    api_error e = {0};
+    gate_ask ask = ask_for(1, 1, 900);
+    EXPECT(gate_admit(g, &ask, now_us, noon_s, &first, &e));
+    uint64_t taken = usage_of(g, 0).reserved;
+    EXPECT(taken >= 900 && taken < 1000);
+    gate_ask guess = ask_for(1, 1, GEN_NO_MAX);
+    EXPECT(gate_admit(g, &guess, now_us, noon_s, &second, &e));
+    EXPECT_EQ(usage_of(g, 0).reserved, 1000); // all that was left
+    gate_ticket *third;
+    EXPECT(!gate_admit(g, &guess, now_us, noon_s, &third, &e));
+    EXPECT_EQ(e.fault, API_QUOTA);
+    EXPECT(e.retry_after_s >= 1 && e.retry_after_s <= LIMITS_RETRY_MAX_S); // until one has ended
+    gate_drop(g, first, 1, now_us, noon_s);
+    gate_drop(g, second, 1, now_us, noon_s);
+    gate_destroy(g);
+}
+
 static void each_refusal_has_its_code(void) {
     static const struct {
         config_tenant_limits quota;
@@ -229,18 +251,9 @@ static void each_refusal_has_its_code(void) {
         {{.requests_per_min = 1}, 429, "requests", "rate_limit_exceeded", 59, 60},
         {{.tokens_per_min = 15}, 429, "tokens", "rate_limit_exceeded", 59, 60},
         {{.concurrent = 1}, 429, "requests", "concurrency_limit_exceeded", 1, 60},
-        {{.tokens_per_day = 15},
-         429,
-         "insufficient_quota",
-         "insufficient_quota",
-         DAY_S / 2,
-         DAY_S / 2},
-        {{.tokens_per_month = 15},
-         429,
-         "insufficient_quota",
-         "insufficient_quota",
-         DAY_S,
-         31 * DAY_S},
+        /* all of it is reserved, and none used */
+        {{.tokens_per_day = 15}, 429, "insufficient_quota", "insufficient_quota", 1, 60},
+        {{.tokens_per_month = 15}, 429, "insufficient_quota", "insufficient_quota", 1, 60},
         {{.tokens_per_day = 14}, 400, "invalid_request_error", "request_exceeds_limit", 0, 0},
     };
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
@@ -658,6 +671,7 @@ static const test_case cases[] = {
     TEST(what_was_computed_is_charged),
     TEST(choices_that_were_never_submitted_end_with_the_others),
     TEST(an_output_is_guessed_from_those_before),
+    TEST(a_guess_is_cut_to_what_is_left_of_the_day),
     TEST(each_refusal_has_its_code),
     TEST(clients_with_one_body_keep_their_promises),
     TEST(a_first_try_takes_no_promise),

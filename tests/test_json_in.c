@@ -1,6 +1,7 @@
 /* test_json_in.c - JSON from strangers: what is accepted, what is refused and how it is said. */
+#include <time.h>
+
 #include "inferd/buf.h"
-#include "inferd/clock.h"
 #include "json_in.h"
 #include "test.h"
 
@@ -210,9 +211,9 @@ static void many_keys_are_read_in_time(void) {
     buf_add_char(&b, '{');
     for (int i = 0; i < 300000; i++) buf_add_format(&b, "%s\"k%d\":0", i > 0 ? "," : "", i);
     buf_add_char(&b, '}');
-    uint64_t begin_us = clock_now_us();
+    clock_t begin = clock(); // of this program alone
     EXPECT_EQ(parse(b.p, b.n, &json_limits_default, NULL), INFERD_OK);
-    EXPECT(clock_now_us() - begin_us < 3000000);
+    EXPECT(clock() - begin < 10 * CLOCKS_PER_SEC); // one bucket for all would take minutes
     buf_deinit(&b);
 }
 

@@ -117,10 +117,30 @@ static void the_window_moves_once_a_second(void) {
     ledger_destroy(l);
 }
 
-static void time_is_money(void) {
-    EXPECT_EQ(ledger_cost_micros(3600ull * SECOND_US, 2500000), 2500000);
-    EXPECT_EQ(ledger_cost_micros(36 * SECOND_US, 2500000), 25000);
-    EXPECT_EQ(ledger_cost_micros(36 * SECOND_US, 0), 0);
+/* Once all time was charged at the present price, so a lower one made the counter fall. */
+static void time_is_money_at_the_price_of_then(void) {
+    ledger *l = ledger_create(1);
+    uint32_t names[] = {0};
+    engine_principal p = {.tenant = 1, .model = 0, .serial = 1, .device_us = 36 * SECOND_US};
+    EXPECT(ledger_read(l, 0, &p, 1, names, 1));
+    EXPECT(!ledger_is_priced(l) && ledger_cost(ledger_at(l, 0)) == 0);
+    ledger_set_price(l, 2500000);
+    p.device_us += 3600ull * SECOND_US;
+    EXPECT(ledger_read(l, 0, &p, 1, names, 1));
+    EXPECT(ledger_is_priced(l) && ledger_cost(ledger_at(l, 0)) == 2.5);
+    ledger_set_price(l, 1000000);
+    EXPECT(ledger_cost(ledger_at(l, 0)) == 2.5);
+    p.device_us += 36 * SECOND_US;
+    EXPECT(ledger_read(l, 0, &p, 1, names, 1));
+    EXPECT(fabs(ledger_cost(ledger_at(l, 0)) - 2.51) < 1e-12);
+    ledger_set_price(l, 1);
+    p.device_us += 1; // far below a millionth, and not lost
+    EXPECT(ledger_read(l, 0, &p, 1, names, 1));
+    unsigned __int128 before = (unsigned __int128)36 * SECOND_US * (100 * 2500000 + 1000000);
+    EXPECT(ledger_at(l, 0)->cost == before + 1);
+    ledger_set_price(l, 0);
+    EXPECT(ledger_is_priced(l)); // what was paid stays
+    ledger_destroy(l);
 }
 
 static const test_case cases[] = {
@@ -130,6 +150,6 @@ static const test_case cases[] = {
     TEST(the_window_has_the_last_ten_seconds),
     TEST(the_window_is_added_up_by_tenant_and_by_name),
     TEST(the_window_moves_once_a_second),
-    TEST(time_is_money),
+    TEST(time_is_money_at_the_price_of_then),
 };
 TEST_MAIN(cases)

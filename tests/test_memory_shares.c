@@ -54,6 +54,27 @@ static void a_tenants_ceiling_is_never_passed_and_all_its_work_is_done(void) {
     core_rig_deinit(&r);
 }
 
+/* Each is told once however often it changed, with what it has then. */
+static void whose_bytes_changed_is_told_once(void) {
+    static core_rig r;
+    uint64_t n_bytes = 0;
+    open_rig(&r, 100, 1);
+    set_tenant(&r, 1, 0, 0);
+    set_tenant(&r, 2, 0, 0);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), SCHED_NO_TENANT);
+    core_rig_submit(&r, 0, request_of(1, 2, 17, 40));
+    core_rig_submit(&r, 0, request_of(2, 9, 17, 40)); // nobody described this one
+    for (int i = 0; i < 8; i++) core_rig_turn(&r, 1000);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), 2);
+    EXPECT(n_bytes >= 5 * block_bytes && n_bytes == used(&r, 2));
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), SCHED_NO_TENANT);
+    finish_and_watch(&r, 2);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), 2);
+    EXPECT_EQ(n_bytes, 0);
+    EXPECT_EQ(sched_next_tenant(r.core.sched, &n_bytes), SCHED_NO_TENANT);
+    core_rig_deinit(&r);
+}
+
 static void what_would_never_fit_a_tenant_is_refused_with_the_number(void) {
     static core_rig r;
     open_rig(&r, 100, 1);
@@ -83,6 +104,34 @@ static void lowering_a_ceiling_pushes_out_the_newest_and_loses_nothing(void) {
     core_rig_deinit(&r);
 }
 
+/* It waits with nothing, so that on another device there is more; two that wait for each other with
+ * half of what they need would wait for ever. */
+static void what_another_device_needs_is_given_back_at_once(void) {
+    static core_rig r;
+    inferd_err err = {0};
+    tenant_policy p = {.weight = 1, .max_bytes = 40 * block_bytes};
+    open_rig(&r, 100, 1);
+    set_tenant(&r, 1, 0, p.max_bytes);
+    for (uint64_t id = 1; id <= 2; id++) core_rig_submit(&r, 0, request_of(id, 1, 20, 30));
+    core_rig_run(&r, 5000);
+    uint64_t had = used(&r, 1);
+    EXPECT(had >= 10 * block_bytes);
+    p.here_bytes = had - 1;
+    EXPECT_EQ(sched_set_tenant(r.core.sched, 1, &p, core_rig_now(&r), &err), INFERD_OK);
+    EXPECT(used(&r, 1) <= had / 2 + block_bytes); // the newest
+    p.here_bytes = 1;
+    EXPECT_EQ(sched_set_tenant(r.core.sched, 1, &p, core_rig_now(&r), &err), INFERD_OK);
+    EXPECT_EQ(used(&r, 1), 0);
+    core_rig_run(&r, 20000);
+    EXPECT_EQ(used(&r, 1), 0);
+    EXPECT_EQ(core_rig_n_alive(&r), 2); // the whole is what they have to fit, so none ended
+    p.here_bytes = 0;
+    EXPECT_EQ(sched_set_tenant(r.core.sched, 1, &p, core_rig_now(&r), &err), INFERD_OK);
+    core_rig_finish(&r);
+    for (uint64_t id = 1; id <= 2; id++) EXPECT(core_rig_gives(&r, id));
+    core_rig_deinit(&r);
+}
+
 static void a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it(void) {
     static core_rig r;
     open_rig(&r, 40, 1); // 38 pages beside the weights
@@ -105,6 +154,113 @@ static void a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it(void) {
     for (uint64_t id = 1; id <= 6; id++) EXPECT(core_rig_gives(&r, id));
     EXPECT(core_rig_gives(&r, 10));
     EXPECT_EQ(r.outcomes[10].done.done.n_preempted, 0);
+    core_rig_deinit(&r);
+}
+
+static void a_tenant_at_its_ceiling_is_in_nobody_elses_way(void) {
+    static core_rig r;
+    open_rig(&r, 100, 1);
+    set_tenant(&r, 1, 0, 20 * block_bytes);
+    set_tenant(&r, 2, 0, 0);
+    for (uint64_t id = 1; id <= 3; id++) { // 19 blocks each
+        gen_request *q = request_of(id, 1, 40, 36);
+        q->class = GEN_HIGH;
+        core_rig_submit(&r, 0, q);
+    }
+    for (int i = 0; i < 4; i++) core_rig_turn(&r, 1000);
+    core_rig_submit(&r, 0, request_of(9, 2, 8, 4));
+    for (int i = 0; i < 12; i++) core_rig_turn(&r, 1000);
+    EXPECT_EQ(r.outcomes[9].n_done, 1);
+    EXPECT(r.outcomes[1].n_done == 0 && r.outcomes[2].n_tokens == 0);
+    core_rig_finish(&r);
+    for (uint64_t id = 1; id <= 3; id++) EXPECT(core_rig_gives(&r, id));
+    core_rig_deinit(&r);
+}
+
+/* What is less urgent of the same tenant gives its blocks. */
+static void an_urgent_one_goes_first_at_its_tenants_ceiling(void) {
+    static core_rig r;
+    open_rig(&r, 100, 2);
+    set_tenant(&r, 1, 0, 20 * block_bytes);
+    gen_request *slow = request_of(1, 1, 30, 46),
+                *urgent = request_of(2, 1, 30, 10); // 19, 10 blocks
+    slow->class = GEN_BATCH;
+    urgent->class = GEN_HIGH;
+    core_rig_submit(&r, 0, slow);
+    for (int i = 0; i < 30; i++) core_rig_turn(&r, 1000);
+    EXPECT(used(&r, 1) > 11 * block_bytes);
+    core_rig_submit(&r, 1, urgent);
+    for (int i = 0; i < 6; i++) core_rig_turn(&r, 1000);
+    EXPECT(r.outcomes[2].n_tokens > 0 && r.outcomes[1].n_done == 0);
+    EXPECT(finish_and_watch(&r, 1) <= 20 * block_bytes);
+    for (uint64_t id = 1; id <= 2; id++) EXPECT(core_rig_gives(&r, id));
+    EXPECT_EQ(r.outcomes[2].done.done.n_preempted, 0);
+    core_rig_deinit(&r);
+}
+
+/* They fit what was guaranteed to them together: those who have more than that give, whoever came
+ * last. */
+static void the_guaranteed_do_not_take_it_from_each_other(void) {
+    for (int late = 0; late <= 1; late++) {
+        static core_rig r;
+        open_rig(&r, 40, 1);
+        set_tenant(&r, 1, 60 * block_bytes, 0);
+        set_tenant(&r, 2, 0, 0);
+        for (uint64_t id = 1; id <= 8 && late == 1; id++)
+            core_rig_submit(&r, 0, request_of(id, 2, 30, 60));
+        if (late == 1) core_rig_run(&r, 20000);
+        for (uint64_t id = 11; id <= 14; id++) // 15 blocks each
+            core_rig_submit(&r, 0, request_of(id, 1, 20, 40));
+        for (uint64_t id = 1; id <= 8 && late == 0; id++)
+            core_rig_submit(&r, 0, request_of(id, 2, 30, 60));
+        core_rig_finish(&r);
+        for (uint64_t id = 1; id <= 8; id++) EXPECT(core_rig_gives(&r, id));
+        for (uint64_t id = 11; id <= 14; id++) {
+            EXPECT(core_rig_gives(&r, id));
+            EXPECT_EQ(r.outcomes[id].done.done.n_preempted, 0);
+        }
+        core_rig_deinit(&r);
+    }
+}
+
+/* The pages that are kept free for it are of no use to who waits before it. */
+static void who_wants_only_what_was_guaranteed_does_not_wait_for_others(void) {
+    static core_rig r;
+    open_rig(&r, 40, 1);
+    set_tenant(&r, 1, 12 * block_bytes, 0);
+    set_tenant(&r, 2, 0, 0);
+    for (uint64_t id = 1; id <= 6; id++) {
+        gen_request *q = request_of(id, 2, 60, 60);
+        q->class = GEN_HIGH;
+        core_rig_submit(&r, 0, q);
+    }
+    for (int i = 0; i < 10; i++) core_rig_turn(&r, 1000);
+    EXPECT(r.core.sched->n_waiting > 0);
+    core_rig_submit(&r, 0, request_of(9, 1, 8, 4));
+    for (int i = 0; i < 12; i++) core_rig_turn(&r, 1000);
+    EXPECT(r.outcomes[9].n_done == 1 && r.core.sched->n_waiting > 0);
+    core_rig_finish(&r);
+    for (uint64_t id = 1; id <= 6; id++) EXPECT(core_rig_gives(&r, id));
+    core_rig_deinit(&r);
+}
+
+/* Its model is not brought for it, and nobody goes. */
+static void paused_work_wants_no_model(void) {
+    static core_rig r;
+    inferd_err err = {0};
+    sched_demand d[2];
+    tenant_policy paused = {.weight = 0}, plain = {.weight = 1};
+    open_rig(&r, 100, 2);
+    EXPECT_EQ(sched_set_tenant(r.core.sched, 1, &paused, core_rig_now(&r), &err), INFERD_OK);
+    core_rig_submit(&r, 0, request_of(1, 1, 8, 4));
+    core_rig_turn(&r, 1000);
+    sched_demands(r.core.sched, core_rig_now(&r), d);
+    EXPECT_EQ(d[0].n_waiting + d[0].n_running, 0);
+    EXPECT_EQ(sched_set_tenant(r.core.sched, 1, &plain, core_rig_now(&r), &err), INFERD_OK);
+    sched_demands(r.core.sched, core_rig_now(&r), d);
+    EXPECT_EQ(d[0].n_waiting + d[0].n_running, 1);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1));
     core_rig_deinit(&r);
 }
 
@@ -155,9 +311,16 @@ static void a_models_guarantee_is_honoured_within_one_reclaim(void) {
 
 static const test_case cases[] = {
     TEST(a_tenants_ceiling_is_never_passed_and_all_its_work_is_done),
+    TEST(whose_bytes_changed_is_told_once),
     TEST(what_would_never_fit_a_tenant_is_refused_with_the_number),
     TEST(lowering_a_ceiling_pushes_out_the_newest_and_loses_nothing),
+    TEST(what_another_device_needs_is_given_back_at_once),
     TEST(a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it),
+    TEST(a_tenant_at_its_ceiling_is_in_nobody_elses_way),
+    TEST(an_urgent_one_goes_first_at_its_tenants_ceiling),
+    TEST(the_guaranteed_do_not_take_it_from_each_other),
+    TEST(who_wants_only_what_was_guaranteed_does_not_wait_for_others),
+    TEST(paused_work_wants_no_model),
     TEST(a_models_ceiling_is_its_own_affair),
     TEST(a_models_guarantee_is_honoured_within_one_reclaim),
 };

@@ -9,7 +9,6 @@ static const http_route routes[] = {{"/v1/models", HTTP_GET}, {"/health", HTTP_G
 static backend_device_about device; // of the page; kind "": not looked at
 static bool device_lost;
 static uint32_t n_devices = 1;
-static uint64_t hour_micros;
 static const char *const *all_tenants; // NULL: two
 static uint32_t n_all_tenants;
 
@@ -22,6 +21,8 @@ static buf page_of(metrics *m, uint32_t n_models) {
                                               .pages_max = UINT32_MAX,
                                               .bytes_used = 5,
                                               .bytes_held = 9,
+                                              .bytes_cached = 4,
+                                              .pages_parked = 6,
                                               .bytes_max = UINT64_MAX,
                                               .cost_error_ppm = 125000,
                                               .hot_us = 1500000}},
@@ -35,6 +36,7 @@ static buf page_of(metrics *m, uint32_t n_models) {
     static const metrics_replica replicas[] = {{0, 0, "serving"}};
     static const metrics_share shares[] = {{"tenant", "t1", 0.25, 0.4}};
     static const char *const tenants[] = {"t0", "t1"};
+    static const metrics_tenant memory[] = {{"t0", 100, 0, UINT64_MAX}, {"t1", 0, 64, 128}};
     engine_stats e = {.n_running = 3,
                       .n_waiting = 2,
                       .pages_total = 100,
@@ -42,6 +44,11 @@ static buf page_of(metrics *m, uint32_t n_models) {
                       .pages_weight = 20,
                       .pages_kv = 30,
                       .pages_cached = 10,
+                      .pages_parked = 12,
+                      .pages_absent = 13,
+                      .thrashing = true,
+                      .reload_us_window = 2500000,
+                      .turns_attainment_ppm = 750000,
                       .prefix_queries_tokens = 50,
                       .prefix_hits_tokens = 20,
                       .charged_us = 2000000,
@@ -73,9 +80,10 @@ static buf page_of(metrics *m, uint32_t n_models) {
                        .n_replicas = 1,
                        .shares = shares,
                        .n_shares = 1,
+                       .memory = memory,
+                       .n_memory = 2,
                        .tenants = all_tenants != NULL ? all_tenants : tenants,
                        .n_tenants = all_tenants != NULL ? n_all_tenants : 2,
-                       .hour_micros = hour_micros,
                        .models = models,
                        .n_models = n_models,
                        .names = names,
@@ -131,6 +139,11 @@ static void what_was_counted_is_written(void) {
     EXPECT(has_line(&page, "inferd_model_pages{model=\"a\\\"b\\\\c\\nd\",kind=\"kv\"} 7"));
     EXPECT(has_line(&page, "inferd_model_pages{model=\"a\\\"b\\\\c\\nd\",kind=\"max\"} +Inf"));
     EXPECT(has_line(&page, "inferd_pages{device=\"d0\",state=\"cached\"} 10"));
+    EXPECT(has_line(&page, "inferd_pages{device=\"d0\",state=\"parked\"} 12"));
+    EXPECT(has_line(&page, "inferd_pages{device=\"d0\",state=\"absent\"} 13"));
+    EXPECT(has_line(&page, "inferd_thrashing{device=\"d0\"} 1"));
+    EXPECT(has_line(&page, "inferd_thrash_reload_seconds{device=\"d0\"} 2.5"));
+    EXPECT(has_line(&page, "inferd_turns_attainment_ratio{device=\"d0\"} 0.75"));
     EXPECT(has_line(&page, "inferd_kv_usage_ratio 0.375")); // 30 of 30 + 40 + 10
     EXPECT(has_line(&page, "vllm:num_requests_running{engine=\"0\"} 3"));
     EXPECT(has_line(&page, "inferd_step_seconds_bucket{device=\"d0\",le=\"+Inf\"} 3"));
@@ -147,6 +160,10 @@ static void a_tenant_has_its_account(void) {
         "inferd_tokens_total{tenant=\"t1\",model=\"second\",kind=\"cached\"} 2",
         "inferd_tokens_total{tenant=\"t1\",model=\"second\",kind=\"output\"} 3",
         "inferd_share_used_ratio{of=\"tenant\",name=\"t1\"} 0.25",
+        "inferd_tenant_bytes{tenant=\"t0\",kind=\"used\"} 100",
+        "inferd_tenant_bytes{tenant=\"t0\",kind=\"max\"} +Inf",
+        "inferd_tenant_bytes{tenant=\"t1\",kind=\"min\"} 64",
+        "inferd_tenant_bytes{tenant=\"t1\",kind=\"max\"} 128",
         "inferd_share_entitled_ratio{of=\"tenant\",name=\"t1\"} 0.4",
         "inferd_refusals_total{tenant=\"t1\",model=\"second\",reason=\"request_rate\"} 2",
         "inferd_refusals_total{tenant=\"none\",model=\"none\",reason=\"queue_full\"} 1",
@@ -170,20 +187,19 @@ static void a_tenant_has_its_account(void) {
                                 .cached_tokens = 2,
                                 .output_tokens = 3},
                                {.tenant = 1, .model = 9, .serial = 2, .device_us = 250000}};
+    buf page = page_of(m, 2);
+    EXPECT(strstr(buf_cstr(&page), "inferd_cost_total") == NULL); // nobody said what it costs
+    buf_deinit(&page);
+    ledger_set_price(metrics_ledger(m), 3600000); // a thousandth per second
     EXPECT(ledger_read(metrics_ledger(m), 0, list, 2, slots, 1));
     metrics_refused(m, 1, 1, API_REQUEST_RATE);
     metrics_refused(m, -1, -1, API_OVERLOADED);
     metrics_refused(m, 1, 1, API_REQUEST_RATE);
     metrics_target(m, 1, TARGET_TTFT, true);
     metrics_target(m, 1, TARGET_TPOT, false);
-    hour_micros = 3600000; // a thousandth per second
-    buf page = page_of(m, 2);
+    page = page_of(m, 2);
     for (size_t i = 0; i < INFERD_COUNT(lines); i++) EXPECT(has_line(&page, lines[i]));
     EXPECT(strstr(buf_cstr(&page), "part=\"first\"} 0.25") != NULL);
-    buf_deinit(&page);
-    hour_micros = 0;
-    page = page_of(m, 2);
-    EXPECT(strstr(buf_cstr(&page), "inferd_cost_total") == NULL); // nobody said what it costs
     buf_deinit(&page);
     metrics_destroy(m);
 }
@@ -266,6 +282,8 @@ static void devices_are_told_apart_and_added_up(void) {
     EXPECT(has_line(&page, "vllm:num_requests_running{engine=\"0\"} 4"));
     EXPECT(has_line(&page, "inferd_model_desired_replicas{model=\"a\\\"b\\\\c\\nd\"} 2"));
     EXPECT(has_line(&page, "inferd_model_bytes{model=\"a\\\"b\\\\c\\nd\",kind=\"held\"} 9"));
+    EXPECT(has_line(&page, "inferd_model_bytes{model=\"a\\\"b\\\\c\\nd\",kind=\"cached\"} 4"));
+    EXPECT(has_line(&page, "inferd_model_pages{model=\"a\\\"b\\\\c\\nd\",kind=\"parked\"} 6"));
     EXPECT(has_line(&page, "inferd_model_cost_error_ratio{model=\"a\\\"b\\\\c\\nd\"} 0.125"));
     buf_deinit(&page);
     metrics_destroy(m);

@@ -249,6 +249,27 @@ static void set_byte(const char *path, off_t at, int c) {
     close(fd);
 }
 
+/* Weights that two names share: the file of one is gone, and that of the other is read. */
+static void weights_are_read_from_another_file_of_the_same_content(void) {
+    char path[80];
+    inferd_err err = {0};
+    rig r;
+    make_files();
+    snprintf(path, sizeof path, "%s.first", paths[0]);
+    copy_file(paths[0], path);
+    if (rig_open(&r, on_cpu(1), path)) {
+        model *other = open_model(paths[0]);
+        EXPECT_EQ(unlink(path), 0);
+        EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EIO);
+        placed_read_from(r.p, other);
+        model_close(r.m); // nothing of it is used any more
+        r.m = other;
+        EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_OK);
+        EXPECT_EQ(placed_state_of(r.p), PLACED_HOT);
+    }
+    rig_close(&r);
+}
+
 static void a_replaced_file_is_noticed(void) {
     char path[80], aside[90];
     make_files();
@@ -436,9 +457,14 @@ static void a_slot_computes_with_the_weights_of_another(void) {
             device_draw(&d, 3, &same_one.spec.kv, kv_page + 4, c);
             for (uint32_t i = 0; i < RIG_ROWS; i++) EXPECT(a[i].logprob == c[i].logprob);
         }
+        d.ops->hand_over(d.self, 1, 3); // its weights stay, and it may go
+        device_draw(&d, 1, &own.spec.kv, kv_page, c);
+        for (uint32_t i = 0; i < RIG_ROWS; i++) EXPECT(a[i].logprob == c[i].logprob);
+        d.ops->detach(d.self, 1);
+        device_draw(&d, 3, &same_one.spec.kv, kv_page + 4, c);
+        for (uint32_t i = 0; i < RIG_ROWS; i++) EXPECT(a[i].logprob == c[i].logprob);
     }
     d.ops->detach(d.self, 3);
-    d.ops->detach(d.self, 1);
     fine(d.ops->attach(d.self, 1, m[2], DEVICE_OWN, &limits, &own, &err),
          &err); // a slot serves again
     if (device_bring_up(&d, 1, &own, 0)) {
@@ -456,6 +482,7 @@ static const test_case cases[] = {
     TEST(a_window_that_cannot_grow_keeps_what_it_has),
     TEST(two_backends_stay_on_their_own_cpus),
     TEST(wrong_lists_of_cpus_are_refused),
+    TEST(weights_are_read_from_another_file_of_the_same_content),
     TEST(a_replaced_file_is_noticed),
     TEST(the_same_bytes_are_the_same_model),
     TEST(a_file_that_is_cut_cannot_be_compared),

@@ -121,6 +121,25 @@ static void a_ceiling_holds_while_pages_are_free(void) {
     pool_deinit(&p);
 }
 
+static void weights_that_change_hands_stay_where_they_are(void) {
+    pool p;
+    uint32_t pages[3];
+    inferd_err err = {0};
+    EXPECT_EQ(pool_init(&p, 10, 2, &err), INFERD_OK);
+    EXPECT_EQ(pool_set_limits(&p, 1, 4, 10, &err), INFERD_OK);
+    EXPECT(pool_take_weights(&p, 0, PAGE_WEIGHT, 3, pages));
+    EXPECT_EQ(pool_n_takeable(&p, 0), 3); // 4 are kept free for the other
+    pool_hand_over(&p, pages, 3, 1);
+    EXPECT_EQ(p.owners[0].held[PAGE_WEIGHT], 0);
+    EXPECT_EQ(p.owners[1].held[PAGE_WEIGHT], 3);
+    EXPECT_EQ(pool_n_takeable(&p, 0), 6); // and now one, as it has three
+    EXPECT_EQ(pool_verify(&p, &err), INFERD_OK);
+    for (int i = 0; i < 3; i++) pool_give(&p, pages[i], 0);
+    EXPECT_EQ(p.owners[1].held[PAGE_WEIGHT], 0);
+    EXPECT_EQ(pool_verify(&p, &err), INFERD_OK);
+    pool_deinit(&p);
+}
+
 static void watermarks_say_how_many_pages_are_short(void) {
     pool p = open_pool(128, 1); // low 2, high 4
     for (int i = 0; i < 126; i++) pool_take(&p, 0, PAGE_KV);
@@ -365,6 +384,7 @@ static const test_case cases[] = {
     TEST(cold_pages_are_taken_last),
     TEST(a_guarantee_is_kept_free_for_its_owner),
     TEST(a_ceiling_holds_while_pages_are_free),
+    TEST(weights_that_change_hands_stay_where_they_are),
     TEST(watermarks_say_how_many_pages_are_short),
     TEST(what_is_left_for_keys_and_values_excludes_weights_and_guarantees),
     TEST(two_ledgers_share_the_pages),

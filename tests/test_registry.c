@@ -212,9 +212,8 @@ static void when_all_slots_are_in_use_the_old_one_stays(void) {
     end();
 }
 
-/* ---- a fleet that has no memory ---- */
+/* ---- with a fleet ---- */
 
-#if OWN_ALLOCATOR
 static fleet *one_device(fake_device *d) {
     fleet_device about = {.name = "x", .memory_bytes = UINT64_C(64) << 21};
     fleet_options o = {.devices = &about, .n_devices = 1, .n_slots = REGISTRY_SLOTS};
@@ -228,6 +227,52 @@ static fleet *one_device(fake_device *d) {
     return f;
 }
 
+static bool comes_up(fleet *f, int slot) {
+    uint64_t until_us = clock_now_us() + 10000000;
+    model_state s = MODEL_NONE;
+    while (s != MODEL_HOT && s != MODEL_FAILED && clock_now_us() < until_us) {
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+        fleet_tick(f, clock_now_us());
+        s = fleet_model_state(f, (uint32_t)slot);
+    }
+    return s == MODEL_HOT;
+}
+
+/* The one that left kept its guarantee while the one in its place came, which failed for good
+ * because both together were more than the device has. */
+static void one_that_leaves_guarantees_nothing_to_who_comes(void) {
+    buf problems = {0};
+    int was[1], now[1];
+    fake_device d;
+    begin();
+    fleet *f = one_device(&d);
+    config_model a = named("a", 0), b = named("b", 2);
+    a.policy = b.policy = (model_policy){.min_bytes = 40ull * FAKE_PAGE_BYTES,
+                                         .class = GEN_NORMAL,
+                                         .weight = 1,
+                                         .pin = PIN_HOT,
+                                         .keep_alive_us = POLICY_NEVER};
+    EXPECT(serve(&a, 1, NULL, 0, was, &problems));
+    EXPECT(registry_start(&r, f));
+    EXPECT(comes_up(f, was[0]));
+    EXPECT(serve(&b, 1, was, 1, now, &problems));
+    EXPECT_EQ(r.slots[was[0]].policy.min_bytes, 0);
+    EXPECT_EQ(r.slots[was[0]].policy.pin, PIN_NONE);
+    EXPECT(comes_up(f, now[0])); // also while the old one still has answers to end
+    /* And back: it gets what the configuration says again. */
+    registry_drop(&r, now, 1);
+    EXPECT(serve(&a, 1, now, 1, now, &problems));
+    EXPECT_EQ(now[0], was[0]);
+    EXPECT_EQ(r.slots[was[0]].policy.min_bytes, 40ull * FAKE_PAGE_BYTES);
+    EXPECT_EQ(r.slots[was[0]].policy.pin, PIN_HOT);
+    fleet_stop(f);
+    r.fleet = NULL;
+    end();
+}
+
+/* ---- a fleet that has no memory ---- */
+
+#if OWN_ALLOCATOR
 /* The story: what the fleet answered was dropped, so such a model was told that the queue is full,
  * and its slot was taken for ever. */
 static void what_the_fleet_could_not_be_told_is_told_later(void) {
@@ -273,6 +318,7 @@ static const test_case cases[] = {
 #if OWN_ALLOCATOR
     TEST(what_the_fleet_could_not_be_told_is_told_later),
 #endif
+    TEST(one_that_leaves_guarantees_nothing_to_who_comes),
     TEST(what_fits_is_kept_and_the_rest_leaves),
     TEST(files_of_the_same_bytes_share),
     TEST(one_that_cannot_be_opened_changes_nothing),

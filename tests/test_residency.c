@@ -207,6 +207,38 @@ static void a_pinned_model_stays_and_who_finds_no_room_is_told(void) {
     core_rig_deinit(&r);
 }
 
+/* What is left free for others was taken from the model's own ceiling, so it never came by itself.
+ */
+static void a_small_ceiling_keeps_nobody_away_at_the_start(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    core_rig_init(&r, 40, 12, 12);
+    core_rig_open(&r, true);
+    core_rig_attach(&r, 0, &p);
+    p.max_bytes = 14 * r.core.models.page_bytes;
+    core_rig_attach(&r, 1, &p);
+    core_rig_run(&r, 200000);
+    EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
+    EXPECT_EQ(state_of(&r, 1), MODEL_HOT);
+    core_rig_deinit(&r);
+}
+
+/* It was wanted for ever, and nobody behind it came by himself. */
+static void who_is_pinned_where_he_never_fits_is_in_nobodys_way(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    core_rig_init(&r, 60, 4, 12);
+    core_rig_open(&r, true);
+    p.pin = PIN_WARM;
+    core_rig_attach(&r, 0, &p);
+    p.pin = PIN_NONE;
+    core_rig_attach(&r, 1, &p);
+    core_rig_run(&r, 200000);
+    EXPECT_EQ(state_of(&r, 1), MODEL_HOT);
+    EXPECT_EQ(state_of(&r, 0), MODEL_HOT); // as if it were not pinned
+    core_rig_deinit(&r);
+}
+
 /* Once the command was lost when it came while the model was being brought up. */
 static void who_is_sent_away_while_he_comes_goes(void) {
     static const model_state whens[] = {MODEL_STAGING, MODEL_LOADING};
@@ -233,6 +265,85 @@ static void who_is_sent_away_while_he_comes_goes(void) {
         EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
         core_rig_deinit(&r);
     }
+}
+
+/* The command was lost, too, when somebody waited for what is staged; and one that found nothing to
+ * do was obeyed the next time the model left. */
+static void who_is_sent_away_while_somebody_waits_goes_after_him(void) {
+    static const engine_command how[] = {ENGINE_UNLOAD, ENGINE_DROP};
+    for (uint32_t i = 0; i < 6; i++) {
+        static core_rig r;
+        inferd_err err = {0};
+        model_policy p = plain_policy();
+        bool drops = i % 2 == 1, cancelled = i / 2 == 1, loaded = i / 2 == 2;
+        core_rig_init(&r, 40, 12, 12);
+        r.device.stage_pieces = 8;
+        core_rig_open(&r, false);
+        core_rig_attach(&r, 0, &p);
+        core_rig_submit(&r, 0, request(1, 10, 10));
+        for (int k = 0; k < 7; k++) core_rig_turn(&r, 50);
+        EXPECT_EQ(state_of(&r, 0), MODEL_STAGING);
+        residency_do(&r.core.models, 0, how[i % 2], core_rig_now(&r));
+        if (cancelled) sched_cancel(r.core.sched, 1, core_rig_now(&r)); // far enough to go on
+        if (loaded) residency_do(&r.core.models, 0, ENGINE_LOAD, core_rig_now(&r));
+        core_rig_finish(&r);
+        if (!cancelled) EXPECT(core_rig_gives(&r, 1));
+        core_rig_run(&r, 100000);
+        EXPECT_EQ(state_of(&r, 0), loaded ? MODEL_HOT : drops ? MODEL_COLD : MODEL_WARM);
+        residency_do(&r.core.models, 0, how[i % 2], core_rig_now(&r)); // WARM, or COLD: no harm
+        core_rig_run(&r, 10000);
+        core_rig_submit(&r, 0, request(2, 10, 10));
+        core_rig_finish(&r);
+        core_rig_run(&r, 100000);
+        EXPECT_EQ(state_of(&r, 0), MODEL_HOT); // the command is over
+        p.keep_alive_us = 1;
+        EXPECT_EQ(residency_set_policy(&r.core.models, 0, &p, core_rig_now(&r), &err), INFERD_OK);
+        core_rig_run(&r, 10000);
+        EXPECT_EQ(state_of(&r, 0), MODEL_WARM);
+        core_rig_deinit(&r);
+    }
+}
+
+/* Waiting for pages was told as waiting in the queue. */
+static void a_switch_tells_how_long_others_took_to_make_room(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    core_rig_init(&r, 20, 12, 12);
+    r.device.a_us = 4000;
+    core_rig_open(&r, false);
+    core_rig_attach(&r, 0, &p);
+    core_rig_attach(&r, 1, &p);
+    core_rig_submit(&r, 0, request(1, 10, 60));
+    core_rig_run(&r, 50000);
+    core_rig_submit(&r, 1, request(2, 10, 5)); // after the turn of the other
+    uint64_t from_us = core_rig_now(&r);
+    while (state_of(&r, 1) != MODEL_STAGING) core_rig_turn(&r, 1000);
+    uint64_t waited_us = core_rig_now(&r) - from_us;
+    EXPECT(waited_us > 20000);
+    core_rig_finish(&r);
+    const engine_switch *last = &core_rig_model(&r, 1)->last;
+    EXPECT(last->reclaim_us + 10000 > waited_us && last->reclaim_us <= waited_us);
+    EXPECT(last->queue_us < 10000);
+    core_rig_deinit(&r);
+}
+
+/* Nobody waited as long as half a stage takes: each began anew, for ever. */
+static void who_comes_again_soon_finds_the_model_in_the_end(void) {
+    static core_rig r;
+    core_rig_init(&r, 40, 12, 12);
+    r.device.stage_pieces = 100;
+    core_rig_open(&r, false);
+    attach_all(&r, 1);
+    for (uint64_t id = 1; id <= 3; id++) {
+        gen_request *q = request(id, 10, 5);
+        q->queue_deadline_us = core_rig_now(&r) + 10000; // 20 of 100 pieces
+        core_rig_submit(&r, 0, q);
+        core_rig_finish(&r);
+        core_rig_run(&r, 100000);
+        EXPECT_EQ(state_of(&r, 0), id == 1 ? MODEL_COLD : id == 2 ? MODEL_WARM : MODEL_HOT);
+        EXPECT_EQ(r.outcomes[id].done.done.finish, id <= 2 ? GEN_TIMEOUT : GEN_LENGTH);
+    }
+    core_rig_deinit(&r);
 }
 
 static void nobody_goes_in_vain(void) {
@@ -280,8 +391,8 @@ static void what_never_fits_fails_with_the_numbers(void) {
     core_rig_submit(&r, 0, request(1, 1, 1));
     core_rig_submit(&r, 1, request(2, 1, 1));
     core_rig_finish(&r);
-    EXPECT_EQ(r.outcomes[1].done.done.status, INFERD_ETOOLONG); // no page for its keys and values
-    EXPECT_EQ(r.outcomes[2].done.done.status, INFERD_EQUOTA);   // it is the model's max
+    EXPECT_EQ(r.outcomes[1].done.done.status, INFERD_EMODEL); // no page for its keys and values
+    EXPECT_EQ(r.outcomes[2].done.done.status, INFERD_EQUOTA); // it is the model's max
     residency_do(&r.core.models, 0, ENGINE_LOAD, core_rig_now(&r));
     residency_do(&r.core.models, 1, ENGINE_LOAD, core_rig_now(&r));
     core_rig_run(&r, 10000);
@@ -327,6 +438,29 @@ static void a_load_that_fails_gives_its_pages_back_and_is_tried_again(void) {
         EXPECT_EQ(core_rig_model(&r, 1)->n_failures, 0);
         core_rig_deinit(&r);
     }
+}
+
+/* A client that came at the moment it was told to was before the engine, and told to come again. */
+static void who_comes_when_he_was_told_to_is_let_in(void) {
+    static core_rig r;
+    core_rig_init(&r, 40, 12, 12);
+    r.device.bad_files = 1;
+    core_rig_open(&r, false);
+    attach_all(&r, 1);
+    core_rig_submit(&r, 0, request(1, 10, 10));
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[1].done.done.status, INFERD_EMODEL);
+    r.device.bad_files = 0;
+    uint64_t at_us = core_rig_model(&r, 0)->retry_at_us;
+    r.idle_us += at_us - core_rig_now(&r) - 1;
+    core_rig_submit(&r, 0, request(2, 10, 10));
+    r.idle_us++;
+    EXPECT_EQ(state_of(&r, 0), MODEL_FAILED);
+    core_rig_submit(&r, 0, request(3, 10, 10));
+    core_rig_finish(&r);
+    EXPECT_EQ(r.outcomes[2].done.done.status, INFERD_EMODEL);
+    EXPECT(core_rig_gives(&r, 3));
+    core_rig_deinit(&r);
 }
 
 static void failures_in_a_row_wait_longer_each_time(void) {
@@ -501,9 +635,12 @@ static void models_with_the_same_content_share_their_weights(void) {
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
     EXPECT_EQ(r.core.pool.n_in[PAGE_WEIGHT], 12);
     EXPECT_EQ(core_rig_model(&r, 0)->n_stages, 1);
-    residency_remove(&r.core.models, 0); // whose weights they are: it stays for the other
+    residency_remove(&r.core.models, 0); // whose weights they are: they are the other's now
     core_rig_run(&r, 10000);
-    EXPECT_EQ(state_of(&r, 0), MODEL_HOT);
+    EXPECT_EQ(state_of(&r, 0), MODEL_NONE);
+    EXPECT_EQ(state_of(&r, 1), MODEL_HOT);
+    EXPECT_EQ(core_rig_model(&r, 1)->n_stages, 1);
+    EXPECT_EQ(r.core.pool.owners[1].held[PAGE_WEIGHT], 12);
     core_rig_submit(&r, 1, request(3, 10, 30));
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 3));
@@ -513,6 +650,177 @@ static void models_with_the_same_content_share_their_weights(void) {
     EXPECT_EQ(state_of(&r, 1), MODEL_NONE);
     EXPECT_EQ(r.device.n_attached, 0);
     EXPECT_EQ(n_free(&r), 40);
+    core_rig_deinit(&r);
+}
+
+/* Two names of one content, the second with this policy. */
+static void attach_pair(core_rig *r, const model_policy *second) {
+    model_policy p = plain_policy();
+    core_rig_attach(r, 0, &p);
+    residency_attach(&r->core.models, 1, NULL, 0, second, core_rig_now(r));
+}
+
+/* What a removed name said about its group was in force for as long as another one used the
+ * weights. */
+static void a_removed_name_says_nothing_more_about_its_weights(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    core_rig_init(&r, 40, 12, 12);
+    core_rig_open(&r, false);
+    p.keep_alive_us = 50000;
+    attach_pair(&r, &p);
+    inferd_err err = {0};
+    p = plain_policy(); // never leaves by itself
+    p.min_bytes = 20ull * (2 << 20);
+    EXPECT_EQ(residency_set_policy(&r.core.models, 0, &p, core_rig_now(&r), &err), INFERD_OK);
+    core_rig_submit(&r, 0, request(1, 10, 60));
+    core_rig_submit(&r, 1, request(2, 10, 5));
+    core_rig_run(&r, 20000);
+    residency_remove(&r.core.models, 0);
+    EXPECT_EQ(r.core.pool.n_min, 0);
+    core_rig_turn(&r, 0);
+    EXPECT_EQ(r.outcomes[1].n_done, 0); // and goes on to be answered
+    EXPECT_EQ(core_rig_model(&r, 0)->weights_of, 1);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));
+    core_rig_run(&r, 45000);
+    EXPECT_EQ(state_of(&r, 1), MODEL_HOT);
+    core_rig_run(&r, 10000);
+    EXPECT_EQ(state_of(&r, 1), MODEL_WARM);
+    EXPECT_EQ(r.core.pool.owners[1].held[PAGE_WARM], 12);
+    core_rig_submit(&r, 1, request(3, 10, 5)); // its pages and counters went with them
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 3));
+    EXPECT_EQ(core_rig_model(&r, 1)->n_stages, 1);
+    EXPECT_EQ(core_rig_model(&r, 1)->n_loads, 2);
+    core_rig_deinit(&r);
+}
+
+/* A renamed model was FAILED for good, and the daemon ended when the old name's slot was empty:
+ * the device thought that the new one uses its weights. */
+static void a_guarantee_that_does_not_fit_is_kept_as_soon_as_it_does(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    core_rig_init(&r, 40, 40, 10);
+    core_rig_open(&r, false);
+    p.min_bytes = 25ull * (2 << 20);
+    core_rig_attach(&r, 0, &p);
+    core_rig_submit(&r, 0, request(1, 10, 40));
+    core_rig_run(&r, 20000);
+    residency_attach(&r.core.models, 1, NULL, 0, &p, core_rig_now(&r)); // its new name
+    core_rig_attach(&r, 2, &p);                                         // and another
+    for (uint32_t i = 1; i <= 2; i++) {
+        EXPECT_EQ(state_of(&r, i), MODEL_FAILED);
+        EXPECT_EQ(core_rig_model(&r, i)->retry_at_us, core_rig_now(&r) + 1000000);
+    }
+    EXPECT(core_next_us(&r.core) <= core_rig_now(&r) + 1000000);
+    core_rig_submit(&r, 2, request(2, 10, 5));
+    core_rig_turn(&r, 1000);
+    EXPECT_EQ(r.outcomes[2].done.done.status, INFERD_EMODEL);
+    EXPECT(r.outcomes[2].done.done.retry_after_ms > 0);
+    core_rig_run(&r, 1100000); // once more, and in vain
+    EXPECT_EQ(core_rig_model(&r, 1)->n_failures, 2);
+    EXPECT_EQ(state_of(&r, 1), MODEL_FAILED);
+    residency_remove(&r.core.models, 0);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 1));
+    EXPECT_EQ(state_of(&r, 0), MODEL_NONE);
+    EXPECT_EQ(state_of(&r, 1), MODEL_HOT);
+    EXPECT_EQ(r.core.pool.owners[1].min, 25);
+    EXPECT_EQ(state_of(&r, 2), MODEL_FAILED);
+    core_rig_submit(&r, 1, request(3, 10, 5));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 3));
+    EXPECT_EQ(core_rig_model(&r, 1)->n_stages, 1); // nothing was read again
+    inferd_err err = {0};
+    p.min_bytes = 0;
+    EXPECT_EQ(residency_set_policy(&r.core.models, 1, &p, core_rig_now(&r), &err), INFERD_OK);
+    core_rig_submit(&r, 2, request(4, 10, 5));
+    core_rig_turn(&r, 0);
+    EXPECT_EQ(r.core.pool.owners[2].min, 25);
+    core_rig_submit(&r, 2, request(5, 10, 5));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 5));
+    core_rig_deinit(&r);
+}
+
+/* The drain of one name took the other one out of service. */
+static void a_drained_name_leaves_the_other_in_service(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    core_rig_init(&r, 40, 12, 12);
+    core_rig_open(&r, false);
+    attach_pair(&r, &p);
+    core_rig_submit(&r, 0, request(1, 10, 5));
+    core_rig_finish(&r);
+    residency_do(&r.core.models, 0, ENGINE_DRAIN, core_rig_now(&r));
+    core_rig_run(&r, 10000);
+    EXPECT(core_rig_model(&r, 0)->held && !core_rig_model(&r, 1)->held);
+    EXPECT(residency_serves_others(&r.core.models, 0));
+    EXPECT(!residency_serves_others(&r.core.models, 1));
+    EXPECT_EQ(state_of(&r, 1), MODEL_HOT);
+    residency_do(&r.core.models, 1, ENGINE_DRAIN, core_rig_now(&r));
+    core_rig_run(&r, 10000);
+    EXPECT_EQ(state_of(&r, 1), MODEL_WARM); // now all of them are
+    residency_do(&r.core.models, 1, ENGINE_LOAD, core_rig_now(&r));
+    core_rig_run(&r, 10000);
+    EXPECT_EQ(state_of(&r, 1), MODEL_HOT);
+    EXPECT(core_rig_model(&r, 0)->held);
+    core_rig_deinit(&r);
+}
+
+/* Harm to one name's file killed all names of the content. */
+static void weights_are_read_from_whichever_name_has_them(void) {
+    for (uint32_t removed = 0; removed <= 1; removed++) {
+        static core_rig r;
+        model_policy p = plain_policy();
+        core_rig_init(&r, 40, 12, 12);
+        core_rig_open(&r, false);
+        attach_pair(&r, &p);
+        residency_attach(&r.core.models, 2, NULL, 0, &p, core_rig_now(&r));
+        r.device.bad_files = 1 << 0 | 1 << 1;
+        if (removed) residency_remove(&r.core.models, 0);
+        core_rig_submit(&r, 1, request(1, 10, 5));
+        core_rig_finish(&r);
+        EXPECT(core_rig_gives(&r, 1));
+        EXPECT_EQ(core_rig_model(&r, 1)->weights_of, 2);
+        EXPECT_EQ(core_rig_model(&r, 2)->n_failed, 0);
+        residency_do(&r.core.models, 1, ENGINE_DROP, core_rig_now(&r));
+        core_rig_run(&r, 10000);
+        EXPECT_EQ(state_of(&r, 1), MODEL_COLD);
+        r.device.bad_files = 7; // nobody has them: each is tried once, and all fail
+        uint32_t n_pieces = r.device.n_pieces;
+        core_rig_submit(&r, 2, request(2, 10, 5));
+        core_rig_finish(&r);
+        EXPECT_EQ(r.outcomes[2].done.done.status, INFERD_EMODEL);
+        EXPECT_EQ(state_of(&r, 1), MODEL_FAILED);
+        EXPECT_EQ(r.device.n_pieces - n_pieces, removed ? 2 : 3);
+        r.device.bad_files = 1 << 2;
+        core_rig_run(&r, 1100000);
+        core_rig_submit(&r, 2, request(3, 10, 5));
+        core_rig_finish(&r);
+        EXPECT(core_rig_gives(&r, 3));
+        core_rig_deinit(&r);
+    }
+}
+
+/* A name that joins weights that could not be read has a file of its own. */
+static void who_joins_a_group_that_failed_brings_it_back(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    core_rig_init(&r, 40, 12, 12);
+    core_rig_open(&r, false);
+    attach_pair(&r, &p);
+    r.device.bad_files = 3;
+    core_rig_submit(&r, 1, request(1, 10, 5));
+    core_rig_finish(&r);
+    EXPECT_EQ(state_of(&r, 1), MODEL_FAILED);
+    uint32_t member = core_rig_model(&r, 0)->weights_of == 0 ? 1 : 0;
+    residency_attach(&r.core.models, 2, NULL, member, &p, core_rig_now(&r));
+    core_rig_submit(&r, 2, request(2, 10, 5));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 2));
+    EXPECT_EQ(core_rig_model(&r, 0)->weights_of, 2);
     core_rig_deinit(&r);
 }
 
@@ -734,10 +1042,16 @@ static const test_case cases[] = {
     TEST(work_of_the_same_class_takes_turns),
     TEST(a_higher_class_is_never_pushed_out_and_the_lower_waits),
     TEST(a_pinned_model_stays_and_who_finds_no_room_is_told),
+    TEST(a_small_ceiling_keeps_nobody_away_at_the_start),
+    TEST(who_is_pinned_where_he_never_fits_is_in_nobodys_way),
     TEST(who_is_sent_away_while_he_comes_goes),
+    TEST(who_is_sent_away_while_somebody_waits_goes_after_him),
+    TEST(a_switch_tells_how_long_others_took_to_make_room),
+    TEST(who_comes_again_soon_finds_the_model_in_the_end),
     TEST(nobody_goes_in_vain),
     TEST(what_never_fits_fails_with_the_numbers),
     TEST(a_load_that_fails_gives_its_pages_back_and_is_tried_again),
+    TEST(who_comes_when_he_was_told_to_is_let_in),
     TEST(failures_in_a_row_wait_longer_each_time),
     TEST(who_leaves_while_a_model_comes_ends_the_stage_unless_it_is_far),
     TEST(unloading_lets_what_runs_end_and_who_waits_brings_it_back),
@@ -746,6 +1060,11 @@ static const test_case cases[] = {
     TEST(a_paused_sequence_of_a_model_that_left_brings_it_back),
     TEST(an_idle_model_leaves_after_its_keep_alive_and_comes_back),
     TEST(models_with_the_same_content_share_their_weights),
+    TEST(a_removed_name_says_nothing_more_about_its_weights),
+    TEST(a_guarantee_that_does_not_fit_is_kept_as_soon_as_it_does),
+    TEST(a_drained_name_leaves_the_other_in_service),
+    TEST(weights_are_read_from_whichever_name_has_them),
+    TEST(who_joins_a_group_that_failed_brings_it_back),
     TEST(a_removed_model_finishes_its_work_and_leaves_an_empty_slot),
     TEST(guarantees_are_kept_free_for_their_models),
     TEST(idle_weights_go_before_anybodys_keys_and_values),

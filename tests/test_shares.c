@@ -134,12 +134,35 @@ static void what_an_idle_tenant_leaves_is_used_by_others_at_once(void) {
     core_rig_deinit(&r);
 }
 
+/* As an operator does while it runs. */
+static void set_floor(core_rig *r, uint32_t percent) {
+    sched_limits limits = r->core.sched->limits;
+    residency_limits models = r->core.models.limits;
+    limits.starvation_percent = percent;
+    limits.objective = OBJECTIVE_THROUGHPUT;
+    limits.background_copies = !limits.background_copies;
+    limits.step_max_us++;
+    models.min_residency_us = 77;
+    models.turn_us++;
+    sched_limits was = r->core.sched->limits;
+    uint64_t turn_us = r->core.models.limits.turn_us;
+    core_set_policy(&r->core, &limits, &models);
+    const sched_limits *is = &r->core.sched->limits;
+    EXPECT(is->starvation_percent == percent && is->objective == OBJECTIVE_THROUGHPUT);
+    EXPECT(is->background_copies != was.background_copies && is->step_max_us == was.step_max_us);
+    EXPECT_EQ(r->core.models.limits.min_residency_us, 77);
+    EXPECT_EQ(r->core.models.limits.turn_us, turn_us);
+    limits.objective = was.objective;
+    limits.background_copies = was.background_copies;
+    models.min_residency_us = 0;
+    core_set_policy(&r->core, &limits, &models);
+}
+
 static void a_lower_class_gets_its_floor_and_no_more(void) {
     static core_rig r;
     next_id = 0;
     open_rig(&r, 2);
-    r.core.sched->limits.starvation_percent = 2;
-    r.core.sched->floors[GEN_BATCH].percent = 2;
+    set_floor(&r, 2);
     load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_BATCH},
                 {.tenant = 2, .model = 1, .n_streams = 4, .class = GEN_HIGH}};
     set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 1);
@@ -296,6 +319,59 @@ static void what_could_not_be_kept_is_refused_when_targets_are_the_objective(voi
     }
 }
 
+/* Whoever is refused for a target is told when enough of what runs will have ended; and nothing
+ * when it is too narrow anyway: a client that came again each second would do so for ever. */
+static void a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 3);
+    r.core.sched->limits.objective = OBJECTIVE_SLA;
+    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL},
+                {.tenant = 1, .model = 1, .n_streams = 2, .class = GEN_NORMAL}};
+    r.device.a_us = 3000;
+    run_busy(&r, l, 2, SECOND_US); // steps of 3.2 ms are known
+    core_rig_finish(&r);
+
+    gen_request *narrow = request(++next_id, 8, 200);
+    narrow->tpot_target_ms = 1;
+    core_rig_submit(&r, 1, narrow);
+    core_rig_run(&r, 5000);
+    const gen_event *e = &r.outcomes[next_id].done;
+    EXPECT_EQ(r.outcomes[next_id].n_done, 1);
+    EXPECT(e->done.for_targets);
+    EXPECT_EQ(e->done.status, INFERD_EBUSY);
+    EXPECT_EQ(e->done.retry_after_ms, 0);
+    EXPECT(strstr(e->done.text, "its target of 1.0 ms per token") != NULL);
+    EXPECT(strstr(e->done.text, "not even alone") != NULL);
+
+    uint32_t before_ms = 0;
+    for (uint32_t n = 800; n <= 1600; n += 800) { // tokens to go, of a little more than 3 ms each
+        gen_request *a = request(++next_id, 8, n), *b = request(++next_id, 8, 200);
+        uint64_t a_id = a->id;
+        a->tpot_target_ms = 12;
+        b->tpot_target_ms = 6; // 3.1/12 + 3.1/6 + 3.1/6 > 1
+        core_rig_submit(&r, 0, a);
+        core_rig_run(&r, 20000);
+        uint64_t id = next_id, begin_us = core_rig_now(&r);
+        core_rig_submit(&r, 1, b);
+        core_rig_run(&r, 5000);
+        EXPECT_EQ(r.outcomes[id].n_done, 1);
+        uint32_t after_ms = r.outcomes[id].done.done.retry_after_ms;
+        EXPECT(r.outcomes[id].done.done.for_targets);
+        EXPECT(after_ms >= 2 * n && after_ms <= 4 * n + 1000);
+        EXPECT(after_ms % 1000 == 0 && after_ms > before_ms);
+        before_ms = after_ms;
+        core_rig_run(&r, begin_us + after_ms * (uint64_t)1000 - core_rig_now(&r));
+        EXPECT_EQ(r.outcomes[a_id].n_done, 1); // it was the truth
+        gen_request *again = request(++next_id, 8, 20);
+        again->tpot_target_ms = 6;
+        core_rig_submit(&r, 1, again);
+        core_rig_finish(&r);
+        EXPECT_EQ(r.outcomes[next_id].done.done.status, INFERD_OK);
+    }
+    core_rig_deinit(&r);
+}
+
 /* With targets as the objective whoever cannot have his first token in time is overtaken by those
  * of his class who can; and a prompt takes as many times as long as models have work. */
 static void who_is_late_anyway_lets_others_go_first(void) {
@@ -366,6 +442,7 @@ static const test_case cases[] = {
     TEST(a_deadline_that_passes_in_a_pause_says_so),
     TEST(the_earliest_urgent_deadline_goes_first),
     TEST(what_could_not_be_kept_is_refused_when_targets_are_the_objective),
+    TEST(a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again),
     TEST(who_is_late_anyway_lets_others_go_first),
     TEST(every_microsecond_is_paid_once),
 };

@@ -541,6 +541,34 @@ static void json_and_csv_have_every_seed(void) {
     figures_deinit(&f);
 }
 
+static void notes_stand_in_sections(void) {
+    figures f;
+    inferd_err err = {0};
+    buf out;
+    EXPECT_EQ(figures_init(&f, "t", SEEDS, 5, &err), INFERD_OK);
+    EXPECT_EQ(figures_note_text(&f, "device", "name", "a \"b\"", &err), INFERD_OK);
+    EXPECT_EQ(figures_note(&f, "results", "models", 12, &err), INFERD_OK);
+    EXPECT_EQ(figures_note(&f, "device", "memory_gb", 0.5, &err), INFERD_OK);
+    EXPECT_EQ(figures_note(&f, "results", "rate", (double)NAN, &err), INFERD_OK);
+    EXPECT_EQ(figures_note(&f, "device", "name", 1, &err), INFERD_EINVAL);
+    EXPECT_STR(err.text, "device: name is noted twice");
+    buf_init(&out, 0);
+    figures_json(&f, &out);
+    EXPECT_STR(buf_cstr(&out), "{\n  \"title\": \"t\",\n  \"seeds\": [11, 12, 13, 14, 15],\n"
+                               "  \"device\": {\"name\": \"a \\\"b\\\"\", \"memory_gb\": 0.5},\n"
+                               "  \"results\": {\"models\": 12, \"rate\": null},\n"
+                               "  \"figures\": []\n}\n");
+    buf_deinit(&out);
+    for (int i = 0; i < FIGURES_NOTES_MAX - 4; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "n%d", i);
+        if (figures_note_text(&f, "many", name, "x", &err) != INFERD_OK) test_failures++;
+    }
+    EXPECT_EQ(figures_note(&f, "many", "one more", 1, &err), INFERD_ETOOLONG);
+    EXPECT_STR(err.text, "more than 128 notes");
+    figures_deinit(&f);
+}
+
 static void figures_that_contradict_are_refused(void) {
     figures f;
     inferd_err err = {0};
@@ -874,6 +902,7 @@ static const test_case cases[] = {
     TEST(a_median_is_in_the_middle),
     TEST(a_table_is_aligned),
     TEST(json_and_csv_have_every_seed),
+    TEST(notes_stand_in_sections),
     TEST(figures_that_contradict_are_refused),
     TEST(foreign_bytes_become_question_marks),
     TEST(a_curve_has_axes_levels_and_a_band),

@@ -674,6 +674,9 @@ static void a_wrong_field_is_named(void) {
     s = spec_of(WORKLOAD_TRACE, 1, 10);
     s.n_traces = 0;
     refused(&s, "workload: a workload of kind trace needs a trace");
+    s = spec_of(WORKLOAD_TRACE, 1, 10);
+    s.traces[s.n_traces++] = &TINY;
+    refused(&s, "workload: 2 traces, a workload of kind trace is a single one");
     s = spec_of(WORKLOAD_MIX_M, 1, 10);
     s.lengths = LENGTHS_TRACE;
     refused(&s, "workload: lengths of a trace need a trace");

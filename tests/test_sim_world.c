@@ -7,6 +7,7 @@
 #include "../sim/world.h"
 #include "config.h"
 #include "engine_limits.h"
+#include "sched_state.h"
 
 static const uint64_t SECOND = 1000000;
 
@@ -74,7 +75,7 @@ static world *make_world(const sim_preset *p, const world_model *models, uint32_
     o.models = models;
     o.n_models = n_models;
     o.n_devices = n_devices;
-    o.verify = true;
+    o.verify_turns = 1;
     EXPECT_EQ(world_create(&o, &w, &err), INFERD_OK);
     EXPECT_STR(err.text, "");
     return w;
@@ -195,6 +196,37 @@ static void what_goes_wrong_is_a_record(void) {
     EXPECT_EQ(a.n_met, 1);
     free(s);
     world_destroy(w);
+}
+
+/* How many turns until books that are wrong are noticed; 0: nobody does. */
+static uint64_t noticed_after(uint32_t verify_turns) {
+    static const trace_row rows[] = {{0, 10, 100}, {1000000000, 10, 100}};
+    sim_preset p = small_preset();
+    world_model m = plain_model(0);
+    inferd_err err = {0};
+    offered o;
+    world *w = make_world(&p, &m, 1, 1);
+    w->options.verify_turns = verify_turns;
+    w->cores[0].core.sched->charged_us = 1; // and no principal had it
+    workload *load = offer(&o, rows, 2);
+    inferd_status st = world_run(w, load, &err);
+    uint64_t n_turns = st != INFERD_OK ? w->cores[0].n_turns : 0;
+    EXPECT(st == INFERD_OK || strstr(err.text, "us were charged") != NULL);
+    workload_destroy(load);
+    world_destroy(w);
+    return n_turns;
+}
+
+static void books_are_looked_at_now_and_then_and_at_the_end(void) {
+    EXPECT_EQ(noticed_after(0), 0);
+    EXPECT_EQ(noticed_after(1), 1);
+    EXPECT_EQ(noticed_after(64), 64);
+    uint64_t n_turns = noticed_after(WORLD_VERIFY_TURNS);
+    EXPECT(n_turns > 200 && n_turns < WORLD_VERIFY_TURNS);
+    sim_preset p = small_preset();
+    world_options o;
+    world_options_init(&o, &p);
+    EXPECT_EQ(o.verify_turns, WORLD_VERIFY_TURNS);
 }
 
 static void run_mix(uint64_t seed, world **out, bool cache_all) {
@@ -587,6 +619,7 @@ static const test_case cases[] = {
     TEST(two_devices_compute_beside_each_other),
     TEST(a_model_comes_at_the_speed_of_disk_and_bus),
     TEST(what_goes_wrong_is_a_record),
+    TEST(books_are_looked_at_now_and_then_and_at_the_end),
     TEST(the_same_seed_gives_the_same_world),
     TEST(who_knows_the_future_loads_least),
     TEST(who_comes_back_when_told_is_taken),

@@ -775,16 +775,18 @@ static void a_packed_file_of_another_model_is_not_used(void) {
     free(packed_at);
 }
 
-static void a_folder_for_packed_files_may_be_named(void) {
-    char folder[80], path[160];
+static void a_packed_file_is_beside_the_model(void) {
+    char folder[80], linked[96], path[160];
     backend *be;
     model *m = NULL;
     inferd_err err = {0};
     make_files();
     snprintf(folder, sizeof folder, "/tmp/test_stage.%d.folder", (int)getpid());
     EXPECT_EQ(mkdir(folder, 0700), 0);
-    snprintf(path, sizeof path, "%s/%s.inferd-cpu-panels-1", folder, strrchr(tiny_path, '/') + 1);
-    model_options o = {.path = tiny_path, .pack_dir = folder};
+    snprintf(linked, sizeof linked, "%s/model", folder); // as for a folder nobody may write to
+    EXPECT_EQ(symlink(tiny_path, linked), 0);
+    snprintf(path, sizeof path, "%s.inferd-cpu-panels-1", linked);
+    model_options o = {.path = linked};
     fine(model_open(&o, &m, &err), &err);
     INFERD_CHECK(m != NULL && backend_open(on_cpu(1), &be, &err) == INFERD_OK);
     char *packed_at = NULL;
@@ -799,6 +801,7 @@ static void a_folder_for_packed_files_may_be_named(void) {
     EXPECT_EQ(mkdir(path, 0700), 0);
     EXPECT_EQ(model_pack(m, be, path, NULL, &err), INFERD_EIO);
     EXPECT_EQ(rmdir(path), 0);
+    unlink(linked);
     EXPECT_EQ(rmdir(folder), 0);
     model_close(m);
     m = open_model("dummy:tiny");
@@ -826,7 +829,7 @@ static const test_case cases[] = {
     TEST(a_packed_file_is_as_good_as_the_model),
     TEST(a_damaged_packed_file_is_not_used),
     TEST(a_packed_file_of_another_model_is_not_used),
-    TEST(a_folder_for_packed_files_may_be_named),
+    TEST(a_packed_file_is_beside_the_model),
 };
 
 int main(int argc, char **argv) {

@@ -163,8 +163,9 @@ static void push_interrupted(stream *s, uint32_t choice, uint64_t queued_us, uin
     ev.done.stop_id = -1;
     ev.done.queued_us = queued_us;
     ev.done.queued_steps = 4 - n;
-    ev.done.n_preempted = n;
-    ev.done.n_rungs[GEN_RUNG_RECOMPUTE] = n;
+    ev.done.n_preempted = 1; // times it lost its pages: pauses are not among them
+    ev.done.n_rungs[GEN_RUNG_RECOMPUTE] = 1;
+    ev.done.n_rungs[GEN_RUNG_PAUSE] = n - 1;
     stream_on_event(s, choice, &ev, out);
 }
 
@@ -183,9 +184,11 @@ static void usage_details_are_those_of_all_choices(void) {
         EXPECT_EQ(stream_usage(s).n_preempted, 3);
         EXPECT(strstr(buf_cstr(&out), "inferd") == NULL);
         EXPECT(stream_finish(s, &out));
-        EXPECT(strstr(buf_cstr(&out), ",\"inferd\":{\"queued_ms\":7,\"queued_steps\":3,\"preempted\":3,"
-                                      "\"class\":\"batch\",\"preemptions\":{") != NULL);
-        EXPECT(strstr(buf_cstr(&out), "\"recompute\":3") != NULL);
+        EXPECT(strstr(buf_cstr(&out),
+                      ",\"inferd\":{\"queued_ms\":7,\"queued_steps\":3,\"preempted\":3,"
+                      "\"class\":\"batch\",\"preemptions\":{") != NULL);
+        EXPECT(strstr(buf_cstr(&out), "\"recompute\":2") != NULL);
+        EXPECT(strstr(buf_cstr(&out), "\"pause\":1") != NULL);
         buf_deinit(&out);
         stream_destroy(s);
     }
@@ -538,6 +541,29 @@ static void failures_have_the_documented_codes(void) {
     }
 }
 
+/* Targets that would be missed are no full queue: their own code, no field to blame, and a time
+ * only where it helps. */
+static void targets_that_would_be_missed_have_their_own_code(void) {
+    for (uint32_t ms = 0; ms <= 7000; ms += 7000) {
+        stream_options o = options_of(true, true, 1);
+        stream *s = stream_create(&o);
+        buf out = {0};
+        gen_event ev = {.kind = GEN_EV_DONE};
+        ev.done.finish = GEN_ERROR;
+        ev.done.status = INFERD_EBUSY;
+        ev.done.for_targets = true;
+        ev.done.retry_after_ms = ms;
+        snprintf(ev.done.text, sizeof ev.done.text, "1.2 > 1");
+        stream_on_event(s, 0, &ev, &out);
+        EXPECT_EQ(stream_error(s)->status, 503);
+        EXPECT_STR(stream_error(s)->code, "slo_unattainable");
+        EXPECT_STR(stream_error(s)->param, "");
+        EXPECT_STR(stream_error(s)->message, "1.2 > 1");
+        EXPECT_EQ(stream_error(s)->retry_after_s, ms / 1000);
+        stream_destroy(s);
+    }
+}
+
 static void events_after_a_failure_are_ignored(void) {
     stream_options o = options_of(true, true, 2);
     stream *s = stream_create(&o);
@@ -605,6 +631,7 @@ static const test_case cases[] = {
     TEST(text_offsets_count_code_points),
     TEST(an_echo_streams_first),
     TEST(failures_have_the_documented_codes),
+    TEST(targets_that_would_be_missed_have_their_own_code),
     TEST(events_after_a_failure_are_ignored),
     TEST(streamed_and_whole_texts_are_equal),
 };

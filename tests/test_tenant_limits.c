@@ -543,17 +543,23 @@ static void a_day_ends_at_midnight(void) {
     EXPECT(ask_at(l, T0, evening, 0, 1, 600));
     EXPECT(!ask_at(l, T0, evening, 0, 1, 401)); // what is reserved counts
     EXPECT_EQ(answer.reason, LIMITS_DAY);
-    EXPECT_EQ(answer.retry_after_s, 100);
+    EXPECT_EQ(answer.retry_after_s, 10); // none has ended yet
     EXPECT(!answer.promised);
     EXPECT_STR(answer.text,
-               "of 1000 tokens per day (UTC) 0 are used and 600 reserved by running requests; this "
-               "request needs 401; the next day begins in 100 s");
+               "of 1000 tokens per day (UTC) 0 are used and 600 reserved by 1 running requests; "
+               "this request needs 401, and fits when they use less than that; try again in 10 s");
     settle_at(l, T0, evening, 1, 600, 500);
+    EXPECT(!ask_at(l, T0, evening, 0, 1, 501));
+    EXPECT_EQ(answer.retry_after_s, 100);
+    EXPECT_STR(answer.text,
+               "of 1000 tokens per day (UTC) 500 are used and 0 reserved by running requests; this "
+               "request needs 501; the next day begins in 100 s");
     EXPECT(ask_at(l, T0, evening + 1, 0, 1, 500));
     EXPECT(!ask_at(l, T0, evening + 99, 0, 1, 1));
     EXPECT_EQ(answer.retry_after_s, 1);
     EXPECT(!ask_at(l, T0, evening + 100, 0, 1, 501)); // it runs across, and counts here now
-    EXPECT_EQ(answer.retry_after_s, DAY_S);
+    EXPECT_EQ(answer.reason, LIMITS_DAY);
+    EXPECT_EQ(answer.retry_after_s, 1);
     EXPECT_EQ(usage(l, evening + 100).used_day, 0);
     EXPECT(ask_at(l, T0, evening + 100, 0, 1, 500));
     settle_at(l, T0, evening + 110, 1, 500, 450); // charged where it ends
@@ -561,7 +567,8 @@ static void a_day_ends_at_midnight(void) {
     EXPECT_EQ(usage(l, evening + 110).used_month, 950);
     EXPECT_EQ(usage(l, evening + DAY_S + 110).used_day, 0);
     EXPECT_EQ(usage(l, evening + DAY_S + 110).used_month, 950);
-    EXPECT(!ask_at(l, T0, evening + 110, 0, 1, 51));
+    EXPECT(!ask_at(l, T0, evening + 110, 0, 1, 551));
+    EXPECT_EQ(answer.retry_after_s, DAY_S - 10);
     EXPECT(ask_at(l, T0, evening + 110, 0, 1, 50));
     limits_destroy(l);
 }
@@ -825,6 +832,86 @@ static void use_is_kept_and_restored(void) {
     limits_destroy(l);
 }
 
+/* ---- which limit, and how long ---- */
+
+/* Places that are all free are not what a request waits for. */
+static void the_limit_that_stands_in_the_way_is_named(void) {
+    static const uint32_t places[] = {1, 2, 4, 64};
+    for (size_t i = 0; i < INFERD_COUNT(places); i++) {
+        limits *l = open_limits(
+            (limits_spec){.requests_per_min = 30, .tokens_per_min = 60, .concurrent = places[i]});
+        uint64_t now_us = T0;
+        for (uint64_t k = 0; k < 30; k++) { // each ends before the next
+            EXPECT(ask(l, now_us, 1 + k, 1, 1));
+            settle(l, now_us += 1000, 1, 1, 1);
+        }
+        for (uint32_t k = 0; k < 5; k++) {
+            EXPECT(!ask(l, now_us, 100 + k, 1, 1));
+            EXPECT_EQ(answer.reason, LIMITS_REQUESTS);
+            EXPECT_EQ(answer.retry_after_s, 2 + 2 * k); // one comes back in two seconds
+            EXPECT(answer.promised);
+        }
+        limits_destroy(l);
+
+        l = open_limits((limits_spec){.tokens_per_min = 6000, .concurrent = places[i]});
+        EXPECT(ask(l, T0, 1, 1, 6000));
+        settle(l, T0 + 1000, 1, 6000, 6000);
+        EXPECT(!ask(l, T0 + 1000, 2, 1, 1000));
+        EXPECT_EQ(answer.reason, LIMITS_TOKENS);
+        EXPECT_EQ(answer.retry_after_s, 10);
+        limits_destroy(l);
+    }
+
+    /* Both are short: the one that is waited for the longest. */
+    limits *l = open_limits((limits_spec){.tokens_per_min = 60, .concurrent = 1});
+    EXPECT(ask(l, T0, 1, 1, 60));
+    EXPECT(!ask(l, T0, 2, 1, 1)); // a token comes back in a second
+    EXPECT_EQ(answer.reason, LIMITS_CONCURRENT);
+    EXPECT(answer.retry_after_s > 10);
+    limits_destroy(l);
+}
+
+/* The only place is promised in half a minute: until shortly before, others may have it. */
+static void a_promise_keeps_no_place_empty_until_it_is_due(void) {
+    limits *l = open_limits((limits_spec){.concurrent = 1});
+    EXPECT(ask(l, T0, 1, 1, 1));
+    EXPECT(!ask(l, T0, 2, 1, 1));
+    uint32_t after_s = answer.retry_after_s;
+    EXPECT(answer.promised && after_s > 20);
+    settle(l, T0 + S, 1, 1, 1);
+    EXPECT(ask(l, T0 + S, 3, 1, 1));
+    settle(l, T0 + 2 * S, 1, 1, 1);
+    EXPECT(!ask(l, T0 + after_s * (uint64_t)S - S / 10, 4, 1, 1)); // it would not end in time
+    EXPECT(ask(l, T0 + after_s * (uint64_t)S, 2, 1, 1));
+    limits_destroy(l);
+}
+
+/* A day of which only reservations are left comes back when they end; midnight may be far. */
+static void what_running_requests_reserved_comes_back_before_midnight(void) {
+    limits *l = open_limits((limits_spec){.tokens_per_day = 1000, .tokens_per_month = 4000});
+    EXPECT(ask(l, T0, 1, 1, 900));
+    EXPECT(!ask(l, T0, 2, 1, 200));
+    EXPECT_EQ(answer.reason, LIMITS_DAY);
+    EXPECT(answer.retry_after_s >= 1 && answer.retry_after_s <= LIMITS_RETRY_MAX_S);
+    EXPECT(strstr(answer.text, "900 reserved by 1 running requests") != NULL);
+    settle(l, T0 + 3 * S, 1, 900, 100);
+    EXPECT(ask(l, T0 + 4 * S, 2, 1, 200));
+    EXPECT(!ask(l, T0 + 4 * S, 3, 1, 800)); // 100 used, 200 reserved: as long as requests take
+    EXPECT_EQ(answer.retry_after_s, 3);
+    settle(l, T0 + 4 * S, 1, 200, 200);
+    EXPECT(!ask(l, T0 + 5 * S, 3, 1, 800)); // and now it is used
+    EXPECT_EQ(answer.reason, LIMITS_DAY);
+    EXPECT_EQ(answer.retry_after_s, DAY_S / 2);
+
+    /* The month has room but for what runs, the day has none at all: the day is told. */
+    set(l, (limits_spec){.tokens_per_day = 1000, .tokens_per_month = 1400}, T0 + 5 * S);
+    EXPECT(ask(l, T0 + 5 * S, 4, 1, 700));
+    EXPECT(!ask(l, T0 + 5 * S, 5, 1, 710));
+    EXPECT_EQ(answer.reason, LIMITS_DAY);
+    EXPECT_EQ(answer.retry_after_s, DAY_S / 2);
+    limits_destroy(l);
+}
+
 /* ---- two hundred clients ---- */
 
 enum { CLIENTS = 200, WARM_S = 60, RUN_S = 420, LATE_US = 200000 };
@@ -964,6 +1051,73 @@ static void who_does_not_obey_harms_nobody(void) {
     expect_truthful(&(load){"at once, 20 hammer", {.concurrent = 40}, 40 / 6.0, 0, 20});
 }
 
+/* ---- few places, and requests of all lengths ---- */
+
+typedef struct few {
+    uint32_t concurrent, n_clients, mean_ms, think_ms;
+    bool even; // all requests take the same time
+} few;
+
+static uint64_t wait_of(double mean_us) {
+    return 1 + (uint64_t)(-log(1 - draw_part()) * mean_us);
+}
+
+/* Each thinks, asks, comes back when told to and runs, on and on. */
+static void run_few(const few *d, uint64_t n_seed, uint32_t *n_first, uint32_t *n_good,
+                    uint32_t *n_refused, uint32_t *n_minute) {
+    enum { FEW_CLIENTS = 200, LEARN_S = 200, ALL_S = 3000, FIRST_MAX = 1500 };
+    client clients[FEW_CLIENTS] = {0};
+    uint64_t mark = 0;
+    seed(n_seed);
+    limits *l = open_limits((limits_spec){.concurrent = d->concurrent});
+    for (uint32_t i = 0; i < d->n_clients; i++) clients[i].at_us = T0 + draw_in(0, S);
+    for (;;) {
+        client *c = clients;
+        for (uint32_t i = 1; i < d->n_clients; i++)
+            if (clients[i].at_us < c->at_us) c = &clients[i];
+        bool late = c->at_us > T0 + LEARN_S * (uint64_t)S;
+        if (c->at_us > T0 + ALL_S * (uint64_t)S || *n_first >= FIRST_MAX) break;
+        if (c->state == RUNNING) {
+            limits_settle(l, 0, c->at_us, noon, &c->ask, 10);
+            *c = (client){THINKING, .at_us = c->at_us + wait_of(d->think_ms * 1000.0)};
+            continue;
+        }
+        if (c->state == THINKING) c->ask = (limits_ask){++mark, 1, 10};
+        bool in = limits_admit(l, 0, c->at_us, noon, &c->ask, &answer);
+        if (c->n_refused == 1 && late) *n_first += 1, *n_good += in;
+        c->state = in ? RUNNING : REFUSED;
+        c->n_refused += !in;
+        *n_refused += !in && late;
+        *n_minute += answer.retry_after_s == LIMITS_RETRY_MAX_S && late;
+        c->at_us += in ? (d->even ? d->mean_ms * 1000 : wait_of(d->mean_ms * 1000.0))
+                       : answer.retry_after_s * (uint64_t)S + draw_in(0, 2000);
+    }
+    EXPECT(limits_verify(l, 0));
+    limits_destroy(l);
+}
+
+/* Short requests were once told a minute each time, because the uncertainty of the very many that
+ * end in a second was taken from the few places that can be free. */
+static void retry_after_is_true_for_few_places_and_short_requests(void) {
+    static const few loads[] = {
+        {1, 3, 50, 200, false},   {1, 3, 50, 200, true},     {1, 2, 5000, 5000, true},
+        {2, 6, 50, 200, false},   {2, 6, 5000, 5000, true},  {4, 12, 50, 200, false},
+        {4, 30, 300, 2000, true}, {4, 8, 5000, 5000, false}, {64, 150, 300, 300, false},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(loads); i++) {
+        uint32_t n_first = 0, n_good = 0, n_refused = 0, n_minute = 0;
+        for (uint64_t n_seed = 1; n_seed <= 3; n_seed++)
+            run_few(&loads[i], n_seed, &n_first, &n_good, &n_refused, &n_minute);
+        printf("at most %u, %u clients, %u ms: %u of %u first retries admitted, %u of %u told a "
+               "minute\n",
+               loads[i].concurrent, loads[i].n_clients, loads[i].mean_ms, n_good, n_first, n_minute,
+               n_refused);
+        EXPECT(n_first >= 100);
+        EXPECT(n_good * 10 >= n_first * 9);
+        EXPECT(n_minute * 20 <= n_refused);
+    }
+}
+
 static const test_case cases[] = {
     TEST(no_limits_refuse_nothing),
     TEST(requests_refill_one_by_one),
@@ -1000,5 +1154,9 @@ static const test_case cases[] = {
     TEST(retry_after_is_true_for_tokens),
     TEST(retry_after_is_true_for_places),
     TEST(who_does_not_obey_harms_nobody),
+    TEST(retry_after_is_true_for_few_places_and_short_requests),
+    TEST(the_limit_that_stands_in_the_way_is_named),
+    TEST(a_promise_keeps_no_place_empty_until_it_is_due),
+    TEST(what_running_requests_reserved_comes_back_before_midnight),
 };
 TEST_MAIN(cases)

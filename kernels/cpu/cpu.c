@@ -687,11 +687,19 @@ static const backend_ops cpu_ops = {
 
 inferd_status cpu_list_devices(const backend_options *options, backend_device_about *out,
                                uint32_t *n, inferd_err *err) {
-    (void)options;
     const cpu_level *level = level_choose(getenv("INFERD_CPU"), err);
     if (level == NULL) return err != NULL ? err->status : INFERD_EINVAL;
-    out[0] = (backend_device_about){.n_units = machine_cpus_allowed(),
-                                    .memory_bytes = machine_memory_bytes()};
+    out[0] = (backend_device_about){.n_units = options->n_threads,
+                                    .memory_bytes = options->memory_bytes};
+    if (out[0].n_units == 0 && options->cores != NULL && options->cores[0] != 0) {
+        cpu_set_t cpus;
+        inferd_status s = machine_cpu_list(options->cores, &cpus, err);
+        if (s != INFERD_OK) return s;
+        out[0].n_units = (uint32_t)CPU_COUNT(&cpus);
+    }
+    /* What the machine has, where the device is not given less. */
+    if (out[0].n_units == 0) out[0].n_units = machine_cpus_allowed();
+    if (out[0].memory_bytes == 0) out[0].memory_bytes = machine_memory_bytes();
     snprintf(out[0].kind, sizeof out[0].kind, "cpu");
     snprintf(out[0].name, sizeof out[0].name, "cpu %s", level->name);
     *n = 1;

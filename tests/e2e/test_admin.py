@@ -163,6 +163,13 @@ def test_the_socket_is_its_owners_and_needs_no_key(served):
     for path in ("/health", "/ready", "/version", "/metrics", "/debug/audit"):
         assert served.admin.get(path).status_code == 200
     assert served.admin.get("/v1/models").status_code == 404
+    # no web page reaches a file, so any Host will do
+    assert served.admin.get("/admin/state", headers={"Host": "x", "Origin": "http://evil.example"}).status_code == 200
+    for key, status in ((TENANT, 403), (OTHER, 403), (ADMIN, 200), ("nobodys-key-0123", 200)):
+        r = served.admin.get("/admin/state", headers={"Authorization": f"Bearer {key}"})
+        assert r.status_code == status, (key, r.text)
+    r = served.admin.post("/admin/models/a/unload", headers={"Authorization": f"Bearer {TENANT}"})
+    assert r.status_code == 403 and r.json()["error"]["code"] == "admin_only" and served.model("a")["state"] == "hot"
 
 
 def test_every_route_is_in_the_manual():
@@ -224,14 +231,24 @@ def test_admin_keys_change_with_a_reload(launch, tmp_path):
 
 # -- state ------------------------------------------------------------------------------------------
 
+def adds_up(device):
+    """Each page is in one state, and told once."""
+    assert device["one_memory"], device
+    states = ("free", "weight", "kv", "cached", "warm", "parked", "quarantine", "absent")
+    p = device["pages"]
+    assert sum(p[s] for s in states) == p["total"] and p["warm"] + p["parked"] + p["host_free"] == p["host"], p
+
+
 def test_state_says_what_is_there(fresh):
     s = fresh.state()
     device = s["devices"][0]
     pages = device["pages"]
     assert device["name"] == "cpu0" and device["kind"] == "cpu" and device["page_bytes"] > 0
-    assert set(pages) == {"total", "device", "host", "free", "host_free", "weight", "kv", "cached", "warm", "quarantine"}
+    assert set(pages) == {"total", "device", "host", "free", "host_free", "weight", "kv", "cached", "warm", "parked",
+                          "quarantine", "absent"}
     assert pages["weight"] == sum(m["pages"]["weight"] for m in s["models"]) > 0
-    assert pages["free"] + pages["weight"] + pages["warm"] + pages["kv"] + pages["quarantine"] == pages["total"]
+    adds_up(device)
+    assert device["thrash"] == {"now": False, "reload_s": 0, "window_s": 10, "attainment": 0}
     account = device["account"]
     assert account["step_s"] + account["load_s"] + account["idle_s"] <= account["wall_s"] + 0.01
     assert [m["name"] for m in s["models"]] == NAMES
@@ -259,6 +276,59 @@ def test_state_follows_work(fresh):
     fresh.until(lambda: fresh.state()["devices"][0]["steps"] > 1000)
 
 
+def metric(text, name):
+    """Samples of one family by their labels."""
+    return {tuple(re.findall(r'="([^"]*)"', labels)): float(value)
+            for labels, value in re.findall(rf"^{name}{{(.*)}} (.*)$", text, re.M)}
+
+
+def test_memory_is_told_by_tenant_and_model(fresh):
+    """What is used, what is held for it, and what is only kept; each page once, also under load."""
+    r = fresh.admin.patch("/admin/tenants/t", json={"max": "8MiB"})
+    assert r.status_code == 200 and r.json()["tenant"]["used_bytes"] == 0, r.text
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        asks = [pool.submit(fresh.ask, n, 600, prompt=f"{n} {i}") for n in ("a", "c") for i in range(3)]
+        fresh.until(lambda: fresh.tenant("t")["used_bytes"] > 0)
+        page = fresh.state()["devices"][0]["page_bytes"]
+        told = fresh.admin.get("/metrics").text
+        while not all(a.done() for a in asks):
+            s = fresh.state()
+            adds_up(s["devices"][0])
+            for m in s["models"]:
+                assert m["used_bytes"] <= m["held_bytes"] == (m["pages"]["weight"] + m["pages"]["kv"]) * page, m
+                assert m["cached_bytes"] == m["pages"]["cached"] * page, m
+        assert all(a.result().status_code == 200 for a in asks)
+    tenants = metric(told, "inferd_tenant_bytes")
+    assert 0 < tenants["t", "used"] <= 8 << 20 and tenants["t", "max"] == 8 << 20 and tenants["t", "min"] == 0
+    assert tenants["u", "used"] == 0 and tenants["u", "max"] == float("inf")
+    own = httpx.get(fresh.d.url + "/metrics", headers={"Authorization": f"Bearer {OTHER}"}).text
+    assert {of for of, _ in metric(own, "inferd_tenant_bytes")} == {"u"}
+    fresh.until(lambda: fresh.tenant("t")["used_bytes"] == 0)
+    fresh.until(lambda: fresh.model("a")["pages"]["kv"] == 0)
+    m = fresh.model("a")  # idle: its weights, of which the last page is partly used, and what is cached
+    assert m["pages"]["cached"] > 0 and m["held_bytes"] == m["pages"]["weight"] * page
+    assert m["held_bytes"] - page < m["used_bytes"] < m["held_bytes"]
+    assert metric(fresh.admin.get("/metrics").text, "inferd_model_bytes")["a", "held"] == m["held_bytes"]
+    assert columns(fresh.ctl("tenants").stdout, "t")["USED"] == "0"
+
+
+def test_a_model_that_leaves_is_told_until_it_has_left(fresh):
+    """It was said to be nowhere while it was computing."""
+    rest = json.loads(fresh.text)
+    rest["models"] = [m for m in rest["models"] if m["name"] != "c"]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        asked = pool.submit(fresh.ask, "c", 1900)
+        fresh.until(lambda: fresh.model("c")["running"] > 0)
+        assert fresh.admin.put("/admin/config", json=rest).status_code == 200
+        leaving, running = fresh.state()["leaving"], fresh.admin.get("/running").json()["running"]
+        assert not asked.done()
+        assert [(m["name"], m["answers"]) for m in leaving] == [("c", 1)] and leaving[0]["state"] in ("hot", "draining")
+        assert {"model": "c", "state": "stopping", "ttl": 0} in running and len(running) == 4, running
+        assert asked.result().status_code == 200
+    fresh.until(lambda: fresh.state()["leaving"] == [])
+    assert "c" not in [m["model"] for m in fresh.admin.get("/running").json()["running"]]
+
+
 def test_one_model_and_one_tenant(fresh):
     assert fresh.admin.get("/admin/models/org%2Fb").json()["name"] == "org/b"
     assert fresh.admin.get("/admin/tenants/u").json()["models"] == ["a"]
@@ -283,6 +353,20 @@ def test_unload_load_drop_prefetch(fresh):
     assert fresh.model("a")["state"] == "hot"
 
 
+def test_unload_is_over_when_the_work_is(fresh):
+    """It was answered at once, "draining", while an answer was still written."""
+    for _ in range(2):  # also when it left before
+        r = {}
+        thread = threading.Thread(target=lambda: r.update(a=fresh.ask("a", 1500)))
+        thread.start()
+        fresh.until(lambda: fresh.model("a")["running"] > 0)
+        left = fresh.do("a", "unload")
+        assert left.status_code == 200 and left.json()["state"] in ("warm", "cold"), left.text
+        assert fresh.model("a")["running"] == 0
+        thread.join()
+        assert r["a"].status_code == 200 and r["a"].json()["usage"]["completion_tokens"] == 1500
+
+
 def test_drain_lets_nobody_in_until_undrain(fresh):
     r = {}
     thread = threading.Thread(target=lambda: r.update(a=fresh.ask("a", 1500)))
@@ -290,7 +374,12 @@ def test_drain_lets_nobody_in_until_undrain(fresh):
     fresh.until(lambda: fresh.model("a")["running"] > 0)
     assert fresh.do("a", "drain", wait=False).status_code == 202
     fresh.until(lambda: fresh.model("a")["held"])
+    m = fresh.model("a")
+    assert m["running"] == 0 or m["state"] == "draining", m  # it said hot until its work had ended
+    running = {m["model"]: m["state"] for m in fresh.admin.get("/running").json()["running"]}
+    assert running.get("a", "stopping") == "stopping", running
     refused = fresh.ask("a")
+    assert "retry-after" not in refused.headers and refused.headers["x-should-retry"] == "false"
     assert refused.status_code == 503 and refused.json()["error"]["code"] == "model_unavailable"
     assert fresh.do("a", "drain").status_code == 200
     thread.join()
@@ -549,6 +638,16 @@ def test_what_cannot_be_patched(served, path, body):
     assert served.admin.patch("/admin/" + path, json=body).status_code == 400
 
 
+def test_persist_is_yes_or_no(fresh):
+    for word, status in (("maybe", 400), ("True", 400), ("true", 200), ("0", 200), ("", 200)):
+        r = fresh.admin.patch(f"/admin/models/a?persist={word}", json={"weight": 2})
+        assert r.status_code == status, r.text
+        if status == 400:
+            assert r.json()["error"]["param"] == "persist" and fresh.model("a")["weight"] == 1
+        else:
+            assert r.json()["persisted"] == (word != "0")
+
+
 def test_patches_of_nobody(served):
     assert patch(served, "models/zz", weight=1).status_code == 404
     assert patch(served, "tenants/zz", weight=1).status_code == 404
@@ -603,7 +702,111 @@ def test_what_needs_a_restart_is_named(fresh):
     c["devices"][0]["memory"] = "80MiB"
     c["limits"] = {"running_max": 8}
     r = put(fresh, c)
-    assert r.status_code == 200 and set(r.json()["needs_restart"]) == {"devices[0].memory", "limits.running_max"}
+    waits = {"devices[0].memory", "limits.running_max"}
+    assert r.status_code == 200 and set(r.json()["needs_restart"]) == waits
+    c["models"][0]["weight"] = 3  # against what runs, not against the file before
+    assert set(put(fresh, c).json()["needs_restart"]) == waits
+    assert put(fresh, fresh.text).json()["needs_restart"] == []
+
+
+def test_a_removed_tenant_gives_its_guarantee_back(launch, tmp_path):
+    """Each of three in turn had 24 of 64 MiB: with the third the model found no room."""
+    def tenants(*names):
+        return [{"name": n, "keys": [TENANT if n == "u" else f"key-of-{n}-01"], **({"min": "24MiB"} if n != "u" else {})}
+                for n in names]
+    s = Served(launch, tmp_path, models=models(["a"]), tenants=tenants("t", "u"), host_arena="16MiB")
+    for who in (("v", "u"), ("w", "u"), ("u",)):
+        c = json.loads(s.file.read_text())
+        c["tenants"] = tenants(*who)
+        assert put(s, c).status_code == 200
+        assert s.do("a", "drop").status_code == 200
+        assert s.ask("a").status_code == 200, who
+    p = plan(s, load="a")
+    assert p["fits"], p
+    assert s.d.stop() == 0
+
+
+def test_a_share_too_small_for_a_measured_step_is_refused(launch, tmp_path):
+    """It was applied, with a warning, also when the time of a step was known."""
+    s = Served(launch, tmp_path, models=models(["a"], a={"share": {"percent": 1}}))
+    assert patch(s, "models/a", slo={"tpot_ms": 1}).status_code == 200  # nothing is known yet
+    assert patch(s, "models/a", slo=None).status_code == 200
+    assert s.ask("a", 20).status_code == 200
+
+    def is_refused():  # once the time of a step has been published
+        r = patch(s, "models/a", slo={"tpot_ms": 1})
+        if r.status_code == 200:
+            return patch(s, "models/a", slo=None).status_code != 200
+        assert r.status_code == 409 and "models[0].slo.tpot_ms: on cpu0" in r.text, r.text
+        return True
+
+    s.until(is_refused)
+    assert s.model("a")["slo"]["tpot_ms"] == 0
+    c = json.loads(s.file.read_text())
+    c["models"][0]["slo"] = {"tpot_ms": 1}
+    s.file.write_text(json.dumps(c))
+    s.d.process.send_signal(signal.SIGHUP)
+    s.until(lambda: s.state()["config"]["reloads"]["refused"] == 2)
+    assert s.model("a")["slo"]["tpot_ms"] == 0
+    assert patch(s, "models/a", slo={"tpot_ms": 60000}).status_code == 200
+    assert s.d.stop() == 0
+
+
+def test_a_raised_ceiling_counts_for_the_next_request(fresh):
+    for _ in range(5):
+        assert patch(fresh, "models/a", max="4MiB").status_code == 200
+        fresh.until(lambda: fresh.ask("a").status_code == 429)
+        assert patch(fresh, "models/a", max=None).status_code == 200
+        assert fresh.ask("a").status_code == 200
+
+
+def test_the_whole_shape_runs(launch, tmp_path):
+    """Every member the documents name, on one device, with more replicas than that as the bound."""
+    s = Served(launch, tmp_path, devices=[{"name": "cpu0", "kind": "cpu", "memory": "64MiB", "reserve": "2MiB"}],
+               host_arena="16MiB", policy={"objective": "latency", "placement": "balanced"},
+               models=[{"name": "a", "path": "dummy:tiny", "min": "0", "max": "24MiB", "class": "normal", "weight": 1,
+                        "share": {"policy": "burst", "percent": 40, "devices": 1},
+                        "slo": {"ttft_ms": 500, "tpot_ms": 40}, "pin": "warm", "keep_alive": "never",
+                        "replicas": {"min": 1, "max": 2}}],
+               tenants=[{"name": "t", "keys": [TENANT], "weight": 2, "max_class": "high", "models": ["a"],
+                         "max": "8MiB", "share": {"policy": "fixed", "percent": 25},
+                         "limits": {"requests_per_min": 600, "tokens_per_min": 200000, "concurrent": 64}}])
+    r = s.ask("a", 4)
+    assert r.status_code == 200 and r.headers["x-ratelimit-limit-requests"] == "600", r.headers
+    m, t = s.model("a"), s.tenant("t")
+    assert (m["max_bytes"], m["pin"], m["replicas"]) == (24 << 20, "warm", {"min": 1, "max": 2}), m
+    assert m["share"]["percent"] == 40 and m["slo"] == {"ttft_ms": 500, "tpot_ms": 40}, m
+    assert t["share"]["percent"] == 25 and t["max_bytes"] == 8 << 20, t
+    note = "models[0].replicas.max: 2, and there is 1 device: at most 1 replica"
+    assert s.d.stderr().count(note) == 1
+    assert patch(s, "models/a", weight=2).status_code == 200
+    assert s.d.stderr().count(note) == 1
+    checked = subprocess.run([BUILD / "inferd", "check", "--allow-dummy", "--config", s.file], capture_output=True,
+                             text=True)
+    assert checked.returncode == 0 and note in checked.stdout, checked
+    assert s.d.stop() == 0
+
+
+def test_guarantees_are_counted_in_pages_by_everybody(launch, tmp_path):
+    """Three of 1 MiB are three pages of 2: `check` said that they fit 4 MiB, and a model failed."""
+    s = Served(launch, tmp_path, memory="12MiB", models=models(["a", "b", "c"], a={"min": "5MiB"}, b={"min": "5MiB"}))
+    sentence = "the models' min together are 14MiB in pages of 2MiB, the devices have 12MiB (memory 12MiB less reserve 0)"
+    r = patch(s, "models/c", min="1MiB")
+    assert r.status_code == 409 and sentence in r.text, r.text
+    c = json.loads(s.file.read_text())
+    c["models"][2]["min"] = "1MiB"
+    r = put(s, c)
+    assert r.status_code == 409 and sentence in r.text, r.text
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps(c))
+    for what in ("check", "serve"):
+        done = subprocess.run([BUILD / "inferd", what, "--allow-dummy", "--config", bad], capture_output=True,
+                              text=True, timeout=60 * SLOW)
+        assert done.returncode == 2 and sentence in done.stderr, (what, done)
+    s.file.write_text(json.dumps(c))
+    s.d.process.send_signal(signal.SIGHUP)
+    s.until(lambda: sentence in s.d.stderr())
+    assert s.d.stop() == 0
 
 
 @pytest.mark.parametrize("change,word", [
@@ -654,17 +857,24 @@ def test_one_change_at_a_time(fresh):
 
 
 def test_a_file_that_cannot_be_written_changes_nothing(launch, tmp_path):
-    """It was moved away: there is nothing to replace."""
+    """One that everybody may write is not touched; one that was moved away is written anew."""
     s = Served(launch, tmp_path, models=models(["a"]))
     text = s.file.read_text()
     c = json.loads(text)
     c["models"][0]["weight"] = 5
     away = s.file.with_suffix(".away")
     s.file.rename(away)
-    r = put(s, c)
+    r = patch(s, "models/a", weight=5)
     assert r.status_code == 409 and s.file.name in r.json()["error"]["problems"][0], r.text
-    assert s.model("a")["weight"] == 1 and not s.file.exists()
-    away.rename(s.file)
+    c["models"][0]["path"] = "/nowhere.gguf"
+    assert put(s, c).status_code == 409 and not s.file.exists()
+    c["models"][0].update(path="dummy:tiny?seed=1", weight=6)
+    assert put(s, c).status_code == 200 and s.model("a")["weight"] == 6
+    assert json.loads(s.file.read_text()) == c and stat.S_IMODE(s.file.stat().st_mode) == 0o600
+    c["models"][0]["weight"] = 1
+    assert put(s, c).status_code == 200
+    away.unlink()
+    c["models"][0]["weight"] = 5
     os.chmod(s.file, 0o666)  # writable by everybody
     assert put(s, c).status_code == 409 and s.model("a")["weight"] == 1
     os.chmod(s.file, 0o600)
@@ -748,7 +958,9 @@ def test_plans_change_nothing(fresh):
     p = plan(fresh, model={"name": "n", "path": "dummy:tiny?seed=50", "weight": 3})
     assert p["fits"] and p["now"] and p["victims"] == [] and p["problems"] == [] and p["state"] == "none"
     w = p["weights"]
-    assert w["from"] == "file" and abs(w["bytes"] - w["file_bytes"] * w["factor"]) < 200
+    assert w["from"] == "counted" and abs(w["bytes"] - w["file_bytes"] * w["factor"]) < w["file_bytes"] * 0.01
+    hot = fresh.model("a")  # of the same shape
+    assert w["pages"] == hot["pages"]["weight"]
     assert p["bring_up"]["s"] > 0 and p["bring_up"]["basis"] == "loads of other models"
     assert before == (fresh.admin.get("/admin/config").text, fresh.file.read_text())
     assert [m["name"] for m in fresh.state()["models"]] == NAMES and fresh.state()["config"]["reloads"]["refused"] >= 0
@@ -774,12 +986,77 @@ def test_plans_say_which_inequality_fails(fresh):
     assert plan(fresh, tenant={"name": "w", "min": "16MiB"})["fits"]
 
 
+def test_a_plan_counts_cached_pages_once(launch, tmp_path):
+    """They were free and held at a time, so a plan said `now` for what did not fit."""
+    s = Served(launch, tmp_path, memory="24MiB", models=models(["a"], a={"pin": "hot"}))
+    assert s.do("a", "load").status_code == 200
+    for i in range(8):
+        assert s.ask("a", prompt=[i + 1] * 1500).status_code == 200
+    s.until(lambda: s.model("a")["pages"]["cached"] >= 3)
+    d, a = s.state()["devices"][0], s.model("a")["pages"]
+    p = plan(s, model={"name": "n", "path": "dummy:tiny?seed=50"})
+    memory = next(c for c in p["checks"] if c["name"] == "memory")
+    assert memory["have_pages"] == d["pages"]["device"] - a["weight"] - a["kv"], (p, d, a)
+    assert s.d.stop() == 0
+
+
+def test_a_plan_of_one_who_shares_weights_keeps_others_guarantees(launch, tmp_path):
+    twins = [{"name": n, "path": "dummy:tiny?seed=1", "min": m} for n, m in (("a", "8MiB"), ("b", "12MiB"))]
+    s = Served(launch, tmp_path, devices=[{"kind": "cpu", "memory": "64MiB", "reserve": "4MiB"}], models=twins)
+    for name in ("a", "b"):
+        assert s.do(name, "load").status_code == 200
+        check = next(c for c in plan(s, load=name)["checks"] if c["name"] == "guarantees")
+        assert check["need_bytes"] == 20 << 20 and check["have_bytes"] == 60 << 20, check
+        assert "a 8 MiB" in check["text"] and "b 12 MiB" in check["text"], check
+        assert "capacity 64 MiB - reserve 4 MiB" in check["text"], check
+    assert s.d.stop() == 0
+
+
+def test_shares_fit_each_device_or_are_refused(launch, tmp_path):
+    """60 % and 60 % on two devices leave no place for 60 % more, although the sum does."""
+    s = Served(launch, tmp_path, devices=[{"kind": "cpu", "memory": "32MiB", "cores": c} for c in ("0", "1")],
+               models=models(["a", "b", "c"], a={"share": {"percent": 60}}, b={"share": {"percent": 60}},
+                             c={"share": {"percent": 20}}))
+    p = plan(s, model={"name": "n", "path": "dummy:tiny?seed=50", "share": {"percent": 60}})
+    assert not p["fits"] and "60 percent of it" in p["problems"][0] and "40 percent" in p["problems"][0], p
+    p = plan(s, model={"name": "n", "path": "dummy:tiny?seed=50", "share": {"percent": 40}})
+    assert p["fits"] and p["parts"] == {"wanted": 1, "fit": 1}, p
+    check = next(c for c in p["checks"] if c["name"] == "shares")
+    assert (check["need_percent"], check["have_percent"]) == (100, 100), check
+    at = {m["name"]: m["placed"][0]["device"] for m in s.state()["models"]}
+    beside = next(n for n in ("a", "b") if at[n] == at["c"])
+    r = s.admin.patch(f"/admin/models/{beside}", json={"share": {"percent": 81}})
+    assert r.status_code == 409 and f"{at['c']} together are 101 percent" in r.text, r.text
+    assert s.admin.patch(f"/admin/models/{beside}", json={"share": {"percent": 80}}).status_code == 200
+    assert s.admin.patch("/admin/models/c", json={"weight": 2}).status_code == 200
+    assert s.d.stop() == 0
+
+
+def test_a_model_that_host_memory_never_takes_is_told_at_once(launch, tmp_path):
+    s = Served(launch, tmp_path, memory="16MiB", host_arena="2MiB", models=models(["a", "b"], b={"pin": "warm"}))
+    s.until(lambda: all(m["state"] == "hot" for m in s.state()["models"]))  # b was in the way of the others
+    assert s.do("a", "prefetch").status_code == 200  # it is on the device
+    s.do("a", "drop")
+    for command, body in (("prefetch", {}), ("pin", {"level": "warm"})):
+        r = s.do("a", command, **body)
+        assert r.status_code == 409 and r.json()["error"]["code"] == "host_arena_too_small", r.text
+        assert "4 MiB" in r.json()["error"]["message"] and "2 MiB" in r.json()["error"]["message"], r.text
+    assert s.model("a")["pin"] == "none" and s.model("a")["state"] == "cold"
+    assert s.d.stop() == 0
+
+
+def test_a_small_ceiling_does_not_keep_a_model_away_at_the_start(launch, tmp_path):
+    s = Served(launch, tmp_path, memory="64MiB", models=models(["a", "b"], b={"max": "8MiB"}))
+    s.until(lambda: s.model("b")["state"] == "hot")
+    assert s.d.stop() == 0
+
+
 def test_a_plan_for_a_model_that_is_there(fresh):
     p = plan(fresh, load="a")
     assert p["state"] == "hot" and p["weights"]["from"] == "held" and p["bring_up"]["s"] == 0 and p["now"]
     fresh.do("a", "drop")
     p = plan(fresh, load="a")
-    assert p["state"] == "cold" and p["weights"]["from"] == "loaded before" and p["bring_up"]["basis"] == "its earlier loads"
+    assert p["state"] == "cold" and p["weights"]["from"] == "counted" and p["bring_up"]["basis"] == "its earlier loads"
     p = plan(fresh, model={"name": "copy", "path": "dummy:tiny?seed=2"})
     assert p["weights"]["from"] == "shared" and p["weights"]["pages"] == 0
 
@@ -850,7 +1127,9 @@ def test_ctl_sets_and_plans(fresh, tmp_path):
     r = fresh.ctl("plan", str(f))
     assert r.returncode == 0 and r.stdout.startswith("n fits\n") and "brought up in" in r.stdout, r.stderr
     f.write_text(json.dumps({"tenant": {"name": "w", "min": "1GiB"}}))
-    assert fresh.ctl("plan", str(f)).stdout.startswith("w does not fit\n")
+    r = fresh.ctl("plan", str(f))
+    assert r.stdout.startswith("w does not fit\n") and r.returncode == 1
+    assert fresh.ctl("--json", "plan", str(f)).returncode == 1
     assert fresh.ctl("plan", "--load", "a").stdout.startswith("a fits\n")
 
 

@@ -2,11 +2,13 @@
 
 import json
 import lzma
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from conftest import BUILD, SLOW
+from conftest import BUILD, SLOW, model_config
 
 
 def inferd(*args, stdin=None):
@@ -79,6 +81,34 @@ def test_run_answers_through_the_engine(tiny_model):
     assert again.stdout == r.stdout
     chat = inferd("run", tiny_model, "--max-tokens", "4", "--seed", "1", "--memory", "64MiB", stdin="one\ntwo\n")
     assert chat.returncode == 0, chat.stderr
+
+
+def test_packed_weights_are_read_or_the_log_says_why_not(tmp_path, tiny_model, launch):
+    """A damaged file was left aside without a word."""
+    model = tmp_path / "m.gguf"
+    shutil.copy(tiny_model, model)
+    assert inferd("pack", model, "--folder", tmp_path).returncode == 2  # where nobody would look for it
+    r = inferd("pack", model)
+    assert r.returncode == 0 and r.stdout.startswith(f"{model}.inferd-"), (r.stdout, r.stderr)
+    packed = Path(r.stdout.split(": ")[0])
+    whole = packed.read_bytes()
+
+    def serve():
+        d = launch(model_config(model))
+        ask = {"model": "m", "prompt": "Hello", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+        text = d.http.post("/v1/completions", json=ask).json()["choices"][0]["text"]
+        assert d.stop() == 0
+        return text, next(l for l in d.stderr().splitlines() if "event=model " in l and "state=hot" in l)
+
+    text, line = serve()
+    assert f'weights="read from {packed}' in line
+    for damaged in (whole[:-4096], whole[:len(whole) // 2] + b"no" + whole[len(whole) // 2 + 2:]):
+        packed.write_bytes(damaged)
+        again, line = serve()
+        assert again == text and 'weights="the packed file is not used: ' in line, line
+    packed.unlink()
+    again, line = serve()
+    assert again == text and "weights=" not in line
 
 
 def test_run_says_what_is_wrong(tmp_path):

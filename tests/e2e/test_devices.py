@@ -237,6 +237,71 @@ def test_a_model_leaves_all_devices_and_its_requests_end(launch):
     assert d.stop() == 0
 
 
+FIXED = {"Authorization": "Bearer key-of-a-tenant"}
+
+
+def with_tenant(launch, models, **terms):
+    tenant = {"name": "t", "keys": ["key-of-a-tenant"], **terms}
+    d = start(launch, 2, models, tenants=[tenant])
+    d.http.headers.update(ADMIN)
+    return d
+
+
+def test_streams_of_a_fixed_share_end_where_their_model_leaves(launch):
+    """They stood still for good: the device that was left had no part of the share any more."""
+    d = with_tenant(launch, [{"name": "m", "path": dummy(1), "replicas": {"min": 2, "max": 2}}],
+                    share={"policy": "fixed", "percent": 30})
+    body = {"model": "m", "max_tokens": 400, "temperature": 0, "ignore_eos": True}
+    answers = [None] * 6
+
+    def run(i):
+        answers[i] = httpx.post(d.url + "/v1/completions", headers=FIXED, timeout=60 * SLOW,
+                                json={**body, "prompt": [i + 1, 2]})
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    end = time.monotonic() + 20 * SLOW
+    while any(p["running"] == 0 for p in model_of(d, "m")["placed"]):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    r = d.http.patch("/admin/models/m", headers=ADMIN, json={"replicas": {"min": 1, "max": 1}})
+    assert r.status_code == 200, r.text
+    for t in threads:
+        t.join()
+    assert [a.status_code for a in answers] == [200] * 6, [a.text for a in answers]
+    assert all(a.json()["usage"]["completion_tokens"] == 400 for a in answers)
+    d.settled()
+    assert "device=cpu0" in d.stderr() and "device=cpu1" in d.stderr()
+    assert d.stop() == 0
+
+
+def test_a_tenants_max_is_the_whole_on_each_device(launch):
+    """A request was refused above the half of it, with nothing else running."""
+    d = with_tenant(launch, [{"name": "m", "path": dummy(1), "replicas": {"min": 2, "max": 2}}], max=MIB // 2)
+    body = {"model": "m", "prompt": [1, 2, 3], "temperature": 0, "ignore_eos": True}
+
+    def status(n):
+        r = httpx.post(d.url + "/v1/completions", headers=FIXED, timeout=60 * SLOW, json={**body, "max_tokens": n})
+        return r.status_code, r.text
+
+    code, text = status(2000)
+    assert code == 429 and "the tenant may have 512" in text, text
+    needed = int(text.split("needs ")[1].split(" KiB")[0])
+    for n in (2000 * 450 // needed, 2000 * 300 // needed):  # KiB of 512
+        code, text = status(n)
+        assert code == 200, text
+    d.settled()
+    assert d.stop() == 0
+
+
+def test_a_cpu_device_tells_what_it_has(two):
+    page = two.http.get("/metrics").text
+    for i in range(2):
+        assert f'inferd_device_units{{device="cpu{i}"}} 1\n' in page
+        assert f'inferd_device_memory_bytes{{device="cpu{i}"}} {64 * MIB}\n' in page
+
+
 def test_guarantees_that_do_not_fit_are_refused_with_numbers(launch):
     d = start(launch, 2, [{"name": "a", "path": dummy(7)}, {"name": "b", "path": dummy(8)}])
     r = d.http.patch("/admin/models/a", headers=ADMIN, json={"min": "200MiB"})

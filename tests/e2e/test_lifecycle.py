@@ -403,6 +403,46 @@ def test_two_names_of_one_file_go_on_sharing_their_weights(world, alone):
     assert sorted(held)[0] == 0 and sorted(held)[1] > 0, held
 
 
+def test_what_happens_to_one_name_does_not_touch_the_other(world, alone):
+    """Of two names of one content: a drain of the first took both out of service, harm to its file killed both,
+    and both went on under what the first had promised when it was gone."""
+    w = world(names=("m", "n", "other"))
+    w.do("drain")
+    assert w.ask("m").status_code == 503 and w.said("n") == alone("one")
+    w.do("undrain")
+    assert w.said("m") == alone("one")
+    in_place(w)  # another model, in m's file
+    w.do("drop", "n")
+    assert w.said("n") == alone("one")
+    w.serves(alone("two"))
+    w.put("m", "one")
+    w.serves(alone("one"))
+    w.path("m").unlink()
+    w.do("drop", "n")
+    assert w.said("n") == alone("one")
+    running = w.stream("m")
+    running.wait_begun()
+    w.reload({**w.config, "models": [m for m in w.config["models"] if m["name"] != "m"]})
+    assert w.said("n") == alone("one")
+    assert running.said() == alone("one", LONG)
+    w.check()
+    about = w.about("n")
+    assert about["weights_of"] is None and about["pages"]["weight"] > 0, about
+
+
+def test_a_renamed_model_keeps_what_was_promised_to_it(world, alone):
+    """Twice as much as there is while both names have it; the daemon ended when the old one was gone."""
+    w = world(m={"min": "60MiB"})
+    models = [{**m, "name": "new"} if m["name"] == "m" else m for m in w.config["models"]]
+    w.reload({**w.config, "models": models})
+    w.serves(alone("one"), "new")
+    w.check()
+    assert w.about("new")["pages"]["min"] == 30
+    w.reload()
+    w.serves(alone("one"))
+    w.check()
+
+
 def test_replaced_again_and_again_nothing_grows(world, alone):
     w = world()
     rss = fds = None
@@ -443,6 +483,18 @@ def test_a_deleted_file_is_needed_only_to_read_it_again(world, alone):
     unavailable(w, w.ask())
     shutil.copy(w.files / "two", w.path("m"))  # another one
     w.serves(alone("two"))
+
+
+def test_a_file_that_is_back_is_read_when_clients_were_told_to_come(world, alone):
+    """They came in vain until the daemon had looked at the file again."""
+    w = world(limits={"file_look_ms": 60000})
+    w.path("m").unlink()
+    w.do("drop")
+    e = w.ask()
+    assert e.status_code == 503, e.text
+    w.put("m", "one")
+    time.sleep(int(e.headers["retry-after"]))
+    assert w.said() == alone("one")
 
 
 @pytest.mark.parametrize("state", ["hot", "warm", "cold"])
@@ -693,7 +745,7 @@ def test_drained_while_it_answers(world, alone):
     w.until(lambda: w.about("m")["held"])
     e = w.ask()
     assert e.status_code == 503 and e.json()["error"]["code"] == "model_unavailable", e.text
-    assert "retry-after" in e.headers
+    assert "retry-after" not in e.headers and e.headers["x-should-retry"] == "false"  # until an operator says so
     assert w.said("other") == alone("other")
     assert running.said() == alone("one", LONG)
     w.until(lambda: w.state() in ("warm", "cold"))

@@ -279,29 +279,30 @@ def test_headers_are_on_every_answer(serve):
 
 @pytest.mark.parametrize("stop", [{"stop_token_ids": list(range(256))}, {"stop": ["w", "a", "e", "o"]}],
                          ids=["end tokens", "stop strings"])
-def test_an_output_is_guessed_from_those_before(serve, tmp_path, stop):
+def test_an_output_is_guessed_from_those_before(serve, stop):
     """Without max_tokens: 512 at first, then what outputs of the model became, whoever asked for them."""
-    d = serve({"a": {}, "b": {"tokens_per_day": 3000}}, state_dir=str(tmp_path / "s"))
-    assert ask(d, "b", max_tokens=2990).status_code == 200  # nothing is left
+    d = serve({"a": {}, "b": {"tokens_per_min": 600}})
 
-    def chat(who):
-        return httpx.post(d.url + "/v1/chat/completions", timeout=60 * SLOW,
-                          headers={"Authorization": "Bearer " + KEY[who]},
-                          json={"model": "m", "messages": [{"role": "user", "content": "x"}], **stop})
+    def about(who):
+        return {"url": d.url + "/v1/chat/completions", "timeout": 60 * SLOW, "headers": {"Authorization": "Bearer " + KEY[who]}}
 
-    def needed():
-        return int(re.search(r"this request needs (\d+)", error(chat("b"), 429, "insufficient_quota",
-                                                                   "insufficient_quota")).group(1))
+    def body(**more):
+        return {"model": "m", "messages": [{"role": "user", "content": "x"}], **stop, **more}
+
+    def needed():  # what is missing when a stream begins; ten come back in a second
+        when(lambda: tokens_left(d, "b") == 600, 60 * SLOW)
+        with httpx.stream("POST", json=body(stream=True, min_tokens=50), **about("b")) as answer:
+            return 600 - int(answer.headers["x-ratelimit-remaining-tokens"])
 
     first = needed()
     outputs = []
     for _ in range(25):
-        usage = chat("a").json()["usage"]
+        usage = httpx.post(json=body(), **about("a")).json()["usage"]
         outputs.append(usage["completion_tokens"])
-    assert first == usage["prompt_tokens"] + 512
+    assert usage["prompt_tokens"] + 512 - 20 <= first <= usage["prompt_tokens"] + 512
     expected = sorted(outputs)[22]  # the 23rd of 25 is the first that 90 of 100 do not exceed
     guess = needed() - usage["prompt_tokens"]
-    assert expected <= guess < 256, (guess, outputs)  # some are computed behind a stop string before it is seen
+    assert expected - 20 <= guess < 256, (guess, outputs)  # some are computed behind a stop string before it is seen
     assert d.stop() == 0
 
 
@@ -444,6 +445,77 @@ def test_a_reload_changes_limits_while_requests_run(launch, tmp_path):
     assert ask(d, max_tokens=2000).status_code == 200
     assert ask(d, "c", n=5).status_code == 200
     assert ask(d, "b").status_code == 401
+    assert d.stop() == 0
+
+
+# ---- which limit, and targets ----
+
+def test_the_limit_that_is_waited_for_is_told(serve):
+    """places that are all free were once told as the reason, with a minute, when requests_per_min was used up"""
+    d = serve({"a": {"requests_per_min": 30, "concurrent": 4}})
+    while ask(d, max_tokens=1, n=4).status_code == 200:
+        pass
+    when(lambda: ask(d, max_tokens=1).status_code == 429)
+    due = []
+    for _ in range(4):
+        answer = ask(d, max_tokens=1)
+        error(answer, 429, "requests", "rate_limit_exceeded")
+        due.append(time.monotonic() + int(answer.headers["Retry-After"]))
+    assert all(a < b for a, b in zip(due, due[1:])) and due[-1] < time.monotonic() + 30
+    assert d.stop() == 0
+
+
+def test_a_day_that_is_only_reserved_comes_back(serve, tmp_path):
+    d = serve({"a": {"tokens_per_day": 9000}}, model=SLOW_MODEL, state_dir=str(tmp_path / "s"))
+    assert ask(d).status_code == 200
+    stream = Stream(d)
+    answer = ask(d, max_tokens=2000)
+    assert "reserved by 1 running requests" in error(answer, 429, "insufficient_quota", "insufficient_quota")
+    assert 1 <= int(answer.headers["Retry-After"]) <= 60 and "x-should-retry" not in answer.headers
+    stream.leave()
+    when(lambda: ask(d, max_tokens=2000).status_code == 200)
+    assert d.stop() == 0
+
+
+def test_a_guess_is_cut_to_what_is_left_of_the_day(serve, tmp_path):
+    """a chat without max_tokens counts as 512 tokens at first, and was refused with 97 left"""
+    d = serve({"a": {"tokens_per_day": 1000}}, state_dir=str(tmp_path / "s"))
+    assert ask(d, max_tokens=900).status_code == 200
+    answer = httpx.post(d.url + "/v1/chat/completions", timeout=60 * SLOW, headers={"Authorization": "Bearer " + KEY["a"]},
+                        json={"model": "m", "messages": [{"role": "user", "content": "x"}], "stop": ["w", "a", "e", "o"]})
+    assert answer.status_code == 200, answer.text
+    assert d.stop() == 0
+
+
+def test_a_target_that_cannot_be_kept_is_refused_for_a_request_and_a_configuration(launch):
+    """once a full queue was told, with a second for ever, and a configuration could promise anything"""
+    key = "sk-admin-0123456789"
+    slow = "dummy:tiny?dtype=q4_k_m&layers=400&context=512"  # a step takes more than a millisecond
+    d = launch(config({"a": {}}, model=slow, policy={"objective": "sla"}, admin={"keys": [key]}),
+               args=["--allow-dummy"], wait="line")
+    admin = httpx.Client(base_url=d.url, headers={"Authorization": "Bearer " + key}, timeout=60 * SLOW)
+    assert ask(d, max_tokens=30).status_code == 200
+    answer = ask(d, headers={"x-llm-d-slo-tpot-ms": "1"})
+    told = answer.json()["error"]
+    assert answer.status_code == 503 and told["code"] == "slo_unattainable" and told["param"] is None
+    assert "its target of 1.0 ms per token" in told["message"] and "not even alone" in told["message"]
+    assert "Retry-After" not in answer.headers and answer.headers["x-should-retry"] == "false"
+    page = admin.get("/metrics").text
+    assert 'inferd_refusals_total{tenant="a",model="m",reason="slo"} 1' in page and "queue_full" not in page
+    line = next(l for l in d.stderr().splitlines() if "event=done" in l and "slo_unatt" not in l)
+    assert "tenant=a" in line
+
+    answer = admin.patch("/admin/models/m", json={"slo": {"tpot_ms": 1}})
+    assert answer.status_code == 409, answer.text
+    assert "slo.tpot_ms" in answer.text and "> 1" in answer.text
+    assert admin.get("/admin/models/m").json()["slo"]["tpot_ms"] == 0
+    asked = {"name": "m", "path": slow, "slo": {"tpot_ms": 1}}
+    plan = admin.post("/admin/plan", json={"model": asked}).json()
+    check = next(c for c in plan["checks"] if c["name"] == "targets")
+    assert not check["kept"] and check["need_percent"] > check["have_percent"] == 100 and not plan["fits"]
+    assert admin.patch("/admin/models/m", json={"slo": {"tpot_ms": 10000}}).status_code == 200
+    use = admin.get("/admin/tenants/a").json()["use"]
+    assert use["running"] == 0 and use["tokens_reserved"] == 0
     assert d.stop() == 0
 
 
@@ -642,6 +714,14 @@ def test_over_its_memory_a_model_says_so(serve, tmp_path):
                                              r"room for (\d+)", r.json()["error"]["message"]).groups())
         assert needed == 3 + 8000 - 1 and 0 < most < needed
         assert ask(d, max_tokens=most - 2).status_code == 200  # the last one drawn is not stored
+        # Below its weights nothing ever fits: once it was 503 and "again in a second" unless the model was there.
+        assert c.post("/admin/models/m/drop", json={"wait": True}).status_code == 200
+        allow((weights - 1) << 21)
+        for _ in range(3):
+            r = ask(d)
+            assert r.status_code == 429 and r.json()["error"]["code"] == "insufficient_quota", r.text
+            assert re.search(r"max", r.json()["error"]["message"]) and "retry-after" not in r.headers
+            c.post("/admin/models/m/load", json={"wait": True})  # it fails, and that is no reason for another answer
         allow(0)
         until = time.monotonic() + 10 * SLOW
         while (r := ask(d, max_tokens=most)).status_code != 200 and time.monotonic() < until:

@@ -31,7 +31,6 @@ typedef struct model_options {
     const char *template_path; // a Jinja file that replaces the model's chat template, or NULL
     uint32_t context_max;      // 0 = what the file says
     bool allow_dummy;          // else a dummy: path is refused
-    const char *pack_dir;      // where its packed files are; NULL: beside it
 } model_options;
 
 /* What such a path begins with: a model of made-up weights at a real one's shape. */
@@ -96,8 +95,17 @@ typedef struct placed_model placed_model;
 inferd_status placed_open(const model *m, backend *be, const model_limits *limits,
                           placed_model **out, inferd_err *err);
 void placed_close(placed_model *p); // unstages first; accepts NULL
+/* From now on it is this model, of the same content (model_same_content), that is borrowed, and
+ * whose file is read.  Not while STAGING. */
+void placed_read_from(placed_model *p, const model *m);
+
+/* What the prepared weights of a model would take on this backend, which is asked only what never
+ * changes: any thread.  Pages as placed_weight_pages says them. */
+inferd_status model_weigh(const model *m, const backend *be, uint32_t *n_pages, uint64_t *n_bytes,
+                          inferd_err *err);
 
 uint32_t placed_weight_pages(const placed_model *p); // pages that the prepared weights take
+uint64_t placed_weight_bytes(const placed_model *p); // what they have in them
 /* Pages' worth of host memory while warm.  One memory: the same ones as weight_pages. */
 uint32_t placed_host_pages(const placed_model *p);
 uint64_t placed_stage_bytes(const placed_model *p); // to read, or to make up

@@ -79,7 +79,7 @@ typedef struct engine_options {
 
 typedef enum engine_evict_cause {
     ENGINE_EVICT_PRESSURE, // idle, and its pages were wanted
-    ENGINE_EVICT_CLASS,    // for work of a more urgent class
+    ENGINE_EVICT_CLASS,    // for work of a more urgent class, or that was guaranteed its pages
     ENGINE_EVICT_TURN,     // for work of the same class that waited
     ENGINE_EVICT_IDLE,     // keep_alive
     ENGINE_EVICT_ASKED,    // by hand, or it is served no more
@@ -98,14 +98,19 @@ typedef struct engine_switch {
 typedef struct engine_model_info {
     model_state state;
     bool held;           // taken out by hand until it is loaded by hand
+    bool serves_others;  // another name has its weights, and is not held
     uint32_t weights_of; // another slot when the content is the same
     uint32_t context, n_running, n_waiting;
-    uint32_t pages_weight, pages_warm, pages_kv, pages_cached; // held
-    uint32_t pages_min, pages_max;                             // UINT32_MAX: no ceiling
-    uint32_t kv_blocks_used;                                   // that sequences count on
-    uint32_t decode_us;               // a step of one sequence, predicted; 0: not measured
-    uint64_t bytes_done, bytes_total; // of the newest stage or load
+    /* Held, each page in one of them: kv has keys and values that somebody counts on, cached only
+     * such that nobody does; warm and parked are host memory. */
+    uint32_t pages_weight, pages_warm, pages_kv, pages_cached, pages_parked;
+    uint32_t pages_min, pages_max;     // of weight, kv and cached together; UINT32_MAX: no ceiling
+    uint32_t weight_pages, host_pages; // its weights on the device, and in host memory, held or not
+    uint32_t kv_blocks_used;           // that sequences count on
+    uint32_t decode_us;                // a step of one sequence, predicted; 0: not measured
+    uint64_t bytes_done, bytes_total;  // of the newest stage or load
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
+    uint64_t n_left; // how often it was through with leaving the device
     uint64_t hot_us, load_device_us, device_us;
     uint64_t turn_us;    // quota of its turns while models thrash; 0: none
     uint64_t idle_us;    // since somebody wanted it; 0: now
@@ -113,15 +118,17 @@ typedef struct engine_model_info {
     uint64_t reload_us;  // what having it back would take, about
     engine_switch last, sum;
     uint64_t n_rungs[GEN_RUNGS]; // preemptions of its sequences
-    /* Device memory: of weights and of keys and values that count; with cached ones; promised, max
+    /* Device memory: of weights and of keys and values that count, exactly; the whole pages they
+     * lie in; pages with only cached ones, which go when anybody needs them; promised, max
      * UINT64_MAX: no ceiling. */
-    uint64_t bytes_used, bytes_held, bytes_min, bytes_max;
+    uint64_t bytes_used, bytes_held, bytes_cached, bytes_min, bytes_max;
     uint32_t cost_error_ppm;   // of the predicted time of its steps: mean |error|, fading
     uint64_t at_us;            // when this was written
     uint32_t n_unused_tensors; // of its file
     char math[256];            // how its matrices are multiplied here, for people
-    uint32_t retry_after_ms;   // FAILED
-    inferd_err why;            // FAILED
+    char stage_note[INFERD_ERR_TEXT_BYTES]; // of the newest stage, for the log: "" or a sentence
+    uint32_t retry_after_ms;                // FAILED
+    inferd_err why;                         // FAILED
 } engine_model_info;
 
 /* By hand. */
@@ -138,9 +145,15 @@ enum { ENGINE_STEP_BUCKETS = 14 };
 extern const uint32_t
     engine_step_us_bounds[ENGINE_STEP_BUCKETS]; // upper bounds; the last is UINT32_MAX
 
+enum { ENGINE_THRASH_WINDOW_US = 10000000 }; // of reload_us_window
+
 typedef struct engine_stats {
     uint32_t n_running, n_waiting, n_paused;
+    /* Pages of the pool, each in one of these; absent: still being made.  Where host memory is
+     * apart from the device (not one_memory) warm and parked are pages' worth of that instead. */
+    bool one_memory;
     uint32_t pages_total, pages_free, pages_weight, pages_kv, pages_cached, pages_quarantine;
+    uint32_t pages_warm, pages_parked, pages_absent;
     uint64_t n_steps, n_rows, n_prefill_rows, n_decode_rows;
     uint64_t step_us_sum, device_us_sum, step_us_hist[ENGINE_STEP_BUCKETS];
     uint64_t n_preemptions, n_recomputed_tokens;
@@ -148,8 +161,11 @@ typedef struct engine_stats {
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // tokens guessed ahead, and those that were drawn
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
-    uint64_t last_step_us; // device time of the newest step
-    uint32_t pages_device, pages_host, pages_warm, pages_host_free; // ledgers, and what is in them
+    uint64_t last_step_us;                              // device time of the newest step
+    uint32_t pages_device, pages_host, pages_host_free; // ledgers; the host's has warm and parked
+    uint32_t pages_device_free;                         // that the device's ledger has room for
+    uint32_t pages_tenants_min; // guaranteed to tenants, and so many of the free ones are kept for
+    uint32_t pages_reserved;    // that
     uint64_t page_bytes;
     /* core.h.  Up to account_until_us each microsecond since opened_us is in one of them; a step's
      * is charged to principals (charged_us) or is waste (waste_us). */
@@ -193,6 +209,9 @@ bool engine_model_set_policy(engine *e, uint32_t model_idx, const model_policy *
 void engine_model_do(engine *e, uint32_t model_idx, engine_command command);
 /* Shares and weight of a tenant (gen_request.tenant_idx) from now on.  False: no memory. */
 bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *policy);
+/* Of these limits min_residency_ms, starvation_percent, objective and background_copies hold from
+ * the next step on; the others stay as they were at the start.  False: no memory. */
+bool engine_set_policy(engine *e, const engine_limits *limits);
 /* The next event; false: none now. */
 bool engine_next_event(engine *e, gen_event *out);
 
@@ -203,6 +222,9 @@ void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *ou
 /* The principals that have rows, in fixed places; how many were written.  A place whose serial is 0
  * has none. */
 uint32_t engine_get_principals(const engine *e, engine_principal *out, uint32_t n_max);
+/* Keys and values of this device that a tenant's sequences count on; 0 for tenants nobody described
+ * and numbers past ENGINE_TENANTS_MAX. */
+uint64_t engine_tenant_bytes(const engine *e, uint32_t tenant_idx);
 /* How often the slot became empty. */
 uint32_t engine_model_departures(const engine *e, uint32_t model_idx);
 /* Why it FAILED; copied. */
@@ -217,6 +239,9 @@ bool engine_is_lost(const engine *e);
 uint64_t engine_stuck_us(const engine *e);
 const char *engine_device_warning(const engine *e); // what the device lacks; "": nothing
 const char *engine_device_name(const engine *e);    // "cpu avx512, 2 threads"; "" before it is open
+/* What the weights of a model, served or not, would take there.  False: the device is not open, or
+ * cannot say, or the model is not for it. */
+bool engine_weigh(const engine *e, const model *m, uint32_t *n_pages, uint64_t *n_bytes);
 /* Bytes of weights loaded so far and in all, for a progress bar. */
 void engine_load_progress(const engine *e, uint64_t *done, uint64_t *total);
 /* Would a prompt of n_prompt tokens with max_tokens ever fit the pool?  The sentence says the

@@ -80,10 +80,14 @@ typedef struct gen_event {
             inferd_status status;
             char text[GEN_TEXT_BYTES];
             uint32_t n_prompt, n_cached, n_output, n_preempted;
-            uint32_t retry_after_ms; // INFERD_EMODEL: asking again before is of no use; 0 = unknown
-            uint64_t queued_us;      // from arrival to the first plan that had it
-            uint32_t queued_steps;   // of the device in that time; the one under way on arrival is one
-            uint64_t device_us;      // of the device that it is charged with
+            bool for_targets; // INFERD_EBUSY: not for want of a place, targets would be missed
+            /* Asking again before is of no use.  INFERD_EMODEL: 0 = unknown; for_targets: 0 = nor
+             * is it ever. */
+            uint32_t retry_after_ms;
+            uint64_t queued_us; // from arrival to the first plan that had it
+            uint32_t
+                queued_steps;   // of the device in that time; the one under way on arrival is one
+            uint64_t device_us; // of the device that it is charged with
             /* What preemptions took from it, and cost; the device's time for that is nobody's. */
             uint32_t n_rungs[GEN_RUNGS], n_recomputed; // times; tokens
             uint64_t away_us;                          // it stood still

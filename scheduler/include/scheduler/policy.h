@@ -36,6 +36,7 @@ typedef struct model_policy {
 
 typedef struct tenant_policy {
     uint64_t min_bytes, max_bytes; // of keys and values; max 0 = no ceiling
+    uint64_t here_bytes;           // of max, on this device for now; 0 = all of it
     uint32_t weight;
     gen_class max_class;
     share_spec share;

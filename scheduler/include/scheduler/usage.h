@@ -14,6 +14,9 @@ typedef struct engine_times {
     uint64_t n, us, hist[ENGINE_RUNG_BUCKETS];
 } engine_times;
 
+/* Tenants whose bytes are told: numbers below this. */
+enum { ENGINE_TENANTS_MAX = 200000 };
+
 /* What a tenant used of this device for the model in a slot. */
 enum { ENGINE_PRINCIPALS_MAX = 4096 };
 typedef struct engine_principal {

@@ -1,0 +1,168 @@
+/* fleet_tenants.c - what a tenant may have, divided over the devices where it has work.
+ *
+ *     share   evenly over the devices where requests of it have not ended, be their replicas
+ *             leaving or not; the whole of it where there is one such device.  Of a percent that
+ *             is smaller than their number each has one in its turn, so that nobody waits for ever
+ *     max     a request is let in when it fits the whole.  What runs on a device may have what
+ *             those before it leave: who is first has all, and others give back until it has.  In
+ *             its turn each is first, so that two that need more than half each both end
+ *     min     evenly over the devices that have a model of it, work or not: so much is kept there
+ *
+ * A device hears of its part before it hears of the request that made it; when the last request on
+ * one ends, the others hear it at the next tick, and of memory that became less or more likewise.
+ * So all devices together are above a max by no more than they take between two ticks.  Where a
+ * tenant has no work its part is as it was told last: nobody asks for it.
+ *
+ * With one device all of this is the whole, and nothing is counted.
+ *
+ * Always: a tenant is in f->busy if and only if it had requests at the last tick, or has. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fleet_private.h"
+
+enum {
+    TENANTS_GROW = 16,
+    TURN_US = 5000000, // at one percent a bucket fills in that time
+    HERE_NOTHING = 1   // byte: no block fits
+};
+
+static uint32_t count_bits(uint64_t bits) {
+    return (uint32_t)__builtin_popcountll(bits);
+}
+
+static uint64_t all_devices(const fleet *f) {
+    return f->n_devices < FLEET_DEVICES_MAX ? (UINT64_C(1) << f->n_devices) - 1 : UINT64_MAX;
+}
+
+static uint64_t devices_or_all(const fleet *f, uint64_t devices) {
+    uint64_t all = all_devices(f);
+    return (devices & all) != 0 ? devices & all : all;
+}
+
+/* The k-th of these devices. */
+static uint32_t device_at(uint64_t devices, uint32_t k) {
+    for (; k > 0; k--) devices &= devices - 1;
+    return (uint32_t)__builtin_ctzll(devices);
+}
+
+share_spec fleet_share_part(const fleet *f, const share_spec *whole, uint32_t n, uint32_t k) {
+    uint64_t turn = whole->percent < n ? f->turn : 0;
+    share_spec part = {.policy = whole->policy,
+                       .percent =
+                           (uint32_t)place_part(whole->percent, 1, n, (uint32_t)((k + turn) % n)),
+                       .n_devices = 1};
+    /* One of nothing: fixed, it waits for its turn. */
+    if (part.percent == 0 && part.policy == SHARE_BURST) part.policy = SHARE_BESTEFFORT;
+    return part;
+}
+
+/* What its requests on each of these devices may have of its max: [n_devices], 0: all of it. */
+static void divide_max(const fleet *f, uint32_t tenant_idx, uint64_t devices, uint64_t *here) {
+    uint64_t max = f->tenants[tenant_idx].policy.max_bytes, before = 0;
+    uint32_t n = count_bits(devices);
+    memset(here, 0, f->n_devices * sizeof *here);
+    if (max == 0) return;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t d = device_at(devices, (uint32_t)((i + f->turn) % n));
+        if (i > 0) here[d] = before < max ? max - before : HERE_NOTHING;
+        if (n > 1) before += engine_tenant_bytes(f->engines[d], tenant_idx);
+    }
+}
+
+/* Every device with work whose part changed hears of it; `anew`: every one.  False: no memory. */
+static bool tell(fleet *f, uint32_t tenant_idx, bool anew) {
+    fleet_tenant *t = &f->tenants[tenant_idx];
+    uint64_t home = devices_or_all(f, t->home), work = devices_or_all(f, t->work ? t->work : home);
+    uint32_t n_home = count_bits(home), n_work = count_bits(work), k_home = 0, k_work = 0;
+    uint64_t here[FLEET_DEVICES_MAX];
+    bool fine = true;
+    divide_max(f, tenant_idx, work, here);
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        bool at_home = (home >> d & 1) != 0, works = (work >> d & 1) != 0;
+        if (!works && !anew) continue;
+        tenant_policy part = t->policy;
+        part.min_bytes = at_home ? place_part(t->policy.min_bytes, 1, n_home, k_home++) : 0;
+        part.share = works ? fleet_share_part(f, &t->policy.share, n_work, k_work++)
+                           : (share_spec){.policy = SHARE_BESTEFFORT, .n_devices = 1};
+        part.here_bytes = here[d];
+        fleet_tenant_at *at = t->at != NULL ? &t->at[d] : NULL;
+        if (!anew && at != NULL && at->told && at->percent == part.share.percent &&
+            at->policy == part.share.policy && at->here_bytes == part.here_bytes)
+            continue;
+        bool told = engine_set_tenant(f->engines[d], tenant_idx, &part);
+        fine = fine && told;
+        if (at == NULL) continue;
+        at->told = told;
+        at->percent = part.share.percent;
+        at->policy = part.share.policy;
+        at->here_bytes = part.here_bytes;
+    }
+    return fine;
+}
+
+static bool grow(fleet *f, uint32_t n_least) {
+    uint32_t n = u32_max(n_least, u32_max(2 * f->n_tenants, TENANTS_GROW));
+    fleet_tenant *tenants = realloc(f->tenants, n * sizeof *tenants);
+    if (tenants == NULL) return false;
+    f->tenants = tenants;
+    uint32_t *busy = realloc(f->busy, n * sizeof *busy);
+    if (busy == NULL) return false;
+    f->busy = busy;
+    memset(tenants + f->n_tenants, 0, (n - f->n_tenants) * sizeof *tenants);
+    f->n_tenants = n;
+    return true;
+}
+
+bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy,
+                      uint64_t devices) {
+    if (tenant_idx >= f->n_tenants && !grow(f, tenant_idx + 1)) return false;
+    fleet_tenant *t = &f->tenants[tenant_idx];
+    t->policy = *policy;
+    t->home = devices;
+    return tell(f, tenant_idx, true);
+}
+
+/* NULL: nothing is to be counted. */
+static fleet_tenant *find(const fleet *f, uint32_t tenant_idx) {
+    return f->n_devices > 1 && tenant_idx < f->n_tenants ? &f->tenants[tenant_idx] : NULL;
+}
+
+bool fleet_tenant_begins(fleet *f, uint32_t tenant_idx, uint32_t d) {
+    fleet_tenant *t = find(f, tenant_idx);
+    if (t == NULL) return true;
+    if (t->at == NULL) t->at = calloc(f->n_devices, sizeof *t->at);
+    if (t->at == NULL) return false;
+    if (!t->busy) f->busy[f->n_busy++] = tenant_idx;
+    t->busy = true;
+    if (t->at[d].n_open++ > 0) return true;
+    t->work |= UINT64_C(1) << d;
+    if (tell(f, tenant_idx, false)) return true;
+    fleet_tenant_ends(f, tenant_idx, d);
+    return false;
+}
+
+void fleet_tenant_ends(fleet *f, uint32_t tenant_idx, uint32_t d) {
+    fleet_tenant *t = find(f, tenant_idx);
+    if (t == NULL || t->at == NULL || t->at[d].n_open == 0) return;
+    if (--t->at[d].n_open == 0) t->work &= ~(UINT64_C(1) << d);
+}
+
+void fleet_look_at_tenants(fleet *f, uint64_t now_us) {
+    f->turn = now_us / TURN_US;
+    for (uint32_t i = 0; i < f->n_busy;) {
+        fleet_tenant *t = &f->tenants[f->busy[i]];
+        if (t->work != 0) {
+            tell(f, f->busy[i++], false); // without memory: the next time
+            continue;
+        }
+        t->busy = false;
+        f->busy[i] = f->busy[--f->n_busy];
+    }
+}
+
+void fleet_free_tenants(fleet *f) {
+    for (uint32_t i = 0; i < f->n_tenants; i++) free(f->tenants[i].at);
+    free(f->tenants);
+    free(f->busy);
+}
