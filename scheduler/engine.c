@@ -293,6 +293,11 @@ static void set_policy(engine *e, const engine_limits *given) {
     core_set_policy(&e->core, &limits, &models);
 }
 
+/* Changes that views show; what tenants may have changes all the time, and is told elsewhere. */
+static bool is_seen(engine_message_kind kind) {
+    return kind == ENGINE_MODEL_ADD || kind == ENGINE_MODEL_POLICY || kind == ENGINE_POLICY;
+}
+
 /* What the front says about a model.  A policy that does not fit was refused by the front, which
  * knows all of them; one that still does not fit leaves the old one in place. */
 static void change_model(engine *e, const engine_message *m) {
@@ -321,8 +326,8 @@ static void change_model(engine *e, const engine_message *m) {
         residency_do(r, idx, m->command, now_us);
         break;
     }
-    if (m->change == NULL) return;
     free(m->change);
+    if (!is_seen(m->kind)) return;
     e->n_changes++;
     e->views_us = 0; // they are written at the end of this turn
 }
@@ -651,7 +656,7 @@ static bool send_change(engine *e, engine_message_kind kind, uint32_t idx,
     engine_model_change *change = malloc(sizeof *change);
     if (change == NULL) return false;
     *change = *given;
-    atomic_fetch_add(&e->n_changes_sent, 1);
+    if (is_seen(kind)) atomic_fetch_add(&e->n_changes_sent, 1);
     send_message(e, (engine_message){.kind = kind, .id = idx, .change = change});
     return true;
 }

@@ -130,7 +130,7 @@ static uint64_t keep_alive_of(const residency *r, uint32_t root) {
 
 /* Every name was taken out by hand. */
 static bool is_held(const residency *r, uint32_t root) {
-    EACH_MEMBER(r, root, i) if (r->slots[i].served && !r->slots[i].held) return false;
+    EACH_MEMBER(r, root, i) if (residency_counts(r, i) && !r->slots[i].held) return false;
     return is_served(r, root);
 }
 
@@ -199,7 +199,7 @@ static void fail(residency *r, uint32_t root, const inferd_err *why, uint64_t no
 
 /* FAILED -> COLD. */
 static void retry(residency *r, uint32_t root) {
-    EACH_MEMBER(r, root, i) sched_model_revive(r->sched, i);
+    EACH_MEMBER(r, root, i) if (!r->slots[i].unpromised) sched_model_revive(r->sched, i);
     enter(r, root, MODEL_COLD);
 }
 
@@ -226,6 +226,7 @@ static void fail_promise(residency *r, uint32_t idx, const inferd_err *why, uint
     resident *m = &r->slots[idx];
     inferd_err told = as_told(why);
     m->unpromised = true;
+    m->n_min_tried = r->pool->n_min;
     m->why = *why;
     wait_longer(r, m, now_us);
     sched_model_fail(r->sched, idx, &told, m->retry_at_us, now_us);
@@ -351,7 +352,7 @@ static bool take_pages(residency *r, uint32_t root, page_state state) {
 /* It has its pages: until they were asked for it waited for its turn, and then for them. */
 static void note_waits(resident *m, uint64_t now_us) {
     uint64_t asked_us = m->room_wanted_us != 0 ? m->room_wanted_us : now_us;
-    if (m->wanted_since_us != 0 && asked_us > m->wanted_since_us)
+    if (m->parts.stage_us == 0 && m->wanted_since_us != 0 && asked_us > m->wanted_since_us)
         m->parts.queue_us = asked_us - m->wanted_since_us;
     m->parts.reclaim_us += now_us - asked_us;
     m->room_wanted_us = 0;
@@ -436,7 +437,7 @@ static void loaded(residency *r, uint32_t root, uint64_t now_us) {
 static void load(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     inferd_err err = {0};
-    if (m->parts.stage_us == 0) note_waits(m, now_us);
+    note_waits(m, now_us);
     m->begun_us = now_us;
     r->loading = root;
     enter(r, root, MODEL_LOADING);
@@ -867,11 +868,20 @@ bool residency_let_go(residency *r) {
 static bool look_at_promise(residency *r, uint32_t idx, uint64_t now_us) {
     resident *m = &r->slots[idx];
     inferd_err err = {0};
-    bool fits = (uint64_t)min_pages(r, &m->policy) + r->pool->n_min <= r->pool->n_device;
+    bool fits = r->pool->n_min != m->n_min_tried &&
+                (uint64_t)min_pages(r, &m->policy) + r->pool->n_min <= r->pool->n_device;
     if (!fits && now_us < m->retry_at_us) return false;
     if (residency_set_policy(r, idx, &m->policy, now_us, &err) != INFERD_OK)
         fail_promise(r, idx, &err, now_us);
     return true;
+}
+
+/* Its slot was taken away while somebody was let in who came to try again. */
+static bool refuse_late(residency *r, uint32_t idx, uint64_t now_us) {
+    inferd_err told = as_told(&r->slots[idx].why);
+    bool any = r->demands[idx].n_waiting + r->demands[idx].n_running > 0;
+    if (any) sched_model_fail(r->sched, idx, &told, 0, now_us);
+    return any;
 }
 
 bool residency_decide(residency *r, uint64_t now_us) {
@@ -880,7 +890,10 @@ bool residency_decide(residency *r, uint64_t now_us) {
     sched_demands(r->sched, now_us, r->demands);
     residency_watch_thrash(r, now_us);
     for (uint32_t i = 0; i < r->n_used; i++)
-        if (r->slots[i].unpromised && r->slots[i].served) any |= look_at_promise(r, i, now_us);
+        if (r->slots[i].unpromised && r->slots[i].served)
+            any |= look_at_promise(r, i, now_us);
+        else if (r->slots[i].unpromised && sched_model_n_seqs(r->sched, i) > 0)
+            any |= refuse_late(r, i, now_us);
     for (uint32_t i = 0; i < r->n_used; i++) {
         if (residency_is_root(r, i)) any |= pass_on(r, i);
         if (residency_is_root(r, i) && !r->slots[i].unpromised) any |= look_at(r, i, now_us);
@@ -943,7 +956,7 @@ uint64_t residency_next_us(const residency *r) {
         uint64_t at_us = UINT64_MAX;
         if (!residency_is_root(r, i) && !m->unpromised) continue;
         uint64_t keep_us = keep_alive_of(r, i);
-        if (m->state == MODEL_FAILED && m->retry_at_us != 0) at_us = m->retry_at_us;
+        if (m->state == MODEL_FAILED && m->served && m->retry_at_us != 0) at_us = m->retry_at_us;
         uint64_t back_us = residency_away_until_us(r, i);
         if (back_us > r->looked_us && group_demand(r, i).n_waiting > 0) at_us = back_us;
         if (m->state == MODEL_HOT && keep_us != POLICY_NEVER && !m->wanted &&
@@ -965,8 +978,11 @@ inferd_status residency_set_policy(residency *r, uint32_t idx, const model_polic
         return INFERD_OK;
     }
     uint64_t max = policy->max_bytes / r->page_bytes;
+    uint32_t min = min_pages(r, policy);
     if (policy->max_bytes == 0 || max > UINT32_MAX) max = UINT32_MAX;
-    inferd_status st = pool_set_limits(r->pool, idx, min_pages(r, policy), (uint32_t)max, err);
+    if (max < min && policy->min_bytes <= policy->max_bytes) max = min; // both are in one page
+    inferd_status st = pool_set_limits(r->pool, idx, min, (uint32_t)max, err);
+    if (st != INFERD_OK && m->unpromised) m->policy = *policy; // it is tried with this one
     if (st != INFERD_OK) return st;
     m->policy = *policy;
     if (m->unpromised) keep_promise(r, idx);

@@ -54,18 +54,19 @@
 
 typedef struct resident {
     model_state state;
-    bool served;       // requests may name it; false: it leaves when nothing needs it any more
-    bool wanted;       // asked for by hand: HOT as soon as it can be
-    bool prefetch;     // asked for by hand: WARM
-    bool held;         // this name was taken out by hand (ENGINE_DRAIN), until ENGINE_LOAD
-    bool unpromised;   // FAILED because its guarantee does not fit beside the others'
-    bool leaving;      // DRAINING to make room, whatever still waits for it
-    bool on_device;    // its pages count for the device's ledger
-    bool host_copy;    // host memory apart from the device holds it
-    bool dropped;      // does not come by itself: it did not fit, or was sent away by hand
-    bool drop_next;    // DRAINING, or leave_next: to COLD
-    bool leave_next;   // it comes, and was sent away by hand meanwhile: goes when nobody uses it
-    bool staged_again; // soon after a stage that nobody waited for any more: this one ends
+    bool served;          // requests may name it; false: it leaves when nothing needs it any more
+    bool wanted;          // asked for by hand: HOT as soon as it can be
+    bool prefetch;        // asked for by hand: WARM
+    bool held;            // this name was taken out by hand (ENGINE_DRAIN), until ENGINE_LOAD
+    bool unpromised;      // FAILED because its guarantee does not fit beside the others'
+    uint32_t n_min_tried; // pool.n_min when it was tried last
+    bool leaving;         // DRAINING to make room, whatever still waits for it
+    bool on_device;       // its pages count for the device's ledger
+    bool host_copy;       // host memory apart from the device holds it
+    bool dropped;         // does not come by itself: it did not fit, or was sent away by hand
+    bool drop_next;       // DRAINING, or leave_next: to COLD
+    bool leave_next;      // it comes, and was sent away by hand meanwhile: goes when nobody uses it
+    bool staged_again;    // soon after a stage that nobody waited for any more: this one ends
     model_policy policy;
     device_model about;
     uint32_t weights_of; // a slot: itself, or the one with the same content

@@ -314,7 +314,8 @@ bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class clas
 uint64_t residency_away_until_us(const residency *r, uint32_t root) {
     const resident *m = &r->slots[root];
     uint64_t until_us = 0;
-    if (m->away_until_us == 0 || group_demand(r, root).waiting_class < m->away_class) return 0;
+    if (m->away_until_us <= r->looked_us) return 0;
+    if (group_demand(r, root).waiting_class < m->away_class) return 0;
     for (uint32_t i = 0; i < r->n_used; i++) {
         if (i == root || !residency_is_root(r, i)) continue;
         sched_demand d = group_demand(r, i);

@@ -344,6 +344,7 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
         s->n_waiting--;
     }
     if (q->state != SEQ_FREE) {
+        sched_tenant_go_on(s, q->req->tenant_idx);
         s->models[q->model_idx].n_seqs--;
         s->models[q->model_idx].n_ended++;
         q->counted = true;
@@ -585,6 +586,7 @@ void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
     sched_model *m = seq_model(s, q);
     m->n_seqs++;
     sched_join_principal(s, q);
+    sched_tenant_go_on(s, r->tenant_idx);
     q->state = SEQ_WAITING;
     q->n_tokens = r->n_prompt;
     q->arrival_no = s->next_arrival_no++;
@@ -623,6 +625,7 @@ void sched_pause(sched *s, uint64_t id) {
     if (q == NULL || q->paused) return;
     q->paused = true;
     s->n_paused++;
+    sched_tenant_go_on(s, q->req->tenant_idx); // its others may have what it has
     if (q->state == SEQ_RUNNING) give_lift_back(s, q);
 }
 

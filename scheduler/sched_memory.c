@@ -15,6 +15,8 @@
  * any more ends at once: it would wait for good, and whoever is behind it, too. */
 #include "sched_state.h"
 
+enum { STOPPED_PLANS = 8 }; // at most: then its first is looked at again
+
 static uint64_t block_bytes(const sched_model *m) {
     return m->kv.layout.slot_bytes * m->kv.layout.n_groups;
 }
@@ -56,6 +58,7 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
         s->n_tenants = n;
     }
     sched_tenant *t = &s->tenants[tenant_idx];
+    t->stopped_plan = 0;
     share_set(&t->share, policy->share.policy, share_percent_each(&policy->share), policy->weight,
               now_us);
     s->unfilled_bytes -= unfilled(t);
@@ -84,6 +87,7 @@ void sched_on_live(void *ctx, uint32_t tenant, bool live) {
         t->used_bytes += n_bytes;
     else
         t->used_bytes -= n_bytes < t->used_bytes ? n_bytes : t->used_bytes;
+    if (!live) t->stopped_plan = 0;
     s->unfilled_bytes += unfilled(t);
     if (t->changed) return;
     t->changed = true;
@@ -144,9 +148,13 @@ void sched_tenant_stop(sched *s, const seq *q) {
     if (q->req->tenant_idx < s->n_tenants) s->tenants[q->req->tenant_idx].stopped_plan = s->plan_no;
 }
 
+void sched_tenant_go_on(sched *s, uint32_t tenant_idx) {
+    if (tenant_idx < s->n_tenants) s->tenants[tenant_idx].stopped_plan = 0;
+}
+
 bool sched_tenant_stopped(const sched *s, const seq *q) {
     const sched_tenant *t = tenant_of(s, q);
-    return t != NULL && t->stopped_plan == s->plan_no;
+    return t != NULL && t->stopped_plan != 0 && s->plan_no - t->stopped_plan < STOPPED_PLANS;
 }
 
 uint32_t sched_model_room(const sched *s, const seq *q) {

@@ -27,6 +27,7 @@ enum { DECODE_SHARE_TENTHS = 14, DECODE_FLOOR_US = 7000 };
  * own ceiling is in nobody's way. */
 typedef struct door {
     bool closed, claimants_only;
+    seq *shut_by;       // the first
     uint32_t n_refused; // claimants, at most CLAIMS_TRIED
 } door;
 
@@ -295,7 +296,7 @@ static void preempt(plan *p, seq *victim) {
 }
 
 static bool preempt_for_pages(plan *p, seq *q, bool own_tenant) {
-    if (relief_is_coming(p->s)) return false;
+    if (!own_tenant && relief_is_coming(p->s)) return false;
     seq *victim = pick_victim(p, q, own_tenant ? WANTED_OWN : WANTED_PAGES);
     if (victim == NULL) return false;
     preempt(p, victim);
@@ -514,7 +515,7 @@ static admission admit(plan *p, seq *q) {
     }
     while (!fits_now && !fits(p, q, false, &full))
         if ((full || !reclaim_weights(p, p->m, NULL)) && !preempt_for_pages(p, q, full))
-            return ADMIT_NO_PAGES;
+            return full ? ADMIT_OWN_CEILING : ADMIT_NO_PAGES;
     if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return ADMIT_NO_PLACE;
     start(p, q);
     return ADMITTED;
@@ -538,6 +539,7 @@ static bool door_try(plan *p, seq *q) {
         return false;
     }
     d->n_refused += d->claimants_only;
+    if (!d->claimants_only) d->shut_by = q;
     d->claimants_only = true;
     d->closed = a == ADMIT_NO_PLACE || d->n_refused >= CLAIMS_TRIED;
     return false;
@@ -809,6 +811,8 @@ static bool plan_model(plan *p) {
     count_active(p);
     count_models(p);
     admit_urgent(p);
+    if (p->door.shut_by != NULL) p->door.shut_by->refused_plan = 0; // once more, in its order
+    p->door = (door){0};
     uint32_t n_order = collect_running(p);
     plan_single_rows(p, n_order);
     plan_chunks(p, n_order);

@@ -90,7 +90,7 @@ typedef struct sched_tenant {
     bool changed;                  // those, since sched_next_tenant
     uint64_t min_bytes, max_bytes; // guarantee, and ceiling (UINT64_MAX: none)
     uint64_t here_bytes;           // what of the ceiling other devices leave for now, or it
-    uint64_t stopped_plan;         // number of the plan in which its ceiling stopped one of its own
+    uint64_t stopped_plan; // number of the plan in which its ceiling stopped one of its own; or 0
 } sched_tenant;
 
 enum { SCHED_READS_MAX = 32 };
@@ -238,8 +238,10 @@ void sched_reserve_for(sched *s, const seq *q); // NULL: nobody's
 /* The ceiling of its tenant, or of its model, leaves no room for another block. */
 bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks);
 uint64_t sched_tenant_room(const sched *s, const seq *q); // bytes below its ceiling
-/* Its ceiling stopped one of its own in this plan: the others wait behind that one. */
+/* Its ceiling stopped one of its own: the others wait behind that one, and nobody looks at them,
+ * for some plans or until something changed for it (go_on). */
 void sched_tenant_stop(sched *s, const seq *q);
+void sched_tenant_go_on(sched *s, uint32_t tenant_idx);
 bool sched_tenant_stopped(const sched *s, const seq *q);
 bool sched_model_is_full(const sched *s, const seq *q);
 uint32_t sched_model_room(const sched *s, const seq *q); // pages up to its ceiling

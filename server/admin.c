@@ -161,8 +161,8 @@ typedef struct wait {
     uint32_t slot;
     goal goal;
     uint64_t deadline_us;
-    uint64_t n_failed, devices;         // at the beginning; devices: that had it, as bits
-    uint64_t n_left[FLEET_DEVICES_MAX]; // there, likewise
+    uint64_t n_failed, devices; // at the beginning; devices: that had it, as bits
+    uint64_t n_left[FLEET_DEVICES_MAX], n_stages[FLEET_DEVICES_MAX]; // there, likewise
     uint32_t timeout_ms;
 } wait;
 
@@ -170,15 +170,34 @@ static bool is_away(model_state s) {
     return s != MODEL_HOT && s != MODEL_DRAINING && s != MODEL_LOADING;
 }
 
-/* Each replica that was asked is away, or was meanwhile: who waits for it may have brought it back
- * already. */
+/* It is away (cold), or was meanwhile: who waits for it may have brought it back already. */
+static bool has_left_one(const wait *w, uint32_t d, const engine_model_info *i) {
+    if (w->goal == GOAL_COLD)
+        return i->state == MODEL_COLD || i->state == MODEL_FAILED || i->n_stages > w->n_stages[d];
+    return is_away(i->state) || i->n_left != w->n_left[d];
+}
+
+/* Each replica that was asked. */
 static bool has_left(const fleet *f, const wait *w) {
     uint64_t devices = w->devices & fleet_model_devices(f, w->slot);
     for (uint32_t d = 0; d < fleet_n_devices(f); d++) {
         engine_model_info i;
         if ((devices >> d & 1) == 0) continue;
         engine_model_get(fleet_engine(f, d), w->slot, &i);
-        if (!is_away(i.state) && i.n_left == w->n_left[d]) return false;
+        if (!has_left_one(w, d, &i)) return false;
+    }
+    return true;
+}
+
+/* On each device that has it: no work, and away unless its weights stay for another name. */
+static bool is_drained(const fleet *f, uint32_t slot) {
+    uint64_t devices = fleet_model_devices(f, slot);
+    for (uint32_t d = 0; d < fleet_n_devices(f); d++) {
+        engine_model_info i;
+        if ((devices >> d & 1) == 0) continue;
+        engine_model_get(fleet_engine(f, d), slot, &i);
+        if (!i.held || i.n_running + i.n_waiting > 0 || (!is_away(i.state) && !i.serves_others))
+            return false;
     }
     return true;
 }
@@ -192,12 +211,10 @@ static bool is_reached(const fleet *f, const wait *w, const engine_model_info *i
     case GOAL_WARM:
         return i->state == MODEL_WARM || i->state == MODEL_LOADING || i->state == MODEL_HOT;
     case GOAL_AWAY:
-        return has_left(f, w);
     case GOAL_COLD:
-        return i->state == MODEL_COLD || i->state == MODEL_FAILED;
+        return has_left(f, w);
     case GOAL_DRAINED:
-        return i->held && i->n_running + i->n_waiting == 0 &&
-               (is_away(i->state) || i->serves_others); // its weights stay for these
+        return is_drained(f, w->slot);
     }
     return true;
 }
@@ -358,6 +375,7 @@ static wait *create_wait(const app *a, const char *name, uint32_t slot) {
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
         engine_model_get(fleet_engine(a->fleet, d), slot, &info);
         w->n_left[d] = info.n_left;
+        w->n_stages[d] = info.n_stages;
     }
     return w;
 }

@@ -53,8 +53,11 @@ static uint64_t bring_us(const engine_model_info *i) {
     return us + (warm || i->n_stages == 0 ? 0 : i->sum.stage_us / i->n_stages);
 }
 
-static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_model_info *i) {
+/* `leaves`: it is replaced, and promises nothing. */
+static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_model_info *i,
+                       bool leaves) {
     const model_policy *p = &app_model(a, slot)->policy;
+    model_pin pin = leaves ? PIN_NONE : p->pin;
     uint32_t root = i->weights_of < REGISTRY_SLOTS ? i->weights_of : slot;
     bool first = s->idx_of[root] == UINT32_MAX;
     if (first) s->idx_of[root] = s->d.n_models++;
@@ -63,9 +66,9 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
     if (first || slot == root) m->name = app_model(a, slot)->name;
     m->class = first || p->class < m->class ? p->class : m->class;
     m->weight += p->weight;
-    m->hot = m->hot || i->state == MODEL_HOT;
-    m->pinned = m->pinned || p->pin == PIN_HOT;
-    if (p->pin == PIN_HOT && i->state != MODEL_FAILED) m->pinned_pages = i->weight_pages;
+    m->hot = m->hot || i->state == MODEL_HOT || i->state == MODEL_DRAINING; // that one goes anyway
+    m->pinned = m->pinned || pin == PIN_HOT;
+    if (pin == PIN_HOT && i->state != MODEL_FAILED) m->pinned_pages = i->weight_pages;
     m->weight_pages += i->pages_weight;
     m->kv_pages += i->pages_kv + i->pages_cached;
     m->cached_pages += i->pages_cached;
@@ -78,7 +81,7 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
         (plan_member){.name = app_model(a, slot)->name,
                       .weights_idx = s->idx_of[slot],
                       .owns = slot == root,
-                      .min_pages = i->pages_min,
+                      .min_pages = leaves ? 0 : i->pages_min,
                       .held_pages = i->pages_weight + i->pages_kv + i->pages_cached,
                       .cached_pages = i->pages_cached};
 }
@@ -89,7 +92,7 @@ static uint64_t reserve_of(const app *a, uint32_t device_idx) {
     return device_idx < c->n_devices ? c->devices[device_idx].reserve_bytes : 0;
 }
 
-static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx) {
+static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx, int replaced) {
     uint64_t n_bytes = 0, us = 0;
     engine_stats stats;
     *s = (snapshot){.e = fleet_engine(a->fleet, device_idx),
@@ -111,7 +114,7 @@ static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx) {
         if (app_model(a, i)->m == NULL) continue;
         engine_model_get(s->e, i, &info);
         if (info.state == MODEL_NONE) continue;
-        add_member(s, a, i, &info);
+        add_member(s, a, i, &info, (int)i == replaced);
         if (info.weights_of != i || info.n_stages == 0) continue;
         n_bytes += info.bytes_total * info.n_stages;
         us += info.sum.stage_us + info.sum.load_us;
@@ -293,12 +296,10 @@ static void take_tasks(snapshot *s, const app *a, const asked *k, uint32_t devic
 /* False: no memory. */
 static bool plan_on(const app *a, const asked *k, uint32_t device_idx, device_plan *out) {
     *out = (device_plan){0};
-    if (!take_snapshot(&out->s, a, device_idx)) return false;
+    if (!take_snapshot(&out->s, a, device_idx, k->replaces)) return false;
     int but = k->slot != REGISTRY_NONE ? k->slot : k->replaces;
     out->s.d.share_percent =
         fleet_share_percent(a->fleet, device_idx, but >= 0 ? (uint32_t)but : UINT32_MAX);
-    if (k->replaces != REGISTRY_NONE && out->s.member_of[k->replaces] != UINT32_MAX)
-        out->s.members[out->s.member_of[k->replaces]].min_pages = 0;
     out->q = question_of(k, &out->s, a);
     take_tasks(&out->s, a, k, device_idx);
     out->done = plan_model_check(&out->s.d, &out->q.w, &out->p);
@@ -468,6 +469,10 @@ static void answer_model(const thought *t, const change_result *r) {
     int was = config_find_model(a->config->c, t->name, strlen(t->name));
     k.replaces = k.slot == REGISTRY_NONE && was >= 0 ? a->config->slots[was] : REGISTRY_NONE;
     if (k.slot != REGISTRY_NONE) k.m = app_model(a, (uint32_t)k.slot)->m;
+    if (k.m == NULL) { // its file was replaced meanwhile
+        answer_problems(t->rq, t, r->problems);
+        return;
+    }
     answer_plan(t->rq, a, &k, r->problems);
 }
 

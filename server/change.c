@@ -1,6 +1,7 @@
 /* change.c - see change.h. */
 #include "change.h"
 
+#include <errno.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -255,9 +256,11 @@ static void open_models(uv_work_t *work) {
 static void put_back(uv_work_t *work) {
     job *j = work->data;
     inferd_err err = {0};
-    if (j->was_missing)
-        unlink(j->ch->o.path);
-    else if (config_write_file(j->ch->o.path, j->was.p, j->was.n, &err) != INFERD_OK)
+    if (j->was_missing && unlink(j->ch->o.path) != 0)
+        buf_add_format(&j->problems, "the file that was not there could not be removed: %s\n",
+                       strerror(errno));
+    else if (!j->was_missing &&
+             config_write_file(j->ch->o.path, j->was.p, j->was.n, &err) != INFERD_OK)
         buf_add_format(&j->problems, "the file could not be put back as it was: %s\n", err.text);
 }
 

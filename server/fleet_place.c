@@ -96,6 +96,22 @@ void fleet_see_empty(const fleet *f, uint32_t d, place_device *out) {
     out->free_pages = out->capacity_pages - out->reserve_pages;
 }
 
+/* Percent of its device that this replica has, or may have when others of its model go. */
+static uint32_t promised_percent(const fleet_model *m, const replica *r) {
+    model_policy part = fleet_part_of(&m->about.policy, r->part);
+    return u32_max(share_of(&part), share_of(&r->policy));
+}
+
+uint32_t fleet_share_percent(const fleet *f, uint32_t device_idx, uint32_t but) {
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < f->n_used; i++) {
+        const fleet_model *m = &f->models[i];
+        if (i != but && m->used && replica_is_here(&m->at[device_idx]))
+            sum += promised_percent(m, &m->at[device_idx]);
+    }
+    return sum;
+}
+
 void fleet_see_device(const fleet *f, uint32_t d, bool lent, place_device *out) {
     fleet_see_empty(f, d, out);
     uint64_t page = out->page_bytes, kept = 0;
@@ -107,21 +123,12 @@ void fleet_see_device(const fleet *f, uint32_t d, bool lent, place_device *out) 
         uint64_t weights =
             fleet_shares_weights(f, m, d) ? 0 : pages_of(m->about.weight_bytes, page);
         out->guaranteed_pages += (uint32_t)min;
-        out->share_percent += share_of(p);
         out->pressure += pressure_of(m);
         if (lent && p->pin != PIN_HOT) weights = 0;
         kept += weights > min ? weights : min;
     }
+    out->share_percent = fleet_share_percent(f, d, UINT32_MAX);
     out->free_pages = kept < out->free_pages ? out->free_pages - (uint32_t)kept : 0;
-}
-
-uint32_t fleet_share_percent(const fleet *f, uint32_t device_idx, uint32_t but) {
-    uint32_t sum = 0;
-    for (uint32_t i = 0; i < f->n_used; i++) {
-        const replica *r = &f->models[i].at[device_idx];
-        if (i != but && f->models[i].used && replica_is_here(r)) sum += share_of(&r->policy);
-    }
-    return sum;
 }
 
 place_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t k, uint64_t page) {
@@ -137,6 +144,10 @@ place_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t k, u
         w.here[d] = m->at[d].state != FLEET_ABSENT;
         w.n_replicas += w.here[d];
     }
+    /* One beyond the parts of a fixed share is given some of it as soon as it serves. */
+    const share_spec *whole = &m->about.policy.share;
+    if (whole->policy == SHARE_FIXED && k >= fleet_n_parts(&m->about.policy))
+        w.share_percent = whole->percent / w.n_replicas;
     return w;
 }
 
@@ -304,6 +315,7 @@ static void divide_fixed(fleet *f, uint32_t slot) {
             continue;
         model_policy changed = r->policy;
         changed.share = part;
+        if (r->state == FLEET_LEAVING) changed.min_bytes = 0; // it was given back
         if (engine_model_set_policy(f->engines[d], slot, &changed)) r->policy = changed;
     }
 }
@@ -461,7 +473,7 @@ static bool came_up(const fleet *f, uint32_t slot) {
     for (uint32_t d = 0; d < f->n_devices; d++) {
         if (!replica_is_here(&f->models[slot].at[d])) continue;
         model_state s = engine_model_state(f->engines[d], slot);
-        if (s == MODEL_FAILED) return false;
+        if (s == MODEL_FAILED || fleet_share_percent(f, d, UINT32_MAX) > ALL_PERCENT) return false;
         any = any || s == MODEL_HOT;
     }
     return any;

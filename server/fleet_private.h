@@ -71,7 +71,9 @@ typedef struct fleet_tenant {
     uint64_t home;        // devices that have a model of it, as bits
     uint64_t work;        // and those where it has requests
     fleet_tenant_at *at;  // [n_devices] NULL before its first request; owned
-    bool busy;            // in fleet.busy
+    uint64_t turn;        // in which `first` is the device that may have all of max
+    uint32_t first;
+    bool busy; // in fleet.busy
 } fleet_tenant;
 
 /* Requests that began like this went to these devices. */

@@ -15,7 +15,7 @@
  *
  * With one device all of this is the whole, and nothing is counted.
  *
- * Always: a tenant is in f->busy if and only if it had requests at the last tick, or has. */
+ * Always: who has requests is in f->busy. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,12 +40,6 @@ static uint64_t devices_or_all(const fleet *f, uint64_t devices) {
     return (devices & all) != 0 ? devices & all : all;
 }
 
-/* The k-th of these devices. */
-static uint32_t device_at(uint64_t devices, uint32_t k) {
-    for (; k > 0; k--) devices &= devices - 1;
-    return (uint32_t)__builtin_ctzll(devices);
-}
-
 share_spec fleet_share_part(const fleet *f, const share_spec *whole, uint32_t n, uint32_t k) {
     uint64_t turn = whole->percent < n ? f->turn : 0;
     share_spec part = {.policy = whole->policy,
@@ -58,15 +52,20 @@ share_spec fleet_share_part(const fleet *f, const share_spec *whole, uint32_t n,
 }
 
 /* What its requests on each of these devices may have of its max: [n_devices], 0: all of it. */
-static void divide_max(const fleet *f, uint32_t tenant_idx, uint64_t devices, uint64_t *here) {
-    uint64_t max = f->tenants[tenant_idx].policy.max_bytes, before = 0;
-    uint32_t n = count_bits(devices);
+static void divide_max(fleet *f, uint32_t tenant_idx, uint64_t devices, uint64_t *here) {
+    fleet_tenant *t = &f->tenants[tenant_idx];
+    uint64_t max = t->policy.max_bytes, before = 0;
     memset(here, 0, f->n_devices * sizeof *here);
-    if (max == 0) return;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t d = device_at(devices, (uint32_t)((i + f->turn) % n));
+    if (max == 0 || count_bits(devices) < 2) return;
+    if (t->turn != f->turn) t->first++;
+    t->turn = f->turn;
+    t->first %= f->n_devices;
+    while ((devices >> t->first & 1) == 0) t->first = (t->first + 1) % f->n_devices;
+    for (uint32_t i = 0; i < f->n_devices; i++) {
+        uint32_t d = (t->first + i) % f->n_devices;
+        if ((devices >> d & 1) == 0) continue;
         if (i > 0) here[d] = before < max ? max - before : HERE_NOTHING;
-        if (n > 1) before += engine_tenant_bytes(f->engines[d], tenant_idx);
+        before += engine_tenant_bytes(f->engines[d], tenant_idx);
     }
 }
 
@@ -80,9 +79,9 @@ static bool tell(fleet *f, uint32_t tenant_idx, bool anew) {
     divide_max(f, tenant_idx, work, here);
     for (uint32_t d = 0; d < f->n_devices; d++) {
         bool at_home = (home >> d & 1) != 0, works = (work >> d & 1) != 0;
-        if (!works && !anew) continue;
         tenant_policy part = t->policy;
         part.min_bytes = at_home ? place_part(t->policy.min_bytes, 1, n_home, k_home++) : 0;
+        if (!works && !anew) continue;
         part.share = works ? fleet_share_part(f, &t->policy.share, n_work, k_work++)
                            : (share_spec){.policy = SHARE_BESTEFFORT, .n_devices = 1};
         part.here_bytes = here[d];

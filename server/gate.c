@@ -8,11 +8,14 @@
 #include "gate.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "api.h"
 #include "inferd/clock.h"
@@ -56,6 +59,7 @@ typedef struct writer {
 struct gate {
     limits *limits;
     quota_file *quota; // NULL: in memory only
+    int folder;        // of it, locked; -1: none
     char *path;        // of it
     held *slots;       // [n_slots]
     uint32_t n_slots;
@@ -496,6 +500,16 @@ static void write_last(gate *g) {
 
 /* ---- life ---- */
 
+/* Two daemons would write over each other what they count. */
+static inferd_status lock_folder(gate *g, const char *state_dir, inferd_err *err) {
+    g->folder = open(state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (g->folder < 0)
+        return inferd_fail(err, INFERD_EIO, "state_dir %s: %s", state_dir, strerror(errno));
+    if (flock(g->folder, LOCK_EX | LOCK_NB) != 0)
+        return inferd_fail(err, INFERD_EIO, "state_dir %s is in use by another process", state_dir);
+    return INFERD_OK;
+}
+
 static inferd_status open_quota(gate *g, const char *state_dir, inferd_err *err) {
     size_t n = strlen(state_dir) + sizeof "/" GATE_QUOTA_FILE;
     g->path = malloc(n);
@@ -504,7 +518,8 @@ static inferd_status open_quota(gate *g, const char *state_dir, inferd_err *err)
     if (mkdir(state_dir, 0700) != 0 && errno != EEXIST)
         return inferd_fail(err, INFERD_EIO, "state_dir %s cannot be made: %s", state_dir,
                            strerror(errno));
-    inferd_status s = quota_file_read(g->path, &g->quota, err);
+    inferd_status s = lock_folder(g, state_dir, err);
+    if (s == INFERD_OK) s = quota_file_read(g->path, &g->quota, err);
     if (s != INFERD_OK) return s;
     int rc = pthread_create(&g->w.thread, NULL, run_writer, g);
     if (rc != 0)
@@ -523,6 +538,7 @@ inferd_status gate_create(const char *state_dir, uint32_t n_slots, uint32_t n_na
     if (g == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for limits of tenants");
     pthread_mutex_init(&g->w.mutex, NULL);
     pthread_cond_init(&g->w.changed, NULL);
+    g->folder = -1;
     g->limits = limits_create();
     g->slots = calloc(size_max(n_slots, 1), sizeof *g->slots);
     g->outputs = calloc(size_max(n_names, 1), sizeof(output_estimate *));
@@ -571,6 +587,7 @@ void gate_destroy(gate *g) {
     free(g->outputs);
     free(g->slots);
     quota_file_destroy(g->quota);
+    if (g->folder >= 0) close(g->folder);
     limits_destroy(g->limits);
     pthread_cond_destroy(&g->w.changed);
     pthread_mutex_destroy(&g->w.mutex);

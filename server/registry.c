@@ -303,6 +303,8 @@ static void promise_nothing(registry *r, int slot) {
     model_policy none = s->policy;
     none.min_bytes = 0;
     none.pin = s->told.pin = PIN_NONE;
+    none.share.policy = SHARE_BESTEFFORT; // n_devices stays: it says how many parts there are
+    none.share.percent = 0;
     if (memcmp(&none, &s->policy, sizeof none) == 0) return;
     if (r->fleet == NULL || fleet_model_set_policy(r->fleet, (uint32_t)slot, &none))
         s->policy = none;

@@ -380,8 +380,8 @@ static void check_eviction(yard *y, uint32_t v) {
     if (!pushed || yard_is_shared(y, v)) return;
     /* Host memory apart may be what somebody needed, and guarantees of tenants may be more. */
     const pool_owner *o = &y->core.pool.owners[v];
-    if (!y->fake.apart && sched_tenants_min_pages(y->core.sched) == 0 && s->held <= o->min &&
-        yard_n_alive_of(y, v) == 0)
+    if (s->state == MODEL_HOT && !y->fake.apart && sched_tenants_min_pages(y->core.sched) == 0 &&
+        s->held <= o->min && yard_n_alive_of(y, v) == 0)
         yard_violated(y, CHECK_EVICTION,
                       "model %u had to go with %u pages, and %u are kept free for it", v, s->held,
                       o->min);

@@ -272,7 +272,9 @@ inferd_status experiment_churn(const experiment *e, inferd_err *err) {
     printf("%u x %s, models of %.1f to %.0f %% of a device (log-uniform) that stay %d s in the "
            "mean, an hour\n",
            n_devices, e->preset->name, 100 * PART_MIN, 100 * PART_MAX, LIFE_MEAN_S);
-    inferd_status st = experiment_figures(e, &f, "models that come and go", err);
+    experiment one = *e;
+    one.n_devices = n_devices;
+    inferd_status st = experiment_figures(&one, &f, "models that come and go", err);
     for (size_t o = 0; o < INFERD_COUNT(OCCUPANCY_PERCENT); o++)
         for (int p = 0; p < (int)INFERD_COUNT(POLICY_NAMES); p++)
             for (int moves = 1; moves >= 0; moves--) {

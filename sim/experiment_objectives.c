@@ -78,7 +78,7 @@ inferd_status experiment_objectives(const experiment *e, inferd_err *err) {
     if (st == INFERD_OK)
         printf("%u models, each %.2f requests/s times the part; steps of up to %u tokens\n",
                one.n_models, t.base.capacity_per_s / one.n_models, one.step_tokens);
-    if (st == INFERD_OK) st = experiment_figures(e, &f, "three objectives", err);
+    if (st == INFERD_OK) st = experiment_figures(&one, &f, "three objectives", err);
     if (st == INFERD_OK) st = experiment_note_targets(&f, &t, err);
     for (int k = 0; k < N_FACTORS; k++)
         for (int o = 0; o < N_OBJECTIVES; o++) {

@@ -73,7 +73,7 @@ inferd_status experiment_retry(const experiment *e, inferd_err *err) {
     experiment_print_constants(e);
     printf("MIX-B, %u models, a queue of %u; clients obey Retry-After, once\n", one.n_models,
            one.queue_len);
-    inferd_status st = experiment_figures(e, &f, "clients that obey Retry-After", err);
+    inferd_status st = experiment_figures(&one, &f, "clients that obey Retry-After", err);
     for (size_t k = 0; k < INFERD_COUNT(BURSTS); k++) {
         char group[FIGURES_TEXT_BYTES];
         name_group(group, sizeof group, k);

@@ -192,6 +192,7 @@ static inferd_status check_pairs(const experiment *e, uint32_t taken, uint32_t g
         {OPTION_ATTACKS, mixes && e->mix != WORKLOAD_ADV, "--attacks is of --mix adv"},
         {OPTION_LAMBDA, timed, "--lambda: the arrivals are those of --trace"},
         {OPTION_LAMBDA, mixes && e->mix == WORKLOAD_ADV, "--lambda: ADV has rates of its own"},
+        {OPTION_RATE, (given & OPTION_LOAD) != 0, "--rate: --load finds the rate"},
         {OPTION_LENGTHS, traced, "--lengths: the lengths are those of --trace"},
         {OPTION_SLO_SCALE, (given & targets) == targets,
          "--slo-scale: --slo-ttft-ms and --slo-tpot-ms are the targets"},

@@ -563,6 +563,19 @@ static void use_comes_back_after_a_restart(void) {
     remove_folder();
 }
 
+static void a_folder_has_one_daemon(void) {
+    inferd_err err = {0};
+    gate *second = NULL;
+    make_folder();
+    gate *g = open_with(folder, (config_tenant_limits){0});
+    EXPECT_EQ(gate_create(folder, 4, 4, NULL, &second, &err), INFERD_EIO);
+    EXPECT(strstr(err.text, "in use by another process") != NULL);
+    gate_destroy(g);
+    g = open_with(folder, (config_tenant_limits){0});
+    gate_destroy(g);
+    remove_folder();
+}
+
 static uint64_t written(void) {
     inferd_err err = {0};
     quota_file *q = NULL;
@@ -681,6 +694,7 @@ static const test_case cases[] = {
     TEST(a_limit_of_zero_lets_nothing_new_in),
     TEST(tenants_have_the_limits_of_their_names),
     TEST(use_comes_back_after_a_restart),
+    TEST(a_folder_has_one_daemon),
     TEST(ticks_write_the_file),
     TEST(what_runs_at_the_end_counts_in_full),
     TEST(tenants_that_come_later_find_their_use),

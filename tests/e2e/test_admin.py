@@ -367,6 +367,26 @@ def test_unload_is_over_when_the_work_is(fresh):
         assert r["a"].status_code == 200 and r["a"].json()["usage"]["completion_tokens"] == 1500
 
 
+def test_drop_is_over_when_it_was_cold(fresh):
+    """It ended with the time limit when somebody asked for the model meanwhile: it was back before anybody looked."""
+    done = threading.Event()
+
+    def go_on():
+        while not done.is_set():
+            fresh.ask("a", 20)
+
+    threads = [threading.Thread(target=go_on) for _ in range(2)]
+    for t in threads:
+        t.start()
+    fresh.until(lambda: fresh.model("a")["running"] > 0)
+    for _ in range(3):
+        dropped = fresh.do("a", "drop")
+        assert dropped.status_code == 200, dropped.text
+    done.set()
+    for t in threads:
+        t.join()
+
+
 def test_drain_lets_nobody_in_until_undrain(fresh):
     r = {}
     thread = threading.Thread(target=lambda: r.update(a=fresh.ask("a", 1500)))
