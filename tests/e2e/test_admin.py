@@ -378,13 +378,14 @@ def test_drop_is_over_when_it_was_cold(fresh):
     threads = [threading.Thread(target=go_on) for _ in range(2)]
     for t in threads:
         t.start()
-    fresh.until(lambda: fresh.model("a")["running"] > 0)
-    for _ in range(3):
-        dropped = fresh.do("a", "drop")
-        assert dropped.status_code == 200, dropped.text
-    done.set()
-    for t in threads:
-        t.join()
+    try:
+        for _ in range(5):
+            dropped = fresh.do("a", "drop")
+            assert dropped.status_code == 200, dropped.text
+    finally:
+        done.set()
+        for t in threads:
+            t.join()
 
 
 def test_drain_lets_nobody_in_until_undrain(fresh):
