@@ -154,12 +154,12 @@ static gen_request *request(uint64_t id, uint32_t slot, uint32_t n_prompt, uint3
 static uint32_t send(rig *r, uint64_t id, uint32_t slot, uint32_t n_prompt, uint32_t seed) {
     gen_request *q = request(id, slot, n_prompt, seed);
     uint32_t d = fleet_choose(r->f, q);
+    r->tenants[id] = q->tenant_idx;
     if (d == FLEET_NOWHERE || !fleet_submit(r->f, d, q)) {
         gen_request_destroy(q);
         return FLEET_NOWHERE;
     }
     r->sent_to[id] = d;
-    r->tenants[id] = q->tenant_idx;
     return d;
 }
 
