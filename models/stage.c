@@ -106,6 +106,7 @@ struct stage {
     uint32_t n_to_move, n_ready; // under lock: pages to move, and those that are, for a packed file
     uint64_t packed_done;        // under lock: bytes of the window that came from one
     char note[INFERD_ERR_TEXT_BYTES]; // reader's until it has ended
+    bool renamed;                     // reader's: the path was another file's when it began
     inferd_err failure;               // under lock: of the reader
 
     buffer buffers[BUFFERS];
@@ -314,8 +315,8 @@ static bool read_packed(stage *s) {
 /* What is read is what was opened. */
 static inferd_status check_file(const stage *s, inferd_err *err) {
     const model *m = s->from.m;
-    return atomic_load(&m->held) ? gguf_check_open(m->file, err)
-                                 : gguf_check_unchanged(m->file, err);
+    return s->renamed || atomic_load(&m->held) ? gguf_check_open(m->file, err)
+                                               : gguf_check_unchanged(m->file, err);
 }
 
 /* Let the engine read, until it asks.  False: cancelled. */
@@ -362,6 +363,8 @@ static void *read_all(void *arg) {
     inferd_err err = {0};
     be_thread_beside(s->from.be);
     gguf_will_read(g);
+    model_file_id unused;
+    s->renamed = model_look_at_file(s->from.m, &unused) == MODEL_FILE_REPLACED;
     inferd_status st = check_file(s, &err);
     bool was_packed = st == INFERD_OK && !s->from.no_packed && read_packed(s);
     if (st == INFERD_OK && !was_packed) st = read_rows(s, &err);

@@ -22,7 +22,8 @@
  * Weights that are made up need no reader: rows are made in such pieces too.
  *
  * What is true of a load stays true: the file is what was opened before the first and after the
- * last read, short reads are errors, vectors are finite.
+ * last read (the path may be another file's when the stage begins, and none's never), short reads
+ * are errors, vectors are finite.
  *
  * Thread: engine; the reader meets it in what `lock` guards. */
 #ifndef INFERD_STAGE_H

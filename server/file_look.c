@@ -117,8 +117,6 @@ static void note(file_look *f, glance *g) {
     registry_slot *s = &f->app->models.slots[g->slot];
     known *k = &f->known[g->slot];
     if (k->m != g->served) *k = (known){.m = g->served};
-    /* What is open is whole, unless it was changed in place, which a read finds out. */
-    model_hold_file(g->served, g->file == MODEL_FILE_REPLACED);
     if (g->file == MODEL_FILE_REPLACED && same_id(&g->id, &k->alike)) g->file = MODEL_FILE_SAME;
     if (g->file == MODEL_FILE_SAME && s->file == MODEL_FILE_MISSING)
         registry_try_again(&f->app->models, g->slot);

@@ -258,7 +258,7 @@ static void do_harm(harm h, const char *path, uint32_t n) {
 }
 
 /* After n pieces; the reader is not through by then, so the stage must fail, say why, and leave
- * nothing. */
+ * nothing.  Another file that is there before the reader has looked at all is another model's. */
 static void a_file_that_changes_ends_its_stage(void) {
     static const char *const words[HARMS] = {"", "was written to", "was replaced",
                                              "was taken away"};
@@ -268,7 +268,7 @@ static void a_file_that_changes_ends_its_stage(void) {
     snprintf(path, sizeof path, "/tmp/test_stage.%d.harm", (int)getpid());
     told_by(tiny_path, on_cpu(1), &wanted);
     for (uint32_t h = 0; h < HARMS; h++) {
-        for (uint32_t n = 0; n <= 6; n += 3) {
+        for (uint32_t n = h == REPLACED ? 3 : 0; n <= 6; n += 3) {
             rig r;
             bell b = {0};
             placed_progress at = {0};
@@ -309,9 +309,11 @@ static void a_file_that_changed_before_is_not_read(void) {
         inferd_err err = {0};
         copy_file(tiny_path, path);
         if (rig_open(&r, on_cpu(1), path)) {
+            bool whole = h == REPLACED; // and another file is another model's
             do_harm((harm)h, path, 0);
-            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EIO);
-            EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err),
+                      whole ? INFERD_OK : INFERD_EIO);
+            EXPECT_EQ(placed_state_of(r.p), whole ? PLACED_HOT : PLACED_COLD);
         }
         rig_close(&r);
         unlink(path);
@@ -339,8 +341,8 @@ static void a_held_file_is_read_wherever_its_name_is(void) {
             EXPECT(!whole || same(&wanted, &got));
             placed_unstage(r.p);
             model_hold_file(r.m, false);
-            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EIO);
-            EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+            EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err),
+                      h == REPLACED ? INFERD_OK : INFERD_EIO);
         }
         rig_close(&r);
         unlink(path);

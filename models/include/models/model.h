@@ -68,9 +68,9 @@ typedef struct model_file_id { // of a file as it was seen; all 0: of none
 } model_file_id;
 model_file model_look_at_file(const model *m, model_file_id *out);
 const char *model_file_name(model_file f); // "replaced"
-/* Weights are read only while the path names the file that was opened.  `held`: also when it does
- * not: what is open is whole, and the path is another's or about to be.  Whether it was changed is
- * looked at in any case. */
+/* Weights are read only while the path names a file: the one that was opened, or another that took
+ * its place before; what is open is whole, then.  `held`: whatever the path names or will.  Whether
+ * what is open was written to is looked at in any case. */
 void model_hold_file(model *m, bool held);
 /* What distinguishes the file from others, and stays the same after a restart: its size, its time,
  * its header and samples of its weights, read when it was opened; a made-up model's shape and seed.
