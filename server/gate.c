@@ -43,6 +43,7 @@ typedef struct held {
 
 typedef struct promise {
     uint64_t body_mark, mark, due_us;
+    uint64_t tokens; // that are kept for it
 } promise;
 
 /* The thread that waits for the disk. */
@@ -133,20 +134,22 @@ static void forget_old_promises(gate *g, uint64_t now_us) {
     g->n_promises = n_kept;
 }
 
-/* The mark to ask with: that of the promise this client comes for, or one nobody has. */
-static uint64_t choose_mark(gate *g, const gate_ask *ask, uint64_t now_us) {
-    if (ask->mark == 0) return 0;
+/* Takes the promise that this client comes for; false: none. */
+static bool take_promise(gate *g, const gate_ask *ask, uint64_t now_us, promise *out) {
     forget_old_promises(g, now_us);
     uint32_t best = g->n_promises;
     for (uint32_t i = 0; i < g->n_promises && !ask->first_try; i++)
         if (g->promises[i].body_mark == ask->mark &&
             (best == g->n_promises || g->promises[i].due_us < g->promises[best].due_us))
             best = i;
-    if (best < g->n_promises) {
-        uint64_t mark = g->promises[best].mark;
-        forget_promise(g, best);
-        return mark;
-    }
+    if (best == g->n_promises) return false;
+    *out = g->promises[best];
+    forget_promise(g, best);
+    return true;
+}
+
+/* One that nobody has. */
+static uint64_t new_mark(gate *g, const gate_ask *ask) {
     uint64_t parts[2] = {ask->mark, ++g->n_marks};
     static const unsigned char key[16] = {0}; // ask->mark is secret already
     uint64_t mark = gate_hash(key, (const char *)parts, sizeof parts);
@@ -154,9 +157,9 @@ static uint64_t choose_mark(gate *g, const gate_ask *ask, uint64_t now_us) {
 }
 
 /* When the list is full its client is found by nothing, and is served like a newcomer. */
-static void note_promise(gate *g, uint64_t body_mark, uint64_t mark, uint64_t due_us) {
-    if (body_mark == 0 || g->n_promises == GATE_PROMISES_MAX) return;
-    g->promises[g->n_promises++] = (promise){body_mark, mark, due_us};
+static void note_promise(gate *g, const promise *p) {
+    if (p->body_mark == 0 || g->n_promises == GATE_PROMISES_MAX) return;
+    g->promises[g->n_promises++] = *p;
 }
 
 /* ---- a full queue ---- */
@@ -205,6 +208,10 @@ static uint64_t left_of(uint64_t limit, uint64_t used, uint64_t reserved) {
     return taken < limit ? limit - taken : 1;
 }
 
+static bool is_estimated(const gate_ask *ask) {
+    return ask->requests[0]->max_tokens == GEN_NO_MAX;
+}
+
 /* An estimate is cut to what is left of the day and month: it may be too high, and who did not ask
  * for so much is not refused for it. */
 static uint64_t count_tokens(const gate *g, const gate_ask *ask, int64_t unix_s) {
@@ -218,10 +225,9 @@ static uint64_t count_tokens(const gate *g, const gate_ask *ask, int64_t unix_s)
     limits_spec left = usage.spec;
     left.tokens_per_day = left_of(left.tokens_per_day, usage.used_day, usage.reserved);
     left.tokens_per_month = left_of(left.tokens_per_month, usage.used_month, usage.reserved);
-    bool estimated = ask->requests[0]->max_tokens == GEN_NO_MAX;
     uint32_t n_prompts = ask->n_requests / ask->n_per_prompt;
     uint64_t mean = (n_output + n_prompts - 1) / n_prompts; // not above max_tokens, if there is one
-    if (!estimated) return n_prompt + n_output * ask->n_per_prompt;
+    if (!is_estimated(ask)) return n_prompt + n_output * ask->n_per_prompt;
     return gate_count_tokens(&left, n_prompt, mean, ask->n_requests, true);
 }
 
@@ -258,15 +264,22 @@ static bool refuse(const limits_answer *why, api_error *error) {
 bool gate_admit(gate *g, const gate_ask *ask, uint64_t now_us, int64_t unix_s, gate_ticket **out,
                 api_error *error) {
     INFERD_CHECK(ask->n_requests > 0 && ask->n_requests % ask->n_per_prompt == 0);
-    limits_ask taken = {.mark = choose_mark(g, ask, now_us),
-                        .n_requests = ask->n_requests,
-                        .tokens = count_tokens(g, ask, unix_s)};
+    limits_ask taken = {.n_requests = ask->n_requests, .tokens = count_tokens(g, ask, unix_s)};
+    promise kept;
+    if (ask->mark != 0 && take_promise(g, ask, now_us, &kept)) {
+        taken.mark = kept.mark;
+        /* An estimate that has grown since is not what was promised. */
+        if (is_estimated(ask) && taken.tokens > kept.tokens) taken.tokens = kept.tokens;
+    } else if (ask->mark != 0) {
+        taken.mark = new_mark(g, ask);
+    }
     gate_ticket *t = create_ticket(ask, &taken);
     if (t == NULL) return api_fail(error, API_INTERNAL, NULL, "the server is short of memory");
     limits_answer why;
     if (!limits_admit(g->limits, ask->tenant, now_us, unix_s, &taken, &why)) {
         if (why.promised)
-            note_promise(g, ask->mark, taken.mark, now_us + why.retry_after_s * SECOND_US);
+            note_promise(g, &(promise){ask->mark, taken.mark,
+                                       now_us + why.retry_after_s * SECOND_US, taken.tokens});
         free(t);
         return refuse(&why, error);
     }

@@ -366,8 +366,8 @@ static uint32_t plan(const tenant *t, const uint64_t need[FLOWS], const forecast
     uint64_t at_us = t->touched_us;
     uint32_t k = 0, waits_s[FLOWS] = {0};
     flows_of(t, f);
-    *last = 0;
-    while (!ahead->short_of[*last]) ++*last; // one is short, or it had been admitted
+    for (*last = 0; *last + 1 < FLOWS && !ahead->short_of[*last];) ++*last;
+    INFERD_CHECK(ahead->short_of[*last]); // or it had been admitted
     for (uint32_t s = 1; s <= LIMITS_RETRY_MAX_S; s++) {
         uint64_t then_us = t->touched_us + s * SECOND_US;
         for (; k < t->n_bookings && t->bookings[k].due_us <= then_us; k++) {

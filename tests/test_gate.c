@@ -332,6 +332,29 @@ static void a_first_try_takes_no_promise(void) {
     gate_destroy(g);
 }
 
+/* The guess was cut to the rest of the day, and the next day has begun when the client is back. */
+static void a_promise_is_kept_for_what_was_promised(void) {
+    gate *g = open_with(NULL, (config_tenant_limits){.tokens_per_min = 600, .tokens_per_day = 700});
+    uint64_t now_us = clock_now_us();
+    int64_t morrow_s = noon_s + 86400 / 2;
+    gate_ticket *t;
+    api_error e = {0}, again = {0};
+    gate_ask most = ask_for(1, 1, 580);
+    EXPECT(gate_admit(g, &most, now_us, morrow_s - 5, &t, &e));
+    gate_hold(g, t, 0, 0);
+    gen_event ev = done(GEN_LENGTH, 580, 10);
+    gate_on_done(g, 0, &ev, now_us, morrow_s - 5);
+    gate_ask guess = ask_for(1, 1, GEN_NO_MAX);
+    EXPECT(!gate_admit(g, &guess, now_us, morrow_s - 5, &t, &e));
+    EXPECT_EQ(e.fault, API_TOKEN_RATE);
+    EXPECT_EQ(e.retry_after_s, 10); // for 110 tokens
+    uint64_t due_us = now_us + (uint64_t)e.retry_after_s * 1000000;
+    bool good = gate_admit(g, &guess, due_us, morrow_s + 5, &t, &again);
+    EXPECT(good);
+    if (good) gate_drop(g, t, 1, due_us, morrow_s + 5);
+    gate_destroy(g);
+}
+
 /* All of a tenant's requests of a minute, so that the next are refused. */
 static void use_up(gate *g, uint32_t tenant, uint32_t n, uint64_t now_us) {
     gate_ticket *t;
@@ -688,6 +711,7 @@ static const test_case cases[] = {
     TEST(each_refusal_has_its_code),
     TEST(clients_with_one_body_keep_their_promises),
     TEST(a_first_try_takes_no_promise),
+    TEST(a_promise_is_kept_for_what_was_promised),
     TEST(promises_are_bounded_and_forgotten),
     TEST(a_client_without_a_mark_has_its_promise_too),
     TEST(headers_are_lines),
