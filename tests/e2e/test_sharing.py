@@ -153,11 +153,12 @@ def test_twelve_models_under_random_traffic_lose_nothing(launch, alone):
     names = [f"m{i}" for i in range(12)]
     d = launch(config_of(names, device="96MiB", host="160MiB"), args=["--allow-dummy"])
     rnd, problems, counts = random.Random(5), [], {"ok": 0, "cut": 0}
+    n_asks = 7 if os.environ.get("INFERD_SANITIZE") else 14  # of each client
     lock = threading.Lock()
 
     def client(seed):
         r = random.Random(seed)
-        for _ in range(14):
+        for _ in range(n_asks):
             i, prompt, n = r.randrange(12), prompt_of(r.randrange(4)), r.choice([1, 6, 20])
             try:
                 if r.random() < 0.2:  # leaves in the middle
@@ -188,7 +189,7 @@ def test_twelve_models_under_random_traffic_lose_nothing(launch, alone):
     for t in threads:
         t.join()
     assert not problems, problems[:3]
-    assert counts["ok"] > 40 and counts["cut"] > 3, counts
+    assert counts["ok"] > 3 * n_asks and counts["cut"] > 3, counts
     for i, prompt, n, got in checks:
         assert got == alone(i + 1, prompt, n)
     body = d.settled()
