@@ -43,46 +43,77 @@ static uint32_t promised_max(uint64_t to_models, const plan_device *d) {
     return to_models < UINT32_MAX ? (uint32_t)to_models : UINT32_MAX;
 }
 
-/* Unfilled guarantees of others. */
+/* What of it counts when cached keys and values have gone; the wanted weights are there by then. */
+static uint32_t held_without_cached(const plan_member *m, const plan_wanted *w) {
+    bool comes = m->owns && m->weights_idx == w->idx;
+    uint32_t held = less(m->held_pages, m->cached_pages);
+    return comes ? u32_max(held, w->weight_pages) : held;
+}
+
+/* The device when some have gone. */
+typedef struct room {
+    uint64_t freed, unfilled; // pages; guarantees of others
+} room;
+
+/* Cached keys and values go first, and cost nobody anything. */
+static room room_without_cached(const plan_device *d, const plan_wanted *w) {
+    room r = {0};
+    for (uint32_t i = 0; i < d->n_models; i++) r.freed += d->models[i].cached_pages;
+    for (uint32_t i = 0; i < d->n_members; i++)
+        if (i != w->member_idx)
+            r.unfilled += less(d->members[i].min_pages, held_without_cached(&d->members[i], w));
+    return r;
+}
+
+/* What it changes when this one goes, too. */
+static room left_by(const plan_device *d, const plan_wanted *w, uint32_t idx) {
+    const plan_model *m = &d->models[idx];
+    room r = {.freed = m->weight_pages + less(m->kv_pages, m->cached_pages)};
+    for (uint32_t i = 0; i < d->n_members; i++)
+        if (d->members[i].weights_idx == idx && i != w->member_idx)
+            r.unfilled += u32_min(d->members[i].min_pages, held_without_cached(&d->members[i], w));
+    return r;
+}
+
+static room add(room a, room b) {
+    return (room){a.freed + b.freed, a.unfilled + b.unfilled};
+}
+
+/* Unfilled guarantees of others as it is now. */
 static uint64_t unfilled_pages(const plan_device *d, const plan_wanted *w) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < d->n_members; i++) {
         const plan_member *m = &d->members[i];
-        bool comes = m->owns && m->weights_idx == w->idx; // the wanted weights will fill it
+        bool comes = m->owns && m->weights_idx == w->idx;
         uint32_t held = comes ? u32_max(m->held_pages, w->weight_pages) : m->held_pages;
         if (i != w->member_idx) n += less(m->min_pages, held);
     }
     return n;
 }
 
-/* What others can have when it goes: not what it was guaranteed, which is kept free for it then.
- * Cached pages are free already. */
-static uint32_t freed_by(const plan_device *d, const plan_wanted *w, uint32_t idx) {
-    const plan_model *m = &d->models[idx];
-    uint64_t unfilled = unfilled_pages(d, w), then = unfilled;
-    for (uint32_t i = 0; i < d->n_members; i++)
-        if (d->members[i].weights_idx == idx)
-            then += u32_min(d->members[i].min_pages, d->members[i].held_pages);
-    uint32_t kept = promised_max(then, d) - promised_max(unfilled, d);
-    return less(m->weight_pages + less(m->kv_pages, m->cached_pages), kept);
+/* What others can have then, beside what they can now: not what somebody who has gone was
+ * guaranteed, which is kept free for it. */
+static uint64_t lent_by(const plan_device *d, const plan_wanted *w, const room *r) {
+    return r->freed - (promised_max(r->unfilled, d) - promised_max(unfilled_pages(d, w), d));
 }
 
 typedef enum kind {
     KIND_IDLE,
-    KIND_LOWER // its work is of a lower class
+    KIND_LOWER, // its work is of a lower class
+    KIND_EQUAL  // of the same: they would take turns
 } kind;
 
 static bool is_of(const plan_device *d, uint32_t i, const plan_wanted *w, kind k) {
     const plan_model *m = &d->models[i];
     if (!may_go(d, i, w)) return false;
-    return k == KIND_IDLE ? m->n_work == 0 : m->n_work > 0 && m->class > w->class;
+    if (m->n_work == 0 || k == KIND_IDLE) return m->n_work == 0 && k == KIND_IDLE;
+    return k == KIND_LOWER ? m->class > w->class : m->class == w->class;
 }
 
-static uint64_t pages_of_kind(const plan_device *d, const plan_wanted *w, kind k) {
-    uint64_t n = 0;
+static room room_after_kind(const plan_device *d, const plan_wanted *w, room r, kind k) {
     for (uint32_t i = 0; i < d->n_models; i++)
-        if (is_of(d, i, w, k)) n += freed_by(d, w, i);
-    return n;
+        if (is_of(d, i, w, k)) r = add(r, left_by(d, w, i));
+    return r;
 }
 
 /* Those of one kind, in the order in which they would go. */
@@ -205,11 +236,12 @@ static uint32_t held_by_wanted(const plan_device *d, const plan_wanted *w) {
     return (m->owns ? 0 : weights) + less(m->held_pages, m->cached_pages);
 }
 
-/* Room for it now, with `lent` pages of others. */
-static bool check_pages(const plan_device *d, const plan_wanted *w, uint64_t lent,
+/* Is there room for it? */
+static bool check_pages(const plan_device *d, const plan_wanted *w, const room *r,
                         feasible_owner *o, feasible_pages *f) {
     uint32_t shared = w->weight_pages - own_weight_pages(d, w); // they count for no ceiling of its
     bool limited = w->max_pages < FEASIBLE_UNLIMITED - shared;
+    uint64_t lent = lent_by(d, w, r);
     *o = (feasible_owner){.weight_pages = w->weight_pages,
                           .finish_pages = PLAN_KV_PAGES,
                           .min_pages = w->min_pages,
@@ -217,50 +249,45 @@ static bool check_pages(const plan_device *d, const plan_wanted *w, uint64_t len
                           .max_pages = limited ? w->max_pages + shared : FEASIBLE_UNLIMITED,
                           .free_pages = d->n_free,
                           .promised_pages = promised_max(unfilled_pages(d, w), d),
+                          .revocable_pages = lent < UINT32_MAX ? (uint32_t)lent : UINT32_MAX,
                           .page_bytes = d->page_bytes};
-    o->revocable_pages = lent < UINT32_MAX ? (uint32_t)lent : UINT32_MAX;
     return feasible_pages_check(o, f);
 }
 
 /* Of one kind, until there is room: each time the next who has to go, as long as any has to. False:
  * no memory. */
-static bool add_victims(const plan_device *d, const plan_wanted *w, kind k, uint64_t *lent,
+static bool add_victims(const plan_device *d, const plan_wanted *w, kind k, room *r,
                         plan_answer *out) {
     uint32_t *left = calloc(d->n_models + (size_t)1, sizeof *left);
     uint32_t *pages = calloc(d->n_models + (size_t)1, sizeof *pages);
-    bool fine = left != NULL && pages != NULL;
+    room *gives = calloc(d->n_models + (size_t)1, sizeof *gives);
+    bool fine = left != NULL && pages != NULL && gives != NULL;
     feasible_owner o;
     feasible_pages f;
     uint32_t n = fine ? collect(d, w, k, left) : 0;
-    for (uint32_t i = 0; i < n; i++) pages[i] = freed_by(d, w, left[i]);
-    while (n > 0 && !check_pages(d, w, *lent, &o, &f)) {
+    for (uint32_t i = 0; i < n; i++) gives[i] = left_by(d, w, left[i]);
+    while (n > 0 && !check_pages(d, w, r, &o, &f)) {
+        for (uint32_t i = 0; i < n; i++) {
+            room then = add(*r, gives[i]);
+            pages[i] = (uint32_t)(lent_by(d, w, &then) - o.revocable_pages);
+        }
         uint32_t next = worth_first(pages, n, f.need_pages - f.may_pages);
         out->victims[out->n_victims++] = left[next];
         out->n_idle += k == KIND_IDLE;
-        *lent += pages[next];
+        *r = add(*r, gives[next]);
         n--;
         memmove(&left[next], &left[next + 1], (n - next) * sizeof left[0]);
-        memmove(&pages[next], &pages[next + 1], (n - next) * sizeof pages[0]);
+        memmove(&gives[next], &gives[next + 1], (n - next) * sizeof gives[0]);
     }
+    free(gives);
     free(left);
     free(pages);
     return fine;
 }
 
-/* Same class, and at work. */
-static uint64_t pages_of_turns(const plan_device *d, const plan_wanted *w) {
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < d->n_models; i++) {
-        const plan_model *m = &d->models[i];
-        if (may_go(d, i, w) && m->n_work > 0 && m->class == w->class) n += freed_by(d, w, i);
-    }
-    return n;
-}
-
 bool plan_model_check(const plan_device *d, const plan_wanted *w, plan_answer *out) {
     feasible_owner o;
     feasible_pages f;
-    uint64_t lent = 0;
     *out = (plan_answer){.victims = calloc((size_t)d->n_models + 1, sizeof *out->victims)};
     if (out->victims == NULL) return false;
     check_device(d, w, out);
@@ -274,23 +301,23 @@ bool plan_model_check(const plan_device *d, const plan_wanted *w, plan_answer *o
     out->fits = true;
     for (uint32_t i = 0; i < out->n_checks; i++) out->fits = out->fits && out->checks[i].kept;
 
-    /* Cached keys and values go first, and cost nobody anything. */
-    for (uint32_t i = 0; i < d->n_models; i++) lent += d->models[i].cached_pages;
-    uint64_t idle = pages_of_kind(d, w, KIND_IDLE), lower = pages_of_kind(d, w, KIND_LOWER);
-    bool by_idle = check_pages(d, w, lent + idle, &o, &f);
-    bool enough = by_idle || check_pages(d, w, lent + idle + lower, &o, &f);
+    room r = room_without_cached(d, w), idle = room_after_kind(d, w, r, KIND_IDLE);
+    room all = room_after_kind(d, w, idle, KIND_LOWER);
+    bool by_idle = check_pages(d, w, &idle, &o, &f);
+    bool enough = by_idle || check_pages(d, w, &all, &o, &f);
     if (!enough) { // nobody goes in vain
-        lent += idle + lower;
-    } else if (!add_victims(d, w, KIND_IDLE, &lent, out) ||
-               (!by_idle && !add_victims(d, w, KIND_LOWER, &lent, out))) {
+        r = all;
+    } else if (!add_victims(d, w, KIND_IDLE, &r, out) ||
+               (!by_idle && !add_victims(d, w, KIND_LOWER, &r, out))) {
         plan_answer_deinit(out);
         return false;
     }
-    check_pages(d, w, lent, &o, &f);
+    check_pages(d, w, &r, &o, &f);
     plan_check *c = add_check(out, "memory", f.need_pages, f.may_pages);
     feasible_pages_say(&f, &o, c->text, sizeof c->text);
     out->now = out->fits && enough;
-    out->turns = out->fits && !enough && check_pages(d, w, lent + pages_of_turns(d, w), &o, &f);
+    all = room_after_kind(d, w, all, KIND_EQUAL);
+    out->turns = out->fits && !enough && check_pages(d, w, &all, &o, &f);
     return true;
 }
 

@@ -369,6 +369,29 @@ static void cached_pages_count_once(void) {
     plan_answer_deinit(&p);
 }
 
+/* Cached pages of a model within its guarantee are kept free for it when they go, and so is what
+ * several leave: of 10 pages that are reserved anyway each of two guarantees would be a part. */
+static void what_goes_is_kept_for_whom_it_was_guaranteed(void) {
+    plan_device d = device_of_four();
+    four_names[2].min_pages = 20; // has them, with 5 cached ones
+    plan_answer p = plan_of(&d, GEN_NORMAL, 9, 0, FEASIBLE_UNLIMITED);
+    EXPECT(p.now && p.n_victims == 0);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 10, 0, FEASIBLE_UNLIMITED);
+    EXPECT(p.now && p.n_victims == 1);
+    plan_answer_deinit(&p);
+    d = device_of_four();
+    d.reserved_pages = 10;
+    four_names[0].min_pages = four_names[1].min_pages = 8;
+    p = plan_of(&d, GEN_NORMAL, 63, 0, FEASIBLE_UNLIMITED); // 5 + 15 + 20 + 30 - 6
+    EXPECT(p.now && p.n_victims == 3);
+    plan_answer_deinit(&p);
+    p = plan_of(&d, GEN_NORMAL, 64, 0, FEASIBLE_UNLIMITED);
+    EXPECT(!p.now && p.n_victims == 0);
+    EXPECT_EQ(check_of(&p, "memory")->have_pages, 64);
+    plan_answer_deinit(&p);
+}
+
 /* The guarantees of those who share its weights were left out with its own. */
 static void who_shares_weights_keeps_its_own_guarantee(void) {
     plan_device d = device_of_four();
@@ -704,6 +727,7 @@ static const test_case tests[] = {
     TEST(pages_promised_to_others_are_not_free),
     TEST(a_model_that_is_there_is_not_its_own_victim),
     TEST(cached_pages_count_once),
+    TEST(what_goes_is_kept_for_whom_it_was_guaranteed),
     TEST(who_shares_weights_keeps_its_own_guarantee),
     TEST(a_newcomer_shares_what_is_there),
     TEST(the_reserve_is_told_as_it_is),
