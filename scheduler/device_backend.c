@@ -261,11 +261,6 @@ static inferd_status backend_device_stage_begin(void *self, uint32_t idx, const 
                                                 inferd_err *err) {
     placed_model *p = own(self, idx);
     bool one_memory = be_one_memory(((backend_device *)self)->be);
-    model *m = ((backend_device *)self)->slots[idx].m;
-    model_file_id unused;
-    /* A file that came since somebody looked last: what is open is whole, unless it was written to,
-     * which its readers find out. */
-    if (model_look_at_file(m, &unused) == MODEL_FILE_REPLACED) model_hold_file(m, true);
     return placed_stage_begin(p, pages, one_memory ? placed_host_pages(p) : 0, wake, wake_ctx, err);
 }
 

@@ -184,15 +184,6 @@ void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages) {
     set_watermarks(p);
 }
 
-static uint32_t held_by(const pool_owner *o) {
-    return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
-}
-
-static uint32_t unfilled_of(const pool_owner *o) {
-    uint32_t held = held_by(o);
-    return o->min > held ? o->min - held : 0;
-}
-
 inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t max,
                               inferd_err *err) {
     INFERD_CHECK(owner < p->n_owners);
@@ -205,30 +196,30 @@ inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t ma
                            "guarantees of %llu pages together, the device has %u",
                            (unsigned long long)sum, p->n_device);
     pool_owner *o = &p->owners[owner];
-    p->unfilled -= unfilled_of(o);
+    p->unfilled -= pool_unfilled(o);
     p->n_min = (uint32_t)sum;
     o->min = min;
     o->max = max;
-    p->unfilled += unfilled_of(o);
+    p->unfilled += pool_unfilled(o);
     return INFERD_OK;
 }
 
 uint32_t pool_n_takeable(const pool *p, uint32_t owner) {
     const pool_owner *o = &p->owners[owner];
-    uint32_t held = held_by(o);
-    uint32_t promised = u32_max(p->unfilled - unfilled_of(o), p->n_reserved); // to the others
+    uint32_t held = pool_held(o);
+    uint32_t promised = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved); // to the others
     return u32_min(less(pool_n_device_free(p), promised), less(o->max, held));
 }
 
 /* A page enters or leaves its owner's ledger. */
 static void charge(pool *p, uint32_t owner, page_state state, bool enters) {
     pool_owner *o = &p->owners[owner];
-    p->unfilled -= unfilled_of(o);
+    p->unfilled -= pool_unfilled(o);
     if (enters)
         o->held[state]++;
     else
         o->held[state]--;
-    p->unfilled += unfilled_of(o);
+    p->unfilled += pool_unfilled(o);
 }
 
 /* Pages of broken extents are paid for; whole ones have to fit the ledger. */
@@ -316,9 +307,9 @@ bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, ui
 /* Pages that an owner's may become on the device beside what is promised to the others. */
 static uint32_t room_on_device(const pool *p, uint32_t owner) {
     const pool_owner *o = &p->owners[owner];
-    uint32_t promised = u32_max(p->unfilled - unfilled_of(o), p->n_reserved);
+    uint32_t promised = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved);
     /* The pages are no free ones, so only the ledgers count. */
-    return u32_min(less(less(p->n_device, n_in_device(p)), promised), less(o->max, held_by(o)));
+    return u32_min(less(less(p->n_device, n_in_device(p)), promised), less(o->max, pool_held(o)));
 }
 
 static void turn(pool *p, const uint32_t *pages, uint32_t n, page_state from, page_state to) {
@@ -467,7 +458,7 @@ static inferd_status verify_owners(const pool *p, inferd_err *err) {
                 status = inferd_fail(err, INFERD_EINVAL,
                                      "pool: owner %u has %u pages in state %d, its ledger says %u",
                                      o, found[o].held[s], s, owner->held[s]);
-        unfilled += unfilled_of(owner);
+        unfilled += pool_unfilled(owner);
         n_min += owner->min;
     }
     free(found);

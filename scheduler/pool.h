@@ -78,6 +78,17 @@ typedef struct pool_owner {
     uint32_t held[PAGE_STATES]; // pages that name this owner; min and max are about WEIGHT and KV
 } pool_owner;
 
+/* What min and max are about. */
+static inline uint32_t pool_held(const pool_owner *o) {
+    return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+}
+
+/* Of its guarantee: what it has not got. */
+static inline uint32_t pool_unfilled(const pool_owner *o) {
+    uint32_t held = pool_held(o);
+    return o->min > held ? o->min - held : 0;
+}
+
 typedef struct pool {
     uint32_t n_pages, n_owners;
     pool_page *pages;   // [n_pages] owned

@@ -7,10 +7,10 @@
  *       |               '------------------------ '--release-- DRAINING --resume--> HOT
  *       '--detach-- any                FAILED <--fail-- STAGING, LOADING   FAILED --retry--> COLD
  *
- * Each arrow is one function of residency.c.  WARM weights are complete in host memory and count
- * for the host's ledger; HOT ones are on the device and count for the device's.  Where both are one
- * memory the same pages change their ledger and nothing is copied; a model that is wanted while the
- * host's ledger is full is staged on the device's at once.
+ * Each arrow is one function of residency_arrows.c.  WARM weights are complete in host memory and
+ * count for the host's ledger; HOT ones are on the device and count for the device's.  Where both
+ * are one memory the same pages change their ledger and nothing is copied; a model that is wanted
+ * while the host's ledger is full is staged on the device's at once.
  *
  * Who comes: models that somebody waits for, the most urgent class first, then who waits longest;
  * then those asked for by hand or pinned; then, at the start and while there is room for nothing

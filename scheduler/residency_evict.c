@@ -96,13 +96,9 @@ static uint32_t pages_of(const residency *r, uint32_t root) {
     return n;
 }
 
-static uint32_t held_by(const pool_owner *o) {
-    return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
-}
-
 bool residency_is_owed(const residency *r, uint32_t root, uint32_t n) {
     const pool_owner *o = &r->pool->owners[root];
-    return o->min > 0 && (uint64_t)held_by(o) + n <= o->min;
+    return o->min > 0 && (uint64_t)pool_held(o) + n <= o->min;
 }
 
 /* Pages that `root` could take when it has gone: those that it was guaranteed are kept free for it
@@ -111,8 +107,8 @@ static uint32_t gain_of(const residency *r, uint32_t v, uint32_t root) {
     const pool *p = r->pool;
     const pool_owner *to = &p->owners[root];
     uint32_t n = pages_of(r, v), kept = 0;
-    EACH_MEMBER(r, v, i) kept += u32_min(p->owners[i].min, held_by(&p->owners[i]));
-    uint32_t unfilled = p->unfilled - (to->min > held_by(to) ? to->min - held_by(to) : 0);
+    EACH_MEMBER(r, v, i) kept += u32_min(p->owners[i].min, pool_held(&p->owners[i]));
+    uint32_t unfilled = p->unfilled - pool_unfilled(to);
     kept = u32_max(unfilled + kept, p->n_reserved) - u32_max(unfilled, p->n_reserved);
     return n > kept ? n - kept : 0;
 }
@@ -157,9 +153,7 @@ static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, 
     if (d.n_waiting == 0 || d.n_running > 0 || d.waiting_class > class ||
         now_us - m->hot_since_us >= residency_turn_us(r, root))
         return 0;
-    const pool_owner *o = &r->pool->owners[root];
-    uint32_t held = held_by(o);
-    uint32_t guaranteed = o->min > held ? o->min - held : 0; // kept free by the pool
+    uint32_t guaranteed = pool_unfilled(&r->pool->owners[root]); // kept free by the pool
     return d.first_pages > guaranteed ? d.first_pages - guaranteed : 0;
 }
 
@@ -188,10 +182,11 @@ static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, 
         if (!goes && !owed && v != root) promised += promised_to(r, v, class, now_us);
         EACH_MEMBER(r, v, i) {
             const pool_owner *o = &r->pool->owners[i];
-            uint32_t held = goes ? 0 : held_by(o);
+            uint32_t cached = sched_model_n_cached(r->sched, i);
+            uint32_t held = goes ? 0 : pool_held(o) - cached; // a guarantee that those fill is kept
             if (i != root && o->min > held) unfilled += o->min - held;
             if (goes) n_freed += o->held[PAGE_KV];
-            n += goes ? o->held[PAGE_KV] : sched_model_n_cached(r->sched, i);
+            n += goes ? o->held[PAGE_KV] : cached;
         }
     }
     /* Whose keys and values go has its guarantee kept free instead. */

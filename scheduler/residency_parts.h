@@ -1,6 +1,8 @@
 /* residency_parts.h - what the files of the residency have for each other.
  *
- *     residency.c          the arrows; who comes; what changed
+ *     residency.c          what changed, and what is asked from outside
+ *     residency_arrows.c   the arrows
+ *     residency_come.c     who comes
  *     residency_evict.c    who has to go
  *     residency_turns.c    how long a turn is
  *
@@ -33,15 +35,66 @@ static inline bool residency_counts(const residency *r, uint32_t i) {
 sched_demand group_demand(const residency *r, uint32_t root);
 uint32_t group_n_steps(const residency *r, uint32_t root); // unfinished ones, now
 bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least);
-/* HOT -> DRAINING: what runs ends first, or, to make room, waits again. */
+bool group_is_served(const residency *r, uint32_t root);
+bool group_is_held(const residency *r, uint32_t root); // every name was taken out by hand
+uint64_t group_keep_alive_us(const residency *r, uint32_t root);
+/* Who is let in has to know what never goes, and who was let in may not fit any more. */
+void residency_tell_pins(residency *r);
+
+/* -- residency_arrows.c -- */
+void residency_enter(residency *r, uint32_t i, model_state state); // that, and what follows from it
+/* Of the device and the host: all that it has. */
+void residency_give_memory(residency *r, resident *m);
+/* What requests are told. */
+inferd_err residency_as_told(const inferd_err *why);
+void residency_fail(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us);
+void residency_fail_promise(residency *r, uint32_t idx, const inferd_err *why, uint64_t now_us);
+void residency_keep_promise(residency *r, uint32_t idx);
+void residency_retry(residency *r, uint32_t root);
+/* Of a slot that is COLD itself: it takes part in what its group is. */
+void residency_join(residency *r, uint32_t idx);
+/* The names that are served go on with what is another's no more.  True: it was so. */
+bool residency_pass_on(residency *r, uint32_t root);
+void residency_stage(residency *r, uint32_t root, uint64_t now_us);
+void residency_fail_stage(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us);
+void residency_cancel_stage(residency *r, uint32_t root);
+void residency_staged(residency *r, uint32_t root, uint64_t now_us);
+void residency_load(residency *r, uint32_t root, uint64_t now_us);
+void residency_loaded(residency *r, uint32_t root, uint64_t now_us);
+void residency_resume(residency *r, uint32_t root, uint64_t now_us);
+/* What runs ends first, or, to make room (`leaving`), waits again. */
 void residency_drain(residency *r, uint32_t root, engine_evict_cause cause, bool leaving,
                      uint64_t now_us);
-/* DRAINING -> WARM, or COLD where the host has no room for it.  No step of it is on its way.
- * `comer`: a WARM model that comes instead, whose pages may change places with its, or
- * RESIDENCY_NONE. */
+/* To WARM, or COLD where the host has no room for it.  No step of it is on its way.  `comer`: a
+ * WARM model that comes instead, whose pages may change places with its, or RESIDENCY_NONE. */
 void residency_release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us);
-/* WARM -> COLD. */
 void residency_drop(residency *r, uint32_t root);
+/* It has no sequence, nobody shares its weights, and no step is on its way. */
+void residency_detach(residency *r, uint32_t idx);
+
+/* -- residency_come.c -- */
+typedef enum want_kind {
+    WANT_NOTHING,
+    WANT_EAGER,    // comes while pages are free
+    WANT_PREFETCH, // by hand, or pinned WARM
+    WANT_HOT,      // by hand, or pinned HOT
+    WANT_WORK      // somebody waits
+} want_kind;
+
+typedef struct residency_want {
+    want_kind kind;
+    gen_class class;
+    uint64_t since_us;
+} residency_want;
+
+residency_want residency_want_of(const residency *r, uint32_t root, uint64_t now_us);
+/* WARM on the device's ledger: it was staged there for somebody.  Its pages are paid for, so it is
+ * loaded; or, when nobody wants it now, they count for the host again, or are free. */
+bool residency_settle_staged(residency *r, uint64_t now_us);
+/* The one that is wanted most, if there is room for it; `owed`: of those who need no more for it
+ * than they were guaranteed.  True: something changed. */
+bool residency_start_staging(residency *r, bool owed, uint64_t now_us);
+bool residency_start_loading(residency *r, bool owed, uint64_t now_us);
 
 /* -- residency_evict.c -- */
 /* Room for n pages of `root`, for whom work of this class waits (GEN_CLASSES: nobody; then only

@@ -25,20 +25,39 @@ static uint64_t unfilled(const sched_tenant *t) {
     return t->min_bytes > t->used_bytes ? t->min_bytes - t->used_bytes : 0;
 }
 
-/* Work on other devices needs it: the newest of its sequences wait until it is theirs again. */
+/* -- of its sequences, when a ceiling is lowered -- */
+
+typedef bool gives(const sched *s, const seq *v, uint32_t idx);
+
+/* Of the running ones that have blocks and give them: whoever deserves them least, or NULL. */
+static seq *least_deserving(const sched *s, gives *may, uint32_t idx) {
+    seq *least = NULL;
+    LIST_EACH(node, &s->running) {
+        seq *v = LIST_ENTRY(node, seq, link);
+        if (v->table.n_blocks > 0 && may(s, v, idx) &&
+            (least == NULL || sched_deserves_less(v, least)))
+            least = v;
+    }
+    return least;
+}
+
+static bool is_of_tenant(const sched *s, const seq *v, uint32_t tenant_idx) {
+    (void)s;
+    return v->req->tenant_idx == tenant_idx;
+}
+
+static bool is_of_model(const sched *s, const seq *v, uint32_t model_idx) {
+    (void)s;
+    return v->model_idx == model_idx;
+}
+
+/* Work on other devices needs it: some of its sequences wait until it is theirs again. */
 static void give_back(sched *s, uint32_t tenant_idx) {
     const sched_tenant *t = &s->tenants[tenant_idx];
-    while (t->used_bytes > t->here_bytes) {
-        seq *newest = NULL;
-        LIST_EACH(node, &s->running) {
-            seq *q = LIST_ENTRY(node, seq, link);
-            if (q->req->tenant_idx == tenant_idx && q->table.n_blocks > 0 &&
-                (newest == NULL || q->arrival_no > newest->arrival_no))
-                newest = q;
-        }
-        if (newest == NULL) return;
-        sched_preempt_seq(s, newest);
-    }
+    seq *v;
+    while (t->used_bytes > t->here_bytes &&
+           (v = least_deserving(s, is_of_tenant, tenant_idx)) != NULL)
+        sched_preempt_seq(s, v);
 }
 
 inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_policy *policy,
@@ -159,7 +178,7 @@ bool sched_tenant_stopped(const sched *s, const seq *q) {
 
 uint32_t sched_model_room(const sched *s, const seq *q) {
     const pool_owner *o = &s->pool->owners[s->models[q->model_idx].kv.owner];
-    uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+    uint32_t held = pool_held(o);
     return held < o->max ? o->max - held : 0;
 }
 
@@ -179,27 +198,27 @@ bool sched_may_claim(const sched *s, const seq *q) {
     uint64_t n_bytes = (waits ? sched_blocks_to_start(s, q) : 1) * block_bytes(m);
     uint64_t n_pages = waits ? sched_pages_to_start(s, q) : 1;
     return (t != NULL && t->min_bytes > 0 && t->used_bytes + n_bytes <= t->min_bytes) ||
-           o->held[PAGE_WEIGHT] + o->held[PAGE_KV] + n_pages <= o->min;
+           pool_held(o) + n_pages <= o->min;
+}
+
+/* All that its tenant has was guaranteed to it. */
+static bool tenant_is_secure(const sched *s, const seq *q) {
+    const sched_tenant *t = tenant_of(s, q);
+    return t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes;
 }
 
 bool sched_is_secure(const sched *s, const seq *q) {
-    const sched_tenant *t = tenant_of(s, q);
     const pool_owner *o = &s->pool->owners[s->models[q->model_idx].kv.owner];
-    return (t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes) ||
-           (o->min > 0 && o->held[PAGE_WEIGHT] + o->held[PAGE_KV] <= o->min);
+    return tenant_is_secure(s, q) || (o->min > 0 && pool_held(o) <= o->min);
 }
 
 /* ---- what was lent comes back ---- */
-
-static uint32_t held_by(const pool_owner *o) {
-    return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
-}
 
 /* Pages of a model above its guarantee, but for those that only cached blocks keep. */
 static uint32_t n_lent(const sched_model *m) {
     const pool_owner *o = &m->kv.pool->owners[m->kv.owner];
     uint64_t kept = (uint64_t)o->min + m->kv.n_idle_pages;
-    return held_by(o) > kept ? (uint32_t)(held_by(o) - kept) : 0;
+    return pool_held(o) > kept ? (uint32_t)(pool_held(o) - kept) : 0;
 }
 
 /* Pages that this model can take now, or could when steps have ended and cached blocks gone. */
@@ -207,30 +226,27 @@ static bool may_have(sched *s, uint32_t model_idx, uint32_t n) {
     const pool *p = s->pool;
     const pool_owner *o = &p->owners[model_idx];
     sched_reserve(s);
-    uint32_t own = o->min > held_by(o) ? o->min - held_by(o) : 0;
+    uint32_t own = pool_unfilled(o);
     uint64_t there = (uint64_t)pool_n_device_free(p) + p->n_in[PAGE_QUARANTINE];
     for (uint32_t i = 0; i < s->n_models; i++) {
         const pool_owner *other = &p->owners[i];
-        uint32_t above = held_by(other) > other->min ? held_by(other) - other->min : 0;
+        uint32_t above = pool_held(other) > other->min ? pool_held(other) - other->min : 0;
         if (s->models[i].open) there += u32_min(s->models[i].kv.n_idle_pages, above);
     }
     return there >= (uint64_t)n + u32_max(p->unfilled - own, p->n_reserved);
 }
 
+/* Somebody of another model, whose pages were lent to it. */
+static bool is_lent_to(const sched *s, const seq *v, uint32_t model_idx) {
+    return v->model_idx != model_idx && n_lent(&s->models[v->model_idx]) > 0 &&
+           !tenant_is_secure(s, v);
+}
+
 bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n) {
     while (!may_have(s, model_idx, n)) {
-        seq *least = NULL;
-        LIST_EACH(node, &s->running) {
-            seq *v = LIST_ENTRY(node, seq, link);
-            const sched_tenant *t = tenant_of(s, v);
-            bool secure = t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes;
-            if (secure || v->model_idx == model_idx || v->table.n_blocks == 0 ||
-                n_lent(&s->models[v->model_idx]) == 0)
-                continue;
-            if (least == NULL || sched_deserves_less(v, least)) least = v;
-        }
-        if (least == NULL) return false;
-        sched_preempt_seq(s, least);
+        seq *v = least_deserving(s, is_lent_to, model_idx);
+        if (v == NULL) return false;
+        sched_preempt_seq(s, v);
     }
     return true;
 }
@@ -333,18 +349,13 @@ static bool still_fits(const sched *s, seq *q, inferd_err *err) {
 /* A ceiling that was lowered holds at once: cached blocks go, then the newest wait again. */
 static void trim_to_max(sched *s, sched_model *m) {
     const pool_owner *o = &s->pool->owners[m->kv.owner];
-    while (held_by(o) > o->max) {
+    while (pool_held(o) > o->max) {
         if (sched_evict_block(s, m)) continue;
-        seq *least = NULL;
-        LIST_EACH(node, &m->running) {
-            seq *v = LIST_ENTRY(node, seq, mine);
-            if (v->table.n_blocks > 0 && (least == NULL || sched_deserves_less(v, least)))
-                least = v;
-        }
-        if (least == NULL || held_by(o) - o->max <= m->kv.n_idle_pages) break; // or when steps end
-        sched_preempt_seq(s, least);
+        seq *v = least_deserving(s, is_of_model, (uint32_t)(m - s->models));
+        if (v == NULL || pool_held(o) - o->max <= m->kv.n_idle_pages) break; // or when steps end
+        sched_preempt_seq(s, v);
     }
-    s->limits_changed |= held_by(o) > o->max && m->kv.n_taken > 0;
+    s->limits_changed |= pool_held(o) > o->max && m->kv.n_taken > 0;
 }
 
 void sched_recheck_limits(sched *s, uint64_t now_us) {

@@ -318,7 +318,7 @@ static bool preempt_for_place(plan *p, const seq *q) {
 static bool reclaim_weights(const plan *p, const sched_model *m, const seq *waiting) {
     sched *s = p->s;
     const pool_owner *o = &s->pool->owners[m->kv.owner];
-    uint32_t held = o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+    uint32_t held = pool_held(o);
     /* At a ceiling of its own, pages of others would not help. */
     if (s->reclaim == NULL || held >= o->max ||
         pool_n_takeable(s->pool, m->kv.owner) >= o->max - held)
@@ -337,7 +337,7 @@ static bool evict_for(const plan *p, sched_model *m) {
     sched *s = p->s;
     if (sched_evict_block(s, m)) return true;
     const pool_owner *o = &s->pool->owners[m->kv.owner];
-    if (o->held[PAGE_WEIGHT] + o->held[PAGE_KV] >= o->max) return false;
+    if (pool_held(o) >= o->max) return false;
     for (uint32_t i = 0; i < s->n_models; i++)
         if (s->models[i].open && &s->models[i] != m && sched_evict_block(s, &s->models[i]))
             return true;
@@ -794,10 +794,14 @@ static bool outranks_one(const plan *p, const seq *w) {
     return false;
 }
 
-/* The urgent come in before anybody has rows: who is in a plan cannot be preempted by it. */
+/* The urgent come in before anybody has rows: who is in a plan cannot be preempted by it.  Behind
+ * them all are looked at in another order, whoever was refused first, too. */
 static void admit_urgent(plan *p) {
     seq *w;
+    p->door = (door){0};
     while ((w = door_next(p, outranks)) != NULL && outranks_one(p, w)) door_try(p, w);
+    if (p->door.shut_by != NULL) p->door.shut_by->refused_plan = 0;
+    p->door = (door){0};
 }
 
 static bool plan_model(plan *p) {
@@ -807,12 +811,9 @@ static bool plan_model(plan *p) {
     st->n_prefill_rows = 0;
     st->n_attended = 0;
     st->charge_us = 0;
-    p->door = (door){0};
     count_active(p);
     count_models(p);
     admit_urgent(p);
-    if (p->door.shut_by != NULL) p->door.shut_by->refused_plan = 0; // once more, in its order
-    p->door = (door){0};
     uint32_t n_order = collect_running(p);
     plan_single_rows(p, n_order);
     plan_chunks(p, n_order);

@@ -101,7 +101,7 @@ static void tell_states(yard *y, check_invariant what, const char *why) {
     for (uint32_t i = 0; i < y->n_models && (size_t)n < sizeof text; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, " %u:%s/%u", i,
                       y->slots[i].used ? yard_state_names[state_of(y, i)] : "-",
-                      held_by(&y->core.pool.owners[i]));
+                      pool_held(&y->core.pool.owners[i]));
     if ((size_t)n < sizeof text)
         n += snprintf(text + n, sizeof text - (size_t)n, ", %u free; requests",
                       pool_n_device_free(&y->core.pool));

@@ -171,10 +171,9 @@ static void check_pages(yard *y) {
     uint32_t coming = pool_n_device_free(p) + p->n_in[PAGE_QUARANTINE];
     for (uint32_t i = 0; i < y->n_models; i++) {
         const pool_owner *o = &p->owners[i];
-        uint32_t held = held_by(o), unfilled = 0;
+        uint32_t held = pool_held(o), unfilled = 0;
         for (uint32_t k = 0; k < p->n_owners; k++)
-            if (k != i && p->owners[k].min > held_by(&p->owners[k]))
-                unfilled += p->owners[k].min - held_by(&p->owners[k]);
+            if (k != i) unfilled += pool_unfilled(&p->owners[k]);
         if (held > y->slots[i].held && held > o->max)
             yard_violated(y, CHECK_PAGES, "model %u took its page %u, and may have %u", i, held,
                           o->max);
@@ -183,7 +182,7 @@ static void check_pages(yard *y) {
                           "model %u took its page %u, %u are left and %u are guaranteed to others",
                           i, held, coming, unfilled);
     }
-    for (uint32_t i = 0; i < y->n_models; i++) y->slots[i].held = held_by(&p->owners[i]);
+    for (uint32_t i = 0; i < y->n_models; i++) y->slots[i].held = pool_held(&p->owners[i]);
     for (uint32_t i = 0; i < TENANTS && i < y->core.sched->n_tenants; i++) {
         const sched_tenant *t = &y->core.sched->tenants[i];
         if (t->used_bytes > y->tenant_used_bytes[i] && t->used_bytes > t->max_bytes)

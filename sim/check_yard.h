@@ -178,9 +178,6 @@ static inline bool chance(yard *y, uint32_t percent) {
 static inline bool is_trouble(yard *y, uint32_t percent) {
     return !y->calm && rng_below(&y->trouble, 100) < percent;
 }
-static inline uint32_t held_by(const pool_owner *o) {
-    return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
-}
 static inline model_state state_of(const yard *y, uint32_t idx) {
     return residency_state(&y->core.models, idx);
 }

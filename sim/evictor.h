@@ -80,7 +80,7 @@ typedef struct evict_policy {
 
 /* Least value first; of equals the lowest model. */
 evict_choose evict_lru;           // longest idle
-evict_choose evict_product;       // worth_of, as residency.c does; spares there
+evict_choose evict_product;       // worth_of, as residency_evict.c does; spares there
 evict_choose evict_knowing;       // weight x reload_us x hazard / bytes
 evict_choose evict_random;        // ctx: rng
 evict_choose evict_furthest;      // needed last; needs sees_future

@@ -277,7 +277,7 @@ static void a_models_ceiling_is_its_own_affair(void) {
     const pool_owner *o = &r.core.pool.owners[0];
     for (int i = 0; i < 20000 && core_rig_n_alive(&r) > 0; i++) {
         core_rig_turn(&r, 1000);
-        most = u32_max(most, o->held[PAGE_WEIGHT] + o->held[PAGE_KV]);
+        most = u32_max(most, pool_held(o));
     }
     EXPECT(most <= 12 && most >= 11);
     for (uint64_t id = 1; id <= 8; id++) EXPECT(core_rig_gives(&r, id));

@@ -863,7 +863,7 @@ static void guarantees_are_kept_free_for_their_models(void) {
     p.min_bytes = 0;
     core_rig_submit(&r, 0, request(1, 10, 50));
     core_rig_finish(&r);
-    EXPECT(r.core.pool.owners[0].held[PAGE_WEIGHT] + r.core.pool.owners[0].held[PAGE_KV] <= 15);
+    EXPECT(pool_held(&r.core.pool.owners[0]) <= 15);
     core_rig_submit(&r, 1, request(2, 200, 20));
     core_rig_finish(&r);
     EXPECT(core_rig_gives(&r, 1) && core_rig_gives(&r, 2));

@@ -25,8 +25,7 @@ static model_state state_of(core_rig *r, uint32_t idx) {
 }
 
 static uint32_t held_by(const core_rig *r, uint32_t idx) {
-    const pool_owner *o = &r->core.pool.owners[idx];
-    return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
+    return pool_held(&r->core.pool.owners[idx]);
 }
 
 /* How long until it is HOT. */
