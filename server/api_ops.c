@@ -68,7 +68,7 @@ void api_audit(void *ctx, http_request *rq) {
     buf_add_format(&out,
                    ",\"front\":{\"generations\":%u,\"sequences\":%u,\"sequences_max\":%u,"
                    "\"exchanges\":%u}}",
-                   a->n_flights, a->n_slots_used, a->n_places,
+                   a->n_flights, a->places.n_used, a->places.n_all,
                    a->http == NULL ? 0 : http_n_open(a->http));
     api_answer_json(rq, 200, &out);
 }

@@ -139,6 +139,7 @@ static bool grow_tenants(app *a, uint32_t n) {
     app_told *told = realloc(a->told, n_all * sizeof *told);
     if (told == NULL) return false;
     a->told = told;
+    if (!queue_places_grow(&a->places, (uint32_t)n_all, 0)) return false;
     while (n_places < 2 * n_all) n_places *= 2;
     if (n_places <= a->n_tenant_places) return true;
     uint32_t *places = calloc(n_places, sizeof *places);
@@ -293,6 +294,19 @@ static void release_tenants(app *a) {
     }
 }
 
+/* In the queue, for all shares of the configuration. */
+static void keep_places(app *a) {
+    const app_config *config = a->config;
+    uint32_t n_devices = fleet_n_devices(a->fleet);
+    queue_places_clear(&a->places);
+    for (uint32_t i = 0; i < config->c->n_tenants; i++)
+        queue_places_keep(&a->places, QUEUE_TENANT, config->numbers[i],
+                          &config->c->tenants[i].policy.share, n_devices);
+    for (uint32_t i = 0; i < config->c->n_models; i++)
+        queue_places_keep(&a->places, QUEUE_MODEL, (uint32_t)config->slots[i],
+                          &config->c->models[i].policy.share, n_devices);
+}
+
 /* Their shares, from the next step on, wherever their models are; those that go first, so that
  * others have their part.  What did not change is not told again, since there may be many. */
 static void tell_tenants(app *a) {
@@ -314,6 +328,7 @@ static void tell_tenants(app *a) {
         was->any = fleet_set_tenant(a->fleet, number, policy, devices);
     }
     a->fleet_changes = fleet_n_changes(a->fleet);
+    keep_places(a);
 }
 
 /* A move between devices began or ended. */
@@ -388,10 +403,15 @@ static http_admin admin_of_key(void *ctx, bytes key) {
     return is_admin ? HTTP_ADMIN_YES : is_tenant ? HTTP_ADMIN_TENANT : HTTP_ADMIN_UNKNOWN;
 }
 
-static bool is_overloaded(void *ctx) {
+static bool is_overloaded(void *ctx, int tenant) {
     const app *a = ctx;
+    const queue_places *p = &a->places;
+    if (queue_places_open_used(p) < queue_places_open(p)) return false;
     /* Others are told when to come back, which takes their body to know them by. */
-    return app_is_full(a, 1) && (a->gate == NULL || gate_is_flooded(a->gate));
+    if (!gate_is_flooded(a->gate)) return false;
+    int at = app_tenant(a->config, tenant);
+    gen_class best = at >= 0 ? a->config->c->tenants[at].policy.max_class : GEN_HIGH;
+    return queue_places_none_kept(p, tenant >= 0 ? (uint32_t)tenant : QUEUE_NOBODY, best);
 }
 
 static void on_finished(void *ctx, const http_request *rq) {
@@ -456,12 +476,12 @@ static bool create_slots(app *a, const engine_limits *l) {
     uint32_t running = l->running_max == 0 ? RUNNING_DEFAULT : l->running_max;
     uint64_t n = (uint64_t)running + (l->queue_len_max == 0 ? QUEUE_DEFAULT : l->queue_len_max);
     uint32_t n_all = (uint32_t)(n < SLOTS_MAX ? n : SLOTS_MAX);
-    a->n_spare = drain_spare_of(n_all, running);
-    a->n_places = u32_min(n_all, SLOTS_MAX - a->n_spare);
-    a->n_slots = a->n_places + a->n_spare;
+    uint32_t n_spare = drain_spare_of(n_all, running);
+    queue_places_init(&a->places, u32_min(n_all, SLOTS_MAX - n_spare), n_spare);
+    a->n_slots = a->places.n_all + n_spare;
     a->slots = calloc(a->n_slots, sizeof *a->slots);
     for (uint32_t i = 0; a->slots != NULL && i < a->n_slots; i++) a->slots[i].next_free = i + 1;
-    return a->slots != NULL;
+    return a->slots != NULL && queue_places_grow(&a->places, 0, REGISTRY_SLOTS);
 }
 
 /* Promises that were taken, and that no device keeps: who placed the model says why. */
@@ -529,6 +549,7 @@ void app_destroy(app *a) {
     free(a->tenants);
     free(a->tenant_places);
     free(a->told);
+    queue_places_deinit(&a->places);
     free(a->slots);
     metrics_destroy(a->metrics);
     gate_destroy(a->gate);

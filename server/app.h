@@ -27,6 +27,7 @@
 #include "models/model.h"
 #include "registry.h"
 #include "scheduler/engine.h"
+#include "scheduler/queue_places.h"
 
 #ifndef INFERD_VERSION
 #define INFERD_VERSION "0.1.0"
@@ -60,9 +61,10 @@ typedef struct app_config {
 } app_config;
 
 typedef struct app_slot {
-    uint64_t id;                     // of the sequence; its low bits are the slot's index
-    flight *flight;                  // NULL: nobody waits for it any more
-    uint32_t choice_idx, model_idx;  // model_idx: its slot in the registry
+    uint64_t id;                    // of the sequence; its low bits are the slot's index
+    flight *flight;                 // NULL: nobody waits for it any more
+    uint32_t choice_idx, model_idx; // model_idx: its slot in the registry
+    queue_place place;
     uint32_t device_idx, tenant_idx; // in the fleet
     uint32_t next_free;
 } app_slot;
@@ -74,12 +76,11 @@ typedef struct app {
     http_server *http;         // NULL before app_set_http
     struct admin *admin; // borrowed; NULL before app_set_admin: routes of HTTP_ADMIN are refused
     metrics *metrics;
-    struct gate *gate; // gate.h; NULL: no limits
-    app_slot *slots;   // [n_slots], n_places + n_spare
-    uint32_t n_slots, n_slots_used, first_free;
-    uint32_t n_places; // sequences that may run or wait
-    uint32_t n_spare;  // more for those who come when they were told to (drain.h)
-    uint64_t n_ids;    // given so far
+    struct gate *gate;   // gate.h
+    queue_places places; // of sequences that run or wait; models by their slots in the registry
+    app_slot *slots;     // [n_slots], all places and those to spare
+    uint32_t n_slots, first_free;
+    uint64_t n_ids; // given so far
     list_node flights, dirty;
     uint32_t n_flights;
     char **tenants; // [n_tenants] every name a configuration ever had; only grows
@@ -165,6 +166,5 @@ bool app_may_use(const app_config *config, int tenant, uint32_t config_idx);
 static inline const registry_slot *app_model(const app *a, uint32_t slot) {
     return &a->models.slots[slot];
 }
-bool app_is_full(const app *a, uint32_t n_more);
 
 #endif

@@ -11,15 +11,16 @@ enum { SLOT_BITS = 20 }; // of an id; the rest counts, so that no id comes twice
 
 /* ---- slots ---- */
 
-static app_slot *take_slot(app *a, flight *f, uint32_t choice_idx) {
-    INFERD_CHECK(a->n_slots_used < a->n_slots && a->n_slots <= 1u << SLOT_BITS);
+static app_slot *take_slot(app *a, flight *f, uint32_t choice_idx, queue_place place) {
+    INFERD_CHECK(a->places.n_used < a->n_slots && a->n_slots <= 1u << SLOT_BITS);
     uint32_t i = a->first_free;
     app_slot *slot = &a->slots[i];
     a->first_free = slot->next_free;
-    a->n_slots_used++;
+    queue_places_take(&a->places, place);
     slot->id = ++a->n_ids << SLOT_BITS | i;
     slot->flight = f;
     slot->choice_idx = choice_idx;
+    slot->place = place;
     slot->model_idx = f->model_idx;
     return slot;
 }
@@ -34,11 +35,7 @@ static void free_slot(app *a, app_slot *slot) {
     slot->flight = NULL;
     slot->next_free = a->first_free;
     a->first_free = (uint32_t)(slot - a->slots);
-    a->n_slots_used--;
-}
-
-bool app_is_full(const app *a, uint32_t n_more) {
-    return (uint64_t)a->n_slots_used + n_more > a->n_places;
+    queue_places_give(&a->places, slot->place);
 }
 
 /* ---- the end ---- */
@@ -178,11 +175,11 @@ static flight *create_flight(api_job *job) {
 }
 
 /* ticket NULL: no tenant; it is owed to the gate for every choice. */
-static bool submit_all(flight *f, api_job *job, gate_ticket *ticket) {
+static bool submit_all(flight *f, api_job *job, queue_place place, gate_ticket *ticket) {
     app *a = f->app;
     uint32_t device_idx = FLEET_NOWHERE;
     for (uint32_t i = 0; i < f->n_choices; i++) {
-        app_slot *slot = take_slot(a, f, i);
+        app_slot *slot = take_slot(a, f, i, place);
         gen_request *r = job->requests[i];
         uint32_t tenant_idx = r->tenant_idx; // it is the engine's then
         r->id = slot->id;
@@ -234,6 +231,36 @@ static void set_keep_alive(const api_job *job) {
         log_text(LOG_LEVEL_ERROR, "keep_alive_not_set", "model", slot->name);
 }
 
+/* Where its choices have places.  False: job->error says why they have none. */
+static bool find_places(api_job *job, queue_place *out) {
+    app *a = job->app;
+    const queue_places *p = &a->places;
+    queue_asker who = {.tenant_idx = job->rq->tenant < 0 ? QUEUE_NOBODY : (uint32_t)job->rq->tenant,
+                       .model_idx = (uint32_t)job->model_idx,
+                       .class = job->requests[0]->class};
+    uint32_t n = job->n_requests, most = queue_places_most(p, &who);
+    unsigned after_s = 0;
+    if (n > most) // waiting would not help
+        return api_fail(&job->error, API_BAD_VALUE, "n",
+                        "%u choices are more than the %u places that one request can have in the "
+                        "queue",
+                        n, most);
+    *out = queue_places_choose(p, &who, n);
+    if (out->kind != QUEUE_OPEN ||
+        gate_enter(a->gate, job->mark, job->hints.first_try, n, queue_places_open(p), p->n_spare,
+                   clock_now_us(), &after_s))
+        return true;
+    api_fail(&job->error, API_OVERLOADED, NULL,
+             "the queue is full: %u of %u sequences are running or waiting%s", p->n_used, p->n_all,
+             p->n_used + n > p->n_all ? "" : ", other places are promised or kept for shares");
+    job->error.retry_after_s = after_s;
+    return false;
+}
+
+static void note_places(app *a, uint32_t n_ended) {
+    gate_note_places(a->gate, queue_places_open_used(&a->places), n_ended, clock_now_us());
+}
+
 /* Takes the job's requests and stream.  False: job->error says why, and nothing runs. */
 static bool start(api_job *job) {
     app *a = job->app;
@@ -242,20 +269,8 @@ static bool start(api_job *job) {
                         "the device does not answer and the server restarts; ask again");
     if (a->draining)
         return api_fail(&job->error, API_DRAINING, NULL, "the server is shutting down");
-    if (job->n_requests > a->n_places) // waiting would not help
-        return api_fail(&job->error, API_BAD_VALUE, "n",
-                        "%u choices are more than the %u sequences that may run or wait",
-                        job->n_requests, a->n_places);
-    unsigned after_s;
-    if (a->gate == NULL ? app_is_full(a, job->n_requests)
-                        : !gate_enter(a->gate, job->mark, job->hints.first_try, job->n_requests,
-                                      a->n_places, a->n_spare, clock_now_us(), &after_s)) {
-        api_fail(&job->error, API_OVERLOADED, NULL,
-                 "the queue is full: %u of %u sequences are running or waiting%s", a->n_slots_used,
-                 a->n_places, app_is_full(a, job->n_requests) ? "" : ", the others are promised");
-        if (a->gate != NULL) job->error.retry_after_s = after_s;
-        return false;
-    }
+    queue_place place;
+    if (!find_places(job, &place)) return false;
     gate_ticket *ticket;
     if (!admit(job, &ticket)) return false;
     flight *f = create_flight(job);
@@ -263,7 +278,7 @@ static bool start(api_job *job) {
         if (ticket != NULL) gate_drop(a->gate, ticket, job->n_requests, clock_now_us(), time(NULL));
         return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
     }
-    if (!submit_all(f, job, ticket)) {
+    if (!submit_all(f, job, place, ticket)) {
         bool nowhere = fleet_model_devices(a->fleet, (uint32_t)job->model_idx) == 0;
         f->rq = NULL;
         close_flight(f, OUTCOME_REFUSED, 503);
@@ -273,7 +288,7 @@ static bool start(api_job *job) {
                             "no device has the model at the moment; ask again");
         return api_fail(&job->error, API_OVERLOADED, NULL, "the queue is full");
     }
-    if (a->gate != NULL) gate_note_places(a->gate, a->n_slots_used, 0, clock_now_us());
+    note_places(a, 0);
     set_keep_alive(job);
     metrics_observe(a->metrics, name_of(f), HIST_N, job->n_per_prompt);
     f->rq->user = f;
@@ -368,8 +383,8 @@ static void end_failed(flight *f) {
     metric_outcome outcome = e.fault == API_DEADLINE ? OUTCOME_TIMEOUT : OUTCOME_ERROR;
     app *a = f->app;
     if (!f->begun && e.fault == API_OVERLOADED && a->gate != NULL)
-        e.retry_after_s =
-            gate_send_away(a->gate, f->mark, f->n_choices, a->n_places, clock_now_us());
+        e.retry_after_s = gate_send_away(a->gate, f->mark, f->n_choices,
+                                         queue_places_open(&a->places), clock_now_us());
     if (!f->begun) metrics_refused(a->metrics, f->tenant, name_of(f), e.fault);
     if (!f->begun) {
         api_answer_error(let_go(f), &e);
@@ -446,8 +461,9 @@ static void take_event(app *a, const gen_event *ev) {
     flight *f = slot->flight;
     uint32_t choice_idx = slot->choice_idx;
     if (ev->kind == GEN_EV_DONE) {
+        uint32_t n_open_used = queue_places_open_used(&a->places);
         free_slot(a, slot);
-        if (a->gate != NULL) gate_note_places(a->gate, a->n_slots_used, 1, clock_now_us());
+        note_places(a, n_open_used - queue_places_open_used(&a->places));
     }
     if (f != NULL) flight_on_event(f, choice_idx, ev);
 }

@@ -88,8 +88,9 @@ typedef struct http_options {
      * file of one owner. */
     bool trusted;
     unsigned unix_mode; // of a socket file; 0: 0660
-    /* True: new work is refused with 503 server_overloaded (before its body is read). */
-    bool (*overloaded)(void *ctx);
+    /* True: new work of this tenant (-1: there are no keys) is refused with 503 server_overloaded,
+     * before its body is read. */
+    bool (*overloaded)(void *ctx, int tenant);
     /* One finished exchange, for log and metrics: status, times, bytes.  rq->route is NULL when it
      * was refused before a route was known. */
     void (*finished)(void *ctx, const http_request *rq);

@@ -87,7 +87,7 @@ static bool check_load(exchange *x, const guard *g) {
     if (s->draining)
         return refuse(x, 503, "unavailable_error", "shutting_down",
                       "The server is shutting down, try again.", retry_soon(x));
-    if (s->overloaded != NULL && s->overloaded(s->ctx))
+    if (s->overloaded != NULL && s->overloaded(s->ctx, x->rq.tenant))
         return refuse_overload(x, "The server is overloaded, try again.");
     return true;
 }

@@ -129,7 +129,7 @@ struct http_server {
     size_t n_routes;
     int (*tenant_of_key)(void *ctx, bytes key);
     http_admin (*admin_of_key)(void *ctx, bytes key);
-    bool (*overloaded)(void *ctx);
+    bool (*overloaded)(void *ctx, int tenant);
     void (*finished)(void *ctx, const http_request *rq);
     void *ctx;
 

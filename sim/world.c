@@ -109,7 +109,10 @@ static void end_record(world_core *c, world_record *r, const gen_event *e) {
     c->n_unfinished--;
     w->n_unfinished--;
     if (c->watch != NULL) watch_leave(c->watch, r->tenant_idx, r->model_idx, c->device->clock_us);
-    if (w->options.obeys) drain_note(&w->front, (uint32_t)w->n_unfinished, 1, e->at_us);
+    uint32_t n_open_used = queue_places_open_used(&w->places);
+    queue_places_give(&w->places, r->place);
+    uint32_t n_left = queue_places_open_used(&w->places);
+    if (w->options.obeys) drain_note(&w->front, n_left, n_open_used - n_left, e->at_us);
 }
 
 static void on_event(void *ctx, const gen_event *e) {
@@ -238,11 +241,19 @@ static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, in
 
 /* As the daemon's front counts: all places are the queue's and the batch's, and the scheduler's
  * queue takes them all. */
-static void set_places(world *w) {
+static inferd_status set_places(world *w, inferd_err *err) {
+    const world_options *o = &w->options;
     sched_limits *l = &w->options.sched;
-    w->n_places = l->queue_len_max + l->running_max;
-    w->n_spare = drain_spare_of(w->n_places, l->running_max);
+    uint32_t n_all = l->queue_len_max + l->running_max;
+    queue_places_init(&w->places, n_all, drain_spare_of(n_all, l->running_max));
     l->queue_len_max += 2 * l->running_max;
+    if (!queue_places_grow(&w->places, u32_max(o->n_tenants, 1), o->n_models))
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for places of the queue");
+    for (uint32_t i = 0; o->tenants != NULL && i < o->n_tenants; i++)
+        queue_places_keep(&w->places, QUEUE_TENANT, i, &o->tenants[i].share, o->n_devices);
+    for (uint32_t i = 0; i < o->n_models; i++)
+        queue_places_keep(&w->places, QUEUE_MODEL, i, &o->models[i].policy.share, o->n_devices);
+    return INFERD_OK;
 }
 
 inferd_status world_create(const world_options *options, world **out, inferd_err *err) {
@@ -251,7 +262,6 @@ inferd_status world_create(const world_options *options, world **out, inferd_err
     world *w = calloc(1, sizeof *w);
     if (w == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a world");
     w->options = *options;
-    if (options->obeys) set_places(w);
     w->cores = calloc(options->n_devices, sizeof *w->cores);
     world_model *models = malloc(options->n_models * sizeof *models);
     sim_model *sims = malloc(options->n_models * sizeof *sims);
@@ -263,6 +273,7 @@ inferd_status world_create(const world_options *options, world **out, inferd_err
     }
     memcpy(models, options->models, options->n_models * sizeof *models);
     for (uint32_t i = 0; i < options->n_models; i++) sims[i] = models[i].sim;
+    st = set_places(w, err);
     for (uint32_t i = 0; i < options->n_devices && st == INFERD_OK; i++)
         st = open_core(w, i, sims, err);
     if (st != INFERD_OK) {
@@ -287,6 +298,7 @@ void world_destroy(world *w) {
     free(w->retries);
     free((world_model *)(uintptr_t)w->options.models);
     free(w->sims);
+    queue_places_deinit(&w->places);
     free(w);
 }
 
@@ -395,17 +407,31 @@ static world_retry pop_retry(world *w) {
     return first;
 }
 
+/* Is a place free?  Those who obey are told when to come back, and then there is one. */
+static bool has_place(world *w, const workload_request *r, world_record *record, uint64_t at_us,
+                      uint32_t *after_s) {
+    queue_places *p = &w->places;
+    queue_asker who = {r->tenant_idx, r->model_idx, r->class};
+    *after_s = UINT32_MAX;
+    record->place = queue_places_choose(p, &who, 1);
+    if (record->place.kind != QUEUE_OPEN) return true;
+    if (!w->options.obeys) return queue_places_open_used(p) < queue_places_open(p);
+    return drain_admit(&w->front, r->idx + 1, false, 1, queue_places_open(p), p->n_spare, at_us,
+                       after_s);
+}
+
 /* The front, before the scheduler, as the daemon's: false when it refuses. */
 static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
                            world_record *record, bool *out_enters, inferd_err *err) {
     enum { S_MS = 1000 };
-    uint64_t at_us = w->begin_us + now_us, mark = r->idx + 1;
+    uint64_t at_us = w->begin_us + now_us;
     bool again = record->told_ms > 0;
     uint32_t after_s;
-    *out_enters = drain_admit(&w->front, mark, false, 1, w->n_places, w->n_spare, at_us, &after_s);
+    *out_enters = has_place(w, r, record, at_us, &after_s);
     record->taken_later = again && *out_enters;
     if (*out_enters) {
-        drain_note(&w->front, (uint32_t)w->n_unfinished + 1, 0, at_us);
+        queue_places_take(&w->places, record->place);
+        if (w->options.obeys) drain_note(&w->front, queue_places_open_used(&w->places), 0, at_us);
         return INFERD_OK;
     }
     if (!again && after_s <= DRAIN_MAX_S) record->told_ms = after_s * S_MS;
@@ -439,10 +465,8 @@ static inferd_status deliver(world *w, const workload_request *r, uint64_t now_u
                                  .tenant_idx = r->tenant_idx,
                                  .class = r->class,
                                  .device_idx = device_idx};
-    if (w->options.obeys) {
-        inferd_status st = enter(w, r, now_us, record, &enters, err);
-        if (st != INFERD_OK || !enters) return st;
-    }
+    inferd_status st = enter(w, r, now_us, record, &enters, err);
+    if (st != INFERD_OK || !enters) return st;
     gen_request *q = make_request(w, r);
     if (q == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
     record->device_idx = device_idx; // of the attempt that was taken

@@ -26,6 +26,7 @@
 #include "../bench/rng.h"
 #include "core.h"
 #include "scheduler/drain.h"
+#include "scheduler/queue_places.h"
 #include "sim_device.h"
 #include "stats.h"
 #include "watch.h"
@@ -77,7 +78,7 @@ typedef struct world_options {
     uint32_t verify_turns; // of a core, from one look at its books to the next; all are looked at
                            // at the end, too.  0: never
     bool told;             // requests say their targets; else only the figures know them
-    bool obeys; // the front refuses while all is full, and clients come back once: drain.h
+    bool obeys; // clients that are sent away come back once, when they were told to: drain.h
     world_worth worth;
     world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
 } world_options;
@@ -87,7 +88,8 @@ typedef struct world_record {
     stats_request stats; // times since the first arrival could come
     uint32_t model_idx, tenant_idx, class, device_idx;
     uint32_t n_cached, n_preempted;
-    uint32_t n_emitted;      // tokens so far
+    uint32_t n_emitted; // tokens so far
+    queue_place place;
     uint32_t n_steps_before; // watched: steps that began between its arrival and its own first
     uint64_t begun_us;       // watched: its first step began, as times of stats; 0: none did
     inferd_status status;
@@ -134,8 +136,8 @@ struct world {
     size_t n_unfinished;
     uint64_t begin_us, end_us; // of the run: first possible arrival, and when all had ended
     drain_book front;          // of all devices together
-    uint32_t n_places, n_spare;
-    world_retry *retries; // [n_retries] a heap by time; owned
+    queue_places places;       // likewise
+    world_retry *retries;      // [n_retries] a heap by time; owned
     size_t n_retries, retries_capacity;
     inferd_err failure;   // status OK: none
     sim_model *sims;      // [n_models] owned

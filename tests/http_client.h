@@ -131,8 +131,8 @@ static inline int tenant_of_key(void *ctx, bytes key) {
     (void)ctx;
     return key.n == strlen(GOOD_KEY) && memcmp(key.p, GOOD_KEY, key.n) == 0 ? 3 : -1;
 }
-static inline bool overloaded(void *ctx) {
-    (void)ctx;
+static inline bool overloaded(void *ctx, int tenant) {
+    (void)ctx, (void)tenant;
     return seen.overloaded;
 }
 static inline void finished(void *ctx, const http_request *rq) {

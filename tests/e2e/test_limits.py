@@ -202,6 +202,43 @@ def test_what_waits_in_the_queue_is_bounded_too(serve):
     assert d.stop() == 0
 
 
+def test_a_share_and_urgent_requests_have_places_in_a_queue_that_others_fill(serve):
+    """Of 32 places 3 are kept for a share of 40 %, and 2 for the class high."""
+    high = {"max_class": "high"}
+    d = serve({"a": {"also": {"share": {"policy": "fixed", "percent": 40}}}, "b": {}, "c": {"also": high}},
+              model=SLOW_MODEL, limits={"running_max": 2, "queue_len_max": 30, "heartbeat_ms": 100})
+
+    def together(n, who, **more):
+        with concurrent.futures.ThreadPoolExecutor(n) as pool:
+            return list(pool.map(lambda i: Stream(d, who, prompt=[5, 6, i], **more), range(n)))
+
+    flood = together(40, "b")
+    held = [s for s in flood if s.status == 200]
+    assert len(held) == 27 and all(s.status in (200, 503) for s in flood)
+    refused = ask(d, "b")
+    message = error(refused, 503, "overloaded_error", "server_overloaded")
+    assert "27 of 32 sequences" in message and "kept" in message, message
+    assert int(refused.headers["retry-after"]) >= 1
+    gold = together(5, "a")
+    assert sorted(s.status for s in gold) == [200] * 3 + [503] * 2
+    urgent = together(4, "c", service_tier="priority")
+    assert sorted(s.status for s in urgent) == [200] * 2 + [503] * 2
+    assert Stream(d, "c").status == 503  # at its usual class
+    assert "28 choices are more than the 27 places" in error_of_n(ask(d, "b", n=28))
+    gold[[s.status for s in gold].index(200)].leave()
+    when(lambda: Stream(d, "a").status == 200)
+    for s in flood + gold + urgent:
+        s.leave()
+    when(lambda: ask(d, "b").status_code == 200)
+    assert d.stop() == 0
+
+
+def error_of_n(answer):
+    e = answer.json()["error"]
+    assert answer.status_code == 400 and e["param"] == "n", e
+    return e["message"]
+
+
 def test_a_day_and_a_month_tell_how_long_they_last(serve, tmp_path):
     d = serve({"a": {"tokens_per_day": 100}, "b": {"tokens_per_month": 100}}, state_dir=str(tmp_path / "s"))
     now = datetime.datetime.now(datetime.timezone.utc)
