@@ -5,8 +5,9 @@
 
 enum {
     GROW_US = 2000,       // between two looks at pages that are being made
-    PIECE_PERCENT = 50,   // of a typical step: a piece of loading between two steps; with what both
+    PIECE_PERCENT = 30,   // of a typical step: a piece of loading between two steps; with what both
                           // take longer now and then, nobody waits for more than two
+    BESIDE_PERCENT = 50,  // likewise, beside a step that the device computes by itself
     PIECE_US_MIN = 200,   // less would be overhead only
     PIECE_IDLE_US = 4000, // when nobody computes; a request that arrives waits for no more
     BUSY_US = 20000,      // after a step others are likely to follow for so long
@@ -247,7 +248,7 @@ static bool bring_up(core *c, bool stepped) {
     uint64_t from_us = now(c), budget_us = PIECE_IDLE_US;
     bool busy = stepped || (c->finished_us != 0 && from_us < c->finished_us + BUSY_US);
     if (busy) {
-        budget_us = c->typical_us * PIECE_PERCENT / 100;
+        budget_us = c->typical_us * (c->depth > 1 ? BESIDE_PERCENT : PIECE_PERCENT) / 100;
         if (budget_us < PIECE_US_MIN) budget_us = PIECE_US_MIN;
         if (budget_us > PIECE_IDLE_US) budget_us = PIECE_IDLE_US;
     }

@@ -251,7 +251,8 @@ static const option of_limit[] = {
     {"step_hang_ms", OPTION_U32, AT(L, step_hang_ms), RANGE(1000, DAY_MS, 60000), .live = true,
      .about = "a device that answers no step for this long is given up: exit status 70"},
     {"queue_len_max", OPTION_U32, AT(L, engine.queue_len_max), RANGE(1, 1000000, 1024),
-     .about = "requests that wait; more are told 503"},
+     .about = "requests that wait; more are told 503. Of these and `running_max` together some are "
+              "kept for shares and urgent requests ([limits.md](limits.md#a-full-queue))"},
     {"starvation_ms", OPTION_U32, AT(L, engine.starvation_ms), RANGE(1, DAY_MS, 2000),
      .about = "waiting longer lifts a request by one class, up to `high`"},
     {"draft_tokens", OPTION_U32, AT(L, engine.draft_tokens), RANGE(0, DRAFT_MAX, 0),
