@@ -239,8 +239,9 @@ uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx) {
 }
 
 /* It computes nothing however long it is served: nobody has to go for it. */
-static bool stands_still(const sched *s, const seq *q) {
-    return q->paused || *sched_pause_reason(s, q) != 0;
+static bool stands_still(const sched *s, const sched_model *m, const seq *q) {
+    if (q->paused || m->share.policy != SHARE_BESTEFFORT) return q->paused;
+    return (m->share.weight == 0 || s->n_paused_tenants > 0) && *sched_pause_reason(s, q) != 0;
 }
 
 static void count_demand(const sched *s, const sched_model *m, sched_demand *d) {
@@ -249,7 +250,7 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
     uint64_t n_blocks = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (stands_still(s, q)) continue;
+        if (stands_still(s, m, q)) continue;
         d->n_running++;
         n_blocks += q->table.n_blocks;
         rate_add_rows(&held, 0, q->n_computed);
@@ -257,7 +258,7 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
     }
     LIST_EACH(node, &m->waiting) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (stands_still(s, q)) continue;
+        if (stands_still(s, m, q)) continue;
         d->n_waiting++;
         if (q->req->class > d->waiting_class) continue;
         if (q->req->class < d->waiting_class || q->idle_since_us < d->oldest_us) {

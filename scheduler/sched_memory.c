@@ -78,6 +78,8 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
     }
     sched_tenant *t = &s->tenants[tenant_idx];
     t->stopped_plan = 0;
+    s->n_paused_tenants -= t->share.weight == 0;
+    s->n_paused_tenants += policy->weight == 0;
     share_set(&t->share, policy->share.policy, share_percent_each(&policy->share), policy->weight,
               now_us);
     s->unfilled_bytes -= unfilled(t);
@@ -264,18 +266,31 @@ void sched_pool_shrank(sched *s) {
     s->limits_changed = true;
 }
 
-/* Pages for keys and values when all others hold no more than they keep whatever happens: weights
- * that are pinned, and guarantees of models or of tenants, whichever are more. */
-static uint32_t pages_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
+/* Pages that other models keep whatever happens. */
+typedef struct kept_pages {
+    uint64_t pinned, promised; // weights; what is guaranteed beside them
+} kept_pages;
+
+static kept_pages kept_by_others(const sched *s, uint32_t model_idx) {
     const sched_model *m = &s->models[model_idx];
-    const pool *p = s->pool;
-    uint64_t pinned = 0, promised = 0;
+    kept_pages k = {0, 0};
     for (uint32_t i = 0; i < s->n_models; i++) {
         uint32_t n = i != m->weights_of ? s->models[i].pinned_pages : 0;
-        uint32_t min = p->owners[i].min, filled = i == m->weights_of ? m->spec.weight_pages : n;
-        pinned += n;
-        if (i != model_idx && min > filled) promised += min - filled;
+        uint32_t min = s->pool->owners[i].min;
+        uint32_t filled = i == m->weights_of ? m->spec.weight_pages : n;
+        k.pinned += n;
+        if (i != model_idx && min > filled) k.promised += min - filled;
     }
+    return k;
+}
+
+/* Pages for keys and values when all others hold no more than they keep whatever happens: weights
+ * that are pinned, and guarantees of models or of tenants, whichever are more. */
+static uint32_t pages_beside(const sched *s, kept_pages kept, uint32_t model_idx,
+                             uint32_t tenant_idx) {
+    const sched_model *m = &s->models[model_idx];
+    const pool *p = s->pool;
+    uint64_t pinned = kept.pinned, promised = kept.promised;
     const sched_tenant *t = tenant_at(s, tenant_idx);
     uint64_t others = s->min_bytes - (t != NULL ? t->min_bytes : 0);
     if (tenant_idx == UINT32_MAX) others = 0;
@@ -290,11 +305,16 @@ static uint32_t pages_for(const sched *s, uint32_t model_idx, uint32_t tenant_id
     return left > m->spec.weight_pages ? (uint32_t)left - m->spec.weight_pages : 0;
 }
 
-uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
+static uint32_t tokens_beside(const sched *s, kept_pages kept, uint32_t model_idx,
+                              uint32_t tenant_idx) {
     const kv_layout *l = &s->models[model_idx].spec.kv;
-    uint64_t n_blocks = kv_blocks_in(l, pages_for(s, model_idx, tenant_idx));
+    uint64_t n_blocks = kv_blocks_in(l, pages_beside(s, kept, model_idx, tenant_idx));
     uint64_t n = n_blocks * l->block_tokens;
     return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
+}
+
+uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
+    return tokens_beside(s, kept_by_others(s, model_idx), model_idx, tenant_idx);
 }
 
 uint32_t sched_kv_tokens_ceiling(const sched *s, uint32_t model_idx) {
@@ -317,8 +337,8 @@ uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant
 }
 
 /* False: it cannot be finished any more. */
-static bool still_fits(const sched *s, seq *q, inferd_err *err) {
-    uint32_t n_memory = sched_tokens_for(s, q->model_idx, q->req->tenant_idx);
+static bool still_fits(const sched *s, kept_pages kept, seq *q, inferd_err *err) {
+    uint32_t n_memory = tokens_beside(s, kept, q->model_idx, q->req->tenant_idx);
     uint32_t n_tenant = sched_tenant_tokens(s, q->model_idx, q->req->tenant_idx);
     uint32_t n_max = u32_min(n_memory, n_tenant);
     uint32_t n_known = q->n_tokens + q->n_promised + q->n_drafts;
@@ -358,15 +378,23 @@ static void trim_to_max(sched *s, sched_model *m) {
     s->limits_changed |= pool_held(o) > o->max && m->kv.n_taken > 0;
 }
 
-void sched_recheck_limits(sched *s, uint64_t now_us) {
-    list_node *lists[2] = {&s->running, &s->waiting};
-    s->limits_changed = false;
+/* Who cannot be finished any more ends. */
+static void recheck_model(sched *s, uint32_t model_idx, uint64_t now_us) {
+    sched_model *m = &s->models[model_idx];
+    kept_pages kept = kept_by_others(s, model_idx);
+    list_node *lists[2] = {&m->running, &m->waiting};
     for (int l = 0; l < 2; l++) LIST_EACH_SAFE(node, next, lists[l]) {
-            seq *q = LIST_ENTRY(node, seq, link);
+            seq *q = LIST_ENTRY(node, seq, mine);
             inferd_err err = {0};
-            if (!still_fits(s, q, &err))
+            if (!still_fits(s, kept, q, &err))
                 sched_end_seq(s, q, GEN_ERROR, -1, err.status, err.text, now_us);
         }
+}
+
+void sched_recheck_limits(sched *s, uint64_t now_us) {
+    s->limits_changed = false;
+    for (uint32_t i = 0; i < s->n_models; i++)
+        if (s->models[i].open) recheck_model(s, i, now_us);
     for (uint32_t i = 0; i < s->n_models; i++)
         if (s->models[i].open) trim_to_max(s, &s->models[i]);
 }

@@ -165,8 +165,8 @@ struct sched {
     uint64_t min_bytes;        // sum over tenants of min
     bool limits_changed;       // what was let in may not fit any more
     uint64_t page_bytes;       // 0: no tenant has a guarantee
-    uint32_t n_tenants;
-    uint32_t *changed_tenants; // [n_changed_tenants] of at most n_tenants; owned
+    uint32_t n_tenants, n_paused_tenants; // paused: those with weight 0
+    uint32_t *changed_tenants;            // [n_changed_tenants] of at most n_tenants; owned
     uint32_t n_changed_tenants;
     principal *principals;       // [n_principals] owned
     uint32_t *principal_buckets; // [n_principals] first of each, by hash; owned
