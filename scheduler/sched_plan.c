@@ -123,6 +123,10 @@ static bool precedes(const plan *p, const seq *a, const seq *b) {
     if (class_a != class_b) return class_a < class_b;
     if (lost_a != lost_b) return lost_b;
     if (a->req->rank != b->req->rank) return a->req->rank < b->req->rank;
+    if (p->tier == TIER_ENTITLED && a->principal != b->principal) {
+        uint64_t full_a = sched_full_us(p->s, a), full_b = sched_full_us(p->s, b);
+        if (full_a != full_b) return full_a < full_b;
+    }
     uint64_t virtual_a = p->s->principals[a->principal].virtual_us;
     uint64_t virtual_b = p->s->principals[b->principal].virtual_us;
     if (a->principal != b->principal && virtual_a != virtual_b) return virtual_a < virtual_b;

@@ -169,6 +169,13 @@ sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us) {
     return tier_now(s, q, now_us, q->urgent_plan == s->plan_no ? s->typical_us : 0);
 }
 
+uint64_t sched_full_us(const sched *s, const seq *q) {
+    const share_account *t = tenant_of(s, q);
+    uint64_t model_us = share_full_us(&s->models[q->model_idx].share);
+    uint64_t tenant_us = t != NULL ? share_full_us(t) : UINT64_MAX;
+    return model_us < tenant_us ? model_us : tenant_us;
+}
+
 const char *sched_pause_reason(const sched *s, const seq *q) {
     const share_account *t = tenant_of(s, q);
     const share_account *m = &s->models[q->model_idx].share;
@@ -197,6 +204,7 @@ static bool comes_before(const sched_choice *a, const sched_choice *b) {
     if (a->late != b->late) return b->late;
     if ((a->deadline_us != 0) != (b->deadline_us != 0)) return a->deadline_us != 0;
     if (a->deadline_us != b->deadline_us) return a->deadline_us < b->deadline_us;
+    if (a->full_us != b->full_us) return a->full_us < b->full_us;
     if (a->virtual_us != b->virtual_us) return a->virtual_us < b->virtual_us;
     if (a->runs != b->runs) return a->runs;
     return a->arrival_no < b->arrival_no;
@@ -232,6 +240,7 @@ static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
                           .virtual_us = virtual_of(s, q),
                           .runs = q->state == SEQ_RUNNING,
                           .arrival_no = q->arrival_no};
+    out->full_us = out->tier == TIER_ENTITLED ? sched_full_us(s, q) : UINT64_MAX;
     bool tried = out->m->tried_plan == s->plan_no && (out->m->tried_tiers >> out->tier & 1) != 0;
     return out->tier != TIER_NONE && !tried;
 }

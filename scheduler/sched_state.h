@@ -34,6 +34,7 @@ typedef struct sched_choice {
     uint32_t class;
     uint64_t deadline_us; // urgent: of its next token; 0: not urgent
     uint64_t due_us;      // the earliest deadline of anybody, urgent or not; 0: none
+    uint64_t full_us;     // entitled: until what it is entitled to is lost
     uint64_t virtual_us;
     bool runs;           // of those alike who runs goes first,
     uint64_t arrival_no; // and who came first
@@ -203,6 +204,8 @@ bool sched_init_principals(sched *s); // false: no memory
 void sched_join_principal(sched *s, seq *q);
 void sched_leave_principal(sched *s, seq *q);
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out);
+/* Of those who are entitled: whoever would soonest lose what flows in goes first. */
+uint64_t sched_full_us(const sched *s, const seq *q);
 sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us);
 /* Why it gets no time however long it waits, as the end of a sentence; "": it gets some. */
 const char *sched_pause_reason(const sched *s, const seq *q);

@@ -2,11 +2,18 @@
 #include "share.h"
 
 enum { HUNDREDTHS = 100 };
-#define CAP ((int64_t)SHARE_CAP_US * HUNDREDTHS)
+
+static int64_t cap_of(const share_account *a) {
+    return (int64_t)share_cap_us(a->percent) * HUNDREDTHS;
+}
+
+static void bound(share_account *a) {
+    if (a->level > cap_of(a)) a->level = cap_of(a);
+}
 
 void share_init(share_account *a, share_policy policy, uint32_t percent, uint32_t weight,
                 uint64_t now_us) {
-    *a = (share_account){.level = CAP, .refilled_us = now_us};
+    *a = (share_account){.level = (int64_t)SHARE_CAP_US * HUNDREDTHS, .refilled_us = now_us};
     share_set(a, policy, percent, weight, now_us);
 }
 
@@ -16,6 +23,7 @@ void share_set(share_account *a, share_policy policy, uint32_t percent, uint32_t
     a->policy = policy;
     a->percent = policy == SHARE_BESTEFFORT ? 0 : u32_min(percent, SHARE_PERCENT_MAX);
     a->weight = weight;
+    bound(a);
 }
 
 void share_refill(share_account *a, uint64_t now_us) {
@@ -25,7 +33,7 @@ void share_refill(share_account *a, uint64_t now_us) {
     /* Longer than it takes to fill an empty bucket at one percent: no overflow. */
     if (us > (uint64_t)1 << 40) us = (uint64_t)1 << 40;
     a->level += (int64_t)(us * a->percent);
-    if (a->level > CAP) a->level = CAP;
+    bound(a);
 }
 
 void share_charge(share_account *a, uint64_t us) {
@@ -45,6 +53,15 @@ uint64_t share_ready_us(const share_account *a, uint64_t now_us) {
     if (share_may_run(a, 0)) return now_us;
     if (a->percent == 0) return UINT64_MAX;
     return now_us + (uint64_t)-a->level / a->percent + 1;
+}
+
+uint32_t share_cap_us(uint32_t percent) {
+    return u32_max(SHARE_CAP_LEAST_US, u32_min(percent * SHARE_CAP_PERCENT_US, SHARE_CAP_US));
+}
+
+uint64_t share_full_us(const share_account *a) {
+    return share_is_entitled(a) ? (uint64_t)(cap_of(a) - a->level) / u32_max(a->percent, 1)
+                                : UINT64_MAX;
 }
 
 uint32_t share_percent_each(const share_spec *s) {

@@ -1,16 +1,16 @@
 /* share.h - what somebody may have of a device's time, and what he had.
  *
  * An account belongs to a tenant or to a model.  It is a token bucket: percent/100 microseconds per
- * microsecond flow in, up to SHARE_CAP_US, and what its steps took flows out, so it may be negative
- * by a step and is repaid.
+ * microsecond flow in, up to a cap (25 to 50 ms), and what its steps took flows out, so it may be
+ * negative by a step and is repaid.
  *
  *     fixed       runs only while the bucket is positive
  *     burst       is entitled to run while the bucket is positive, and takes part in what is left
  *     besteffort  takes part in what is left
  *
  * In any window of W microseconds an account that always has work gets at most
- * share * W + SHARE_CAP_US + one step of what it is entitled to, and at least as much less: with
- * steps of 20 ms an error of 0.7 points in ten seconds.
+ * share * W + the cap + one step of what it is entitled to, and at least as much less: with steps
+ * of 20 ms an error of at most 0.7 points in ten seconds.
  *
  * What is left goes by virtual time: microseconds received divided by weight, kept for each pair of
  * tenant and model that has work (a *principal*).  Whoever comes back from having none starts at
@@ -23,7 +23,12 @@
 #include "inferd/base.h"
 #include "scheduler/policy.h"
 
-enum { SHARE_CAP_US = 50000, SHARE_PERCENT_MAX = 100 };
+enum {
+    SHARE_CAP_US = 50000,
+    SHARE_CAP_LEAST_US = 25000,  // a step, so that one can be saved up
+    SHARE_CAP_PERCENT_US = 1000, // for each percent: what flows in while others compute for 0.1 s
+    SHARE_PERCENT_MAX = 100
+};
 
 typedef struct share_account {
     share_policy policy;
@@ -50,6 +55,9 @@ bool share_is_entitled(const share_account *a); // its guarantee is not used up
 bool share_may_run(const share_account *a, uint64_t overdraw_us);
 /* When share_may_run will be true; now_us or before: it is, UINT64_MAX: never by itself. */
 uint64_t share_ready_us(const share_account *a, uint64_t now_us);
+uint32_t share_cap_us(uint32_t percent);
+/* How long until its bucket is full, and what flows in is lost; UINT64_MAX: it is not entitled. */
+uint64_t share_full_us(const share_account *a);
 /* Percent that each device gives of a share over several: 240 on 3 are 80. */
 uint32_t share_percent_each(const share_spec *s);
 

@@ -7,7 +7,8 @@ static void a_bucket_fills_with_its_percent_up_to_its_cap(void) {
     share_account a;
     share_init(&a, SHARE_FIXED, 25, 1, 1000);
     EXPECT(share_may_run(&a, 0) && share_is_entitled(&a));
-    share_charge(&a, SHARE_CAP_US + 10000);
+    uint32_t cap_us = share_cap_us(25);
+    share_charge(&a, cap_us + 10000);
     EXPECT(!share_may_run(&a, 0));
     EXPECT(share_may_run(&a, 10001) && !share_may_run(&a, 10000)); // an urgent one's step
     EXPECT_EQ(share_ready_us(&a, 1000), 1000 + 40000 + 1);
@@ -16,10 +17,34 @@ static void a_bucket_fills_with_its_percent_up_to_its_cap(void) {
     share_refill(&a, 41001);
     EXPECT(share_may_run(&a, 0));
     share_refill(&a, 1u << 30);
-    EXPECT_EQ(a.level, (int64_t)SHARE_CAP_US * 100);
+    EXPECT_EQ(a.level, (int64_t)cap_us * 100);
     share_refill(&a, 5); // a clock does not go back; if it did, nothing happens
-    EXPECT_EQ(a.level, (int64_t)SHARE_CAP_US * 100);
-    EXPECT_EQ(a.used_us, SHARE_CAP_US + 10000);
+    EXPECT_EQ(a.level, (int64_t)cap_us * 100);
+    EXPECT_EQ(a.used_us, cap_us + 10000);
+}
+
+static void the_cap_goes_with_the_share(void) {
+    EXPECT_EQ(share_cap_us(1), 25000);
+    EXPECT_EQ(share_cap_us(25), 25000);
+    EXPECT_EQ(share_cap_us(40), 40000);
+    EXPECT_EQ(share_cap_us(100), 50000);
+    share_account a;
+    share_init(&a, SHARE_FIXED, 40, 1, 0);
+    EXPECT_EQ(a.level, 40000 * 100);
+    share_set(&a, SHARE_FIXED, 5, 1, 0);
+    EXPECT_EQ(a.level, 25000 * 100);
+}
+
+static void what_flows_in_is_lost_when_the_bucket_is_full(void) {
+    share_account a;
+    share_init(&a, SHARE_BURST, 50, 1, 0);
+    EXPECT_EQ(share_full_us(&a), 0);
+    share_charge(&a, 10000);
+    EXPECT_EQ(share_full_us(&a), 20000);
+    share_charge(&a, 50000);
+    EXPECT_EQ(share_full_us(&a), UINT64_MAX); // not entitled
+    share_set(&a, SHARE_BESTEFFORT, 0, 1, 0);
+    EXPECT_EQ(share_full_us(&a), UINT64_MAX);
 }
 
 static void besteffort_is_never_entitled_and_always_may(void) {
@@ -41,7 +66,7 @@ static void a_share_over_devices_is_split(void) {
 static void other_terms_keep_what_was_received(void) {
     share_account a;
     share_init(&a, SHARE_FIXED, 10, 1, 0);
-    share_charge(&a, 100000);
+    share_charge(&a, 75000); // 50 ms more than it had
     share_set(&a, SHARE_FIXED, 50, 3, 0);
     EXPECT_EQ(share_ready_us(&a, 0), 100001); // 50 ms at one half
     EXPECT_EQ(a.weight, 3);
@@ -89,6 +114,8 @@ static void a_fixed_share_holds_to_a_point_in_ten_seconds(void) {
 
 static const test_case cases[] = {
     TEST(a_bucket_fills_with_its_percent_up_to_its_cap),
+    TEST(the_cap_goes_with_the_share),
+    TEST(what_flows_in_is_lost_when_the_bucket_is_full),
     TEST(besteffort_is_never_entitled_and_always_may),
     TEST(a_share_over_devices_is_split),
     TEST(other_terms_keep_what_was_received),

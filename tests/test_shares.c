@@ -99,6 +99,32 @@ static void guarantees_hold_whatever_the_number_of_streams(void) {
     }
 }
 
+/* Behind others for too long it would lose what flows in, however much it has had before. */
+static void the_fullest_bucket_goes_first(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    load l[] = {{.tenant = 1, .model = 0, .n_streams = 1, .class = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 1, .class = GEN_NORMAL}};
+    set_tenant(&r, 1, SHARE_BURST, 60, 1);
+    set_tenant(&r, 2, SHARE_BURST, 30, 1);
+    for (int i = 0; i < 20; i++) {
+        run_busy(&r, l, 2, 20000);
+        for (int k = 0; k < 2; k++) keep_busy(&r, &l[k]);
+        uint32_t first = i % 2;
+        share_account *full = &r.core.sched->tenants[1 + first].share,
+                      *other = &r.core.sched->tenants[2 - first].share;
+        full->level = (share_cap_us(full->percent) - 2000 * (int64_t)full->percent / 100) * 100;
+        other->level = (share_cap_us(other->percent) - 20000 * (int64_t)other->percent / 100) * 100;
+        uint64_t full_us = full->used_us, other_us = other->used_us;
+        core_rig_turn(&r, 0);
+        EXPECT(full->used_us > full_us);
+        EXPECT_EQ(other->used_us, other_us);
+    }
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
 static void a_guarantee_goes_before_a_more_urgent_class(void) {
     static core_rig r;
     next_id = 0;
@@ -433,6 +459,7 @@ static void every_microsecond_is_paid_once(void) {
 static const test_case cases[] = {
     TEST(a_fixed_share_is_a_ceiling_on_an_idle_device),
     TEST(guarantees_hold_whatever_the_number_of_streams),
+    TEST(the_fullest_bucket_goes_first),
     TEST(a_guarantee_goes_before_a_more_urgent_class),
     TEST(what_an_idle_tenant_leaves_is_used_by_others_at_once),
     TEST(a_lower_class_gets_its_floor_and_no_more),
