@@ -8,6 +8,7 @@ enum {
     PIECE_PERCENT = 30,   // of a typical step: a piece of loading between two steps; with what both
                           // take longer now and then, nobody waits for more than two
     BESIDE_PERCENT = 50,  // likewise, beside a step that the device computes by itself
+    KV_TURN_PARTS = 2,    // of a turn: pages of keys and values are taken before weights
     PIECE_US_MIN = 200,   // less would be overhead only
     PIECE_IDLE_US = 4000, // when nobody computes; a request that arrives waits for no more
     BUSY_US = 20000,      // after a step others are likely to follow for so long
@@ -116,6 +117,7 @@ static bool reclaim(void *ctx, uint32_t idx, gen_class waiting, gen_class lifted
 
 inferd_status core_init(core *c, const core_options *options, inferd_err *err) {
     *c = (core){.options = *options, .device = options->device, .depth = 1};
+    c->options.limits.kv_turn_us = options->residency.turn_us / KV_TURN_PARTS;
     inferd_status st = sched_create(&c->options.limits, &c->pool, options->n_slots, options->emit,
                                     options->ctx, &c->sched, err);
     if (st == INFERD_OK)

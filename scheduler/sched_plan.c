@@ -17,6 +17,9 @@ enum { LIFTED_PARTS = 8 };    // of running_max: places for those lifted by thei
 enum { COME_BACK_PARTS = 4 }; // of a step: time to copy what was parked
 enum { TRIM_BLOCKS_MAX = 8 }; // cached blocks freed per plan when pages are short
 enum { CLAIMS_TRIED = 8 };    // of one model in one plan, behind somebody for whom pages are short
+/* Longer without a try than any step takes: something else than pages kept the model from
+ * computing. */
+enum { SHORT_GAP_US = 100000 };
 enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
 /* A step in which somebody decodes takes so many tenths of its time without prompts, or so long:
  * prompts need some time even where decoding needs little. */
@@ -244,13 +247,21 @@ bool sched_deserves_less(const seq *a, const seq *b) {
     return a->arrival_no > b->arrival_no;
 }
 
+/* The model of `q` stands still for want of pages, and that of `v` goes on without it. */
+static bool is_its_turn(const sched *s, const seq *q, const seq *v) {
+    const sched_model *m = &s->models[q->model_idx], *others = &s->models[v->model_idx];
+    return m->starved_plan == s->plan_no && others != m && v->granted == q->req->class &&
+           others->running.next != &v->mine;
+}
+
 /* May `q` take the pages of `v`?  A running one from whoever deserves less; a waiting one only from
  * the paused and from lower classes, or newcomers would push out what is nearly done. */
 static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v) {
     /* What was guaranteed is taken from whoever has more than that, and from nobody else.  Only as
      * much as that: beyond it they would take it from each other by turns. */
-    bool less = q->state == SEQ_RUNNING ? sched_deserves_less(v, q)
-                                        : v->paused || v->granted > q->req->class;
+    bool less = q->state == SEQ_RUNNING
+                    ? sched_deserves_less(v, q)
+                    : v->paused || v->granted > q->req->class || is_its_turn(s, q, v);
     if (!sched_has_guarantees(s) || (less && claims)) return less;
     return (less || claims) && !sched_is_secure(s, v);
 }
@@ -315,11 +326,27 @@ static bool preempt_for_place(plan *p, const seq *q) {
     return true;
 }
 
+static uint64_t max_us(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
 /* ---- blocks ---- */
+
+/* Since when the model computes nothing for want of pages.  Not while its share, or a model that
+ * goes before it, keeps it from trying, and not while some of its sequences go on. */
+static bool is_short(const plan *p, const sched_model *m) {
+    return p->now_us <= m->short_at_us + SHORT_GAP_US && m->stepped_us < m->short_since_us;
+}
+
+static uint64_t short_since_us(const plan *p, sched_model *m) {
+    if (!is_short(p, m)) m->short_since_us = p->now_us;
+    m->short_at_us = p->now_us;
+    return m->short_since_us;
+}
 
 /* Weights that nobody uses, or that serve who deserves less than `waiting`; where pages may go to
  * this model at all. */
-static bool reclaim_weights(const plan *p, const sched_model *m, const seq *waiting) {
+static bool reclaim_weights(const plan *p, sched_model *m, const seq *waiting) {
     sched *s = p->s;
     const pool_owner *o = &s->pool->owners[m->kv.owner];
     uint32_t held = pool_held(o);
@@ -330,9 +357,11 @@ static bool reclaim_weights(const plan *p, const sched_model *m, const seq *wait
     if (waiting == NULL)
         return s->reclaim(s->reclaim_ctx, m->kv.owner, GEN_CLASSES, GEN_CLASSES, 0);
     gen_class lifted = (gen_class)sched_class_now(s, waiting, p->now_us);
+    uint64_t since_us = max_us(waiting->idle_since_us, short_since_us(p, m));
+    if (p->now_us < since_us + s->limits.starvation_us) lifted = waiting->req->class;
     return s->reclaim(s->reclaim_ctx, m->kv.owner,
                       sched_is_blocked(s, p->now_us) ? lifted : waiting->req->class, lifted,
-                      waiting->idle_since_us);
+                      since_us);
 }
 
 /* One cached block becomes free slots: of this model, or of any other when its page may go to us;
@@ -511,6 +540,10 @@ static admission admit(plan *p, seq *q) {
     if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK) return ADMIT_NO_PLACE;
     if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, WANTED_PLACE) == NULL)
         return ADMIT_NO_PLACE;
+    uint64_t short_us = max_us(q->idle_since_us, p->m->short_since_us);
+    bool starved = p->m->n_running == 0 && is_short(p, p->m) && p->s->limits.kv_turn_us != 0 &&
+                   p->now_us >= short_us + p->s->limits.kv_turn_us;
+    p->m->starved_plan = starved ? p->s->plan_no : 0;
     bool full; // its tenant's ceiling: nobody else can help
     bool fits_now = fits(p, q, false, &full);
     while (!fits_now && !fits(p, q, true, &full)) {
@@ -694,10 +727,6 @@ static void plan_single_rows(plan *p, uint32_t n_order) {
 static uint64_t min_us(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
-static uint64_t max_us(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 /* How long the step may take with prompts beside the rows it has; see scheduler.h. */
 static uint64_t step_budget_us(const plan *p) {
     const sched_limits *l = &p->s->limits;
@@ -845,6 +874,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
         if (!plan_model(&p)) continue;
         st->epoch = pool_launch(s->pool);
         p.m->n_steps++;
+        p.m->stepped_us = now_us;
         rate_work work = step_work(st);
         sched_note_aside(s, choice.class, now_us);
         st->predicted_us = rate_us(&p.m->rate, &work);

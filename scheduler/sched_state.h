@@ -65,11 +65,14 @@ typedef struct sched_model {
     uint32_t n_seqs;            // waiting and running
     uint32_t n_ended;           // whose last event was not sent, or that an unfinished step names
     uint32_t n_running;
-    uint32_t n_started;              // that began, ever
-    uint32_t n_steps;                // unfinished ones
-    uint64_t device_us;              // of those finished
-    bool first_step;                 // none was finished since it became hot
-    uint64_t first_us, first_us_sum; // of such steps: the newest, all
+    uint32_t n_started;                   // that began, ever
+    uint32_t n_steps;                     // unfinished ones
+    uint64_t starved_plan;                // number of the plan in which it may take pages of equals
+    uint64_t stepped_us;                  // when the newest began
+    uint64_t short_since_us, short_at_us; // it found no pages: since when, and last
+    uint64_t device_us;                   // of those finished
+    bool first_step;                      // none was finished since it became hot
+    uint64_t first_us, first_us_sum;      // of such steps: the newest, all
     uint64_t n_rungs[GEN_RUNGS];
     share_account share;
     uint32_t weights_of;       // whose weights it computes with, of the models

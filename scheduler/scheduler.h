@@ -62,6 +62,7 @@ typedef struct sched_limits {
     uint32_t running_max, step_tokens_max, logits_max, queue_len_max;
     uint32_t draft_tokens; // guessed per sequence and step, at depth 1 only; 0: none
     uint64_t step_max_us, decode_step_us, starvation_us;
+    uint64_t kv_turn_us; // so long without a page: a model takes some of equals; core.h sets it
     uint32_t starvation_percent; // of the time a class waits behind others; 0: none
     policy_objective objective;
     bool no_prefix_cache;

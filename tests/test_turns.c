@@ -106,6 +106,27 @@ static void a_model_with_work_since_a_moment_ago_is_not_stuck(void) {
     core_rig_deinit(&r);
 }
 
+/* Both are HOT, and one has all pages for keys and values.  Its weights went, to be read again;
+ * some of its sequences are enough. */
+static void a_model_without_a_page_takes_some_before_weights_go(void) {
+    static core_rig r;
+    model_policy stays = plain_policy();
+    stays.pin = PIN_HOT;
+    open_apart(&r, 40, 12, 2); // 192 tokens beside both
+    set_policy(&r, 1, &stays);
+    r.device.a_us = 5000;
+    submit(&r, 1, 1, GEN_NORMAL, 10, 5);
+    core_rig_finish(&r);
+    for (uint64_t id = 2; id <= 9; id++) submit(&r, id, 0, GEN_NORMAL, 20, 100);
+    core_rig_run(&r, 100000);
+    EXPECT(core_rig_model(&r, 0)->state == MODEL_HOT && core_rig_model(&r, 1)->state == MODEL_HOT);
+    submit(&r, 10, 1, GEN_NORMAL, 20, 40);
+    core_rig_finish(&r);
+    EXPECT_EQ(r.core.models.n_turns, 0);
+    for (uint64_t id = 1; id <= 10; id++) EXPECT(core_rig_gives(&r, id));
+    core_rig_deinit(&r);
+}
+
 static void an_idle_pinned_model_asks_for_no_turns(void) {
     static core_rig r;
     model_policy p = plain_policy();
@@ -248,6 +269,7 @@ static const test_case cases[] = {
     TEST(models_that_fit_together_have_no_quotas),
     TEST(who_came_gets_pages_for_the_first_of_its_work),
     TEST(a_model_with_work_since_a_moment_ago_is_not_stuck),
+    TEST(a_model_without_a_page_takes_some_before_weights_go),
     TEST(an_idle_pinned_model_asks_for_no_turns),
     TEST(a_request_that_does_not_fit_any_more_is_told),
     TEST(another_models_guarantee_counts_for_who_is_inside),
