@@ -247,11 +247,12 @@ bool sched_deserves_less(const seq *a, const seq *b) {
     return a->arrival_no > b->arrival_no;
 }
 
-/* The model of `q` stands still for want of pages, and that of `v` goes on without it. */
+/* The model of `q` stands still for want of pages, that of `v` goes on without it, and `v` is not
+ * safe within its class. */
 static bool is_its_turn(const sched *s, const seq *q, const seq *v) {
     const sched_model *m = &s->models[q->model_idx], *others = &s->models[v->model_idx];
     return m->starved_plan == s->plan_no && others != m && v->granted == q->req->class &&
-           others->running.next != &v->mine;
+           others->running.next != &v->mine && v->n_preempted < PREEMPTIONS_SPARED;
 }
 
 /* May `q` take the pages of `v`?  A running one from whoever deserves less; a waiting one only from
@@ -727,6 +728,7 @@ static void plan_single_rows(plan *p, uint32_t n_order) {
 static uint64_t min_us(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
+
 /* How long the step may take with prompts beside the rows it has; see scheduler.h. */
 static uint64_t step_budget_us(const plan *p) {
     const sched_limits *l = &p->s->limits;
