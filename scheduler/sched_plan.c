@@ -280,13 +280,30 @@ typedef enum wanted {
     WANTED_OWN // pages of its tenant: a ceiling forbids others
 } wanted;
 
+static uint32_t n_active_of(const plan *p, uint32_t tenant_idx) {
+    uint32_t n = 0;
+    LIST_EACH(node, &p->m->running) {
+        const seq *q = LIST_ENTRY(node, seq, mine);
+        n += !q->paused && q->req->tenant_idx == tenant_idx;
+    }
+    return n;
+}
+
+/* Of the places in the batch a tenant with a share has its part, whatever the class of those who
+ * have no share: with none of them it would get nothing of its time.  Tenants with shares do not
+ * take places from each other, or each that ends would cost another what it has computed. */
+static bool lacks_its_place(const plan *p, const seq *q) {
+    uint32_t n_kept = sched_places_kept(p->s, q->req->tenant_idx);
+    return n_kept > 0 && n_active_of(p, q->req->tenant_idx) < n_kept;
+}
+
 /* Whoever gives it first; for a place, among those that take one.  What a ceiling forbids only the
  * owner's own can give. */
 static seq *pick_victim(const plan *p, const seq *q, wanted what) {
     seq *victim = NULL;
     bool place = what == WANTED_PLACE, own_tenant = what == WANTED_OWN;
     bool own_model = what == WANTED_PAGES && sched_model_is_full(p->s, q);
-    bool claims = claims_memory(p->s, q);
+    bool claims = claims_memory(p->s, q), lacks = place && lacks_its_place(p, q);
     LIST_EACH(node, &p->s->running) {
         seq *v = LIST_ENTRY(node, seq, link);
         bool counts = place ? is_active(p, v) : v->table.n_blocks > 0;
@@ -294,7 +311,8 @@ static seq *pick_victim(const plan *p, const seq *q, wanted what) {
             (own_tenant && v->req->tenant_idx != q->req->tenant_idx))
             continue;
         if (!counts || v == q || v->planned_plan == p->s->plan_no ||
-            !may_preempt(p->s, q, claims, v))
+            !(may_preempt(p->s, q, claims, v) ||
+              (lacks && sched_places_kept(p->s, v->req->tenant_idx) == 0)))
             continue;
         if (victim == NULL || gives_before(p->s, claims, v, victim)) victim = v;
     }

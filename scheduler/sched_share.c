@@ -23,7 +23,8 @@
 #include "sched_state.h"
 
 enum {
-    VIRTUAL_ONE = 1024,   // virtual microseconds of one real one at weight 1
+    VIRTUAL_ONE = 1024, // virtual microseconds of one real one at weight 1
+    WHOLE_PERCENT = 100,
     URGENT_STEPS = 2,     // of a typical length before a deadline
     TYPICAL_SHIFT = 4,    // a sixteenth of a step's deviation
     FLOOR_DEBT_US = 20000 // what a class got beyond its floor counts no longer than that
@@ -174,6 +175,12 @@ uint64_t sched_full_us(const sched *s, const seq *q) {
     uint64_t model_us = share_full_us(&s->models[q->model_idx].share);
     uint64_t tenant_us = t != NULL ? share_full_us(t) : UINT64_MAX;
     return model_us < tenant_us ? model_us : tenant_us;
+}
+
+uint32_t sched_places_kept(const sched *s, uint32_t tenant_idx) {
+    if (tenant_idx >= s->n_tenants) return 0;
+    return (s->tenants[tenant_idx].share.percent * s->limits.running_max + WHOLE_PERCENT - 1) /
+           WHOLE_PERCENT;
 }
 
 const char *sched_pause_reason(const sched *s, const seq *q) {

@@ -99,6 +99,47 @@ static void guarantees_hold_whatever_the_number_of_streams(void) {
     }
 }
 
+static uint32_t n_running_of(const core_rig *r, uint32_t tenant) {
+    uint32_t n = 0;
+    LIST_EACH(node, &r->core.sched->running) {
+        n += LIST_ENTRY(node, seq, link)->req->tenant_idx == tenant;
+    }
+    return n;
+}
+
+/* Others have all places of the batch, for long: half of the time is worth nothing without any. */
+static void a_share_has_its_part_of_the_batch(void) {
+    static core_rig r;
+    for (gen_class class = GEN_HIGH; class <= GEN_BATCH; class ++) { // of the others
+        open_rig(&r, 1);
+        set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 1);
+        set_tenant(&r, 2, SHARE_FIXED, 50, 1);
+        for (uint64_t id = 1; id <= 18; id++) {
+            gen_request *q = request(id, 8, id <= 12 ? 300 : 40);
+            q->tenant_idx = id <= 12 ? 1 : 2;
+            q->class = id <= 12 ? class : GEN_NORMAL;
+            if (id == 13) {
+                core_rig_run(&r, 50000);
+                EXPECT_EQ(n_running_of(&r, 1), 8);
+            }
+            core_rig_submit(&r, 0, q);
+        }
+        uint64_t from_us = core_rig_now(&r);
+        while (r.outcomes[13].n_tokens == 0) core_rig_turn(&r, 1000);
+        EXPECT(core_rig_now(&r) - from_us < 20000);
+        while (r.outcomes[18].n_done == 0) {
+            uint32_t n = n_running_of(&r, 2), n_left = 0;
+            for (uint64_t id = 13; id <= 18; id++) n_left += r.outcomes[id].n_done == 0;
+            EXPECT(n <= 4 || class == GEN_BATCH); // half of eight
+            EXPECT(n_running_of(&r, 1) >= 3 || class == GEN_BATCH || n_left == 0);
+            core_rig_turn(&r, 1000);
+        }
+        core_rig_finish(&r);
+        for (uint64_t id = 1; id <= 18; id++) EXPECT(core_rig_gives(&r, id));
+        core_rig_deinit(&r);
+    }
+}
+
 /* Behind others for too long it would lose what flows in, however much it has had before. */
 static void the_fullest_bucket_goes_first(void) {
     static core_rig r;
@@ -459,6 +500,7 @@ static void every_microsecond_is_paid_once(void) {
 static const test_case cases[] = {
     TEST(a_fixed_share_is_a_ceiling_on_an_idle_device),
     TEST(guarantees_hold_whatever_the_number_of_streams),
+    TEST(a_share_has_its_part_of_the_batch),
     TEST(the_fullest_bucket_goes_first),
     TEST(a_guarantee_goes_before_a_more_urgent_class),
     TEST(what_an_idle_tenant_leaves_is_used_by_others_at_once),

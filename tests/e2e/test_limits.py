@@ -219,6 +219,7 @@ def test_a_share_and_urgent_requests_have_places_in_a_queue_that_others_fill(ser
     message = error(refused, 503, "overloaded_error", "server_overloaded")
     assert "27 of 32 sequences" in message and "kept" in message, message
     assert int(refused.headers["retry-after"]) >= 1
+    assert ask(d, "a").status_code == 200  # and its part of what runs, though two long ones of b do
     gold = together(5, "a")
     assert sorted(s.status for s in gold) == [200] * 3 + [503] * 2
     urgent = together(4, "c", service_tier="priority")
