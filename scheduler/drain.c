@@ -164,12 +164,22 @@ static bool leaves_enough(const drain_book *b, uint32_t n, uint32_t n_max, uint6
     return true;
 }
 
+/* Of the promises to this client the one that is due first; n_promises: it has none. */
+static uint32_t promise_of(const drain_book *b, uint64_t mark) {
+    uint32_t i = 0;
+    while (i < b->n_promises && (mark == 0 || b->promises[i].mark != mark)) i++;
+    return i;
+}
+
+void drain_forget(drain_book *b, uint64_t mark) {
+    uint32_t i = promise_of(b, mark);
+    if (i < b->n_promises) forget(b, i);
+}
+
 bool drain_admit(drain_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
                  uint32_t n_spare, uint64_t now_us, uint32_t *after_s) {
     forget_old(b, now_us);
-    uint32_t own = b->n_promises; // the one that is due first
-    for (uint32_t i = b->n_promises; i-- > 0 && mark != 0 && !first_try;)
-        if (b->promises[i].mark == mark) own = i;
+    uint32_t own = first_try ? b->n_promises : promise_of(b, mark);
     if (own == b->n_promises) {
         if (leaves_enough(b, n, n_max, now_us)) return true;
         *after_s = drain_refuse(b, mark, n, n_max, now_us);

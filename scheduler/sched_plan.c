@@ -17,9 +17,6 @@ enum { LIFTED_PARTS = 8 };    // of running_max: places for those lifted by thei
 enum { COME_BACK_PARTS = 4 }; // of a step: time to copy what was parked
 enum { TRIM_BLOCKS_MAX = 8 }; // cached blocks freed per plan when pages are short
 enum { CLAIMS_TRIED = 8 };    // of one model in one plan, behind somebody for whom pages are short
-/* Longer without a try than any step takes: something else than pages kept the model from
- * computing. */
-enum { SHORT_GAP_US = 100000 };
 enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
 /* A step in which somebody decodes takes so many tenths of its time without prompts, or so long:
  * prompts need some time even where decoding needs little. */
@@ -289,12 +286,30 @@ static uint32_t n_active_of(const plan *p, uint32_t tenant_idx) {
     return n;
 }
 
+/* One place stays theirs, for the time that shares leave. */
+static uint32_t n_without_share(const plan *p) {
+    uint32_t n = 0;
+    LIST_EACH(node, &p->m->running) {
+        const seq *q = LIST_ENTRY(node, seq, mine);
+        n += !q->paused && sched_places_kept(p->s, q->req->tenant_idx) == 0;
+    }
+    return n;
+}
+
 /* Of the places in the batch a tenant with a share has its part, whatever the class of those who
  * have no share: with none of them it would get nothing of its time.  Tenants with shares do not
  * take places from each other, or each that ends would cost another what it has computed. */
 static bool lacks_its_place(const plan *p, const seq *q) {
     uint32_t n_kept = sched_places_kept(p->s, q->req->tenant_idx);
-    return n_kept > 0 && n_active_of(p, q->req->tenant_idx) < n_kept;
+    return n_kept > 0 && n_active_of(p, q->req->tenant_idx) < n_kept && n_without_share(p) > 1;
+}
+
+/* It is in the batch on a place that its tenant has for its share, and those without one, as `q`,
+ * have some. */
+static bool keeps_its_place(const plan *p, const seq *q, const seq *v) {
+    uint32_t n_kept = sched_places_kept(p->s, v->req->tenant_idx);
+    return n_kept > 0 && sched_places_kept(p->s, q->req->tenant_idx) == 0 &&
+           n_active_of(p, v->req->tenant_idx) <= n_kept && n_without_share(p) > 0;
 }
 
 /* Whoever gives it first; for a place, among those that take one.  What a ceiling forbids only the
@@ -311,9 +326,10 @@ static seq *pick_victim(const plan *p, const seq *q, wanted what) {
             (own_tenant && v->req->tenant_idx != q->req->tenant_idx))
             continue;
         if (!counts || v == q || v->planned_plan == p->s->plan_no ||
-            !(may_preempt(p->s, q, claims, v) ||
-              (lacks && sched_places_kept(p->s, v->req->tenant_idx) == 0)))
+            (place && keeps_its_place(p, q, v)))
             continue;
+        bool gives = lacks && sched_places_kept(p->s, v->req->tenant_idx) == 0;
+        if (!gives && !may_preempt(p->s, q, claims, v)) continue;
         if (victim == NULL || gives_before(p->s, claims, v, victim)) victim = v;
     }
     return victim;
@@ -354,7 +370,11 @@ static uint64_t max_us(uint64_t a, uint64_t b) {
 /* Since when the model computes nothing for want of pages.  Not while its share, or a model that
  * goes before it, keeps it from trying, and not while some of its sequences go on. */
 static bool is_short(const plan *p, const sched_model *m) {
-    return p->now_us <= m->short_at_us + SHORT_GAP_US && m->stepped_us < m->short_since_us;
+    const sched_limits *l = &p->s->limits;
+    /* Longer without a try than a step takes, or a device without work looks up: something else
+     * than pages kept the model from computing. */
+    uint64_t gap_us = max_us(max_us(l->kv_turn_us, 2 * l->step_max_us), 4 * p->s->typical_us);
+    return p->now_us <= m->short_at_us + gap_us && m->stepped_us < m->short_since_us;
 }
 
 static uint64_t short_since_us(const plan *p, sched_model *m) {
@@ -439,15 +459,24 @@ static uint64_t slots_to_gain(const sched *s, const seq *r) {
     return (uint64_t)r->table.n_blocks * s->models[r->model_idx].kv.layout.n_groups;
 }
 
+/* Blocks on which nobody else counts. */
+static uint64_t own_blocks(const sched *s, const seq *r) {
+    const kv *k = &s->models[r->model_idx].kv;
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < r->table.n_blocks; i++) n += k->blocks[r->table.blocks[i]].refs == 1;
+    return n;
+}
+
 /* Pages of another model that come free when all go that `q` may preempt: every one that somebody
  * has blocks in, if that is all who run; else those that are surely whole. */
 static uint64_t pages_to_gain(const sched *s, const sched_model *m, const seq *q, bool claims) {
-    bool all = true;
+    bool all = true, starved = s->models[q->model_idx].starved_plan == s->plan_no;
     uint64_t whole = 0;
     LIST_EACH(node, &m->running) {
         const seq *r = LIST_ENTRY(node, seq, mine);
+        uint64_t slots = starved ? own_blocks(s, r) * m->kv.layout.n_groups : slots_to_gain(s, r);
         if (may_preempt(s, q, claims, r))
-            whole += slots_to_gain(s, r) / m->kv.layout.slots_per_page;
+            whole += slots / m->kv.layout.slots_per_page;
         else
             all = false;
     }
@@ -462,11 +491,8 @@ static uint64_t tenant_bytes_to_gain(const sched *s, const seq *q) {
     LIST_EACH(node, &s->running) {
         const seq *r = LIST_ENTRY(node, seq, link);
         if (r->req->tenant_idx != q->req->tenant_idx || !may_preempt(s, q, claims, r)) continue;
-        const kv *k = &s->models[r->model_idx].kv;
-        uint64_t own = 0;
-        for (uint32_t i = 0; i < r->table.n_blocks; i++)
-            own += k->blocks[r->table.blocks[i]].refs == 1;
-        n += own * k->layout.n_groups * k->layout.slot_bytes;
+        const kv_layout *l = &s->models[r->model_idx].kv.layout;
+        n += own_blocks(s, r) * l->n_groups * l->slot_bytes;
     }
     return n;
 }
@@ -552,6 +578,12 @@ typedef enum admission {
     ADMIT_OWN_CEILING // its tenant may have no more: nobody else is in its way, nor it in theirs
 } admission;
 
+/* What was taken was not enough after all: the model waits anew before it takes more of equals. */
+static admission in_vain(const plan *p, bool full) {
+    if (p->m->starved_plan == p->s->plan_no) p->m->short_since_us = p->now_us;
+    return full ? ADMIT_OWN_CEILING : ADMIT_NO_PAGES;
+}
+
 /* Pages and a place in the batch, taken from lower classes if need be - and if that is enough. */
 static admission admit(plan *p, seq *q) {
     /* With `sla` nobody joins a batch that would then be too slow for its targets. */
@@ -571,7 +603,7 @@ static admission admit(plan *p, seq *q) {
     }
     while (!fits_now && !fits(p, q, false, &full))
         if ((full || !reclaim_weights(p, p->m, NULL)) && !preempt_for_pages(p, q, full))
-            return full ? ADMIT_OWN_CEILING : ADMIT_NO_PAGES;
+            return in_vain(p, full);
     if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return ADMIT_NO_PLACE;
     start(p, q);
     return ADMITTED;

@@ -179,8 +179,8 @@ uint64_t sched_full_us(const sched *s, const seq *q) {
 
 uint32_t sched_places_kept(const sched *s, uint32_t tenant_idx) {
     if (tenant_idx >= s->n_tenants) return 0;
-    return (s->tenants[tenant_idx].share.percent * s->limits.running_max + WHOLE_PERCENT - 1) /
-           WHOLE_PERCENT;
+    uint32_t percent = s->tenants[tenant_idx].share.percent;
+    return percent == 0 ? 0 : u32_max(percent * s->limits.running_max / WHOLE_PERCENT, 1);
 }
 
 const char *sched_pause_reason(const sched *s, const seq *q) {
@@ -287,6 +287,12 @@ static bool takes_relief(sched *s, uint64_t now_us, sched_choice *out) {
     return is_ready(s, q) && consider(s, q, now_us, out);
 }
 
+/* A step, or as much as a class can save up. */
+static int64_t floor_us(const sched *s) {
+    uint32_t cap_us = share_cap_us(s->limits.starvation_percent);
+    return (int64_t)(s->typical_us < cap_us ? s->typical_us : cap_us);
+}
+
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
     uint32_t classes = 0, found = 0; // as bits: that have anybody ready, and who may run
     bool any = false;
@@ -313,7 +319,7 @@ bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
         if ((found >> class & 1) == 0) continue;
         c->floor = s->limits.starvation_percent > 0 && (classes >> (class + 1)) == 0 &&
                    (classes & ((1u << class) - 1)) != 0 &&
-                   s->floors[class].level >= (int64_t)s->typical_us * 100;
+                   s->floors[class].level >= floor_us(s) * WHOLE_PERCENT;
         if (!any || comes_before(c, out)) *out = *c;
         any = true;
     }

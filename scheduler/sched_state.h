@@ -207,7 +207,7 @@ bool sched_init_principals(sched *s); // false: no memory
 void sched_join_principal(sched *s, seq *q);
 void sched_leave_principal(sched *s, seq *q);
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out);
-/* Places in a batch that a tenant has for its share, rounded up; 0: it has no share. */
+/* Places in a batch that a tenant has for its share, at least one; 0: it has no share. */
 uint32_t sched_places_kept(const sched *s, uint32_t tenant_idx);
 /* Of those who are entitled: whoever would soonest lose what flows in goes first. */
 uint64_t sched_full_us(const sched *s, const seq *q);

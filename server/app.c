@@ -197,6 +197,7 @@ static void set_fingerprint(const app *a, app_config *config) {
              (unsigned long long)sum);
 }
 
+static void keep_places(app *a);
 static void tell_tenants(app *a); // below, with who may use what
 
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem) {
@@ -242,6 +243,7 @@ bool app_swap_slots(app *a, const int *slots) {
     registry_count(&a->models, slots, was->c->n_models);
     set_fingerprint(a, fresh);
     a->config = fresh;
+    keep_places(a); // models have them by their slots
     app_config_drop(was);
     return true;
 }
@@ -305,6 +307,7 @@ static void keep_places(app *a) {
     for (uint32_t i = 0; i < config->c->n_models; i++)
         queue_places_keep(&a->places, QUEUE_MODEL, (uint32_t)config->slots[i],
                           &config->c->models[i].policy.share, n_devices);
+    gate_note_places(a->gate, queue_places_open_used(&a->places), 0, clock_now_us());
 }
 
 /* Their shares, from the next step on, wherever their models are; those that go first, so that

@@ -246,8 +246,11 @@ static bool find_places(api_job *job, queue_place *out) {
                         "queue",
                         n, most);
     *out = queue_places_choose(p, &who, n);
-    if (out->kind != QUEUE_OPEN ||
-        gate_enter(a->gate, job->mark, job->hints.first_try, n, queue_places_open(p), p->n_spare,
+    if (out->kind != QUEUE_OPEN) {
+        if (!job->hints.first_try) gate_forget(a->gate, job->mark);
+        return true;
+    }
+    if (gate_enter(a->gate, job->mark, job->hints.first_try, n, queue_places_open(p), p->n_spare,
                    clock_now_us(), &after_s))
         return true;
     api_fail(&job->error, API_OVERLOADED, NULL,

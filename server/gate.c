@@ -173,6 +173,10 @@ bool gate_enter(gate *g, uint64_t mark, bool first_try, uint32_t n, uint32_t n_m
     return drain_admit(&g->queue, mark, first_try, n, n_max, n_spare, now_us, after_s);
 }
 
+void gate_forget(gate *g, uint64_t mark) {
+    drain_forget(&g->queue, mark);
+}
+
 bool gate_is_flooded(const gate *g) {
     return g->queue.n_promises == DRAIN_PROMISES_MAX;
 }

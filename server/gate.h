@@ -85,6 +85,8 @@ void gate_on_done(gate *g, uint32_t slot, const gen_event *ev, uint64_t now_us, 
  * come back in *after_s. */
 bool gate_enter(gate *g, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
                 uint32_t n_spare, uint64_t now_us, unsigned *after_s);
+/* It got a place that was kept for it: what was promised to it before is for nobody. */
+void gate_forget(gate *g, uint64_t mark);
 /* It was let in, and then the engine's queue was full: when to come back, with a promise. */
 unsigned gate_send_away(gate *g, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us);
 /* More wait to come back than can be known again. */

@@ -414,7 +414,10 @@ static bool has_place(world *w, const workload_request *r, world_record *record,
     queue_asker who = {r->tenant_idx, r->model_idx, r->class};
     *after_s = UINT32_MAX;
     record->place = queue_places_choose(p, &who, 1);
-    if (record->place.kind != QUEUE_OPEN) return true;
+    if (record->place.kind != QUEUE_OPEN) {
+        drain_forget(&w->front, r->idx + 1);
+        return true;
+    }
     if (!w->options.obeys) return queue_places_open_used(p) < queue_places_open(p);
     return drain_admit(&w->front, r->idx + 1, false, 1, queue_places_open(p), p->n_spare, at_us,
                        after_s);

@@ -113,6 +113,9 @@ static void a_model_without_a_page_takes_some_before_weights_go(void) {
     model_policy stays = plain_policy();
     stays.pin = PIN_HOT;
     open_apart(&r, 40, 12, 2); // 192 tokens beside both
+    r.core.models.limits.turn_us =
+        500000; // as the daemon's, whose idle device looks up at a quarter
+    r.core.sched->limits.kv_turn_us = 250000;
     set_policy(&r, 1, &stays);
     r.device.a_us = 5000;
     submit(&r, 1, 1, GEN_NORMAL, 10, 5);

@@ -65,6 +65,8 @@ void drain_note(drain_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_u
  * be known again, and gets no promise.  first_try: it says that it comes for no promise. */
 bool drain_admit(drain_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
                  uint32_t n_spare, uint64_t now_us, uint32_t *after_s);
+/* It got a place elsewhere: its promise, the one that is due first, is for nobody any more. */
+void drain_forget(drain_book *b, uint64_t mark);
 /* Sent away: the time it is told, above DRAIN_MAX_S without a promise. */
 uint32_t drain_refuse(drain_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us);
 /* Spare places beside n_places, of which running_max are computed at a time. */
