@@ -525,7 +525,7 @@ static void close_handles(http_server *s) {
 }
 
 /* Stopping the library with suspended connections is undefined, so all of them are woken first and
- * find that they are gone. */
+ * find that they are gone; a request that arrives in this last run finds that the server closes. */
 static void end_exchanges(http_server *s) {
     LIST_EACH_SAFE(node, next, &s->exchanges) {
         exchange *x = LIST_ENTRY(node, exchange, link);

@@ -206,7 +206,7 @@ static enum MHD_Result go_on(exchange *x, struct MHD_Connection *mhd) {
     }
     if (x->answered || x->streaming) return reply_queue(x, mhd);
     x->phase = EXCHANGE_WAITING;
-    if (x->c->left) { // nobody waits for it
+    if (x->c->left || x->s->closing) { // nobody waits for it; or it came in the last run of all
         exchange_gone(x);
         return MHD_NO;
     }

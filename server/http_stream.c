@@ -59,6 +59,7 @@ static ssize_t read_stream(void *cls, uint64_t at, char *to, size_t n_max) {
     if (out_fill(&x->out) == 0) {
         if (x->aborting) return MHD_CONTENT_READER_END_WITH_ERROR;
         if (x->ending) return MHD_CONTENT_READER_END_OF_STREAM;
+        if (s->closing) return MHD_CONTENT_READER_END_WITH_ERROR; // it began in the last run
         deadline_disarm(&x->c->due);
         exchange_suspend(x);
         return 0;
