@@ -296,6 +296,25 @@ static void closing_cuts_everything(void) {
     for (size_t i = 0; i < INFERD_COUNT(fds); i++) close(fds[i]);
 }
 
+/* They are read by the library when it runs for the last time: what waits then was suspended, and
+ * the library does not stop with that. */
+static void requests_that_arrive_while_it_closes_are_cut(void) {
+    static const char *const requests[] = {POST("/v1/wait") "Content-Length: 2\r\n\r\n{}",
+                                           POST("/v1/stream") "Content-Length: 2\r\n\r\n{}",
+                                           POST("/v1/work") "Content-Length: 2\r\n\r\n{}"};
+    int fds[INFERD_COUNT(requests)];
+    http_options o = toy_options();
+    start(&o);
+    for (size_t i = 0; i < INFERD_COUNT(fds); i++) fds[i] = client_connect();
+    turn_for(5); // all are accepted
+    for (size_t i = 0; i < INFERD_COUNT(fds); i++)
+        EXPECT_EQ(send(fds[i], requests[i], strlen(requests[i]), MSG_NOSIGNAL),
+                  (ssize_t)strlen(requests[i]));
+    stop();
+    EXPECT_EQ(seen.n_gone + seen.n_done_gone, seen.n_handled);
+    for (size_t i = 0; i < INFERD_COUNT(fds); i++) close(fds[i]);
+}
+
 /* -- listening -- */
 
 static void loopback_is_told_apart(void) {
@@ -415,6 +434,7 @@ static const test_case cases[] = {
     TEST(draining_finishes_what_runs),
     TEST(draining_refuses_new_work),
     TEST(closing_cuts_everything),
+    TEST(requests_that_arrive_while_it_closes_are_cut),
     TEST(loopback_is_told_apart),
     TEST(what_cannot_be_listened_on_is_said),
     TEST(unix_socket_is_served_and_stale_ones_replaced),
