@@ -227,14 +227,18 @@ void residency_stage(residency *r, uint32_t root, uint64_t now_us) {
     residency_fail_stage(r, root, &err, now_us);
 }
 
-/* STAGING -> COLD: nobody wants it any more. */
-void residency_cancel_stage(residency *r, uint32_t root) {
+static void forget_weights(residency *r, uint32_t root) {
     resident *m = &r->slots[root];
     r->dev->ops->unstage(r->dev->self, root);
-    r->staging = RESIDENCY_NONE;
     residency_give_memory(r, m);
     m->leave_next = m->drop_next = false; // it is where it was sent
     residency_enter(r, root, MODEL_COLD);
+}
+
+/* STAGING -> COLD: nobody wants it any more. */
+void residency_cancel_stage(residency *r, uint32_t root) {
+    r->staging = RESIDENCY_NONE;
+    forget_weights(r, root);
 }
 
 /* STAGING -> WARM. */
@@ -251,11 +255,7 @@ void residency_staged(residency *r, uint32_t root, uint64_t now_us) {
 
 /* WARM -> COLD. */
 void residency_drop(residency *r, uint32_t root) {
-    resident *m = &r->slots[root];
-    r->dev->ops->unstage(r->dev->self, root);
-    residency_give_memory(r, m);
-    m->leave_next = m->drop_next = false; // it is where it was sent
-    residency_enter(r, root, MODEL_COLD);
+    forget_weights(r, root);
 }
 
 /* LOADING -> HOT. */

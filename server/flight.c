@@ -205,7 +205,7 @@ static bool submit_all(flight *f, api_job *job, queue_place place, gate_ticket *
 static bool admit(api_job *job, gate_ticket **ticket) {
     app *a = job->app;
     *ticket = NULL;
-    if (a->gate == NULL || job->rq->tenant < 0) return true;
+    if (job->rq->tenant < 0) return true;
     const registry_slot *slot = app_model(a, (uint32_t)job->model_idx);
     gate_ask ask = {.tenant = (uint32_t)job->rq->tenant,
                     .name_idx = slot->name_idx,
@@ -385,7 +385,7 @@ static void end_failed(flight *f) {
     api_error e = *stream_error(f->stream);
     metric_outcome outcome = e.fault == API_DEADLINE ? OUTCOME_TIMEOUT : OUTCOME_ERROR;
     app *a = f->app;
-    if (!f->begun && e.fault == API_OVERLOADED && a->gate != NULL)
+    if (!f->begun && e.fault == API_OVERLOADED)
         e.retry_after_s = gate_send_away(a->gate, f->mark, f->n_choices,
                                          queue_places_open(&a->places), clock_now_us());
     if (!f->begun) metrics_refused(a->metrics, f->tenant, name_of(f), e.fault);
@@ -443,7 +443,6 @@ static bool ended_well(const flight *f, const gen_event *ev) {
 }
 
 static void settle(app *a, const app_slot *slot, uint32_t name_idx, const gen_event *ev) {
-    if (a->gate == NULL) return;
     if (ended_well(slot->flight, ev)) gate_note_output(a->gate, name_idx, ev->done.n_output);
     gate_on_done(a->gate, (uint32_t)(slot - a->slots), ev, clock_now_us(), time(NULL));
 }
