@@ -14,13 +14,8 @@ enum {
     BURST_PARTS = 2,   // and half of what a place is held
     GUESS_PARTS = 2,   // what runs has run for half of its time ...
     FADE_PARTS = 4,    // in so many times what a place is held a gap is forgotten
-    PACE_DIVISOR = 3,  // newcomers count on a third of the usual pace
-    SPARE_PARTS = 4    // of all places, and at most as many as are computed at a time
+    PACE_DIVISOR = 3   // newcomers count on a third of the usual pace
 };
-
-uint32_t drain_spare_of(uint32_t n_places, uint32_t running_max) {
-    return u32_min(u32_max(n_places / SPARE_PARTS, 1), running_max);
-}
 
 static void note_gap(drain_book *b, uint64_t now_us);
 
@@ -103,13 +98,15 @@ static uint32_t n_free_of(const drain_book *b, uint32_t n_max) {
  *
  *     places free now + (time - max(D/2, G)) / (D/N * 2 * (N+2)/N)  >=  places promised until then
  *
- * holds for all promises with the new one in front of them. */
+ * holds for all promises with the new one in front of them.  Spare places in use have to come free
+ * before any other does. */
 static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
     uint64_t held_us = drain_held_us(b, now_us), n_free = n_free_of(b, n_max);
+    uint64_t alone = n + (b->n_used > n_max ? b->n_used - n_max : 0), wanted = alone;
     uint64_t each_us = held_us * MARGIN_TOP / MARGIN_BOTTOM / n_max;
     each_us += each_us * MARGIN_PLACES / n_max;
     uint64_t burst_us = held_us / BURST_PARTS > b->gap_us ? held_us / BURST_PARTS : b->gap_us;
-    uint64_t from_us = now_us + burst_us, due_us = from_us, wanted = n;
+    uint64_t from_us = now_us + burst_us, due_us = from_us;
     for (uint32_t i = 0; i < b->n_promises; i++) {
         const drain_promise *p = &b->promises[i];
         wanted += p->n;
@@ -117,7 +114,7 @@ static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t
         /* Not in front of one that would then be late; behind it, after both. */
         if (p->due_us < all_us || p->due_us <= due_us) due_us = all_us;
     }
-    uint64_t alone_us = from_us + (n > n_free ? (n - n_free) * each_us : 0);
+    uint64_t alone_us = from_us + (alone > n_free ? (alone - n_free) * each_us : 0);
     return due_us > alone_us ? due_us : alone_us;
 }
 

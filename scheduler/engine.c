@@ -569,7 +569,7 @@ inferd_status engine_start_device(const engine_limits *limits, device dev, uint3
                                   inferd_err *err) {
     engine *e = NULL;
     if (limits->running_max > 1u << 16 || limits->step_tokens_max > 1u << 20 ||
-        limits->queue_len_max > 1u << 20 || n_slots > SLOTS_MAX) {
+        limits->queue_len_max > 1u << 21 || n_slots > SLOTS_MAX) {
         dev.ops->close(dev.self);
         return inferd_fail(err, INFERD_EINVAL,
                            "limits of %u sequences, %u rows, %u waiting requests and %u models are "

@@ -474,14 +474,14 @@ void app_set_admin(app *a, struct admin *ad) {
 
 /* ---- life ---- */
 
+uint32_t app_n_slots(const engine_limits *l) {
+    return 2 * (l->running_max + l->queue_len_max);
+}
+
 static bool create_slots(app *a, const engine_limits *l) {
-    enum { RUNNING_DEFAULT = 32, QUEUE_DEFAULT = 1024, SLOTS_MAX = 1 << 20 };
-    uint32_t running = l->running_max == 0 ? RUNNING_DEFAULT : l->running_max;
-    uint64_t n = (uint64_t)running + (l->queue_len_max == 0 ? QUEUE_DEFAULT : l->queue_len_max);
-    uint32_t n_all = (uint32_t)(n < SLOTS_MAX ? n : SLOTS_MAX);
-    uint32_t n_spare = drain_spare_of(n_all, running);
-    queue_places_init(&a->places, u32_min(n_all, SLOTS_MAX - n_spare), n_spare);
-    a->n_slots = a->places.n_all + n_spare;
+    uint32_t n_all = l->running_max + l->queue_len_max;
+    queue_places_init(&a->places, n_all, n_all);
+    a->n_slots = app_n_slots(l);
     a->slots = calloc(a->n_slots, sizeof *a->slots);
     for (uint32_t i = 0; a->slots != NULL && i < a->n_slots; i++) a->slots[i].next_free = i + 1;
     return a->slots != NULL && queue_places_grow(&a->places, 0, REGISTRY_SLOTS);

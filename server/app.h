@@ -113,6 +113,9 @@ typedef struct app_options {
     const unsigned char *scope_secret; // [16] borrowed; NULL: drawn
 } app_options;
 
+/* Sequences that the front lets in under these limits: those that run or wait, and as many that
+ * come for what they were promised when others end late. */
+uint32_t app_n_slots(const engine_limits *l);
 /* When it fails, *out may be an app all the same, only to be destroyed: the devices may already
  * read the files of its models.  The configuration is still the caller's then. */
 inferd_status app_create(const app_options *options, app **out, inferd_err *err);

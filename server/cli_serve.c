@@ -582,7 +582,7 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
                         .wake_ctx = s};
     /* The front counts what runs and waits together, and refuses more.  The engine's queue takes
      * all of that: what comes at once waits for a moment before any of it runs. */
-    fo.limits.queue_len_max += 2 * fo.limits.running_max;
+    fo.limits.queue_len_max = app_n_slots(&fo.limits);
     fo.limits.disk = s->disk;
     st = fleet_start(&fo, &s->fleet, err);
     keep_devices(s);

@@ -7,7 +7,7 @@
 #include "inferd/clock.h"
 #include "log.h"
 
-enum { SLOT_BITS = 20 }; // of an id; the rest counts, so that no id comes twice
+enum { SLOT_BITS = 21 }; // of an id; the rest counts, so that no id comes twice
 
 /* ---- slots ---- */
 

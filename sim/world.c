@@ -245,8 +245,8 @@ static inferd_status set_places(world *w, inferd_err *err) {
     const world_options *o = &w->options;
     sched_limits *l = &w->options.sched;
     uint32_t n_all = l->queue_len_max + l->running_max;
-    queue_places_init(&w->places, n_all, drain_spare_of(n_all, l->running_max));
-    l->queue_len_max += 2 * l->running_max;
+    queue_places_init(&w->places, n_all, n_all);
+    l->queue_len_max = n_all + w->places.n_spare;
     if (!queue_places_grow(&w->places, u32_max(o->n_tenants, 1), o->n_models))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for places of the queue");
     for (uint32_t i = 0; o->tenants != NULL && i < o->n_tenants; i++)

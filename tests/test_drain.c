@@ -3,7 +3,7 @@
 
 #include "scheduler/drain.h"
 
-enum { SECOND_US = 1000000, CLIENTS_MAX = 400 };
+enum { SECOND_US = 1000000, CLIENTS_MAX = 400, PLACES_MAX = 256 };
 static drain_book b;
 static uint32_t n_tried_last;
 static uint32_t after_s, other_s;
@@ -150,11 +150,14 @@ static void ends_that_come_all_at_once_are_waited_for(void) {
     EXPECT(!drain_admit(&b, 11, false, 1, 100, 0, now_us, &after_s));
 }
 
-static void spare_places_are_a_part_and_no_more_than_a_batch(void) {
-    EXPECT_EQ(drain_spare_of(1, 1), 1);
-    EXPECT_EQ(drain_spare_of(8, 2), 2);
-    EXPECT_EQ(drain_spare_of(64, 32), 16);
-    EXPECT_EQ(drain_spare_of(1056, 32), 32);
+/* Ten spare places are in use beside all twenty: those have to come free before any other does. */
+static void spare_places_in_use_put_off_what_is_promised(void) {
+    uint64_t now_us = run_full(20);
+    EXPECT_EQ(drain_refuse(&b, 0, 1, 20, now_us), 7); // 1.1 + 5
+    drain_note(&b, 30, 0, now_us);
+    EXPECT_EQ(drain_refuse(&b, 0, 1, 20, now_us), 18); // 11 * 1.1 + 5, rounded up
+    EXPECT_EQ(drain_refuse(&b, 1, 1, 20, now_us), 18);
+    EXPECT_EQ(drain_refuse(&b, 2, 1, 20, now_us), 19);
 }
 
 /* Places are held so shortly that all of a herd would have its turn within the next second; but who
@@ -224,7 +227,7 @@ static uint64_t end_of(crowd *c, uint64_t now_us) {
  * that pass. */
 static uint32_t first_retries(crowd c) {
     static client clients[CLIENTS_MAX];
-    static uint64_t ends_us[CLIENTS_MAX];
+    static uint64_t ends_us[2 * PLACES_MAX]; // as many are to spare
     uint32_t n_used = 0, n_tried = 0, n_passed = 0;
     b = (drain_book){0};
     for (uint32_t i = 0; i < c.n_clients; i++)
@@ -242,8 +245,7 @@ static uint32_t first_retries(crowd c) {
         for (uint32_t i = 0; i < c.n_clients; i++) {
             client *one = &clients[i];
             if (one->at_us > now_us) continue;
-            bool in =
-                drain_admit(&b, i + 1, false, 1, c.n_places, c.n_places / 4, now_us, &after_s);
+            bool in = drain_admit(&b, i + 1, false, 1, c.n_places, c.n_places, now_us, &after_s);
             n_tried += one->told;
             n_passed += one->told && in;
             /* After its first retry it begins anew, and without a promise. */
@@ -273,9 +275,8 @@ static void nine_of_ten_first_retries_pass(void) {
     }
 }
 
-/* On these seeds nothing was tuned.  Two kinds stay below nine of ten: a handful of places that are
- * held for a tenth of a second while promises are in whole ones, and hundreds that all end at once,
- * of which nothing is known before the first time. */
+/* On these seeds nothing was tuned.  Of 1,128 crowds of other seeds two stay below nine of ten:
+ * four and six places that are held for ten seconds and more, some much longer than others. */
 static void so_do_those_of_other_crowds(void) {
     enum { N_CROWDS = 40, TRIED_LEAST = 50 };
     uint32_t n = 0, n_good = 0, worst = 1000;
@@ -283,7 +284,7 @@ static void so_do_those_of_other_crowds(void) {
     for (int i = 0; i < N_CROWDS; i++) {
         uint64_t s = ++seed * 7919;
         crowd c = {.seed = s, .n_clients = 50 + (uint32_t)(draw(&s) % 351)};
-        c.n_places = (uint32_t)(4 * pow(64, (double)(draw(&s) % 1000) / 999));
+        c.n_places = (uint32_t)(4 * pow(PLACES_MAX / 4, (double)(draw(&s) % 1000) / 999));
         c.serve_us = (uint64_t)(50000 * pow(400, (double)(draw(&s) % 1000) / 999));
         uint64_t kind = draw(&s) % 3;
         c.bursts = kind == 1;
@@ -304,7 +305,7 @@ static void so_do_those_of_other_crowds(void) {
     }
     printf("%u crowds: mean %llu, least %u, %u with 900 and more\n", n,
            (unsigned long long)(sum / n), worst, n_good);
-    EXPECT(n >= 20 && sum / n >= 950 && n_good * 10 >= n * 9 && worst >= 700);
+    EXPECT(n >= 20 && n_good == n);
 }
 
 static const test_case cases[] = {
@@ -319,7 +320,7 @@ static const test_case cases[] = {
     TEST(each_is_told_a_later_place),
     TEST(a_pace_that_changes_is_followed_and_a_pause_forgets_promises),
     TEST(ends_that_come_all_at_once_are_waited_for),
-    TEST(spare_places_are_a_part_and_no_more_than_a_batch),
+    TEST(spare_places_in_use_put_off_what_is_promised),
     TEST(a_herd_is_told_different_seconds),
     TEST(nine_of_ten_first_retries_pass),
     TEST(so_do_those_of_other_crowds),

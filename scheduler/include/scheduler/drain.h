@@ -15,11 +15,11 @@
  * A promise keeps its place: a newcomer is let in when enough places are free for all promises, or
  * will be, after G and with a third of the usual pace, by the time they are due.  When others end
  * later than they used to, whoever comes for a due promise gets one of n_spare places that are
- * there for that only. A client is known by its mark (gate_mark: of its address and body); who
- * comes early is a newcomer, and keeps its promise when it is sent away again.  What is not asked
- * for within DRAIN_GRACE_US is forgotten.  When more clients wait than are served in DRAIN_MAX_S,
- * the others are told a longer time and promised nothing: no client waits so long, and whoever was
- * promised a place would not get it.
+ * there for that only; those have to come free before anything new is promised.  A client is known
+ * by its mark (gate_mark: of its address and body); who comes early is a newcomer, and keeps its
+ * promise when it is sent away again.  What is not asked for within DRAIN_GRACE_US is forgotten.
+ * When more clients wait than are served in DRAIN_MAX_S, the others are told a longer time and
+ * promised nothing: no client waits so long, and whoever was promised a place would not get it.
  *
  * The front runs it, and so does the simulator.  Pure; the time is handed in.  Thread: that of its
  * owner. */
@@ -69,8 +69,6 @@ bool drain_admit(drain_book *b, uint64_t mark, bool first_try, uint32_t n, uint3
 void drain_forget(drain_book *b, uint64_t mark);
 /* Sent away: the time it is told, above DRAIN_MAX_S without a promise. */
 uint32_t drain_refuse(drain_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us);
-/* Spare places beside n_places, of which running_max are computed at a time. */
-uint32_t drain_spare_of(uint32_t n_places, uint32_t running_max);
 /* How long a place is held, on average; a guess before the first end. */
 uint64_t drain_held_us(const drain_book *b, uint64_t now_us);
 
