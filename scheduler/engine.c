@@ -174,6 +174,8 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.context = m->about.spec.context;
         i.n_running = n.n_running;
         i.n_waiting = n.n_waiting;
+        if (n.n_waiting > 0 && c->models.demands[idx].n_waiting > 0)
+            i.waiting_since_us = c->models.demands[idx].oldest_us;
         /* Taken out by hand it computes what it has, and then it goes. */
         if (i.held && i.state == MODEL_HOT && n.n_running + n.n_waiting > 0)
             i.state = MODEL_DRAINING;

@@ -86,13 +86,17 @@ bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
     return false;
 }
 
-/* Pages of its weights that never leave the device.  Those of a model that failed may not even fit.
- */
+/* Pages of its weights that never leave the device.  Those of a model that failed may not even fit;
+ * and one that does not fit beside weights that are there comes when those have left, so nobody who
+ * runs with them has to end for it. */
 static uint32_t pinned_pages(const residency *r, uint32_t i) {
     const resident *m = &r->slots[i];
     if (!residency_is_root(r, i) || !group_is_pinned(r, i, PIN_HOT)) return 0;
-    bool comes = m->n_failures == 0 && m->state != MODEL_FAILED;
-    return comes || m->state == MODEL_HOT ? m->about.weight_pages : 0;
+    uint64_t n = m->about.weight_pages, there = r->pool->n_in[PAGE_WEIGHT];
+    bool fails = m->n_failures > 0 || m->state == MODEL_FAILED;
+    bool is_there = m->state == MODEL_HOT || m->state == MODEL_DRAINING ||
+                    m->state == MODEL_LOADING || m->on_device;
+    return is_there || (!fails && n + 1 + there <= r->pool->n_device) ? m->about.weight_pages : 0;
 }
 
 void residency_tell_pins(residency *r) {
@@ -166,6 +170,7 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
                     !group_is_pinned(r, root, PIN_HOT);
         /* A ceiling that was lowered: it could compute nothing, and keeps what it may not have. */
         bool fits = m->about.weight_pages < r->pool->owners[root].max;
+        if (!fits && residency_charge_best(r, root)) return true;
         if (!idle && fits && !group_is_held(r, root) && !m->leave_next && group_is_served(r, root))
             return false;
         residency_drain(r, root, idle ? ENGINE_EVICT_IDLE : ENGINE_EVICT_ASKED, false, now_us);
@@ -443,13 +448,19 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
     uint32_t root = r->slots[idx].weights_of;
     resident *m = &r->slots[root];
     if (r->slots[idx].state == MODEL_NONE) return;
+    if (c == ENGINE_LOAD || c == ENGINE_PREFETCH) {
+        if (r->slots[idx].unpromised)
+            r->slots[idx].retry_at_us = now_us;
+        else if (m->state == MODEL_FAILED && m->retry_at_us != 0)
+            residency_retry(r, root);
+    }
     switch (c) {
     case ENGINE_LOAD:
         r->slots[idx].held = m->leave_next = m->drop_next = false;
         m->wanted = m->state != MODEL_HOT;
         break;
     case ENGINE_PREFETCH:
-        m->prefetch = m->state == MODEL_COLD;
+        m->prefetch = m->state == MODEL_COLD || m->state == MODEL_STAGING;
         break;
     case ENGINE_DROP:
     case ENGINE_UNLOAD:
@@ -463,12 +474,6 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
         m->wanted = m->prefetch = false;
         m->dropped = true;
         break;
-    }
-    if (c == ENGINE_LOAD || c == ENGINE_PREFETCH) {
-        if (r->slots[idx].unpromised)
-            r->slots[idx].retry_at_us = now_us;
-        else if (m->state == MODEL_FAILED && m->retry_at_us != 0)
-            residency_retry(r, root);
     }
     r->n_changes++;
 }

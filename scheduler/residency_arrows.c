@@ -175,6 +175,31 @@ bool residency_pass_on(residency *r, uint32_t root) {
     return true;
 }
 
+static bool may_have_them(const residency *r, uint32_t idx, uint32_t root) {
+    uint64_t n = r->slots[root].about.weight_pages + residency_kept_by_others(r, idx, false);
+    return fits_under_max(r, idx, root) && n + 1 <= r->pool->n_device;
+}
+
+bool residency_charge_best(residency *r, uint32_t root) {
+    const resident *m = &r->slots[root];
+    const pool_owner *owners = r->pool->owners;
+    uint32_t best = root;
+    if (m->n_members < 2 || m->n_tried > 0 || r->dev->ops->hand_over == NULL) return false;
+    bool may = may_have_them(r, root, root);
+    for (uint32_t i = 0; i < r->n_used; i++) {
+        if (i == root || r->slots[i].weights_of != root || r->slots[i].state != MODEL_COLD ||
+            !residency_counts(r, i))
+            continue;
+        bool its = may_have_them(r, i, root);
+        if (its != may ? may : owners[i].min <= owners[best].min) continue;
+        best = i;
+        may = its;
+    }
+    if (best == root) return false;
+    hand_over(r, root, best);
+    return true;
+}
+
 /* STAGING -> FAILED, when no name has a file that can be read: each is tried once. */
 void residency_fail_stage(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us) {
     resident *m = &r->slots[root];

@@ -40,15 +40,17 @@ static bool comes_before(const residency_want *a, const residency_want *b) {
     return a->since_us < b->since_us;
 }
 
-/* The model in this state that is wanted most; `owed`: of those with work for whom what they were
- * guaranteed and have not got is enough. */
-static uint32_t most_wanted(const residency *r, model_state state, bool owed, residency_want *out,
-                            uint64_t now_us) {
+/* The model in this state that is wanted most, for `at_most` that; `owed`: of those with work for
+ * whom what they were guaranteed and have not got is enough. */
+static uint32_t most_wanted(const residency *r, model_state state, bool owed, want_kind at_most,
+                            residency_want *out, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t i = 0; i < r->n_used; i++) {
         if (!residency_is_root(r, i) || r->slots[i].state != state) continue;
         residency_want w = residency_want_of(r, i, now_us);
-        if (w.kind == WANT_NOTHING || (best != RESIDENCY_NONE && !comes_before(&w, out))) continue;
+        if (w.kind == WANT_NOTHING || w.kind > at_most ||
+            (best != RESIDENCY_NONE && !comes_before(&w, out)))
+            continue;
         if (owed &&
             (w.kind != WANT_WORK || !residency_is_owed(r, i, r->slots[i].about.weight_pages + 1)))
             continue;
@@ -58,16 +60,14 @@ static uint32_t most_wanted(const residency *r, model_state state, bool owed, re
     return best;
 }
 
-/* Pages that others keep whatever happens: guarantees of models, or of tenants where those are
- * more, and weights that are pinned HOT; on the host copies of what is pinned. */
-static uint64_t kept_by_others(const residency *r, uint32_t root, bool host) {
+uint64_t residency_kept_by_others(const residency *r, uint32_t idx, bool host) {
     uint64_t n = 0, promised = 0, reserved = sched_tenants_min_pages(r->sched);
     for (uint32_t i = 0; i < r->n_used; i++) {
         const resident *m = &r->slots[i];
-        if (m->state == MODEL_NONE || i == root) continue;
-        bool hot =
-            residency_is_root(r, i) && group_is_pinned(r, i, PIN_HOT) && m->state != MODEL_FAILED;
-        bool warm = residency_is_root(r, i) && group_is_pinned(r, i, PIN_WARM) && m->host_copy;
+        if (m->state == MODEL_NONE || i == idx) continue;
+        bool other = residency_is_root(r, i) && i != r->slots[idx].weights_of;
+        bool hot = other && group_is_pinned(r, i, PIN_HOT) && m->state != MODEL_FAILED;
+        bool warm = other && group_is_pinned(r, i, PIN_WARM) && m->host_copy;
         uint32_t pinned = hot ? m->about.weight_pages : 0, min = r->pool->owners[i].min;
         if (host)
             n += warm ? m->about.host_pages : 0;
@@ -83,7 +83,7 @@ static uint64_t kept_by_others(const residency *r, uint32_t root, bool host) {
  * waits. Without those it would be HOT and wait, until its turn was over. */
 static uint32_t pages_to_begin(const residency *r, uint32_t root) {
     uint32_t n = r->slots[root].about.weight_pages;
-    uint64_t kept = kept_by_others(r, root, false);
+    uint64_t kept = residency_kept_by_others(r, root, false);
     uint32_t most = kept < r->pool->n_device ? r->pool->n_device - (uint32_t)kept : 0;
     if (r->pool->owners[root].max < most) most = r->pool->owners[root].max;
     uint32_t wanted = n + u32_max(group_demand(r, root).first_pages, 1);
@@ -111,7 +111,9 @@ static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
     const pool *p = r->pool;
     inferd_err err = {0};
     uint32_t n = m->about.weight_pages;
-    uint64_t kept = kept_by_others(r, root, false), host_kept = kept_by_others(r, root, true);
+    if (residency_charge_best(r, root)) return false;
+    uint64_t kept = residency_kept_by_others(r, root, false),
+             host_kept = residency_kept_by_others(r, root, true);
     if (n + 1 + kept > p->n_device)
         inferd_fail(&err, INFERD_EMODEL,
                     "the weights need %u pages and keys and values at least one; the device has "
@@ -185,11 +187,19 @@ static bool begin_stage_apart(residency *r, uint32_t root, const residency_want 
 
 bool residency_start_staging(residency *r, bool owed, uint64_t now_us) {
     residency_want w;
-    uint32_t root = most_wanted(r, MODEL_COLD, owed, &w, now_us);
+    uint32_t root = most_wanted(r, MODEL_COLD, owed, WANT_WORK, &w, now_us);
     if (root == RESIDENCY_NONE || r->staging != RESIDENCY_NONE) return false;
     if (!check_size(r, root, now_us)) return true;
     bool ready = r->one_memory ? begin_stage_here(r, root, &w, now_us)
                                : begin_stage_apart(r, root, &w, now_us);
+    if (!ready && r->one_memory && w.kind == WANT_HOT) {
+        /* Whoever nobody waits for and finds no room on the device stands in nobody's way who needs
+         * the other ledger. */
+        root = most_wanted(r, MODEL_COLD, owed, WANT_PREFETCH, &w, now_us);
+        if (root == RESIDENCY_NONE) return false;
+        if (!check_size(r, root, now_us)) return true;
+        ready = begin_stage_here(r, root, &w, now_us);
+    }
     if (ready) residency_stage(r, root, now_us);
     /* What does not fit now is tried again when something changed; who comes for nothing does not
      * stand in the way. */
@@ -199,7 +209,7 @@ bool residency_start_staging(residency *r, bool owed, uint64_t now_us) {
 
 bool residency_start_loading(residency *r, bool owed, uint64_t now_us) {
     residency_want w;
-    uint32_t root = most_wanted(r, MODEL_WARM, owed, &w, now_us);
+    uint32_t root = most_wanted(r, MODEL_WARM, owed, WANT_WORK, &w, now_us);
     if (root == RESIDENCY_NONE || r->loading != RESIDENCY_NONE || w.kind == WANT_PREFETCH)
         return false;
     resident *m = &r->slots[root];

@@ -327,6 +327,8 @@ uint64_t residency_away_until_us(const residency *r, uint32_t root) {
 
 bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
                               uint64_t now_us) {
+    /* Pinned there, or asked for by hand: before all that only happen to be there. */
+    if (r->slots[root].prefetch || group_is_pinned(r, root, PIN_WARM)) needed = true;
     sched_drop_parked(r->sched, n);
     while (pool_n_host_free(r->pool) < n) {
         uint32_t best = RESIDENCY_NONE;

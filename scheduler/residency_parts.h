@@ -55,6 +55,10 @@ void residency_retry(residency *r, uint32_t root);
 void residency_join(residency *r, uint32_t idx);
 /* The names that are served go on with what is another's no more.  True: it was so. */
 bool residency_pass_on(residency *r, uint32_t root);
+/* Before its weights come, or when its ceiling fell below them: they are charged to another name of
+ * theirs if that may have them and this one may not, or is guaranteed more, since a guarantee
+ * includes them.  True: it was so. */
+bool residency_charge_best(residency *r, uint32_t root);
 void residency_stage(residency *r, uint32_t root, uint64_t now_us);
 void residency_fail_stage(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us);
 void residency_cancel_stage(residency *r, uint32_t root);
@@ -73,6 +77,10 @@ void residency_drop(residency *r, uint32_t root);
 void residency_detach(residency *r, uint32_t idx);
 
 /* -- residency_come.c -- */
+/* Pages that others than this name keep whatever happens: guarantees of models, or of tenants where
+ * those are more, and weights that are pinned HOT; on the host copies of what is pinned. */
+uint64_t residency_kept_by_others(const residency *r, uint32_t idx, bool host);
+
 typedef enum want_kind {
     WANT_NOTHING,
     WANT_EAGER,    // comes while pages are free

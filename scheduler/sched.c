@@ -321,7 +321,6 @@ static void leave_running(sched *s, seq *q) {
 void sched_preempt_seq(sched *s, seq *q) {
     INFERD_CHECK(q->state == SEQ_RUNNING);
     sched_note_preempted(s, q);
-    q->n_lost = q->n_computed;
     q->redo_until = u32_max(q->redo_until, q->n_computed);
     leave_running(s, q);
     q->state = SEQ_WAITING;

@@ -565,10 +565,7 @@ static void start(plan *p, seq *q) {
         q->n_cached = q->n_computed;
         s->counters.prefix_queries_tokens += q->req->n_prompt;
         s->counters.prefix_hits_tokens += q->n_computed;
-    } else if (q->n_lost > q->n_computed) {
-        s->counters.n_recomputed_tokens += q->n_lost - q->n_computed;
     }
-    q->n_lost = 0;
 }
 
 typedef enum admission {
@@ -838,10 +835,6 @@ static bool come_back(plan *p, seq *q) {
         q->n_cached += tokens;
         s->counters.prefix_hits_tokens += tokens;
         if (q->first_plan_us != 0) sched_note_cached(s, q, tokens);
-    } else {
-        uint64_t redone = u32_min(tokens, q->redo_until > n_before ? q->redo_until - n_before : 0);
-        s->counters.n_recomputed_tokens -=
-            redone < s->counters.n_recomputed_tokens ? redone : s->counters.n_recomputed_tokens;
     }
     if (!q->waits_for_disk && (done < n || n == n_max)) return true;
     q->refused_plan = s->plan_no; // no rows for what may come back

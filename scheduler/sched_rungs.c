@@ -64,6 +64,7 @@ void sched_note_rows(sched *s, seq *q, uint64_t now_us) {
                                                          : GEN_RUNG_PAUSE;
         count(s, q, rung, q->away_since_us, now_us);
         q->n_redone += redone;
+        s->counters.n_recomputed_tokens += redone;
     } else if (q->aside_since_us != 0) {
         count(s, q, GEN_RUNG_PAUSE, q->aside_since_us, now_us);
     }

@@ -205,8 +205,8 @@ static void refill_floors(sched *s, uint32_t classes, uint64_t now_us) {
 }
 
 static bool comes_before(const sched_choice *a, const sched_choice *b) {
-    if (a->floor != b->floor) return a->floor;
     if (a->tier != b->tier) return a->tier < b->tier;
+    if (a->floor != b->floor) return a->floor;
     if (a->class != b->class) return a->class < b->class;
     if (a->late != b->late) return b->late;
     if ((a->deadline_us != 0) != (b->deadline_us != 0)) return a->deadline_us != 0;
@@ -379,7 +379,9 @@ static void charge_item(sched *s, const step_item *item, uint64_t us) {
     engine_principal use = {.device_us = us, .prompt_tokens = prompt_rows(item)};
     sched_note_use(s, q, &use);
     uint64_t weight = (uint64_t)u32_max(m->weight, 1) * (t != NULL ? u32_max(t->weight, 1) : 1);
-    p->virtual_us += us * VIRTUAL_ONE / weight;
+    p->virtual_rest += us * VIRTUAL_ONE;
+    p->virtual_us += p->virtual_rest / weight;
+    p->virtual_rest %= weight;
     s->virtual_us = p->virtual_us;
     share_charge(m, us);
     if (t != NULL) share_charge(t, us);

@@ -113,10 +113,11 @@ typedef struct sched_read {
 typedef struct principal {
     list_node idle; // in sched.idle_principals or sched.active_principals
     uint32_t tenant, model;
-    uint32_t n_seqs;     // waiting and running
-    uint32_t next;       // in its bucket
-    uint64_t virtual_us; // device time it got, by weight; the smallest goes first among equals
-    account_ref account; // where it is charged
+    uint32_t n_seqs;       // waiting and running
+    uint32_t next;         // in its bucket
+    uint64_t virtual_us;   // device time it got, by weight; the smallest goes first among equals
+    uint64_t virtual_rest; // of that, what the weight did not divide
+    account_ref account;   // where it is charged
     bool used;
 } principal;
 

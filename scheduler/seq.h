@@ -72,7 +72,7 @@ typedef struct seq {
     uint64_t planned_plan;  // number of the plan that last gave it rows
     uint64_t refused_plan;  // number of the plan that preempted it or had no page for it
     uint64_t held_plan;     // number of the plan in which it waits for the blocks of another
-    uint32_t n_cached, n_preempted, n_lost; // n_lost: tokens whose computation was given up
+    uint32_t n_cached, n_preempted;
 
     uint32_t principal;      // its number
     uint64_t urgent_plan;    // number of the plan that found its deadline urgent

@@ -375,7 +375,8 @@ static wait *create_wait(const app *a, const char *name, uint32_t slot) {
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
         engine_model_get(fleet_engine(a->fleet, d), slot, &info);
         w->n_left[d] = info.n_left;
-        w->n_stages[d] = info.n_stages;
+        /* One that is under way ends first: after that it was not cold yet. */
+        w->n_stages[d] = info.n_stages + (info.state == MODEL_STAGING);
     }
     return w;
 }

@@ -201,6 +201,13 @@ static void keep_places(app *a);
 static void tell_tenants(app *a); // below, with who may use what
 
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem) {
+    if (a->config != NULL && (a->config->c->n_tenants == 0) != (c->n_tenants == 0)) {
+        /* Requests that have no tenant, or one that is gone, are under way. */
+        inferd_fail(problem, INFERD_EINVAL,
+                    "tenants: whether there are any decides who may ask at all, and takes a "
+                    "restart");
+        return false;
+    }
     app_config *fresh = create_config(a, c);
     if (fresh != NULL) fresh->n_sharing = calloc(1, sizeof *fresh->n_sharing);
     bool fine = fresh != NULL && fresh->n_sharing != NULL && add_tenants(a, fresh, c);
@@ -292,6 +299,8 @@ static void release_tenants(app *a) {
         tenant_policy rest = was->policy;
         rest.min_bytes = 0;
         rest.share = (share_spec){.policy = SHARE_BESTEFFORT};
+        if (was->policy.share.policy != SHARE_BESTEFFORT)
+            rest.weight = u32_max(rest.weight, 1); // 0 was beside a share
         was->any = !fleet_set_tenant(a->fleet, number, &rest, was->devices);
     }
 }

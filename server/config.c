@@ -183,13 +183,7 @@ static bool compare_tables(const option_table *table, const void *a, const void 
 }
 
 bool config_needs_restart(const inferd_config *running, const inferd_config *wanted, buf *names) {
-    bool any = compare_tables(&config_table, running, wanted, "", names);
-    /* Whether there are keys at all decides what the listener accepts. */
-    if ((running->n_tenants == 0) != (wanted->n_tenants == 0)) {
-        name_changed(names, "", "tenants");
-        any = true;
-    }
-    return any;
+    return compare_tables(&config_table, running, wanted, "", names);
 }
 
 /* -- what there is -- */

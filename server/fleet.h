@@ -81,6 +81,7 @@ typedef struct fleet_model_about {
     uint64_t weight_bytes; // once they are prepared, about
     uint32_t same_as;      // as engine_model_add
     model_policy policy;   // of the whole
+    bool held;             // drained by hand
 } fleet_model_about;
 
 /* As engine_model_add, on as many devices as its policy says; false: no memory, and the slot is
@@ -90,13 +91,28 @@ void fleet_model_remove(fleet *f, uint32_t slot);
 /* Other promises from the next step on; false: no memory. */
 bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy);
 void fleet_model_do(fleet *f, uint32_t slot, engine_command command); // on all its devices
+bool fleet_model_is_held(const fleet *f, uint32_t slot);              // drained by hand
 /* How many replicas what it may have is divided by, and what the k-th has of it. */
 uint32_t fleet_n_parts(const model_policy *whole);
 model_policy fleet_part_of(const model_policy *whole, uint32_t k);
+uint32_t fleet_period_us(const model_policy *p); // of its tokens; 0: no target
 /* Could its replicas keep this?  `sums` ([n_devices], zeros before the first) grow by the
  * guarantees, so that several can be asked about together; EINVAL says the inequality. */
 inferd_status fleet_check_min(const fleet *f, uint32_t slot, const model_policy *policy,
                               uint64_t *sums, inferd_err *err);
+/* What a model would be promised. */
+typedef struct fleet_promise {
+    uint32_t slot;
+    const char *name;
+    const model_policy *policy;
+} fleet_promise;
+/* Would the weights of each of these still fit beside what others are guaranteed then?  Only what
+ * is worse than now is told; tenants_min: of all, evenly over the devices. */
+inferd_status fleet_check_weights(const fleet *f, const fleet_promise *all, uint32_t n,
+                                  uint64_t tenants_min, inferd_err *err);
+/* What all tenants are guaranteed, on the devices that run. */
+inferd_status fleet_check_tenants(const fleet *f, uint64_t min_bytes, uint64_t percent,
+                                  inferd_err *err);
 /* Likewise of shares: `sums` grow by its guaranteed percents, and `grew` gets the devices where it
  * would have more than now, as bits.  Then: is a device that grew over 100 percent? */
 void fleet_add_shares(const fleet *f, uint32_t slot, const model_policy *policy, uint32_t *sums,
@@ -108,12 +124,6 @@ inferd_status fleet_check_shares(const fleet *f, const uint32_t *sums, uint64_t 
 bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy, char *text,
                        size_t text_bytes);
 
-/* What a model would be promised. */
-typedef struct fleet_promise {
-    uint32_t slot;
-    const char *name;
-    const model_policy *policy;
-} fleet_promise;
 struct feasible_task;
 /* Could the devices keep slo.tpot_ms of all these together, as steps were measured so far?  Only
  * those are asked where a target would be tighter than now.  EINVAL says the inequality. */

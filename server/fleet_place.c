@@ -29,8 +29,11 @@ model_policy fleet_part_of(const model_policy *whole, uint32_t k) {
     p.min_bytes = k < n ? place_part(whole->min_bytes, FLEET_PAGE_BYTES, n, part) : 0;
     p.max_bytes = place_part(whole->max_bytes, FLEET_PAGE_BYTES, n, part);
     p.share.percent = (uint32_t)place_part(whole->share.percent, 1, n, part);
-    if (k >= n || (p.share.percent == 0 && p.share.policy == SHARE_BURST))
+    if (k >= n || (p.share.percent == 0 && p.share.policy == SHARE_BURST)) {
         p.share = (share_spec){.policy = SHARE_BESTEFFORT};
+        if (whole->share.policy != SHARE_BESTEFFORT)
+            p.weight = u32_max(p.weight, 1); // 0 was beside a share
+    }
     p.share.n_devices = 1;
     return p;
 }
@@ -73,7 +76,7 @@ static uint32_t share_of(const model_policy *p) {
 
 static uint64_t pressure_of(const fleet_model *m) {
     return place_pressure(CALM_TOKENS_PER_1000S, m->about.weight_bytes / WEIGHTS_PER_TOKEN + 1,
-                          m->about.policy.slo_tpot_ms * 1000);
+                          fleet_period_us(&m->about.policy));
 }
 
 /* Whose weights it computes with there, when they are another model's. */
@@ -250,7 +253,7 @@ static void learn_size(const fleet *f, fleet_model *m) {
 bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about) {
     fleet_model *m = &f->models[slot];
     INFERD_CHECK(slot < f->n_slots && !m->used);
-    *m = (fleet_model){.used = true, .about = *about};
+    *m = (fleet_model){.used = true, .about = *about, .held = about->held};
     if (f->n_devices > 1) learn_size(f, m);
     f->n_used = u32_max(f->n_used, slot + 1);
     uint32_t n = n_wanted(f, m);
@@ -288,6 +291,10 @@ bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy)
     }
     divide_fixed(f, slot);
     return fine;
+}
+
+bool fleet_model_is_held(const fleet *f, uint32_t slot) {
+    return f->models[slot].used && f->models[slot].held;
 }
 
 void fleet_model_do(fleet *f, uint32_t slot, engine_command command) {
@@ -358,14 +365,21 @@ static uint32_t least_needed(const fleet *f, const fleet_model *m) {
     return best;
 }
 
+static uint64_t u64_max(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
 static scale_input input_of(const fleet *f, fleet_model *m, uint32_t slot, uint64_t now_us,
                             uint64_t period_us) {
     engine_model_info info;
     fleet_model_tally(f, slot, &info);
     uint32_t n = n_here(f, m), n_joining = 0, least = n_wanted(f, m);
     for (uint32_t d = 0; d < f->n_devices; d++) n_joining += m->at[d].state == FLEET_JOINING;
+    /* Who waits for a first token has no TTFT yet, but that much at least. */
+    uint64_t since_us = info.waiting_since_us;
+    uint64_t waited_us = since_us != 0 && now_us > since_us ? now_us - since_us : 0;
     scale_input in = {.now_us = now_us,
-                      .ttft_p95_us = ttft_p95(m, now_us),
+                      .ttft_p95_us = u64_max(ttft_p95(m, now_us), waited_us),
                       .ttft_max_us = (uint64_t)m->about.policy.slo_ttft_ms * 1000,
                       .n_replicas = n,
                       .n_starting = n_joining,
@@ -521,6 +535,74 @@ inferd_status fleet_check_min(const fleet *f, uint32_t slot, const model_policy 
     return INFERD_OK;
 }
 
+/* Pages on device d that others than this model keep, with these promises. */
+static uint64_t kept_beside(const fleet *f, uint32_t d, const fleet_promise *all, uint32_t n,
+                            uint32_t slot, bool told, uint64_t tenants_min, uint64_t page_bytes) {
+    uint64_t models = 0, tenants = tenants_min / f->n_devices / page_bytes;
+    engine_model_info own, other;
+    engine_model_get(f->engines[d], slot, &own);
+    for (uint32_t i = 0; i < n; i++) {
+        const fleet_model *m = &f->models[all[i].slot];
+        if (all[i].slot == slot || !m->used || !replica_is_here(&m->at[d])) continue;
+        engine_model_get(f->engines[d], all[i].slot, &other);
+        if (other.weights_of == own.weights_of) continue; // what it is guaranteed includes them
+        model_policy p = fleet_part_of(told ? &m->about.policy : all[i].policy, m->at[d].part);
+        models += pages_of(p.min_bytes, page_bytes);
+    }
+    return models > tenants ? models : tenants;
+}
+
+inferd_status fleet_check_weights(const fleet *f, const fleet_promise *all, uint32_t n,
+                                  uint64_t tenants_min, inferd_err *err) {
+    uint64_t tenants_told = 0;
+    for (uint32_t i = 0; i < f->n_tenants; i++) tenants_told += f->tenants[i].policy.min_bytes;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        engine_stats s;
+        engine_get_stats(f->engines[d], &s);
+        for (uint32_t i = 0; i < n && s.pages_device > 0; i++) {
+            uint32_t slot = all[i].slot;
+            engine_model_info info;
+            if (!f->models[slot].used || !replica_is_here(&f->models[slot].at[d])) continue;
+            engine_model_get(f->engines[d], slot, &info);
+            uint64_t least = (uint64_t)info.weight_pages + 1;
+            uint64_t kept = kept_beside(f, d, all, n, slot, false, tenants_min, s.page_bytes);
+            uint64_t was = kept_beside(f, d, all, n, slot, true, tenants_told, s.page_bytes);
+            if (info.weight_pages == 0 || kept <= was || least + kept <= s.pages_device) continue;
+            uint64_t page_mib = s.page_bytes >> 20;
+            return inferd_fail(err, INFERD_EINVAL,
+                               "the weights of %s with a page of keys and values need %llu MiB on "
+                               "%s; with %llu MiB guaranteed (min) to others that is more than the "
+                               "%llu MiB it has",
+                               all[i].name, (unsigned long long)(least * page_mib), f->names[d],
+                               (unsigned long long)(kept * page_mib),
+                               (unsigned long long)(s.pages_device * page_mib));
+        }
+    }
+    return INFERD_OK;
+}
+
+inferd_status fleet_check_tenants(const fleet *f, uint64_t min_bytes, uint64_t percent,
+                                  inferd_err *err) {
+    uint64_t room = 0, most = (uint64_t)ALL_PERCENT * f->n_devices;
+    bool known = true;
+    for (uint32_t d = 0; d < f->n_devices; d++) {
+        engine_stats s;
+        engine_get_stats(f->engines[d], &s);
+        known = known && s.pages_device > 0;
+        room += s.pages_device * s.page_bytes;
+    }
+    if (known && min_bytes > room)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "the tenants' min together are %llu MiB > %llu MiB that the devices "
+                           "have",
+                           (unsigned long long)(min_bytes >> 20), (unsigned long long)(room >> 20));
+    if (percent > most)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "the tenants' shares together are %llu percent > %llu percent",
+                           (unsigned long long)percent, (unsigned long long)most);
+    return INFERD_OK;
+}
+
 void fleet_add_shares(const fleet *f, uint32_t slot, const model_policy *policy, uint32_t *sums,
                       uint64_t *grew) {
     const fleet_model *m = &f->models[slot];
@@ -554,7 +636,7 @@ bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy
         if (!replica_is_here(&m->at[d]) || share_of(&part) == 0) continue;
         engine_model_get(f->engines[d], slot, &info);
         if (info.decode_us == 0 || part.slo_tpot_ms == 0) continue; // not measured; no target
-        if (feasible_share_check(info.decode_us, part.slo_tpot_ms * 1000, part.share.percent,
+        if (feasible_share_check(info.decode_us, fleet_period_us(&part), part.share.percent,
                                  &share))
             continue;
         int used = snprintf(text, text_bytes, "on %s ", f->names[d]);

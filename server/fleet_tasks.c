@@ -10,7 +10,7 @@
 
 enum { US_PER_MS = 1000 };
 
-static uint32_t period_of(const model_policy *p) {
+uint32_t fleet_period_us(const model_policy *p) {
     return p->slo_tpot_ms < UINT32_MAX / US_PER_MS ? p->slo_tpot_ms * US_PER_MS : UINT32_MAX;
 }
 
@@ -23,7 +23,7 @@ uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_promi
         if (!m->used || !replica_is_here(&m->at[device_idx])) continue;
         engine_model_get(f->engines[device_idx], all[i].slot, &info);
         if (info.decode_us == 0) continue;
-        out[n_tasks++] = (feasible_task){info.decode_us, period_of(all[i].policy), i};
+        out[n_tasks++] = (feasible_task){info.decode_us, fleet_period_us(all[i].policy), i};
     }
     return n_tasks;
 }

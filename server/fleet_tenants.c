@@ -84,6 +84,8 @@ static bool tell(fleet *f, uint32_t tenant_idx, bool anew) {
         if (!works && !anew) continue;
         part.share = works ? fleet_share_part(f, &t->policy.share, n_work, k_work++)
                            : (share_spec){.policy = SHARE_BESTEFFORT, .n_devices = 1};
+        if (part.share.policy != t->policy.share.policy)
+            part.weight = u32_max(part.weight, 1); // 0 was beside a share
         part.here_bytes = here[d];
         fleet_tenant_at *at = t->at != NULL ? &t->at[d] : NULL;
         if (!anew && at != NULL && at->told && at->percent == part.share.percent &&

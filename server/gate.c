@@ -32,6 +32,7 @@ struct gate_ticket {
     uint32_t tenant, n_open; // choices that have not ended
     uint32_t n_per_prompt;
     limits_ask ask;
+    bool costs;                // not all of it was refused by the engine
     uint64_t arrival_us, used; // tokens so far
     uint64_t *prompts;         // [n_prompts] tokens not yet counted; behind this struct
 };
@@ -297,7 +298,10 @@ static void end_some(gate *g, gate_ticket *t, uint32_t n, uint64_t now_us, int64
     INFERD_CHECK(n <= t->n_open);
     t->n_open -= n;
     if (t->n_open > 0) return;
-    limits_settle(g->limits, t->tenant, now_us, unix_s, &t->ask, t->used);
+    if (t->costs)
+        limits_settle(g->limits, t->tenant, now_us, unix_s, &t->ask, t->used);
+    else
+        limits_return(g->limits, t->tenant, now_us, unix_s, &t->ask);
     free(t);
 }
 
@@ -327,7 +331,10 @@ void gate_on_done(gate *g, uint32_t slot, const gen_event *ev, uint64_t now_us, 
     if (was_computed(t, ev)) {
         t->used += *prompt + ev->done.n_output;
         *prompt = 0; // its other choices share it
+        t->costs = true;
     }
+    /* Else it was refused: neither was its time over, nor did its client leave. */
+    t->costs = t->costs || ev->done.finish != GEN_ERROR;
     end_some(g, t, 1, now_us, unix_s);
 }
 

@@ -187,7 +187,8 @@ static bool tell_fleet(registry *r, int slot) {
                                .weight_bytes = plan_prepared_bytes(model_about(s->m)->file_bytes),
                                .same_as =
                                    s->same_as == REGISTRY_NONE ? UINT32_MAX : (uint32_t)s->same_as,
-                               .policy = s->policy};
+                               .policy = s->policy,
+                               .held = s->held};
     s->untold = !fleet_model_add(r->fleet, (uint32_t)slot, &about);
     return !s->untold;
 }
@@ -227,7 +228,22 @@ static bool check_targets(const registry *r, const inferd_config *c, const regis
     for (uint32_t i = 0; i < c->n_models; i++)
         if (opened[i].m == NULL)
             all[n++] = (fleet_promise){(uint32_t)slots[i], c->models[i].name, &c->models[i].policy};
-    return fleet_check_targets(r->fleet, all, n, problem) == INFERD_OK;
+    uint64_t tenants_min = 0;
+    for (uint32_t i = 0; i < c->n_tenants; i++) tenants_min += c->tenants[i].policy.min_bytes;
+    return fleet_check_weights(r->fleet, all, n, tenants_min, problem) == INFERD_OK &&
+           fleet_check_targets(r->fleet, all, n, problem) == INFERD_OK;
+}
+
+static bool check_tenants(const registry *r, const inferd_config *c, inferd_err *problem) {
+    uint64_t min = 0, percent = 0;
+    for (uint32_t i = 0; i < c->n_tenants; i++) {
+        const tenant_policy *p = &c->tenants[i].policy;
+        min += p->min_bytes;
+        percent += p->share.policy == SHARE_BESTEFFORT ? 0 : p->share.percent;
+    }
+    if (fleet_check_tenants(r->fleet, min, percent, problem) == INFERD_OK) return true;
+    inferd_context(problem, "tenants");
+    return false;
 }
 
 /* Could the devices keep all of it?  Models that are new are placed where there is room. */
@@ -236,6 +252,7 @@ static bool check_policies(const registry *r, const inferd_config *c, const regi
     uint64_t sums[FLEET_DEVICES_MAX] = {0}, grew = 0;
     uint32_t shares[FLEET_DEVICES_MAX] = {0};
     if (r->fleet == NULL) return true;
+    if (!check_tenants(r, c, problem)) return false;
     for (uint32_t i = 0; i < c->n_models; i++) {
         const model_policy *p = &c->models[i].policy;
         if (opened[i].m != NULL) continue;
@@ -305,6 +322,8 @@ static void promise_nothing(registry *r, int slot) {
     none.pin = s->told.pin = PIN_NONE;
     none.share.policy = SHARE_BESTEFFORT; // n_devices stays: it says how many parts there are
     none.share.percent = 0;
+    if (s->policy.share.policy != SHARE_BESTEFFORT)
+        none.weight = u32_max(none.weight, 1); // 0 was beside a share
     if (memcmp(&none, &s->policy, sizeof none) == 0) return;
     if (r->fleet == NULL || fleet_model_set_policy(r->fleet, (uint32_t)slot, &none))
         s->policy = none;
@@ -316,6 +335,21 @@ static void release_leavers(registry *r, const int *slots, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) stays[slots[i]] = true;
     for (uint32_t i = 0; i < r->n_used; i++)
         if (r->slots[i].m != NULL && !r->slots[i].leaving && !stays[i]) promise_nothing(r, (int)i);
+}
+
+static bool is_held(const registry *r, int slot) {
+    return r->fleet != NULL && fleet_model_is_held(r->fleet, (uint32_t)slot);
+}
+
+/* Drained by hand under another path, say: that holds for the name. */
+static bool is_name_held(const registry *r, int slot) {
+    for (int i = 0; i < (int)r->n_used; i++) {
+        const registry_slot *s = &r->slots[i];
+        if (i != slot && s->m != NULL && !s->leaving && !s->stale && is_held(r, i) &&
+            strcmp(s->name, r->slots[slot].name) == 0)
+            return true;
+    }
+    return false;
 }
 
 bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *problem) {
@@ -340,6 +374,7 @@ bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *probl
         s->max_context = m->max_context;
         s->name_idx = (uint32_t)number_of_name(r, m->name);
         s->policy = s->told = m->policy;
+        s->held = is_name_held(r, slots[i]);
         s->same_as = opened[i].same_as != REGISTRY_NONE    ? opened[i].same_as
                      : opened[i].same_new != REGISTRY_NONE ? slots[opened[i].same_new]
                                                            : REGISTRY_NONE;
@@ -376,6 +411,7 @@ int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *pr
     s->policy = was->policy;
     s->told = was->told;
     s->same_as = same_as;
+    s->held = is_held(r, old);
     make_stale(r, old);
     if (!tell_fleet(r, slot))
         inferd_fail(problem, INFERD_ENOMEM, "no memory to tell the devices of their models");

@@ -43,6 +43,7 @@ typedef struct registry_slot {
     bool leaving;
     bool untold;                    // there was no memory to give it to the fleet
     bool stale;                     // its file was replaced: not for another configuration
+    bool held;                      // when it came: what it follows was drained by hand
     model_file file;                // as file_look.h saw it last
     uint32_t departures;            // of the fleet's slot when it was added
     model_policy policy;            // as the fleet has it

@@ -613,14 +613,24 @@ bool limits_admit(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
     return true;
 }
 
-void limits_settle(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
-                   const limits_ask *ask, uint64_t tokens_used) {
-    tenant *t = tenant_at(l, number);
+/* It runs no more, and what it reserved of a day and a month is free. */
+static void give_back(tenant *t, const limits_ask *ask, uint64_t now_us, int64_t unix_s) {
     INFERD_CHECK(t->running >= ask->n_requests && t->reserved >= ask->tokens);
     touch(t, now_us);
     enter_periods(&t->day, &t->month, unix_s);
     t->running -= ask->n_requests;
     t->reserved -= ask->tokens;
+}
+
+static void note_ended(tenant *t, uint32_t n) {
+    t->n_ended += n;
+    for (; t->n_ended >= ENDS_REMEMBERED; t->n_ended /= 2) t->busy_us /= 2;
+}
+
+void limits_settle(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
+                   const limits_ask *ask, uint64_t tokens_used) {
+    tenant *t = tenant_at(l, number);
+    give_back(t, ask, now_us, unix_s);
     t->day.used = add_up_to(t->day.used, tokens_used, LIMITS_USED_MAX);
     t->month.used = add_up_to(t->month.used, tokens_used, LIMITS_USED_MAX);
     int64_t *level = &t->level[FLOW_TOKENS], full = full_of(t->spec.tokens_per_min);
@@ -628,8 +638,19 @@ void limits_settle(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
         *level = lower(*level, parts_of(tokens_used - ask->tokens));
     else if (t->spec.tokens_per_min != 0)
         *level = i64_min(*level + (int64_t)parts_of(ask->tokens - tokens_used), full);
-    t->n_ended += ask->n_requests;
-    for (; t->n_ended >= ENDS_REMEMBERED; t->n_ended /= 2) t->busy_us /= 2;
+    note_ended(t, ask->n_requests);
+    l->n_changes++;
+}
+
+void limits_return(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
+                   const limits_ask *ask) {
+    tenant *t = tenant_at(l, number);
+    uint64_t need[FLOWS];
+    give_back(t, ask, now_us, unix_s);
+    needs_of(ask->n_requests, ask->tokens, need);
+    for (int i = 0; i < 2; i++)
+        if (rate_of(&t->spec, i) != 0)
+            t->level[i] = i64_min(t->level[i] + (int64_t)need[i], full_of(rate_of(&t->spec, i)));
     l->n_changes++;
 }
 

@@ -4,7 +4,7 @@
  * it ended, it is settled: what was reserved and not used is given back, what was used beyond is
  * charged.
  *
- *     limits_admit > the request runs > limits_settle
+ *     limits_admit > the request runs > limits_settle, or limits_return
  *
  * Requests and tokens per minute are buckets: full at first, filled by limit / 60 per second up to
  * the limit.  A bucket below zero (more was used than reserved) lets nothing pass until repaid.
@@ -115,6 +115,9 @@ bool limits_admit(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
 /* The end of an admitted request with the same amounts; a cancelled one used what was computed. */
 void limits_settle(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
                    const limits_ask *ask, uint64_t tokens_used);
+/* Instead: it was refused after all, by somebody else, and costs nothing. */
+void limits_return(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
+                   const limits_ask *ask);
 
 /* Values of x-ratelimit-{limit,remaining,reset}-{requests,tokens}; "" = no such header.  Remaining
  * is what a new request would get, promises aside; reset is when the bucket would be full, as

@@ -1659,7 +1659,6 @@ static void what_needs_a_restart_is_named(void) {
          "\"no_prefix_cache\":true}}",
          "limits.body_bytes_max, limits.running_max, limits.kv_type, limits.no_prefix_cache"},
         {"{" MODELS ",\"log\":{\"level\":\"error\",\"path\":\"x\"}}", "log.path, log.level"},
-        {"{" MODELS ",\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-012345678\"]}]}", "tenants"},
     };
     open_folder();
     buf names;
@@ -1680,7 +1679,8 @@ static void what_needs_a_restart_is_named(void) {
     config_destroy(running);
     running = c;
     c = NULL;
-    EXPECT_EQ(load(rows[INFERD_COUNT(rows) - 1].text), INFERD_OK);
+    EXPECT_EQ(load("{" MODELS ",\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-012345678\"]}]}"),
+              INFERD_OK);
     buf_clear(&names);
     EXPECT(!config_needs_restart(running, c, &names));
     config_destroy(running);

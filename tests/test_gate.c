@@ -275,6 +275,49 @@ static void each_refusal_has_its_code(void) {
     }
 }
 
+/* Its client leaves at once: that costs a request, and no tokens. */
+static void leave(gate *g, gate_ticket *t, uint64_t now_us, int64_t unix_s) {
+    gen_event ev = done(GEN_CANCELLED, 0, 0);
+    gate_hold(g, t, N_SLOTS - 1, 0);
+    gate_on_done(g, N_SLOTS - 1, &ev, now_us, unix_s);
+}
+
+/* What the engine refuses, or never got, costs neither a request nor tokens; what waits until its
+ * time is over, or is left, costs a request. */
+static void what_the_engine_refuses_costs_nothing(void) {
+    static const struct {
+        gen_finish finish;
+        uint32_t n_output, n_refused; // how many of three are refused then
+    } rows[] = {{GEN_ERROR, 0, 0}, {GEN_ERROR, 1, 1}, {GEN_TIMEOUT, 0, 1}, {GEN_CANCELLED, 0, 1}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        gate *g = open_with(NULL, (config_tenant_limits){.requests_per_min = 2});
+        gate_ask ask = ask_for(1, 1, 5);
+        uint32_t n_refused = 0;
+        for (int k = 0; k < 3; k++) {
+            gate_ticket *t;
+            api_error e = {0};
+            gen_event ev = done(rows[i].finish, rows[i].n_output, 0);
+            if (!gate_admit(g, &ask, 1000, noon_s, &t, &e)) {
+                n_refused++;
+                continue;
+            }
+            gate_hold(g, t, 0, 0);
+            gate_on_done(g, 0, &ev, 1000, noon_s);
+        }
+        EXPECT_EQ(n_refused, rows[i].n_refused);
+        gate_destroy(g);
+    }
+    gate *g = open_with(NULL, (config_tenant_limits){.requests_per_min = 2});
+    gate_ask ask = ask_for(1, 2, 5);
+    gate_ticket *t;
+    api_error e = {0};
+    for (int k = 0; k < 3; k++) {
+        EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+        gate_drop(g, t, 2, 1000, noon_s); // there was no device
+    }
+    gate_destroy(g);
+}
+
 /* -- retries -- */
 
 /* Twenty clients with one body: each comes when it was told, and all are let in then. */
@@ -289,7 +332,7 @@ static void clients_with_one_body_keep_their_promises(void) {
             api_error e = {0};
             ask.mark = 0;
             EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &e));
-            gate_drop(g, t, 1, now_us, noon_s);
+            leave(g, t, now_us, noon_s);
         }
         ask.mark = 7;
         for (int i = 0; i < N; i++) {
@@ -322,13 +365,13 @@ static void a_first_try_takes_no_promise(void) {
     gate_ask ask = ask_for(1, 1, 5);
     ask.first_try = true;
     EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &e));
-    gate_drop(g, t, 1, now_us, noon_s);
+    leave(g, t, now_us, noon_s);
     EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
     uint64_t due_us = now_us + (uint64_t)e.retry_after_s * 1000000;
     EXPECT(!gate_admit(g, &ask, due_us, noon_s, &t, &late));
     ask.first_try = false;
     EXPECT(gate_admit(g, &ask, due_us, noon_s, &t, &again));
-    gate_drop(g, t, 1, due_us, noon_s);
+    leave(g, t, due_us, noon_s);
     gate_destroy(g);
 }
 
@@ -351,7 +394,7 @@ static void a_promise_is_kept_for_what_was_promised(void) {
     uint64_t due_us = now_us + (uint64_t)e.retry_after_s * 1000000;
     bool good = gate_admit(g, &guess, due_us, morrow_s + 5, &t, &again);
     EXPECT(good);
-    if (good) gate_drop(g, t, 1, due_us, morrow_s + 5);
+    if (good) leave(g, t, due_us, morrow_s + 5);
     gate_destroy(g);
 }
 
@@ -364,7 +407,7 @@ static void use_up(gate *g, uint32_t tenant, uint32_t n, uint64_t now_us) {
     for (uint32_t i = 0; i < n; i++) {
         api_error e = {0};
         EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &e));
-        gate_drop(g, t, 1, now_us, noon_s);
+        leave(g, t, now_us, noon_s);
     }
 }
 
@@ -378,10 +421,10 @@ static bool is_waited_for(gate *g, uint32_t tenant, uint64_t now_us) {
     EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
     now_us += (uint64_t)e.retry_after_s * 1000000;
     ask.mark = 98;
-    if (gate_admit(g, &ask, now_us, noon_s, &t, &other)) gate_drop(g, t, 1, now_us, noon_s);
+    if (gate_admit(g, &ask, now_us, noon_s, &t, &other)) leave(g, t, now_us, noon_s);
     ask.mark = 99;
     bool good = gate_admit(g, &ask, now_us, noon_s, &t, &again);
-    if (good) gate_drop(g, t, 1, now_us, noon_s);
+    if (good) leave(g, t, now_us, noon_s);
     return good;
 }
 
@@ -429,7 +472,7 @@ static void a_client_without_a_mark_has_its_promise_too(void) {
     EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
     now_us += (uint64_t)e.retry_after_s * 1000000;
     EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &again));
-    gate_drop(g, t, 1, now_us, noon_s);
+    leave(g, t, now_us, noon_s);
     gate_destroy(g);
 }
 
@@ -513,7 +556,7 @@ static void a_limit_of_zero_lets_nothing_new_in(void) {
                 .requests_per_min = 5, .tokens_per_min = 20, .concurrent = 1, .tokens_per_day = 30};
         EXPECT(update(g, 1, &open, first, 1));
         EXPECT(gate_admit(g, &ask, now_us, noon_s, &u, &error));
-        gate_drop(g, u, 1, now_us, noon_s);
+        leave(g, u, now_us, noon_s);
         gate_destroy(g);
     }
 }
@@ -709,6 +752,7 @@ static const test_case cases[] = {
     TEST(an_output_is_guessed_from_those_before),
     TEST(a_guess_is_cut_to_what_is_left_of_the_day),
     TEST(each_refusal_has_its_code),
+    TEST(what_the_engine_refuses_costs_nothing),
     TEST(clients_with_one_body_keep_their_promises),
     TEST(a_first_try_takes_no_promise),
     TEST(a_promise_is_kept_for_what_was_promised),

@@ -112,10 +112,11 @@ typedef struct engine_model_info {
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
     uint64_t n_left; // how often it was through with leaving the device
     uint64_t hot_us, load_device_us, device_us;
-    uint64_t turn_us;    // quota of its turns while models thrash; 0: none
-    uint64_t idle_us;    // since somebody wanted it; 0: now
-    worth_pauses pauses; // between such times, so far
-    uint64_t reload_us;  // what having it back would take, about
+    uint64_t turn_us;          // quota of its turns while models thrash; 0: none
+    uint64_t idle_us;          // since somebody wanted it; 0: now
+    uint64_t waiting_since_us; // the first of the most urgent class that waits; 0: nobody
+    worth_pauses pauses;       // between such times, so far
+    uint64_t reload_us;        // what having it back would take, about
     engine_switch last, sum;
     uint64_t n_rungs[GEN_RUNGS]; // preemptions of its sequences
     /* Device memory: of weights and of keys and values that count, exactly; the whole pages they
