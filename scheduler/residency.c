@@ -170,7 +170,6 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
                     !group_is_pinned(r, root, PIN_HOT);
         /* A ceiling that was lowered: it could compute nothing, and keeps what it may not have. */
         bool fits = m->about.weight_pages < r->pool->owners[root].max;
-        if (!fits && residency_charge_best(r, root)) return true;
         if (!idle && fits && !group_is_held(r, root) && !m->leave_next && group_is_served(r, root))
             return false;
         residency_drain(r, root, idle ? ENGINE_EVICT_IDLE : ENGINE_EVICT_ASKED, false, now_us);
@@ -256,7 +255,7 @@ bool residency_decide(residency *r, uint64_t now_us) {
         else if (r->slots[i].unpromised && sched_model_n_seqs(r->sched, i) > 0)
             any |= refuse_late(r, i, now_us);
     for (uint32_t i = 0; i < r->n_used; i++) {
-        if (residency_is_root(r, i)) any |= residency_pass_on(r, i);
+        if (residency_is_root(r, i)) any |= residency_pass_on(r, i) || residency_charge_best(r, i);
         if (residency_is_root(r, i) && !r->slots[i].unpromised) any |= look_at(r, i, now_us);
         any |= let_go(r, i);
     }

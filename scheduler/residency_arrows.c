@@ -184,7 +184,11 @@ bool residency_charge_best(residency *r, uint32_t root) {
     const resident *m = &r->slots[root];
     const pool_owner *owners = r->pool->owners;
     uint32_t best = root;
-    if (m->n_members < 2 || m->n_tried > 0 || r->dev->ops->hand_over == NULL) return false;
+    bool comes_or_goes = m->state == MODEL_STAGING || m->state == MODEL_LOADING ||
+                         m->state == MODEL_DRAINING || m->state == MODEL_FAILED;
+    if (m->n_members < 2 || comes_or_goes || m->n_tried > 0 || r->dead ||
+        r->dev->ops->hand_over == NULL)
+        return false;
     bool may = may_have_them(r, root, root);
     for (uint32_t i = 0; i < r->n_used; i++) {
         if (i == root || r->slots[i].weights_of != root || r->slots[i].state != MODEL_COLD ||

@@ -111,7 +111,6 @@ static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
     const pool *p = r->pool;
     inferd_err err = {0};
     uint32_t n = m->about.weight_pages;
-    if (residency_charge_best(r, root)) return false;
     uint64_t kept = residency_kept_by_others(r, root, false),
              host_kept = residency_kept_by_others(r, root, true);
     if (n + 1 + kept > p->n_device)

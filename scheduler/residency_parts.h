@@ -55,9 +55,8 @@ void residency_retry(residency *r, uint32_t root);
 void residency_join(residency *r, uint32_t idx);
 /* The names that are served go on with what is another's no more.  True: it was so. */
 bool residency_pass_on(residency *r, uint32_t root);
-/* Before its weights come, or when its ceiling fell below them: they are charged to another name of
- * theirs if that may have them and this one may not, or is guaranteed more, since a guarantee
- * includes them.  True: it was so. */
+/* Its weights are charged to another name of theirs if that may have them and this one may not, or
+ * is guaranteed more, since a guarantee includes them.  True: it was so. */
 bool residency_charge_best(residency *r, uint32_t root);
 void residency_stage(residency *r, uint32_t root, uint64_t now_us);
 void residency_fail_stage(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us);
