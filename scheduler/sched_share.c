@@ -23,7 +23,9 @@
 #include "sched_state.h"
 
 enum {
-    VIRTUAL_ONE = 1024, // virtual microseconds of one real one at weight 1
+    /* Virtual units of a microsecond at weight 1: a step counts at the largest weights, 10^8
+     * together, and 64 bits are two years of steps at the smallest. */
+    VIRTUAL_ONE = 1 << 18,
     WHOLE_PERCENT = 100,
     URGENT_STEPS = 2,     // of a typical length before a deadline
     TYPICAL_SHIFT = 4,    // a sixteenth of a step's deviation

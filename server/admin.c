@@ -34,6 +34,8 @@ changer *admin_changer(const admin *ad) {
 
 /* ---- answers ---- */
 
+enum { RETRY_SOON_S = 1 }; // of 503: memory is short, or a device begins
+
 void admin_refuse(http_request *rq, int status, const char *code, const char *param,
                   const char *format, ...) {
     char text[INFERD_ERR_TEXT_BYTES];
@@ -45,7 +47,7 @@ void admin_refuse(http_request *rq, int status, const char *code, const char *pa
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    http_answer_error(rq, status, type, code, param, text, 0);
+    http_answer_error(rq, status, type, code, param, text, status == 503 ? RETRY_SOON_S : 0);
 }
 
 void admin_refuse_problems(http_request *rq, const char *problems) {

@@ -89,6 +89,8 @@ static int run(const command *c, int argc, char **argv) {
         experiment one = e;
         one.n_models = 1; // what it begins with
         st = experiment_check_load(&one, &err);
+        if (st != INFERD_OK && one.mix != WORKLOAD_TRACE)
+            inferd_context(&err, "it counts from one model on, which not every mix can be of");
     }
     if (st == INFERD_OK) {
         st = c->run(&e, &err);

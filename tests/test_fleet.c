@@ -223,6 +223,11 @@ static void eighteen_gib_and_240_percent_on_three_are_six_and_eighty_each(void) 
     EXPECT_EQ(more.min_bytes, 0);
     EXPECT_EQ(more.max_bytes, 6 * GIB);
     EXPECT_EQ(more.share.policy, SHARE_BESTEFFORT);
+    whole.weight = 0; // it runs inside its share only: a part without one would never run
+    EXPECT_EQ(fleet_part_of(&whole, 2).weight, 0);
+    EXPECT_EQ(fleet_part_of(&whole, 3).weight, 1);
+    whole.share.policy = SHARE_BESTEFFORT;
+    EXPECT_EQ(fleet_part_of(&whole, 3).weight, 0); // paused
 }
 
 static void parts_that_do_not_divide_add_up(void) {

@@ -500,7 +500,61 @@ static void every_microsecond_is_paid_once(void) {
     core_rig_deinit(&r);
 }
 
+/* What is kept for lower classes is of what shares leave: it was taken out of them. */
+static void floors_of_classes_are_of_what_shares_leave(void) {
+    static core_rig r;
+    static const struct {
+        uint32_t share, wanted[3]; // of the tenant with a share, the normal one, the batch
+    } rows[] = {{100, {100, 0, 0}}, {50, {50, 30, 20}}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        next_id = 0;
+        open_rig(&r, 3);
+        set_floor(&r, 20);
+        set_tenant(&r, 1, SHARE_BURST, rows[i].share, 1);
+        set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1);
+        set_tenant(&r, 3, SHARE_BESTEFFORT, 0, 1);
+        load l[] = {{.tenant = 1, .model = 0, .n_streams = 4, .class = GEN_NORMAL},
+                    {.tenant = 2, .model = 1, .n_streams = 4, .class = GEN_NORMAL},
+                    {.tenant = 3, .model = 2, .n_streams = 4, .class = GEN_BATCH}};
+        run_busy(&r, l, 3, SECOND_US);
+        uint64_t before[3];
+        for (uint32_t k = 0; k < 3; k++) before[k] = used_us(&r, k + 1);
+        run_busy(&r, l, 3, 5 * SECOND_US);
+        for (uint32_t k = 0; k < 3; k++)
+            EXPECT_NEAR(percent_of(used_us(&r, k + 1) - before[k], 5 * SECOND_US),
+                        rows[i].wanted[k], 1.5);
+        core_rig_finish(&r);
+        core_rig_deinit(&r);
+    }
+}
+
+/* The product of the weights is larger than what a step takes: what did not divide was lost, and
+ * the one whose steps count nothing always went first. */
+static void large_weights_divide_as_small_ones(void) {
+    static core_rig r;
+    next_id = 0;
+    open_rig(&r, 2);
+    inferd_err err = {0};
+    model_policy p = plain_policy();
+    p.weight = 10000;
+    for (uint32_t i = 0; i < 2; i++)
+        EXPECT_EQ(residency_set_policy(&r.core.models, i, &p, core_rig_now(&r), &err), INFERD_OK);
+    set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 10000);
+    set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 2500);
+    load l[] = {{.tenant = 1, .model = 0, .n_streams = 4, .class = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 4, .class = GEN_NORMAL}};
+    run_busy(&r, l, 2, SECOND_US);
+    uint64_t a = used_us(&r, 1), b = used_us(&r, 2);
+    run_busy(&r, l, 2, 10 * SECOND_US);
+    EXPECT_NEAR(percent_of(used_us(&r, 1) - a, 10 * SECOND_US), 80, 2);
+    EXPECT_NEAR(percent_of(used_us(&r, 2) - b, 10 * SECOND_US), 20, 2);
+    core_rig_finish(&r);
+    core_rig_deinit(&r);
+}
+
 static const test_case cases[] = {
+    TEST(floors_of_classes_are_of_what_shares_leave),
+    TEST(large_weights_divide_as_small_ones),
     TEST(a_fixed_share_is_a_ceiling_on_an_idle_device),
     TEST(guarantees_hold_whatever_the_number_of_streams),
     TEST(a_share_has_its_part_of_the_batch),

@@ -730,6 +730,53 @@ def test_what_needs_a_restart_is_named(fresh):
     assert put(fresh, fresh.text).json()["needs_restart"] == []
 
 
+def test_promises_are_checked_against_the_devices_that_run(fresh):
+    """Those of a larger device, which takes a restart, were in force at once, and took others' memory."""
+    c = json.loads(fresh.text)
+    c["devices"][0]["memory"] = "2GiB"
+    c["tenants"][0]["min"] = "1GiB"
+    r = put(fresh, c)
+    problem = r.json()["error"]["problems"][0]
+    assert r.status_code == 409 and "tenants" in problem and "1024 MiB > 64 MiB" in problem, r.text
+    c["tenants"][0].update(min="0", share={"percent": 100})
+    c["tenants"][1]["share"] = {"percent": 50}
+    c["devices"] = [{"kind": "cpu", "name": "x", "cores": "0", "memory": "64MiB"},
+                    {"kind": "cpu", "name": "y", "cores": "1", "memory": "64MiB"}]
+    r = put(fresh, c)
+    assert r.status_code == 409 and "150 percent > 100 percent" in r.json()["error"]["problems"][0], r.text
+    assert fresh.file.read_text() == fresh.text
+    assert all(fresh.ask(n).status_code == 200 for n in NAMES)
+
+
+def test_a_guarantee_that_leaves_no_room_for_weights_is_refused(fresh):
+    assert fresh.ask("a").status_code == 200
+    r = patch(fresh, "tenants/t", min="62MiB")
+    assert r.status_code == 409 and "the weights of a with a page of keys and values need 6 MiB" in r.text, r.text
+    assert "62 MiB guaranteed (min) to others" in r.text and "64 MiB it has" in r.text
+    assert patch(fresh, "tenants/t", min="40MiB").status_code == 200
+    r = patch(fresh, "models/c", min="62MiB")
+    assert r.status_code == 409 and "the weights of a " in r.text, r.text
+    assert patch(fresh, "tenants/t", min=None).status_code == 200
+    assert all(fresh.ask(n).status_code == 200 for n in NAMES)
+
+
+def test_whether_there_are_tenants_takes_a_restart(fresh, launch, tmp_path):
+    """Requests without a tenant were those of the first one, and without tenants every key was wrong."""
+    c = json.loads(fresh.text)
+    del c["tenants"]
+    r = put(fresh, c)
+    assert r.status_code == 409 and "tenants" in r.text and "restart" in r.text, r.text
+    assert fresh.ask("a").status_code == 200
+    none = Served(launch, tmp_path, tenants=None)
+    c = json.loads(none.file.read_text())
+    c["tenants"] = [{"name": "paused", "keys": [TENANT], "weight": 0}]
+    r = put(none, c)
+    assert r.status_code == 409 and "tenants" in r.text and "restart" in r.text, r.text
+    body = {"model": "a", "prompt": [1], "max_tokens": 2}
+    assert httpx.post(none.d.url + "/v1/completions", json=body, timeout=60 * SLOW).status_code == 200
+    assert none.d.stop() == 0
+
+
 def test_a_removed_tenant_gives_its_guarantee_back(launch, tmp_path):
     """Each of three in turn had 24 of 64 MiB: with the third the model found no room."""
     def tenants(*names):
