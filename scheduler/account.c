@@ -24,6 +24,8 @@ static void add(engine_principal *to, const engine_principal *from) {
     to->prompt_tokens += from->prompt_tokens;
     to->cached_tokens += from->cached_tokens;
     to->output_tokens += from->output_tokens;
+    for (int r = 0; r < GEN_RUNGS; r++) to->n_rungs[r] += from->n_rungs[r];
+    to->away_us += from->away_us;
 }
 
 static void note_change(account *a, account_row *row) {
@@ -100,5 +102,6 @@ bool account_verify(const account *a) {
     engine_principal sum = a->others;
     for (uint32_t i = 0; i < a->n_rows; i++) add(&sum, &a->rows[i].is);
     return sum.device_us == a->all.device_us && sum.prompt_tokens == a->all.prompt_tokens &&
-           sum.cached_tokens == a->all.cached_tokens && sum.output_tokens == a->all.output_tokens;
+           sum.cached_tokens == a->all.cached_tokens && sum.output_tokens == a->all.output_tokens &&
+           sum.away_us == a->all.away_us;
 }

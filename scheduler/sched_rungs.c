@@ -28,6 +28,9 @@ static void count(sched *s, seq *q, gen_rung rung, uint64_t since_us, uint64_t n
     seq_model(s, q)->n_rungs[rung]++;
     q->n_rungs[rung]++;
     q->away_us += us;
+    engine_principal use = {.away_us = us};
+    use.n_rungs[rung] = 1;
+    sched_note_use(s, q, &use);
 }
 
 void sched_note_preempted(sched *s, seq *q) {

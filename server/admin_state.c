@@ -143,9 +143,12 @@ void admin_add_tenant(buf *out, const app *a, uint32_t config_idx) {
 
 static void add_switch(buf *out, const char *name, const engine_switch *s, uint64_t n) {
     buf_add_format(
-        out, "\"%s\":{\"queue_s\":%.6f,\"reclaim_s\":%.6f,\"stage_s\":%.6f,\"load_s\":%.6f}", name,
-        (double)s->queue_us / (double)n / US_PER_S, (double)s->reclaim_us / (double)n / US_PER_S,
-        (double)s->stage_us / (double)n / US_PER_S, (double)s->load_us / (double)n / US_PER_S);
+        out,
+        "\"%s\":{\"queue_s\":%.6f,\"reclaim_s\":%.6f,\"stage_s\":%.6f,\"load_s\":%.6f,"
+        "\"first_step_s\":%.6f}",
+        name, (double)s->queue_us / (double)n / US_PER_S,
+        (double)s->reclaim_us / (double)n / US_PER_S, (double)s->stage_us / (double)n / US_PER_S,
+        (double)s->load_us / (double)n / US_PER_S, (double)s->first_us / (double)n / US_PER_S);
 }
 
 static void add_numbers(buf *out, const engine_model_info *i) {

@@ -81,6 +81,8 @@ static void add(ledger_row *row, const engine_principal *now, const engine_princ
     row->prompt_tokens += now->prompt_tokens - last->prompt_tokens;
     row->cached_tokens += now->cached_tokens - last->cached_tokens;
     row->output_tokens += now->output_tokens - last->output_tokens;
+    for (int r = 0; r < GEN_RUNGS; r++) row->n_rungs[r] += now->n_rungs[r] - last->n_rungs[r];
+    row->away_us += now->away_us - last->away_us;
 }
 
 engine_principal *ledger_list(ledger *l) {

@@ -23,6 +23,7 @@ enum { LEDGER_ROWS_MAX = 8192, LEDGER_WINDOW_S = 10 };
 typedef struct ledger_row {
     uint32_t tenant, name_idx;
     uint64_t device_us, prompt_tokens, cached_tokens, output_tokens;
+    uint64_t n_rungs[GEN_RUNGS], away_us;  // its preemptions
     unsigned __int128 cost;                // of device_us: us * millionths of a currency per hour
     uint64_t then_us[LEDGER_WINDOW_S + 1]; // device_us at the seconds before; a ring
 } ledger_row;

@@ -54,6 +54,24 @@ static void write_tokens(page *p) {
     }
 }
 
+static void write_preemptions(page *p) {
+    const ledger *l = p->m->ledger;
+    page_family(p, "inferd_tenant_preemptions_total", "counter",
+                "Preemptions of a tenant's sequences with a model, by what they took.");
+    EACH_ROW(p, l, i)
+    for (int r = 0; r < GEN_RUNGS; r++) {
+        char more[64];
+        snprintf(more, sizeof more, ",rung=\"%s\"", gen_rung_name((gen_rung)r));
+        page_u64(p, "inferd_tenant_preemptions_total", row_label(p, ledger_at(l, i), more),
+                 ledger_at(l, i)->n_rungs[r]);
+    }
+    page_family(p, "inferd_tenant_preempted_seconds_total", "counter",
+                "From being preempted until going on, of a tenant's sequences with a model.");
+    EACH_ROW(p, l, i)
+    page_real(p, "inferd_tenant_preempted_seconds_total", row_label(p, ledger_at(l, i), ""),
+              (double)ledger_at(l, i)->away_us / 1e6);
+}
+
 static void write_shares(page *p) {
     for (int entitled = 0; entitled <= 1; entitled++) {
         const char *name = entitled ? "inferd_share_entitled_ratio" : "inferd_share_used_ratio";
@@ -107,6 +125,7 @@ static void write_refusals(page *p) {
 void metrics_write_account(page *p) {
     write_seconds(p);
     write_tokens(p);
+    write_preemptions(p);
     write_shares(p);
     write_memory(p);
     write_refusals(p);

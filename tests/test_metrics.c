@@ -159,6 +159,9 @@ static void a_tenant_has_its_account(void) {
         "inferd_tokens_total{tenant=\"t1\",model=\"second\",kind=\"prompt\"} 7",
         "inferd_tokens_total{tenant=\"t1\",model=\"second\",kind=\"cached\"} 2",
         "inferd_tokens_total{tenant=\"t1\",model=\"second\",kind=\"output\"} 3",
+        "inferd_tenant_preemptions_total{tenant=\"t1\",model=\"second\",rung=\"park\"} 4",
+        "inferd_tenant_preemptions_total{tenant=\"t1\",model=\"second\",rung=\"pause\"} 0",
+        "inferd_tenant_preempted_seconds_total{tenant=\"t1\",model=\"second\"} 0.75",
         "inferd_share_used_ratio{of=\"tenant\",name=\"t1\"} 0.25",
         "inferd_tenant_bytes{tenant=\"t0\",kind=\"used\"} 100",
         "inferd_tenant_bytes{tenant=\"t0\",kind=\"max\"} +Inf",
@@ -185,7 +188,9 @@ static void a_tenant_has_its_account(void) {
                                 .device_us = 1500000,
                                 .prompt_tokens = 7,
                                 .cached_tokens = 2,
-                                .output_tokens = 3},
+                                .output_tokens = 3,
+                                .n_rungs = {[GEN_RUNG_PARK] = 4},
+                                .away_us = 750000},
                                {.tenant = 1, .model = 9, .serial = 2, .device_us = 250000}};
     buf page = page_of(m, 2);
     EXPECT(strstr(buf_cstr(&page), "inferd_cost_total") == NULL); // nobody said what it costs

@@ -5,6 +5,7 @@
 #define INFERD_USAGE_H
 
 #include "inferd/base.h"
+#include "scheduler/gen.h"
 
 /* Times of one kind: how many, their sum, and a count per bucket. */
 enum { ENGINE_RUNG_BUCKETS = 14 };
@@ -25,6 +26,7 @@ typedef struct engine_principal {
     uint64_t device_us;     // of steps; what preemptions made to be computed again is not in it
     /* Tokens: of prompts, computed and found in caches; and drawn.  No token is in two of them. */
     uint64_t prompt_tokens, cached_tokens, output_tokens;
+    uint64_t n_rungs[GEN_RUNGS], away_us; // preemptions, and how long they kept its sequences away
 } engine_principal;
 
 #endif
