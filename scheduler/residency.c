@@ -5,7 +5,10 @@
 #include "residency_parts.h"
 #include "scheduler/feasible.h"
 
-enum { KEEP_STAGE_PERCENT = 50 }; // a stage this far goes on when nobody waits any more
+enum {
+    KEEP_STAGE_PERCENT = 50, // a stage this far goes on when nobody waits any more
+    LOOK_LOADS_MAX = 2 // begun at one look; a step computes one model, and the next look is near
+};
 
 inferd_status residency_init(residency *r, uint32_t n_slots, const residency_limits *limits,
                              const device *dev, pool *p, sched *s, inferd_err *err) {
@@ -262,7 +265,8 @@ bool residency_decide(residency *r, uint64_t now_us) {
     any |= residency_settle_staged(r, now_us);
     /* Whoever is wanted most and finds no room stands in nobody's way who is owed his. */
     for (int owed = 0; owed <= (r->pool->n_min > 0); owed++) {
-        while (residency_start_loading(r, owed, now_us)) any = true;
+        for (int n = 0; n < LOOK_LOADS_MAX && residency_start_loading(r, owed, now_us); n++)
+            any = true;
         while (residency_start_staging(r, owed, now_us)) any = true;
     }
     return any;

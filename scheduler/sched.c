@@ -223,7 +223,8 @@ uint32_t sched_model_preempt(sched *s, uint32_t model_idx) {
 
 void sched_model_close_door(sched *s, uint32_t model_idx, bool closed) {
     s->models[model_idx].closed = closed;
-    if (!closed) s->limits_changed = true; // what it may have is known only now
+    if (closed) return;
+    s->models[model_idx].limits_changed = s->some_limits_changed = true; // known only now
 }
 
 uint32_t sched_model_n_steps(const sched *s, uint32_t model_idx) {

@@ -392,10 +392,14 @@ static void recheck_model(sched *s, uint32_t model_idx, uint64_t now_us) {
 }
 
 void sched_recheck_limits(sched *s, uint64_t now_us) {
-    s->limits_changed = false;
-    for (uint32_t i = 0; i < s->n_models; i++)
-        if (s->models[i].open) recheck_model(s, i, now_us);
-    for (uint32_t i = 0; i < s->n_models; i++)
+    bool all = s->limits_changed;
+    s->limits_changed = s->some_limits_changed = false;
+    for (uint32_t i = 0; i < s->n_models; i++) {
+        sched_model *m = &s->models[i];
+        if (m->open && (all || m->limits_changed)) recheck_model(s, i, now_us);
+        m->limits_changed = false;
+    }
+    for (uint32_t i = 0; i < s->n_models && all; i++)
         if (s->models[i].open) trim_to_max(s, &s->models[i]);
 }
 

@@ -904,7 +904,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
     s->clock_us = now_us;
     sched_drop_reads(s, now_us);
     expire(s, now_us);
-    if (s->limits_changed) sched_recheck_limits(s, now_us);
+    if (s->limits_changed || s->some_limits_changed) sched_recheck_limits(s, now_us);
     trim_caches(s);
     plan p = {.s = s, .st = st, .now_us = now_us};
     sched_choice choice;

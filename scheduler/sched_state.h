@@ -49,6 +49,7 @@ typedef struct sched_took {
 typedef struct sched_model {
     bool open, hot, failed;
     bool closed;          // nobody who waits starts
+    bool limits_changed;  // of what it may have
     inferd_err why;       // failed
     uint64_t retry_at_us; // of that
     sched_model_spec spec;
@@ -169,6 +170,7 @@ struct sched {
     uint64_t unfilled_bytes;   // sum over tenants of max(0, min - used)
     uint64_t min_bytes;        // sum over tenants of min
     bool limits_changed;       // what was let in may not fit any more
+    bool some_limits_changed;  // of models that say so
     uint64_t page_bytes;       // 0: no tenant has a guarantee
     uint32_t n_tenants, n_paused_tenants; // paused: those with weight 0
     uint32_t *changed_tenants;            // [n_changed_tenants] of at most n_tenants; owned

@@ -339,6 +339,8 @@ static void blocks_that_went_are_computed_again(void) {
     sched_counters c;
     sched_count(r.core.sched, &c);
     EXPECT_EQ(c.rungs[GEN_RUNG_RECOMPUTE].n, 1);
+    EXPECT_EQ(r.core.sched->account.all.n_rungs[GEN_RUNG_RECOMPUTE], 1); // of its tenant, too
+    EXPECT_EQ(r.core.sched->account.all.away_us, r.outcomes[1].done.done.away_us);
     EXPECT_EQ(c.rungs[GEN_RUNG_RECOMPUTE].hist[4], 1); // 7 ms: above 5, up to 10
     EXPECT_EQ(c.relief.n, 1);
     core_rig_deinit(&r);
