@@ -461,12 +461,12 @@ static void answer_problems(http_request *rq, const thought *t, const char *prob
     api_answer_json(rq, 200, &out);
 }
 
-static void answer_model(const thought *t, const change_result *r) {
+static void answer_model(const thought *t, const change_result *r, const char *problems) {
     const app *a = t->app;
     int idx = config_find_model(r->wanted, t->name, strlen(t->name));
     const registry_opened *o = idx >= 0 ? &r->plan->opened[idx] : NULL;
     if (o == NULL || (o->wanted && o->m == NULL)) {
-        answer_problems(t->rq, t, r->problems);
+        answer_problems(t->rq, t, problems);
         return;
     }
     const config_model *m = &r->wanted->models[idx];
@@ -479,18 +479,26 @@ static void answer_model(const thought *t, const change_result *r) {
     k.replaces = k.slot == REGISTRY_NONE && was >= 0 ? a->config->slots[was] : REGISTRY_NONE;
     if (k.slot != REGISTRY_NONE) k.m = app_model(a, (uint32_t)k.slot)->m;
     if (k.m == NULL) { // its file was replaced meanwhile
-        answer_problems(t->rq, t, r->problems);
+        answer_problems(t->rq, t, problems);
         return;
     }
-    answer_plan(t->rq, a, &k, r->problems);
+    answer_plan(t->rq, a, &k, problems);
 }
 
 static void on_thought(void *ctx, const change_result *r) {
     thought *t = ctx;
+    inferd_err err = {0};
+    buf problems = {0};
+    buf_add_str(&problems, r->problems);
+    /* What a change would be refused for by the devices that run. */
+    if (r->wanted != NULL && r->problems[0] == 0 &&
+        !registry_check(&t->app->models, r->wanted, &err))
+        buf_add_format(&problems, "%s\n", err.text);
     if (t->rq != NULL && t->section == ADMIN_MODELS && r->wanted != NULL && r->plan != NULL)
-        answer_model(t, r);
+        answer_model(t, r, buf_cstr(&problems));
     else if (t->rq != NULL)
-        answer_problems(t->rq, t, r->problems);
+        answer_problems(t->rq, t, buf_cstr(&problems));
+    buf_deinit(&problems);
     free(t->name);
     free(t);
 }

@@ -306,7 +306,7 @@ static const option of_policy[] = {
      .about = "a model that just came is not evicted for so long"},
     {"starvation_percent", OPTION_U32, AT(O, starvation_percent),
      RANGE(0, STARVATION_PERCENT_MAX, 2), .live = true,
-     .about = "of a device's time, for lower classes that wait"},
+     .about = "of a device's time that shares leave, for lower classes that wait"},
     {"zero_on_tenant_change", OPTION_BOOL, AT(O, zero_on_tenant_change),
      .about = "memory is zeroed before another tenant gets it"},
     {"cost_per_device_hour", OPTION_MICROS, AT(O, device_hour_cost_micros),

@@ -221,13 +221,13 @@ static bool check_time(const registry *r, int slot, const model_policy *wanted,
 }
 
 /* Of models that are new no step was measured. */
-static bool check_targets(const registry *r, const inferd_config *c, const registry_opened *opened,
-                          const int *slots, inferd_err *problem) {
+static bool check_together(const registry *r, const inferd_config *c, const int *stay,
+                           inferd_err *problem) {
     fleet_promise all[REGISTRY_SLOTS];
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_models; i++)
-        if (opened[i].m == NULL)
-            all[n++] = (fleet_promise){(uint32_t)slots[i], c->models[i].name, &c->models[i].policy};
+        if (stay[i] != REGISTRY_NONE)
+            all[n++] = (fleet_promise){(uint32_t)stay[i], c->models[i].name, &c->models[i].policy};
     uint64_t tenants_min = 0;
     for (uint32_t i = 0; i < c->n_tenants; i++) tenants_min += c->tenants[i].policy.min_bytes;
     return fleet_check_weights(r->fleet, all, n, tenants_min, problem) == INFERD_OK &&
@@ -246,31 +246,38 @@ static bool check_tenants(const registry *r, const inferd_config *c, inferd_err 
     return false;
 }
 
-/* Could the devices keep all of it?  Models that are new are placed where there is room. */
-static bool check_policies(const registry *r, const inferd_config *c, const registry_opened *opened,
-                           const int *slots, inferd_err *problem) {
+/* Could the devices keep all of it?  stay: [c->n_models] slots; models that are new (REGISTRY_NONE)
+ * are placed where there is room. */
+static bool check_policies(const registry *r, const inferd_config *c, const int *stay,
+                           inferd_err *problem) {
     uint64_t sums[FLEET_DEVICES_MAX] = {0}, grew = 0;
     uint32_t shares[FLEET_DEVICES_MAX] = {0};
     if (r->fleet == NULL) return true;
     if (!check_tenants(r, c, problem)) return false;
     for (uint32_t i = 0; i < c->n_models; i++) {
         const model_policy *p = &c->models[i].policy;
-        if (opened[i].m != NULL) continue;
-        fleet_add_shares(r->fleet, (uint32_t)slots[i], p, shares, &grew);
-        if (fleet_check_min(r->fleet, (uint32_t)slots[i], p, sums, problem) != INFERD_OK) {
+        if (stay[i] == REGISTRY_NONE) continue;
+        fleet_add_shares(r->fleet, (uint32_t)stay[i], p, shares, &grew);
+        if (fleet_check_min(r->fleet, (uint32_t)stay[i], p, sums, problem) != INFERD_OK) {
             inferd_context(problem, "models[%u].min", i);
             return false;
         }
-        if (!check_time(r, slots[i], p, problem)) {
+        if (!check_time(r, stay[i], p, problem)) {
             inferd_context(problem, "models[%u].slo.tpot_ms", i);
             return false;
         }
     }
     if (fleet_check_shares(r->fleet, shares, grew, problem) == INFERD_OK &&
-        check_targets(r, c, opened, slots, problem))
+        check_together(r, c, stay, problem))
         return true;
     inferd_context(problem, "models");
     return false;
+}
+
+bool registry_check(const registry *r, const inferd_config *c, inferd_err *problem) {
+    int stay[REGISTRY_SLOTS];
+    for (uint32_t i = 0; i < c->n_models; i++) stay[i] = registry_match(r, &c->models[i]);
+    return check_policies(r, c, stay, problem);
 }
 
 /* Guarantees that shrink make room for those that grow. */
@@ -356,7 +363,10 @@ bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *probl
     const inferd_config *c = p->c;
     registry_opened *opened = p->opened;
     if (!add_names(r, c, problem) || !find_slots(r, c, opened, slots, problem)) return false;
-    if (!check_policies(r, c, opened, slots, problem)) {
+    int stay[REGISTRY_SLOTS];
+    for (uint32_t i = 0; i < c->n_models; i++)
+        stay[i] = opened[i].m == NULL ? slots[i] : REGISTRY_NONE;
+    if (!check_policies(r, c, stay, problem)) {
         for (uint32_t i = 0; i < c->n_models; i++)
             if (opened[i].m != NULL) close_slot(&r->slots[slots[i]]);
         return false;

@@ -90,6 +90,9 @@ bool registry_plan_init(registry_plan *p, const registry *r, const inferd_config
 void registry_plan_deinit(registry_plan *p);                 // closes what nobody took
 /* Any thread: open it.  Problems are lines.  False: at least one; nothing is open. */
 bool registry_plan_open(registry_plan *p, bool allow_dummy, buf *problems);
+/* Could the devices that run keep what this configuration promises, as far as its models are served
+ * already?  False: `problem` says what they could not. */
+bool registry_check(const registry *r, const inferd_config *c, inferd_err *problem);
 /* Take what was opened, and give slots[c->n_models], each counted once more.  False: `problem` says
  * why, and nothing changed. */
 bool registry_apply(registry *r, registry_plan *p, int *slots, inferd_err *problem);

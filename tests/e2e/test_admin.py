@@ -753,6 +753,9 @@ def test_a_guarantee_that_leaves_no_room_for_weights_is_refused(fresh):
     r = patch(fresh, "tenants/t", min="62MiB")
     assert r.status_code == 409 and "the weights of a with a page of keys and values need 6 MiB" in r.text, r.text
     assert "62 MiB guaranteed (min) to others" in r.text and "64 MiB it has" in r.text
+    p = plan(fresh, tenant={"name": "t", "min": "62MiB"})
+    assert not p["fits"] and p["problems"] == r.json()["error"]["problems"], p
+    assert plan(fresh, tenant={"name": "t", "min": "40MiB"})["fits"]
     assert patch(fresh, "tenants/t", min="40MiB").status_code == 200
     r = patch(fresh, "models/c", min="62MiB")
     assert r.status_code == 409 and "the weights of a " in r.text, r.text
