@@ -175,9 +175,11 @@ bool residency_pass_on(residency *r, uint32_t root) {
     return true;
 }
 
+/* Beside the keys and values that it has, and what others keep. */
 static bool may_have_them(const residency *r, uint32_t idx, uint32_t root) {
-    uint64_t n = r->slots[root].about.weight_pages + residency_kept_by_others(r, idx, false);
-    return fits_under_max(r, idx, root) && n + 1 <= r->pool->n_device;
+    uint64_t n = r->slots[root].about.weight_pages, kept = residency_kept_by_others(r, idx, false);
+    uint64_t own = idx != root ? pool_held(&r->pool->owners[idx]) : 0;
+    return n + own < r->pool->owners[idx].max && n + kept < r->pool->n_device;
 }
 
 bool residency_charge_best(residency *r, uint32_t root) {

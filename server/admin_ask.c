@@ -317,11 +317,11 @@ static verdict verdict_of(const app *a, const asked *k, const device_plan *all,
                           const char *problems) {
     enum { FIT, NOW, TURNS, ANSWERS };
     verdict v = {.n_parts = fleet_n_parts(k->policy)};
-    uint32_t n_there = 0, there[ANSWERS] = {0}, else_where[ANSWERS] = {0};
+    uint32_t n_there = 0, there[ANSWERS] = {0}, elsewhere[ANSWERS] = {0};
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
         const plan_answer *p = &all[d].p;
         bool is_there = all[d].q.state != MODEL_NONE;
-        uint32_t *n = is_there ? there : else_where;
+        uint32_t *n = is_there ? there : elsewhere;
         if (!all[d].done) continue; // lost
         n_there += is_there;
         n[FIT] += p->fits;
@@ -330,8 +330,8 @@ static verdict verdict_of(const app *a, const asked *k, const device_plan *all,
     }
     /* Parts that are placed come where they are; other devices count for those that are not. */
     uint32_t n_free = v.n_parts > n_there ? v.n_parts - n_there : 0;
-    v.n_fit = there[FIT] + (n_free > 0 ? else_where[FIT] : 0);
-    for (int i = 0; i < ANSWERS; i++) there[i] += u32_min(else_where[i], n_free);
+    v.n_fit = there[FIT] + (n_free > 0 ? elsewhere[FIT] : 0);
+    for (int i = 0; i < ANSWERS; i++) there[i] += u32_min(elsewhere[i], n_free);
     v.fits = there[FIT] >= v.n_parts && problems[0] == 0;
     v.now = v.fits && there[NOW] >= v.n_parts;
     v.turns = v.fits && !v.now && there[TURNS] >= v.n_parts;
