@@ -174,8 +174,7 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.context = m->about.spec.context;
         i.n_running = n.n_running;
         i.n_waiting = n.n_waiting;
-        if (n.n_waiting > 0 && c->models.demands[idx].n_waiting > 0)
-            i.waiting_since_us = c->models.demands[idx].oldest_us;
+        if (n.n_waiting > 0) i.waiting_since_us = c->models.demands[idx].unserved_us;
         /* Taken out by hand it computes what it has, and then it goes. */
         if (i.held && i.state == MODEL_HOT && n.n_running + n.n_waiting > 0)
             i.state = MODEL_DRAINING;
@@ -194,6 +193,7 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.n_failed = w->n_failed;
         memcpy(i.n_evictions, w->n_evictions, sizeof i.n_evictions);
         i.n_left = w->n_left;
+        i.n_colds = w->n_colds;
         i.hot_us = w->hot_us + (w->state == MODEL_HOT ? now_us - w->hot_since_us : 0);
         i.load_device_us = w->load_device_us;
         i.turn_us = w->turn_us;

@@ -257,8 +257,11 @@ bool residency_decide(residency *r, uint64_t now_us) {
             any |= look_at_promise(r, i, now_us);
         else if (r->slots[i].unpromised && sched_model_n_seqs(r->sched, i) > 0)
             any |= refuse_late(r, i, now_us);
+    bool changed = r->n_changes != r->charged_changes;
+    r->charged_changes = r->n_changes;
     for (uint32_t i = 0; i < r->n_used; i++) {
-        if (residency_is_root(r, i)) any |= residency_pass_on(r, i) || residency_charge_best(r, i);
+        if (residency_is_root(r, i)) any |= residency_pass_on(r, i);
+        if (residency_is_root(r, i) && changed) any |= residency_charge_best(r, i);
         if (residency_is_root(r, i) && !r->slots[i].unpromised) any |= look_at(r, i, now_us);
         any |= let_go(r, i);
     }
@@ -451,7 +454,7 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
     uint32_t root = r->slots[idx].weights_of;
     resident *m = &r->slots[root];
     if (r->slots[idx].state == MODEL_NONE) return;
-    if (c == ENGINE_LOAD || c == ENGINE_PREFETCH) {
+    if (c == ENGINE_LOAD || c == ENGINE_PREFETCH || c == ENGINE_RETRY) {
         if (r->slots[idx].unpromised)
             r->slots[idx].retry_at_us = now_us;
         else if (m->state == MODEL_FAILED && m->retry_at_us != 0)
@@ -476,6 +479,8 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
         if (!group_is_held(r, root)) break; // another name of the same weights serves on
         m->wanted = m->prefetch = false;
         m->dropped = true;
+        break;
+    case ENGINE_RETRY:
         break;
     }
     r->n_changes++;

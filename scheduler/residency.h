@@ -100,7 +100,8 @@ typedef struct resident {
 
     /* counters */
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
-    uint64_t n_left; // DRAINING -> WARM, COLD
+    uint64_t n_left;  // DRAINING -> WARM, COLD
+    uint64_t n_colds; // any -> COLD
     uint64_t hot_us, load_device_us;
     engine_switch parts_sum;
 } resident;
@@ -145,9 +146,10 @@ typedef struct residency {
     uint64_t (*worth)(void *ctx, const struct residency *r, uint32_t idx, uint64_t now_us);
     void *worth_ctx;
     bool spares;
-    uint64_t looked_us; // newest residency_decide
-    uint64_t n_changes; // grows with every arrow
-    uint64_t n_turns;   // a model went for another of its class
+    uint64_t looked_us;       // newest residency_decide
+    uint64_t n_changes;       // grows with every arrow
+    uint64_t charged_changes; // when it was last looked at whom weights are charged to
+    uint64_t n_turns;         // a model went for another of its class
 
     /* Bringing back who had to make room, in this part of the window and the one before. */
     bool thrashing;

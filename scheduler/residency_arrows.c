@@ -10,6 +10,7 @@ enum {
 void residency_enter(residency *r, uint32_t i, model_state state) {
     resident *m = &r->slots[i];
     m->state = state;
+    m->n_colds += state == MODEL_COLD;
     if (state == MODEL_FAILED) m->leave_next = m->drop_next = false;
     if (state == MODEL_DRAINING) m->leave_next = false;
     r->n_changes++;
@@ -179,6 +180,7 @@ bool residency_pass_on(residency *r, uint32_t root) {
 static bool may_have_them(const residency *r, uint32_t idx, uint32_t root) {
     uint64_t n = r->slots[root].about.weight_pages, kept = residency_kept_by_others(r, idx, false);
     uint64_t own = idx != root ? pool_held(&r->pool->owners[idx]) : 0;
+    own -= own > 0 ? sched_model_n_cached(r->sched, idx) : 0; // these go
     return n + own < r->pool->owners[idx].max && n + kept < r->pool->n_device;
 }
 
@@ -251,6 +253,7 @@ void residency_stage(residency *r, uint32_t root, uint64_t now_us) {
     atomic_store_explicit(&r->stage_ready, true, memory_order_relaxed);
     r->staging = root;
     residency_enter(r, root, MODEL_STAGING);
+    if (group_is_pinned(r, root, PIN_HOT)) residency_tell_pins(r); // its pages are taken
     if (r->dev->ops->stage_begin(r->dev->self, root, r->one_memory ? m->pages : NULL, wake_stage, r,
                                  &err) == INFERD_OK)
         return;
@@ -321,6 +324,7 @@ void residency_load(residency *r, uint32_t root, uint64_t now_us) {
     m->begun_us = now_us;
     r->loading = root;
     residency_enter(r, root, MODEL_LOADING);
+    if (group_is_pinned(r, root, PIN_HOT)) residency_tell_pins(r);
     device_progress p = {0};
     inferd_status st = r->dev->ops->load_begin(r->dev->self, root, m->pages, &err);
     if (st == INFERD_OK) st = r->dev->ops->load_step(r->dev->self, root, 0, &p, &err);

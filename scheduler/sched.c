@@ -261,6 +261,8 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
         const seq *q = LIST_ENTRY(node, seq, mine);
         if (stands_still(s, m, q)) continue;
         d->n_waiting++;
+        if (q->first_token_us == 0 && (d->unserved_us == 0 || q->req->arrival_us < d->unserved_us))
+            d->unserved_us = q->req->arrival_us;
         if (q->req->class > d->waiting_class) continue;
         if (q->req->class < d->waiting_class || q->idle_since_us < d->oldest_us) {
             d->oldest_us = q->idle_since_us;

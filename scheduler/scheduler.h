@@ -84,8 +84,9 @@ typedef struct sched_demand {
     uint32_t n_waiting, n_running, n_steps; // n_steps: unfinished ones
     gen_class waiting_class, running_class; // the most urgent of them; GEN_CLASSES: none
     uint64_t oldest_us;                     // since when the first of waiting_class waits
-    uint32_t first_pages;                   // of keys and values that this one needs to begin
-    uint64_t again_us; // to have the keys and values back that the running ones hold
+    uint64_t unserved_us; // since when the first waits that had no token yet; 0: nobody
+    uint32_t first_pages; // of keys and values that this one needs to begin
+    uint64_t again_us;    // to have the keys and values back that the running ones hold
 } sched_demand;
 
 typedef struct sched_counters {

@@ -164,7 +164,7 @@ typedef struct wait {
     goal goal;
     uint64_t deadline_us;
     uint64_t n_failed, devices; // at the beginning; devices: that had it, as bits
-    uint64_t n_left[FLEET_DEVICES_MAX], n_stages[FLEET_DEVICES_MAX]; // there, likewise
+    uint64_t n_left[FLEET_DEVICES_MAX], n_colds[FLEET_DEVICES_MAX]; // there, likewise
     uint32_t timeout_ms;
 } wait;
 
@@ -175,7 +175,7 @@ static bool is_away(model_state s) {
 /* It is away (cold), or was meanwhile: who waits for it may have brought it back already. */
 static bool has_left_one(const wait *w, uint32_t d, const engine_model_info *i) {
     if (w->goal == GOAL_COLD)
-        return i->state == MODEL_COLD || i->state == MODEL_FAILED || i->n_stages > w->n_stages[d];
+        return i->state == MODEL_COLD || i->state == MODEL_FAILED || i->n_colds != w->n_colds[d];
     return is_away(i->state) || i->n_left != w->n_left[d];
 }
 
@@ -377,8 +377,7 @@ static wait *create_wait(const app *a, const char *name, uint32_t slot) {
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
         engine_model_get(fleet_engine(a->fleet, d), slot, &info);
         w->n_left[d] = info.n_left;
-        /* One that is under way ends first: after that it was not cold yet. */
-        w->n_stages[d] = info.n_stages + (info.state == MODEL_STAGING);
+        w->n_colds[d] = info.n_colds;
     }
     return w;
 }

@@ -107,10 +107,11 @@ typedef struct fleet_promise {
     const model_policy *policy;
 } fleet_promise;
 /* Would the weights of each of these still fit beside what others are guaranteed then?  Only what
- * is worse than now is told; tenants_min: of all, evenly over the devices. */
+ * is worse than now is told.  Bytes: new_min of models that are not placed yet, tenants_min of all
+ * tenants.  ENOMEM. */
 inferd_status fleet_check_weights(const fleet *f, const fleet_promise *all, uint32_t n,
-                                  uint64_t tenants_min, inferd_err *err);
-/* What all tenants are guaranteed, on the devices that run. */
+                                  uint64_t new_min, uint64_t tenants_min, inferd_err *err);
+/* What all tenants are guaranteed, on the devices that run; likewise. */
 inferd_status fleet_check_tenants(const fleet *f, uint64_t min_bytes, uint64_t percent,
                                   inferd_err *err);
 /* Likewise of shares: `sums` grow by its guaranteed percents, and `grew` gets the devices where it

@@ -225,12 +225,14 @@ static bool check_together(const registry *r, const inferd_config *c, const int 
                            inferd_err *problem) {
     fleet_promise all[REGISTRY_SLOTS];
     uint32_t n = 0;
+    uint64_t tenants_min = 0, new_min = 0;
     for (uint32_t i = 0; i < c->n_models; i++)
         if (stay[i] != REGISTRY_NONE)
             all[n++] = (fleet_promise){(uint32_t)stay[i], c->models[i].name, &c->models[i].policy};
-    uint64_t tenants_min = 0;
+        else
+            new_min += c->models[i].policy.min_bytes;
     for (uint32_t i = 0; i < c->n_tenants; i++) tenants_min += c->tenants[i].policy.min_bytes;
-    return fleet_check_weights(r->fleet, all, n, tenants_min, problem) == INFERD_OK &&
+    return fleet_check_weights(r->fleet, all, n, new_min, tenants_min, problem) == INFERD_OK &&
            fleet_check_targets(r->fleet, all, n, problem) == INFERD_OK;
 }
 
@@ -442,7 +444,7 @@ void registry_try_again(registry *r, int slot) {
     if (r->fleet == NULL) return;
     fleet_model_get(r->fleet, (uint32_t)slot, &info);
     if (info.state == MODEL_FAILED && !info.held) // or the command would end what held it
-        fleet_model_do(r->fleet, (uint32_t)slot, ENGINE_PREFETCH);
+        fleet_model_do(r->fleet, (uint32_t)slot, ENGINE_RETRY);
 }
 
 void registry_count(registry *r, const int *slots, uint32_t n) {

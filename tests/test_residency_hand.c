@@ -193,6 +193,52 @@ static void a_ceiling_of_one_name_leaves_the_weights_to_the_other(void) {
     }
 }
 
+/* Cached blocks counted as if they were needed, and nobody could have the weights. */
+static void cached_blocks_keep_no_name_from_the_weights(void) {
+    static core_rig r;
+    model_policy p = plain_policy();
+    core_rig_init(&r, 60, WEIGHTS, WEIGHTS);
+    core_rig_open(&r, false);
+    model_policy tight = p, small = p;
+    tight.max_bytes = (WEIGHTS + 8) * r.core.models.page_bytes;
+    small.max_bytes = 8 * r.core.models.page_bytes;
+    attach_pair(&r, &p, &tight);
+    core_rig_run(&r, 1000);
+    uint64_t id = 1;
+    for (; id < 40 && pool_held(&r.core.pool.owners[1]) < 8; id++) {
+        core_rig_submit(&r, 1, request(id, 20, 10));
+        core_rig_finish(&r);
+    }
+    EXPECT(pool_held(&r.core.pool.owners[1]) >= 8); // with the weights more than its ceiling
+    set_policy(&r, 0, &small);
+    core_rig_run(&r, 20000);
+    EXPECT_EQ(r.core.pool.owners[1].held[PAGE_WEIGHT], WEIGHTS);
+    EXPECT(pool_held(&r.core.pool.owners[1]) <= WEIGHTS + 8);
+    core_rig_submit(&r, 1, request(id, 20, 10));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, id));
+    core_rig_deinit(&r);
+}
+
+/* The file of a model that failed is back: it is no prefetch by hand. */
+static void a_retry_brings_nothing_that_nobody_wants(void) {
+    static core_rig r;
+    core_rig_init(&r, 60, WEIGHTS, WEIGHTS);
+    r.device.bad_files = 1;
+    core_rig_open(&r, false);
+    attach_all(&r, 1);
+    core_rig_submit(&r, 0, request(1, 10, 10));
+    core_rig_finish(&r);
+    r.device.bad_files = 0;
+    tell(&r, 0, ENGINE_RETRY);
+    core_rig_run(&r, 200000);
+    EXPECT_EQ(state_of(&r, 0), MODEL_COLD);
+    core_rig_submit(&r, 0, request(2, 10, 10));
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 2));
+    core_rig_deinit(&r);
+}
+
 static const test_case cases[] = {
     TEST(a_pin_that_does_not_fit_now_ends_nobodys_work),
     TEST(what_is_pinned_warm_goes_before_what_only_lies_there),
@@ -202,5 +248,7 @@ static const test_case cases[] = {
     TEST(a_load_without_room_keeps_no_prefetch_away),
     TEST(a_guarantee_of_one_name_includes_the_weights),
     TEST(a_ceiling_of_one_name_leaves_the_weights_to_the_other),
+    TEST(cached_blocks_keep_no_name_from_the_weights),
+    TEST(a_retry_brings_nothing_that_nobody_wants),
 };
 TEST_MAIN(cases)

@@ -760,6 +760,16 @@ def test_a_guarantee_that_leaves_no_room_for_weights_is_refused(fresh):
     r = patch(fresh, "models/c", min="62MiB")
     assert r.status_code == 409 and "the weights of a " in r.text, r.text
     assert patch(fresh, "tenants/t", min=None).status_code == 200
+    c = json.loads(fresh.text)
+    c["models"].append({"name": "new", "path": "dummy:tiny?seed=78", "min": "62MiB"})
+    r = put(fresh, c)
+    assert r.status_code == 409 and "the weights of a " in r.text, r.text
+    c["models"] = c["models"][-1:]  # those that leave need none
+    del c["tenants"][1]["models"]
+    r = put(fresh, c)
+    assert r.status_code == 200, r.text
+    assert patch(fresh, "models/new", weight=2).status_code == 200
+    assert put(fresh, fresh.text).status_code == 200
     assert all(fresh.ask(n).status_code == 200 for n in NAMES)
 
 

@@ -110,11 +110,12 @@ typedef struct engine_model_info {
     uint32_t decode_us;                // a step of one sequence, predicted; 0: not measured
     uint64_t bytes_done, bytes_total;  // of the newest stage or load
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
-    uint64_t n_left; // how often it was through with leaving the device
+    uint64_t n_left;  // how often it was through with leaving the device
+    uint64_t n_colds; // how often its weights were forgotten
     uint64_t hot_us, load_device_us, device_us;
     uint64_t turn_us;          // quota of its turns while models thrash; 0: none
     uint64_t idle_us;          // since somebody wanted it; 0: now
-    uint64_t waiting_since_us; // the first of the most urgent class that waits; 0: nobody
+    uint64_t waiting_since_us; // the first that waits and had no token yet; 0: nobody
     worth_pauses pauses;       // between such times, so far
     uint64_t reload_us;        // what having it back would take, about
     engine_switch last, sum;
@@ -138,7 +139,8 @@ typedef enum engine_command {
     ENGINE_PREFETCH, // WARM
     ENGINE_UNLOAD,   // not HOT: what runs ends first, who waits brings it back
     ENGINE_DROP,     // COLD, likewise
-    ENGINE_DRAIN     // what is there ends; the front lets nobody in before ENGINE_LOAD
+    ENGINE_DRAIN,    // what is there ends; the front lets nobody in before ENGINE_LOAD
+    ENGINE_RETRY     // FAILED: it may come again now, if somebody wants it
 } engine_command;
 
 /* Counters and gauges, copied at once. Histograms: counts per bucket of engine_step_us_bounds. */
