@@ -89,17 +89,22 @@ static void a_pinned_copy_stays_when_its_model_leaves_the_device(void) {
     core_rig_deinit(&r);
 }
 
+/* Its file was bad, and is good now. */
+static void open_with_a_failed_model(core_rig *r) {
+    core_rig_init(r, 60, WEIGHTS, WEIGHTS);
+    r->device.bad_files = 1;
+    core_rig_open(r, false);
+    attach_all(r, 1);
+    core_rig_submit(r, 0, request(1, 10, 10));
+    core_rig_finish(r);
+    EXPECT_EQ(state_of(r, 0), MODEL_FAILED);
+    r->device.bad_files = 0;
+}
+
 /* The failure was forgotten, and nothing came of it. */
 static void a_prefetch_tries_a_model_that_failed(void) {
     static core_rig r;
-    core_rig_init(&r, 60, WEIGHTS, WEIGHTS);
-    r.device.bad_files = 1;
-    core_rig_open(&r, false);
-    attach_all(&r, 1);
-    core_rig_submit(&r, 0, request(1, 10, 10));
-    core_rig_finish(&r);
-    EXPECT_EQ(state_of(&r, 0), MODEL_FAILED);
-    r.device.bad_files = 0;
+    open_with_a_failed_model(&r);
     tell(&r, 0, ENGINE_PREFETCH);
     core_rig_run(&r, 200000);
     EXPECT_EQ(state_of(&r, 0), MODEL_WARM);
@@ -223,13 +228,7 @@ static void cached_blocks_keep_no_name_from_the_weights(void) {
 /* The file of a model that failed is back: it is no prefetch by hand. */
 static void a_retry_brings_nothing_that_nobody_wants(void) {
     static core_rig r;
-    core_rig_init(&r, 60, WEIGHTS, WEIGHTS);
-    r.device.bad_files = 1;
-    core_rig_open(&r, false);
-    attach_all(&r, 1);
-    core_rig_submit(&r, 0, request(1, 10, 10));
-    core_rig_finish(&r);
-    r.device.bad_files = 0;
+    open_with_a_failed_model(&r);
     tell(&r, 0, ENGINE_RETRY);
     core_rig_run(&r, 200000);
     EXPECT_EQ(state_of(&r, 0), MODEL_COLD);
