@@ -28,9 +28,9 @@
 enum {
     IDLE_RUNS_MAX = 32, // turns without progress before the library is asked less often
     IDLE_RUN_MS = 5,
-    /* A connection's buffer holds more than its headers: the library's records of them and the head
-     * of the answer. */
-    SPARE_BYTES = GUARD_HEADERS_MAX * 64 + 2048
+    /* A connection's buffer holds more than its headers: the library's records of them and of the
+     * query's arguments, and the head of the answer. */
+    SPARE_BYTES = (GUARD_HEADERS_MAX + GUARD_ARGUMENTS_MAX) * 64 + 2048
 };
 
 const http_limits http_limits_default = {
@@ -74,6 +74,23 @@ static void arm_library(http_server *s, bool progress) {
     uv_timer_start(&s->timer_mhd, on_timer_mhd, wait_ms, 0);
 }
 
+/* When a reader ends a connection, the library marks it closed and then forgets it: it is freed
+ * only when it has become the oldest of those with the usual timeout, which behind one old idle
+ * connection is never.  Those with a timeout of their own are all looked at in every run.
+ *
+ * An option moves a connection between the library's lists, and inside of its callbacks it may be
+ * on none of them: it is set here, between two runs.  What is still there then is on its list, for
+ * a run ends by freeing all that it took off. */
+static void free_ended(http_server *s) {
+    enum { DAY_S = 86400 };
+    LIST_EACH_SAFE(node, next, &s->ended) {
+        conn *c = LIST_ENTRY(node, conn, ended);
+        list_remove(node);
+        MHD_set_connection_option(c->mhd, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)DAY_S);
+        server_must_run(s);
+    }
+}
+
 static void run_library(http_server *s) {
     uint64_t before = s->n_calls;
     if (s->in_run) { // called from one of its callbacks: the turn after this one
@@ -84,6 +101,7 @@ static void run_library(http_server *s) {
     s->must_run = false;
     MHD_run(s->daemon);
     s->in_run = false;
+    free_ended(s);
     arm_library(s, s->n_calls != before);
 }
 
@@ -143,6 +161,7 @@ static void conn_open(http_server *s, struct MHD_Connection *mhd, void **socket_
     c->mhd = mhd;
     c->fd = info->connect_fd;
     deadline_init(&c->due);
+    list_node_init(&c->ended);
     *socket_context = c;
     s->n_conns++;
     c->over_limit = s->n_conns - s->n_cut > s->conns_max;
@@ -150,10 +169,42 @@ static void conn_open(http_server *s, struct MHD_Connection *mhd, void **socket_
     if (!watch_add(c)) watch_cut(c);
 }
 
-/* Called before the socket is closed: the last moment its number is ours. */
+/* The status of an exchange that did not run its course. */
+static int status_of_cut(const exchange *x, struct MHD_Connection *mhd) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_HTTP_STATUS);
+    if (x->told_past != 0) return x->told_past;
+    if (x->rq.status == 0 && info != NULL) return (int)info->http_status; // the library's own error
+    if (x->aborting) return x->rq.status;
+    return 499;
+}
+
+static void end_exchange(exchange *x) {
+    http_server *s = x->s;
+    conn *c = x->c;
+    x->c = NULL;
+    x->suspended = false;
+    c->x = NULL;
+    deadline_disarm(&x->beat);
+    if (!c->cut) watch_conn(c, DEADLINE_IDLE);
+    exchange_gone(x); // does nothing when the answer was complete
+    x->gone = true;
+    if (s->finished != NULL) s->finished(s->ctx, &x->rq);
+    body_release(x);
+    if (x->admitted) s->n_open--;
+    if (x->n_work == 0) exchange_free(x);
+}
+
+/* Called before the socket is closed: the last moment its number is ours.  After an error on top of
+ * an error the library closes a connection without completing its request: that is done here. */
 static void conn_close(conn *c) {
     http_server *s = c->s;
+    if (c->x != NULL) {
+        c->x->rq.status = status_of_cut(c->x, c->mhd);
+        end_exchange(c->x);
+    }
     deadline_disarm(&c->due);
+    list_remove(&c->ended);
     watch_remove(c);
     if (c->linger && !c->left && !s->closing) linger_begin(c);
     s->n_conns--;
@@ -186,8 +237,22 @@ static void new_id(http_server *s, char id[40]) {
     id[36] = 0;
 }
 
+/* The library takes no notice when its records of arguments fill the connection's buffer: such a
+ * request would stall until its deadline.  This is the last moment before it makes them. */
+static bool has_too_many_arguments(const char *uri) {
+    const char *at = uri == NULL ? NULL : strchr(uri, '?');
+    for (size_t n = 1; at != NULL; n++) {
+        if (n > GUARD_ARGUMENTS_MAX) return true;
+        at = strchr(at + 1, '&');
+    }
+    return false;
+}
+
 /* The request line is complete.  What is returned comes back as *con_cls in every later call. */
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *mhd) {
+    static const past_answer too_many = {414, "URI Too Long", "invalid_request_error",
+                                         "request_too_large",
+                                         "The query has more than 64 arguments."};
     http_server *s = cls;
     conn *c = conn_of(mhd);
     s->n_calls++;
@@ -208,6 +273,7 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     c->x = x;
     /* A first request keeps the deadline of its connection: accepting started that clock. */
     if (c->due.kind == DEADLINE_IDLE || !deadline_armed(&c->due)) watch_conn(c, DEADLINE_HEADER);
+    if (has_too_many_arguments(uri)) reply_past(x, &too_many);
     return x;
 }
 
@@ -240,25 +306,6 @@ void exchange_gone(exchange *x) {
     if (x->phase >= EXCHANGE_WAITING && x->rq.on_gone != NULL) x->rq.on_gone(&x->rq);
 }
 
-/* The status of an exchange that did not run its course. */
-static int status_of_cut(const exchange *x, struct MHD_Connection *mhd) {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_HTTP_STATUS);
-    if (x->late) return 408;
-    if (x->rq.status == 0 && info != NULL) return (int)info->http_status; // the library's own error
-    if (x->aborting) return x->rq.status;
-    return 499;
-}
-
-/* When a reader ends a connection, the library marks it closed and then forgets it: it is freed
- * only when it has become the oldest of those with the usual timeout, which behind one old idle
- * connection is never.  Those with a timeout of their own are all looked at in every run. */
-static void have_freed(http_server *s, struct MHD_Connection *mhd) {
-    enum { DAY_S = 86400 };
-    MHD_set_connection_option(mhd, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)DAY_S);
-    server_must_run(s);
-}
-
 static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
                          enum MHD_RequestTerminationCode why) {
     http_server *s = cls;
@@ -266,22 +313,11 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
     s->n_calls++;
     if (x == NULL) return;
     *con_cls = NULL;
-    conn *c = x->c;
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK || x->rq.status == 0)
         x->rq.status = status_of_cut(x, mhd);
     if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK || (x->streaming && x->http_10))
-        have_freed(s, mhd);
-    x->c = NULL;
-    x->suspended = false;
-    c->x = NULL;
-    deadline_disarm(&x->beat);
-    if (!c->cut) watch_conn(c, DEADLINE_IDLE);
-    exchange_gone(x); // does nothing when the answer was complete
-    x->gone = true;
-    if (s->finished != NULL) s->finished(s->ctx, &x->rq);
-    body_release(x);
-    if (x->admitted) s->n_open--;
-    if (x->n_work == 0) exchange_free(x);
+        list_push_back(&s->ended, &x->c->ended);
+    end_exchange(x);
 }
 
 uint32_t http_n_open(const http_server *s) {
@@ -473,6 +509,7 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
     s->loop = loop;
     s->fd_listen = s->fd_reserve = s->fd_watch = -1;
     list_node_init(&s->exchanges);
+    list_node_init(&s->ended);
     start_deadlines(s);
     choose_workers();
     ignore_sigpipe();

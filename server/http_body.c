@@ -238,6 +238,7 @@ enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd, const cha
     if (x == NULL) return MHD_queue_response(mhd, 503, s->no_memory);
     switch (x->phase) {
     case EXCHANGE_HEADERS:
+        if (x->gone) return MHD_NO; // it was answered past the library
         return on_headers(x, mhd, url, method, version);
     case EXCHANGE_BODY:
     case EXCHANGE_REFUSED:

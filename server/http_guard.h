@@ -19,6 +19,7 @@
 
 enum {
     GUARD_HEADERS_MAX = 100,
+    GUARD_ARGUMENTS_MAX = 64,          // of the query
     GUARD_UNREAD_BYTES_MAX = 64 * 1024 // a body nobody asked for: read and dropped up to here
 };
 

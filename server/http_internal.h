@@ -47,8 +47,9 @@ typedef struct exchange exchange;
 typedef struct conn {
     http_server *s;
     struct MHD_Connection *mhd;
-    exchange *x;  // the request being read or answered, or NULL
-    deadline due; // header, body, idle or stall
+    exchange *x;     // the request being read or answered, or NULL
+    list_node ended; // in s->ended from the end of its last exchange to the end of that run
+    deadline due;    // header, body, idle or stall
     int fd;
     uint32_t slot, generation; // its name in the watch set
     bool left;                 // the client closed its side
@@ -102,7 +103,7 @@ struct exchange {
     bool answered;  // its last byte is known: on_gone is never called any more
     bool gone;      // cut off, whatever the reason
     bool gone_told; // on_gone or a done heard of it
-    bool late;      // a deadline of receiving passed
+    int told_past;  // status of an answer that was written past the library, 0: none
     bool last;      // the connection closes after it
     uint32_t n_work;
 };
@@ -167,6 +168,7 @@ struct http_server {
     uint32_t n_lingers;
 
     list_node exchanges;
+    list_node ended; // connections that the library closed in this run and may not have freed
     uint32_t n_open;
     uint32_t n_works;               // http_work under way, all exchanges together
     uint64_t bodies_bytes;          // held by all exchanges
@@ -211,8 +213,12 @@ void reply_refusal(exchange *x);
 enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd);
 bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
                    const char *extra_headers);
-/* A 408 past the library, which has no way to answer before the request is complete. */
-void reply_timeout(exchange *x);
+/* Answer and end a request that is not complete, past the library, which has no way to do so. */
+typedef struct past_answer {
+    int status;
+    const char *reason, *type, *code, *message;
+} past_answer;
+void reply_past(exchange *x, const past_answer *a);
 struct MHD_Response *reply_no_memory(void);
 /* The body of an error. */
 void reply_error_body(buf *out, const char *type, const char *code, const char *param,

@@ -154,6 +154,66 @@ static void ended_streams_free_their_sockets_behind_an_idle_one(void) {
     stop();
 }
 
+/* Sixteen GETs with 500 arguments each ended the process: the library's records of them filled the
+ * connection's buffer, the request stalled until its deadline, and the answer of 408 moved a
+ * connection that was on none of the library's lists.  A full buffer also makes the library close
+ * connections without completing their requests. */
+static void many_arguments_are_refused_at_once(void) {
+    http_options o = toy_options();
+    static const int n_arguments[] = {65, 100, 300, 500, 2000};
+    static const int n_header_bytes[] = {0, 1000, 9000, 12000, 25000};
+    static char text[40 * 1024];
+    start(&o);
+    for (int i = 0; i < 50; i++) {
+        size_t n = (size_t)sprintf(text, "GET /health?");
+        for (int k = 1; k < n_arguments[i % 5]; k++)
+            n += (size_t)sprintf(text + n, i < 25 ? "a=b&" : "&");
+        n += (size_t)sprintf(text + n, " HTTP/1.1\r\nHost: x\r\n");
+        n += (size_t)sprintf(text + n, "A: %0*d\r\n%s\r\n", n_header_bytes[i / 5 % 5] + 1, 0,
+                             i % 3 == 0 ? "Content-Length: +5\r\n" : "");
+        int fd = client_connect();
+        if (i % 2 == 0) get_and_expect(fd, &r, 200);
+        send(fd, text, n, MSG_NOSIGNAL); // all of it is there when the library looks
+        client_read(fd, &r, 1000);
+        EXPECT_EQ(reply_status(&r), 414);
+        EXPECT(reply_has(&r, "request_too_large"));
+        EXPECT(reply_has(&r, "\r\nx-request-id: req-"));
+        EXPECT(r.closed);
+        close(fd);
+    }
+    turn_for(200); // past the deadline that they once met
+    EXPECT_EQ(seen.n_finished, 50 + 25);
+    EXPECT_EQ(http_n_open(server), 0);
+    int fd = client_connect();
+    get_and_expect(fd, &r, 200);
+    close(fd);
+    stop();
+}
+
+/* Up to the bound, and with as many headers as are allowed, the buffer has room for all of it. */
+static void arguments_up_to_the_bound_are_served(void) {
+    http_options o = toy_options();
+    static char text[32 * 1024];
+    start(&o);
+    for (int n_arguments = 60; n_arguments <= 68; n_arguments++) {
+        for (int long_headers = 0; long_headers < 2; long_headers++) {
+            size_t n = (size_t)sprintf(text, "GET /health?");
+            for (int i = 0; i < n_arguments; i++)
+                n += (size_t)sprintf(text + n, i == 0 ? "a=b" : i % 2 ? "&a" : "&a=b");
+            n += (size_t)sprintf(text + n, " HTTP/1.1\r\nHost: x\r\n");
+            for (int i = 0; i < 99; i++)
+                n += (size_t)sprintf(text + n, "A: %0*d\r\n", long_headers ? 150 : 1, 0);
+            sprintf(text + n, "\r\n");
+            int fd = client_with(text);
+            client_read(fd, &r, 1000);
+            EXPECT_EQ(reply_status(&r), n_arguments <= 64 ? 200 : 414);
+            EXPECT_EQ(r.closed, n_arguments > 64);
+            close(fd);
+        }
+    }
+    stop();
+}
+
 static void lack_of_descriptors_is_survived(void) {
     http_options o = toy_options();
     struct rlimit before, less;
@@ -428,6 +488,8 @@ static const test_case cases[] = {
     TEST(thousand_silent_connections_stop_nobody),
     TEST(resets_leave_nothing_behind),
     TEST(ended_streams_free_their_sockets_behind_an_idle_one),
+    TEST(many_arguments_are_refused_at_once),
+    TEST(arguments_up_to_the_bound_are_served),
     TEST(lack_of_descriptors_is_survived),
     TEST(descriptors_are_raised_or_the_lack_is_told),
     TEST(overload_is_said_before_the_body),
