@@ -173,7 +173,7 @@ static void conn_open(http_server *s, struct MHD_Connection *mhd, void **socket_
 static int status_of_cut(const exchange *x, struct MHD_Connection *mhd) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_HTTP_STATUS);
-    if (x->told_past != 0) return x->told_past;
+    if (x->late) return 408;
     if (x->rq.status == 0 && info != NULL) return (int)info->http_status; // the library's own error
     if (x->aborting) return x->rq.status;
     return 499;
@@ -237,24 +237,24 @@ static void new_id(http_server *s, char id[40]) {
     id[36] = 0;
 }
 
-/* The library takes no notice when its records of arguments fill the connection's buffer: such a
- * request would stall until its deadline.  This is the last moment before it makes them. */
-static bool has_too_many_arguments(const char *uri) {
-    const char *at = uri == NULL ? NULL : strchr(uri, '?');
-    for (size_t n = 1; at != NULL; n++) {
-        if (n > GUARD_ARGUMENTS_MAX) return true;
-        at = strchr(at + 1, '&');
-    }
-    return false;
+/* The library keeps a record of each argument in the buffer of the connection, and when that is
+ * full it stalls, or goes on with a connection that it has closed.  So it never sees too many: it
+ * parses the query in place, after this call, up to the first NUL. */
+static bool cut_long_query(const char *uri) {
+    const char *query = uri == NULL ? NULL : strchr(uri, '?');
+    size_t n = 0;
+    for (const char *at = query; at != NULL; at = strchr(at + 1, '&')) n++;
+    if (n <= GUARD_ARGUMENTS_MAX) return false;
+    ((char *)(uintptr_t)query)[1] = 0; // its own buffer, const only in the callback's type
+    return true;
 }
 
 /* The request line is complete.  What is returned comes back as *con_cls in every later call. */
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *mhd) {
-    static const past_answer too_many = {414, "URI Too Long", "invalid_request_error",
-                                         "request_too_large",
-                                         "The query has more than 64 arguments."};
     http_server *s = cls;
     conn *c = conn_of(mhd);
+    size_t target_n = uri == NULL ? 0 : strlen(uri);
+    bool too_many_arguments = cut_long_query(uri);
     s->n_calls++;
     if (c == NULL) return NULL;
     exchange *x = calloc(1, sizeof *x);
@@ -262,7 +262,8 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     x->s = s;
     x->c = c;
     x->rq.tenant = -1;
-    x->target_n = uri == NULL ? 0 : strlen(uri);
+    x->target_n = target_n;
+    x->too_many_arguments = too_many_arguments;
     x->rq.arrival_us = clock_now_us();
     list_node_init(&x->link);
     deadline_init(&x->beat);
@@ -273,7 +274,6 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     c->x = x;
     /* A first request keeps the deadline of its connection: accepting started that clock. */
     if (c->due.kind == DEADLINE_IDLE || !deadline_armed(&c->due)) watch_conn(c, DEADLINE_HEADER);
-    if (has_too_many_arguments(uri)) reply_past(x, &too_many);
     return x;
 }
 

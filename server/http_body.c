@@ -131,6 +131,7 @@ static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const
     guard_init(&g, method, url, version);
     MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, collect_header, &g);
     g.too_long = is_too_long(x, mhd);
+    g.too_many_arguments = x->too_many_arguments;
     g.bad_block = x->s->reads_raw && !raw_is_exact(mhd, method, url, x->target_n, version);
     bool passed = pass_guard(x, &g);
     /* For HEAD the library leaves the body away; the method must be known to count right. */
@@ -238,7 +239,6 @@ enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd, const cha
     if (x == NULL) return MHD_queue_response(mhd, 503, s->no_memory);
     switch (x->phase) {
     case EXCHANGE_HEADERS:
-        if (x->gone) return MHD_NO; // it was answered past the library
         return on_headers(x, mhd, url, method, version);
     case EXCHANGE_BODY:
     case EXCHANGE_REFUSED:

@@ -17,7 +17,9 @@ static bool refuse(guard_refusal *why, int status, const char *code, const char 
 
 /* Framing in doubt: what follows on this connection cannot be trusted to be a request. */
 static bool refuse_framing(guard_refusal *why, int status, const char *message) {
-    refuse(why, status, status == 413 || status == 431 ? "request_too_large" : "malformed_request",
+    refuse(why, status,
+           status == 413 || status == 414 || status == 431 ? "request_too_large"
+                                                           : "malformed_request",
            message);
     why->close = true;
     return false;
@@ -132,6 +134,8 @@ bool guard_framing(guard *g, guard_refusal *why) {
     if (g->bad_name) return refuse_framing(why, 400, "A header name is not a token.");
     if (g->bad_value) return refuse_framing(why, 400, "A header value holds a control character.");
     if (g->bad_block) return refuse_framing(why, 400, "The header block is malformed.");
+    if (g->too_many_arguments)
+        return refuse_framing(why, 414, "The query has more than 64 arguments.");
     if (g->too_long) return refuse_framing(why, 431, "The headers are too long.");
     if (g->n_headers > GUARD_HEADERS_MAX)
         return refuse_framing(why, 431, "There are more than 100 headers.");

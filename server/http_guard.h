@@ -42,8 +42,9 @@ typedef struct guard {
     const char *method, *target, *version; // target: raw path, query already cut off
     uint32_t n_headers;
     bool bad_name, bad_value;
-    bool too_long;  // the header block, for our limit
-    bool bad_block; // the lines are not what they were taken for (http_raw.c)
+    bool too_long;           // the header block, for our limit
+    bool too_many_arguments; // of the query: more than GUARD_ARGUMENTS_MAX
+    bool bad_block;          // the lines are not what they were taken for (http_raw.c)
     guard_single content_length, transfer_encoding, host, authorization, content_type, expect;
     guard_single content_encoding, origin;
     double timeout_s; // the client's own, in seconds; 0 = not told

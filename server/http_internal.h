@@ -79,7 +79,8 @@ struct exchange {
     conn *c;        // NULL after the library is done with it
     list_node link; // in s->exchanges
     exchange_phase phase;
-    size_t target_n;       // of the request line, up to its first NUL
+    size_t target_n; // of the request line, up to its first NUL
+    bool too_many_arguments;
     guard_refusal refusal; // status 0: none
     deadline beat;         // of a stream
 
@@ -103,7 +104,7 @@ struct exchange {
     bool answered;  // its last byte is known: on_gone is never called any more
     bool gone;      // cut off, whatever the reason
     bool gone_told; // on_gone or a done heard of it
-    int told_past;  // status of an answer that was written past the library, 0: none
+    bool late;      // a deadline of receiving passed
     bool last;      // the connection closes after it
     uint32_t n_work;
 };
@@ -213,12 +214,8 @@ void reply_refusal(exchange *x);
 enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd);
 bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
                    const char *extra_headers);
-/* Answer and end a request that is not complete, past the library, which has no way to do so. */
-typedef struct past_answer {
-    int status;
-    const char *reason, *type, *code, *message;
-} past_answer;
-void reply_past(exchange *x, const past_answer *a);
+/* A 408 past the library, which has no way to answer before the request is complete. */
+void reply_timeout(exchange *x);
 struct MHD_Response *reply_no_memory(void);
 /* The body of an error. */
 void reply_error_body(buf *out, const char *type, const char *code, const char *param,

@@ -329,24 +329,17 @@ enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd) {
     return MHD_YES;
 }
 
-/* Nothing of this exchange was sent yet, so a few bytes past the library do no harm. */
-void reply_past(exchange *x, const past_answer *a) {
-    char head[512];
-    buf out;
-    buf_init(&out, 0);
-    reply_error_body(&out, a->type, a->code, NULL, a->message);
-    int n = snprintf(head, sizeof head,
-                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\n"
-                     "x-request-id: %s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
-                     a->status, a->reason, x->rq.id, out.n);
-    x->told_past = a->status;
-    if (n > 0 && (size_t)n < sizeof head && !out.failed) {
-        struct iovec parts[] = {{head, (size_t)n}, {out.p, out.n}};
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-        (void)!sendmsg(x->c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    }
-    buf_deinit(&out);
-    x->c->linger = true; // closing with unread bytes would reset, and the reset overtake the answer
-    exchange_gone(x);
-    watch_cut(x->c);
+/* Nothing of this exchange was sent yet, so a few bytes past the library do no harm; whether they
+ * arrive is the client's luck. */
+void reply_timeout(exchange *x) {
+    static const char body[] = "{\"error\":{\"message\":\"The request was not complete in time.\","
+                               "\"type\":\"timeout_error\",\"param\":null,"
+                               "\"code\":\"request_timeout\"}}";
+    char text[512];
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
+                     "x-request-id: %s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
+                     x->rq.id, sizeof body - 1, body);
+    if (n > 0 && (size_t)n < sizeof text)
+        (void)!send(x->c->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
 }

@@ -194,11 +194,9 @@ static void beat(exchange *x) {
 
 static void on_conn_due(conn *c, deadline_kind kind) {
     exchange *x = c->x;
-    static const past_answer late = {408, "Request Timeout", "timeout_error", "request_timeout",
-                                     "The request was not complete in time."};
     if (x != NULL && (kind == DEADLINE_HEADER || kind == DEADLINE_BODY)) {
-        reply_past(x, &late);
-        return;
+        x->late = true;
+        reply_timeout(x);
     }
     if (x != NULL) exchange_gone(x);
     watch_cut(c);

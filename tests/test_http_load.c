@@ -156,24 +156,23 @@ static void ended_streams_free_their_sockets_behind_an_idle_one(void) {
 
 /* Sixteen GETs with 500 arguments each ended the process: the library's records of them filled the
  * connection's buffer, the request stalled until its deadline, and the answer of 408 moved a
- * connection that was on none of the library's lists.  A full buffer also makes the library close
- * connections without completing their requests. */
+ * connection that was on none of the library's lists. */
 static void many_arguments_are_refused_at_once(void) {
     http_options o = toy_options();
     static const int n_arguments[] = {65, 100, 300, 500, 2000};
-    static const int n_header_bytes[] = {0, 1000, 9000, 12000, 25000};
+    static const int n_header_bytes[] = {0, 1000, 5000, 9000, 15000};
     static char text[40 * 1024];
+    o.limits.header_timeout_ms = 150;
     start(&o);
     for (int i = 0; i < 50; i++) {
         size_t n = (size_t)sprintf(text, "GET /health?");
         for (int k = 1; k < n_arguments[i % 5]; k++)
             n += (size_t)sprintf(text + n, i < 25 ? "a=b&" : "&");
         n += (size_t)sprintf(text + n, " HTTP/1.1\r\nHost: x\r\n");
-        n += (size_t)sprintf(text + n, "A: %0*d\r\n%s\r\n", n_header_bytes[i / 5 % 5] + 1, 0,
-                             i % 3 == 0 ? "Content-Length: +5\r\n" : "");
+        n += (size_t)sprintf(text + n, "A: %0*d\r\n\r\n", n_header_bytes[i / 5 % 5] + 1, 0);
         int fd = client_connect();
         if (i % 2 == 0) get_and_expect(fd, &r, 200);
-        send(fd, text, n, MSG_NOSIGNAL); // all of it is there when the library looks
+        EXPECT_EQ(send(fd, text, n, MSG_NOSIGNAL), n); // all is there when the library looks
         client_read(fd, &r, 1000);
         EXPECT_EQ(reply_status(&r), 414);
         EXPECT(reply_has(&r, "request_too_large"));
