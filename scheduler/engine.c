@@ -96,6 +96,7 @@ static void publish_stats(engine *e) {
     s->n_preemptions = n.n_preemptions;
     s->n_recomputed_tokens = n.n_recomputed_tokens;
     s->charged_us = n.charged_us;
+    memcpy(s->class_us, n.class_us, sizeof s->class_us);
     s->waste_us = n.waste_us;
     s->prefix_queries_tokens = n.prefix_queries_tokens;
     s->prefix_hits_tokens = n.prefix_hits_tokens;

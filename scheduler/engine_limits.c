@@ -13,14 +13,22 @@ engine_limits limits_fill(const engine_limits *given) {
     engine_limits l = *given;
     l.running_max = or_default(l.running_max, 32);
     l.step_tokens_max = or_default(l.step_tokens_max, 512);
-    l.step_max_ms = or_default(l.step_max_ms, 100);
-    l.decode_step_ms = or_default(l.decode_step_ms, 25);
     l.queue_len_max = or_default(l.queue_len_max, 1024);
     l.starvation_ms = or_default(l.starvation_ms, 2000);
     l.turn_ms = or_default(l.turn_ms, 500);
     l.load_retry_ms = or_default(l.load_retry_ms, 1000);
     l.load_retry_max_ms = or_default(l.load_retry_max_ms, 60000);
     return l;
+}
+
+uint64_t limits_pace_us(policy_objective objective, uint32_t tpot_ms) {
+    static const uint32_t preset_ms[POLICY_OBJECTIVES] = {
+        [OBJECTIVE_BALANCED] = 40,
+        [OBJECTIVE_LATENCY] = 10,
+        [OBJECTIVE_THROUGHPUT] = 100,
+        [OBJECTIVE_SLA] = 40, // of requests that wish for nothing
+    };
+    return (uint64_t)or_default(tpot_ms, preset_ms[objective]) * MS_US;
 }
 
 /* Rows with logits per step: one per sequence, and some for prompts that are scored. */
@@ -35,8 +43,7 @@ sched_limits limits_of_sched(const engine_limits *l) {
                           .logits_max = logits_max(l),
                           .queue_len_max = l->queue_len_max,
                           .draft_tokens = l->draft_tokens,
-                          .step_max_us = (uint64_t)l->step_max_ms * MS_US,
-                          .decode_step_us = (uint64_t)l->decode_step_ms * MS_US,
+                          .pace_us = limits_pace_us(l->objective, l->tpot_ms),
                           .starvation_us = (uint64_t)l->starvation_ms * MS_US,
                           .starvation_percent = l->starvation_percent,
                           .objective = l->objective,

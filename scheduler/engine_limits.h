@@ -14,6 +14,8 @@
 engine_limits limits_fill(const engine_limits *given);
 /* Of limits that were filled.  The depth is the most there is; the device's own may be less. */
 sched_limits limits_of_sched(const engine_limits *l);
+/* Time per output token that streams without a target keep beside prompts; 0: the objective's. */
+uint64_t limits_pace_us(policy_objective objective, uint32_t tpot_ms);
 residency_limits limits_of_models(const engine_limits *l);
 
 #endif

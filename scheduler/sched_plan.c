@@ -13,14 +13,11 @@
  * most of the pool idle, since most answers end early; too little would preempt at once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
 enum { LATE_EVERY = 8 };      // one in so many that begin may be late: see is_lost
-enum { LIFTED_PARTS = 8 };    // of running_max: places for those lifted by their waiting
+enum { LIFTED_PARTS = 8 };    // of running_max, and of the time of prompts: for lifted sequences
 enum { COME_BACK_PARTS = 4 }; // of a step: time to copy what was parked
 enum { TRIM_BLOCKS_MAX = 8 }; // cached blocks freed per plan when pages are short
 enum { CLAIMS_TRIED = 8 };    // of one model in one plan, behind somebody for whom pages are short
 enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
-/* A step in which somebody decodes takes so many tenths of its time without prompts, or so long:
- * prompts need some time even where decoding needs little. */
-enum { DECODE_SHARE_TENTHS = 14, DECODE_FLOOR_US = 7000 };
 
 /* Who waits, while some are let in: the first that has no place or no pages is overtaken by nobody,
  * but for those who only want what was guaranteed to them, where pages are short; a tenant at its
@@ -81,13 +78,23 @@ static void expire(sched *s, uint64_t now_us) {
 /* ---- order ---- */
 
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us) {
-    uint32_t class = q->req->class;
+    uint32_t class = q->req->class, granted = q->state == SEQ_RUNNING ? q->granted : class;
     if (s->limits.starvation_us == 0 || class <= GEN_HIGH || now_us <= q->idle_since_us)
-        return class;
+        return granted;
     if (q->state == SEQ_WAITING && s->n_lifted >= u32_max(s->limits.running_max / LIFTED_PARTS, 1))
-        return class;
+        return granted;
     uint64_t lifts = (now_us - q->idle_since_us) / s->limits.starvation_us;
-    return lifts < class - GEN_HIGH ? (uint32_t)(class - lifts) : GEN_HIGH;
+    return u32_min(granted, lifts < class - GEN_HIGH ? (uint32_t)(class - lifts) : GEN_HIGH);
+}
+
+/* A running sequence that counts as more urgent than its request says. */
+static bool is_lifted(const sched *s, const seq *q, uint64_t now_us) {
+    return q->state == SEQ_RUNNING && sched_class_now(s, q, now_us) < q->req->class;
+}
+
+bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us) {
+    return q->state == SEQ_RUNNING && s->limits.starvation_us != 0 && !q->waits_for_disk &&
+           now_us >= q->idle_since_us + s->limits.starvation_us;
 }
 
 bool sched_is_blocked(const sched *s, uint64_t now_us) {
@@ -122,6 +129,8 @@ static bool precedes(const plan *p, const seq *a, const seq *b) {
     uint32_t class_b = lost_b ? b->req->class : sched_class_now(p->s, b, p->now_us);
     if (class_a != class_b) return class_a < class_b;
     if (lost_a != lost_b) return lost_b;
+    bool lifted_a = is_lifted(p->s, a, p->now_us), lifted_b = is_lifted(p->s, b, p->now_us);
+    if (lifted_a != lifted_b) return lifted_b; // it has a part of the time of its own: plan_lifted
     if (a->req->rank != b->req->rank) return a->req->rank < b->req->rank;
     if (p->tier == TIER_ENTITLED && a->principal != b->principal) {
         uint64_t full_a = sched_full_us(p->s, a), full_b = sched_full_us(p->s, b);
@@ -373,7 +382,7 @@ static bool is_short(const plan *p, const sched_model *m) {
     const sched_limits *l = &p->s->limits;
     /* Longer without a try than a step takes, or a device without work looks up: something else
      * than pages kept the model from computing. */
-    uint64_t gap_us = max_us(max_us(l->kv_turn_us, 2 * l->step_max_us), 4 * p->s->typical_us);
+    uint64_t gap_us = max_us(max_us(l->kv_turn_us, 5 * l->pace_us), 4 * p->s->typical_us);
     return p->now_us <= m->short_at_us + gap_us && m->stepped_us < m->short_since_us;
 }
 
@@ -776,26 +785,21 @@ static uint64_t min_us(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-/* How long the step may take with prompts beside the rows it has; see scheduler.h. */
+/* How long the step may take with prompts beside the rows that it has. */
 static uint64_t step_budget_us(const plan *p) {
-    const sched_limits *l = &p->s->limits;
-    const rate *r = &p->m->rate;
     rate_work work = step_work(p->st);
-    bool decodes = work.rows > 0;
-    if (!decodes) rate_add_rows(&work, 0, 1);
-    uint64_t alone_us = rate_us(r, &work), budget_us = l->step_max_us;
-    if (decodes && l->objective != OBJECTIVE_THROUGHPUT) {
-        uint64_t wanted_us = max_us(alone_us * DECODE_SHARE_TENTHS / 10, DECODE_FLOOR_US);
-        if (l->depth > 1 || (l->objective == OBJECTIVE_SLA && p->due_us != 0))
-            wanted_us = l->decode_step_us;
-        budget_us = min_us(budget_us, min_us(wanted_us, l->decode_step_us));
-    }
-    /* Whoever is due first, of any model, still gets a step of its own before that. */
+    uint64_t budget_us = sched_budget_us(p->s, p->m, &work);
+    /* The request with the earliest deadline, of any model, still gets a step before that. */
     if (p->due_us != 0) {
         uint64_t at_us = p->now_us + p->s->typical_us;
         budget_us = min_us(budget_us, p->due_us > at_us ? p->due_us - at_us : 0);
     }
-    return max_us(budget_us, decodes ? alone_us + alone_us / 4 : 2 * alone_us);
+    if (work.rows == 0) {
+        rate_add_rows(&work, 0, 1);
+        return max_us(budget_us, 2 * rate_us(&p->m->rate, &work));
+    }
+    uint64_t alone_us = rate_us(&p->m->rate, &work);
+    return max_us(budget_us, alone_us + alone_us / 4);
 }
 
 /* Rows of a sequence that the step still has time for.  At least one, or it would never advance;
@@ -810,13 +814,16 @@ static uint32_t chunk_rows(const plan *p, const seq *q, uint64_t budget_us) {
     return u32_max(n, u32_min(least, n_max));
 }
 
+static bool has_rows(const plan *p) {
+    const sched_limits *l = &p->s->limits;
+    return p->st->b.n_seqs < l->running_max && p->st->b.n_rows < l->step_tokens_max;
+}
+
 /* Is there a row left, and time for it?  The first prompt has some in any case. */
 static bool has_room(const plan *p, uint64_t budget_us) {
-    const step *st = p->st;
-    const sched_limits *l = &p->s->limits;
-    rate_work work = step_work(st);
-    return st->b.n_seqs < l->running_max && st->b.n_rows < l->step_tokens_max &&
-           (st->n_prefill_rows == 0 || rate_rows(&p->m->rate, budget_us, &work, 0, 1) > 0);
+    rate_work work = step_work(p->st);
+    return has_rows(p) &&
+           (p->st->n_prefill_rows == 0 || rate_rows(&p->m->rate, budget_us, &work, 0, 1) > 0);
 }
 
 /* Blocks of q that are parked are copied and not computed: all at once when nobody else is in the
@@ -841,27 +848,69 @@ static bool come_back(plan *p, seq *q) {
     return false;
 }
 
+/* It was in the batch when the plan began, and has no rows yet. */
+static bool wants_rows(const plan *p, const seq *q) {
+    return q->state == SEQ_RUNNING && q->planned_plan != p->s->plan_no &&
+           q->refused_plan != p->s->plan_no;
+}
+
+/* What the step takes so far, and of the time that prompts have without the part of lifted ones. */
+static uint64_t budget_of_others_us(const plan *p, uint32_t n_order, uint64_t budget_us) {
+    rate_work work = step_work(p->st);
+    uint64_t so_far_us = work.rows > 0 ? rate_us(&p->m->rate, &work) : 0;
+    bool any = false;
+    for (uint32_t i = 0; i < n_order && !any; i++)
+        any = wants_rows(p, p->s->order[i]) && is_lifted(p->s, p->s->order[i], p->now_us);
+    if (!any || budget_us <= so_far_us) return budget_us;
+    return budget_us - (budget_us - so_far_us) / LIFTED_PARTS;
+}
+
+/* Prompts of running sequences that waiting has lifted: an eighth of the time of prompts is for
+ * them, the oldest first, or more urgent prompts without an end would keep them from theirs.  One
+ * that is overdue has a row in any case.  A sequence that gets rows here stays lifted, because a
+ * few rows per starvation_us do not end a prompt. */
+static void plan_lifted(plan *p, uint32_t n_order, uint64_t budget_us) {
+    sched *s = p->s;
+    uint32_t n_rows = 0;
+    for (uint32_t i = 0; i < n_order && has_rows(p); i++) {
+        seq *q = s->order[i];
+        if (!wants_rows(p, q) || !is_lifted(s, q, p->now_us) || !come_back(p, q)) continue;
+        rate_work work = step_work(p->st);
+        uint32_t n_max = u32_min(seq_n_wanted(q), s->limits.step_tokens_max - work.rows);
+        uint32_t n = rate_rows(&p->m->rate, budget_us, &work, q->n_computed + q->n_planned, n_max);
+        if (sched_is_overdue(s, q, p->now_us)) n = u32_max(n, 1);
+        uint32_t class = sched_class_now(s, q, p->now_us);
+        if (n == 0) continue;
+        s->n_lifted += q->granted == q->req->class;
+        q->granted = (gen_class) class;
+        n_rows += plan_rows(p, q, n);
+    }
+    p->st->n_prefill_rows += n_rows;
+}
+
 static void plan_chunks(plan *p, uint32_t n_order) {
     sched *s = p->s;
     step *st = p->st;
     uint64_t budget_us = step_budget_us(p);
-    for (uint32_t i = 0; has_room(p, budget_us);) {
-        while (i < n_order &&
-               (s->order[i]->state != SEQ_RUNNING || s->order[i]->planned_plan == s->plan_no ||
-                s->order[i]->refused_plan == s->plan_no))
-            i++;
+    uint64_t others_us = budget_of_others_us(p, n_order, budget_us);
+    for (uint32_t i = 0; has_rows(p);) {
+        while (i < n_order && !wants_rows(p, s->order[i])) i++;
         seq *q = i < n_order ? s->order[i] : NULL;
         seq *w = door_next(p, precedes);
         if (q == NULL && w == NULL) break;
-        if (w != NULL && (q == NULL || precedes(p, w, q))) {
+        bool comes = w != NULL && (q == NULL || precedes(p, w, q));
+        uint64_t its_us = !comes && is_lifted(s, q, p->now_us) ? budget_us : others_us;
+        if (!has_room(p, its_us)) break;
+        if (comes) {
             if (!door_try(p, w)) continue;
             q = w;
         } else {
             i++;
         }
         if (!come_back(p, q)) continue;
-        st->n_prefill_rows += plan_rows(p, q, chunk_rows(p, q, budget_us));
+        st->n_prefill_rows += plan_rows(p, q, chunk_rows(p, q, its_us));
     }
+    plan_lifted(p, n_order, budget_us);
 }
 
 /* Is somebody running who would have to make room for it? */

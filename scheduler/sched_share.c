@@ -208,6 +208,7 @@ static void refill_floors(sched *s, uint32_t classes, uint64_t now_us) {
 
 static bool comes_before(const sched_choice *a, const sched_choice *b) {
     if (a->tier != b->tier) return a->tier < b->tier;
+    if (a->overdue != b->overdue) return a->overdue;
     if (a->floor != b->floor) return a->floor;
     if (a->class != b->class) return a->class < b->class;
     if (a->late != b->late) return b->late;
@@ -238,17 +239,19 @@ static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
     bool late = deadline_us != 0 && now_us > deadline_us + target_us;
     bool urgent = deadline_us != 0 && !late && now_us + margin_us >= deadline_us;
     if (urgent) q->urgent_plan = s->plan_no;
-    *out = (sched_choice){.m = seq_model(s, q),
-                          .tier = sched_tier_of(s, q, now_us),
-                          .class = late && s->limits.objective == OBJECTIVE_SLA
-                                       ? q->req->class
-                                       : sched_class_now(s, q, now_us),
-                          .late = late && s->limits.objective == OBJECTIVE_SLA,
-                          .deadline_us = urgent ? deadline_us : 0,
-                          .due_us = late ? 0 : deadline_us,
-                          .virtual_us = virtual_of(s, q),
-                          .runs = q->state == SEQ_RUNNING,
-                          .arrival_no = q->arrival_no};
+    *out = (sched_choice){
+        .m = seq_model(s, q),
+        .tier = sched_tier_of(s, q, now_us),
+        .class = late && s->limits.objective == OBJECTIVE_SLA ? q->req->class
+                                                              : sched_class_now(s, q, now_us),
+        .late = late && s->limits.objective == OBJECTIVE_SLA,
+        .overdue = sched_is_overdue(s, q, now_us) &&
+                   now_us >= seq_model(s, q)->stepped_us + s->limits.starvation_us,
+        .deadline_us = urgent ? deadline_us : 0,
+        .due_us = late ? 0 : deadline_us,
+        .virtual_us = virtual_of(s, q),
+        .runs = q->state == SEQ_RUNNING,
+        .arrival_no = q->arrival_no};
     out->full_us = out->tier == TIER_ENTITLED ? sched_full_us(s, q) : UINT64_MAX;
     bool tried = out->m->tried_plan == s->plan_no && (out->m->tried_tiers >> out->tier & 1) != 0;
     return out->tier != TIER_NONE && !tried;
@@ -378,6 +381,7 @@ static void charge_item(sched *s, const step_item *item, uint64_t us) {
     us -= waste_us;
     q->device_us += us;
     s->charged_us += us;
+    s->counters.class_us[q->req->class] += us;
     engine_principal use = {.device_us = us, .prompt_tokens = prompt_rows(item)};
     sched_note_use(s, q, &use);
     uint64_t weight = (uint64_t)u32_max(m->weight, 1) * (t != NULL ? u32_max(t->weight, 1) : 1);
@@ -411,6 +415,7 @@ void sched_charge(sched *s, const step *st, uint64_t us) {
 void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us) {
     s->limits.starvation_percent = limits->starvation_percent;
     s->limits.objective = limits->objective;
+    s->limits.pace_us = limits->pace_us;
     s->limits.background_copies = limits->background_copies;
     for (uint32_t c = 0; c < GEN_CLASSES; c++)
         share_set(&s->floors[c], SHARE_BURST, limits->starvation_percent, 1, now_us);

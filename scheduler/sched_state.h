@@ -5,6 +5,7 @@
  *     sched_share.c   whose turn it is, and who pays
  *     sched_rungs.c   what preemptions took, and how long they were
  *     sched_plan.c    who computes what; admission and preemption
+ *     sched_pace.c    how long a step may take
  *     sched_time.c    targets that could not be kept
  *     sched_memory.c  guarantees and ceilings of memory
  *     sched_park.c    cached blocks in host memory
@@ -29,7 +30,8 @@ typedef enum sched_tier { TIER_ENTITLED, TIER_SURPLUS, TIER_NONE } sched_tier;
 typedef struct sched_choice {
     struct sched_model *m;
     sched_tier tier;
-    bool floor; // its class got less than its floor
+    bool overdue; // it is in a batch, and neither it nor its model had a step for starvation_us
+    bool floor;   // its class got less than its floor
     bool late;
     uint32_t class;
     uint64_t deadline_us; // urgent: of its next token; 0: not urgent
@@ -241,6 +243,13 @@ inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err);
  * second to a minute; 0: its target is missed even when nothing else runs. */
 uint32_t sched_time_retry_ms(const sched *s, const seq *q);
 
+/* What it wishes for per token: the request's target, else its model's; 0: nothing. */
+uint64_t sched_tpot_us(const sched *s, const seq *q);
+
+/* -- sched_pace.c -- */
+/* How long a step of this model may take with prompts beside the rows that it has. */
+uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work);
+
 /* -- sched_memory.c -- */
 void sched_on_live(void *ctx, uint32_t tenant, bool live); // of a sched_model's kv
 /* Pages that this sequence's tenant leaves to the guarantees of others are not taken from now on.
@@ -307,6 +316,8 @@ void sched_forget_reads(sched *s, uint32_t model_idx); // the model is about to 
 /* -- sched_plan.c -- */
 /* The class it counts as now; see scheduler.h. */
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us);
+/* It is in the batch and had no rows for starvation_us. */
+bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us);
 /* Blocks, and pages, that its known tokens and the look-ahead of an admission need. */
 uint32_t sched_blocks_to_start(const sched *s, const seq *q);
 uint32_t sched_pages_to_start(const sched *s, const seq *q);

@@ -39,7 +39,7 @@ static uint64_t decode_us(const sched_model *m, uint32_t n_more, const horizon *
     return w.rows > 0 ? rate_us(&m->rate, &w) : 0;
 }
 
-static uint64_t tpot_of(const sched *s, const seq *q) {
+uint64_t sched_tpot_us(const sched *s, const seq *q) {
     return q->req->tpot_target_ms != 0 ? (uint64_t)q->req->tpot_target_ms * 1000
                                        : s->models[q->model_idx].tpot_us;
 }
@@ -52,7 +52,7 @@ static uint64_t period_of(const sched *s, const sched_model *m, const horizon *h
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
         if (has_ended(q, h)) continue;
-        uint64_t us = tpot_of(s, q);
+        uint64_t us = sched_tpot_us(s, q);
         if (us != 0 && (least == 0 || us < least)) least = us;
     }
     return least;
@@ -62,7 +62,7 @@ void sched_add_task(const sched *s, uint32_t model_idx, uint64_t *cost_us, uint6
     const sched_model *m = &s->models[model_idx];
     uint64_t least_us = period_of(s, m, &now);
     LIST_EACH(node, &m->waiting) {
-        uint64_t us = tpot_of(s, LIST_ENTRY(node, seq, mine));
+        uint64_t us = sched_tpot_us(s, LIST_ENTRY(node, seq, mine));
         if (us != 0 && (least_us == 0 || us < least_us)) least_us = us;
     }
     uint32_t n_waiting = m->n_seqs - m->n_running, n_max = s->limits.running_max;
@@ -82,7 +82,7 @@ static void get_load(const sched *s, const seq *newcomer, const horizon *h, feas
         bool its = newcomer != NULL && newcomer->model_idx == i;
         if (!m->open || (m->n_running == 0 && !its)) continue;
         uint64_t cost_us = decode_us(m, its ? 1 : 0, h), period_us = period_of(s, m, h);
-        uint64_t wish_us = its ? tpot_of(s, newcomer) : 0;
+        uint64_t wish_us = its ? sched_tpot_us(s, newcomer) : 0;
         if (wish_us != 0 && (period_us == 0 || wish_us < period_us)) period_us = wish_us;
         feasible_load_add(out, narrow(cost_us), narrow(period_us));
     }
@@ -125,7 +125,7 @@ uint32_t sched_time_retry_ms(const sched *s, const seq *q) {
 
 inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err) {
     feasible_load load;
-    if (s->limits.objective != OBJECTIVE_SLA || tpot_of(s, q) == 0) return INFERD_OK;
+    if (s->limits.objective != OBJECTIVE_SLA || sched_tpot_us(s, q) == 0) return INFERD_OK;
     sched_get_load(s, q, &load);
     uint64_t total = feasible_total_ppb(&load, 0);
     if (total <= FEASIBLE_ONE_PPB) return INFERD_OK;
@@ -134,7 +134,7 @@ inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err) {
             err, INFERD_EBUSY,
             "its target of %s per token could not be kept, not even alone: a step of the model "
             "takes %s",
-            feasible_ms(tpot_of(s, q)).text,
+            feasible_ms(sched_tpot_us(s, q)).text,
             feasible_ms(decode_us(&s->models[q->model_idx], 1, &nothing_runs)).text);
     uint64_t sum = load.sum_ppb / (FEASIBLE_ONE_PPB / 1000),
              all = total / (FEASIBLE_ONE_PPB / 1000);

@@ -9,17 +9,16 @@
  *
  * A step belongs to one model.  First every sequence that needs one row gets it, then prompt chunks
  * fill the rest in order: class, rank, arrival.  How many rows fit is known from the rate of
- * earlier steps (rate.h).  While somebody decodes a step is planned to take 1.4 times as long as
- * without prompts, or 7 ms where that is more; decode_step_us is the bound on that, and step_max_us
- * the bound on every step.  (With depth 2 it may always be as long as decode_step_us: such devices
- * compute hundreds of rows well, and a few of them badly.)  Where decoding alone is about as long
- * as the bound, prompts still get a quarter of its time, or half as many rows, and without decoding
- * a step may take as long as two of one row: whoever is inside must not keep everybody else out,
- * and a prompt always advances.
+ * earlier steps (rate.h).  Decoding keeps a pace, pace_us or the targets of those that decode, and
+ * prompts get all time that the pace leaves (sched_pace.c).
  *
- * A sequence that has waited starvation_us is treated as one class more urgent, per such interval,
- * up to GEN_HIGH.  Of those that wait, that is so for a few at a time (LIFTED_PARTS): in a queue in
- * which everybody has waited for long nobody would be urgent else.
+ * A sequence without rows for starvation_us is lifted: it counts as one class more urgent, per such
+ * interval, up to GEN_HIGH.  Of waiting sequences a few at a time are lifted (LIFTED_PARTS), or in
+ * a queue in which all have waited for long an urgent request would not be urgent.  A lifted
+ * sequence keeps its class while it runs; prompts of the same class by right go before its own, but
+ * an eighth of the time of prompts is for lifted ones.  A sequence in a batch that had no rows for
+ * starvation_us gets some in the next step of its model, and its model the next step of the device,
+ * where shares allow it: so no class starves, however much more urgent work there is.
  *
  * Whoever waits and begins like a prompt that is being computed is held back until those blocks are
  * there, instead of computing them again at the same time.  It waits only for a sequence that is
@@ -61,7 +60,8 @@ typedef struct sched_limits {
     uint32_t depth; // steps planned ahead, 1 or 2
     uint32_t running_max, step_tokens_max, logits_max, queue_len_max;
     uint32_t draft_tokens; // guessed per sequence and step, at depth 1 only; 0: none
-    uint64_t step_max_us, decode_step_us, starvation_us;
+    uint64_t pace_us; // between two tokens of a stream, while prompts are computed: sched_pace.c
+    uint64_t starvation_us;
     uint64_t kv_turn_us; // so long without a page: a model takes some of equals; core.h sets it
     uint32_t starvation_percent; // of the time a class waits behind others; 0: none
     policy_objective objective;
@@ -100,7 +100,8 @@ typedef struct sched_counters {
     uint64_t n_stored, n_fetched;  // blocks given to the disk, and that came from there
     uint64_t n_zeroed_pages, n_zeroed_slots; // before another tenant got them
     engine_times rungs[GEN_RUNGS], relief;   // of preemptions
-    uint64_t charged_us, waste_us; // of all steps: paid for, and computed again after preemptions
+    uint64_t charged_us, waste_us;  // of all steps: paid for, and computed again after preemptions
+    uint64_t class_us[GEN_CLASSES]; // of charged_us, by the class that requests ask for
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // tokens guessed, and those that were drawn
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
@@ -147,8 +148,8 @@ uint32_t sched_next_tenant(sched *s, uint64_t *used_bytes);
  * more.
  */
 void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages);
-/* From the next plan on starvation_percent, objective and background_copies are these; the rest
- * stays as it was. */
+/* From the next plan on starvation_percent, objective, pace_us and background_copies are these; the
+ * rest stays as it was. */
 void sched_set_policy(sched *s, const sched_limits *limits, uint64_t now_us);
 /* The pool became smaller: likewise. */
 void sched_pool_shrank(sched *s);

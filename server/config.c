@@ -83,6 +83,7 @@ engine_limits config_engine_limits(const inferd_config *c) {
     l.min_residency_ms = c->policy.min_residency_ms;
     l.starvation_percent = c->policy.starvation_percent;
     l.objective = c->policy.objective;
+    l.tpot_ms = c->policy.tpot_ms;
     l.background_copies = c->policy.background_copies;
     l.zero_on_tenant_change = c->policy.zero_on_tenant_change;
     return l;

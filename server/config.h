@@ -79,6 +79,7 @@ typedef struct config_tenant {
 /* How devices are shared, between models and over time. */
 typedef struct config_policy {
     policy_objective objective;
+    uint32_t tpot_ms; // pace of decoding while prompts are computed; 0: the objective's
     policy_placement placement;
     uint32_t min_residency_ms;        // a model that just came stays for so long; 0
     uint32_t starvation_percent;      // of a device's time, for lower classes that wait; 2

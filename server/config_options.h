@@ -70,6 +70,11 @@ typedef struct config_report {
     uint32_t n;              // all of them; only the first PROBLEMS_MAX are written
 } config_report;
 
+/* An option of earlier versions. */
+typedef struct option_replaced {
+    const char *name, *by; // by: the whole path of the option that does its work now
+} option_replaced;
+
 struct option_table {
     const char *title;
     const option *options;
@@ -78,6 +83,8 @@ struct option_table {
     /* Completes an object that was read without a problem, and checks its members against each
      * other: `v` says which were given.  NULL: nothing to do. */
     void (*settle)(void *base, const json_t *v, config_report *r, const config_place *place);
+    const option_replaced *replaced; // [n_replaced] refused with the name of their successor
+    size_t n_replaced;
 };
 
 extern const option_table config_table; // of inferd_config

@@ -277,6 +277,12 @@ static size_t distance(const char *a, const char *b) {
 static void unknown_option(reader *r, const config_place *p, const option_table *table) {
     const char *best = NULL;
     size_t best_distance = SIZE_MAX;
+    for (size_t i = 0; i < table->n_replaced; i++)
+        if (strcmp(p->name, table->replaced[i].name) == 0) {
+            config_problem(r->report, p, "this option was replaced by \"%s\"",
+                           table->replaced[i].by);
+            return;
+        }
     for (size_t i = 0; i < table->n; i++) {
         size_t d = distance(p->name, table->options[i].name);
         if (d < best_distance) best_distance = d, best = table->options[i].name;

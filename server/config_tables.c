@@ -30,7 +30,7 @@ static const char *const classes[] = {"system", "high", "normal", "batch", NULL}
 static const char *const kv_types[] = {"f16", "bf16", "f32", "int8", "auto", NULL};
 static const char *const share_policies[] = {"besteffort", "burst", "fixed", NULL};
 static const char *const pins[] = {"none", "warm", "hot", NULL};
-static const char *const objectives[] = {"latency", "throughput", "sla", NULL};
+static const char *const objectives[] = {"balanced", "latency", "throughput", "sla", NULL};
 static const char *const placements[] = {"balanced", "binpack", "spread", NULL};
 static const char *const levels[] = {"error", "info", "debug", NULL};
 
@@ -243,11 +243,6 @@ static const option of_limit[] = {
     {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(1, 65536, 512),
      .about =
          "tokens computed in one step; on a CPU at most the larger of 128 and 2 `running_max`"},
-    {"step_max_ms", OPTION_U32, AT(L, engine.step_max_ms), RANGE(1, 60000, 100),
-     .about = "no step is planned longer"},
-    {"decode_step_ms", OPTION_U32, AT(L, engine.decode_step_ms), RANGE(1, 60000, 25),
-     .about = "no step is planned longer while others decode; on a CPU steps are shorter where "
-              "decoding is: 1.4 times its own time, or 7 ms"},
     {"step_hang_ms", OPTION_U32, AT(L, step_hang_ms), RANGE(1000, DAY_MS, 60000), .live = true,
      .about = "a device that answers no step for this long is given up: exit status 70"},
     {"queue_len_max", OPTION_U32, AT(L, engine.queue_len_max), RANGE(1, 1000000, 1024),
@@ -281,7 +276,11 @@ static const option of_limit[] = {
     {"logit_bias_max", OPTION_U32, AT(L, logit_bias_max), RANGE(0, 1000000, 1024), .live = true,
      .about = "entries of `logit_bias`"},
 };
-static const option_table limit_table = {"limits", of_limit, INFERD_COUNT(of_limit), sizeof(L)};
+static const option_replaced replaced_limits[] = {{"step_max_ms", "policy.tpot_ms"},
+                                                  {"decode_step_ms", "policy.tpot_ms"}};
+static const option_table limit_table = {"limits",  of_limit, INFERD_COUNT(of_limit),
+                                         sizeof(L), .replaced = replaced_limits,
+                                         .n_replaced = INFERD_COUNT(replaced_limits)};
 
 #define G config_log
 static const option of_log[] = {
@@ -295,9 +294,14 @@ static const option_table log_table = {"log", of_log, INFERD_COUNT(of_log), size
 
 #define O config_policy
 static const option of_policy[] = {
-    {"objective", OPTION_CHOICE, AT(O, objective), .normal = OBJECTIVE_LATENCY,
+    {"objective", OPTION_CHOICE, AT(O, objective), .normal = OBJECTIVE_BALANCED,
      .choices = objectives, .live = true,
-     .about = "what is best: the next token soon, many tokens, or targets (`slo`) that are met"},
+     .about = "preset of `tpot_ms`: `balanced` 40, `latency` 10, `throughput` 100, `sla` 40; `sla` "
+              "also orders and refuses requests by their targets (`slo`)"},
+    {"tpot_ms", OPTION_U32, AT(O, tpot_ms), RANGE(1, 60000, 0), .live = true,
+     .about = "time per output token that streams keep while prompts are computed; prompts get all "
+              "other time. Absent: that of `objective`; `slo.tpot_ms` of a model or a request "
+              "comes first"},
     {"placement", OPTION_CHOICE, AT(O, placement), .normal = PLACE_BALANCED, .choices = placements,
      .live = true,
      .about = "which device gets a model: the one whose memory is pressed least, the fullest that "

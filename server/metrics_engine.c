@@ -115,6 +115,13 @@ static void write_parts(page *p) {
             "Where the time of a device went: requests (charged to tenants), load (bringing models "
             "up), recompute and move (what preemptions cost), idle, host (turns without work).",
             parts, INFERD_COUNT(parts), true);
+    static const stat_row classes[] = {{",class=\"system\"", STAT(class_us[GEN_SYSTEM]), true},
+                                       {",class=\"high\"", STAT(class_us[GEN_HIGH]), true},
+                                       {",class=\"normal\"", STAT(class_us[GEN_NORMAL]), true},
+                                       {",class=\"batch\"", STAT(class_us[GEN_BATCH]), true}};
+    rows_of(p, "inferd_class_device_seconds_total", "counter",
+            "Device time charged to requests, by the class that they ask for.", classes,
+            INFERD_COUNT(classes), true);
     page_family(p, "inferd_device_wall_seconds_total", "counter",
                 "Time since the device was opened, up to the last entry of its account.");
     EACH_DEVICE(p, d) {

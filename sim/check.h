@@ -2,7 +2,7 @@
  * happens.
  *
  * A seed makes a world: a few pages, models of different sizes, classes and policies, one memory or
- * two, depth 1 or 2, guesses or none, a disk or none, one of three objectives; and then what
+ * two, depth 1 or 2, guesses or none, a disk or none, one of four objectives; and then what
  * happens in it: requests, cancellations, pauses, commands, policies, files that fail, slow loads,
  * failed steps, a clock that jumps.  The device stores tokens where the block tables say and reads
  * weights where they were put, so a page in the wrong hands changes an output.

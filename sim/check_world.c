@@ -118,8 +118,7 @@ static void make_limits(yard *y, sched_limits *l, residency_limits *m) {
     *l = (sched_limits){.depth = CORE_DEPTH_MAX,
                         .running_max = 2 + below(y, 6),
                         .queue_len_max = 40,
-                        .step_max_us = 100000,
-                        .decode_step_us = 25000,
+                        .pace_us = 40000,
                         .starvation_us = STARVATION_US,
                         .no_prefix_cache = chance(y, 10)};
     l->logits_max = l->running_max + below(y, 12);
@@ -134,7 +133,7 @@ static void make_limits(yard *y, sched_limits *l, residency_limits *m) {
     if (chance(y, 50)) l->starvation_percent = 1 + below(y, 10);
     l->background_copies = chance(y, 50);
     if (y->theme != THEME_STORM) return;
-    if (chance(y, 60)) l->objective = (policy_objective)(1 + below(y, 2));
+    if (chance(y, 60)) l->objective = (policy_objective)(1 + below(y, POLICY_OBJECTIVES - 1));
     l->zero_on_tenant_change = chance(y, 40);
 }
 

@@ -1,4 +1,5 @@
 /* experiment.c - see experiment.h: one run, its targets, and how figures are told. */
+#include "engine_limits.h"
 #include "experiment.h"
 #include "options.h"
 
@@ -9,7 +10,8 @@
 enum {
     CAPACITY_S = 240,       // of an endless queue
     CAPACITY_WARMUP_S = 60, // of it, not counted
-    BASE_S_MIN = 600
+    BASE_S_MIN = 600,
+    REFERENCE_TPOT_MS = 25 // pace of the dedicated device: targets do not move with a default
 };
 #define CAPACITY_RATE 200.0 // a second, more than any preset serves
 #define BASE_LOAD     0.5
@@ -268,6 +270,7 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
     if (e->queue_len > 0) o.sched.queue_len_max = e->queue_len;
     o.worth = e->worth;
     o.sched.objective = e->objective;
+    o.sched.pace_us = limits_pace_us(e->objective, e->tpot_ms);
     if (e->running_max > 0) {
         o.sched.logits_max += e->running_max - o.sched.running_max;
         o.sched.running_max = e->running_max;
@@ -323,6 +326,7 @@ static void dedicate(experiment *e) {
     e->n_tenants = 0;
     e->model_shares = NULL;
     e->watched = false;
+    e->tpot_ms = REFERENCE_TPOT_MS;
 }
 
 /* Requests a second that one device with one model ends while it is never without work. */

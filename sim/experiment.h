@@ -11,7 +11,7 @@
  *     rate     the same over rates, with a curve
  *     models   how many models a device serves, attainment 90 and 99 %
  *     evict    reload time of the product's choice beside LRU and who knows the future
- *     objectives  one workload, three objectives: attainment, goodput, throughput, refusals
+ *     objectives  one workload, four objectives: attainment, goodput, throughput, refusals
  *     churn    models that come and go: the largest that can be placed against the theoretical
  *     retry    clients that obey Retry-After: how many succeed at their first retry
  *     speed    how fast the simulator itself is: of this machine, so no two runs give the same
@@ -63,6 +63,7 @@ typedef struct experiment {
     bool obeys;         // clients come back when they are told to
     uint32_t queue_len; // 0: the daemon's default
     policy_objective objective;
+    uint32_t tpot_ms; // pace of decoding; 0: the objective's
     world_worth worth;
     const char *json_path, *svg_path; // NULL: none
     double load_percent;              // mix: the rate at which devices compute so much; 0: as given

@@ -1,14 +1,14 @@
 /* experiment_objectives.c - see experiment.h: what policy.objective changes.
  *
- * The same requests three times, each with its targets, which it says: the daemon with `latency`,
- * `throughput` and `sla`.  Nothing else differs.  Some models that all fit share a device near what
- * it can do, so that it is time alone that is short; there the three have to differ, or the dial is
- * none. */
+ * The same requests four times, each with its targets, which it says: the daemon with `balanced`,
+ * `latency`, `throughput` and `sla`.  Nothing else differs.  Some models that all fit share a
+ * device near what it can do, so that it is time alone that is short; there the four have to
+ * differ, or the dial is none. */
 #include <string.h>
 
 #include "experiment.h"
 
-static const char *const NAMES[] = {"latency", "throughput", "sla"};
+static const char *const NAMES[] = {"balanced", "latency", "throughput", "sla"};
 static const double FACTORS[] = {0.6, 0.8, 1, 1.2}; // of what a dedicated device can
 enum { MODELS = 3, STEP_TOKENS = 2048 };            // all of them fit; chunks are bounded by time
 enum { N_OBJECTIVES = INFERD_COUNT(NAMES), N_FACTORS = INFERD_COUNT(FACTORS) };
@@ -78,7 +78,7 @@ inferd_status experiment_objectives(const experiment *e, inferd_err *err) {
     if (st == INFERD_OK)
         printf("%u models, each %.2f requests/s times the part; steps of up to %u tokens\n",
                one.n_models, t.base.capacity_per_s / one.n_models, one.step_tokens);
-    if (st == INFERD_OK) st = experiment_figures(&one, &f, "three objectives", err);
+    if (st == INFERD_OK) st = experiment_figures(&one, &f, "four objectives", err);
     if (st == INFERD_OK) st = experiment_note_targets(&f, &t, err);
     for (int k = 0; k < N_FACTORS; k++)
         for (int o = 0; o < N_OBJECTIVES; o++) {

@@ -18,6 +18,7 @@ typedef struct core_rig {
     const kv_disk_ops *disk_ops; // NULL: no disk
     kv_disk *disk;
     const device_ops *ops; // NULL: those of the fake device
+    uint64_t pace_us;      // of the limits; 0: the usual one
 } core_rig;
 
 static inline uint64_t core_rig_now(void *ctx) {
@@ -78,6 +79,7 @@ static inline void core_rig_open(core_rig *r, bool eager) {
                       .ctx = r};
     o.limits.depth = CORE_DEPTH_MAX;
     o.limits.background_copies = r->background_copies;
+    if (r->pace_us != 0) o.limits.pace_us = r->pace_us;
     o.limits.zero_on_tenant_change = r->zero_on_tenant_change;
     EXPECT_EQ(core_init(&r->core, &o, &err), INFERD_OK);
     EXPECT_EQ(core_open(&r->core, &err), INFERD_OK);

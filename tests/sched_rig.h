@@ -53,8 +53,7 @@ static inline sched_limits default_limits(void) {
                           .step_tokens_max = 128,
                           .logits_max = 16,
                           .queue_len_max = 256,
-                          .step_max_us = 100000,
-                          .decode_step_us = 25000,
+                          .pace_us = 40000,
                           .starvation_us = 2000000};
 }
 

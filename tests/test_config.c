@@ -154,7 +154,8 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT(c->kv_disk.path == NULL && c->state_dir == NULL && c->admin.listen == NULL);
     EXPECT_EQ(c->kv_disk.max_bytes, 8ull << 30);
     EXPECT_EQ(c->admin.n_keys, 0);
-    EXPECT_EQ(c->policy.objective, OBJECTIVE_LATENCY);
+    EXPECT_EQ(c->policy.objective, OBJECTIVE_BALANCED);
+    EXPECT_EQ(c->policy.tpot_ms, 0);
     EXPECT_EQ(c->policy.placement, PLACE_BALANCED);
     EXPECT_EQ(c->policy.min_residency_ms, 0);
     EXPECT_EQ(c->policy.starvation_percent, 2);
@@ -786,7 +787,13 @@ static void each_new_value_has_its_range(void) {
         {"", "\"policy\":[]", "policy: expected an object, found a list"},
         {"policy", "\"min_residency_ms\":86400000,\"starvation_percent\":50", NULL},
         {"policy", "\"objective\":\"speed\"",
-         "objective: expected one of \"latency\", \"throughput\", \"sla\""},
+         "objective: expected one of \"balanced\", \"latency\", \"throughput\", \"sla\""},
+        {"policy", "\"tpot_ms\":60000", NULL},
+        {"policy", "\"tpot_ms\":0", "tpot_ms: must be between 1 and 60000"},
+        {"limits", "\"decode_step_ms\":25",
+         "decode_step_ms: this option was replaced by \"policy.tpot_ms\""},
+        {"limits", "\"step_max_ms\":100",
+         "step_max_ms: this option was replaced by \"policy.tpot_ms\""},
         {"policy", "\"placement\":\"random\"",
          "placement: expected one of \"balanced\", \"binpack\", \"spread\""},
         {"policy", "\"min_residency_ms\":86400001",
@@ -836,11 +843,12 @@ static void each_new_value_has_its_range(void) {
 static void values_arrive_where_they_belong(void) {
     open_folder();
     EXPECT_EQ(load_at("policy",
-                      "\"objective\":\"throughput\",\"placement\":\"spread\","
+                      "\"objective\":\"throughput\",\"tpot_ms\":25,\"placement\":\"spread\","
                       "\"min_residency_ms\":7,\"starvation_percent\":11,"
                       "\"background_copies\":false,\"cost_per_device_hour\":\"0.000001\""),
               INFERD_OK);
     EXPECT_EQ(c->policy.objective, OBJECTIVE_THROUGHPUT);
+    EXPECT_EQ(c->policy.tpot_ms, 25);
     EXPECT_EQ(c->policy.placement, PLACE_SPREAD);
     EXPECT_EQ(c->policy.min_residency_ms, 7);
     EXPECT_EQ(c->policy.starvation_percent, 11);

@@ -52,6 +52,7 @@ static buf page_of(metrics *m, uint32_t n_models) {
                       .prefix_queries_tokens = 50,
                       .prefix_hits_tokens = 20,
                       .charged_us = 2000000,
+                      .class_us = {[GEN_HIGH] = 500000, [GEN_BATCH] = 1500000},
                       .waste_us = 500000,
                       .account_load_us = 250000,
                       .opened_us = 1000000,
@@ -141,6 +142,9 @@ static void what_was_counted_is_written(void) {
     EXPECT(has_line(&page, "inferd_pages{device=\"d0\",state=\"cached\"} 10"));
     EXPECT(has_line(&page, "inferd_pages{device=\"d0\",state=\"parked\"} 12"));
     EXPECT(has_line(&page, "inferd_pages{device=\"d0\",state=\"absent\"} 13"));
+    EXPECT(has_line(&page, "inferd_class_device_seconds_total{device=\"d0\",class=\"high\"} 0.5"));
+    EXPECT(has_line(&page, "inferd_class_device_seconds_total{device=\"d0\",class=\"normal\"} 0"));
+    EXPECT(has_line(&page, "inferd_class_device_seconds_total{device=\"d0\",class=\"batch\"} 1.5"));
     EXPECT(has_line(&page, "inferd_thrashing{device=\"d0\"} 1"));
     EXPECT(has_line(&page, "inferd_thrash_reload_seconds{device=\"d0\"} 2.5"));
     EXPECT(has_line(&page, "inferd_turns_attainment_ratio{device=\"d0\"} 0.75"));

@@ -237,6 +237,7 @@ static void open_with_disk(core_rig *r, uint32_t n_host, uint64_t delay_us) {
     r->device.move_us = 20;
     r->device.kv.slot_bytes = 4 * sizeof(tok_id);
     r->device.content = 5;
+    r->pace_us = 50000; // the price of a row is learned from steps of some rows
     disk.r = r;
     disk.delay_us = delay_us;
     r->disk_ops = &fake_disk_ops;

@@ -211,7 +211,7 @@ static void set_floor(core_rig *r, uint32_t percent) {
     limits.starvation_percent = percent;
     limits.objective = OBJECTIVE_THROUGHPUT;
     limits.background_copies = !limits.background_copies;
-    limits.step_max_us++;
+    limits.kv_turn_us++;
     models.min_residency_us = 77;
     models.turn_us++;
     sched_limits was = r->core.sched->limits;
@@ -219,7 +219,7 @@ static void set_floor(core_rig *r, uint32_t percent) {
     core_set_policy(&r->core, &limits, &models);
     const sched_limits *is = &r->core.sched->limits;
     EXPECT(is->starvation_percent == percent && is->objective == OBJECTIVE_THROUGHPUT);
-    EXPECT(is->background_copies != was.background_copies && is->step_max_us == was.step_max_us);
+    EXPECT(is->background_copies != was.background_copies && is->kv_turn_us == was.kv_turn_us);
     EXPECT_EQ(r->core.models.limits.min_residency_us, 77);
     EXPECT_EQ(r->core.models.limits.turn_us, turn_us);
     limits.objective = was.objective;

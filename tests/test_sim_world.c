@@ -440,6 +440,7 @@ static void defaults_are_those_of_the_daemon(void) {
     l.min_residency_ms = c->policy.min_residency_ms;
     l.starvation_percent = c->policy.starvation_percent;
     l.objective = c->policy.objective;
+    l.tpot_ms = c->policy.tpot_ms;
     l.background_copies = c->policy.background_copies;
     l.zero_on_tenant_change = c->policy.zero_on_tenant_change;
     l = limits_fill(&l);
@@ -451,8 +452,7 @@ static void defaults_are_those_of_the_daemon(void) {
     EXPECT_EQ(o.sched.logits_max, s.logits_max);
     EXPECT_EQ(o.sched.queue_len_max, s.queue_len_max);
     EXPECT_EQ(o.sched.draft_tokens, s.draft_tokens);
-    EXPECT_EQ(o.sched.step_max_us, s.step_max_us);
-    EXPECT_EQ(o.sched.decode_step_us, s.decode_step_us);
+    EXPECT_EQ(o.sched.pace_us, s.pace_us);
     EXPECT_EQ(o.sched.starvation_us, s.starvation_us);
     EXPECT_EQ(o.sched.starvation_percent, s.starvation_percent);
     EXPECT(s.starvation_percent > 0);

@@ -33,8 +33,6 @@ typedef struct engine engine;
 typedef struct engine_limits {
     uint32_t running_max;     // sequences in a batch                           32
     uint32_t step_tokens_max; // rows per step                                  512
-    uint32_t step_max_ms;     // no step is planned longer                      100
-    uint32_t decode_step_ms;  // longest step while others decode               25
     uint32_t queue_len_max;   // waiting requests                               1,024
     uint32_t starvation_ms;   // waiting longer than this lifts one class up    2,000
     uint32_t draft_tokens;    // guessed ahead per sequence and step (CPU)      0: none
@@ -46,7 +44,8 @@ typedef struct engine_limits {
     uint32_t load_retry_ms;      // after a load that failed; doubles             1,000
     uint32_t load_retry_max_ms;  // up to this                                    60,000
     uint32_t starvation_percent; // of the time a class waits behind others    0: none
-    policy_objective objective;  // what steps are planned for                 latency
+    policy_objective objective;  // preset of the pace, and more               balanced
+    uint32_t tpot_ms;            // pace of decoding beside prompts            the objective's
     bool lazy;                   // models come only when somebody asks for them
     bool background_copies;      // of blocks of the batch class to host memory, ahead of time
     bool zero_on_tenant_change;  // memory of keys and values, before another tenant gets it
@@ -160,7 +159,8 @@ typedef struct engine_stats {
     uint64_t n_steps, n_rows, n_prefill_rows, n_decode_rows;
     uint64_t step_us_sum, device_us_sum, step_us_hist[ENGINE_STEP_BUCKETS];
     uint64_t n_preemptions, n_recomputed_tokens;
-    uint64_t charged_us, waste_us; // of account_step_us: paid for, and computed again
+    uint64_t charged_us, waste_us;  // of account_step_us: paid for, and computed again
+    uint64_t class_us[GEN_CLASSES]; // of charged_us, by the class that requests ask for
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
     uint64_t n_drafted, n_drafts_right; // tokens guessed ahead, and those that were drawn
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
@@ -212,8 +212,8 @@ bool engine_model_set_policy(engine *e, uint32_t model_idx, const model_policy *
 void engine_model_do(engine *e, uint32_t model_idx, engine_command command);
 /* Shares and weight of a tenant (gen_request.tenant_idx) from now on.  False: no memory. */
 bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *policy);
-/* Of these limits min_residency_ms, starvation_percent, objective and background_copies hold from
- * the next step on; the others stay as they were at the start.  False: no memory. */
+/* Of these limits min_residency_ms, starvation_percent, objective, tpot_ms and background_copies
+ * hold from the next step on; the others stay as they were at the start.  False: no memory. */
 bool engine_set_policy(engine *e, const engine_limits *limits);
 /* The next event; false: none now. */
 bool engine_next_event(engine *e, gen_event *out);

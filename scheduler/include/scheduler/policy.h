@@ -42,10 +42,14 @@ typedef struct tenant_policy {
     share_spec share;
 } tenant_policy;
 
+/* Presets of the pace of decoding (engine_limits.h has the numbers); `sla` also orders and refuses
+ * requests by their targets. */
 typedef enum policy_objective {
+    OBJECTIVE_BALANCED,
     OBJECTIVE_LATENCY,
     OBJECTIVE_THROUGHPUT,
-    OBJECTIVE_SLA
+    OBJECTIVE_SLA,
+    POLICY_OBJECTIVES
 } policy_objective;
 
 typedef enum policy_placement { PLACE_BALANCED, PLACE_BINPACK, PLACE_SPREAD } policy_placement;

@@ -1,0 +1,72 @@
+/* sched_pace.c - how long a step may take, so that streams keep their pace.
+ *
+ * Between two tokens of a stream every model with work makes a step.  Those steps together may take
+ * the pace, the smallest among the sequences that decode:
+ *
+ *     limits.pace_us       of a sequence without a target
+ *     2 x the target       of one with a target per token (of the request, else slo.tpot_ms of its
+ *                          model): a target is a mean, so a sequence that is ahead of its target
+ *                          may wait; its deadlines bound the step, too (sched_plan.c)
+ *
+ *     0            decode steps of all models          pace
+ *     |------------------------------------|-----------|
+ *                                           prompts, divided by the models that have some
+ *
+ * Prompts get at least a quarter of the time that decoding takes, or requests that decode would
+ * keep all others out.  While nothing decodes no stream waits, and a step is bounded only because a
+ * more urgent request may arrive meanwhile.
+ *
+ * Thread: engine. */
+#include "sched_state.h"
+
+enum {
+    TARGET_PACES = 2,       // of a target per token
+    PROMPT_LEAST_PARTS = 4, // of the time of decoding
+    PROMPT_PACES = 2        // of a step while nothing decodes
+};
+
+/* One step of every model. */
+typedef struct rotation {
+    uint64_t pace_us;     // UINT64_MAX: nothing decodes
+    uint64_t decode_us;   // of the decode steps
+    uint32_t n_prompting; // models with prompts to compute
+} rotation;
+
+static uint64_t max_us(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static uint64_t pace_of(const sched *s, const seq *q) {
+    uint64_t target_us = sched_tpot_us(s, q);
+    return target_us != 0 ? TARGET_PACES * target_us : s->limits.pace_us;
+}
+
+static void add_model(const sched *s, const sched_model *m, rotation *r) {
+    rate_work decode = {0};
+    bool prompts = m->n_seqs > m->n_running;
+    LIST_EACH(node, &m->running) {
+        const seq *q = LIST_ENTRY(node, seq, mine);
+        if (q->paused) continue;
+        if (seq_n_wanted(q) > 1) {
+            prompts = true;
+            continue;
+        }
+        uint64_t pace_us = pace_of(s, q);
+        if (pace_us < r->pace_us) r->pace_us = pace_us;
+        rate_add_rows(&decode, q->n_computed, 1);
+        decode.draws++;
+    }
+    if (decode.rows > 0) r->decode_us += rate_us(&m->rate, &decode);
+    r->n_prompting += prompts;
+}
+
+uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work) {
+    rotation r = {.pace_us = UINT64_MAX};
+    for (uint32_t i = 0; i < s->n_models; i++)
+        if (s->models[i].hot) add_model(s, &s->models[i], &r);
+    if (r.pace_us == UINT64_MAX) return PROMPT_PACES * s->limits.pace_us;
+    uint64_t left_us = r.pace_us > r.decode_us ? r.pace_us - r.decode_us : 0;
+    uint64_t prompts_us = max_us(left_us, r.decode_us / PROMPT_LEAST_PARTS);
+    uint64_t own_us = work->rows > 0 ? rate_us(&m->rate, work) : 0;
+    return own_us + prompts_us / u32_max(r.n_prompting, 1);
+}
