@@ -367,6 +367,8 @@ static void set_deadlines(const draft *d, gen_request *r) {
         *hinted = rq->deadline_us;
 }
 
+/* Request i of n_prompts * n.  Its noise is that of choice i, counted over all prompts: prompts of
+ * one list share the seed, and with the same noise equal prompts would have equal texts. */
 static bool fill_request(const draft *d, gen_request *r, uint32_t i, uint64_t seed) {
     const api_params *p = &d->p;
     const tok_ids *ids = &d->prompts[i / p->n].ids;
@@ -394,7 +396,7 @@ static bool fill_request(const draft *d, gen_request *r, uint32_t i, uint64_t se
         if (r->stop_ids == NULL) return false;
         r->n_stop_ids = (uint32_t)n;
     }
-    return set_sampling(d, &r->sampling, i % (uint32_t)p->n, seed);
+    return set_sampling(d, &r->sampling, i, seed);
 }
 
 static bool make_requests(draft *d) {

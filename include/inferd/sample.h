@@ -29,7 +29,7 @@ typedef struct sample_params {
     float repetition_penalty;                  // > 0; 1 = off
     float presence_penalty, frequency_penalty; // [-2, 2]; 0 = off
     uint64_t seed;
-    uint32_t choice_idx; // which of the n choices of a request this is
+    uint32_t choice_idx; // which of the n_prompts * n choices of a request this is
     logit_bias *bias;    // [n_bias] owned by whoever owns the params
     uint32_t n_bias;
 } sample_params;

@@ -1,0 +1,84 @@
+"""What real clients send, and what they read in the answer: each test is one defect that a client of
+the OpenAI interface ran into."""
+
+import concurrent.futures
+
+import pytest
+
+from conftest import model_config
+
+
+def texts(d, **body):
+    r = d.http.post("/v1/completions", json={"model": d.model, "max_tokens": 24, "temperature": 1,
+                                             "ignore_eos": True, **body})
+    assert r.status_code == 200, r.text
+    choices = r.json()["choices"]
+    assert [c["index"] for c in choices] == list(range(len(choices)))
+    return [c["text"] for c in choices]
+
+
+# ---- a list of prompts ----
+
+def test_prompts_of_a_list_draw_independently_without_a_seed(tiny):
+    """Four times the same prompt gave four identical texts: all prompts of a list had the same noise."""
+    four = texts(tiny, prompt=["Once upon a time"] * 4)
+    assert len(set(four)) == 4
+    assert texts(tiny, prompt=["Once upon a time"] * 4) != four  # another request, another seed
+
+
+def test_first_tokens_of_a_list_are_as_independent_as_single_requests(tiny):
+    """With one noise for all prompts, flat distributions chose the same first token again and again."""
+    prompts = [[i, i + 1, i + 2] for i in range(32)]
+    body = {"prompt": prompts, "max_tokens": 1, "temperature": 2, "return_token_ids": True}
+    ids = [c["token_ids"][0] for c in tiny.http.post(
+        "/v1/completions", json={"model": "tiny", **body}).json()["choices"]]
+    assert len(set(ids)) >= 16  # one noise for all: 1 to 5 of some 300 tokens
+
+
+def test_a_seed_counts_choices_over_all_prompts(tiny):
+    """Choice i of prompt p has the noise of choice p * n + i, as docs/api.md says."""
+    a, b = "Once upon a time", "In the beginning"
+    assert texts(tiny, prompt=[a] * 4, seed=7) == texts(tiny, prompt=a, n=4, seed=7)
+    both = texts(tiny, prompt=[a, b], n=2, seed=7)
+    assert both[:2] == texts(tiny, prompt=a, n=2, seed=7)
+    assert both[0] == texts(tiny, prompt=a, seed=7)[0]
+    assert both[2:] == texts(tiny, prompt=b, n=4, seed=7)[2:]
+    assert len(set(texts(tiny, prompt=[a] * 4, seed=7))) == 4
+    assert texts(tiny, prompt=[a, b], n=2, seed=7) == both
+    client = tiny.openai()
+    parsed = client.completions.create(model="tiny", prompt=[a, b], n=2, seed=7, max_tokens=24, temperature=1,
+                                       extra_body={"ignore_eos": True})
+    assert [c.text for c in parsed.choices] == both
+
+
+def test_a_list_streamed_is_the_list_in_one_body(tiny):
+    ask = {"model": "tiny", "prompt": ["one", "two", "one"], "n": 2, "seed": 3, "max_tokens": 16, "temperature": 1,
+           "ignore_eos": True}
+    whole = [c.text for c in tiny.openai().completions.create(
+        **{k: v for k, v in ask.items() if k != "ignore_eos"}, extra_body={"ignore_eos": True}).choices]
+    parts = [""] * 6
+    for chunk in tiny.openai().completions.create(**{k: v for k, v in ask.items() if k != "ignore_eos"},
+                                                  stream=True, extra_body={"ignore_eos": True}):
+        for c in chunk.choices:
+            parts[c.index] += c.text
+    assert parts == whole
+
+
+def test_a_list_is_the_same_alone_preempted_and_behind_a_cached_prefix(launch, tiny_model, tiny):
+    """24 choices of 600 tokens in a pool for 5,400: they preempt each other, and the draws stay."""
+    prompts = [[(i * 37 + j * (i + 11)) % 250 for j in range(40)] for i in (0, 0, 1, 1, 2, 2)]
+    ask = {"prompt": prompts, "n": 4, "seed": 5, "max_tokens": 600, "top_p": 0.95}
+    wanted = texts(tiny, **ask, cache_prompt=False)
+    assert len(set(wanted)) == 24
+    d = launch(model_config(tiny_model, "tiny", memory="4MiB"))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        got = list(pool.map(lambda _: texts(d, **ask), range(2)))
+    assert got == [wanted] * 2
+    assert d.metric("inferd_preemptions_total") > 0
+    d.settled()
+    assert d.stop() == 0
+    short = {"prompt": prompts, "seed": 5, "max_tokens": 20, "cache_salt": "list"}
+    first = texts(tiny, **short)
+    before = tiny.metric("inferd_prefix_hit_tokens_total")
+    assert texts(tiny, **short) == first
+    assert tiny.metric("inferd_prefix_hit_tokens_total") >= before + 6 * 16
