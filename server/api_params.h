@@ -62,7 +62,7 @@ typedef struct api_params {
     int64_t top_logprobs;
     bool logprobs_on; // of a chat
     bool stream, include_usage, continuous_usage;
-    bool echo, ignore_eos, include_stop, skip_specials, show_ids, use_cache;
+    bool echo, ignore_eos, include_stop, skip_specials, show_ids, tokens_as_ids, use_cache;
     bool add_special; // BOS as the model says
     bool add_generation_prompt, continue_final_message, show_token_strs;
     json_t *stop;           // string, or array of strings, checked

@@ -428,6 +428,7 @@ static bool make_stream(draft *d) {
                         .continuous_usage = p->include_usage && p->continuous_usage,
                         .echo = p->echo,
                         .show_ids = p->show_ids,
+                        .tokens_as_ids = p->tokens_as_ids,
                         .usage_details = p->usage_details,
                         .class = api_class_name(class_of(d)),
                         .include_stop = p->include_stop,

@@ -180,5 +180,6 @@ void http_reply_hook(http_reply_lines *write, void *ctx, const void *server_ctx)
 
 /* Append s as a JSON string with its quotes; invalid UTF-8 becomes U+FFFD. */
 void json_add_string(buf *out, const char *s, size_t n);
+bool json_is_utf8(const char *s, size_t n); // all of it is whole characters
 
 #endif

@@ -63,6 +63,15 @@ void json_add_string(buf *out, const char *s, size_t n) {
     buf_add_char(out, '"');
 }
 
+bool json_is_utf8(const char *s, size_t n) {
+    const unsigned char *p = (const unsigned char *)s;
+    for (size_t i = 0, length; i < n; i += length) {
+        length = utf8_valid(p + i, n - i);
+        if (length == 0) return false;
+    }
+    return true;
+}
+
 static void add_member(buf *out, const char *name, const char *value) {
     buf_add_format(out, "\"%s\":", name);
     if (value == NULL)

@@ -44,8 +44,59 @@ static void add_bytes(buf *out, bytes b) {
     json_add_string(out, b.p == NULL ? "" : b.p, b.n);
 }
 
+/* "token_id:7", as vLLM writes it. */
+static void add_id_name(buf *out, tok_id id) {
+    buf_add_str(out, "\"token_id:");
+    add_uint(out, (uint64_t)id);
+    buf_add_char(out, '"');
+}
+
+static bool begins_with(bytes b, const char *prefix) {
+    size_t n = strlen(prefix);
+    return b.n >= n && memcmp(b.p, prefix, n) == 0;
+}
+
+/* "bytes: \xe2\x96", as OpenAI writes a token that is not whole characters.  Printable ASCII stands
+ * for itself and a backslash is doubled, so two tokens of different bytes have different names. */
+static void add_bytes_name(buf *out, bytes piece) {
+    static const char digits[] = "0123456789abcdef";
+    buf_add_str(out, "\"bytes:");
+    for (size_t i = 0; i < piece.n; i++) {
+        unsigned char c = (unsigned char)piece.p[i];
+        if (c == '\\') {
+            buf_add_str(out, "\\\\\\\\");
+        } else if (c == '"') {
+            buf_add_str(out, "\\\"");
+        } else if (c >= 0x20 && c < 0x7f) {
+            buf_add_char(out, (char)c);
+        } else {
+            buf_add_str(out, "\\\\x");
+            buf_add_char(out, digits[c >> 4]);
+            buf_add_char(out, digits[c & 15]);
+        }
+    }
+    buf_add_char(out, '"');
+}
+
+/* A token as a completion lists it, which has no other place for its bytes: its text, else
+ * "bytes:...".  A text that looks like one of the other forms is written as an id, so names are
+ * equal only where bytes are. */
+static void add_token_name(buf *out, const answer_head *h, tok_id id) {
+    bytes piece = tok_piece(h->tok, id);
+    if (h->tokens_as_ids || begins_with(piece, "bytes:") || begins_with(piece, "token_id:"))
+        add_id_name(out, id);
+    else if (json_is_utf8(piece.p, piece.n))
+        add_bytes(out, piece);
+    else
+        add_bytes_name(out, piece);
+}
+
+/* As a chat lists it, beside its bytes. */
 static void add_token_text(buf *out, const answer_head *h, tok_id id) {
-    add_bytes(out, tok_piece(h->tok, id));
+    if (h->tokens_as_ids)
+        add_id_name(out, id);
+    else
+        add_bytes(out, tok_piece(h->tok, id));
 }
 
 static void add_token_bytes(buf *out, const answer_head *h, tok_id id) {
@@ -85,35 +136,37 @@ static void add_chat_logprobs(buf *out, const answer_head *h, const answer_logpr
     buf_add_str(out, "],\"refusal\":null}");
 }
 
-/* {"text": logprob, ...}: the alternatives, and the token itself if it is not among them.  Two
- * tokens may have the same text once their bytes are made valid UTF-8; a key stands once, with the
- * better value, which comes first. */
+static bool same_bytes(const answer_head *h, tok_id a, tok_id b) {
+    bytes p = tok_piece(h->tok, a), q = tok_piece(h->tok, b);
+    return p.n == q.n && (p.n == 0 || memcmp(p.p, q.p, p.n) == 0);
+}
+
+/* {"name": logprob, ...}: every alternative, best first, and the token itself if it is not among
+ * them.  Tokens of equal bytes (the byte <0x41> and the letter A) cannot all have the name: the
+ * token itself has it, because clients look it up by its entry in "tokens", else the best one; the
+ * others have their ids. */
 static void add_top_object(buf *out, const answer_head *h, const answer_logprob *lp) {
-    struct {
-        size_t at, n;
-    } keys[SAMPLE_TOP_MAX + 1];
-    uint32_t n_keys = 0;
+    bool seen = false; // the token itself
     buf_add_char(out, '{');
-    for (uint32_t k = 0; k <= lp->n_top && k <= SAMPLE_TOP_MAX; k++) {
-        bool own = k == lp->n_top;
-        tok_id id = own ? lp->id : lp->top[k].id;
-        size_t undo = out->n;
-        if (n_keys > 0) buf_add_char(out, ',');
-        size_t at = out->n;
-        add_token_text(out, h, id);
-        if (out->failed) return;
-        size_t n = out->n - at;
-        bool seen = false;
-        for (uint32_t j = 0; j < n_keys && !seen; j++)
-            seen = keys[j].n == n && memcmp(out->p + keys[j].at, out->p + at, n) == 0;
-        if (seen) {
-            out->n = undo;
-            continue;
-        }
-        keys[n_keys].at = at;
-        keys[n_keys++].n = n;
+    for (uint32_t k = 0; k < lp->n_top; k++) {
+        tok_id id = lp->top[k].id;
+        bool taken = id != lp->id && same_bytes(h, id, lp->id);
+        for (uint32_t j = 0; j < k && !taken && id != lp->id; j++)
+            taken = same_bytes(h, id, lp->top[j].id);
+        seen |= id == lp->id;
+        if (k > 0) buf_add_char(out, ',');
+        if (taken)
+            add_id_name(out, id);
+        else
+            add_token_name(out, h, id);
         buf_add_char(out, ':');
-        json_add_real(out, own ? lp->logprob : lp->top[k].logprob);
+        json_add_real(out, lp->top[k].logprob);
+    }
+    if (!seen) {
+        if (lp->n_top > 0) buf_add_char(out, ',');
+        add_token_name(out, h, lp->id);
+        buf_add_char(out, ':');
+        json_add_real(out, lp->logprob);
     }
     buf_add_char(out, '}');
 }
@@ -123,7 +176,7 @@ static void add_completion_logprobs(buf *out, const answer_head *h, const answer
     buf_add_str(out, "{\"tokens\":[");
     for (size_t i = 0; i < n; i++) {
         if (i > 0) buf_add_char(out, ',');
-        add_token_text(out, h, lp[i].id);
+        add_token_name(out, h, lp[i].id);
     }
     buf_add_str(out, "],\"token_logprobs\":[");
     for (size_t i = 0; i < n; i++) {

@@ -25,7 +25,8 @@ typedef struct answer_head {
     const char *id, *model, *fingerprint, *tier;
     int64_t created; // unix seconds
     const tokenizer *tok;
-    bool usage_asked; // chunks carry "usage": null, or continuous_usage
+    bool tokens_as_ids; // log-probabilities name tokens "token_id:7"
+    bool usage_asked;   // chunks carry "usage": null, or continuous_usage
 } answer_head;
 
 /* One token's log-probability. */

@@ -122,6 +122,7 @@ stream *stream_create(stream_options *options) {
                             .tier = o->tier,
                             .created = o->created,
                             .tok = o->tok,
+                            .tokens_as_ids = o->tokens_as_ids,
                             .usage_asked = o->include_usage};
     s->choices = calloc((size_t)o->n_prompts * o->n, sizeof *s->choices);
     if (s->choices == NULL) goto fail;

@@ -41,6 +41,7 @@ typedef struct stream_options {
     bool continuous_usage; // and the usage so far in every chunk
     bool echo;             // the prompt comes first
     bool show_ids;         // return_token_ids
+    bool tokens_as_ids;    // return_tokens_as_token_ids
     bool usage_details;    // how it fared, in the usage
     bool include_stop;     // the stop string and the stop token stay in the text
     bool skip_specials;    // control tokens give no text

@@ -82,3 +82,78 @@ def test_a_list_is_the_same_alone_preempted_and_behind_a_cached_prefix(launch, t
     before = tiny.metric("inferd_prefix_hit_tokens_total")
     assert texts(tiny, **short) == first
     assert tiny.metric("inferd_prefix_hit_tokens_total") >= before + 6 * 16
+
+
+# ---- names of tokens ----
+
+def check_logprobs(lp, k, text=None):
+    """What holds for each position, and what lm-eval reads there: whether the token is the greedy one."""
+    n = len(lp["tokens"])
+    assert len(lp["token_logprobs"]) == len(lp["top_logprobs"]) == len(lp["text_offset"]) == n
+    offset = 0
+    for i in range(n):
+        assert lp["text_offset"][i] >= offset
+        offset = lp["text_offset"][i]
+        top, own = lp["top_logprobs"][i], lp["token_logprobs"][i]
+        if top is None:
+            assert own is None and i == 0
+            continue
+        rank = sorted(top.values(), reverse=True).index(own)
+        assert len(top) == max(k, rank + 1) and top[lp["tokens"][i]] == own
+        best = max(top, key=top.get)
+        assert (lp["tokens"][i] == best) == (own == max(top.values()))  # lm-eval up to 0.4.7, and since
+        if text is not None and not lp["tokens"][i].startswith(("bytes:", "token_id:")):
+            assert text[offset:].startswith(lp["tokens"][i])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_20_alternatives_are_20(tiny, streamed):
+    """They were keyed by text, and bytes that are no whole character collided: 15 to 18 came."""
+    ask = {"model": "tiny", "prompt": "Hello wörld ☃", "max_tokens": 12, "logprobs": 20, "temperature": 1, "seed": 1}
+    client = tiny.openai()
+    if streamed:
+        chunks = [c.choices[0] for c in client.completions.create(**ask, stream=True)]
+        parts = [c.logprobs.model_dump() for c in chunks if c.logprobs]
+        lp = {name: sum((p[name] for p in parts), []) for name in parts[0]}
+        text = "".join(c.text for c in chunks)
+    else:
+        choice = client.completions.create(**ask, extra_body={"ignore_eos": True}).choices[0]
+        lp, text = choice.logprobs.model_dump(), choice.text
+        assert len(lp["tokens"]) == 12
+    check_logprobs(lp, 20, text)
+    assert any(name.startswith("bytes:\\x") for top in lp["top_logprobs"] for name in top)
+
+
+def test_an_echoed_prompt_has_20_alternatives(tiny):
+    """A prompt of token ids with echo and max_tokens 1 or 0: how lm-eval scores."""
+    ids = tiny.http.post("/tokenize", json={"model": "tiny", "prompt": "naïve ☃☃ text"}).json()["tokens"]
+    body = {"model": "tiny", "prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 20, "temperature": 0}
+    choice = tiny.http.post("/v1/completions", json=body).json()["choices"][0]
+    assert choice["text"] == "naïve ☃☃ text" and len(choice["logprobs"]["tokens"]) == len(ids)
+    check_logprobs(choice["logprobs"], 20, choice["text"])
+
+
+def test_tokens_are_named_by_their_ids_when_asked(tiny):
+    """vLLM's `return_tokens_as_token_ids`, on both routes; it was refused."""
+    more = {"return_tokens_as_token_ids": True, "return_token_ids": True, "ignore_eos": True}
+    ask = {"model": "tiny", "max_tokens": 8, "temperature": 0, **more}
+    choice = tiny.http.post("/v1/completions", json={**ask, "prompt": "x", "logprobs": 20}).json()["choices"][0]
+    lp = choice["logprobs"]
+    assert lp["tokens"] == [f"token_id:{i}" for i in choice["token_ids"]]
+    check_logprobs(lp, 20)
+    assert all(name.startswith("token_id:") for top in lp["top_logprobs"] for name in top)
+    chat = {**ask, "messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 20}
+    choice = tiny.http.post("/v1/chat/completions", json=chat).json()["choices"][0]
+    entries = choice["logprobs"]["content"]
+    assert [e["token"] for e in entries] == [f"token_id:{i}" for i in choice["token_ids"]]
+    assert all(len({t["token"] for t in e["top_logprobs"]}) == 20 for e in entries)
+    plain = tiny.http.post("/v1/chat/completions", json={**chat, "return_tokens_as_token_ids": False}).json()
+    assert [e["bytes"] for e in plain["choices"][0]["logprobs"]["content"]] == [e["bytes"] for e in entries]
+
+
+@pytest.mark.real
+def test_20_alternatives_of_a_real_model_are_20(real):
+    for prompt in ("The capital of France is", "日本語のテキスト", "🙂🙃 emoji:"):
+        choice = real.openai().completions.create(
+            model="smollm2", prompt=prompt, max_tokens=16, logprobs=20, temperature=0).choices[0]
+        check_logprobs(choice.logprobs.model_dump(), 20, choice.text)
