@@ -213,6 +213,43 @@ static bool read_response_format(const api_reader *r, json_t *v) {
                     api_quote(quoted, type, strlen(type)));
 }
 
+/* Tools are described to a model so that it may call them.  Where the request forbids all calls,
+ * they stay out of the prompt: a template would still invite the model to call, and a call that
+ * comes as text is not the answer that was asked for. */
+static bool read_tool_list(const api_reader *r, json_t *v, const char *name, const char *choice) {
+    if (!json_is_array(v))
+        return api_fail(r->err, API_BAD_VALUE, name, "\"%s\" must be an array", name);
+    if (json_array_size(v) == 0) return true;
+    const char *said = json_string_value(json_object_get(r->p->root, choice));
+    if (r->p->route == API_CHAT && said != NULL && strcmp(said, "none") == 0) return true;
+    if (r->p->route != API_CHAT)
+        return api_fail(r->err, API_UNSUPPORTED, name,
+                        "\"%s\" is not supported, except [] (tool calls)", name);
+    return api_fail(r->err, API_UNSUPPORTED, name,
+                    "\"%s\" is not supported, except [], or with \"%s\": \"none\" (tool calls)",
+                    name, choice);
+}
+static bool read_tools(const api_reader *r, json_t *v) {
+    return read_tool_list(r, v, "tools", "tool_choice");
+}
+static bool read_functions(const api_reader *r, json_t *v) {
+    return read_tool_list(r, v, "functions", "function_call");
+}
+
+/* A list that is not empty was refused before, unless the choice is "none". */
+static bool read_choice(const api_reader *r, json_t *v, const char *name) {
+    const char *s = json_string_value(v);
+    if (s != NULL && (strcmp(s, "none") == 0 || strcmp(s, "auto") == 0)) return true;
+    return api_fail(r->err, API_UNSUPPORTED, name,
+                    "\"%s\" is not supported, except \"none\" and \"auto\" (tool calls)", name);
+}
+static bool read_tool_choice(const api_reader *r, json_t *v) {
+    return read_choice(r, v, "tool_choice");
+}
+static bool read_function_call(const api_reader *r, json_t *v) {
+    return read_choice(r, v, "function_call");
+}
+
 static bool read_modalities(const api_reader *r, json_t *v) {
     if (!json_is_array(v) || json_array_size(v) == 0)
         return api_fail(r->err, API_BAD_VALUE, "modalities",
@@ -322,15 +359,8 @@ static bool read_verbosity(const api_reader *r, json_t *v) {
         .name = name_, .routes = routes_, .kind = FIELD_BOOL,                                      \
         .offset = offsetof(api_params, member), .what = what_                                      \
     }
-#define IGNORED(name_, routes_, types_, form_, what_)                                              \
-    {                                                                                              \
-        .name = name_, .routes = routes_, .kind = FIELD_IGNORED, .types = types_, .form = form_,   \
-        .what = what_                                                                              \
-    }
-#define IS_STRING (1u << JSON_STRING)
-#define IS_OBJECT (1u << JSON_OBJECT)
-#define IS_BOOL   (1u << JSON_TRUE | 1u << JSON_FALSE)
-#define IS_NUMBER (1u << JSON_INTEGER | 1u << JSON_REAL)
+#define IGNORED(name_, routes_, what_)                                                             \
+    { .name = name_, .routes = routes_, .kind = FIELD_IGNORED, .what = what_ }
 #define REFUSED(name_, routes_, neutral_, what_)                                                   \
     { .name = name_, .routes = routes_, .kind = FIELD_REFUSED, .neutral = neutral_, .what = what_ }
 
@@ -387,24 +417,24 @@ static const api_field fields[] = {
     BOOL("cache_prompt", GEN, use_cache, "default true; false: neither use nor leave prefix blocks"),
     CUSTOM("keep_alive", GEN, read_keep_alive, "seconds, or a text like \"30s\", \"1h30m\", \"never\"", "how long the model stays on the device when nobody asks for it; for all, until a request or the configuration says something else; 0: it leaves as soon as it is idle"),
     /* accepted: cannot change the output here */
-    IGNORED("user", GEN, IS_STRING, "string", "not used"),
-    IGNORED("metadata", GEN, IS_OBJECT, "object", "not used"),
-    IGNORED("safety_identifier", GEN, IS_STRING, "string", "not used"),
-    IGNORED("prompt_cache_key", GEN, IS_STRING, "string", "the prefix cache finds equal prompts by itself"),
-    IGNORED("prompt_cache_retention", GEN, IS_STRING, "string", "not used"),
-    IGNORED("store", GEN, IS_BOOL, "bool", "nothing is stored"),
-    IGNORED("prediction", CH, IS_OBJECT, "object", "would change the speed, not the text"),
-    IGNORED("parallel_tool_calls", CH, IS_BOOL, "bool", "there are no tool calls"),
-    IGNORED("include_reasoning", CH, IS_BOOL, "bool", "reasoning is not separated from the text"),
-    IGNORED("separate_reasoning", CH, IS_BOOL, "bool", "reasoning is not separated from the text"),
-    IGNORED("request_id", GEN, IS_STRING, "string", "ids are the server's own; see `x-request-id`"),
-    IGNORED("id_slot", GEN, IS_NUMBER, "number", "there are no slots"),
-    IGNORED("spaces_between_special_tokens", GEN, IS_BOOL, "bool", "the vocabulary says how tokens are joined"),
+    IGNORED("user", GEN, "not used"),
+    IGNORED("metadata", GEN, "not used"),
+    IGNORED("safety_identifier", GEN, "not used"),
+    IGNORED("prompt_cache_key", GEN, "the prefix cache finds equal prompts by itself"),
+    IGNORED("prompt_cache_retention", GEN, "not used"),
+    IGNORED("store", GEN, "nothing is stored"),
+    IGNORED("prediction", CH, "would change the speed, not the text"),
+    IGNORED("parallel_tool_calls", CH, "there are no tool calls"),
+    IGNORED("include_reasoning", CH, "reasoning is not separated from the text"),
+    IGNORED("separate_reasoning", CH, "reasoning is not separated from the text"),
+    IGNORED("request_id", GEN, "ids are the server's own; see `x-request-id`"),
+    IGNORED("id_slot", GEN, "there are no slots"),
+    IGNORED("spaces_between_special_tokens", GEN, "the vocabulary says how tokens are joined"),
     /* refused: would change the output */
-    REFUSED("tools", CH | TK, NULL, "tool calls"),
-    REFUSED("tool_choice", CH, "\"none\"", "tool calls"),
-    REFUSED("functions", CH, NULL, "tool calls"),
-    REFUSED("function_call", CH, "\"none\"", "tool calls"),
+    CUSTOM("tools", CH | TK, read_tools, "array", "`[]`; others only with `tool_choice` `\"none\"`, and they are not shown to the model; else refused: tool calls"),
+    CUSTOM("tool_choice", CH, read_tool_choice, "none, auto", "auto: where there are no tools; others are refused: tool calls"),
+    CUSTOM("functions", CH, read_functions, "array", "as `tools`, with `function_call`"),
+    CUSTOM("function_call", CH, read_function_call, "none, auto", "as `tool_choice`"),
     CUSTOM("response_format", GEN, read_response_format, "{\"type\": \"text\"}", "other formats are refused: no constrained output"),
     CUSTOM("modalities", CH, read_modalities, "[\"text\"]", "audio is refused"),
     REFUSED("audio", CH, NULL, "audio output"),
@@ -447,16 +477,16 @@ static const api_field fields[] = {
     REFUSED("samplers", GEN, NULL, "an order of samplers"),
     REFUSED("n_predict", GEN, "-1", "use `max_tokens`"),
     REFUSED("n_probs", GEN, "0", "use `logprobs`"),
-    REFUSED("options", GEN, NULL, "write options as fields of the request"),
+    REFUSED("options", GEN, "{}", "write options as fields of the request"),
     REFUSED("chat_template", CH | TK, NULL, "the template is the operator's"),
-    REFUSED("documents", CH, NULL, "use `chat_template_kwargs`"),
-    REFUSED("mm_processor_kwargs", GEN | TK, NULL, "images and audio"),
+    REFUSED("documents", CH, "[]", "use `chat_template_kwargs`"),
+    REFUSED("mm_processor_kwargs", GEN | TK, "{}", "images and audio"),
     REFUSED("thinking_token_budget", GEN, NULL, "a budget for reasoning"),
     REFUSED("repetition_detection", GEN, NULL, "repetition detection"),
-    REFUSED("kv_transfer_params", GEN, NULL, "moving keys and values"),
+    REFUSED("kv_transfer_params", GEN, "{}", "moving keys and values"),
     REFUSED("lora_path", GEN, NULL, "adapters"),
-    REFUSED("session_params", GEN, NULL, "sessions"),
-    REFUSED("vllm_xargs", GEN, NULL, "engine arguments"),
+    REFUSED("session_params", GEN, "{}", "sessions"),
+    REFUSED("vllm_xargs", GEN, "{}", "engine arguments"),
 };
 /* clang-format on */
 

@@ -57,6 +57,8 @@ static bool is_neutral(const json_t *v, const char *neutral) {
         return strcmp(neutral, "false") == 0;
     case JSON_ARRAY:
         return strcmp(neutral, "[]") == 0 && json_array_size(v) == 0;
+    case JSON_OBJECT:
+        return strcmp(neutral, "{}") == 0 && json_object_size(v) == 0;
     case JSON_INTEGER:
     case JSON_REAL: {
         char *end;
@@ -96,8 +98,7 @@ static bool read_field(const api_reader *r, const api_field *f, json_t *v) {
     case FIELD_CUSTOM:
         return f->read(r, v);
     case FIELD_IGNORED:
-        if (f->types & 1u << json_typeof(v)) return true;
-        return api_fail(r->err, API_BAD_VALUE, f->name, "\"%s\" must be: %s", f->name, f->form);
+        return true;
     case FIELD_REFUSED:
         if (is_neutral(v, f->neutral)) return true;
         return api_fail(r->err, API_UNSUPPORTED, f->name, "\"%s\" is not supported (%s)", f->name,
@@ -183,7 +184,7 @@ static bool merge_max_tokens(api_params *p, api_error *err) {
 
 static bool merge_logprobs(api_params *p, api_error *err) {
     if (p->route != API_CHAT) return true;
-    if (p->top_logprobs != API_UNSET && !p->logprobs_on)
+    if (p->top_logprobs > 0 && !p->logprobs_on) // 0, and API_UNSET, ask for nothing
         return api_fail(err, API_BAD_VALUE, "top_logprobs",
                         "\"top_logprobs\" needs \"logprobs\": true");
     if (p->logprobs_on) p->n_logprobs = p->top_logprobs == API_UNSET ? 0 : p->top_logprobs;

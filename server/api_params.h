@@ -91,7 +91,7 @@ typedef enum api_field_kind {
     FIELD_STRING,
     FIELD_OBJECT,
     FIELD_CUSTOM,  // read by a function of its own
-    FIELD_IGNORED, // checked for its JSON type, no effect
+    FIELD_IGNORED, // of any JSON type, no effect
     FIELD_REFUSED  // unsupported_parameter, unless it has its neutral value
 } api_field_kind;
 
@@ -110,9 +110,7 @@ typedef struct api_field {
     size_t offset;       // of the member it sets
     const char *neutral; // FIELD_REFUSED: the one value, as JSON, that asks for nothing; or NULL
     bool (*read)(const api_reader *r, json_t *v); // FIELD_CUSTOM
-    unsigned types;                               // FIELD_IGNORED: 1 << json_type of what is right
-    const char
-        *form; // documentation: type and range of a custom or ignored field; NULL = from the above
+    const char *form; // documentation: type and range of a custom field; NULL = from the above
     const char *what; // documentation: what it does, or why not
 } api_field;
 

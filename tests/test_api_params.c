@@ -123,7 +123,7 @@ static void add_form(const api_field *f, buf *out) {
         buf_add_str(out, f->form);
         break;
     case FIELD_IGNORED:
-        buf_add_format(out, "%s: accepted, no effect", f->form);
+        buf_add_str(out, "any: accepted, no effect");
         break;
     case FIELD_REFUSED:
         if (f->neutral == NULL)
@@ -551,6 +551,54 @@ static void fields_that_depend_on_each_other_are_checked(void) {
     BAD(API_CHAT, "\"cache_salt\":\"\"", "cache_salt");
 }
 
+/* Clients send them with every request, also where they mean nothing: "user": 123, tools: []. */
+static void what_asks_for_nothing_is_accepted(void) {
+    size_t n;
+    const api_field *f = api_fields(&n);
+    int n_seen = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (f[i].kind != FIELD_IGNORED) continue;
+        n_seen++;
+        for (int r = 0; r < 4; r++)
+            for (size_t k = 0; k < INFERD_COUNT(values) && (f[i].routes & 1u << r) != 0; k++) {
+                char more[128];
+                snprintf(more, sizeof more, "\"%s\":%s", f[i].name, values[k]);
+                GOOD((api_route)(1 << r), more);
+            }
+    }
+    EXPECT(n_seen > 8);
+    GOOD(API_CHAT, "\"tools\":[],\"tool_choice\":\"auto\",\"parallel_tool_calls\":true");
+    GOOD(API_CHAT, "\"functions\":[],\"function_call\":\"auto\"");
+    GOOD(API_CHAT, "\"tool_choice\":\"none\",\"function_call\":\"none\"");
+    GOOD(API_TOKENIZE, "\"tools\":[]");
+    GOOD(API_CHAT, "\"options\":{},\"documents\":[],\"vllm_xargs\":{}");
+    GOOD(API_CHAT, "\"top_logprobs\":0");
+    GOOD(API_CHAT, "\"top_logprobs\":0,\"logprobs\":false");
+}
+
+/* Tools that must not be called are left out of the prompt; those that may be are refused. */
+static void tools_are_accepted_where_no_call_is_allowed(void) {
+#define TOOL "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+    GOOD(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":\"none\"");
+    GOOD(API_CHAT, "\"functions\":[{\"name\":\"f\"}],\"function_call\":\"none\"");
+    REFUSED_AS(API_CHAT, "\"tools\":" TOOL, "unsupported_parameter", "tools");
+    REFUSED_AS(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":\"auto\"", "unsupported_parameter",
+               "tools");
+    REFUSED_AS(API_CHAT, "\"tools\":" TOOL ",\"tool_choice\":null", "unsupported_parameter",
+               "tools");
+    REFUSED_AS(API_CHAT, "\"functions\":[{}],\"tool_choice\":\"none\"", "unsupported_parameter",
+               "functions");
+    REFUSED_AS(API_CHAT, "\"tool_choice\":\"required\"", "unsupported_parameter", "tool_choice");
+    REFUSED_AS(API_CHAT, "\"tool_choice\":{\"type\":\"function\"}", "unsupported_parameter",
+               "tool_choice");
+    REFUSED_AS(API_CHAT, "\"function_call\":{\"name\":\"f\"}", "unsupported_parameter",
+               "function_call");
+    REFUSED_AS(API_TOKENIZE, "\"tools\":" TOOL, "unsupported_parameter", "tools");
+    BAD(API_CHAT, "\"tools\":{}", "tools");
+    BAD(API_CHAT, "\"tools\":\"none\",\"tool_choice\":\"none\"", "tools");
+#undef TOOL
+}
+
 static void stops_and_biases_are_bounded(void) {
     BAD(API_CHAT, "\"stop\":\"\"", "stop");
     BAD(API_CHAT, "\"stop\":[\"a\",\"\"]", "stop[1]");
@@ -734,6 +782,8 @@ static const test_case cases[] = {
     TEST(wrong_headers_are_named),
     TEST(classes_have_names),
     TEST(fields_that_depend_on_each_other_are_checked),
+    TEST(what_asks_for_nothing_is_accepted),
+    TEST(tools_are_accepted_where_no_call_is_allowed),
     TEST(stops_and_biases_are_bounded),
     TEST(ids_must_be_below_the_vocabulary),
     TEST(prompts_have_four_forms),

@@ -411,7 +411,7 @@ FIELDS = {
     "frequency_penalty": [-1, 0, 1.5], "presence_penalty": [-1, 0, 1.5], "stop": ["x", []],
     "stream": [True, False], "logit_bias": [{}], "top_k": [-1, 0], "min_p": [0],
     "repetition_penalty": [1.5], "ignore_eos": [True, False], "min_tokens": [0], "stop_token_ids": [[]],
-    "echo": [True, False], "stream_options": [], "best_of": [], "priority": [-1, 0], "user": ["x", ""],
+    "echo": [True, False], "stream_options": [], "best_of": [], "priority": [-1, 0], "user": KINDS,
     "cache_salt": ["x"], "return_token_ids": [True, False],
 }
 
@@ -507,7 +507,7 @@ S_BAD = {
     "P17 options without stream": {"stream_options": {"include_usage": True}},
     "P20 json_object": {"response_format": {"type": "json_object"}},
     "P20 unknown format": {"response_format": {"type": "xml"}}, "P21 tools": {"tools": [{"type": "function"}]},
-    "P22 tool_choice": {"tool_choice": "required"}, "P28 functions": {"functions": []},
+    "P22 tool_choice": {"tool_choice": "required"}, "P28 functions": {"functions": [{"name": "f"}]},
     "template kwargs": {"chat_template_kwargs": 5}, "max_tokens 0": {"max_tokens": 0},
     "both continue and generation": {"continue_final_message": True, "add_generation_prompt": True},
     "max both out of range": {"max_completion_tokens": -1},

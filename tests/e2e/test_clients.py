@@ -3,6 +3,7 @@ the OpenAI interface ran into."""
 
 import concurrent.futures
 
+import openai
 import pytest
 
 from conftest import model_config
@@ -157,3 +158,34 @@ def test_20_alternatives_of_a_real_model_are_20(real):
         choice = real.openai().completions.create(
             model="smollm2", prompt=prompt, max_tokens=16, logprobs=20, temperature=0).choices[0]
         check_logprobs(choice.logprobs.model_dump(), 20, choice.text)
+
+
+# ---- fields that ask for nothing ----
+
+HI = [{"role": "user", "content": "Hello there"}]
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.mark.parametrize("more", [
+    {"tools": []}, {"functions": []}, {"tool_choice": "none"}, {"tool_choice": "none", "tools": TOOLS},
+    {"tools": [], "tool_choice": "auto", "parallel_tool_calls": False},
+    {"function_call": "none", "functions": [{"name": "f"}]}, {"response_format": {"type": "text"}},
+    {"user": 123}, {"user": None}, {"user": {"id": 1}}, {"metadata": "a"}, {"store": "yes"}, {"store": True},
+    {"safety_identifier": 5}, {"prompt_cache_key": ["k"]}, {"prompt_cache_retention": 24}, {"request_id": 7},
+    {"service_tier": "auto"}, {"prediction": "x"}, {"top_logprobs": 0}, {"modalities": ["text"]}, {"documents": []},
+], ids=str)
+def test_fields_that_ask_for_nothing_change_nothing(tiny, more):
+    """Frameworks send them with every request; several were 400."""
+    ask = {"model": "tiny", "messages": HI, "max_tokens": 8, "temperature": 0}
+    wanted = tiny.http.post("/v1/chat/completions", json=ask).json()["choices"]
+    r = tiny.http.post("/v1/chat/completions", json={**ask, **more})
+    assert r.status_code == 200, r.text
+    assert r.json()["choices"] == wanted
+
+
+def test_tools_that_may_be_called_are_refused_by_name(tiny):
+    for more in ({}, {"tool_choice": "auto"}, {"tool_choice": "required"}):
+        with pytest.raises(openai.BadRequestError) as e:
+            tiny.openai().chat.completions.create(model="tiny", messages=HI, tools=TOOLS, **more)
+        assert (e.value.code, e.value.param) == ("unsupported_parameter", "tools")
+        assert '"tool_choice": "none"' in e.value.body["message"]
