@@ -223,27 +223,44 @@ static bool make_prompts(draft *d) {
 
 /* ---- room ---- */
 
-static bool check_context(const draft *d, size_t n_prompt) {
+/* Clients (LiteLLM, and what is built on it) know a full context by these words of OpenAI and vLLM:
+ * they cut the conversation, or take a model with a longer context. */
+static bool fail_context(const draft *d, size_t n_prompt) {
     const char *name = input_name(d->job->route);
+    int64_t wanted = d->p.max_tokens;
+    bool open = wanted == API_UNSET;
+    uint64_t n_output = open ? 1 : (uint64_t)wanted;
+    return api_fail(&d->job->error, API_TOO_LONG, name,
+                    "This model's maximum context length is %u tokens. However, you requested %llu "
+                    "tokens (%zu in the %s, %s%llu in the completion). Please reduce the length of "
+                    "the %s or completion.",
+                    d->info->context, (unsigned long long)(n_prompt + n_output), n_prompt, name,
+                    open ? "at least " : "", (unsigned long long)n_output, name);
+}
+
+/* It fits the context, and not the memory for keys and values. */
+static bool fail_memory(const draft *d, const inferd_err *err) {
+    const char *name = input_name(d->job->route);
+    if (err->status != INFERD_ETOOLONG) return api_fail_status(&d->job->error, err, name);
+    return api_fail(&d->job->error, API_TOO_LONG, name,
+                    "This model's maximum context length is %u tokens, and its memory holds fewer: "
+                    "%s. Please reduce the length of the %s or completion.",
+                    d->info->context, err->text, name);
+}
+
+static bool check_context(const draft *d, size_t n_prompt) {
     uint32_t context = d->info->context;
     int64_t wanted = d->p.max_tokens;
     if (n_prompt == 0)
-        return api_fail(&d->job->error, API_BAD_VALUE, name, "the prompt has no tokens");
-    if (wanted != API_UNSET && n_prompt + (uint64_t)wanted > context)
-        return api_fail(&d->job->error, API_TOO_LONG, name,
-                        "the context of this model is %u tokens, but the request has %zu: %zu in "
-                        "the %s and %lld to generate",
-                        context, n_prompt + (size_t)wanted, n_prompt, name, (long long)wanted);
-    if (wanted == API_UNSET && n_prompt >= context)
-        return api_fail(&d->job->error, API_TOO_LONG, name,
-                        "the context of this model is %u tokens, but the request has %zu in the "
-                        "%s and needs room for one more",
-                        context, n_prompt, name);
+        return api_fail(&d->job->error, API_BAD_VALUE, input_name(d->job->route),
+                        "the prompt has no tokens");
+    if (n_prompt + (wanted == API_UNSET ? 1 : (uint64_t)wanted) > context)
+        return fail_context(d, n_prompt);
     inferd_err err = {0};
     inferd_status s =
         fleet_admit(d->job->app->fleet, (uint32_t)d->job->model_idx, (uint32_t)n_prompt,
                     wanted == API_UNSET ? GEN_NO_MAX : (uint32_t)wanted, &err);
-    return s == INFERD_OK ? true : api_fail_status(&d->job->error, &err, name);
+    return s == INFERD_OK ? true : fail_memory(d, &err);
 }
 
 /* Log-probabilities that would be held at once. */

@@ -189,3 +189,46 @@ def test_tools_that_may_be_called_are_refused_by_name(tiny):
             tiny.openai().chat.completions.create(model="tiny", messages=HI, tools=TOOLS, **more)
         assert (e.value.code, e.value.param) == ("unsupported_parameter", "tools")
         assert '"tool_choice": "none"' in e.value.body["message"]
+
+
+# ---- a full context ----
+
+def overflow(d, path, **body):
+    r = d.http.post(path, json={"model": d.model, "max_tokens": 100, **body})
+    e = r.json()["error"]
+    assert r.status_code == 400, r.text
+    assert (e["type"], e["code"]) == ("invalid_request_error", "context_length_exceeded")
+    return e
+
+
+def test_a_full_context_is_said_in_openai_s_words(tiny):
+    """LiteLLM looks for these words; with ours its fallbacks to longer contexts could not work."""
+    said = "This model's maximum context length is 2048 tokens. However, you requested {} tokens ({} in the {}, {} in " \
+           "the completion). Please reduce the length of the {} or completion."
+    e = overflow(tiny, "/v1/completions", prompt=[5] * 2000)
+    assert e["message"] == said.format(2100, 2000, "prompt", 100, "prompt") and e["param"] == "prompt"
+    e = overflow(tiny, "/v1/completions", prompt=[[5], [5] * 2048], max_tokens=1)
+    assert e["message"] == said.format(2049, 2048, "prompt", 1, "prompt")
+    chat = [{"role": "user", "content": "a b " * 1500}]
+    n = tiny.http.post("/tokenize", json={"model": "tiny", "messages": chat}).json()["count"]
+    e = overflow(tiny, "/v1/chat/completions", messages=chat)
+    assert e["message"] == said.format(n + 100, n, "messages", 100, "messages") and e["param"] == "messages"
+    e = overflow(tiny, "/v1/chat/completions", messages=chat, max_tokens=None)
+    assert e["message"] == said.format(n + 1, n, "messages", "at least 1", "messages")
+    with pytest.raises(openai.BadRequestError) as raised:
+        tiny.openai().chat.completions.create(model="tiny", messages=chat, stream=True)
+    assert raised.value.code == "context_length_exceeded"
+
+
+@pytest.mark.real
+def test_a_request_for_more_than_the_memory_is_a_full_context(launch, real_model, real):
+    """A pool with room for some 1,000 tokens of a model with 8,192: the same code, the same first words."""
+    weights = real.audit()["pages"]["weight"]
+    d = launch(model_config(real_model, "smollm2", memory=f"{2 * (weights + 12)}MiB"))
+    for path, body in (("/v1/completions", {"prompt": [5] * 6000}),
+                       ("/v1/chat/completions", {"messages": [{"role": "user", "content": "one two " * 2500}]})):
+        e = overflow(d, path, **body, max_tokens=1)
+        assert e["message"].startswith(
+            "This model's maximum context length is 8192 tokens, and its memory holds fewer: the prompt has "), e
+        assert e["param"] == next(iter(body))
+    assert d.stop() == 0
