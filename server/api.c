@@ -62,6 +62,34 @@ void api_job_destroy(api_job *job) {
     free(job);
 }
 
+static void log_unknown(const api_job *job, const unknown_field *f) {
+    unknown_news news = unknown_names_add(job->app->unknown_names, f->name);
+    if (news == UNKNOWN_TOLD) return;
+    log_line line;
+    log_begin(&line, LOG_LEVEL_INFO,
+              news == UNKNOWN_NEW ? "unknown_field" : "unknown_fields_no_longer_told");
+    log_str(&line, "id", job->rq->id);
+    if (job->rq->tenant >= 0) log_str(&line, "tenant", job->app->tenants[job->rq->tenant]);
+    if (news == UNKNOWN_NEW) {
+        log_str(&line, "route", job->rq->route->path);
+        log_str(&line, "field", f->name);
+        if (f->meant != NULL) log_str(&line, "did_you_mean", f->meant);
+    } else {
+        log_u64(&line, "told", UNKNOWN_TOLD_MAX);
+    }
+    log_end(&line);
+}
+
+void api_tell_unknown(api_job *job) {
+    const unknown_fields *u = &job->unknown;
+    if (u->n == 0) return;
+    metrics_unknown_fields(job->app->metrics, u->n);
+    for (uint32_t i = 0; i < u->n && i < UNKNOWN_NAMED_MAX; i++) log_unknown(job, &u->named[i]);
+    char text[UNKNOWN_LINE_BYTES];
+    unknown_line(u, text);
+    job->rq->headers = strdup(text); // NULL, no memory: the log and the metric have it
+}
+
 void api_refuse(api_job *job, bool rq_gone) {
     const api_error *e = &job->error;
     if (job->model_idx >= 0)

@@ -24,7 +24,7 @@ typedef struct api_job {
     size_t n_address;
 
     api_error error; // fault API_OK: the results below are there
-    uint32_t n_unknown;
+    unknown_fields unknown;
     int model_idx; // -1: not known
     uint64_t mark; // gate_mark; 0: unknown
     bool has_keep_alive;
@@ -43,6 +43,9 @@ void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job
 void api_job_destroy(api_job *job); // accepts NULL
 void api_answer_error(http_request *rq, const api_error *e);
 void api_answer_json(http_request *rq, int status, buf *body);
+/* The fields that were not known: counted, logged once a name, and named in the answer's header.
+ * Before the answer. */
+void api_tell_unknown(api_job *job);
 /* The refusal of a job: counted, logged, answered unless rq_gone. */
 void api_refuse(api_job *job, bool rq_gone);
 

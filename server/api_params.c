@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "nearest.h"
+
 /* ---- one value ---- */
 
 bool api_json_int(const json_t *v, int64_t *out) {
@@ -155,7 +157,36 @@ static bool require_input(const api_params *p, api_error *err) {
     return false;
 }
 
-static void count_unknown(api_params *p) {
+/* Names that other servers and libraries have for fields of the table. */
+static const struct {
+    const char *theirs, *ours;
+} other_names[] = {{"max_new_tokens", "max_tokens"},
+                   {"max_output_tokens", "max_tokens"},
+                   {"num_predict", "max_tokens"},
+                   {"min_new_tokens", "min_tokens"},
+                   {"num_return_sequences", "n"},
+                   {"stop_sequences", "stop"},
+                   {"repeat_penalty", "repetition_penalty"},
+                   {"rep_pen", "repetition_penalty"},
+                   {"random_seed", "seed"},
+                   {"do_sample", "temperature"}};
+
+static const char *meant_by(const api_params *p, const char *key) {
+    size_t n;
+    const api_field *rows = api_fields(&n);
+    nearest near = {0};
+    for (size_t i = 0; i < n; i++) {
+        if ((rows[i].routes & p->route) == 0) continue;
+        nearest_try(&near, key, rows[i].name);
+        for (size_t k = 0; k < INFERD_COUNT(other_names); k++)
+            if (strcmp(other_names[k].theirs, key) == 0 &&
+                strcmp(other_names[k].ours, rows[i].name) == 0)
+                return rows[i].name;
+    }
+    return nearest_word(&near);
+}
+
+static void find_unknown(api_params *p) {
     size_t n;
     const api_field *rows = api_fields(&n);
     const char *key;
@@ -165,7 +196,9 @@ static void count_unknown(api_params *p) {
         while (i < n && (rows[i].name[0] != key[0] || strcmp(rows[i].name, key) != 0 ||
                          (rows[i].routes & p->route) == 0))
             i++;
-        if (i == n) p->n_unknown++;
+        if (i < n) continue;
+        unknown_field *f = unknown_add(&p->unknown, key);
+        if (f != NULL) f->meant = meant_by(p, key);
     }
 }
 
@@ -263,7 +296,9 @@ static bool parse_body(const config_limits *limits, bytes body, json_t **root, a
 bool api_params_read(api_route route, const config_limits *limits, bytes body, api_params *p,
                      api_error *err) {
     set_defaults(p, route);
-    if (!parse_body(limits, body, &p->root, err) || !require_input(p, err)) return false;
+    if (!parse_body(limits, body, &p->root, err)) return false;
+    find_unknown(p); // told beside an error, too: "promt" is why "prompt" is missing
+    if (!require_input(p, err)) return false;
     p->add_special =
         route == API_COMPLETION || (route == API_TOKENIZE && given(p, "messages") == NULL);
     api_reader r = {p, limits, err};
@@ -274,7 +309,6 @@ bool api_params_read(api_route route, const config_limits *limits, bytes body, a
         json_t *v = given(p, rows[i].name);
         if (v != NULL && !read_field(&r, &rows[i], v)) return false;
     }
-    count_unknown(p);
     return check_together(p, limits, err);
 }
 

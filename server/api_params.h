@@ -3,7 +3,7 @@
  * Every field that clients of this interface send is one row: its name, on which routes it
  * counts, what it may be, and what becomes of it.  It is honoured, or accepted without effect
  * because it cannot change the output, or refused by name.  A field that is not in the table is
- * accepted and counted.  docs/api.md lists the same rows (a test compares them).
+ * accepted and told (unknown.h).  docs/api.md lists the same rows (a test compares them).
  *
  * Rules for all rows: null is the same as absent; an integral real (5.0) is an integer; nothing
  * else is converted.  The first problem in the order of the table is reported.
@@ -20,6 +20,7 @@
 #include "models/sampler.h"
 #include "scheduler/gen.h"
 #include "stop.h"
+#include "unknown.h"
 
 typedef enum api_route {
     API_CHAT = 1,
@@ -40,7 +41,7 @@ enum {
 typedef struct api_params {
     api_route route;
     json_t *root; // owned; the json_t below are borrowed from it
-    uint32_t n_unknown;
+    unknown_fields unknown;
 
     const char *model; // "" = not given (allowed for tokenize and detokenize)
     json_t *messages;  // array, checked

@@ -501,7 +501,7 @@ static bool prepare(draft *d) {
 void api_prepare(void *ctx) {
     draft d = {.job = ctx};
     prepare(&d);
-    d.job->n_unknown = d.p.n_unknown;
+    d.job->unknown = d.p.unknown;
     d.job->has_keep_alive = d.p.has_keep_alive;
     d.job->keep_alive_us = d.p.keep_alive_us;
     if (d.job->error.fault == API_OK)

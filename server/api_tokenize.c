@@ -61,7 +61,7 @@ static bool detokenize(api_job *job, api_params *p) {
 static void run(api_job *job, bool (*read)(api_job *job, api_params *p)) {
     api_params p = {0};
     read(job, &p);
-    job->n_unknown = p.n_unknown;
+    job->unknown = p.unknown;
     if (job->answer.failed)
         api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
     api_params_deinit(&p);
@@ -76,7 +76,7 @@ static void detokenize_work(void *job) {
 
 static void answer(void *ctx, bool rq_gone) {
     api_job *job = ctx;
-    metrics_unknown_fields(job->app->metrics, job->n_unknown);
+    api_tell_unknown(job);
     if (job->error.fault != API_OK) {
         job->model_idx = -1; // not a generation
         api_refuse(job, rq_gone);

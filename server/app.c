@@ -12,6 +12,7 @@
 #include "inferd/hash.h"
 #include "log.h"
 #include "scheduler/drain.h"
+#include "unknown.h"
 
 static const http_route routes[] = {
     {"/v1/chat/completions", HTTP_POST, HTTP_KEYED, true, true, api_chat},
@@ -518,7 +519,9 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     memcpy(a->scope_secret, o->scope_secret != NULL ? o->scope_secret : a->secret,
            sizeof a->scope_secret);
     a->metrics = metrics_create(REGISTRY_NAMES_MAX, routes, INFERD_COUNT(routes));
-    if (a->metrics == NULL || !create_slots(a, &o->config->limits.engine))
+    a->unknown_names = unknown_names_create();
+    if (a->metrics == NULL || a->unknown_names == NULL ||
+        !create_slots(a, &o->config->limits.engine))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
     st = gate_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, a, &a->gate, err);
     if (st != INFERD_OK) return st;
@@ -564,6 +567,7 @@ void app_destroy(app *a) {
     queue_places_deinit(&a->places);
     free(a->slots);
     metrics_destroy(a->metrics);
+    unknown_names_destroy(a->unknown_names);
     gate_destroy(a->gate);
     a->models.fleet = NULL; // it may be gone
     app_config_drop(a->config);

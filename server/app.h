@@ -76,7 +76,8 @@ typedef struct app {
     http_server *http;         // NULL before app_set_http
     struct admin *admin; // borrowed; NULL before app_set_admin: routes of HTTP_ADMIN are refused
     metrics *metrics;
-    struct gate *gate;   // gate.h
+    struct unknown_names *unknown_names; // unknown.h
+    struct gate *gate;                   // gate.h
     queue_places places; // of sequences that run or wait; models by their slots in the registry
     app_slot *slots;     // [n_slots], all places and those to spare
     uint32_t n_slots, first_free;

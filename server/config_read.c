@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "config_options.h"
+#include "nearest.h"
 
 /* A configuration is our own, but a key file with a hundred thousand tenants is large. */
 static const json_limits file_limits = {
@@ -256,38 +257,17 @@ static key_list keys_at(const option *o, void *base) {
 
 /* -- objects -- */
 
-/* Edits that turn one word into the other; words longer than the rows count as far apart. */
-static size_t distance(const char *a, const char *b) {
-    enum { MAX = 40 };
-    size_t n = strlen(a), m = strlen(b), row[MAX + 1];
-    if (n > MAX || m > MAX) return MAX;
-    for (size_t k = 0; k <= m; k++) row[k] = k;
-    for (size_t i = 1; i <= n; i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t k = 1; k <= m; k++) {
-            size_t keep = corner + (a[i - 1] != b[k - 1]);
-            corner = row[k];
-            row[k] = size_min(keep, size_min(row[k], row[k - 1]) + 1);
-        }
-    }
-    return row[m];
-}
-
 static void unknown_option(reader *r, const config_place *p, const option_table *table) {
-    const char *best = NULL;
-    size_t best_distance = SIZE_MAX;
     for (size_t i = 0; i < table->n_replaced; i++)
         if (strcmp(p->name, table->replaced[i].name) == 0) {
             config_problem(r->report, p, "this option was replaced by \"%s\"",
                            table->replaced[i].by);
             return;
         }
-    for (size_t i = 0; i < table->n; i++) {
-        size_t d = distance(p->name, table->options[i].name);
-        if (d < best_distance) best_distance = d, best = table->options[i].name;
-    }
-    if (best != NULL && best_distance <= 1 + strlen(best) / 4)
+    nearest near = {0};
+    for (size_t i = 0; i < table->n; i++) nearest_try(&near, p->name, table->options[i].name);
+    const char *best = nearest_word(&near);
+    if (best != NULL)
         config_problem(r->report, p, "there is no such option; did you mean \"%s\"?", best);
     else
         config_problem(r->report, p, "there is no such option");

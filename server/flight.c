@@ -302,7 +302,7 @@ static bool start(api_job *job) {
 
 void flight_launch(void *ctx, bool rq_gone) {
     api_job *job = ctx;
-    metrics_unknown_fields(job->app->metrics, job->n_unknown);
+    api_tell_unknown(job);
     if (job->error.fault != API_OK)
         api_refuse(job, rq_gone);
     else if (!rq_gone && !start(job))

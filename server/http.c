@@ -282,6 +282,7 @@ void exchange_free(exchange *x) {
     buf_deinit(&x->body);
     buf_deinit(&x->answer);
     free(x->out.p);
+    free(x->rq.headers);
     if (x->response != NULL) MHD_destroy_response(x->response);
     free(x);
 }

@@ -133,6 +133,7 @@ struct http_request {
     /* Crossed stream_soft_bytes up / came half down again.  `true` is told from inside
      * http_stream_write. */
     void (*on_flow)(http_request *rq, bool paused);
+    char *headers;   // "Name: value\n" lines for its answer, or NULL; freed with the request
     bool no_timeout; // its client may take nothing for longer than send_stall_ms
 };
 

@@ -142,7 +142,7 @@ bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type
     return add_header(r, "x-request-id", x->rq.id) &&
            (content_type == NULL || add_header(r, "Content-Type", content_type)) &&
            (!close || add_header(r, "Connection", "close")) && add_hooked(x, r) &&
-           add_header_lines(r, extra_headers);
+           add_header_lines(r, x->rq.headers) && add_header_lines(r, extra_headers);
 }
 
 /* -- what was asked with -- */

@@ -79,7 +79,7 @@ static void write_http(page *p) {
     page_scalar(p, "inferd_generations", "gauge", "Requests being generated or waiting.",
                 p->now->n_flights);
     page_scalar(p, "inferd_unknown_fields_total", "counter",
-                "Request fields that were accepted and not known.", p->m->n_unknown_fields);
+                "Request fields that are not known, and have no effect.", p->m->n_unknown_fields);
     page_scalar(p, "inferd_log_lines_dropped_total", "counter", "Log lines that found no room.",
                 p->now->log_lines_dropped);
     page_family(p, "inferd_config_reloads_total", "counter", "Configuration reloads.");

@@ -356,7 +356,7 @@ static void fields_arrive(void) {
     EXPECT_EQ(p.tier_class, GEN_BATCH);
     EXPECT(!p.has_keep_alive && !p.usage_details);
     EXPECT(p.stream && p.include_usage && !p.continuous_usage && !p.use_cache);
-    EXPECT_EQ(p.n_unknown, 2);
+    EXPECT_EQ(p.unknown.n, 2);
     stop_set *stops = api_take_stops(&p);
     EXPECT_EQ(stop_set_n(stops), 2);
     stop_set_destroy(stops);
@@ -549,6 +549,40 @@ static void fields_that_depend_on_each_other_are_checked(void) {
                "modalities");
     BAD(API_CHAT, "\"service_tier\":\"gold\"", "service_tier");
     BAD(API_CHAT, "\"cache_salt\":\"\"", "cache_salt");
+}
+
+/* "temprature": 0 sampled at 1.0, and nothing said so. */
+static void a_misspelt_field_is_named_with_the_one_that_is_meant(void) {
+    static const struct {
+        api_route route;
+        const char *field, *meant; // NULL: none
+    } rows[] = {{API_CHAT, "temprature", "temperature"},
+                {API_CHAT, "max_token", "max_tokens"},
+                {API_COMPLETION, "max_completion_token", NULL}, // of chats only
+                {API_COMPLETION, "repeat_penalty", "repetition_penalty"},
+                {API_CHAT, "max_new_tokens", "max_tokens"},
+                {API_CHAT, "Stream", "stream"},
+                {API_TOKENIZE, "temperature", NULL}, // known, and not here
+                {API_CHAT, "x", NULL},               // one letter is near to "n" by length only
+                {API_CHAT, "some_field_of_another_server_with_a_long_name", NULL}};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        api_params p;
+        api_error e;
+        char more[128];
+        snprintf(more, sizeof more, "\"%s\":0", rows[i].field);
+        EXPECT(read_with(rows[i].route, more, &p, &e));
+        EXPECT_EQ(p.unknown.n, 1);
+        EXPECT_STR(p.unknown.named[0].name, rows[i].field);
+        const char *meant = p.unknown.named[0].meant;
+        EXPECT_STR(meant == NULL ? "-" : meant, rows[i].meant == NULL ? "-" : rows[i].meant);
+        api_params_deinit(&p);
+    }
+    api_params p;
+    api_error e; // beside an error: it is what the error comes from
+    EXPECT(!read_body(API_COMPLETION, "{\"model\":\"m\",\"promt\":\"a\"}", &p, &e));
+    EXPECT_STR(e.code, "missing_required_parameter");
+    EXPECT_STR(p.unknown.named[0].meant, "prompt");
+    api_params_deinit(&p);
 }
 
 /* Clients send them with every request, also where they mean nothing: "user": 123, tools: []. */
@@ -782,6 +816,7 @@ static const test_case cases[] = {
     TEST(wrong_headers_are_named),
     TEST(classes_have_names),
     TEST(fields_that_depend_on_each_other_are_checked),
+    TEST(a_misspelt_field_is_named_with_the_one_that_is_meant),
     TEST(what_asks_for_nothing_is_accepted),
     TEST(tools_are_accepted_where_no_call_is_allowed),
     TEST(stops_and_biases_are_bounded),

@@ -232,3 +232,47 @@ def test_a_request_for_more_than_the_memory_is_a_full_context(launch, real_model
             "This model's maximum context length is 8192 tokens, and its memory holds fewer: the prompt has "), e
         assert e["param"] == next(iter(body))
     assert d.stop() == 0
+
+
+# ---- fields that nobody knows ----
+
+IGNORED = "x-inferd-ignored-fields"
+
+
+def test_a_misspelt_field_is_told(launch, tiny_model):
+    """`"temprature": 0` sampled at 1.0: no log line, no header."""
+    d = launch(model_config(tiny_model, "tiny"))
+    ask = {"model": "tiny", "messages": HI, "max_tokens": 4}
+    raw = d.openai().chat.completions.with_raw_response.create(**ask, extra_body={"temprature": 0, "top_kk": 1})
+    assert raw.headers[IGNORED] == "temprature, top_kk" and raw.parse().choices[0].message.content is not None
+    assert IGNORED not in d.http.post("/v1/chat/completions", json=ask).headers
+    with d.http.stream("POST", "/v1/completions", json={
+            "model": "tiny", "prompt": "x", "stream": True, "temprature": 0, "suffx": ""}) as r:
+        assert r.headers[IGNORED] == "temprature, suffx"
+        r.read()
+    r = d.http.post("/v1/completions", json={"model": "tiny", "promt": "x"})  # an error has it, too
+    assert r.status_code == 400 and r.headers[IGNORED] == "promt"
+    r = d.http.post("/tokenize", json={"model": "tiny", "prompt": "x", "temperature": 1})
+    assert r.status_code == 200 and r.headers[IGNORED] == "temperature"
+    assert d.metric("inferd_unknown_fields_total") == 6
+    assert d.stop() == 0
+    lines = [x for x in d.stderr().splitlines() if "event=unknown_field " in x]
+    assert len(lines) == 5, lines  # each name once
+    assert "route=/v1/chat/completions field=temprature did_you_mean=temperature" in lines[0]
+    assert any("field=suffx did_you_mean=suffix" in x for x in lines)
+    assert any("field=promt did_you_mean=prompt" in x for x in lines)
+
+
+def test_hostile_field_names_make_no_header_and_no_line(launch, tiny_model):
+    d = launch(model_config(tiny_model, "tiny"))
+    ask = {"model": "tiny", "prompt": "x", "max_tokens": 1}
+    r = d.http.post("/v1/completions", json={**ask, "a\r\nSet-Cookie: s=1\r\n\r\nbody": 1, "\x1b[2J": 2, "": 3})
+    assert r.status_code == 200 and "set-cookie" not in r.headers
+    assert r.headers[IGNORED] == "a%0D%0ASet-Cookie%3A%20s%3D1%0D%0A%0D%0Abody, %1B%5B2J, %"
+    for i in range(60):  # 480 names: the log is told 256 of them, the header 8 of each request
+        r = d.http.post("/v1/completions", json={**ask, **{f"field_{i}_{k}": 0 for k in range(20)}})
+        assert r.headers[IGNORED].endswith(", +12") and r.headers[IGNORED].startswith(f"field_{i}_0, field_{i}_1, ")
+    assert d.stop() == 0
+    log = d.stderr()
+    assert "\x1b" not in log and log.count("event=unknown_field ") == 256
+    assert log.count("event=unknown_fields_no_longer_told ") == 1
