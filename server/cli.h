@@ -1,6 +1,6 @@
 /* cli.h - the commands of the program `inferd`; each one is a main of its own.
  *
- * Exit status: 0 fine, 1 it went wrong while running, 2 bad usage or a bad configuration.
+ * The exit statuses are those of the table in docs/admin.md, the same in every command.
  * Thread: main. */
 #ifndef INFERD_CLI_H
 #define INFERD_CLI_H
@@ -14,6 +14,12 @@
 #define INFERD_VERSION "0.1.0"
 #endif
 
+enum {
+    CLI_FAILED = 1,   // it went wrong while running
+    CLI_WRONG = 2,    // the command line, the configuration, or a file that they name
+    CLI_NO_DEVICE = 3 // no such device
+};
+
 int cli_serve(int argc, char **argv);
 int cli_devices(int argc, char **argv);
 int cli_check(int argc, char **argv);
@@ -21,7 +27,7 @@ int cli_pack(int argc, char **argv);
 int cli_run(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_render(int argc, char **argv);
-int cli_ctl(int argc, char **argv); // 1: refused, 3: cannot connect
+int cli_ctl(int argc, char **argv); // 1: refused, 3: cannot connect to the daemon
 
 /* Numbers in options: false when `text` is not one whole number in [min, max]; the sentence goes to
  * stderr and names the option. */

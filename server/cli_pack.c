@@ -65,14 +65,21 @@ static void choose_memory(const model *m, backend_options *be) {
     be->memory_bytes = cpu ? n_bytes + n_bytes / 4 + more_bytes : gpu_bytes;
 }
 
-static inferd_status pack(const pack_options *o, char **written, inferd_err *err) {
+/* *exit_status: what a failure means. */
+static inferd_status pack(const pack_options *o, char **written, int *exit_status,
+                          inferd_err *err) {
     model *m = NULL;
     backend *be = NULL;
     backend_options options = {0};
     inferd_err note = {0};
+    *exit_status = CLI_WRONG;
     inferd_status st = model_open(&(model_options){.path = o->path}, &m, err);
-    if (st == INFERD_OK) st = devices_resolve(&o->device, 0, &options, &note, err);
     if (st == INFERD_OK) {
+        *exit_status = CLI_NO_DEVICE;
+        st = devices_resolve(&o->device, 0, &options, &note, err);
+    }
+    if (st == INFERD_OK) {
+        *exit_status = CLI_FAILED;
         choose_memory(m, &options);
         st = backend_open(&options, &be, err);
     }
@@ -90,7 +97,7 @@ int cli_pack(int argc, char **argv) {
         inferd_err err = {0};
         struct stat info;
         uint64_t began_us = clock_now_us();
-        bool fine = pack(&o, &written, &err) == INFERD_OK;
+        bool fine = pack(&o, &written, &status, &err) == INFERD_OK;
         double seconds = (double)(clock_now_us() - began_us) * 1e-6;
         if (!fine)
             fprintf(stderr, "inferd: %s\n", err.text);
@@ -98,7 +105,7 @@ int cli_pack(int argc, char **argv) {
             printf("%s: %.1f MB in %.1f s\n", written,
                    stat(written, &info) == 0 ? (double)info.st_size * 1e-6 : 0.0, seconds);
         free(written);
-        status = fine ? 0 : 1;
+        if (fine) status = 0;
     }
     free(o.device.kind);
     free(o.device.uuid);

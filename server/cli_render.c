@@ -81,7 +81,7 @@ int cli_render(int argc, char **argv) {
         fprintf(stderr, "inferd: cannot read %s (at most %zu bytes)\n", argv[optind],
                 chat_limits_default.source_bytes_max);
         buf_deinit(&source);
-        return 1;
+        return CLI_WRONG;
     }
     chat_template *t;
     inferd_err err = {0};
@@ -90,7 +90,7 @@ int cli_render(int argc, char **argv) {
     buf_deinit(&source);
     if (st != INFERD_OK) {
         fprintf(stderr, "inferd: %s: %s\n", argv[optind], err.text);
-        return 1;
+        return CLI_WRONG;
     }
     char *line = NULL;
     size_t capacity = 0;

@@ -188,7 +188,9 @@ static inferd_status stream_answer(session *s, uint64_t id, buf *answer, inferd_
     }
     uint64_t ended = clock_now_us();
     interrupted = 0;
-    putchar('\n');
+    /* Out before the rates: standard error is another stream, and a pipe would hold the newline. */
+    if (answer->n == 0 || answer->p[answer->n - 1] != '\n') putchar('\n');
+    fflush(stdout);
     s->n_prompt += ev.done.n_prompt - ev.done.n_cached;
     s->n_output += ev.done.n_output > 0 ? ev.done.n_output - 1 : 0;
     if (first > began) s->prefill_us += first - began;
@@ -338,8 +340,11 @@ static int read_options(int argc, char **argv, run_options *o) {
     return -1;
 }
 
-static inferd_status open_session(session *s, const run_options *o, inferd_err *err) {
+/* *exit_status: what a failure means. */
+static inferd_status open_session(session *s, const run_options *o, int *exit_status,
+                                  inferd_err *err) {
     model_options mo = {.path = o->path, .context_max = o->context, .allow_dummy = o->allow_dummy};
+    *exit_status = CLI_WRONG;
     inferd_status st = model_open(&mo, &s->m, err);
     if (st != INFERD_OK) return st;
     s->messages = json_array();
@@ -350,8 +355,10 @@ static inferd_status open_session(session *s, const run_options *o, inferd_err *
         return inferd_fail(err, INFERD_EINVAL, "--system is not valid UTF-8");
     engine_options eo = {.n_slots = 1, .wake = wake_session, .wake_ctx = s};
     inferd_err note;
+    *exit_status = CLI_NO_DEVICE;
     st = devices_resolve(&o->device, 0, &eo.device, &note, err);
     if (st != INFERD_OK) return st;
+    *exit_status = CLI_FAILED;
     st = engine_start(&eo, &s->e, err);
     if (st != INFERD_OK) return st;
     model_policy policy = {.class = GEN_NORMAL,
@@ -373,7 +380,7 @@ int cli_run(int argc, char **argv) {
     sigaction(SIGINT, &action, NULL);
     session s = {.lock = PTHREAD_MUTEX_INITIALIZER, .woken = PTHREAD_COND_INITIALIZER};
     inferd_err err = {0};
-    inferd_status st = open_session(&s, &o, &err);
+    inferd_status st = open_session(&s, &o, &status, &err);
     if (st == INFERD_OK && !o.raw && model_chat_template(s.m) == NULL)
         fputs("inferd: this model has no chat template; the prompt is completed as it is\n",
               stderr);
@@ -387,5 +394,5 @@ int cli_run(int argc, char **argv) {
     model_close(s.m);
     free(o.device.kind);
     free(o.device.uuid);
-    return st == INFERD_OK ? 0 : 1;
+    return st == INFERD_OK ? 0 : status;
 }

@@ -67,7 +67,7 @@ int cli_tokenize(int argc, char **argv) {
     model_options options = {.path = argv[optind]};
     if (model_open(&options, &m, &err) != INFERD_OK) {
         fprintf(stderr, "inferd: %s\n", err.text);
-        return 1;
+        return CLI_WRONG;
     }
     char *line = NULL;
     size_t capacity = 0;

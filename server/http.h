@@ -102,7 +102,8 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
                         inferd_err *err);
 const char *http_address(const http_server *s); // "127.0.0.1:41233" or "unix:/path"
 bool http_is_loopback(const char *listen);
-/* Is this an address http_open can take?  keyless: it must be loopback. */
+/* Is this an address http_open can take?  keyless: it must be loopback.  The caller says what it is
+ * the address of. */
 inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *err);
 /* Stop accepting; what runs goes on.  Idle keep-alive connections close. */
 void http_drain(http_server *s);

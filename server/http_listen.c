@@ -38,10 +38,10 @@ typedef struct address {
 
 static inferd_status parse_unix(const char *path, address *out, inferd_err *err) {
     size_t n = strlen(path);
-    if (n == 0) return inferd_fail(err, INFERD_EINVAL, "listen: unix: needs a path");
+    if (n == 0) return inferd_fail(err, INFERD_EINVAL, "unix: needs a path");
     if (n >= sizeof out->un.sun_path)
         return inferd_fail(err, INFERD_EINVAL,
-                           "listen: the socket path has %zu bytes, at most %zu are possible", n,
+                           "the socket path has %zu bytes, at most %zu are possible", n,
                            sizeof out->un.sun_path - 1);
     out->un.sun_family = AF_UNIX;
     memcpy(out->un.sun_path, path, n + 1);
@@ -84,7 +84,7 @@ static inferd_status parse_address(const char *listen, address *out, inferd_err 
     if (strncmp(listen, "unix:", 5) == 0) return parse_unix(listen + 5, out, err);
     if (parse_ip(listen, out)) return INFERD_OK;
     return inferd_fail(err, INFERD_EINVAL,
-                       "listen \"%.100s\": expected ADDRESS:PORT with a numeric address or "
+                       "\"%.100s\": expected ADDRESS:PORT with a numeric address or "
                        "localhost, [IPV6]:PORT, or unix:PATH",
                        listen);
 }
@@ -101,8 +101,8 @@ inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *er
     address a;
     inferd_status status = parse_address(listen, &a, err);
     if (status != INFERD_OK || !keyless || http_is_loopback(listen)) return status;
-    return inferd_fail(err, INFERD_EINVAL,
-                       "listen %s: reachable from other machines, which needs keys", listen);
+    return inferd_fail(err, INFERD_EINVAL, "%s: reachable from other machines, which needs keys",
+                       listen);
 }
 
 /* A socket file nobody answers on was left by a process that did not end well. */
@@ -186,7 +186,8 @@ static inferd_status own_socket_file(http_server *s, const char *path, inferd_er
 inferd_status listen_open(http_server *s, const char *listen_at, inferd_err *err) {
     address a;
     inferd_status status = http_check_listen(listen_at, s->keyless, err);
-    if (status == INFERD_OK) status = parse_address(listen_at, &a, err);
+    if (status != INFERD_OK) return inferd_context(err, "listen"), status;
+    status = parse_address(listen_at, &a, err);
     if (status == INFERD_OK && a.any.sa_family == AF_UNIX) status = remove_stale(&a, err);
     if (status == INFERD_OK) status = bind_to(s, listen_at, &a, err);
     if (status == INFERD_OK && a.any.sa_family == AF_UNIX)

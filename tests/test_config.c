@@ -364,7 +364,7 @@ static void rules_of_the_whole_are_checked(void) {
                ":2: devices: must not be empty: leave it out for one of the kind auto");
     problem_is("{\n\"models\":[]}", ":2: models: must not be empty: at least one is served");
     problem_is("{" MODELS ",\n\"listen\":\"0.0.0.0:80\"}",
-               ":2: listen: listen 0.0.0.0:80: reachable from other machines, which needs keys");
+               ":2: listen: 0.0.0.0:80: reachable from other machines, which needs keys");
     problem_is("{" MODELS ",\n\"tenants\":[{\"name\":\"t\"}]}",
                ":2: tenants[0]: has no key: give keys, key_file or key_env");
     problem_is(
@@ -820,7 +820,7 @@ static void each_new_value_has_its_range(void) {
         {"admin", "\"listen\":\"unix:/run/a\"", NULL},
         {"admin", "\"listen\":\"127.0.0.1:1\"",
          "listen: must be unix:PATH, whose file says who may connect"},
-        {"admin", "\"listen\":\"unix:\"", "listen: listen: unix: needs a path"},
+        {"admin", "\"listen\":\"unix:\"", "listen: unix: needs a path"},
         {"admin", "\"listen\":7", "listen: expected text, found a whole number"},
         {"admin", "\"keys\":\"sk-admin-0001\"", "keys: expected a list of keys, found text"},
         {"admin", "\"keys\":[\"short\"]", "keys[0]: a key must have 8 to 512 bytes"},

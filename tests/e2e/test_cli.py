@@ -31,7 +31,7 @@ def test_tokenize(tiny_model):
     lines = [json.loads(x) for x in r.stdout.splitlines()]
     assert isinstance(lines[0], list) and len(lines[1]) == 1 and "error" in lines[2] and len(lines[3]) == 1
     assert r.returncode == 1
-    assert inferd("tokenize", "/nonexistent.gguf").returncode == 1
+    assert inferd("tokenize", "/nonexistent.gguf").returncode == 2
 
 
 def test_render(tmp_path):
@@ -115,7 +115,53 @@ def test_run_says_what_is_wrong(tmp_path):
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + b"\0" * 40)
     r = inferd("run", str(bad), "Hello")
-    assert r.returncode == 1 and "bad.gguf" in r.stderr
+    assert r.returncode == 2 and "bad.gguf" in r.stderr
+
+
+def test_a_missing_file_has_one_status_in_all_commands(tmp_path):
+    """It was 2 in `serve` and `check`, and 1 in `run`, `tokenize`, `pack` and `render`."""
+    gone = str(tmp_path / "gone.gguf")
+    config = tmp_path / "c.json"
+    config.write_text(json.dumps({"models": [{"name": "m", "path": gone}]}))
+    for command in (("serve", "--model", gone), ("serve", "--config", gone), ("serve", "--config", config),
+                    ("check", "--config", config), ("check", "--config", gone), ("run", gone, "Hello"),
+                    ("tokenize", gone), ("pack", gone), ("render", gone), ("ctl", "config", "put", gone)):
+        r = inferd(*command, stdin="")
+        assert r.returncode == 2 and "gone.gguf" in r.stderr, (command, r.returncode, r.stderr)
+
+
+def test_a_device_that_is_not_there_has_one_status_in_all_commands(tiny_model):
+    for command in (("serve", "--model", tiny_model, "--device", "cuda:63"), ("run", tiny_model, "--device", "cuda:63", "x"),
+                    ("pack", tiny_model, "--device", "cuda:63")):
+        r = inferd(*command)
+        assert r.returncode == 3 and r.stderr.startswith("inferd: "), (command, r.returncode, r.stderr)
+
+
+def test_run_ends_its_text_before_its_rates(tiny_model):
+    """In a pipe the newline came behind the rates: `run ... 2>&1 | cat` had text and rates on one line."""
+    for more in ((), ("--raw",)):
+        r = subprocess.run([BUILD / "inferd", "run", tiny_model, "--memory", "64MiB", "--max-tokens", "8",
+                            "--temperature", "0", *more, "Hello"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           timeout=120 * SLOW)
+        text, rates = r.stdout.rsplit(b"\nprompt: ", 1)
+        assert r.returncode == 0 and text and b"prompt: " not in text
+        assert rates.endswith(b" tokens/s\n") and b"; answer: " in rates, r.stdout
+        alone = inferd("run", tiny_model, "--memory", "64MiB", "--max-tokens", "8", "--temperature", "0", *more, "Hello")
+        assert alone.stdout.endswith("\n") and not alone.stdout.endswith("\n\n")
+        assert "prompt: " not in alone.stdout and alone.stderr.startswith("prompt: ")
+
+
+def test_an_address_is_named_once(tmp_path, tiny_model):
+    """`listen: listen 0.0.0.0:8111: ...`"""
+    config = tmp_path / "c.json"
+    for listen, words in (("0.0.0.0:8111", "0.0.0.0:8111: reachable from other machines, which needs keys"),
+                          ("no-port", '"no-port": expected ADDRESS:PORT'), ("unix:", "unix: needs a path"),
+                          ("unix:" + "x" * 120, "the socket path has 120 bytes")):
+        config.write_text(json.dumps({"listen": listen, "models": [{"name": "m", "path": tiny_model}]}))
+        for command in ("serve", "check"):
+            r = inferd(command, "--config", config)
+            assert r.returncode == 2 and f"c.json:1: listen: {words}" in r.stderr, r.stderr
+            assert r.stderr.count("listen") == 1
 
 
 def test_check(tmp_path, tiny_model):

@@ -51,7 +51,7 @@ def test_a_dummy_must_be_allowed(tmp_path):
                     ["serve", "--model", "dummy:tiny"]):
         r = inferd(*command)
         assert r.returncode == 2 and "dummy:tiny: " in r.stderr and "--allow-dummy" in r.stderr, r.stderr
-    assert inferd("run", "dummy:tiny", "hello").returncode == 1
+    assert inferd("run", "dummy:tiny", "hello").returncode == 2
     assert inferd("check", "--config", path, "--allow-dummy").returncode == 0
 
 
