@@ -165,6 +165,8 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
     const core *c = &e->core;
     const resident *m = &c->models.slots[idx], *w = &c->models.slots[m->weights_of];
     slot_view *v = &e->slots[idx];
+    uint32_t kv_tokens_max = c->opened ? sched_kv_tokens_max(c->sched, idx) : 0;
+    uint32_t kv_tokens_ceiling = c->opened ? sched_kv_tokens_ceiling(c->sched, idx) : INT32_MAX;
     engine_model_info i = {.state = residency_state(&c->models, idx)};
     if (i.state != MODEL_NONE) {
         sched_model_numbers n;
@@ -180,6 +182,9 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         if (i.held && i.state == MODEL_HOT && n.n_running + n.n_waiting > 0)
             i.state = MODEL_DRAINING;
         i.kv_blocks_used = n.blocks_used;
+        i.kv_block_tokens = m->about.spec.kv.block_tokens;
+        if (i.kv_block_tokens > 0)
+            i.kv_blocks_max = u32_min(kv_tokens_max, kv_tokens_ceiling) / i.kv_block_tokens;
         i.pages_cached = n.pages_cached;
         i.device_us = n.device_us;
         i.decode_us = sched_decode_us(c->sched, idx);
@@ -218,9 +223,8 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         }
     }
     board_publish(&v->info, &i);
-    atomic_store(&v->kv_tokens_max, c->opened ? sched_kv_tokens_max(c->sched, idx) : 0);
-    atomic_store(&v->kv_tokens_ceiling,
-                 c->opened ? sched_kv_tokens_ceiling(c->sched, idx) : INT32_MAX);
+    atomic_store(&v->kv_tokens_max, kv_tokens_max);
+    atomic_store(&v->kv_tokens_ceiling, kv_tokens_ceiling);
     atomic_store(&v->context, i.context);
     atomic_store(&v->state, (int)i.state); // now what it means is there
     /* Last: the front gives the slot to another model, which is not in the state of this one. */

@@ -220,6 +220,7 @@ static void write_page(const app *a, const metrics_view *view, buf *out) {
                        .n_flights = a->n_flights,
                        .log_lines_dropped = log_n_dropped(),
                        .started_unix_s = (uint64_t)a->started_unix_s,
+                       .now_unix_s = (uint64_t)time(NULL),
                        .draining = a->draining,
                        .version = INFERD_VERSION};
     metrics_write(a->metrics, &now, out);

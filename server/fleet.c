@@ -238,6 +238,7 @@ static void add_info(engine_model_info *sum, const engine_model_info *i) {
     sum->pages_min += other->pages_min;
     sum->pages_max = (uint32_t)add_ceiling(sum->pages_max, other->pages_max, UINT32_MAX);
     sum->kv_blocks_used += other->kv_blocks_used;
+    sum->kv_blocks_max += other->kv_blocks_max;
     sum->bytes_used += other->bytes_used;
     sum->bytes_held += other->bytes_held;
     sum->bytes_cached += other->bytes_cached;

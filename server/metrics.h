@@ -128,7 +128,7 @@ typedef struct metrics_now {
     uint32_t n_http_open; // exchanges
     uint32_t n_flights;   // requests being generated
     uint64_t log_lines_dropped;
-    uint64_t started_unix_s;
+    uint64_t started_unix_s, now_unix_s;
     bool draining;
     const char *version;
 } metrics_now;

@@ -72,7 +72,7 @@ static void write_pages(page *p) {
     static const stat_row bytes_of[] = {{"", STAT(page_bytes), true}};
     rows_of(p, "inferd_pages", "gauge", "Pages of the pool, by what holds them.", rows,
             INFERD_COUNT(rows), false);
-    rows_of(p, "inferd_pages_total", "gauge", "Pages of the pool.", all, 1, false);
+    rows_of(p, "inferd_pool_pages", "gauge", "Pages of the pool.", all, 1, false);
     rows_of(p, "inferd_pages_ledger", "gauge", "Pages that count for the device and for the host.",
             ledgers, INFERD_COUNT(ledgers), false);
     rows_of(p, "inferd_pages_host_free", "gauge", "Pages free on the host's side.", host_free, 1,

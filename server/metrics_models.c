@@ -188,6 +188,23 @@ static void write_states(page *p) {
     }
 }
 
+/* What the endpoint picker of a Kubernetes gateway asks vLLM's page for, and has no family of ours
+ * to repeat: how much a prefix cache holds, and that there are no adapters. */
+static void write_for_pickers(page *p) {
+    page_family(p, "vllm:cache_config_info", "gauge",
+                "Always 1; the labels say how many blocks of keys and values there are.");
+    EACH_SERVED(p, m)
+    if (m->info.kv_block_tokens > 0 && m->info.kv_blocks_max > 0)
+        buf_add_format(
+            p->out, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",
+            page_model_label(p, m->name_idx, true), m->info.kv_block_tokens, m->info.kv_blocks_max);
+    page_family(p, "vllm:lora_requests_info", "gauge",
+                "Unix time of the page; the labels list adapters, of which there are none.");
+    page_u64(p, "vllm:lora_requests_info",
+             "max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"",
+             p->now->now_unix_s);
+}
+
 void metrics_write_models(page *p) {
     write_states(p);
     write_model_rows(p);
@@ -197,6 +214,7 @@ void metrics_write_models(page *p) {
     write_preemptions(p);
     write_replicas(p);
     write_moves(p);
+    write_for_pickers(p);
     page_family(p, "inferd_model_cost_error_ratio", "gauge",
                 "Mean error of the predicted time of its steps, as a part of that time.");
     EACH_SERVED(p, m) {

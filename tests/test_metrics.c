@@ -24,6 +24,8 @@ static buf page_of(metrics *m, uint32_t n_models) {
                                               .bytes_cached = 4,
                                               .pages_parked = 6,
                                               .bytes_max = UINT64_MAX,
+                                              .kv_block_tokens = 16,
+                                              .kv_blocks_max = 4096,
                                               .cost_error_ppm = 125000,
                                               .hot_us = 1500000}},
                                     {.name = names[1],
@@ -89,6 +91,7 @@ static buf page_of(metrics *m, uint32_t n_models) {
                        .n_models = n_models,
                        .names = names,
                        .n_names = n_models,
+                       .now_unix_s = 1700000000,
                        .version = "1"};
     buf out = {0};
     metrics_write(m, &now, &out);
@@ -298,6 +301,21 @@ static void devices_are_told_apart_and_added_up(void) {
     metrics_destroy(m);
 }
 
+/* A picker reads labels: how long a prefix it may count on, and which adapters are there. */
+static void an_endpoint_picker_finds_what_it_asks_for(void) {
+    metrics *m = metrics_create(2, routes, 2);
+    buf page = page_of(m, 2);
+    EXPECT(has_line(&page, "vllm:cache_config_info{model_name=\"a\\\"b\\\\c\\nd\",engine=\"0\","
+                           "block_size=\"16\",num_gpu_blocks=\"4096\"} 1"));
+    EXPECT(strstr(buf_cstr(&page), "vllm:cache_config_info{model_name=\"second") ==
+           NULL); // unknown
+    EXPECT(has_line(&page, "vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\","
+                           "waiting_lora_adapters=\"\"} 1700000000"));
+    EXPECT(has_line(&page, "inferd_pool_pages{device=\"d0\"} 100"));
+    buf_deinit(&page);
+    metrics_destroy(m);
+}
+
 static void buckets_are_cumulative_and_include_their_bound(void) {
     metrics *m = metrics_create(1, routes, 2);
     metrics_observe(m, 0, HIST_TTFT, 0.001); // at the first bound
@@ -431,6 +449,11 @@ static void each_family_is_one_block_with_help_and_type(void) {
             char name[128];
             EXPECT(sscanf(line + 7, "%127s %31s", name, type) == 2);
             EXPECT_STR(name, family);
+            /* promtool's rule: inferd_pages_total was a gauge. */
+            size_t n = strlen(name);
+            bool total = n > 6 && strcmp(name + n - 6, "_total") == 0;
+            if (total != (strcmp(type, "counter") == 0)) printf("%s is a %s\n", name, type);
+            EXPECT_EQ(total, strcmp(type, "counter") == 0);
         } else {
             EXPECT(belongs(line, family, strcmp(type, "histogram") == 0));
         }
@@ -471,6 +494,7 @@ static const test_case cases[] = {
     TEST(each_pair_of_tenant_and_model_has_its_refusals),
     TEST(refusals_of_whom_there_is_no_row_for_are_nobodys),
     TEST(devices_are_told_apart_and_added_up),
+    TEST(an_endpoint_picker_finds_what_it_asks_for),
     TEST(buckets_are_cumulative_and_include_their_bound),
     TEST(a_gpu_has_its_figures),
     TEST(what_is_not_known_of_a_device_is_left_out),

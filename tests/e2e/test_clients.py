@@ -2,6 +2,8 @@
 the OpenAI interface ran into."""
 
 import concurrent.futures
+import re
+import time
 
 import openai
 import pytest
@@ -276,3 +278,20 @@ def test_hostile_field_names_make_no_header_and_no_line(launch, tiny_model):
     log = d.stderr()
     assert "\x1b" not in log and log.count("event=unknown_field ") == 256
     assert log.count("event=unknown_fields_no_longer_told ") == 1
+
+
+# ---- metrics ----
+
+def test_the_endpoint_picker_finds_its_metrics(tiny):
+    """The Kubernetes gateway's picker asks for these besides the three gauges; two were not there."""
+    page = tiny.http.get("/metrics").text
+    for name in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc"):
+        assert re.search(rf"^vllm:{name}{{.*}} [0-9.]+$", page, re.M), name
+    info = re.search(r'^vllm:cache_config_info{model_name="tiny",engine="0",block_size="(\d+)",num_gpu_blocks="(\d+)"} 1$',
+                     page, re.M)
+    audit = tiny.audit()
+    assert int(info[1]) > 0 and int(info[2]) == audit["models"][0]["kv_tokens_max"] // int(info[1])
+    lora = re.search(r'^vllm:lora_requests_info{max_lora="0",running_lora_adapters="",waiting_lora_adapters=""} (\d+)$',
+                     page, re.M)
+    assert abs(int(lora[1]) - time.time()) < 60
+    assert re.search(r'^inferd_pool_pages{device=".*"} [1-9]', page, re.M) and "inferd_pages_total" not in page

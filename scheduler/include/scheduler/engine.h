@@ -106,6 +106,8 @@ typedef struct engine_model_info {
     uint32_t pages_min, pages_max;     // of weight, kv and cached together; UINT32_MAX: no ceiling
     uint32_t weight_pages, host_pages; // its weights on the device, and in host memory, held or not
     uint32_t kv_blocks_used;           // that sequences count on
+    uint32_t kv_block_tokens;          // positions in one of them
+    uint32_t kv_blocks_max;            // that all pages left for it hold; 0: not known yet
     uint32_t decode_us;                // a step of one sequence, predicted; 0: not measured
     uint64_t bytes_done, bytes_total;  // of the newest stage or load
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
