@@ -22,7 +22,6 @@
 #include <unistd.h>
 
 #include "http_internal.h"
-#include "inferd/clock.h"
 #include "log.h"
 
 enum {
@@ -60,6 +59,10 @@ static void on_timer_mhd(uv_timer_t *timer) {
  * second would cost a core until its deadline, so turns without any callback are spaced out. */
 static void arm_library(http_server *s, bool progress) {
     MHD_UNSIGNED_LONG_LONG wait_ms;
+    if (s->must_run) { // marked since it ran, perhaps when the loop is about to sleep
+        uv_timer_start(&s->timer_mhd, on_timer_mhd, 0, 0);
+        return;
+    }
     if (MHD_get_timeout(s->daemon, &wait_ms) != MHD_YES) {
         s->n_idle_runs = 0;
         uv_timer_stop(&s->timer_mhd);
@@ -99,9 +102,10 @@ static void run_library(http_server *s) {
     }
     s->in_run = true;
     s->must_run = false;
-    MHD_run(s->daemon);
+    inlet_run(s);
     s->in_run = false;
     free_ended(s);
+    inlet_read_again(s);
     arm_library(s, s->n_calls != before);
 }
 
@@ -143,7 +147,7 @@ void server_random(http_server *s, void *out, size_t n) {
 
 /* -- connections and exchanges -- */
 
-static conn *conn_of(struct MHD_Connection *mhd) {
+conn *conn_of(struct MHD_Connection *mhd) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     return info == NULL ? NULL : info->socket_context;
@@ -162,6 +166,11 @@ static void conn_open(http_server *s, struct MHD_Connection *mhd, void **socket_
     c->fd = info->connect_fd;
     deadline_init(&c->due);
     list_node_init(&c->ended);
+    if (!inlet_open(c)) {
+        shutdown(c->fd, SHUT_RDWR);
+        free(c);
+        return;
+    }
     *socket_context = c;
     s->n_conns++;
     c->over_limit = s->n_conns - s->n_cut > s->conns_max;
@@ -173,7 +182,7 @@ static void conn_open(http_server *s, struct MHD_Connection *mhd, void **socket_
 static int status_of_cut(const exchange *x, struct MHD_Connection *mhd) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_HTTP_STATUS);
-    if (x->late) return 408;
+    if (x->raw) return x->rq.status;
     if (x->rq.status == 0 && info != NULL) return (int)info->http_status; // the library's own error
     if (x->aborting) return x->rq.status;
     return 499;
@@ -186,7 +195,10 @@ static void end_exchange(exchange *x) {
     x->suspended = false;
     c->x = NULL;
     deadline_disarm(&x->beat);
-    if (!c->cut) watch_conn(c, DEADLINE_IDLE);
+    if (!c->cut) {
+        watch_conn(c, DEADLINE_IDLE);
+        inlet_next(c);
+    }
     exchange_gone(x); // does nothing when the answer was complete
     x->gone = true;
     if (s->finished != NULL) s->finished(s->ctx, &x->rq);
@@ -203,10 +215,17 @@ static void conn_close(conn *c) {
         c->x->rq.status = status_of_cut(c->x, c->mhd);
         end_exchange(c->x);
     }
+    if (inlet_has_begun(c) && s->finished != NULL) { // the library has not heard of it
+        exchange x;
+        exchange_init(&x, c);
+        x.rq.status = 499;
+        s->finished(s->ctx, &x.rq);
+    }
+    inlet_close(c);
     deadline_disarm(&c->due);
     list_remove(&c->ended);
     watch_remove(c);
-    if (c->linger && !c->left && !s->closing) linger_begin(c);
+    if (c->linger && !s->closing) linger_begin(c);
     s->n_conns--;
     if (c->cut) s->n_cut--;
     free(c);
@@ -237,43 +256,29 @@ static void new_id(http_server *s, char id[40]) {
     id[36] = 0;
 }
 
-/* The library keeps a record of each argument in the buffer of the connection, and when that is
- * full it stalls, or goes on with a connection that it has closed.  So it never sees too many: it
- * parses the query in place, after this call, up to the first NUL. */
-static bool cut_long_query(const char *uri) {
-    const char *query = uri == NULL ? NULL : strchr(uri, '?');
-    size_t n = 0;
-    for (const char *at = query; at != NULL; at = strchr(at + 1, '&')) n++;
-    if (n <= GUARD_ARGUMENTS_MAX) return false;
-    ((char *)(uintptr_t)query)[1] = 0; // its own buffer, const only in the callback's type
-    return true;
+void exchange_init(exchange *x, conn *c) {
+    *x = (exchange){.s = c->s, .c = c, .rq.tenant = -1, .rq.arrival_us = server_now_us(c->s)};
+    list_node_init(&x->link);
+    deadline_init(&x->beat);
+    new_id(c->s, x->rq.id);
+    buf_init(&x->body, 0);
+    buf_init(&x->answer, 0);
 }
 
 /* The request line is complete.  What is returned comes back as *con_cls in every later call. */
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *mhd) {
     http_server *s = cls;
     conn *c = conn_of(mhd);
-    size_t target_n = uri == NULL ? 0 : strlen(uri);
-    bool too_many_arguments = cut_long_query(uri);
+    (void)uri;
     s->n_calls++;
     if (c == NULL) return NULL;
-    exchange *x = calloc(1, sizeof *x);
+    INFERD_CHECK(c->in.passed); // the library reads by our recv(), and only what was judged
+    c->in.passed = false;
+    exchange *x = malloc(sizeof *x);
     if (x == NULL) return NULL;
-    x->s = s;
-    x->c = c;
-    x->rq.tenant = -1;
-    x->target_n = target_n;
-    x->too_many_arguments = too_many_arguments;
-    x->rq.arrival_us = clock_now_us();
-    list_node_init(&x->link);
-    deadline_init(&x->beat);
-    new_id(s, x->rq.id);
-    buf_init(&x->body, 0);
-    buf_init(&x->answer, 0);
+    exchange_init(x, c);
     list_push_back(&s->exchanges, &x->link);
     c->x = x;
-    /* A first request keeps the deadline of its connection: accepting started that clock. */
-    if (c->due.kind == DEADLINE_IDLE || !deadline_armed(&c->due)) watch_conn(c, DEADLINE_HEADER);
     return x;
 }
 
@@ -506,21 +511,17 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
     s->finished = options->finished;
     s->ctx = options->ctx;
     s->keyless = options->tenant_of_key == NULL;
-    s->reads_raw = raw_is_known();
+    s->now_us = options->now_us;
     s->loop = loop;
     s->fd_listen = s->fd_reserve = s->fd_watch = -1;
     list_node_init(&s->exchanges);
     list_node_init(&s->ended);
+    list_node_init(&s->again);
     start_deadlines(s);
     choose_workers();
     ignore_sigpipe();
 
-    s->no_memory = reply_no_memory();
-    inferd_status status = INFERD_ENOMEM;
-    if (s->no_memory == NULL)
-        inferd_fail(err, status, "no memory for the HTTP server");
-    else
-        status = listen_reserve_fds(s, err);
+    inferd_status status = listen_reserve_fds(s, err);
     if (status == INFERD_OK) status = start_slots(s, err);
     if (status == INFERD_OK) status = listen_open(s, options->listen, err);
     if (status == INFERD_OK) status = start_library(s, err);
@@ -543,6 +544,7 @@ void http_drain(http_server *s) {
     LIST_EACH_SAFE(node, next, head) {
         conn *c = LIST_ENTRY(LIST_ENTRY(node, deadline, link), conn, due);
         int n_waiting = 0;
+        if (inlet_holds(c)) continue;
         if (ioctl(c->fd, FIONREAD, &n_waiting) != 0 || n_waiting == 0) watch_cut(c);
     }
     server_must_run(s);
@@ -571,7 +573,7 @@ static void end_exchanges(http_server *s) {
         exchange_resume(x);
     }
     s->in_run = true;
-    MHD_run(s->daemon);
+    inlet_run(s);
     s->in_run = false;
     MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
@@ -586,10 +588,10 @@ void http_close(http_server *s) {
     while (s->n_lingers > 0) linger_end(s->lingers[0]);
     while (s->n_handles > 0 || s->n_works > 0) uv_run(s->loop, UV_RUN_ONCE);
     INFERD_CHECK(list_empty(&s->exchanges) && s->n_conns == 0);
-    if (s->no_memory != NULL) MHD_destroy_response(s->no_memory);
     if (s->fd_watch >= 0) close(s->fd_watch);
     if (s->fd_reserve >= 0) close(s->fd_reserve);
     free(s->unix_path);
     free(s->slots);
+    free(s->by_fd);
     free(s);
 }

@@ -94,6 +94,7 @@ typedef struct http_options {
     /* One finished exchange, for log and metrics: status, times, bytes.  rq->route is NULL when it
      * was refused before a route was known. */
     void (*finished)(void *ctx, const http_request *rq);
+    uint64_t (*now_us)(void *ctx); // the clock of all deadlines; NULL: clock_now_us
     void *ctx;
 } http_options;
 

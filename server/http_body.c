@@ -3,11 +3,10 @@
  *
  * A refusal is answered in the first call when a body follows: then the library reads nothing more
  * and closes.  Without a body the connection stays usable, so the answer waits for the last call.
- */
+ * In the middle of a body the library takes no answer: that is said past it, at once. */
 #include <string.h>
 
 #include "http_internal.h"
-#include "inferd/clock.h"
 #include "log.h"
 
 static bool refuse(exchange *x, int status, const char *type, const char *code, const char *message,
@@ -36,12 +35,6 @@ static enum MHD_Result collect_header(void *cls, enum MHD_ValueKind kind, const 
     (void)kind;
     guard_header(cls, (bytes){name, name_n}, (bytes){value, value == NULL ? 0 : value_n});
     return MHD_YES;
-}
-
-static bool is_too_long(exchange *x, struct MHD_Connection *mhd) {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
-    return info == NULL || info->header_size > x->s->limits.header_bytes_max;
 }
 
 static bool check_admin(exchange *x, const guard *g) {
@@ -130,9 +123,6 @@ static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const
     guard g;
     guard_init(&g, method, url, version);
     MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, collect_header, &g);
-    g.too_long = is_too_long(x, mhd);
-    g.too_many_arguments = x->too_many_arguments;
-    g.bad_block = x->s->reads_raw && !raw_is_exact(mhd, method, url, x->target_n, version);
     bool passed = pass_guard(x, &g);
     /* For HEAD the library leaves the body away; the method must be known to count right. */
     if (strcmp(method, "HEAD") == 0) x->rq.method = HTTP_HEAD;
@@ -158,45 +148,34 @@ static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const
     return MHD_YES;
 }
 
-/* From here on the body is only dropped, and answered when it ends: the library takes no answer in
- * the middle of it. */
-static void refuse_body(exchange *x, int status) {
+/* Nothing more of it is read. */
+static enum MHD_Result refuse_body(exchange *x, int status) {
     if (status == 413)
         refuse(x, 413, "invalid_request_error", "request_too_large",
                "The body is larger than this server reads.", 0);
     else
         refuse_overload(x, "Memory for request bodies is in use, try again.");
-    body_release(x);
-    buf_deinit(&x->body);
-    x->phase = EXCHANGE_REFUSED;
-    x->collects = false;
+    inlet_refuse(x->c, &x->refusal);
+    return MHD_NO;
 }
 
-static void collect(exchange *x, const char *p, size_t n) {
+static enum MHD_Result collect(exchange *x, const char *p, size_t n) {
     uint64_t bytes_max =
         x->rq.route->json_body ? x->s->limits.body_bytes_max : (uint64_t)GUARD_UNREAD_BYTES_MAX;
-    if (x->body.n + n > bytes_max)
-        refuse_body(x, 413);
-    else if (x->chunked && !reserve_body(x, n))
-        refuse_body(x, 503);
-    else {
-        buf_add(&x->body, p, n);
-        if (x->body.failed) refuse_body(x, 503);
-    }
+    if (x->body.n + n > bytes_max) return refuse_body(x, 413);
+    if (x->chunked && !reserve_body(x, n)) return refuse_body(x, 503);
+    buf_add(&x->body, p, n);
+    return x->body.failed ? refuse_body(x, 503) : MHD_YES;
 }
 
 static enum MHD_Result on_body(exchange *x, const char *p, size_t *n) {
-    if (x->gone) return MHD_NO;
-    if (x->collects) {
-        collect(x, p, *n);
-    } else {
-        /* A sender that does not stop is not worth reading to the end. */
-        x->n_dropped += *n;
-        if (x->n_dropped > GUARD_UNREAD_BYTES_MAX + x->s->limits.body_bytes_max) return MHD_NO;
-        if (x->phase == EXCHANGE_BODY && x->n_dropped > GUARD_UNREAD_BYTES_MAX) return MHD_NO;
-    }
+    size_t n_now = *n;
     *n = 0;
-    return MHD_YES;
+    if (x->gone) return MHD_NO;
+    if (x->collects) return collect(x, p, n_now);
+    /* A sender that does not stop is not worth reading to the end. */
+    x->n_dropped += n_now;
+    return x->n_dropped > GUARD_UNREAD_BYTES_MAX ? refuse_body(x, 413) : MHD_YES;
 }
 
 /* An answer, a stream, or neither yet. */
@@ -207,8 +186,9 @@ static enum MHD_Result go_on(exchange *x, struct MHD_Connection *mhd) {
     }
     if (x->answered || x->streaming) return reply_queue(x, mhd);
     x->phase = EXCHANGE_WAITING;
-    if (x->c->left || x->s->closing) { // nobody waits for it; or it came in the last run of all
+    if (x->c->left || x->s->closing) { // no time to wait; or it came in the last run of all
         exchange_gone(x);
+        if (x->c->left) reply_raw(x, &reply_half_closed);
         return MHD_NO;
     }
     exchange_suspend(x);
@@ -217,8 +197,6 @@ static enum MHD_Result go_on(exchange *x, struct MHD_Connection *mhd) {
 
 static enum MHD_Result on_complete(exchange *x, struct MHD_Connection *mhd) {
     deadline_disarm(&x->c->due);
-    /* Trailers are ignored, but where they end is as doubtful as where headers do. */
-    if (MHD_get_connection_values_n(mhd, MHD_FOOTER_KIND, NULL, NULL) > 0) x->last = true;
     if (x->phase == EXCHANGE_REFUSED) {
         reply_refusal(x);
         return reply_queue(x, mhd);
@@ -236,7 +214,11 @@ enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd, const cha
     http_server *s = cls;
     exchange *x = *con_cls;
     s->n_calls++;
-    if (x == NULL) return MHD_queue_response(mhd, 503, s->no_memory);
+    if (x == NULL) { // there was no memory for it
+        conn *c = conn_of(mhd);
+        if (c != NULL) inlet_refuse(c, &reply_no_memory);
+        return MHD_NO;
+    }
     switch (x->phase) {
     case EXCHANGE_HEADERS:
         return on_headers(x, mhd, url, method, version);

@@ -1,7 +1,7 @@
 /* http_guard.c - see http_guard.h.
  *
- * Header names are compared without case and only after all of them were seen to be tokens of
- * RFC 9110; values are compared as they came. */
+ * Header names are compared without case, values as they came; http_judge.c has seen the names to
+ * be tokens and the values to be free of control characters. */
 #include "http_guard.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static bool refuse(guard_refusal *why, int status, const char *code, const char 
 }
 
 /* Framing in doubt: what follows on this connection cannot be trusted to be a request. */
-static bool refuse_framing(guard_refusal *why, int status, const char *message) {
+bool guard_refuse_framing(guard_refusal *why, int status, const char *message) {
     refuse(why, status,
            status == 413 || status == 414 || status == 431 ? "request_too_large"
                                                            : "malformed_request",
@@ -32,21 +32,8 @@ static bool is_alnum(char c) {
     return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-static bool is_token(bytes b) {
-    if (b.n == 0) return false;
-    for (size_t i = 0; i < b.n; i++)
-        if (!is_alnum(b.p[i]) && (b.p[i] == 0 || strchr("!#$%&'*+-.^_`|~", b.p[i]) == NULL))
-            return false;
-    return true;
-}
-
-/* No control bytes but the tab; bytes above 0x7f are opaque and harmless. */
-static bool is_field_value(bytes b) {
-    for (size_t i = 0; i < b.n; i++) {
-        unsigned char c = (unsigned char)b.p[i];
-        if ((c < 0x20 && c != '\t') || c == 0x7f) return false;
-    }
-    return true;
+bool guard_is_token_byte(unsigned char c) {
+    return is_alnum((char)c) || (c != 0 && strchr("!#$%&'*+-.^_`|~", c) != NULL);
 }
 
 static bool equals(bytes b, const char *s) {
@@ -112,9 +99,6 @@ void guard_header(guard *g, bytes name, bytes value) {
         {"Expect", offsetof(guard, expect)},
         {"Origin", offsetof(guard, origin)},
     };
-    g->n_headers++;
-    if (!is_token(name)) g->bad_name = true;
-    if (!is_field_value(value)) g->bad_value = true;
     for (size_t i = 0; i < INFERD_COUNT(watched); i++) {
         if (!equals_nocase(name, watched[i].name)) continue;
         guard_single *single = (guard_single *)(void *)((char *)g + watched[i].single);
@@ -130,45 +114,37 @@ void guard_header(guard *g, bytes name, bytes value) {
 bool guard_framing(guard *g, guard_refusal *why) {
     bool http_11 = strcmp(g->version, "HTTP/1.1") == 0;
     if (!http_11 && strcmp(g->version, "HTTP/1.0") != 0)
-        return refuse_framing(why, 505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.");
-    if (g->bad_name) return refuse_framing(why, 400, "A header name is not a token.");
-    if (g->bad_value) return refuse_framing(why, 400, "A header value holds a control character.");
-    if (g->bad_block) return refuse_framing(why, 400, "The header block is malformed.");
-    if (g->too_many_arguments)
-        return refuse_framing(why, 414, "The query has more than 64 arguments.");
-    if (g->too_long) return refuse_framing(why, 431, "The headers are too long.");
-    if (g->n_headers > GUARD_HEADERS_MAX)
-        return refuse_framing(why, 431, "There are more than 100 headers.");
+        return guard_refuse_framing(why, 505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.");
     if (g->content_length.n > 1)
-        return refuse_framing(why, 400, "There is more than one Content-Length.");
+        return guard_refuse_framing(why, 400, "There is more than one Content-Length.");
     if (g->transfer_encoding.n > 1)
-        return refuse_framing(why, 400, "There is more than one Transfer-Encoding.");
-    if (g->host.n > 1) return refuse_framing(why, 400, "There is more than one Host.");
-    if (g->host.n == 0 && http_11) return refuse_framing(why, 400, "There is no Host.");
+        return guard_refuse_framing(why, 400, "There is more than one Transfer-Encoding.");
+    if (g->host.n > 1) return guard_refuse_framing(why, 400, "There is more than one Host.");
+    if (g->host.n == 0 && http_11) return guard_refuse_framing(why, 400, "There is no Host.");
     if (g->authorization.n > 1)
-        return refuse_framing(why, 400, "There is more than one Authorization.");
+        return guard_refuse_framing(why, 400, "There is more than one Authorization.");
     if (g->content_type.n > 1)
-        return refuse_framing(why, 400, "There is more than one Content-Type.");
+        return guard_refuse_framing(why, 400, "There is more than one Content-Type.");
     if (g->transfer_encoding.n == 1) {
         if (g->content_length.n != 0)
-            return refuse_framing(why, 400,
-                                  "Content-Length and Transfer-Encoding exclude another.");
-        if (!http_11) return refuse_framing(why, 400, "HTTP/1.0 has no Transfer-Encoding.");
+            return guard_refuse_framing(why, 400,
+                                        "Content-Length and Transfer-Encoding exclude another.");
+        if (!http_11) return guard_refuse_framing(why, 400, "HTTP/1.0 has no Transfer-Encoding.");
         if (!equals_nocase(g->transfer_encoding.value, "chunked"))
-            return refuse_framing(why, 400, "The only Transfer-Encoding is chunked.");
+            return guard_refuse_framing(why, 400, "The only Transfer-Encoding is chunked.");
         g->chunked = true;
     }
     if (g->content_length.n == 1) {
         bytes v = g->content_length.value;
         bool digits = v.n > 0;
         for (size_t i = 0; i < v.n; i++) digits = digits && is_digit(v.p[i]);
-        if (!digits) return refuse_framing(why, 400, "Content-Length is not a number.");
+        if (!digits) return guard_refuse_framing(why, 400, "Content-Length is not a number.");
         /* The library reads 2^64-1 as "unknown", so that value is no length either. */
         if (!read_u64(v, &g->body_bytes) || g->body_bytes == UINT64_MAX)
-            return refuse_framing(why, 413, "Content-Length is too large.");
+            return guard_refuse_framing(why, 413, "Content-Length is too large.");
     }
     if (g->expect.n > 1 || (g->expect.n == 1 && !equals_nocase(g->expect.value, "100-continue"))) {
-        refuse_framing(why, 417, "The only expectation that can be met is 100-continue.");
+        guard_refuse_framing(why, 417, "The only expectation that can be met is 100-continue.");
         why->code = "expectation_failed";
         return false;
     }
@@ -229,7 +205,7 @@ bool guard_host(const guard *g, bool keyless, guard_refusal *why) {
     if (g->host.n == 1) {
         bytes name;
         if (!split_host(trim(g->host.value), &name))
-            return refuse_framing(why, 400, "Host is not a name or address with a port.");
+            return guard_refuse_framing(why, 400, "Host is not a name or address with a port.");
         if (keyless && !is_loopback_name(name))
             return refuse(why, 403, "host_not_allowed",
                           "Without keys only the names of this machine's loopback are served.");
@@ -300,7 +276,7 @@ bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refu
         return false;
     }
     if (g->target[0] != '/')
-        return refuse_framing(why, 400, "The request target is not an absolute path.");
+        return guard_refuse_framing(why, 400, "The request target is not an absolute path.");
     for (size_t i = 0; i < n_routes; i++) {
         unsigned methods = routes[i].methods;
         if (methods & HTTP_GET) methods |= HTTP_HEAD;

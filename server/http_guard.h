@@ -1,14 +1,15 @@
 /* http_guard.h - what may pass before a single body byte is read.
  *
  * libmicrohttpd lets through what later readers of the same bytes might understand differently:
- * two lengths, a length beside chunks, `Content-Length : 4`, decoded paths.  The guard sees every
- * header once, counts the ones that matter, and then answers in a fixed order:
+ * two lengths, a length beside chunks, decoded paths.  The guard sees every header once, counts the
+ * ones that matter, and then answers in a fixed order:
  *
  *     guard_framing > guard_host > guard_route > (key) > (overload, drain) > guard_content
  *
  * so that nobody without a key learns more than that a key is missing, and nothing is believed
- * about a message whose end is in doubt.  Names and values are borrowed from the connection: a
- * guard lives inside one call of the access handler.
+ * about a message whose end is in doubt.  guard_framing is asked twice: before the library reads
+ * the head (http_inlet.c), and by the access handler about what the library understood.  Names and
+ * values are borrowed: a guard lives inside one call.
  *
  * Knows nothing of sockets or libmicrohttpd, which is why it is tested and fuzzed alone.
  * Thread: front. */
@@ -40,11 +41,6 @@ typedef struct guard_single {
 
 typedef struct guard {
     const char *method, *target, *version; // target: raw path, query already cut off
-    uint32_t n_headers;
-    bool bad_name, bad_value;
-    bool too_long;           // the header block, for our limit
-    bool too_many_arguments; // of the query: more than GUARD_ARGUMENTS_MAX
-    bool bad_block;          // the lines are not what they were taken for (http_raw.c)
     guard_single content_length, transfer_encoding, host, authorization, content_type, expect;
     guard_single content_encoding, origin;
     double timeout_s; // the client's own, in seconds; 0 = not told
@@ -56,6 +52,10 @@ typedef struct guard {
     const http_route *route;
     char tail[256];
 } guard;
+
+/* 400, 413, 414, 417, 431, 505: nothing more is read from that connection.  Always false. */
+bool guard_refuse_framing(guard_refusal *why, int status, const char *message);
+bool guard_is_token_byte(unsigned char c); // of RFC 9110
 
 void guard_init(guard *g, const char *method, const char *target, const char *version);
 void guard_header(guard *g, bytes name, bytes value);

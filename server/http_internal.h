@@ -2,8 +2,8 @@
  * exchanges on them.
  *
  *     http.c         the loop: when the library runs; the life of connections and exchanges
+ *     http_inlet.c   what the library may read; http_judge.c: what is a head, where a message ends
  *     http_guard.c   what may pass
- *     http_raw.c     whether the library understood the header block as it was written
  *     http_body.c    the access handler: guard, body, handing over to the route
  *     http_reply.c   whole answers and error bodies
  *     http_stream.c  answers that grow
@@ -33,16 +33,43 @@
 #include "http.h"
 #include "http_deadline.h"
 #include "http_guard.h"
+#include "http_judge.h"
+#include "inferd/buf.h"
+#include "inferd/clock.h"
 #include "inferd/list.h"
 
 enum {
     HTTP_SPARE_CONNECTIONS = 64, // above connections_max, so that a 503 can be said
     HTTP_LINGER_MAX = 256,       // refused senders being heard out
     HTTP_RANDOM_BYTES = 1024,
-    HTTP_UNIX_MODE = 0660 // of a socket file
+    HTTP_SCRATCH_BYTES = 8 * 1024, // of one read while a head is awaited
+    HTTP_UNIX_MODE = 0660          // of a socket file
 };
 
 typedef struct exchange exchange;
+
+typedef enum inlet_phase {
+    INLET_HEAD,    // a head is awaited
+    INLET_MESSAGE, // it is right: it and its body are handed over
+    INLET_OVER     // nothing more is read
+} inlet_phase;
+
+/* Between a socket and the library. */
+typedef struct inlet {
+    inlet_phase phase;
+    head_judge head;
+    chunk_judge chunks;
+    buf held;           // owned: what was read and is not handed over, from `at` on
+    size_t at, n_seen;  // n_seen: judged
+    size_t head_left;   // of a message: bytes of its head to hand over
+    uint64_t body_left; // then bytes of its body,
+    bool chunked;       // or chunks
+    bool passed;        // a head was handed over that the library has not told of
+    bool dry;           // the last read took all that was there
+    bool refused;       // for `refusal`, told when the library reads the next time
+    guard_refusal refusal;
+    list_node again; // in s->again, to the end of this run
+} inlet;
 
 typedef struct conn {
     http_server *s;
@@ -50,6 +77,7 @@ typedef struct conn {
     exchange *x;     // the request being read or answered, or NULL
     list_node ended; // in s->ended from the end of its last exchange to the end of that run
     deadline due;    // header, body, idle or stall
+    inlet in;
     int fd;
     uint32_t slot, generation; // its name in the watch set
     bool left;                 // the client closed its side
@@ -79,8 +107,6 @@ struct exchange {
     conn *c;        // NULL after the library is done with it
     list_node link; // in s->exchanges
     exchange_phase phase;
-    size_t target_n; // of the request line, up to its first NUL
-    bool too_many_arguments;
     guard_refusal refusal; // status 0: none
     deadline beat;         // of a stream
 
@@ -104,8 +130,7 @@ struct exchange {
     bool answered;  // its last byte is known: on_gone is never called any more
     bool gone;      // cut off, whatever the reason
     bool gone_told; // on_gone or a done heard of it
-    bool late;      // a deadline of receiving passed
-    bool last;      // the connection closes after it
+    bool raw;       // answered past the library
     uint32_t n_work;
 };
 
@@ -145,6 +170,7 @@ struct http_server {
     bool in_run;
     uint32_t n_idle_runs; // in a row that did nothing though the library asked for them
     uint64_t n_calls;     // callbacks of the library: its progress
+    uint64_t (*now_us)(void *ctx);
     uint64_t timer_due_at_us;
 
     char address[128];
@@ -156,7 +182,6 @@ struct http_server {
     bool accept_paused;
     uint64_t accept_told_us; // when a lack of descriptors was last logged
     bool draining, closing, keyless, trusted;
-    bool reads_raw; // raw_is_known
     deadline accept_due;
 
     deadlines due;
@@ -170,10 +195,13 @@ struct http_server {
 
     list_node exchanges;
     list_node ended; // connections that the library closed in this run and may not have freed
+    list_node again; // connections to read again after this run
+    conn **by_fd;    // [n_by_fd] owned; NULL: not a connection of ours
+    uint32_t n_by_fd;
+    char scratch[HTTP_SCRATCH_BYTES];
     uint32_t n_open;
-    uint32_t n_works;               // http_work under way, all exchanges together
-    uint64_t bodies_bytes;          // held by all exchanges
-    struct MHD_Response *no_memory; // the answer when nothing can be allocated
+    uint32_t n_works;      // http_work under way, all exchanges together
+    uint64_t bodies_bytes; // held by all exchanges
 
     unsigned char random[HTTP_RANDOM_BYTES];
     uint32_t n_random;
@@ -184,13 +212,18 @@ static inline exchange *exchange_of(http_request *rq) {
 }
 
 /* -- http.c -- */
+static inline uint64_t server_now_us(const http_server *s) {
+    return s->now_us == NULL ? clock_now_us() : s->now_us(s->ctx);
+}
 /* Run the library soon: before the loop sleeps again. */
 static inline void server_must_run(http_server *s) {
     s->must_run = true;
 }
+conn *conn_of(struct MHD_Connection *mhd); // NULL: there was no memory for it
 void server_random(http_server *s, void *out, size_t n);
-void exchange_resume(exchange *x);  // if suspended
-void exchange_suspend(exchange *x); // only from inside a callback of the library
+void exchange_init(exchange *x, conn *c); // in no list
+void exchange_resume(exchange *x);        // if suspended
+void exchange_suspend(exchange *x);       // only from inside a callback of the library
 /* The client will not get (more of) an answer: tell the handler, once. */
 void exchange_gone(exchange *x);
 void exchange_free(exchange *x);
@@ -201,11 +234,17 @@ enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd, const cha
                                 size_t *upload_size, void **con_cls);
 void body_release(exchange *x); // its bytes no longer count
 
-/* -- http_raw.c -- */
-bool raw_is_known(void); // this version of the library is one whose block can be read
-/* target_n: with its query, as long as it was before the query was taken apart. */
-bool raw_is_exact(struct MHD_Connection *mhd, const char *method, const char *target,
-                  size_t target_n, const char *version);
+/* -- http_inlet.c -- */
+void inlet_run(http_server *s); // MHD_run
+bool inlet_open(conn *c);       // false: no memory
+void inlet_close(conn *c);
+bool inlet_holds(const conn *c);     // bytes that the library has not read
+bool inlet_has_begun(const conn *c); // a head, of which a part is here
+/* Answers at once, and lets the library read the end of the stream. */
+void inlet_refuse(conn *c, const guard_refusal *why);
+void inlet_too_late(conn *c);          // 408, or nothing for a client that said nothing
+void inlet_next(conn *c);              // its exchange is over and it is kept
+void inlet_read_again(http_server *s); // after a run
 
 /* -- http_reply.c -- */
 /* Make x->response out of x->refusal. */
@@ -214,9 +253,10 @@ void reply_refusal(exchange *x);
 enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd);
 bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
                    const char *extra_headers);
-/* A 408 past the library, which has no way to answer before the request is complete. */
-void reply_timeout(exchange *x);
-struct MHD_Response *reply_no_memory(void);
+/* Past the library, which could not answer at this point or not as we do: x was not answered, and
+ * nothing more is read or sent for it. */
+void reply_raw(exchange *x, const guard_refusal *why);
+extern const guard_refusal reply_no_memory, reply_half_closed, reply_too_late;
 /* The body of an error. */
 void reply_error_body(buf *out, const char *type, const char *code, const char *param,
                       const char *message);

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "http_internal.h"
-#include "inferd/clock.h"
 #include "log.h"
 
 enum {
@@ -235,7 +234,7 @@ void listen_resume(http_server *s) {
 
 /* Once a second: a flood of connections must not become a flood of lines. */
 static void tell_out_of_fds(http_server *s, int reason) {
-    uint64_t now_us = clock_now_us();
+    uint64_t now_us = server_now_us(s);
     log_line line;
     if (s->accept_told_us != 0 && now_us - s->accept_told_us < 1000000) return;
     s->accept_told_us = now_us;

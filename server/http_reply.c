@@ -4,9 +4,9 @@
  * each piece taken is the only sign of life a slow reader gives: it re-arms the stall deadline. */
 #include <netinet/in.h>
 #include <string.h>
+#include <time.h>
 
 #include "http_internal.h"
-#include "inferd/clock.h"
 
 enum {
     WHOLE_BYTES_MAX = 16 * 1024, // fits the socket's buffer: no pieces
@@ -138,7 +138,7 @@ static bool add_hooked(exchange *x, struct MHD_Response *r) {
 
 bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
                    const char *extra_headers) {
-    bool close = x->s->draining || x->c->over_limit || x->c->left || x->last;
+    bool close = x->s->draining || x->c->over_limit;
     return add_header(r, "x-request-id", x->rq.id) &&
            (content_type == NULL || add_header(r, "Content-Type", content_type)) &&
            (!close || add_header(r, "Connection", "close")) && add_hooked(x, r) &&
@@ -174,20 +174,6 @@ bytes http_client_address(http_request *rq) {
         return (bytes){(const char *)&in->sin6_addr, sizeof in->sin6_addr};
     }
     return (bytes){"", 0}; // a socket file has no addresses
-}
-
-/* The last resort needs no memory when it is needed, so it has no id either. */
-struct MHD_Response *reply_no_memory(void) {
-    static char body[] = "{\"error\":{\"message\":\"Memory is short, try again.\",\"type\":"
-                         "\"overloaded_error\",\"param\":null,\"code\":\"server_overloaded\"}}";
-    struct MHD_Response *r =
-        MHD_create_response_from_buffer(sizeof body - 1, body, MHD_RESPMEM_PERSISTENT);
-    if (r == NULL) return NULL;
-    if (add_header(r, "Content-Type", "application/json") && add_header(r, "Retry-After", "1") &&
-        add_header(r, "Connection", "close"))
-        return r;
-    MHD_destroy_response(r);
-    return NULL;
 }
 
 /* -- answers -- */
@@ -226,7 +212,7 @@ static struct MHD_Response *make_response(exchange *x, buf *body) {
     return r;
 }
 
-/* x->response out of body; when memory is short, the one that was made at the start. */
+/* x->response out of body; NULL when memory is short: reply_queue says so. */
 static void prepare(exchange *x, int status, const char *content_type, buf *body,
                     const char *extra_headers) {
     struct MHD_Response *r = make_response(x, body);
@@ -325,9 +311,12 @@ void reply_refusal(exchange *x) {
 }
 
 enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd) {
-    struct MHD_Response *r = x->response == NULL ? x->s->no_memory : x->response;
-    enum MHD_Result queued = MHD_queue_response(mhd, (unsigned)x->rq.status, r);
-    if (x->response != NULL) MHD_destroy_response(x->response); // the connection has its own count
+    if (x->response == NULL) {
+        inlet_refuse(x->c, &reply_no_memory);
+        return MHD_NO;
+    }
+    enum MHD_Result queued = MHD_queue_response(mhd, (unsigned)x->rq.status, x->response);
+    MHD_destroy_response(x->response); // the connection has its own count
     x->response = NULL;
     if (queued != MHD_YES) return MHD_NO;
     x->phase = EXCHANGE_REPLYING;
@@ -338,17 +327,71 @@ enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd) {
     return MHD_YES;
 }
 
-/* Nothing of this exchange was sent yet, so a few bytes past the library do no harm; whether they
- * arrive is the client's luck. */
-void reply_timeout(exchange *x) {
-    static const char body[] = "{\"error\":{\"message\":\"The request was not complete in time.\","
-                               "\"type\":\"timeout_error\",\"param\":null,"
-                               "\"code\":\"request_timeout\"}}";
-    char text[512];
-    int n = snprintf(text, sizeof text,
-                     "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
-                     "x-request-id: %s\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n%s",
-                     x->rq.id, sizeof body - 1, body);
-    if (n > 0 && (size_t)n < sizeof text)
-        (void)!send(x->c->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+/* -- past the library -- */
+
+const guard_refusal reply_no_memory = {.status = 503,
+                                       .type = "overloaded_error",
+                                       .code = "server_overloaded",
+                                       .message = "Memory is short, try again.",
+                                       .retry_after_s = 1};
+const guard_refusal reply_too_late = {.status = 408,
+                                      .type = "timeout_error",
+                                      .code = "request_timeout",
+                                      .message = "The request was not complete in time."};
+const guard_refusal reply_half_closed = {
+    .status = 499,
+    .type = "invalid_request_error",
+    .code = "client_closed_request",
+    .message = "The connection was half closed before the answer was ready, which cancels a "
+               "request: keep it open until the answer is there."};
+
+/* "Name: value\n" lines as they are sent. */
+static size_t add_raw_lines(char *text, size_t n, size_t n_max, const char *lines) {
+    for (; *lines != 0 && n + 2 < n_max; lines++) {
+        if (*lines == '\n') text[n++] = '\r';
+        text[n++] = *lines;
+    }
+    return n;
+}
+
+static size_t add_raw_head(const exchange *x, const guard_refusal *why, size_t n_body, char *text,
+                           size_t n_max) {
+    char date[64] = "", lines[HEADER_LINES_BYTES], hooked[HTTP_HOOK_BYTES] = "";
+    time_t now = time(NULL);
+    struct tm tm;
+    if (gmtime_r(&now, &tm) != NULL)
+        strftime(date, sizeof date, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", &tm);
+    const char *reason = why->status == 499 ? "Client Closed Request"
+                                            : MHD_get_reason_phrase_for((unsigned)why->status);
+    size_t n = (size_t)snprintf(text, n_max,
+                                "HTTP/1.1 %d %s\r\n%sConnection: close\r\nx-request-id: %s\r\n"
+                                "Content-Type: application/json\r\nContent-Length: %zu\r\n",
+                                why->status, reason, date, x->rq.id, n_body);
+    error_headers(lines, why->status, why->retry_after_s, why->allow);
+    n = add_raw_lines(text, n, n_max, lines);
+    if (hook.write != NULL && hook.server_ctx == x->s->ctx) hook.write(hook.ctx, &x->rq, hooked);
+    n = add_raw_lines(text, n, n_max, hooked);
+    return add_raw_lines(text, n, n_max, "\n");
+}
+
+/* Without memory of its own: that may be what is short.  The library has sent all of the answers
+ * before; a client that took none of them, so that its socket is full, gets no other. */
+void reply_raw(exchange *x, const guard_refusal *why) {
+    enum { HEAD_BYTES = 1024 + HEADER_LINES_BYTES + HTTP_HOOK_BYTES, BODY_BYTES = 512 };
+    char body[BODY_BYTES], text[HEAD_BYTES + BODY_BYTES];
+    INFERD_CHECK(strpbrk(why->message, "\"\\") == NULL); // ours, nothing to escape
+    int n_body = snprintf(body, sizeof body,
+                          "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
+                          "\"code\":\"%s\"}}",
+                          why->message, why->type, why->code);
+    INFERD_CHECK(n_body > 0 && n_body < BODY_BYTES);
+    x->raw = true;
+    x->rq.status = why->status;
+    size_t n = add_raw_head(x, why, (size_t)n_body, text, HEAD_BYTES);
+    if (x->rq.method != HTTP_HEAD) {
+        memcpy(text + n, body, (size_t)n_body);
+        n += (size_t)n_body;
+        x->rq.n_sent = (uint64_t)n_body;
+    }
+    (void)!send(x->c->fd, text, n, MSG_DONTWAIT | MSG_NOSIGNAL);
 }

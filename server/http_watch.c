@@ -8,15 +8,15 @@
  *
  *     event.data.u64   [63] lingering  [62..32] generation  [31..0] slot
  *
- * A half-closed client counts as gone once its exchange has to wait: there is no telling it from
- * one that left, and an answer that is ready at once is still sent. */
+ * A half-closed client counts as gone once its exchange has to wait: on TCP there is no telling it
+ * from one that left, and the device is better spent on one that stays.  It is told so; an answer
+ * that is ready at once is still sent. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "http_internal.h"
-#include "inferd/clock.h"
 #include "log.h"
 
 enum {
@@ -87,6 +87,7 @@ static void on_left(conn *c) {
     }
     if (x->answered) return; // a complete answer is on its way: a half-closed client reads it
     exchange_gone(x);
+    if (!x->streaming) reply_raw(x, &reply_half_closed);
     watch_cut(c);
 }
 
@@ -94,7 +95,8 @@ static void on_left(conn *c) {
 
 void linger_begin(conn *c) {
     http_server *s = c->s;
-    if (s->n_lingers == HTTP_LINGER_MAX) return;
+    if (s->n_lingers == HTTP_LINGER_MAX) // the oldest has had the most time
+        linger_end(LIST_ENTRY(deadline_oldest(&s->due, DEADLINE_LINGER), sender, due));
     int fd = dup(c->fd); // the connection's own number is closed by the library in a moment
     if (fd < 0) return;
     sender *l = calloc(1, sizeof *l);
@@ -174,7 +176,7 @@ static void start_timer(http_server *s, uint64_t now_us, uint64_t at_us) {
 }
 
 void watch_arm(http_server *s, deadline *d, deadline_kind kind) {
-    uint64_t now_us = clock_now_us();
+    uint64_t now_us = server_now_us(s);
     deadline_arm(&s->due, d, kind, now_us);
     if (s->timer_due_at_us == 0 || d->at_us < s->timer_due_at_us) start_timer(s, now_us, d->at_us);
 }
@@ -193,12 +195,11 @@ static void beat(exchange *x) {
 }
 
 static void on_conn_due(conn *c, deadline_kind kind) {
-    exchange *x = c->x;
-    if (x != NULL && (kind == DEADLINE_HEADER || kind == DEADLINE_BODY)) {
-        x->late = true;
-        reply_timeout(x);
+    if (kind == DEADLINE_HEADER || kind == DEADLINE_BODY) {
+        inlet_too_late(c);
+        return;
     }
-    if (x != NULL) exchange_gone(x);
+    if (c->x != NULL) exchange_gone(c->x);
     watch_cut(c);
 }
 
@@ -226,7 +227,7 @@ static void on_due(http_server *s, deadline *d) {
 }
 
 void watch_due(http_server *s) {
-    uint64_t now_us = clock_now_us(), next_us;
+    uint64_t now_us = server_now_us(s), next_us;
     deadline *d;
     /* Zero while we look, so that arming in between starts no timer for nothing... */
     s->timer_due_at_us = 1;

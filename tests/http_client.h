@@ -16,6 +16,7 @@
 #include <uv.h>
 
 #include "http.h"
+#include "http_answers.h"
 #include "inferd/clock.h"
 #include "log.h"
 #include "test.h"
@@ -292,6 +293,38 @@ static inline void get_and_expect(int fd, reply *r, int status) {
     client_text(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
     client_read(fd, r, 1000);
     EXPECT_EQ(reply_status(r), status);
+}
+
+/* Reads until the server closes, or nothing comes for quiet_ms (0: only until it closes). */
+static inline void client_read_all(int fd, reply *r, unsigned quiet_ms, unsigned ms) {
+    uint64_t end_us = clock_now_us() + 1000ull * ms, last_us = clock_now_us();
+    r->n = 0;
+    r->closed = r->reset = false;
+    r->text[0] = 0;
+    while (!r->closed && clock_now_us() < end_us) {
+        size_t before = r->n;
+        turn();
+        client_read_some(fd, r);
+        if (r->n > before) last_us = clock_now_us();
+        if (r->n > 0 && quiet_ms > 0 && clock_now_us() > last_us + 1000ull * quiet_ms) return;
+        usleep(100);
+    }
+}
+
+/* The statuses of the answers in r, of which each is well-formed and whole; how many, or -1. */
+static inline int reply_statuses(const reply *r, int *statuses, int n_max) {
+    int n = 0;
+    for (size_t at = 0; at < r->n;) {
+        answer a = answer_read(r->text + at, r->n - at, false, r->closed);
+        if (a.wrong != NULL || !a.whole || n == n_max) {
+            printf("  answer %d: %s\n%.600s\n", n, a.wrong == NULL ? "cut off" : a.wrong,
+                   r->text + at);
+            return -1;
+        }
+        statuses[n++] = a.status;
+        at += a.n;
+    }
+    return n;
 }
 
 static inline void turn_until_handled(uint32_t n) {
