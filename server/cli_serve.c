@@ -3,7 +3,8 @@
  *     options, configuration, models' headers   any problem: exit 2
  *     engines (each opens its device, and loads in the background), listener
  *     loop: engine wakes, ticks, signals
- *       SIGTERM, SIGINT   drain: finish what runs, at most drain_timeout_s; again: end at once
+ *       SIGTERM, SIGINT   drain: finish what runs and waits, at most drain_timeout_s, while new
+ *                         work is told shutting_down; again: end at once
  *       SIGHUP            reopen the log, reload the configuration; a bad one changes nothing
  *     stop: cut what is left, close everything, exit 0
  *     the last device lost, or one that hangs: tell everyone, exit 70
@@ -55,6 +56,7 @@ enum {
     EXIT_NO_DEVICE = 3,
     EXIT_DEVICE_LOST = 70, // a supervisor starts another process
     CUT_GRACE_MS = 2000,
+    LAST_CALL_MS = 500,    // once nothing runs, for requests that have already arrived
     END_GRACE_S = 3,       // for closing; a driver that does not answer must not keep the process
     LOOK_EVERY_MS = 10000, // at the device's health
     DISK_TOLD_EVERY_US = 60000000 // trouble with the disk
@@ -85,6 +87,7 @@ typedef struct server_life {
     uv_timer_t tick;
     uv_signal_t signals[3];
     uint64_t tick_due_us, drain_until_us;
+    uint64_t last_call_us; // nothing has run since then; 0: something does
     cli_progress bar;
     bool loop_open, announced, draining, cut, failed;
     bool closing;                         // the loop turns only for what is being closed
@@ -319,11 +322,21 @@ static void begin_drain(server_life *s) {
     app_drain(s->app);
 }
 
-/* Done when nothing runs and every answer has left; when patience ends, what is left is told, and
- * gets a moment to leave. */
+/* Nothing runs, every answer has left, and a request that arrived meanwhile was told 503 instead of
+ * being reset.  Clients that never stop asking do not keep the process. */
+static bool is_drained(server_life *s, uint64_t now_us) {
+    if (app_n_running(s->app) != 0 || http_n_open(s->http) != 0) {
+        s->last_call_us = 0;
+        return false;
+    }
+    if (s->last_call_us == 0) s->last_call_us = now_us;
+    return http_is_quiet(s->http) || now_us >= s->last_call_us + LAST_CALL_MS * 1000;
+}
+
+/* When patience ends, what is left is told, and gets a moment to leave. */
 static void watch_drain(server_life *s) {
     uint64_t now = clock_now_us();
-    if (app_n_running(s->app) == 0 && http_n_open(s->http) == 0) {
+    if (is_drained(s, now)) {
         end_loop(s);
     } else if (!s->cut && now >= s->drain_until_us) {
         s->cut = true;

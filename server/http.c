@@ -14,6 +14,7 @@
  * Resumes are collected: resuming only marks, and one MHD_run walks the suspended list once for
  * all of them. */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -534,20 +535,25 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
     return INFERD_OK;
 }
 
-/* A connection between two requests with nothing in its buffer is closed; one with bytes waiting is
- * about to be told 503. */
 void http_drain(http_server *s) {
-    list_node *head = &s->due.lists[DEADLINE_IDLE];
-    if (s->draining) return;
     s->draining = true;
-    listen_close(s);
-    LIST_EACH_SAFE(node, next, head) {
-        conn *c = LIST_ENTRY(LIST_ENTRY(node, deadline, link), conn, due);
+}
+
+/* Somebody connected, or sent something, and the loop has not come to it yet. */
+static bool has_unread(const http_server *s) {
+    struct pollfd listening = {.fd = s->fd_listen, .events = POLLIN};
+    if (s->fd_listen >= 0 && poll(&listening, 1, 0) > 0) return true;
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        const conn *c = s->slots[i].c;
         int n_waiting = 0;
-        if (inlet_holds(c)) continue;
-        if (ioctl(c->fd, FIONREAD, &n_waiting) != 0 || n_waiting == 0) watch_cut(c);
+        if (c != NULL && !c->cut && ioctl(c->fd, FIONREAD, &n_waiting) == 0 && n_waiting > 0)
+            return true;
     }
-    server_must_run(s);
+    return false;
+}
+
+bool http_is_quiet(const http_server *s) {
+    return s->n_open == 0 && s->n_lingers == 0 && !has_unread(s);
 }
 
 static void on_handle_closed(uv_handle_t *handle) {

@@ -106,8 +106,11 @@ bool http_is_loopback(const char *listen);
 /* Is this an address http_open can take?  keyless: it must be loopback.  The caller says what it is
  * the address of. */
 inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *err);
-/* Stop accepting; what runs goes on.  Idle keep-alive connections close. */
+/* From now on routes with admits_work answer 503 shutting_down, and each answer closes its
+ * connection.  Connections are still accepted, so that a load balancer is told and not reset. */
 void http_drain(http_server *s);
+/* No exchange is open, and no client has sent or is being sent anything: a moment to end. */
+bool http_is_quiet(const http_server *s);
 uint32_t http_n_open(const http_server *s); // exchanges not finished
 /* Cut what is left, wait for http_work under way and free everything.  Runs the loop to do so, so
  * it is called outside of uv_run. */

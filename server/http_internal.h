@@ -177,7 +177,7 @@ struct http_server {
     char *unix_path; // owned; NULL on TCP
     unsigned unix_mode;
     uint64_t unix_inode; // of the socket file, so that only ours is removed
-    int fd_listen;       // -1 once draining
+    int fd_listen;       // -1 once closing
     int fd_reserve;      // given up for a moment when descriptors run out
     bool accept_paused;
     uint64_t accept_told_us; // when a lack of descriptors was last logged

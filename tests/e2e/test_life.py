@@ -1,6 +1,7 @@
 """The daemon's life: clients that leave, signals, limits, drains, reloads; everything comes back."""
 
 import concurrent.futures
+import http.client
 import json
 import random
 import signal
@@ -117,18 +118,108 @@ def test_queue_deadline_is_504(launch, tiny_model):
     assert d.stop() == 0
 
 
-def test_sigterm_finishes_what_runs(launch, tiny_model):
-    d = launch(model_config(tiny_model, "tiny"))
+def test_sigterm_finishes_what_runs_and_waits(launch, tiny_model):
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"running_max": 2}})
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         futures = [pool.submit(httpx.post, d.url + "/v1/completions", timeout=100 * SLOW, json={
             "model": "tiny", "prompt": f"r{i}", "max_tokens": 1500, "ignore_eos": True}) for i in range(8)]
-        while d.metric("inferd_sequences_running") < 8:
+        while d.metric("inferd_sequences_running") + d.metric("inferd_sequences_waiting") < 8:
             time.sleep(0.005)
         d.process.send_signal(signal.SIGTERM)
         answers = [f.result() for f in futures]
     assert [a.status_code for a in answers] == [200] * 8
     assert all(a.json()["usage"]["completion_tokens"] == 1500 for a in answers)
     assert d.stop() == 0
+
+
+class Drained:
+    """A daemon that was told SIGTERM while a stream is in flight: its client reads nothing, so its sequence is paused."""
+
+    LIMITS = {"stream_soft_bytes": 4096, "stream_hard_bytes": 1 << 20, "send_stall_ms": 600000, "drain_timeout_s": 600}
+
+    def __init__(self, launch, model, folder, kind):
+        self.path = folder / "front.sock" if kind == "unix" else None
+        config = {**model_config(model, "tiny"), "limits": self.LIMITS,
+                  "admin": {"listen": f"unix:{folder}/admin.sock"}}
+        if self.path:
+            config["listen"] = f"unix:{self.path}"
+        self.d = launch(config, wait="ready" if kind == "tcp" else None)
+        self.admin = httpx.Client(transport=httpx.HTTPTransport(uds=f"{folder}/admin.sock"), base_url="http://localhost")
+        if self.path:
+            assert str(self.path) in self.d.process.stdout.readline().decode()
+        self.kept = [self.connect() for _ in range(3)]
+        for s in self.kept:
+            assert self.ask(s)[0] == 200
+        self.stream = self.connect()
+        self.stream.sendall(request_bytes({"model": "tiny", "prompt": "x", "max_tokens": 1500, "ignore_eos": True,
+                                           "stream": True, "logprobs": 5, "n": 4}))
+        self.got = self.stream.recv(100)
+        self.d.process.send_signal(signal.SIGTERM)
+        self.until(lambda: self.ask(self.connect(), "/ready")[0] == 503)
+
+    def until(self, what):
+        end = time.monotonic() + 60 * SLOW
+        while not what():
+            assert time.monotonic() < end, self.d.stderr()[-3000:]
+            time.sleep(0.01)
+
+    def connect(self):
+        s = socket.socket(socket.AF_UNIX if self.path else socket.AF_INET)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.settimeout(60 * SLOW)
+        s.connect(str(self.path) if self.path else ("127.0.0.1", self.d.port))
+        return s
+
+    def ask(self, s, target="/health", body=None):
+        """Status and headers of an answer, and whether the connection ended after it."""
+        s.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() if body is None else
+                  request_bytes(body, target))
+        answer = http.client.HTTPResponse(s)
+        answer.begin()
+        text = answer.read().decode()
+        if answer.headers["connection"] != "close":
+            return answer.status, answer.headers, text
+        assert s.recv(1) == b""  # closed, and not reset
+        return answer.status, answer.headers, text
+
+
+WORK = {"model": "tiny", "prompt": "x", "max_tokens": 2}
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_sigterm_is_told_to_those_who_ask(launch, tiny_model, tmp_path, kind):
+    """The listener was closed at once and kept connections were cut: a load balancer in front saw resets, and /ready
+    had no time to say 503."""
+    w = Drained(launch, tiny_model, tmp_path, kind)
+    assert w.ask(w.kept[0])[0] == 200  # their answers end them
+    assert w.kept[0].recv(1) == b""
+    for s, target in ((w.kept[1], "/v1/completions"), (w.connect(), "/v1/completions"), (w.connect(), "/tokenize")):
+        status, headers, text = w.ask(s, target, WORK)
+        assert (status, headers["connection"]) == (503, "close"), text
+        assert json.loads(text)["error"]["code"] == "shutting_down"
+        assert 1 <= int(headers["retry-after"]) <= 60 and headers["x-request-id"]
+    for target in ("/health", "/metrics", "/v1/models", "/version", "/debug/audit"):
+        status, headers, text = w.ask(w.connect(), target)
+        assert (status, headers["connection"]) == (200, "close"), text
+    assert "\ninferd_draining 1\n" in w.ask(w.connect(), "/metrics")[2]
+    assert w.admin.get("/admin/state").json()["draining"] is True
+    assert w.ask(w.connect(), "/ready")[0] == 503
+    assert w.d.alive()
+    while piece := w.stream.recv(1 << 16):
+        w.got += piece
+    assert b"data: [DONE]" in w.got and w.got.endswith(b"0\r\n\r\n") and b'"error"' not in w.got
+    assert w.d.process.wait(60 * SLOW) == 0  # though a kept connection is idle
+    assert w.kept[2].recv(1) == b""
+    assert not w.path or not w.path.exists()
+    assert w.d.stop() == 0
+
+
+def test_second_sigterm_ends_a_drain(launch, tiny_model, tmp_path):
+    w = Drained(launch, tiny_model, tmp_path, "tcp")
+    w.d.process.send_signal(signal.SIGTERM)
+    assert w.d.process.wait(60 * SLOW) == 0
+    assert w.kept[0].recv(1) == b""
+    assert w.d.stop() == 0
 
 
 def test_second_sigterm_ends_at_once(launch, tiny_model):
