@@ -424,6 +424,7 @@ static inferd_status open_reader(stage *s, inferd_err *err) {
         return inferd_fail(err, INFERD_ENOMEM, "cannot start the thread that reads a model: %s",
                            strerror(e));
     s->has_reader = true;
+    pthread_setname_np(s->reader, "inferd-reader");
     return INFERD_OK;
 }
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "scheduler/pulse.h"
+
 enum {
     GROW_US = 2000,       // between two looks at pages that are being made
     PIECE_PERCENT = 30,   // of a typical step: a piece of loading between two steps; with what both
@@ -205,9 +207,11 @@ static void launch_steps(core *c) {
     while (c->n_flight < c->depth && has_room(c)) {
         uint32_t idx = (c->oldest + c->n_flight) % CORE_DEPTH_MAX;
         uint64_t now_us = now(c);
+        pulse_at(PULSE_WORK, "sched_plan");
         if (!sched_plan(c->sched, now_us, &c->steps[idx])) return;
         c->step_began_us[idx] = now_us;
         c->busy_since_us = now_us;
+        pulse_at_model(PULSE_DEVICE, "model_forward", c->steps[idx].model_idx);
         c->device.ops->launch(c->device.self, &c->steps[idx]);
         c->n_flight++;
     }
@@ -225,11 +229,13 @@ static void finish_oldest(core *c) {
     inferd_err err = {0};
     uint64_t device_us = 0;
     sched_refresh(c->sched, st);
+    pulse_at_model(PULSE_DEVICE, "step_finish", st->model_idx);
     inferd_status status = c->device.ops->finish(c->device.self, st, &device_us, &err);
     uint64_t now_us = now(c), began_us = c->step_began_us[c->oldest];
     if (began_us < c->finished_us) began_us = c->finished_us; // it was launched behind another
     c->finished_us = now_us;
     note_typical(c, now_us - began_us);
+    pulse_at_model(PULSE_WORK, "sched_commit", st->model_idx);
     st->charge_us = account_until(c, &c->account.step_us, now_us); // the host's part, too
     if (status == INFERD_OK)
         sched_commit(c->sched, st, device_us, now_us);
@@ -255,6 +261,7 @@ static bool bring_up(core *c, bool stepped) {
         if (budget_us > PIECE_IDLE_US) budget_us = PIECE_IDLE_US;
     }
     if (c->n_flight == 0) c->busy_since_us = from_us;
+    pulse_at(PULSE_DEVICE, "residency_work");
     residency_work(&c->models, budget_us, c->options.clock, c->options.ctx);
     uint64_t to_us = now(c);
     if (c->n_flight == 0) {
@@ -276,7 +283,9 @@ bool core_turn(core *c) {
     if (c->models.dead) return wind_down(c);
     if (!c->opened) return false;
     grow_pool(c);
+    pulse_at(PULSE_WORK, "sched_reserve");
     sched_reserve(c->sched);
+    pulse_at(PULSE_DEVICE, "residency_decide");
     bool any = residency_decide(&c->models, now(c));
     if (!any && c->models.staging == RESIDENCY_NONE && c->models.loading == RESIDENCY_NONE &&
         c->models.n_used > 0 && c->pool.n_in[PAGE_ABSENT] == 0)
@@ -286,6 +295,7 @@ bool core_turn(core *c) {
     /* A device that computes by itself need not wait for the host's work. */
     if (c->depth > 1 && stepped) any |= bring_up(c, true);
     if (stepped) finish_oldest(c);
+    pulse_at(PULSE_DEVICE, "sched_copy_ahead");
     sched_copy_ahead(c->sched, now(c));
     if (c->depth == 1 || !stepped) any |= bring_up(c, stepped);
     return any || stepped;

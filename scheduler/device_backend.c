@@ -11,6 +11,7 @@
 #include "models/model.h"
 #include "models/sampler.h"
 #include "prefix.h"
+#include "scheduler/pulse.h"
 
 /* A slot: empty while m is NULL. */
 typedef struct served_model {
@@ -351,6 +352,7 @@ static uint64_t draw_on_host(backend_device *d, step *st, const be_step_result *
                    .row_floats = r->logits_stride,
                    .n_workers = u32_min(s->n_workers, st->b.n_logits)};
     uint64_t began_us = clock_now_us();
+    pulse_at_model(PULSE_DEVICE, "sample_batch", st->model_idx);
     be_parallel(d->be, w.n_workers, draw_share, &w);
     return clock_now_us() - began_us; // drawing keeps the same processors busy
 }

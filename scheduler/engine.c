@@ -313,6 +313,7 @@ static void change_model(engine *e, const engine_message *m) {
     uint64_t now_us = clock_now_us();
     switch (m->kind) {
     case ENGINE_MODEL_ADD:
+        pulse_at_model(PULSE_DEVICE, "residency_attach", idx);
         residency_attach(r, idx, m->change->m, m->change->same_as, &m->change->policy, now_us);
         break;
     case ENGINE_MODEL_REMOVE:
@@ -342,10 +343,12 @@ static void change_model(engine *e, const engine_message *m) {
 static void engine_read_inbox(engine *e) {
     sched *s = e->core.sched;
     engine_message message;
+    pulse_at(PULSE_WORK, "engine_read_inbox");
     answer_audit(e);
     /* A submission may be answered at once, so each message needs room for one event. */
     while (outbox_room(e) > 0 && ring_pop(&e->inbox, &message)) {
         uint64_t now_us = clock_now_us();
+        pulse_at(PULSE_WORK, "engine_read_inbox");
         switch (message.kind) {
         case ENGINE_SUBMIT:
             sched_submit(s, message.request, now_us);
@@ -392,6 +395,7 @@ static uint64_t real_clock(void *ctx) {
 static bool engine_step(engine *e) {
     engine_read_inbox(e);
     bool any = core_turn(&e->core);
+    pulse_at(PULSE_WORK, "outbox_publish");
     outbox_publish(e);
     return any;
 }
@@ -408,6 +412,7 @@ static void park(engine *e) {
     publish_slots(e, true);
     publish_account(e);
     atomic_store(&e->idle_since_us, k->account.until_us);
+    pulse_at(PULSE_REST, "park");
     /* Whoever waits for pages is looked at again when the starvation floor may have moved it, or
      * when models may take turns. */
     if (c.n_running + c.n_waiting > c.n_paused) {
@@ -431,6 +436,7 @@ static void park(engine *e) {
     e->signalled = false;
     e->outbox_blocked = false;
     pthread_mutex_unlock(&e->mutex);
+    pulse_at(PULSE_WORK, "park");
     core_idle(k, from_us, clock_now_us());
     publish_account(e);
 }
@@ -482,11 +488,14 @@ static void open_device(engine *e) {
 
 static void *engine_main(void *arg) {
     engine *e = arg;
+    pulse_join(&e->pulse);
+    pulse_at(PULSE_REST, "open_device"); // a driver may take its time at the start
     open_device(e);
     publish_stats(e);
     wake_front(e);
     while (!atomic_load_explicit(&e->stop, memory_order_acquire))
         if (!engine_step(e)) park(e);
+    pulse_at(PULSE_REST, "end_everything"); // the end has a bound of its own
     end_everything(e);
     return NULL;
 }
@@ -648,6 +657,7 @@ static void send_message(engine *e, engine_message message) {
             return;
         }
         signal_engine(e);
+        pulse_at(PULSE_WORK, "wait for an engine's inbox"); // it is watched by itself
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     signal_engine(e);
@@ -791,6 +801,10 @@ uint64_t engine_stuck_us(const engine *e) {
     uint64_t since = atomic_load_explicit(&e->busy_since_us, memory_order_relaxed);
     uint64_t now_us = clock_now_us();
     return since != 0 && now_us > since ? now_us - since : 0;
+}
+
+const pulse *engine_pulse(const engine *e) {
+    return &e->pulse;
 }
 
 const char *engine_device_name(const engine *e) {

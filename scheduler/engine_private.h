@@ -88,6 +88,7 @@ struct engine {
     /* Shared. */
     ring inbox, outbox; // front > engine, engine > front
     atomic_bool stop, opened, settled, lost;
+    pulse pulse;                 // written by the engine's thread
     atomic_ullong busy_since_us; // the device has been working since then; 0: it is not
     char device_name[128], device_warning[256]; // written before `opened`
     board stats_board;                          // engine_stats

@@ -10,6 +10,7 @@
 #include "config_options.h"
 #include "json_in.h"
 #include "log.h"
+#include "scheduler/pulse.h"
 
 enum {
     PROBLEMS_BYTES_MAX = 1 << 20,
@@ -396,6 +397,7 @@ static void warn_of_promises(job *j) {
 
 static void apply(uv_work_t *work, int status) {
     job *j = work->data;
+    pulse_at(PULSE_WORK, "apply a configuration");
     app *a = j->ch->o.app;
     inferd_err err = {0};
     if (status != 0 && j->status == INFERD_OK) j->status = INFERD_ECANCELED;

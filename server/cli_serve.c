@@ -8,6 +8,7 @@
  *       SIGHUP            reopen the log, reload the configuration; a bad one changes nothing
  *     stop: cut what is left, close everything, exit 0
  *     the last device lost, or one that hangs: tell everyone, exit 70
+ *     this loop or an engine's hangs: the watchdog's thread says which, exit 71
  *
  * The front thread is the one that runs this; the loop belongs to libuv. */
 #include <errno.h>
@@ -35,6 +36,9 @@
 #include "json_in.h"
 #include "log.h"
 #include "scheduler/kv_disk.h"
+#include "scheduler/pulse.h"
+#include "sd_notify.h"
+#include "watchdog.h"
 
 static const char usage[] =
     "usage: inferd serve [--config FILE.json | --model FILE.gguf] [options]\n"
@@ -86,10 +90,15 @@ typedef struct server_life {
     uv_async_t woken; // by the engines
     uv_timer_t tick;
     uv_signal_t signals[3];
+    uv_prepare_t sleeps; // before the loop waits,
+    uv_check_t wakes;    // and behind that
+    pulse pulse;         // of this loop
+    watchdog *watchdog;  // owned
     uint64_t tick_due_us, drain_until_us;
     uint64_t last_call_us; // nothing has run since then; 0: something does
     cli_progress bar;
     bool loop_open, announced, draining, cut, failed;
+    bool reloading;                       // the service manager was told so
     bool closing;                         // the loop turns only for what is being closed
     uint8_t seen_states[REGISTRY_SLOTS];  // told in the log
     uint64_t seen_stages[REGISTRY_SLOTS]; // likewise: how the newest came in
@@ -159,10 +168,23 @@ static bool adjust(void *ctx, inferd_config *c) {
 
 static void reload(server_life *s) {
     inferd_err err = {0};
+    if (s->announced) {
+        s->reloading = true;
+        sd_notify_reloading();
+    }
     if (log_reopen(&err) != INFERD_OK)
         log_text(LOG_LEVEL_ERROR, "log_reopen_failed", "error", err.text);
     changer_reload(s->changer);
     file_look_soon(s->files);
+}
+
+/* Also one that was refused: the daemon serves with the old one. */
+static void tell_reloaded(server_life *s) {
+    changer_about about;
+    changer_get_about(s->changer, &about);
+    if (!s->reloading || about.busy) return;
+    s->reloading = false;
+    sd_notify("READY=1");
 }
 
 /* -- the loop -- */
@@ -308,10 +330,12 @@ static void announce(server_life *s) {
     else
         printf("inferd serves %s (%s): base_url=\"http://%s/v1\"\n", names, devices, address);
     fflush(stdout);
+    sd_notify("READY=1");
 }
 
 static void begin_drain(server_life *s) {
     s->draining = true;
+    sd_notify("STOPPING=1");
     uint32_t seconds = s->app->config->c->limits.drain_timeout_s;
     s->drain_until_us = clock_now_us() + (uint64_t)seconds * 1000000;
     log_line line;
@@ -375,6 +399,7 @@ static void look_when_due(server_life *s, uint64_t now) {
 static void lose_device(server_life *s, const char *why) {
     if (s->lost) return;
     s->lost = true;
+    watchdog_forget_engines(s->watchdog);
     log_text(LOG_LEVEL_ERROR, "device_lost", "error", why);
     fprintf(stderr, "inferd: the device is lost: %s\n", why);
     if (!s->draining) begin_drain(s);
@@ -453,6 +478,9 @@ static void watch_disk(server_life *s) {
 static void on_tick(uv_timer_t *timer) {
     server_life *s = timer->data;
     if (s->closing) return;
+    pulse_at(PULSE_WORK, "tick");
+    const config_limits *limits = &s->app->config->c->limits;
+    watchdog_set_limits(s->watchdog, limits->watchdog_s, limits->step_hang_ms);
     watch_disk(s);
     uint64_t now = clock_now_us();
     watch_device(s);
@@ -468,12 +496,14 @@ static void on_tick(uv_timer_t *timer) {
     }
     admin_look(s->admin);
     file_look_tick(s->files, now);
+    tell_reloaded(s);
     if (s->draining) watch_drain(s);
 }
 
 static void on_woken(uv_async_t *async) {
     server_life *s = async->data;
     if (s->closing) return;
+    pulse_at(PULSE_WORK, "app_on_engine_wake");
     app_on_engine_wake(s->app);
     watch_device(s);
     watch_models(s);
@@ -490,6 +520,7 @@ static void wake_front(void *ctx) {
 static void on_signal(uv_signal_t *handle, int sig) {
     server_life *s = handle->data;
     if (s->closing) return;
+    pulse_at(PULSE_WORK, "signal");
     if (sig == SIGHUP) {
         if (!s->draining) reload(s);
     } else if (!s->draining) {
@@ -498,6 +529,17 @@ static void on_signal(uv_signal_t *handle, int sig) {
     } else {
         end_loop(s); // asked twice
     }
+}
+
+/* Every turn beats, and a tick comes every TICK_MS. */
+static void on_sleep(uv_prepare_t *prepare) {
+    (void)prepare;
+    pulse_at(PULSE_WORK, "wait for events");
+}
+
+static void on_wake(uv_check_t *check) {
+    (void)check;
+    pulse_at(PULSE_WORK, "events");
 }
 
 /* -- start and stop -- */
@@ -512,6 +554,10 @@ static inferd_status open_loop(server_life *s, inferd_err *err) {
         return inferd_fail(err, INFERD_EIO, "event loop: %s", uv_strerror(rc));
     s->woken.data = s;
     s->tick.data = s;
+    uv_prepare_init(&s->loop, &s->sleeps);
+    uv_check_init(&s->loop, &s->wakes);
+    uv_prepare_start(&s->sleeps, on_sleep); // the first that is started runs last
+    uv_check_start(&s->wakes, on_wake);
     for (int i = 0; i < 3; i++) {
         if ((rc = uv_signal_init(&s->loop, &s->signals[i])) != 0 ||
             (rc = uv_signal_start(&s->signals[i], on_signal, wanted[i])) != 0)
@@ -578,6 +624,33 @@ static inferd_status open_disk(server_life *s, inferd_err *err) {
     return st;
 }
 
+/* The engine hangs with the model of the slot, so the name stays. */
+static const char *name_of_slot(void *ctx, uint32_t slot) {
+    const server_life *s = ctx;
+    const char *name = slot < REGISTRY_SLOTS ? app_model(s->app, slot)->name : NULL;
+    return name != NULL ? name : "";
+}
+
+static inferd_status open_watchdog(server_life *s, inferd_err *err) {
+    watchdog_options o = {.model_name = name_of_slot, .ctx = s};
+    inferd_status st = watchdog_create(&o, &s->watchdog, err);
+    if (st != INFERD_OK) return st;
+    watchdog_add(s->watchdog, &s->pulse, "front", "");
+    for (uint32_t d = 0; d < fleet_n_devices(s->fleet); d++)
+        watchdog_add(s->watchdog, engine_pulse(fleet_engine(s->fleet, d)), "engine",
+                     fleet_device_name(s->fleet, d));
+    const config_limits *limits = &s->app->config->c->limits;
+    watchdog_set_limits(s->watchdog, limits->watchdog_s, limits->step_hang_ms);
+    return watchdog_start(s->watchdog, err);
+}
+
+/* A manager that cannot be told is no reason not to serve. */
+static void open_manager(void) {
+    inferd_err err = {0};
+    if (sd_notify_open(&err) != INFERD_OK)
+        log_text(LOG_LEVEL_ERROR, "sd_notify", "error", err.text);
+}
+
 static inferd_status open_all(server_life *s, inferd_err *err) {
     inferd_config *c = s->config;
     unsigned char scope_secret[16];
@@ -620,7 +693,7 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     cli_progress_init(&s->bar, "loading");
     s->tick_due_us = clock_now_us() + TICK_MS * 1000;
     uv_timer_start(&s->tick, on_tick, TICK_MS, TICK_MS);
-    return INFERD_OK;
+    return open_watchdog(s, err);
 }
 
 /* Before anything else: a GPU that was asked for and is not there, or is not the one, ends it here.
@@ -783,7 +856,11 @@ int cli_serve(int argc, char **argv) {
         free(s);
         return EXIT_NO_DEVICE;
     }
-    if (st == INFERD_OK) st = open_all(s, &err);
+    if (st == INFERD_OK) {
+        open_manager();
+        pulse_join(&s->pulse);
+        st = open_all(s, &err);
+    }
     if (st == INFERD_OK) {
         ask_for_short_slices();
         uv_run(&s->loop, UV_RUN_DEFAULT);
@@ -798,7 +875,10 @@ int cli_serve(int argc, char **argv) {
         _exit(status);
     }
     watch_end(status);
+    watchdog_stop(s->watchdog); // from here on the end has a bound of its own
+    pulse_join(NULL);
     close_all(s);
+    sd_notify_close();
     log_close();
     free(s);
     return status;

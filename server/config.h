@@ -110,6 +110,7 @@ typedef struct config_limits {
     uint32_t step_hang_ms;     // 60,000; a device that answers no step for this long is given up
     uint32_t queue_timeout_ms; // 60,000; waiting longer ends with 504
     uint32_t total_timeout_ms; // 600,000
+    uint32_t watchdog_s;       // 30; a loop without a sign of life; 0: is not watched
     uint32_t drain_timeout_s;  // 30
     uint32_t file_look_ms;     // 2,000; between two looks at the files of models
     uint32_t choices_max;      // n of a request; 128

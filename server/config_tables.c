@@ -261,6 +261,9 @@ static const option of_limit[] = {
      .about = "waiting longer ends with 504"},
     {"total_timeout_ms", OPTION_U32, AT(L, total_timeout_ms), RANGE(1, DAY_MS, 600000),
      .live = true, .about = "from arrival to the last token"},
+    {"watchdog_s", OPTION_U32, AT(L, watchdog_s), RANGE(0, DAY_S, 30), .live = true,
+     .about = "a loop that gives no sign of life for this long ends the process: exit status 71 "
+              "([operation.md](operation.md#the-watchdog)); 0: never"},
     {"drain_timeout_s", OPTION_U32, AT(L, drain_timeout_s), RANGE(0, DAY_S, 30), .live = true,
      .about = "what runs at the end may go on for this long"},
     {"file_look_ms", OPTION_U32, AT(L, file_look_ms), RANGE(100, DAY_MS, 2000), .live = true,

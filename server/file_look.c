@@ -6,6 +6,7 @@
 
 #include "inferd/clock.h"
 #include "log.h"
+#include "scheduler/pulse.h"
 
 /* What is known of one slot's file between two looks. */
 typedef struct known {
@@ -190,6 +191,7 @@ static void judge(file_look *f, glance *g, uint64_t now_us) {
 
 static void take(uv_work_t *work, int status) {
     file_look *f = work->data;
+    pulse_at(PULSE_WORK, "take replaced files");
     uint32_t n_models = f->config->c->n_models;
     int *slots = calloc(size_max(n_models, 1), sizeof *slots);
     if (status != 0 || is_in_vain(f) || slots == NULL) {

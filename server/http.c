@@ -24,6 +24,7 @@
 
 #include "http_internal.h"
 #include "log.h"
+#include "scheduler/pulse.h"
 
 enum {
     IDLE_RUNS_MAX = 32, // turns without progress before the library is asked less often
@@ -103,6 +104,7 @@ static void run_library(http_server *s) {
     }
     s->in_run = true;
     s->must_run = false;
+    pulse_at(PULSE_WORK, "MHD_run");
     inlet_run(s);
     s->in_run = false;
     free_ended(s);
@@ -367,6 +369,7 @@ static void on_work_done(uv_work_t *req, int status) {
     (void)status;
     x->s->n_works--;
     if (x->gone) x->gone_told = true;
+    pulse_at_object(PULSE_WORK, "end of work for", x->rq.route->path);
     j->done(j->ctx, x->gone);
     x->n_work--; // only now: done may be what frees the handler's state
     free(j);

@@ -8,6 +8,7 @@
 
 #include "http_internal.h"
 #include "log.h"
+#include "scheduler/pulse.h"
 
 static bool refuse(exchange *x, int status, const char *type, const char *code, const char *message,
                    unsigned retry_after_s) {
@@ -203,7 +204,9 @@ static enum MHD_Result on_complete(exchange *x, struct MHD_Connection *mhd) {
     }
     x->rq.body = (bytes){x->body.p == NULL ? "" : x->body.p, x->body.n};
     x->phase = EXCHANGE_HANDLING;
+    pulse_at_object(PULSE_WORK, "request handler", x->rq.route->path);
     x->rq.route->handle(x->s->ctx, &x->rq);
+    pulse_at(PULSE_WORK, "MHD_run");
     x->phase = EXCHANGE_WAITING;
     return go_on(x, mhd);
 }

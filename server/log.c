@@ -53,7 +53,7 @@ static inferd_status open_path(const char *path, int *out, inferd_err *err) {
 
 static void replace_fd(int fd, bool may_wait) {
     if (sink.fd != STDERR_FILENO) close(sink.fd);
-    sink.fd = fd;
+    __atomic_store_n(&sink.fd, fd, __ATOMIC_RELAXED); // log_end_alone takes no lock
     sink.may_wait = may_wait;
     sink.torn = false;
 }
@@ -253,18 +253,33 @@ void log_bool(log_line *line, const char *name, bool value) {
     put_field(line, name, value ? "true" : "false");
 }
 
+static bool is_leap(int year) {
+    return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+}
+
+/* Not by gmtime_r: it takes a lock of the C library's, which a thread that hangs may hold. */
+void log_stamp(char out[LOG_STAMP_BYTES], const struct timespec *at) {
+    enum { DAY_S = 86400, FEBRUARY = 1 };
+    static const int days[12] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    int64_t s = at->tv_sec > 0 ? at->tv_sec : 0, day = s / DAY_S;
+    int of_day = (int)(s % DAY_S), year = 1970, month = 0;
+    for (; day >= 365 + is_leap(year); year++) day -= 365 + is_leap(year);
+    for (; day >= days[month] + (month == FEBRUARY && is_leap(year)); month++)
+        day -= days[month] + (month == FEBRUARY && is_leap(year));
+    snprintf(out, LOG_STAMP_BYTES, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", year, month + 1,
+             (int)day + 1, of_day / 3600, of_day / 60 % 60, of_day % 60,
+             (int)(at->tv_nsec / 1000000));
+}
+
 static void begin(log_line *line, bool json, log_level level, const char *event) {
     struct timespec now;
-    struct tm tm;
-    char stamp[40];
+    char stamp[LOG_STAMP_BYTES];
     line->json = json;
     line->cut = false;
     line->n = 0;
     if (json) line->text[line->n++] = '{';
     clock_gettime(CLOCK_REALTIME, &now);
-    if (gmtime_r(&now.tv_sec, &tm) == NULL) memset(&tm, 0, sizeof tm);
-    size_t n = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(stamp + n, sizeof stamp - n, ".%03dZ", (int)(now.tv_nsec / 1000000));
+    log_stamp(stamp, &now);
     log_str(line, "ts", stamp);
     log_u64(line, "mono_us", clock_now_us());
     log_str(line, "level", level_names[level]);
@@ -320,6 +335,16 @@ void log_end(log_line *line) {
     if (sink.n_dropped != sink.n_dropped_told) tell_dropped();
     if (sink.n_dropped != sink.n_dropped_told || !write_now(line->text, line->n)) sink.n_dropped++;
     pthread_mutex_unlock(&sink.lock);
+}
+
+void log_end_alone(log_line *line) {
+    enum { WAIT_MS = 1000 };
+    struct pollfd pfd = {.fd = __atomic_load_n(&sink.fd, __ATOMIC_RELAXED), .events = POLLOUT};
+    if (!line->wanted) return;
+    finish(line);
+    if (poll(&pfd, 1, WAIT_MS) != 1 || (pfd.revents & POLLOUT) == 0) return;
+    while (write(pfd.fd, line->text, line->n) < 0 && errno == EINTR) {
+    }
 }
 
 void log_text(log_level level, const char *event, const char *name, const char *value) {

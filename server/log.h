@@ -21,12 +21,14 @@
 #ifndef INFERD_LOG_H
 #define INFERD_LOG_H
 
+#include <time.h>
+
 #include "inferd/base.h"
 #include "inferd/status.h"
 
 typedef enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG } log_level;
 
-enum { LOG_LINE_BYTES = 2048 };
+enum { LOG_LINE_BYTES = 2048, LOG_STAMP_BYTES = 64 };
 
 typedef struct log_line {
     bool wanted, json, cut;
@@ -51,6 +53,12 @@ void log_i64(log_line *line, const char *name, int64_t value);
 void log_f64(log_line *line, const char *name, double value); // six significant digits
 void log_bool(log_line *line, const char *name, bool value);
 void log_end(log_line *line);
+/* The last line of a process that hangs: takes no lock, which the thread that hangs may hold, and
+ * waits a second for a pipe. */
+void log_end_alone(log_line *line);
+
+/* "2026-01-02T03:04:05.678Z" */
+void log_stamp(char out[LOG_STAMP_BYTES], const struct timespec *at);
 
 /* One line with one text: log_text(LOG_LEVEL_ERROR, "reload_failed", "error", err.text). */
 void log_text(log_level level, const char *event, const char *name, const char *value);

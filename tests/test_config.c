@@ -143,6 +143,7 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT_EQ(c->devices[0].index, 0);
     EXPECT(c->devices[0].uuid == NULL && c->devices[0].module == NULL);
     EXPECT_EQ(c->limits.step_hang_ms, 60000);
+    EXPECT_EQ(c->limits.watchdog_s, 30);
     EXPECT_EQ(c->n_tenants, 0);
     EXPECT_EQ(c->limits.engine.running_max, 32);
     EXPECT_EQ(c->limits.queue_timeout_ms, 60000);
@@ -1636,7 +1637,7 @@ static void what_needs_a_restart_is_named(void) {
         {"{" MODELS ",\"devices\":[{\"memory\":\"4GiB\",\"threads\":3}]}",
          "devices[0].memory, devices[0].threads"},
         {"{" MODELS ",\"devices\":[{}]}", ""},
-        {"{" MODELS ",\"limits\":{\"step_hang_ms\":5000}}", ""},
+        {"{" MODELS ",\"limits\":{\"step_hang_ms\":5000,\"watchdog_s\":0}}", ""},
         {"{" MODELS ",\"devices\":[{\"kind\":\"cuda\",\"index\":1,\"uuid\":\"GPU-1\",\"reserve\":1,"
          "\"workspace\":1,\"activations\":\"f16\",\"module\":\"m\",\"cublaslt\":\"l\","
          "\"tune_cache\":\"t\"}]}",

@@ -85,6 +85,21 @@ static void values_are_escaped(void) {
     close_log();
 }
 
+/* Against the C library's, over some centuries: around each day's end, leap years and months. */
+static void dates_are_those_of_the_calendar(void) {
+    for (int64_t day = 0; day < 200000; day++) {
+        struct timespec at = {.tv_sec = day * 86400 + day % 86400, .tv_nsec = 999999999};
+        struct tm tm;
+        char stamp[LOG_STAMP_BYTES], want[LOG_STAMP_BYTES];
+        gmtime_r(&at.tv_sec, &tm);
+        strftime(want, sizeof want, "%Y-%m-%dT%H:%M:%S.999Z", &tm);
+        log_stamp(stamp, &at);
+        if (strcmp(stamp, want) == 0) continue;
+        EXPECT_STR(stamp, want);
+        return;
+    }
+}
+
 static void levels_are_kept(void) {
     open_log(false, LOG_LEVEL_ERROR);
     EXPECT(log_wants(LOG_LEVEL_ERROR) && !log_wants(LOG_LEVEL_INFO) && !log_wants(LOG_LEVEL_DEBUG));
@@ -180,8 +195,11 @@ static void reopening_follows_rotation(void) {
 }
 
 static const test_case cases[] = {
-    TEST(values_are_escaped),          TEST(levels_are_kept),
-    TEST(long_line_is_cut_at_a_field), TEST(full_pipe_drops_and_counts),
+    TEST(values_are_escaped),
+    TEST(dates_are_those_of_the_calendar),
+    TEST(levels_are_kept),
+    TEST(long_line_is_cut_at_a_field),
+    TEST(full_pipe_drops_and_counts),
     TEST(reopening_follows_rotation),
 };
 TEST_MAIN(cases)

@@ -241,6 +241,7 @@ inferd_status arena_open(uint64_t memory_bytes, arena **out, inferd_err *err) {
         goto fail;
     }
     a->has_toucher = true;
+    pthread_setname_np(a->toucher, "inferd-pages");
     *out = a;
     return INFERD_OK;
 

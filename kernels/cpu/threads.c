@@ -506,6 +506,7 @@ inferd_status pool_open_on(const char *cores, uint32_t n_threads, pool **out, in
                                i + 1, n_threads, strerror(e));
         }
         p->n_started++;
+        pthread_setname_np(w->thread, "inferd-compute");
         if (p->pinned || p->bound) pin(p, w->thread, w->rank, p->pinned);
     }
     *out = p;

@@ -24,6 +24,7 @@
 #include "models/model.h"
 #include "scheduler/gen.h"
 #include "scheduler/policy.h"
+#include "scheduler/pulse.h"
 #include "scheduler/usage.h"
 #include "scheduler/worth.h"
 
@@ -242,6 +243,8 @@ bool engine_is_lost(const engine *e);
 /* How long the device has been working on its oldest step, or on a piece of a load, without an
  * answer; 0: on none. */
 uint64_t engine_stuck_us(const engine *e);
+/* The sign of life of its thread. */
+const pulse *engine_pulse(const engine *e);
 const char *engine_device_warning(const engine *e); // what the device lacks; "": nothing
 const char *engine_device_name(const engine *e);    // "cpu avx512, 2 threads"; "" before it is open
 /* What the weights of a model, served or not, would take there.  False: the device is not open, or

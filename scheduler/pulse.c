@@ -1,0 +1,33 @@
+/* pulse.c - see pulse.h. */
+#include "scheduler/pulse.h"
+
+#include <stddef.h>
+
+static _Thread_local pulse *mine;
+
+void pulse_join(pulse *p) {
+    mine = p;
+}
+
+/* The count is last: a reader that sees it change may see where, too. */
+static void beat(pulse_kind kind, const char *where, const char *object, uint32_t model_idx) {
+    pulse *p = mine;
+    if (p == NULL) return;
+    atomic_store_explicit(&p->kind, kind, memory_order_relaxed);
+    atomic_store_explicit(&p->where, where, memory_order_relaxed);
+    atomic_store_explicit(&p->object, object, memory_order_relaxed);
+    atomic_store_explicit(&p->model_idx, model_idx, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->n_beats, 1, memory_order_release);
+}
+
+void pulse_at(pulse_kind kind, const char *where) {
+    beat(kind, where, NULL, PULSE_NO_MODEL);
+}
+
+void pulse_at_object(pulse_kind kind, const char *where, const char *object) {
+    beat(kind, where, object, PULSE_NO_MODEL);
+}
+
+void pulse_at_model(pulse_kind kind, const char *where, uint32_t model_idx) {
+    beat(kind, where, NULL, model_idx);
+}

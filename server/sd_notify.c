@@ -1,0 +1,85 @@
+/* sd_notify.c - see sd_notify.h. */
+#include "sd_notify.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "inferd/clock.h"
+
+static struct {
+    atomic_int fd; // connected; -1: none
+    uint64_t watchdog_us;
+} manager = {.fd = -1};
+
+/* Digits only, above 0; false: no such number. */
+static bool read_number(const char *text, uint64_t *out) {
+    char *end = NULL;
+    if (text == NULL || *text < '0' || *text > '9') return false;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return errno == 0 && *end == 0 && *out > 0;
+}
+
+/* WATCHDOG_PID says for which process the other is meant: a child does not inherit the duty. */
+static uint64_t read_watchdog(void) {
+    uint64_t us, pid;
+    const char *of = getenv("WATCHDOG_PID");
+    if (!read_number(getenv("WATCHDOG_USEC"), &us)) return 0;
+    if (of != NULL && (!read_number(of, &pid) || pid != (uint64_t)getpid())) return 0;
+    return us;
+}
+
+inferd_status sd_notify_open(inferd_err *err) {
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    struct timeval second = {.tv_sec = 1};
+    const char *name = getenv("NOTIFY_SOCKET");
+    if (name == NULL || *name == 0) return INFERD_OK;
+    size_t n = strlen(name);
+    if ((name[0] != '/' && name[0] != '@') || n < 2 || n >= sizeof to.sun_path)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "NOTIFY_SOCKET \"%.120s\": expected a path from / or @NAME of at most "
+                           "%zu bytes",
+                           name, sizeof to.sun_path - 1);
+    memcpy(to.sun_path, name, n);
+    if (name[0] == '@') to.sun_path[0] = 0;
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof second) != 0 ||
+        connect(fd, (const struct sockaddr *)&to, length) != 0) {
+        inferd_fail(err, INFERD_EIO, "NOTIFY_SOCKET %s: %s", name, strerror(errno));
+        if (fd >= 0) close(fd);
+        return INFERD_EIO;
+    }
+    manager.watchdog_us = read_watchdog();
+    atomic_store(&manager.fd, fd);
+    return INFERD_OK;
+}
+
+void sd_notify_close(void) {
+    int fd = atomic_exchange(&manager.fd, -1);
+    manager.watchdog_us = 0;
+    if (fd >= 0) close(fd);
+}
+
+void sd_notify(const char *lines) {
+    int fd = atomic_load(&manager.fd);
+    if (fd < 0) return;
+    while (send(fd, lines, strlen(lines), MSG_NOSIGNAL) < 0 && errno == EINTR) {
+    }
+}
+
+void sd_notify_reloading(void) {
+    char lines[64];
+    snprintf(lines, sizeof lines, "RELOADING=1\nMONOTONIC_USEC=%llu",
+             (unsigned long long)clock_now_us());
+    sd_notify(lines);
+}
+
+uint64_t sd_notify_watchdog_us(void) {
+    return manager.watchdog_us;
+}

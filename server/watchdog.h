@@ -1,0 +1,76 @@
+/* watchdog.h - ends the process when one of its loops gives no sign of life.
+ *
+ * A thread of its own looks at the pulses (scheduler/pulse.h) of the front and of each engine.  One
+ * that has not beaten for its limit is named in one log line, with where it is, and the process
+ * ends with WATCHDOG_EXIT: a supervisor starts another.  The same thread tells a service manager
+ * that the process lives (sd_notify.h), which covers the case that this thread hangs, too.
+ *
+ * Silence is the sum of what passed between two looks, and no pair of looks counts for more than
+ * WATCHDOG_LOOK_US_MAX: of a process that was stopped (SIGSTOP, a debugger, a frozen container) the
+ * time it stood still counts as one look.
+ *
+ *     limit of PULSE_WORK      limits.watchdog_s
+ *     limit of PULSE_DEVICE    the same, or step_hang_ms and WATCHDOG_DEVICE_EXTRA_MS if that is
+ *                              longer: the front gives such a device up first, which tells clients
+ *
+ * Ending takes no lock and allocates nothing.
+ * Thread: front, but for the look itself. */
+#ifndef INFERD_WATCHDOG_H
+#define INFERD_WATCHDOG_H
+
+#include "inferd/base.h"
+#include "inferd/status.h"
+#include "scheduler/pulse.h"
+
+enum {
+    WATCHDOG_EXIT = 71,
+    WATCHDOG_LOOPS_MAX = 65, // the front, and engines
+    WATCHDOG_LOOK_US = 100000,
+    WATCHDOG_LOOK_US_MAX = 5 * WATCHDOG_LOOK_US,
+    WATCHDOG_DEVICE_EXTRA_MS = 5000,
+    WATCHDOG_NONE = -1
+};
+
+typedef struct pulses_loop {
+    const pulse *pulse;      // borrowed
+    const char *kind, *name; // "engine", "gpu0"; name may be ""; borrowed
+    unsigned n_beats;        // seen last
+    uint64_t silent_us;
+} pulses_loop;
+
+/* What a look decides, apart from the thread, so that a test can be the clock. */
+typedef struct pulses {
+    pulses_loop loops[WATCHDOG_LOOPS_MAX];
+    uint32_t n_loops;
+} pulses;
+
+typedef struct pulse_limits {
+    uint64_t work_us, device_us; // UINT64_MAX: none
+} pulse_limits;
+
+void pulses_add(pulses *w, const pulse *p, const char *kind, const char *name);
+/* `elapsed_us` since the look before: the loop that is silent for too long, or WATCHDOG_NONE. */
+int pulses_look(pulses *w, const pulse_limits *limits, uint64_t elapsed_us);
+
+typedef struct watchdog watchdog;
+
+typedef struct watchdog_options {
+    /* The name of the model in this slot, for the log line; called when its loop hangs, so that the
+     * slot keeps it.  NULL: slots have no names. */
+    const char *(*model_name)(void *ctx, uint32_t model_idx);
+    void *ctx;
+} watchdog_options;
+
+inferd_status watchdog_create(const watchdog_options *o, watchdog **out, inferd_err *err);
+/* Only before watchdog_start.  Engines go behind the front. */
+void watchdog_add(watchdog *w, const pulse *p, const char *kind, const char *name);
+inferd_status watchdog_start(watchdog *w, inferd_err *err);
+/* Both may change at any time.  watchdog_s 0: no loop ends the process; a service manager is still
+ * told only while all of them live. */
+void watchdog_set_limits(watchdog *w, uint32_t watchdog_s, uint32_t step_hang_ms);
+/* From now on silence of engines means nothing: their device is lost, and the front ends the
+ * process. */
+void watchdog_forget_engines(watchdog *w);
+void watchdog_stop(watchdog *w); // joins the thread and frees it; accepts NULL
+
+#endif
