@@ -74,6 +74,19 @@ static void qwen2_is_llama3_with_numbers_alone(void) {
     expect_words(PRETOK_QWEN2, "don'T stop", "don|'T| stop");
 }
 
+static void tekken_words(void) {
+    expect_words(PRETOK_TEKKEN, "HelloWorld HTTPServer iPhone", "Hello|World| HTTPServer| i|Phone");
+    expect_words(PRETOK_TEKKEN, "WE'LL don't 'tis", "WE|'LL| don|'t| '|tis");
+    expect_words(PRETOK_TEKKEN, "v12 345!", "v|1|2| |3|4|5|!");
+    expect_words(PRETOK_TEKKEN, "a/b //\r\n/ x", "a|/b| //\r\n/| x"); // a slash behind a sign
+    expect_words(PRETOK_TEKKEN, "中AB中Cd", "中AB中Cd"); // letters without case are both
+    expect_words(PRETOK_TEKKEN, "中AB C", "中|AB| C");   // and are given back to
+    expect_words(PRETOK_TEKKEN, "e\u0301T \u0301AB", "e\u0301|T| \u0301|AB"); // so are marks
+    expect_words(PRETOK_TEKKEN, "ʰpaʰ ǅu", "ʰpaʰ| ǅu");
+    expect_words(PRETOK_TEKKEN, "a \n \n  b\t", "a| \n \n| | b|\t");
+    expect_words(PRETOK_TEKKEN, "\u0301!", "\u0301|!");
+}
+
 static void deepseek_words(void) {
     expect_words(PRETOK_DEEPSEEK_LLM, "Hello, World\n\n12", "Hello|,| World|\n|\n|1|2");
     expect_words(PRETOK_DEEPSEEK_LLM, "a  b  ", "a| | b|  ");
@@ -319,6 +332,7 @@ static const test_case cases[] = {
     TEST(smollm_takes_every_number_alone),
     TEST(llama3_words),
     TEST(qwen2_is_llama3_with_numbers_alone),
+    TEST(tekken_words),
     TEST(deepseek_words),
     TEST(words_stop_when_told),
     TEST(long_runs_of_anything_are_linear),

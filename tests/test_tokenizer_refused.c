@@ -29,7 +29,7 @@ static void an_unknown_split_is_named_with_the_known_ones(void) {
 static void known_splits_open(void) {
     static const char *const known[] = {"smollm",    "gpt-2",        "llama-bpe",      "qwen2",
                                         "starcoder", "deepseek-llm", "deepseek-coder", "llama3",
-                                        "llama-v3",  "phi-2",        "refact"};
+                                        "llama-v3",  "phi-2",        "refact",         "tekken"};
     for (size_t i = 0; i < INFERD_COUNT(known); i++) {
         tiny_words w;
         words_bpe(&w, known[i], no_merges);

@@ -1,4 +1,4 @@
-/* pretok.c - the scanners of gpt-2, smollm, llama 3 and qwen 2; the dispatch.
+/* pretok.c - the scanners of gpt-2, smollm, llama 3, qwen 2 and tekken; the dispatch.
  *
  * Each *_word function returns where the word that starts at `p` ends; p < end. */
 #include "tokenizer/pretok.h"
@@ -125,6 +125,54 @@ static cursor llama3_word(cursor p, cursor end, unsigned digits_max) {
     return space_or_lines_word(p, end);
 }
 
+/* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] is UPPER, [\p{Ll}\p{Lm}\p{Lo}\p{M}] is LOWER: letters without
+ * case, and marks, are both. */
+enum { UPPER = 1, LOWER = 2 };
+static const uint8_t case_of_kind[64] = {
+    [UNICODE_LU] = UPPER,         [UNICODE_LT] = UPPER,         [UNICODE_LL] = LOWER,
+    [UNICODE_LM] = UPPER | LOWER, [UNICODE_LO] = UPPER | LOWER, [UNICODE_MN] = UPPER | LOWER,
+    [UNICODE_MC] = UPPER | LOWER, [UNICODE_ME] = UPPER | LOWER,
+};
+
+/* UPPER*LOWER+|UPPER+LOWER* : the end of the first that matches at `p`; NULL: neither, p perhaps
+ * `end`.  Where no lower one follows the upper ones, UPPER* gives back what it took up to the last
+ * that is both.  *second: it was the second alternative. */
+static cursor cased_word(cursor p, cursor end, bool *second) {
+    cursor at = p, both_end = NULL;
+    unsigned n = 0;
+    uint8_t c = 0;
+    for (; at < end && (c = case_of_kind[unicode_kind(utf8_decode(at, &n))]) & UPPER; at += n)
+        if (c & LOWER) both_end = at + n;
+    cursor upper_end = at;
+    while (at < end && case_of_kind[unicode_kind(utf8_decode(at, &n))] & LOWER) at += n;
+    *second = at == upper_end && both_end == NULL;
+    if (at > upper_end) return at;
+    if (both_end != NULL) return both_end;
+    return upper_end > p ? upper_end : NULL;
+}
+
+/* [^\r\n\p{L}\p{N}]?UPPER*LOWER+|[^\r\n\p{L}\p{N}]?UPPER+LOWER*|\p{N}|
+ *  ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
+static cursor tekken_word(cursor p, cursor end) {
+    unsigned n, n_next;
+    bool second;
+    unsigned kind = unicode_kind(utf8_decode(p, &n));
+    text_class class = class_of_kind[kind];
+    if (class == LETTER) return cased_word(p, end, &second);
+    if (class == NUMBER) return p + n;
+    cursor next = p + n;
+    cursor word = is_newline(*p) ? NULL : cased_word(next, end, &second);
+    if (word != NULL && !second) return word;
+    if (case_of_kind[kind] != 0) return cased_word(p, end, &second); // a mark
+    if (word != NULL) return word;
+    if (class == OTHER || (*p == ' ' && next < end && class_at(next, &n_next) == OTHER)) {
+        next = skip(next, end, OTHER);
+        while (next < end && (is_newline(*next) || *next == '/')) next++;
+        return next;
+    }
+    return space_or_lines_word(p, end);
+}
+
 static bool split_gpt2(cursor p, cursor end, pretok_word_fn word, void *ctx) {
     while (p < end) {
         cursor next = gpt2_word(p, end);
@@ -157,6 +205,15 @@ static bool split_llama3(cursor p, cursor end, unsigned digits_max, pretok_word_
     return true;
 }
 
+static bool split_tekken(cursor p, cursor end, pretok_word_fn word, void *ctx) {
+    while (p < end) {
+        cursor next = tekken_word(p, end);
+        if (!word(ctx, p, (size_t)(next - p))) return false;
+        p = next;
+    }
+    return true;
+}
+
 bool pretok_split(pretok_kind kind, const unsigned char *p, size_t n, pretok_word_fn word,
                   void *ctx) {
     switch (kind) {
@@ -168,6 +225,8 @@ bool pretok_split(pretok_kind kind, const unsigned char *p, size_t n, pretok_wor
         return split_llama3(p, p + n, 3, word, ctx);
     case PRETOK_QWEN2:
         return split_llama3(p, p + n, 1, word, ctx);
+    case PRETOK_TEKKEN:
+        return split_tekken(p, p + n, word, ctx);
     case PRETOK_DEEPSEEK_LLM:
         return pretok_split_deepseek_llm(p, n, word, ctx);
     case PRETOK_DEEPSEEK_CODER:

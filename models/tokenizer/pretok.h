@@ -15,6 +15,7 @@ typedef enum pretok_kind {
     PRETOK_SMOLLM, // every number alone, then gpt-2; also starcoder
     PRETOK_LLAMA3, // numbers in groups of three
     PRETOK_QWEN2,  // llama 3 with every number alone
+    PRETOK_TEKKEN, // Mistral Nemo: words end where capitals begin
     PRETOK_DEEPSEEK_LLM,
     PRETOK_DEEPSEEK_CODER
 } pretok_kind;

@@ -217,7 +217,8 @@ inferd_status tok_open(const gguf *g, tokenizer **out, inferd_err *err) {
     if (s != INFERD_OK) goto fail;
     s = t->family == VOCAB_BPE ? vocab_bpe_load(t, g, room, err) : vocab_spm_load(t, g, room, err);
     if (s != INFERD_OK) goto fail;
-    bool bos = t->family == VOCAB_SPM || t->pretok == PRETOK_LLAMA3; // what the models were fed
+    bool bos = t->family == VOCAB_SPM || t->pretok == PRETOK_LLAMA3 ||
+               t->pretok == PRETOK_TEKKEN; // what the models were fed
     s = read_add(g, "tokenizer.ggml.add_bos_token", bos, t->bos, &t->add_bos, err);
     if (s != INFERD_OK) goto fail;
     s = read_add(g, "tokenizer.ggml.add_eos_token", false, t->eos, &t->add_eos, err);

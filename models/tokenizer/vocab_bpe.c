@@ -138,7 +138,7 @@ static inferd_status read_pretok(tokenizer *t, const gguf *g, inferd_err *err) {
         {"starcoder", PRETOK_SMOLLM}, {"deepseek-llm", PRETOK_DEEPSEEK_LLM},
         {"phi-2", PRETOK_GPT2},       {"deepseek-coder", PRETOK_DEEPSEEK_CODER},
         {"llama3", PRETOK_LLAMA3},    {"llama-v3", PRETOK_LLAMA3},
-        {"refact", PRETOK_SMOLLM},
+        {"refact", PRETOK_SMOLLM},    {"tekken", PRETOK_TEKKEN},
     };
     bytes pre;
     char shown[VOCAB_SHOWN_BYTES], names[256] = "";
@@ -149,7 +149,7 @@ static inferd_status read_pretok(tokenizer *t, const gguf *g, inferd_err *err) {
             memcmp(pre.p, known[i].name, pre.n) == 0) {
             t->pretok = known[i].kind;
             t->nfc = t->pretok == PRETOK_QWEN2;
-            t->ignore_merges = t->pretok == PRETOK_LLAMA3;
+            t->ignore_merges = t->pretok == PRETOK_LLAMA3 || t->pretok == PRETOK_TEKKEN;
             return INFERD_OK;
         }
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i == 0 ? "" : ", ",

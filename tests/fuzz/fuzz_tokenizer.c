@@ -11,9 +11,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const char *const merges[] = {"t h",   "h e",   "th e", "i n", "a n",   "Ġ a",
                                      "Ġ t",   "Ġt he", "e r",  "Ġ Ġ", "ĠĠ ĠĠ", "a a",
                                      "aa aa", "Ċ Ċ",   "1 2",  "' s", "Ã ©",   NULL};
-static const char *const splits[] = {
-    "smollm",       "gpt-2",          "llama-bpe", "qwen2",
-    "deepseek-llm", "deepseek-coder", NULL,        NULL}; // NULL: SentencePiece
+static const char *const splits[] = {"smollm", "gpt-2",        "llama-bpe",
+                                     "qwen2",  "deepseek-llm", "deepseek-coder",
+                                     NULL,     "tekken",       NULL}; // NULL: SentencePiece
 
 static tokenizer *open_bpe(const char *pre) {
     tiny_words w;
