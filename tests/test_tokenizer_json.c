@@ -57,9 +57,12 @@ static void read_vocab(json_t *file, bool sentencepiece) {
     json_array_foreach(json_object_get(file, "added_tokens"), i, value) {
         bool special = json_is_true(json_object_get(value, "special"));
         json_t *content = json_object_get(value, "content");
+        bool unknown = strcmp(json_string_value(content), "<unk>") == 0; // as converters write it
         put_token((size_t)json_integer_value(json_object_get(value, "id")),
                   sentencepiece && !special ? with_spaces(content) : json_bytes(content),
-                  special ? CONTROL : USER_DEFINED);
+                  unknown   ? UNKNOWN
+                  : special ? CONTROL
+                            : USER_DEFINED);
     }
 }
 

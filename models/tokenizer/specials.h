@@ -1,8 +1,9 @@
 /* specials.h - which special token starts here, and how long it is.
  *
  * A trie over the texts of the control and user-defined tokens.  Tokens are found leftmost first,
- * the longest of those that start at the same place.  Control tokens count only inside text that
- * may contain them; user-defined ones are ordinary words of the vocabulary and always count.
+ * the longest of those that start at the same place.  Control tokens, and the unknown token with
+ * them, count only inside text that may contain them; user-defined ones are ordinary words of the
+ * vocabulary and always count.
  *
  * Looking at one place costs at most the length of the longest special, which the file decides and
  * not the text.

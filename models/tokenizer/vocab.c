@@ -191,12 +191,14 @@ static void find_ends(tokenizer *t) {
     }
 }
 
-/* A special whose text is not UTF-8 could match half a character; such a text cannot be written. */
+/* Where <unk> is written out, the tokenizers that models were trained with match it as they match
+ * control tokens.  A special whose text is not UTF-8 could match half a character; such a text
+ * cannot be written. */
 static inferd_status add_specials(tokenizer *t, inferd_err *err) {
     bool ok = specials_init(&t->specials);
     for (size_t i = 0; ok && i < t->n_vocab; i++) {
         bytes name = t->names[i];
-        bool control = t->kinds[i] == TOKEN_CONTROL;
+        bool control = t->kinds[i] == TOKEN_CONTROL || t->kinds[i] == TOKEN_UNKNOWN;
         if (!control && t->kinds[i] != TOKEN_USER_DEFINED) continue;
         if (utf8_valid_bytes((const unsigned char *)name.p, name.n) != name.n) continue;
         ok = specials_add(&t->specials, name, (tok_id)i, control);
