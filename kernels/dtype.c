@@ -50,6 +50,16 @@ dtype_info dtype_about(uint32_t id) {
     return id < DTYPE_LIMIT ? known[id] : (dtype_info){0};
 }
 
+const char *dtype_list_supported(char out[DTYPE_LIST_BYTES]) {
+    size_t at = 0;
+    out[0] = 0;
+    for (uint32_t id = 0; id < DTYPE_LIMIT && at < DTYPE_LIST_BYTES; id++)
+        if (known[id].supported)
+            at += (size_t)snprintf(out + at, DTYPE_LIST_BYTES - at, "%s%s", at > 0 ? ", " : "",
+                                   known[id].name);
+    return out;
+}
+
 /* ---- halves ---- */
 
 static uint32_t bits_of(float f) {

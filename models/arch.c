@@ -211,19 +211,62 @@ static inferd_status read_qwen3(const arch *a, const gguf *g, decoder_spec *s, i
     return st;
 }
 
-/* The local layers of Gemma 3: a window, and a rotary base of their own that is never scaled. */
+/* Layer i is windowed unless (i + 1) is a multiple of `period`; 0: all are. */
+static void set_period(decoder_spec *s, uint32_t period) {
+    for (uint32_t i = 0; i < s->n_layers; i++)
+        if (period == 0 || (i + 1) % period != 0) s->local_layers[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+/* Which layers have the window: a period, or a bool for each layer. */
+static inferd_status read_pattern(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+    enum { PERIOD = 6 }; // of files that do not say
+    char key[128];
+    uint32_t period;
+    gguf_array_view all;
+    inferd_err no_bools;
+    inferd_status st;
+    key_of(a, "attention.sliding_window_pattern", key, sizeof key);
+    if (!gguf_is_array(g, key)) {
+        st = read_u32_or(a, g, "attention.sliding_window_pattern", 0, DECODER_LAYERS_MAX, PERIOD,
+                         &period, err);
+        if (st == INFERD_OK) set_period(s, period);
+        return st;
+    }
+    if (gguf_array_opt(g, key, GGUF_BOOL, &all, &no_bools) != INFERD_OK &&
+        (st = gguf_array_opt(g, key, GGUF_U32, &all, err)) != INFERD_OK)
+        return st;
+    if (all.n != s->n_layers)
+        return inferd_fail(err, INFERD_EFORMAT, "%s: %s has %zu elements for %u layers",
+                           gguf_path(g), key, all.n, s->n_layers);
+    for (uint32_t i = 0; i < s->n_layers; i++) {
+        int64_t v = gguf_array_int(&all, i);
+        if (v != 0 && v != 1)
+            return inferd_fail(err, INFERD_EFORMAT, "%s: %s[%u] is %lld, expected 0 or 1",
+                               gguf_path(g), key, i, (long long)v);
+        s->local_layers[i / 64] |= (uint64_t)v << i % 64;
+    }
+    return INFERD_OK;
+}
+
+/* The local layers of Gemma 3: a window, and a rotary base of their own that is never scaled.  A
+ * file without a window has no such layers. */
 static inferd_status read_gemma3_local(const arch *a, const gguf *g, decoder_spec *s,
                                        inferd_err *err) {
     inferd_status st;
     char key[128];
     uint32_t window;
     double base;
-    if ((st = read_u32(a, g, "attention.sliding_window", 1, DECODER_CONTEXT_MAX, &window, err)) ||
-        (st = gguf_f64_or(g, key_of(a, "rope.freq_base_swa", key, sizeof key), 1.0, 1e12, 10000.0,
-                          &base, err)) ||
-        (st = make_freqs(s->rope.n_pairs, base, 1.0, NULL, &s->local_rope_freq, err)))
+    if ((st = read_u32_or(a, g, "attention.sliding_window", 0, DECODER_CONTEXT_MAX, 0, &window,
+                          err)) ||
+        window == 0)
         return st;
-    s->global_every = 6;
+    const char *other = key_of(a, "rope.local.freq_base", key, sizeof key); // another converter's
+    if ((st = gguf_f64_or(g, other, 1.0, 1e12, 10000.0, &base, err)) ||
+        (st = gguf_f64_or(g, key_of(a, "rope.freq_base_swa", key, sizeof key), 1.0, 1e12, base,
+                          &base, err)) ||
+        (st = make_freqs(s->rope.n_pairs, base, 1.0, NULL, &s->local_rope_freq, err)) ||
+        (st = read_pattern(a, g, s, err)))
+        return st;
     s->local_rope = rope_of(a, s->local_rope_freq, s->rope.n_pairs);
     s->local_attn = s->attn;
     s->local_attn.window = window;
@@ -234,9 +277,10 @@ static inferd_status read_gemma3_local(const arch *a, const gguf *g, decoder_spe
 static inferd_status read_gemma3(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
     enum { LAYERS_OF_27B = 62 };
     char key[128];
-    double cap;
+    double cap, base; // without a base of its own the family's is not that of others
     inferd_status st = read_base(a, g, s, err);
     if (st != INFERD_OK ||
+        (st = gguf_f64(g, key_of(a, "rope.freq_base", key, sizeof key), 1.0, 1e12, &base, err)) ||
         (st = gguf_f64_or(g, key_of(a, "final_logit_softcapping", key, sizeof key), 0.0, 1e6, 0.0,
                           &cap, err)))
         return st;
@@ -276,6 +320,7 @@ inferd_status decoder_spec_read(const gguf *g, decoder_spec *out, inferd_err *er
         if (name.n != strlen(archs[i].name) || memcmp(name.p, archs[i].name, name.n) != 0) continue;
         out->architecture = archs[i].name;
         st = archs[i].read(&archs[i], g, out, err);
+        if (st == INFERD_OK) st = decoder_keys_check(g, out, err);
         if (st != INFERD_OK) decoder_spec_deinit(out);
         return st;
     }

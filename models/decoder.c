@@ -13,7 +13,7 @@
 /* att = attend(...) of layer layer_idx */
 static void attend(backend *be, const decoder_spec *s, const decoder_layer *w, decoder_scratch *t,
                    uint32_t layer_idx, uint32_t n) {
-    bool local = s->global_every != 0 && (layer_idx + 1) % s->global_every != 0;
+    bool local = decoder_layer_is_local(s, layer_idx);
     be_rmsnorm(be, t->h, t->x, &w->attn_norm, n, s->norm_eps);
     be_matmul(be, t->q, t->h, &w->wq, &w->bq, n);
     be_matmul(be, t->k, t->h, &w->wk, &w->bk, n);

@@ -37,14 +37,17 @@ typedef struct decoder_spec {
     bool post_norms; // what a block adds is normed once more (Gemma 3)
     act_fn act;      // of the gate
     float softcap;   // of the logits; 0 = none
-    /* Layers with a sliding window between global ones (Gemma 3): layer i is global when
-     * (i + 1) % global_every == 0 and has rope and attn; the others have these.  0: all are global.
-     */
-    uint32_t global_every;
+    /* Layers with a sliding window (Gemma 3), a bit each: these have local_rope and local_attn, the
+     * others rope and attn. */
+    uint64_t local_layers[DECODER_LAYERS_MAX / 64];
     float *local_rope_freq; // owned: what local_rope.inv_freq points to
     rope_spec local_rope;
     attn_spec local_attn;
 } decoder_spec;
+
+static inline bool decoder_layer_is_local(const decoder_spec *s, uint32_t layer_idx) {
+    return s->local_layers[layer_idx / 64] >> layer_idx % 64 & 1;
+}
 
 typedef struct decoder_layer {
     vec attn_norm, ffn_norm;
@@ -78,6 +81,13 @@ typedef struct decoder_scratch {
  * known ones.  Every number is checked for range here. */
 inferd_status decoder_spec_read(const gguf *g, decoder_spec *out, inferd_err *err);
 void decoder_spec_deinit(decoder_spec *s);
+
+/* -- arch_keys.c: what the families' files may say -- */
+/* Every key of the architecture is honoured by the reader, or asks for nothing, or is refused by
+ * its name.  The spec is complete but for its vocabulary. */
+inferd_status decoder_keys_check(const gguf *g, const decoder_spec *s, inferd_err *err);
+/* A tensor that is not read, and that nothing which is computed needs. */
+bool decoder_tensor_is_harmless(const decoder_spec *s, const char *name);
 
 /* -- decoder.c -- */
 inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t rows_max,

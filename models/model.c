@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "dummy_model.h"
+#include "weights.h"
 
 static inferd_status copy_bytes(bytes b, char **out, inferd_err *err) {
     *out = malloc(b.n + 1);
@@ -163,7 +164,8 @@ inferd_status model_open(const model_options *options, model **out, inferd_err *
         (st = open_file(m, options, err)) || (st = check_is_model(m->file, err)) ||
         (st = decoder_spec_read(m->file, &m->spec, err)) ||
         (st = tok_open(m->file, &m->tok, err)) || (st = read_vocabulary_size(m, err)) ||
-        (st = open_template(m, options, err)) || (st = set_context(m, options->context_max, err)) ||
+        (st = weights_check(m->file, &m->spec, err)) || (st = open_template(m, options, err)) ||
+        (st = set_context(m, options->context_max, err)) ||
         (st = gguf_str_opt(m->file, "general.name", &name, err)) ||
         (st = copy_bytes(name, &m->name, err)) || (st = content_read(m, err))) {
         model_close(m);

@@ -12,7 +12,7 @@ enum { WINDOW_ALIGN = 256 };
 
 typedef struct planner {
     const gguf *g;
-    const backend *be;
+    const backend *be; // NULL: no places, only whether all is as it should be
     weight_plan *plan;
     inferd_err *err;
     inferd_status status; // the first failure; later calls do nothing
@@ -63,14 +63,19 @@ static void plan_matrix(planner *p, weight *w, const char *name, uint32_t rows, 
         refuse_shape(p, t, rows, cols);
         return;
     }
-    if (!be_weight_supported(p->be, t->type)) {
+    bool supported =
+        p->be != NULL ? be_weight_supported(p->be, t->type) : dtype_about(t->type).supported;
+    if (!supported) {
+        char types[DTYPE_LIST_BYTES];
         p->status = inferd_fail(p->err, INFERD_EUNSUPPORTED,
-                                "%s: tensor %s has type %s, which this backend cannot compute with",
-                                gguf_path(p->g), name, dtype_about(t->type).name);
+                                "%s: tensor %s has type %s, which cannot be computed with; types "
+                                "that can: %s",
+                                gguf_path(p->g), name, dtype_about(t->type).name,
+                                dtype_list_supported(types));
         return;
     }
     add_entry(p, (weight_entry){.tensor = t, .matrix = w, .rows = rows, .cols = cols},
-              be_weight_bytes(p->be, t->type, rows, cols));
+              p->be != NULL ? be_weight_bytes(p->be, t->type, rows, cols) : 0);
 }
 
 static void plan_vector(planner *p, vec *v, const char *name, uint32_t n, bool required) {
@@ -157,12 +162,29 @@ static void plan_ends(planner *p, const decoder_spec *s, decoder_weights *w) {
     if (!s->tied) plan_matrix(p, &w->head, "output.weight", s->n_vocab, s->dim);
 }
 
-/* Tensors that are known and need no place: read elsewhere, or derived. */
-static uint32_t count_unused(const gguf *g, const weight_plan *plan) {
-    size_t known = plan->n;
-    if (gguf_find_tensor(g, "rope_freqs.weight") != NULL) known++;
-    size_t n = gguf_n_tensors(g);
-    return n > known ? (uint32_t)(n - known) : 0;
+/* Every tensor of the file is in the plan, is read elsewhere or is harmless: one that nothing reads
+ * would be a part of the model that is left out. */
+static void check_all_are_read(planner *p, const decoder_spec *s) {
+    size_t n = gguf_n_tensors(p->g);
+    if (p->status != INFERD_OK || n == 0) return;
+    const gguf_tensor *first = gguf_tensor_at(p->g, 0);
+    bool *read = calloc(n, sizeof *read);
+    if (read == NULL) {
+        p->status = inferd_fail(p->err, INFERD_ENOMEM, "no memory for a list of %zu tensors", n);
+        return;
+    }
+    for (size_t i = 0; i < p->plan->n; i++) read[p->plan->entries[i].tensor - first] = true;
+    for (size_t i = 0; i < n && p->status == INFERD_OK; i++) {
+        const gguf_tensor *t = gguf_tensor_at(p->g, i);
+        if (read[i] || strcmp(t->name, "rope_freqs.weight") == 0) continue;
+        p->plan->n_unused++;
+        if (!decoder_tensor_is_harmless(s, t->name))
+            p->status = inferd_fail(p->err, INFERD_EUNSUPPORTED,
+                                    "%s: tensor %s is no part of a model of architecture %s here, "
+                                    "so it cannot be honoured",
+                                    gguf_path(p->g), t->name, s->architecture);
+    }
+    free(read);
 }
 
 inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec *s,
@@ -178,9 +200,17 @@ inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec 
         p.unit = 1 + i;
         plan_layer(&p, s, &out->layers[i], i);
     }
-    plan->n_unused = count_unused(g, plan);
+    check_all_are_read(&p, s);
     if (p.status != INFERD_OK) weights_deinit(out, plan);
     return p.status;
+}
+
+inferd_status weights_check(const gguf *g, const decoder_spec *s, inferd_err *err) {
+    decoder_weights weights;
+    weight_plan plan;
+    inferd_status st = weights_plan(g, NULL, s, &weights, &plan, err);
+    if (st == INFERD_OK) weights_deinit(&weights, &plan);
+    return st;
 }
 
 void weights_deinit(decoder_weights *w, weight_plan *plan) {

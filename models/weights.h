@@ -1,6 +1,6 @@
 /* weights.h - the tensors of a file, bound to the fields of decoder_weights.
  *
- * weights_plan looks up every tensor the spec asks for, checks type and shape once, and gives each
+ * weights_plan looks up every tensor the spec asks for, checks type and shape, and gives each
  * a place in the model's window; weights_bind says where the window is.  Between the two the bytes
  * get there: stage.h.
  *
@@ -28,10 +28,13 @@ typedef struct weight_plan {
     size_t n, capacity;
     size_t n_bytes;      // of the window
     uint64_t file_bytes; // tensor bytes to read
-    uint32_t n_unused;   // tensors of the file that nobody asked for
+    uint32_t n_unused;   // tensors of the file that are not read, and harmless
 } weight_plan;
 
-/* Fill in out->layers and the plan.  Errors name tensor, shape and what was expected. */
+/* Everything that weights_plan finds wrong in a file, without a backend. */
+inferd_status weights_check(const gguf *g, const decoder_spec *s, inferd_err *err);
+/* Fill in out->layers and the plan.  Errors name tensor, shape and what was expected; a tensor that
+ * nothing reads is one, too, unless it is harmless (decoder.h). */
 inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec *s,
                            decoder_weights *out, weight_plan *plan, inferd_err *err);
 void weights_deinit(decoder_weights *w, weight_plan *plan);

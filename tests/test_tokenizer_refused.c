@@ -125,6 +125,77 @@ static void switches_we_do_not_have_are_not_ignored(void) {
     words_refused(&w, INFERD_EUNSUPPORTED, "remove_extra_whitespaces is true");
 }
 
+/* Ignored, each of these would make other ids of some text. */
+static void keys_that_would_change_text_are_refused(void) {
+    tiny_words w;
+    words_spm(&w);
+    tiny_kv_array(&w.g, "tokenizer.ggml.precompiled_charsmap", GGUF_U8, 3);
+    tiny_put(&w.g.metadata, 0x030201, 3);
+    words_refused(&w, INFERD_EUNSUPPORTED, "tokenizer.ggml.precompiled_charsmap is an array of 3");
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_bool(&w.g, "tokenizer.ggml.normalizer.lowercase", true);
+    words_refused(&w, INFERD_EUNSUPPORTED, "tokenizer.ggml.normalizer.lowercase is true");
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.suppress_tokens", (int32_t[]){1, 2}, 2);
+    words_refused(&w, INFERD_EUNSUPPORTED, "tokenizer.ggml.suppress_tokens is an array of 2");
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_bool(&w.g, "tokenizer.ggml.reverse", true);
+    words_refused(&w, INFERD_EUNSUPPORTED, "tokenizer.ggml.reverse (true) is not known");
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_str(&w.g, "tokenizer.rwkv.world", "x");
+    words_refused(&w, INFERD_EUNSUPPORTED, "tokenizer.rwkv.world (\"x\") is not known");
+}
+
+static void keys_that_change_nothing_are_not(void) {
+    tiny_words w;
+    words_spm(&w);
+    tiny_kv_array(&w.g, "tokenizer.ggml.precompiled_charsmap", GGUF_U8, 0);
+    tiny_kv_bool(&w.g, "tokenizer.ggml.add_sep_token", true);
+    tiny_kv_bool(&w.g, "tokenizer.ggml.add_unknown_token", false);
+    tiny_kv_u32(&w.g, "tokenizer.ggml.fim_pre_token_id", 7);
+    tiny_kv_str(&w.g, "tokenizer.huggingface.json", "{}");
+    tiny_kv_str(&w.g, "tokenizer.chat_template.tool_use", "x");
+    tiny_kv_bool(&w.g, "tokenizer.ggml.normalizer.lowercase", false);
+    tok_close(words_open(&w));
+}
+
+/* With several models in a configuration the message did not say which of them it was about. */
+static void errors_name_the_file_once(void) {
+    tiny_words w;
+    words_bpe(&w, "gpt-4o", no_merges);
+    words_refused(&w, INFERD_EUNSUPPORTED, ": tokenizer.ggml.pre is \"gpt-4o\"; known are smollm");
+    words_bpe(&w, "gpt-4o", no_merges);
+    gguf *g = words_gguf(&w);
+    tokenizer *t = NULL;
+    inferd_err err = {0};
+    EXPECT_EQ(tok_open(g, &t, &err), INFERD_EUNSUPPORTED);
+    EXPECT(strstr(err.text, image_path) == err.text);
+    EXPECT(strstr(err.text + 1, image_path) == NULL);
+    gguf_close(g);
+    words_bpe(&w, "smollm", no_merges); // what the reader of keys says
+    tiny_kv_str(&w.g, "tokenizer.ggml.bos_token_id", "x");
+    g = words_gguf(&w);
+    EXPECT_EQ(tok_open(g, &t, &err), INFERD_EFORMAT);
+    EXPECT(strstr(err.text, image_path) == err.text);
+    EXPECT(strstr(err.text + 1, image_path) == NULL);
+    gguf_close(g);
+}
+
+static void all_ends_must_name_tokens(void) {
+    tiny_words w;
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.eos_token_ids", (int32_t[]){3, 256}, 2);
+    words_refused(&w, INFERD_EFORMAT, "eos_token_ids[1] is 256, and there are 256 tokens");
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.eos_token_ids", (int32_t[]){3, -1}, 2);
+    words_refused(&w, INFERD_EFORMAT, "eos_token_ids[1] is -1");
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.eos_token_ids", (int32_t[]){3, 5}, 2);
+    tokenizer *t = words_open(&w);
+    EXPECT(tok_is_end(t, 3) && tok_is_end(t, 5) && !tok_is_end(t, 4));
+    tok_close(t);
+}
+
 static void byte_tokens_are_complete_and_well_written(void) {
     static const char *const bad[] = {"<0x0G>", "<0x0>", "0x0A", "<0x0AA>", "", "<0x0A"};
     tiny_words w;
@@ -159,6 +230,10 @@ static const test_case cases[] = {
     TEST(merges_must_be_there),
     TEST(some_byte_must_have_a_token),
     TEST(switches_we_do_not_have_are_not_ignored),
+    TEST(keys_that_would_change_text_are_refused),
+    TEST(keys_that_change_nothing_are_not),
+    TEST(errors_name_the_file_once),
+    TEST(all_ends_must_name_tokens),
     TEST(byte_tokens_are_complete_and_well_written),
     TEST(scores_are_numbers),
 };

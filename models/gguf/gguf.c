@@ -271,6 +271,9 @@ void gguf_will_read(const gguf *g) {
 const char *gguf_path(const gguf *g) {
     return g->path;
 }
+const char *gguf_label(const gguf *g) {
+    return g->label;
+}
 
 uint64_t gguf_file_bytes(const gguf *g) {
     return (uint64_t)g->stat_at_open.st_size;

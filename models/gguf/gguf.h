@@ -105,12 +105,24 @@ inferd_status gguf_same_bytes(const gguf *a, const gguf *b, bool *same, inferd_e
 void gguf_will_read(const gguf *g);
 
 const char *gguf_path(const gguf *g);
+const char *gguf_label(const gguf *g); // the same as errors of this file begin: printable, not long
 uint64_t gguf_file_bytes(const gguf *g);
 
 /* Metadata.  Required forms fail when the key is absent, of another kind or outside [min, max];
  * `_or` forms give `fallback` when it is absent and still fail when it is wrong.  Any integer kind
  * is accepted for integers, any number for reals, bool or 0/1 for bools.  Strings are borrowed. */
 bool gguf_has(const gguf *g, const char *key);
+/* All keys, in the order of the file. */
+size_t gguf_n_keys(const gguf *g);
+bytes gguf_key_at(const gguf *g, size_t i);
+/* The value of key i for an error message, printable: 0.5, true, "text", an array of 26 bools. */
+enum { GGUF_SHOWN_BYTES = 80 };
+const char *gguf_show_value(const gguf *g, size_t i, char out[GGUF_SHOWN_BYTES]);
+/* A number, or a bool as 0 or 1; false: it is neither. */
+bool gguf_number_at(const gguf *g, size_t i, double *out);
+/* An array of numbers or bools that are all 0, or an array or a string without elements. */
+bool gguf_is_empty_at(const gguf *g, size_t i);
+bool gguf_is_array(const gguf *g, const char *key); // false: it is not, or is not there
 inferd_status gguf_u64(const gguf *g, const char *key, uint64_t min, uint64_t max, uint64_t *out,
                        inferd_err *err);
 inferd_status gguf_u64_or(const gguf *g, const char *key, uint64_t min, uint64_t max,

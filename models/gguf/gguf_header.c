@@ -300,17 +300,21 @@ static inferd_status point_strings(gguf *g, inferd_err *err) {
 /* Elements and bytes, from dims and type. */
 static inferd_status size_tensor(gguf_tensor *t, uint32_t type, inferd_err *err) {
     dtype_info about = dtype_about(type);
+    char types[DTYPE_LIST_BYTES];
     if (about.name == NULL)
-        return inferd_fail(err, INFERD_EFORMAT, "has the element type %u, which does not exist",
-                           type);
+        return inferd_fail(err, INFERD_EFORMAT,
+                           "has the element type %u, which does not exist here; supported are %s",
+                           type, dtype_list_supported(types));
     if (about.block_bytes == 0)
         return inferd_fail(err, INFERD_EUNSUPPORTED,
-                           "has the element type %s (%u), which was removed from the format",
-                           about.name, type);
+                           "has the element type %s (%u), which was removed from the format; "
+                           "supported are %s",
+                           about.name, type, dtype_list_supported(types));
     if (type == 9 || type == 15)
         return inferd_fail(err, INFERD_EFORMAT,
-                           "has the element type %s (%u), which is for activations, not for files",
-                           about.name, type);
+                           "has the element type %s (%u), which is for activations, not for files; "
+                           "supported are %s",
+                           about.name, type, dtype_list_supported(types));
     uint64_t n = 1;
     for (uint32_t i = 0; i < t->n_dims; i++) {
         if (t->dims[i] == 0) return inferd_fail(err, INFERD_EFORMAT, "dimension %u is 0", i);

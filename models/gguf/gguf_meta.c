@@ -85,6 +85,70 @@ bool gguf_has(const gguf *g, const char *key) {
     return gguf_find_entry(g, key) != NULL;
 }
 
+bool gguf_is_array(const gguf *g, const char *key) {
+    const gguf_entry *e = gguf_find_entry(g, key);
+    return e != NULL && e->kind == GGUF_ARRAY;
+}
+
+/* ---- all keys ---- */
+
+size_t gguf_n_keys(const gguf *g) {
+    return g->n_entries;
+}
+
+bytes gguf_key_at(const gguf *g, size_t i) {
+    INFERD_CHECK(i < g->n_entries);
+    return gguf_entry_key(g, &g->entries[i]);
+}
+
+bool gguf_number_at(const gguf *g, size_t i, double *out) {
+    INFERD_CHECK(i < g->n_entries);
+    const gguf_entry *e = &g->entries[i];
+    if (kinds[e->kind].n_bytes == 0) return false;
+    *out = load_real(e->kind, g->header + e->at);
+    return true;
+}
+
+bool gguf_is_empty_at(const gguf *g, size_t i) {
+    INFERD_CHECK(i < g->n_entries);
+    const gguf_entry *e = &g->entries[i];
+    if (e->kind == GGUF_STRING) return e->n == 0;
+    if (e->kind != GGUF_ARRAY) return false;
+    size_t n_bytes = kinds[e->element].n_bytes;
+    if (n_bytes == 0 && e->n > 0) return false; // of strings
+    for (size_t k = 0; k < e->n; k++)
+        if (load_real(e->element, g->header + e->at + k * n_bytes) != 0) return false;
+    return true;
+}
+
+static bool is_printable(unsigned char c) {
+    return c >= ' ' && c <= '~';
+}
+
+const char *gguf_show_value(const gguf *g, size_t i, char out[GGUF_SHOWN_BYTES]) {
+    enum { TEXT_MAX = 48 };
+    INFERD_CHECK(i < g->n_entries);
+    const gguf_entry *e = &g->entries[i];
+    const unsigned char *p = g->header + e->at;
+    char text[TEXT_MAX + 1];
+    if (e->kind == GGUF_ARRAY) {
+        const char *element = gguf_kind_name(e->element);
+        if (strncmp(element, "a ", 2) == 0) element += 2;
+        snprintf(out, GGUF_SHOWN_BYTES, "an array of %zu %s%s", e->n, element,
+                 e->n == 1 ? "" : "s");
+    } else if (e->kind == GGUF_STRING) {
+        size_t n = size_min(e->n, TEXT_MAX);
+        for (size_t k = 0; k < n; k++) text[k] = is_printable(p[k]) ? (char)p[k] : '?';
+        text[n] = 0;
+        snprintf(out, GGUF_SHOWN_BYTES, "\"%s\"%s", text, e->n > n ? "..." : "");
+    } else if (e->kind == GGUF_BOOL) {
+        snprintf(out, GGUF_SHOWN_BYTES, "%s", *p != 0 ? "true" : "false");
+    } else {
+        snprintf(out, GGUF_SHOWN_BYTES, "%.7g", load_real(e->kind, p));
+    }
+    return out;
+}
+
 static inferd_status missing(const gguf *g, const char *key, inferd_err *err) {
     return inferd_fail(err, INFERD_EFORMAT, "%s: key %s is missing", g->label, key);
 }

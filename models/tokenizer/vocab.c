@@ -130,6 +130,22 @@ static inferd_status read_id(const tokenizer *t, const gguf *g, const char *key,
     return INFERD_OK;
 }
 
+/* Some converters write all ends of a model beside the one that others do. */
+static inferd_status read_more_ends(tokenizer *t, const gguf *g, inferd_err *err) {
+    static const char key[] = "tokenizer.ggml.eos_token_ids";
+    gguf_array_view ids;
+    inferd_status s = gguf_array_opt(g, key, GGUF_I32, &ids, err);
+    for (size_t i = 0; i < ids.n && s == INFERD_OK; i++) {
+        int64_t id = gguf_array_int(&ids, i);
+        if (id < 0 || (uint64_t)id >= t->n_vocab)
+            s = inferd_fail(err, INFERD_EFORMAT, "%s[%zu] is %lld, and there are %zu tokens", key,
+                            i, (long long)id, t->n_vocab);
+        else
+            t->ends[id] = true;
+    }
+    return s;
+}
+
 static inferd_status read_ids(tokenizer *t, const gguf *g, inferd_err *err) {
     static const char *const others[] = {"tokenizer.ggml.eot_token_id",
                                          "tokenizer.ggml.eom_token_id"};
@@ -144,7 +160,7 @@ static inferd_status read_ids(tokenizer *t, const gguf *g, inferd_err *err) {
         if (s != INFERD_OK) return s;
         if (id >= 0) t->ends[id] = true;
     }
-    return INFERD_OK;
+    return read_more_ends(t, g, err);
 }
 
 /* An explicit wish for a token the file does not name is an error; a default one is not. */
@@ -206,12 +222,21 @@ static inferd_status add_specials(tokenizer *t, inferd_err *err) {
     return ok ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory for the special tokens");
 }
 
+/* Errors name the file.  Those of its reader do so already. */
+static void name_file(const gguf *g, inferd_err *err) {
+    const char *label = gguf_label(g);
+    if (err != NULL && strncmp(err->text, label, strlen(label)) != 0)
+        inferd_context(err, "%s", label);
+}
+
 inferd_status tok_open(const gguf *g, tokenizer **out, inferd_err *err) {
     tokenizer *t = calloc(1, sizeof *t);
     char *room = NULL;
     *out = NULL;
     if (t == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a tokenizer");
     inferd_status s = read_family(t, g, err);
+    if (s != INFERD_OK) goto fail;
+    s = vocab_keys_check(g, err);
     if (s != INFERD_OK) goto fail;
     s = read_tokens(t, g, &room, err);
     if (s != INFERD_OK) goto fail;
@@ -232,6 +257,7 @@ inferd_status tok_open(const gguf *g, tokenizer **out, inferd_err *err) {
     return INFERD_OK;
 
 fail:
+    name_file(g, err);
     tok_close(t);
     return s;
 }

@@ -88,6 +88,9 @@ size_t vocab_spm_symbols(const tokenizer *t, const unsigned char *p, size_t n, t
 /* The start of a string from a file, made fit for an error message. */
 const char *vocab_show(bytes foreign, char out[VOCAB_SHOWN_BYTES]);
 
+/* Every tokenizer.* key is honoured or changes nothing; others are INFERD_EUNSUPPORTED. */
+inferd_status vocab_keys_check(const gguf *g, inferd_err *err);
+
 /* The second half of tok_open.  Pieces are still empty: these make them, appending to t->text at
  * `room`, which has as many bytes as all names together. */
 inferd_status vocab_bpe_load(tokenizer *t, const gguf *g, char *room, inferd_err *err);

@@ -6,6 +6,7 @@ its dequantisation of the very bytes in the file.  Keys and values are kept in f
 the rounding of float arithmetic is between the two."""
 
 import concurrent.futures
+import json
 import subprocess
 
 import gguf
@@ -29,7 +30,7 @@ class Shape:
         self.vocab, self.context, self.type, self.tied, self.bias = 263, 512, Q.F32, False, False
         self.rope_base, self.rope_factor, self.rope_divisors = 10000.0, None, None
         self.eps, self.seed, self.template, self.padding, self.spm = 1e-5, 1, None, 0, False
-        self.without, self.extra = (), {}
+        self.without, self.extra, self.tensors, self.pre = (), {}, (), "smollm"
         self.__dict__.update(changes)
 
 
@@ -74,7 +75,7 @@ def add_tokens(out, s):
         names = byte_names() + ["ab"] + [f"<filler-{i}>" for i in range(257, n)]
         types = [kinds.NORMAL] * 257 + [kinds.UNUSED] * (n - 257)
         out.add_tokenizer_model("gpt2")
-        out.add_tokenizer_pre("smollm")
+        out.add_tokenizer_pre(s.pre)
         out.add_token_merges(["a b"])
         out.add_eos_token_id(n - 1)
         out.add_add_bos_token(False)
@@ -105,7 +106,7 @@ def write(path, s):
     if s.template:
         out.add_chat_template(s.template)
     for key, value in s.extra.items():
-        out.add_uint32(key, value)
+        {bool: out.add_bool, int: out.add_uint32, float: out.add_float32}[type(value)](key, value)
     add_tokens(out, s)
     w = {}
 
@@ -132,6 +133,8 @@ def write(path, s):
                 add_vector(f"blk.{i}.{part}.bias", rows, 0)
         add_vector(f"blk.{i}.attn_norm.weight", s.dim, 1)
         add_vector(f"blk.{i}.ffn_norm.weight", s.dim, 1)
+    for name in s.tensors:
+        add_vector(name, s.dim, 1)
     if s.rope_divisors is not None:
         out.add_tensor("rope_freqs.weight", s.rope_divisors.astype(np.float32))
     out.write_header_to_file()
@@ -338,10 +341,29 @@ def test_threads_and_chunks_change_no_bit(launch, tmp_path):
     (dict(heads=4, kv_heads=3), "multiple"),
     (dict(heads=1, kv_heads=1, head=768), "768"),
     (dict(rope_divisors=np.zeros(32)), "rope_freqs.weight[0]"),
+    # Each of these was served as if it were not there.
+    (dict(extra={"llama.logit_scale": 0.5}), "key llama.logit_scale is 0.5"),
+    (dict(extra={"llama.attention.scale": 0.5}), "key llama.attention.scale is 0.5"),
+    (dict(extra={"llama.embedding_scale": 12.0}), "key llama.embedding_scale is 12"),
+    (dict(extra={"llama.rope.scaling.attn_factor": 1.5}), "key llama.rope.scaling.attn_factor is 1.5"),
+    (dict(extra={"llama.attention.causal": False}), "key llama.attention.causal is false"),
+    (dict(extra={"llama.attention.clamp_kqv": 8.0}), "key llama.attention.clamp_kqv is 8"),
+    (dict(extra={"llama.use_parallel_residual": True}), "key llama.use_parallel_residual is true"),
+    (dict(tensors=("blk.0.attn_q_norm.weight",)), "tensor blk.0.attn_q_norm.weight"),
+    (dict(tensors=("output_norm.bias",)), "tensor output_norm.bias"),
+    # In a configuration of several models nothing said which file has it, nor what would work.
+    (dict(pre="gpt-4o"), 'tokenizer.ggml.pre is "gpt-4o"; known are smollm, gpt-2, llama-bpe, qwen2'),
+    (dict(type=Q.TQ2_0), "has type TQ2_0, which cannot be computed with; types that can: F32, F16, Q4_0"),
 ], ids=lambda c: ",".join(c) if isinstance(c, dict) else "")
 def test_a_file_that_cannot_be_served_says_why(changes, words, tmp_path):
-    write(tmp_path / "m.gguf", Shape(**changes))
-    r = subprocess.run([BUILD / "inferd", "run", tmp_path / "m.gguf", "--raw", "--memory", "64MiB",
-                        "--max-tokens", "2", "hi"], capture_output=True, text=True, timeout=60 * SLOW)
-    assert r.returncode == 1, r.stderr
-    assert words in r.stderr
+    """Every command that opens a model refuses it with the same words, and names the file."""
+    path, config = tmp_path / "m.gguf", tmp_path / "c.json"
+    write(path, Shape(**changes))
+    config.write_text(json.dumps({"listen": f"unix:{tmp_path}/s", "models": [{"name": "m", "path": str(path)}]}))
+    for status, *command in ((1, "run", path, "--raw", "--memory", "64MiB", "--max-tokens", "2", "hi"),
+                             (2, "check", "--config", config), (2, "serve", "--config", config),
+                             (1, "pack", path), (1, "tokenize", path)):
+        r = subprocess.run([BUILD / "inferd", *command], capture_output=True, text=True, timeout=60 * SLOW,
+                           stdin=subprocess.DEVNULL)
+        assert r.returncode == status, (command, r.returncode, r.stderr)
+        assert words in r.stderr and "m.gguf" in r.stderr, command

@@ -1,10 +1,13 @@
-/* fuzz_gguf.c - any bytes as a GGUF file: opened or refused, and everything reachable walked.
+/* fuzz_gguf.c - any bytes as a GGUF file: opened or refused, everything reachable walked, and read
+ * as the description of a model.
  *
  * The file lies in a memfd that lives as long as the program.  Seeds: tests/fuzz/gguf. */
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "decoder.h"
 #include "gguf/gguf.h"
+#include "weights.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -53,6 +56,30 @@ static void ask(const gguf *g, const char *key, volatile uint64_t *sink) {
     }
 }
 
+static void walk_keys(const gguf *g, volatile uint64_t *sink) {
+    char shown[GGUF_SHOWN_BYTES];
+    for (size_t i = 0; i < gguf_n_keys(g); i++) {
+        double number = 0;
+        *sink += gguf_key_at(g, i).n + strlen(gguf_show_value(g, i, shown));
+        *sink += gguf_number_at(g, i, &number) && number > 0;
+        *sink += gguf_is_empty_at(g, i);
+    }
+}
+
+/* What cannot be served is refused with a sentence. */
+static void read_spec(const gguf *g) {
+    decoder_spec s;
+    inferd_err err = {0};
+    inferd_status st = decoder_spec_read(g, &s, &err);
+    if (st == INFERD_OK) {
+        s.n_vocab = 32;
+        s.tied = gguf_find_tensor(g, "output.weight") == NULL;
+        st = weights_check(g, &s, &err);
+        decoder_spec_deinit(&s);
+    }
+    INFERD_CHECK(st == INFERD_OK || (err.status == st && err.text[0] != 0));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const keys[] = {"general.architecture",
                                        "general.alignment",
@@ -83,6 +110,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (g == NULL) return 0;
     volatile uint64_t sink = 0;
     walk_tensors(g);
+    walk_keys(g, &sink);
+    read_spec(g);
     for (size_t i = 0; i < INFERD_COUNT(keys); i++) ask(g, keys[i], &sink);
     gguf_close(g);
     return 0;

@@ -33,6 +33,10 @@ typedef struct dtype_info {
  */
 dtype_info dtype_about(uint32_t id);
 
+/* "F32, F16, Q4_0, ...": the supported ones, for errors. */
+enum { DTYPE_LIST_BYTES = 128 };
+const char *dtype_list_supported(char out[DTYPE_LIST_BYTES]);
+
 /* n elements (a multiple of block_elems) of `type` at `src` as floats, bit-equal to the `gguf`
  * package's dequantisation. */
 void dtype_to_f32(dtype type, const void *src, float *out, size_t n);

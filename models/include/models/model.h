@@ -110,7 +110,7 @@ uint64_t placed_weight_bytes(const placed_model *p); // what they have in them
 uint32_t placed_host_pages(const placed_model *p);
 uint64_t placed_stage_bytes(const placed_model *p); // to read, or to make up
 const kv_layout *placed_kv(const placed_model *p);
-/* Tensors of the file that the architecture has no use for: worth a warning. */
+/* Tensors of the file that are not read and that text does not need: an image encoder's. */
 uint32_t placed_n_unused_tensors(const placed_model *p);
 /* Bytes of prepared weights that a step of few rows reads, each once. */
 uint64_t placed_step_bytes(const placed_model *p);

@@ -1,0 +1,416 @@
+/* test_arch_keys.c - what a file says is honoured, or refused by its name.
+ *
+ * Keys that no reader looked at were ignored: a Gemma 3 of another pattern of windows computed
+ * something else without a word, and so did a llama with a scale of its logits, of its attention or
+ * of its embedding, with attention that is not causal, or with tensors that nothing reads. */
+#include "decoder.h"
+#include "gguf_image.h"
+#include "weights.h"
+
+/* ---- a file of a family ---- */
+
+typedef struct family {
+    const char *name;
+    uint32_t n_layers, dim, n_heads, n_kv_heads, head_dim;
+} family;
+
+static const family llama = {"llama", 2, 64, 4, 2, 16};
+static const family qwen3 = {"qwen3", 2, 64, 4, 2, 32};
+static const family gemma3 = {"gemma3", 7, 64, 4, 2, 32};
+static const family gemma3_27b = {"gemma3", 62, 64, 4, 2, 32};
+
+static const char *key(const family *f, const char *name) {
+    static char out[128];
+    snprintf(out, sizeof out, "%s.%s", f->name, name);
+    return out;
+}
+
+/* What every file of the family says. */
+static void begin(tiny_gguf *g, const family *f) {
+    tiny_gguf_init(g);
+    tiny_kv_str(g, "general.architecture", f->name);
+    tiny_kv_u32(g, key(f, "block_count"), f->n_layers);
+    tiny_kv_u32(g, key(f, "context_length"), 512);
+    tiny_kv_u32(g, key(f, "embedding_length"), f->dim);
+    tiny_kv_u32(g, key(f, "feed_forward_length"), 96);
+    tiny_kv_u32(g, key(f, "attention.head_count"), f->n_heads);
+    tiny_kv_u32(g, key(f, "attention.head_count_kv"), f->n_kv_heads);
+    tiny_kv_u32(g, key(f, "attention.key_length"), f->head_dim);
+    tiny_kv_u32(g, key(f, "attention.value_length"), f->head_dim);
+    tiny_kv_f32(g, key(f, "attention.layer_norm_rms_epsilon"), 1e-6f);
+    tiny_kv_f32(g, key(f, "rope.freq_base"), 1e6f);
+}
+
+/* Ends the life of `g`. */
+static inferd_status read_spec(tiny_gguf *g, decoder_spec *s, inferd_err *err) {
+    gguf *file = open_good(g);
+    tiny_gguf_deinit(g);
+    *err = (inferd_err){0};
+    inferd_status st = decoder_spec_read(file, s, err);
+    gguf_close(file);
+    return st;
+}
+
+static void is_read(tiny_gguf *g) {
+    decoder_spec s;
+    inferd_err err;
+    EXPECT_EQ(read_spec(g, &s, &err), INFERD_OK);
+    if (err.status != INFERD_OK) printf("  %s\n", err.text);
+    decoder_spec_deinit(&s);
+}
+
+/* With the file, the key and its value. */
+static void is_not_read(tiny_gguf *g, const char *words) {
+    decoder_spec s;
+    inferd_err err;
+    inferd_status st = read_spec(g, &s, &err);
+    expect_failed(st, INFERD_EUNSUPPORTED, &err, words);
+    expect_words(&err, image_path);
+    decoder_spec_deinit(&s);
+}
+
+/* ---- keys ---- */
+
+typedef struct real_key {
+    const char *name;
+    float neutral, other;
+    const char *words;
+} real_key;
+
+static void a_number_that_is_not_honoured_is_refused(void) {
+    static const real_key all[] = {
+        {"logit_scale", 1, 0.5f, "key llama.logit_scale is 0.5"},
+        {"attention.scale", 0.25f, 0.125f, "key llama.attention.scale is 0.125"}, // 16 per head
+        {"embedding_scale", 1, 12, "key llama.embedding_scale is 12"},
+        {"residual_scale", 1, 0.22f, "key llama.residual_scale is 0.22"},
+        {"rope.scaling.attn_factor", 1, 1.19f, "key llama.rope.scaling.attn_factor is 1.19"},
+        {"rope.scaling.yarn_log_multiplier", 0, 0.1f, "yarn_log_multiplier is 0.1"},
+        {"attention.clamp_kqv", 0, 8, "key llama.attention.clamp_kqv is 8"},
+        {"attention.max_alibi_bias", 0, 8, "key llama.attention.max_alibi_bias is 8"},
+        {"attn_logit_softcapping", 0, 50, "key llama.attn_logit_softcapping is 50"},
+        {"final_logit_softcapping", 0, 30, "key llama.final_logit_softcapping is 30"},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        tiny_gguf g;
+        begin(&g, &llama);
+        tiny_kv_f32(&g, key(&llama, all[i].name), all[i].neutral);
+        is_read(&g);
+        begin(&g, &llama);
+        tiny_kv_f32(&g, key(&llama, all[i].name), all[i].other);
+        is_not_read(&g, all[i].words);
+    }
+}
+
+static void a_switch_that_is_not_honoured_is_refused(void) {
+    static const struct {
+        const char *name;
+        bool neutral;
+        const char *words;
+    } all[] = {
+        {"attention.causal", true, "key llama.attention.causal is false"},
+        {"use_parallel_residual", false, "key llama.use_parallel_residual is true"},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        tiny_gguf g;
+        begin(&g, &llama);
+        tiny_kv_bool(&g, key(&llama, all[i].name), all[i].neutral);
+        is_read(&g);
+        begin(&g, &llama);
+        tiny_kv_bool(&g, key(&llama, all[i].name), !all[i].neutral);
+        is_not_read(&g, all[i].words);
+    }
+}
+
+static void other_kinds_are_no_numbers(void) {
+    tiny_gguf g;
+    begin(&g, &llama);
+    tiny_kv_str(&g, "llama.logit_scale", "1");
+    is_not_read(&g, "key llama.logit_scale is \"1\"");
+    begin(&g, &llama);
+    tiny_kv_i32s(&g, "llama.logit_scale", (int32_t[]){1, 1}, 2);
+    is_not_read(&g, "key llama.logit_scale is an array of 2 i32s");
+    begin(&g, &llama);
+    tiny_kv_i32s(&g, "llama.rope.dimension_sections", (int32_t[]){0, 0, 0, 0}, 4);
+    is_read(&g);
+    begin(&g, &llama);
+    tiny_kv_i32s(&g, "llama.rope.dimension_sections", (int32_t[]){8, 4, 4, 0}, 4);
+    is_not_read(&g, "key llama.rope.dimension_sections is an array of 4 i32s");
+    begin(&g, &llama);
+    tiny_kv_f32(&g, "llama.logit_scale", NAN);
+    is_not_read(&g, "key llama.logit_scale is nan");
+}
+
+static void scales_are_those_of_the_family(void) {
+    tiny_gguf g;
+    begin(&g, &gemma3); // the embedding times the root of 64
+    tiny_kv_f32(&g, "gemma3.embedding_scale", 8);
+    is_read(&g);
+    begin(&g, &gemma3);
+    tiny_kv_f32(&g, "gemma3.embedding_scale", 1);
+    is_not_read(&g, "key gemma3.embedding_scale is 1, which is not supported; only 8");
+    begin(&g, &gemma3_27b); // queries as if 64 were shared by 4 heads
+    tiny_kv_f32(&g, "gemma3.attention.scale", 0.25f);
+    is_read(&g);
+    begin(&g, &gemma3_27b);
+    tiny_kv_f32(&g, "gemma3.attention.scale", 0.17677669f);
+    is_not_read(&g, "key gemma3.attention.scale is 0.17677");
+}
+
+static void a_key_that_is_not_known_is_refused(void) {
+    static const family *const all[] = {&llama, &qwen3, &gemma3};
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        tiny_gguf g;
+        char words[96];
+        begin(&g, all[i]);
+        tiny_kv_u32(&g, key(all[i], "attention.tomorrow"), 3);
+        snprintf(words, sizeof words, "key %s.attention.tomorrow (3) is not known", all[i]->name);
+        is_not_read(&g, words);
+    }
+    tiny_gguf g;
+    begin(&g, &llama);
+    tiny_kv_f32(&g, "llama.rope.freq_base_swa", 10000); // gemma3's
+    is_not_read(&g, "key llama.rope.freq_base_swa (10000) is not known");
+    begin(&g, &qwen3);
+    tiny_kv_u32(&g, "qwen3.attention.sliding_window", 4096);
+    is_not_read(&g, "key qwen3.attention.sliding_window is 4096");
+}
+
+static void keys_of_others_and_harmless_ones_are_read_over(void) {
+    tiny_gguf g;
+    begin(&g, &llama);
+    tiny_kv_f32(&g, "qwen2.logit_scale", 5);
+    tiny_kv_str(&g, "quantize.imatrix.file", "x.dat");
+    tiny_kv_str(&g, "general.tomorrow", "x");
+    tiny_kv_u32(&g, "llama.vocab_size", 7);
+    tiny_kv_str(&g, "llama.tensor_data_layout", "Meta AI original pth");
+    tiny_kv_u32(&g, "llama.rope.scaling.original_context_length", 8192);
+    tiny_kv_bool(&g, "llama.rope.scaling.finetuned", true);
+    tiny_kv_f32(&g, "llama.attention.layer_norm_epsilon", 1e-5f);
+    tiny_kv_u32(&g, "llama.attention.head_dim", 16);
+    tiny_kv_u32(&g, "llama.pooling_type", 3);
+    is_read(&g);
+    begin(&g, &gemma3);
+    tiny_kv_u32(&g, "gemma3.vision.block_count", 27);
+    tiny_kv_u32(&g, "gemma3.mm.tokens_per_image", 256);
+    is_read(&g);
+    begin(&g, &llama);
+    tiny_kv_u32(&g, "llama.vision.block_count", 27);
+    is_not_read(&g, "llama.vision.block_count");
+}
+
+/* ---- which layers have a window ---- */
+
+/* 'w' and 'g' for each layer. */
+static void layers_are(tiny_gguf *g, const char *expected) {
+    decoder_spec s;
+    inferd_err err;
+    char got[DECODER_LAYERS_MAX + 1];
+    EXPECT_EQ(read_spec(g, &s, &err), INFERD_OK);
+    if (err.status != INFERD_OK) printf("  %s\n", err.text);
+    for (uint32_t i = 0; i < s.n_layers; i++) got[i] = decoder_layer_is_local(&s, i) ? 'w' : 'g';
+    got[s.n_layers] = 0;
+    EXPECT_STR(got, expected);
+    decoder_spec_deinit(&s);
+}
+
+static void begin_windowed(tiny_gguf *g) {
+    begin(g, &gemma3);
+    tiny_kv_u32(g, "gemma3.attention.sliding_window", 8);
+}
+
+static void a_pattern_is_a_period(void) {
+    static const struct {
+        uint32_t period;
+        const char *layers;
+    } all[] = {{6, "wwwwwgw"}, {2, "wgwgwgw"}, {1, "ggggggg"}, {7, "wwwwwwg"},
+               {3, "wwgwwgw"}, {8, "wwwwwww"}, {0, "wwwwwww"}};
+    tiny_gguf g;
+    begin_windowed(&g);
+    layers_are(&g, "wwwwwgw"); // as the family has it
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        begin_windowed(&g);
+        tiny_kv_u32(&g, "gemma3.attention.sliding_window_pattern", all[i].period);
+        layers_are(&g, all[i].layers);
+    }
+}
+
+static void a_pattern_is_a_list(void) {
+    static const uint8_t bits[] = {0, 1, 1, 0, 1, 0, 1};
+    tiny_gguf g;
+    begin_windowed(&g);
+    tiny_kv_array(&g, "gemma3.attention.sliding_window_pattern", GGUF_BOOL, 7);
+    buf_add(&g.metadata, bits, sizeof bits);
+    layers_are(&g, "gwwgwgw");
+    begin_windowed(&g);
+    tiny_kv_i32s(&g, "gemma3.attention.sliding_window_pattern", (int32_t[]){1, 0, 0, 0, 0, 0, 1},
+                 7);
+    layers_are(&g, "wgggggw");
+}
+
+static void a_pattern_must_fit(void) {
+    decoder_spec s;
+    inferd_err err;
+    tiny_gguf g;
+    begin_windowed(&g);
+    tiny_kv_i32s(&g, "gemma3.attention.sliding_window_pattern", (int32_t[]){1, 0}, 2);
+    expect_failed(read_spec(&g, &s, &err), INFERD_EFORMAT, &err,
+                  "sliding_window_pattern has 2 elements for 7 layers");
+    begin_windowed(&g);
+    tiny_kv_i32s(&g, "gemma3.attention.sliding_window_pattern", (int32_t[]){1, 0, 2, 0, 0, 0, 1},
+                 7);
+    expect_failed(read_spec(&g, &s, &err), INFERD_EFORMAT, &err, "sliding_window_pattern[2] is 2");
+    begin_windowed(&g);
+    tiny_kv_str(&g, "gemma3.attention.sliding_window_pattern", "LLG");
+    expect_failed(read_spec(&g, &s, &err), INFERD_EFORMAT, &err, "sliding_window_pattern");
+}
+
+static void without_a_window_all_layers_are_global(void) {
+    tiny_gguf g;
+    begin(&g, &gemma3);
+    layers_are(&g, "ggggggg");
+    begin(&g, &gemma3);
+    tiny_kv_u32(&g, "gemma3.attention.sliding_window", 0);
+    tiny_kv_u32(&g, "gemma3.attention.sliding_window_pattern", 1);
+    layers_are(&g, "ggggggg");
+    begin(&g, &gemma3);
+    tiny_kv_u32(&g, "gemma3.attention.sliding_window_pattern", 2);
+    is_not_read(&g, "key gemma3.attention.sliding_window_pattern is 2");
+}
+
+/* The base of Gemma 3's rotary angles is no other family's, so none is assumed. */
+static void gemma3_must_say_its_rotary_base(void) {
+    decoder_spec s;
+    inferd_err err;
+    tiny_gguf g;
+    begin(&g, &gemma3);
+    char *at = memmem(g.metadata.p, g.metadata.n, "gemma3.rope.freq_base", 21);
+    INFERD_CHECK(at != NULL);
+    memcpy(at, "gemma9", 6); // another family's key, which is read over
+    expect_failed(read_spec(&g, &s, &err), INFERD_EFORMAT, &err,
+                  "gemma3.rope.freq_base is missing");
+}
+
+static void local_layers_have_a_base_of_their_own(void) {
+    static const char *const names[] = {"rope.freq_base_swa", "rope.local.freq_base"};
+    for (size_t i = 0; i < INFERD_COUNT(names); i++) {
+        decoder_spec s;
+        inferd_err err;
+        tiny_gguf g;
+        begin_windowed(&g);
+        tiny_kv_f32(&g, key(&gemma3, names[i]), 400); // pairs 0 and 8 of 16: 1 and 1/20
+        EXPECT_EQ(read_spec(&g, &s, &err), INFERD_OK);
+        EXPECT(fabsf(s.local_rope.inv_freq[8] - 0.05f) < 1e-6f);
+        EXPECT(fabsf(s.rope.inv_freq[8] - 0.001f) < 1e-8f);
+        decoder_spec_deinit(&s);
+    }
+}
+
+/* ---- tensors ---- */
+
+static void add_tensor(tiny_gguf *g, const char *name, uint32_t type, uint64_t cols,
+                       uint64_t rows) {
+    uint64_t dims[2] = {cols, rows};
+    dtype_info about = dtype_about(type);
+    size_t n = (size_t)(cols * rows) / about.block_elems * about.block_bytes;
+    tiny_tensor_add(g, name, type, rows == 0 ? 1 : 2, dims, NULL,
+                    rows == 0 ? cols * about.block_bytes : n);
+}
+
+/* A llama of one layer; one matrix of another type. */
+static void begin_model(tiny_gguf *g, uint32_t gate_type) {
+    static const family one = {"llama", 1, 256, 4, 2, 64};
+    begin(g, &one);
+    add_tensor(g, "token_embd.weight", DTYPE_F16, 256, 32);
+    add_tensor(g, "output_norm.weight", DTYPE_F32, 256, 0);
+    add_tensor(g, "blk.0.attn_norm.weight", DTYPE_F32, 256, 0);
+    add_tensor(g, "blk.0.ffn_norm.weight", DTYPE_F32, 256, 0);
+    add_tensor(g, "blk.0.attn_q.weight", DTYPE_F16, 256, 256);
+    add_tensor(g, "blk.0.attn_k.weight", DTYPE_F16, 256, 128);
+    add_tensor(g, "blk.0.attn_v.weight", DTYPE_F16, 256, 128);
+    add_tensor(g, "blk.0.attn_output.weight", DTYPE_F16, 256, 256);
+    add_tensor(g, "blk.0.ffn_gate.weight", gate_type, 256, 96);
+    add_tensor(g, "blk.0.ffn_up.weight", DTYPE_F16, 256, 96);
+    add_tensor(g, "blk.0.ffn_down.weight", DTYPE_F16, 96, 256);
+}
+
+/* Ends the life of `g`. */
+static inferd_status check_weights(tiny_gguf *g, inferd_err *err) {
+    decoder_spec s;
+    gguf *file = open_good(g);
+    tiny_gguf_deinit(g);
+    *err = (inferd_err){0};
+    EXPECT_EQ(decoder_spec_read(file, &s, err), INFERD_OK);
+    s.n_vocab = 32;
+    s.tied = true;
+    inferd_status st = weights_check(file, &s, err);
+    decoder_spec_deinit(&s);
+    gguf_close(file);
+    return st;
+}
+
+static void a_tensor_that_nothing_reads_is_refused(void) {
+    static const char *const names[] = {
+        "blk.0.attn_q_norm.weight", "blk.0.attn_norm.bias",    "output_norm.bias",
+        "blk.0.attn_qkv.weight",    "blk.0.attn_sinks.weight", "blk.0.ffn_gate.scale",
+        "blk.1.attn_norm.weight",   "cls.output.weight",       "v.patch_embd.weight",
+    };
+    inferd_err err;
+    tiny_gguf g;
+    begin_model(&g, DTYPE_F16);
+    EXPECT_EQ(check_weights(&g, &err), INFERD_OK);
+    for (size_t i = 0; i < INFERD_COUNT(names); i++) {
+        begin_model(&g, DTYPE_F16);
+        add_tensor(&g, names[i], DTYPE_F32, 64, 0);
+        expect_failed(check_weights(&g, &err), INFERD_EUNSUPPORTED, &err, names[i]);
+        expect_words(&err, image_path);
+    }
+}
+
+static void tensors_that_are_read_or_harmless_are_not(void) {
+    inferd_err err;
+    tiny_gguf g;
+    begin_model(&g, DTYPE_F16);
+    add_tensor(&g, "blk.0.attn_q.bias", DTYPE_F32, 256, 0);
+    add_tensor(&g, "blk.0.ffn_down.bias", DTYPE_F32, 256, 0);
+    add_tensor(&g, "blk.0.attn_rot_embd.weight", DTYPE_F32, 32, 0);
+    EXPECT_EQ(check_weights(&g, &err), INFERD_OK);
+    if (err.status != INFERD_OK) printf("  %s\n", err.text);
+    decoder_spec s = {.architecture = "gemma3"};
+    EXPECT(decoder_tensor_is_harmless(&s, "v.blk.0.attn_q.weight"));
+    EXPECT(decoder_tensor_is_harmless(&s, "mm.input_projection.weight"));
+    EXPECT(!decoder_tensor_is_harmless(&s, "blk.0.attn_sinks.weight"));
+}
+
+static void a_type_that_cannot_be_computed_with_lists_those_that_can(void) {
+    static const uint32_t types[] = {10, 11, 20, 23}; // Q2_K, Q3_K, IQ4_NL, IQ4_XS
+    for (size_t i = 0; i < INFERD_COUNT(types); i++) {
+        inferd_err err;
+        tiny_gguf g;
+        begin_model(&g, types[i]);
+        expect_failed(check_weights(&g, &err), INFERD_EUNSUPPORTED, &err,
+                      "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, BF16");
+        expect_words(&err, dtype_about(types[i]).name);
+        expect_words(&err, "blk.0.ffn_gate.weight");
+        expect_words(&err, image_path);
+    }
+}
+
+static const test_case cases[] = {
+    TEST(a_number_that_is_not_honoured_is_refused),
+    TEST(a_switch_that_is_not_honoured_is_refused),
+    TEST(other_kinds_are_no_numbers),
+    TEST(scales_are_those_of_the_family),
+    TEST(a_key_that_is_not_known_is_refused),
+    TEST(keys_of_others_and_harmless_ones_are_read_over),
+    TEST(a_pattern_is_a_period),
+    TEST(a_pattern_is_a_list),
+    TEST(a_pattern_must_fit),
+    TEST(without_a_window_all_layers_are_global),
+    TEST(gemma3_must_say_its_rotary_base),
+    TEST(local_layers_have_a_base_of_their_own),
+    TEST(a_tensor_that_nothing_reads_is_refused),
+    TEST(tensors_that_are_read_or_harmless_are_not),
+    TEST(a_type_that_cannot_be_computed_with_lists_those_that_can),
+};
+
+TEST_MAIN(cases)
