@@ -15,6 +15,7 @@
  * Thread: any. */
 #include "kernels/dtype.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- what exists ---- */
@@ -277,4 +278,48 @@ void dtype_to_f32(dtype type, const void *src, float *out, size_t n) {
     default:
         INFERD_CHECK(!"a supported type has a case above");
     }
+}
+
+/* All bits of the exponent are set in infinities and in what is no number, and in nothing else:
+ * adding the lowest of them then carries into the sign, which was masked away.  Eight bytes at a
+ * time, so that no vector instructions are needed. */
+bool dtype_are_finite(dtype type, const void *src, size_t n) {
+    bool wide = type == DTYPE_F32, brain = type == DTYPE_BF16;
+    uint64_t exponent = wide    ? 0x7f8000007f800000u
+                        : brain ? 0x7f807f807f807f80u
+                                : 0x7c007c007c007c00u;
+    uint64_t lowest = wide    ? 0x0080000000800000u
+                      : brain ? 0x0080008000800080u
+                              : 0x0400040004000400u;
+    uint64_t signs = wide ? 0x8000000080000000u : 0x8000800080008000u;
+    uint64_t a = 0, b = 0, c = 0, d = 0, word[4];
+    const unsigned char *p = src;
+    size_t n_bytes = n * known[type].block_bytes;
+    INFERD_CHECK(wide || brain || type == DTYPE_F16);
+    for (; n_bytes >= sizeof word; n_bytes -= sizeof word, p += sizeof word) {
+        memcpy(word, p, sizeof word);
+        a |= (word[0] & exponent) + lowest;
+        b |= (word[1] & exponent) + lowest;
+        c |= (word[2] & exponent) + lowest;
+        d |= (word[3] & exponent) + lowest;
+    }
+    memset(word, 0, sizeof word);
+    memcpy(word, p, n_bytes);
+    for (int i = 0; i < 4; i++) a |= (word[i] & exponent) + lowest;
+    return ((a | b | c | d) & signs) == 0;
+}
+
+uint32_t dtype_find_not_finite(dtype type, const void *src, uint32_t n, float *value) {
+    float block[256];
+    uint32_t each = u32_max(known[type].block_elems, 1);
+    const unsigned char *p = src;
+    for (uint32_t i = 0; i < n; i += each, p += known[type].block_bytes) {
+        dtype_to_f32(type, p, block, each);
+        for (uint32_t k = 0; k < each; k++)
+            if (!isfinite(block[k])) {
+                *value = block[k];
+                return i + k;
+            }
+    }
+    return n;
 }

@@ -7,7 +7,8 @@
  * of the model, or in the one that model_options names.  It is used when everything in its header
  * is as it would be written now: layout, plan of the window, and the model's size, time and header.
  * Each unit has a checksum (packed_sum).  A file that does not match or is damaged is not used, and
- * the reason is a sentence for the log.
+ * the reason is a sentence for the log.  Weights are packed from what a stage prepared, which are
+ * finite numbers: in a file with the right checksums they are, too.
  *
  * packed_sum: words of 8 bytes are dealt to four lanes in turn; lane = rotl((lane ^ word) * M, 29);
  * at the end the lanes go into one word the same way, after the number of bytes.  Each step can be
@@ -21,7 +22,7 @@
 #include "weights.h"
 
 enum {
-    PACKED_VERSION = 1,
+    PACKED_VERSION = 2,       // 1: weights that are not finite numbers could be in it
     PACKED_ALIGN = 2 << 20,   // of the data
     PACKED_UNITS_MAX = 1024,  // the ends and the layers; the table fits before the data
     PACKED_READ_ALIGN = 4096, // of every read: a disk's own blocks

@@ -503,6 +503,11 @@ static void learn(uint64_t *known, size_t n_bytes, uint64_t began_ns) {
     *known = *known == 0 ? each + 1 : (3 * *known + each) / 4 + 1;
 }
 
+/* A backend says which row it is, but not of what. */
+static void name_tensor(const stage *s, const weight_entry *e, inferd_err *err) {
+    inferd_context(err, "%s: tensor %s", gguf_path(s->from.m->file), e->tensor->name);
+}
+
 static inferd_status prepare_vector(const stage *s, const weight_entry *e,
                                     const unsigned char *from, inferd_err *err) {
     float *values = malloc(e->cols * sizeof *values);
@@ -524,7 +529,9 @@ static inferd_status prepare(stage *s, const weight_entry *e, uint32_t begin, ui
                              const unsigned char *from, inferd_err *err) {
     if (e->matrix == NULL) return prepare_vector(s, e, from, err);
     be_weight_prepare(s->from.be, e->matrix, from, begin, n);
-    return be_check(s->from.be, err);
+    inferd_status st = be_check(s->from.be, err);
+    if (st != INFERD_OK) name_tensor(s, e, err);
+    return st;
 }
 
 static inferd_status make_up(stage *s, const weight_entry *e, uint32_t begin, uint32_t n,
@@ -647,6 +654,7 @@ static inferd_status cached_matrices(stage *s, uint64_t us, cached_piece *p, boo
     inferd_status st = cached_rows(s->from.be, s->cached_fd, s->parts, p->n_parts, s->buffers[0].p,
                                    s->buffer_bytes, round_up(p->largest, SEGMENT_ALIGN), until_us,
                                    &n_done, there, &waited_us, err);
+    if (st != INFERD_OK) inferd_context(err, "%s", gguf_path(s->from.m->file));
     if (st != INFERD_OK || !*there) return st;
     if (n_done < p->n_parts) p->after = s->begins[n_done];
     if (waited_us == 0)

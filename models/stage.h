@@ -23,7 +23,7 @@
  *
  * What is true of a load stays true: the file is what was opened before the first and after the
  * last read (the path may be another file's when the stage begins, and none's never), short reads
- * are errors, vectors are finite.
+ * are errors, and so is any value, scale or minimum that is not a finite number.
  *
  * Thread: engine; the reader meets it in what `lock` guards. */
 #ifndef INFERD_STAGE_H

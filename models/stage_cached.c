@@ -100,8 +100,9 @@ static void take_parts(void *ctx, uint32_t i) {
         size_t row_bytes = weight_entry_row_bytes(p->entry);
         there = cached_read(r->fd, p->entry->tensor->file_offset + p->row_begin * row_bytes, rows,
                             p->n_rows * row_bytes, &waited_us);
-        if (there)
-            be_weight_prepare_part(r->be, p->entry->matrix, rows, p->row_begin, p->n_rows, &err);
+        if (there && be_weight_prepare_part(r->be, p->entry->matrix, rows, p->row_begin, p->n_rows,
+                                            &err) != INFERD_OK)
+            inferd_context(&err, "tensor %s", p->entry->tensor->name);
     } while (there && err.status == INFERD_OK && !atomic_load(&r->stopped) &&
              clock_now_us() < r->until_us);
     note_end(r, there, waited_us, &err);

@@ -280,6 +280,25 @@ static void scales_beyond_half_precision_are_refused(void) {
     sample_free(&s);
 }
 
+static void bad_value_is_named(dtype type, uint64_t bits, uint32_t row, uint32_t col,
+                               const char *text) {
+    sample s = sample_make(type, 20, 77);
+    inferd_err err = {0};
+    EXPECT_EQ(sample_prepare(&s, 32, &err), INFERD_OK);
+    uint32_t n = dtype_about((uint32_t)type).block_bytes;
+    memcpy(s.file + row * s.row_bytes + col * n, &bits, n);
+    EXPECT_EQ(sample_prepare(&s, 32, &err), INFERD_EFORMAT);
+    EXPECT_STR(err.text, text);
+    sample_free(&s);
+}
+
+static void values_that_are_no_numbers_are_refused(void) {
+    random_state = 7005;
+    bad_value_is_named(DTYPE_F32, 0x7f800000, 0, 0, "row 0, column 0 is inf, not a finite number");
+    bad_value_is_named(DTYPE_F16, 0xfc00, 19, 76, "row 19, column 76 is -inf, not a finite number");
+    bad_value_is_named(DTYPE_BF16, 0x7fc0, 16, 40, "row 16, column 40 is nan, not a finite number");
+}
+
 static void sizes_are_as_the_layout_says(void) {
     // tiles of 16 x 64: 17 rows are 2 tiles, 96 columns are 2
     EXPECT_EQ(format_bytes(DTYPE_Q4_0, 17, 96), 4 * 512 + 4 * 64);
@@ -299,8 +318,11 @@ static void sizes_are_as_the_layout_says(void) {
 }
 
 static const test_case cases[] = {
-    TEST(prepared_weights_keep_their_values), TEST(every_byte_of_the_image_is_written),
-    TEST(codes_lie_in_fragment_order),        TEST(scales_beyond_half_precision_are_refused),
+    TEST(prepared_weights_keep_their_values),
+    TEST(every_byte_of_the_image_is_written),
+    TEST(codes_lie_in_fragment_order),
+    TEST(scales_beyond_half_precision_are_refused),
+    TEST(values_that_are_no_numbers_are_refused),
     TEST(sizes_are_as_the_layout_says),
 };
 TEST_MAIN(cases)

@@ -294,6 +294,30 @@ static void every_half_is_its_value(void) {
     }
 }
 
+/* Every half, alone and among others, at each place of what is looked at at once and behind it. */
+static void numbers_that_are_none_are_seen(void) {
+    enum { N = 41 };
+    uint16_t halves[N];
+    uint32_t words[N];
+    for (uint32_t h = 0; h < 65536; h++) {
+        uint32_t at = h % N;
+        memset(halves, 0x3b, sizeof halves);
+        halves[at] = (uint16_t)h;
+        EXPECT_EQ(dtype_are_finite(DTYPE_F16, halves, N), half_is_finite((uint16_t)h));
+        EXPECT_EQ(dtype_are_finite(DTYPE_BF16, halves, N), (h & 0x7f80) != 0x7f80);
+        memset(words, 0xc7, sizeof words);
+        words[at] = h << 16 | (h * 40503u & 0xffff);
+        EXPECT_EQ(dtype_are_finite(DTYPE_F32, words, N), (h & 0x7f80) != 0x7f80);
+    }
+    for (size_t n = 0; n < N; n++) { // what lies behind is not looked at
+        memset(halves, 0xff, sizeof halves);
+        memset(halves, 0, n * sizeof *halves);
+        EXPECT(dtype_are_finite(DTYPE_F16, halves, n) && dtype_are_finite(DTYPE_BF16, halves, n));
+        EXPECT(!dtype_are_finite(DTYPE_F16, halves, n + 1));
+        EXPECT(!dtype_are_finite(DTYPE_BF16, halves, n + 1));
+    }
+}
+
 static void every_half_comes_back(void) {
     for (uint32_t h = 0; h < 65536; h++) {
         uint16_t back = f32_to_f16(f16_to_f32((uint16_t)h));
@@ -429,6 +453,7 @@ static const test_case cases[] = {
     TEST(removed_types_have_a_name_and_no_bytes),
     TEST(other_ids_are_no_types),
     TEST(every_half_is_its_value),
+    TEST(numbers_that_are_none_are_seen),
     TEST(every_half_comes_back),
     TEST(floats_round_to_the_nearest_half),
     TEST(floats_beyond_the_halves_are_infinite_or_zero),

@@ -1,5 +1,7 @@
 /* test_panel.c - weights in panels: at every level this machine has the same bytes as the plain
  * loops, whatever bits the file has, and back again the values of the file. */
+#include <math.h>
+
 #include "cpu/level.h"
 #include "cpu/panel.h"
 #include "test.h"
@@ -136,9 +138,99 @@ static void rows_come_back_as_the_file_has_them(void) {
     }
 }
 
+/* Halves of a block that scale it: their places, -1 for none. */
+static void scales_of(dtype type, int out[2]) {
+    bool minima =
+        type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K;
+    out[0] = type == DTYPE_Q6_K ? 208 : 0;
+    out[1] = minima ? 2 : -1;
+}
+
+static bool has_blocks(dtype type) {
+    return dtype_about(type).block_elems > 1;
+}
+
+/* Random bits, all of whose numbers are finite; what counts in a number is its upper half. */
+static unsigned char *finite_bytes(dtype type, size_t n) {
+    unsigned char *p = random_bytes(n);
+    dtype_info info = dtype_about(type);
+    int at[2];
+    scales_of(type, at);
+    for (size_t i = 0; i < n; i += info.block_bytes) {
+        if (!has_blocks(type)) p[i + info.block_bytes - 1] &= 0xbf;
+        for (int k = 0; has_blocks(type) && k < 2; k++)
+            if (at[k] >= 0) p[i + (size_t)at[k] + 1] &= 0xbf;
+    }
+    return p;
+}
+
+/* The upper half of an infinity, or of what is no number. */
+static uint16_t bad_half(dtype type, bool infinite) {
+    bool brain = type == DTYPE_F32 || type == DTYPE_BF16;
+    return infinite ? brain ? 0xff80 : 0xfc00 : brain ? 0x7fc1 : 0x7d55;
+}
+
+static void put_bad(unsigned char *p, uint16_t half) {
+    memcpy(p, &half, sizeof half); // little-endian, as we are
+}
+
+/* One number of a panel after the other is none: each row's first and last, and some between. */
+static void finds_each(const cpu_level *level, dtype type, uint32_t cols, uint32_t n_rows,
+                       size_t shift) {
+    dtype_info info = dtype_about(type);
+    size_t row_bytes = row_bytes_of(type, cols), n_blocks = row_bytes / info.block_bytes;
+    unsigned char *rows = finite_bytes(type, n_rows * row_bytes);
+    place p = place_for(type, cols, shift);
+    int at[2] = {(int)info.block_bytes - 2, -1};
+    if (has_blocks(type)) scales_of(type, at);
+    EXPECT(level->pack(type, cols, rows, n_rows, p.panel));
+    uint32_t n_missed = 0, n = 0;
+    for (uint32_t row = 0; row < n_rows; row++) {
+        for (size_t b = 0; b < n_blocks; b += b + 9 < n_blocks ? 7 : 1) {
+            for (int k = 0; k < 2; k++, n++) {
+                if (at[k] < 0) continue;
+                unsigned char kept[2], *bad = rows + row * row_bytes + b * info.block_bytes + at[k];
+                float value = 0;
+                memcpy(kept, bad, 2);
+                put_bad(bad, bad_half(type, n % 2 == 0));
+                n_missed += level->pack(type, cols, rows, n_rows, p.panel);
+                uint32_t col = dtype_find_not_finite(type, rows + row * row_bytes, cols, &value);
+                EXPECT(col / info.block_elems == b && !isfinite(value));
+                memcpy(bad, kept, 2);
+            }
+        }
+    }
+    if (n_missed > 0)
+        printf("%s: %s, %u rows of %u, shift %zu: %u of %u missed\n", level->name, info.name,
+               n_rows, cols, shift, n_missed, n);
+    EXPECT_EQ(n_missed, 0);
+    EXPECT(level->pack(type, cols, rows, n_rows, p.panel));
+    EXPECT(guards_are_whole(&p));
+    free(rows);
+    free(p.memory);
+}
+
+/* Infinities in matrices were packed, and every answer of the model was an error of its own. */
+static void numbers_that_are_none_are_found(void) {
+    random_state = SEED + 3;
+    for (size_t l = 0; l < INFERD_COUNT(levels); l++) {
+        inferd_err err = {0};
+        const cpu_level *level = level_choose(levels[l], &err);
+        if (level == NULL) continue;
+        for (size_t t = 0; t < INFERD_COUNT(types); t++) {
+            finds_each(level, types[t], PANEL_BLOCK, PANEL_ROWS, 0);
+            finds_each(level, types[t], 2 * PANEL_BLOCK, 5, 0);
+            finds_each(level, types[t], PANEL_BLOCK, PANEL_ROWS, 16);
+            if (!has_blocks(types[t])) finds_each(level, types[t], 13, 7, 0);
+            if (!has_blocks(types[t])) finds_each(level, types[t], 72, PANEL_ROWS, 0);
+        }
+    }
+}
+
 static const test_case cases[] = {
     TEST(every_level_packs_the_same_bytes),
     TEST(ragged_columns_are_filled_with_zeros),
     TEST(rows_come_back_as_the_file_has_them),
+    TEST(numbers_that_are_none_are_found),
 };
 TEST_MAIN(cases)

@@ -473,6 +473,69 @@ static void it_does_not_matter_what_the_page_cache_has(void) {
     if (n_gone < PARTS / 2) SKIP("nothing can be taken out of the page cache here");
 }
 
+/* Bits of an infinity, or of what is no number, over a value or over what scales a block. */
+static void spoil(const char *path, const gguf_tensor *t, uint64_t row, uint64_t block,
+                  bool minimum, bool infinite) {
+    dtype_info info = dtype_about(t->type);
+    bool brain = t->type == DTYPE_F32 || t->type == DTYPE_BF16;
+    uint16_t half = infinite ? brain ? 0xff80 : 0xfc00 : brain ? 0x7fc0 : 0x7e00;
+    uint64_t n_blocks = t->dims[0] / info.block_elems;
+    uint64_t at = (row * n_blocks + block) * info.block_bytes + (minimum ? 2 : 0);
+    if (t->type == DTYPE_F32) at += 2; // its upper half
+    int fd = open(path, O_WRONLY);
+    INFERD_CHECK(fd >= 0 && pwrite(fd, &half, 2, (off_t)(t->file_offset + at)) == 2);
+    close(fd);
+}
+
+/* Each matrix in turn has one number that is none, whoever reads it.  Such a model was brought up,
+ * and every request to it failed. */
+static void a_matrix_that_is_not_finite_is_named(void) {
+    static const uint32_t types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16,
+                                     DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1};
+    char good[80], path[80];
+    uint32_t n = 0;
+    snprintf(good, sizeof good, "/tmp/test_stage.%d.good", (int)getpid());
+    snprintf(path, sizeof path, "/tmp/test_stage.%d.nan", (int)getpid());
+    for (size_t k = 0; k < INFERD_COUNT(types); k++) {
+        tiny_model_write(good, 3, &(tiny_model_options){.type = types[k], .n_layers = 2});
+        model *m = open_model(good);
+        for (size_t i = 0; m != NULL && i < gguf_n_tensors(m->file); i++, n++) {
+            const gguf_tensor *t = gguf_tensor_at(m->file, i);
+            if (t->n_dims != 2) continue;
+            uint32_t each = dtype_about(t->type).block_elems;
+            uint64_t row = n % 3 == 0 ? 0 : n % 3 == 1 ? t->dims[1] - 1 : 70 % t->dims[1];
+            uint64_t block = n % 2 == 0 ? t->dims[0] / each - 1 : 0;
+            bool minimum = types[k] == DTYPE_Q4_1 && n % 2 == 0;
+            copy_file(good, path);
+            spoil(path, t, row, block, minimum, n % 4 < 2);
+            if (n % 5 == 0) forget(path, 0, (off_t)gguf_file_bytes(m->file)); // then the reader's
+            char words[64];
+            rig r;
+            inferd_err err = {0};
+            snprintf(words, sizeof words, "row %llu, column %llu ", (unsigned long long)row,
+                     (unsigned long long)(block * each));
+            if (rig_open(&r, on_cpu(1 + n % 2), path)) {
+                EXPECT_EQ(placed_bring_up(r.p, r.pages, r.n_pages, &err), INFERD_EFORMAT);
+                bool named = strstr(err.text, t->name) != NULL && strstr(err.text, words) != NULL &&
+                             strstr(err.text, path) == err.text &&
+                             strstr(err.text, "finite") != NULL;
+                if (!named) printf("%s, %s: \"%s\"\n", t->name, words, err.text);
+                EXPECT(named);
+                EXPECT_EQ(placed_state_of(r.p), PLACED_COLD);
+                EXPECT_EQ(be_check(r.be, &err), INFERD_OK); // the device can go on
+                char *packed_at = NULL;
+                EXPECT_EQ(model_pack(r.m, r.be, NULL, &packed_at, &err), INFERD_EFORMAT);
+                EXPECT(packed_at == NULL && strstr(err.text, t->name) != NULL);
+            }
+            rig_close(&r);
+            unlink(path);
+        }
+        model_close(m);
+    }
+    unlink(good);
+    EXPECT(n > 100);
+}
+
 /* A model that is wide for its number of threads: 64 norms, which a norm is never cut into, would
  * fill more than a buffer.  Once no row of such a norm fitted, and the stage went on for ever. */
 static void a_vector_wider_than_a_row_of_matrices_comes_in(void) {
@@ -777,6 +840,24 @@ static void a_packed_file_of_another_model_is_not_used(void) {
     free(packed_at);
 }
 
+/* Version 1 could hold weights that are no finite numbers. */
+static void a_packed_file_of_an_earlier_version_is_not_used(void) {
+    static told wanted, got;
+    char note[INFERD_ERR_TEXT_BYTES];
+    uint32_t earlier = 1;
+    make_files();
+    char *packed_at = pack(tiny_path);
+    told_by(tiny_path, on_cpu(1), &wanted);
+    int fd = packed_at != NULL ? open(packed_at, O_WRONLY) : -1;
+    INFERD_CHECK(fd >= 0 && pwrite(fd, &earlier, sizeof earlier,
+                                   offsetof(packed_header, version)) == sizeof earlier);
+    close(fd);
+    stage_and_score(tiny_path, &got, note);
+    EXPECT(same(&wanted, &got) && strstr(note, "the version is 1, expected 2") != NULL);
+    unlink(packed_at);
+    free(packed_at);
+}
+
 static void a_packed_file_is_beside_the_model(void) {
     char folder[80], linked[96], path[160];
     backend *be;
@@ -825,12 +906,14 @@ static const test_case cases[] = {
     TEST(a_file_is_opened_again_wherever_its_name_is),
     TEST(a_vector_that_is_not_finite_is_named),
     TEST(it_does_not_matter_what_the_page_cache_has),
+    TEST(a_matrix_that_is_not_finite_is_named),
     TEST(a_vector_wider_than_a_row_of_matrices_comes_in),
     TEST(steps_are_computed_between_the_pieces_of_another),
     TEST(one_model_is_staged_on_two_backends_at_once),
     TEST(a_packed_file_is_as_good_as_the_model),
     TEST(a_damaged_packed_file_is_not_used),
     TEST(a_packed_file_of_another_model_is_not_used),
+    TEST(a_packed_file_of_an_earlier_version_is_not_used),
     TEST(a_packed_file_is_beside_the_model),
 };
 

@@ -240,6 +240,7 @@ typedef struct pack_job {
     const unsigned char *rows; // of the file
     size_t row_bytes;
     uint32_t row_begin, n_rows;
+    atomic_bool *not_finite; // one of the rows has a number that is none
 } pack_job;
 
 static void pack(const void *job, uint32_t begin, uint32_t end) {
@@ -247,20 +248,37 @@ static void pack(const void *job, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end; i++) {
         uint32_t row = i * PANEL_ROWS;
         size_t panel = (j->row_begin + row) / PANEL_ROWS;
-        j->f(j->w->type, j->w->cols, j->rows + row * j->row_bytes,
-             u32_min(j->n_rows - row, PANEL_ROWS),
-             (unsigned char *)j->w->data + panel * panel_bytes(j->w->type, j->w->cols));
+        bool finite =
+            j->f(j->w->type, j->w->cols, j->rows + row * j->row_bytes,
+                 u32_min(j->n_rows - row, PANEL_ROWS),
+                 (unsigned char *)j->w->data + panel * panel_bytes(j->w->type, j->w->cols));
+        if (!finite) atomic_store(j->not_finite, true);
     }
 }
 
+/* The first number of the job that is none. */
+static inferd_status tell_not_finite(const pack_job *j, inferd_err *err) {
+    for (uint32_t row = 0; row < j->n_rows; row++) {
+        float value;
+        uint32_t col =
+            dtype_find_not_finite(j->w->type, j->rows + row * j->row_bytes, j->w->cols, &value);
+        if (col < j->w->cols)
+            return inferd_fail(err, INFERD_EFORMAT, "row %u, column %u is %g, not a finite number",
+                               j->row_begin + row, col, (double)value);
+    }
+    INFERD_CHECK(!"a row with a number that is none");
+    return INFERD_EFORMAT;
+}
+
 static pack_job pack_job_of(const backend *be, const weight *w, const void *rows,
-                            uint32_t row_begin, uint32_t n_rows) {
+                            uint32_t row_begin, uint32_t n_rows, atomic_bool *not_finite) {
     _Static_assert(PANEL_ROWS == (int)BE_PREPARE_ROWS, "a panel is prepared in one call");
     INFERD_CHECK(row_begin % PANEL_ROWS == 0 && row_begin <= w->rows &&
                  n_rows <= w->rows - row_begin);
     dtype_info info = dtype_about(w->type);
     size_t row_bytes = (size_t)w->cols / info.block_elems * info.block_bytes;
-    return (pack_job){cpu_of_const(be)->level->pack, w, rows, row_bytes, row_begin, n_rows};
+    return (pack_job){
+        cpu_of_const(be)->level->pack, w, rows, row_bytes, row_begin, n_rows, not_finite};
 }
 
 static uint32_t n_panels_of(uint32_t n_rows) {
@@ -269,17 +287,20 @@ static uint32_t n_panels_of(uint32_t n_rows) {
 
 static void cpu_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
                                uint32_t n_rows) {
-    pack_job job = pack_job_of(be, w, rows, row_begin, n_rows);
+    atomic_bool not_finite = false;
+    pack_job job = pack_job_of(be, w, rows, row_begin, n_rows, &not_finite);
+    inferd_err err = {0};
     pool_pin_caller(cpu_of(be)->threads);
     pool_share(cpu_of(be)->threads, pack, &job, n_panels_of(n_rows));
+    if (atomic_load(&not_finite)) backend_fail(be, tell_not_finite(&job, &err), "%s", err.text);
 }
 
 static inferd_status cpu_weight_prepare_part(const backend *be, const weight *w, const void *rows,
                                              uint32_t row_begin, uint32_t n_rows, inferd_err *err) {
-    (void)err;
-    pack_job job = pack_job_of(be, w, rows, row_begin, n_rows);
+    atomic_bool not_finite = false;
+    pack_job job = pack_job_of(be, w, rows, row_begin, n_rows, &not_finite);
     pack(&job, 0, n_panels_of(n_rows));
-    return INFERD_OK;
+    return atomic_load(&not_finite) ? tell_not_finite(&job, err) : INFERD_OK;
 }
 
 typedef struct dummy_job {

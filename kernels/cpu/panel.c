@@ -273,7 +273,22 @@ PER_TYPE void pack_groups(dtype type, const unsigned char *rows, uint32_t n_rows
     }
 }
 
-void panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
+/* Its values, or its scales and minima. */
+static bool panel_is_finite(dtype type, uint32_t cols, const unsigned char *panel) {
+    uint32_t step = type == DTYPE_Q6_K ? 16 : type == DTYPE_Q4_K || type == DTYPE_Q5_K ? 8 : 1;
+    if (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16)
+        return dtype_are_finite(type, panel,
+                                panel_bytes(type, cols) / dtype_about(type).block_bytes);
+    bool finite = true;
+    for (uint32_t g = 0; g < cols / panel_group_cols(type); g += step) {
+        panel_group p = panel_group_at(type, panel, g);
+        finite = finite && dtype_are_finite(DTYPE_F16, p.d, PANEL_ROWS) &&
+                 (p.m == NULL || dtype_are_finite(DTYPE_F16, p.m, PANEL_ROWS));
+    }
+    return finite;
+}
+
+bool panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
                 unsigned char *panel) {
     dtype_info info = dtype_about(type);
     size_t row_bytes = (size_t)cols / info.block_elems * info.block_bytes;
@@ -303,6 +318,7 @@ void panel_pack(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n
     default:
         INFERD_CHECK(!"a type that panels hold");
     }
+    return panel_is_finite(type, cols, panel);
 }
 
 /* ---- one row back ---- */

@@ -54,8 +54,9 @@ uint32_t panel_group_cols(dtype type);
 /* Bytes of one panel of `cols` columns. */
 size_t panel_bytes(dtype type, uint32_t cols);
 
-/* Pack one panel from n_rows rows (1..64) of the file. */
-typedef void panel_pack_fn(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
+/* Pack one panel from n_rows rows (1..64) of the file.  False: one of its values, scales or minima
+ * is not a finite number; the panel is packed all the same. */
+typedef bool panel_pack_fn(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
                            unsigned char *panel);
 panel_pack_fn panel_pack;                         // plain loops: the definition
 panel_pack_fn panel_pack_avx2, panel_pack_avx512; // simd/pack.c: the same bytes, sooner (level.h)

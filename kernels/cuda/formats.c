@@ -459,15 +459,21 @@ static inferd_status prepare_quantised(const job *k, unsigned char *image, infer
     return INFERD_OK;
 }
 
-static void prepare_dense(const job *k, unsigned char *image) {
+static inferd_status prepare_dense(const job *k, unsigned char *image, inferd_err *err) {
     size_t stride = k->m->stride * dense_elem_bytes(k->m->format);
     unsigned char *at = image + k->row_begin * stride;
     for (uint32_t i = 0; i < k->n_rows; i++, at += stride) {
         memcpy(at, k->file_rows + i * k->row_bytes, k->row_bytes);
         memset(at + k->row_bytes, 0, stride - k->row_bytes);
+        if (dtype_are_finite(k->type, at, k->m->cols)) continue;
+        float value = 0;
+        uint32_t col = dtype_find_not_finite(k->type, at, k->m->cols, &value);
+        return inferd_fail(err, INFERD_EFORMAT, "row %u, column %u is %g, not a finite number",
+                           k->row_begin + i, col, (double)value);
     }
     if (k->row_begin + k->n_rows == k->m->rows)
         memset(at, 0, aligned(dense_bytes(k->m)) - (size_t)(at - image));
+    return INFERD_OK;
 }
 
 inferd_status format_prepare(const cu_matrix *m, dtype type, void *image, const void *file_rows,
@@ -480,10 +486,7 @@ inferd_status format_prepare(const cu_matrix *m, dtype type, void *image, const 
     job k = {
         .m = m, .type = type, .file_rows = file_rows, .row_begin = row_begin, .n_rows = n_rows};
     k.row_bytes = (size_t)(m->cols / about.block_elems) * about.block_bytes;
-    if (!quantised(m->format)) {
-        prepare_dense(&k, image);
-        return INFERD_OK;
-    }
+    if (!quantised(m->format)) return prepare_dense(&k, image, err);
     k.p = planes_of(m);
     k.r = reader_of(type);
     k.zero_code = k.p.minima ? 0 : (uint8_t)(1u << (k.p.bits - 1));

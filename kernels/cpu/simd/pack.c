@@ -10,6 +10,9 @@
  * A unit of a panel (32 columns, or 256) is put together in the nearest cache and leaves it past
  * the caches: nobody reads a weight soon, and lines that are written whole need not be fetched.
  *
+ * On its way out a unit is looked at for numbers that are none (dtype_are_finite): in the types
+ * without blocks all of it, whose vectors are there already, else its halves d and m.
+ *
  * For whole panels; the last one of a matrix may have fewer rows and is panel_pack's.
  *
  * Thread: any. */
@@ -390,9 +393,43 @@ INLINE void pack_f16(const unsigned char *from, size_t row_bytes, uint32_t n_col
 
 /* ---- a panel ---- */
 
-/* Both begin at lines and are whole lines. */
-INLINE void send(unsigned char *out, const unsigned char *unit, size_t n_bytes) {
-    for (size_t i = 0; i < n_bytes; i += sizeof(v)) V_STREAM(out + i, V_LOAD(unit + i));
+/* Lanes whose sign is set in the result had all bits of the exponent set. */
+INLINE v carries(dtype type, v x) {
+    if (type == DTYPE_F32) return V(add_epi32)(V_AND(x, v_all32(0x7f800000)), v_all32(0x00800000));
+    if (type == DTYPE_BF16) return V(add_epi16)(V_AND(x, v_all16(0x7f80)), v_all16(0x0080));
+    return V(add_epi16)(V_AND(x, v_all16(0x7c00)), v_all16(0x0400));
+}
+
+INLINE bool none_set(v signs) {
+    uint64_t words[sizeof(v) / 8], all = 0;
+    V_STORE(words, signs);
+    for (size_t i = 0; i < sizeof(v) / 8; i++) all |= words[i];
+    return (all & 0x8000800080008000u) == 0; // of a word of 32 bits the lower half is zero there
+}
+
+INLINE bool has_blocks(dtype type) {
+    return type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16;
+}
+
+/* d, and m where there is one, which follows it. */
+INLINE v halves_carry(dtype type, const unsigned char *unit, v signs) {
+    panel_group at = panel_group_at(type, unit, 0);
+    size_t n_bytes = (at.m != NULL ? 2 : 1) * PANEL_ROWS * sizeof *at.d;
+    const unsigned char *d = (const unsigned char *)at.d;
+    for (size_t i = 0; i < n_bytes; i += sizeof(v))
+        signs = V_OR(signs, carries(DTYPE_F16, V_LOAD(d + i)));
+    return signs;
+}
+
+/* Both begin at lines and are whole lines.  Returns `signs` with what is no number. */
+INLINE v send(dtype type, unsigned char *out, const unsigned char *unit, size_t n_bytes, v signs) {
+    if (has_blocks(type)) signs = halves_carry(type, unit, signs);
+    for (size_t i = 0; i < n_bytes; i += sizeof(v)) {
+        v x = V_LOAD(unit + i);
+        if (!has_blocks(type)) signs = V_OR(signs, carries(type, x));
+        V_STREAM(out + i, x);
+    }
+    return signs;
 }
 
 /* Columns of a unit, and what the file has for them in a row. */
@@ -436,30 +473,32 @@ INLINE void pack_unit(dtype type, const unsigned char *from, size_t row_bytes, u
     }
 }
 
-INLINE void pack_type(dtype type, uint32_t cols, const unsigned char *rows, unsigned char *panel) {
+INLINE bool pack_type(dtype type, uint32_t cols, const unsigned char *rows, unsigned char *panel) {
     _Alignas(64) unsigned char unit[UNIT_BYTES_MAX];
     dtype_info info = dtype_about(type);
     size_t row_bytes = (size_t)cols / info.block_elems * info.block_bytes;
+    v signs = v_all32(0);
     for (uint32_t k = 0; k < cols; k += unit_cols(type)) {
         uint32_t n_cols = u32_min(unit_cols(type), cols - k);
         size_t n_bytes = panel_bytes(type, n_cols);
         pack_unit(type, rows + (size_t)k / info.block_elems * info.block_bytes, row_bytes, n_cols,
                   unit);
-        send(panel, unit, n_bytes);
+        signs = send(type, panel, unit, n_bytes, signs);
         panel += n_bytes;
     }
+    return none_set(signs);
 }
 
-void LEVEL(panel_pack)(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
+bool LEVEL(panel_pack)(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
                        unsigned char *panel) {
     if (n_rows < PANEL_ROWS || cols % PANEL_WORD != 0 || (uintptr_t)panel % PANEL_ALIGN != 0) {
-        panel_pack(type, cols, rows, n_rows, panel);
-        return;
+        return panel_pack(type, cols, rows, n_rows, panel);
     }
+    bool finite = false;
     switch ((int)type) {
 #define TYPE(t)                                                                                    \
     case t:                                                                                        \
-        pack_type(t, cols, rows, panel);                                                           \
+        finite = pack_type(t, cols, rows, panel);                                                  \
         break;
         TYPE(DTYPE_F32)
         TYPE(DTYPE_F16)
@@ -477,6 +516,7 @@ void LEVEL(panel_pack)(dtype type, uint32_t cols, const unsigned char *rows, uin
         INFERD_CHECK(!"a type that panels hold");
     }
     _mm_sfence(); // other threads find it when they are told that it is there
+    return finite;
 }
 
 #endif

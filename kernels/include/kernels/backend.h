@@ -229,12 +229,13 @@ size_t be_weight_bytes(const backend *be, dtype type, uint32_t rows,
 /* Fill in `w`; its bytes will lie at dst (256-byte aligned). */
 void be_weight_init(backend *be, weight *w, dtype type, uint32_t rows, uint32_t cols, void *dst);
 /* Rows [row_begin, row_begin + n_rows) as they are in the file; row_begin is a multiple of
- * BE_PREPARE_ROWS.  Runs on all threads and is done when it returns. */
+ * BE_PREPARE_ROWS.  Runs on all threads and is done when it returns.  INFERD_EFORMAT (be_check):
+ * one of their values, scales or minima is not a finite number; row and column are named. */
 enum { BE_PREPARE_ROWS = 64 };
 void be_weight_prepare(backend *be, weight *w, const void *rows, uint32_t row_begin,
                        uint32_t n_rows);
 /* The same by the calling thread alone, also from within be_parallel; n_rows is a multiple of
- * BE_PREPARE_ROWS, too, or ends the matrix.  INFERD_EFORMAT: a row cannot be prepared. */
+ * BE_PREPARE_ROWS, too, or ends the matrix.  INFERD_EFORMAT: as there. */
 inferd_status be_weight_prepare_part(const backend *be, const weight *w, const void *rows,
                                      uint32_t row_begin, uint32_t n_rows, inferd_err *err);
 /* The whole matrix made up from a seed instead (inferd/dummy_math.h); the same on every backend.

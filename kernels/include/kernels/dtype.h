@@ -41,6 +41,12 @@ const char *dtype_list_supported(char out[DTYPE_LIST_BYTES]);
  * package's dequantisation. */
 void dtype_to_f32(dtype type, const void *src, float *out, size_t n);
 
+/* n values of F32, F16 or BF16 are all finite numbers. */
+bool dtype_are_finite(dtype type, const void *src, size_t n);
+/* The first of n such elements that is not a finite number, and what it is; n: there is none.  A
+ * block whose scale is none has such elements. */
+uint32_t dtype_find_not_finite(dtype type, const void *src, uint32_t n, float *value);
+
 float f16_to_f32(uint16_t h);
 uint16_t f32_to_f16(float f); // round to nearest even
 static inline float bf16_to_f32(uint16_t h) {
