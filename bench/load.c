@@ -53,6 +53,7 @@ typedef struct load {
     bool is_warming, is_cut;
     uint32_t n_warm_started;
     uint64_t start_ns, stop_ns; // stop_ns: UINT64_MAX without a duration
+    uint64_t n_due;             // requests of all classes that were due, warm-up not among them
     uint64_t n_ended;
     inferd_err *err;      // of load_run
     inferd_status status; // the first failure of the generator itself
@@ -207,6 +208,8 @@ static void start_due(load *l, due d) {
         exhaust(l, d.class_idx);
         return;
     }
+    if (l->n_due++ == l->spec->n_skip && l->spec->n_skip > 0)
+        l->figures->start_ns = l->figures->steady_from_ns = d.at_ns;
     push_backlog(l, (waiting){src->n_started++, d.at_ns, d.class_idx});
     if (!is_closed)
         schedule_next(l, d.class_idx);
@@ -261,6 +264,7 @@ static void start_clock(load *l) {
     l->stop_ns = UINT64_MAX;
     if (spec->duration_s > 0) l->stop_ns = l->start_ns + (uint64_t)(spec->duration_s * 1e9);
     l->figures->start_ns = l->start_ns + (uint64_t)(spec->skip_s * 1e9);
+    if (spec->n_skip > 0) l->figures->start_ns = UINT64_MAX; // until start_due
     l->figures->steady_from_ns = l->figures->start_ns;
     l->figures->steady_until_ns = l->stop_ns;
     for (uint32_t i = 0; i < spec->n_classes; i++) {

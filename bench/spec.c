@@ -42,6 +42,10 @@ static inferd_status set_drain(bench_spec *spec, const char *value, inferd_err *
 static inferd_status set_warmup(bench_spec *spec, const char *value, inferd_err *err) {
     return value_u32(&spec->n_warmup, value, 0, 1000000, err);
 }
+static inferd_status set_skip_requests(bench_spec *spec, const char *value, inferd_err *err) {
+    return value_u32(&spec->n_skip, value, 0, 1000000, err);
+}
+
 static inferd_status set_skip(bench_spec *spec, const char *value, inferd_err *err) {
     return value_seconds(&spec->skip_s, value, err);
 }
@@ -182,6 +186,8 @@ static const setter SETTERS[] = {
      "cut-off requests are no failures (default: wait for all)"},
     {"warmup", "N", set_warmup, NULL, "send N requests first and do not count them"},
     {"skip-s", "TIME", set_skip, NULL, "do not count requests scheduled in the first TIME"},
+    {"skip", "N", set_skip_requests, NULL,
+     "do not count the first N requests: those of a closed loop all come at once"},
     {"inflight-max", "N", set_inflight, NULL,
      "requests at the server at once (default 4096); more wait here, and the\n"
      "wait is part of their times"},
@@ -410,5 +416,7 @@ inferd_status bench_spec_finish(bench_spec *spec, inferd_err *err) {
     }
     if (spec->duration_s > 0 && spec->skip_s >= spec->duration_s)
         return inferd_fail(err, INFERD_EINVAL, "skip-s is not less than duration");
+    if (spec->skip_s > 0 && spec->n_skip > 0)
+        return inferd_fail(err, INFERD_EINVAL, "skip and skip-s: one of them at most");
     return INFERD_OK;
 }

@@ -81,7 +81,7 @@ typedef struct bench_spec {
     double duration_s; // 0: no limit
     double timeout_s, drain_s, skip_s;
     bool has_drain;
-    uint32_t n_warmup, inflight_max;
+    uint32_t n_warmup, n_skip, inflight_max;
     bool forbid_reuse, show_progress, quiet;
     choices headers; // further HTTP header lines; the weights mean nothing
 

@@ -234,6 +234,15 @@ def test_warmup_and_skipped_time_are_not_counted(tmp_path):
     assert group(report)["ms"]["itl"]["n"] == 25
 
 
+def test_the_first_requests_are_not_counted(tmp_path):
+    with NullServer("--tokens-per-s", 100) as server:
+        report, lines, _ = bench(server.url, "--arrivals", "closed:4", "--requests", 20, "--skip", 8, "--output", 5,
+                                 tmp_path=tmp_path)
+    assert len(lines) == 20
+    assert len([line for line in lines if line["counted"] == "1"]) == group(report)["requests"]["offered"] == 12
+    assert group(report)["ms"]["ttft"]["n"] == 12
+
+
 def test_duration_ends_and_drain_cuts():
     with NullServer("--tokens-per-s", 20) as server:
         began = time.monotonic()
