@@ -213,7 +213,8 @@ static const option of_limit[] = {
     {"connections_max", OPTION_U32, AT(L, http.connections_max), RANGE(1, 1000000, 10240),
      .about = "open connections; the longest idle makes room for a new one"},
     {"header_bytes_max", OPTION_BYTES32, AT(L, http.header_bytes_max),
-     RANGE(4 * KIB, MIB, 16 * KIB), .about = "of one request; also a connection's buffer"},
+     RANGE(4 * KIB, MIB, 16 * KIB), .about = "of one request, its target included, with at most 100 headers and 64 arguments; "
+              "also a connection's buffer"},
     {"body_bytes_max", OPTION_BYTES64, AT(L, http.body_bytes_max), RANGE(KIB, GIB, 4 * MIB),
      .about = "of one request"},
     {"bodies_bytes_max", OPTION_BYTES64, AT(L, http.bodies_bytes_max), RANGE(KIB, TIB, 256 * MIB),

@@ -158,9 +158,10 @@ static char *read_page(void) {
 static void the_page_lists_every_error_and_no_other(void) {
     /* Those of the transport, of keys and of the admin API. */
     static const char *const others[] = {
-        "invalid_api_key",    "admin_only",        "admin_not_configured",  "host_not_allowed",
-        "origin_not_allowed", "unknown_url",       "method_not_allowed",    "malformed_request",
-        "request_timeout",    "request_too_large", "unsupported_media_type"};
+        "invalid_api_key",      "admin_only",        "admin_not_configured",   "host_not_allowed",
+        "origin_not_allowed",   "unknown_url",       "method_not_allowed",     "malformed_request",
+        "request_timeout",      "request_too_large", "unsupported_media_type", "expectation_failed",
+        "client_closed_request"};
     char *page = read_page(), code[64];
     char *errors = strstr(page, "| status | type | code | when |");
     bool seen[API_FAULTS] = {false};
