@@ -228,7 +228,7 @@ static void conn_close(conn *c) {
     deadline_disarm(&c->due);
     list_remove(&c->ended);
     watch_remove(c);
-    if (c->linger && !s->closing) linger_begin(c);
+    if ((c->linger || !c->in.dry) && !s->closing) linger_begin(c);
     s->n_conns--;
     if (c->cut) s->n_cut--;
     free(c);

@@ -187,9 +187,9 @@ static enum MHD_Result go_on(exchange *x, struct MHD_Connection *mhd) {
     }
     if (x->answered || x->streaming) return reply_queue(x, mhd);
     x->phase = EXCHANGE_WAITING;
-    if (x->c->left || x->s->closing) { // no time to wait; or it came in the last run of all
+    if (x->c->left || x->c->cut || x->s->closing) { // closing: it came in the last run of all
         exchange_gone(x);
-        if (x->c->left) reply_raw(x, &reply_half_closed);
+        if (x->c->left && !x->c->cut) reply_raw(x, &reply_half_closed);
         return MHD_NO;
     }
     exchange_suspend(x);

@@ -32,9 +32,30 @@ static bool is_alnum(char c) {
     return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-bool guard_is_token_byte(unsigned char c) {
-    return is_alnum((char)c) || (c != 0 && strchr("!#$%&'*+-.^_`|~", c) != NULL);
-}
+#define T (GUARD_IN_TOKEN | GUARD_IN_VALUE)
+const uint8_t guard_bytes[256] = {
+    ['\t'] = GUARD_IN_VALUE,
+    [' '] = GUARD_IN_VALUE,
+    ['!'] = T,
+    ['"'] = GUARD_IN_VALUE,
+    ['#' ... '\''] = T,
+    ['(' ... ')'] = GUARD_IN_VALUE,
+    ['*' ... '+'] = T,
+    [','] = GUARD_IN_VALUE,
+    ['-' ... '.'] = T,
+    ['/'] = GUARD_IN_VALUE,
+    ['0' ... '9'] = T,
+    [':' ... '@'] = GUARD_IN_VALUE,
+    ['A' ... 'Z'] = T,
+    ['[' ... ']'] = GUARD_IN_VALUE,
+    ['^' ... 'z'] = T,
+    ['{'] = GUARD_IN_VALUE,
+    ['|'] = T,
+    ['}'] = GUARD_IN_VALUE,
+    ['~'] = T,
+    [0x80 ... 0xff] = GUARD_IN_VALUE,
+};
+#undef T
 
 static bool equals(bytes b, const char *s) {
     return b.n == strlen(s) && memcmp(b.p, s, b.n) == 0;

@@ -55,7 +55,12 @@ typedef struct guard {
 
 /* 400, 413, 414, 417, 431, 505: nothing more is read from that connection.  Always false. */
 bool guard_refuse_framing(guard_refusal *why, int status, const char *message);
-bool guard_is_token_byte(unsigned char c); // of RFC 9110
+/* What a byte may be part of, by RFC 9110.  Bytes above 0x7f in values are opaque and harmless. */
+enum { GUARD_IN_TOKEN = 1, GUARD_IN_VALUE = 2 };
+extern const uint8_t guard_bytes[256];
+static inline bool guard_is_token_byte(unsigned char c) {
+    return guard_bytes[c] & GUARD_IN_TOKEN;
+}
 
 void guard_init(guard *g, const char *method, const char *target, const char *version);
 void guard_header(guard *g, bytes name, bytes value);

@@ -256,7 +256,7 @@ static ssize_t hand_over(conn *c, char *p, size_t n) {
 
 static ssize_t inlet_recv(conn *c, char *p, size_t n) {
     inlet *in = &c->in;
-    if (in->phase == INLET_OVER) return 0;
+    if (in->phase == INLET_OVER || c->cut) return 0;
     if (in->phase == INLET_HEAD) {
         ssize_t got = read_head(c);
         if (got <= 0) return got;

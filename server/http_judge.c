@@ -157,10 +157,24 @@ static judge_verdict look_byte(head_judge *h, unsigned char c, guard_refusal *wh
     return JUDGE_MORE;
 }
 
+/* Most bytes are of a name or a value and change nothing: how many of them are at p. */
+static size_t skip(const head_judge *h, const char *p, size_t n) {
+    uint8_t in = h->state == HEAD_VALUE ? GUARD_IN_VALUE : GUARD_IN_TOKEN;
+    size_t i = 0;
+    if (h->state != HEAD_VALUE && h->state != HEAD_NAME) return 0;
+    n = size_min(n, h->bytes_max - h->n);
+    while (i < n && (guard_bytes[(unsigned char)p[i]] & in) != 0) i++;
+    return i;
+}
+
 judge_verdict head_look(head_judge *h, const char *p, size_t n, size_t *used, guard_refusal *why) {
     judge_verdict v = JUDGE_MORE;
     size_t i = 0;
-    while (i < n && v == JUDGE_MORE) {
+    while (v == JUDGE_MORE) {
+        size_t n_skipped = skip(h, p + i, n - i);
+        h->n += (uint32_t)n_skipped;
+        i += n_skipped;
+        if (i == n) break;
         v = look_byte(h, (unsigned char)p[i++], why);
         if (h->state <= HEAD_BEGIN_LF)
             h->n_empty_bytes++;
