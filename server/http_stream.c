@@ -18,6 +18,7 @@ static size_t out_fill(const out_bytes *o) {
 }
 
 static bool out_add(out_bytes *o, const void *p, size_t n) {
+    if (n == 0) return true; // perhaps there is no buffer yet
     if (o->head > 0 && o->n + n > o->capacity) {
         memmove(o->p, o->p + o->head, out_fill(o));
         o->n -= o->head;

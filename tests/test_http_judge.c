@@ -177,6 +177,16 @@ static void bounds_are_exact(void) {
     EXPECT_EQ(status_of(LINE, "n", HEAD_BYTES_MAX - 16 + 1, ""), 431);
 }
 
+/* The table of bytes against RFC 9110: tchar, and field-vchar with blanks. */
+static void bytes_are_sorted_as_the_rfc_says(void) {
+    for (int c = 0; c < 256; c++) {
+        bool alnum = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        bool token = alnum || (c != 0 && strchr("!#$%&'*+-.^_`|~", c) != NULL);
+        bool value = c == '\t' || c == ' ' || (c > 0x20 && c < 0x7f) || c > 0x7f;
+        EXPECT_EQ(guard_bytes[c], (token ? GUARD_IN_TOKEN : 0) | (value ? GUARD_IN_VALUE : 0));
+    }
+}
+
 /* -- chunks -- */
 
 typedef struct chunks_row {
@@ -300,6 +310,7 @@ static const test_case cases[] = {
     TEST(heads_are_judged_the_same_however_they_are_cut),
     TEST(fields_are_read_as_they_were_judged),
     TEST(bounds_are_exact),
+    TEST(bytes_are_sorted_as_the_rfc_says),
     TEST(chunks_are_judged_the_same_however_they_are_cut),
     TEST(long_extensions_and_trailers_are_refused),
 };
