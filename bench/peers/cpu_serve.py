@@ -43,6 +43,20 @@ def state(pid):
     return "X"
 
 
+def cpu_s(pid):
+    """CPU time of one process, with that of children that ended."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return sum(int(n) for n in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return 0
+
+
+def machine_s():
+    """(time, time that was not idle, the host's among it) of all CPUs together."""
+    ticks = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return tuple(n / os.sysconf("SC_CLK_TCK") for n in (sum(ticks), sum(ticks) - ticks[3] - ticks[4]))
+
+
 def pss_bytes(pid):
     """Memory of one process, pages that others map too divided among them."""
     with contextlib.suppress(OSError):
@@ -79,6 +93,9 @@ class Server:
                 raise RuntimeError(f"{self.name} is not ready after {READY_S} s: {self.last_words()}")
             time.sleep(0.002)
         return (time.monotonic() - begin) * 1e3
+
+    def cpu_s(self):
+        return sum(cpu_s(pid) for pid in tree(self.process.pid))
 
     def first_token(self):
         """Ask for one token of a short prompt; false: not listening, or not ready."""

@@ -11,7 +11,13 @@ chooses 16 bits, which has half of it), and bf16 ones for BF16 files."""
 
 import statistics
 
-TITLES = {
+LOADS = {"load8": "closed loop of 8, 512 in, 128 out", "load16": "closed loop of 16, 256 in, 64 out",
+         "load1": "one stream, 512 in, 128 out",
+         "poisson": "Poisson at 70 % of the other's closed loop of 8, 512 in, 128 out"}
+PARTS = {"tokens": "tokens/s", "ttft": "TTFT P50, ms", "ttft99": "TTFT P99, ms", "itl99": "ITL P99, ms",
+         "e2e": "end to end P50, ms", "others": "CPU time of others, %"}
+
+TITLES = {f"{case}_{part}": f"{load}: {what}" for case, load in LOADS.items() for part, what in PARTS.items()} | {
     "s1": "1 stream, tokens/s",
     "s8": "8 streams, tokens/s",
     "s32": "32 streams, tokens/s",
@@ -32,10 +38,17 @@ RATIOS = {
     "s32": {"Q4_1": (4.5, 7), "Q4_0": (2.4, 4), "Q8_0": (3, 5), "Q4_K_M": (2.8, 4.5), "BF16": (1.3, 1.8)},
     "prefill512": {"Q4_1": (5.5, 8), "Q4_0": (2.2, 3.5), "Q8_0": (2.8, 4.5), "Q4_K_M": (2.6, 4), "BF16": (1.0, 1.2)},
 }
+# row -> must: tokens/s at least, times at most, of the peer's.
+LOAD_RATIOS = {
+    "load8_tokens": 1.9, "load8_ttft": 0.45, "load8_ttft99": 1.0, "load16_tokens": 1.9, "load16_ttft": 0.7,
+    "load16_ttft99": 1.0, "load1_tokens": 2.0, "load1_ttft": 0.6, "load1_ttft99": 1.0,
+    "poisson_ttft": 0.4, "poisson_ttft99": 0.5, "poisson_e2e": 0.6,
+}
+LOAD_ITL99_MS = 60
 ROOF_MUST, ROOF_AIM = 0.70, 0.80  # of one stream, instead of the ratio
 TTFT_RATIO = {"Q4_1": (0.2, 0.13)}
 COLD_MS = (600, 300)
-GAP = ((2, 12), (1.5, 8))  # times the median gap, or ms, whichever is more
+GAP_MS = (50, 40)  # policy.tpot_ms is 40: prompts get the time that streams do not need for a comfortable pace
 PSS_IDLE_RATIO = 0.2
 PSS_EXTRA_MB = (60, 40)  # over weights and KV
 ACCURACY = (0.035, 0.015)
@@ -93,10 +106,13 @@ def verdict(pair, case, roof):
     if case == "ttft128" and kind in TTFT_RATIO and theirs:
         must, aim = TTFT_RATIO[kind]
         return f"{must} ×; {aim} ×", judge(ours / theirs, must, aim, True)
+    if case in LOAD_RATIOS and theirs:
+        must = LOAD_RATIOS[case]
+        return f"{must} ×", judge(ours / theirs, must, None, not case.endswith("tokens"))
+    if case.endswith("_itl99"):
+        return f"{LOAD_ITL99_MS}", judge(ours, LOAD_ITL99_MS, None, True)
     if case == "gap_longest":
-        gap = median(values["gap_median"]["inferd"])
-        must, aim = (max(times * gap, ms) for times, ms in GAP)
-        return f"{must:.1f}; {aim:.1f}", judge(ours, must, aim, True)
+        return "{}; {}".format(*GAP_MS), judge(ours, *GAP_MS, True)
     if case == "cold":
         return "{}; {}".format(*COLD_MS), judge(ours, *COLD_MS, True)
     if case == "pss_idle" and theirs and pair["peer"] == "llama-server":
@@ -168,7 +184,7 @@ def markdown(result):
            + (f", when it ended {machine['load_after']}" if "load_after" in machine else "") + ".",
            "", f"inferd {result['commit']}; " + "; ".join(f"{k} {v}" for k, v in result["versions"].items()) + ".",
            "", f"{result['rounds']} rounds; in each, every case runs on one server and then on the other, the idle one "
-           "stopped.  Greedy, unique prompts of random ids, 128 tokens out after 10 in.  Written by "
+           "stopped.  Greedy, unique prompts of random ids, 128 tokens out after 10 in where nothing else is said.  Written by "
            "`scripts/bench-peers`; how: [../README.md](../README.md).", ""]
     if result["quick"]:
         out += ["**A quick run, which shows that the script works: its figures are not results.**", ""]

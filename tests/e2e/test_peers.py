@@ -1,6 +1,7 @@
 """scripts/bench-peers as far as it goes without peers: roofs, verdicts, the report, pausing, and what it
 refuses."""
 
+import os
 import subprocess
 import sys
 
@@ -53,11 +54,30 @@ def test_verdicts(case, ours, theirs, how):
     assert cpu_table.verdict(p, case, cpu_table.roofs(CEILINGS, ABOUT, "Q4_1").get(case))[1] == how
 
 
-@pytest.mark.parametrize("longest, usual, how", [
-    (12, 3, "must"), (13, 3, "missed"), (8, 3, "aim"), (20, 10, "must"), (21, 10, "missed"), (15, 10, "aim")])
-def test_a_gap_is_judged_by_the_usual_one(longest, usual, how):
-    p = pair(gap_longest=(longest, 1600), gap_median=(usual, 23))
+@pytest.mark.parametrize("longest, how", [(50, "must"), (51, "missed"), (40, "aim")])
+def test_a_gap_is_judged_by_the_pace_of_decoding(longest, how):
+    p = pair(gap_longest=(longest, 1600), gap_median=(3, 23))
     assert cpu_table.verdict(p, "gap_longest", None)[1] == how
+
+
+@pytest.mark.parametrize("case, ours, theirs, how", [
+    ("load8_tokens", 190, 100, "must"), ("load8_tokens", 189, 100, "missed"),
+    ("load8_ttft", 45, 100, "must"), ("load8_ttft", 46, 100, "missed"),
+    ("load16_ttft99", 100, 100, "must"), ("load16_ttft99", 101, 100, "missed"),
+    ("load1_itl99", 60, 10, "must"), ("load1_itl99", 61, 100, "missed"),
+    ("poisson_e2e", 60, 100, "must"), ("poisson_e2e", 61, 100, "missed"),
+])
+def test_loads_are_judged(case, ours, theirs, how):
+    assert cpu_table.verdict(pair(**{case: (ours, theirs)}), case, None)[1] == how
+    assert case in cpu_table.TITLES
+
+
+def test_cpu_time_of_others_is_seen():
+    all_s, busy_s = cpu_serve.machine_s()
+    before = cpu_serve.cpu_s(os.getpid())
+    while cpu_serve.cpu_s(os.getpid()) < before + 0.1:
+        pass
+    assert cpu_serve.machine_s()[1] >= busy_s + 0.05 and cpu_serve.machine_s()[0] > all_s
 
 
 def test_bf16_has_goals_beside_vllm_only_where_the_issue_has_them():
@@ -80,7 +100,7 @@ def test_markdown_has_every_figure():
 
 
 def test_bench_peers_refuses_what_it_does_not_know():
-    for argv in (["--types", "Q9"], ["--only", "s2"], ["--build", "/nowhere"]):
+    for argv in (["--types", "Q9"], ["--only", "s2"], ["--only", "poisson"], ["--build", "/nowhere"]):
         run = subprocess.run([sys.executable, ROOT / "scripts/bench-peers", *argv], capture_output=True, text=True)
         assert run.returncode != 0
         assert argv[1] in run.stderr
