@@ -35,7 +35,7 @@ typedef struct type_name {
     kv_type type;
 } type_name;
 static const type_name types[] = {
-    {"bf16", KV_BF16}, {"f16", KV_F16}, {"f32", KV_F32}, {"int8", KV_I8}};
+    {"bf16", KV_BF16}, {"f16", KV_F16}, {"f32", KV_F32}, {"int8", KV_I8}, {"int16", KV_I16}};
 
 static const cpu_level *level;
 static pool *threads;

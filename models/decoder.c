@@ -125,6 +125,7 @@ inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type
                                type == KV_F32   ? "f32"
                                : type == KV_F16 ? "f16"
                                : type == KV_I8  ? "int8"
+                               : type == KV_I16 ? "int16"
                                                 : "bf16");
         for (uint32_t g = s->n_layers; g >= 1; g--) {
             if (s->n_layers % g != 0 || (size_t)g * layer > page) continue;

@@ -228,6 +228,7 @@ static void finish_oldest(core *c) {
     step *st = &c->steps[c->oldest];
     inferd_err err = {0};
     uint64_t device_us = 0;
+    st->n_saturated = 0;
     sched_refresh(c->sched, st);
     pulse_at_model(PULSE_DEVICE, "step_finish", st->model_idx);
     inferd_status status = c->device.ops->finish(c->device.self, st, &device_us, &err);
@@ -236,6 +237,7 @@ static void finish_oldest(core *c) {
     c->finished_us = now_us;
     note_typical(c, now_us - began_us);
     pulse_at_model(PULSE_WORK, "sched_commit", st->model_idx);
+    c->models.slots[st->model_idx].n_saturated += st->n_saturated;
     st->charge_us = account_until(c, &c->account.step_us, now_us); // the host's part, too
     if (status == INFERD_OK)
         sched_commit(c->sched, st, device_us, now_us);

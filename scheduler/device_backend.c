@@ -175,18 +175,21 @@ static inferd_status backend_device_weigh(const void *self, const model *m, uint
     return model_weigh(m, d->be, n_pages, n_bytes, err);
 }
 
-/* All that the bytes of its keys and values depend on: the file, and how it is computed here. */
+/* All that the bytes of its keys and values depend on: the file, how it is computed here, and as
+ * what they are stored. */
 static void describe_content(const backend_device *d, const served_model *s, uint64_t out[2]) {
     static const uint64_t key[2] = {0}; // no secret
     struct {
         uint64_t model[2];
         char device[64], weights[64], math[256];
+        uint64_t kv_type;
     } what = {0};
     const placed_model *p = s->placed != NULL ? s->placed : d->slots[s->same_as].placed;
     model_content(s->m, what.model);
     snprintf(what.device, sizeof what.device, "%s", be_name(d->be));
     snprintf(what.weights, sizeof what.weights, "%s", be_weight_layout(d->be));
     placed_describe_math(p, what.math, sizeof what.math);
+    what.kv_type = (uint64_t)placed_kv(p)->type;
     uint64_t words[sizeof what / sizeof(uint64_t)];
     memcpy(words, &what, sizeof words);
     memcpy(out, prefix_hash(key, words, INFERD_COUNT(words)).h, 2 * sizeof *out);
@@ -365,6 +368,7 @@ static inferd_status backend_device_finish(void *self, step *st, uint64_t *devic
     d->n_launched--;
     inferd_status status = be_step_finish(d->be, &r, err);
     *device_us = r.device_us;
+    st->n_saturated = r.n_saturated;
     if (status != INFERD_OK || st->b.n_logits == 0) return status;
     if (r.draws == NULL) {
         *device_us += draw_on_host(d, st, &r);

@@ -200,6 +200,7 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         memcpy(i.n_evictions, w->n_evictions, sizeof i.n_evictions);
         i.n_left = w->n_left;
         i.n_colds = w->n_colds;
+        i.n_saturated = m->n_saturated;
         i.hot_us = w->hot_us + (w->state == MODEL_HOT ? now_us - w->hot_since_us : 0);
         i.load_device_us = w->load_device_us;
         i.turn_us = w->turn_us;

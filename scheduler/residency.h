@@ -103,6 +103,7 @@ typedef struct resident {
     uint64_t n_left;  // DRAINING -> WARM, COLD
     uint64_t n_colds; // any -> COLD
     uint64_t hot_us, load_device_us;
+    uint64_t n_saturated; // keys and values of its steps that were too large for their type
     engine_switch parts_sum;
 } resident;
 

@@ -43,6 +43,7 @@ typedef struct step {
     step_item *items;       // [b.n_seqs] owned
     step_draw *draws;       // [b.n_logits] owned
     sample_result *results; // [b.n_logits] written by the device; owned
+    uint64_t n_saturated;   // written by the device: be_step_result
 } step;
 
 inferd_status step_init(step *st, uint32_t rows_max, uint32_t seqs_max, uint32_t logits_max,

@@ -102,6 +102,7 @@ typedef struct server_life {
     bool closing;                         // the loop turns only for what is being closed
     uint8_t seen_states[REGISTRY_SLOTS];  // told in the log
     uint64_t seen_stages[REGISTRY_SLOTS]; // likewise: how the newest came in
+    bool told_saturated[REGISTRY_SLOTS];  // likewise: that keys and values were too large
 
     devices_found found; // to look at; strings are owned once the engines have started
     uv_work_t look;      // at the devices, on a thread of the loop's pool
@@ -238,6 +239,28 @@ static void tell_state(server_life *s, uint32_t slot, const engine_model_info *i
     log_end(&line);
 }
 
+/* Once for each model: the answers are not those of the model any more. */
+static void tell_saturated(server_life *s, uint32_t slot, const engine_model_info *info) {
+    log_line line;
+    log_begin(&line, LOG_LEVEL_ERROR, "kv_saturated");
+    log_str(&line, "model", app_model(s->app, slot)->name);
+    log_u64(&line, "n", info->n_saturated);
+    log_str(&line, "hint",
+            "keys or values of this model are larger than 65504, the largest number of f16, and "
+            "were stored as that: set limits.kv_type to \"int16\", \"bf16\" or \"f32\"");
+    log_end(&line);
+    s->told_saturated[slot] = true;
+}
+
+static void watch_saturated(server_life *s) {
+    for (uint32_t i = 0; i < s->app->models.n_used; i++) {
+        engine_model_info info;
+        if (s->told_saturated[i] || app_model(s->app, i)->m == NULL) continue;
+        fleet_model_get(s->fleet, i, &info);
+        if (info.n_saturated > 0) tell_saturated(s, i, &info);
+    }
+}
+
 static void watch_models(server_life *s) {
     for (uint32_t i = 0; i < s->app->models.n_used; i++) {
         if (app_model(s->app, i)->m == NULL) continue;
@@ -245,7 +268,10 @@ static void watch_models(server_life *s) {
         engine_model_info info;
         fleet_model_get(s->fleet, i, &info);
         s->seen_states[i] = (uint8_t)info.state;
-        if (info.state == MODEL_NONE) s->seen_stages[i] = 0;
+        if (info.state == MODEL_NONE) {
+            s->seen_stages[i] = 0;
+            s->told_saturated[i] = false;
+        }
         if (info.state != MODEL_NONE && info.state != MODEL_COLD) tell_state(s, i, &info);
     }
 }
@@ -497,6 +523,7 @@ static void on_tick(uv_timer_t *timer) {
     admin_look(s->admin);
     file_look_tick(s->files, now);
     tell_reloaded(s);
+    watch_saturated(s);
     if (s->draining) watch_drain(s);
 }
 

@@ -241,16 +241,19 @@ static bool is_kind(const config_device *d, const char *kind) {
     return strcmp(d->kind != NULL ? d->kind : "auto", kind) == 0;
 }
 
-/* Keys and values of 32 bits and of 8, and guessed tokens, exist on the CPU only; with "auto" the
- * device says so when it is opened. */
+/* Keys and values as integers and of 32 bits, and guessed tokens, exist on the CPU only; with
+ * "auto" the device says so when it is opened. */
 static void check_gpu_limits(const inferd_config *c, uint32_t i, config_report *r) {
     config_place limits = {.name = "limits"}, at = {.parent = &limits, .name = "kv_type"};
     kv_type type = c->limits.engine.kv;
-    if (type == KV_F32 || type == KV_I8)
+    if (type == KV_F32 || type == KV_I8 || type == KV_I16)
         config_problem(r, &at,
                        "\"%s\" cannot be stored on a GPU (devices[%u].kind is \"cuda\"): "
                        "\"f16\" or \"bf16\"",
-                       type == KV_F32 ? "f32" : "int8", i);
+                       type == KV_F32  ? "f32"
+                       : type == KV_I8 ? "int8"
+                                       : "int16",
+                       i);
     at.name = "draft_tokens";
     if (c->limits.engine.draft_tokens > 0)
         config_problem(

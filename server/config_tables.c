@@ -27,7 +27,7 @@ static const char *const cpu_maths[] = {"fast", "exact", NULL};
 static const char *const device_kinds[] = {"auto", "cpu", "cuda", NULL};
 static const char *const activation_types[] = {"bf16", "f16", NULL};
 static const char *const classes[] = {"system", "high", "normal", "batch", NULL};
-static const char *const kv_types[] = {"f16", "bf16", "f32", "int8", "auto", NULL};
+static const char *const kv_types[] = {"f16", "bf16", "f32", "int8", "int16", "auto", NULL};
 static const char *const share_policies[] = {"besteffort", "burst", "fixed", NULL};
 static const char *const pins[] = {"none", "warm", "hot", NULL};
 static const char *const objectives[] = {"balanced", "latency", "throughput", "sla", NULL};
@@ -255,7 +255,8 @@ static const option of_limit[] = {
      .about = "CPU: tokens guessed ahead per step from what a text has said before, while fewer "
               "than 8 sequences run; 4 is a good number, 0: none"},
     {"kv_type", OPTION_CHOICE, AT(L, engine.kv), .normal = KV_AUTO, .choices = kv_types,
-     .about = "of stored keys and values; `auto`: `bf16` where the CPU multiplies it, else `f16`"},
+     .about = "of stored keys and values ([cpu.md](cpu.md#keys-and-values)); `auto`: `int16` on a CPU, "
+     "`f16` on a GPU; a GPU has `f16` and `bf16`"},
     {"no_prefix_cache", OPTION_BOOL, AT(L, engine.no_prefix_cache),
      .about = "do not keep what was computed for the next prompt that begins the same"},
     {"queue_timeout_ms", OPTION_U32, AT(L, queue_timeout_ms), RANGE(1, DAY_MS, 60000), .live = true,

@@ -182,6 +182,7 @@ static fleet_counters counters_of(const engine_model_info *i) {
     fleet_counters c = {.n_stages = i->n_stages,
                         .n_loads = i->n_loads,
                         .n_failed = i->n_failed,
+                        .n_saturated = i->n_saturated,
                         .hot_us = i->hot_us,
                         .load_device_us = i->load_device_us,
                         .device_us = i->device_us,
@@ -195,6 +196,7 @@ void fleet_add_counters(fleet_counters *sum, const fleet_counters *c) {
     sum->n_stages += c->n_stages;
     sum->n_loads += c->n_loads;
     sum->n_failed += c->n_failed;
+    sum->n_saturated += c->n_saturated;
     for (int i = 0; i < ENGINE_EVICT_CAUSES; i++) sum->n_evictions[i] += c->n_evictions[i];
     for (int i = 0; i < GEN_RUNGS; i++) sum->n_rungs[i] += c->n_rungs[i];
     sum->hot_us += c->hot_us;
@@ -207,6 +209,7 @@ static void set_counters(engine_model_info *i, const fleet_counters *c) {
     i->n_stages = c->n_stages;
     i->n_loads = c->n_loads;
     i->n_failed = c->n_failed;
+    i->n_saturated = c->n_saturated;
     memcpy(i->n_evictions, c->n_evictions, sizeof i->n_evictions);
     memcpy(i->n_rungs, c->n_rungs, sizeof i->n_rungs);
     i->hot_us = c->hot_us;

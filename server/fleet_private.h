@@ -22,6 +22,7 @@ enum {
 /* What of an engine_model_info only grows. */
 typedef struct fleet_counters {
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES], n_rungs[GEN_RUNGS];
+    uint64_t n_saturated;
     uint64_t hot_us, load_device_us, device_us;
     engine_switch sum;
 } fleet_counters;

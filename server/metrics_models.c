@@ -18,6 +18,9 @@ static const info_row info_rows[] = {
     {"inferd_model_loads_total", "counter", "Times the model became hot.", INFO(n_loads), true},
     {"inferd_model_failures_total", "counter", "Times it could not be brought up.", INFO(n_failed),
      true},
+    {"inferd_model_kv_saturated_total", "counter",
+     "Keys and values that were too large for f16 and were stored as its largest number.",
+     INFO(n_saturated), true},
 };
 static const info_row time_rows[] = {
     {"inferd_model_hot_seconds_total", "counter", "Time it was hot.", INFO(hot_us), true},

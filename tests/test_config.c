@@ -268,9 +268,9 @@ static void each_problem_has_its_line_and_path(void) {
     problem_is("{" MODELS ",\"limits\":{\"body_bytes_max\":10}}",
                ":1: limits.body_bytes_max: must be between 1024 and 1073741824");
     problem_is("{" MODELS ",\"limits\":[]}", ":1: limits: expected an object, found a list");
-    problem_is(
-        "{" MODELS ",\"limits\":{\"kv_type\":\"q8\"}}",
-        ":1: limits.kv_type: expected one of \"f16\", \"bf16\", \"f32\", \"int8\", \"auto\"");
+    problem_is("{" MODELS ",\"limits\":{\"kv_type\":\"q8\"}}",
+               ":1: limits.kv_type: expected one of \"f16\", \"bf16\", \"f32\", \"int8\", "
+               "\"int16\", \"auto\"");
     problem_is("{" MODELS ",\"limits\":{\"no_prefix_cache\":1}}",
                ":1: limits.no_prefix_cache: expected true or false, found a whole number");
     problem_is("{" MODELS ",\"log\":{\"path\":\"\"}}", ":1: log.path: must have 1 to 4095 bytes");
@@ -1710,7 +1710,8 @@ static void every_option_is_described(void) {
         "| `threads` | 1 to 1024 | `\"auto\"` |",
         "## `limits`",
         "| `running_max` | 1 to 4096 | 32 |",
-        "| `kv_type` | `\"f16\"`, `\"bf16\"`, `\"f32\"`, `\"int8\"`, `\"auto\"` | `\"auto\"` |",
+        "| `kv_type` | `\"f16\"`, `\"bf16\"`, `\"f32\"`, `\"int8\"`, `\"int16\"`, `\"auto\"` | "
+        "`\"auto\"` |",
         "| `path` | a path | required |",
         "| `host_arena` | 0 to 64TiB |  |",
         "| `background_copies` | true, false | true |",

@@ -20,6 +20,7 @@ typedef enum kv_type {
     KV_BF16,
     KV_F32,
     KV_I8,  // 8 bits, one scale per token and head for keys and one for values
+    KV_I16, // the same with 16 bits
     KV_AUTO // a wish, never in a layout: what the backend computes best with
 } kv_type;
 

@@ -5,14 +5,22 @@
  *
  *     F16 F32    K [head_dim][16]           V [16][width]
  *     BF16       K [head_dim / 2][16][2]    V [8][width][2]     width: head_dim padded to 16
- *     I8         the same,                  the same,
+ *     I8 I16     the same,                  the same,
  *                then its scales f32 [16]   then its scales f32 [16]
  *
  * so a lane is a position in K and a feature in V, and neither the scores nor their weighted sum
- * ever add across lanes.  The pairs of BF16 and I8 are what one dot product instruction takes;
+ * ever add across lanes.  The pairs of BF16, I8 and I16 are what one dot product instruction takes;
  * taken apart they cost one shift or one mask.  An odd head_dim counts as the next even number in
- * K, with a row of zeros.  An element of I8 is its number times the scale of its token and head,
- * which is the largest magnitude / 127.
+ * K, with a row of zeros.  An element of I8 or I16 is its number times the scale of its token and
+ * head:
+ *
+ *     I8         the largest magnitude / 127
+ *     I16   K    the root of the sum of squares / K16_NORM
+ *           V    the largest magnitude / V16_MAX
+ *
+ * Sums of products of 16-bit numbers have to fit 32 bits.  Those of keys do because of the norms:
+ * |q . k| <= |q| |k|, and q is scaled like k.  Those of values do because the weights of a chunk
+ * are scaled until their sum is at most P16_SUM.
  *
  * Positions are attended to in chunks of ATTN_CHUNK, which begin at multiples of it.  What a chunk
  * gives (the largest score, the sum of weights, the weighted sum of values) depends on the row, the
@@ -35,6 +43,12 @@ enum {
 _Static_assert(127ll * 32767 * HEAD_DIM_MAX <= INT32_MAX, "scores of I8");
 _Static_assert(127ll * 32767 * ATTN_CHUNK <= INT32_MAX, "weighted sums of I8");
 
+/* And of I16; rounding moves a norm by at most half the root of HEAD_DIM_MAX, and a sum of weights
+ * by at most half a unit for each position. */
+enum { K16_NORM = 32767, V16_MAX = 4095, P16_SUM = INT32_MAX / V16_MAX - ATTN_CHUNK };
+_Static_assert((K16_NORM + 12ll) * (K16_NORM + 12ll) <= INT32_MAX, "scores of I16");
+_Static_assert((P16_SUM + ATTN_CHUNK / 2ll) * V16_MAX <= INT32_MAX, "weighted sums of I16");
+
 struct attn_plan;
 
 typedef struct attn_job {
@@ -47,7 +61,12 @@ typedef struct attn_job {
     unsigned char *arena;
     size_t page_bytes;
     uint32_t layer_idx;
+    uint64_t *n_saturated; // see F16_LARGEST; added to by several threads
 } attn_job;
+
+/* F16 has no number beyond this.  A key or value that is finite and larger is stored as this, with
+ * its sign, and counted; what is not finite stays what it is, and the answer says so. */
+#define F16_LARGEST 65504.0f
 
 /* ---- a tile ---- */
 
@@ -61,11 +80,15 @@ static inline size_t kv_elem_bytes(kv_type type) {
     return type == KV_F32 ? 4 : type == KV_I8 ? 1 : 2;
 }
 static inline bool kv_in_pairs(kv_type type) {
-    return type == KV_BF16 || type == KV_I8;
+    return type == KV_BF16 || type == KV_I8 || type == KV_I16;
+}
+/* Integers with a scale per token and head? */
+static inline bool kv_is_scaled(kv_type type) {
+    return type == KV_I8 || type == KV_I16;
 }
 /* Bytes of the scales of K, and of those of V. */
 static inline size_t kv_scale_bytes(kv_type type) {
-    return type == KV_I8 ? KV_TILE * sizeof(float) : 0;
+    return kv_is_scaled(type) ? KV_TILE * sizeof(float) : 0;
 }
 /* Bytes of K and of V of a tile, with their scales, which are at the end. */
 static inline size_t kv_k_bytes(kv_type type, uint32_t head_dim) {

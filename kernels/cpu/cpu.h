@@ -83,6 +83,7 @@ typedef struct cpu_backend {
     const act *wanted;   // whose rows the step's result shows; NULL: none
     rank_faults *faults; // [n_threads] owned
     uint64_t n_kv_page_faults;
+    uint64_t n_saturated; // in this step
 } cpu_backend;
 
 static inline cpu_backend *cpu_of(backend *be) {

@@ -205,30 +205,53 @@ void add_define(const void *job, uint32_t begin, uint32_t end) {
 static double kv_get(kv_type type, const unsigned char *p, size_t i) {
     if (type == KV_F32) return (double)((const float *)(const void *)p)[i];
     if (type == KV_I8) return (double)((const int8_t *)p)[i];
+    if (type == KV_I16) return (double)((const int16_t *)(const void *)p)[i];
     uint16_t bits = ((const uint16_t *)(const void *)p)[i];
     return (double)(type == KV_F16 ? f16_to_f32(bits) : bf16_to_f32(bits));
 }
 
-/* largest: of the row's magnitudes, I8 only */
-static void kv_set(kv_type type, unsigned char *p, size_t i, float value, float largest) {
+/* What of a row becomes which integer, I8 and I16 only. */
+typedef struct kv_range {
+    float size, limit;
+} kv_range;
+
+static void kv_set(kv_type type, unsigned char *p, size_t i, float value, kv_range range) {
     if (type == KV_F32)
         ((float *)(void *)p)[i] = value;
     else if (type == KV_F16)
         ((uint16_t *)(void *)p)[i] = f32_to_f16(value);
     else if (type == KV_BF16)
         ((uint16_t *)(void *)p)[i] = f32_to_bf16(value);
+    else if (type == KV_I8)
+        ((int8_t *)p)[i] = (int8_t)lrintf(range.size > 0 ? value * (range.limit / range.size) : 0);
     else
-        ((int8_t *)p)[i] = (int8_t)lrintf(largest > 0 ? value * (127 / largest) : 0);
+        ((int16_t *)(void *)p)[i] =
+            (int16_t)lrintf(range.size > 0 ? value * (range.limit / range.size) : 0);
 }
 
-/* The largest magnitude; not a number where one is not finite. */
-static float largest_of(const float *x, uint32_t n) {
+/* See attn.h; the size is not a number where an element is not finite. */
+static kv_range range_of(kv_type type, bool keys, const float *x, uint32_t n) {
     float largest = 0;
+    double squares = 0;
     for (uint32_t d = 0; d < n; d++) {
-        if (!isfinite(x[d])) return NAN;
+        if (!isfinite(x[d])) return (kv_range){NAN, 1};
         largest = fmaxf(largest, fabsf(x[d]));
+        squares += (double)x[d] * (double)x[d];
     }
-    return largest;
+    return type == KV_I8 ? (kv_range){largest, 127}
+           : keys        ? (kv_range){(float)sqrt(squares), K16_NORM}
+                         : (kv_range){largest, V16_MAX};
+}
+
+/* See F16_LARGEST. */
+static void saturate(const attn_job *j, float *x) {
+    uint64_t n = 0;
+    for (uint32_t d = 0; j->kv->type == KV_F16 && d < j->kv->head_dim; d++) {
+        if (!isfinite(x[d]) || fabsf(x[d]) <= F16_LARGEST) continue;
+        x[d] = copysignf(F16_LARGEST, x[d]);
+        n++;
+    }
+    if (n > 0) __atomic_fetch_add(j->n_saturated, n, __ATOMIC_RELAXED);
 }
 
 /* K[d][t] = k[d], V[t][d] = v[d], for the position of each row */
@@ -241,16 +264,21 @@ void kv_store_define(const void *job, uint32_t begin, uint32_t end) {
         for (uint32_t head = 0; head < l->n_kv_heads; head++) {
             unsigned char *keys = kv_at(j, s, pos, head);
             unsigned char *values = keys + kv_k_bytes(l->type, l->head_dim);
-            const float *k = j->k + (row * l->n_kv_heads + head) * l->head_dim;
-            const float *v = j->v + (row * l->n_kv_heads + head) * l->head_dim;
-            float k_largest = largest_of(k, l->head_dim), v_largest = largest_of(v, l->head_dim);
+            float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
+            size_t at = (row * l->n_kv_heads + head) * l->head_dim;
+            memcpy(k, j->k + at, l->head_dim * sizeof *k);
+            memcpy(v, j->v + at, l->head_dim * sizeof *v);
+            saturate(j, k);
+            saturate(j, v);
+            kv_range of_k = range_of(l->type, true, k, l->head_dim);
+            kv_range of_v = range_of(l->type, false, v, l->head_dim);
             for (uint32_t d = 0; d < l->head_dim; d++) {
-                kv_set(l->type, keys, kv_k_index(l->type, d, t), k[d], k_largest);
-                kv_set(l->type, values, kv_v_index(l->type, l->head_dim, d, t), v[d], v_largest);
+                kv_set(l->type, keys, kv_k_index(l->type, d, t), k[d], of_k);
+                kv_set(l->type, values, kv_v_index(l->type, l->head_dim, d, t), v[d], of_v);
             }
-            if (l->type != KV_I8) continue;
-            kv_k_scales(l->type, l->head_dim, keys)[t] = k_largest / 127;
-            kv_v_scales(l->type, l->head_dim, values)[t] = v_largest / 127;
+            if (!kv_is_scaled(l->type)) continue;
+            kv_k_scales(l->type, l->head_dim, keys)[t] = of_k.size / of_k.limit;
+            kv_v_scales(l->type, l->head_dim, values)[t] = of_v.size / of_v.limit;
         }
     }
 }
@@ -262,7 +290,8 @@ static double score(const attn_job *j, const batch_seq *s, uint32_t kv_head, uin
     double sum = 0;
     for (uint32_t d = 0; d < l->head_dim; d++)
         sum += (double)q[d] * kv_get(l->type, keys, kv_k_index(l->type, d, pos % KV_TILE));
-    if (l->type == KV_I8) sum *= (double)kv_k_scales(l->type, l->head_dim, keys)[pos % KV_TILE];
+    if (kv_is_scaled(l->type))
+        sum *= (double)kv_k_scales(l->type, l->head_dim, keys)[pos % KV_TILE];
     sum *= (double)j->spec->scale;
     double cap = (double)j->spec->softcap;
     return cap != 0 ? cap * tanh(sum / cap) : sum;
@@ -282,7 +311,7 @@ static void attend_head(const attn_job *j, uint32_t row, uint32_t head) {
         double weight_of_p = exp(score(j, s, kv_head, p, q) - max);
         const unsigned char *values = kv_at(j, s, p, kv_head) + kv_k_bytes(l->type, l->head_dim);
         total += weight_of_p;
-        if (l->type == KV_I8)
+        if (kv_is_scaled(l->type))
             weight_of_p *= (double)kv_v_scales(l->type, l->head_dim, values)[p % KV_TILE];
         for (uint32_t d = 0; d < l->head_dim; d++) {
             size_t i = kv_v_index(l->type, l->head_dim, d, p % KV_TILE);

@@ -14,6 +14,7 @@ static phases_env env_of(cpu_backend *c) {
                         .kv = c->kv,
                         .arena = arena_base(c->pages),
                         .page_bytes = ARENA_PAGE_BYTES,
+                        .n_saturated = &c->n_saturated,
                         .part_ns = c->part_ns};
 }
 

@@ -454,7 +454,8 @@ static uint32_t make_heads(maker *m, uint32_t i) {
                         .plan = o->plan,
                         .arena = m->env->arena,
                         .page_bytes = m->env->page_bytes,
-                        .layer_idx = o->layer_idx};
+                        .layer_idx = o->layer_idx,
+                        .n_saturated = m->env->n_saturated};
         attn = copy_job(m, &job, sizeof job);
         stack_put(&stack, level->kv_store, attn, 1);
         k++;

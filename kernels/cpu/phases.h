@@ -87,6 +87,7 @@ typedef struct phases_env {
     const kv_layout *kv;
     unsigned char *arena;
     size_t page_bytes;
+    uint64_t *n_saturated; // attn.h: keys and values that were too large are added here
     uint64_t *part_ns; // [N_STEP_PARTS] the time of each part is added here; NULL: do not measure
 } phases_env;
 

@@ -187,7 +187,7 @@ static uint32_t cuda_n_host_pages(const backend *be) {
 static size_t cuda_kv_layer_bytes(const backend *be, kv_type type, uint32_t n_kv_heads,
                                   uint32_t head_dim, uint32_t block_tokens) {
     (void)be;
-    if (type == KV_F32 || type == KV_I8) return 0;
+    if (type != KV_F16 && type != KV_BF16) return 0;
     size_t n = (size_t)2 * n_kv_heads * head_dim * block_tokens * sizeof(uint16_t);
     return (n + 63) / 64 * 64;
 }

@@ -206,3 +206,28 @@ def test_preempted_evicted_and_restarted_it_says_the_same(launch, alone, disk, h
     assert said(body) == alone(prompt) and cached(body) >= 128
     d.settled()
     assert d.stop() == 0
+
+
+def test_keys_and_values_of_another_type_are_never_used(launch, disk):
+    """A file's name said nothing of `kv_type`: f16 and bf16 are of one size, and a daemon that was started with the
+    other type took the file for a damaged one, and removed it."""
+    prompt = prompt_of(21)
+    with_type = lambda kind, **more: config_of(limits={"kv_type": kind, **more}, disk=disk)
+    said_by, kinds = {}, ("f16", "bf16", "int16", "int8", "f32")
+    for kind in kinds:
+        d = start(launch, with_type(kind))
+        body = ask(d, prompt)
+        assert cached(body) == 0, kind
+        said_by[kind] = said(body)
+        d.settled()
+        page = d.http.get("/metrics").text
+        assert int(re.search(r'^inferd_kv_disk_problems_total{what="bad"} (\d+)$', page, re.M)[1]) == 0, kind
+        assert d.stop() == 0
+    for kind in kinds:  # each still finds its own
+        d = start(launch, with_type(kind))
+        body = ask(d, prompt)
+        assert cached(body) >= 256, kind
+        assert said(body) == said_by[kind]
+        d.settled()
+        assert d.stop() == 0
+    assert len({str(s) for s in said_by.values()}) == len(kinds)

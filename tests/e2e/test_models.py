@@ -7,7 +7,9 @@ the rounding of float arithmetic is between the two."""
 
 import concurrent.futures
 import json
+import re
 import subprocess
+import time
 
 import gguf
 import numpy as np
@@ -31,6 +33,7 @@ class Shape:
         self.rope_base, self.rope_factor, self.rope_divisors = 10000.0, None, None
         self.eps, self.seed, self.template, self.padding, self.spm = 1e-5, 1, None, 0, False
         self.without, self.extra, self.tensors, self.pre = (), {}, (), "smollm"
+        self.factors = {}  # of a matrix's numbers, by name
         self.__dict__.update(changes)
 
 
@@ -112,6 +115,8 @@ def write(path, s):
 
     def add_matrix(name, rows, cols):
         data, w[name] = matrix(rng, s.type, rows, cols)
+        if name in s.factors:  # F32
+            data, w[name] = (data * np.float32(s.factors[name])).astype(np.float32), w[name] * s.factors[name]
         if name not in s.without:
             out.add_tensor(name, data, raw_dtype=s.type)
 
@@ -366,3 +371,53 @@ def test_a_file_that_cannot_be_served_says_why(changes, words, tmp_path):
                            stdin=subprocess.DEVNULL)
         assert r.returncode == 2, (command, r.returncode, r.stderr)
         assert words in r.stderr and "m.gguf" in r.stderr, command
+
+
+def saturated(d):
+    page = d.http.get("/metrics").text
+    return int(re.search(r'^inferd_model_kv_saturated_total{model="[^"]*"} (\d+)$', page, re.M)[1])
+
+
+def test_keys_and_values_too_large_for_f16_do_not_end_in_an_error(launch, tmp_path):
+    """|K| and |V| beyond 65,504 became infinite in f16, which was the default below avx512bf16 and in exact mode,
+    and every request ended in a 500 with nothing in the log but finish=error.  The model is finite: its values go
+    through a small matrix afterwards, its queries are small."""
+    s = Shape(factors={"blk.0.attn_v.weight": 1e6, "blk.0.attn_output.weight": 1e-6,
+                       "blk.1.attn_k.weight": 1e6, "blk.1.attn_q.weight": 1e-6})
+    w, ids = write(tmp_path / "m.gguf", s), ids_of(s)
+    wanted = forward(w, s, ids)
+    off = {}
+    for kind in ("auto", "int16", "bf16", "f32", "int8", "f16"):
+        d = serve(launch, tmp_path / "m.gguf", limits={"kv_type": kind})
+        got = np.array(score(d, ids))
+        assert np.isfinite(got).all()
+        off[kind] = np.abs(got - wanted).max()
+        if kind == "f16":
+            score(d, ids)
+            assert saturated(d) > 0
+            until = time.monotonic() + 10
+            while "event=kv_saturated" not in d.stderr() and "kv_saturated model=" not in d.stderr():
+                assert time.monotonic() < until, d.stderr()
+                time.sleep(0.05)
+            time.sleep(0.5)
+            lines = [line for line in d.stderr().splitlines() if "kv_saturated" in line]
+            assert len(lines) == 1 and "limits.kv_type" in lines[0] and "int16" in lines[0], lines
+        else:
+            assert saturated(d) == 0
+        d.settled()
+        assert d.stop() == 0
+    print(off)
+    assert off["auto"] <= 1e-2 and off["int16"] <= 1e-2 and off["f32"] <= 1e-2
+    assert off["f16"] > 10 * off["int16"]  # answers, and not those of the model: that is what the log says
+
+
+@pytest.mark.parametrize("kind", ["int16", "f16", "bf16"])
+def test_what_is_not_finite_in_a_model_stays_an_error(kind, launch, tmp_path):
+    """Saturating is for numbers that the model has and the type has not."""
+    s = Shape(factors={"blk.0.attn_v.weight": 1e38, "blk.0.attn_norm.weight": 1})
+    write(tmp_path / "m.gguf", s)
+    d = serve(launch, tmp_path / "m.gguf", limits={"kv_type": kind})
+    answer = d.http.post("/v1/completions", json={"model": d.model, "prompt": ids_of(s), "max_tokens": 4,
+                                                  "temperature": 0})
+    assert answer.status_code == 500, answer.text
+    assert d.stop() == 0

@@ -17,8 +17,8 @@
  *     F16 F32  floats, fused multiply-add
  *     BF16     floats made of the stored halves; at level avx512bf16 q and p are rounded to bf16,
  *              too, and multiplied in pairs
- *     I8       q, and p times the scale of V, are integers of 16 bits with one scale each (per
- *              query, and per query and chunk); products and sums are exact
+ *     I8 I16   q, and p times the scale of V, are integers of 16 bits with one scale each (per
+ *              query, and per query and chunk); products and sums are exact (attn.h)
  *
  * While one half of a chunk is read, what comes FETCH_AHEAD tiles later is fetched: blocks lie
  * anywhere in memory, so no hardware guesses them.
@@ -54,7 +54,7 @@ enum { BF16_DOT = 0 };
 
 /* Are two neighbouring elements one factor of 32 bits? */
 INLINE bool is_dot(kv_type type) {
-    return type == KV_I8 || (type == KV_BF16 && BF16_DOT);
+    return kv_is_scaled(type) || (type == KV_BF16 && BF16_DOT);
 }
 /* Factors of a pair of elements. */
 INLINE int steps_of(kv_type type) {
@@ -101,7 +101,7 @@ INLINE vf load_factor(kv_type type, const unsigned char *p, size_t stride, int e
     if (type == KV_F32) return vf_load(q);
     if (type == KV_F16) return vf_load_f16(q);
     if (type == KV_I8) return (vf)load_byte_pairs(q);
-    if (BF16_DOT) return (vf)vi_load(q);
+    if (type == KV_I16 || BF16_DOT) return (vf)vi_load(q);
     return (vf)(e == 0 ? vi_load(q) << 16 : vi_load(q) & vi_set1(-0x10000));
 }
 
@@ -113,12 +113,23 @@ INLINE vf spread_factor(kv_type type, const void *q, size_t pair, int e) {
     return (vf)vi_set1(both);
 }
 
-/* sum + a * b; for I8 the lanes of the sum are integers */
+/* vi_dot of lanes that happen to be called floats.  gcc copies each sum before the instruction that
+ * overwrites it, and then has no registers left: half the speed. */
+INLINE vf vi_dot_lanes(vf sum, vf a, vf b) {
+#if defined(CPU_LEVEL_AVX512VNNI)
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+#else
+    return (vf)vi_dot((vi)sum, (vi)a, (vi)b);
+#endif
+}
+
+/* sum + a * b; for I8 and I16 the lanes of the sum are integers */
 INLINE vf multiply(kv_type type, vf a, vf b, vf sum) {
 #if defined(CPU_LEVEL_AVX512BF16)
     if (type == KV_BF16) return vf_dot_bf16(sum, (vi)a, (vi)b);
 #endif
-    return type == KV_I8 ? (vf)vi_dot((vi)sum, (vi)a, (vi)b) : vf_fma(a, b, sum);
+    return kv_is_scaled(type) ? vi_dot_lanes(sum, a, b) : vf_fma(a, b, sum);
 }
 
 /* ---- storing ---- */
@@ -128,30 +139,68 @@ typedef struct element_row {
     float x[HEAD_DIM_MAX]; // padded with zeros to whole vectors
     uint16_t halves[HEAD_DIM_MAX];
     float scale;
+    uint32_t n_saturated; // elements beyond F16_LARGEST so far
 } element_row;
 
-/* n floats as integers of at most `limit`, rounded to nearest even; the result is what one of them
- * is worth.  What is not finite makes that not a number, and the integers zero. */
-INLINE float to_integers(const float *x, size_t n, float limit, unsigned char *out) {
-    vi most = vi_set1(0);
-    for (size_t i = 0; i < n; i += VW) // magnitudes are in the order of their bits
-        most = vi_max(most, (vi)vf_load(x + i) & vi_set1(0x7fffffff));
-    float largest = ((vf)vi_all_max(most))[0];
-    float inverse = largest > 0 ? limit / largest : 0;
-    if (!(largest < INFINITY)) largest = NAN, inverse = 0;
-    if (!(inverse < INFINITY)) largest = 0, inverse = 0; // too small for an inverse: nothing
-    for (size_t i = 0; i < n; i += VW)
-        store_halves(out + 2 * i, inverse != 0 ? to_nearest(vf_load(x + i) * inverse) : vi_set1(0));
-    return largest / limit;
+/* Magnitudes are in the order of their bits, and what is not a number comes last. */
+INLINE vi magnitude(vf x) {
+    return (vi)x & vi_set1(0x7fffffff);
 }
 
+INLINE float largest_of(const float *x, size_t n) {
+    vi most = vi_set1(0);
+    for (size_t i = 0; i < n; i += VW) most = vi_max(most, magnitude(vf_load(x + i)));
+    return ((vf)vi_all_max(most))[0];
+}
+
+/* n floats as integers, rounded to nearest even, so that `size` (of the floats: the largest, say)
+ * becomes `limit`; the result is what one of them is worth.  A size that is not finite makes that
+ * not a number, and the integers zero. */
+INLINE float to_integers(const float *x, size_t n, float size, float limit, unsigned char *out) {
+    float inverse = size > 0 ? limit / size : 0;
+    if (!(size < INFINITY)) size = NAN, inverse = 0;
+    if (!(inverse < INFINITY)) size = 0, inverse = 0; // too small for an inverse: nothing
+    for (size_t i = 0; i < n; i += VW)
+        store_halves(out + 2 * i, inverse != 0 ? to_nearest(vf_load(x + i) * inverse) : vi_set1(0));
+    return size / limit;
+}
+
+/* The root of the sum of squares, whose squares alone may be no floats. */
+INLINE float norm_of(const float *x, size_t n) {
+    float largest = largest_of(x, n), inverse = 1 / largest;
+    if (!(largest < INFINITY) || !(inverse < INFINITY)) return largest;
+    vf sum = vf_set1(0);
+    for (size_t i = 0; i < n; i += VW) {
+        vf part = vf_load(x + i) * inverse;
+        sum = vf_fma(part, part, sum);
+    }
+    return largest * sqrtf(vf_all_add(sum)[0]);
+}
+
+/* Kept out of line: it is rare. */
+static __attribute__((noinline)) void saturate(element_row *e, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(e->x[i]) || fabsf(e->x[i]) <= F16_LARGEST) continue;
+        e->x[i] = copysignf(F16_LARGEST, e->x[i]);
+        e->n_saturated++;
+    }
+}
+
+typedef enum kv_part { KEYS, VALUES, QUERY } kv_part;
+
 /* n is a multiple of KV_TILE. */
-INLINE void to_elements(kv_type type, size_t n, element_row *e) {
+INLINE void to_elements(kv_type type, kv_part part, size_t n, element_row *e) {
+    unsigned char *halves = (unsigned char *)e->halves;
     if (type == KV_I8)
-        e->scale = to_integers(e->x, n, 127, (unsigned char *)e->halves);
-    else if (type == KV_F16)
+        e->scale = to_integers(e->x, n, largest_of(e->x, n), part == QUERY ? 32767 : 127, halves);
+    else if (type == KV_I16 && part == VALUES)
+        e->scale = to_integers(e->x, n, largest_of(e->x, n), V16_MAX, halves);
+    else if (type == KV_I16)
+        e->scale = to_integers(e->x, n, norm_of(e->x, n), K16_NORM, halves);
+    else if (type == KV_F16) {
+        if (!(largest_of(e->x, n) <= F16_LARGEST)) saturate(e, n);
         for (size_t i = 0; i < n; i += VW) vf_store_f16(e->halves + i, vf_load(e->x + i));
-    else if (type == KV_BF16)
+    } else if (type == KV_BF16)
         for (size_t i = 0; i < n; i += VW) store_halves(e->halves + i, to_bf16(vf_load(e->x + i)));
 }
 
@@ -169,33 +218,38 @@ INLINE void load_row(element_row *e, const float *x, uint32_t n) {
     memset(e->x + n, 0, (kv_padded(n) - n) * sizeof *x);
 }
 
-/* Beyond head_dim there are zeros, so that what is padded is no special case afterwards. */
-INLINE void store_head(kv_type type, uint32_t head_dim, unsigned char *keys, uint32_t t,
-                       const float *k, const float *v) {
+/* Beyond head_dim there are zeros, so that what is padded is no special case afterwards.  Returns
+ * how many elements were too large. */
+INLINE uint32_t store_head(kv_type type, uint32_t head_dim, unsigned char *keys, uint32_t t,
+                           const float *k, const float *v) {
     unsigned char *values = keys + kv_k_bytes(type, head_dim);
     size_t width = kv_padded(head_dim);
     element_row e;
+    e.n_saturated = 0;
     load_row(&e, k, head_dim);
-    to_elements(type, width, &e);
+    to_elements(type, KEYS, width, &e);
     for (size_t d = 0; d < kv_even(head_dim); d++) put(type, keys, kv_k_index(type, d, t), &e, d);
-    if (type == KV_I8) kv_k_scales(type, head_dim, keys)[t] = e.scale;
+    if (kv_is_scaled(type)) kv_k_scales(type, head_dim, keys)[t] = e.scale;
     load_row(&e, v, head_dim);
-    to_elements(type, width, &e);
+    to_elements(type, VALUES, width, &e);
     for (size_t d = 0; d < width; d++) put(type, values, kv_v_index(type, head_dim, d, t), &e, d);
-    if (type == KV_I8) kv_v_scales(type, head_dim, values)[t] = e.scale;
+    if (kv_is_scaled(type)) kv_v_scales(type, head_dim, values)[t] = e.scale;
+    return e.n_saturated;
 }
 
 INLINE void store_rows(kv_type type, const attn_job *j, uint32_t begin, uint32_t end) {
     const kv_layout *l = j->kv;
+    uint64_t n_saturated = 0;
     for (size_t row = begin; row < end; row++) {
         const batch_seq *s = &j->b->seqs[j->b->row_seq[row]];
         uint32_t pos = j->b->positions[row];
         for (uint32_t head = 0; head < l->n_kv_heads; head++) {
             size_t from = (row * l->n_kv_heads + head) * l->head_dim;
-            store_head(type, l->head_dim, kv_at(j, s, pos, head), pos % KV_TILE, j->k + from,
-                       j->v + from);
+            n_saturated += store_head(type, l->head_dim, kv_at(j, s, pos, head), pos % KV_TILE,
+                                      j->k + from, j->v + from);
         }
     }
+    if (n_saturated > 0) __atomic_fetch_add(j->n_saturated, n_saturated, __ATOMIC_RELAXED);
 }
 
 void LEVEL(kv_store)(const void *job, uint32_t begin, uint32_t end) {
@@ -212,6 +266,9 @@ void LEVEL(kv_store)(const void *job, uint32_t begin, uint32_t end) {
         break;
     case KV_I8:
         store_rows(KV_I8, j, begin, end);
+        break;
+    case KV_I16:
+        store_rows(KV_I16, j, begin, end);
         break;
     case KV_AUTO:
         INFERD_CHECK(false); // never in a layout
@@ -244,7 +301,7 @@ typedef struct unit_state {
     uint32_t from[ATTN_QUERIES], to[ATTN_QUERIES]; // positions that the query attends to
     float *acc[ATTN_QUERIES];                      // [width] weighted sum of values so far
     float q_scale[ATTN_QUERIES];                   // of its scores
-    float p_scale[ATTN_QUERIES];                   // I8: of its weights
+    float p_scale[ATTN_QUERIES];                   // I8, I16: of its weights
     float max[LANES], sum[LANES];                  // of all chunks so far
     float part_max[LANES], part_sum[LANES];        // of this chunk
     float keep[LANES], gain[LANES];                // see join
@@ -333,6 +390,11 @@ INLINE void score_tiles(kv_type type, int n, int n_tiles, unit_state *u, const s
     for (int t = 0; t < n_tiles; t++) {
         k[t] = st->at[u32_min(i + (uint32_t)t, st->n - 1)];
         ahead[t] = st->at[i + (uint32_t)t + FETCH_AHEAD];
+        if (kv_is_scaled(type)) { // those of its values are needed before the values
+            __builtin_prefetch(ahead[t] + u->n_pairs * pair_bytes);
+            __builtin_prefetch(k[t] + kv_tile_bytes(type, u->j->spec->head_dim) -
+                               kv_scale_bytes(type));
+        }
         UNROLL
         for (int h = 0; h < n; h++) UNROLL
         for (int v = 0; v < TILE_VECS; v++) sums[h][t * TILE_VECS + v] = vf_set1(0);
@@ -366,12 +428,12 @@ INLINE void score_tiles(kv_type type, int n, int n_tiles, unit_state *u, const s
         UNROLL
         for (int v = 0; v < TILE_VECS; v++) {
             vf scales = vf_set1(0);
-            if (type == KV_I8)
+            if (kv_is_scaled(type))
                 scales = vf_load(kv_k_scales(type, u->j->spec->head_dim, k[t]) + v * VW);
             UNROLL
             for (int h = 0; h < n; h++) {
                 vf s = sums[h][t * TILE_VECS + v];
-                if (type == KV_I8) s = vf_of_vi((vi)s) * scales;
+                if (kv_is_scaled(type)) s = vf_of_vi((vi)s) * scales;
                 float *out = u->s[q0 + (uint32_t)h] + (st->first + i + (uint32_t)t) * KV_TILE;
                 vf_store(out + v * VW, s * vf_set1(u->q_scale[q0 + (uint32_t)h]));
             }
@@ -435,7 +497,7 @@ INLINE void store_weight(kv_type type, float *s, size_t at, vf x) {
         return;
     }
 #endif
-    if (type == KV_I8)
+    if (kv_is_scaled(type))
         store_halves((unsigned char *)s + 2 * at, (vi)x);
     else
         vf_store(s + at, x);
@@ -454,7 +516,8 @@ INLINE void weigh(kv_type type, unit_state *u, const stream *st, const group *g,
         begin = from / KV_TILE * KV_TILE;
         end = (to + KV_TILE - 1) / KV_TILE * KV_TILE;
     }
-    vf most = vf_set1(-INFINITY), sum = vf_set1(0);
+    vf most = vf_set1(-INFINITY), sum = vf_set1(0), scaled_sum = vf_set1(0);
+    vi scaled_most = vi_set1(0);
     for (uint32_t t = begin; t < end; t += VW) {
         vf x = vf_load(s + t);
         bool edge = t < from || t + VW > to;
@@ -469,7 +532,7 @@ INLINE void weigh(kv_type type, unit_state *u, const stream *st, const group *g,
     for (uint32_t t = begin; t < end; t += VW) {
         vf x = exp_of_negative(vf_load(s + t) - most);
         sum += x;
-        if (type != KV_I8) {
+        if (!kv_is_scaled(type)) {
             store_weight(type, s, t, x);
             continue;
         }
@@ -478,9 +541,16 @@ INLINE void weigh(kv_type type, unit_state *u, const stream *st, const group *g,
         if (t < from || t + VW > to) // whatever lies there
             x = vf_select(lanes_between(t, from, to), x, vf_set1(0));
         vf_store(s + t, x);
+        scaled_most = vi_max(scaled_most, magnitude(x));
+        scaled_sum += x;
     }
-    if (type == KV_I8)
-        u->p_scale[i] = to_integers(s + begin, end - begin, 32767, (unsigned char *)s + 2 * begin);
+    if (kv_is_scaled(type)) {
+        float size = ((vf)vi_all_max(scaled_most))[0];
+        float total = vf_all_add(scaled_sum)[0] * (32767.0f / P16_SUM);
+        if (type == KV_I16 && !(total <= size)) size = total; // also what is not a number
+        u->p_scale[i] =
+            to_integers(s + begin, end - begin, size, 32767, (unsigned char *)s + 2 * begin);
+    }
     for (uint32_t t = end; t < g->tile_end * KV_TILE; t += VW) store_weight(type, s, t, vf_set1(0));
     u->part_max[i] = most[0];
     u->part_sum[i] = vf_all_add(sum)[0];
@@ -527,6 +597,7 @@ INLINE void sum_features(kv_type type, int n, int n_vecs, const unit_state *u, c
         const unsigned char *p =
             (const unsigned char *)u->s[g->q0] + t * KV_TILE * factor_bytes(type);
         const uint32_t n_pos = u32_min(g->end - t * KV_TILE, KV_TILE);
+        if (kv_is_scaled(type) && f == 0) __builtin_prefetch(ahead + KV_TILE * stride);
         ROLLED
         for (uint32_t pair = 0; pair < n_pos / 2; pair++) {
             UNROLL
@@ -568,7 +639,7 @@ INLINE void sum_features(kv_type type, int n, int n_vecs, const unit_state *u, c
         UNROLL
         for (int v = 0; v < n_vecs; v++) {
             vf x = sums[h][v];
-            if (type == KV_I8) x = vf_of_vi((vi)x) * u->p_scale[i];
+            if (kv_is_scaled(type)) x = vf_of_vi((vi)x) * u->p_scale[i];
             vf_store(acc + v * VW,
                      vf_fma(x, vf_set1(u->gain[i]), vf_load(acc + v * VW) * u->keep[i]));
         }
@@ -630,10 +701,8 @@ INLINE void load_queries(kv_type type, const attn_job *j, const attn_unit *unit,
         u->q_scale[i] = spec->scale;
         load_row(&e, j->q + ((size_t)row * spec->n_heads + head) * spec->head_dim, spec->head_dim);
         unsigned char *q = (unsigned char *)u->q + (size_t)i * u->n_pairs * 2 * factor_bytes(type);
-        if (type == KV_I8)
-            u->q_scale[i] *= to_integers(e.x, u->width, 32767, (unsigned char *)e.halves);
-        else if (is_dot(type))
-            to_elements(type, u->width, &e);
+        if (is_dot(type)) to_elements(type, QUERY, u->width, &e);
+        if (kv_is_scaled(type)) u->q_scale[i] *= e.scale;
         memcpy(q, is_dot(type) ? (const void *)e.halves : e.x,
                (size_t)u->n_pairs * 2 * factor_bytes(type));
     }
@@ -729,6 +798,9 @@ void LEVEL(attend)(const void *job, uint32_t begin, uint32_t end) {
             break;
         case KV_I8:
             attend_unit(KV_I8, j, unit);
+            break;
+        case KV_I16:
+            attend_unit(KV_I16, j, unit);
             break;
         case KV_AUTO:
             INFERD_CHECK(false); // never in a layout

@@ -122,6 +122,7 @@ typedef struct engine_model_info {
     uint64_t reload_us;        // what having it back would take, about
     engine_switch last, sum;
     uint64_t n_rungs[GEN_RUNGS]; // preemptions of its sequences
+    uint64_t n_saturated;        // keys and values stored as the largest number of f16
     /* Device memory: of weights and of keys and values that count, exactly; the whole pages they
      * lie in; pages with only cached ones, which go when anybody needs them; promised, max
      * UINT64_MAX: no ceiling. */
