@@ -88,10 +88,10 @@ INLINE vi to_bf16(vf x) {
     return (vi)vf_select((vi)(x == x), (vf)rounded, (vf)vi_set1(0x7fc0));
 }
 
-/* x as an integer below 2^22, to nearest even, in the low bits: adding 1.5 * 2^23 leaves it there.
- */
-INLINE vi to_nearest(vf x) {
-    return (vi)(x + 0x1.8p23f);
+/* x * by as an integer below 2^22, to nearest even, in the low bits: adding 1.5 * 2^23 leaves it
+ * there. */
+INLINE vi to_nearest(vf x, float by) {
+    return (vi)vf_fma(x, vf_set1(by), vf_set1(0x1.8p23f));
 }
 
 /* Factor e of the pair at p, for VW lanes; stride: from the first of a pair to the second, where
@@ -143,13 +143,10 @@ typedef struct element_row {
 } element_row;
 
 /* Magnitudes are in the order of their bits, and what is not a number comes last. */
-INLINE vi magnitude(vf x) {
-    return (vi)x & vi_set1(0x7fffffff);
-}
-
 INLINE float largest_of(const float *x, size_t n) {
     vi most = vi_set1(0);
-    for (size_t i = 0; i < n; i += VW) most = vi_max(most, magnitude(vf_load(x + i)));
+    for (size_t i = 0; i < n; i += VW)
+        most = vi_max(most, (vi)vf_load(x + i) & vi_set1(0x7fffffff));
     return ((vf)vi_all_max(most))[0];
 }
 
@@ -161,15 +158,19 @@ INLINE float to_integers(const float *x, size_t n, float size, float limit, unsi
     if (!(size < INFINITY)) size = NAN, inverse = 0;
     if (!(inverse < INFINITY)) size = 0, inverse = 0; // too small for an inverse: nothing
     for (size_t i = 0; i < n; i += VW)
-        store_halves(out + 2 * i, inverse != 0 ? to_nearest(vf_load(x + i) * inverse) : vi_set1(0));
+        store_halves(out + 2 * i, inverse != 0 ? to_nearest(vf_load(x + i), inverse) : vi_set1(0));
     return size / limit;
 }
 
-/* The root of the sum of squares, whose squares alone may be no floats. */
+/* The root of the sum of squares; where that is no normal float, of parts of the largest. */
 INLINE float norm_of(const float *x, size_t n) {
+    vf sum = vf_set1(0);
+    for (size_t i = 0; i < n; i += VW) sum = vf_fma(vf_load(x + i), vf_load(x + i), sum);
+    float squares = vf_all_add(sum)[0];
+    if (squares > 1e-30f && squares < INFINITY) return sqrtf(squares);
     float largest = largest_of(x, n), inverse = 1 / largest;
     if (!(largest < INFINITY) || !(inverse < INFINITY)) return largest;
-    vf sum = vf_set1(0);
+    sum = vf_set1(0);
     for (size_t i = 0; i < n; i += VW) {
         vf part = vf_load(x + i) * inverse;
         sum = vf_fma(part, part, sum);
@@ -516,8 +517,8 @@ INLINE void weigh(kv_type type, unit_state *u, const stream *st, const group *g,
         begin = from / KV_TILE * KV_TILE;
         end = (to + KV_TILE - 1) / KV_TILE * KV_TILE;
     }
-    vf most = vf_set1(-INFINITY), sum = vf_set1(0), scaled_sum = vf_set1(0);
-    vi scaled_most = vi_set1(0);
+    vf most = vf_set1(-INFINITY), sum = vf_set1(0);
+    vf scaled_most = vf_set1(0), scaled_sum = vf_set1(0);
     for (uint32_t t = begin; t < end; t += VW) {
         vf x = vf_load(s + t);
         bool edge = t < from || t + VW > to;
@@ -541,13 +542,13 @@ INLINE void weigh(kv_type type, unit_state *u, const stream *st, const group *g,
         if (t < from || t + VW > to) // whatever lies there
             x = vf_select(lanes_between(t, from, to), x, vf_set1(0));
         vf_store(s + t, x);
-        scaled_most = vi_max(scaled_most, magnitude(x));
+        scaled_most = vf_max(x, scaled_most); // without what is not a number, which the sum has
         scaled_sum += x;
     }
     if (kv_is_scaled(type)) {
-        float size = ((vf)vi_all_max(scaled_most))[0];
-        float total = vf_all_add(scaled_sum)[0] * (32767.0f / P16_SUM);
-        if (type == KV_I16 && !(total <= size)) size = total; // also what is not a number
+        float size = vf_all_max(scaled_most)[0], total = vf_all_add(scaled_sum)[0];
+        if (type == KV_I16) total *= 32767.0f / P16_SUM;
+        if (!(total < INFINITY) || (type == KV_I16 && total > size)) size = total;
         u->p_scale[i] =
             to_integers(s + begin, end - begin, size, 32767, (unsigned char *)s + 2 * begin);
     }
