@@ -181,10 +181,10 @@ static bool has_left_one(const wait *w, uint32_t d, const engine_model_info *i) 
 
 /* Each replica that was asked. */
 static bool has_left(const fleet *f, const wait *w) {
-    uint64_t devices = w->devices & fleet_model_devices(f, w->slot);
-    for (uint32_t d = 0; d < fleet_n_devices(f); d++) {
+    uint64_t left = w->devices & fleet_model_devices(f, w->slot);
+    for (; left != 0; left &= left - 1) {
         engine_model_info i;
-        if ((devices >> d & 1) == 0) continue;
+        uint32_t d = (uint32_t)__builtin_ctzll(left);
         engine_model_get(fleet_engine(f, d), w->slot, &i);
         if (!has_left_one(w, d, &i)) return false;
     }
@@ -193,10 +193,9 @@ static bool has_left(const fleet *f, const wait *w) {
 
 /* On each device that has it: no work, and away unless its weights stay for another name. */
 static bool is_drained(const fleet *f, uint32_t slot) {
-    uint64_t devices = fleet_model_devices(f, slot);
-    for (uint32_t d = 0; d < fleet_n_devices(f); d++) {
+    for (uint64_t left = fleet_model_devices(f, slot); left != 0; left &= left - 1) {
         engine_model_info i;
-        if ((devices >> d & 1) == 0) continue;
+        uint32_t d = (uint32_t)__builtin_ctzll(left);
         engine_model_get(fleet_engine(f, d), slot, &i);
         if (!i.held || i.n_running + i.n_waiting > 0 || (!is_away(i.state) && !i.serves_others))
             return false;

@@ -181,7 +181,8 @@ static inferd_status stream_answer(session *s, uint64_t id, buf *answer, inferd_
         } else if (ev.kind == GEN_EV_DONE) {
             tok_stream_finish(&words, answer);
         }
-        fwrite(answer->p + printed, 1, answer->n - printed, stdout);
+        if (answer->n > printed) // an answer without text has no bytes to point at
+            fwrite(answer->p + printed, 1, answer->n - printed, stdout);
         printed = answer->n;
         fflush(stdout);
         if (ev.kind == GEN_EV_DONE) break;

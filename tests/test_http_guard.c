@@ -746,6 +746,47 @@ static void answers_are_known_before_the_end(void) {
     stop();
 }
 
+/* -- administrators -- */
+
+static http_admin who_asks;
+
+static http_admin admin_of_key(void *ctx, bytes key) {
+    (void)ctx, (void)key;
+    return who_asks;
+}
+
+/* Where all are trusted, as on a socket file of one owner, only a tenant's key is refused. */
+static void a_route_of_administrators_is_for_them(void) {
+    static const http_route admin_routes[] = {
+        {"/admin/do", HTTP_GET, HTTP_ADMIN, false, false, handle_health}};
+    static const struct {
+        http_admin who;
+        int status, trusted_status;
+    } rows[] = {{HTTP_ADMIN_YES, 200, 200},
+                {HTTP_ADMIN_NO_KEYS, 403, 200},
+                {HTTP_ADMIN_TENANT, 403, 403},
+                {HTTP_ADMIN_UNKNOWN, 401, 200}};
+    for (int trusted = 0; trusted <= 1; trusted++) {
+        http_options o = toy_options();
+        o.routes = admin_routes;
+        o.n_routes = 1;
+        o.trusted = trusted;
+        for (int known = 0; known <= 1; known++) { // NULL: nobody is an administrator
+            o.admin_of_key = known ? admin_of_key : NULL;
+            start(&o);
+            for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+                who_asks = rows[i].who;
+                int fd = client_with("GET /admin/do HTTP/1.1\r\nHost: x\r\n\r\n");
+                client_read(fd, &r, 1000);
+                int status = trusted ? rows[i].trusted_status : rows[i].status;
+                EXPECT_EQ(reply_status(&r), known ? status : trusted ? 200 : 403);
+                close(fd);
+            }
+            stop();
+        }
+    }
+}
+
 static const test_case cases[] = {
     TEST(doubtful_framing_is_refused_and_closed),
     TEST(routes_match_the_raw_path),
@@ -762,5 +803,6 @@ static const test_case cases[] = {
     TEST(answers_are_known_before_the_end),
     TEST(honest_blocks_pass_however_they_come),
     TEST(pipelined_requests_are_answered_in_order),
+    TEST(a_route_of_administrators_is_for_them),
 };
 TEST_MAIN(cases)

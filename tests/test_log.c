@@ -85,6 +85,33 @@ static void values_are_escaped(void) {
     close_log();
 }
 
+/* Two and three bytes more than a character needs, and characters that do not exist. */
+static void text_that_is_no_utf8_is_escaped(void) {
+    static const struct {
+        const char *value, *shown;
+    } rows[] = {
+        {"\xc3\xa9", "\"\xc3\xa9\""},
+        {"\xe0\x83\xa9", "\"\\xe0\\x83\\xa9\""},          // U+00E9 in three
+        {"\xf0\x80\x83\xa9", "\"\\xf0\\x80\\x83\\xa9\""}, // in four
+        {"\xf0\x82\x82\xac", "\"\\xf0\\x82\\x82\\xac\""}, // U+20AC in four
+        {"\xf4\x8f\xbf\xbf", "\"\xf4\x8f\xbf\xbf\""},     // the last one
+        {"\xf4\x90\x80\x80", "\"\\xf4\\x90\\x80\\x80\""}, // behind it
+        {"\xf7\xbf\xbf\xbf", "\"\\xf7\\xbf\\xbf\\xbf\""}, // far behind it
+        {"\xed\x9f\xbf", "\"\xed\x9f\xbf\""},             // before the surrogates
+        {"\xed\xa0\x80", "\"\\xed\\xa0\\x80\""},          // their first,
+        {"\xed\xbf\xbf", "\"\\xed\\xbf\\xbf\""},          // and last
+        {"\xee\x80\x80", "\"\xee\x80\x80\""},             // behind them
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        char line[128];
+        open_log(false, LOG_LEVEL_INFO);
+        log_text(LOG_LEVEL_INFO, "e", "v", rows[i].value);
+        snprintf(line, sizeof line, "level=info event=e v=%s\n", rows[i].shown);
+        EXPECT_STR(read_log(), line);
+        close_log();
+    }
+}
+
 /* Against the C library's, over some centuries: around each day's end, leap years and months. */
 static void dates_are_those_of_the_calendar(void) {
     for (int64_t day = 0; day < 200000; day++) {
@@ -196,6 +223,7 @@ static void reopening_follows_rotation(void) {
 
 static const test_case cases[] = {
     TEST(values_are_escaped),
+    TEST(text_that_is_no_utf8_is_escaped),
     TEST(dates_are_those_of_the_calendar),
     TEST(levels_are_kept),
     TEST(long_line_is_cut_at_a_field),

@@ -309,6 +309,57 @@ static void a_models_guarantee_is_honoured_within_one_reclaim(void) {
     core_rig_deinit(&r);
 }
 
+/* Room for the weights of model 0: its own work stays, and what is within a guarantee of a model or
+ * of a tenant, though all of these deserve less than the work that was lent pages. */
+static void only_what_was_lent_is_taken_back(void) {
+    enum { OWN = 1, LENT = 2, LENT_TOO = 3, OF_MODEL = 4, OF_TENANT = 5 };
+    static const struct {
+        uint64_t id;
+        uint32_t model_idx, tenant;
+        gen_class class;
+    } all[] = {{OF_MODEL, 2, 2, GEN_BATCH},
+               {OF_TENANT, 1, 1, GEN_BATCH},
+               {OWN, 0, 2, GEN_BATCH},
+               {LENT, 1, 2, GEN_HIGH},
+               {LENT_TOO, 1, 2, GEN_HIGH}};
+    for (int wants_all = 0; wants_all <= 1; wants_all++) {
+        static core_rig r;
+        model_policy p = plain_policy();
+        inferd_err err = {0};
+        open_rig(&r, 60, 3);
+        set_tenant(&r, 1, 40 * block_bytes, 0);
+        set_tenant(&r, 2, 0, 0);
+        p.min_bytes = 20ull * PAGE_MIB << 20;
+        EXPECT_EQ(residency_set_policy(&r.core.models, 2, &p, core_rig_now(&r), &err), INFERD_OK);
+        for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+            gen_request *q = request_of(all[i].id, all[i].tenant, 20, 60);
+            q->class = all[i].class;
+            core_rig_submit(&r, all[i].model_idx, q);
+            for (int k = 0; k < 100 && r.outcomes[all[i].id].n_tokens == 0; k++)
+                core_rig_turn(&r, 1000);
+        }
+        sched_counters n;
+        sched_count(r.core.sched, &n);
+        EXPECT_EQ(n.n_running, 5);
+        /* All of the lent ones' pages, or more than they have. */
+        uint32_t wanted = wants_all ? 60 : 0;
+        while (wants_all == 0 && sched_take_back(r.core.sched, 0, wanted) &&
+               (sched_count(r.core.sched, &n), n.n_running == 5))
+            wanted++;
+        if (wants_all) EXPECT(!sched_take_back(r.core.sched, 0, wanted));
+        sched_count(r.core.sched, &n);
+        EXPECT_EQ(n.n_running, wants_all ? 3 : 4);
+        core_rig_finish(&r);
+        for (uint64_t id = OWN; id <= OF_TENANT; id++) EXPECT(core_rig_gives(&r, id));
+        EXPECT(r.outcomes[LENT].done.done.n_preempted + r.outcomes[LENT_TOO].done.done.n_preempted >
+               0);
+        EXPECT_EQ(r.outcomes[OWN].done.done.n_preempted, 0);
+        EXPECT_EQ(r.outcomes[OF_MODEL].done.done.n_preempted, 0);
+        EXPECT_EQ(r.outcomes[OF_TENANT].done.done.n_preempted, 0);
+        core_rig_deinit(&r);
+    }
+}
+
 static const test_case cases[] = {
     TEST(a_tenants_ceiling_is_never_passed_and_all_its_work_is_done),
     TEST(whose_bytes_changed_is_told_once),
@@ -323,5 +374,6 @@ static const test_case cases[] = {
     TEST(paused_work_wants_no_model),
     TEST(a_models_ceiling_is_its_own_affair),
     TEST(a_models_guarantee_is_honoured_within_one_reclaim),
+    TEST(only_what_was_lent_is_taken_back),
 };
 TEST_MAIN(cases)
