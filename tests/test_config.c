@@ -1710,8 +1710,7 @@ static void every_option_is_described(void) {
         "| `threads` | 1 to 1024 | `\"auto\"` |",
         "## `limits`",
         "| `running_max` | 1 to 4096 | 32 |",
-        "| `kv_type` | `\"f16\"`, `\"bf16\"`, `\"f32\"`, `\"int8\"`, `\"int16\"`, `\"auto\"` | "
-        "`\"auto\"` |",
+        "| `kv_type` | `\"f16\"`, `\"bf16\"`, `\"f32\"`, `\"int8\"`, `\"int16\"`, `\"auto\"` |",
         "| `path` | a path | required |",
         "| `host_arena` | 0 to 64TiB |  |",
         "| `background_copies` | true, false | true |",
