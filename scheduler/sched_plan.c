@@ -78,18 +78,25 @@ static void expire(sched *s, uint64_t now_us) {
 /* ---- order ---- */
 
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us) {
-    uint32_t class = q->req->class, granted = q->state == SEQ_RUNNING ? q->granted : class;
+    uint32_t class = q->req->class;
     if (s->limits.starvation_us == 0 || class <= GEN_HIGH || now_us <= q->idle_since_us)
-        return granted;
+        return class;
     if (q->state == SEQ_WAITING && s->n_lifted >= u32_max(s->limits.running_max / LIFTED_PARTS, 1))
-        return granted;
+        return class;
     uint64_t lifts = (now_us - q->idle_since_us) / s->limits.starvation_us;
-    return u32_min(granted, lifts < class - GEN_HIGH ? (uint32_t)(class - lifts) : GEN_HIGH);
+    return lifts < class - GEN_HIGH ? (uint32_t)(class - lifts) : GEN_HIGH;
+}
+
+/* Inside a batch a lifted sequence keeps its class.  Between models it does not: a model would have
+ * the device for as long as one of its sequences is lifted. */
+static uint32_t class_in_batch(const sched *s, const seq *q, uint64_t now_us) {
+    uint32_t class = sched_class_now(s, q, now_us);
+    return q->state == SEQ_RUNNING ? u32_min(q->granted, class) : class;
 }
 
 /* A running sequence that counts as more urgent than its request says. */
 static bool is_lifted(const sched *s, const seq *q, uint64_t now_us) {
-    return q->state == SEQ_RUNNING && sched_class_now(s, q, now_us) < q->req->class;
+    return q->state == SEQ_RUNNING && class_in_batch(s, q, now_us) < q->req->class;
 }
 
 bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us) {
@@ -125,8 +132,8 @@ static bool is_lost(const plan *p, const seq *q) {
 
 static bool precedes(const plan *p, const seq *a, const seq *b) {
     bool lost_a = is_lost(p, a), lost_b = is_lost(p, b);
-    uint32_t class_a = lost_a ? a->req->class : sched_class_now(p->s, a, p->now_us);
-    uint32_t class_b = lost_b ? b->req->class : sched_class_now(p->s, b, p->now_us);
+    uint32_t class_a = lost_a ? a->req->class : class_in_batch(p->s, a, p->now_us);
+    uint32_t class_b = lost_b ? b->req->class : class_in_batch(p->s, b, p->now_us);
     if (class_a != class_b) return class_a < class_b;
     if (lost_a != lost_b) return lost_b;
     bool lifted_a = is_lifted(p->s, a, p->now_us), lifted_b = is_lifted(p->s, b, p->now_us);
@@ -879,7 +886,7 @@ static void plan_lifted(plan *p, uint32_t n_order, uint64_t budget_us) {
         uint32_t n_max = u32_min(seq_n_wanted(q), s->limits.step_tokens_max - work.rows);
         uint32_t n = rate_rows(&p->m->rate, budget_us, &work, q->n_computed + q->n_planned, n_max);
         if (sched_is_overdue(s, q, p->now_us)) n = u32_max(n, 1);
-        uint32_t class = sched_class_now(s, q, p->now_us);
+        uint32_t class = class_in_batch(s, q, p->now_us);
         if (n == 0) continue;
         s->n_lifted += q->granted == q->req->class;
         q->granted = (gen_class) class;
