@@ -219,12 +219,27 @@ static bool admit(api_job *job, gate_ticket **ticket) {
     return gate_admit(a->gate, &ask, clock_now_us(), time(NULL), ticket, &job->error);
 }
 
-/* How long the model stays when nobody asks for it: for all, from now on. */
+/* May another tenant use its model, too? */
+static bool is_shared(const api_job *job) {
+    const app_config *config = job->config;
+    uint32_t idx = 0;
+    if (job->tenant < 0) return false;
+    while (idx < config->c->n_models && config->slots[idx] != job->model_idx) idx++;
+    for (uint32_t i = 0; i < config->c->n_tenants; i++)
+        if (i != (uint32_t)job->tenant && app_may_use(config, (int)i, idx)) return true;
+    return false;
+}
+
+/* How long the model stays when nobody asks for it: for all, from now on.  A tenant sends no model
+ * away that others use, too: there the configuration's time is the least. */
 static void set_keep_alive(const api_job *job) {
     registry_slot *slot = &job->app->models.slots[job->model_idx];
-    if (!job->has_keep_alive || slot->policy.keep_alive_us == job->keep_alive_us) return;
+    uint64_t us = job->keep_alive_us;
+    if (!job->has_keep_alive || slot->policy.keep_alive_us == us) return;
+    if (us < slot->told.keep_alive_us && is_shared(job)) us = slot->told.keep_alive_us;
+    if (slot->policy.keep_alive_us == us) return;
     model_policy changed = slot->policy;
-    changed.keep_alive_us = job->keep_alive_us;
+    changed.keep_alive_us = us;
     if (fleet_model_set_policy(job->app->fleet, (uint32_t)job->model_idx, &changed))
         slot->policy = changed;
     else

@@ -524,6 +524,45 @@ static void write_last(gate *g) {
 
 /* ---- life ---- */
 
+/* Use of the day and the month that cannot be kept would be lost at the end, without a word before.
+ */
+static inferd_status check_writable(const char *state_dir, inferd_err *err) {
+    size_t n = strlen(state_dir) + sizeof "/.try-XXXXXX";
+    char *path = malloc(n);
+    if (path == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for quotas");
+    snprintf(path, n, "%s/.try-XXXXXX", state_dir);
+    int fd = mkostemp(path, O_CLOEXEC);
+    inferd_status s = INFERD_OK;
+    if (fd < 0)
+        s = inferd_fail(err, INFERD_EIO, "state_dir %s cannot be written: %s", state_dir,
+                        strerror(errno));
+    else
+        unlink(path), close(fd);
+    free(path);
+    return s;
+}
+
+/* With another's quotas.json a tenant has used nothing. */
+static inferd_status check_mode(int folder, const char *state_dir, inferd_err *err) {
+    struct stat st;
+    char mode[8];
+    if (fstat(folder, &st) != 0)
+        return inferd_fail(err, INFERD_EIO, "state_dir %s: %s", state_dir, strerror(errno));
+    snprintf(mode, sizeof mode, "%04o", (unsigned)st.st_mode & 07777);
+    if ((st.st_mode & S_IWOTH) != 0)
+        return inferd_fail(err, INFERD_EINVAL,
+                           "state_dir %s: everybody may write it (mode %s): chmod o-w", state_dir,
+                           mode);
+    if ((st.st_mode & S_IWGRP) == 0) return INFERD_OK;
+    log_line line;
+    log_begin(&line, LOG_LEVEL_ERROR, "state_dir");
+    log_str(&line, "path", state_dir);
+    log_str(&line, "mode", mode);
+    log_str(&line, "problem", "its group may write it, and so change what tenants have used");
+    log_end(&line);
+    return INFERD_OK;
+}
+
 /* Two daemons would write over each other what they count. */
 static inferd_status lock_folder(gate *g, const char *state_dir, inferd_err *err) {
     g->folder = open(state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -543,6 +582,8 @@ static inferd_status open_quota(gate *g, const char *state_dir, inferd_err *err)
         return inferd_fail(err, INFERD_EIO, "state_dir %s cannot be made: %s", state_dir,
                            strerror(errno));
     inferd_status s = lock_folder(g, state_dir, err);
+    if (s == INFERD_OK) s = check_mode(g->folder, state_dir, err);
+    if (s == INFERD_OK) s = check_writable(state_dir, err);
     if (s == INFERD_OK) s = quota_file_read(g->path, &g->quota, err);
     if (s != INFERD_OK) return s;
     int rc = pthread_create(&g->w.thread, NULL, run_writer, g);

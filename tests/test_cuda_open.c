@@ -177,6 +177,50 @@ static void a_module_near_the_program_is_found(void) {
     EXPECT_EQ(rmdir(root), 0);
 }
 
+/* "../lib/inferd" of a program in a shared folder is a name that any user may make: code of theirs
+ * ran in the daemon. */
+static char trusted_root[] = "/tmp/inferd_cuda_trust_XXXXXX";
+static void open_what_others_may_write(void) {
+    char above[64], folder[80], file[112], said[256];
+    snprintf(above, sizeof above, "%s/above", trusted_root);
+    snprintf(folder, sizeof folder, "%s/lib", above);
+    snprintf(file, sizeof file, "%s/inferd_cuda.so", folder);
+    EXPECT(mkdir(above, 0755) == 0 && mkdir(folder, 0755) == 0);
+    copy_file(GOOD, file);
+    static const struct {
+        int which; // 0 file, 1 folder, 2 above
+        mode_t mode;
+        const char *by;
+    } rows[] = {{0, 0777, "everybody"}, {0, 0775, "its group"},  {1, 0777, "everybody"},
+                {1, 0770, "its group"}, {1, 01777, "everybody"}, {2, 0777, "everybody"}};
+    const char *const paths[] = {file, folder, above};
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        const char *path = paths[rows[i].which];
+        EXPECT_EQ(chmod(path, rows[i].mode), 0);
+        snprintf(said, sizeof said, "%s may be written by %s (mode %04o)", path, rows[i].by,
+                 (unsigned)rows[i].mode);
+        expect_refused(file, INFERD_EIO, said);
+        EXPECT_EQ(chmod(path, 0755), 0);
+    }
+    if (geteuid() == 0) { // another user's
+        for (int which = 0; which < 2; which++) {
+            EXPECT_EQ(chown(paths[which], 12345, (gid_t)-1), 0);
+            snprintf(said, sizeof said, "%s belongs to user 12345, expected root or user 0",
+                     paths[which]);
+            expect_refused(file, INFERD_EIO, said);
+            EXPECT_EQ(chown(paths[which], 0, (gid_t)-1), 0);
+        }
+    }
+    EXPECT_EQ(chmod(above, 01777), 0); // as /tmp
+    expect_opened(file);
+    EXPECT(unlink(file) == 0 && rmdir(folder) == 0 && rmdir(above) == 0);
+}
+static void a_module_that_others_may_write_is_not_loaded(void) {
+    EXPECT(mkdtemp(trusted_root) != NULL);
+    in_child(open_what_others_may_write);
+    EXPECT_EQ(rmdir(trusted_root), 0);
+}
+
 /* ---- devices ---- */
 
 static cuda_module fake_with(uint32_t n_devices) {
@@ -428,6 +472,7 @@ static const test_case cases[] = {
     TEST(a_missing_module_says_where_it_was_looked_for),
     TEST(threads_get_the_same_module),
     TEST(a_module_near_the_program_is_found),
+    TEST(a_module_that_others_may_write_is_not_loaded),
     TEST(devices_are_listed_with_their_health),
     TEST(without_nvml_the_device_says_what_is_free),
     TEST(a_device_is_picked_by_index_or_uuid),

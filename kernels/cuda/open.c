@@ -1,15 +1,19 @@
 /* open.c - finding inferd_cuda.so, and the devices it knows.
  *
  * A file that was named, or that lies where it should, must also open: a broken one is said and
- * never passed over for another.
+ * never passed over for another.  A file is loaded only when nobody but root and the user of this
+ * process can have written it: "../lib/inferd" of a program in a shared folder is a name that any
+ * user may make.
  *
  * Thread: any; one lock guards what is open. */
 #include "cuda/open.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -27,8 +31,48 @@ static bool file_of(cuda_module_fn *get, char out[PATH_MAX]) {
            realpath(info.dli_fname, out) != NULL;
 }
 
+/* Could another user have written it?  `above`: of a folder above its own, which others may own,
+ * but not so that everybody may rename what is there (a sticky one, as /tmp, lets only owners). */
+static inferd_status check_one(const char *file, const char *path, bool above, inferd_err *err) {
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return inferd_fail(err, INFERD_EIO, "the CUDA module %s: %s: %s", file, path,
+                           strerror(errno));
+    if (!above && st.st_uid != 0 && st.st_uid != geteuid())
+        return inferd_fail(err, INFERD_EIO,
+                           "the CUDA module %s is not loaded: %s belongs to user %u, expected root "
+                           "or user %u",
+                           file, path, (unsigned)st.st_uid, (unsigned)geteuid());
+    bool sticky = (st.st_mode & S_ISVTX) != 0;
+    bool open =
+        above ? (st.st_mode & S_IWOTH) != 0 && !sticky : (st.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+    if (!open) return INFERD_OK;
+    return inferd_fail(err, INFERD_EIO,
+                       "the CUDA module %s is not loaded: %s may be written by %s (mode %04o), "
+                       "expected by its owner only (chmod go-w)",
+                       file, path, (st.st_mode & S_IWOTH) != 0 ? "everybody" : "its group",
+                       (unsigned)st.st_mode & 07777);
+}
+
+/* The file, its folder, and the folders above.  A name without a slash is the loader's to find. */
+static inferd_status check_owners(const char *file, inferd_err *err) {
+    char path[PATH_MAX];
+    if (strchr(file, '/') == NULL) return INFERD_OK;
+    if (realpath(file, path) == NULL)
+        return inferd_fail(err, INFERD_EIO, "the CUDA module %s: %s", file, strerror(errno));
+    inferd_status s = check_one(file, path, false, err);
+    for (int depth = 0; s == INFERD_OK && strcmp(path, "/") != 0; depth++) {
+        char *slash = strrchr(path, '/');
+        slash[slash == path] = 0; // the root keeps its slash
+        s = check_one(file, path, depth > 0, err);
+    }
+    return s;
+}
+
 /* Lock held. */
 static inferd_status open_file(const char *file, const cuda_module **out, inferd_err *err) {
+    inferd_status checked = check_owners(file, err);
+    if (checked != INFERD_OK) return checked;
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         const char *why = dlerror(); // begins with the file's name

@@ -111,10 +111,10 @@ class World:
         return self.folder / f"{name}.gguf"
 
     # -- asking
-    def ask(self, model="m", n=8, prompt=PROMPT, key=None, **more):
+    def ask(self, model="m", n=8, prompt=PROMPT, key=None, timeout=120 * SLOW, **more):
         if not hasattr(self.mine, "client"):  # one for each thread: making one takes longer than asking
             self.mine.client = httpx.Client(timeout=120 * SLOW, verify=False)
-        return self.mine.client.post(self.d.url + "/v1/completions",
+        return self.mine.client.post(self.d.url + "/v1/completions", timeout=timeout,
                           headers={"Authorization": f"Bearer {key}"} if key else {},
                           json={"model": model, "prompt": prompt, "max_tokens": n, "temperature": 0,
                                 "ignore_eos": True, "return_token_ids": True, **more})
@@ -513,6 +513,29 @@ def test_a_file_that_is_cut_is_an_error_and_not_a_signal(world, alone, state, le
         unavailable(w, w.ask())
     assert w.said("other") == alone("other")
     w.path("m").write_bytes(whole)
+    w.serves(alone("one"))
+
+
+@pytest.mark.parametrize("state", ["hot", "cold"])
+@pytest.mark.parametrize("mode", ["r+b", "wb"])
+def test_a_file_that_is_written_over_for_long(world, alone, state, mode):
+    """Over itself instead of beside it, as cp does: a review saw a request without an answer for 10 s.  Each is told at
+    once what there is, and the file counts once it stands still."""
+    w = world(limits={"file_look_ms": LOOK_MS, "queue_timeout_ms": 600000})
+    whole = w.path("m").read_bytes()
+    with open(w.path("m"), mode) as f:
+        for i in range(10):
+            f.write(whole[len(whole) * i // 10:len(whole) * (i + 1) // 10])
+            f.flush()
+            if state == "cold":
+                w.do("drop")
+            e = w.ask(timeout=10 * SLOW)  # no answer is an error
+            if e.status_code == 200:
+                assert e.json()["choices"][0]["token_ids"] == alone("one")
+            else:
+                assert (state, e.status_code) == ("cold", 503), e.text
+                assert e.json()["error"]["code"] == "model_unavailable" and int(e.headers["retry-after"]) >= 1
+            time.sleep(0.05)
     w.serves(alone("one"))
 
 

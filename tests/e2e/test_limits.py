@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import openai
@@ -622,6 +623,25 @@ def test_thirty_clients_succeed_at_their_first_retry(serve, limits, same):
     assert d.stop() == 0
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o755, None])
+def test_state_dir_must_be_ours(launch, tmp_path, mode):
+    """A folder that could not be written started the daemon all the same, and use of the day was lost at its end."""
+    folder = tmp_path / "s" if mode is not None else Path("/sys/kernel")  # which root cannot write, either
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+    good = mode in (0o775, 0o755)
+    d = launch(config({"a": {}}, state_dir=str(folder)), args=["--allow-dummy"], wait="ready" if good else None)
+    if not good:
+        assert d.process.wait(60 * SLOW) == 1
+        why = "cannot be written: " if mode is None else f"everybody may write it (mode {mode:04o})"
+        assert f"state_dir {folder}" in d.stderr() and why in d.stderr(), d.stderr()
+    assert ("event=state_dir" in d.stderr()) == (mode == 0o775)
+    if mode is not None:
+        assert not [p for p in folder.iterdir() if p.name.startswith(".try")]
+    assert d.stop() == (0 if good else 1)
+
+
 # ---- fields and headers ----
 
 def test_keep_alive_is_checked_and_applied(launch):
@@ -646,6 +666,27 @@ def test_keep_alive_is_checked_and_applied(launch):
     assert ask(d, keep_alive="never").status_code == 200
     time.sleep(0.5)
     assert state() == "hot"
+    assert d.stop() == 0
+
+
+def test_a_tenant_sends_no_model_away_that_others_use(launch):
+    """`"keep_alive": 0` of one tenant unloaded the model for everybody."""
+    c = config({"a": {}, "b": {"also": {"models": ["m"]}}})
+    c["models"] = [{"name": "m", "path": MODEL, "keep_alive": "10m"},
+                   {"name": "own", "path": MODEL + "&seed=2", "keep_alive": "10m"}]
+    c["admin"] = {"keys": ["admin-key-0123456789"]}
+    d = launch(c, args=["--allow-dummy"])
+
+    def kept(model):
+        r = httpx.get(f"{d.url}/admin/models/{model}", headers={"Authorization": "Bearer admin-key-0123456789"})
+        return r.json()["keep_alive_s"]
+
+    for who, asked, seconds in (("a", 0, 600), ("b", "30s", 600), ("a", "1h", 3600), ("b", "20m", 1200), ("a", 0, 600),
+                                ("b", "never", "never"), ("a", 0, 600)):
+        assert ask(d, who, keep_alive=asked).status_code == 200
+        when(lambda: kept("m") == seconds)
+    assert ask(d, "a", model="own", keep_alive=5).status_code == 200  # nobody else may use it
+    when(lambda: kept("own") == 5)
     assert d.stop() == 0
 
 
