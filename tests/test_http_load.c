@@ -346,7 +346,8 @@ static void a_request_that_has_arrived_is_not_quiet(void) {
     turn_for(5);
     http_drain(server);
     EXPECT(http_is_quiet(server));
-    EXPECT(send(idle, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n", 35, 0) == 35);
+    static const char text[] = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+    EXPECT_EQ(send(idle, text, sizeof text - 1, 0), (ssize_t)sizeof text - 1);
     EXPECT(!http_is_quiet(server));
     expect_last_answer(idle, 200);
     EXPECT(http_is_quiet(server));
