@@ -58,7 +58,8 @@ def golden_prompts(shared):
 @pytest.mark.real
 def test_what_is_said_by_default_is_close_to_float32(real, shared):
     """Integers of 16 bits and keys and values of 16: log-probabilities of the four best tokens behind each
-    prompt, mean difference <= 0.015; all prompt tokens: perplexity within 0.5 %."""
+    prompt, mean difference <= 0.005, largest <= 0.03 (bf16 keys and values, the default of processors that multiply
+    them, were off by 0.009 and 0.06); all prompt tokens: perplexity within 0.1 %."""
     top, ours, theirs = [], [], []
     for g in golden_prompts(shared):
         for token, logprob in g["last_top"]:
@@ -69,8 +70,8 @@ def test_what_is_said_by_default_is_close_to_float32(real, shared):
     perplexity = [math.exp(-sum(values) / len(values)) for values in (ours, theirs)]
     print(f"{len(top)} best tokens: mean difference {mean:.4f}, largest {worst:.4f}; perplexity of "
           f"{len(ours)} tokens {perplexity[0]:.4f}, float32 {perplexity[1]:.4f}")
-    assert mean <= 0.015 and worst <= 0.06
-    assert abs(perplexity[0] / perplexity[1] - 1) <= 0.005
+    assert mean <= 0.005 and worst <= 0.03
+    assert abs(perplexity[0] / perplexity[1] - 1) <= 0.001
 
 
 @pytest.mark.real
