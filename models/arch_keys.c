@@ -1,8 +1,8 @@
 /* arch_keys.c - what the files of each family may say: keys and tensors that are honoured, that
  * change nothing, or that must have the value which is computed anyway.
  *
- * The names are those that converters write: llama.cpp's, whose files most people have, and those
- * of others that were seen.  A key that is in no table is refused by its name (gguf/known.h): a new
+ * The names are those that converters write: llama.cpp's, which made most files, and others that
+ * were seen.  A key that is in no table is refused by its name (gguf/known.h): a new
  * one is added here when it is honoured, or when it is understood to change nothing. */
 #include <string.h>
 

@@ -191,8 +191,8 @@ static void open_what_others_may_write(void) {
         int which; // 0 file, 1 folder, 2 above
         mode_t mode;
         const char *by;
-    } rows[] = {{0, 0777, "everybody"}, {0, 0775, "its group"},  {1, 0777, "everybody"},
-                {1, 0770, "its group"}, {1, 01777, "everybody"}, {2, 0777, "everybody"}};
+    } rows[] = {{0, 0777, "every user"}, {0, 0775, "its group"},   {1, 0777, "every user"},
+                {1, 0770, "its group"},  {1, 01777, "every user"}, {2, 0777, "every user"}};
     const char *const paths[] = {file, folder, above};
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
         const char *path = paths[rows[i].which];

@@ -1,9 +1,8 @@
 /* open.c - finding inferd_cuda.so, and the devices it knows.
  *
- * A file that was named, or that lies where it should, must also open: a broken one is said and
- * never passed over for another.  A file is loaded only when nobody but root and the user of this
- * process can have written it: "../lib/inferd" of a program in a shared folder is a name that any
- * user may make.
+ * A module that is named, or that lies where it should, must also open: a broken one is an error,
+ * and the search ends.  A module is loaded only when no user but root and that of this process can
+ * have written it: any user may make "../lib/inferd" beside a program in a shared folder.
  *
  * Thread: any; one lock guards what is open. */
 #include "cuda/open.h"
@@ -31,8 +30,9 @@ static bool file_of(cuda_module_fn *get, char out[PATH_MAX]) {
            realpath(info.dli_fname, out) != NULL;
 }
 
-/* Could another user have written it?  `above`: of a folder above its own, which others may own,
- * but not so that everybody may rename what is there (a sticky one, as /tmp, lets only owners). */
+/* Refuses a path that another user can have written.  `above`: a folder above that of the module;
+ * other users may own it, but may not rename its entries (the sticky bit, as of /tmp, forbids it).
+ */
 static inferd_status check_one(const char *file, const char *path, bool above, inferd_err *err) {
     struct stat st;
     if (stat(path, &st) != 0)
@@ -50,7 +50,7 @@ static inferd_status check_one(const char *file, const char *path, bool above, i
     return inferd_fail(err, INFERD_EIO,
                        "the CUDA module %s is not loaded: %s may be written by %s (mode %04o), "
                        "expected by its owner only (chmod go-w)",
-                       file, path, (st.st_mode & S_IWOTH) != 0 ? "everybody" : "its group",
+                       file, path, (st.st_mode & S_IWOTH) != 0 ? "every user" : "its group",
                        (unsigned)st.st_mode & 07777);
 }
 

@@ -10,8 +10,8 @@
  * A unit of a panel (32 columns, or 256) is put together in the nearest cache and leaves it past
  * the caches: nobody reads a weight soon, and lines that are written whole need not be fetched.
  *
- * On its way out a unit is looked at for numbers that are none (dtype_are_finite): in the types
- * without blocks all of it, whose vectors are there already, else its halves d and m.
+ * Each unit is checked for numbers that are not finite (dtype_are_finite) while its vectors are in
+ * registers: all numbers of the types without blocks, else the scales d and minima m.
  *
  * For whole panels; the last one of a matrix may have fewer rows and is panel_pack's.
  *
@@ -393,7 +393,7 @@ INLINE void pack_f16(const unsigned char *from, size_t row_bytes, uint32_t n_col
 
 /* ---- a panel ---- */
 
-/* Lanes whose sign is set in the result had all bits of the exponent set. */
+/* Sets the sign of each lane whose number has all exponent bits set, which is not finite. */
 INLINE v carries(dtype type, v x) {
     if (type == DTYPE_F32) return V(add_epi32)(V_AND(x, v_all32(0x7f800000)), v_all32(0x00800000));
     if (type == DTYPE_BF16) return V(add_epi16)(V_AND(x, v_all16(0x7f80)), v_all16(0x0080));

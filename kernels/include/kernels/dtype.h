@@ -43,8 +43,8 @@ void dtype_to_f32(dtype type, const void *src, float *out, size_t n);
 
 /* n values of F32, F16 or BF16 are all finite numbers. */
 bool dtype_are_finite(dtype type, const void *src, size_t n);
-/* The first of n such elements that is not a finite number, and what it is; n: there is none.  A
- * block whose scale is none has such elements. */
+/* The index of the first of n such elements that is not a finite number, and its value; n: all are
+ * finite.  A scale that is not finite makes the elements of its block so. */
 uint32_t dtype_find_not_finite(dtype type, const void *src, uint32_t n, float *value);
 
 float f16_to_f32(uint16_t h);
