@@ -211,7 +211,8 @@ def test_devices_are_listed():
     ({}, {"INFERD_FAKE_NO_DRIVER": "old"}, 3, ("too old",)),
     ({}, {"INFERD_FAKE_DEVICES": "0"}, 3, ("no device",)),
     ({"module": "/nonexistent.so"}, {}, 3, ("/nonexistent.so: no such file",)),
-    ({"module": "/dev/null"}, {}, 3, ("cannot be loaded",)),
+    ({"module": "/etc/passwd"}, {}, 3, ("cannot be loaded",)),
+    ({"module": "/dev/null"}, {}, 3, ("may be written by every user",)),
 ])
 def test_a_device_that_is_not_there_is_said(tmp_path, tiny_model, device, env, status, words):
     path = tmp_path / "c.json"
