@@ -67,17 +67,21 @@ static void quantize_row(const qact_job *j, uint32_t row, const float *x) {
     for (uint32_t k = 0; k < j->dim; k++) {
         int16_t q = counts ? (int16_t)lrintf(x[k] * inverse) : 0;
         int32_t *sum = &sums[(size_t)(k / 32) * n_rows + r];
-        j->out.q[qact_index(j->n, padded, row, k)] = (uint16_t)q;
+        j->out.q[qact_index(MATH_I16, j->n, padded, row, k, 0)] = (uint16_t)q;
         *sum = (k % 32 == 0 ? 0 : *sum) + q;
     }
     j->out.scale[row] = !finite ? NAN : counts ? max / 32767.0f : 0;
 }
 
-/* bf16(x), then zeros up to a whole word */
+/* bf16(x) and bf16(x - bf16(x)), then zeros up to a whole word */
 static void round_row(const qact_job *j, uint32_t row, const float *x) {
     size_t padded = qact_padded(j->dim);
-    for (uint32_t k = 0; k < padded; k++)
-        j->out.q[qact_index(j->n, padded, row, k)] = k < j->dim ? f32_to_bf16(x[k]) : 0;
+    for (uint32_t k = 0; k < padded; k++) {
+        uint16_t first = k < j->dim ? f32_to_bf16(x[k]) : 0;
+        j->out.q[qact_index(MATH_BF16, j->n, padded, row, k, 0)] = first;
+        j->out.q[qact_index(MATH_BF16, j->n, padded, row, k, 1)] =
+            k < j->dim ? f32_to_bf16(x[k] - bf16_to_f32(first)) : 0;
+    }
 }
 
 void quantize_define(const void *job, uint32_t begin, uint32_t end) {
@@ -115,8 +119,11 @@ static double qdot(const qact *x, cpu_math math, uint32_t n, uint32_t i, const w
         uint32_t end = u32_min(begin + PANEL_BLOCK, w->cols);
         panel_row_to_f32(w, o, begin, end, block);
         for (uint32_t k = begin; k < end; k++) {
-            uint16_t q = x->q[qact_index(n, qact_padded(w->cols), i, k)];
-            double factor = math == MATH_I16 ? (double)(int16_t)q : (double)bf16_to_f32(q);
+            double factor = 0;
+            for (uint32_t t = 0; t < qact_terms(math); t++) {
+                uint16_t q = x->q[qact_index(math, n, qact_padded(w->cols), i, k, t)];
+                factor += math == MATH_I16 ? (double)(int16_t)q : (double)bf16_to_f32(q);
+            }
             sum += factor * (double)block[k - begin];
         }
     }

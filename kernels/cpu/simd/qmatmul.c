@@ -9,7 +9,8 @@
  *                total = fma(scale, dot, total), and of types with a minimum
  *                total = fma(base, sum of q_x, total)
  *            at the end total * scale of the row (+ bias) (+ add)
- *     BF16   total += w * x, a pair at a time; at the end (+ bias) (+ add)
+ *     BF16   total += w * x, a pair at a time and of x one term after the other; at the end
+ *            (+ bias) (+ add)
  *
  * The order is the same for every shape of tile, so a row's result does not depend on the others;
  * levels with fused multiply-add agree in every bit.
@@ -203,6 +204,7 @@ INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane
 
 #if defined(CPU_LEVEL_AVX512BF16)
 INLINE void tile_bf16(int n_rows, int n_vecs, source w, uint32_t lane, x_tile x, float *sums) {
+    const uint32_t *rest = x.q + (size_t)w.cols / 2 * (size_t)n_rows; // second terms
     vf total[QACT_ROWS][4];
     UNROLL
     for (int r = 0; r < n_rows; r++) UNROLL
@@ -212,7 +214,7 @@ INLINE void tile_bf16(int n_rows, int n_vecs, source w, uint32_t lane, x_tile x,
         if ((uintptr_t)p.q + w.ahead < (uintptr_t)w.end)
             fetch_words(DTYPE_BF16, p.q, 1, lane, (size_t)n_vecs * VW, w.ahead, true);
         UNROLL
-        for (int k = 0; k < 4; k++, x.q += n_rows) {
+        for (int k = 0; k < 4; k++, x.q += n_rows, rest += n_rows) {
             vi pairs[4];
             UNROLL
             for (int v = 0; v < n_vecs; v++)
@@ -220,6 +222,13 @@ INLINE void tile_bf16(int n_rows, int n_vecs, source w, uint32_t lane, x_tile x,
             UNROLL
             for (int r = 0; r < n_rows; r++) {
                 vi a = vi_set1((int32_t)x.q[r]);
+                UNROLL
+                for (int v = 0; v < n_vecs; v++)
+                    total[r][v] = vf_dot_bf16(total[r][v], pairs[v], a);
+            }
+            UNROLL
+            for (int r = 0; r < n_rows; r++) {
+                vi a = vi_set1((int32_t)rest[r]);
                 UNROLL
                 for (int v = 0; v < n_vecs; v++)
                     total[r][v] = vf_dot_bf16(total[r][v], pairs[v], a);
@@ -313,7 +322,8 @@ static void multiply(const weight *w, const qact *x, uint32_t n, uint32_t i, con
                      bool first_of_part, float *sums) {
     uint32_t n_rows = qact_tile_rows(n, i), padded = (uint32_t)qact_padded(w->cols);
     size_t first = (size_t)i * QACT_ROWS, stride = panel_bytes(w->type, w->cols);
-    const x_tile rows = {(const uint32_t *)(const void *)(x->q + first * padded),
+    const size_t terms = qact_terms(w->type == DTYPE_BF16 ? MATH_BF16 : MATH_I16);
+    const x_tile rows = {(const uint32_t *)(const void *)(x->q + first * padded * terms),
                          x->sum + first * (padded / 32)};
     const unsigned char *panels = w->data;
     source from = {.panel = panels + p->first / PANEL_ROWS * stride,
@@ -348,8 +358,9 @@ static const float *offset(const float *p, size_t by) {
 
 /* Rows that go over the weights together: as many as stay in L2 beside a panel.  More would come
  * from L3 again for each panel; the weights do once per block, which is less. */
-static uint32_t block_rows(uint32_t cols) {
-    size_t n = BLOCK_BYTES / (qact_padded(cols) * sizeof(uint16_t)) / QACT_ROWS * QACT_ROWS;
+static uint32_t block_rows(cpu_math math, uint32_t cols) {
+    size_t row_bytes = qact_padded(cols) * sizeof(uint16_t) * qact_terms(math);
+    size_t n = BLOCK_BYTES / row_bytes / QACT_ROWS * QACT_ROWS;
     return u32_max((uint32_t)n, BLOCK_ROWS_MIN);
 }
 
@@ -371,7 +382,7 @@ static void products(const qmatmul_job *j, uint32_t o, uint32_t end, uint32_t ro
 
 void LEVEL(qmatmul)(const void *job, uint32_t begin, uint32_t end) {
     const qmatmul_job *j = job;
-    uint32_t n_rows = block_rows(j->w->cols);
+    uint32_t n_rows = block_rows(j->math, j->w->cols);
     for (uint32_t row = 0; row < j->n; row += n_rows)
         products(j, begin * MATMUL_UNIT, end * MATMUL_UNIT, row, u32_min(row + n_rows, j->n));
 }
@@ -403,7 +414,7 @@ static void gated(const qglu_job *j, uint32_t o, uint32_t end, uint32_t row_begi
 
 void LEVEL(qglu)(const void *job, uint32_t begin, uint32_t end) {
     const qglu_job *j = job;
-    uint32_t n_rows = block_rows(j->gate->cols);
+    uint32_t n_rows = block_rows(j->math, j->gate->cols);
     for (uint32_t row = 0; row < j->n; row += n_rows)
         gated(j, begin * MATMUL_UNIT, end * MATMUL_UNIT, row, u32_min(row + n_rows, j->n));
 }

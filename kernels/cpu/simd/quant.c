@@ -182,18 +182,25 @@ INLINE vi bf16_bits(vf v) {
 
 enum { STEP = 2 * VW }; // columns at a time
 
-INLINE vi bf16_pairs(const row_in *in, uint32_t i) {
+/* Pairs of both terms of 2 * VW columns. */
+INLINE void split_pairs(vf a, vf b, vi out[2]) {
+    vi first_a = bf16_bits(a), first_b = bf16_bits(b);
+    out[0] = pairs(first_a, first_b);
+    out[1] = pairs(bf16_bits(a - (vf)(first_a << 16)), bf16_bits(b - (vf)(first_b << 16)));
+}
+
+INLINE void bf16_pairs(const row_in *in, uint32_t i, vi out[2]) {
     vf a = value(in, i), b = value(in, i + VW);
     if (in->normed != NULL) {
         vf_store(in->normed + i, a);
         vf_store(in->normed + i + VW, b);
     }
-    return pairs(bf16_bits(a), bf16_bits(b));
+    split_pairs(a, b, out);
 }
 
 /* Columns from i on, which are no whole step; past the last there are zeros up to a whole word. */
 INLINE void bf16_rest(const row_in *in, uint32_t i, uint32_t cols, uint32_t r, uint32_t n_rows,
-                      uint32_t *q) {
+                      uint32_t *q, size_t plane) {
     if (i == cols) return;
     float x[STEP] = {0}, w[STEP] = {0}, normed[STEP];
     uint32_t part[VW], left = cols - i;
@@ -204,26 +211,42 @@ INLINE void bf16_rest(const row_in *in, uint32_t i, uint32_t cols, uint32_t r, u
     vf_store(normed, a);
     vf_store(normed + VW, b);
     if (in->normed != NULL) memcpy(in->normed + i, normed, left * sizeof *normed);
-    vi_store(part, pairs(bf16_bits(a), bf16_bits(b)));
-    for (uint32_t p = 0; p < qact_padded(left) / 2; p++)
-        q[(i / 2 + p) * (size_t)n_rows + r] = part[p];
+    vi terms[2];
+    split_pairs(a, b, terms);
+    for (int t = 0; t < 2; t++) {
+        vi_store(part, terms[t]);
+        for (uint32_t p = 0; p < qact_padded(left) / 2; p++)
+            q[(size_t)t * plane + (i / 2 + p) * (size_t)n_rows + r] = part[p];
+    }
 }
 
+/* plane: from the first terms to the second ones */
 INLINE void bf16_row(const row_in *in, uint32_t cols, uint32_t r, uint32_t n_rows, uint32_t *q) {
+    const size_t plane = qact_padded(cols) / 2 * n_rows;
     uint32_t i = 0;
-    for (; i + STEP <= cols; i += STEP)
-        put(q + (size_t)(i / 2) * n_rows + r, n_rows, bf16_pairs(in, i));
-    bf16_rest(in, i, cols, r, n_rows, q);
+    for (; i + STEP <= cols; i += STEP) {
+        vi terms[2];
+        bf16_pairs(in, i, terms);
+        for (int t = 0; t < 2; t++)
+            put(q + (size_t)t * plane + (size_t)(i / 2) * n_rows + r, n_rows, terms[t]);
+    }
+    bf16_rest(in, i, cols, r, n_rows, q, plane);
 }
 
 INLINE void bf16_tile(const row_in *in, uint32_t cols, uint32_t *q) {
-    _Alignas(64) uint32_t pairs_of[QACT_ROWS][VW];
+    const size_t plane = qact_padded(cols) / 2 * QACT_ROWS;
+    _Alignas(64) uint32_t pairs_of[2][QACT_ROWS][VW];
     uint32_t i = 0;
     for (; i + STEP <= cols; i += STEP) {
-        for (int r = 0; r < QACT_ROWS; r++) vi_store(pairs_of[r], bf16_pairs(&in[r], i));
-        transpose(pairs_of, q + (size_t)(i / 2) * QACT_ROWS);
+        for (int r = 0; r < QACT_ROWS; r++) {
+            vi terms[2];
+            bf16_pairs(&in[r], i, terms);
+            for (int t = 0; t < 2; t++) vi_store(pairs_of[t][r], terms[t]);
+        }
+        for (int t = 0; t < 2; t++)
+            transpose(pairs_of[t], q + (size_t)t * plane + (size_t)(i / 2) * QACT_ROWS);
     }
-    for (uint32_t r = 0; r < QACT_ROWS; r++) bf16_rest(&in[r], i, cols, r, QACT_ROWS, q);
+    for (uint32_t r = 0; r < QACT_ROWS; r++) bf16_rest(&in[r], i, cols, r, QACT_ROWS, q, plane);
 }
 #endif
 
@@ -246,7 +269,7 @@ INLINE row_in open_row(const qact_job *j, bool normed, size_t row) {
 INLINE void make_tile(const qact_job *j, bool normed, uint32_t i) {
     const uint32_t n_rows = qact_tile_rows(j->n, i);
     size_t first = (size_t)i * QACT_ROWS, padded = qact_padded(j->dim);
-    uint32_t *q = (uint32_t *)(void *)(j->out.q + first * padded);
+    uint32_t *q = (uint32_t *)(void *)(j->out.q + first * padded * qact_terms(j->math));
     int32_t *sum = j->out.sum + first * (padded / 32);
     if (n_rows == QACT_ROWS) {
         row_in in[QACT_ROWS];

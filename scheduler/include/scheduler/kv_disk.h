@@ -31,7 +31,7 @@
 #include "inferd/status.h"
 
 enum {
-    KV_DISK_VERSION = 2, // of the file, and of how keys and values are computed
+    KV_DISK_VERSION = 3, // of the file, and of how keys and values are computed
     KV_DISK_HEADER_BYTES = 128,
     KV_DISK_QUEUE_BYTES = 32 << 20, // that wait to be written
     KV_DISK_READS_MAX = 64,         // blocks asked for and not given back
