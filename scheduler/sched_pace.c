@@ -6,11 +6,16 @@
  *     limits.pace_us       of a sequence without a target
  *     2 x the target       of one with a target per token (of the request, else slo.tpot_ms of its
  *                          model): a target is a mean, so a sequence that is ahead of its target
- *                          may wait; its deadlines bound the step, too (sched_plan.c)
+ *                          may wait; its deadlines bound the step, too (sched_plan.c).  At most
+ *                          STEP_MOST_US or what is due while nothing decodes, whichever is longer:
+ *                          an urgent request would wait for a step of a target of seconds
  *
  *     0            decode steps of all models          pace
  *     |------------------------------------|-----------|
  *                                           prompts, divided by the models that have some
+ *
+ * A model takes part when its most urgent work is not less urgent than that of the model which is
+ * planned, or when it has a share to use: the others get steps only when those have nothing to do.
  *
  * Prompts get at least a quarter of the time that decoding takes, or requests that decode would
  * keep all others out.  While nothing decodes no stream waits, and a step is bounded only because a
@@ -22,7 +27,8 @@
 enum {
     TARGET_PACES = 2,       // of a target per token
     PROMPT_LEAST_PARTS = 4, // of the time of decoding
-    PROMPT_PACES = 2        // of a step while nothing decodes
+    PROMPT_PACES = 2,       // of a step while nothing decodes
+    STEP_MOST_US = 200000
 };
 
 /* One step of every model. */
@@ -36,17 +42,39 @@ static uint64_t max_us(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
+static uint64_t min_us(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
 static uint64_t pace_of(const sched *s, const seq *q) {
     uint64_t target_us = sched_tpot_us(s, q);
-    return target_us != 0 ? TARGET_PACES * target_us : s->limits.pace_us;
+    if (target_us == 0) return s->limits.pace_us;
+    return min_us(TARGET_PACES * target_us, max_us(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us));
+}
+
+/* Of classes as bits: the lower the bit, the more urgent. */
+static uint32_t most_urgent(uint32_t classes) {
+    return classes & ~(classes - 1);
+}
+
+/* Does `other` make steps between those of m? */
+static bool takes_part(const sched_model *m, const sched_model *other) {
+    if (other == m) return true;
+    if (!other->hot || other->ready == 0) return false;
+    for (uint32_t class = 0; class < GEN_CLASSES; class ++)
+        if ((other->found >> class & 1) != 0 && other->best[class].tier == TIER_ENTITLED)
+            return true;
+    return m->ready == 0 || most_urgent(other->ready) <= most_urgent(m->ready);
 }
 
 static void add_model(const sched *s, const sched_model *m, rotation *r) {
     rate_work decode = {0};
-    bool prompts = m->n_seqs > m->n_running;
+    bool prompts = false;
+    uint32_t n_active = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
         if (q->paused) continue;
+        n_active++;
         if (seq_n_wanted(q) > 1) {
             prompts = true;
             continue;
@@ -57,13 +85,14 @@ static void add_model(const sched *s, const sched_model *m, rotation *r) {
         decode.draws++;
     }
     if (decode.rows > 0) r->decode_us += rate_us(&m->rate, &decode);
-    r->n_prompting += prompts;
+    bool comes = m->n_seqs > m->n_running && n_active < s->limits.running_max;
+    r->n_prompting += prompts || comes;
 }
 
 uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work) {
     rotation r = {.pace_us = UINT64_MAX};
     for (uint32_t i = 0; i < s->n_models; i++)
-        if (s->models[i].hot) add_model(s, &s->models[i], &r);
+        if (takes_part(m, &s->models[i])) add_model(s, &s->models[i], &r);
     if (r.pace_us == UINT64_MAX) return PROMPT_PACES * s->limits.pace_us;
     uint64_t left_us = r.pace_us > r.decode_us ? r.pace_us - r.decode_us : 0;
     uint64_t prompts_us = max_us(left_us, r.decode_us / PROMPT_LEAST_PARTS);

@@ -12,8 +12,10 @@
 /* Tokens beyond the known ones that an admission keeps room for.  Reserving max_tokens would leave
  * most of the pool idle, since most answers end early; too little would preempt at once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
-enum { LATE_EVERY = 8 };      // one in so many that begin may be late: see is_lost
-enum { LIFTED_PARTS = 8 };    // of running_max, and of the time of prompts: for lifted sequences
+enum { LATE_EVERY = 8 }; // one in so many that begin may be late: see is_lost
+enum {
+    LIFTED_PARTS = 8
+}; // of running_max, and of the time and rows of prompts: for lifted sequences
 enum { COME_BACK_PARTS = 4 }; // of a step: time to copy what was parked
 enum { TRIM_BLOCKS_MAX = 8 }; // cached blocks freed per plan when pages are short
 enum { CLAIMS_TRIED = 8 };    // of one model in one plan, behind somebody for whom pages are short
@@ -809,28 +811,33 @@ static uint64_t step_budget_us(const plan *p) {
     return max_us(budget_us, alone_us + alone_us / 4);
 }
 
+/* How far a step may go: its time, and its rows. */
+typedef struct step_bound {
+    uint64_t us;
+    uint32_t rows;
+} step_bound;
+
 /* Rows of a sequence that the step still has time for.  At least one, or it would never advance;
  * and the first prompt at least half as many as decode: even if all time goes with the rows that is
  * half as long again, and steps that differ that much are what the rate learns from. */
-static uint32_t chunk_rows(const plan *p, const seq *q, uint64_t budget_us) {
+static uint32_t chunk_rows(const plan *p, const seq *q, const step_bound *bound) {
     const step *st = p->st;
     rate_work work = step_work(st);
-    uint32_t n_max = u32_min(seq_n_wanted(q), p->s->limits.step_tokens_max - work.rows);
+    uint32_t n_max = u32_min(seq_n_wanted(q), bound->rows - work.rows);
     uint32_t least = u32_max(st->n_prefill_rows == 0 ? work.rows / 2 : 0, 1);
-    uint32_t n = rate_rows(&p->m->rate, budget_us, &work, q->n_computed + q->n_planned, n_max);
+    uint32_t n = rate_rows(&p->m->rate, bound->us, &work, q->n_computed + q->n_planned, n_max);
     return u32_max(n, u32_min(least, n_max));
 }
 
-static bool has_rows(const plan *p) {
-    const sched_limits *l = &p->s->limits;
-    return p->st->b.n_seqs < l->running_max && p->st->b.n_rows < l->step_tokens_max;
+static bool has_rows(const plan *p, uint32_t rows_max) {
+    return p->st->b.n_seqs < p->s->limits.running_max && p->st->b.n_rows < rows_max;
 }
 
 /* Is there a row left, and time for it?  The first prompt has some in any case. */
-static bool has_room(const plan *p, uint64_t budget_us) {
+static bool has_room(const plan *p, const step_bound *bound) {
     rate_work work = step_work(p->st);
-    return has_rows(p) &&
-           (p->st->n_prefill_rows == 0 || rate_rows(&p->m->rate, budget_us, &work, 0, 1) > 0);
+    return has_rows(p, bound->rows) &&
+           (p->st->n_prefill_rows == 0 || rate_rows(&p->m->rate, bound->us, &work, 0, 1) > 0);
 }
 
 /* Blocks of q that are parked are copied and not computed: all at once when nobody else is in the
@@ -861,35 +868,44 @@ static bool wants_rows(const plan *p, const seq *q) {
            q->refused_plan != p->s->plan_no;
 }
 
-/* What the step takes so far, and of the time that prompts have without the part of lifted ones. */
-static uint64_t budget_of_others_us(const plan *p, uint32_t n_order, uint64_t budget_us) {
+/* What the step takes so far, and of the time and rows that prompts have without the part of lifted
+ * ones.  On a fast device the rows end first. */
+static step_bound bound_of_others(const plan *p, uint32_t n_order, step_bound all) {
     rate_work work = step_work(p->st);
     uint64_t so_far_us = work.rows > 0 ? rate_us(&p->m->rate, &work) : 0;
-    bool any = false;
-    for (uint32_t i = 0; i < n_order && !any; i++)
-        any = wants_rows(p, p->s->order[i]) && is_lifted(p->s, p->s->order[i], p->now_us);
-    if (!any || budget_us <= so_far_us) return budget_us;
-    return budget_us - (budget_us - so_far_us) / LIFTED_PARTS;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_order; i++)
+        n += wants_rows(p, p->s->order[i]) && is_lifted(p->s, p->s->order[i], p->now_us);
+    if (n == 0) return all;
+    uint32_t rows = all.rows - u32_min(work.rows, all.rows);
+    step_bound others = all;
+    others.rows -= u32_min(rows, u32_max(rows / LIFTED_PARTS, n));
+    if (all.us > so_far_us) others.us -= (all.us - so_far_us) / LIFTED_PARTS;
+    return others;
+}
+
+/* A lifted sequence that gets rows stays lifted, because a few rows per starvation_us do not end a
+ * prompt. */
+static void keep_lift(plan *p, seq *q, uint32_t class) {
+    p->s->n_lifted += q->granted == q->req->class;
+    q->granted = (gen_class) class;
 }
 
 /* Prompts of running sequences that waiting has lifted: an eighth of the time of prompts is for
  * them, the oldest first, or more urgent prompts without an end would keep them from theirs.  One
- * that is overdue has a row in any case.  A sequence that gets rows here stays lifted, because a
- * few rows per starvation_us do not end a prompt. */
-static void plan_lifted(plan *p, uint32_t n_order, uint64_t budget_us) {
+ * that is overdue has a row in any case. */
+static void plan_lifted(plan *p, uint32_t n_order, step_bound all) {
     sched *s = p->s;
     uint32_t n_rows = 0;
-    for (uint32_t i = 0; i < n_order && has_rows(p); i++) {
+    for (uint32_t i = 0; i < n_order && has_rows(p, all.rows); i++) {
         seq *q = s->order[i];
         if (!wants_rows(p, q) || !is_lifted(s, q, p->now_us) || !come_back(p, q)) continue;
         rate_work work = step_work(p->st);
-        uint32_t n_max = u32_min(seq_n_wanted(q), s->limits.step_tokens_max - work.rows);
-        uint32_t n = rate_rows(&p->m->rate, budget_us, &work, q->n_computed + q->n_planned, n_max);
+        uint32_t n_max = u32_min(seq_n_wanted(q), all.rows - work.rows);
+        uint32_t n = rate_rows(&p->m->rate, all.us, &work, q->n_computed + q->n_planned, n_max);
         if (sched_is_overdue(s, q, p->now_us)) n = u32_max(n, 1);
-        uint32_t class = class_in_batch(s, q, p->now_us);
         if (n == 0) continue;
-        s->n_lifted += q->granted == q->req->class;
-        q->granted = (gen_class) class;
+        keep_lift(p, q, class_in_batch(s, q, p->now_us));
         n_rows += plan_rows(p, q, n);
     }
     p->st->n_prefill_rows += n_rows;
@@ -898,16 +914,17 @@ static void plan_lifted(plan *p, uint32_t n_order, uint64_t budget_us) {
 static void plan_chunks(plan *p, uint32_t n_order) {
     sched *s = p->s;
     step *st = p->st;
-    uint64_t budget_us = step_budget_us(p);
-    uint64_t others_us = budget_of_others_us(p, n_order, budget_us);
-    for (uint32_t i = 0; has_rows(p);) {
+    const step_bound all = {step_budget_us(p), s->limits.step_tokens_max};
+    const step_bound others = bound_of_others(p, n_order, all);
+    for (uint32_t i = 0; has_rows(p, all.rows);) {
         while (i < n_order && !wants_rows(p, s->order[i])) i++;
         seq *q = i < n_order ? s->order[i] : NULL;
         seq *w = door_next(p, precedes);
         if (q == NULL && w == NULL) break;
         bool comes = w != NULL && (q == NULL || precedes(p, w, q));
-        uint64_t its_us = !comes && is_lifted(s, q, p->now_us) ? budget_us : others_us;
-        if (!has_room(p, its_us)) break;
+        bool lifted = !comes && is_lifted(s, q, p->now_us);
+        const step_bound *its = lifted ? &all : &others;
+        if (!has_room(p, its)) break;
         if (comes) {
             if (!door_try(p, w)) continue;
             q = w;
@@ -915,9 +932,10 @@ static void plan_chunks(plan *p, uint32_t n_order) {
             i++;
         }
         if (!come_back(p, q)) continue;
-        st->n_prefill_rows += plan_rows(p, q, chunk_rows(p, q, its_us));
+        if (lifted) keep_lift(p, q, class_in_batch(s, q, p->now_us));
+        st->n_prefill_rows += plan_rows(p, q, chunk_rows(p, q, its));
     }
-    plan_lifted(p, n_order, budget_us);
+    plan_lifted(p, n_order, all);
 }
 
 /* Is somebody running who would have to make room for it? */
@@ -928,12 +946,21 @@ static bool outranks_one(const plan *p, const seq *w) {
     return false;
 }
 
+/* It can come in as it is.  Then it has its turn among all others (plan_chunks): here newcomers
+ * would take every place that comes free, before those who waited for long, for as long as there is
+ * anybody, anywhere, whom they outrank. */
+static bool needs_no_victim(const plan *p, const seq *w) {
+    bool full;
+    return p->n_active < p->s->limits.running_max && fits(p, w, false, &full);
+}
+
 /* The urgent come in before anybody has rows: who is in a plan cannot be preempted by it.  Behind
  * them all are looked at in another order, whoever was refused first, too. */
 static void admit_urgent(plan *p) {
     seq *w;
     p->door = (door){0};
-    while ((w = door_next(p, outranks)) != NULL && outranks_one(p, w)) door_try(p, w);
+    while ((w = door_next(p, outranks)) != NULL && outranks_one(p, w) && !needs_no_victim(p, w))
+        door_try(p, w);
     if (p->door.shut_by != NULL) p->door.shut_by->refused_plan = 0;
     p->door = (door){0};
 }

@@ -322,8 +322,7 @@ bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
     for (uint32_t class = 0; class < GEN_CLASSES; class ++) {
         sched_choice *c = &best[class];
         if ((found >> class & 1) == 0) continue;
-        c->floor = s->limits.starvation_percent > 0 && (classes >> (class + 1)) == 0 &&
-                   (classes & ((1u << class) - 1)) != 0 &&
+        c->floor = s->limits.starvation_percent > 0 && (classes & ((1u << class) - 1)) != 0 &&
                    s->floors[class].level >= floor_us(s) * WHOLE_PERCENT;
         if (!any || comes_before(c, out)) *out = *c;
         any = true;

@@ -16,9 +16,9 @@
  * interval, up to GEN_HIGH.  Of waiting sequences a few at a time are lifted (LIFTED_PARTS), or in
  * a queue in which all have waited for long an urgent request would not be urgent.  A lifted
  * sequence keeps its class while it runs; prompts of the same class by right go before its own, but
- * an eighth of the time of prompts is for lifted ones.  A sequence in a batch that had no rows for
- * starvation_us gets some in the next step of its model, and its model the next step of the device,
- * where shares allow it: so no class starves, however much more urgent work there is.
+ * an eighth of the time and rows of prompts is for lifted ones.  A sequence in a batch that had no
+ * rows for starvation_us gets some in the next step of its model, and its model the next step of
+ * the device, where shares allow it: so no class starves, however much more urgent work there is.
  *
  * Whoever waits and begins like a prompt that is being computed is held back until those blocks are
  * there, instead of computing them again at the same time.  It waits only for a sequence that is

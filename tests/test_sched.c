@@ -735,9 +735,24 @@ static seq *sequence(rig *r, uint64_t id) {
  * beside it.  A batch request that began got a few rows and was batch again for starvation_us: its
  * prompt of 400 tokens did not end in 100 s, it kept the place of a lifted one for as long, and the
  * others waited until their deadline. */
-enum { FLOOD_CLIENTS = 60, FLOOD_BATCH = 12, FLOOD_ID = 1000 };
+enum { FLOOD_CLIENTS = 60, FLOOD_BATCH = 12, FLOOD_ID = 1000, FLOOD_PAUSED = 999 };
 
-static void flood(gen_class class, uint64_t seed) {
+typedef struct flood_case {
+    gen_class class;
+    uint32_t row_us, output;
+    bool paused; // somebody of the lowest class does not read, and never will
+} flood_case;
+
+/* Its client reads nothing after the first token. */
+static void pause_one(rig *r) {
+    gen_request *q = request(FLOOD_PAUSED, 20, 100);
+    q->class = GEN_BATCH;
+    sched_submit(r->s, q, r->now_us);
+    while (r->outcomes[FLOOD_PAUSED].n_tokens == 0) rig_turn(r);
+    sched_pause(r->s, FLOOD_PAUSED);
+}
+
+static void flood(const flood_case *f, uint64_t seed) {
     rig r;
     rng random = rng_make(seed, 0, 0);
     sched_limits l = default_limits();
@@ -745,22 +760,24 @@ static void flood(gen_class class, uint64_t seed) {
     l.logits_max = 32;
     rig_init(&r, 800, &l);
     r.device.a_us = 3000;
-    r.device.b_us = 350;
+    r.device.b_us = f->row_us;
+    if (f->paused) pause_one(&r);
     uint64_t ids[FLOOD_CLIENTS] = {0}, next = FLOOD_ID, idle_max_us = 0;
+    uint64_t ends_us = r.now_us + 60000000;
     for (uint64_t id = 1; id <= FLOOD_BATCH; id++) {
         gen_request *q = request(id, 300 + (uint32_t)rng_below(&random, 100), 4);
         q->class = GEN_BATCH;
-        q->queue_deadline_us = r.now_us + 60000000;
+        q->queue_deadline_us = ends_us;
         sched_submit(r.s, q, r.now_us);
     }
     uint32_t n_done = 0;
-    while (n_done < FLOOD_BATCH && r.now_us < 120000000 && next < REQUESTS_MAX) {
+    while (n_done < FLOOD_BATCH && r.now_us < 2 * ends_us && next < REQUESTS_MAX) {
         for (int i = 0; i < FLOOD_CLIENTS && next < REQUESTS_MAX; i++) {
             if (ids[i] != 0 && r.outcomes[ids[i]].n_done == 0) continue;
             ids[i] = next++;
             gen_request *q = request(ids[i], 40 + (uint32_t)rng_below(&random, 60),
-                                     20 + (uint32_t)rng_below(&random, 40));
-            q->class = class;
+                                     f->output + (uint32_t)rng_below(&random, 2 * f->output));
+            q->class = f->class;
             sched_submit(r.s, q, r.now_us);
         }
         rig_turn(&r);
@@ -777,26 +794,42 @@ static void flood(gen_class class, uint64_t seed) {
     for (uint64_t id = 1; id <= FLOOD_BATCH; id++)
         n_ended += r.outcomes[id].done.done.finish == GEN_LENGTH;
     if (n_ended < FLOOD_BATCH || idle_max_us > l.starvation_us + 1000000)
-        printf("seed %llu, class %d: %u of %u ended after %.1f s, the longest pause was %.1f s\n",
-               (unsigned long long)seed, (int)class, n_ended, FLOOD_BATCH, (double)r.now_us / 1e6,
-               (double)idle_max_us / 1e6);
+        printf("seed %llu, class %d, %u us a row, paused %d: %u of %u ended after %.1f s, the "
+               "longest pause was %.1f s\n",
+               (unsigned long long)seed, (int)f->class, f->row_us, f->paused, n_ended, FLOOD_BATCH,
+               (double)r.now_us / 1e6, (double)idle_max_us / 1e6);
     EXPECT_EQ(n_ended, FLOOD_BATCH);
     EXPECT(idle_max_us <= l.starvation_us + 1000000);
     sched_counters c;
     sched_count(r.s, &c);
-    EXPECT(c.class_us[GEN_BATCH] > 0 && c.class_us[class] > c.class_us[GEN_BATCH]);
-    EXPECT_EQ(c.class_us[GEN_BATCH] + c.class_us[class], c.charged_us);
+    EXPECT(c.class_us[GEN_BATCH] > 0 && c.class_us[f->class] > c.class_us[GEN_BATCH]);
+    EXPECT_EQ(c.class_us[GEN_BATCH] + c.class_us[f->class], c.charged_us);
     sched_cancel_all(r.s, r.now_us);
     rig_run(&r);
     rig_deinit(&r);
 }
 
 static void a_flood_of_normal_requests_starves_no_batch_request(void) {
-    for (uint64_t seed = 1; seed <= 8; seed++) flood(GEN_NORMAL, seed);
+    static const flood_case f = {GEN_NORMAL, 350, 20, false};
+    for (uint64_t seed = 1; seed <= 8; seed++) flood(&f, seed);
 }
 
 static void a_flood_of_urgent_requests_starves_no_batch_request(void) {
-    for (uint64_t seed = 1; seed <= 8; seed++) flood(GEN_HIGH, seed);
+    static const flood_case f = {GEN_HIGH, 350, 20, false};
+    for (uint64_t seed = 1; seed <= 8; seed++) flood(&f, seed);
+}
+
+/* As long as there is anybody whom they outrank, newcomers took each place that came free. */
+static void nor_does_one_beside_somebody_who_is_paused(void) {
+    static const flood_case f = {GEN_NORMAL, 350, 20, true};
+    for (uint64_t seed = 1; seed <= 8; seed++) flood(&f, seed);
+}
+
+/* Rows of a step end before its time: of them, too, a part is for those who waited. */
+static void nor_does_one_on_a_fast_device(void) {
+    static const flood_case cases[] = {{GEN_NORMAL, 50, 1, false}, {GEN_HIGH, 50, 1, false}};
+    for (size_t i = 0; i < INFERD_COUNT(cases); i++)
+        for (uint64_t seed = 1; seed <= 4; seed++) flood(&cases[i], seed);
 }
 
 /* Requests [1, n] that have waited for long, and all places are taken by some of them. */
@@ -1134,21 +1167,25 @@ static void a_row_without_a_finite_logit_ends_its_request(void) {
 
 /* ---- two models on one pool ---- */
 
-static void two_models_share_the_device_and_its_pages(void) {
+static void open_models(rig *r, uint32_t n_pages, uint32_t n_models, const sched_limits *l) {
     static const tok_id end_ids[] = {FAKE_END};
+    inferd_err err = {0};
+    rig_init(r, n_pages, l);
+    sched_destroy(r->s);
+    pool_deinit(&r->pool);
+    EXPECT_EQ(pool_init(&r->pool, n_pages, n_models, &err), INFERD_OK);
+    EXPECT_EQ(sched_create(l, &r->pool, n_models, on_event, r, &r->s, &err), INFERD_OK);
+    sched_model_spec spec = {r->device.kv, r->device.context, FAKE_VOCAB, end_ids, 1, 0};
+    for (uint32_t m = 0; m < n_models; m++) {
+        EXPECT_EQ(sched_model_open(r->s, m, &spec, &err), INFERD_OK);
+        sched_model_hot(r->s, m, true);
+    }
+}
+
+static void two_models_share_the_device_and_its_pages(void) {
     rig r;
     sched_limits l = default_limits();
-    inferd_err err = {0};
-    rig_init(&r, 12, &l);
-    sched_destroy(r.s);
-    pool_deinit(&r.pool);
-    EXPECT_EQ(pool_init(&r.pool, 12, 2, &err), INFERD_OK);
-    EXPECT_EQ(sched_create(&l, &r.pool, 2, on_event, &r, &r.s, &err), INFERD_OK);
-    sched_model_spec spec = {r.device.kv, r.device.context, FAKE_VOCAB, end_ids, 1, 0};
-    for (uint32_t m = 0; m < 2; m++) {
-        EXPECT_EQ(sched_model_open(r.s, m, &spec, &err), INFERD_OK);
-        sched_model_hot(r.s, m, true);
-    }
+    open_models(&r, 12, 2, &l);
     gen_request *copies[9];
     for (uint32_t i = 1; i <= 8; i++) {
         gen_request *q = request(i, 30, 40);
@@ -1168,6 +1205,94 @@ static void two_models_share_the_device_and_its_pages(void) {
         EXPECT(gives(&r, copies[i]));
         gen_request_destroy(copies[i]);
     }
+    rig_deinit(&r);
+}
+
+static void submit_to(rig *r, uint32_t model_idx, gen_class class, gen_request *q) {
+    q->model_idx = model_idx;
+    q->class = class;
+    sched_submit(r->s, q, r->now_us);
+}
+
+/* Models with work that is not served meanwhile had their parts of the time for prompts. */
+static void work_that_has_no_turn_takes_no_time_from_prompts(void) {
+    rig r;
+    sched_limits l = default_limits();
+    open_models(&r, 800, 8, &l);
+    r.device.b_us = 350;
+    uint64_t id = 1;
+    submit_to(&r, 0, GEN_NORMAL, request(id++, 20, 300));
+    while (r.outcomes[1].n_tokens < 20) rig_turn(&r);
+    for (uint32_t m = 1; m < 8; m++)
+        for (int i = 0; i < 3; i++) submit_to(&r, m, GEN_BATCH, request(id++, 300, 4));
+    submit_to(&r, 0, GEN_NORMAL, request(100, 400, 4));
+    uint64_t longest_us = 0;
+    for (int i = 0; i < 100 && r.outcomes[100].n_tokens == 0; i++) {
+        step *st = rig_plan(&r);
+        EXPECT(st != NULL);
+        if (st == NULL) break;
+        if (st->model_idx == 0 && st->predicted_us > longest_us) longest_us = st->predicted_us;
+        rig_finish(&r);
+        sched_flush(r.s, 100);
+    }
+    EXPECT(longest_us >= 30000 && longest_us <= 48000);
+    sched_cancel_all(r.s, r.now_us);
+    rig_run(&r);
+    rig_deinit(&r);
+}
+
+/* Whoever decodes has time: a step may take long, but somebody more urgent may come meanwhile. */
+static void a_lax_target_does_not_make_steps_of_seconds(void) {
+    rig r;
+    sched_limits l = default_limits();
+    rig_init(&r, 400, &l);
+    r.device.b_us = 5000;
+    gen_request *q = request(1, 20, 100);
+    q->tpot_target_ms = 5000;
+    sched_submit(r.s, q, r.now_us);
+    while (r.outcomes[1].n_tokens < 10) rig_turn(&r);
+    sched_submit(r.s, request(2, 400, 4), r.now_us);
+    uint64_t longest_us = 0;
+    while (r.outcomes[2].n_tokens == 0) {
+        step *st = rig_plan(&r);
+        EXPECT(st != NULL);
+        if (st == NULL) break;
+        if (st->predicted_us > longest_us) longest_us = st->predicted_us;
+        rig_finish(&r);
+        sched_flush(r.s, 100);
+    }
+    EXPECT(longest_us >= 150000 && longest_us <= 215000);
+    rig_run(&r);
+    rig_deinit(&r);
+}
+
+/* A flood in one model, a stream of the class below in another, and a class below that: the stream
+ * had a step in starvation_us, because only the last class had a floor. */
+static void every_class_that_waits_has_a_floor(void) {
+    rig r;
+    sched_limits l = default_limits();
+    l.starvation_percent = 2;
+    open_models(&r, 800, 3, &l);
+    r.device.a_us = 5000;
+    submit_to(&r, 1, GEN_NORMAL, request(1, 20, 400));
+    submit_to(&r, 2, GEN_BATCH, request(2, 20, 400));
+    uint64_t ids[8] = {0}, next = 3;
+    while (r.now_us < 20000000 && next < REQUESTS_MAX) {
+        for (int i = 0; i < 8; i++) {
+            if (ids[i] != 0 && r.outcomes[ids[i]].n_done == 0) continue;
+            ids[i] = next++;
+            submit_to(&r, 0, GEN_HIGH, request(ids[i], 20, 20));
+        }
+        rig_turn(&r);
+    }
+    EXPECT(r.now_us >= 20000000);
+    sched_counters c;
+    sched_count(r.s, &c);
+    EXPECT(c.class_us[GEN_NORMAL] * 100 >= c.charged_us); // of its 2 %
+    EXPECT(c.class_us[GEN_BATCH] * 100 >= c.charged_us);
+    EXPECT(c.class_us[GEN_HIGH] * 100 >= 94 * c.charged_us);
+    sched_cancel_all(r.s, r.now_us);
+    rig_run(&r);
     rig_deinit(&r);
 }
 
@@ -1199,12 +1324,17 @@ static const test_case cases[] = {
     TEST(a_prompt_does_not_make_streams_stutter),
     TEST(the_operators_pace_is_kept_where_decoding_allows),
     TEST(a_prompt_alone_takes_two_paces_a_step),
+    TEST(work_that_has_no_turn_takes_no_time_from_prompts),
+    TEST(a_lax_target_does_not_make_steps_of_seconds),
+    TEST(every_class_that_waits_has_a_floor),
     TEST(chunks_grow_while_nobody_decodes),
     TEST(class_then_rank_then_arrival),
     TEST(waiting_lifts_one_class_per_interval),
     TEST(a_batch_request_gets_through_a_stream_of_urgent_ones),
     TEST(a_flood_of_normal_requests_starves_no_batch_request),
     TEST(a_flood_of_urgent_requests_starves_no_batch_request),
+    TEST(nor_does_one_beside_somebody_who_is_paused),
+    TEST(nor_does_one_on_a_fast_device),
     TEST(a_queue_that_waited_for_long_leaves_the_urgent_their_place),
     TEST(whoever_is_paused_gives_its_lift_to_the_next),
     TEST(whoever_is_paused_is_counted_until_it_goes_on_or_ends),
