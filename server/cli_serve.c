@@ -185,7 +185,7 @@ static void tell_reloaded(server_life *s) {
     changer_get_about(s->changer, &about);
     if (!s->reloading || about.busy) return;
     s->reloading = false;
-    sd_notify("READY=1");
+    if (!s->draining) sd_notify("READY=1");
 }
 
 /* -- the loop -- */
@@ -356,7 +356,7 @@ static void announce(server_life *s) {
     else
         printf("inferd serves %s (%s): base_url=\"http://%s/v1\"\n", names, devices, address);
     fflush(stdout);
-    sd_notify("READY=1");
+    if (!s->draining) sd_notify("READY=1");
 }
 
 static void begin_drain(server_life *s) {
@@ -373,9 +373,9 @@ static void begin_drain(server_life *s) {
 }
 
 /* Nothing runs, every answer has left, and a request that arrived meanwhile was told 503 instead of
- * being reset.  Clients that never stop asking do not keep the process. */
+ * being reset.  Clients that never stop asking, or never end a body, do not keep the process. */
 static bool is_drained(server_life *s, uint64_t now_us) {
-    if (app_n_running(s->app) != 0 || http_n_open(s->http) != 0) {
+    if (app_n_running(s->app) != 0 || http_n_due(s->http) != 0) {
         s->last_call_us = 0;
         return false;
     }

@@ -332,6 +332,14 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
 uint32_t http_n_open(const http_server *s) {
     return s->n_open;
 }
+uint32_t http_n_due(const http_server *s) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        const conn *c = s->slots[i].c;
+        n += c != NULL && c->x != NULL && c->x->phase >= EXCHANGE_HANDLING;
+    }
+    return n;
+}
 http_server *http_server_of(http_request *rq) {
     return exchange_of(rq)->s;
 }

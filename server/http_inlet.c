@@ -120,7 +120,16 @@ void inlet_refuse(conn *c, const guard_refusal *why) {
 
 /* -- heads -- */
 
-/* The head is held from in->at on, n bytes of it. */
+/* The head has become shorter. */
+static size_t cut_head(inlet *in, size_t n, size_t kept) {
+    char *head = in->held.p + in->at;
+    memmove(head + kept, head + n, in->held.n - in->at - n);
+    in->held.n -= n - kept;
+    return kept;
+}
+
+/* The head is held from in->at on, n bytes of it.  Without a body the library would send `100
+ * Continue` all the same, and wait without an end for a client that does not read. */
 static bool pass_head(conn *c, size_t n) {
     inlet *in = &c->in;
     bytes head = {in->held.p + in->at, n}, name, value, fields = head_fields(head);
@@ -132,13 +141,10 @@ static bool pass_head(conn *c, size_t n) {
         inlet_refuse(c, &why);
         return false;
     }
-    size_t kept = head_drop(in->held.p + in->at, n, "Cookie");
-    if (kept < n) {
-        char *end = in->held.p + in->at;
-        memmove(end + kept, end + n, in->held.n - in->at - n);
-        in->held.n -= n - kept;
-    }
-    in->head_left = kept;
+    n = cut_head(in, n, head_drop(in->held.p + in->at, n, "Cookie"));
+    if (!g.chunked && g.body_bytes == 0)
+        n = cut_head(in, n, head_drop(in->held.p + in->at, n, "Expect"));
+    in->head_left = n;
     in->chunked = g.chunked;
     in->body_left = g.body_bytes;
     if (g.chunked) chunks_init(&in->chunks, c->s->limits.body_bytes_max);

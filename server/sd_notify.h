@@ -2,7 +2,7 @@
  * datagram to the socket that NOTIFY_SOCKET names (a path, or "@name" of the abstract namespace).
  *
  * Without NOTIFY_SOCKET everything here does nothing.
- * Thread: sd_notify any; the others front, before other threads begin. */
+ * Thread: sd_notify and sd_notify_watchdog_us any, once it is open; the others front. */
 #ifndef INFERD_SD_NOTIFY_H
 #define INFERD_SD_NOTIFY_H
 

@@ -268,6 +268,10 @@ static const row bodies[] = {
      401, true, 0},
     {"H37 continue", BYTES(POST "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}"), 100, false,
      1, NULL, 200},
+    {"H37 no continue without a body", BYTES(GET "Expect: 100-continue\r\n\r\n" HIDDEN), 200, false,
+     2, NULL, 200},
+    {"H37 nor with an empty one", BYTES(POST "Expect: 100-continue\r\nContent-Length: 0\r\n\r\n"),
+     200, false, 1},
     {"H37 no continue with a bad key",
      BYTES(
          "POST /v1/echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"),

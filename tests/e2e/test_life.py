@@ -214,6 +214,18 @@ def test_sigterm_is_told_to_those_who_ask(launch, tiny_model, tmp_path, kind):
     assert w.d.stop() == 0
 
 
+def test_a_body_that_never_ends_does_not_hold_a_drain(launch, tiny_model):
+    """One byte was announced and not sent, without a key: it held the process for all of drain_timeout_s."""
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"drain_timeout_s": 600, "body_timeout_ms": 600000}})
+    with socket.create_connection(("127.0.0.1", d.port)) as s:
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n")
+        while d.metric("inferd_http_exchanges") < 2:  # the question is the other
+            time.sleep(0.01)
+        d.process.send_signal(signal.SIGTERM)
+        assert d.process.wait(10 * SLOW) == 0
+    assert d.stop() == 0
+
+
 def test_second_sigterm_ends_a_drain(launch, tiny_model, tmp_path):
     w = Drained(launch, tiny_model, tmp_path, "tcp")
     w.d.process.send_signal(signal.SIGTERM)
