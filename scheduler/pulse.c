@@ -9,15 +9,16 @@ void pulse_join(pulse *p) {
     mine = p;
 }
 
-/* The count is last: a reader that sees it change may see where, too. */
+/* The count is first: whoever sees the new kind sees that there was a beat, or a long step that
+ * just ended would be judged as work that is as long. */
 static void beat(pulse_kind kind, const char *where, const char *object, uint32_t model_idx) {
     pulse *p = mine;
     if (p == NULL) return;
-    atomic_store_explicit(&p->kind, kind, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->n_beats, 1, memory_order_relaxed);
+    atomic_store_explicit(&p->kind, kind, memory_order_release);
     atomic_store_explicit(&p->where, where, memory_order_relaxed);
     atomic_store_explicit(&p->object, object, memory_order_relaxed);
     atomic_store_explicit(&p->model_idx, model_idx, memory_order_relaxed);
-    atomic_fetch_add_explicit(&p->n_beats, 1, memory_order_release);
 }
 
 void pulse_at(pulse_kind kind, const char *where) {

@@ -26,8 +26,8 @@ void pulses_add(pulses *w, const pulse *p, const char *kind, const char *name) {
 }
 
 static bool is_over(pulses_loop *l, const pulse_limits *limits, uint64_t elapsed_us) {
-    unsigned n_beats = atomic_load_explicit(&l->pulse->n_beats, memory_order_acquire);
-    int kind = atomic_load_explicit(&l->pulse->kind, memory_order_relaxed);
+    int kind = atomic_load_explicit(&l->pulse->kind, memory_order_acquire); // before the count
+    unsigned n_beats = atomic_load_explicit(&l->pulse->n_beats, memory_order_relaxed);
     if (n_beats != l->n_beats || kind == PULSE_REST) {
         l->n_beats = n_beats;
         l->silent_us = 0;
