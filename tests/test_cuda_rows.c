@@ -703,7 +703,8 @@ static size_t slot_at(const kv_view *kv, int32_t slot) {
            (uint32_t)slot % kv->slots_per_page * (size_t)kv->slot_bytes;
 }
 
-static void rope_make(cuda_rig *r, rope_rig *g) {
+/* k and v of that standard deviation. */
+static void rope_make(cuda_rig *r, rope_rig *g, float size) {
     const rope_shape *s = &g->s;
     uint32_t q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
     float inv_freq[ROPE_HEAD_DIM_MAX / 2];
@@ -714,8 +715,8 @@ static void rope_make(cuda_rig *r, rope_rig *g) {
     g->q_w = rig_normals(s->head_dim, 1);
     g->k_w = rig_normals(s->head_dim, 1);
     g->q = mat_make(r, g->inner, ROPE_ROWS, q_dim, q_dim + 16, 1);
-    g->k = mat_make(r, g->inner, ROPE_ROWS, kv_dim, kv_dim, 1);
-    g->v = mat_make(r, g->inner, ROPE_ROWS, kv_dim, kv_dim + 8, 1);
+    g->k = mat_make(r, g->inner, ROPE_ROWS, kv_dim, kv_dim, size);
+    g->v = mat_make(r, g->inner, ROPE_ROWS, kv_dim, kv_dim + 8, size);
 
     for (int i = 0; i < (int)INFERD_COUNT(g->slots); i++) // all different, and in no order
         g->slots[i] = (i * 7 + 5) % SLOTS;
@@ -845,7 +846,7 @@ static void check_stored(const rope_rig *g, unsigned char *arena, uint32_t row) 
 static void rope_one(cuda_rig *r, rope_shape s, cu_type inner, cu_type kv_type) {
     int before = test_failures;
     rope_rig g = {.s = s, .inner = inner, .kv_type = kv_type};
-    rope_make(r, &g);
+    rope_make(r, &g, 1);
     rope_launch(r, &g);
     mat q = g.q, k = g.k;
     q.v = floats((size_t)q.rows * q.stride);
@@ -911,7 +912,7 @@ static void stored_keys_are_the_turned_keys(void) {
     begin(&r);
     rope_rig g = {
         .s = {2, 1, 64, 32, false, true, true, true, true}, .inner = CU_BF16, .kv_type = CU_BF16};
-    rope_make(&r, &g);
+    rope_make(&r, &g, 1);
     rope_launch(&r, &g);
     uint16_t k[ROPE_ROWS * 64];
     unsigned char *arena = malloc(g.arena_bytes);
@@ -921,6 +922,47 @@ static void stored_keys_are_the_turned_keys(void) {
     const unsigned char *keys = // row 2 is at position 8, the first of block 2
         arena + slot_at(&g.kv, g.slots[2 * N_GROUPS + 1]) + (size_t)g.kv.layer_bytes;
     EXPECT(memcmp(keys, k + 2 * 64, 128) == 0);
+    free(arena);
+    rope_free(&g);
+    rig_close(&r);
+}
+
+/* A key of 1e5 is stored as f16's largest number, and counted; one that came infinite stays. */
+static void keys_beyond_f16_are_its_largest(void) {
+    cuda_rig r;
+    begin(&r);
+    rope_rig g = {
+        .s = {1, 1, 64, 0, false, false, false, false, true}, .inner = CU_BF16, .kv_type = CU_F16};
+    rope_make(&r, &g, 1e5f);
+    g.v.v[3] = INFINITY;
+    g.v.dev = rig_put_f32(&r, g.inner, g.v.v, (size_t)ROPE_ROWS * g.v.stride);
+    const uint32_t none = 0;
+    g.kv.n_saturated = rig_put(&r, &none, sizeof none);
+    rope_launch(&r, &g);
+    unsigned char *arena = malloc(g.arena_bytes);
+    INFERD_CHECK(arena != NULL);
+    rig_read(&r, arena, g.kv.arena, g.arena_bytes);
+    uint32_t expected = 0, counted, wrong = 0;
+    for (uint32_t row = 0; row < ROPE_TRUE; row++) {
+        uint32_t at =
+            (row_seq[row] == 0 ? 0 : 3 * N_GROUPS) + positions[row] / BLOCK_TOKENS * N_GROUPS;
+        const unsigned char *keys =
+            arena + slot_at(&g.kv, g.slots[at + 1]) + (size_t)g.kv.layer_bytes;
+        for (uint32_t i = 0; i < 2 * 64; i++) {
+            const mat *m = i < 64 ? &g.k : &g.v;
+            float x = m->v[row * m->stride + i % 64], kept;
+            bool large = fabsf(x) > 65504 && fabsf(x) < INFINITY;
+            size_t byte = (size_t)(i / 64) * g.kv.layer_bytes / 2 +
+                          2 * (positions[row] % BLOCK_TOKENS * 64 + i % 64);
+            rig_to_f32(CU_F16, &kept, keys + byte, 1);
+            if (kept != (large ? copysignf(65504, x) : rig_round(CU_F16, x))) wrong++;
+            expected += large;
+        }
+    }
+    rig_read(&r, &counted, g.kv.n_saturated, sizeof counted);
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(counted, expected);
+    EXPECT(expected > 100);
     free(arena);
     rope_free(&g);
     rig_close(&r);
@@ -1102,7 +1144,7 @@ static void run_all(uint64_t hashes[N_HASHES]) {
 
     rope_rig g = {
         .s = {6, 2, 128, 64, false, true, true, true, true}, .inner = CU_BF16, .kv_type = CU_F16};
-    rope_make(&r, &g);
+    rope_make(&r, &g, 1);
     rope_launch(&r, &g);
     mat arena = {CU_BF16, 1, 0, (uint32_t)(g.arena_bytes / 2), NULL, g.kv.arena};
     hashes[5] = hash_of(&r, &g.q);
@@ -1190,6 +1232,7 @@ static const test_case cases[] = {
     TEST(embed_looks_up_every_format),
     TEST(rope_turns_norms_and_stores),
     TEST(stored_keys_are_the_turned_keys),
+    TEST(keys_beyond_f16_are_its_largest),
     TEST(rope_is_a_head_norm_too),
     TEST(rope_table_has_the_angles_in_double),
     TEST(dummy_weights_are_the_hosts_to_the_bit),

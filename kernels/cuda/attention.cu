@@ -18,10 +18,10 @@
 // looked at where queries are read and outputs written, once per row, so it costs no kernels.
 //
 // Types.  Queries are rounded to the type of keys and values, and so are weights (at most 1).  In
-// f16 a query beyond 65504 is infinite and its output not a number: seen, not hidden.  Scores, sums
-// and outputs are float; the output is rounded to the activations' type.  A score that is not a
-// number makes its row not a number; values that are not finite reach every row of the block that
-// meets them.
+// f16 a finite query beyond 65504 becomes that, as keys and values do (rows.cu).  Scores, sums and
+// outputs are float; the output is rounded to the activations' type.  A score that is not a number
+// makes its row not a number; values that are not finite reach every row of the block that meets
+// them.
 //
 // Order.  Every sum is formed in an order that follows from positions alone: no float atomics, the
 // same bits in every run, for a row alone and among others, and for a prompt in one piece and in

@@ -69,6 +69,10 @@ template <class T> GPU_FN word4 load_q(const attention_params &p, size_t at) {
     for (uint32_t i = 0; i < 4; i++) {
         float low, high;
         unpack2<typename other_type<T>::type>(*w[i], &low, &high);
+        if (p.kv.type == CU_F16) {
+            low = within_f16(low);
+            high = within_f16(high);
+        }
         *w[i] = pack2<T>(low, high);
     }
     return v;

@@ -337,6 +337,8 @@ static inferd_status open_device(cuda_backend *c, const backend_options *o, infe
         r = c->api->event_create(true, &c->flights[i].begin);
         if (r == CU_OK) r = c->api->event_create(true, &c->flights[i].end);
     }
+    if (r == CU_OK) r = c->api->host_alloc(sizeof *c->n_saturated, (void **)&c->n_saturated);
+    if (r == CU_OK) *c->n_saturated = 0;
     if (r != CU_OK) return cu_fail(c->api, r, err, "opening the device");
     inferd_status moves = cuda_moves_open(c, err);
     if (moves != INFERD_OK) return moves;

@@ -132,6 +132,8 @@ typedef struct cuda_backend {
 
     cuda_flight flights[CUDA_DEPTH];
     uint32_t flight_first, n_flights;
+    uint32_t *n_saturated;     // pinned; kernels add to it (kv_view)
+    uint32_t n_saturated_told; // of them, in results of steps so far
     uint64_t step;
 
     cuda_graph graphs[CUDA_GRAPHS_MAX];

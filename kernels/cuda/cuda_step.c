@@ -358,7 +358,8 @@ void cuda_step_begin(backend *be, const batch *b, const kv_layout *kv) {
                       .block_tokens = kv->block_tokens,
                       .n_kv_heads = kv->n_kv_heads,
                       .head_dim = kv->head_dim,
-                      .type = kv->type == KV_BF16 ? CU_BF16 : CU_F16};
+                      .type = kv->type == KV_BF16 ? CU_BF16 : CU_F16,
+                      .n_saturated = c->n_saturated};
     write_block(c, b, kv);
     c->in_step = true;
 }
@@ -606,6 +607,9 @@ void cuda_step_finish(backend *be, be_step_result *out) {
     uint64_t us = 0;
     if (cuda_failed(c, c->api->event_elapsed_us(f->begin, f->end, &us), "timing a step")) return;
     out->device_us = us;
+    uint32_t n_saturated = __atomic_load_n(c->n_saturated, __ATOMIC_RELAXED);
+    out->n_saturated = n_saturated - c->n_saturated_told;
+    c->n_saturated_told = n_saturated;
     if (f->n_draws > 0) out->draws = f->results;
     if (f->wanted != NULL) {
         out->logits = f->logits;
@@ -640,6 +644,7 @@ void cuda_steps_close(cuda_backend *c) {
         if (f->begin != NULL) c->api->event_destroy(f->begin);
         if (f->end != NULL) c->api->event_destroy(f->end);
     }
+    if (c->n_saturated != NULL) c->api->host_free(c->n_saturated);
     free(c->draw_scratch);
     if (c->memory == NULL) return; // opening failed before anything was taken from it
     for (uint32_t i = 0; i < CUDA_ROPE_TABLES; i++) {

@@ -401,6 +401,12 @@ template <> GPU_FN void mma_16816<f16>(float d[4], const uint32_t a[4], const ui
 #endif
 
 // ---- small things both worlds share ----
+// The nearest number that f16 has, of a finite one.
+GPU_FN float within_f16(float v) {
+    const float largest = 65504.0f;
+    bool finite = v > -GPU_INFINITY && v < GPU_INFINITY; // false for what is not a number
+    return finite ? max_f32(-largest, min_f32(v, largest)) : v;
+}
 // (v & mask) | bits in one instruction: left to itself the compiler takes two for two constants.
 GPU_FN uint32_t and_or(uint32_t v, uint32_t mask, uint32_t bits) {
 #ifdef __CUDACC__

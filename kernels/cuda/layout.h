@@ -126,8 +126,10 @@ typedef struct kv_view {
     uint32_t layer_bytes; // K and V of one layer in a slot; V begins at half
     uint32_t group_layers, n_groups;
     uint32_t block_tokens, n_kv_heads, head_dim;
-    uint32_t type; // CU_BF16 or CU_F16
-    uint32_t pad;  // views are compared as bytes
+    uint32_t type;         // CU_BF16 or CU_F16
+    uint32_t pad;          // views are compared as bytes
+    uint32_t *n_saturated; // host memory: elements that were stored as the largest of f16, ever;
+                           // NULL: nobody counts
 } kv_view;
 
 #endif

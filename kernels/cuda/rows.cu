@@ -443,11 +443,25 @@ GPU_FN void rope_terms(const rope_params &p, const T *head, const float own[8], 
         terms_any(p, head, w, table, d, t);
 }
 
+// What is larger than f16 holds is stored as its largest number: infinite keys would make answers
+// that are no numbers.  What came infinite stays, it is a fault elsewhere.
+GPU_FN void saturate(const rope_params &p, const float v[8], float kept[8]) {
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < 8; e++) {
+        kept[e] = within_f16(v[e]);
+        n += kept[e] < v[e] || kept[e] > v[e];
+    }
+    if (n > 0 && p.kv.n_saturated != nullptr) atomic_add(p.kv.n_saturated, n);
+}
+
 GPU_FN void store_kv(const rope_params &p, uint16_t *to, const float v[8]) {
-    if (p.kv.type == CU_BF16)
+    if (p.kv.type == CU_BF16) {
         store_chunk(reinterpret_cast<bf16 *>(to), v);
-    else
-        store_chunk(reinterpret_cast<f16 *>(to), v);
+    } else {
+        float kept[8];
+        saturate(p, v, kept);
+        store_chunk(reinterpret_cast<f16 *>(to), kept);
+    }
 }
 
 template <class T> GPU_FN void rope_row(const rope_params &p) {

@@ -277,8 +277,8 @@ typedef struct be_step_result {
     const float *logits;        // of the activation given to be_want_logits; NULL: none asked for
     size_t logits_stride;       // floats from one row to the next
     const sample_result *draws; // [n] of be_draw; NULL: none
-    uint64_t n_saturated;       // CPU: keys and values stored as the largest number of f16, because
-                                // they are larger
+    uint64_t n_saturated;       // keys and values stored as the largest number of f16, because they
+                                // are larger; with two steps on their way it may be the other's
 } be_step_result;               // host memory, valid until the next be_step_begin or _finish
 inferd_status be_step_finish(backend *be, be_step_result *out, inferd_err *err);
 
