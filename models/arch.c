@@ -13,6 +13,7 @@
 typedef struct arch {
     const char *name;
     bool rope_interleaved; // pairs (2i, 2i+1), as this family's files store q and k
+    double rope_base;      // of files that do not say one; 0: they must
     inferd_status (*read)(const struct arch *a, const gguf *g, decoder_spec *s, inferd_err *err);
 } arch;
 
@@ -142,8 +143,20 @@ static rope_spec rope_of(const arch *a, const float *freq, uint32_t n_pairs) {
         .inv_freq = freq, .n_pairs = n_pairs, .scale = 1.0f, .interleaved = a->rope_interleaved};
 }
 
-static inferd_status read_rope(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+/* The second name is another converter's, in gemma3 (arch_keys.c). */
+static inferd_status read_rope_base(const arch *a, const gguf *g, double *out, inferd_err *err) {
+    static const char *const names[] = {"rope.freq_base", "rope.global.freq_base"};
     char key[128];
+    for (size_t i = 0; i < INFERD_COUNT(names); i++)
+        if (gguf_has(g, key_of(a, names[i], key, sizeof key)))
+            return gguf_f64(g, key, 1.0, 1e12, out, err);
+    *out = a->rope_base;
+    return a->rope_base != 0 ? INFERD_OK
+                             : inferd_fail(err, INFERD_EFORMAT, "%s: %s is missing", gguf_path(g),
+                                           key_of(a, names[0], key, sizeof key));
+}
+
+static inferd_status read_rope(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
     double base, factor;
     uint32_t rot;
     float divisors[DECODER_HEAD_DIM_MAX / 2];
@@ -156,10 +169,8 @@ static inferd_status read_rope(const arch *a, const gguf *g, decoder_spec *s, in
             "%s: %s.rope.dimension_count is %u; for this architecture it must be the head "
             "length %u",
             gguf_path(g), a->name, rot, s->head_dim);
-    st = gguf_f64_or(g, key_of(a, "rope.freq_base", key, sizeof key), 1.0, 1e12, 10000.0, &base,
-                     err);
-    if (st != INFERD_OK || (st = read_rope_factor(a, g, &factor, err)) != INFERD_OK) return st;
-    if ((st = read_rope_divisors(g, rot / 2, divisors, err)) ||
+    if ((st = read_rope_base(a, g, &base, err)) || (st = read_rope_factor(a, g, &factor, err)) ||
+        (st = read_rope_divisors(g, rot / 2, divisors, err)) ||
         (st = make_freqs(rot / 2, base, factor, divisors, &s->rope_freq, err)))
         return st;
     s->rope = rope_of(a, s->rope_freq, rot / 2);
@@ -277,10 +288,9 @@ static inferd_status read_gemma3_local(const arch *a, const gguf *g, decoder_spe
 static inferd_status read_gemma3(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
     enum { LAYERS_OF_27B = 62 };
     char key[128];
-    double cap, base; // without a base of its own the family's is not that of others
+    double cap;
     inferd_status st = read_base(a, g, s, err);
     if (st != INFERD_OK ||
-        (st = gguf_f64(g, key_of(a, "rope.freq_base", key, sizeof key), 1.0, 1e12, &base, err)) ||
         (st = gguf_f64_or(g, key_of(a, "final_logit_softcapping", key, sizeof key), 0.0, 1e6, 0.0,
                           &cap, err)))
         return st;
@@ -295,9 +305,9 @@ static inferd_status read_gemma3(const arch *a, const gguf *g, decoder_spec *s, 
 }
 
 static const arch archs[] = {
-    {"llama", true, read_llama},
-    {"qwen3", false, read_qwen3},
-    {"gemma3", false, read_gemma3},
+    {"llama", true, 10000, read_llama},
+    {"qwen3", false, 10000, read_qwen3},
+    {"gemma3", false, 0, read_gemma3},
 };
 
 static inferd_status refuse_unknown(const gguf *g, bytes name, inferd_err *err) {

@@ -55,10 +55,13 @@ static const known_key all_keys[] = {
     {"rope.dimension_sections", KNOWN_EMPTY, 0},
     {"attention.sliding_window", KNOWN_IS, 0}, // llama and gemma3 read it
     {"leading_dense_block_count", KNOWN_IS, 0},
-    {"expert_used_count", KNOWN_IS, 0},
+    {"expert_used_count", KNOWN_HARMLESS, 0}, // how some of expert_count are chosen, which is 0
     {"expert_shared_count", KNOWN_IS, 0},
-    {"expert_group_count", KNOWN_IS, 0},
-    {"expert_group_used_count", KNOWN_IS, 0},
+    {"expert_group_count", KNOWN_HARMLESS, 0},
+    {"expert_group_used_count", KNOWN_HARMLESS, 0},
+    {"expert_gating_func", KNOWN_HARMLESS, 0},
+    {"expert_weights_norm", KNOWN_HARMLESS, 0},
+    {"expert_weights_scale", KNOWN_HARMLESS, 0},
     {"nextn_predict_layers", KNOWN_IS, 0},
 };
 
@@ -70,6 +73,7 @@ static const known_key gemma3_keys[] = {
     {"attention.sliding_window", KNOWN_READ, 0},
     {"rope.freq_base_swa", KNOWN_READ, 0},
     {"rope.local.freq_base", KNOWN_READ, 0},
+    {"rope.global.freq_base", KNOWN_READ, 0},
     {"final_logit_softcapping", KNOWN_READ, 0},
     {"vision.*", KNOWN_HARMLESS, 0}, // of the image encoder: only text is served
     {"mm.*", KNOWN_HARMLESS, 0},

@@ -290,6 +290,24 @@ static void gemma3_must_say_its_rotary_base(void) {
                   "gemma3.rope.freq_base is missing");
 }
 
+/* Ollama's files of gemma3:1b have the name that its converter gives it. */
+static void the_base_has_another_name_too(void) {
+    decoder_spec s;
+    inferd_err err;
+    tiny_gguf g;
+    begin(&g, &gemma3);
+    char *at = memmem(g.metadata.p, g.metadata.n, "gemma3.rope.freq_base", 21);
+    INFERD_CHECK(at != NULL);
+    memcpy(at, "gemma9", 6);
+    tiny_kv_f32(&g, "gemma3.rope.global.freq_base", 400); // pairs 0 and 8 of 16: 1 and 1/20
+    EXPECT_EQ(read_spec(&g, &s, &err), INFERD_OK);
+    EXPECT(fabsf(s.rope_freq[8] - 0.05f) < 1e-6f);
+    decoder_spec_deinit(&s);
+    begin(&g, &llama);
+    tiny_kv_f32(&g, "llama.rope.global.freq_base", 400);
+    is_not_read(&g, "key llama.rope.global.freq_base (400) is not known");
+}
+
 static void local_layers_have_a_base_of_their_own(void) {
     static const char *const names[] = {"rope.freq_base_swa", "rope.local.freq_base"};
     for (size_t i = 0; i < INFERD_COUNT(names); i++) {
@@ -407,6 +425,7 @@ static const test_case cases[] = {
     TEST(a_pattern_must_fit),
     TEST(without_a_window_all_layers_are_global),
     TEST(gemma3_must_say_its_rotary_base),
+    TEST(the_base_has_another_name_too),
     TEST(local_layers_have_a_base_of_their_own),
     TEST(a_tensor_that_nothing_reads_is_refused),
     TEST(tensors_that_are_read_or_harmless_are_not),
