@@ -83,6 +83,18 @@ def test_run_answers_through_the_engine(tiny_model):
     assert chat.returncode == 0, chat.stderr
 
 
+@pytest.mark.quick
+def test_run_prints_nothing_of_half_a_character(tiny_model):
+    """A first token that is the beginning of a character gives no text yet: 0 was added to NULL, which a sanitizer sees."""
+    empty = 0
+    for seed in range(12):
+        r = inferd("run", tiny_model, "--max-tokens", "1", "--temperature", "2", "--seed", str(seed), "--memory", "64MiB",
+                   "Hello")
+        assert r.returncode == 0 and "runtime error" not in r.stderr, r.stderr
+        empty += r.stdout.strip("\n\ufffd") == ""
+    assert empty > 0
+
+
 def test_packed_weights_are_read_or_the_log_says_why_not(tmp_path, tiny_model, launch):
     """A damaged file was left aside without a word."""
     model = tmp_path / "m.gguf"

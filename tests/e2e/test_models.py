@@ -202,9 +202,9 @@ def ids_of(s, n=70):
     return [(i * i * 7 + 3 * i + 1) % 256 for i in range(n)]
 
 
-def serve(launch, path, **more):
+def serve(launch, path, math="exact", **more):
     limits = {"kv_type": "f32", **more.pop("limits", {})}
-    return launch(model_config(path, memory="64MiB", limits=limits, cpu_math="exact"), **more)
+    return launch(model_config(path, memory="64MiB", limits=limits, cpu_math=math), **more)
 
 
 def check_equals_float64(launch, path, s):
@@ -222,6 +222,18 @@ def check_equals_float64(launch, path, s):
 @pytest.mark.parametrize("kind", TYPES, ids=lambda k: k.name)
 def test_each_tensor_type_computes_what_its_bytes_mean(kind, launch, tmp_path):
     check_equals_float64(launch, tmp_path / "m.gguf", Shape(type=kind))
+
+
+def test_bf16_weights_are_close_to_float64_in_fast_math_too(launch, tmp_path):
+    """Activations that are rounded to bf16 once would be off by hundreds of times as much."""
+    s = Shape(type=Q.BF16, layers=6)
+    w = write(tmp_path / "m.gguf", s)
+    d = serve(launch, tmp_path / "m.gguf", math="fast")
+    ids = ids_of(s)
+    difference = np.abs(np.array(score(d, ids)) - forward(w, s, ids))
+    print(f"mean {difference.mean():.1e}, largest {difference.max():.1e}")
+    assert difference.mean() <= 1e-4 and difference.max() <= 1e-3
+    assert d.stop() == 0
 
 
 @pytest.mark.parametrize("changes", [
