@@ -3,11 +3,11 @@
  * Between two tokens of a stream every model with work makes a step.  Those steps together may take
  * the pace, the smallest among the sequences that decode:
  *
- *     limits.pace_us       of a sequence without a target
- *     2 x the target       of one with a target per token (of the request, else slo.tpot_ms of its
- *                          model): a target is a mean, so a sequence that is ahead of its target
- *                          may wait; its deadlines bound the step, too (sched_plan.c).  At most
- *                          STEP_MOST_US or what is due while nothing decodes, whichever is longer:
+ *     limits.pace_us       of a sequence without a target; a fifth more while somebody has waited
+ * for a first token for LONG_WAIT_US: then it is wanted more than the next ones 2 x the target of
+ * one with a target per token (of the request, else slo.tpot_ms of its model): a target is a mean,
+ * so a sequence that is ahead of its target may wait; its deadlines bound the step, too
+ * (sched_plan.c).  At most STEP_MOST_US or what is due while nothing decodes, whichever is longer:
  *                          an urgent request would wait for a step of a target of seconds
  *
  *     0            decode steps of all models          pace
@@ -28,12 +28,16 @@ enum {
     TARGET_PACES = 2,       // of a target per token
     PROMPT_LEAST_PARTS = 4, // of the time of decoding
     PROMPT_PACES = 2,       // of a step while nothing decodes
-    STEP_MOST_US = 200000
+    STEP_MOST_US = 200000,
+    LONG_WAIT_US = 1000000,
+    LONG_WAIT_PARTS = 5
 };
 
 /* One step of every model. */
 typedef struct rotation {
-    uint64_t pace_us;     // UINT64_MAX: nothing decodes
+    uint64_t targets_us;  // the least that those with a target allow; UINT64_MAX: there are none
+    bool without_target;  // some decode without one
+    bool long_wait;       // for a first token
     uint64_t decode_us;   // of the decode steps
     uint32_t n_prompting; // models with prompts to compute
 } rotation;
@@ -46,10 +50,26 @@ static uint64_t min_us(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-static uint64_t pace_of(const sched *s, const seq *q) {
+/* Batch work waits for as long as it takes. */
+static bool waits_for_long(const sched *s, const seq *q) {
+    return q->req->class <= GEN_NORMAL && !q->paused && seq_n_output(q) == 0 &&
+           s->clock_us >= q->req->arrival_us + LONG_WAIT_US;
+}
+
+static void add_pace(const sched *s, const seq *q, rotation *r) {
     uint64_t target_us = sched_tpot_us(s, q);
-    if (target_us == 0) return s->limits.pace_us;
-    return min_us(TARGET_PACES * target_us, max_us(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us));
+    uint64_t most_us = max_us(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us);
+    if (target_us == 0)
+        r->without_target = true;
+    else
+        r->targets_us = min_us(r->targets_us, min_us(TARGET_PACES * target_us, most_us));
+}
+
+/* UINT64_MAX: nothing decodes. */
+static uint64_t pace_us(const sched *s, const rotation *r) {
+    if (!r->without_target) return r->targets_us;
+    uint64_t more_us = r->long_wait ? s->limits.pace_us / LONG_WAIT_PARTS : 0;
+    return min_us(r->targets_us, s->limits.pace_us + more_us);
 }
 
 /* Of classes as bits: the lower the bit, the more urgent. */
@@ -77,24 +97,27 @@ static void add_model(const sched *s, const sched_model *m, rotation *r) {
         n_active++;
         if (seq_n_wanted(q) > 1) {
             prompts = true;
+            r->long_wait |= waits_for_long(s, q);
             continue;
         }
-        uint64_t pace_us = pace_of(s, q);
-        if (pace_us < r->pace_us) r->pace_us = pace_us;
+        add_pace(s, q, r);
         rate_add_rows(&decode, q->n_computed, 1);
         decode.draws++;
     }
     if (decode.rows > 0) r->decode_us += rate_us(&m->rate, &decode);
+    const seq *oldest = list_empty(&m->waiting) ? NULL : LIST_ENTRY(m->waiting.next, seq, mine);
+    r->long_wait |= oldest != NULL && waits_for_long(s, oldest);
     bool comes = m->n_seqs > m->n_running && n_active < s->limits.running_max;
     r->n_prompting += prompts || comes;
 }
 
 uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work) {
-    rotation r = {.pace_us = UINT64_MAX};
+    rotation r = {.targets_us = UINT64_MAX};
     for (uint32_t i = 0; i < s->n_models; i++)
         if (takes_part(m, &s->models[i])) add_model(s, &s->models[i], &r);
-    if (r.pace_us == UINT64_MAX) return PROMPT_PACES * s->limits.pace_us;
-    uint64_t left_us = r.pace_us > r.decode_us ? r.pace_us - r.decode_us : 0;
+    uint64_t pace = pace_us(s, &r);
+    if (pace == UINT64_MAX) return PROMPT_PACES * s->limits.pace_us;
+    uint64_t left_us = pace > r.decode_us ? pace - r.decode_us : 0;
     uint64_t prompts_us = max_us(left_us, r.decode_us / PROMPT_LEAST_PARTS);
     uint64_t own_us = work->rows > 0 ? rate_us(&m->rate, work) : 0;
     return own_us + prompts_us / u32_max(r.n_prompting, 1);
