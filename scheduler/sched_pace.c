@@ -29,7 +29,7 @@ enum {
     PROMPT_LEAST_PARTS = 4, // of the time of decoding
     PROMPT_PACES = 2,       // of a step while nothing decodes
     STEP_MOST_US = 200000,
-    LONG_WAIT_US = 1000000,
+    LONG_WAIT_US = 1500000,
     LONG_WAIT_PARTS = 5
 };
 
