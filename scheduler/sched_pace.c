@@ -3,12 +3,14 @@
  * Between two tokens of a stream every model with work makes a step.  Those steps together may take
  * the pace, the smallest among the sequences that decode:
  *
- *     limits.pace_us       of a sequence without a target; a fifth more while somebody has waited
- * for a first token for LONG_WAIT_US: then it is wanted more than the next ones 2 x the target of
- * one with a target per token (of the request, else slo.tpot_ms of its model): a target is a mean,
- * so a sequence that is ahead of its target may wait; its deadlines bound the step, too
- * (sched_plan.c).  At most STEP_MOST_US or what is due while nothing decodes, whichever is longer:
- *                          an urgent request would wait for a step of a target of seconds
+ *     limits.pace_us       of a sequence without a target
+ *     2 x the target       of one with a target per token (of the request, else slo.tpot_ms of its
+ *                          model): a target is a mean, so a sequence that is ahead of its target
+ *                          may wait; its deadlines bound the step, too (sched_plan.c)
+ *
+ * limits.pace_us is a fifth longer while a request has waited for its first token for LONG_WAIT_US.
+ * Twice a target is at most STEP_MOST_US, or the bound of a step while nothing decodes if that is
+ * longer: an urgent request would wait for a step of seconds.
  *
  *     0            decode steps of all models          pace
  *     |------------------------------------|-----------|
@@ -105,8 +107,10 @@ static void add_model(const sched *s, const sched_model *m, rotation *r) {
         decode.draws++;
     }
     if (decode.rows > 0) r->decode_us += rate_us(&m->rate, &decode);
-    const seq *oldest = list_empty(&m->waiting) ? NULL : LIST_ENTRY(m->waiting.next, seq, mine);
-    r->long_wait |= oldest != NULL && waits_for_long(s, oldest);
+    LIST_EACH(node, &m->waiting) {
+        if (r->long_wait) break;
+        r->long_wait = waits_for_long(s, LIST_ENTRY(node, seq, mine));
+    }
     bool comes = m->n_seqs > m->n_running && n_active < s->limits.running_max;
     r->n_prompting += prompts || comes;
 }

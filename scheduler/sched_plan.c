@@ -12,10 +12,8 @@
 /* Tokens beyond the known ones that an admission keeps room for.  Reserving max_tokens would leave
  * most of the pool idle, since most answers end early; too little would preempt at once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
-enum { LATE_EVERY = 8 }; // one in so many that begin may be late: see is_lost
-enum {
-    LIFTED_PARTS = 8
-}; // of running_max, and of the time and rows of prompts: for lifted sequences
+enum { LATE_EVERY = 8 };      // one in so many that begin may be late: see is_lost
+enum { LIFTED_PARTS = 8 };    // of running_max, and of prompts' time and rows: for lifted ones
 enum { COME_BACK_PARTS = 4 }; // of a step: time to copy what was parked
 enum { TRIM_BLOCKS_MAX = 8 }; // cached blocks freed per plan when pages are short
 enum { CLAIMS_TRIED = 8 };    // of one model in one plan, behind somebody for whom pages are short
@@ -946,9 +944,9 @@ static bool outranks_one(const plan *p, const seq *w) {
     return false;
 }
 
-/* It can come in as it is.  Then it has its turn among all others (plan_chunks): here newcomers
- * would take every place that comes free, before those who waited for long, for as long as there is
- * anybody, anywhere, whom they outrank. */
+/* The batch has a place and the pool has pages for w, so w has its turn in plan_chunks.  Admitted
+ * before that, new requests would take each free place from requests that waited longer, as long as
+ * any running sequence, of any model, is less urgent than they are. */
 static bool needs_no_victim(const plan *p, const seq *w) {
     bool full;
     return p->n_active < p->s->limits.running_max && fits(p, w, false, &full);

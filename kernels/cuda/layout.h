@@ -129,7 +129,7 @@ typedef struct kv_view {
     uint32_t type;         // CU_BF16 or CU_F16
     uint32_t pad;          // views are compared as bytes
     uint32_t *n_saturated; // host memory: elements that were stored as the largest of f16, ever;
-                           // NULL: nobody counts
+                           // NULL: not counted
 } kv_view;
 
 #endif
