@@ -4,10 +4,6 @@
 enum { PERCENT = 100 };
 #define US_MAX UINT64_C(10000000000000) // 115 days; more counts as that, so products fit
 
-static uint64_t u64_min(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 /* The predicted TTFT and what it may be at most, in hundredths of us. */
 static uint64_t ttft_is(const scale_input *in) {
     return u64_min(in->ttft_p95_us, US_MAX) * PERCENT;

@@ -44,14 +44,6 @@ typedef struct rotation {
     uint32_t n_prompting; // models with prompts to compute
 } rotation;
 
-static uint64_t max_us(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
-static uint64_t min_us(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 /* Batch work waits for as long as it takes. */
 static bool waits_for_long(const sched *s, const seq *q) {
     return q->req->class <= GEN_NORMAL && !q->paused && seq_n_output(q) == 0 &&
@@ -60,18 +52,18 @@ static bool waits_for_long(const sched *s, const seq *q) {
 
 static void add_pace(const sched *s, const seq *q, rotation *r) {
     uint64_t target_us = sched_tpot_us(s, q);
-    uint64_t most_us = max_us(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us);
+    uint64_t most_us = u64_max(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us);
     if (target_us == 0)
         r->without_target = true;
     else
-        r->targets_us = min_us(r->targets_us, min_us(TARGET_PACES * target_us, most_us));
+        r->targets_us = u64_min(r->targets_us, u64_min(TARGET_PACES * target_us, most_us));
 }
 
 /* UINT64_MAX: nothing decodes. */
 static uint64_t pace_us(const sched *s, const rotation *r) {
     if (!r->without_target) return r->targets_us;
     uint64_t more_us = r->long_wait ? s->limits.pace_us / LONG_WAIT_PARTS : 0;
-    return min_us(r->targets_us, s->limits.pace_us + more_us);
+    return u64_min(r->targets_us, s->limits.pace_us + more_us);
 }
 
 /* Of classes as bits: the lower the bit, the more urgent. */
@@ -122,7 +114,7 @@ uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *
     uint64_t pace = pace_us(s, &r);
     if (pace == UINT64_MAX) return PROMPT_PACES * s->limits.pace_us;
     uint64_t left_us = pace > r.decode_us ? pace - r.decode_us : 0;
-    uint64_t prompts_us = max_us(left_us, r.decode_us / PROMPT_LEAST_PARTS);
+    uint64_t prompts_us = u64_max(left_us, r.decode_us / PROMPT_LEAST_PARTS);
     uint64_t own_us = work->rows > 0 ? rate_us(&m->rate, work) : 0;
     return own_us + prompts_us / u32_max(r.n_prompting, 1);
 }

@@ -377,10 +377,6 @@ static bool preempt_for_place(plan *p, const seq *q) {
     return true;
 }
 
-static uint64_t max_us(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 /* ---- blocks ---- */
 
 /* Since when the model computes nothing for want of pages.  Not while its share, or a model that
@@ -389,7 +385,7 @@ static bool is_short(const plan *p, const sched_model *m) {
     const sched_limits *l = &p->s->limits;
     /* Longer without a try than a step takes, or a device without work looks up: something else
      * than pages kept the model from computing. */
-    uint64_t gap_us = max_us(max_us(l->kv_turn_us, 5 * l->pace_us), 4 * p->s->typical_us);
+    uint64_t gap_us = u64_max(u64_max(l->kv_turn_us, 5 * l->pace_us), 4 * p->s->typical_us);
     return p->now_us <= m->short_at_us + gap_us && m->stepped_us < m->short_since_us;
 }
 
@@ -412,7 +408,7 @@ static bool reclaim_weights(const plan *p, sched_model *m, const seq *waiting) {
     if (waiting == NULL)
         return s->reclaim(s->reclaim_ctx, m->kv.owner, GEN_CLASSES, GEN_CLASSES, 0);
     gen_class lifted = (gen_class)sched_class_now(s, waiting, p->now_us);
-    uint64_t since_us = max_us(waiting->idle_since_us, short_since_us(p, m));
+    uint64_t since_us = u64_max(waiting->idle_since_us, short_since_us(p, m));
     if (p->now_us < since_us + s->limits.starvation_us) lifted = waiting->req->class;
     return s->reclaim(s->reclaim_ctx, m->kv.owner,
                       sched_is_blocked(s, p->now_us) ? lifted : waiting->req->class, lifted,
@@ -604,7 +600,7 @@ static admission admit(plan *p, seq *q) {
     if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK) return ADMIT_NO_PLACE;
     if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, WANTED_PLACE) == NULL)
         return ADMIT_NO_PLACE;
-    uint64_t short_us = max_us(q->idle_since_us, p->m->short_since_us);
+    uint64_t short_us = u64_max(q->idle_since_us, p->m->short_since_us);
     bool starved = p->m->n_running == 0 && is_short(p, p->m) && p->s->limits.kv_turn_us != 0 &&
                    p->now_us >= short_us + p->s->limits.kv_turn_us;
     p->m->starved_plan = starved ? p->s->plan_no : 0;
@@ -788,10 +784,6 @@ static void plan_single_rows(plan *p, uint32_t n_order) {
         }
 }
 
-static uint64_t min_us(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
 /* How long the step may take with prompts beside the rows that it has. */
 static uint64_t step_budget_us(const plan *p) {
     rate_work work = step_work(p->st);
@@ -799,14 +791,14 @@ static uint64_t step_budget_us(const plan *p) {
     /* The request with the earliest deadline, of any model, still gets a step before that. */
     if (p->due_us != 0) {
         uint64_t at_us = p->now_us + p->s->typical_us;
-        budget_us = min_us(budget_us, p->due_us > at_us ? p->due_us - at_us : 0);
+        budget_us = u64_min(budget_us, p->due_us > at_us ? p->due_us - at_us : 0);
     }
     if (work.rows == 0) {
         rate_add_rows(&work, 0, 1);
-        return max_us(budget_us, 2 * rate_us(&p->m->rate, &work));
+        return u64_max(budget_us, 2 * rate_us(&p->m->rate, &work));
     }
     uint64_t alone_us = rate_us(&p->m->rate, &work);
-    return max_us(budget_us, alone_us + alone_us / 4);
+    return u64_max(budget_us, alone_us + alone_us / 4);
 }
 
 /* How far a step may go: its time, and its rows. */

@@ -365,10 +365,6 @@ static uint32_t least_needed(const fleet *f, const fleet_model *m) {
     return best;
 }
 
-static uint64_t u64_max(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 static scale_input input_of(const fleet *f, fleet_model *m, uint32_t slot, uint64_t now_us,
                             uint64_t period_us) {
     engine_model_info info;

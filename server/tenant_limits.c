@@ -93,9 +93,6 @@ const char *limits_reason_name(limits_reason reason) {
 
 /* -- numbers -- */
 
-static uint64_t u64_min(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
 static int64_t i64_min(int64_t a, int64_t b) {
     return a < b ? a : b;
 }

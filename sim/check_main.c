@@ -43,10 +43,6 @@ static bool read_settings(int argc, char **argv, settings *out) {
     return true;
 }
 
-static uint64_t max_of(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 static void add(check_result *sum, const check_result *r) {
     sum->n_events += r->n_events;
     sum->n_steps += r->n_steps;
@@ -64,11 +60,11 @@ static void add(check_result *sum, const check_result *r) {
     sum->n_fetched += r->n_fetched;
     sum->n_copied_ahead += r->n_copied_ahead;
     sum->n_zeroed += r->n_zeroed;
-    sum->flood_steps = max_of(sum->flood_steps, r->flood_steps);
-    sum->turn_us = max_of(sum->turn_us, r->turn_us);
-    sum->urgent_us = max_of(sum->urgent_us, r->urgent_us);
-    sum->guaranteed_us = max_of(sum->guaranteed_us, r->guaranteed_us);
-    sum->drain_us = max_of(sum->drain_us, r->drain_us);
+    sum->flood_steps = u64_max(sum->flood_steps, r->flood_steps);
+    sum->turn_us = u64_max(sum->turn_us, r->turn_us);
+    sum->urgent_us = u64_max(sum->urgent_us, r->urgent_us);
+    sum->guaranteed_us = u64_max(sum->guaranteed_us, r->guaranteed_us);
+    sum->drain_us = u64_max(sum->drain_us, r->drain_us);
 }
 
 static void print_sum(const check_result *s, uint64_t n_seeds, uint64_t n_failed) {

@@ -360,6 +360,29 @@ static void only_what_was_lent_is_taken_back(void) {
     }
 }
 
+/* The last page above a guarantee is lent like all others; at the guarantee nothing is. */
+static void a_single_lent_page_is_taken_back(void) {
+    for (uint32_t above = 0; above <= 1; above++) {
+        static core_rig r;
+        model_policy p = plain_policy();
+        inferd_err err = {0};
+        open_rig(&r, 60, 2);
+        core_rig_submit(&r, 1, request_of(1, 0, 20, 60));
+        for (int k = 0; k < 100 && r.outcomes[1].n_tokens == 0; k++) core_rig_turn(&r, 1000);
+        const pool_owner *o = &r.core.pool.owners[1];
+        p.min_bytes = (uint64_t)(pool_held(o) - above) * PAGE_MIB << 20;
+        EXPECT_EQ(residency_set_policy(&r.core.models, 1, &p, core_rig_now(&r), &err), INFERD_OK);
+        EXPECT_EQ(pool_held(o), o->min + above);
+        EXPECT(!sched_take_back(r.core.sched, 0, 60));
+        sched_counters n;
+        sched_count(r.core.sched, &n);
+        EXPECT_EQ(n.n_running, 1 - above);
+        core_rig_finish(&r);
+        EXPECT(core_rig_gives(&r, 1));
+        core_rig_deinit(&r);
+    }
+}
+
 static const test_case cases[] = {
     TEST(a_tenants_ceiling_is_never_passed_and_all_its_work_is_done),
     TEST(whose_bytes_changed_is_told_once),
@@ -375,5 +398,6 @@ static const test_case cases[] = {
     TEST(a_models_ceiling_is_its_own_affair),
     TEST(a_models_guarantee_is_honoured_within_one_reclaim),
     TEST(only_what_was_lent_is_taken_back),
+    TEST(a_single_lent_page_is_taken_back),
 };
 TEST_MAIN(cases)

@@ -657,6 +657,43 @@ static void whoever_waits_for_long_has_a_fifth_more_of_the_pace(void) {
     EXPECT_EQ(tenth_step_us(GEN_NORMAL, 2000000, 8), tenth_step_us(GEN_NORMAL, 0, 8));
 }
 
+/* Two run at once, a stream and a prompt that has just come; others wait, batch work first. */
+static void a_long_wait_behind_batch_work_counts(void) {
+    for (int late = 0; late < 2; late++) {
+        rig r;
+        sched_limits l = default_limits();
+        l.pace_us = 20000;
+        l.running_max = 2;
+        rig_init(&r, 400, &l);
+        r.device.b_us = 1000;
+        sched_submit(r.s, request(1, 20, 400), r.now_us);
+        while (r.outcomes[1].n_tokens < 30) rig_turn(&r);
+        r.now_us += 2000000;
+        gen_request *prompt = request(2, 400, 2);
+        prompt->arrival_us = r.now_us;
+        sched_submit(r.s, prompt, r.now_us);
+        rig_turn(&r);
+        for (uint32_t id = 3; id <= 4; id++) {
+            gen_request *q = request(id, 20, 2);
+            q->class = id == 3 ? GEN_BATCH : GEN_NORMAL;
+            q->arrival_us = r.now_us - (late ? 2000000 : 0);
+            sched_submit(r.s, q, r.now_us);
+        }
+        uint64_t longest_us = 0;
+        for (int i = 0; i < 5; i++) {
+            uint64_t began_us = r.now_us;
+            rig_turn(&r);
+            longest_us = u64_max(longest_us, r.now_us - began_us);
+        }
+        EXPECT_EQ(r.outcomes[2].n_tokens, 0);
+        EXPECT(longest_us >= (late ? 22500u : 18000u));
+        EXPECT(longest_us <= (late ? 24500u : 20500u));
+        sched_cancel_all(r.s, r.now_us);
+        rig_run(&r);
+        rig_deinit(&r);
+    }
+}
+
 static void a_prompt_alone_takes_two_paces_a_step(void) {
     rig r;
     sched_limits l = default_limits();
@@ -1365,6 +1402,7 @@ static const test_case cases[] = {
     TEST(a_prompt_does_not_make_streams_stutter),
     TEST(the_operators_pace_is_kept_where_decoding_allows),
     TEST(whoever_waits_for_long_has_a_fifth_more_of_the_pace),
+    TEST(a_long_wait_behind_batch_work_counts),
     TEST(a_prompt_alone_takes_two_paces_a_step),
     TEST(work_that_has_no_turn_takes_no_time_from_prompts),
     TEST(a_lax_target_does_not_make_steps_of_seconds),

@@ -15,7 +15,7 @@ LOADS = {"load8": "closed loop of 8, 512 in, 128 out", "load16": "closed loop of
          "load1": "one stream, 512 in, 128 out",
          "poisson": "Poisson at 70 % of the other's closed loop of 8, 512 in, 128 out"}
 PARTS = {"tokens": "tokens/s", "ttft": "TTFT P50, ms", "ttft99": "TTFT P99, ms", "itl99": "ITL P99, ms",
-         "e2e": "end to end P50, ms", "others": "CPU time of others, %"}
+         "e2e": "end to end P50, ms", "others": "CPU time of others, %", "rate": "CPUs, % of their fastest"}
 
 TITLES = {f"{case}_{part}": f"{load}: {what}" for case, load in LOADS.items() for part, what in PARTS.items()} | {
     "s1": "1 stream, tokens/s",

@@ -42,6 +42,12 @@ static inline uint32_t u32_min(uint32_t a, uint32_t b) {
 static inline uint32_t u32_max(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
+static inline uint64_t u64_min(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+static inline uint64_t u64_max(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
 
 /* a * b and a + b for sizes that come from foreign bytes: false means it does not fit. */
 static inline bool size_mul(size_t a, size_t b, size_t *out) {
