@@ -762,9 +762,9 @@ static void close_all(server_life *s) {
     fleet_stop(s->fleet);
     kv_disk_close(s->disk);
     app_destroy(s->app);
-    s->app = NULL; // a look at the device may still be on its way
+    s->app = NULL;                  // a look at the device may still be on its way
+    registry_plan_deinit(&s->plan); // it points into the configuration
     config_destroy(s->config);
-    registry_plan_deinit(&s->plan);
     if (!s->loop_open) return;
     uv_walk(&s->loop, close_handle, NULL);
     while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) {

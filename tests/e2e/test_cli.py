@@ -83,7 +83,6 @@ def test_run_answers_through_the_engine(tiny_model):
     assert chat.returncode == 0, chat.stderr
 
 
-@pytest.mark.quick
 def test_run_prints_nothing_of_half_a_character(tiny_model):
     """A first token that is the beginning of a character gives no text yet: 0 was added to NULL, which a sanitizer sees."""
     empty = 0

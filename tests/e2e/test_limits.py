@@ -166,7 +166,6 @@ def test_what_was_not_used_comes_back(serve):
     assert d.stop() == 0
 
 
-@pytest.mark.quick
 def test_requests_at_once_are_bounded_for_one_and_free_for_others(serve):
     d = serve({"a": {"concurrent": 2}, "b": {}}, model=SLOW_MODEL)
     held = [Stream(d), Stream(d)]
@@ -351,7 +350,6 @@ def quotas(folder):
     return json.loads((folder / "quotas.json").read_text())["tenants"]
 
 
-@pytest.mark.quick
 def test_cancelled_work_is_counted_to_the_token(serve, tmp_path):
     folder = tmp_path / "state"
     d = serve({"a": {"concurrent": 1}}, model=SLOW_MODEL, state_dir=str(folder))
