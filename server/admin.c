@@ -147,6 +147,7 @@ void admin_get_tenant(void *ctx, http_request *rq) {
 
 typedef enum goal {
     GOAL_NONE,
+    GOAL_SERVING, // HOT and not drained, which it may be while another name keeps the weights HOT
     GOAL_HOT,
     GOAL_WARM, // its weights are in host memory, or on the device
     GOAL_AWAY, // not on the device
@@ -207,6 +208,8 @@ static bool is_reached(const fleet *f, const wait *w, const engine_model_info *i
     switch (w->goal) {
     case GOAL_NONE:
         break;
+    case GOAL_SERVING:
+        return i->state == MODEL_HOT && !i->held;
     case GOAL_HOT:
         return i->state == MODEL_HOT;
     case GOAL_WARM:
@@ -222,7 +225,7 @@ static bool is_reached(const fleet *f, const wait *w, const engine_model_info *i
 
 /* It failed since the command, or has for good; a failure before it is tried again by it. */
 static bool is_hopeless(goal g, const engine_model_info *i, uint64_t n_failed) {
-    return (g == GOAL_HOT || g == GOAL_WARM) && i->state == MODEL_FAILED &&
+    return (g == GOAL_SERVING || g == GOAL_HOT || g == GOAL_WARM) && i->state == MODEL_FAILED &&
            (i->n_failed > n_failed || i->retry_after_ms == 0);
 }
 
@@ -289,8 +292,8 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"load", ENGINE_LOAD, GOAL_HOT, false},
-    {"undrain", ENGINE_LOAD, GOAL_HOT, false},
+    {"load", ENGINE_LOAD, GOAL_SERVING, false},
+    {"undrain", ENGINE_LOAD, GOAL_SERVING, false},
     {"prefetch", ENGINE_PREFETCH, GOAL_WARM, false},
     {"unload", ENGINE_UNLOAD, GOAL_AWAY, false},
     {"drop", ENGINE_DROP, GOAL_COLD, false},

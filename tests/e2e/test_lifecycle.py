@@ -430,6 +430,19 @@ def test_what_happens_to_one_name_does_not_touch_the_other(world, alone):
     assert about["weights_of"] is None and about["pages"]["weight"] > 0, about
 
 
+def test_a_model_is_in_service_when_undrain_says_so(world, alone):
+    """The weights stay hot for another name, so the wait for a hot model was over before the engine had read the
+    command: a request that came at once was refused with 503."""
+    w = world(names=("m", "n", "other"))
+    busy = w.stream("n").wait_begun()  # commands are read between steps
+    for _ in range(30):
+        w.do("drain")
+        assert w.ask("m").status_code == 503
+        w.do("undrain")
+        assert w.said("m", 1) == alone("one", 1)
+    busy.said()
+
+
 def test_a_renamed_model_keeps_what_was_promised_to_it(world, alone):
     """Twice as much as there is while both names have it; the daemon ended when the old one was gone."""
     w = world(m={"min": "60MiB"})
