@@ -185,7 +185,7 @@ static void tell_reloaded(server_life *s) {
     changer_get_about(s->changer, &about);
     if (!s->reloading || about.busy) return;
     s->reloading = false;
-    if (!s->draining) sd_notify("READY=1");
+    if (!s->draining) sd_notify_state("READY=1");
 }
 
 /* -- the loop -- */
@@ -356,12 +356,12 @@ static void announce(server_life *s) {
     else
         printf("inferd serves %s (%s): base_url=\"http://%s/v1\"\n", names, devices, address);
     fflush(stdout);
-    if (!s->draining) sd_notify("READY=1");
+    if (!s->draining) sd_notify_state("READY=1");
 }
 
 static void begin_drain(server_life *s) {
     s->draining = true;
-    sd_notify("STOPPING=1");
+    sd_notify_state("STOPPING=1");
     uint32_t seconds = s->app->config->c->limits.drain_timeout_s;
     s->drain_until_us = clock_now_us() + (uint64_t)seconds * 1000000;
     log_line line;
@@ -523,6 +523,7 @@ static void on_tick(uv_timer_t *timer) {
     admin_look(s->admin);
     file_look_tick(s->files, now);
     tell_reloaded(s);
+    sd_notify_flush();
     watch_saturated(s);
     if (s->draining) watch_drain(s);
 }

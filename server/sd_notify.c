@@ -5,15 +5,18 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "inferd/clock.h"
 
+enum { LINES_BYTES = 96, STATES_MAX = 4 };
+
 static struct {
     atomic_int fd; // connected; -1: none
     uint64_t watchdog_us;
+    char states[STATES_MAX][LINES_BYTES]; // that there was no room for yet, the oldest first
+    uint32_t n_states;
 } manager = {.fd = -1};
 
 /* Digits only, above 0; false: no such number. */
@@ -36,7 +39,6 @@ static uint64_t read_watchdog(void) {
 
 inferd_status sd_notify_open(inferd_err *err) {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
-    struct timeval second = {.tv_sec = 1};
     const char *name = getenv("NOTIFY_SOCKET");
     if (name == NULL || *name == 0) return INFERD_OK;
     size_t n = strlen(name);
@@ -49,8 +51,7 @@ inferd_status sd_notify_open(inferd_err *err) {
     if (name[0] == '@') to.sun_path[0] = 0;
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof second) != 0 ||
-        connect(fd, (const struct sockaddr *)&to, length) != 0) {
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&to, length) != 0) {
         inferd_fail(err, INFERD_EIO, "NOTIFY_SOCKET %s: %s", name, strerror(errno));
         if (fd >= 0) close(fd);
         return INFERD_EIO;
@@ -61,23 +62,48 @@ inferd_status sd_notify_open(inferd_err *err) {
 }
 
 void sd_notify_close(void) {
+    sd_notify_flush();
     int fd = atomic_exchange(&manager.fd, -1);
     manager.watchdog_us = 0;
+    manager.n_states = 0;
     if (fd >= 0) close(fd);
 }
 
-void sd_notify(const char *lines) {
+/* False: the manager's queue is full. */
+static bool send_lines(const char *lines) {
     int fd = atomic_load(&manager.fd);
-    if (fd < 0) return;
-    while (send(fd, lines, strlen(lines), MSG_NOSIGNAL) < 0 && errno == EINTR) {
-    }
+    ssize_t n = 0;
+    if (fd < 0) return true;
+    do n = send(fd, lines, strlen(lines), MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (n < 0 && errno == EINTR);
+    return n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+}
+
+void sd_notify_flush(void) {
+    uint32_t n = 0;
+    while (n < manager.n_states && send_lines(manager.states[n])) n++;
+    manager.n_states -= n;
+    memmove(manager.states, manager.states[n], manager.n_states * sizeof manager.states[0]);
+}
+
+/* Of more than STATES_MAX the oldest goes: the ones after it say what is true now. */
+void sd_notify_state(const char *lines) {
+    sd_notify_flush();
+    if (manager.n_states == 0 && send_lines(lines)) return;
+    if (manager.n_states == STATES_MAX)
+        memmove(manager.states, manager.states[1], --manager.n_states * sizeof manager.states[0]);
+    snprintf(manager.states[manager.n_states++], LINES_BYTES, "%s", lines);
+}
+
+void sd_notify_alive(void) {
+    send_lines("WATCHDOG=1");
 }
 
 void sd_notify_reloading(void) {
-    char lines[64];
+    char lines[LINES_BYTES];
     snprintf(lines, sizeof lines, "RELOADING=1\nMONOTONIC_USEC=%llu",
              (unsigned long long)clock_now_us());
-    sd_notify(lines);
+    sd_notify_state(lines);
 }
 
 uint64_t sd_notify_watchdog_us(void) {

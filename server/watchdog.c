@@ -110,7 +110,7 @@ static void look(watchdog *w, uint64_t now_us, uint64_t elapsed_us) {
         end_process(w, &w->pulses.loops[over]);
     if (over != WATCHDOG_NONE || manager_us == 0 || now_us < w->told_us + manager_us / 2) return;
     w->told_us = now_us;
-    sd_notify("WATCHDOG=1");
+    sd_notify_alive();
 }
 
 static void *watchdog_main(void *arg) {

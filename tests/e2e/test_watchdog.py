@@ -147,9 +147,19 @@ class Manager:
         return self.s.recv(4096).decode().split("\n")
 
     def next_but(self, unwanted):
+        end = time.monotonic() + 60 * SLOW
         while (lines := self.next()) == [unwanted]:
-            pass
+            assert time.monotonic() < end, f"nothing but {unwanted}"
         return lines
+
+    def fill(self):
+        """Until there is no room for more."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.setblocking(False)
+            s.connect(self.s.getsockname())
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    s.send(b"X=1")
 
     def all_for(self, seconds):
         got, end = [], time.monotonic() + seconds
@@ -177,6 +187,27 @@ def test_a_manager_is_told(launch, tiny_model, manager):
     assert manager.next_but("WATCHDOG=1") == ["READY=1"]
     d.process.send_signal(signal.SIGTERM)
     assert manager.next_but("WATCHDOG=1") == ["STOPPING=1"]
+    assert d.stop() == 0
+
+
+def test_what_a_busy_manager_is_told_is_not_lost(launch, tiny_model, manager):
+    """A manager that had not read for a while never heard READY, because sending it was given up after a second,
+    for which the front waited."""
+    manager.fill()
+    d = launch(model_config(tiny_model, "tiny"), env={**manager.env, "WATCHDOG_USEC": "400000"})
+    d.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + 60 * SLOW
+    while d.metric("inferd_config_reloads_total") == 0:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    time.sleep(1.5)
+    states = []
+    while len(states) < 3:
+        lines = manager.next_but("X=1")
+        states += [] if lines == ["WATCHDOG=1"] else lines[:1]
+    assert states == ["READY=1", "RELOADING=1", "READY=1"]
+    manager.fill()
+    d.process.send_signal(signal.SIGTERM)
     assert d.stop() == 0
 
 
