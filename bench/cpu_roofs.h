@@ -104,6 +104,7 @@ static const roof_level roof_levels[] = {
     {"avx512", roof_f32_avx512, roof_pairs_avx512, 16},
     {"avx512vnni", roof_f32_avx512, roof_pairs_avx512vnni, 16},
     {"avx512bf16", roof_f32_avx512, roof_pairs_avx512vnni, 16},
+    {"avx512amx", roof_f32_avx512, roof_pairs_avx512vnni, 16}, // tiles are faster: over 100 %
 };
 
 /* Operations per second of all threads (a product and its addition are two); 0: not known. */

@@ -12,8 +12,8 @@
 #include "cpu/level.h"
 #include "test.h"
 
-static const char *const level_names[] = {"define", "base",       "avx2",      "avxvnni",
-                                          "avx512", "avx512vnni", "avx512bf16"};
+static const char *const level_names[] = {"define", "base",       "avx2",       "avxvnni",
+                                          "avx512", "avx512vnni", "avx512bf16", "avx512amx"};
 
 /* How far a result may be from the formula, relative to the sum of the magnitudes of its terms
  * (matmul), or to 1 (the others, whose inputs and outputs are about 1).  Weights are exact, so the

@@ -250,8 +250,8 @@ static void formula(const world *w, kv_type type, uint32_t s, uint32_t pos, uint
 static double attention_tolerance(const attn_case *c, const char *level) {
     static const char *const ops[] = {"attention f16", "attention bf16", "attention f32",
                                       "attention int8", "attention int16"};
-    if (c->type == KV_BF16 && strcmp(level, "avx512bf16") == 0)
-        return tolerance_of("attention bf16 dot");
+    bool dots = strcmp(level, "avx512bf16") == 0 || strcmp(level, "avx512amx") == 0;
+    if (c->type == KV_BF16 && dots) return tolerance_of("attention bf16 dot");
     return tolerance_of(c->softcap != 0 && !kv_is_scaled(c->type) ? "attention softcap"
                                                                   : ops[c->type]);
 }

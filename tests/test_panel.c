@@ -9,8 +9,8 @@
 static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q4_0,
                               DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q8_0,
                               DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
-static const char *const levels[] = {"define", "base",       "avx2",      "avxvnni",
-                                     "avx512", "avx512vnni", "avx512bf16"};
+static const char *const levels[] = {"define", "base",       "avx2",       "avxvnni",
+                                     "avx512", "avx512vnni", "avx512bf16", "avx512amx"};
 enum { FIRST_WITH_VECTORS = 2 }; // of the levels
 enum { SEED = 20, GUARD = 0x5a, GUARD_BYTES = 256 };
 

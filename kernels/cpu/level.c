@@ -4,6 +4,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 /* A level, for each file of simd/ whose compilation of it the level uses, and how it packs. */
 #define TABLE(level, bf16, matmul_of, qmatmul_of, quant_of, rows_of, attention_of, pack_fn)        \
@@ -46,6 +50,18 @@ static bool has_avx512vnni(void) {
 static bool has_avx512bf16(void) {
     return has_avx512vnni() && has_leaf_7_1(5);
 }
+/* AMX-INT8 and AMX-TILE.  The system saves tiles only for a process that has asked, once for all
+ * its threads (Linux: Documentation/arch/x86/xstate.rst). */
+static bool has_avx512amx(void) {
+#if defined(__linux__)
+    enum { REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    unsigned a, b, c, d;
+    return has_avx512bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3 &&
+           syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#else
+    return false;
+#endif
+}
 #endif
 
 static const struct {
@@ -67,6 +83,8 @@ static const struct {
      has_avx512vnni},
     {TABLE(avx512bf16, true, avx512, avx512bf16, avx512bf16, avx512, avx512bf16, panel_pack_avx512),
      has_avx512bf16},
+    {TABLE(avx512amx, true,  avx512, avx512amx,  avx512amx,  avx512, avx512bf16, panel_pack_avx512),
+     has_avx512amx},
 #endif
     // clang-format on
 };
@@ -85,8 +103,8 @@ const cpu_level *level_choose(const char *wanted, inferd_err *err) {
         }
     }
     inferd_fail(err, INFERD_EINVAL,
-                "INFERD_CPU=%s: expected base, avx2, avxvnni, avx512, avx512vnni, avx512bf16 or "
-                "define, or nothing",
+                "INFERD_CPU=%s: expected base, avx2, avxvnni, avx512, avx512vnni, avx512bf16, "
+                "avx512amx or define, or nothing",
                 wanted);
     return NULL;
 }

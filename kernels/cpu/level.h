@@ -14,6 +14,7 @@
  *     avx512       512 bit: F, BW, VL, DQ
  *     avx512vnni   avx512, and the same for 512 bit (AVX512_VNNI)
  *     avx512bf16   avx512vnni, and products of bf16 (AVX512_BF16)
+ *     avx512amx    avx512bf16, and products of tiles of bytes (AMX_TILE, AMX_INT8)
  *
  * At one level the value of an output element does not depend on how many rows the batch has, how
  * they are cut into steps, or on the threads: each is one chain of operations in one order.
@@ -104,5 +105,6 @@ CPU_LEVEL_FUNCTIONS(avxvnni);
 CPU_LEVEL_FUNCTIONS(avx512);
 CPU_LEVEL_FUNCTIONS(avx512vnni);
 CPU_LEVEL_FUNCTIONS(avx512bf16);
+CPU_LEVEL_FUNCTIONS(avx512amx);
 
 #endif

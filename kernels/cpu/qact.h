@@ -31,6 +31,16 @@
  * hiding it; bf16 has its own.  A row whose largest magnitude is below QACT_TINY is a row of zeros:
  * its scale would be no normal float.
  *
+ * A level that multiplies tiles of bytes (simd/amx.h) reads most rows of I16 from planes, which lie
+ * where BF16 has its second terms: high bytes (signed) and low bytes (not) of
+ *
+ *     planes [row / 16][cols / 32][high, low][16 rows][32 columns]
+ *
+ * with the columns of each word in the order 0 2 4 6 1 3 5 7, as two masks unpack nibbles.  Of the
+ * rows after the last whole 16 more than 8 are planes, too, and up to 8 are a tile of the others.
+ * Fewer than QACT_PLANES_LEAST rows in all are faster as tiles: weights are unpacked for planes
+ * first.
+ *
  * cols of a BF16 matrix need not be a multiple of 8: the rest of the last word is zero, and
  * `cols` above is then rounded up.
  *
@@ -40,7 +50,13 @@
 
 #include "cpu/panel.h"
 
-enum { QACT_ROWS = 8 };
+enum {
+    QACT_ROWS = 8,
+    QACT_PLANE_ROWS = 16,
+    QACT_PLANES_LEAST = 14,
+    QACT_PLANE_COLS = 32,
+    QACT_PLANE_BYTES = QACT_PLANE_ROWS * QACT_PLANE_COLS // of one plane of one group of columns
+};
 #define QACT_TINY 0x1p-100f
 
 typedef enum cpu_math { MATH_F32, MATH_I16, MATH_BF16 } cpu_math;
@@ -87,6 +103,16 @@ static inline uint32_t qact_tile_rows(uint32_t n, uint32_t i) {
  * cache lines: two threads at one tile are four times as slow as one. */
 static inline uint32_t qact_tiles(uint32_t n) {
     return (n + QACT_ROWS - 1) / QACT_ROWS;
+}
+
+/* Of n rows, how many are multiplied as planes, where the level does that; and where they begin. */
+static inline uint32_t qact_plane_rows(uint32_t n) {
+    uint32_t rest = n % QACT_PLANE_ROWS;
+    if (n < QACT_PLANES_LEAST) return 0;
+    return rest > QACT_ROWS ? n : n - rest;
+}
+static inline unsigned char *qact_planes(const qact *x, uint32_t n, uint32_t cols) {
+    return (unsigned char *)(x->q + (size_t)qact_tiles(n) * QACT_ROWS * qact_padded(cols));
 }
 
 /* Where a term of column k of a row lies in x.q; `padded` is qact_padded(cols). */

@@ -22,15 +22,26 @@
  * few rows, which are read ahead of use; the multiplying units for many, and then the panel after
  * this one is fetched while the first tile reads this one.
  *
+ * Where the machine has tiles of bytes, more than 8 rows go through them, and the bits are the same
+ * (amx.h).
+ *
  * Thread: any; ranges of one job do not overlap. */
 #include "cpu/level.h"
+#if defined(CPU_LEVEL_AVX512AMX)
+#include "cpu/simd/amx.h"
+#endif
 #include "cpu/simd/group.h"
 #include "cpu/simd/simd.h"
 
 enum {
     AHEAD_BYTES = 8192,      // how far in front a stream fetches
     BLOCK_BYTES = 384 << 10, // of rows that go over the weights together
-    BLOCK_ROWS_MIN = 32
+    BLOCK_ROWS_MIN = 32,
+#if defined(CPU_LEVEL_AVX512AMX)
+    BLOCK_ROWS_MAX = 128 // whose sums are kept
+#else
+    BLOCK_ROWS_MAX = INT32_MAX
+#endif
 };
 
 /* Vectors of lanes in a tile: four of avx512 are a whole panel, which is read in one stream. */
@@ -334,6 +345,158 @@ static void multiply(const weight *w, const qact *x, uint32_t n, uint32_t i, con
     tiles[w->type][n_rows - 1](&from, p->lane, p->n_lanes, &rows, sums);
 }
 
+#if defined(CPU_LEVEL_AVX512AMX)
+/* Bytes of four columns of each lane: even columns of the word, and odd ones (qact.h). */
+INLINE void quads(dtype type, const word *w, vi out[2]) {
+    typedef int8_t octets __attribute__((vector_size(VW * 4)));
+    vu low = (vu)w->low[0], high = (vu)w->high;
+    if (type == DTYPE_Q8_0) {
+        vu other = (vu)w->low[1];
+        out[0] = (vi)((low & 0x00ff00ff) | (other & 0x00ff00ff) << 8);
+        out[1] = (vi)((low >> 8 & 0x00ff00ff) | (other & 0xff00ff00));
+        return;
+    }
+    UNROLL
+    for (int k = 0; k < 2; k++) {
+        vu q = low >> (4 * k) & 0x0f0f0f0f;
+        if (type == DTYPE_Q6_K)
+            q |= (high << (4 - 2 * k) & 0x00300030) | (high << (8 - 2 * k) & 0x30003000);
+        if (type == DTYPE_Q5_0 || type == DTYPE_Q5_1 || type == DTYPE_Q5_K)
+            q |= (high << (4 - k) & 0x00100010) | (high << (10 - k) & 0x10001000);
+        out[k] = (vi)((octets)q - (int8_t)offset_of(type));
+    }
+}
+
+/* Groups [first, first + n) of the lanes of a part. */
+INLINE void unpack(dtype type, const unsigned char *panel, const part *p, uint32_t first,
+                   uint32_t n, amx_weights *out) {
+    for (uint32_t g = 0; g < n; g++) {
+        panel_group from = panel_group_at(type, panel, first + g);
+        for (uint32_t v = 0; v < p->n_lanes / VW; v++) {
+            uint32_t lane = p->lane + v * VW;
+            vi high = from.high != NULL ? vi_load(from.high + lane) : vi_set1(0);
+            group_scale(type, &from, lane, &out->scale[v][g], &out->base[v][g]);
+            UNROLL
+            for (uint32_t i = 0; i < group_cols(type) / PANEL_WORD; i++) {
+                const size_t at = (size_t)i * words_of(type) * PANEL_ROWS * 4;
+                word w = word_at(type, from.q + at, &high, lane);
+                quads(type, &w, &out->q[v][g][2 * i]);
+            }
+        }
+    }
+}
+
+typedef void unpack_fn(const unsigned char *panel, const part *p, uint32_t first, uint32_t n,
+                       amx_weights *out);
+#define UNPACK(type)                                                                               \
+    static void unpack_##type(const unsigned char *panel, const part *p, uint32_t first,           \
+                              uint32_t n, amx_weights *out) {                                      \
+        unpack(DTYPE_##type, panel, p, first, n, out);                                             \
+    }
+UNPACK(Q4_0)
+UNPACK(Q4_1)
+UNPACK(Q5_0)
+UNPACK(Q5_1)
+UNPACK(Q8_0)
+UNPACK(Q4_K)
+UNPACK(Q5_K)
+UNPACK(Q6_K)
+
+static unpack_fn *const unpack_of[DTYPE_LIMIT] = {
+    [DTYPE_Q4_0] = unpack_Q4_0, [DTYPE_Q4_1] = unpack_Q4_1, [DTYPE_Q5_0] = unpack_Q5_0,
+    [DTYPE_Q5_1] = unpack_Q5_1, [DTYPE_Q8_0] = unpack_Q8_0, [DTYPE_Q4_K] = unpack_Q4_K,
+    [DTYPE_Q5_K] = unpack_Q5_K, [DTYPE_Q6_K] = unpack_Q6_K,
+};
+
+/* Sums of the activations of 16 rows, as floats: of n groups of 32 columns from `first` on. */
+static void load_x_sums(const qact *x, uint32_t n_all, uint32_t cols, uint32_t row, uint32_t first,
+                        uint32_t n, float (*out)[QACT_PLANE_ROWS]) {
+    for (uint32_t half = 0; half < 2; half++) {
+        uint32_t i = row / QACT_ROWS + half, n_rows = qact_tile_rows(n_all, i);
+        const int32_t *sum = x->sum + (size_t)i * QACT_ROWS * (cols / 32) + (size_t)first * n_rows;
+        for (uint32_t g = 0; g < n; g++) UNROLL
+        for (uint32_t r = 0; r < QACT_ROWS; r++) // of rows past the last: anything
+            out[g][half * QACT_ROWS + r] = (float)sum[(size_t)g * n_rows + r];
+    }
+}
+
+/* Rows [begin, end) of the planes against a part, into sums[end - begin, up to whole 16][64]. */
+static void multiply_planes(const weight *w, const qact *x, uint32_t n, uint32_t begin,
+                            uint32_t end, const part *p, float *sums) {
+    amx_weights weights;
+    float x_sums[AMX_GROUPS][QACT_PLANE_ROWS];
+    const bool base = has_base(w->type);
+    const uint32_t cols = w->cols, in_group = panel_group_cols(w->type), n_groups = cols / in_group;
+    const uint32_t n_parts = (n_groups + AMX_GROUPS - 1) / AMX_GROUPS;
+    const unsigned char *panel =
+        (const unsigned char *)w->data + p->first / PANEL_ROWS * panel_bytes(w->type, cols);
+    amx_result t = {.half = in_group < QACT_PLANE_COLS, .x_sums = base ? x_sums : NULL};
+    memset(sums, 0,
+           (size_t)(end - begin + QACT_PLANE_ROWS - 1) / QACT_PLANE_ROWS * QACT_PLANE_ROWS *
+               PANEL_ROWS * sizeof *sums);
+    amx_begin(in_group);
+    for (uint32_t i = 0, first = 0; i < n_parts; i++, first += t.n_groups) {
+        t.n_groups = (n_groups - first) / (n_parts - i);
+        t.first_half = t.half * (first % 2);
+        unpack_of[w->type](panel, p, first, t.n_groups, &weights);
+        for (uint32_t row = begin; row < end; row += QACT_PLANE_ROWS) {
+            if (base) load_x_sums(x, n, cols, row, first, t.n_groups, x_sums);
+            COMPILER_FENCE; // tiles read what was written above
+            t.rows = qact_planes(x, n, cols) + (size_t)row * 2 * cols +
+                     (size_t)(first * in_group / QACT_PLANE_COLS) * 2 * QACT_PLANE_BYTES;
+            for (uint32_t v = 0; v < p->n_lanes / VW; v++) {
+                float *at = sums + (size_t)(row - begin) * PANEL_ROWS + v * VW;
+                t.weights = (const vi(*)[AMX_QUADS])weights.q[v];
+                t.scale = weights.scale[v];
+                t.base = weights.base[v];
+                if (base)
+                    amx_tile(&t, true, at);
+                else
+                    amx_tile(&t, false, at);
+            }
+        }
+    }
+    amx_end();
+}
+#endif
+
+/* Sums of a block of rows with a part, a tile at a time or, of planes, all at once. */
+typedef struct block {
+    const qact *x;
+    uint32_t n, begin; // rows of the job; the first of the block
+    uint32_t tiled;    // rows before it are planes
+    _Alignas(64) float tile[QACT_ROWS * PANEL_ROWS];
+#if defined(CPU_LEVEL_AVX512AMX)
+    _Alignas(64) float planes[BLOCK_ROWS_MAX * PANEL_ROWS];
+#endif
+} block;
+
+static void open_block(block *b, const qact *x, cpu_math math, uint32_t n, uint32_t begin,
+                       uint32_t end) {
+    b->x = x;
+    b->n = n;
+    b->begin = b->tiled = begin;
+#if defined(CPU_LEVEL_AVX512AMX)
+    if (math == MATH_I16) b->tiled = u32_max(begin, u32_min(end, qact_plane_rows(n)));
+#else
+    (void)math;
+    (void)end;
+#endif
+}
+
+/* [64] of one row; rows come in order. */
+INLINE float *sums_of(block *b, const weight *w, const part *p, uint32_t row) {
+#if defined(CPU_LEVEL_AVX512AMX)
+    if (row < b->tiled) {
+        if (row == b->begin) multiply_planes(w, b->x, b->n, b->begin, b->tiled, p, b->planes);
+        return b->planes + (size_t)(row - b->begin) * PANEL_ROWS;
+    }
+#endif
+    uint32_t r = row % QACT_ROWS;
+    if (r == 0) multiply(w, b->x, b->n, row / QACT_ROWS, p, row == b->begin, b->tile);
+    return b->tile + r * PANEL_ROWS;
+}
+
 /* One row of sums: * scale (+ bias) (+ add), `n` of them. */
 static void finish(const float *sums, float scale, const float *bias, const float *add, float *out,
                    uint32_t n) {
@@ -360,21 +523,20 @@ static const float *offset(const float *p, size_t by) {
  * from L3 again for each panel; the weights do once per block, which is less. */
 static uint32_t block_rows(cpu_math math, uint32_t cols) {
     size_t row_bytes = qact_padded(cols) * sizeof(uint16_t) * qact_terms(math);
-    size_t n = BLOCK_BYTES / row_bytes / QACT_ROWS * QACT_ROWS;
-    return u32_max((uint32_t)n, BLOCK_ROWS_MIN);
+    size_t n = BLOCK_BYTES / row_bytes / QACT_PLANE_ROWS * QACT_PLANE_ROWS;
+    return u32_min(u32_max((uint32_t)n, BLOCK_ROWS_MIN), BLOCK_ROWS_MAX);
 }
 
 /* Features [o, end) of rows [row_begin, row_end). */
 static void products(const qmatmul_job *j, uint32_t o, uint32_t end, uint32_t row_begin,
                      uint32_t row_end) {
-    _Alignas(64) float sums[QACT_ROWS * PANEL_ROWS];
+    block sums;
+    open_block(&sums, &j->x, j->math, j->n, row_begin, row_end);
     for (part p; o < end && o < j->w->rows; o += p.n_lanes) {
         p = part_at(j->w, o, end);
         for (uint32_t row = row_begin; row < row_end; row++) {
-            uint32_t r = row % QACT_ROWS;
-            if (r == 0) multiply(j->w, &j->x, j->n, row / QACT_ROWS, &p, row == row_begin, sums);
             size_t at = (size_t)row * j->w->rows + o;
-            finish(sums + r * PANEL_ROWS, j->math == MATH_I16 ? j->x.scale[row] : 1.0f,
+            finish(sums_of(&sums, j->w, &p, row), j->math == MATH_I16 ? j->x.scale[row] : 1.0f,
                    offset(j->bias, o), offset(j->add, at), j->out + at, p.n_out);
         }
     }
@@ -389,17 +551,14 @@ void LEVEL(qmatmul)(const void *job, uint32_t begin, uint32_t end) {
 
 static void gated(const qglu_job *j, uint32_t o, uint32_t end, uint32_t row_begin,
                   uint32_t row_end) {
-    _Alignas(64) float gate[QACT_ROWS * PANEL_ROWS], up[QACT_ROWS * PANEL_ROWS];
+    block gate, up;
     uint32_t n_features = j->gate->rows;
+    open_block(&gate, &j->x, j->math, j->n, row_begin, row_end);
+    open_block(&up, &j->x, j->math, j->n, row_begin, row_end);
     for (part p; o < end && o < n_features; o += p.n_lanes) {
         p = part_at(j->gate, o, end);
         for (uint32_t row = row_begin; row < row_end; row++) {
-            uint32_t r = row % QACT_ROWS;
-            if (r == 0) {
-                multiply(j->gate, &j->x, j->n, row / QACT_ROWS, &p, row == row_begin, gate);
-                multiply(j->up, &j->x, j->n, row / QACT_ROWS, &p, row == row_begin, up);
-            }
-            float *a = gate + r * PANEL_ROWS, *b = up + r * PANEL_ROWS;
+            float *a = sums_of(&gate, j->gate, &p, row), *b = sums_of(&up, j->up, &p, row);
             float scale = j->math == MATH_I16 ? j->x.scale[row] : 1.0f;
             finish(a, scale, offset(j->gate_bias, o), NULL, a, p.n_out);
             finish(b, scale, offset(j->up_bias, o), NULL, b, p.n_out);

@@ -52,6 +52,7 @@ typedef struct row_in {
     const float *x, *w; // w NULL: no norm
     float *normed;      // NULL: nobody reads it
     vf scale;
+    unsigned char *planes; // of its first columns (qact.h); NULL: not as planes
 } row_in;
 
 INLINE vf value(const row_in *in, uint32_t i) {
@@ -92,7 +93,17 @@ INLINE float largest(const row_in *in, uint32_t n) {
     return ((vf)vi_all_max(max))[0];
 }
 
-/* 32 columns: their pairs; returns their sum. */
+#if defined(CPU_LEVEL_AVX512AMX)
+/* VW columns of a row to their places in both planes. */
+INLINE void put_planes(unsigned char *planes, vi x) {
+    const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+    __m128i high = _mm512_cvtepi32_epi8((__m512i)(x >> 8)), low = _mm512_cvtepi32_epi8((__m512i)x);
+    _mm_storeu_si128((__m128i *)planes, _mm_shuffle_epi8(high, order));
+    _mm_storeu_si128((__m128i *)(planes + QACT_PLANE_BYTES), _mm_shuffle_epi8(low, order));
+}
+#endif
+
+/* 32 columns: their pairs, and their planes if there are such; returns their sum. */
 INLINE int32_t group(const row_in *in, uint32_t begin, vf inverse, vi keep, uint32_t *q,
                      uint32_t n_rows) {
     const vf round = vf_set1(0x1.8p23f);
@@ -108,6 +119,13 @@ INLINE int32_t group(const row_in *in, uint32_t begin, vf inverse, vi keep, uint
             if (in->normed != NULL) vf_store(in->normed + at, y[half]);
             rounded[half] = ((vi)(y[half] * inverse + round) - (vi)round) & keep;
         }
+#if defined(CPU_LEVEL_AVX512AMX)
+        if (in->planes != NULL) {
+            unsigned char *planes = in->planes + (size_t)(begin / 32) * 2 * QACT_PLANE_BYTES;
+            put_planes(planes, rounded[0]);
+            put_planes(planes + VW, rounded[1]);
+        }
+#endif
         vi both = pairs(rounded[0], rounded[1]);
         put(q + (size_t)(i / 2) * n_rows, n_rows, both);
         sum = vi_dot(sum, both, vi_set1(0x00010001));
@@ -263,6 +281,12 @@ INLINE row_in open_row(const qact_job *j, bool normed, size_t row) {
         in.scale = vf_set1(norm_scale(in.x, j->dim, j->eps));
         if (j->normed != NULL) in.normed = j->normed + row * j->dim;
     }
+#if defined(CPU_LEVEL_AVX512AMX)
+    if (j->math == MATH_I16 && row < qact_plane_rows(j->n))
+        in.planes = qact_planes(&j->out, j->n, j->dim) +
+                    row / QACT_PLANE_ROWS * QACT_PLANE_ROWS * 2 * j->dim +
+                    row % QACT_PLANE_ROWS * QACT_PLANE_COLS;
+#endif
     return in;
 }
 

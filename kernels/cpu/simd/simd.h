@@ -18,7 +18,12 @@
 #include "kernels/dtype.h"
 
 /* A level has what the one it derives from has. */
-#if defined(CPU_LEVEL_AVX512BF16)
+#if defined(CPU_LEVEL_AVX512AMX)
+#define LEVEL(name) name##_avx512amx
+#define CPU_LEVEL_AVX512BF16
+#define CPU_LEVEL_AVX512VNNI
+#define CPU_LEVEL_AVX512
+#elif defined(CPU_LEVEL_AVX512BF16)
 #define LEVEL(name) name##_avx512bf16
 #define CPU_LEVEL_AVX512VNNI
 #define CPU_LEVEL_AVX512
