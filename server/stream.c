@@ -4,13 +4,14 @@
  * c->text holds the rest.  A body keeps everything (sent stays 0) and cuts at the end. */
 #include "stream.h"
 
-/* One reported token.  Its text is [start, end); tokens of no text have start == end. */
+/* One reported token.  Its text begins at `start`: where the code point of its first byte begins,
+ * which may have come out with a later token.  Text up to `end` came out when it was read. */
 typedef struct entry {
     tok_id id;
     bool known, prompt;
     float logprob;
     uint64_t start, end;
-    uint32_t text_offset; // code points
+    uint32_t text_offset; // `start` in code points
     uint32_t n_top;
     size_t top_at; // in c->tops
 } entry;
@@ -21,7 +22,7 @@ typedef struct choice {
     uint64_t sent;     // bytes that left before text
     uint16_t *stop;    // [stop_set_n] state of the matcher; owned
     uint32_t n_tokens; // generated, the ending one too
-    uint32_t n_points; // code points before the next token, echo included
+    uint32_t n_points; // code points of the text so far, echo included
     entry *entries;    // [n_entries] not sent; owned
     size_t n_entries, entries_capacity;
     tok_logprob *tops; // [n_tops] of the entries; owned
@@ -283,6 +284,12 @@ static void open_choice(stream *s, uint32_t choice_idx, buf *out) {
     write_chunk(s, &a, out);
 }
 
+/* Does the token leave with the text before `until`?  One that begins there waits: a stop string
+ * may begin there as well, and then the token is not reported. */
+static bool leaves(const entry *e, uint64_t until) {
+    return e->start < until && e->end <= until;
+}
+
 /* The next `n_text` bytes of text with what belongs to them; at the end everything, and why. */
 static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last, buf *out) {
     choice *c = &s->choices[choice_idx];
@@ -290,7 +297,7 @@ static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last
     if (!last) a.finish = NULL;
     a.text = (bytes){c->text.p, n_text};
     size_t n_entries = 0;
-    while (n_entries < c->n_entries && (last || c->entries[n_entries].end <= c->sent + n_text))
+    while (n_entries < c->n_entries && (last || leaves(&c->entries[n_entries], c->sent + n_text)))
         n_entries++;
     answer_logprob *list = NULL;
     if (s->o.n_logprobs >= 0 && n_entries > 0) {
@@ -351,16 +358,16 @@ static void take_token(stream *s, uint32_t choice_idx, const sample_result *r, b
         fail_memory(s);
         return;
     }
-    if (shown) tok_stream_push(&c->words, r->id, &c->text);
+    size_t n_earlier = shown ? tok_stream_push(&c->words, r->id, &c->text) : 0;
     if (shown && s->o.n_logprobs >= 0) {
         entry *e = add_entry(c, r);
         if (e == NULL) {
             fail_memory(s);
             return;
         }
-        e->start = c->sent + from;
+        e->start = c->sent + from + n_earlier;
         e->end = text_end(c);
-        e->text_offset = c->n_points;
+        e->text_offset = c->n_points + (n_earlier > 0);
     }
     if (c->text.failed) {
         fail_memory(s);
@@ -390,7 +397,7 @@ static void take_prompt(stream *s, uint32_t choice_idx, const sample_result *r) 
     e->text_offset = c->prompt_points;
     if (at == 0 && p->bos_added) return;
     buf scratch = {0};
-    tok_stream_push(&c->prompt_words, r->id, &scratch);
+    e->text_offset += tok_stream_push(&c->prompt_words, r->id, &scratch) > 0; // one code point
     if (scratch.failed) fail_memory(s);
     c->prompt_points += count_points(scratch.p, scratch.n);
     buf_deinit(&scratch);

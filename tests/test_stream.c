@@ -489,6 +489,92 @@ static void text_offsets_count_code_points(void) {
     stream_destroy(s);
 }
 
+static void push_prompt(stream *s, tok_id id) {
+    gen_event ev = {.kind = GEN_EV_PROMPT};
+    ev.token.r = (sample_result){.id = id, .logprob = -1};
+    buf out = {0};
+    EXPECT(!stream_on_event(s, 0, &ev, &out));
+    EXPECT_EQ(out.n, 0);
+}
+
+/* The logprobs of a choice of a completion, or of a chunk of one: "name@offset " for each token. */
+static void add_offsets(json_t *choice, char *out, size_t n) {
+    json_t *l = json_object_get(choice, "logprobs");
+    for (size_t i = 0; i < json_array_size(json_object_get(l, "tokens")); i++) {
+        json_t *name = json_array_get(json_object_get(l, "tokens"), i);
+        json_t *offset = json_array_get(json_object_get(l, "text_offset"), i);
+        size_t used = strlen(out);
+        snprintf(out + used, n - used, "%s@%d ", json_string_value(name),
+                 (int)json_integer_value(offset));
+    }
+}
+
+/* The U+FFFD of bytes that never became a character comes out with the next token, and the offset
+ * of that token was the one of the U+FFFD. */
+static void a_token_begins_behind_the_replacement_of_earlier_bytes(void) {
+    static const struct {
+        const char *text, *offsets;
+    } rows[] = {
+        {"\xe2 x", "bytes:\\xe2@0  @1 x@2 "},
+        {"\xe2\x98x", "bytes:\\xe2@0 bytes:\\x98@0 x@1 "},
+        {"\xe2\x98\x83x", "bytes:\\xe2@0 bytes:\\x98@0 bytes:\\x83@0 x@1 "},
+        {"a\xe2\xe2\xff", "a@0 bytes:\\xe2@1 bytes:\\xe2@2 bytes:\\xff@3 "},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        for (int echo = 0; echo < 2; echo++) {
+            stream_options o = options_of(false, false, 1);
+            o.n_logprobs = 0;
+            o.echo = echo;
+            const char *p = rows[i].text;
+            if (echo) {
+                tok_ids_deinit(&o.prompts[0].ids);
+                o.prompts[0].ids = (tok_ids){0};
+                for (; *p != 0; p++)
+                    tok_ids_push(&o.prompts[0].ids, tiny_tok_byte((unsigned char)*p));
+            }
+            stream *s = stream_create(&o);
+            buf out = {0};
+            for (p = rows[i].text; *p != 0; p++) {
+                tok_id id = tiny_tok_byte((unsigned char)*p);
+                if (echo)
+                    push_prompt(s, id);
+                else
+                    push(s, 0, id, &out);
+            }
+            push_done(s, 0, GEN_LENGTH, -1, &out);
+            json_t *b = body_of(s);
+            char offsets[256] = "";
+            add_offsets(body_choice(b, 0), offsets, sizeof offsets);
+            EXPECT_STR(offsets, rows[i].offsets);
+            json_decref(b);
+            stream_destroy(s);
+        }
+    }
+}
+
+/* The stop string is cut off, and its token was still listed: its text seemed to begin at the
+ * U+FFFD of the byte before it. */
+static void a_stop_string_behind_a_replacement_takes_its_logprobs_along(void) {
+    for (int streaming = 0; streaming < 2; streaming++) {
+        stream_options o = options_of(false, streaming == 1, 1);
+        o.n_logprobs = 0;
+        o.stops = stops_of(" ", NULL);
+        stream *s = stream_create(&o);
+        buf out = {0};
+        EXPECT(push_text(s, 0, "\xe2 ", &out));
+        push_done(s, 0, GEN_CANCELLED, -1, &out);
+        json_t *all = streaming ? events_of(&out) : json_pack("[o]", body_of(s));
+        EXPECT_STR(content_at(all, 0), "\xef\xbf\xbd");
+        char offsets[64] = "";
+        for (size_t i = 0; i < json_array_size(all); i++)
+            add_offsets(choice_at(all, i), offsets, sizeof offsets);
+        EXPECT_STR(offsets, "bytes:\\xe2@0 ");
+        json_decref(all);
+        buf_deinit(&out);
+        stream_destroy(s);
+    }
+}
+
 static void an_echo_streams_first(void) {
     stream_options o = options_of(false, true, 1);
     o.echo = true;
@@ -612,6 +698,46 @@ static void streamed_and_whole_texts_are_equal(void) {
     }
 }
 
+/* And so are their log-probabilities, whatever was cut: tokens of no text, of bytes that are no
+ * character, and of a part of one. */
+static void streamed_and_whole_logprobs_are_equal(void) {
+    static const unsigned char often[] = {'a', 'b', 'c', 0xe2, 0x98, 0x83};
+    uint32_t state = 5;
+    for (int round = 0; round < 3000; round++) {
+        tok_id ids[16];
+        char whole[512] = "", joined[512] = "";
+        for (size_t i = 0; i < INFERD_COUNT(ids); i++) {
+            state = state * 1664525u + 1013904223u;
+            uint32_t k = (state >> 8) % (INFERD_COUNT(often) + 1);
+            ids[i] = k < INFERD_COUNT(often) ? tiny_tok_byte(often[k]) : TINY_IM_END;
+        }
+        for (int streaming = 0; streaming < 2; streaming++) {
+            stream_options o = options_of(false, streaming == 1, 1);
+            o.n_logprobs = 0;
+            o.ignore_eos = true;
+            const char *stops[] = {"\xe2\x98\x83"
+                                   "a",
+                                   "ac",
+                                   "\xef\xbf\xbd"
+                                   "b"};
+            o.stops = stops_of(stops[round % 3], "bb");
+            stream *s = stream_create(&o);
+            buf out = {0};
+            bool cancelled = false;
+            for (size_t i = 0; i < INFERD_COUNT(ids) && !cancelled; i++)
+                cancelled = push(s, 0, ids[i], &out);
+            push_done(s, 0, cancelled ? GEN_CANCELLED : GEN_LENGTH, -1, &out);
+            json_t *all = streaming ? events_of(&out) : json_pack("[o]", body_of(s));
+            for (size_t i = 0; i < json_array_size(all); i++)
+                add_offsets(choice_at(all, i), streaming ? joined : whole, sizeof whole);
+            json_decref(all);
+            buf_deinit(&out);
+            stream_destroy(s);
+        }
+        EXPECT_STR(joined, whole);
+    }
+}
+
 static const test_case cases[] = {
     TEST(a_chat_streams_in_the_documented_order),
     TEST(usage_is_absent_when_not_asked_for),
@@ -629,11 +755,14 @@ static const test_case cases[] = {
     TEST(ignored_end_tokens_do_not_hide_text),
     TEST(echo_with_logprobs_scores_the_prompt),
     TEST(text_offsets_count_code_points),
+    TEST(a_token_begins_behind_the_replacement_of_earlier_bytes),
+    TEST(a_stop_string_behind_a_replacement_takes_its_logprobs_along),
     TEST(an_echo_streams_first),
     TEST(failures_have_the_documented_codes),
     TEST(targets_that_would_be_missed_have_their_own_code),
     TEST(events_after_a_failure_are_ignored),
     TEST(streamed_and_whole_texts_are_equal),
+    TEST(streamed_and_whole_logprobs_are_equal),
 };
 
 int main(int argc, char **argv) {

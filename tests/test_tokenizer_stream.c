@@ -130,6 +130,37 @@ static void replace_plainly(const unsigned char *p, size_t n, buf *out) {
     }
 }
 
+/* What a push returns: the bytes that came out for tokens before it. */
+static void bytes_of_earlier_tokens_are_told_apart(void) {
+    static const struct {
+        const char *tokens[3]; // raw bytes
+        size_t n_earlier[3];
+    } rows[] = {
+        {{"\xE2", " x", "y"}, {0, 3, 0}},
+        {{"\xE2", "\xE2", "\xFF"}, {0, 3, 3}},
+        {{"\xE2", "\x98", "\x83x"}, {0, 0, 0}}, // one character of all three
+        {{"\xE2", "\x98 x", "y"}, {0, 0, 0}},   // one U+FFFD of the first two
+        {{"a\xE2", "b\xE2", "\x98\x83"}, {0, 3, 0}},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        tiny_words w;
+        words_bpe(&w, "smollm", (const char *[]){NULL});
+        for (size_t k = 0; k < 3; k++) {
+            for (const char *p = rows[i].tokens[k]; *p != 0; p++)
+                tiny_byte_name((unsigned char)*p, &w.names[w.n]);
+            w.kinds[w.n++] = WORD_NORMAL;
+        }
+        tokenizer *t = words_open(&w);
+        tok_stream s;
+        buf out = {0};
+        tok_stream_init(&s, t, true);
+        for (size_t k = 0; k < 3; k++)
+            EXPECT_EQ(tok_stream_push(&s, (tok_id)(BPE_FIRST + k), &out), rows[i].n_earlier[k]);
+        buf_deinit(&out);
+        tok_close(t);
+    }
+}
+
 static uint32_t random_state = 1;
 
 static uint32_t random_below(uint32_t n) {
@@ -221,9 +252,13 @@ static void a_full_buffer_says_so(void) {
 }
 
 static const test_case cases[] = {
-    TEST(a_character_comes_out_when_it_is_whole), TEST(specials_are_hidden_when_asked),
-    TEST(what_cannot_be_text_is_replaced),        TEST(every_split_of_a_text_gives_the_same),
-    TEST(the_first_space_of_a_text_is_dropped),   TEST(a_full_buffer_says_so),
+    TEST(a_character_comes_out_when_it_is_whole),
+    TEST(specials_are_hidden_when_asked),
+    TEST(what_cannot_be_text_is_replaced),
+    TEST(bytes_of_earlier_tokens_are_told_apart),
+    TEST(every_split_of_a_text_gives_the_same),
+    TEST(the_first_space_of_a_text_is_dropped),
+    TEST(a_full_buffer_says_so),
 };
 
 TEST_MAIN(cases)

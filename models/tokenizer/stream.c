@@ -29,20 +29,22 @@ static void push_byte(tok_stream *s, unsigned char b, buf *out) {
     }
 }
 
-void tok_stream_push(tok_stream *s, tok_id id, buf *out) {
-    if (s->skip_specials && tok_is_control(s->tok, id)) return;
+size_t tok_stream_push(tok_stream *s, tok_id id, buf *out) {
+    if (s->skip_specials && tok_is_control(s->tok, id)) return 0;
     bytes piece = tok_piece(s->tok, id);
     const unsigned char *p = (const unsigned char *)piece.p;
     size_t n = piece.n;
-    if (n == 0) return;
+    if (n == 0) return 0;
     if (s->at_start && p[0] == ' ') {
         p++;
         n--;
     }
     s->at_start = false;
+    bool abandons = s->n_pending > 0 && n > 0 && !utf8_continues(s->pending[0], s->n_pending, p[0]);
     size_t whole = s->n_pending == 0 ? utf8_valid_bytes(p, n) : 0;
     buf_add(out, p, whole);
     for (size_t i = whole; i < n; i++) push_byte(s, p[i], out);
+    return abandons ? sizeof replacement - 1 : 0;
 }
 
 void tok_stream_finish(tok_stream *s, buf *out) {

@@ -74,7 +74,10 @@ typedef struct tok_stream {
 } tok_stream;
 
 void tok_stream_init(tok_stream *s, const tokenizer *t, bool skip_specials);
-void tok_stream_push(tok_stream *s, tok_id id, buf *out);
+/* Returns how many of the bytes that came out now belong to earlier tokens: the U+FFFD of a code
+ * point that they began and that this token does not go on with.  The text of this token begins
+ * behind them. */
+size_t tok_stream_push(tok_stream *s, tok_id id, buf *out);
 void tok_stream_finish(tok_stream *s, buf *out);
 
 #endif
