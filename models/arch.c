@@ -12,8 +12,9 @@
 
 typedef struct arch {
     const char *name;
-    bool rope_interleaved; // pairs (2i, 2i+1), as this family's files store q and k
-    double rope_base;      // of files that do not say one; 0: they must
+    bool rope_interleaved;       // pairs (2i, 2i+1), as this family's files store q and k
+    double rope_base;            // of files that do not say one; 0: they must
+    const char *other_rope_base; // another converter's name of rope.freq_base; NULL: none
     inferd_status (*read)(const struct arch *a, const gguf *g, decoder_spec *s, inferd_err *err);
 } arch;
 
@@ -40,6 +41,25 @@ static inferd_status read_u32_or(const arch *a, const gguf *g, const char *name,
         gguf_u64_or(g, key_of(a, name, key, sizeof key), min, max, fallback, &value, err);
     if (s == INFERD_OK) *out = (uint32_t)value;
     return s;
+}
+
+/* A number that has two names, A.name and A.other (NULL: none), the second another converter's.  A
+ * file may have both, and then they must agree: one of them would be ignored. */
+static inferd_status read_named_twice(const arch *a, const gguf *g, const char *name,
+                                      const char *other, double min, double max, double fallback,
+                                      double *out, inferd_err *err) {
+    char key[128], other_key[128];
+    double second;
+    key_of(a, name, key, sizeof key);
+    if (other == NULL) return gguf_f64_or(g, key, min, max, fallback, out, err);
+    key_of(a, other, other_key, sizeof other_key);
+    inferd_status s = gguf_f64_or(g, other_key, min, max, fallback, &second, err);
+    if (s == INFERD_OK) s = gguf_f64_or(g, key, min, max, second, out, err);
+    if (s != INFERD_OK || !gguf_has(g, other_key)) return s;
+    if (fabs(*out - second) <= 1e-6 * fabs(second)) return INFERD_OK; // f32 beside f64
+    return inferd_fail(err, INFERD_EFORMAT,
+                       "%s: %s is %.9g and %s is %.9g; both are names of one number and must agree",
+                       gguf_path(g), key, *out, other_key, second);
 }
 
 static inferd_status read_shape(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
@@ -96,10 +116,8 @@ static inferd_status read_rope_factor(const arch *a, const gguf *g, double *fact
         return inferd_fail(err, INFERD_EUNSUPPORTED,
                            "%s: %s is \"%.*s\"; known: none, linear (and rope_freqs)", gguf_path(g),
                            key, (int)size_min(kind.n, 32), kind.p);
-    const char *name = gguf_has(g, key_of(a, "rope.scaling.factor", key, sizeof key))
-                           ? key
-                           : key_of(a, "rope.scale_linear", key, sizeof key);
-    st = gguf_f64_or(g, name, 0.0, 1e6, 1.0, factor, err);
+    st = read_named_twice(a, g, "rope.scaling.factor", "rope.scale_linear", 0.0, 1e6, 1.0, factor,
+                          err);
     if (st == INFERD_OK && *factor == 0.0) *factor = 1.0; // written by old converters for "none"
     return st;
 }
@@ -143,17 +161,12 @@ static rope_spec rope_of(const arch *a, const float *freq, uint32_t n_pairs) {
         .inv_freq = freq, .n_pairs = n_pairs, .scale = 1.0f, .interleaved = a->rope_interleaved};
 }
 
-/* The second name is another converter's, in gemma3 (arch_keys.c). */
 static inferd_status read_rope_base(const arch *a, const gguf *g, double *out, inferd_err *err) {
-    static const char *const names[] = {"rope.freq_base", "rope.global.freq_base"};
-    char key[128];
-    for (size_t i = 0; i < INFERD_COUNT(names); i++)
-        if (gguf_has(g, key_of(a, names[i], key, sizeof key)))
-            return gguf_f64(g, key, 1.0, 1e12, out, err);
-    *out = a->rope_base;
-    return a->rope_base != 0 ? INFERD_OK
-                             : inferd_fail(err, INFERD_EFORMAT, "%s: %s is missing", gguf_path(g),
-                                           key_of(a, names[0], key, sizeof key));
+    inferd_status st = read_named_twice(a, g, "rope.freq_base", a->other_rope_base, 1.0, 1e12,
+                                        a->rope_base, out, err);
+    if (st != INFERD_OK || *out != 0) return st;
+    return inferd_fail(err, INFERD_EFORMAT, "%s: %s.rope.freq_base is missing", gguf_path(g),
+                       a->name);
 }
 
 static inferd_status read_rope(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
@@ -264,17 +277,14 @@ static inferd_status read_pattern(const arch *a, const gguf *g, decoder_spec *s,
 static inferd_status read_gemma3_local(const arch *a, const gguf *g, decoder_spec *s,
                                        inferd_err *err) {
     inferd_status st;
-    char key[128];
     uint32_t window;
     double base;
     if ((st = read_u32_or(a, g, "attention.sliding_window", 0, DECODER_CONTEXT_MAX, 0, &window,
                           err)) ||
         window == 0)
         return st;
-    const char *other = key_of(a, "rope.local.freq_base", key, sizeof key); // another converter's
-    if ((st = gguf_f64_or(g, other, 1.0, 1e12, 10000.0, &base, err)) ||
-        (st = gguf_f64_or(g, key_of(a, "rope.freq_base_swa", key, sizeof key), 1.0, 1e12, base,
-                          &base, err)) ||
+    if ((st = read_named_twice(a, g, "rope.freq_base_swa", "rope.local.freq_base", 1.0, 1e12,
+                               10000.0, &base, err)) ||
         (st = make_freqs(s->rope.n_pairs, base, 1.0, NULL, &s->local_rope_freq, err)) ||
         (st = read_pattern(a, g, s, err)))
         return st;
@@ -305,9 +315,9 @@ static inferd_status read_gemma3(const arch *a, const gguf *g, decoder_spec *s, 
 }
 
 static const arch archs[] = {
-    {"llama", true, 10000, read_llama},
-    {"qwen3", false, 10000, read_qwen3},
-    {"gemma3", false, 0, read_gemma3},
+    {"llama", true, 10000, NULL, read_llama},
+    {"qwen3", false, 10000, NULL, read_qwen3},
+    {"gemma3", false, 0, "rope.global.freq_base", read_gemma3},
 };
 
 static inferd_status refuse_unknown(const gguf *g, bytes name, inferd_err *err) {

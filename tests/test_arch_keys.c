@@ -323,6 +323,42 @@ static void local_layers_have_a_base_of_their_own(void) {
     }
 }
 
+/* One of two contradicting values was dropped without a word. */
+static void two_names_of_one_number_must_agree(void) {
+    static const struct {
+        const family *family;
+        const char *name, *other;
+        float value;
+    } all[] = {
+        {&gemma3, "rope.freq_base", "rope.global.freq_base", 1e6f}, // begin() says the first
+        {&gemma3, "rope.freq_base_swa", "rope.local.freq_base", 10000},
+        {&gemma3, "rope.scaling.factor", "rope.scale_linear", 8},
+        {&llama, "rope.scaling.factor", "rope.scale_linear", 4},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        for (int agree = 0; agree < 2; agree++) {
+            decoder_spec s;
+            inferd_err err;
+            tiny_gguf g;
+            begin(&g, all[i].family);
+            if (all[i].family == &gemma3) tiny_kv_u32(&g, "gemma3.attention.sliding_window", 8);
+            if (i > 0) tiny_kv_f32(&g, key(all[i].family, all[i].name), all[i].value);
+            tiny_kv_f32(&g, key(all[i].family, all[i].other), all[i].value * (agree ? 1 : 2));
+            inferd_status st = read_spec(&g, &s, &err);
+            if (agree) {
+                EXPECT_EQ(st, INFERD_OK);
+            } else {
+                char words[256];
+                snprintf(words, sizeof words, "%s.%s is %.9g and %s.%s is %.9g",
+                         all[i].family->name, all[i].name, (double)all[i].value,
+                         all[i].family->name, all[i].other, (double)all[i].value * 2);
+                expect_failed(st, INFERD_EFORMAT, &err, words);
+            }
+            decoder_spec_deinit(&s);
+        }
+    }
+}
+
 /* ---- tensors ---- */
 
 static void add_tensor(tiny_gguf *g, const char *name, uint32_t type, uint64_t cols,
@@ -427,6 +463,7 @@ static const test_case cases[] = {
     TEST(gemma3_must_say_its_rotary_base),
     TEST(the_base_has_another_name_too),
     TEST(local_layers_have_a_base_of_their_own),
+    TEST(two_names_of_one_number_must_agree),
     TEST(a_tensor_that_nothing_reads_is_refused),
     TEST(tensors_that_are_read_or_harmless_are_not),
     TEST(a_type_that_cannot_be_computed_with_lists_those_that_can),
