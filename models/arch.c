@@ -235,14 +235,18 @@ static inferd_status read_qwen3(const arch *a, const gguf *g, decoder_spec *s, i
     return st;
 }
 
+/* A bit for each layer. */
+typedef uint64_t layer_bits[DECODER_LAYERS_MAX / 64];
+
 /* Layer i is windowed unless (i + 1) is a multiple of `period`; 0: all are. */
-static void set_period(decoder_spec *s, uint32_t period) {
-    for (uint32_t i = 0; i < s->n_layers; i++)
-        if (period == 0 || (i + 1) % period != 0) s->local_layers[i / 64] |= (uint64_t)1 << i % 64;
+static void set_period(uint32_t n_layers, uint32_t period, layer_bits windowed) {
+    for (uint32_t i = 0; i < n_layers; i++)
+        if (period == 0 || (i + 1) % period != 0) windowed[i / 64] |= (uint64_t)1 << i % 64;
 }
 
-/* Which layers have the window: a period, or a bool for each layer. */
-static inferd_status read_pattern(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
+/* Which layers have the window: a period, or a bool for each layer.  `windowed` is all 0 before. */
+static inferd_status read_pattern(const arch *a, const gguf *g, uint32_t n_layers,
+                                  layer_bits windowed, inferd_err *err) {
     enum { PERIOD = 6 }; // of files that do not say
     char key[128];
     uint32_t period;
@@ -253,21 +257,21 @@ static inferd_status read_pattern(const arch *a, const gguf *g, decoder_spec *s,
     if (!gguf_is_array(g, key)) {
         st = read_u32_or(a, g, "attention.sliding_window_pattern", 0, DECODER_LAYERS_MAX, PERIOD,
                          &period, err);
-        if (st == INFERD_OK) set_period(s, period);
+        if (st == INFERD_OK) set_period(n_layers, period, windowed);
         return st;
     }
     if (gguf_array_opt(g, key, GGUF_BOOL, &all, &no_bools) != INFERD_OK &&
         (st = gguf_array_opt(g, key, GGUF_U32, &all, err)) != INFERD_OK)
         return st;
-    if (all.n != s->n_layers)
+    if (all.n != n_layers)
         return inferd_fail(err, INFERD_EFORMAT, "%s: %s has %zu elements for %u layers",
-                           gguf_path(g), key, all.n, s->n_layers);
-    for (uint32_t i = 0; i < s->n_layers; i++) {
+                           gguf_path(g), key, all.n, n_layers);
+    for (uint32_t i = 0; i < n_layers; i++) {
         int64_t v = gguf_array_int(&all, i);
         if (v != 0 && v != 1)
             return inferd_fail(err, INFERD_EFORMAT, "%s: %s[%u] is %lld, expected 0 or 1",
                                gguf_path(g), key, i, (long long)v);
-        s->local_layers[i / 64] |= (uint64_t)v << i % 64;
+        windowed[i / 64] |= (uint64_t)v << i % 64;
     }
     return INFERD_OK;
 }
@@ -286,7 +290,7 @@ static inferd_status read_gemma3_local(const arch *a, const gguf *g, decoder_spe
     if ((st = read_named_twice(a, g, "rope.freq_base_swa", "rope.local.freq_base", 1.0, 1e12,
                                10000.0, &base, err)) ||
         (st = make_freqs(s->rope.n_pairs, base, 1.0, NULL, &s->local_rope_freq, err)) ||
-        (st = read_pattern(a, g, s, err)))
+        (st = read_pattern(a, g, s->n_layers, s->local_layers, err)))
         return st;
     s->local_rope = rope_of(a, s->local_rope_freq, s->rope.n_pairs);
     s->local_attn = s->attn;
@@ -312,6 +316,28 @@ static inferd_status read_gemma3(const arch *a, const gguf *g, decoder_spec *s, 
      * do not say so. */
     if (s->n_layers == LAYERS_OF_27B) s->attn.scale = 1.0f / sqrtf((float)(s->dim / s->n_heads));
     return read_gemma3_local(a, g, s, err);
+}
+
+/* Where all layers have the window, or none has one, a pattern that is in the file says the same.
+ */
+static inferd_status check_pattern(const arch *a, const gguf *g, const decoder_spec *s,
+                                   inferd_err *err) {
+    char key[128];
+    layer_bits windowed = {0};
+    if (s->local_attn.window != 0 || // gemma3: the pattern is honoured
+        !gguf_has(g, key_of(a, "attention.sliding_window_pattern", key, sizeof key)))
+        return INFERD_OK;
+    inferd_status st = read_pattern(a, g, s->n_layers, windowed, err);
+    bool computed = s->attn.window != 0;
+    for (uint32_t i = 0; st == INFERD_OK && i < s->n_layers; i++)
+        if ((windowed[i / 64] >> i % 64 & 1) != computed)
+            return inferd_fail(err, INFERD_EUNSUPPORTED,
+                               "%s: %s says that layer %u has %s; with this architecture and "
+                               "attention.sliding_window %u, %s is supported",
+                               gguf_path(g), key, i, computed ? "no window" : "a window",
+                               s->attn.window,
+                               computed ? "only a window of all layers" : "no window");
+    return st;
 }
 
 static const arch archs[] = {
@@ -340,6 +366,7 @@ inferd_status decoder_spec_read(const gguf *g, decoder_spec *out, inferd_err *er
         if (name.n != strlen(archs[i].name) || memcmp(name.p, archs[i].name, name.n) != 0) continue;
         out->architecture = archs[i].name;
         st = archs[i].read(&archs[i], g, out, err);
+        if (st == INFERD_OK) st = check_pattern(&archs[i], g, out, err);
         if (st == INFERD_OK) st = decoder_keys_check(g, out, err);
         if (st != INFERD_OK) decoder_spec_deinit(out);
         return st;

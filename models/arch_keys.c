@@ -54,6 +54,7 @@ static const known_key all_keys[] = {
     {"rope.scaling.yarn_log_multiplier", KNOWN_IS, 0},
     {"rope.dimension_sections", KNOWN_EMPTY, 0},
     {"attention.sliding_window", KNOWN_IS, 0}, // llama and gemma3 read it
+    {"attention.sliding_window_pattern", KNOWN_READ, 0},
     {"leading_dense_block_count", KNOWN_IS, 0},
     {"expert_used_count", KNOWN_HARMLESS, 0}, // how some of expert_count are chosen, which is 0
     {"expert_shared_count", KNOWN_IS, 0},
@@ -97,7 +98,6 @@ static size_t family_of(const decoder_spec *s) {
 }
 
 inferd_status decoder_keys_check(const gguf *g, const decoder_spec *s, inferd_err *err) {
-    bool windowed = s->local_attn.window != 0;
     const known_key computed[] = {
         // what they must be is another number for each model
         {"attention.scale", KNOWN_IS_OR_0, (double)s->attn.scale},
@@ -107,7 +107,6 @@ inferd_status decoder_keys_check(const gguf *g, const decoder_spec *s, inferd_er
         {"attention.key_length_swa", KNOWN_IS, s->head_dim},
         {"attention.value_length_swa", KNOWN_IS, s->head_dim},
         {"rope.dimension_count_swa", KNOWN_IS, s->head_dim},
-        {"attention.sliding_window_pattern", windowed ? KNOWN_READ : KNOWN_IS, 1},
     };
     const known_table tables[] = {
         families[family_of(s)].keys,

@@ -274,7 +274,54 @@ static void without_a_window_all_layers_are_global(void) {
     layers_are(&g, "ggggggg");
     begin(&g, &gemma3);
     tiny_kv_u32(&g, "gemma3.attention.sliding_window_pattern", 2);
-    is_not_read(&g, "key gemma3.attention.sliding_window_pattern is 2");
+    is_not_read(&g, "gemma3.attention.sliding_window_pattern says that layer 0 has a window");
+}
+
+/* A llama's window is that of all layers.  A pattern of period 1, which means that no layer has a
+ * window, was accepted beside it, and a list that says what is computed was refused. */
+static void a_pattern_says_what_is_computed(void) {
+    enum { LIST = -1 }; // the period stands for a list of bools
+    static const struct {
+        const family *family;
+        uint32_t window;
+        int period;
+        int32_t bits[2];   // of the list: one for each layer, of gemma3 the first for all
+        const char *words; // NULL: it is read
+    } all[] = {
+        {&llama, 8, 0, {0}, NULL},
+        {&llama, 8, 3, {0}, NULL}, // of 2 layers none is the third
+        {&llama, 8, 1, {0}, "sliding_window_pattern says that layer 0 has no window"},
+        {&llama, 8, 2, {0}, "sliding_window_pattern says that layer 1 has no window"},
+        {&llama, 8, LIST, {1, 1}, NULL},
+        {&llama, 8, LIST, {1, 0}, "layer 1 has no window"},
+        {&llama, 8, LIST, {0, 0}, "layer 0 has no window"},
+        {&llama, 0, 1, {0}, NULL},
+        {&llama, 0, 0, {0}, "layer 0 has a window"},
+        {&llama, 0, LIST, {0, 0}, NULL},
+        {&llama, 0, LIST, {0, 1}, "layer 1 has a window"},
+        {&qwen3, 0, LIST, {0, 0}, NULL},
+        {&qwen3, 0, LIST, {1, 0}, "layer 0 has a window"},
+        {&gemma3, 0, LIST, {0}, NULL},
+        {&gemma3, 0, LIST, {1}, "layer 0 has a window"},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        const family *f = all[i].family;
+        tiny_gguf g;
+        begin(&g, f);
+        const char *name = key(f, "attention.sliding_window_pattern");
+        if (all[i].window > 0) tiny_kv_u32(&g, "llama.attention.sliding_window", all[i].window);
+        if (all[i].period == LIST) {
+            tiny_kv_array(&g, name, GGUF_BOOL, f->n_layers);
+            for (uint32_t k = 0; k < f->n_layers; k++)
+                tiny_put(&g.metadata, (uint64_t)all[i].bits[f == &gemma3 ? 0 : k], 1);
+        } else {
+            tiny_kv_u32(&g, name, (uint32_t)all[i].period);
+        }
+        if (all[i].words == NULL)
+            is_read(&g);
+        else
+            is_not_read(&g, all[i].words);
+    }
 }
 
 /* The base of Gemma 3's rotary angles is no other family's, so none is assumed. */
@@ -460,6 +507,7 @@ static const test_case cases[] = {
     TEST(a_pattern_is_a_list),
     TEST(a_pattern_must_fit),
     TEST(without_a_window_all_layers_are_global),
+    TEST(a_pattern_says_what_is_computed),
     TEST(gemma3_must_say_its_rotary_base),
     TEST(the_base_has_another_name_too),
     TEST(local_layers_have_a_base_of_their_own),
