@@ -141,16 +141,37 @@ static inferd_status read_rope_divisors(const gguf *g, uint32_t n_pairs, float *
     return st;
 }
 
+/* The smaller of what divides a frequency is what makes it too large. */
+static inferd_status refuse_freq(const arch *a, const gguf *g, uint32_t pair_idx, double divisor,
+                                 double factor, inferd_err *err) {
+    char key[128];
+    if (divisor < factor)
+        return inferd_fail(
+            err, INFERD_EFORMAT,
+            "%s: rope_freqs.weight[%u] is %g, so that rotary frequency is not finite", gguf_path(g),
+            pair_idx, divisor);
+    if (!gguf_has(g, key_of(a, "rope.scaling.factor", key, sizeof key)))
+        key_of(a, "rope.scale_linear", key, sizeof key);
+    return inferd_fail(err, INFERD_EFORMAT, "%s: %s is %g, so rotary frequency %u is not finite",
+                       gguf_path(g), key, factor, pair_idx);
+}
+
 /* Frequencies of n_pairs pairs, into memory that the spec owns; divisors are in there when there
  * are some. */
-static inferd_status make_freqs(uint32_t n_pairs, double base, double factor, const float *divisors,
-                                float **out, inferd_err *err) {
+static inferd_status make_freqs(const arch *a, const gguf *g, uint32_t n_pairs, double base,
+                                double factor, const float *divisors, float **out,
+                                inferd_err *err) {
     float *freq = malloc((size_t)n_pairs * sizeof *freq);
     if (freq == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u rotary frequencies", n_pairs);
     for (uint32_t i = 0; i < n_pairs; i++) {
         double plain = pow(base, -(double)i / (double)n_pairs);
-        freq[i] = (float)(plain / (divisors != NULL ? (double)divisors[i] : 1.0) / factor);
+        double divisor = divisors != NULL ? (double)divisors[i] : 1.0;
+        freq[i] = (float)(plain / divisor / factor);
+        if (!isfinite(freq[i])) {
+            free(freq);
+            return refuse_freq(a, g, i, divisor, factor, err);
+        }
     }
     *out = freq;
     return INFERD_OK;
@@ -184,7 +205,7 @@ static inferd_status read_rope(const arch *a, const gguf *g, decoder_spec *s, in
             gguf_path(g), a->name, rot, s->head_dim);
     if ((st = read_rope_base(a, g, &base, err)) || (st = read_rope_factor(a, g, &factor, err)) ||
         (st = read_rope_divisors(g, rot / 2, divisors, err)) ||
-        (st = make_freqs(rot / 2, base, factor, divisors, &s->rope_freq, err)))
+        (st = make_freqs(a, g, rot / 2, base, factor, divisors, &s->rope_freq, err)))
         return st;
     s->rope = rope_of(a, s->rope_freq, rot / 2);
     return INFERD_OK;
@@ -289,7 +310,7 @@ static inferd_status read_gemma3_local(const arch *a, const gguf *g, decoder_spe
         return st;
     if ((st = read_named_twice(a, g, "rope.freq_base_swa", "rope.local.freq_base", 1.0, 1e12,
                                10000.0, &base, err)) ||
-        (st = make_freqs(s->rope.n_pairs, base, 1.0, NULL, &s->local_rope_freq, err)) ||
+        (st = make_freqs(a, g, s->rope.n_pairs, base, 1.0, NULL, &s->local_rope_freq, err)) ||
         (st = read_pattern(a, g, s->n_layers, s->local_layers, err)))
         return st;
     s->local_rope = rope_of(a, s->local_rope_freq, s->rope.n_pairs);

@@ -434,6 +434,41 @@ static void begin_model(tiny_gguf *g, uint32_t gate_type) {
     add_tensor(g, "blk.0.ffn_down.weight", DTYPE_F16, 96, 256);
 }
 
+/* Divisors this small are positive and finite, and what they divide is not: such a file was read
+ * and failed at its first token. */
+static void rotary_frequencies_are_finite(void) {
+    static const struct {
+        float divisor;    // of pair 3; 0: there is no tensor
+        const char *name; // NULL: no factor
+        double factor;
+        const char *words; // NULL: it is read
+    } all[] = {
+        {1e-44f, NULL, 1, "rope_freqs.weight[3] is 9.80909e-45"},
+        {1e-38f, NULL, 1, NULL}, // the frequency is 7e36
+        {1e-38f, "rope.scaling.factor", 1e-30, "rope_freqs.weight[3] is 1e-38"},
+        {0, "rope.scaling.factor", 1e-300, "llama.rope.scaling.factor is 1e-300"},
+        {0, "rope.scale_linear", 1e-300, "llama.rope.scale_linear is 1e-300"},
+        {0, "rope.scaling.factor", 1e-30, NULL},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(all); i++) {
+        decoder_spec s;
+        inferd_err err;
+        tiny_gguf g;
+        begin(&g, &llama);
+        float divisors[8] = {1, 1, 1, all[i].divisor, 1, 1, 1, 1};
+        if (all[i].name != NULL) tiny_kv_f64(&g, key(&llama, all[i].name), all[i].factor);
+        if (all[i].divisor != 0)
+            tiny_tensor_add(&g, "rope_freqs.weight", DTYPE_F32, 1, (uint64_t[]){8}, divisors,
+                            sizeof divisors);
+        inferd_status st = read_spec(&g, &s, &err);
+        if (all[i].words == NULL)
+            EXPECT_EQ(st, INFERD_OK);
+        else
+            expect_failed(st, INFERD_EFORMAT, &err, all[i].words);
+        decoder_spec_deinit(&s);
+    }
+}
+
 /* Ends the life of `g`. */
 static inferd_status check_weights(tiny_gguf *g, inferd_err *err) {
     decoder_spec s;
@@ -512,6 +547,7 @@ static const test_case cases[] = {
     TEST(the_base_has_another_name_too),
     TEST(local_layers_have_a_base_of_their_own),
     TEST(two_names_of_one_number_must_agree),
+    TEST(rotary_frequencies_are_finite),
     TEST(a_tensor_that_nothing_reads_is_refused),
     TEST(tensors_that_are_read_or_harmless_are_not),
     TEST(a_type_that_cannot_be_computed_with_lists_those_that_can),
