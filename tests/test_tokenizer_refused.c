@@ -123,6 +123,12 @@ static void switches_we_do_not_have_are_not_ignored(void) {
     words_spm(&w);
     tiny_kv_bool(&w.g, "tokenizer.ggml.remove_extra_whitespaces", true);
     words_refused(&w, INFERD_EUNSUPPORTED, "remove_extra_whitespaces is true");
+    words_bpe(&w, "smollm", no_merges); // only the reader of the other family looked at it
+    tiny_kv_bool(&w.g, "tokenizer.ggml.remove_extra_whitespaces", true);
+    words_refused(&w, INFERD_EUNSUPPORTED, "remove_extra_whitespaces is true");
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_bool(&w.g, "tokenizer.ggml.remove_extra_whitespaces", false);
+    tok_close(words_open(&w));
 }
 
 /* Ignored, each of these would make other ids of some text. */

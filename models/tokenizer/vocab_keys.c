@@ -19,7 +19,6 @@ static const known_key keys[] = {
     {"ggml.add_bos_token", KNOWN_READ, 0},
     {"ggml.add_eos_token", KNOWN_READ, 0},
     {"ggml.add_space_prefix", KNOWN_READ, 0},
-    {"ggml.remove_extra_whitespaces", KNOWN_READ, 0},
     {"chat_template", KNOWN_READ, 0},
 
     {"ggml.*_token_id", KNOWN_HARMLESS, 0},    // padding, unknown, fill in the middle ...: a name
@@ -33,6 +32,7 @@ static const known_key keys[] = {
 
     {"ggml.add_cls_token", KNOWN_IS, 0},
     {"ggml.add_mask_token", KNOWN_IS, 0},
+    {"ggml.remove_extra_whitespaces", KNOWN_IS, 0},
     {"ggml.normalizer.lowercase", KNOWN_IS, 0},
     {"ggml.normalizer.strip_accents", KNOWN_IS, 0},
     {"ggml.precompiled_charsmap", KNOWN_EMPTY, 0},

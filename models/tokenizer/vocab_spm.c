@@ -231,15 +231,9 @@ static inferd_status read_scores(tokenizer *t, const gguf *g, inferd_err *err) {
 }
 
 inferd_status vocab_spm_load(tokenizer *t, const gguf *g, char *room, inferd_err *err) {
-    bool tidy;
     inferd_status s =
         gguf_bool_or(g, "tokenizer.ggml.add_space_prefix", true, &t->add_space_prefix, err);
     if (s != INFERD_OK) return s;
-    s = gguf_bool_or(g, "tokenizer.ggml.remove_extra_whitespaces", false, &tidy, err);
-    if (s != INFERD_OK) return s;
-    if (tidy)
-        return inferd_fail(err, INFERD_EUNSUPPORTED,
-                           "tokenizer.ggml.remove_extra_whitespaces is true");
     s = make_pieces(t, room, err);
     if (s != INFERD_OK) return s;
     s = read_scores(t, g, err);
