@@ -202,6 +202,38 @@ static void all_ends_must_name_tokens(void) {
     tok_close(t);
 }
 
+/* Ollama's converter writes these, and a file that has them was refused. */
+static void keys_of_another_converter_are_read(void) {
+    tiny_words w;
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_bool(&w.g, "tokenizer.ggml.add_seperator_token", true); // as add_sep_token
+    tiny_kv_u32(&w.g, "tokenizer.ggml.seperator_token_id", 7);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.seperator_token_ids", (int32_t[]){7, 8}, 2);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.padding_token_ids", (int32_t[]){0, 1}, 2);
+    tiny_kv_u32(&w.g, "tokenizer.ggml.bos_token_id", 5);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.bos_token_ids", (int32_t[]){4, 5}, 2);
+    tokenizer *t = words_open(&w);
+    EXPECT_EQ(tok_bos(t), 5);
+    EXPECT(!tok_is_end(t, 4) && !tok_is_end(t, 7) && !tok_is_end(t, 1));
+    tok_close(t);
+}
+
+/* A text begins with one BOS, so a list may not say that it is another one. */
+static void a_list_of_bos_tokens_has_the_one_that_is_added(void) {
+    tiny_words w;
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_u32(&w.g, "tokenizer.ggml.bos_token_id", 5);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.bos_token_ids", (int32_t[]){4, 6}, 2);
+    words_refused(&w, INFERD_EFORMAT, "bos_token_id is 5, and tokenizer.ggml.bos_token_ids does");
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.bos_token_ids", (int32_t[]){4}, 1);
+    words_refused(&w, INFERD_EFORMAT, "bos_token_ids is there without");
+    words_bpe(&w, "smollm", no_merges);
+    tiny_kv_u32(&w.g, "tokenizer.ggml.bos_token_id", 5);
+    tiny_kv_i32s(&w.g, "tokenizer.ggml.bos_token_ids", (int32_t[]){5, 256}, 2);
+    words_refused(&w, INFERD_EFORMAT, "bos_token_ids[1] is 256, and there are 256 tokens");
+}
+
 static void byte_tokens_are_complete_and_well_written(void) {
     static const char *const bad[] = {"<0x0G>", "<0x0>", "0x0A", "<0x0AA>", "", "<0x0A"};
     tiny_words w;
@@ -240,6 +272,8 @@ static const test_case cases[] = {
     TEST(keys_that_change_nothing_are_not),
     TEST(errors_name_the_file_once),
     TEST(all_ends_must_name_tokens),
+    TEST(keys_of_another_converter_are_read),
+    TEST(a_list_of_bos_tokens_has_the_one_that_is_added),
     TEST(byte_tokens_are_complete_and_well_written),
     TEST(scores_are_numbers),
 };

@@ -130,20 +130,41 @@ static inferd_status read_id(const tokenizer *t, const gguf *g, const char *key,
     return INFERD_OK;
 }
 
-/* Some converters write all ends of a model beside the one that others do. */
-static inferd_status read_more_ends(tokenizer *t, const gguf *g, inferd_err *err) {
-    static const char key[] = "tokenizer.ggml.eos_token_ids";
-    gguf_array_view ids;
-    inferd_status s = gguf_array_opt(g, key, GGUF_I32, &ids, err);
-    for (size_t i = 0; i < ids.n && s == INFERD_OK; i++) {
-        int64_t id = gguf_array_int(&ids, i);
+/* Some converters write all tokens of a role beside the one that others do. */
+static inferd_status read_id_list(const tokenizer *t, const gguf *g, const char *key,
+                                  gguf_array_view *ids, inferd_err *err) {
+    inferd_status s = gguf_array_opt(g, key, GGUF_I32, ids, err);
+    for (size_t i = 0; s == INFERD_OK && i < ids->n; i++) {
+        int64_t id = gguf_array_int(ids, i);
         if (id < 0 || (uint64_t)id >= t->n_vocab)
-            s = inferd_fail(err, INFERD_EFORMAT, "%s[%zu] is %lld, and there are %zu tokens", key,
-                            i, (long long)id, t->n_vocab);
-        else
-            t->ends[id] = true;
+            return inferd_fail(err, INFERD_EFORMAT, "%s[%zu] is %lld, and there are %zu tokens",
+                               key, i, (long long)id, t->n_vocab);
     }
     return s;
+}
+
+static inferd_status read_more_ends(tokenizer *t, const gguf *g, inferd_err *err) {
+    gguf_array_view ids;
+    inferd_status s = read_id_list(t, g, "tokenizer.ggml.eos_token_ids", &ids, err);
+    for (size_t i = 0; s == INFERD_OK && i < ids.n; i++) t->ends[gguf_array_int(&ids, i)] = true;
+    return s;
+}
+
+/* A text begins with one BOS.  A list changes nothing where it has that one. */
+static inferd_status check_more_bos(const tokenizer *t, const gguf *g, inferd_err *err) {
+    gguf_array_view ids;
+    inferd_status s = read_id_list(t, g, "tokenizer.ggml.bos_token_ids", &ids, err);
+    if (s != INFERD_OK || ids.n == 0) return s;
+    for (size_t i = 0; i < ids.n; i++)
+        if (gguf_array_int(&ids, i) == t->bos) return INFERD_OK;
+    if (t->bos < 0)
+        return inferd_fail(err, INFERD_EFORMAT,
+                           "tokenizer.ggml.bos_token_ids is there without "
+                           "tokenizer.ggml.bos_token_id, which says the one that is added");
+    return inferd_fail(err, INFERD_EFORMAT,
+                       "tokenizer.ggml.bos_token_id is %d, and tokenizer.ggml.bos_token_ids does "
+                       "not have it",
+                       t->bos);
 }
 
 static inferd_status read_ids(tokenizer *t, const gguf *g, inferd_err *err) {
@@ -160,7 +181,8 @@ static inferd_status read_ids(tokenizer *t, const gguf *g, inferd_err *err) {
         if (s != INFERD_OK) return s;
         if (id >= 0) t->ends[id] = true;
     }
-    return read_more_ends(t, g, err);
+    s = check_more_bos(t, g, err);
+    return s == INFERD_OK ? read_more_ends(t, g, err) : s;
 }
 
 /* An explicit wish for a token the file does not name is an error; a default one is not. */

@@ -12,6 +12,7 @@ static const known_key keys[] = {
     {"ggml.token_type", KNOWN_READ, 0},
     {"ggml.merges", KNOWN_READ, 0},
     {"ggml.bos_token_id", KNOWN_READ, 0},
+    {"ggml.bos_token_ids", KNOWN_READ, 0},
     {"ggml.eos_token_id", KNOWN_READ, 0},
     {"ggml.eos_token_ids", KNOWN_READ, 0},
     {"ggml.eot_token_id", KNOWN_READ, 0},
@@ -21,8 +22,14 @@ static const known_key keys[] = {
     {"ggml.add_space_prefix", KNOWN_READ, 0},
     {"chat_template", KNOWN_READ, 0},
 
-    {"ggml.*_token_id", KNOWN_HARMLESS, 0},    // padding, unknown, fill in the middle ...: a name
+    {"ggml.*_token_id", KNOWN_HARMLESS, 0}, // padding, unknown, fill in the middle ...: a name
+    {"ggml.padding_token_ids", KNOWN_HARMLESS, 0},
+    {"ggml.unknown_token_ids", KNOWN_HARMLESS, 0},
+    {"ggml.seperator_token_ids", KNOWN_HARMLESS, 0}, // as Ollama's converter spells it
+    {"ggml.cls_token_ids", KNOWN_HARMLESS, 0},
+    {"ggml.mask_token_ids", KNOWN_HARMLESS, 0},
     {"ggml.add_sep_token", KNOWN_HARMLESS, 0}, // between two texts, of which there is one
+    {"ggml.add_seperator_token", KNOWN_HARMLESS, 0},
     {"ggml.add_padding_token", KNOWN_HARMLESS, 0}, // behind short texts of a batch
     {"ggml.add_unknown_token", KNOWN_HARMLESS, 0},
     {"ggml.token_type_count", KNOWN_HARMLESS, 0}, // kinds of segments, which no family here has
