@@ -364,6 +364,18 @@ static bool read_verbosity(const api_reader *r, json_t *v) {
 #define REFUSED(name_, routes_, neutral_, what_)                                                   \
     { .name = name_, .routes = routes_, .kind = FIELD_REFUSED, .neutral = neutral_, .what = what_ }
 
+#define OBJECT(name_, routes_, read_, members_, form_, what_)                                      \
+    {                                                                                              \
+        .name = name_, .routes = routes_, .kind = FIELD_CUSTOM, .read = read_,                     \
+        .members = members_, .form = form_, .what = what_                                          \
+    }
+
+static const char *const stream_options_members[] = {"stream_options.include_usage",
+                                                     "stream_options.continuous_usage_stats",
+                                                     "stream_options.include_obfuscation", NULL};
+static const char *const response_format_members[] = {
+    "response_format.type", "response_format.json_schema", NULL}; // the second of another type
+
 /* clang-format off */
 static const api_field fields[] = {
     /* what to read */
@@ -408,7 +420,7 @@ static const api_field fields[] = {
     BOOL("return_token_ids", GEN, show_ids, "answer `token_ids` and `prompt_token_ids`"),
     BOOL("return_tokens_as_token_ids", GEN, tokens_as_ids, "log-probabilities name tokens by their ids, as `token_id:7`"),
     BOOL("stream", GEN, stream, "server-sent events"),
-    CUSTOM("stream_options", GEN, read_stream_options, "object of bools: include_usage, continuous_usage_stats, include_obfuscation", "only with `stream`; no obfuscation is added"),
+    OBJECT("stream_options", GEN, read_stream_options, stream_options_members, "object of bools: include_usage, continuous_usage_stats, include_obfuscation", "only with `stream`; no obfuscation is added"),
     BOOL("usage_details", GEN, usage_details, "`usage.inferd`: how long it waited, how often and how it was interrupted, what that cost, its class"),
     /* who is first */
     CUSTOM("service_tier", GEN, read_tier, "auto, default, flex, priority, scale, fast", "flex: batch; default: normal; auto: the model's class; priority, scale, fast: high; capped by the tenant's `max_class`; the answer says what was given"),
@@ -435,7 +447,7 @@ static const api_field fields[] = {
     CUSTOM("tool_choice", CH, read_tool_choice, "none, auto", "auto: where there are no tools; others are refused: tool calls"),
     CUSTOM("functions", CH, read_functions, "array", "as `tools`, with `function_call`"),
     CUSTOM("function_call", CH, read_function_call, "none, auto", "as `tool_choice`"),
-    CUSTOM("response_format", GEN, read_response_format, "{\"type\": \"text\"}", "other formats are refused: no constrained output"),
+    OBJECT("response_format", GEN, read_response_format, response_format_members, "{\"type\": \"text\"}", "other formats are refused: no constrained output"),
     CUSTOM("modalities", CH, read_modalities, "[\"text\"]", "audio is refused"),
     REFUSED("audio", CH, NULL, "audio output"),
     REFUSED("web_search_options", CH, NULL, "web search"),

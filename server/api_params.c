@@ -186,6 +186,27 @@ static const char *meant_by(const api_params *p, const char *key) {
     return nearest_word(&near);
 }
 
+/* Members of an object that is one of the fields; the row says which are known. */
+static void find_unknown_members(api_params *p, const api_field *row, json_t *object) {
+    const char *key;
+    json_t *value;
+    size_t n_before = strlen(row->name) + 1; // "stream_options."
+    json_object_foreach(object, key, value) {
+        nearest near = {0};
+        bool known = false;
+        for (const char *const *m = row->members; *m != NULL && !known; m++) {
+            known = strcmp(*m + n_before, key) == 0;
+            nearest_try(&near, key, *m + n_before);
+        }
+        if (known) continue;
+        char path[2 * API_QUOTE_BYTES]; // a long key is cut, and the quote of it is shorter
+        snprintf(path, sizeof path, "%s.%s", row->name, key);
+        unknown_field *f = unknown_add(&p->unknown, path);
+        const char *meant = nearest_word(&near);
+        if (f != NULL && meant != NULL) f->meant = meant - n_before; // the path again
+    }
+}
+
 static void find_unknown(api_params *p) {
     size_t n;
     const api_field *rows = api_fields(&n);
@@ -196,7 +217,10 @@ static void find_unknown(api_params *p) {
         while (i < n && (rows[i].name[0] != key[0] || strcmp(rows[i].name, key) != 0 ||
                          (rows[i].routes & p->route) == 0))
             i++;
-        if (i < n) continue;
+        if (i < n) {
+            if (rows[i].members != NULL) find_unknown_members(p, &rows[i], value);
+            continue;
+        }
         unknown_field *f = unknown_add(&p->unknown, key);
         if (f != NULL) f->meant = meant_by(p, key);
     }

@@ -111,6 +111,9 @@ typedef struct api_field {
     size_t offset;       // of the member it sets
     const char *neutral; // FIELD_REFUSED: the one value, as JSON, that asks for nothing; or NULL
     bool (*read)(const api_reader *r, json_t *v); // FIELD_CUSTOM
+    /* Of an object whose members are all known: their paths, "stream_options.include_usage", and a
+     * NULL.  NULL: no object, or one with members of any name. */
+    const char *const *members;
     const char *form; // documentation: type and range of a custom field; NULL = from the above
     const char *what; // documentation: what it does, or why not
 } api_field;

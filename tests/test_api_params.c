@@ -586,6 +586,66 @@ static void a_misspelt_field_is_named_with_the_one_that_is_meant(void) {
     api_params_deinit(&p);
 }
 
+/* "include_usge": true, and the stream had no usage and no word about it. */
+static void members_of_a_field_are_named_too(void) {
+    static const struct {
+        const char *field;
+        const char *name, *meant; // NULL: none is told
+    } rows[] = {
+        {"\"stream_options\":{\"include_usge\":true}", "stream_options.include_usge",
+         "stream_options.include_usage"},
+        {"\"stream_options\":{\"chunk\":1}", "stream_options.chunk", NULL},
+        {"\"stream_options\":{\"include_usage\":true,\"include_obfuscation\":true,"
+         "\"continuous_usage_stats\":false}",
+         NULL, NULL},
+        {"\"stream_options\":null", NULL, NULL},
+        {"\"response_format\":{\"type\":\"text\",\"strict\":true}", "response_format.strict", NULL},
+        {"\"response_format\":{\"type\":\"text\"}", NULL, NULL},
+        // members of any name
+        {"\"metadata\":{\"include_usge\":1}", NULL, NULL},
+        {"\"chat_template_kwargs\":{\"enable_thinking\":false}", NULL, NULL},
+        {"\"logit_bias\":{\"1\":1}", NULL, NULL},
+        {"\"prediction\":{\"type\":\"content\",\"content\":\"x\"}", NULL, NULL},
+        {"\"tools\":[{\"kind\":1}],\"tool_choice\":\"none\"", NULL, NULL},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        api_params p;
+        api_error e;
+        char more[256];
+        snprintf(more, sizeof more, "\"stream\":true,%s", rows[i].field);
+        EXPECT(read_with(API_CHAT, more, &p, &e));
+        EXPECT_EQ(p.unknown.n, rows[i].name != NULL);
+        if (p.unknown.n == 1 && rows[i].name != NULL) {
+            const char *meant = p.unknown.named[0].meant;
+            EXPECT_STR(p.unknown.named[0].name, rows[i].name);
+            EXPECT_STR(meant == NULL ? "-" : meant, rows[i].meant == NULL ? "-" : rows[i].meant);
+        }
+        api_params_deinit(&p);
+    }
+    api_params p;
+    api_error e;
+    char more[3100] = "\"stream\":true,\"stream_options\":{\""; // a key of any length
+    size_t n = strlen(more);
+    memset(more + n, 'q', 3000);
+    strcpy(more + n + 3000, "\":1}");
+    EXPECT(read_with(API_CHAT, more, &p, &e));
+    EXPECT_EQ(p.unknown.n, 1);
+    EXPECT(strncmp(p.unknown.named[0].name, "stream_options.qqq", 18) == 0);
+    EXPECT_EQ(strlen(p.unknown.named[0].name), 64 + 3);
+    api_params_deinit(&p);
+    // of a field that is refused, beside the error
+    EXPECT(!read_with(API_CHAT, "\"stream_options\":{\"include_usge\":true}", &p, &e));
+    EXPECT_STR(p.unknown.named[0].name, "stream_options.include_usge");
+    api_params_deinit(&p);
+    EXPECT(!read_with(API_CHAT, "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}",
+                      &p, &e)); // the error says it
+    EXPECT_EQ(p.unknown.n, 0);
+    api_params_deinit(&p);
+    EXPECT(!read_with(API_CHAT, "\"stream\":true,\"stream_options\":[1]", &p, &e));
+    EXPECT_EQ(p.unknown.n, 0);
+    api_params_deinit(&p);
+}
+
 /* Clients send them with every request, also where they mean nothing: "user": 123, tools: []. */
 static void what_asks_for_nothing_is_accepted(void) {
     size_t n;
@@ -818,6 +878,7 @@ static const test_case cases[] = {
     TEST(classes_have_names),
     TEST(fields_that_depend_on_each_other_are_checked),
     TEST(a_misspelt_field_is_named_with_the_one_that_is_meant),
+    TEST(members_of_a_field_are_named_too),
     TEST(what_asks_for_nothing_is_accepted),
     TEST(tools_are_accepted_where_no_call_is_allowed),
     TEST(stops_and_biases_are_bounded),

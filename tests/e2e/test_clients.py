@@ -252,17 +252,21 @@ def test_a_misspelt_field_is_told(launch, tiny_model):
             "model": "tiny", "prompt": "x", "stream": True, "temprature": 0, "suffx": ""}) as r:
         assert r.headers[IGNORED] == "temprature, suffx"
         r.read()
+    r = d.http.post("/v1/completions", json={
+        "model": "tiny", "prompt": "x", "stream": True, "stream_options": {"include_usge": True}})
+    assert r.status_code == 200 and r.headers[IGNORED] == "stream_options.include_usge"
     r = d.http.post("/v1/completions", json={"model": "tiny", "promt": "x"})  # an error has it, too
     assert r.status_code == 400 and r.headers[IGNORED] == "promt"
     r = d.http.post("/tokenize", json={"model": "tiny", "prompt": "x", "temperature": 1})
     assert r.status_code == 200 and r.headers[IGNORED] == "temperature"
-    assert d.metric("inferd_unknown_fields_total") == 6
+    assert d.metric("inferd_unknown_fields_total") == 7
     assert d.stop() == 0
     lines = [x for x in d.stderr().splitlines() if "event=unknown_field " in x]
-    assert len(lines) == 5, lines  # each name once
+    assert len(lines) == 6, lines  # each name once
     assert "route=/v1/chat/completions field=temprature did_you_mean=temperature" in lines[0]
     assert any("field=suffx did_you_mean=suffix" in x for x in lines)
     assert any("field=promt did_you_mean=prompt" in x for x in lines)
+    assert any("field=stream_options.include_usge did_you_mean=stream_options.include_usage" in x for x in lines)
 
 
 def test_hostile_field_names_make_no_header_and_no_line(launch, tiny_model):
