@@ -402,7 +402,7 @@ static const api_field fields[] = {
     CUSTOM("seed", GEN, read_seed, "64-bit integer", "the same seed, request and model draw the same tokens; random when absent"),
     /* how much */
     INT("n", GEN, 1, API_N_MAX, n, "choices per prompt; default 1; `limits.choices_max` bounds prompts times n"),
-    INT("best_of", CO, 0, API_N_MAX, best_of, "only as `n` says: more candidates than choices are not supported"),
+    INT("best_of", CO, 1, API_N_MAX, best_of, "only as `n` says: more candidates than choices are not supported"),
     INT("max_tokens", GEN, 0, INT32_MAX, max_tokens, "chat: 1 and up, default up to the context; completions: default 16, 0 only with `echo`"),
     INT("max_completion_tokens", CH, 1, INT32_MAX, max_completion_tokens, "the same as `max_tokens`; when both are given they must agree"),
     INT("min_tokens", GEN, 0, INT32_MAX, min_tokens, "no end before that many tokens; at most `max_tokens`"),

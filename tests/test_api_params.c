@@ -538,6 +538,11 @@ static void fields_that_depend_on_each_other_are_checked(void) {
         "continue_final_message");
     GOOD(API_CHAT, "\"continue_final_message\":true");
     GOOD(API_COMPLETION, "\"n\":3,\"best_of\":3");
+    api_params p;
+    api_error e;
+    EXPECT(!read_with(API_COMPLETION, "\"best_of\":0", &p, &e)); // it was said to be allowed
+    EXPECT_STR(e.message, "\"best_of\" must be an integer from 1 to 128");
+    api_params_deinit(&p);
     BAD(API_COMPLETION, "\"n\":3,\"best_of\":2", "best_of");
     REFUSED_AS(API_COMPLETION, "\"n\":3,\"best_of\":4", "unsupported_parameter", "best_of");
     REFUSED_AS(API_COMPLETION, "\"echo\":true,\"logprobs\":1,\"stream\":true",
