@@ -107,8 +107,10 @@ static void a_switch_that_is_not_honoured_is_refused(void) {
         bool neutral;
         const char *words;
     } all[] = {
-        {"attention.causal", true, "key llama.attention.causal is false"},
-        {"use_parallel_residual", false, "key llama.use_parallel_residual is true"},
+        {"attention.causal", true,
+         "key llama.attention.causal is false, which is not supported; only true is computed"},
+        {"use_parallel_residual", false,
+         "use_parallel_residual is true, which is not supported; only false is computed"},
     };
     for (size_t i = 0; i < INFERD_COUNT(all); i++) {
         tiny_gguf g;
@@ -134,7 +136,8 @@ static void other_kinds_are_no_numbers(void) {
     is_read(&g);
     begin(&g, &llama);
     tiny_kv_i32s(&g, "llama.rope.dimension_sections", (int32_t[]){8, 4, 4, 0}, 4);
-    is_not_read(&g, "key llama.rope.dimension_sections is an array of 4 i32s");
+    is_not_read(&g, "key llama.rope.dimension_sections is an array of 4 i32s, which is not "
+                    "supported; only an empty one, or one of zeros, is");
     begin(&g, &llama);
     tiny_kv_f32(&g, "llama.logit_scale", NAN);
     is_not_read(&g, "key llama.logit_scale is nan");
@@ -147,7 +150,8 @@ static void scales_are_those_of_the_family(void) {
     is_read(&g);
     begin(&g, &gemma3);
     tiny_kv_f32(&g, "gemma3.embedding_scale", 1);
-    is_not_read(&g, "key gemma3.embedding_scale is 1, which is not supported; only 8");
+    is_not_read(&g, "key gemma3.embedding_scale is 1, which is not supported; only 8 (or 0, not "
+                    "set) is computed");
     begin(&g, &gemma3_27b); // queries as if 64 were shared by 4 heads
     tiny_kv_f32(&g, "gemma3.attention.scale", 0.25f);
     is_read(&g);

@@ -29,17 +29,21 @@ static bool is_number(const gguf *g, size_t i, double wanted, bool or_0) {
     return fabs(v - wanted) <= SAME_NUMBER * fabs(wanted) || (or_0 && v == 0);
 }
 
-/* What is allowed, as it is written in a message. */
-static void show_allowed(const known_key *k, char *out, size_t n) {
+/* What is allowed beside a value that is not, as it is written in a message. */
+static void show_allowed(const known_key *k, const char *value, char *out, size_t n) {
+    bool is_bool = strcmp(value, "true") == 0 || strcmp(value, "false") == 0; // texts have quotes
     if (k->rule == KNOWN_EMPTY)
-        snprintf(out, n, "nothing");
+        snprintf(out, n, "an empty one, or one of zeros, is");
+    else if (is_bool && k->rule == KNOWN_IS)
+        snprintf(out, n, "%s is computed", k->value != 0 ? "true" : "false");
     else
-        snprintf(out, n, "%.7g%s", k->value, k->rule == KNOWN_IS_OR_0 ? " (or 0, not set)" : "");
+        snprintf(out, n, "%.7g%s is computed", k->value,
+                 k->rule == KNOWN_IS_OR_0 ? " (or 0, not set)" : "");
 }
 
 static inferd_status check_key(const gguf *g, size_t i, bytes key, const known_key *k,
                                inferd_err *err) {
-    char value[GGUF_SHOWN_BYTES], allowed[48], name[128];
+    char value[GGUF_SHOWN_BYTES], allowed[64], name[128];
     size_t n = size_min(key.n, sizeof name - 1);
     memcpy(name, key.p, n); // printable: the header's reader saw to that
     name[n] = 0;
@@ -61,10 +65,10 @@ static inferd_status check_key(const gguf *g, size_t i, bytes key, const known_k
         break;
     }
     if (fine) return INFERD_OK;
-    show_allowed(k, allowed, sizeof allowed);
+    show_allowed(k, gguf_show_value(g, i, value), allowed, sizeof allowed);
     return inferd_fail(err, INFERD_EUNSUPPORTED,
-                       "%s: key %s is %s, which is not supported; only %s is", gguf_path(g), name,
-                       gguf_show_value(g, i, value), allowed);
+                       "%s: key %s is %s, which is not supported; only %s", gguf_path(g), name,
+                       value, allowed);
 }
 
 inferd_status known_check(const gguf *g, const char *prefix, const known_table *tables,
