@@ -1,4 +1,5 @@
 /* cli_render.c - `inferd render TEMPLATE`: a chat template on variables from standard input. */
+#include <errno.h>
 #include <getopt.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -17,12 +18,24 @@ static const char usage[] =
     "\n"
     "  --now TIME   what strftime_now sees, local time (default: now)\n";
 
+/* False: standard error has the reason. */
 static bool read_template(const char *path, buf *out) {
     FILE *f = fopen(path, "rbe");
-    if (f == NULL) return false;
+    if (f == NULL) {
+        fprintf(stderr, "inferd: %s: %s\n", path,
+                errno == ENOENT ? "no such file" : strerror(errno));
+        return false;
+    }
     char chunk[65536];
     size_t n;
+    errno = 0;
     while ((n = fread(chunk, 1, sizeof chunk, f)) > 0) buf_add(out, chunk, n);
+    if (ferror(f))
+        fprintf(stderr, "inferd: %s: %s\n", path,
+                errno == EISDIR ? "it is a directory, expected a file" : strerror(errno));
+    else if (out->failed)
+        fprintf(stderr, "inferd: %s: it is longer than the limit of %zu bytes\n", path,
+                chat_limits_default.source_bytes_max);
     bool fine = !ferror(f) && !out->failed;
     fclose(f);
     return fine;
@@ -78,8 +91,6 @@ int cli_render(int argc, char **argv) {
     buf source;
     buf_init(&source, chat_limits_default.source_bytes_max);
     if (!read_template(argv[optind], &source)) {
-        fprintf(stderr, "inferd: cannot read %s (at most %zu bytes)\n", argv[optind],
-                chat_limits_default.source_bytes_max);
         buf_deinit(&source);
         return CLI_WRONG;
     }

@@ -43,6 +43,16 @@ def test_render(tmp_path):
     assert "no" in lines[1]["error"]
 
 
+def test_render_says_why_it_cannot_read(tmp_path):
+    """A file that is not there was "cannot read nope.jinja (at most 262144 bytes)"."""
+    large = tmp_path / "large.jinja"
+    large.write_bytes(b"x" * 262145)
+    for path, why in ((tmp_path / "nope.jinja", "no such file"), (tmp_path, "it is a directory, expected a file"),
+                      (large, "it is longer than the limit of 262144 bytes")):
+        r = inferd("render", path, stdin="")
+        assert r.returncode == 2 and r.stderr == f"inferd: {path}: {why}\n" and not r.stdout
+
+
 def test_render_equals_the_reference(shared):
     by_template = {}
     with lzma.open(shared / "templates/vectors.jsonl.xz", "rt") as f:
