@@ -10,7 +10,9 @@
  *
  * limits.pace_us is a fifth longer while a request has waited for its first token for LONG_WAIT_US.
  * Twice a target is at most STEP_MOST_US, or the bound of a step while nothing decodes if that is
- * longer: an urgent request would wait for a step of seconds.
+ * longer: an urgent request would wait for a step of seconds.  And of a target that a request
+ * brings it is at least half of limits.pace_us: one client must not slow down the prompts of all
+ * others.
  *
  *     0            decode steps of all models          pace
  *     |------------------------------------|-----------|
@@ -18,6 +20,8 @@
  *
  * A model takes part when its most urgent work is not less urgent than that of the model which is
  * planned, or when it has a share to use: the others get steps only when those have nothing to do.
+ * Sequences that are paused, or have no share of the device to use now, take no part: they get no
+ * step, so no pace of theirs can be kept.
  *
  * Prompts get at least a quarter of the time that decoding takes, or requests that decode would
  * keep all others out.  While nothing decodes no stream waits, and a step is bounded only because a
@@ -28,6 +32,7 @@
 
 enum {
     TARGET_PACES = 2,       // of a target per token
+    WISH_LEAST_PARTS = 2,   // of the pace: the least that a request's own target allows
     PROMPT_LEAST_PARTS = 4, // of the time of decoding
     PROMPT_PACES = 2,       // of a step while nothing decodes
     STEP_MOST_US = 200000,
@@ -45,18 +50,22 @@ typedef struct rotation {
 } rotation;
 
 /* Batch work waits for as long as it takes. */
-static bool waits_for_long(const sched *s, const seq *q) {
+static bool waits_for_long(sched *s, const seq *q) {
     return q->req->class <= GEN_NORMAL && !q->paused && seq_n_output(q) == 0 &&
-           s->clock_us >= q->req->arrival_us + LONG_WAIT_US;
+           s->clock_us >= q->req->arrival_us + LONG_WAIT_US &&
+           sched_tier_of(s, q, s->clock_us) != TIER_NONE;
 }
 
 static void add_pace(const sched *s, const seq *q, rotation *r) {
     uint64_t target_us = sched_tpot_us(s, q);
-    uint64_t most_us = u64_max(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us);
-    if (target_us == 0)
+    if (target_us == 0) {
         r->without_target = true;
-    else
-        r->targets_us = u64_min(r->targets_us, u64_min(TARGET_PACES * target_us, most_us));
+        return;
+    }
+    uint64_t least_us = q->req->tpot_target_ms != 0 ? s->limits.pace_us / WISH_LEAST_PARTS : 0;
+    uint64_t most_us = u64_max(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us);
+    uint64_t pace_us = u64_min(u64_max(TARGET_PACES * target_us, least_us), most_us);
+    r->targets_us = u64_min(r->targets_us, pace_us);
 }
 
 /* UINT64_MAX: nothing decodes. */
@@ -74,20 +83,21 @@ static uint32_t most_urgent(uint32_t classes) {
 /* Does `other` make steps between those of m? */
 static bool takes_part(const sched_model *m, const sched_model *other) {
     if (other == m) return true;
-    if (!other->hot || other->ready == 0) return false;
+    if (!other->hot || other->found == 0) return false;
     for (uint32_t class = 0; class < GEN_CLASSES; class ++)
         if ((other->found >> class & 1) != 0 && other->best[class].tier == TIER_ENTITLED)
             return true;
-    return m->ready == 0 || most_urgent(other->ready) <= most_urgent(m->ready);
+    return m->found == 0 || most_urgent(other->found) <= most_urgent(m->found);
 }
 
-static void add_model(const sched *s, const sched_model *m, rotation *r) {
+/* `work`: what the step already has, if m is the model that is planned; drafts are in it. */
+static void add_model(sched *s, const sched_model *m, const rate_work *work, rotation *r) {
     rate_work decode = {0};
     bool prompts = false;
     uint32_t n_active = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->paused) continue;
+        if (q->paused || sched_tier_of(s, q, s->clock_us) == TIER_NONE) continue;
         n_active++;
         if (seq_n_wanted(q) > 1) {
             prompts = true;
@@ -98,7 +108,9 @@ static void add_model(const sched *s, const sched_model *m, rotation *r) {
         rate_add_rows(&decode, q->n_computed, 1);
         decode.draws++;
     }
-    if (decode.rows > 0) r->decode_us += rate_us(&m->rate, &decode);
+    uint64_t decode_us = decode.rows > 0 ? rate_us(&m->rate, &decode) : 0;
+    if (work != NULL && work->rows > 0) decode_us = u64_max(decode_us, rate_us(&m->rate, work));
+    r->decode_us += decode_us;
     LIST_EACH(node, &m->waiting) {
         if (r->long_wait) break;
         r->long_wait = waits_for_long(s, LIST_ENTRY(node, seq, mine));
@@ -107,10 +119,11 @@ static void add_model(const sched *s, const sched_model *m, rotation *r) {
     r->n_prompting += prompts || comes;
 }
 
-uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work) {
+uint64_t sched_budget_us(sched *s, const sched_model *m, const rate_work *work) {
     rotation r = {.targets_us = UINT64_MAX};
     for (uint32_t i = 0; i < s->n_models; i++)
-        if (takes_part(m, &s->models[i])) add_model(s, &s->models[i], &r);
+        if (takes_part(m, &s->models[i]))
+            add_model(s, &s->models[i], m == &s->models[i] ? work : NULL, &r);
     uint64_t pace = pace_us(s, &r);
     if (pace == UINT64_MAX) return PROMPT_PACES * s->limits.pace_us;
     uint64_t left_us = pace > r.decode_us ? pace - r.decode_us : 0;

@@ -27,9 +27,11 @@ enum {
      * together, and 64 bits are two years of steps at the smallest. */
     VIRTUAL_ONE = 1 << 18,
     WHOLE_PERCENT = 100,
-    URGENT_STEPS = 2,     // of a typical length before a deadline
-    TYPICAL_SHIFT = 4,    // a sixteenth of a step's deviation
-    FLOOR_DEBT_US = 20000 // what a class got beyond its floor counts no longer than that
+    URGENT_STEPS = 2,      // of a typical length before a deadline
+    TYPICAL_SHIFT = 4,     // a sixteenth of a step's deviation
+    FLOOR_DEBT_US = 20000, // what a class got beyond its floor counts no longer than that
+    SLACK_TOKENS = 16,     // of the time that an early first token leaves
+    SLACK_BACK_EVERY = 8   // tokens give back that of one
 };
 
 /* ---- principals ---- */
@@ -138,7 +140,20 @@ static share_account *tenant_of(const sched *s, const seq *q) {
 
 /* ---- deadlines ---- */
 
-/* When its next token is due, and how long it may take; 0: nobody wishes for anything. */
+/* What a first token that came before it was due leaves to the tokens behind it: at most the time
+ * of SLACK_TOKENS, all of which is given back over the next ones, since the target is for the mean
+ * of all.  Without it a stream that has just begun makes each step short, and the prompts of all
+ * wait. Negative after a first token that was late. */
+static int64_t slack_us(const seq *q, uint64_t ttft_us, uint64_t tpot_us, uint64_t n_output) {
+    if (ttft_us == 0) return 0;
+    int64_t early_us = (int64_t)(q->req->arrival_us + ttft_us) - (int64_t)q->first_token_us;
+    uint64_t given_back = n_output / SLACK_BACK_EVERY;
+    int64_t most_us =
+        given_back < SLACK_TOKENS ? (int64_t)((SLACK_TOKENS - given_back) * tpot_us) : 0;
+    return early_us < most_us ? early_us : most_us;
+}
+
+/* When its next token is due, and how long it may take; 0: there is no target. */
 static uint64_t deadline_of(const sched *s, const seq *q, uint64_t *target_us) {
     const gen_request *r = q->req;
     const sched_model *m = &s->models[q->model_idx];
@@ -148,7 +163,8 @@ static uint64_t deadline_of(const sched *s, const seq *q, uint64_t *target_us) {
     *target_us = n_output == 0 ? ttft : tpot;
     if (*target_us == 0) return 0;
     if (n_output == 0) return r->arrival_us + ttft;
-    return (ttft != 0 ? r->arrival_us + ttft : q->first_token_us) + n_output * tpot;
+    int64_t slack = slack_us(q, ttft, tpot, n_output);
+    return (uint64_t)((int64_t)(q->first_token_us + n_output * tpot) + slack);
 }
 
 /* ---- tiers ---- */
@@ -248,7 +264,7 @@ static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
         .overdue = sched_is_overdue(s, q, now_us) &&
                    now_us >= seq_model(s, q)->stepped_us + s->limits.starvation_us,
         .deadline_us = urgent ? deadline_us : 0,
-        .due_us = late ? 0 : deadline_us,
+        .due_us = late || seq_n_output(q) == 0 ? 0 : deadline_us,
         .virtual_us = virtual_of(s, q),
         .runs = q->state == SEQ_RUNNING,
         .arrival_no = q->arrival_no};

@@ -248,7 +248,7 @@ uint64_t sched_tpot_us(const sched *s, const seq *q);
 
 /* -- sched_pace.c -- */
 /* How long a step of this model may take with prompts beside the rows that it has. */
-uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work);
+uint64_t sched_budget_us(sched *s, const sched_model *m, const rate_work *work);
 
 /* -- sched_memory.c -- */
 void sched_on_live(void *ctx, uint32_t tenant, bool live); // of a sched_model's kv

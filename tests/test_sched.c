@@ -863,7 +863,7 @@ static void flood(const flood_case *f, uint64_t seed) {
         for (uint64_t id = 1; id <= FLOOD_BATCH; id++) {
             n_done += r.outcomes[id].n_done;
             seq *q = sequence(&r, id);
-            if (q == NULL || q->state != SEQ_RUNNING) continue;
+            if (q == NULL || q->first_plan_us == 0) continue; // preempted ones count, too
             uint64_t idle_us = r.now_us - q->idle_since_us;
             if (idle_us > idle_max_us) idle_max_us = idle_us;
         }
