@@ -20,8 +20,8 @@
  *
  * A model takes part when its most urgent work is not less urgent than that of the model which is
  * planned, or when it has a share to use: the others get steps only when those have nothing to do.
- * Sequences that are paused, or have no share of the device to use now, take no part: they get no
- * step, so no pace of theirs can be kept.
+ * Sequences that are paused, or have no share of the device to use now, or stepped aside, take no
+ * part: they get no step, so no pace of theirs can be kept.
  *
  * Prompts get at least a quarter of the time that decoding takes, or requests that decode would
  * keep all others out.  While nothing decodes no stream waits, and a step is bounded only because a
@@ -90,6 +90,11 @@ static bool takes_part(const sched_model *m, const sched_model *other) {
     return m->found == 0 || most_urgent(other->found) <= most_urgent(m->found);
 }
 
+/* It runs beyond the places of the batch, and had no part in its model's last step. */
+static bool is_aside(const sched *s, const sched_model *m, const seq *q) {
+    return m->n_running > s->limits.running_max && q->idle_since_us < m->stepped_us;
+}
+
 /* `work`: what the step already has, if m is the model that is planned; drafts are in it. */
 static void add_model(sched *s, const sched_model *m, const rate_work *work, rotation *r) {
     rate_work decode = {0};
@@ -97,7 +102,8 @@ static void add_model(sched *s, const sched_model *m, const rate_work *work, rot
     uint32_t n_active = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->paused || sched_tier_of(s, q, s->clock_us) == TIER_NONE) continue;
+        if (q->paused || is_aside(s, m, q) || sched_tier_of(s, q, s->clock_us) == TIER_NONE)
+            continue;
         n_active++;
         if (seq_n_wanted(q) > 1) {
             prompts = true;

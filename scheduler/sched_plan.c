@@ -1,6 +1,6 @@
 /* sched_plan.c - who computes how many tokens next.
  *
- *   expire > trim cache > choose model > one-row sequences > prompt chunks and admission
+ *   expire > trim cache > choose model > overdue > one-row sequences > prompt chunks and admission
  *
  * A plan is for one model.  Nobody is in a plan twice, and nobody whom this plan preempted, had no
  * page for, or held back for the blocks of another, is looked at again before the next one
@@ -94,14 +94,16 @@ static uint32_t class_in_batch(const sched *s, const seq *q, uint64_t now_us) {
     return q->state == SEQ_RUNNING ? u32_min(q->granted, class) : class;
 }
 
-/* A running sequence that counts as more urgent than its request says. */
-static bool is_lifted(const sched *s, const seq *q, uint64_t now_us) {
-    return q->state == SEQ_RUNNING && class_in_batch(s, q, now_us) < q->req->class;
-}
-
 bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us) {
     return q->state == SEQ_RUNNING && s->limits.starvation_us != 0 && !q->waits_for_disk &&
            now_us >= q->idle_since_us + s->limits.starvation_us;
+}
+
+/* A running sequence that counts as more urgent than its request says, or has had no step for so
+ * long that it has to have one whatever its class. */
+static bool is_lifted(const sched *s, const seq *q, uint64_t now_us) {
+    return q->state == SEQ_RUNNING &&
+           (class_in_batch(s, q, now_us) < q->req->class || sched_is_overdue(s, q, now_us));
 }
 
 bool sched_is_blocked(const sched *s, uint64_t now_us) {
@@ -138,7 +140,9 @@ static bool precedes(const plan *p, const seq *a, const seq *b) {
     if (lost_a != lost_b) return lost_b;
     bool lifted_a = is_lifted(p->s, a, p->now_us), lifted_b = is_lifted(p->s, b, p->now_us);
     if (lifted_a != lifted_b) return lifted_b; // it has a part of the time of its own: plan_lifted
-    if (a->req->rank != b->req->rank) return a->req->rank < b->req->rank;
+    /* A rank orders requests of one class; in the class that waiting lifted it to it has none. */
+    bool ranked = (class_a < a->req->class) == (class_b < b->req->class);
+    if (ranked && a->req->rank != b->req->rank) return a->req->rank < b->req->rank;
     if (p->tier == TIER_ENTITLED && a->principal != b->principal) {
         uint64_t full_a = sched_full_us(p->s, a), full_b = sched_full_us(p->s, b);
         if (full_a != full_b) return full_a < full_b;
@@ -287,12 +291,6 @@ static bool gives_before(const sched *s, bool claims, const seq *a, const seq *b
     return secure_a != secure_b ? secure_b : sched_deserves_less(a, b);
 }
 
-typedef enum wanted {
-    WANTED_PLACE, // in the batch
-    WANTED_PAGES,
-    WANTED_OWN // pages of its tenant: a ceiling forbids others
-} wanted;
-
 static uint32_t n_active_of(const plan *p, uint32_t tenant_idx) {
     uint32_t n = 0;
     LIST_EACH(node, &p->m->running) {
@@ -328,24 +326,26 @@ static bool keeps_its_place(const plan *p, const seq *q, const seq *v) {
            n_active_of(p, v->req->tenant_idx) <= n_kept && n_without_share(p) > 0;
 }
 
-/* Whoever gives it first; for a place, among those that take one.  What a ceiling forbids only the
- * owner's own can give. */
-static seq *pick_victim(const plan *p, const seq *q, wanted what) {
+/* Would v make room for q in the batch? */
+static bool gives_place(const plan *p, const seq *q, bool claims, bool lacks, const seq *v) {
+    if (!is_active(p, v) || v == q || v->planned_plan == p->s->plan_no || keeps_its_place(p, q, v))
+        return false;
+    return (lacks && sched_places_kept(p->s, v->req->tenant_idx) == 0) ||
+           may_preempt(p->s, q, claims, v);
+}
+
+/* The one that gives its pages first.  What a ceiling forbids only the owner's own can give. */
+static seq *pick_victim(const plan *p, const seq *q, bool own_tenant) {
     seq *victim = NULL;
-    bool place = what == WANTED_PLACE, own_tenant = what == WANTED_OWN;
-    bool own_model = what == WANTED_PAGES && sched_model_is_full(p->s, q);
-    bool claims = claims_memory(p->s, q), lacks = place && lacks_its_place(p, q);
+    bool own_model = !own_tenant && sched_model_is_full(p->s, q), claims = claims_memory(p->s, q);
     LIST_EACH(node, &p->s->running) {
         seq *v = LIST_ENTRY(node, seq, link);
-        bool counts = place ? is_active(p, v) : v->table.n_blocks > 0;
         if ((own_model && v->model_idx != q->model_idx) ||
             (own_tenant && v->req->tenant_idx != q->req->tenant_idx))
             continue;
-        if (!counts || v == q || v->planned_plan == p->s->plan_no ||
-            (place && keeps_its_place(p, q, v)))
+        if (v->table.n_blocks == 0 || v == q || v->planned_plan == p->s->plan_no ||
+            !may_preempt(p->s, q, claims, v))
             continue;
-        bool gives = lacks && sched_places_kept(p->s, v->req->tenant_idx) == 0;
-        if (!gives && !may_preempt(p->s, q, claims, v)) continue;
         if (victim == NULL || gives_before(p->s, claims, v, victim)) victim = v;
     }
     return victim;
@@ -356,6 +356,20 @@ static bool relief_is_coming(const sched *s) {
     return s->relief_epoch > s->pool->finished;
 }
 
+/* Is there a place for q?  With all of them taken, a sequence that has to make room steps aside: it
+ * keeps its blocks and its turns (plan_overdue), and computes again when a place comes free.  Each
+ * one that runs beyond running_max has put one aside. */
+static bool has_place(const plan *p, const seq *q) {
+    uint32_t n_aside = 0, places = p->s->limits.running_max;
+    if (p->n_active < places) return true;
+    bool claims = claims_memory(p->s, q), lacks = lacks_its_place(p, q);
+    LIST_EACH(node, &p->s->running) {
+        const seq *v = LIST_ENTRY(node, seq, link);
+        n_aside += gives_place(p, q, claims, lacks, v);
+    }
+    return n_aside > p->n_active - places;
+}
+
 static void preempt(plan *p, seq *victim) {
     if (is_active(p, victim)) p->n_active--;
     sched_preempt_seq(p->s, victim);
@@ -363,17 +377,10 @@ static void preempt(plan *p, seq *victim) {
 
 static bool preempt_for_pages(plan *p, seq *q, bool own_tenant) {
     if (!own_tenant && relief_is_coming(p->s)) return false;
-    seq *victim = pick_victim(p, q, own_tenant ? WANTED_OWN : WANTED_PAGES);
+    seq *victim = pick_victim(p, q, own_tenant);
     if (victim == NULL) return false;
     preempt(p, victim);
     if (relief_is_coming(p->s)) p->s->relief_for = q;
-    return true;
-}
-
-static bool preempt_for_place(plan *p, const seq *q) {
-    seq *victim = pick_victim(p, q, WANTED_PLACE);
-    if (victim == NULL) return false;
-    preempt(p, victim);
     return true;
 }
 
@@ -598,8 +605,7 @@ static admission admit(plan *p, seq *q) {
     /* With `sla` nobody joins a batch that would then be too slow for its targets. */
     inferd_err unused = {0};
     if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK) return ADMIT_NO_PLACE;
-    if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, WANTED_PLACE) == NULL)
-        return ADMIT_NO_PLACE;
+    if (!has_place(p, q)) return ADMIT_NO_PLACE;
     uint64_t short_us = u64_max(q->idle_since_us, p->m->short_since_us);
     bool starved = p->m->n_running == 0 && is_short(p, p->m) && p->s->limits.kv_turn_us != 0 &&
                    p->now_us >= short_us + p->s->limits.kv_turn_us;
@@ -613,7 +619,6 @@ static admission admit(plan *p, seq *q) {
     while (!fits_now && !fits(p, q, false, &full))
         if ((full || !reclaim_weights(p, p->m, NULL)) && !preempt_for_pages(p, q, full))
             return in_vain(p, full);
-    if (p->n_active >= p->s->limits.running_max && !preempt_for_place(p, q)) return ADMIT_NO_PLACE;
     start(p, q);
     return ADMITTED;
 }
@@ -768,12 +773,66 @@ static void plan_drafts(plan *p, seq *q, uint32_t n_others) {
     if (n > 0) q->n_drafts = u32_max(cover_rows(p, q, 1 + n, false), 1) - 1;
 }
 
+/* It was in the batch when the plan began, and has no rows yet. */
+static bool wants_rows(const plan *p, const seq *q) {
+    return q->state == SEQ_RUNNING && q->planned_plan != p->s->plan_no &&
+           q->refused_plan != p->s->plan_no;
+}
+
+/* A lifted sequence that gets rows stays lifted, because a few rows per starvation_us do not end a
+ * prompt. */
+static void keep_lift(plan *p, seq *q, uint32_t class) {
+    if (class >= q->granted) return;
+    p->s->n_lifted += q->granted == q->req->class;
+    q->granted = (gen_class) class;
+}
+
+/* Sequences that a part of the batch is for. */
+static uint32_t lifted_max(const plan *p) {
+    return u32_max(p->s->limits.running_max / LIFTED_PARTS, 1);
+}
+
+/* May it stay lifted?  Where sequences have stepped aside, few at a time, or urgent ones would find
+ * no place. */
+static bool may_stay_lifted(const plan *p, const seq *q) {
+    return p->n_active <= p->s->limits.running_max || q->granted < q->req->class ||
+           p->s->n_lifted < lifted_max(p);
+}
+
+/* Which of those that decode has had no step for longest, of those that have to have one. */
+static seq *longest_overdue(const plan *p, uint32_t n_order) {
+    seq *first = NULL;
+    for (uint32_t i = 0; i < n_order; i++) {
+        seq *q = p->s->order[i];
+        if (wants_rows(p, q) && seq_n_wanted(q) == 1 && sched_is_overdue(p->s, q, p->now_us) &&
+            (first == NULL || q->idle_since_us < first->idle_since_us))
+            first = q;
+    }
+    return first;
+}
+
+/* With more sequences than places: a few that have had no step for starvation_us, whatever their
+ * class.  With each such step a sequence rises by a class, and one that has risen to the top has a
+ * place.  Returns how many sequences the step may have beside prompts of that kind. */
+static uint32_t plan_overdue(plan *p, uint32_t n_order) {
+    sched *s = p->s;
+    uint32_t places = s->limits.running_max, n = 0, n_prompts = 0;
+    if (p->n_active <= places) return places;
+    for (seq *q; n < lifted_max(p) && (q = longest_overdue(p, n_order)) != NULL; n++)
+        if (plan_rows(p, q, 1) > 0 && q->granted > GEN_HIGH && may_stay_lifted(p, q))
+            keep_lift(p, q, q->granted - 1);
+    for (uint32_t i = places; i < n_order; i++)
+        n_prompts += wants_rows(p, s->order[i]) && seq_n_wanted(s->order[i]) > 1 &&
+                     sched_is_overdue(s, s->order[i], p->now_us);
+    return places - u32_min(n_prompts, lifted_max(p));
+}
+
 /* One row for whoever needs one: those that decode.  Where memory is guaranteed first who has no
  * more than that: those who have more are not in the plan yet, and can give. */
-static void plan_single_rows(plan *p, uint32_t n_order) {
+static void plan_single_rows(plan *p, uint32_t n_order, uint32_t seqs_max) {
     bool guarantees = sched_has_guarantees(p->s);
     for (int more = 0; more <= guarantees; more++)
-        for (uint32_t i = 0; i < n_order && p->st->b.n_seqs < p->s->limits.running_max; i++) {
+        for (uint32_t i = 0; i < n_order && p->st->b.n_seqs < seqs_max; i++) {
             seq *q = p->s->order[i];
             if (q->state != SEQ_RUNNING || seq_n_wanted(q) != 1 ||
                 q->planned_plan == p->s->plan_no || q->refused_plan == p->s->plan_no ||
@@ -801,10 +860,10 @@ static uint64_t step_budget_us(const plan *p) {
     return u64_max(budget_us, alone_us + alone_us / 4);
 }
 
-/* How far a step may go: its time, and its rows. */
+/* How far a step may go: its time, its rows, and its sequences. */
 typedef struct step_bound {
     uint64_t us;
-    uint32_t rows;
+    uint32_t rows, seqs;
 } step_bound;
 
 /* Rows of a sequence that the step still has time for.  At least one, or it would never advance;
@@ -819,14 +878,14 @@ static uint32_t chunk_rows(const plan *p, const seq *q, const step_bound *bound)
     return u32_max(n, u32_min(least, n_max));
 }
 
-static bool has_rows(const plan *p, uint32_t rows_max) {
-    return p->st->b.n_seqs < p->s->limits.running_max && p->st->b.n_rows < rows_max;
+static bool has_rows(const plan *p, const step_bound *bound) {
+    return p->st->b.n_seqs < bound->seqs && p->st->b.n_rows < bound->rows;
 }
 
 /* Is there a row left, and time for it?  The first prompt has some in any case. */
 static bool has_room(const plan *p, const step_bound *bound) {
     rate_work work = step_work(p->st);
-    return has_rows(p, bound->rows) &&
+    return has_rows(p, bound) &&
            (p->st->n_prefill_rows == 0 || rate_rows(&p->m->rate, bound->us, &work, 0, 1) > 0);
 }
 
@@ -852,12 +911,6 @@ static bool come_back(plan *p, seq *q) {
     return false;
 }
 
-/* It was in the batch when the plan began, and has no rows yet. */
-static bool wants_rows(const plan *p, const seq *q) {
-    return q->state == SEQ_RUNNING && q->planned_plan != p->s->plan_no &&
-           q->refused_plan != p->s->plan_no;
-}
-
 /* What the step takes so far, and of the time and rows that prompts have without the part of lifted
  * ones.  On a fast device the rows end first. */
 static step_bound bound_of_others(const plan *p, uint32_t n_order, step_bound all) {
@@ -874,20 +927,13 @@ static step_bound bound_of_others(const plan *p, uint32_t n_order, step_bound al
     return others;
 }
 
-/* A lifted sequence that gets rows stays lifted, because a few rows per starvation_us do not end a
- * prompt. */
-static void keep_lift(plan *p, seq *q, uint32_t class) {
-    p->s->n_lifted += q->granted == q->req->class;
-    q->granted = (gen_class) class;
-}
-
 /* Prompts of running sequences that waiting has lifted: an eighth of the time of prompts is for
  * them, the oldest first, or more urgent prompts without an end would keep them from theirs.  One
  * that is overdue has a row in any case. */
 static void plan_lifted(plan *p, uint32_t n_order, step_bound all) {
     sched *s = p->s;
     uint32_t n_rows = 0;
-    for (uint32_t i = 0; i < n_order && has_rows(p, all.rows); i++) {
+    for (uint32_t i = 0; i < n_order && has_rows(p, &all); i++) {
         seq *q = s->order[i];
         if (!wants_rows(p, q) || !is_lifted(s, q, p->now_us) || !come_back(p, q)) continue;
         rate_work work = step_work(p->st);
@@ -895,20 +941,23 @@ static void plan_lifted(plan *p, uint32_t n_order, step_bound all) {
         uint32_t n = rate_rows(&p->m->rate, all.us, &work, q->n_computed + q->n_planned, n_max);
         if (sched_is_overdue(s, q, p->now_us)) n = u32_max(n, 1);
         if (n == 0) continue;
-        keep_lift(p, q, class_in_batch(s, q, p->now_us));
+        if (may_stay_lifted(p, q)) keep_lift(p, q, class_in_batch(s, q, p->now_us));
         n_rows += plan_rows(p, q, n);
     }
     p->st->n_prefill_rows += n_rows;
 }
 
-static void plan_chunks(plan *p, uint32_t n_order) {
+/* `n_batch`: of the order those that have a place; `seqs_max`: sequences of the step beside lifted
+ * ones. */
+static void plan_chunks(plan *p, uint32_t n_order, uint32_t n_batch, uint32_t seqs_max) {
     sched *s = p->s;
     step *st = p->st;
-    const step_bound all = {step_budget_us(p), s->limits.step_tokens_max};
-    const step_bound others = bound_of_others(p, n_order, all);
-    for (uint32_t i = 0; has_rows(p, all.rows);) {
-        while (i < n_order && !wants_rows(p, s->order[i])) i++;
-        seq *q = i < n_order ? s->order[i] : NULL;
+    const step_bound all = {step_budget_us(p), s->limits.step_tokens_max, s->limits.running_max};
+    step_bound others = bound_of_others(p, n_order, all);
+    others.seqs = seqs_max;
+    for (uint32_t i = 0; has_rows(p, &all);) {
+        while (i < n_batch && !wants_rows(p, s->order[i])) i++;
+        seq *q = i < n_batch ? s->order[i] : NULL;
         seq *w = door_next(p, precedes);
         if (q == NULL && w == NULL) break;
         bool comes = w != NULL && (q == NULL || precedes(p, w, q));
@@ -922,7 +971,7 @@ static void plan_chunks(plan *p, uint32_t n_order) {
             i++;
         }
         if (!come_back(p, q)) continue;
-        if (lifted) keep_lift(p, q, class_in_batch(s, q, p->now_us));
+        if (lifted && may_stay_lifted(p, q)) keep_lift(p, q, class_in_batch(s, q, p->now_us));
         st->n_prefill_rows += plan_rows(p, q, chunk_rows(p, q, its));
     }
     plan_lifted(p, n_order, all);
@@ -966,8 +1015,10 @@ static bool plan_model(plan *p) {
     count_models(p);
     admit_urgent(p);
     uint32_t n_order = collect_running(p);
-    plan_single_rows(p, n_order);
-    plan_chunks(p, n_order);
+    uint32_t n_batch = u32_min(n_order, p->s->limits.running_max);
+    uint32_t seqs_max = plan_overdue(p, n_order);
+    plan_single_rows(p, n_batch, seqs_max);
+    plan_chunks(p, n_order, n_batch, seqs_max);
     return st->b.n_rows > 0;
 }
 

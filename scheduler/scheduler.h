@@ -20,6 +20,11 @@
  * rows for starvation_us gets some in the next step of its model, and its model the next step of
  * the device, where shares allow it: so no class starves, however much more urgent work there is.
  *
+ * A waiting sequence that finds all running_max places taken, some of them by less urgent ones,
+ * runs all the same where pages allow: one of those has stepped aside.  It keeps its blocks, has a
+ * step each starvation_us, and rises by a class with each, until it has a place again or is among
+ * the few that are lifted.
+ *
  * Whoever waits and begins like a prompt that is being computed is held back until those blocks are
  * there, instead of computing them again at the same time.  It waits only for a sequence that is
  * running, not paused and at least as urgent: that one advances before it would, so nobody waits

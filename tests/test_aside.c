@@ -1,0 +1,187 @@
+/* More sequences than places in the batch: those that stepped aside for more urgent ones, or came
+ * back from a slow reader, keep their blocks and have a step each starvation_us. */
+#include "../bench/rng.h"
+#include "sched_rig.h"
+
+enum { PLACES = 16, CLIENTS = 40, FIRST_OF_FLOOD = 1000 };
+
+static sched_limits flood_limits(void) {
+    sched_limits l = default_limits();
+    l.no_prefix_cache = true;
+    l.running_max = PLACES;
+    l.logits_max = 2 * PLACES;
+    l.starvation_percent = 2;
+    l.queue_len_max = 1024;
+    return l;
+}
+
+static void open_rig(rig *r, const sched_limits *l) {
+    rig_init(r, 4000, l);
+    r->device.a_us = 3000;
+    r->device.b_us = 350;
+}
+
+static void submit(rig *r, gen_class class, gen_request *q) {
+    q->class = class;
+    q->arrival_us = r->now_us;
+    sched_submit(r->s, q, r->now_us);
+}
+
+static seq *sequence(rig *r, uint64_t id) {
+    for (uint32_t i = 0; i < r->s->n_seqs; i++)
+        if (r->s->seqs[i].state != SEQ_FREE && r->s->seqs[i].req->id == id) return &r->s->seqs[i];
+    return NULL;
+}
+
+/* A closed loop of urgent requests. */
+typedef struct loop {
+    gen_class class;
+    rng random;
+    uint64_t ids[CLIENTS], next;
+} loop;
+
+static void turn_with(rig *r, loop *f) {
+    for (int i = 0; i < CLIENTS && f->next < REQUESTS_MAX; i++) {
+        if (f->ids[i] != 0 && r->outcomes[f->ids[i]].n_done == 0) continue;
+        f->ids[i] = f->next++;
+        submit(r, f->class,
+               request(f->ids[i], 40 + (uint32_t)rng_below(&f->random, 60),
+                       20 + (uint32_t)rng_below(&f->random, 80)));
+    }
+    rig_turn(r);
+}
+
+/* The longest that one of requests [1, n], which have begun, stood still, until all have ended or
+ * `us` are over. */
+static uint64_t longest_pause(rig *r, loop *f, uint32_t n, uint64_t us) {
+    uint64_t longest_us = 0, until_us = r->now_us + us;
+    uint32_t n_done = 0;
+    while (n_done < n && r->now_us < until_us && (f == NULL || f->next < REQUESTS_MAX)) {
+        if (f != NULL)
+            turn_with(r, f);
+        else
+            rig_turn(r);
+        n_done = 0;
+        for (uint64_t id = 1; id <= n; id++) {
+            const seq *q = sequence(r, id);
+            n_done += r->outcomes[id].n_done;
+            if (q != NULL && q->first_plan_us != 0)
+                longest_us = u64_max(longest_us, r->now_us - q->idle_since_us);
+        }
+    }
+    EXPECT(r->now_us >= until_us || n_done == n);
+    return longest_us;
+}
+
+static void close_rig(rig *r) {
+    sched_cancel_all(r->s, r->now_us);
+    rig_run(r);
+    rig_verify(r);
+    rig_deinit(r);
+}
+
+/* Streams that fill the batch, and then a flood of a class above without an end.  All of them lost
+ * their places, a few at a time came back until they ended, and the last stood still for minutes.
+ */
+static void streams_go_on_beside_a_flood(gen_class class, gen_class above) {
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        rig r;
+        sched_limits l = flood_limits();
+        open_rig(&r, &l);
+        loop f = {.class = above, .random = rng_make(seed, 0, 0), .next = FIRST_OF_FLOOD};
+        for (uint64_t id = 1; id <= PLACES; id++) submit(&r, class, request(id, 30, 400));
+        while (r.outcomes[PLACES].n_tokens < 3) rig_turn(&r);
+        uint64_t urgent_us = 0, longest_us = longest_pause(&r, &f, PLACES, 40000000);
+        if (longest_us > l.starvation_us + 1000000)
+            printf("seed %llu: the longest pause was %.1f s\n", (unsigned long long)seed,
+                   (double)longest_us / 1e6);
+        EXPECT(longest_us <= l.starvation_us + 1000000);
+        sched_counters c;
+        sched_count(r.s, &c);
+        urgent_us = c.class_us[above];
+        EXPECT(urgent_us * 100 >= 75 * c.charged_us); // and urgent ones still go first
+        EXPECT(c.class_us[class] > 0);
+        for (uint64_t id = 1; id <= PLACES; id++) EXPECT(r.outcomes[id].n_tokens >= 12);
+        close_rig(&r);
+    }
+}
+
+static void normal_streams_go_on_beside_urgent_ones(void) {
+    streams_go_on_beside_a_flood(GEN_NORMAL, GEN_HIGH);
+}
+
+static void batch_streams_go_on_beside_normal_ones(void) {
+    streams_go_on_beside_a_flood(GEN_BATCH, GEN_NORMAL);
+}
+
+static void batch_streams_go_on_beside_urgent_ones(void) {
+    streams_go_on_beside_a_flood(GEN_BATCH, GEN_HIGH);
+}
+
+/* As many readers stop as there are places, others begin, and the readers go on: twice as many run
+ * as there are places, and only the oldest got steps. */
+static void readers_that_come_back_leave_the_others_their_turns(void) {
+    static const gen_class classes[] = {GEN_HIGH, GEN_NORMAL, GEN_BATCH};
+    for (size_t c = 0; c < INFERD_COUNT(classes); c++) {
+        rig r;
+        sched_limits l = flood_limits();
+        open_rig(&r, &l);
+        for (uint64_t id = 1; id <= PLACES; id++) submit(&r, classes[c], request(id, 20, 470));
+        while (r.outcomes[PLACES].n_tokens < 3) rig_turn(&r);
+        for (uint64_t id = 1; id <= PLACES; id++) sched_pause(r.s, id);
+        for (uint64_t id = PLACES + 1; id <= 2 * PLACES; id++)
+            submit(&r, classes[c], request(id, 20, 470));
+        while (r.outcomes[2 * PLACES].n_tokens < 3) rig_turn(&r);
+        for (uint64_t id = 1; id <= PLACES; id++) sched_resume(r.s, id, r.now_us);
+        uint64_t longest_us = longest_pause(&r, NULL, 2 * PLACES, 60000000);
+        EXPECT(longest_us <= l.starvation_us + 1000000);
+        for (uint64_t id = 1; id <= 2 * PLACES; id++) EXPECT_EQ(r.outcomes[id].n_tokens, 470);
+        close_rig(&r);
+    }
+}
+
+/* A prompt that has begun, of class high, which waiting does not lift, below one of class system.
+ */
+static void an_urgent_prompt_goes_on_below_the_system_s(void) {
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        rig r;
+        sched_limits l = flood_limits();
+        open_rig(&r, &l);
+        loop f = {.class = GEN_SYSTEM, .random = rng_make(seed, 0, 0), .next = FIRST_OF_FLOOD};
+        submit(&r, GEN_HIGH, request(1, 450, 4));
+        rig_turn(&r);
+        EXPECT(r.outcomes[1].n_tokens == 0 && sequence(&r, 1)->first_plan_us != 0);
+        EXPECT(longest_pause(&r, &f, 1, 40000000) <= l.starvation_us + 1000000);
+        EXPECT_EQ(r.outcomes[1].n_done, 1);
+        close_rig(&r);
+    }
+}
+
+/* A rank orders requests of one class.  In the class that waiting lifted them to, batch requests
+ * that came with one were behind every urgent request, for ever. */
+static void a_rank_does_not_keep_batch_work_out(void) {
+    rig r;
+    sched_limits l = flood_limits();
+    open_rig(&r, &l);
+    loop f = {.class = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
+    for (int i = 0; i < 20; i++) turn_with(&r, &f);
+    for (uint64_t id = 1; id <= 6; id++) {
+        gen_request *q = request(id, 100, 4);
+        q->rank = 10;
+        submit(&r, GEN_BATCH, q);
+    }
+    longest_pause(&r, &f, 6, 60000000);
+    for (uint64_t id = 1; id <= 6; id++) EXPECT_EQ(r.outcomes[id].n_done, 1);
+    close_rig(&r);
+}
+
+static const test_case cases[] = {
+    TEST(normal_streams_go_on_beside_urgent_ones),
+    TEST(batch_streams_go_on_beside_normal_ones),
+    TEST(batch_streams_go_on_beside_urgent_ones),
+    TEST(readers_that_come_back_leave_the_others_their_turns),
+    TEST(an_urgent_prompt_goes_on_below_the_system_s),
+    TEST(a_rank_does_not_keep_batch_work_out),
+};
+
+TEST_MAIN(cases)
