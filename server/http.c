@@ -28,10 +28,28 @@
 
 enum {
     IDLE_RUNS_MAX = 32, // turns without progress before the library is asked less often
-    IDLE_RUN_MS = 5,
-    /* A connection's buffer holds more than its headers: the library's records of them and of the
-     * query's arguments, and the head of the answer. */
-    SPARE_BYTES = (GUARD_HEADERS_MAX + GUARD_ARGUMENTS_MAX) * 64 + 2048
+    IDLE_RUN_MS = 5
+};
+
+/* Beside the bytes of a request, in the library's pool of a connection.  Of version 0.9.75:
+ *
+ *     [ head | behind it | free -->            <-- free | records ]
+ *       read buffer, half of the pool at first            one of each header and argument
+ *
+ * A record is 56 bytes, and the pool rounds to 16.  A record without room takes it from the part of
+ * the read buffer that holds no bytes.  A full read buffer grows while a byte of the pool is free.
+ * When either fails the library answers 431 by itself.  When the head of the answer does not fit,
+ * the library closes without one.
+ *
+ * Always: none of that can happen.  Until the head is parsed, the library has read no more than
+ * header_bytes_max of head and body together (room_behind in http_inlet.c).  An answer is made
+ * then, or when all of the body has left the buffer. */
+enum {
+    RECORD_BYTES = 64,
+    ROUNDED_BYTES = 2 * 16, // the read buffer, and what is allocated behind it
+    REPLY_HEAD_BYTES = 2048,
+    SPARE_BYTES =
+        (GUARD_HEADERS_MAX + GUARD_ARGUMENTS_MAX) * RECORD_BYTES + ROUNDED_BYTES + REPLY_HEAD_BYTES
 };
 
 const http_limits http_limits_default = {

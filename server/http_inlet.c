@@ -18,7 +18,13 @@
  * for the kernel's next event.  After a short read of our own doing there may be none, so `again`
  * has the connection read once more: suspended and resumed, which the library takes for readable.
  *
+ * The library keeps its records of headers and arguments in the memory that its read buffer takes
+ * too.  Body bytes behind a head would leave no room for them, and how much came behind it is a
+ * matter of packets.  So the read that ends a head has as many body bytes as the head leaves of
+ * header_bytes_max: none behind the longest head, all of them in most requests.
+ *
  * Always: a connection between two messages holds less than one head and one scratch of bytes.
+ * The library has no more than header_bytes_max bytes of a message whose head it has not parsed.
  * Thread: front.  recv() on other threads, and outside of the library, is the kernel's. */
 #include <errno.h>
 #include <string.h>
@@ -145,6 +151,7 @@ static bool pass_head(conn *c, size_t n) {
     if (!g.chunked && g.body_bytes == 0)
         n = cut_head(in, n, head_drop(in->held.p + in->at, n, "Expect"));
     in->head_left = n;
+    in->room_behind = in->head.bytes_max - n;
     in->chunked = g.chunked;
     in->body_left = g.body_bytes;
     if (g.chunked) chunks_init(&in->chunks, c->s->limits.body_bytes_max);
@@ -236,8 +243,10 @@ static void end_message(inlet *in) {
     head_init(&in->head, in->head.bytes_max);
 }
 
-static ssize_t hand_over(conn *c, char *p, size_t n) {
+static ssize_t hand_over(conn *c, char *p, size_t n_max) {
     inlet *in = &c->in;
+    bool begins = in->head_left > 0;
+    size_t n = begins ? size_min(n_max, in->head_left + in->room_behind) : n_max;
     size_t done = take_held(in, p, size_min(n, in->head_left));
     in->head_left -= done;
     while (done < n && !in->refused && (in->chunked || in->body_left > 0)) {
@@ -257,6 +266,8 @@ static ssize_t hand_over(conn *c, char *p, size_t n) {
         read_again(c);
     else if (in->head_left == 0 && !in->chunked && in->body_left == 0)
         end_message(in);
+    else if (done < n_max) // the head is to be parsed before more of the body is read
+        read_again(c);
     return (ssize_t)done;
 }
 

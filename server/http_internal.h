@@ -62,6 +62,7 @@ typedef struct inlet {
     buf held;           // owned: what was read and is not handed over, from `at` on
     size_t at, n_seen;  // n_seen: judged
     size_t head_left;   // of a message: bytes of its head to hand over
+    size_t room_behind; // bytes of its body that may follow them in one read
     uint64_t body_left; // then bytes of its body,
     bool chunked;       // or chunks
     bool passed;        // a head was handed over that the library has not told of

@@ -561,6 +561,100 @@ static void honest_blocks_pass_however_they_come(void) {
     stop();
 }
 
+/* A request whose head has as many headers and arguments as are allowed. */
+typedef struct fullest {
+    size_t limit;                                                  // of its head,
+    enum { FILL_NOTHING, FILL_TARGET, FILL_HEADER, N_FILLS } fill; // and what reaches it
+    bool chunked;
+    size_t n_body;
+} fullest;
+
+static size_t fill(char *text, char c, size_t n) {
+    memset(text, c, n);
+    return n;
+}
+
+/* Returns the bytes of the head. */
+static size_t write_fullest_head(char *text, const fullest *f) {
+    static const char end[] = "c:\r\n\r\n";
+    enum { N_OTHERS = 5 }; // Host, Connection, Authorization, of the body, c
+    char headers[1024], of_body[64] = "Transfer-Encoding: chunked\r\n";
+    if (!f->chunked) sprintf(of_body, "Content-Length: %zu\r\n", f->n_body);
+    size_t n_headers = (size_t)sprintf(
+        headers, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" AUTH "%s", of_body);
+    for (int i = N_OTHERS; i < GUARD_HEADERS_MAX; i++)
+        n_headers += (size_t)sprintf(headers + n_headers, "a:\r\n");
+    size_t n = (size_t)sprintf(text, "POST /v1/big?");
+    n += fill(text + n, '&', GUARD_ARGUMENTS_MAX - 1);
+    size_t n_more = f->limit - n - 1 - n_headers - strlen(end);
+    n += fill(text + n, 'b', 1 + (f->fill == FILL_TARGET ? n_more : 0));
+    memcpy(text + n, headers, n_headers);
+    n += n_headers;
+    n += (size_t)sprintf(text + n, "c:");
+    n += fill(text + n, 'z', f->fill == FILL_HEADER ? n_more : 0);
+    return n + (size_t)sprintf(text + n, "%s", end + 2);
+}
+
+static size_t write_blank_body(char *text, const fullest *f) {
+    size_t n = f->chunked ? (size_t)sprintf(text, "%zx\r\n", f->n_body) : 0;
+    n += fill(text + n, ' ', f->n_body);
+    return f->chunked ? n + (size_t)sprintf(text + n, "\r\n0\r\n\r\n") : n;
+}
+
+static void expect_fullest_passes(char *text, const fullest *f, way how) {
+    enum { SLOW_BYTES = 16 * 1024, PIECE_BYTES = 4093, OF_BODY = 30 };
+    int before = test_failures, fd = client_connect(), statuses[3];
+    size_t at = 0, n = how == WAY_BEHIND_A_REQUEST ? (size_t)sprintf(text, FIRST) : 0;
+    size_t n_head = write_fullest_head(text + n, f);
+    EXPECT(f->fill == FILL_NOTHING ? n_head < f->limit : n_head == f->limit);
+    n += n_head;
+    size_t piece = f->limit > SLOW_BYTES ? PIECE_BYTES : 1, cut_until = n + OF_BODY;
+    n += write_blank_body(text + n, f);
+    for (; how == WAY_BYTE_BY_BYTE && at < cut_until; at += piece)
+        EXPECT(client_send(fd, text + at, piece));
+    EXPECT(client_send(fd, text + at, n - at));
+    client_read_all(fd, &r, 0, 5000);
+    int n_answers = reply_statuses(&r, statuses, 3);
+    EXPECT_EQ(n_answers, how == WAY_BEHIND_A_REQUEST ? 2 : 1);
+    EXPECT(n_answers > 0 && statuses[n_answers - 1] == 200);
+    EXPECT(r.closed && !r.reset);
+    if (test_failures != before)
+        printf("  header_bytes_max %zu, fill %d, chunked %d, way %d\n", f->limit, (int)f->fill,
+               f->chunked, (int)how);
+    close(fd);
+}
+
+static void add_long_line(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]) {
+    (void)ctx, (void)rq;
+    snprintf(out, HTTP_HOOK_BYTES, "x-long: %0*d\n", HTTP_HOOK_BYTES - 10, 0);
+}
+
+/* The library keeps its records of headers and arguments in the memory that body bytes behind the
+ * head had already taken: the API or a page of HTML of the library answered the same request, as
+ * its packets were cut.  Each head that the limits allow has room, and so has its answer. */
+static void every_head_has_room_however_it_is_cut(void) {
+    static const struct {
+        size_t limit, n_body; // more than the library's pool
+    } rows[] = {{4096, 40000}, {5000, 40000}, {16 * 1024, 70000}, {1024 * 1024, 1500000}};
+    char *text = malloc(4 * 1024 * 1024);
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        http_options o = toy_options();
+        o.limits.header_bytes_max = (uint32_t)rows[i].limit;
+        o.limits.header_timeout_ms = o.limits.body_timeout_ms = 60000;
+        start(&o);
+        http_reply_hook(add_long_line, NULL, NULL);
+        for (int k = 0; k < N_FILLS * 2; k++) {
+            fullest f = {rows[i].limit, (unsigned)k / 2, k % 2 == 0, rows[i].n_body};
+            expect_fullest_passes(text, &f, WAY_AT_ONCE);
+            expect_fullest_passes(text, &f, WAY_BYTE_BY_BYTE);
+            expect_fullest_passes(text, &f, WAY_BEHIND_A_REQUEST);
+        }
+        http_reply_hook(NULL, NULL, NULL);
+        stop();
+    }
+    free(text);
+}
+
 /* H33: in order, and the first bad one ends it. */
 static void pipelined_requests_are_answered_in_order(void) {
     http_options o = toy_options();
@@ -806,6 +900,7 @@ static const test_case cases[] = {
     TEST(half_closed_clients_are_answered_or_told),
     TEST(answers_are_known_before_the_end),
     TEST(honest_blocks_pass_however_they_come),
+    TEST(every_head_has_room_however_it_is_cut),
     TEST(pipelined_requests_are_answered_in_order),
     TEST(a_route_of_administrators_is_for_them),
 };
