@@ -565,7 +565,9 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
 }
 
 void http_drain(http_server *s) {
+    INFERD_CHECK(!s->in_run);
     s->draining = true;
+    body_refuse_work(s);
 }
 
 /* Somebody connected, or sent something, and the loop has not come to it yet. */

@@ -107,7 +107,8 @@ bool http_is_loopback(const char *listen);
  * the address of. */
 inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *err);
 /* From now on routes with admits_work answer 503 shutting_down, and each answer closes its
- * connection.  Connections are still accepted, so that a load balancer is told and not reset. */
+ * connection.  Requests for them whose body is not complete are answered at once.  Connections are
+ * still accepted, so that a load balancer is told and not reset.  Not from inside route.handle. */
 void http_drain(http_server *s);
 /* No exchange is open, and no client has sent or is being sent anything: a moment to end. */
 bool http_is_quiet(const http_server *s);

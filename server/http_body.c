@@ -31,6 +31,11 @@ static bool refuse_overload(exchange *x, const char *message) {
     return refuse(x, 503, "overloaded_error", "server_overloaded", message, retry_soon(x));
 }
 
+static bool refuse_shutdown(exchange *x) {
+    return refuse(x, 503, "unavailable_error", "shutting_down",
+                  "The server is shutting down, try again.", retry_soon(x));
+}
+
 static enum MHD_Result collect_header(void *cls, enum MHD_ValueKind kind, const char *name,
                                       size_t name_n, const char *value, size_t value_n) {
     (void)kind;
@@ -78,9 +83,7 @@ static bool check_load(exchange *x, const guard *g) {
     http_server *s = x->s;
     if (x->c->over_limit) return refuse_overload(x, "All connections are in use, try again.");
     if (!g->route->admits_work) return true;
-    if (s->draining)
-        return refuse(x, 503, "unavailable_error", "shutting_down",
-                      "The server is shutting down, try again.", retry_soon(x));
+    if (s->draining) return refuse_shutdown(x);
     if (s->overloaded != NULL && s->overloaded(s->ctx, x->rq.tenant))
         return refuse_overload(x, "The server is overloaded, try again.");
     return true;
@@ -167,6 +170,17 @@ static enum MHD_Result collect(exchange *x, const char *p, size_t n) {
     if (x->chunked && !reserve_body(x, n)) return refuse_body(x, 503);
     buf_add(&x->body, p, n);
     return x->body.failed ? refuse_body(x, 503) : MHD_YES;
+}
+
+void body_refuse_work(http_server *s) {
+    LIST_EACH(node, &s->exchanges) {
+        exchange *x = LIST_ENTRY(node, exchange, link);
+        if (x->phase != EXCHANGE_BODY || x->gone || x->c == NULL) continue;
+        if (!x->rq.route->admits_work) continue;
+        refuse_shutdown(x);
+        inlet_turn_away(x->c, &x->refusal);
+    }
+    inlet_read_again(s);
 }
 
 static enum MHD_Result on_body(exchange *x, const char *p, size_t *n) {

@@ -291,15 +291,19 @@ ssize_t recv(int fd, void *p, size_t n, int flags) {
 
 /* -- reading again -- */
 
+void inlet_turn_away(conn *c, const guard_refusal *why) {
+    inlet_refuse(c, why);
+    if (c->x != NULL) exchange_gone(c->x);
+    watch_conn(c, DEADLINE_LEFT);
+    read_again(c);
+}
+
 void inlet_too_late(conn *c) {
     if (c->x == NULL && !inlet_has_begun(c)) {
         watch_cut(c);
         return;
     }
-    inlet_refuse(c, &reply_too_late);
-    if (c->x != NULL) exchange_gone(c->x);
-    watch_conn(c, DEADLINE_LEFT);
-    read_again(c);
+    inlet_turn_away(c, &reply_too_late);
     inlet_read_again(c->s);
 }
 

@@ -234,6 +234,8 @@ enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd, const cha
                                 const char *method, const char *version, const char *upload,
                                 size_t *upload_size, void **con_cls);
 void body_release(exchange *x); // its bytes no longer count
+/* Requests for work whose body is not complete hear of the drain now.  Between two runs. */
+void body_refuse_work(http_server *s);
 
 /* -- http_inlet.c -- */
 void inlet_run(http_server *s); // MHD_run
@@ -243,6 +245,8 @@ bool inlet_holds(const conn *c);     // bytes that the library has not read
 bool inlet_has_begun(const conn *c); // a head, of which a part is here
 /* Answers at once, and lets the library read the end of the stream. */
 void inlet_refuse(conn *c, const guard_refusal *why);
+/* The same between two runs, for a request whose body is not complete; then inlet_read_again. */
+void inlet_turn_away(conn *c, const guard_refusal *why);
 void inlet_too_late(conn *c);          // 408, or nothing for a client that said nothing
 void inlet_next(conn *c);              // its exchange is over and it is kept
 void inlet_read_again(http_server *s); // after a run

@@ -388,6 +388,65 @@ static void draining_refuses_new_work(void) {
     stop();
 }
 
+/* A body that was half there at the drain was waited for until its deadline or the end of the
+ * process, though its answer was known.  What is no work is still read to its end. */
+static void draining_tells_those_who_are_still_sending(void) {
+    static const char *const work[] = {
+        POST("/v1/echo") "Content-Length: 9\r\n\r\n",
+        POST("/v1/echo") "Content-Length: 9\r\n\r\n{}",
+        POST("/v1/echo") "Transfer-Encoding: chunked\r\n\r\n5\r\n{}",
+        POST("/v1/echo") "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nA",
+        POST("/v1/echo") "Expect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: x\r\n\r\n" POST("/v1/echo") "Content-Length: 9\r\n\r\n{}",
+    };
+    static const struct {
+        const char *half, *rest;
+        int status;
+    } others[] = {
+        {POST("/admin/do") "Content-Length: 3\r\n\r\n{", " }", 200},
+        {POST("/admin/do") "Transfer-Encoding: chunked\r\n\r\n2\r\n{", "}\r\n0\r\n\r\n", 200},
+        {"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nx", "y", 200},
+        {POST("/v1/echo") "Content-Len", "gth: 2\r\n\r\n{}", 503},
+    };
+    enum { N_WORK = INFERD_COUNT(work), N_OTHERS = INFERD_COUNT(others) };
+    int fds[N_WORK], other_fds[N_OTHERS];
+    http_options o = toy_options();
+    o.limits.body_timeout_ms = o.limits.header_timeout_ms = 60000;
+    start(&o);
+    int busy = client_with(POST("/v1/wait") "Content-Length: 2\r\n\r\n{}");
+    turn_until_handled(1);
+    for (size_t i = 0; i < N_WORK; i++) fds[i] = client_with(work[i]);
+    for (size_t i = 0; i < N_OTHERS; i++) other_fds[i] = client_with(others[i].half);
+    turn_until_open(1 + N_WORK + N_OTHERS - 1); // the last is no request yet
+    uint32_t n_finished = seen.n_finished;
+    http_drain(server);
+    turn_until_open(1 + N_OTHERS - 1);
+    EXPECT_EQ(seen.n_finished, n_finished + N_WORK);
+    EXPECT_EQ(seen.last_status, 503);
+    for (size_t i = 0; i < N_WORK; i++) {
+        int before = test_failures, statuses[2];
+        client_text(fds[i], "and what was still to come");
+        client_read_all(fds[i], &r, 0, 1000);
+        int n = reply_statuses(&r, statuses, 2);
+        EXPECT_EQ(n, i < 4 ? 1 : 2); // 100 or the answer of a request before
+        EXPECT(n > 0 && statuses[n - 1] == 503);
+        EXPECT(reply_has(&r, "\r\nRetry-After: "));
+        EXPECT(reply_has(&r, "\"code\":\"shutting_down\""));
+        EXPECT(r.closed && !r.reset);
+        if (test_failures != before) printf("  work %zu\n", i);
+        close(fds[i]);
+    }
+    for (size_t i = 0; i < N_OTHERS; i++) {
+        client_text(other_fds[i], others[i].rest);
+        expect_last_answer(other_fds[i], others[i].status);
+    }
+    http_drain(server); // again, with nothing to tell
+    answer_text(seen.waiting, 200, "done");
+    expect_last_answer(busy, 200);
+    turn_until_open(0);
+    stop();
+}
+
 static void closing_cuts_everything(void) {
     http_options o = toy_options();
     start(&o);
@@ -547,6 +606,7 @@ static const test_case cases[] = {
     TEST(draining_answers_on_a_socket_file),
     TEST(a_request_that_has_arrived_is_not_quiet),
     TEST(draining_refuses_new_work),
+    TEST(draining_tells_those_who_are_still_sending),
     TEST(closing_cuts_everything),
     TEST(requests_that_arrive_while_it_closes_are_cut),
     TEST(loopback_is_told_apart),

@@ -226,6 +226,43 @@ def test_a_body_that_never_ends_does_not_hold_a_drain(launch, tiny_model):
     assert d.stop() == 0
 
 
+def read_to_end(s):
+    got = b""
+    while piece := s.recv(1 << 16):
+        got += piece
+    return got
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_half_sent_request_is_told_of_the_drain(launch, tiny_model, busy):
+    """Its head had come before SIGTERM.  An idle daemon closed it without a word, and a busy one kept it until its body
+    was too late: 408."""
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"drain_timeout_s": 600, "body_timeout_ms": 600000}})
+    socks = [socket.create_connection(("127.0.0.1", d.port)) for _ in range(3)]
+    for s in socks:
+        s.settimeout(60 * SLOW)
+    if busy:
+        socks[2].sendall(request_bytes({"model": "tiny", "prompt": "x", "max_tokens": 2000, "ignore_eos": True,
+                                        "n": 16}))
+        while d.metric("inferd_sequences_running") == 0:
+            time.sleep(0.005)
+    work = request_bytes(WORK)
+    socks[0].sendall(work[:-5])
+    socks[1].sendall(work.replace(b"\r\n", b"\r\nExpect: 100-continue\r\n", 1)[:-len(json.dumps(WORK))])
+    while d.metric("inferd_http_exchanges") < 3 + busy:  # the question is one
+        time.sleep(0.005)
+    d.process.send_signal(signal.SIGTERM)
+    for s in socks[:2]:
+        head, text = read_to_end(s).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").split(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: " in head and b"\r\nx-request-id: " in head
+        assert json.loads(text)["error"]["code"] == "shutting_down"
+    if busy:
+        assert d.alive()  # they were told at once
+        assert read_to_end(socks[2]).startswith(b"HTTP/1.1 200 ")
+    assert d.process.wait(60 * SLOW) == 0
+    assert d.stop() == 0
+
+
 def test_second_sigterm_ends_a_drain(launch, tiny_model, tmp_path):
     w = Drained(launch, tiny_model, tmp_path, "tcp")
     w.d.process.send_signal(signal.SIGTERM)
