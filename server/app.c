@@ -478,6 +478,10 @@ void app_set_http(app *a, http_server *http) {
     a->http = http;
 }
 
+void app_set_http_admin(app *a, http_server *http) {
+    a->http_admin = http;
+}
+
 void app_set_admin(app *a, struct admin *ad) {
     a->admin = ad;
 }
@@ -579,6 +583,7 @@ void app_destroy(app *a) {
 void app_drain(app *a) {
     a->draining = true;
     if (a->http != NULL) http_drain(a->http);
+    if (a->http_admin != NULL) http_drain(a->http_admin);
 }
 
 uint32_t app_n_running(const app *a) {

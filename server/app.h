@@ -74,6 +74,7 @@ typedef struct app {
     inferd_config *started;    // what needs a restart is as it says; owned with
     uint32_t *started_sharing; // those that share it, as app_config.n_sharing
     http_server *http;         // NULL before app_set_http
+    http_server *http_admin;   // of the admin socket; NULL: there is none
     struct admin *admin; // borrowed; NULL before app_set_admin: routes of HTTP_ADMIN are refused
     metrics *metrics;
     struct unknown_names *unknown_names; // unknown.h
@@ -129,6 +130,7 @@ void app_http_options(app *a, http_options *out);
 void app_set_http(app *a, http_server *http);
 /* The same for the socket file of administrators; false: none is configured. */
 bool app_admin_options(app *a, http_options *out);
+void app_set_http_admin(app *a, http_server *http);
 void app_set_admin(app *a, struct admin *admin);
 
 /* Events can be read: hand them to their answers, write, flush. */
@@ -139,7 +141,7 @@ void app_tick(app *a, uint64_t late_us);
 /* Devices may have been lost, replicas have come or gone. */
 void app_look_at_fleet(app *a, uint64_t now_us);
 
-/* Take nothing new; what runs goes on.  Also tells the transport. */
+/* Take nothing new; what runs goes on.  Also tells the transport, on both listeners. */
 void app_drain(app *a);
 /* The patience is over: what still runs is told so. */
 void app_cut(app *a);

@@ -94,8 +94,8 @@ typedef struct server_life {
     uv_check_t wakes;    // and behind that
     pulse pulse;         // of this loop
     watchdog *watchdog;  // owned
-    uint64_t tick_due_us, drain_until_us;
-    uint64_t last_call_us; // nothing has run since then; 0: something does
+    uint64_t tick_due_us, drain_from_us, drain_until_us;
+    uint64_t last_call_us; // answers to what arrives until then are waited for; 0: not yet known
     cli_progress bar;
     bool loop_open, announced, draining, cut, failed;
     bool reloading;                       // the service manager was told so
@@ -363,7 +363,8 @@ static void begin_drain(server_life *s) {
     s->draining = true;
     sd_notify_state("STOPPING=1");
     uint32_t seconds = s->app->config->c->limits.drain_timeout_s;
-    s->drain_until_us = clock_now_us() + (uint64_t)seconds * 1000000;
+    s->drain_from_us = clock_now_us();
+    s->drain_until_us = s->drain_from_us + (uint64_t)seconds * 1000000;
     log_line line;
     log_begin(&line, LOG_LEVEL_INFO, "drain");
     log_u64(&line, "running", app_n_running(s->app));
@@ -372,15 +373,26 @@ static void begin_drain(server_life *s) {
     app_drain(s->app);
 }
 
+/* Of both listeners: has every request that arrived before `us` been answered? */
+static bool is_answered(const server_life *s, uint64_t us) {
+    return http_n_due(s->http, us) == 0 &&
+           (s->http_admin == NULL || http_n_due(s->http_admin, us) == 0);
+}
+
+static bool is_quiet(const server_life *s) {
+    return http_is_quiet(s->http) && (s->http_admin == NULL || http_is_quiet(s->http_admin));
+}
+
 /* Nothing runs, every answer has left, and a request that arrived meanwhile was told 503 instead of
- * being reset.  Clients that never stop asking, or never end a body, do not keep the process. */
+ * being reset.  The last call is made once, when all from before the drain is done: clients that
+ * never stop asking, or never end a body, do not keep the process. */
 static bool is_drained(server_life *s, uint64_t now_us) {
-    if (app_n_running(s->app) != 0 || http_n_due(s->http) != 0) {
-        s->last_call_us = 0;
-        return false;
+    if (app_n_running(s->app) != 0) return false;
+    if (s->last_call_us == 0) {
+        if (!is_answered(s, s->drain_from_us)) return false;
+        s->last_call_us = now_us + LAST_CALL_MS * 1000;
     }
-    if (s->last_call_us == 0) s->last_call_us = now_us;
-    return http_is_quiet(s->http) || now_us >= s->last_call_us + LAST_CALL_MS * 1000;
+    return now_us < s->last_call_us ? is_quiet(s) : is_answered(s, s->last_call_us);
 }
 
 /* When patience ends, what is left is told, and gets a moment to leave. */
@@ -639,8 +651,10 @@ static inferd_status open_admin(server_life *s, inferd_err *err) {
     if (s->admin == NULL || s->files == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
     app_set_admin(s->app, s->admin);
-    return app_admin_options(s->app, &ho) ? http_open(&ho, &s->loop, &s->http_admin, err)
-                                          : INFERD_OK;
+    if (!app_admin_options(s->app, &ho)) return INFERD_OK;
+    st = http_open(&ho, &s->loop, &s->http_admin, err);
+    if (st == INFERD_OK) app_set_http_admin(s->app, s->http_admin);
+    return st;
 }
 
 static inferd_status open_disk(server_life *s, inferd_err *err) {

@@ -350,11 +350,11 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **con_cls,
 uint32_t http_n_open(const http_server *s) {
     return s->n_open;
 }
-uint32_t http_n_due(const http_server *s) {
+uint32_t http_n_due(const http_server *s, uint64_t us) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_slots; i++) {
-        const conn *c = s->slots[i].c;
-        n += c != NULL && c->x != NULL && c->x->phase >= EXCHANGE_HANDLING;
+        const exchange *x = s->slots[i].c == NULL ? NULL : s->slots[i].c->x;
+        n += x != NULL && x->phase >= EXCHANGE_HANDLING && x->rq.arrival_us < us;
     }
     return n;
 }

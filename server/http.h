@@ -113,7 +113,8 @@ void http_drain(http_server *s);
 /* No exchange is open, and no client has sent or is being sent anything: a moment to end. */
 bool http_is_quiet(const http_server *s);
 uint32_t http_n_open(const http_server *s); // exchanges not finished
-uint32_t http_n_due(const http_server *s);  // of them, whose request is complete
+/* Of them, those that arrived before `us` and whose request is complete. */
+uint32_t http_n_due(const http_server *s, uint64_t us);
 /* Cut what is left, wait for http_work under way and free everything.  Runs the loop to do so, so
  * it is called outside of uv_run. */
 void http_close(http_server *s); // accepts NULL

@@ -263,6 +263,88 @@ def test_a_half_sent_request_is_told_of_the_drain(launch, tiny_model, busy):
     assert d.stop() == 0
 
 
+def admin_socket(folder):
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(60 * SLOW)
+    s.connect(f"{folder}/admin.sock")
+    return s
+
+
+def test_a_drain_closes_connections_of_the_admin_socket(launch, tiny_model, tmp_path):
+    """It drained the main listener only: answers on the admin socket kept their connections."""
+    w = Drained(launch, tiny_model, tmp_path, "tcp")
+    for target, status in (("/ready", 503), ("/admin/state", 200)):
+        got, headers, _ = w.ask(admin_socket(tmp_path), target)
+        assert (got, headers["connection"]) == (status, "close")
+    assert w.d.alive()
+    w.d.process.send_signal(signal.SIGTERM)
+    assert w.d.process.wait(60 * SLOW) == 0
+    assert w.d.stop() == 0
+
+
+def test_a_drain_answers_what_was_sent_to_the_admin_socket(launch, tiny_model, tmp_path):
+    """A load and a configuration that the daemon had been sent just before SIGTERM were cut without an answer: only the
+    main listener was asked whether it was quiet."""
+    d = launch({**model_config(tiny_model, "tiny"), "admin": {"listen": f"unix:{tmp_path}/admin.sock"}})
+
+    def request(method, path, body):
+        return (f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}").encode()
+
+    def expect(s, *also):
+        answer = http.client.HTTPResponse(s)
+        answer.begin()
+        text = answer.read().decode()
+        assert answer.status == 200, text
+        return answer.headers["connection"], json.loads(text)
+
+    first = admin_socket(tmp_path)
+    first.sendall(request("POST", "/admin/models/tiny/unload", '{"wait": true}'))
+    expect(first)
+    load, put, state = first, admin_socket(tmp_path), admin_socket(tmp_path)
+    d.process.send_signal(signal.SIGSTOP)
+    put.sendall(request("PUT", "/admin/config", d.config_path.read_text()))
+    load.sendall(request("POST", "/admin/models/tiny/load", '{"wait": true}'))
+    state.sendall(request("GET", "/admin/state", ""))
+    d.process.send_signal(signal.SIGTERM)
+    d.process.send_signal(signal.SIGCONT)
+    assert expect(put)[1]["applied"] and expect(load)[1]["state"] == "hot" and expect(state)
+    assert d.process.wait(60 * SLOW) == 0
+    assert d.stop() == 0
+
+
+def test_clients_that_go_on_asking_do_not_hold_a_drain(launch, tiny_model):
+    """Each moment with a request that was being answered began the last half second anew."""
+    key = "admin-key-0123456789"
+    d = launch({**model_config(tiny_model, "tiny"), "limits": {"drain_timeout_s": 600}, "admin": {"keys": [key]}})
+    config = d.config_path.read_text()
+    put = (f"PUT /admin/config HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+           f"Content-Length: {len(config)}\r\n\r\n{config}").encode()
+    ended = threading.Event()
+
+    def ask():  # what a thread of the daemon works on for a moment
+        while not ended.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", d.port), 5) as s:
+                    s.sendall(put)
+                    s.recv(1 << 16)
+            except OSError:
+                pass
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for t in threads:
+        t.start()
+    try:
+        time.sleep(0.2)
+        d.process.send_signal(signal.SIGTERM)
+        assert d.process.wait(10 * SLOW) == 0
+    finally:
+        ended.set()
+        for t in threads:
+            t.join()
+    assert d.stop() == 0
+
+
 def test_second_sigterm_ends_a_drain(launch, tiny_model, tmp_path):
     w = Drained(launch, tiny_model, tmp_path, "tcp")
     w.d.process.send_signal(signal.SIGTERM)
