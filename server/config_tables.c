@@ -240,7 +240,7 @@ static const option of_limit[] = {
     {"json_memory_max", OPTION_BYTES64, AT(L, json.memory_max), RANGE(MIB, TIB, 128 * MIB),
      .about = "of one parsed body"},
     {"running_max", OPTION_U32, AT(L, engine.running_max), RANGE(1, 4096, 32),
-     .about = "sequences in one batch"},
+     .about = "sequences in one step; those that stepped aside run beyond it"},
     {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(1, 65536, 512),
      .about =
          "tokens computed in one step; on a CPU at most the larger of 128 and 2 `running_max`"},
