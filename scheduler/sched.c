@@ -326,6 +326,7 @@ void sched_preempt_seq(sched *s, seq *q) {
     sched_note_preempted(s, q);
     q->redo_until = u32_max(q->redo_until, q->n_computed);
     leave_running(s, q);
+    q->aside = false;
     q->state = SEQ_WAITING;
     q->n_preempted++;
     q->refused_plan = s->plan_no;

@@ -62,7 +62,9 @@ static void add_pace(const sched *s, const seq *q, rotation *r) {
         r->without_target = true;
         return;
     }
+    uint64_t promised_us = s->models[q->model_idx].tpot_us; // by the operator, for all
     uint64_t least_us = q->req->tpot_target_ms != 0 ? s->limits.pace_us / WISH_LEAST_PARTS : 0;
+    if (promised_us != 0) least_us = u64_min(least_us, TARGET_PACES * promised_us);
     uint64_t most_us = u64_max(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us);
     uint64_t pace_us = u64_min(u64_max(TARGET_PACES * target_us, least_us), most_us);
     r->targets_us = u64_min(r->targets_us, pace_us);
@@ -90,11 +92,6 @@ static bool takes_part(const sched_model *m, const sched_model *other) {
     return m->found == 0 || most_urgent(other->found) <= most_urgent(m->found);
 }
 
-/* It runs beyond the places of the batch, and had no part in its model's last step. */
-static bool is_aside(const sched *s, const sched_model *m, const seq *q) {
-    return m->n_running > s->limits.running_max && q->idle_since_us < m->stepped_us;
-}
-
 /* `work`: what the step already has, if m is the model that is planned; drafts are in it. */
 static void add_model(sched *s, const sched_model *m, const rate_work *work, rotation *r) {
     rate_work decode = {0};
@@ -102,8 +99,7 @@ static void add_model(sched *s, const sched_model *m, const rate_work *work, rot
     uint32_t n_active = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->paused || is_aside(s, m, q) || sched_tier_of(s, q, s->clock_us) == TIER_NONE)
-            continue;
+        if (q->paused || q->aside || sched_tier_of(s, q, s->clock_us) == TIER_NONE) continue;
         n_active++;
         if (seq_n_wanted(q) > 1) {
             prompts = true;

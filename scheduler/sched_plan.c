@@ -1,6 +1,7 @@
 /* sched_plan.c - who computes how many tokens next.
  *
- *   expire > trim cache > choose model > overdue > one-row sequences > prompt chunks and admission
+ *   expire > trim cache > choose model > places > overdue > one-row sequences > prompt chunks,
+ * admission
  *
  * A plan is for one model.  Nobody is in a plan twice, and nobody whom this plan preempted, had no
  * page for, or held back for the blocks of another, is looked at again before the next one
@@ -14,6 +15,7 @@
 enum { LOOK_AHEAD_TOKENS = 32 };
 enum { LATE_EVERY = 8 };      // one in so many that begin may be late: see is_lost
 enum { LIFTED_PARTS = 8 };    // of running_max, and of prompts' time and rows: for lifted ones
+enum { OVERDUE_PARTS = 4 };   // of the pace: for prompts of those that stepped aside
 enum { COME_BACK_PARTS = 4 }; // of a step: time to copy what was parked
 enum { TRIM_BLOCKS_MAX = 8 }; // cached blocks freed per plan when pages are short
 enum { CLAIMS_TRIED = 8 };    // of one model in one plan, behind somebody for whom pages are short
@@ -33,7 +35,7 @@ typedef struct plan {
     sched_model *m;
     step *st;
     uint64_t now_us;
-    uint32_t n_active; // sequences of the model that run and are not paused
+    uint32_t n_active; // sequences of the model that have a place
     uint32_t n_models; // that have a step between two of this one, itself among them
     sched_tier tier;   // who is in the step: see sched_share.c
     uint64_t due_us;   // somebody's earliest deadline; 0: none
@@ -132,6 +134,16 @@ static bool is_lost(const plan *p, const seq *q) {
     return p->now_us + prompt_us(p, q) > q->req->arrival_us + ttft_us;
 }
 
+/* A rank orders requests of one class.  In a class that waiting has lifted it to a request has
+ * another one, which goes on rising. */
+static int32_t rank_now(const plan *p, const seq *q, uint32_t class) {
+    if (class >= q->req->class) return q->req->rank;
+    uint64_t lifts =
+        (p->now_us - u64_min(q->idle_since_us, p->now_us)) / u64_max(p->s->limits.starvation_us, 1);
+    uint64_t used = q->req->class - class;
+    return lifts > used ? -(int32_t)u64_min(lifts - used, INT32_MAX) : 0;
+}
+
 static bool precedes(const plan *p, const seq *a, const seq *b) {
     bool lost_a = is_lost(p, a), lost_b = is_lost(p, b);
     uint32_t class_a = lost_a ? a->req->class : class_in_batch(p->s, a, p->now_us);
@@ -140,9 +152,8 @@ static bool precedes(const plan *p, const seq *a, const seq *b) {
     if (lost_a != lost_b) return lost_b;
     bool lifted_a = is_lifted(p->s, a, p->now_us), lifted_b = is_lifted(p->s, b, p->now_us);
     if (lifted_a != lifted_b) return lifted_b; // it has a part of the time of its own: plan_lifted
-    /* A rank orders requests of one class; in the class that waiting lifted it to it has none. */
-    bool ranked = (class_a < a->req->class) == (class_b < b->req->class);
-    if (ranked && a->req->rank != b->req->rank) return a->req->rank < b->req->rank;
+    int32_t rank_a = rank_now(p, a, class_a), rank_b = rank_now(p, b, class_b);
+    if (rank_a != rank_b) return rank_a < rank_b;
     if (p->tier == TIER_ENTITLED && a->principal != b->principal) {
         uint64_t full_a = sched_full_us(p->s, a), full_b = sched_full_us(p->s, b);
         if (full_a != full_b) return full_a < full_b;
@@ -153,13 +164,18 @@ static bool precedes(const plan *p, const seq *a, const seq *b) {
     return a->arrival_no < b->arrival_no;
 }
 
+/* It runs, and has a place in the batch of its model. */
+static bool has_place(const seq *q) {
+    return !q->paused && !q->aside;
+}
+
 static bool is_active(const plan *p, const seq *q) {
-    return &p->s->models[q->model_idx] == p->m && !q->paused;
+    return &p->s->models[q->model_idx] == p->m && has_place(q);
 }
 
 static void count_active(plan *p) {
     p->n_active = 0;
-    LIST_EACH(node, &p->m->running) p->n_active += !LIST_ENTRY(node, seq, mine)->paused;
+    LIST_EACH(node, &p->m->running) p->n_active += has_place(LIST_ENTRY(node, seq, mine));
 }
 
 /* Once for a plan: it is asked for whenever two who wait are compared. */
@@ -174,13 +190,18 @@ static bool may_join(const plan *p, const seq *q) {
     return sched_tier_of(p->s, q, p->now_us) == p->tier;
 }
 
-/* Running sequences of the model that could compute something, in order, into s->order. */
+/* Could it have rows in this step? */
+static bool may_compute(const plan *p, const seq *q) {
+    return !q->paused && seq_n_wanted(q) > 0 && may_join(p, q);
+}
+
+/* Sequences of the model that have a place and could compute something, in order, into s->order. */
 static uint32_t collect_running(plan *p) {
     seq **order = p->s->order;
     uint32_t n = 0;
     LIST_EACH(node, &p->m->running) {
         seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->paused || seq_n_wanted(q) == 0 || !may_join(p, q)) continue;
+        if (q->aside || !may_compute(p, q)) continue;
         uint32_t i = n++;
         for (; i > 0 && precedes(p, q, order[i - 1]); i--) order[i] = order[i - 1];
         order[i] = q;
@@ -259,6 +280,7 @@ bool sched_deserves_less(const seq *a, const seq *b) {
     bool spared_a = a->n_preempted >= PREEMPTIONS_SPARED;
     bool spared_b = b->n_preempted >= PREEMPTIONS_SPARED;
     if (a->paused != b->paused) return a->paused;
+    if (a->aside != b->aside) return a->aside; // or it keeps pages, and another the place for them
     if (a->granted != b->granted) return a->granted > b->granted;
     if (spared_a != spared_b) return spared_b;
     return a->arrival_no > b->arrival_no;
@@ -291,11 +313,17 @@ static bool gives_before(const sched *s, bool claims, const seq *a, const seq *b
     return secure_a != secure_b ? secure_b : sched_deserves_less(a, b);
 }
 
+typedef enum wanted {
+    WANTED_PLACE, // in the batch
+    WANTED_PAGES,
+    WANTED_OWN // pages of its tenant: a ceiling forbids others
+} wanted;
+
 static uint32_t n_active_of(const plan *p, uint32_t tenant_idx) {
     uint32_t n = 0;
     LIST_EACH(node, &p->m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        n += !q->paused && q->req->tenant_idx == tenant_idx;
+        n += has_place(q) && q->req->tenant_idx == tenant_idx;
     }
     return n;
 }
@@ -305,7 +333,7 @@ static uint32_t n_without_share(const plan *p) {
     uint32_t n = 0;
     LIST_EACH(node, &p->m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        n += !q->paused && sched_places_kept(p->s, q->req->tenant_idx) == 0;
+        n += has_place(q) && sched_places_kept(p->s, q->req->tenant_idx) == 0;
     }
     return n;
 }
@@ -326,26 +354,24 @@ static bool keeps_its_place(const plan *p, const seq *q, const seq *v) {
            n_active_of(p, v->req->tenant_idx) <= n_kept && n_without_share(p) > 0;
 }
 
-/* Would v make room for q in the batch? */
-static bool gives_place(const plan *p, const seq *q, bool claims, bool lacks, const seq *v) {
-    if (!is_active(p, v) || v == q || v->planned_plan == p->s->plan_no || keeps_its_place(p, q, v))
-        return false;
-    return (lacks && sched_places_kept(p->s, v->req->tenant_idx) == 0) ||
-           may_preempt(p->s, q, claims, v);
-}
-
-/* The one that gives its pages first.  What a ceiling forbids only the owner's own can give. */
-static seq *pick_victim(const plan *p, const seq *q, bool own_tenant) {
+/* Whoever gives it first; for a place, among those that take one.  What a ceiling forbids only the
+ * owner's own can give. */
+static seq *pick_victim(const plan *p, const seq *q, wanted what) {
     seq *victim = NULL;
-    bool own_model = !own_tenant && sched_model_is_full(p->s, q), claims = claims_memory(p->s, q);
+    bool place = what == WANTED_PLACE, own_tenant = what == WANTED_OWN;
+    bool own_model = what == WANTED_PAGES && sched_model_is_full(p->s, q);
+    bool claims = claims_memory(p->s, q), lacks = place && lacks_its_place(p, q);
     LIST_EACH(node, &p->s->running) {
         seq *v = LIST_ENTRY(node, seq, link);
+        bool counts = place ? is_active(p, v) : v->table.n_blocks > 0;
         if ((own_model && v->model_idx != q->model_idx) ||
             (own_tenant && v->req->tenant_idx != q->req->tenant_idx))
             continue;
-        if (v->table.n_blocks == 0 || v == q || v->planned_plan == p->s->plan_no ||
-            !may_preempt(p->s, q, claims, v))
+        if (!counts || v == q || v->planned_plan == p->s->plan_no ||
+            (place && keeps_its_place(p, q, v)))
             continue;
+        bool gives = lacks && sched_places_kept(p->s, v->req->tenant_idx) == 0;
+        if (!gives && !may_preempt(p->s, q, claims, v)) continue;
         if (victim == NULL || gives_before(p->s, claims, v, victim)) victim = v;
     }
     return victim;
@@ -356,20 +382,6 @@ static bool relief_is_coming(const sched *s) {
     return s->relief_epoch > s->pool->finished;
 }
 
-/* Is there a place for q?  With all of them taken, a sequence that has to make room steps aside: it
- * keeps its blocks and its turns (plan_overdue), and computes again when a place comes free.  Each
- * one that runs beyond running_max has put one aside. */
-static bool has_place(const plan *p, const seq *q) {
-    uint32_t n_aside = 0, places = p->s->limits.running_max;
-    if (p->n_active < places) return true;
-    bool claims = claims_memory(p->s, q), lacks = lacks_its_place(p, q);
-    LIST_EACH(node, &p->s->running) {
-        const seq *v = LIST_ENTRY(node, seq, link);
-        n_aside += gives_place(p, q, claims, lacks, v);
-    }
-    return n_aside > p->n_active - places;
-}
-
 static void preempt(plan *p, seq *victim) {
     if (is_active(p, victim)) p->n_active--;
     sched_preempt_seq(p->s, victim);
@@ -377,10 +389,24 @@ static void preempt(plan *p, seq *victim) {
 
 static bool preempt_for_pages(plan *p, seq *q, bool own_tenant) {
     if (!own_tenant && relief_is_coming(p->s)) return false;
-    seq *victim = pick_victim(p, q, own_tenant);
+    seq *victim = pick_victim(p, q, own_tenant ? WANTED_OWN : WANTED_PAGES);
     if (victim == NULL) return false;
     preempt(p, victim);
     if (relief_is_coming(p->s)) p->s->relief_for = q;
+    return true;
+}
+
+/* For a place a sequence only steps aside: it keeps its blocks as long as no other needs the pages,
+ * and has a turn now and then (plan_overdue). */
+static void put_aside(plan *p, seq *q) {
+    q->aside = true;
+    p->n_active--;
+}
+
+static bool take_place(plan *p, const seq *q) {
+    seq *victim = pick_victim(p, q, WANTED_PLACE);
+    if (victim == NULL) return false;
+    put_aside(p, victim);
     return true;
 }
 
@@ -605,7 +631,8 @@ static admission admit(plan *p, seq *q) {
     /* With `sla` nobody joins a batch that would then be too slow for its targets. */
     inferd_err unused = {0};
     if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK) return ADMIT_NO_PLACE;
-    if (!has_place(p, q)) return ADMIT_NO_PLACE;
+    if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, WANTED_PLACE) == NULL)
+        return ADMIT_NO_PLACE;
     uint64_t short_us = u64_max(q->idle_since_us, p->m->short_since_us);
     bool starved = p->m->n_running == 0 && is_short(p, p->m) && p->s->limits.kv_turn_us != 0 &&
                    p->now_us >= short_us + p->s->limits.kv_turn_us;
@@ -619,6 +646,7 @@ static admission admit(plan *p, seq *q) {
     while (!fits_now && !fits(p, q, false, &full))
         if ((full || !reclaim_weights(p, p->m, NULL)) && !preempt_for_pages(p, q, full))
             return in_vain(p, full);
+    if (p->n_active >= p->s->limits.running_max && !take_place(p, q)) return ADMIT_NO_PLACE;
     start(p, q);
     return ADMITTED;
 }
@@ -787,52 +815,127 @@ static void keep_lift(plan *p, seq *q, uint32_t class) {
     q->granted = (gen_class) class;
 }
 
-/* Sequences that a part of the batch is for. */
+/* ---- sequences that stepped aside ---- */
+
+/* Blocks of q that are parked are copied and not computed: all at once when nobody else is in the
+ * step, else for about as long as a quarter of one, and the rest next time; those on the disk are
+ * waited for.  False: there is a rest. */
+static bool come_back(plan *p, seq *q) {
+    sched *s = p->s;
+    uint32_t n_before = q->n_computed, n_max = blocks_findable(q, &p->m->kv.layout);
+    n_max -= u32_min(n_max, q->n_published);
+    if (n_max == 0 || (!p->m->parks && !sched_has_disk(s, p->m))) return true;
+    uint32_t n = n_max;
+    if (p->st->b.n_rows > 0 && p->m->move.us > 0)
+        n = u32_min(n, (uint32_t)(s->typical_us / COME_BACK_PARTS / p->m->move.us) + 1);
+    uint32_t done = sched_unpark(s, q, n, p->now_us), tokens = q->n_computed - n_before;
+    if (q->n_preempted == 0) {
+        q->n_cached += tokens;
+        s->counters.prefix_hits_tokens += tokens;
+        if (q->first_plan_us != 0) sched_note_cached(s, q, tokens);
+    }
+    if (!q->waits_for_disk && (done < n || n == n_max)) return true;
+    q->refused_plan = s->plan_no; // no rows for what may come back
+    return false;
+}
+
+/* Places of the batch, and rows of a step, that are for lifted sequences, or for overdue ones. */
 static uint32_t lifted_max(const plan *p) {
     return u32_max(p->s->limits.running_max / LIFTED_PARTS, 1);
 }
 
-/* May it stay lifted?  Where sequences have stepped aside, few at a time, or urgent ones would find
- * no place. */
-static bool may_stay_lifted(const plan *p, const seq *q) {
-    return p->n_active <= p->s->limits.running_max || q->granted < q->req->class ||
-           p->s->n_lifted < lifted_max(p);
+/* The first to come back: lifted ones before all others, which are as few as there are places for
+ * them. */
+static seq *first_aside(const plan *p, bool lifted) {
+    seq *first = NULL;
+    LIST_EACH(node, &p->m->running) {
+        seq *q = LIST_ENTRY(node, seq, mine);
+        if (!q->aside || q->paused || !may_join(p, q) || (lifted && q->granted == q->req->class))
+            continue;
+        if (first == NULL || precedes(p, q, first)) first = q;
+    }
+    return first;
 }
 
-/* Which of those that decode has had no step for longest, of those that have to have one. */
-static seq *longest_overdue(const plan *p, uint32_t n_order) {
+static void take_places_back(plan *p, bool lifted) {
+    for (seq *q; p->n_active < p->s->limits.running_max && (q = first_aside(p, lifted)) != NULL;) {
+        seq *w = lifted ? NULL : first_waiting(p, precedes, false);
+        bool full;
+        if (w != NULL && precedes(p, w, q) && fits(p, w, false, &full)) return; // in plan_chunks
+        q->aside = false;
+        p->n_active++;
+    }
+}
+
+/* Readers that were slow come back to a batch whose places others have. */
+static void leave_places(plan *p) {
+    while (p->n_active > p->s->limits.running_max) {
+        seq *last = NULL;
+        LIST_EACH(node, &p->m->running) {
+            seq *q = LIST_ENTRY(node, seq, mine);
+            if (has_place(q) && (last == NULL || precedes(p, last, q))) last = q;
+        }
+        put_aside(p, last);
+    }
+}
+
+/* Of those aside that have had no step for starvation_us, the one for which that is longest. */
+static seq *longest_overdue(const plan *p) {
     seq *first = NULL;
-    for (uint32_t i = 0; i < n_order; i++) {
-        seq *q = p->s->order[i];
-        if (wants_rows(p, q) && seq_n_wanted(q) == 1 && sched_is_overdue(p->s, q, p->now_us) &&
+    LIST_EACH(node, &p->m->running) {
+        seq *q = LIST_ENTRY(node, seq, mine);
+        if (q->aside && wants_rows(p, q) && may_compute(p, q) &&
+            sched_is_overdue(p->s, q, p->now_us) &&
             (first == NULL || q->idle_since_us < first->idle_since_us))
             first = q;
     }
     return first;
 }
 
-/* With more sequences than places: a few that have had no step for starvation_us, whatever their
- * class.  With each such step a sequence rises by a class, and one that has risen to the top has a
- * place.  Returns how many sequences the step may have beside prompts of that kind. */
-static uint32_t plan_overdue(plan *p, uint32_t n_order) {
-    sched *s = p->s;
-    uint32_t places = s->limits.running_max, n = 0, n_prompts = 0;
-    if (p->n_active <= places) return places;
-    for (seq *q; n < lifted_max(p) && (q = longest_overdue(p, n_order)) != NULL; n++)
-        if (plan_rows(p, q, 1) > 0 && q->granted > GEN_HIGH && may_stay_lifted(p, q))
-            keep_lift(p, q, q->granted - 1);
-    for (uint32_t i = places; i < n_order; i++)
-        n_prompts += wants_rows(p, s->order[i]) && seq_n_wanted(s->order[i]) > 1 &&
-                     sched_is_overdue(s, s->order[i], p->now_us);
-    return places - u32_min(n_prompts, lifted_max(p));
+/* A row of one that decodes; of a prompt what a quarter of the pace leaves, for all of them, and
+ * rows that others of the batch do not need. */
+static uint32_t overdue_rows(const plan *p, const seq *q) {
+    const sched_limits *l = &p->s->limits;
+    rate_work work = step_work(p->st);
+    uint32_t taken = work.rows + l->running_max - p->st->b.n_seqs - 1;
+    uint32_t n_max =
+        u32_min(seq_n_wanted(q), l->step_tokens_max - u32_min(taken, l->step_tokens_max));
+    uint32_t n = rate_rows(&p->m->rate, l->pace_us / OVERDUE_PARTS, &work,
+                           q->n_computed + q->n_planned, n_max);
+    return u32_max(n, 1);
 }
+
+/* A few of those aside have a step, whatever their class; with each a sequence rises by a class,
+ * while there is room among the lifted.  Where the batch has one place they have it every other
+ * time. */
+static void plan_overdue(plan *p) {
+    sched *s = p->s;
+    uint32_t n = 0;
+    if (s->limits.running_max == 1 && p->m->overdue_step) {
+        p->m->overdue_step = false;
+        return;
+    }
+    for (seq *q; n < lifted_max(p) && (q = longest_overdue(p)) != NULL;) {
+        if (!come_back(p, q) || plan_rows(p, q, overdue_rows(p, q)) == 0) {
+            q->refused_plan = s->plan_no;
+            continue;
+        }
+        n++;
+        bool may_rise =
+            q->granted < q->req->class || s->n_lifted < s->limits.running_max / LIFTED_PARTS;
+        if (q->granted > GEN_HIGH && may_rise) keep_lift(p, q, q->granted - 1);
+    }
+    p->m->overdue_step = n > 0;
+}
+
+/* ---- rows of the others ---- */
 
 /* One row for whoever needs one: those that decode.  Where memory is guaranteed first who has no
  * more than that: those who have more are not in the plan yet, and can give. */
-static void plan_single_rows(plan *p, uint32_t n_order, uint32_t seqs_max) {
+static void plan_single_rows(plan *p, uint32_t n_order) {
     bool guarantees = sched_has_guarantees(p->s);
     for (int more = 0; more <= guarantees; more++)
-        for (uint32_t i = 0; i < n_order && p->st->b.n_seqs < seqs_max; i++) {
+        for (uint32_t i = 0; i < n_order && p->st->b.n_seqs < p->s->limits.running_max; i++) {
             seq *q = p->s->order[i];
             if (q->state != SEQ_RUNNING || seq_n_wanted(q) != 1 ||
                 q->planned_plan == p->s->plan_no || q->refused_plan == p->s->plan_no ||
@@ -860,10 +963,10 @@ static uint64_t step_budget_us(const plan *p) {
     return u64_max(budget_us, alone_us + alone_us / 4);
 }
 
-/* How far a step may go: its time, its rows, and its sequences. */
+/* How far a step may go: its time, and its rows. */
 typedef struct step_bound {
     uint64_t us;
-    uint32_t rows, seqs;
+    uint32_t rows;
 } step_bound;
 
 /* Rows of a sequence that the step still has time for.  At least one, or it would never advance;
@@ -878,37 +981,15 @@ static uint32_t chunk_rows(const plan *p, const seq *q, const step_bound *bound)
     return u32_max(n, u32_min(least, n_max));
 }
 
-static bool has_rows(const plan *p, const step_bound *bound) {
-    return p->st->b.n_seqs < bound->seqs && p->st->b.n_rows < bound->rows;
+static bool has_rows(const plan *p, uint32_t rows_max) {
+    return p->st->b.n_seqs < p->s->limits.running_max && p->st->b.n_rows < rows_max;
 }
 
 /* Is there a row left, and time for it?  The first prompt has some in any case. */
 static bool has_room(const plan *p, const step_bound *bound) {
     rate_work work = step_work(p->st);
-    return has_rows(p, bound) &&
+    return has_rows(p, bound->rows) &&
            (p->st->n_prefill_rows == 0 || rate_rows(&p->m->rate, bound->us, &work, 0, 1) > 0);
-}
-
-/* Blocks of q that are parked are copied and not computed: all at once when nobody else is in the
- * step, else for about as long as a quarter of one, and the rest next time; those on the disk are
- * waited for.  False: there is a rest. */
-static bool come_back(plan *p, seq *q) {
-    sched *s = p->s;
-    uint32_t n_before = q->n_computed, n_max = blocks_findable(q, &p->m->kv.layout);
-    n_max -= u32_min(n_max, q->n_published);
-    if (n_max == 0 || (!p->m->parks && !sched_has_disk(s, p->m))) return true;
-    uint32_t n = n_max;
-    if (p->st->b.n_rows > 0 && p->m->move.us > 0)
-        n = u32_min(n, (uint32_t)(s->typical_us / COME_BACK_PARTS / p->m->move.us) + 1);
-    uint32_t done = sched_unpark(s, q, n, p->now_us), tokens = q->n_computed - n_before;
-    if (q->n_preempted == 0) {
-        q->n_cached += tokens;
-        s->counters.prefix_hits_tokens += tokens;
-        if (q->first_plan_us != 0) sched_note_cached(s, q, tokens);
-    }
-    if (!q->waits_for_disk && (done < n || n == n_max)) return true;
-    q->refused_plan = s->plan_no; // no rows for what may come back
-    return false;
 }
 
 /* What the step takes so far, and of the time and rows that prompts have without the part of lifted
@@ -933,7 +1014,7 @@ static step_bound bound_of_others(const plan *p, uint32_t n_order, step_bound al
 static void plan_lifted(plan *p, uint32_t n_order, step_bound all) {
     sched *s = p->s;
     uint32_t n_rows = 0;
-    for (uint32_t i = 0; i < n_order && has_rows(p, &all); i++) {
+    for (uint32_t i = 0; i < n_order && has_rows(p, all.rows); i++) {
         seq *q = s->order[i];
         if (!wants_rows(p, q) || !is_lifted(s, q, p->now_us) || !come_back(p, q)) continue;
         rate_work work = step_work(p->st);
@@ -941,23 +1022,20 @@ static void plan_lifted(plan *p, uint32_t n_order, step_bound all) {
         uint32_t n = rate_rows(&p->m->rate, all.us, &work, q->n_computed + q->n_planned, n_max);
         if (sched_is_overdue(s, q, p->now_us)) n = u32_max(n, 1);
         if (n == 0) continue;
-        if (may_stay_lifted(p, q)) keep_lift(p, q, class_in_batch(s, q, p->now_us));
+        keep_lift(p, q, class_in_batch(s, q, p->now_us));
         n_rows += plan_rows(p, q, n);
     }
     p->st->n_prefill_rows += n_rows;
 }
 
-/* `n_batch`: of the order those that have a place; `seqs_max`: sequences of the step beside lifted
- * ones. */
-static void plan_chunks(plan *p, uint32_t n_order, uint32_t n_batch, uint32_t seqs_max) {
+static void plan_chunks(plan *p, uint32_t n_order) {
     sched *s = p->s;
     step *st = p->st;
-    const step_bound all = {step_budget_us(p), s->limits.step_tokens_max, s->limits.running_max};
-    step_bound others = bound_of_others(p, n_order, all);
-    others.seqs = seqs_max;
-    for (uint32_t i = 0; has_rows(p, &all);) {
-        while (i < n_batch && !wants_rows(p, s->order[i])) i++;
-        seq *q = i < n_batch ? s->order[i] : NULL;
+    const step_bound all = {step_budget_us(p), s->limits.step_tokens_max};
+    const step_bound others = bound_of_others(p, n_order, all);
+    for (uint32_t i = 0; has_rows(p, all.rows);) {
+        while (i < n_order && !wants_rows(p, s->order[i])) i++;
+        seq *q = i < n_order ? s->order[i] : NULL;
         seq *w = door_next(p, precedes);
         if (q == NULL && w == NULL) break;
         bool comes = w != NULL && (q == NULL || precedes(p, w, q));
@@ -971,7 +1049,7 @@ static void plan_chunks(plan *p, uint32_t n_order, uint32_t n_batch, uint32_t se
             i++;
         }
         if (!come_back(p, q)) continue;
-        if (lifted && may_stay_lifted(p, q)) keep_lift(p, q, class_in_batch(s, q, p->now_us));
+        if (lifted) keep_lift(p, q, class_in_batch(s, q, p->now_us));
         st->n_prefill_rows += plan_rows(p, q, chunk_rows(p, q, its));
     }
     plan_lifted(p, n_order, all);
@@ -1013,12 +1091,15 @@ static bool plan_model(plan *p) {
     st->charge_us = 0;
     count_active(p);
     count_models(p);
+    leave_places(p);
+    take_places_back(p, true);
     admit_urgent(p);
+    take_places_back(p, false);
     uint32_t n_order = collect_running(p);
-    uint32_t n_batch = u32_min(n_order, p->s->limits.running_max);
-    uint32_t seqs_max = plan_overdue(p, n_order);
-    plan_single_rows(p, n_batch, seqs_max);
-    plan_chunks(p, n_order, n_batch, seqs_max);
+    plan_overdue(p);
+    n_order = u32_min(n_order, p->s->limits.running_max - st->b.n_seqs);
+    plan_single_rows(p, n_order);
+    plan_chunks(p, n_order);
     return st->b.n_rows > 0;
 }
 

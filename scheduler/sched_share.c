@@ -264,7 +264,7 @@ static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
         .overdue = sched_is_overdue(s, q, now_us) &&
                    now_us >= seq_model(s, q)->stepped_us + s->limits.starvation_us,
         .deadline_us = urgent ? deadline_us : 0,
-        .due_us = late || seq_n_output(q) == 0 ? 0 : deadline_us,
+        .due_us = late || q->aside || seq_n_output(q) == 0 ? 0 : deadline_us,
         .virtual_us = virtual_of(s, q),
         .runs = q->state == SEQ_RUNNING,
         .arrival_no = q->arrival_no};

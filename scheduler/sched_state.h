@@ -83,6 +83,7 @@ typedef struct sched_model {
     uint64_t ttft_us, tpot_us; // what its requests wish for; 0: nothing
     uint64_t due_us;           // scratch of sched_choose: its earliest deadline,
     uint64_t looked_plan;      // number of the plan that looked at its sequences; 0: look again
+    bool overdue_step;         // its last step was for one that stepped aside
     uint32_t ready, found;     // classes, as bits: with anybody ready, with the next,
     sched_choice best[GEN_CLASSES]; // the first of each,
     uint64_t ready_us;              // and when somebody whose share is used up may go on

@@ -21,9 +21,9 @@
  * the device, where shares allow it: so no class starves, however much more urgent work there is.
  *
  * A waiting sequence that finds all running_max places taken, some of them by less urgent ones,
- * runs all the same where pages allow: one of those has stepped aside.  It keeps its blocks, has a
- * step each starvation_us, and rises by a class with each, until it has a place again or is among
- * the few that are lifted.
+ * takes one: a sequence steps aside.  That one runs on without a place, keeps its blocks where
+ * pages allow, has a step each starvation_us, and rises by a class with each, until a place is free
+ * again.
  *
  * Whoever waits and begins like a prompt that is being computed is held back until those blocks are
  * there, instead of computing them again at the same time.  It waits only for a sequence that is

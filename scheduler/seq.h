@@ -41,6 +41,7 @@ typedef struct seq {
     uint32_t model_idx;
     uint64_t arrival_no; // order of submission; kept through preemption
     bool paused;
+    bool aside;     // it runs, and a more urgent one has its place in the batch
     bool scoring;   // the prompt's log-probabilities are wanted
     bool cacheable; // may use and leave prefix blocks
 

@@ -148,7 +148,7 @@ static void an_urgent_prompt_goes_on_below_the_system_s(void) {
         sched_limits l = flood_limits();
         open_rig(&r, &l);
         loop f = {.class = GEN_SYSTEM, .random = rng_make(seed, 0, 0), .next = FIRST_OF_FLOOD};
-        submit(&r, GEN_HIGH, request(1, 450, 4));
+        submit(&r, GEN_HIGH, request(1, 300, 4));
         rig_turn(&r);
         EXPECT(r.outcomes[1].n_tokens == 0 && sequence(&r, 1)->first_plan_us != 0);
         EXPECT(longest_pause(&r, &f, 1, 40000000) <= l.starvation_us + 1000000);
@@ -175,6 +175,88 @@ static void a_rank_does_not_keep_batch_work_out(void) {
     close_rig(&r);
 }
 
+/* Streams of three classes, of which two have stepped aside, and steps so long that some of them
+ * are due at each: a prompt of the class above found all sequences of a step taken, for up to 28 s.
+ */
+static void an_urgent_prompt_finds_a_place_beside_turns_of_others(void) {
+    rig r;
+    sched_limits l = flood_limits();
+    l.running_max = 8;
+    open_rig(&r, &l);
+    r.device.a_us = 150000;
+    uint64_t id = 1;
+    for (int class = GEN_BATCH; class >= GEN_HIGH; class --) {
+        for (int i = 0; i < 8; i++) submit(&r, (gen_class) class, request(id++, 20, 470));
+        while (r.outcomes[id - 1].n_tokens < 2) rig_turn(&r);
+    }
+    for (uint64_t until_us = r.now_us + 3000000; r.now_us < until_us;) rig_turn(&r);
+    for (id = 500; id < 510; id++) {
+        uint64_t came_us = r.now_us;
+        submit(&r, GEN_SYSTEM, request(id, 20, 4));
+        while (r.outcomes[id].n_tokens == 0) rig_turn(&r);
+        EXPECT(r.now_us - came_us <= 2 * 170000);
+        for (uint64_t until_us = r.now_us + 700000; r.now_us < until_us;) rig_turn(&r);
+    }
+    close_rig(&r);
+}
+
+/* As long as streams were aside no place counted as free, so what waiting had lifted was behind
+ * each newcomer of the flood. */
+static void waiting_requests_get_their_places_beside_streams_aside(void) {
+    static const gen_class classes[] = {GEN_NORMAL, GEN_BATCH};
+    for (size_t c = 0; c < INFERD_COUNT(classes); c++) {
+        rig r;
+        sched_limits l = flood_limits();
+        open_rig(&r, &l);
+        loop f = {.class = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
+        for (uint64_t id = 101; id <= 100 + PLACES; id++)
+            submit(&r, GEN_BATCH, request(id, 20, 480));
+        while (r.outcomes[100 + PLACES].n_tokens < 3) rig_turn(&r);
+        for (int i = 0; i < 20; i++) turn_with(&r, &f);
+        for (uint64_t id = 1; id <= 6; id++) submit(&r, classes[c], request(id, 60, 4));
+        uint64_t came_us = r.now_us;
+        longest_pause(&r, &f, 6, 60000000);
+        for (uint64_t id = 1; id <= 6; id++) EXPECT_EQ(r.outcomes[id].n_done, 1);
+        EXPECT(r.now_us - came_us <= 30000000);
+        close_rig(&r);
+    }
+}
+
+/* Ranks of two classes were compared in a circle: one urgent request with a rank kept the oldest
+ * batch request from ever being the first. */
+static void ranks_have_one_order(void) {
+    rig r;
+    sched_limits l = flood_limits();
+    open_rig(&r, &l);
+    loop f = {.class = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
+    for (int i = 0; i < 20; i++) turn_with(&r, &f);
+    gen_request *q = request(900, 100, 4);
+    q->rank = 5;
+    submit(&r, GEN_HIGH, q);
+    for (uint64_t id = 1; id <= 6; id++) submit(&r, GEN_BATCH, request(id, 100, 4));
+    longest_pause(&r, &f, 6, 60000000);
+    for (uint64_t id = 1; id <= 6; id++) EXPECT_EQ(r.outcomes[id].n_done, 1);
+    close_rig(&r);
+}
+
+/* A prompt aside took all rows of a step that has as many as the batch has places. */
+static void a_prompt_aside_leaves_the_batch_its_rows(void) {
+    rig r;
+    sched_limits l = flood_limits();
+    l.step_tokens_max = PLACES;
+    l.logits_max = PLACES;
+    open_rig(&r, &l);
+    r.device.a_us = 1000;
+    r.device.b_us = 10;
+    for (uint64_t id = 1; id <= 4; id++) submit(&r, GEN_BATCH, request(id, 400, 20));
+    rig_turn(&r);
+    for (uint64_t id = 101; id <= 100 + PLACES; id++) submit(&r, GEN_HIGH, request(id, 20, 480));
+    uint64_t longest_us = longest_pause(&r, NULL, 4, 60000000);
+    EXPECT(longest_us <= l.starvation_us + 1000000);
+    for (uint64_t id = 1; id <= 4; id++) EXPECT_EQ(r.outcomes[id].n_tokens, 20);
+    close_rig(&r);
+}
+
 static const test_case cases[] = {
     TEST(normal_streams_go_on_beside_urgent_ones),
     TEST(batch_streams_go_on_beside_normal_ones),
@@ -182,6 +264,10 @@ static const test_case cases[] = {
     TEST(readers_that_come_back_leave_the_others_their_turns),
     TEST(an_urgent_prompt_goes_on_below_the_system_s),
     TEST(a_rank_does_not_keep_batch_work_out),
+    TEST(an_urgent_prompt_finds_a_place_beside_turns_of_others),
+    TEST(waiting_requests_get_their_places_beside_streams_aside),
+    TEST(ranks_have_one_order),
+    TEST(a_prompt_aside_leaves_the_batch_its_rows),
 };
 
 TEST_MAIN(cases)
