@@ -239,8 +239,8 @@ uint32_t sched_model_n_cached(const sched *s, uint32_t model_idx) {
     return s->models[model_idx].open ? s->models[model_idx].kv.n_idle_pages : 0;
 }
 
-/* It computes nothing however long it is served: nobody has to go for it. */
-static bool stands_still(const sched *s, const sched_model *m, const seq *q) {
+bool sched_stands_still(const sched *s, const seq *q) {
+    const sched_model *m = &s->models[q->model_idx];
     if (q->paused || m->share.policy != SHARE_BESTEFFORT) return q->paused;
     return (m->share.weight == 0 || s->n_paused_tenants > 0) && *sched_pause_reason(s, q) != 0;
 }
@@ -251,7 +251,7 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
     uint64_t n_blocks = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (stands_still(s, m, q)) continue;
+        if (sched_stands_still(s, q)) continue;
         d->n_running++;
         n_blocks += q->table.n_blocks;
         rate_add_rows(&held, 0, q->n_computed);
@@ -259,7 +259,7 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
     }
     LIST_EACH(node, &m->waiting) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (stands_still(s, m, q)) continue;
+        if (sched_stands_still(s, q)) continue;
         d->n_waiting++;
         if (q->first_token_us == 0 && (d->unserved_us == 0 || q->req->arrival_us < d->unserved_us))
             d->unserved_us = q->req->arrival_us;

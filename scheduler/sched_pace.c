@@ -20,7 +20,7 @@
  *
  * A model takes part when its most urgent work is not less urgent than that of the model which is
  * planned, or when it has a share to use: the others get steps only when those have nothing to do.
- * Sequences that are paused, or have no share of the device to use now, or stepped aside, take no
+ * Sequences that stand still (their reader, tenant or model is paused), or stepped aside, take no
  * part: they get no step, so no pace of theirs can be kept.
  *
  * Prompts get at least a quarter of the time that decoding takes, or requests that decode would
@@ -50,10 +50,9 @@ typedef struct rotation {
 } rotation;
 
 /* Batch work waits for as long as it takes. */
-static bool waits_for_long(sched *s, const seq *q) {
-    return q->req->class <= GEN_NORMAL && !q->paused && seq_n_output(q) == 0 &&
-           s->clock_us >= q->req->arrival_us + LONG_WAIT_US &&
-           sched_tier_of(s, q, s->clock_us) != TIER_NONE;
+static bool waits_for_long(const sched *s, const seq *q) {
+    return q->req->class <= GEN_NORMAL && seq_n_output(q) == 0 &&
+           s->clock_us >= q->req->arrival_us + LONG_WAIT_US;
 }
 
 static void add_pace(const sched *s, const seq *q, rotation *r) {
@@ -85,21 +84,21 @@ static uint32_t most_urgent(uint32_t classes) {
 /* Does `other` make steps between those of m? */
 static bool takes_part(const sched_model *m, const sched_model *other) {
     if (other == m) return true;
-    if (!other->hot || other->found == 0) return false;
+    if (!other->hot || other->ready == 0) return false;
     for (uint32_t class = 0; class < GEN_CLASSES; class ++)
         if ((other->found >> class & 1) != 0 && other->best[class].tier == TIER_ENTITLED)
             return true;
-    return m->found == 0 || most_urgent(other->found) <= most_urgent(m->found);
+    return m->ready == 0 || most_urgent(other->ready) <= most_urgent(m->ready);
 }
 
 /* `work`: what the step already has, if m is the model that is planned; drafts are in it. */
-static void add_model(sched *s, const sched_model *m, const rate_work *work, rotation *r) {
+static void add_model(const sched *s, const sched_model *m, const rate_work *work, rotation *r) {
     rate_work decode = {0};
     bool prompts = false;
     uint32_t n_active = 0;
     LIST_EACH(node, &m->running) {
         const seq *q = LIST_ENTRY(node, seq, mine);
-        if (q->paused || q->aside || sched_tier_of(s, q, s->clock_us) == TIER_NONE) continue;
+        if (q->aside || sched_stands_still(s, q)) continue;
         n_active++;
         if (seq_n_wanted(q) > 1) {
             prompts = true;
@@ -113,15 +112,18 @@ static void add_model(sched *s, const sched_model *m, const rate_work *work, rot
     uint64_t decode_us = decode.rows > 0 ? rate_us(&m->rate, &decode) : 0;
     if (work != NULL && work->rows > 0) decode_us = u64_max(decode_us, rate_us(&m->rate, work));
     r->decode_us += decode_us;
+    bool comes = false; // a request that could begin
     LIST_EACH(node, &m->waiting) {
+        const seq *q = LIST_ENTRY(node, seq, mine);
+        if (sched_stands_still(s, q)) continue;
+        comes = n_active < s->limits.running_max;
+        r->long_wait |= waits_for_long(s, q);
         if (r->long_wait) break;
-        r->long_wait = waits_for_long(s, LIST_ENTRY(node, seq, mine));
     }
-    bool comes = m->n_seqs > m->n_running && n_active < s->limits.running_max;
     r->n_prompting += prompts || comes;
 }
 
-uint64_t sched_budget_us(sched *s, const sched_model *m, const rate_work *work) {
+uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work) {
     rotation r = {.targets_us = UINT64_MAX};
     for (uint32_t i = 0; i < s->n_models; i++)
         if (takes_part(m, &s->models[i]))

@@ -247,9 +247,12 @@ uint32_t sched_time_retry_ms(const sched *s, const seq *q);
 /* What it wishes for per token: the request's target, else its model's; 0: nothing. */
 uint64_t sched_tpot_us(const sched *s, const seq *q);
 
+/* It computes nothing however long it is served: its reader, its tenant or its model is paused. */
+bool sched_stands_still(const sched *s, const seq *q);
+
 /* -- sched_pace.c -- */
 /* How long a step of this model may take with prompts beside the rows that it has. */
-uint64_t sched_budget_us(sched *s, const sched_model *m, const rate_work *work);
+uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work);
 
 /* -- sched_memory.c -- */
 void sched_on_live(void *ctx, uint32_t tenant, bool live); // of a sched_model's kv
