@@ -73,6 +73,7 @@ def alone(launch):
         assert d.stop() == 0
 
 
+@pytest.mark.quick
 def test_four_models_where_two_fit(launch, alone):
     names = ["a", "b", "c", "d"]
     d = launch(config_of(names, device="64MiB", host="128MiB"), args=["--allow-dummy"])
@@ -148,6 +149,7 @@ def test_without_host_memory_they_are_read_again(launch, alone):
     assert d.stop() == 0
 
 
+@pytest.mark.quick
 def test_twelve_models_under_random_traffic_lose_nothing(launch, alone):
     """Memory for four of twelve; streams that are cut, models that come and go: every answer is right."""
     names = [f"m{i}" for i in range(12)]
@@ -259,6 +261,7 @@ def listed(d):
     return [m["id"] for m in d.http.get("/v1/models").json()["data"]]
 
 
+@pytest.mark.quick
 def test_models_come_and_go_by_reload(launch, alone):
     config = config_of(["a", "b"], device="64MiB", host="64MiB")
     d = launch(config, args=["--allow-dummy"])
