@@ -1,7 +1,6 @@
 /* sched_plan.c - who computes how many tokens next.
  *
- *   expire > trim cache > choose model > places > overdue > one-row sequences > prompt chunks,
- * admission
+ *   expire > trim cache > choose model > places > overdue > one row > chunks of prompts, admission
  *
  * A plan is for one model.  Nobody is in a plan twice, and nobody whom this plan preempted, had no
  * page for, or held back for the blocks of another, is looked at again before the next one
@@ -815,8 +814,6 @@ static void keep_lift(plan *p, seq *q, uint32_t class) {
     q->granted = (gen_class) class;
 }
 
-/* ---- sequences that stepped aside ---- */
-
 /* Blocks of q that are parked are copied and not computed: all at once when nobody else is in the
  * step, else for about as long as a quarter of one, and the rest next time; those on the disk are
  * waited for.  False: there is a rest. */
@@ -839,7 +836,9 @@ static bool come_back(plan *p, seq *q) {
     return false;
 }
 
-/* Places of the batch, and rows of a step, that are for lifted sequences, or for overdue ones. */
+/* ---- sequences that stepped aside ---- */
+
+/* Places of the batch, and sequences of a step, that are for lifted ones, or for overdue ones. */
 static uint32_t lifted_max(const plan *p) {
     return u32_max(p->s->limits.running_max / LIFTED_PARTS, 1);
 }
@@ -907,25 +906,26 @@ static uint32_t overdue_rows(const plan *p, const seq *q) {
 
 /* A few of those aside have a step, whatever their class; with each a sequence rises by a class,
  * while there is room among the lifted.  Where the batch has one place they have it every other
- * time. */
-static void plan_overdue(plan *p) {
+ * time.  Returns the rows of prompts among them. */
+static uint32_t plan_overdue(plan *p) {
     sched *s = p->s;
-    uint32_t n = 0;
+    uint32_t n_seqs = 0, n_prompt_rows = 0;
     if (s->limits.running_max == 1 && p->m->overdue_step) {
         p->m->overdue_step = false;
-        return;
+        return 0;
     }
-    for (seq *q; n < lifted_max(p) && (q = longest_overdue(p)) != NULL;) {
-        if (!come_back(p, q) || plan_rows(p, q, overdue_rows(p, q)) == 0) {
-            q->refused_plan = s->plan_no;
-            continue;
-        }
-        n++;
+    for (seq *q; n_seqs < lifted_max(p) && (q = longest_overdue(p)) != NULL;) {
+        bool prompt = seq_n_wanted(q) > 1;
+        uint32_t n = come_back(p, q) ? plan_rows(p, q, overdue_rows(p, q)) : 0;
+        if (n == 0) continue; // it is refused for this plan
+        n_seqs++;
+        n_prompt_rows += prompt ? n : 0;
         bool may_rise =
             q->granted < q->req->class || s->n_lifted < s->limits.running_max / LIFTED_PARTS;
         if (q->granted > GEN_HIGH && may_rise) keep_lift(p, q, q->granted - 1);
     }
-    p->m->overdue_step = n > 0;
+    p->m->overdue_step = n_seqs > 0;
+    return n_prompt_rows;
 }
 
 /* ---- rows of the others ---- */
@@ -1096,10 +1096,11 @@ static bool plan_model(plan *p) {
     admit_urgent(p);
     take_places_back(p, false);
     uint32_t n_order = collect_running(p);
-    plan_overdue(p);
+    uint32_t n_overdue_rows = plan_overdue(p);
     n_order = u32_min(n_order, p->s->limits.running_max - st->b.n_seqs);
     plan_single_rows(p, n_order);
     plan_chunks(p, n_order);
+    st->n_prefill_rows += n_overdue_rows;
     return st->b.n_rows > 0;
 }
 
