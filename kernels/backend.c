@@ -22,6 +22,14 @@ inferd_status backend_list_devices(const backend_options *options, backend_devic
     return cpu_list_devices(options, out, n, err);
 }
 
+inferd_status backend_list_parts(const backend_options *options, uint32_t index,
+                                 be_device_part out[BE_DEVICE_PARTS_MAX], uint32_t *n,
+                                 inferd_err *err) {
+    *n = 0;
+    bool cuda = options->kind != NULL && strcmp(options->kind, "cuda") == 0;
+    return cuda ? cuda_list_parts(options, index, out, n, err) : INFERD_OK;
+}
+
 void backend_close(backend *be) {
     if (be != NULL) be->ops->close(be);
 }
@@ -110,6 +118,13 @@ uint32_t be_rows_best(const backend *be) {
 }
 void be_get_stats(const backend *be, backend_stats *out) {
     be->ops->get_stats(be, out);
+}
+const char *be_part_state_name(be_part_state state) {
+    static const char *const names[] = {[BE_PART_ON] = "on",
+                                        [BE_PART_OFF] = "off",
+                                        [BE_PART_ABSENT] = "absent",
+                                        [BE_PART_DEGRADED] = "degraded"};
+    return names[state];
 }
 uint32_t be_get_profile(const backend *be, be_part out[BE_PARTS_MAX]) {
     return be->ops->get_profile != NULL ? be->ops->get_profile(be, out) : 0;

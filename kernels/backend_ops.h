@@ -131,6 +131,10 @@ inferd_status cpu_open(const backend_options *options, backend **out, inferd_err
 inferd_status cpu_list_devices(const backend_options *options, backend_device_about *out,
                                uint32_t *n, inferd_err *err);
 inferd_status cuda_open(const backend_options *options, backend **out, inferd_err *err);
+/* Opens the module and cuBLASLt, and no device. */
+inferd_status cuda_list_parts(const backend_options *options, uint32_t index,
+                              be_device_part out[BE_DEVICE_PARTS_MAX], uint32_t *n,
+                              inferd_err *err);
 inferd_status cuda_list_devices(const backend_options *options, backend_device_about *out,
                                 uint32_t *n, inferd_err *err);
 

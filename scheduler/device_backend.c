@@ -35,12 +35,12 @@ typedef struct backend_device {
     uint32_t n_rows_max;
 } backend_device;
 
-enum { OPTION_STRINGS = 7 };
+enum { OPTION_STRINGS = 8 };
 
 static void list_strings(backend_options *o, const char **out[OPTION_STRINGS]) {
     const char **all[OPTION_STRINGS] = {&o->kind,        &o->cores,       &o->uuid,
                                         &o->activations, &o->module_path, &o->cublaslt_path,
-                                        &o->tune_path};
+                                        &o->tune_path,   &o->off};
     memcpy(out, all, sizeof all);
 }
 

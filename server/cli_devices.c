@@ -36,6 +36,21 @@ static void print_health(const backend_device_about *d) {
     if (d->health.throttle_thermal == 1) printf(", slowed by heat");
 }
 
+/* What is not used there, and why. */
+static void print_parts(const backend_options *o, const backend_device_about *d) {
+    be_device_part parts[BE_DEVICE_PARTS_MAX];
+    uint32_t n = 0;
+    inferd_err err = {0};
+    if (backend_list_parts(o, d->index, parts, &n, &err) != INFERD_OK) {
+        printf("         parts: %s\n", err.text);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (parts[i].state != BE_PART_ON)
+            printf("         %s is %s: %s\n", parts[i].name, be_part_state_name(parts[i].state),
+                   parts[i].why);
+}
+
 static void print_text(const backend_device_about *d) {
     if (strcmp(d->kind, "cpu") == 0) {
         printf("cpu      %s, %u threads, %.1f GiB\n", d->name + 4, d->n_units,
@@ -58,7 +73,22 @@ static void add_known(buf *out, const char *name, int64_t value) {
     if (value >= 0) buf_add_format(out, ",\"%s\":%lld", name, (long long)value);
 }
 
-static void print_json(const backend_device_about *d) {
+static void add_parts(buf *out, const backend_options *o, const backend_device_about *d) {
+    be_device_part parts[BE_DEVICE_PARTS_MAX];
+    uint32_t n = 0;
+    inferd_err err = {0};
+    if (backend_list_parts(o, d->index, parts, &n, &err) != INFERD_OK || n == 0) return;
+    buf_add_str(out, ",\"parts\":{");
+    for (uint32_t i = 0; i < n; i++) {
+        buf_add_format(out, "%s\"%s\":{\"state\":\"%s\"", i > 0 ? "," : "", parts[i].name,
+                       be_part_state_name(parts[i].state));
+        if (parts[i].why[0] != 0) add_text(out, "why", parts[i].why);
+        buf_add_char(out, '}');
+    }
+    buf_add_char(out, '}');
+}
+
+static void print_json(const backend_options *o, const backend_device_about *d) {
     buf out = {0};
     buf_add_format(&out, "{\"kind\":\"%s\"", d->kind);
     add_text(&out, "name", d->name);
@@ -83,6 +113,7 @@ static void print_json(const backend_device_about *d) {
         add_known(&out, "remap_pending", d->health.remap_pending);
         add_known(&out, "throttle_thermal", d->health.throttle_thermal);
     }
+    add_parts(&out, o, d);
     buf_add_char(&out, '}');
     puts(buf_cstr(&out));
     buf_deinit(&out);
@@ -95,10 +126,12 @@ static bool print_kind(const char *kind, const char *module, bool json, inferd_e
     backend_options o = {.kind = kind, .module_path = module};
     if (backend_list_devices(&o, found, &n, why) != INFERD_OK) return false;
     for (uint32_t i = 0; i < n; i++) {
-        if (json)
-            print_json(&found[i]);
-        else
-            print_text(&found[i]);
+        if (json) {
+            print_json(&o, &found[i]);
+            continue;
+        }
+        print_text(&found[i]);
+        print_parts(&o, &found[i]);
     }
     return true;
 }

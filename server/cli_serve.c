@@ -108,6 +108,7 @@ typedef struct server_life {
     uv_work_t look;      // at the devices, on a thread of the loop's pool
     backend_device_about seen[FLEET_DEVICES_MAX];
     bool saw[FLEET_DEVICES_MAX], told_lost[FLEET_DEVICES_MAX];
+    be_part_state told_parts[FLEET_DEVICES_MAX][BE_DEVICE_PARTS_MAX]; // in the log
     bool looking, found_owned;
     uint64_t look_due_us;
     bool lost, hangs;  // all devices are lost; one hangs: its thread never comes back
@@ -325,6 +326,31 @@ static void log_warnings(const fleet *f) {
     }
 }
 
+static void log_part(const char *device, const be_device_part *part) {
+    log_line line;
+    bool bad = part->state == BE_PART_DEGRADED;
+    log_begin(&line, bad ? LOG_LEVEL_ERROR : LOG_LEVEL_INFO, "device_part");
+    log_str(&line, "device", device);
+    log_str(&line, "part", part->name);
+    log_str(&line, "state", be_part_state_name(part->state));
+    log_str(&line, "why", part->why);
+    log_end(&line);
+}
+
+/* Each change of what a GPU's backend uses, and at first all that is not on. */
+static void tell_parts(server_life *s) {
+    for (uint32_t d = 0; d < fleet_n_devices(s->fleet); d++) {
+        engine_stats stats;
+        engine_get_stats(fleet_engine(s->fleet, d), &stats);
+        for (uint32_t i = 0; i < stats.backend.n_parts; i++) {
+            const be_device_part *part = &stats.backend.parts[i];
+            if (s->told_parts[d][i] == part->state) continue;
+            s->told_parts[d][i] = part->state;
+            log_part(fleet_device_name(s->fleet, d), part);
+        }
+    }
+}
+
 /* Once models answer: the one line people wait for. */
 static void announce(server_life *s) {
     inferd_err err = {0};
@@ -345,6 +371,7 @@ static void announce(server_life *s) {
         return;
     }
     log_warnings(s->fleet);
+    tell_parts(s);
     char names[512], devices[512];
     list_names(s->app, names, sizeof names);
     list_devices(s->fleet, devices, sizeof devices);
@@ -422,6 +449,7 @@ static void looked_at_devices(uv_work_t *work, int status) {
     s->looking = false;
     for (uint32_t d = 0; d < s->found.n && status == 0 && s->app != NULL; d++)
         if (s->saw[d]) s->app->devices[d] = s->seen[d];
+    if (status == 0 && s->app != NULL) tell_parts(s);
 }
 
 /* Now and then, and never on the loop: a driver may take its time. */
@@ -614,7 +642,7 @@ static void keep_devices(server_life *s) {
         d->uuid = d->uuid != NULL ? strdup(d->uuid) : NULL;
         d->module_path = d->module_path != NULL ? strdup(d->module_path) : NULL;
         d->cores = d->cores != NULL ? strdup(d->cores) : NULL;
-        d->activations = d->cublaslt_path = d->tune_path = NULL;
+        d->activations = d->cublaslt_path = d->tune_path = d->off = NULL;
     }
     s->found_owned = true;
 }

@@ -43,6 +43,7 @@ typedef struct config_device {
     char *module;             // inferd_cuda.so; NULL: beside the program
     char *cublaslt;           // file or folder; NULL: searched for
     char *tune_cache;         // file; NULL: nothing is measured
+    char *off;                // parts of the GPU's backend that are not used; NULL: none
 } config_device;
 
 typedef struct config_model {

@@ -266,6 +266,9 @@ static void check_device(const inferd_config *c, uint32_t i, bool whole, config_
     config_place kind = {.parent = &device, .name = "kind"};
     config_place cores = {.parent = &device, .name = "cores"};
     config_place reserve = {.parent = &device, .name = "reserve"};
+    config_place off = {.parent = &device, .name = "off"};
+    inferd_err err = {0};
+    if (backend_check_off(d->off, "it", &err) != INFERD_OK) config_problem(r, &off, "%s", err.text);
     if (is_kind(d, "cuda")) {
         check_gpu_limits(c, i, r);
         if (d->cores != NULL)

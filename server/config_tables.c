@@ -74,6 +74,8 @@ static const option of_device[] = {
          "packages"},
     {"tune_cache", OPTION_PATH, AT(D, tune_cache), .min = 1, .max = PATH_BYTES_MAX,
      .about = "GPU: file for measured choices of cuBLASLt; absent: its own first choices"},
+    {"off", OPTION_TEXT, AT(D, off), .min = 1, .max = 160,
+     .about = "GPU: parts that are not used, as `vmm,graphs` ([gpu.md](gpu.md)); absent: none"},
 };
 static const option_table device_table = {"devices[]", of_device, INFERD_COUNT(of_device),
                                           sizeof(D)};

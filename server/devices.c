@@ -71,7 +71,8 @@ static inferd_status resolve(const config_device *d, uint32_t device_idx, backen
                              .module_path = d->module,
                              .module = out->module,
                              .cublaslt_path = d->cublaslt,
-                             .tune_path = d->tune_cache};
+                             .tune_path = d->tune_cache,
+                             .off = d->off};
     if (is_kind(d, "cpu")) return resolve_cpu(d, device_idx, out, err);
     inferd_status s = backend_list_devices(out, found, &n, note);
     if (s == INFERD_OK) {

@@ -306,6 +306,16 @@ static void write_gpus(page *p) {
             page_u64(p, "inferd_gpu_matmuls_total", page_device_label(p, d, paths[i].more),
                      paths[i].n);
     }
+    page_family(p, "inferd_device_part", "gauge",
+                "1 for the state that a part of the backend is in: on, off, absent, degraded.");
+    EACH_DEVICE(p, d)
+    for (uint32_t i = 0; is_gpu(d) && i < d->stats.backend.n_parts; i++) {
+        const be_device_part *part = &d->stats.backend.parts[i];
+        char more[64];
+        snprintf(more, sizeof more, ",part=\"%s\",state=\"%s\"", part->name,
+                 be_part_state_name(part->state));
+        page_u64(p, "inferd_device_part", page_device_label(p, d, more), 1);
+    }
     page_family(p, "inferd_gpu_load_seconds_total", "counter",
                 "Time with such copies on their way.");
     EACH_DEVICE(p, d)

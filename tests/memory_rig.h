@@ -115,6 +115,7 @@ W(event_elapsed_us, (cu_event b, cu_event e, uint64_t *out), (b, e, out), NOTHIN
   *out += between(b, e))
 W(copy_to_device, (void *d, const void *s, size_t n, cu_stream st), (d, s, n, st), NOTHING, NOTHING)
 W(copy_to_host, (void *d, const void *s, size_t n, cu_stream st), (d, s, n, st), NOTHING, NOTHING)
+W(fill, (void *d, uint8_t byte, size_t n, cu_stream st), (d, byte, n, st), NOTHING, NOTHING)
 
 static inline const char *W_text(void) {
     return fake_api()->text();
@@ -149,7 +150,8 @@ static const cu_api table = {.name = "fake",
                              .event_sync = W_event_sync,
                              .event_elapsed_us = W_event_elapsed_us,
                              .copy_to_device = W_copy_to_device,
-                             .copy_to_host = W_copy_to_host};
+                             .copy_to_host = W_copy_to_host,
+                             .fill = W_fill};
 
 /* ---- a memory to test with ---- */
 

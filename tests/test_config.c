@@ -288,7 +288,8 @@ static void a_gpu_is_described(void) {
     EXPECT_EQ(load("{" MODELS ",\"devices\":[{\"kind\":\"cuda\",\"index\":3,\"uuid\":\"GPU-1\","
                    "\"memory\":\"80GiB\",\"reserve\":\"2GiB\",\"workspace\":\"1GiB\","
                    "\"activations\":\"f16\",\"module\":\"inferd_cuda.so\",\"cublaslt\":\"/opt/lt\","
-                   "\"tune_cache\":\"tune.json\"}],\"limits\":{\"step_hang_ms\":1000}}"),
+                   "\"tune_cache\":\"tune.json\",\"off\":\"vmm, "
+                   "pdl\"}],\"limits\":{\"step_hang_ms\":1000}}"),
               INFERD_OK);
     EXPECT_STR(buf_cstr(&problems), "");
     if (c != NULL) {
@@ -305,6 +306,7 @@ static void a_gpu_is_described(void) {
         EXPECT_STR(d->module, path); // relative to the file
         snprintf(path, sizeof path, "%s/tune.json", folder);
         EXPECT_STR(d->tune_cache, path);
+        EXPECT_STR(d->off, "vmm, pdl");
         EXPECT_EQ(c->limits.step_hang_ms, 1000);
     }
     close_folder();
@@ -345,6 +347,9 @@ static void wrong_values_of_a_device_are_told(void) {
     wrong_device("\"module\":\"\"", "module: must have 1 to 4095 bytes");
     wrong_device("\"cublaslt\":[]", "cublaslt: expected text, found a list");
     wrong_device("\"tune_cache\":\"a\\nb\"", "tune_cache: holds a control character");
+    wrong_device("\"off\":\"vmm,graph\"",
+                 "off: it names \"graph\", expected vmm, graphs, lt, pdl, carveout, pinned, mixed, "
+                 "gemv8, skinny128, windows or blocking");
     wrong_device("\"zzzz\":\"x\"", "zzzz: there is no such option");
     wrong_device("\"modul\":\"x\"", "modul: there is no such option; did you mean \"module\"?");
     problem_is("{" MODELS ",\"limits\":{\"step_hang_ms\":999}}",
@@ -1640,10 +1645,10 @@ static void what_needs_a_restart_is_named(void) {
         {"{" MODELS ",\"limits\":{\"step_hang_ms\":5000,\"watchdog_s\":0}}", ""},
         {"{" MODELS ",\"devices\":[{\"kind\":\"cuda\",\"index\":1,\"uuid\":\"GPU-1\",\"reserve\":1,"
          "\"workspace\":1,\"activations\":\"f16\",\"module\":\"m\",\"cublaslt\":\"l\","
-         "\"tune_cache\":\"t\"}]}",
+         "\"tune_cache\":\"t\",\"off\":\"lt\"}]}",
          "devices[0].kind, devices[0].index, devices[0].uuid, devices[0].reserve, "
          "devices[0].workspace, devices[0].activations, devices[0].module, devices[0].cublaslt, "
-         "devices[0].tune_cache"},
+         "devices[0].tune_cache, devices[0].off"},
         {"{\"models\":[{\"name\":\"m\",\"path\":\"n.gguf\",\"aliases\":[\"a\"],\"max_context\":5}]"
          "}",
          ""},

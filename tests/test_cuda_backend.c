@@ -735,6 +735,209 @@ static void a_missing_library_is_told_and_a_named_one_is_an_error(void) {
     EXPECT_EQ(fake_leaks(), 0);
 }
 
+/* ---- parts that can be switched off, or are refused ---- */
+
+enum { PART_STEPS = 4 };
+
+/* A prompt, then some steps of three rows: one launched, one captured, the others replayed. */
+static void run_parts(side *gpu, float *logits) {
+    inferd_err err = {0};
+    piece prompt[3] = {{0, 0, 9}, {1, 0, 5}, {2, 0, 12}};
+    EXPECT_EQ(run(gpu, prompt, 3, false, logits, &err), INFERD_OK);
+    EXPECT_EQ(be_sync(gpu->be, &err), INFERD_OK);
+    for (uint32_t i = 0; i < PART_STEPS; i++) {
+        piece next[3] = {{0, 9 + i, 1}, {1, 5 + i, 1}, {2, 12 + i, 1}};
+        EXPECT_EQ(run(gpu, next, 3, false, logits + (i + 1) * 3 * VOCAB, &err), INFERD_OK);
+    }
+    if (err.text[0] != 0) printf("%s\n", err.text);
+}
+
+static const be_device_part *part_of(const side *gpu, backend_stats *stats, const char *name) {
+    be_get_stats(gpu->be, stats);
+    for (uint32_t i = 0; i < stats->n_parts; i++)
+        if (strcmp(stats->parts[i].name, name) == 0) return &stats->parts[i];
+    printf("no part %s\n", name);
+    abort();
+}
+
+enum { PART_LOGITS = (PART_STEPS + 1) * 3 * VOCAB };
+static float part_reference[PART_LOGITS], part_logits[PART_LOGITS];
+
+/* Opens as the fake is, runs, and expects the bits of a device on which everything works. */
+static bool same_bits(side *gpu, const backend_options *o, const char *what) {
+    if (!side_open(gpu, o, &plain, KV_F16, 5)) return false;
+    run_parts(gpu, part_logits);
+    if (memcmp(part_logits, part_reference, sizeof part_logits) == 0) return true;
+    printf("%s: other bits\n", what);
+    test_failures++;
+    return true;
+}
+
+static bool make_reference(void) {
+    side gpu;
+    backend_stats stats;
+    backend_options o = cuda_options("bf16");
+    if (o.module == NULL) return false;
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return false;
+    run_parts(&gpu, part_reference);
+    be_get_stats(gpu.be, &stats);
+    EXPECT(stats.n_graph_launches > 0);
+    for (uint32_t i = 0; i < stats.n_parts; i++) EXPECT_EQ(stats.parts[i].state, BE_PART_ON);
+    side_close(&gpu);
+    return true;
+}
+
+static void a_part_that_is_refused_falls_back_and_says_so(void) {
+    static const struct {
+        const char *call;
+        cu_result result;
+        const char *part;
+    } cases[] = {{"vmm_granularity", CU_EUNSUPPORTED, "vmm"},
+                 {"vmm_reserve", CU_EINVAL, "vmm"},
+                 {"vmm_create", CU_EUNSUPPORTED, "vmm"},
+                 {"vmm_map", CU_EFAILED, "vmm"},
+                 {"vmm_access", CU_EINVAL, "vmm"},
+                 {"capture_begin", CU_EUNSUPPORTED, "graphs"},
+                 {"capture_end", CU_EUNSUPPORTED, "graphs"},
+                 {"graph_launch", CU_EINVAL, "graphs"},
+                 {"host_pin", CU_EUNSUPPORTED, "pinned"},
+                 {"lt_matmul", CU_EUNSUPPORTED, "lt"},
+                 {"lt_candidates", CU_EUNSUPPORTED, "lt"}};
+    backend_stats stats;
+    if (!make_reference()) SKIP("a real device does not refuse on demand");
+    for (size_t i = 0; i < INFERD_COUNT(cases); i++) {
+        side gpu = {0};
+        backend_options o = cuda_options("bf16");
+        fake_reset();
+        fake_fail_call_always(cases[i].call, 1, cases[i].result);
+        if (!same_bits(&gpu, &o, cases[i].call)) continue;
+        const be_device_part *part = part_of(&gpu, &stats, cases[i].part);
+        for (int ms = 0; part->state == BE_PART_ON && ms < 2000; ms++) { // the pinner's turn
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            part = part_of(&gpu, &stats, cases[i].part);
+        }
+        EXPECT_EQ(part->state, BE_PART_DEGRADED);
+        EXPECT(part->why[0] != 0);
+        for (uint32_t k = 0; k < stats.n_parts; k++) // and no other part
+            if (&stats.parts[k] != part) EXPECT_EQ(stats.parts[k].state, BE_PART_ON);
+        if (test_failures > 0) printf("%s: %s\n", cases[i].call, part->why);
+        fake_fail_call_always(cases[i].call, 0, CU_OK);
+        side_close(&gpu);
+        EXPECT_EQ(fake_take_violations(), 0);
+        EXPECT_EQ(fake_leaks(), 0);
+    }
+}
+
+static void a_part_that_is_switched_off_is_not_used(void) {
+    static const struct {
+        const char *part, *call; // that is not made then
+    } cases[] = {{"vmm", "vmm_create"},  {"graphs", "capture_begin"},
+                 {"lt", "lt_open"},      {"carveout", "kernel_carve_out"},
+                 {"pinned", "host_pin"}, {"pdl", NULL}};
+    backend_stats stats;
+    fake_counts counts;
+    if (!make_reference()) SKIP("a real module keeps no count of its calls");
+    for (size_t i = 0; i < INFERD_COUNT(cases); i++) {
+        side gpu = {0};
+        backend_options o = cuda_options("bf16");
+        o.off = cases[i].part;
+        fake_reset();
+        if (!same_bits(&gpu, &o, cases[i].part)) continue;
+        EXPECT_EQ(part_of(&gpu, &stats, cases[i].part)->state, BE_PART_OFF);
+        EXPECT_STR(part_of(&gpu, &stats, cases[i].part)->why, "switched off by devices[].off");
+        if (cases[i].call != NULL) EXPECT_EQ(fake_calls(cases[i].call), 0);
+        fake_get_counts(&counts);
+        EXPECT_EQ(counts.n_dependent, 0);
+        side_close(&gpu);
+        EXPECT_EQ(fake_take_violations(), 0);
+    }
+    fake_reset();
+    setenv("INFERD_CUDA_OFF", " graphs ,pdl,", 1);
+    side gpu = {0};
+    backend_options o = cuda_options("bf16");
+    o.off = "vmm";
+    if (same_bits(&gpu, &o, "the environment")) {
+        EXPECT_STR(part_of(&gpu, &stats, "graphs")->why, "switched off by INFERD_CUDA_OFF");
+        EXPECT_EQ(part_of(&gpu, &stats, "pdl")->state, BE_PART_OFF);
+        EXPECT_EQ(part_of(&gpu, &stats, "vmm")->state, BE_PART_OFF);
+        EXPECT_EQ(part_of(&gpu, &stats, "pinned")->state, BE_PART_ON);
+    }
+    side_close(&gpu);
+    inferd_err err = {0};
+    setenv("INFERD_CUDA_OFF", "graphs,vm", 1);
+    EXPECT_EQ(backend_open(&o, &gpu.be, &err), INFERD_EINVAL);
+    EXPECT(strncmp(err.text, "INFERD_CUDA_OFF names \"vm\", expected vmm, graphs", 48) == 0);
+    unsetenv("INFERD_CUDA_OFF");
+}
+
+static void an_old_device_has_parts_that_are_absent(void) {
+    backend_options o = cuda_options("bf16");
+    backend_stats stats;
+    if (o.module == NULL) SKIP("a real device is what it is");
+    side gpu = {0};
+    fake_reset();
+    fake_set_cc(8, 0);
+    fake_options()->device[0].vmm = false;
+    fake_options()->lt = false;
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    run_parts(&gpu, part_logits);
+    EXPECT_EQ(part_of(&gpu, &stats, "pdl")->state, BE_PART_ABSENT);
+    EXPECT_EQ(part_of(&gpu, &stats, "vmm")->state, BE_PART_ABSENT);
+    EXPECT_EQ(part_of(&gpu, &stats, "lt")->state, BE_PART_ABSENT);
+    EXPECT_EQ(be_extent_pages(gpu.be), 0);
+    be_device_part parts[BE_DEVICE_PARTS_MAX]; // the same is said without opening it
+    uint32_t n = 0;
+    inferd_err err = {0};
+    EXPECT_EQ(backend_list_parts(&o, 0, parts, &n, &err), INFERD_OK);
+    EXPECT_EQ(n, stats.n_parts);
+    for (uint32_t i = 0; i < n; i++) EXPECT_EQ(parts[i].state, stats.parts[i].state);
+    side_close(&gpu);
+}
+
+/* A wrong result is no reason to go another way in silence. */
+static void a_second_address_that_shows_other_bytes_is_an_error(void) {
+    backend_options o = cuda_options("bf16");
+    backend *be = NULL;
+    inferd_err err = {0};
+    if (o.module == NULL) SKIP("a real device works");
+    fake_reset();
+    fake_options()->broken_alias = true;
+    EXPECT_EQ(backend_open(&o, &be, &err), INFERD_EIO);
+    EXPECT(strstr(err.text, "INFERD_CUDA_OFF=vmm") != NULL);
+    EXPECT_EQ(fake_leaks(), 0);
+    /* Alignment is a wish: without it the same range serves. */
+    fake_reset();
+    fake_fail_call("vmm_reserve", 1, CU_EINVAL);
+    EXPECT_EQ(backend_open(&o, &be, &err), INFERD_OK);
+    backend_stats stats;
+    if (be != NULL) {
+        be_get_stats(be, &stats);
+        EXPECT_EQ(stats.parts[0].state, BE_PART_ON);
+    }
+    backend_close(be);
+}
+
+/* What made up weights is still running when the next kernel could read them. */
+static void nothing_overtakes_the_kernel_that_makes_up_weights(void) {
+    backend_options o = cuda_options("bf16");
+    fake_counts before, after;
+    if (o.module == NULL) SKIP("a real module keeps no count of its calls");
+    side gpu = {0};
+    inferd_err err = {0};
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    cuda_backend *c = cuda_of(gpu.be);
+    be_sync(gpu.be, &err);
+    be_weight_dummy(gpu.be, &gpu.weights.embed, 1, 0.1f);
+    EXPECT(c->launch.settle);
+    fake_get_counts(&before);
+    be_weight_dummy(gpu.be, &gpu.weights.embed, 1, 0.1f);
+    fake_get_counts(&after);
+    EXPECT_EQ(after.n_dependent, before.n_dependent);
+    side_close(&gpu);
+}
+
 static void a_lost_device_says_so_from_then_on(void) {
     static float logits[ROWS_MAX * VOCAB];
     side gpu;
@@ -764,6 +967,11 @@ static const test_case cases[] = {
     TEST(wrong_batches_are_refused_and_the_next_is_served),
     TEST(any_call_may_fail_and_nothing_is_kept),
     TEST(a_missing_library_is_told_and_a_named_one_is_an_error),
+    TEST(a_part_that_is_refused_falls_back_and_says_so),
+    TEST(a_part_that_is_switched_off_is_not_used),
+    TEST(an_old_device_has_parts_that_are_absent),
+    TEST(a_second_address_that_shows_other_bytes_is_an_error),
+    TEST(nothing_overtakes_the_kernel_that_makes_up_weights),
     TEST(a_lost_device_says_so_from_then_on),
 };
 TEST_MAIN(cases)

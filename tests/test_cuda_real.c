@@ -326,6 +326,9 @@ static void load_kernels(void) {
     EXPECT_EQ(api->kernel_load(&said, 128, 100 << 10, &info), CU_OK);
     EXPECT_EQ(said.shared_wanted, 100 << 10);
     EXPECT_EQ(said.carveout, 100); // all of it, in percent
+    said.carveout = 0;
+    EXPECT_EQ(api->kernel_carve_out(&said), CU_OK);
+    EXPECT_EQ(said.carveout, 100);
     said.shared_wanted = 0;
     said.shared_allowed = 100 << 10; // as the device now says
     EXPECT_EQ(api->kernel_load(&said, 128, 60 << 10, &info), CU_OK);

@@ -154,6 +154,9 @@ typedef struct cu_api {
     /* Load the kernel's code and allow `shared_bytes` of dynamic shared memory, now. */
     cu_result (*kernel_load)(const void *fn, uint32_t threads, uint32_t shared_bytes,
                              cu_function_info *out);
+    /* Ask for the largest split in favour of shared memory when it runs: kernels that ask for
+     * different ones do not run beside each other. */
+    cu_result (*kernel_carve_out)(const void *fn);
     cu_result (*launch)(const cu_launch *l, cu_stream s);
     cu_result (*capture_begin)(cu_stream s);
     cu_result (*capture_end)(cu_stream s, cu_graph *out); // instantiated and uploaded

@@ -74,7 +74,9 @@ static void cuda_get_stats(const backend *be, backend_stats *out) {
                            .load_bytes = memory.load_bytes,
                            .load_us = memory.load_us,
                            .bus_bytes_per_s = memory.bus_bytes_per_s,
-                           .pinned_bytes = memory.pinned_bytes};
+                           .pinned_bytes = memory.pinned_bytes,
+                           .n_parts = CUDA_PARTS};
+    memcpy(out->parts, c->parts.part, sizeof c->parts.part);
 }
 
 /* ---- pages and windows ---- */
@@ -342,8 +344,12 @@ static inferd_status open_device(cuda_backend *c, const backend_options *o, infe
     if (r != CU_OK) return cu_fail(c->api, r, err, "opening the device");
     inferd_status moves = cuda_moves_open(c, err);
     if (moves != INFERD_OK) return moves;
-    c->launch =
-        (launcher){.module = c->module, .api = c->api, .device = &c->device, .stream = c->stream};
+    c->launch = (launcher){.module = c->module,
+                           .api = c->api,
+                           .device = &c->device,
+                           .stream = c->stream,
+                           .parts = &c->parts};
+    parts_look(&c->parts, &c->device);
     c->launch.n_by_kernel = calloc(size_max(c->module->n_kernels, 1), sizeof(uint64_t));
     if (c->launch.n_by_kernel == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u counters", c->module->n_kernels);
@@ -352,14 +358,18 @@ static inferd_status open_device(cuda_backend *c, const backend_options *o, infe
 
 /* cuBLASLt is worth having and can be done without: matmul.h says how large matrices go then. */
 static void open_library(cuda_backend *c, const char *path) {
+    if (!parts_is_on(&c->parts, PART_LT)) return;
     c->lt = c->api->lt_open(path) == CU_OK;
-    if (!c->lt) snprintf(c->lt_missing, sizeof c->lt_missing, "%s", c->api->text());
+    if (c->lt) return;
+    snprintf(c->lt_missing, sizeof c->lt_missing, "%s", c->api->text());
+    parts_absent(&c->parts, PART_LT, c->lt_missing);
 }
 
 static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inferd_err *err) {
     inferd_status s;
     open_library(c, o->cublaslt_path);
-    if (!c->lt && o->cublaslt_path != NULL) // one that was named is not passed over
+    bool missing = c->parts.part[PART_LT].state == BE_PART_ABSENT;
+    if (missing && o->cublaslt_path != NULL) // one that was named is not passed over
         return inferd_fail(err, INFERD_ENOTFOUND, "cublaslt: %s", c->lt_missing);
     if ((s = rows_init(c->module, &c->device, err)) ||
         (s = attention_init(c->module, &c->device, err)) ||
@@ -407,8 +417,10 @@ inferd_status cuda_open(const backend_options *options, backend **out, inferd_er
     cuda_memory_options memory = {.memory_bytes = options->memory_bytes,
                                   .reserve_bytes = options->reserve_bytes,
                                   .workspace_bytes = options->workspace_bytes,
-                                  .host_bytes = options->host_bytes};
-    if ((s = choose_activations(c, options->activations, err)) ||
+                                  .host_bytes = options->host_bytes,
+                                  .parts = &c->parts};
+    if ((s = parts_init(&c->parts, options->off, err)) ||
+        (s = choose_activations(c, options->activations, err)) ||
         (s = pool_open(options->n_threads, &c->threads, err)) ||
         (s = open_device(c, options, err)) || (s = load_kernels(c, options, err)) ||
         (s = memory_open(c->api, c->device_index, &c->device, &memory, &c->memory, err)) ||

@@ -18,12 +18,14 @@
 #include "cuda/draw.h"
 #include "cuda/matmul.h"
 #include "cuda/memory.h"
+#include "cuda/parts.h"
 #include "cuda/program.h"
 
 enum {
     CUDA_DEPTH = 2,
     CUDA_GRAPHS_MAX = 96,      // kept; the one unused longest leaves
     CUDA_GRAPH_ROWS_MAX = 256, // larger steps are launched one by one
+    CUDA_REFUSALS_MAX = 4,     // of captures in a row: then there are no more graphs
     CUDA_ROPE_TABLES = 4,
     CUDA_ROPE_POSITIONS = 2048 // of a table at first; doubles as needed
 };
@@ -86,6 +88,7 @@ typedef struct cuda_backend {
     char lt_missing[CU_TEXT_BYTES]; // why there is no cuBLASLt
     struct pool *threads;           // for work on the host: weights are prepared there
 
+    cuda_parts parts;
     cuda_memory *memory;
     cu_stream stream;
     launcher launch;
@@ -143,8 +146,9 @@ typedef struct cuda_backend {
 
     cu_event marks[BE_EVENTS];
     uint64_t n_graphs_captured, n_graphs_refused, n_graph_launches;
-    uint64_t n_growths;         // times that a step's own buffers grew
-    uint64_t n_kv_driver_calls; // memory calls between a step's begin and end
+    uint32_t n_refused_in_a_row; // captures; after a few no more are tried
+    uint64_t n_growths;          // times that a step's own buffers grew
+    uint64_t n_kv_driver_calls;  // memory calls between a step's begin and end
     uint64_t n_calls_at_begin;
 } cuda_backend;
 

@@ -96,6 +96,7 @@ void cuda_weight_dummy(backend *be, weight *w, uint64_t seed, float scale) {
                                            .file_type = w->type,
                                            .seed = seed,
                                            .scale = scale});
+    c->launch.settle = true; // the next kernel may read these weights before it waits
     cuda_check_launches(c);
 }
 

@@ -416,6 +416,8 @@ static uint32_t bucket_of(uint32_t n) {
 /* Rows to launch a graph for; 0: this step is no work for graphs. */
 static uint32_t graph_rows(const cuda_backend *c) {
     const batch *b = c->batch;
+    if (!parts_is_tried(&c->parts, PART_GRAPHS) || c->n_refused_in_a_row >= CUDA_REFUSALS_MAX)
+        return 0;
     if (b->n_logits != b->n_rows || b->n_seqs != b->n_rows || b->n_rows > CUDA_GRAPH_ROWS_MAX ||
         c->n_decode != b->n_rows || !memory_all_arrived(c->memory))
         return 0;
@@ -462,27 +464,64 @@ static cuda_graph *add_graph(cuda_backend *c, uint32_t rows, uint32_t context) {
     return g;
 }
 
-/* Record the launches; a device that is short of memory may refuse, and the step is then launched
- * as before.  A lost device is a failure. */
-static void capture(cuda_backend *c, cuda_graph *g) {
+/* Record the launches.  `why`: what was said when they were refused. */
+static cu_result record(cuda_backend *c, cuda_graph *g, char why[CU_TEXT_BYTES]) {
     cu_result r = c->api->capture_begin(c->stream);
-    if (r == CU_OK) {
-        c->capturing = true;
-        program_launch(c, &c->program, g->rows, g->rows, false);
-        c->capturing = false;
-        cu_result launched = c->launch.status;
-        c->launch.status = CU_OK;
-        r = c->api->capture_end(c->stream, &g->graph);
-        if (launched != CU_OK) r = launched;
-        if (r != CU_OK && g->graph != NULL) c->api->graph_destroy(g->graph);
-        if (r != CU_OK) g->graph = NULL;
+    snprintf(why, CU_TEXT_BYTES, "%s", r == CU_OK ? "" : c->api->text());
+    if (r != CU_OK) return r;
+    c->capturing = true;
+    program_launch(c, &c->program, g->rows, g->rows, false);
+    c->capturing = false;
+    cu_result launched = c->launch.status;
+    if (launched != CU_OK) snprintf(why, CU_TEXT_BYTES, "%s", c->launch.text);
+    c->launch.status = CU_OK;
+    r = c->api->capture_end(c->stream, &g->graph);
+    if (r != CU_OK && launched == CU_OK) snprintf(why, CU_TEXT_BYTES, "%s", c->api->text());
+    if (launched != CU_OK) r = launched;
+    if (r != CU_OK && g->graph != NULL) c->api->graph_destroy(g->graph);
+    if (r != CU_OK) g->graph = NULL;
+    return r;
+}
+
+/* Refused with dependent launches in it, it is tried without them, which then are what was refused.
+ * A device that is short of memory may refuse, too; the step is launched one by one then.  A lost
+ * device is a failure. */
+static void capture(cuda_backend *c, cuda_graph *g) {
+    char why[CU_TEXT_BYTES], why_plain[CU_TEXT_BYTES];
+    bool dependent = c->launch.dependent;
+    cu_result r = record(c, g, why);
+    if (r != CU_OK && r != CU_ELOST && dependent) {
+        c->launch.dependent = false;
+        r = record(c, g, why_plain);
+        c->launch.dependent = r != CU_OK && parts_is_on(&c->parts, PART_PDL);
+        if (r == CU_OK) parts_degrade(&c->parts, PART_PDL, why);
     }
     if (r == CU_ELOST) cuda_failed(c, r, "capturing a step");
     g->refused = r != CU_OK;
-    if (r == CU_OK)
+    if (r == CU_OK) {
         c->n_graphs_captured++;
-    else
+        c->n_refused_in_a_row = 0;
+    } else {
         c->n_graphs_refused++;
+        c->n_refused_in_a_row++;
+        parts_degrade(&c->parts, PART_GRAPHS, why);
+    }
+}
+
+/* False: the launch was refused, nothing of it runs, and the graph is not used again. */
+static bool launch_graph(cuda_backend *c, cuda_graph *g) {
+    cu_result r = c->api->graph_launch(g->graph, c->stream);
+    if (r == CU_EINVAL || r == CU_EUNSUPPORTED) {
+        parts_degrade(&c->parts, PART_GRAPHS, c->api->text());
+        c->api->graph_destroy(g->graph);
+        g->graph = NULL;
+        g->refused = true;
+        c->n_graphs_refused++;
+        c->n_refused_in_a_row++;
+        return false;
+    }
+    if (!cuda_failed(c, r, "launching a graph")) c->n_graph_launches++;
+    return true;
 }
 
 static void launch_program(cuda_backend *c) {
@@ -498,11 +537,8 @@ static void launch_program(cuda_backend *c) {
         if (known && g->graph == NULL && !g->refused) capture(c, g);
         c->n_decode = n_decode;
         c->context_max = context_max;
-        if (known && g->graph != NULL) {
-            if (!cuda_failed(c, c->api->graph_launch(g->graph, c->stream), "launching a graph"))
-                c->n_graph_launches++;
-            return;
-        }
+        if (known && g->graph != NULL && launch_graph(c, g)) return;
+        if (c->be.failure.status != INFERD_OK) return;
     }
     program_launch(c, &c->program, c->batch->n_rows, c->batch->n_logits, false);
     cuda_check_launches(c);

@@ -93,6 +93,14 @@ inferd_status bus_measure(cuda_memory *m, uint64_t memory_bytes, inferd_err *err
     return s;
 }
 
+/* Alignment to more than the granularity is a wish: handles are mapped at multiples of their size
+ * from the range's beginning, wherever that lies. */
+cu_result handles_reserve(cuda_memory *m, size_t n, size_t align, void **out) {
+    cu_result r = COUNTED(m->n_calls, m->api->vmm_reserve(n, align, out));
+    if (r != CU_EINVAL && r != CU_EUNSUPPORTED) return r;
+    return COUNTED(m->n_calls, m->api->vmm_reserve(n, 0, out));
+}
+
 /* What a window does with `n` handles of h bytes; the fastest of a few. */
 static cu_result time_mapping(cuda_memory *m, unsigned char *range, const cu_handle *handles,
                               uint32_t n, size_t h, uint64_t *best_us) {
@@ -164,7 +172,7 @@ inferd_status handles_choose(cuda_memory *m, uint64_t memory_bytes, inferd_err *
     m->block_bytes = smallest;
     if (largest > smallest) {
         void *range = NULL;
-        r = COUNTED(m->n_calls, m->api->vmm_reserve(largest, largest, &range));
+        r = handles_reserve(m, largest, largest, &range);
         if (r != CU_OK)
             return memory_fail(m, r, err, "reserving %zu MiB of device addresses", largest >> 20);
         double bus_us = (double)largest * 1e6 / (double)m->bus_bytes_per_s;
@@ -220,6 +228,45 @@ static cu_result make(cuda_memory *m, uint32_t end, atomic_ullong *n_calls) {
     return a;
 }
 
+/* What is written at a second address of a handle must be read at its first. */
+enum { ALIAS_BYTES = 4096, ALIAS_BYTE = 0x5a };
+
+/* Through `alias` in, through the arena out. */
+static cu_result write_and_read(cuda_memory *m, void *alias, unsigned char *seen) {
+    cu_result r = m->api->fill(m->arena, 0, ALIAS_BYTES, m->up.stream);
+    if (r == CU_OK) r = m->api->fill(alias, ALIAS_BYTE, ALIAS_BYTES, m->up.stream);
+    if (r == CU_OK) r = m->api->copy_to_host(seen, m->arena, ALIAS_BYTES, m->up.stream);
+    cu_result waited = m->api->stream_sync(m->up.stream);
+    return r != CU_OK ? r : waited;
+}
+
+static inferd_status check_alias(cuda_memory *m, inferd_err *err) {
+    const cu_api *api = m->api;
+    unsigned char seen[ALIAS_BYTES] = {0};
+    void *range = NULL;
+    cu_result r = handles_reserve(m, m->block_bytes, m->block_bytes, &range);
+    if (r != CU_OK) return memory_fail(m, r, err, "reserving device addresses for a second view");
+    r = COUNTED(m->n_calls, api->vmm_map(range, m->block_bytes, m->handles[0]));
+    bool mapped = r == CU_OK;
+    if (r == CU_OK) r = COUNTED(m->n_calls, api->vmm_access(range, m->block_bytes));
+    if (r == CU_OK) r = write_and_read(m, range, seen);
+    inferd_status s = INFERD_OK;
+    if (r != CU_OK) s = memory_fail(m, r, err, "showing a handle at a second address");
+    if (mapped && (r = COUNTED(m->n_calls, api->vmm_unmap(range, m->block_bytes))) != CU_OK &&
+        s == INFERD_OK)
+        s = memory_fail(m, r, err, "taking away the second address of a handle");
+    COUNTED(m->n_calls, api->vmm_unreserve(range, m->block_bytes));
+    if (s != INFERD_OK) return s;
+    for (size_t i = 0; i < ALIAS_BYTES; i++)
+        if (seen[i] != ALIAS_BYTE)
+            return inferd_fail(err, INFERD_EIO,
+                               "device %u: byte %zu of a handle is 0x%02x at its first address and "
+                               "was written as 0x%02x at its second: virtual memory management "
+                               "does not work here (INFERD_CUDA_OFF=vmm does without)",
+                               m->device_index, i, seen[i], ALIAS_BYTE);
+    return INFERD_OK;
+}
+
 static uint32_t pages_made(const cuda_memory *m) {
     return m->n_made > m->workspace_blocks ? (m->n_made - m->workspace_blocks) * m->block_pages : 0;
 }
@@ -240,7 +287,7 @@ static void *grow(void *arg) {
 inferd_status handles_open(cuda_memory *m, uint32_t n_first, inferd_err *err) {
     size_t n_bytes = (size_t)m->n_blocks_planned * m->block_bytes;
     void *arena = NULL;
-    cu_result r = COUNTED(m->n_calls, m->api->vmm_reserve(n_bytes, m->block_bytes, &arena));
+    cu_result r = handles_reserve(m, n_bytes, m->block_bytes, &arena);
     if (r != CU_OK)
         return memory_fail(m, r, err, "reserving %zu MiB of device addresses", n_bytes >> 20);
     m->arena = arena;
@@ -257,6 +304,8 @@ inferd_status handles_open(cuda_memory *m, uint32_t n_first, inferd_err *err) {
                            "making the first %u handles of %zu KiB of device memory, of which %u "
                            "could be made",
                            m->workspace_blocks + n_first, m->block_bytes >> 10, m->n_made);
+    inferd_status s = check_alias(m, err);
+    if (s != INFERD_OK) return s;
     atomic_store(&m->n_ready, pages_made(m));
     bool all = r == CU_OK && m->n_made == m->n_blocks_planned;
     if (r != CU_OK || all) {
@@ -289,4 +338,7 @@ void handles_close(cuda_memory *m) {
     if (r == CU_OK || r == CU_ELOST)
         COUNTED(m->n_calls, api->vmm_unreserve(m->arena, m->arena_bytes));
     free(m->handles);
+    m->handles = NULL;
+    m->arena = NULL;
+    m->n_made = 0;
 }

@@ -135,7 +135,8 @@ static void pin_next_piece(cuda_memory *m) {
     image *im = all->first;
     size_t begin = im->pinned_bytes, n = size_min(PIN_PIECE_BYTES, im->n_bytes - begin);
     cu_result r = CU_ENOMEM;
-    if (may_pin(all, n)) {
+    bool asked = may_pin(all, n);
+    if (asked) {
         all->pinning = im;
         pthread_mutex_unlock(&all->lock);
         r = COUNTED(m->n_background_calls, m->api->host_pin(im->p + begin, n));
@@ -145,6 +146,8 @@ static void pin_next_piece(cuda_memory *m) {
     if (r == CU_OK) {
         im->pinned_bytes += n;
         all->pinned_bytes += n;
+    } else if (asked && all->refused[0] == 0) {
+        snprintf(all->refused, sizeof all->refused, "%s", m->api->text());
     }
     if (r != CU_OK || im->pinned_bytes == im->n_bytes) take_out(all, im);
     pthread_cond_broadcast(&all->changed);
@@ -153,7 +156,7 @@ static void pin_next_piece(cuda_memory *m) {
 static void *pin_all(void *arg) {
     cuda_memory *m = arg;
     images *all = &m->images;
-    bool can = m->api->device_use(m->device_index) == CU_OK;
+    bool can = all->pins && m->api->device_use(m->device_index) == CU_OK;
     pthread_mutex_lock(&all->lock);
     while (can && !all->closing) {
         if (all->first != NULL)
@@ -170,6 +173,7 @@ inferd_status images_open(cuda_memory *m, inferd_err *err) {
     pthread_mutex_init(&all->lock, NULL);
     pthread_cond_init(&all->changed, NULL);
     all->has_lock = true;
+    all->pins = m->parts == NULL || parts_is_on(m->parts, PART_PINNED);
     int e = pthread_create(&all->pinner, NULL, pin_all, m);
     if (e != 0)
         return inferd_fail(err, INFERD_ENOMEM, "cannot start the thread that pins host memory: %s",
@@ -188,6 +192,12 @@ void images_close(cuda_memory *m) {
     if (all->has_pinner) pthread_join(all->pinner, NULL);
     pthread_cond_destroy(&all->changed);
     pthread_mutex_destroy(&all->lock);
+}
+
+void images_tell_refusal(cuda_memory *m) {
+    pthread_mutex_lock(&m->images.lock);
+    if (m->images.refused[0] != 0) parts_degrade(m->parts, PART_PINNED, m->images.refused);
+    pthread_mutex_unlock(&m->images.lock);
 }
 
 uint64_t images_pinned_bytes(cuda_memory *m) {

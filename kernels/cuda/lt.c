@@ -25,6 +25,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cuda/parts.h"
+
 const uint32_t lt_buckets[] = {1,  2,   4,   8,   16,  24,  32,   48,   64,
                                96, 128, 192, 256, 384, 512, 1024, 2048, 4096};
 const uint32_t lt_n_buckets = INFERD_COUNT(lt_buckets);
@@ -505,7 +507,9 @@ static cu_result warm_one(lt_book *b, launcher *l, const lt_shape *s, void *x, v
     else
         n = 0;
     for (uint32_t i = 0; i < n && is_refusal(r); i++) r = multiply(b, l, s, &guesses[i], x, w, out);
-    return is_refusal(r) ? CU_OK : r; // products that it does not take go another way
+    if (!is_refusal(r)) return r;
+    parts_degrade(l->parts, PART_LT, b->api->text());
+    return CU_OK; // products that it does not take go another way
 }
 
 inferd_status lt_book_warm(lt_book *b, launcher *l, lt_type in, inferd_err *err) {

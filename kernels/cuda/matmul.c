@@ -14,6 +14,7 @@
 #include "cuda/expand.h"
 #include "cuda/gemv.h"
 #include "cuda/lt.h"
+#include "cuda/parts.h"
 #include "cuda/skinny.h"
 
 enum {
@@ -225,7 +226,13 @@ static bool through_lt(launcher *l, matmul *mm, const matmul_args *a, const void
     uintptr_t addresses = (uintptr_t)a->x | (uintptr_t)w | (uintptr_t)out;
     size_t rows = (size_t)a->x_stride * 2 | (size_t)w_stride * 2 | stride * bytes_of(type);
     if (addresses % LT_ALIGN != 0 || rows % LT_ROW_BYTES != 0) return false;
-    if (!lt_book_product(mm->book, l, &s, a->x, w, out)) return false;
+    if (!lt_book_product(mm->book, l, &s, a->x, w, out)) {
+        char why[CU_TEXT_BYTES];
+        snprintf(why, sizeof why, "a product of %u x %u x %u was refused: %s", s.m, s.n, s.k,
+                 l->api->text());
+        parts_degrade(l->parts, PART_LT, why);
+        return false;
+    }
     if (a->out[0].bias != NULL)
         launch_bias(l, &(bias_args){.x = out,
                                     .type = type,

@@ -122,7 +122,7 @@ static inferd_status open_run(cuda_memory *m, const cuda_memory_options *o, uint
     return INFERD_OK;
 }
 
-static inferd_status open_handles(cuda_memory *m, const cuda_memory_options *o,
+static inferd_status make_handles(cuda_memory *m, const cuda_memory_options *o,
                                   uint64_t memory_bytes, inferd_err *err) {
     inferd_status s = handles_choose(m, memory_bytes, err);
     if (s != INFERD_OK) return s;
@@ -135,6 +135,29 @@ static inferd_status open_handles(cuda_memory *m, const cuda_memory_options *o,
     if (n_first == 0) n_first = 1;
     atomic_store(&m->n_pages, n_blocks * m->block_pages);
     return handles_open(m, n_first < n_blocks ? (uint32_t)n_first : n_blocks, err);
+}
+
+/* A driver without these calls, or that refuses them, is worth an allocation in one piece.  Not so
+ * when the device is gone, when memory is short, or when what it shows is wrong. */
+static bool is_refused(inferd_status s) {
+    return s == INFERD_EDEVICE || s == INFERD_EUNSUPPORTED || s == INFERD_ENOTFOUND;
+}
+
+static inferd_status open_handles(cuda_memory *m, const cuda_memory_options *o,
+                                  uint64_t memory_bytes, inferd_err *err) {
+    inferd_err refusal = {0};
+    inferd_status s = make_handles(m, o, memory_bytes, &refusal);
+    if (s == INFERD_OK) return s;
+    if (!is_refused(s)) {
+        *err = refusal;
+        return s;
+    }
+    handles_stop(m);
+    handles_close(m);
+    parts_degrade(m->parts, PART_VMM, refusal.text);
+    m->vmm = false;
+    s = choose_page(m, o, err);
+    return s == INFERD_OK ? open_run(m, o, memory_bytes, err) : s;
 }
 
 static inferd_status open_all(cuda_memory *m, const cuda_memory_options *o, inferd_err *err) {
@@ -171,7 +194,8 @@ inferd_status memory_open(const cu_api *api, uint32_t device_index, const cu_dev
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the device memory's state");
     m->api = api;
     m->device_index = device_index;
-    m->vmm = device->vmm && !options->no_vmm;
+    m->parts = options->parts;
+    m->vmm = device->vmm && (m->parts == NULL || parts_is_on(m->parts, PART_VMM));
     images *im = &m->images;
     im->host_bytes = im->machine_bytes = machine_memory_bytes();
     if (options->host_bytes != 0 &&
@@ -228,6 +252,7 @@ uint64_t memory_n_calls(const cuda_memory *m) {
 
 void memory_get_stats(cuda_memory *m, cuda_memory_stats *out) {
     uint32_t n_ready = memory_n_ready(m);
+    images_tell_refusal(m);
     *out = (cuda_memory_stats){
         .handle_bytes = m->vmm ? m->block_bytes : 0,
         .n_handles = m->vmm ? m->workspace_blocks + n_ready / m->block_pages : 0,

@@ -31,6 +31,7 @@
 
 #include "cuda/cu_api.h"
 #include "cuda/module.h"
+#include "cuda/parts.h"
 
 typedef struct cuda_memory cuda_memory;
 typedef struct cuda_window cuda_window;
@@ -42,7 +43,7 @@ typedef struct cuda_memory_options {
     uint64_t host_bytes;      // that images may take; 0 = what the machine has
     uint32_t ready_pages_min; // pages to make before open returns; 0 = 64 MiB worth
     size_t page_bytes;        // 0 = 2 MiB (tests use smaller ones where the granularity allows)
-    bool no_vmm;              // for tests and for drivers that lie
+    cuda_parts *parts; // which may be used, and where a fall-back is noted; NULL: all, nowhere
 } cuda_memory_options;
 
 inferd_status memory_open(const cu_api *api, uint32_t device_index, const cu_device *device,

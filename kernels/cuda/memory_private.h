@@ -69,12 +69,14 @@ typedef struct images {
     uint64_t used_bytes;
     pthread_t pinner;
     bool has_pinner, has_lock;
+    bool pins; // the part is on
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    image *first, *last;   // under lock: to pin, in order
-    image *pinning;        // under lock: the pinner is at it
-    bool closing;          // under lock
-    uint64_t pinned_bytes; // under lock
+    image *first, *last;         // under lock: to pin, in order
+    image *pinning;              // under lock: the pinner is at it
+    bool closing;                // under lock
+    uint64_t pinned_bytes;       // under lock
+    char refused[CU_TEXT_BYTES]; // under lock: what the driver said when it did not pin; "" never
 } images;
 
 /* Host memory of some pages of keys and values: see park.c. */
@@ -119,6 +121,7 @@ struct cuda_window {
 
 struct cuda_memory {
     const cu_api *api;
+    cuda_parts *parts; // may be NULL
     uint32_t device_index;
     bool vmm;
     size_t page_bytes, block_bytes;
@@ -167,6 +170,8 @@ inferd_status bus_measure(cuda_memory *m, uint64_t memory_bytes, inferd_err *err
 inferd_status handles_choose(cuda_memory *m, uint64_t memory_bytes, inferd_err *err);
 /* n_blocks_planned handles, of which workspace_blocks + n_first now. */
 inferd_status handles_open(cuda_memory *m, uint32_t n_first, inferd_err *err);
+/* Device addresses; the driver chooses where when it does not align them. */
+cu_result handles_reserve(cuda_memory *m, size_t n, size_t align, void **out);
 void handles_stop(cuda_memory *m); // the thread
 void handles_close(cuda_memory *m);
 
@@ -190,6 +195,8 @@ inferd_status image_check_room(const cuda_memory *m, const image *im, inferd_err
 void image_use(cuda_memory *m, image *im);
 
 uint64_t images_pinned_bytes(cuda_memory *m); // any thread
+/* A refusal to pin becomes the part's state. */
+void images_tell_refusal(cuda_memory *m);
 
 /* -- park.c -- */
 inferd_status parking_open(cuda_memory *m, inferd_err *err);

@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "cuda/parts.h"
+
 const cu_kernel *module_find(const cuda_module *m, const char *name) {
     for (uint32_t i = 0; i < m->n_kernels; i++)
         if (strcmp(m->kernels[i].name, name) == 0) return &m->kernels[i];
@@ -80,10 +82,25 @@ inferd_status module_load(const cuda_module *m, const cu_kernel *k, uint32_t thr
     return INFERD_OK;
 }
 
+/* The same launch without its attribute.  That it works then says that the attribute was refused.
+ */
+static cu_result launch_plainly(launcher *l, cu_launch *what) {
+    char why[CU_TEXT_BYTES];
+    snprintf(why, sizeof why, "a dependent launch was refused: %s", text_of(l->api));
+    what->dependent = false;
+    cu_result r = l->api->launch(what, l->stream);
+    if (r != CU_OK) return r;
+    l->dependent = false;
+    parts_degrade(l->parts, PART_PDL, why);
+    return CU_OK;
+}
+
 void launch(launcher *l, const cu_kernel *k, uint32_t grid_x, uint32_t grid_y, uint32_t grid_z,
             uint32_t threads, uint32_t shared_bytes, const void *params, uint32_t params_bytes) {
     if (l->status != CU_OK || grid_x == 0 || grid_y == 0 || grid_z == 0) return;
     INFERD_CHECK(params_bytes == k->params_bytes);
+    bool settle = l->settle;
+    l->settle = false;
     cu_launch what = {
         .fn = k->fn,
         .grid = {grid_x, grid_y, grid_z},
@@ -91,9 +108,10 @@ void launch(launcher *l, const cu_kernel *k, uint32_t grid_x, uint32_t grid_y, u
         .shared_bytes = shared_bytes,
         .params = params,
         .params_bytes = params_bytes,
-        .dependent = l->dependent,
+        .dependent = l->dependent && !settle,
     };
     cu_result r = l->api->launch(&what, l->stream);
+    if (what.dependent && (r == CU_EINVAL || r == CU_EUNSUPPORTED)) r = launch_plainly(l, &what);
     if (r != CU_OK) {
         launch_failed(l, r, k->name);
         return;

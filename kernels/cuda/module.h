@@ -25,7 +25,7 @@ typedef struct cu_kernel {
     uint32_t cc_min;      // 80, 90: first compute capability it runs on
 } cu_kernel;
 
-enum { CUDA_MODULE_VERSION = 1 }; // goes up when cu_api or a params struct changes
+enum { CUDA_MODULE_VERSION = 2 }; // goes up when cu_api or a params struct changes
 
 typedef struct cuda_module {
     uint32_t version;  // CUDA_MODULE_VERSION when it was built
@@ -41,6 +41,7 @@ typedef const cuda_module *cuda_module_fn(void);
 
 /* What launchers need: where to launch, and what was launched.  `status` is sticky: after a failure
  * launches do nothing. */
+struct cuda_parts;
 typedef struct launcher {
     const cuda_module *module;
     const cu_api *api;
@@ -49,8 +50,10 @@ typedef struct launcher {
     cu_result status;
     char text[CU_TEXT_BYTES]; // of the failure, with the kernel's name
     uint64_t n_launches;
-    uint64_t *n_by_kernel; // [module->n_kernels] owned by the backend; may be NULL
-    bool dependent;        // launch kernels as programmatic dependents where they allow it
+    uint64_t *n_by_kernel;    // [module->n_kernels] owned by the backend; may be NULL
+    struct cuda_parts *parts; // where refusals are noted; may be NULL
+    bool dependent;           // launch kernels as programmatic dependents; off once one was refused
+    bool settle;              // not the next one: what the newest wrote may be read as a weight
 } launcher;
 
 /* The kernel of that name, NULL: not in the module.  Families look theirs up once (X_init). */

@@ -40,8 +40,7 @@ inferd_status window_open_cuda(cuda_memory *m, size_t n_bytes, cuda_window **out
     }
     if (m->vmm) {
         void *base = NULL;
-        cu_result r =
-            COUNTED(m->n_calls, m->api->vmm_reserve(w->range_bytes, m->block_bytes, &base));
+        cu_result r = handles_reserve(m, w->range_bytes, m->block_bytes, &base);
         if (r != CU_OK) {
             s = memory_fail(m, r, err, "reserving %zu MiB of device addresses for a window",
                             w->range_bytes >> 20);

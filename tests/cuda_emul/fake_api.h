@@ -38,8 +38,11 @@ typedef struct fake_opts {
     cu_health health[FAKE_DEVICES_MAX];
     uint64_t others_bytes[FAKE_DEVICES_MAX]; // of memory_bytes, taken by other processes
     fake_driver driver;
-    size_t granularity; // of VMM; default 2 MiB, a power of two and at least 4 KiB
-    bool poison;        // new device memory is 0xFF; true
+    size_t granularity;       // of VMM; default 2 MiB, a power of two and at least 4 KiB
+    bool poison;              // new device memory is 0xFF; true
+    bool broken_alias;        // a second mapping of a handle does not show its bytes; false
+    bool no_dependent;        // launches with that attribute are refused; false
+    bool no_dependent_graphs; // and captures that hold some; false
 
     /* When work runs. */
     uint64_t seed;        // of the order; 1
@@ -106,6 +109,7 @@ void fake_lose_context(void); // now
 uint64_t fake_calls(const char *call); // NULL: all
 typedef struct fake_counts {
     uint64_t n_launches, n_captured;     // kernels launched into streams; into captures
+    uint64_t n_dependent;                // of both, with that attribute
     uint64_t n_graphs, n_graph_launches; // instantiated now and before
     uint64_t n_run;                      // kernels that have run, those of graphs too
     uint64_t n_copies, copied_bytes;     // that have run, both ways to and from the host

@@ -79,6 +79,12 @@ static cu_result api_kernel_load(const void *fn, uint32_t threads, uint32_t shar
     return fk_leave(r);
 }
 
+static cu_result api_kernel_carve_out(const void *fn) {
+    cu_result r = fk_enter(CALL_kernel_carve_out);
+    if (r == CU_OK && find_kernel(fn) == NULL) r = CU_EINVAL;
+    return fk_leave(r);
+}
+
 static cu_result check_launch(const fake_loaded *k, const cu_launch *l) {
     const cu_device *d = &fk.opt.device[fk_me.device];
     const char *name = k->kernel->name;
@@ -98,6 +104,8 @@ static cu_result check_launch(const fake_loaded *k, const cu_launch *l) {
                       l->shared_bytes, allowed);
     if (l->dependent && d->cc_major < 9)
         return fk_say(CU_EINVAL, "%s: a dependent launch needs compute capability 9.0", name);
+    if (l->dependent && fk.opt.no_dependent)
+        return fk_say(CU_EUNSUPPORTED, "%s: dependent launches are switched off", name);
     if (fk.opt.strict_loading && !loaded) fk_violate("%s was launched and never loaded", name);
     return CU_OK;
 }
@@ -119,6 +127,8 @@ static cu_result submit_launch(const cu_launch *l, cu_stream s) {
         fk.counts.n_captured++;
     else
         fk.counts.n_launches++;
+    fk.counts.n_dependent += l->dependent;
+    if (s->capture != NULL && l->dependent) s->capture->dependent = true;
     return fk_op_submit(s, op);
 }
 
@@ -203,6 +213,8 @@ static cu_result end_capture(cu_stream s, cu_graph *out) {
     if (s->capture == NULL) return fk_say(CU_EINVAL, "the stream is not captured");
     fake_capture *c = s->capture;
     cu_graph g = c->graph;
+    if (c->dependent && fk.opt.no_dependent_graphs && c->broken[0] == 0)
+        snprintf(c->broken, sizeof c->broken, "dependent launches are in it");
     if (c->broken[0] != 0) {
         fk_say(CU_EINVAL, "the capture was broken: %.200s", c->broken);
         fk_graph_release(g);
@@ -218,10 +230,19 @@ static cu_result end_capture(cu_stream s, cu_graph *out) {
     return r;
 }
 
+static void abandon_capture(cu_stream s) {
+    fk_graph_release(s->capture->graph);
+    drop_capture(s->capture);
+    fk_me.capture = NULL;
+}
+
 static cu_result api_capture_end(cu_stream s, cu_graph *out) {
     *out = NULL;
     cu_result r = fk_enter(CALL_capture_end);
-    if (r == CU_OK) r = end_capture(s, out);
+    if (r == CU_OK)
+        r = end_capture(s, out);
+    else if (fk_stream_check(s) == CU_OK && s->capture != NULL) // however it ends, it has ended
+        abandon_capture(s);
     return fk_leave(r);
 }
 
@@ -294,6 +315,7 @@ void fk_graph_reset(void) {
 
 void fk_graph_api(cu_api *api) {
     api->kernel_load = api_kernel_load;
+    api->kernel_carve_out = api_kernel_carve_out;
     api->launch = api_launch;
     api->capture_begin = api_capture_begin;
     api->capture_end = api_capture_end;

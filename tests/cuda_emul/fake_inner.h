@@ -71,6 +71,7 @@ enum {
     X(copy_on_device, NEEDS_DEVICE)                                                                \
     X(fill, NEEDS_DEVICE)                                                                          \
     X(kernel_load, NEEDS_DEVICE | NO_CAPTURE)                                                      \
+    X(kernel_carve_out, NEEDS_DEVICE | NO_CAPTURE)                                                 \
     X(launch, NEEDS_DEVICE)                                                                        \
     X(capture_begin, NEEDS_DEVICE)                                                                 \
     X(capture_end, NEEDS_DEVICE)                                                                   \
@@ -237,6 +238,7 @@ typedef struct fake_capture {
     struct cu_graph_t *graph;
     uint64_t thread;
     char broken[CU_TEXT_BYTES]; // why capture_end will fail; "" when it will not
+    bool dependent;             // it holds a dependent launch
 } fake_capture;
 
 typedef struct fake_loaded { // a kernel and what it was loaded with

@@ -198,7 +198,8 @@ static cu_result map(void *p, size_t n, cu_handle id) {
     if (m == NULL) return fk_say(CU_ENOMEM, "no host memory");
     fk_memory_change();
     int how = fk.opt.protect ? PROT_NONE : PROT_READ | PROT_WRITE;
-    if (mmap(p, n, how, MAP_SHARED | MAP_FIXED, fk.mem.file, (off_t)h->offset) == MAP_FAILED) {
+    int shared = fk.opt.broken_alias && h->n_mapped > 0 ? MAP_PRIVATE : MAP_SHARED;
+    if (mmap(p, n, how, shared | MAP_FIXED, fk.mem.file, (off_t)h->offset) == MAP_FAILED) {
         free(m);
         return fk_say(CU_ENOMEM, "mapping %zu bytes: %s", n, strerror(errno));
     }

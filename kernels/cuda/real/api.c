@@ -333,6 +333,12 @@ static cu_result fill(void *dst, uint8_t byte, size_t n, cu_stream s) {
 
 /* ---- kernels and graphs ---- */
 
+static cu_result kernel_carve_out(const void *fn) {
+    return real_result("cudaFuncSetAttribute",
+                       cudaFuncSetAttribute(fn, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                            cudaSharedmemCarveoutMaxShared));
+}
+
 /* Asking for the attributes loads the code: later launches find it there, also while a capture is
  * open.  The allowance only grows, for one kernel may be launched with several sizes. */
 static cu_result kernel_load(const void *fn, uint32_t threads, uint32_t shared_bytes,
@@ -359,12 +365,8 @@ static cu_result kernel_load(const void *fn, uint32_t threads, uint32_t shared_b
                 "%u bytes of dynamic shared memory per block are more than this device "
                 "allows",
                 shared_bytes);
-        if (result != CU_OK) return result;
         /* Blocks this large share a multiprocessor only when all of its memory is theirs. */
-        result =
-            real_result("cudaFuncSetAttribute",
-                        cudaFuncSetAttribute(fn, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                             cudaSharedmemCarveoutMaxShared));
+        if (result == CU_OK) result = kernel_carve_out(fn);
         if (result != CU_OK) return result;
     }
     int blocks = 0;
@@ -461,6 +463,7 @@ const cu_api real_api = {
     .copy_on_device = copy_on_device,
     .fill = fill,
     .kernel_load = kernel_load,
+    .kernel_carve_out = kernel_carve_out,
     .launch = launch_kernel,
     .capture_begin = capture_begin,
     .capture_end = capture_end,

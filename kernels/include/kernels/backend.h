@@ -90,8 +90,26 @@ typedef struct backend_options {
                               // loader's path
     const char *cublaslt_path;        // file or folder; NULL: see cu_api.h
     const char *tune_path;            // where measured choices are kept; NULL: nowhere
+    const char *off;                  // parts that are not used, "vmm,graphs"; NULL: none
     const struct cuda_module *module; // for tests: this module instead of inferd_cuda.so
 } backend_options;
+
+/* A part of a backend that can be switched off, or that fell back by itself (docs/gpu.md). */
+enum { BE_DEVICE_PARTS_MAX = 16 };
+typedef enum be_part_state {
+    BE_PART_ON,
+    BE_PART_OFF,     // by a setting
+    BE_PART_ABSENT,  // the machine has nothing to use
+    BE_PART_DEGRADED // it was refused, and another way is taken
+} be_part_state;
+typedef struct be_device_part {
+    char name[12];
+    be_part_state state;
+    char why[116]; // a sentence, "" when it is on
+} be_device_part;
+/* INFERD_EINVAL: `off`, as in backend_options, names a part that there is not; `by` says where. */
+inferd_status backend_check_off(const char *off, const char *by, inferd_err *err);
+const char *be_part_state_name(be_part_state state); // "on", "off", "absent", "degraded"
 
 typedef struct backend_stats {
     uint64_t n_kv_driver_calls; // system or driver calls made on the KV path: stays 0
@@ -105,6 +123,8 @@ typedef struct backend_stats {
     uint64_t load_bytes, load_us; // copied from the host arena to windows, and the time it took
     uint64_t bus_bytes_per_s;     // measured at start: pinned host memory to device
     uint64_t pinned_bytes;        // of the host arena
+    uint32_t n_parts;
+    be_device_part parts[BE_DEVICE_PARTS_MAX]; // [n_parts]
 } backend_stats;
 
 /* Where the time of steps goes, from the first on: only with options->profile, which costs a
@@ -134,6 +154,12 @@ typedef struct backend_device_about {
  * module, no driver, no device, too old a driver). */
 inferd_status backend_list_devices(const backend_options *options, backend_device_about *out,
                                    uint32_t *n, inferd_err *err);
+
+/* The parts of a GPU as they would be used, before it is opened: on, off or absent.  Other kinds
+ * have none. */
+inferd_status backend_list_parts(const backend_options *options, uint32_t index,
+                                 be_device_part out[BE_DEVICE_PARTS_MAX], uint32_t *n,
+                                 inferd_err *err);
 
 /* -- the device -- */
 inferd_status backend_open(const backend_options *options, backend **out, inferd_err *err);
