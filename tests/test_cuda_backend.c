@@ -801,6 +801,7 @@ static void a_part_that_is_refused_falls_back_and_says_so(void) {
                  {"capture_begin", CU_EUNSUPPORTED, "graphs"},
                  {"capture_end", CU_EUNSUPPORTED, "graphs"},
                  {"graph_launch", CU_EINVAL, "graphs"},
+                 {"kernel_carve_out", CU_EINVAL, "carveout"},
                  {"host_pin", CU_EUNSUPPORTED, "pinned"},
                  {"lt_matmul", CU_EUNSUPPORTED, "lt"},
                  {"lt_candidates", CU_EUNSUPPORTED, "lt"}};

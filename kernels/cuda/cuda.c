@@ -365,6 +365,19 @@ static void open_library(cuda_backend *c, const char *path) {
     parts_absent(&c->parts, PART_LT, c->lt_missing);
 }
 
+/* One split of shared memory for all kernels; that some ask for another costs time and no more. */
+static inferd_status carve_out(cuda_backend *c, inferd_err *err) {
+    for (uint32_t i = 0; i < c->module->n_kernels; i++) {
+        const cu_kernel *k = &c->module->kernels[i];
+        if (!parts_is_on(&c->parts, PART_CARVEOUT)) return INFERD_OK;
+        if (k->cc_min > c->device.cc_major * 10 + c->device.cc_minor) continue;
+        cu_result r = c->api->kernel_carve_out(k->fn);
+        if (r == CU_ELOST) return cu_fail(c->api, r, err, k->name);
+        if (r != CU_OK) parts_degrade(&c->parts, PART_CARVEOUT, c->api->text());
+    }
+    return INFERD_OK;
+}
+
 static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inferd_err *err) {
     inferd_status s;
     open_library(c, o->cublaslt_path);
@@ -376,7 +389,8 @@ static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inf
         (s = draw_init(c->module, &c->device, err)) ||
         (s = matmul_create(c->module, &c->device, c->inner, c->lt, c->tune_path, &c->mm, err)))
         return s;
-    return matmul_warm(c->mm, &c->launch, err);
+    s = carve_out(c, err);
+    return s == INFERD_OK ? matmul_warm(c->mm, &c->launch, err) : s;
 }
 
 static inferd_status take_workspace(cuda_backend *c, inferd_err *err) {
