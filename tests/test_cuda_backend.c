@@ -830,6 +830,33 @@ static void a_part_that_is_refused_falls_back_and_says_so(void) {
     }
 }
 
+/* The attribute is refused at the launch, or by the graph that holds such launches. */
+static void refused_dependent_launches_are_plain_ones(void) {
+    backend_stats stats;
+    fake_counts counts;
+    if (!make_reference()) SKIP("a real device does not refuse on demand");
+    for (int graphs = 0; graphs < 2; graphs++) {
+        side gpu = {0};
+        backend_options o = cuda_options("bf16");
+        fake_reset();
+        fake_options()->no_dependent = graphs == 0;
+        fake_options()->no_dependent_graphs = graphs == 1;
+        if (!same_bits(&gpu, &o, "dependent launches")) return;
+        const be_device_part *part = part_of(&gpu, &stats, "pdl");
+        EXPECT_EQ(part->state, BE_PART_DEGRADED);
+        EXPECT(strstr(part->why, "dependent") != NULL);
+        EXPECT_EQ(part_of(&gpu, &stats, "graphs")->state, BE_PART_ON);
+        EXPECT(stats.n_graph_launches > 0);
+        fake_get_counts(&counts);
+        uint64_t before = counts.n_dependent;
+        run_parts(&gpu, part_logits);
+        fake_get_counts(&counts);
+        EXPECT_EQ(counts.n_dependent, before);
+        side_close(&gpu);
+        EXPECT_EQ(fake_take_violations(), 0);
+    }
+}
+
 static void a_part_that_is_switched_off_is_not_used(void) {
     static const struct {
         const char *part, *call; // that is not made then
@@ -849,7 +876,7 @@ static void a_part_that_is_switched_off_is_not_used(void) {
         EXPECT_STR(part_of(&gpu, &stats, cases[i].part)->why, "switched off by devices[].off");
         if (cases[i].call != NULL) EXPECT_EQ(fake_calls(cases[i].call), 0);
         fake_get_counts(&counts);
-        EXPECT_EQ(counts.n_dependent, 0);
+        EXPECT_EQ(counts.n_dependent > 0, cases[i].call != NULL);
         side_close(&gpu);
         EXPECT_EQ(fake_take_violations(), 0);
     }
@@ -969,6 +996,7 @@ static const test_case cases[] = {
     TEST(any_call_may_fail_and_nothing_is_kept),
     TEST(a_missing_library_is_told_and_a_named_one_is_an_error),
     TEST(a_part_that_is_refused_falls_back_and_says_so),
+    TEST(refused_dependent_launches_are_plain_ones),
     TEST(a_part_that_is_switched_off_is_not_used),
     TEST(an_old_device_has_parts_that_are_absent),
     TEST(a_second_address_that_shows_other_bytes_is_an_error),

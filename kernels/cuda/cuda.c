@@ -350,6 +350,7 @@ static inferd_status open_device(cuda_backend *c, const backend_options *o, infe
                            .stream = c->stream,
                            .parts = &c->parts};
     parts_look(&c->parts, &c->device);
+    c->launch.dependent = parts_is_on(&c->parts, PART_PDL);
     c->launch.n_by_kernel = calloc(size_max(c->module->n_kernels, 1), sizeof(uint64_t));
     if (c->launch.n_by_kernel == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u counters", c->module->n_kernels);
