@@ -761,6 +761,87 @@ static void products_are_checked(void) {
     end();
 }
 
+/* ---- breaking it by a line of text ---- */
+
+static bool script(const char *text) {
+    char why[128] = "";
+    bool ok = fake_script(text, why, sizeof why);
+    EXPECT(ok == (why[0] == 0));
+    return ok;
+}
+
+static void a_script_breaks_what_it_names(void) {
+    void *p;
+    cu_handle h;
+    size_t grain;
+    fake_opts *o = begin();
+    EXPECT(script("fail=alloc:2;fail=vmm_create:1:EUNSUPPORTED:always;wrong=push;no=lt"));
+    EXPECT_EQ(api->alloc(256, &p), CU_OK);
+    EXPECT_EQ(api->free(p), CU_OK);
+    EXPECT_EQ(api->alloc(256, &p), CU_ENOMEM);
+    for (int i = 0; i < 3; i++) EXPECT_EQ(api->vmm_create(GRAIN, &h), CU_EUNSUPPORTED);
+    EXPECT_STR(o->wrong, "push");
+    EXPECT(!o->lt);
+    EXPECT(script("no=vmm"));
+    EXPECT_EQ(api->vmm_granularity(&grain), CU_EUNSUPPORTED);
+    EXPECT(script(""));
+    end();
+    static const char *const bad[] = {
+        "fail",   "fail=alloc", "fail=alloc:0",         "fail=nothing:1", "fail=alloc:1:EPERM",
+        "hang=x", "wrong=",     "fail=alloc:1:ELOST:x", "no=nvml",        "no=lt;what=1"};
+    for (size_t i = 0; i < INFERD_COUNT(bad); i++) {
+        begin();
+        EXPECT(!script(bad[i]));
+        end();
+    }
+}
+
+static void a_wrong_kernel_changes_one_word(void) {
+    fake_opts *o = begin();
+    uint32_t *list = device_words(8);
+    cu_stream s = stream();
+    push_word(list, 5, s); // list[0] is their number
+    EXPECT_EQ(api->stream_sync(s), CU_OK);
+    snprintf(o->wrong, sizeof o->wrong, "no_such*");
+    push_word(list, 6, s);
+    EXPECT_EQ(api->stream_sync(s), CU_OK);
+    EXPECT(word_at(list) == 2 && word_at(&list[1]) == 5 && word_at(&list[2]) == 6);
+    snprintf(o->wrong, sizeof o->wrong, "pu*");
+    push_word(list, 7, s);
+    EXPECT_EQ(api->stream_sync(s), CU_OK);
+    EXPECT(word_at(list) == (3 ^ 0x02000200) && word_at(&list[3]) == 7);
+    EXPECT_EQ(api->stream_destroy(s), CU_OK);
+    EXPECT_EQ(api->free(list), CU_OK);
+    end();
+}
+
+static void a_wrong_product_has_one_wrong_value(void) {
+    fake_opts *o = begin();
+    lt_shape shape = {4, 8, 16, 16, 16, 8, LT_BF16, LT_BF16, false};
+    lt_algo algo;
+    uint32_t n = 0;
+    EXPECT_EQ(api->lt_open(NULL), CU_OK);
+    EXPECT_EQ(api->lt_candidates(&shape, 0, 1, &algo, &n), CU_OK);
+    cu_stream s = stream();
+    char *x = device_bytes(128), *w = device_bytes(256), *out = device_bytes(64);
+    uint16_t right[32], wrong[32];
+    EXPECT_EQ(api->fill(x, 0x3f, 128, s), CU_OK);
+    EXPECT_EQ(api->fill(w, 0x3f, 256, s), CU_OK);
+    for (int i = 0; i < 2; i++) {
+        EXPECT_EQ(api->lt_matmul(&shape, &algo, x, w, out, NULL, 0, s), CU_OK);
+        EXPECT_EQ(api->stream_sync(s), CU_OK);
+        EXPECT(fake_peek(out, i == 0 ? right : wrong, sizeof right));
+        snprintf(o->wrong, sizeof o->wrong, "lt_matmul");
+    }
+    EXPECT_EQ(wrong[0], right[0] ^ 0x200);
+    EXPECT(memcmp(wrong + 1, right + 1, sizeof right - sizeof right[0]) == 0);
+    EXPECT_EQ(api->free(x), CU_OK);
+    EXPECT_EQ(api->free(w), CU_OK);
+    EXPECT_EQ(api->free(out), CU_OK);
+    EXPECT_EQ(api->stream_destroy(s), CU_OK);
+    end();
+}
+
 static const test_case cases[] = {
     TEST(work_is_late_and_in_order),
     TEST(streams_run_in_any_order_unless_they_wait),
@@ -780,5 +861,8 @@ static const test_case cases[] = {
     TEST(capture_is_of_one_thread),
     TEST(products_are_products),
     TEST(products_are_checked),
+    TEST(a_script_breaks_what_it_names),
+    TEST(a_wrong_kernel_changes_one_word),
+    TEST(a_wrong_product_has_one_wrong_value),
 };
 TEST_MAIN(cases)

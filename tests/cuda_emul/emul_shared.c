@@ -11,6 +11,7 @@
  *     INFERD_FAKE_NO_NVML     1: nothing is known of their health
  *     INFERD_FAKE_NO_LT       1: no cuBLASLt
  *     INFERD_FAKE_LOSE_CALL   the first call of this name in cu_api loses the context
+ *     INFERD_FAKE             what breaks, in the words of fake_script (fake_api.h)
  *     INFERD_FAKE_ORDERS      a named pipe
  *
  * and while it runs by lines written to that pipe: "lose" ends the context, "hang" lets the next
@@ -87,6 +88,12 @@ static void steer(void) {
     if (is("INFERD_FAKE_NO_LT", "1")) o->lt = false;
     if (getenv("INFERD_FAKE_LOSE_CALL") != NULL)
         fake_fail_call(getenv("INFERD_FAKE_LOSE_CALL"), 1, CU_ELOST);
+    const char *script = getenv("INFERD_FAKE");
+    char why[CU_TEXT_BYTES];
+    if (script != NULL && !fake_script(script, why, sizeof why)) {
+        fprintf(stderr, "INFERD_FAKE: %s\n", why);
+        abort();
+    }
     char *orders = getenv("INFERD_FAKE_ORDERS");
     pthread_t thread;
     if (orders != NULL && pthread_create(&thread, NULL, read_orders, orders) == 0)

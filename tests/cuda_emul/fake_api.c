@@ -84,6 +84,12 @@ cu_result fk_lost_or(cu_result entered, cu_result then) {
     return then;
 }
 
+bool fk_has_call(const char *name) {
+    for (uint32_t i = 0; i < CALL_COUNT; i++)
+        if (strcmp(call_names[i], name) == 0) return true;
+    return false;
+}
+
 fake_call fk_call_of(const char *name) {
     for (uint32_t i = 0; i < CALL_COUNT; i++)
         if (strcmp(call_names[i], name) == 0) return (fake_call)i;

@@ -67,6 +67,11 @@ typedef struct fake_opts {
     uint64_t lt_version;
 
     bool quiet; // do not print violations (tests of the fake itself)
+
+    /* A wrong result: the first word that a kernel of this name changes is changed once more.  A
+     * pattern of fnmatch; "lt_matmul" is cuBLASLt; "": no kernel.  Seen are the first 4 KiB behind
+     * each pointer of the kernel's parameters. */
+    char wrong[64];
 } fake_opts;
 
 const cu_api *fake_api(void);
@@ -103,6 +108,18 @@ void fake_lose_event_at(uint32_t n);
 /* The context is lost when the n-th kernel from now runs. */
 void fake_lose_context_at(uint32_t n);
 void fake_lose_context(void); // now
+
+/* All of it in a line of text, for a process that is broken from outside (emul_shared.c):
+ *
+ *     fail=CALL:N[:RESULT[:always]]   as fake_fail_call; RESULT is ENOMEM (default), EINVAL,
+ *                                     EUNSUPPORTED, ENODEVICE, EDRIVER, EFAILED or ELOST
+ *     hang=N                          as fake_lose_event_at, and nothing gives up waiting
+ *     wrong=KERNEL                    options.wrong
+ *     no=vmm, no=lt                   no device has VMM; cuBLASLt is not found
+ *
+ * with `;` between them.  False: `why` says what is not understood, and what stood before it is
+ * done. */
+bool fake_script(const char *text, char *why, size_t why_bytes);
 
 /* ---- looking at it ---- */
 

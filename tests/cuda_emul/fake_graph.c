@@ -154,8 +154,10 @@ cu_result fk_kernel_run(const fake_op *op) {
                       op->kernel->name);
     if (execute == NULL)
         return fk_say(CU_ELOST, "no emulator is linked to run %s", op->kernel->name);
+    fk_wrong_before(op);
     if (execute(l->fn, l->grid, l->threads, l->shared_bytes, op->params, l->params_bytes,
                 op->kernel->threads_max, why, sizeof why)) {
+        fk_wrong_after();
         if (l->dependent && execute == emul_launch && emul_waited != NULL && !emul_waited())
             fk_violate("%s was launched as a dependent and never waits for its predecessor",
                        op->kernel->name);

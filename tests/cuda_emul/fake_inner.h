@@ -9,6 +9,8 @@
  *     fake_stream.c   the calls about streams, events and copies
  *     fake_graph.c    kernels, captures and graphs
  *     fake_lt.c       cuBLASLt
+ *     fake_wrong.c    results that are made wrong
+ *     fake_script.c   breaking it by a line of text
  *
  * A call of the table is
  *     cu_result r = fk_enter(CALL_x);
@@ -309,6 +311,7 @@ cu_result fk_lost_or(cu_result entered, cu_result then);
 void fk_look(void);  // what enter is for calls, for the functions of fake_api.h; leave ends it
 void fk_reset(void); // locked
 uint32_t fk_leaks(void);
+bool fk_has_call(const char *name);
 fake_call fk_call_of(const char *name); // ends the program when there is none
 
 /* fake_memory.c */
@@ -382,6 +385,11 @@ void fk_graph_api(cu_api *api);
 cu_result fk_kernel_run(const fake_op *op);
 /* What ran so far has ended, for the rules of dependent launches. */
 void fk_settle(void);
+
+/* fake_wrong.c */
+void fk_wrong_before(const fake_op *op); // a kernel that is about to run,
+void fk_wrong_after(void);               // and that has run
+void fk_wrong_product(const fake_op *op);
 
 /* fake_lt.c */
 void fk_lt_api(cu_api *api);

@@ -208,6 +208,7 @@ uint64_t fk_lt_run(const fake_op *op) {
                   product(x + (size_t)i * s->k, w, s->k));
     }
     free(x);
+    fk_wrong_product(op);
     fk.counts.n_lt++;
     return ns;
 }
