@@ -5,6 +5,7 @@
 #ifndef INFERD_CLI_H
 #define INFERD_CLI_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -22,6 +23,9 @@ enum {
 
 int cli_serve(int argc, char **argv);
 int cli_devices(int argc, char **argv);
+/* devices --self-test; `wanted` as devices_parse left it, kind NULL: every GPU. */
+struct config_device;
+int cli_self_test(const char *module, const struct config_device *wanted, bool json);
 int cli_check(int argc, char **argv);
 int cli_pack(int argc, char **argv);
 int cli_run(int argc, char **argv);

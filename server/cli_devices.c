@@ -12,10 +12,14 @@
 #include "inferd/buf.h"
 #include "sse.h"
 
-static const char usage[] = "usage: inferd devices [--json] [--module FILE]\n"
-                            "\n"
-                            "  --json         one JSON object per line\n"
-                            "  --module FILE  inferd_cuda.so, when it is not beside the program\n";
+static const char usage[] =
+    "usage: inferd devices [--json] [--module FILE] [--self-test [--device DEVICE]]\n"
+    "\n"
+    "  --json           one JSON object per line\n"
+    "  --module FILE    inferd_cuda.so, when it is not beside the program\n"
+    "  --self-test      launch every kernel on every GPU and compare with formulas: status 1 and\n"
+    "                   the kernel's name when a result is wrong, 3 when there is no GPU\n"
+    "  --device DEVICE  only this GPU: cuda:INDEX or a UUID (GPU-..., MIG-...)\n";
 
 enum { EXIT_USAGE = 2 };
 
@@ -137,22 +141,37 @@ static bool print_kind(const char *kind, const char *module, bool json, inferd_e
 }
 
 int cli_devices(int argc, char **argv) {
-    static const struct option longs[] = {{"json", no_argument, NULL, 'j'},
-                                          {"module", required_argument, NULL, 'm'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {0}};
-    bool json = false;
+    static const struct option longs[] = {
+        {"json", no_argument, NULL, 'j'},      {"module", required_argument, NULL, 'm'},
+        {"self-test", no_argument, NULL, 's'}, {"device", required_argument, NULL, 'd'},
+        {"help", no_argument, NULL, 'h'},      {0}};
+    bool json = false, test = false;
     const char *module = NULL;
+    config_device wanted = {0};
     for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
         if (c == 'h') return fputs(usage, stdout), 0;
         if (c == 'j')
             json = true;
         else if (c == 'm')
             module = optarg;
+        else if (c == 's')
+            test = true;
+        else if (c == 'd' && !devices_parse(optarg, &wanted))
+            return CLI_WRONG;
+        else if (c == 'd')
+            continue;
         else
             return fputs(usage, stderr), EXIT_USAGE;
     }
     if (optind != argc) return fputs(usage, stderr), EXIT_USAGE;
+    if (wanted.kind != NULL && !test)
+        return fputs("inferd: --device goes with --self-test\n", stderr), EXIT_USAGE;
+    if (test) {
+        int status = cli_self_test(module, &wanted, json);
+        free(wanted.kind);
+        free(wanted.uuid);
+        return status;
+    }
     inferd_err why = {0};
     bool cpu = print_kind("cpu", NULL, json, &why);
     if (!cpu) fprintf(stderr, "inferd: no cpu device: %s\n", why.text);
