@@ -18,7 +18,6 @@
  * time.
  *
  * Thread: any; the library's handle of a device is made under a lock and then only read. */
-#include <cublasLt.h>
 #include <dlfcn.h>
 #include <glob.h>
 #include <pthread.h>
@@ -28,16 +27,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "cuda/real/real.h"
+#include "cuda/real/lt_problem.h"
 
 #define LT_FILE "libcublasLt.so.13"
-enum {
-    LT_MAJOR = 13,
-    LT_ALIGN = 256, // of x, w and out: all memory of the backend is given out so
-    LT_CANDIDATES_MAX = 32,
-    LT_DEVICES_MAX = 64,
-    LT_PATH_BYTES = 4096
-};
+enum { LT_MAJOR = 13, LT_CANDIDATES_MAX = 32, LT_DEVICES_MAX = 64, LT_PATH_BYTES = 4096 };
 _Static_assert(CUBLAS_VER_MAJOR == LT_MAJOR, "compiled with the headers of another cuBLASLt");
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof((lt_algo){0}.opaque), "lt_algo.opaque");
 
@@ -238,18 +231,11 @@ static cu_result handle_of_device(cublasLtHandle_t *out) {
     return result;
 }
 
-/* Everything about a shape in the library's words; lives on the stack, so a call allocates nothing.
- */
-typedef struct problem {
-    cublasLtMatmulDescOpaque_t desc;
-    cublasLtMatrixLayoutOpaque_t w, x, out;
-} problem;
-
 static cudaDataType data_type(lt_type type) {
     return type == LT_BF16 ? CUDA_R_16BF : type == LT_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-static cu_result describe(const lt_shape *s, problem *p) {
+cu_result lt_describe(const lt_shape *s, lt_problem *p) {
     cublasOperation_t transposed = CUBLAS_OP_T, plain = CUBLAS_OP_N;
     if (s->m == 0 || s->n == 0 || s->k == 0 || s->x_stride < s->k || s->w_stride < s->k ||
         s->out_stride < s->n || s->in == LT_F32 || (s->out != LT_F32 && s->out != s->in))
@@ -271,7 +257,7 @@ static cu_result describe(const lt_shape *s, problem *p) {
     return result_of("cublasLt layout", e, s);
 }
 
-static cu_result prefer(size_t workspace_bytes, cublasLtMatmulPreferenceOpaque_t *out) {
+cu_result lt_prefer(size_t workspace_bytes, cublasLtMatmulPreferenceOpaque_t *out) {
     const uint64_t workspace = workspace_bytes;
     const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align = LT_ALIGN;
     const struct {
@@ -295,12 +281,12 @@ static cu_result prefer(size_t workspace_bytes, cublasLtMatmulPreferenceOpaque_t
 cu_result lt_candidates(const lt_shape *shape, size_t workspace_bytes, uint32_t n_max, lt_algo *out,
                         uint32_t *n) {
     cublasLtHandle_t handle;
-    problem p;
+    lt_problem p;
     cublasLtMatmulPreferenceOpaque_t preference;
     *n = 0;
     cu_result result = handle_of_device(&handle);
-    if (result == CU_OK) result = describe(shape, &p);
-    if (result == CU_OK) result = prefer(workspace_bytes, &preference);
+    if (result == CU_OK) result = lt_describe(shape, &p);
+    if (result == CU_OK) result = lt_prefer(workspace_bytes, &preference);
     if (result != CU_OK) return result;
     cublasLtMatmulHeuristicResult_t found[LT_CANDIDATES_MAX];
     int n_found = 0, n_asked = n_max < LT_CANDIDATES_MAX ? (int)n_max : LT_CANDIDATES_MAX;
@@ -321,11 +307,11 @@ cu_result lt_candidates(const lt_shape *shape, size_t workspace_bytes, uint32_t 
 cu_result lt_matmul(const lt_shape *shape, const lt_algo *algo, const void *x, const void *w,
                     void *out, void *workspace, size_t workspace_bytes, cu_stream s) {
     cublasLtHandle_t handle;
-    problem p;
+    lt_problem p;
     cublasLtMatmulAlgo_t chosen;
     const float alpha = 1, beta = shape->accumulate ? 1 : 0;
     cu_result result = handle_of_device(&handle);
-    if (result == CU_OK) result = describe(shape, &p);
+    if (result == CU_OK) result = lt_describe(shape, &p);
     if (result != CU_OK) return result;
     if (((uintptr_t)x | (uintptr_t)w | (uintptr_t)out) % LT_ALIGN != 0)
         return real_fail(CU_EINVAL, "cublasLtMatmul: x %p, w %p and out %p must be aligned to %d",
