@@ -2,6 +2,7 @@
  * fake.
  *
  * What happens when calls fail in every place is in test_cuda_memory_fails.c. */
+#include "cpu/machine.h"
 #include "memory_rig.h"
 
 static const uint32_t extents[] = {0, 1, 4, 32};
@@ -367,8 +368,29 @@ static void host_memory_that_is_short_is_said(void) {
     cuda_window *w;
     EXPECT_EQ(window_open_cuda(b.m, (size_t)1 << 46, &w, &b.err), INFERD_ENOMEM);
     EXPECT(w == NULL);
-    EXPECT(strstr(b.err.text, "the host copy of a window needs 67108864 MiB") != NULL);
+    EXPECT(strstr(b.err.text, " MiB of ") != NULL); // addresses of the host, or of the device
     EXPECT_EQ(window_open_cuda(b.m, 0, &w, &b.err), INFERD_EINVAL);
+    end(&b);
+}
+
+/* A GPU may hold more than the machine, and a made-up model never has a host copy: it was refused
+ * when its window opened. */
+static void a_window_may_be_larger_than_the_machine_until_it_has_a_copy(void) {
+    enum { ADDRESSES_MIB = 200 << 10 }; // of the fake
+    bench b;
+    cuda_window *w;
+    char words[128];
+    size_t machine = machine_memory_bytes() & ~(size_t)(MIB - 1), n = machine + 1024 * MIB;
+    if (machine == 0 || n / MIB > ADDRESSES_MIB) SKIP("this machine's memory is too large");
+    open_small(&b, 4);
+    EXPECT_EQ(window_open_cuda(b.m, n, &w, &b.err), INFERD_OK);
+    if (w != NULL) {
+        EXPECT_EQ(window_image_take(b.m, w, &b.err), INFERD_ENOMEM);
+        snprintf(words, sizeof words, "the host copy of a window needs %zu MiB; this machine has",
+                 n / MIB);
+        EXPECT(strstr(b.err.text, words) != NULL);
+        window_close_cuda(b.m, w);
+    }
     end(&b);
 }
 
@@ -818,6 +840,7 @@ static const test_case cases[] = {
     TEST(window_comes_back_at_its_address),
     TEST(every_window_has_its_image),
     TEST(host_memory_that_is_short_is_said),
+    TEST(a_window_may_be_larger_than_the_machine_until_it_has_a_copy),
     TEST(a_failed_map_leaves_nothing_mapped),
     TEST(images_are_pinned_in_the_background),
     TEST(closing_an_image_waits_for_its_pinning_only),

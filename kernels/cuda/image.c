@@ -8,9 +8,10 @@
  * speed and alone; copies from the rest work too, slower, with the driver's help.  A piece that
  * cannot be pinned ends the pinning of its image.
  *
- * The machine's memory bounds the used images, so that a load is refused with a sentence before the
- * kernel's out-of-memory killer ends the daemon; and pinned memory, which the machine cannot take
- * back for anything else, stays below a part of it.
+ * The machine's memory bounds the used images (image_check_room, before the first byte of a load),
+ * and not those that are only addresses: so a load is refused with a sentence before the kernel's
+ * out-of-memory killer ends the daemon; and pinned memory, which the machine cannot take back for
+ * anything else, stays below a part of it.
  *
  * Thread: engine; the pinner meets it in what `lock` guards. */
 #include <errno.h>
@@ -33,6 +34,11 @@ inferd_status image_check_room(const cuda_memory *m, const image *im, inferd_err
     const images *all = &m->images;
     if (im->used || all->host_bytes == 0 || all->used_bytes + im->n_bytes <= all->host_bytes)
         return INFERD_OK;
+    if (im->n_bytes > all->machine_bytes)
+        return inferd_fail(err, INFERD_ENOMEM,
+                           "the host copy of a window needs %zu MiB; this machine has %llu MiB for "
+                           "this process",
+                           im->n_bytes >> 20, (ull)(all->machine_bytes >> 20));
     return inferd_fail(
         err, INFERD_ENOMEM,
         "the host copy of a window needs %zu MiB; there are %llu MiB for them, of which copies of "
@@ -40,15 +46,9 @@ inferd_status image_check_room(const cuda_memory *m, const image *im, inferd_err
         im->n_bytes >> 20, (ull)(all->host_bytes >> 20), (ull)(all->used_bytes >> 20));
 }
 
-inferd_status image_open(cuda_memory *m, image *im, size_t n_bytes, inferd_err *err) {
-    uint64_t machine_bytes =
-        m->images.machine_bytes; // whether there is room is asked when it is used
+/* Addresses only: a window without a host copy may be larger than the machine's memory. */
+inferd_status image_open(image *im, size_t n_bytes, inferd_err *err) {
     im->n_bytes = round_up_size(n_bytes, (size_t)sysconf(_SC_PAGESIZE));
-    if (machine_bytes != 0 && im->n_bytes > machine_bytes)
-        return inferd_fail(err, INFERD_ENOMEM,
-                           "the host copy of a window needs %zu MiB; this machine has %llu MiB for "
-                           "this process",
-                           im->n_bytes >> 20, (ull)(machine_bytes >> 20));
     size_t mapped_bytes = im->n_bytes + HUGE_PAGE_BYTES;
     void *p = mmap(NULL, mapped_bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

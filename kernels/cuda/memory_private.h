@@ -185,7 +185,7 @@ void uploads_forget(cuda_memory *m, const cuda_window *w);
 /* -- image.c -- */
 inferd_status images_open(cuda_memory *m, inferd_err *err);
 void images_close(cuda_memory *m);
-inferd_status image_open(cuda_memory *m, image *im, size_t n_bytes, inferd_err *err);
+inferd_status image_open(image *im, size_t n_bytes, inferd_err *err);
 void image_close(cuda_memory *m, image *im);
 /* Its memory goes, its addresses stay. */
 void image_empty(cuda_memory *m, image *im);

@@ -31,7 +31,7 @@ inferd_status window_open_cuda(cuda_memory *m, size_t n_bytes, cuda_window **out
     m->windows = w;
 
     size_t n_blocks = w->range_bytes / m->block_bytes;
-    inferd_status s = image_open(m, &w->image, n_bytes, err);
+    inferd_status s = image_open(&w->image, n_bytes, err);
     if (s != INFERD_OK) goto fail;
     w->blocks = calloc(n_blocks, sizeof *w->blocks);
     if (w->blocks == NULL) {
