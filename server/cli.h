@@ -16,10 +16,19 @@
 #endif
 
 enum {
-    CLI_FAILED = 1,   // it went wrong while running
-    CLI_WRONG = 2,    // the command line, the configuration, or a file that they name
-    CLI_NO_DEVICE = 3 // no such device
+    CLI_FAILED = 1,    // it went wrong while running
+    CLI_WRONG = 2,     // the command line, the configuration, or a file that they name
+    CLI_NO_DEVICE = 3, // no such device
+    CLI_LOST = 70,     // the device was lost: another process may have it again
+    CLI_NOT_YET = 75   // the machine's own GPU services still start: the same command works later
 };
+
+/* What it means that a device of the configuration was not found (devices_resolve). */
+static inline int cli_device_status(const inferd_err *err) {
+    return err->status == INFERD_ELOST   ? CLI_LOST
+           : err->status == INFERD_EBUSY ? CLI_NOT_YET
+                                         : CLI_NO_DEVICE;
+}
 
 int cli_serve(int argc, char **argv);
 int cli_devices(int argc, char **argv);

@@ -75,8 +75,8 @@ static inferd_status pack(const pack_options *o, char **written, int *exit_statu
     *exit_status = CLI_WRONG;
     inferd_status st = model_open(&(model_options){.path = o->path}, &m, err);
     if (st == INFERD_OK) {
-        *exit_status = CLI_NO_DEVICE;
         st = devices_resolve(&o->device, 0, &options, &note, err);
+        *exit_status = cli_device_status(err);
     }
     if (st == INFERD_OK) {
         *exit_status = CLI_FAILED;

@@ -356,8 +356,8 @@ static inferd_status open_session(session *s, const run_options *o, int *exit_st
         return inferd_fail(err, INFERD_EINVAL, "--system is not valid UTF-8");
     engine_options eo = {.n_slots = 1, .wake = wake_session, .wake_ctx = s};
     inferd_err note;
-    *exit_status = CLI_NO_DEVICE;
     st = devices_resolve(&o->device, 0, &eo.device, &note, err);
+    *exit_status = cli_device_status(err);
     if (st != INFERD_OK) return st;
     *exit_status = CLI_FAILED;
     st = engine_start(&eo, &s->e, err);

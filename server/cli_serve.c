@@ -1,6 +1,7 @@
 /* cli_serve.c - `inferd serve`: the daemon from its first breath to its last.
  *
  *     options, configuration, models' headers   any problem: exit 2
+ *     devices                                   not there: exit 3; not ready for device_wait_s: 75
  *     engines (each opens its device, and loads in the background), listener
  *     loop: engine wakes, ticks, signals
  *       SIGTERM, SIGINT   drain: finish what runs and waits, at most drain_timeout_s, while new
@@ -57,8 +58,7 @@ static const char usage[] =
 enum {
     TICK_MS = 100,
     EXIT_USAGE = 2,
-    EXIT_NO_DEVICE = 3,
-    EXIT_DEVICE_LOST = 70, // a supervisor starts another process
+    DEVICE_AGAIN_MS = 1000, // between two tries to find a device whose services still start
     CUT_GRACE_MS = 2000,
     LAST_CALL_MS = 500,    // once nothing runs, for requests that have already arrived
     END_GRACE_S = 3,       // for closing; a driver that does not answer must not keep the process
@@ -766,17 +766,36 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     return open_watchdog(s, err);
 }
 
+static void log_starting(const inferd_err *err, uint32_t wait_s) {
+    log_line line;
+    log_begin(&line, LOG_LEVEL_INFO, "device_starting");
+    log_str(&line, "error", err->text);
+    log_u64(&line, "wait_s", wait_s);
+    log_end(&line);
+}
+
 /* Before anything else: a GPU that was asked for and is not there, or is not the one, ends it here.
- */
-static bool find_devices(server_life *s) {
+ * One whose services still start, as after a boot, is waited for: a supervisor that starts the
+ * process anew each second would soon give up.  0, or the exit status; SIGTERM ends the wait. */
+static int find_devices(server_life *s) {
     inferd_err err = {0};
-    if (devices_resolve_all(s->config, NULL, &s->found, &err) != INFERD_OK) {
+    uint32_t wait_s = s->config->limits.device_wait_s;
+    uint64_t until_us = clock_now_us() + (uint64_t)wait_s * 1000000;
+    bool told = false;
+    inferd_status st;
+    while ((st = devices_resolve_all(s->config, NULL, &s->found, &err)) == INFERD_EBUSY &&
+           clock_now_us() < until_us) {
+        if (!told) log_starting(&err, wait_s);
+        told = true;
+        nanosleep(&(struct timespec){.tv_sec = DEVICE_AGAIN_MS / 1000}, NULL);
+    }
+    if (st != INFERD_OK) {
         fprintf(stderr, "inferd: %s\n", err.text);
-        return false;
+        return cli_device_status(&err);
     }
     if (s->found.note.text[0] != 0)
         log_text(LOG_LEVEL_INFO, "serving_on_cpu", "reason", s->found.note.text);
-    return true;
+    return 0;
 }
 
 static void close_handle(uv_handle_t *handle, void *ctx) {
@@ -919,12 +938,12 @@ int cli_serve(int argc, char **argv) {
     buf_deinit(&problems);
     const config_log *log = &s->config->log;
     inferd_status st = log_open(log->path, log->json, (log_level)log->level, &err);
-    if (st == INFERD_OK && !find_devices(s)) {
+    if (st == INFERD_OK && (status = find_devices(s)) != 0) {
         registry_plan_deinit(&s->plan);
         config_destroy(s->config);
         log_close();
         free(s);
-        return EXIT_NO_DEVICE;
+        return status;
     }
     if (st == INFERD_OK) {
         open_manager();
@@ -937,7 +956,7 @@ int cli_serve(int argc, char **argv) {
     } else {
         fprintf(stderr, "inferd: %s\n", err.text);
     }
-    status = st != INFERD_OK || s->failed ? 1 : s->lost ? EXIT_DEVICE_LOST : 0;
+    status = st != INFERD_OK || s->failed ? 1 : s->lost ? CLI_LOST : 0;
     /* Threads may be inside a driver that never answers: nothing here waits for them. */
     if (s->lost) {
         log_close();

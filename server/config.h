@@ -109,6 +109,7 @@ typedef struct config_limits {
     json_limits json;
     engine_limits engine;
     uint32_t step_hang_ms;     // 60,000; a device that answers no step for this long is given up
+    uint32_t device_wait_s;    // 60; at the start, for the machine's own GPU services
     uint32_t queue_timeout_ms; // 60,000; waiting longer ends with 504
     uint32_t total_timeout_ms; // 600,000
     uint32_t watchdog_s;       // 30; a loop without a sign of life; 0: is not watched

@@ -80,7 +80,8 @@ static inferd_status resolve(const config_device *d, uint32_t device_idx, backen
         if (s == INFERD_OK) *about = *it;
         return s;
     }
-    if (!is_kind(d, "cuda")) return resolve_cpu(d, device_idx, out, err);
+    bool there = s == INFERD_EBUSY; // a GPU that is not ready yet is no reason to take the CPU
+    if (!is_kind(d, "cuda") && !there) return resolve_cpu(d, device_idx, out, err);
     *err = *note;
     return s;
 }

@@ -2,7 +2,8 @@
  *
  * kind "cpu" and "cuda" are what they say.  "auto" takes a GPU when there is a module for it, a
  * driver and a device, and else the CPU; then `note` says in one line why it is the CPU.  Where
- * there are GPUs, an index or a UUID that none of them has is an error with "auto", too.
+ * there are GPUs, an index or a UUID that none of them has is an error with "auto", too; so is
+ * INFERD_EBUSY: the machine's GPU services still start, and the same call works later.
  *
  * A device without a name is called after its kind: "gpu" with its index, "cpu" with the first
  * number that nobody has.

@@ -712,6 +712,7 @@ static void every_result_has_a_status(void) {
         [CU_EINVAL] = INFERD_EDEVICE,
         [CU_EUNSUPPORTED] = INFERD_EUNSUPPORTED,
         [CU_ENODEVICE] = INFERD_ENOTFOUND,
+        [CU_ESTARTING] = INFERD_EBUSY,
         [CU_EDRIVER] = INFERD_ENOTFOUND,
         [CU_EFAILED] = INFERD_EDEVICE,
         [CU_ELOST] = INFERD_ELOST,

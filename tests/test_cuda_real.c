@@ -120,6 +120,14 @@ static void refuse_to_begin(void) {
     expect_text("no NVIDIA device is visible with CUDA_VISIBLE_DEVICES=\"7\"");
     said.error = cudaErrorSystemDriverMismatch;
     EXPECT_EQ(api->init(), CU_EDRIVER);
+    said.error = cudaErrorSystemNotReady; // HGX after a boot: it was taken for an old driver
+    EXPECT_EQ(api->init(), CU_ESTARTING);
+    expect_text("(802): NVIDIA's fabric manager has not started yet");
+    said.error = cudaErrorMpsServerNotReady;
+    EXPECT_EQ(api->init(), CU_ESTARTING);
+    expect_text("MPS server is not ready");
+    begin();
+    EXPECT_EQ(api->init(), CU_OK); // the next try finds it
 }
 static void what_is_missing_is_said_at_the_beginning(void) {
     in_child(refuse_to_begin);

@@ -96,6 +96,21 @@ static void cuda_that_is_not_there_is_an_error(void) {
     end();
 }
 
+/* Error 802 on HGX: "auto" must not serve from the CPU because the machine has just booted. */
+static void a_gpu_that_is_not_ready_yet_is_waited_for(void) {
+    static const char *const kinds[] = {"cuda", "auto"};
+    for (size_t i = 0; i < INFERD_COUNT(kinds); i++) {
+        config_device d = {.kind = (char *)(uintptr_t)kinds[i]};
+        begin(1);
+        fake_options()->starting = 1;
+        EXPECT_EQ(resolve(&d), INFERD_EBUSY);
+        EXPECT(has(err.text, "802"));
+        EXPECT_EQ(resolve(&d), INFERD_OK);
+        EXPECT_STR(found.kind, "cuda");
+        end();
+    }
+}
+
 static void another_index_or_uuid_is_told_with_what_there_is(void) {
     static const char *const kinds[] = {"cuda", "auto"};
     for (size_t i = 0; i < INFERD_COUNT(kinds); i++) {
@@ -186,6 +201,7 @@ static const test_case cases[] = {
     TEST(auto_takes_the_cpu_and_says_why),
     TEST(cpu_never_looks_for_a_gpu),
     TEST(cuda_that_is_not_there_is_an_error),
+    TEST(a_gpu_that_is_not_ready_yet_is_waited_for),
     TEST(another_index_or_uuid_is_told_with_what_there_is),
     TEST(a_look_finds_the_device_that_was_opened),
     TEST(the_word_after_device_is_read),

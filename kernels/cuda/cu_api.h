@@ -28,6 +28,7 @@ typedef enum cu_result {
     CU_EINVAL,       // an argument, or a call that is not allowed now (while capturing)
     CU_EUNSUPPORTED, // this device, driver or library cannot do it
     CU_ENODEVICE,    // no driver, no device
+    CU_ESTARTING,    // the machine's own GPU services still start: the same call works later
     CU_EDRIVER,      // the driver is too old for this build
     CU_EFAILED,      // a launch or call failed; the context lives on
     CU_ELOST         // the context is gone
@@ -107,7 +108,9 @@ typedef struct cu_api {
     const char *(*text)(void);
 
     /* -- devices -- */
-    cu_result (*init)(void); // CU_ENODEVICE or CU_EDRIVER with a text that says what to install
+    /* CU_ENODEVICE or CU_EDRIVER with a text that says what to install, CU_ESTARTING with one that
+     * says what it waits for; may be called again. */
+    cu_result (*init)(void);
     cu_result (*device_count)(uint32_t *out);
     cu_result (*device_about)(uint32_t index, cu_device *out);
     cu_result (*device_health)(uint32_t index, cu_health *out);

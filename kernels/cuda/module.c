@@ -29,6 +29,8 @@ static inferd_status status_of(cu_result result) {
         return INFERD_ENOMEM;
     case CU_EUNSUPPORTED:
         return INFERD_EUNSUPPORTED;
+    case CU_ESTARTING:
+        return INFERD_EBUSY;
     case CU_ENODEVICE:
         return INFERD_ENOTFOUND;
     case CU_EDRIVER:

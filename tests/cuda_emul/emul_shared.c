@@ -8,6 +8,7 @@
  *     INFERD_FAKE_DEVICES     how many there are, 0 to 4
  *     INFERD_FAKE_MEMORY      MiB of each
  *     INFERD_FAKE_NO_DRIVER   1: no driver; old: one that is too old
+ *     INFERD_FAKE_STARTING    so many tries say that the fabric manager has not started yet
  *     INFERD_FAKE_NO_NVML     1: nothing is known of their health
  *     INFERD_FAKE_NO_LT       1: no cuBLASLt
  *     INFERD_FAKE_LOSE_CALL   the first call of this name in cu_api loses the context
@@ -86,6 +87,7 @@ static void steer(void) {
     if (is("INFERD_FAKE_NO_DRIVER", "1")) o->driver = FAKE_DRIVER_NONE;
     if (is("INFERD_FAKE_NO_DRIVER", "old")) o->driver = FAKE_DRIVER_OLD;
     if (is("INFERD_FAKE_NO_LT", "1")) o->lt = false;
+    o->starting = number("INFERD_FAKE_STARTING", 0);
     if (getenv("INFERD_FAKE_LOSE_CALL") != NULL)
         fake_fail_call(getenv("INFERD_FAKE_LOSE_CALL"), 1, CU_ELOST);
     const char *script = getenv("INFERD_FAKE");

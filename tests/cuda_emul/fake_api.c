@@ -208,6 +208,8 @@ static cu_result api_init(void) {
         else if (fk.opt.driver == FAKE_DRIVER_OLD)
             r = fk_say(CU_EDRIVER, "the NVIDIA driver is too old for CUDA 13.0: it is 12.2, "
                                    "install driver 580 or newer");
+        else if (fk.opt.starting > 0 && fk.opt.starting-- > 0)
+            r = fk_say(CU_ESTARTING, "the fabric manager has not started yet (802)");
         else if (fk.opt.n_devices == 0)
             r = fk_say(CU_ENODEVICE, "the NVIDIA driver sees no device");
         else

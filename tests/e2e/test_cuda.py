@@ -224,6 +224,23 @@ def test_a_device_that_is_not_there_is_said(tmp_path, tiny_model, device, env, s
     assert "base_url" not in r.stdout
 
 
+def test_a_gpu_whose_services_still_start_is_waited_for(launch, tmp_path, tiny_model):
+    """Error 802: the fabric manager of an HGX board.  Status 3 was final for systemd."""
+    d = launch(cuda_config(tiny_model, kind="auto"), env=environment(INFERD_FAKE_STARTING=2))
+    assert "cuda 0 Fake H200" in d.ready_line
+    assert d.stderr().count("event=device_starting") == 1 and "802" in d.stderr()
+    assert d.stop() == 0
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({**cuda_config(tiny_model, {"device_wait_s": 1}), "listen": "127.0.0.1:0"}))
+    r = inferd("serve", "--config", path, env=environment(INFERD_FAKE_STARTING=1000))
+    assert r.returncode == 75 and "802" in r.stderr, r.stderr
+    unit = (BUILD.parent / "deploy" / "inferd.service").read_text()
+    never = next(x for x in unit.splitlines() if x.startswith("RestartPreventExitStatus=")).split("=")[1].split()
+    assert never == ["1", "2", "3"] and "Restart=on-failure" in unit
+    r = inferd("run", tiny_model, "Hi", "--device", "cuda", env=environment(INFERD_FAKE_STARTING=1000))
+    assert r.returncode == 75, r.stderr
+
+
 def test_keys_of_32_bits_are_refused(tmp_path, tiny_model):
     path = tmp_path / "c.json"
     for kind, status in (("cuda", 2), ("auto", 1)):

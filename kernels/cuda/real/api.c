@@ -4,6 +4,7 @@
  *
  *     the arguments or the moment are wrong      CU_EINVAL       the caller has a bug
  *     this machine cannot                        CU_EUNSUPPORTED, CU_ENODEVICE, CU_EDRIVER
+ *     this machine cannot yet                    CU_ESTARTING     its services still start
  *     the work failed, the context lives on      CU_EFAILED, CU_ENOMEM
  *     the context is gone                        CU_ELOST        only a new process helps
  *
@@ -90,7 +91,6 @@ static cu_result class_of(cudaError_t e, bool midway) {
     case cudaErrorInsufficientDriver:
     case cudaErrorCallRequiresNewerDriver:
     case cudaErrorUnsupportedPtxVersion:
-    case cudaErrorSystemNotReady:
     case cudaErrorSystemDriverMismatch:
     case cudaErrorCompatNotSupportedOnDevice:
         return CU_EDRIVER;
@@ -102,10 +102,13 @@ static cu_result class_of(cudaError_t e, bool midway) {
     case cudaErrorDeviceNotLicensed:
     case cudaErrorStartupFailure:
     case cudaErrorMpsConnectionFailed:
-    case cudaErrorMpsServerNotReady:
     case cudaErrorMpsMaxClientsReached:
     case cudaErrorMpsMaxConnectionsReached:
         return midway ? CU_ELOST : CU_ENODEVICE;
+
+    case cudaErrorSystemNotReady:    // boards with NVSwitch, while the fabric manager starts
+    case cudaErrorMpsServerNotReady: // the server recovers from a fault of one of its clients
+        return midway ? CU_ELOST : CU_ESTARTING;
 
     case cudaErrorUnknown: // with work on the device nothing can be trusted any more
         return midway ? CU_ELOST : CU_EFAILED;
@@ -162,6 +165,15 @@ static cu_result driver_too_old(int driver, int runtime) {
         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, DRIVER_MIN);
 }
 
+static cu_result not_yet(cudaError_t e) {
+    cudaGetLastError();
+    return real_fail(CU_ESTARTING, "cudaGetDeviceCount: %s (%d): %s", cudaGetErrorString(e), (int)e,
+                     e == cudaErrorSystemNotReady
+                         ? "NVIDIA's fabric manager has not started yet (systemctl status "
+                           "nvidia-fabricmanager)"
+                         : "the MPS server is not ready for another client");
+}
+
 static cu_result init(void) {
     int driver = 0, runtime = 0, n = 0;
     cudaError_t e = cudaDriverGetVersion(&driver); // 0: there is no driver
@@ -176,6 +188,7 @@ static cu_result init(void) {
     if (driver / 1000 < runtime / 1000) return driver_too_old(driver, runtime);
     e = cudaGetDeviceCount(&n);
     if (e == cudaErrorInsufficientDriver) return driver_too_old(driver, runtime);
+    if (e == cudaErrorSystemNotReady || e == cudaErrorMpsServerNotReady) return not_yet(e);
     if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0)) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
         cudaGetLastError();
