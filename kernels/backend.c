@@ -30,6 +30,14 @@ inferd_status backend_list_parts(const backend_options *options, uint32_t index,
     return cuda ? cuda_list_parts(options, index, out, n, err) : INFERD_OK;
 }
 
+inferd_status backend_look(const backend_options *options, bool inside, backend_device_about *out,
+                           inferd_err *err) {
+    uint32_t n;
+    if (options->kind != NULL && strcmp(options->kind, "cuda") == 0)
+        return cuda_look_device(options, inside, out, err);
+    return cpu_list_devices(options, out, &n, err);
+}
+
 void backend_close(backend *be) {
     if (be != NULL) be->ops->close(be);
 }

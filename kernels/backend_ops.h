@@ -137,5 +137,7 @@ inferd_status cuda_list_parts(const backend_options *options, uint32_t index,
                               inferd_err *err);
 inferd_status cuda_list_devices(const backend_options *options, backend_device_about *out,
                                 uint32_t *n, inferd_err *err);
+inferd_status cuda_look_device(const backend_options *options, bool inside,
+                               backend_device_about *out, inferd_err *err);
 
 #endif

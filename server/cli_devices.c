@@ -61,9 +61,17 @@ static void print_text(const backend_device_about *d) {
                gib(d->memory_bytes));
         return;
     }
-    printf("%s:%u   %s %s, sm_%u%u, %u SMs, %.1f of %.1f GiB free%s", d->kind, d->index, d->name,
-           d->uuid, d->cc_major, d->cc_minor, d->n_units, gib(d->free_bytes), gib(d->memory_bytes),
-           d->mig ? ", a MIG instance" : "");
+    if (d->problem.status != INFERD_OK) {
+        printf("%s:%u   cannot be used: %s\n", d->kind, d->index, d->problem.text);
+        return;
+    }
+    printf("%s:%u   %s %s, sm_%u%u, %u SMs, ", d->kind, d->index, d->name, d->uuid, d->cc_major,
+           d->cc_minor, d->n_units);
+    if (d->free_known)
+        printf("%.1f of %.1f GiB free", gib(d->free_bytes), gib(d->memory_bytes));
+    else
+        printf("%.1f GiB (without NVML it is not known how much is free)", gib(d->memory_bytes));
+    if (d->mig) fputs(", a MIG instance", stdout);
     print_health(d);
     putchar('\n');
 }
@@ -101,12 +109,11 @@ static void print_json(const backend_options *o, const backend_device_about *d) 
         buf_add_format(&out, ",\"threads\":%u", d->n_units);
     } else {
         add_text(&out, "uuid", d->uuid);
-        buf_add_format(
-            &out,
-            ",\"index\":%u,\"sms\":%u,\"compute_capability\":\"%u.%u\",\"free_bytes\":%llu,"
-            "\"mig\":%s",
-            d->index, d->n_units, d->cc_major, d->cc_minor, (unsigned long long)d->free_bytes,
-            d->mig ? "true" : "false");
+        buf_add_format(&out, ",\"index\":%u,\"sms\":%u,\"compute_capability\":\"%u.%u\",\"mig\":%s",
+                       d->index, d->n_units, d->cc_major, d->cc_minor, d->mig ? "true" : "false");
+        if (d->free_known)
+            buf_add_format(&out, ",\"free_bytes\":%llu", (unsigned long long)d->free_bytes);
+        if (d->problem.status != INFERD_OK) add_text(&out, "error", d->problem.text);
     }
     if (d->health.known) {
         add_known(&out, "temperature_c", d->health.temperature_c);

@@ -440,8 +440,10 @@ static void watch_drain(server_life *s) {
 
 static void look_at_devices(uv_work_t *work) {
     server_life *s = work->data;
+    inferd_err unsaid;
     for (uint32_t d = 0; d < s->found.n; d++)
-        s->saw[d] = devices_look(&s->found.devices[d].backend, &s->seen[d]);
+        s->saw[d] =
+            backend_look(&s->found.devices[d].backend, false, &s->seen[d], &unsaid) == INFERD_OK;
 }
 
 static void looked_at_devices(uv_work_t *work, int status) {

@@ -10,10 +10,18 @@ static bool is_kind(const config_device *d, const char *kind) {
 }
 
 static bool is_wanted(const backend_device_about *a, const char *uuid, uint32_t index) {
+    if (uuid != NULL && a->uuid[0] == 0) return false; // it could not say which it is
     return uuid != NULL ? strncasecmp(a->uuid, uuid, strlen(uuid)) == 0 : a->index == index;
 }
 
-/* The one that was asked for is among those found; else what was asked for, and what there is. */
+/* "devices[1].uuid is "GPU-8f"", "devices[0].index is 3" */
+static int say_wanted(const config_device *d, uint32_t device_idx, char *text, size_t n) {
+    return d->uuid != NULL ? snprintf(text, n, "devices[%u].uuid is \"%.47s\"", device_idx, d->uuid)
+                           : snprintf(text, n, "devices[%u].index is %u", device_idx, d->index);
+}
+
+/* The one that was asked for is among those found, and well; else what was asked for, and what
+ * there is.  The problems of others do not matter. */
 static inferd_status check_there(const config_device *d, uint32_t device_idx,
                                  const backend_device_about *found, uint32_t n,
                                  const backend_device_about **it, inferd_err *err) {
@@ -22,17 +30,21 @@ static inferd_status check_there(const config_device *d, uint32_t device_idx,
     for (uint32_t i = 0; i < n; i++) {
         if (!is_wanted(&found[i], d->uuid, d->index)) continue;
         *it = &found[i];
-        return INFERD_OK;
+        if (found[i].problem.status == INFERD_OK) return INFERD_OK;
+        *err = found[i].problem;
+        say_wanted(d, device_idx, text, sizeof text);
+        inferd_context(err, "%s", text);
+        return err->status;
     }
-    if (d->uuid != NULL)
-        used = snprintf(text, sizeof text, "devices[%u].uuid is \"%.47s\"", device_idx, d->uuid);
-    else
-        used = snprintf(text, sizeof text, "devices[%u].index is %u", device_idx, d->index);
+    used = say_wanted(d, device_idx, text, sizeof text);
     used += snprintf(text + used, sizeof text - (size_t)used, "; this machine has %u GPU%s:", n,
                      n == 1 ? "" : "s");
     for (uint32_t i = 0; i < n && (size_t)used < sizeof text; i++)
-        used += snprintf(text + used, sizeof text - (size_t)used, "%s %u %s %s", i > 0 ? "," : "",
-                         found[i].index, found[i].name, found[i].uuid);
+        used += found[i].uuid[0] != 0
+                    ? snprintf(text + used, sizeof text - (size_t)used, "%s %u %s %s",
+                               i > 0 ? "," : "", found[i].index, found[i].name, found[i].uuid)
+                    : snprintf(text + used, sizeof text - (size_t)used, "%s (%s)", i > 0 ? "," : "",
+                               found[i].problem.text);
     return inferd_fail(err, INFERD_ENOTFOUND, "%s", text);
 }
 
@@ -127,15 +139,22 @@ static inferd_status check_once(const devices_found *f, uint32_t i, inferd_err *
     return INFERD_OK;
 }
 
-/* What a model can be given there, before the device is open. */
-static void guess_memory(devices_found *f, uint32_t i) {
+/* What a model can be given there, before the device is open.  Where nothing but the device itself
+ * knows its free memory it is asked; this process computes on it in a moment anyway. */
+static inferd_status guess_memory(devices_found *f, uint32_t i, inferd_err *err) {
     fleet_device *d = &f->devices[i];
     const backend_options *o = &d->backend;
+    bool cpu = strcmp(o->kind, "cpu") == 0;
+    if (!cpu && o->memory_bytes == 0 && !f->about[i].free_known) {
+        inferd_status s = backend_look(o, true, &f->about[i], err);
+        if (s != INFERD_OK) return s;
+    }
     d->memory_bytes = o->memory_bytes;
     if (d->memory_bytes == 0) d->memory_bytes = f->about[i].free_bytes;
-    if (strcmp(o->kind, "cpu") == 0) return; // its reserve is taken off already
+    if (cpu) return INFERD_OK; // its reserve is taken off already
     d->reserve_bytes = o->memory_bytes == 0 ? o->reserve_bytes : 0;
     if (d->reserve_bytes > d->memory_bytes) d->reserve_bytes = d->memory_bytes;
+    return INFERD_OK;
 }
 
 inferd_status devices_resolve_all(const inferd_config *c, const struct cuda_module *module,
@@ -147,13 +166,13 @@ inferd_status devices_resolve_all(const inferd_config *c, const struct cuda_modu
         d->backend.module = module;
         inferd_status s = resolve(&c->devices[i], i, &d->backend, &out->about[i], &note, err);
         if (s == INFERD_OK) s = check_once(out, i, err);
+        if (s == INFERD_OK) s = guess_memory(out, i, err);
         if (s != INFERD_OK) {
             if (strncmp(err->text, "devices[", strlen("devices[")) != 0 && c->n_devices > 1)
                 inferd_context(err, "devices[%u]", i);
             return s;
         }
         if (note.text[0] != 0) out->note = note;
-        guess_memory(out, i);
         name_device(c, out, i);
         d->name = out->names[i];
         out->n++;
@@ -189,18 +208,5 @@ bool devices_parse(const char *text, config_device *d) {
             "inferd: --device is \"%s\"; expected cpu, cuda, cuda:INDEX, auto or a UUID (GPU-..., "
             "MIG-...)\n",
             text);
-    return false;
-}
-
-bool devices_look(const backend_options *o, backend_device_about *out) {
-    backend_device_about found[BE_DEVICES_MAX];
-    uint32_t n = 0;
-    inferd_err err = {0};
-    if (backend_list_devices(o, found, &n, &err) != INFERD_OK) return false;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!is_wanted(&found[i], o->uuid, o->index)) continue;
-        *out = found[i];
-        return true;
-    }
     return false;
 }

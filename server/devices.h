@@ -38,7 +38,4 @@ inferd_status devices_resolve_all(const inferd_config *c, const struct cuda_modu
 /* "cpu", "cuda", "cuda:1", "auto", or the beginning of a UUID; false: said why on stderr. */
 bool devices_parse(const char *text, config_device *d);
 
-/* What is known of the device that `o` opens, health included; false: nothing. */
-bool devices_look(const backend_options *o, backend_device_about *out);
-
 #endif

@@ -278,19 +278,61 @@ static void devices_are_listed_with_their_health(void) {
     fake_reset();
 }
 
-static void without_nvml_the_device_says_what_is_free(void) {
-    cuda_module m = fake_with(1);
+/* Each look made a context of some 500 MiB on every GPU of the machine. */
+static void without_nvml_only_the_own_device_is_asked_what_is_free(void) {
+    cuda_module m = fake_with(3);
     fake_opts *o = fake_options();
-    o->device[0].memory_bytes = 100 << 20;
-    o->others_bytes[0] = 25 << 20;
-    o->health[0] = (cu_health){.memory_used_bytes = -1, .temperature_c = -1};
-    backend_device_about all[BE_DEVICES_MAX];
+    for (int i = 0; i < 3; i++) {
+        o->device[i].memory_bytes = 100 << 20;
+        o->others_bytes[i] = 25 << 20;
+        o->health[i] = (cu_health){.memory_used_bytes = -1, .temperature_c = -1};
+    }
+    backend_device_about all[BE_DEVICES_MAX], one;
     uint32_t n = 0;
     inferd_err err = {0};
     EXPECT_EQ(cuda_list(&m, all, &n, &err), INFERD_OK);
-    EXPECT_EQ(n, 1);
-    EXPECT(!all[0].health.known);
-    EXPECT_EQ(all[0].free_bytes, 75 << 20);
+    EXPECT_EQ(n, 3);
+    for (int i = 0; i < 3; i++) EXPECT(!all[i].health.known && !all[i].free_known);
+    EXPECT_EQ(cuda_look(&m, NULL, 1, false, &one, &err), INFERD_OK);
+    EXPECT(one.index == 1 && !one.free_known && one.free_bytes == 0);
+    EXPECT_EQ(fake_calls("device_use"), 0);
+    EXPECT_EQ(cuda_look(&m, NULL, 1, true, &one, &err), INFERD_OK);
+    EXPECT(one.free_known);
+    EXPECT_EQ(one.free_bytes, 75 << 20);
+    EXPECT(fake_uses(0) == 0 && fake_uses(1) == 1 && fake_uses(2) == 0);
+    fake_reset();
+}
+
+static void a_device_that_fails_does_not_hide_the_others(void) {
+    cuda_module m = fake_with(3);
+    name_device(0, "A", "GPU-aa");
+    name_device(2, "C", "GPU-cc");
+    backend_device_about all[BE_DEVICES_MAX], one;
+    uint32_t n = 0, chosen;
+    cu_device d;
+    inferd_err err = {0};
+    fake_fail_call("device_about", 2, CU_EFAILED);
+    EXPECT_EQ(cuda_list(&m, all, &n, &err), INFERD_OK);
+    EXPECT_EQ(n, 3);
+    EXPECT(all[0].problem.status == INFERD_OK && all[2].problem.status == INFERD_OK);
+    EXPECT_EQ(all[1].problem.status, INFERD_EDEVICE);
+    EXPECT_STR(all[1].problem.text, "device 1: CUDA: device_about failed because the test said so");
+    EXPECT(all[1].index == 1 && all[1].uuid[0] == 0);
+    fake_fail_call("device_about", 2, CU_EFAILED);
+    EXPECT_EQ(cuda_pick(&m, "GPU-cc", 0, &chosen, &d, &err), INFERD_OK);
+    EXPECT_EQ(chosen, 2);
+    fake_fail_call("device_about", 1, CU_EFAILED);
+    EXPECT_EQ(cuda_look(&m, NULL, 0, false, &one, &err), INFERD_EDEVICE);
+    fake_fail_call("device_about", 5, CU_EFAILED); // when those that are there are told
+    EXPECT_EQ(cuda_pick(&m, "GPU-xx", 0, &chosen, &d, &err), INFERD_ENOTFOUND);
+    EXPECT(strstr(err.text, "0 A GPU-aa, (device 1: CUDA: device_about failed") != NULL);
+    EXPECT(strstr(err.text, "2 C GPU-cc") != NULL);
+    m = fake_with(2);
+    fake_fail_call("device_health", 2, CU_ELOST); // NVML: the GPU is lost
+    EXPECT_EQ(cuda_list(&m, all, &n, &err), INFERD_OK);
+    EXPECT(n == 2 && all[0].problem.status == INFERD_OK);
+    EXPECT_EQ(all[1].problem.status, INFERD_ELOST);
+    EXPECT_STR(all[1].uuid, fake_options()->device[1].uuid);
     fake_reset();
 }
 
@@ -361,14 +403,6 @@ static void what_is_missing_is_said_in_one_line(void) {
     m = fake_with(1);
     fake_options()->n_devices = 0;
     EXPECT_EQ(cuda_list_devices(&options, all, &n, &err), INFERD_ENOTFOUND);
-    m = fake_with(2);
-    fake_fail_call("device_about", 2, CU_EFAILED);
-    EXPECT_EQ(cuda_list_devices(&options, all, &n, &err), INFERD_EDEVICE);
-    EXPECT_EQ(n, 0);
-    EXPECT(strncmp(err.text, "device 1: ", 10) == 0);
-    m = fake_with(1);
-    fake_fail_call("device_health", 1, CU_ELOST);
-    EXPECT_EQ(cuda_list_devices(&options, all, &n, &err), INFERD_ELOST);
     fake_reset();
 }
 
@@ -474,7 +508,8 @@ static const test_case cases[] = {
     TEST(a_module_near_the_program_is_found),
     TEST(a_module_that_others_may_write_is_not_loaded),
     TEST(devices_are_listed_with_their_health),
-    TEST(without_nvml_the_device_says_what_is_free),
+    TEST(without_nvml_only_the_own_device_is_asked_what_is_free),
+    TEST(a_device_that_fails_does_not_hide_the_others),
     TEST(a_device_is_picked_by_index_or_uuid),
     TEST(a_device_that_is_not_there_names_those_that_are),
     TEST(what_is_missing_is_said_in_one_line),

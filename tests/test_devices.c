@@ -139,15 +139,57 @@ static void a_look_finds_the_device_that_was_opened(void) {
     begin(2);
     fake_options()->health[1].temperature_c = 77;
     EXPECT_EQ(resolve(&(config_device){.kind = "cuda", .index = 1}), INFERD_OK);
-    EXPECT(devices_look(&found, &about));
+    EXPECT(backend_look(&found, false, &about, &err) == INFERD_OK);
     EXPECT_EQ(about.index, 1);
     EXPECT(about.health.known);
     EXPECT_EQ(about.health.temperature_c, 77);
     fake_options()->health[1].known = false;
-    EXPECT(devices_look(&found, &about));
+    EXPECT(backend_look(&found, false, &about, &err) == INFERD_OK);
     EXPECT(!about.health.known);
     found.index = 3;
-    EXPECT(!devices_look(&found, &about));
+    EXPECT_EQ(backend_look(&found, false, &about, &err), INFERD_ENOTFOUND);
+    end();
+}
+
+static void a_device_that_fails_matters_only_to_those_that_name_it(void) {
+    config_device d = {.kind = "auto", .index = 1};
+    begin(3);
+    fake_fail_call("device_about", 3, CU_EFAILED); // of device 2, which is not ours
+    EXPECT_EQ(resolve(&d), INFERD_OK);
+    EXPECT_STR(found.kind, "cuda");
+    fake_fail_call("device_about", 2, CU_EFAILED);
+    EXPECT_EQ(resolve(&d), INFERD_EDEVICE);
+    EXPECT(has(err.text, "devices[0].index is 1: device 1: CUDA: device_about failed"));
+    fake_fail_call("device_health", 2, CU_ELOST);
+    EXPECT_EQ(resolve(&d), INFERD_ELOST);
+    EXPECT(has(err.text, "devices[0].index is 1: device 1 Fake H200: CUDA: device_health"));
+    end();
+    begin(3);
+    d.uuid = "GPU-8f6a0002";
+    fake_fail_call("device_about", 3, CU_EFAILED);
+    EXPECT_EQ(resolve(&d), INFERD_ENOTFOUND);
+    EXPECT(has(err.text, "devices[0].uuid is \"GPU-8f6a0002\"; this machine has 3 GPUs: 0 Fake"));
+    EXPECT(has(err.text, ", (device 2: CUDA: device_about failed"));
+    end();
+}
+
+static void memory_is_guessed_from_what_is_free_on_the_own_device(void) {
+    static devices_found f;
+    config_device devices[2] = {{.kind = "cuda", .index = 2},
+                                {.kind = "cuda", .index = 1, .memory_bytes = 9 << 20}};
+    inferd_config c = {.devices = devices, .n_devices = 2};
+    begin(3);
+    for (int i = 0; i < 3; i++) {
+        fake_options()->health[i].known = false;
+        fake_options()->others_bytes[i] = 6 << 20;
+    }
+    EXPECT_EQ(devices_resolve_all(&c, emul_module(), &f, &err), INFERD_OK);
+    EXPECT_EQ(f.devices[0].memory_bytes, 250 << 20);
+    EXPECT_EQ(f.devices[1].memory_bytes, 9 << 20);
+    EXPECT(fake_uses(0) == 0 && fake_uses(1) == 0 && fake_uses(2) == 1);
+    fake_fail_call("device_use", 1, CU_ENODEVICE);
+    EXPECT_EQ(devices_resolve_all(&c, emul_module(), &f, &err), INFERD_ENOTFOUND);
+    EXPECT(has(err.text, "devices[0]: device 2 Fake H200: CUDA: device_use failed"));
     end();
 }
 
@@ -204,6 +246,8 @@ static const test_case cases[] = {
     TEST(a_gpu_that_is_not_ready_yet_is_waited_for),
     TEST(another_index_or_uuid_is_told_with_what_there_is),
     TEST(a_look_finds_the_device_that_was_opened),
+    TEST(a_device_that_fails_matters_only_to_those_that_name_it),
+    TEST(memory_is_guessed_from_what_is_free_on_the_own_device),
     TEST(the_word_after_device_is_read),
 };
 TEST_MAIN(cases)

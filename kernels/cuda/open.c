@@ -185,20 +185,6 @@ static inferd_status look(const cuda_module *m, uint32_t index, cu_device *out, 
     return s;
 }
 
-/* NVML sees what all processes use and needs no context; without it only the device itself knows.
- */
-static cu_result free_memory(const cuda_module *m, uint32_t index, const cu_device *d,
-                             const cu_health *h, uint64_t *out) {
-    uint64_t total = 0;
-    if (h->known && h->memory_used_bytes >= 0) {
-        uint64_t used = (uint64_t)h->memory_used_bytes;
-        *out = used < d->memory_bytes ? d->memory_bytes - used : 0;
-        return CU_OK;
-    }
-    cu_result r = m->api->device_use(index);
-    return r == CU_OK ? m->api->memory_info(out, &total) : r;
-}
-
 static void tell_health(const cu_health *h, backend_device_about *out) {
     out->health.known = h->known;
     out->health.temperature_c = h->temperature_c;
@@ -211,34 +197,36 @@ static void tell_health(const cu_health *h, backend_device_about *out) {
     out->health.throttle_thermal = h->throttle_thermal;
 }
 
-static inferd_status tell(const cuda_module *m, uint32_t index, backend_device_about *out,
-                          inferd_err *err) {
+/* NVML sees what all processes use, and needs no context.  Without it free memory stays unknown:
+ * only a context could tell, and a look must not make one (some 500 MiB) on every GPU. */
+static void tell_memory(const cu_health *h, backend_device_about *out) {
+    if (!h->known || h->memory_used_bytes < 0) return;
+    uint64_t used = (uint64_t)h->memory_used_bytes;
+    out->free_bytes = used < out->memory_bytes ? out->memory_bytes - used : 0;
+    out->free_known = true;
+}
+
+/* What is known of it; a device that fails is told with that, and does not hide the others. */
+static void tell(const cuda_module *m, uint32_t index, backend_device_about *out) {
     cu_device d;
     cu_health h;
-    inferd_status s = look(m, index, &d, err);
-    if (s != INFERD_OK) return s;
-    cu_result r = m->api->device_health(index, &h);
-    uint64_t free_bytes = 0;
-    if (r == CU_OK) r = free_memory(m, index, &d, &h, &free_bytes);
-    if (r != CU_OK) {
-        s = cu_fail(m->api, r, err, "CUDA");
-        inferd_context(err, "device %u %s", index, d.name);
-        return s;
-    }
-    *out = (backend_device_about){
-        .kind = "cuda",
-        .index = index,
-        .n_units = d.n_sms,
-        .cc_major = d.cc_major,
-        .cc_minor = d.cc_minor,
-        .memory_bytes = d.memory_bytes,
-        .free_bytes = free_bytes,
-        .mig = d.mig,
-    };
+    *out = (backend_device_about){.kind = "cuda", .index = index};
+    if (look(m, index, &d, &out->problem) != INFERD_OK) return;
+    out->n_units = d.n_sms;
+    out->cc_major = d.cc_major;
+    out->cc_minor = d.cc_minor;
+    out->memory_bytes = d.memory_bytes;
+    out->mig = d.mig;
     snprintf(out->name, sizeof out->name, "%s", d.name);
     snprintf(out->uuid, sizeof out->uuid, "%s", d.uuid);
+    cu_result r = m->api->device_health(index, &h);
+    if (r != CU_OK) {
+        cu_fail(m->api, r, &out->problem, "CUDA");
+        inferd_context(&out->problem, "device %u %s", index, d.name);
+        return;
+    }
+    tell_memory(&h, out);
     tell_health(&h, out);
-    return INFERD_OK;
 }
 
 inferd_status cuda_list(const cuda_module *m, backend_device_about *out, uint32_t *n,
@@ -246,12 +234,42 @@ inferd_status cuda_list(const cuda_module *m, backend_device_about *out, uint32_
     uint32_t n_devices = 0;
     *n = 0;
     inferd_status s = count(m, &n_devices, err);
-    for (uint32_t i = 0; s == INFERD_OK && i < n_devices; i++) s = tell(m, i, &out[i], err);
-    if (s == INFERD_OK) *n = n_devices;
-    return s;
+    if (s != INFERD_OK) return s;
+    for (uint32_t i = 0; i < n_devices; i++) tell(m, i, &out[i]);
+    *n = n_devices;
+    return INFERD_OK;
 }
 
-/* "this machine has 2 devices: 0 NVIDIA H200 GPU-..., 1 ..." */
+/* In the context: what it says of the memory, and whether it lives. */
+static inferd_status look_inside(const cuda_module *m, backend_device_about *out, inferd_err *err) {
+    uint64_t free_bytes = 0, total_bytes = 0;
+    cu_result r = m->api->device_use(out->index);
+    if (r == CU_OK) r = m->api->memory_info(&free_bytes, &total_bytes);
+    if (r != CU_OK) {
+        cu_fail(m->api, r, err, "CUDA");
+        inferd_context(err, "device %u %s", out->index, out->name);
+        return err->status;
+    }
+    if (!out->free_known) out->free_bytes = free_bytes;
+    out->free_known = true;
+    return INFERD_OK;
+}
+
+inferd_status cuda_look(const cuda_module *m, const char *uuid, uint32_t index, bool inside,
+                        backend_device_about *out, inferd_err *err) {
+    cu_device d;
+    uint32_t chosen = 0;
+    inferd_status s = cuda_pick(m, uuid, index, &chosen, &d, err);
+    if (s != INFERD_OK) return s;
+    tell(m, chosen, out);
+    if (out->problem.status != INFERD_OK) {
+        *err = out->problem;
+        return err->status;
+    }
+    return inside ? look_inside(m, out, err) : INFERD_OK;
+}
+
+/* "this machine has 2 devices: 0 NVIDIA H200 GPU-..., 1 (CUDA: ...)" */
 static inferd_status not_there(const cuda_module *m, const char *field, uint32_t n_devices,
                                inferd_err *err) {
     char text[INFERD_ERR_TEXT_BYTES];
@@ -259,10 +277,12 @@ static inferd_status not_there(const cuda_module *m, const char *field, uint32_t
                                    n_devices, n_devices == 1 ? "" : "s");
     for (uint32_t i = 0; i < n_devices && used < sizeof text; i++) {
         cu_device d;
-        inferd_status s = look(m, i, &d, err);
-        if (s != INFERD_OK) return s;
-        int added = snprintf(text + used, sizeof text - used, "%s %u %s %s", i == 0 ? "" : ",", i,
-                             d.name, d.uuid);
+        inferd_err why;
+        bool known = look(m, i, &d, &why) == INFERD_OK;
+        int added = known ? snprintf(text + used, sizeof text - used, "%s %u %s %s",
+                                     i == 0 ? "" : ",", i, d.name, d.uuid)
+                          : snprintf(text + used, sizeof text - used, "%s (%s)", i == 0 ? "" : ",",
+                                     why.text);
         used += added > 0 ? (size_t)added : 0;
     }
     return inferd_fail(err, INFERD_ENOTFOUND, "%s", text);
@@ -279,15 +299,16 @@ static inferd_status pick_index(const cuda_module *m, uint32_t index, uint32_t n
     return look(m, index, about, err);
 }
 
-/* A whole UUID is a prefix of itself, and then it is the only one. */
+/* A whole UUID is a prefix of itself, and then it is the only one.  A device that does not say its
+ * own is not the one. */
 static inferd_status pick_uuid(const cuda_module *m, const char *uuid, uint32_t n_devices,
                                uint32_t *chosen, cu_device *about, inferd_err *err) {
     uint32_t n_found = 0;
     char first[CU_UUID_BYTES] = "";
     for (uint32_t i = 0; i < n_devices; i++) {
         cu_device d;
-        inferd_status s = look(m, i, &d, err);
-        if (s != INFERD_OK) return s;
+        inferd_err why;
+        if (look(m, i, &d, &why) != INFERD_OK) continue;
         if (strncasecmp(uuid, d.uuid, strlen(uuid)) != 0) continue;
         if (n_found++ > 0)
             return inferd_fail(err, INFERD_EINVAL,
@@ -312,13 +333,23 @@ inferd_status cuda_pick(const cuda_module *m, const char *uuid, uint32_t index, 
                                         : pick_index(m, index, n_devices, chosen, about, err);
 }
 
+static inferd_status module_of(const backend_options *options, const cuda_module **out,
+                               inferd_err *err) {
+    *out = options->module;
+    return *out != NULL ? INFERD_OK : cuda_module_open(options->module_path, out, err);
+}
+
 inferd_status cuda_list_devices(const backend_options *options, backend_device_about *out,
                                 uint32_t *n, inferd_err *err) {
-    const cuda_module *m = options->module;
+    const cuda_module *m;
     *n = 0;
-    if (m == NULL) {
-        inferd_status s = cuda_module_open(options->module_path, &m, err);
-        if (s != INFERD_OK) return s;
-    }
-    return cuda_list(m, out, n, err);
+    inferd_status s = module_of(options, &m, err);
+    return s == INFERD_OK ? cuda_list(m, out, n, err) : s;
+}
+
+inferd_status cuda_look_device(const backend_options *options, bool inside,
+                               backend_device_about *out, inferd_err *err) {
+    const cuda_module *m;
+    inferd_status s = module_of(options, &m, err);
+    return s == INFERD_OK ? cuda_look(m, options->uuid, options->index, inside, out, err) : s;
 }

@@ -22,19 +22,25 @@
  * another version; INFERD_EINVAL: this process has another file open already. */
 inferd_status cuda_module_open(const char *path, const cuda_module **out, inferd_err *err);
 
-/* What can be opened: out[BE_DEVICES_MAX].  INFERD_ENOTFOUND says what is missing: driver or
- * device. Opens no device, except where NVML cannot tell how much memory is free: then the calling
- * thread is left using the last one. */
+/* What can be opened: out[BE_DEVICES_MAX]; one that fails is there with its problem.
+ * INFERD_ENOTFOUND says what is missing: driver or device.  No context is made. */
 inferd_status cuda_list(const cuda_module *m, backend_device_about *out, uint32_t *n,
                         inferd_err *err);
+
+/* Only the device that cuda_pick picks; a problem of it is the failure.  `inside`: backend_look
+ * says what; the calling thread is left using the device. */
+inferd_status cuda_look(const cuda_module *m, const char *uuid, uint32_t index, bool inside,
+                        backend_device_about *out, inferd_err *err);
 
 /* The device whose UUID begins with `uuid` (in any case), or when that is NULL the one of that
  * index. INFERD_ENOTFOUND names the field and the devices there are. */
 inferd_status cuda_pick(const cuda_module *m, const char *uuid, uint32_t index, uint32_t *chosen,
                         cu_device *about, inferd_err *err);
 
-/* backend_list_devices for kind "cuda". */
+/* backend_list_devices and backend_look for kind "cuda". */
 inferd_status cuda_list_devices(const backend_options *options, backend_device_about *out,
                                 uint32_t *n, inferd_err *err);
+inferd_status cuda_look_device(const backend_options *options, bool inside,
+                               backend_device_about *out, inferd_err *err);
 
 #endif

@@ -7,6 +7,7 @@
  *
  *     INFERD_FAKE_DEVICES     how many there are, 0 to 4
  *     INFERD_FAKE_MEMORY      MiB of each
+ *     INFERD_FAKE_BAD         the device of this index fails whatever it is asked
  *     INFERD_FAKE_NO_DRIVER   1: no driver; old: one that is too old
  *     INFERD_FAKE_STARTING    so many tries say that the fabric manager has not started yet
  *     INFERD_FAKE_NO_NVML     1: nothing is known of their health
@@ -82,8 +83,13 @@ static void steer(void) {
     fake_set_devices(n);
     for (uint32_t i = 0; i < FAKE_DEVICES_MAX; i++) {
         o->device[i].memory_bytes = (uint64_t)mib << 20;
-        if (is("INFERD_FAKE_NO_NVML", "1")) o->health[i].known = false;
+        if (is("INFERD_FAKE_NO_NVML", "1")) {
+            o->health[i].known = false;
+            o->health[i].memory_used_bytes = -1;
+        }
     }
+    uint32_t bad = number("INFERD_FAKE_BAD", FAKE_DEVICES_MAX);
+    if (bad < FAKE_DEVICES_MAX) o->bad[bad] = true;
     if (is("INFERD_FAKE_NO_DRIVER", "1")) o->driver = FAKE_DRIVER_NONE;
     if (is("INFERD_FAKE_NO_DRIVER", "old")) o->driver = FAKE_DRIVER_OLD;
     if (is("INFERD_FAKE_NO_LT", "1")) o->lt = false;

@@ -219,7 +219,8 @@ static cu_result api_init(void) {
 }
 
 static cu_result check_index(uint32_t index) {
-    if (index < fk.opt.n_devices) return CU_OK;
+    if (index < fk.opt.n_devices)
+        return fk.opt.bad[index] ? fk_say(CU_EFAILED, "device %u does not answer", index) : CU_OK;
     return fk_say(CU_EINVAL, "there is no device %u, there are %u", index, fk.opt.n_devices);
 }
 
@@ -239,6 +240,7 @@ static cu_result api_device_about(uint32_t index, cu_device *out) {
 static cu_result api_device_health(uint32_t index, cu_health *out) {
     cu_result r = fk_enter(CALL_device_health);
     if (r == CU_OK) r = check_index(index);
+    if (r == CU_OK && fk.opt.gone[index]) r = fk_say(CU_ELOST, "NVML: the GPU is lost (15)");
     if (r == CU_OK) *out = fk.opt.health[index];
     return fk_leave(r);
 }
@@ -246,7 +248,10 @@ static cu_result api_device_health(uint32_t index, cu_health *out) {
 static cu_result api_device_use(uint32_t index) {
     cu_result r = fk_enter(CALL_device_use);
     if (r == CU_OK) r = check_index(index);
-    if (r == CU_OK) fk_me.device = (int32_t)index;
+    if (r == CU_OK) {
+        fk_me.device = (int32_t)index;
+        fk.uses[index]++;
+    }
     return fk_leave(r);
 }
 
@@ -296,6 +301,7 @@ void fk_reset(void) {
     fk.serial = fk.random = 0; // begin_once draws from opt.seed
     fk.initialized = fk.lost = fk.failed = fk.lt_opened = false;
     memset(fk.calls, 0, sizeof fk.calls);
+    memset(fk.uses, 0, sizeof fk.uses);
     memset(fk.rules, 0, sizeof fk.rules);
     fk.rule_any = (fake_rule){0};
     fk.lose_event_in = fk.lose_context_in = 0;

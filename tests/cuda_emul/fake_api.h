@@ -36,6 +36,8 @@ typedef struct fake_opts {
     uint32_t n_devices;
     cu_device device[FAKE_DEVICES_MAX];
     cu_health health[FAKE_DEVICES_MAX];
+    bool bad[FAKE_DEVICES_MAX];              // fails whatever it is asked
+    bool gone[FAKE_DEVICES_MAX];             // NVML says that the GPU is lost
     uint64_t others_bytes[FAKE_DEVICES_MAX]; // of memory_bytes, taken by other processes
     fake_driver driver;
     size_t granularity;       // of VMM; default 2 MiB, a power of two and at least 4 KiB
@@ -125,6 +127,7 @@ bool fake_script(const char *text, char *why, size_t why_bytes);
 /* ---- looking at it ---- */
 
 uint64_t fake_calls(const char *call); // NULL: all
+uint64_t fake_uses(uint32_t index);    // device_use of this device: contexts are made by it
 typedef struct fake_counts {
     uint64_t n_launches, n_captured;     // kernels launched into streams; into captures
     uint64_t n_dependent;                // of both, with that attribute

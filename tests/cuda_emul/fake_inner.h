@@ -264,7 +264,7 @@ typedef struct fake_state {
     uint64_t random, seed, serial; // random began with seed
     bool initialized, lost, failed, lt_opened;
     char lost_why[CU_TEXT_BYTES];
-    uint64_t calls[CALL_COUNT];
+    uint64_t calls[CALL_COUNT], uses[FAKE_DEVICES_MAX];
     fake_rule rule_any, rules[CALL_COUNT];
     uint32_t lose_event_in, lose_context_in; // 0: never
     uint32_t n_violations;

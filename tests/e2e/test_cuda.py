@@ -195,7 +195,14 @@ def test_devices_are_listed():
     assert [x["kind"] for x in rows] == ["cpu", "cuda", "cuda"]
     assert rows[1]["uuid"] == UUID and rows[1]["temperature_c"] == 41 and rows[2]["index"] == 1
     unknown = inferd("devices", "--json", env=environment(INFERD_FAKE_NO_NVML=1))
-    assert "temperature_c" not in json.loads(unknown.stdout.splitlines()[1])
+    assert not {"temperature_c", "free_bytes"} & set(json.loads(unknown.stdout.splitlines()[1]))
+    unknown = inferd("devices", env=environment(INFERD_FAKE_NO_NVML=1)).stdout
+    assert "0.2 GiB (without NVML it is not known how much is free)" in unknown
+    bad = inferd("devices", env=environment(INFERD_FAKE_DEVICES=2, INFERD_FAKE_BAD=0))
+    assert bad.returncode == 0 and "cuda:0   cannot be used: device 0: CUDA: " in bad.stdout
+    assert "cuda:1   Fake H200 GPU-8f6a0001-" in bad.stdout
+    bad = inferd("devices", "--json", env=environment(INFERD_FAKE_DEVICES=2, INFERD_FAKE_BAD=1))
+    assert "does not answer" in json.loads(bad.stdout.splitlines()[2])["error"]
     none = inferd("devices", "--module", "/nonexistent.so")
     assert none.returncode == 0 and none.stderr == "inferd: no GPU: the CUDA module /nonexistent.so: no such file\n"
     assert inferd("devices", "--nonsense").returncode == 2 and inferd("devices", "x").returncode == 2
@@ -207,6 +214,7 @@ def test_devices_are_listed():
     ({"kind": "auto", "index": 1}, {}, 3, ("devices[0].index is 1", UUID)),
     ({"memory": "1TiB"}, {}, 1, ("memory of 1048576 MiB", "256 MiB free")),
     ({"workspace": "128MiB"}, {}, 1, ("workspace", "leaves no pages")),
+    ({}, {"INFERD_FAKE_DEVICES": "2", "INFERD_FAKE_BAD": "0"}, 3, ("devices[0].index is 0: device 0: ", "not answer")),
     ({}, {"INFERD_FAKE_NO_DRIVER": "1"}, 3, ("no NVIDIA driver",)),
     ({}, {"INFERD_FAKE_NO_DRIVER": "old"}, 3, ("too old",)),
     ({}, {"INFERD_FAKE_DEVICES": "0"}, 3, ("no device",)),
@@ -239,6 +247,13 @@ def test_a_gpu_whose_services_still_start_is_waited_for(launch, tmp_path, tiny_m
     assert never == ["1", "2", "3"] and "Restart=on-failure" in unit
     r = inferd("run", tiny_model, "Hi", "--device", "cuda", env=environment(INFERD_FAKE_STARTING=1000))
     assert r.returncode == 75, r.stderr
+
+
+def test_a_device_that_fails_does_not_keep_the_others(launch, tiny_model):
+    d = launch(cuda_config(tiny_model, index=1), env=environment(INFERD_FAKE_DEVICES=2, INFERD_FAKE_BAD=0))
+    assert "cuda 1 Fake H200" in d.ready_line
+    assert complete(d, max_tokens=2)["usage"]["completion_tokens"] == 2
+    assert d.stop() == 0
 
 
 def test_keys_of_32_bits_are_refused(tmp_path, tiny_model):

@@ -142,18 +142,26 @@ typedef struct backend_device_about {
     uint32_t index, n_units; // SMs; CPU: threads
     uint32_t cc_major, cc_minor;
     uint64_t memory_bytes, free_bytes;
+    bool free_known; // else free_bytes is 0
     bool mig;
-    struct { // NVML's view; fields are negative where unknown
+    inferd_err problem; // INFERD_OK, or the device failed when it was asked; the rest may be empty
+    struct {            // NVML's view; fields are negative where unknown
         bool known;
         int32_t temperature_c, power_w, utilization_pct;
         int64_t memory_used_bytes, ecc_uncorrected, remapped_rows;
         int32_t remap_pending, throttle_thermal;
     } health;
 } backend_device_about;
-/* The devices of options->kind.  INFERD_ENOTFOUND with one line that says what is missing (no
- * module, no driver, no device, too old a driver). */
+/* The devices of options->kind; none is opened, and one that fails is there with its problem.
+ * INFERD_ENOTFOUND with one line that says what is missing (no module, no driver, no device, too
+ * old a driver), INFERD_EBUSY: the machine's services for them still start. */
 inferd_status backend_list_devices(const backend_options *options, backend_device_about *out,
                                    uint32_t *n, inferd_err *err);
+/* Only the device that `options` opens.  `inside`: a GPU is asked in this process's context, which
+ * is made if it is not there (some 500 MiB of device memory): then free_bytes is known, and a
+ * context that was lost says so.  INFERD_ELOST: the device is gone. */
+inferd_status backend_look(const backend_options *options, bool inside, backend_device_about *out,
+                           inferd_err *err);
 
 /* The parts of a GPU as they would be used, before it is opened: on, off or absent.  Other kinds
  * have none. */
