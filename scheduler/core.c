@@ -282,6 +282,7 @@ static bool wind_down(core *c) {
 }
 
 bool core_turn(core *c) {
+    if (c->models.gone.status == INFERD_ELOST) core_lose(c, &c->models.gone);
     if (c->models.dead) return wind_down(c);
     if (!c->opened) return false;
     grow_pool(c);

@@ -331,6 +331,9 @@ static void change_model(engine *e, const engine_message *m) {
     case ENGINE_POLICY:
         set_policy(e, &m->change->limits);
         break;
+    case ENGINE_LOSE:
+        core_lose(&e->core, &m->change->lost);
+        break;
     default:
         residency_do(r, idx, m->command, now_us);
         break;
@@ -700,6 +703,12 @@ bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *poli
 bool engine_set_policy(engine *e, const engine_limits *limits) {
     engine_model_change change = {.limits = *limits};
     return send_change(e, ENGINE_POLICY, 0, &change);
+}
+
+bool engine_lose(engine *e, const inferd_err *why) {
+    engine_model_change change = {.lost = *why};
+    INFERD_CHECK(why->status == INFERD_ELOST);
+    return send_change(e, ENGINE_LOSE, 0, &change);
 }
 
 void engine_model_remove(engine *e, uint32_t model_idx) {

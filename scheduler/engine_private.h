@@ -57,16 +57,18 @@ typedef enum engine_message_kind {
     ENGINE_MODEL_POLICY,
     ENGINE_MODEL_DO,
     ENGINE_TENANT,
-    ENGINE_POLICY
+    ENGINE_POLICY,
+    ENGINE_LOSE
 } engine_message_kind;
 
-/* ENGINE_MODEL_ADD, ENGINE_MODEL_POLICY, ENGINE_TENANT, ENGINE_POLICY. */
+/* ENGINE_MODEL_ADD, ENGINE_MODEL_POLICY, ENGINE_TENANT, ENGINE_POLICY, ENGINE_LOSE. */
 typedef struct engine_model_change {
     model *m; // borrowed
     uint32_t same_as;
     model_policy policy;
     tenant_policy tenant;
     engine_limits limits;
+    inferd_err lost; // why
 } engine_model_change;
 
 typedef struct engine_message {

@@ -139,6 +139,7 @@ typedef struct residency {
     void *wake_ctx;
     bool dead; // the device is gone: whoever is attached fails with `why`
     inferd_err why;
+    inferd_err gone; // INFERD_ELOST: bringing a model up found the device gone; core makes it dead
     uint32_t *departures;      // [n] how often each slot became empty; owned
     residency_leaver *leavers; // [n] scratch: who may go, in order; owned
     uint32_t *leaver_pages;    // [n] of these; owned

@@ -53,7 +53,10 @@ void residency_fail(residency *r, uint32_t root, const inferd_err *why, uint64_t
     resident *m = &r->slots[root];
     residency_give_memory(r, m);
     wait_longer(r, m, now_us);
-    if (why->status == INFERD_ELOST) m->retry_at_us = 0;
+    if (why->status == INFERD_ELOST) {
+        m->retry_at_us = 0;
+        r->gone = *why;
+    }
     m->n_failed++;
     m->n_tried = 0;
     m->wanted = m->prefetch = false;

@@ -107,9 +107,13 @@ typedef struct server_life {
     devices_found found; // to look at; strings are owned once the engines have started
     uv_work_t look;      // at the devices, on a thread of the loop's pool
     backend_device_about seen[FLEET_DEVICES_MAX];
-    bool saw[FLEET_DEVICES_MAX], told_lost[FLEET_DEVICES_MAX];
+    inferd_status saw[FLEET_DEVICES_MAX]; // what came of it, ...
+    inferd_err saw_err[FLEET_DEVICES_MAX];
+    bool look_at[FLEET_DEVICES_MAX]; // ... of those that are not lost
+    bool told_lost[FLEET_DEVICES_MAX];
     be_part_state told_parts[FLEET_DEVICES_MAX][BE_DEVICE_PARTS_MAX]; // in the log
     bool looking, found_owned;
+    bool look_inside; // one was lost: have the others a context that lives?
     uint64_t look_due_us;
     bool lost, hangs;  // all devices are lost; one hangs: its thread never comes back
     uint64_t stuck_us; // at the last tick
@@ -440,17 +444,23 @@ static void watch_drain(server_life *s) {
 
 static void look_at_devices(uv_work_t *work) {
     server_life *s = work->data;
-    inferd_err unsaid;
     for (uint32_t d = 0; d < s->found.n; d++)
-        s->saw[d] =
-            backend_look(&s->found.devices[d].backend, false, &s->seen[d], &unsaid) == INFERD_OK;
+        if (s->look_at[d])
+            s->saw[d] = backend_look(&s->found.devices[d].backend, s->look_inside, &s->seen[d],
+                                     &s->saw_err[d]);
 }
 
+/* A device that is lost may have nothing to compute, so that no step would ever say so. */
 static void looked_at_devices(uv_work_t *work, int status) {
     server_life *s = work->data;
     s->looking = false;
-    for (uint32_t d = 0; d < s->found.n && status == 0 && s->app != NULL; d++)
-        if (s->saw[d]) s->app->devices[d] = s->seen[d];
+    for (uint32_t d = 0; d < s->found.n && status == 0 && s->app != NULL; d++) {
+        if (!s->look_at[d]) continue;
+        if (s->saw[d] == INFERD_OK)
+            s->app->devices[d] = s->seen[d];
+        else if (s->saw[d] == INFERD_ELOST && !engine_is_lost(fleet_engine(s->fleet, d)))
+            fleet_lose(s->fleet, d, &s->saw_err[d]); // without memory: at the next look
+    }
     if (status == 0 && s->app != NULL) tell_parts(s);
 }
 
@@ -459,6 +469,7 @@ static void look_when_due(server_life *s, uint64_t now) {
     if (s->looking || s->lost || now < s->look_due_us) return;
     s->look_due_us = now + LOOK_EVERY_MS * 1000;
     s->look.data = s;
+    for (uint32_t d = 0; d < s->found.n; d++) s->look_at[d] = !s->told_lost[d];
     s->looking = uv_queue_work(&s->loop, &s->look, look_at_devices, looked_at_devices) == 0;
 }
 
@@ -478,14 +489,20 @@ static void lose_device(server_life *s, const char *why) {
     }
 }
 
-/* One of several: others serve on, and what was there comes up elsewhere. */
+/* One of several: others serve on, and what was there comes up elsewhere.  By CUDA's word an error
+ * that ends a context may end those of the process's other devices, too: they are asked now, and
+ * not by the next client. */
 static void tell_lost(server_life *s) {
     for (uint32_t d = 0; d < fleet_n_devices(s->fleet); d++) {
         log_line line;
+        inferd_err why;
         if (s->told_lost[d] || !engine_is_lost(fleet_engine(s->fleet, d))) continue;
-        s->told_lost[d] = true;
+        s->told_lost[d] = s->look_inside = true;
+        s->look_due_us = 0;
+        fleet_lost_why(s->fleet, d, &why);
         log_begin(&line, LOG_LEVEL_ERROR, "device_gone");
         log_str(&line, "device", fleet_device_name(s->fleet, d));
+        if (why.text[0] != 0) log_str(&line, "error", why.text);
         log_end(&line);
     }
 }

@@ -532,6 +532,16 @@ bool fleet_is_settled(const fleet *f) {
     return true;
 }
 
+bool fleet_lose(fleet *f, uint32_t device_idx, const inferd_err *why) {
+    return engine_lose(f->engines[device_idx], why);
+}
+
+void fleet_lost_why(const fleet *f, uint32_t device_idx, inferd_err *out) {
+    *out = (inferd_err){0};
+    for (uint32_t i = 0; i < f->n_slots && out->status != INFERD_ELOST; i++)
+        engine_model_error(f->engines[device_idx], i, out);
+}
+
 bool fleet_is_lost(const fleet *f) {
     for (uint32_t d = 0; d < f->n_devices; d++)
         if (!engine_is_lost(f->engines[d])) return false;

@@ -513,7 +513,7 @@ static void lost_context_is_lost_for_good(void) {
     EXPECT_EQ(word_at(list), 1); // the second did nothing, the third did not run
     EXPECT_EQ(api->event_query(e), CU_ELOST);
     EXPECT_EQ(api->stream_sync(s), CU_ELOST);
-    EXPECT_EQ(api->device_count(&n), CU_ELOST);
+    EXPECT_EQ(api->device_count(&n), CU_OK); // nothing is asked of the context
     EXPECT_EQ(api->host_alloc(16, &p), CU_ELOST);
     cu_health health;
     EXPECT_EQ(api->device_health(0, &health), CU_OK); // NVML is another library
@@ -525,6 +525,35 @@ static void lost_context_is_lost_for_good(void) {
     fake_lose_context();
     EXPECT_EQ(api->alloc(16, &p), CU_ELOST);
     end();
+}
+
+/* Both things that CUDA may do to the other devices of a process. */
+static void a_loss_is_of_one_device_or_of_the_process(void) {
+    for (int alone = 0; alone < 2; alone++) {
+        cu_result other = alone ? CU_OK : CU_ELOST;
+        void *p = NULL;
+        fake_opts *o = begin();
+        fake_set_devices(2);
+        o->lost_alone = alone;
+        o->advance_pct = 0;
+        o->quiet = true; // what is taken below is not given back
+        cu_stream s0 = stream();
+        uint32_t *list = device_words(8);
+        EXPECT_EQ(api->device_use(1), CU_OK);
+        cu_stream s1 = stream();
+        fake_lose_context_at(1);
+        EXPECT_EQ(api->device_use(0), CU_OK);
+        push_word(list, 1, s0);
+        EXPECT_EQ(api->device_use(1), CU_OK);
+        fake_run(8); // by a call of the other device's thread
+        EXPECT(fake_is_lost());
+        EXPECT_EQ(api->stream_sync(s1), other);
+        EXPECT_EQ(api->alloc(16, &p), other);
+        EXPECT_EQ(api->device_use(0), CU_ELOST);
+        if (alone) EXPECT_EQ(api->stream_sync(s0), CU_ELOST); // and it is the one in use
+        EXPECT_EQ(fake_violations(), 0);
+        fake_reset();
+    }
 }
 
 /* ---- devices and threads ---- */
@@ -750,6 +779,7 @@ static const test_case cases[] = {
     TEST(failed_call_breaks_the_capture),
     TEST(lost_event_never_comes),
     TEST(lost_context_is_lost_for_good),
+    TEST(a_loss_is_of_one_device_or_of_the_process),
     TEST(machines_without_a_device_say_why),
     TEST(devices_have_their_own_memory_and_streams),
     TEST(thread_without_device_is_found),

@@ -176,16 +176,16 @@ static void a_driver_without_the_old_uuid_call_will_do(void) {
     in_child(look_with_new_driver);
 }
 
-static void set_nvml(int result) {
+static void set_nvml(const char *name, int result) {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    int *knob = library != NULL ? dlsym(library, "stand_in_nvml") : NULL;
+    int *knob = library != NULL ? dlsym(library, name) : NULL;
     EXPECT(knob != NULL); // else this is the real one
     if (knob != NULL) *knob = result;
 }
 static void ask_health(void) {
     cu_health h;
     begin();
-    set_nvml(0);
+    set_nvml("stand_in_nvml", 0);
     EXPECT_EQ(api->device_health(0, &h), CU_OK);
     EXPECT(h.known);
     EXPECT_EQ(h.temperature_c, 63);
@@ -209,9 +209,17 @@ static void ask_health(void) {
     EXPECT_EQ(h.temperature_c, -1);
     EXPECT_EQ(h.memory_used_bytes, -1);
     EXPECT_EQ(h.remap_pending, -1);
-    set_nvml(15);
+    set_nvml("stand_in_nvml", 15);
     EXPECT_EQ(api->device_health(0, &h), CU_ELOST);
     expect_text("is lost");
+    begin(); // one that was found in NVML's list may say it later
+    set_nvml("stand_in_nvml", 0);
+    set_nvml("stand_in_nvml_power", 3); // not supported
+    EXPECT_EQ(api->device_health(0, &h), CU_OK);
+    EXPECT(h.power_w == -1 && h.temperature_c == 63);
+    set_nvml("stand_in_nvml_power", 15);
+    EXPECT_EQ(api->device_health(0, &h), CU_ELOST);
+    EXPECT_STR(api->text(), "NVML: the GPU GPU-11111111-1111-1111-1111-111111111111 is lost (15)");
 }
 static void health_is_what_nvml_tells(void) {
     in_child(ask_health);

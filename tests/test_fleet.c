@@ -22,6 +22,7 @@ typedef struct rig {
     fake_device devices[DEVICES];
     atomic_bool break_step[DEVICES]; // the next step says that the device is gone
     atomic_bool hold_stage[DEVICES]; // nothing is brought up
+    atomic_bool break_stage;         // the next load says that the device is gone
     atomic_uint stage_ms;            // of each piece
     device_ops ops;
     engine *engines[DEVICES];
@@ -49,6 +50,8 @@ static inferd_status stage_step(void *self, uint32_t idx, uint64_t budget_us, de
     while (atomic_load(&the_rig->hold_stage[d - the_rig->devices]))
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     nanosleep(&(struct timespec){.tv_nsec = 1000000L * atomic_load(&the_rig->stage_ms)}, NULL);
+    if (atomic_load(&the_rig->break_stage))
+        return inferd_fail(err, INFERD_ELOST, "fell off the bus");
     return fake_stage_step(self, idx, budget_us, out, err);
 }
 
@@ -685,6 +688,50 @@ static void a_lost_device_lets_its_models_go(void) {
     EXPECT_EQ(send(&r, 100, 0, 8, 1), 1);
     EXPECT(read_until(&r, 0, n + 1));
     EXPECT_EQ(r.last.done.finish, GEN_LENGTH);
+    end(&r, 2);
+}
+
+/* NVML said that the GPU is lost, and an idle daemon stayed ready: no step was there to fail. */
+static void a_device_that_is_said_to_be_lost_is_lost(void) {
+    for (uint32_t n_running = 0; n_running < 3; n_running += 2) {
+        rig r;
+        steps_ahead = 2;
+        begin(&r, 2, PLACE_SPREAD);
+        steps_ahead = 1;
+        fleet_model_about m = about_of(2);
+        inferd_err why, told;
+        EXPECT(fleet_model_add(r.f, 0, &m));
+        EXPECT(all_hot(&r, 0));
+        for (uint32_t id = 1; id <= n_running; id++) {
+            EXPECT(fleet_submit(r.f, 1, request(id, 0, 8, id)));
+            r.sent_to[id] = 1;
+        }
+        inferd_fail(&why, INFERD_ELOST, "NVML: the GPU is lost");
+        EXPECT(fleet_lose(r.f, 1, &why));
+        EXPECT(is_lost(&r, 1));
+        EXPECT(read_until(&r, 0, n_running)); // each ends, before or by it
+        fleet_lost_why(r.f, 1, &told);
+        EXPECT_STR(told.text, "NVML: the GPU is lost");
+        fleet_lost_why(r.f, 0, &told);
+        EXPECT_STR(told.text, "");
+        EXPECT(!fleet_is_lost(r.f));
+        tick(&r, 1000);
+        EXPECT_EQ(fleet_model_devices(r.f, 0), 1);
+        EXPECT(fleet_lose(r.f, 0, &why) && is_lost(&r, 0));
+        EXPECT(fleet_is_lost(r.f));
+        end(&r, 2);
+    }
+}
+
+/* A load that found the device gone failed its model for ever, and the device counted as good. */
+static void a_device_that_is_found_lost_by_a_load_is_lost(void) {
+    rig r;
+    begin(&r, 2, PLACE_SPREAD);
+    fleet_model_about m = about_of(1);
+    atomic_store(&r.break_stage, true);
+    EXPECT(fleet_model_add(r.f, 0, &m));
+    uint64_t first = fleet_model_devices(r.f, 0);
+    EXPECT(is_lost(&r, (uint32_t)__builtin_ctzll(first)));
     end(&r, 2);
 }
 
@@ -1335,6 +1382,8 @@ static const test_case cases[] = {
     TEST(what_a_lost_device_had_comes_up_elsewhere),
     TEST(one_of_two_replicas_is_lost_and_the_other_serves),
     TEST(a_lost_device_lets_its_models_go),
+    TEST(a_device_that_is_said_to_be_lost_is_lost),
+    TEST(a_device_that_is_found_lost_by_a_load_is_lost),
     TEST(nobody_is_sent_to_a_lost_device_and_all_lost_is_lost),
     TEST(the_furthest_replica_says_the_state),
     TEST(one_that_failed_does_not_hide_one_that_serves),

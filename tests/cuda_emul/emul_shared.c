@@ -15,9 +15,11 @@
  *     INFERD_FAKE_LOSE_CALL   the first call of this name in cu_api loses the context
  *     INFERD_FAKE             what breaks, in the words of fake_script (fake_api.h)
  *     INFERD_FAKE_ORDERS      a named pipe
+ *     INFERD_FAKE_LOSS        device: a lost context is that of one device; else of the process
  *
- * and while it runs by lines written to that pipe: "lose" ends the context, "hang" lets the next
- * event never come, and nothing gives up waiting for it.
+ * and while it runs by lines written to that pipe: "lose 1" ends the context of device 1, "gone 1"
+ * lets NVML say that it is lost, "hang" lets the next event never come, and nothing gives up
+ * waiting for it.
  *
  * A broken rule ends in "fake: rule broken" on standard output; at exit so does what was not given
  * back (unless the context was lost, or the process left by _exit).
@@ -62,13 +64,24 @@ static void hang(void) {
     fake_lose_event();
 }
 
+/* "lose 1": the word, and the index of a device. */
+static bool is_order(const char *line, const char *word, uint32_t *index) {
+    size_t n = strlen(word);
+    if (strncmp(line, word, n) != 0 || line[n] != ' ') return false;
+    *index = (uint32_t)strtoul(line + n, NULL, 10);
+    return *index < FAKE_DEVICES_MAX;
+}
+
 static void *read_orders(void *path) {
+    uint32_t index;
     char line[64];
     int fd = open(path, O_RDWR | O_CLOEXEC); // also a writer: it never ends
     FILE *in = fd >= 0 ? fdopen(fd, "r") : NULL;
     while (in != NULL && fgets(line, sizeof line, in) != NULL) {
-        if (strcmp(line, "lose\n") == 0)
-            fake_lose_context();
+        if (is_order(line, "lose", &index))
+            fake_lose_device(index);
+        else if (is_order(line, "gone", &index))
+            fake_options()->gone[index] = true;
         else if (strcmp(line, "hang\n") == 0)
             hang();
         else
@@ -102,6 +115,7 @@ static void steer(void) {
         fprintf(stderr, "INFERD_FAKE: %s\n", why);
         abort();
     }
+    o->lost_alone = is("INFERD_FAKE_LOSS", "device");
     char *orders = getenv("INFERD_FAKE_ORDERS");
     pthread_t thread;
     if (orders != NULL && pthread_create(&thread, NULL, read_orders, orders) == 0)

@@ -44,13 +44,21 @@ void fk_violate(const char *format, ...) {
     if (!fk.opt.quiet) printf("fake: rule broken: %s\n", fk.violation);
 }
 
+bool fk_is_lost(int32_t device) {
+    return fk.lost || (device >= 0 && fk.lost_on[device]);
+}
+
 void fk_lose(const char *format, ...) {
-    if (fk.lost) return; // the first reason is the reason
+    int32_t device = fk.running_on >= 0 ? fk.running_on : fk_me.device;
+    if (fk_is_lost(device)) return; // the first reason is the reason
     va_list args;
     va_start(args, format);
     vsnprintf(fk.lost_why, sizeof fk.lost_why, format, args);
     va_end(args);
-    fk.lost = true;
+    if (fk.opt.lost_alone && device >= 0)
+        fk.lost_on[device] = true;
+    else
+        fk.lost = true;
 }
 
 cu_result fk_break_capture(fake_capture *c, const char *format, ...) {
@@ -139,8 +147,9 @@ cu_result fk_enter(fake_call call) {
     begin_once();
     know_thread();
     uint8_t flags = call_flags[call];
+    int32_t device = (flags & NEEDS_DEVICE) != 0 ? fk_me.device : -1;
     fk.calls[call]++;
-    if (fk.lost && (flags & SURVIVES) == 0) return fk_say(CU_ELOST, "%s", fk.lost_why);
+    if (fk_is_lost(device) && (flags & SURVIVES) == 0) return fk_say(CU_ELOST, "%s", fk.lost_why);
     cu_result r = failure_of(call);
     if (r != CU_OK) return r;
     if (!fk.initialized && (flags & BEFORE_INIT) == 0)
@@ -155,7 +164,7 @@ cu_result fk_enter(fake_call call) {
     if ((flags & (GIVES_BACK | BEFORE_INIT)) == 0 && fk.opt.advance_pct > 0 &&
         fk_draw(100) < fk.opt.advance_pct)
         fk_run_some(1 + fk_draw(fk.opt.advance_max > 0 ? fk.opt.advance_max : 1));
-    if (fk.lost && (flags & SURVIVES) == 0) return fk_say(CU_ELOST, "%s", fk.lost_why);
+    if (fk_is_lost(device) && (flags & SURVIVES) == 0) return fk_say(CU_ELOST, "%s", fk.lost_why);
     return CU_OK;
 }
 
@@ -251,6 +260,7 @@ static cu_result api_device_use(uint32_t index) {
     if (r == CU_OK) {
         fk_me.device = (int32_t)index;
         fk.uses[index]++;
+        if (fk.lost_on[index]) r = fk_say(CU_ELOST, "%s", fk.lost_why);
     }
     return fk_leave(r);
 }
@@ -300,6 +310,8 @@ void fk_reset(void) {
         make_device(i, &fk.opt.device[i], &fk.opt.health[i]);
     fk.serial = fk.random = 0; // begin_once draws from opt.seed
     fk.initialized = fk.lost = fk.failed = fk.lt_opened = false;
+    memset(fk.lost_on, 0, sizeof fk.lost_on);
+    fk.running_on = -1;
     memset(fk.calls, 0, sizeof fk.calls);
     memset(fk.uses, 0, sizeof fk.uses);
     memset(fk.rules, 0, sizeof fk.rules);

@@ -11,6 +11,9 @@
  *     time      virtual: an operation costs what the options say, each stream has its clock.
  *     kernels   run on emul_launch (emul_run.h), or on options.execute.
  *
+ *     loss      by default a lost context ends the process's work on all devices; with lost_alone
+ * on its own device only.  CUDA's documentation promises the first and drivers often do the second.
+ *
  * A test begins with fake_reset, changes *fake_options() before it opens anything, and ends with
  * fake_leaks() and fake_violations() being 0 (cuda_rig.h does that).  Work that still waits when
  * the fake is reset never runs.
@@ -36,8 +39,9 @@ typedef struct fake_opts {
     uint32_t n_devices;
     cu_device device[FAKE_DEVICES_MAX];
     cu_health health[FAKE_DEVICES_MAX];
-    bool bad[FAKE_DEVICES_MAX];              // fails whatever it is asked
-    bool gone[FAKE_DEVICES_MAX];             // NVML says that the GPU is lost
+    bool bad[FAKE_DEVICES_MAX];  // fails whatever it is asked
+    bool gone[FAKE_DEVICES_MAX]; // NVML says that the GPU is lost
+    bool lost_alone;             // a lost context is that of one device; false: of the process
     uint64_t others_bytes[FAKE_DEVICES_MAX]; // of memory_bytes, taken by other processes
     fake_driver driver;
     size_t granularity;       // of VMM; default 2 MiB, a power of two and at least 4 KiB
@@ -110,7 +114,8 @@ void fake_lose_event(void);
 void fake_lose_event_at(uint32_t n);
 /* The context is lost when the n-th kernel from now runs. */
 void fake_lose_context_at(uint32_t n);
-void fake_lose_context(void); // now
+void fake_lose_context(void); // now; of device 0
+void fake_lose_device(uint32_t index);
 
 /* All of it in a line of text, for a process that is broken from outside (emul_shared.c):
  *

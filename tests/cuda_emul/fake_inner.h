@@ -34,13 +34,13 @@ enum {
     NO_CAPTURE = 2,   // not while the thread captures
     GIVES_BACK = 4,   // takes nothing; still counts when the context is lost
     BEFORE_INIT = 8,  // works without init
-    SURVIVES = 16     // works with a lost context (NVML, texts)
+    SURVIVES = 16     // works with a lost context (NVML; what the libraries know without asking it)
 };
 
 #define FAKE_CALLS(X)                                                                              \
-    X(init, BEFORE_INIT)                                                                           \
-    X(device_count, 0)                                                                             \
-    X(device_about, 0)                                                                             \
+    X(init, BEFORE_INIT | SURVIVES)                                                                \
+    X(device_count, SURVIVES)                                                                      \
+    X(device_about, SURVIVES)                                                                      \
     X(device_health, SURVIVES)                                                                     \
     X(device_use, 0)                                                                               \
     X(memory_info, NEEDS_DEVICE | NO_CAPTURE)                                                      \
@@ -262,7 +262,9 @@ typedef struct fake_state {
     fake_opts opt;
     uint64_t generation;           // goes up with every reset
     uint64_t random, seed, serial; // random began with seed
-    bool initialized, lost, failed, lt_opened;
+    bool initialized, failed, lt_opened;
+    bool lost, lost_on[FAKE_DEVICES_MAX]; // the process; a device (opt.lost_alone)
+    int32_t running_on;                   // the device whose work runs; -1: none
     char lost_why[CU_TEXT_BYTES];
     uint64_t calls[CALL_COUNT], uses[FAKE_DEVICES_MAX];
     fake_rule rule_any, rules[CALL_COUNT];
@@ -298,10 +300,12 @@ cu_result fk_enter(fake_call call);
 cu_result fk_leave(cu_result r); // unlocks, returns r
 __attribute__((format(printf, 2, 3))) cu_result fk_say(cu_result r, const char *format, ...);
 __attribute__((format(printf, 1, 2))) void fk_violate(const char *format, ...);
+/* Of the device whose work runs, else of the calling thread's. */
 __attribute__((format(printf, 1, 2))) void fk_lose(const char *format, ...);
 __attribute__((format(printf, 2, 3))) cu_result fk_break_capture(fake_capture *c,
                                                                  const char *format, ...);
-uint32_t fk_draw(uint32_t n); // in [0, n)
+bool fk_is_lost(int32_t device); // -1: no device, only the process counts
+uint32_t fk_draw(uint32_t n);    // in [0, n)
 __attribute__((format(printf, 1, 2))) void fk_leaked(const char *format, ...);
 /* Calls that give something back do so in a lost context too, and still say that it is lost. */
 static inline bool gives_back(cu_result entered) {

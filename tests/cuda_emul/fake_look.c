@@ -103,8 +103,13 @@ void fake_lose_context_at(uint32_t n) {
     fk_leave(CU_OK);
 }
 void fake_lose_context(void) {
+    fake_lose_device(0);
+}
+void fake_lose_device(uint32_t index) {
     fk_look();
+    fk.running_on = (int32_t)index;
     fk_lose("the context was lost because the test said so");
+    fk.running_on = -1;
     fk_leave(CU_OK);
 }
 
@@ -150,7 +155,7 @@ void fake_run(uint32_t n_steps) {
 
 void fake_run_stream(cu_stream s) {
     fk_look();
-    while (!fk.lost && fk_run_step(s)) {
+    while (fk_run_step(s)) {
     }
     fk_leave(CU_OK);
 }
@@ -202,6 +207,7 @@ uint32_t fake_take_violations(void) {
 bool fake_is_lost(void) {
     fk_look();
     bool lost = fk.lost;
+    for (uint32_t i = 0; i < FAKE_DEVICES_MAX; i++) lost |= fk.lost_on[i];
     fk_leave(CU_OK);
     return lost;
 }

@@ -183,7 +183,8 @@ static uint64_t later(uint64_t a, uint64_t b) {
 
 bool fk_run_step(cu_stream s) {
     fake_op *op = s->head;
-    if (fk.lost || op == NULL || waits_for(s) != NULL) return false;
+    if (fk_is_lost((int32_t)s->device) || op == NULL || waits_for(s) != NULL) return false;
+    fk.running_on = (int32_t)s->device;
     if (op->kind != OP_GRAPH || op->node_idx == 0) s->clock_ns = later(s->clock_ns, op->issued_ns);
     switch (op->kind) {
     case OP_RECORD:
@@ -208,16 +209,18 @@ bool fk_run_step(cu_stream s) {
         s->clock_ns += run_work(op);
         pop(s);
     }
+    fk.running_on = -1;
     drop_stream_if_over(s);
     return true;
 }
 
 void fk_run_some(uint32_t n_steps) {
-    while (n_steps-- > 0 && !fk.lost) {
+    while (n_steps-- > 0) {
         cu_stream some[64];
         uint32_t n = 0;
         for (cu_stream s = fk.streams; s != NULL && n < INFERD_COUNT(some); s = s->next)
-            if (s->head != NULL && waits_for(s) == NULL) some[n++] = s;
+            if (s->head != NULL && waits_for(s) == NULL && !fk_is_lost((int32_t)s->device))
+                some[n++] = s;
         if (n == 0 || !fk_run_step(some[fk_draw(n)])) return;
     }
 }
@@ -225,7 +228,7 @@ void fk_run_some(uint32_t n_steps) {
 /* A step of `s` may free it, when it was destroyed: its mark is done then. */
 bool fk_run_until(cu_stream s, fake_mark *until) {
     while (until != NULL ? !until->done : s->head != NULL) {
-        if (fk.lost) return false;
+        if (fk_is_lost((int32_t)s->device)) return false;
         if (fk.opt.advance_pct > 0 && fk_draw(4) == 0) {
             fk_run_some(1); // of any stream, perhaps of this one
             continue;
@@ -284,10 +287,9 @@ static bool op_touches(const fake_op *op, const void *p, size_t n) {
 }
 
 void fk_queue_must_not_touch(const void *p, size_t n, const char *what) {
-    if (fk.lost) return; // nothing will run
     for (cu_stream s = fk.streams; s != NULL; s = s->next)
         for (const fake_op *op = s->head; op != NULL; op = op->next)
-            if (op_touches(op, p, n)) {
+            if (!fk_is_lost((int32_t)s->device) && op_touches(op, p, n)) {
                 fk_violate("%s of %zu bytes at %p, which queued work (%s) still uses", what, n, p,
                            op->kind == OP_LAUNCH  ? op->kernel->name
                            : op->kind == OP_LT    ? "a matrix product"

@@ -52,7 +52,7 @@ static cu_result wait_for(cu_stream s, fake_mark *m, const char *what) {
     if (!came) came = fk_run_until(m != NULL ? m->home : s, m);
     if (came) see(m != NULL ? m->time_ns : s->clock_ns);
     fk_mark_release(m);
-    if (fk.lost) return fk_say(CU_ELOST, "%s", fk.lost_why);
+    if (fk_is_lost(fk_me.device)) return fk_say(CU_ELOST, "%s", fk.lost_why);
     if (came) return CU_OK;
     uint32_t ms = fk.opt.stuck_ms;
     fk_violate("%s waits for an event that never completes; gave up after %u ms", what, ms);

@@ -1,7 +1,8 @@
 /* nvml.c - libnvidia-ml.so.1 of test_cuda_real: one GPU with an instance in it.  Signatures and
  * numbers are those of NVML's documentation, written here a second time.
  *
- * It has a symbol of its own, stand_in_nvml: 0, or what the search for a device returns. */
+ * It has symbols of its own.  stand_in_nvml: 0, or what the search for a device returns;
+ * stand_in_nvml_power: the same of a question to a device that was found. */
 #include <stddef.h>
 #include <string.h>
 
@@ -14,6 +15,8 @@ static device instance = {"MIG-22222222-2222-2222-2222-222222222222", 1};
 enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, VERSION_MISMATCH = 25 };
 
 extern int stand_in_nvml;
+extern int stand_in_nvml_power;
+int stand_in_nvml_power;
 int stand_in_nvml;
 
 int nvmlInit_v2(void);
@@ -39,6 +42,7 @@ int nvmlDeviceGetTemperature(device *d, int sensor, unsigned *out) {
 int nvmlDeviceGetPowerUsage(device *d, unsigned *out);
 int nvmlDeviceGetPowerUsage(device *d, unsigned *out) {
     *out = 512900; // milliwatts
+    if (stand_in_nvml_power != 0) return stand_in_nvml_power;
     return d->is_instance ? NOT_SUPPORTED : OK;
 }
 int nvmlDeviceGetUtilizationRates(device *d, unsigned out[2]);

@@ -8,6 +8,7 @@ import concurrent.futures
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -340,7 +341,90 @@ def break_device(launch, tiny_model, tmp_path, order, **limits):
 
 
 def test_a_lost_device_ends_streams_and_process(launch, tiny_model, tmp_path):
-    break_device(launch, tiny_model, tmp_path, "lose")
+    break_device(launch, tiny_model, tmp_path, "lose 0")
+
+
+def test_an_idle_device_that_nvml_calls_lost_ends_the_process(launch, tiny_model, tmp_path):
+    """Nothing computes, so that no step can fail: the daemon stayed ready."""
+    orders = tmp_path / "orders"
+    os.mkfifo(orders)
+    d = launch(cuda_config(tiny_model), env=environment(INFERD_FAKE_ORDERS=orders))
+    assert d.http.get("/ready").status_code == 200
+    orders.write_text("gone 0\n")
+    assert d.process.wait(60 * SLOW) == 70  # it looks each ten seconds
+    assert "event=device_lost" in d.stderr() and "NVML: the GPU is lost" in d.stderr()
+    assert d.stop() == 70
+
+
+@pytest.mark.parametrize("loss", ["device", "process"])
+def test_one_of_two_devices_is_lost(launch, tiny_model, tmp_path, loss):
+    """CUDA may end the work of the whole process with the context of one device, and need not."""
+    orders = tmp_path / "orders"
+    os.mkfifo(orders)
+    config = cuda_config(tiny_model)
+    config["devices"] = [{"kind": "cuda", "memory": "128MiB", "index": i} for i in (0, 1)]
+    config["models"][0]["replicas"] = {"min": 2, "max": 2}
+    d = launch(config, env=environment(INFERD_FAKE_DEVICES=2, INFERD_FAKE_ORDERS=orders, INFERD_FAKE_LOSS=loss))
+    stop, answers = threading.Event(), []
+
+    def ask():  # one after the other, on whichever device
+        while not stop.is_set():
+            try:
+                r = httpx.post(d.url + "/v1/completions", timeout=30 * SLOW, json={
+                    "model": "tiny", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True})
+            except httpx.TransportError:
+                break  # nobody listens any more
+            answers.append((r.status_code, r.json().get("error", {}).get("code"), r.headers.get("retry-after")))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for t in threads:
+        t.start()
+    while len(answers) < 8:
+        time.sleep(0.01)
+    used = re.findall(r"event=done .*device=gpu(\d)", d.stderr())[-1]
+    orders.write_text(f"lose {used}\n")
+    if loss == "process":
+        assert d.process.wait(60 * SLOW) == 70
+    else:
+        end = time.monotonic() + 30 * SLOW
+        while f"event=device_gone device=gpu{used}" not in d.stderr():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        time.sleep(0.5)  # a second look at the other one
+        n = len(answers)
+        while len(answers) < n + 8:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    stop.set()
+    for t in threads:
+        t.join()
+    wrong = {a for a in answers if a[0] != 200}
+    assert all(status == 503 and code in ("device_lost", "shutting_down") and int(after) >= 1
+               for status, code, after in wrong), wrong
+    told = d.stderr()
+    assert told.count("event=device_gone") == (2 if loss == "process" else 1), told
+    if loss == "device":
+        assert d.http.get("/ready").status_code == 200 and d.process.poll() is None
+        assert all(a[0] == 200 for a in answers[-8:])
+        d.stop()
+    else:
+        assert "event=device_lost" in told
+        assert d.stop() == 70
+
+
+def test_an_idle_device_is_asked_when_another_one_was_lost(launch, tiny_model, tmp_path):
+    """The model is on one of two devices; the error ends the process's work, and nobody asks the other."""
+    orders = tmp_path / "orders"
+    os.mkfifo(orders)
+    config = cuda_config(tiny_model)
+    config["devices"] = [{"kind": "cuda", "memory": "128MiB", "index": i} for i in (0, 1)]
+    d = launch(config, env=environment(INFERD_FAKE_DEVICES=2, INFERD_FAKE_ORDERS=orders))
+    orders.write_text("lose 0\n")
+    r = httpx.post(d.url + "/v1/completions", json={"model": "tiny", "prompt": "Hello", "max_tokens": 4})
+    assert r.status_code == 503 and r.json()["error"]["code"] == "device_lost" and "retry-after" in r.headers
+    assert d.process.wait(20 * SLOW) == 70
+    assert d.stderr().count("event=device_gone") == 2
+    assert d.stop() == 70
 
 
 def test_a_device_that_hangs_is_given_up(launch, tiny_model, tmp_path):

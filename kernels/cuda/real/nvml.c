@@ -2,7 +2,8 @@
  *
  * NVML comes with the driver and may be missing in a container, or know less inside one and on
  * instances of partitioned GPUs; each number that it does not tell is negative and nothing fails.
- * Only "the GPU is lost" is a failure, because nobody else may notice for a while.
+ * Only "the GPU is lost" is a failure, whichever call says it: while nothing is computed nobody
+ * else notices.
  *
  * The few declarations that are needed stand here, so that no NVML header is needed to build.
  * Devices are matched by UUID, for NVML counts them in another order than CUDA does.
@@ -84,31 +85,41 @@ static void open_library(void) {
     there = nvml.init != NULL && nvml.by_uuid != NULL && nvml.init() == NVML_OK;
 }
 
-static int64_t memory_used(nvml_device d) {
+/* NVML told it; a GPU that is lost is noted. */
+static bool told(nvml_return r, bool *lost) {
+    if (r == NVML_GPU_IS_LOST) *lost = true;
+    return r == NVML_OK;
+}
+
+static int64_t memory_used(nvml_device d, bool *lost) {
     nvml_memory m = {.version = NVML_MEMORY_VERSION};
-    if (nvml.memory != NULL && nvml.memory(d, &m) == NVML_OK) return (int64_t)m.used;
+    if (nvml.memory != NULL && told(nvml.memory(d, &m), lost)) return (int64_t)m.used;
     nvml_memory_v1 old;
-    if (nvml.memory_v1 != NULL && nvml.memory_v1(d, &old) == NVML_OK) return (int64_t)old.used;
+    if (nvml.memory_v1 != NULL && told(nvml.memory_v1(d, &old), lost)) return (int64_t)old.used;
     return -1;
 }
 
 /* What only the whole GPU knows. */
-static void read_gpu(nvml_device d, cu_health *out) {
+static void read_gpu(nvml_device d, cu_health *out, bool *lost) {
     unsigned n = 0;
     unsigned long long big = 0;
-    if (nvml.temperature != NULL && nvml.temperature(d, NVML_TEMPERATURE_GPU, &n) == NVML_OK)
+    if (nvml.temperature != NULL && told(nvml.temperature(d, NVML_TEMPERATURE_GPU, &n), lost))
         out->temperature_c = (int32_t)n;
-    if (nvml.power != NULL && nvml.power(d, &n) == NVML_OK) out->power_w = (int32_t)(n / 1000);
-    if (nvml.ecc != NULL && nvml.ecc(d, NVML_ECC_UNCORRECTED, NVML_ECC_VOLATILE, &big) == NVML_OK)
+    if (nvml.power != NULL && told(nvml.power(d, &n), lost)) out->power_w = (int32_t)(n / 1000);
+    if (nvml.ecc != NULL && told(nvml.ecc(d, NVML_ECC_UNCORRECTED, NVML_ECC_VOLATILE, &big), lost))
         out->ecc_uncorrected = (int64_t)big;
     unsigned corrected = 0, uncorrected = 0, pending = 0, failed = 0;
     if (nvml.remapped != NULL &&
-        nvml.remapped(d, &corrected, &uncorrected, &pending, &failed) == NVML_OK) {
+        told(nvml.remapped(d, &corrected, &uncorrected, &pending, &failed), lost)) {
         out->remapped_rows = uncorrected;
         out->remap_pending = pending != 0;
     }
-    if (nvml.throttle != NULL && nvml.throttle(d, &big) == NVML_OK)
+    if (nvml.throttle != NULL && told(nvml.throttle(d, &big), lost))
         out->throttle_thermal = (big & (NVML_SW_THERMAL | NVML_HW_THERMAL)) != 0;
+}
+
+static cu_result gpu_lost(const real_identity *id) {
+    return real_fail(CU_ELOST, "NVML: the GPU %s is lost (%d)", id->uuid, NVML_GPU_IS_LOST);
 }
 
 cu_result device_health(uint32_t index, cu_health *out) {
@@ -126,16 +137,14 @@ cu_result device_health(uint32_t index, cu_health *out) {
     cu_result result = real_identify(index, &id);
     if (result != CU_OK) return result;
     nvml_device d = NULL, gpu = NULL;
-    nvml_return found = nvml.by_uuid(id.uuid, &d);
-    if (found == NVML_GPU_IS_LOST)
-        return real_fail(CU_ELOST, "NVML: the GPU %s is lost (%d)", id.uuid, found);
-    if (found != NVML_OK) return CU_OK;
+    bool lost = false;
+    if (!told(nvml.by_uuid(id.uuid, &d), &lost)) return lost ? gpu_lost(&id) : CU_OK;
     out->known = true;
-    out->memory_used_bytes = memory_used(d);
+    out->memory_used_bytes = memory_used(d, &lost);
     nvml_utilization busy;
-    if (nvml.utilization != NULL && nvml.utilization(d, &busy) == NVML_OK)
+    if (nvml.utilization != NULL && told(nvml.utilization(d, &busy), &lost))
         out->utilization_pct = (int32_t)busy.gpu;
-    bool instance = id.mig && nvml.parent != NULL && nvml.parent(d, &gpu) == NVML_OK;
-    read_gpu(instance ? gpu : d, out);
-    return CU_OK;
+    bool instance = id.mig && nvml.parent != NULL && told(nvml.parent(d, &gpu), &lost);
+    read_gpu(instance ? gpu : d, out, &lost);
+    return lost ? gpu_lost(&id) : CU_OK;
 }

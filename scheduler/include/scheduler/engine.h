@@ -214,6 +214,9 @@ bool engine_model_add(engine *e, uint32_t model_idx, model *m, uint32_t same_as,
 void engine_model_remove(engine *e, uint32_t model_idx);
 bool engine_model_set_policy(engine *e, uint32_t model_idx, const model_policy *policy);
 void engine_model_do(engine *e, uint32_t model_idx, engine_command command);
+/* Something else than a step has found that the device is gone (INFERD_ELOST, `why`): from here on
+ * it is as if a step had said so.  Front only; false: no memory. */
+bool engine_lose(engine *e, const inferd_err *why);
 /* Shares and weight of a tenant (gen_request.tenant_idx) from now on.  False: no memory. */
 bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *policy);
 /* Of these limits min_residency_ms, starvation_percent, objective, tpot_ms and background_copies
