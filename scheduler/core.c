@@ -224,7 +224,9 @@ static void note_typical(core *c, uint64_t wall_us) {
     c->typical_us -= c->typical_us >> TYPICAL_SHIFT;
 }
 
-static void finish_oldest(core *c) {
+/* Wait for the oldest step and account for it.  `withdrawn`: it was launched behind one that
+ * failed. */
+static inferd_status finish_step(core *c, bool withdrawn) {
     step *st = &c->steps[c->oldest];
     inferd_err err = {0};
     uint64_t device_us = 0;
@@ -239,7 +241,9 @@ static void finish_oldest(core *c) {
     pulse_at_model(PULSE_WORK, "sched_commit", st->model_idx);
     c->models.slots[st->model_idx].n_saturated += st->n_saturated;
     st->charge_us = account_until(c, &c->account.step_us, now_us); // the host's part, too
-    if (status == INFERD_OK)
+    if (withdrawn)
+        sched_withdraw(c->sched, st, now_us);
+    else if (status == INFERD_OK)
         sched_commit(c->sched, st, device_us, now_us);
     else
         sched_fail(c->sched, st, &err, now_us);
@@ -249,6 +253,15 @@ static void finish_oldest(core *c) {
         c->options.on_step(c->options.ctx, st, device_us, now_us - c->step_began_us[c->oldest]);
     c->oldest = (c->oldest + 1) % CORE_DEPTH_MAX;
     c->n_flight--;
+    return status;
+}
+
+/* A step that is queued behind a failed one may wait for tokens that were never drawn, and fails
+ * or computes nonsense; its other sequences have no part in that.  So nothing more is launched
+ * until it is through, and its rows are planned again. */
+static void finish_oldest(core *c) {
+    bool failed = finish_step(c, false) != INFERD_OK;
+    while (failed && c->n_flight > 0) finish_step(c, true);
 }
 
 /* A piece of bringing a model up.  Behind a step its length is bounded by what steps take, so that

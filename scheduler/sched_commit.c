@@ -159,6 +159,11 @@ void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
     }
 }
 
+/* Rows of a step are the scheduler's choice, so its failure is never a fault of a request. */
+static inferd_status as_told(inferd_status s) {
+    return s == INFERD_ELOST || s == INFERD_ENOMEM ? s : INFERD_EDEVICE;
+}
+
 void sched_fail(sched *s, step *st, const inferd_err *why, uint64_t now_us) {
     pool_finish(s->pool, st->epoch);
     sched_note_step_end(s, now_us);
@@ -170,6 +175,21 @@ void sched_fail(sched *s, step *st, const inferd_err *why, uint64_t now_us) {
         seq *q = st->items[i].q;
         q->n_steps--;
         if (still_wanted(&st->items[i]))
-            sched_end_seq(s, q, GEN_ERROR, -1, why->status, why->text, now_us);
+            sched_end_seq(s, q, GEN_ERROR, -1, as_told(why->status), why->text, now_us);
+    }
+}
+
+void sched_withdraw(sched *s, step *st, uint64_t now_us) {
+    pool_finish(s->pool, st->epoch);
+    sched_note_step_end(s, now_us);
+    s->models[st->model_idx].n_steps--;
+    s->clock_us = now_us;
+    s->waste_us += st->charge_us;
+    sched_note_relief(s, now_us);
+    for (uint32_t i = 0; i < st->b.n_seqs; i++) {
+        seq *q = st->items[i].q;
+        q->n_steps--;
+        if (still_wanted(&st->items[i])) // its blocks stay: the rows are written again
+            q->n_planned = q->n_promised = q->n_drafts = q->n_scored_planned = 0;
     }
 }

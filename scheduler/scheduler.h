@@ -4,7 +4,7 @@
  *
  *     sched_submit, _cancel, _pause, _resume     changes
  *     sched_plan     -> a step                   at most `depth` of them unfinished
- *     sched_commit or sched_fail  <- the step    in the order they were planned
+ *     sched_commit, _fail, _withdraw  <- the step    in the order they were planned
  *     sched_flush    -> last events              when there is room for them
  *
  * A step belongs to one model.  First every sequence that needs one row gets it, then prompt chunks
@@ -246,7 +246,11 @@ bool sched_plan(sched *s, uint64_t now_us, step *st);
 void sched_refresh(const sched *s, step *st);
 /* At most logits + sequences of the step events are emitted. */
 void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us);
+/* All its sequences end; the status is INFERD_ELOST, INFERD_ENOMEM or else INFERD_EDEVICE. */
 void sched_fail(sched *s, step *st, const inferd_err *why, uint64_t now_us);
+/* The step was launched behind one that failed: what it brought is dropped, and its sequences
+ * compute the same rows again.  No other step is unfinished; its time is waste. */
+void sched_withdraw(sched *s, step *st, uint64_t now_us);
 /* Emit at most `room` last events; returns how many. */
 uint32_t sched_flush(sched *s, uint32_t room);
 uint32_t sched_n_unsent(const sched *s); // last events that wait for sched_flush

@@ -1,8 +1,9 @@
 /* step.h - one turn of the device: what it computes, for whom, and what it drew.
  *
  * A step is filled by sched_plan, computed by a device (device.h) and accounted for by
- * sched_commit or sched_fail.  With depth 2 the next one is planned while the device works; its
- * rows may then use a token that the step before still computes (batch.h, TOK_PROMISED).
+ * sched_commit, sched_fail or sched_withdraw.  With depth 2 the next one is planned while the
+ * device works; its rows may then use a token that the step before still computes (batch.h,
+ * TOK_PROMISED).
  *
  * All arrays are sized at start.  Pointers into a sequence (its tokens, its block table) stay valid
  * until the step was committed or failed, whatever happens to the sequence meanwhile.

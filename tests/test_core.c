@@ -106,9 +106,59 @@ static void without_room_for_events_no_deadline_is_due(void) {
     core_rig_deinit(&r);
 }
 
+/* ---- a step that fails ---- */
+
+enum { FAILS_AT = 6 };
+static uint32_t n_finished;
+
+/* The step fails, and the one that is queued behind it fails because it waits for its draws, as the
+ * CUDA backend tells it. */
+static inferd_status finish_badly(void *self, step *st, uint64_t *device_us, inferd_err *err) {
+    inferd_status s = fake_finish(self, st, device_us, err);
+    n_finished++;
+    if (n_finished == FAILS_AT) return inferd_fail(err, INFERD_EUNSUPPORTED, "the device broke");
+    if (n_finished == FAILS_AT + 1)
+        return inferd_fail(err, INFERD_EINVAL, "row 0 waits for draw 0 of a step that had 0");
+    return s;
+}
+
+/* Requests 1 and 2 decode; 3 arrives while the step that fails is on its way, and its prompt is
+ * computed by the step behind it.  It was told "row 0 waits for draw 0", as its own fault. */
+static void a_step_behind_a_failed_one_is_computed_again(void) {
+    static core_rig r;
+    static device_ops ops;
+    model_policy p = plain_policy();
+    core_rig_init(&r, PAGES, 0, WEIGHTS);
+    ops = *fake_as_device(&r.device).ops;
+    ops.finish = finish_badly;
+    r.ops = &ops;
+    r.device.depth = 2;
+    n_finished = 0;
+    core_rig_open(&r, false);
+    core_rig_attach(&r, 0, &p);
+    core_rig_submit(&r, 0, request(1, 9, 30));
+    core_rig_submit(&r, 0, request(2, 5, 30));
+    while (n_finished < FAILS_AT - 1) core_rig_turn(&r, 1000);
+    EXPECT_EQ(r.core.n_flight, 1);
+    core_rig_submit(&r, 0, request(3, 14, 20));
+    core_rig_turn(&r, 1000);
+    EXPECT_EQ(n_finished, FAILS_AT + 1);
+    EXPECT_EQ(r.core.n_flight, 0);
+    for (uint32_t id = 1; id <= 2; id++) {
+        EXPECT_EQ(r.outcomes[id].done.done.finish, GEN_ERROR);
+        EXPECT_EQ(r.outcomes[id].done.done.status, INFERD_EDEVICE);
+        EXPECT_STR(r.outcomes[id].done.done.text, "the device broke");
+    }
+    EXPECT_EQ(r.outcomes[3].n_done, 0);
+    core_rig_finish(&r);
+    EXPECT(core_rig_gives(&r, 3));
+    core_rig_deinit(&r);
+}
+
 static const test_case cases[] = {
     TEST(a_pool_that_stays_smaller_ends_who_cannot_fit_any_more),
     TEST(a_device_that_is_lost_has_no_next_moment),
+    TEST(a_step_behind_a_failed_one_is_computed_again),
     TEST(without_room_for_events_no_deadline_is_due),
 };
 TEST_MAIN(cases)

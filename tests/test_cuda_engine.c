@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cuda_emul/fake_api.h"
+#include "engine_limits.h"
 #include "engine_private.h"
 #include "inferd/clock.h"
 #include "kernels/backend.h"
@@ -364,6 +365,108 @@ static void a_failed_step_ends_its_requests_and_no_others(void) {
     front_close(&f);
 }
 
+/* ---- a core that is turned by hand: what is queued behind what is known ---- */
+
+static uint64_t hand_clock(void *ctx) {
+    (void)ctx;
+    return clock_now_us();
+}
+
+static uint32_t hand_room(void *ctx) {
+    (void)ctx;
+    return UINT32_MAX;
+}
+
+static void hand_event(void *ctx, const gen_event *ev) {
+    outcome *o = &((front *)ctx)->outcomes[ev->id];
+    o->n_tokens += ev->kind == GEN_EV_TOKEN;
+    if (ev->kind != GEN_EV_DONE) return;
+    o->done = *ev;
+    o->n_done++;
+}
+
+static void hand_turn(core *c) {
+    inferd_err err = {0};
+    core_turn(c);
+    sched_flush(c->sched, UINT32_MAX);
+    EXPECT_EQ(core_verify(c, &err), INFERD_OK);
+    if (err.text[0] != 0) printf("%s\n", err.text);
+}
+
+static bool hand_open(front *f, core *c, model *m, const engine_limits *given) {
+    inferd_err err = {0};
+    engine_limits l = limits_fill(given);
+    backend_options o = {.kind = "cuda",
+                         .n_threads = 1,
+                         .memory_bytes = 96u << 20,
+                         .workspace_bytes = 64u << 20,
+                         .module = emul_module()};
+    model_policy policy = {.class = GEN_NORMAL,
+                           .weight = 1,
+                           .pin = PIN_HOT,
+                           .keep_alive_us = POLICY_NEVER,
+                           .replicas_min = 1};
+    core_options co = {.limits = limits_of_sched(&l),
+                       .residency = limits_of_models(&l),
+                       .n_slots = 1,
+                       .clock = hand_clock,
+                       .room = hand_room,
+                       .emit = hand_event,
+                       .wake = wake,
+                       .ctx = f};
+    bool fine = device_backend_create(&o, 1, &co.device, &err) == INFERD_OK &&
+                core_init(c, &co, &err) == INFERD_OK && core_open(c, &err) == INFERD_OK;
+    if (fine) residency_attach(&c->models, 0, m, DEVICE_OWN, &policy, clock_now_us());
+    for (int i = 0; i < 100000 && fine && residency_state(&c->models, 0) < MODEL_HOT; i++)
+        hand_turn(c);
+    fine = fine && residency_state(&c->models, 0) == MODEL_HOT;
+    if (!fine) printf("%s\n", err.text);
+    EXPECT(fine);
+    return fine;
+}
+
+static void hand_submit(core *c, gen_request *r) {
+    r->arrival_us = clock_now_us();
+    sched_submit(c->sched, r, r->arrival_us);
+}
+
+/* Request 2 arrives when the step of request 1 has failed and the next one is not launched yet.
+ * Both are in that one, which waits for a token that was never drawn: request 2 was answered with
+ * "row 0 waits for draw 0 of a step that had 0", as if it had asked for that. */
+static void a_step_behind_a_failed_one_is_computed_again(void) {
+    front f = {0};
+    core c = {0};
+    engine_limits limits = {.running_max = 4, .step_tokens_max = 40};
+    inferd_err err = {0};
+    if (on_gpu()) SKIP("a real device does not fail on demand");
+    fake_reset();
+    f.outcomes = calloc(REQUESTS_MAX, sizeof *f.outcomes);
+    snprintf(f.path, sizeof f.path, "/tmp/test_cuda_engine.%d.gguf", (int)getpid());
+    tiny_model_write(f.path, 11,
+                     &(tiny_model_options){.type = DTYPE_F16, .n_layers = 2, .n_ctx = 256});
+    EXPECT_EQ(model_open(&(model_options){.path = f.path}, &f.m, &err), INFERD_OK);
+    if (hand_open(&f, &c, f.m, &limits)) {
+        hand_submit(&c, request(1, 10, 30));
+        while (f.outcomes[1].n_tokens < 3) hand_turn(&c);
+        EXPECT_EQ(c.n_flight, 1);
+        fake_fail_call("copy_to_device", 1, CU_EFAILED);
+        hand_turn(&c);
+        EXPECT(fake_failed());
+        EXPECT_EQ(f.outcomes[1].n_done, 0);
+        hand_submit(&c, request(2, 12, 5));
+        hand_turn(&c);
+        EXPECT_EQ(f.outcomes[1].done.done.finish, GEN_ERROR);
+        EXPECT_EQ(f.outcomes[1].done.done.status, INFERD_EDEVICE);
+        for (int i = 0; i < 100 && f.outcomes[2].n_done == 0; i++) hand_turn(&c);
+        EXPECT_EQ(f.outcomes[2].done.done.finish, GEN_LENGTH);
+        EXPECT_EQ(f.outcomes[2].n_tokens, 5);
+        if (f.outcomes[2].done.done.text[0] != 0) printf("%s\n", f.outcomes[2].done.done.text);
+        core_end(&c);
+    }
+    core_deinit(&c);
+    front_close(&f);
+}
+
 static void a_lost_device_ends_everything_with_one_word(void) {
     front f;
     engine_limits limits = {.running_max = 4, .step_tokens_max = 40};
@@ -396,6 +499,7 @@ static const test_case cases[] = {
     TEST(a_request_alone_is_answered_the_same_again),
     TEST(a_text_goes_on_from_host_memory),
     TEST(a_failed_step_ends_its_requests_and_no_others),
+    TEST(a_step_behind_a_failed_one_is_computed_again),
     TEST(a_lost_device_ends_everything_with_one_word),
 };
 TEST_MAIN(cases)

@@ -257,7 +257,7 @@ static bool tokens_fit(cuda_backend *c, const weight *table) {
     for (uint32_t row = 0; row < b->n_rows; row++) {
         if (b->tokens[row] == TOK_PROMISED) {
             if (b->promised[row] < c->n_drawn) continue;
-            backend_fail(&c->be, INFERD_EINVAL, "row %u waits for draw %u of a step that had %u",
+            backend_fail(&c->be, INFERD_EDEVICE, "row %u waits for draw %u of a step that had %u",
                          row, b->promised[row], c->n_drawn);
             return false;
         }
