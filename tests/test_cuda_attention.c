@@ -736,12 +736,41 @@ static void the_workspace_has_an_upper_end(void) {
     EXPECT_EQ(attention_counters(7, 8), 56);
 }
 
+/* Rows of a launch, of n rows of 32 heads of 128 that see `context` tokens. */
+static uint32_t launch_rows(uint32_t n, uint32_t context, size_t partials_bytes) {
+    attention_workspace w = {.partials_bytes = partials_bytes, .n_counters = 256 * 8};
+    return attention_launch_rows(&w, &(attention_args){.n_decode = n,
+                                                       .context_max = context,
+                                                       .n_heads = 32,
+                                                       .n_kv_heads = 8,
+                                                       .head_dim = 128});
+}
+
+/* 252 of 256 rows of 2k tokens fit, and the other 4 had a launch of their own in every layer. */
+static void launches_of_a_batch_are_about_equal(void) {
+    size_t most = ATTENTION_PARTIALS_BYTES, row = attention_partials_bytes(1, 32, 128);
+    EXPECT_EQ(launch_rows(252, 2048, most), 252);
+    EXPECT_EQ(launch_rows(256, 2048, most), 128);
+    EXPECT_EQ(launch_rows(256, 1024, most), 256);
+    EXPECT_EQ(launch_rows(256, 128, 0), 256);      // one split: no partials
+    EXPECT_EQ(launch_rows(256, 100000, most), 52); // 63 fit: 5 launches
+    EXPECT_EQ(launch_rows(5, 100000, row), 1);
+    EXPECT_EQ(launch_rows(5, 100000, 3 * row), 3);
+    for (uint32_t n = 1; n <= 256; n++)
+        for (size_t rows = 1; rows <= 64; rows++) {
+            uint32_t each = launch_rows(n, 100000, rows * row), n_launches = (n + each - 1) / each;
+            EXPECT(each <= rows && n_launches == (n + rows - 1) / rows);
+            EXPECT(n_launches * each - n < n_launches);
+        }
+}
+
 static const test_case cases[] = {
     TEST(splits_cover_the_context_and_stay_in_bounds),
     TEST(blocks_fit_where_they_are_meant_to),
     TEST(the_plan_holds_every_row_once_longest_first),
     TEST(shapes_without_a_kernel_are_named),
     TEST(the_workspace_has_an_upper_end),
+    TEST(launches_of_a_batch_are_about_equal),
     TEST(decode_is_the_formula_for_every_head_dim_and_group),
     TEST(decode_is_the_formula_for_all_types),
     TEST(decode_is_the_formula_for_odd_dimensions_and_many_heads),

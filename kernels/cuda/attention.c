@@ -9,7 +9,8 @@
  *               that the longest row of a large batch is not left to one block.
  *     prefill   (heads, tiles, or half tiles of 64 rows)
  *
- * Partials have room for a number of rows; more rows are more launches.
+ * Partials have room for a number of rows; more rows are more launches of about as many rows each:
+ * a last launch of a few rows would leave most of the device idle.
  *
  * Plan.  Blocks start in the order of their index, so long work placed first leaves short work to
  * fill the gaps at the end.  Rows and tiles are sorted by counting, into buckets of a length's
@@ -133,14 +134,21 @@ static uint32_t splits_bound(const attention_args *a) {
     return attention_n_splits_bound(u32_max(n, 1));
 }
 
+uint32_t attention_launch_rows(const attention_workspace *w, const attention_args *a) {
+    uint32_t n_splits = splits_bound(a);
+    size_t row_bytes = row_partials(a->n_heads, a->head_dim, n_splits);
+    size_t rows_max = size_min(w->partials_bytes / row_bytes, w->n_counters / a->n_kv_heads);
+    if (n_splits == 1) rows_max = GRID_YZ_MAX; // no partials
+    rows_max = size_min(rows_max, GRID_YZ_MAX);
+    INFERD_CHECK(rows_max > 0 && a->n_decode > 0);
+    uint32_t n_launches = (uint32_t)((a->n_decode + rows_max - 1) / rows_max);
+    return (a->n_decode + n_launches - 1) / n_launches;
+}
+
 static void launch_decode(launcher *l, const attention_workspace *w, const attention_args *a,
                           const kernels *k, attention_params p) {
     p.splits_max = splits_bound(a);
-    size_t row_bytes = row_partials(a->n_heads, a->head_dim, p.splits_max);
-    size_t rows_max = size_min(w->partials_bytes / row_bytes, w->n_counters / a->n_kv_heads);
-    if (p.splits_max == 1) rows_max = a->n_decode; // no partials
-    INFERD_CHECK(rows_max > 0);
-    uint32_t per_launch = (uint32_t)size_min(size_min(rows_max, GRID_YZ_MAX), a->n_decode);
+    uint32_t per_launch = attention_launch_rows(w, a);
     uint32_t items = p.splits_max * ((p.group + ATTENTION_HEADS - 1) / ATTENTION_HEADS);
     p.partials = w->partials;
     p.partial_sums = p.splits_max == 1 ? NULL

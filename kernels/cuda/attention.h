@@ -56,6 +56,9 @@ enum { ATTENTION_PARTIALS_BYTES = 64 << 20 };
 size_t attention_partials_bytes(uint32_t n_decode, uint32_t n_heads, uint32_t head_dim);
 uint32_t attention_counters(uint32_t n_decode, uint32_t n_kv_heads);
 
+/* Decode rows of each launch; the last one has fewer, by at most one row per launch. */
+uint32_t attention_launch_rows(const attention_workspace *w, const attention_args *a);
+
 /* head_dim is a multiple of 8 up to 256, and heads share kv heads evenly.  64, 80, 96, 128 and 256
  * have kernels of their own; others run on the next larger.  INFERD_EUNSUPPORTED names the shape
  * that no kernel has. */
