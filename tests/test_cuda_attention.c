@@ -764,6 +764,32 @@ static void launches_of_a_batch_are_about_equal(void) {
         }
 }
 
+/* A launch for a bucket has room for every row of it, and for none of 16384 tokens or more there is
+ * a larger one. */
+static void contexts_of_a_bucket_have_its_splits(void) {
+    static const uint32_t n_splits[] = {4, 8, 16, 32, 64}, windows[] = {1, 500, 1024, 4096, 40000};
+    uint32_t n = 0, before = 0;
+    for (uint32_t context = 1; context <= 300000; context += 13) {
+        uint32_t bucket = attention_context_bucket(context);
+        n += bucket != before;
+        before = bucket;
+        EXPECT(bucket >= context || bucket == 16384);
+        uint32_t most = attention_n_splits_bound(bucket / ATTENTION_CHUNK);
+        EXPECT_EQ(most, n_splits[n - 1]);
+        for (uint32_t i = 0; i <= INFERD_COUNT(windows); i++) {
+            uint32_t chunks = (context + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK;
+            uint32_t of_bucket = bucket / ATTENTION_CHUNK;
+            if (i < INFERD_COUNT(windows)) {
+                uint32_t seen = (windows[i] - 1 + ATTENTION_CHUNK - 1) / ATTENTION_CHUNK + 1;
+                chunks = u32_min(chunks, seen);
+                of_bucket = u32_min(of_bucket, seen);
+            }
+            EXPECT(attention_n_splits(chunks) <= attention_n_splits_bound(of_bucket));
+        }
+    }
+    EXPECT_EQ(n, 5);
+}
+
 static const test_case cases[] = {
     TEST(splits_cover_the_context_and_stay_in_bounds),
     TEST(blocks_fit_where_they_are_meant_to),
@@ -771,6 +797,7 @@ static const test_case cases[] = {
     TEST(shapes_without_a_kernel_are_named),
     TEST(the_workspace_has_an_upper_end),
     TEST(launches_of_a_batch_are_about_equal),
+    TEST(contexts_of_a_bucket_have_its_splits),
     TEST(decode_is_the_formula_for_every_head_dim_and_group),
     TEST(decode_is_the_formula_for_all_types),
     TEST(decode_is_the_formula_for_odd_dimensions_and_many_heads),

@@ -134,6 +134,14 @@ static uint32_t splits_bound(const attention_args *a) {
     return attention_n_splits_bound(u32_max(n, 1));
 }
 
+/* Not 2048: the splits of 4096 tokens are no more, only longer. */
+uint32_t attention_context_bucket(uint32_t context_max) {
+    static const uint32_t ends[] = {512, 1024, 4096, 8192, 16384};
+    uint32_t i = 0;
+    while (i + 1 < INFERD_COUNT(ends) && ends[i] < context_max) i++;
+    return ends[i];
+}
+
 uint32_t attention_launch_rows(const attention_workspace *w, const attention_args *a) {
     uint32_t n_splits = splits_bound(a);
     size_t row_bytes = row_partials(a->n_heads, a->head_dim, n_splits);

@@ -23,7 +23,7 @@
 
 enum {
     CUDA_DEPTH = 2,
-    CUDA_GRAPHS_MAX = 96,      // kept; the one unused longest leaves
+    CUDA_GRAPHS_MAX = 192,     // kept: all kinds of two models; the one unused longest leaves
     CUDA_GRAPH_ROWS_MAX = 256, // larger steps are launched one by one
     CUDA_REFUSALS_MAX = 4,     // of captures in a row: then there are no more graphs
     CUDA_ROPE_TABLES = 4,

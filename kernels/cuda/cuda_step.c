@@ -7,8 +7,9 @@
  * end finish     wait for the event at the end of the oldest step
  *
  * What a step reads on the device has addresses that never change, so the same graph serves every
- * step of its kind: one for each (list of operations, bucket of rows, bucket of context).  A kind
- * of step is launched operation by operation the first time and captured the second time; steps
+ * step of its kind: one for each (list of operations, bucket of rows, bucket of context), 95 kinds
+ * for a model whose batch and context take every size.  A kind of step is launched operation by
+ * operation the first time and captured the second time; steps
  * with prefill in them, or with weights still on their way, are never captured.
  *
  * A buffer that is too small grows between steps: the stream is drained and graphs that know the
@@ -19,7 +20,7 @@
 
 #include "cuda/cuda.h"
 
-enum { TABLES_MIN = 4096, DRAW_LIST_BYTES = 64 << 10, CONTEXT_BUCKET_MIN = 512 };
+enum { TABLES_MIN = 4096, DRAW_LIST_BYTES = 64 << 10 };
 
 bool cuda_failed(cuda_backend *c, cu_result r, const char *what) {
     inferd_err err = {0};
@@ -409,8 +410,12 @@ void cuda_forget_graphs(cuda_backend *c) {
     c->n_graphs = 0;
 }
 
+/* 1, 2, 4, then multiples of 8 up to 32, then four to each doubling: 19 up to 256.  A graph of a
+ * bucket computes at most 7 rows too many, of more than 32 less than a quarter. */
 static uint32_t bucket_of(uint32_t n) {
-    return n <= 2 ? n : n <= 4 ? 4 : (n + 7) / 8 * 8;
+    uint32_t each = 8;
+    while (n > 4 * each) each *= 2;
+    return n <= 2 ? n : n <= 4 ? 4 : (n + each - 1) / each * each;
 }
 
 /* Rows to launch a graph for; 0: this step is no work for graphs. */
@@ -421,20 +426,13 @@ static uint32_t graph_rows(const cuda_backend *c) {
     if (b->n_logits != b->n_rows || b->n_seqs != b->n_rows || b->n_rows > CUDA_GRAPH_ROWS_MAX ||
         c->n_decode != b->n_rows || !memory_all_arrived(c->memory))
         return 0;
-    uint32_t rows = bucket_of(b->n_rows);
-    if (rows > c->block.rows_max) rows = b->n_rows;
+    uint32_t rows = u32_min(bucket_of(b->n_rows), c->block.rows_max);
     for (uint32_t i = 0; i < c->program.n; i++) {
         const step_op *o = &c->program.ops[i];
         if (o->extent == ROWS_FIXED) return 0;
-        if (o->out != NULL && o->out->rows_max < rows) rows = b->n_rows;
+        if (o->out != NULL) rows = u32_min(rows, o->out->rows_max);
     }
     return rows;
-}
-
-static uint32_t context_bucket(uint32_t context) {
-    uint32_t bucket = CONTEXT_BUCKET_MIN;
-    while (bucket < context) bucket *= 2;
-    return bucket;
 }
 
 static cuda_graph *find_graph(cuda_backend *c, uint32_t rows, uint32_t context) {
@@ -525,7 +523,7 @@ static bool launch_graph(cuda_backend *c, cuda_graph *g) {
 }
 
 static void launch_program(cuda_backend *c) {
-    uint32_t rows = graph_rows(c), context = context_bucket(c->context_max);
+    uint32_t rows = graph_rows(c), context = attention_context_bucket(c->context_max);
     if (rows > 0) {
         cuda_graph *g = find_graph(c, rows, context);
         uint32_t n_decode = c->n_decode, context_max = c->context_max;
@@ -547,7 +545,8 @@ static void launch_program(cuda_backend *c) {
 /* ---- end and finish ---- */
 
 static void upload(cuda_backend *c, const cuda_flight *f) {
-    uint32_t pad = u32_min(bucket_of(c->batch->n_rows), c->block.rows_max);
+    uint32_t n = c->batch->n_rows;
+    uint32_t pad = n > CUDA_GRAPH_ROWS_MAX ? n : u32_min(bucket_of(n), c->block.rows_max);
     for (uint32_t i = c->batch->n_rows; i < pad; i++) { // what a graph computes beyond the batch
         ((int32_t *)(void *)(f->upload + c->block.tokens))[i] = 0;
         ((uint32_t *)(void *)(f->upload + c->block.positions))[i] = 0;
