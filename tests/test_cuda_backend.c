@@ -484,6 +484,104 @@ static void a_step_gives_the_same_bits_again_and_after_eviction(void) {
     EXPECT_EQ(fake_take_violations(), 0);
 }
 
+/* ---- beside uploads ---- */
+
+/* A window of another model, the bytes of which stay on their way until somebody waits for them. */
+typedef struct other_window {
+    be_window *w;
+    uint32_t pages[8], n_pages;
+} other_window;
+
+static void upload_other(side *s, other_window *o) {
+    inferd_err err = {0};
+    uint32_t extent = u32_max(be_extent_pages(s->be), 1);
+    uint32_t n_kv = (311 + s->kv.slots_per_page - 1) / s->kv.slots_per_page + 1;
+    uint32_t from = (s->first_kv_page + n_kv + extent - 1) / extent * extent;
+    o->n_pages = extent;
+    INFERD_CHECK(extent <= INFERD_COUNT(o->pages));
+    for (uint32_t i = 0; i < extent; i++) o->pages[i] = from + i;
+    wait_for_pages(s, from + extent);
+    size_t n_bytes = extent * be_page_bytes(s->be);
+    EXPECT_EQ(be_window_open(s->be, n_bytes, &o->w, &err), INFERD_OK);
+    EXPECT_EQ(be_window_map(s->be, o->w, o->pages, o->n_pages, &err), INFERD_OK);
+    EXPECT_EQ(be_sync(s->be, &err), INFERD_OK);
+    fake_hold_queues();
+    be_window_upload(s->be, o->w, 0, n_bytes);
+    EXPECT_EQ(be_window_n_pending(s->be, o->w), n_bytes);
+}
+
+static uint64_t graph_launches(const side *s) {
+    backend_stats stats;
+    be_get_stats(s->be, &stats);
+    return stats.n_graph_launches;
+}
+
+/* Seen, captured and replayed while another window is on its way.  The model itself goes and comes
+ * back at the same address: it has its graph again when it has arrived, and not before. */
+static void graphs_are_used_while_another_models_weights_arrive(void) {
+    static float first[VOCAB], again[VOCAB];
+    if (cuda_options(NULL).module == NULL) SKIP("a real device cannot be held");
+    side gpu;
+    other_window other;
+    backend_options o = cuda_options("bf16");
+    inferd_err err = {0};
+    piece prompt = {0, 0, 20}, next = {0, 20, 1};
+    static float logits[ROWS_MAX * VOCAB];
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    EXPECT_EQ(run(&gpu, &prompt, 1, true, logits, &err), INFERD_OK);
+    upload_other(&gpu, &other);
+    for (int i = 0; i < 4; i++) {
+        EXPECT_EQ(run(&gpu, &next, 1, false, i == 0 ? first : again, &err), INFERD_OK);
+        if (i > 0) EXPECT(memcmp(first, again, sizeof first) == 0);
+    }
+    EXPECT_EQ(graph_launches(&gpu), 3);
+    EXPECT(be_window_n_pending(gpu.be, other.w) > 0); // no step has waited for it
+
+    void *base = be_window_base(gpu.window);
+    EXPECT_EQ(be_window_unmap(gpu.be, gpu.window, &err), INFERD_OK);
+    EXPECT_EQ(be_window_map(gpu.be, gpu.window, gpu.pages, gpu.n_pages, &err), INFERD_OK);
+    EXPECT(be_window_base(gpu.window) == base);
+    be_window_upload(gpu.be, gpu.window, 0, gpu.at);
+    EXPECT_EQ(run(&gpu, &next, 1, false, again, &err), INFERD_OK); // waits for its own
+    EXPECT(memcmp(first, again, sizeof first) == 0);
+    EXPECT_EQ(graph_launches(&gpu), 3);
+    be_window_upload(gpu.be, other.w, 0, be_page_bytes(gpu.be));
+    EXPECT_EQ(run(&gpu, &next, 1, false, again, &err), INFERD_OK);
+    EXPECT(memcmp(first, again, sizeof first) == 0);
+    EXPECT_EQ(graph_launches(&gpu), 4);
+    EXPECT(be_window_n_pending(gpu.be, other.w) > 0);
+
+    cuda_of(gpu.be)->parts.part[PART_WINDOWS].state = BE_PART_OFF; // any upload is in the way
+    EXPECT_EQ(run(&gpu, &next, 1, false, again, &err), INFERD_OK);
+    EXPECT(memcmp(first, again, sizeof first) == 0);
+    EXPECT_EQ(graph_launches(&gpu), 4);
+    be_window_close(gpu.be, other.w);
+    side_close(&gpu);
+    EXPECT_EQ(fake_take_violations(), 0);
+    EXPECT_EQ(fake_leaks(), 0);
+}
+
+/* A step of one row in a model of many weights asks the device about uploads once, not once for
+ * each of its operations. */
+static void a_step_asks_about_uploads_once(void) {
+    static float logits[ROWS_MAX * VOCAB];
+    if (cuda_options(NULL).module == NULL) SKIP("calls are counted by the fake");
+    side gpu;
+    other_window other;
+    backend_options o = cuda_options("bf16");
+    inferd_err err = {0};
+    fake_reset();
+    if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+    upload_other(&gpu, &other);
+    uint64_t before = fake_calls("event_query");
+    EXPECT_EQ(run(&gpu, (piece[]){{0, 0, 20}}, 1, true, logits, &err), INFERD_OK);
+    EXPECT(fake_calls("event_query") - before <= 1);
+    be_window_close(gpu.be, other.w);
+    side_close(&gpu);
+    EXPECT_EQ(fake_take_violations(), 0);
+}
+
 /* ---- drawing ---- */
 
 static const sample_params params_of[] = {
@@ -989,6 +1087,8 @@ static const test_case cases[] = {
     TEST(one_row_takes_at_most_seven_launches_a_layer),
     TEST(each_number_of_rows_takes_its_kernel),
     TEST(a_step_gives_the_same_bits_again_and_after_eviction),
+    TEST(graphs_are_used_while_another_models_weights_arrive),
+    TEST(a_step_asks_about_uploads_once),
     TEST(the_device_draws_what_the_host_would),
     TEST(two_steps_on_their_way_give_the_tokens_of_one),
     TEST(what_was_parked_gives_the_same_bits),

@@ -696,9 +696,16 @@ static void unmapping_waits_for_the_windows_copies(void) {
     EXPECT_EQ(window_upload_cuda(b.m, w, 0, MIB, &b.err), INFERD_OK);
     EXPECT_EQ(window_upload_cuda(b.m, other, 0, MIB, &b.err), INFERD_OK);
     uint64_t before = copied_bytes();
+    const unsigned char *at = window_base_cuda(w), *at_other = window_base_cuda(other);
+    EXPECT(!memory_window_arrived(b.m, at + MIB - 1) && !memory_window_arrived(b.m, at_other));
     EXPECT_EQ(window_unmap_cuda(b.m, w, &b.err), INFERD_OK);
     EXPECT_EQ(copied_bytes(), before + MIB); // the other one is still on its way
     EXPECT(!memory_all_arrived(b.m));
+    EXPECT(memory_window_arrived(b.m, at) && !memory_window_arrived(b.m, at_other + MIB - 1));
+    EXPECT(memory_window_arrived(b.m, memory_base(b.m)) && memory_window_arrived(b.m, NULL));
+    uint64_t n_queries = fake_calls("event_query");
+    EXPECT_EQ(memory_wait(b.m, b.s, at, &b.err), INFERD_OK); // asks the device nothing
+    EXPECT_EQ(fake_calls("event_query"), n_queries);
     window_close_cuda(b.m, other);
     EXPECT_EQ(copied_bytes(), before + 2 * MIB);
     EXPECT(memory_all_arrived(b.m));

@@ -319,6 +319,115 @@ static void without_vmm_weights_are_bound_where_they_are(void) {
     cuda_close_rig(&r);
 }
 
+/* ---- graphs ---- */
+
+/* The log-probability of a token after the text, by a step of one row; false: it failed. */
+static bool decode(rig *r, float *out) {
+    text t;
+    static const sample_params params = {.top_p = 1, .repetition_penalty = 1};
+    static const sample_row draw = {.params = &params, .forced = 7};
+    static uint32_t first_row = 0;
+    be_step_result result;
+    inferd_err err = {0};
+    text_make(&t, placed_kv(r->p), r->kv_page);
+    t.seq.n_rows = 1;
+    t.seq.pos_begin = RIG_ROWS - 1;
+    t.tokens[0] = t.tokens[RIG_ROWS - 1];
+    t.positions[0] = RIG_ROWS - 1;
+    t.b.n_rows = t.b.n_logits = 1;
+    t.b.logit_rows = &first_row;
+    placed_launch(r->p, &t.b, &draw, model_about(r->m)->n_vocab);
+    if (!fine(be_step_finish(r->be, &result, &err), &err)) return false;
+    *out = result.draws[0].logprob;
+    return true;
+}
+
+/* `n` steps that give `wanted`; how many of them were graphs. */
+static uint64_t decode_same(rig *r, uint32_t n, float wanted) {
+    backend_stats before, after;
+    be_get_stats(r->be, &before);
+    for (uint32_t i = 0; i < n; i++) {
+        float got = 0;
+        if (decode(r, &got)) EXPECT(got == wanted);
+    }
+    be_get_stats(r->be, &after);
+    return after.n_graph_launches - before.n_graph_launches;
+}
+
+/* One unit at a time, and a step of the other model after each: always a graph.  How many of them
+ * were launched while something was on its way. */
+static uint32_t load_beside(rig *r, rig *other, float wanted_of_other) {
+    inferd_err err = {0};
+    placed_progress at = {0};
+    uint32_t n_beside = 0;
+    if (!fine(placed_load_begin(r->p, r->pages, r->n_pages, &err), &err)) return 0;
+    for (uint32_t n = 0; !at.finished && n < ALL; n++) {
+        if (!fine(placed_load_step(r->p, 0, &at, &err), &err)) break;
+        n_beside += !memory_all_arrived(cuda_of(r->be)->memory);
+        EXPECT_EQ(decode_same(other, 1, wanted_of_other), 1);
+    }
+    return n_beside;
+}
+
+static void go_to(rig *r, uint32_t first_page) {
+    placed_unload(r->p);
+    for (uint32_t i = 0; i < r->n_pages; i++) r->pages[i] = first_page + i;
+}
+
+/* Two models, each loaded while the other decodes with graphs; then each is evicted and comes back
+ * where the other one was.  Without VMM their weights have other addresses then, and what a graph
+ * of the other model knows lies there. */
+static void graphs_go_on_while_another_model_comes_and_goes(void) {
+    if (on_gpu()) SKIP("a real device loads too fast");
+    for (int vmm = 0; vmm < 2; vmm++) {
+        rig r[2];
+        backend_options o = on_cuda();
+        const char *files[2] = {path, other_path};
+        float wanted[2];
+        uint32_t n_beside = 0;
+        static told unused;
+        make_files();
+        fake_reset();
+        fake_options()->device[0].vmm = vmm != 0;
+        fake_options()->advance_pct = 2; // uploads take a few steps
+        o.memory_bytes = 160u << 20;
+        if (!rig_open(&r[0], &o, files[0])) continue;
+        r[1] = (rig){.be = r[0].be};
+        if (!rig_place(&r[1], files[1], r[0].kv_page + RIG_KV_PAGES)) continue;
+        uint32_t extent = u32_max(be_extent_pages(r[0].be), 1), most = 0, place[2];
+        for (int i = 0; i < 2; i++) most = u32_max(most, r[i].n_pages);
+        most = (most + extent - 1) / extent * extent;
+        place[0] = (r[1].kv_page + RIG_KV_PAGES + extent - 1) / extent * extent;
+        place[1] = place[0] + most;
+        INFERD_CHECK(place[1] + most <= be_n_pages(r[0].be));
+        for (int i = 0; i < 100000 && be_n_pages_ready(r[0].be) < place[1] + most; i++) nap();
+        for (int i = 0; i < 2; i++) {
+            go_to(&r[i], place[i]);
+            stage_all(&r[i]);
+            load_all(&r[i]);
+            score(&r[i], &unused); // keys and values of the text
+            decode(&r[i], &wanted[i]);
+            EXPECT(decode_same(&r[i], 3, wanted[i]) >= 2);
+            placed_unload(r[i].p);
+        }
+        load_all(&r[0]);
+        for (int round = 0; round < 3; round++) { // both come back in either place
+            rig *a = &r[round % 2], *b = &r[1 - round % 2];
+            float of_a = wanted[round % 2], of_b = wanted[1 - round % 2];
+            decode_same(a, 3, of_a); // without VMM: captured again when it has moved
+            n_beside += load_beside(b, a, of_a);
+            decode_same(b, 3, of_b);
+            go_to(a, place[(round / 2 + round + 1) % 2]);
+            go_to(b, place[(round / 2 + round) % 2]);
+            load_all(b);
+        }
+        EXPECT(n_beside > 4);
+        r[1].be = NULL;
+        rig_close(&r[1]);
+        cuda_close_rig(&r[0]);
+    }
+}
+
 static const test_case cases[] = {
     TEST(a_model_is_warm_without_pages_and_loads_unit_by_unit),
     TEST(a_step_may_be_launched_while_its_weights_are_on_their_way),
@@ -327,6 +436,7 @@ static const test_case cases[] = {
     TEST(activations_lie_over_each_other),
     TEST(a_load_that_fails_leaves_nothing),
     TEST(without_vmm_weights_are_bound_where_they_are),
+    TEST(graphs_go_on_while_another_model_comes_and_goes),
 };
 
 int main(int argc, char **argv) {

@@ -8,9 +8,9 @@
  *
  * What a step reads on the device has addresses that never change, so the same graph serves every
  * step of its kind: one for each (list of operations, bucket of rows, bucket of context), 95 kinds
- * for a model whose batch and context take every size.  A kind of step is launched operation by
- * operation the first time and captured the second time; steps
- * with prefill in them, or with weights still on their way, are never captured.
+ * for a model whose batch and context take every size.  A kind of step is launched operation by operation the first time and captured the second time; steps
+ * with prefill in them, or with weights of their own still on their way, are neither captured nor
+ * replayed: each of their operations waits for its own weights.
  *
  * A buffer that is too small grows between steps: the stream is drained and graphs that know the
  * old address are forgotten.  That happens a few times after start and is counted (n_growths).
@@ -418,13 +418,27 @@ static uint32_t bucket_of(uint32_t n) {
     return n <= 2 ? n : n <= 4 ? 4 : (n + each - 1) / each * each;
 }
 
+/* A graph waits for nothing, so all that it reads must be there when it is launched.  Windows of
+ * other models may be on their way meanwhile. */
+static bool weights_arrived(const cuda_backend *c) {
+    if (memory_all_arrived(c->memory)) return true;
+    if (!parts_is_on(&c->parts, PART_WINDOWS)) return false;
+    for (uint32_t i = 0; i < c->program.n; i++) {
+        const step_op *o = &c->program.ops[i];
+        if (!memory_window_arrived(c->memory, o->w.data) ||
+            !memory_window_arrived(c->memory, o->v.data))
+            return false;
+    }
+    return true;
+}
+
 /* Rows to launch a graph for; 0: this step is no work for graphs. */
 static uint32_t graph_rows(const cuda_backend *c) {
     const batch *b = c->batch;
     if (!parts_is_tried(&c->parts, PART_GRAPHS) || c->n_refused_in_a_row >= CUDA_REFUSALS_MAX)
         return 0;
     if (b->n_logits != b->n_rows || b->n_seqs != b->n_rows || b->n_rows > CUDA_GRAPH_ROWS_MAX ||
-        c->n_decode != b->n_rows || !memory_all_arrived(c->memory))
+        c->n_decode != b->n_rows || !weights_arrived(c))
         return 0;
     uint32_t rows = u32_min(bucket_of(b->n_rows), c->block.rows_max);
     for (uint32_t i = 0; i < c->program.n; i++) {
@@ -522,8 +536,9 @@ static bool launch_graph(cuda_backend *c, cuda_graph *g) {
     return true;
 }
 
-static void launch_program(cuda_backend *c) {
-    uint32_t rows = graph_rows(c), context = attention_context_bucket(c->context_max);
+/* `rows`: of its graph, 0: of none. */
+static void launch_program(cuda_backend *c, uint32_t rows) {
+    uint32_t context = attention_context_bucket(c->context_max);
     if (rows > 0) {
         cuda_graph *g = find_graph(c, rows, context);
         uint32_t n_decode = c->n_decode, context_max = c->context_max;
@@ -593,14 +608,15 @@ static void download(cuda_backend *c, cuda_flight *f) {
                     "downloading logits");
 }
 
-/* Everything that a launch needs is there. */
-static bool reserve(cuda_backend *c) {
-    return reserve_ropes(c) && reserve_attention(c, u32_max(graph_rows(c), c->n_decode));
+/* Everything that a launch needs is there; `rows` as for launch_program. */
+static bool reserve(cuda_backend *c, uint32_t rows) {
+    return reserve_ropes(c) && reserve_attention(c, u32_max(rows, c->n_decode));
 }
 
 static void launch_step(cuda_backend *c) {
     draw_plan plan = {0};
-    if (!reserve(c) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
+    uint32_t rows = graph_rows(c); // asked once: weights arrive at any time
+    if (!reserve(c, rows) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
     cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
     if (c->n_wanted > 0 && !reserve_logits(c, f)) return;
     cuda_moves_await(c); // before its time begins: it waits, and computes nothing
@@ -608,7 +624,7 @@ static void launch_step(cuda_backend *c) {
     if (cuda_failed(c, c->api->event_record(f->begin, c->stream), "beginning a step")) return;
     upload(c, f);
     if (c->n_draws > 0) upload_draws(c, &plan);
-    if (c->be.failure.status == INFERD_OK) launch_program(c);
+    if (c->be.failure.status == INFERD_OK) launch_program(c, rows);
     if (c->be.failure.status == INFERD_OK) download(c, f);
     if (c->be.failure.status == INFERD_OK)
         cuda_failed(c, c->api->event_record(f->end, c->stream), "ending a step");
@@ -657,7 +673,7 @@ void cuda_flush(cuda_backend *c) {
     if (c->program.n == 0 || c->be.failure.status != INFERD_OK) return;
     draw_plan plan = {0};
     if (c->batch != NULL) {
-        if (!reserve(c) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
+        if (!reserve(c, 0) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
         cuda_moves_await(c);
         upload(c, &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH]);
         if (c->n_draws > 0) upload_draws(c, &plan);

@@ -112,6 +112,9 @@ inferd_status memory_wait(cuda_memory *m, cu_stream s, const void *p, inferd_err
 /* Nothing is on its way: no wait is needed for any address.  False also when that cannot be known;
  * the next memory_wait for an address that may be missing says why. */
 bool memory_all_arrived(cuda_memory *m);
+/* Nothing of the window that holds p is on its way, as memory_all_arrived saw it last: it asks the
+ * device, this does not.  True for an address in no window. */
+bool memory_window_arrived(const cuda_memory *m, const void *p);
 /* Wait on the host for the copy stream. */
 inferd_status memory_sync(cuda_memory *m, inferd_err *err);
 

@@ -28,8 +28,8 @@ enum { WAITING_STREAMS_MAX = 8 };
 /* A range of a window on its way to the device; lives in `pending`, then in `spare`. */
 typedef struct unit {
     struct unit *next;
-    cu_event event; // at its end; timed
-    const cuda_window *window;
+    cu_event event;                   // at its end; timed
+    cuda_window *window;              // NULL: forgotten
     const unsigned char *begin, *end; // device addresses
     uint64_t seq;                     // 1, 2, ... in the order of the copy stream
 } unit;
@@ -115,6 +115,7 @@ struct cuda_window {
     size_t alias_bytes;  // VMM: from base on, what is mapped there
     uint32_t *blocks;    // [range_bytes / block] the first n_blocks are in use; owned
     uint32_t n_blocks;   // 0: not mapped
+    uint32_t n_pending;  // its units on their way
     bool loose;          // copies were queued that no unit's event covers
     image image;
 };
@@ -180,7 +181,7 @@ inferd_status uploads_open(cuda_memory *m, inferd_err *err);
 void uploads_close(cuda_memory *m);
 /* Wait on the host until nothing of the window is on its way. */
 inferd_status uploads_finish(cuda_memory *m, cuda_window *w, inferd_err *err);
-void uploads_forget(cuda_memory *m, const cuda_window *w);
+void uploads_forget(cuda_memory *m, cuda_window *w);
 
 /* -- image.c -- */
 inferd_status images_open(cuda_memory *m, inferd_err *err);

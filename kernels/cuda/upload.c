@@ -65,6 +65,7 @@ static cu_result land(cuda_memory *m) {
         up->load_us_before = up->load_us;
     }
     up->n_pending--;
+    if (u->window != NULL) u->window->n_pending--;
     keep_unit(up, u);
     return CU_OK;
 }
@@ -128,6 +129,7 @@ inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, s
         up->first = u;
     up->last = u;
     up->n_pending++;
+    w->n_pending++;
     w->loose = false; // this event comes after all copies of the window so far
     return INFERD_OK;
 }
@@ -136,6 +138,7 @@ inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, s
 
 inferd_status memory_wait(cuda_memory *m, cu_stream s, const void *p, inferd_err *err) {
     uploads *up = &m->up;
+    if (memory_window_arrived(m, p)) return INFERD_OK;
     const unsigned char *at = p;
     const unit *newest = NULL;
     for (const unit *u = up->first; u != NULL; u = u->next)
@@ -176,6 +179,14 @@ bool memory_all_arrived(cuda_memory *m) {
     return look(m) == CU_OK && m->up.first == NULL;
 }
 
+bool memory_window_arrived(const cuda_memory *m, const void *p) {
+    const unsigned char *at = p;
+    if (m->up.first == NULL) return true;
+    for (const cuda_window *w = m->windows; w != NULL; w = w->next)
+        if (w->n_pending > 0 && at >= w->base && at < w->base + w->n_bytes) return false;
+    return true;
+}
+
 inferd_status memory_sync(cuda_memory *m, inferd_err *err) {
     cu_result r = m->api->stream_sync(m->up.stream);
     if (r == CU_OK) r = look(m);
@@ -194,12 +205,13 @@ inferd_status uploads_finish(cuda_memory *m, cuda_window *w, inferd_err *err) {
     return INFERD_OK;
 }
 
-void uploads_forget(cuda_memory *m, const cuda_window *w) {
+void uploads_forget(cuda_memory *m, cuda_window *w) {
     for (unit *u = m->up.first; u != NULL; u = u->next)
         if (u->window == w) {
             u->window = NULL;
             u->end = u->begin;
         }
+    w->n_pending = 0;
 }
 
 /* ---- opening and closing ---- */
