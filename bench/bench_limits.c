@@ -132,7 +132,7 @@ static void the_bus(gpu *g) {
         b.device[i] = gpu_take_zeros(g, most);
     }
     gpu_need(g, g->api->stream_create(false, &b.second), "making a stream");
-    gpu_need(g, g->api->event_create(false, &b.other_done), "making an event");
+    gpu_need(g, g->api->event_create(0, &b.other_done), "making an event");
     for (size_t i = 0; i < (g->tiny ? 1 : INFERD_COUNT(sizes)); i++) {
         b.n = sizes[i];
         b.times = g->tiny ? 1 : (uint32_t)((512ul << 20) / b.n > 256 ? 256 : (512ul << 20) / b.n);

@@ -152,8 +152,8 @@ void gpu_open(gpu *g, const gpu_options *o) {
     g->open_us = (uint64_t)(gpu_now_us() - began);
     g->l = (launcher){.module = g->module, .api = g->api, .device = &g->device};
     gpu_need(g, g->api->stream_create(false, &g->l.stream), "making a stream");
-    gpu_need(g, g->api->event_create(true, &g->begin), "making an event");
-    gpu_need(g, g->api->event_create(true, &g->end), "making an event");
+    gpu_need(g, g->api->event_create(CU_EVENT_TIMED, &g->begin), "making an event");
+    gpu_need(g, g->api->event_create(CU_EVENT_TIMED, &g->end), "making an event");
     tell_device(g);
 }
 

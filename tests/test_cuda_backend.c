@@ -5,6 +5,8 @@
  * same tokens go through both: prefill in chunks, decode of several sequences, graphs, drawing, two
  * steps on their way, eviction and reload, failures.  The CPU computes in float; the bounds are
  * what 16-bit activations cost (see `bounds`). */
+#include <sched.h>
+
 #include "cuda/cuda.h"
 #include "cuda_emul/fake_api.h"
 #include "cuda_rig.h"
@@ -582,6 +584,77 @@ static void a_step_asks_about_uploads_once(void) {
     EXPECT_EQ(fake_take_violations(), 0);
 }
 
+/* ---- waiting ---- */
+
+/* How many of two steps of one row were waited for asleep. */
+static uint64_t sleeps_of_two_steps(side *s) {
+    static float logits[ROWS_MAX * VOCAB];
+    inferd_err err = {0};
+    fake_counts before, after;
+    fake_get_counts(&before);
+    for (int i = 0; i < 2; i++)
+        EXPECT_EQ(run(s, (piece[]){{0, 0, 1}}, 1, false, logits, &err), INFERD_OK);
+    fake_get_counts(&after);
+    return after.n_sleeps - before.n_sleeps;
+}
+
+static void long_steps_are_waited_for_asleep(void) {
+    if (cuda_options(NULL).module == NULL) SKIP("the fake sees how it is waited for");
+    for (int slow = 0; slow < 2; slow++) {
+        side gpu;
+        backend_options o = cuda_options("bf16");
+        fake_reset();
+        fake_options()->launch_us = slow ? 500 : 2; // 17 launches or more
+        if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+        cuda_backend *c = cuda_of(gpu.be);
+        c->wait = CUDA_WAIT_BY_STEP;
+        EXPECT_EQ(sleeps_of_two_steps(&gpu), slow ? 1 : 0); // before the first none was seen
+        EXPECT_EQ(sleeps_of_two_steps(&gpu), slow ? 2 : 0);
+        c->wait = CUDA_WAIT_ASLEEP;
+        EXPECT_EQ(sleeps_of_two_steps(&gpu), 2);
+        c->wait = CUDA_WAIT_SPINNING;
+        EXPECT_EQ(sleeps_of_two_steps(&gpu), 0);
+        side_close(&gpu);
+        EXPECT_EQ(fake_take_violations(), 0);
+        EXPECT_EQ(fake_leaks(), 0);
+    }
+}
+
+static void a_host_with_few_cpus_waits_asleep(void) {
+    EXPECT_EQ(cuda_wait_choose(false, 16, 1), CUDA_WAIT_BY_STEP);
+    EXPECT_EQ(cuda_wait_choose(false, 3, 1), CUDA_WAIT_BY_STEP);
+    EXPECT_EQ(cuda_wait_choose(false, 2, 1), CUDA_WAIT_ASLEEP);
+    EXPECT_EQ(cuda_wait_choose(false, 16, 8), CUDA_WAIT_ASLEEP); // two for each engine
+    EXPECT_EQ(cuda_wait_choose(false, 64, 8), CUDA_WAIT_BY_STEP);
+    EXPECT_EQ(cuda_wait_choose(true, 64, 1), CUDA_WAIT_ASLEEP); // a quota
+    if (cuda_options(NULL).module == NULL) SKIP("the fake sees how it is waited for");
+    cpu_set_t before, one;
+    EXPECT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    for (int i = 0; i < 3; i++) { // as it comes, refused, switched off
+        backend *be = NULL;
+        backend_options o = cuda_options("bf16");
+        inferd_err err = {0};
+        fake_reset();
+        if (i == 1) fake_fail_call("device_blocking", 1, CU_EUNSUPPORTED);
+        if (i == 2) o.off = "blocking";
+        EXPECT_EQ(backend_open(&o, &be, &err), INFERD_OK);
+        if (be == NULL) break;
+        const cuda_backend *c = cuda_of(be);
+        EXPECT_EQ(c->wait, i == 2 ? CUDA_WAIT_SPINNING : CUDA_WAIT_ASLEEP);
+        EXPECT_EQ(fake_calls("device_blocking"), i == 2 ? 0 : 1);
+        EXPECT_EQ(c->parts.part[PART_BLOCKING].state, i == 0   ? BE_PART_ON
+                                                      : i == 1 ? BE_PART_DEGRADED
+                                                               : BE_PART_OFF);
+        EXPECT(strstr(be_name(be), i == 2 ? "waits spinning" : "waits asleep") != NULL);
+        backend_close(be);
+        EXPECT_EQ(fake_leaks(), 0);
+    }
+    EXPECT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
+}
+
 /* ---- drawing ---- */
 
 static const sample_params params_of[] = {
@@ -1089,6 +1162,8 @@ static const test_case cases[] = {
     TEST(a_step_gives_the_same_bits_again_and_after_eviction),
     TEST(graphs_are_used_while_another_models_weights_arrive),
     TEST(a_step_asks_about_uploads_once),
+    TEST(long_steps_are_waited_for_asleep),
+    TEST(a_host_with_few_cpus_waits_asleep),
     TEST(the_device_draws_what_the_host_would),
     TEST(two_steps_on_their_way_give_the_tokens_of_one),
     TEST(what_was_parked_gives_the_same_bits),

@@ -319,6 +319,12 @@ static void make_streams(void) {
     EXPECT_EQ(said.flags, cudaEventDisableTiming);
     EXPECT_EQ(api->event_create(true, &e), CU_OK);
     EXPECT_EQ(said.flags, cudaEventDefault);
+    EXPECT_EQ(api->event_create(CU_EVENT_TIMED | CU_EVENT_BLOCKING, &e), CU_OK);
+    EXPECT_EQ(said.flags, cudaEventBlockingSync);
+    EXPECT_EQ(api->event_create(CU_EVENT_BLOCKING, &e), CU_OK);
+    EXPECT_EQ(said.flags, cudaEventBlockingSync | cudaEventDisableTiming);
+    EXPECT_EQ(api->device_blocking(), CU_OK);
+    EXPECT_EQ(said.flags, cudaDeviceScheduleBlockingSync);
     said.elapsed_ms = 1.2345f;
     EXPECT_EQ(api->event_elapsed_us(e, e, &us), CU_OK);
     EXPECT_EQ(us, 1235);

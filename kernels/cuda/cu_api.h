@@ -39,6 +39,11 @@ typedef struct cu_event_t *cu_event;
 typedef struct cu_graph_t *cu_graph; // instantiated
 typedef uint64_t cu_handle;          // physical memory
 
+typedef enum cu_event_flags {
+    CU_EVENT_TIMED = 1,
+    CU_EVENT_BLOCKING = 2 // event_sync sleeps; without it a CPU is busy
+} cu_event_flags;
+
 enum { CU_NAME_BYTES = 128, CU_UUID_BYTES = 48, CU_TEXT_BYTES = 256 };
 
 typedef struct cu_device {
@@ -115,6 +120,7 @@ typedef struct cu_api {
     cu_result (*device_about)(uint32_t index, cu_device *out);
     cu_result (*device_health)(uint32_t index, cu_health *out);
     cu_result (*device_use)(uint32_t index); // of the calling thread; creates the context
+    cu_result (*device_blocking)(void);      // stream_sync of the device in use sleeps from now on
     cu_result (*memory_info)(uint64_t *free_bytes, uint64_t *total_bytes);
 
     /* -- memory -- */
@@ -142,7 +148,7 @@ typedef struct cu_api {
     cu_result (*stream_destroy)(cu_stream s);
     cu_result (*stream_sync)(cu_stream s);
     cu_result (*stream_wait)(cu_stream s, cu_event e);
-    cu_result (*event_create)(bool timed, cu_event *out);
+    cu_result (*event_create)(uint32_t flags, cu_event *out); // cu_event_flags
     cu_result (*event_destroy)(cu_event e);
     cu_result (*event_record)(cu_event e, cu_stream s);
     cu_result (*event_query)(cu_event e); // CU_OK or CU_NOT_READY

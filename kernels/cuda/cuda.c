@@ -334,16 +334,19 @@ static inferd_status open_device(cuda_backend *c, const backend_options *o, infe
     cu_result r = c->api->device_use(c->device_index);
     if (r == CU_OK) r = c->api->stream_create(true, &c->stream);
     for (uint32_t i = 0; i < BE_EVENTS && r == CU_OK; i++)
-        r = c->api->event_create(true, &c->marks[i]);
+        r = c->api->event_create(CU_EVENT_TIMED, &c->marks[i]);
     for (uint32_t i = 0; i < CUDA_DEPTH && r == CU_OK; i++) {
-        r = c->api->event_create(true, &c->flights[i].begin);
-        if (r == CU_OK) r = c->api->event_create(true, &c->flights[i].end);
+        cuda_flight *f = &c->flights[i];
+        r = c->api->event_create(CU_EVENT_TIMED, &f->begin);
+        if (r == CU_OK) r = c->api->event_create(CU_EVENT_TIMED, &f->ends[CUDA_END_SPINNING]);
+        if (r == CU_OK)
+            r = c->api->event_create(CU_EVENT_TIMED | CU_EVENT_BLOCKING, &f->ends[CUDA_END_ASLEEP]);
     }
     if (r == CU_OK) r = c->api->host_alloc(sizeof *c->n_saturated, (void **)&c->n_saturated);
     if (r == CU_OK) *c->n_saturated = 0;
     if (r != CU_OK) return cu_fail(c->api, r, err, "opening the device");
-    inferd_status moves = cuda_moves_open(c, err);
-    if (moves != INFERD_OK) return moves;
+    if ((s = cuda_wait_open(c, err)) != INFERD_OK || (s = cuda_moves_open(c, err)) != INFERD_OK)
+        return s;
     c->launch = (launcher){.module = c->module,
                            .api = c->api,
                            .device = &c->device,
@@ -444,8 +447,9 @@ inferd_status cuda_open(const backend_options *options, backend **out, inferd_er
         return s;
     }
     memory_park_prepare(c->memory);
-    snprintf(c->name, sizeof c->name, "cuda %u %s %s%s", c->device_index, c->device.name,
-             c->inner == CU_BF16 ? "bf16" : "f16", c->lt ? "" : " without cuBLASLt");
+    snprintf(c->name, sizeof c->name, "cuda %u %s %s%s%s", c->device_index, c->device.name,
+             c->inner == CU_BF16 ? "bf16" : "f16", c->lt ? "" : " without cuBLASLt",
+             cuda_wait_name(c));
     *out = &c->be;
     return INFERD_OK;
 }

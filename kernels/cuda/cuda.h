@@ -3,6 +3,7 @@
  *     cuda.c         opening: module, device, kernels, library, then the pool from what is left
  *     cuda_ops.c     operations are noted down (program.h); weights, activations
  *     cuda_step.c    a step: one upload, one graph or its launches, one download; two on their way
+ *     cuda_wait.c    the host waits for a step, spinning or asleep
  *     cuda_kv.c      keys and values to host memory and back
  *     program.c      neighbours become one launch
  *
@@ -62,9 +63,13 @@ typedef struct step_block {
         bytes;
 } step_block;
 
+typedef enum cuda_wait { CUDA_WAIT_BY_STEP, CUDA_WAIT_ASLEEP, CUDA_WAIT_SPINNING } cuda_wait;
+typedef enum cuda_end { CUDA_END_SPINNING, CUDA_END_ASLEEP, CUDA_ENDS } cuda_end;
+
 /* A step on its way. */
 typedef struct cuda_flight {
-    cu_event begin, end;
+    cu_event begin, ends[CUDA_ENDS];
+    cuda_end end;          // which of `ends` it records
     unsigned char *upload; // [block.bytes] pinned
     void *draws;           // [draws_bytes] pinned, draw_plan
     size_t draws_bytes;
@@ -138,6 +143,8 @@ typedef struct cuda_backend {
     uint32_t *n_saturated;     // pinned; kernels add to it (kv_view)
     uint32_t n_saturated_told; // of them, in results of steps so far
     uint64_t step;
+    cuda_wait wait;
+    uint64_t step_us; // what the newest finished step took
 
     cuda_graph graphs[CUDA_GRAPHS_MAX];
     uint32_t n_graphs;
@@ -173,6 +180,12 @@ void cuda_forget_graphs(cuda_backend *c);
 void cuda_steps_close(cuda_backend *c);
 const float *cuda_rope(cuda_backend *c,
                        const rope_spec *r); // table for the step's positions; NULL: failed
+
+/* cuda_wait.c */
+cuda_wait cuda_wait_choose(bool has_quota, uint32_t n_cpus, uint32_t n_devices);
+inferd_status cuda_wait_open(cuda_backend *c, inferd_err *err); // of the device in use
+const char *cuda_wait_name(const cuda_backend *c);              // part of the device's name
+cuda_end cuda_wait_for_next(const cuda_backend *c);             // for the step that is launched now
 
 /* cuda_kv.c */
 inferd_status cuda_moves_open(cuda_backend *c, inferd_err *err);

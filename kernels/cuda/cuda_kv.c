@@ -30,8 +30,8 @@ static bool moves_failed(cuda_backend *c, cu_result r, const char *what) {
 inferd_status cuda_moves_open(cuda_backend *c, inferd_err *err) {
     c->moves.waited = true;
     cu_result r = c->api->stream_create(false, &c->moves.stream);
-    if (r == CU_OK) r = c->api->event_create(false, &c->moves.stepped);
-    if (r == CU_OK) r = c->api->event_create(false, &c->moves.moved);
+    if (r == CU_OK) r = c->api->event_create(0, &c->moves.stepped);
+    if (r == CU_OK) r = c->api->event_create(0, &c->moves.moved);
     return r == CU_OK ? INFERD_OK : cu_fail(c->api, r, err, "creating the stream for parking");
 }
 

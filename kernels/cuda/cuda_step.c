@@ -626,8 +626,9 @@ static void launch_step(cuda_backend *c) {
     if (c->n_draws > 0) upload_draws(c, &plan);
     if (c->be.failure.status == INFERD_OK) launch_program(c, rows);
     if (c->be.failure.status == INFERD_OK) download(c, f);
+    f->end = cuda_wait_for_next(c);
     if (c->be.failure.status == INFERD_OK)
-        cuda_failed(c, c->api->event_record(f->end, c->stream), "ending a step");
+        cuda_failed(c, c->api->event_record(f->ends[f->end], c->stream), "ending a step");
 }
 
 void cuda_step_end(backend *be, bool failed) {
@@ -654,10 +655,11 @@ void cuda_step_finish(backend *be, be_step_result *out) {
     cuda_flight *f = &c->flights[c->flight_first];
     c->flight_first = (c->flight_first + 1) % CUDA_DEPTH;
     c->n_flights--;
-    if (cuda_failed(c, c->api->event_sync(f->end), "computing a step")) return;
-    uint64_t us = 0;
-    if (cuda_failed(c, c->api->event_elapsed_us(f->begin, f->end, &us), "timing a step")) return;
-    out->device_us = us;
+    cu_event end = f->ends[f->end];
+    if (cuda_failed(c, c->api->event_sync(end), "computing a step")) return;
+    if (cuda_failed(c, c->api->event_elapsed_us(f->begin, end, &c->step_us), "timing a step"))
+        return;
+    out->device_us = c->step_us;
     uint32_t n_saturated = __atomic_load_n(c->n_saturated, __ATOMIC_RELAXED);
     out->n_saturated = n_saturated - c->n_saturated_told;
     c->n_saturated_told = n_saturated;
@@ -693,7 +695,8 @@ void cuda_steps_close(cuda_backend *c) {
         for (size_t j = 0; j < INFERD_COUNT(pinned); j++)
             if (pinned[j] != NULL) c->api->host_free(pinned[j]);
         if (f->begin != NULL) c->api->event_destroy(f->begin);
-        if (f->end != NULL) c->api->event_destroy(f->end);
+        for (uint32_t j = 0; j < CUDA_ENDS; j++)
+            if (f->ends[j] != NULL) c->api->event_destroy(f->ends[j]);
     }
     if (c->n_saturated != NULL) c->api->host_free(c->n_saturated);
     free(c->draw_scratch);

@@ -434,9 +434,9 @@ static void clocks_deinit(const cu_api *api, clocks *c) {
 
 static cu_result clocks_init(const cu_api *api, clocks *c) {
     *c = (clocks){0};
-    cu_result r = api->event_create(true, &c->begin);
-    if (r == CU_OK) r = api->event_create(true, &c->warm);
-    if (r == CU_OK) r = api->event_create(true, &c->end);
+    cu_result r = api->event_create(CU_EVENT_TIMED, &c->begin);
+    if (r == CU_OK) r = api->event_create(CU_EVENT_TIMED, &c->warm);
+    if (r == CU_OK) r = api->event_create(CU_EVENT_TIMED, &c->end);
     if (r != CU_OK) clocks_deinit(api, c);
     return r;
 }

@@ -35,7 +35,9 @@ static inferd_status take_unit(cuda_memory *m, unit **out, inferd_err *err) {
     }
     u = calloc(1, sizeof *u);
     if (u == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the state of an upload");
-    cu_result r = m->api->event_create(true, &u->event);
+    bool sleeps = m->parts == NULL || parts_is_tried(m->parts, PART_BLOCKING);
+    cu_result r =
+        m->api->event_create(CU_EVENT_TIMED | (sleeps ? CU_EVENT_BLOCKING : 0), &u->event);
     if (r != CU_OK) {
         free(u);
         return memory_fail(m, r, err, "creating an event for an upload");
@@ -218,8 +220,8 @@ void uploads_forget(cuda_memory *m, cuda_window *w) {
 
 inferd_status uploads_open(cuda_memory *m, inferd_err *err) {
     cu_result r = m->api->stream_create(false, &m->up.stream);
-    if (r == CU_OK) r = m->api->event_create(true, &m->up.begin);
-    if (r == CU_OK) r = m->api->event_create(true, &m->up.end);
+    if (r == CU_OK) r = m->api->event_create(CU_EVENT_TIMED, &m->up.begin);
+    if (r == CU_OK) r = m->api->event_create(CU_EVENT_TIMED, &m->up.end);
     return r == CU_OK ? INFERD_OK : memory_fail(m, r, err, "creating the stream for uploads");
 }
 

@@ -265,6 +265,10 @@ static cu_result api_device_use(uint32_t index) {
     return fk_leave(r);
 }
 
+static cu_result api_device_blocking(void) {
+    return fk_leave(fk_enter(CALL_device_blocking));
+}
+
 static cu_result api_memory_info(uint64_t *free_bytes, uint64_t *total_bytes) {
     cu_result r = fk_enter(CALL_memory_info);
     if (r == CU_OK) {
@@ -342,6 +346,7 @@ static void make_api(void) {
         .device_about = api_device_about,
         .device_health = api_device_health,
         .device_use = api_device_use,
+        .device_blocking = api_device_blocking,
         .memory_info = api_memory_info,
     };
     fk_memory_api(&api);

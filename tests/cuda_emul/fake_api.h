@@ -140,6 +140,7 @@ typedef struct fake_counts {
     uint64_t n_run;                      // kernels that have run, those of graphs too
     uint64_t n_copies, copied_bytes;     // that have run, both ways to and from the host
     uint64_t n_lt;                       // matrix products that have run
+    uint64_t n_sleeps;                   // event_sync of events that let the host sleep
     uint64_t virtual_us;                 // what the host has seen pass
 } fake_counts;
 void fake_get_counts(fake_counts *out);

@@ -43,6 +43,7 @@ enum {
     X(device_about, SURVIVES)                                                                      \
     X(device_health, SURVIVES)                                                                     \
     X(device_use, 0)                                                                               \
+    X(device_blocking, NEEDS_DEVICE | NO_CAPTURE)                                                  \
     X(memory_info, NEEDS_DEVICE | NO_CAPTURE)                                                      \
     X(alloc, NEEDS_DEVICE | NO_CAPTURE)                                                            \
     X(free, NEEDS_DEVICE | NO_CAPTURE | GIVES_BACK)                                                \
@@ -219,7 +220,7 @@ struct cu_event_t {
     struct cu_event_t *next;
     uint64_t serial;
     uint32_t device;
-    bool timed;
+    bool timed, blocking;
     bool captured;                // its newest record is in a capture
     struct fake_capture *capture; // which one, while that goes on
     fake_mark *mark;              // of its newest record; NULL: never recorded

@@ -139,13 +139,16 @@ static cu_result api_stream_wait(cu_stream s, cu_event e) {
 
 /* ---- events ---- */
 
-static cu_result api_event_create(bool timed, cu_event *out) {
+static cu_result api_event_create(uint32_t flags, cu_event *out) {
     cu_result r = fk_enter(CALL_event_create);
     if (r != CU_OK) return fk_leave(r);
     cu_event e = calloc(1, sizeof *e);
     if (e == NULL) return fk_leave(fk_say(CU_ENOMEM, "no host memory for an event"));
-    *e = (struct cu_event_t){
-        .serial = ++fk.serial, .device = (uint32_t)fk_me.device, .timed = timed, .next = fk.events};
+    *e = (struct cu_event_t){.serial = ++fk.serial,
+                             .device = (uint32_t)fk_me.device,
+                             .timed = (flags & CU_EVENT_TIMED) != 0,
+                             .blocking = (flags & CU_EVENT_BLOCKING) != 0,
+                             .next = fk.events};
     fk.events = e;
     *out = e;
     return fk_leave(CU_OK);
@@ -221,6 +224,7 @@ static cu_result api_event_query(cu_event e) {
 static cu_result api_event_sync(cu_event e) {
     cu_result r = fk_enter(CALL_event_sync);
     if (r == CU_OK) r = check_event_outside(e);
+    if (r == CU_OK && e->blocking) fk.counts.n_sleeps++;
     if (r == CU_OK && e->mark != NULL) r = wait_for(NULL, e->mark, "event_sync");
     return fk_leave(r);
 }

@@ -65,6 +65,10 @@ cudaError_t cudaGetDevice(int *out) {
     *out = said.device;
     return asked("cudaGetDevice");
 }
+cudaError_t cudaSetDeviceFlags(unsigned flags) {
+    said.flags = flags;
+    return asked("cudaSetDeviceFlags");
+}
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     *free_bytes = 1000;
     *total_bytes = 3000;

@@ -245,6 +245,10 @@ static cu_result device_use(uint32_t index) {
     return result;
 }
 
+static cu_result device_blocking(void) {
+    return real_result("cudaSetDeviceFlags", cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
+}
+
 static cu_result memory_info(uint64_t *free_bytes, uint64_t *total_bytes) {
     size_t free_now = 0, total = 0;
     cu_result result = real_result("cudaMemGetInfo", cudaMemGetInfo(&free_now, &total));
@@ -299,11 +303,12 @@ static cu_result stream_wait(cu_stream s, cu_event e) {
     return real_result("cudaStreamWaitEvent",
                        cudaStreamWaitEvent((cudaStream_t)s, (cudaEvent_t)e, 0));
 }
-static cu_result event_create(bool timed, cu_event *out) {
+static cu_result event_create(uint32_t flags, cu_event *out) {
     *out = NULL;
+    unsigned wanted = (flags & CU_EVENT_TIMED) != 0 ? cudaEventDefault : cudaEventDisableTiming;
+    if ((flags & CU_EVENT_BLOCKING) != 0) wanted |= cudaEventBlockingSync;
     return real_result("cudaEventCreateWithFlags",
-                       cudaEventCreateWithFlags((cudaEvent_t *)out,
-                                                timed ? cudaEventDefault : cudaEventDisableTiming));
+                       cudaEventCreateWithFlags((cudaEvent_t *)out, wanted));
 }
 static cu_result event_destroy(cu_event e) {
     return real_result("cudaEventDestroy", cudaEventDestroy((cudaEvent_t)e));
@@ -446,6 +451,7 @@ const cu_api real_api = {
     .device_about = device_about,
     .device_health = device_health,
     .device_use = device_use,
+    .device_blocking = device_blocking,
     .memory_info = memory_info,
     .alloc = alloc,
     .free = free_device,
