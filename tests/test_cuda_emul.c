@@ -555,6 +555,34 @@ static void every_fragment_position_is_right(void) {
         }
 }
 
+/* As floats are: one 1 each at first, then random numbers of 10 bits of mantissa. */
+static void products_of_tf32_are_right(void) {
+    for (uint32_t round = 0; round < 128 + 20; round++) {
+        float ab[128 + 64] = {0}, d[16][8] = {{0}};
+        uint32_t i = round / 8, k = round % 8, j = (i + k) % 8;
+        if (round < 128) ab[i * 8 + k] = 1, ab[128 + k * 8 + j] = 2;
+        for (uint32_t n = 0; n < 192 && round >= 128; n++)
+            ab[n] = ldexpf((float)(random_u32() % 2048) - 1023.5f, (int)(random_u32() % 8) - 10);
+        set_order(round, round & 4);
+        emul_test_params p = {.in = ab, .scratch = d};
+        EXPECT(launch_ok("matrix_tf32", 1, 32, 0, &p));
+        for (uint32_t r = 0; r < 16; r++)
+            for (uint32_t c = 0; c < 8; c++) {
+                double want = 0, size = 0;
+                for (uint32_t n = 0; n < 8; n++) {
+                    double v = (double)ab[r * 8 + n] * (double)ab[128 + n * 8 + c];
+                    want += v;
+                    size += fabs(v);
+                }
+                EXPECT_NEAR(d[r][c], want, 9 * FLT_EPSILON * size);
+            }
+    }
+    float bad[192] = {0}, d[16][8];
+    bad[77] = 1 + FLT_EPSILON;
+    expect_refused("matrix_tf32", 1, 32, 0, &(emul_test_params){.in = bad, .scratch = d},
+                   "its low 13 bits must be 0");
+}
+
 static void broken_matrices_are_named(void) {
     static uint16_t ab[384] __attribute__((aligned(16)));
     static float d[16][8];
@@ -810,6 +838,7 @@ static const test_case cases[] = {
     TEST(dependents_wait_before_they_touch),
     TEST(products_are_right),
     TEST(every_fragment_position_is_right),
+    TEST(products_of_tf32_are_right),
     TEST(broken_matrices_are_named),
     TEST(all_16_bit_values_become_floats),
     TEST(floats_round_to_the_nearest),

@@ -23,6 +23,9 @@
 //   A 16x16  a[0]: (g, 2t..2t+1)  a[1]: (g+8, 2t..)  a[2]: (g, 2t+8..)  a[3]: (g+8, 2t+8..)
 //   B 16x8   b[0]: (k 2t..2t+1, n g)  b[1]: (k 2t+8..2t+9, n g)
 //   C 16x8   d[0..1]: (g, 2t..2t+1)  d[2..3]: (g+8, 2t..2t+1)      float
+// Of mma.m16n8k8 with tf32 (floats of 10 bits of mantissa):
+//   A 16x8   a[0]: (g, t)  a[1]: (g+8, t)  a[2]: (g, t+4)  a[3]: (g+8, t+4)
+//   B 8x8    b[0]: (k t, n g)  b[1]: (k t+4, n g)                  C as above
 #ifndef INFERD_GPU_CUH
 #define INFERD_GPU_CUH
 
@@ -395,6 +398,14 @@ template <> GPU_FN void mma_16816<f16>(float d[4], const uint32_t a[4], const ui
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+// The same of 16x8 and 8x8 tf32: floats whose low 13 bits are 0.
+GPU_FN void mma_1688_tf32(float d[4], const float a[4], const float b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(f32_to_bits(a[0])), "r"(f32_to_bits(a[1])), "r"(f32_to_bits(a[2])),
+                   "r"(f32_to_bits(a[3])), "r"(f32_to_bits(b[0])), "r"(f32_to_bits(b[1])));
+}
 
 #else
 #include "emul.h" // tests/cuda_emul: the same words on fibers
@@ -416,6 +427,10 @@ GPU_FN uint32_t and_or(uint32_t v, uint32_t mask, uint32_t bits) {
 #else
     return (v & mask) | bits;
 #endif
+}
+// What tf32 keeps of v: its 10 upper bits of mantissa.
+GPU_FN float tf32_of(float v) {
+    return bits_to_f32(f32_to_bits(v) & 0xffffe000u);
 }
 // Butterfly: every lane gets the sum, in one order.
 template <class T> GPU_FN T warp_sum(T v GPU_CALLER) {

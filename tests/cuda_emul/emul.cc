@@ -354,7 +354,10 @@ void emul_mma(emul_mma_kind kind, float *d, const uint32_t *a, const uint32_t *b
     me->b = b;
     if (!meet(OP_MMA, kind, file, line)) return;
     run.counts.n_mma++;
-    mma_run(kind, &fibers[me->warp * 32]);
+    if (kind == EMUL_MMA_TF32)
+        mma_tf32_run(&fibers[me->warp * 32], file, line);
+    else
+        mma_run(kind, &fibers[me->warp * 32]);
     part();
 }
 

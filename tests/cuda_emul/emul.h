@@ -42,7 +42,7 @@ void *emul_shared(void) __attribute__((const));
 enum emul_shfl_kind { EMUL_SHFL, EMUL_SHFL_XOR, EMUL_SHFL_DOWN, EMUL_SHFL_UP };
 enum emul_load_kind { EMUL_LOAD_ANY, EMUL_LOAD_STREAM, EMUL_LOAD_FRESH };
 enum emul_atomic_kind { EMUL_ADD, EMUL_MAX, EMUL_OR };
-enum emul_mma_kind { EMUL_MMA_BF16, EMUL_MMA_F16 };
+enum emul_mma_kind { EMUL_MMA_BF16, EMUL_MMA_F16, EMUL_MMA_TF32 };
 
 bool emul_sync_threads(bool x, bool wants_or, const char *file, uint32_t line);
 void emul_sync_warp(const char *file, uint32_t line);
@@ -358,6 +358,12 @@ template <>
 GPU_FN void mma_16816<f16>(float d[4], const uint32_t a[4], const uint32_t b[2], const char *file,
                            uint32_t line) {
     emul_mma(EMUL_MMA_F16, d, a, b, file, line);
+}
+GPU_FN void mma_1688_tf32(float d[4], const float a[4], const float b[2], EMUL_AT) {
+    uint32_t fa[4], fb[2];
+    for (uint32_t i = 0; i < 4; i++) fa[i] = emul_f32_bits(a[i]);
+    for (uint32_t i = 0; i < 2; i++) fb[i] = emul_f32_bits(b[i]);
+    emul_mma(EMUL_MMA_TF32, d, fa, fb, EMUL_HERE);
 }
 
 #endif

@@ -89,7 +89,7 @@ enum op : uint8_t {
 };
 const char *const op_names[] = {"nothing",      "sync_warp()",    "shfl()",
                                 "shfl_xor()",   "shfl_down()",    "shfl_up()",
-                                "ballot()",     "ldmatrix",       "mma_16816()",
+                                "ballot()",     "ldmatrix",       "mma()",
                                 "sync_named()", "sync_threads()", "sync_threads_or()"};
 
 struct place {

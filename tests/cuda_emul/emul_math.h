@@ -70,6 +70,33 @@ void mma_run(emul_mma_kind kind, fiber *lanes) {
             ((float *)lanes[lane].out)[i] = d[lane / 4 + 8 * (i >> 1)][2 * (lane % 4) + (i & 1)];
 }
 
+// d[16][8] += a[16][8] b[8][8], whose 13 low bits a GPU does not define: they must be 0.
+void mma_tf32_run(fiber *lanes, const char *file, uint32_t line) {
+    float a[16][8], b[8][8], d[16][8];
+    place at = {file, line};
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        uint32_t g = lane / 4, t = lane % 4;
+        const uint32_t *fa = (const uint32_t *)lanes[lane].a, *fb = (const uint32_t *)lanes[lane].b;
+        const float *fd = (const float *)lanes[lane].out;
+        for (uint32_t i = 0; i < 6; i++)
+            if (uint32_t word = i < 4 ? fa[i] : fb[i - 4]; (word & 0x1fffu) != 0)
+                fail(&lanes[lane], &at, "mma_1688_tf32() of 0x%08x, its low 13 bits must be 0",
+                     word);
+        for (uint32_t i = 0; i < 4; i++) a[g + 8 * (i & 1)][t + 4 * (i >> 1)] = emul_bits_f32(fa[i]);
+        for (uint32_t i = 0; i < 2; i++) b[t + 4 * i][g] = emul_bits_f32(fb[i]);
+        for (uint32_t i = 0; i < 4; i++) d[g + 8 * (i >> 1)][2 * t + (i & 1)] = fd[i];
+    }
+    for (uint32_t row = 0; row < 16; row++)
+        for (uint32_t n = 0; n < 8; n++) {
+            float sum = a[row][0] * b[0][n];
+            for (uint32_t k = 1; k < 8; k++) sum += a[row][k] * b[k][n];
+            d[row][n] += sum;
+        }
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 4; i++)
+            ((float *)lanes[lane].out)[i] = d[lane / 4 + 8 * (i >> 1)][2 * (lane % 4) + (i & 1)];
+}
+
 void ldmatrix_run(fiber *lanes, uint32_t n, bool transposed) {
     for (uint32_t lane = 0; lane < 8 * n; lane++)
         touch_word(&lanes[lane], lanes[lane].a, 16, watch::READ | TOUCH_SHARED);

@@ -541,6 +541,18 @@ GPU_KERNEL(matrix_f16, P, 32, 1) {
     matrix<f16>(p);
 }
 
+// The same with tf32: d[16][8] += a[16][8] b[8][8], `in` holds a, then b, as floats.
+GPU_KERNEL(matrix_tf32, P, 32, 1) {
+    uint32_t g = thread_idx() / 4, t = thread_idx() % 4;
+    const float *a = static_cast<const float *>(p.in), *b = a + 128;
+    float fa[4], fb[2], d[4], *pd = static_cast<float *>(p.scratch) + g * 8 + t * 2;
+    for (uint32_t i = 0; i < 4; i++) fa[i] = a[(g + 8 * (i % 2)) * 8 + t + 4 * (i / 2)];
+    for (uint32_t i = 0; i < 2; i++) fb[i] = b[(t + 4 * i) * 8 + g];
+    d[0] = pd[0], d[1] = pd[1], d[2] = pd[64], d[3] = pd[65];
+    mma_1688_tf32(d, fa, fb);
+    pd[0] = d[0], pd[1] = d[1], pd[64] = d[2], pd[65] = d[3];
+}
+
 // One number in, one out; two-operand kinds take in[3 i ...].
 GPU_KERNEL(numbers, P, 128, 1) {
     uint32_t i = block_x() * n_threads() + thread_idx(), *out = out_words(p);
@@ -628,6 +640,7 @@ GPU_TABLE(emul_test){
     GPU_ENTRY(race, P, 128, 80),      GPU_ENTRY(blocks, P, 64, 80),
     GPU_ENTRY(copy, P, 128, 80),      GPU_ENTRY(access, P, 32, 80),
     GPU_ENTRY(pdl, P, 32, 90),        GPU_ENTRY(matrix_bf16, P, 32, 80),
+    GPU_ENTRY(matrix_tf32, P, 32, 80),
     GPU_ENTRY(matrix_f16, P, 32, 80), GPU_ENTRY(numbers, P, 128, 80),
     GPU_ENTRY(storm, P, 1024, 80),    GPU_ENTRY(local_array, P, 32, 80),
 } GPU_TABLE_END(emul_test)
