@@ -8,7 +8,8 @@
  *
  * What a step reads on the device has addresses that never change, so the same graph serves every
  * step of its kind: one for each (list of operations, bucket of rows, bucket of context), 95 kinds
- * for a model whose batch and context take every size.  A kind of step is launched operation by operation the first time and captured the second time; steps
+ * for a model whose batch and context take every size.  A kind of step is launched operation by
+ * operation the first time and captured the second time; steps
  * with prefill in them, or with weights of their own still on their way, are neither captured nor
  * replayed: each of their operations waits for its own weights.
  *

@@ -87,10 +87,9 @@ enum op : uint8_t {
     OP_SYNC_THREADS,
     OP_SYNC_THREADS_OR
 };
-const char *const op_names[] = {"nothing",      "sync_warp()",    "shfl()",
-                                "shfl_xor()",   "shfl_down()",    "shfl_up()",
-                                "ballot()",     "ldmatrix",       "mma()",
-                                "sync_named()", "sync_threads()", "sync_threads_or()"};
+const char *const op_names[] = {
+    "nothing",  "sync_warp()", "shfl()", "shfl_xor()",   "shfl_down()",    "shfl_up()",
+    "ballot()", "ldmatrix",    "mma()",  "sync_named()", "sync_threads()", "sync_threads_or()"};
 
 struct place {
     const char *file;

@@ -82,7 +82,8 @@ void mma_tf32_run(fiber *lanes, const char *file, uint32_t line) {
             if (uint32_t word = i < 4 ? fa[i] : fb[i - 4]; (word & 0x1fffu) != 0)
                 fail(&lanes[lane], &at, "mma_1688_tf32() of 0x%08x, its low 13 bits must be 0",
                      word);
-        for (uint32_t i = 0; i < 4; i++) a[g + 8 * (i & 1)][t + 4 * (i >> 1)] = emul_bits_f32(fa[i]);
+        for (uint32_t i = 0; i < 4; i++)
+            a[g + 8 * (i & 1)][t + 4 * (i >> 1)] = emul_bits_f32(fa[i]);
         for (uint32_t i = 0; i < 2; i++) b[t + 4 * i][g] = emul_bits_f32(fb[i]);
         for (uint32_t i = 0; i < 4; i++) d[g + 8 * (i >> 1)][2 * t + (i & 1)] = fd[i];
     }

@@ -635,12 +635,12 @@ GPU_KERNEL(local_array, P, 32, 1) {
 }
 
 GPU_TABLE(emul_test){
-    GPU_ENTRY(where, P, 1024, 80),    GPU_ENTRY(order, P, 1024, 80),
-    GPU_ENTRY(meet, P, 128, 80),      GPU_ENTRY(shuffles, P, 128, 80),
-    GPU_ENTRY(race, P, 128, 80),      GPU_ENTRY(blocks, P, 64, 80),
-    GPU_ENTRY(copy, P, 128, 80),      GPU_ENTRY(access, P, 32, 80),
-    GPU_ENTRY(pdl, P, 32, 90),        GPU_ENTRY(matrix_bf16, P, 32, 80),
-    GPU_ENTRY(matrix_tf32, P, 32, 80),
-    GPU_ENTRY(matrix_f16, P, 32, 80), GPU_ENTRY(numbers, P, 128, 80),
-    GPU_ENTRY(storm, P, 1024, 80),    GPU_ENTRY(local_array, P, 32, 80),
+    GPU_ENTRY(where, P, 1024, 80),     GPU_ENTRY(order, P, 1024, 80),
+    GPU_ENTRY(meet, P, 128, 80),       GPU_ENTRY(shuffles, P, 128, 80),
+    GPU_ENTRY(race, P, 128, 80),       GPU_ENTRY(blocks, P, 64, 80),
+    GPU_ENTRY(copy, P, 128, 80),       GPU_ENTRY(access, P, 32, 80),
+    GPU_ENTRY(pdl, P, 32, 90),         GPU_ENTRY(matrix_bf16, P, 32, 80),
+    GPU_ENTRY(matrix_tf32, P, 32, 80), GPU_ENTRY(matrix_f16, P, 32, 80),
+    GPU_ENTRY(numbers, P, 128, 80),    GPU_ENTRY(storm, P, 1024, 80),
+    GPU_ENTRY(local_array, P, 32, 80),
 } GPU_TABLE_END(emul_test)
