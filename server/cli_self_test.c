@@ -1,8 +1,9 @@
 /* cli_self_test.c - `inferd devices --self-test`: each kernel on each GPU against formulas.
  *
  * One line per check, or with --json one object, and one line per GPU at its end.  A wrong result
- * names its kernel and the first wrong element.  The exit status is that of the worst: 3 no GPU to
- * test, 1 a wrong result or a launch that failed.
+ * names its kernel and the first wrong element.  Behind them the GPU is opened as for serving, and
+ * each part that is not on is told (docs/gpu.md).  The exit status is that of the worst: 3 no GPU
+ * to test, 1 a wrong result, a launch that failed or a GPU that cannot be opened.
  *
  * After a lost context no other GPU is tested: CUDA keeps such an error for the whole process.  A
  * kernel that does not end would hold the process's end too, so the process leaves without one. */
@@ -111,6 +112,41 @@ static void tell_all(const tally *t, const backend_device_about *d, bool whole) 
     fflush(stdout);
 }
 
+static void tell_part(const be_device_part *part, const backend_device_about *d, bool json) {
+    if (!json) {
+        printf("cuda:%u   %s is %s: %s\n", d->index, part->name, be_part_state_name(part->state),
+               part->why);
+        return;
+    }
+    buf out = {0};
+    buf_add_format(&out, "{\"bench\":\"part\",\"device\":%u,\"name\":\"%s\",\"state\":\"%s\"",
+                   d->index, part->name, be_part_state_name(part->state));
+    add_text(&out, "why", part->why);
+    buf_add_char(&out, '}');
+    puts(buf_cstr(&out));
+    buf_deinit(&out);
+}
+
+/* Opened as for serving, with little memory: a part that falls back on this GPU says so. */
+static bool tell_parts(const backend_options *o, const backend_device_about *d, bool json) {
+    enum { PARTS_MEMORY_MIB = 256 };
+    backend_options small = *o;
+    backend_stats stats;
+    backend *be = NULL;
+    inferd_err err = {0};
+    small.memory_bytes = (uint64_t)PARTS_MEMORY_MIB << 20;
+    if (backend_open(&small, &be, &err) != INFERD_OK) {
+        fprintf(stderr, "inferd: cuda:%u cannot be opened for serving: %s\n", d->index, err.text);
+        return false;
+    }
+    be_get_stats(be, &stats);
+    for (uint32_t i = 0; i < stats.n_parts; i++)
+        if (stats.parts[i].state != BE_PART_ON) tell_part(&stats.parts[i], d, json);
+    fflush(stdout);
+    backend_close(be);
+    return true;
+}
+
 /* One GPU; false: no other one may be tested by this process. */
 static bool test_one(const backend_options *o, const backend_device_about *d, bool json,
                      int *status) {
@@ -120,6 +156,7 @@ static bool test_one(const backend_options *o, const backend_device_about *d, bo
     tell_all(&t, d, s == INFERD_OK);
     if (t.n[SELF_TEST_WRONG] + t.n[SELF_TEST_FAILED] > 0 || s != INFERD_OK) *status = CLI_FAILED;
     if (s != INFERD_OK) fprintf(stderr, "inferd: cuda:%u: %s\n", d->index, err.text);
+    if (s == INFERD_OK && !tell_parts(o, d, json)) *status = CLI_FAILED;
     return s != INFERD_ELOST;
 }
 

@@ -80,3 +80,18 @@ def test_without_a_gpu_it_says_why(args, env, status, words):
 def test_a_device_without_the_test_is_refused():
     r = inferd("devices", "--device", "cuda:0", env=environment())
     assert r.returncode == 2 and r.stderr == "inferd: --device goes with --self-test\n"
+
+
+def test_parts_that_fell_back_or_are_switched_off_are_told_behind_the_checks():
+    r = broken("fail=vmm_create:1:EUNSUPPORTED:always", INFERD_CUDA_OFF="pdl")
+    parts = {row["name"]: row for row in rows(r) if row.get("bench") == "part"}
+    assert r.returncode == 0, r.stderr
+    assert set(parts) == {"vmm", "pdl"} and all(row["device"] == 0 for row in parts.values())
+    assert parts["vmm"]["state"] == "degraded" and "vmm_create" in parts["vmm"]["why"]
+    assert parts["pdl"] == {"bench": "part", "device": 0, "name": "pdl", "state": "off",
+                            "why": "switched off by INFERD_CUDA_OFF"}
+
+
+def test_a_gpu_that_cannot_be_opened_for_serving_is_told():
+    r = broken("fail=host_alloc:1:ENOMEM:always")
+    assert r.returncode == 1 and "cuda:0 cannot be opened for serving: " in r.stderr
