@@ -8,6 +8,8 @@
  *       --output N         tokens of an answer (default 128)
  *       --rounds N         answers per stream (default 2)
  *       --limit-s N        a run that takes longer is ended and told as cut (default 60)
+ *       --memory MIB       of the device (default: all that is free)
+ *       --step-tokens N    most tokens of a step (default 2048)
  *       --emulated         on emulated threads: for tests, measures nothing
  *
  * MODEL is a file, or dummy:SHAPE (models/dummy_model.h).  Prompts are different for every request
@@ -32,7 +34,7 @@ enum { STREAMS_MAX = 1024, WAIT_MS = 20, HOT_LIMIT_S = 300, SAMPLES_MAX = 1 << 2
 
 typedef struct options {
     const char *kind, *streams, *model;
-    uint32_t prompt, output, rounds, limit_s;
+    uint32_t prompt, output, rounds, limit_s, memory_mib, step_tokens;
     bool emulated;
 } options;
 
@@ -235,16 +237,23 @@ static uint32_t largest(const char *list) {
     return most;
 }
 
+/* Also where INFERD_CUDA_MODULE names an emulation. */
+static bool is_emulated(const options *o) {
+    return strcmp(o->kind, "cuda") == 0 &&
+           strstr(gpu_module(o->emulated)->about, "emulated") != NULL;
+}
+
 static void open_engine(bench *b, const options *o) {
     inferd_err err = {0};
     uint64_t began = clock_now_us();
     gpu_need_status(
         model_open(&(model_options){.path = o->model, .allow_dummy = true}, &b->m, &err), &err);
-    engine_options eo = {.device = {.kind = o->kind},
-                         .limits = {.running_max = largest(o->streams), .step_tokens_max = 2048},
-                         .n_slots = 1,
-                         .wake = wake,
-                         .wake_ctx = b};
+    engine_options eo = {
+        .device = {.kind = o->kind, .memory_bytes = (uint64_t)o->memory_mib << 20},
+        .limits = {.running_max = largest(o->streams), .step_tokens_max = o->step_tokens},
+        .n_slots = 1,
+        .wake = wake,
+        .wake_ctx = b};
     if (o->emulated) {
         eo.device.module = gpu_module(true);
         eo.device.memory_bytes = 192ull << 20;
@@ -271,7 +280,7 @@ static void open_engine(bench *b, const options *o) {
     row_begin("loaded");
     row_text("model", o->model);
     row_text("device", engine_device_name(b->e));
-    row_bool("emulated", o->emulated);
+    row_bool("emulated", is_emulated(o));
     row_number("seconds", (double)(clock_now_us() - began) * 1e-6);
     row_count("pages_total", st.pages_total);
     row_count("pages_weight", st.pages_weight);
@@ -283,6 +292,7 @@ static void read_options(options *o, int argc, char **argv) {
         {"device", required_argument, NULL, 'd'}, {"streams", required_argument, NULL, 's'},
         {"prompt", required_argument, NULL, 'p'}, {"output", required_argument, NULL, 'o'},
         {"rounds", required_argument, NULL, 'r'}, {"limit-s", required_argument, NULL, 'l'},
+        {"memory", required_argument, NULL, 'm'}, {"step-tokens", required_argument, NULL, 't'},
         {"emulated", no_argument, NULL, 'e'},     {0}};
     int c;
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
@@ -299,6 +309,10 @@ static void read_options(options *o, int argc, char **argv) {
             o->rounds = n;
         else if (c == 'l' && n > 0)
             o->limit_s = n;
+        else if (c == 'm' && n > 0)
+            o->memory_mib = n;
+        else if (c == 't' && n > 0)
+            o->step_tokens = n;
         else if (c == 'e')
             o->emulated = true;
         else
@@ -318,7 +332,8 @@ int main(int argc, char **argv) {
                  .prompt = 1024,
                  .output = 128,
                  .rounds = 2,
-                 .limit_s = 60};
+                 .limit_s = 60,
+                 .step_tokens = 2048};
     read_options(&o, argc, argv);
     b.o = &o;
     b.ttft = malloc(SAMPLES_MAX * sizeof *b.ttft);

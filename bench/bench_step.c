@@ -16,6 +16,7 @@
 #include "inferd/clock.h"
 #include "models/model.h"
 
+static const uint64_t TINY_MEMORY = 2ull << 30; // at most
 enum {
     CONTEXT = 1024,
     TINY_CONTEXT = 48,
@@ -205,18 +206,23 @@ typedef struct rig {
     batch_seq seqs[BATCH_MAX];
     sample_row draws[BATCH_MAX];
     int32_t *slots; // [batch, blocks, groups] owned
-    uint64_t load_us;
+    uint64_t load_us, memory_bytes;
 } rig;
 
 static const sample_params greedy = {.top_p = 1, .repetition_penalty = 1};
 
-static void rig_open(rig *r, const gpu_options *o, const char *path) {
+/* 0: all that is free.  A small model neither needs it nor waits for it: a backend opens when all
+ * of its memory is there, tens of thousands of calls on a large card. */
+static uint64_t memory_for(gpu *g, const gpu_options *o) {
+    return o->tiny || o->emulated ? u64_min(TINY_MEMORY, gpu_free_bytes(g) / 4 * 3) : 0;
+}
+
+static void rig_open(rig *r, gpu *g, const gpu_options *o, const char *path) {
     inferd_err err = {0};
     memset(r, 0, sizeof *r);
     r->context = o->tiny ? TINY_CONTEXT : CONTEXT;
-    backend_options options = {.kind = "cuda",
-                               .memory_bytes = o->emulated ? 192ull << 20 : 0,
-                               .module = spy_open(o->emulated)};
+    backend_options options = {
+        .kind = "cuda", .memory_bytes = memory_for(g, o), .module = spy_open(o->emulated)};
     gpu_need_status(backend_open(&options, &r->be, &err), &err);
     gpu_need_status(model_open(&(model_options){.path = path, .allow_dummy = true}, &r->m, &err),
                     &err);
@@ -235,6 +241,7 @@ static void rig_open(rig *r, const gpu_options *o, const char *path) {
         gpu_die("%s needs %u pages, the device has %u", path, r->n_pages, be_n_pages(r->be));
     gpu_need_status(placed_bring_up(r->p, r->pages, r->n_pages, &err), &err);
     gpu_need_status(be_sync(r->be, &err), &err);
+    r->memory_bytes = (uint64_t)be_n_pages(r->be) * be_page_bytes(r->be);
     r->load_us = clock_now_us() - began;
 }
 
@@ -356,12 +363,13 @@ void bench_step(const gpu_options *o, const char *path, const char *batches) {
     static rig r;
     gpu g;
     gpu_open(&g, o);
-    rig_open(&r, o, path);
+    rig_open(&r, &g, o, path);
     row_begin("model");
     row_text("model", path);
     row_count("layers", model_about(r.m)->n_layers);
     row_count("params", model_about(r.m)->n_params);
     row_number("load_us", (double)r.load_us);
+    row_count("pages_bytes", r.memory_bytes);
     row_end();
     for (const char *p = batches; *p != 0; p += strcspn(p, ","), p += *p == ',') {
         uint32_t n = (uint32_t)strtoul(p, NULL, 10);

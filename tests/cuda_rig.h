@@ -23,6 +23,7 @@
 #include "cuda/layout.h"
 #include "cuda/module.h"
 #include "cuda_emul/fake_api.h"
+#include "gpu_calls.h"
 #include "kernels/dtype.h"
 #include "test.h"
 
@@ -191,6 +192,7 @@ static inline void rig_close(cuda_rig *r) {
         rig_ok(r, r->api->stream_destroy(r->l.stream), "stream_destroy");
     }
     if (rig_is_real(r)) {
+        gpu_calls_add(r->lost ? 0 : r->l.n_launches);
         memset(r, 0, sizeof *r); // the library stays: its context does, too
         return;
     }

@@ -233,6 +233,9 @@ static bool side_open(side *s, const backend_options *o, const shape *m, kv_type
 
 static void side_close(side *s) {
     if (s->be == NULL) return;
+    backend_stats stats;
+    be_get_stats(s->be, &stats);
+    gpu_calls_add(stats.n_launches + stats.n_graph_launches);
     decoder_scratch_close(s->be, &s->scratch);
     be_window_close(s->be, s->window);
     backend_close(s->be);

@@ -9,6 +9,7 @@
 #include "cuda_emul/fake_api.h"
 #include "engine_limits.h"
 #include "engine_private.h"
+#include "gpu_calls.h"
 #include "inferd/clock.h"
 #include "kernels/backend.h"
 #include "test.h"
@@ -36,8 +37,7 @@ typedef struct front {
 } front;
 
 static bool on_gpu(void) {
-    const char *path = getenv("INFERD_CUDA_MODULE");
-    return path != NULL && path[0] != 0;
+    return gpu_calls_wanted();
 }
 
 static void wake(void *ctx) {
@@ -93,6 +93,9 @@ static bool front_open(front *f, const char *kind, uint64_t memory_mib,
 }
 
 static void front_close(front *f) {
+    engine_stats stats;
+    engine_get_stats(f->e, &stats);
+    gpu_calls_add(stats.backend.n_launches + stats.backend.n_graph_launches);
     engine_stop(f->e);
     model_close(f->m);
     unlink(f->path);

@@ -7,6 +7,7 @@
 
 #include "cuda/cuda.h"
 #include "cuda_emul/fake_api.h"
+#include "gpu_calls.h"
 #include "kernels/backend.h"
 #include "test.h"
 
@@ -21,8 +22,7 @@ typedef struct bench {
 } bench;
 
 static bool on_gpu(void) {
-    const char *path = getenv("INFERD_CUDA_MODULE");
-    return path != NULL && path[0] != 0;
+    return gpu_calls_wanted();
 }
 
 static void open_bench(bench *b, uint64_t host_bytes) {
@@ -54,6 +54,7 @@ static void open_bench(bench *b, uint64_t host_bytes) {
 }
 
 static void close_bench(bench *b) {
+    if (on_gpu()) gpu_calls_add(1); // it opened, and copied
     backend_close(b->be);
     if (on_gpu()) return;
     EXPECT_EQ(fake_take_violations(), 0);

@@ -3,7 +3,9 @@
  *
  * On the fake library (fake_lt.c): algorithm 0 is the first guess and takes 3 times as long as the
  * best, 1 is the best and wants 1 MiB of workspace, 2 fails when it runs, 3 takes twice as long and
- * wants 64 KiB. */
+ * wants 64 KiB.
+ *
+ * With INFERD_CUDA_MODULE only the products themselves are tested, on the GPU. */
 #include <errno.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,10 +38,9 @@ static void path_make(void) { // names no file
     INFERD_CHECK(f >= 0 && close(f) == 0 && unlink(path) == 0);
 }
 
-/* After fake_reset and changes to fake_options(). */
+/* After fake_reset and changes to fake_options(); main has seen to it that it is the fake. */
 static void bench_open_as_is(bench *b, size_t lt_bytes, size_t expand_bytes) {
     memset(b, 0, sizeof *b);
-    unsetenv("INFERD_CUDA_MODULE"); // all of this is about the fake
     rig_open_as_is(&b->r);
     rig_seed(PRODUCT_SEED);
     inferd_err err = {0};
@@ -484,7 +485,80 @@ static void tuning_survives_failing_calls(void) {
         }
 }
 
+/* ---- on the fake or a GPU ---- */
+
+enum { WIDE_ROWS = 128, WIDE_COLS = 256, MANY = 100 };
+
+static matmul *open_products(cuda_rig *r, const matmul_workspace *w) {
+    matmul *mm = NULL;
+    inferd_err err = {0};
+    if (matmul_create(r->module, &r->device, CU_BF16, true, path, &mm, &err) != INFERD_OK) {
+        printf("%s\n", err.text);
+        test_failures++;
+        return NULL;
+    }
+    matmul_set_workspace(mm, w);
+    return mm;
+}
+
+/* Tuned, or with what the file says; `n_guessed`: how often the library was asked meanwhile. */
+static void multiply(cuda_rig *r, const matmul_workspace *w, const product *p, uint64_t budget_us) {
+    inferd_err err = {0};
+    matmul *mm = open_products(r, w);
+    if (mm == NULL) return;
+    if (budget_us > 0)
+        EXPECT_EQ(matmul_tune(mm, &r->l, &p->a.out[0].w, 1, budget_us, &err), INFERD_OK);
+    launch_matmul(&r->l, mm, &p->a);
+    product_check(p, r);
+    matmul_paths paths;
+    matmul_count_paths(mm, &paths);
+    EXPECT_EQ(paths.lt, 1);
+    gpu_calls_add(paths.lt);
+    matmul_destroy(mm);
+}
+
+/* First without measuring, then measured, then by what was measured. */
+static void products_are_right_whoever_chose_the_algorithm(void) {
+    cuda_rig r;
+    product p;
+    char text[FILE_MAX];
+    rig_open(&r);
+    if (!r.opened) return;
+    rig_seed(PRODUCT_SEED);
+    path_make();
+    if (r.api->lt_open(NULL) != CU_OK) {
+        printf("%s\n", r.api->text());
+        rig_close(&r);
+        SKIP("no cuBLASLt here");
+    }
+    matmul_workspace w = {.lt_bytes = 32 << 20, .expand_bytes = 1 << 20}; // up to 1,024 rows
+    w.lt = rig_alloc(&r, w.lt_bytes);
+    w.expand = rig_alloc(&r, w.expand_bytes);
+    product_make(&p, &r,
+                 &(product_spec){.type = DTYPE_BF16,
+                                 .inner = CU_BF16,
+                                 .out_type = CU_BF16,
+                                 .rows = MANY,
+                                 .cols = WIDE_COLS,
+                                 .n_out = 1,
+                                 .w_rows = {WIDE_ROWS}});
+    multiply(&r, &w, &p, 0);
+    EXPECT(access(path, F_OK) != 0);
+    multiply(&r, &w, &p, 2000000);
+    slurp(text);
+    EXPECT(count(text, "\nm ") > 0);
+    multiply(&r, &w, &p, 0);
+    product_free(&p, &r);
+    rig_close(&r);
+    unlink(path);
+}
+
+static const test_case on_any_device[] = {
+    TEST(products_are_right_whoever_chose_the_algorithm),
+};
+
 static const test_case cases[] = {
+    TEST(products_are_right_whoever_chose_the_algorithm),
     TEST(rows_are_rounded_up_to_a_bucket),
     TEST(the_fastest_candidate_that_runs_is_chosen),
     TEST(the_chosen_algorithm_is_used),
@@ -503,4 +577,8 @@ static const test_case cases[] = {
     TEST(warming_gives_its_memory_back),
     TEST(tuning_survives_failing_calls),
 };
-TEST_MAIN(cases)
+/* On a GPU only what does not ask the fake. */
+int main(int argc, char **argv) {
+    if (gpu_calls_wanted()) return test_run(on_any_device, INFERD_COUNT(on_any_device), argc, argv);
+    return test_run(cases, INFERD_COUNT(cases), argc, argv);
+}
