@@ -345,6 +345,9 @@ int main(int argc, char **argv) {
         if (n > 0) run(&b, n);
         if (engine_is_lost(b.e)) gpu_die("the device is lost");
     }
+    engine_stats stats;
+    engine_get_stats(b.e, &stats);
+    gpu_tell_parts(&stats.backend);
     engine_stop(b.e);
     model_close(b.m);
     free(b.ttft);

@@ -120,6 +120,7 @@ static void the_bus(gpu *g) {
     static const size_t sizes[] = {64ul << 10, 2ul << 20, 32ul << 20, 256ul << 20};
     size_t most = g->tiny ? 64ul << 10 : 256ul << 20;
     bus b = {0};
+    if (gpu_leaves_out(g, PART_PINNED, "bus")) return;
     double began = gpu_now_us();
     for (int i = 0; i < 2; i++) gpu_need(g, g->api->host_alloc(most, &b.host[i]), "pinned memory");
     row_begin("pinned");
@@ -155,6 +156,7 @@ static void the_bus(gpu *g) {
 /* Memory of the program, touched and then pinned. */
 static void pinning(gpu *g) {
     size_t n = g->tiny ? 1 << 20 : 2048ul << 20;
+    if (gpu_leaves_out(g, PART_PINNED, "pinned")) return;
     for (int huge = 0; huge < 2; huge++) {
         unsigned char *p =
             mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -215,6 +217,7 @@ static void graphs(gpu *g) {
     cu_graph graph[GRAPHS];
     double capture[GRAPHS], instantiate[GRAPHS], launch_us[GRAPHS], done_us[GRAPHS];
     uint32_t n = g->tiny ? 2 : GRAPHS, kernels = g->tiny ? 4 : GRAPH_KERNELS;
+    if (gpu_leaves_out(g, PART_GRAPHS, "graph")) return;
     uint64_t before = gpu_free_bytes(g);
     for (uint32_t i = 0; i < n; i++) graph[i] = one_graph(g, kernels, &capture[i], &instantiate[i]);
     uint64_t after = gpu_free_bytes(g);
@@ -292,6 +295,7 @@ static void queue_product(gpu *g, void *ctx, uint32_t i) {
 /* False: there is no cuBLASLt. */
 static bool open_product(gpu *g, product *p) {
     uint32_t n = g->tiny ? 64 : 8192, found = 0;
+    if (gpu_leaves_out(g, PART_LT, "product")) return false;
     if (g->api->lt_open(NULL) != CU_OK) {
         row_begin("product");
         row_text("left_out", g->api->text());

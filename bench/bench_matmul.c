@@ -214,13 +214,13 @@ static void shape_of(gpu *g, matmul *mm, const shape *s, dtype type, const void 
 void bench_matmul(gpu *g) {
     inferd_err err = {0};
     matmul *mm = NULL;
-    bool lt = g->api->lt_open(NULL) == CU_OK;
+    bool on = parts_is_on(&g->parts, PART_LT), lt = on && g->api->lt_open(NULL) == CU_OK;
     row_begin("cublaslt");
     row_bool("open", lt);
     if (lt)
         row_count("version", g->api->lt_version());
     else
-        row_text("why", g->api->text());
+        row_text("why", on ? g->api->text() : g->parts.part[PART_LT].why);
     row_end();
     const shape *list = g->tiny ? tiny_shapes : shapes;
     size_t n_shapes = g->tiny ? INFERD_COUNT(tiny_shapes) : INFERD_COUNT(shapes);

@@ -183,18 +183,14 @@ static void graphs_and_remapping(gpu *g, size_t handle_bytes) {
 void bench_vmm(gpu *g) {
     inferd_err err = {0};
     size_t granularity = 0;
-    if (!g->device.vmm) {
-        row_begin("vmm");
-        row_text("left_out", "the device has no virtual memory management");
-        row_end();
-        return;
-    }
+    if (gpu_leaves_out(g, PART_VMM, "vmm")) return;
     gpu_need_status(bench_init(g->module, &err), &err);
     gpu_need(g, g->api->vmm_granularity(&granularity), "asking for the granularity");
     for (size_t n = granularity; n <= (g->tiny ? granularity : 64ul << 20); n *= 2)
         handle_costs(g, n);
     while_kernels_run(g, g->tiny ? granularity : 32ul << 20);
-    graphs_and_remapping(g, granularity);
+    if (!gpu_leaves_out(g, PART_GRAPHS, "graph_and_remapping"))
+        graphs_and_remapping(g, granularity);
 }
 
 /* ---- loading and waking ---- */

@@ -386,6 +386,9 @@ void bench_step(const gpu_options *o, const char *path, const char *batches) {
         steps(&r, path, n, o->tiny);
         parts(&g, &r, path, n);
     }
+    backend_stats stats;
+    be_get_stats(r.be, &stats);
+    gpu_tell_parts(&stats);
     rig_close(&r);
     gpu_close(&g);
 }

@@ -146,8 +146,11 @@ void gpu_open(gpu *g, const gpu_options *o) {
     double began = gpu_now_us();
     g->module = gpu_module(o->emulated);
     g->api = g->module->api;
+    inferd_err err = {0};
+    gpu_need_status(parts_init(&g->parts, NULL, &err), &err);
     gpu_need(g, g->api->init(), "opening the driver");
     gpu_need(g, g->api->device_about(0, &g->device), "asking for the device");
+    parts_look(&g->parts, &g->device);
     gpu_need(g, g->api->device_use(0), "making a context");
     g->open_us = (uint64_t)(gpu_now_us() - began);
     g->l = (launcher){.module = g->module, .api = g->api, .device = &g->device};
@@ -170,6 +173,28 @@ void gpu_check_emulation(bool emulated) {
         gpu_die("%u rules of the emulation were broken", fake_violations());
     if (emulated && fake_leaks != NULL && fake_leaks() > 0)
         gpu_die("%u things were not given back", fake_leaks());
+}
+
+/* ---- parts ---- */
+
+bool gpu_leaves_out(gpu *g, cuda_part part, const char *bench) {
+    if (parts_is_on(&g->parts, part)) return false;
+    row_begin(bench);
+    row_text("left_out", g->parts.part[part].why);
+    row_end();
+    return true;
+}
+
+void gpu_tell_parts(const backend_stats *stats) {
+    for (uint32_t i = 0; i < stats->n_parts; i++) {
+        const be_device_part *part = &stats->parts[i];
+        if (part->state == BE_PART_ON) continue;
+        row_begin("part");
+        row_text("name", part->name);
+        row_text("state", be_part_state_name(part->state));
+        row_text("why", part->why);
+        row_end();
+    }
 }
 
 /* ---- memory ---- */
@@ -300,21 +325,27 @@ double gpu_time_once(gpu *g, void (*f)(gpu *g, void *ctx, uint32_t i), void *ctx
     return us;
 }
 
-static cu_graph capture(gpu *g, void (*queue)(gpu *g, void *ctx, uint32_t i), void *ctx,
-                        uint32_t n) {
-    cu_graph graph = NULL;
-    gpu_need(g, g->api->capture_begin(g->l.stream), "beginning a capture");
-    for (uint32_t i = 0; i < n; i++) queue(g, ctx, i);
-    gpu_need(g, g->api->capture_end(g->l.stream, &graph), "ending a capture");
-    return graph;
-}
+typedef struct work {
+    void (*queue)(gpu *g, void *ctx, uint32_t i);
+    void *ctx;
+    uint32_t n;
+    cu_graph graph; // NULL: graphs are off
+} work;
 
-static double replay_us(gpu *g, cu_graph graph) {
+static double replay_us(gpu *g, const work *w) {
     gpu_need(g, g->api->event_record(g->begin, g->l.stream), "recording an event");
-    gpu_need(g, g->api->graph_launch(graph, g->l.stream), "launching a graph");
+    if (w->graph != NULL)
+        gpu_need(g, g->api->graph_launch(w->graph, g->l.stream), "launching a graph");
+    for (uint32_t i = 0; i < w->n && w->graph == NULL; i++) w->queue(g, w->ctx, i);
     double us = elapsed_us(g);
     gpu_sync(g);
     return us;
+}
+
+static void capture(gpu *g, work *w) {
+    gpu_need(g, g->api->capture_begin(g->l.stream), "beginning a capture");
+    for (uint32_t i = 0; i < w->n; i++) w->queue(g, w->ctx, i);
+    gpu_need(g, g->api->capture_end(g->l.stream, &w->graph), "ending a capture");
 }
 
 /* How often into one graph: a whole round of the sets, and at least half a millisecond. */
@@ -350,15 +381,16 @@ gpu_time gpu_measure(gpu *g, void (*queue)(gpu *g, void *ctx, uint32_t i), void 
     gpu_sync(g);
     double once = gpu_time_once(g, queue, ctx);
     t.per_graph = launches_for(g, once, u32_max(sets, 1));
-    cu_graph graph = capture(g, queue, ctx, t.per_graph);
-    double first = replay_us(g, graph); // warms up; not counted
+    work w = {.queue = queue, .ctx = ctx, .n = t.per_graph};
+    if (parts_is_on(&g->parts, PART_GRAPHS)) capture(g, &w);
+    double first = replay_us(g, &w); // warms up; not counted
     uint32_t most = g->tiny ? 2 : GPU_REPLAYS_MAX;
     uint32_t least = g->tiny || first > GPU_CASE_US ? 2 : GPU_REPLAYS_MIN;
     while (t.replays < most && (t.replays < least || used < GPU_CASE_US)) {
-        us[t.replays] = replay_us(g, graph);
+        us[t.replays] = replay_us(g, &w);
         used += us[t.replays++];
     }
-    gpu_need(g, g->api->graph_destroy(graph), "giving back a graph");
+    if (w.graph != NULL) gpu_need(g, g->api->graph_destroy(w.graph), "giving back a graph");
     statistics(&t, us);
     return t;
 }

@@ -9,7 +9,7 @@
  * graph is replayed between two events until GPU_CASE_US of device time are used up.  Told are the
  * median, the least and the greatest of the replays, per launch of the work; and `noise`, the
  * distance of the medians of every other replay, as a part of the median: what two measurements of
- * the same thing differ by.
+ * the same thing differ by.  With graphs switched off the launches are queued one by one.
  *
  * A call that fails ends the program with a line that says which one, and status 1: after most
  * failures nothing else on the device would work either.
@@ -20,6 +20,7 @@
 
 #include "cuda/layout.h"
 #include "cuda/module.h"
+#include "cuda/parts.h"
 #include "inferd/base.h"
 #include "inferd/status.h"
 #include "kernels/dtype.h"
@@ -40,6 +41,7 @@ typedef struct gpu {
     cu_event begin, end;
     bool tiny, emulated; // tiny: the smallest sizes, two replays
     uint64_t open_us;    // from nothing to a context
+    cuda_parts parts;    // what INFERD_CUDA_OFF names is left out
 } gpu;
 
 typedef struct gpu_options {
@@ -51,6 +53,11 @@ void gpu_open(gpu *g, const gpu_options *o);
 void gpu_close(gpu *g);
 /* Ends the program when the emulation found a rule broken, or something not given back. */
 void gpu_check_emulation(bool emulated);
+/* True, and a row of `bench` that says so, when the part is off or absent. */
+bool gpu_leaves_out(gpu *g, cuda_part part, const char *bench);
+/* A row {"bench":"part",...} for each part that is not as it should be: what scripts/gpu-check
+ * calls degraded. */
+void gpu_tell_parts(const backend_stats *stats);
 /* The module: of the emulation (ends the program where it is not linked), or as the backend finds
  * it. */
 const cuda_module *gpu_module(bool emulated);
