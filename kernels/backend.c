@@ -38,6 +38,12 @@ inferd_status backend_look(const backend_options *options, bool inside, backend_
     return cpu_list_devices(options, out, &n, err);
 }
 
+uint32_t backend_list_instances(const backend_options *options, uint32_t n_max,
+                                backend_instance *out) {
+    bool cuda = options->kind != NULL && strcmp(options->kind, "cuda") == 0;
+    return cuda ? cuda_list_instances(options, n_max, out) : 0;
+}
+
 void backend_close(backend *be) {
     if (be != NULL) be->ops->close(be);
 }

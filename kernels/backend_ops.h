@@ -140,4 +140,6 @@ inferd_status cuda_list_devices(const backend_options *options, backend_device_a
 inferd_status cuda_look_device(const backend_options *options, bool inside,
                                backend_device_about *out, inferd_err *err);
 
+uint32_t cuda_list_instances(const backend_options *options, uint32_t n_max, backend_instance *out);
+
 #endif

@@ -124,10 +124,35 @@ static void print_json(const backend_options *o, const backend_device_about *d) 
         add_known(&out, "remap_pending", d->health.remap_pending);
         add_known(&out, "throttle_thermal", d->health.throttle_thermal);
     }
-    add_parts(&out, o, d);
+    if (d->problem.status == INFERD_OK) add_parts(&out, o, d);
     buf_add_char(&out, '}');
     puts(buf_cstr(&out));
     buf_deinit(&out);
+}
+
+/* Those that CUDA does not show to this process. */
+static void print_instances(const backend_options *o, const backend_device_about *found,
+                            uint32_t n_found, bool json) {
+    static backend_instance all[BE_DEVICES_MAX];
+    uint32_t n = backend_list_instances(o, BE_DEVICES_MAX, all);
+    for (uint32_t i = 0; i < n; i++) {
+        bool shown = false;
+        for (uint32_t k = 0; k < n_found; k++)
+            shown = shown || strcmp(found[k].uuid, all[i].uuid) == 0;
+        if (shown) continue;
+        if (!json) {
+            printf("mig      %s %s, for another process: --device %s\n", all[i].name, all[i].uuid,
+                   all[i].uuid);
+            continue;
+        }
+        buf out = {0};
+        buf_add_str(&out, "{\"kind\":\"mig\"");
+        add_text(&out, "name", all[i].name);
+        add_text(&out, "uuid", all[i].uuid);
+        buf_add_char(&out, '}');
+        puts(buf_cstr(&out));
+        buf_deinit(&out);
+    }
 }
 
 /* False: there is none of that kind, and `why` says what is missing. */
@@ -142,8 +167,9 @@ static bool print_kind(const char *kind, const char *module, bool json, inferd_e
             continue;
         }
         print_text(&found[i]);
-        print_parts(&o, &found[i]);
+        if (found[i].problem.status == INFERD_OK) print_parts(&o, &found[i]);
     }
+    print_instances(&o, found, n, json);
     return true;
 }
 

@@ -323,6 +323,28 @@ static void check_two_gpus(const inferd_config *c, uint32_t first, uint32_t seco
                        first, a->uuid);
 }
 
+static bool is_instance(const config_device *d) {
+    return d->uuid != NULL && strncasecmp(d->uuid, "MIG-", 4) == 0;
+}
+
+/* CUDA shows a process either one MIG instance or whole GPUs. */
+static void check_instances(const inferd_config *c, uint32_t first, uint32_t second,
+                            config_report *r) {
+    const config_device *a = &c->devices[first], *b = &c->devices[second];
+    config_place devices = {.name = "devices"}, at = {.parent = &devices, .index = second};
+    if (is_instance(a) && is_instance(b))
+        config_problem(r, &at,
+                       "\"%s\" and devices[%u] (\"%s\") are MIG instances, of which CUDA shows one "
+                       "to a process: run one inferd for each",
+                       b->uuid, first, a->uuid);
+    else if (is_instance(a) || is_instance(b))
+        config_problem(
+            r, &at,
+            "a MIG instance (\"%s\") and a whole GPU (devices[%u]): CUDA shows a process "
+            "only one of the two: run one inferd for each",
+            is_instance(a) ? a->uuid : b->uuid, is_instance(a) ? second : first);
+}
+
 /* Each is told once, against the first it collides with. */
 static void check_device_pairs(const inferd_config *c, bool whole, config_report *r) {
     for (uint32_t i = 1; i < c->n_devices; i++) {
@@ -330,7 +352,9 @@ static void check_device_pairs(const inferd_config *c, bool whole, config_report
         for (uint32_t k = 0; k < i && r->n == before; k++) {
             const config_device *a = &c->devices[k], *b = &c->devices[i];
             if (is_kind(a, "cpu") && is_kind(b, "cpu")) check_two_cpus(c, k, i, whole, r);
-            if (is_kind(a, "cuda") && is_kind(b, "cuda") && whole) check_two_gpus(c, k, i, r);
+            if (!is_kind(a, "cuda") || !is_kind(b, "cuda") || !whole) continue;
+            check_two_gpus(c, k, i, r);
+            if (r->n == before) check_instances(c, k, i, r);
         }
     }
 }

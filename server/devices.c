@@ -20,10 +20,26 @@ static int say_wanted(const config_device *d, uint32_t device_idx, char *text, s
                            : snprintf(text, n, "devices[%u].index is %u", device_idx, d->index);
 }
 
+/* Why a MIG instance is not among them: "; MIG instances: MIG-1, MIG-2; CUDA_VISIBLE_DEVICES is
+ * ..."
+ */
+static void say_instances(const backend_options *o, char *text, size_t n_bytes) {
+    backend_instance all[BE_DEVICES_MAX];
+    uint32_t n = backend_list_instances(o, BE_DEVICES_MAX, all);
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int used = 0;
+    for (uint32_t i = 0; i < n && (size_t)used < n_bytes; i++)
+        used += snprintf(text + used, n_bytes - (size_t)used, "%s %s",
+                         i == 0 ? "; MIG instances:" : ",", all[i].uuid);
+    if (visible != NULL && (size_t)used < n_bytes)
+        snprintf(text + used, n_bytes - (size_t)used, "; CUDA_VISIBLE_DEVICES is \"%.100s\"",
+                 visible);
+}
+
 /* The one that was asked for is among those found, and well; else what was asked for, and what
  * there is.  The problems of others do not matter. */
-static inferd_status check_there(const config_device *d, uint32_t device_idx,
-                                 const backend_device_about *found, uint32_t n,
+static inferd_status check_there(const backend_options *o, const config_device *d,
+                                 uint32_t device_idx, const backend_device_about *found, uint32_t n,
                                  const backend_device_about **it, inferd_err *err) {
     char text[INFERD_ERR_TEXT_BYTES];
     int used;
@@ -45,6 +61,8 @@ static inferd_status check_there(const config_device *d, uint32_t device_idx,
                                i > 0 ? "," : "", found[i].index, found[i].name, found[i].uuid)
                     : snprintf(text + used, sizeof text - (size_t)used, "%s (%s)", i > 0 ? "," : "",
                                found[i].problem.text);
+    if (used < (int)sizeof text && d->uuid != NULL && strncasecmp(d->uuid, "MIG-", 4) == 0)
+        say_instances(o, text + used, sizeof text - (size_t)used);
     return inferd_fail(err, INFERD_ENOTFOUND, "%s", text);
 }
 
@@ -88,7 +106,7 @@ static inferd_status resolve(const config_device *d, uint32_t device_idx, backen
     if (is_kind(d, "cpu")) return resolve_cpu(d, device_idx, out, err);
     inferd_status s = backend_list_devices(out, found, &n, note);
     if (s == INFERD_OK) {
-        s = check_there(d, device_idx, found, n, &it, err);
+        s = check_there(out, d, device_idx, found, n, &it, err);
         if (s == INFERD_OK) *about = *it;
         return s;
     }

@@ -253,7 +253,7 @@ static void devices_are_listed_with_their_health(void) {
     backend_device_about all[BE_DEVICES_MAX];
     uint32_t n = 0;
     inferd_err err = {0};
-    EXPECT_EQ(cuda_list(&m, all, &n, &err), INFERD_OK);
+    EXPECT_EQ(cuda_list(&m, NULL, all, &n, &err), INFERD_OK);
     EXPECT_EQ(n, 2);
     EXPECT_STR(all[0].kind, "cuda");
     EXPECT_STR(all[0].name, o->device[0].name);
@@ -290,7 +290,7 @@ static void without_nvml_only_the_own_device_is_asked_what_is_free(void) {
     backend_device_about all[BE_DEVICES_MAX], one;
     uint32_t n = 0;
     inferd_err err = {0};
-    EXPECT_EQ(cuda_list(&m, all, &n, &err), INFERD_OK);
+    EXPECT_EQ(cuda_list(&m, NULL, all, &n, &err), INFERD_OK);
     EXPECT_EQ(n, 3);
     for (int i = 0; i < 3; i++) EXPECT(!all[i].health.known && !all[i].free_known);
     EXPECT_EQ(cuda_look(&m, NULL, 1, false, &one, &err), INFERD_OK);
@@ -312,7 +312,7 @@ static void a_device_that_fails_does_not_hide_the_others(void) {
     cu_device d;
     inferd_err err = {0};
     fake_fail_call("device_about", 2, CU_EFAILED);
-    EXPECT_EQ(cuda_list(&m, all, &n, &err), INFERD_OK);
+    EXPECT_EQ(cuda_list(&m, NULL, all, &n, &err), INFERD_OK);
     EXPECT_EQ(n, 3);
     EXPECT(all[0].problem.status == INFERD_OK && all[2].problem.status == INFERD_OK);
     EXPECT_EQ(all[1].problem.status, INFERD_EDEVICE);
@@ -329,7 +329,7 @@ static void a_device_that_fails_does_not_hide_the_others(void) {
     EXPECT(strstr(err.text, "2 C GPU-cc") != NULL);
     m = fake_with(2);
     fake_fail_call("device_health", 2, CU_ELOST); // NVML: the GPU is lost
-    EXPECT_EQ(cuda_list(&m, all, &n, &err), INFERD_OK);
+    EXPECT_EQ(cuda_list(&m, NULL, all, &n, &err), INFERD_OK);
     EXPECT(n == 2 && all[0].problem.status == INFERD_OK);
     EXPECT_EQ(all[1].problem.status, INFERD_ELOST);
     EXPECT_STR(all[1].uuid, fake_options()->device[1].uuid);
@@ -387,6 +387,73 @@ static void a_device_that_is_not_there_names_those_that_are(void) {
     fake_reset();
 }
 
+/* CUDA shows a process the first instance only; a second one was "not there". */
+static void begin_with_instances(cuda_module *m, const char *visible) {
+    *m = fake_with(3);
+    fake_options()->cuda_visible = true;
+    name_device(0, "Fake H200 MIG 1g.18gb", "MIG-aa11");
+    name_device(1, "Fake H200 MIG 1g.18gb", "MIG-aa22");
+    name_device(2, "Fake H200 MIG 1g.18gb", "MIG-bb33");
+    for (int i = 0; i < 3; i++) fake_options()->device[i].mig = true;
+    if (visible != NULL)
+        setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+    else
+        unsetenv("CUDA_VISIBLE_DEVICES");
+}
+static void an_instance_that_is_named_is_shown(void) {
+    static const struct {
+        const char *before, *uuid, *after; // after NULL: it is not there, and nothing was changed
+    } rows[] = {
+        {NULL, "MIG-bb33", "MIG-bb33"},
+        {NULL, "mig-AA2", "MIG-aa22"}, // NVML knows the rest
+        {NULL, "MIG-aa", "MIG-aa"},    // two begin so: CUDA's to decide
+        {NULL, "MIG-cc", NULL},
+        {"MIG-bb33", "MIG-bb33", "MIG-bb33"},
+        {"MIG-aa11,MIG-bb33", "MIG-bb", "MIG-bb33"}, // within what the environment allows
+        {"MIG-aa11", "MIG-bb33", NULL},              // another's decision
+        {"1", "MIG-aa22", "1"},
+        {"1", "MIG-bb33", NULL},
+    };
+    for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
+        cuda_module m;
+        uint32_t chosen = 9;
+        cu_device d;
+        inferd_err err = {0};
+        begin_with_instances(&m, rows[i].before);
+        inferd_status s = cuda_pick(&m, rows[i].uuid, 0, &chosen, &d, &err);
+        const char *now = getenv("CUDA_VISIBLE_DEVICES");
+        if (rows[i].after == NULL) {
+            EXPECT_EQ(s, INFERD_ENOTFOUND);
+            EXPECT_STR(now == NULL ? "" : now, rows[i].before == NULL ? "" : rows[i].before);
+            EXPECT(strstr(err.text, "this machine has 1 device: 0 Fake H200 MIG") != NULL);
+            continue;
+        }
+        EXPECT_EQ(s, INFERD_OK);
+        EXPECT_EQ(chosen, 0); // the only one
+        EXPECT(strncasecmp(d.uuid, rows[i].uuid, strlen(rows[i].uuid)) == 0);
+        EXPECT_STR(now == NULL ? "" : now, rows[i].after);
+    }
+    cuda_module m;
+    uint32_t n, chosen;
+    cu_device d;
+    backend_device_about all[BE_DEVICES_MAX];
+    inferd_err err = {0};
+    begin_with_instances(&m, NULL); // nothing is named
+    EXPECT_EQ(cuda_list(&m, NULL, all, &n, &err), INFERD_OK);
+    EXPECT(n == 1 && getenv("CUDA_VISIBLE_DEVICES") == NULL);
+    EXPECT_STR(all[0].uuid, "MIG-aa11");
+    begin_with_instances(&m, NULL);
+    fake_options()->device[0].mig = false; // a whole GPU beside
+    EXPECT_EQ(cuda_pick(&m, "GPU-", 0, &chosen, &d, &err), INFERD_ENOTFOUND);
+    EXPECT(getenv("CUDA_VISIBLE_DEVICES") == NULL);
+    backend_options options = {.kind = "cuda", .module = &m};
+    backend_instance instances[4];
+    EXPECT_EQ(backend_list_instances(&options, 4, instances), 2);
+    EXPECT_STR(instances[1].uuid, "MIG-bb33");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    fake_reset();
+}
+
 static void what_is_missing_is_said_in_one_line(void) {
     backend_device_about all[BE_DEVICES_MAX];
     uint32_t n = 9;
@@ -432,7 +499,7 @@ static void use_built_module(void) {
 
     backend_device_about all[BE_DEVICES_MAX];
     uint32_t n = 0;
-    inferd_status s = cuda_list(m, all, &n, &err);
+    inferd_status s = cuda_list(m, NULL, all, &n, &err);
     if (s == INFERD_OK) {
         EXPECT(n > 0 && all[0].memory_bytes > 0 && strlen(all[0].uuid) > 8);
         return;
@@ -512,6 +579,7 @@ static const test_case cases[] = {
     TEST(a_device_that_fails_does_not_hide_the_others),
     TEST(a_device_is_picked_by_index_or_uuid),
     TEST(a_device_that_is_not_there_names_those_that_are),
+    TEST(an_instance_that_is_named_is_shown),
     TEST(what_is_missing_is_said_in_one_line),
 #ifdef CUDA_MODULE_BUILT
     TEST(the_built_module_opens_without_a_driver),

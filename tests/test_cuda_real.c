@@ -225,6 +225,19 @@ static void health_is_what_nvml_tells(void) {
     in_child(ask_health);
 }
 
+static void list_them(void) {
+    cu_instance all[4];
+    begin();
+    EXPECT_EQ(api->instances(4, all), 1);
+    EXPECT_STR(all[0].uuid, "MIG-22222222-2222-2222-2222-222222222222");
+    EXPECT_STR(all[0].name, "NVIDIA H200 MIG 1g.18gb");
+    EXPECT_EQ(api->instances(0, all), 0);
+    EXPECT_STR(said.calls, ""); // CUDA is not asked: it must not begin yet
+}
+static void instances_are_those_that_nvml_lists(void) {
+    in_child(list_them);
+}
+
 /* ---- memory, streams ---- */
 
 static void take_memory(void) {
@@ -572,6 +585,7 @@ static const test_case cases[] = {
     TEST(an_instance_of_a_gpu_is_known_by_name_or_uuid),
     TEST(a_driver_without_the_old_uuid_call_will_do),
     TEST(health_is_what_nvml_tells),
+    TEST(instances_are_those_that_nvml_lists),
     TEST(memory_calls_say_what_they_mean),
     TEST(virtual_memory_belongs_to_the_device_in_use),
     TEST(a_driver_entry_that_is_missing_is_named),

@@ -72,6 +72,12 @@ typedef struct cu_health {
     int32_t throttle_thermal;  // 1: clocks are lowered because of heat
 } cu_health;
 
+/* A MIG instance of the machine. */
+typedef struct cu_instance {
+    char name[CU_NAME_BYTES]; // "NVIDIA H200 MIG 1g.18gb"
+    char uuid[CU_UUID_BYTES]; // "MIG-..."
+} cu_instance;
+
 /* A launch.  `fn` is cu_kernel.fn of the module; `params` is the kernel's one struct argument. */
 typedef struct cu_launch {
     const void *fn;
@@ -116,6 +122,9 @@ typedef struct cu_api {
     /* CU_ENODEVICE or CU_EDRIVER with a text that says what to install, CU_ESTARTING with one that
      * says what it waits for; may be called again. */
     cu_result (*init)(void);
+    /* As NVML lists them, those too that CUDA does not show to this process; at most n_max, 0 where
+     * it cannot tell.  Before init, too. */
+    uint32_t (*instances)(uint32_t n_max, cu_instance *out);
     cu_result (*device_count)(uint32_t *out);
     cu_result (*device_about)(uint32_t index, cu_device *out);
     cu_result (*device_health)(uint32_t index, cu_health *out);

@@ -168,7 +168,48 @@ inferd_status cuda_module_open(const char *path, const cuda_module **out, inferd
 
 /* ---- devices ---- */
 
-static inferd_status count(const cuda_module *m, uint32_t *n, inferd_err *err) {
+static bool begins(const char *text, const char *with, size_t n) {
+    return strncasecmp(text, with, n) == 0;
+}
+
+/* The instance's whole UUID, where NVML knows exactly one that begins so; else as it is.  NULL:
+ * NVML knows instances, and none of them is it. */
+static const char *whole_uuid(const cuda_module *m, const char *uuid, cu_instance *space) {
+    static _Thread_local cu_instance all[BE_DEVICES_MAX];
+    uint32_t n_found = 0, n = m->api->instances(BE_DEVICES_MAX, all);
+    for (uint32_t i = 0; i < n; i++)
+        if (begins(all[i].uuid, uuid, strlen(uuid)) && n_found++ == 0) *space = all[i];
+    if (n > 0 && n_found == 0) return NULL;
+    return n_found == 1 ? space->uuid : uuid;
+}
+
+/* CUDA shows a process one MIG instance: the first that CUDA_VISIBLE_DEVICES names, or the first
+ * there is.  So the variable is set before CUDA begins, when the wanted one is known.  What the
+ * environment says already is another's decision and stays, but for a list that has the instance.
+ *
+ * The environment is changed by the first look at the devices only, before other threads run. */
+static void show_instance(const cuda_module *m, const char *uuid) {
+    const char *visible = getenv(CUDA_VISIBLE_ENV);
+    cu_instance space;
+    if (uuid == NULL || !begins(uuid, "MIG-", 4)) return;
+    const char *whole = whole_uuid(m, uuid, &space);
+    if (whole == NULL) return; // what CUDA shows now is told instead
+    if (visible == NULL) {
+        setenv(CUDA_VISIBLE_ENV, whole, 1);
+        return;
+    }
+    if (strchr(visible, ',') == NULL) return;
+    for (const char *at = visible; *at != 0; at += strcspn(at, ","), at += *at == ',') {
+        size_t n = strcspn(at, ",");
+        if (n < 5 || !begins(at, whole, size_min(n, strlen(whole)))) continue;
+        setenv(CUDA_VISIBLE_ENV, whole, 1);
+        return;
+    }
+}
+
+/* `uuid`: of the one that is wanted, or NULL. */
+static inferd_status count(const cuda_module *m, const char *uuid, uint32_t *n, inferd_err *err) {
+    show_instance(m, uuid);
     cu_result r = m->api->init();
     if (r == CU_OK) r = m->api->device_count(n);
     if (r != CU_OK) return cu_fail(m->api, r, err, "CUDA");
@@ -229,11 +270,11 @@ static void tell(const cuda_module *m, uint32_t index, backend_device_about *out
     tell_health(&h, out);
 }
 
-inferd_status cuda_list(const cuda_module *m, backend_device_about *out, uint32_t *n,
-                        inferd_err *err) {
+inferd_status cuda_list(const cuda_module *m, const char *uuid, backend_device_about *out,
+                        uint32_t *n, inferd_err *err) {
     uint32_t n_devices = 0;
     *n = 0;
-    inferd_status s = count(m, &n_devices, err);
+    inferd_status s = count(m, uuid, &n_devices, err);
     if (s != INFERD_OK) return s;
     for (uint32_t i = 0; i < n_devices; i++) tell(m, i, &out[i]);
     *n = n_devices;
@@ -327,7 +368,7 @@ static inferd_status pick_uuid(const cuda_module *m, const char *uuid, uint32_t 
 inferd_status cuda_pick(const cuda_module *m, const char *uuid, uint32_t index, uint32_t *chosen,
                         cu_device *about, inferd_err *err) {
     uint32_t n_devices = 0;
-    inferd_status s = count(m, &n_devices, err);
+    inferd_status s = count(m, uuid, &n_devices, err);
     if (s != INFERD_OK) return s;
     return uuid != NULL && uuid[0] != 0 ? pick_uuid(m, uuid, n_devices, chosen, about, err)
                                         : pick_index(m, index, n_devices, chosen, about, err);
@@ -344,7 +385,7 @@ inferd_status cuda_list_devices(const backend_options *options, backend_device_a
     const cuda_module *m;
     *n = 0;
     inferd_status s = module_of(options, &m, err);
-    return s == INFERD_OK ? cuda_list(m, out, n, err) : s;
+    return s == INFERD_OK ? cuda_list(m, options->uuid, out, n, err) : s;
 }
 
 inferd_status cuda_look_device(const backend_options *options, bool inside,
@@ -352,4 +393,21 @@ inferd_status cuda_look_device(const backend_options *options, bool inside,
     const cuda_module *m;
     inferd_status s = module_of(options, &m, err);
     return s == INFERD_OK ? cuda_look(m, options->uuid, options->index, inside, out, err) : s;
+}
+
+uint32_t cuda_list_instances(const backend_options *options, uint32_t n_max,
+                             backend_instance *out) {
+    static _Thread_local cu_instance all[BE_DEVICES_MAX];
+    const cuda_module *m;
+    inferd_err unsaid;
+    _Static_assert(sizeof all[0].name == sizeof out->name && sizeof all[0].uuid == sizeof out->uuid,
+                   "they are copied whole");
+    if (module_of(options, &m, &unsaid) != INFERD_OK) return 0;
+    uint32_t n = m->api->instances(u32_min(n_max, BE_DEVICES_MAX), all);
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = (backend_instance){0};
+        memcpy(out[i].name, all[i].name, sizeof out[i].name);
+        memcpy(out[i].uuid, all[i].uuid, sizeof out[i].uuid);
+    }
+    return n;
 }

@@ -6,6 +6,7 @@
  * The process under test is steered from outside, by its environment when the module is opened
  *
  *     INFERD_FAKE_DEVICES     how many there are, 0 to 4
+ *     INFERD_FAKE_MIG         1: they are MIG instances, of which CUDA shows one to a process
  *     INFERD_FAKE_MEMORY      MiB of each
  *     INFERD_FAKE_BAD         the device of this index fails whatever it is asked
  *     INFERD_FAKE_NO_DRIVER   1: no driver; old: one that is too old
@@ -90,12 +91,20 @@ static void *read_orders(void *path) {
     return NULL;
 }
 
+static void make_instance(cu_device *d) {
+    memcpy(d->uuid, "MIG", 3);
+    snprintf(d->name, sizeof d->name, "Fake H200 MIG 1g.18gb");
+    d->mig = true;
+}
+
 static void steer(void) {
     fake_opts *o = fake_options();
     uint32_t n = number("INFERD_FAKE_DEVICES", 1), mib = number("INFERD_FAKE_MEMORY", 256);
     fake_set_devices(n);
+    o->cuda_visible = is("INFERD_FAKE_MIG", "1");
     for (uint32_t i = 0; i < FAKE_DEVICES_MAX; i++) {
         o->device[i].memory_bytes = (uint64_t)mib << 20;
+        if (is("INFERD_FAKE_MIG", "1")) make_instance(&o->device[i]);
         if (is("INFERD_FAKE_NO_NVML", "1")) {
             o->health[i].known = false;
             o->health[i].memory_used_bytes = -1;

@@ -10,6 +10,7 @@
 
 #include <stdarg.h>
 #include <string.h>
+#include <strings.h>
 
 fake_state fk = {.lock = PTHREAD_MUTEX_INITIALIZER};
 _Thread_local fake_thread fk_me;
@@ -209,6 +210,44 @@ static void make_device(uint32_t index, cu_device *d, cu_health *h) {
                      .memory_used_bytes = 64 << 20};
 }
 
+static void show(uint32_t index) {
+    if (fk.n_visible < FAKE_DEVICES_MAX) fk.visible[fk.n_visible++] = index;
+}
+
+/* Devices of the environment's list until one that is not there; an instance stands alone.  Without
+ * a list whole GPUs, or where all are partitioned the first instance. */
+static void find_visible(void) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    fk.n_visible = 0;
+    for (uint32_t i = 0; i < fk.opt.n_devices; i++)
+        if (!fk.opt.cuda_visible || (list == NULL && !fk.opt.device[i].mig)) show(i);
+    if (!fk.opt.cuda_visible) return;
+    if (list == NULL && fk.n_visible == 0 && fk.opt.n_devices > 0) show(0);
+    for (const char *at = list; at != NULL && *at != 0;) {
+        size_t n = strcspn(at, ",");
+        uint32_t i = 0;
+        while (i < fk.opt.n_devices && strncasecmp(fk.opt.device[i].uuid, at, n) != 0) i++;
+        if (n == 1 && at[0] >= '0' && at[0] <= '9') i = (uint32_t)(at[0] - '0');
+        if (n == 0 || i >= fk.opt.n_devices) return;
+        if (fk.opt.device[i].mig) fk.n_visible = 0;
+        show(i);
+        if (fk.opt.device[i].mig) return;
+        at += n + (at[n] == ',');
+    }
+}
+
+static uint32_t api_instances(uint32_t n_max, cu_instance *out) {
+    uint32_t n = 0;
+    fk_look();
+    for (uint32_t i = 0; i < fk.opt.n_devices; i++) {
+        if (!fk.opt.cuda_visible || !fk.opt.device[i].mig || n == n_max) continue;
+        memcpy(out[n].name, fk.opt.device[i].name, sizeof out[n].name);
+        memcpy(out[n++].uuid, fk.opt.device[i].uuid, sizeof out[n].uuid);
+    }
+    fk_leave(CU_OK);
+    return n;
+}
+
 static cu_result api_init(void) {
     cu_result r = fk_enter(CALL_init);
     if (r == CU_OK) {
@@ -221,34 +260,41 @@ static cu_result api_init(void) {
             r = fk_say(CU_ESTARTING, "the fabric manager has not started yet (802)");
         else if (fk.opt.n_devices == 0)
             r = fk_say(CU_ENODEVICE, "the NVIDIA driver sees no device");
-        else
+        else {
+            if (!fk.initialized || !fk.opt.cuda_visible) find_visible();
             fk.initialized = true;
+        }
     }
     return fk_leave(r);
 }
 
-static cu_result check_index(uint32_t index) {
-    if (index < fk.opt.n_devices)
+/* *index becomes that in opt.device. */
+static cu_result check_index(uint32_t *given) {
+    uint32_t index = *given;
+    if (!fk.opt.cuda_visible) find_visible(); // tests change their number at any time
+    if (index < fk.n_visible) {
+        *given = index = fk.visible[index];
         return fk.opt.bad[index] ? fk_say(CU_EFAILED, "device %u does not answer", index) : CU_OK;
+    }
     return fk_say(CU_EINVAL, "there is no device %u, there are %u", index, fk.opt.n_devices);
 }
 
 static cu_result api_device_count(uint32_t *out) {
     cu_result r = fk_enter(CALL_device_count);
-    if (r == CU_OK) *out = fk.opt.n_devices;
+    if (r == CU_OK) *out = fk.opt.cuda_visible ? fk.n_visible : fk.opt.n_devices;
     return fk_leave(r);
 }
 
 static cu_result api_device_about(uint32_t index, cu_device *out) {
     cu_result r = fk_enter(CALL_device_about);
-    if (r == CU_OK) r = check_index(index);
+    if (r == CU_OK) r = check_index(&index);
     if (r == CU_OK) *out = fk.opt.device[index];
     return fk_leave(r);
 }
 
 static cu_result api_device_health(uint32_t index, cu_health *out) {
     cu_result r = fk_enter(CALL_device_health);
-    if (r == CU_OK) r = check_index(index);
+    if (r == CU_OK) r = check_index(&index);
     if (r == CU_OK && fk.opt.gone[index]) r = fk_say(CU_ELOST, "NVML: the GPU is lost (15)");
     if (r == CU_OK) *out = fk.opt.health[index];
     return fk_leave(r);
@@ -256,7 +302,7 @@ static cu_result api_device_health(uint32_t index, cu_health *out) {
 
 static cu_result api_device_use(uint32_t index) {
     cu_result r = fk_enter(CALL_device_use);
-    if (r == CU_OK) r = check_index(index);
+    if (r == CU_OK) r = check_index(&index);
     if (r == CU_OK) {
         fk_me.device = (int32_t)index;
         fk.uses[index]++;
@@ -342,6 +388,7 @@ static void make_api(void) {
         .name = "fake",
         .text = api_text,
         .init = api_init,
+        .instances = api_instances,
         .device_count = api_device_count,
         .device_about = api_device_about,
         .device_health = api_device_health,

@@ -49,6 +49,7 @@ typedef struct fake_opts {
     bool broken_alias;        // a second mapping of a handle does not show its bytes; false
     bool no_dependent;        // launches with that attribute are refused; false
     bool no_dependent_graphs; // and captures that hold some; false
+    bool cuda_visible;        // as CUDA: one MIG instance, and CUDA_VISIBLE_DEVICES counts; false
     uint32_t starting;        // so many calls of init say that the machine's services still start
 
     /* When work runs. */

@@ -264,8 +264,9 @@ typedef struct fake_state {
     uint64_t generation;           // goes up with every reset
     uint64_t random, seed, serial; // random began with seed
     bool initialized, failed, lt_opened;
-    bool lost, lost_on[FAKE_DEVICES_MAX]; // the process; a device (opt.lost_alone)
-    int32_t running_on;                   // the device whose work runs; -1: none
+    bool lost, lost_on[FAKE_DEVICES_MAX];          // the process; a device (opt.lost_alone)
+    uint32_t visible[FAKE_DEVICES_MAX], n_visible; // of opt.device, since init
+    int32_t running_on;                            // the device whose work runs; -1: none
     char lost_why[CU_TEXT_BYTES];
     uint64_t calls[CALL_COUNT], uses[FAKE_DEVICES_MAX];
     fake_rule rule_any, rules[CALL_COUNT];

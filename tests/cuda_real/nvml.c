@@ -87,3 +87,36 @@ int nvmlDeviceGetCurrentClocksEventReasons(device *d, unsigned long long *out) {
     *out = 0x4 | 0x40; // power cap, hardware thermal slowdown
     return d->is_instance ? NOT_SUPPORTED : OK;
 }
+int nvmlDeviceGetCount_v2(unsigned *out);
+int nvmlDeviceGetCount_v2(unsigned *out) {
+    *out = 1;
+    return OK;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **out);
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **out) {
+    *out = &gpu;
+    return index == 0 ? OK : INVALID_ARGUMENT;
+}
+int nvmlDeviceGetMaxMigDeviceCount(device *d, unsigned *out);
+int nvmlDeviceGetMaxMigDeviceCount(device *d, unsigned *out) {
+    *out = 7;
+    return d->is_instance ? NOT_SUPPORTED : OK;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned index, device **out);
+int nvmlDeviceGetMigDeviceHandleByIndex(device *d, unsigned index, device **out) {
+    *out = &instance;
+    return d->is_instance ? INVALID_ARGUMENT : index == 3 ? OK : NOT_FOUND; // one of seven places
+}
+int nvmlDeviceGetUUID(device *d, char *out, unsigned n);
+int nvmlDeviceGetUUID(device *d, char *out, unsigned n) {
+    if (strlen(d->uuid) >= n) return INVALID_ARGUMENT;
+    strcpy(out, d->uuid);
+    return OK;
+}
+int nvmlDeviceGetName(device *d, char *out, unsigned n);
+int nvmlDeviceGetName(device *d, char *out, unsigned n) {
+    const char *name = d->is_instance ? "NVIDIA H200 MIG 1g.18gb" : "NVIDIA H200";
+    if (strlen(name) >= n) return INVALID_ARGUMENT;
+    strcpy(out, name);
+    return OK;
+}

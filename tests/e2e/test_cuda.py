@@ -233,6 +233,29 @@ def test_a_device_that_is_not_there_is_said(tmp_path, tiny_model, device, env, s
     assert "base_url" not in r.stdout
 
 
+def test_a_mig_instance_that_is_not_the_first_is_served(launch, tmp_path, tiny_model):
+    """CUDA shows a process one instance: the second was "not there"."""
+    uuid = "MIG-8f6a0001-fake-4a3e-9c00-000000000001"
+    mig = {"INFERD_FAKE_DEVICES": "2", "INFERD_FAKE_MIG": "1"}
+    env = {k: v for k, v in environment(**mig).items()}
+    d = launch(cuda_config(tiny_model, uuid=uuid), env=env)
+    assert "Fake H200 MIG 1g.18gb" in d.ready_line
+    assert complete(d, max_tokens=2)["usage"]["completion_tokens"] == 2
+    assert f'uuid="{uuid}",mig="true"' in d.http.get("/metrics").text
+    assert d.stop() == 0
+    listed = inferd("devices", env=env).stdout
+    assert "cuda:0   Fake H200 MIG 1g.18gb MIG-8f6a0000" in listed and f"{uuid}, for another process: --device" in listed
+    r = inferd("run", tiny_model, "Hi", "--device", "MIG-77", env=env)
+    assert r.returncode == 3 and "MIG instances: MIG-8f6a0000" in r.stderr and uuid in r.stderr, r.stderr
+    path = tmp_path / "c.json"
+    two = cuda_config(tiny_model)
+    for other, words in ((uuid, "of which CUDA shows one to a process"), ("GPU-8f", "only one of the two")):
+        two["devices"] = [{"kind": "cuda", "uuid": "MIG-8f6a0000"}, {"kind": "cuda", "uuid": other}]
+        path.write_text(json.dumps({**two, "listen": "127.0.0.1:0"}))
+        r = inferd("serve", "--config", path, env=env)
+        assert r.returncode == 2 and words in r.stderr and "devices[1]" in r.stderr, r.stderr
+
+
 def test_a_gpu_whose_services_still_start_is_waited_for(launch, tmp_path, tiny_model):
     """Error 802: the fabric manager of an HGX board.  Status 3 was final for systemd."""
     d = launch(cuda_config(tiny_model, kind="auto"), env=environment(INFERD_FAKE_STARTING=2))

@@ -447,6 +447,7 @@ const cu_api real_api = {
     .name = "cuda",
     .text = real_text,
     .init = init,
+    .instances = list_instances,
     .device_count = device_count,
     .device_about = device_about,
     .device_health = device_health,

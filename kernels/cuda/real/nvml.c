@@ -43,6 +43,12 @@ static struct {
     nvml_return (*init)(void);
     nvml_return (*by_uuid)(const char *, nvml_device *);
     nvml_return (*parent)(nvml_device, nvml_device *);
+    nvml_return (*count)(unsigned *);
+    nvml_return (*by_index)(unsigned, nvml_device *);
+    nvml_return (*instances_max)(nvml_device, unsigned *);
+    nvml_return (*instance)(nvml_device, unsigned, nvml_device *);
+    nvml_return (*uuid)(nvml_device, char *, unsigned);
+    nvml_return (*name)(nvml_device, char *, unsigned);
     nvml_return (*temperature)(nvml_device, int, unsigned *);
     nvml_return (*power)(nvml_device, unsigned *);
     nvml_return (*utilization)(nvml_device, nvml_utilization *);
@@ -63,6 +69,12 @@ static void open_library(void) {
         {"nvmlInit_v2", &nvml.init},
         {"nvmlDeviceGetHandleByUUID", &nvml.by_uuid},
         {"nvmlDeviceGetDeviceHandleFromMigDeviceHandle", &nvml.parent},
+        {"nvmlDeviceGetCount_v2", &nvml.count},
+        {"nvmlDeviceGetHandleByIndex_v2", &nvml.by_index},
+        {"nvmlDeviceGetMaxMigDeviceCount", &nvml.instances_max},
+        {"nvmlDeviceGetMigDeviceHandleByIndex", &nvml.instance},
+        {"nvmlDeviceGetUUID", &nvml.uuid},
+        {"nvmlDeviceGetName", &nvml.name},
         {"nvmlDeviceGetTemperature", &nvml.temperature},
         {"nvmlDeviceGetPowerUsage", &nvml.power},
         {"nvmlDeviceGetUtilizationRates", &nvml.utilization},
@@ -147,4 +159,36 @@ cu_result device_health(uint32_t index, cu_health *out) {
     bool instance = id.mig && nvml.parent != NULL && told(nvml.parent(d, &gpu), &lost);
     read_gpu(instance ? gpu : d, out, &lost);
     return lost ? gpu_lost(&id) : CU_OK;
+}
+
+/* ---- MIG instances ---- */
+
+/* Of one GPU, behind the n that are there; places without an instance are passed over. */
+static uint32_t add_instances(nvml_device gpu, uint32_t n_max, cu_instance *out, uint32_t n) {
+    unsigned places = 0;
+    if (nvml.instances_max(gpu, &places) != NVML_OK) return n; // this GPU has none
+    for (unsigned i = 0; i < places && n < n_max; i++) {
+        nvml_device d = NULL;
+        out[n] = (cu_instance){0};
+        if (nvml.instance(gpu, i, &d) != NVML_OK ||
+            nvml.uuid(d, out[n].uuid, sizeof out[n].uuid) != NVML_OK)
+            continue;
+        if (nvml.name != NULL) nvml.name(d, out[n].name, sizeof out[n].name); // or without
+        n++;
+    }
+    return n;
+}
+
+uint32_t list_instances(uint32_t n_max, cu_instance *out) {
+    unsigned n_gpus = 0;
+    uint32_t n = 0;
+    pthread_once(&once, open_library);
+    if (!there || nvml.count == NULL || nvml.by_index == NULL || nvml.instances_max == NULL ||
+        nvml.instance == NULL || nvml.uuid == NULL || nvml.count(&n_gpus) != NVML_OK)
+        return 0;
+    for (unsigned i = 0; i < n_gpus; i++) {
+        nvml_device gpu = NULL;
+        if (nvml.by_index(i, &gpu) == NVML_OK) n = add_instances(gpu, n_max, out, n);
+    }
+    return n;
 }

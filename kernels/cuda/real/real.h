@@ -43,6 +43,7 @@ cu_result vmm_access(void *p, size_t n);
 
 /* -- nvml.c -- */
 cu_result device_health(uint32_t index, cu_health *out);
+uint32_t list_instances(uint32_t n_max, cu_instance *out);
 
 /* -- lt.c -- */
 cu_result lt_open(const char *path);

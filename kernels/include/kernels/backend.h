@@ -157,6 +157,13 @@ typedef struct backend_device_about {
  * old a driver), INFERD_EBUSY: the machine's services for them still start. */
 inferd_status backend_list_devices(const backend_options *options, backend_device_about *out,
                                    uint32_t *n, inferd_err *err);
+/* MIG instances of the machine, those too that are not shown to this process, which sees one of
+ * them; at most n_max, 0: none, or nobody can tell. */
+typedef struct backend_instance {
+    char name[128], uuid[48];
+} backend_instance;
+uint32_t backend_list_instances(const backend_options *options, uint32_t n_max,
+                                backend_instance *out);
 /* Only the device that `options` opens.  `inside`: a GPU is asked in this process's context, which
  * is made if it is not there (some 500 MiB of device memory): then free_bytes is known, and a
  * context that was lost says so.  INFERD_ELOST: the device is gone. */
