@@ -335,7 +335,7 @@ void placed_launch(placed_model *p, const batch *b, const sample_row *draws, uin
     while (!all_queued(p)) queue_unit(p); // what it reads is there or on its way
     be_step_begin(p->be, b, &p->kv);
     decoder_forward(p->be, &p->m->spec, &p->weights, &p->scratch, b);
-    if (b->n_logits > 0 && be_can_draw(p->be))
+    if (b->n_logits > 0 && draws != NULL && be_can_draw(p->be))
         be_draw(p->be, p->scratch.logits, draws, b->n_logits, n_vocab);
     else if (b->n_logits > 0)
         be_want_logits(p->be, p->scratch.logits, b->n_logits);

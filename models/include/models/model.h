@@ -171,8 +171,8 @@ inferd_status placed_bring_up(placed_model *p, const uint32_t *pages, uint32_t n
 
 /* LOADING or HOT.  Send a step on its way: the forward pass of the batch and, where the device can
  * (be_can_draw), the drawing of `draws` ([b->n_logits]; ids below n_vocab).  What is passed is
- * borrowed until it returns.  be_step_finish tells how it went; without drawing its result has the
- * logits. */
+ * borrowed until it returns.  be_step_finish tells how it went; without drawing (`draws` is NULL,
+ * or the device cannot) its result has the logits. */
 void placed_launch(placed_model *p, const batch *b, const sample_row *draws, uint32_t n_vocab);
 
 #endif
