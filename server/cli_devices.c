@@ -72,6 +72,8 @@ static void print_text(const backend_device_about *d) {
     else
         printf("%.1f GiB (without NVML it is not known how much is free)", gib(d->memory_bytes));
     if (d->mig) fputs(", a MIG instance", stdout);
+    if (d->mps) fputs(", shared by MPS (a fault of another client ends inferd, status 70)", stdout);
+    if (d->mps_threads > 0) printf(", %u %% of its threads", d->mps_threads);
     print_health(d);
     putchar('\n');
 }
@@ -113,6 +115,9 @@ static void print_json(const backend_options *o, const backend_device_about *d) 
                        d->index, d->n_units, d->cc_major, d->cc_minor, d->mig ? "true" : "false");
         if (d->free_known)
             buf_add_format(&out, ",\"free_bytes\":%llu", (unsigned long long)d->free_bytes);
+        if (d->mps) buf_add_str(&out, ",\"mps\":true");
+        if (d->mps_threads > 0)
+            buf_add_format(&out, ",\"mps_thread_percentage\":%u", d->mps_threads);
         if (d->problem.status != INFERD_OK) add_text(&out, "error", d->problem.text);
     }
     if (d->health.known) {

@@ -151,6 +151,15 @@ static void look_at_devices(void) {
     EXPECT_EQ(d.l2_bytes, 60 << 20);
     EXPECT_EQ(d.memory_bytes, 141ll << 30);
     EXPECT_EQ(d.driver_version, 13000);
+    EXPECT(!d.mps);
+    said.mps = true;
+    EXPECT_EQ(api->device_about(0, &d), CU_OK);
+    EXPECT(d.mps);
+    said.fail_call = "cudaDeviceGetAttribute"; // an older driver
+    said.error = cudaErrorInvalidValue;
+    EXPECT_EQ(api->device_about(0, &d), CU_OK);
+    EXPECT(!d.mps);
+    said.fail_call = NULL;
     said.uuid = 0x22; // an instance has another UUID than its GPU
     EXPECT_EQ(api->device_about(0, &d), CU_OK);
     EXPECT(d.mig);

@@ -58,6 +58,7 @@ typedef struct cu_device {
     uint64_t l2_bytes, memory_bytes;
     bool mig;                                // an instance of a partitioned GPU
     bool vmm;                                // virtual memory management is there
+    bool mps;                                // this process is a client of an MPS server
     int32_t driver_version, runtime_version; // 13000 = 13.0
 } cu_device;
 

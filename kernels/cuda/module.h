@@ -25,7 +25,7 @@ typedef struct cu_kernel {
     uint32_t cc_min;      // 80, 90: first compute capability it runs on
 } cu_kernel;
 
-enum { CUDA_MODULE_VERSION = 3 }; // goes up when cu_api or a params struct changes
+enum { CUDA_MODULE_VERSION = 4 }; // goes up when cu_api or a params struct changes
 
 typedef struct cuda_module {
     uint32_t version;  // CUDA_MODULE_VERSION when it was built

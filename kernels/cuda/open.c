@@ -247,6 +247,13 @@ static void tell_memory(const cu_health *h, backend_device_about *out) {
     out->free_known = true;
 }
 
+/* "50", as the client's environment has it; the server may grant less. */
+static uint32_t mps_threads(void) {
+    const char *text = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    double v = text != NULL ? strtod(text, NULL) : 0;
+    return v > 0 && v <= 100 ? u32_max((uint32_t)v, 1) : 0;
+}
+
 /* What is known of it; a device that fails is told with that, and does not hide the others. */
 static void tell(const cuda_module *m, uint32_t index, backend_device_about *out) {
     cu_device d;
@@ -258,6 +265,8 @@ static void tell(const cuda_module *m, uint32_t index, backend_device_about *out
     out->cc_minor = d.cc_minor;
     out->memory_bytes = d.memory_bytes;
     out->mig = d.mig;
+    out->mps = d.mps;
+    if (d.mps) out->mps_threads = mps_threads();
     snprintf(out->name, sizeof out->name, "%s", d.name);
     snprintf(out->uuid, sizeof out->uuid, "%s", d.uuid);
     cu_result r = m->api->device_health(index, &h);

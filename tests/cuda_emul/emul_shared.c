@@ -7,6 +7,7 @@
  *
  *     INFERD_FAKE_DEVICES     how many there are, 0 to 4
  *     INFERD_FAKE_MIG         1: they are MIG instances, of which CUDA shows one to a process
+ *     INFERD_FAKE_MPS         1: an MPS server shares them
  *     INFERD_FAKE_MEMORY      MiB of each
  *     INFERD_FAKE_BAD         the device of this index fails whatever it is asked
  *     INFERD_FAKE_NO_DRIVER   1: no driver; old: one that is too old
@@ -104,6 +105,7 @@ static void steer(void) {
     o->cuda_visible = is("INFERD_FAKE_MIG", "1");
     for (uint32_t i = 0; i < FAKE_DEVICES_MAX; i++) {
         o->device[i].memory_bytes = (uint64_t)mib << 20;
+        o->device[i].mps = is("INFERD_FAKE_MPS", "1");
         if (is("INFERD_FAKE_MIG", "1")) make_instance(&o->device[i]);
         if (is("INFERD_FAKE_NO_NVML", "1")) {
             o->health[i].known = false;

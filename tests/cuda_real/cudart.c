@@ -57,6 +57,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     out->totalGlobalMem = 141ull << 30;
     return asked("cudaGetDeviceProperties");
 }
+cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr what, int device) {
+    (void)device;
+    *out = what == 133 && said.mps; // cudaDevAttrMpsEnabled
+    return asked("cudaDeviceGetAttribute");
+}
 cudaError_t cudaSetDevice(int device) {
     said.device = device;
     return asked("cudaSetDevice");

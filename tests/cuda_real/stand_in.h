@@ -22,6 +22,7 @@ typedef struct stand_in {
     unsigned char uuid, uuid_parent; // every byte of them
     bool no_parent_uuid;             // the driver has forgotten the older call
     int shared_allowed;              // a kernel's allowance before anybody asks for more
+    bool mps;                        // this process is a client of an MPS server
     float elapsed_ms;
 
     /* what they were asked */

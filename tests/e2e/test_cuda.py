@@ -233,6 +233,18 @@ def test_a_device_that_is_not_there_is_said(tmp_path, tiny_model, device, env, s
     assert "base_url" not in r.stdout
 
 
+def test_a_gpu_that_mps_shares_says_so():
+    mps = environment(INFERD_FAKE_MPS=1)
+    text = inferd("devices", env=mps).stdout
+    assert "shared by MPS (a fault of another client ends inferd, status 70)" in text and "of its threads" not in text
+    mps["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "40"
+    assert "40 % of its threads" in inferd("devices", env=mps).stdout
+    row = json.loads(inferd("devices", "--json", env=mps).stdout.splitlines()[1])
+    assert row["mps"] is True and row["mps_thread_percentage"] == 40
+    mps["INFERD_FAKE_MPS"] = "0"
+    assert "MPS" not in inferd("devices", env=mps).stdout and "threads\"" not in inferd("devices", env=mps).stdout
+
+
 def test_a_mig_instance_that_is_not_the_first_is_served(launch, tmp_path, tiny_model):
     """CUDA shows a process one instance: the second was "not there"."""
     uuid = "MIG-8f6a0001-fake-4a3e-9c00-000000000001"

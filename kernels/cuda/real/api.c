@@ -208,6 +208,14 @@ static cu_result device_count(uint32_t *out) {
     return result;
 }
 
+/* A fault of another client of the MPS server ends this process's context as well. */
+static bool is_mps_client(uint32_t index) {
+    int on = 0;
+    cudaError_t e = cudaDeviceGetAttribute(&on, cudaDevAttrMpsEnabled, (int)index);
+    if (e != cudaSuccess) cudaGetLastError(); // a driver that does not know the question
+    return e == cudaSuccess && on != 0;
+}
+
 static cu_result device_about(uint32_t index, cu_device *out) {
     memset(out, 0, sizeof *out);
     struct cudaDeviceProp p;
@@ -234,6 +242,7 @@ static cu_result device_about(uint32_t index, cu_device *out) {
     out->memory_bytes = p.totalGlobalMem;
     out->mig = id.mig;
     out->vmm = id.vmm;
+    out->mps = is_mps_client(index);
     out->driver_version = driver;
     out->runtime_version = runtime;
     return CU_OK;

@@ -144,6 +144,8 @@ typedef struct backend_device_about {
     uint64_t memory_bytes, free_bytes;
     bool free_known; // else free_bytes is 0
     bool mig;
+    bool mps;             // shared by an MPS server: a fault of another client loses the device
+    uint32_t mps_threads; // percent of the SMs that it grants this process; 0: nothing is said
     inferd_err problem; // INFERD_OK, or the device failed when it was asked; the rest may be empty
     struct {            // NVML's view; fields are negative where unknown
         bool known;
