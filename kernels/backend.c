@@ -130,6 +130,9 @@ uint32_t be_n_threads(const backend *be) {
 uint32_t be_rows_best(const backend *be) {
     return be->ops->rows_best != NULL ? be->ops->rows_best(be) : 0;
 }
+uint32_t be_rows_default(const backend *be) {
+    return be->ops->rows_default != NULL ? be->ops->rows_default(be) : 0;
+}
 void be_get_stats(const backend *be, backend_stats *out) {
     be->ops->get_stats(be, out);
 }

@@ -17,7 +17,8 @@ typedef struct backend_ops {
     const char *(*warning)(const backend *be); // NULL: none
     uint32_t (*depth)(const backend *be);
     uint32_t (*n_threads)(const backend *be);
-    uint32_t (*rows_best)(const backend *be); // NULL: 0
+    uint32_t (*rows_best)(const backend *be);    // NULL: 0
+    uint32_t (*rows_default)(const backend *be); // NULL: 0
     void (*get_stats)(const backend *be, backend_stats *out);
     uint32_t (*get_profile)(const backend *be, be_part out[BE_PARTS_MAX]); // NULL: none is made
 

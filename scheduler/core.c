@@ -162,11 +162,16 @@ inferd_status core_open(core *c, inferd_err *err) {
     st = open_host(c, err);
     if (st != INFERD_OK) return st;
     c->depth = u32_min(u32_max(about->depth, 1), CORE_DEPTH_MAX);
+    if (l->step_tokens_by_device) {
+        uint32_t rows = about->rows_default != 0 ? about->rows_default : STEP_TOKENS_DEFAULT;
+        l->step_tokens_max = u32_min(l->step_tokens_max, u32_max(rows, l->running_max));
+    }
     /* Larger steps would gain nothing there and cost memory; who decodes has a row in any case. */
     uint32_t rows_best = u32_max(about->rows_best, 2 * l->running_max);
     if (about->rows_best != 0) l->step_tokens_max = u32_min(l->step_tokens_max, rows_best);
     st = sched_set_device(c->sched, c->depth, l->step_tokens_max, err);
     if (st != INFERD_OK) return st;
+    l->logits_max = u32_min(l->logits_max, l->step_tokens_max);
     st = open_tiers(c, err);
     if (st != INFERD_OK) return st;
     c->models.limits.device = (device_limits){l->step_tokens_max, l->logits_max, c->options.kv};

@@ -48,6 +48,7 @@ typedef struct device_about {
     uint32_t extent_pages; // pool_init_extents
     uint32_t depth;        // steps that may be launched and not finished, 1 or 2
     uint32_t rows_best;    // be_rows_best
+    uint32_t rows_default; // be_rows_default
 } device_about;
 
 typedef struct device_limits {

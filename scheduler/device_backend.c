@@ -92,7 +92,8 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
                           .page_bytes = be_page_bytes(d->be),
                           .extent_pages = be_extent_pages(d->be),
                           .depth = be_depth(d->be),
-                          .rows_best = be_rows_best(d->be)};
+                          .rows_best = be_rows_best(d->be),
+                          .rows_default = be_rows_default(d->be)};
     out->n_ready = u32_min(out->n_ready, out->n_pages);
     backend_stats stats;
     be_get_stats(d->be, &stats);

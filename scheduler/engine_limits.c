@@ -12,7 +12,6 @@ static uint32_t or_default(uint32_t value, uint32_t otherwise) {
 engine_limits limits_fill(const engine_limits *given) {
     engine_limits l = *given;
     l.running_max = or_default(l.running_max, 32);
-    l.step_tokens_max = or_default(l.step_tokens_max, 512);
     l.queue_len_max = or_default(l.queue_len_max, 1024);
     l.starvation_ms = or_default(l.starvation_ms, 2000);
     l.turn_ms = or_default(l.turn_ms, 500);
@@ -31,16 +30,17 @@ uint64_t limits_pace_us(policy_objective objective, uint32_t tpot_ms) {
     return (uint64_t)or_default(tpot_ms, preset_ms[objective]) * MS_US;
 }
 
-/* Rows with logits per step: one per sequence, and some for prompts that are scored. */
-static uint32_t logits_max(const engine_limits *l) {
-    return u32_min(l->running_max + LOGITS_MORE, l->step_tokens_max);
-}
-
 sched_limits limits_of_sched(const engine_limits *l) {
+    bool by_device = l->step_tokens_max == 0;
+    uint32_t most = u32_max(STEP_TOKENS_DEFAULT_MAX, l->running_max);
+    uint32_t step_tokens_max = by_device ? most : l->step_tokens_max;
+    /* One per sequence, and some for prompts that are scored. */
+    uint32_t logits_max = u32_min(l->running_max + LOGITS_MORE, step_tokens_max);
     return (sched_limits){.depth = CORE_DEPTH_MAX,
                           .running_max = l->running_max,
-                          .step_tokens_max = l->step_tokens_max,
-                          .logits_max = logits_max(l),
+                          .step_tokens_max = step_tokens_max,
+                          .step_tokens_by_device = by_device,
+                          .logits_max = logits_max,
                           .queue_len_max = l->queue_len_max,
                           .draft_tokens = l->draft_tokens,
                           .pace_us = limits_pace_us(l->objective, l->tpot_ms),

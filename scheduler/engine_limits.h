@@ -10,7 +10,8 @@
 #include "scheduler.h"
 #include "scheduler/engine.h"
 
-/* The same with a default in the place of every 0 that means one. */
+/* The same with a default in the place of every 0 that means one, but for step_tokens_max: the
+ * device says it when it is opened (core.c). */
 engine_limits limits_fill(const engine_limits *given);
 /* Of limits that were filled.  The depth is the most there is; the device's own may be less. */
 sched_limits limits_of_sched(const engine_limits *l);

@@ -61,10 +61,15 @@
 
 typedef struct sched sched;
 
+/* Rows of a step for which no limit was set: on a device that says nothing, and the most of those
+ * that say something. */
+enum { STEP_TOKENS_DEFAULT = 512, STEP_TOKENS_DEFAULT_MAX = 2048 };
+
 typedef struct sched_limits {
     uint32_t depth; // steps planned ahead, 1 or 2
     uint32_t running_max, step_tokens_max, logits_max, queue_len_max;
-    uint32_t draft_tokens; // guessed per sequence and step, at depth 1 only; 0: none
+    bool step_tokens_by_device; // no limit was set: the device's default, at most step_tokens_max
+    uint32_t draft_tokens;      // guessed per sequence and step, at depth 1 only; 0: none
     uint64_t pace_us; // between two tokens of a stream, while prompts are computed: sched_pace.c
     uint64_t starvation_us;
     uint64_t kv_turn_us; // so long without a page: a model takes some of equals; core.h sets it

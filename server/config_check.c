@@ -229,8 +229,9 @@ static void check_limits(const config_limits *l, config_report *r) {
                 "such a body could never be parsed");
     check_order(r, "stream_soft_bytes", l->http.stream_soft_bytes, "stream_hard_bytes",
                 l->http.stream_hard_bytes, "a stream would be cut before it is paused");
-    check_order(r, "running_max", l->engine.running_max, "step_tokens_max",
-                l->engine.step_tokens_max, "each running sequence needs one token of a step");
+    if (l->engine.step_tokens_max != 0)
+        check_order(r, "running_max", l->engine.running_max, "step_tokens_max",
+                    l->engine.step_tokens_max, "each running sequence needs one token of a step");
     check_order(r, "queue_timeout_ms", l->queue_timeout_ms, "total_timeout_ms", l->total_timeout_ms,
                 "waiting is part of the whole");
 }

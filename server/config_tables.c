@@ -243,9 +243,11 @@ static const option of_limit[] = {
      .about = "of one parsed body"},
     {"running_max", OPTION_U32, AT(L, engine.running_max), RANGE(1, 4096, 32),
      .about = "sequences in one step; those that stepped aside run beyond it"},
-    {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(1, 65536, 512),
+    {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(0, 65536, 0),
      .about =
-         "tokens computed in one step; on a CPU at most the larger of 128 and 2 `running_max`"},
+         "tokens computed in one step; on a CPU at most the larger of 128 and 2 `running_max`. 0: on "
+         "a GPU 2048, with a workspace below 1GiB one for each 512KiB and at least 512; on a CPU "
+         "512; never below `running_max`"},
     {"step_hang_ms", OPTION_U32, AT(L, step_hang_ms), RANGE(1000, DAY_MS, 60000), .live = true,
      .about = "a device that answers no step for this long is given up: exit status 70"},
     {"device_wait_s", OPTION_U32, AT(L, device_wait_s), RANGE(0, DAY_S, 60),

@@ -11,7 +11,9 @@ enum {
     CAPACITY_S = 240,       // of an endless queue
     CAPACITY_WARMUP_S = 60, // of it, not counted
     BASE_S_MIN = 600,
-    REFERENCE_TPOT_MS = 25 // pace of the dedicated device: targets do not move with a default
+    /* Of the dedicated device: targets do not move with a default. */
+    REFERENCE_TPOT_MS = 25,
+    REFERENCE_STEP_TOKENS = 512
 };
 #define CAPACITY_RATE 200.0 // a second, more than any preset serves
 #define BASE_LOAD     0.5
@@ -276,7 +278,10 @@ static inferd_status run(const experiment *e, const workload_spec *load, run_fig
         o.sched.running_max = e->running_max;
         o.sched.step_tokens_max = u32_max(o.sched.step_tokens_max, 2 * e->running_max);
     }
-    if (e->step_tokens > 0) o.sched.step_tokens_max = e->step_tokens;
+    if (e->step_tokens > 0) {
+        o.sched.step_tokens_max = e->step_tokens;
+        o.sched.step_tokens_by_device = false;
+    }
     workload *offered = NULL;
     world *w = NULL;
     double began_s = used_s();
@@ -327,6 +332,7 @@ static void dedicate(experiment *e) {
     e->model_shares = NULL;
     e->watched = false;
     e->tpot_ms = REFERENCE_TPOT_MS;
+    if (e->step_tokens == 0) e->step_tokens = u32_max(REFERENCE_STEP_TOKENS, 2 * e->running_max);
 }
 
 /* Requests a second that one device with one model ends while it is never without work. */

@@ -32,8 +32,8 @@ enum {
 /* What both have: all but their memory. */
 #define HOPPER                                                                                     \
     .reserve_bytes = 2 * GB, .host_bytes = 1024 * GB, .page_bytes = 2 * MIB, .extent_pages = 32,   \
-    .depth = 2, .flops = 400e12, .bus_bytes_per_s = 52e9, .disk_bytes_per_s = 6e9,                 \
-    .overhead_us = 150, .host_us = 30, .load_fix_us = 5000, .model = "8b"
+    .depth = 2, .rows_default = 2048, .flops = 400e12, .bus_bytes_per_s = 52e9,                    \
+    .disk_bytes_per_s = 6e9, .overhead_us = 150, .host_us = 30, .load_fix_us = 5000, .model = "8b"
 
 static const sim_preset PRESETS[] = {
     {.name = "h100-80",
@@ -205,7 +205,8 @@ static inferd_status sim_open(void *self, device_about *out, inferd_err *err) {
                           .page_bytes = p->page_bytes,
                           .extent_pages = p->extent_pages,
                           .depth = p->depth,
-                          .rows_best = p->rows_best};
+                          .rows_best = p->rows_best,
+                          .rows_default = p->rows_default};
     snprintf(out->name, sizeof out->name, "simulated %s", p->name);
     return INFERD_OK;
 }

@@ -29,7 +29,7 @@ typedef struct sim_preset {
     const char *name;
     uint64_t memory_bytes, reserve_bytes, host_bytes; // host: for warm weights
     uint64_t page_bytes;
-    uint32_t extent_pages, depth, rows_best;
+    uint32_t extent_pages, depth, rows_best, rows_default;
     bool one_memory;
     double mem_bytes_per_s, kv_bytes_per_s, flops; // that a step reaches
     double bus_bytes_per_s, disk_bytes_per_s, prepare_bytes_per_s;

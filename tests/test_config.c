@@ -394,7 +394,8 @@ static void rules_of_the_whole_are_checked(void) {
     problem_is("{" MODELS ",\"limits\":{\"stream_hard_bytes\":\"1KiB\"}}",
                ":1: limits.stream_soft_bytes: 65536 is more than stream_hard_bytes (1024): "
                "a stream would be cut before it is paused");
-    problem_is("{" MODELS ",\"limits\":{\"running_max\":600}}",
+    EXPECT_EQ(load("{" MODELS ",\"limits\":{\"running_max\":600}}"), INFERD_OK);
+    problem_is("{" MODELS ",\"limits\":{\"running_max\":600,\"step_tokens_max\":512}}",
                ":1: limits.running_max: 600 is more than step_tokens_max (512): "
                "each running sequence needs one token of a step");
     EXPECT_EQ(load("{" MODELS ",\"listen\":\"0.0.0.0:80\",\"tenants\":[{\"name\":\"t\",\"keys\":["

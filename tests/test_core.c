@@ -1,6 +1,7 @@
 /* test_core.c - a core whose device changes under it: pages that never come, a device that is lost,
  * a reader who makes no room. */
 #include "core_rig.h"
+#include "engine_limits.h"
 
 /* ---- pages that are still being made ---- */
 
@@ -45,6 +46,58 @@ static void a_pool_that_stays_smaller_ends_who_cannot_fit_any_more(void) {
     EXPECT(strstr(r.outcomes[1].done.done.text, "holds 120") != NULL);
     EXPECT(core_rig_gives(&r, 2));
     core_rig_deinit(&r);
+}
+
+/* ---- rows of a step ---- */
+
+static device_about said;
+
+static inferd_status open_with_rows(void *self, device_about *out, inferd_err *err) {
+    inferd_status st = fake_open(self, out, err);
+    out->rows_best = said.rows_best;
+    out->rows_default = said.rows_default;
+    return st;
+}
+
+/* Rows of a step, and with logits, of a core whose configuration says `given` (0: nothing). */
+static void expect_rows(uint32_t running_max, uint32_t given, uint32_t rows_best,
+                        uint32_t rows_default, uint32_t rows) {
+    static core_rig r;
+    static device_ops ops;
+    inferd_err err = {0};
+    core_rig_init(&r, PAGES, 0, WEIGHTS);
+    ops = *fake_as_device(&r.device).ops;
+    ops.open = open_with_rows;
+    said = (device_about){.rows_best = rows_best, .rows_default = rows_default};
+    engine_limits l = {.running_max = running_max, .step_tokens_max = given};
+    l = limits_fill(&l);
+    core_options o = {.device = {&ops, &r.device},
+                      .limits = limits_of_sched(&l),
+                      .n_slots = 1,
+                      .clock = core_rig_now,
+                      .room = core_rig_room,
+                      .emit = core_rig_event,
+                      .ctx = &r};
+    EXPECT_EQ(core_init(&r.core, &o, &err), INFERD_OK);
+    EXPECT_EQ(core_open(&r.core, &err), INFERD_OK);
+    EXPECT_EQ(r.core.sched->limits.step_tokens_max, rows);
+    EXPECT_EQ(r.core.models.limits.device.rows_max, rows);
+    EXPECT_EQ(r.core.models.limits.device.logits_max, u32_min(l.running_max + 32, rows));
+    core_rig_deinit(&r);
+}
+
+static void a_step_has_the_rows_that_are_good_for_the_device(void) {
+    expect_rows(0, 0, 0, 2048, 2048); // a GPU
+    expect_rows(0, 0, 0, 640, 640);   // with a small workspace
+    expect_rows(0, 256, 0, 2048, 256);
+    expect_rows(0, 4096, 0, 2048, 4096);
+    expect_rows(0, 0, 128, 0, 128); // a CPU
+    expect_rows(200, 0, 128, 0, 400);
+    expect_rows(300, 0, 128, 0, 512);
+    expect_rows(600, 0, 128, 0, 600); // a row for each that decodes
+    expect_rows(0, 64, 128, 0, 64);
+    expect_rows(0, 0, 0, 0, 512); // one that says nothing
+    expect_rows(3000, 0, 0, 2048, 3000);
 }
 
 /* ---- when the next turn is due ---- */
@@ -156,6 +209,7 @@ static void a_step_behind_a_failed_one_is_computed_again(void) {
 }
 
 static const test_case cases[] = {
+    TEST(a_step_has_the_rows_that_are_good_for_the_device),
     TEST(a_pool_that_stays_smaller_ends_who_cannot_fit_any_more),
     TEST(a_device_that_is_lost_has_no_next_moment),
     TEST(a_step_behind_a_failed_one_is_computed_again),

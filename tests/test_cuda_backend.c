@@ -587,6 +587,31 @@ static void a_step_asks_about_uploads_once(void) {
     EXPECT_EQ(fake_take_violations(), 0);
 }
 
+/* ---- rows ---- */
+
+/* A workspace of 1 GiB has room for the activations of 2,048 rows. */
+static void a_step_has_as_many_rows_as_the_workspace_holds(void) {
+    static const struct {
+        uint32_t workspace_mib, rows;
+    } cases_of[] = {{64, 512}, {256, 512}, {400, 768}, {512, 1024}, {1024, 2048}, {2048, 2048}};
+    if (cuda_options(NULL).module == NULL) SKIP("it takes a device to itself");
+    for (size_t i = 0; i < INFERD_COUNT(cases_of); i++) {
+        backend *be = NULL;
+        backend_options o = cuda_options("bf16");
+        inferd_err err = {0};
+        fake_reset();
+        fake_options()->poison = false;
+        fake_options()->device[0].memory_bytes = 3ull << 30;
+        o.memory_bytes = 2200ull << 20;
+        o.workspace_bytes = (uint64_t)cases_of[i].workspace_mib << 20;
+        EXPECT_EQ(backend_open(&o, &be, &err), INFERD_OK);
+        if (be == NULL) break;
+        EXPECT_EQ(be_rows_default(be), cases_of[i].rows);
+        EXPECT_EQ(be_rows_best(be), 0);
+        backend_close(be);
+    }
+}
+
 /* ---- waiting ---- */
 
 /* How many of two steps of one row were waited for asleep. */
@@ -1165,6 +1190,7 @@ static const test_case cases[] = {
     TEST(a_step_gives_the_same_bits_again_and_after_eviction),
     TEST(graphs_are_used_while_another_models_weights_arrive),
     TEST(a_step_asks_about_uploads_once),
+    TEST(a_step_has_as_many_rows_as_the_workspace_holds),
     TEST(long_steps_are_waited_for_asleep),
     TEST(a_host_with_few_cpus_waits_asleep),
     TEST(the_device_draws_what_the_host_would),

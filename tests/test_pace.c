@@ -215,6 +215,78 @@ static void drafts_are_part_of_the_pace(void) {
     fake_memory = fake_words = 0;
 }
 
+/* ---- steps of a GPU ---- */
+
+/* 8B on a GPU, as the simulator has it: 6.14 ms a step, 40 us a row. */
+static void be_a_gpu(rig *r, uint32_t step_tokens_max) {
+    sched_limits l = paced_limits();
+    l.step_tokens_max = step_tokens_max;
+    rig_init(r, 6000, &l);
+    r->device.a_us = 6140;
+    r->device.b_us = 40;
+}
+
+enum { GPU_PROMPTS = 90, GPU_LEARNED = 30, GPU_PROMPT_TOKENS = 400 };
+
+/* Prompts and nothing else: how long 60 of 400 tokens take, and the largest step. */
+static uint64_t time_prompts(uint32_t step_tokens_max, uint32_t *rows_max, uint64_t *longest_us) {
+    rig r;
+    be_a_gpu(&r, step_tokens_max);
+    uint64_t from_us = 0;
+    *rows_max = 0;
+    *longest_us = 0;
+    for (uint64_t id = 1; id <= GPU_PROMPTS; id++) submit(&r, request(id, GPU_PROMPT_TOKENS, 1));
+    while (r.outcomes[GPU_PROMPTS].n_done == 0) {
+        if (from_us == 0 && r.outcomes[GPU_LEARNED].n_done != 0) from_us = r.now_us;
+        step *st = rig_plan(&r);
+        EXPECT(st != NULL);
+        if (st == NULL) break;
+        *rows_max = u32_max(*rows_max, st->b.n_rows);
+        uint64_t began_us = r.now_us;
+        rig_finish(&r);
+        *longest_us = u64_max(*longest_us, r.now_us - began_us);
+        sched_flush(r.s, UINT32_MAX);
+    }
+    uint64_t us = r.now_us - from_us;
+    close_all(&r);
+    return us;
+}
+
+/* While nothing decodes a step may take twice the pace, 80 ms; it had 512 rows, 27 ms, and a
+ * quarter of that was for reading the weights. */
+static void prompts_alone_fill_steps_of_2048_rows(void) {
+    uint32_t rows;
+    uint64_t longest_us;
+    uint64_t small_us = time_prompts(512, &rows, &longest_us);
+    EXPECT_EQ(rows, 512);
+    uint64_t large_us = time_prompts(2048, &rows, &longest_us);
+    EXPECT(rows > 1700 && rows <= 2048);
+    EXPECT(longest_us <= 84000);
+    EXPECT(large_us * 100 <= small_us * 88);
+}
+
+/* Beside streams it is their pace, 40 ms, that bounds a step, however many rows it may have. */
+static void beside_streams_large_steps_keep_the_pace(void) {
+    beside_prompts got[2];
+    for (int large = 0; large < 2; large++) {
+        rig r;
+        be_a_gpu(&r, large ? 2048 : 512);
+        for (uint32_t i = 0; i < 4; i++) submit(&r, request(FIRST_STREAM + i, 20, 480));
+        for (uint64_t id = 20; id < 80; id++) { // they wait for the places of each other
+            gen_request *q = request(id, GPU_PROMPT_TOKENS, 1);
+            submit(&r, q);
+        }
+        while (r.outcomes[30].n_done == 0) rig_turn(&r); // the rate is learned
+        got[large] = run_prompts(&r, 15);
+        EXPECT(r.outcomes[79].n_done == 0); // there were prompts all the time
+        close_all(&r);
+    }
+    EXPECT(got[0].longest_us <= 28000); // 512 rows
+    EXPECT(got[1].longest_us <= 49000); // the pace, and a fifth while a first token waits for long
+    EXPECT(got[1].sum_us / got[1].n_steps > 35000);
+    EXPECT(got[1].prompt_rows * 10 > got[0].prompt_rows * 15);
+}
+
 static const test_case cases[] = {
     TEST(a_first_token_that_is_late_does_not_shorten_steps),
     TEST(a_wish_of_a_request_has_an_end),
@@ -222,6 +294,8 @@ static const test_case cases[] = {
     TEST(a_lax_first_token_does_not_make_the_others_late),
     TEST(a_paused_tenant_takes_no_part),
     TEST(drafts_are_part_of_the_pace),
+    TEST(prompts_alone_fill_steps_of_2048_rows),
+    TEST(beside_streams_large_steps_keep_the_pace),
 };
 
 TEST_MAIN(cases)

@@ -449,6 +449,9 @@ static void defaults_are_those_of_the_daemon(void) {
     world_options_init(&o, &p);
     EXPECT_EQ(o.sched.running_max, s.running_max);
     EXPECT_EQ(o.sched.step_tokens_max, s.step_tokens_max);
+    EXPECT_EQ(o.sched.step_tokens_by_device, s.step_tokens_by_device);
+    EXPECT_EQ(sim_preset_find("h100-80")->rows_default, STEP_TOKENS_DEFAULT_MAX);
+    EXPECT_EQ(sim_preset_find("cpu-small")->rows_default, 0);
     EXPECT_EQ(o.sched.logits_max, s.logits_max);
     EXPECT_EQ(o.sched.queue_len_max, s.queue_len_max);
     EXPECT_EQ(o.sched.draft_tokens, s.draft_tokens);

@@ -189,6 +189,7 @@ uint32_t be_n_threads(const backend *be);
 bool be_one_memory(const backend *be);
 uint32_t be_rows_best(const backend *be); // larger steps are no faster per row; 0: the larger the
                                           // better
+uint32_t be_rows_default(const backend *be); // of a step for which no limit was set; 0: no opinion
 void be_get_stats(const backend *be, backend_stats *out);
 uint32_t be_get_profile(const backend *be, be_part out[BE_PARTS_MAX]); // how many; 0: none is made
 

@@ -33,7 +33,7 @@ typedef struct engine engine;
 /* Limits with names and defaults; 0 means the default. */
 typedef struct engine_limits {
     uint32_t running_max;     // sequences in a batch                           32
-    uint32_t step_tokens_max; // rows per step                                  512
+    uint32_t step_tokens_max; // rows per step                                  the device's
     uint32_t queue_len_max;   // waiting requests                               1,024
     uint32_t starvation_ms;   // waiting longer than this lifts one class up    2,000
     uint32_t draft_tokens;    // guessed ahead per sequence and step (CPU)      0: none
