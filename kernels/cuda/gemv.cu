@@ -47,6 +47,7 @@ constexpr uint32_t HALF_WORDS = 16; // of x: 32 columns in shared memory
 //     load                  the i-th tile from the cursor on
 //     skip                  the cursor past n tiles
 //     multiply              one tile
+//     WHOLE                 full batches have code of their own (registers allow it)
 //     finish                sums as an mma leaves them: rows g, g + 8 times columns 2t, 2t + 1
 
 struct x_view {                // a lane's view of x in shared memory, at a warp's first tile
@@ -67,6 +68,8 @@ template <uint32_t F, class T> struct quant_tiles {
     using q = quant<F>;
     static constexpr uint32_t BATCH = gemv_budget_of(F, false).batch;
     static constexpr bool PERMUTED = true, MINIMA = q::MINIMA;
+    // Larger tiles leave registers for the work of one tile at a time only.
+    static constexpr bool WHOLE = F != CU_FMT_Q8 && F != CU_FMT_Q5M;
 
     struct cursor {
         const unsigned char *low, *high, *scales;
@@ -156,7 +159,7 @@ template <class T> struct same_tiles : dense_load<T> {
     typedef dense_cursor<T> cursor;
     typedef mma_sums sums;
     static constexpr uint32_t BATCH = gemv_budget_of(CU_FMT_BF16, true).batch;
-    static constexpr bool PERMUTED = false, MINIMA = false;
+    static constexpr bool PERMUTED = false, MINIMA = false, WHOLE = true;
 
     static GPU_FN void multiply(sums &out, const words &w, const x_view &x, uint32_t tile,
                                 uint32_t) {
@@ -192,7 +195,7 @@ template <class E, class T> struct wide_tiles : dense_load<E> {
         float d[2][GEMV_ROWS_LIMIT];
     };
     static constexpr uint32_t BATCH = gemv_budget_of(CU_FMT_F32, false).batch;
-    static constexpr bool PERMUTED = false, MINIMA = false;
+    static constexpr bool PERMUTED = false, MINIMA = false, WHOLE = false;
 
     static GPU_FN void multiply(sums &out, const words &w, const x_view &x, uint32_t tile,
                                 uint32_t rows) {
@@ -471,25 +474,36 @@ GPU_FN void seek_list(typename W::cursor &at, const gemv_params &p, const share 
 }
 
 // One row tile, whose first batch is in `w`; leaves the first batch of row tile `next` of the list
-// there, if there is one.
+// there, if there is one.  A batch that is full and loads a full one, as nearly all do, asks about
+// none of its tiles.
 template <class W>
 GPU_FN void multiply_row_tile(typename W::sums &sums, typename W::words w[W::BATCH],
                               typename W::cursor &at, const gemv_params &p, const share &s,
-                              const x_view &x, uint32_t next) {
+                              x_view x, uint32_t next) {
     constexpr uint32_t BATCH = W::BATCH;
-    for (uint32_t begin = 0; begin < s.n; begin += BATCH) {
-        uint32_t n_load = 0;
-        if (begin + BATCH < s.n) {
+    const bool has_next = next < p.n_row_tiles;
+    for (uint32_t left = s.n; left > 0;) { // column tiles
+        uint32_t n = left < BATCH ? left : BATCH, n_load = left - n;
+        left = n_load;
+        if (n_load > 0) {
             W::skip(at, BATCH);
-            n_load = s.n - begin - BATCH;
-        } else if (next < p.n_row_tiles) {
-            seek_list<W>(at, p, s, next);
-            n_load = s.n;
+        } else {
+            if (has_next) seek_list<W>(at, p, s, next);
+            n_load = has_next ? s.n : 0;
         }
-        for (uint32_t i = 0; i < BATCH; i++) {
-            if (begin + i < s.n) W::multiply(sums, w[i], x, begin + i, p.rows);
-            if (i < n_load) W::load(w[i], at, p, i);
+        if (W::WHOLE && n == BATCH && n_load >= BATCH) {
+            for (uint32_t i = 0; i < BATCH; i++) {
+                W::multiply(sums, w[i], x, i, p.rows);
+                W::load(w[i], at, p, i);
+            }
+        } else {
+            for (uint32_t i = 0; i < BATCH; i++) {
+                if (i < n) W::multiply(sums, w[i], x, i, p.rows);
+                if (i < n_load) W::load(w[i], at, p, i);
+            }
         }
+        x.mine += BATCH * 128;
+        x.groups += BATCH * 2 * GEMV_ROWS_LIMIT;
     }
 }
 
@@ -511,7 +525,7 @@ template <class W> GPU_FN void gemv_block(const gemv_params &p) {
     const share s = share_of(p);
     typename W::words w[W::BATCH];
     typename W::cursor at = {};
-    uint32_t list_tile = block_x() * s.slots + s.slot, step = grid_x() * s.slots;
+    const uint32_t list_tile = block_x() * s.slots + s.slot;
     if (list_tile < p.n_row_tiles) {
         seek_list<W>(at, p, s, list_tile);
         for (uint32_t i = 0; i < W::BATCH; i++)
@@ -529,8 +543,8 @@ template <class W> GPU_FN void gemv_block(const gemv_params &p) {
     uint32_t turn = 0;
     for (uint32_t unit = block_x(); unit < p.n_units; unit += grid_x(), turn ^= 1) {
         typename W::sums sums = {};
-        if (list_tile < p.n_row_tiles) multiply_row_tile<W>(sums, w, at, p, s, x, list_tile + step);
-        list_tile += step;
+        if (unit * s.slots + s.slot < p.n_row_tiles)
+            multiply_row_tile<W>(sums, w, at, p, s, x, (unit + grid_x()) * s.slots + s.slot);
         float *of_warps = (float *)(base + in.sums) + turn * GEMV_WARPS * in.warp_sums;
         keep_sums<W>(sums, p, of_warps + warp_idx() * in.warp_sums);
         sync_threads();
