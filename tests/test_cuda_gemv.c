@@ -109,6 +109,7 @@ typedef struct product {
     cu_type inner, out_type;
     uint32_t rows, cols, n_out, out_rows[MATMUL_FUSED_MAX];
     bool bias, norm, gather, add, glu;
+    bool positive; // x about 4, all of it
     glu_kind act;
 } product;
 
@@ -188,8 +189,10 @@ static void make_x(const product *p, cuda_rig *r, data *d) {
     d->x_rows = p->rows + 3;
     d->x_stride = up8(p->cols) + 8;
     d->x = or_stop(malloc((size_t)d->x_rows * d->x_stride * sizeof(float)));
-    for (uint32_t i = 0; i < d->x_rows * d->x_stride; i++)
-        d->x[i] = i % d->x_stride < p->cols ? rig_round(type, rig_normal()) : NAN;
+    for (uint32_t i = 0; i < d->x_rows * d->x_stride; i++) {
+        float v = p->positive ? rig_uniform(3, 5) : rig_normal();
+        d->x[i] = i % d->x_stride < p->cols ? rig_round(type, v) : NAN;
+    }
     d->a.x = rig_put_f32(r, type, d->x, (size_t)d->x_rows * d->x_stride);
     d->a.x_type = type;
     d->a.x_stride = d->x_stride;
@@ -530,6 +533,26 @@ static void norm_comes_before(void) {
     bench_close(&b);
 }
 
+/* Sums of x are as large as can be: what is added to codes and taken away again must cancel. */
+static void x_of_one_sign_multiplies_right(void) {
+    bench b;
+    rig_seed(SEED + 12);
+    bench_open(&b, 0);
+    for (size_t t = 0; t < INFERD_COUNT(all_types); t++)
+        for (uint32_t i = 0; i < 4; i++) {
+            product p = {.type = all_types[t],
+                         .inner = inners[i % 2],
+                         .out_type = CU_F32,
+                         .rows = 1 + i * 2,
+                         .cols = i < 2 ? 256 : 2304,
+                         .n_out = 1,
+                         .out_rows = {40},
+                         .positive = true};
+            check_product(&b, &p);
+        }
+    bench_close(&b);
+}
+
 static void three_matrices_share_x(void) {
     bench b;
     rig_seed(SEED + 7);
@@ -775,6 +798,7 @@ static const test_case cases[] = {
     TEST(long_rows_are_cut_for_shared_memory),
     TEST(small_workspace_takes_fewer_rows_at_a_time),
     TEST(norm_comes_before),
+    TEST(x_of_one_sign_multiplies_right),
     TEST(three_matrices_share_x),
     TEST(gated_pairs_come_out_as_one),
     TEST(sums_go_into_the_stream),

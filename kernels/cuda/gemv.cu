@@ -6,7 +6,8 @@
 // Math.  A warp's tile is 16 weight rows x 64 columns, the A side of four mma.m16n8k16; the rows of
 // x are the B side's 8 columns, so 1 to 8 of them cost the same.  Weights reach the tensor cores as
 // exact 16-bit numbers: 16-bit weights of the activations' type as they are; quantised ones as
-// code minus offset (unpack.cuh), with scale and minimum applied to the float sums of each group.
+// code minus offset (unpack.cuh), with the scale applied to the float sums of each group; with
+// minima as 2^bits + code, and one tf32 product per tile sets that right and adds the minima.
 // Weights that are not exact in the activations' type (float, or the other 16-bit type) are
 // multiplied as floats instead.  So nothing is rounded but x (to inner, when it is normed here),
 // float sums, and the output.
@@ -52,7 +53,7 @@ constexpr uint32_t HALF_WORDS = 16; // of x: 32 columns in shared memory
 
 struct x_view {                // a lane's view of x in shared memory, at a warp's first tile
     const unsigned char *mine; // its row, its place in a tile
-    const float *groups;       // sums of groups, at the lane's two rows of x
+    const float *groups;       // sums of groups, at its row and its place in a tile
     uint32_t row_bytes;
 };
 
@@ -68,8 +69,8 @@ template <uint32_t F, class T> struct quant_tiles {
     using q = quant<F>;
     static constexpr uint32_t BATCH = gemv_budget_of(F, false).batch;
     static constexpr bool PERMUTED = true, MINIMA = q::MINIMA;
-    // Larger tiles leave registers for the work of one tile at a time only.
-    static constexpr bool WHOLE = F != CU_FMT_Q8 && F != CU_FMT_Q5M;
+    // 8-bit tiles leave registers for the work of one tile at a time only.
+    static constexpr bool WHOLE = F != CU_FMT_Q8;
 
     struct cursor {
         const unsigned char *low, *high, *scales;
@@ -97,19 +98,22 @@ template <uint32_t F, class T> struct quant_tiles {
             float d[4] = {0, 0, 0, 0};
             for (uint32_t i = 0; i < 2; i++) {
                 uint32_t s = 2 * h + i, a[4];
-                tile_fragment<F, T>(w, s, a);
+                if constexpr (MINIMA)
+                    tile_raw_fragment<F, T>(w, s, a);
+                else
+                    tile_fragment<F, T>(w, s, a);
                 mma_16816<T>(d, a, b[i]);
                 if (i + 1 < q::STEPS) continue; // the group goes on
                 for (uint32_t j = 0; j < 4; j++)
                     out.d[j] = fma_f32(tile_scale<F>(w, j / 2, s), d[j], out.d[j]);
                 for (uint32_t j = 0; j < 4; j++) d[j] = 0;
             }
-            if constexpr (MINIMA) {
-                word2 n = load8(x.groups + (tile * 2 + h) * GEMV_ROWS_LIMIT);
-                float sum[2] = {bits_to_f32(n.x), bits_to_f32(n.y)};
-                for (uint32_t j = 0; j < 4; j++)
-                    out.d[j] = fma_f32(tile_min<F>(w, j / 2, 2 * h), sum[j % 2], out.d[j]);
-            }
+        }
+        if constexpr (MINIMA) {
+            float a[4], b[2];
+            tile_rest_fragment<F>(w, lane_idx() % 4, a);
+            rest_sums<F>(x.groups[tile * 4], b);
+            mma_1688_tf32(out.d, a, b);
         }
     }
     static GPU_FN void finish(const sums &s, float d[4], uint32_t, uint32_t) {
@@ -320,24 +324,23 @@ GPU_FN void stage_x(const gemv_params &p, const columns &c, const gemv_shared &a
     sync_threads();
 }
 
-// Sums of x over groups of 32 columns, as rounded: [group][row]; rows that are not there are 0.
+// Sums of x over groups of 32 columns, as rounded, in two parts: [row][tile]{group 0, 1}[part].
 template <class W>
 GPU_FN void stage_groups(const gemv_params &p, const columns &c, const gemv_shared &at,
                          unsigned char *base) {
     typedef typename W::type T;
-    float *out = (float *)(base + at.groups);
-    uint32_t n = (c.end - c.begin) * 2 * GEMV_ROWS_LIMIT;
-    for (uint32_t i = thread_idx(); i < n; i += THREADS) {
-        uint32_t m = i % GEMV_ROWS_LIMIT, group = i / GEMV_ROWS_LIMIT;
+    uint32_t groups = (c.end - c.begin) * 2;
+    for (uint32_t i = thread_idx(); i < groups * p.rows; i += THREADS) {
+        uint32_t m = i / groups, group = i % groups;
         float sum = 0, v[8];
-        if (m < p.rows)
-            for (uint32_t j = 0; j < 4; j++) {
-                uint32_t w[4];
-                words4(w, load16(base + m * at.x_row + group * 64 + j * 16));
-                eight<T>(w, v);
-                for (uint32_t k = 0; k < 8; k++) sum += v[k];
-            }
-        out[i] = sum;
+        for (uint32_t j = 0; j < 4; j++) {
+            uint32_t w[4];
+            words4(w, load16(base + m * at.x_row + group * 64 + j * 16));
+            eight<T>(w, v);
+            for (uint32_t k = 0; k < 8; k++) sum += v[k];
+        }
+        store8(base + at.groups + m * at.groups_row + group * 8,
+               {f32_to_bits(rest_part(sum, 0)), f32_to_bits(rest_part(sum, 1))});
     }
     sync_threads();
 }
@@ -460,7 +463,7 @@ GPU_FN x_view view_of_x(const gemv_params &p, const share &s, const gemv_shared 
     uint32_t row = ALL_ROWS ? 0 : g < p.rows ? g : p.rows - 1;
     x_view x;
     x.mine = base + (size_t)row * in.x_row + (size_t)tile * 128 + t * 16;
-    x.groups = (const float *)(base + in.groups) + tile * 2 * GEMV_ROWS_LIMIT + 2 * t;
+    x.groups = (const float *)(base + in.groups + row * in.groups_row) + tile * 4 + t;
     x.row_bytes = in.x_row;
     return x;
 }
@@ -503,7 +506,7 @@ GPU_FN void multiply_row_tile(typename W::sums &sums, typename W::words w[W::BAT
             }
         }
         x.mine += BATCH * 128;
-        x.groups += BATCH * 2 * GEMV_ROWS_LIMIT;
+        x.groups += BATCH * 4;
     }
 }
 

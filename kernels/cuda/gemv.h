@@ -63,10 +63,11 @@ typedef struct gemv_params {
 typedef struct gemv_shared {
     uint32_t x_row; // from one row of x to the next: odd multiples of 64, so rows 0 and 1 differ in
                     // banks
-    uint32_t groups;    // float sums of x by groups of 32 columns, 8 rows each
-    uint32_t sums;      // of warps, twice
-    uint32_t warp_sums; // floats of one warp
-    uint32_t squares;   // 8 warps x 8 rows, then 8 rows
+    uint32_t groups;     // sums of x by groups of 32 columns, 16 bytes per tile
+    uint32_t groups_row; // from one row of x to the next: an odd multiple of 16, as for x
+    uint32_t sums;       // of warps, twice
+    uint32_t warp_sums;  // floats of one warp
+    uint32_t squares;    // 8 warps x 8 rows, then 8 rows
     uint32_t bytes;
 } gemv_shared;
 
@@ -79,10 +80,11 @@ typedef struct gemv_shared {
 #endif
 
 GEMV_BOTH gemv_shared gemv_shared_of(uint32_t rows, uint32_t slice_tiles, bool minima) {
-    gemv_shared s = {0, 0, 0, 0, 0, 0};
+    gemv_shared s = {0, 0, 0, 0, 0, 0, 0};
     s.x_row = slice_tiles * 128 + 64;
     s.groups = (rows * s.x_row + 127) / 128 * 128;
-    s.sums = s.groups + (minima ? slice_tiles * 2 * GEMV_ROWS_LIMIT * 4 : 0);
+    s.groups_row = minima ? (slice_tiles | 1) * 16 : 0;
+    s.sums = (s.groups + rows * s.groups_row + 127) / 128 * 128;
     s.warp_sums = (rows + rows % 2) * 20; // 16, and 4 that keep lanes in different banks
     s.squares = s.sums + 2 * GEMV_WARPS * s.warp_sums * 4;
     s.bytes = s.squares + (GEMV_WARPS + 1) * GEMV_ROWS_LIMIT * 4;

@@ -428,9 +428,9 @@ GPU_FN uint32_t and_or(uint32_t v, uint32_t mask, uint32_t bits) {
     return (v & mask) | bits;
 #endif
 }
-// What tf32 keeps of v: its 10 upper bits of mantissa.
+// The nearest tf32 (10 bits of mantissa) of v, finite; ties go away from 0.
 GPU_FN float tf32_of(float v) {
-    return bits_to_f32(f32_to_bits(v) & 0xffffe000u);
+    return bits_to_f32((f32_to_bits(v) + 0x1000u) & 0xffffe000u);
 }
 // Butterfly: every lane gets the sum, in one order.
 template <class T> GPU_FN T warp_sum(T v GPU_CALLER) {

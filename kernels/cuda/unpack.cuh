@@ -21,6 +21,17 @@
 // decided at compile time, so s, r and m should be constants after unrolling, else the words land
 // in local memory.
 //
+// Formats with minima have a shorter way, without an fma per pair of codes and per minimum:
+//
+//     tile_raw_fragment<F, T>(w, s, a)                 A fragment of step s: 2^BITS + code as T,
+//     exact tile_rest_fragment(w, t, a)                      A side of one mma_1688_tf32 for the
+//     whole tile
+//
+// The second takes 2^BITS scale (sum of x) away and adds min (sum of x), for both groups at once:
+// scale and min are f16, hence exact in tf32, and the sum of x comes as two tf32 (rest_sum), 22
+// bits of it. What the short way costs is the cancelled 2^BITS: sums of terms at most three times
+// as large.
+//
 // Conversion: a code is or-ed into the mantissa of 2^p (f16: 1024, bf16: 128, where one unit of the
 // last place is 1), and one fma takes 2^p + offset away.  bf16 has 7 bits of mantissa: 8-bit codes
 // come as two nibbles, 16 * high - 256, then + low + 128, each step exact.
@@ -205,6 +216,50 @@ GPU_FN void tile_fragment(const tile_words<F> &w, uint32_t s, uint32_t a[4]) {
     a[1] = tile_convert<F, T>::pair(w, s, 1);
     a[2] = tile_convert<F, T>::pair(w, s, 2);
     a[3] = tile_convert<F, T>::pair(w, s, 3);
+}
+
+// ---- formats with minima: the short way ----
+// 2^BITS + code of pair m of step s as two T: the code lies right below the mantissa's leading one.
+template <class T> constexpr uint32_t MANTISSA_BITS = 0;
+template <> constexpr uint32_t MANTISSA_BITS<bf16> = 7;
+template <> constexpr uint32_t MANTISSA_BITS<f16> = 10;
+
+template <uint32_t F, class T>
+GPU_FN uint32_t tile_raw_pair(const tile_words<F> &w, uint32_t s, uint32_t m) {
+    using q = quant<F>;
+    static_assert(q::MINIMA, "formats with an offset take it away as they are converted");
+    constexpr uint32_t at = MANTISSA_BITS<T> - q::BITS; // of the code's lowest bit
+    constexpr uint32_t one = 1u << at | 1u << (at + 16);
+    constexpr uint32_t base =
+        MANTISSA_BITS<T> == 7 ? twice_bf16(1 << q::BITS) : twice_f16(1 << q::BITS);
+    uint32_t v = and_or(shifted(w.low[s], (int)(4 * m) - (int)at), one * 15, base);
+    if constexpr (q::BITS == 5)
+        v = and_or(shifted(w.high[0], (int)(4 * s + m) - (int)(at + 4)), one * 16, v);
+    return v;
+}
+template <uint32_t F, class T>
+GPU_FN void tile_raw_fragment(const tile_words<F> &w, uint32_t s, uint32_t a[4]) {
+    for (uint32_t m = 0; m < 4; m++) a[m] = tile_raw_pair<F, T>(w, s, m);
+}
+
+// Of lane 4g + t, for mma_1688_tf32: columns 0..3 minima, 4..7 scales, of groups 0, 0, 1, 1.
+template <uint32_t F>
+GPU_FN void tile_rest_fragment(const tile_words<F> &w, uint32_t t, float a[4]) {
+    for (uint32_t r = 0; r < 2; r++) {
+        uint32_t word = t < 2 ? w.scales[2 * r] : w.scales[2 * r + 1];
+        a[r] = half_of(word, 1);
+        a[2 + r] = half_of(word, 0);
+    }
+}
+// Its B side of lane 4g + t, from number t of the tile's {upper, lower} sums of groups 0 and 1.
+template <uint32_t F> GPU_FN void rest_sums(float sum, float b[2]) {
+    b[0] = sum;
+    b[1] = sum * -(float)(1u << quant<F>::BITS);
+}
+// Part 0 or 1 of a sum of x: tf32 that add up to it.
+GPU_FN float rest_part(float sum, uint32_t part) {
+    float upper = tf32_of(sum);
+    return part == 0 ? upper : tf32_of(sum - upper);
 }
 
 // ---- values ----
