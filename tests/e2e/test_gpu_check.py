@@ -49,7 +49,8 @@ exit 0
 def programs(tmp_path):
     """A function that runs gpu-check on programs that do what a piece of bash says of `name` and "$*"."""
     build = tmp_path / "build"
-    for f in ("inferd", "inferd-bench", "bench/bench_cuda", "bench/bench_engine", *(f"tests/test_cuda_{t}" for t in TESTS)):
+    for f in ("inferd", "inferd-bench", "bench/bench_cuda", "bench/bench_engine",
+              "bench/bench_forced", *(f"tests/test_cuda_{t}" for t in TESTS)):
         (build / f).parent.mkdir(parents=True, exist_ok=True)
         (build / f).write_text(SCRIPT)
         (build / f).chmod(0o755)
@@ -57,10 +58,11 @@ def programs(tmp_path):
     (build / "tests" / "cuda_emul" / "inferd_cuda_emul.so").touch()
     (build / "inferd_cuda.so").touch()
 
-    def go(plan, *parts, env=None, **more):
+    def go(plan, *parts, env=None, **more):  # go.build: where they are
         (tmp_path / "plan").write_text(plan)
         return check(*(parts or ("smoke",)), build=build, out=tmp_path / "out",
                      env={"PLAN": str(tmp_path / "plan"), "STATE": str(tmp_path / "state"), **(env or {})}, **more)
+    go.build = build
     return go
 
 
@@ -124,6 +126,15 @@ def test_a_wrong_result_stays_a_failure_whatever_hides_it(programs, say):
     assert (done.steps["kernels"]["status"], done.steps["kernels"]["at_times"], done.rc) == ("failed", True, FAILED)
 
 
+def test_a_comparison_that_fails_is_a_wrong_result(programs):
+    done = programs("""
+[[ $* == *--reference* ]] && { echo 'WRONG RESULT: dummy:tiny decode'; exit 1; }
+[[ $* == *--answers* ]] && { echo '{"bench":"error","text":"no memory"}'; exit 1; }""", "correct",
+                    args=["--only", "forced,same-tiny,test-kv", "--tries", 1])
+    assert [done.steps[s].get("wrong") for s in ("forced", "same-tiny")] == [True, None]
+    assert statuses(done, "forced", "same-tiny", "test-kv") == ["failed", "failed", "ok"] and done.rc == FAILED
+
+
 def test_a_unit_test_that_expects_something_else_is_a_wrong_result(programs):
     plan = """[ $name = test_cuda_%s ] && ! off lt && { echo '%s'; exit 1; }"""
     only = ["--only", "test-gemv,test-rows"]
@@ -184,7 +195,41 @@ def test_limits_fit_the_parts(programs):
     assert sum(limits("smoke")) <= 180 and sum(limits("correct")) <= 530
     assert len(limits("smoke correct")) == len(limits("smoke+correct")) == len(limits("smoke", "correct"))
     names = subprocess.run([CHECK, "correct", "--list"], capture_output=True, text=True).stdout.split()
+    assert names[0] == "forced" and "same-tiny" in names and "same-real" in names
     assert names.index("sanitizer-memcheck") < names.index("test-rows") and names[-2] != "sanitizer-synccheck"
+
+
+def test_a_pack_without_what_a_step_needs_fails(programs, tmp_path):
+    def pack():
+        done = subprocess.run([CHECK, "--pack", tmp_path / "bundle", "--build", programs.build, "--references", tmp_path],
+                              capture_output=True, text=True, env={**os.environ, "PLAN": "/dev/null", "STATE": "x"})
+        return done.returncode, done.stderr
+    assert pack() == (1, "gpu-pack: inferd has no self-test\n")
+    (programs.build / "inferd").write_text("#!/bin/sh\necho '  --self-test'\n")
+    assert pack() == (1, f"gpu-pack: no reference in {tmp_path}\n")
+    (programs.build / "bench" / "bench_forced").unlink()
+    assert pack() == (1, f"gpu-pack: {programs.build}/bench/bench_forced is not built\n")
+
+
+# -- the table --
+
+def test_cards_of_one_kind_make_one_table(tmp_path):
+    def table(*heads):
+        files = []
+        for i, more in enumerate(heads):
+            head = {"gpu_check": 1, "part": "bench", "measured": True, "commit": "c" * 40, "gpu": "NVIDIA H200",
+                    "uuid": f"GPU-{i}", "driver": "580.1", "date": "2026-11-24T00:00:00Z", **more}
+            rows = [{"bench": "device", "uuid": head["uuid"]}, {"bench": "memory", "us": 1},
+                    {"step": "s", "off": "lt" if i else None, "bench": "serve", "way": "http", "model": "m", "streams": 8,
+                     "prompt": 9, "output": 3, "tokens_s": 100 + i}]
+            files.append(tmp_path / f"{i}.jsonl")
+            files[-1].write_text("".join(json.dumps(row) + "\n" for row in (head, *rows)))
+        return subprocess.run([ROOT / "scripts" / "gpu-table", *files], capture_output=True, text=True)
+    done = table({}, {})
+    assert done.returncode == 0 and "NVIDIA H200 (2 cards), driver 580.1" in done.stdout
+    assert "| m | 8 |" in done.stdout and "| m, without lt | 8 |" in done.stdout
+    for other in ({"gpu": "NVIDIA H100"}, {"driver": "581"}, {"commit": "d" * 40}):
+        assert table({}, other).returncode == 1
 
 
 # -- peers --
@@ -228,6 +273,11 @@ def test_smoke_on_a_good_device(tmp_path):
     assert list(done.steps)[0] == "self-test"
 
 
+def test_a_tiny_step_leaves_most_of_a_large_card_alone(tmp_path):
+    done = rehearse(tmp_path, "smoke", "", "step", memory=3072)
+    assert [r["pages_bytes"] for r in done.rows["smoke"] if r.get("bench") == "model"] <= [2 << 30], done.text
+
+
 def test_a_wrong_kernel_is_found_and_named_first(tmp_path):
     done = rehearse(tmp_path, "smoke", "wrong=gemv_bf16_f16", "self-test,opens,kernels", args=["--tries", 2])
     row = done.steps["self-test"]
@@ -238,8 +288,8 @@ def test_a_wrong_kernel_is_found_and_named_first(tmp_path):
 
 def test_without_vmm_the_rest_runs(tmp_path):
     done = rehearse(tmp_path, "smoke", "fail=vmm_create:1:EUNSUPPORTED:always", "self-test,opens,step")
-    assert statuses(done, "self-test", "opens", "step") == ["ok", "degraded", "degraded"] and done.rc == WEAK
-    assert done.steps["opens"]["off"] == done.steps["step"]["fell_back"] == "vmm"
+    assert statuses(done, "self-test", "opens", "step") == ["degraded"] * 3 and done.rc == WEAK
+    assert done.steps["opens"]["off"] == done.steps["step"]["fell_back"] == done.steps["self-test"]["fell_back"] == "vmm"
 
 
 def test_refused_captures(tmp_path):
