@@ -411,11 +411,11 @@ void cuda_forget_graphs(cuda_backend *c) {
     c->n_graphs = 0;
 }
 
-/* 1, 2, 4, then multiples of 8 up to 32, then four to each doubling: 19 up to 256.  A graph of a
+/* 1, 2, 4, then multiples of 8 up to 64, then four to each doubling: 19 up to 256.  A graph of a
  * bucket computes at most 7 rows too many, of more than 32 less than a quarter. */
 static uint32_t bucket_of(uint32_t n) {
     uint32_t each = 8;
-    while (n > 4 * each) each *= 2;
+    while (n > 8 * each) each *= 2;
     return n <= 2 ? n : n <= 4 ? 4 : (n + each - 1) / each * each;
 }
 
