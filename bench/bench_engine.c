@@ -259,6 +259,8 @@ static void open_engine(bench *b, const options *o) {
         eo.device.memory_bytes = 192ull << 20;
         eo.limits.step_tokens_max = 64;
     }
+    const model *expected = b->m;
+    gpu_need_status(engine_expect_models(&eo, &expected, 1, &err), &err);
     gpu_need_status(engine_start(&eo, &b->e, &err), &err);
     model_policy policy = {.class = GEN_NORMAL,
                            .weight = 1,

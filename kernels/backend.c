@@ -44,6 +44,12 @@ uint32_t backend_list_instances(const backend_options *options, uint32_t n_max,
     return cuda ? cuda_list_instances(options, n_max, out) : 0;
 }
 
+uint64_t backend_workspace_bytes(const backend_options *options, const be_needs *needs,
+                                 uint32_t n) {
+    bool cuda = options->kind != NULL && strcmp(options->kind, "cuda") == 0;
+    return cuda ? cuda_workspace_bytes(options, needs, n) : 0;
+}
+
 void backend_close(backend *be) {
     if (be != NULL) be->ops->close(be);
 }
@@ -289,6 +295,13 @@ void be_vec_load(backend *be, vec *v, const float *host) {
 }
 void be_vec_fill(backend *be, vec *v, float value) {
     if (be->failure.status == INFERD_OK) be->ops->vec_fill(be, v, value);
+}
+inferd_status be_reserve(backend *be, const be_needs *n, be_reservation **out, inferd_err *err) {
+    *out = NULL;
+    return be->ops->reserve != NULL ? be->ops->reserve(be, n, out, err) : INFERD_OK;
+}
+void be_release(backend *be, be_reservation *r) {
+    if (r != NULL) be->ops->release(be, r);
 }
 void be_scratch_begin(backend *be) {
     be->ops->scratch_begin(be);

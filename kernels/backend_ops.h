@@ -71,6 +71,9 @@ typedef struct backend_ops {
     void (*vec_init)(backend *be, vec *v, uint32_t n, void *dst);
     void (*vec_load)(backend *be, vec *v, const float *host);
     void (*vec_fill)(backend *be, vec *v, float value);
+    inferd_status (*reserve)(backend *be, const be_needs *n, be_reservation **out,
+                             inferd_err *err); // NULL: nothing to do
+    void (*release)(backend *be, be_reservation *r);
     void (*scratch_begin)(backend *be);
     void (*scratch_end)(backend *be);
     act *(*act_open)(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim);
@@ -136,6 +139,7 @@ inferd_status cuda_open(const backend_options *options, backend **out, inferd_er
 inferd_status cuda_list_parts(const backend_options *options, uint32_t index,
                               be_device_part out[BE_DEVICE_PARTS_MAX], uint32_t *n,
                               inferd_err *err);
+uint64_t cuda_workspace_bytes(const backend_options *options, const be_needs *needs, uint32_t n);
 inferd_status cuda_list_devices(const backend_options *options, backend_device_about *out,
                                 uint32_t *n, inferd_err *err);
 inferd_status cuda_look_device(const backend_options *options, bool inside,

@@ -10,6 +10,8 @@
  * the rest of it is computed for them alone: of a prompt that is one row, or none. */
 #include "decoder.h"
 
+#include <string.h>
+
 /* att = attend(...) of layer layer_idx */
 static void attend(backend *be, const decoder_spec *s, const decoder_layer *w, decoder_scratch *t,
                    uint32_t layer_idx, uint32_t n) {
@@ -69,38 +71,59 @@ void decoder_forward(backend *be, const decoder_spec *s, const decoder_weights *
     if (s->softcap != 0) be_softcap(be, t->logits, b->n_logits, s->n_vocab, s->softcap);
 }
 
+enum { SCRATCH_ACTS = 11 };
+
+/* In the order of decoder_scratch. */
+static void list_acts(const decoder_spec *s, uint32_t rows_max, uint32_t logits_max,
+                      be_act_shape out[SCRATCH_ACTS]) {
+    uint32_t q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
+    uint32_t either_max = u32_max(rows_max, logits_max);
+    const be_act_shape all[SCRATCH_ACTS] = {
+        {ACT_STREAM, rows_max, s->dim},       {ACT_INNER, either_max, s->dim},
+        {ACT_INNER, rows_max, q_dim},         {ACT_INNER, rows_max, kv_dim},
+        {ACT_INNER, rows_max, kv_dim},        {ACT_INNER, rows_max, q_dim},
+        {ACT_INNER, either_max, s->ffn_dim},  {ACT_INNER, either_max, s->ffn_dim},
+        {ACT_STREAM, logits_max, s->dim},     {ACT_INNER, logits_max, q_dim},
+        {ACT_LOGITS, logits_max, s->n_vocab},
+    };
+    memcpy(out, all, sizeof all);
+}
+
 inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t rows_max,
                                    uint32_t logits_max, decoder_scratch *out, inferd_err *err) {
-    uint32_t q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
     *out = (decoder_scratch){0};
-    const struct {
-        act **slot;
-        act_kind kind;
-        uint32_t rows, dim;
-    } wanted[] = {
-        {&out->x, ACT_STREAM, rows_max, s->dim},
-        {&out->h, ACT_INNER, u32_max(rows_max, logits_max), s->dim},
-        {&out->q, ACT_INNER, rows_max, q_dim},
-        {&out->k, ACT_INNER, rows_max, kv_dim},
-        {&out->v, ACT_INNER, rows_max, kv_dim},
-        {&out->att, ACT_INNER, rows_max, q_dim},
-        {&out->gate, ACT_INNER, u32_max(rows_max, logits_max), s->ffn_dim},
-        {&out->up, ACT_INNER, u32_max(rows_max, logits_max), s->ffn_dim},
-        {&out->last, ACT_STREAM, logits_max, s->dim},
-        {&out->last_att, ACT_INNER, logits_max, q_dim},
-        {&out->logits, ACT_LOGITS, logits_max, s->n_vocab},
-    };
+    act **const slots[SCRATCH_ACTS] = {&out->x,    &out->h,        &out->q,     &out->k,
+                                       &out->v,    &out->att,      &out->gate,  &out->up,
+                                       &out->last, &out->last_att, &out->logits};
+    be_act_shape shapes[SCRATCH_ACTS];
     inferd_status st = INFERD_OK;
+    list_acts(s, rows_max, logits_max, shapes);
     be_scratch_begin(be);
-    for (size_t i = 0; i < INFERD_COUNT(wanted) && st == INFERD_OK; i++) {
-        *wanted[i].slot = be_act_open(be, wanted[i].kind, wanted[i].rows, wanted[i].dim);
-        if (*wanted[i].slot == NULL)
+    for (size_t i = 0; i < SCRATCH_ACTS && st == INFERD_OK; i++) {
+        *slots[i] = be_act_open(be, shapes[i].kind, shapes[i].rows, shapes[i].dim);
+        if (*slots[i] == NULL)
             st = inferd_fail(err, INFERD_ENOMEM, "no memory for activations of %u x %u floats",
-                             wanted[i].rows, wanted[i].dim);
+                             shapes[i].rows, shapes[i].dim);
     }
     be_scratch_end(be);
     if (st != INFERD_OK) decoder_scratch_close(be, out);
     return st;
+}
+
+void decoder_needs(const decoder_spec *s, uint32_t rows_max, uint32_t logits_max, uint32_t context,
+                   const kv_layout *kv, be_needs *out) {
+    *out = (be_needs){.rows_max = rows_max,
+                      .logits_max = logits_max,
+                      .context = context,
+                      .n_vocab = s->n_vocab,
+                      .n_heads = s->n_heads,
+                      .n_kv_heads = s->n_kv_heads,
+                      .head_dim = s->head_dim,
+                      .kv = *kv,
+                      .ropes = {s->rope, s->local_rope},
+                      .n_acts = SCRATCH_ACTS};
+    list_acts(s, rows_max, logits_max, out->acts);
+    out->n_ropes = s->rope.n_pairs == 0 ? 0 : s->local_rope.n_pairs == 0 ? 1 : 2;
 }
 
 void decoder_scratch_close(backend *be, decoder_scratch *t) {
@@ -110,14 +133,43 @@ void decoder_scratch_close(backend *be, decoder_scratch *t) {
     *t = (decoder_scratch){0};
 }
 
+/* The groups of layers that fill a page best, for blocks of so many tokens; true: well enough to
+ * look no further. */
+static bool group_layers(const decoder_spec *s, kv_type type, uint32_t block_tokens, size_t layer,
+                         size_t page, size_t *best_used, kv_layout *best) {
+    for (uint32_t g = s->n_layers; g >= 1; g--) {
+        if (s->n_layers % g != 0 || (size_t)g * layer > page) continue;
+        size_t slot = (size_t)g * layer, used = page / slot * slot;
+        if (used <= *best_used) continue;
+        *best_used = used;
+        *best = (kv_layout){
+            .type = type,
+            .n_layers = s->n_layers,
+            .n_kv_heads = s->n_kv_heads,
+            .head_dim = s->head_dim,
+            .block_tokens = block_tokens,
+            .group_layers = g,
+            .n_groups = s->n_layers / g,
+            .slots_per_page = (uint32_t)(page / slot),
+            .layer_bytes = layer,
+            .slot_bytes = slot,
+        };
+        if (used * 100 >= page * 95) return true;
+    }
+    return false;
+}
+
+static const uint32_t kv_block_tokens[] = {16, 32};
+
 inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type type,
                                kv_layout *out, inferd_err *err) {
-    static const uint32_t block_tokens[] = {16, 32};
     size_t page = be_page_bytes(be), best_used = 0;
     if (type == KV_AUTO) type = be_kv_preferred(be);
     kv_layout best = {0};
-    for (size_t i = 0; i < INFERD_COUNT(block_tokens); i++) {
-        size_t layer = be_kv_layer_bytes(be, type, s->n_kv_heads, s->head_dim, block_tokens[i]);
+    bool good = false;
+    for (size_t i = 0; i < INFERD_COUNT(kv_block_tokens) && !good; i++) {
+        uint32_t n = kv_block_tokens[i];
+        size_t layer = be_kv_layer_bytes(be, type, s->n_kv_heads, s->head_dim, n);
         if (layer == 0)
             return inferd_fail(err, INFERD_EUNSUPPORTED,
                                "%s cannot store keys and values as %s; use f16 or bf16",
@@ -127,25 +179,7 @@ inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type
                                : type == KV_I8  ? "int8"
                                : type == KV_I16 ? "int16"
                                                 : "bf16");
-        for (uint32_t g = s->n_layers; g >= 1; g--) {
-            if (s->n_layers % g != 0 || (size_t)g * layer > page) continue;
-            size_t slot = (size_t)g * layer, used = page / slot * slot;
-            if (used <= best_used) continue;
-            best_used = used;
-            best = (kv_layout){
-                .type = type,
-                .n_layers = s->n_layers,
-                .n_kv_heads = s->n_kv_heads,
-                .head_dim = s->head_dim,
-                .block_tokens = block_tokens[i],
-                .group_layers = g,
-                .n_groups = s->n_layers / g,
-                .slots_per_page = (uint32_t)(page / slot),
-                .layer_bytes = layer,
-                .slot_bytes = slot,
-            };
-            if (used * 100 >= page * 95) goto found;
-        }
+        good = group_layers(s, type, n, layer, page, &best_used, &best);
     }
     if (best_used == 0)
         return inferd_fail(
@@ -153,7 +187,18 @@ inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type
             "keys and values of 16 tokens of one layer (%u heads of %u) do not fit a "
             "page of %zu bytes",
             s->n_kv_heads, s->head_dim, page);
-found:
     *out = best;
     return INFERD_OK;
+}
+
+void kv_layout_guess(const decoder_spec *s, kv_layout *out) {
+    const size_t page = (size_t)2 << 20;
+    size_t best_used = 0;
+    bool good = false;
+    *out = (kv_layout){.block_tokens = 16, .n_groups = s->n_layers, .slots_per_page = 1};
+    for (size_t i = 0; i < INFERD_COUNT(kv_block_tokens) && !good; i++) {
+        uint32_t n = kv_block_tokens[i];
+        size_t layer = (size_t)2 * s->n_kv_heads * s->head_dim * n * sizeof(uint16_t);
+        good = group_layers(s, KV_F16, n, layer, page, &best_used, out);
+    }
 }

@@ -93,6 +93,9 @@ bool decoder_tensor_is_harmless(const decoder_spec *s, const char *name);
 inferd_status decoder_scratch_open(backend *be, const decoder_spec *s, uint32_t rows_max,
                                    uint32_t logits_max, decoder_scratch *out, inferd_err *err);
 void decoder_scratch_close(backend *be, decoder_scratch *s);
+/* What its steps need, for be_reserve: before decoder_scratch_open. */
+void decoder_needs(const decoder_spec *s, uint32_t rows_max, uint32_t logits_max, uint32_t context,
+                   const kv_layout *kv, be_needs *out);
 /* Describe the pass of one batch, between be_step_begin and be_step_end. */
 void decoder_forward(backend *be, const decoder_spec *s, const decoder_weights *w,
                      decoder_scratch *t, const batch *b);
@@ -102,5 +105,7 @@ void decoder_forward(backend *be, const decoder_spec *s, const decoder_weights *
  * page. */
 inferd_status kv_layout_choose(const backend *be, const decoder_spec *s, kv_type type,
                                kv_layout *out, inferd_err *err);
+/* What it will be on a GPU, before one is open. */
+void kv_layout_guess(const decoder_spec *s, kv_layout *out);
 
 #endif

@@ -1,6 +1,6 @@
 /* placed.c - a model on a backend; see models/model.h.
  *
- *     placed_open         KV layout, plan of the window, scratch
+ *     placed_open         KV layout, plan of the window, what steps need, scratch
  *     placed_stage_begin  COLD -> STAGING     a reader begins, stage.h
  *     placed_stage_step   STAGING -> WARM     everything is prepared where be_window_host is
  *     placed_load_begin   WARM -> LOADING     pages -> window, weights bound to it
@@ -27,6 +27,7 @@ struct placed_model {
     kv_layout kv;
     weight_plan plan;
     decoder_weights weights;
+    be_reservation *reservation; // owned
     decoder_scratch scratch;
     be_window *window; // owned
     placed_state state;
@@ -57,7 +58,11 @@ inferd_status placed_open(const model *m, backend *be, const model_limits *limit
     p->made_there = m->dummy && !p->one_memory;
     if ((st = kv_layout_choose(be, &m->spec, limits->kv, &p->kv, err)) ||
         (st = weights_plan(m->file, be, &m->spec, &p->weights, &p->plan, err)) ||
-        (st = be_window_open(be, p->plan.n_bytes, &p->window, err)) ||
+        (st = be_window_open(be, p->plan.n_bytes, &p->window, err)))
+        goto fail;
+    be_needs needs;
+    decoder_needs(&m->spec, limits->rows_max, limits->logits_max, m->info.context, &p->kv, &needs);
+    if ((st = be_reserve(be, &needs, &p->reservation, err)) ||
         (st = decoder_scratch_open(be, &m->spec, limits->rows_max, limits->logits_max, &p->scratch,
                                    err)))
         goto fail;
@@ -81,6 +86,7 @@ void placed_close(placed_model *p) {
     if (p == NULL) return;
     placed_unstage(p);
     decoder_scratch_close(p->be, &p->scratch);
+    be_release(p->be, p->reservation);
     be_window_close(p->be, p->window);
     weights_deinit(&p->weights, &p->plan);
     free(p->pages);
@@ -123,6 +129,24 @@ inferd_status model_weigh(const model *m, const backend *be, uint32_t *n_pages, 
     *n_bytes = plan.n_bytes;
     *n_pages = extent_pages_for(be, plan.n_bytes);
     weights_deinit(&weights, &plan);
+    return INFERD_OK;
+}
+
+inferd_status models_workspace_bytes(const model *const *models, uint32_t n,
+                                     const backend_options *o, const model_limits *limits,
+                                     uint64_t *out, inferd_err *err) {
+    be_needs *needs = calloc(size_max(n, 1), sizeof *needs);
+    *out = 0;
+    if (needs == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", n);
+    for (uint32_t i = 0; i < n; i++) {
+        kv_layout kv;
+        const decoder_spec *s = &models[i]->spec;
+        kv_layout_guess(s, &kv);
+        decoder_needs(s, limits->rows_max, limits->logits_max, models[i]->info.context, &kv,
+                      &needs[i]);
+    }
+    *out = backend_workspace_bytes(o, needs, n);
+    free(needs);
     return INFERD_OK;
 }
 

@@ -619,6 +619,15 @@ inferd_status engine_start_device(const engine_limits *limits, device dev, uint3
     return INFERD_OK;
 }
 
+inferd_status engine_expect_models(engine_options *options, const model *const *models, uint32_t n,
+                                   inferd_err *err) {
+    engine_limits l = limits_fill(&options->limits);
+    sched_limits of = limits_of_sched(&l);
+    model_limits each = {.rows_max = of.step_tokens_max, .logits_max = of.logits_max, .kv = l.kv};
+    return models_workspace_bytes(models, n, &options->device, &each,
+                                  &options->device.workspace_least, err);
+}
+
 inferd_status engine_start(const engine_options *options, engine **out, inferd_err *err) {
     device dev;
     inferd_status s = device_backend_create(&options->device, options->n_slots, &dev, err);

@@ -360,7 +360,9 @@ static inferd_status open_session(session *s, const run_options *o, int *exit_st
     *exit_status = cli_device_status(err);
     if (st != INFERD_OK) return st;
     *exit_status = CLI_FAILED;
-    st = engine_start(&eo, &s->e, err);
+    const model *expected = s->m;
+    st = engine_expect_models(&eo, &expected, 1, err);
+    if (st == INFERD_OK) st = engine_start(&eo, &s->e, err);
     if (st != INFERD_OK) return st;
     model_policy policy = {.class = GEN_NORMAL,
                            .weight = 1,

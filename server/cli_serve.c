@@ -740,9 +740,18 @@ static void open_manager(void) {
         log_text(LOG_LEVEL_ERROR, "sd_notify", "error", err.text);
 }
 
+/* Those that were opened, for the size of workspaces; how many. */
+static uint32_t list_models(const server_life *s, const model *out[REGISTRY_SLOTS]) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->config->n_models && n < REGISTRY_SLOTS; i++)
+        if (s->plan.opened[i].m != NULL) out[n++] = s->plan.opened[i].m;
+    return n;
+}
+
 static inferd_status open_all(server_life *s, inferd_err *err) {
     inferd_config *c = s->config;
     unsigned char scope_secret[16];
+    const model *models[REGISTRY_SLOTS];
     for (uint32_t i = 0; i < s->found.n; i++)
         s->found.devices[i].backend.host_bytes = host_arena_of(s, i);
     inferd_status st = open_loop(s, err);
@@ -751,6 +760,8 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     fleet_options fo = {.devices = s->found.devices,
                         .n_devices = s->found.n,
                         .limits = config_engine_limits(c),
+                        .models = models,
+                        .n_models = list_models(s, models),
                         .n_slots = REGISTRY_SLOTS,
                         .placement = c->policy.placement,
                         .wake = wake_front,

@@ -38,7 +38,7 @@ typedef struct config_device {
     char *uuid;               // of the GPU, or its beginning; NULL: by index
     uint32_t index;           // of the GPU
     uint64_t reserve_bytes;   // not taken; 0: none on the CPU, on a GPU max(1GiB, 2 %)
-    uint64_t workspace_bytes; // of memory; 0: 1/16
+    uint64_t workspace_bytes; // of memory; 0: 1/16, or what steps of the models need
     char *activations;        // "bf16", "f16"; NULL: "bf16"
     char *module;             // inferd_cuda.so; NULL: beside the program
     char *cublaslt;           // file or folder; NULL: searched for

@@ -61,7 +61,8 @@ static const option of_device[] = {
     {"reserve", OPTION_BYTES64, AT(D, reserve_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory left to others; 0: on a GPU the larger of 1GiB and 2 %, on the CPU nothing"},
     {"workspace", OPTION_BYTES64, AT(D, workspace_bytes), RANGE(0, MEMORY_MAX, 0),
-     .about = "GPU: part of `memory` for activations and scratch; 0: 1/16, 64MiB to 2GiB"},
+     .about = "GPU: part of `memory` for activations and scratch; 0: 1/16, 64MiB to 2GiB, and as much as "
+         "steps of the configured models need, up to half"},
     {"activations", OPTION_TEXT, AT(D, activations), .min = 1, .max = 8,
      .choices = activation_types, .about = "GPU: type of values between operations"},
     {"module", OPTION_PATH, AT(D, module), .min = 1, .max = PATH_BYTES_MAX,

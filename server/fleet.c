@@ -63,7 +63,8 @@ inferd_status fleet_start(const fleet_options *o, fleet **out, inferd_err *err) 
                              .n_slots = o->n_slots,
                              .wake = o->wake,
                              .wake_ctx = o->wake_ctx};
-        st = engine_start(&eo, &f->engines[i], err);
+        st = engine_expect_models(&eo, o->models, o->n_models, err);
+        if (st == INFERD_OK) st = engine_start(&eo, &f->engines[i], err);
         if (st == INFERD_OK)
             f->n_devices++;
         else

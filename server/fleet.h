@@ -53,6 +53,9 @@ typedef struct fleet_options {
     const fleet_device *devices; // [n_devices], 1 ... FLEET_DEVICES_MAX
     uint32_t n_devices;
     engine_limits limits;
+    const model *const
+        *models; // [n_models] that are added first: devices have room for their steps
+    uint32_t n_models;
     uint32_t n_slots;
     policy_placement placement;
     void (*wake)(void *ctx); // as engine_options.wake, of any engine

@@ -296,6 +296,8 @@ static const backend_ops cuda_ops = {
     .vec_init = cuda_vec_init,
     .vec_load = cuda_vec_load,
     .vec_fill = cuda_vec_fill,
+    .reserve = cuda_reserve,
+    .release = cuda_release,
     .scratch_begin = cuda_scratch_begin,
     .scratch_end = cuda_scratch_end,
     .act_open = cuda_act_open,
@@ -408,16 +410,25 @@ static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inf
     return s == INFERD_OK ? matmul_warm(c->mm, &c->launch, err) : s;
 }
 
+size_t cuda_expand_bytes(uint64_t n) {
+    const uint64_t least = 4 << 20, most = 256 << 20;
+    return n / 8 < least ? least : n / 8 > most ? most : n / 8;
+}
+
+uint64_t cuda_workspace_of(uint64_t want) {
+    uint64_t n = want;
+    while (n < want + cuda_expand_bytes(n)) n = want + cuda_expand_bytes(n);
+    return n;
+}
+
 static inferd_status take_workspace(cuda_backend *c, inferd_err *err) {
-    enum { EXPAND_BYTES_MIN = 4 << 20, EXPAND_BYTES_MAX = 256 << 20 };
     cuda_memory_stats stats;
     memory_get_stats(c->memory, &stats);
     matmul_workspace *w = &c->mm_workspace;
-    size_t expand = size_min(stats.workspace_bytes / 8, EXPAND_BYTES_MAX);
     *w = (matmul_workspace){.partials_bytes = MATMUL_PARTIALS_BYTES,
                             .n_counters = MATMUL_COUNTERS,
                             .lt_bytes = c->lt ? MATMUL_LT_BYTES : 0,
-                            .expand_bytes = size_max(expand, EXPAND_BYTES_MIN)};
+                            .expand_bytes = cuda_expand_bytes(stats.workspace_bytes)};
     struct {
         void **p;
         size_t n;
@@ -446,6 +457,7 @@ inferd_status cuda_open(const backend_options *options, backend **out, inferd_er
     cuda_memory_options memory = {.memory_bytes = options->memory_bytes,
                                   .reserve_bytes = options->reserve_bytes,
                                   .workspace_bytes = options->workspace_bytes,
+                                  .workspace_least = options->workspace_least,
                                   .host_bytes = options->host_bytes,
                                   .parts = &c->parts};
     if ((s = parts_init(&c->parts, options->off, err)) ||

@@ -5,6 +5,7 @@
  *     cuda_step.c    a step: one upload, one graph or its launches, one download; two on their way
  *     cuda_wait.c    the host waits for a step, spinning or asleep
  *     cuda_kv.c      keys and values to host memory and back
+ *     room.c         what steps take of the workspace
  *     program.c      neighbours become one launch
  *
  * Everything is on one stream, in order; weights arrive on the memory's copy stream, and keys and
@@ -21,14 +22,14 @@
 #include "cuda/memory.h"
 #include "cuda/parts.h"
 #include "cuda/program.h"
+#include "cuda/room.h"
 
 enum {
     CUDA_DEPTH = 2,
     CUDA_GRAPHS_MAX = 192,     // kept: all kinds of two models; the one unused longest leaves
     CUDA_GRAPH_ROWS_MAX = 256, // larger steps are launched one by one
     CUDA_REFUSALS_MAX = 4,     // of captures in a row: then there are no more graphs
-    CUDA_ROPE_TABLES = 4,
-    CUDA_ROPE_POSITIONS = 2048 // of a table at first; doubles as needed
+    CUDA_ROPE_POSITIONS = 2048 // of a table are filled at first; doubles as needed
 };
 
 struct be_window {
@@ -36,14 +37,6 @@ struct be_window {
     struct cuda_backend *owner;
     cuda_window *w;
 };
-
-/* Cosines and sines of all positions so far, in the workspace. */
-typedef struct cuda_rope_table {
-    float *data;     // device memory [n_positions, 2, n_pairs]
-    float *inv_freq; // [n_pairs] what it was made of; owned
-    uint32_t n_pairs, n_positions;
-    float scale;
-} cuda_rope_table;
 
 /* What a captured graph was captured of. */
 typedef struct cuda_graph {
@@ -56,25 +49,17 @@ typedef struct cuda_graph {
     bool refused;  // capture failed: launched one by one from then on
 } cuda_graph;
 
-/* The arrays of a step in one block: where each begins, in bytes, for some capacity. */
-typedef struct step_block {
-    uint32_t rows_max, tables_max; // capacity: rows (= sequences, logits), entries of block tables
-    size_t tokens, promised, positions, row_seq, seqs, logit_rows, decode_rows, tiles, tables,
-        bytes;
-} step_block;
-
 typedef enum cuda_wait { CUDA_WAIT_BY_STEP, CUDA_WAIT_ASLEEP, CUDA_WAIT_SPINNING } cuda_wait;
 typedef enum cuda_end { CUDA_END_SPINNING, CUDA_END_ASLEEP, CUDA_ENDS } cuda_end;
 
 /* A step on its way. */
 typedef struct cuda_flight {
     cu_event begin, ends[CUDA_ENDS];
-    cuda_end end;          // which of `ends` it records
-    unsigned char *upload; // [block.bytes] pinned
-    void *draws;           // [draws_bytes] pinned, draw_plan
-    size_t draws_bytes;
-    sample_result *results; // [results_max] pinned
-    uint32_t results_max;
+    cuda_end end;           // which of `ends` it records
+    unsigned char *upload;  // [upload_bytes] pinned
+    void *draws;            // [draws_bytes] pinned, draw_plan
+    sample_result *results; // [results_bytes] pinned
+    size_t upload_bytes, draws_bytes, results_bytes;
     float *logits; // [logits_bytes] pinned; NULL until asked for
     size_t logits_bytes;
     uint32_t n_draws; // of this step
@@ -106,7 +91,6 @@ typedef struct cuda_backend {
     } moves;
     matmul *mm;
     matmul_workspace mm_workspace;
-    attention_workspace attn_workspace;
     bool lt;
 
     /* The step being described. */
@@ -120,20 +104,30 @@ typedef struct cuda_backend {
     const act *draw_logits, *wanted;
     uint32_t n_wanted;
 
-    /* On the device, at addresses that graphs know. */
+    /* On the device, at addresses that graphs know: one piece of the workspace, see room.h. */
+    unsigned char *area; // [area_bytes]
+    size_t area_bytes;
+    cuda_room room;
     step_block block;
     unsigned char *block_dev;
     step_view view;
-    void *draw_dev; // copy of a draw plan
-    size_t draw_dev_bytes;
-    int32_t *drawn, *drawn_before; // [drawn_max]
-    sample_result *results_dev;    // [drawn_max]
-    float *changed;                // [drawn_max, changed_stride] logits with bias and penalties
+    void *draw_dev;                // [room.list_bytes] copy of a draw plan
+    const void *draw_at;           // the step's plan: draw_dev, or pinned memory where it is longer
+    int32_t *drawn, *drawn_before; // [room.draws]
+    sample_result *results_dev;    // [room.draws]
+    float *changed;                // [room.draws, room.stride] logits with bias and penalties
     void *draw_scratch_dev;
-    uint32_t drawn_max, changed_stride, draw_rows_vocab;
-    void *draw_scratch; // host, draw_scratch_bytes(draw_rows_vocab)
-    uint32_t n_drawn;   // draws of the newest step: what may be promised
-    bool capturing;     // nothing may be allocated, waited for or asked now
+    attention_workspace attn_workspace;
+
+    cuda_room reserved;           // the largest of all reservations
+    be_reservation *reservations; // owned by models
+    size_t lists_refused;         // no draw plan of so many bytes finds room; 0: not known
+    cuda_rope_table **ropes;      // [n_ropes] owned
+    uint32_t n_ropes;
+    void *draw_scratch; // host, draw_scratch_bytes(draw_scratch_vocab)
+    uint32_t draw_scratch_vocab;
+    uint32_t n_drawn; // draws of the newest step: what may be promised
+    bool capturing;   // nothing may be allocated, waited for or asked now
     uint32_t act_rows_max;
     bool scratch_open;   // between begin and end
     size_t scratch_used; // of the activations since begin, from the end of the workspace down
@@ -148,8 +142,6 @@ typedef struct cuda_backend {
 
     cuda_graph graphs[CUDA_GRAPHS_MAX];
     uint32_t n_graphs;
-    cuda_rope_table ropes[CUDA_ROPE_TABLES];
-    uint32_t next_rope;
 
     cu_event marks[BE_EVENTS];
     uint64_t n_graphs_captured, n_graphs_refused, n_graph_launches;
@@ -165,6 +157,15 @@ static inline cuda_backend *cuda_of(backend *be) {
 static inline const cuda_backend *cuda_of_const(const backend *be) {
     return (const cuda_backend *)(const void *)be;
 }
+
+/* Floats from one row of an activation to the next. */
+static inline uint32_t cuda_act_stride(uint32_t dim) {
+    return (dim + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+}
+/* Of a workspace of n bytes, those that matrices are expanded in; and the smallest workspace that
+ * has `want` bytes beside these. */
+size_t cuda_expand_bytes(uint64_t n);
+uint64_t cuda_workspace_of(uint64_t want);
 
 /* Note the failure of a call; false. */
 bool cuda_failed(cuda_backend *c, cu_result r, const char *what);

@@ -143,13 +143,20 @@ void cuda_scratch_end(backend *be) {
     cuda_of(be)->scratch_open = false;
 }
 
-static void *take_scratch(cuda_backend *c, size_t n, inferd_err *err) {
+static void *hold_scratch(cuda_backend *c, size_t n, inferd_err *err) {
     enum { ALIGN = 256 };
     size_t used = c->scratch_used + (n + ALIGN - 1) / ALIGN * ALIGN;
     unsigned char *end = memory_scratch_hold(c->memory, used, err);
+    if (end == NULL && cuda_room_shrink(c)) end = memory_scratch_hold(c->memory, used, err);
     if (end == NULL) return NULL;
     c->scratch_used = used;
     return end - used;
+}
+
+static void *hold_padded(cuda_backend *c, size_t n, inferd_err *err) {
+    void *p = memory_workspace_take(c->memory, n, err);
+    if (p == NULL && cuda_room_shrink(c)) p = memory_workspace_take(c->memory, n, err);
+    return p;
 }
 
 /* Steps are in order on one stream, copies of their results included, so the activations of one
@@ -164,11 +171,11 @@ act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) 
     a->type = kind == ACT_INNER ? c->inner : CU_F32;
     a->rows_max = rows_max;
     a->dim = dim;
-    a->stride = (dim + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    a->stride = cuda_act_stride(dim);
     a->in_scratch = c->scratch_open && a->stride == dim;
     if (size_mul(rows_max, a->stride, &n) && size_mul(n, type_bytes(a->type), &n))
-        a->data = a->in_scratch ? take_scratch(c, size_max(n, 1), &err)
-                                : memory_workspace_take(c->memory, size_max(n, 1), &err);
+        a->data = a->in_scratch ? hold_scratch(c, size_max(n, 1), &err)
+                                : hold_padded(c, size_max(n, 1), &err);
     if (a->data == NULL) {
         free(a);
         return NULL;

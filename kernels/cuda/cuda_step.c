@@ -13,15 +13,14 @@
  * with prefill in them, or with weights of their own still on their way, are neither captured nor
  * replayed: each of their operations waits for its own weights.
  *
- * A buffer that is too small grows between steps: the stream is drained and graphs that know the
- * old address are forgotten.  That happens a few times after start and is counted (n_growths).
+ * Buffers are large enough for every step of a model that reserved them (room.h).  Without that a
+ * buffer that is too small grows between steps: the stream is drained and graphs that know the old
+ * address are forgotten.  That is counted (n_growths).
  *
  * Thread: engine. */
 #include <string.h>
 
 #include "cuda/cuda.h"
-
-enum { TABLES_MIN = 4096, DRAW_LIST_BYTES = 64 << 10 };
 
 bool cuda_failed(cuda_backend *c, cu_result r, const char *what) {
     inferd_err err = {0};
@@ -39,23 +38,7 @@ void cuda_check_launches(cuda_backend *c) {
     c->launch.status = CU_OK;
 }
 
-/* ---- buffers that grow ---- */
-
-static void drain(cuda_backend *c) {
-    c->n_growths++;
-    cuda_forget_graphs(c);
-    cuda_failed(c, c->api->stream_sync(c->stream), "waiting for the device");
-}
-
-/* *p has n bytes of the workspace; what was in it is lost.  False: failed. */
-static bool replace(cuda_backend *c, void **p, size_t n) {
-    inferd_err err = {0};
-    memory_workspace_give(c->memory, *p);
-    *p = memory_workspace_take(c->memory, size_max(n, 1), &err);
-    if (*p != NULL) return true;
-    backend_fail(&c->be, INFERD_ENOMEM, "%s", err.text);
-    return false;
-}
+/* ---- buffers ---- */
 
 static bool replace_pinned(cuda_backend *c, void **p, size_t n) {
     if (*p != NULL) c->api->host_free(*p);
@@ -69,7 +52,7 @@ static size_t place(size_t *at, size_t n) {
     return begin;
 }
 
-static step_block block_of(uint32_t rows, uint32_t tables) {
+step_block step_block_of(uint32_t rows, uint32_t tables) {
     step_block b = {.rows_max = rows, .tables_max = tables};
     size_t at = 0;
     place(&at, sizeof(step_header));
@@ -86,188 +69,34 @@ static step_block block_of(uint32_t rows, uint32_t tables) {
     return b;
 }
 
-static void set_view(cuda_backend *c) {
-    const step_block *b = &c->block;
-    unsigned char *p = c->block_dev;
-    c->view = (step_view){.header = (const void *)p,
-                          .tokens = (const void *)(p + b->tokens),
-                          .promised = (const void *)(p + b->promised),
-                          .positions = (const void *)(p + b->positions),
-                          .row_seq = (const void *)(p + b->row_seq),
-                          .seqs = (const void *)(p + b->seqs),
-                          .logit_rows = (const void *)(p + b->logit_rows),
-                          .decode_rows = (const void *)(p + b->decode_rows),
-                          .tiles = (const void *)(p + b->tiles),
-                          .tables = (const void *)(p + b->tables),
-                          .drawn = c->drawn};
+static bool hold_block(cuda_backend *c, uint32_t rows, uint32_t tables) {
+    return cuda_room_hold(c,
+                          &(cuda_room){.rows = u32_max(rows, c->act_rows_max), .tables = tables});
 }
 
-/* Steps on their way still read the old pinned blocks, so they are waited for first. */
-static bool reserve_block(cuda_backend *c, uint32_t rows, uint32_t tables) {
-    if (c->block_dev != NULL && rows <= c->block.rows_max && tables <= c->block.tables_max)
-        return true;
-    drain(c);
-    uint32_t rows_max = u32_max(u32_max(rows, c->block.rows_max), c->act_rows_max);
-    uint32_t tables_max = u32_max(c->block.tables_max, TABLES_MIN);
-    while (tables_max < tables) tables_max *= 2;
-    step_block b = block_of(rows_max, tables_max);
-    c->block = (step_block){0};
-    if (!replace(c, (void **)&c->block_dev, b.bytes)) return false;
-    for (uint32_t i = 0; i < CUDA_DEPTH; i++)
-        if (!replace_pinned(c, (void **)&c->flights[i].upload, b.bytes)) return false;
-    c->block = b;
-    set_view(c);
-    return true;
-}
-
-/* A step that is through and not finished yet still has its results here: they move along. */
-static bool grow_results(cuda_backend *c, cuda_flight *f, uint32_t rows) {
-    sample_result *before = f->results;
-    f->results = NULL;
-    bool ok = replace_pinned(c, (void **)&f->results, rows * sizeof *f->results);
-    if (ok && before != NULL) memcpy(f->results, before, f->results_max * sizeof *before);
-    f->results_max = ok ? rows : 0;
-    if (before != NULL) c->api->host_free(before);
-    return ok;
-}
-
-static bool reserve_draws(cuda_backend *c) {
-    uint32_t rows = c->draw_logits->rows_max, stride = c->draw_logits->stride;
-    if (rows <= c->drawn_max && stride <= c->changed_stride && c->draw_vocab <= c->draw_rows_vocab)
-        return true;
-    drain(c);
-    rows = u32_max(rows, c->drawn_max);
-    stride = u32_max(stride, c->changed_stride);
-    uint32_t vocab = u32_max(c->draw_vocab, c->draw_rows_vocab);
-    c->drawn_max = c->changed_stride = c->draw_rows_vocab = 0;
-    /* What the step before drew is still wanted: it moves along. */
-    int32_t *before = c->drawn;
-    c->drawn = NULL;
-    bool ok = replace(c, (void **)&c->drawn, rows * sizeof *c->drawn);
-    if (ok && before != NULL && c->n_drawn > 0)
-        cuda_failed(
-            c, c->api->copy_on_device(c->drawn, before, c->n_drawn * sizeof *before, c->stream),
-            "moving drawn tokens");
-    cuda_failed(c, c->api->stream_sync(c->stream), "moving drawn tokens");
-    memory_workspace_give(c->memory, before);
-    ok = ok && replace(c, (void **)&c->drawn_before, rows * sizeof *c->drawn_before) &&
-         replace(c, (void **)&c->results_dev, rows * sizeof *c->results_dev) &&
-         replace(c, (void **)&c->changed, (size_t)rows * stride * sizeof *c->changed) &&
-         replace(c, &c->draw_scratch_dev, draw_workspace_bytes(rows, vocab)) &&
-         !cuda_failed(
-             c, c->api->fill(c->draw_scratch_dev, 0, draw_workspace_bytes(rows, vocab), c->stream),
-             "clearing counters");
-    free(c->draw_scratch);
-    c->draw_scratch = calloc(1, size_max(draw_scratch_bytes(vocab), 1));
-    if (ok && c->draw_scratch == NULL)
-        backend_fail(&c->be, INFERD_ENOMEM, "no memory for the history of %u tokens", vocab);
-    for (uint32_t i = 0; i < CUDA_DEPTH && ok; i++) ok = grow_results(c, &c->flights[i], rows);
-    if (!ok || c->draw_scratch == NULL) return false;
-    c->drawn_max = rows;
-    c->changed_stride = stride;
-    c->draw_rows_vocab = vocab;
-    set_view(c);
-    return true;
-}
-
-static bool reserve_draw_lists(cuda_backend *c, size_t n) {
-    if (n <= c->draw_dev_bytes) return true;
-    drain(c);
-    c->draw_dev_bytes = 0;
-    if (!replace(c, &c->draw_dev, n)) return false;
-    for (uint32_t i = 0; i < CUDA_DEPTH; i++) {
-        if (!replace_pinned(c, &c->flights[i].draws, n)) return false;
-        c->flights[i].draws_bytes = n;
-    }
-    c->draw_dev_bytes = n;
-    return true;
-}
-
-static bool reserve_attention(cuda_backend *c, uint32_t rows) {
-    size_t partials = 0;
-    uint32_t counters = 0;
+/* Partials for all rows, as far as there is room: attention runs in more launches with less. */
+static bool hold_attention(cuda_backend *c, uint32_t rows) {
+    cuda_room want = {0};
     for (uint32_t i = 0; i < c->program.n; i++) {
         const step_op *o = &c->program.ops[i];
         if (o->kind != OP_ATTENTION) continue;
-        partials =
-            size_max(partials, attention_partials_bytes(rows, o->attn.n_heads, o->attn.head_dim));
-        counters = u32_max(counters, attention_counters(rows, o->attn.n_kv_heads));
+        const attn_spec *a = &o->attn;
+        size_t least = attention_partials_bytes(u32_min(rows, 1), a->n_heads, a->head_dim);
+        size_t all = attention_partials_bytes(rows, a->n_heads, a->head_dim);
+        want.partials_least = size_max(want.partials_least, least);
+        want.partials = size_max(want.partials, all);
+        want.counters = u32_max(want.counters, attention_counters(rows, a->n_kv_heads));
     }
-    attention_workspace *w = &c->attn_workspace;
-    if (partials <= w->partials_bytes && counters <= w->n_counters) return true;
-    drain(c);
-    partials = size_max(partials, w->partials_bytes);
-    counters = u32_max(counters, w->n_counters);
-    w->partials_bytes = 0;
-    w->n_counters = 0;
-    if (!replace(c, (void **)&w->partials, partials) ||
-        !replace(c, (void **)&w->counters, counters * sizeof *w->counters))
-        return false;
-    if (cuda_failed(c, c->api->fill(w->counters, 0, counters * sizeof *w->counters, c->stream),
-                    "clearing counters"))
-        return false;
-    w->partials_bytes = partials;
-    w->n_counters = counters;
-    return true;
+    return cuda_room_hold(c, &want);
 }
 
-/* ---- rotary tables ---- */
-
-static cuda_rope_table *find_rope(cuda_backend *c, const rope_spec *r) {
-    for (uint32_t i = 0; i < CUDA_ROPE_TABLES; i++) {
-        cuda_rope_table *t = &c->ropes[i];
-        if (t->data != NULL && t->n_pairs == r->n_pairs && t->scale == r->scale &&
-            memcmp(t->inv_freq, r->inv_freq, r->n_pairs * sizeof *r->inv_freq) == 0)
-            return t;
-    }
-    return NULL;
-}
-
-static bool fill_rope(cuda_backend *c, cuda_rope_table *t, const rope_spec *r, uint32_t n) {
-    size_t floats = (size_t)n * 2 * r->n_pairs;
-    float *host = malloc(floats * sizeof *host);
-    float *freq = malloc(r->n_pairs * sizeof *freq);
-    bool ok = host != NULL && freq != NULL;
-    if (!ok) backend_fail(&c->be, INFERD_ENOMEM, "no memory for a rotary table of %u positions", n);
-    free(t->inv_freq);
-    t->inv_freq = freq;
-    t->n_pairs = t->n_positions = 0;
-    ok = ok && replace(c, (void **)&t->data, floats * sizeof *host);
-    if (ok) {
-        rope_table_rows(r->inv_freq, r->n_pairs, r->scale, 0, n, host);
-        memcpy(freq, r->inv_freq, r->n_pairs * sizeof *freq);
-        ok =
-            !cuda_failed(c, c->api->copy_to_device(t->data, host, floats * sizeof *host, c->stream),
-                         "uploading a rotary table") &&
-            !cuda_failed(c, c->api->stream_sync(c->stream), "uploading a rotary table");
-    }
-    free(host);
-    if (!ok) return false;
-    t->n_pairs = r->n_pairs;
-    t->n_positions = n;
-    t->scale = r->scale;
-    return true;
-}
-
-static bool reserve_ropes(cuda_backend *c) {
-    for (uint32_t i = 0; i < c->program.n; i++) {
-        const rope_spec *r = &c->program.ops[i].rope;
-        if (c->program.ops[i].kind != OP_ROPE || r->n_pairs == 0) continue;
-        cuda_rope_table *t = find_rope(c, r);
-        if (t != NULL && t->n_positions >= c->context_max) continue;
-        uint32_t n = t != NULL ? t->n_positions : CUDA_ROPE_POSITIONS;
-        while (n < c->context_max) n *= 2;
-        drain(c);
-        if (t == NULL) t = &c->ropes[c->next_rope++ % CUDA_ROPE_TABLES];
-        if (!fill_rope(c, t, r, n)) return false;
-    }
-    return true;
-}
-
-const float *cuda_rope(cuda_backend *c, const rope_spec *r) {
-    const cuda_rope_table *t = find_rope(c, r);
-    INFERD_CHECK(t != NULL);
-    return t->data;
+static bool hold_draws(cuda_backend *c) {
+    uint32_t rows = c->draw_logits->rows_max;
+    return cuda_room_hold(c,
+                          &(cuda_room){.draws = rows,
+                                       .stride = c->draw_logits->stride,
+                                       .vocab = c->draw_vocab,
+                                       .list_bytes = draw_plan_bytes(rows) + CUDA_DRAW_LIST_BYTES});
 }
 
 /* ---- the batch ---- */
@@ -346,10 +175,11 @@ void cuda_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     c->draw_rows = NULL;
     c->wanted = c->draw_logits = NULL;
     c->n_draws = c->n_wanted = 0;
+    c->draw_at = NULL;
     for (uint32_t i = 0; i < b->n_seqs; i++)
         if (!slots_fit(c, &b->seqs[i], kv)) return;
     c->n_tables = count_tables(b, kv);
-    if (!reserve_block(c, u32_max(b->n_rows, b->n_logits), c->n_tables)) return;
+    if (!hold_block(c, u32_max(b->n_rows, b->n_logits), c->n_tables)) return;
     c->kv = (kv_view){.arena = memory_base(c->memory),
                       .page_bytes = memory_page_bytes(c->memory),
                       .slots_per_page = kv->slots_per_page,
@@ -380,21 +210,35 @@ static bool needs_drawn_before(const cuda_backend *c) {
     return false;
 }
 
+/* The plan is longer than its place on the device, which may grow; else kernels read it where it
+ * is. */
+static void place_plan(cuda_backend *c, draw_plan *plan) {
+    cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
+    bool fits = cuda_room_lists(c, plan->bytes);
+    plan->host = f->draws; // it moves when others grow
+    c->draw_at = fits ? c->draw_dev : f->draws;
+}
+
 static bool plan_draws(cuda_backend *c, draw_plan *plan) {
     inferd_err err = {0};
-    size_t n = draw_plan_bytes(c->draw_logits->rows_max) + DRAW_LIST_BYTES;
-    if (!reserve_draws(c) || !reserve_draw_lists(c, n)) return false;
+    if (!hold_draws(c)) return false;
     for (;;) {
         cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
         *plan = (draw_plan){.host = f->draws, .bytes_max = f->draws_bytes};
         inferd_status s =
             draw_plan_build(plan, c->draw_rows, c->batch, c->draw_vocab, c->draw_scratch, &err);
-        if (s == INFERD_OK) return true;
+        if (s == INFERD_OK) {
+            place_plan(c, plan);
+            return c->be.failure.status == INFERD_OK;
+        }
         if (s != INFERD_ETOOLONG) {
             backend_fail(&c->be, s, "%s", err.text);
             return false;
         }
-        if (!reserve_draw_lists(c, c->draw_dev_bytes * 2)) return false;
+        size_t n = 2 * f->draws_bytes; // no step that is on its way reads this flight's
+        f->draws_bytes = 0;
+        if (!replace_pinned(c, &f->draws, n)) return false;
+        f->draws_bytes = n;
     }
 }
 
@@ -412,7 +256,7 @@ void cuda_forget_graphs(cuda_backend *c) {
 }
 
 /* 1, 2, 4, then multiples of 8 up to 64, then four to each doubling: 19 up to 256.  A graph of a
- * bucket computes at most 7 rows too many, of more than 32 less than a quarter. */
+ * bucket computes at most 7 rows too many, and of more than 32 rows less than a quarter. */
 static uint32_t bucket_of(uint32_t n) {
     uint32_t each = 8;
     while (n > 8 * each) each *= 2;
@@ -575,8 +419,9 @@ static void upload(cuda_backend *c, const cuda_flight *f) {
 }
 
 static void upload_draws(cuda_backend *c, const draw_plan *plan) {
-    cuda_failed(c, c->api->copy_to_device(c->draw_dev, plan->host, plan->bytes, c->stream),
-                "uploading what to draw");
+    if (c->draw_at == c->draw_dev)
+        cuda_failed(c, c->api->copy_to_device(c->draw_dev, plan->host, plan->bytes, c->stream),
+                    "uploading what to draw");
     if (needs_drawn_before(c) && c->n_drawn > 0)
         cuda_failed(c,
                     c->api->copy_on_device(c->drawn_before, c->drawn, c->n_drawn * sizeof *c->drawn,
@@ -611,13 +456,14 @@ static void download(cuda_backend *c, cuda_flight *f) {
 
 /* Everything that a launch needs is there; `rows` as for launch_program. */
 static bool reserve(cuda_backend *c, uint32_t rows) {
-    return reserve_ropes(c) && reserve_attention(c, u32_max(rows, c->n_decode));
+    return cuda_room_ropes(c) && hold_attention(c, u32_max(rows, c->n_decode));
 }
 
 static void launch_step(cuda_backend *c) {
     draw_plan plan = {0};
     uint32_t rows = graph_rows(c); // asked once: weights arrive at any time
     if (!reserve(c, rows) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
+    if (c->n_draws > 0 && c->draw_at != c->draw_dev) rows = 0; // graphs know that place only
     cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
     if (c->n_wanted > 0 && !reserve_logits(c, f)) return;
     cuda_moves_await(c); // before its time begins: it waits, and computes nothing
@@ -702,18 +548,6 @@ void cuda_steps_close(cuda_backend *c) {
     if (c->n_saturated != NULL) c->api->host_free(c->n_saturated);
     free(c->draw_scratch);
     if (c->memory == NULL) return; // opening failed before anything was taken from it
-    for (uint32_t i = 0; i < CUDA_ROPE_TABLES; i++) {
-        memory_workspace_give(c->memory, c->ropes[i].data);
-        free(c->ropes[i].inv_freq);
-    }
-    void *taken[] = {c->block_dev,
-                     c->draw_dev,
-                     c->drawn,
-                     c->drawn_before,
-                     c->results_dev,
-                     c->changed,
-                     c->draw_scratch_dev,
-                     c->attn_workspace.partials,
-                     c->attn_workspace.counters};
-    for (size_t i = 0; i < INFERD_COUNT(taken); i++) memory_workspace_give(c->memory, taken[i]);
+    cuda_ropes_close(c);
+    cuda_room_close(c);
 }

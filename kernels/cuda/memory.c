@@ -73,13 +73,18 @@ static inferd_status choose_page(cuda_memory *m, const cuda_memory_options *o, i
     return INFERD_OK;
 }
 
-static inferd_status choose_blocks(cuda_memory *m, uint64_t workspace_bytes, uint64_t memory_bytes,
-                                   inferd_err *err) {
-    if (workspace_bytes == 0) {
-        workspace_bytes = memory_bytes / WORKSPACE_PART;
-        if (workspace_bytes < WORKSPACE_MIN) workspace_bytes = WORKSPACE_MIN;
-        if (workspace_bytes > WORKSPACE_MAX) workspace_bytes = WORKSPACE_MAX;
-    }
+static uint64_t choose_workspace(const cuda_memory_options *o, uint64_t memory_bytes) {
+    if (o->workspace_bytes != 0) return o->workspace_bytes;
+    uint64_t n = memory_bytes / WORKSPACE_PART;
+    uint64_t least = o->workspace_least < memory_bytes / 2 ? o->workspace_least : memory_bytes / 2;
+    if (n > WORKSPACE_MAX) n = WORKSPACE_MAX;
+    if (o->workspace_least > 0 && n < least) n = least;
+    return n < WORKSPACE_MIN ? WORKSPACE_MIN : n;
+}
+
+static inferd_status choose_blocks(cuda_memory *m, const cuda_memory_options *o,
+                                   uint64_t memory_bytes, inferd_err *err) {
+    uint64_t workspace_bytes = choose_workspace(o, memory_bytes);
     uint64_t n_blocks = memory_bytes / m->block_bytes;
     uint64_t n_work = workspace_bytes / m->block_bytes + (workspace_bytes % m->block_bytes != 0);
     if (n_work >= n_blocks)
@@ -102,14 +107,14 @@ static inferd_status choose_blocks(cuda_memory *m, uint64_t workspace_bytes, uin
 static inferd_status open_run(cuda_memory *m, const cuda_memory_options *o, uint64_t memory_bytes,
                               inferd_err *err) {
     void *p = NULL;
-    inferd_status s = choose_blocks(m, o->workspace_bytes, memory_bytes, err);
+    inferd_status s = choose_blocks(m, o, memory_bytes, err);
     if (s != INFERD_OK) return s;
     size_t n = (size_t)m->n_blocks_planned * m->block_bytes;
     cu_result r = COUNTED(m->n_calls, m->api->alloc(n, &p));
     if (r == CU_ENOMEM) {
         nanosleep(&(struct timespec){.tv_nsec = AGAIN_US * 1000}, NULL);
         if ((s = choose_memory(m, o, &memory_bytes, err)) != INFERD_OK ||
-            (s = choose_blocks(m, o->workspace_bytes, memory_bytes, err)) != INFERD_OK)
+            (s = choose_blocks(m, o, memory_bytes, err)) != INFERD_OK)
             return s;
         n = (size_t)m->n_blocks_planned * m->block_bytes;
         r = COUNTED(m->n_calls, m->api->alloc(n, &p));
@@ -126,7 +131,7 @@ static inferd_status make_handles(cuda_memory *m, const cuda_memory_options *o,
                                   uint64_t memory_bytes, inferd_err *err) {
     inferd_status s = handles_choose(m, memory_bytes, err);
     if (s != INFERD_OK) return s;
-    s = choose_blocks(m, o->workspace_bytes, memory_bytes, err);
+    s = choose_blocks(m, o, memory_bytes, err);
     if (s != INFERD_OK) return s;
     uint64_t n_ready = o->ready_pages_min;
     if (n_ready == 0) n_ready = READY_BYTES / m->page_bytes;
@@ -167,7 +172,7 @@ static inferd_status open_all(cuda_memory *m, const cuda_memory_options *o, infe
     if (r != CU_OK) return memory_fail(m, r, err, "using device %u", m->device_index);
     if ((s = choose_page(m, o, err)) != INFERD_OK ||
         (s = choose_memory(m, o, &memory_bytes, err)) != INFERD_OK ||
-        (s = choose_blocks(m, o->workspace_bytes, memory_bytes, err)) != INFERD_OK || // in pages
+        (s = choose_blocks(m, o, memory_bytes, err)) != INFERD_OK || // in pages
         (s = uploads_open(m, err)) != INFERD_OK ||
         (s = bus_measure(m, memory_bytes, err)) != INFERD_OK)
         return s;

@@ -39,7 +39,8 @@ typedef struct cuda_window cuda_window;
 typedef struct cuda_memory_options {
     uint64_t memory_bytes;    // pages and workspace together; 0 = free - reserve
     uint64_t reserve_bytes;   // 0 = max(1 GiB, 2 % of the device)
-    uint64_t workspace_bytes; // 0 = memory / 16, at least 64 MiB, at most 2 GiB
+    uint64_t workspace_bytes; // 0 = memory / 16, at least 64 MiB, at most 2 GiB, but at least
+    uint64_t workspace_least; // this, where that is not more than half of the memory
     uint64_t host_bytes;      // that images may take; 0 = what the machine has
     uint32_t ready_pages_min; // pages to make before open returns; 0 = 64 MiB worth
     size_t page_bytes;        // 0 = 2 MiB (tests use smaller ones where the granularity allows)
@@ -65,6 +66,9 @@ void memory_workspace_give(cuda_memory *m, void *p); // accepts NULL
 /* The last n bytes of the workspace, which grow downwards and are never given back: what is there
  * keeps its address.  Returns where they end; NULL and a sentence when others are in the way. */
 unsigned char *memory_scratch_hold(cuda_memory *m, size_t n, inferd_err *err);
+size_t memory_scratch_held(const cuda_memory *m);
+/* The largest free piece, and the free bytes that the scratch could grow by: often the same. */
+void memory_workspace_look(const cuda_memory *m, size_t *largest, size_t *before_scratch);
 uint64_t memory_host_bytes(const cuda_memory *m); // that images may take; 0: unknown
 
 inferd_status window_open_cuda(cuda_memory *m, size_t n_bytes, cuda_window **out, inferd_err *err);

@@ -392,7 +392,7 @@ static void emit_glu(emitter *e, const step_op *o) {
 
 static void emit_draw(emitter *e, const step_op *o) {
     cuda_backend *c = e->c;
-    launch_draw(&c->launch, &(draw_args){.plan = c->draw_dev,
+    launch_draw(&c->launch, &(draw_args){.plan = c->draw_at,
                                          .logits = o->a->data,
                                          .changed = c->changed,
                                          .rows = e->logits,
@@ -402,7 +402,7 @@ static void emit_draw(emitter *e, const step_op *o) {
                                          .drawn = c->drawn,
                                          .results = c->results_dev,
                                          .scratch = c->draw_scratch_dev,
-                                         .rows_max = c->drawn_max});
+                                         .rows_max = c->room.draws});
 }
 
 static uint32_t emit(emitter *e, uint32_t i) {

@@ -102,6 +102,18 @@ void memory_workspace_give(cuda_memory *m, void *address) {
     }
 }
 
+void memory_workspace_look(const cuda_memory *m, size_t *largest, size_t *before_scratch) {
+    const workspace *ws = &m->work;
+    uint32_t n = ws->n_pieces - ws->has_scratch; // those before the scratch
+    *largest = largest_free(ws);
+    *before_scratch = n > 0 && !ws->pieces[n - 1].taken ? ws->pieces[n - 1].n_bytes : 0;
+}
+
+size_t memory_scratch_held(const cuda_memory *m) {
+    const workspace *ws = &m->work;
+    return ws->has_scratch ? ws->pieces[ws->n_pieces - 1].n_bytes : 0;
+}
+
 unsigned char *memory_scratch_hold(cuda_memory *m, size_t n, inferd_err *err) {
     workspace *ws = &m->work;
     unsigned char *end = ws->base + ws->n_bytes;

@@ -112,6 +112,22 @@ def test_scores_of_a_text_are_close_to_the_cpu(gpu, tiny):
     assert sum(gaps) / len(gaps) < 0.02 and max(gaps) < 0.15
 
 
+def test_a_full_batch_finds_its_workspace(launch):
+    """The workspace was a sixteenth of the memory, whatever running_max was: the first large batch failed for
+    lack of it (500), and the step behind it told other clients that row 0 waits for a draw (400)."""
+    d = launch({**model_config("dummy:tiny?layers=1", "tiny"),
+                "limits": {"running_max": 256, "step_tokens_max": 512},
+                "devices": [{"kind": "cuda", "memory": "256MiB"}]}, args=["--allow-dummy"], env=environment())
+
+    def ask(i):
+        return d.http.post("/v1/completions", json={"model": "tiny", "prompt": f"{i}", "max_tokens": 3,
+                                                    "ignore_eos": True, "temperature": 0}).status_code
+    with concurrent.futures.ThreadPoolExecutor(160) as pool:
+        answers = list(pool.map(ask, range(160)))
+    assert {n: answers.count(n) for n in answers} == {200: 160}
+    d.stop()
+
+
 def test_a_stream_is_the_answer_in_pieces(gpu):
     whole = complete(gpu, max_tokens=6)
     with gpu.http.stream("POST", "/v1/completions", json={

@@ -85,6 +85,8 @@ typedef struct backend_options {
     uint32_t index;
     uint64_t reserve_bytes;   // left to the driver, libraries and others; 0 = max(1 GiB, 2 %)
     uint64_t workspace_bytes; // of memory_bytes: activations and scratch; 0 = 1/16, 64 MiB to 2 GiB
+    uint64_t workspace_least; // but at least this, where it is not more than half of the memory:
+                              // backend_workspace_bytes of the models that will come
     const char *activations;  // "bf16" (default), "f16"
     const char *module_path;  // inferd_cuda.so; NULL: beside the program, its ../lib/inferd, the
                               // loader's path
@@ -299,6 +301,34 @@ void be_vec_init(backend *be, vec *v, uint32_t n, void *dst); // dst: n floats, 
 void be_vec_load(backend *be, vec *v, const float *host);
 /* All elements are `value`, as be_weight_dummy makes a matrix: nothing need be uploaded for it. */
 void be_vec_fill(backend *be, vec *v, float value);
+
+/* -- what steps need -- */
+typedef struct be_act_shape {
+    act_kind kind;
+    uint32_t rows, dim;
+} be_act_shape;
+
+/* All that a step of one model may need on the device, beside weights, keys and values. */
+enum { BE_NEEDS_ACTS = 16, BE_NEEDS_ROPES = 2 };
+typedef struct be_needs {
+    uint32_t rows_max, logits_max; // of a step; it has at most logits_max sequences, too
+    uint32_t context;              // positions of a sequence
+    uint32_t n_vocab;
+    uint32_t n_heads, n_kv_heads, head_dim;
+    kv_layout kv;
+    be_act_shape acts[BE_NEEDS_ACTS]; // [n_acts] as they will be opened
+    rope_spec ropes[BE_NEEDS_ROPES];  // [n_ropes]
+    uint32_t n_acts, n_ropes;
+} be_needs;
+
+/* Before the model's activations are opened: so much is set aside until be_release, and no step of
+ * this model or another finds less.  INFERD_ENOMEM says what must be larger and how large; what was
+ * reserved before stays.  Steps may be on their way; it waits for them.  *out may be NULL. */
+typedef struct be_reservation be_reservation;
+inferd_status be_reserve(backend *be, const be_needs *n, be_reservation **out, inferd_err *err);
+void be_release(backend *be, be_reservation *r); // accepts NULL; its activations are closed
+/* What workspace these models would have a device with these options need, together; 0: none. */
+uint64_t backend_workspace_bytes(const backend_options *options, const be_needs *needs, uint32_t n);
 
 /* -- activations -- */
 /* What is opened between begin and end lies in the scratch of the backend, from its beginning: the

@@ -104,6 +104,11 @@ void placed_read_from(placed_model *p, const model *m);
 inferd_status model_weigh(const model *m, const backend *be, uint32_t *n_pages, uint64_t *n_bytes,
                           inferd_err *err);
 
+/* backend_options.workspace_least for a device that will have these models. */
+inferd_status models_workspace_bytes(const model *const *models, uint32_t n,
+                                     const backend_options *o, const model_limits *limits,
+                                     uint64_t *out, inferd_err *err);
+
 uint32_t placed_weight_pages(const placed_model *p); // pages that the prepared weights take
 uint64_t placed_weight_bytes(const placed_model *p); // what they have in them
 /* Pages' worth of host memory while warm.  One memory: the same ones as weight_pages. */

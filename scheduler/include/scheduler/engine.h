@@ -196,6 +196,10 @@ typedef struct engine_stats {
 
 /* Start the thread; it opens the device, while this returns at once. */
 inferd_status engine_start(const engine_options *options, engine **out, inferd_err *err);
+/* The models that will be added are known: options->device.workspace_least is what their steps
+ * need, under these limits. */
+inferd_status engine_expect_models(engine_options *options, const model *const *models, uint32_t n,
+                                   inferd_err *err);
 /* End what still runs with GEN_CANCELLED, free everything, join.  Accepts NULL. */
 void engine_stop(engine *e);
 

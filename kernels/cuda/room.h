@@ -1,0 +1,64 @@
+/* room.h - what steps take of the workspace: sizes of their buffers, one piece that holds them all
+ * (the area), rotary tables, and the reservations of models that keep them large enough.
+ *
+ * A model reserves what its steps may need when it is opened (cuda_reserve).  From then on a step
+ * finds it: nothing grows while serving, graphs keep their addresses, and no request fails for lack
+ * of workspace.  The area is as large as the largest need of all models; partials of attention take
+ * up to attention_partials_bytes of what is free then.
+ *
+ * Always true: c->room, c->block, c->attn_workspace and the pointers into the area belong together;
+ * without an area all are zero.
+ *
+ * Thread: engine. */
+#ifndef INFERD_CUDA_ROOM_H
+#define INFERD_CUDA_ROOM_H
+
+#include "backend_ops.h"
+#include "cuda/layout.h"
+
+struct cuda_backend;
+
+enum { CUDA_DRAW_LIST_BYTES = 64 << 10 }; // of lists, for all rows of a draw plan
+
+/* Sizes of the area's parts. */
+typedef struct cuda_room {
+    uint32_t rows, tables;           // of the step block
+    uint32_t draws, stride, vocab;   // rows that are drawn, floats from one to the next
+    size_t list_bytes;               // of a draw plan
+    uint32_t counters;               // of attention
+    size_t partials_least, partials; // bytes: without which it cannot run; that it would use
+} cuda_room;
+
+/* The arrays of a step in one block: where each begins, in bytes, for some capacity. */
+typedef struct step_block {
+    uint32_t rows_max, tables_max; // capacity: rows (= sequences, logits), entries of block tables
+    size_t tokens, promised, positions, row_seq, seqs, logit_rows, decode_rows, tiles, tables,
+        bytes;
+} step_block;
+step_block step_block_of(uint32_t rows, uint32_t tables);
+
+/* Cosines and sines of positions, in the workspace. */
+typedef struct cuda_rope_table {
+    float *data;     // device memory [n_positions, 2, n_pairs]
+    float *inv_freq; // [n_pairs] what it is made of; owned
+    uint32_t n_pairs;
+    uint32_t n_positions, n_filled; // there is room for; that are there
+    uint32_t n_users;               // reservations; 0: the first step that needed it took it
+    float scale;
+} cuda_rope_table;
+
+/* The area has at least this.  False: failed, it is as it was. */
+bool cuda_room_hold(struct cuda_backend *c, const cuda_room *want);
+/* A draw plan of n bytes has a place on the device.  False: it has none, and nothing failed. */
+bool cuda_room_lists(struct cuda_backend *c, size_t n);
+/* Partials become as few as possible; false: they are, and nothing changed. */
+bool cuda_room_shrink(struct cuda_backend *c);
+void cuda_room_close(struct cuda_backend *c); // the area goes
+/* Tables of the program's rotary embeddings reach the step's positions. */
+bool cuda_room_ropes(struct cuda_backend *c);
+void cuda_ropes_close(struct cuda_backend *c);
+
+inferd_status cuda_reserve(backend *be, const be_needs *n, be_reservation **out, inferd_err *err);
+void cuda_release(backend *be, be_reservation *r);
+
+#endif
