@@ -293,15 +293,14 @@ static void run_prompt(run *r, const char *name, forced_place place, uint32_t ch
 static void run_decode(run *r, uint32_t n, uint32_t beside) {
     uint32_t n_times = r->graphs ? 3 : 1;
     bool draw = beside == 0 && (!r->tiny || n <= 8);
-    uint64_t n_refused[2], n_replayed[2];
+    backend_stats before, after;
     forced_gap drawn = {0};
     comparing c = {.ref = r->ref, .rows = r->ref->decode};
     c.kept = malloc((size_t)n * r->ref->n_vocab * sizeof *c.kept);
     if (c.kept == NULL) gpu_die("no memory for %u rows", n);
-    n_replayed[0] = forced_n_replayed(r->rig, &n_refused[0]);
+    forced_stats(r->rig, &before);
     for (uint32_t i = 0; i < n_times; i++) {
-        c.gap = (forced_gap){0};
-        forced_decode(r->rig, 0, n, beside, compare_row, &c);
+        forced_decode(r->rig, 0, n, beside, i + 1 == n_times ? compare_row : NULL, &c);
     }
     /* A replayed step may have more rows, and so other kernels, than the launched one: the same
      * kind is compared. */
@@ -311,11 +310,12 @@ static void run_decode(run *r, uint32_t n, uint32_t beside) {
             forced_draw_compare(c.kept + (size_t)k * r->ref->n_vocab, r->ref->n_vocab, &draws[k], k,
                                 &drawn);
     }
-    n_replayed[1] = forced_n_replayed(r->rig, &n_refused[1]);
-    bool replayed = n_replayed[1] > n_replayed[0], refused = n_refused[1] > n_refused[0];
+    forced_stats(r->rig, &after);
+    bool replayed = after.n_graph_launches > before.n_graph_launches;
     const char *degraded = !r->graphs || beside > 0 || replayed ? NULL
-                           : refused                            ? "capture was refused"
-                                                                : "no graph was replayed";
+                           : after.n_graphs_refused > before.n_graphs_refused
+                               ? "capture was refused"
+                               : "no graph was replayed";
     if (!r->graphs && replayed) gpu_die("graphs were replayed although they are off");
     tell(r, beside > 0 ? "mixed" : "decode", n, &c.gap, &drawn, degraded);
     free(c.kept);
@@ -349,6 +349,12 @@ static const char *find_model(const options *o, const forced_reference *ref) {
     return NULL;
 }
 
+static void tell_parts(const forced_rig *rig) {
+    backend_stats stats;
+    forced_stats(rig, &stats);
+    gpu_tell_parts(&stats);
+}
+
 static bool compare(const options *o, const char *file) {
     static forced_reference ref;
     inferd_err err = {0};
@@ -375,6 +381,7 @@ static bool compare(const options *o, const char *file) {
                                   : "cpu";
         r.limits = limits_of(&d, ref.model);
         run_all(&r);
+        if (cuda && (graphs == 1 || forbidden)) tell_parts(r.rig);
         wrong |= r.wrong;
         forced_close(r.rig);
     }

@@ -103,7 +103,7 @@ typedef struct forced_device {
 forced_rig *forced_open(const forced_device *d, const char *path, const forced_reference *text);
 void forced_close(forced_rig *r);
 const char *forced_name(const forced_rig *r); // of the device
-uint64_t forced_n_replayed(const forced_rig *r, uint64_t *n_refused);
+void forced_stats(const forced_rig *r, backend_stats *out);
 
 /* `f` gets the logits of a row: its number among `positions`, or among the decode rows. */
 typedef void forced_row_fn(void *ctx, uint32_t row, const float *logits);

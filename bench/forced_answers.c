@@ -125,6 +125,9 @@ static void collect(const forced_device *d, model *m, uint32_t n_requests, answe
         if (a.n_running > 0) wait_a_little(began, "answering");
     }
     if (a.error[0] != 0) gpu_die("%s: a request failed: %s", a.device, a.error);
+    engine_stats stats;
+    engine_get_stats(a.e, &stats);
+    if (strcmp(d->kind, "cuda") == 0) gpu_tell_parts(&stats.backend);
     engine_stop(a.e);
 }
 
