@@ -619,13 +619,19 @@ inferd_status engine_start_device(const engine_limits *limits, device dev, uint3
     return INFERD_OK;
 }
 
+/* A device that says by itself how many rows a step has says fewer where memory is small. */
 inferd_status engine_expect_models(engine_options *options, const model *const *models, uint32_t n,
                                    inferd_err *err) {
     engine_limits l = limits_fill(&options->limits);
     sched_limits of = limits_of_sched(&l);
     model_limits each = {.rows_max = of.step_tokens_max, .logits_max = of.logits_max, .kv = l.kv};
-    return models_workspace_bytes(models, n, &options->device, &each,
-                                  &options->device.workspace_least, err);
+    backend_options *o = &options->device;
+    inferd_status s = models_workspace_bytes(models, n, o, &each, &o->workspace_least, err);
+    bool small = o->memory_bytes != 0 && o->workspace_least > o->memory_bytes / 4;
+    if (s != INFERD_OK || !of.step_tokens_by_device || !small) return s;
+    each.rows_max = u32_max(STEP_TOKENS_DEFAULT, of.running_max);
+    each.logits_max = u32_min(each.logits_max, each.rows_max);
+    return models_workspace_bytes(models, n, o, &each, &o->workspace_least, err);
 }
 
 inferd_status engine_start(const engine_options *options, engine **out, inferd_err *err) {

@@ -7,6 +7,7 @@
 #include "cuda_emul/fake_api.h"
 #include "model_private.h"
 #include "models/model.h"
+#include "scheduler/engine.h"
 #include "test.h"
 
 const struct cuda_module *emul_module(void);
@@ -216,6 +217,25 @@ static void the_workspace_follows_from_the_models(void) {
         remove_model(&p);
     }
     close_device(be);
+    model_close(m);
+}
+
+/* Where no limit is set a small device has steps of 512 rows, and its workspace is for these. */
+static void a_small_device_is_expected_to_take_small_steps(void) {
+    inferd_err err = {0};
+    model *m = NULL;
+    EXPECT_EQ(model_open(&(model_options){.path = tiny, .allow_dummy = true}, &m, &err), INFERD_OK);
+    const model *all[] = {m};
+    uint64_t least[3];
+    for (int i = 0; i < 3; i++) {
+        engine_options o = {.device = {.kind = "cuda", .memory_bytes = 256ull << 20},
+                            .limits = {.step_tokens_max = i == 1 ? 512 : 0}};
+        if (i == 2) o.device.memory_bytes = 80ull << 30;
+        EXPECT_EQ(engine_expect_models(&o, all, 1, &err), INFERD_OK);
+        least[i] = o.device.workspace_least;
+    }
+    EXPECT_EQ(least[0], least[1]);
+    EXPECT(least[2] > least[1]); // 2048 rows
     model_close(m);
 }
 
@@ -445,6 +465,7 @@ static void a_mixed_load_captures_each_kind_once(void) {
 static const test_case cases[] = {
     TEST(a_model_that_opens_has_room_for_its_largest_step),
     TEST(the_workspace_follows_from_the_models),
+    TEST(a_small_device_is_expected_to_take_small_steps),
     TEST(models_come_and_go_beside_each_other),
     TEST(a_model_that_fails_to_open_leaves_the_others),
     TEST(drawn_tokens_outlive_a_reservation),
