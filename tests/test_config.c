@@ -347,9 +347,10 @@ static void wrong_values_of_a_device_are_told(void) {
     wrong_device("\"module\":\"\"", "module: must have 1 to 4095 bytes");
     wrong_device("\"cublaslt\":[]", "cublaslt: expected text, found a list");
     wrong_device("\"tune_cache\":\"a\\nb\"", "tune_cache: holds a control character");
-    wrong_device("\"off\":\"vmm,graph\"",
-                 "off: it names \"graph\", expected vmm, graphs, lt, pdl, carveout, pinned, mixed, "
-                 "gemv8, skinny128, windows or blocking");
+    wrong_device(
+        "\"off\":\"vmm,graph\"",
+        "off: it names \"graph\", expected vmm, graphs, lt, pdl, carveout, pinned, windows "
+        "or blocking");
     wrong_device("\"zzzz\":\"x\"", "zzzz: there is no such option");
     wrong_device("\"modul\":\"x\"", "modul: there is no such option; did you mean \"module\"?");
     problem_is("{" MODELS ",\"limits\":{\"step_hang_ms\":999}}",
