@@ -862,7 +862,7 @@ static void wrong_batches_are_refused_and_the_next_is_served(void) {
     be_step_result r;
     fake_reset();
     if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         make_batch(&gpu, &t, (piece[]){{0, 0, 2}}, 1, false);
         int32_t slots[BLOCKS_MAX * LAYERS];
         memcpy(slots, gpu.slots[0], sizeof slots);
@@ -870,6 +870,7 @@ static void wrong_batches_are_refused_and_the_next_is_served(void) {
         if (i == 0) t.tokens[1] = VOCAB;
         if (i == 1) slots[0] = INT32_MAX;
         if (i == 2) t.tokens[1] = TOK_PROMISED;
+        if (i == 3) slots[0] = -1;
         be_step_begin(gpu.be, &t.b, &gpu.kv);
         decoder_forward(gpu.be, &gpu.spec, &gpu.weights, &gpu.scratch, &t.b);
         be_step_end(gpu.be);

@@ -104,6 +104,7 @@ static bool hold_draws(cuda_backend *c) {
 /* The slots that this step touches lie in pages that are there. */
 static bool slots_fit(cuda_backend *c, const batch_seq *s, const kv_layout *kv) {
     uint32_t n_ready = memory_n_ready(c->memory);
+    uint64_t n_slots = (uint64_t)n_ready * kv->slots_per_page;
     uint32_t n_used = kv_blocks_of(kv, s->pos_begin + s->n_rows);
     if (s->n_rows == 0) return true;
     if (n_used > s->n_blocks) {
@@ -111,13 +112,12 @@ static bool slots_fit(cuda_backend *c, const batch_seq *s, const kv_layout *kv) 
                      s->pos_begin + s->n_rows - 1, s->n_blocks);
         return false;
     }
-    for (uint32_t i = 0; i < n_used * kv->n_groups; i++) {
-        if (s->slots[i] >= 0 && (uint32_t)s->slots[i] / kv->slots_per_page < n_ready) continue;
-        backend_fail(&c->be, INFERD_EDEVICE, "slot %d is not in the %u pages of the device",
-                     s->slots[i], n_ready);
-        return false;
-    }
-    return true;
+    uint32_t n = n_used * kv->n_groups, worst = 0; // a batch has tens of thousands: no branches
+    for (uint32_t i = 0; i < n; i++) worst = u32_max(worst, (uint32_t)s->slots[i]);
+    if (n == 0 || (worst <= INT32_MAX && worst < n_slots)) return true;
+    backend_fail(&c->be, INFERD_EDEVICE, "slot %d is not in the %u pages of the device",
+                 (int32_t)worst, n_ready);
+    return false;
 }
 
 static uint32_t count_tables(const batch *b, const kv_layout *kv) {
