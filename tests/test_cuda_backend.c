@@ -19,7 +19,7 @@ enum {
     HEADS = 4,
     KV_HEADS = 2,
     VOCAB = 100,
-    ROWS_MAX = 40,
+    ROWS_MAX = 300,
     BLOCKS_MAX = 16,
     SEQS_MAX = 4
 };
@@ -40,6 +40,8 @@ typedef struct shape {
 } shape;
 
 static const shape plain = {.dim = 64, .head_dim = 16, .ffn = 96, .type = DTYPE_BF16};
+
+static uint32_t scratch_rows = 40; // that a step may have, at most ROWS_MAX
 
 /* One backend with the model on it. */
 typedef struct side {
@@ -220,7 +222,7 @@ static bool side_open(side *s, const backend_options *o, const shape *m, kv_type
     EXPECT_EQ(be_window_open(s->be, s->at, &s->window, &err), INFERD_OK);
     EXPECT_EQ(be_window_map(s->be, s->window, s->pages, s->n_pages, &err), INFERD_OK);
     EXPECT_EQ(kv_layout_choose(s->be, &s->spec, kv, &s->kv, &err), INFERD_OK);
-    EXPECT_EQ(decoder_scratch_open(s->be, &s->spec, ROWS_MAX, ROWS_MAX, &s->scratch, &err),
+    EXPECT_EQ(decoder_scratch_open(s->be, &s->spec, scratch_rows, scratch_rows, &s->scratch, &err),
               INFERD_OK);
     state = seed;
     build(s, m);
@@ -610,6 +612,41 @@ static void a_step_has_as_many_rows_as_the_workspace_holds(void) {
         EXPECT_EQ(be_rows_best(be), 0);
         backend_close(be);
     }
+}
+
+static uint64_t copied_by(side *s, const piece *p, uint32_t n) {
+    static float logits[ROWS_MAX * VOCAB];
+    inferd_err err = {0};
+    fake_counts before, after;
+    fake_get_counts(&before);
+    EXPECT_EQ(run(s, p, n, false, logits, &err), INFERD_OK);
+    fake_get_counts(&after);
+    return after.copied_bytes - before.copied_bytes;
+}
+
+/* A step of few rows takes the arrays of few rows to the device, however many a step may have: with
+ * 2,048 each decode step took 144 KB there.  Graphs know where the arrays of few rows are, whatever
+ * came between. */
+static void a_step_of_few_rows_takes_little_to_the_device(void) {
+    enum { FEW_BYTES = 20 << 10, MANY_BYTES = 140 << 10 };
+    if (cuda_options(NULL).module == NULL) SKIP("the fake counts the bytes");
+    side cpu, gpu;
+    scratch_rows = ROWS_MAX;
+    if (open_pair(&cpu, &gpu, &plain, "f16")) {
+        piece prompts[] = {{0, 0, 140}, {1, 0, 150}}, next[] = {{0, 140, 1}, {1, 150, 1}};
+        act *wide = be_act_open(gpu.be, ACT_INNER, 2048, 16); // of another model
+        double bound = bounds[1].bound;
+        expect_same(&cpu, &gpu, prompts, 2, false, bound, "a large step");
+        for (int i = 0; i < 3; i++) expect_same(&cpu, &gpu, next, 2, false, bound, "a small step");
+        uint64_t n_graphs = graph_launches(&gpu);
+        EXPECT(copied_by(&gpu, prompts, 2) >= MANY_BYTES);
+        EXPECT(copied_by(&gpu, next, 2) <= FEW_BYTES);
+        expect_same(&cpu, &gpu, next, 2, false, bound, "a small step after a large one");
+        EXPECT_EQ(graph_launches(&gpu), n_graphs + 2);
+        be_act_close(gpu.be, wide);
+    }
+    close_pair(&cpu, &gpu);
+    scratch_rows = 40;
 }
 
 /* ---- waiting ---- */
@@ -1192,6 +1229,7 @@ static const test_case cases[] = {
     TEST(graphs_are_used_while_another_models_weights_arrive),
     TEST(a_step_asks_about_uploads_once),
     TEST(a_step_has_as_many_rows_as_the_workspace_holds),
+    TEST(a_step_of_few_rows_takes_little_to_the_device),
     TEST(long_steps_are_waited_for_asleep),
     TEST(a_host_with_few_cpus_waits_asleep),
     TEST(the_device_draws_what_the_host_would),

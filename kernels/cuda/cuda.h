@@ -109,6 +109,7 @@ typedef struct cuda_backend {
     size_t area_bytes;
     cuda_room room;
     step_block block;
+    uint32_t block_rows; // of the step that `block` is laid out for
     unsigned char *block_dev;
     step_view view;
     void *draw_dev;                // [room.list_bytes] copy of a draw plan

@@ -179,7 +179,9 @@ void cuda_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     for (uint32_t i = 0; i < b->n_seqs; i++)
         if (!slots_fit(c, &b->seqs[i], kv)) return;
     c->n_tables = count_tables(b, kv);
-    if (!hold_block(c, u32_max(b->n_rows, b->n_logits), c->n_tables)) return;
+    uint32_t rows = u32_max(b->n_rows, b->n_logits);
+    if (!hold_block(c, rows, c->n_tables)) return;
+    cuda_block_for(c, rows);
     c->kv = (kv_view){.arena = memory_base(c->memory),
                       .page_bytes = memory_page_bytes(c->memory),
                       .slots_per_page = kv->slots_per_page,

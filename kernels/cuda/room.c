@@ -83,22 +83,12 @@ static bool covers(const cuda_room *a, const cuda_room *b) {
            a->partials >= b->partials;
 }
 
-static void point(cuda_backend *c, const cuda_room *r) {
-    area_map m = map_of(r);
+void cuda_block_for(cuda_backend *c, uint32_t rows) {
+    uint32_t small = u32_min(CUDA_GRAPH_ROWS_MAX, c->room.rows);
+    step_block b = step_block_of(rows <= small ? small : c->room.rows, c->room.tables);
     unsigned char *p = c->area;
-    step_block b = step_block_of(r->rows, r->tables);
+    c->block_rows = rows;
     c->block = b;
-    c->block_dev = p;
-    c->draw_dev = p + m.list;
-    c->drawn = (void *)(p + m.drawn);
-    c->drawn_before = (void *)(p + m.drawn_before);
-    c->results_dev = (void *)(p + m.results);
-    c->changed = (void *)(p + m.changed);
-    c->draw_scratch_dev = p + m.scratch;
-    c->attn_workspace = (attention_workspace){.partials = (void *)(p + m.partials),
-                                              .partials_bytes = c->area_bytes - m.partials,
-                                              .counters = (void *)(p + m.counters),
-                                              .n_counters = r->counters};
     c->view = (step_view){.header = (const void *)p,
                           .tokens = (const void *)(p + b.tokens),
                           .promised = (const void *)(p + b.promised),
@@ -110,7 +100,24 @@ static void point(cuda_backend *c, const cuda_room *r) {
                           .tiles = (const void *)(p + b.tiles),
                           .tables = (const void *)(p + b.tables),
                           .drawn = c->drawn};
+}
+
+static void point(cuda_backend *c, const cuda_room *r) {
+    area_map m = map_of(r);
+    unsigned char *p = c->area;
+    c->block_dev = p;
+    c->draw_dev = p + m.list;
+    c->drawn = (void *)(p + m.drawn);
+    c->drawn_before = (void *)(p + m.drawn_before);
+    c->results_dev = (void *)(p + m.results);
+    c->changed = (void *)(p + m.changed);
+    c->draw_scratch_dev = p + m.scratch;
+    c->attn_workspace = (attention_workspace){.partials = (void *)(p + m.partials),
+                                              .partials_bytes = c->area_bytes - m.partials,
+                                              .counters = (void *)(p + m.counters),
+                                              .n_counters = r->counters};
     c->room = *r;
+    cuda_block_for(c, c->block_rows); // as the step at hand has it
 }
 
 /* What launches expect to find there: zeros, and the tokens that the step before drew. */

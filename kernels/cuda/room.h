@@ -47,6 +47,11 @@ typedef struct cuda_rope_table {
     float scale;
 } cuda_rope_table;
 
+/* The step at hand has so many rows, of those that there is room for.  The arrays of one that may
+ * be a graph lie closer together, because all of the block before its tables travels: 18 KB, and
+ * 144 where steps of 2,048 rows are possible.  Either way they are where they were for such a step.
+ */
+void cuda_block_for(struct cuda_backend *c, uint32_t rows);
 /* The area has at least this.  False: failed, it is as it was. */
 bool cuda_room_hold(struct cuda_backend *c, const cuda_room *want);
 /* A draw plan of n bytes has a place on the device.  False: it has none, and nothing failed. */
