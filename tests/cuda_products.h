@@ -31,6 +31,7 @@ typedef struct product_spec {
     cu_type inner, out_type;
     uint32_t rows, cols, n_out, w_rows[MATMUL_FUSED_MAX];
     bool bias, add;
+    bool positive; // x about 4, all of it
 } product_spec;
 
 typedef struct product {
@@ -106,7 +107,8 @@ static inline void product_make_x(product *p, cuda_rig *r) {
     p->x = product_alloc((size_t)s->rows * s->cols * sizeof *x);
     for (uint32_t i = 0; i < s->rows; i++)
         for (uint32_t k = 0; k < stride; k++) {
-            float v = k < s->cols ? rig_round(s->inner, rig_normal()) : NAN;
+            float v = s->positive ? rig_uniform(3, 5) : rig_normal();
+            v = k < s->cols ? rig_round(s->inner, v) : NAN;
             x[(size_t)i * stride + k] = v;
             if (k < s->cols) p->x[(size_t)i * s->cols + k] = v;
         }

@@ -99,6 +99,24 @@ static void sixty_four_rows_are_right(void) {
 }
 
 /* What stands behind the last column of x is NaN, and is not multiplied even by zero. */
+/* Sums of x are as large as can be: what is added to codes and taken away again must cancel. */
+static void x_of_one_sign_multiplies_right(void) {
+    static const uint32_t rows[] = {7, 12, 30, 50};
+    bench b;
+    bench_open(&b, 2, 1 << 20);
+    for (size_t t = 0; t < INFERD_COUNT(product_types); t++)
+        for (size_t i = 0; i < 4; i++)
+            check(&b, &(product_spec){.type = product_types[t],
+                                      .inner = inners[i % 2],
+                                      .out_type = CU_F32,
+                                      .rows = rows[i],
+                                      .cols = fit_cols(product_types[t], 320),
+                                      .n_out = 1,
+                                      .w_rows = {40},
+                                      .positive = true});
+    bench_close(&b);
+}
+
 static void odd_shapes_of_dense_weights_are_right(void) {
     static const dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     bench b;
@@ -394,6 +412,7 @@ static const test_case cases[] = {
     TEST(seventeen_rows_are_right),
     TEST(thirty_three_rows_are_right),
     TEST(sixty_four_rows_are_right),
+    TEST(x_of_one_sign_multiplies_right),
     TEST(odd_shapes_of_dense_weights_are_right),
     TEST(bias_and_residual_are_added),
     TEST(three_matrices_are_one_launch),

@@ -26,9 +26,13 @@
 //
 // Exactness.  Codes less their offset are exact in 16 bits and so are products with x in float. The
 // products of a group of columns (32; Q6: 16) are summed from zero by mma, then
-//     sum += scale * products [+ min * (sum of x over the group)]
-// in float.  Nothing is rounded to 16 bits on the way, so against exact arithmetic the error is at
-// most about (group + groups + splits) * 2^-23 of the sum of the terms' magnitudes.  The sums of x
+//     sum += scale * products
+// in float.  Formats with minima multiply 2^bits + code instead, and one tf32 product per tile
+// (unpack.cuh) adds, for both of its groups,
+//     sum += (min - 2^bits scale) * (sum of x over the group)
+// with scale and min exact and the sum of x in two parts, 22 bits or more of it.  Nothing is
+// rounded to 16 bits on the way, so against exact arithmetic the error is at most about (group +
+// groups + splits) * 2^-23 of the sum of the terms' magnitudes, 2^bits among them.  The sums of x
 // come from mma too, with ones for weights, once per block: in each stage, the warps that share
 // columns share the work, one stage ahead.  Dense weights of `inner` are exact as well; weights of
 // another type (float, the other 16-bit type) are rounded to inner when read.  What is beyond f16's
@@ -249,32 +253,56 @@ template <uint32_t F, class T, uint32_t N> struct stage {
         }
     }
 
+    // Formats with minima: one tf32 product per tile adds them and takes away what raw codes have
+    // too much (unpack.cuh).
+    static GPU_FN void add_minima(float acc[M][N][4], const unsigned char *tiles,
+                                  const unsigned char *sums, uint32_t lane) {
+        float rest[M][4];
+#pragma unroll
+        for (uint32_t i = 0; i < M; i++) {
+            tile_words<F> w;
+            words4(w.scales, load16(tiles + i * TILE_BYTES + quant<F>::LOW_BYTES +
+                                    quant<F>::HIGH_BYTES + lane / 4 * 16));
+            tile_rest_fragment<F>(w, lane % 4, rest[i]);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < N; j++) {
+            word2 v = load8(sums + j * SKINNY_SUMS_BYTES + lane * 8);
+            const float b[2] = {bits_to_f32(v.x), bits_to_f32(v.y)};
+#pragma unroll
+            for (uint32_t i = 0; i < M; i++) mma_1688_tf32(acc[i][j], rest[i], b);
+        }
+    }
+
     // Quantised: products of a group of columns from zero, then scaled into acc.
-    // sums [half][N * 8]: of x over the groups, for formats with minima.
+    // sums: of x over the groups, for formats with minima.
     static GPU_FN void quantised(float acc[M][N][4], const unsigned char *tiles,
-                                 const unsigned char *x, const float *sums, uint32_t lane) {
+                                 const unsigned char *x, const unsigned char *sums, uint32_t lane) {
         using q = quant<F>;
         constexpr uint32_t groups = 2 / q::STEPS; // in a half
         // With many sums per lane the compiler would load and multiply far ahead and run out of
-        // registers; a sync_warp after every PAUSE tiles of x keeps it in order.  6 chains of mma
-        // stay in flight.
-        constexpr uint32_t PAUSE = 3;
+        // registers; a sync_warp after every PAUSE tiles of x keeps it in order.  4 or 6 chains of
+        // mma stay in flight.
+        constexpr uint32_t PAUSE = q::MINIMA ? 2 : 3;
+        if constexpr (q::MINIMA) add_minima(acc, tiles, sums, lane);
 #pragma unroll(N >= 4 ? 1 : 2)
         for (uint32_t half = 0; half < 2; half++) {
             uint32_t a[M][2][4];
-            float scale[M][groups][2], min[M][2];
+            float scale[M][groups][2];
 #pragma unroll
             for (uint32_t i = 0; i < M; i++) {
                 tile_words<F> w;
                 read_half<F>(w, tiles + i * TILE_BYTES, half, lane);
 #pragma unroll
-                for (uint32_t s = 0; s < 2; s++) tile_fragment<F, T>(w, s, a[i][s]);
+                for (uint32_t s = 0; s < 2; s++)
+                    if constexpr (q::MINIMA)
+                        tile_raw_fragment<F, T>(w, s, a[i][s]);
+                    else
+                        tile_fragment<F, T>(w, s, a[i][s]);
 #pragma unroll
-                for (uint32_t r = 0; r < 2; r++) {
+                for (uint32_t r = 0; r < 2; r++)
                     for (uint32_t k = 0; k < groups; k++)
                         scale[i][k][r] = tile_scale<F>(w, r, k * q::STEPS);
-                    min[i][r] = tile_min<F>(w, r, 0);
-                }
             }
 #pragma unroll
             for (uint32_t j = 0; j < N; j++) {
@@ -293,36 +321,33 @@ template <uint32_t F, class T, uint32_t N> struct stage {
                             acc[i][j][e] = fma_f32(scale[i][k][e / 2], d[e], acc[i][j][e]);
                     }
                 if (N * groups >= 8 && j % PAUSE == PAUSE - 1) sync_warp();
-                if constexpr (q::MINIMA) {
-                    word2 v = load8(sums + half * (N * 8) + j * 8 + lane % 4 * 2);
-                    float sum[2] = {bits_to_f32(v.x), bits_to_f32(v.y)};
-#pragma unroll
-                    for (uint32_t i = 0; i < M; i++)
-#pragma unroll
-                        for (uint32_t e = 0; e < 4; e++)
-                            acc[i][j][e] = fma_f32(min[i][e / 2], sum[e % 2], acc[i][j][e]);
-                }
             }
         }
     }
 
-    // sums[half][row of x] of one stage: this warp's part of the tiles of x.
-    static GPU_FN void sum_x(float *sums, const unsigned char *x, uint32_t row_warp,
-                             uint32_t lane) {
-        const uint32_t one = pack2<T>(1, 1);
-        const uint32_t ones[4] = {one, one, one, one};
-#pragma unroll 1
-        for (uint32_t j = row_warp; j < N; j += C.row_warps)
+    // Sums of x of one stage, for formats with minima: this warp's part of the tiles of x.  With
+    // -2^bits for weights in odd rows, ones in even ones, a product is the sum and what stands
+    // beside it.  weights: the lane's 16 bytes of them.
+    static GPU_FN void sum_x(unsigned char *sums, const unsigned char *x,
+                             const unsigned char *weights, uint32_t row_warp, uint32_t lane) {
+        uint32_t a[4];
+        words4(a, load16(weights));
+        x += row_warp * 1024;
+        sums += row_warp * SKINNY_SUMS_BYTES + lane % 4 * 64 + lane / 4 * 4;
+#pragma unroll
+        for (uint32_t j = 0; j < N; j += C.row_warps) {
+            float d[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
             for (uint32_t half = 0; half < 2; half++) {
                 uint32_t b[4];
-                float d[4] = {0, 0, 0, 0};
                 x_fragments(b, x, j, half, lane);
-                mma_16816<T>(d, ones, b);
-                mma_16816<T>(d, ones, b + 2);
-                if (lane < 4)
-                    store8(sums + half * (N * 8) + j * 8 + lane * 2,
-                           {f32_to_bits(d[0]), f32_to_bits(d[1])});
+                mma_16816<T>(d[half], a, b);
+                mma_16816<T>(d[half], a, b + 2);
             }
+            for (uint32_t n = 0; n < 2; n++) {
+                float v = lane < 16 ? d[0][n] : d[1][n];
+                *(float *)(sums + j * SKINNY_SUMS_BYTES + n * 32) = rest_part(v, lane / 8 % 2);
+            }
+        }
     }
 };
 
@@ -394,8 +419,10 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
     constexpr uint32_t RING_BYTES = C.stages * C.stage_bytes, AHEAD = C.stages - 1;
     unsigned char *my_tiles = ring + C.x_bytes + warp * (M * C.tile_bytes); // of the first slot
     unsigned char *my_x = ring + col_warp * (N * 8 * 128);
-    float *my_sums = (float *)(ring + RING_BYTES) + col_warp * (2 * N * 8);
-    constexpr uint32_t OTHER_SUMS = C.col_warps * 2 * N * 8; // floats from one buffer to the other
+    // Sums of x: two buffers in turn, then what they are made with.
+    constexpr uint32_t SUMS = C.col_warps * N * SKINNY_SUMS_BYTES;
+    unsigned char *my_sums = ring + RING_BYTES + col_warp * (N * SKINNY_SUMS_BYTES);
+    unsigned char *sum_weights = ring + RING_BYTES + 2 * SUMS;
 
     weight_cursor<F> weights;
     weights.begin(m, n_tiles == 0 ? 0 : first_tile, begin * C.col_warps + col_warp, n_tiles, p.cols,
@@ -425,9 +452,14 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
             for (uint32_t e = 0; e < 4; e++) acc[i][j][e] = 0;
 
     if constexpr (MINIMA) {
+        if (thread < 8) {
+            float f = thread < 4 ? 1.0f : -(float)(1u << quant<F>::BITS);
+            *(uint32_t *)(sum_weights + thread * 4) = pack2<T>(f, f);
+        }
         cp_async_wait<(int)C.stages - 2>();
         sync_threads();
-        S::sum_x(my_sums + begin % 2 * OTHER_SUMS, my_x, row_warp, lane);
+        sum_weights += lane / 4 % 2 * 16;
+        S::sum_x(my_sums + begin % 2 * SUMS, my_x, sum_weights, row_warp, lane);
     }
     uint32_t slot = 0; // of the ring, in bytes: what is multiplied
     for (uint32_t stage_idx = begin; stage_idx < end; stage_idx++) {
@@ -449,11 +481,12 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
         uint32_t next = slot + C.stage_bytes == RING_BYTES ? 0 : slot + C.stage_bytes;
         if constexpr (MINIMA)
             if (stage_idx + 1 < end)
-                S::sum_x(my_sums + (stage_idx + 1) % 2 * OTHER_SUMS, my_x + next, row_warp, lane);
+                S::sum_x(my_sums + (stage_idx + 1) % 2 * SUMS, my_x + next, sum_weights, row_warp,
+                         lane);
         if (has_tiles(stage_idx)) {
             if constexpr (format<F>::KIND == KIND_QUANT)
-                S::quantised(acc, my_tiles + slot, my_x + slot,
-                             my_sums + stage_idx % 2 * OTHER_SUMS, lane);
+                S::quantised(acc, my_tiles + slot, my_x + slot, my_sums + stage_idx % 2 * SUMS,
+                             lane);
             else
                 S::dense(acc, my_tiles + slot, my_x + slot, lane);
         }

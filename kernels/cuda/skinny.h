@@ -20,6 +20,16 @@
 #define SKINNY_CONST static inline
 #endif
 
+enum {
+    SKINNY_WARPS = 4,
+    SKINNY_THREADS = 32 * SKINNY_WARPS,
+    SKINNY_SPLITS_MAX = 64,
+    /* Sums of 8 rows of x over the two groups of 64 columns: per row 4 parts (group, upper and
+     * lower), each with -2^bits times it.  Behind two buffers of them 32 bytes: what x is
+     * multiplied by to get them. */
+    SKINNY_SUMS_BYTES = 8 * 4 * 8
+};
+
 /* How a block of four warps is cut, for a format and a number of 8-row tiles of x.  A warp
  * multiplies `warp_tiles` tiles of 16 weight rows; row_warps of them lie below each other,
  * col_warps beside each other (64 columns each), whose sums meet in shared memory at the end. */
@@ -32,8 +42,6 @@ typedef struct skinny_cut {
     uint32_t x_bytes, stage_bytes, sums_bytes, shared_bytes;
     uint32_t blocks; // that fit a multiprocessor's registers
 } skinny_cut;
-
-enum { SKINNY_WARPS = 4, SKINNY_THREADS = 32 * SKINNY_WARPS, SKINNY_SPLITS_MAX = 64 };
 
 SKINNY_CONST bool skinny_is_quant(uint32_t format) {
     return format >= CU_FMT_Q4;
@@ -61,7 +69,8 @@ SKINNY_CONST skinny_cut skinny_cut_of(uint32_t format, uint32_t x_tiles) {
     c.stages = skinny_is_quant(format) && format != CU_FMT_Q8 ? 5 : 4;
     c.x_bytes = x_tiles * 8 * c.cols * 2;
     c.stage_bytes = c.x_bytes + SKINNY_WARPS * c.warp_tiles * c.tile_bytes;
-    c.sums_bytes = skinny_has_minima(format) ? 2 * c.col_warps * 2 * x_tiles * 8 * 4 : 0;
+    c.sums_bytes =
+        skinny_has_minima(format) ? 2 * c.col_warps * x_tiles * SKINNY_SUMS_BYTES + 32 : 0;
     c.blocks = x_tiles == 8 ? 3 : 4;
     c.shared_bytes = c.stages * c.stage_bytes + c.sums_bytes;
     return c;
