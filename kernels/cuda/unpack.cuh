@@ -220,9 +220,9 @@ GPU_FN void tile_fragment(const tile_words<F> &w, uint32_t s, uint32_t a[4]) {
 
 // ---- formats with minima: the short way ----
 // 2^BITS + code of pair m of step s as two T: the code lies right below the mantissa's leading one.
-template <class T> constexpr uint32_t MANTISSA_BITS = 0;
-template <> constexpr uint32_t MANTISSA_BITS<bf16> = 7;
-template <> constexpr uint32_t MANTISSA_BITS<f16> = 10;
+template <class T> inline constexpr uint32_t MANTISSA_BITS = 0;
+template <> inline constexpr uint32_t MANTISSA_BITS<bf16> = 7;
+template <> inline constexpr uint32_t MANTISSA_BITS<f16> = 10;
 
 template <uint32_t F, class T>
 GPU_FN uint32_t tile_raw_pair(const tile_words<F> &w, uint32_t s, uint32_t m) {
