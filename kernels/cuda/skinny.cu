@@ -225,6 +225,37 @@ GPU_FN void read_half(tile_words<F> &w, const unsigned char *tile, uint32_t half
             w.scales[r] = *(const uint32_t *)(scales + r * 4) >> (half * 16);
 }
 
+// Where a lane reads the low plane and x.  Moving on to the other half works no address out anew;
+// it takes registers, which only tiles of 4 bits leave between the halves.
+template <uint32_t F> struct half_view {
+    static constexpr bool FITS = quant<F>::BITS == 4;
+    const unsigned char *low, *scales, *x;
+    uint32_t x_place; // the lane's in x
+
+    GPU_FN half_view(const unsigned char *tiles, const unsigned char *x_of_stage, uint32_t lane) {
+        low = tiles + lane * 16;
+        scales = tiles + quant<F>::LOW_BYTES + lane / 4 * (quant<F>::SCALE_WORDS * 4);
+        x = x_of_stage;
+        x_place = (lane % 8) * 128 + (lane / 8 ^ lane % 8) * 16;
+    }
+    GPU_FN void read(tile_words<F> &w, uint32_t i, uint32_t half) const {
+        const uint32_t tile = i * (quant<F>::LOW_BYTES + quant<F>::SCALE_BYTES);
+        words2(w.low, load8(low + tile));
+        for (uint32_t r = 0; r < 2; r++)
+            if constexpr (quant<F>::MINIMA)
+                w.scales[r * 2] = *(const uint32_t *)(scales + tile + r * 8 + half * 4);
+            else
+                w.scales[r] = *(const uint32_t *)(scales + tile + r * 4) >> (half * 16);
+    }
+    GPU_FN void x_fragments(uint32_t b[4], uint32_t j) const {
+        ldmatrix4(b, x + x_place + j * 1024);
+    }
+    GPU_FN void move() {
+        low += 8;
+        x_place ^= 64;
+    }
+};
+
 // ---- one stage ----
 template <uint32_t F, class T, uint32_t N> struct stage {
     static constexpr skinny_cut C = skinny_cut_of(F, N);
@@ -284,7 +315,9 @@ template <uint32_t F, class T, uint32_t N> struct stage {
         // registers; a sync_warp after every PAUSE tiles of x keeps it in order.  4 or 6 chains of
         // mma stay in flight.
         constexpr uint32_t PAUSE = q::MINIMA ? 2 : 3;
+        constexpr bool MOVES = half_view<F>::FITS && N >= 4; // the halves are a loop
         if constexpr (q::MINIMA) add_minima(acc, tiles, sums, lane);
+        half_view<F> at(tiles, x, lane);
 #pragma unroll(N >= 4 ? 1 : 2)
         for (uint32_t half = 0; half < 2; half++) {
             uint32_t a[M][2][4];
@@ -292,7 +325,10 @@ template <uint32_t F, class T, uint32_t N> struct stage {
 #pragma unroll
             for (uint32_t i = 0; i < M; i++) {
                 tile_words<F> w;
-                read_half<F>(w, tiles + i * TILE_BYTES, half, lane);
+                if constexpr (MOVES)
+                    at.read(w, i, half);
+                else
+                    read_half<F>(w, tiles + i * TILE_BYTES, half, lane);
 #pragma unroll
                 for (uint32_t s = 0; s < 2; s++)
                     if constexpr (q::MINIMA)
@@ -307,7 +343,10 @@ template <uint32_t F, class T, uint32_t N> struct stage {
 #pragma unroll
             for (uint32_t j = 0; j < N; j++) {
                 uint32_t b[4];
-                x_fragments(b, x, j, half, lane);
+                if constexpr (MOVES)
+                    at.x_fragments(b, j);
+                else
+                    x_fragments(b, x, j, half, lane);
 #pragma unroll
                 for (uint32_t i = 0; i < M; i++)
 #pragma unroll
@@ -322,6 +361,7 @@ template <uint32_t F, class T, uint32_t N> struct stage {
                     }
                 if (N * groups >= 8 && j % PAUSE == PAUSE - 1) sync_warp();
             }
+            at.move();
         }
     }
 
