@@ -349,8 +349,8 @@ static void wrong_values_of_a_device_are_told(void) {
     wrong_device("\"tune_cache\":\"a\\nb\"", "tune_cache: holds a control character");
     wrong_device(
         "\"off\":\"vmm,graph\"",
-        "off: it names \"graph\", expected vmm, graphs, lt, pdl, carveout, pinned, windows "
-        "or blocking");
+        "off: it names \"graph\", expected vmm, graphs, lt, pdl, carveout, pinned, windows, "
+        "mixed or blocking");
     wrong_device("\"zzzz\":\"x\"", "zzzz: there is no such option");
     wrong_device("\"modul\":\"x\"", "modul: there is no such option; did you mean \"module\"?");
     problem_is("{" MODELS ",\"limits\":{\"step_hang_ms\":999}}",

@@ -34,6 +34,7 @@ typedef struct shape {
     uint32_t dim, head_dim, ffn;
     dtype type;
     bool qk_norm, post_norms, bias, tied;
+    bool fine_v; // attn_v is Q6_K
     act_fn act;
     uint32_t window;
     float softcap;
@@ -148,7 +149,7 @@ static void build(side *s, const shape *m) {
         add_vector(s, &l->ffn_norm, m->dim, 1, 0.2f);
         add_matrix(s, &l->wq, m->type, q, m->dim);
         add_matrix(s, &l->wk, m->type, kv, m->dim);
-        add_matrix(s, &l->wv, m->type, kv, m->dim);
+        add_matrix(s, &l->wv, m->fine_v ? DTYPE_Q6_K : m->type, kv, m->dim);
         add_matrix(s, &l->wo, m->type, m->dim, q);
         add_matrix(s, &l->w_gate, m->type, m->ffn, m->dim);
         add_matrix(s, &l->w_up, m->type, m->ffn, m->dim);
@@ -389,6 +390,8 @@ static void k_quants_do(void) {
     for (size_t i = 0; i < INFERD_COUNT(types); i++) {
         shape m = {.dim = 256, .head_dim = 64, .ffn = 256, .type = types[i], .tied = true};
         talk(&m, "f16", bounds[1].bound, dtype_about(types[i]).name);
+        m.fine_v = true; // it has larger values here, which f16 rounds
+        talk(&m, "f16", 2 * bounds[1].bound, "a finer attn_v");
     }
 }
 
@@ -432,6 +435,24 @@ static void one_row_takes_at_most_seven_launches_a_layer(void) {
             printf("%llu launches for %d layers\n", (unsigned long long)n, LAYERS);
         side_close(&gpu);
     }
+}
+
+/* As in half of the layers of Q4_K_M: v is in the launch of q and k all the same, unless that is
+ * switched off. */
+static void a_finer_v_takes_no_launch_more(void) {
+    uint64_t n[3];
+    for (int i = 0; i < 3; i++) {
+        shape m = {.dim = 256, .head_dim = 64, .ffn = 256, .type = DTYPE_Q4_K, .fine_v = i > 0};
+        side gpu;
+        backend_options o = cuda_options("bf16");
+        if (i == 2) o.off = "mixed";
+        fake_reset();
+        if (!side_open(&gpu, &o, &m, KV_F16, 5)) return;
+        n[i] = launches_of(&gpu, (piece[]){{0, 0, 3}}, 1);
+        side_close(&gpu);
+    }
+    EXPECT_EQ(n[1], n[0]);
+    EXPECT_EQ(n[2], n[0] + 2 * LAYERS); // the norm, q and k, v
 }
 
 static void each_number_of_rows_takes_its_kernel(void) {
@@ -1224,6 +1245,7 @@ static const test_case cases[] = {
     TEST(k_quants_do),
     TEST(every_kind_of_family_does),
     TEST(one_row_takes_at_most_seven_launches_a_layer),
+    TEST(a_finer_v_takes_no_launch_more),
     TEST(each_number_of_rows_takes_its_kernel),
     TEST(a_step_gives_the_same_bits_again_and_after_eviction),
     TEST(graphs_are_used_while_another_models_weights_arrive),

@@ -109,7 +109,9 @@ typedef struct product {
     cu_type inner, out_type;
     uint32_t rows, cols, n_out, out_rows[MATMUL_FUSED_MAX];
     bool bias, norm, gather, add, glu;
-    bool positive; // x about 4, all of it
+    bool positive;   // x about 4, all of it
+    uint32_t others; // bit i: matrix i is of type `other`
+    dtype other;
     glu_kind act;
 } product;
 
@@ -231,7 +233,7 @@ static void data_make(const product *p, cuda_rig *r, data *d) {
     d->a.act = p->act;
     make_x(p, r, d);
     for (uint32_t i = 0; i < p->n_out; i++) {
-        d->w[i] = weights_make(r, p->type, p->out_rows[i], p->cols);
+        d->w[i] = weights_make(r, p->others >> i & 1 ? p->other : p->type, p->out_rows[i], p->cols);
         d->a.out[i].w = d->w[i].m;
         d->out_stride = u32_max(d->out_stride, up8(p->out_rows[i]) + 8);
         if (!p->bias) continue;
@@ -533,6 +535,43 @@ static void norm_comes_before(void) {
     bench_close(&b);
 }
 
+typedef struct two_types {
+    dtype first, second;
+} two_types;
+static const two_types pairs[] = {{DTYPE_Q4_K, DTYPE_Q6_K},
+                                  {DTYPE_Q5_K, DTYPE_Q6_K},
+                                  {DTYPE_Q4_K, DTYPE_Q5_K},
+                                  {DTYPE_Q4_1, DTYPE_Q6_K}};
+
+/* attn_v is finer than attn_q and attn_k in half of the layers of Q4_K_M: one launch all the same,
+ * whichever matrices are of the second format. */
+static void two_formats_share_a_launch(void) {
+    bench b;
+    rig_seed(SEED + 13);
+    for (uint32_t n_sms = 0; n_sms < 3; n_sms++) { // of the device, 1, 2
+        bench_open(&b, n_sms);
+        for (size_t t = 0; t < INFERD_COUNT(pairs); t++)
+            for (uint32_t i = 0; i < 6; i++) {
+                product p = {.type = pairs[t].first,
+                             .inner = inners[i % 2],
+                             .out_type = i % 3 == 0 ? CU_F32 : inners[i % 2],
+                             .rows = 1 + (i * 3 + (uint32_t)t) % GEMV_ROWS_LIMIT,
+                             .cols = i < 3 ? 256 : 1280,
+                             .n_out = 3 - i % 2,
+                             .out_rows = {i == 4 ? 300 : 100, 17, 31},
+                             .others = i % 2 == 0 ? (uint32_t[]){4, 1, 6}[i / 2] : 1 + i / 3,
+                             .other = pairs[t].second,
+                             .bias = i == 0,
+                             .norm = i != 5,
+                             .gather = i == 1};
+                uint64_t before = b.r.l.n_launches;
+                check_product(&b, &p);
+                EXPECT_EQ(b.r.l.n_launches - before, p.n_out + 1); // the first is checked twice
+            }
+        bench_close(&b);
+    }
+}
+
 /* Sums of x are as large as can be: what is added to codes and taken away again must cancel. */
 static void x_of_one_sign_multiplies_right(void) {
     bench b;
@@ -682,6 +721,18 @@ static void what_cannot_be_fused_is_refused(void) {
     EXPECT(!gemv_can_fuse(b.g[0], &a));
     a = good, a.out[1].w = format_matrix(DTYPE_Q4_0, 64, 288, &b); // columns differ
     EXPECT(!gemv_can_fuse(b.g[0], &a));
+    cu_matrix q4k = format_matrix(DTYPE_Q4_K, 64, 256, &b),
+              q6k = format_matrix(DTYPE_Q6_K, 64, 256, &b);
+    a = good, a.out[0].w = q4k, a.out[1].w = q6k; // formats that have a kernel
+    EXPECT(gemv_can_fuse(b.g[0], &a));
+    a.glu = true;
+    EXPECT(!gemv_can_fuse(b.g[0], &a));
+    a.glu = false, a.n_out = 3, a.out[2] = good.out[0]; // three of them
+    EXPECT(!gemv_can_fuse(b.g[0], &a));
+    a.n_out = 2;
+    gemv_allow_mixed(b.g[0], false);
+    EXPECT(!gemv_can_fuse(b.g[0], &a));
+    gemv_allow_mixed(b.g[0], true);
     a = good, a.glu = true;
     EXPECT(gemv_can_fuse(b.g[0], &a));
     a.out[1].w = format_matrix(DTYPE_Q4_0, 80, 256, &b); // of different rows
@@ -732,6 +783,38 @@ static void plans_fill_a_large_device(void) {
                         dtype_about((uint32_t)types[t]).name, shapes[i].rows, shapes[i].cols, rows,
                         p.blocks, p.splits, p.n_units, p.slot_warps, p.warp_tiles, busiest / ideal);
             }
+    b.w.n_counters = 0;
+    bench_close(&b);
+}
+
+/* Both kinds of blocks end at about the same time: q, k, v of Llama 3.1 8B as Q4_K, Q4_K and Q6_K.
+ */
+static void two_formats_divide_the_blocks(void) {
+    bench b;
+    bench_open(&b, 132);
+    b.w = (matmul_workspace){.partials_bytes = MATMUL_PARTIALS_BYTES,
+                             .n_counters = MATMUL_COUNTERS,
+                             .counters = b.w.counters};
+    for (uint32_t rows = 1; rows <= 4; rows += 3) {
+        matmul_args a = {.rows = rows, .n_out = 3};
+        for (uint32_t j = 0; j < 3; j++)
+            a.out[j].w =
+                format_matrix(j < 2 ? DTYPE_Q4_K : DTYPE_Q6_K, j == 0 ? 4096 : 1024, 4096, &b);
+        gemv_plan p = gemv_plan_of(b.g[0], &b.w, &a);
+        uint32_t first = p.second_block, second = p.blocks - p.second_block;
+        EXPECT(first > 0 && second > 0 && p.second_unit > 0 && p.second_unit < p.n_units);
+        uint32_t turns = (p.second_unit + first - 1) / first,
+                 second_turns = (p.n_units - p.second_unit + second - 1) / second;
+        double busiest = fmax(turns * 640.0, second_turns * 896.0) * p.warp_tiles * GEMV_WARPS,
+               ideal = (320 * 640.0 + 64 * 896.0) * 64 / (p.blocks * p.splits);
+        EXPECT(busiest / ideal < 1.35);
+        if (busiest / ideal >= 1.35 || getenv("GEMV_PLANS") != NULL)
+            printf("%u rows: %u + %u blocks x %u slices, %u + %u units, %u warps per slot: %.2f of "
+                   "its "
+                   "share\n",
+                   rows, first, second, p.splits, p.second_unit, p.n_units - p.second_unit,
+                   p.slot_warps, busiest / ideal);
+    }
     b.w.n_counters = 0;
     bench_close(&b);
 }
@@ -799,6 +882,8 @@ static const test_case cases[] = {
     TEST(small_workspace_takes_fewer_rows_at_a_time),
     TEST(norm_comes_before),
     TEST(x_of_one_sign_multiplies_right),
+    TEST(two_formats_share_a_launch),
+    TEST(two_formats_divide_the_blocks),
     TEST(three_matrices_share_x),
     TEST(gated_pairs_come_out_as_one),
     TEST(sums_go_into_the_stream),

@@ -22,8 +22,15 @@ enum {
     L2_SPEED = 4                // times memory's: where x comes from
 };
 
+const gemv_pair gemv_pairs[GEMV_PAIRS] = {
+    {CU_FMT_Q4M, CU_FMT_Q6},  // Q4_K_M: attn_v of half of the layers
+    {CU_FMT_Q5M, CU_FMT_Q6},  // Q5_K_M: likewise
+    {CU_FMT_Q4M, CU_FMT_Q5M}, // Q4_K_S: attn_v of the first layers
+};
+
 struct gemv {
-    const cu_kernel *kernels[CU_FORMATS];
+    const cu_kernel *kernels[CU_FORMATS], *mixed[GEMV_PAIRS];
+    bool allow_mixed;
     cu_type inner;
     uint32_t n_sms, shared_sm, shared_max; // shared_max: of a block of ours
 };
@@ -50,6 +57,16 @@ static gemv_budget budget_of(const gemv *g, uint32_t format) {
     return gemv_budget_of(format, format == (g->inner == CU_BF16 ? CU_FMT_BF16 : CU_FMT_F16));
 }
 
+static inferd_status load(gemv *g, const cuda_module *m, const char *formats, const cu_kernel **out,
+                          inferd_err *err) {
+    char name[32];
+    snprintf(name, sizeof name, "gemv_%s_%s", formats, g->inner == CU_BF16 ? "bf16" : "f16");
+    *out = module_find(m, name);
+    if (*out == NULL)
+        return inferd_fail(err, INFERD_EUNSUPPORTED, "the CUDA module has no kernel %s", name);
+    return module_load(m, *out, GEMV_THREADS, g->shared_max, err);
+}
+
 inferd_status gemv_create(const cuda_module *m, const cu_device *d, cu_type inner, gemv **out,
                           inferd_err *err) {
     static const char *const names[CU_FORMATS] = {
@@ -57,6 +74,7 @@ inferd_status gemv_create(const cuda_module *m, const cu_device *d, cu_type inne
         [CU_FMT_Q4] = "q4",   [CU_FMT_Q4M] = "q4m",   [CU_FMT_Q5] = "q5",
         [CU_FMT_Q5M] = "q5m", [CU_FMT_Q6] = "q6",     [CU_FMT_Q8] = "q8",
     };
+    inferd_status s = INFERD_OK;
     INFERD_CHECK(inner == CU_BF16 || inner == CU_F16);
     gemv *g = calloc(1, sizeof *g);
     if (g == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the kernels of few rows");
@@ -65,19 +83,18 @@ inferd_status gemv_create(const cuda_module *m, const cu_device *d, cu_type inne
     g->shared_sm = d->shared_bytes_sm;
     g->shared_max =
         u32_min(d->shared_bytes_max, d->shared_bytes_sm / BLOCKS_PER_SM - SM_RESERVED_BYTES);
-    for (uint32_t f = 0; f < CU_FORMATS; f++) {
-        char name[32];
-        snprintf(name, sizeof name, "gemv_%s_%s", names[f], inner == CU_BF16 ? "bf16" : "f16");
-        inferd_status s = INFERD_OK;
-        g->kernels[f] = module_find(m, name);
-        if (g->kernels[f] == NULL)
-            s = inferd_fail(err, INFERD_EUNSUPPORTED, "the CUDA module has no kernel %s", name);
-        else
-            s = module_load(m, g->kernels[f], GEMV_THREADS, g->shared_max, err);
-        if (s != INFERD_OK) {
-            gemv_destroy(g);
-            return s;
-        }
+    g->allow_mixed = true;
+    for (uint32_t f = 0; f < CU_FORMATS && s == INFERD_OK; f++)
+        s = load(g, m, names[f], &g->kernels[f], err);
+    for (uint32_t i = 0; i < GEMV_PAIRS && s == INFERD_OK; i++) {
+        char both[16];
+        snprintf(both, sizeof both, "%s_%s", names[gemv_pairs[i].first],
+                 names[gemv_pairs[i].second]);
+        s = load(g, m, both, &g->mixed[i], err);
+    }
+    if (s != INFERD_OK) {
+        gemv_destroy(g);
+        return s;
     }
     *out = g;
     return INFERD_OK;
@@ -87,20 +104,39 @@ void gemv_destroy(gemv *g) {
     free(g);
 }
 
+void gemv_allow_mixed(gemv *g, bool allowed) {
+    g->allow_mixed = allowed;
+}
+
 /* ---- what one launch can do ---- */
+
+/* The pair that all matrices are of, GEMV_PAIRS: none. */
+static uint32_t pair_of(const matmul_args *a) {
+    for (uint32_t i = 0; i < GEMV_PAIRS; i++) {
+        uint32_t n_first = 0, n_second = 0;
+        for (uint32_t j = 0; j < a->n_out; j++) {
+            n_first += a->out[j].w.format == gemv_pairs[i].first;
+            n_second += a->out[j].w.format == gemv_pairs[i].second;
+        }
+        if (n_first > 0 && n_second > 0 && n_first + n_second == a->n_out) return i;
+    }
+    return GEMV_PAIRS;
+}
 
 bool gemv_can_fuse(const gemv *g, const matmul_args *a) {
     const cu_matrix *first = &a->out[0].w;
+    bool two_formats = false;
     if (a->rows < 1 || a->rows > GEMV_ROWS_LIMIT || a->inner != g->inner) return false;
     if (a->n_out < 1 || a->n_out > MATMUL_FUSED_MAX) return false;
     if (a->x_type != g->inner && (a->x_type != CU_F32 || a->norm == NULL)) return false;
     if (a->gather != NULL && a->norm == NULL) return false;
     for (uint32_t i = 0; i < a->n_out; i++) {
         const cu_matrix *w = &a->out[i].w;
-        if (w->format != first->format || w->cols != first->cols || w->stride != first->stride)
-            return false;
+        if (w->cols != first->cols || w->stride != first->stride) return false;
+        two_formats |= w->format != first->format;
         if (a->out[i].out_type != g->inner && a->out[i].out_type != CU_F32) return false;
     }
+    if (two_formats && (!g->allow_mixed || a->glu || pair_of(a) == GEMV_PAIRS)) return false;
     if (a->glu) return a->n_out == 2 && a->out[1].w.rows == first->rows && !a->add;
     return !a->add || (a->n_out == 1 && a->out[0].out_type == CU_F32);
 }
@@ -113,16 +149,59 @@ static uint32_t div_up(uint32_t a, uint32_t b) {
 
 typedef struct shape {
     uint32_t format, rows, cols, row_tiles, col_tiles;
+    uint32_t pair; // GEMV_PAIRS: one format; else `format` is its first
+    uint32_t second_tiles;
     bool norm, glu;
 } shape;
+
+/* Row tiles of matrices of `format` (CU_FORMATS: of all). */
+static uint32_t row_tiles_of(const matmul_args *a, uint32_t format) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < a->n_out; i++)
+        if (format == CU_FORMATS || a->out[i].w.format == format)
+            n += div_up(a->out[i].w.rows, TILE_ROWS);
+    return n;
+}
 
 static shape shape_of(const matmul_args *a) {
     shape s = {.format = a->out[0].w.format, .rows = a->rows, .cols = a->out[0].w.cols};
     s.norm = a->norm != NULL;
     s.glu = a->glu;
     s.col_tiles = div_up(s.cols, TILE_COLS);
-    for (uint32_t i = 0; i < a->n_out; i++) s.row_tiles += div_up(a->out[i].w.rows, TILE_ROWS);
+    s.row_tiles = row_tiles_of(a, CU_FORMATS);
+    s.pair = pair_of(a);
+    if (s.pair < GEMV_PAIRS) {
+        s.format = gemv_pairs[s.pair].first;
+        s.second_tiles = row_tiles_of(a, gemv_pairs[s.pair].second);
+    }
     return s;
+}
+
+/* Bytes of a tile of the second format. */
+static uint64_t second_bytes(const shape *s) {
+    return tile_bytes(gemv_pairs[s->pair].second);
+}
+
+/* What the slower of the two kinds of blocks has to load, in tiles' bytes of a turn. */
+static uint64_t slower_bytes(const shape *s, const gemv_plan *p, uint32_t second_blocks) {
+    uint64_t first = div_up(p->second_unit, p->blocks - second_blocks) * tile_bytes(s->format);
+    uint64_t second = div_up(p->n_units - p->second_unit, second_blocks) * second_bytes(s);
+    return u64_max(first, second);
+}
+
+/* Divides the blocks between two formats: about as their bytes are, whichever is done sooner. */
+static void divide_blocks(const shape *s, gemv_plan *p) {
+    uint32_t second_units = p->n_units - p->second_unit;
+    uint32_t least = p->blocks > p->second_unit ? p->blocks - p->second_unit : 1;
+    uint32_t most = u32_min(second_units, p->blocks - 1);
+    uint64_t rest = (uint64_t)p->second_unit * tile_bytes(s->format),
+             more = second_units * second_bytes(s);
+    uint32_t about = (uint32_t)(p->blocks * more / (rest + more)), best = 0;
+    for (uint32_t n = about > 1 ? about - 1 : 0; n <= about + 2; n++) {
+        uint32_t within = u32_min(u32_max(n, least), most);
+        if (best == 0 || slower_bytes(s, p, within) < slower_bytes(s, p, best)) best = within;
+    }
+    p->second_block = p->blocks - best;
 }
 
 /* The cut, its bytes and its blocks; false: it does not fit the device or the workspace. */
@@ -134,6 +213,10 @@ static bool cut(const gemv *g, const shape *s, const matmul_workspace *w, uint32
     p.splits = div_up(s->col_tiles, p.slice_tiles);
     p.warp_tiles = div_up(p.slice_tiles, slot_warps);
     p.n_units = div_up(s->row_tiles, slots);
+    if (s->pair < GEMV_PAIRS) { // a unit has one format
+        p.second_unit = div_up(s->row_tiles - s->second_tiles, slots);
+        p.n_units = p.second_unit + div_up(s->second_tiles, slots);
+    }
     p.shared_bytes = gemv_shared_of(s->rows, p.slice_tiles, has_minima(s->format)).bytes;
     if (p.shared_bytes > g->shared_max) return false;
     if (p.splits > 1) {
@@ -142,7 +225,9 @@ static bool cut(const gemv *g, const shape *s, const matmul_workspace *w, uint32
     }
     uint32_t resident = u32_min(budget_of(g, s->format).blocks,
                                 g->shared_sm / (p.shared_bytes + SM_RESERVED_BYTES));
-    p.blocks = u32_min(p.n_units, u32_max(1, g->n_sms * resident / p.splits));
+    uint32_t least = s->pair < GEMV_PAIRS ? 2 : 1;
+    p.blocks = u32_min(p.n_units, u32_max(least, g->n_sms * resident / p.splits));
+    if (s->pair < GEMV_PAIRS) divide_blocks(s, &p);
     *out = p;
     return true;
 }
@@ -152,11 +237,18 @@ static uint64_t cost_of(const gemv *g, const shape *s, const gemv_plan *p) {
     uint64_t units = div_up(p->n_units * p->splits, g->n_sms); // of the busiest multiprocessor
     uint64_t blocks = div_up(p->blocks * p->splits, g->n_sms); // that it holds at once
     uint64_t weights = units * GEMV_WARPS * p->warp_tiles * tile;
-    uint64_t in_flight =
-        blocks * GEMV_WARPS * u32_min(p->warp_tiles, budget_of(g, s->format).batch) * tile;
+    if (s->pair < GEMV_PAIRS)
+        weights =
+            blocks * GEMV_WARPS * p->warp_tiles * slower_bytes(s, p, p->blocks - p->second_block);
+    uint32_t batch =
+        s->pair < GEMV_PAIRS ? gemv_mixed_batch(s->format) : budget_of(g, s->format).batch;
+    uint64_t in_flight = blocks * GEMV_WARPS * u32_min(p->warp_tiles, batch) * tile;
     if (in_flight < IN_FLIGHT_BYTES) weights = weights * IN_FLIGHT_BYTES / in_flight;
     uint64_t x = blocks * s->rows * (p->slice_tiles * 128 + (s->norm ? (uint64_t)s->cols * 4 : 0));
     uint64_t turns = div_up(p->n_units, p->blocks);
+    if (s->pair < GEMV_PAIRS)
+        turns = u64_max(div_up(p->second_unit, p->second_block),
+                        div_up(p->n_units - p->second_unit, p->blocks - p->second_block));
     return weights + x / L2_SPEED + turns * UNIT_BYTES + (p->splits > 1 ? turns * SLICE_BYTES : 0);
 }
 
@@ -183,22 +275,23 @@ gemv_plan gemv_plan_of(const gemv *g, const matmul_workspace *w, const matmul_ar
 
 /* ---- the launch ---- */
 
-static void add_mats(gemv_params *p, const matmul_args *a, uint32_t row_begin) {
-    uint32_t first_tile = 0;
+/* Matrices of `format` (CU_FORMATS: all). */
+static void add_mats(gemv_params *p, const matmul_args *a, uint32_t format, uint32_t row_begin) {
     for (uint32_t i = 0; i < a->n_out; i++) {
         const cu_matrix *m = &a->out[i].w;
+        if (format != CU_FORMATS && m->format != format) continue;
         bool is_float = a->out[i].out_type == CU_F32;
         size_t skipped = (size_t)row_begin * a->out[i].out_stride * (is_float ? 4 : 2);
-        p->mats[i] = (gemv_mat){.low = dense(m->format) ? m->data : m->low,
-                                .high = m->high,
-                                .scales = m->scales,
-                                .bias = a->out[i].bias,
-                                .out = (unsigned char *)a->out[i].out + skipped,
-                                .rows = m->rows,
-                                .first_tile = first_tile,
-                                .out_stride = a->out[i].out_stride,
-                                .out_float = is_float};
-        first_tile += div_up(m->rows, TILE_ROWS);
+        p->mats[p->n_mats++] = (gemv_mat){.low = dense(m->format) ? m->data : m->low,
+                                          .high = m->high,
+                                          .scales = m->scales,
+                                          .bias = a->out[i].bias,
+                                          .out = (unsigned char *)a->out[i].out + skipped,
+                                          .rows = m->rows,
+                                          .first_tile = p->n_row_tiles,
+                                          .out_stride = a->out[i].out_stride,
+                                          .out_float = is_float};
+        p->n_row_tiles += div_up(m->rows, TILE_ROWS);
     }
 }
 
@@ -213,26 +306,29 @@ static void launch_rows(launcher *l, const gemv *g, const matmul_workspace *w, c
         .partials = w->partials,
         .counters = w->counters,
         .norm_eps = a->norm_eps,
-        .n_mats = a->n_out,
         .rows = s->rows,
         .cols = s->cols,
         .x_stride = a->x_stride,
         .x_float = a->x_type == CU_F32,
         .w_stride = a->out[0].w.stride,
         .n_col_tiles = s->col_tiles,
-        .n_row_tiles = s->row_tiles,
         .n_units = plan->n_units,
         .slot_warps = plan->slot_warps,
         .slice_tiles = plan->slice_tiles,
         .warp_tiles = plan->warp_tiles,
         .splits = plan->splits,
+        .second_unit = plan->second_unit,
+        .second_block = plan->second_block,
         .add = a->add,
         .glu = a->glu,
         .act = a->act,
     };
-    add_mats(&p, a, row_begin);
-    launch(l, g->kernels[s->format], plan->blocks, plan->splits, 1, GEMV_THREADS,
-           plan->shared_bytes, &p, sizeof p);
+    bool two = s->pair < GEMV_PAIRS;
+    add_mats(&p, a, two ? gemv_pairs[s->pair].first : CU_FORMATS, row_begin);
+    p.second_tile = p.n_row_tiles;
+    if (two) add_mats(&p, a, gemv_pairs[s->pair].second, row_begin);
+    launch(l, two ? g->mixed[s->pair] : g->kernels[s->format], plan->blocks, plan->splits, 1,
+           GEMV_THREADS, plan->shared_bytes, &p, sizeof p);
 }
 
 /* So long a row that slices' sums of all rows of x would not fit the workspace: fewer at a time. */

@@ -28,6 +28,10 @@
 // norm: each thread its chunks of 8 columns in order, threads of a warp by butterfly, warps in
 // order.
 //
+// Two formats.  Files of K quants keep attn_v in a finer format than attn_q and attn_k.  A block
+// has one format from its beginning to its end, so that its loads never pause: the grid is divided
+// by bytes (gemv.c).
+//
 // grid (blocks, splits) x 256 threads; units block_x, block_x + grid_x, ...; see gemv.h.
 #include "cuda/unpack.cuh"
 
@@ -390,12 +394,12 @@ struct unit_sums {
 
 template <class T>
 GPU_FN void write_unit(const gemv_params &p, const unit_sums &s, uint32_t first_tile,
-                       uint32_t slots) {
+                       uint32_t end_tile, uint32_t slots) {
     uint32_t per_out = p.glu ? 2 : 1, n = slots / per_out * p.rows * TILE_ROWS;
     for (uint32_t i = thread_idx(); i < n; i += THREADS) {
         uint32_t r = i % TILE_ROWS, m = i / TILE_ROWS % p.rows;
         uint32_t slot = i / TILE_ROWS / p.rows * per_out, row_tile;
-        if (first_tile + slot >= p.n_row_tiles) continue;
+        if (first_tile + slot >= end_tile) continue;
         const gemv_mat &to = mat_of(p, first_tile + slot, &row_tile);
         uint32_t row = row_tile * TILE_ROWS + r;
         if (row >= to.rows) continue;
@@ -433,6 +437,29 @@ GPU_FN bool meet_slices(const gemv_params &p, const unit_sums &s, float *partial
 }
 
 // ---- all of it ----
+
+// Units of one format, and the blocks that take them in turn: all, or those of the first or second
+// format of two.  Worked out where they are needed, as they come from parameters.
+enum { WHOLE_LIST, FIRST_PIECE, SECOND_PIECE };
+template <uint32_t WHICH> struct piece {
+    static constexpr bool SECOND = WHICH == SECOND_PIECE, FIRST = WHICH == FIRST_PIECE;
+    static GPU_FN uint32_t tile(const gemv_params &p) { // of the list of row tiles
+        return SECOND ? p.second_tile : 0;
+    }
+    static GPU_FN uint32_t end_tile(const gemv_params &p) {
+        return FIRST ? p.second_tile : p.n_row_tiles;
+    }
+    static GPU_FN uint32_t unit(const gemv_params &p) { return SECOND ? p.second_unit : 0; }
+    static GPU_FN uint32_t end_unit(const gemv_params &p) {
+        return FIRST ? p.second_unit : p.n_units;
+    }
+    static GPU_FN uint32_t block(const gemv_params &p) {
+        return block_x() - (SECOND ? p.second_block : 0);
+    }
+    static GPU_FN uint32_t n_blocks(const gemv_params &p) {
+        return FIRST ? p.second_block : grid_x() - (SECOND ? p.second_block : 0);
+    }
+};
 
 struct share {         // what a warp does in every unit of its block
     columns block;     // of the block
@@ -479,12 +506,12 @@ GPU_FN void seek_list(typename W::cursor &at, const gemv_params &p, const share 
 // One row tile, whose first batch is in `w`; leaves the first batch of row tile `next` of the list
 // there, if there is one.  A batch that is full and loads a full one, as nearly all do, asks about
 // none of its tiles.
-template <class W>
+template <class W, class P>
 GPU_FN void multiply_row_tile(typename W::sums &sums, typename W::words w[W::BATCH],
                               typename W::cursor &at, const gemv_params &p, const share &s,
                               x_view x, uint32_t next) {
     constexpr uint32_t BATCH = W::BATCH;
-    const bool has_next = next < p.n_row_tiles;
+    const bool has_next = next < P::end_tile(p);
     for (uint32_t left = s.n; left > 0;) { // column tiles
         uint32_t n = left < BATCH ? left : BATCH, n_load = left - n;
         left = n_load;
@@ -524,12 +551,13 @@ GPU_FN void keep_sums(const typename W::sums &sums, const gemv_params &p, float 
     out[28] = d[3];
 }
 
-template <class W> GPU_FN void gemv_block(const gemv_params &p) {
+template <class W, uint32_t WHICH = WHOLE_LIST> GPU_FN void gemv_block(const gemv_params &p) {
+    typedef piece<WHICH> P;
     const share s = share_of(p);
     typename W::words w[W::BATCH];
     typename W::cursor at = {};
-    const uint32_t list_tile = block_x() * s.slots + s.slot;
-    if (list_tile < p.n_row_tiles) {
+    const uint32_t list_tile = P::tile(p) + P::block(p) * s.slots + s.slot;
+    if (list_tile < P::end_tile(p)) {
         seek_list<W>(at, p, s, list_tile);
         for (uint32_t i = 0; i < W::BATCH; i++)
             if (i < s.n) W::load(w[i], at, p, i);
@@ -544,10 +572,12 @@ template <class W> GPU_FN void gemv_block(const gemv_params &p) {
     const x_view x = view_of_x<W>(p, s, in, base);
 
     uint32_t turn = 0;
-    for (uint32_t unit = block_x(); unit < p.n_units; unit += grid_x(), turn ^= 1) {
+    for (uint32_t unit = P::unit(p) + P::block(p); unit < P::end_unit(p);
+         unit += P::n_blocks(p), turn ^= 1) {
         typename W::sums sums = {};
-        if (unit * s.slots + s.slot < p.n_row_tiles)
-            multiply_row_tile<W>(sums, w, at, p, s, x, (unit + grid_x()) * s.slots + s.slot);
+        const uint32_t tile = P::tile(p) + (unit - P::unit(p)) * s.slots;
+        if (tile + s.slot < P::end_tile(p))
+            multiply_row_tile<W, P>(sums, w, at, p, s, x, tile + P::n_blocks(p) * s.slots + s.slot);
         float *of_warps = (float *)(base + in.sums) + turn * GEMV_WARPS * in.warp_sums;
         keep_sums<W>(sums, p, of_warps + warp_idx() * in.warp_sums);
         sync_threads();
@@ -560,8 +590,21 @@ template <class W> GPU_FN void gemv_block(const gemv_params &p) {
             if (!meet_slices(p, u, partials, unit)) continue;
             u.partials = partials;
         }
-        write_unit<typename W::type>(p, u, unit * s.slots, s.slots);
+        write_unit<typename W::type>(p, u, tile, P::end_tile(p), s.slots);
     }
+}
+
+// Two formats in one kernel leave registers for a tile less.
+template <uint32_t F, class T> struct mixed_tiles : quant_tiles<F, T> {
+    static constexpr uint32_t BATCH = gemv_mixed_batch(F);
+};
+
+// Matrices of two formats: the first blocks take those of A, the others those of B.
+template <class A, class B> GPU_FN void gemv_mixed(const gemv_params &p) {
+    if (block_x() < p.second_block)
+        gemv_block<A, FIRST_PIECE>(p);
+    else
+        gemv_block<B, SECOND_PIECE>(p);
 }
 
 } // namespace
@@ -582,6 +625,13 @@ template <class W> GPU_FN void gemv_block(const gemv_params &p) {
     GPU_KERNEL(name##_f16, gemv_params, THREADS, 3) {                                              \
         gemv_block<quant_tiles<format, f16>>(p);                                                   \
     }
+#define GEMV_MIXED(name, first, second)                                                            \
+    GPU_KERNEL(name##_bf16, gemv_params, THREADS, 3) {                                             \
+        gemv_mixed<mixed_tiles<first, bf16>, mixed_tiles<second, bf16>>(p);                        \
+    }                                                                                              \
+    GPU_KERNEL(name##_f16, gemv_params, THREADS, 3) {                                              \
+        gemv_mixed<mixed_tiles<first, f16>, mixed_tiles<second, f16>>(p);                          \
+    }
 
 GEMV_WIDE(gemv_f32_bf16, float, bf16)
 GEMV_WIDE(gemv_f32_f16, float, f16)
@@ -595,6 +645,9 @@ GEMV_QUANT(gemv_q5, CU_FMT_Q5)
 GEMV_QUANT(gemv_q5m, CU_FMT_Q5M)
 GEMV_QUANT(gemv_q6, CU_FMT_Q6)
 GEMV_QUANT(gemv_q8, CU_FMT_Q8)
+GEMV_MIXED(gemv_q4m_q6, CU_FMT_Q4M, CU_FMT_Q6)
+GEMV_MIXED(gemv_q5m_q6, CU_FMT_Q5M, CU_FMT_Q6)
+GEMV_MIXED(gemv_q4m_q5m, CU_FMT_Q4M, CU_FMT_Q5M)
 
 // clang-format off
 #define GEMV_LINES(name)                                                                           \
@@ -610,5 +663,8 @@ GPU_TABLE(gemv) {
     GEMV_LINES(gemv_q5m)
     GEMV_LINES(gemv_q6)
     GEMV_LINES(gemv_q8)
+    GEMV_LINES(gemv_q4m_q6)
+    GEMV_LINES(gemv_q5m_q6)
+    GEMV_LINES(gemv_q4m_q5m)
 } GPU_TABLE_END(gemv)
     // clang-format on

@@ -2,8 +2,8 @@
  *
  * The part of matmul that takes few rows (matmul.h says who takes what).  One launch can hold the
  * whole neighbourhood of a product: the norm of x before it, up to three matrices of one format
- * that read the same x, bias, the sum into the residual stream, or the gated activation of a
- * gate/up pair after it.
+ * (or two that are often found together) that read the same x, bias, the sum into the residual
+ * stream, or the gated activation of a gate/up pair after it.
  *
  * Work is cut into row tiles (16 weight rows) and column tiles (64 columns).  A block's 8 warps are
  * `slot_warps` warps along the columns of one row tile, times 8 / slot_warps row tiles ("slots"):
@@ -56,6 +56,8 @@ typedef struct gemv_params {
     uint32_t slice_tiles; // column tiles of a slice, the last may have fewer
     uint32_t warp_tiles;  // of a warp, the last may have fewer
     uint32_t splits;      // grid y
+    // Two formats: where the list's row tiles, the units and the blocks of the second one begin.
+    uint32_t second_tile, second_unit, second_block;
     uint32_t add, glu, act;
 } gemv_params;
 
@@ -103,13 +105,26 @@ GEMV_BOTH gemv_budget gemv_budget_of(uint32_t format, bool same) {
     return format == CU_FMT_Q8 || format == CU_FMT_Q6 || format == CU_FMT_Q5M ? wide : narrow;
 }
 
+/* Two formats in one kernel leave registers for fewer. */
+GEMV_BOTH uint32_t gemv_mixed_batch(uint32_t format) {
+    return gemv_budget_of(format, false).batch - 1;
+}
+
 /* ---- for matmul.c ---- */
+
+/* Formats that one launch takes together. */
+typedef struct gemv_pair {
+    uint32_t first, second;
+} gemv_pair;
+enum { GEMV_PAIRS = 3 };
+extern const gemv_pair gemv_pairs[GEMV_PAIRS];
 
 typedef struct gemv gemv;
 
 typedef struct gemv_plan {
     uint32_t slot_warps, splits, slice_tiles, warp_tiles, n_units,
-        blocks; // grid is (blocks, splits)
+        blocks;                         // grid is (blocks, splits)
+    uint32_t second_unit, second_block; // 0: one format
     uint32_t shared_bytes;
 } gemv_plan;
 
@@ -117,9 +132,12 @@ typedef struct gemv_plan {
 inferd_status gemv_create(const cuda_module *m, const cu_device *d, cu_type inner, gemv **out,
                           inferd_err *err);
 void gemv_destroy(gemv *g); // accepts NULL
+/* Matrices of two formats in one launch, or not; they are at first. */
+void gemv_allow_mixed(gemv *g, bool allowed);
 
-/* One launch?  1 to GEMV_ROWS_LIMIT rows; all matrices of one format, one number of columns and,
- * when dense, one stride; glu: two of one shape, nothing added; add: one matrix, float. */
+/* One launch?  1 to GEMV_ROWS_LIMIT rows; all matrices of one format (or of two that have a
+ * kernel), one number of columns and, when dense, one stride; glu: two of one shape, nothing added;
+ * add: one matrix, float. */
 bool gemv_can_fuse(const gemv *g, const matmul_args *a);
 /* `a` as gemv_can_fuse wants it. */
 void gemv_launch(launcher *l, const gemv *g, const matmul_workspace *w, const matmul_args *a);

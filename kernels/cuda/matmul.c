@@ -61,6 +61,10 @@ void matmul_destroy(matmul *mm) {
     free(mm);
 }
 
+void matmul_allow_mixed(matmul *mm, bool allowed) {
+    gemv_allow_mixed(mm->gemv, allowed);
+}
+
 void matmul_set_workspace(matmul *mm, const matmul_workspace *w) {
     mm->work = *w;
     if (mm->book != NULL) lt_book_set_workspace(mm->book, w->lt, w->lt_bytes);

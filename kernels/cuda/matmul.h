@@ -78,6 +78,8 @@ typedef struct matmul matmul; // choices, tuning, path counts
 inferd_status matmul_create(const cuda_module *m, const cu_device *d, cu_type inner, bool lt,
                             const char *tune_path, matmul **out, inferd_err *err);
 void matmul_destroy(matmul *mm); // accepts NULL
+/* Two formats in one launch of gemv, or not; they are at first. */
+void matmul_allow_mixed(matmul *mm, bool allowed);
 /* Before memory is counted: what cuBLASLt takes for itself at its first product, it takes now.
  * Needs no workspace. */
 inferd_status matmul_warm(matmul *mm, launcher *l, inferd_err *err);

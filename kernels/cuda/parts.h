@@ -28,6 +28,7 @@ typedef enum cuda_part {
     PART_CARVEOUT, // all kernels ask for the same split of L1 and shared memory
     PART_PINNED,   // host copies of weights are pinned; else copies pass through the driver
     PART_WINDOWS,  // graphs of a model while another one's weights are on their way
+    PART_MIXED,    // matrices of two formats in one launch of gemv
     PART_BLOCKING, // the host sleeps while it waits for a step, where CPUs are few
     CUDA_PARTS
 } cuda_part;

@@ -39,6 +39,7 @@ typedef struct product {
 
 typedef struct wishes {
     bool norm, bias, add, glu;
+    uint32_t second; // format of the last matrix; 0: as the others
     cu_type out_type;
     uint32_t n_out;
 } wishes;
@@ -101,6 +102,7 @@ static void make_out(check *c, product *p, const wishes *want, uint32_t format, 
 static void product_open(check *c, product *p, const wishes *want, uint32_t format, cu_type inner,
                          uint32_t rows) {
     *p = (product){.rows = rows, .cols = cols_of(format), .n_out = want->n_out};
+    if (want->second != 0) p->cols = cols_of(CU_FMT_Q6); // all formats have that many
     INFERD_CHECK(rows <= ROWS_MAX);
     p->x = numbers((size_t)rows * p->cols);
     p->a.rows = rows;
@@ -110,7 +112,8 @@ static void product_open(check *c, product *p, const wishes *want, uint32_t form
     p->a.glu = want->glu;
     p->a.act = GLU_SILU;
     make_x(c, p, want, inner);
-    for (uint32_t i = 0; i < want->n_out; i++) make_out(c, p, want, format, i);
+    for (uint32_t i = 0; i < want->n_out; i++)
+        make_out(c, p, want, want->second != 0 && i + 1 == want->n_out ? want->second : format, i);
     p->work.partials_bytes = PARTIALS_BYTES;
     p->work.partials = check_room(c, PARTIALS_BYTES);
     p->work.n_counters = COUNTERS;
@@ -161,8 +164,10 @@ static void product_check(check *c, const product *p) {
 static void multiply(check *c, const gemv *g, const skinny *s, const char *more, wishes want,
                      uint32_t format, cu_type inner, uint32_t rows) {
     product p;
-    if (!check_begin(c, "%s_%s_%s %u rows%s", g != NULL ? "gemv" : "skinny",
-                     check_format_names[format], type_name(inner), rows, more))
+    if (!check_begin(c, "%s_%s%s%s_%s %u rows%s", g != NULL ? "gemv" : "skinny",
+                     check_format_names[format], want.second != 0 ? "_" : "",
+                     want.second != 0 ? check_format_names[want.second] : "", type_name(inner),
+                     rows, more))
         return;
     product_open(c, &p, &want, format, inner, rows);
     if (check_ready(c)) {
@@ -197,6 +202,10 @@ static void all_gemv(check *c, cu_type inner) {
         multiply(c, g, NULL, " with norm and bias", norm, f, inner, 3);
         multiply(c, g, NULL, " added", add, f, inner, GEMV_ROWS_LIMIT);
         multiply(c, g, NULL, " with norm, gated", glu, f, inner, 2);
+    }
+    for (uint32_t i = 0; i < GEMV_PAIRS; i++) {
+        wishes two = {.second = gemv_pairs[i].second, .norm = true, .out_type = inner, .n_out = 3};
+        multiply(c, g, NULL, " with norm", two, gemv_pairs[i].first, inner, 3);
     }
     gemv_destroy(g);
 }
