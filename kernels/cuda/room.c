@@ -144,7 +144,10 @@ static inferd_status keep_drawn(cuda_backend *c, int32_t **out, inferd_err *err)
     if (*out == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for %u tokens", c->n_drawn);
     cu_result r = c->api->copy_to_host(*out, c->drawn, n, c->stream);
     if (r == CU_OK) r = c->api->stream_sync(c->stream);
-    return r == CU_OK ? INFERD_OK : cu_fail(c->api, r, err, "keeping drawn tokens");
+    if (r == CU_OK) return INFERD_OK;
+    free(*out);
+    *out = NULL;
+    return cu_fail(c->api, r, err, "keeping drawn tokens");
 }
 
 void cuda_room_close(cuda_backend *c) {
