@@ -455,6 +455,22 @@ static void a_finer_v_takes_no_launch_more(void) {
     EXPECT_EQ(n[2], n[0] + 2 * LAYERS); // the norm, q and k, v
 }
 
+static void eight_rows_take_the_launches_of_four(void) {
+    uint64_t n[3];
+    for (int i = 0; i < 3; i++) {
+        side gpu;
+        backend_options o = cuda_options("bf16");
+        if (i == 2) o.off = "gemv8";
+        fake_reset();
+        if (!side_open(&gpu, &o, &plain, KV_F16, 5)) return;
+        n[i] = launches_of(&gpu, (piece[]){{0, 0, i == 0 ? 4 : 8}}, 1);
+        side_close(&gpu);
+    }
+    EXPECT_EQ(n[1], n[0]);
+    /* Two norms and the gate; behind its attention the last layer has one row. */
+    EXPECT_EQ(n[2], n[0] + 3 * (LAYERS - 1) + 1);
+}
+
 static void each_number_of_rows_takes_its_kernel(void) {
     side gpu;
     backend_options o = cuda_options("bf16");
@@ -1246,6 +1262,7 @@ static const test_case cases[] = {
     TEST(every_kind_of_family_does),
     TEST(one_row_takes_at_most_seven_launches_a_layer),
     TEST(a_finer_v_takes_no_launch_more),
+    TEST(eight_rows_take_the_launches_of_four),
     TEST(each_number_of_rows_takes_its_kernel),
     TEST(a_step_gives_the_same_bits_again_and_after_eviction),
     TEST(graphs_are_used_while_another_models_weights_arrive),

@@ -524,7 +524,7 @@ static void norm_comes_before(void) {
             product p = {.type = all_types[t],
                          .inner = inners[i % 2],
                          .out_type = i < 2 ? CU_F32 : inners[i % 2],
-                         .rows = 1 + ((uint32_t)t + i) % 4,
+                         .rows = 1 + ((uint32_t)t + i * 3) % GEMV_ROWS_LIMIT,
                          .cols = i % 2 == 0 ? 256 : 2304,
                          .n_out = 1,
                          .out_rows = {17 + i},
@@ -624,7 +624,7 @@ static void gated_pairs_come_out_as_one(void) {
                 product p = {.type = all_types[t],
                              .inner = inners[i % 2],
                              .out_type = t % 2 == 0 || i == 2 ? CU_F32 : inners[i % 2],
-                             .rows = 1 + ((uint32_t)t + i) % 4,
+                             .rows = 1 + ((uint32_t)t + i * 3) % GEMV_ROWS_LIMIT,
                              .cols = cols[i],
                              .n_out = 2,
                              .out_rows = {77, 77},
@@ -819,6 +819,36 @@ static void two_formats_divide_the_blocks(void) {
     bench_close(&b);
 }
 
+/* 5 to 8 rows: a norm in the launch is read by each of its blocks, a gate is not. */
+static void fusions_of_more_rows_must_pay(void) {
+    bench b;
+    float norm = 1;
+    bench_open(&b, 132);
+    b.w = (matmul_workspace){.partials_bytes = MATMUL_PARTIALS_BYTES,
+                             .n_counters = MATMUL_COUNTERS,
+                             .counters = b.w.counters};
+    static const struct {
+        uint32_t rows, cols, out_rows;
+        bool norm, glu, pays;
+    } cases[] = {{8, 1024, 3072, true, true, true},   {8, 1024, 2048, true, false, true},
+                 {8, 2048, 8192, true, true, true},   {8, 4096, 14336, true, true, false},
+                 {8, 4096, 14336, false, true, true}, {5, 4096, 6144, true, false, false},
+                 {8, 4096, 4096, false, false, false}};
+    for (size_t i = 0; i < INFERD_COUNT(cases); i++) {
+        matmul_args a = {.rows = cases[i].rows, .n_out = cases[i].glu ? 2 : 1, .glu = cases[i].glu};
+        if (cases[i].norm) a.norm = &norm;
+        for (uint32_t j = 0; j < 2; j++)
+            a.out[j].w = format_matrix(DTYPE_Q4_K, cases[i].out_rows, cases[i].cols, &b);
+        bool pays = gemv_pays(b.g[0], &b.w, &a);
+        EXPECT_EQ(pays, cases[i].pays);
+        if (pays != cases[i].pays) printf("%u rows, %u columns\n", cases[i].rows, cases[i].cols);
+        a.out[0].w = a.out[1].w = format_matrix(DTYPE_F16, cases[i].out_rows, cases[i].cols, &b);
+        EXPECT(!gemv_pays(b.g[0], &b.w, &a)); // multiplied as floats
+    }
+    b.w.n_counters = 0;
+    bench_close(&b);
+}
+
 /* ---- expansion ---- */
 
 static void check_expanded(bench *b, const expand *e, dtype type, cu_type inner, uint32_t rows,
@@ -890,6 +920,7 @@ static const test_case cases[] = {
     TEST(dependent_launches_wait_for_their_x),
     TEST(what_cannot_be_fused_is_refused),
     TEST(plans_fill_a_large_device),
+    TEST(fusions_of_more_rows_must_pay),
     TEST(expanded_weights_keep_their_values),
 };
 TEST_MAIN(cases)

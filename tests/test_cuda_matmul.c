@@ -160,11 +160,10 @@ static void what_may_be_fused_depends_on_rows(void) {
     static const struct {
         uint32_t rows;
         bool three, normed, gated, other_format;
-    } table[] = {{1, true, true, true, false},
-                 {4, true, true, true, false},
-                 {5, true, false, false, false},
-                 {64, true, false, false, false},
-                 {65, false, false, false, false}};
+    } table[] = {{1, true, true, true, false},    {4, true, true, true, false},
+                 {5, true, true, true, false}, // of small matrices: it pays
+                 {8, true, true, true, false},    {9, true, false, false, false},
+                 {64, true, false, false, false}, {65, false, false, false, false}};
     for (size_t i = 0; i < INFERD_COUNT(table); i++) {
         matmul_args a = p.a;
         a.rows = table[i].rows;
@@ -178,6 +177,10 @@ static void what_may_be_fused_depends_on_rows(void) {
         a = p.a, a.rows = table[i].rows, a.glu = true, a.n_out = 2;
         EXPECT_EQ(matmul_can_fuse(b.mm, &a), table[i].gated);
     }
+    matmul_allow(b.mm, true, false); // no more than 4 rows
+    matmul_args a = p.a;
+    a.rows = 5, a.glu = true, a.n_out = 2;
+    EXPECT(!matmul_can_fuse(b.mm, &a));
     product_free(&p, &b.r);
     bench_close(&b);
 }

@@ -18,6 +18,7 @@ enum {
     /* Guesses, not measured, in bytes that a multiprocessor could have loaded meanwhile. */
     IN_FLIGHT_BYTES = 40 << 10, // under way per multiprocessor to hide the memory's latency
     UNIT_BYTES = 4 << 10,       // a barrier and the end of a unit
+    LAUNCH_BYTES = 40 << 10,    // a launch more, with what it reads and writes
     SLICE_BYTES = 56 << 10,     // partial sums to memory, the counter, and back
     L2_SPEED = 4                // times memory's: where x comes from
 };
@@ -232,6 +233,13 @@ static bool cut(const gemv *g, const shape *s, const matmul_workspace *w, uint32
     return true;
 }
 
+/* Of x: every block reads its slice, and with a norm all of it. */
+static uint64_t x_cost(const gemv *g, const shape *s, const gemv_plan *p) {
+    uint64_t blocks = div_up(p->blocks * p->splits, g->n_sms);
+    uint64_t row = p->slice_tiles * 128 + (s->norm ? (uint64_t)s->cols * 4 : 0);
+    return blocks * s->rows * row / L2_SPEED;
+}
+
 static uint64_t cost_of(const gemv *g, const shape *s, const gemv_plan *p) {
     uint64_t tile = tile_bytes(s->format);
     uint64_t units = div_up(p->n_units * p->splits, g->n_sms); // of the busiest multiprocessor
@@ -244,12 +252,12 @@ static uint64_t cost_of(const gemv *g, const shape *s, const gemv_plan *p) {
         s->pair < GEMV_PAIRS ? gemv_mixed_batch(s->format) : budget_of(g, s->format).batch;
     uint64_t in_flight = blocks * GEMV_WARPS * u32_min(p->warp_tiles, batch) * tile;
     if (in_flight < IN_FLIGHT_BYTES) weights = weights * IN_FLIGHT_BYTES / in_flight;
-    uint64_t x = blocks * s->rows * (p->slice_tiles * 128 + (s->norm ? (uint64_t)s->cols * 4 : 0));
     uint64_t turns = div_up(p->n_units, p->blocks);
     if (s->pair < GEMV_PAIRS)
         turns = u64_max(div_up(p->second_unit, p->second_block),
                         div_up(p->n_units - p->second_unit, p->blocks - p->second_block));
-    return weights + x / L2_SPEED + turns * UNIT_BYTES + (p->splits > 1 ? turns * SLICE_BYTES : 0);
+    return weights + x_cost(g, s, p) + turns * UNIT_BYTES +
+           (p->splits > 1 ? turns * SLICE_BYTES : 0);
 }
 
 static gemv_plan plan_of(const gemv *g, const matmul_workspace *w, const shape *s) {
@@ -271,6 +279,17 @@ static gemv_plan plan_of(const gemv *g, const matmul_workspace *w, const shape *
 gemv_plan gemv_plan_of(const gemv *g, const matmul_workspace *w, const matmul_args *a) {
     shape s = shape_of(a);
     return plan_of(g, w, &s);
+}
+
+bool gemv_pays(const gemv *g, const matmul_workspace *w, const matmul_args *a) {
+    shape s = shape_of(a);
+    uint32_t saved = (a->norm != NULL) + a->glu;
+    /* Multiplied as floats: each row of x costs as much as the first one. */
+    if (dense(s.format) && s.format != (g->inner == CU_BF16 ? CU_FMT_BF16 : CU_FMT_F16))
+        return false;
+    if (saved == 0) return false;
+    gemv_plan p = plan_of(g, w, &s);
+    return p.blocks > 0 && x_cost(g, &s, &p) <= (uint64_t)saved * LAUNCH_BYTES;
 }
 
 /* ---- the launch ---- */

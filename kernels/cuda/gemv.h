@@ -139,6 +139,9 @@ void gemv_allow_mixed(gemv *g, bool allowed);
  * kernel), one number of columns and, when dense, one stride; glu: two of one shape, nothing added;
  * add: one matrix, float. */
 bool gemv_can_fuse(const gemv *g, const matmul_args *a);
+/* More than GEMV_ROWS_MAX rows, where other kernels take the product: do the launches that a norm
+ * or a gate in the same launch saves pay for the x that each block must read? */
+bool gemv_pays(const gemv *g, const matmul_workspace *w, const matmul_args *a);
 /* `a` as gemv_can_fuse wants it. */
 void gemv_launch(launcher *l, const gemv *g, const matmul_workspace *w, const matmul_args *a);
 

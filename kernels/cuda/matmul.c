@@ -28,6 +28,7 @@ _Static_assert((int)GEMV_ROWS_MAX <= (int)GEMV_ROWS_LIMIT, "what gemv can take")
 struct matmul {
     cu_type inner;
     gemv *gemv;
+    bool gemv8; // it may take up to 8 rows
     skinny *skinny;
     expand *expand;
     lt_book *book; // NULL: without cuBLASLt
@@ -40,6 +41,7 @@ inferd_status matmul_create(const cuda_module *m, const cu_device *d, cu_type in
     matmul *mm = calloc(1, sizeof *mm);
     if (mm == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for matrix products");
     mm->inner = inner;
+    mm->gemv8 = true;
     inferd_status s = gemv_create(m, d, inner, &mm->gemv, err);
     if (s == INFERD_OK) s = skinny_create(m, d, inner, &mm->skinny, err);
     if (s == INFERD_OK) s = expand_create(m, d, inner, &mm->expand, err);
@@ -61,8 +63,9 @@ void matmul_destroy(matmul *mm) {
     free(mm);
 }
 
-void matmul_allow_mixed(matmul *mm, bool allowed) {
-    gemv_allow_mixed(mm->gemv, allowed);
+void matmul_allow(matmul *mm, bool mixed, bool gemv8) {
+    gemv_allow_mixed(mm->gemv, mixed);
+    mm->gemv8 = gemv8;
 }
 
 void matmul_set_workspace(matmul *mm, const matmul_workspace *w) {
@@ -85,16 +88,22 @@ inferd_status matmul_warm(matmul *mm, launcher *l, inferd_err *err) {
 
 /* ---- which way ---- */
 
+static bool by_gemv(const matmul *mm, const matmul_args *a) {
+    if (a->rows <= GEMV_ROWS_MAX) return true;
+    return mm->gemv8 && a->rows <= GEMV_ROWS_LIMIT && gemv_can_fuse(mm->gemv, a) &&
+           gemv_pays(mm->gemv, &mm->work, a);
+}
+
 bool matmul_can_fuse(const matmul *mm, const matmul_args *a) {
     bool few = a->norm != NULL || a->gather != NULL || a->glu;
-    if (a->rows <= GEMV_ROWS_MAX) return gemv_can_fuse(mm->gemv, a);
+    if (by_gemv(mm, a)) return gemv_can_fuse(mm->gemv, a);
     if (a->rows <= SKINNY_ROWS_MAX) return skinny_can_fuse(mm->skinny, a);
     return !few && a->n_out == 1;
 }
 
 void launch_matmul(launcher *l, matmul *mm, const matmul_args *a) {
     if (a->rows == 0) return;
-    if (a->rows <= GEMV_ROWS_MAX)
+    if (by_gemv(mm, a))
         launch_gemv(l, mm, a);
     else if (a->rows <= SKINNY_ROWS_MAX)
         launch_skinny(l, mm, a);

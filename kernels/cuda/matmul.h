@@ -4,6 +4,7 @@
  *
  *     rows 1..4      gemv     streams the weights once; norm before, gated activation or residual
  *                             after, in the same launch                                gemv.cu
+ *     rows 5..8      gemv     where the launches saved pay for it (gemv_pays)
  *     rows 5..64     skinny   tensor cores, mma.sync with the weights as A; cp.async ring; split-K
  *                             with a reduction in fixed order                          skinny.cu
  *     more           large    cuBLASLt for 16-bit weights of the activations' type, else rows of
@@ -78,23 +79,23 @@ typedef struct matmul matmul; // choices, tuning, path counts
 inferd_status matmul_create(const cuda_module *m, const cu_device *d, cu_type inner, bool lt,
                             const char *tune_path, matmul **out, inferd_err *err);
 void matmul_destroy(matmul *mm); // accepts NULL
-/* Two formats in one launch of gemv, or not; they are at first. */
-void matmul_allow_mixed(matmul *mm, bool allowed);
+/* Two formats in one launch of gemv; gemv for 5 to 8 rows.  Both are allowed at first. */
+void matmul_allow(matmul *mm, bool mixed, bool gemv8);
 /* Before memory is counted: what cuBLASLt takes for itself at its first product, it takes now.
  * Needs no workspace. */
 inferd_status matmul_warm(matmul *mm, launcher *l, inferd_err *err);
 void matmul_set_workspace(matmul *mm, const matmul_workspace *w);
 
 /* Can this be one launch (more than 64 rows: what comes with one matrix)?  Norm and glu need rows
- * <= GEMV_ROWS_MAX, several matrices rows <= SKINNY_ROWS_MAX and one format.  The program asks
- * before it fuses. */
+ * <= GEMV_ROWS_MAX (or what gemv_pays says), several matrices rows <= SKINNY_ROWS_MAX and one
+ * format.  The program asks before it fuses. */
 bool matmul_can_fuse(const matmul *mm, const matmul_args *a);
 /* Launch.  Several matrices that cannot be one launch are as many; norm or glu that cannot are a
  * bug. */
 void launch_matmul(launcher *l, matmul *mm, const matmul_args *a);
 
 /* The three ways, for tests and benches. */
-void launch_gemv(launcher *l, matmul *mm, const matmul_args *a);   // rows 1..4
+void launch_gemv(launcher *l, matmul *mm, const matmul_args *a);   // rows 1..8
 void launch_skinny(launcher *l, matmul *mm, const matmul_args *a); // rows 1..64, no norm, no glu
 void launch_large(launcher *l, matmul *mm, const matmul_args *a);  // any rows, no norm, no glu
 

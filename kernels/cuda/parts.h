@@ -29,6 +29,7 @@ typedef enum cuda_part {
     PART_PINNED,   // host copies of weights are pinned; else copies pass through the driver
     PART_WINDOWS,  // graphs of a model while another one's weights are on their way
     PART_MIXED,    // matrices of two formats in one launch of gemv
+    PART_GEMV8,    // norm or gate in the launch of a product of 5 to 8 rows
     PART_BLOCKING, // the host sleeps while it waits for a step, where CPUs are few
     CUDA_PARTS
 } cuda_part;

@@ -216,8 +216,7 @@ static uint32_t emit_matmuls(emitter *e, uint32_t i, const step_op *norm, const 
 static uint32_t emit_norm_and_on(emitter *e, uint32_t i, const step_op *take) {
     const step_op *norm = at(e, i), *next = at(e, i + 1);
     const act *x = take != NULL ? take->a : norm->a;
-    if (is(next, OP_MATMUL) && next->a == norm->out && norm->out != x && x->type == CU_F32 &&
-        rows_of(e, norm) <= GEMV_ROWS_MAX) {
+    if (is(next, OP_MATMUL) && next->a == norm->out && norm->out != x && x->type == CU_F32) {
         uint32_t n = count_matmuls(e, i + 1);
         if (dead(e->p, i + 1 + n, norm->out, e->keep)) {
             uint32_t used = try_glu(e, i + 1, norm, take);
