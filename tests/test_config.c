@@ -350,7 +350,7 @@ static void wrong_values_of_a_device_are_told(void) {
     wrong_device(
         "\"off\":\"vmm,graph\"",
         "off: it names \"graph\", expected vmm, graphs, lt, pdl, carveout, pinned, windows, "
-        "mixed, gemv8 or blocking");
+        "mixed, gemv8, skinny128 or blocking");
     wrong_device("\"zzzz\":\"x\"", "zzzz: there is no such option");
     wrong_device("\"modul\":\"x\"", "modul: there is no such option; did you mean \"module\"?");
     problem_is("{" MODELS ",\"limits\":{\"step_hang_ms\":999}}",

@@ -16,6 +16,7 @@ typedef struct bench { // a device with what matmul needs
 typedef struct bench_options {
     cu_type inner;
     bool no_lt;
+    bool groups;         // the part skinny128
     size_t expand_bytes; // 0: 1 MiB
 } bench_options;
 
@@ -40,6 +41,7 @@ static void bench_open(bench *b, const bench_options *o) {
     b->w.lt = rig_alloc(&b->r, b->w.lt_bytes);
     b->w.expand = rig_alloc(&b->r, b->w.expand_bytes);
     matmul_set_workspace(b->mm, &b->w);
+    matmul_allow(b->mm, true, true, o->groups);
 }
 
 static void bench_close(bench *b) {
@@ -113,27 +115,31 @@ static void run(bench *b, const product_spec *s, matmul_paths want) {
 
 /* ---- which way ---- */
 
-/* Also: nothing up to 64 rows is ever expanded. */
+/* Also: nothing up to 64 rows is ever expanded, nor up to 128 with groups. */
 static void rows_and_format_choose_the_way(void) {
     static const uint32_t rows[] = {1, 4, 5, 64, 65, 130};
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 4; i++)
         for (int no_lt = 0; no_lt < 2; no_lt++) {
             bench b;
-            bench_open(&b, &(bench_options){.inner = inners[i], .no_lt = no_lt == 1});
+            cu_type inner = inners[i % 2];
+            bool allowed = i < 2;
+            bench_open(&b,
+                       &(bench_options){.inner = inner, .no_lt = no_lt == 1, .groups = allowed});
             for (size_t t = 0; t < INFERD_COUNT(product_types); t++)
                 for (size_t j = 0; j < INFERD_COUNT(rows); j++) {
-                    bool large = rows[j] > SKINNY_ROWS_MAX,
-                         dense = is_type(product_types[t], inners[i]);
+                    bool dense = is_type(product_types[t], inner),
+                         groups = allowed && !dense && rows[j] == 65,
+                         large = rows[j] > SKINNY_ROWS_MAX && !groups;
                     uint64_t expanded = launches_of(&b, "expand_");
                     matmul_paths want = {.gemv = rows[j] <= GEMV_ROWS_MAX,
-                                         .skinny = rows[j] > GEMV_ROWS_MAX && !large,
+                                         .skinny = groups ? 2 : rows[j] > GEMV_ROWS_MAX && !large,
                                          .lt = large && !no_lt && dense,
                                          .expanded = large && !no_lt && !dense,
                                          .skinny_large = large && no_lt};
                     run(&b,
                         &(product_spec){.type = product_types[t],
-                                        .inner = inners[i],
-                                        .out_type = inners[i],
+                                        .inner = inner,
+                                        .out_type = inner,
                                         .rows = rows[j],
                                         .cols = 256,
                                         .n_out = 1,
@@ -145,10 +151,34 @@ static void rows_and_format_choose_the_way(void) {
         }
 }
 
+/* Rows of the second group, three matrices at once, a residual, odd widths. */
+static void groups_of_rows_are_right(void) {
+    static const uint32_t rows[] = {66, 97, 128};
+    bench b;
+    bench_open(&b, &(bench_options){.inner = CU_BF16, .groups = true});
+    for (size_t t = 0; t < INFERD_COUNT(product_types); t++)
+        for (size_t j = 0; j < INFERD_COUNT(rows); j++) {
+            uint32_t block = dtype_about((uint32_t)product_types[t]).block_elems;
+            if (is_type(product_types[t], CU_BF16)) continue;
+            run(&b,
+                &(product_spec){.type = product_types[t],
+                                .inner = CU_BF16,
+                                .out_type = j == 1 ? CU_F32 : CU_BF16,
+                                .rows = rows[j],
+                                .cols = (96 + block - 1) / block * block,
+                                .n_out = j == 1 ? 1 : 3,
+                                .w_rows = {33, 16, 50},
+                                .bias = j == 0,
+                                .add = j == 1},
+                (matmul_paths){.skinny = 2});
+        }
+    bench_close(&b);
+}
+
 static void what_may_be_fused_depends_on_rows(void) {
     bench b;
     product p;
-    bench_open(&b, &(bench_options){.inner = CU_BF16});
+    bench_open(&b, &(bench_options){.inner = CU_BF16, .groups = true});
     product_make(&p, &b.r,
                  &(product_spec){.type = DTYPE_Q4_0,
                                  .inner = CU_BF16,
@@ -160,10 +190,11 @@ static void what_may_be_fused_depends_on_rows(void) {
     static const struct {
         uint32_t rows;
         bool three, normed, gated, other_format;
-    } table[] = {{1, true, true, true, false},    {4, true, true, true, false},
+    } table[] = {{1, true, true, true, false},     {4, true, true, true, false},
                  {5, true, true, true, false}, // of small matrices: it pays
-                 {8, true, true, true, false},    {9, true, false, false, false},
-                 {64, true, false, false, false}, {65, false, false, false, false}};
+                 {8, true, true, true, false},     {9, true, false, false, false},
+                 {64, true, false, false, false},  {65, true, false, false, false}, // 64 and 1
+                 {129, false, false, false, false}};
     for (size_t i = 0; i < INFERD_COUNT(table); i++) {
         matmul_args a = p.a;
         a.rows = table[i].rows;
@@ -177,7 +208,7 @@ static void what_may_be_fused_depends_on_rows(void) {
         a = p.a, a.rows = table[i].rows, a.glu = true, a.n_out = 2;
         EXPECT_EQ(matmul_can_fuse(b.mm, &a), table[i].gated);
     }
-    matmul_allow(b.mm, true, false); // no more than 4 rows
+    matmul_allow(b.mm, true, false, true); // no more than 4 rows
     matmul_args a = p.a;
     a.rows = 5, a.glu = true, a.n_out = 2;
     EXPECT(!matmul_can_fuse(b.mm, &a));
@@ -429,6 +460,7 @@ static void products_can_be_captured(void) {
 
 static const test_case cases[] = {
     TEST(rows_and_format_choose_the_way),
+    TEST(groups_of_rows_are_right),
     TEST(what_may_be_fused_depends_on_rows),
     TEST(matrices_that_cannot_be_one_launch_are_several),
     TEST(large_products_are_right),

@@ -406,7 +406,8 @@ static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inf
         (s = draw_init(c->module, &c->device, err)) ||
         (s = matmul_create(c->module, &c->device, c->inner, c->lt, c->tune_path, &c->mm, err)))
         return s;
-    matmul_allow(c->mm, parts_is_on(&c->parts, PART_MIXED), parts_is_on(&c->parts, PART_GEMV8));
+    matmul_allow(c->mm, parts_is_on(&c->parts, PART_MIXED), parts_is_on(&c->parts, PART_GEMV8),
+                 parts_is_on(&c->parts, PART_SKINNY128));
     s = carve_out(c, err);
     return s == INFERD_OK ? matmul_warm(c->mm, &c->launch, err) : s;
 }

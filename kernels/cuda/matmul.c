@@ -29,6 +29,7 @@ struct matmul {
     cu_type inner;
     gemv *gemv;
     bool gemv8; // it may take up to 8 rows
+    bool skinny128;
     skinny *skinny;
     expand *expand;
     lt_book *book; // NULL: without cuBLASLt
@@ -41,7 +42,7 @@ inferd_status matmul_create(const cuda_module *m, const cu_device *d, cu_type in
     matmul *mm = calloc(1, sizeof *mm);
     if (mm == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for matrix products");
     mm->inner = inner;
-    mm->gemv8 = true;
+    mm->gemv8 = mm->skinny128 = true;
     inferd_status s = gemv_create(m, d, inner, &mm->gemv, err);
     if (s == INFERD_OK) s = skinny_create(m, d, inner, &mm->skinny, err);
     if (s == INFERD_OK) s = expand_create(m, d, inner, &mm->expand, err);
@@ -63,9 +64,10 @@ void matmul_destroy(matmul *mm) {
     free(mm);
 }
 
-void matmul_allow(matmul *mm, bool mixed, bool gemv8) {
+void matmul_allow(matmul *mm, bool mixed, bool gemv8, bool skinny128) {
     gemv_allow_mixed(mm->gemv, mixed);
     mm->gemv8 = gemv8;
+    mm->skinny128 = skinny128;
 }
 
 void matmul_set_workspace(matmul *mm, const matmul_workspace *w) {
@@ -94,21 +96,27 @@ static bool by_gemv(const matmul *mm, const matmul_args *a) {
            gemv_pays(mm->gemv, &mm->work, a);
 }
 
+static bool is_inner(const matmul *mm, uint32_t format) {
+    return format == (mm->inner == CU_BF16 ? CU_FMT_BF16 : CU_FMT_F16);
+}
+
+/* In groups of skinny: its bytes are read for each group of 64 rows, instead of once, with 16 bits
+ * written and read for each weight after that. */
+static bool by_groups(const matmul *mm, const matmul_args *a) {
+    matmul_args group = *a;
+    group.rows = SKINNY_ROWS_MAX;
+    if (!mm->skinny128 || a->rows <= SKINNY_ROWS_MAX || a->rows > SKINNY_GROUPS_ROWS_MAX)
+        return false;
+    for (uint32_t i = 0; i < a->n_out; i++)
+        if (is_inner(mm, a->out[i].w.format)) return false;
+    return skinny_can_fuse(mm->skinny, &group);
+}
+
 bool matmul_can_fuse(const matmul *mm, const matmul_args *a) {
     bool few = a->norm != NULL || a->gather != NULL || a->glu;
     if (by_gemv(mm, a)) return gemv_can_fuse(mm->gemv, a);
     if (a->rows <= SKINNY_ROWS_MAX) return skinny_can_fuse(mm->skinny, a);
-    return !few && a->n_out == 1;
-}
-
-void launch_matmul(launcher *l, matmul *mm, const matmul_args *a) {
-    if (a->rows == 0) return;
-    if (by_gemv(mm, a))
-        launch_gemv(l, mm, a);
-    else if (a->rows <= SKINNY_ROWS_MAX)
-        launch_skinny(l, mm, a);
-    else
-        launch_large(l, mm, a);
+    return (!few && a->n_out == 1) || by_groups(mm, a);
 }
 
 /* Matrix i alone. */
@@ -117,6 +125,46 @@ static matmul_args only(const matmul_args *a, uint32_t i) {
     one.out[0] = a->out[i];
     one.n_out = 1;
     return one;
+}
+
+static size_t bytes_of(cu_type type) {
+    return type == CU_F32 ? 4 : 2;
+}
+
+static void *past(void *p, size_t n, cu_type type) { // element n
+    return (unsigned char *)p + n * bytes_of(type);
+}
+
+/* As many launches of skinny as there are groups of 64 rows; how many. */
+static uint32_t launch_groups(launcher *l, matmul *mm, const matmul_args *a) {
+    matmul_args group = *a;
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < a->rows; row += SKINNY_ROWS_MAX, n++) {
+        group.rows = u32_min(a->rows - row, SKINNY_ROWS_MAX);
+        group.x = (const uint16_t *)a->x + (size_t)row * a->x_stride;
+        for (uint32_t i = 0; i < a->n_out; i++)
+            group.out[i].out =
+                past(a->out[i].out, (size_t)row * a->out[i].out_stride, a->out[i].out_type);
+        skinny_launch(l, mm->skinny, &mm->work, &group);
+    }
+    return n;
+}
+
+void launch_matmul(launcher *l, matmul *mm, const matmul_args *a) {
+    if (a->rows == 0) return;
+    if (by_gemv(mm, a))
+        launch_gemv(l, mm, a);
+    else if (a->rows <= SKINNY_ROWS_MAX)
+        launch_skinny(l, mm, a);
+    else if (by_groups(mm, a))
+        mm->paths.skinny += launch_groups(l, mm, a);
+    else if (a->n_out > 1 && a->rows <= SKINNY_GROUPS_ROWS_MAX)
+        for (uint32_t i = 0; i < a->n_out; i++) {
+            matmul_args one = only(a, i);
+            launch_matmul(l, mm, &one);
+        }
+    else
+        launch_large(l, mm, a);
 }
 
 static bool is_plain(const matmul_args *a) {
@@ -161,14 +209,6 @@ static uint32_t round8(uint32_t n) {
     return (n + 7) / 8 * 8;
 }
 
-static size_t bytes_of(cu_type type) {
-    return type == CU_F32 ? 4 : 2;
-}
-
-static void *past(void *p, size_t n, cu_type type) { // element n
-    return (unsigned char *)p + n * bytes_of(type);
-}
-
 static const void *plane_past(const void *p, size_t n_bytes) {
     return p == NULL ? NULL : (const unsigned char *)p + n_bytes;
 }
@@ -196,10 +236,6 @@ static cu_matrix rows_from(const cu_matrix *w, uint32_t row) {
     return m;
 }
 
-static bool is_inner(const matmul *mm, uint32_t format) {
-    return format == (mm->inner == CU_BF16 ? CU_FMT_BF16 : CU_FMT_F16);
-}
-
 /* Of a matrix that is expanded, how many rows at once; 0: scratch is too small. */
 static uint32_t block_rows(const matmul *mm, const cu_matrix *w) {
     size_t row_bytes = (size_t)round8(w->cols) * 2;
@@ -209,14 +245,7 @@ static uint32_t block_rows(const matmul *mm, const cu_matrix *w) {
 
 /* One matrix, or rows of one: `a` holds nothing else. */
 static void through_skinny(launcher *l, matmul *mm, const matmul_args *a) {
-    matmul_args group = *a;
-    for (uint32_t row = 0; row < a->rows; row += SKINNY_ROWS_MAX) {
-        group.rows = u32_min(a->rows - row, SKINNY_ROWS_MAX);
-        group.x = (const uint16_t *)a->x + (size_t)row * a->x_stride;
-        group.out[0].out =
-            past(a->out[0].out, (size_t)row * a->out[0].out_stride, a->out[0].out_type);
-        skinny_launch(l, mm->skinny, &mm->work, &group);
-    }
+    launch_groups(l, mm, a);
     mm->paths.skinny_large++;
 }
 

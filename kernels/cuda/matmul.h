@@ -7,6 +7,7 @@
  *     rows 5..8      gemv     where the launches saved pay for it (gemv_pays)
  *     rows 5..64     skinny   tensor cores, mma.sync with the weights as A; cp.async ring; split-K
  *                             with a reduction in fixed order                          skinny.cu
+ *     rows 65..128   skinny   in groups of 64 rows, weights that would be expanded
  *     more           large    cuBLASLt for 16-bit weights of the activations' type, else rows of
  * the matrix are expanded into scratch, as many as fit, and multiplied there lt.c, expand.cu
  *
@@ -25,7 +26,12 @@
 #include "cuda/module.h"
 #include "cuda/rows.h"
 
-enum { GEMV_ROWS_MAX = 4, SKINNY_ROWS_MAX = 64, MATMUL_FUSED_MAX = 3 };
+enum {
+    GEMV_ROWS_MAX = 4,
+    SKINNY_ROWS_MAX = 64,
+    SKINNY_GROUPS_ROWS_MAX = 128, // in groups of SKINNY_ROWS_MAX
+    MATMUL_FUSED_MAX = 3
+};
 
 /* Up to three matrices that read the same x in one launch (q, k, v), or a gate/up pair. */
 typedef struct matmul_args {
@@ -79,14 +85,16 @@ typedef struct matmul matmul; // choices, tuning, path counts
 inferd_status matmul_create(const cuda_module *m, const cu_device *d, cu_type inner, bool lt,
                             const char *tune_path, matmul **out, inferd_err *err);
 void matmul_destroy(matmul *mm); // accepts NULL
-/* Two formats in one launch of gemv; gemv for 5 to 8 rows.  Both are allowed at first. */
-void matmul_allow(matmul *mm, bool mixed, bool gemv8);
+/* Two formats in one launch of gemv; gemv for 5 to 8 rows; groups of skinny for 65 to 128 rows. All
+ * are allowed at first. */
+void matmul_allow(matmul *mm, bool mixed, bool gemv8, bool skinny128);
 /* Before memory is counted: what cuBLASLt takes for itself at its first product, it takes now.
  * Needs no workspace. */
 inferd_status matmul_warm(matmul *mm, launcher *l, inferd_err *err);
 void matmul_set_workspace(matmul *mm, const matmul_workspace *w);
 
-/* Can this be one launch (more than 64 rows: what comes with one matrix)?  Norm and glu need rows
+/* Can this be one launch, or one for each group of 64 rows (more rows: what comes with one matrix)?
+ * Norm and glu need rows
  * <= GEMV_ROWS_MAX (or what gemv_pays says), several matrices rows <= SKINNY_ROWS_MAX and one
  * format.  The program asks before it fuses. */
 bool matmul_can_fuse(const matmul *mm, const matmul_args *a);

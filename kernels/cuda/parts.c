@@ -8,9 +8,16 @@
 #include "cuda/open.h"
 
 static const char *const names[CUDA_PARTS] = {
-    [PART_VMM] = "vmm",           [PART_GRAPHS] = "graphs",     [PART_LT] = "lt",
-    [PART_PDL] = "pdl",           [PART_CARVEOUT] = "carveout", [PART_PINNED] = "pinned",
-    [PART_WINDOWS] = "windows",   [PART_MIXED] = "mixed",       [PART_GEMV8] = "gemv8",
+    [PART_VMM] = "vmm",
+    [PART_GRAPHS] = "graphs",
+    [PART_LT] = "lt",
+    [PART_PDL] = "pdl",
+    [PART_CARVEOUT] = "carveout",
+    [PART_PINNED] = "pinned",
+    [PART_WINDOWS] = "windows",
+    [PART_MIXED] = "mixed",
+    [PART_GEMV8] = "gemv8",
+    [PART_SKINNY128] = "skinny128",
     [PART_BLOCKING] = "blocking",
 };
 _Static_assert((int)CUDA_PARTS <= (int)BE_DEVICE_PARTS_MAX, "all of them can be told");

@@ -21,16 +21,17 @@
 #include "kernels/backend.h"
 
 typedef enum cuda_part {
-    PART_VMM,      // handles that windows show; else one allocation, windows are runs of pages
-    PART_GRAPHS,   // steps of decoding replayed; else launched one by one
-    PART_LT,       // cuBLASLt; else large products go through the kernels for few rows
-    PART_PDL,      // a kernel starts before the one before it has ended (cc 9.0)
-    PART_CARVEOUT, // all kernels ask for the same split of L1 and shared memory
-    PART_PINNED,   // host copies of weights are pinned; else copies pass through the driver
-    PART_WINDOWS,  // graphs of a model while another one's weights are on their way
-    PART_MIXED,    // matrices of two formats in one launch of gemv
-    PART_GEMV8,    // norm or gate in the launch of a product of 5 to 8 rows
-    PART_BLOCKING, // the host sleeps while it waits for a step, where CPUs are few
+    PART_VMM,       // handles that windows show; else one allocation, windows are runs of pages
+    PART_GRAPHS,    // steps of decoding replayed; else launched one by one
+    PART_LT,        // cuBLASLt; else large products go through the kernels for few rows
+    PART_PDL,       // a kernel starts before the one before it has ended (cc 9.0)
+    PART_CARVEOUT,  // all kernels ask for the same split of L1 and shared memory
+    PART_PINNED,    // host copies of weights are pinned; else copies pass through the driver
+    PART_WINDOWS,   // graphs of a model while another one's weights are on their way
+    PART_MIXED,     // matrices of two formats in one launch of gemv
+    PART_GEMV8,     // norm or gate in the launch of a product of 5 to 8 rows
+    PART_SKINNY128, // quantised weights times 65 to 128 rows without a 16-bit copy of them
+    PART_BLOCKING,  // the host sleeps while it waits for a step, where CPUs are few
     CUDA_PARTS
 } cuda_part;
 
