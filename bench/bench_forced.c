@@ -19,9 +19,9 @@
  *     --emulated      on emulated threads: shows that this program works, and the kernels' numbers
  *     --exact         --device cpu: as the references are made; else as the CPU serves
  *
- * Prints JSON, a line per case.  A case whose difference is above its limit, or has a number that
- * is none, also prints "WRONG RESULT" with the case, and the status is 1 at the end.  Anything else
- * that fails ends the program at once with 1.
+ * Prints JSON, a line per case.  A case fails when a difference is above its limit or is not a
+ * number: the program prints "WRONG RESULT" with the case, goes on, and ends with status 1.  Any
+ * other failure ends it at once with 1.
  *
  * Limits: see docs/gpu.md, "What is verified". */
 #include <dirent.h>

@@ -115,7 +115,7 @@ void forced_prompt(forced_rig *r, forced_place place, uint32_t chunk, forced_row
  * rows need that is not a whole block of it. */
 void forced_tails(forced_rig *r, bool chunks);
 /* Decode rows [begin, begin + n) in one step; beside them, where `beside` is not 0, that many
- * tokens of the prompt, whose logits are not looked at. */
+ * tokens of the prompt; logits of these are ignored. */
 void forced_decode(forced_rig *r, uint32_t begin, uint32_t n, uint32_t beside, forced_row_fn *f,
                    void *ctx);
 /* The same where the device draws; NULL: it does not. */

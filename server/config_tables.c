@@ -252,7 +252,7 @@ static const option of_limit[] = {
     {"step_hang_ms", OPTION_U32, AT(L, step_hang_ms), RANGE(1000, DAY_MS, 60000), .live = true,
      .about = "a device that answers no step for this long is given up: exit status 70"},
     {"device_wait_s", OPTION_U32, AT(L, device_wait_s), RANGE(0, DAY_S, 60),
-     .about = "at the start, for a GPU whose services still start (error 802: NVSwitch's fabric "
+     .about = "time that the start waits for the services of a GPU (error 802: NVSwitch's fabric "
               "manager); then exit status 75"},
     {"queue_len_max", OPTION_U32, AT(L, engine.queue_len_max), RANGE(1, 1000000, 1024),
      .about = "requests that wait; more are told 503. Of these and `running_max` together some are "

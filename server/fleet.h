@@ -245,7 +245,7 @@ void fleet_get_queues(const fleet *f, fleet_queues *out); // sums; any thread
 bool fleet_is_settled(const fleet *f);                    // all engines with models are, or lost
 bool fleet_is_lost(const fleet *f);                       // nobody can be served any more
 bool fleet_lose(fleet *f, uint32_t device_idx, const inferd_err *why); // engine_lose
-/* Why the device is lost; text "": nobody says. */
+/* Why the device is lost; text "": the reason is not known. */
 void fleet_lost_why(const fleet *f, uint32_t device_idx, inferd_err *out);
 uint64_t fleet_stuck_us(const fleet *f, uint32_t *device_idx); // the device that hangs for longest
 void fleet_load_progress(const fleet *f, uint64_t *done, uint64_t *total);

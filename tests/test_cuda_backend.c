@@ -530,7 +530,7 @@ static void a_step_gives_the_same_bits_again_and_after_eviction(void) {
 
 /* ---- beside uploads ---- */
 
-/* A window of another model, the bytes of which stay on their way until somebody waits for them. */
+/* A window of another model, the bytes of which stay on their way until a call waits for them. */
 typedef struct other_window {
     be_window *w;
     uint32_t pages[8], n_pages;

@@ -1,17 +1,16 @@
 /* cuda_step.c - a step's way through the device.
  *
- *     begin      the batch is written into pinned memory: tokens, positions, block tables, work
- * lists
+ *     begin      the batch is written into pinned memory: tokens, positions, block tables
  *     ...        operations are noted down
- *     end        upload > graph, or launches > ids (or logits) to pinned memory; an event at either
- * end finish     wait for the event at the end of the oldest step
+ *     end        upload > graph, or launches > ids (or logits) to pinned memory; two events
+ *     finish     wait for the event at the end of the oldest step
  *
  * What a step reads on the device has addresses that never change, so the same graph serves every
  * step of its kind: one for each (list of operations, bucket of rows, bucket of context), 95 kinds
  * for a model whose batch and context take every size.  A kind of step is launched operation by
- * operation the first time and captured the second time; steps
- * with prefill in them, or with weights of their own still on their way, are neither captured nor
- * replayed: each of their operations waits for its own weights.
+ * operation the first time and captured the second time.  A step with prefill in it, or whose own
+ * weights are still on their way, is neither captured nor replayed: each of its operations waits
+ * for its own weights.
  *
  * Buffers are large enough for every step of a model that reserved them (room.h).  Without that a
  * buffer that is too small grows between steps: the stream is drained and graphs that know the old

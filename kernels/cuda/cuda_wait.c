@@ -1,18 +1,17 @@
 /* cuda_wait.c - how the host waits for a step: with a busy CPU, or asleep.
  *
- *     spinning   the engine's thread asks until the event is there: a CPU is busy for the whole
- * step, and the end is seen at once asleep     the driver's interrupt wakes it: no CPU is busy, and
- * the end is seen some 10 to 50 microseconds late
+ *     spinning   the engine's thread asks until the event is there: one busy CPU, no delay
+ *     asleep     the driver's interrupt wakes the thread: no busy CPU, 10 to 50 microseconds late
  *
  *     CUDA_WAIT_BY_STEP   a step that is expected to be short is waited for spinning: there the
- *                         delay would show.  As long as the one before it is the guess
+ *                         delay would show.  The step before it is the guess of its length
  *     CUDA_WAIT_ASLEEP    CPUs are few, or the process has a quota of CPU time, which a spinning
  *                         thread would use up for all others
  *     CUDA_WAIT_SPINNING  the part `blocking` is switched off
  *
- * Which it is belongs to the event, so a flight has one of each kind for its end and the step
- * chooses when it is launched.  The next step is on its way meanwhile, so that the device has work
- * while the host wakes up.
+ * The way of waiting belongs to the event, so a flight has an end event of each kind and the step
+ * chooses one when it is launched.  The next step is on its way meanwhile, so that the device has
+ * work while the host wakes up.
  *
  * Thread: engine. */
 #include "cpu/machine.h"

@@ -8,8 +8,8 @@
  *     rows 5..64     skinny   tensor cores, mma.sync with the weights as A; cp.async ring; split-K
  *                             with a reduction in fixed order                          skinny.cu
  *     rows 65..128   skinny   in groups of 64 rows, weights that would be expanded
- *     more           large    cuBLASLt for 16-bit weights of the activations' type, else rows of
- * the matrix are expanded into scratch, as many as fit, and multiplied there lt.c, expand.cu
+ *     more           large    cuBLASLt for 16-bit weights of the activations' type; of others as
+ *                             many rows as fit are expanded and multiplied    lt.c, expand.cu
  *
  * What cuBLASLt is not there for, or does not take (addresses must be multiples of 256 bytes, rows
  * of 16), goes through skinny in groups of 64 rows: slower, and counted as such.  Each choice is

@@ -2,9 +2,9 @@
  *
  * A part is a way of doing something that can also be done without it: more slowly, with the same
  * results.  It can be switched off, by the environment (INFERD_CUDA_OFF=vmm,graphs) and by the
- * configuration (devices[].off); what either names is off.  A part whose calls are refused falls
- * back by itself, and says so: `degraded`, with the library's words.  A wrong result is no reason
- * to fall back: it is an error.
+ * configuration (devices[].off); a part that either names is off.  A part falls back by itself
+ * when its calls are refused, and says so: `degraded`, with the library's words.  A wrong result is
+ * no reason to fall back: it is an error.
  *
  *     ON        in use
  *     OFF       switched off; `why` says by what

@@ -1,13 +1,13 @@
 /* room.c - what steps take of the workspace, beside activations; see room.h.
  *
- *     area   [ step block | draw plan | drawn | results | changed | draw scratch | counters |
- * partials ]
+ *     area   [ step block | draw plan | drawn, results, changed | draw scratch |
+ *              counters of attention | partials of attention ]
  *
- * The area is one piece, so it fits wherever its bytes are free, and an area that could not become
- * larger is made again as it was: nobody else took the hole that it left.  What does not fit the
- * workspace is taken from the partials of attention, which then runs in more launches.
+ * The area is one piece, so it fits wherever its bytes are free.  An area that could not become
+ * larger is made again as it was: its old place is still free.  When the workspace is short the
+ * partials of attention become smaller, and attention runs in more launches.
  *
- * Who takes what of the workspace, when, and what happens when it is short:
+ * When each part of the workspace is taken, and what happens when it is short:
  *
  *     cuBLASLt, split sums, expansion   the backend opens     it does not open
  *     activations (scratch, padded)     a model opens         the model fails, the others go on

@@ -74,6 +74,19 @@ template <class T> GPU_FN void mma(const P &p) {
     out[0] = d[0], out[1] = d[1], out[64] = d[2], out[65] = d[3];
 }
 
+// in: a[16][8], then b[8][8], float; more and out as above.
+GPU_FN void mma_tf32(const P &p) {
+    uint32_t lane = lane_idx(), g = lane / 4, t = lane % 4;
+    const float *a = static_cast<const float *>(p.in), *b = a + 128;
+    const float *c = static_cast<const float *>(p.more) + g * 8 + 2 * t;
+    float fa[4] = {a[g * 8 + t], a[(g + 8) * 8 + t], a[g * 8 + t + 4], a[(g + 8) * 8 + t + 4]};
+    float fb[2] = {b[t * 8 + g], b[(t + 4) * 8 + g]};
+    float d[4] = {c[0], c[1], c[64], c[65]};
+    for (uint32_t i = 0; i < p.n; i++) mma_1688_tf32(d, fa, fb);
+    float *out = static_cast<float *>(p.out) + g * 8 + 2 * t;
+    out[0] = d[0], out[1] = d[1], out[64] = d[2], out[65] = d[3];
+}
+
 } // namespace
 
 // out[global thread]: block, lane and warp; then one word: the grid.
@@ -269,6 +282,9 @@ GPU_KERNEL(selftest_mma_bf16, P, SELFTEST_WARP, 1) {
 GPU_KERNEL(selftest_mma_f16, P, SELFTEST_WARP, 1) {
     mma<f16>(p);
 }
+GPU_KERNEL(selftest_mma_tf32, P, SELFTEST_WARP, 1) {
+    mma_tf32(p);
+}
 
 // clang-format off
 GPU_TABLE(selftest) {
@@ -285,5 +301,6 @@ GPU_TABLE(selftest) {
     GPU_ENTRY(selftest_ldmatrix, P, SELFTEST_WARP, 80),
     GPU_ENTRY(selftest_mma_bf16, P, SELFTEST_WARP, 80),
     GPU_ENTRY(selftest_mma_f16, P, SELFTEST_WARP, 80),
+    GPU_ENTRY(selftest_mma_tf32, P, SELFTEST_WARP, 80),
 } GPU_TABLE_END(selftest)
     // clang-format on

@@ -373,23 +373,22 @@ static void ldmatrix(check *c) {
     run(c, k, 1, WARP, SHARED, &p, want[0], REGISTERS * WARP, WARP);
 }
 
-/* Whole numbers: any order of sums gives the same. */
-static void mma(check *c, cu_type type) {
-    enum { M = 16, N = 8, K = 16, TIMES = 3 };
-    double ab[M * K + K * N], sums[M * N];
+/* Whole numbers: any order of sums gives the same, and tf32 has them all. */
+static void mma(check *c, const char *name, cu_type type, uint32_t depth) {
+    enum { M = 16, N = 8, DEPTH_MAX = 16, TIMES = 3 };
+    double ab[M * DEPTH_MAX + DEPTH_MAX * N], sums[M * N];
     uint32_t want[M * N];
-    const cu_kernel *k =
-        begin(c, type == CU_BF16 ? "selftest_mma_bf16" : "selftest_mma_f16", WARP, 0);
+    const cu_kernel *k = begin(c, name, WARP, 0);
     if (k == NULL) return;
-    for (uint32_t i = 0; i < M * K + K * N; i++) ab[i] = (int)(bits_at(i) % 31) - 15;
+    for (uint32_t i = 0; i < (M + N) * depth; i++) ab[i] = (int)(bits_at(i) % 31) - 15;
     for (uint32_t i = 0; i < M * N; i++) sums[i] = (int)(bits_at(i + 1000) % 2001) - 1000;
-    const double *a = ab, *b = ab + M * K;
+    const double *a = ab, *b = ab + M * depth;
     for (uint32_t i = 0; i < M * N; i++) {
         double dot = 0;
-        for (uint32_t j = 0; j < K; j++) dot += a[i / N * K + j] * b[j * N + i % N];
+        for (uint32_t j = 0; j < depth; j++) dot += a[i / N * depth + j] * b[j * N + i % N];
         want[i] = float_bits(sums[i] + TIMES * dot);
     }
-    selftest_params p = {.in = check_put_values(c, type, ab, M * K + K * N),
+    selftest_params p = {.in = check_put_values(c, type, ab, (M + N) * depth),
                          .more = check_put_values(c, CU_F32, sums, M * N),
                          .n = TIMES};
     run(c, k, 1, WARP, 0, &p, want, M * N, N);
@@ -407,6 +406,7 @@ void selftest_words(check *c) {
     numbers(c, CU_F16);
     math(c);
     ldmatrix(c);
-    mma(c, CU_BF16);
-    mma(c, CU_F16);
+    mma(c, "selftest_mma_bf16", CU_BF16, 16);
+    mma(c, "selftest_mma_f16", CU_F16, 16);
+    mma(c, "selftest_mma_tf32", CU_F32, 8);
 }

@@ -384,7 +384,7 @@ def break_device(launch, tiny_model, tmp_path, order, **limits):
         try:
             assert httpx.get(d.url + route, timeout=5).status_code == 503
         except httpx.TransportError:
-            pass  # nobody listens any more
+            pass  # the server is gone
     assert d.process.wait(60 * SLOW) == 70
     assert time.monotonic() - began < 5 * SLOW
     assert "event=device_lost" in d.stderr()
@@ -424,7 +424,7 @@ def test_one_of_two_devices_is_lost(launch, tiny_model, tmp_path, loss):
                 r = httpx.post(d.url + "/v1/completions", timeout=30 * SLOW, json={
                     "model": "tiny", "prompt": "Hello", "max_tokens": 4, "ignore_eos": True})
             except httpx.TransportError:
-                break  # nobody listens any more
+                break  # the server is gone
             answers.append((r.status_code, r.json().get("error", {}).get("code"), r.headers.get("retry-after")))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -464,7 +464,7 @@ def test_one_of_two_devices_is_lost(launch, tiny_model, tmp_path, loss):
 
 
 def test_an_idle_device_is_asked_when_another_one_was_lost(launch, tiny_model, tmp_path):
-    """The model is on one of two devices; the error ends the process's work, and nobody asks the other."""
+    """The model is on one of two devices; the error is sticky for the process, and no request goes to the other."""
     orders = tmp_path / "orders"
     os.mkfifo(orders)
     config = cuda_config(tiny_model)

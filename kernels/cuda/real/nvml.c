@@ -2,8 +2,8 @@
  *
  * NVML comes with the driver and may be missing in a container, or know less inside one and on
  * instances of partitioned GPUs; each number that it does not tell is negative and nothing fails.
- * Only "the GPU is lost" is a failure, whichever call says it: while nothing is computed nobody
- * else notices.
+ * Only "the GPU is lost" is a failure, whichever call says it: while nothing is computed no
+ * other call would notice.
  *
  * The few declarations that are needed stand here, so that no NVML header is needed to build.
  * Devices are matched by UUID, for NVML counts them in another order than CUDA does.

@@ -162,7 +162,7 @@ typedef struct backend_device_about {
 inferd_status backend_list_devices(const backend_options *options, backend_device_about *out,
                                    uint32_t *n, inferd_err *err);
 /* MIG instances of the machine, those too that are not shown to this process, which sees one of
- * them; at most n_max, 0: none, or nobody can tell. */
+ * them; at most n_max; 0: none, or NVML is not there. */
 typedef struct backend_instance {
     char name[128], uuid[48];
 } backend_instance;
