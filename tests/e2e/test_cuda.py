@@ -437,7 +437,7 @@ def test_one_of_two_devices_is_lost(launch, tiny_model, tmp_path, loss):
     if loss == "process":
         assert d.process.wait(60 * SLOW) == 70
     else:
-        end = time.monotonic() + 30 * SLOW
+        end = time.monotonic() + 60 * SLOW
         while f"event=device_gone device=gpu{used}" not in d.stderr():
             assert time.monotonic() < end
             time.sleep(0.02)
