@@ -202,6 +202,21 @@ GPU_FN word4 load_fresh16(const void *p) {
     return {v.x, v.y, v.z, v.w};
 }
 
+// v, whose origin the compiler does not know any more: it keeps the value in a register instead of
+// working it out anew wherever it is used.
+GPU_FN uint32_t kept(uint32_t v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+template <class V> GPU_FN V *kept(V *v) {
+    asm volatile("" : "+l"(v));
+    return v;
+}
+template <bool KEEP, class V> GPU_FN V kept_if(V v) {
+    if constexpr (KEEP) return kept(v);
+    return v;
+}
+
 // Asynchronous copies to shared memory; each thread waits for its own, sync_threads() shows them to
 // the others.  They may land any time between the call and the wait.
 GPU_FN uint32_t shared_address(const void *p) {

@@ -70,7 +70,7 @@ template <uint32_t F> struct weight_cursor<F, KIND_QUANT> {
     static_assert(HIGH + SCALES <= 32, "high plane and scales of a tile in one load per lane");
     const unsigned char *low, *rest; // 16 bytes of the low plane; of high plane or scales
     uint32_t rest_bytes;             // that a tile takes there
-    uint32_t below;                  // tiles from one tile of this warp to the next
+    uint32_t low_below, rest_below;  // bytes from one tile of this warp to the next
 
     GPU_FN void begin(const skinny_mat &m, uint32_t row_tile, uint32_t col_tile, uint32_t n_tiles,
                       uint32_t cols, uint32_t lane) {
@@ -82,14 +82,17 @@ template <uint32_t F> struct weight_cursor<F, KIND_QUANT> {
         const unsigned char *plane = (const unsigned char *)(in_high ? m.high : m.scales);
         rest_bytes = in_high ? q::HIGH_BYTES : q::SCALE_BYTES;
         rest = plane + tile * rest_bytes + (in_high ? lane : lane - HIGH) * 16;
-        below = n_tiles > 1 ? m.n_col_tiles : 0; // no second tile: the first again, not used
+        uint32_t below = n_tiles > 1 ? m.n_col_tiles : 0; // none: the first again, not used
+        low_below = kept_if<q::BITS == 4>(below * q::LOW_BYTES);
+        rest_below = kept_if<q::BITS == 4>(below * rest_bytes);
+        low = kept_if<q::BITS == 4>(low), rest = kept_if<q::BITS == 4>(rest);
     }
+    // to: the lane's place, lane * 16 behind the tile's.
     GPU_FN void fetch(unsigned char *to, uint32_t i, uint32_t lane) const {
-        const unsigned char *l = low + (size_t)(i * below) * q::LOW_BYTES;
-        cp_async16(to + lane * 16, l);
-        if constexpr (q::LOW_BYTES == 1024) cp_async16(to + 512 + lane * 16, l + 512);
-        if (lane < HIGH + SCALES)
-            cp_async16(to + q::LOW_BYTES + lane * 16, rest + (size_t)(i * below) * rest_bytes);
+        const unsigned char *l = low + (i == 0 ? 0 : low_below);
+        cp_async16(to, l);
+        if constexpr (q::LOW_BYTES == 1024) cp_async16(to + 512, l + 512);
+        if (lane < HIGH + SCALES) cp_async16(to + q::LOW_BYTES, rest + (i == 0 ? 0 : rest_below));
     }
     GPU_FN void right(uint32_t n_tiles) {
         low += n_tiles * q::LOW_BYTES;
@@ -114,7 +117,9 @@ template <uint32_t F, uint32_t BYTES> struct dense_cursor {
         below = n_tiles > 1 ? TILE_ROWS * row_bytes : 0;
         cols_left = cols > col ? cols - col : 0;
     }
+    // to: lane * 16 behind the tile's place, as for quantised tiles.
     GPU_FN void fetch(unsigned char *to, uint32_t i, uint32_t lane) const {
+        to -= lane * 16;
 #pragma unroll
         for (uint32_t r = 0; r < TILE_ROWS; r += ROWS) {
             uint32_t row = r + lane / CHUNKS, chunk = (lane % CHUNKS) ^ (row % 8 * (BYTES / 2));
@@ -138,22 +143,28 @@ template <uint32_t F> struct weight_cursor<F, KIND_DENSE32> : dense_cursor<F, 4>
 // makes it zero once it has landed.
 template <uint32_t N, uint32_t PARTS> struct x_cursor {
     const uint16_t *from;
+    uint32_t place, rows_left; // rows_left: from this thread's first row on
+    int cols_left;             // from its first chunk on, in the last stage
 
-    GPU_FN void begin(const skinny_params &p, uint32_t stage_idx, uint32_t thread) {
+    // Stages [stage_idx, end).
+    GPU_FN void begin(const skinny_params &p, uint32_t stage_idx, uint32_t end, uint32_t thread) {
         uint32_t part = thread / (N * 64), row = thread / 8 % (N * 8), chunk = thread % 8;
-        from = (const uint16_t *)p.x + (size_t)row * p.x_stride +
-               (stage_idx * PARTS + part) * TILE_COLS + chunk * 8;
-    }
-    GPU_FN void fetch(const skinny_params &p, unsigned char *to, uint32_t stage_idx,
-                      uint32_t thread) {
-        uint32_t part = thread / (N * 64), row = thread / 8 % (N * 8), chunk = thread % 8;
-        to += (part * (N * 8) + row) * 128 + (chunk ^ (row % 8)) * 16;
         uint32_t col = (stage_idx * PARTS + part) * TILE_COLS + chunk * 8;
+        from = (const uint16_t *)p.x + (size_t)row * p.x_stride + col;
+        place = kept((part * (N * 8) + row) * 128 + (chunk ^ (row % 8)) * 16);
+        rows_left = kept(row < p.rows ? p.rows - row : 0);
+        cols_left = end < p.n_stages
+                        ? 1 << 30
+                        : (int)(p.cols - (col + (end - 1 - stage_idx) * PARTS * TILE_COLS));
+    }
+    // is_last: of the stages from begin to end.
+    GPU_FN void fetch(const skinny_params &p, unsigned char *to, bool is_last) {
+        to += place;
 #pragma unroll
         for (uint32_t i = 0; i < N * PARTS / 2; i++) {
             // 16 rows further on, or as many in the next parts
             uint32_t down = i * 16 % (N * 8), right = i * 16 / (N * 8) * TILE_COLS;
-            bool valid = row + down < p.rows && col + right < p.cols;
+            bool valid = down < rows_left && (!is_last || (int)right < cols_left);
             cp_async16_or_zero(to + i * 2048, from + (size_t)down * p.x_stride + right, valid);
         }
         from += PARTS * TILE_COLS;
@@ -225,6 +236,11 @@ GPU_FN void read_half(tile_words<F> &w, const unsigned char *tile, uint32_t half
             w.scales[r] = *(const uint32_t *)(scales + r * 4) >> (half * 16);
 }
 
+// Where a lane reads its first tile of a stage.
+struct lane_view {
+    const unsigned char *low, *scales, *minima; // minima: with their scales, for rest_fragment
+};
+
 // Where a lane reads the low plane and x.  Moving on to the other half works no address out anew;
 // it takes registers, which only tiles of 4 bits leave between the halves.
 template <uint32_t F> struct half_view {
@@ -232,10 +248,8 @@ template <uint32_t F> struct half_view {
     const unsigned char *low, *scales, *x;
     uint32_t x_place; // the lane's in x
 
-    GPU_FN half_view(const unsigned char *tiles, const unsigned char *x_of_stage, uint32_t lane) {
-        low = tiles + lane * 16;
-        scales = tiles + quant<F>::LOW_BYTES + lane / 4 * (quant<F>::SCALE_WORDS * 4);
-        x = x_of_stage;
+    GPU_FN half_view(const lane_view &v, const unsigned char *x_of_stage, uint32_t lane) {
+        low = v.low, scales = v.scales, x = x_of_stage;
         x_place = (lane % 8) * 128 + (lane / 8 ^ lane % 8) * 16;
     }
     GPU_FN void read(tile_words<F> &w, uint32_t i, uint32_t half) const {
@@ -286,15 +300,14 @@ template <uint32_t F, class T, uint32_t N> struct stage {
 
     // Formats with minima: one tf32 product per tile adds them and takes away what raw codes have
     // too much (unpack.cuh).
-    static GPU_FN void add_minima(float acc[M][N][4], const unsigned char *tiles,
+    static GPU_FN void add_minima(float acc[M][N][4], const lane_view &at,
                                   const unsigned char *sums, uint32_t lane) {
         float rest[M][4];
 #pragma unroll
         for (uint32_t i = 0; i < M; i++) {
-            tile_words<F> w;
-            words4(w.scales, load16(tiles + i * TILE_BYTES + quant<F>::LOW_BYTES +
-                                    quant<F>::HIGH_BYTES + lane / 4 * 16));
-            tile_rest_fragment<F>(w, lane % 4, rest[i]);
+            const uint32_t words[2] = {*(const uint32_t *)(at.minima + i * TILE_BYTES),
+                                       *(const uint32_t *)(at.minima + i * TILE_BYTES + 8)};
+            rest_fragment(words, rest[i]);
         }
 #pragma unroll
         for (uint32_t j = 0; j < N; j++) {
@@ -308,16 +321,17 @@ template <uint32_t F, class T, uint32_t N> struct stage {
     // Quantised: products of a group of columns from zero, then scaled into acc.
     // sums: of x over the groups, for formats with minima.
     static GPU_FN void quantised(float acc[M][N][4], const unsigned char *tiles,
-                                 const unsigned char *x, const unsigned char *sums, uint32_t lane) {
+                                 const lane_view &view, const unsigned char *x,
+                                 const unsigned char *sums, uint32_t lane) {
         using q = quant<F>;
         constexpr uint32_t groups = 2 / q::STEPS; // in a half
         // With many sums per lane the compiler would load and multiply far ahead and run out of
         // registers; a sync_warp after every PAUSE tiles of x keeps it in order.  4 or 6 chains of
         // mma stay in flight.
-        constexpr uint32_t PAUSE = q::MINIMA ? 2 : 3;
+        constexpr uint32_t PAUSE = groups == 2 ? 1 : q::MINIMA ? 2 : 3;
         constexpr bool MOVES = half_view<F>::FITS && N >= 4; // the halves are a loop
-        if constexpr (q::MINIMA) add_minima(acc, tiles, sums, lane);
-        half_view<F> at(tiles, x, lane);
+        if constexpr (q::MINIMA) add_minima(acc, view, sums, lane);
+        half_view<F> at(view, x, lane);
 #pragma unroll(N >= 4 ? 1 : 2)
         for (uint32_t half = 0; half < 2; half++) {
             uint32_t a[M][2][4];
@@ -365,29 +379,34 @@ template <uint32_t F, class T, uint32_t N> struct stage {
         }
     }
 
-    // Sums of x of one stage, for formats with minima: this warp's part of the tiles of x.  With
-    // -2^bits for weights in odd rows, ones in even ones, a product is the sum and what stands
-    // beside it.  weights: the lane's 16 bytes of them.
+    // Sums of x of one stage, for formats with minima: this warp's part of the tiles of x.  Row g
+    // of `weights` has 1 (even g) or -2^bits (odd g) for the columns of group g / 4 and zeros for
+    // the others, so that a product is the sum and what stands beside it.
+    // weights: the lane's 16 bytes of them for one half, 128 bytes further for the other.
     static GPU_FN void sum_x(unsigned char *sums, const unsigned char *x,
                              const unsigned char *weights, uint32_t row_warp, uint32_t lane) {
-        uint32_t a[4];
-        words4(a, load16(weights));
-        x += row_warp * 1024;
+        constexpr uint32_t MINE = N / C.row_warps; // tiles of x
+        uint32_t place = (lane % 8) * 128 + (lane / 8 ^ lane % 8) * 16 + row_warp * 1024;
         sums += row_warp * SKINNY_SUMS_BYTES + lane % 4 * 64 + lane / 4 * 4;
+        uint32_t a[2][4];
+        for (uint32_t half = 0; half < 2; half++) words4(a[half], load16(weights + half * 128));
+        float d[MINE][4] = {};
 #pragma unroll
-        for (uint32_t j = 0; j < N; j += C.row_warps) {
-            float d[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
-            for (uint32_t half = 0; half < 2; half++) {
-                uint32_t b[4];
-                x_fragments(b, x, j, half, lane);
-                mma_16816<T>(d[half], a, b);
-                mma_16816<T>(d[half], a, b + 2);
-            }
-            for (uint32_t n = 0; n < 2; n++) {
-                float v = lane < 16 ? d[0][n] : d[1][n];
-                *(float *)(sums + j * SKINNY_SUMS_BYTES + n * 32) = rest_part(v, lane / 8 % 2);
-            }
+        for (uint32_t half = 0; half < 2; half++) {
+            const unsigned char *at = x + (place ^ half * 64);
+            uint32_t b[MINE][4];
+#pragma unroll
+            for (uint32_t j = 0; j < MINE; j++) ldmatrix4(b[j], at + j * C.row_warps * 1024);
+#pragma unroll
+            for (uint32_t s = 0; s < 2; s++)
+#pragma unroll
+                for (uint32_t j = 0; j < MINE; j++) mma_16816<T>(d[j], a[half], b[j] + 2 * s);
         }
+#pragma unroll
+        for (uint32_t j = 0; j < MINE; j++)
+            for (uint32_t n = 0; n < 2; n++)
+                *(float *)(sums + j * C.row_warps * SKINNY_SUMS_BYTES + n * 32) =
+                    rest_part(d[j][n], lane / 8 % 2);
     }
 };
 
@@ -425,116 +444,25 @@ GPU_FN void put(const skinny_params &p, const skinny_mat &m, uint32_t row, uint3
         if (i < n_valid) out[i] = from_f32<T>(v[i]);
 }
 
-template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_params &p) {
-    using S = stage<F, T, N>;
-    constexpr skinny_cut C = S::C;
-    constexpr bool MINIMA = format<F>::MINIMA;
+// The matrix that this block multiplies.
+GPU_FN const skinny_mat &mat_of_block(const skinny_params &p) {
+    uint32_t i = 0;
+    while (i + 1 < p.n_mats && block_x() >= p.mats[i + 1].block_begin) i++;
+    return p.mats[i];
+}
+
+// The block's sums to out, or to the partials of its range of columns; the last range adds them up.
+template <uint32_t F, class T, uint32_t N>
+GPU_FN void write_sums(const skinny_params &p, const float acc[stage<F, T, N>::M][N][4]) {
+    constexpr skinny_cut C = stage<F, T, N>::C;
     constexpr uint32_t M = C.warp_tiles, LINE = C.rows + 4; // floats of a row of sums, banks apart
     static_assert(C.col_warps * N * 8 * LINE * 4 <= C.stages * C.stage_bytes,
                   "sums fit in the ring");
-
     uint32_t lane = lane_idx(), warp = warp_idx(), thread = thread_idx();
     uint32_t row_warp = warp / C.col_warps, col_warp = warp % C.col_warps;
-    uint32_t mat_idx = 0;
-    while (mat_idx + 1 < p.n_mats && block_x() >= p.mats[mat_idx + 1].block_begin) mat_idx++;
-    const skinny_mat &m = p.mats[mat_idx];
-
+    const skinny_mat &m = mat_of_block(p);
     uint32_t row_begin = (block_x() - m.block_begin) * C.rows; // of the weights
-    uint32_t first_tile = row_begin / TILE_ROWS + row_warp * M;
-    uint32_t begin = (uint32_t)((uint64_t)p.n_stages * block_y() / p.splits);
-    uint32_t end = (uint32_t)((uint64_t)p.n_stages * (block_y() + 1) / p.splits);
-
-    // Tiles below or beside the matrix are neither fetched nor multiplied (the same for a whole
-    // warp).
-    uint32_t n_tiles = first_tile >= m.n_row_tiles       ? 0
-                       : m.n_row_tiles - first_tile >= M ? M
-                                                         : m.n_row_tiles - first_tile;
-    uint32_t n_col_tiles = m.n_col_tiles;
-    auto has_tiles = [&](uint32_t stage_idx) {
-        return n_tiles > 0 &&
-               (C.col_warps == 1 || stage_idx * C.col_warps + col_warp < n_col_tiles);
-    };
-
     unsigned char *ring = shared<unsigned char>();
-    constexpr uint32_t RING_BYTES = C.stages * C.stage_bytes, AHEAD = C.stages - 1;
-    unsigned char *my_tiles = ring + C.x_bytes + warp * (M * C.tile_bytes); // of the first slot
-    unsigned char *my_x = ring + col_warp * (N * 8 * 128);
-    // Sums of x: two buffers in turn, then what they are made with.
-    constexpr uint32_t SUMS = C.col_warps * N * SKINNY_SUMS_BYTES;
-    unsigned char *my_sums = ring + RING_BYTES + col_warp * (N * SKINNY_SUMS_BYTES);
-    unsigned char *sum_weights = ring + RING_BYTES + 2 * SUMS;
-
-    weight_cursor<F> weights;
-    weights.begin(m, n_tiles == 0 ? 0 : first_tile, begin * C.col_warps + col_warp, n_tiles, p.cols,
-                  lane);
-    auto fetch_weights = [&](uint32_t stage_idx, uint32_t slot) {
-        if (has_tiles(stage_idx))
-#pragma unroll
-            for (uint32_t i = 0; i < M; i++)
-                weights.fetch(my_tiles + slot + i * C.tile_bytes, i, lane);
-        weights.right(C.col_warps);
-    };
-#pragma unroll 1
-    for (uint32_t i = 0; i < AHEAD; i++)
-        if (begin + i < end) fetch_weights(begin + i, i * C.stage_bytes);
-    wait_predecessor();
-    x_cursor<N, C.col_warps> x;
-    x.begin(p, begin, thread);
-#pragma unroll 1
-    for (uint32_t i = 0; i < AHEAD; i++) {
-        if (begin + i < end) x.fetch(p, ring + i * C.stage_bytes, begin + i, thread);
-        cp_async_commit(); // the first group holds all of the weights above as well
-    }
-
-    float acc[M][N][4];
-    for (uint32_t i = 0; i < M; i++)
-        for (uint32_t j = 0; j < N; j++)
-            for (uint32_t e = 0; e < 4; e++) acc[i][j][e] = 0;
-
-    if constexpr (MINIMA) {
-        if (thread < 8) {
-            float f = thread < 4 ? 1.0f : -(float)(1u << quant<F>::BITS);
-            *(uint32_t *)(sum_weights + thread * 4) = pack2<T>(f, f);
-        }
-        cp_async_wait<(int)C.stages - 2>();
-        sync_threads();
-        sum_weights += lane / 4 % 2 * 16;
-        S::sum_x(my_sums + begin % 2 * SUMS, my_x, sum_weights, row_warp, lane);
-    }
-    uint32_t slot = 0; // of the ring, in bytes: what is multiplied
-    for (uint32_t stage_idx = begin; stage_idx < end; stage_idx++) {
-        // This stage has landed (and the next one, to be summed), and nobody reads the one before
-        // any more, whose slot is filled.
-        cp_async_wait<(int)C.stages - (MINIMA ? 3 : 2)>();
-        sync_threads();
-        if (stage_idx + AHEAD < end) {
-            uint32_t to = slot == 0 ? RING_BYTES - C.stage_bytes : slot - C.stage_bytes;
-            fetch_weights(stage_idx + AHEAD, to);
-            x.fetch(p, ring + to, stage_idx + AHEAD, thread);
-        }
-        cp_async_commit();
-        if constexpr (format<F>::KIND != KIND_QUANT) // of those, columns come in groups of 32
-            if (p.cols % 8 != 0 && stage_idx == p.n_stages - 1) {
-                blank_x<N, C.col_warps>(ring + slot, p.cols, thread);
-                sync_threads();
-            }
-        uint32_t next = slot + C.stage_bytes == RING_BYTES ? 0 : slot + C.stage_bytes;
-        if constexpr (MINIMA)
-            if (stage_idx + 1 < end)
-                S::sum_x(my_sums + (stage_idx + 1) % 2 * SUMS, my_x + next, sum_weights, row_warp,
-                         lane);
-        if (has_tiles(stage_idx)) {
-            if constexpr (format<F>::KIND == KIND_QUANT)
-                S::quantised(acc, my_tiles + slot, my_x + slot, my_sums + stage_idx % 2 * SUMS,
-                             lane);
-            else
-                S::dense(acc, my_tiles + slot, my_x + slot, lane);
-        }
-        slot = next;
-    }
-    release_dependents();
-    cp_async_wait<0>();
-    sync_threads();
 
     // Fragments to rows: lines[col_warp][row of x][row of the weights]
     float *lines = (float *)ring;
@@ -588,6 +516,132 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
         put<T>(p, m, row, row_begin + at, v);
     }
     if (thread == 0) p.counters[block_x()] = 0;
+}
+
+// Much of what a lane uses in every stage is `kept`, or the compiler would work it out anew each
+// time.  What is worth its register was found by trying (nvcc 13.0, sm_90): with 4 bits other
+// things than with more, whose planes need more registers.
+template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_params &p) {
+    using S = stage<F, T, N>;
+    constexpr skinny_cut C = S::C;
+    constexpr bool MINIMA = format<F>::MINIMA;
+    constexpr uint32_t M = C.warp_tiles;
+
+    constexpr bool QUANT = format<F>::KIND == KIND_QUANT;
+    constexpr bool FOUR = QUANT && quant<F>::BITS == 4, MORE = QUANT && !FOUR; // bits
+    uint32_t lane = kept_if<QUANT>(lane_idx()), warp = kept_if<FOUR>(warp_idx());
+    uint32_t thread = FOUR ? warp * 32 + lane : thread_idx();
+    uint32_t row_warp = warp / C.col_warps, col_warp = warp % C.col_warps;
+    const skinny_mat &m = mat_of_block(p);
+
+    uint32_t row_begin = (block_x() - m.block_begin) * C.rows; // of the weights
+    uint32_t first_tile = row_begin / TILE_ROWS + row_warp * M;
+    uint32_t begin = (uint32_t)((uint64_t)p.n_stages * block_y() / p.splits);
+    uint32_t end = (uint32_t)((uint64_t)p.n_stages * (block_y() + 1) / p.splits);
+
+    // Tiles below or beside the matrix are neither fetched nor multiplied (the same for a whole
+    // warp).
+    uint32_t n_tiles = first_tile >= m.n_row_tiles       ? 0
+                       : m.n_row_tiles - first_tile >= M ? M
+                                                         : m.n_row_tiles - first_tile;
+    uint32_t n_col_tiles = m.n_col_tiles;
+    auto has_tiles = [&](uint32_t stage_idx) {
+        return n_tiles > 0 &&
+               (C.col_warps == 1 || stage_idx * C.col_warps + col_warp < n_col_tiles);
+    };
+
+    unsigned char *ring = shared<unsigned char>();
+    constexpr uint32_t RING_BYTES = C.stages * C.stage_bytes, AHEAD = C.stages - 1;
+    // Of the first slot, where this warp's tiles are, the lane's places in its first tile, and x.
+    uint32_t tiles_at = C.x_bytes + warp * (M * C.tile_bytes);
+    unsigned char *my_tiles = ring + tiles_at;
+    uint32_t low_at = kept_if<MORE>(tiles_at + lane * 16), minima_at = 0;
+    if constexpr (QUANT)
+        minima_at = kept_if<MORE>(tiles_at + quant<F>::LOW_BYTES + quant<F>::HIGH_BYTES +
+                                  lane / 4 * (quant<F>::SCALE_WORDS * 4) + lane % 4 / 2 * 4);
+    unsigned char *my_x = ring + col_warp * (N * 8 * 128);
+    // Sums of x: two buffers in turn, then what they are made with.
+    constexpr uint32_t SUMS = C.col_warps * N * SKINNY_SUMS_BYTES;
+    uint32_t sums_now = 0;
+    unsigned char *my_sums = ring + RING_BYTES + col_warp * (N * SKINNY_SUMS_BYTES);
+    unsigned char *sum_weights = ring + RING_BYTES + 2 * SUMS;
+
+    weight_cursor<F> weights;
+    weights.begin(m, n_tiles == 0 ? 0 : first_tile, begin * C.col_warps + col_warp, n_tiles, p.cols,
+                  lane);
+    // A warp without tiles fetches the first ones again where that costs no check in each stage.
+    auto fetch_weights = [&](uint32_t stage_idx, uint32_t slot) {
+        if (C.col_warps == 1 || has_tiles(stage_idx))
+#pragma unroll
+            for (uint32_t i = 0; i < M; i++)
+                weights.fetch(ring + low_at + slot + i * C.tile_bytes, i, lane);
+        weights.right(C.col_warps);
+    };
+#pragma unroll 1
+    for (uint32_t i = 0; i < AHEAD; i++)
+        if (begin + i < end) fetch_weights(begin + i, i * C.stage_bytes);
+    wait_predecessor();
+    x_cursor<N, C.col_warps> x;
+    x.begin(p, begin, end, thread);
+#pragma unroll 1
+    for (uint32_t i = 0; i < AHEAD; i++) {
+        if (begin + i < end) x.fetch(p, ring + i * C.stage_bytes, begin + i + 1 == end);
+        cp_async_commit(); // the first group holds all of the weights above as well
+    }
+
+    float acc[M][N][4];
+    for (uint32_t i = 0; i < M; i++)
+        for (uint32_t j = 0; j < N; j++)
+            for (uint32_t e = 0; e < 4; e++) acc[i][j][e] = 0;
+
+    if constexpr (MINIMA) {
+        if (thread < 64) {
+            uint32_t g = thread / 4 % 8, half = thread / 32;
+            float f = g % 2 == 0 ? 1.0f : -(float)(1u << quant<F>::BITS);
+            *(uint32_t *)(sum_weights + thread * 4) = g / 4 == half ? pack2<T>(f, f) : 0;
+        }
+        cp_async_wait<(int)C.stages - 2>();
+        sync_threads();
+        sum_weights += lane / 4 * 16;
+        S::sum_x(my_sums, my_x, sum_weights, row_warp, lane);
+    }
+    uint32_t slot = 0, before = RING_BYTES - C.stage_bytes; // of the ring, in bytes: what is
+    uint32_t stage_idx = begin;                             // multiplied, and the one before it
+    for (uint32_t left = kept(end - begin); left > 0; left--) {
+        // This stage has landed (and the next one, to be summed), and nobody reads the one before
+        // any more, whose slot is filled.
+        cp_async_wait<(int)C.stages - (MINIMA ? 3 : 2)>();
+        sync_threads();
+        if (left > AHEAD) {
+            fetch_weights(stage_idx + AHEAD, before);
+            x.fetch(p, ring + before, left == AHEAD + 1);
+        }
+        cp_async_commit();
+        if constexpr (!QUANT) // of those, columns come in groups of 32
+            if (p.cols % 8 != 0 && stage_idx == p.n_stages - 1) {
+                blank_x<N, C.col_warps>(ring + slot, p.cols, thread);
+                sync_threads();
+            }
+        uint32_t next = slot + C.stage_bytes == RING_BYTES ? 0 : slot + C.stage_bytes;
+        if constexpr (MINIMA) // after the last stage of what lies there, not used
+            S::sum_x(my_sums + (SUMS - sums_now), my_x + next, sum_weights, row_warp, lane);
+        if (has_tiles(stage_idx)) {
+            if constexpr (QUANT) {
+                const unsigned char *at = ring + slot;
+                lane_view view = {at + low_at, at + (minima_at & ~7u), at + minima_at};
+                S::quantised(acc, my_tiles + slot, view, my_x + slot, my_sums + sums_now, lane);
+            } else
+                S::dense(acc, my_tiles + slot, my_x + slot, lane);
+        }
+        before = slot;
+        slot = next;
+        sums_now = SUMS - sums_now;
+        stage_idx++;
+    }
+    release_dependents();
+    cp_async_wait<0>();
+    sync_threads();
+    write_sums<F, T, N>(p, acc);
 }
 
 // ---- kernels ----

@@ -25,9 +25,10 @@ enum {
     SKINNY_THREADS = 32 * SKINNY_WARPS,
     SKINNY_SPLITS_MAX = 64,
     /* Sums of 8 rows of x over the two groups of 64 columns: per row 4 parts (group, upper and
-     * lower), each with -2^bits times it.  Behind two buffers of them 32 bytes: what x is
-     * multiplied by to get them. */
-    SKINNY_SUMS_BYTES = 8 * 4 * 8
+     * lower), each with -2^bits times it.  Behind two buffers of them lies what x is
+     * multiplied by to get them, 16 bytes for each of 8 rows and for each half of the columns. */
+    SKINNY_SUMS_BYTES = 8 * 4 * 8,
+    SKINNY_SUM_WEIGHTS_BYTES = 2 * 8 * 16
 };
 
 /* How a block of four warps is cut, for a format and a number of 8-row tiles of x.  A warp
@@ -69,8 +70,9 @@ SKINNY_CONST skinny_cut skinny_cut_of(uint32_t format, uint32_t x_tiles) {
     c.stages = skinny_is_quant(format) && format != CU_FMT_Q8 ? 5 : 4;
     c.x_bytes = x_tiles * 8 * c.cols * 2;
     c.stage_bytes = c.x_bytes + SKINNY_WARPS * c.warp_tiles * c.tile_bytes;
-    c.sums_bytes =
-        skinny_has_minima(format) ? 2 * c.col_warps * x_tiles * SKINNY_SUMS_BYTES + 32 : 0;
+    c.sums_bytes = skinny_has_minima(format)
+                       ? 2 * c.col_warps * x_tiles * SKINNY_SUMS_BYTES + SKINNY_SUM_WEIGHTS_BYTES
+                       : 0;
     c.blocks = x_tiles == 8 ? 3 : 4;
     c.shared_bytes = c.stages * c.stage_bytes + c.sums_bytes;
     return c;

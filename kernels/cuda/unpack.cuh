@@ -243,13 +243,18 @@ GPU_FN void tile_raw_fragment(const tile_words<F> &w, uint32_t s, uint32_t a[4])
 }
 
 // Of lane 4g + t, for mma_1688_tf32: columns 0..3 minima, 4..7 scales, of groups 0, 0, 1, 1.
+// words: of group t / 2 of rows g and g + 8, scale and minimum.
+GPU_FN void rest_fragment(const uint32_t words[2], float a[4]) {
+    for (uint32_t r = 0; r < 2; r++) {
+        a[r] = half_of(words[r], 1);
+        a[2 + r] = half_of(words[r], 0);
+    }
+}
 template <uint32_t F>
 GPU_FN void tile_rest_fragment(const tile_words<F> &w, uint32_t t, float a[4]) {
-    for (uint32_t r = 0; r < 2; r++) {
-        uint32_t word = t < 2 ? w.scales[2 * r] : w.scales[2 * r + 1];
-        a[r] = half_of(word, 1);
-        a[2 + r] = half_of(word, 0);
-    }
+    uint32_t words[2];
+    for (uint32_t r = 0; r < 2; r++) words[r] = t < 2 ? w.scales[2 * r] : w.scales[2 * r + 1];
+    rest_fragment(words, a);
 }
 // Its B side of lane 4g + t, from number t of the tile's {upper, lower} sums of groups 0 and 1.
 template <uint32_t F> GPU_FN void rest_sums(float sum, float b[2]) {
@@ -258,8 +263,8 @@ template <uint32_t F> GPU_FN void rest_sums(float sum, float b[2]) {
 }
 // Part 0 or 1 of a sum of x: tf32 that add up to it.
 GPU_FN float rest_part(float sum, uint32_t part) {
-    float upper = tf32_of(sum);
-    return part == 0 ? upper : tf32_of(sum - upper);
+    float upper = tf32_of(sum); // rounded, so the rest is half as large; that is cut
+    return part == 0 ? upper : bits_to_f32(f32_to_bits(sum - upper) & 0xffffe000u);
 }
 
 // ---- values ----

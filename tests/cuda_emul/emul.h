@@ -222,6 +222,12 @@ GPU_FN word4 load_fresh16(const void *p, EMUL_AT) {
 GPU_FN uint32_t shared_address(const void *p, EMUL_AT) {
     return emul_shared_address(p, EMUL_HERE);
 }
+template <class V> GPU_FN V kept(V v) {
+    return v;
+}
+template <bool KEEP, class V> GPU_FN V kept_if(V v) {
+    return v;
+}
 GPU_FN void cp_async16(void *dst, const void *src, EMUL_AT) {
     emul_cp_async(dst, src, true, EMUL_HERE);
 }
