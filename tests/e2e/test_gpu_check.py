@@ -211,6 +211,23 @@ def test_a_pack_without_what_a_step_needs_fails(programs, tmp_path):
     assert pack() == (1, f"gpu-pack: {programs.build}/bench/bench_forced is not built\n")
 
 
+def test_the_pack_of_this_build_is_complete(tmp_path):
+    """Its programs need no newer C library than allowed: the emulated module once did.  Each starts in an empty root."""
+    if not (BUILD / "inferd_cuda.so").is_file() or not EMULATED.is_file():
+        skip("the CUDA modules were not built")
+    (tmp_path / "a.forced").touch()
+    bundle = tmp_path / "bundle"
+    done = subprocess.run([CHECK, "--pack", bundle, "--build", BUILD, "--references", tmp_path], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    manifest = dict(line.split(" ", 1) for line in (bundle / "manifest").read_text().splitlines())
+    assert manifest["module"] == "yes" and tuple(map(int, manifest["glibc"].split("."))) <= (2, 35)
+    if os.geteuid() != 0:
+        skip("only root may change its root")
+    done = subprocess.run([CHECK, "--chroot", bundle], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "every program starts" in done.stdout, done.stdout + done.stderr
+
+
 # -- the table --
 
 def test_cards_of_one_kind_make_one_table(tmp_path):
