@@ -3,6 +3,7 @@ the emulated device with failures of every kind (INFERD_FAKE, tests/cuda_emul/fa
 
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import time
@@ -18,10 +19,10 @@ TESTS = ("rows", "gemv", "skinny", "matmul", "lt", "attention", "draw", "kv", "b
 OK, FAILED, NOTHING, WEAK = 0, 1, 3, 4
 
 
-def check(*parts, out, build=BUILD, mode="--rehearse", env=None, args=()):
+def check(*parts, out, build=BUILD, mode="--rehearse", env=None, args=(), program=CHECK):
     """What was run: exit status, what it printed, each step's last row, and all rows of each part."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("INFERD_FAKE")}
-    done = subprocess.run([CHECK, *parts, *([mode] if mode else []), "--build", build, "--out", out, *map(str, args)],
+    done = subprocess.run([program, *parts, *([mode] if mode else []), "--build", build, "--out", out, *map(str, args)],
                           capture_output=True, text=True, timeout=300, env={**clean, **(env or {})})
     rows = {f.stem: [json.loads(line) for line in f.read_text().splitlines()] for f in out.glob("*.jsonl")}
     steps = {row["step"]: row for part in rows.values() for row in part if "status" in row}
@@ -226,6 +227,24 @@ def test_the_pack_of_this_build_is_complete(tmp_path):
         skip("only root may change its root")
     done = subprocess.run([CHECK, "--chroot", bundle], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "every program starts" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_model_beside_the_script_is_run_on_both(tiny_model, tmp_path):
+    if not EMULATED.is_file():
+        skip("the emulated CUDA module was not built")
+    for name in ("gpu-check", "gpu-step", "gpu-serve", "gpu-table"):
+        shutil.copy(CHECK.parent / name, tmp_path)
+    shutil.copy(tiny_model, tmp_path / "tiny.gguf")
+    steps = ("real-cpu", "real-gpu", "real-streams")  # same-real asks for a model that is surer of its answers
+
+    def go(name):
+        return check("correct", out=tmp_path / name, program=tmp_path / "gpu-check", args=["--only", ",".join(steps)])
+    done = go("small")
+    assert done.rc == NOTHING and set(statuses(done, *steps)) == {"ok"}, done.text
+    with (tmp_path / "tiny.gguf").open("ab") as f:
+        f.truncate(5 << 20)
+    done = go("large")
+    assert set(statuses(done, *steps)) == {"not run"} and "too large for the emulated" in done.text
 
 
 # -- the table --
