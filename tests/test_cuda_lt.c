@@ -441,6 +441,46 @@ static void a_refused_choice_is_replaced_for_that_number_of_rows(void) {
     unlink(path);
 }
 
+/* The library has no algorithm for rows that do not begin at multiples of 16 bytes.  It is asked
+ * once for a layout and a size of the workspace, not in each step. */
+static void a_refused_product_is_not_asked_for_again(void) {
+    bench b;
+    lt_book *book;
+    lt_book_stats s;
+    inferd_err err = {0};
+    path_make();
+    bench_open_as_is(&b, 2 << 20, 4 << 20);
+    EXPECT_EQ(lt_book_open(b.r.api, &b.r.device, path, &book, &err), INFERD_OK);
+    unsigned char *p = rig_alloc(&b.r, 256 << 10);
+    rig_fill(&b.r, p, 0, 256 << 10);
+    lt_book_set_workspace(book, p + (192 << 10), 32 << 10);
+    lt_shape odd = {.m = 70,
+                    .n = ROWS,
+                    .k = COLS,
+                    .x_stride = COLS + 1,
+                    .w_stride = COLS,
+                    .out_stride = ROWS,
+                    .in = LT_BF16,
+                    .out = LT_F32};
+    lt_shape even = odd;
+    even.x_stride = COLS;
+    for (int i = 0; i < 3; i++)
+        EXPECT(!lt_book_product(book, &b.r.l, &odd, p, p + (64 << 10), p + (128 << 10)));
+    lt_book_get_stats(book, &s);
+    EXPECT_EQ(s.n_guessed, 2); // for the bucket, and for 70 rows
+    EXPECT_EQ(s.n_refused, 1);
+    lt_book_set_workspace(book, p + (192 << 10), 64 << 10);
+    for (int i = 0; i < 3; i++)
+        EXPECT(!lt_book_product(book, &b.r.l, &odd, p, p + (64 << 10), p + (128 << 10)));
+    lt_book_get_stats(book, &s);
+    EXPECT_EQ(s.n_guessed, 3);
+    EXPECT(lt_book_product(book, &b.r.l, &even, p, p + (64 << 10), p + (128 << 10)));
+    EXPECT_EQ(b.r.l.status, CU_OK);
+    lt_book_close(book);
+    bench_close(&b);
+    unlink(path);
+}
+
 static void warming_gives_its_memory_back(void) {
     bench b;
     inferd_err err = {0};
@@ -574,6 +614,7 @@ static const test_case cases[] = {
     TEST(a_file_that_cannot_be_written_is_said),
     TEST(a_book_grows),
     TEST(a_refused_choice_is_replaced_for_that_number_of_rows),
+    TEST(a_refused_product_is_not_asked_for_again),
     TEST(warming_gives_its_memory_back),
     TEST(tuning_survives_failing_calls),
 };

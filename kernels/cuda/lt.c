@@ -2,7 +2,7 @@
  *
  * The book is a hash table, open addressing, at most half full.  An entry is a measured choice (us
  * > 0), a guess for a bucket (us == 0), or a guess for one exact number of rows, where the bucket's
- * choice was refused.
+ * choice was refused; or it says that all guesses for that number of rows were refused.
  *
  * The file is text, one line per choice:
  *
@@ -40,7 +40,9 @@ typedef struct entry {
     uint8_t in, out;  // lt_type
     bool accumulate;
     bool exact; // for this m alone, not for a bucket
-    double us;  // 0: guessed
+    bool none;  // no algorithm for these strides with a workspace of algo.workspace_bytes
+    uint32_t x_stride, w_stride, out_stride;
+    double us; // 0: guessed
     lt_algo algo;
 } entry;
 
@@ -394,19 +396,32 @@ static cu_result multiply_guess(lt_book *b, launcher *l, const lt_shape *s, bool
         e.algo = guesses[i];
         note(b, &e); // or it is asked for again
     }
+    if (exact && is_refusal(r)) {
+        e.none = true, e.algo.workspace_bytes = b->workspace_bytes;
+        e.x_stride = s->x_stride, e.w_stride = s->w_stride, e.out_stride = s->out_stride;
+        note(b, &e);
+    }
     return r;
+}
+
+/* This very product, not one of the same shape that is laid out otherwise or has more room. */
+static bool was_refused(const lt_book *b, const entry *e, const lt_shape *s) {
+    return e->algo.workspace_bytes == b->workspace_bytes && e->x_stride == s->x_stride &&
+           e->w_stride == s->w_stride && e->out_stride == s->out_stride;
 }
 
 bool lt_book_product(lt_book *b, launcher *l, const lt_shape *s, const void *x, const void *w,
                      void *out) {
     if (l->status != CU_OK) return true;
     entry *e = choice_of(b, s);
+    bool none = e != NULL && e->none;
+    if (none && was_refused(b, e, s)) return false;
     cu_result r;
-    if (e == NULL)
-        r = multiply_guess(b, l, s, false, x, w, out);
+    if (e == NULL || none)
+        r = multiply_guess(b, l, s, none, x, w, out);
     else
         r = multiply(b, l, s, &e->algo, x, w, out);
-    if (is_refusal(r)) {
+    if (is_refusal(r) && !none) {
         b->stats.n_refused++;
         r = multiply_guess(b, l, s, true, x, w, out);
     }
