@@ -153,15 +153,25 @@ void gpu_open(gpu *g, const gpu_options *o) {
     parts_look(&g->parts, &g->device);
     gpu_need(g, g->api->device_use(0), "making a context");
     g->open_us = (uint64_t)(gpu_now_us() - began);
-    g->l = (launcher){.module = g->module, .api = g->api, .device = &g->device};
+    g->l = (launcher){.module = g->module, .api = g->api, .device = &g->device, .parts = &g->parts};
     gpu_need(g, g->api->stream_create(false, &g->l.stream), "making a stream");
     gpu_need(g, g->api->event_create(CU_EVENT_TIMED, &g->begin), "making an event");
     gpu_need(g, g->api->event_create(CU_EVENT_TIMED, &g->end), "making an event");
     tell_device(g);
 }
 
+static void tell_part(const be_device_part *part) {
+    row_begin("part");
+    row_text("name", part->name);
+    row_text("state", be_part_state_name(part->state));
+    row_text("why", part->why);
+    row_end();
+}
+
 void gpu_close(gpu *g) {
     gpu_sync(g);
+    for (uint32_t i = 0; i < CUDA_PARTS; i++)
+        if (g->parts.part[i].state == BE_PART_DEGRADED) tell_part(&g->parts.part[i]);
     gpu_need(g, g->api->event_destroy(g->begin), "giving back an event");
     gpu_need(g, g->api->event_destroy(g->end), "giving back an event");
     gpu_need(g, g->api->stream_destroy(g->l.stream), "giving back the stream");
@@ -186,15 +196,8 @@ bool gpu_leaves_out(gpu *g, cuda_part part, const char *bench) {
 }
 
 void gpu_tell_parts(const backend_stats *stats) {
-    for (uint32_t i = 0; i < stats->n_parts; i++) {
-        const be_device_part *part = &stats->parts[i];
-        if (part->state == BE_PART_ON) continue;
-        row_begin("part");
-        row_text("name", part->name);
-        row_text("state", be_part_state_name(part->state));
-        row_text("why", part->why);
-        row_end();
-    }
+    for (uint32_t i = 0; i < stats->n_parts; i++)
+        if (stats->parts[i].state != BE_PART_ON) tell_part(&stats->parts[i]);
 }
 
 /* ---- memory ---- */
