@@ -608,7 +608,7 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
     uint32_t slot = 0, before = RING_BYTES - C.stage_bytes; // of the ring, in bytes: what is
     uint32_t stage_idx = begin;                             // multiplied, and the one before it
     for (uint32_t left = kept(end - begin); left > 0; left--) {
-        // This stage has landed (and the next one, to be summed), and nobody reads the one before
+        // This stage has landed (and the next one, to be summed), and no warp reads the one before
         // any more, whose slot is filled.
         cp_async_wait<(int)C.stages - (MINIMA ? 3 : 2)>();
         sync_threads();
