@@ -538,12 +538,15 @@ def test_plan_and_reality_agree_whatever_the_pauses_were(narrow):
         hot = {m["name"] for m in narrow.state()["models"] if m["state"] == "hot"}
         wanted = draw.choice([n for n in NAMES if n not in hot])
         time.sleep(0.3 * SLOW)
-        plan = narrow.admin.post("/admin/plan", json={"load": wanted}).json()
-        if not plan["now"]:
+        plans = [narrow.admin.post("/admin/plan", json={"load": wanted}).json()]
+        time.sleep(0.05)  # what is worth most changes with time: two that are close may change places
+        plans.append(narrow.admin.post("/admin/plan", json={"load": wanted}).json())
+        victims = [{v["name"] for v in plan["victims"]} for plan in plans]
+        if not all(plan["now"] for plan in plans) or victims[0] != victims[1]:
             continue
         assert narrow.ask(wanted).status_code == 200
         gone = hot - {m["name"] for m in narrow.state()["models"] if m["state"] == "hot"}
-        assert gone == {v["name"] for v in plan["victims"]}, (plan, narrow.state())
+        assert gone == victims[1], (plans[1], narrow.state())
         compared += len(gone) > 0
     assert compared >= 4
 
@@ -1078,10 +1081,13 @@ def test_a_plan_counts_cached_pages_once(launch, tmp_path):
     for i in range(8):
         assert s.ask("a", prompt=[i + 1] * 1500).status_code == 200
     s.until(lambda: s.model("a")["pages"]["cached"] >= 3)
-    d, a = s.state()["devices"][0], s.model("a")["pages"]
-    p = plan(s, model={"name": "n", "path": "dummy:tiny?seed=50"})
-    memory = next(c for c in p["checks"] if c["name"] == "memory")
-    assert memory["have_pages"] == d["pages"]["device"] - a["weight"] - a["kv"], (p, d, a)
+
+    def agrees():  # the last request's pages may become cached between two questions
+        d, a = s.state()["devices"][0], s.model("a")["pages"]
+        checks = plan(s, model={"name": "n", "path": "dummy:tiny?seed=50"})["checks"]
+        memory = next(c for c in checks if c["name"] == "memory")
+        return memory["have_pages"] == d["pages"]["device"] - a["weight"] - a["kv"]
+    s.until(agrees)
     assert s.d.stop() == 0
 
 
