@@ -202,7 +202,7 @@ GPU_FN word4 load_fresh16(const void *p) {
     return {v.x, v.y, v.z, v.w};
 }
 
-// v, whose origin the compiler does not know any more: it keeps the value in a register instead of
+// v, with its origin hidden from the compiler, which then keeps the value in a register instead of
 // working it out anew wherever it is used.
 GPU_FN uint32_t kept(uint32_t v) {
     asm volatile("" : "+r"(v));

@@ -519,8 +519,8 @@ GPU_FN void write_sums(const skinny_params &p, const float acc[stage<F, T, N>::M
 }
 
 // Much of what a lane uses in every stage is `kept`, or the compiler would work it out anew each
-// time.  What is worth its register was found by trying (nvcc 13.0, sm_90): with 4 bits other
-// things than with more, whose planes need more registers.
+// time.  What is worth its register was found by trying (nvcc 13.0, sm_90), for formats of four
+// bits and for those of more, where the high planes take registers.
 template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_params &p) {
     using S = stage<F, T, N>;
     constexpr skinny_cut C = S::C;
