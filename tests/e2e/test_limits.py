@@ -586,6 +586,7 @@ def test_a_quota_that_lasts_is_not_tried_again(serve, tmp_path):
     assert d.stop() == 0
 
 
+@pytest.mark.real  # a minute of waiting at full speed, many with a sanitizer
 @pytest.mark.parametrize("limits,same", [({"requests_per_min": 600}, False), ({"requests_per_min": 600}, True),
                                          ({"tokens_per_min": 16000}, False)], ids=str)
 def test_thirty_clients_succeed_at_their_first_retry(serve, limits, same):
