@@ -8,9 +8,9 @@
  * What a step reads on the device has addresses that never change, so the same graph serves every
  * step of its kind: one for each (list of operations, bucket of rows, bucket of context), 95 kinds
  * for a model whose batch and context take every size.  A kind of step is launched operation by
- * operation the first time and captured the second time.  A step with prefill in it, or whose own
- * weights are still on their way, is neither captured nor replayed: each of its operations waits
- * for its own weights.
+ * operation the first time and captured the second time.  A step with prefill in it, or of a
+ * model with weights still on their way, is neither captured nor replayed: each of its operations
+ * waits for its own weights.
  *
  * Buffers are large enough for every step of a model that reserved them (room.h).  Without that a
  * buffer that is too small grows between steps: the stream is drained and graphs that know the old

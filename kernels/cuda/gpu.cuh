@@ -413,7 +413,7 @@ template <> GPU_FN void mma_16816<f16>(float d[4], const uint32_t a[4], const ui
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// d += a b with a 16x8 and b 8x8 of tf32: floats whose low 13 bits are 0.
+// d += a b with a 16x8 and b 8x8 of tf32: floats with zeros in the low 13 bits.
 GPU_FN void mma_1688_tf32(float d[4], const float a[4], const float b[2]) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, "
                  "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

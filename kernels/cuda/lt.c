@@ -2,7 +2,7 @@
  *
  * The book is a hash table, open addressing, at most half full.  An entry is a measured choice (us
  * > 0), a guess for a bucket (us == 0), or a guess for one exact number of rows, where the bucket's
- * choice was refused; or it says that all guesses for that number of rows were refused.
+ * choice was refused; or it says that the library has no algorithm for that number of rows.
  *
  * The file is text, one line per choice:
  *
@@ -396,7 +396,8 @@ static cu_result multiply_guess(lt_book *b, launcher *l, const lt_shape *s, bool
         e.algo = guesses[i];
         note(b, &e); // or it is asked for again
     }
-    if (exact && is_refusal(r)) {
+    /* Other refusals may be of this moment: a capture is open, a launch failed. */
+    if (exact && r == CU_EUNSUPPORTED) {
         e.none = true, e.algo.workspace_bytes = b->workspace_bytes;
         e.x_stride = s->x_stride, e.w_stride = s->w_stride, e.out_stride = s->out_stride;
         note(b, &e);

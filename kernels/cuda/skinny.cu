@@ -142,9 +142,10 @@ template <uint32_t F> struct weight_cursor<F, KIND_DENSE32> : dense_cursor<F, 4>
 // When the last columns are not a whole chunk, what follows them in memory may be anything; blank_x
 // makes it zero once it has landed.
 template <uint32_t N, uint32_t PARTS> struct x_cursor {
+    static constexpr int ALL_COLS = 1 << 30;
     const uint16_t *from;
     uint32_t place, rows_left; // rows_left: from this thread's first row on
-    int cols_left;             // from its first chunk on, in the last stage
+    int cols_left; // from its first chunk on, in the last stage; ALL_COLS: as many as there can be
 
     // Stages [stage_idx, end).
     GPU_FN void begin(const skinny_params &p, uint32_t stage_idx, uint32_t end, uint32_t thread) {
@@ -154,7 +155,7 @@ template <uint32_t N, uint32_t PARTS> struct x_cursor {
         place = kept((part * (N * 8) + row) * 128 + (chunk ^ (row % 8)) * 16);
         rows_left = kept(row < p.rows ? p.rows - row : 0);
         cols_left = end < p.n_stages
-                        ? 1 << 30
+                        ? ALL_COLS
                         : (int)(p.cols - (col + (end - 1 - stage_idx) * PARTS * TILE_COLS));
     }
     // is_last: of the stages from begin to end.
