@@ -146,8 +146,15 @@ static void made_up_weights_come_in_pieces_too(void) {
 
 /* ---- time ---- */
 
+/* What this thread computed: a wait for a processor is not the step's. */
+static uint64_t computed_us(void) {
+    struct timespec now;
+    INFERD_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
 static void a_step_ends_soon_after_its_budget(void) {
-    enum { BUDGET_US = 2000, LATE_US = 15000, LATE_MAX = 3 }; // other programs run here too
+    enum { BUDGET_US = 2000, LATE_US = 15000, LATE_MAX = 3 };
     rig r;
     bell b = {0};
     placed_progress at = {0};
@@ -158,12 +165,11 @@ static void a_step_ends_soon_after_its_budget(void) {
     sem_init(&b.rung, 0, 0);
     if (rig_open(&r, on_cpu(1), large_path) && fine(rig_stage_begin(&r, &b, &err), &err)) {
         while (!at.finished) {
-            uint64_t began_us = clock_now_us();
+            uint64_t began_us = clock_now_us(), before_us = computed_us();
             if (!fine(placed_stage_step(r.p, BUDGET_US, &at, &err), &err)) break;
-            uint64_t us = clock_now_us() - began_us;
-            n_late += us > BUDGET_US + LATE_US;
+            n_late += computed_us() - before_us > BUDGET_US + LATE_US;
             n_steps++;
-            passed_us += us;
+            passed_us += clock_now_us() - began_us;
             told_us += at.device_us;
             if (at.waiting && !bell_wait(&b)) break;
         }
