@@ -66,9 +66,9 @@ static void find_same(registry_plan *p, uint32_t idx) {
             o->same_new = (int32_t)i;
 }
 
-bool registry_plan_init(registry_plan *p, const registry *r, const inferd_config *c,
-                        const int *slots, uint32_t n_slots) {
-    *p = (registry_plan){.c = c};
+bool registry_plan_init(registry_plan *p, registry *r, const inferd_config *c, const int *slots,
+                        uint32_t n_slots) {
+    *p = (registry_plan){.c = c, .r = r};
     p->opened = calloc(size_max(c->n_models, 1), sizeof *p->opened);
     p->known = calloc(size_max(n_slots, 1), sizeof *p->known);
     p->known_slots = calloc(size_max(n_slots, 1), sizeof *p->known_slots);
@@ -76,11 +76,15 @@ bool registry_plan_init(registry_plan *p, const registry *r, const inferd_config
         registry_plan_deinit(p);
         return false;
     }
-    for (uint32_t i = 0; i < c->n_models; i++)
-        p->opened[i] =
-            (registry_opened){.wanted = registry_match(r, &c->models[i]) == REGISTRY_NONE,
-                              .same_as = REGISTRY_NONE,
-                              .same_new = REGISTRY_NONE};
+    for (uint32_t i = 0; i < c->n_models; i++) {
+        int slot = registry_match(r, &c->models[i]);
+        p->opened[i] = (registry_opened){.wanted = slot == REGISTRY_NONE,
+                                         .counted = slot != REGISTRY_NONE,
+                                         .slot = slot,
+                                         .same_as = REGISTRY_NONE,
+                                         .same_new = REGISTRY_NONE};
+        if (slot != REGISTRY_NONE) r->slots[slot].n_configs++;
+    }
     for (uint32_t i = 0; i < n_slots; i++) {
         if (r->slots[slots[i]].stale) continue;
         p->known[p->n_known] = r->slots[slots[i]].m;
@@ -98,6 +102,8 @@ static void close_opened(registry_plan *p) {
 
 void registry_plan_deinit(registry_plan *p) {
     close_opened(p);
+    for (uint32_t i = 0; p->opened != NULL && i < p->c->n_models; i++)
+        if (p->opened[i].counted) registry_drop(p->r, &p->opened[i].slot, 1);
     free(p->opened);
     free(p->known);
     free(p->known_slots);

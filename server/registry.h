@@ -63,6 +63,8 @@ typedef struct registry {
 /* A model of a configuration that has to be opened, and was. */
 typedef struct registry_opened {
     bool wanted;      // no slot serves it yet
+    bool counted;     // for the plan: slot
+    int32_t slot;     // that serves it, or REGISTRY_NONE
     model *m;         // owned until registry_apply took it; NULL: not wanted, or not opened
     int32_t same_as;  // slot with the same content, or REGISTRY_NONE
     int32_t same_new; // the same among those opened with it, an index below its own, or
@@ -72,6 +74,7 @@ typedef struct registry_opened {
 /* What one configuration needs beyond the slots there are. */
 typedef struct registry_plan {
     const inferd_config *c;  // borrowed
+    registry *r;             // borrowed
     registry_opened *opened; // [c->n_models] owned
     const model **known;     // [n_known] that are served; borrowed, like their slots; owned array
     int *known_slots;        // [n_known] owned
@@ -84,10 +87,11 @@ void registry_deinit(registry *r); // after fleet_stop; accepts a zeroed one
 /* The slot that serves exactly this, or REGISTRY_NONE. */
 int registry_match(const registry *r, const config_model *m);
 /* Front: what has to be opened.  `slots` ([n_slots], of the running configuration) are looked at
- * for the same content: they stay while that is counted. */
-bool registry_plan_init(registry_plan *p, const registry *r, const inferd_config *c,
-                        const int *slots, uint32_t n_slots); // false: no memory
-void registry_plan_deinit(registry_plan *p);                 // closes what nobody took
+ * for the same content: they stay while that is counted.  Slots that serve a model already, those
+ * of an older configuration, too, stay until the plan ends. */
+bool registry_plan_init(registry_plan *p, registry *r, const inferd_config *c, const int *slots,
+                        uint32_t n_slots);   // false: no memory
+void registry_plan_deinit(registry_plan *p); // front; closes the models that were not taken
 /* Any thread: open it.  Problems are lines.  False: at least one; nothing is open. */
 bool registry_plan_open(registry_plan *p, bool allow_dummy, buf *problems);
 /* Could the devices that run keep what this configuration promises, as far as its models are served

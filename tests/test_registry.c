@@ -106,6 +106,39 @@ static void what_fits_is_kept_and_the_rest_leaves(void) {
     end();
 }
 
+/* A reload back to the last but one configuration: a slot was found that an unfinished request's
+ * configuration named, that request ended while files were read, and the reload was refused because
+ * "all 2048 slots for models are in use". */
+static void what_a_plan_found_stays_until_it_is_applied(void) {
+    buf problems = {0};
+    inferd_err err = {0};
+    int first[1], second[1], third[1];
+    config_model a = named("a", 0), b = named("a", 2);
+    inferd_config c = {.models = &a, .n_models = 1};
+    registry_plan p;
+    begin();
+    EXPECT(serve(&a, 1, NULL, 0, first, &problems));
+    EXPECT(serve(&b, 1, first, 1, second, &problems));
+    EXPECT(registry_plan_init(&p, &r, &c, second, 1));
+    EXPECT(!p.opened[0].wanted);
+    registry_drop(&r, first, 1);
+    registry_sweep(&r);
+    EXPECT(registry_plan_open(&p, false, &problems));
+    EXPECT(fine(registry_apply(&r, &p, third, &err) ? INFERD_OK : err.status, &err));
+    registry_plan_deinit(&p);
+    EXPECT_EQ(third[0], first[0]);
+    EXPECT_EQ(r.slots[third[0]].n_configs, 1);
+    EXPECT(!r.slots[third[0]].leaving);
+    /* A plan that is not applied leaves what it found as it was. */
+    EXPECT(registry_plan_init(&p, &r, &c, third, 1));
+    registry_plan_deinit(&p);
+    EXPECT_EQ(r.slots[third[0]].n_configs, 1);
+    registry_drop(&r, third, 1);
+    registry_sweep(&r);
+    EXPECT_EQ(n_used(), 1);
+    end();
+}
+
 static void files_of_the_same_bytes_share(void) {
     buf problems = {0};
     int first[2], second[3];
@@ -320,6 +353,7 @@ static const test_case cases[] = {
 #endif
     TEST(one_that_leaves_guarantees_nothing_to_who_comes),
     TEST(what_fits_is_kept_and_the_rest_leaves),
+    TEST(what_a_plan_found_stays_until_it_is_applied),
     TEST(files_of_the_same_bytes_share),
     TEST(one_that_cannot_be_opened_changes_nothing),
     TEST(a_replaced_file_gets_a_slot_like_the_one_before),
