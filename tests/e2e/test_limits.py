@@ -377,6 +377,7 @@ def test_what_waited_and_was_never_computed_costs_nothing(serve, tmp_path):
     assert "a" not in quotas(folder)
 
 
+@pytest.mark.real  # mostly waits: half a minute with a sanitizer
 def test_quotas_survive_being_killed(launch, tmp_path):
     folder = tmp_path / "state"
     c = config({"a": {"tokens_per_day": 96500}, "b": {"tokens_per_month": 96500}}, state_dir=str(folder))
@@ -734,6 +735,7 @@ def finished(d, who, prompt, begun=None, **more):
     return tokens, usage["inferd"]
 
 
+@pytest.mark.real  # mostly waits: half a minute with a sanitizer
 def test_over_its_memory_a_tenant_waits_for_itself(serve, tmp_path):
     """More than `max` for one request is told before it is begun, with the number.  What runs and comes to need more
     pushes out the newest of its tenant, nobody else's, and that one goes on where it was."""
@@ -846,6 +848,7 @@ def test_usage_details_are_told_when_asked_for(serve):
 
 # ---- waiting streams ----
 
+@pytest.mark.real  # mostly waits: half a minute with a sanitizer
 def test_a_stream_that_waits_shows_that_it_lives(launch):
     """Behind a long one, with one sequence at a time: headers and a comment line before the first token."""
     d = launch(config({"a": {"requests_per_min": 100}}, model=SLOW_MODEL,
