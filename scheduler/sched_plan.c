@@ -1,32 +1,33 @@
-/* sched_plan.c - who computes how many tokens next.
+/* sched_plan.c - plans a step: which sequences compute, and how many tokens each.
  *
- *   expire > trim cache > choose model > places > overdue > one row > chunks of prompts, admission
+ *   expire > trim cache > choose model > batch slots > overdue > one row > prompt chunks, admission
  *
- * A plan is for one model.  Nobody is in a plan twice, and nobody whom this plan preempted, had no
- * page for, or held back for the blocks of another, is looked at again before the next one
- * (planned_plan, refused_plan, held_plan). */
+ * A plan is for one model.  A sequence is in a plan at most once.  A sequence that this plan
+ * preempted, had no page for, or held back for the blocks of another, is not looked at again before
+ * the next plan (planned_plan, refused_plan, held_plan). */
 #include <string.h>
 
 #include "sched_state.h"
 
 /* Tokens beyond the known ones that an admission keeps room for.  Reserving max_tokens would leave
- * most of the pool idle, since most answers end early; too little would preempt at once. */
+ * most of the pool idle, because most answers end early; too small a look-ahead would preempt at
+ * once. */
 enum { LOOK_AHEAD_TOKENS = 32 };
-enum { LATE_EVERY = 8 };      // one in so many that begin may be late: see is_lost
-enum { LIFTED_PARTS = 8 };    // of running_max, and of prompts' time and rows: for lifted ones
-enum { OVERDUE_PARTS = 4 };   // of the pace: for prompts of those that stepped aside
-enum { COME_BACK_PARTS = 4 }; // of a step: time to copy what was parked
+enum { LATE_EVERY = 8 };      // of so many starts one ignores lateness: is_lost
+enum { LIFTED_PARTS = 8 };    // of running_max, and of prompts' time and rows: for aged sequences
+enum { OVERDUE_PARTS = 4 };   // of the pace: for prompts of displaced sequences
+enum { COME_BACK_PARTS = 4 }; // of a step: time to swap blocks in
 enum { TRIM_BLOCKS_MAX = 8 }; // cached blocks freed per plan when pages are short
-enum { CLAIMS_TRIED = 8 };    // of one model in one plan, behind somebody for whom pages are short
-enum { PREEMPTIONS_SPARED = 3 }; // preempted so often: not chosen while others of the class can be
+enum { CLAIMS_TRIED = 8 };    // claimants of one model in one plan, behind a request without pages
+enum { PREEMPTIONS_SPARED = 3 }; // a sequence preempted so often is chosen last in its class
 
-/* Who waits, while some are let in: the first that has no place or no pages is overtaken by nobody,
- * but for those who only want what was guaranteed to them, where pages are short; a tenant at its
- * own ceiling is in nobody's way. */
+/* The admission window of a plan.  The first waiting sequence that finds no batch slot, or no time,
+ * closes it.  The first that finds no pages leaves it open for claimants only: sequences that ask
+ * for no more than their guarantee.  A tenant at its own ceiling does not change it. */
 typedef struct door {
     bool closed, claimants_only;
-    seq *shut_by;       // the first
-    uint32_t n_refused; // claimants, at most CLAIMS_TRIED
+    seq *shut_by;       // the first that was refused
+    uint32_t n_refused; // claimants refused, at most CLAIMS_TRIED
 } door;
 
 typedef struct plan {
@@ -34,10 +35,10 @@ typedef struct plan {
     sched_model *m;
     step *st;
     uint64_t now_us;
-    uint32_t n_active; // sequences of the model that have a place
-    uint32_t n_models; // that have a step between two of this one, itself among them
-    sched_tier tier;   // who is in the step: see sched_share.c
-    uint64_t due_us;   // somebody's earliest deadline; 0: none
+    uint32_t n_active; // sequences of the model that hold a batch slot
+    uint32_t n_models; // models that have a step between two of this one, itself included
+    sched_tier tier;   // of all sequences in the step: see sched_share.c
+    uint64_t due_us;   // the earliest deadline of any sequence, of any model; 0: none
     door door;
 } plan;
 
@@ -88,8 +89,8 @@ uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us) {
     return lifts < class - GEN_HIGH ? (uint32_t)(class - lifts) : GEN_HIGH;
 }
 
-/* Inside a batch a lifted sequence keeps its class.  Between models it does not: a model would have
- * the device for as long as one of its sequences is lifted. */
+/* Inside a batch a sequence keeps the class that it aged to.  Between models it does not: a model
+ * would have the device for as long as one of its sequences is aged. */
 static uint32_t class_in_batch(const sched *s, const seq *q, uint64_t now_us) {
     uint32_t class = sched_class_now(s, q, now_us);
     return q->state == SEQ_RUNNING ? u32_min(q->granted, class) : class;
@@ -100,8 +101,8 @@ bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us) {
            now_us >= q->idle_since_us + s->limits.starvation_us;
 }
 
-/* A running sequence that counts as more urgent than its request says, or has had no step for so
- * long that it has to have one whatever its class. */
+/* A running sequence that counts as more urgent than its request says, or that is overdue: it gets
+ * a step whatever its class. */
 static bool is_lifted(const sched *s, const seq *q, uint64_t now_us) {
     return q->state == SEQ_RUNNING &&
            (class_in_batch(s, q, now_us) < q->req->class || sched_is_overdue(s, q, now_us));
@@ -111,17 +112,17 @@ bool sched_is_blocked(const sched *s, uint64_t now_us) {
     return s->blocked_since_us != 0 && now_us >= s->blocked_since_us + s->limits.starvation_us;
 }
 
-/* How long the prompt of q will take beside what runs: every model with running work has a step
- * between two of its own. */
+/* Estimated time to compute the prompt of q: every model with running sequences has a step between
+ * two of its own. */
 static uint64_t prompt_us(const plan *p, const seq *q) {
     rate_work work = {0};
     rate_add_rows(&work, 0, q->n_tokens);
     return p->n_models * rate_us(&p->m->rate, &work);
 }
 
-/* With the objective `sla` whoever cannot have his first token in time any more waits behind those
- * of his class who can, however long: serving him first would make the next one late, too.  But one
- * in LATE_EVERY that begin is whoever has waited longest. */
+/* With the objective `sla`, a request that can no longer meet its TTFT target waits behind those of
+ * its class that can, however long: serving it first would make the next one late, too.  For one in
+ * LATE_EVERY starts lateness is ignored, so that a late request can begin. */
 static bool is_lost(const plan *p, const seq *q) {
     const sched_model *m = &p->s->models[q->model_idx];
     if (p->s->limits.objective != OBJECTIVE_SLA || q->state != SEQ_WAITING || q->n_preempted > 0 ||
@@ -133,8 +134,8 @@ static bool is_lost(const plan *p, const seq *q) {
     return p->now_us + prompt_us(p, q) > q->req->arrival_us + ttft_us;
 }
 
-/* A rank orders requests of one class.  In a class that waiting has lifted it to a request has
- * another one, which goes on rising. */
+/* The rank of a request orders it within its own class.  In a class that it aged to its rank is 0
+ * at first, and falls by 1 (more urgent) with each further starvation_us. */
 static int32_t rank_now(const plan *p, const seq *q, uint32_t class) {
     if (class >= q->req->class) return q->req->rank;
     uint64_t lifts =
@@ -163,7 +164,7 @@ static bool precedes(const plan *p, const seq *a, const seq *b) {
     return a->arrival_no < b->arrival_no;
 }
 
-/* It runs, and has a place in the batch of its model. */
+/* It runs, and holds a batch slot of its model. */
 static bool has_place(const seq *q) {
     return !q->paused && !q->aside;
 }
@@ -177,24 +178,25 @@ static void count_active(plan *p) {
     LIST_EACH(node, &p->m->running) p->n_active += has_place(LIST_ENTRY(node, seq, mine));
 }
 
-/* Once for a plan: it is asked for whenever two who wait are compared. */
+/* Once per plan: the number is needed whenever two waiting sequences are compared. */
 static void count_models(plan *p) {
     p->n_models = 1;
     for (uint32_t i = 0; i < p->s->n_models; i++)
         p->n_models += &p->s->models[i] != p->m && p->s->models[i].n_running > 0;
 }
 
-/* Its share lets it take part in this step. */
+/* Its share allows it in this step. */
 static bool may_join(const plan *p, const seq *q) {
     return sched_tier_of(p->s, q, p->now_us) == p->tier;
 }
 
-/* Could it have rows in this step? */
+/* Could it get rows in this step? */
 static bool may_compute(const plan *p, const seq *q) {
     return !q->paused && seq_n_wanted(q) > 0 && may_join(p, q);
 }
 
-/* Sequences of the model that have a place and could compute something, in order, into s->order. */
+/* Sequences of the model that hold a batch slot and could compute something, in order, into
+ * s->order. */
 static uint32_t collect_running(plan *p) {
     seq **order = p->s->order;
     uint32_t n = 0;
@@ -208,14 +210,14 @@ static uint32_t collect_running(plan *p) {
     return n;
 }
 
-/* An unfinished step of an earlier run still reads its block table. */
+/* With n_steps > 0 an unfinished step of an earlier run still reads its block table. */
 bool sched_can_start(const sched *s, const seq *q) {
     return !q->paused && q->n_steps == 0 && q->refused_plan != s->plan_no &&
            q->held_plan != s->plan_no && !s->models[q->model_idx].closed;
 }
 
-/* How many of its first blocks a hit may serve: at least one token is computed, so that there are
- * logits; and rows whose log-probabilities are still to be reported are computed. */
+/* How many of its first blocks a prefix hit may serve.  At least one token is computed, to get
+ * logits; so are rows whose log-probabilities are still to be reported. */
 static uint32_t blocks_findable(const seq *q, const kv_layout *l) {
     if (!q->cacheable) return 0;
     uint32_t n = q->n_tokens - 1;
@@ -223,8 +225,8 @@ static uint32_t blocks_findable(const seq *q, const kv_layout *l) {
     return n / l->block_tokens;
 }
 
-/* Is running `r` about to compute a block that waiting `q` could use?  Not one that scores its
- * prompt: it has few rows per step, and q alone may be faster. */
+/* Is running `r` about to compute a block that waiting `q` could use?  False when r scores its
+ * prompt: it gets few rows per step, and q alone may be faster. */
 static bool computes_for(const plan *p, const seq *r, const seq *q) {
     const kv_layout *l = &p->m->kv.layout;
     uint32_t n_blocks = r->n_published + 1; // up to the end of the one that r computes
@@ -236,8 +238,8 @@ static bool computes_for(const plan *p, const seq *r, const seq *q) {
            memcmp(seq_tokens(r), seq_tokens(q), n_tokens * sizeof(tok_id)) == 0;
 }
 
-/* Waiting `q` had better wait for the blocks of another.  This cannot last: the other is planned
- * before q would be, and is no longer looked at once it has those blocks or has left. */
+/* Hold waiting `q` back while another sequence computes blocks that q can use.  This ends: the
+ * other is planned before q would be, and no longer counts once it has those blocks or has left. */
 static bool hold(const plan *p, seq *q) {
     LIST_EACH(node, &p->m->running) {
         if (!computes_for(p, LIST_ENTRY(node, seq, mine), q)) continue;
@@ -247,20 +249,20 @@ static bool hold(const plan *p, seq *q) {
     return false;
 }
 
-/* `q` asks several: what it may claim is the same for all. */
+/* May q take memory for its guarantee?  It is the same for all victims, so callers ask once. */
 static bool claims_memory(const sched *s, const seq *q) {
     return sched_has_guarantees(s) && sched_may_claim(s, q);
 }
 
 typedef bool seq_order(const plan *p, const seq *a, const seq *b);
 
-/* Who waited for long is lifted in its turn, and yet cannot take anybody's place: those who can
- * are not behind it. */
+/* The order of admit_urgent: the class of the request comes first.  Aging changes the order, not
+ * the right to preempt, so aged requests must not stand before requests that may preempt. */
 static bool outranks(const plan *p, const seq *a, const seq *b) {
     return a->req->class != b->req->class ? a->req->class < b->req->class : precedes(p, a, b);
 }
 
-/* `claimants`: only those who may claim what was guaranteed to them. */
+/* `claimants`: only sequences that may take memory for their guarantee. */
 static seq *first_waiting(const plan *p, seq_order *before, bool claimants) {
     seq *first = NULL;
     LIST_EACH(node, &p->m->waiting) {
@@ -279,25 +281,27 @@ bool sched_deserves_less(const seq *a, const seq *b) {
     bool spared_a = a->n_preempted >= PREEMPTIONS_SPARED;
     bool spared_b = b->n_preempted >= PREEMPTIONS_SPARED;
     if (a->paused != b->paused) return a->paused;
-    if (a->aside != b->aside) return a->aside; // or it keeps pages, and another the place for them
+    if (a->aside != b->aside) return a->aside; // else it keeps pages that one with a slot needs
     if (a->granted != b->granted) return a->granted > b->granted;
     if (spared_a != spared_b) return spared_b;
     return a->arrival_no > b->arrival_no;
 }
 
-/* The model of `q` stands still for want of pages, that of `v` goes on without it, and `v` is not
- * safe within its class. */
+/* May q's model take pages of equals?  It computes nothing for want of pages, the model of `v` goes
+ * on without `v`, and `v` has not yet been preempted PREEMPTIONS_SPARED times. */
 static bool is_its_turn(const sched *s, const seq *q, const seq *v) {
     const sched_model *m = &s->models[q->model_idx], *others = &s->models[v->model_idx];
     return m->starved_plan == s->plan_no && others != m && v->granted == q->req->class &&
            others->running.next != &v->mine && v->n_preempted < PREEMPTIONS_SPARED;
 }
 
-/* May `q` take the pages of `v`?  A running one from whoever deserves less; a waiting one only from
- * the paused and from lower classes, or newcomers would push out what is nearly done. */
+/* May `q` take the pages of `v`?  A running q takes them from sequences that deserve less; a
+ * waiting q only from paused ones and lower classes, or new requests would push out what is nearly
+ * done. */
 static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v) {
-    /* What was guaranteed is taken from whoever has more than that, and from nobody else.  Only as
-     * much as that: beyond it they would take it from each other by turns. */
+    /* Pages above v's guarantee go to a q that precedes v or claims its own guarantee; pages within
+     * v's guarantee only to a q that does both.  Such a q claims no more than its guarantee: beyond
+     * it two owners would take pages from each other again and again. */
     bool less = q->state == SEQ_RUNNING
                     ? sched_deserves_less(v, q)
                     : v->paused || v->granted > q->req->class || is_its_turn(s, q, v);
@@ -305,17 +309,17 @@ static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v)
     return (less || claims) && !sched_is_secure(s, v);
 }
 
-/* Does `a` give before `b`?  To whom something was guaranteed first those who have more than was
- * guaranteed to them, or the guaranteed would take it from each other. */
+/* Is `a` preempted before `b`?  For a q that claims its guarantee, sequences above their own
+ * guarantee go first, or owners within their guarantees would take pages from each other. */
 static bool gives_before(const sched *s, bool claims, const seq *a, const seq *b) {
     bool secure_a = claims && sched_is_secure(s, a), secure_b = claims && sched_is_secure(s, b);
     return secure_a != secure_b ? secure_b : sched_deserves_less(a, b);
 }
 
 typedef enum wanted {
-    WANTED_PLACE, // in the batch
+    WANTED_PLACE, // a batch slot
     WANTED_PAGES,
-    WANTED_OWN // pages of its tenant: a ceiling forbids others
+    WANTED_OWN // pages of its own tenant, which is at its ceiling
 } wanted;
 
 static uint32_t n_active_of(const plan *p, uint32_t tenant_idx) {
@@ -327,7 +331,8 @@ static uint32_t n_active_of(const plan *p, uint32_t tenant_idx) {
     return n;
 }
 
-/* One place stays theirs, for the time that shares leave. */
+/* Sequences with a batch slot whose tenants have no share.  One slot stays theirs, for the time
+ * that shares leave. */
 static uint32_t n_without_share(const plan *p) {
     uint32_t n = 0;
     LIST_EACH(node, &p->m->running) {
@@ -337,24 +342,24 @@ static uint32_t n_without_share(const plan *p) {
     return n;
 }
 
-/* Of the places in the batch a tenant with a share has its part, whatever the class of those who
- * have no share: with none of them it would get nothing of its time.  Tenants with shares do not
- * take places from each other, or each that ends would cost another what it has computed. */
+/* A tenant with a share has a part of the batch slots, whatever the class of sequences without a
+ * share: without a slot it would get none of its time.  Tenants with shares do not take slots from
+ * each other, or each sequence that ends would cost another what it has computed. */
 static bool lacks_its_place(const plan *p, const seq *q) {
     uint32_t n_kept = sched_places_kept(p->s, q->req->tenant_idx);
     return n_kept > 0 && n_active_of(p, q->req->tenant_idx) < n_kept && n_without_share(p) > 1;
 }
 
-/* It is in the batch on a place that its tenant has for its share, and those without one, as `q`,
- * have some. */
+/* v holds a batch slot that is kept for its tenant's share, the tenant of `q` has no share, and
+ * sequences without a share hold some slots. */
 static bool keeps_its_place(const plan *p, const seq *q, const seq *v) {
     uint32_t n_kept = sched_places_kept(p->s, v->req->tenant_idx);
     return n_kept > 0 && sched_places_kept(p->s, q->req->tenant_idx) == 0 &&
            n_active_of(p, v->req->tenant_idx) <= n_kept && n_without_share(p) > 0;
 }
 
-/* Whoever gives it first; for a place, among those that take one.  What a ceiling forbids only the
- * owner's own can give. */
+/* The sequence to preempt for q, the first by gives_before; for a batch slot among those that hold
+ * one.  At a ceiling only sequences of the same owner help. */
 static seq *pick_victim(const plan *p, const seq *q, wanted what) {
     seq *victim = NULL;
     bool place = what == WANTED_PLACE, own_tenant = what == WANTED_OWN;
@@ -376,7 +381,8 @@ static seq *pick_victim(const plan *p, const seq *q, wanted what) {
     return victim;
 }
 
-/* Pages of somebody preempted earlier come free when a step finishes: taking more would be rash. */
+/* Pages of a sequence preempted earlier come free when a step finishes: taking more would be too
+ * early. */
 static bool relief_is_coming(const sched *s) {
     return s->relief_epoch > s->pool->finished;
 }
@@ -395,8 +401,8 @@ static bool preempt_for_pages(plan *p, seq *q, bool own_tenant) {
     return true;
 }
 
-/* For a place a sequence only steps aside: it keeps its blocks as long as no other needs the pages,
- * and has a turn now and then (plan_overdue). */
+/* A sequence that loses its batch slot is only displaced: it keeps its blocks as long as no other
+ * needs the pages, and gets a step now and then (plan_overdue). */
 static void put_aside(plan *p, seq *q) {
     q->aside = true;
     p->n_active--;
@@ -411,12 +417,12 @@ static bool take_place(plan *p, const seq *q) {
 
 /* ---- blocks ---- */
 
-/* Since when the model computes nothing for want of pages.  Not while its share, or a model that
- * goes before it, keeps it from trying, and not while some of its sequences go on. */
+/* Does the model compute nothing for want of pages, since short_since_us?  Not while its share, or
+ * a model that goes before it, keeps it from trying, and not while some of its sequences go on. */
 static bool is_short(const plan *p, const sched_model *m) {
     const sched_limits *l = &p->s->limits;
-    /* Longer without a try than a step takes, or a device without work looks up: something else
-     * than pages kept the model from computing. */
+    /* No attempt for longer than a step takes, or than an idle device sleeps: something else than
+     * pages kept the model from computing. */
     uint64_t gap_us = u64_max(u64_max(l->kv_turn_us, 5 * l->pace_us), 4 * p->s->typical_us);
     return p->now_us <= m->short_at_us + gap_us && m->stepped_us < m->short_since_us;
 }
@@ -427,8 +433,8 @@ static uint64_t short_since_us(const plan *p, sched_model *m) {
     return m->short_since_us;
 }
 
-/* Weights that nobody uses, or that serve who deserves less than `waiting`; where pages may go to
- * this model at all. */
+/* Reclaim unused weights, or those of models whose work deserves less than `waiting` (NULL: only
+ * unused ones), where the pages may go to this model at all. */
 static bool reclaim_weights(const plan *p, sched_model *m, const seq *waiting) {
     sched *s = p->s;
     const pool_owner *o = &s->pool->owners[m->kv.owner];
@@ -447,8 +453,8 @@ static bool reclaim_weights(const plan *p, sched_model *m, const seq *waiting) {
                       since_us);
 }
 
-/* One cached block becomes free slots: of this model, or of any other when its page may go to us;
- * then weights that nobody uses.  All of that before anybody's keys and values. */
+/* Turn one cached block into free slots: of this model, or of another whose page may go to this
+ * one; else reclaim unused weights.  All of this comes before preempting a sequence. */
 static bool evict_for(const plan *p, sched_model *m) {
     sched *s = p->s;
     if (sched_evict_block(s, m)) return true;
@@ -460,8 +466,8 @@ static bool evict_for(const plan *p, sched_model *m) {
     return reclaim_weights(p, m, NULL);
 }
 
-/* Append a block to q's table; with `must`, by preempting others if nothing else helps.  A cached
- * block is worth less than the time a cold page costs. */
+/* Append a block to q's table; with `must`, preempt others if nothing else helps.  A cached block
+ * is evicted to avoid a cold page: it is worth less than the time that a cold page costs. */
 static bool take_block(plan *p, seq *q, bool must) {
     sched_reserve_for(p->s, q);
     if (kv_next_is_cold(&p->m->kv, &q->table)) sched_evict_block(p->s, p->m);
@@ -498,12 +504,12 @@ uint32_t sched_pages_to_start(const sched *s, const seq *q) {
     return (uint32_t)((slots + l->slots_per_page - 1) / l->slots_per_page);
 }
 
-/* Slots of its own model that the blocks of `r` make when it is preempted. */
+/* Slots of its own model that come free when `r` is preempted. */
 static uint64_t slots_to_gain(const sched *s, const seq *r) {
     return (uint64_t)r->table.n_blocks * s->models[r->model_idx].kv.layout.n_groups;
 }
 
-/* Blocks on which nobody else counts. */
+/* Blocks that no other sequence uses. */
 static uint64_t own_blocks(const sched *s, const seq *r) {
     const kv *k = &s->models[r->model_idx].kv;
     uint64_t n = 0;
@@ -511,8 +517,8 @@ static uint64_t own_blocks(const sched *s, const seq *r) {
     return n;
 }
 
-/* Pages of another model that come free when all go that `q` may preempt: every one that somebody
- * has blocks in, if that is all who run; else those that are surely whole. */
+/* Pages of another model that come free when all sequences go that `q` may preempt: if those are
+ * all that run, every page with blocks in use; else only the pages that are surely whole. */
 static uint64_t pages_to_gain(const sched *s, const sched_model *m, const seq *q, bool claims) {
     bool all = true, starved = s->models[q->model_idx].starved_plan == s->plan_no;
     uint64_t whole = 0;
@@ -527,8 +533,8 @@ static uint64_t pages_to_gain(const sched *s, const sched_model *m, const seq *q
     return all ? s->pool->owners[m->kv.owner].held[PAGE_KV] - m->kv.n_idle_pages : whole;
 }
 
-/* Bytes of its tenant that come free when all of it go that `q` may preempt: of blocks on which
- * nobody else counts. */
+/* Bytes of its tenant that come free when all of its sequences go that `q` may preempt: of blocks
+ * that no other sequence uses. */
 static uint64_t tenant_bytes_to_gain(const sched *s, const seq *q) {
     bool claims = claims_memory(s, q);
     uint64_t n = 0;
@@ -541,8 +547,8 @@ static uint64_t tenant_bytes_to_gain(const sched *s, const seq *q) {
     return n;
 }
 
-/* Do its known tokens and the look-ahead fit beside what the running ones have reserved - or would
- * they, `after` preempting everybody it may preempt? */
+/* Do its known tokens and the look-ahead fit beside what running sequences have reserved?  `after`:
+ * would they, once every sequence that q may preempt is preempted? */
 static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
     const sched *s = p->s;
     const kv *k = &p->m->kv;
@@ -573,7 +579,7 @@ static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
         blocks += missing;
         if (r->req->tenant_idx == q->req->tenant_idx) n_tenant += missing;
     }
-    /* What others give up is of no use above the model's own ceiling. */
+    /* Pages of others are of no use above the model's own ceiling. */
     uint32_t room = sched_model_room(s, q);
     slots += (pages < room ? pages : room) * l->slots_per_page;
     uint64_t n_bytes = (uint64_t)(n_tenant + blocks_reserved(q, l) - n_found + n_uncounted) *
@@ -584,7 +590,7 @@ static bool fits(const plan *p, const seq *q, bool after, bool *tenant_full) {
     return !*tenant_full && blocks * l->n_groups <= slots;
 }
 
-/* WAITING -> RUNNING, with the blocks that are still known. */
+/* WAITING -> RUNNING, with the prefix blocks that are still cached. */
 static void start(plan *p, seq *q) {
     sched *s = p->s;
     const kv_layout *l = &p->m->kv.layout;
@@ -614,20 +620,20 @@ static void start(plan *p, seq *q) {
 
 typedef enum admission {
     ADMITTED,
-    ADMIT_NO_PLACE, // in the batch, or in time
+    ADMIT_NO_PLACE, // no batch slot, or its targets could not be kept
     ADMIT_NO_PAGES,
-    ADMIT_OWN_CEILING // its tenant may have no more: nobody else is in its way, nor it in theirs
+    ADMIT_OWN_CEILING // its tenant may have no more: other tenants are not affected
 } admission;
 
-/* What was taken was not enough after all: the model waits anew before it takes more of equals. */
+/* Preemption freed too little after all: the model's wait for pages of equals begins anew. */
 static admission in_vain(const plan *p, bool full) {
     if (p->m->starved_plan == p->s->plan_no) p->m->short_since_us = p->now_us;
     return full ? ADMIT_OWN_CEILING : ADMIT_NO_PAGES;
 }
 
-/* Pages and a place in the batch, taken from lower classes if need be - and if that is enough. */
+/* Take pages and a batch slot, from lower classes if needed, and only if that is enough. */
 static admission admit(plan *p, seq *q) {
-    /* With `sla` nobody joins a batch that would then be too slow for its targets. */
+    /* With `sla` no request joins a batch that would then be too slow for its targets. */
     inferd_err unused = {0};
     if (p->n_active > 0 && sched_admit_time(p->s, q, &unused) != INFERD_OK) return ADMIT_NO_PLACE;
     if (p->n_active >= p->s->limits.running_max && pick_victim(p, q, WANTED_PLACE) == NULL)
@@ -636,7 +642,7 @@ static admission admit(plan *p, seq *q) {
     bool starved = p->m->n_running == 0 && is_short(p, p->m) && p->s->limits.kv_turn_us != 0 &&
                    p->now_us >= short_us + p->s->limits.kv_turn_us;
     p->m->starved_plan = starved ? p->s->plan_no : 0;
-    bool full; // its tenant's ceiling: nobody else can help
+    bool full; // its tenant is at its ceiling: no other tenant can help
     bool fits_now = fits(p, q, false, &full);
     while (!fits_now && !fits(p, q, true, &full)) {
         if (full) return ADMIT_OWN_CEILING;
@@ -650,14 +656,14 @@ static admission admit(plan *p, seq *q) {
     return ADMITTED;
 }
 
-/* The next who may come in. */
+/* The next waiting sequence to admit; NULL: none, or the window is closed. */
 static seq *door_next(const plan *p, seq_order *before) {
     const door *d = &p->door;
     if (d->closed || (d->claimants_only && !sched_has_guarantees(p->s))) return NULL;
     return first_waiting(p, before, d->claimants_only);
 }
 
-/* True: q is in. */
+/* True: q was admitted. */
 static bool door_try(plan *p, seq *q) {
     door *d = &p->door;
     admission a = admit(p, q);
@@ -676,8 +682,8 @@ static bool door_try(plan *p, seq *q) {
 
 /* ---- rows ---- */
 
-/* Prompt tokens that rows [begin, begin + n) report: row i gives the log-probability of token
- * i + 1, from the first one not reported yet. */
+/* Row i reports the log-probability of prompt token i + 1.  The first row to report is that of the
+ * first token not reported yet. */
 static uint32_t first_scored_row(const seq *q) {
     return u32_max(q->n_scored, 1) - 1 + q->n_scored_planned;
 }
@@ -689,7 +695,7 @@ static uint32_t n_scored_rows(const seq *q, uint32_t begin, uint32_t n) {
     return to > from ? to - from : 0;
 }
 
-/* Do these rows reach the last token known or promised, whose logits draw the next one? */
+/* Do these rows reach the last known or pending token, whose logits draw the next one? */
 static bool draws_next(const seq *q, uint32_t begin, uint32_t n) {
     return q->tokens_max > q->req->n_prompt && begin + n >= q->n_tokens + q->n_promised;
 }
@@ -711,7 +717,7 @@ static void add_row(step *st, const seq *q, uint32_t pos, uint32_t seq_idx) {
     st->b.row_seq[row] = seq_idx;
 }
 
-/* The next n rows of q, those of its drafts among them. */
+/* The next n rows of q, those of its drafts included. */
 static void add_item(plan *p, seq *q, uint32_t n) {
     step *st = p->st;
     const gen_request *r = q->req;
@@ -759,7 +765,7 @@ static void add_item(plan *p, seq *q, uint32_t n) {
     }
 }
 
-/* Take blocks for the next n rows of q; how many of these rows its blocks hold then. */
+/* Take blocks for the next n rows of q.  Returns how many of these rows its blocks then hold. */
 static uint32_t cover_rows(plan *p, seq *q, uint32_t n, bool must) {
     const kv_layout *l = &p->m->kv.layout;
     uint32_t begin = q->n_computed + q->n_planned, n_blocks = kv_blocks_of(l, begin + n);
@@ -769,7 +775,7 @@ static uint32_t cover_rows(plan *p, seq *q, uint32_t n, bool must) {
     return u32_min(n, covered > begin ? covered - begin : 0);
 }
 
-/* Give q up to n rows, as far as blocks and logits go; how many. */
+/* Give q up to n rows, as far as blocks and logits allow; returns how many. */
 static uint32_t plan_rows(plan *p, seq *q, uint32_t n) {
     uint32_t begin = q->n_computed + q->n_planned;
     uint32_t logits_left = p->s->limits.logits_max - p->st->b.n_logits;
@@ -782,9 +788,9 @@ static uint32_t plan_rows(plan *p, seq *q, uint32_t n) {
     return n;
 }
 
-/* Guess what follows q's last token, as far as rows, logits and its own end allow, each of n_others
- * sequences having one, too.  Nobody is preempted for a guess; a block it takes stays, because q is
- * about to need it. */
+/* Draft the tokens behind q's last one, as far as rows, logits and q's own end allow; n_others
+ * sequences need a row and logits, too.  No sequence is preempted for a draft.  A block taken for
+ * one stays, because q is about to need it. */
 static void plan_drafts(plan *p, seq *q, uint32_t n_others) {
     const sched_limits *l = &p->s->limits;
     const batch *b = &p->st->b;
@@ -800,23 +806,23 @@ static void plan_drafts(plan *p, seq *q, uint32_t n_others) {
     if (n > 0) q->n_drafts = u32_max(cover_rows(p, q, 1 + n, false), 1) - 1;
 }
 
-/* It was in the batch when the plan began, and has no rows yet. */
+/* It runs, and this plan has neither given it rows nor refused it. */
 static bool wants_rows(const plan *p, const seq *q) {
     return q->state == SEQ_RUNNING && q->planned_plan != p->s->plan_no &&
            q->refused_plan != p->s->plan_no;
 }
 
-/* A lifted sequence that gets rows stays lifted, because a few rows per starvation_us do not end a
- * prompt. */
+/* An aged sequence that gets rows keeps its class, because a few rows per starvation_us do not
+ * complete a prompt. */
 static void keep_lift(plan *p, seq *q, uint32_t class) {
     if (class >= q->granted) return;
     p->s->n_lifted += q->granted == q->req->class;
     q->granted = (gen_class) class;
 }
 
-/* Blocks of q that are parked are copied and not computed: all at once when nobody else is in the
- * step, else for about as long as a quarter of one, and the rest next time; those on the disk are
- * waited for.  False: there is a rest. */
+/* Swap in q's blocks instead of computing them: all at once when the step is still empty, else for
+ * about a quarter of a step's time, and the rest next time.  Blocks on the disk are waited for.
+ * False: some are still missing. */
 static bool come_back(plan *p, seq *q) {
     sched *s = p->s;
     uint32_t n_before = q->n_computed, n_max = blocks_findable(q, &p->m->kv.layout);
@@ -832,19 +838,19 @@ static bool come_back(plan *p, seq *q) {
         if (q->first_plan_us != 0) sched_note_cached(s, q, tokens);
     }
     if (!q->waits_for_disk && (done < n || n == n_max)) return true;
-    q->refused_plan = s->plan_no; // no rows for what may come back
+    q->refused_plan = s->plan_no; // no rows for blocks that may still be swapped in
     return false;
 }
 
-/* ---- sequences that stepped aside ---- */
+/* ---- displaced sequences ---- */
 
-/* Places of the batch, and sequences of a step, that are for lifted ones, or for overdue ones. */
+/* Batch slots for aged sequences; also the most overdue sequences in a step. */
 static uint32_t lifted_max(const plan *p) {
     return u32_max(p->s->limits.running_max / LIFTED_PARTS, 1);
 }
 
-/* The first to come back: lifted ones before all others, which are as few as there are places for
- * them. */
+/* The first displaced sequence to get a batch slot back.  `lifted`: only aged ones, of which there
+ * are no more than slots for them; they come before all others. */
 static seq *first_aside(const plan *p, bool lifted) {
     seq *first = NULL;
     LIST_EACH(node, &p->m->running) {
@@ -866,7 +872,8 @@ static void take_places_back(plan *p, bool lifted) {
     }
 }
 
-/* Readers that were slow come back to a batch whose places others have. */
+/* When slow readers resume, the batch may have more sequences than slots: displace the last in
+ * order. */
 static void leave_places(plan *p) {
     while (p->n_active > p->s->limits.running_max) {
         seq *last = NULL;
@@ -878,7 +885,7 @@ static void leave_places(plan *p) {
     }
 }
 
-/* Of those aside that have had no step for starvation_us, the one for which that is longest. */
+/* Of the displaced sequences that had no step for starvation_us, the one that waited longest. */
 static seq *longest_overdue(const plan *p) {
     seq *first = NULL;
     LIST_EACH(node, &p->m->running) {
@@ -891,8 +898,8 @@ static seq *longest_overdue(const plan *p) {
     return first;
 }
 
-/* A row of one that decodes; of a prompt what a quarter of the pace leaves, for all of them, and
- * rows that others of the batch do not need. */
+/* One row when q decodes.  For a prompt: what fits into a quarter of the pace, for all of them
+ * together, and into rows that others of the batch do not need. */
 static uint32_t overdue_rows(const plan *p, const seq *q) {
     const sched_limits *l = &p->s->limits;
     rate_work work = step_work(p->st);
@@ -904,9 +911,9 @@ static uint32_t overdue_rows(const plan *p, const seq *q) {
     return u32_max(n, 1);
 }
 
-/* A few of those aside have a step, whatever their class; with each a sequence rises by a class,
- * while there is room among the lifted.  Where the batch has one place they have it every other
- * time.  Returns the rows of prompts among them. */
+/* Some of the displaced sequences get a step, whatever their class; with each a sequence rises by a
+ * class, while there is room among the aged ones.  In a batch of one slot they get it every other
+ * time.  Returns the prompt rows among them. */
 static uint32_t plan_overdue(plan *p) {
     sched *s = p->s;
     uint32_t n_seqs = 0, n_prompt_rows = 0;
@@ -928,10 +935,11 @@ static uint32_t plan_overdue(plan *p) {
     return n_prompt_rows;
 }
 
-/* ---- rows of the others ---- */
+/* ---- rows of the other sequences ---- */
 
-/* One row for whoever needs one: those that decode.  Where memory is guaranteed first who has no
- * more than that: those who have more are not in the plan yet, and can give. */
+/* One row for each sequence that needs one: those that decode.  With guarantees of memory,
+ * sequences within theirs go first: those above it are then not in the plan yet, and can still be
+ * preempted. */
 static void plan_single_rows(plan *p, uint32_t n_order) {
     bool guarantees = sched_has_guarantees(p->s);
     for (int more = 0; more <= guarantees; more++)
@@ -946,11 +954,11 @@ static void plan_single_rows(plan *p, uint32_t n_order) {
         }
 }
 
-/* How long the step may take with prompts beside the rows that it has. */
+/* How long the step may take with prompts beside the rows that it already has. */
 static uint64_t step_budget_us(const plan *p) {
     rate_work work = step_work(p->st);
     uint64_t budget_us = sched_budget_us(p->s, p->m, &work);
-    /* The request with the earliest deadline, of any model, still gets a step before that. */
+    /* The request with the earliest deadline, of any model, must still get a step before it. */
     if (p->due_us != 0) {
         uint64_t at_us = p->now_us + p->s->typical_us;
         budget_us = u64_min(budget_us, p->due_us > at_us ? p->due_us - at_us : 0);
@@ -963,15 +971,15 @@ static uint64_t step_budget_us(const plan *p) {
     return u64_max(budget_us, alone_us + alone_us / 4);
 }
 
-/* How far a step may go: its time, and its rows. */
+/* Bounds of a step: its time, and its rows. */
 typedef struct step_bound {
     uint64_t us;
     uint32_t rows;
 } step_bound;
 
-/* Rows of a sequence that the step still has time for.  At least one, or it would never advance;
- * and the first prompt at least half as many as decode: even if all time goes with the rows that is
- * half as long again, and steps that differ that much are what the rate learns from. */
+/* Rows of a sequence that the step still has time for, at least one, or it would never advance.
+ * The first prompt gets at least half as many as decode: even if all time goes with the rows, the
+ * step is then half as long again, and the rate learns from steps that differ that much. */
 static uint32_t chunk_rows(const plan *p, const seq *q, const step_bound *bound) {
     const step *st = p->st;
     rate_work work = step_work(st);
@@ -985,15 +993,15 @@ static bool has_rows(const plan *p, uint32_t rows_max) {
     return p->st->b.n_seqs < p->s->limits.running_max && p->st->b.n_rows < rows_max;
 }
 
-/* Is there a row left, and time for it?  The first prompt has some in any case. */
+/* Is there a row left, and time for it?  The first prompt gets some in any case. */
 static bool has_room(const plan *p, const step_bound *bound) {
     rate_work work = step_work(p->st);
     return has_rows(p, bound->rows) &&
            (p->st->n_prefill_rows == 0 || rate_rows(&p->m->rate, bound->us, &work, 0, 1) > 0);
 }
 
-/* What the step takes so far, and of the time and rows that prompts have without the part of lifted
- * ones.  On a fast device the rows end first. */
+/* The bound for prompts that are not aged: what the step takes so far, and the time and rows of
+ * prompts without the part of aged ones.  On a fast device the rows run out first. */
 static step_bound bound_of_others(const plan *p, uint32_t n_order, step_bound all) {
     rate_work work = step_work(p->st);
     uint64_t so_far_us = work.rows > 0 ? rate_us(&p->m->rate, &work) : 0;
@@ -1008,9 +1016,9 @@ static step_bound bound_of_others(const plan *p, uint32_t n_order, step_bound al
     return others;
 }
 
-/* Prompts of running sequences that waiting has lifted: an eighth of the time of prompts is for
- * them, the oldest first, or more urgent prompts without an end would keep them from theirs.  One
- * that is overdue has a row in any case. */
+/* Prompts of running aged sequences: an eighth of the time of prompts is theirs, the oldest first,
+ * or an endless stream of more urgent prompts would starve them.  An overdue one gets a row in any
+ * case. */
 static void plan_lifted(plan *p, uint32_t n_order, step_bound all) {
     sched *s = p->s;
     uint32_t n_rows = 0;
@@ -1055,7 +1063,7 @@ static void plan_chunks(plan *p, uint32_t n_order) {
     plan_lifted(p, n_order, all);
 }
 
-/* Is somebody running who would have to make room for it? */
+/* Does a sequence run that w may preempt? */
 static bool outranks_one(const plan *p, const seq *w) {
     bool claims = claims_memory(p->s, w);
     LIST_EACH(node, &p->s->running)
@@ -1063,16 +1071,17 @@ static bool outranks_one(const plan *p, const seq *w) {
     return false;
 }
 
-/* The batch has a place and the pool has pages for w, so w has its turn in plan_chunks.  Admitted
- * before that, new requests would take each free place from requests that waited longer, as long as
+/* The batch has a slot and the pool has pages for w, so plan_chunks admits w in order.  Admitted
+ * before that, new requests would take each free slot from requests that waited longer, as long as
  * any running sequence, of any model, is less urgent than they are. */
 static bool needs_no_victim(const plan *p, const seq *w) {
     bool full;
     return p->n_active < p->s->limits.running_max && fits(p, w, false, &full);
 }
 
-/* The urgent come in before anybody has rows: who is in a plan cannot be preempted by it.  Behind
- * them all are looked at in another order, whoever was refused first, too. */
+/* Admit urgent requests before any sequence has rows, because a sequence in a plan cannot be
+ * preempted by it.  Afterwards all waiting requests are tried in another order, also the one
+ * refused first. */
 static void admit_urgent(plan *p) {
     seq *w;
     p->door = (door){0};
