@@ -1,17 +1,17 @@
-/* sched_state.h - what the files of the scheduler share: its state, and the steps of a sequence's
- * life that more than one of them takes.
+/* sched_state.h - the state of the scheduler, shared by its files, and the transitions of a
+ * sequence that more than one of them makes.
  *
  *     sched.c         submission, cancellation, ends, last events
- *     sched_share.c   whose turn it is, and who pays
- *     sched_rungs.c   what preemptions took, and how long they were
- *     sched_plan.c    who computes what; admission and preemption
+ *     sched_share.c   which model has the next step, and which account is charged
+ *     sched_rungs.c   preemption kinds: what a preemption cost, and how long it took
+ *     sched_plan.c    which sequences compute what; admission and preemption
  *     sched_pace.c    how long a step may take
- *     sched_time.c    targets that could not be kept
+ *     sched_time.c    whether targets can be kept
  *     sched_memory.c  guarantees and ceilings of memory
  *     sched_park.c    cached blocks in host memory
  *     sched_disk.c    cached blocks on disk
- *     sched_commit.c  what a finished step changed
- *     sched_verify.c  the books
+ *     sched_commit.c  the results of a finished step
+ *     sched_verify.c  checks of all of this
  *
  * Thread: engine. */
 #ifndef INFERD_SCHED_STATE_H
@@ -26,7 +26,7 @@
 
 typedef enum sched_tier { TIER_ENTITLED, TIER_SURPLUS, TIER_NONE } sched_tier;
 
-/* Whose turn it is, and why. */
+/* The model that is planned next, and the reasons. */
 typedef struct sched_choice {
     struct sched_model *m;
     sched_tier tier;
@@ -35,93 +35,93 @@ typedef struct sched_choice {
     bool late;
     uint32_t class;
     uint64_t deadline_us; // urgent: of its next token; 0: not urgent
-    uint64_t due_us;      // the earliest deadline of anybody, urgent or not; 0: none
-    uint64_t full_us;     // entitled: until what it is entitled to is lost
+    uint64_t due_us;      // the earliest deadline of any sequence, urgent or not; 0: none
+    uint64_t full_us;     // entitled: time until its bucket is full
     uint64_t virtual_us;
-    bool runs;           // of those alike who runs goes first,
-    uint64_t arrival_no; // and who came first
+    bool runs;           // among equals a running sequence goes first,
+    uint64_t arrival_no; // then the earliest arrival
 } sched_choice;
 
-/* What one block takes, as it was measured: fading, and a hiccup counts for no more than four times
- * that.  An old one is tried again, or one bad moment would be the last. */
+/* The measured time of one block, as a fading mean; an outlier counts for no more than four times
+ * the mean.  An old one is measured again, or one bad measurement could end all copies. */
 typedef struct sched_took {
-    uint64_t us, at_us; // us 0: never measured; at_us: when it was last
+    uint64_t us, at_us; // us 0: never measured; at_us: the last measurement
 } sched_took;
 
 typedef struct sched_model {
     bool open, hot, failed;
-    bool closed;          // nobody who waits starts
-    bool limits_changed;  // of what it may have
+    bool closed;          // admission window: no waiting sequence starts
+    bool limits_changed;  // those of its memory
     inferd_err why;       // failed
-    uint64_t retry_at_us; // of that
+    uint64_t retry_at_us; // failed: the time of the next attempt
     sched_model_spec spec;
-    struct sched *s; // of which it is one
+    struct sched *s; // the scheduler it belongs to
     kv kv;
     prefix prefix;
-    bool parks;            // has the next two
+    bool parks;            // has the next three
     kv parked_kv;          // blocks in host memory
     prefix parked;         // all of them are cached
     kv_table park_table;   // of one block, scratch
-    sched_took move, read; // to host memory or back; from the disk
+    sched_took move, read; // a block to host memory or back; from the disk
     rate rate;
     list_node waiting, running; // its sequences, by seq.mine
     uint32_t n_seqs;            // waiting and running
-    uint32_t n_ended;           // whose last event was not sent, or that an unfinished step names
+    uint32_t n_ended;           // its last event was not sent, or an unfinished step names it
     uint32_t n_running;
-    uint32_t n_started;                   // that began, ever
-    uint32_t n_steps;                     // unfinished ones
+    uint32_t n_started;                   // sequences, ever
+    uint32_t n_steps;                     // unfinished steps
     uint64_t starved_plan;                // number of the plan in which it may take pages of equals
-    uint64_t stepped_us;                  // when the newest began
+    uint64_t stepped_us;                  // start of its newest step
     uint64_t short_since_us, short_at_us; // it found no pages: since when, and last
-    uint64_t device_us;                   // of those finished
-    bool first_step;                      // none was finished since it became hot
-    uint64_t first_us, first_us_sum;      // of such steps: the newest, all
+    uint64_t device_us;                   // of its finished steps
+    bool first_step;                      // no step has finished since it became hot
+    uint64_t first_us, first_us_sum;      // of such steps: the newest, the sum
     uint64_t n_rungs[GEN_RUNGS];
     share_account share;
-    uint32_t weights_of;       // whose weights it computes with, of the models
-    uint32_t pinned_pages;     // of its own weights, that never go
-    uint64_t ttft_us, tpot_us; // what its requests wish for; 0: nothing
+    uint32_t weights_of;       // the model that has its weights
+    uint32_t pinned_pages;     // of its own weights, that never leave
+    uint64_t ttft_us, tpot_us; // targets of its requests; 0: none
     uint64_t due_us;           // scratch of sched_choose: its earliest deadline,
     uint64_t looked_plan;      // number of the plan that looked at its sequences; 0: look again
-    bool overdue_step;         // its last step was for one that stepped aside
-    uint32_t ready, found;     // classes, as bits: with anybody ready, with the next,
+    bool overdue_step;         // its last step had displaced sequences
+    uint32_t ready, found;     // bits of classes: with a ready sequence, with one that may run,
     sched_choice best[GEN_CLASSES]; // the first of each,
-    uint64_t ready_us;              // and when somebody whose share is used up may go on
-    uint64_t tried_plan;            // number of the plan that last looked at it,
-    uint32_t tried_tiers;           // and for which tiers in vain, as bits
+    uint64_t ready_us;              // and when a sequence with a used-up share may go on
+    uint64_t tried_plan;            // number of the plan that last tried it,
+    uint32_t tried_tiers;           // and the tiers tried in vain, as bits
 } sched_model;
 
-/* What a tenant may have, and has: time, and keys and values. */
+/* Limits and usage of a tenant: time, and KV. */
 typedef struct sched_tenant {
     share_account share;
-    uint64_t used_bytes;           // of blocks that its sequences count on
-    bool changed;                  // those, since sched_next_tenant
+    uint64_t used_bytes;           // of blocks that its sequences use
+    bool changed;                  // used_bytes changed since sched_next_tenant
     uint64_t min_bytes, max_bytes; // guarantee, and ceiling (UINT64_MAX: none)
-    uint64_t here_bytes;           // what of the ceiling other devices leave for now, or it
-    uint64_t stopped_plan; // number of the plan in which its ceiling stopped one of its own; or 0
+    uint64_t here_bytes;           // what of max_bytes other devices leave for now, or all of it
+    uint64_t stopped_plan; // number of the plan in which its ceiling stopped a sequence; or 0
 } sched_tenant;
 
 enum { SCHED_READS_MAX = 32 };
-enum { STEP_ENDS = 64 }; // that are remembered
+enum { STEP_ENDS = 64 }; // end times remembered
 
-/* A block that was asked for from the disk. */
+/* A block requested from the disk. */
 typedef struct sched_read {
-    bool used, noted; // noted: what it took is in the model's figure
+    bool used, noted; // noted: its read time is in the model's mean
     uint32_t ticket, model_idx;
     prefix_name name;
-    uint64_t id;                 // of the request it is for; 0: of several
-    uint64_t asked_us, until_us; // until_us: somebody waits that long, or looked at it last
+    uint64_t id;                 // of the request that asked; 0: several wait
+    uint64_t asked_us, until_us; // until_us: end of the longest wait for it, or the last look
 } sched_read;
 
-/* A tenant's work for one model. */
+/* A flow: the work of one tenant on one model. */
 typedef struct principal {
     list_node idle; // in sched.idle_principals or sched.active_principals
     uint32_t tenant, model;
     uint32_t n_seqs;       // waiting and running
     uint32_t next;         // in its bucket
     uint64_t virtual_us;   // device time it got, by weight; the smallest goes first among equals
-    uint64_t virtual_rest; // of that, what the weight did not divide
-    account_ref account;   // where it is charged
+    uint64_t virtual_rest; // the remainder of dividing by the weight
+    account_ref account;   // its row of the usage table
     bool used;
 } principal;
 
@@ -132,49 +132,49 @@ struct sched {
     pool *pool; // borrowed
     sched_emit *emit;
     void *emit_ctx;
-    sched_move *move; // NULL: nothing is parked
+    sched_move *move; // NULL: nothing is swapped out
     void *move_ctx;
-    pool *host;                  // where parked pages are; the same one where there is one memory
+    pool *host;                  // pool of swapped-out pages; pool itself where there is one memory
     const kv_disk_ops *disk_ops; // NULL: nothing goes to a disk
     kv_disk *disk;               // borrowed
-    bool one_memory;             // for the next
+    bool one_memory;             // host and device share it
     sched_slot *slot;
     void (*disk_wake)(void *ctx);
-    void *disk_ctx;                    // of these
-    sched_read reads[SCHED_READS_MAX]; // asked for and not given back
+    void *disk_ctx;                    // of slot and disk_wake
+    sched_read reads[SCHED_READS_MAX]; // requested and not given back
     uint32_t n_reads;                  // of those
-    uint64_t disk_due_us; // when the first who waits for the disk stops waiting, or a read goes
+    uint64_t disk_due_us; // when the first wait for the disk ends, or a read is dropped
     sched_zero *zero;     // NULL: nothing is zeroed
     void *zero_ctx;
-    uint32_t *page_tenants;         // [n_pages of the pool] whose bytes are there; owned
-    uint64_t ahead_at_us, ahead_us; // of copying ahead: last time, and time it may take
+    uint32_t *page_tenants;         // [n_pages of the pool] the tenant with bytes in it; owned
+    uint64_t ahead_at_us, ahead_us; // copies ahead: last time, and time they may take
     sched_reclaim *reclaim;         // NULL: none
     uint64_t
         blocked_since_us; // no plan has found anything to compute, though there is work; 0: not
     void *reclaim_ctx;
     sched_model *models; // [n_slots] owned
     uint32_t n_slots;
-    uint32_t n_models; // places from there on never had one
+    uint32_t n_models; // slots from there on never had a model
 
     seq *seqs; // [n_seqs] all there are; owned
     uint32_t n_seqs;
     list_node free, waiting, running, ended;
     uint32_t n_waiting, n_running, n_ended, n_unsent;
     uint32_t n_paused; // of those waiting and running
-    uint32_t n_lifted; // of those running, that began in a class more urgent than their own
+    uint32_t n_lifted; // of those running: in a class more urgent than that of the request
     seq **order;       // [n_seqs] scratch of a plan; owned
 
-    uint32_t next_drop; // the model whose cached blocks go first next time
+    uint32_t next_drop; // the model at which sched_drop_cached begins next time
     uint64_t plan_no, next_arrival_no;
-    uint64_t next_deadline_us; // not later than the earliest deadline of any sequence
-    uint64_t relief_epoch;     // newest step that pages of a preempted sequence wait for
-    seq *relief_for;           // who is to have them, and did not look for them since; or NULL
-    sched_tenant *tenants;     // [n_tenants] by number; owned
-    uint64_t unfilled_bytes;   // sum over tenants of max(0, min - used)
-    uint64_t min_bytes;        // sum over tenants of min
-    bool limits_changed;       // what was let in may not fit any more
-    bool some_limits_changed;  // of models that say so
-    uint64_t page_bytes;       // 0: no tenant has a guarantee
+    uint64_t next_deadline_us;            // not later than the earliest deadline of any sequence
+    uint64_t relief_epoch;                // newest step that pages of a preempted sequence wait for
+    seq *relief_for;                      // preempted for them, and not considered since; or NULL
+    sched_tenant *tenants;                // [n_tenants] by number; owned
+    uint64_t unfilled_bytes;              // sum over tenants of max(0, min - used)
+    uint64_t min_bytes;                   // sum over tenants of min
+    bool limits_changed;                  // admitted requests may not fit any more
+    bool some_limits_changed;             // only those of models with limits_changed
+    uint64_t page_bytes;                  // 0: no tenant has a guarantee
     uint32_t n_tenants, n_paused_tenants; // paused: those with weight 0
     uint32_t *changed_tenants;            // [n_changed_tenants] of at most n_tenants; owned
     uint32_t n_changed_tenants;
@@ -183,13 +183,13 @@ struct sched {
     uint32_t n_principals;
     list_node idle_principals, active_principals; // idle: the one idle for longest first
     share_account floors[GEN_CLASSES];
-    uint64_t virtual_us;     // of the principal served last: newcomers start here
-    uint64_t typical_us;     // of a step, fading
-    uint64_t share_ready_us; // when somebody whose share is used up may go on; UINT64_MAX: never
+    uint64_t virtual_us;     // of the flow served last: new flows start here
+    uint64_t typical_us;     // length of a step, fading
+    uint64_t share_ready_us; // when a sequence with a used-up share may go on; UINT64_MAX: never
     uint64_t charged_us, waste_us;    // of all steps
     account account;                  // charged_us, by tenant and model
-    uint64_t moved_us;                // all moves of parked blocks together
-    uint64_t clock_us;                // the newest time that was handed in
+    uint64_t moved_us;                // all copies of swapped-out blocks together
+    uint64_t clock_us;                // the newest time passed in
     uint64_t step_ends_us[STEP_ENDS]; // of the newest steps that ended, by epoch
     uint64_t relief_since_us;         // since when pages wait for relief_epoch; 0: none do
     sched_counters counters;          // those that only grow
@@ -203,9 +203,9 @@ static inline sched_model *seq_model(sched *s, const seq *q) {
     return &s->models[q->model_idx];
 }
 
-/* Called when a step has ended, with the pool's epochs moved on. */
+/* Called when a step has ended, after the pool's epochs moved on. */
 void sched_note_step_end(sched *s, uint64_t now_us);
-/* The sequence ends: blocks go back behind its last step, its last event is ready. */
+/* Ends the sequence: its blocks are freed behind its last step, its last event is ready. */
 void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
                    const char *text, uint64_t now_us);
 /* -- sched_share.c -- */
@@ -213,41 +213,43 @@ bool sched_init_principals(sched *s); // false: no memory
 void sched_join_principal(sched *s, seq *q);
 void sched_leave_principal(sched *s, seq *q);
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out);
-/* Places in a batch that a tenant has for its share, at least one; 0: it has no share. */
+/* Batch slots kept for the share of a tenant, at least one; 0: it has no share. */
 uint32_t sched_places_kept(const sched *s, uint32_t tenant_idx);
-/* Of those who are entitled: whoever would soonest lose what flows in goes first. */
+/* Of an entitled sequence: time until its bucket is full and more is lost; the smallest goes
+ * first. */
 uint64_t sched_full_us(const sched *s, const seq *q);
 sched_tier sched_tier_of(sched *s, const seq *q, uint64_t now_us);
-/* Why it gets no time however long it waits, as the end of a sentence; "": it gets some. */
+/* Why it gets no time however long it waits, as the end of an error text; "": it gets some. */
 const char *sched_pause_reason(const sched *s, const seq *q);
 void sched_charge(sched *s, const step *st, uint64_t us);
-/* Time and tokens of `use` are on the account of its tenant, for its model. */
+/* Adds `use` to the usage of its tenant for its model. */
 void sched_note_use(sched *s, const seq *q, const engine_principal *use);
 
 /* -- sched_rungs.c -- */
 void sched_note_preempted(sched *s, seq *q);
-void sched_note_model_out(seq *q); // behind the one before
-/* So many of its tokens needed no computing: its tenant's account. */
+void sched_note_model_out(seq *q); // after sched_note_preempted
+/* Adds n_tokens that needed no computing to the usage of its tenant. */
 void sched_note_cached(sched *s, seq *q, uint32_t n_tokens);
-/* It gets rows: what preempted it is over. */
+/* It gets rows: its preemption is over. */
 void sched_note_rows(sched *s, seq *q, uint64_t now_us);
-/* A step was planned for this class: who is less urgent, and ready, stands aside. */
+/* A step was planned for this class: less urgent running sequences that could compute stand
+ * still. */
 void sched_note_aside(sched *s, uint32_t class, uint64_t now_us);
 /* A step ended: pages that waited for it are free. */
 void sched_note_relief(sched *s, uint64_t now_us);
 
 /* -- sched_time.c -- */
-/* The tasks that run, with one more (NULL: without). */
+/* The running tasks, with those of one more sequence (NULL: none). */
 void sched_get_load(const sched *s, const seq *newcomer, feasible_load *out);
 inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err);
-/* Of one that was not admitted for it: when enough of what runs will have ended, an estimate of a
- * second to a minute; 0: its target is missed even when nothing else runs. */
+/* For a request refused by sched_admit_time: an estimate of when enough running sequences have
+ * ended, from a second to a minute; 0: its target is missed even when nothing else runs. */
 uint32_t sched_time_retry_ms(const sched *s, const seq *q);
 
-/* What it wishes for per token: the request's target, else its model's; 0: nothing. */
+/* Its target per token: that of the request, else of its model; 0: none. */
 uint64_t sched_tpot_us(const sched *s, const seq *q);
 
-/* It computes nothing however long it is served: its reader, its tenant or its model is paused. */
+/* It computes nothing, however long it waits: its reader, its tenant or its model is paused. */
 bool sched_stands_still(const sched *s, const seq *q);
 
 /* -- sched_pace.c -- */
@@ -255,64 +257,65 @@ bool sched_stands_still(const sched *s, const seq *q);
 uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work);
 
 /* -- sched_memory.c -- */
-void sched_on_live(void *ctx, uint32_t tenant, bool live); // of a sched_model's kv
-/* Pages that this sequence's tenant leaves to the guarantees of others are not taken from now on.
- */
-void sched_reserve_for(sched *s, const seq *q); // NULL: nobody's
-/* The ceiling of its tenant, or of its model, leaves no room for another block. */
+void sched_on_live(void *ctx, uint32_t tenant, bool live); // on_live of a model's kv
+/* From now on pages that unfilled guarantees of other tenants need are not taken for this
+ * sequence. */
+void sched_reserve_for(sched *s, const seq *q); // NULL: no tenant
+/* The ceiling of its tenant leaves no room for n_blocks more. */
 bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks);
 uint64_t sched_tenant_room(const sched *s, const seq *q); // bytes below its ceiling
-/* Its ceiling stopped one of its own: the others wait behind that one, and nobody looks at them,
- * for some plans or until something changed for it (go_on). */
+/* The tenant's ceiling stopped q: its other sequences wait behind q and are not looked at, for some
+ * plans or until something changed for the tenant (go_on). */
 void sched_tenant_stop(sched *s, const seq *q);
 void sched_tenant_go_on(sched *s, uint32_t tenant_idx);
 bool sched_tenant_stopped(const sched *s, const seq *q);
 bool sched_model_is_full(const sched *s, const seq *q);
 uint32_t sched_model_room(const sched *s, const seq *q); // pages up to its ceiling
-/* Would it ever fit what its tenant may have? */
+/* Could it ever fit into what its tenant may have? */
 inferd_status sched_admit_tenant(const sched *s, const seq *q, inferd_err *err);
-/* Tokens whose keys and values this tenant could ever have in this model beside what others keep
- * whatever happens; its own ceiling is sched_tenant_tokens. */
+/* Tokens of KV that this tenant could ever have in this model, beside what others keep in any case;
+ * its own ceiling is sched_tenant_tokens. */
 uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx);
 uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant_idx);
-/* Guarantees, ceilings or pins changed: whoever could never be finished any more ends with the
- * numbers, instead of waiting for good; who asked for as much as there is gets less. */
+/* Guarantees, ceilings or pins changed: a request that can never be finished any more ends with the
+ * numbers, instead of waiting for good; a request without max_tokens gets less. */
 void sched_recheck_limits(sched *s, uint64_t now_us);
-bool sched_has_guarantees(const sched *s); // of anybody
-/* What it needs next is within what its tenant, or its model, was guaranteed and has not got. */
+bool sched_has_guarantees(const sched *s); // of any tenant or model
+/* What it needs next is within the guarantee of its tenant, or of its model. */
 bool sched_may_claim(const sched *s, const seq *q);
-/* All that its tenant, or its model, has was guaranteed. */
+/* All that its tenant, or its model, has is within the guarantee. */
 bool sched_is_secure(const sched *s, const seq *q);
 
 /* -- sched_park.c -- */
 inferd_status sched_open_park(sched *s, sched_model *m, inferd_err *err);
 void sched_close_park(sched_model *m);
-/* One cached block of the model makes room, parked first where that pays; false: there is none. */
+/* Evicts one cached block of the model, swapped out first where that pays; false: there is none. */
 bool sched_evict_block(sched *s, sched_model *m);
-/* Bring parked blocks of a running sequence back that has computed whole blocks so far, at most n;
+/* Swaps in at most n blocks of a running sequence that has computed whole blocks so far; returns
  * how many. */
 uint32_t sched_unpark(sched *s, seq *q, uint32_t n, uint64_t now_us);
-/* To have n blocks back, in which rows were computed, when they leave the device now: by copying or
- * by computing, whichever takes less. */
+/* Time to get n blocks back, in which the rows of `held` were computed, if they leave the device
+ * now: by copying or by computing, whichever takes less. */
 uint64_t sched_again_us(const sched_model *m, const rate_work *held, uint64_t n_blocks);
 void sched_note_took(sched_took *t, uint64_t us, uint64_t now_us);
 /* It was measured so long ago that it may be wrong. */
 bool sched_is_old(const sched_took *t, uint64_t now_us);
-/* That computing a whole block at this depth takes; 0: not known. */
+/* Time to compute a whole block at this depth; 0: not known. */
 uint64_t sched_compute_us(const sched_model *m, uint32_t depth);
 
 /* -- sched_disk.c -- */
-/* The key of the model's names; false: nothing of it goes to the disk. */
+/* The key of the model's block names; false: nothing of it goes to the disk. */
 bool sched_disk_key(const sched *s, const sched_model_spec *spec, uint64_t out[2]);
 bool sched_has_disk(const sched *s, const sched_model *m);
-/* Block b of a cache of the model, which the host can reach, is about to go. */
+/* Writes block b of a cache of the model, which the host can reach, to the disk before it is
+ * evicted. */
 void sched_store(sched *s, sched_model *m, const prefix *p, uint32_t b);
-/* The next block of a running sequence: on its way (q->waits_for_disk), or its slots' bytes, until
- * sched_fetched; NULL: not from the disk. */
+/* The bytes of the next block of a running sequence, valid until sched_fetched; NULL: they are
+ * being read (q->waits_for_disk), or do not come from the disk. */
 const unsigned char *sched_fetch(sched *s, seq *q, prefix_name name, uint32_t n_max,
                                  uint64_t now_us);
 void sched_fetched(sched *s, uint32_t model_idx, prefix_name name, bool used);
-/* Blocks that were read and that nobody came for go. */
+/* Drops blocks that were read and not used for a while. */
 void sched_drop_reads(sched *s, uint64_t now_us);
 void sched_leave_disk(sched *s, const seq *q);         // it waits for none of its blocks any more
 void sched_forget_reads(sched *s, uint32_t model_idx); // the model is about to close
@@ -322,15 +325,15 @@ void sched_forget_reads(sched *s, uint32_t model_idx); // the model is about to 
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us);
 /* It is in the batch and had no rows for starvation_us. */
 bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us);
-/* Blocks, and pages, that its known tokens and the look-ahead of an admission need. */
+/* Blocks, and pages, for its known tokens and the look-ahead of an admission. */
 uint32_t sched_blocks_to_start(const sched *s, const seq *q);
 uint32_t sched_pages_to_start(const sched *s, const seq *q);
 /* Does running `a` deserve its pages less than `b`?  A total order. */
 bool sched_deserves_less(const seq *a, const seq *b);
-/* WAITING and free to go. */
+/* WAITING, and nothing keeps it from starting. */
 bool sched_can_start(const sched *s, const seq *q);
 
-/* RUNNING -> WAITING: it keeps its tokens and its place in the order. */
+/* RUNNING -> WAITING: it keeps its tokens and its position in the order. */
 void sched_preempt_seq(sched *s, seq *q);
 
 #endif
