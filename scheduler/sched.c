@@ -1,4 +1,4 @@
-/* sched.c - see scheduler.h: requests come in, end, and say so. */
+/* sched.c - see scheduler.h: submission, cancellation, ends and last events of requests. */
 #include "scheduler.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static inferd_status check_limits(const sched_limits *l, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* Nobody's, and nothing is known of it. */
+/* An unused slot, without a model. */
 static void empty_model(sched_model *m) {
     *m = (sched_model){0};
     list_node_init(&m->waiting);
@@ -43,7 +43,7 @@ inferd_status sched_create(const sched_limits *limits, pool *p, uint32_t n_model
     list_node_init(&s->waiting);
     list_node_init(&s->running);
     list_node_init(&s->ended);
-    /* Twice running_max: preempted and paused sequences do not take places of the queue. */
+    /* Twice running_max: preempted and paused sequences do not take queue slots. */
     s->n_seqs = limits->queue_len_max + 2 * limits->running_max;
     s->seqs = calloc(s->n_seqs, sizeof *s->seqs);
     s->order = calloc(s->n_seqs, sizeof(seq *));
@@ -107,7 +107,7 @@ void sched_destroy(sched *s) {
     free(s);
 }
 
-/* When asking again is of use, for the last event. */
+/* Tells the client, in the last event, when a retry is of use. */
 static void note_retry(const sched_model *m, seq *q, uint64_t now_us) {
     if (m->retry_at_us > now_us)
         q->done.done.retry_after_ms = (uint32_t)((m->retry_at_us - now_us + 999) / 1000);
@@ -131,7 +131,7 @@ inferd_status sched_set_zero(sched *s, sched_zero *zero, void *ctx, inferd_err *
     return INFERD_OK;
 }
 
-/* What walks over all models walks over those there ever were. */
+/* Loops over all models cover the slots that have ever been used. */
 static void note_place(sched *s, uint32_t model_idx) {
     INFERD_CHECK(model_idx < s->n_slots);
     s->n_models = u32_max(s->n_models, model_idx + 1);
@@ -171,7 +171,7 @@ void sched_model_close(sched *s, uint32_t model_idx) {
     if (m->open) {
         while (prefix_evict(&m->prefix)) {
         }
-        INFERD_CHECK(m->kv.n_taken == 0); // what nobody counts on was cached, and is gone
+        INFERD_CHECK(m->kv.n_taken == 0); // what no sequence uses was cached, and is gone
         sched_forget_reads(s, model_idx);
         sched_close_park(m);
         prefix_deinit(&m->prefix);
@@ -224,7 +224,7 @@ uint32_t sched_model_preempt(sched *s, uint32_t model_idx) {
 void sched_model_close_door(sched *s, uint32_t model_idx, bool closed) {
     s->models[model_idx].closed = closed;
     if (closed) return;
-    s->models[model_idx].limits_changed = s->some_limits_changed = true; // known only now
+    s->models[model_idx].limits_changed = s->some_limits_changed = true; // limits known only now
 }
 
 uint32_t sched_model_n_steps(const sched *s, uint32_t model_idx) {
@@ -301,13 +301,13 @@ void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx) {
 
 /* ---- ends ---- */
 
-/* Of a running one: another that waited for long may have its place. */
+/* A running sequence gives up its aged class, so that another that waited for long may age. */
 static void give_lift_back(sched *s, seq *q) {
     s->n_lifted -= q->granted < q->req->class;
     q->granted = q->req->class;
 }
 
-/* Gives up its blocks and whatever unfinished steps would have brought. */
+/* Frees its blocks and drops what unfinished steps would have brought. */
 static void leave_running(sched *s, seq *q) {
     sched_leave_disk(s, q);
     prefix_release(&seq_model(s, q)->prefix, &q->table, q->last_epoch);
@@ -335,7 +335,7 @@ void sched_preempt_seq(sched *s, seq *q) {
     list_push_back(&seq_model(s, q)->waiting, &q->mine);
     s->n_waiting++;
     s->counters.n_preemptions++;
-    seq_model(s, q)->looked_plan = 0; // by what was chosen from in this plan
+    seq_model(s, q)->looked_plan = 0; // this plan chose from what was found before
 }
 
 void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
@@ -371,7 +371,7 @@ void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_s
     q->done.done.n_cached = q->n_cached;
     q->done.done.n_output = q->n_tokens > q->req->n_prompt ? seq_n_output(q) : 0;
     q->done.done.n_preempted = q->n_preempted;
-    q->done.done.device_us = q->device_us; // more may come of unfinished steps: charged, not told
+    q->done.done.device_us = q->device_us; // unfinished steps may add more: charged, not reported
     q->done.done.waste_us = q->waste_us;
     q->done.done.unpark_us = q->unpark_us;
     q->done.done.away_us = q->away_us;
@@ -386,7 +386,7 @@ void sched_note_step_end(sched *s, uint64_t now_us) {
     s->step_ends_us[s->pool->finished % STEP_ENDS] = now_us;
 }
 
-/* Steps that had ended at that time, which is not long ago: the front took it. */
+/* Steps that had ended at that time, which is recent: the front took it. */
 static uint64_t steps_ended_by(const sched *s, uint64_t at_us) {
     uint64_t n = s->pool->finished;
     for (int i = 0; i < STEP_ENDS && n > 0 && s->step_ends_us[n % STEP_ENDS] > at_us; i++) n--;
@@ -482,7 +482,8 @@ static inferd_status check_request(const sched *s, const gen_request *r, uint64_
     if (r->model_idx >= s->n_models)
         return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", r->model_idx, s->n_models);
     const sched_model *m = &s->models[r->model_idx];
-    /* Who comes when he was told to may be the first to know that the time is over. */
+    /* A client that comes back after Retry-After may be the first to notice that the time is
+     * over. */
     if (m->failed && (m->retry_at_us == 0 || now_us < m->retry_at_us))
         return inferd_fail(err, m->why.status, "%s", m->why.text);
     if (!m->open)
@@ -500,7 +501,7 @@ static inferd_status check_request(const sched *s, const gen_request *r, uint64_
                        sched_kv_tokens_ceiling(s, r->model_idx), r->n_prompt, r->max_tokens, err);
 }
 
-/* Room for all its tokens and blocks; lazily backed by the system, so a bound costs nothing. */
+/* Memory for all its tokens and blocks; the system backs it lazily, so a bound costs nothing. */
 static inferd_status take_memory(sched *s, seq *q, inferd_err *err) {
     gen_request *r = q->req;
     const sched_model *m = seq_model(s, q);
@@ -536,7 +537,7 @@ static void note_deadlines(sched *s, const seq *q) {
         s->next_deadline_us = r->queue_deadline_us;
 }
 
-/* No place even for its end: say it at once. */
+/* No sequence is free, not even for its end: the last event is emitted at once. */
 static void refuse_at_once(sched *s, gen_request *r, uint64_t now_us) {
     gen_event e = {.id = r->id, .kind = GEN_EV_DONE, .at_us = now_us};
     e.done.finish = GEN_ERROR;
@@ -629,7 +630,7 @@ void sched_pause(sched *s, uint64_t id) {
     if (q == NULL || q->paused) return;
     q->paused = true;
     s->n_paused++;
-    sched_tenant_go_on(s, q->req->tenant_idx); // its others may have what it has
+    sched_tenant_go_on(s, q->req->tenant_idx); // the tenant's other sequences may take what it has
     if (q->state == SEQ_RUNNING) give_lift_back(s, q);
 }
 
@@ -638,7 +639,7 @@ void sched_resume(sched *s, uint64_t id, uint64_t now_us) {
     if (q == NULL || !q->paused) return;
     q->paused = false;
     s->n_paused--;
-    q->idle_since_us = now_us; // it was its reader who waited
+    q->idle_since_us = now_us; // its reader was slow, not the scheduler
 }
 
 void sched_cancel_all(sched *s, uint64_t now_us) {

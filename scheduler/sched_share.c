@@ -1,40 +1,40 @@
-/* sched_share.c - whose turn it is, and who pays for a step.
+/* sched_share.c - chooses the model of the next step, and charges a step to its sequences.
  *
- *     sched_choose    which model goes next, and on whose account
+ *     sched_choose    which model is planned next, and for which tier
  *     sched_charge    what a step took, split over its sequences
  *
- * A sequence is of one of three *tiers* now: entitled (its tenant or its model has a guarantee that
- * is not used up), in the surplus, or not allowed (a fixed share is used up, or its weight is 0).
- * A step is made of sequences of one tier only, or the guarantee would be spent on waiting for
- * others; who is entitled goes first.  In a tier:
+ * A sequence is in one of three *tiers*: entitled (its tenant or its model has a guarantee that is
+ * not used up), surplus, or none (a fixed share is used up, or its weight is 0).  A step has
+ * sequences of one tier only, or a guarantee would be spent on waiting for others.  Entitled
+ * sequences go first.  The order in a tier, after overdue sequences:
  *
  *     a class that got less than its floor   (starvation_percent of the time it waited)
  *     class
- *     urgent ones, the earliest deadline first
+ *     urgent deadlines, the earliest first
  *     the smallest virtual time
  *
- * A deadline is urgent when two more steps would miss it.  One that has passed by more than its own
- * target is late: hurrying would only make others late, too.
+ * A deadline is urgent when two more steps would miss it.  A deadline that has passed by more than
+ * its own target is late: hurrying would only make others late, too.
  *
  * The microseconds of a step are split by what the rate says each sequence cost, so that they add
- * up exactly.  Rows computed for the second time, after a preemption, are nobody's: waste. */
+ * up exactly.  Rows computed again after a preemption are waste: no tenant is charged for them. */
 #include <string.h>
 
 #include "sched_state.h"
 
 enum {
-    /* Virtual units of a microsecond at weight 1: a step counts at the largest weights, 10^8
-     * together, and 64 bits are two years of steps at the smallest. */
+    /* Virtual units of a microsecond at weight 1: a step still counts at the largest weights, 10^8
+     * together, and at the smallest 64 bits last for two years of steps. */
     VIRTUAL_ONE = 1 << 18,
     WHOLE_PERCENT = 100,
-    URGENT_STEPS = 2,      // of a typical length before a deadline
-    TYPICAL_SHIFT = 4,     // a sixteenth of a step's deviation
-    FLOOR_DEBT_US = 20000, // what a class got beyond its floor counts no longer than that
-    SLACK_TOKENS = 16,     // of the time that an early first token leaves
-    SLACK_BACK_EVERY = 8   // tokens give back that of one
+    URGENT_STEPS = 2,      // of a typical length, before a deadline
+    TYPICAL_SHIFT = 4,     // a step moves the mean by a sixteenth of its deviation
+    FLOOR_DEBT_US = 20000, // more time beyond its floor is not counted against a class
+    SLACK_TOKENS = 16,     // the most slack that an early first token leaves
+    SLACK_BACK_EVERY = 8   // so many tokens give back the slack of one
 };
 
-/* ---- principals ---- */
+/* ---- flows ---- */
 
 static uint32_t bucket_of(const sched *s, uint32_t tenant, uint32_t model) {
     return (tenant * 2654435761u ^ model * 40503u) % s->n_principals;
@@ -54,7 +54,7 @@ static void unhash(sched *s, principal *p) {
     *at = p->next;
 }
 
-/* The one idle for longest makes room: there are more of them than sequences. */
+/* The flow idle for longest makes room: there are more of them than sequences. */
 static principal *create(sched *s, uint32_t tenant, uint32_t model) {
     principal *p = LIST_ENTRY(s->idle_principals.next, principal, idle);
     if (p->used) unhash(s, p);
@@ -69,7 +69,7 @@ static principal *create(sched *s, uint32_t tenant, uint32_t model) {
     return p;
 }
 
-/* The smallest virtual time of those that have work; of who was served last when nobody has. */
+/* The smallest virtual time of the flows with work; without any, that of the flow served last. */
 static uint64_t least_virtual(const sched *s) {
     uint64_t least = UINT64_MAX;
     LIST_EACH(node, &s->active_principals) {
@@ -84,7 +84,7 @@ static principal *look_up(sched *s, const seq *q) {
     return p != NULL ? p : create(s, q->req->tenant_idx, q->model_idx);
 }
 
-/* Of one that has ended another may have taken the place while a step still named it. */
+/* When a sequence has ended while a step still names it, another flow may have taken the entry. */
 static principal *principal_of(sched *s, const seq *q) {
     principal *p = &s->principals[q->principal];
     bool is_its = p->tenant == q->req->tenant_idx && p->model == q->model_idx;
@@ -123,7 +123,7 @@ bool sched_init_principals(sched *s) {
     return true;
 }
 
-/* ---- terms ---- */
+/* ---- policies ---- */
 
 void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *policy,
                             uint64_t now_us) {
@@ -140,10 +140,10 @@ static share_account *tenant_of(const sched *s, const seq *q) {
 
 /* ---- deadlines ---- */
 
-/* What a first token that came before it was due leaves to the tokens behind it: at most the time
- * of SLACK_TOKENS, all of which is given back over the next ones, since the target is for the mean
- * of all.  Without it a stream that has just begun makes each step short, and the prompts of all
- * wait. Negative after a first token that was late. */
+/* The slack that an early first token leaves to the tokens behind it: at most the time of
+ * SLACK_TOKENS, all of it given back over the next tokens, because the target is for the mean of
+ * all.  Without slack a stream that has just begun makes each step short, and all prompts wait.
+ * Negative after a late first token. */
 static int64_t slack_us(const seq *q, uint64_t ttft_us, uint64_t tpot_us, uint64_t n_output) {
     if (ttft_us == 0) return 0;
     int64_t early_us = (int64_t)(q->req->arrival_us + ttft_us) - (int64_t)q->first_token_us;
@@ -153,7 +153,7 @@ static int64_t slack_us(const seq *q, uint64_t ttft_us, uint64_t tpot_us, uint64
     return early_us < most_us ? early_us : most_us;
 }
 
-/* When its next token is due, and how long it may take; 0: there is no target. */
+/* When its next token is due, and how long it may take; 0: no target. */
 static uint64_t deadline_of(const sched *s, const seq *q, uint64_t *target_us) {
     const gen_request *r = q->req;
     const sched_model *m = &s->models[q->model_idx];
@@ -209,13 +209,13 @@ const char *sched_pause_reason(const sched *s, const seq *q) {
     return t != NULL && t->weight == 0 ? ": its tenant is paused (weight 0)" : "";
 }
 
-/* ---- whose turn ---- */
+/* ---- choosing ---- */
 
-/* A class that waits while others run has a floor: this much it may go before them. */
+/* A class that waits while others run saves up its floor: so much time it may go before them. */
 static void refill_floors(sched *s, uint32_t classes, uint64_t now_us) {
     for (uint32_t c = 0; c < GEN_CLASSES; c++) {
         share_account *f = &s->floors[c];
-        if ((classes & 1u << c) == 0) f->refilled_us = now_us; // it has nothing to do
+        if ((classes & 1u << c) == 0) f->refilled_us = now_us; // nothing of it is ready
         share_refill(f, now_us);
         int64_t least = -(int64_t)FLOOR_DEBT_US * 100;
         if (f->level < least) f->level = least;
@@ -236,7 +236,7 @@ static bool comes_before(const sched_choice *a, const sched_choice *b) {
     return a->arrival_no < b->arrival_no;
 }
 
-/* Could this sequence be in a step now?  Whether its share allows it is another question. */
+/* Could this sequence be in a step now, apart from its share? */
 static bool is_ready(const sched *s, const seq *q) {
     const sched_model *m = &s->models[q->model_idx];
     if (!m->hot || q->paused) return false;
@@ -248,7 +248,7 @@ static uint64_t virtual_of(const sched *s, const seq *q) {
     return s->principals[q->principal].virtual_us;
 }
 
-/* What speaks for this sequence. */
+/* Fills in what orders this sequence; false: it may not run in this plan. */
 static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
     uint64_t target_us, deadline_us = deadline_of(s, q, &target_us);
     uint64_t margin_us = URGENT_STEPS * s->typical_us;
@@ -273,7 +273,7 @@ static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
     return out->tier != TIER_NONE && !tried;
 }
 
-/* The first of each class that requests name, from one list of a hot model. */
+/* The first sequence of each class (of the requests), from one list of a hot model. */
 static void look_at_list(sched *s, sched_model *m, const list_node *list, uint64_t now_us) {
     sched_choice c;
     LIST_EACH(node, list) {
@@ -288,7 +288,7 @@ static void look_at_list(sched *s, sched_model *m, const list_node *list, uint64
     }
 }
 
-/* Once per plan and model, unless a sequence of it was preempted, or it was tried, since. */
+/* Once per plan and model; again after a sequence of it was preempted, or the model was tried. */
 static void look_at(sched *s, sched_model *m, uint64_t now_us) {
     m->looked_plan = s->plan_no;
     m->ready = m->found = 0;
@@ -299,8 +299,8 @@ static void look_at(sched *s, sched_model *m, uint64_t now_us) {
     m->ready_us = s->share_ready_us;
 }
 
-/* Pages that somebody was preempted for are there: whoever did it is next.  The preempted one may
- * be the first by its share, and would take them back, to be preempted again. */
+/* The pages that a sequence preempted another for are free: that sequence is next.  By its share
+ * the preempted one could come first and take them back, only to be preempted again. */
 static bool takes_relief(sched *s, uint64_t now_us, sched_choice *out) {
     seq *q = s->relief_for;
     if (q == NULL || s->relief_epoch > s->pool->finished) return false;
@@ -308,17 +308,17 @@ static bool takes_relief(sched *s, uint64_t now_us, sched_choice *out) {
     return is_ready(s, q) && consider(s, q, now_us, out);
 }
 
-/* A step, or as much as a class can save up. */
+/* A typical step, but at most what a class can save up. */
 static int64_t floor_us(const sched *s) {
     uint32_t cap_us = share_cap_us(s->limits.starvation_percent);
     return (int64_t)(s->typical_us < cap_us ? s->typical_us : cap_us);
 }
 
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
-    uint32_t classes = 0, found = 0; // as bits: that have anybody ready, and who may run
+    uint32_t classes = 0, found = 0; // as bits: a sequence is ready; one may run
     bool any = false;
     sched_choice best[GEN_CLASSES];
-    uint64_t ready_us = UINT64_MAX, due_us = 0; // due: of whoever is first, of any model
+    uint64_t ready_us = UINT64_MAX, due_us = 0; // due: the earliest, of all models
     for (uint32_t i = 0; i < s->n_models; i++) {
         sched_model *m = &s->models[i];
         if (!m->hot) continue;
@@ -348,11 +348,11 @@ bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
         *out = claimant;
         any = true;
     }
-    if (any) out->due_us = due_us; // prompts leave time for that
+    if (any) out->due_us = due_us; // prompts leave time for it
     return any;
 }
 
-/* ---- paying ---- */
+/* ---- charging ---- */
 
 account *sched_account(sched *s) {
     return &s->account;
@@ -367,14 +367,14 @@ static double cost_of(const rate *r, const step_item *item, uint32_t n_items) {
            r->price[3] * (double)w.attended;
 }
 
-/* Rows that it had computed before somebody else needed its pages. */
+/* Rows that it had computed before, when it was preempted. */
 static uint32_t rows_redone(const step_item *item) {
     uint32_t end = item->begin + item->n_rows, until = item->q->redo_until;
     if (item->begin >= until) return 0;
     return u32_min(end, until) - item->begin;
 }
 
-/* Rows of its prompt that were computed for the first time. */
+/* Rows of its prompt that are computed for the first time. */
 static uint32_t prompt_rows(const step_item *item) {
     uint32_t end = u32_min(item->begin + item->n_rows, item->q->req->n_prompt);
     uint32_t begin = u32_max(item->begin, item->q->redo_until);
