@@ -1,28 +1,29 @@
-/* sched_disk.c - cached blocks that go to a disk, and come back from there.
+/* sched_disk.c - cached blocks that are written to a disk, and read back.
  *
- *     device, host memory  --their page is wanted-->  kv_disk_put  ...  a file
- *     a file  ...  kv_disk_ask  --next plans-->  host memory, or the device's page
+ *     device, host memory  --their page is needed-->  kv_disk_put  ...  a file
+ *     a file  ...  kv_disk_ask  --later plans-->  host memory, or the device's page
  *
- * A sequence whose next blocks are on the disk waits for them, without rows, as long as computing
- * them is expected to take, and then computes.  Nobody else waits: the disk works beside the steps.
- * Blocks are asked for some at a time, in their order.
+ * A sequence with its next blocks on the disk waits for them, without rows, as long as computing
+ * them is expected to take, and then computes.  Other sequences do not wait: the disk works beside
+ * the steps.  Blocks are requested some at a time, in their order.
  *
- *     asked for   until_us: the wait of whoever asked, or joined; or he looked at it then
- *     goes        when it is used; when who asked leaves, and nobody joined; READ_KEEP_US behind
- *                 until_us
+ *     requested   until_us: end of the wait of the sequence that asked, or joined; or the last look
+ *     dropped     when it is used; when the sequence that asked leaves, and no other joined;
+ *                 READ_KEEP_US behind until_us
  *
- * So nothing that somebody waits for goes, and what nobody wants is held for a moment only. */
+ * So a block is not dropped while a sequence waits for it, and an unused one is kept only briefly.
+ */
 #include <string.h>
 
 #include "sched_state.h"
 
 enum {
-    DISK_BYTES_PER_US = 500, // before any was read
-    DISK_OPEN_US = 100,      // that finding a file takes
-    AHEAD_BLOCKS = 16,       // asked for at once
+    DISK_BYTES_PER_US = 500, // assumed before any read
+    DISK_OPEN_US = 100,      // to find a file
+    AHEAD_BLOCKS = 16,       // requested at once
     UNKNOWN_US = 20000,      // to compute a block, while nothing was measured
     WAIT_US_MIN = 2000,
-    READ_KEEP_US = 1000000 // nobody waits for it any more, or came for it
+    READ_KEEP_US = 1000000 // a block stays so long after the last wait or look
 };
 #define GIVEN_UP UINT64_MAX // seq.disk_until_us: it waited in vain
 
@@ -64,13 +65,14 @@ static uint64_t read_us(const sched_model *m) {
                            : l->slot_bytes * l->n_groups / DISK_BYTES_PER_US + DISK_OPEN_US;
 }
 
-/* Where nothing was measured, as after a start, or not for long, it does: only reading tells. */
+/* Without a measurement, as after a start, or with an old one, reading is tried: only that
+ * tells. */
 static bool pays(const sched *s, const sched_model *m, uint32_t depth) {
     uint64_t us = sched_compute_us(m, depth);
     return us == 0 || sched_is_old(&m->read, s->clock_us) || read_us(m) < us;
 }
 
-/* ---- out ---- */
+/* ---- writing ---- */
 
 /* False: the disk does not take it now. */
 static bool put(sched *s, sched_model *m, const prefix *p, uint32_t b) {
@@ -99,8 +101,8 @@ static void drop_read(sched *s, sched_read *r) {
     s->n_reads--;
 }
 
-/* Newest first: the beginnings of chains are newer than their ends.  What does not enter the queue
- * then is there already, or another device took the room. */
+/* Newest first: the beginnings of chains are newer than their ends.  A block that does not enter
+ * the queue then is there already, or another device took the room. */
 static void save_cache(sched *s, sched_model *m, const prefix *p, uint64_t until_us) {
     for (const list_node *node = p->lru.prev; node != &p->lru; node = node->prev) {
         uint32_t b = (uint32_t)(LIST_ENTRY(node, prefix_entry, lru) - p->entries);
@@ -122,7 +124,7 @@ void sched_save(sched *s, uint64_t until_us) {
     s->disk_ops = NULL;
 }
 
-/* ---- and back ---- */
+/* ---- reading ---- */
 
 static sched_read *find_read(sched *s, uint32_t model_idx, prefix_name name) {
     for (uint32_t i = 0; i < SCHED_READS_MAX; i++) {
@@ -163,7 +165,8 @@ static sched_read *take_read(sched *s) {
     return NULL;
 }
 
-/* q looks at r: that one, and those asked for q, stay for as long as it waits, and for a while. */
+/* q looks at r: r, and the blocks requested for q, stay for as long as q waits, and READ_KEEP_US
+ * more. */
 static void keep_reads(sched *s, const seq *q, sched_read *r, uint64_t now_us) {
     bool waits = q->disk_until_us != GIVEN_UP && q->disk_until_us > now_us;
     uint64_t until_us = waits ? q->disk_until_us : now_us, id = q->req->id;
@@ -175,8 +178,8 @@ static void keep_reads(sched *s, const seq *q, sched_read *r, uint64_t now_us) {
     }
 }
 
-/* Ask for q's next blocks, as many as are on the disk one after the other.  It waits for as long as
- * they are worth; not longer because it asks for one of them again. */
+/* Requests q's next blocks, as many as are on the disk one after the other. q waits for as long as
+ * they are worth; requesting one of them again does not prolong the wait. */
 static void ask_ahead(sched *s, seq *q, uint32_t n_max, uint64_t now_us) {
     sched_model *m = seq_model(s, q);
     const uint64_t *scope = q->req->cache_scope;
@@ -189,7 +192,7 @@ static void ask_ahead(sched *s, seq *q, uint32_t n_max, uint64_t now_us) {
         uint32_t depth = q->n_published + i;
         const tok_id *tokens = seq_tokens(q) + (size_t)depth * T;
         name = prefix_extend(&m->prefix, name, tokens);
-        if (find_read(s, m->kv.owner, name) != NULL) continue; // another asked
+        if (find_read(s, m->kv.owner, name) != NULL) continue; // requested already
         if (!pays(s, m, depth) || !s->disk_ops->has(s->disk, name.h)) break;
         sched_read *r = take_read(s);
         if (r == NULL) break;
@@ -213,15 +216,15 @@ static void ask_ahead(sched *s, seq *q, uint32_t n_max, uint64_t now_us) {
     q->n_disk_asked = q->n_published + n_asked;
 }
 
-/* False: it waited in vain, and computes. */
+/* False: its wait is over without the block, and it computes. */
 static bool may_wait(seq *q, const sched_read *r, uint64_t now_us, sched_took *took) {
     if (q->disk_until_us == GIVEN_UP) return false;
-    if (q->disk_until_us == 0) { // whoever joins another's wait has a bound of his own
+    if (q->disk_until_us == 0) { // it joins another's wait, with a bound of its own
         q->disk_until_us = now_us + WAIT_US_MIN;
         q->n_disk_asked = q->n_published + 1;
     }
     if (now_us < q->disk_until_us) return true;
-    sched_note_took(took, now_us - r->asked_us, now_us); // or more
+    sched_note_took(took, now_us - r->asked_us, now_us); // at least
     q->disk_until_us = GIVEN_UP;
     return false;
 }

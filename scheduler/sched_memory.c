@@ -1,21 +1,22 @@
 /* sched_memory.c - guarantees and ceilings of memory for tenants, beside those of models (pool.h).
  *
- * Keys and values are charged to the model, in pages, and to the tenant, in bytes of the blocks
- * that its sequences count on; a block that several of them share counts once, one that is only
- * cached counts for nobody.  (Sequences of two tenants never share a block: the prefix cache's
- * scopes see to it.)  Weights are charged to the model alone.
+ * KV is charged to the model, in pages, and to the tenant, in bytes of the blocks that its
+ * sequences use.  A block that several of them share counts once; a block that is only cached
+ * counts for no tenant.  (Sequences of two tenants never share a block: the scopes of the prefix
+ * cache see to it.) Weights are charged to the model alone.
  *
- *     below min    its pages are kept free, and whoever has more than his own min must give them
- *                  back, of whatever class
+ *     below min    its pages are kept free, and sequences above their own min must give them back,
+ *                  whatever their class
  *     above max    the newest of its sequences waits until others of it have ended, here or on
  *                  another device
  *     in between   lent
  *
- * Nobody is let in who could never be finished, and when limits change later whoever could not be
- * any more ends at once: it would wait for good, and whoever is behind it, too. */
+ * A request that could never be finished is not admitted.  When limits change later, requests that
+ * can not be finished any more end at once: they would wait for good, and those behind them, too.
+ */
 #include "sched_state.h"
 
-enum { STOPPED_PLANS = 8 }; // at most: then its first is looked at again
+enum { STOPPED_PLANS = 8 }; // then its first waiting sequence is looked at again
 
 static uint64_t block_bytes(const sched_model *m) {
     return m->kv.layout.slot_bytes * m->kv.layout.n_groups;
@@ -25,11 +26,11 @@ static uint64_t unfilled(const sched_tenant *t) {
     return t->min_bytes > t->used_bytes ? t->min_bytes - t->used_bytes : 0;
 }
 
-/* -- of its sequences, when a ceiling is lowered -- */
+/* -- preemption when a ceiling is lowered -- */
 
 typedef bool gives(const sched *s, const seq *v, uint32_t idx);
 
-/* Of the running ones that have blocks and give them: whoever deserves them least, or NULL. */
+/* Of the running sequences with blocks that `may` accepts: the least deserving, or NULL. */
 static seq *least_deserving(const sched *s, gives *may, uint32_t idx) {
     seq *least = NULL;
     LIST_EACH(node, &s->running) {
@@ -51,7 +52,8 @@ static bool is_of_model(const sched *s, const seq *v, uint32_t model_idx) {
     return v->model_idx == model_idx;
 }
 
-/* Work on other devices needs it: some of its sequences wait until it is theirs again. */
+/* Work on other devices needs the tenant's memory: some of its sequences wait until they may have
+ * it. */
 static void give_back(sched *s, uint32_t tenant_idx) {
     const sched_tenant *t = &s->tenants[tenant_idx];
     seq *v;
@@ -95,8 +97,8 @@ inferd_status sched_set_tenant(sched *s, uint32_t tenant_idx, const tenant_polic
     return INFERD_OK;
 }
 
-/* Blocks of tenants that nobody described yet are in no ledger; they come into it as they are used
- * again. */
+/* Blocks of tenants without a policy are not counted; once there is a policy, they count when they
+ * are used again. */
 void sched_on_live(void *ctx, uint32_t tenant, bool live) {
     sched_model *m = ctx;
     sched *s = m->s;
@@ -203,7 +205,7 @@ bool sched_may_claim(const sched *s, const seq *q) {
            pool_held(o) + n_pages <= o->min;
 }
 
-/* All that its tenant has was guaranteed to it. */
+/* All that its tenant has is within the guarantee. */
 static bool tenant_is_secure(const sched *s, const seq *q) {
     const sched_tenant *t = tenant_of(s, q);
     return t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes;
@@ -214,16 +216,16 @@ bool sched_is_secure(const sched *s, const seq *q) {
     return tenant_is_secure(s, q) || (o->min > 0 && pool_held(o) <= o->min);
 }
 
-/* ---- what was lent comes back ---- */
+/* ---- taking lent pages back ---- */
 
-/* Pages of a model above its guarantee, but for those that only cached blocks keep. */
+/* Pages of a model above its guarantee, without those that only cached blocks keep. */
 static uint32_t n_lent(const sched_model *m) {
     const pool_owner *o = &m->kv.pool->owners[m->kv.owner];
     uint64_t kept = (uint64_t)o->min + m->kv.n_idle_pages;
     return pool_held(o) > kept ? (uint32_t)(pool_held(o) - kept) : 0;
 }
 
-/* Pages that this model can take now, or could when steps have ended and cached blocks gone. */
+/* Could this model take n pages, now or when steps have ended and cached blocks are evicted? */
 static bool may_have(sched *s, uint32_t model_idx, uint32_t n) {
     const pool *p = s->pool;
     const pool_owner *o = &p->owners[model_idx];
@@ -238,7 +240,8 @@ static bool may_have(sched *s, uint32_t model_idx, uint32_t n) {
     return there >= (uint64_t)n + u32_max(p->unfilled - own, p->n_reserved);
 }
 
-/* Somebody of another model, whose pages were lent to it. */
+/* v is of another model, which is above its guarantee, and its tenant does not guarantee its
+ * blocks. */
 static bool is_lent_to(const sched *s, const seq *v, uint32_t model_idx) {
     return v->model_idx != model_idx && n_lent(&s->models[v->model_idx]) > 0 &&
            !tenant_is_secure(s, v);
@@ -253,7 +256,7 @@ bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n) {
     return true;
 }
 
-/* ---- what could ever be had ---- */
+/* ---- the most that can ever be had ---- */
 
 void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages) {
     sched_model *m = &s->models[model_idx];
@@ -266,9 +269,9 @@ void sched_pool_shrank(sched *s) {
     s->limits_changed = true;
 }
 
-/* Pages that other models keep whatever happens. */
+/* Pages that other models keep in any case. */
 typedef struct kept_pages {
-    uint64_t pinned, promised; // weights; what is guaranteed beside them
+    uint64_t pinned, promised; // weights; guarantees beside them
 } kept_pages;
 
 static kept_pages kept_by_others(const sched *s, uint32_t model_idx) {
@@ -284,8 +287,8 @@ static kept_pages kept_by_others(const sched *s, uint32_t model_idx) {
     return k;
 }
 
-/* Pages for keys and values when all others hold no more than they keep whatever happens: weights
- * that are pinned, and guarantees of models or of tenants, whichever are more. */
+/* Pages for KV when all others hold no more than they keep in any case: pinned weights, and
+ * guarantees of models or of tenants, whichever are more. */
 static uint32_t pages_beside(const sched *s, kept_pages kept, uint32_t model_idx,
                              uint32_t tenant_idx) {
     const sched_model *m = &s->models[model_idx];
@@ -295,8 +298,8 @@ static uint32_t pages_beside(const sched *s, kept_pages kept, uint32_t model_idx
     uint64_t others = s->min_bytes - (t != NULL ? t->min_bytes : 0);
     if (tenant_idx == UINT32_MAX) others = 0;
     if (pages_of(s, others) > promised) promised = pages_of(s, others);
-    /* Where its weights do not even fit it fails as a whole, with a sentence about that; unless
-     * they are there from before others were promised so much. */
+    /* A model with weights that do not even fit fails as a whole, with an error about that; unless
+     * they are on the device since before so much was guaranteed to others. */
     if (p->owners[m->weights_of].held[PAGE_WEIGHT] == 0 &&
         pinned + promised + m->spec.weight_pages >= p->n_device)
         pinned = 0;
@@ -336,7 +339,7 @@ uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant
                                                   : INT32_MAX;
 }
 
-/* False: it cannot be finished any more. */
+/* False: it can not be finished any more. */
 static bool still_fits(const sched *s, kept_pages kept, seq *q, inferd_err *err) {
     uint32_t n_memory = tokens_beside(s, kept, q->model_idx, q->req->tenant_idx);
     uint32_t n_tenant = sched_tenant_tokens(s, q->model_idx, q->req->tenant_idx);
@@ -366,19 +369,20 @@ static bool still_fits(const sched *s, kept_pages kept, seq *q, inferd_err *err)
     return false;
 }
 
-/* A ceiling that was lowered holds at once: cached blocks go, then the newest wait again. */
+/* A lowered ceiling holds at once: cached blocks are evicted, then the newest sequences wait
+ * again. */
 static void trim_to_max(sched *s, sched_model *m) {
     const pool_owner *o = &s->pool->owners[m->kv.owner];
     while (pool_held(o) > o->max) {
         if (sched_evict_block(s, m)) continue;
         seq *v = least_deserving(s, is_of_model, (uint32_t)(m - s->models));
-        if (v == NULL || pool_held(o) - o->max <= m->kv.n_idle_pages) break; // or when steps end
+        if (v == NULL || pool_held(o) - o->max <= m->kv.n_idle_pages) break; // steps free them
         sched_preempt_seq(s, v);
     }
     s->limits_changed |= pool_held(o) > o->max && m->kv.n_taken > 0;
 }
 
-/* Who cannot be finished any more ends. */
+/* Ends sequences that can not be finished any more. */
 static void recheck_model(sched *s, uint32_t model_idx, uint64_t now_us) {
     sched_model *m = &s->models[model_idx];
     kept_pages kept = kept_by_others(s, model_idx);

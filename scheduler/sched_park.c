@@ -1,27 +1,27 @@
-/* sched_park.c - cached blocks of keys and values that are kept in host memory.
+/* sched_park.c - cached KV blocks that are swapped out to host memory.
  *
- *     device   | prefix cache | --evicted--> parked --wanted again--> | prefix cache |
+ *     device   | prefix cache | --evicted--> host memory --needed again--> | prefix cache |
  *
- * A block that leaves the device because its page is wanted is copied to host memory first, when
- * copying it there and back is expected to take less time than computing it again.  It keeps its
- * name.  So a preempted sequence, or a prompt whose model was away, finds its blocks again: on the
- * device, else here, and only what is in neither is computed.  (The last, unfinished block of a
- * preempted sequence always is: it has no name.)
+ * A block that is evicted because its page is needed is first copied to host memory, when copying
+ * it there and back is expected to take less time than computing it again.  It keeps its name.  So
+ * a preempted sequence, or a prompt for a model that was away, finds its blocks again: on the
+ * device, else in host memory; only blocks that are in neither are computed.  (The last, unfinished
+ * block of a preempted sequence always is: it has no name.)
  *
- * Parked blocks go, oldest first, when the host's pages are wanted: weights of models go before
- * them. */
+ * Swapped-out blocks are dropped, oldest first, when the host's pages are needed; weights of models
+ * are dropped before them. */
 #include <string.h>
 
 #include "sched_state.h"
 
 enum {
     AHEAD_PERCENT = 2,      // of the time, for copies ahead of time
-    AHEAD_US_MAX = 2000,    // of that at once
-    AHEAD_LEAVES_PARTS = 8, // of the host's pages, for what has to be parked
-    TOOK_SHIFT = 3,         // an eighth of each deviation of a block's time
-    TOOK_CLAMP = 4,         // times the mean: more is a hiccup
-    TOOK_OLD_US = 10000000, // then it is tried again
-    /* Before any was copied: bytes per microsecond, both ways of memory or of a bus. */
+    AHEAD_US_MAX = 2000,    // the most of that at once
+    AHEAD_LEAVES_PARTS = 8, // of the host's pages: left for swapping out
+    TOOK_SHIFT = 3,         // an eighth of each deviation moves a block's time
+    TOOK_CLAMP = 4,         // times the mean: more is an outlier
+    TOOK_OLD_US = 10000000, // then it is measured again
+    /* Assumed before any copy: bytes per microsecond, both ways of memory or of a bus. */
     MOVE_BYTES_PER_US = 4000
 };
 
@@ -79,7 +79,7 @@ static uint64_t move_us(const sched_model *m) {
     return m->move.us != 0 ? m->move.us : guess_us(m);
 }
 
-/* For deciding whether to copy: what was measured long ago keeps nobody from trying. */
+/* For deciding whether to copy: an old measurement must not keep copies from being tried. */
 static uint64_t tried_us(const sched *s, const sched_model *m) {
     return sched_is_old(&m->move, s->clock_us) ? guess_us(m) : move_us(m);
 }
@@ -110,9 +110,10 @@ void sched_note_moves(sched *s, uint32_t model_idx, uint32_t n, uint64_t us) {
     sched_note_took(&s->models[model_idx].move, us / n, s->clock_us);
 }
 
-/* ---- out ---- */
+/* ---- swapping out ---- */
 
-/* A parked block of whoever has one that nobody wanted for longest, of this model first. */
+/* Drops the longest unused swapped-out block of a model.  drop_one: of m first, then of any
+ * model. */
 static bool drop_of(sched *s, sched_model *m) {
     uint32_t b = prefix_oldest(&m->parked);
     if (b == BLOCK_NONE) return false;
@@ -143,7 +144,7 @@ static uint32_t find_parked(const sched_model *m, uint32_t b) {
     return prefix_lookup(&m->parked, e->name, e->scope, e->depth, prefix_tokens(&m->prefix, b));
 }
 
-/* There is a place in park_table for it. */
+/* park_table has a block for it. */
 static void copy_to_host(sched *s, sched_model *m, uint32_t b) {
     move_block(s, m, slots_of(&m->kv, b), m->park_table.slots, true);
     prefix_adopt(&m->parked, &m->park_table, &m->prefix, b);
@@ -159,14 +160,14 @@ static bool take_parked_place(sched_model *m, uint32_t tenant) {
     return kv_append(&m->parked_kv, &m->park_table);
 }
 
-/* False: there is no room for it in host memory. */
+/* False: host memory has no room for it. */
 static bool park(sched *s, sched_model *m, uint32_t b) {
     uint32_t there = find_parked(m, b);
     if (there != BLOCK_NONE) {
-        prefix_touch(&m->parked, there); // a copy from an earlier time
+        prefix_touch(&m->parked, there); // copied out earlier
         return true;
     }
-    if (!parking_pays(s, m, b)) return true; // it goes: a disk is taken to be slower still
+    if (!parking_pays(s, m, b)) return true; // dropped: a disk is assumed to be slower still
     while (!take_parked_place(m, m->kv.blocks[b].tenant))
         if (!drop_one(s, m)) return false;
     copy_to_host(s, m, b);
@@ -182,7 +183,7 @@ bool sched_evict_block(sched *s, sched_model *m) {
 
 /* ---- ahead of time ---- */
 
-/* The host has a page to spare, or a place in one. */
+/* The host has a page to spare, or free slots in one. */
 static bool has_room_ahead(const sched *s, const sched_model *m) {
     return m->parked_kv.n_free_slots >= m->kv.layout.n_groups ||
            pool_n_host_free(s->host) > s->host->n_host / AHEAD_LEAVES_PARTS;
@@ -223,9 +224,9 @@ void sched_copy_ahead(sched *s, uint64_t now_us) {
     }
 }
 
-/* ---- and back ---- */
+/* ---- swapping in ---- */
 
-/* A cached block of any model goes, those of this one first. */
+/* Evicts a cached block of any model, of this one first. */
 static bool evict_any(sched *s, sched_model *m) {
     if (sched_evict_block(s, m)) return true;
     for (uint32_t i = 0; i < s->n_models; i++)
@@ -234,7 +235,7 @@ static bool evict_any(sched *s, sched_model *m) {
     return false;
 }
 
-/* A block for what comes back; cached ones go for it. */
+/* Takes a device block for a swap-in; cached ones are evicted for it. */
 static bool take_place(sched *s, sched_model *m, seq *q) {
     sched_reserve_for(s, q);
     if (sched_tenant_is_full(s, q, 1)) return false;
@@ -243,7 +244,7 @@ static bool take_place(sched *s, sched_model *m, seq *q) {
     return true;
 }
 
-/* The block behind q's last is in its table now and will be there for whatever is launched. */
+/* The block behind q's last is in its table now, and has its content before any later step runs. */
 static void arrive(sched *s, seq *q, prefix_name name, const tok_id *tokens) {
     sched_model *m = seq_model(s, q);
     uint32_t T = m->kv.layout.block_tokens;
@@ -258,7 +259,7 @@ static void give_place_back(sched_model *m, seq *q) {
     kv_block_free(&m->kv, kv_drop_last(&m->kv, &q->table, 0));
 }
 
-/* False: it went for what was parked to make the place. */
+/* False: making room on the device dropped the swapped-out block itself. */
 static bool copy_back(sched *s, seq *q, prefix_name name, const tok_id *tokens) {
     sched_model *m = seq_model(s, q);
     uint32_t b = prefix_lookup(&m->parked, name, q->req->cache_scope, q->n_published, tokens);
@@ -278,8 +279,8 @@ static void write_slots(sched *s, const sched_model *m, const int32_t *slots,
         memcpy(s->slot(s->disk_ctx, m->kv.owner, slots[g]), from, l->slot_bytes);
 }
 
-/* From the disk into its page; where memories are apart by way of host memory.  False: there is no
- * room on the way. */
+/* From the disk into its page; where memories are apart by way of host memory.  False: no room
+ * there. */
 static bool write_back(sched *s, seq *q, prefix_name name, const tok_id *tokens,
                        const unsigned char *from) {
     sched_model *m = seq_model(s, q);
@@ -301,7 +302,8 @@ static bool write_back(sched *s, seq *q, prefix_name name, const tok_id *tokens,
     return true;
 }
 
-/* One block; false: it is in neither, on its way, or there is no place for it. */
+/* One block; false: it is neither in host memory nor on the disk, still being read, or there is no
+ * room for it. */
 static bool unpark_next(sched *s, seq *q, uint32_t n_max, uint64_t now_us) {
     sched_model *m = seq_model(s, q);
     const uint64_t *scope = q->req->cache_scope;
