@@ -29,7 +29,7 @@ static uint32_t find_end(const tok_id *tokens, uint32_t n) {
 uint32_t draft_write(tok_id *tokens, uint32_t n, uint32_t n_max) {
     uint32_t from = n_max > 0 ? find_end(tokens, n) : 0;
     if (from == 0) return 0;
-    /* `from` is below n, so a guess that runs into the end goes on with its own beginning. */
+    /* `from` is below n, so a draft that runs into the end goes on with its own beginning. */
     for (uint32_t i = 0; i < n_max; i++) tokens[n + i] = tokens[from + i];
     return n_max;
 }

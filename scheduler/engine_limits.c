@@ -25,7 +25,7 @@ uint64_t limits_pace_us(policy_objective objective, uint32_t tpot_ms) {
         [OBJECTIVE_BALANCED] = 40,
         [OBJECTIVE_LATENCY] = 10,
         [OBJECTIVE_THROUGHPUT] = 100,
-        [OBJECTIVE_SLA] = 40, // of requests that wish for nothing
+        [OBJECTIVE_SLA] = 40, // for requests without a target
     };
     return (uint64_t)or_default(tpot_ms, preset_ms[objective]) * MS_US;
 }

@@ -2,17 +2,17 @@
  *
  * With x the terms of a step, y its time and p the prices, the sum of (1 - p x / y)^2 is least
  * where wanted = moment p.  A round multiplies each price by wanted / (moment p), which never makes
- * the sum larger.  A few rounds per step go on from the prices before; the next steps continue. */
+ * the sum larger.  A few rounds per step start from the prices before; the next steps continue. */
 #include "rate.h"
 
 #define FADE (1.0 / 32)
 enum { ROUNDS = 12 };
-/* This part of a step's deviation is taken for a change of the machine's speed. */
+/* This part of a step's deviation counts as a change of the machine's speed. */
 #define SPEED_SHARE 0.25
 #define US_MAX      10000000.0
 
-/* How a term that was never seen before is charged: mostly to the rows, which promises too little
- * for a larger step rather than too much. */
+/* How a term seen for the first time is priced: mostly by the rows.  That predicts too little for a
+ * larger step rather than too much. */
 static const double first_share[RATE_TERMS] = {0.10, 0.80, 0.05, 0.05};
 /* A price never falls below this share of a step's time: from zero it could not rise again. */
 #define SHARE_MIN 0.001
@@ -50,7 +50,7 @@ static void fit(rate *r) {
     }
 }
 
-/* Everything takes `factor` times as long as what is remembered. */
+/* From now on everything takes `factor` times as long as what is remembered. */
 static void change_speed(rate *r, double factor) {
     for (int i = 0; i < RATE_TERMS; i++) {
         r->price[i] *= factor;

@@ -1,4 +1,4 @@
-/* rate.h - how long a step takes on this device, learned from the steps it did.
+/* rate.h - predicts how long a step takes on this device, from measured steps.
  *
  *     us = one step + rows * each + draws * each + attended positions * each
  *
@@ -6,16 +6,16 @@
  * logits (the head, and drawing a token).  The four prices fit the relative error of the steps by
  * least squares, with weights that fade by 1/32 per step.
  *
- * They are moved by multiplication: each round scales a price by how much too short the steps that
- * contain it are predicted.  So none becomes negative, and what the steps cannot tell apart (while
- * nothing but decoding happens, all have as many rows) keeps its proportions.  A term that recent
- * steps do not contain keeps its price.  Of a step's deviation a quarter is taken for a change of
- * the machine's speed at once: all prices, and the steps remembered, are scaled.
+ * The fit is multiplicative: each round scales a price by the factor by which the steps that
+ * contain it are predicted too short.  So no price becomes negative, and prices that the steps
+ * cannot tell apart (in pure decoding all steps have as many rows) keep their proportions.  A term
+ * that recent steps do not contain keeps its price.  A quarter of a step's deviation counts at once
+ * as a change of the machine's speed: all prices, and the steps remembered, are scaled.
  *
- * A single step that took more than twice as long as expected is a hiccup and counts as twice; the
- * second in a row is believed.  A step may have at most twice the rows of the largest one measured,
- * so the fit is never trusted far outside of what it has seen, and until RATE_DEFAULT_ROWS have
- * been seen, whatever was predicted, steps double: small ones alone would never teach anything.
+ * A single step that took more than twice as long as expected is an outlier and counts as twice;
+ * the second in a row counts in full.  A step may have at most twice the rows of the largest one
+ * measured, so the fit is never trusted far outside of its data.  Until RATE_DEFAULT_ROWS rows have
+ * been measured, steps double, whatever is predicted: small ones alone would never teach anything.
  *
  * Thread: engine. */
 #ifndef INFERD_RATE_H
@@ -44,12 +44,12 @@ typedef struct rate {
 } rate;
 
 void rate_add(rate *r, const rate_work *w, uint64_t us);
-/* How far the times predicted for recent steps were from what they took: the mean of the absolute
- * relative errors, in parts per million, with weights that fade by 1/32 per step; at most
- * RATE_ERROR_MAX_PPM for one step.  0 before the second rate_add. */
+/* The error of recent predictions: the mean of the absolute relative errors of steps, in parts per
+ * million, with weights that fade by 1/32 per step; at most RATE_ERROR_MAX_PPM for one step.  0
+ * before the second rate_add. */
 uint32_t rate_error_ppm(const rate *r);
 uint64_t rate_us(const rate *r, const rate_work *w); // 0 before the first rate_add
-/* The work of n rows of a sequence behind its first `begin` positions, added to `w`. */
+/* Adds to `w` the work of n rows of a sequence behind its first `begin` positions. */
 void rate_add_rows(rate_work *w, uint32_t begin, uint32_t n);
 /* How many such rows, at most n_max, may join `w` so that the step takes at most budget_us. */
 uint32_t rate_rows(const rate *r, uint64_t budget_us, const rate_work *w, uint32_t begin,

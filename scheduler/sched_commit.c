@@ -1,6 +1,6 @@
-/* sched_commit.c - what a finished step changed: tokens appended, events written, blocks published,
- * sequences ended.  Results of a sequence that left meanwhile are dropped; when it comes back it
- * draws the same tokens again, because drawing depends on nothing but the sequence. */
+/* sched_commit.c - applies a finished step: appends tokens, emits events, publishes blocks, ends
+ * sequences.  Results of a sequence that left meanwhile are dropped; when it comes back it draws
+ * the same tokens again, because drawing depends on nothing but the sequence. */
 #include <string.h>
 
 #include "sched_state.h"
@@ -25,7 +25,7 @@ static void emit_result(sched *s, const seq *q, gen_kind kind, const sample_resu
     s->emit(s->emit_ctx, &e);
 }
 
-/* The blocks that became full get their names, so that others find them. */
+/* Names the blocks that became full, so that other sequences find them. */
 static void publish(sched *s, seq *q) {
     sched_model *m = seq_model(s, q);
     uint32_t block_tokens = m->kv.layout.block_tokens;
@@ -80,8 +80,8 @@ static void end_without_logit(sched *s, seq *q, uint64_t now_us) {
                   now_us);
 }
 
-/* What the rows from result `d` on drew.  A row behind the first was computed with a draft: it
- * counts when the token drawn before it is that draft, and what follows a wrong one is dropped. */
+/* The tokens drawn from result `d` on.  A row behind the first was computed with a draft token: it
+ * counts when the token drawn before it is that draft; results behind a wrong draft are dropped. */
 static void commit_draws(sched *s, seq *q, const step *st, uint32_t d, uint32_t draws_end,
                          uint64_t now_us) {
     uint32_t n_drafts = draws_end - d - 1, n_right = 0;
@@ -92,7 +92,7 @@ static void commit_draws(sched *s, seq *q, const step *st, uint32_t d, uint32_t 
             end_without_logit(s, q, now_us);
             break;
         }
-        publish(s, q); // before its end lets the blocks go
+        publish(s, q); // before its end frees the blocks
         tok_id draft = d + 1 < draws_end ? seq_tokens(q)[q->n_tokens] : -1;
         append_token(s, q, r, now_us);
         if (r->id != draft) break;
@@ -159,7 +159,7 @@ void sched_commit(sched *s, step *st, uint64_t device_us, uint64_t now_us) {
     }
 }
 
-/* Rows of a step are the scheduler's choice, so its failure is never a fault of a request. */
+/* The scheduler chooses the rows of a step, so its failure is never a fault of a request. */
 static inferd_status as_told(inferd_status s) {
     return s == INFERD_ELOST || s == INFERD_ENOMEM ? s : INFERD_EDEVICE;
 }

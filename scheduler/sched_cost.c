@@ -1,4 +1,4 @@
-/* sched_cost.c - what a step of a model costs here, as the rate has learned it. */
+/* sched_cost.c - what a step of a model costs on this device, predicted from measured steps. */
 #include "sched_state.h"
 
 uint32_t sched_decode_us(const sched *s, uint32_t model_idx) {

@@ -240,8 +240,7 @@ static bool may_have(sched *s, uint32_t model_idx, uint32_t n) {
     return there >= (uint64_t)n + u32_max(p->unfilled - own, p->n_reserved);
 }
 
-/* v is of another model, which is above its guarantee, and its tenant does not guarantee its
- * blocks. */
+/* v is of another model, which is above its guarantee, and so is v's tenant, or it has none. */
 static bool is_lent_to(const sched *s, const seq *v, uint32_t model_idx) {
     return v->model_idx != model_idx && n_lent(&s->models[v->model_idx]) > 0 &&
            !tenant_is_secure(s, v);
@@ -298,8 +297,8 @@ static uint32_t pages_beside(const sched *s, kept_pages kept, uint32_t model_idx
     uint64_t others = s->min_bytes - (t != NULL ? t->min_bytes : 0);
     if (tenant_idx == UINT32_MAX) others = 0;
     if (pages_of(s, others) > promised) promised = pages_of(s, others);
-    /* A model with weights that do not even fit fails as a whole, with an error about that; unless
-     * they are on the device since before so much was guaranteed to others. */
+    /* A model with weights that do not even fit fails as a whole, with an error about that, so pins
+     * do not count here; unless its weights came before others were guaranteed so much. */
     if (p->owners[m->weights_of].held[PAGE_WEIGHT] == 0 &&
         pinned + promised + m->spec.weight_pages >= p->n_device)
         pinned = 0;

@@ -1,7 +1,7 @@
 /* sched_pace.c - how long a step may take, so that streams keep their pace.
  *
- * Between two tokens of a stream every model with work makes a step.  Those steps together may take
- * the pace, the smallest among the sequences that decode:
+ * Between two tokens of a stream every model with work has a step.  Those steps together may take
+ * the pace, the smallest among the decoding sequences:
  *
  *     limits.pace_us       of a sequence without a target
  *     2 x the target       of one with a target per token (of the request, else slo.tpot_ms of its
@@ -10,22 +10,22 @@
  *
  * limits.pace_us is a fifth longer while a request has waited for its first token for LONG_WAIT_US.
  * Twice a target is at most STEP_MOST_US, or the bound of a step while nothing decodes if that is
- * longer: an urgent request would wait for a step of seconds.  And of a target that a request
- * brings it is at least half of limits.pace_us: one client must not slow down the prompts of all
- * others.
+ * longer; otherwise an urgent request would wait for a step of seconds.  For a target that a
+ * request brings it is at least half of limits.pace_us: one client must not slow down the prompts
+ * of all others.
  *
  *     0            decode steps of all models          pace
  *     |------------------------------------|-----------|
  *                                           prompts, divided by the models that have some
  *
- * A model takes part when its most urgent work is not less urgent than that of the model which is
- * planned, or when it has a share to use: the others get steps only when those have nothing to do.
- * Sequences that stand still (their reader, tenant or model is paused), or stepped aside, take no
- * part: they get no step, so no pace of theirs can be kept.
+ * A model takes part when its most urgent work is at least as urgent as that of the model being
+ * planned, or when it has a share to use; other models get steps only when those have nothing to
+ * do. Sequences with a paused reader, tenant or model, and displaced ones, take no part: they get
+ * no step, so their pace can not be kept.
  *
- * Prompts get at least a quarter of the time that decoding takes, or requests that decode would
- * keep all others out.  While nothing decodes no stream waits, and a step is bounded only because a
- * more urgent request may arrive meanwhile.
+ * Prompts get at least a quarter of the time that decoding takes, or decoding requests would keep
+ * all others out.  While nothing decodes no stream waits, and a step is bounded only because a more
+ * urgent request may arrive meanwhile.
  *
  * Thread: engine. */
 #include "sched_state.h"
@@ -40,16 +40,16 @@ enum {
     LONG_WAIT_PARTS = 5
 };
 
-/* One step of every model. */
+/* One step of every model that takes part. */
 typedef struct rotation {
-    uint64_t targets_us;  // the least that those with a target allow; UINT64_MAX: there are none
-    bool without_target;  // some decode without one
+    uint64_t targets_us;  // the least that sequences with a target allow; UINT64_MAX: none has one
+    bool without_target;  // some sequences decode without one
     bool long_wait;       // for a first token
     uint64_t decode_us;   // of the decode steps
     uint32_t n_prompting; // models with prompts to compute
 } rotation;
 
-/* Batch work waits for as long as it takes. */
+/* A long wait for the first token.  Batch work may wait for as long as it takes. */
 static bool waits_for_long(const sched *s, const seq *q) {
     return q->req->class <= GEN_NORMAL && seq_n_output(q) == 0 &&
            s->clock_us >= q->req->arrival_us + LONG_WAIT_US;
@@ -61,7 +61,7 @@ static void add_pace(const sched *s, const seq *q, rotation *r) {
         r->without_target = true;
         return;
     }
-    uint64_t promised_us = s->models[q->model_idx].tpot_us; // by the operator, for all
+    uint64_t promised_us = s->models[q->model_idx].tpot_us; // the operator's, for all
     uint64_t least_us = q->req->tpot_target_ms != 0 ? s->limits.pace_us / WISH_LEAST_PARTS : 0;
     if (promised_us != 0) least_us = u64_min(least_us, TARGET_PACES * promised_us);
     uint64_t most_us = u64_max(STEP_MOST_US, PROMPT_PACES * s->limits.pace_us);
@@ -76,7 +76,7 @@ static uint64_t pace_us(const sched *s, const rotation *r) {
     return u64_min(r->targets_us, s->limits.pace_us + more_us);
 }
 
-/* Of classes as bits: the lower the bit, the more urgent. */
+/* The most urgent of classes as bits: the lowest bit. */
 static uint32_t most_urgent(uint32_t classes) {
     return classes & ~(classes - 1);
 }
@@ -91,7 +91,7 @@ static bool takes_part(const sched_model *m, const sched_model *other) {
     return m->ready == 0 || most_urgent(other->ready) <= most_urgent(m->ready);
 }
 
-/* `work`: what the step already has, if m is the model that is planned; drafts are in it. */
+/* `work`: what the step already has, drafts included, if m is the model being planned. */
 static void add_model(const sched *s, const sched_model *m, const rate_work *work, rotation *r) {
     rate_work decode = {0};
     bool prompts = false;
@@ -112,7 +112,7 @@ static void add_model(const sched *s, const sched_model *m, const rate_work *wor
     uint64_t decode_us = decode.rows > 0 ? rate_us(&m->rate, &decode) : 0;
     if (work != NULL && work->rows > 0) decode_us = u64_max(decode_us, rate_us(&m->rate, work));
     r->decode_us += decode_us;
-    bool comes = false; // a request that could begin
+    bool comes = false; // a waiting request could begin
     LIST_EACH(node, &m->waiting) {
         const seq *q = LIST_ENTRY(node, seq, mine);
         if (sched_stands_still(s, q)) continue;

@@ -1,13 +1,13 @@
-/* sched_rungs.c - which rung of the ladder a preemption took, and for how long.
+/* sched_rungs.c - the kind of each preemption, and how long it lasted.
  *
  *     RUNNING, a row was due     --a more urgent step-->  aside  --rows-->  pause
  *     RUNNING, blocks given back --sched_preempt_seq-->   away   --rows-->  pause, park, recompute
  *                                                                           or model_out
  *
- * A preempted sequence leaves its blocks to the prefix cache.  Where they are when it comes back
- * decides: all there (up to the unfinished block, which has no name), copied back from host memory
- * or read from the disk, or computed again.  So it is counted when it gets rows, and one that ends
- * before is not. */
+ * A preempted sequence leaves its blocks to the prefix cache.  The kind depends on where they are
+ * when it comes back: all there (up to the unfinished block, which has no name), copied back from
+ * host memory or read from the disk, or computed again.  So a preemption is counted when its
+ * sequence gets rows; one that ends before is not counted. */
 #include "sched_state.h"
 
 const uint32_t engine_rung_us_bounds[ENGINE_RUNG_BUCKETS] = {

@@ -1,21 +1,22 @@
 /* sched_time.c - would the targets still be kept with one request more?
  *
- * Each model with running sequences that wish for a time per token is a periodic task: C is its
- * decode step as the rate predicts it, T the smallest wish.  feasible.h has the inequality.  With
+ * Each model with running sequences that have a target per token is a periodic task: C is its
+ * decode step as the rate predicts it, T the smallest target.  feasible.h has the inequality.  With
  * the objective `sla` a request that would break it is refused with the numbers; with the others it
- * is let in, and its model's deadlines are then the first to be missed.
+ * is admitted, and its model's deadlines are then the first to be missed.
  *
- * Whoever is refused is told when enough of what runs will have ended: each has so many tokens to
- * go, and a round of all models' steps makes one of each.  That is no promise. */
+ * A refused request is told when enough running sequences will have ended: each has so many tokens
+ * left, and a round of all models' steps makes one of each.  That is an estimate, no reservation.
+ */
 #include "sched_state.h"
 
 enum { RETRY_MAX_S = 60 };
 #define MS_PER_S  1000u
 #define SECOND_US ((uint64_t)1000000)
 
-/* Some time from now: sequences that will have ended are left out.  Zeroed: now. */
+/* A later time: sequences that will have ended by then are left out.  Zeroed: now. */
 typedef struct horizon {
-    uint64_t us, token_us; // ahead; a token of each takes that
+    uint64_t us, token_us; // from now; a token of each sequence takes that
 } horizon;
 
 static bool has_ended(const seq *q, const horizon *h) {
@@ -23,7 +24,7 @@ static bool has_ended(const seq *q, const horizon *h) {
     return h->us > 0 && n_left * h->token_us <= h->us;
 }
 
-/* A decode step of what runs of this model then, and n_more sequences. */
+/* A decode step of the sequences of this model that run at h, and n_more others. */
 static uint64_t decode_us(const sched_model *m, uint32_t n_more, const horizon *h) {
     rate_work w = {0};
     LIST_EACH(node, &m->running) {
@@ -46,7 +47,7 @@ uint64_t sched_tpot_us(const sched *s, const seq *q) {
 
 static const horizon now = {0};
 
-/* The smallest wish of what runs then; 0: nobody wishes. */
+/* The smallest target of the sequences that run at h; 0: none has one. */
 static uint64_t period_of(const sched *s, const sched_model *m, const horizon *h) {
     uint64_t least = 0;
     LIST_EACH(node, &m->running) {
@@ -107,7 +108,7 @@ static bool fits_at(const sched *s, const seq *q, const horizon *h) {
 static const horizon nothing_runs = {.us = UINT64_MAX};
 
 uint32_t sched_time_retry_ms(const sched *s, const seq *q) {
-    uint32_t low_s = 0, high_s = RETRY_MAX_S; // too soon; enough, or as long as is told
+    uint32_t low_s = 0, high_s = RETRY_MAX_S; // too soon; late enough, or the most reported
     horizon h = {0};
     if (!fits_at(s, q, &nothing_runs)) return 0;
     for (uint32_t i = 0; i < s->n_models; i++)

@@ -1,4 +1,4 @@
-/* sched_verify.c - every sentence that scheduler.h and seq.h call always true. */
+/* sched_verify.c - checks everything that scheduler.h and seq.h call always true. */
 #include <string.h>
 
 #include "sched_state.h"

@@ -1,20 +1,20 @@
-/* share.h - what somebody may have of a device's time, and what he had.
+/* share.h - how much of a device's time an account may have, and how much it had.
  *
  * An account belongs to a tenant or to a model.  It is a token bucket: percent/100 microseconds per
- * microsecond flow in, up to a cap (25 to 50 ms), and what its steps took flows out, so it may be
- * negative by a step and is repaid.
+ * microsecond flow in, up to a cap (25 to 50 ms), and what its steps took flows out.  So it may be
+ * negative by a step, which is repaid.
  *
  *     fixed       runs only while the bucket is positive
  *     burst       is entitled to run while the bucket is positive, and takes part in what is left
  *     besteffort  takes part in what is left
  *
- * In any window of W microseconds an account that always has work gets at most
- * share * W + the cap + one step of what it is entitled to, and at least as much less: with steps
- * of 20 ms an error of at most 0.7 points in ten seconds.
+ * In any window of W microseconds an account that always has work gets its entitlement, share * W,
+ * with an error of at most the cap plus one step either way: with steps of 20 ms at most 0.7 points
+ * in ten seconds.
  *
- * What is left goes by virtual time: microseconds received divided by weight, kept for each pair of
- * tenant and model that has work (a *principal*).  Whoever comes back from having none starts at
- * the smallest of the others, so idle time is no credit (VTC; Sheng et al., OSDI 2024).
+ * What is left is divided by virtual time: microseconds received divided by weight, kept for each
+ * flow (a pair of tenant and model that has work).  A flow that comes back from having no work
+ * starts at the smallest of the others, so idle time is no credit (VTC; Sheng et al., OSDI 2024).
  *
  * Pure; the time is handed in.  Thread: engine. */
 #ifndef INFERD_SHARE_H
@@ -36,13 +36,13 @@ typedef struct share_account {
     uint32_t weight;  // of what is left; 0: nothing of it
     int64_t level;    // hundredths of a microsecond
     uint64_t refilled_us;
-    uint64_t used_us; // ever
+    uint64_t used_us; // in all
 } share_account;
 
-/* A new one, full. */
+/* A new account, full. */
 void share_init(share_account *a, share_policy policy, uint32_t percent, uint32_t weight,
                 uint64_t now_us);
-/* Other terms from now on; what was received stays received. */
+/* A new policy from now on; time received before still counts. */
 void share_set(share_account *a, share_policy policy, uint32_t percent, uint32_t weight,
                uint64_t now_us);
 void share_refill(share_account *a, uint64_t now_us);
@@ -50,15 +50,15 @@ void share_charge(share_account *a, uint64_t us);
 
 /* After share_refill. */
 bool share_is_entitled(const share_account *a); // its guarantee is not used up
-/* It may run at all; `overdraw_us`: so much more than it has is forgiven for now (an urgent
- * request's one step). */
+/* It may run at all.  `overdraw_us`: how far its level may be below zero for now (one step of an
+ * urgent request). */
 bool share_may_run(const share_account *a, uint64_t overdraw_us);
-/* When share_may_run will be true; now_us or before: it is, UINT64_MAX: never by itself. */
+/* When share_may_run becomes true; now_us or before: it is, UINT64_MAX: never by itself. */
 uint64_t share_ready_us(const share_account *a, uint64_t now_us);
 uint32_t share_cap_us(uint32_t percent);
-/* How long until its bucket is full, and what flows in is lost; UINT64_MAX: it is not entitled. */
+/* Time until its bucket is full and more is lost; UINT64_MAX: it is not entitled. */
 uint64_t share_full_us(const share_account *a);
-/* Percent that each device gives of a share over several: 240 on 3 are 80. */
+/* Percent of each device for a share over several: 240 on 3 are 80. */
 uint32_t share_percent_each(const share_spec *s);
 
 #endif

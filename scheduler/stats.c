@@ -1,7 +1,7 @@
 /* stats.c - the snapshots of engine_private.h.
  *
- * Release stores of the words keep the odd number in front of them, acquire loads keep the second
- * look behind them; so a reader that saw one word of a newer snapshot sees a newer number, too. */
+ * Release stores of the words come after the odd number, acquire loads of them come before the
+ * second look at it; so a reader that saw a word of a newer snapshot sees a newer number, too. */
 #include <string.h>
 
 #include "engine_private.h"
@@ -45,7 +45,7 @@ void board_read(const board *b, void *out) {
     }
 }
 
-/* ---- principals ---- */
+/* ---- flows ---- */
 
 enum { PRINCIPAL_WORDS = (sizeof(engine_principal) + 7) / 8 };
 

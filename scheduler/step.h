@@ -1,9 +1,9 @@
-/* step.h - one turn of the device: what it computes, for whom, and what it drew.
+/* step.h - one step of the device: what it computes, for which sequences, and what it drew.
  *
  * A step is filled by sched_plan, computed by a device (device.h) and accounted for by
  * sched_commit, sched_fail or sched_withdraw.  With depth 2 the next one is planned while the
- * device works; its rows may then use a token that the step before still computes (batch.h,
- * TOK_PROMISED).
+ * device works; its rows may then use a pending token, which the step before still computes
+ * (batch.h, TOK_PROMISED).
  *
  * All arrays are sized at start.  Pointers into a sequence (its tokens, its block table) stay valid
  * until the step was committed or failed, whatever happens to the sequence meanwhile.
@@ -21,7 +21,7 @@ struct seq;
 /* One sequence of a step: seqs[i] of the batch. */
 typedef struct step_item {
     struct seq *q;
-    uint32_t run;   // q->run when planned; another one now: q left meanwhile, the result is dropped
+    uint32_t run;   // q->run when planned; if it differs now, q left and the result is dropped
     uint32_t begin; // position of its first row
     uint32_t n_rows;
     uint32_t draw_begin, n_draws;
@@ -39,7 +39,7 @@ typedef struct step {
     uint32_t n_prefill_rows;
     uint64_t n_attended;    // positions that its rows look back at, their own among them
     uint64_t predicted_us;  // 0 while nothing was measured
-    uint64_t charge_us;     // that its sequences pay for; 0: what the device took
+    uint64_t charge_us;     // charged to its sequences; 0: what the device took
     batch b;                // arrays owned
     step_item *items;       // [b.n_seqs] owned
     step_draw *draws;       // [b.n_logits] owned
