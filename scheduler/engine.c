@@ -1,8 +1,8 @@
-/* engine.c - a core (core.h) on a thread of its own, and its two rings.
+/* engine.c - a core (core.h) on its own thread, and its two rings.
  *
  *   engine_read_inbox   submit, cancel, pause, resume, models become changes in the core
  *   core_turn           a step
- *   outbox_publish      last events, numbers, one wake for the front
+ *   outbox_publish      last events, statistics, one wake of the front
  *
  * Room in the outbox is a resource like pages: a step is planned, and a message read, only while
  * the events they may cause fit beside those of the steps in flight.  Last events wait in sched
@@ -21,7 +21,7 @@ enum {
     OUTBOX_EVENTS_MIN = 4096,
     INBOX_MESSAGES_MIN = 4096,
     SLOTS_MAX = 4096,
-    VIEWS_EVERY_US = 50000 // what changes all the time in a slot's view, or takes long to tell
+    VIEWS_EVERY_US = 50000 // for view data that changes all the time, or is slow to collect
 };
 
 static uint32_t power_of_two(uint32_t at_least) {
@@ -34,7 +34,7 @@ static uint32_t power_of_two(uint32_t at_least) {
 
 static void push_event(void *ctx, const gen_event *event) {
     engine *e = ctx;
-    INFERD_CHECK(ring_push(&e->outbox, event)); // room was looked for before
+    INFERD_CHECK(ring_push(&e->outbox, event)); // room was checked before
     e->events_pushed = true;
 }
 
@@ -53,7 +53,7 @@ static void wake_front(engine *e) {
     if (e->wake != NULL) e->wake(e->wake_ctx);
 }
 
-/* Also by itself: when the engine has nothing to do, the time goes on. */
+/* Also called on its own: time passes while the engine has nothing to do. */
 static void publish_account(engine *e) {
     const core_account *a = &e->core.account;
     engine_stats *s = &e->stats;
@@ -124,7 +124,7 @@ static void publish_stats(engine *e) {
     atomic_store_explicit(&e->busy_since_us, c->busy_since_us, memory_order_relaxed);
 }
 
-/* Of its weights: what is there of them, while they come. */
+/* Bytes of its weights on the device; while they are staged or loaded, the part that is there. */
 static uint64_t weight_bytes(const resident *root, uint64_t room_bytes) {
     bool comes = root->state == MODEL_STAGING || root->state == MODEL_LOADING;
     double part =
@@ -133,7 +133,7 @@ static uint64_t weight_bytes(const resident *root, uint64_t room_bytes) {
     return n_bytes < room_bytes ? n_bytes : room_bytes;
 }
 
-/* Pages of the model in both memories.  Those of host memory apart are counted there. */
+/* Pages of the model in both memories; where host memory is separate its pages are added. */
 static void publish_pages(const core *c, uint32_t idx, engine_model_info *i) {
     const pool_owner *o = &c->pool.owners[idx];
     const resident *m = &c->models.slots[idx];
@@ -178,7 +178,7 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
         i.n_running = n.n_running;
         i.n_waiting = n.n_waiting;
         if (n.n_waiting > 0) i.waiting_since_us = c->models.demands[idx].unserved_us;
-        /* Taken out by hand it computes what it has, and then it goes. */
+        /* Held by an operator: it finishes its requests, and then it leaves. */
         if (i.held && i.state == MODEL_HOT && n.n_running + n.n_waiting > 0)
             i.state = MODEL_DRAINING;
         i.kv_blocks_used = n.blocks_used;
@@ -227,13 +227,13 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
     atomic_store(&v->kv_tokens_max, kv_tokens_max);
     atomic_store(&v->kv_tokens_ceiling, kv_tokens_ceiling);
     atomic_store(&v->context, i.context);
-    atomic_store(&v->state, (int)i.state); // now what it means is there
-    /* Last: the front gives the slot to another model, which is not in the state of this one. */
+    atomic_store(&v->state, (int)i.state); // the numbers above belong to it
+    /* Last: the front may now give the slot to another model, which has none of this state. */
     atomic_store(&v->departures, c->models.departures[idx]);
 }
 
-/* What others see of the models: when a state changed, now and then, and before the engine waits
- * (`last`). */
+/* Publishes the views of the models: when a state changed, now and then, and before the engine
+ * waits (`last`). */
 static void publish_slots(engine *e, bool last) {
     const residency *r = &e->core.models;
     uint64_t now_us = clock_now_us();
@@ -243,13 +243,13 @@ static void publish_slots(engine *e, bool last) {
     if (!changed && !due) return;
     e->views_stale = false;
     for (uint32_t i = 0; i < r->n_used; i++) publish_slot(e, i, now_us);
-    e->stats.attainment_ppm = sched_attainment_ppm(e->core.sched); // published behind this
+    e->stats.attainment_ppm = sched_attainment_ppm(e->core.sched); // published after this
     e->seen_changes = r->n_changes;
     e->views_us = now_us;
     atomic_store(&e->n_changes_seen, e->n_changes);
     atomic_store(&e->settled, e->core.settled);
     if (r->dead) atomic_store(&e->lost, r->why.status == INFERD_ELOST);
-    e->events_pushed |= changed; // the front looks at what became of them
+    e->events_pushed |= changed; // the front has to look at the models
 }
 
 static void publish_tenants(engine *e) {
@@ -259,10 +259,10 @@ static void publish_tenants(engine *e) {
             atomic_store_explicit(&e->tenant_bytes[i], n_bytes, memory_order_relaxed);
 }
 
-/* Last events go out, numbers become visible, and the front is woken once. */
+/* Emits last events, publishes all numbers, and wakes the front once. */
 static void outbox_publish(engine *e) {
     sched_flush(e->core.sched, outbox_room(e));
-    /* Before the slots: who sees a slot empty sees what its last model used. */
+    /* Before the slots: a reader that sees a slot empty must see what its last model used. */
     principal_views_publish(&e->principals, sched_account(e->core.sched));
     publish_slots(e, false);
     publish_tenants(e);
@@ -301,13 +301,13 @@ static void set_policy(engine *e, const engine_limits *given) {
     core_set_policy(&e->core, &limits, &models);
 }
 
-/* Changes that views show; what tenants may have changes all the time, and is told elsewhere. */
+/* Changes that views show.  Limits of tenants change all the time, and are reported elsewhere. */
 static bool is_seen(engine_message_kind kind) {
     return kind == ENGINE_MODEL_ADD || kind == ENGINE_MODEL_POLICY || kind == ENGINE_POLICY;
 }
 
-/* What the front says about a model.  A policy that does not fit was refused by the front, which
- * knows all of them; one that still does not fit leaves the old one in place. */
+/* A change from the front.  The front knows all policies, and has refused one that does not fit;
+ * one that still does not fit leaves the old one in place. */
 static void change_model(engine *e, const engine_message *m) {
     residency *r = &e->core.models;
     uint32_t idx = (uint32_t)m->id;
@@ -321,10 +321,10 @@ static void change_model(engine *e, const engine_message *m) {
         residency_remove(r, idx);
         break;
     case ENGINE_TENANT:
-        sched_set_tenant(e->core.sched, idx, &m->change->tenant, now_us, NULL); // or as before
+        sched_set_tenant(e->core.sched, idx, &m->change->tenant, now_us, NULL); // failed: no change
         break;
     case ENGINE_MODEL_POLICY:
-        /* Its last work may have ended just now: an empty slot is promised nothing. */
+        /* Its last work may have ended just now: an empty slot has no guarantee. */
         if (residency_state(r, idx) != MODEL_NONE)
             residency_set_policy(r, idx, &m->change->policy, now_us, NULL);
         break;
@@ -341,7 +341,7 @@ static void change_model(engine *e, const engine_message *m) {
     free(m->change);
     if (!is_seen(m->kind)) return;
     e->n_changes++;
-    e->views_us = 0; // they are written at the end of this turn
+    e->views_us = 0; // they are written at the end of this iteration
 }
 
 static void engine_read_inbox(engine *e) {
@@ -395,7 +395,7 @@ static uint64_t real_clock(void *ctx) {
     return clock_now_us();
 }
 
-/* One turn.  False: there was nothing to do. */
+/* One iteration.  False: there was nothing to do. */
 static bool engine_step(engine *e) {
     engine_read_inbox(e);
     bool any = core_turn(&e->core);
@@ -404,9 +404,9 @@ static bool engine_step(engine *e) {
     return any;
 }
 
-/* ---- parking ---- */
+/* ---- waiting ---- */
 
-/* Until a message, a deadline, or room in the outbox. */
+/* Waits for a message, a deadline, or room in the outbox. */
 static void park(engine *e) {
     sched_counters c;
     core *k = &e->core;
@@ -417,8 +417,8 @@ static void park(engine *e) {
     publish_account(e);
     atomic_store(&e->idle_since_us, k->account.until_us);
     pulse_at(PULSE_REST, "park");
-    /* Whoever waits for pages is looked at again when the starvation floor may have moved it, or
-     * when models may take turns. */
+    /* Requests that wait for pages are looked at again when the starvation floor may have moved
+     * them, or when models may change their time slice. */
     if (c.n_running + c.n_waiting > c.n_paused) {
         uint64_t again_us = from_us + k->options.limits.starvation_us;
         uint64_t turn_us = from_us + k->options.residency.turn_us / 4;
@@ -454,7 +454,7 @@ static void signal_engine(engine *e) {
 
 /* ---- the thread ---- */
 
-/* What was submitted and never read ends, too. */
+/* Requests that were submitted but never read end, too. */
 static void cancel_unread(engine *e) {
     engine_message message;
     while (outbox_room(e) > 0 && ring_pop(&e->inbox, &message)) {
@@ -517,7 +517,7 @@ static inferd_status init_threads(engine *e, inferd_err *err) {
     return ok ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory for a mutex");
 }
 
-/* Everything an engine owns; the thread has ended or was never there. */
+/* Frees everything an engine owns; the thread has ended or was never there. */
 static void destroy(engine *e) {
     engine_message message;
     while (e->inbox.slots != NULL && ring_pop(&e->inbox, &message)) {
@@ -559,7 +559,7 @@ static inferd_status init_views(engine *e, uint32_t n_slots, inferd_err *err) {
     return s;
 }
 
-/* The device is the core's from the first line on. */
+/* The core takes the device, also on failure. */
 static inferd_status init_parts(engine *e, device dev, uint32_t n_slots, inferd_err *err) {
     const engine_limits *l = &e->limits;
     core_options o = {.device = dev,
@@ -597,7 +597,7 @@ inferd_status engine_start_device(const engine_limits *limits, device dev, uint3
                            limits->running_max, limits->step_tokens_max, limits->queue_len_max,
                            n_slots);
     }
-    if (posix_memalign((void **)&e, 64, sizeof *e) != 0) { // the rings keep their ends apart
+    if (posix_memalign((void **)&e, 64, sizeof *e) != 0) { // ring ends have their own cache lines
         dev.ops->close(dev.self);
         return inferd_fail(err, INFERD_ENOMEM, "no memory for an engine");
     }
@@ -619,7 +619,7 @@ inferd_status engine_start_device(const engine_limits *limits, device dev, uint3
     return INFERD_OK;
 }
 
-/* A device that says by itself how many rows a step has says fewer where memory is small. */
+/* A device that chooses how many rows a step has chooses fewer where memory is small. */
 inferd_status engine_expect_models(engine_options *options, const model *const *models, uint32_t n,
                                    inferd_err *err) {
     engine_limits l = limits_fill(&options->limits);
@@ -659,7 +659,7 @@ void engine_stop(engine *e) {
 /* ---- front ---- */
 
 bool engine_submit(engine *e, gen_request *r) {
-    /* The other half stays for messages about what was submitted: those must not be refused. */
+    /* The other half is for messages about submitted requests: those must not be refused. */
     if (ring_fill(&e->inbox) >= e->inbox.capacity / 2) return false;
     engine_message message = {.kind = ENGINE_SUBMIT, .id = r->id, .request = r};
     if (!ring_push(&e->inbox, &message)) return false;
@@ -667,8 +667,8 @@ bool engine_submit(engine *e, gen_request *r) {
     return true;
 }
 
-/* Half of the inbox full of these while the engine loads a model is hardly possible; then the front
- * waits, because a lost cancel would be worse. */
+/* Half of the inbox full of these while the engine loads a model is hardly possible.  The front
+ * waits then, because a lost cancel would be worse. */
 static void send_message(engine *e, engine_message message) {
     while (!ring_push(&e->inbox, &message)) {
         if (e->joined) {
@@ -676,7 +676,7 @@ static void send_message(engine *e, engine_message message) {
             return;
         }
         signal_engine(e);
-        pulse_at(PULSE_WORK, "wait for an engine's inbox"); // it is watched by itself
+        pulse_at(PULSE_WORK, "wait for an engine's inbox"); // the engine has its own pulse
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     signal_engine(e);
@@ -686,7 +686,7 @@ static void send(engine *e, engine_message_kind kind, uint64_t id) {
     send_message(e, (engine_message){.kind = kind, .id = id});
 }
 
-/* Views that do not have it yet say nothing about what will be admitted. */
+/* Until the views contain this change, they do not tell what will be admitted. */
 static bool send_change(engine *e, engine_message_kind kind, uint32_t idx,
                         const engine_model_change *given) {
     engine_model_change *change = malloc(sizeof *change);
@@ -749,7 +749,7 @@ void engine_resume(engine *e, uint64_t id) {
 bool engine_next_event(engine *e, gen_event *out) {
     if (!ring_pop(&e->outbox, out)) {
         if (!e->joined) return false;
-        sched_flush(e->core.sched, outbox_room(e)); // halted: nobody else touches these any more
+        sched_flush(e->core.sched, outbox_room(e)); // halted: no other thread uses these any more
         cancel_unread(e);
         return ring_pop(&e->outbox, out);
     }
@@ -767,7 +767,7 @@ bool engine_next_event(engine *e, gen_event *out) {
 
 void engine_get_stats(const engine *e, engine_stats *out) {
     board_read(&e->stats_board, out);
-    /* It has been waiting since then, and does not write meanwhile. */
+    /* The engine has been idle since then, and does not write meanwhile. */
     uint64_t now_us = clock_now_us();
     if (out->account_until_us == 0 || atomic_load(&e->idle_since_us) != out->account_until_us ||
         now_us < out->account_until_us)
@@ -799,7 +799,7 @@ void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *ou
         if (elapsed_ms < out->retry_after_ms)
             out->retry_after_ms -= (uint32_t)elapsed_ms;
         else
-            out->state = MODEL_COLD; // the engine is about to see it
+            out->state = MODEL_COLD; // the engine is about to notice
     }
     out->at_us = now_us;
 }
@@ -841,7 +841,7 @@ const char *engine_device_warning(const engine *e) {
 }
 
 bool engine_weigh(const engine *e, const model *m, uint32_t *n_pages, uint64_t *n_bytes) {
-    const device *d = &e->core.device; // what is not written again once it is open
+    const device *d = &e->core.device; // not written again once it is open
     inferd_err unsaid = {0};
     return atomic_load_explicit(&e->opened, memory_order_acquire) && d->ops->weigh != NULL &&
            d->ops->weigh(d->self, m, n_pages, n_bytes, &unsaid) == INFERD_OK;
@@ -865,8 +865,8 @@ inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_promp
         return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", model_idx, e->n_slots);
     const slot_view *v = &e->slots[model_idx];
     model_state state = engine_model_state(e, model_idx);
-    if (state == MODEL_NONE) return INFERD_OK; // not known yet; the engine looks again
-    /* Nor is a ceiling that was raised a moment ago. */
+    if (state == MODEL_NONE) return INFERD_OK; // not known yet; the engine checks again
+    /* Nor does the view have a ceiling that was raised a moment ago. */
     if (atomic_load(&e->n_changes_seen) != atomic_load(&e->n_changes_sent)) return INFERD_OK;
     if (state == MODEL_FAILED) {
         engine_model_error(e, model_idx, err);

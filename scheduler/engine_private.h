@@ -1,7 +1,7 @@
 /* engine_private.h - the engine from inside: its state, and starting it on any device.
  *
- * What the threads share: the two rings, the atomics, and what the mutex guards.  All the rest is
- * the engine thread's.
+ * The threads share the two rings, the atomics, and what the mutex guards.  All the rest belongs to
+ * the engine's thread.
  * Thread: as said at each group. */
 #ifndef INFERD_ENGINE_PRIVATE_H
 #define INFERD_ENGINE_PRIVATE_H
@@ -14,8 +14,8 @@
 #include "inferd/ring.h"
 #include "scheduler/engine.h"
 
-/* A snapshot of a struct that its reader never waits for: odd sequence numbers mean that it is
- * being written, and a reader that saw two different ones looks again. */
+/* A snapshot of a struct; its reader never waits.  An odd sequence number means that it is being
+ * written; a reader that saw an odd one, or two different ones, reads again. */
 typedef struct board {
     atomic_uint sequence;
     atomic_ullong *words; // [n_words] owned
@@ -27,22 +27,22 @@ void board_deinit(board *b); // accepts a zeroed one
 void board_publish(board *b, const void *value);
 void board_read(const board *b, void *out);
 
-/* What others see of the principals: a board for each place of the list, cut from one piece. */
+/* The usage rows of all flows for other threads: a board for each row, cut from one allocation. */
 typedef struct principal_views {
     board *boards;        // [ENGINE_PRINCIPALS_MAX] owned
     atomic_ullong *words; // of all of them; owned
-    atomic_uint n;        // places used so far
+    atomic_uint n;        // rows used so far
 } principal_views;
 
 inferd_status principal_views_init(principal_views *v, inferd_err *err);
 void principal_views_deinit(principal_views *v); // accepts a zeroed one
-/* Write those that changed.  Engine. */
+/* Writes the rows that changed.  Engine. */
 void principal_views_publish(principal_views *v, account *a);
 
-/* What others see of one slot. */
+/* The view of one slot for other threads. */
 typedef struct slot_view {
     board info;                                            // engine_model_info
-    atomic_int state;                                      // of it, by themselves: looked at often
+    atomic_int state;                                      // of info, on its own: read often
     atomic_uint context, kv_tokens_max, kv_tokens_ceiling; // engine_admit; context 0: not known
     atomic_uint departures;
 } slot_view;
@@ -75,7 +75,7 @@ typedef struct engine_message {
     engine_message_kind kind;
     uint64_t id; // of a request; of a model its slot; of a tenant its number
     engine_command command;
-    gen_request *request;        // ENGINE_SUBMIT: owned by whoever pops it
+    gen_request *request;        // ENGINE_SUBMIT: owned by the thread that pops it
     engine_model_change *change; // likewise
 } engine_message;
 
@@ -85,26 +85,26 @@ struct engine {
     void (*wake)(void *ctx);
     void *wake_ctx;
     pthread_t thread;
-    bool joined; // owner's
+    bool joined; // the owner's
 
     /* Shared. */
     ring inbox, outbox; // front > engine, engine > front
     atomic_bool stop, opened, settled, lost;
     pulse pulse;                 // written by the engine's thread
-    atomic_ullong busy_since_us; // the device has been working since then; 0: it is not
+    atomic_ullong busy_since_us; // since when the device has been working; 0: it is not
     char device_name[128], device_warning[256]; // written before `opened`
     board stats_board;                          // engine_stats
     principal_views principals;
     atomic_ullong *tenant_bytes; // [ENGINE_TENANTS_MAX] engine_tenant_bytes; owned
-    atomic_ullong idle_since_us; // account_until_us of the stats: nothing was done since then
+    atomic_ullong idle_since_us; // account_until_us of the stats: idle since then
     slot_view *slots;            // [n_slots] owned
     uint32_t n_slots;
-    atomic_uint n_changes_sent, n_changes_seen; // engine_model_changes; seen: in the views
+    atomic_uint n_changes_sent, n_changes_seen; // changes sent by the front; those in the views
 
     pthread_mutex_t mutex;
     pthread_cond_t to_engine, to_front;
     bool signalled;                    // something came for the engine since it last looked
-    bool outbox_blocked;               // it waits until the outbox is half empty
+    bool outbox_blocked;               // the engine waits until the outbox is half empty
     uint64_t audit_wanted, audit_done; // numbers of audits asked for and answered
     bool map_wanted;                   // the newest of them is for the page map
     buf audit_json;
@@ -113,22 +113,22 @@ struct engine {
     core core;
     bool events_pushed; // since the last wake
     engine_stats stats;
-    uint64_t seen_changes; // of the models, when their views were written last
-    uint64_t views_us;     // and when
-    bool views_stale;      // something was done since then
-    uint32_t n_changes;    // engine_model_changes read so far
+    uint64_t seen_changes; // residency.n_changes when the views were last written
+    uint64_t views_us;     // and the time
+    bool views_stale;      // work was done since then
+    uint32_t n_changes;    // changes read from the inbox so far
 };
 
 inferd_status engine_start_device(const engine_limits *limits, device dev, uint32_t n_slots,
                                   void (*wake)(void *ctx), void *wake_ctx, engine **out,
                                   inferd_err *err);
-/* End everything and join, but keep the outbox readable: engine_next_event then gives what is left,
- * the last events too.  Owner only; engine_stop does it by itself. */
+/* Ends everything and joins, but keeps the outbox readable: engine_next_event then gives what is
+ * left, the last events too.  Owner only; engine_stop does it by itself. */
 void engine_halt(engine *e);
 
-/* The books as one JSON object, on the engine's thread.  audit.c */
+/* Writes the audit as one JSON object, on the engine's thread. audit.c */
 void engine_write_audit(engine *e, buf *json);
-/* What holds its pages, likewise.  page_map.c */
+/* Writes what uses its pages, likewise.  page_map.c */
 void engine_write_map(engine *e, buf *json);
 
 #endif

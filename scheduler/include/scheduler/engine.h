@@ -4,17 +4,17 @@
  *     front  --submit, cancel, pause, resume, models, audit-->  inbox   engine
  *     front  <--events, one wake per step------------------   outbox  engine
  *
- * One turn (core_turn in core.c):
+ * One iteration (core_turn in core.c):
  *   engine_read_inbox > residency_decide > sched_plan > model_forward > sample_batch > sched_commit
  *   > outbox_publish
  *
- * Models live in slots, numbered by the front: the same number everywhere, for as long as the model
- * is served and something of it is left.  A file that was replaced is another model in another
+ * Models live in slots, numbered by the front: a model has the same number everywhere, for as long
+ * as it is served and anything of it is left.  A file that was replaced is another model in another
  * slot.
  *
  * Always: every submitted request ends with exactly one GEN_EV_DONE.  The engine never plans a step
  * whose events might not fit the outbox, so none is lost.
- * Thread: engine_start/engine_stop the owner's (front); the rest as said at each. */
+ * Thread: engine_start, engine_stop: the owner (front); the rest as said at each. */
 #ifndef INFERD_ENGINE_H
 #define INFERD_ENGINE_H
 
@@ -35,35 +35,35 @@ typedef struct engine_limits {
     uint32_t running_max;     // sequences in a batch                           32
     uint32_t step_tokens_max; // rows per step                                  the device's
     uint32_t queue_len_max;   // waiting requests                               1,024
-    uint32_t starvation_ms;   // waiting longer than this lifts one class up    2,000
-    uint32_t draft_tokens;    // guessed ahead per sequence and step (CPU)      0: none
+    uint32_t starvation_ms;   // waiting longer than this ages by one class            2,000
+    uint32_t draft_tokens;    // drafted per sequence and step (CPU)                   0: none
     kv_type kv;               // type of stored keys and values                 f16
     bool no_prefix_cache;     // do not keep full blocks
 
-    uint32_t min_residency_ms;   // a model that came is not evicted before   0
-    uint32_t turn_ms;            // models of one class that wait for memory take turns   500
+    uint32_t min_residency_ms;   // a model that came stays at least so long   0
+    uint32_t turn_ms;            // time slice of models of one class that wait for memory   500
     uint32_t load_retry_ms;      // after a load that failed; doubles             1,000
     uint32_t load_retry_max_ms;  // up to this                                    60,000
-    uint32_t starvation_percent; // of the time a class waits behind others    0: none
+    uint32_t starvation_percent; // of the time a class waits: its minimum     0: none
     policy_objective objective;  // preset of the pace, and more               balanced
     uint32_t tpot_ms;            // pace of decoding beside prompts            the objective's
-    bool lazy;                   // models come only when somebody asks for them
+    bool lazy;                   // models are loaded only for a request
     bool background_copies;      // of blocks of the batch class to host memory, ahead of time
-    bool zero_on_tenant_change;  // memory of keys and values, before another tenant gets it
+    bool zero_on_tenant_change;  // KV memory, before another tenant gets it
     struct kv_disk *disk;        // for blocks that host memory has no room for; borrowed until
                                  // engine_stop; NULL: none
 } engine_limits;
 
-/* residency.h has the arrows between them. */
+/* residency.h has the transitions between them. */
 typedef enum model_state {
     MODEL_NONE,     // no model in this slot
-    MODEL_COLD,     // its file was read as far as its shape and words
-    MODEL_STAGING,  // its weights are read and prepared
+    MODEL_COLD,     // only the shape and vocabulary of its file were read
+    MODEL_STAGING,  // its weights are being read and prepared
     MODEL_WARM,     // they are in host memory
-    MODEL_LOADING,  // they are on their way to the device
+    MODEL_LOADING,  // they are being copied to the device
     MODEL_HOT,      // requests are computed
     MODEL_DRAINING, // HOT, and about to leave
-    MODEL_FAILED,   // with a sentence, and perhaps a time for the next attempt
+    MODEL_FAILED,   // with an error text, and perhaps a time for the next attempt
     MODEL_STATES
 } model_state;
 
@@ -78,17 +78,17 @@ typedef struct engine_options {
 } engine_options;
 
 typedef enum engine_evict_cause {
-    ENGINE_EVICT_PRESSURE, // idle, and its pages were wanted
-    ENGINE_EVICT_CLASS,    // for work of a more urgent class, or that was guaranteed its pages
-    ENGINE_EVICT_TURN,     // for work of the same class that waited
+    ENGINE_EVICT_PRESSURE, // idle, and its pages were needed
+    ENGINE_EVICT_CLASS,    // for work of a more urgent class, or within its guarantee
+    ENGINE_EVICT_TURN,     // for waiting work of the same class: time slices
     ENGINE_EVICT_IDLE,     // keep_alive
-    ENGINE_EVICT_ASKED,    // by hand, or it is served no more
+    ENGINE_EVICT_ASKED,    // by an operator, or it is served no more
     ENGINE_EVICT_CAUSES
 } engine_evict_cause;
 
-/* Parts of bringing a model up for somebody who waits, microseconds. */
+/* Parts of bringing a model up for a waiting request, microseconds. */
 typedef struct engine_switch {
-    uint64_t queue_us;          // from wanting it to the first piece of work for it
+    uint64_t queue_us;          // from its demand to the first piece of work for it
     uint64_t reclaim_us;        // making room
     uint64_t stage_us, load_us; // reading and preparing; mapping and copying
     uint64_t first_us;          // the first step after that
@@ -97,53 +97,53 @@ typedef struct engine_switch {
 /* One slot, copied at once. */
 typedef struct engine_model_info {
     model_state state;
-    bool held;           // taken out by hand until it is loaded by hand
-    bool serves_others;  // another name has its weights, and is not held
-    uint32_t weights_of; // another slot when the content is the same
+    bool held;           // taken out of service by an operator until loaded again
+    bool serves_others;  // another name uses its weights, and is not held
+    uint32_t weights_of; // another slot when that one has the same content
     uint32_t context, n_running, n_waiting;
-    /* Held, each page in one of them: kv has keys and values that somebody counts on, cached only
-     * such that nobody does; warm and parked are host memory. */
+    /* Pages it holds, each counted once. kv: KV that sequences use; cached: KV that none uses; warm
+     * and parked: host memory. */
     uint32_t pages_weight, pages_warm, pages_kv, pages_cached, pages_parked;
     uint32_t pages_min, pages_max;     // of weight, kv and cached together; UINT32_MAX: no ceiling
-    uint32_t weight_pages, host_pages; // its weights on the device, and in host memory, held or not
-    uint32_t kv_blocks_used;           // that sequences count on
-    uint32_t kv_block_tokens;          // positions in one of them
-    uint32_t kv_blocks_max;            // that all pages left for it hold; 0: not known yet
+    uint32_t weight_pages, host_pages; // its weights on the device, and in host memory, in any case
+    uint32_t kv_blocks_used;           // that sequences use
+    uint32_t kv_block_tokens;          // positions of one block
+    uint32_t kv_blocks_max;            // that fit into all pages left for it; 0: not known yet
     uint32_t decode_us;                // a step of one sequence, predicted; 0: not measured
     uint64_t bytes_done, bytes_total;  // of the newest stage or load
     uint64_t n_stages, n_loads, n_failed, n_evictions[ENGINE_EVICT_CAUSES];
-    uint64_t n_left;  // how often it was through with leaving the device
-    uint64_t n_colds; // how often its weights were forgotten
+    uint64_t n_left;  // how often it has left the device
+    uint64_t n_colds; // how often its weights were dropped
     uint64_t hot_us, load_device_us, device_us;
-    uint64_t turn_us;          // quota of its turns while models thrash; 0: none
-    uint64_t idle_us;          // since somebody wanted it; 0: now
-    uint64_t waiting_since_us; // the first that waits and had no token yet; 0: nobody
-    worth_pauses pauses;       // between such times, so far
-    uint64_t reload_us;        // what having it back would take, about
+    uint64_t turn_us;          // quota of its time slices while models thrash; 0: none
+    uint64_t idle_us;          // since it was last needed; 0: it is now
+    uint64_t waiting_since_us; // arrival of the first request without a token yet; 0: none
+    worth_pauses pauses;       // its idle times so far
+    uint64_t reload_us;        // time to bring it back, about
     engine_switch last, sum;
     uint64_t n_rungs[GEN_RUNGS]; // preemptions of its sequences
-    uint64_t n_saturated;        // keys and values stored as the largest number of f16
-    /* Device memory: of weights and of keys and values that count, exactly; the whole pages they
-     * lie in; pages with only cached ones, which go when anybody needs them; promised, max
-     * UINT64_MAX: no ceiling. */
+    uint64_t n_saturated;        // KV values stored as the largest number of f16
+    /* Device memory. used: weights and KV in use, exactly; held: the whole pages they lie in;
+     * cached: pages with cached KV only, evicted when needed; min: guaranteed; max: UINT64_MAX: no
+     * ceiling. */
     uint64_t bytes_used, bytes_held, bytes_cached, bytes_min, bytes_max;
     uint32_t cost_error_ppm;   // of the predicted time of its steps: mean |error|, fading
     uint64_t at_us;            // when this was written
     uint32_t n_unused_tensors; // of its file
-    char math[256];            // how its matrices are multiplied here, for people
+    char math[256];            // how its matrices are multiplied here, for display
     char stage_note[INFERD_ERR_TEXT_BYTES]; // of the newest stage, for the log: "" or a sentence
     uint32_t retry_after_ms;                // FAILED
     inferd_err why;                         // FAILED
 } engine_model_info;
 
-/* By hand. */
+/* Commands of an operator. */
 typedef enum engine_command {
-    ENGINE_LOAD,     // HOT, also when nobody waits; ends what ENGINE_DRAIN began
+    ENGINE_LOAD,     // HOT, also without a waiting request; ends ENGINE_DRAIN
     ENGINE_PREFETCH, // WARM
-    ENGINE_UNLOAD,   // not HOT: what runs ends first, who waits brings it back
+    ENGINE_UNLOAD,   // not HOT: running requests end first, waiting ones bring it back
     ENGINE_DROP,     // COLD, likewise
-    ENGINE_DRAIN,    // what is there ends; the front lets nobody in before ENGINE_LOAD
-    ENGINE_RETRY     // FAILED: it may come again now, if somebody wants it
+    ENGINE_DRAIN,    // present requests end; the front admits none before ENGINE_LOAD
+    ENGINE_RETRY     // FAILED: it may come again now, if there is demand
 } engine_command;
 
 /* Counters and gauges, copied at once. Histograms: counts per bucket of engine_step_us_bounds. */
@@ -156,51 +156,51 @@ enum { ENGINE_THRASH_WINDOW_US = 10000000 }; // of reload_us_window
 typedef struct engine_stats {
     uint32_t n_running, n_waiting, n_paused;
     /* Pages of the pool, each in one of these; absent: still being made.  Where host memory is
-     * apart from the device (not one_memory) warm and parked are pages' worth of that instead. */
+     * separate (not one_memory) warm and parked are pages' worth of that instead. */
     bool one_memory;
     uint32_t pages_total, pages_free, pages_weight, pages_kv, pages_cached, pages_quarantine;
     uint32_t pages_warm, pages_parked, pages_absent;
     uint64_t n_steps, n_rows, n_prefill_rows, n_decode_rows;
     uint64_t step_us_sum, device_us_sum, step_us_hist[ENGINE_STEP_BUCKETS];
     uint64_t n_preemptions, n_recomputed_tokens;
-    uint64_t charged_us, waste_us;  // of account_step_us: paid for, and computed again
-    uint64_t class_us[GEN_CLASSES]; // of charged_us, by the class that requests ask for
+    uint64_t charged_us, waste_us;  // of account_step_us: charged, and computed again
+    uint64_t class_us[GEN_CLASSES]; // of charged_us, by class of the request
     uint64_t prefix_queries_tokens, prefix_hits_tokens;
-    uint64_t n_drafted, n_drafts_right; // tokens guessed ahead, and those that were drawn
+    uint64_t n_drafted, n_drafts_right; // draft tokens, and the accepted ones
     uint64_t n_submitted, n_finished[GEN_ERROR + 1];
     uint64_t last_step_us;                              // device time of the newest step
-    uint32_t pages_device, pages_host, pages_host_free; // ledgers; the host's has warm and parked
-    uint32_t pages_device_free;                         // that the device's ledger has room for
-    uint32_t pages_tenants_min; // guaranteed to tenants, and so many of the free ones are kept for
-    uint32_t pages_reserved;    // that
+    uint32_t pages_device, pages_host, pages_host_free; // budgets; the host's has warm and parked
+    uint32_t pages_device_free;                         // free in the device's budget
+    uint32_t pages_tenants_min;                         // guaranteed to tenants
+    uint32_t pages_reserved;                            // free pages that are kept for this
     uint64_t page_bytes;
-    /* core.h.  Up to account_until_us each microsecond since opened_us is in one of them; a step's
-     * is charged to principals (charged_us) or is waste (waste_us). */
+    /* core.h.  Each microsecond from opened_us to account_until_us is in one of these; those of a
+     * step are charged to flows (charged_us) or are waste (waste_us). */
     uint64_t opened_us, account_step_us, account_load_us, account_idle_us;
     uint64_t account_move_us, account_host_us, account_until_us;
-    uint64_t others_us;            // of charged_us: of principals that the list has no more
-    engine_times rungs[GEN_RUNGS]; // preempted, until it went on
-    engine_times relief;           // preempted, until its pages were free
-    uint64_t n_parked, n_unparked; // blocks copied to host memory, and back
-    uint32_t blocks_parked;        // there now
-    uint64_t n_copied_ahead;       // of n_parked: while their sequence ran
-    uint64_t n_stored, n_fetched;  // blocks given to the disk, and that came from there
+    uint64_t others_us;                      // of charged_us: of flows that the list has no more
+    engine_times rungs[GEN_RUNGS];           // by preemption kind: until the sequence went on
+    engine_times relief;                     // preempted, until its pages were free
+    uint64_t n_parked, n_unparked;           // blocks swapped out to host memory, and in
+    uint32_t blocks_parked;                  // there now
+    uint64_t n_copied_ahead;                 // of n_parked: while their sequence ran
+    uint64_t n_stored, n_fetched;            // blocks given to the disk, and read from it
     uint64_t n_zeroed_pages, n_zeroed_slots; // before another tenant got them
-    uint32_t attainment_ppm;                 // of the targets of what runs: those that can be kept
-    uint64_t n_turns;                        // between models
-    bool thrashing;                // coming back from turns takes much of all time (residency.h)
+    uint32_t attainment_ppm;       // the part of running sequences' targets that can be kept
+    uint64_t n_turns;              // time slices of models
+    bool thrashing;                // reloads after time slices take much of all time (residency.h)
     uint64_t reload_us_window;     // so much in the newest window
-    uint64_t turns_attainment_ppm; // part of the tokens that quotas have on time; thrashing
+    uint64_t turns_attainment_ppm; // part of the tokens that are on time with quotas; thrashing
     backend_stats backend;
 } engine_stats;
 
-/* Start the thread; it opens the device, while this returns at once. */
+/* Starts the thread and returns at once; the thread opens the device. */
 inferd_status engine_start(const engine_options *options, engine **out, inferd_err *err);
-/* The models that will be added are known: options->device.workspace_least is what their steps
- * need, under these limits. */
+/* For models that are known before the start: sets options->device.workspace_least to what their
+ * steps need under these limits. */
 inferd_status engine_expect_models(engine_options *options, const model *const *models, uint32_t n,
                                    inferd_err *err);
-/* End what still runs with GEN_CANCELLED, free everything, join.  Accepts NULL. */
+/* Ends what still runs with GEN_CANCELLED, frees everything, joins.  Accepts NULL. */
 void engine_stop(engine *e);
 
 /* Front only.  False: the inbox is full; the request is still the caller's. */
@@ -208,9 +208,9 @@ bool engine_submit(engine *e, gen_request *r);
 void engine_cancel(engine *e, uint64_t id); // unknown or finished ids are ignored
 void engine_pause(engine *e, uint64_t id);  // keep its pages, compute nothing
 void engine_resume(engine *e, uint64_t id);
-/* The slot has no model (MODEL_NONE, and not added before): it has this one from now on, borrowed
- * until the slot is empty again.  `same_as`: a slot whose file has the same content, or UINT32_MAX.
- * False: no memory. */
+/* Gives a slot without a model (MODEL_NONE, and not added before) this one, borrowed until the slot
+ * is empty again.  `same_as`: a slot with a file of the same content, or UINT32_MAX.  False: no
+ * memory. */
 bool engine_model_add(engine *e, uint32_t model_idx, model *m, uint32_t same_as,
                       const model_policy *policy);
 /* Its requests end, and new ones must not name it; when nothing of it is left the slot is empty and
@@ -218,8 +218,8 @@ bool engine_model_add(engine *e, uint32_t model_idx, model *m, uint32_t same_as,
 void engine_model_remove(engine *e, uint32_t model_idx);
 bool engine_model_set_policy(engine *e, uint32_t model_idx, const model_policy *policy);
 void engine_model_do(engine *e, uint32_t model_idx, engine_command command);
-/* Something else than a step has found that the device is gone (INFERD_ELOST, `why`): from here on
- * it is as if a step had said so.  Front only; false: no memory. */
+/* The device was found to be gone outside of a step (INFERD_ELOST, `why`): handled as if a step had
+ * reported it.  Front only; false: no memory. */
 bool engine_lose(engine *e, const inferd_err *why);
 /* Shares and weight of a tenant (gen_request.tenant_idx) from now on.  False: no memory. */
 bool engine_set_tenant(engine *e, uint32_t tenant_idx, const tenant_policy *policy);
@@ -233,42 +233,42 @@ bool engine_next_event(engine *e, gen_event *out);
 void engine_get_stats(const engine *e, engine_stats *out);
 model_state engine_model_state(const engine *e, uint32_t model_idx);
 void engine_model_get(const engine *e, uint32_t model_idx, engine_model_info *out);
-/* The principals that have rows, in fixed places; how many were written.  A place whose serial is 0
- * has none. */
+/* The usage rows of flows, in fixed positions; returns how many were written.  A row with serial 0
+ * is unused. */
 uint32_t engine_get_principals(const engine *e, engine_principal *out, uint32_t n_max);
-/* Keys and values of this device that a tenant's sequences count on; 0 for tenants nobody described
- * and numbers past ENGINE_TENANTS_MAX. */
+/* KV bytes of this device that a tenant's sequences use; 0 for tenants without a policy and for
+ * numbers past ENGINE_TENANTS_MAX. */
 uint64_t engine_tenant_bytes(const engine *e, uint32_t tenant_idx);
 /* How often the slot became empty. */
 uint32_t engine_model_departures(const engine *e, uint32_t model_idx);
 /* Why it FAILED; copied. */
 void engine_model_error(const engine *e, uint32_t model_idx, inferd_err *out);
-/* The device is open, and the models that come by themselves have come, or cannot. */
+/* The device is open, and the models that are loaded at the start have come, or cannot. */
 bool engine_is_settled(const engine *e);
 /* The device's context is gone (INFERD_ELOST): everything in flight has ended with that status,
- * every later request does at once, and only a new process helps. */
+ * every later request ends so at once, and only a new process helps. */
 bool engine_is_lost(const engine *e);
 /* How long the device has been working on its oldest step, or on a piece of a load, without an
  * answer; 0: on none. */
 uint64_t engine_stuck_us(const engine *e);
-/* The sign of life of its thread. */
+/* The pulse of its thread. */
 const pulse *engine_pulse(const engine *e);
 const char *engine_device_warning(const engine *e); // what the device lacks; "": nothing
 const char *engine_device_name(const engine *e);    // "cpu avx512, 2 threads"; "" before it is open
-/* What the weights of a model, served or not, would take there.  False: the device is not open, or
- * cannot say, or the model is not for it. */
+/* What the weights of a model, served or not, would take on the device.  False: the device is not
+ * open, or cannot say, or the model is not for it. */
 bool engine_weigh(const engine *e, const model *m, uint32_t *n_pages, uint64_t *n_bytes);
 /* Bytes of weights loaded so far and in all, for a progress bar. */
 void engine_load_progress(const engine *e, uint64_t *done, uint64_t *total);
-/* Would a prompt of n_prompt tokens with max_tokens ever fit the pool?  The sentence says the
+/* Could a prompt of n_prompt tokens with max_tokens ever fit the pool?  The error text gives the
  * numbers. */
 inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_prompt,
                            uint32_t max_tokens, inferd_err *err);
 
-/* Check the books (pool_verify and sched_verify on the engine's thread, between steps) and write
- * them as one JSON object.  Front only; waits at most timeout_ms for the current step. */
+/* Checks all data (pool_verify and sched_verify on the engine's thread, between steps) and writes
+ * it as one JSON object.  Front only; waits at most timeout_ms for the current step. */
 inferd_status engine_audit(engine *e, uint32_t timeout_ms, buf *json, inferd_err *err);
-/* {"cell_pages":1,"runs":[[first page, pages, "weight", model's slot], ...]}: what holds the pages;
+/* {"cell_pages":1,"runs":[[first page, pages, "weight", model's slot], ...]}: what uses the pages;
  * uses without an owner have no slot.  As engine_audit, and bounded in size. */
 inferd_status engine_page_map(engine *e, uint32_t timeout_ms, buf *json, inferd_err *err);
 
