@@ -44,7 +44,8 @@ __attribute__((format(printf, 2, 3))) static void add(sentence *s, const char *f
     if (n > 0) s->n += (size_t)n;
 }
 
-/* `whole`.`part`, where `part` counts 10^-digits, without zeros at the end but `digits_min`. */
+/* `whole`.`part`, where `part` counts 10^-digits; no zeros at the end beyond `digits_min`
+ * digits. */
 static void write_decimal(char *text, size_t text_bytes, uint64_t whole, uint64_t part, int digits,
                           int digits_min, const char *unit) {
     while (digits > digits_min && part % 10 == 0) part /= 10, digits--;
@@ -85,7 +86,7 @@ static uint64_t rounded(uint64_t ppm, int digits) {
     return (ppm + unit / 2) / unit;
 }
 
-/* As few digits as say the truth about `ppm` and `limit_ppm`: 1.003 must not read 1.00 > 1. */
+/* As few digits as tell `ppm` from `limit_ppm`: 1.003 must not read 1.00 > 1. */
 static int digits_for(uint64_t ppm, uint64_t limit_ppm) {
     int digits = DIGITS_LEAST;
     while (digits < DIGITS_MOST &&
@@ -120,7 +121,7 @@ void feasible_load_add(feasible_load *l, uint32_t cost_us, uint32_t period_us) {
 
 uint32_t feasible_block_us(const feasible_load *l, uint32_t chunk_us) {
     uint32_t others_us = u32_max(l->other_cost_max_us, chunk_us);
-    if (l->n_tasks == 0) return 0; // nobody minds
+    if (l->n_tasks == 0) return 0; // no task has a target
     return l->n_tasks == 1 ? others_us : u32_max(l->task_cost_max_us, others_us);
 }
 
@@ -143,7 +144,7 @@ uint64_t feasible_attainment_ppm(const feasible_load *l, uint32_t chunk_us) {
     return inverse_ppm(ppm_of(feasible_total_ppb(l, chunk_us)));
 }
 
-/* The longest step of anybody but task `but`; the chunk wins only when it is longer. */
+/* The longest step of all tasks but `but`; the chunk wins only when it is longer. */
 static uint32_t find_longest(const feasible_task *tasks, uint32_t n, uint32_t chunk_us,
                              uint32_t but, uint32_t *cost_us) {
     uint32_t who = FEASIBLE_NO_TASK;
@@ -214,7 +215,7 @@ void feasible_tasks_say(const feasible_tasks *f, const feasible_task *tasks,
                 feasible_ms(f->block_us).text);
         add(&s, ": ");
     }
-    /* The second term is what is missing to the total, so that what is written adds up. */
+    /* The second term is written as the total minus the first, so that the text adds up. */
     int digits = digits_for(f->total_ppm, FEASIBLE_ONE_PPM);
     uint64_t total = rounded(f->total_ppm, digits), sum = rounded(f->sum_ppm, digits);
     if (sum > total) sum = total;
@@ -268,7 +269,7 @@ bool feasible_pages_check(const feasible_owner *o, feasible_pages *out) {
     uint64_t more = (uint64_t)o->free_pages + o->revocable_pages;
     more = more > o->promised_pages ? more - o->promised_pages : 0;
     uint64_t may = o->held_pages + more;
-    if (may < o->min_pages) may = o->min_pages; // a guarantee is kept, whoever has to leave for it
+    if (may < o->min_pages) may = o->min_pages; // kept, whatever must be evicted for it
     if (may > o->max_pages) may = o->max_pages;
     *out = (feasible_pages){.need_pages = (uint64_t)o->weight_pages + o->finish_pages,
                             .may_pages = may,
@@ -325,7 +326,7 @@ void feasible_mins_say(const feasible_mins *f, const uint32_t *min_pages, uint32
         mib_of(reserve_pages, page).text);
 }
 
-/* ---- turns ---- */
+/* ---- time slices ---- */
 
 bool feasible_turns_plan(const feasible_turn *turns, uint32_t n, uint64_t alpha_max_ppm,
                          uint32_t quota_max_us, uint32_t *quota_us, feasible_turns *out) {

@@ -12,8 +12,8 @@
  * as it is served and anything of it is left.  A file that was replaced is another model in another
  * slot.
  *
- * Always: every submitted request ends with exactly one GEN_EV_DONE.  The engine never plans a step
- * whose events might not fit the outbox, so none is lost.
+ * Always: every submitted request ends with exactly one GEN_EV_DONE.  The engine plans a step only
+ * if all its events fit the outbox, so none is lost.
  * Thread: engine_start, engine_stop: the owner (front); the rest as said at each. */
 #ifndef INFERD_ENGINE_H
 #define INFERD_ENGINE_H
@@ -35,13 +35,13 @@ typedef struct engine_limits {
     uint32_t running_max;     // sequences in a batch                           32
     uint32_t step_tokens_max; // rows per step                                  the device's
     uint32_t queue_len_max;   // waiting requests                               1,024
-    uint32_t starvation_ms;   // waiting longer than this ages by one class            2,000
-    uint32_t draft_tokens;    // drafted per sequence and step (CPU)                   0: none
+    uint32_t starvation_ms;   // ages one class after waiting this long         2,000
+    uint32_t draft_tokens;    // drafted per sequence and step (CPU)            0: none
     kv_type kv;               // type of stored keys and values                 f16
     bool no_prefix_cache;     // do not keep full blocks
 
-    uint32_t min_residency_ms;   // a model that came stays at least so long   0
-    uint32_t turn_ms;            // time slice of models of one class that wait for memory   500
+    uint32_t min_residency_ms;   // a model that came stays this long          0
+    uint32_t turn_ms;            // time slice, of models of one class         500
     uint32_t load_retry_ms;      // after a load that failed; doubles             1,000
     uint32_t load_retry_max_ms;  // up to this                                    60,000
     uint32_t starvation_percent; // of the time a class waits: its minimum     0: none

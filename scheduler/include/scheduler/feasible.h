@@ -1,24 +1,24 @@
 /* feasible.h - the inequalities that an operator is shown: would this set of models keep its
- * promises on one device, and by how much not.
+ * targets and guarantees on one device, and if not, by how much.
  *
  * A model that decodes is a periodic task: a step costs C, and its tightest target for a token
- * (TPOT) is its period T.  Steps are not interrupted, so whoever is due may have to wait for the
- * longest one.  With the earliest deadline first all are on time when
+ * (TPOT) is its period T.  Steps are not interrupted, so a task that is due may have to wait for
+ * the longest step.  With the earliest deadline first all are on time when
  *
  *     sum C/T  +  max C / min T  <=  1
  *
  * which is sufficient for periodic and sporadic tasks without preemption (Jeffay, Stanat, Martel
  * 1991): in any interval of L >= min T the work that is due is at most L * sum C/T, and one step
- * that was begun before it.  It is not necessary: a set that is refused may be lucky.  A chunk of a
+ * that was begun before it.  It is not necessary: a refused set may still be on time.  A chunk of a
  * prompt is one more C in the max term.  So is the step of a model without a target, which has no
  * T.  A task does not wait for itself: where only one has a period, its own C is not in the max.
  *
  * Fractions are parts per billion (ppb) inside and parts per million (ppm) in results, both rounded
- * up, so nothing is admitted that exact numbers would refuse; the price is that a set may be
- * refused which misses equality by less than one ppb per task.
+ * up, so nothing is admitted that exact numbers would refuse.  The price: a set that misses
+ * equality by less than one ppb per task may be refused.
  *
- * Sentences are written by integers only: the same numbers give the same bytes everywhere.  What
- * does not fit FEASIBLE_TEXT_BYTES is cut.
+ * Sentences are formatted with integers only: the same numbers give the same bytes everywhere.
+ * Text beyond FEASIBLE_TEXT_BYTES is cut.
  * Thread: any; nothing is kept. */
 #ifndef INFERD_FEASIBLE_H
 #define INFERD_FEASIBLE_H
@@ -28,17 +28,17 @@
 enum {
     FEASIBLE_TEXT_BYTES = 320,
     FEASIBLE_NAMES_MAX = 4,         // owners that a sentence names; the others are added up
-    FEASIBLE_TURN_MAX_US = 4000000, // longest quota of a turn
+    FEASIBLE_TURN_MAX_US = 4000000, // longest quota of a time slice
 };
 
 #define FEASIBLE_ONE_PPM          UINT64_C(1000000)
 #define FEASIBLE_ONE_PPB          UINT64_C(1000000000)
-#define FEASIBLE_FRACTION_MAX_PPB (1000 * FEASIBLE_ONE_PPB) // more counts as that
+#define FEASIBLE_FRACTION_MAX_PPB (1000 * FEASIBLE_ONE_PPB) // larger ones count as that
 #define FEASIBLE_NO_TASK          UINT32_MAX
 #define FEASIBLE_CHUNK            (UINT32_MAX - 1) // not a task but the chunk
 #define FEASIBLE_UNLIMITED        UINT32_MAX       // us, pages
 
-/* A number with its unit, to be put into a sentence. */
+/* A number with its unit, for a sentence. */
 typedef struct feasible_number {
     char text[40];
 } feasible_number;
@@ -46,7 +46,7 @@ typedef struct feasible_number {
 feasible_number feasible_ms(uint64_t us);       // "12.0 ms", "0.25 ms"
 feasible_number feasible_mib(uint64_t n_bytes); // "512 MiB", "0.0625 MiB"
 
-/* What the inequality needs to know of the tasks of a device; zeroed: none. */
+/* What the inequality needs to know about the tasks of a device; zeroed: no task. */
 typedef struct feasible_load {
     uint64_t sum_ppb;                             // of C/T
     uint32_t n_tasks;                             // that have a period
@@ -56,16 +56,17 @@ typedef struct feasible_load {
 
 /* cost / period, rounded up, at most FEASIBLE_FRACTION_MAX_PPB; 0 without a period. */
 uint64_t feasible_fraction_ppb(uint64_t cost_us, uint32_t period_us);
-/* One more task; period 0: it has no target and is only in the way of others. */
+/* Adds a task; period 0: it has no target, and only delays others. */
 void feasible_load_add(feasible_load *l, uint32_t cost_us, uint32_t period_us);
-/* Longest step that somebody with a target may have to wait for. */
+/* The longest step that a task with a target may have to wait for. */
 uint32_t feasible_block_us(const feasible_load *l, uint32_t chunk_us);
-/* The left side of the inequality; it is kept when this is at most FEASIBLE_ONE_PPB. */
+/* The left side of the inequality, which holds when this is at most FEASIBLE_ONE_PPB. */
 uint64_t feasible_total_ppb(const feasible_load *l, uint32_t chunk_us);
 /* The longest chunk of a prompt that keeps the inequality; 0: none, nothing is left;
- * FEASIBLE_UNLIMITED: nobody has a target.  A chunk no longer than the longest step is free. */
+ * FEASIBLE_UNLIMITED: no task has a target.  A chunk no longer than the longest step costs
+ * nothing. */
 uint32_t feasible_chunk_us(const feasible_load *l);
-/* Part of the targets that will be kept: 1 / left side, at most 1. */
+/* The part of the targets that will be kept: 1 / left side, at most 1. */
 uint64_t feasible_attainment_ppm(const feasible_load *l, uint32_t chunk_us);
 
 typedef struct feasible_task {
@@ -78,17 +79,17 @@ typedef struct feasible_tasks {
     uint64_t sum_ppm, block_ppm, total_ppm; // total rounds their exact sum, so may be one less
     int64_t slack_ppm;                      // 1 - total; negative when it is not kept
     uint64_t attainment_ppm;
-    uint32_t chunk_us;     // that was part of it
+    uint32_t chunk_us;     // the chunk that was checked
     uint32_t chunk_max_us; // feasible_chunk_us
-    uint32_t block_us;     // feasible_block_us, and whose step that is ...
-    uint32_t blocker;      // ... index, FEASIBLE_CHUNK or FEASIBLE_NO_TASK
+    uint32_t block_us;     // feasible_block_us, and the task of that step ...
+    uint32_t blocker;      // ... its index, FEASIBLE_CHUNK or FEASIBLE_NO_TASK
     uint32_t tightest;     // largest (C + longest step of another) / T; FEASIBLE_NO_TASK
 } feasible_tasks;
 
 /* chunk_us 0: no prompts.  Returns kept. */
 bool feasible_tasks_check(const feasible_task *tasks, uint32_t n, uint32_t chunk_us,
                           feasible_tasks *out);
-/* "0.60 + 0.20 = 0.80 <= 1", or with what is tightest in front. */
+/* "0.60 + 0.20 = 0.80 <= 1", or with the tightest task in front. */
 void feasible_tasks_say(const feasible_tasks *f, const feasible_task *tasks,
                         const char *const *names, char *text, size_t text_bytes);
 
@@ -96,8 +97,8 @@ void feasible_tasks_say(const feasible_tasks *f, const feasible_task *tasks,
 typedef struct feasible_share {
     bool kept;
     uint32_t cost_us, period_us, percent; // period 0: no target, always kept
-    uint64_t step_us;                     // that a step takes at this share; 0 at no share
-    uint64_t percent_needed;              // least that would do; over 100: no device is fast enough
+    uint64_t step_us;                     // of a step at this share; 0 at no share
+    uint64_t percent_needed; // the least that is enough; over 100: no device is fast enough
 } feasible_share;
 
 bool feasible_share_check(uint32_t cost_us, uint32_t period_us, uint32_t percent,
@@ -106,10 +107,10 @@ void feasible_share_say(const feasible_share *f, char *text, size_t text_bytes);
 
 /* Memory: what an owner needs to finish, against what it may have.  All in pages. */
 typedef struct feasible_owner {
-    uint32_t weight_pages, finish_pages; // wanted in all, those it holds included
+    uint32_t weight_pages, finish_pages; // needed in all, those it holds included
     uint32_t held_pages;
     uint32_t min_pages, max_pages;        // guarantee; ceiling, FEASIBLE_UNLIMITED = none
-    uint32_t free_pages, revocable_pages; // nobody's; lent to others, who can give them back
+    uint32_t free_pages, revocable_pages; // free; lent to others, and revocable
     uint32_t promised_pages;              // of those: unfilled guarantees of others
     uint64_t page_bytes;
 } feasible_owner;
@@ -139,24 +140,27 @@ void feasible_mins_say(const feasible_mins *f, const uint32_t *min_pages, uint32
                        uint32_t capacity_pages, uint32_t reserve_pages, const char *const *names,
                        char *text, size_t text_bytes);
 
-/* Turns: the models do not fit together, so they take turns, and each turn begins with a switch.
+/* Time slices: the models do not fit together, so each has the device for a slice, which begins
+ * with a switch.
  *
- * With n = T/C a turn of q us makes q/C tokens, which last q/C * T = n q us for whoever reads one
- * per T.  When each turn makes tokens for the same time P, q = P/n = P C/T, and a round takes
+ * With n = T/C a slice of q us makes q/C tokens, which last q/C * T = n q us for a reader that
+ * takes one per T.  When each slice makes tokens for the same time P, q = P/n = P C/T, and a round
+ * takes
  *
- *     R = c + sum q = c + P S        c = all switches of a round, S = sum C/T
+ *      R = c + sum q = c + P S        c = all switches of a round, S = sum C/T
  *
- * Nobody runs dry when P >= R.  In general alpha = R/P = c/P + S: the part min(1, 1/alpha) of the
- * tokens is on time.  So alpha > S always, a target below or at S cannot be kept, and
+ * No reader runs out of tokens when P >= R.  In general alpha = R/P = c/P + S: the part min(1,
+ * 1/alpha) of the tokens is on time.  So alpha > S always, a target below or at S cannot be kept,
+ * and
  *
- *     P = c / (alpha - S)            q = c / (n (alpha - S))
+ *      P = c / (alpha - S)            q = c / (n (alpha - S))
  *
- * is the shortest round that keeps the target (a longer one wastes less on switches, but whoever
- * waits for a first token waits up to R).  P is at least the longest T, so that each turn has a
- * whole step, and no quota is above quota_max_us, which bounds P by quota_max_us * min n: all
- * quotas shrink in proportion then, nobody pays for the largest model, and alpha is what follows.
- * Quotas are kept in the long run: a turn ends with the step that reaches its quota, and what that
- * was too long is taken from the next turn. */
+ * is the shortest round that keeps the target (a longer one wastes less on switches, but a first
+ * token may then take up to R).  P is at least the longest T, so that each slice has a whole step.
+ * No quota is above quota_max_us, which bounds P by quota_max_us * min n: all quotas shrink in
+ * proportion then, no other model pays for the largest one, and alpha is what follows.  Quotas are
+ * kept in the long run: a slice ends with the step that reaches its quota, and the excess is taken
+ * from the next slice. */
 typedef struct feasible_turn {
     uint32_t cost_us, period_us; // C and T of the model, neither is 0
     uint32_t switch_us;          // to make it hot, in each round
@@ -169,10 +173,10 @@ typedef struct feasible_turns {
     uint64_t attainment_ppm; // min(1, 1 / alpha)
     uint64_t switch_us;      // c
     uint64_t round_us;       // R
-    uint64_t lasts_us;       // P: for so long do the tokens of one turn last
+    uint64_t lasts_us;       // P: so long do the tokens of one slice last
 } feasible_turns;
 
-/* quota_us [n]; n >= 1; the quotas are the best possible ones also when the target is not kept. */
+/* quota_us [n]; n >= 1; the quotas are the best possible ones even when the target is not kept. */
 bool feasible_turns_plan(const feasible_turn *turns, uint32_t n, uint64_t alpha_max_ppm,
                          uint32_t quota_max_us, uint32_t *quota_us, feasible_turns *out);
 void feasible_turns_say(const feasible_turns *f, uint64_t alpha_max_ppm, char *text,

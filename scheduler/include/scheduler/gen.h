@@ -33,7 +33,7 @@ typedef struct gen_request {
     uint64_t arrival_us;
     uint64_t queue_deadline_us;              // still waiting then: ends with GEN_TIMEOUT; 0 = none
     uint64_t deadline_us;                    // not finished then: ends with GEN_TIMEOUT; 0 = none
-    uint32_t ttft_target_ms, tpot_target_ms; // wished for; 0 = the model's, or none
+    uint32_t ttft_target_ms, tpot_target_ms; // targets; 0 = the model's, or none
 } gen_request;
 
 #define GEN_NO_MAX UINT32_MAX
@@ -55,10 +55,10 @@ typedef enum gen_finish {
 
 enum { GEN_TEXT_BYTES = 160 };
 
-/* What running work gave up for others, the cheapest first.  Which rung a preemption took is known
- * when its sequence goes on, and counted then. */
+/* Preemption kinds: what running work gave up for other work, the cheapest first.  The kind is
+ * known when the sequence goes on, and is counted then. */
 typedef enum gen_rung {
-    GEN_RUNG_PAUSE,     // a step, or its place in the batch: all its keys and values stayed
+    GEN_RUNG_PAUSE,     // a step, or its batch slot: all its keys and values stayed
     GEN_RUNG_PARK,      // its pages: keys and values came back from host memory, or the disk
     GEN_RUNG_RECOMPUTE, // its pages: a block of them, or more, was computed again
     GEN_RUNG_MODEL_OUT, // its model left the device
@@ -69,7 +69,7 @@ const char *gen_rung_name(gen_rung rung); // "pause", "park", "recompute", "mode
 typedef struct gen_event {
     uint64_t id;
     gen_kind kind;
-    uint64_t at_us; // monotonic, when the step that made it ended
+    uint64_t at_us; // monotonic; the end of the step that made it
     union {
         struct {
             sample_result r; // the token and its log-probabilities
@@ -80,18 +80,19 @@ typedef struct gen_event {
             inferd_status status;
             char text[GEN_TEXT_BYTES];
             uint32_t n_prompt, n_cached, n_output, n_preempted;
-            bool for_targets; // INFERD_EBUSY: not for want of a place, targets would be missed
-            /* Asking again before is of no use.  INFERD_EMODEL: 0 = unknown; for_targets: 0 = nor
-             * is it ever. */
+            bool for_targets; // INFERD_EBUSY: not a full queue: targets would be missed
+            /* An earlier retry is of no use.  INFERD_EMODEL: 0 = unknown; for_targets: 0 = no retry
+             * ever is. */
             uint32_t retry_after_ms;
             uint64_t queued_us; // from arrival to the first plan that had it
             uint32_t
                 queued_steps;   // of the device in that time; the one under way on arrival is one
-            uint64_t device_us; // of the device that it is charged with
-            /* What preemptions took from it, and cost; the device's time for that is nobody's. */
+            uint64_t device_us; // that it is charged with
+            /* What preemptions took from it, and cost; no tenant is charged for that device
+             * time. */
             uint32_t n_rungs[GEN_RUNGS], n_recomputed; // times; tokens
-            uint64_t away_us;                          // it stood still
-            uint64_t waste_us, unpark_us;              // computing again; copying back
+            uint64_t away_us;                          // it computed nothing
+            uint64_t waste_us, unpark_us;              // computing again; swapping in
         } done;
     };
 } gen_event;

@@ -6,13 +6,13 @@
  * Lengths are counted in buckets: each number below 32 has its own, then every power of two is cut
  * into 16, so a bucket is at most 1/16 as wide as its numbers are large.  The percentile is the
  * largest number of its bucket: never too small by the buckets, and too large by at most 1/16.
- * What is longer than OUTPUT_TOKENS_MAX counts as that.
+ * Longer outputs than OUTPUT_TOKENS_MAX count as that.
  *
  * Every OUTPUT_FADE_SAMPLES outputs all counts are halved, so those of about the last 300 matter,
- * and the counts are bounded.  Adding is O(1): one bucket, and each bucket once in 128 times.
+ * and the counts are bounded.  Adding is O(1): one bucket, and all buckets once in 128 times.
  *
- * Outputs that a max_tokens or a client cut off would have been longer: do not add them.
- * Thread: that of its owner. */
+ * Outputs cut off by max_tokens or by a client would have been longer: do not add them.
+ * Thread: its owner's. */
 #ifndef INFERD_OUTPUT_ESTIMATE_H
 #define INFERD_OUTPUT_ESTIMATE_H
 
@@ -23,8 +23,8 @@ enum {
     OUTPUT_PRIOR_TOKENS = 512, // until OUTPUT_PRIOR_SAMPLES were added
     OUTPUT_PRIOR_SAMPLES = 20,
     OUTPUT_FADE_SAMPLES = 128,
-    OUTPUT_SAMPLE_WEIGHT = 65536, // a new one counts so much, so that halving keeps old ones exact
-    OUTPUT_PART_BITS = 4,         // a power of two is cut into so many bits of parts
+    OUTPUT_SAMPLE_WEIGHT = 65536, // weight of a new output, so that halving keeps old ones exact
+    OUTPUT_PART_BITS = 4,         // a power of two is cut into 2^4 parts
     OUTPUT_OCTAVES = 20,          // powers of two: 16 ... 2^23
     OUTPUT_BUCKETS = (OUTPUT_OCTAVES + 1) << OUTPUT_PART_BITS,
     OUTPUT_TOKENS_MAX = (1 << (OUTPUT_PART_BITS + OUTPUT_OCTAVES)) - 1

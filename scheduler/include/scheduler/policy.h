@@ -1,11 +1,11 @@
-/* policy.h - what an operator says about models and tenants, as plain numbers.
+/* policy.h - what an operator configures for models and tenants, as plain numbers.
  *
  * The configuration is read into these; the scheduler, the placement and the simulator take them as
  * they are.  All of it may change while the daemon runs, between two steps.
  *
  * A share is device time: 100 percent is one device.  `fixed` never gets more than its share;
- * `burst` gets at least that, and of what is left its part by weight; `besteffort` only the latter.
- * Memory below `min` is guaranteed, above `max` refused, and lent in between. */
+ * `burst` gets at least its share, and by its weight a part of what is left; `besteffort` only the
+ * latter.  Memory below `min` is guaranteed, above `max` refused, and lent in between. */
 #ifndef INFERD_POLICY_H
 #define INFERD_POLICY_H
 
@@ -25,7 +25,7 @@ typedef enum model_pin { PIN_NONE, PIN_WARM, PIN_HOT } model_pin;
 
 typedef struct model_policy {
     uint64_t min_bytes, max_bytes; // of weights, keys and values; max 0 = no ceiling
-    gen_class class;               // of requests that name none
+    gen_class class;               // of requests without one
     uint32_t weight;               // of its part of the surplus; 0 = paused
     share_spec share;
     uint32_t slo_ttft_ms, slo_tpot_ms; // targets; 0 = none

@@ -1,7 +1,7 @@
-/* pulse.h - the sign of life of a loop: a count, and where the loop is.
+/* pulse.h - the sign of life of a loop: a count of beats, and where the loop is.
  *
  * A loop's thread joins its pulse once and then calls pulse_at where it begins another kind of
- * work; nothing has to be handed down for that, and on threads without a pulse (the simulator,
+ * work; nothing has to be passed down for that, and on threads without a pulse (the simulator,
  * tests) the call does nothing.  A watchdog (server/watchdog.h) reads pulses from outside.
  *
  *     PULSE_REST    waits for work, opens its device, or has ended: silence means nothing
@@ -24,13 +24,13 @@ typedef struct pulse {
     atomic_uint n_beats;          // wraps
     atomic_int kind;              // pulse_kind
     _Atomic(const char *) where;  // static text
-    _Atomic(const char *) object; // of what it does there, static text; NULL: of nothing
-    atomic_uint model_idx;        // likewise its slot, or PULSE_NO_MODEL
+    _Atomic(const char *) object; // of its work there, static text; NULL: none
+    atomic_uint model_idx;        // likewise, or PULSE_NO_MODEL
 } pulse;
 
-/* The calling thread is the loop of `p` from now on, which outlives it; NULL: of none. */
+/* The calling thread is the loop of `p` from now on; `p` outlives it.  NULL: it is no loop. */
 void pulse_join(pulse *p);
-/* The calling thread's loop beats, and is at `where` (static text). */
+/* The calling thread's loop beats, and is now at `where` (static text). */
 void pulse_at(pulse_kind kind, const char *where);
 void pulse_at_object(pulse_kind kind, const char *where, const char *object); // static text, too
 void pulse_at_model(pulse_kind kind, const char *where, uint32_t model_idx);

@@ -1,4 +1,4 @@
-/* usage.h - figures of who used a device, as plain values that cross threads.
+/* usage.h - figures of device usage, as plain values that cross threads.
  *
  * Thread: any; copies. */
 #ifndef INFERD_USAGE_H
@@ -15,16 +15,16 @@ typedef struct engine_times {
     uint64_t n, us, hist[ENGINE_RUNG_BUCKETS];
 } engine_times;
 
-/* Tenants whose bytes are told: numbers below this. */
+/* Tenants with reported bytes: numbers below this. */
 enum { ENGINE_TENANTS_MAX = 200000 };
 
-/* What a tenant used of this device for the model in a slot. */
+/* A flow: what a tenant used of this device for the model in a slot. */
 enum { ENGINE_PRINCIPALS_MAX = 4096 };
 typedef struct engine_principal {
     uint32_t tenant, model; // gen_request.tenant_idx; the slot
-    uint32_t serial;        // another one whenever this place in the list gets another principal
-    uint64_t device_us;     // of steps; what preemptions made to be computed again is not in it
-    /* Tokens: of prompts, computed and found in caches; and drawn.  No token is in two of them. */
+    uint32_t serial;        // changes whenever this row gets another flow
+    uint64_t device_us;     // of steps, without computing again after preemptions
+    /* Tokens, each counted once: of prompts, computed, and found in caches; and drawn. */
     uint64_t prompt_tokens, cached_tokens, output_tokens;
     uint64_t n_rungs[GEN_RUNGS], away_us; // preemptions, and how long they kept its sequences away
 } engine_principal;
