@@ -178,7 +178,7 @@ static void keep_reads(sched *s, const seq *q, sched_read *r, uint64_t now_us) {
     }
 }
 
-/* Requests q's next blocks, as many as are on the disk one after the other. q waits for as long as
+/* Requests q's next blocks, as many as are on the disk one after the other.  q waits for as long as
  * they are worth; requesting one of them again does not prolong the wait. */
 static void ask_ahead(sched *s, seq *q, uint32_t n_max, uint64_t now_us) {
     sched_model *m = seq_model(s, q);

@@ -3,7 +3,7 @@
  * KV is charged to the model, in pages, and to the tenant, in bytes of the blocks that its
  * sequences use.  A block that several of them share counts once; a block that is only cached
  * counts for no tenant.  (Sequences of two tenants never share a block: the scopes of the prefix
- * cache see to it.) Weights are charged to the model alone.
+ * cache see to it.)  Weights are charged to the model alone.
  *
  *     below min    its pages are kept free, and sequences above their own min must give them back,
  *                  whatever their class

@@ -18,7 +18,7 @@ enum {
     AHEAD_PERCENT = 2,      // of the time, for copies ahead of time
     AHEAD_US_MAX = 2000,    // the most of that at once
     AHEAD_LEAVES_PARTS = 8, // of the host's pages: left for swapping out
-    TOOK_SHIFT = 3,         // an eighth of each deviation moves a block's time
+    TOOK_SHIFT = 3,         // an eighth of each deviation moves the mean
     TOOK_CLAMP = 4,         // times the mean: more is an outlier
     TOOK_OLD_US = 10000000, // then it is measured again
     /* Assumed before any copy: bytes per microsecond, both ways of memory or of a bus. */

@@ -217,7 +217,7 @@ bool sched_can_start(const sched *s, const seq *q) {
 }
 
 /* How many of its first blocks a prefix hit may serve.  At least one token is computed, to get
- * logits; so are rows whose log-probabilities are still to be reported. */
+ * logits; so are rows with log-probabilities that are still to be reported. */
 static uint32_t blocks_findable(const seq *q, const kv_layout *l) {
     if (!q->cacheable) return 0;
     uint32_t n = q->n_tokens - 1;
@@ -331,7 +331,7 @@ static uint32_t n_active_of(const plan *p, uint32_t tenant_idx) {
     return n;
 }
 
-/* Sequences with a batch slot whose tenants have no share.  One slot stays theirs, for the time
+/* Sequences with a batch slot, of tenants without a share.  One slot stays theirs, for the time
  * that shares leave. */
 static uint32_t n_without_share(const plan *p) {
     uint32_t n = 0;
@@ -433,8 +433,8 @@ static uint64_t short_since_us(const plan *p, sched_model *m) {
     return m->short_since_us;
 }
 
-/* Reclaim unused weights, or those of models whose work deserves less than `waiting` (NULL: only
- * unused ones), where the pages may go to this model at all. */
+/* Reclaim unused weights, or those of models with work that deserves less than `waiting` (NULL:
+ * only unused ones), where the pages may go to this model at all. */
 static bool reclaim_weights(const plan *p, sched_model *m, const seq *waiting) {
     sched *s = p->s;
     const pool_owner *o = &s->pool->owners[m->kv.owner];
@@ -453,8 +453,8 @@ static bool reclaim_weights(const plan *p, sched_model *m, const seq *waiting) {
                       since_us);
 }
 
-/* Turn one cached block into free slots: of this model, or of another whose page may go to this
- * one; else reclaim unused weights.  All of this comes before preempting a sequence. */
+/* Evict one cached block: of this model, or of another if its page may go to this one; else reclaim
+ * unused weights.  All of this is tried before any sequence is preempted. */
 static bool evict_for(const plan *p, sched_model *m) {
     sched *s = p->s;
     if (sched_evict_block(s, m)) return true;
@@ -695,7 +695,7 @@ static uint32_t n_scored_rows(const seq *q, uint32_t begin, uint32_t n) {
     return to > from ? to - from : 0;
 }
 
-/* Do these rows reach the last known or pending token, whose logits draw the next one? */
+/* Do these rows reach the last known or pending token?  Its logits draw the next one. */
 static bool draws_next(const seq *q, uint32_t begin, uint32_t n) {
     return q->tokens_max > q->req->n_prompt && begin + n >= q->n_tokens + q->n_promised;
 }

@@ -5,9 +5,8 @@
  * the objective `sla` a request that would break it is refused with the numbers; with the others it
  * is admitted, and its model's deadlines are then the first to be missed.
  *
- * A refused request is told when enough running sequences will have ended: each has so many tokens
- * left, and a round of all models' steps makes one of each.  That is an estimate, no reservation.
- */
+ * A refusal says when enough running sequences will have ended: each has so many tokens left, and
+ * a round of all models' steps makes one token of each.  That is an estimate, no reservation. */
 #include "sched_state.h"
 
 enum { RETRY_MAX_S = 60 };

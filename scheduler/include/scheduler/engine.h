@@ -101,8 +101,8 @@ typedef struct engine_model_info {
     bool serves_others;  // another name uses its weights, and is not held
     uint32_t weights_of; // another slot when that one has the same content
     uint32_t context, n_running, n_waiting;
-    /* Pages it holds, each counted once. kv: KV that sequences use; cached: KV that none uses; warm
-     * and parked: host memory. */
+    /* Pages it holds, each counted once.  kv: KV that sequences use; cached: KV that none uses;
+     * warm and parked: host memory. */
     uint32_t pages_weight, pages_warm, pages_kv, pages_cached, pages_parked;
     uint32_t pages_min, pages_max;     // of weight, kv and cached together; UINT32_MAX: no ceiling
     uint32_t weight_pages, host_pages; // its weights on the device, and in host memory, in any case
@@ -123,7 +123,7 @@ typedef struct engine_model_info {
     engine_switch last, sum;
     uint64_t n_rungs[GEN_RUNGS]; // preemptions of its sequences
     uint64_t n_saturated;        // KV values stored as the largest number of f16
-    /* Device memory. used: weights and KV in use, exactly; held: the whole pages they lie in;
+    /* Device memory.  used: weights and KV in use, exactly; held: the whole pages they lie in;
      * cached: pages with cached KV only, evicted when needed; min: guaranteed; max: UINT64_MAX: no
      * ceiling. */
     uint64_t bytes_used, bytes_held, bytes_cached, bytes_min, bytes_max;
@@ -142,7 +142,7 @@ typedef enum engine_command {
     ENGINE_PREFETCH, // WARM
     ENGINE_UNLOAD,   // not HOT: running requests end first, waiting ones bring it back
     ENGINE_DROP,     // COLD, likewise
-    ENGINE_DRAIN,    // present requests end; the front admits none before ENGINE_LOAD
+    ENGINE_DRAIN,    // present requests end; the front admits none until ENGINE_LOAD
     ENGINE_RETRY     // FAILED: it may come again now, if there is demand
 } engine_command;
 
