@@ -418,7 +418,7 @@ static void park(engine *e) {
     atomic_store(&e->idle_since_us, k->account.until_us);
     pulse_at(PULSE_REST, "park");
     /* Requests that wait for pages are looked at again when the starvation floor may have moved
-     * them, or when models may change their time slice. */
+     * them, or when a time slice of models may end. */
     if (c.n_running + c.n_waiting > c.n_paused) {
         uint64_t again_us = from_us + k->options.limits.starvation_us;
         uint64_t turn_us = from_us + k->options.residency.turn_us / 4;
@@ -866,7 +866,7 @@ inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_promp
     const slot_view *v = &e->slots[model_idx];
     model_state state = engine_model_state(e, model_idx);
     if (state == MODEL_NONE) return INFERD_OK; // not known yet; the engine checks again
-    /* Nor does the view have a ceiling that was raised a moment ago. */
+    /* The views may still lack a policy change, such as a raised ceiling. */
     if (atomic_load(&e->n_changes_seen) != atomic_load(&e->n_changes_sent)) return INFERD_OK;
     if (state == MODEL_FAILED) {
         engine_model_error(e, model_idx, err);

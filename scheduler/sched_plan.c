@@ -299,9 +299,9 @@ static bool is_its_turn(const sched *s, const seq *q, const seq *v) {
  * waiting q only from paused ones and lower classes, or new requests would push out what is nearly
  * done. */
 static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v) {
-    /* Pages above v's guarantee go to a q that precedes v or claims its own guarantee; pages within
-     * v's guarantee only to a q that does both.  Such a q claims no more than its guarantee: beyond
-     * it two owners would take pages from each other again and again. */
+    /* Pages above v's guarantee go to a q that v is `less` than, or that claims its own guarantee;
+     * pages within v's guarantee only to a q with both.  q claims no more than its guarantee:
+     * beyond it two owners would take pages from each other again and again. */
     bool less = q->state == SEQ_RUNNING
                     ? sched_deserves_less(v, q)
                     : v->paused || v->granted > q->req->class || is_its_turn(s, q, v);
@@ -844,7 +844,7 @@ static bool come_back(plan *p, seq *q) {
 
 /* ---- displaced sequences ---- */
 
-/* Batch slots for aged sequences; also the most overdue sequences in a step. */
+/* Batch slots for aged sequences; also the most displaced sequences in a step. */
 static uint32_t lifted_max(const plan *p) {
     return u32_max(p->s->limits.running_max / LIFTED_PARTS, 1);
 }

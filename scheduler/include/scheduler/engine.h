@@ -40,7 +40,7 @@ typedef struct engine_limits {
     kv_type kv;               // type of stored keys and values                 f16
     bool no_prefix_cache;     // do not keep full blocks
 
-    uint32_t min_residency_ms;   // a model that came stays this long          0
+    uint32_t min_residency_ms;   // a loaded model is not evicted before       0
     uint32_t turn_ms;            // time slice, of models of one class         500
     uint32_t load_retry_ms;      // after a load that failed; doubles             1,000
     uint32_t load_retry_max_ms;  // up to this                                    60,000
