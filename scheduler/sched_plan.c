@@ -299,9 +299,9 @@ static bool is_its_turn(const sched *s, const seq *q, const seq *v) {
  * waiting q only from paused ones and lower classes, or new requests would push out what is nearly
  * done. */
 static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v) {
-    /* Pages above v's guarantee go to a q that v is `less` than, or that claims its own guarantee;
-     * pages within v's guarantee only to a q with both.  q claims no more than its guarantee:
-     * beyond it two owners would take pages from each other again and again. */
+    /* `less`: v comes before q in the order of preemption.  Pages above v's guarantee go to a q
+     * with `less` or `claims`, pages within it only to a q with both.  q claims no more than its
+     * own guarantee: beyond it two owners would take pages from each other again and again. */
     bool less = q->state == SEQ_RUNNING
                     ? sched_deserves_less(v, q)
                     : v->paused || v->granted > q->req->class || is_its_turn(s, q, v);
