@@ -1,13 +1,15 @@
 /* residency.c - see residency.h; the other parts are in residency_parts.h.
  *
- *     residency_decide     what changed since the last look: ends of drains, idle models, retries
- *     from outside         slots, policies and commands */
+ *     residency_decide     changes since the last look: ends of drains, idle models, retries
+ *     from outside         slots, policies and commands
+ */
 #include "residency_parts.h"
 #include "scheduler/feasible.h"
 
 enum {
-    KEEP_STAGE_PERCENT = 50, // a stage this far goes on when nobody waits any more
-    LOOK_LOADS_MAX = 2 // begun at one look; a step computes one model, and the next look is near
+    KEEP_STAGE_PERCENT = 50, // a stage this far goes on when no request waits any more
+    LOOK_LOADS_MAX =
+        2 // loads begun at one look; a step computes one model, and the next look is near
 };
 
 inferd_status residency_init(residency *r, uint32_t n_slots, const residency_limits *limits,
@@ -48,7 +50,7 @@ void residency_deinit(residency *r) {
     *r = (residency){0};
 }
 
-/* ---- those who share one set of weights ---- */
+/* ---- weight groups ---- */
 
 model_state residency_state(const residency *r, uint32_t idx) {
     const resident *m = &r->slots[idx];
@@ -89,9 +91,9 @@ bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
     return false;
 }
 
-/* Pages of its weights that never leave the device.  Those of a model that failed may not even fit;
- * and one that does not fit beside weights that are there comes when those have left, so nobody who
- * runs with them has to end for it. */
+/* Pages of its weights that never leave the device.  0 for a model that failed: its weights may not
+ * even fit.  0 also for a model whose weights do not fit beside those on the device: it comes when
+ * those have left, so no request of theirs has to end for it. */
 static uint32_t pinned_pages(const residency *r, uint32_t i) {
     const resident *m = &r->slots[i];
     if (!residency_is_root(r, i) || !group_is_pinned(r, i, PIN_HOT)) return 0;
@@ -131,7 +133,7 @@ bool group_is_held(const residency *r, uint32_t root) {
 
 /* ---- time ---- */
 
-/* Somebody wants it: a pause is over, unless he wanted it at the last look, too. */
+/* The model has work now: a pause is over, unless it had work at the last look, too. */
 static void note_use(resident *m, uint64_t now_us) {
     if (!m->busy && m->used)
         worth_note_pause(&m->pauses, now_us - m->active_us, resident_reload_us(m));
@@ -139,7 +141,7 @@ static void note_use(resident *m, uint64_t now_us) {
     m->active_us = now_us;
 }
 
-/* What one model does by itself.  True: something changed. */
+/* Changes of one model that need no other model.  True: something changed. */
 static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     sched_demand d = group_demand(r, root);
@@ -161,8 +163,8 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
             return true;
         }
         if (group_n_steps(r, root) > 0) return false;
-        /* What runs ends first, unless it cannot end here: then it waits again, so that others may
-         * come. */
+        /* Running work ends first.  If it cannot advance at all, it is preempted, so that other
+         * models may come. */
         if (d.n_running > 0 && !sched_is_blocked(r->sched, now_us)) return false;
         residency_release(r, root, RESIDENCY_NONE, now_us);
         return true;
@@ -171,7 +173,8 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
         uint64_t keep_us = group_keep_alive_us(r, root);
         bool idle = keep_us != POLICY_NEVER && now_us - m->active_us >= keep_us &&
                     !group_is_pinned(r, root, PIN_HOT);
-        /* A ceiling that was lowered: it could compute nothing, and keeps what it may not have. */
+        /* After its ceiling was lowered it could compute nothing, and would keep pages above the
+         * ceiling. */
         bool fits = m->about.weight_pages < r->pool->owners[root].max;
         if (!idle && fits && !group_is_held(r, root) && !m->leave_next && group_is_served(r, root))
             return false;
@@ -193,7 +196,7 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
     case MODEL_WARM:
         if (!wanted && !m->wanted) m->room_wanted_us = 0;
         if (wanted || m->wanted || m->on_device || !m->leave_next) return false;
-        m->leave_next = false; // nobody uses it
+        m->leave_next = false; // it is unused
         if (m->drop_next) residency_drop(r, root);
         return true;
     default:
@@ -201,7 +204,7 @@ static bool look_at(residency *r, uint32_t root, uint64_t now_us) {
     }
 }
 
-/* Slots that requests no longer name, and that nothing needs any more. */
+/* Empties a slot that requests no longer name and that nothing needs any more. */
 static bool let_go(residency *r, uint32_t idx) {
     resident *m = &r->slots[idx];
     if (m->state == MODEL_NONE || m->served) return false;
@@ -227,7 +230,7 @@ static uint32_t min_pages(const residency *r, const model_policy *p) {
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 
-/* Is there room for what was promised to it by now? */
+/* Tries again whether its guarantee fits by now. */
 static bool look_at_promise(residency *r, uint32_t idx, uint64_t now_us) {
     resident *m = &r->slots[idx];
     inferd_err err = {0};
@@ -239,7 +242,8 @@ static bool look_at_promise(residency *r, uint32_t idx, uint64_t now_us) {
     return true;
 }
 
-/* Its slot was taken away while somebody was let in who came to try again. */
+/* A slot that is no longer served and whose guarantee does not fit: requests that were admitted for
+ * another attempt fail now. */
 static bool refuse_late(residency *r, uint32_t idx, uint64_t now_us) {
     inferd_err told = residency_as_told(&r->slots[idx].why);
     bool any = r->demands[idx].n_waiting + r->demands[idx].n_running > 0;
@@ -266,7 +270,8 @@ bool residency_decide(residency *r, uint64_t now_us) {
         any |= let_go(r, i);
     }
     any |= residency_settle_staged(r, now_us);
-    /* Whoever is wanted most and finds no room stands in nobody's way who is owed his. */
+    /* The second pass (owed) is for models below their guarantee: the most wanted model, if it does
+     * not fit, must not block them. */
     for (int owed = 0; owed <= (r->pool->n_min > 0); owed++) {
         for (int n = 0; n < LOOK_LOADS_MAX && residency_start_loading(r, owed, now_us); n++)
             any = true;
@@ -336,11 +341,11 @@ uint64_t residency_next_us(const residency *r) {
 
 /* ---- from outside ---- */
 
-/* Bytes as pages: what is guaranteed is rounded up, a ceiling down (min_pages). */
+/* From bytes to pages: a guarantee is rounded up, a ceiling down (min_pages). */
 inferd_status residency_set_policy(residency *r, uint32_t idx, const model_policy *policy,
                                    uint64_t now_us, inferd_err *err) {
     resident *m = &r->slots[idx];
-    if (r->dead) { // and its pool, if it ever had one, serves nobody
+    if (r->dead) { // its pool, if it ever had one, is out of use
         m->policy = *policy;
         return INFERD_OK;
     }
@@ -349,13 +354,13 @@ inferd_status residency_set_policy(residency *r, uint32_t idx, const model_polic
     if (policy->max_bytes == 0 || max > UINT32_MAX) max = UINT32_MAX;
     if (max < min && policy->min_bytes <= policy->max_bytes) max = min; // both are in one page
     inferd_status st = pool_set_limits(r->pool, idx, min, (uint32_t)max, err);
-    if (st != INFERD_OK && m->unpromised) m->policy = *policy; // it is tried with this one
+    if (st != INFERD_OK && m->unpromised) m->policy = *policy; // the next attempt takes this one
     if (st != INFERD_OK) return st;
     m->policy = *policy;
     if (m->unpromised) residency_keep_promise(r, idx);
     resident *root = &r->slots[m->weights_of];
     if (root->state == MODEL_FAILED && root->why.status == INFERD_EQUOTA)
-        root->retry_at_us = now_us; // its ceiling may be another now
+        root->retry_at_us = now_us; // its ceiling may have changed
     r->n_changes++;
     sched_set_model_policy(r->sched, idx, policy, now_us);
     residency_tell_pins(r);
@@ -368,7 +373,7 @@ void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t sam
     inferd_err err = {0};
     INFERD_CHECK(idx < r->n && m->state == MODEL_NONE);
     *m = (resident){.served = true, .policy = *policy, .weights_of = idx, .active_us = now_us};
-    /* Weights of a slot that failed, or leaves, are nobody's to share. */
+    /* The weights of a slot that failed or is no longer served cannot be shared. */
     if (same_as != DEVICE_OWN && r->slots[same_as].state != MODEL_NONE &&
         r->slots[same_as].state != MODEL_FAILED && r->slots[same_as].served)
         m->weights_of = r->slots[same_as].weights_of;
@@ -379,14 +384,15 @@ void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t sam
                 : r->dev->ops->attach(r->dev->self, idx, of, own ? DEVICE_OWN : m->weights_of,
                                       &r->limits.device, &m->about, &err);
     if (st == INFERD_OK) {
-        /* Weights of another slot take their pages there, too. */
+        /* If the weights are another slot's, that slot takes the pages for them. */
         m->about.spec.weight_pages = r->slots[m->weights_of].about.weight_pages;
         m->pages = own ? calloc(size_max(m->about.weight_pages, 1), sizeof *m->pages) : NULL;
         if (own && m->pages == NULL)
             st = inferd_fail(&err, INFERD_ENOMEM, "no memory for a list of %u pages",
                              m->about.weight_pages);
         if (st == INFERD_OK) st = sched_model_open(r->sched, idx, &m->about.spec, &err);
-        if (st != INFERD_OK) r->dev->ops->detach(r->dev->self, idx); // it uses nobody's weights
+        if (st != INFERD_OK)
+            r->dev->ops->detach(r->dev->self, idx); // no other slot uses its weights
     }
     if (st != INFERD_OK) { // for good
         inferd_err told = residency_as_told(&err);
@@ -409,15 +415,15 @@ void residency_attach(residency *r, uint32_t idx, struct model *of, uint32_t sam
 void residency_remove(residency *r, uint32_t idx) {
     resident *m = &r->slots[idx];
     m->served = false;
-    /* What it was promised is another's, though its pages may go on. */
+    /* Its guarantee is free for others at once, though its pages may go on. */
     if (!r->dead && m->state != MODEL_NONE)
         pool_set_limits(r->pool, idx, 0, r->pool->owners[idx].max, NULL);
     r->n_changes++;
     residency_tell_pins(r);
 }
 
-/* By hand: in the end it is WARM, or COLD.  One that somebody waits for comes first, and goes when
- * nobody uses it any more. */
+/* Asked for by an operator: in the end it is WARM, or COLD.  A model with waiting requests comes up
+ * first, and leaves when it is unused. */
 static void send_away(residency *r, uint32_t root, bool drop, uint64_t now_us) {
     resident *m = &r->slots[root];
     switch (m->state) {
@@ -425,7 +431,8 @@ static void send_away(residency *r, uint32_t root, bool drop, uint64_t now_us) {
         residency_drain(r, root, ENGINE_EVICT_ASKED, false, now_us);
         break;
     case MODEL_DRAINING:
-        if (m->cause == ENGINE_EVICT_IDLE) m->cause = ENGINE_EVICT_ASKED; // it does not turn back
+        if (m->cause == ENGINE_EVICT_IDLE)
+            m->cause = ENGINE_EVICT_ASKED; // new work does not make it HOT again
         break;
     case MODEL_STAGING:
         m->leave_next = group_demand(r, root).n_waiting > 0;
@@ -496,14 +503,16 @@ void residency_fail_all(residency *r, const inferd_err *why, uint64_t now_us) {
         m->why = *why;
         m->retry_at_us = 0;
         sched_model_fail(r->sched, i, why, 0, now_us);
-        residency_give_memory(r, m); // steps on their way name it still, and nobody takes it
+        residency_give_memory(
+            r, m); // steps on their way still name its pages; the pool lends none again
         residency_enter(r, i, MODEL_FAILED);
     }
     r->staging = r->loading = RESIDENCY_NONE;
 }
 
 void residency_close(residency *r) {
-    for (int sharing = 1; sharing >= 0; sharing--) // those who share weights before whose they are
+    for (int sharing = 1; sharing >= 0;
+         sharing--) // slots that share weights first, then the slots that own them
         for (uint32_t i = 0; i < r->n; i++)
             if (r->slots[i].state != MODEL_NONE && (r->slots[i].weights_of != i) == sharing)
                 r->dev->ops->detach(r->dev->self, i);
@@ -514,7 +523,7 @@ void residency_close(residency *r) {
     r->staging = r->loading = RESIDENCY_NONE;
 }
 
-/* ---- the books ---- */
+/* ---- consistency check ---- */
 
 inferd_status residency_verify(const residency *r, inferd_err *err) {
     for (uint32_t i = 0; i < r->n; i++) {

@@ -1,9 +1,10 @@
-/* residency_arrows.c - the arrows of residency.h, one function each: nothing else writes `state`.
- */
+/* residency_arrows.c - the transitions of residency.h, one function each: no other code writes
+ * `state`. */
 #include "residency_parts.h"
 
 enum {
-    STAGED_AGAIN_US = 60000000, // a stage goes on that was cancelled so short a time before
+    STAGED_AGAIN_US =
+        60000000, // a stage that follows a cancelled one within this time is not cancelled
     FAILURES_DOUBLED_MAX = 16
 };
 
@@ -33,7 +34,7 @@ void residency_give_memory(residency *r, resident *m) {
     m->host_copy = false;
 }
 
-/* Once more in vain: when it is tried again. */
+/* After one more failure: sets the time of the next attempt. */
 static void wait_longer(residency *r, resident *m, uint64_t now_us) {
     uint32_t doubled = u32_min(m->n_failures, FAILURES_DOUBLED_MAX);
     uint64_t wait_us = r->limits.retry_us << doubled;
@@ -48,7 +49,7 @@ inferd_err residency_as_told(const inferd_err *why) {
     return told;
 }
 
-/* STAGING, LOADING -> FAILED: the device holds nothing of it any more. */
+/* STAGING, LOADING -> FAILED: the device has nothing of it any more. */
 void residency_fail(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us) {
     resident *m = &r->slots[root];
     residency_give_memory(r, m);
@@ -82,14 +83,14 @@ void residency_join(residency *r, uint32_t idx) {
     if (m == root) return;
     if (root->state == MODEL_HOT) sched_model_hot(r->sched, idx, true);
     if (root->state != MODEL_FAILED || root->retry_at_us == 0) return;
-    root->retry_at_us = 0; // its file may be another one
+    root->retry_at_us = 0; // its file may differ from the failed one
     residency_retry(r, m->weights_of);
 }
 
-/* ---- what was promised, and does not fit ---- */
+/* ---- guarantees that do not fit ---- */
 
-/* COLD -> FAILED, or once more: tried again when guarantees of others went, and now and then.  Its
- * group does without it. */
+/* COLD -> FAILED, or FAILED again.  It is tried again when guarantees of other models have gone,
+ * and periodically.  Its weight group goes on without it. */
 void residency_fail_promise(residency *r, uint32_t idx, const inferd_err *why, uint64_t now_us) {
     resident *m = &r->slots[idx];
     inferd_err told = residency_as_told(why);
@@ -112,14 +113,14 @@ void residency_keep_promise(residency *r, uint32_t idx) {
     residency_join(r, idx);
 }
 
-/* ---- whose the weights of a group are ---- */
+/* ---- which slot has the weights of a group ---- */
 
 static bool fits_under_max(const residency *r, uint32_t idx, uint32_t root) {
     return r->pool->owners[idx].max > r->slots[root].about.weight_pages;
 }
 
-/* One who could have them next, and after him the others in their order; rather one whose ceiling
- * they fit under. */
+/* The next member in slot order that could have the weights, preferably one whose ceiling they fit
+ * under. */
 static uint32_t next_reader(const residency *r, uint32_t root) {
     uint32_t found = RESIDENCY_NONE;
     for (uint32_t n = 1; n < r->n_used && r->slots[root].n_members > 1; n++) {
@@ -132,7 +133,7 @@ static uint32_t next_reader(const residency *r, uint32_t root) {
     return found;
 }
 
-/* The name's, not the weights'. */
+/* Keeps the fields that belong to the name, not to the weights. */
 static void keep_name(resident *m, const resident *was) {
     m->served = was->served;
     m->held = was->held;
@@ -141,8 +142,8 @@ static void keep_name(resident *m, const resident *was) {
     m->about.spec = was->about.spec;
 }
 
-/* The weights are another's, with all that is known of them; they are not being staged or loaded.
- */
+/* The weights move to another slot, with everything that is known of them.  They are not being
+ * staged or loaded. */
 static void hand_over(residency *r, uint32_t from, uint32_t to) {
     resident *a = &r->slots[from], *b = &r->slots[to], weights = *a, other = *b;
     r->dev->ops->hand_over(r->dev->self, from, to);
@@ -166,20 +167,22 @@ bool residency_pass_on(residency *r, uint32_t root) {
         m->state == MODEL_LOADING || m->state == MODEL_DRAINING)
         return false;
     uint32_t to = next_reader(r, root);
-    /* Under a ceiling that is too low its own work could not end. */
+    /* Under a ceiling that is too low the work of the old slot could not end. */
     if (to == RESIDENCY_NONE ||
         (!fits_under_max(r, to, root) && sched_model_n_seqs(r->sched, root) > 0))
         return false;
     hand_over(r, root, to);
     m = &r->slots[to];
-    if (m->state == MODEL_FAILED && m->retry_at_us != 0) { // of another name it may not
+    if (m->state == MODEL_FAILED &&
+        m->retry_at_us != 0) { // the file of another name may be readable
         m->retry_at_us = 0;
         residency_retry(r, to);
     }
     return true;
 }
 
-/* Beside the keys and values that it has, and what others keep. */
+/* Do the weights fit on the device and under the ceiling of this slot, beside its keys and values
+ * and the pages that stay with others? */
 static bool may_have_them(const residency *r, uint32_t idx, uint32_t root) {
     uint64_t n = r->slots[root].about.weight_pages, kept = residency_kept_by_others(r, idx, false);
     uint64_t own = idx != root ? pool_held(&r->pool->owners[idx]) : 0;
@@ -211,7 +214,7 @@ bool residency_charge_best(residency *r, uint32_t root) {
     return true;
 }
 
-/* STAGING -> FAILED, when no name has a file that can be read: each is tried once. */
+/* STAGING -> FAILED, when no name has a readable file: each is tried once. */
 void residency_fail_stage(residency *r, uint32_t root, const inferd_err *why, uint64_t now_us) {
     resident *m = &r->slots[root];
     uint32_t n_names = 0, next = RESIDENCY_NONE;
@@ -224,7 +227,7 @@ void residency_fail_stage(residency *r, uint32_t root, const inferd_err *why, ui
         return;
     }
     residency_give_memory(r, m);
-    residency_enter(r, root, MODEL_COLD); // where nobody sent it
+    residency_enter(r, root, MODEL_COLD); // not by a command: leave_next and drop_next stay
     hand_over(r, root, next);
 }
 
@@ -234,7 +237,7 @@ static void wake_stage(void *ctx) {
     if (r->wake != NULL) r->wake(r->wake_ctx);
 }
 
-/* It has its pages: until they were asked for it waited for its turn, and then for them. */
+/* It has its pages.  Its wait has two parts: until pages were asked for, and then for the pages. */
 static void note_waits(resident *m, uint64_t now_us) {
     uint64_t asked_us = m->room_wanted_us != 0 ? m->room_wanted_us : now_us;
     if (m->parts.stage_us == 0 && m->wanted_since_us != 0 && asked_us > m->wanted_since_us)
@@ -268,11 +271,11 @@ static void forget_weights(residency *r, uint32_t root) {
     resident *m = &r->slots[root];
     r->dev->ops->unstage(r->dev->self, root);
     residency_give_memory(r, m);
-    m->leave_next = m->drop_next = false; // it is where it was sent
+    m->leave_next = m->drop_next = false; // it is where the command wanted it
     residency_enter(r, root, MODEL_COLD);
 }
 
-/* STAGING -> COLD: nobody wants it any more. */
+/* STAGING -> COLD: nothing wants it any more. */
 void residency_cancel_stage(residency *r, uint32_t root) {
     r->staging = RESIDENCY_NONE;
     forget_weights(r, root);
@@ -311,9 +314,9 @@ void residency_loaded(residency *r, uint32_t root, uint64_t now_us) {
     m->parts_sum.reclaim_us += m->parts.reclaim_us;
     m->wanted_since_us = 0;
     if (m->cause <= ENGINE_EVICT_TURN && m->n_evictions[m->cause] > 0)
-        r->reload_us += m->bring_us; // it had to make room
+        r->reload_us += m->bring_us; // it had been evicted for others
     m->last = m->parts;
-    m->parts = (engine_switch){0}; // the next time may find it WARM
+    m->parts = (engine_switch){0}; // the next bring-up may start WARM
     residency_enter(r, root, MODEL_HOT);
     set_hot(r, root, true);
     if (group_is_pinned(r, root, PIN_HOT)) residency_tell_pins(r);
@@ -357,20 +360,20 @@ void residency_drain(residency *r, uint32_t root, engine_evict_cause cause, bool
     residency_enter(r, root, MODEL_DRAINING);
 }
 
-/* DRAINING -> HOT: somebody wants it before it left. */
+/* DRAINING -> HOT: new work came before it left. */
 void residency_resume(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     m->hot_since_us = now_us;
     EACH_MEMBER(r, root, i)
     if (r->slots[i].state != MODEL_FAILED) sched_model_close_door(r->sched, i, false);
-    set_hot(r, root, true); // those who joined meanwhile
+    set_hot(r, root, true); // for members that joined meanwhile
     residency_enter(r, root, MODEL_HOT);
 }
 
 /* DRAINING -> WARM, COLD. */
 void residency_release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us) {
     resident *m = &r->slots[root];
-    /* Those that are paused run no longer either: they wait, and bring it back when they go on. */
+    /* Paused sequences stop running, too: they wait, and bring the model back when they go on. */
     EACH_MEMBER(r, root, i)
     if (r->slots[i].state != MODEL_FAILED) sched_model_preempt(r->sched, i);
     set_hot(r, root, false);
@@ -404,7 +407,7 @@ void residency_detach(residency *r, uint32_t idx) {
     if (r->staging == idx) r->staging = RESIDENCY_NONE;
     if (r->loading == idx) r->loading = RESIDENCY_NONE;
     sched_model_close(r->sched, idx);
-    r->dev->ops->detach(r->dev->self, idx); // of a dead device, too: it names the model
+    r->dev->ops->detach(r->dev->self, idx); // on a dead device, too: it names the model
     residency_give_memory(r, m);
     if (!r->dead) pool_set_limits(r->pool, idx, 0, UINT32_MAX, NULL);
     free(m->pages);

@@ -1,11 +1,12 @@
-/* residency_come.c - who comes: in which order, and onto whose pages. */
+/* residency_come.c - bring-up: in which order models come, and onto which pages. */
 #include "residency_parts.h"
 
-enum { EAGER_LEAVES_QUARTERS = 1 }; // of the device's pages free of weights nobody asked for
+enum { EAGER_LEAVES_QUARTERS = 1 }; // quarters of the device's pages that eager models leave free
 
 typedef unsigned long long ull; // for printing
 
-/* What never will is wanted in vain, and must not be in the way of others. */
+/* Weights larger than the host budget can never become WARM; wanting them WARM would only block
+ * others. */
 static bool fits_host(const residency *r, uint32_t root) {
     const device_model *about = &r->slots[root].about;
     return (r->one_memory ? about->weight_pages : about->host_pages) <= r->pool->n_host;
@@ -40,8 +41,8 @@ static bool comes_before(const residency_want *a, const residency_want *b) {
     return a->since_us < b->since_us;
 }
 
-/* The model in this state that is wanted most, for `at_most` that; `owed`: of those with work for
- * whom what they were guaranteed and have not got is enough. */
+/* The most wanted model in this state whose want is at most `at_most`; `owed`: only models with
+ * waiting work whose missing guarantee covers all that they need. */
 static uint32_t most_wanted(const residency *r, model_state state, bool owed, want_kind at_most,
                             residency_want *out, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
@@ -79,8 +80,8 @@ uint64_t residency_kept_by_others(const residency *r, uint32_t idx, bool host) {
     return n + (promised > reserved ? promised : reserved); // as the pool keeps them free
 }
 
-/* Pages that a model needs to do anything: its weights, and keys and values for the first who
- * waits. Without those it would be HOT and wait, until its turn was over. */
+/* Pages that a model needs to do anything: its weights, and keys and values for its first waiting
+ * request.  With less it would be HOT and idle until its time slice was over. */
 static uint32_t pages_to_begin(const residency *r, uint32_t root) {
     uint32_t n = r->slots[root].about.weight_pages;
     uint64_t kept = residency_kept_by_others(r, root, false);
@@ -90,12 +91,12 @@ static uint32_t pages_to_begin(const residency *r, uint32_t root) {
     return u32_max(u32_min(wanted, most), n + 1);
 }
 
-/* Somebody has waited long enough for models to take turns. */
+/* It has waited long enough for models to take time slices. */
 static bool may_turn(const residency *r, const residency_want *w, uint64_t now_us) {
     return w->kind == WANT_WORK && now_us >= w->since_us + r->limits.turn_us;
 }
 
-/* For all of that, or at least for the weights. */
+/* For all pages that it needs to begin, or at least for the weights. */
 static bool make_room_to_begin(residency *r, uint32_t root, const residency_want *w,
                                uint64_t now_us) {
     bool turn = may_turn(r, w, now_us);
@@ -105,7 +106,7 @@ static bool make_room_to_begin(residency *r, uint32_t root, const residency_want
                                now_us);
 }
 
-/* More than what would fit can never come. */
+/* False: it can never fit, and is FAILED now with the numbers. */
 static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[root];
     const pool *p = r->pool;
@@ -135,8 +136,8 @@ static bool check_size(residency *r, uint32_t root, uint64_t now_us) {
     return false;
 }
 
-/* Free pages that weights nobody asked for may take.  What is spared is for all, so it counts for
- * no ceiling. */
+/* There are free pages for weights that no request waits for.  The spare pages are left for all
+ * models, so they do not count for its ceiling. */
 static bool fits_eagerly(const residency *r, uint32_t root) {
     const pool *p = r->pool;
     uint32_t spare = p->n_device / 4 * EAGER_LEAVES_QUARTERS;
@@ -145,7 +146,8 @@ static bool fits_eagerly(const residency *r, uint32_t root) {
     return pool_n_takeable(p, root) >= needed && pool_n_device_free(p) >= needed + spare;
 }
 
-/* Pages for the weights in the ledger that `state` counts for.  False: there are not enough now. */
+/* Take pages for the weights in the budget that `state` counts for.  False: there are not enough
+ * now. */
 static bool take_pages(residency *r, uint32_t root, page_state state) {
     resident *m = &r->slots[root];
     uint32_t n = m->about.weight_pages;
@@ -155,7 +157,7 @@ static bool take_pages(residency *r, uint32_t root, page_state state) {
     return true;
 }
 
-/* One memory: straight to the device's ledger when it is wanted HOT, else to the host's. */
+/* One memory: directly in the device budget when it is wanted HOT, else in the host budget. */
 static bool begin_stage_here(residency *r, uint32_t root, const residency_want *w,
                              uint64_t now_us) {
     resident *m = &r->slots[root];
@@ -169,7 +171,7 @@ static bool begin_stage_here(residency *r, uint32_t root, const residency_want *
     return take_pages(r, root, hot ? PAGE_WEIGHT : PAGE_WARM);
 }
 
-/* Host memory apart. */
+/* Where host memory is apart. */
 static bool begin_stage_apart(residency *r, uint32_t root, const residency_want *w,
                               uint64_t now_us) {
     resident *m = &r->slots[root];
@@ -192,16 +194,16 @@ bool residency_start_staging(residency *r, bool owed, uint64_t now_us) {
     bool ready = r->one_memory ? begin_stage_here(r, root, &w, now_us)
                                : begin_stage_apart(r, root, &w, now_us);
     if (!ready && r->one_memory && w.kind == WANT_HOT) {
-        /* Whoever nobody waits for and finds no room on the device stands in nobody's way who needs
-         * the other ledger. */
+        /* A model that no request waits for and that finds no room on the device must not block
+         * those that need only the host budget. */
         root = most_wanted(r, MODEL_COLD, owed, WANT_PREFETCH, &w, now_us);
         if (root == RESIDENCY_NONE) return false;
         if (!check_size(r, root, now_us)) return true;
         ready = begin_stage_here(r, root, &w, now_us);
     }
     if (ready) residency_stage(r, root, now_us);
-    /* What does not fit now is tried again when something changed; who comes for nothing does not
-     * stand in the way. */
+    /* A model that does not fit now is tried again after a change.  A model that no request waits
+     * for is not tried again, so that it blocks no other. */
     if (!ready && w.kind == WANT_EAGER) r->slots[root].dropped = true;
     return ready || w.kind == WANT_EAGER;
 }
@@ -242,7 +244,8 @@ bool residency_settle_staged(residency *r, uint64_t now_us) {
             m->on_device = false;
             r->n_changes++;
         } else if (now_us >= residency_away_until_us(r, i)) {
-            residency_load(r, i, now_us); // idle and HOT it leaves as soon as its pages are wanted
+            residency_load(
+                r, i, now_us); // idle and HOT, it leaves as soon as other models need its pages
         } else {
             residency_drop(r, i);
         }

@@ -1,17 +1,17 @@
-/* residency_evict.c - who has to go when pages are short, of the device or of the host.
+/* residency_evict.c - which model is evicted when pages of the device or of the host are short.
  *
  *     value            what an idle model is worth
- *     victim           may this one go, and why
- *     gain             pages that others could take then
- *     pick_...         who of those goes first
- *     room             pages that are there, that come when steps end, and that victims would give
- *     take_back        what was guaranteed to who comes is taken from whoever has it
+ *     victim           may this model be evicted, and on what ground
+ *     gain             pages that another model could take then
+ *     pick_...         which candidate is first
+ *     room             pages that are free, that come when steps end, and that victims would give
+ *     take_back        a model below its guarantee takes pages from models above theirs
  *
- * Nobody goes in vain: before the first one goes, room_after says that all who may would do, and a
- * model whose pages would all be kept free for it stays. */
+ * No eviction in vain: before the first one, room_after says that all candidates together would
+ * free enough, and a model whose pages would all be kept free for itself stays. */
 #include "residency_parts.h"
 
-/* The most urgent class of those who share the weights, and their weights together. */
+/* The most urgent class of a weight group, and the sum of its weights. */
 static gen_class class_of(const residency *r, uint32_t root) {
     gen_class class = GEN_BATCH;
     EACH_MEMBER(r, root, i)
@@ -30,7 +30,7 @@ uint64_t resident_reload_us(const resident *m) {
     return m->bring_us > 0 ? m->bring_us : 1000 + (uint64_t)m->about.weight_pages * 1000;
 }
 
-/* The least worth keeping goes first. */
+/* Among idle models the lowest value goes first. */
 static uint64_t value_of(const residency *r, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[root];
     if (r->worth != NULL) return r->worth(r->worth_ctx, r, root, now_us);
@@ -44,12 +44,12 @@ static uint64_t value_of(const residency *r, uint32_t root, uint64_t now_us) {
 
 typedef enum victim_kind {
     VICTIM_NONE,
-    VICTIM_IDLE,  // nobody wants it
-    VICTIM_LOWER, // who wants it is of a lower class
-    VICTIM_TURN   // of the same class, and it has been served for its turn
+    VICTIM_IDLE,  // no work
+    VICTIM_LOWER, // its work is of a lower class
+    VICTIM_TURN   // its work is of the same class, and its time slice has ended
 } victim_kind;
 
-/* May this model go for `root` at all? */
+/* May this model be evicted for `root` at all? */
 static bool may_go(const residency *r, uint32_t v, uint32_t root, uint64_t now_us) {
     const resident *m = &r->slots[v];
     if (v == root || !residency_is_root(r, v) || m->state != MODEL_HOT ||
@@ -58,7 +58,7 @@ static bool may_go(const residency *r, uint32_t v, uint32_t root, uint64_t now_u
     return now_us - m->hot_since_us >= r->limits.min_residency_us;
 }
 
-/* And for work of this class that waits for `root`? */
+/* May it be evicted for waiting work of this class of `root`, and on what ground? */
 static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_class class,
                           uint64_t now_us) {
     const resident *m = &r->slots[v];
@@ -70,8 +70,8 @@ static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_cla
     gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
     if (theirs > class) return VICTIM_LOWER;
     uint64_t turn_us = residency_turn_us(r, v);
-    /* One that is HOT and could begin nothing for so long waits for memory, too: both would wait
-     * for ever.  Who was idle and has work since a moment ago is not stuck. */
+    /* A model that is HOT and could begin nothing for a whole time slice waits for memory itself:
+     * both would wait for ever.  A model that was idle and got work only now is not stuck. */
     uint64_t blocked_since_us = d.oldest_us > m->hot_since_us ? d.oldest_us : m->hot_since_us;
     bool stuck = d.n_running == 0 && now_us >= blocked_since_us + turn_us;
     return (theirs == class || stuck) && served_us >= turn_us ? VICTIM_TURN : VICTIM_NONE;
@@ -82,14 +82,14 @@ static bool leaves_before(const residency_leaver *a, const residency_leaver *b) 
     return a->value != b->value ? a->value < b->value : a->idx < b->idx;
 }
 
-/* Does a go before b? */
+/* Is a evicted before b? */
 static bool goes_before(const residency *r, uint32_t a, uint32_t b, uint64_t now_us) {
     residency_leaver x = {a, class_of(r, a), value_of(r, a, now_us)};
     residency_leaver y = {b, class_of(r, b), value_of(r, b, now_us)};
     return leaves_before(&x, &y);
 }
 
-/* What comes free when it goes, besides cached blocks. */
+/* Pages that come free when it is evicted, besides cached blocks. */
 static uint32_t pages_of(const residency *r, uint32_t root) {
     uint32_t n = r->slots[root].n_pages;
     EACH_MEMBER(r, root, i) n += r->pool->owners[i].held[PAGE_KV];
@@ -101,7 +101,7 @@ bool residency_is_owed(const residency *r, uint32_t root, uint32_t n) {
     return o->min > 0 && (uint64_t)pool_held(o) + n <= o->min;
 }
 
-/* Pages that `root` could take when it has gone: those that it was guaranteed are kept free for it
+/* Pages that `root` could take once v is gone: those within v's guarantee are kept free for v
  * then. */
 static uint32_t gain_of(const residency *r, uint32_t v, uint32_t root) {
     const pool *p = r->pool;
@@ -113,8 +113,8 @@ static uint32_t gain_of(const residency *r, uint32_t v, uint32_t root) {
     return n > kept ? n - kept : 0;
 }
 
-/* The next of this kind who has to go, for that many pages more: the least worth keeping, but for
- * those who would go in vain. */
+/* The next victim of this kind when that many pages are missing: the lowest value, but for those
+ * whose eviction would be in vain. */
 static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_class class,
                             uint64_t missing, uint64_t now_us) {
     uint32_t n = 0;
@@ -132,7 +132,8 @@ static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_c
     return r->leavers[worth_first(r->leaver_pages, n, missing)].idx;
 }
 
-/* For pages of the device, or for host memory, which has no guarantees. */
+/* The same without sparing any: for pages of the device, or for host memory, which has no
+ * guarantees. */
 static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root, gen_class class,
                             bool host, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
@@ -143,9 +144,9 @@ static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root,
     return best;
 }
 
-/* Free pages that one who came needs for the first of its work, which has not begun.  Weights for
- * whom no more urgent work waits leave them alone for as long as a turn: else two would be HOT and
- * neither could begin. */
+/* Free pages that a model which just came needs for its first work, which has not begun.  The
+ * weights of another model, unless its waiting work is more urgent, leave them free for one time
+ * slice: else two models would be HOT and neither could begin. */
 static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, uint64_t now_us) {
     const resident *m = &r->slots[root];
     if (m->state != MODEL_HOT || !residency_is_root(r, root)) return 0;
@@ -157,7 +158,8 @@ static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, 
     return d.first_pages > guaranteed ? d.first_pages - guaranteed : 0;
 }
 
-/* For n pages of `root`; what it was guaranteed itself goes before that. */
+/* The sum over all other models, for n pages of `root`; 0 where those are within the guarantee of
+ * `root`, which goes first. */
 static uint32_t promised_to_others(const residency *r, uint32_t root, uint32_t n_pages,
                                    gen_class class, uint64_t now_us) {
     uint32_t n = 0;
@@ -167,13 +169,15 @@ static uint32_t promised_to_others(const residency *r, uint32_t root, uint32_t n
     return n;
 }
 
-/* Pages that would be there for `root` if all victims up to this kind went; cached ones are there
- * already, and keys and values of those who go, too. */
+/* Pages that `root` would have if all victims up to this kind were evicted.  Cached pages count as
+ * free, and so do keys and values of the victims. */
 static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, gen_class class,
                            victim_kind up_to, uint64_t now_us) {
     bool owed = residency_is_owed(r, root, n_pages);
     uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], promised = 0;
-    uint64_t n_freed = 0, unfilled = 0; // keys and values of who goes; guarantees of models then
+    uint64_t n_freed = 0,
+             unfilled =
+                 0; // keys and values of the victims; guarantees of models that are not filled then
     for (uint32_t v = 0; v < r->n_used; v++) {
         if (!residency_is_root(r, v)) continue;
         victim_kind kind = victim(r, v, root, class, now_us);
@@ -183,21 +187,22 @@ static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, 
         EACH_MEMBER(r, v, i) {
             const pool_owner *o = &r->pool->owners[i];
             uint32_t cached = sched_model_n_cached(r->sched, i);
-            uint32_t held = goes ? 0 : pool_held(o) - cached; // a guarantee that those fill is kept
+            uint32_t held =
+                goes ? 0 : pool_held(o) - cached; // guaranteed pages in use, without cached ones
             if (i != root && o->min > held) unfilled += o->min - held;
             if (goes) n_freed += o->held[PAGE_KV];
             n += goes ? o->held[PAGE_KV] : cached;
         }
     }
-    /* Whose keys and values go has its guarantee kept free instead. */
+    /* Guarantees that keys and values of the victims filled are kept free instead. */
     uint64_t reserved = r->pool->n_reserved + n_freed, most = sched_tenants_min_pages(r->sched);
     if (reserved > most) reserved = most;
     promised += reserved > unfilled ? reserved : unfilled;
     return n > promised ? n - promised : 0;
 }
 
-/* It goes, for work of this class that waits for `root`; at once, unless a step of it is on its
- * way.  `comer`: see residency_release.  True: it is gone. */
+/* Evict it for waiting work of this class of `root`: at once, unless a step of it is on its way.
+ * `comer`: see residency_release.  True: it is gone. */
 static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, uint32_t root,
                   uint32_t comer, uint64_t now_us) {
     static const engine_evict_cause causes[] = {ENGINE_EVICT_PRESSURE, ENGINE_EVICT_PRESSURE,
@@ -216,7 +221,8 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, u
     return true;
 }
 
-/* n pages for weights of `root` and one more are there, in pieces that weights can use. */
+/* There are n pages for weights of `root` and its first keys and values, in pieces that weights can
+ * use. */
 static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class class,
                      uint64_t now_us) {
     const pool *p = r->pool;
@@ -224,8 +230,8 @@ static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class cl
            (r->one_memory || pool_n_whole_pages(p) >= r->slots[root].about.weight_pages);
 }
 
-/* Cached keys and values go until that is so; where weights need whole extents some that are in
- * their way go, too, though there are pages enough. */
+/* Drop cached keys and values until has_room is true.  Where weights need whole extents, cached
+ * blocks that are in their way are dropped even if there are pages enough. */
 static bool drop_cached_for(residency *r, uint32_t root, uint32_t n, gen_class class,
                             uint64_t now_us) {
     const pool *p = r->pool;
@@ -238,7 +244,7 @@ static bool drop_cached_for(residency *r, uint32_t root, uint32_t n, gen_class c
     return true;
 }
 
-/* Pages for `root` of models that go as soon as their steps have ended. */
+/* Pages for `root` of models that leave as soon as their steps have ended. */
 static uint32_t n_leaving(const residency *r, uint32_t root) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_used; i++)
@@ -246,7 +252,7 @@ static uint32_t n_leaving(const residency *r, uint32_t root) {
     return n;
 }
 
-/* Pages that are not there yet for n of `root`, nor on their way. */
+/* Of the n pages for `root`, those that are neither there nor on their way. */
 static uint64_t n_missing(const residency *r, uint32_t root, uint32_t n, gen_class class,
                           uint64_t now_us) {
     uint64_t wanted = (uint64_t)n + promised_to_others(r, root, n, class, now_us);
@@ -263,22 +269,23 @@ static uint32_t pick_lent(const residency *r, uint32_t root, uint64_t now_us) {
     return best;
 }
 
-/* n pages that `root` was guaranteed, from whoever has more than was guaranteed to him, of whatever
- * class: running sequences wait again, then weights go.  What came free is nobody else's any more,
- * so nothing of it is in vain.  False: not yet. */
+/* Take n pages within the guarantee of `root` from models above theirs, of any class: running
+ * sequences are preempted, then weights are evicted.  The freed pages are reserved for `root`, so
+ * none is freed in vain.  False: not yet. */
 static bool take_back(residency *r, uint32_t root, uint32_t n, gen_class class, uint64_t now_us) {
     for (;;) {
         if (drop_cached_for(r, root, n, class, now_us)) return true;
         uint32_t there = pool_n_takeable(r->pool, root), leaving = n_leaving(r, root), v;
         bool pending = leaving > 0 || r->pool->n_in[PAGE_QUARANTINE] > 0;
         if (there + leaving >= n && pending) return false;
-        uint32_t wanted = there < n ? n - leaving : there + 1; // else they lie in the wrong places
+        uint32_t wanted =
+            there < n ? n - leaving : there + 1; // else there are enough, but not in whole extents
         if (sched_take_back(r->sched, root, wanted)) {
             if (drop_cached_for(r, root, n, class, now_us)) return true;
             if (pool_n_takeable(r->pool, root) < wanted) return false; // when steps end
         } else if ((v = pick_lent(r, root, now_us)) != RESIDENCY_NONE) {
             evict(r, v, VICTIM_LOWER, class, root, root, now_us);
-            if (r->slots[root].on_device) return true; // they changed places
+            if (r->slots[root].on_device) return true; // their pages were exchanged
         } else {
             return false;
         }
@@ -295,11 +302,11 @@ bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class clas
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
         while (!has_room(r, root, n, class, now_us)) {
             uint64_t missing = n_missing(r, root, n, class, now_us);
-            if (missing == 0 && n_leaving(r, root) > 0) return false; // enough are on their way out
+            if (missing == 0 && n_leaving(r, root) > 0) return false; // enough models are leaving
             uint32_t v = pick_needed(r, k, root, class, missing, now_us);
             if (v == RESIDENCY_NONE) break;
             evict(r, v, k, class, root, root, now_us);
-            if (r->slots[root].on_device) return true; // they changed places
+            if (r->slots[root].on_device) return true; // their pages were exchanged
             drop_cached_for(r, root, n, class, now_us);
         }
     }
@@ -319,7 +326,7 @@ uint64_t residency_away_until_us(const residency *r, uint32_t root) {
                    : d.n_waiting > 0 && d.waiting_class <= m->away_for_class &&
                          r->slots[i].state != MODEL_HOT)
             return m->away_until_us;
-        /* More may come at once, and switching for less than a switch takes is of no use. */
+        /* More work may come at once, and leaving for less than a switch takes is of no use. */
         if (for_it) until_us = r->slots[i].active_us + residency_back_us(r, root);
     }
     return until_us < m->away_until_us ? until_us : m->away_until_us;
@@ -327,7 +334,8 @@ uint64_t residency_away_until_us(const residency *r, uint32_t root) {
 
 bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t comer, bool needed,
                               uint64_t now_us) {
-    /* Pinned there, or asked for by hand: before all that only happen to be there. */
+    /* A model that is pinned WARM or asked for by an operator goes before models that are only
+     * cached there. */
     if (r->slots[root].prefetch || group_is_pinned(r, root, PIN_WARM)) needed = true;
     sched_drop_parked(r->sched, n);
     while (pool_n_host_free(r->pool) < n) {
@@ -364,8 +372,9 @@ bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class class
     return pool_n_host_free(r->pool) >= n;
 }
 
-/* Whoever is not more urgent than waiting has made `lifted`: after its turn, or models of one class
- * would put each other out as soon as somebody has waited for long. */
+/* A victim for work that aging has made `lifted`: a model that is not more urgent than that, after
+ * its time slice.  Without the time slice, models of one class would evict each other as soon as
+ * their work has aged. */
 static uint32_t pick_lifted(const residency *r, uint32_t root, gen_class lifted, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t v = 0; v < r->n_used; v++)

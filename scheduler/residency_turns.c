@@ -1,24 +1,25 @@
-/* residency_turns.c - how long a model is served before others of its class may have its place.
+/* residency_turns.c - time slices: how long a model is served before others of its class may evict
+ * it.
  *
- * By itself several times as long as having it back takes.  When coming back takes more than
- * THRASH_PERCENT of all time nevertheless, turns get quotas (feasible_turns_plan), until it takes
- * less than THRASH_ENDS_PERCENT. */
+ * By default a time slice is several times as long as bringing the model back.  When bringing
+ * models back takes THRASH_PERCENT of all time nevertheless, time slices get quotas
+ * (feasible_turns_plan), until it takes less than THRASH_ENDS_PERCENT. */
 #include "residency_parts.h"
 #include "scheduler/feasible.h"
 
 enum {
-    TURN_SWITCHES = 10, // a turn is so many times as long as the switch before it,
-    TURN_RESTORES = 20, // and so many times as long as having its running work back takes
+    TURN_SWITCHES = 10, // a time slice is that many times as long as the switch before it,
+    TURN_RESTORES = 20, // plus that many times as long as restoring its running work
     TURN_MAX_US = 60000000,
-    THRASH_PERCENT = 5, // of all time goes with bringing back who had to make room
+    THRASH_PERCENT = 5, // of all time, spent on bringing evicted models back
     THRASH_ENDS_PERCENT = 2,
-    QUOTA_SWITCHES = 4,      // a quota is at least so many times as long as its switch
+    QUOTA_SWITCHES = 4,      // a quota is at least that many times as long as its switch
     TURNS_PLAN_US = 200000,  // between two plans of quotas
-    TURN_PERIOD_US = 100000, // per token, where nobody says: about as fast as people read
+    TURN_PERIOD_US = 100000, // per token, where no request says: about reading speed
     TURN_COST_US_MAX = 1 << 30
 };
 
-/* It is read again only where the host has no room for it at all. */
+/* The file is read again only where the host has no room for the weights at all. */
 uint64_t residency_back_us(const residency *r, uint32_t root) {
     const resident *m = &r->slots[root];
     bool stays = m->about.host_pages <= r->pool->n_host;
@@ -37,7 +38,7 @@ uint64_t residency_reload_us(const residency *r) {
     return r->reload_us + r->reload_before_us;
 }
 
-/* The window has two parts, so that what was long ago is forgotten. */
+/* The window has two halves, so that old times are forgotten. */
 static void roll_window(residency *r, uint64_t now_us) {
     uint64_t part_us = RESIDENCY_WINDOW_US / 2, elapsed_us = now_us - r->window_began_us;
     if (elapsed_us < part_us) return;
@@ -46,7 +47,7 @@ static void roll_window(residency *r, uint64_t now_us) {
     r->window_began_us = now_us;
 }
 
-/* Models of this class that want the device and may have to leave it; how many. */
+/* Collects the models of this class that have work and may be evicted; returns how many. */
 static uint32_t collect_turns(residency *r, gen_class class) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_used; i++) {
