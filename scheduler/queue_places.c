@@ -5,8 +5,8 @@
 #include <string.h>
 
 enum {
-    SHARES_PARTS = 4,  // of all places, for the shares of tenants; as many for those of models
-    URGENT_PARTS = 16, // for urgent requests
+    SHARES_PARTS = 4,  // part of all slots for the shares of tenants; as many for those of models
+    URGENT_PARTS = 16, // part for urgent requests
     WHOLE_PERCENT = 100
 };
 
@@ -53,7 +53,7 @@ void queue_places_clear(queue_places *p) {
     for (uint32_t i = 0; i < p->n_models; i++) keep(p, &p->models[i], 0);
 }
 
-/* NULL: everybody's. */
+/* NULL: the open slots. */
 static queue_owner *owner_at(const queue_places *p, queue_place at) {
     switch (at.kind) {
     case QUEUE_TENANT:
@@ -75,7 +75,7 @@ void queue_places_keep(queue_places *p, queue_kind kind, uint32_t idx, const sha
     keep(p, owner_at(p, (queue_place){kind, idx}), (uint32_t)n);
 }
 
-/* Of its share: the tenant's, or else the model's; everybody's: it has none. */
+/* The slots of its share: the tenant's, or else the model's.  QUEUE_OPEN: it has no share. */
 static queue_place place_of_share(const queue_places *p, const queue_asker *who) {
     if (who->tenant_idx < p->n_tenants && p->tenants[who->tenant_idx].kept > 0)
         return (queue_place){QUEUE_TENANT, who->tenant_idx};
@@ -84,7 +84,7 @@ static queue_place place_of_share(const queue_places *p, const queue_asker *who)
     return (queue_place){QUEUE_OPEN, 0};
 }
 
-/* Shares that became larger while everything is in use wait until somebody leaves. */
+/* A share that grew while all slots are in use has to wait until a sequence ends. */
 static bool has(const queue_places *p, const queue_owner *o, uint32_t n) {
     return o != NULL && (uint64_t)o->used + n <= o->kept &&
            (uint64_t)p->n_used + n <= p->n_all + p->n_spare;
@@ -108,7 +108,7 @@ uint32_t queue_places_most(const queue_places *p, const queue_asker *who) {
 bool queue_places_none_kept(const queue_places *p, uint32_t tenant_idx, gen_class max_class) {
     queue_asker who = {tenant_idx, QUEUE_NOBODY, max_class};
     if (queue_places_choose(p, &who, 1).kind != QUEUE_OPEN) return false;
-    if (place_of_share(p, &who).kind == QUEUE_TENANT) return true; // and not those of models
+    if (place_of_share(p, &who).kind == QUEUE_TENANT) return true; // and it uses no slots of models
     for (uint32_t i = 0; i < p->n_models; i++)
         if (has(p, &p->models[i], 1)) return false;
     return true;

@@ -92,8 +92,8 @@ bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
 }
 
 /* Pages of its weights that never leave the device.  0 for a model that failed: its weights may not
- * even fit.  0 also for a model whose weights do not fit beside those on the device: it comes when
- * those have left, so no request of theirs has to end for it. */
+ * even fit.  0 also while its weights do not fit beside those on the device: it comes when those
+ * have left, so no request of theirs has to end for it. */
 static uint32_t pinned_pages(const residency *r, uint32_t i) {
     const resident *m = &r->slots[i];
     if (!residency_is_root(r, i) || !group_is_pinned(r, i, PIN_HOT)) return 0;
@@ -242,7 +242,7 @@ static bool look_at_promise(residency *r, uint32_t idx, uint64_t now_us) {
     return true;
 }
 
-/* A slot that is no longer served and whose guarantee does not fit: requests that were admitted for
+/* The slot is no longer served, and its guarantee does not fit: requests that were admitted for
  * another attempt fail now. */
 static bool refuse_late(residency *r, uint32_t idx, uint64_t now_us) {
     inferd_err told = residency_as_told(&r->slots[idx].why);
@@ -503,8 +503,7 @@ void residency_fail_all(residency *r, const inferd_err *why, uint64_t now_us) {
         m->why = *why;
         m->retry_at_us = 0;
         sched_model_fail(r->sched, i, why, 0, now_us);
-        residency_give_memory(
-            r, m); // steps on their way still name its pages; the pool lends none again
+        residency_give_memory(r, m); // unfinished steps still name its pages; none is lent again
         residency_enter(r, i, MODEL_FAILED);
     }
     r->staging = r->loading = RESIDENCY_NONE;

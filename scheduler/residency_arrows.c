@@ -119,8 +119,8 @@ static bool fits_under_max(const residency *r, uint32_t idx, uint32_t root) {
     return r->pool->owners[idx].max > r->slots[root].about.weight_pages;
 }
 
-/* The next member in slot order that could have the weights, preferably one whose ceiling they fit
- * under. */
+/* The next member in slot order that could have the weights, preferably one with a ceiling above
+ * them. */
 static uint32_t next_reader(const residency *r, uint32_t root) {
     uint32_t found = RESIDENCY_NONE;
     for (uint32_t n = 1; n < r->n_used && r->slots[root].n_members > 1; n++) {

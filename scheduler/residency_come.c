@@ -41,8 +41,8 @@ static bool comes_before(const residency_want *a, const residency_want *b) {
     return a->since_us < b->since_us;
 }
 
-/* The most wanted model in this state whose want is at most `at_most`; `owed`: only models with
- * waiting work whose missing guarantee covers all that they need. */
+/* The most wanted model in this state, with a want of at most `at_most`; `owed`: only models that
+ * have waiting work and need no more for it than their missing guarantee. */
 static uint32_t most_wanted(const residency *r, model_state state, bool owed, want_kind at_most,
                             residency_want *out, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;

@@ -8,7 +8,7 @@
  *     take_back        a model below its guarantee takes pages from models above theirs
  *
  * No eviction in vain: before the first one, room_after says that all candidates together would
- * free enough, and a model whose pages would all be kept free for itself stays. */
+ * free enough, and a model stays if all its pages would be kept free for itself. */
 #include "residency_parts.h"
 
 /* The most urgent class of a weight group, and the sum of its weights. */
@@ -113,8 +113,8 @@ static uint32_t gain_of(const residency *r, uint32_t v, uint32_t root) {
     return n > kept ? n - kept : 0;
 }
 
-/* The next victim of this kind when that many pages are missing: the lowest value, but for those
- * whose eviction would be in vain. */
+/* The next victim of this kind when that many pages are missing: the lowest value, but without
+ * evictions in vain. */
 static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_class class,
                             uint64_t missing, uint64_t now_us) {
     uint32_t n = 0;

@@ -72,7 +72,7 @@ void residency_resume(residency *r, uint32_t root, uint64_t now_us);
 void residency_drain(residency *r, uint32_t root, engine_evict_cause cause, bool leaving,
                      uint64_t now_us);
 /* To WARM, or COLD where the host has no room for it.  No step of it is on its way.  `comer`: the
- * incoming model, WARM, whose pages may be exchanged with its pages, or RESIDENCY_NONE. */
+ * incoming WARM model, which may exchange pages with it, or RESIDENCY_NONE. */
 void residency_release(residency *r, uint32_t root, uint32_t comer, uint64_t now_us);
 void residency_drop(residency *r, uint32_t root);
 /* It has no sequence, no other slot shares its weights, and no step is on its way. */
@@ -102,8 +102,8 @@ residency_want residency_want_of(const residency *r, uint32_t root, uint64_t now
  * Their pages are paid for, so they are loaded; if none wants them now, their pages move to the
  * host budget or become free. */
 bool residency_settle_staged(residency *r, uint64_t now_us);
-/* Start the most wanted model, if there is room for it; `owed`: only models whose missing guarantee
- * covers all that they need.  True: something changed. */
+/* Start the most wanted model, if there is room for it; `owed`: only models that need
+ * no more than their missing guarantee.  True: something changed. */
 bool residency_start_staging(residency *r, bool owed, uint64_t now_us);
 bool residency_start_loading(residency *r, bool owed, uint64_t now_us);
 

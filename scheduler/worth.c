@@ -4,7 +4,7 @@
 typedef unsigned __int128 wide;
 
 enum {
-    SCALE_SHIFT = 40, // so that a small model that has been idle for weeks is worth something
+    SCALE_SHIFT = 40, // so that a small model that has been idle for weeks is worth more than 0
     WORTH_BITS = 64
 };
 

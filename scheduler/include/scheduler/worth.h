@@ -1,25 +1,26 @@
-/* worth.h - what it is worth to keep the weights of an idle model, and who goes when pages are
- * wanted.
+/* worth.h - the value of keeping the weights of an idle model, and which model is evicted when
+ * pages are short.
  *
- * Somebody will want the model again and wait until it is back.  A page of it that stays saves
+ * A request will want the model again and wait until it is back.  A page of it that stays saves
  *
  *     weight * time to bring it back / (pages * time until it is wanted again)
  *
- * and nobody knows the last of these.  Two things are known: how long it has been idle, and how
- * long its pauses were so far.  Were pauses exponential, their mean would be all there is to know;
- * real ones are a few long among many short, and one that has lasted for t is about to last for as
- * long again.  The estimate is the sum of both: idle time + mean pause.  The pause under way counts
- * in the mean as WORTH_PRIOR ones: a model without a history is judged by its idle time alone, as
- * the least recently used would be, and the more is known of a model the more that counts.
+ * The last of these is unknown.  Two things are known: how long the model has been idle, and how
+ * long its past pauses were.  If pauses were exponential, their mean would be the best estimate;
+ * real ones are a few long among many short, and one that has lasted for t is likely to last for t
+ * more.  The estimate is the sum of both: idle time + mean pause.  The pause under way counts in
+ * the mean as WORTH_PRIOR pauses: a model without a history is judged by its idle time alone, as by
+ * LRU, and the longer its history, the more that counts.
  *
  * The mean is of about the newest WORTH_PAUSES_MAX pauses: then both sums are halved.  A pause
- * shorter than bringing the model back is none: nobody could have used its pages meanwhile.
+ * shorter than bringing the model back is not counted: its pages could not have served another
+ * model meanwhile.
  *
- * Who goes: the least worth first, until there is room; then whoever the others do not need is
- * spared, the most worth first (worth_first).  One large model that has to go anyway may make room
- * enough without the small ones that were worth less per page.
+ * Eviction takes the lowest value first, until there is room.  Then it spares every model that the
+ * others make unnecessary, the highest value first (worth_first): one large model that has to go
+ * anyway may make enough room without small ones of lower value per page.
  *
- * Integers; nothing is kept but what the caller keeps.  Thread: any. */
+ * Integers; the caller keeps all state.  Thread: any. */
 #ifndef INFERD_WORTH_H
 #define INFERD_WORTH_H
 
@@ -31,31 +32,32 @@ enum {
     WORTH_PAUSE_MAX_MS = 1000 * 1000 * 1000 // 11 days; longer ones count as that
 };
 
-/* Idle times of one model that ended because somebody wanted it. */
+/* Idle times of one model that ended with new work. */
 typedef struct worth_pauses {
     uint64_t sum_ms;
     uint32_t n;
 } worth_pauses;
 
-/* reload_us: what bringing it back takes. */
+/* reload_us: time to bring the model back. */
 void worth_note_pause(worth_pauses *p, uint64_t pause_us, uint64_t reload_us);
 
 typedef struct worth_idle {
-    uint64_t weight;    // how much its waiting counts; 0 counts a little
+    uint64_t weight;    // weight of its waiting requests; 0 counts a little
     uint64_t reload_us; // > 0
     uint64_t idle_us;   // so far
     uint32_t n_pages;
     worth_pauses pauses;
 } worth_idle;
 
-/* Until it is wanted again, about. */
+/* Expected time until it is wanted again. */
 uint64_t worth_next_ms(const worth_idle *m);
-/* Larger is worth more; the unit means nothing. */
+/* Larger is worth more; the unit has no meaning. */
 uint64_t worth_of(const worth_idle *m);
 
-/* pages[n] of those who may go, in the order in which they would; `missing` are wanted.  The first
- * who has to go when whoever is not needed is spared; 0 when all together are not enough.  n > 0.
- * Asked again after that one went, with what is missing then, the answer is the next. */
+/* pages[n] of the candidates, in eviction order; `missing` pages are wanted.  Returns the first
+ * candidate that has to go after sparing those that are not needed; 0 when all together are not
+ * enough.  n > 0. After that candidate went, a call with the pages still missing gives the next
+ * one. */
 uint32_t worth_first(const uint32_t *pages, uint32_t n, uint64_t missing);
 
 #endif
