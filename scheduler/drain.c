@@ -5,21 +5,22 @@
 
 #define SECOND_US ((uint64_t)1000000)
 #define FADE_ONE  ((uint64_t)1024)
-#define GUESS_US  (4 * SECOND_US) // ... and at least so long: a place is held before any end
+#define GUESS_US                                                                                   \
+    (4 * SECOND_US) // ... and at least that: until the first end, a guess of the holding time
 
 enum {
-    MARGIN_TOP = 2, // of the time for k ends
+    MARGIN_TOP = 2, // 2 / 1: a margin on the time for k ends
     MARGIN_BOTTOM = 1,
-    MARGIN_PLACES = 2, // as if so many more would have to come free
-    BURST_PARTS = 2,   // and half of what a place is held
-    GUESS_PARTS = 2,   // what runs has run for half of its time ...
-    FADE_PARTS = 4,    // in so many times what a place is held a gap is forgotten
-    PACE_DIVISOR = 3   // newcomers count on a third of the usual pace
+    MARGIN_PLACES = 2, // as if that many more slots had to come free
+    BURST_PARTS = 2,   // and half of the holding time, for bursts
+    GUESS_PARTS = 2,   // a running sequence has run for half of its time ...
+    FADE_PARTS = 4,    // a gap is forgotten after that many holding times
+    PACE_DIVISOR = 3   // new clients count on a third of the usual pace
 };
 
 static void note_gap(drain_book *b, uint64_t now_us);
 
-/* A whole batch may end at once: its ends count together, or it would push all others out. */
+/* A whole batch may end at once: its ends count as one burst, or they would fill the ring. */
 static void note_ends(drain_book *b, uint32_t n_ended, uint64_t now_us) {
     if (b->n_bursts == 0 || now_us >= b->burst_us + DRAIN_BURST_US) {
         uint32_t oldest = (uint32_t)(b->n_bursts++ % DRAIN_BURSTS_MAX);
@@ -55,7 +56,7 @@ uint64_t drain_held_us(const drain_book *b, uint64_t now_us) {
     return us > 0 ? us : 1;
 }
 
-/* The time without an end that is over now; ends at the same time are one. */
+/* A time without an end is over; ends at the same moment leave no gap. */
 static void note_gap(drain_book *b, uint64_t now_us) {
     uint64_t from_us = b->ended_us > b->busy_since_us ? b->ended_us : b->busy_since_us;
     uint64_t us = now_us > from_us ? now_us - from_us : 0;
@@ -65,7 +66,7 @@ static void note_gap(drain_book *b, uint64_t now_us) {
     b->ended_us = now_us;
 }
 
-/* ---- promises ---- */
+/* ---- reservations ---- */
 
 static void forget(drain_book *b, uint32_t i) {
     b->n_promises--;
@@ -94,12 +95,12 @@ static uint32_t n_free_of(const drain_book *b, uint32_t n_max) {
     return b->n_used < n_max ? n_max - b->n_used : 0;
 }
 
-/* When n more places will be there, beside those that are promised before and behind:
+/* When will n more slots be free, beside those of the reservations before and after?
  *
- *     places free now + (time - max(D/2, G)) / (D/N * 2 * (N+2)/N)  >=  places promised until then
+ *     slots free now + (time - max(D/2, G)) / (D/N * 2 * (N+2)/N)  >=  slots reserved until then
  *
- * holds for all promises with the new one in front of them.  Spare places in use have to come free
- * before any other does. */
+ * holds for all reservations with the new one in front of them.  Spare slots in use have to come
+ * free before any other does. */
 static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
     uint64_t held_us = drain_held_us(b, now_us), n_free = n_free_of(b, n_max);
     uint64_t alone = n + (b->n_used > n_max ? b->n_used - n_max : 0), wanted = alone;
@@ -111,16 +112,16 @@ static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t
         const drain_promise *p = &b->promises[i];
         wanted += p->n;
         uint64_t all_us = from_us + (wanted > n_free ? (wanted - n_free) * each_us : 0);
-        /* Not in front of one that would then be late; behind it, after both. */
+        /* Not before a reservation that would then be late, but behind it, after both. */
         if (p->due_us < all_us || p->due_us <= due_us) due_us = all_us;
     }
     uint64_t alone_us = from_us + (alone > n_free ? (alone - n_free) * each_us : 0);
     return due_us > alone_us ? due_us : alone_us;
 }
 
-/* Whoever is told one moment comes at that moment, and then there are n_max places, however short
- * each is held: the first second from after_s at which no more than that come so close together
- * that none of them has ended. */
+/* Clients with the same time come at the same moment, and then there are n_max slots, however short
+ * each is held.  Returns the first second from after_s at which no more than that come so close
+ * together that none of them has ended. */
 static uint32_t avoid_crowds(const drain_book *b, uint32_t after_s, uint32_t n, uint32_t n_max,
                              uint64_t now_us) {
     uint64_t held_us = drain_held_us(b, now_us),
@@ -146,8 +147,8 @@ uint32_t drain_refuse(drain_book *b, uint64_t mark, uint32_t n, uint32_t n_max, 
     return after_s;
 }
 
-/* Are there, or will there be with a third of the usual pace, places for n now and all promises
- * when they are due? */
+/* Are there slots for n now, and for all reservations when they are due, even at a third of the
+ * usual pace? */
 static bool leaves_enough(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
     uint64_t wanted = n, each_us = PACE_DIVISOR * drain_held_us(b, now_us) / n_max + 1;
     uint32_t n_free = n_free_of(b, n_max);
@@ -161,7 +162,7 @@ static bool leaves_enough(const drain_book *b, uint32_t n, uint32_t n_max, uint6
     return true;
 }
 
-/* Of the promises to this client the one that is due first; n_promises: it has none. */
+/* The reservation of this client that is due first; n_promises: it has none. */
 static uint32_t promise_of(const drain_book *b, uint64_t mark) {
     uint32_t i = 0;
     while (i < b->n_promises && (mark == 0 || b->promises[i].mark != mark)) i++;

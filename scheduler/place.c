@@ -24,7 +24,7 @@ static uint64_t ppm_of(uint64_t ppb) {
     return (ppb + unit - 1) / unit;
 }
 
-/* What no move of others can mend. */
+/* Reasons that moving other replicas cannot remove. */
 static place_reason check_kind(const place_device *d, const place_wanted *w, uint32_t n_here,
                                feasible_share *share) {
     INFERD_CHECK(d->kind < PLACE_KINDS_MAX);
@@ -37,10 +37,10 @@ static place_reason check_kind(const place_device *d, const place_wanted *w, uin
     return kept ? PLACE_OK : PLACE_SLOW;
 }
 
-/* The inequalities that depend on who else is there. */
+/* The inequalities that depend on the other models there. */
 enum { N_SUMS = 4 };
 typedef struct sums {
-    uint64_t need[N_SUMS], have[N_SUMS]; // kept when need <= have
+    uint64_t need[N_SUMS], have[N_SUMS]; // met when need <= have
     uint64_t sum_ppm;                    // of C/T
 } sums;
 static const place_reason sum_reasons[N_SUMS] = {PLACE_MEMORY, PLACE_GUARANTEE, PLACE_SHARE,
@@ -168,7 +168,7 @@ static ratio ratio_of(const place_device *d) {
     ratio r = {.pressure = d->pressure};
     if (__builtin_mul_overflow(d->free_pages, d->page_bytes, &r.free_bytes))
         r.free_bytes = UINT64_MAX;
-    if (r.free_bytes == 0) { // infinite, unless nobody wants any
+    if (r.free_bytes == 0) { // infinite, unless no model there has pressure
         r.pressure = r.pressure > 0 ? UINT64_MAX : 0;
         r.free_bytes = 1;
     }
@@ -196,7 +196,7 @@ static ratio rank_of(const place_device *d, const place_wanted *w, policy_placem
     return (ratio){0, 1};
 }
 
-/* The best device for one replica more, or PLACE_NOWHERE. */
+/* The best device for one more replica, or PLACE_NOWHERE. */
 static uint32_t choose_one(const place_device *devices, uint32_t n_devices, const place_wanted *w,
                            const uint8_t *here, policy_placement policy, place_why *whys) {
     uint32_t best = PLACE_NOWHERE;
@@ -247,9 +247,9 @@ typedef struct layout {
     const place_wanted *models;
     const place_copy *copies;
     uint32_t n_copies;
-    uint8_t at[PLACE_COPIES_MAX]; // device of each copy, now
+    uint8_t at[PLACE_COPIES_MAX]; // current device of each copy
     place_device devices[PLACE_DEVICES_MAX];
-    uint64_t missing_ppm[PLACE_COPIES_MAX]; // for the newcomer, without this copy
+    uint64_t missing_ppm[PLACE_COPIES_MAX]; // for the new replica, without this copy
     uint32_t n_tries, n_tries_max;
 } layout;
 
@@ -296,8 +296,8 @@ void place_fill(const place_device *empty, uint32_t n_devices, const place_wante
     }
 }
 
-/* By how much the newcomer does not fit, as parts of the device; 0: it fits, UINT64_MAX: it never
- * will. */
+/* By how much the new replica does not fit, as parts of the device; 0: it fits, UINT64_MAX: it
+ * never will. */
 static uint64_t missing_ppm(const place_device *d, const place_wanted *w, uint32_t n_here) {
     feasible_share share;
     if (check_kind(d, w, n_here, &share) != PLACE_OK) return UINT64_MAX;
@@ -307,20 +307,21 @@ static uint64_t missing_ppm(const place_device *d, const place_wanted *w, uint32
     for (int i = 0; i < N_SUMS; i++) {
         if (s.need[i] <= s.have[i]) continue;
         if (unit[i] == 0) return UINT64_MAX;
-        /* Rounded up, so that what does not fit is never 0. */
+        /* Rounded up, so that a misfit is never 0. */
         missing +=
             (uint64_t)(((wide)(s.need[i] - s.have[i]) * FEASIBLE_ONE_PPM + unit[i] - 1) / unit[i]);
     }
     return missing;
 }
 
-/* One or two moves that bring a newcomer nearer to a device. */
+/* One or two moves that reduce the misfit of the new replica on a device. */
 typedef struct step {
     uint32_t n_moves;
     uint32_t copy[2], to[2];
     uint64_t missing_ppm; // afterwards
     uint64_t bytes;       // moved
-    uint32_t left_pages;  // where the copy from the device goes: the less, the fewer holes
+    uint32_t
+        left_pages; // free after the copy from the device arrived: the fewer, the better the fit
 } step;
 
 static bool is_better_step(const step *a, const step *b) {
@@ -360,7 +361,7 @@ static void try_one(layout *l, const goal *to, uint32_t x, step *best) {
     }
 }
 
-/* Devices that take copy `y` as they are, one bit each. */
+/* Devices that can take copy `y` without further moves, one bit each. */
 static uint64_t find_targets(layout *l, uint32_t y) {
     uint64_t targets = 0;
     for (uint32_t k = 0; k < l->n_devices; k++)
@@ -369,7 +370,7 @@ static uint64_t find_targets(layout *l, uint32_t y) {
     return targets;
 }
 
-/* Copy `y` leaves its device for one of the targets, maybe the goal's; then `x` takes its place. */
+/* Copy `y` leaves its device for one of the targets, maybe the goal's; then `x` takes its room. */
 static void try_pair(layout *l, const goal *to, uint32_t x, uint32_t y, uint64_t targets,
                      const place_device *after_y, step *best) {
     step s = {.n_moves = 2, .copy = {y, x}, .to = {0, l->at[y]}};
@@ -377,7 +378,7 @@ static void try_pair(layout *l, const goal *to, uint32_t x, uint32_t y, uint64_t
     for (uint32_t k = 0; k < l->n_devices; k++) {
         if ((targets >> k & 1) == 0) continue;
         s.missing_ppm = l->missing_ppm[x];
-        if (k == to->device) { // they change places
+        if (k == to->device) { // `x` and `y` are exchanged
             place_device d = device_without(l, k, x);
             place_add(&d, model_of(l, y));
             s.missing_ppm = goal_missing(l, to, &d, x);
@@ -388,7 +389,7 @@ static void try_pair(layout *l, const goal *to, uint32_t x, uint32_t y, uint64_t
     }
 }
 
-/* The step that leaves least missing; n_moves 0: none is better than nothing. */
+/* The step that leaves the least missing; n_moves 0: none is an improvement. */
 static step find_step(layout *l, const goal *to, uint64_t missing_now, uint32_t n_moves_max) {
     step best = {.missing_ppm = missing_now};
     for (uint32_t x = 0; x < l->n_copies; x++) {
@@ -405,7 +406,7 @@ static step find_step(layout *l, const goal *to, uint64_t missing_now, uint32_t 
         place_device after_y = device_without(l, l->at[y], y);
         for (uint32_t x = 0; x < l->n_copies; x++) {
             if (l->at[x] != to->device || !may_move(l, x)) continue;
-            /* With `y` coming here more is missing than without `x` alone, never less. */
+            /* With `y` coming here at least as much is missing as without `x` alone. */
             if (l->missing_ppm[x] > best.missing_ppm || l->missing_ppm[x] >= missing_now) continue;
             if (best.n_moves == 1 && l->missing_ppm[x] == best.missing_ppm) continue;
             if (fits(l, &after_y, l->at[y], x, y)) try_pair(l, to, x, y, targets, &after_y, &best);
@@ -414,7 +415,7 @@ static step find_step(layout *l, const goal *to, uint64_t missing_now, uint32_t 
     return best;
 }
 
-/* Make room on one device.  The layout is changed. */
+/* Make room on one device.  Changes the layout. */
 static bool plan_for(layout *l, const goal *to, place_plan *plan) {
     uint64_t missing = goal_missing(l, to, &l->devices[to->device], PLACE_NOWHERE);
     *plan = (place_plan){.device_idx = to->device};
@@ -445,7 +446,7 @@ bool place_plan_moves(const place_device *empty, uint32_t n_devices, const place
     for (uint32_t g = 0; g < n_devices; g++) {
         place_plan next;
         goal to = {g, model_idx};
-        l.n_tries_max = l.n_tries + n_tries_max / n_devices; // none takes those of another
+        l.n_tries_max = l.n_tries + n_tries_max / n_devices; // a budget per device
         for (uint32_t i = 0; i < n_copies; i++) l.at[i] = (uint8_t)copies[i].device_idx;
         place_fill(empty, n_devices, models, copies, n_copies, l.devices);
         if (!plan_for(&l, &to, &next)) continue;
@@ -468,7 +469,7 @@ static bool takes(const place_replica *r) {
     return !r->draining && r->passes_admission;
 }
 
-/* The longest prefix among those that meet the target; false: none meets it. */
+/* The longest prefix among replicas that meet the target; false: none meets it. */
 static bool longest_prefix(const place_replica *replicas, uint32_t n, uint64_t ttft_max_us,
                            uint32_t *tokens) {
     bool found = false;
@@ -481,7 +482,7 @@ static bool longest_prefix(const place_replica *replicas, uint32_t n, uint64_t t
     return found;
 }
 
-/* Among those that count, and have the same prefix when they `meet` the target. */
+/* Both replicas take requests; if they `meet` the target, they have the same prefix length. */
 static bool is_better_replica(const place_replica *a, const place_replica *b, bool meet,
                               uint64_t pack_us) {
     bool a_packs = meet && ttft_us(a) <= pack_us, b_packs = meet && ttft_us(b) <= pack_us;

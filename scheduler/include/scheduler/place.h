@@ -1,9 +1,9 @@
-/* place.h - which model goes on which device, what has to move for it, and which of its replicas
- * serves a request.
+/* place.h - placement: which model goes on which device, which replicas have to move for it, and
+ * which replica serves a request.
  *
  * Pure functions over a snapshot: the planner fills in the structs, asks, and carries out the
  * answer.  The same snapshot gives the same answer everywhere: scores are integers or compared as
- * exact fractions, and what is equal is decided by the order of the devices.
+ * exact fractions, and ties are broken by the order of the devices.
  *
  * A replica may go on a device when (place_check; the first that fails is the reason)
  *     the device is not drained, and the model runs on its kind
@@ -18,14 +18,14 @@
  *     binpack   the largest  0.2 * shares + 0.8 * memory  in use afterwards, as parts of the device
  *     spread    the smallest of the same
  *     balanced  the smallest KV pressure ratio, sum(token rate * bytes per token / TPOT) / free KV
- *               bytes, of that device afterwards.  This also keeps the largest of all devices as
- *               small as it can be: the others stay as they are, and each is better off without it.
+ *               bytes, of that device afterwards.  This also keeps the largest ratio of all devices
+ *               as small as possible: the other devices do not change.
  *
  * A share of 100 percent of a device leaves no room for another *guaranteed* share there.  It does
- * not imply the device's memory: models without a share may still be there and use what is left
- * over.  Who wants the memory too asks for it as `min`.
+ * not imply the device's memory: models without a share may still be there and use the rest of the
+ * time.  A model that needs the memory too gets it as `min`.
  *
- * Thread: any; nothing is kept. */
+ * Thread: any; no state is kept. */
 #ifndef INFERD_PLACE_H
 #define INFERD_PLACE_H
 
@@ -35,13 +35,15 @@
 
 enum {
     PLACE_DEVICES_MAX = 64,
-    PLACE_KINDS_MAX = 4,         // of devices, each with its own page size and speed
-    PLACE_COPIES_MAX = 1024,     // replicas on all devices together
-    PLACE_REPLICAS_MAX = 64,     // of one model
-    PLACE_MOVES_MAX = 12,        // of one plan
-    PLACE_TRIES_MAX = 200000,    // replicas tried on devices for a plan nobody waits for
-    PLACE_SHARE_PERCENT = 20,    // part of the shares in the score, the rest is memory
-    PLACE_PACK_PERCENT = 50,     // of the target: so full is a replica before the next one is used
+    PLACE_KINDS_MAX = 4,     // of devices, each with its own page size and speed
+    PLACE_COPIES_MAX = 1024, // replicas on all devices together
+    PLACE_REPLICAS_MAX = 64, // of one model
+    PLACE_MOVES_MAX = 12,    // of one plan
+    PLACE_TRIES_MAX =
+        200000, // replicas tried on devices per plan, when no request waits for the plan
+    PLACE_SHARE_PERCENT = 20, // part of the shares in the score, the rest is memory
+    PLACE_PACK_PERCENT =
+        50, // of the target: up to this a replica is filled before the next one is used
     PLACE_CALM_TPOT_US = 1000000 // of a model without a target, for its KV pressure
 };
 
@@ -50,10 +52,10 @@ enum {
 
 typedef struct place_device {
     uint32_t kind; // below PLACE_KINDS_MAX
-    bool drained;  // takes nothing new
+    bool drained;  // takes no new replica
     uint64_t page_bytes;
-    uint32_t capacity_pages, reserve_pages; // the reserve is never guaranteed to anybody
-    uint32_t free_pages;                    // nobody's, or lent and could be taken back
+    uint32_t capacity_pages, reserve_pages; // the reserve is never guaranteed
+    uint32_t free_pages;                    // unused, or lent and reclaimable
     uint32_t guaranteed_pages;              // sum of min
     uint32_t share_percent;                 // sum of guaranteed shares
     feasible_load load;                     // steps and targets of the models there
@@ -63,8 +65,8 @@ typedef struct place_device {
 /* What one replica needs on a device of one kind. */
 typedef struct place_need {
     uint32_t weight_pages;
-    uint32_t kv_pages;  // least of keys and values that makes sense
-    uint32_t min_pages; // guaranteed to it; may include weights, as the operator says
+    uint32_t kv_pages;  // the least for keys and values that is useful
+    uint32_t min_pages; // its guarantee; may include weights, as the operator says
     uint32_t cost_us;   // C: a decode step
 } place_need;
 
@@ -73,17 +75,17 @@ typedef struct place_wanted {
     uint32_t share_percent;          // of each device; 0 = no guarantee
     uint32_t period_us;              // T: target per token; 0 = none
     uint64_t pressure;               // place_pressure of one replica
-    uint32_t n_replicas;             // in all, those placed already included
+    uint32_t n_replicas;             // in all, including those already on devices
     bool distinct;                   // each on a device of its own
     bool all;                        // all or nothing
-    uint8_t here[PLACE_DEVICES_MAX]; // replicas placed already, which stay
+    uint8_t here[PLACE_DEVICES_MAX]; // replicas on devices already, which stay
 } place_wanted;
 
 typedef enum place_reason {
     PLACE_OK,
     PLACE_DRAINED,
     PLACE_KIND,
-    PLACE_TAKEN, // a replica of it is there already
+    PLACE_TAKEN, // a replica of the same model is there already
     PLACE_SLOW,  // C / share > T
     PLACE_MEMORY,
     PLACE_GUARANTEE,
@@ -91,7 +93,7 @@ typedef enum place_reason {
     PLACE_DEADLINES // the admission inequality
 } place_reason;
 
-/* Why not; `need` and `have` are pages, percent or ppm, as the reason says. */
+/* Why not; the unit of `need` and `have` (pages, percent or ppm) depends on the reason. */
 typedef struct place_why {
     place_reason reason;
     uint64_t need, have;
@@ -100,28 +102,28 @@ typedef struct place_why {
     uint64_t sum_ppm;     // PLACE_DEADLINES: sum C/T of `need`
 } place_why;
 
-/* One replica more on this device, where n_here of the same model are.  `why` may be NULL. */
+/* Check one more replica on this device, which has n_here of the same model.  `why` may be NULL. */
 bool place_check(const place_device *d, const place_wanted *w, uint32_t n_here, place_why *why);
 /* "shares: 110 % with its own > 100 %" */
 void place_say(const place_why *why, char *text, size_t text_bytes);
-/* The snapshot with one replica more, where place_check allowed it. */
+/* Add one more replica to the snapshot, where place_check allowed it. */
 void place_add(place_device *d, const place_wanted *w);
 
-/* rate in tokens per 1000 s, so that rare requests count; bytes/s per s of target. */
+/* Rate in tokens per 1000 s, so that rare requests count; result in bytes/s per s of target. */
 uint64_t place_pressure(uint64_t tokens_per_1000s, uint64_t token_bytes, uint32_t tpot_us);
 
-/* Score of a device with one replica more, in millionths; larger is fuller. */
+/* Score of a device with one more replica, in millionths; larger is fuller. */
 uint64_t place_score(const place_device *d, const place_wanted *w);
 
-/* Devices for the replicas that are still missing, at most PLACE_REPLICAS_MAX, in the order in
- * which they were chosen.  Returns how many were found: all, or fewer (0 with `all`), and then whys
- * [n_devices], when not NULL, says for each device why it does not take the next one. */
+/* Chooses devices for the replicas still missing, at most PLACE_REPLICAS_MAX, in the order of
+ * choice.  Returns how many were found: all, or fewer (0 with `all`), and then whys [n_devices],
+ * when not NULL, says for each device why it does not take the next one. */
 uint32_t place_choose(const place_device *devices, uint32_t n_devices, const place_wanted *w,
                       policy_placement policy, uint32_t *chosen, place_why *whys);
 
-/* The k-th of n even parts of what is promised on several devices.  What does not divide into
- * granules goes one granule each to the first ones, and what is less than a granule to the first:
- * the sum is exact, and the first part is the largest. */
+/* The k-th of n even parts of a guarantee over several devices.  The remainder of whole granules
+ * goes one granule each to the first parts, and less than a granule to the first: the sum is exact,
+ * and the first part is the largest. */
 uint64_t place_part(uint64_t total, uint64_t granule, uint32_t n, uint32_t k);
 
 /* ---- moves ---- */
@@ -129,7 +131,7 @@ uint64_t place_part(uint64_t total, uint64_t granule, uint32_t n, uint32_t k);
 /* One replica on one device. */
 typedef struct place_copy {
     uint32_t model_idx, device_idx;
-    bool pinned; // does not move
+    bool pinned; // may not move
 } place_copy;
 
 typedef struct place_move {
@@ -138,31 +140,32 @@ typedef struct place_move {
 } place_move;
 
 typedef struct place_plan {
-    uint32_t device_idx; // where the newcomer fits afterwards
+    uint32_t device_idx; // where the new replica fits afterwards
     uint32_t n_moves;
     place_move moves[PLACE_MOVES_MAX]; // in this order
     uint64_t moved_bytes;              // of weights
     uint32_t n_tries;                  // replicas tried on devices
 } place_plan;
 
-/* `empty` are the devices without any of these copies; whatever else is there counts.  Here they
- * are with them: free_pages are those beyond the least that each copy needs. */
+/* Add the copies to `empty`, the devices without any of them (their other contents count).  In the
+ * result, free_pages are those beyond the least that each copy needs. */
 void place_fill(const place_device *empty, uint32_t n_devices, const place_wanted *models,
                 const place_copy *copies, uint32_t n_copies, place_device *out);
 
-/* Moves that make room for one replica more of model_idx.  Each is made target first: the copy is
- * placed on `to` while the one on `from` is still there, both are counted, then that one leaves. So
- * every step of the plan is feasible, no request waits, and stopping after any move is safe.
+/* Moves that make room for one more replica of model_idx.  Each move brings up its target first:
+ * the copy is placed on `to` while the one on `from` is still there and both count, then the old
+ * one leaves.  So every step of the plan is feasible, no request waits, and stopping after any move
+ * is safe.
  *
- * The search is greedy: for each device, while the newcomer does not fit, take the move off it, or
- * the pair of moves (one replica leaves another device, maybe to this one; one from here takes its
- * place), that leaves least missing.  Among devices the plan that moves the fewest bytes wins, then
- * the order of devices.  No plan within PLACE_MOVES_MAX and about n_tries_max: false; there may be
- * a cleverer one.
+ * The search is greedy: for each device, while the new replica does not fit, take the move off it,
+ * or the pair of moves (one replica leaves another device, maybe to this one; one from here takes
+ * its room), that leaves the least missing.  Of the plans for all devices the one that moves the
+ * fewest bytes wins, then the order of devices.  False: no plan within PLACE_MOVES_MAX and about
+ * n_tries_max; a better search might find one.
  *
- * How good that is: with models of up to a fifth of a device and 80 % in use, what it makes room
- * for is more than nine tenths of all that is free anywhere; with models of half a device and 90 %
- * in use it falls below that at times. */
+ * Quality: with models of up to a fifth of a device and 80 % in use, it finds room for more than
+ * nine tenths of all that is free anywhere; with models of half a device and 90 % in use it falls
+ * below that at times. */
 bool place_plan_moves(const place_device *empty, uint32_t n_devices, const place_wanted *models,
                       const place_copy *copies, uint32_t n_copies, uint32_t model_idx,
                       uint32_t n_tries_max, place_plan *plan);
@@ -174,19 +177,20 @@ typedef struct place_replica {
     uint32_t prefix_tokens; // of the prompt that are cached there
     uint64_t queue_us;      // predicted: until its first row is computed
     uint64_t prompt_us;     // predicted: for the rest of the prompt
-    bool passes_admission;  // it has pages and time for it
-    bool draining;          // takes nothing new
+    bool passes_admission;  // it has pages and time for the request
+    bool draining;          // takes no new requests
 } place_replica;
 
-/* The replica that serves a request, or PLACE_NOWHERE: none takes it now.  Only those count that
+/* The replica that serves a request, or PLACE_NOWHERE: none takes it now.  Only replicas count that
  * are not draining and pass admission; the predicted TTFT is queue_us + prompt_us.
  *
- *   1. Of those whose TTFT meets the target: the one with the longest cached prefix.
- *   2. With equally long ones: the fullest whose TTFT is at most half of the target.  So the last
- *      replica gets nothing while the others do, becomes empty, and can be removed.  Half is well
- *      below where a replica would be added: filling one up never looks like a need for more.
+ *   1. Of those with a TTFT within the target: the one with the longest cached prefix.
+ *   2. With equally long ones: the fullest with a TTFT of at most half of the target.  So the last
+ *      replica gets nothing while the others have room, becomes empty, and can be removed.  Half is
+ *      well below the threshold for one more replica: filling one up never looks like a need for
+ * it.
  *   3. Otherwise, or without a target (0): the least TTFT.
- * What is equal goes to the first device. */
+ * Ties go to the first device. */
 uint32_t place_route(const place_replica *replicas, uint32_t n, uint64_t ttft_max_us);
 
 #endif
