@@ -1,4 +1,4 @@
-/* audit.c - the books of an engine as one JSON object, checked first. */
+/* audit.c - the state of an engine as one JSON object, after a consistency check. */
 #include "engine_private.h"
 
 const char *model_state_name(model_state state) {
@@ -7,8 +7,8 @@ const char *model_state_name(model_state state) {
     return (unsigned)state < MODEL_STATES ? names[state] : "unknown";
 }
 
-/* The sentences of verify functions have quotes and control characters in no case but a model's
- * own words may: escape both. */
+/* Messages of verify functions have no quotes or control characters, but a model's own words may:
+ * escape both. */
 static void add_string(buf *json, const char *text) {
     buf_add_char(json, '"');
     for (const unsigned char *p = (const unsigned char *)text; *p != 0; p++) {
@@ -40,8 +40,8 @@ static void add_model(buf *json, const core *c, uint32_t idx, bool first) {
     buf_add_char(json, '}');
 }
 
-/* Where the time since the start went, microseconds.  What is missing to the wall is `error`: the
- * turn that writes this, and whatever was forgotten. */
+/* Where the time since the start went, microseconds.  `error` is the difference to wall time: the
+ * iteration that writes this, and any time not accounted for. */
 static void add_account(buf *json, const core *c) {
     const core_account *a = &c->account;
     const account *p = sched_account(c->sched);

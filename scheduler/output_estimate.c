@@ -3,7 +3,7 @@
 
 enum { PERCENT = 100, PARTS = 1 << OUTPUT_PART_BITS };
 
-/* [0, PARTS)  the numbers themselves
+/* [0, PARTS) are the numbers themselves;
  * then PARTS buckets for each power of two: 2^k + part * 2^k / PARTS, k = OUTPUT_PART_BITS ... */
 static uint32_t bucket_of(uint32_t n_tokens) {
     if (n_tokens < PARTS) return n_tokens;
@@ -18,7 +18,7 @@ static uint32_t largest_in(uint32_t bucket) {
     return ((PARTS + part + 1) << octave) - 1;
 }
 
-/* What has faded to less than one is gone, in the sum too. */
+/* A weight that has faded to less than one is removed, from the sum too. */
 static void fade(output_estimate *e) {
     e->weight_sum = 0;
     for (uint32_t i = 0; i < OUTPUT_BUCKETS; i++) e->weight_sum += e->weight[i] /= 2;

@@ -1,7 +1,7 @@
-/* page_map.c - what holds the pages of an engine's pool, as runs of neighbours.
+/* page_map.c - which owner and use each page of an engine's pool has, as runs of neighbours.
  *
- * At most PAGE_MAP_RUNS_MAX of them: where there would be more, pages are looked at in cells of
- * 2, 4, 8 ... and a cell that holds different things is "mixed". */
+ * At most PAGE_MAP_RUNS_MAX runs: if there are more, pages are combined into cells of 2, 4, 8 ...
+ * pages, and a cell with different uses or owners is "mixed". */
 #include "engine_private.h"
 
 enum { PAGE_MAP_RUNS_MAX = 256, MIXED = PAGE_STATES };
@@ -43,7 +43,7 @@ static void add_run(buf *json, bool first, uint32_t begin, uint32_t end, holding
     buf_add_char(json, ']');
 }
 
-/* How many runs there are in cells of this size; they are written unless json is NULL. */
+/* Returns the number of runs in cells of this size, and writes them unless json is NULL. */
 static uint32_t walk(const pool *p, uint32_t cell, buf *json) {
     uint32_t n_runs = 0, from = 0;
     holding h = {NOBODY, PAGE_FREE};

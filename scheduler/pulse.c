@@ -9,8 +9,8 @@ void pulse_join(pulse *p) {
     mine = p;
 }
 
-/* The count changes before the kind: the watchdog that reads the new kind then reads the new count,
- * too, and does not judge the end of a long step as work of that length. */
+/* The count changes before the kind: a watchdog that reads the new kind then also reads the new
+ * count, and does not take the end of a long step for new work of that length. */
 static void beat(pulse_kind kind, const char *where, const char *object, uint32_t model_idx) {
     pulse *p = mine;
     if (p == NULL) return;

@@ -2,9 +2,9 @@
 #include "scheduler/scale.h"
 
 enum { PERCENT = 100 };
-#define US_MAX UINT64_C(10000000000000) // 115 days; more counts as that, so products fit
+#define US_MAX UINT64_C(10000000000000) // 115 days; longer times are cut to this, so products fit
 
-/* The predicted TTFT and what it may be at most, in hundredths of us. */
+/* The predicted TTFT and the most it may be, in hundredths of us. */
 static uint64_t ttft_is(const scale_input *in) {
     return u64_min(in->ttft_p95_us, US_MAX) * PERCENT;
 }
@@ -12,14 +12,14 @@ static uint64_t ttft_may(const scale_input *in) {
     return u64_min(in->ttft_max_us, US_MAX) * SCALE_UP_PERCENT;
 }
 
-/* In this period one more was needed. */
+/* One more replica was needed in this period. */
 static bool is_above(const scale_input *in) {
-    if (in->n_replicas == 0) return false; // a request makes the first one
+    if (in->n_replicas == 0) return false; // a request brings up the first one
     if (in->ttft_max_us > 0) return ttft_is(in) > ttft_may(in);
     return in->n_waiting > (uint64_t)in->n_replicas * SCALE_WAITING_MAX;
 }
 
-/* In this period one less would have done. */
+/* One replica fewer would have been enough in this period. */
 static bool is_below(const scale_input *in) {
     if (in->n_replicas <= u32_max(in->replicas_min, 1) || in->n_starting > 0) return false;
     uint64_t room_ppm = (in->n_replicas - 1) * SCALE_ONE_PPM / PERCENT * SCALE_DOWN_PERCENT;
@@ -30,7 +30,7 @@ static uint64_t div_up(uint64_t a, uint64_t b) {
     return a / b + (a % b != 0);
 }
 
-/* Replicas with which it would not be above. */
+/* Number of replicas with which is_above would be false. */
 static uint32_t count_needed(const scale_input *in) {
     uint64_t serving = in->n_replicas - u32_min(in->n_starting, in->n_replicas - 1);
     serving = u64_min(serving, SCALE_DESIRED_MAX);
@@ -41,12 +41,12 @@ static uint32_t count_needed(const scale_input *in) {
     return (uint32_t)u64_min(wanted, SCALE_DESIRED_MAX);
 }
 
-/* How long one less must have done before one leaves. */
+/* How long one replica fewer must have been enough before one is removed. */
 static uint64_t calm_us(const scale_state *s) {
     return u64_min((uint64_t)SCALE_DOWN_US << s->n_regrets, SCALE_DOWN_MAX_US);
 }
 
-/* What the periods so far ask for, apart from when: a step, and why. */
+/* The step that the periods so far ask for, and why, without regard to the last action. */
 static scale_decision decide(const scale_state *s, const scale_input *in) {
     uint32_t n = in->n_replicas;
     bool full = in->replicas_max > 0 && n >= in->replicas_max;
@@ -80,7 +80,7 @@ static void update_desired(scale_state *s, const scale_input *in, const scale_de
     s->desired = u32_min(s->desired, SCALE_DESIRED_MAX);
 }
 
-/* Was it right to remove one?  Each removal is judged once. */
+/* Was the last removal right?  Each removal is judged once. */
 static void judge_removal(scale_state *s, const scale_input *in, const scale_decision *d) {
     if (s->removed && in->now_us - s->removed_us >= SCALE_REGRET_US) {
         s->removed = false;
@@ -102,7 +102,7 @@ scale_decision scale_decide(scale_state *s, const scale_input *in) {
     judge_removal(s, in, &d);
     if (d.step != 0) {
         s->acted = true, s->acted_us = in->now_us;
-        s->n_above = 0, s->below = false; // the evidence was about another number of replicas
+        s->n_above = 0, s->below = false; // the evidence was about the old number of replicas
     }
     d.desired = s->desired;
     return d;
