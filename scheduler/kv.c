@@ -1,8 +1,8 @@
 /* kv.c - see kv.h.
  *
- * Each page keeps a stack of its free slot numbers, so taking and freeing are a pop and a push.
- * The list of partially free pages has those whose fence has passed in front: fences only grow, so
- * putting a freshly fenced page at the end keeps the usable ones where they are found first. */
+ * Each page keeps a stack of its free slot numbers, so taking and freeing are a pop and a push.  In
+ * the list of partially free pages, those with a passed fence come first: fences only grow, so a
+ * page with a new fence goes to the end, and the usable pages stay in front. */
 #include "kv.h"
 
 #include <string.h>
@@ -71,13 +71,13 @@ static bool has_usable_slot(const kv *k, uint32_t page) {
     return k->pages[page].n_free > 0 && k->pages[page].fence <= k->pool->finished;
 }
 
-/* ---- whose bytes ---- */
+/* ---- the tenant of each byte ---- */
 
 inferd_status kv_watch_tenants(kv *k, uint32_t *page_tenants, kv_zero *zero, void *zero_ctx,
                                inferd_err *err) {
     size_t n = (size_t)k->pool->n_pages * k->layout.slots_per_page;
     if (page_tenants == NULL) return INFERD_OK;
-    if (k->state != PAGE_PARKED) { // slots get their tenants when their page becomes ours
+    if (k->state != PAGE_PARKED) { // slots get their tenants when their page becomes an own page
         k->slot_tenants = malloc(size_max(n, 1) * sizeof *k->slot_tenants);
         if (k->slot_tenants == NULL)
             return inferd_fail(err, INFERD_ENOMEM, "no memory for the tenants of %zu slots", n);
@@ -88,7 +88,7 @@ inferd_status kv_watch_tenants(kv *k, uint32_t *page_tenants, kv_zero *zero, voi
     return INFERD_OK;
 }
 
-/* The page is ours from now on, for this tenant first. */
+/* The page becomes an own page, for this tenant first. */
 static void clean_page(kv *k, uint32_t page, uint32_t tenant) {
     if (k->page_tenants == NULL || k->state == PAGE_PARKED) return;
     uint32_t n = k->layout.slots_per_page, *whose = &k->page_tenants[page];
@@ -98,7 +98,7 @@ static void clean_page(kv *k, uint32_t page, uint32_t tenant) {
     for (uint32_t i = 0; i < n; i++) k->slot_tenants[(size_t)page * n + i] = *whose;
 }
 
-/* The slot is this tenant's from now on. */
+/* The slot belongs to this tenant from now on. */
 static void clean_slot(kv *k, int32_t slot, uint32_t tenant) {
     if (k->page_tenants == NULL) return;
     uint32_t n = k->layout.slots_per_page, page = (uint32_t)slot / n;
@@ -128,7 +128,7 @@ static uint32_t open_fresh_page(kv *k, uint32_t tenant) {
     return page;
 }
 
-/* The first page of ours with a usable slot, or PAGE_NONE. */
+/* The first own page with a usable slot, or PAGE_NONE. */
 static uint32_t first_partial(const kv *k) {
     if (list_empty(&k->partial)) return PAGE_NONE;
     uint32_t page = (uint32_t)(LIST_ENTRY(k->partial.next, kv_page, partial) - k->pages);
@@ -138,7 +138,7 @@ static uint32_t first_partial(const kv *k) {
 static uint32_t choose_page(kv *k, uint32_t open_page, uint32_t tenant) {
     if (open_page != PAGE_NONE && has_usable_slot(k, open_page)) return open_page;
     uint32_t partial = first_partial(k);
-    /* Parked blocks lie close together: none of them is anybody's last. */
+    /* Parked blocks are packed: the end of a sequence frees no whole page of them anyway. */
     if (partial != PAGE_NONE && (k->state == PAGE_PARKED || pool_next_is_cold(k->pool)))
         return partial;
     uint32_t fresh = open_fresh_page(k, tenant);
@@ -178,7 +178,7 @@ static void push_slot(kv *k, int32_t slot, uint64_t fence) {
     }
 }
 
-/* The pages of a block gain or lose slots that somebody counts on. */
+/* The pages of a block gain or lose slots of a counted block. */
 static void count_live(kv *k, uint32_t block, bool live) {
     const int32_t *slots = k->slots + (size_t)block * k->layout.n_groups;
     for (uint32_t g = 0; g < k->layout.n_groups; g++) {

@@ -1,10 +1,10 @@
-/* kv.h - blocks of keys and values of one model, cut from pages of the pool.
+/* kv.h - KV blocks of one model, cut from pages of the pool.
  *
- * Its pages are KV, or PARKED for those that are kept in host memory (sched_park.c).
+ * Its own pages are in state KV, or PARKED for the blocks in host memory (sched_park.c).
  *
  * A block is block_tokens positions of a sequence, stored in n_groups slots (kv_layout.h).  Blocks
- * are counted, because sequences that begin with the same tokens share them.  A sequence names its
- * blocks in a kv_table, whose slot numbers are what the device reads.
+ * have a reference count, because sequences that begin with the same tokens share them.  A sequence
+ * has its blocks in a kv_table, and the slot numbers of that block table are what the device reads.
  *
  * Where a slot comes from, in this order:
  *   1  the page that the sequence is filling (so its end returns whole pages)
@@ -12,14 +12,14 @@
  *   3  any page of this model that has a free slot
  *   4  a fresh page that is cold
  *
- * A block whose count is zero is either free or *cached*: the prefix cache holds it without
- * counting, and gives it up with kv_block_free when its page is wanted.
+ * A block with a count of zero is either free or *cached*: the prefix cache has it without
+ * counting, and gives it up with kv_block_free when its page is needed.
  *
- * A freed slot keeps the fence of its last step.  A page is not drawn from before its newest fence
- * has passed; when all its slots are free it goes back to the pool with that fence.
+ * A freed slot keeps the fence of its last step.  A page gives no slots before its newest fence has
+ * passed; when all its slots are free it goes back to the pool with that fence.
  *
- * Always true (kv_verify checks it): every slot of a page of ours is in one block or in that page's
- * stack, once; a page with only free slots is not ours.
+ * Always true (kv_verify checks it): every slot of an own page is in one block or in that page's
+ * stack, once; an own page has at least one used slot.
  * Thread: engine.  All operations are O(n_groups). */
 #ifndef INFERD_KV_H
 #define INFERD_KV_H
@@ -31,21 +31,21 @@
 #include "pool.h"
 
 #define BLOCK_NONE     UINT32_MAX
-#define KV_TENANT_NONE UINT32_MAX       // nobody's bytes: fresh, or zeroed
+#define KV_TENANT_NONE UINT32_MAX       // no tenant's bytes: fresh, or zeroed
 #define KV_TENANT_MANY (UINT32_MAX - 1) // of several tenants
 
 typedef struct kv_page {
-    list_node partial; // in kv.partial when it has a free slot; those with passed fences in front
+    list_node partial; // in kv.partial when it has a free slot; pages with passed fences come first
     uint32_t n_free;   // slots in its stack
-    uint32_t n_live;   // slots in blocks with a count; the rest of the used ones is cached
+    uint32_t n_live;   // slots in blocks with a count; the other used ones are cached
     uint64_t fence;    // newest step that may touch one of its freed slots
 } kv_page;
 
 typedef struct kv_block {
     uint32_t refs;   // sequences that have it in their table
     uint32_t next;   // in the stack of unused numbers
-    uint64_t fence;  // newest step that used it through a table that let it go
-    uint32_t tenant; // whose it is while somebody counts on it
+    uint64_t fence;  // newest step that used it through a table that dropped it
+    uint32_t tenant; // its tenant while it has a count
     bool taken;      // has slots; refs == 0 then means cached
 } kv_block;
 
@@ -56,23 +56,23 @@ typedef struct kv {
     pool *pool; // borrowed
     uint32_t owner;
     page_state state;  // of its pages
-    uint32_t n_blocks; // numbers in all: what the whole pool could hold
+    uint32_t n_blocks; // block numbers in all: the most that the whole pool could hold
     kv_block *blocks;  // [n_blocks] owned
     int32_t *slots;    // [n_blocks, n_groups] owned
     uint32_t block_head;
-    kv_page *pages;       // [n_pages of the pool] owned; meaningful for pages of ours
+    kv_page *pages;       // [n_pages of the pool] owned; valid for own pages
     uint16_t *slot_stack; // [n_pages, slots_per_page] owned
     list_node partial;
-    uint32_t n_free_slots; // in pages of ours
+    uint32_t n_free_slots; // in own pages
     uint32_t n_taken;      // blocks
     uint32_t n_live;       // blocks with a count
-    uint32_t n_idle_pages; // pages of ours where only cached blocks lie
-    /* A block of a tenant gets its first count, or loses the last; NULL: nobody wants to know. */
+    uint32_t n_idle_pages; // own pages with cached blocks only
+    /* A block of a tenant gets its first count, or loses the last; NULL: no callback. */
     void (*on_live)(void *ctx, uint32_t tenant, bool live);
     void *on_live_ctx;
-    /* See kv_watch_tenants.  Whose bytes lie in each page ([n_pages of the pool], borrowed; NULL:
-     * nobody cares), and in each slot of our pages ([n_slots of the pool], owned; NULL: likewise,
-     * or the pages are PARKED). */
+    /* See kv_watch_tenants.  The tenant of the bytes in each page ([n_pages of the pool], borrowed;
+     * NULL: not tracked), and in each slot of own pages ([n_slots of the pool], owned; NULL:
+     * likewise, or the pages are PARKED). */
     uint32_t *page_tenants, *slot_tenants;
     kv_zero *zero;
     void *zero_ctx;
@@ -82,34 +82,35 @@ typedef struct kv {
 /* The block table of one sequence. */
 typedef struct kv_table {
     uint32_t n_blocks, capacity;
-    uint32_t *blocks;   // [capacity] one count held on each of the first n_blocks; owned
+    uint32_t *blocks;   // [capacity] each of the first n_blocks has a count from this table; owned
     int32_t *slots;     // [capacity, n_groups] owned
     uint32_t open_page; // the page it is filling, or PAGE_NONE
-    uint32_t tenant;    // for on_live; the same for all who share a block
+    uint32_t tenant;    // for on_live; the same for all sequences that share a block
 } kv_table;
 
 inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, page_state state,
                       inferd_err *err);
 void kv_deinit(kv *k); // accepts a zeroed kv; gives no pages back
-/* Before the first block: page_tenants says whose bytes lie in each page, for as long as it is a
- * page, whatever model it serves (NULL: nobody cares).  Before another tenant gets them they are
- * zeroed: a page whole, when it becomes ours, a slot when it is taken again.  Not PARKED ones,
- * which are written whole before anybody reads them: there zero may be NULL. */
+/* Before the first block: track the tenant of the bytes in each page and slot.  page_tenants stays
+ * valid across models, as long as the page exists (NULL: no tracking).  Memory is zeroed before
+ * another tenant gets it: a whole page when it becomes an own page, a slot when it is taken again.
+ * PARKED pages are not zeroed, because they are written whole before they are read: there zero may
+ * be NULL. */
 inferd_status kv_watch_tenants(kv *k, uint32_t *page_tenants, kv_zero *zero, void *zero_ctx,
                                inferd_err *err);
 
 bool kv_table_init(kv_table *t, const kv_layout *layout, uint32_t blocks_max); // false: no memory
 void kv_table_deinit(kv_table *t);
 
-/* Append a fresh block with a count of one.  False: no slot can be had now; nothing changed. */
+/* Append a fresh block with a count of one.  False: no slot is available now; nothing changed. */
 bool kv_append(kv *k, kv_table *t);
 /* Would the next kv_append to this table use a cold page? */
 bool kv_next_is_cold(const kv *k, const kv_table *t);
 /* Append a cached or shared block; its count grows by one. */
 void kv_append_shared(kv *k, kv_table *t, uint32_t block);
-/* Drop the last block of the table; `fence` is the last step that used it.  Returns the block when
- * its count became zero - the caller then keeps it cached or calls kv_block_free - else BLOCK_NONE.
- */
+/* Drop the last block of the table; `fence` is the last step that used it.  Returns the block if
+ * its count became zero (the caller then keeps it cached or calls kv_block_free), else
+ * BLOCK_NONE. */
 uint32_t kv_drop_last(kv *k, kv_table *t, uint64_t fence);
 /* The slots of an uncounted block become free. */
 void kv_block_free(kv *k, uint32_t block);

@@ -6,10 +6,10 @@
  *
  *     ask         -> ASKED -> READING -> READY or GONE    give_back ends it anywhere
  *
- * The index is a hash table of small records with numbers for links; the records form a list by
- * use, the one used longest ago first.  It is made as large as max_bytes can ever need: what was
- * never touched of it is no memory yet, and nobody waits for it to grow.  A file is read and
- * written by the thread alone, outside the lock (kv_disk_file.h). */
+ * The index is a hash table of small records that link by number; the records form a list by last
+ * use, the oldest first.  It is allocated for the most that max_bytes can ever need: parts never
+ * touched take no physical memory, and no caller waits for it to grow.  Files are read and written
+ * by the thread alone, outside the lock (kv_disk_file.h). */
 #include "kv_disk_file.h"
 
 #include <dirent.h>
@@ -30,19 +30,19 @@
 enum {
     KEY_BYTES = 16,
     FILE_BYTES_MIN =
-        4096, // what any file takes of a disk: there are no more than max_bytes of them
+        4096, // the least disk space of a file: limits the number of files under max_bytes
     QUEUED_BLOCKS_MAX = 1024,
-    FOUND_AT_ONCE = 256, // files of the folder that enter the index while others wait for the lock
+    FOUND_AT_ONCE = 256, // files that enter the index before the lock is released once
     FIRST_FOUND = 256
 };
-#define NONE 0u // number of a record; they begin with 1, so that fresh memory links to none
+#define NONE 0u // no record: numbers begin with 1, so zeroed memory links to none
 
 typedef struct record {
     uint64_t name[2];
     uint64_t n_bytes;
-    uint32_t next;         // in its bucket; of unused ones the next unused
+    uint32_t next;         // in its bucket; of an unused record the next unused one
     uint32_t older, newer; // by use
-    bool there;            // else it is being written
+    bool there;            // false: it is being written
 } record;
 
 typedef struct put {
@@ -76,17 +76,17 @@ struct kv_disk {
     pthread_t thread;
     bool has_thread;
 
-    pthread_mutex_t lock; // of everything below
+    pthread_mutex_t lock; // for everything below
     pthread_cond_t work, room;
     bool closing, scanned;
     uint64_t off_until_us;
-    uint64_t look_at_us; // through the folder, again; UINT64_MAX: all of it is known
+    uint64_t look_at_us; // time of the next scan of the folder; UINT64_MAX: all of it is known
     record *records;     // [n_records + 1] owned
     uint32_t n_records, n_touched, unused;
     uint32_t *buckets; // [n_records] owned
     uint32_t oldest, newest;
     put *first_put, *last_put; // owned
-    size_t queued_bytes;       // of puts begun and not written
+    size_t queued_bytes;       // of puts begun and not yet written
     ticket tickets[KV_DISK_READS_MAX];
     uint64_t next_no;
     uint32_t n_asked;
@@ -164,9 +164,9 @@ static void forget(kv_disk *d, const uint64_t name[2]) {
     d->unused = i;
 }
 
-/* ---- the thread: what is in the folder ---- */
+/* ---- the thread: scanning the folder ---- */
 
-/* Called with the lock. */
+/* Called with the lock held. */
 static void say(kv_disk *d, const char *what, const char *why) {
     snprintf(d->stats.problem, sizeof d->stats.problem, "%s: %s", what, why);
     d->stats.n_problems++;
@@ -193,9 +193,9 @@ static bool is_ours(const kv_disk *d, const char *text, found *f) {
 }
 
 typedef struct folder {
-    found *all; // [n] the one used longest ago first; owned
+    found *all; // [n] by last use, the oldest first; owned
     size_t n, room;
-    const char *problem; // why that is not all there is; NULL: it is
+    const char *problem; // why the list is incomplete; NULL: it is complete
 } folder;
 
 static bool keep(folder *f, const found *one) {
@@ -209,7 +209,8 @@ static bool keep(folder *f, const found *one) {
     return true;
 }
 
-/* What the folder holds of ours, at most as much as the index; half-written files go. */
+/* Lists our files of the folder, at most as many as the index has room for, and removes
+ * half-written ones. */
 static folder list_folder(const kv_disk *d) {
     folder f = {0};
     const struct dirent *e;
@@ -235,7 +236,8 @@ static folder list_folder(const kv_disk *d) {
     return f;
 }
 
-/* Called with the lock, which is open while a file goes.  The oldest go until n_bytes more fit. */
+/* Called with the lock held; it is released while a file is removed.  The oldest go until n_bytes
+ * more fit. */
 static void make_room(kv_disk *d, uint64_t n_bytes) {
     while (d->stats.n_files > 0 && (d->stats.n_bytes + n_bytes > d->max_bytes ||
                                     d->stats.n_files + QUEUED_BLOCKS_MAX > d->n_records)) {
@@ -251,15 +253,15 @@ static void make_room(kv_disk *d, uint64_t n_bytes) {
     }
 }
 
-/* The others come to the lock. */
+/* Gives other threads a chance to take the lock. */
 static void let_others(kv_disk *d) {
     pthread_mutex_unlock(&d->lock);
     sched_yield();
     pthread_mutex_lock(&d->lock);
 }
 
-/* Called with the lock.  What could not be seen is looked for again later: until then it is not
- * found, and counts for nothing. */
+/* Called with the lock held.  If the scan is incomplete, it is repeated later: until then the
+ * missing files are not found, and count for nothing. */
 static void look_through(kv_disk *d) {
     pthread_mutex_unlock(&d->lock);
     folder f = list_folder(d);
@@ -288,7 +290,7 @@ static void free_ticket(ticket *t) {
     *t = (ticket){.state = TICKET_FREE};
 }
 
-/* The one asked first. */
+/* The ticket that was asked first. */
 static ticket *next_asked(kv_disk *d) {
     ticket *first = NULL;
     for (uint32_t i = 0; i < KV_DISK_READS_MAX; i++) {
@@ -298,7 +300,7 @@ static ticket *next_asked(kv_disk *d) {
     return first;
 }
 
-/* Called with the lock: what a read of this block said. */
+/* Called with the lock held: records the result of reading this block. */
 static void note_answer(kv_disk *d, const uint64_t name[2], kv_file_answer answer, int problem) {
     uint32_t i = find(d, name);
     switch (answer) {
@@ -313,7 +315,7 @@ static void note_answer(kv_disk *d, const uint64_t name[2], kv_file_answer answe
         say(d, "reading keys and values", strerror(problem));
         return;
     default:
-        /* Not when it went since it was asked for, and is being written again. */
+        /* Not if it was dropped after the request and is being written again. */
         if (i != NONE && d->records[i].there) forget(d, name);
         *(answer == KV_FILE_MISSING ? &d->stats.n_missing : &d->stats.n_bad) += 1;
         say(d, answer == KV_FILE_MISSING ? "a file is gone" : "a file is not what it should be",
@@ -339,7 +341,7 @@ static void read_one(kv_disk *d) {
     t->state = TICKET_DONE;
     if (t->given_back)
         free_ticket(t);
-    else // with the lock: after give_back nobody is woken
+    else // under the lock: no wake after give_back
         t->wake(t->wake_ctx);
 }
 
@@ -439,7 +441,7 @@ static inferd_status draw_key(kv_disk *d, const char *path, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* With another key no file is ever found again: what is there then goes, as the oldest does. */
+/* With a new key no existing file is ever found again: those files go as they become the oldest. */
 static inferd_status open_key(kv_disk *d, const char *path, inferd_err *err) {
     d->key_fd = openat(d->dir_fd, "key", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (d->key_fd < 0)
@@ -549,7 +551,8 @@ static bool has_room(const kv_disk *d, size_t n_bytes) {
            d->stats.n_queued < QUEUED_BLOCKS_MAX;
 }
 
-/* A place in the index and in the queue; false: it is there, or there is none. */
+/* Take an entry in the index and room in the queue; false: the block is there, or there is no
+ * room. */
 static bool take_place(kv_disk *d, const kv_disk_block *b, size_t n_bytes) {
     pthread_mutex_lock(&d->lock);
     bool known = !d->scanned || find(d, b->name) != NONE;
@@ -580,7 +583,7 @@ void *kv_disk_put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slot
         return NULL;
     }
     *p = (put){.name = {b->name[0], b->name[1]}, .n_bytes = n_bytes};
-    kv_disk_fill(b, p->file); // the checksum is the thread's work
+    kv_disk_fill(b, p->file); // the thread computes the checksum
     *slots = kv_disk_slots(b->layout, p->file);
     return p;
 }

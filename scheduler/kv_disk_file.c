@@ -16,7 +16,7 @@ _Static_assert(KV_FILE_NAME_BYTES == NAME_DIGITS + sizeof ".tmp", "a name has so
 
 static const char magic[8] = {'i', 'n', 'f', 'e', 'r', 'd', 'k', 'v'};
 
-/* As it lies in the file, in the machine's order of bytes: another one's differs in `order`. */
+/* As stored in the file, in the machine's byte order: with another order `order` differs. */
 typedef struct file_header {
     char magic[8];
     uint32_t version, order;
@@ -47,7 +47,7 @@ unsigned char *kv_disk_slots(const kv_layout *l, unsigned char *file) {
 }
 
 static prefix_name sum_of(const uint64_t key[2], const unsigned char *file, size_t n_bytes) {
-    enum { WORDS = 512 }; // a piece at a time: the file need not lie on words
+    enum { WORDS = 512 }; // a piece at a time: the file need not be aligned to words
     uint64_t words[WORDS], sums[4] = {0};
     for (size_t at = 0; at < n_bytes;) {
         size_t n = size_min(n_bytes - at, sizeof words);
@@ -128,7 +128,8 @@ void kv_file_print_name(const uint64_t name[2], const char *end, char out[KV_FIL
 bool kv_file_read_name(const char *text, const char *end, uint64_t out[2]) {
     for (size_t i = 0; i < NAME_DIGITS; i++) {
         char c = text[i];
-        if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f')) return false; // and not its NUL
+        if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f'))
+            return false; // rejects a NUL, too
         uint64_t digit = (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
         out[i / 16] = out[i / 16] << 4 | digit;
     }
@@ -137,7 +138,7 @@ bool kv_file_read_name(const char *text, const char *end, uint64_t out[2]) {
 
 /* ---- in a folder ---- */
 
-/* For the next process, which finds the order of use by this.  By itself the machine is not exact
+/* The next process finds the order of use by the mtime.  The system's own update is not exact
  * enough. */
 static void note_use(int fd) {
     struct timespec times[2];
@@ -148,7 +149,7 @@ static void note_use(int fd) {
 
 static kv_file_answer why_not_opened(void) {
     if (errno == ENOENT) return KV_FILE_MISSING;
-    return errno == ELOOP ? KV_FILE_BAD : KV_FILE_NOT_NOW; // ELOOP: a link
+    return errno == ELOOP ? KV_FILE_BAD : KV_FILE_NOT_NOW; // ELOOP: a symbolic link
 }
 
 static kv_file_answer read_all(int fd, unsigned char *file, size_t n_bytes,
@@ -163,7 +164,7 @@ static kv_file_answer read_all(int fd, unsigned char *file, size_t n_bytes,
     return KV_FILE_WHOLE;
 }
 
-/* Of an open file; *file is the caller's, whatever the answer. */
+/* Reads an open file; *file is the caller's, whatever the answer. */
 static kv_file_answer read_open(int fd, const uint64_t key[2], const kv_disk_block *b,
                                 kv_file_read_fn *read_some, unsigned char **file) {
     struct stat st;

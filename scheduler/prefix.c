@@ -1,5 +1,5 @@
 /* prefix.c - see prefix.h.  The hash is SipHash-2-4 with 128 bits of output: strong enough that a
- * tenant who chooses tokens cannot aim at another's blocks, and 16 tokens take about 100 ns. */
+ * tenant cannot choose tokens to hit another tenant's blocks, and 16 tokens take about 100 ns. */
 #include "prefix.h"
 
 #include <string.h>

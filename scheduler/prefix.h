@@ -1,13 +1,13 @@
-/* prefix.h - full blocks of one model, found again by what they hold.
+/* prefix.h - the prefix cache: full blocks of one model, found again by their content.
  *
  * The keys and values of a block depend on all tokens up to its end, so a block is named by a keyed
  * 128-bit hash chained over the blocks before it, starting from the scope of the request (tenant
- * and salt): two scopes never share, and nobody outside can compute a name or a collision, because
- * the key is drawn at start.  On a hit the scope, the depth and the tokens are compared as well.
+ * and salt): two scopes never share, and because the key is drawn at start, no client can compute a
+ * name or a collision.  On a hit the scope, the depth and the tokens are compared as well.
  *
- * A block is published when it is full and the step that computed it has finished.  While sequences
- * count on it, it is theirs; after that it waits in the LRU list until somebody wants its slots.
- * Sequences let go of their last block first, so a block always leaves before the one it builds on.
+ * A block is published when it is full and the step that computed it has finished.  While it has a
+ * reference count, sequences use it; after that it is in the LRU list until its slots are needed.
+ * Sequences drop their last block first, so a block is always evicted before the one it builds on.
  *
  * Always true (prefix_verify checks it): a published block is taken; it is in the LRU list exactly
  * when its count is zero; a taken block with count zero is published.
@@ -19,7 +19,7 @@
 #include "inferd/status.h"
 #include "kv.h"
 
-/* Name of a chain of full blocks; what publishing and looking up carry along. */
+/* Name of a chain of full blocks, passed along by publishing and lookup. */
 typedef struct prefix_name {
     uint64_t h[2];
 } prefix_name;
@@ -54,34 +54,35 @@ void prefix_deinit(prefix *p); // accepts a zeroed prefix
 prefix_name prefix_root(const prefix *p, const uint64_t scope[2]);
 prefix_name prefix_extend(const prefix *p, prefix_name parent, const tok_id *tokens);
 
-/* How many of the first blocks_max blocks of these tokens are here, and how many of those are
- * uncounted now.  Changes nothing. */
+/* How many of the first blocks_max blocks of these tokens are cached or shared here, and how many
+ * of those have a count of zero now.  Changes nothing. */
 uint32_t prefix_find(const prefix *p, const uint64_t scope[2], const tok_id *tokens,
                      uint32_t blocks_max, uint32_t *n_uncounted);
-/* Append the same blocks to an empty table; *name becomes that of the last. */
+/* Append these blocks to an empty table; *name becomes the name of the last one. */
 uint32_t prefix_take(prefix *p, const uint64_t scope[2], const tok_id *tokens, uint32_t blocks_max,
                      kv_table *t, prefix_name *name);
 
-/* Block `depth` of the table holds these block_tokens tokens, computed; it gets `name`.  Does
+/* Block `depth` of the table is computed and holds these block_tokens tokens; it gets `name`.  Does
  * nothing when the same content is published already. */
 void prefix_publish(prefix *p, const kv_table *t, uint32_t depth, prefix_name name,
                     const uint64_t scope[2], const tok_id *tokens);
 
-/* All blocks of the table go: published ones stay cached, the others become free slots. */
+/* Drop all blocks of the table: published ones stay cached, the others become free slots. */
 void prefix_release(prefix *p, kv_table *t, uint64_t fence);
-/* Free the slots of the block unused for longest; false: none, or a step may still touch it. */
+/* Free the slots of the least recently used block; false: there is none, or a step may still touch
+ * it. */
 bool prefix_evict(prefix *p);
-/* That block, or BLOCK_NONE: its entry says what it is. */
+/* The block that prefix_evict would take, or BLOCK_NONE; its entry identifies it. */
 uint32_t prefix_oldest(const prefix *p);
 
-/* The same block in another cache of the same model, which keeps its blocks elsewhere: its name, or
- * BLOCK_NONE.  Both have the same key. */
+/* Find this block here by the name and key of another cache of the same model (device or host);
+ * BLOCK_NONE: not here.  Both caches have the same key. */
 uint32_t prefix_lookup(const prefix *p, prefix_name name, const uint64_t scope[2], uint32_t depth,
                        const tok_id *tokens);
-/* Block 0 of the table, which has a count of one and was filled, becomes a cached block that is
- * what block b of `of` is; the table is empty then. */
+/* Block 0 of the table has a count of one and the content of block b of `of`: it becomes a cached
+ * block with that identity, and the table is empty then. */
 void prefix_adopt(prefix *p, kv_table *t, const prefix *of, uint32_t b);
-/* It was used: it is evicted last. */
+/* Mark as used: it is evicted last. */
 void prefix_touch(prefix *p, uint32_t b);
 const tok_id *prefix_tokens(const prefix *p, uint32_t b); // [block_tokens]
 
