@@ -34,7 +34,7 @@ static void note_change(account *a, account_row *row) {
     a->changed[a->n_changed++] = (uint32_t)(row - a->rows);
 }
 
-/* Rows that were let go are in front, so they go first. */
+/* Rows that were released are in front, so they are reused first. */
 static account_row *take_row(account *a) {
     if (a->n_rows < ROWS) return &a->rows[a->n_rows++];
     account_row *row = LIST_ENTRY(a->recent.next, account_row, link);

@@ -6,15 +6,15 @@
 #include "scheduler/pulse.h"
 
 enum {
-    GROW_US = 2000,       // between two looks at pages that are being made
-    PIECE_PERCENT = 30,   // of a typical step: a piece of loading between two steps; with what both
-                          // take longer now and then, nobody waits for more than two
-    BESIDE_PERCENT = 50,  // likewise, beside a step that the device computes by itself
-    KV_TURN_PARTS = 2,    // of a turn: pages of keys and values are taken before weights
+    GROW_US = 2000,       // between two looks at pages that the device is still making
+    PIECE_PERCENT = 30,   // of a typical step: a piece of loading between two steps; even when both
+                          // take longer than usual, a sequence waits for at most two steps
+    BESIDE_PERCENT = 50,  // the same, beside a step that the device computes asynchronously
+    KV_TURN_PARTS = 2,    // of a model's time slice: pages of keys and values go before weights do
     PIECE_US_MIN = 200,   // less would be overhead only
-    PIECE_IDLE_US = 4000, // when nobody computes; a request that arrives waits for no more
-    BUSY_US = 20000,      // after a step others are likely to follow for so long
-    SAVE_US = 1500000,    // at the end, for what goes to the disk
+    PIECE_IDLE_US = 4000, // when no step runs; a new request waits no longer than this
+    BUSY_US = 20000,      // after a step, others are likely to follow within this time
+    SAVE_US = 1500000,    // at the end, for writing to the disk
     TYPICAL_SHIFT = 4     // a sixteenth of each step's deviation
 };
 
@@ -22,7 +22,8 @@ static uint64_t now(const core *c) {
     return c->options.clock(c->options.ctx);
 }
 
-/* The account's piece until now goes to *part, without the copies made in it; how long that is. */
+/* Adds the time since the last piece to *part, without the copies made in it; returns what it
+ * added. */
 static uint64_t account_until(core *c, uint64_t *part, uint64_t now_us) {
     core_account *a = &c->account;
     if (a->opened_us == 0) return 0;
@@ -46,8 +47,8 @@ static inferd_status init_steps(core *c, inferd_err *err) {
     return st;
 }
 
-/* That copies of a device with memory of its own take.  The call only queues them, or waits for
- * steps too; so its own time says nothing about them.  0: not known. */
+/* Time of copying n slots, on a device with memory of its own.  The call only queues the copies,
+ * or waits for steps too, so its own duration does not measure them.  0: not known. */
 static uint64_t bus_us(const core *c, uint32_t idx, uint32_t n) {
     uint64_t n_bytes = (uint64_t)n * c->models.slots[idx].about.spec.kv.slot_bytes;
     return c->about.bus_bytes_per_s == 0 ? 0 : n_bytes * 1000000 / c->about.bus_bytes_per_s + 1;
@@ -83,7 +84,7 @@ static void park_empty(void *ctx, uint32_t first_page) {
     if (c->device.ops->park_empty != NULL) c->device.ops->park_empty(c->device.self, first_page);
 }
 
-/* Pages of host memory for parked blocks, where the pool's are the device's. */
+/* Pages of host memory for swapped-out blocks, where the pool's pages are the device's. */
 static inferd_status open_host(core *c, inferd_err *err) {
     const device_about *about = &c->about;
     uint32_t n = u32_min(about->n_park_pages, about->n_host_pages);
@@ -95,7 +96,7 @@ static inferd_status open_host(core *c, inferd_err *err) {
     return st;
 }
 
-/* Where keys and values may be beside the pages they are computed with. */
+/* Set up the tiers for keys and values below the device: host memory and disk; and zeroing. */
 static inferd_status open_tiers(core *c, inferd_err *err) {
     const core_options *o = &c->options;
     const device_ops *ops = c->device.ops;
@@ -135,11 +136,11 @@ inferd_status core_init(core *c, const core_options *options, inferd_err *err) {
 
 void core_deinit(core *c) {
     if (c->device.ops != NULL) c->device.ops->close(c->device.self);
-    c->host.on_empty = NULL; // nobody is there to be told
+    c->host.on_empty = NULL; // the device is closed
     sched_destroy(c->sched);
     for (int i = 0; i < CORE_DEPTH_MAX; i++) step_deinit(&c->steps[i]);
     residency_deinit(&c->models);
-    pool_deinit(&c->host); // before the one where it counts
+    pool_deinit(&c->host); // before the pool that it counts in
     pool_deinit(&c->pool);
     *c = (core){0};
 }
@@ -166,7 +167,8 @@ inferd_status core_open(core *c, inferd_err *err) {
         uint32_t rows = about->rows_default != 0 ? about->rows_default : STEP_TOKENS_DEFAULT;
         l->step_tokens_max = u32_min(l->step_tokens_max, u32_max(rows, l->running_max));
     }
-    /* Larger steps would gain nothing there and cost memory; who decodes has a row in any case. */
+    /* Larger steps would gain nothing there and cost memory; every decoding sequence has a row in
+     * any case. */
     uint32_t rows_best = u32_max(about->rows_best, 2 * l->running_max);
     if (about->rows_best != 0) l->step_tokens_max = u32_min(l->step_tokens_max, rows_best);
     st = sched_set_device(c->sched, c->depth, l->step_tokens_max, err);
@@ -190,7 +192,7 @@ void core_lose(core *c, const inferd_err *why) {
 
 /* ---- steps ---- */
 
-/* Pages that the device has made or warmed meanwhile are known to the pool. */
+/* Pass to the pool the pages that the device has made or warmed meanwhile. */
 static void grow_pool(core *c) {
     device_pages p;
     if (c->device.ops->pages == NULL) return;
@@ -202,7 +204,7 @@ static void grow_pool(core *c) {
     pool_set_ready(&c->pool, u32_min(p.n_ready, n_pages), n_pages);
 }
 
-/* Events that fit beside those which the steps in flight may cause. */
+/* There is room for the events of one more step, beside those of the steps in flight. */
 static bool has_room(const core *c) {
     return c->options.room(c->options.ctx) >= (c->n_flight + 1) * c->step_events_max;
 }
@@ -224,13 +226,13 @@ static void launch_steps(core *c) {
 
 static void note_typical(core *c, uint64_t wall_us) {
     if (c->typical_us == 0) c->typical_us = wall_us;
-    if (wall_us > 4 * c->typical_us) wall_us = 4 * c->typical_us; // a hiccup, or a prompt
+    if (wall_us > 4 * c->typical_us) wall_us = 4 * c->typical_us; // an outlier, or a prompt
     c->typical_us += wall_us >> TYPICAL_SHIFT;
     c->typical_us -= c->typical_us >> TYPICAL_SHIFT;
 }
 
-/* Wait for the oldest step and account for it.  `withdrawn`: it was launched behind one that
- * failed. */
+/* Wait for the oldest step and account for it.  `withdrawn`: it was launched behind a failed
+ * one. */
 static inferd_status finish_step(core *c, bool withdrawn) {
     step *st = &c->steps[c->oldest];
     inferd_err err = {0};
@@ -245,7 +247,7 @@ static inferd_status finish_step(core *c, bool withdrawn) {
     note_typical(c, now_us - began_us);
     pulse_at_model(PULSE_WORK, "sched_commit", st->model_idx);
     c->models.slots[st->model_idx].n_saturated += st->n_saturated;
-    st->charge_us = account_until(c, &c->account.step_us, now_us); // the host's part, too
+    st->charge_us = account_until(c, &c->account.step_us, now_us); // including the host's part
     if (withdrawn)
         sched_withdraw(c->sched, st, now_us);
     else if (status == INFERD_OK)
@@ -261,16 +263,16 @@ static inferd_status finish_step(core *c, bool withdrawn) {
     return status;
 }
 
-/* A step that is queued behind a failed one may wait for tokens that were never drawn, and fails
- * or computes nonsense; its other sequences have no part in that.  So nothing more is launched
- * until it is through, and its rows are planned again. */
+/* A step that is queued behind a failed one may wait for tokens that were never drawn, and fails or
+ * computes wrong values, though its other sequences did not fail.  So nothing more is launched
+ * until it has finished, and its rows are planned again. */
 static void finish_oldest(core *c) {
     bool failed = finish_step(c, false) != INFERD_OK;
     while (failed && c->n_flight > 0) finish_step(c, true);
 }
 
-/* A piece of bringing a model up.  Behind a step its length is bounded by what steps take, so that
- * nobody who decodes waits for much longer than usual. */
+/* A piece of bringing a model up.  Beside steps its length is bounded by the typical step, so that
+ * decoding sequences do not wait for much longer than usual. */
 static bool bring_up(core *c, bool stepped) {
     if (!residency_has_work(&c->models)) return false;
     uint64_t from_us = now(c), budget_us = PIECE_IDLE_US;
@@ -291,8 +293,8 @@ static bool bring_up(core *c, bool stepped) {
     return true;
 }
 
-/* The device is gone: steps that were on their way end, and models that are served no more leave,
- * so that nothing here names them and their slots can have others. */
+/* The device is lost: steps on their way end, and models that are no longer served leave, so that
+ * their slots can have other models. */
 static bool wind_down(core *c) {
     bool any = c->n_flight > 0;
     while (c->n_flight > 0) finish_oldest(c);
@@ -313,7 +315,7 @@ bool core_turn(core *c) {
         c->settled = true;
     launch_steps(c);
     bool stepped = c->n_flight > 0;
-    /* A device that computes by itself need not wait for the host's work. */
+    /* A device that computes asynchronously need not wait for the host's work. */
     if (c->depth > 1 && stepped) any |= bring_up(c, true);
     if (stepped) finish_oldest(c);
     pulse_at(PULSE_DEVICE, "sched_copy_ahead");
@@ -323,12 +325,12 @@ bool core_turn(core *c) {
 }
 
 uint64_t core_next_us(const core *c) {
-    if (c->models.dead) return UINT64_MAX; // nobody plans any more, and no deadline moves
+    if (c->models.dead) return UINT64_MAX; // nothing is planned any more, and no deadline changes
     uint64_t next_us = sched_next_deadline(c->sched), models_us = residency_next_us(&c->models);
-    /* Who makes room wakes us; until then a deadline that passed would find nobody to look at it.
-     */
+    /* The reader that makes room for events wakes the engine; until then no plan would check a
+     * deadline. */
     if (!has_room(c)) next_us = UINT64_MAX;
-    /* Pages that are being made: somebody may wait for them. */
+    /* Requests may wait for pages that the device is still making. */
     if (c->opened && c->pool.n_in[PAGE_ABSENT] > 0 && models_us > now(c) + GROW_US)
         models_us = now(c) + GROW_US;
     return models_us < next_us ? models_us : next_us;

@@ -1,8 +1,8 @@
-/* device.h - what holds models and computes steps, as the engine sees it.
+/* device.h - the interface between the engine and what holds models and computes steps.
  *
- * The real one (device_backend.c) is a backend, the models' forward pass and the sampler; tests
- * have one that computes a pure function of the tokens, with an error or a late finish on demand;
- * the simulator has one that only takes time.
+ * The real implementation (device_backend.c) is a backend, the models' forward pass and the
+ * sampler; tests have one that computes a pure function of the tokens, with errors or late finishes
+ * on demand; the simulator has one that only takes time.
  *
  * A model comes in slot `idx` and is brought up in two moves, each made of pieces between which
  * steps are computed:
@@ -13,12 +13,12 @@
  *     unload      its pages on the device are free                  HOT -> WARM
  *     unstage     its host memory is free                           WARM -> COLD
  *
- * Where host and device are one memory (the CPU, `one_memory`) stage_begin is given pages of the
- * pool and load has nothing to copy.  Elsewhere the host memory is the device's own business, and
- * host_pages says how much of the host ledger it takes.
+ * Where host and device are one memory (the CPU, `one_memory`), stage_begin gets pages of the pool
+ * and load has nothing to copy.  Elsewhere the device manages the host memory itself, and
+ * host_pages says how much of the host budget it takes.
  *
- * Steps are computed in the order of launch.  launch returns at once; what goes wrong is told by
- * finish, which fills step.results (all but dropped draws) and says the time the device took.
+ * Steps are computed in the order of launch.  launch returns at once; finish reports errors, fills
+ * step.results (except for dropped draws) and returns the time the device took.
  *
  * Thread: engine. */
 #ifndef INFERD_DEVICE_H
@@ -38,10 +38,10 @@ typedef struct device_about {
     char name[128];            // "cpu avx512, 2 threads"
     char warning[256];         // what it lacks; "": nothing
     uint32_t n_pages, n_ready; // of the pool; the others are still being made, see pages
-    uint32_t n_host_pages;     // for warm weights; one_memory: n_pages has them too
+    uint32_t n_host_pages;     // for warm weights; one_memory: n_pages includes them
     bool one_memory;
-    /* Host memory apart: pages of it for parked keys and values, whole extents of
-     * park_extent_pages; what is taken of them counts in n_host_pages.  0: none. */
+    /* Host memory apart: its pages for swapped-out keys and values, whole extents of
+     * park_extent_pages; pages taken of them count in n_host_pages.  0: none. */
     uint32_t n_park_pages, park_extent_pages;
     uint64_t bus_bytes_per_s; // to host memory apart; 0: not known
     uint64_t page_bytes;
@@ -58,50 +58,51 @@ typedef struct device_limits {
 
 typedef struct device_pages {
     uint32_t n_warm;  // be_n_pages_warm
-    uint32_t n_ready; // there now
-    uint32_t n_pages; // that there will be
+    uint32_t n_ready; // ready now
+    uint32_t n_pages; // in the end
 } device_pages;
 
 /* A model as this device sees it. */
 typedef struct device_model {
     sched_model_spec spec;
     uint32_t weight_pages; // on the device while HOT
-    uint64_t weight_bytes; // of those: the last page, or extent, is partly used
-    uint32_t host_pages;   // of the host ledger while WARM; one_memory: equal to weight_pages
+    uint64_t weight_bytes; // of those pages: the last page, or extent, is partly used
+    uint32_t host_pages;   // of the host budget while WARM; one_memory: equal to weight_pages
     uint32_t n_unused_tensors;
     char math[256];       // how its matrices are multiplied, for people
     uint64_t stage_bytes; // to read from the file
 } device_model;
 
-/* How far a stage or a load is. */
+/* Progress of a stage or a load. */
 typedef struct device_progress {
     uint64_t done, total; // bytes
-    uint64_t device_us;   // that this piece kept the device from steps
+    uint64_t device_us;   // time during which this piece kept the device from steps
     bool finished;
-    bool waiting;     // the file is behind: nothing to do until `wake` was called
-    const char *note; // a finished stage: a sentence for the log, until the next one; NULL: none
+    bool waiting; // the file is behind: nothing to do before `wake` is called
+    const char
+        *note; // a finished stage: a sentence for the log, valid until the next one; NULL: none
 } device_progress;
 
 typedef struct device_ops {
     inferd_status (*open)(void *self, device_about *out, inferd_err *err);
     void (*close)(void *self); // accepts one that was never opened; frees self
-    /* What became of the pages by now; NULL: as open said, and all are warm. */
+    /* Current numbers of pages; NULL: as open said, and all are warm. */
     void (*pages)(void *self, device_pages *out);
 
     /* The model (borrowed until detach) is in this slot from now on.  Its end ids are borrowed by
-     * the spec.  `same_as`: another attached slot whose file has the same content, or DEVICE_OWN;
-     * then it computes with the weights of that one and is never staged or loaded itself.  No step
-     * is on its way when a slot is detached; detach unstages first, and accepts a slot without a
-     * model. */
+     * the spec.  `same_as`: another attached slot with a file of the same content, or DEVICE_OWN;
+     * if given, the slot computes with the weights of that one and is never staged or loaded
+     * itself.  No step is on its way when a slot is detached; detach unstages first, and accepts a
+     * slot without a model. */
     inferd_status (*attach)(void *self, uint32_t idx, struct model *m, uint32_t same_as,
                             const device_limits *limits, device_model *out, inferd_err *err);
     void (*detach)(void *self, uint32_t idx);
-    /* `to` computes with the weights of `from`.  They are those of `to` from now on, wherever they
-     * are, its file is read for them, and `from` and all others compute with them.  Not while they
-     * are staged or loaded.  NULL: it cannot. */
+    /* `to` computes with the weights of `from`.  From now on `to` owns them, wherever they are, and
+     * its file is read for them; `from` and all other members compute with them.  Not while they
+     * are staged or loaded.  NULL: not supported. */
     void (*hand_over)(void *self, uint32_t from, uint32_t to);
-    /* weight_pages that attach would say of a model, which need not be attached, and its weights'
-     * bytes.  From open to close, any thread.  NULL: it cannot. */
+    /* The weight_pages that attach would report for a model, which need not be attached, and the
+     * bytes of its weights.  From open to close, any thread.  NULL: not supported. */
     inferd_status (*weigh)(const void *self, const struct model *m, uint32_t *n_pages,
                            uint64_t *n_bytes, inferd_err *err);
 
@@ -113,34 +114,36 @@ typedef struct device_ops {
      * COLD and every page may be reused. */
     inferd_status (*stage_step)(void *self, uint32_t idx, uint64_t budget_us, device_progress *out,
                                 inferd_err *err);
-    /* Give up the host's copy, complete or not; `one_memory`: pages are home. */
+    /* Free the host's copy, complete or not; `one_memory`: the device stops using its pages. */
     void (*unstage)(void *self, uint32_t idx);
 
     /* Bring a WARM model into these pages ([weight_pages]; one_memory: those of its stage). */
     inferd_status (*load_begin)(void *self, uint32_t idx, const uint32_t *pages, inferd_err *err);
-    /* As stage_step.  After load_begin steps may be launched: they wait on the device for what they
-     * need, and everybody behind them too. */
+    /* As stage_step.  Steps may be launched after load_begin: they wait on the device for what they
+     * need, and so do all steps behind them. */
     inferd_status (*load_step)(void *self, uint32_t idx, uint64_t budget_us, device_progress *out,
                                inferd_err *err);
     /* HOT or loading -> WARM.  No step that uses it is on its way. */
     void (*unload)(void *self, uint32_t idx);
 
-    /* Copy n slots of keys and values of this model between pages of the device and of the host,
-     * for which slot numbers count through the host's pages (one_memory: the pool's).  In order
-     * with steps: after those launched before, ahead of those launched later; but what is copied
-     * back lands in slots that no launched step knows, and may overtake them.  The copies may be on
-     * their way when it returns.  One that fails loses the device.  NULL: it cannot. */
+    /* Copy n slots of keys and values of this model between pages of the device and of the host.
+     * Slot numbers of the host count through the host's pages (one_memory: the pool's).  In order
+     * with steps: after those launched before, ahead of those launched later.  But copies to the
+     * device land in slots that no launched step uses, and may overtake steps.  The copies may
+     * still be on their way when this returns.  If one fails, the device is lost.  NULL: not
+     * supported. */
     void (*move_kv)(void *self, uint32_t idx, uint32_t n, const int32_t *from, const int32_t *to,
                     bool to_host);
-    /* Nothing is parked in that extent of the host's pages any more.  NULL: one_memory, or nobody
-     * asks. */
+    /* That extent of the host's pages has no swapped-out block any more.  NULL: one_memory, or not
+     * needed. */
     void (*park_empty)(void *self, uint32_t first_page);
 
-    /* Where the host reads and writes a slot of keys and values: of a parked one, and one_memory of
-     * any.  What was launched or moved before is there.  NULL: it cannot. */
+    /* The address where the host reads and writes a slot of keys and values: a swapped-out one, and
+     * with one_memory any.  Earlier launches and moves have taken effect there.  NULL: not
+     * supported. */
     unsigned char *(*kv_slot)(void *self, uint32_t idx, int32_t slot);
-    /* Zero n bytes of a page from `begin` on (SIZE_MAX: to its end), in order with steps.  NULL: it
-     * cannot. */
+    /* Zero n bytes of a page from `begin` on (SIZE_MAX: to its end), in order with steps.  NULL:
+     * not supported. */
     void (*zero)(void *self, uint32_t page, size_t begin, size_t n_bytes);
 
     void (*launch)(void *self, const step *st);
@@ -150,7 +153,7 @@ typedef struct device_ops {
 
 typedef struct device {
     const device_ops *ops;
-    void *self; // owned by whoever holds the device
+    void *self; // owned by the owner of this struct
 } device;
 
 /* The device of a backend, with room for n_slots models.  The options are copied. */

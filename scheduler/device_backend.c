@@ -1,9 +1,9 @@
 /* device_backend.c - a backend, the forward pass of its models, and the sampler.
  *
- * launch sends the step on its way and finish waits for it; how many may be on their way is the
- * backend's depth.  A backend that draws (be_can_draw) feeds its tokens to the next step itself.
- * For the others finish draws on the backend's threads: worker i takes draws i, i + n_workers, ...
- * with a sampler of its own; a draw depends on nothing but its row, so the split does not show. */
+ * launch starts the step and finish waits for it; the backend's depth limits how many may be on
+ * their way.  A backend that draws (be_can_draw) feeds its tokens to the next step itself.  For
+ * other backends, finish draws on the backend's threads: worker i takes draws i, i + n_workers, ...
+ * with its own sampler; a draw depends only on its row, so the split does not change results. */
 #include <string.h>
 
 #include "device.h"
@@ -16,7 +16,7 @@
 /* A slot: empty while m is NULL. */
 typedef struct served_model {
     model *m;             // borrowed
-    placed_model *placed; // owned; NULL: it computes with that of slot same_as
+    placed_model *placed; // owned; NULL: it computes with the bound model of slot same_as
     uint32_t same_as;
     device_limits limits;
     uint32_t n_vocab;   // ids that may be drawn: rows of the head that the tokenizer knows
@@ -44,8 +44,8 @@ static void list_strings(backend_options *o, const char **out[OPTION_STRINGS]) {
     memcpy(out, all, sizeof all);
 }
 
-/* Copies of the strings, so that the caller's may go; false: no memory, and those copied are ours.
- */
+/* Copies the strings, so that the caller's may be freed; false: no memory, and those copied are
+ * owned. */
 static bool own_strings(backend_options *o) {
     const char **strings[OPTION_STRINGS];
     bool ok = true;
@@ -83,7 +83,8 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
     backend_device *d = self;
     inferd_status status = backend_open(&d->options, &d->be, err);
     if (status != INFERD_OK) return status;
-    *out = (device_about){.n_ready = be_n_pages_ready(d->be), // first: the other may shrink to it
+    *out = (device_about){.n_ready =
+                              be_n_pages_ready(d->be), // first: n_pages may shrink to it meanwhile
                           .n_pages = be_n_pages(d->be),
                           .n_host_pages = be_n_host_pages(d->be),
                           .one_memory = be_one_memory(d->be),
@@ -105,12 +106,13 @@ static inferd_status backend_device_open(void *self, device_about *out, inferd_e
 
 static void backend_device_pages(void *self, device_pages *out) {
     backend_device *d = self;
-    out->n_warm = be_n_pages_warm(d->be); // in this order: each may be less than the next by now
+    out->n_warm = be_n_pages_warm(
+        d->be); // in this order: each may have grown past an earlier reading of the next
     out->n_ready = be_n_pages_ready(d->be);
     out->n_pages = u32_max(be_n_pages(d->be), out->n_ready);
 }
 
-/* With whose weights the slot computes. */
+/* The bound model that the slot computes with. */
 static placed_model *placed_of(const backend_device *d, uint32_t idx) {
     const served_model *s = &d->slots[idx];
     return s->same_as == DEVICE_OWN ? s->placed : d->slots[s->same_as].placed;
@@ -118,7 +120,7 @@ static placed_model *placed_of(const backend_device *d, uint32_t idx) {
 
 static void backend_device_detach(void *self, uint32_t idx) {
     backend_device *d = self;
-    for (uint32_t i = 0; i < d->n_slots; i++) // those that use its weights leave before it
+    for (uint32_t i = 0; i < d->n_slots; i++) // members of its weight group leave before it
         INFERD_CHECK(d->slots[i].m == NULL || d->slots[i].same_as != idx);
     empty_slot(&d->slots[idx]);
 }
@@ -176,10 +178,10 @@ static inferd_status backend_device_weigh(const void *self, const model *m, uint
     return model_weigh(m, d->be, n_pages, n_bytes, err);
 }
 
-/* All that the bytes of its keys and values depend on: the file, how it is computed here, and as
- * what they are stored. */
+/* A hash of everything that the bytes of its keys and values depend on: the file, how it is
+ * computed here, and their stored type. */
 static void describe_content(const backend_device *d, const served_model *s, uint64_t out[2]) {
-    static const uint64_t key[2] = {0}; // no secret
+    static const uint64_t key[2] = {0}; // not secret
     struct {
         uint64_t model[2];
         char device[64], weights[64], math[256];
@@ -236,7 +238,7 @@ static inferd_status backend_device_attach(void *self, uint32_t idx, model *m, u
                                    .end_ids = s->end_ids,
                                    .n_end_ids = n_end_ids}};
     describe_content(d, s, out->spec.content);
-    if (s->placed == NULL) return INFERD_OK; // it takes nothing of its own
+    if (s->placed == NULL) return INFERD_OK; // its pages are those of another slot
     out->weight_pages = out->spec.weight_pages = placed_weight_pages(s->placed);
     out->weight_bytes = placed_weight_bytes(s->placed);
     out->host_pages = placed_host_pages(s->placed);
@@ -246,7 +248,7 @@ static inferd_status backend_device_attach(void *self, uint32_t idx, model *m, u
     return INFERD_OK;
 }
 
-/* The slot's own weights: slots without do not come here. */
+/* The bound model of a slot with weights of its own; other slots are never staged or loaded. */
 static placed_model *own(void *self, uint32_t idx) {
     placed_model *p = ((backend_device *)self)->slots[idx].placed;
     INFERD_CHECK(p != NULL);
@@ -347,7 +349,7 @@ static void draw_share(void *ctx, uint32_t worker) {
     }
 }
 
-/* On the host, from the step's logits; the time it took. */
+/* Draw on the host, from the step's logits; returns the time it took. */
 static uint64_t draw_on_host(backend_device *d, step *st, const be_step_result *r) {
     const served_model *s = &d->slots[st->model_idx];
     draw_work w = {.s = s,
@@ -358,7 +360,7 @@ static uint64_t draw_on_host(backend_device *d, step *st, const be_step_result *
     uint64_t began_us = clock_now_us();
     pulse_at_model(PULSE_DEVICE, "sample_batch", st->model_idx);
     be_parallel(d->be, w.n_workers, draw_share, &w);
-    return clock_now_us() - began_us; // drawing keeps the same processors busy
+    return clock_now_us() - began_us; // drawing uses the same processors
 }
 
 static inferd_status backend_device_finish(void *self, step *st, uint64_t *device_us,

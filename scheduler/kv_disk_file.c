@@ -128,8 +128,7 @@ void kv_file_print_name(const uint64_t name[2], const char *end, char out[KV_FIL
 bool kv_file_read_name(const char *text, const char *end, uint64_t out[2]) {
     for (size_t i = 0; i < NAME_DIGITS; i++) {
         char c = text[i];
-        if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f'))
-            return false; // rejects a NUL, too
+        if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f')) return false; // rejects a NUL, too
         uint64_t digit = (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
         out[i / 16] = out[i / 16] << 4 | digit;
     }

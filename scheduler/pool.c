@@ -1,6 +1,6 @@
-/* pool.c - see pool.h.  Free lists are stacks: the page given back last is the one whose lines are
- * most likely still cached.  Quarantine is one list per unfinished epoch, so finishing an epoch
- * touches only the pages that become free. */
+/* pool.c - see pool.h.  Free lists are stacks: the page given back last is the most likely one to
+ * be still cached.  Quarantine is one list per unfinished epoch, so finishing an epoch touches only
+ * the pages that become free. */
 #include "pool.h"
 
 /* ---- extents ---- */
@@ -41,7 +41,7 @@ static void push_free(pool *p, uint32_t page) {
     if (p->on_empty != NULL) p->on_empty(p->on_empty_ctx, e * p->extent_pages);
 }
 
-/* The fullest broken extent, else a whole one.  There must be a free page. */
+/* The broken extent with the fewest free pages, else a whole one.  There must be a free page. */
 static uint32_t next_extent(const pool *p) {
     uint32_t n = 1;
     while (p->bucket[n] == PAGE_NONE) n++;
@@ -76,7 +76,7 @@ static void set_watermarks(pool *p) {
     p->high = p->n_device / 32;
 }
 
-/* ---- ledgers ---- */
+/* ---- budgets ---- */
 
 static uint32_t n_in_device(const pool *p) {
     return p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_KV] + p->n_in[PAGE_QUARANTINE];
@@ -179,7 +179,7 @@ void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages) {
     for (uint32_t i = p->n_ready; i < n_ready; i++) push_free(p, i);
     p->n_ready = n_ready;
     p->n_device -= u32_min(p->n_device, p->n_pages - n_pages);
-    p->n_pages = n_pages; // those past it never come
+    p->n_pages = n_pages; // later pages never come
     p->n_in[PAGE_ABSENT] = n_pages - n_ready;
     set_watermarks(p);
 }
@@ -207,11 +207,11 @@ inferd_status pool_set_limits(pool *p, uint32_t owner, uint32_t min, uint32_t ma
 uint32_t pool_n_takeable(const pool *p, uint32_t owner) {
     const pool_owner *o = &p->owners[owner];
     uint32_t held = pool_held(o);
-    uint32_t promised = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved); // to the others
+    uint32_t promised = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved); // kept for others
     return u32_min(less(pool_n_device_free(p), promised), less(o->max, held));
 }
 
-/* A page enters or leaves its owner's ledger. */
+/* Adds a page to its owner's counts, or removes it. */
 static void charge(pool *p, uint32_t owner, page_state state, bool enters) {
     pool_owner *o = &p->owners[owner];
     p->unfilled -= pool_unfilled(o);
@@ -222,13 +222,13 @@ static void charge(pool *p, uint32_t owner, page_state state, bool enters) {
     p->unfilled += pool_unfilled(o);
 }
 
-/* Pages of broken extents are paid for; whole ones have to fit the ledger. */
+/* Pages of broken extents count already; whole extents have to fit the budget. */
 static uint32_t n_takeable_apart(const pool *p) {
     uint32_t n_payable = u32_min(p->n_whole, pool_n_host_free(p) / p->extent_pages);
     return p->n_in[PAGE_FREE] - (p->n_whole - n_payable) * p->extent_pages;
 }
 
-/* Pages of that state that the owner could take now. */
+/* Pages that the owner could take now into that state. */
 static uint32_t n_takeable_as(const pool *p, uint32_t owner, page_state state) {
     if (!is_host(state)) return pool_n_takeable(p, owner);
     if (p->ledger != NULL) return n_takeable_apart(p);
@@ -251,7 +251,7 @@ bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint3
     return true;
 }
 
-/* Everything free in the extent goes to `owner`, in order. */
+/* All pages of a free extent go to `owner`, in order. */
 static void take_extent(pool *p, uint32_t owner, page_state state, uint32_t e, uint32_t *out) {
     unlink_extent(p, e);
     p->extents[e] = (pool_extent){.free_head = PAGE_NONE};
@@ -266,7 +266,7 @@ static void take_extent(pool *p, uint32_t owner, page_state state, uint32_t e, u
     }
 }
 
-/* First fit; PAGE_NONE: nowhere.  Extents are single pages here. */
+/* First fit; PAGE_NONE: no run is long enough.  Extents are single pages here. */
 static uint32_t find_run(const pool *p, uint32_t n) {
     uint32_t length = 0;
     for (uint32_t i = 0; i < p->n_ready; i++) {
@@ -304,11 +304,11 @@ bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, ui
     return true;
 }
 
-/* Pages that an owner's may become on the device beside what is promised to the others. */
+/* Pages of an owner that may move to the device budget, beside what is kept for others. */
 static uint32_t room_on_device(const pool *p, uint32_t owner) {
     const pool_owner *o = &p->owners[owner];
     uint32_t promised = u32_max(p->unfilled - pool_unfilled(o), p->n_reserved);
-    /* The pages are no free ones, so only the ledgers count. */
+    /* The pages are not free ones, so only the budgets count. */
     return u32_min(less(less(p->n_device, n_in_device(p)), promised), less(o->max, pool_held(o)));
 }
 
@@ -397,11 +397,12 @@ uint32_t pool_n_short(const pool *p) {
 }
 
 uint32_t pool_n_for_kv(const pool *p, uint32_t owner, uint32_t n_weights) {
-    uint32_t left = less(p->n_device, p->n_min - p->owners[owner].min); // of what others may have
+    uint32_t left =
+        less(p->n_device, p->n_min - p->owners[owner].min); // beside the guarantees of the others
     return less(u32_min(left, p->owners[owner].max), n_weights);
 }
 
-/* Length of a list whose pages are all in `state` (and of this fence class), or UINT32_MAX. */
+/* Length of a list of pages that are all in `state` (and of this fence class), or UINT32_MAX. */
 static uint32_t list_length(const pool *p, uint32_t head, page_state state, uint32_t fence_class) {
     uint32_t n = 0;
     for (uint32_t page = head; page != PAGE_NONE; page = p->pages[page].next) {
@@ -416,8 +417,8 @@ static uint32_t list_length(const pool *p, uint32_t head, page_state state, uint
     return n;
 }
 
-/* Each free page is in its extent's list, each extent with free pages in the bucket of their
- * number. */
+/* Each free page is in its extent's list; each extent with free pages is in the bucket of its
+ * number of free pages. */
 static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *err) {
     uint32_t n_pages = 0, n_linked = 0, n_open = 0;
     for (uint32_t e = 0; e < p->n_extents; e++) {
@@ -443,7 +444,7 @@ static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *
     return INFERD_OK;
 }
 
-/* Each ledger is the sum of the pages that name it. */
+/* The counts of each owner are the sums over the pages that name it. */
 static inferd_status verify_owners(const pool *p, inferd_err *err) {
     uint32_t unfilled = 0, n_min = 0;
     pool_owner *found = calloc(size_max(p->n_owners, 1), sizeof *found);

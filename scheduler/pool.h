@@ -1,7 +1,7 @@
-/* pool.h - the pages of one device: whose each is, and when it may be used again.
+/* pool.h - the pages of one device: the owner of each, and when it may be reused.
  *
- * Page numbers are the only currency here; the memory behind them belongs to the backend.  Every
- * page is in exactly one state:
+ * This module handles page numbers only; the memory behind them belongs to the backend.  Every page
+ * is in exactly one state:
  *
  *     ABSENT --pool_set_ready--> FREE --pool_take--> WEIGHT, KV, WARM or PARKED
  *                                  ^--pool_finish-- QUARANTINE <--pool_give--'
@@ -9,33 +9,32 @@
  *
  * A device may still be making its pages while it serves; those not made yet are ABSENT.
  *
- * There are two *ledgers*.  What computes (WEIGHT, KV, and QUARANTINE behind it) counts for the
- * device and is at most n_device pages; what is kept for later (WARM weights, PARKED keys and
- * values) counts for the host and is at most n_host.  Where both are one memory, as on the CPU, all
- * of it are pages of the pool, and a page changes its ledger without being touched.  Elsewhere host
- * memory is apart: pool_host_take and pool_host_give only count it for weights, and PARKED pages
- * are those of a pool of their own, whose broken extents count in this one's ledger
- * (pool_set_host).
+ * There are two *budgets*.  Pages for computing (WEIGHT, KV, and QUARANTINE after them) count for
+ * the device budget, at most n_device pages; pages kept for later (WARM weights, PARKED keys and
+ * values) count for the host budget, at most n_host.  Where both are one memory, as on the CPU, all
+ * of it is pages of the pool, and a page changes its budget without being touched.  Elsewhere host
+ * memory is apart: for weights, pool_host_take and pool_host_give only count it; PARKED pages are
+ * those of a second pool, whose broken extents count in this pool's host budget (pool_set_host).
  *
  * Pages are grouped in *extents*, the pieces of physical memory that a device can map (1 page on
  * the CPU, up to 64 on a GPU).  Weights take whole extents; keys and values take single pages, from
- * the fullest extent that is broken already, so that whole ones stay whole.
+ * the fullest broken extent, so that whole ones stay whole.
  *
  * Steps of the device are numbered (epochs).  A page is given back with the epoch of the last step
- * that may touch it (its fence); until that step has finished the page is in quarantine, so no
- * step ever writes a page that another one still reads.  Giving and taking a page is O(1) for
- * extents of a fixed size.
+ * that may touch it (its fence); until that step has finished the page is in quarantine, so no step
+ * ever writes a page that another one still reads.  Giving and taking a page is O(1) for extents of
+ * a fixed size.
  *
- * The first use of a page may cost time on the device, unless it is *warm*: the device saw to pages
- * [0, n_warm), and those that were used before are warm, too.  Pages come in ascending order and
- * those given back are taken first, so a cold one is only taken when no other is free;
- * pool_next_is_cold tells it beforehand.
+ * The first use of a page may cost time on the device, unless it is *warm*: the device prepared
+ * pages [0, n_warm), and pages that were used before are warm, too.  New pages are taken in
+ * ascending order, pages given back first, so a cold one is taken only when no other is free;
+ * pool_next_is_cold says so beforehand.
  *
- * Each owner (a model) has a ledger: pages held, a guarantee `min` and a ceiling `max`.  A page is
- * only lent to an owner when the unfilled guarantees of the others stay covered by free pages.
+ * Each owner (a model) has counts of its pages, a guarantee `min` and a ceiling `max`.  A page is
+ * lent to an owner only while free pages still cover the unfilled guarantees of the others.
  *
  * Always true (pool_verify checks it): the states add up to n_pages, each page is in the list of
- * its state, each ledger equals the pages that name its owner.
+ * its state, each owner's counts equal the pages that name it.
  * Thread: engine. */
 #ifndef INFERD_POOL_H
 #define INFERD_POOL_H
@@ -70,20 +69,20 @@ typedef struct pool_page {
 
 typedef struct pool_extent {
     uint32_t n_free, free_head; // its free pages
-    uint32_t prev, next;        // extents with as many free pages, while there are any
+    uint32_t prev, next;        // list of extents with the same number of free pages, if any
 } pool_extent;
 
 typedef struct pool_owner {
-    uint32_t min, max;          // pages; 0 and UINT32_MAX when nobody said otherwise
-    uint32_t held[PAGE_STATES]; // pages that name this owner; min and max are about WEIGHT and KV
+    uint32_t min, max;          // pages; 0 and UINT32_MAX by default
+    uint32_t held[PAGE_STATES]; // pages that name this owner; min and max limit WEIGHT and KV
 } pool_owner;
 
-/* What min and max are about. */
+/* The pages that min and max limit. */
 static inline uint32_t pool_held(const pool_owner *o) {
     return o->held[PAGE_WEIGHT] + o->held[PAGE_KV];
 }
 
-/* Of its guarantee: what it has not got. */
+/* The missing part of its guarantee. */
 static inline uint32_t pool_unfilled(const pool_owner *o) {
     uint32_t held = pool_held(o);
     return o->min > held ? o->min - held : 0;
@@ -103,24 +102,25 @@ typedef struct pool {
     pool_extent *extents;                         // [n_extents] owned
     uint32_t bucket[POOL_EXTENT_MAX + 1];         // first extent with that many free pages
     uint32_t n_whole;                             // extents with all pages free
-    uint32_t quarantine_head[POOL_DEPTH_MAX + 1]; // by fence modulo the length
+    uint32_t quarantine_head[POOL_DEPTH_MAX + 1]; // by fence modulo the array length
     uint64_t launched, finished;                  // epochs; launched - finished are in flight
     uint32_t low, high;                           // watermarks of free pages of the device
-    uint32_t n_device, n_host;                    // the ledgers; n_pages and 0 at first
+    uint32_t n_device, n_host;                    // the budgets; n_pages and 0 at first
     uint32_t n_host_apart;                        // counted by pool_host_take
-    uint32_t n_parked_apart;                      // of the pool that counts here, see pool_set_host
-    struct pool *ledger;                          // borrowed: where this pool counts; NULL: itself
-    void (*on_empty)(void *ctx, uint32_t first_page); // of this pool's extents; NULL: nobody asks
+    uint32_t n_parked_apart;                      // in the pool that counts here, see pool_set_host
+    struct pool *ledger; // borrowed: the pool that this one counts in; NULL: itself
+    void (*on_empty)(void *ctx, uint32_t first_page); // of this pool's extents; NULL: no callback
     void *on_empty_ctx;
-    uint32_t unfilled;   // sum over owners of max(0, min - held)
-    uint32_t n_min;      // sum over owners of min
-    uint32_t n_reserved; // of free pages: not for whoever takes now (guarantees of tenants)
+    uint32_t unfilled; // sum over owners of max(0, min - held)
+    uint32_t n_min;    // sum over owners of min
+    uint32_t
+        n_reserved; // of the free pages: reserved for guarantees of tenants, not to be taken now
 } pool;
 
 /* All pages free; low and high are n_pages / 64 and n_pages / 32. */
 inferd_status pool_init(pool *p, uint32_t n_pages, uint32_t n_owners, inferd_err *err);
-/* The same with pages that come later and in extents; extent_pages 0: weights are runs of
- * neighbouring pages. */
+/* The same with extents, and with pages that become ready later; extent_pages 0: weights are runs
+ * of neighbouring pages. */
 inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uint32_t extent_pages,
                                 uint32_t n_owners, inferd_err *err);
 void pool_deinit(pool *p); // accepts a zeroed pool
@@ -129,22 +129,22 @@ void pool_deinit(pool *p); // accepts a zeroed pool
  * more than at first. */
 void pool_set_ready(pool *p, uint32_t n_ready, uint32_t n_pages);
 
-/* How much counts for the device and for the host; both together may be n_pages at most where they
- * are one memory.  What is taken stays taken. */
+/* Set the device budget and the host budget; where they are one memory, their sum is at most
+ * n_pages.  Pages already taken stay taken. */
 void pool_set_ledgers(pool *p, uint32_t n_device, uint32_t n_host);
-/* Pages that the device's ledger has room for now, whoever takes them; and the host's, which for a
- * pool of host memory apart is that of the pool where it counts. */
+/* Free room in the device budget, without regard to guarantees; and in the host budget, which for a
+ * pool of host memory apart is that of the pool it counts in. */
 uint32_t pool_n_device_free(const pool *p);
 uint32_t pool_n_host_free(const pool *p);
 /* Free pages in whole extents (or, where weights need a run, in the longest one). */
 uint32_t pool_n_whole_pages(const pool *p);
-/* Memory of the host that is no page of the pool.  False: the ledger is full. */
+/* Host memory that is no page of the pool.  False: the budget is full. */
 bool pool_host_take(pool *p, uint32_t n);
 void pool_host_give(pool *p, uint32_t n);
-/* The pages of `host`, of which none is taken yet, are host memory apart.  An extent of it with any
- * page taken counts whole in the host's ledger of `p`, because the host's memory comes and goes in
- * such pieces; `on_empty` (or NULL) is told the first page of each that has none any more.  All of
- * `host` is in extents; one such pool for each `p`, which outlives it. */
+/* The pages of `host`, none of them taken yet, are host memory apart.  An extent of it with any
+ * page taken counts whole in the host budget of `p`, because host memory is allocated and freed in
+ * such pieces; `on_empty` (or NULL) gets the first page of each extent that becomes empty.  All of
+ * `host` is in extents; there is one such pool for each `p`, and `p` outlives it. */
 void pool_set_host(pool *host, pool *p, void (*on_empty)(void *ctx, uint32_t first_page),
                    void *ctx);
 
@@ -163,27 +163,28 @@ bool pool_take_many(pool *p, uint32_t owner, page_state state, uint32_t n, uint3
 /* n pages for weights (WEIGHT or WARM): whole extents (n is a multiple of extent_pages), or a run.
  */
 bool pool_take_weights(pool *p, uint32_t owner, page_state state, uint32_t n, uint32_t *out);
-/* Pages of one owner from WARM to WEIGHT or back.  False: the other ledger, or the owner's ceiling,
+/* Pages of one owner from WARM to WEIGHT or back.  False: the other budget, or the owner's ceiling,
  * has no room for all of them; nothing changed. */
 bool pool_turn(pool *p, const uint32_t *pages, uint32_t n, page_state to);
 /* Back to the pool; usable again when the epoch `fence` has finished (0: at once). */
 void pool_give(pool *p, uint32_t page, uint64_t fence);
 
-/* Pages of weights become another owner's, in the same ledger; his ceiling is not asked. */
+/* Pages of weights get another owner, in the same budget; the new owner's ceiling is not
+ * checked. */
 void pool_hand_over(pool *p, const uint32_t *pages, uint32_t n, uint32_t owner);
 
-/* Both at once, where only together there is room: `out` (of one owner) from WEIGHT to WARM, `in`
- * (of another) from WARM to WEIGHT. */
+/* Move both at once, for when there is room only for both together: `out` (of one owner) from
+ * WEIGHT to WARM, `in` (of another) from WARM to WEIGHT. */
 bool pool_exchange(pool *p, const uint32_t *out, uint32_t n_out, const uint32_t *in, uint32_t n_in);
 
-/* A step begins: its epoch.  Steps finish in the order of their epochs. */
+/* A step begins: returns its epoch.  Steps finish in the order of their epochs. */
 uint64_t pool_launch(pool *p);
 void pool_finish(pool *p, uint64_t epoch);
 
-/* Fewer free pages than the low watermark; how many are missing to the high one. */
+/* Below the low watermark of free pages: how many are missing to the high one; else 0. */
 uint32_t pool_n_short(const pool *p);
-/* Pages the owner could have for keys and values beside its n_weights of weights if all others held
- * no more than their guarantees. */
+/* Pages that the owner could have for keys and values, beside n_weights pages of weights, if all
+ * others had no more than their guarantees. */
 uint32_t pool_n_for_kv(const pool *p, uint32_t owner, uint32_t n_weights);
 
 inferd_status pool_verify(const pool *p, inferd_err *err);
