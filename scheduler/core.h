@@ -66,7 +66,7 @@ typedef struct core {
     core_options options;
     device device;
     pool pool;
-    pool host; // pages for parked keys and values, where host memory is apart; else zeroed
+    pool host; // pages for swapped-out keys and values, where host memory is apart; else zeroed
     sched *sched;
     residency models;
     core_account account;

@@ -138,7 +138,7 @@ static uint32_t first_partial(const kv *k) {
 static uint32_t choose_page(kv *k, uint32_t open_page, uint32_t tenant) {
     if (open_page != PAGE_NONE && has_usable_slot(k, open_page)) return open_page;
     uint32_t partial = first_partial(k);
-    /* Parked blocks are packed: the end of a sequence frees no whole page of them anyway. */
+    /* Swapped-out blocks are packed: the end of a sequence frees no whole page of them anyway. */
     if (partial != PAGE_NONE && (k->state == PAGE_PARKED || pool_next_is_cold(k->pool)))
         return partial;
     uint32_t fresh = open_fresh_page(k, tenant);

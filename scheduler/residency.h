@@ -21,7 +21,7 @@
  * - Idle models, the lowest class first; within a class the lowest value first: weight * time to
  *   bring it back / (pages * expected time until it is wanted again, from its past pauses:
  *   worth.h).  A model is spared when the others free enough without it.
- * - Models whose work is of a lower class than the waiting work.
+ * - Models with work of a lower class than the waiting work.
  * A pinned model and one that came less than min_residency_us ago stay, and so does one with work
  * of an equal or higher class, except for time slices and guarantees (below).  No model is evicted
  * when all evictions together would not free enough pages, or when its own guarantee would keep all
@@ -43,7 +43,7 @@
  * its file cannot be read (the file of another name may be readable).  The policy of a weight group
  * is combined from its served members.
  *
- * A slot whose guarantee does not fit beside the others is FAILED until it fits.
+ * A slot is FAILED while its guarantee does not fit beside the others.
  *
  * Always: STAGING, WARM, LOADING, HOT and DRAINING own exactly the pages that the state needs, the
  * other states none; a load either ends HOT or gives every page back; one writer, no clock of its
@@ -87,7 +87,7 @@ typedef struct resident {
     uint64_t retry_at_us;
     uint32_t n_failures;                    // in a row
     char stage_note[INFERD_ERR_TEXT_BYTES]; // how its weights were read the last time, for the log
-    uint32_t n_tried;                       // names whose file could not be read, in a row
+    uint32_t n_tried;                       // names with an unreadable file, in a row
 
     uint64_t active_us;       // the last time it had work
     worth_pauses pauses;      // idle times between such moments
