@@ -1,8 +1,8 @@
 /* evictor.c - see evictor.h.
  *
- * Who is refused depends only on who is active, never on what was evicted, so it is settled in a
- * first pass; that is why policies can be compared activation by activation, and why a clairvoyant
- * one can skip activations that will not be served. */
+ * Which activations are refused depends only on which models are active, never on earlier
+ * evictions, so it is settled in a first pass.  That is why policies can be compared activation by
+ * activation, and why a clairvoyant policy can skip activations that will not be served. */
 #include "evictor.h"
 
 #include <math.h>
@@ -10,7 +10,8 @@
 
 static const double GB = 1e9;
 enum { EVICT_PAGE_BYTES = 2 << 20 };
-/* Hyper-exponential gaps of mean 1: seven of ten have mean SHORT, the others so much more. */
+/* Hyper-exponential gaps of mean 1: seven of ten have mean SHORT_MEAN, the others a correspondingly
+ * larger one. */
 static const double SHORT_PART = 0.7, SHORT_MEAN = 0.3;
 
 /* ---- policies ---- */
@@ -28,7 +29,7 @@ static double product_value(const evict_candidate *c) {
     return (double)worth_of(&idle);
 }
 
-/* What a byte kept here is worth: the chance per second that it is needed, times the waiting that
+/* Value of a byte kept here: the chance per second that it is needed, times the waiting time it
  * saves. */
 static double knowing_value(const evict_candidate *c) {
     return (double)c->weight * (double)c->reload_us * c->hazard_per_s / (double)c->bytes;
@@ -77,7 +78,7 @@ uint32_t evict_furthest_size(void *ctx, const evict_candidate *c, uint32_t n) {
 
 /* ---- replay ---- */
 
-/* A begin or an end.  Ends come first at the same time: their memory is free then. */
+/* A begin or an end.  At the same time ends come first: their memory is free then. */
 typedef struct event {
     uint64_t at_us;
     uint32_t span_idx;
@@ -88,7 +89,7 @@ typedef struct place {
     bool is_there, was_loaded, was_active, is_active;
     uint64_t ended_us; // was_active
     worth_pauses pauses;
-    uint32_t next_span; // the next one that is served; UINT32_MAX: none
+    uint32_t next_span; // its next served span; UINT32_MAX: none
 } place;
 
 typedef struct replay {
@@ -99,7 +100,7 @@ typedef struct replay {
     uint32_t *next_span;         // [n_spans] owned; the next served one of the same model
     place *places;               // [n_models] owned
     evict_candidate *candidates; // [n_models] owned
-    uint64_t used_bytes;         // weights that are there, and what active models need besides
+    uint64_t used_bytes;         // weights in memory, and what active models need besides
     evict_result *result;
 } replay;
 
@@ -169,7 +170,8 @@ static uint64_t active_bytes(const evict_model *m) {
     return m->bytes + m->run_bytes;
 }
 
-/* The first pass: who is served, and each model's next service after each of its spans. */
+/* The first pass: which spans are served, and each model's next served span after each of its
+ * spans. */
 static inferd_status settle(replay *r, inferd_err *err) {
     const evict_run *run = r->run;
     uint64_t active = 0;
@@ -199,7 +201,7 @@ static inferd_status settle(replay *r, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* Of a pause of this mean that has lasted for idle_us. */
+/* For a pause of this mean that has lasted for idle_us. */
 static double hazard_per_s(double mean_s, uint64_t idle_us) {
     double idle_s = (double)idle_us / 1e6;
     double long_mean = (1 - SHORT_PART * SHORT_MEAN) / (1 - SHORT_PART);
@@ -214,7 +216,7 @@ static uint32_t pages_of(const evict_run *run, uint64_t n_bytes) {
     return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 
-/* Idle models whose weights are there, but for the one that room is made for. */
+/* Idle models with weights in memory, except for the model that needs the room. */
 static uint32_t list_candidates(replay *r, uint64_t now_us, uint32_t except) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->run->n_models; i++) {
@@ -239,15 +241,15 @@ static uint32_t list_candidates(replay *r, uint64_t now_us, uint32_t except) {
     return n;
 }
 
-/* The policy's order, as far as it takes to free `missing`, in front of the candidates; the others
- * stay ascending. */
+/* Moves the policy's order, as far as needed to free `missing`, to the front of the candidates; the
+ * others stay ascending. */
 static inferd_status order_candidates(replay *r, uint32_t n, uint64_t missing, uint32_t *out_n,
                                       inferd_err *err) {
     evict_candidate *c = r->candidates;
     uint64_t sum = 0;
     for (*out_n = 0; sum < missing; (*out_n)++) {
         uint32_t begin = *out_n;
-        INFERD_CHECK(begin < n); // settle() found that without idle ones there is room
+        INFERD_CHECK(begin < n); // settle() found room without idle models
         uint32_t chosen = r->policy->choose(r->policy->ctx, c + begin, n - begin);
         if (chosen >= n - begin)
             return inferd_fail(err, INFERD_EINVAL, "policy %s chose %u of %u candidates",
@@ -443,7 +445,7 @@ static inferd_status span_add(span_list *l, evict_span span, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* All models begin idle, each somewhere inside a gap. */
+/* All models begin idle, each at a random point of a gap. */
 static inferd_status draw_spans(span_list *l, const evict_spec *s, uint32_t model_idx, rng *random,
                                 double *out_off_mean_s, inferd_err *err) {
     double off_mean_s = *out_off_mean_s = s->off_median_s * exp(s->off_sigma * rng_normal(random));
@@ -453,7 +455,7 @@ static inferd_status draw_spans(span_list *l, const evict_spec *s, uint32_t mode
         evict_span span = {model_idx, (uint64_t)(t * 1e6), (uint64_t)((t + on_s) * 1e6) + 1};
         inferd_status status = span_add(l, span, err);
         if (status != INFERD_OK) return status;
-        t += on_s + gap_s(off_mean_s, random) + 2e-6; // so that rounding makes none overlap
+        t += on_s + gap_s(off_mean_s, random) + 2e-6; // so that rounding causes no overlap
     }
     return INFERD_OK;
 }

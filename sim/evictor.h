@@ -1,26 +1,26 @@
-/* evictor.h - how much the choice of whom to evict can matter.
+/* evictor.h - how much the choice of the evicted model can matter.
  *
  * Models are active for spans of time and idle between them.  An active model needs its weights and
- * some memory for keys and values; an idle one may keep its weights as long as nobody needs the
- * room.  When an activation lacks room, a policy chooses idle models to evict, one after another;
- * the next activation of an evicted model pays for its reload.  Nothing is evicted before that:
- * giving a page away takes no time here.
+ * some memory for keys and values; an idle one may keep its weights until the room is needed.  When
+ * an activation lacks room, a policy chooses idle models to evict, one after another; the next
+ * activation of an evicted model pays for its reload.  There is no earlier eviction: here, giving
+ * pages away takes no time.
  *
- *     begin    too little room even with every idle model gone: refused, by every policy alike
+ *     begin    too little room even without all idle models: refused, by every policy alike
  *              else: evict until there is room, load if the weights are not there
  *     end      keys and values are gone, the weights stay
  *
- * Time stands still during a load: figures are reload time, not latency.
+ * Virtual time does not advance during a load: figures are reload time, not latency.
  *
- * A policy is a callback, so that the daemon's own formula (worth.h) can be measured here.  One
- * that spares is asked for an order; who turns out not to be needed stays, the last of the order
- * first.
+ * A policy is a callback, so that the daemon's own formula (worth.h) can be measured here.  A
+ * policy that spares is asked for an order; a model that turns out not to be needed stays, the last
+ * of the order first.
  *
- * The clairvoyant ones know when each model is next served.  Evicting the one needed last is
- * optimal where all sizes and costs are equal; with different sizes the optimum is a hard packing
+ * The clairvoyant policies know when each model is next served.  Evicting the model needed last is
+ * optimal if all sizes and costs are equal; with different sizes the optimum is a hard packing
  * problem, so the best of four heuristics with that knowledge stands for it: a strong bound, not a
- * proof. Between them and the others is who knows every model's true distribution of pauses, but
- * not the next one: about the best that anybody can do who does not see the future.
+ * proof.  Between them and the others is a policy that knows every model's true distribution of
+ * pauses, but not the next one: about the best possible without seeing the future.
  *
  * Thread: any. */
 #ifndef SIM_EVICTOR_H
@@ -36,9 +36,9 @@ enum { EVICT_MODELS_MAX = 4096, EVICT_SPANS_MAX = 10 * 1000 * 1000 };
 
 typedef struct evict_model {
     uint64_t bytes;     // of weights
-    uint64_t run_bytes; // further, while active
+    uint64_t run_bytes; // more, while active
     uint64_t reload_us;
-    uint32_t weight;   // how much its waiting counts; >= 1
+    uint32_t weight;   // weight of its waiting; >= 1
     double off_mean_s; // true mean of its pauses; 0: unknown
 } evict_model;
 
@@ -53,18 +53,19 @@ typedef struct evict_run {
     const evict_span *spans; // [n_spans] by begin; those of one model do not overlap
     size_t n_spans;
     uint64_t memory_bytes;
-    uint64_t page_bytes; // in which the product counts; 0: single bytes
+    uint64_t page_bytes; // pages as the product counts them; 0: single bytes
 } evict_run;
 
-/* An idle model whose weights are there. */
+/* An idle model with its weights in memory. */
 typedef struct evict_candidate {
     uint32_t model_idx, weight;
     uint64_t bytes, reload_us;
-    uint64_t idle_us; // since it was active
+    uint64_t idle_us; // since its last activity
     uint32_t n_pages;
     worth_pauses pauses; // its idle times so far
-    double hazard_per_s; // that it is wanted in the next moment; 0: unknown
-    uint64_t next_us; // until it is served next; EVICT_NEVER: not any more, or not for this policy
+    double hazard_per_s; // rate at which it becomes active now; 0: unknown
+    uint64_t
+        next_us; // until it is next served; EVICT_NEVER: not again, or this policy may not know
 } evict_candidate;
 
 /* An index into c[n]; n > 0, ascending by model_idx. */
@@ -80,33 +81,33 @@ typedef struct evict_policy {
 
 /* Least value first; of equals the lowest model. */
 evict_choose evict_lru;           // longest idle
-evict_choose evict_product;       // worth_of, as residency_evict.c does; spares there
+evict_choose evict_product;       // worth_of, as residency_evict.c; spares there
 evict_choose evict_knowing;       // weight x reload_us x hazard / bytes
 evict_choose evict_random;        // ctx: rng
-evict_choose evict_furthest;      // needed last; needs sees_future
+evict_choose evict_furthest;      // the model needed last; needs sees_future
 evict_choose evict_furthest_size; // largest bytes x next_us; needs sees_future
 
 typedef struct evict_result {
     uint64_t n_served, n_refused; // activations
     uint64_t n_loads, n_evicted;
-    uint64_t load_us;     // of all loads
-    uint64_t first_us;    // of those, the first load of each model: no policy can save it
-    uint64_t weighted_us; // load_us, each times its model's weight
+    uint64_t load_us;  // of all loads
+    uint64_t first_us; // the part of it for the first load of each model, which no policy can save
+    uint64_t weighted_us; // sum of load time * weight of its model
 } evict_result;
 
 double evict_seconds(const evict_result *r); // load time per served activation; NAN: none served
 
-/* EINVAL names the span or model that is wrong, or a choice out of range. */
+/* EINVAL: a span or model is wrong, or a choice is out of range; the text names it. */
 inferd_status evict_replay(const evict_run *run, const evict_policy *policy, evict_result *out,
                            inferd_err *err);
-/* The best of evict_furthest and evict_furthest_size, sparing and not, by load_us. */
+/* The best of evict_furthest and evict_furthest_size, with and without sparing, by load_us. */
 inferd_status evict_clairvoyant(const evict_run *run, evict_result *out, inferd_err *err);
 
-/* ---- activations out of a seed ---- */
+/* ---- activations from a seed ---- */
 
-/* ON times are exponential.  Each model has a mean OFF time of its own, log-normal around the
- * median, and its gaps are hyper-exponential around that mean: seven of ten short, three long.
- * Sizes are log-uniform. */
+/* ON times are exponential.  Each model has its own mean OFF time, log-normal around the median,
+ * and its gaps are hyper-exponential around that mean: seven of ten short, three long.  Sizes are
+ * log-uniform. */
 typedef struct evict_spec {
     uint32_t n_models;
     double seconds;
@@ -114,9 +115,9 @@ typedef struct evict_spec {
     double off_median_s, off_sigma; // of the models' means
     double size_min_gb, size_max_gb;
     double memory_gb, bandwidth_gb_s; // of reloads
-    double load_fix_s;                // of every load besides
+    double load_fix_s;                // constant part of every load
     double run_share, run_gb;         // run_bytes = run_share x weights + run_gb
-    uint32_t weight_max;              // weights are 1 ... weight_max, all alike
+    uint32_t weight_max;              // weights are 1 ... weight_max, with equal probability
 } evict_spec;
 
 /* 24 models of 2 to 64 GB on 141 GB, 55 GB/s, two hours; ON 15 s, OFF median 300 s. */

@@ -72,9 +72,9 @@ static void add(watch *w, watch_spans *to, stats_span span) {
     to->items[to->n++] = span;
 }
 
-/* ---- who wants it ---- */
+/* ---- backlog ---- */
 
-/* Its backlog begins or ends now, or goes on. */
+/* Updates its backlog: it begins, ends or goes on. */
 static void look(watch *w, uint32_t idx, uint64_t now_us) {
     bool is = w->n_requests[idx] > 0 && w->hot[idx % w->n_models];
     bool was = w->since_us[idx] != NOT_BACKLOGGED;
@@ -106,9 +106,9 @@ void watch_hot(watch *w, uint32_t model_idx, bool hot, uint64_t now_us) {
     for (uint32_t i = model_idx; i < w->n_principals; i += w->n_models) look(w, i, now_us);
 }
 
-/* ---- who has it ---- */
+/* ---- service ---- */
 
-/* What the device spends on one sequence: its part of what is paid once, and its own rows. */
+/* Device time of one sequence: its part of the fixed cost, and its own rows. */
 static double item_ns(const sim_cost *c, const step *st, const step_item *item) {
     double kept = (double)item->begin + item->n_rows;
     double attended = (double)item->n_rows * ((double)item->begin + (item->n_rows + 1) / 2.0);
@@ -162,7 +162,7 @@ size_t watch_steps_since(const watch *w, uint64_t from_us) {
     return lo < w->n_steps ? w->n_steps - lo - 1 : 0;
 }
 
-/* ---- what it comes to ---- */
+/* ---- figures ---- */
 
 void watch_figures_deinit(watch_figures *f) {
     free(f->used_us);
@@ -194,7 +194,7 @@ inferd_status watch_sum(watch *w, uint64_t begin_us, uint64_t end_us, double flo
     *out = (watch_figures){.used_us = calloc(w->n_principals, sizeof *out->used_us),
                            .due_us = calloc(w->n_principals, sizeof *out->due_us)};
     size_t n_closed = w->backlog.n;
-    for (uint32_t i = 0; i < w->n_principals; i++) // those that go on
+    for (uint32_t i = 0; i < w->n_principals; i++) // the backlogs that go on
         if (w->since_us[i] < end_us)
             add(w, &w->backlog, (stats_span){i, w->since_us[i], end_us, 0});
     const stats_run run = {.principals = w->terms,

@@ -7,10 +7,10 @@
 #include "seq.h"
 #include "share.h"
 
-enum { WARM_TOKENS = 3 }; // ids below are not used in prompts: SIM_TOKEN and its neighbours
+enum { WARM_TOKENS = 3 }; // prompts use no ids below this: SIM_TOKEN and its neighbours
 
-/* What the daemon is told when its configuration says nothing (server/config_tables.c); the rest is
- * the engine's own.  test_sim_world compares all of it with a configuration. */
+/* Defaults of the daemon's configuration (server/config_tables.c); the rest are the engine's own.
+ * test_sim_world compares all of them with a configuration. */
 static const engine_limits CONFIGURED = {.starvation_percent = 2, .background_copies = true};
 
 void world_options_init(world_options *o, const sim_preset *preset) {
@@ -34,7 +34,7 @@ model_policy world_policy(void) {
                           .replicas_max = 1};
 }
 
-/* ---- what a core calls ---- */
+/* ---- callbacks of a core ---- */
 
 static uint64_t read_clock(void *ctx) {
     return ((world_core *)ctx)->device->clock_us;
@@ -53,15 +53,15 @@ static uint64_t worth_by_idle_time(void *ctx, const residency *r, uint32_t idx, 
     return UINT64_MAX - (now_us > active_us ? now_us - active_us : 0);
 }
 
-/* Where arrivals have no memory the rate is all there is to know, however long a model was idle. */
+/* Where arrivals are memoryless, the rate alone counts, however long a model was idle. */
 static uint64_t worth_by_rate(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
     const world_future *f = &((world_core *)ctx)->world->options.future;
     (void)r, (void)now_us;
     return f->begin[idx + 1] - f->begin[idx];
 }
 
-/* Bringing weights back costs by the byte, so it is the next use alone that counts; who is needed
- * last goes first. */
+/* The time to bring weights back is proportional to their bytes, so only the next use counts: the
+ * model needed last goes first. */
 static uint64_t worth_by_next_use(void *ctx, const residency *r, uint32_t idx, uint64_t now_us) {
     world_core *c = ctx;
     const world *w = c->world;
@@ -174,7 +174,7 @@ static void on_step(void *ctx, const step *st, uint64_t begin_us, uint64_t end_u
     }
 }
 
-/* A principal has the share of its tenant, or else that of its model. */
+/* A flow has the share of its tenant, or else that of its model. */
 static stats_principal terms_of(const world_options *o, uint32_t tenant_idx, uint32_t model_idx) {
     const model_policy *m = &o->models[model_idx].policy;
     const tenant_policy *t = o->tenants != NULL ? &o->tenants[tenant_idx] : NULL;
@@ -217,7 +217,7 @@ static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, in
     c->world = w;
     c->device = sim_device_create(o->preset, sims, o->n_models);
     if (c->device == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a device");
-    c->device->clock_us = 1; // 0 means "never" in places
+    c->device->clock_us = 1; // 0 means "never" in some fields
     core_options options = {.device = sim_as_device(c->device),
                             .limits = o->sched,
                             .residency = o->residency,
@@ -239,8 +239,8 @@ static inferd_status open_core(world *w, uint32_t idx, const sim_model *sims, in
     return INFERD_OK;
 }
 
-/* As the daemon's front counts: all places are the queue's and the batch's, and the scheduler's
- * queue takes them all. */
+/* Counts queue slots as the daemon's front does: their number is that of the queue and the batch
+ * together, and the scheduler's queue has room for all of them. */
 static inferd_status set_places(world *w, inferd_err *err) {
     const world_options *o = &w->options;
     sched_limits *l = &w->options.sched;
@@ -312,7 +312,7 @@ static tok_id *make_prompt(const world *w, const workload_request *r) {
     const uint32_t n_ids = SIM_VOCAB - WARM_TOKENS;
     rng g = rng_make(w->options.seed, r->prefix_group, 1);
     for (uint32_t i = 0; i < n_shared; i++) ids[i] = (tok_id)(WARM_TOKENS + rng_below(&g, n_ids));
-    uint64_t own = r->idx + 1; // a multiplier is enough: they need not look random, only differ
+    uint64_t own = r->idx + 1; // a linear generator is enough: the ids only have to differ
     for (uint32_t i = n_shared; i < r->n_prompt; i++) {
         own = own * 6364136223846793005u + 1442695040888963407u;
         ids[i] = (tok_id)(WARM_TOKENS + ((own >> 32) * n_ids >> 32));
@@ -372,7 +372,7 @@ static world_record *add_record(world *w, inferd_err *err) {
     return &w->records[w->n_records++];
 }
 
-/* ---- those who come back ---- */
+/* ---- clients that come back ---- */
 
 static bool comes_before(const world_retry *a, const world_retry *b) {
     return a->at_us != b->at_us ? a->at_us < b->at_us : a->request.idx < b->request.idx;
@@ -407,7 +407,7 @@ static world_retry pop_retry(world *w) {
     return first;
 }
 
-/* Is a place free?  Those who obey are told when to come back, and then there is one. */
+/* Is a queue slot free?  Clients that obey get a time to come back, and then there is one. */
 static bool has_place(world *w, const workload_request *r, world_record *record, uint64_t at_us,
                       uint32_t *after_s) {
     queue_places *p = &w->places;
@@ -423,7 +423,7 @@ static bool has_place(world *w, const workload_request *r, world_record *record,
                        after_s);
 }
 
-/* The front, before the scheduler, as the daemon's: false when it refuses. */
+/* Admission by the daemon's front, ahead of the scheduler; *out_enters false: refused. */
 static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
                            world_record *record, bool *out_enters, inferd_err *err) {
     enum { S_MS = 1000 };
@@ -438,7 +438,7 @@ static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
         return INFERD_OK;
     }
     if (!again && after_s <= DRAIN_MAX_S) record->told_ms = after_s * S_MS;
-    if (again || record->told_ms == 0) { // once is enough
+    if (again || record->told_ms == 0) { // only one retry
         record->is_done = true;
         record->stats.end = STATS_REFUSED;
         return INFERD_OK;
@@ -446,7 +446,7 @@ static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
     return push_retry(w, r, now_us + (uint64_t)record->told_ms * 1000, err);
 }
 
-/* It arrives at now_us: for the first time, or again. */
+/* The request arrives at now_us: for the first time, or again. */
 static inferd_status deliver(world *w, const workload_request *r, uint64_t now_us,
                              inferd_err *err) {
     if (r->model_idx >= w->options.n_models)
@@ -472,7 +472,7 @@ static inferd_status deliver(world *w, const workload_request *r, uint64_t now_u
     if (st != INFERD_OK || !enters) return st;
     gen_request *q = make_request(w, r);
     if (q == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
-    record->device_idx = device_idx; // of the attempt that was taken
+    record->device_idx = device_idx; // of the attempt that was admitted
     c->n_unfinished++;
     w->n_unfinished++;
     if (c->watch != NULL)
@@ -484,8 +484,7 @@ static inferd_status deliver(world *w, const workload_request *r, uint64_t now_u
 
 /* ---- time ---- */
 
-/* The core whose clock is behind, of those that have something to do or may be given something;
- * NULL: none. */
+/* The core with the earliest clock, of those that have work or may get some; NULL: none. */
 static world_core *last_in_time(const world *w, bool more) {
     world_core *last = NULL;
     for (uint32_t i = 0; i < w->options.n_devices; i++) {
@@ -496,7 +495,7 @@ static world_core *last_in_time(const world *w, bool more) {
     return last;
 }
 
-/* All clocks are set to that of the first; what is missing was idle. */
+/* Sets all clocks to the latest one; the difference is idle time. */
 static uint64_t align_clocks(world *w) {
     uint64_t at_us = 0;
     for (uint32_t i = 0; i < w->options.n_devices; i++)
@@ -509,8 +508,8 @@ static uint64_t align_clocks(world *w) {
     return at_us;
 }
 
-/* As the engine parks: until something can happen, or somebody who waits is to be looked at again.
- */
+/* Like the engine's sleep: until something can happen, or until waiting requests have to be looked
+ * at again. */
 static void park(world_core *c, uint64_t next_arrival_us) {
     core *k = &c->core;
     uint64_t from_us = c->device->clock_us, until_us = core_next_us(k);
@@ -549,7 +548,7 @@ static bool turn(world_core *c, inferd_err *err) {
     return any;
 }
 
-/* Models that come by themselves come before anybody is served. */
+/* Eager models come up before the first request. */
 static inferd_status settle(world *w, inferd_err *err) {
     uint64_t bound_us = (uint64_t)WORLD_SETTLE_S_MAX * 1000000;
     for (uint32_t i = 0; i < w->options.n_devices; i++) {
@@ -563,8 +562,8 @@ static inferd_status settle(world *w, inferd_err *err) {
     return w->failure.status;
 }
 
-/* By the clocks; who comes back and who comes at the same time: the former first.  UINT64_MAX:
- * nobody comes any more. */
+/* On the devices' clocks.  If a returning client and a new one come at the same time, the returning
+ * one is first.  UINT64_MAX: no arrival is left. */
 static uint64_t next_arrival_us(const world *w, bool more, const workload_request *next) {
     uint64_t at_us = more ? w->begin_us + next->arrival_us : UINT64_MAX;
     if (w->n_retries > 0 && w->begin_us + w->retries[0].at_us < at_us)
@@ -577,7 +576,7 @@ inferd_status world_run(world *w, workload *load, inferd_err *err) {
     inferd_status st = settle(w, err);
     if (st != INFERD_OK) return st;
     world_account before;
-    world_sum(w, &before); // all that was until now
+    world_sum(w, &before); // everything before begin_us
     w->before = before;
     workload_request next;
     bool more = workload_next(load, &next);
@@ -635,7 +634,7 @@ static void add_core(world_account *out, const world_core *c) {
     }
 }
 
-/* Every field is a counter of 64 bits that only grows. */
+/* Every field is a 64-bit counter that only grows. */
 static void subtract(world_account *a, const world_account *b) {
     uint64_t *x = (uint64_t *)(void *)a;
     const uint64_t *y = (const uint64_t *)(const void *)b;

@@ -1,25 +1,25 @@
-/* world.h - cores with simulated devices, a workload, and what became of each request.
+/* world.h - cores with simulated devices, a workload, and the record of each request.
  *
  * The cores are those of the daemon: the same object files plan steps, take pages and bring models
- * up.  What the daemon's engine does around a core (deliver what was submitted, turn, publish
- * events, park) is done here by hand:
+ * up.  What the daemon's engine does around a core (deliver submitted requests, iterate, publish
+ * events, sleep) is done here in virtual time:
  *
- *     turn     the core whose clock is behind; of equals the first
+ *     iterate  the core with the earliest clock; the first of equals
  *     deliver  every arrival up to that clock, to its core
- *     park     nothing to do: the clock goes to the next arrival, deadline, or event of the device
+ *     sleep    nothing to do: the clock goes to the next arrival, deadline, or event of the device
  *
- * So devices compute beside each other in virtual time, and no core is ever given a request from
- * its past.  The same options and workload give the same records, to the byte.
+ * So devices compute in parallel in virtual time, and no core ever gets a request from its past.
+ * The same options and workload give the same records, to the byte.
  *
  * A model is on n_replicas neighbouring devices from device_idx on; a request goes to the one with
- * the fewest unfinished requests, of equals the first.
+ * the fewest unfinished requests, the first of equals.
  *
- * Prompts are made of token ids: requests with the same prefix_group (of a model and tenant) begin
- * with the same ones, so that the prefix cache finds them; all other ids differ.  A request that
- * shares nothing neither uses nor leaves cached blocks unless `cache_all` says so.
+ * Prompts are token ids: requests with the same prefix_group (of a model and tenant) begin with the
+ * same ids, so that the prefix cache finds them; all other ids differ.  A request without a prefix
+ * group neither uses nor leaves cached blocks unless `cache_all` is set.
  *
- * Bounded: one record for each request offered (WORLD_RECORDS_MAX); a request itself is freed when
- * it ends.  Thread: that of its owner. */
+ * Bounded: one record per offered request (WORLD_RECORDS_MAX); a request itself is freed when it
+ * ends.  Thread: its owner. */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
 
@@ -35,14 +35,14 @@
 enum {
     WORLD_DEVICES_MAX = 64,
     WORLD_RECORDS_MAX = 1 << 26,
-    WORLD_SETTLE_S_MAX = 3600, // models that come by themselves, before the first arrival
+    WORLD_SETTLE_S_MAX = 3600, // bring-up of eager models before the first arrival
     WORLD_DRAIN_S_MAX = 600,   // after the last arrival
-    WORLD_VERIFY_TURNS = 4096  // how often a run that measures looks at the books
+    WORLD_VERIFY_TURNS = 4096  // iterations between two consistency checks in measuring runs
 };
 
-/* What an idle model is worth to the residency: as in the daemon; by idle time alone; by how often
- * it is asked for in the whole run, or by when it is asked for next.  The last two only a simulator
- * knows. */
+/* The residency's value of an idle model: the daemon's own; by idle time alone (LRU); by its
+ * arrival rate over the whole run; by the time of its next arrival.  Only a simulator can know the
+ * last two. */
 typedef enum world_worth {
     WORLD_WORTH_OWN,
     WORLD_WORTH_LRU,
@@ -67,41 +67,40 @@ typedef struct world_options {
     uint32_t n_devices;
     const world_model *models; // [n_models] borrowed
     uint32_t n_models;
-    const tenant_policy *tenants; // [n_tenants] borrowed; NULL: nobody has a guarantee
-    uint32_t n_tenants;           // 0: as one; `watched` wants them all
-    bool watched;                 // watch.h, of each device
-    sched_limits sched;           // depth is the device's
+    const tenant_policy *tenants; // [n_tenants] borrowed; NULL: no tenant has a guarantee
+    uint32_t n_tenants;           // 0: as one; `watched` needs the true number
+    bool watched;                 // with a watch.h for each device
+    sched_limits sched;           // depth is the device's own
     residency_limits residency;
-    uint64_t seed; // of prompts
+    uint64_t seed; // for prompts
     bool cache_all;
-    bool settle;           // models come before the first arrival, as far as there is room
-    uint32_t verify_turns; // of a core, from one look at its books to the next; all are looked at
-                           // at the end, too.  0: never
-    bool told;             // requests say their targets; else only the figures know them
-    bool obeys; // clients that are sent away come back once, when they were told to: drain.h
+    bool settle;           // eager models come up before the first arrival, as far as there is room
+    uint32_t verify_turns; // iterations of a core between two consistency checks; a check also
+                           // follows at the end. 0: never
+    bool told;  // requests pass their targets to the scheduler; else only the figures use them
+    bool obeys; // refused clients come back once, after their Retry-After (drain.h)
     world_worth worth;
     world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
 } world_options;
 
-/* One request that was offered. */
+/* One offered request. */
 typedef struct world_record {
-    stats_request stats; // times since the first arrival could come
+    stats_request stats; // times since begin_us
     uint32_t model_idx, tenant_idx, class, device_idx;
     uint32_t n_cached, n_preempted;
     uint32_t n_emitted; // tokens so far
     queue_place place;
-    uint32_t n_steps_before; // watched: steps that began between its arrival and its own first
-    uint64_t begun_us;       // watched: its first step began, as times of stats; 0: none did
+    uint32_t n_steps_before; // watched: steps that began between its arrival and its first step
+    uint64_t begun_us;       // watched: begin of its first step, as times of stats; 0: none began
     inferd_status status;
     bool is_done;
-    uint32_t told_ms; // obeys: Retry-After of its refusal; 0: it was let in at once, or
-                      // there was no promise
-    bool taken_later; // it was taken when it came back
+    uint32_t told_ms; // obeys: Retry-After of its refusal; 0: admitted at once, or no reservation
+    bool taken_later; // it was admitted when it came back
 } world_record;
 
-/* Somebody who comes back. */
+/* A client that comes back. */
 typedef struct world_retry {
-    uint64_t at_us; // since the first arrival could come
+    uint64_t at_us; // since begin_us
     workload_request request;
 } world_retry;
 
@@ -114,7 +113,7 @@ typedef struct world_core {
     uint64_t n_unfinished;
     uint64_t n_turns;
     watch *watch;         // owned; NULL: not watched
-    size_t *next_arrival; // [n_models] into world_future; owned; NULL: not looked at
+    size_t *next_arrival; // [n_models] into world_future; owned; NULL: not needed
 } world_core;
 
 /* Sums over the devices. */
@@ -123,8 +122,8 @@ typedef struct world_account {
     uint64_t n_steps, n_rows, n_loads, n_stages, n_turns_taken, n_preemptions;
     uint64_t n_evictions[ENGINE_EVICT_CAUSES];
     uint64_t n_recomputed_tokens, prefix_queries_tokens, prefix_hits_tokens;
-    uint64_t copied_us;   // the copy engines were busy
-    engine_switch waited; // parts of all loads that somebody waited for
+    uint64_t copied_us;   // copy engines busy
+    engine_switch waited; // parts of all loads that requests waited for
     uint64_t n_core_turns;
 } world_account;
 
@@ -134,28 +133,29 @@ struct world {
     world_record *records; // [n_records] owned
     size_t n_records, capacity;
     size_t n_unfinished;
-    uint64_t begin_us, end_us; // of the run: first possible arrival, and when all had ended
-    drain_book front;          // of all devices together
-    queue_places places;       // likewise
-    world_retry *retries;      // [n_retries] a heap by time; owned
+    uint64_t begin_us,
+        end_us;           // of the run: first possible arrival, and the end of the last request
+    drain_book front;     // of all devices together
+    queue_places places;  // likewise
+    world_retry *retries; // [n_retries] a heap by time; owned
     size_t n_retries, retries_capacity;
-    inferd_err failure;   // status OK: none
+    inferd_err failure;   // status OK: no failure
     sim_model *sims;      // [n_models] owned
-    world_account before; // of the time before begin_us
+    world_account before; // sums at begin_us
 };
 
-/* What the daemon has when its configuration says nothing. */
+/* The daemon's defaults, without a configuration. */
 void world_options_init(world_options *o, const sim_preset *preset);
 model_policy world_policy(void);
 
 inferd_status world_create(const world_options *options, world **out, inferd_err *err);
 void world_destroy(world *w); // accepts NULL
-/* Until every request of the workload has ended, or WORLD_DRAIN_S_MAX after the last arrival.
+/* Runs until every request of the workload has ended, or WORLD_DRAIN_S_MAX after the last arrival.
  * Once per world. */
 inferd_status world_run(world *w, workload *load, inferd_err *err);
 
 void world_sum(const world *w, world_account *out);
-/* The records as stats.h wants them; [n_records], caller frees.  NULL: no memory. */
+/* The records in the form of stats.h; [n_records], the caller frees it.  NULL: no memory. */
 stats_request *world_stats(const world *w);
 
 #endif
