@@ -1,8 +1,9 @@
 /* check.c - see check.h: the life of a world.
  *
- *     the input       what happens, drawn from the seed
+ *     the input       events drawn from the seed
  *     the invariants  after every event
- *     the end         everything ends, everything is given back */
+ *     the end         every request ends, everything is given back
+ */
 #include <stdarg.h>
 
 #include "check_yard.h"
@@ -20,7 +21,7 @@ const char *const yard_theme_names[THEMES] = {"storm",  "flood",      "turns",
 const char *const yard_state_names[MODEL_STATES] = {"none",    "cold", "staging",  "warm",
                                                     "loading", "hot",  "draining", "failed"};
 
-/* ---- saying it ---- */
+/* ---- trace ---- */
 
 void yard_say(yard *y, const char *format, ...) {
     char *line = y->lines[y->n_lines++ % TRACE_LINES];
@@ -32,7 +33,7 @@ void yard_say(yard *y, const char *format, ...) {
     if (y->trace) printf("%s\n", line);
 }
 
-/* The first one counts. */
+/* Only the first violation counts. */
 void yard_violated(yard *y, check_invariant what, const char *format, ...) {
     check_result *out = y->out;
     if (out->failed != CHECK_NONE) return;
@@ -56,7 +57,7 @@ static void wake_stages(yard *y) {
     }
 }
 
-/* As the engine does; see world.c. */
+/* Like the engine's sleep; see world.c. */
 static void park(yard *y) {
     core *k = &y->core;
     uint64_t from_us = now(y), until_us = core_next_us(k);
@@ -75,7 +76,7 @@ static void park(yard *y) {
             until_us = y->slots[i].wake_us;
     uint64_t disk_us = yard_disk_next_us(y);
     if (disk_us < until_us) until_us = disk_us;
-    /* What comes from outside: with input there is always something soon. */
+    /* External events: while there is input, the next one is near. */
     enum { INPUT_US = 1000, NOTHING_US = 5000 };
     if (!y->calm && until_us > from_us + INPUT_US) until_us = from_us + INPUT_US;
     if (until_us == UINT64_MAX) until_us = from_us + NOTHING_US;
@@ -113,7 +114,7 @@ static void tell_states(yard *y, check_invariant what, const char *why) {
     yard_violated(y, what, "%s", text);
 }
 
-/* The input stops: everything ends. */
+/* The input stops: every request has to end. */
 static void drain(yard *y) {
     y->calm = true;
     y->room = UINT32_MAX;
@@ -137,7 +138,7 @@ static bool is_any_used(const yard *y) {
     return any;
 }
 
-/* The models go: every page is back. */
+/* The models leave: every page has to be given back. */
 static void leave(yard *y) {
     enum { LEAVE_US = 2000000 };
     for (uint32_t i = 0; i < y->n_models; i++) {
@@ -199,7 +200,7 @@ bool check_seed(uint64_t seed, bool trace, check_result *out) {
     y->trouble = rng_make(seed, 2, 0);
     y->room = UINT32_MAX;
     y->next_stamp = -1000;
-    /* Half of the worlds are storms. */
+    /* Every other seed is a storm. */
     y->theme = seed % 2 == 0 ? THEME_STORM : (theme)(1 + seed / 2 % (THEMES - 1));
     if (yard_make(y)) run(y);
     sum_up(y);
@@ -207,7 +208,7 @@ bool check_seed(uint64_t seed, bool trace, check_result *out) {
         uint64_t from = y->n_lines > TRACE_LINES ? y->n_lines - TRACE_LINES : 0;
         for (uint64_t i = from; i < y->n_lines; i++) printf("%s\n", y->lines[i % TRACE_LINES]);
     }
-    if (out->failed == CHECK_NONE) { // else its books may be beyond this
+    if (out->failed == CHECK_NONE) { // after a violation its data may be too inconsistent for this
         if (y->core.opened) core_end(&y->core);
         core_deinit(&y->core);
         yard_disk_look(y);

@@ -1,7 +1,7 @@
 /* check_device.c - see check_yard.h: the device of a world.
  *
- * It stores tokens where the block tables say and reads weights where they were put, so a page in
- * the wrong hands changes an output. */
+ * It stores tokens where the block tables say and reads weights where they were put, so a page with
+ * the wrong owner changes an output. */
 #include "check_yard.h"
 
 static void fault(yard *y, const char *what, uint32_t idx) {
@@ -78,7 +78,7 @@ static void yard_detach(void *self, uint32_t idx) {
     y->slots[idx].wake_us = 0;
 }
 
-/* What is known of the weights goes with them; who serves the name does not. */
+/* The fields of the weights move with them; those of the name stay. */
 static void yard_hand_over(void *self, uint32_t from, uint32_t to) {
     yard *y = self;
     slot *a = &y->slots[from], *b = &y->slots[to], weights = *a, other = *b;
@@ -98,7 +98,7 @@ static void yard_hand_over(void *self, uint32_t from, uint32_t to) {
     }
     for (uint32_t i = 0; i < y->n_models; i++)
         if (y->slots[i].same_as == from) y->slots[i].same_as = to;
-    b->held += b->weight_pages; // he did not take them
+    b->held += b->weight_pages; // `to` gets these pages without taking them
 }
 
 static void yard_unstage(void *self, uint32_t idx) {
@@ -173,7 +173,7 @@ static inferd_status yard_load_begin(void *self, uint32_t idx, const uint32_t *p
         s->failed_us = now(y);
         return inferd_fail(err, INFERD_EDEVICE, "the device maps nothing");
     }
-    if (y->fake.apart) stamp_weights(y, s, pages); // as early as a copy may be
+    if (y->fake.apart) stamp_weights(y, s, pages); // as early as a copy may happen
     s->loading = true;
     s->n_load_pieces = y->fake.apart ? (uint32_t)rng_below(&y->trouble, 6) : 0;
     if (is_trouble(y, y->trouble_percent)) s->n_load_pieces *= 10;
@@ -219,7 +219,7 @@ static bool uses_page(const yard *y, const step *st, uint32_t seq_idx, uint32_t 
     return false;
 }
 
-/* Steps of different models have no page in common. */
+/* Steps of different models must have no page in common. */
 static void look_for_common_pages(yard *y, const step *a, const step *b) {
     const kv_layout *l = &y->slots[a->model_idx].kv;
     for (uint32_t i = 0; i < a->b.n_seqs; i++)
@@ -257,8 +257,8 @@ static void note_served(yard *y, const step *st) {
     y->model_served_us[st->model_idx] = now(y);
 }
 
-/* Whoever computes finds nothing that another tenant wrote behind what it has computed, and is the
- * writer of all it computes now. */
+/* A sequence must find no bytes of another tenant behind its computed positions.  Its tenant
+ * becomes the writer of all that it computes now. */
 static void look_for_others(yard *y, const step *st) {
     const kv_layout *l = &y->slots[st->model_idx].kv;
     uint32_t T = l->block_tokens;
@@ -292,7 +292,7 @@ static void yard_zero(void *self, uint32_t page, size_t begin, size_t n_bytes) {
     y->out->n_zeroed++;
 }
 
-/* Parked slots, and where there is one memory any. */
+/* Swapped-out slots, and with one memory any slot. */
 static unsigned char *yard_kv_slot(void *self, uint32_t idx, int32_t number) {
     yard *y = self;
     tok_id *memory = y->fake.apart ? y->host_memory : y->fake.memory;
@@ -349,7 +349,7 @@ static inferd_status yard_finish(void *self, step *st, uint64_t *device_us, infe
     return inferd_fail(err, INFERD_ELOST, "the device is gone");
 }
 
-/* Where there is one memory the host's slots are the pool's. */
+/* With one memory the host's slots are the pool's. */
 static void yard_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
                          const int32_t *to, bool to_host) {
     yard *y = self;
@@ -363,7 +363,7 @@ static void yard_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *fr
         if (!y->fake.apart)
             memcpy(&y->writers[(size_t)to[i] * cells], &y->writers[(size_t)from[i] * cells], cells);
         else if (!to_host)
-            memset(&y->writers[(size_t)to[i] * cells], 0, cells); // nobody knows
+            memset(&y->writers[(size_t)to[i] * cells], 0, cells); // writer unknown
     }
     y->fake.clock_us += MOVE_US;
     y->out->n_moves++;

@@ -1,8 +1,8 @@
-/* check_disk.c - see check_yard.h: blocks of keys and values on a disk.
+/* check_disk.c - see check_yard.h: KV blocks on a disk.
  *
- * A read takes a while, some writes are refused, and some files are gone when they are read.  What
- * was asked for stays as it was until it is given back.  A read that is slower than computing is
- * what a scheduler has to live with, too. */
+ * A read takes a while, some writes are refused, and some files are gone when they are read.  A
+ * block that was asked for stays unchanged until it is given back.  Some reads are slower than
+ * computing, which the scheduler has to handle, too. */
 #include "check_yard.h"
 
 enum {
@@ -47,7 +47,7 @@ static void *put_begin(kv_disk *d, const kv_disk_block *b, unsigned char **slots
     return &d->begun;
 }
 
-/* The oldest goes where all places are taken. */
+/* When the disk is full, the oldest file goes. */
 static void put_end(kv_disk *d, void *put) {
     if (put != &d->begun || d->n_begun != 1)
         yard_violated(d->y, CHECK_DISK, "a block is ended that was not begun");
@@ -63,7 +63,7 @@ static bool wait_room(kv_disk *d, const kv_layout *l, uint64_t until_us) {
 }
 
 static uint32_t ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *), void *ctx) {
-    (void)wake, (void)ctx; // time wakes whoever waits: yard_disk_next_us
+    (void)wake, (void)ctx; // no wake calls: yard_disk_next_us ends the sleep
     const yard_file *f = find_file(d, b->name);
     if (f == NULL) return KV_DISK_NO_TICKET;
     if (f->depth != b->depth || memcmp(f->scope, b->scope, sizeof f->scope) != 0 ||
@@ -94,7 +94,7 @@ static kv_disk_answer look(kv_disk *d, uint32_t i, const unsigned char **slots, 
     return t->file.lost ? KV_DISK_GONE : KV_DISK_READY;
 }
 
-/* A file that was not whole is not found again, and a reader's bytes are his no longer. */
+/* A bad file is not found again, and the bytes of a returned ticket are no longer valid. */
 static void give_back(kv_disk *d, uint32_t i) {
     enum { NOISE = 0x5a };
     yard_ticket *t = &d->tickets[i];

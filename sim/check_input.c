@@ -1,4 +1,4 @@
-/* check_input.c - see check_yard.h: what happens to a world. */
+/* check_input.c - see check_yard.h: the events of a world. */
 #include "check_yard.h"
 
 /* ---- requests ---- */
@@ -13,7 +13,7 @@ static gen_request *copy_of(const gen_request *q) {
     return c;
 }
 
-/* Requests may name it. */
+/* Requests may name this model. */
 static bool is_served(const yard *y, uint32_t idx) {
     return y->slots[idx].used && !y->slots[idx].removed;
 }
@@ -38,7 +38,8 @@ static gen_request *draw_request(yard *y, uint64_t id, uint32_t idx) {
     q->n_logprobs = -1;
     q->n_prompt_logprobs = chance(y, 15) ? 0 : -1;
     q->cache_scope[0] = below(y, 2);
-    /* Zeroing promises nothing about what tenants share by a scope: as in the daemon, none does. */
+    /* Zeroing is not meant to cover blocks that tenants share through a scope.  As in the daemon,
+     * each tenant has its own scope then. */
     if (y->core.options.limits.zero_on_tenant_change) q->cache_scope[0] = q->tenant_idx;
     q->sampling.temperature = 0;
     if (chance(y, 20)) {
@@ -49,7 +50,7 @@ static gen_request *draw_request(yard *y, uint64_t id, uint32_t idx) {
     return q;
 }
 
-/* Takes the request. */
+/* Takes ownership of the request. */
 static void submit(yard *y, gen_request *r) {
     request *q = &y->requests[r->id];
     INFERD_CHECK(r->id == y->n_requests + 1 && r->id <= REQUESTS_MAX);
@@ -89,7 +90,7 @@ static void submit_any(yard *y) {
     gen_request *r = draw_request(y, y->n_requests + 1, idx);
     if (chance(y, 8)) r->deadline_us = now(y) + 1 + below(y, 200000);
     if (chance(y, 8)) r->queue_deadline_us = now(y) + 1 + below(y, 30000);
-    if (chance(y, 10)) r->cache_scope[1] = r->id; // shares nothing with anybody
+    if (chance(y, 10)) r->cache_scope[1] = r->id; // shares no prefix with any request
     if (chance(y, 15)) r->ttft_target_ms = 5 + below(y, 50), r->tpot_target_ms = 2 + below(y, 20);
     submit(y, r);
 }
@@ -108,7 +109,7 @@ static void submit_plain(yard *y, uint32_t idx, gen_class class, uint32_t n_prom
     submit(y, r);
 }
 
-/* Guarantees are sometimes more than there is room for, ceilings less than requests need. */
+/* Some guarantees are more than there is room for, some ceilings less than requests need. */
 static void change_tenant(yard *y) {
     uint32_t idx = below(y, TENANTS);
     inferd_err err = {0};
@@ -180,7 +181,7 @@ static void storm_event(yard *y) {
     } else if (what < 47) {
         y->jumped_us += 1 + below(y, chance(y, 10) ? 500000 : 10000);
     } else if (what < 49) {
-        /* What is on its way has its room already. */
+        /* Steps on their way have reserved room for their events already. */
         y->room = y->core.n_flight * y->core.step_events_max + 1 + below(y, 60);
     } else if (what < 50) {
         change_tenant(y);
@@ -194,7 +195,7 @@ uint32_t yard_n_alive_of(const yard *y, uint32_t idx) {
     return n;
 }
 
-/* Requests until so many of the model are alive. */
+/* Submits requests until n of the model are alive. */
 static void keep_busy(yard *y, uint32_t idx, uint32_t n, gen_class class, uint32_t n_output) {
     for (uint32_t k = yard_n_alive_of(y, idx); k < n; k++)
         submit_plain(y, idx, class, 20, n_output);

@@ -1,16 +1,16 @@
-/* check_invariants.c - see check_yard.h: what comes out, and what must hold after every event. */
+/* check_invariants.c - see check_yard.h: the output, and the invariants after every event. */
 #include "check_yard.h"
 
-/* ---- what comes out ---- */
+/* ---- the output ---- */
 
-/* Its model is FAILED, or was since then. */
+/* Its model is FAILED, or was FAILED at some time since then. */
 static bool has_failed_since(const yard *y, uint32_t idx, uint64_t since_us) {
     const slot *s = &y->slots[idx], *root = &y->slots[s->same_as];
     return residency_state(&y->core.models, idx) == MODEL_FAILED || s->removed || !s->used ||
            s->failed_us >= since_us || root->failed_us >= since_us;
 }
 
-/* Whatever was the least that limits left it, up to now. */
+/* Notes the fewest tokens that limits have left to the request so far. */
 void yard_note_limits(yard *y, request *q) {
     const gen_request *r = q->copy;
     const sched *s = y->core.sched;
@@ -116,7 +116,7 @@ void yard_on_event(void *ctx, const gen_event *e) {
     y->n_done++;
 }
 
-/* Guesses counted by what a step drew and what became of it. */
+/* Counts draft tokens from the draws of a step and the resulting tokens. */
 void yard_on_step(void *ctx, const step *st, uint64_t device_us, uint64_t wall_us) {
     yard *y = ctx;
     (void)device_us, (void)wall_us;
@@ -147,7 +147,7 @@ static void check_books(yard *y) {
     if (core_verify(&y->core, &err) != INFERD_OK) yard_violated(y, CHECK_BOOKS, "%s", err.text);
 }
 
-/* Ledgers as the device sees them; who took more left the others their guarantees. */
+/* Budgets match the device's state; a model that took pages left the others their guarantees. */
 static void check_pages(yard *y) {
     const pool *p = &y->core.pool;
     uint32_t n = 0, n_host = 0, n_weights = 0;
@@ -247,7 +247,7 @@ static void check_account(yard *y) {
     }
 }
 
-/* After a plan with room for events: who is cancelled, failed or late is gone. */
+/* After a plan with room for events: cancelled, failed and late requests are gone. */
 static void check_gone(yard *y, const request *q) {
     const gen_request *r = q->copy;
     unsigned long long id = r->id;
@@ -273,7 +273,7 @@ static void note_wait(yard *y, const request *q, uint64_t *longest, uint64_t wai
                       unit);
 }
 
-/* Who could be computed is, within the bound of such a world. */
+/* A request that could be computed is computed, within the bound of such a world. */
 static void check_wait(yard *y, request *q) {
     check_result *out = y->out;
     uint64_t us = now(y) - (q->served_us > q->submitted_us ? q->served_us : q->submitted_us);
@@ -304,7 +304,7 @@ static bool is_idle(const yard *y, uint32_t idx) {
     return d.n_waiting + d.n_running == 0;
 }
 
-/* Before a turn: what residency_decide will find. */
+/* Before an iteration: the state that residency_decide will find. */
 void yard_note_models(yard *y) {
     for (uint32_t i = 0; i < y->n_models; i++) {
         const resident *m = &y->core.models.slots[i];
@@ -319,16 +319,16 @@ void yard_note_models(yard *y) {
     }
 }
 
-/* However long the pauses under way have been, the mean of a's is not above that of b's. */
+/* The mean pause of a is not above that of b, whatever the pauses under way add. */
 static bool pauses_less(const worth_pauses *a, const worth_pauses *b) {
     return b->n <= a->n && a->sum_ms * (b->n + 1) <= b->sum_ms * (a->n + 1);
 }
 
-/* Did v go to make room, though w, which is as idle, was worth less in every way? */
+/* Was v evicted, though w, which is as idle, was worth less by every measure? */
 static bool is_worth_less(const yard *y, uint32_t w, uint32_t v) {
     const slot *a = &y->slots[w], *b = &y->slots[v];
     const resident *x = &y->core.models.slots[w], *z = &y->core.models.slots[v];
-    /* It might not have been enough, or of no use: its pages are kept free for it. */
+    /* w might not have been enough, or useless: its guarantee keeps its pages free for it. */
     if (a->weight_pages < b->weight_pages || a->policy.min_bytes != 0) return false;
     if (a->policy.class != b->policy.class) return a->policy.class > b->policy.class;
     enum { MARGIN_US = 2000 }; // ages are rounded
@@ -336,8 +336,8 @@ static bool is_worth_less(const yard *y, uint32_t w, uint32_t v) {
            x->bring_us <= z->bring_us && x->bring_us > 0 && pauses_less(&z->pauses, &x->pauses);
 }
 
-/* Since when work of v waits that is more urgent than all other work, of whatever class others may
- * be lifted to; 0: there is none, or it began. */
+/* Since when v has waiting work that is more urgent than all other work, even if that has aged; 0:
+ * there is none, or it began. */
 static uint64_t most_urgent_since_us(const yard *y, uint32_t v) {
     const sched_demand *all = y->core.models.demands;
     if (all[v].waiting_class != GEN_SYSTEM || all[v].n_running > 0) return 0;
@@ -377,7 +377,8 @@ static void check_eviction(yard *y, uint32_t v) {
                           (unsigned long long)min_us);
     }
     if (!pushed || yard_is_shared(y, v)) return;
-    /* Host memory apart may be what somebody needed, and guarantees of tenants may be more. */
+    /* With host memory apart, the host copy may have been needed; and guarantees of tenants may be
+     * larger. */
     const pool_owner *o = &y->core.pool.owners[v];
     if (s->state == MODEL_HOT && !y->fake.apart && sched_tenants_min_pages(y->core.sched) == 0 &&
         s->held <= o->min && yard_n_alive_of(y, v) == 0)
@@ -447,7 +448,7 @@ void yard_check_models(yard *y) {
 
 void yard_look(yard *y, bool planned) {
     y->out->n_events++;
-    if (y->core.lost) return; // nothing is promised but the ends
+    if (y->core.lost) return; // then only the ends of requests are guaranteed
     check_books(y);
     if (is_sound(y)) check_pages(y);
     if (is_sound(y)) check_account(y);

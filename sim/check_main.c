@@ -92,7 +92,7 @@ int check_main(int argc, char **argv) {
     }
     for (; n < o.n_seeds && (n_failed == 0 || o.keep_going); n++) {
         uint64_t seed = o.seed0 + n;
-        if (o.quiet) { // who reads this knows which seed did not come back
+        if (o.quiet) { // so that its reader knows which seed did not return
             printf("seed %llu\n", (ull)seed);
             fflush(stdout);
         }

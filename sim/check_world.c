@@ -1,4 +1,5 @@
-/* check_world.c - see check_yard.h: what is drawn from a seed before anything happens. */
+/* check_world.c - see check_yard.h: the parts of a world that are drawn from the seed before its
+ * first event. */
 #include "check_yard.h"
 
 /* ---- models ---- */
@@ -12,7 +13,7 @@ void yard_draw_shape(yard *y, slot *s, uint32_t pages_max) {
     s->weight_pages = (n + y->extent_pages - 1) / y->extent_pages * y->extent_pages;
 }
 
-/* Its weights are another's, too. */
+/* It shares its weights with another slot. */
 bool yard_is_shared(const yard *y, uint32_t idx) {
     for (uint32_t i = 0; i < y->n_models; i++)
         if (i != idx && y->slots[i].used && y->slots[i].same_as == idx) return true;
@@ -58,7 +59,7 @@ void yard_add_model(yard *y, uint32_t idx, const model_policy *policy, uint32_t 
         s->policy.min_bytes = s->policy.max_bytes = 0;
 }
 
-/* Whoever was let in and never fits under it ends with an error. */
+/* An admitted request that can never fit under the new policy ends with an error. */
 void yard_set_policy(yard *y, uint32_t idx, const model_policy *policy) {
     inferd_err err = {0};
     residency *m = &y->core.models;
@@ -74,7 +75,7 @@ void yard_set_policy(yard *y, uint32_t idx, const model_policy *policy) {
 static uint64_t read_clock(void *ctx) {
     return now(ctx);
 }
-/* Whoever waits for the disk is turned when the time has come (check.c). */
+/* Nothing to do: check.c sleeps until the next read is done. */
 static void wake(void *ctx) {
     (void)ctx;
 }
@@ -97,7 +98,7 @@ static void make_models(yard *y) {
                                .keep_alive_us = POLICY_NEVER,
                                .replicas_min = 1,
                                .replicas_max = 1};
-            /* Two do not fit together, one and its keys and values do. */
+            /* Two models do not fit together; one fits with its keys and values. */
             uint32_t n = y->fake.n_pages * 5 / 9, x = y->extent_pages;
             if (y->theme == THEME_FLOOD) n = 2;
             if (y->theme == THEME_IDLE) {
@@ -156,7 +157,7 @@ bool yard_make(yard *y) {
                             .load_us = below(y, 2) * 200};
     y->fake.n_host_pages = chance(y, 20) ? 0 : below(y, 2 * y->fake.n_pages);
     if (y->fake.apart) {
-        y->fake.n_host_pages += y->fake.n_pages / 2; // a copy of each is kept there
+        y->fake.n_host_pages += y->fake.n_pages / 2; // for the host copies of weights
         y->extent_pages = 1u << below(y, 3);
         y->fake.n_pages = y->fake.n_pages / y->extent_pages * y->extent_pages;
     }
@@ -169,7 +170,8 @@ bool yard_make(yard *y) {
     y->step_trouble_permille = y->theme == THEME_STORM && chance(y, 30) ? 1 + below(y, 10) : 0;
     y->may_lose = chance(y, 10);
     make_limits(y, &limits, &models);
-    yard_set_texts(chance(y, 50), 0); // 1: texts repeat themselves, and guesses are right
+    yard_set_texts(chance(y, 50),
+                   0); // memory 1: texts repeat themselves, and draft tokens are right
     y->jumped_us = 1000000;
     core_options o = {.device = yard_device(y, chance(y, 50)),
                       .limits = limits,

@@ -1,14 +1,14 @@
-/* check_yard.h - what the files of the explorer share: a world under test, and how to speak of it.
+/* check_yard.h - shared by the files of the explorer: a world under test (the yard), and its trace.
  *
  *     check.c             the life of a world, from its seed to its last page
- *     check_world.c       what is drawn from the seed: pages, limits, models, policies
- *     check_input.c       what happens to it
+ *     check_world.c       drawn from the seed: pages, limits, models, policies
+ *     check_input.c       its events
  *     check_device.c      the device: tests/fake_device.h with weights that can be told apart,
- *                         layouts that differ, and trouble
- *     check_disk.c        blocks of keys and values on a disk that is slow and loses some
- *     check_invariants.c  what comes out, and what must hold after every event
+ *                         layouts that differ, and injected faults
+ *     check_disk.c        KV blocks on a disk that is slow and loses some
+ *     check_invariants.c  the output, and the invariants after every event
  *
- * The fake device has globals, one of each per file that includes it: whatever depends on them
+ * The fake device has globals, one of each per file that includes it: all code that depends on them
  * (fake_next, fake_compute) is in check_device.c.  Thread: one at a time in a process. */
 #ifndef SIM_CHECK_YARD_H
 #define SIM_CHECK_YARD_H
@@ -25,38 +25,38 @@ enum {
     TOKENS_MAX = 130, // prompt and output of one request
     PAGE_CELLS = 24,  // tokens in a page, whatever the layout
     CONTEXT = 160,
-    TRACE_LINES = 40, // shown of a world that failed
+    TRACE_LINES = 40, // shown of a failed world
     TRACE_BYTES = 200,
     PAGE_BYTES = PAGE_CELLS * sizeof(tok_id), // few, so that a slot's bytes are its cells
     TENANTS = 3,
     DISK_FILES = 48,
 
-    MOVE_US = 20, // that copying a block to host memory or back takes
+    MOVE_US = 20, // one copy of slots to host memory or back
 
     EVENTS_MIN = 500,
     EVENTS_MORE = 700,
-    TURNS_MAX = 300000, // of a world in all; more: nothing moves
+    TURNS_MAX = 300000, // iterations of a world; more: no progress
     DRAIN_US_MAX = 60 * 1000 * 1000,
 
     STARVATION_US = 20000,
     RETRY_US = 30000,
     RETRY_US_MAX = 120000,
 
-    /* Longest waits that are no fault, about twice what a few thousand sound worlds show. */
+    /* Longest waits without a violation, about twice those of a few thousand correct worlds. */
     FLOOD_STEPS_MAX = 150,
     TURN_WAIT_US_MAX = 4500000,
     URGENT_US_MAX = 60000,
     GUARANTEED_US_MAX = 260000
 };
 
-/* What a world is about. */
+/* The subject of a world. */
 typedef enum theme {
     THEME_STORM,      // everything
-    THEME_FLOOD,      // one model's urgent requests never stop; another's wait
-    THEME_TURNS,      // work without end for models that do not fit together
+    THEME_FLOOD,      // one model's urgent requests never stop; another model's wait
+    THEME_TURNS,      // endless work for models that do not fit together
     THEME_URGENT,     // one model is always busy; another wakes, of a higher class
-    THEME_GUARANTEED, // the same, with a guarantee and everybody alike
-    THEME_IDLE,       // few requests for many models: who goes, who comes back
+    THEME_GUARANTEED, // the same, with a guarantee, and all of one class
+    THEME_IDLE,       // few requests for many models: which are evicted, which come back
     THEMES
 } theme;
 
@@ -68,22 +68,22 @@ typedef struct slot {
     model_policy policy;
     kv_layout kv;
     uint32_t weight_pages;
-    tok_id stamp; // what its weights are made of
+    tok_id stamp; // value of the cells of its weights
     uint32_t same_as;
     bool is_stamped;
 
     uint32_t n_pieces, fail_piece, wait_piece; // of the stage under way; 0: none
     bool has_waited;
-    uint64_t wake_us; // 0: nobody waits
+    uint64_t wake_us; // 0: no stage waits
     uint32_t n_load_pieces;
     bool fail_load, loading;
     const uint32_t *pages;
 
-    uint64_t n_stages, n_loads; // that ended well
+    uint64_t n_stages, n_loads; // successful ones
     uint64_t failed_us;         // when it was FAILED last
-    bool is_asked_for;          // by hand, since it failed
+    bool is_asked_for;          // by a command, since it failed
 
-    /* Before the newest turn. */
+    /* Before the newest iteration. */
     model_state state;
     uint64_t active_us, hot_since_us, n_evicted[ENGINE_EVICT_CAUSES];
     uint32_t held;
@@ -94,14 +94,14 @@ typedef struct slot {
 typedef struct yard_file {
     uint64_t name[2], model[2], scope[2];
     uint32_t depth;
-    bool lost; // whoever reads it is told that it is gone
+    bool lost; // its reader gets GONE
     unsigned char slots[PAGE_BYTES];
 } yard_file;
 
 typedef struct yard_ticket {
     bool used;
     uint64_t ready_us, asked_us;
-    yard_file file; // as it was when it was asked for
+    yard_file file; // copy from the time of asking
 } yard_ticket;
 
 struct kv_disk {
@@ -119,11 +119,11 @@ typedef struct request {
     gen_finish finish;
     tok_id stop_id;
     bool is_alive, is_paused, is_cancelled, has_failed_step, is_private;
-    bool may_be_refused;              // the queue is full, or its target may be one too many
+    bool may_be_refused;              // the queue is full, or its target may exceed what fits
     uint64_t submitted_us, served_us; // last row
-    uint64_t steps_then;              // steps of the world when it was served, or could be
+    uint64_t steps_then;              // n_steps when it was served last, or could not be served
     uint64_t newest_launch;
-    uint32_t fewest, fewest_allowed; // tokens that memory, and ceilings, left it since it came
+    uint32_t fewest, fewest_allowed; // fewest tokens that memory, and ceilings, have left it so far
 } request;
 
 typedef struct yard {
@@ -133,11 +133,11 @@ typedef struct yard {
     kv_disk disk;
     core core;
     rng r;       // of the input
-    rng trouble; // of the device
+    rng trouble; // for faults of the device
     theme theme;
-    bool calm; // no more trouble
+    bool calm; // no more faults
     uint64_t jumped_us;
-    uint32_t room; // events that fit
+    uint32_t room; // for events
     uint32_t extent_pages;
     slot slots[MODELS_MAX];
     uint32_t n_models;
@@ -184,17 +184,17 @@ static inline model_state state_of(const yard *y, uint32_t idx) {
 
 /* -- check.c -- */
 __attribute__((format(printf, 2, 3))) void yard_say(yard *y, const char *format, ...);
-/* The first one counts. */
+/* Only the first violation counts. */
 __attribute__((format(printf, 3, 4))) void yard_violated(yard *y, check_invariant what,
                                                          const char *format, ...);
 
 /* -- check_world.c -- */
-bool yard_make(yard *y); // false: it could not be opened, which was said
+bool yard_make(yard *y); // false: opening failed, and is in the result
 void yard_add_model(yard *y, uint32_t idx, const model_policy *policy, uint32_t same_as);
 void yard_set_policy(yard *y, uint32_t idx, const model_policy *policy);
 void yard_draw_shape(yard *y, slot *s, uint32_t pages_max);
 model_policy yard_draw_policy(yard *y, uint32_t idx);
-bool yard_is_shared(const yard *y, uint32_t idx); // its weights are another's, too
+bool yard_is_shared(const yard *y, uint32_t idx); // it shares its weights with another slot
 
 /* -- check_input.c -- */
 void yard_next_event(yard *y);
@@ -203,9 +203,9 @@ uint32_t yard_n_alive_of(const yard *y, uint32_t idx); // requests of the model
 /* -- check_device.c -- */
 device yard_device(yard *y, bool moves);
 void yard_look_for_faults(yard *y, const char *where);
-/* What is drawn depends on the last `memory` tokens (0: on all), and is one of so many `words`. */
+/* A drawn token depends on the last `memory` tokens (0: on all), and is one of `words` values. */
 void yard_set_texts(uint32_t memory, uint32_t words);
-/* What the request gives when it is alone in the world. */
+/* Computes the output of the request as if it were alone in the world. */
 void yard_expect(request *q);
 
 /* -- check_disk.c -- */
@@ -216,11 +216,11 @@ uint64_t yard_disk_next_us(const yard *y); // when the next read is done; UINT64
 /* -- check_invariants.c -- */
 void yard_on_event(void *ctx, const gen_event *e);
 void yard_on_step(void *ctx, const step *st, uint64_t device_us, uint64_t wall_us);
-/* What limits leave to a request now is no less than it will have been. */
+/* Lowers `fewest` and `fewest_allowed` of the request to what limits leave it now. */
 void yard_note_limits(yard *y, request *q);
-void yard_note_models(yard *y);  // before a turn: what residency_decide will find
+void yard_note_models(yard *y);  // before an iteration: the state that residency_decide will find
 void yard_check_models(yard *y); // after it
-/* After an event; `planned`: of a turn. */
+/* After an event; `planned`: after an iteration. */
 void yard_look(yard *y, bool planned);
 
 #endif

@@ -4,8 +4,8 @@
 #include <string.h>
 
 enum {
-    STAGE_PARTS = 16,   // a waiting stage is looked at so often
-    LOAD_POLL_US = 500, // with nothing to compute, a load is looked at so often
+    STAGE_PARTS = 16,   // looks per stage while it waits
+    LOAD_POLL_US = 500, // between two looks at a load, with nothing to compute
     PAGE_USED_PERCENT = 95
 };
 
@@ -15,10 +15,10 @@ enum {
 /* Where the constants come from:
  *
  *   h100-80, h200-141
- *     memory, bandwidth   data sheets (80 GB at 3.35 TB/s, 141 GB at 4.8 TB/s), 80 % of which a
- *                         step that reads weights is taken to reach
- *     flops               400 TFLOP/s of bf16, half of the peak, is what long prompts are planned
- *                         with; not measured
+ *     memory, bandwidth   data sheets (80 GB at 3.35 TB/s, 141 GB at 4.8 TB/s); a step that reads
+ *                         weights is assumed to reach 80 % of them
+ *     flops               400 TFLOP/s of bf16, half of the peak, assumed for long prompts; not
+ *                         measured
  *     bus                 52 GB/s from pinned host memory over PCIe 5 x16
  *     disk                6 GB/s, one NVMe drive
  *     extent              32 pages of 2 MiB are mapped at once
@@ -27,9 +27,10 @@ enum {
  *   cpu-small
  *     2 cores with SmolLM2-135M as docs/cpu.md measured it: 3.0 ms for one stream, 0.36 ms for
  *     each row of a prompt, 0.17 us for each position attended; disk 1 GB/s and 0.5 GB/s of
- *     preparing are assumed */
+ *     preparing are assumed
+ */
 
-/* What both have: all but their memory. */
+/* Common to both: everything but their memory. */
 #define HOPPER                                                                                     \
     .reserve_bytes = 2 * GB, .host_bytes = 1024 * GB, .page_bytes = 2 * MIB, .extent_pages = 32,   \
     .depth = 2, .rows_default = 2048, .flops = 400e12, .bus_bytes_per_s = 52e9,                    \
@@ -65,8 +66,8 @@ static const sim_preset PRESETS[] = {
      .model = "135m"},
 };
 
-/* Shapes as published: SmolLM2-135M in Q4_1; Llama 3.2 1B, Llama 3.1 8B and 70B in bf16, and what
- * is between. */
+/* Shapes as published: SmolLM2-135M in Q4_1; models of 1 to 32 billion parameters in bf16, among
+ * them Llama 3.2 1B and Llama 3.1 8B. */
 static const sim_shape SHAPES[] = {
     {"135m", 89000000, 134515008, 30, 9, 3, 64, 576, 49152, 8192, 2},
     {"1b", 2471645608, 1235814400, 16, 32, 8, 64, 2048, 128256, 131072, 2},
@@ -96,11 +97,11 @@ const char *sim_shape_names(void) {
     return "135m, 1b, 3b, 8b, 14b, 32b";
 }
 
-/* ---- what a model costs ---- */
+/* ---- costs of a model ---- */
 
 sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s) {
     double kv_bytes = 2.0 * s->n_layers * s->n_kv_heads * s->head_dim * s->kv_number_bytes;
-    /* Multiply and add, for queries with keys and for weights with values. */
+    /* Multiply-add, for queries with keys and for weights with values. */
     double attention = 4.0 * s->n_layers * s->n_heads * s->head_dim;
     return (sim_cost){
         .fixed_ns =
@@ -112,7 +113,7 @@ sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s) {
     };
 }
 
-/* As many layers in a slot as a page holds. */
+/* Puts as many layers in a slot as a page holds. */
 static bool choose_layout(const sim_preset *p, const sim_shape *s, kv_layout *out) {
     size_t layer_bytes =
         (size_t)2 * s->n_kv_heads * s->head_dim * s->kv_number_bytes * SIM_BLOCK_TOKENS;
@@ -260,7 +261,7 @@ static inferd_status sim_stage_begin(void *self, uint32_t idx, const uint32_t *p
     return INFERD_OK;
 }
 
-/* A copy goes on by itself: `done_us` follows the clock. */
+/* A copy proceeds without the thread: `done_us` follows the clock. */
 static void follow_clock(const sim_device *d, sim_slot *s) {
     if (d->clock_us <= s->begun_us) return;
     uint64_t us = d->clock_us - s->begun_us;
@@ -282,7 +283,7 @@ static inferd_status sim_stage_step(void *self, uint32_t idx, uint64_t budget_us
     sim_slot *s = &d->slots[idx];
     INFERD_CHECK(s->staging);
     uint64_t spent_us = 0;
-    if (d->preset.one_memory) { // time that steps took brought it no further
+    if (d->preset.one_memory) { // the stage does not advance while steps run
         uint64_t left_us = s->total_us - s->done_us;
         spent_us = budget_us < left_us ? budget_us : left_us;
         s->done_us += spent_us;
@@ -334,7 +335,7 @@ static inferd_status sim_load_step(void *self, uint32_t idx, uint64_t budget_us,
     sim_device *d = self;
     sim_slot *s = &d->slots[idx];
     INFERD_CHECK(s->loading);
-    /* Nothing to compute: the thread looks again and again. */
+    /* With nothing to compute, the thread polls. */
     uint64_t end_us = s->begun_us + s->total_us;
     if (d->n_launched == 0 && budget_us > 0 && d->clock_us < end_us) {
         uint64_t left_us = end_us - d->clock_us;
@@ -360,7 +361,7 @@ static void sim_unload(void *self, uint32_t idx) {
 
 /* ---- keys and values to the host and back ---- */
 
-/* In order with steps: they wait for it.  Where there is one memory the thread copies. */
+/* In order with steps: copies wait for them.  Where there is one memory the thread copies. */
 static void sim_move_kv(void *self, uint32_t idx, uint32_t n, const int32_t *from,
                         const int32_t *to, bool to_host) {
     sim_device *d = self;

@@ -1,19 +1,19 @@
 /* sim_device.h - a device that only takes time.
  *
- * It knows no weights and no tokens: every draw is token SIM_TOKEN.  Its clock is the clock of the
- * core that it belongs to: the thread that turns the core, which waits for steps, and sleeps.
+ * It has no weights and no tokens: every draw is token SIM_TOKEN.  Its clock is that of its core's
+ * thread, which runs the iterations, waits for steps, and sleeps.
  *
- *     step     overhead + weights / mem_bytes_per_s                       whoever computes
+ *     step     overhead + weights / mem_bytes_per_s
  *              + rows * 2 * params / flops
  *              + positions kept by its sequences * kv_bytes / kv_bytes_per_s
  *              + positions attended by its rows * attention flops / flops
  *              + draws * head flops / flops
  *
- * Memory apart (a GPU): a stage reads at the disk's bandwidth and costs the device nothing, a load
+ * Memory apart (a GPU): a stage reads at the disk's bandwidth and costs the device nothing; a load
  * goes over the bus on one copy engine, beside steps, and is finished when the clock has passed its
  * end.  Steps are computed one behind the other; launch returns at once.
  *
- * One memory (a CPU): a stage is the processor's work (prepare_bytes_per_s), a load nothing.
+ * One memory (a CPU): a stage is the processor's work (prepare_bytes_per_s), a load takes no time.
  *
  * Everything is integers: nanoseconds and picoseconds are derived once, from constants in doubles.
  * Thread: that of the world. */
@@ -24,20 +24,20 @@
 
 enum { SIM_TOKEN = 1, SIM_VOCAB = 1 << 15, SIM_BLOCK_TOKENS = 16, SIM_LAUNCHED_MAX = 2 };
 
-/* A kind of device; the constants are in sim_device.c, with where each comes from. */
+/* A kind of device; the constants and their sources are in sim_device.c. */
 typedef struct sim_preset {
     const char *name;
     uint64_t memory_bytes, reserve_bytes, host_bytes; // host: for warm weights
     uint64_t page_bytes;
     uint32_t extent_pages, depth, rows_best, rows_default;
     bool one_memory;
-    double mem_bytes_per_s, kv_bytes_per_s, flops; // that a step reaches
+    double mem_bytes_per_s, kv_bytes_per_s, flops; // as reached by a step
     double bus_bytes_per_s, disk_bytes_per_s, prepare_bytes_per_s;
     uint32_t overhead_us;        // of each step on the device
-    uint32_t host_us;            // of the thread, to plan and launch one
-    uint32_t load_fix_us;        // of each load besides
-    const char *model;           // sim_shape that experiments take
-    uint32_t limits_running_max; // what the daemon is configured with there; 0: its default
+    uint32_t host_us;            // of the thread, to plan and launch a step
+    uint32_t load_fix_us;        // constant part of each load
+    const char *model;           // default sim_shape of experiments
+    uint32_t limits_running_max; // configured running_max there; 0: the daemon's default
 } sim_preset;
 
 /* A model as numbers. */
@@ -48,7 +48,7 @@ typedef struct sim_shape {
     uint32_t kv_number_bytes;
 } sim_shape;
 
-/* What a step of one model takes on one device. */
+/* The cost of a step of one model on one device. */
 typedef struct sim_cost {
     uint64_t fixed_ns, row_ns, draw_ns;
     uint64_t kept_ps, attended_ps;
@@ -61,10 +61,10 @@ typedef struct sim_model {
     uint32_t context;
 } sim_model;
 
-/* What goes wrong, counted from 1; 0: nothing. */
+/* Injected faults, counted from 1; 0: none. */
 typedef struct sim_faults {
     uint32_t fail_stage_at, fail_load_at, fail_step_at;
-    uint32_t slow_percent; // stages and loads take so much longer
+    uint32_t slow_percent; // stages and loads take that much longer
 } sim_faults;
 
 typedef struct sim_slot {
@@ -80,19 +80,19 @@ typedef struct sim_device {
     sim_faults faults;
 
     uint64_t clock_us; // of the thread
-    uint64_t free_us;  // everything launched has been computed then
-    uint64_t copy_us;  // the copy engine is free then
+    uint64_t free_us;  // end of everything launched so far
+    uint64_t copy_us;  // the copy engine is free from then on
     const step *launched[SIM_LAUNCHED_MAX];
     uint64_t end_us[SIM_LAUNCHED_MAX], cost_us[SIM_LAUNCHED_MAX];
     uint32_t n_launched;
-    uint32_t waiting; // the slot whose stage waits; UINT32_MAX: none
-    uint64_t look_us; // it is woken then
+    uint32_t waiting; // the slot with a waiting stage; UINT32_MAX: none
+    uint64_t look_us; // time to wake it
     void (*wake)(void *ctx);
     void *wake_ctx;
 
-    uint64_t n_steps, n_stages, n_loads, step_us, copied_us; // what happened
+    uint64_t n_steps, n_stages, n_loads, step_us, copied_us; // counters
     uint64_t n_rows;
-    /* A step was launched: it is computed in [begin_us, end_us).  NULL: nobody wants to know. */
+    /* A step was launched: it is computed in [begin_us, end_us).  NULL: no callback. */
     void (*on_step)(void *ctx, const step *st, uint64_t begin_us, uint64_t end_us);
     void *on_step_ctx;
 } sim_device;
@@ -102,20 +102,21 @@ const char *sim_preset_names(void);                  // "a, b, c"
 const sim_shape *sim_shape_find(const char *name);
 const char *sim_shape_names(void);
 sim_cost sim_cost_of(const sim_preset *p, const sim_shape *s);
-/* The model on that device.  EINVAL: a block of its keys and values does not fit a page. */
+/* The model's costs and sizes on that device.  EINVAL: a block of its keys and values does not fit
+ * a page. */
 inferd_status sim_model_of(const sim_preset *p, const sim_shape *s, sim_model *out,
                            inferd_err *err);
 uint64_t sim_step_us(const sim_cost *c, const step *st);
-/* How long one load takes with nothing else on the bus. */
+/* Time of one load with nothing else on the bus. */
 uint64_t sim_load_us(const sim_preset *p, uint64_t weight_bytes);
 uint32_t sim_weight_pages(const sim_preset *p, uint64_t weight_bytes);
 
 /* On the heap; close frees it.  NULL: no memory. */
 sim_device *sim_device_create(const sim_preset *p, const sim_model *models, uint32_t n_models);
 device sim_as_device(sim_device *d);
-/* The clock went on: who waits for the disk is woken. */
+/* The clock advanced: wakes a stage that waited for the disk. */
 void sim_device_look(sim_device *d);
-/* The next moment at which sim_device_look would wake somebody; UINT64_MAX: none. */
+/* The next time at which sim_device_look would wake a stage; UINT64_MAX: none. */
 uint64_t sim_device_next_us(const sim_device *d);
 
 #endif

@@ -1,7 +1,7 @@
 /* stats.c - see stats.h.
  *
- * Integrals over time are *lines*: points (t, y) joined straight, one line per principal, made in
- * one pass over the moments at which a slope changes.  Memory: one point per change. */
+ * Integrals over time are *lines*: points (t, y) joined by straight segments, one line per flow,
+ * made in one pass over the times at which a slope changes.  Memory: one point per change. */
 #include "stats.h"
 
 #include <math.h>
@@ -71,8 +71,8 @@ double stats_rate_at(const double *rates, const double *attainments, size_t n, d
 
 uint64_t stats_quantile(const uint64_t *sorted, size_t n, double q) {
     INFERD_CHECK(n > 0 && q > 0 && q <= 1);
-    /* 0.99 * 100 is a little more than 99: a share that is a whole rank must not become the next.
-     */
+    /* 0.99 * 100 is a little more than 99 in floating point: an exact rank must not become the next
+     * one. */
     double rank = ceil(q * (double)n - 1e-9);
     return sorted[rank < 1 ? 0 : (size_t)rank - 1];
 }
@@ -87,11 +87,12 @@ static bool takes_surplus(const stats_principal *p) {
     return p->policy != SHARE_FIXED && p->weight > 0;
 }
 
-/* Divides `amount` by weight among the backlogged takers of classes [from, to); what it could not
- * place is returned.  Each round either places everything or fills one up to its ceiling. */
+/* Divides `amount` by weight among the backlogged takers of classes [from, to); returns the rest
+ * that it could not place.  Each round either places everything or fills one taker up to its
+ * ceiling. */
 static double pour(const stats_run *run, const bool *backlogged, uint32_t from, uint32_t to,
                    double amount, double *percent) {
-    const double nothing = 1e-9; // percent: rounding of the sums
+    const double nothing = 1e-9; // percent: rounding error of the sums
     while (amount > nothing) {
         double weights = 0, level = INFINITY;
         for (uint32_t i = 0; i < run->n_principals; i++) {
@@ -173,7 +174,7 @@ static void lines_destroy(line *lines, uint32_t n) {
     free(lines);
 }
 
-/* y at t; `at` remembers the place, so that calls with ascending t are cheap. */
+/* y at t; `at` remembers the position, so that calls with ascending t are cheap. */
 static double line_at(const line *l, double t, size_t *at) {
     if (l->n == 0) return 0;
     if (t <= l->points[0].t) return l->points[0].y;
@@ -214,7 +215,7 @@ static size_t changes_of(const stats_run *run, const stats_span *spans, size_t n
     return n_out;
 }
 
-/* One line of device time per principal from service spans. */
+/* One line of device time per flow from service spans. */
 static bool service_lines(const change *changes, size_t n, line *lines, double *slopes,
                           double *sums, double *last, uint32_t n_principals) {
     memset(slopes, 0, n_principals * sizeof *slopes);
@@ -226,13 +227,13 @@ static bool service_lines(const change *changes, size_t n, line *lines, double *
         sums[p] += slopes[p] * (t - last[p]);
         last[p] = t;
         slopes[p] += changes[i].rate;
-        if (fabs(slopes[p]) < 1e-12) slopes[p] = 0; // what rounding left of +r - r
+        if (fabs(slopes[p]) < 1e-12) slopes[p] = 0; // rounding error of +r - r
         if (!line_add(&lines[p], t, sums[p])) return false;
     }
     return true;
 }
 
-/* D = measured - entitled, as lines, or one of the two alone. */
+/* D = measured - entitled, as lines; or only one of the two. */
 typedef struct books {
     line *measured, *entitled; // [n] owned
     uint32_t n;
@@ -354,7 +355,7 @@ void stats_used_us(const stats_run *run, double *out_us) {
 
 /* ---- share error ---- */
 
-/* Places of one line at the two ends of a window that only moves forward. */
+/* Positions in one line for the two ends of a window that only moves forward. */
 typedef struct cursor {
     size_t measured_old, measured_new, entitled_old, entitled_new;
 } cursor;
@@ -372,9 +373,9 @@ static void look(const line *measured, const line *entitled, cursor *at, double 
                                  principal_idx, (uint64_t)end_us, true};
 }
 
-/* The difference over a window changes its slope only where one of its ends meets a point, so the
- * largest is there: ends at t and t + window for all points t of both lines, and at the two limits.
- * Four ascending rows are merged. */
+/* The slope of the difference over a window changes only where one of its ends meets a point, so
+ * the maximum is at such an end: ends at t and t + window for all points t of both lines, and at
+ * the two limits.  Four ascending sequences are merged. */
 static void worst_window(const line *measured, const line *entitled, const stats_run *run,
                          uint64_t window_us, uint32_t principal_idx, stats_share_error *worst) {
     if (run->end_us - run->begin_us < window_us) return;
@@ -439,7 +440,7 @@ static int by_begin(const void *a, const void *b) {
     return (x->begin_us > y->begin_us) - (x->begin_us < y->begin_us);
 }
 
-/* Spans of one principal that touch are one: [first, first + n) becomes fewer. */
+/* Joins touching spans of one flow: [first, first + n) becomes fewer. */
 static size_t join(stats_span *spans, size_t n) {
     size_t n_out = 0;
     for (size_t i = 0; i < n; i++) {
@@ -458,15 +459,15 @@ static size_t join(stats_span *spans, size_t n) {
 typedef struct pair {
     const line *a, *b;
     double weight_a, weight_b;
-    size_t at_a, at_b;     // places for line_at
-    size_t next_a, next_b; // points not looked at yet
+    size_t at_a, at_b;     // positions for line_at
+    size_t next_a, next_b; // next points
 } pair;
 
 static double lead(pair *p, double t) {
     return line_at(p->a, t, &p->at_a) / p->weight_a - line_at(p->b, t, &p->at_b) / p->weight_b;
 }
 
-/* The range of S_a / w_a - S_b / w_b over [begin, end]: what one gained on the other at most. */
+/* The range of S_a / w_a - S_b / w_b over [begin, end]: the most that one gained on the other. */
 static double range_over(pair *p, double begin, double end) {
     double low = lead(p, begin), high = low;
     for (;;) {

@@ -1,8 +1,8 @@
 /* workload.c - see workload.h.
  *
- * Times inside are nanoseconds, because traces have them and the heap of bench/dues.h counts in
- * them; requests leave with microseconds, cut.  A process keeps its time as a double in seconds:
- * after 100 days its steps are 2 ns. */
+ * Internal times are nanoseconds, because traces and the heap of bench/dues.h use them; requests
+ * leave with microseconds, rounded down.  A process keeps its time as a double in seconds: after
+ * 100 days its resolution is 2 ns. */
 #include "workload.h"
 
 #include <math.h>
@@ -13,10 +13,10 @@
 
 static const double NS_PER_S = 1e9;
 static const double PERIOD_S_MAX = 1e6;
-static const double STORM_S = 1, URGENT_JITTER_S = 1; // what "every" may be no shorter than
+static const double STORM_S = 1, URGENT_JITTER_S = 1; // lower limits of the "every" parameters
 static const double VICTIM_EVERY_S = 1;
 
-/* Generators of one seed are told apart by what they are for. */
+/* Generators of one seed differ by purpose. */
 typedef enum purpose { FOR_ARRIVALS = 1, FOR_GROUP, FOR_CONTENT, FOR_PREFIX, FOR_EVENT } purpose;
 
 typedef enum process { POISSON, GAMMA, ONOFF, EVERY, STORM, ROWS } process;
@@ -26,22 +26,22 @@ typedef enum draw_model { MODEL_FIXED, MODEL_ZIPF, MODEL_STORM } draw_model;
 typedef struct stream {
     process process;
     rng random;
-    double at_s;   // of the arrival that comes next
-    double rate;   // POISSON, GAMMA, ONOFF while ON: a second
+    double at_s;   // of the next arrival
+    double rate;   // POISSON, GAMMA, ONOFF while ON: per second
     uint64_t n;    // arrivals so far
-    uint32_t left; // POISSON: of the backlog
+    uint32_t left; // POISSON: rest of the backlog
 
-    bool is_on;                     // ONOFF, and its points:
-    rng group;                      // the same in every member
-    double group_at_s, own_at_s;    // the next ones; INFINITY: there are none
+    bool is_on;                     // ONOFF: its state, and its points:
+    rng group;                      // the same for all members of the group
+    double group_at_s, own_at_s;    // the next ones; INFINITY: none
     double every_s, jitter_s;       // EVERY, STORM
-    uint32_t burst;                 // EVERY: arrivals at each event
+    uint32_t burst;                 // EVERY: arrivals per event
     double storm_at;                // STORM: of the last arrival, as a part of the storm [0, 1)
     const trace *rows;              // ROWS
     bool repeats;                   // ROWS
-    draw_model draw_model;          // and what its requests are:
+    draw_model draw_model;          // how its requests are drawn:
     uint32_t model_idx, tenant_idx; // MODEL_FIXED; the first model of MODEL_STORM
-    bool draws_tenant, draws_class; // else tenant_idx, class
+    bool draws_tenant, draws_class; // false: tenant_idx, class
     gen_class class;                //
     uint32_t fixed_prompt, fixed_output; // 0: drawn
 } stream;
@@ -224,9 +224,9 @@ static inferd_status check(const workload_spec *s, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* ---- when ---- */
+/* ---- times ---- */
 
-/* For a rate of 0 there are no points. */
+/* With a rate of 0 there are no points. */
 static double gap_s(rng *random, double rate) {
     return rate > 0 ? rng_exp(random) / rate : INFINITY;
 }
@@ -241,8 +241,8 @@ static bool draw_on(const workload_spec *s, rng *random) {
     return rng_unit(random) <= s->on_s / (s->on_s + s->off_s);
 }
 
-/* The state at time 0 is what the last point before it drew, of the group or its own; a Poisson
- * process looks the same backwards. */
+/* The state at time 0 was drawn at the last point before it, of the group or its own; a Poisson
+ * process has the same distribution backwards in time. */
 static void begin_onoff(stream *st, const workload_spec *s, uint32_t group_idx) {
     double rate = points_per_s(s), c = shared_part(s);
     st->group = rng_for(s, FOR_GROUP, group_idx, 0);
@@ -254,7 +254,7 @@ static void begin_onoff(stream *st, const workload_spec *s, uint32_t group_idx) 
     st->own_at_s = gap_s(&st->random, rate * (1 - c));
 }
 
-/* An exponential amount of work with mean 1 is used up at the rate while ON. */
+/* An exponential amount of work with mean 1 is used up at the rate, only while ON. */
 static bool next_onoff(stream *st, const workload_spec *s, double end_s) {
     double work = rng_exp(&st->random), rate = points_per_s(s), c = shared_part(s);
     while (st->at_s < end_s) {
@@ -277,8 +277,8 @@ static bool next_onoff(stream *st, const workload_spec *s, double end_s) {
     return false;
 }
 
-/* Mean shape x scale, variance shape x scale^2.  The first gap is the rest of one that was found by
- * looking in: long gaps are found more often, which makes the shape one larger. */
+/* Mean shape x scale, variance shape x scale^2.  The first gap is the rest of the gap around time
+ * 0: a random time falls in long gaps more often, which makes the shape one larger. */
 static double gamma_gap_s(stream *st, double cv) {
     double shape = 1 / (cv * cv), scale = 1 / (shape * st->rate);
     if (st->n > 0) return rng_gamma(&st->random, shape) * scale;
@@ -303,7 +303,7 @@ static void next_storm(stream *st) {
     st->at_s = (double)(event + 1) * st->every_s + STORM_S * st->storm_at;
 }
 
-/* A trace that is repeated begins again one mean gap after its last row. */
+/* A repeated trace begins again one mean gap after its last row. */
 static bool next_row(stream *st, double factor) {
     const trace *t = st->rows;
     uint64_t round = st->n / t->n, last_ns = t->rows[t->n - 1].at_ns;
@@ -355,7 +355,7 @@ static void push(workload *w, uint32_t stream_idx) {
     dues_push(&w->dues, (due){.at_ns = at_ns, .class_idx = stream_idx});
 }
 
-/* ---- what ---- */
+/* ---- contents ---- */
 
 static uint32_t log_normal(rng *random, double mu, double sigma, uint32_t max) {
     double value = exp(mu + sigma * rng_normal(random));
@@ -400,13 +400,13 @@ static uint32_t model_of(const workload *w, const stream *st, rng *random) {
     switch (st->draw_model) {
     case MODEL_FIXED:
         return st->model_idx;
-    case MODEL_STORM: // each storm in another order
+    case MODEL_STORM: // each storm in a different order
         return st->model_idx +
                (uint32_t)((nth + nth / WORKLOAD_STORM_MODELS) % WORKLOAD_STORM_MODELS);
     case MODEL_ZIPF:
         break;
     }
-    uint32_t lo = 0, hi = w->spec.n_models - 1; // the first whose sum is not below x
+    uint32_t lo = 0, hi = w->spec.n_models - 1; // the first with a sum of at least x
     double x = rng_unit(random) * w->zipf[hi];
     while (lo < hi) {
         uint32_t middle = lo + (hi - lo) / 2;
@@ -492,8 +492,8 @@ static void add_per_model(workload *w, process how) {
     }
 }
 
-/* A stream has the same generator whichever attacks there are, so the victim sends the same alone
- * and under attack: its place in the list is its tenant's number. */
+/* A stream's generator does not depend on which attacks are enabled, so the victim sends the same
+ * requests alone and under attack: the stream's index is its tenant's number. */
 static void add_adv(workload *w) {
     const workload_spec *s = &w->spec;
     const double rates[ADV_TENANTS] = {[ADV_TENANT_FLOOD] = s->flood_per_s,
@@ -553,7 +553,7 @@ static void add_streams(workload *w) {
     }
 }
 
-/* Attacks that were not asked for have a stream that never begins. */
+/* Attacks that are not enabled have a stream that never begins. */
 static bool is_silent(const workload *w, uint32_t stream_idx) {
     return w->spec.kind == WORKLOAD_ADV && stream_idx > 0 &&
            (w->spec.attacks & 1u << (stream_idx - 1)) == 0;

@@ -1,8 +1,8 @@
 /* workload.h - requests that a simulated daemon is offered, drawn from a seed.
  *
- * An open loop: when a request arrives does not depend on how the last ones fared.  A workload is a
- * handful of *streams* (one per model, tenant or trace), each with its own generator and its own
- * next arrival; a heap merges them, so that a run of a week needs the memory of a run of a minute.
+ * An open loop: arrival times do not depend on how earlier requests fared.  A workload is a few
+ * *streams* (one per model, tenant or trace), each with its own generator and its own next arrival;
+ * a heap merges them, so that a run of a week needs the memory of a run of a minute.
  *
  *     MIX_Z   M models of popularity Zipf(a): model i has weight 1 / (i + 1)^a.  Arrivals are those
  *             of the traces, which begin again at their end, or Poisson with `rate_per_s` in all.
@@ -10,31 +10,31 @@
  *     MIX_M   a market: each model Poisson with `rate_per_s` of its own
  *     MIX_B   each model is ON or OFF and Poisson with `rate_per_s` while ON.  ON and OFF last
  *             exponential times; models of a group tend to be ON together
- *     MIX_G   each model has Gamma gaps with `rate_per_s` of its own and coefficient of variation
- * cv ADV     tenant 0 sends one request a second to model 0, evenly, class HIGH.  Against it, as
- * `attacks` says: tenant 1 floods with prompts of 8k tokens, tenant 2 sends many requests for one
- * token, tenant 3 asks for outputs as long as allowed (all to `attack_model`, Poisson), tenant 4
- * wakes the last 20 models within one second, again and again PRE     model 0 (class BATCH, tenant
- * 0) has a backlog at the start and Poisson arrivals with `rate_per_s`, enough to keep the device
- * busy; model 1 (class HIGH, tenant 1) wakes every 30 s, shifted by up to a second so that it meets
- * every phase of a step TRACE   the first trace, once, all of it for model 0 when there is one
- * model, else by Zipf(a)
+ *     MIX_G   each model has Gamma gaps with its own `rate_per_s` and coefficient of variation `cv`
+ *     ADV     tenant 0 (the victim) sends one request a second to model 0, evenly, class HIGH.
+ *             The attackers, by `attacks`: tenant 1 floods with prompts of 8k tokens, tenant 2
+ * sends many requests for one token, tenant 3 asks for the longest outputs (all to `attack_model`,
+ * Poisson), tenant 4 repeatedly wakes the last 20 models within a second PRE     model 0 (class
+ * BATCH, tenant 0) has a backlog at the start and Poisson arrivals with `rate_per_s`, enough to
+ * keep the device busy; model 1 (class HIGH, tenant 1) wakes every 30 s, shifted by up to a second
+ * so that it meets every phase of a step TRACE   the first trace, once: all of it for model 0 if
+ * there is one model, else by Zipf(a)
  *
  * `rate_factor` multiplies every rate, those of traces, too; only the victim of ADV, the storms and
- * the urgent model of PRE keep their pace.  All processes are stationary from the first moment on:
- * ON or OFF and the rest of a gap are drawn as somebody finds them who looks in at any time.
+ * the urgent model of PRE keep their pace.  All processes are stationary from the start: ON or OFF
+ * and the rest of the first gap are drawn as if the process had been running for ever.
  *
  * Correlation in MIX_B.  An ON/OFF process with exponential times is one whose state is drawn anew,
  * ON with p = on / (on + off), at the points of a Poisson process of rate 1/on + 1/off.  Members of
- * a group share a part c of these points and what is drawn there; the other points are their own.
- * Then each member alone is exactly what it was, and the states of two members have correlation c /
- * (2 - c).  With 15 s and 36 s a model is active 29 % of the time and idle 71 times an hour; a
- * group of correlation 1 changes 141 times an hour.
+ * a group share a part c of these points and the states drawn there; the other points are their
+ * own.  Then the process of each single member is unchanged, and the states of two members have
+ * correlation c / (2 - c).  With 15 s and 36 s a model is active 29 % of the time and idle 71 times
+ * an hour; a group of correlation 1 changes 141 times an hour.
  *
- * Lengths.  An arrival of a trace brings its own.  Others have those of a row drawn from the
- * traces, so that prompt and output keep their joint distribution, or log-normal ones.  These have
- * the mean and the 99th percentile of the Azure 2023 traces, the two that decide about load and
- * memory; their medians are off, as the traces are not log-normal:
+ * Lengths.  An arrival of a trace has its own.  Others have those of a row drawn from the traces,
+ * so that prompt and output keep their joint distribution, or log-normal ones.  These have the mean
+ * and the 99th percentile of the Azure 2023 traces, which matter most for load and memory; their
+ * medians differ, as the traces are not log-normal:
  *
  *                      mu       sigma    mean   p99    median   (of the trace)
  *     conv  prompt     6.84933  0.63602  1155   4142    943     1020
@@ -42,13 +42,13 @@
  *     code  prompt     7.41766  0.64325  2048   7436   1665     1469
  *     code  output     2.45437  1.32184    28    252     12       13
  *
- * Prompt and output are drawn independently there; in the traces their logarithms have a
- * correlation of 0.09 (conv) and 0.00 (code).
+ * Here prompt and output are drawn independently; in the traces their logarithms have a correlation
+ * of 0.09 (conv) and 0.00 (code).
  *
  * Everything but the time of a request is drawn from a generator of (seed, stream, index), so it
  * does not change when times do.
  *
- * Thread: that of its owner. */
+ * Thread: its owner. */
 #ifndef SIM_WORKLOAD_H
 #define SIM_WORKLOAD_H
 
@@ -66,7 +66,8 @@ enum {
     WORKLOAD_FLOOD_PROMPT = 8192
 };
 #define WORKLOAD_DURATION_US_MAX ((uint64_t)100 * 86400 * 1000000)
-/* Of a rate a second, and of the factor on all of them; more arrivals would share microseconds. */
+/* Limits of a rate per second, and of the factor on all rates; at more, several arrivals would
+ * share one microsecond. */
 #define WORKLOAD_RATE_MIN 1e-6
 #define WORKLOAD_RATE_MAX 1e6
 #define WORKLOAD_ZIPF_MAX 10.0
@@ -94,7 +95,7 @@ typedef enum workload_attack {
     ATTACK_ALL = 15
 } workload_attack;
 
-/* Whose requests are which in ADV and PRE. */
+/* Models and tenants in ADV and PRE. */
 enum {
     ADV_TENANT_VICTIM,
     ADV_TENANT_FLOOD,
@@ -112,39 +113,39 @@ typedef struct workload_spec {
     uint64_t seed;
     uint64_t duration_us; // arrivals are in [0, duration)
     uint32_t n_models;
-    uint32_t n_tenants; // each request is of one of them, all alike; ADV and PRE have their own
-    double rate_per_s;  // of what the table above says
+    uint32_t n_tenants; // requests are spread evenly over them; ADV and PRE have their own
+    double rate_per_s;  // see the table above
     double rate_factor;
     double zipf; // MIX_Z, TRACE: the exponent a
     double cv;   // MIX_G
 
     double on_s, off_s;    // MIX_B: mean times
-    uint32_t group_size;   // MIX_B: neighbouring models that belong together; 1: each alone
-    double correlation;    // MIX_B: of the states of two models of a group, [0, 1]
-    uint32_t attacks;      // ADV: of workload_attack
-    uint32_t attack_model; // ADV: 0 is the victim's own
+    uint32_t group_size;   // MIX_B: neighbouring models per group; 1: each alone
+    double correlation;    // MIX_B: between the states of two models of a group, [0, 1]
+    uint32_t attacks;      // ADV: a set of workload_attack
+    uint32_t attack_model; // ADV: 0 is the victim's model
     double flood_per_s, short_per_s, long_per_s, storm_every_s; // ADV
     uint32_t pre_backlog;                                       // PRE: requests at time 0
     double urgent_every_s;                                      // PRE
-    uint32_t urgent_burst;                                      // PRE: requests each time
+    uint32_t urgent_burst;                                      // PRE: requests per wake
 
     workload_lengths lengths;
-    uint32_t prompt_max, output_max;          // cuts what was drawn
+    uint32_t prompt_max, output_max;          // cap the drawn lengths
     const trace *traces[WORKLOAD_TRACES_MAX]; // borrowed
     uint32_t n_traces;
 
-    uint32_t class_percent[GEN_CLASSES]; // together 100; ADV and PRE have their own
+    uint32_t class_percent[GEN_CLASSES]; // sum 100; ADV and PRE have their own
     uint32_t slo_ttft_us, slo_tpot_us;   // hints put on every request; 0: none
 
-    uint32_t prefix_percent;       // of requests that begin with a prefix others have, too
+    uint32_t prefix_percent;       // of requests that begin with a shared prefix
     uint32_t prefix_groups;        // per model and tenant
-    uint32_t prefix_lo, prefix_hi; // a group's prefix has a length in [lo, hi], always the same
+    uint32_t prefix_lo, prefix_hi; // each group's prefix has one fixed length in [lo, hi]
 } workload_spec;
 
 typedef struct workload_request {
     uint64_t arrival_us;
     uint64_t idx;          // 0, 1, ... in the order of arrival
-    uint64_t prefix_group; // same number, same first tokens; 0: shares nothing
+    uint64_t prefix_group; // same number, same first tokens; 0: no shared prefix
     uint32_t model_idx, tenant_idx;
     uint32_t n_prompt, n_output; // >= 1
     uint32_t n_shared_prefix;    // of n_prompt; < n_prompt
@@ -154,18 +155,18 @@ typedef struct workload_request {
 
 typedef struct workload workload;
 
-/* Defaults of a kind: ten minutes, the figures of the table above, one tenant, class NORMAL. */
+/* Defaults of a kind: ten minutes, log-normal conv lengths, one tenant, class NORMAL. */
 void workload_spec_init(workload_spec *spec, workload_kind kind);
 
 /* "mix-z", "mix-m", ...; parse: false when the text is none of them. */
 const char *workload_kind_name(workload_kind kind);
 bool workload_kind_parse(const char *text, workload_kind *out);
 
-/* Copies the spec; the traces stay borrowed.  EINVAL names the field that is wrong. */
+/* Copies the spec; the traces stay borrowed.  EINVAL: a field is wrong; the text names it. */
 inferd_status workload_create(const workload_spec *spec, workload **out, inferd_err *err);
 void workload_destroy(workload *w); // accepts NULL
 
-/* Requests in the order of their arrival; false: there is none any more. */
+/* Requests in the order of their arrival; false: no more. */
 bool workload_next(workload *w, workload_request *out);
 
 #endif
