@@ -1,4 +1,4 @@
-/* experiment.c - see experiment.h: one run, its targets, and how figures are told. */
+/* experiment.c - see experiment.h: one run, its targets, and the output of figures. */
 #include "engine_limits.h"
 #include "experiment.h"
 #include "options.h"
@@ -8,14 +8,14 @@
 #include <time.h>
 
 enum {
-    CAPACITY_S = 240,       // of an endless queue
-    CAPACITY_WARMUP_S = 60, // of it, not counted
+    CAPACITY_S = 240,       // with an endless queue
+    CAPACITY_WARMUP_S = 60, // of that, not counted
     BASE_S_MIN = 600,
-    /* Of the dedicated device: targets do not move with a default. */
+    /* For the dedicated device: targets do not change with the daemon's defaults. */
     REFERENCE_TPOT_MS = 25,
     REFERENCE_STEP_TOKENS = 512
 };
-#define CAPACITY_RATE 200.0 // a second, more than any preset serves
+#define CAPACITY_RATE 200.0 // per second, more than any preset serves
 #define BASE_LOAD     0.5
 #define BASE_QUANTILE 0.95
 
@@ -98,7 +98,7 @@ uint32_t experiment_n_models(const experiment *e) {
     return e->n_models > 0 ? e->n_models : s.n_models;
 }
 
-/* Model i is on device i mod n; with fewer models than devices, on as many as there are for it. */
+/* Model i is on device i mod n; with fewer models than devices, each model has several replicas. */
 static world_model *make_models(const experiment *e, const sim_preset *p, uint32_t n,
                                 inferd_err *err) {
     world_model *models = calloc(n, sizeof *models);
@@ -182,13 +182,13 @@ static inferd_status sum_up(const world *w, double seconds, run_figures *out, in
     return INFERD_OK;
 }
 
-/* Tenants that requests of this workload may be of. */
+/* Number of tenants in the requests of this workload. */
 static uint32_t tenants_of(const workload_spec *load) {
     if (load->kind == WORKLOAD_ADV) return ADV_TENANTS;
     return load->kind == WORKLOAD_PRE ? PRE_MODELS : load->n_tenants;
 }
 
-/* What was watched while requests arrived. */
+/* Adds the watched figures of the time in which requests arrived. */
 static inferd_status add_watched(const experiment *e, world *w, double seconds, run_figures *out,
                                  inferd_err *err) {
     uint64_t end_us = w->begin_us + (uint64_t)(seconds * 1e6);
@@ -213,7 +213,7 @@ static inferd_status add_watched(const experiment *e, world *w, double seconds, 
     return INFERD_OK;
 }
 
-/* The same workload once more, by model; the caller frees both arrays. */
+/* Draws the same workload once more, sorted by model; the caller frees both arrays. */
 static inferd_status look_ahead(const workload_spec *load, world_future *out, inferd_err *err) {
     size_t n_models = load->n_models, n = 0, capacity = 0;
     size_t *begin = calloc(n_models + 2, sizeof *begin);
@@ -231,7 +231,7 @@ static inferd_status look_ahead(const workload_spec *load, world_future *out, in
             all = grown;
         }
         all[n++] = r;
-        begin[r.model_idx + 2]++; // shifted by one: it becomes the end of the model before
+        begin[r.model_idx + 2]++; // shifted by one: it becomes the end of the previous model
     }
     if (st == INFERD_OK && (arrivals_us = malloc(size_max(n, 1) * sizeof *arrivals_us)) == NULL)
         st = inferd_fail(err, INFERD_ENOMEM, "no memory for %zu arrivals", n);
@@ -248,7 +248,8 @@ static inferd_status look_ahead(const workload_spec *load, world_future *out, in
     return INFERD_OK;
 }
 
-/* Runs `load` in a world of n_models; *out_world is the caller's then, unless it is NULL. */
+/* Runs `load` in a world of its models; the caller owns *out_world afterwards, unless it is
+ * NULL. */
 static inferd_status run(const experiment *e, const workload_spec *load, run_figures *out,
                          world **out_world, inferd_err *err) {
     *out = (run_figures){0};
@@ -324,7 +325,7 @@ inferd_status experiment_run(const experiment *e, uint64_t seed, uint32_t n_mode
 
 /* ---- targets ---- */
 
-/* One model, one tenant, nobody has a share. */
+/* One model, one tenant, no shares. */
 static void dedicate(experiment *e) {
     e->mix = WORKLOAD_MIX_M;
     e->tenants = NULL;
@@ -335,7 +336,7 @@ static void dedicate(experiment *e) {
     if (e->step_tokens == 0) e->step_tokens = u32_max(REFERENCE_STEP_TOKENS, 2 * e->running_max);
 }
 
-/* Requests a second that one device with one model ends while it is never without work. */
+/* Requests per second that one device with one model finishes while it always has work. */
 static inferd_status measure_capacity(const experiment *e, double *out, inferd_err *err) {
     experiment one = *e;
     workload_spec load;
@@ -382,7 +383,7 @@ inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *er
     return INFERD_OK;
 }
 
-/* A target that 32 bits cannot hold, or that would be none. */
+/* Fails if the target does not fit 32 bits or is below 1 us. */
 static inferd_status scale_target(const char *name, uint64_t base_us, double scale, uint32_t *out,
                                   inferd_err *err) {
     double us = (double)base_us * scale;
@@ -419,7 +420,7 @@ inferd_status experiment_targets(const experiment *e, bool wants_base, slo_targe
     return INFERD_OK;
 }
 
-/* ---- telling ---- */
+/* ---- output ---- */
 
 void experiment_print_constants(const experiment *e) {
     const sim_preset *p = e->preset;
@@ -459,7 +460,7 @@ static inferd_status add_notes(figures *f, const note *notes, size_t n, inferd_e
     return st;
 }
 
-/* What experiment_print_constants prints, and what depends on it. */
+/* Notes what experiment_print_constants prints, and related values. */
 static inferd_status note_constants(const experiment *e, figures *f, inferd_err *err) {
     const sim_preset *p = e->preset;
     const note of_device[] = {

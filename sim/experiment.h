@@ -1,20 +1,20 @@
 /* experiment.h - questions that the simulator answers, one command each.
  *
- * Each prints the constants it used and one table; figures are given as the median of the seeds,
- * with least and greatest.  JSON has them all, and constants, targets, options and what follows
- * from all seeds together as notes (report.h).  The same options give the same bytes.
+ * Each command prints the constants it used and one table; figures are medians over the seeds, with
+ * minimum and maximum.  JSON has the value of every seed and, as notes, constants, targets, options
+ * and results over all seeds (report.h).  The same options give the same bytes.
  *
  *     mix      one workload: attainment, goodput, latencies, switches, use of the device
- *              by tenant and model, share error, fairness; ADV: the victim beside itself alone;
- *              PRE: how many steps the urgent ones wait
- *     shares   fixed shares, everybody with more work than his share: the error
- *     rate     the same over rates, with a curve
+ *              by tenant and model, share error, fairness; ADV: the victim under attack and alone;
+ *              PRE: how many steps the urgent requests wait
+ *     shares   fixed shares, every flow with more work than its share: the error
+ *     rate     the same as mix over several rates, with a curve
  *     models   how many models a device serves, attainment 90 and 99 %
- *     evict    reload time of the product's choice beside LRU and who knows the future
+ *     evict    reload time with the product's choice, with LRU, and with knowledge of the future
  *     objectives  one workload, four objectives: attainment, goodput, throughput, refusals
  *     churn    models that come and go: the largest that can be placed against the theoretical
  *     retry    clients that obey Retry-After: how many succeed at their first retry
- *     speed    how fast the simulator itself is: of this machine, so no two runs give the same
+ *     speed    the speed of the simulator itself: depends on this machine, so no two runs agree
  *
  * Thread: that of main. */
 #ifndef SIM_EXPERIMENT_H
@@ -27,7 +27,7 @@
 enum {
     EXPERIMENT_ATTACKS = 4,
     CHURN_DEVICES_MIN = 2,
-    CHURN_DEVICES_MAX = 16 // some minutes; what could be packed is tried exactly
+    CHURN_DEVICES_MAX = 16 // takes minutes: the best packing is searched exactly
 };
 /* Bit i of `attacks`. */
 extern const char *const experiment_attack_names[EXPERIMENT_ATTACKS];
@@ -38,50 +38,51 @@ extern const char *const experiment_attack_names[EXPERIMENT_ATTACKS];
 typedef struct experiment {
     const sim_preset *preset;
     const sim_shape *shape;         // of all models,
-    const sim_shape *const *shapes; // [n_shapes] or in turn, when not NULL
+    const sim_shape *const *shapes; // [n_shapes] used in turn instead, when not NULL
     uint32_t n_shapes;
     workload_kind mix;
     workload_lengths lengths;
     trace traces[WORKLOAD_TRACES_MAX]; // owned
     uint32_t n_traces;
     uint32_t n_seeds, n_devices, n_models, running_max;
-    uint32_t step_tokens; // rows of a step at most; 0: the daemon's default
+    uint32_t step_tokens; // most rows of a step; 0: the daemon's default
     uint64_t seed0;
     double seconds;
-    double lambda;      // < 0: the workload's own; so with the next two
+    double lambda;      // < 0: the workload's default; the same for the next two
     double zipf;        // mix-z, trace
     double cv;          // mix-g
-    double rate_factor; // 1: as it is
+    double rate_factor; // 1: unchanged
     double slo_scale;
     uint32_t slo_ttft_ms, slo_tpot_ms; // 0: the base times slo_scale
     double host_gb;                    // < 0: the preset's
     uint32_t n_requests;               // speed
-    uint32_t models_max;               // models: no more are tried
+    uint32_t models_max;               // models: the most that are tried
     uint32_t verify_turns;             // of world_options
     bool cache_all;
-    bool told;          // requests say their targets
-    bool obeys;         // clients come back when they are told to
+    bool told;          // requests pass their targets to the scheduler
+    bool obeys;         // clients come back after their Retry-After
     uint32_t queue_len; // 0: the daemon's default
     policy_objective objective;
-    uint32_t tpot_ms; // pace of decoding; 0: the objective's
+    uint32_t tpot_ms; // pace of decoding; 0: from the objective
     world_worth worth;
     const char *json_path, *svg_path; // NULL: none
-    double load_percent;              // mix: the rate at which devices compute so much; 0: as given
-    bool watched;                     // watch.h: shares and fairness are in the figures
-    const tenant_policy *tenants;     // [n_tenants] borrowed; NULL: nobody has a guarantee
-    uint32_t n_tenants;               // of the workload; 0: its own
-    const share_spec *model_shares;   // [n_models] borrowed; NULL: none
-    uint32_t attacks;                 // ADV, of workload_attack
-    bool no_backlog;                  // PRE: nothing waits at the start
-    uint32_t taken;                   // of options.h: what the command takes
-    char *line;                       // the command line, less where figures go; owned; or NULL
+    double load_percent; // mix: finds the rate at which devices compute that much; 0: uses the
+                         // given rate
+    bool watched;        // with watch.h: the figures include shares and fairness
+    const tenant_policy *tenants;   // [n_tenants] borrowed; NULL: no tenant has a guarantee
+    uint32_t n_tenants;             // of the workload; 0: its default
+    const share_spec *model_shares; // [n_models] borrowed; NULL: none
+    uint32_t attacks;               // ADV: a set of workload_attack
+    bool no_backlog;                // PRE: no backlog at the start
+    uint32_t taken;                 // options that the command takes, see options.h
+    char *line;                     // the command line without output files; owned; or NULL
 } experiment;
 
 typedef struct plot_labels {
     const char *title, *x, *y;
 } plot_labels;
 
-/* What a dedicated device gives at half of what it can. */
+/* Figures of a dedicated device at half of its capacity. */
 typedef struct slo_base {
     double capacity_per_s, rate_per_s;
     uint64_t ttft_us, tpot_us; // 95th percentiles; tpot: 0 when all outputs have one token
@@ -98,18 +99,18 @@ typedef struct run_figures {
     stats_attained attained;
     double attainment, goodput, goodput_tokens, offered_per_s;
     double ttft_us[3], tpot_us[3]; // median, 95th and 99th percentile; NAN: none
-    double ttft_met, tpot_met;     // part of the offered that met this target
-    double output_per_s;           // tokens of all that ended, per device
-    uint64_t n_told, n_taken; // refused with a Retry-After; of those, taken when they came back
+    double ttft_met, tpot_met;     // part of the offered requests that met this target
+    double output_per_s;           // tokens of all finished requests, per device
+    uint64_t n_told, n_taken; // refused with a Retry-After; of those, admitted when they came back
     double told_ms;           // mean
     world_account account;
-    double offered_s; // of arrivals
-    double seconds;   // until all had ended
+    double offered_s; // length of the arrivals
+    double seconds;   // until all requests had ended
     double used;      // part of that in which devices computed
-    double machine_s; // of this machine's processor
+    double machine_s; // processor time of this machine
     /* While requests arrive, when watched; else NAN. */
-    double share_points[STATS_WINDOWS]; // the worst of the devices; NAN: shorter than the window
-    double jain_weighted, jain_due;     // the least of the devices
+    double share_points[STATS_WINDOWS]; // the largest of the devices; NAN: shorter than the window
+    double jain_weighted, jain_due;     // the smallest of the devices
     double busy;                        // part of that time in which devices computed
 } run_figures;
 
@@ -126,36 +127,36 @@ inferd_status experiment_churn(const experiment *e, inferd_err *err);
 inferd_status experiment_retry(const experiment *e, inferd_err *err);
 inferd_status experiment_shares(const experiment *e, inferd_err *err);
 
-/* ---- what they share, experiment.c ---- */
+/* ---- shared by the commands, experiment.c ---- */
 
 /* One run of n_models models with these targets (0: none). */
 inferd_status experiment_run(const experiment *e, uint64_t seed, uint32_t n_models,
                              double rate_factor, uint32_t slo_ttft_us, uint32_t slo_tpot_us,
                              run_figures *out, inferd_err *err);
-/* The same; the world is the caller's then. */
+/* The same; the caller owns the world afterwards. */
 inferd_status experiment_run_world(const experiment *e, uint64_t seed, uint32_t n_models,
                                    double rate_factor, uint32_t slo_ttft_us, uint32_t slo_tpot_us,
                                    run_figures *out, world **out_world, inferd_err *err);
 uint32_t experiment_n_models(const experiment *e);
-/* The median, 95th and 99th percentile; sorts.  NAN: there is none. */
+/* Median, 95th and 99th percentile; sorts.  NAN: no values. */
 void experiment_quantiles(uint64_t *values, size_t n, double out[3]);
-/* One request at a time would be no load at all, and more than it can serve no latency: half of
- * what it serves of an endless queue. */
+/* Measures the dedicated device at half of the throughput it has with an endless queue: one request
+ * at a time would be almost no load, and more than the capacity would make latency unbounded. */
 inferd_status experiment_base(const experiment *e, slo_base *out, inferd_err *err);
-/* Targets of e: given, or the base times the scale (then the base is measured and printed).
- * `wants_base`: it is measured in any case. */
+/* Targets of e: given ones, or the base times the scale (then the base is measured and printed).
+ * `wants_base`: the base is measured in any case. */
 inferd_status experiment_targets(const experiment *e, bool wants_base, slo_targets *out,
                                  inferd_err *err);
 inferd_status experiment_note_targets(figures *f, const slo_targets *t, inferd_err *err);
-/* EINVAL: the workload of the mix cannot be, with as many models as e says. */
+/* EINVAL: the workload of the mix is impossible with e's number of models. */
 inferd_status experiment_check_load(const experiment *e, inferd_err *err);
-/* Of arrivals: e->seconds, or less when a trace that is not repeated is over by then. */
+/* Length of the arrivals: e->seconds, or less when a trace that is not repeated ends earlier. */
 double experiment_seconds(const experiment *e, double rate_factor);
-/* The figures of one run, as one seed of a group. */
+/* Set the figures of one run, as one seed of a group. */
 inferd_status experiment_set(figures *f, const char *group, uint32_t seed_idx, const run_figures *r,
                              inferd_err *err);
 void experiment_print_constants(const experiment *e);
-/* The table to stdout, and where the options say. */
+/* Write the table to stdout, and the files that the options ask for. */
 inferd_status experiment_tell(const experiment *e, const figures *f, inferd_err *err);
 inferd_status experiment_write(const char *path, const buf *text, inferd_err *err);
 /* A figure of one seed. */
@@ -166,22 +167,22 @@ typedef struct experiment_row {
 } experiment_row;
 inferd_status experiment_set_rows(figures *f, const char *group, uint32_t seed_idx,
                                   const experiment_row *rows, size_t n, inferd_err *err);
-/* The plot where the options say; nothing when they do not. */
+/* Write the plot if the options ask for one. */
 inferd_status experiment_plot(const experiment *e, const plot *p, inferd_err *err);
-/* Median, least and most over the seeds, for point i of a series. */
+/* Median, minimum and maximum over the seeds, for point i of a series. */
 void experiment_point(const figures *f, const char *group, const char *name, size_t i,
                       double *median, double *lo, double *hi);
-/* Bars of several series side by side; nothing when the options ask for no plot. */
+/* Bars of several series side by side, if the options ask for a plot. */
 inferd_status experiment_plot_bars(const experiment *e, const plot_labels *labels,
                                    const plot_series *series, uint32_t n_series,
                                    const char *const *bars, uint32_t n_bars, inferd_err *err);
-/* Every seed with this rate and these targets; `set` takes the figures of each. */
+/* Runs every seed with this rate and these targets; `set` gets the figures of each. */
 typedef inferd_status experiment_set_f(figures *f, const char *group, uint32_t seed_idx,
                                        const run_figures *r, inferd_err *err);
 inferd_status experiment_run_seeds(const experiment *e, uint32_t n_models, double rate_factor,
                                    uint32_t slo_ttft_us, uint32_t slo_tpot_us, figures *f,
                                    const char *group, experiment_set_f *set, inferd_err *err);
-/* Without figures; device, model and options are noted. */
+/* Empty figures, with notes of device, model and options. */
 inferd_status experiment_figures(const experiment *e, figures *f, const char *title,
                                  inferd_err *err);
 

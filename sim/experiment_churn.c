@@ -1,15 +1,15 @@
-/* experiment_churn.c - see experiment.h: is there still a place for a large model after an hour?
+/* experiment_churn.c - see experiment.h: is there still room for a large model after an hour?
  *
  * Models come and go on several devices, placed by place.h: Poisson arrivals, exponential lives,
- * sizes log-uniform between two parts of a device.  A newcomer is turned away while the devices
- * would be fuller than an occupancy, which is never reached from below otherwise.  Each policy sees
- * the same arrivals; one that has no device for a newcomer asks for moves (place_plan_moves), and
- * with `no moves` it does not.
+ * sizes log-uniform between two parts of a device.  A new model is refused while it would fill the
+ * devices above a target occupancy; the arrivals are frequent enough to reach it.  Each policy sees
+ * the same arrivals.  If a new model fits no device, the policy asks for moves (place_plan_moves),
+ * except with `no moves`.
  *
  * Every minute of the hour, and at its end: the largest model that can be placed, with moves where
- * they are allowed, against what is possible.  That is at most all free pages of all devices
- * together, at most a device, and at most what the models there could be packed anew for; the last
- * is tried exactly, and where the search gives up it counts as possible. */
+ * they are allowed, against the largest possible one.  The latter is at most all free pages of all
+ * devices together, at most a device, and at most the room after an optimal repacking of the models
+ * there; that is searched exactly, and where the search gives up it counts as possible. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,12 +21,12 @@
 enum {
     HOUR_S = 3600,
     LOOK_EVERY_S = 60,
-    DEVICES = 8, // when the options say one
+    DEVICES = 8, // default; also with --devices 1
     CHURN_MODELS_MAX = 1000,
     LIFE_MEAN_S = 600,
-    GRAIN_PARTS = 256, // of a device: how exactly the largest is found
+    GRAIN_PARTS = 256, // of a device: the resolution of the largest model
     PACK_STEPS_MAX = 200000,
-    TOKENS_PER_1000S_MAX = 1000000, // of a model, for its KV pressure, with the next two
+    TOKENS_PER_1000S_MAX = 1000000, // of a model, for its KV pressure; also the next two
     TOKEN_BYTES = 131072,
     TPOT_US = 50000,
     KV_PARTS = 16 // of its weights: least keys and values of a model
@@ -34,7 +34,8 @@ enum {
 _Static_assert((int)CHURN_DEVICES_MAX <= (int)PLACE_DEVICES_MAX, "as placement knows them");
 static const double PART_MIN = 1.0 / 64, PART_MAX = 0.4; // of a device
 static const uint32_t OCCUPANCY_PERCENT[] = {70, 80, 90};
-static const char *const POLICY_NAMES[] = {"balanced", "binpack", "spread"}; // as policy_placement
+static const char *const POLICY_NAMES[] = {"balanced", "binpack",
+                                           "spread"}; // indexed by policy_placement
 
 typedef struct fleet {
     const experiment *e;
@@ -76,7 +77,7 @@ static void fill(const fleet *f, place_device *out) {
     place_fill(f->empty, f->n_devices, f->models, f->copies, f->n, out);
 }
 
-/* Where model f->n goes now, after the moves of the plan; PLACE_NOWHERE. */
+/* The device for model f->n after the moves of the plan, or PLACE_NOWHERE. */
 static uint32_t find_place(const fleet *f, place_plan *plan) {
     place_device d[PLACE_DEVICES_MAX];
     uint32_t chosen;
@@ -94,7 +95,7 @@ static void arrive(fleet *f, uint32_t n_pages, uint64_t pressure, double end_s,
                    uint32_t occupancy_percent) {
     uint64_t all = (uint64_t)f->n_devices * f->device_pages;
     if (f->n == CHURN_MODELS_MAX || (f->used_pages + n_pages) * 100 > all * occupancy_percent)
-        return; // nobody asks the devices
+        return; // not offered to the devices
     place_plan plan;
     f->models[f->n] = model_of(n_pages, pressure);
     uint32_t device_idx = find_place(f, &plan);
@@ -123,7 +124,7 @@ static void leave(fleet *f, double now_s) {
     }
 }
 
-/* ---- how much room there is ---- */
+/* ---- room ---- */
 
 typedef struct packing {
     uint32_t pages[CHURN_MODELS_MAX + 1], n; // descending
@@ -164,7 +165,8 @@ static bool can_be_placed(fleet *f, uint32_t n_pages) {
     return find_place(f, &plan) != PLACE_NOWHERE;
 }
 
-/* The largest of [low, high] that is true, as if it were for all below; to a grain. */
+/* The largest size in [0, high] that fits, to the resolution of a grain; assumes that smaller ones
+ * fit, too. */
 static uint32_t largest(fleet *f, uint32_t high, bool possible) {
     uint32_t low = 0, grain = u32_max(f->device_pages / GRAIN_PARTS, 1);
     while (high - low > grain) {
@@ -174,10 +176,10 @@ static uint32_t largest(fleet *f, uint32_t high, bool possible) {
         else
             high = middle - 1;
     }
-    return possible ? high : low; // both against ourselves
+    return possible ? high : low; // both are rounded to our disadvantage
 }
 
-/* Part of what is possible; NAN: nothing is. */
+/* The placeable size as a part of the possible one; NAN: nothing is possible. */
 static double look(fleet *f) {
     uint64_t all_free = (uint64_t)f->n_devices * f->device_pages - f->used_pages;
     uint32_t bound = all_free < f->device_pages ? (uint32_t)all_free : f->device_pages;
@@ -188,7 +190,7 @@ static double look(fleet *f) {
 /* ---- the hour ---- */
 
 typedef struct hour {
-    double end, least, occupancy, refused, moves; // percent but the last, which is per newcomer
+    double end, least, occupancy, refused, moves; // percent, but moves: per placed model
 } hour;
 
 static hour run_hour(const experiment *e, uint64_t seed, policy_placement policy, bool moves,
@@ -197,7 +199,7 @@ static hour run_hour(const experiment *e, uint64_t seed, policy_placement policy
     fleet_init(&f, e, policy, moves);
     rng random = rng_make(seed, occupancy_percent, 0);
     double mean_size = (PART_MAX - PART_MIN) / log(PART_MAX / PART_MIN);
-    /* A little more than keeps that occupancy: who is turned away before does not come again. */
+    /* 1.5 times the arrivals that would keep this occupancy: refused models do not come again. */
     double gap_s = LIFE_MEAN_S * mean_size / f.n_devices / (occupancy_percent / 100.0) / 1.5;
     double next_s = 0, look_s = LOOK_EVERY_S;
     hour h = {.least = 100};

@@ -1,12 +1,11 @@
-/* experiment_evict.c - see experiment.h: how long models are loaded because others had to go.
+/* experiment_evict.c - see experiment.h: load time caused by evictions.
  *
- * Twice.  First the daemon's own residency, turned by a world: the same requests, and an idle model
- * is worth what the daemon says, or its idle time (LRU), or how often it is asked for in the whole
- * run, or what its next use says (clairvoyant).
- * Everything else (who comes, classes, turns, keys and values) is the same code.  Then activations
- * without steps (evictor.h), where more can be said: there is also who knows every model's true
- * distribution of pauses, but not the next one.  Where pauses are what those activations have, he
- * is about as good as anybody can be who does not see the future. */
+ * In two parts.  First the daemon's own residency in a world: the same requests, with four values
+ * of an idle model: the daemon's own, its idle time (LRU), its arrival rate over the whole run, or
+ * its next use (clairvoyant).  Everything else (bring-up order, classes, time slices, keys and
+ * values) is the same code.  Then activations without steps (evictor.h), which allow one more
+ * policy: it knows every model's true distribution of pauses, but not the next one.  With the
+ * pauses of those activations, it is about the best possible without seeing the future. */
 #include <string.h>
 
 #include "evictor.h"
@@ -18,11 +17,11 @@ typedef struct real_case {
     const char *name;
     workload_kind mix;
     uint32_t n_models;
-    double rate_per_s; // of what the mix counts
+    double rate_per_s; // see workload_kind
     bool mixed;        // models of several sizes
 } real_case;
 
-/* About half of what has to be there at once fits, and the device is not overloaded. */
+/* About half of the weights needed at the same time fit, and the device is not overloaded. */
 static const real_case REAL[] = {
     {"MIX-M", WORKLOAD_MIX_M, 10, 0.037, false}, {"MIX-M, sizes", WORKLOAD_MIX_M, 12, 0.02, true},
     {"MIX-Z", WORKLOAD_MIX_Z, 12, 0.4, false},   {"MIX-Z, sizes", WORKLOAD_MIX_Z, 14, 0.3, true},
@@ -90,7 +89,7 @@ static inferd_status set_sums(figures *f, const char *group, uint32_t seed_idx, 
     return st;
 }
 
-/* One seed with so many models, over all idle times. */
+/* One seed with n_models, over all idle times. */
 static inferd_status replay_seed(const experiment *e, figures *f, uint32_t seed_idx,
                                  uint32_t n_models, inferd_err *err) {
     rng random = rng_make(e->seed0 + seed_idx, 1, n_models);

@@ -1,14 +1,14 @@
-/* experiment_mix.c - see experiment.h: one workload, and who had the device.
+/* experiment_mix.c - see experiment.h: one workload, and the use of the device by flow.
  *
- * `--load` looks for a rate first: attainment says something where a device has about as much to do
- * as it can, and nothing far below or above.  The rate is that at which the devices compute this
- * part of the time in which requests arrive, for the first seed; the other seeds take it over.
+ * `--load` first searches for a rate: attainment is informative only near the capacity of a device,
+ * not far below or above it.  The rate is the one at which the devices compute this part of the
+ * time in which requests arrive, with the first seed; the other seeds use the same rate.
  *
  * PRE has no backlog at its start then, only arrivals.
  *
- * ADV runs three times: the victim alone, beside the flood, and beside all attacks, always under
- * the same fixed share; or twice, alone and beside the attacks that were asked for.  The others are
- * measured as they are. */
+ * ADV runs three times: the victim alone, beside the flood, and beside all attacks, always with the
+ * same fixed share; or, if attacks were selected, twice: alone and beside those.  The other
+ * workloads run once. */
 #include <math.h>
 #include <string.h>
 
@@ -17,25 +17,25 @@
 enum {
     VICTIM_PERCENT = 40,                // of the device, fixed
     RATE_STEPS = 24,                    // doublings and halvings
-    FLAT_DOUBLINGS = 3,                 // in a row: more work is only a longer queue
-    P99 = 2,                            // of experiment_quantiles
-    CASE_BYTES = FIGURES_TEXT_BYTES / 2 // behind "device seconds, "
+    FLAT_DOUBLINGS = 3,                 // in a row: more requests only make the queue longer
+    P99 = 2,                            // index in experiment_quantiles
+    CASE_BYTES = FIGURES_TEXT_BYTES / 2 // after "device seconds, "
 };
-#define LOAD_TOLERANCE 0.01         // of the devices' time
-#define RATE_FIRST     0.125        // light, so that no search begins with a flooded device
-#define RATE_LEAST     (1.0 / 1024) // what is left then does not follow the rate
+#define LOAD_TOLERANCE 0.01         // part of the devices' time
+#define RATE_FIRST     0.125        // low, so that the search does not begin with a flooded device
+#define RATE_LEAST     (1.0 / 1024) // below this the load does not follow the rate
 #define FLAT_GROWTH    1.1          // a load that follows the rate doubles
-#define NARROW         1.01         // two rates that are so close are one
+#define NARROW         1.01         // two rates that are this close are the same
 
 /* ---- the rate ---- */
 
-/* Twice the rate, and they compute no longer.  A light load is small, and doubles all the same. */
+/* At twice the rate the devices compute hardly longer.  A light load is small, but it doubles. */
 static bool is_flat(double busy, double busy_doubled) {
     return busy_doubled - busy < LOAD_TOLERANCE && busy_doubled < FLAT_GROWTH * busy;
 }
 
-/* Doubled or halved until the load is between two rates, then between those; `out` is one that was
- * run. */
+/* Doubles or halves the rate until the load is between two rates, then bisects; `out` is a rate
+ * that was run. */
 static inferd_status find_rate(const experiment *e, const slo_targets *t, double *out,
                                inferd_err *err) {
     double want = e->load_percent / 100, lo = 0, hi = 0, busy_lo = 0, rate = RATE_FIRST;
@@ -69,9 +69,10 @@ static inferd_status find_rate(const experiment *e, const slo_targets *t, double
     return INFERD_OK;
 }
 
-/* ---- who had it ---- */
+/* ---- use of the device ---- */
 
-/* Device seconds while requests arrived, by model or by tenant; what was due beside it. */
+/* Device seconds while requests arrived, by model or by tenant, and the entitled seconds beside
+ * them. */
 static inferd_status set_seconds(figures *f, const char *group, uint32_t seed_idx, world *w,
                                  double seconds, inferd_err *err) {
     uint64_t end_us = w->begin_us + (uint64_t)(seconds * 1e6);
@@ -107,7 +108,8 @@ static inferd_status set_seconds(figures *f, const char *group, uint32_t seed_id
     return st;
 }
 
-/* What the daemon's own account says, of what the devices computed, until all had ended. */
+/* The daemon's own metering, as a part of what the devices computed, until all requests had
+ * ended. */
 static inferd_status set_metered(figures *f, const char *group, uint32_t seed_idx, const world *w,
                                  inferd_err *err) {
     uint64_t metered_us = 0, computed_us = 0, waste_us = 0;
@@ -197,7 +199,8 @@ static inferd_status set_victim(figures *f, const char *group, uint32_t seed_idx
             {"victim, TPOT P99", "ms", 2, q[P99] / 1e3},
             {"victim, TPOT P99, of alone", "", 3, q[P99] / alone_us},
         };
-        size_t n_rows = INFERD_COUNT(rows) - (alone_us > 0 ? 0 : 1); // alone: of what
+        size_t n_rows =
+            INFERD_COUNT(rows) - (alone_us > 0 ? 0 : 1); // alone: nothing to compare with
         st = experiment_set_rows(f, group, seed_idx, rows, n_rows, err);
     }
     free(tpot);
@@ -234,8 +237,8 @@ typedef struct adv_case {
     uint32_t attacks;
 } adv_case;
 
-/* The victim alone, which the others are told against; then what was asked for, and when that is
- * everything, the flood before it. */
+/* The victim alone, as the reference of the other cases; then the selected attacks, and if these
+ * are all, the flood before them. */
 static size_t list_cases(const experiment *e, adv_case out[3]) {
     size_t n = 0;
     out[n++] = (adv_case){"alone", 0};
@@ -275,7 +278,7 @@ static inferd_status run_adv(const experiment *e, figures *f, double rate, const
     return st;
 }
 
-/* Had and due of each model; of each tenant where there are several. */
+/* Used and entitled time of each model; of each tenant where there are several. */
 static inferd_status draw(const experiment *e, const figures *f, bool by_tenant, inferd_err *err) {
     static const char *const WHAT[2] = {"had", "due"};
     double y[2][PLOT_BARS_MAX], lo[2][PLOT_BARS_MAX], hi[2][PLOT_BARS_MAX];
@@ -334,7 +337,7 @@ inferd_status experiment_mix(const experiment *e, inferd_err *err) {
         printf("tenant %d has a fixed share of %d %%, the others what is left\n", ADV_TENANT_VICTIM,
                VICTIM_PERCENT);
     }
-    one.no_backlog = e->load_percent > 0; // it would be the load
+    one.no_backlog = e->load_percent > 0; // the backlog itself would be the load
     if (e->load_percent > 0) st = find_rate(&one, &t, &rate, err);
     if (st != INFERD_OK) return st;
     snprintf(title, sizeof title, "%s x %.3g, %u models on %u x %s, %g s",

@@ -1,15 +1,15 @@
 /* experiment_objectives.c - see experiment.h: what policy.objective changes.
  *
- * The same requests four times, each with its targets, which it says: the daemon with `balanced`,
- * `latency`, `throughput` and `sla`.  Nothing else differs.  Some models that all fit share a
- * device near what it can do, so that it is time alone that is short; there the four have to
- * differ, or the dial is none. */
+ * The same requests run four times, each passing its targets to the scheduler: with `balanced`,
+ * `latency`, `throughput` and `sla`.  Nothing else differs.  A few models that all fit share a
+ * device near its capacity, so that only time is short; there the four objectives have to differ,
+ * or the setting has no effect. */
 #include <string.h>
 
 #include "experiment.h"
 
 static const char *const NAMES[] = {"balanced", "latency", "throughput", "sla"};
-static const double FACTORS[] = {0.6, 0.8, 1, 1.2}; // of what a dedicated device can
+static const double FACTORS[] = {0.6, 0.8, 1, 1.2}; // of the capacity of a dedicated device
 enum { MODELS = 3, STEP_TOKENS = 2048 };            // all of them fit; chunks are bounded by time
 enum { N_OBJECTIVES = INFERD_COUNT(NAMES), N_FACTORS = INFERD_COUNT(FACTORS) };
 

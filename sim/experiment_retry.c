@@ -1,15 +1,15 @@
-/* experiment_retry.c - see experiment.h: is Retry-After true?
+/* experiment_retry.c - see experiment.h: is Retry-After reliable?
  *
- * Requests come in bursts (MIX-B: models that are ON and OFF) at more than the device can do while
- * they last, the queue is short, and the front refuses as the daemon's does, with the promises of
- * scheduler/drain.h.  Every client comes back once, exactly when it was told to. */
+ * Requests come in bursts (MIX-B: models that are ON and OFF) at more than the device can do during
+ * a burst, the queue is short, and the front refuses as the daemon's does, with the reservations of
+ * scheduler/drain.h.  Every client comes back once, exactly after its Retry-After. */
 #include <math.h>
 #include <string.h>
 
 #include "experiment.h"
 
 enum { MODELS = 4, QUEUE_LEN = 64 };
-static const double BURSTS[] = {4, 8, 16}; // requests a second of each model while it is ON
+static const double BURSTS[] = {4, 8, 16}; // requests per second of each model while it is ON
 
 static double percent(uint64_t a, uint64_t b) {
     return b > 0 ? 100 * (double)a / (double)b : NAN;

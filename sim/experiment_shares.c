@@ -1,18 +1,19 @@
 /* experiment_shares.c - see experiment.h: do shares hold?
  *
- * Everybody has more to do than his fixed share all the time, so what is due is the share itself.
- * Measured is what the device computed (watch.h), in every window of ten seconds. */
+ * Every flow always has more work than its fixed share, so its entitled time is the share itself.
+ * The measured time is what the device computed (watch.h), in every window of ten seconds. */
 #include <math.h>
 #include <string.h>
 
 #include "experiment.h"
 
 enum { PARTS_MAX = 5, QUEUE_LEN = 1 << 16 };
-#define OVERLOAD 1.2 // times what a dedicated device ends in the largest share, offered to each
+#define OVERLOAD                                                                                   \
+    1.2 // times the throughput of a dedicated device in the largest share, offered to each
 
 typedef struct shares_case {
     const char *name;
-    bool by_model; // else by tenant of one model
+    bool by_model; // false: by tenant of one model
     uint32_t n, percent[PARTS_MAX];
 } shares_case;
 

@@ -21,7 +21,7 @@ static inferd_status draw_attainment(const experiment *e, const char *title, con
     return experiment_plot(e, &p, err);
 }
 
-/* "models_at_99_percent", beside the table. */
+/* Notes "models_at_99_percent" and the like, beside the table. */
 static inferd_status note_level(figures *f, const char *what, double level, double value,
                                 inferd_err *err) {
     char name[FIGURES_TEXT_BYTES];
@@ -29,7 +29,7 @@ static inferd_status note_level(figures *f, const char *what, double level, doub
     return figures_note(f, "results", name, value, err);
 }
 
-/* A seed that offers nothing attains neither much nor little; when all do, nothing can be said. */
+/* Summary of the attainment.  Seeds without requests are left out; fails when no seed has any. */
 static inferd_status attained_of(const figures *f, const char *group, double seconds,
                                  figure_summary *out, inferd_err *err) {
     *out = figures_summary(f, figures_find(f, group, "attainment"));
@@ -111,7 +111,7 @@ typedef struct sweep {
     uint32_t n_done;
 } sweep;
 
-/* The median attainment of so many models; measured once. */
+/* The median attainment with n_models; measured only once. */
 static inferd_status attain(sweep *s, uint32_t n_models, double *out, inferd_err *err) {
     for (uint32_t i = 0; i < s->n_done; i++)
         if (s->done[i].n_models == n_models) {
@@ -133,8 +133,8 @@ static inferd_status attain(sweep *s, uint32_t n_models, double *out, inferd_err
     return INFERD_OK;
 }
 
-/* The largest number that attains the level, as if attainment only fell with the number; 0: not
- * even one does. */
+/* The largest number of models that attains the level, if attainment falls with the number; 0: even
+ * one model does not. */
 static inferd_status bisect(sweep *s, double level, uint32_t *out, inferd_err *err) {
     uint32_t good = 0, bad = s->e->models_max + 1, next = 1;
     double a = 0;
@@ -262,7 +262,7 @@ inferd_status experiment_speed(const experiment *e, inferd_err *err) {
     one.lambda = e->n_traces > 0 ? -1 : rate;
     if (e->n_traces == 0) rate *= one.n_models;
     one.seconds = e->n_requests / (rate * e->rate_factor);
-    if (e->verify_turns != 1) one.verify_turns = 0; // it would be measured
+    if (e->verify_turns != 1) one.verify_turns = 0; // it would count as the simulator's time
     experiment_print_constants(e);
     snprintf(title, sizeof title, "speed of the simulator, %s",
              e->n_traces > 0 ? "traces, again and again" : "Poisson");

@@ -46,7 +46,7 @@ static const char USAGE[] =
 typedef struct command {
     const char *name;
     inferd_status (*run)(const experiment *e, inferd_err *err);
-    uint32_t options; // that change something
+    uint32_t options; // that have an effect
 } command;
 
 static const command COMMANDS[] = {
@@ -87,7 +87,7 @@ static int run(const command *c, int argc, char **argv) {
     if (st == INFERD_OK && c->run == experiment_models) {
         if (e.n_models > 0) e.models_max = e.n_models;
         experiment one = e;
-        one.n_models = 1; // what it begins with
+        one.n_models = 1; // bisection begins with one model
         st = experiment_check_load(&one, &err);
         if (st != INFERD_OK && one.mix != WORKLOAD_TRACE)
             inferd_context(&err, "it counts from one model on, which not every mix can be of");

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* REAL and COUNT are members of an experiment; the others have a function of their own. */
+/* REAL and COUNT are members of an experiment; the others have their own function. */
 typedef enum option_kind { IS_SWITCH, IS_REAL, IS_COUNT, IS_OTHER } option_kind;
 
 typedef struct option_row {
@@ -169,9 +169,9 @@ static inferd_status read_value(experiment *e, const option_row *o, const char *
     return st;
 }
 
-/* ---- together ---- */
+/* ---- combinations ---- */
 
-/* What the command or another option has decided already. */
+/* Fails if the command or another option has decided a given option already. */
 static inferd_status check_pairs(const experiment *e, uint32_t taken, uint32_t given,
                                  inferd_err *err) {
     bool mixes = (taken & OPTION_MIX) != 0, traced = e->n_traces > 0;
@@ -203,8 +203,8 @@ static inferd_status check_pairs(const experiment *e, uint32_t taken, uint32_t g
     return mixes ? experiment_check_load(e, err) : INFERD_OK;
 }
 
-/* Opened once, before hours of work end with "cannot be written"; what was not there is removed
- * again.  `out` is the file. */
+/* Opens the file once, so that hours of work do not end with a write error; a file that did not
+ * exist is removed again.  `out` is its status. */
 static inferd_status try_file(const char *option, const char *path, bool *out_new, struct stat *out,
                               inferd_err *err) {
     *out_new = access(path, F_OK) != 0;
@@ -235,7 +235,7 @@ static inferd_status check_files(const experiment *e, inferd_err *err) {
     return st;
 }
 
-/* ---- the line ---- */
+/* ---- the command line ---- */
 
 static const option_row *find(const char *name) {
     for (size_t i = 0; i < INFERD_COUNT(OPTIONS); i++)
@@ -243,7 +243,7 @@ static const option_row *find(const char *name) {
     return NULL;
 }
 
-/* Where the figures go is no part of them. */
+/* Output paths do not belong to the line. */
 static void add_to_line(buf *line, const option_row *o, const char *value) {
     if (o->bit == OPTION_JSON || o->bit == OPTION_SVG) return;
     buf_add_format(line, " %s", o->name);
@@ -287,8 +287,8 @@ inferd_status options_read(experiment *e, const char *command, uint32_t taken, i
     return st;
 }
 
-/* "--slo-ttft-ms" is slo_ttft_ms.  A number that is not given and has no default here is the
- * workload's or the daemon's own: null. */
+/* "--slo-ttft-ms" is slo_ttft_ms.  A number that is not given and has no default here (the workload
+ * or the daemon has one) is null. */
 static inferd_status note_number(const experiment *e, const option_row *o, figures *f,
                                  inferd_err *err) {
     const char *at = (const char *)e + o->offset;

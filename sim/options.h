@@ -1,9 +1,9 @@
 /* options.h - the command line of inferd-sim, as an experiment.
  *
- * One table says what there is, and each command which of it changes something there.  The rest is
- * refused: who names an option that nobody looks at would take the figures for those of another
- * question.  Whatever can be seen to be wrong is refused before anything runs, the files that will
- * be written among it.
+ * One table has all options, and each command lists those that have an effect on it.  Other options
+ * are refused: if one were ignored, its user would take the figures for the answer to another
+ * question.  Every error that can be detected early is reported before anything runs, including
+ * output files that cannot be written.
  *
  * Thread: that of main. */
 #ifndef SIM_OPTIONS_H
@@ -50,11 +50,11 @@ enum {
 };
 
 /* Reads argv of `command`, which takes `taken`, into an initialised experiment.  EINVAL, EIO: the
- * option and what was expected. */
+ * text names the option and what was expected. */
 inferd_status options_read(experiment *e, const char *command, uint32_t taken, int argc,
                            char **argv, inferd_err *err);
-/* The command line that gives the same figures, and the numbers that it did not change, as notes.
- */
+/* Notes the command line that gives the same figures, and the numbers that it left at their
+ * defaults. */
 inferd_status options_note(const experiment *e, figures *f, inferd_err *err);
 
 #endif

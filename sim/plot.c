@@ -15,9 +15,9 @@
 
 enum { WIDTH = 760, HEIGHT = 420, LEFT = 72, TOP = 44, BOTTOM = 56, RIGHT = 20 };
 enum { LEGEND_LINE = 18, LEGEND_MARK = 26, TICKS = 6, DOTS_MAX = 40, TICKS_MAX = 64 };
-static const double CHAR_WIDTH = 6.6; // of an average letter at 12 px
+static const double CHAR_WIDTH = 6.6; // px of an average letter at 12 px
 static const double LEGEND_WIDTH_MAX = 240;
-static const double BAR_SHARE = 0.8; // of the room of a group; the rest is between groups
+static const double BAR_SHARE = 0.8; // of the width of a group; the rest is space between groups
 
 static const char *const LIGHT[PLOT_SERIES_MAX] = {"#0063b1", "#c24a00", "#00795a", "#a8327d",
                                                    "#6b5b00", "#5b46c2", "#8a1c1c", "#4d5560"};
@@ -27,7 +27,7 @@ static const char *const DASHES[PLOT_SERIES_MAX] = {"none", "7 3",     "2 3",   
                                                     "12 4", "4 2 4 6", "1 2 6 2", "5 5"};
 
 typedef struct axis {
-    double min, max; // of what is drawn
+    double min, max; // range of the axis
     double from_px, to_px;
     double step; // between ticks
 } axis;
@@ -103,7 +103,7 @@ static double step_of(double range) {
     return 10 * power;
 }
 
-/* A range without width gets some, so that its only value is in the middle. */
+/* A range without width is widened, so that its only value is in the middle. */
 static void axis_set(axis *a, double min, double max, bool rounds) {
     if (!(max - min > 1e-12 * fmax(fabs(min), fabs(max)))) {
         double half = min == 0 ? 1 : fabs(min) / 2;
@@ -162,7 +162,7 @@ static void add_tick_text(buf *out, const axis *a, double value) {
 /* ---- drawing ---- */
 
 static void add_px(buf *out, double px) {
-    text_add_fixed(out, fmin(fmax(px, -1e6), 1e6), 2); // far outside is outside
+    text_add_fixed(out, fmin(fmax(px, -1e6), 1e6), 2); // limits numbers far outside the area
 }
 
 /* ` name="12.50"` */
@@ -273,8 +273,8 @@ static void add_legend(buf *out, const plot *p, double left_px) {
     }
 }
 
-/* The points of [from, to) that a column of pixels needs: first, least, greatest, last, in order
- * and each once. */
+/* The points of [from, to) that a column of pixels needs: first, minimum, maximum, last, in order
+ * and without duplicates. */
 static size_t keep(const plot_series *s, size_t from, size_t to, size_t out[4]) {
     size_t least = from, greatest = from, n = 0;
     for (size_t i = from; i < to; i++) {
@@ -386,7 +386,7 @@ static double legend_width(const plot *p) {
     size_t longest = 0;
     for (uint32_t i = 0; i < p->n_series; i++)
         longest = size_max(longest, text_columns(p->series[i].name));
-    if (p->n_series == 1) return 0; // the title says it
+    if (p->n_series == 1) return 0; // the title names it
     return fmin((double)longest * CHAR_WIDTH + LEGEND_MARK + 12, LEGEND_WIDTH_MAX);
 }
 
@@ -411,7 +411,7 @@ inferd_status plot_svg(const plot *p, buf *out, inferd_err *err) {
     add_y_axis(out, p, &y, right_px);
     buf_add_format(out, "<svg x=\"%d\" y=\"%d\"", LEFT, TOP);
     add_attribute(out, "width", right_px - LEFT);
-    /* Without a range that was asked for nothing leaves the area but half of a line's width. */
+    /* Unless a range was set, everything is inside the area except for half of a line's width. */
     buf_add_format(out, " height=\"%d\" overflow=\"%s\">\n", HEIGHT - TOP - BOTTOM,
                    p->has_y_range ? "hidden" : "visible");
     for (uint32_t i = 0; i < p->n_series; i++)

@@ -88,7 +88,7 @@ inferd_status figures_set(figures *f, const char *group, const char *name, const
     return INFERD_OK;
 }
 
-/* The next note, without what it says; NULL: `err` says why. */
+/* The next note, without its value; NULL: the error is in `err`. */
 static figure_note *add_note(figures *f, const char *section, const char *name, inferd_err *err) {
     for (uint32_t i = 0; i < f->n_notes; i++)
         if (strcmp(f->notes[i].section, section) == 0 && strcmp(f->notes[i].name, name) == 0) {
@@ -129,7 +129,7 @@ inferd_status figures_note_text(figures *f, const char *section, const char *nam
     return INFERD_OK;
 }
 
-/* ---- summing up ---- */
+/* ---- summaries ---- */
 
 static double value_of(const figure *of, uint32_t seed_idx) {
     bool exists = (of->is_set >> seed_idx & 1) != 0 && isfinite(of->values[seed_idx]);
@@ -180,7 +180,7 @@ static void add_right(buf *out, double x, uint32_t n_digits) {
     INFERD_CHECK(out->failed || out->n > begin);
 }
 
-/* True for the first figure of a group, wherever the others stand. */
+/* True for the first figure of a group, even if the group's figures are not adjacent. */
 static bool opens_group(const figures *f, uint32_t idx) {
     for (uint32_t i = 0; i < idx; i++)
         if (strcmp(f->items[i].group, f->items[idx].group) == 0) return false;

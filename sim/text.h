@@ -1,7 +1,7 @@
-/* text.h - words and numbers as JSON, CSV and XML want them.
+/* text.h - text and numbers in JSON, CSV and XML.
  *
  * Names come from scenario files, so they may hold anything: bytes that are not UTF-8 and control
- * characters become a question mark, which all three formats can carry.
+ * characters become a question mark, which is valid in all three formats.
  *
  * Thread: any. */
 #ifndef SIM_TEXT_H
@@ -12,7 +12,7 @@
 
 #include "inferd/buf.h"
 
-/* Length of the character at p, 1 to 4; 0: what is there is not UTF-8, or a control character. */
+/* Length of the character at p, 1 to 4; 0: not UTF-8, or a control character. */
 static inline size_t text_char(const char *p) {
     const unsigned char *u = (const unsigned char *)p;
     if (u[0] < 0x80) return u[0] >= 0x20 && u[0] != 0x7f;
@@ -22,12 +22,12 @@ static inline size_t text_char(const char *p) {
                                               : 0;
     for (size_t i = 1; i < n; i++)
         if ((u[i] & 0xc0) != 0x80) return 0;
-    if (n == 2 && u[0] == 0xc2 && u[1] < 0xa0) return 0;  // controls again
-    if (n == 3 && u[0] == 0xe0 && u[1] < 0xa0) return 0;  // longer than needed
-    if (n == 3 && u[0] == 0xed && u[1] >= 0xa0) return 0; // half of a surrogate pair
-    if (n == 3 && u[0] == 0xef && u[1] == 0xbf && u[2] >= 0xbe) return 0; // no character in XML
+    if (n == 2 && u[0] == 0xc2 && u[1] < 0xa0) return 0;                  // C1 control characters
+    if (n == 3 && u[0] == 0xe0 && u[1] < 0xa0) return 0;                  // overlong encoding
+    if (n == 3 && u[0] == 0xed && u[1] >= 0xa0) return 0;                 // a surrogate
+    if (n == 3 && u[0] == 0xef && u[1] == 0xbf && u[2] >= 0xbe) return 0; // not a character in XML
     if (n == 4 && u[0] == 0xf0 && u[1] < 0x90) return 0;
-    if (n == 4 && u[0] == 0xf4 && u[1] >= 0x90) return 0; // past the last one
+    if (n == 4 && u[0] == 0xf4 && u[1] >= 0x90) return 0; // above U+10FFFF
     return n;
 }
 
@@ -66,15 +66,15 @@ static inline void text_add(buf *out, const char *p, text_format format) {
     }
 }
 
-/* The shortest of 15 to 17 digits that reads back as the same number; `missing` when there is
- * none. */
+/* The shortest of 15 to 17 digits that reads back as the same number; `missing` for NAN or
+ * infinity. */
 static inline void text_add_number(buf *out, double x, const char *missing) {
     char text[40];
     if (!isfinite(x)) {
         buf_add_str(out, missing);
         return;
     }
-    if (x == 0) x = 0; // no minus in front of it
+    if (x == 0) x = 0; // removes the sign of -0
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, x);
         if (strtod(text, NULL) == x) break;
