@@ -10,7 +10,7 @@
  *   device finish      the oldest step's results
  *   sched_commit       append, finish or keep, give pages back, emit events
  *   residency_work     a piece of bringing a model up: long enough to make progress, short enough
- * to delay decoding sequences by no more than about one step
+ *                      to delay decoding sequences by about one step at most
  *
  * Every microsecond from core_open on is accounted for once.  The time account is a line that is
  * cut in pieces: each piece ends where something was done, and is named after it.
@@ -86,7 +86,7 @@ typedef struct core {
 
 inferd_status core_init(core *c, const core_options *options, inferd_err *err);
 void core_deinit(
-    core *c); // closes everything; accepts one whose core_init failed, and a zeroed one
+    core *c); // closes everything; accepts one after a failed core_init, and a zeroed one
 /* Open the device.  After a failure no request is served. */
 inferd_status core_open(core *c, inferd_err *err);
 /* False: there was nothing to do. */

@@ -14,7 +14,7 @@
  * values) count for the host budget, at most n_host.  Where both are one memory, as on the CPU, all
  * of it is pages of the pool, and a page changes its budget without being touched.  Elsewhere host
  * memory is apart: for weights, pool_host_take and pool_host_give only count it; PARKED pages are
- * those of a second pool, whose broken extents count in this pool's host budget (pool_set_host).
+ * those of a second pool; its broken extents count in this pool's host budget (pool_set_host).
  *
  * Pages are grouped in *extents*, the pieces of physical memory that a device can map (1 page on
  * the CPU, up to 64 on a GPU).  Weights take whole extents; keys and values take single pages, from

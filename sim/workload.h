@@ -13,18 +13,18 @@
  *     MIX_G   each model has Gamma gaps with its own `rate_per_s` and coefficient of variation `cv`
  *     ADV     tenant 0 (the victim) sends one request a second to model 0, evenly, class HIGH.
  *             The attackers, by `attacks`: tenant 1 floods with prompts of 8k tokens, tenant 2
- * sends many requests for one token, tenant 3 asks for the longest outputs (all to `attack_model`,
- * Poisson), tenant 4 repeatedly wakes the last 20 models within a second PRE     model 0 (class
- * BATCH, tenant 0) has a backlog at the start and Poisson arrivals with `rate_per_s`, enough to
- * keep the device busy; model 1 (class HIGH, tenant 1) wakes every 30 s, shifted by up to a second
- * so that it meets every phase of a step TRACE   the first trace, once: all of it for model 0 if
- * there is one model, else by Zipf(a)
+ *             sends many requests for one token, tenant 3 asks for the longest outputs (all to
+ *             `attack_model`, Poisson), tenant 4 repeatedly wakes the last 20 models in a second
+ *     PRE     model 0 (class BATCH, tenant 0) has a backlog at the start and Poisson arrivals with
+ *             `rate_per_s`, enough to keep the device busy; model 1 (class HIGH, tenant 1) wakes
+ *             every 30 s, shifted by up to a second so that it meets every phase of a step
+ *     TRACE   the first trace, once: all of it for model 0 if there is one model, else by Zipf(a)
  *
  * `rate_factor` multiplies every rate, those of traces, too; only the victim of ADV, the storms and
  * the urgent model of PRE keep their pace.  All processes are stationary from the start: ON or OFF
  * and the rest of the first gap are drawn as if the process had been running for ever.
  *
- * Correlation in MIX_B.  An ON/OFF process with exponential times is one whose state is drawn anew,
+ * Correlation in MIX_B.  In an ON/OFF process with exponential times the state is drawn anew,
  * ON with p = on / (on + off), at the points of a Poisson process of rate 1/on + 1/off.  Members of
  * a group share a part c of these points and the states drawn there; the other points are their
  * own.  Then the process of each single member is unchanged, and the states of two members have

@@ -187,8 +187,7 @@ typedef struct place_replica {
  *   1. Of those with a TTFT within the target: the one with the longest cached prefix.
  *   2. With equally long ones: the fullest with a TTFT of at most half of the target.  So the last
  *      replica gets nothing while the others have room, becomes empty, and can be removed.  Half is
- *      well below the threshold for one more replica: filling one up never looks like a need for
- * it.
+ *      well below the threshold for one more replica: filling one up never triggers that.
  *   3. Otherwise, or without a target (0): the least TTFT.
  * Ties go to the first device. */
 uint32_t place_route(const place_replica *replicas, uint32_t n, uint64_t ttft_max_us);

@@ -1,8 +1,8 @@
 /* queue_places.h - slots of the queue, and those that are kept free for guaranteed shares.
  *
  * A sequence that runs or waits has a queue slot.  If all slots were open to all, one tenant could
- * fill them, and a guaranteed share of a device would be worth nothing to the others, whose
- * requests would be refused at admission.  So of N slots
+ * fill them, and a guaranteed share of a device would be worth nothing: requests of other tenants
+ * would be refused at admission.  So of N slots
  *
  *     N / 4 * percent / (100 * devices)  are kept for each tenant with a share (fixed, burst)
  *     N / 4 * percent / (100 * devices)  for each model with a share, for tenants without one
