@@ -483,7 +483,7 @@ void residency_do(residency *r, uint32_t idx, engine_command c, uint64_t now_us)
         break;
     case ENGINE_DRAIN:
         r->slots[idx].held = true;
-        if (!group_is_held(r, root)) break; // another name of the same weights serves on
+        if (!group_is_held(r, root)) break; // another name of its weight group is in service
         m->wanted = m->prefetch = false;
         m->dropped = true;
         break;

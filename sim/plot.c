@@ -4,7 +4,7 @@
  *     | title                                      |
  *     |   +------------------------------+  legend | TOP
  *     |   |   area: an <svg> of its own, |         |
- *     |   |   which cuts what leaves it  |         |
+ *     |   |   which clips its content    |         |
  *     |   +------------------------------+         | HEIGHT - BOTTOM
  *     |     ticks, x label                         |
  *     +--------------------------------------------+ HEIGHT
