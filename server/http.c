@@ -1,18 +1,18 @@
 /* http.c - the loop: when libmicrohttpd runs, and the life of connections and exchanges.
  *
- *     uv_poll   the library's epoll set      -> MHD_run
- *     uv_poll   the watch set                -> clients that left, lingering senders
- *     uv_poll   the listening socket         -> accept, MHD_add_connection
- *     uv_timer  MHD_get_timeout              -> MHD_run
- *     uv_timer  the earliest deadline        -> 408 and cut
- *     uv_prepare before the loop sleeps      -> MHD_run, if anything was resumed or cut
+ *     uv_poll    the library's epoll set      -> MHD_run
+ *     uv_poll    the watch set                -> clients that left, lingering senders
+ *     uv_poll    the listening socket         -> accept, MHD_add_connection
+ *     uv_timer   MHD_get_timeout              -> MHD_run
+ *     uv_timer   the earliest deadline        -> 408 and cut
+ *     uv_prepare before the loop sleeps       -> MHD_run, if anything was resumed or cut
  *
- * The library owns no listening socket: accepting ourselves is what lets a full server close the
- * idle, say 503 and survive a lack of descriptors.  It has no timeout either: its own starts anew
- * with every byte, so all deadlines are absolute and ours.
+ * The library owns no listening socket: our own accept lets a full server close idle connections,
+ * answer 503 and survive a lack of descriptors.  The library has no timeout either: its own timeout
+ * restarts with every byte, so all deadlines are absolute and ours.
  *
- * Resumes are collected: resuming only marks, and one MHD_run walks the suspended list once for
- * all of them. */
+ * Resumes are batched: a resume only marks the connection, and one MHD_run walks the suspended list
+ * once for all of them. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -27,26 +27,27 @@
 #include "scheduler/pulse.h"
 
 enum {
-    IDLE_RUNS_MAX = 32, // turns without progress before the library is asked less often
+    IDLE_RUNS_MAX = 32, // runs without progress before the library runs less often
     IDLE_RUN_MS = 5
 };
 
-/* Beside the bytes of a request, in the library's pool of a connection.  Of version 0.9.75:
+/* Memory needs beside the bytes of a request, in the library's pool of a connection.  Of version
+ * 0.9.75:
  *
- *     [ head | behind it | free -->            <-- free | records ]
- *       read buffer, half of the pool at first            one of each header and argument
+ *   [ head | behind it | free -->          <-- free | records ]
+ *     read buffer, half of the pool at first          one of each header and argument
  *
- * A record is 56 bytes, and the pool rounds to 16.  A record without room takes it from the part of
- * the read buffer that holds no bytes.  A full read buffer grows while a byte of the pool is free.
- * When either fails the library answers 431 by itself.  When the head of the answer does not fit,
- * the library closes without one.
+ * A record is 56 bytes, and the pool rounds to 16.  If the pool has no room for a record, it takes
+ * the part of the read buffer that holds no bytes.  A full read buffer grows while a byte of the
+ * pool is free.  When either fails the library answers 431 by itself.  When the head of the answer
+ * does not fit, the library closes without an answer.
  *
  * Always: none of that can happen.  Until the head is parsed, the library has read no more than
- * header_bytes_max of head and body together (room_behind in http_inlet.c).  An answer is made
- * then, or when all of the body has left the buffer. */
+ * header_bytes_max of head and body together (room_behind in http_inlet.c).  An answer is made at
+ * that point, or after the whole body has left the buffer. */
 enum {
     RECORD_BYTES = 64,
-    ROUNDED_BYTES = 2 * 16, // the read buffer, and what is allocated behind it
+    ROUNDED_BYTES = 2 * 16, // the read buffer, and the allocation behind it
     REPLY_HEAD_BYTES = 2048,
     SPARE_BYTES =
         (GUARD_HEADERS_MAX + GUARD_ARGUMENTS_MAX) * RECORD_BYTES + ROUNDED_BYTES + REPLY_HEAD_BYTES
@@ -66,7 +67,7 @@ const http_limits http_limits_default = {
     .heartbeat_ms = 15000,
 };
 
-/* -- the library's turn -- */
+/* -- running the library -- */
 
 static void run_library(http_server *s);
 
@@ -74,12 +75,12 @@ static void on_timer_mhd(uv_timer_t *timer) {
     run_library(timer->data);
 }
 
-/* The library asks to be run again at once when a connection has work left, and also when it has a
- * full buffer it cannot make sense of (a chunk extension without end).  The first is progress; the
- * second would cost a core until its deadline, so turns without any callback are spaced out. */
+/* The library asks to run again at once when a connection has work left, and also when it has a
+ * full buffer that it cannot parse (a chunk extension without end).  The first is progress; the
+ * second would use a whole core until its deadline, so runs without any callback are spaced out. */
 static void arm_library(http_server *s, bool progress) {
     MHD_UNSIGNED_LONG_LONG wait_ms;
-    if (s->must_run) { // marked since it ran, perhaps when the loop is about to sleep
+    if (s->must_run) { // marked after the last run, perhaps just before the loop sleeps
         uv_timer_start(&s->timer_mhd, on_timer_mhd, 0, 0);
         return;
     }
@@ -97,13 +98,14 @@ static void arm_library(http_server *s, bool progress) {
     uv_timer_start(&s->timer_mhd, on_timer_mhd, wait_ms, 0);
 }
 
-/* When a reader ends a connection, the library marks it closed and then forgets it: it is freed
- * only when it has become the oldest of those with the usual timeout, which behind one old idle
- * connection is never.  Those with a timeout of their own are all looked at in every run.
+/* When a content reader ends a connection, the library marks it closed and then forgets it: it is
+ * freed only when it has become the oldest of those with the usual timeout, which behind one old
+ * idle connection never happens.  Connections with a timeout of their own are all checked in every
+ * run.
  *
  * An option moves a connection between the library's lists, and inside of its callbacks it may be
- * on none of them: it is set here, between two runs.  What is still there then is on its list, for
- * a run ends by freeing all that it took off. */
+ * on none of them: so the option is set here, between two runs.  A connection that still exists
+ * then is on its list, because a run ends by freeing all connections that it took off. */
 static void free_ended(http_server *s) {
     enum { DAY_S = 86400 };
     LIST_EACH_SAFE(node, next, &s->ended) {
@@ -116,7 +118,7 @@ static void free_ended(http_server *s) {
 
 static void run_library(http_server *s) {
     uint64_t before = s->n_calls;
-    if (s->in_run) { // called from one of its callbacks: the turn after this one
+    if (s->in_run) { // called from one of its callbacks: run again after this run
         s->must_run = true;
         return;
     }
@@ -157,7 +159,7 @@ void server_random(http_server *s, void *out, size_t n) {
         while (have < sizeof s->random) {
             ssize_t got = getrandom(s->random + have, sizeof s->random - have, 0);
             if (got < 0 && errno == EINTR) continue;
-            INFERD_CHECK(got > 0); // the pool is ready once the machine has booted
+            INFERD_CHECK(got > 0); // the kernel's pool is ready after boot
             have += (size_t)got;
         }
         s->n_random = sizeof s->random;
@@ -199,7 +201,7 @@ static void conn_open(http_server *s, struct MHD_Connection *mhd, void **socket_
     if (!watch_add(c)) watch_cut(c);
 }
 
-/* The status of an exchange that did not run its course. */
+/* The status of an exchange that ended without a complete answer. */
 static int status_of_cut(const exchange *x, struct MHD_Connection *mhd) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_HTTP_STATUS);
@@ -228,15 +230,16 @@ static void end_exchange(exchange *x) {
     if (x->n_work == 0) exchange_free(x);
 }
 
-/* Called before the socket is closed: the last moment its number is ours.  After an error on top of
- * an error the library closes a connection without completing its request: that is done here. */
+/* Called before the socket is closed: its descriptor number is ours until then.  After an error
+ * during an error the library closes a connection without completing its request: that is done
+ * here. */
 static void conn_close(conn *c) {
     http_server *s = c->s;
     if (c->x != NULL) {
         c->x->rq.status = status_of_cut(c->x, c->mhd);
         end_exchange(c->x);
     }
-    if (inlet_has_begun(c) && s->finished != NULL) { // the library has not heard of it
+    if (inlet_has_begun(c) && s->finished != NULL) { // the library has not seen this request
         exchange x;
         exchange_init(&x, c);
         x.rq.status = 499;
@@ -286,14 +289,14 @@ void exchange_init(exchange *x, conn *c) {
     buf_init(&x->answer, 0);
 }
 
-/* The request line is complete.  What is returned comes back as *con_cls in every later call. */
+/* The request line is complete.  The result is *con_cls in every later call. */
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *mhd) {
     http_server *s = cls;
     conn *c = conn_of(mhd);
     (void)uri;
     s->n_calls++;
     if (c == NULL) return NULL;
-    INFERD_CHECK(c->in.passed); // the library reads by our recv(), and only what was judged
+    INFERD_CHECK(c->in.passed); // the library reads by our recv(), and only checked bytes
     c->in.passed = false;
     exchange *x = malloc(sizeof *x);
     if (x == NULL) return NULL;
@@ -397,13 +400,13 @@ static void on_work_done(uv_work_t *req, int status) {
     if (x->gone) x->gone_told = true;
     pulse_at_object(PULSE_WORK, "end of work for", x->rq.route->path);
     j->done(j->ctx, x->gone);
-    x->n_work--; // only now: done may be what frees the handler's state
+    x->n_work--; // after done, which may free the handler's state
     free(j);
     if (x->n_work > 0) return;
     if (x->c == NULL)
         exchange_free(x);
     else if (x->gone)
-        exchange_gone(x); // it left while done was running
+        exchange_gone(x); // the client left while done was running
 }
 
 bool http_work(http_request *rq, void (*work)(void *ctx), void (*done)(void *ctx, bool rq_gone),
@@ -430,7 +433,8 @@ static size_t keep_escapes(void *cls, struct MHD_Connection *mhd, char *text) {
     return strlen(text);
 }
 
-/* The library's own sentences may quote what a client sent: debug only, and escaped by the log. */
+/* The library's messages may quote bytes of a client: debug level only, and the log escapes
+ * them. */
 __attribute__((format(printf, 2, 0))) static void on_library_log(void *cls, const char *format,
                                                                  va_list args) {
     char text[256];
@@ -452,7 +456,7 @@ static inferd_status start_library(http_server *s, inferd_err *err) {
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | MHD_USE_NO_LISTEN_SOCKET, 0,
         NULL, NULL, http_on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
-        /* Ours is lower: the library closes without a word at its limit. */
+        /* Our own limit is lower: at its limit the library closes without an answer. */
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)(s->n_slots + 16), MHD_OPTION_CONNECTION_TIMEOUT, 0u,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)s->limits.header_bytes_max + SPARE_BYTES,
         MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)1024, MHD_OPTION_STRICT_FOR_CLIENT, 1,
@@ -512,8 +516,9 @@ static void start_deadlines(http_server *s) {
     deadline_init(&s->accept_due);
 }
 
-/* Workers for http_work, unless somebody said otherwise: two keep a small machine responsive, and
- * more than eight only compete with the engine.  libuv reads this when the first work is queued. */
+/* Workers for http_work, unless the environment sets a number: two keep a small machine responsive,
+ * and more than eight only compete with the engine. libuv reads this when the first work is
+ * queued. */
 static void choose_workers(void) {
     long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
     char text[16];
@@ -570,7 +575,7 @@ void http_drain(http_server *s) {
     body_refuse_work(s);
 }
 
-/* Somebody connected, or sent something, and the loop has not come to it yet. */
+/* A client connected or sent bytes, and the loop has not handled it yet. */
 static bool has_unread(const http_server *s) {
     struct pollfd listening = {.fd = s->fd_listen, .events = POLLIN};
     if (s->fd_listen >= 0 && poll(&listening, 1, 0) > 0) return true;
@@ -601,8 +606,8 @@ static void close_handles(http_server *s) {
         if (!uv_is_closing(handles[i])) uv_close(handles[i], on_handle_closed);
 }
 
-/* Stopping the library with suspended connections is undefined, so all of them are woken first and
- * find that they are gone; a request that arrives in this last run finds that the server closes. */
+/* Stopping the library with suspended connections is undefined, so all of them are resumed first
+ * and find that they are gone; a request that arrives in this last run finds s->closing. */
 static void end_exchanges(http_server *s) {
     LIST_EACH_SAFE(node, next, &s->exchanges) {
         exchange *x = LIST_ENTRY(node, exchange, link);

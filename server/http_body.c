@@ -1,9 +1,10 @@
 /* http_body.c - the access handler: the library calls it once when the headers are complete, once
- * for every piece of body, once when all is there, and again after each resume.
+ * for every piece of body, once when the body is complete, and again after each resume.
  *
- * A refusal is answered in the first call when a body follows: then the library reads nothing more
+ * A refusal is answered in the first call if a body follows: the library then reads nothing more
  * and closes.  Without a body the connection stays usable, so the answer waits for the last call.
- * In the middle of a body the library takes no answer: that is said past it, at once. */
+ * In the middle of a body the library takes no answer: reply_raw sends it past the library, at
+ * once. */
 #include <string.h>
 
 #include "http_internal.h"
@@ -20,7 +21,7 @@ static bool refuse(exchange *x, int status, const char *type, const char *code, 
     return false;
 }
 
-/* 1 to 3: a herd told the same second comes back as a herd. */
+/* 1 to 3 seconds: clients that get the same delay return at the same time. */
 static unsigned retry_soon(exchange *x) {
     unsigned char c;
     server_random(x->s, &c, 1);
@@ -89,7 +90,8 @@ static bool check_load(exchange *x, const guard *g) {
     return true;
 }
 
-/* Memory for bodies is promised when the length is known, so that what was let in can finish. */
+/* Memory for a body is reserved when its length is known, so that an admitted request can
+ * finish. */
 static bool reserve_body(exchange *x, uint64_t n) {
     http_server *s = x->s;
     if (n > s->limits.bodies_bytes_max - s->bodies_bytes) return false;
@@ -128,7 +130,8 @@ static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const
     guard_init(&g, method, url, version);
     MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, collect_header, &g);
     bool passed = pass_guard(x, &g);
-    /* For HEAD the library leaves the body away; the method must be known to count right. */
+    /* The library omits the body of an answer to HEAD; the method must be known to count bytes
+     * right. */
     if (strcmp(method, "HEAD") == 0) x->rq.method = HTTP_HEAD;
     x->body_expected = g.chunked || g.body_bytes > 0;
     x->chunked = g.chunked;
@@ -152,7 +155,7 @@ static enum MHD_Result on_headers(exchange *x, struct MHD_Connection *mhd, const
     return MHD_YES;
 }
 
-/* Nothing more of it is read. */
+/* The rest of the body is not read. */
 static enum MHD_Result refuse_body(exchange *x, int status) {
     if (status == 413)
         refuse(x, 413, "invalid_request_error", "request_too_large",
@@ -188,12 +191,12 @@ static enum MHD_Result on_body(exchange *x, const char *p, size_t *n) {
     *n = 0;
     if (x->gone) return MHD_NO;
     if (x->collects) return collect(x, p, n_now);
-    /* A sender that does not stop is not worth reading to the end. */
+    /* A longer body is not worth reading to its end. */
     x->n_dropped += n_now;
     return x->n_dropped > GUARD_UNREAD_BYTES_MAX ? refuse_body(x, 413) : MHD_YES;
 }
 
-/* An answer, a stream, or neither yet. */
+/* Continues with an answer or a stream; without either the exchange waits. */
 static enum MHD_Result go_on(exchange *x, struct MHD_Connection *mhd) {
     if (x->gone) {
         exchange_gone(x);
@@ -201,7 +204,7 @@ static enum MHD_Result go_on(exchange *x, struct MHD_Connection *mhd) {
     }
     if (x->answered || x->streaming) return reply_queue(x, mhd);
     x->phase = EXCHANGE_WAITING;
-    if (x->c->left || x->c->cut || x->s->closing) { // closing: it came in the last run of all
+    if (x->c->left || x->c->cut || x->s->closing) { // closing: it arrived in the last MHD_run
         exchange_gone(x);
         if (x->c->left && !x->c->cut) reply_raw(x, &reply_half_closed);
         return MHD_NO;

@@ -1,8 +1,8 @@
 /* http_deadline.h - absolute deadlines for ten thousand connections without a heap.
  *
- * Deadlines of one kind all last equally long, so a list in the order of arming is sorted by
- * itself: arming is a push at the back, the next to expire is at the front, both O(1).  The
- * library's own timeout starts anew with every byte; these do not.
+ * All deadlines of one kind last equally long, so a list in the order of arming is sorted: arming
+ * is a push at the back, the next to expire is at the front, both O(1).  The library's own timeout
+ * restarts with every byte; these do not.
  *
  * Always: each list is ascending in at_us; a deadline is in the list of its kind or in none.
  * Thread: front. */
@@ -16,11 +16,11 @@ typedef enum deadline_kind {
     DEADLINE_HEADER, // accepted or first line seen, until the last header
     DEADLINE_BODY,   // last header until the end of the body
     DEADLINE_IDLE,   // between two requests
-    DEADLINE_LEFT,   // its client has closed: what it sent is here and is only read on
-    DEADLINE_STALL,  // bytes are waiting and the client takes none
+    DEADLINE_LEFT,   // the client has closed: only the bytes that it sent are still read
+    DEADLINE_STALL,  // bytes are unsent and the client reads none
     DEADLINE_BEAT,   // a stream that has been quiet
     DEADLINE_LINGER, // a refused sender that is still sending
-    DEADLINE_ACCEPT, // accepting was stopped for want of descriptors
+    DEADLINE_ACCEPT, // accepting was stopped because descriptors ran out
     DEADLINE_KINDS
 } deadline_kind;
 
@@ -54,13 +54,14 @@ static inline bool deadline_armed(const deadline *d) {
     return list_linked(&d->link);
 }
 
-/* The front of a kind, or NULL: who waits longest. */
+/* The front of a kind: the deadline that was armed first; NULL: none. */
 static inline deadline *deadline_oldest(deadlines *all, deadline_kind kind) {
     list_node *head = &all->lists[kind];
     return list_empty(head) ? NULL : LIST_ENTRY(head->next, deadline, link);
 }
 
-/* One that has expired, disarmed; NULL: none.  *next_us is then when to look again, 0 = never. */
+/* One that has expired, disarmed; NULL: none.  *next_us is then the next one to expire, 0 =
+ * none. */
 static inline deadline *deadline_take_expired(deadlines *all, uint64_t now_us, uint64_t *next_us) {
     *next_us = 0;
     for (int k = 0; k < DEADLINE_KINDS; k++) {

@@ -1,7 +1,7 @@
 /* http_guard.c - see http_guard.h.
  *
- * Header names are compared without case, values as they came; http_judge.c has seen the names to
- * be tokens and the values to be free of control characters. */
+ * Header names are compared without case, values exactly as they were sent; http_judge.c has
+ * checked that the names are tokens and that the values have no control characters. */
 #include "http_guard.h"
 
 #include <string.h>
@@ -70,7 +70,7 @@ static bytes trim(bytes b) {
     return b;
 }
 
-/* Digits only; false also when it does not fit. */
+/* Digits only; false also if the number does not fit. */
 static bool read_u64(bytes b, uint64_t *out) {
     uint64_t value = 0;
     if (b.n == 0) return false;
@@ -84,7 +84,7 @@ static bool read_u64(bytes b, uint64_t *out) {
     return true;
 }
 
-/* "600", "59.5"; nonsense and the absurd give 0, because this is a hint and not a demand. */
+/* "600", "59.5"; an invalid or absurd value gives 0, because this is only a hint. */
 static double read_seconds(bytes b) {
     double value = 0, scale = 1;
     bool fraction = false;
@@ -126,7 +126,7 @@ void guard_header(guard *g, bytes name, bytes value) {
         if (single->n++ == 0) single->value = value;
         return;
     }
-    /* node says how long the client waits in all, python how long for the next byte. */
+    /* The node library sends the total time, the python library the time until the next byte. */
     if (equals_nocase(name, "X-Stainless-Timeout") ||
         equals_nocase(name, "X-Stainless-Read-Timeout"))
         g->timeout_s = read_seconds(trim(value));
@@ -245,8 +245,8 @@ static int hex(char c) {
     return -1;
 }
 
-/* The n bytes that a "*" stands for.  They are decoded because names of models hold slashes that
- * clients escape; they are only ever compared, so decoding opens nothing. */
+/* The n bytes that a "*" matches.  They are decoded because names of models contain slashes that
+ * clients escape; they are only ever compared, so decoding is safe. */
 static bool match_tail(const char *rest, size_t n_rest, char tail[256]) {
     size_t n = 0;
     for (const char *end = rest + n_rest; rest < end; rest++) {

@@ -1,17 +1,17 @@
-/* http_guard.h - what may pass before a single body byte is read.
+/* http_guard.h - the checks of a request before a byte of its body is read.
  *
- * libmicrohttpd lets through what later readers of the same bytes might understand differently:
+ * libmicrohttpd accepts requests that later readers of the same bytes might understand differently:
  * two lengths, a length beside chunks, decoded paths.  The guard sees every header once, counts the
- * ones that matter, and then answers in a fixed order:
+ * ones that matter, and then checks in a fixed order:
  *
  *     guard_framing > guard_host > guard_route > (key) > (overload, drain) > guard_content
  *
- * so that nobody without a key learns more than that a key is missing, and nothing is believed
- * about a message whose end is in doubt.  guard_framing is asked twice: before the library reads
- * the head (http_inlet.c), and by the access handler about what the library understood.  Names and
+ * so that a client without a key learns only that a key is missing, and no other field is used
+ * while the end of the message is in doubt. guard_framing runs twice: before the library reads the
+ * head (http_inlet.c), and in the access handler on the values that the library parsed.  Names and
  * values are borrowed: a guard lives inside one call.
  *
- * Knows nothing of sockets or libmicrohttpd, which is why it is tested and fuzzed alone.
+ * It does not depend on sockets or libmicrohttpd, so it is tested and fuzzed alone.
  * Thread: front. */
 #ifndef INFERD_HTTP_GUARD_H
 #define INFERD_HTTP_GUARD_H
@@ -21,33 +21,33 @@
 enum {
     GUARD_HEADERS_MAX = 100,
     GUARD_ARGUMENTS_MAX = 64,          // of the query
-    GUARD_UNREAD_BYTES_MAX = 64 * 1024 // a body nobody asked for: read and dropped up to here
+    GUARD_UNREAD_BYTES_MAX = 64 * 1024 // an unexpected body is read and dropped up to this size
 };
 
-/* Why not.  Strings are static; status 0 = nothing refused. */
+/* The reason of a refusal.  Strings are static; status 0 = not refused. */
 typedef struct guard_refusal {
     int status;
     const char *type, *code, *message;
     unsigned retry_after_s;
     unsigned allow; // of http_method, for 405
-    bool close;     // where the message ends is in doubt: nothing more is read
+    bool close;     // the end of the message is in doubt: nothing more is read
 } guard_refusal;
 
-/* A header that may appear once. */
+/* A header that may appear only once. */
 typedef struct guard_single {
     uint32_t n;
-    bytes value; // of the first
+    bytes value; // of the first one
 } guard_single;
 
 typedef struct guard {
     const char *method, *target, *version; // target: raw path, query already cut off
     guard_single content_length, transfer_encoding, host, authorization, content_type, expect;
     guard_single content_encoding, origin;
-    double timeout_s; // the client's own, in seconds; 0 = not told
+    double timeout_s; // the client's own timeout in seconds; 0 = none given
 
-    /* found by the steps */
+    /* set by the steps */
     bool chunked;
-    uint64_t body_bytes; // 0 unless Content-Length says more; unknown when chunked
+    uint64_t body_bytes; // of Content-Length, else 0; unknown when chunked
     http_method http_method;
     const http_route *route;
     char tail[256];
@@ -55,7 +55,8 @@ typedef struct guard {
 
 /* 400, 413, 414, 417, 431, 505: nothing more is read from that connection.  Always false. */
 bool guard_refuse_framing(guard_refusal *why, int status, const char *message);
-/* What a byte may be part of, by RFC 9110.  Bytes above 0x7f in values are opaque and harmless. */
+/* The syntax classes of a byte, by RFC 9110.  Bytes above 0x7f in values are opaque and
+ * harmless. */
 enum { GUARD_IN_TOKEN = 1, GUARD_IN_VALUE = 2 };
 extern const uint8_t guard_bytes[256];
 static inline bool guard_is_token_byte(unsigned char c) {
@@ -65,7 +66,7 @@ static inline bool guard_is_token_byte(unsigned char c) {
 void guard_init(guard *g, const char *method, const char *target, const char *version);
 void guard_header(guard *g, bytes name, bytes value);
 
-/* Each step: true = go on, false = *why says what to answer. */
+/* Each step: true = continue, false = *why holds the answer. */
 bool guard_framing(guard *g, guard_refusal *why);
 /* keyless: a daemon without keys on TCP answers only to loopback names, so that no web page can
  * reach it through a name it controls or from a foreign origin. */

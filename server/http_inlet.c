@@ -1,37 +1,37 @@
-/* http_inlet.c - what the library may read.
+/* http_inlet.c - the bytes that the library may read.
  *
- * libmicrohttpd 0.9.75 reads a socket by recv(), judges what it finds by itself, and answers errors
+ * libmicrohttpd 0.9.75 reads a socket by recv(), validates the bytes by itself, and answers errors
  * with two header blocks and a page of HTML; no option changes either.  So recv() is defined here:
- * the program's own definition comes before libc's for a shared library as for a static one.  While
- * a server runs its library, a recv() of one of its connections is answered by this file:
+ * the program's own definition takes precedence over that of libc, shared or static.  While a
+ * server runs its library, a recv() of one of its connections is answered by this file:
  *
- *     socket -> held -> head_look, guard_framing -> head     -> library
- *                       chunks_look, or a length -> its body -> library
+ *   socket -> held -> head_look, guard_framing -> head     -> library
+ *                     chunks_look, or a length -> its body -> library
  *
- * A head is handed over only when all of it is there and is right, and never more than one message:
- * the next one stays here until the answer is out.  What is wrong is answered here, whole and at
- * once (reply_raw); the library then reads the end of the stream and closes.  Cookies, extensions
- * of chunks and trailers have no use here and are left away: the library would keep copies of
- * cookies.
+ * A head is handed over only when it is complete and valid, and never more than one message: the
+ * next one stays here until the answer is sent.  An error is answered here, whole and at once
+ * (reply_raw); the library then reads the end of the stream and closes.  Cookies, chunk extensions
+ * and trailers are not used and are left out: the library would keep copies of cookies.
  *
- * The library takes a read that is shorter than its buffer for the end of what has come, and waits
- * for the kernel's next event.  After a short read of our own doing there may be none, so `again`
- * has the connection read once more: suspended and resumed, which the library takes for readable.
+ * When a read is shorter than the library's buffer, the library assumes that no more bytes have
+ * arrived, and waits for the next event of the kernel.  After a read that this file cut short there
+ * may be no event, so `again` makes the connection read once more: it is suspended and resumed,
+ * which the library treats as readable.
  *
- * The library keeps its records of headers and arguments in the memory that its read buffer takes
- * too.  Body bytes behind a head would leave no room for them, and how much came behind it is a
- * matter of packets.  So the read that ends a head has as many body bytes as the head leaves of
- * header_bytes_max: none behind the longest head, all of them in most requests.
+ * The library keeps its records of headers and arguments in the memory that its read buffer uses
+ * too.  Body bytes behind a head could leave no room for them, and their number depends on packets.
+ * So the read that ends a head has as many body bytes as the head leaves of header_bytes_max: none
+ * behind the longest head, all of them in most requests.
  *
- * Always: a connection between two messages holds less than one head and one scratch of bytes.
- * The library has no more than header_bytes_max bytes of a message whose head it has not parsed.
+ * Always: a connection between two messages holds less than one head and one scratch of bytes.  The
+ * library has no more than header_bytes_max bytes of a message whose head it has not parsed.
  * Thread: front.  recv() on other threads, and outside of the library, is the kernel's. */
 #include <errno.h>
 #include <string.h>
 
 #include "http_internal.h"
 
-static _Thread_local http_server *running; // whose library is being run by this thread
+static _Thread_local http_server *running; // the server whose library runs in this thread
 
 void inlet_run(http_server *s) {
     running = s;
@@ -93,7 +93,7 @@ static size_t take_held(inlet *in, char *p, size_t n) {
     return n;
 }
 
-/* What was handed over leaves; quiet connections hold nothing. */
+/* Drops the bytes that were handed over; a quiet connection uses no memory. */
 static void compact(inlet *in) {
     size_t n = n_held(in);
     if (n == 0) {
@@ -110,7 +110,7 @@ static void compact(inlet *in) {
 void inlet_refuse(conn *c, const guard_refusal *why) {
     http_server *s = c->s;
     exchange fresh, *x = c->x;
-    if (x == NULL) { // of a request that the library never heard of
+    if (x == NULL) { // of a request that the library never saw
         x = &fresh;
         exchange_init(x, c);
         if (n_held(&c->in) >= 5 && memcmp(c->in.held.p + c->in.at, "HEAD ", 5) == 0)
@@ -126,7 +126,7 @@ void inlet_refuse(conn *c, const guard_refusal *why) {
 
 /* -- heads -- */
 
-/* The head has become shorter. */
+/* The head became shorter. */
 static size_t cut_head(inlet *in, size_t n, size_t kept) {
     char *head = in->held.p + in->at;
     memmove(head + kept, head + n, in->held.n - in->at - n);
@@ -134,8 +134,9 @@ static size_t cut_head(inlet *in, size_t n, size_t kept) {
     return kept;
 }
 
-/* The head is held from in->at on, n bytes of it.  Without a body the library would send `100
- * Continue` all the same, and wait without an end for a client that does not read. */
+/* The head is in->held from in->at on, n bytes.  `Expect` is dropped if there is no body: the
+ * library would send `100 Continue` all the same, and wait without end for a client that does not
+ * read. */
 static bool pass_head(conn *c, size_t n) {
     inlet *in = &c->in;
     bytes head = {in->held.p + in->at, n}, name, value, fields = head_fields(head);
@@ -160,7 +161,7 @@ static bool pass_head(conn *c, size_t n) {
     return true;
 }
 
-/* JUDGE_DONE: pass it on. */
+/* JUDGE_DONE: it can be handed over. */
 static judge_verdict look_at_head(conn *c) {
     inlet *in = &c->in;
     guard_refusal why;
@@ -177,11 +178,11 @@ static judge_verdict look_at_head(conn *c) {
     return v;
 }
 
-/* 1: a head can be handed over.  Otherwise what recv() says. */
+/* 1: a head can be handed over.  Otherwise the result of recv(). */
 static ssize_t read_head(conn *c) {
     inlet *in = &c->in;
     http_server *s = c->s;
-    if (c->x != NULL) { // its answer is not out: what has come is for inlet_next
+    if (c->x != NULL) { // its answer is not sent: inlet_next reads these bytes later
         in->dry = false;
         errno = EAGAIN;
         return -1;
@@ -210,7 +211,7 @@ static ssize_t read_plain(conn *c, char *p, size_t n) {
     return got;
 }
 
-/* 0 with in->refused: nothing more of it is right. */
+/* 0 with in->refused: the rest is invalid. */
 static ssize_t read_chunks(conn *c, char *p, size_t n) {
     inlet *in = &c->in;
     size_t used, kept;
@@ -223,7 +224,7 @@ static ssize_t read_chunks(conn *c, char *p, size_t n) {
         v = chunks_look(&in->chunks, p, (size_t)got, &used, &kept, &in->refusal);
         if (held)
             in->at += used;
-        else if (v == JUDGE_DONE) // behind its end is the next message
+        else if (v == JUDGE_DONE) // bytes behind the end belong to the next message
             buf_add(&in->held, p + used, (size_t)got - used);
     } while (v == JUDGE_MORE && kept == 0);
     if (v == JUDGE_BAD) in->refused = true;
@@ -235,7 +236,8 @@ static void read_again(conn *c) {
     if (!list_linked(&c->in.again)) list_push_back(&c->s->again, &c->in.again);
 }
 
-/* All of it was handed over; without memory for what is behind it, that is not read. */
+/* The whole message was handed over.  If no memory was left for the bytes behind it, they are not
+ * read. */
 static void end_message(inlet *in) {
     in->phase = in->held.failed ? INLET_OVER : INLET_HEAD;
     compact(in);
@@ -255,18 +257,18 @@ static ssize_t hand_over(conn *c, char *p, size_t n_max) {
         if (got > 0) done += (size_t)got;
         if (got > 0 || in->refused) continue;
         if (done == 0) return got;
-        if (got == 0 || errno != EAGAIN) read_again(c); // the end is told alone
+        if (got == 0 || errno != EAGAIN) read_again(c); // the end is reported by a read of its own
         return (ssize_t)done;
     }
     if (in->refused && done == 0) {
         inlet_refuse(c, &in->refusal);
         return 0;
     }
-    if (in->refused) // the access handler comes first: it may have a better reason
+    if (in->refused) // the access handler runs first: it may have a better reason
         read_again(c);
     else if (in->head_left == 0 && !in->chunked && in->body_left == 0)
         end_message(in);
-    else if (done < n_max) // the head is to be parsed before more of the body is read
+    else if (done < n_max) // the library parses the head before it reads more of the body
         read_again(c);
     return (ssize_t)done;
 }
@@ -281,7 +283,7 @@ static ssize_t inlet_recv(conn *c, char *p, size_t n) {
     return hand_over(c, p, n);
 }
 
-/* A connection without a conn is one that memory was short for: it ends. */
+/* A connection without a conn had no memory for it: it ends. */
 ssize_t recv(int fd, void *p, size_t n, int flags) {
     http_server *s = running;
     if (s == NULL || flags != 0) return recvfrom(fd, p, n, flags, NULL, NULL);
@@ -315,7 +317,7 @@ void inlet_read_again(http_server *s) {
     LIST_EACH_SAFE(node, next, &s->again) {
         conn *c = LIST_ENTRY(node, conn, in.again);
         list_remove(node);
-        /* Closed, but perhaps not freed by the library; or its exchange reads no more. */
+        /* Closed, but perhaps not freed by the library; or its exchange reads nothing more. */
         if (c->cut || list_linked(&c->ended)) continue;
         if (c->x != NULL && c->x->phase != EXCHANGE_BODY) continue;
         MHD_suspend_connection(c->mhd);

@@ -20,8 +20,8 @@
  *     any     -> closed                     notify_completed: freed, or kept for http_work
  *
  * Always: `suspended` is true exactly while the library has the connection on its suspended list
- * and no resume was asked for; resuming twice or resuming the running would corrupt that list.
- * The library frees nothing in the middle of our calls: connections die inside MHD_run only.
+ * and no resume was asked for; resuming twice or resuming the running would corrupt that list.  The
+ * library frees nothing in the middle of our calls: connections die inside MHD_run only.
  * Thread: front. */
 #ifndef INFERD_HTTP_INTERNAL_H
 #define INFERD_HTTP_INTERNAL_H
@@ -39,18 +39,18 @@
 #include "inferd/list.h"
 
 enum {
-    HTTP_SPARE_CONNECTIONS = 64, // above connections_max, so that a 503 can be said
-    HTTP_LINGER_MAX = 256,       // refused senders being heard out
+    HTTP_SPARE_CONNECTIONS = 64, // above connections_max, to answer 503 there
+    HTTP_LINGER_MAX = 256,       // refused senders whose remaining bytes are read
     HTTP_RANDOM_BYTES = 1024,
-    HTTP_SCRATCH_BYTES = 8 * 1024, // of one read while a head is awaited
+    HTTP_SCRATCH_BYTES = 8 * 1024, // of one read while a head is incomplete
     HTTP_UNIX_MODE = 0660          // of a socket file
 };
 
 typedef struct exchange exchange;
 
 typedef enum inlet_phase {
-    INLET_HEAD,    // a head is awaited
-    INLET_MESSAGE, // it is right: it and its body are handed over
+    INLET_HEAD,    // the head is not complete
+    INLET_MESSAGE, // the head is valid: it and the body are handed over
     INLET_OVER     // nothing more is read
 } inlet_phase;
 
@@ -59,17 +59,17 @@ typedef struct inlet {
     inlet_phase phase;
     head_judge head;
     chunk_judge chunks;
-    buf held;           // owned: what was read and is not handed over, from `at` on
-    size_t at, n_seen;  // n_seen: judged
+    buf held;           // owned: bytes read and not handed over, from `at` on
+    size_t at, n_seen;  // n_seen: checked by `head`
     size_t head_left;   // of a message: bytes of its head to hand over
     size_t room_behind; // bytes of its body that may follow them in one read
-    uint64_t body_left; // then bytes of its body,
-    bool chunked;       // or chunks
-    bool passed;        // a head was handed over that the library has not told of
-    bool dry;           // the last read took all that was there
-    bool refused;       // for `refusal`, told when the library reads the next time
+    uint64_t body_left; // remaining bytes of a body with a length
+    bool chunked;       // the body is in chunks instead
+    bool passed;        // a head was handed over, and the library has not called back for it
+    bool dry;           // the last read took all bytes that had arrived
+    bool refused;       // with `refusal`, which is answered at the library's next read
     guard_refusal refusal;
-    list_node again; // in s->again, to the end of this run
+    list_node again; // in s->again, until the end of this run
 } inlet;
 
 typedef struct conn {
@@ -80,11 +80,11 @@ typedef struct conn {
     deadline due;    // header, body, idle or stall
     inlet in;
     int fd;
-    uint32_t slot, generation; // its name in the watch set
+    uint32_t slot, generation; // its key in the watch set
     bool left;                 // the client closed its side
     bool cut;                  // we shut the socket down
-    bool over_limit;           // accepted only to be told so
-    bool linger;               // refused while its client may still be sending
+    bool over_limit;           // above the limit: accepted only to answer 503
+    bool linger;               // refused while the client may still be sending
 } conn;
 
 typedef enum exchange_phase {
@@ -96,14 +96,14 @@ typedef enum exchange_phase {
     EXCHANGE_REPLYING
 } exchange_phase;
 
-/* Bytes on their way out: [head, n) of p, moved to the front when that is cheap. */
+/* Bytes to send: [head, n) of p, moved to the front when that is cheap. */
 typedef struct out_bytes {
     char *p; // owned
     size_t head, n, capacity;
 } out_bytes;
 
 struct exchange {
-    http_request rq; // first: an http_request is an exchange
+    http_request rq; // first: a pointer to it is one to the exchange
     http_server *s;
     conn *c;        // NULL after the library is done with it
     list_node link; // in s->exchanges
@@ -117,21 +117,21 @@ struct exchange {
     uint64_t bytes_held; // of s->bodies_bytes
     uint64_t n_dropped;
 
-    struct MHD_Response *response; // made, not yet queued
-    buf answer;                    // a long one, sent in pieces; owned
+    struct MHD_Response *response; // made, not queued yet
+    buf answer;                    // a long answer, sent in pieces; owned
     size_t answer_at;
 
     bool http_10; // no chunks: a stream ends with the connection
     bool streaming, ending, aborting;
-    bool paused; // on_flow(true) was told
+    bool paused; // on_flow(true) was called
     out_bytes out;
 
     bool admitted; // counted in s->n_open
     bool suspended;
-    bool answered;  // its last byte is known: on_gone is never called any more
-    bool gone;      // cut off, whatever the reason
-    bool gone_told; // on_gone or a done heard of it
-    bool raw;       // answered past the library
+    bool answered;  // complete: on_gone is never called after this
+    bool gone;      // cut off, for any reason
+    bool gone_told; // on_gone or a `done` was notified
+    bool raw;       // answered past the library (reply_raw)
     uint32_t n_work;
 };
 
@@ -141,8 +141,8 @@ typedef struct watch_slot {
     uint32_t next_free;
 } watch_slot;
 
-/* A refused sender: its socket stays open for reading, so that the reset which closing with unread
- * bytes causes does not overtake our answer. */
+/* A refused client that still sends: its socket stays open for reading, because closing a socket
+ * with unread bytes causes a reset that could overtake our answer. */
 typedef struct sender {
     http_server *s;
     deadline due;
@@ -169,7 +169,7 @@ struct http_server {
     uint32_t n_handles; // not yet closed
     bool must_run;      // something was resumed, queued or cut since the last MHD_run
     bool in_run;
-    uint32_t n_idle_runs; // in a row that did nothing though the library asked for them
+    uint32_t n_idle_runs; // consecutive runs that the library asked for and that did nothing
     uint64_t n_calls;     // callbacks of the library: its progress
     uint64_t (*now_us)(void *ctx);
     uint64_t timer_due_at_us;
@@ -177,9 +177,9 @@ struct http_server {
     char address[128];
     char *unix_path; // owned; NULL on TCP
     unsigned unix_mode;
-    uint64_t unix_inode; // of the socket file, so that only ours is removed
+    uint64_t unix_inode; // of our socket file: no other file is removed
     int fd_listen;       // -1 once closing
-    int fd_reserve;      // given up for a moment when descriptors run out
+    int fd_reserve;      // closed for a moment when descriptors run out
     bool accept_paused;
     uint64_t accept_told_us; // when a lack of descriptors was last logged
     bool draining, closing, keyless, trusted;
@@ -187,7 +187,7 @@ struct http_server {
 
     deadlines due;
     uint32_t n_conns, n_cut; // open sockets; of these, shut down and about to be closed
-    uint32_t conns_max;      // connections_max, or what descriptors allow
+    uint32_t conns_max;      // connections_max, or fewer if descriptors are short
     watch_slot *slots;       // [n_slots]
     uint32_t n_slots, first_free;
     int fd_watch;
@@ -201,8 +201,8 @@ struct http_server {
     uint32_t n_by_fd;
     char scratch[HTTP_SCRATCH_BYTES];
     uint32_t n_open;
-    uint32_t n_works;      // http_work under way, all exchanges together
-    uint64_t bodies_bytes; // held by all exchanges
+    uint32_t n_works;      // running http_work of all exchanges
+    uint64_t bodies_bytes; // reserved by all exchanges
 
     unsigned char random[HTTP_RANDOM_BYTES];
     uint32_t n_random;
@@ -216,16 +216,16 @@ static inline exchange *exchange_of(http_request *rq) {
 static inline uint64_t server_now_us(const http_server *s) {
     return s->now_us == NULL ? clock_now_us() : s->now_us(s->ctx);
 }
-/* Run the library soon: before the loop sleeps again. */
+/* Requests a run of the library before the loop sleeps again. */
 static inline void server_must_run(http_server *s) {
     s->must_run = true;
 }
 conn *conn_of(struct MHD_Connection *mhd); // NULL: there was no memory for it
 void server_random(http_server *s, void *out, size_t n);
-void exchange_init(exchange *x, conn *c); // in no list
+void exchange_init(exchange *x, conn *c); // adds it to no list
 void exchange_resume(exchange *x);        // if suspended
 void exchange_suspend(exchange *x);       // only from inside a callback of the library
-/* The client will not get (more of) an answer: tell the handler, once. */
+/* The client will not get (more of) an answer: notifies the handler, once. */
 void exchange_gone(exchange *x);
 void exchange_free(exchange *x);
 
@@ -234,7 +234,7 @@ enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd, const cha
                                 const char *method, const char *version, const char *upload,
                                 size_t *upload_size, void **con_cls);
 void body_release(exchange *x); // its bytes no longer count
-/* Requests for work whose body is not complete hear of the drain now.  Between two runs. */
+/* Answers requests for work whose body is not complete: the server drains.  Between two runs. */
 void body_refuse_work(http_server *s);
 
 /* -- http_inlet.c -- */
@@ -242,24 +242,24 @@ void inlet_run(http_server *s); // MHD_run
 bool inlet_open(conn *c);       // false: no memory
 void inlet_close(conn *c);
 bool inlet_holds(const conn *c);     // bytes that the library has not read
-bool inlet_has_begun(const conn *c); // a head, of which a part is here
-/* Answers at once, and lets the library read the end of the stream. */
+bool inlet_has_begun(const conn *c); // a part of a head has arrived
+/* Answers at once; the library then reads the end of the stream. */
 void inlet_refuse(conn *c, const guard_refusal *why);
 /* The same between two runs, for a request whose body is not complete; then inlet_read_again. */
 void inlet_turn_away(conn *c, const guard_refusal *why);
-void inlet_too_late(conn *c);          // 408, or nothing for a client that said nothing
-void inlet_next(conn *c);              // its exchange is over and it is kept
+void inlet_too_late(conn *c);          // 408; a client that sent nothing is only cut
+void inlet_next(conn *c);              // its exchange ended and the connection is kept
 void inlet_read_again(http_server *s); // after a run
 
 /* -- http_reply.c -- */
-/* Make x->response out of x->refusal. */
+/* Makes x->response out of x->refusal. */
 void reply_refusal(exchange *x);
-/* Hand x->response to the library. */
+/* Hands x->response to the library. */
 enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd);
 bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
                    const char *extra_headers);
-/* Past the library, which could not answer at this point or not as we do: x was not answered, and
- * nothing more is read or sent for it. */
+/* Sends the refusal past the library, when the library cannot answer at this point or not in our
+ * form: x has no answer yet, and nothing more is read or sent for it. */
 void reply_raw(exchange *x, const guard_refusal *why);
 extern const guard_refusal reply_no_memory, reply_half_closed, reply_too_late;
 /* The body of an error. */
@@ -278,12 +278,13 @@ inferd_status listen_reserve_fds(http_server *s, inferd_err *err);
 bool watch_add(conn *c);
 void watch_remove(conn *c);
 void watch_events(http_server *s);
-void watch_due(http_server *s); // expired deadlines; starts the timer for the next
+void watch_due(http_server *s); // handles expired deadlines; starts the timer for the next
 void watch_arm(http_server *s, deadline *d, deadline_kind kind);
-/* The connection's one deadline; for a client that has left, receiving has less time. */
+/* Sets the connection's only deadline; a client that has left gets less time to receive. */
 void watch_conn(conn *c, deadline_kind kind);
-void watch_cut(conn *c);          // shut the socket down; the library notices
-bool watch_evict(http_server *s); // cut who waits longest without a request; false: nobody
+void watch_cut(conn *c); // shut the socket down; the library notices
+/* Cuts the connection that has been idle for longest; false: none is idle. */
+bool watch_evict(http_server *s);
 void linger_begin(conn *c);
 void linger_end(sender *l);
 

@@ -59,7 +59,7 @@ static judge_verdict look_method(head_judge *h, unsigned char c, guard_refusal *
     return JUDGE_MORE;
 }
 
-/* Any bytes but blanks and control characters: what they mean is for the routes. */
+/* Any bytes except blanks and control characters: routes interpret them. */
 static judge_verdict look_target(head_judge *h, unsigned char c, guard_refusal *why) {
     if (c == ' ') {
         if (h->n_target == 0) return bad(why, 400, "The request line has two spaces in a row.");
@@ -157,7 +157,7 @@ static judge_verdict look_byte(head_judge *h, unsigned char c, guard_refusal *wh
     return JUDGE_MORE;
 }
 
-/* Most bytes are of a name or a value and change nothing: how many of them are at p. */
+/* Most bytes belong to a name or a value and change nothing: returns how many of those are at p. */
 static size_t skip(const head_judge *h, const char *p, size_t n) {
     uint8_t in = h->state == HEAD_VALUE ? GUARD_IN_VALUE : GUARD_IN_TOKEN;
     size_t i = 0;
@@ -319,7 +319,7 @@ static judge_verdict look_trailer(chunk_judge *c, unsigned char b, guard_refusal
     }
 }
 
-/* One byte of framing; *keep: the library is to see it. */
+/* One byte of framing; *keep: the library gets this byte. */
 static judge_verdict look_framing(chunk_judge *c, unsigned char b, bool *keep, guard_refusal *why) {
     *keep = true;
     switch ((chunk_state)c->state) {

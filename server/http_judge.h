@@ -1,17 +1,17 @@
 /* http_judge.h - is this the head of a request, and where does its message end?
  *
- * RFC 9112 in the strict reading: what two readers of the same bytes could understand differently
- * is refused.  libmicrohttpd forgives it (bare LF, folded lines, NUL, an empty name, `+5` as a
- * length) or answers with a page of its own and two header blocks, so these bytes never reach it
- * (http_inlet.c).  Two machines look at each byte once and keep no bytes:
+ * RFC 9112 in the strict reading: bytes that two readers could understand differently are refused.
+ * libmicrohttpd accepts them (bare LF, folded lines, NUL, an empty name, `+5` as a length) or
+ * answers with a page of its own and two header blocks, so these bytes never reach it
+ * (http_inlet.c).  Two state machines look at each byte once and keep no bytes:
  *
- *     head_look     METHOD SP target SP HTTP/1.x CRLF, then (token ":" value CRLF) ..., then CRLF
- *     chunks_look   (hex CRLF data CRLF) ..., then 0 CRLF trailers CRLF
+ *   head_look     METHOD SP target SP HTTP/1.x CRLF, then (token ":" value CRLF) ..., then CRLF
+ *   chunks_look   (hex CRLF data CRLF) ..., then 0 CRLF trailers CRLF
  *
- * A verdict depends on the bytes alone, never on how they were cut, and BAD is said at the first
- * byte that makes it certain.  Values of fields are for http_guard.h.
+ * A verdict depends on the bytes alone, never on how they were split, and BAD is returned at the
+ * first byte that makes it certain. http_guard.h checks the values of fields.
  *
- * Knows nothing of sockets or libmicrohttpd, which is why it is tested and fuzzed alone.
+ * It does not depend on sockets or libmicrohttpd, so it is tested and fuzzed alone.
  * Thread: any. */
 #ifndef INFERD_HTTP_JUDGE_H
 #define INFERD_HTTP_JUDGE_H
@@ -20,7 +20,7 @@
 
 enum {
     JUDGE_METHOD_BYTES_MAX = 32,
-    JUDGE_EMPTY_LINES_MAX = 2,         // before a request: old clients send one behind a body
+    JUDGE_EMPTY_LINES_MAX = 2,         // before a request: old clients send one after a body
     JUDGE_CHUNK_DIGITS_MAX = 16,       // of a chunk's size
     JUDGE_EXTENSION_BYTES_MAX = 256,   // of one chunk
     JUDGE_TRAILER_BYTES_MAX = 4 * 1024 // all trailers of a message
@@ -42,11 +42,11 @@ void head_init(head_judge *h, uint32_t bytes_max);
 judge_verdict head_look(head_judge *h, const char *p, size_t n, size_t *used, guard_refusal *why);
 const char *head_version(const head_judge *h); // "HTTP/1.1" or "HTTP/1.0" once DONE
 
-/* Of a head that is DONE, from its method on. */
+/* Parts of a head that is DONE, from its method on. */
 bytes head_method(bytes head);
 bytes head_fields(bytes head);
 bool head_next(bytes *fields, bytes *name, bytes *value); // false: there are no more
-/* Takes all fields of that name out; returns the new length. */
+/* Removes all fields of that name; returns the new length. */
 size_t head_drop(char *head, size_t n, const char *name);
 
 typedef struct chunk_judge {
@@ -58,8 +58,8 @@ typedef struct chunk_judge {
 } chunk_judge;
 
 void chunks_init(chunk_judge *c, uint64_t bytes_max);
-/* As head_look, and moves what the library is to see to the front of p: *kept bytes, without
- * extensions and trailers. */
+/* As head_look, and moves the bytes for the library, without extensions and trailers, to the front
+ * of p: *kept bytes. */
 judge_verdict chunks_look(chunk_judge *c, char *p, size_t n, size_t *used, size_t *kept,
                           guard_refusal *why);
 

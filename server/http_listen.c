@@ -1,11 +1,11 @@
 /* http_listen.c - addresses, listening sockets, accepting.
  *
  * "127.0.0.1:8080", "[::1]:0", "localhost:8080", "unix:/run/inferd.sock".  Names are not resolved:
- * a lookup could block, and what is listened on should be what is written.
+ * a lookup could block, and the configuration should name the exact address.
  *
  * When descriptors run out, accept() fails and the connection stays in the queue, which keeps the
- * socket readable: a loop that only retries would spin.  So one descriptor is held in reserve; it
- * is given up to accept and close the waiting connection, and accepting rests for a moment. */
+ * socket readable: a loop that only retries would spin.  So one descriptor is kept in reserve: it
+ * is closed to accept and close the waiting connection, and accepting pauses for a moment. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include "log.h"
 
 enum {
-    ACCEPTS_MAX = 64, // in one turn of the loop
+    ACCEPTS_MAX = 64, // in one iteration of the loop
     BACKLOG = 4096,
     OTHER_FDS = 64 // the loop, the log, models, what libraries open
 };
@@ -104,7 +104,7 @@ inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *er
                        listen);
 }
 
-/* A socket file nobody answers on was left by a process that did not end well. */
+/* Removes a socket file without a listener: its process did not end cleanly. */
 static inferd_status remove_stale(const address *a, inferd_err *err) {
     struct stat st;
     const char *path = a->un.sun_path;
@@ -113,7 +113,7 @@ static inferd_status remove_stale(const address *a, inferd_err *err) {
         return inferd_fail(err, INFERD_EINVAL, "listen unix:%s: exists and is not a socket", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return inferd_fail(err, INFERD_EIO, "socket: %s", strerror(errno));
-    /* EAGAIN: somebody listens, with a full queue. */
+    /* EAGAIN: a process listens, and its queue is full. */
     bool alive = connect(fd, &a->any, a->n) == 0 || errno != ECONNREFUSED;
     close(fd);
     if (alive)
@@ -126,7 +126,7 @@ static inferd_status remove_stale(const address *a, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* What was really bound, for http_address. */
+/* The address that was actually bound, for http_address. */
 static void describe(http_server *s) {
     address a;
     char host[INET6_ADDRSTRLEN] = "";
@@ -153,7 +153,8 @@ static inferd_status bind_to(http_server *s, const char *listen, const address *
     if (a->any.sa_family != AF_UNIX)
         setsockopt(s->fd_listen, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     else
-        fchmod(s->fd_listen, (mode_t)s->unix_mode); // the file begins with it, never wider
+        fchmod(s->fd_listen,
+               (mode_t)s->unix_mode); // the file gets this mode at once, never a wider one
     if (bind(s->fd_listen, &a->any, a->n) == 0) return INFERD_OK;
     switch (errno) {
     case EADDRINUSE:
@@ -171,7 +172,7 @@ static inferd_status bind_to(http_server *s, const char *listen, const address *
     }
 }
 
-/* Remember whose file it is: only our own is removed at the end. */
+/* Remembers the inode of the file: at the end no other file is removed. */
 static inferd_status own_socket_file(http_server *s, const char *path, inferd_err *err) {
     struct stat st;
     s->unix_path = strdup(path);
@@ -232,7 +233,7 @@ void listen_resume(http_server *s) {
     uv_poll_start(&s->poll_listen, UV_READABLE, s->poll_listen.poll_cb);
 }
 
-/* Once a second: a flood of connections must not become a flood of lines. */
+/* At most once a second: a flood of connections must not become a flood of log lines. */
 static void tell_out_of_fds(http_server *s, int reason) {
     uint64_t now_us = server_now_us(s);
     log_line line;
@@ -271,12 +272,12 @@ static bool accept_one(http_server *s) {
         out_of_fds(s, errno);
         return false;
     }
-    return true; // this one was gone before we came (ECONNABORTED and its relatives)
+    return true; // this connection ended before it was accepted (ECONNABORTED and similar)
 }
 
 void listen_some(http_server *s) {
     for (int i = 0; i < ACCEPTS_MAX && s->fd_listen >= 0; i++) {
-        /* Those just cut leave when the library runs; until then their slots are taken. */
+        /* Connections that were just cut keep their slots until the library runs. */
         if (s->n_conns >= s->n_slots) {
             server_must_run(s);
             if (!watch_evict(s)) listen_pause(s, false); // conn_close resumes
@@ -286,7 +287,7 @@ void listen_some(http_server *s) {
     }
 }
 
-/* One descriptor per connection, and one more for those that linger. */
+/* One descriptor per connection, and one more for each that lingers. */
 inferd_status listen_reserve_fds(http_server *s, inferd_err *err) {
     struct rlimit limit;
     uint64_t others = OTHER_FDS + HTTP_SPARE_CONNECTIONS + HTTP_LINGER_MAX;
@@ -296,7 +297,7 @@ inferd_status listen_reserve_fds(http_server *s, inferd_err *err) {
         return inferd_fail(err, INFERD_EIO, "getrlimit: %s", strerror(errno));
     if (limit.rlim_cur < wanted && limit.rlim_cur < limit.rlim_max) {
         limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit); // if it fails the old one counts
+        setrlimit(RLIMIT_NOFILE, &limit); // if it fails the old limit stays
         getrlimit(RLIMIT_NOFILE, &limit);
     }
     if (limit.rlim_cur < wanted) {

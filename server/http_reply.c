@@ -1,7 +1,7 @@
 /* http_reply.c - whole answers, error bodies, and the headers every answer carries.
  *
- * A short answer goes to the library as one buffer.  A long one is read by it in pieces, because
- * each piece taken is the only sign of life a slow reader gives: it re-arms the stall deadline. */
+ * A short answer goes to the library as one buffer.  The library reads a long one in pieces: each
+ * piece taken is the only sign of life of a slow reader, and re-arms the stall deadline. */
 #include <netinet/in.h>
 #include <string.h>
 #include <time.h>
@@ -11,7 +11,7 @@
 enum {
     WHOLE_BYTES_MAX = 16 * 1024, // fits the socket's buffer: no pieces
     PIECE_BYTES = 32 * 1024,
-    RETRY_AFTER_MAX_S = 60 // clients that are told more ask again after a second, by a guess
+    RETRY_AFTER_MAX_S = 60 // with a longer delay, clients retry after about a second
 };
 
 /* -- JSON text -- */
@@ -44,7 +44,7 @@ static void add_escaped(buf *out, unsigned char c) {
 
 void json_add_string(buf *out, const char *s, size_t n) {
     const unsigned char *p = (const unsigned char *)s;
-    size_t from = 0; // [from, i) needs no change
+    size_t from = 0; // [from, i) is copied unchanged
     buf_add_char(out, '"');
     for (size_t i = 0; i < n;) {
         size_t length = utf8_valid(p + i, n - i);
@@ -115,7 +115,7 @@ static bool add_header_lines(struct MHD_Response *r, const char *lines) {
     return true;
 }
 
-/* What the front adds to every answer; one front per process. */
+/* Headers that the front adds to every answer; one front per process. */
 static struct {
     http_reply_lines *write;
     void *ctx;
@@ -145,7 +145,7 @@ bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type
            add_header_lines(r, x->rq.headers) && add_header_lines(r, extra_headers);
 }
 
-/* -- what was asked with -- */
+/* -- fields of the request -- */
 
 bytes http_header(http_request *rq, const char *name) {
     const char *value = NULL;
@@ -212,7 +212,7 @@ static struct MHD_Response *make_response(exchange *x, buf *body) {
     return r;
 }
 
-/* x->response out of body; NULL when memory is short: reply_queue says so. */
+/* Makes x->response out of body; NULL: no memory, and reply_queue answers that. */
 static void prepare(exchange *x, int status, const char *content_type, buf *body,
                     const char *extra_headers) {
     struct MHD_Response *r = make_response(x, body);
@@ -241,9 +241,9 @@ void http_answer(http_request *rq, int status, const char *content_type, buf *bo
 
 enum { HEADER_LINES_BYTES = 256 };
 
-/* 429: what a tenant may use comes back at a time that is known, in a month's case after days.  It
- * is told as it is; where it is longer than clients wait, or nobody knows (0), they are told not to
- * try. */
+/* 429: the time at which a tenant may send again is known; for a monthly quota it may be days
+ * ahead.  It is sent unchanged.  Where it is longer than clients wait, or not known (0), clients
+ * are told not to retry. */
 static size_t limit_headers(char *lines, unsigned retry_after_s) {
     if (retry_after_s == 0) return (size_t)sprintf(lines, "x-should-retry: false\n");
     return (size_t)sprintf(lines, "Retry-After: %u\nretry-after-ms: %llu\n%s", retry_after_s,
@@ -251,8 +251,8 @@ static size_t limit_headers(char *lines, unsigned retry_after_s) {
                            retry_after_s > RETRY_AFTER_MAX_S ? "x-should-retry: false\n" : "");
 }
 
-/* Which headers a status brings.  A 5xx that waiting does not cure must say so, or clients try it
- * again twice. */
+/* The headers of a status.  A 5xx that waiting does not cure must say so, or clients retry
+ * twice. */
 static void error_headers(char lines[HEADER_LINES_BYTES], int status, unsigned retry_after_s,
                           unsigned allow) {
     static const struct {
@@ -316,7 +316,7 @@ enum MHD_Result reply_queue(exchange *x, struct MHD_Connection *mhd) {
         return MHD_NO;
     }
     enum MHD_Result queued = MHD_queue_response(mhd, (unsigned)x->rq.status, x->response);
-    MHD_destroy_response(x->response); // the connection has its own count
+    MHD_destroy_response(x->response); // the connection keeps its own reference
     x->response = NULL;
     if (queued != MHD_YES) return MHD_NO;
     x->phase = EXCHANGE_REPLYING;
@@ -374,12 +374,12 @@ static size_t add_raw_head(const exchange *x, const guard_refusal *why, size_t n
     return add_raw_lines(text, n, n_max, "\n");
 }
 
-/* Without memory of its own: that may be what is short.  The library has sent all of the answers
- * before; a client that took none of them, so that its socket is full, gets no other. */
+/* Allocates nothing, since memory may be short.  The library has sent all of the answers before; a
+ * client that read none of them, so that its socket is full, gets no further answer. */
 void reply_raw(exchange *x, const guard_refusal *why) {
     enum { HEAD_BYTES = 1024 + HEADER_LINES_BYTES + HTTP_HOOK_BYTES, BODY_BYTES = 512 };
     char body[BODY_BYTES], text[HEAD_BYTES + BODY_BYTES];
-    INFERD_CHECK(strpbrk(why->message, "\"\\") == NULL); // ours, nothing to escape
+    INFERD_CHECK(strpbrk(why->message, "\"\\") == NULL); // our own text: nothing to escape
     int n_body = snprintf(body, sizeof body,
                           "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"param\":null,"
                           "\"code\":\"%s\"}}",

@@ -1,13 +1,13 @@
 /* http_stream.c - answers that grow: text/event-stream over a bounded buffer.
  *
- *     http_stream_write -> x->out -> the library asks for it -> socket
+ *   http_stream_write -> x->out -> the library reads it -> socket
  *
- *     0 ........ soft/2 ........ soft ........................ hard
- *                  ^ on_flow(false)  ^ on_flow(true)             ^ cut
+ *   0 ........ soft/2 ........ soft ........................ hard
+ *              ^ on_flow(false)  ^ on_flow(true)             ^ cut
  *
- * While there is nothing to send the connection is suspended; a reader that returned 0 without
- * suspending would be asked again at once, for ever.  The stall deadline runs while bytes wait, and
- * starts anew each time the library has brought a piece to the socket. */
+ * While there is nothing to send the connection is suspended; a reader that returns 0 without
+ * suspending would be called again at once, for ever.  The stall deadline runs while bytes are
+ * unsent, and restarts each time the library has passed a piece to the socket. */
 #include <string.h>
 
 #include "http_internal.h"
@@ -18,7 +18,7 @@ static size_t out_fill(const out_bytes *o) {
 }
 
 static bool out_add(out_bytes *o, const void *p, size_t n) {
-    if (n == 0) return true; // perhaps there is no buffer yet
+    if (n == 0) return true; // there may be no buffer yet
     if (o->head > 0 && o->n + n > o->capacity) {
         memmove(o->p, o->p + o->head, out_fill(o));
         o->n -= o->head;
@@ -38,7 +38,7 @@ static bool out_add(out_bytes *o, const void *p, size_t n) {
 }
 
 static size_t out_take(out_bytes *o, char *to, size_t n_max) {
-    enum { KEEP_BYTES = 4096 }; // ten thousand quiet streams keep little
+    enum { KEEP_BYTES = 4096 }; // ten thousand quiet streams use little memory
     size_t n = size_min(n_max, out_fill(o));
     memcpy(to, o->p + o->head, n);
     o->head += n;
@@ -95,15 +95,15 @@ bool http_stream_begin(http_request *rq) {
     return true;
 }
 
-/* Over the hard limit: its client reads too slowly for what is being written. */
+/* Over the hard limit: the client reads too slowly. */
 static bool overflow(exchange *x) {
     x->gone = true;
-    watch_cut(x->c); // on_gone runs when the library has let go of the connection
+    watch_cut(x->c); // on_gone runs when the library has released the connection
     return false;
 }
 
-/* What one step says may be long (many choices with many alternatives); that is no fault of a
- * client that has kept up so far. */
+/* The events of one step may be long (many choices with many alternatives); a client that has kept
+ * up so far is not cut for that. */
 static bool has_room(const exchange *x, size_t n) {
     enum { BURST = 8 };
     const http_limits *l = &x->s->limits;

@@ -1,16 +1,16 @@
-/* http_watch.c - what the library cannot see: clients that leave while their connection is
+/* http_watch.c - events that the library cannot see: clients that leave while their connection is
  * suspended, deadlines, and refused senders whose bytes must still be drained.
  *
  * One epoll set holds every connection with EPOLLRDHUP | EPOLLONESHOT: the end of a client's stream
- * is final, so one report each is enough and nothing is ever re-armed.  An event names its
- * connection by slot and generation, never by pointer: the slot may have a new owner by the time
- * the event is read.
+ * is final, so one report per connection is enough and nothing is ever re-armed.  An event names
+ * its connection by slot and generation, never by pointer: the slot may have a new owner by the
+ * time the event is read.
  *
- *     event.data.u64   [63] lingering  [62..32] generation  [31..0] slot
+ *   event.data.u64   [63] lingering  [62..32] generation  [31..0] slot
  *
- * A half-closed client counts as gone once its exchange has to wait: on TCP there is no telling it
- * from one that left, and the device is better spent on one that stays.  It is told so; an answer
- * that is ready at once is still sent. */
+ * A half-closed client counts as gone once its exchange has to wait: on TCP it looks the same as a
+ * client that left, and the device should work for clients that stay.  It gets an answer that says
+ * so; an answer that is ready at once is still sent. */
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -21,8 +21,8 @@
 
 enum {
     EVENTS_MAX = 128,
-    LINGER_BYTES_MAX = 8 * 1024 * 1024, // then the reset may come
-    LINGER_READS_MAX = 8                // of one sender per event: others wait too
+    LINGER_BYTES_MAX = 8 * 1024 * 1024, // above this the connection may be reset
+    LINGER_READS_MAX = 8                // of one sender per event, so that others are not delayed
 };
 #define WATCH_LINGER (1ull << 63)
 
@@ -80,12 +80,12 @@ static void on_left(conn *c) {
     exchange *x = c->x;
     c->left = true;
     if (x == NULL || x->phase < EXCHANGE_HANDLING) {
-        /* The library may have seen the end, or have stopped reading just before it; what is still
-         * in the socket takes it a few turns. */
+        /* The library may have seen the end, or have stopped reading just before it; it may need a
+         * few more iterations for the bytes in the socket. */
         watch_conn(c, DEADLINE_IDLE);
         return;
     }
-    if (x->answered) return; // a complete answer is on its way: a half-closed client reads it
+    if (x->answered) return; // a complete answer is being sent: a half-closed client reads it
     exchange_gone(x);
     if (!x->streaming) reply_raw(x, &reply_half_closed);
     watch_cut(c);
@@ -95,9 +95,9 @@ static void on_left(conn *c) {
 
 void linger_begin(conn *c) {
     http_server *s = c->s;
-    if (s->n_lingers == HTTP_LINGER_MAX) // the oldest has had the most time
+    if (s->n_lingers == HTTP_LINGER_MAX) // end the oldest: it has had the most time
         linger_end(LIST_ENTRY(deadline_oldest(&s->due, DEADLINE_LINGER), sender, due));
-    int fd = dup(c->fd); // the connection's own number is closed by the library in a moment
+    int fd = dup(c->fd); // the library closes the connection's own descriptor soon
     if (fd < 0) return;
     sender *l = calloc(1, sizeof *l);
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP,
@@ -118,7 +118,7 @@ void linger_begin(conn *c) {
 void linger_end(sender *l) {
     http_server *s = l->s;
     sender *last = s->lingers[--s->n_lingers];
-    if (last != l) { // the last moves into the gap; its event must name the new place
+    if (last != l) { // the last one moves into the gap; its event must name the new index
         struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP,
                                     .data.u64 = WATCH_LINGER | l->slot};
         last->slot = l->slot;
@@ -131,7 +131,7 @@ void linger_end(sender *l) {
     free(l);
 }
 
-/* A stale event at worst reads a little of another sender, which is dropped as well. */
+/* A stale event at worst reads some bytes of another sender, which are dropped as well. */
 static void linger_read(sender *l) {
     char dropped[16 * 1024];
     for (int i = 0; i < LINGER_READS_MAX; i++) {
@@ -170,7 +170,7 @@ static void start_timer(http_server *s, uint64_t now_us, uint64_t at_us) {
     if (s->closing) return;
     s->timer_due_at_us = at_us;
     uint64_t wait_us = at_us > now_us ? at_us - now_us : 0;
-    /* The loop counts time in whole milliseconds from when it last looked at the clock. */
+    /* libuv counts whole milliseconds from its last look at the clock. */
     uv_update_time(s->loop);
     uv_timer_start(&s->timer_due, on_timer_due, wait_us / 1000 + 1, 0);
 }
@@ -186,8 +186,8 @@ void watch_conn(conn *c, deadline_kind kind) {
     watch_arm(c->s, &c->due, c->left && receives ? DEADLINE_LEFT : kind);
 }
 
-/* A quiet stream: a comment line, which clients skip, shows proxies and dead peers a sign of life.
- */
+/* A quiet stream: a comment line, which clients skip, shows proxies and dead peers a sign of
+ * life. */
 static void beat(exchange *x) {
     static const char ping[] = ": ping\n\n";
     watch_arm(x->s, &x->beat, DEADLINE_BEAT);
@@ -229,10 +229,10 @@ static void on_due(http_server *s, deadline *d) {
 void watch_due(http_server *s) {
     uint64_t now_us = server_now_us(s), next_us;
     deadline *d;
-    /* Zero while we look, so that arming in between starts no timer for nothing... */
+    /* 1 while deadlines expire, so that watch_arm starts no timer in between. */
     s->timer_due_at_us = 1;
     while ((d = deadline_take_expired(&s->due, now_us, &next_us)) != NULL) on_due(s, d);
-    /* ...because the earliest is found here. */
+    /* The earliest deadline is known now. */
     s->timer_due_at_us = 0;
     if (next_us != 0) start_timer(s, now_us, next_us);
 }
