@@ -1,7 +1,7 @@
-/* fleet.c - see fleet.h: the engines, requests on their way to one, and what is seen from outside.
+/* fleet.c - see fleet.h: the engines, routing of requests, and the state as seen from outside.
  *
- * What others ask from any thread is in the engines' own boards, and in `devices`: which of them
- * have the model. */
+ * Functions for any thread read the engines' own published state, and `devices`: the devices that
+ * have a model. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,9 +12,9 @@
 
 enum {
     RUNNING_DEFAULT = 32,      // as the engine's limits
-    REQUEST_US_GUESS = 100000, // device time of one, before any has ended
-    TOKEN_US_GUESS = 100,      // of a prompt, before a step was measured
-    RUNNING_PARTS = 16         // a newcomer waits for such a part of each request that runs
+    REQUEST_US_GUESS = 100000, // device time of one request, before any has ended
+    TOKEN_US_GUESS = 100,      // of a prompt token, before a step was measured
+    RUNNING_PARTS = 16         // a new request waits for 1/16 of the time of each running request
 };
 
 /* ---- life ---- */
@@ -163,7 +163,7 @@ const char *fleet_replica_state_name(fleet_replica_state state) {
     return names[state];
 }
 
-/* How far along; FAILED only when all are. */
+/* How advanced a state is; FAILED wins only if all replicas failed. */
 static int rank_of(model_state s) {
     static const int ranks[MODEL_STATES] = {
         [MODEL_NONE] = 0, [MODEL_FAILED] = 1,  [MODEL_COLD] = 2,     [MODEL_STAGING] = 3,
@@ -219,12 +219,12 @@ static void set_counters(engine_model_info *i, const fleet_counters *c) {
     i->sum = c->sum;
 }
 
-/* A ceiling beside none is none. */
+/* If one of two ceilings is absent, so is the sum. */
 static uint64_t add_ceiling(uint64_t a, uint64_t b, uint64_t none) {
     return a == none || b == none ? none : a + b;
 }
 
-/* Sums, and of the rest what the one that is further says. */
+/* Counts are summed; other members are those of the more advanced replica. */
 static void add_info(engine_model_info *sum, const engine_model_info *i) {
     engine_model_info was = *sum;
     if (rank_of(i->state) > rank_of(sum->state)) *sum = *i;
@@ -359,7 +359,7 @@ typedef struct prefix_marks {
     uint32_t n;
 } prefix_marks;
 
-/* What a prompt of this scope and model begins with, in ever longer pieces. */
+/* Hashes of ever longer prefixes of a prompt, for its scope and model. */
 static prefix_marks marks_of(const fleet *f, const gen_request *r) {
     prefix_marks m = {.n = 0};
     if (r->no_cache) return m;
@@ -374,7 +374,7 @@ static prefix_marks marks_of(const fleet *f, const gen_request *r) {
     return m;
 }
 
-/* Tokens of the prompt that went there before. */
+/* Tokens of the longest prefix of the prompt that was sent there before. */
 static uint32_t prefix_on(const prefix_marks *m, uint32_t d) {
     for (uint32_t k = m->n; k > 0; k--)
         if (m->at[k - 1]->hash == m->hashes[k - 1] && (m->at[k - 1]->devices >> d & 1) != 0)
@@ -389,7 +389,7 @@ static void leave_marks(const prefix_marks *m, uint32_t d) {
     }
 }
 
-/* What stands before a new request there, about. */
+/* Time of the work queued ahead of a new request there, about. */
 static uint64_t queue_us(const fleet *f, const fleet_model *m, const replica *r,
                          const engine_model_info *i) {
     uint64_t each_us = r->n_done > 0 ? i->device_us / r->n_done : REQUEST_US_GUESS;
@@ -402,14 +402,14 @@ static uint64_t queue_us(const fleet *f, const fleet_model *m, const replica *r,
     return us + (i->last.stage_us != 0 ? i->last.stage_us : fleet_stage_us(m->about.weight_bytes));
 }
 
-/* Of one token of a prompt; 0: nothing was computed there yet. */
+/* Device time per row computed there; 0: nothing was computed yet. */
 static uint64_t token_us(const fleet *f, uint32_t d) {
     engine_stats s;
     engine_get_stats(f->engines[d], &s);
     return s.n_rows > 0 ? s.device_us_sum / s.n_rows + 1 : 0;
 }
 
-/* A device that has computed nothing is thought to be as fast as the others, or it would never be
+/* A device that has computed nothing is assumed to be as fast as the others, or it would never be
  * tried. */
 static uint64_t prompt_us(const fleet *f, uint32_t d, uint32_t n_tokens) {
     uint64_t each_us = token_us(f, d);
@@ -442,7 +442,7 @@ uint32_t fleet_choose(fleet *f, const gen_request *r) {
     }
     uint32_t target_ms = r->ttft_target_ms != 0 ? r->ttft_target_ms : m->about.policy.slo_ttft_ms;
     uint32_t i = n > 0 ? place_route(replicas, n, (uint64_t)target_ms * 1000) : PLACE_NOWHERE;
-    /* Where none takes it, the engine of one of them says why. */
+    /* If no replica takes it, the engine of one of them reports why. */
     uint32_t d = i != PLACE_NOWHERE ? replicas[i].device_idx : any;
     if (d != FLEET_NOWHERE) leave_marks(&marks, d);
     return d;
@@ -479,7 +479,7 @@ void fleet_resume(fleet *f, uint32_t device_idx, uint64_t id) {
     engine_resume(f->engines[device_idx], id);
 }
 
-/* In turns, so that a device with many events does not keep others waiting. */
+/* Round robin, so that a device with many events does not delay the events of others. */
 bool fleet_next_event(fleet *f, gen_event *out) {
     for (uint32_t i = 0; i < f->n_devices; i++) {
         uint32_t d = (f->next_device + i) % f->n_devices;
@@ -524,8 +524,8 @@ static bool serves_any(const fleet *f, uint32_t d) {
     return false;
 }
 
-/* A device that no model was placed on has nothing to bring up, and never says so.  Once settled it
- * stays so: a first replica that joins there keeps nobody waiting. */
+/* A device without a replica never reports that it is settled.  Once settled, the fleet stays
+ * settled: a first replica that joins later does not change that. */
 bool fleet_is_settled(const fleet *f) {
     for (uint32_t d = 0; d < f->n_devices && !f->settled; d++)
         if (!engine_is_settled(f->engines[d]) && !engine_is_lost(f->engines[d]) && serves_any(f, d))
@@ -571,7 +571,7 @@ void fleet_load_progress(const fleet *f, uint64_t *done, uint64_t *total) {
     }
 }
 
-/* The books of one engine are an object: its name is put in front of its members. */
+/* The accounting of one engine is a JSON object: its name is inserted before its members. */
 static inferd_status add_books(fleet *f, uint32_t d, uint32_t timeout_ms, buf *json, bool *ok,
                                inferd_err *err) {
     static const char good[] = "{\"ok\":true,";

@@ -1,5 +1,5 @@
-/* fleet.h - the engines of all devices behind one face: which of them has which model, and which
- * one serves a request.
+/* fleet.h - the engines of all devices behind one interface: which device has which model, and
+ * which device serves a request.
  *
  * A model has the same slot number on every device; a *replica* is a model in a slot of one engine.
  * One device is a fleet of one.
@@ -7,26 +7,25 @@
  *     added        place.h chooses devices for its replicas, or for the parts of a share over
  *                  several devices
  *     request      goes to the replica that has its prefix and meets the target, else the fullest
- *                  that does, else the one that answers first (place_route)
- *     each second  scale.h says whether a model needs one replica more, or could do with one less;
- *                  one that comes is loaded before it serves, one that goes ends its work first
- *     device lost  its replicas are placed anew; what ran there has failed, others go on
- *     now and then a replica moves to another device when that gains more than it costs
- *                  (fleet_move.c)
+ *                  that meets it, else the one that answers first (place_route)
+ *     each second  scale.h decides whether a model needs one replica more or less; a new one is
+ *                  loaded before it serves, a removed one finishes its work first
+ *     device lost  its replicas are placed again; its requests have failed, other devices go on
+ *     rebalance    a replica moves to another device when the gain exceeds the cost (fleet_move.c)
  *
- * What a model may have (min, max, share) is that of its *parts*: as many as share.devices or
- * replicas.min say, each with its even part (18 GiB and 240 % on 3 devices: 6 GiB and 80 % each).
- * A replica beyond the parts has no min and the ceiling of a part; a fixed share is divided anew
- * over all that compute, of another it has nothing.
+ * The limits of a model (min, max, share) are divided into *parts*: as many as share.devices or
+ * replicas.min say, all of equal size (18 GiB and 240 % on 3 devices: 6 GiB and 80 % each).
+ * A replica beyond the parts has no min and the ceiling of a part.  A fixed share is divided again
+ * over all replicas that compute; of another kind of share it gets nothing.
  *
- *     a replica   absent -> joining   add_replica of one that others serve for meanwhile
- *                 joining -> serving  look_at_replicas: it was HOT, be it still or not
+ *     a replica   absent -> joining   add_replica, while other replicas serve
+ *                 joining -> serving  look_at_replicas: it was HOT, even if it is not any more
  *                 joining -> leaving  look_at_replicas: it failed, or took too long
- *                 absent -> serving   add_replica of the first ones
- *                 any -> leaving      remove_replica: gets no more requests, ends what it has
- *                 leaving -> absent   look_at_replicas: the engine let go
+ *                 absent -> serving   add_replica of the first replicas
+ *                 any -> leaving      remove_replica: no new requests, finishes its open ones
+ *                 leaving -> absent   look_at_replicas: the engine has released it
  *
- * Thread: front, but for what is said to be for any. */
+ * Thread: front, except functions marked "any thread". */
 #ifndef INFERD_FLEET_H
 #define INFERD_FLEET_H
 
@@ -37,7 +36,7 @@
 
 enum {
     FLEET_DEVICES_MAX = PLACE_DEVICES_MAX,
-    FLEET_PAGE_BYTES = 2 << 20 // before a device says it
+    FLEET_PAGE_BYTES = 2 << 20 // before a device reports its own
 };
 #define FLEET_NOWHERE UINT32_MAX
 
@@ -46,7 +45,7 @@ typedef struct fleet fleet;
 typedef struct fleet_device {
     const char *name; // "gpu0"; copied
     backend_options backend;
-    uint64_t memory_bytes, reserve_bytes; // for placing before it is open; memory 0: not known
+    uint64_t memory_bytes, reserve_bytes; // for placement before it is open; memory 0: not known
 } fleet_device;
 
 typedef struct fleet_options {
@@ -54,18 +53,18 @@ typedef struct fleet_options {
     uint32_t n_devices;
     engine_limits limits;
     const model *const
-        *models; // [n_models] that are added first: devices have room for their steps
+        *models; // [n_models] that are added first: devices reserve room for their steps
     uint32_t n_models;
     uint32_t n_slots;
     policy_placement placement;
-    void (*wake)(void *ctx); // as engine_options.wake, of any engine
+    void (*wake)(void *ctx); // as engine_options.wake; called by any engine
     void *wake_ctx;
 } fleet_options;
 
-/* *out is NULL when it fails. */
+/* *out is NULL on failure. */
 inferd_status fleet_start(const fleet_options *options, fleet **out, inferd_err *err);
-/* The same of engines that run already, one per device; they are the fleet's from here on, also
- * when this fails.  What starts engines in the options is not looked at. */
+/* The same with engines that already run, one per device; the fleet owns them from here on, also
+ * when this fails.  The options that start engines are ignored. */
 inferd_status fleet_of_engines(const fleet_options *options, engine *const *engines, fleet **out,
                                inferd_err *err);
 void fleet_stop(fleet *f); // accepts NULL
@@ -74,51 +73,52 @@ void fleet_stop(fleet *f); // accepts NULL
 uint32_t fleet_n_devices(const fleet *f);
 const char *fleet_device_name(const fleet *f, uint32_t device_idx);
 const engine *fleet_engine(const fleet *f, uint32_t device_idx); // for its own figures
-/* Front.  Guaranteed to the replicas there, but for those of slot `but` (UINT32_MAX: of all): what
- * the search for a place holds against 100 percent. */
+/* Front.  Percent guaranteed to the replicas there, except those of slot `but` (UINT32_MAX: no
+ * exception).  Placement compares it with 100 percent. */
 uint32_t fleet_share_percent(const fleet *f, uint32_t device_idx, uint32_t but);
 
 /* -- models -- */
 typedef struct fleet_model_about {
     model *m;              // borrowed until the slot is empty
-    uint64_t weight_bytes; // once they are prepared, about
+    uint64_t weight_bytes; // when prepared, about
     uint32_t same_as;      // as engine_model_add
-    model_policy policy;   // of the whole
-    bool held;             // drained by hand
+    model_policy policy;   // of the whole model
+    bool held;             // taken out of service by an operator
 } fleet_model_about;
 
-/* As engine_model_add, on as many devices as its policy says; false: no memory, and the slot is
- * empty as before. */
+/* As engine_model_add, on as many devices as the policy says; false: no memory, and the slot is
+ * still empty. */
 bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about);
 void fleet_model_remove(fleet *f, uint32_t slot);
-/* Other promises from the next step on; false: no memory. */
+/* The new policy applies from the next step on; false: no memory. */
 bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy);
 void fleet_model_do(fleet *f, uint32_t slot, engine_command command); // on all its devices
-bool fleet_model_is_held(const fleet *f, uint32_t slot);              // drained by hand
-/* How many replicas what it may have is divided by, and what the k-th has of it. */
+bool fleet_model_is_held(const fleet *f, uint32_t slot);              // by an operator
+/* The number of parts that the limits of a model are divided into, and the k-th part. */
 uint32_t fleet_n_parts(const model_policy *whole);
 model_policy fleet_part_of(const model_policy *whole, uint32_t k);
-uint32_t fleet_period_us(const model_policy *p); // of its tokens; 0: no target
-/* Could its replicas keep this?  `sums` ([n_devices], zeros before the first) grow by the
- * guarantees, so that several can be asked about together; EINVAL says the inequality. */
+uint32_t fleet_period_us(const model_policy *p); // time per token; 0: no target
+/* Can its replicas keep these guarantees?  `sums` ([n_devices], zeros before the first call) grow
+ * by them, so that several models can be checked together; EINVAL's text has the inequality. */
 inferd_status fleet_check_min(const fleet *f, uint32_t slot, const model_policy *policy,
                               uint64_t *sums, inferd_err *err);
-/* What a model would be promised. */
+/* The policy that a model would get. */
 typedef struct fleet_promise {
     uint32_t slot;
     const char *name;
     const model_policy *policy;
 } fleet_promise;
-/* Would the weights of each of these still fit beside what others are guaranteed then?  Only what
- * is worse than now is told.  Bytes: new_min of models that are not placed yet, tenants_min of all
- * tenants.  ENOMEM. */
+/* Would the weights of each of these models still fit beside the guarantees of the others?  Only a
+ * change for the worse is an error.  Bytes: new_min of models that are not placed yet, tenants_min
+ * of all tenants.  ENOMEM. */
 inferd_status fleet_check_weights(const fleet *f, const fleet_promise *all, uint32_t n,
                                   uint64_t new_min, uint64_t tenants_min, inferd_err *err);
-/* What all tenants are guaranteed, on the devices that run; likewise. */
+/* The same for the guarantees of all tenants, on the running devices. */
 inferd_status fleet_check_tenants(const fleet *f, uint64_t min_bytes, uint64_t percent,
                                   inferd_err *err);
-/* Likewise of shares: `sums` grow by its guaranteed percents, and `grew` gets the devices where it
- * would have more than now, as bits.  Then: is a device that grew over 100 percent? */
+/* The same for shares: `sums` grow by the guaranteed percents of this model, and `grew` gets a bit
+ * for each device where it would have more than now. fleet_check_shares then fails if a device in
+ * `grew` is over 100 percent. */
 void fleet_add_shares(const fleet *f, uint32_t slot, const model_policy *policy, uint32_t *sums,
                       uint64_t *grew);
 inferd_status fleet_check_shares(const fleet *f, const uint32_t *sums, uint64_t grew,
@@ -129,24 +129,26 @@ bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy
                        size_t text_bytes);
 
 struct feasible_task;
-/* Could the devices keep slo.tpot_ms of all these together, as steps were measured so far?  Only
- * those are asked where a target would be tighter than now.  EINVAL says the inequality. */
+/* Could the devices keep slo.tpot_ms of all these models together, by the steps measured so far?
+ * Only models whose target would be tighter than now are checked.  EINVAL's text has the
+ * inequality. */
 inferd_status fleet_check_targets(const fleet *f, const fleet_promise *all, uint32_t n,
                                   inferd_err *err);
-/* Those of a device whose steps were measured, into out[n]; name_idx is that in `all`. */
+/* The models of a device whose steps were measured, into out[n]; name_idx is the index in `all`. */
 uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_promise *all, uint32_t n,
                           struct feasible_task *out);
 
-/* Any thread.  All replicas together: the state of the one that is furthest, sums of counts. */
+/* Any thread.  All replicas together: the most advanced state, sums of counts. */
 void fleet_model_get(const fleet *f, uint32_t slot, engine_model_info *out);
-/* Front.  The same, with the counters of replicas that leave or left: those never go back. */
+/* Front.  The same plus the counters of leaving and departed replicas, so that no counter
+ * decreases. */
 void fleet_model_tally(const fleet *f, uint32_t slot, engine_model_info *out);
 model_state fleet_model_state(const fleet *f, uint32_t slot);
-/* The furthest on any device that has anything of it left, also where it serves no more. */
+/* The most advanced state on any device that still has a part of it, serving or not. */
 model_state fleet_slot_state(const fleet *f, uint32_t slot);
 void fleet_model_error(const fleet *f, uint32_t slot, inferd_err *out);
-bool fleet_model_is_lost(const fleet *f, uint32_t slot); // all devices that have it are
-/* How often the slot became empty on all devices. */
+bool fleet_model_is_lost(const fleet *f, uint32_t slot); // all devices with a replica are lost
+/* How many times the slot became empty on all devices. */
 uint32_t fleet_model_departures(const fleet *f, uint32_t slot);
 /* Devices that have a replica of it, as bits. */
 uint64_t fleet_model_devices(const fleet *f, uint32_t slot);
@@ -160,35 +162,35 @@ typedef enum fleet_replica_state {
 } fleet_replica_state;
 typedef struct fleet_replica {
     fleet_replica_state state;
-    uint32_t part;       // of what the model may have
+    uint32_t part;       // index of the part of the model's limits
     uint32_t n_open;     // requests sent there that have not ended
-    model_policy policy; // its part
+    model_policy policy; // of its part
 } fleet_replica;
 void fleet_get_replica(const fleet *f, uint32_t slot, uint32_t device_idx, fleet_replica *out);
 const char *fleet_replica_state_name(fleet_replica_state state);
-/* How many replicas its load needs, be there devices for them or not. */
+/* How many replicas its load needs, even if there are fewer devices. */
 uint32_t fleet_desired_replicas(const fleet *f, uint32_t slot);
 /* Why no device took its last replica, or "". */
 const char *fleet_placement_problem(const fleet *f, uint32_t slot);
 
-/* What a tenant may have on all devices together.  Share and max are divided over those where it
- * has work (fleet_tenants.c), min over these (bits): 0 is all. */
+/* The policy of a tenant on all devices together.  Share and max are divided over the devices where
+ * it has work (fleet_tenants.c), min over `devices` (bits; 0 is all). */
 bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy, uint64_t devices);
-/* Keys and values that its sequences count on, on all devices. */
+/* Bytes of the KV blocks that its sequences refer to (cached blocks excluded), on all devices. */
 uint64_t fleet_tenant_bytes(const fleet *f, uint32_t tenant_idx);
 void fleet_set_placement(fleet *f, policy_placement placement);
-/* engine_set_policy of all devices; false: no memory to tell all of them. */
+/* engine_set_policy of all devices; false: no memory for one of them. */
 bool fleet_set_policy(fleet *f, const engine_limits *limits);
-/* Grows whenever a replica came or went. */
+/* Grows with every replica that was added or removed. */
 uint64_t fleet_n_changes(const fleet *f);
 
-/* The number of replicas followed the load. */
+/* A change of the number of replicas by scaling. */
 typedef struct fleet_scale {
     uint32_t slot, device_idx;
-    uint32_t n_replicas; // then
+    uint32_t n_replicas; // after the change
     bool more;           // one joins there; else one leaves
 } fleet_scale;
-/* One that was not told yet: at most one per model and fleet_tick.  False: none. */
+/* A change that was not returned yet: at most one per model and fleet_tick.  False: none. */
 bool fleet_next_scale(fleet *f, fleet_scale *out);
 
 /* -- moves -- */
@@ -223,34 +225,35 @@ const char *fleet_move_state_name(fleet_move_state state); // "begun"
 uint32_t fleet_choose(fleet *f, const gen_request *r);
 /* False: its inbox is full; r is still the caller's. */
 bool fleet_submit(fleet *f, uint32_t device_idx, gen_request *r);
-/* It ended there: the caller saw its GEN_EV_DONE. */
+/* The request ended there: the caller received its GEN_EV_DONE. */
 void fleet_note_done(fleet *f, uint32_t device_idx, uint32_t slot, uint32_t tenant_idx);
 void fleet_cancel(fleet *f, uint32_t device_idx, uint64_t id);
 void fleet_pause(fleet *f, uint32_t device_idx, uint64_t id);
 void fleet_resume(fleet *f, uint32_t device_idx, uint64_t id);
 bool fleet_next_event(fleet *f, gen_event *out);
-/* A first token came after so long: what the scaling looks at. */
+/* A first token came after this time: an input of scaling. */
 void fleet_note_ttft(fleet *f, uint32_t slot, uint64_t ttft_us, uint64_t now_us);
-/* Any thread: would it fit any of its devices? */
+/* Any thread: would the request fit on any of its devices? */
 inferd_status fleet_admit(const fleet *f, uint32_t slot, uint32_t n_prompt, uint32_t max_tokens,
                           inferd_err *err);
 
 /* -- devices -- */
-/* Now and then, and after events; it does little more often than once per SCALE_PERIOD_US. */
+/* Call it regularly and after events; it does little more often than once per SCALE_PERIOD_US. */
 void fleet_tick(fleet *f, uint64_t now_us);
 typedef struct fleet_queues {
     uint32_t n_running, n_waiting, n_paused;
 } fleet_queues;
 void fleet_get_queues(const fleet *f, fleet_queues *out); // sums; any thread
-bool fleet_is_settled(const fleet *f);                    // all engines with models are, or lost
-bool fleet_is_lost(const fleet *f);                       // nobody can be served any more
+bool fleet_is_settled(const fleet *f); // all engines with models are settled or lost
+bool fleet_is_lost(const fleet *f);    // all devices are lost: no request can be served
 bool fleet_lose(fleet *f, uint32_t device_idx, const inferd_err *why); // engine_lose
 /* Why the device is lost; text "": the reason is not known. */
 void fleet_lost_why(const fleet *f, uint32_t device_idx, inferd_err *out);
-uint64_t fleet_stuck_us(const fleet *f, uint32_t *device_idx); // the device that hangs for longest
+/* The longest time that a device has been hanging, and which one. */
+uint64_t fleet_stuck_us(const fleet *f, uint32_t *device_idx);
 void fleet_load_progress(const fleet *f, uint64_t *done, uint64_t *total);
-/* {"ok":..,"devices":[{"device":"cpu0", the books of its engine}, ...]} without the last brace.
- * timeout_ms is for all devices together. */
+/* {"ok":..,"devices":[{"device":"cpu0", the accounting of its engine}, ...]} without the last
+ * brace. timeout_ms is for all devices together. */
 inferd_status fleet_audit(fleet *f, uint32_t timeout_ms, buf *json, inferd_err *err);
 /* engine_page_map of one device. */
 inferd_status fleet_page_map(fleet *f, uint32_t device_idx, uint32_t timeout_ms, buf *json,

@@ -1,27 +1,27 @@
-/* fleet_move.c - replicas that change their device, target first.
+/* fleet_move.c - replicas that move to another device; the target joins before the source leaves.
  *
- *     begin    a second replica with the same part joins on the target; the source serves on
- *     arrives  the target is HOT: it serves, the source gets no more requests and leaves when its
- *              work has ended
- *     fails    the target did not come in FLEET_JOIN_US, or a device was lost: it goes, and the
- *              source serves on
+ *   begin    a second replica with the same part joins on the target; the source serves on
+ *   arrives  the target is HOT: it serves, the source gets no more requests and leaves when its
+ *            work has ended
+ *   fails    the target was not HOT within FLEET_JOIN_US, or a device was lost: the target is
+ *            removed, and the source serves on
  *
- * One move at a time, looked for once per MOVE_LOOK_US with what was measured since the last look.
+ * One move at a time, searched once per MOVE_LOOK_US with the measurements since the last search.
  * The reasons, in this order:
  *
- *     room      a replica that is wanted fits nowhere, though there is room in all (place.h plans
- *               the moves; each look carries out the first one of a new plan); one model per look,
- *               in turns, since a plan takes time
- *     switches  weights on a device are more than it holds, models there waited for each other, and
- *               another device has room for one of them, if need be after moves of others
- *     load      a device is busy and another one is less so
+ *   room      a replica is wanted and fits on no device, though all devices together have room
+ *             (place.h plans the moves; each search carries out the first one of a new plan); one
+ *             model per search, round robin, since a plan takes time
+ *   switches  the weights on a device exceed its memory, models there waited for each other, and
+ *             another device has room for one of them, if need be after other moves
+ *   load      a device is busy and another one is less so
  *
- * The last two have to gain more than they cost: time that requests waited for a model, or that the
- * busiest of the two devices is less busy, as measured and hoped for MOVE_HORIZON_US, against
- * bringing the weights up once more.  A model that moved rests for MOVE_REST_US, so that two
- * devices do not throw it to and fro.
+ * The last two must gain more than they cost.  The gain is the time that requests waited for a
+ * model, or the time by which the busier device becomes less busy, as measured and extrapolated to
+ * MOVE_HORIZON_US.  The cost is bringing the weights up once more.  A model that moved stays for
+ * MOVE_REST_US, so that it does not move back and forth.
  *
- * Pinned models stay where they are, like those that share weights with another one. */
+ * Pinned models never move, nor do those that share weights with another one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,10 +32,10 @@ enum {
     MOVE_CALM_US = 120000000, // after a move that failed
     MOVE_HORIZON_US = 60000000,
     MOVE_REST_US = 120000000,
-    MOVE_BUSY_PPM = 700000, // of the time: so busy is a device that gives something away
-    MOVE_GAIN_PPM = 100000, // at least so much less busy is the busier one of the two then
-    MOVE_COPIES_MAX = 128,  // with more replicas in all no plan of several moves is made
-    MOVE_TRIES_MAX = 10000  // of such a plan, which the front waits for: some milliseconds
+    MOVE_BUSY_PPM = 700000, // a device busy for more than this part of the time gives a model away
+    MOVE_GAIN_PPM = 100000, // the busier of the two must become less busy by this
+    MOVE_COPIES_MAX = 128,  // with more replicas there is no plan of several moves
+    MOVE_TRIES_MAX = 10000  // of such a plan, which blocks the front: some milliseconds
 };
 #define PPM UINT64_C(1000000)
 
@@ -59,7 +59,7 @@ static uint64_t minus(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
 
-/* What each replica did since the last look; false: a device is not open yet. */
+/* What each replica did since the last search; false: a device is not open yet. */
 static bool measure(fleet *f, uint64_t *busy_us) {
     bool open = true;
     for (uint32_t d = 0; d < f->n_devices; d++) {
@@ -94,7 +94,7 @@ static bool is_quiet(const fleet *f) {
 
 /* ---- what may move ---- */
 
-/* Once per look: else each question walks all models. */
+/* Once per search: otherwise each question would walk all models. */
 static void see_twins(fleet *f) {
     memset(f->twins, 0, f->n_slots * sizeof *f->twins);
     for (uint32_t i = 0; i < f->n_used; i++) {
@@ -128,7 +128,7 @@ static bool may_go(const fleet *f, uint32_t slot, uint32_t from, uint32_t to, bo
     return place_check(&device, &w, w.here[to], NULL);
 }
 
-/* Bringing it up once more. */
+/* The time to bring it up once more. */
 static uint64_t cost_us(const fleet *f, uint32_t slot, uint32_t from) {
     engine_model_info info;
     engine_model_get(f->engines[from], slot, &info);
@@ -138,10 +138,10 @@ static uint64_t cost_us(const fleet *f, uint32_t slot, uint32_t from) {
 
 typedef struct choice {
     bool found;
-    bool anew; // no move: what is on `from` leaves, and is placed where there is room now
+    bool anew; // no move: the replica on `from` is removed, and placed again where there is room
     uint32_t slot, from, to;
     fleet_move_why why;
-    uint64_t gain_us; // beyond the cost
+    uint64_t gain_us; // minus the cost
 } choice;
 
 static void take_better(choice *best, uint64_t gain, uint64_t cost, choice c) {
@@ -160,8 +160,8 @@ typedef struct sketch {
     uint32_t n_copies;
 } sketch;
 
-/* All devices and replicas, without that of `slot` on `but`.  `lent`: as in find_device, weights of
- * others are only there for a while.  False: too many, or no memory. */
+/* All devices and replicas, except the one of `slot` on `but`.  `lent`: as in find_device, weights
+ * of other models can be evicted.  False: too many replicas, or no memory. */
 static bool draw(const fleet *f, uint32_t slot, uint32_t but, bool lent, sketch *s) {
     s->n_copies = 0;
     s->models = calloc(size_max(f->n_used, 1), sizeof *s->models);
@@ -186,8 +186,9 @@ static bool draw(const fleet *f, uint32_t slot, uint32_t but, bool lent, sketch 
     return true;
 }
 
-/* The first of the moves after which a replica of `slot` fits somewhere, or itself anew; `but`:
- * where it is now, not counted.  The cost is that of the whole plan. */
+/* The first of the moves after which a replica of `slot` fits on a device, or `anew` for the
+ * replica itself; `but`: its present device, which is not counted.  The cost is that of the whole
+ * plan. */
 static bool plan(const fleet *f, uint32_t slot, uint32_t but, bool lent, choice *first,
                  uint64_t *plan_us) {
     sketch s;
@@ -208,8 +209,7 @@ static bool plan(const fleet *f, uint32_t slot, uint32_t but, bool lent, choice 
 
 /* ---- the three reasons ---- */
 
-/* The replica that no device could take, and was put somewhere all the same; FLEET_NOWHERE: none.
- */
+/* The device of a replica that was added although no device had room; FLEET_NOWHERE: none. */
 static uint32_t misplaced(const fleet *f, uint32_t slot) {
     const fleet_model *m = &f->models[slot];
     for (uint32_t d = 0; d < f->n_devices && m->problem[0] != 0; d++)
@@ -219,7 +219,7 @@ static uint32_t misplaced(const fleet *f, uint32_t slot) {
     return FLEET_NOWHERE;
 }
 
-/* The next model that needs it gets one plan; others have their turn at the next looks. */
+/* The next model that needs room gets one plan; others follow in later searches. */
 static choice find_for_room(fleet *f) {
     for (uint32_t k = 0; k < f->n_used; k++) {
         uint32_t i = (f->next_room + k) % f->n_used;
@@ -240,7 +240,7 @@ static choice find_for_room(fleet *f) {
     return (choice){0};
 }
 
-/* Its models' weights and promises do not fit all at once. */
+/* The weights and guarantees of its models do not fit all at once. */
 static bool is_crowded(const fleet *f, uint32_t d) {
     place_device device;
     fleet_see_device(f, d, false, &device);
@@ -249,7 +249,7 @@ static bool is_crowded(const fleet *f, uint32_t d) {
 
 static choice find_for_switches(const fleet *f, uint64_t now_us, uint64_t window_us) {
     choice best = {0};
-    uint32_t slot = 0, from = FLEET_NOWHERE; // who waited longest
+    uint32_t slot = 0, from = FLEET_NOWHERE; // the model that waited longest
     for (uint32_t d = 0; d < f->n_devices; d++) {
         if (!is_crowded(f, d)) continue;
         for (uint32_t i = 0; i < f->n_used; i++) {
@@ -291,7 +291,7 @@ static choice find_for_load(const fleet *f, const uint64_t *busy_us, uint64_t no
                 uint64_t left_us = minus(busy_us[d], its_us), there_us = busy_us[to] + its_us;
                 uint64_t gain_us = minus(busy_us[d], left_us > there_us ? left_us : there_us);
                 if (to == d || gain_us * PPM / window_us < MOVE_GAIN_PPM) continue;
-                /* Packed: an empty device stays so. */
+                /* Binpack: an empty device stays empty. */
                 if (f->placement == PLACE_BINPACK && !has_models(f, to)) continue;
                 if (may_go(f, i, d, to, false))
                     take_better(&best, gain_us * MOVE_HORIZON_US / window_us, cost_us(f, i, d),
@@ -333,7 +333,7 @@ bool fleet_move_lost(fleet *f, uint32_t slot, uint32_t d, uint64_t now_us) {
     return true;
 }
 
-/* It began, and may have ended by now. */
+/* Checks the move in progress, which may have ended. */
 static void watch(fleet *f, uint64_t now_us) {
     const fleet_move v = f->moves.last;
     const fleet_model *m = &f->models[v.slot];

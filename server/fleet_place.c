@@ -1,17 +1,17 @@
-/* fleet_place.c - where the replicas of models are, and how many there are.
+/* fleet_place.c - on which devices the replicas of a model are, and how many there are.
  *
- * Placement counts the weights of a model as if they never left a device, so that models spread
- * over the devices there are; only when that finds no place it counts what could be taken back,
- * too, and then spreads what it overcommits.  A model whose content another one has goes where that
- * one is, if it may: the weights are there once. */
+ * Placement first counts the weights of every model as if they never left their device, so that
+ * models spread over all devices.  Only if no device has room then, it counts weights that could be
+ * evicted as free, and spreads the overcommitment evenly.  A model with the same content as another
+ * model goes to the device of that model if it may: the weights are there once. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "fleet_private.h"
 
 enum {
-    CALM_TOKENS_PER_1000S = 1000, // of a model nobody asked for yet
-    WEIGHTS_PER_TOKEN = 1000,     // bytes of weights for one of a token's keys and values, about
+    CALM_TOKENS_PER_1000S = 1000, // of a model before its first request
+    WEIGHTS_PER_TOKEN = 1000,     // bytes of weights per byte of a token's keys and values, about
     ALL_PERCENT = 100,
     TTFT_PERCENTILE = 95
 };
@@ -32,7 +32,7 @@ model_policy fleet_part_of(const model_policy *whole, uint32_t k) {
     if (k >= n || (p.share.percent == 0 && p.share.policy == SHARE_BURST)) {
         p.share = (share_spec){.policy = SHARE_BESTEFFORT};
         if (whole->share.policy != SHARE_BESTEFFORT)
-            p.weight = u32_max(p.weight, 1); // 0 was beside a share
+            p.weight = u32_max(p.weight, 1); // a weight of 0 is only valid beside a share
     }
     p.share.n_devices = 1;
     return p;
@@ -48,7 +48,7 @@ static uint32_t n_here(const fleet *f, const fleet_model *m) {
     return n;
 }
 
-/* It has work, or may have at any time. */
+/* It has work, or may get work at any time. */
 static bool computes(const replica *r) {
     return r->state == FLEET_SERVING || (r->state == FLEET_LEAVING && r->n_open > 0);
 }
@@ -79,7 +79,7 @@ static uint64_t pressure_of(const fleet_model *m) {
                           fleet_period_us(&m->about.policy));
 }
 
-/* Whose weights it computes with there, when they are another model's. */
+/* Does it compute with the weights of another model there? */
 bool fleet_shares_weights(const fleet *f, const fleet_model *m, uint32_t d) {
     uint32_t same = m->about.same_as;
     return same < f->n_slots && f->models[same].used && replica_is_here(&f->models[same].at[d]);
@@ -90,16 +90,18 @@ void fleet_see_empty(const fleet *f, uint32_t d, place_device *out) {
     engine_get_stats(f->engines[d], &s);
     uint64_t page = s.page_bytes != 0 ? s.page_bytes : FLEET_PAGE_BYTES;
     *out = (place_device){.drained = engine_is_lost(f->engines[d]), .page_bytes = page};
-    out->capacity_pages = s.pages_device != 0       ? s.pages_device
-                          : f->memory_bytes[d] != 0 ? pages_of(f->memory_bytes[d], page)
-                                                    : UINT32_MAX / 2; // seen when it is open
-    /* An open device is without its reserve already. */
+    out->capacity_pages = s.pages_device != 0 ? s.pages_device
+                          : f->memory_bytes[d] != 0
+                              ? pages_of(f->memory_bytes[d], page)
+                              : UINT32_MAX / 2; // known when the device is open
+    /* The pages of an open device do not include its reserve. */
     if (s.pages_device == 0) out->reserve_pages = pages_of(f->reserve_bytes[d], page);
     out->reserve_pages = u32_min(out->reserve_pages, out->capacity_pages);
     out->free_pages = out->capacity_pages - out->reserve_pages;
 }
 
-/* Percent of its device that this replica has, or may have when others of its model go. */
+/* Percent of its device that this replica has, or may have after other replicas of its model
+ * left. */
 static uint32_t promised_percent(const fleet_model *m, const replica *r) {
     model_policy part = fleet_part_of(&m->about.policy, r->part);
     return u32_max(share_of(&part), share_of(&r->policy));
@@ -147,14 +149,16 @@ place_wanted fleet_wanted_of(const fleet *f, const fleet_model *m, uint32_t k, u
         w.here[d] = m->at[d].state != FLEET_ABSENT;
         w.n_replicas += w.here[d];
     }
-    /* One beyond the parts of a fixed share is given some of it as soon as it serves. */
+    /* A replica beyond the parts of a fixed share gets a part of that share as soon as it
+     * serves. */
     const share_spec *whole = &m->about.policy.share;
     if (whole->policy == SHARE_FIXED && k >= fleet_n_parts(&m->about.policy))
         w.share_percent = whole->percent / w.n_replicas;
     return w;
 }
 
-/* Where the weights of its twin are. */
+/* A device with the weights of its twin, a model with the same content, that takes this part
+ * too. */
 static uint32_t beside_twin(const fleet *f, const fleet_model *m, uint32_t k) {
     for (uint32_t d = 0; d < f->n_devices; d++) {
         place_device device;
@@ -167,7 +171,7 @@ static uint32_t beside_twin(const fleet *f, const fleet_model *m, uint32_t k) {
     return FLEET_NOWHERE;
 }
 
-/* A device for the k-th part, or FLEET_NOWHERE; m->problem says why not. */
+/* A device for the k-th part, or FLEET_NOWHERE; m->problem then says why. */
 static uint32_t find_device(fleet *f, fleet_model *m, uint32_t k) {
     place_device devices[FLEET_DEVICES_MAX];
     place_why whys[FLEET_DEVICES_MAX];
@@ -181,7 +185,8 @@ static uint32_t find_device(fleet *f, fleet_model *m, uint32_t k) {
                          chosen, whys) > 0)
             return chosen[0];
     }
-    while (at + 1 < f->n_devices && whys[at].reason <= PLACE_TAKEN) at++; // one that says more
+    while (at + 1 < f->n_devices && whys[at].reason <= PLACE_TAKEN)
+        at++; // the first reason that says more
     int used = snprintf(m->problem, sizeof m->problem, "%s: ", f->names[at]);
     place_say(&whys[at], m->problem + used, sizeof m->problem - (size_t)used);
     return FLEET_NOWHERE;
@@ -200,7 +205,7 @@ static void publish_devices(fleet *f, uint32_t slot) {
 bool fleet_add_replica(fleet *f, uint32_t slot, uint32_t d, uint32_t k, bool joins) {
     fleet_model *m = &f->models[slot];
     replica *r = &m->at[d];
-    /* Drained by hand it does not come by itself, so nobody waits for that. */
+    /* A model held by an operator is not loaded, so its replica cannot join. */
     *r = (replica){.state = joins && !m->held ? FLEET_JOINING : FLEET_SERVING,
                    .part = k,
                    .departures = engine_model_departures(f->engines[d], slot),
@@ -226,7 +231,8 @@ void fleet_remove_replica(fleet *f, uint32_t slot, uint32_t d) {
     publish_devices(f, slot);
 }
 
-/* Where nobody has room, its engine says what is wrong: the one with the most of it is asked. */
+/* The device with the most free memory.  Used when no device has enough room: the engine there then
+ * reports what is missing. */
 static uint32_t roomiest(const fleet *f, const fleet_model *m) {
     uint32_t best = 0;
     uint64_t most = 0;
@@ -243,7 +249,7 @@ static uint32_t roomiest(const fleet *f, const fleet_model *m) {
     return best;
 }
 
-/* Until a device is open the file's size is all there is. */
+/* Until a device is open only the file's size is known. */
 static void learn_size(const fleet *f, fleet_model *m) {
     uint32_t n_pages;
     for (uint32_t d = 0; d < f->n_devices && !m->sized; d++)
@@ -260,9 +266,9 @@ bool fleet_model_add(fleet *f, uint32_t slot, const fleet_model_about *about) {
     m->desired = n;
     for (uint32_t k = 0; k < n; k++) {
         uint32_t d = f->n_devices > 1 ? find_device(f, m, k) : 0;
-        if (d == FLEET_NOWHERE && k > 0) break; // it comes when there is room
+        if (d == FLEET_NOWHERE && k > 0) break; // added when there is room
         if (fleet_add_replica(f, slot, d == FLEET_NOWHERE ? roomiest(f, m) : d, k, false)) continue;
-        if (k > 0) break; // scaling brings the others
+        if (k > 0) break; // scaling adds the others
         *m = (fleet_model){0};
         return false;
     }
@@ -276,7 +282,8 @@ void fleet_model_remove(fleet *f, uint32_t slot) {
         if (replica_is_here(&m->at[d])) fleet_remove_replica(f, slot, d);
 }
 
-static void divide_fixed(fleet *f, uint32_t slot); // below, with its numbers
+static void divide_fixed(fleet *f,
+                         uint32_t slot); // defined below, with the other functions on shares
 
 bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy) {
     fleet_model *m = &f->models[slot];
@@ -305,8 +312,8 @@ void fleet_model_do(fleet *f, uint32_t slot, engine_command command) {
         if (replica_is_here(&m->at[d])) engine_model_do(f->engines[d], slot, command);
 }
 
-/* A fixed share is a ceiling, so all replicas that compute have it together, also those beyond the
- * parts and one that only ends its work. */
+/* A fixed share is a ceiling, so it is divided over all replicas that compute, including those
+ * beyond the parts and those that only finish their work. */
 static void divide_fixed(fleet *f, uint32_t slot) {
     fleet_model *m = &f->models[slot];
     const share_spec *whole = &m->about.policy.share;
@@ -322,7 +329,7 @@ static void divide_fixed(fleet *f, uint32_t slot) {
             continue;
         model_policy changed = r->policy;
         changed.share = part;
-        if (r->state == FLEET_LEAVING) changed.min_bytes = 0; // it was given back
+        if (r->state == FLEET_LEAVING) changed.min_bytes = 0; // its guarantee has ended
         if (engine_model_set_policy(f->engines[d], slot, &changed)) r->policy = changed;
     }
 }
@@ -332,7 +339,7 @@ void fleet_divide_fixed(fleet *f) {
         if (f->models[i].used) divide_fixed(f, i);
 }
 
-/* ---- as many as needed ---- */
+/* ---- number of replicas ---- */
 
 static int by_size(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -348,8 +355,8 @@ static uint64_t ttft_p95(const fleet_model *m, uint64_t now_us) {
     return fresh[(uint64_t)(n - 1) * TTFT_PERCENTILE / ALL_PERCENT];
 }
 
-/* The replica that is missed least: one that only joins, a part that promises nothing, the one with
- * the least to do. */
+/* The replica to remove first: one that is joining, then one beyond the parts, then the one with
+ * the fewest open requests. */
 static uint32_t least_needed(const fleet *f, const fleet_model *m) {
     uint32_t best = FLEET_NOWHERE, parts = fleet_n_parts(&m->about.policy);
     uint64_t least = UINT64_MAX;
@@ -371,7 +378,7 @@ static scale_input input_of(const fleet *f, fleet_model *m, uint32_t slot, uint6
     fleet_model_tally(f, slot, &info);
     uint32_t n = n_here(f, m), n_joining = 0, least = n_wanted(f, m);
     for (uint32_t d = 0; d < f->n_devices; d++) n_joining += m->at[d].state == FLEET_JOINING;
-    /* Who waits for a first token has no TTFT yet, but that much at least. */
+    /* A waiting request has no TTFT yet, but it will be at least its waiting time. */
     uint64_t since_us = info.waiting_since_us;
     uint64_t waited_us = since_us != 0 && now_us > since_us ? now_us - since_us : 0;
     scale_input in = {.now_us = now_us,
@@ -392,7 +399,7 @@ static scale_input input_of(const fleet *f, fleet_model *m, uint32_t slot, uint6
 }
 
 static void note(fleet *f, uint32_t slot, uint32_t d, bool more) {
-    if (f->n_scales == f->n_slots) return; // nobody reads them
+    if (f->n_scales == f->n_slots) return; // not read since then: drop the record
     f->scales[f->n_scales++] = (fleet_scale){
         .slot = slot, .device_idx = d, .n_replicas = n_here(f, &f->models[slot]), .more = more};
 }
@@ -421,10 +428,11 @@ static void scale_model(fleet *f, uint32_t slot, uint64_t now_us, uint64_t perio
     }
 }
 
-/* ---- what became of them ---- */
+/* ---- changes of replicas ---- */
 
-/* Replicas of a lost device serve nobody: others come where there is room, which take over their
- * parts, and these go.  One without another place stays, so that its model is not nowhere. */
+/* Replicas of a lost device serve no requests.  New ones take over their parts on devices with
+ * room, and the old ones are removed.  A model's only replica stays if no other device takes it, so
+ * that the model keeps one. */
 static void leave_lost(fleet *f, uint32_t d, uint64_t now_us) {
     for (uint32_t i = 0; i < f->n_used; i++) {
         fleet_model *m = &f->models[i];
@@ -436,9 +444,9 @@ static void leave_lost(fleet *f, uint32_t d, uint64_t now_us) {
     }
 }
 
-/* One that was up serves, also when it had to go again: who asks brings it back.  One that is not
- * up in time, or failed, goes, and the next period asks again; but the last one stays, or its model
- * were nowhere. */
+/* A replica that was HOT once serves, even if it was evicted since: a request brings it back.  A
+ * replica that failed or did not load in time is removed, and the next period tries again; a
+ * model's only replica stays. */
 static void look_at_joiner(fleet *f, uint32_t slot, uint32_t d, uint64_t now_us) {
     fleet_model *m = &f->models[slot];
     replica *r = &m->at[d];
@@ -454,7 +462,7 @@ static void look_at_joiner(fleet *f, uint32_t slot, uint32_t d, uint64_t now_us)
         r->state = FLEET_SERVING;
 }
 
-/* Replicas that have left, also from a lost device, and those that may serve. */
+/* Updates replicas that have left (also from a lost device) and those that may now serve. */
 static void look_at_replicas(fleet *f, uint32_t slot, uint64_t now_us) {
     fleet_model *m = &f->models[slot];
     bool any = false;
@@ -477,7 +485,7 @@ static void look_at_replicas(fleet *f, uint32_t slot, uint64_t now_us) {
     atomic_fetch_add(&f->departures[slot], 1);
 }
 
-/* It had to be put where it did not fit, and fits there now: others left. */
+/* A model that was placed where it did not fit is HOT there now, because others left. */
 static bool came_up(const fleet *f, uint32_t slot) {
     bool any = false;
     for (uint32_t d = 0; d < f->n_devices; d++) {
@@ -510,7 +518,7 @@ void fleet_look(fleet *f, uint64_t now_us) {
     }
 }
 
-/* ---- promises that can be kept ---- */
+/* ---- guarantees that can be kept ---- */
 
 inferd_status fleet_check_min(const fleet *f, uint32_t slot, const model_policy *policy,
                               uint64_t *sums, inferd_err *err) {
@@ -563,7 +571,7 @@ bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy
         model_policy part = fleet_part_of(policy, m->at[d].part);
         if (!replica_is_here(&m->at[d]) || share_of(&part) == 0) continue;
         engine_model_get(f->engines[d], slot, &info);
-        if (info.decode_us == 0 || part.slo_tpot_ms == 0) continue; // not measured; no target
+        if (info.decode_us == 0 || part.slo_tpot_ms == 0) continue; // not measured, or no target
         if (feasible_share_check(info.decode_us, fleet_period_us(&part), part.share.percent,
                                  &share))
             continue;

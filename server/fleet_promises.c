@@ -1,8 +1,8 @@
-/* fleet_promises.c - would what is promised leave room for what is served?
+/* fleet_promises.c - would the guarantees leave room for the models that are served?
  *
- * The devices that run are asked, not those of a configuration that waits for a restart; one that
- * is not open yet has no figures, and nothing is refused by it.  Nor is a change for what was as
- * bad before.
+ * The check uses the running devices, not those of a configuration that waits for a restart.  A
+ * device that is not open yet has no figures and refuses nothing.  A change is not refused for a
+ * state that was as bad before.
  *
  * Thread: front. */
 #include <stdlib.h>
@@ -13,17 +13,17 @@ enum { WHOLE_PERCENT = 100 };
 
 typedef unsigned long long ull; // for printing
 
-/* Names that share weights: the largest guarantee among them includes these. */
+/* A weight group: the largest guarantee of its models includes the weights. */
 typedef struct group {
-    uint64_t most_told, most_wanted; // pages
+    uint64_t most_told, most_wanted; // pages: largest guarantee now, and with the change
 } group;
 
 /* Pages of one device. */
 typedef struct promised {
     uint64_t device, page_bytes;
-    uint64_t told, wanted; // of all models, as it is and as it would be
+    uint64_t told, wanted; // of all models: now, and with the change
     uint64_t tenants_told, tenants_wanted;
-    group *groups; // [n_slots] by the slot with the weights
+    group *groups; // [n_slots] by the slot that owns the weights
 } promised;
 
 static uint64_t pages_of(uint64_t n_bytes, uint64_t page_bytes) {
@@ -44,7 +44,7 @@ static bool is_here(const fleet *f, uint32_t d, uint32_t slot) {
     return f->models[slot].used && replica_is_here(&f->models[slot].at[d]);
 }
 
-/* Whose weights it computes with. */
+/* The weight group of a model. */
 static group *group_of(const fleet *f, const promised *p, uint32_t d, uint32_t slot,
                        engine_model_info *info) {
     engine_model_get(f->engines[d], slot, info);
@@ -74,7 +74,8 @@ static void add_wanted(const fleet *f, uint32_t d, const fleet_promise *all, uin
     }
 }
 
-/* Do the weights of this one fit beside what others keep, or did they not before? */
+/* Do the weights of this model fit beside the guarantees of others, or was that no better
+ * before? */
 static bool fits(const fleet *f, uint32_t d, const fleet_promise *one, const promised *p,
                  inferd_err *err) {
     engine_model_info info;
@@ -111,7 +112,7 @@ inferd_status fleet_check_weights(const fleet *f, const fleet_promise *all, uint
         if (p.groups == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a check");
         add_told(f, d, &p);
         add_wanted(f, d, all, n, &p);
-        if (f->n_devices == 1) { // else it is not said where they go
+        if (f->n_devices == 1) { // else their devices are not known
             p.wanted += pages_of(new_min, p.page_bytes);
             p.tenants_told = pages_of(tenants_told(f), p.page_bytes);
             p.tenants_wanted = pages_of(tenants_min, p.page_bytes);

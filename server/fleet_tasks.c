@@ -1,8 +1,9 @@
 /* fleet_tasks.c - could the devices keep the targets per token of all their models together?
  *
  * A model with slo.tpot_ms is a periodic task of each device that has a replica of it
- * (scheduler/feasible.h): C is its decode step as measured there, T the target.  One without a
- * target is only in the way.  What was never measured is left out: nothing is refused by a guess.
+ * (scheduler/feasible.h): C is its decode step as measured there, T the target.  A model without a
+ * target only delays others.  Models that were never measured are left out: a guess refuses
+ * nothing.
  *
  * Thread: front. */
 #include "fleet_private.h"
@@ -28,7 +29,7 @@ uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_promi
     return n_tasks;
 }
 
-/* A promise that was there before is no reason to refuse another change. */
+/* A target that existed before is no reason to refuse another change. */
 static bool got_tighter(const fleet *f, uint32_t device_idx, const fleet_promise *all, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         const fleet_model *m = &f->models[all[i].slot];

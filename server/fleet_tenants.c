@@ -1,21 +1,22 @@
-/* fleet_tenants.c - what a tenant may have, divided over the devices where it has work.
+/* fleet_tenants.c - a tenant's policy, divided over the devices where it has work.
  *
- *     share   evenly over the devices where requests of it have not ended, be their replicas
- *             leaving or not; the whole of it where there is one such device.  Of a percent that
- *             is smaller than their number each has one in its turn, so that nobody waits for ever
- *     max     a request is let in when it fits the whole.  What runs on a device may have what
- *             those before it leave: who is first has all, and others give back until it has.  In
- *             its turn each is first, so that two that need more than half each both end
- *     min     evenly over the devices that have a model of it, work or not: so much is kept there
+ *   share   evenly over the devices where it has open requests, on serving or leaving replicas; one
+ *           such device has the whole.  A percent smaller than their number rotates over them, so
+ *           that no device waits for ever
+ *   max     a request is admitted if it fits the whole.  The devices are in an order: each may use
+ *           what those before it leave, so the first may use all of max, and others give memory
+ *           back until it does.  The first device rotates, so that two devices that need more than
+ *           half each both finish
+ *   min     evenly over the devices that have a model of the tenant, with or without work
  *
- * A device hears of its part before it hears of the request that made it; when the last request on
- * one ends, the others hear it at the next tick, and of memory that became less or more likewise.
- * So all devices together are above a max by no more than they take between two ticks.  Where a
- * tenant has no work its part is as it was told last: nobody asks for it.
+ * A device gets its new part before the request that changed it.  When the last request on a device
+ * ends, the others get their new parts at the next tick; changes of used memory are passed at the
+ * next tick as well.  So all devices together exceed a max by no more than they take between two
+ * ticks.  Where a tenant has no work its last part stays: no request uses it.
  *
- * With one device all of this is the whole, and nothing is counted.
+ * With one device the part is always the whole, and nothing is counted.
  *
- * Always: who has requests is in f->busy. */
+ * Always: every tenant with open requests is in f->busy. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,8 +24,8 @@
 
 enum {
     TENANTS_GROW = 16,
-    TURN_US = 5000000, // at one percent a bucket fills in that time
-    HERE_NOTHING = 1   // byte: no block fits
+    TURN_US = 5000000, // length of a rotation: at one percent a bucket fills in that time
+    HERE_NOTHING = 1   // 1 byte: no block fits
 };
 
 static uint32_t count_bits(uint64_t bits) {
@@ -46,12 +47,12 @@ share_spec fleet_share_part(const fleet *f, const share_spec *whole, uint32_t n,
                        .percent =
                            (uint32_t)place_part(whole->percent, 1, n, (uint32_t)((k + turn) % n)),
                        .n_devices = 1};
-    /* One of nothing: fixed, it waits for its turn. */
+    /* A part of 0 percent: a fixed share waits for its rotation. */
     if (part.percent == 0 && part.policy == SHARE_BURST) part.policy = SHARE_BESTEFFORT;
     return part;
 }
 
-/* What its requests on each of these devices may have of its max: [n_devices], 0: all of it. */
+/* The bytes of its max that its requests may use on each of these devices: [n_devices], 0: all. */
 static void divide_max(fleet *f, uint32_t tenant_idx, uint64_t devices, uint64_t *here) {
     fleet_tenant *t = &f->tenants[tenant_idx];
     uint64_t max = t->policy.max_bytes, before = 0;
@@ -69,7 +70,8 @@ static void divide_max(fleet *f, uint32_t tenant_idx, uint64_t devices, uint64_t
     }
 }
 
-/* Every device with work whose part changed hears of it; `anew`: every one.  False: no memory. */
+/* Sends the part of each device with work if it changed; `anew`: to every device.  False: no
+ * memory. */
 static bool tell(fleet *f, uint32_t tenant_idx, bool anew) {
     fleet_tenant *t = &f->tenants[tenant_idx];
     uint64_t home = devices_or_all(f, t->home), work = devices_or_all(f, t->work ? t->work : home);
@@ -85,7 +87,7 @@ static bool tell(fleet *f, uint32_t tenant_idx, bool anew) {
         part.share = works ? fleet_share_part(f, &t->policy.share, n_work, k_work++)
                            : (share_spec){.policy = SHARE_BESTEFFORT, .n_devices = 1};
         if (part.share.policy != t->policy.share.policy)
-            part.weight = u32_max(part.weight, 1); // 0 was beside a share
+            part.weight = u32_max(part.weight, 1); // a weight of 0 is only valid beside a share
         part.here_bytes = here[d];
         fleet_tenant_at *at = t->at != NULL ? &t->at[d] : NULL;
         if (!anew && at != NULL && at->told && at->percent == part.share.percent &&
@@ -124,7 +126,7 @@ bool fleet_set_tenant(fleet *f, uint32_t tenant_idx, const tenant_policy *policy
     return tell(f, tenant_idx, true);
 }
 
-/* NULL: nothing is to be counted. */
+/* NULL: nothing is counted for it. */
 static fleet_tenant *find(const fleet *f, uint32_t tenant_idx) {
     return f->n_devices > 1 && tenant_idx < f->n_tenants ? &f->tenants[tenant_idx] : NULL;
 }
@@ -154,7 +156,7 @@ void fleet_look_at_tenants(fleet *f, uint64_t now_us) {
     for (uint32_t i = 0; i < f->n_busy;) {
         fleet_tenant *t = &f->tenants[f->busy[i]];
         if (t->work != 0) {
-            tell(f, f->busy[i++], false); // without memory: the next time
+            tell(f, f->busy[i++], false); // if it fails for lack of memory, the next tick retries
             continue;
         }
         t->busy = false;

@@ -1,27 +1,28 @@
 /* tenant_limits.c - see tenant_limits.h.
  *
- * Everything is whole numbers.  A request, a token and a place are PART parts each: a bucket with
- * the limit n then gains exactly n parts per microsecond, so no remainder is ever dropped.
+ * All arithmetic is on integers.  A request, a token and a request slot are PART parts each: a
+ * bucket with the limit n then gains exactly n parts per microsecond, so no remainder is ever
+ * dropped.
  *
- * Three flows decide what fits: the two buckets, and the places of running requests, of which
- * `concurrent` are given back per usual duration of a request.  Bookings are kept in the order in
- * which they are due.  forecast() lets the flows run from now over all of them; what is left behind
- * each, at its worst, is what somebody who comes before may take:
+ * Three flows limit a request: the two buckets, and the slots of running requests (FLOW_PLACES), of
+ * which `concurrent` become free per usual duration of a request.  Bookings are kept in the order
+ * in which they are due. look_ahead() advances the flows from now over all of them; the lowest
+ * level behind any booking is what an earlier request may take:
  *
- *     level |      /|      /|    /      a newcomer who takes r now lowers everything to the right
- *           |    /  |    /  |  /        by r, so r must not exceed the lowest point; one who comes
- *           |  /    |  /    |/          later only sees what is right of him
- *           |/______b0______b1______
+ *   level |    /|    /|    /    a new request that takes r now lowers everything to the right
+ *         |  /  |  /  |  /      by r, so r must not exceed the lowest point; a later request
+ *         |/    |/    |/        depends only on the points to its right
+ *         |_____b0____b1_____
  *
- * A bucket that is full gains nothing, which makes lowering it cost less: the rule is on the safe
+ * A full bucket gains nothing, so lowering it costs less than computed: the rule is on the safe
  * side.
  *
- * Ends of requests are not as regular as a refill.  Of the k expected until some time, `spread`
- * square roots of k are not counted on (below zero: that many more are, because clients do not come
- * back).  Nobody says how irregular they are, so promises teach it: a kept one lowers the spread, a
- * broken one raises it by far more.  When all places are free even so, what was uncertain before
- * makes no difference any more, and the k are counted anew: or short requests, of which many end in
- * a second, would never be sure of a place. */
+ * Ends of requests are not as regular as a refill.  Of the k ends expected by some time, `spread`
+ * square roots of k are not counted on (below zero: that many more are, because some clients do not
+ * return).  The irregularity is not known, so it is learned: a kept reservation lowers the spread,
+ * a broken one raises it by far more.  When all slots are free in spite of the spread, the earlier
+ * uncertainty no longer matters, and k is counted from zero; otherwise short requests, of which
+ * many end in a second, would never be sure of a slot. */
 #include "tenant_limits.h"
 
 #include <string.h>
@@ -29,7 +30,7 @@
 #define PART      ((uint64_t)60000000)
 #define SECOND_US ((uint64_t)1000000)
 #define MINUTE_US (60 * SECOND_US)
-/* A debt beyond this, more than ten times what one request can cause, is forgiven. */
+/* Debt beyond this, more than ten times what one request can cause, is dropped. */
 #define LEVEL_MIN (-((int64_t)4 << 60))
 
 enum {
@@ -41,8 +42,9 @@ enum {
     ENDS_REMEMBERED = 128,
 };
 #define DURATION_FIRST_US (10 * SECOND_US)
-/* Of the square root of the expected ends, see above: in 1/SPREAD_ONE.  A broken promise costs as
- * much as PROMISES_PER_BREAK kept ones win back, so about one of that many breaks. */
+/* In 1/SPREAD_ONE of the square root of the expected ends, see above.  A broken reservation raises
+ * the spread by as much as PROMISES_PER_BREAK kept ones lower it, so about one of that many
+ * breaks. */
 enum {
     SPREAD_ONE = 128,
     SPREAD_MAX = 3 * SPREAD_ONE,
@@ -58,7 +60,7 @@ typedef struct booking {
     uint32_t n_requests;
 } booking;
 
-/* Use in the day or month that began at begins_s. */
+/* Tokens used in the day or month that began at begins_s. */
 typedef struct quota {
     int64_t begins_s;
     uint64_t used;
@@ -67,10 +69,10 @@ typedef struct quota {
 typedef struct tenant {
     char *name; // owned; NULL: never set
     limits_spec spec;
-    uint64_t touched_us; // until when the levels and busy_us are true
+    uint64_t touched_us; // the levels and busy_us are valid at this time
     int64_t level[2];    // parts, of FLOW_REQUESTS and FLOW_TOKENS; at most the limit
     uint64_t running, reserved;
-    uint64_t busy_us, n_ended; // time of running requests, and how many ended; both fade
+    uint64_t busy_us, n_ended; // summed running time of requests, and how many ended; both decay
     int32_t spread;            // 1/SPREAD_ONE
     quota day, month;
     uint64_t refused[LIMITS_REASONS];
@@ -106,7 +108,7 @@ static int64_t lower(int64_t level, uint64_t parts) {
     return level - (int64_t)parts;
 }
 
-/* Tokens over 32 bits are only found where tokens have no limit per minute. */
+/* Amounts over 32 bits occur only where tokens have no limit per minute. */
 static uint64_t parts_of(uint64_t amount) {
     return u64_min(amount, UINT32_MAX) * PART;
 }
@@ -206,7 +208,7 @@ static int64_t full_of(uint32_t per_min) {
     return (int64_t)(per_min * PART);
 }
 
-/* The time may be years: the product is formed only when it fits what is missing. */
+/* elapsed_us may be years: the product is formed only if it fits into what is missing. */
 static int64_t refill(int64_t level, uint32_t per_min, uint64_t elapsed_us) {
     int64_t full = full_of(per_min);
     if (per_min == 0 || level >= full) return level;
@@ -219,12 +221,12 @@ static void forget_bookings(tenant *t, uint32_t n) {
     t->n_bookings -= n;
     memmove(t->bookings, t->bookings + n, t->n_bookings * sizeof *t->bookings);
     if (t->n_bookings > 0 || t->bookings_capacity <= BOOKINGS_FIRST) return;
-    free(t->bookings); // after a storm
+    free(t->bookings); // after a burst
     t->bookings = NULL;
     t->bookings_capacity = 0;
 }
 
-/* Brings the tenant to now_us; a clock that went back stands still. */
+/* Advances the tenant to now_us; if the clock went back, time stands still. */
 static void touch(tenant *t, uint64_t now_us) {
     if (now_us > t->touched_us) {
         uint64_t elapsed_us = now_us - t->touched_us, busy_us;
@@ -242,13 +244,13 @@ static void touch(tenant *t, uint64_t now_us) {
 
 /* -- bookings -- */
 
-/* What flows in, from a level that is true at a time. */
+/* A source of refill, from a level at a known time. */
 typedef struct flow {
     bool limited;
-    int64_t level, full;          // true now, or when it was surely full; less what was claimed
+    int64_t level, full;          // level now, or at the last time it was surely full; minus claims
     uint64_t more;                // expected since then; level + count_on(more) <= full
-    uint64_t grow_parts, grow_us; // so many parts per so many us
-    int32_t spread;               // in 1/SPREAD_ONE square roots of what grew
+    uint64_t grow_parts, grow_us; // grow_parts per grow_us
+    int32_t spread;               // in 1/SPREAD_ONE square roots of the growth
 } flow;
 
 static uint64_t usual_duration_us(const tenant *t) {
@@ -278,7 +280,7 @@ static uint64_t grown(const flow *f, uint64_t elapsed_us) {
     return parts > INT64_MAX ? INT64_MAX : (uint64_t)parts;
 }
 
-/* How much of `more` is sure. */
+/* The part of `more` that is sure. */
 static uint64_t count_on(const flow *f) {
     if (f->spread == 0) return f->more;
     enum { FINE = 256 }; // its root is 16
@@ -299,7 +301,7 @@ static void advance(flow f[FLOWS], uint64_t elapsed_us) {
     for (int i = 0; i < FLOWS; i++) advance_one(&f[i], elapsed_us);
 }
 
-/* The level one may count on. */
+/* The level that can be relied on. */
 static int64_t sure_level(const flow *f) {
     return f->level + (int64_t)count_on(f);
 }
@@ -315,13 +317,14 @@ static void claim(flow f[FLOWS], const booking *b) {
     for (int i = 0; i < FLOWS; i++) f[i].level = lower(f[i].level, need[i]);
 }
 
-/* What the promises leave, now and behind each booking.  Of places nearly all that comes back finds
- * all free and is cut off, so whether one may be taken now is tried out: or a promise of the only
- * one, most of a minute ahead, would keep it empty until then. */
+/* What the reservations leave, now and behind each booking.  Most freed slots come back when all
+ * slots are free already and are cut off at `full`, so a slot taken now costs later requests
+ * little; whether it may be taken is simulated.  Otherwise the reservation of the only slot, most
+ * of a minute ahead, would keep it empty until then. */
 typedef struct forecast {
-    int64_t room[FLOWS];      // that somebody may take now
-    uint32_t n_before[FLOWS]; // bookings up to the last one that would suffer from `need`
-    bool short_of[FLOWS];     // the flow has not what is needed now
+    int64_t room[FLOWS];      // what a request may take now
+    uint32_t n_before[FLOWS]; // bookings up to the last one that `need` would harm
+    bool short_of[FLOWS];     // the flow lacks what is needed now
 } forecast;
 
 static forecast look_ahead(const tenant *t, const uint64_t need[FLOWS]) {
@@ -355,8 +358,8 @@ static forecast look_ahead(const tenant *t, const uint64_t need[FLOWS]) {
     return out;
 }
 
-/* The first whole second from now at which `need` is there and harms no promise behind it; 0 when
- * that is too far.  `last` is the flow that it waits for the longest. */
+/* The first whole second from now at which `need` is available and harms no later reservation; 0:
+ * too far ahead.  `last` is the flow with the longest wait. */
 static uint32_t plan(const tenant *t, const uint64_t need[FLOWS], const forecast *ahead,
                      int *last) {
     flow f[FLOWS];
@@ -364,7 +367,7 @@ static uint32_t plan(const tenant *t, const uint64_t need[FLOWS], const forecast
     uint32_t k = 0, waits_s[FLOWS] = {0};
     flows_of(t, f);
     for (*last = 0; *last + 1 < FLOWS && !ahead->short_of[*last];) ++*last;
-    INFERD_CHECK(ahead->short_of[*last]); // or it had been admitted
+    INFERD_CHECK(ahead->short_of[*last]); // or it would have been admitted
     for (uint32_t s = 1; s <= LIMITS_RETRY_MAX_S; s++) {
         uint64_t then_us = t->touched_us + s * SECOND_US;
         for (; k < t->n_bookings && t->bookings[k].due_us <= then_us; k++) {
@@ -406,7 +409,7 @@ static bool book(tenant *t, const limits_ask *ask, uint64_t due_us) {
     return true;
 }
 
-/* The booking of this client, removed; true when it is due and covers what is asked for. */
+/* Removes the booking of this client; true: it is due and covers the request. */
 static bool take_booking(tenant *t, const limits_ask *ask) {
     for (uint32_t k = 0; k < t->n_bookings; k++) {
         booking b = t->bookings[k];
@@ -429,7 +432,7 @@ static bool refuse(tenant *t, limits_answer *out, limits_reason reason, uint32_t
     return false;
 }
 
-/* The name an operator gave the limit tells where to open it. */
+/* The text names the configuration key of the closed limit. */
 static bool is_open(tenant *t, limits_answer *out) {
     static const char *const names[] = {[LIMITS_REQUESTS] = "requests_per_min",
                                         [LIMITS_TOKENS] = "tokens_per_min",
@@ -453,7 +456,7 @@ static bool refuse_too_large(tenant *t, limits_answer *out, uint64_t wanted, con
     return refuse(t, out, LIMITS_TOO_LARGE, 0);
 }
 
-/* True when each window could hold the request if nothing else did. */
+/* True if each limit could hold the request alone. */
 static bool fits_windows(tenant *t, const limits_ask *ask, limits_answer *out) {
     const limits_spec *s = &t->spec;
     const struct {
@@ -474,14 +477,15 @@ static bool fits_windows(tenant *t, const limits_ask *ask, limits_answer *out) {
     return true;
 }
 
-/* A day or month whose rest is too small for the request, whatever becomes of what runs. */
+/* The unused rest of the day or month is too small, even if running requests return their
+ * tokens. */
 static bool refuse_used_up(tenant *t, const limits_ask *ask, int64_t unix_s, bool month,
                            limits_answer *out) {
     const quota *q = month ? &t->month : &t->day;
     const char *window = month ? "month" : "day";
     int64_t ends_s = month ? month_ends(q->begins_s) : day_ends(q->begins_s);
     int64_t wait_s = ends_s - (unix_s < 0 ? 0 : unix_s);
-    if (wait_s < 1) wait_s = 1; // behind the last year
+    if (wait_s < 1) wait_s = 1; // after the last year
     snprintf(out->text, sizeof out->text,
              "of %llu tokens per %s (UTC) %llu are used and %llu reserved by running requests; "
              "this request needs %llu; the next %s begins in %lld s",
@@ -491,8 +495,8 @@ static bool refuse_used_up(tenant *t, const limits_ask *ask, int64_t unix_s, boo
     return refuse(t, out, month ? LIMITS_MONTH : LIMITS_DAY, (uint32_t)wait_s);
 }
 
-/* Only what running requests reserved is in the way.  Some of it comes back when they end, and
- * nobody knows how much: an estimate, and no promise. */
+/* Only tokens of running requests are in the way.  An unknown part of them is returned at their
+ * end: the delay is an estimate, without a reservation. */
 static bool refuse_reserved(tenant *t, const limits_ask *ask, bool month, limits_answer *out) {
     const quota *q = month ? &t->month : &t->day;
     uint64_t us = usual_duration_us(t), wait_s = us / SECOND_US + (us % SECOND_US != 0);
@@ -574,7 +578,7 @@ static void take(limits *l, tenant *t, const limits_ask *ask, const uint64_t nee
     l->n_changes++;
 }
 
-/* What is there was promised. */
+/* Takes what a due booking reserved; checks that it is there, and adapts the spread. */
 static bool claim_due(tenant *t, const uint64_t need[FLOWS]) {
     flow f[FLOWS];
     bool enough = true;
@@ -610,7 +614,7 @@ bool limits_admit(limits *l, uint32_t number, uint64_t now_us, int64_t unix_s,
     return true;
 }
 
-/* It runs no more, and what it reserved of a day and a month is free. */
+/* The request no longer runs; its reserved tokens of a day and month are free. */
 static void give_back(tenant *t, const limits_ask *ask, uint64_t now_us, int64_t unix_s) {
     INFERD_CHECK(t->running >= ask->n_requests && t->reserved >= ask->tokens);
     touch(t, now_us);
@@ -682,8 +686,8 @@ static bool grow_to(limits *l, uint32_t n) {
     return true;
 }
 
-/* What is missing stays missing, but a bucket without debt does not get one by a new limit.  Under
- * a limit that was not there, what runs is missing. */
+/* The amount missing from full stays, but a new limit puts no bucket into debt.  Under a limit that
+ * did not exist before, the tokens of running requests are missing. */
 static int64_t move_level(int64_t level, uint32_t old_per_min, uint32_t per_min,
                           uint64_t reserved) {
     if (per_min == 0) return 0;
@@ -706,7 +710,8 @@ static void change_spec(tenant *t, const limits_spec *spec, uint64_t now_us) {
         t->level[i] = move_level(t->level[i], rate_of(&t->spec, i), rate_of(spec, i),
                                  i == FLOW_TOKENS ? t->reserved : 0);
     if (t->n_ended == 0 && spec->concurrent != 0) {
-        /* As if one round had ended: running requests tell nothing until their first ends. */
+        /* As if one round of requests had ended: running requests give no duration until one
+         * ends. */
         t->n_ended = u32_min(spec->concurrent, ENDS_REMEMBERED / 2);
         t->busy_us = t->n_ended * DURATION_FIRST_US;
     }
@@ -742,7 +747,7 @@ inferd_status limits_set_tenant(limits *l, uint32_t number, const char *name,
     return INFERD_OK;
 }
 
-/* -- telling -- */
+/* -- reporting -- */
 
 static void spell_time(char out[LIMITS_VALUE_BYTES], uint64_t us) {
     unsigned long long s = us / SECOND_US + (us % SECOND_US != 0);
@@ -795,8 +800,8 @@ void limits_get_usage(const limits *l, uint32_t number, int64_t unix_s, limits_u
     memcpy(out->refused, t->refused, sizeof out->refused);
 }
 
-/* A period without running requests is told as it was left: a clock that is wrong for a moment
- * then drops nothing. */
+/* Without running requests the stored period is returned unchanged: a clock that is wrong for a
+ * moment then drops nothing. */
 bool limits_keep(const limits *l, uint32_t number, int64_t unix_s, limits_kept *out) {
     const tenant *t = tenant_at(l, number);
     quota day = t->day, month = t->month;

@@ -1,43 +1,44 @@
-/* tenant_limits.h - what a tenant may ask for: rates, requests at once, tokens per day and month.
+/* tenant_limits.h - the limits of a tenant: rates, requests at once, tokens per day and month.
  *
- * A request is admitted with all it may take, or refused and nothing is taken.  At its end, however
- * it ended, it is settled: what was reserved and not used is given back, what was used beyond is
- * charged.
+ * A request is admitted with all tokens it may use, or refused and nothing is taken.  However it
+ * ends, it is settled at its end: unused tokens are returned, tokens used beyond are charged.
  *
- *     limits_admit > the request runs > limits_settle, or limits_return
+ *   limits_admit > the request runs > limits_settle, or limits_return
  *
- * Requests and tokens per minute are buckets: full at first, filled by limit / 60 per second up to
- * the limit.  A bucket below zero (more was used than reserved) lets nothing pass until repaid.
- * Days and months are those of the calendar in UTC.  A reservation counts against the day and month
- * in which one looks, and use is charged where the request ends: one that runs over midnight costs
- * the day before nothing.
+ * Requests and tokens per minute are token buckets: full at first, filled by limit / 60 per second
+ * up to the limit.  A bucket below zero (more was used than reserved) admits nothing until it is
+ * refilled above.  Days and months are those of the calendar in UTC.  The tokens of running
+ * requests count against the present day and month, and used tokens are charged where the request
+ * ends: a request that runs over midnight costs the day before nothing.
  *
- * A refusal is a promise.  It tells in how many whole seconds the refill will have covered what was
- * promised before plus this request, and notes the booking.  For requests at once it is an estimate
- * from how long requests took and how many promises held; about one in fourteen does not.
+ * A refusal makes a reservation, stored as a booking.  It returns the whole seconds after which the
+ * refill covers all earlier reservations plus this request.  For requests at once the time is an
+ * estimate from the duration of past requests and the share of reservations that were kept; about
+ * one in fourteen is not.
  *
- *     now ........ due ........... due + LIMITS_GRACE_US
- *     |  others must leave what   |  then it is forgotten, and what it held is anybody's
- *     |  it needs at `due`        |
+ *   now ........ due ........... due + LIMITS_GRACE_US
+ *    |  others must leave what   |  then the reservation expires, and others may use
+ *    |  it needs at `due`        |  what it kept
  *
- * A client that returns when its booking is due takes it; the promises to others do not stop it.
- * All others, those who return early too, get only what no promise needs.  Bookings reach at most
- * LIMITS_RETRY_MAX_S ahead: when more than that is promised, a client is told LIMITS_RETRY_MAX_S
- * without a promise.  Day and month refusals tell the time to their end and book nothing; while
- * only what running requests reserved is in the way, they tell how long requests usually take.
- * Where several limits are short, the one that is waited for the longest is told.
+ * A client that returns when its booking is due uses it; reservations of others do not prevent
+ * that.
+ * All other requests, also of clients that return early, get only what no reservation needs.
+ * Bookings reach at most LIMITS_RETRY_MAX_S ahead: when more than that is reserved, a client gets
+ * LIMITS_RETRY_MAX_S without a reservation.  Refusals by day or month return the time to its end
+ * and book nothing; if only the tokens of running requests are in the way, they return the usual
+ * duration of a request.  If several limits are short, the one with the longest wait is reported.
  *
- * A limit that is closed lets nothing in until somebody opens it: time does not help.  What runs is
- * settled as ever.
+ * A closed limit (0) admits nothing until an operator opens it: waiting does not help.  Running
+ * requests are settled as usual.
  *
- * Always, for a tenant: running and reserved are the sums over what is admitted and not settled;
- * neither use nor what a bucket holds grows by asking.
+ * Always, for a tenant: running and reserved are the sums over requests that are admitted and not
+ * settled; asking raises neither use nor the level of a bucket.
  *
- * The clock of the day may be set back.  A day or month that has begun is not left then, so no
- * quota is given twice; only when it lies more than LIMITS_CLOCK_BACK_S ahead was the clock wrong
- * before, and the present one goes on with the use so far.
+ * The wall clock may be set back.  The current day or month is kept then, so no quota is granted
+ * twice.  Only if it begins more than LIMITS_CLOCK_BACK_S ahead, the clock was wrong before: the
+ * use so far is then moved to the present day or month.
  *
- * Times: now_us is monotonic, unix_s the seconds since 1970 of the clock of the day.
+ * Times: now_us is monotonic, unix_s the seconds since 1970 of the wall clock.
  * Thread: front. */
 #ifndef INFERD_TENANT_LIMITS_H
 #define INFERD_TENANT_LIMITS_H
@@ -48,15 +49,15 @@
 enum {
     LIMITS_TENANTS_MAX = 200000,
     LIMITS_NAME_BYTES_MAX = 255,
-    LIMITS_BOOKINGS_MAX = 1024, // promises to one tenant's clients at a time
-    LIMITS_RETRY_MAX_S = 60,    // of a minute limit and of requests at once
+    LIMITS_BOOKINGS_MAX = 1024, // reservations of one tenant's clients at a time
+    LIMITS_RETRY_MAX_S = 60,    // largest delay by a minute limit or by requests at once
     LIMITS_GRACE_US = 1000000,
     LIMITS_CLOCK_BACK_S = 8 * 86400,
     LIMITS_TEXT_BYTES = 320,
     LIMITS_VALUE_BYTES = 32
 };
 #define LIMITS_ASK_TOKENS_MAX ((uint64_t)1 << 40)   // of one request
-#define LIMITS_USED_MAX       ((uint64_t)INT64_MAX) // where counts of tokens stay
+#define LIMITS_USED_MAX       ((uint64_t)INT64_MAX) // counts of tokens saturate here
 
 typedef enum limits_reason {
     LIMITS_ADMITTED,
@@ -65,14 +66,14 @@ typedef enum limits_reason {
     LIMITS_CONCURRENT, // too many at once
     LIMITS_DAY,
     LIMITS_MONTH,
-    LIMITS_TOO_LARGE, // larger than a whole window: waiting does not help
+    LIMITS_TOO_LARGE, // larger than the whole limit: waiting does not help
     LIMITS_CLOSED,    // a limit is 0
     LIMITS_REASONS
 } limits_reason;
 const char *limits_reason_name(limits_reason reason); // "requests", ...: for metrics
 
-/* 0 = no such limit.  One that lets nothing in is a bit of `closed` instead: 1 << LIMITS_REQUESTS
- * up to 1 << LIMITS_MONTH. */
+/* 0 = no such limit.  A limit that admits nothing is a bit of `closed` instead: 1 <<
+ * LIMITS_REQUESTS up to 1 << LIMITS_MONTH. */
 typedef struct limits_spec {
     uint32_t requests_per_min, tokens_per_min;
     uint32_t concurrent; // requests at once
@@ -80,20 +81,21 @@ typedef struct limits_spec {
     uint32_t closed;
 } limits_spec;
 
-/* What a request takes. */
+/* The needs of a request. */
 typedef struct limits_ask {
-    /* What a request and its retries have in common and others do not, such as a hash of the
-     * client and the body; so a retry finds its booking, and one that comes early gets no second.
-     * 0 = unknown: found when due by its amounts, which newcomers of the same size can take. */
+    /* Equal for a request and its retries and different for others, such as a hash of the client
+     * and the body; so a retry finds its booking, and an early one gets no second booking. 0 =
+     * unknown: a due booking is found by its amounts, which other requests of the same size can
+     * take. */
     uint64_t mark;
-    uint32_t n_requests; // n, lists and several prompts count each
+    uint32_t n_requests; // n choices, lists and several prompts count each
     uint64_t tokens;     // prompt and output estimate
 } limits_ask;
 
 typedef struct limits_answer {
     limits_reason reason;
     uint32_t retry_after_s;       // at least 1; 0 when admitted, too large or closed
-    bool promised;                // a client that returns then is waited for
+    bool promised;                // there is a reservation for a client that returns then
     char text[LIMITS_TEXT_BYTES]; // a sentence with the numbers; "" when admitted
 } limits_answer;
 
@@ -103,25 +105,27 @@ limits *limits_create(void);    // NULL: no memory
 void limits_destroy(limits *l); // accepts NULL
 uint32_t limits_n_tenants(const limits *l);
 
-/* The limits of tenant `number`; the table grows to it.  A number keeps its name for good.  A
- * change keeps what was used, reserved and runs: a bucket lacks what it lacked before, at most all
- * of the new limit, and promises are forgotten.  INFERD_EINVAL, INFERD_ENOMEM change nothing. */
+/* Sets the limits of tenant `number`; the table grows to it.  A number keeps its name for good.  A
+ * change keeps used and reserved tokens and running requests: a bucket lacks what it lacked before,
+ * at most all of the new limit, and reservations are dropped.  INFERD_EINVAL, INFERD_ENOMEM change
+ * nothing. */
 inferd_status limits_set_tenant(limits *l, uint32_t number, const char *name,
                                 const limits_spec *spec, uint64_t now_us, inferd_err *err);
 
-/* True: taken, and owed to limits_settle once.  False: nothing was. */
+/* True: admitted; limits_settle or limits_return must follow once.  False: nothing was taken. */
 bool limits_admit(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
                   const limits_ask *ask, limits_answer *out);
-/* The end of an admitted request with the same amounts; a cancelled one used what was computed. */
+/* The end of an admitted request with the same amounts; a cancelled one used the computed
+ * tokens. */
 void limits_settle(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
                    const limits_ask *ask, uint64_t tokens_used);
-/* Instead: it was refused after all, by somebody else, and costs nothing. */
+/* Instead of limits_settle: a later check refused the request, and it costs nothing. */
 void limits_return(limits *l, uint32_t tenant, uint64_t now_us, int64_t unix_s,
                    const limits_ask *ask);
 
 /* Values of x-ratelimit-{limit,remaining,reset}-{requests,tokens}; "" = no such header.  Remaining
- * is what a new request would get, promises aside; reset is when the bucket would be full, as
- * "120ms", "1s", "6m0s"; a closed one is "0", "0" and no reset. */
+ * is what a new request would get beside the reservations; reset is when the bucket would be full,
+ * as "120ms", "1s", "6m0s"; a closed one is "0", "0" and no reset. */
 typedef struct limits_headers {
     char limit_requests[LIMITS_VALUE_BYTES], remaining_requests[LIMITS_VALUE_BYTES],
         reset_requests[LIMITS_VALUE_BYTES];
@@ -135,26 +139,26 @@ typedef struct limits_usage {
     const char *name; // borrowed until the next limits_set_tenant; "" = never set
     limits_spec spec;
     uint64_t used_day, used_month; // tokens, settled
-    uint64_t reserved;             // tokens of what runs; the quotas count it too
+    uint64_t reserved;             // tokens of running requests; quotas count them too
     uint64_t running;              // requests
     uint64_t refused[LIMITS_REASONS];
     uint32_t n_bookings;
 } limits_usage;
 void limits_get_usage(const limits *l, uint32_t tenant, int64_t unix_s, limits_usage *out);
 
-/* What has to survive the process.  `limits_keep` counts reserved tokens as used, so that being
- * killed loses no use; false: nothing to keep. */
+/* The state that outlives the process. limits_keep counts reserved tokens as used, so that a killed
+ * process loses no use; false: nothing to keep. */
 typedef struct limits_kept {
     int64_t day_begins_s, month_begins_s; // unix
     uint64_t day_tokens, month_tokens;
 } limits_kept;
 bool limits_keep(const limits *l, uint32_t tenant, int64_t unix_s, limits_kept *out);
-/* Before anything was admitted for the tenant. */
+/* Before anything is admitted for the tenant. */
 void limits_restore(limits *l, uint32_t tenant, const limits_kept *kept);
-/* Grows whenever something changed that limits_keep tells. */
+/* Grows with every change of the result of limits_keep. */
 uint64_t limits_n_changes(const limits *l);
 
-/* The calendar in UTC, from 1970 to the end of 9999; unix_s outside counts as its nearest end. */
+/* The calendar in UTC, from 1970 to the end of 9999; unix_s outside counts as the nearer end. */
 typedef struct limits_date {
     int year, month, day; // 1970..9999, 1..12, 1..31
 } limits_date;
@@ -162,8 +166,8 @@ limits_date limits_date_of(int64_t unix_s);
 bool limits_date_valid(limits_date d);
 int64_t limits_date_begins_s(limits_date d); // of a valid date: its midnight
 
-/* Both buckets are within their bounds, bookings in order, sums not negative; false only after a
- * bug.  For tests. */
+/* Buckets are within their bounds, bookings in order, sums not negative; false only after a bug.
+ * For tests. */
 bool limits_verify(const limits *l, uint32_t tenant);
 
 #endif
