@@ -34,7 +34,7 @@ changer *admin_changer(const admin *ad) {
 
 /* ---- answers ---- */
 
-enum { RETRY_SOON_S = 1 }; // of 503: memory is short, or a device begins
+enum { RETRY_SOON_S = 1 }; // of 503: memory is short, or a device is starting
 
 void admin_refuse(http_request *rq, int status, const char *code, const char *param,
                   const char *format, ...) {
@@ -91,7 +91,7 @@ bool admin_read_body(app *a, http_request *rq, json_t **out) {
     return false;
 }
 
-/* The model of this name or alias, its place in the configuration; false: refused. */
+/* The configuration index of the model with this name or alias; false: the request was refused. */
 static bool find_model(app *a, http_request *rq, const char *name, uint32_t *idx) {
     char quoted[API_QUOTE_BYTES];
     int found = config_find_model(a->config->c, name, strlen(name));
@@ -114,7 +114,7 @@ static bool find_tenant(app *a, http_request *rq, uint32_t *idx) {
     return false;
 }
 
-/* ---- what is ---- */
+/* ---- state ---- */
 
 void admin_get_state(void *ctx, http_request *rq) {
     app *a = ctx;
@@ -147,25 +147,26 @@ void admin_get_tenant(void *ctx, http_request *rq) {
 
 typedef enum goal {
     GOAL_NONE,
-    GOAL_SERVING, // HOT and not drained, which it may be while another name keeps the weights HOT
+    GOAL_SERVING, // HOT and not held; not held alone is not enough: another name may keep the
+                  // weights HOT
     GOAL_HOT,
-    GOAL_WARM, // its weights are in host memory, or on the device
+    GOAL_WARM, // its weights are in host memory or on the device
     GOAL_AWAY, // not on the device
     GOAL_COLD,
-    GOAL_DRAINED // nothing of it is computed, and it is not on the device
+    GOAL_DRAINED // it has no work and is not on the device
 } goal;
 
-/* Somebody waits for a model. */
+/* An exchange that waits for the state of a model. */
 typedef struct wait {
     list_node link; // in admin.waits
     http_request *rq;
     char *name;     // owned
-    const model *m; // in `slot`, to see that it is still the same
+    const model *m; // in `slot`, to detect a replacement
     uint32_t slot;
     goal goal;
     uint64_t deadline_us;
-    uint64_t n_failed, devices; // at the beginning; devices: that had it, as bits
-    uint64_t n_left[FLEET_DEVICES_MAX], n_colds[FLEET_DEVICES_MAX]; // there, likewise
+    uint64_t n_failed, devices; // at the beginning; devices: with a replica, as bits
+    uint64_t n_left[FLEET_DEVICES_MAX], n_colds[FLEET_DEVICES_MAX]; // per device, at the beginning
     uint32_t timeout_ms;
 } wait;
 
@@ -173,14 +174,15 @@ static bool is_away(model_state s) {
     return s != MODEL_HOT && s != MODEL_DRAINING && s != MODEL_LOADING;
 }
 
-/* It is away (cold), or was meanwhile: who waits for it may have brought it back already. */
+/* It is away (or cold), or was since the command: another request may have brought it back
+ * already. */
 static bool has_left_one(const wait *w, uint32_t d, const engine_model_info *i) {
     if (w->goal == GOAL_COLD)
         return i->state == MODEL_COLD || i->state == MODEL_FAILED || i->n_colds != w->n_colds[d];
     return is_away(i->state) || i->n_left != w->n_left[d];
 }
 
-/* Each replica that was asked. */
+/* All replicas that got the command have left. */
 static bool has_left(const fleet *f, const wait *w) {
     uint64_t left = w->devices & fleet_model_devices(f, w->slot);
     for (; left != 0; left &= left - 1) {
@@ -192,7 +194,8 @@ static bool has_left(const fleet *f, const wait *w) {
     return true;
 }
 
-/* On each device that has it: no work, and away unless its weights stay for another name. */
+/* On each device with a replica: no work, and off the device unless its weights stay for another
+ * name. */
 static bool is_drained(const fleet *f, uint32_t slot) {
     for (uint64_t left = fleet_model_devices(f, slot); left != 0; left &= left - 1) {
         engine_model_info i;
@@ -223,7 +226,7 @@ static bool is_reached(const fleet *f, const wait *w, const engine_model_info *i
     return true;
 }
 
-/* It failed since the command, or has for good; a failure before it is tried again by it. */
+/* It failed since the command, or failed for good; the command retries an earlier failure. */
 static bool is_hopeless(goal g, const engine_model_info *i, uint64_t n_failed) {
     return (g == GOAL_SERVING || g == GOAL_HOT || g == GOAL_WARM) && i->state == MODEL_FAILED &&
            (i->n_failed > n_failed || i->retry_after_ms == 0);
@@ -254,7 +257,7 @@ static void fail_wait(wait *w, const engine_model_info *i) {
     free_wait(w);
 }
 
-/* Answers and frees it when it is over. */
+/* Answers and frees the wait if it is over. */
 static void look_at(const app *a, wait *w, uint64_t now_us) {
     engine_model_info info;
     const registry_slot *slot = app_model(a, w->slot);
@@ -288,7 +291,7 @@ typedef struct command {
     const char *name; // last segment of the route
     engine_command order;
     goal goal;
-    bool pins; // PATCHes the pin instead
+    bool pins; // changes the pin by a PATCH instead
 } command;
 
 static const command commands[] = {
@@ -342,7 +345,7 @@ static bool read_command(app *a, http_request *rq, const command *c, command_bod
     return false;
 }
 
-/* Until the configuration says something else than it did, or a restart. */
+/* Lasts until the configuration's pin changes, or until a restart. */
 static bool set_pin(app *a, uint32_t slot, model_pin pin) {
     registry_slot *s = &a->models.slots[slot];
     model_policy policy = s->policy;
@@ -361,7 +364,8 @@ static void log_command(const http_request *rq, const char *what, const char *na
     log_end(&line);
 }
 
-/* Before the command, or a model that goes at once were not seen to go.  NULL: no memory. */
+/* Create it before the command: a model that leaves at once would be missed otherwise.  NULL: no
+ * memory. */
 static wait *create_wait(const app *a, const char *name, uint32_t slot) {
     engine_model_info info;
     wait *w = calloc(1, sizeof *w);
@@ -395,19 +399,19 @@ static void begin_wait(app *a, http_request *rq, wait *w, goal g, uint32_t timeo
     look_at(a, w, clock_now_us());
 }
 
-/* Would host memory of any device that has it take its weights?  What is there need not go there,
- * unless it is to stay.  False: refused. */
+/* Does host memory have room for its weights on a device that has the model?  Weights that are on a
+ * device need no room, unless they are to stay in host memory.  False: refused. */
 static bool check_host_room(const app *a, http_request *rq, uint32_t slot, bool stays) {
     engine_model_info info = {0}, i;
     engine_stats stats = {0}, s;
-    uint32_t device = UINT32_MAX; // that says no
+    uint32_t device = UINT32_MAX; // the device without room
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
         if ((fleet_model_devices(a->fleet, slot) >> d & 1) == 0) continue;
         engine_model_get(fleet_engine(a->fleet, d), slot, &i);
         engine_get_stats(fleet_engine(a->fleet, d), &s);
         bool there = i.state == MODEL_HOT || i.state == MODEL_LOADING;
         if (s.pages_device == 0 || i.host_pages <= s.pages_host || (there && !stays))
-            return true; // or it is not known
+            return true; // or the room is not known
         device = d, info = i, stats = s;
     }
     if (device == UINT32_MAX) return true;
@@ -425,7 +429,7 @@ void admin_command(void *ctx, http_request *rq) {
     command_body body;
     const char *name = strrchr(rq->route->path, '/') + 1;
     const command *c = commands;
-    while (strcmp(c->name, name) != 0) c++; // every route that comes here has its line
+    while (strcmp(c->name, name) != 0) c++; // every route of this handler is in the table
     if (!find_model(a, rq, rq->tail, &idx) || !read_command(a, rq, c, &body)) return;
     uint32_t slot = (uint32_t)a->config->slots[idx];
     const char *model_name = a->config->c->models[idx].name;
@@ -446,7 +450,7 @@ void admin_command(void *ctx, http_request *rq) {
         answer_state(rq, 202, model_name, fleet_model_state(a->fleet, slot));
 }
 
-/* ---- as llama-swap has it ---- */
+/* ---- compatible with llama-swap ---- */
 
 static void add_running(buf *out, bool *first, const char *name, const char *state,
                         uint64_t keep_us) {
@@ -475,19 +479,19 @@ void admin_running(void *ctx, http_request *rq) {
         if (state != NULL)
             add_running(&out, &first, m->name, state, app_model(a, slot)->policy.keep_alive_us);
     }
-    /* What no configuration names any more and still ends its work. */
+    /* Models that the configuration no longer names and that finish their work. */
     for (uint32_t i = 0; i < REGISTRY_SLOTS; i++) {
         const registry_slot *s = app_model(a, i);
         if (s->m == NULL || !s->leaving || swap_state(fleet_slot_state(a->fleet, i)) == NULL ||
             config_find_model(a->config->c, s->name, strlen(s->name)) >= 0)
-            continue; // a file that was replaced is told as the model that it was
+            continue; // the name is still configured (its file was replaced): listed above
         add_running(&out, &first, s->name, swap_state(MODEL_DRAINING), s->policy.keep_alive_us);
     }
     buf_add_str(&out, "]}");
     api_answer_json(rq, 200, &out);
 }
 
-/* Those that nobody waits for; who is at work stays. */
+/* Unloads models without open generations; a model with work stays. */
 void admin_unload_all(void *ctx, http_request *rq) {
     app *a = ctx;
     buf out = {0};
@@ -520,12 +524,12 @@ void admin_unload_one(void *ctx, http_request *rq) {
 
 /* ---- changes of the configuration ---- */
 
-/* An exchange that waits for one. */
+/* An exchange that waits for a change. */
 typedef struct asking {
     app *app;
     http_request *rq; // NULL: its client left
     admin_section section;
-    char *name; // owned; NULL: the whole
+    char *name; // owned; NULL: the whole configuration
     bool persist;
 } asking;
 
@@ -608,7 +612,7 @@ static bool read_persist(http_request *rq, bool *out) {
     return false;
 }
 
-/* `persist` is taken out of the body. */
+/* `persist` is removed from the body. */
 static bool read_patch(app *a, http_request *rq, admin_section section, char **text,
                        bool *persist) {
     json_t *body, *v;
@@ -683,5 +687,5 @@ void admin_put_config(void *ctx, http_request *rq) {
         return;
     }
     begin_change(ctx, rq, &change);
-    explicit_bzero((void *)(uintptr_t)rq->body.p, rq->body.n); // it held keys, and was copied
+    explicit_bzero((void *)(uintptr_t)rq->body.p, rq->body.n); // it holds keys, and was copied
 }

@@ -1,17 +1,17 @@
-/* admin.h - what the operator asks and tells a daemon that runs: its state, models by hand,
- * promises to models and tenants, the whole configuration, and whether something would fit.
+/* admin.h - the administration of a running daemon: its state, commands to models, guarantees of
+ * models and tenants, the whole configuration, and plans (would this fit?).
  *
- *     admin.c        commands, waiting for them, changes of the configuration
- *     admin_edit.c   changes of its text
- *     change.c       one change at a time, from text to what runs
- *     admin_state.c  what is
- *     admin_plan.c   what would be
+ *   admin.c        commands, waiting for them, changes of the configuration
+ *   admin_edit.c   changes of its text
+ *   change.c       one change at a time, from text to the running daemon
+ *   admin_state.c  the present state
+ *   admin_plan.c   the arithmetic of plans
  *
- * The routes answer on a socket file of their own, where whoever can open it is trusted, and
- * elsewhere only to a key of `admin`.  docs/admin.md lists them.
+ * The routes answer on a socket file of their own, where every client that can open it is trusted,
+ * and elsewhere only to a key of `admin`. docs/admin.md lists them.
  *
- * A command is an order to the engine and is answered at once, or when what it is for has come
- * about: then the exchange waits in a list that is looked through whenever a state changed.
+ * A command is an order to the engine.  It is answered at once, or when its goal is reached: until
+ * then the exchange waits in a list that is checked after every change of a state.
  *
  * Thread: front. */
 #ifndef INFERD_ADMIN_H
@@ -23,8 +23,8 @@
 typedef struct admin admin;
 
 enum {
-    ADMIN_BODY_BYTES_MAX = 64 * 1024, // but for a whole configuration: limits.body_bytes_max
-    ADMIN_WAIT_MS = 60000,            // when `timeout_ms` does not say
+    ADMIN_BODY_BYTES_MAX = 64 * 1024, // except for a whole configuration: limits.body_bytes_max
+    ADMIN_WAIT_MS = 60000,            // default of `timeout_ms`
     ADMIN_WAIT_MAX_MS = 86400000,
     ADMIN_CONNECTIONS_MAX = 32 // of the socket file
 };
@@ -32,7 +32,7 @@ enum {
 admin *admin_create(app *a, changer *ch); // both borrowed; NULL: no memory
 void admin_destroy(admin *ad);            // accepts NULL; after http_close
 changer *admin_changer(const admin *ad);
-/* States may have changed, or time has passed: answer who waits for that. */
+/* States may have changed, or time has passed: answers the exchanges whose wait is over. */
 void admin_look(admin *ad);
 
 /* -- handlers -- */
@@ -41,7 +41,7 @@ void admin_get_model(void *app, http_request *rq);
 void admin_get_tenant(void *app, http_request *rq);
 void admin_patch_model(void *app, http_request *rq);
 void admin_patch_tenant(void *app, http_request *rq);
-void admin_command(void *app, http_request *rq); // the last segment of its route says which
+void admin_command(void *app, http_request *rq); // the last segment of the route names the command
 void admin_get_config(void *app, http_request *rq);
 void admin_put_config(void *app, http_request *rq);
 void admin_plan(void *app, http_request *rq);
@@ -49,9 +49,9 @@ void admin_running(void *app, http_request *rq);
 void admin_unload_all(void *app, http_request *rq);
 void admin_unload_one(void *app, http_request *rq);
 
-/* -- what its files share -- */
+/* -- shared by the files of admin -- */
 
-/* 400 invalid_value and the like: an answer of inferd's usual form. */
+/* 400 invalid_value and similar: an error answer in inferd's usual form. */
 __attribute__((format(printf, 5, 6))) void admin_refuse(http_request *rq, int status,
                                                         const char *code, const char *param,
                                                         const char *format, ...);
@@ -59,7 +59,7 @@ __attribute__((format(printf, 5, 6))) void admin_refuse(http_request *rq, int st
 void admin_refuse_problems(http_request *rq, const char *problems);
 /* The body as an object, NULL for none.  False: refused. */
 bool admin_read_body(app *a, http_request *rq, json_t **out);
-void admin_busy(http_request *rq, const inferd_err *err); // changer_begin did not begin
+void admin_busy(http_request *rq, const inferd_err *err); // answers that changer_begin refused
 
 /* -- admin_state.c: JSON, appended -- */
 void admin_add_state(buf *out, const app *a, const changer_about *about);
@@ -67,6 +67,6 @@ void admin_add_model(buf *out, const app *a, uint32_t config_idx);
 void admin_add_tenant(buf *out, const app *a, uint32_t config_idx);
 const char *admin_class_name(gen_class class);
 const char *admin_pin_name(model_pin pin);
-void admin_add_lines(buf *out, const char *lines, char separator); // as a list of texts
+void admin_add_lines(buf *out, const char *lines, char separator); // as a list of strings
 
 #endif

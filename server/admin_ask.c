@@ -1,12 +1,12 @@
-/* admin_ask.c - POST /admin/plan: a question is made a snapshot and a wanted model, and the
- * arithmetic of admin_plan.h is written down.
+/* admin_ask.c - POST /admin/plan: turns a question into a snapshot and a wanted model, and writes
+ * the result of the arithmetic in admin_plan.h.
  *
- * The arithmetic is done for every device; the answer is that of the best one: where the model is,
- * where it fits now with the fewest victims, where it would take turns, where it fits at all.  A
- * model of several parts (fleet.h) fits when as many devices take one as it has parts.
+ * The arithmetic runs for every device; the answer is that of the best one: where the model is,
+ * where it fits now with the fewest victims, where it would get a time slice, where it fits at all.
+ * A model of several parts (fleet.h) fits when as many devices take one as it has parts.
  *
- * A model or a tenant that is only thought of goes the way of a real change as far as its last
- * step: it is put into the configuration's text, which is read and checked as a whole, and the
+ * A model or tenant that does not exist yet is handled like a real change except for the last step:
+ * it is inserted into the configuration's text, which is read and checked as a whole, and the
  * model's file is opened. */
 #include <string.h>
 
@@ -15,15 +15,15 @@
 #include "api.h"
 
 typedef enum weight_source {
-    WEIGHTS_HELD,    // it holds them
+    WEIGHTS_HELD,    // it has them on the device
     WEIGHTS_SHARED,  // another model has the same content
     WEIGHTS_COUNTED, // by the file's header, as the loader counts them
-    WEIGHTS_FILE     // of the file, and a factor: the device cannot say
+    WEIGHTS_FILE     // the file's size times a factor: no device has reported it
 } weight_source;
 
 static const char *const source_names[] = {"held", "shared", "counted", "file"};
 
-/* A snapshot of one device, with the memory it needs. */
+/* A snapshot of one device, and the memory it uses. */
 typedef struct snapshot {
     const engine *e;
     plan_device d;
@@ -33,7 +33,7 @@ typedef struct snapshot {
     uint32_t *member_of;  // [REGISTRY_SLOTS] of a slot in members, or UINT32_MAX
     feasible_task *tasks; // [REGISTRY_SLOTS]
     const char **names;   // [REGISTRY_SLOTS] of models, for tasks; borrowed
-    uint64_t bytes_per_s; // of bringing up
+    uint64_t bytes_per_s; // measured speed of bringing up models
     bool measured;
 } snapshot;
 
@@ -46,14 +46,14 @@ static void snapshot_deinit(snapshot *s) {
     free(s->names);
 }
 
-/* From its file, or from host memory: what that took on average. */
+/* Average time to bring it up, from its file or from host memory. */
 static uint64_t bring_us(const engine_model_info *i) {
     uint64_t us = i->n_loads > 0 ? i->sum.load_us / i->n_loads : 0;
     bool warm = i->state == MODEL_WARM || i->state == MODEL_LOADING;
     return us + (warm || i->n_stages == 0 ? 0 : i->sum.stage_us / i->n_stages);
 }
 
-/* `leaves`: it is replaced, and promises nothing. */
+/* `leaves`: it is being replaced, so its guarantees end. */
 static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_model_info *i,
                        bool leaves) {
     const model_policy *p = &app_model(a, slot)->policy;
@@ -66,7 +66,8 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
     if (first || slot == root) m->name = app_model(a, slot)->name;
     m->class = first || p->class < m->class ? p->class : m->class;
     m->weight += p->weight;
-    m->hot = m->hot || i->state == MODEL_HOT || i->state == MODEL_DRAINING; // that one goes anyway
+    m->hot = m->hot || i->state == MODEL_HOT ||
+             i->state == MODEL_DRAINING; // a draining model leaves anyway
     m->pinned = m->pinned || pin == PIN_HOT;
     if (pin == PIN_HOT && i->state != MODEL_FAILED) m->pinned_pages = i->weight_pages;
     m->weight_pages += i->pages_weight;
@@ -74,7 +75,7 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
     m->cached_pages += i->pages_cached;
     m->n_work += i->n_running + i->n_waiting;
     if (first || i->idle_us < m->idle_us) m->idle_us = i->idle_us;
-    m->reload_us = i->reload_us; // like the pauses, of the weights: every member says the same
+    m->reload_us = i->reload_us; // of the weights, like the pauses: equal for every member
     m->pauses = i->pauses;
     s->member_of[slot] = s->d.n_members;
     s->members[s->d.n_members++] =
@@ -86,7 +87,7 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
                       .cached_pages = i->pages_cached};
 }
 
-/* As the device was opened with it. */
+/* The reserve the device was opened with. */
 static uint64_t reserve_of(const app *a, uint32_t device_idx) {
     const inferd_config *c = a->started;
     return device_idx < c->n_devices ? c->devices[device_idx].reserve_bytes : 0;
@@ -133,16 +134,16 @@ static bool take_snapshot(snapshot *s, const app *a, uint32_t device_idx, int re
     return true;
 }
 
-/* ---- what is wanted ---- */
+/* ---- the wanted model ---- */
 
 typedef struct question {
     plan_wanted w;
     weight_source source;
     uint64_t file_bytes, weight_bytes;
-    bool known;        // it was brought up before:
-    uint64_t known_us; // from where it is now
+    bool known;        // it was brought up before
+    uint64_t known_us; // time to bring it up from its present state
     bool there;        // its weights are on the device
-    model_state state; // MODEL_NONE: it is not served
+    model_state state; // MODEL_NONE: it is not served there
 } question;
 
 static void ask_of_file(question *q, const snapshot *s, const model *m) {
@@ -154,7 +155,7 @@ static void ask_of_file(question *q, const snapshot *s, const model *m) {
     q->w.weight_pages = plan_pages(q->weight_bytes, s->d.page_bytes);
 }
 
-/* A model that is served there, or would be. */
+/* A model that is served there, or would be placed there. */
 static void ask_of_slot(question *q, const snapshot *s, const app *a, uint32_t slot) {
     engine_model_info info;
     engine_model_get(s->e, slot, &info);
@@ -170,7 +171,7 @@ static void ask_of_slot(question *q, const snapshot *s, const app *a, uint32_t s
     if (held || info.state == MODEL_WARM) q->source = WEIGHTS_HELD;
 }
 
-/* What one replica is promised: the first part is the largest. */
+/* The policy of one replica: the first part is the largest. */
 static void ask_policy(question *q, const snapshot *s, const char *name,
                        const model_policy *whole) {
     model_policy part = fleet_part_of(whole, 0), *p = &part;
@@ -233,13 +234,14 @@ static void add_bring_up(buf *out, const question *q, const snapshot *s) {
                    (unsigned long long)s->bytes_per_s, basis);
 }
 
-/* What is asked: a model that is served (slot), or one that was opened for the question. */
+/* The subject of a question: a served model (slot), or one that was opened for the question. */
 typedef struct asked {
     const char *name;
     const model_policy *policy;
     int slot; // REGISTRY_NONE: it is not served
     const model *m;
-    int replaces; // slot of another of its name, which would promise nothing then; or REGISTRY_NONE
+    int replaces; // slot of the model of that name that it replaces, whose guarantees would end; or
+                  // REGISTRY_NONE
     int same_as;  // slot with the same content, or REGISTRY_NONE
 } asked;
 
@@ -248,7 +250,7 @@ typedef struct device_plan {
     snapshot s;
     question q;
     plan_answer p;
-    bool done; // s and p are there
+    bool done; // s and p are valid
 } device_plan;
 
 static void device_plan_deinit(device_plan *d) {
@@ -273,8 +275,8 @@ static question question_of(const asked *k, const snapshot *s, const app *a) {
     return q;
 }
 
-/* All models with their targets, and the wanted one with what is asked; nothing when its step was
- * never measured there. */
+/* All models with their targets, the wanted one with its new target; none if the step of the wanted
+ * one was never measured there. */
 static void take_tasks(snapshot *s, const app *a, const asked *k, uint32_t device_idx) {
     const app_config *c = a->config;
     fleet_promise all[REGISTRY_SLOTS];
@@ -307,7 +309,7 @@ static bool plan_on(const app *a, const asked *k, uint32_t device_idx, device_pl
     return out->done;
 }
 
-/* What all parts of it find: each goes on a device of its own. */
+/* The result for all parts: each goes to a device of its own. */
 typedef struct verdict {
     uint32_t n_parts, n_fit;
     bool fits, now, turns;
@@ -328,7 +330,7 @@ static verdict verdict_of(const app *a, const asked *k, const device_plan *all,
         n[NOW] += p->fits && p->now;
         n[TURNS] += p->fits && (p->now || p->turns);
     }
-    /* Parts that are placed come where they are; other devices count for those that are not. */
+    /* Placed parts stay on their devices; other devices count for parts that are not placed. */
     uint32_t n_free = v.n_parts > n_there ? v.n_parts - n_there : 0;
     v.n_fit = there[FIT] + (n_free > 0 ? elsewhere[FIT] : 0);
     for (int i = 0; i < ANSWERS; i++) there[i] += u32_min(elsewhere[i], n_free);
@@ -370,7 +372,7 @@ static void write_plan(buf *out, const app *a, const verdict *v, const device_pl
     const plan_answer *p = &d->p;
     const question *q = &d->q;
     const char *name = fleet_device_name(a->fleet, best);
-    bool none = q->source == WEIGHTS_SHARED && q->there; // of its own
+    bool none = q->source == WEIGHTS_SHARED && q->there; // none of its own
     unsigned long long n_bytes = none ? 0 : q->weight_bytes;
     buf_add_str(out, "{\"model\":");
     json_add_string(out, q->w.name, strlen(q->w.name));
@@ -436,7 +438,7 @@ static void plan_load(app *a, http_request *rq, const char *name) {
     answer_plan(rq, a, &k, "");
 }
 
-/* ---- models and tenants that are only thought of ---- */
+/* ---- models and tenants that do not exist yet ---- */
 
 typedef struct thought {
     app *app;
@@ -450,7 +452,7 @@ static void on_gone(http_request *rq) {
     t->rq = NULL;
 }
 
-/* Without a configuration that holds together nothing can be said but why. */
+/* For an invalid configuration the answer holds only its problems. */
 static void answer_problems(http_request *rq, const thought *t, const char *problems) {
     buf out = {0};
     buf_add_format(&out, "{\"%s\":", t->section == ADMIN_MODELS ? "model" : "tenant");
@@ -478,7 +480,7 @@ static void answer_model(const thought *t, const change_result *r, const char *p
     int was = config_find_model(a->config->c, t->name, strlen(t->name));
     k.replaces = k.slot == REGISTRY_NONE && was >= 0 ? a->config->slots[was] : REGISTRY_NONE;
     if (k.slot != REGISTRY_NONE) k.m = app_model(a, (uint32_t)k.slot)->m;
-    if (k.m == NULL) { // its file was replaced meanwhile
+    if (k.m == NULL) { // its file was replaced since then
         answer_problems(t->rq, t, problems);
         return;
     }
@@ -490,7 +492,7 @@ static void on_thought(void *ctx, const change_result *r) {
     inferd_err err = {0};
     buf problems = {0};
     buf_add_str(&problems, r->problems);
-    /* What a change would be refused for by the devices that run. */
+    /* Problems for which the running devices would refuse a change. */
     if (r->wanted != NULL && r->problems[0] == 0 &&
         !registry_check(&t->app->models, r->wanted, &err))
         buf_add_format(&problems, "%s\n", err.text);
@@ -539,7 +541,7 @@ static void plan_element(app *a, http_request *rq, admin_section section, const 
     admin_busy(rq, &err);
 }
 
-/* Devices that are lost have no memory to ask about. */
+/* Lost devices have no memory to plan with. */
 static bool is_open(const fleet *f) {
     for (uint32_t d = 0; d < fleet_n_devices(f); d++)
         if (engine_device_name(fleet_engine(f, d))[0] == 0 && !engine_is_lost(fleet_engine(f, d)))

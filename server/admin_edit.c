@@ -75,7 +75,7 @@ static bool merge(json_t *into, const json_t *patch) {
     json_object_foreach((json_t *)(uintptr_t)patch, key, value) {
         json_t *old = json_object_get(into, key);
         if (json_is_null(value)) {
-            json_object_del(into, key); // there or not
+            json_object_del(into, key); // present or not
         } else if (json_is_object(value)) {
             if (!json_is_object(old)) {
                 old = json_object();
@@ -161,7 +161,7 @@ inferd_status admin_unmask(json_t *root, const json_t *from, uint32_t *n_masks, 
     for (size_t i = 0; st == INFERD_OK && i < json_array_size(tenants); i++) {
         json_t *tenant = json_array_get(tenants, i);
         const char *name = json_string_value(json_object_get(tenant, "name"));
-        if (name == NULL) continue; // whoever reads it says so
+        if (name == NULL) continue; // the reader of the configuration reports it
         st = unmask_keys(tenant, admin_find(from, ADMIN_TENANTS, name), name, n_masks, err);
     }
     return st;
@@ -169,7 +169,7 @@ inferd_status admin_unmask(json_t *root, const json_t *from, uint32_t *n_masks, 
 
 /* -- text -- */
 
-/* Room for all of it at once: growing would leave copies of keys behind. */
+/* Reserves the memory for all of it at once: growing would leave copies of keys behind. */
 inferd_status admin_write(const json_t *root, buf *out, inferd_err *err) {
     size_t n = json_dumpb(root, NULL, 0, JSON_INDENT(JSON_INDENT_COLUMNS));
     if (n == 0 || !buf_reserve(out, n + 1)) return no_memory(err);

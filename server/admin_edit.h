@@ -1,12 +1,12 @@
-/* admin_edit.h - changes of a configuration's text, as JSON: what the admin API does to a file
- * before it is read like any other.
+/* admin_edit.h - changes of a configuration's text, as JSON: edits by the admin API before the text
+ * is read like a file.
  *
  * A change is a merge patch (RFC 7396) of one model or tenant: members replace members, objects are
- * merged, null takes a member away, so that its default counts again.  Only what may change while
- * the daemon runs, and holds no keys, can be named.
+ * merged, null removes a member, so that its default applies again.  Only members that may change
+ * while the daemon runs, and that hold no keys, can be named.
  *
- * Keys never leave: ADMIN_MASK stands for each of them, which is too short to be one.  A text that
- * comes back with masks gets the keys of the same owner and place back from the file.
+ * Keys are never shown: ADMIN_MASK, which is too short to be a key, replaces each of them.  A text
+ * that is sent back with masks gets the keys of the same owner and position from the file.
  *
  * Thread: any; nothing is kept. */
 #ifndef INFERD_ADMIN_EDIT_H
@@ -27,19 +27,19 @@ const char *admin_section_name(admin_section section); // "models"
 json_t *admin_find(const json_t *root, admin_section section, const char *name);
 /* Is this a patch that may be merged?  EINVAL names the member. */
 inferd_status admin_check_patch(admin_section section, const json_t *patch, inferd_err *err);
-/* Merge it.  ENOTFOUND: no such element. */
+/* Merges the patch.  ENOTFOUND: no such element. */
 inferd_status admin_merge(json_t *root, admin_section section, const char *name,
                           const json_t *patch, inferd_err *err);
-/* Put a whole element in place of the one with its name, or behind the others. */
+/* Replaces the element of the same name by a whole element, or appends it. */
 inferd_status admin_put(json_t *root, admin_section section, json_t *element, inferd_err *err);
 
-/* Masks in place of all keys. */
+/* Replaces all keys by masks. */
 inferd_status admin_mask(json_t *root, inferd_err *err);
-/* Keys in place of masks, from `from` (borrowed, may be NULL).  *n_masks says how many there were;
- * EINVAL names a mask that stands for nothing. */
+/* Replaces masks by keys of `from` (borrowed, may be NULL).  *n_masks is their number; EINVAL names
+ * a mask without a key. */
 inferd_status admin_unmask(json_t *root, const json_t *from, uint32_t *n_masks, inferd_err *err);
 
-/* As text, indented, with a newline at the end. */
+/* As indented text, with a newline at the end. */
 inferd_status admin_write(const json_t *root, buf *out, inferd_err *err);
 
 #endif

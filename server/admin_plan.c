@@ -13,7 +13,7 @@ uint64_t plan_prepared_bytes(uint64_t file_bytes) {
     return file_bytes / 100 * PLAN_PREPARED_PERCENT + file_bytes % 100;
 }
 
-/* ---- who goes ---- */
+/* ---- victims ---- */
 
 static uint64_t value_of(const plan_model *m) {
     worth_idle idle = {.weight = m->weight,
@@ -43,19 +43,20 @@ static uint32_t promised_max(uint64_t to_models, const plan_device *d) {
     return to_models < UINT32_MAX ? (uint32_t)to_models : UINT32_MAX;
 }
 
-/* What of it counts when cached keys and values have gone; the wanted weights are there by then. */
+/* Pages that count for it once cached keys and values are dropped.  The wanted weights count as
+ * loaded. */
 static uint32_t held_without_cached(const plan_member *m, const plan_wanted *w) {
     bool comes = m->owns && m->weights_idx == w->idx;
     uint32_t held = less(m->held_pages, m->cached_pages);
     return comes ? u32_max(held, w->weight_pages) : held;
 }
 
-/* The device when some have gone. */
+/* The device after some evictions. */
 typedef struct room {
-    uint64_t freed, unfilled; // pages; guarantees of others
+    uint64_t freed, unfilled; // pages freed; guarantees of others that are not filled
 } room;
 
-/* Cached keys and values go first, and cost nobody anything. */
+/* Cached keys and values are dropped first; no model needs them. */
 static room room_without_cached(const plan_device *d, const plan_wanted *w) {
     room r = {0};
     for (uint32_t i = 0; i < d->n_models; i++) r.freed += d->models[i].cached_pages;
@@ -65,7 +66,7 @@ static room room_without_cached(const plan_device *d, const plan_wanted *w) {
     return r;
 }
 
-/* What it changes when this one goes, too. */
+/* The change by the eviction of this model. */
 static room left_by(const plan_device *d, const plan_wanted *w, uint32_t idx) {
     const plan_model *m = &d->models[idx];
     room r = {.freed = m->weight_pages + less(m->kv_pages, m->cached_pages)};
@@ -79,7 +80,7 @@ static room add(room a, room b) {
     return (room){a.freed + b.freed, a.unfilled + b.unfilled};
 }
 
-/* Unfilled guarantees of others as it is now. */
+/* Present unfilled guarantees of others. */
 static uint64_t unfilled_pages(const plan_device *d, const plan_wanted *w) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < d->n_members; i++) {
@@ -91,16 +92,16 @@ static uint64_t unfilled_pages(const plan_device *d, const plan_wanted *w) {
     return n;
 }
 
-/* What others can have then, beside what they can now: not what somebody who has gone was
- * guaranteed, which is kept free for it. */
+/* Pages that become available for the wanted model: the guarantee of an evicted model stays
+ * reserved for it. */
 static uint64_t lent_by(const plan_device *d, const plan_wanted *w, const room *r) {
     return r->freed - (promised_max(r->unfilled, d) - promised_max(unfilled_pages(d, w), d));
 }
 
 typedef enum kind {
     KIND_IDLE,
-    KIND_LOWER, // its work is of a lower class
-    KIND_EQUAL  // of the same: they would take turns
+    KIND_LOWER, // its work is of a lower class than the wanted one's
+    KIND_EQUAL  // of the same class: they would share time slices
 } kind;
 
 static bool is_of(const plan_device *d, uint32_t i, const plan_wanted *w, kind k) {
@@ -116,7 +117,7 @@ static room room_after_kind(const plan_device *d, const plan_wanted *w, room r, 
     return r;
 }
 
-/* Those of one kind, in the order in which they would go. */
+/* The models of one kind, in order of eviction. */
 static uint32_t collect(const plan_device *d, const plan_wanted *w, kind k, uint32_t *out) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < d->n_models; i++) {
@@ -143,9 +144,8 @@ static void say_mib(plan_check *c, const char *need, const char *have, uint64_t 
              feasible_mib(c->have_pages * page_bytes).text, have);
 }
 
-/* What others keep whatever happens: weights that are pinned there, and guarantees, of models or of
- * tenants where those are more.  The owner of the wanted weights is promised no more than what they
- * leave. */
+/* Pages that others always keep: pinned weights, and the guarantees of models or of tenants,
+ * whichever are more.  Guarantees of the owner of the wanted weights count beyond these weights. */
 static uint64_t kept_by_others(const plan_device *d, const plan_wanted *w) {
     uint64_t pinned = 0, promised = 0;
     for (uint32_t i = 0; i < d->n_members; i++) {
@@ -167,9 +167,9 @@ static void check_device(const plan_device *d, const plan_wanted *w, plan_answer
             d->page_bytes);
 }
 
-/* Those of another count for that one. */
+/* Shared weights count for their owner. */
 static uint32_t own_weight_pages(const plan_device *d, const plan_wanted *w) {
-    bool joins = w->member_idx == UINT32_MAX; // those it finds there
+    bool joins = w->member_idx == UINT32_MAX; // it would share weights that another member has
     bool owns = joins ? w->idx == UINT32_MAX : d->members[w->member_idx].owns;
     return owns ? w->weight_pages : 0;
 }
@@ -204,7 +204,7 @@ static bool check_mins(const plan_device *d, const plan_wanted *w, plan_answer *
     return fine;
 }
 
-/* As the fleet looks for a place (place.h). */
+/* Same rule as the placement of replicas (place.h). */
 static void check_shares(const plan_device *d, const plan_wanted *w, plan_answer *out) {
     enum { ALL_PERCENT = 100 };
     if (w->share_percent == 0) return;
@@ -215,7 +215,7 @@ static void check_shares(const plan_device *d, const plan_wanted *w, plan_answer
              d->share_percent, w->share_percent, c->kept ? "<=" : ">", ALL_PERCENT);
 }
 
-/* The periodic tasks, as far as their steps were measured. */
+/* The periodic tasks whose steps were measured. */
 static void check_targets(const plan_device *d, plan_answer *out) {
     enum { ALL_PERCENT = 100, PPM_PER_PERCENT = 10000 };
     feasible_tasks f;
@@ -228,7 +228,7 @@ static void check_targets(const plan_device *d, plan_answer *out) {
     feasible_tasks_say(&f, d->tasks, d->task_names, c->text, sizeof c->text);
 }
 
-/* Of what is on the device, what it counts on already: the weights, and its own keys and values. */
+/* Pages on the device that already count for it: the weights, and its own keys and values. */
 static uint32_t held_by_wanted(const plan_device *d, const plan_wanted *w) {
     uint32_t weights = w->idx != UINT32_MAX ? d->models[w->idx].weight_pages : 0;
     if (w->member_idx == UINT32_MAX) return weights;
@@ -236,10 +236,11 @@ static uint32_t held_by_wanted(const plan_device *d, const plan_wanted *w) {
     return (m->owns ? 0 : weights) + less(m->held_pages, m->cached_pages);
 }
 
-/* Is there room for it? */
+/* Is there enough memory for it? */
 static bool check_pages(const plan_device *d, const plan_wanted *w, const room *r,
                         feasible_owner *o, feasible_pages *f) {
-    uint32_t shared = w->weight_pages - own_weight_pages(d, w); // they count for no ceiling of its
+    uint32_t shared =
+        w->weight_pages - own_weight_pages(d, w); // shared weights do not count against its ceiling
     bool limited = w->max_pages < FEASIBLE_UNLIMITED - shared;
     uint64_t lent = lent_by(d, w, r);
     *o = (feasible_owner){.weight_pages = w->weight_pages,
@@ -254,8 +255,8 @@ static bool check_pages(const plan_device *d, const plan_wanted *w, const room *
     return feasible_pages_check(o, f);
 }
 
-/* Of one kind, until there is room: each time the next who has to go, as long as any has to. False:
- * no memory. */
+/* Adds victims of one kind until there is enough memory: each time the next model that cannot be
+ * spared.  False: no memory. */
 static bool add_victims(const plan_device *d, const plan_wanted *w, kind k, room *r,
                         plan_answer *out) {
     uint32_t *left = calloc(d->n_models + (size_t)1, sizeof *left);
@@ -305,7 +306,7 @@ bool plan_model_check(const plan_device *d, const plan_wanted *w, plan_answer *o
     room all = room_after_kind(d, w, idle, KIND_LOWER);
     bool by_idle = check_pages(d, w, &idle, &o, &f);
     bool enough = by_idle || check_pages(d, w, &all, &o, &f);
-    if (!enough) { // nobody goes in vain
+    if (!enough) { // evict no model if all are not enough
         r = all;
     } else if (!add_victims(d, w, KIND_IDLE, &r, out) ||
                (!by_idle && !add_victims(d, w, KIND_LOWER, &r, out))) {

@@ -1,5 +1,5 @@
-/* admin_state.c - GET /admin/state and its parts: what the engines, the registry and the
- * configuration say, at one moment. */
+/* admin_state.c - GET /admin/state and its parts: the state of the engines, the registry and the
+ * configuration at one moment. */
 #include <string.h>
 #include <time.h>
 
@@ -11,7 +11,7 @@
 
 #define US_PER_S 1e6
 #define PPM      1e6
-enum { MAPS_WAIT_US = 20000 }; // for all devices together: the loop waits for that
+enum { MAPS_WAIT_US = 20000 }; // for all devices together: the loop blocks for that time
 
 static const char *const class_names[GEN_CLASSES] = {"system", "high", "normal", "batch"};
 static const char *const pin_names[] = {"none", "warm", "hot"};
@@ -60,7 +60,7 @@ void admin_add_lines(buf *out, const char *lines, char separator) {
     buf_add_char(out, ']');
 }
 
-/* ---- promises ---- */
+/* ---- guarantees ---- */
 
 static void add_share(buf *out, const share_spec *s) {
     buf_add_format(out, ",\"share\":{\"policy\":\"%s\"", share_names[s->policy]);
@@ -104,7 +104,7 @@ static void add_limits(buf *out, const config_tenant_limits *l) {
     buf_add_char(out, '}');
 }
 
-/* Of its quotas, and of what runs. */
+/* The use of its quotas, and its running requests. */
 static void add_use(buf *out, const app *a, uint32_t number) {
     limits_usage u;
     if (a->gate == NULL || number >= limits_n_tenants(gate_limits(a->gate))) return;
@@ -189,7 +189,7 @@ static void add_numbers(buf *out, const engine_model_info *i) {
         buf_add_str(out, ",\"retry_after_ms\":null");
 }
 
-/* Where it is: one object per device that has it, or has it still. */
+/* Its placements: one object per device that has or still has a replica. */
 static void add_replicas(buf *out, const app *a, uint32_t slot) {
     bool first = true;
     buf_add_str(out, ",\"placed\":[");
@@ -248,7 +248,7 @@ void admin_add_model(buf *out, const app *a, uint32_t config_idx) {
     buf_add_char(out, '}');
 }
 
-/* Models that no configuration names any more, and that still end their work. */
+/* Models that the configuration no longer names and that finish their work. */
 static void add_leaving(buf *out, const app *a) {
     bool first = true;
     buf_add_str(out, ",\"leaving\":[");
@@ -268,8 +268,8 @@ static void add_leaving(buf *out, const app *a) {
 
 /* ---- the devices ---- */
 
-/* Its even part of the time that is left, so that one in a long step leaves the others theirs;
- * nothing when that is over. */
+/* An even part of the remaining time, so that a device in a long step leaves time for the others; 0
+ * when the time is over. */
 static uint32_t map_wait_ms(uint32_t n_left, uint64_t now_us, uint64_t until_us) {
     return now_us < until_us ? (uint32_t)((until_us - now_us) / n_left / 1000) + 1 : 0;
 }
@@ -309,7 +309,7 @@ static void add_device(buf *out, const app *a, uint32_t device_idx, uint64_t map
     buf_add_format(out, ",\"queue\":{\"running\":%u,\"waiting\":%u,\"paused\":%u}", s->n_running,
                    s->n_waiting, s->n_paused);
     buf_add_format(out, ",\"lost\":%s", engine_is_lost(e) || a->device_hangs ? "true" : "false");
-    /* Between two steps; a device in the middle of a long one has no map this time. */
+    /* Between two steps; a device in the middle of a long one gets no map. */
     buf map = {0};
     inferd_err late = {0};
     uint32_t wait_ms = map_wait_ms(fleet_n_devices(a->fleet) - device_idx, now_us, maps_until_us);

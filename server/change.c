@@ -29,23 +29,23 @@ typedef struct job {
     change_request rq;
     char *name;     // owned; NULL: none
     buf given;      // of rq.text
-    patch *patches; // [n_patches] owned copies: those there were, and this one behind
+    patch *patches; // [n_patches] owned copies: the kept ones, then this one
     uint32_t n_patches;
     buf was, text, to_file,
-        masked;            // the file; what is to run; what is to be written; for changer_text
+        masked;            // the file; the text to run; the text to write; for changer_text
     inferd_config *wanted; // owned until it is applied
     registry_plan plan;    // zeroed before registry_plan_init
-    app_config *running;   // counted: what it names stays
+    app_config *running;   // retained: keeps what it names alive
     buf problems, restart, warning;
     inferd_status status;
-    bool written, was_missing; // the file
+    bool written, was_missing; // was the file written; was there none before
 } job;
 
 struct changer {
     changer_options o;
-    job *job;       // under way, or NULL
-    bool again;     // a reload was asked for meanwhile
-    bool closed;    // nothing is applied any more
+    job *job;       // the running job, or NULL
+    bool again;     // a reload was requested during the job
+    bool closed;    // no job is applied any more
     patch *patches; // [n_patches] owned
     uint32_t n_patches;
     buf masked;
@@ -71,7 +71,8 @@ static void free_patches(patch *patches, uint32_t n) {
 static inferd_status parse(const buf *text, const char *what, json_t **out, inferd_err *err) {
     json_limits limits = json_limits_default;
     limits.structural_max = CONFIG_FILE_BYTES_MAX;
-    limits.memory_max = 64ull * CONFIG_FILE_BYTES_MAX; // a list of keys costs more than its text
+    limits.memory_max =
+        64ull * CONFIG_FILE_BYTES_MAX; // a list of keys needs more memory than its text
     inferd_status s = json_in_parse((bytes){text->p, text->n}, &limits, out, err);
     if (s != INFERD_OK) inferd_context(err, "%s", what);
     if (s != INFERD_OK || json_is_object(*out)) return s;
@@ -91,8 +92,8 @@ static inferd_status merge_text(json_t *root, const patch *p, inferd_err *err) {
 
 /* ---- worker: the text ---- */
 
-/* A patch on top of the file and of the patches before it; those whose model or tenant the file no
- * longer has are left out. */
+/* Applies a patch on top of the file and of the patches before it; patches whose model or tenant is
+ * no longer in the file are skipped. */
 static inferd_status text_of_patch(job *j, inferd_err *err) {
     json_t *root = NULL;
     inferd_status s = parse(&j->was, j->ch->o.path, &root, err);
@@ -118,7 +119,7 @@ static bool copy_text(buf *to, const buf *from) {
     return true;
 }
 
-/* The body as it is, with its order and spaces, unless masks have to be filled in. */
+/* The body unchanged, with its order and spaces, unless masks have to be replaced. */
 static inferd_status text_of_whole(job *j, inferd_err *err) {
     json_t *root = NULL, *file = NULL;
     inferd_err unread;
@@ -139,7 +140,7 @@ static inferd_status text_of_whole(job *j, inferd_err *err) {
     return s;
 }
 
-/* A tenant that is only thought of needs no key, but the rules ask for one. */
+/* A tenant that is only planned needs no key, but the rules require one. */
 static inferd_status give_key(json_t *tenant, inferd_err *err) {
     static const char key[] = "inferd-admin-plan-only";
     if (json_object_get(tenant, "keys") != NULL || json_object_get(tenant, "key_file") != NULL ||
@@ -168,7 +169,7 @@ static inferd_status text_of_question(job *j, inferd_err *err) {
     return s;
 }
 
-/* NULL: the problems say why. */
+/* NULL: j->problems has the reason. */
 static inferd_config *config_of(job *j, const buf *text) {
     const changer_options *o = &j->ch->o;
     inferd_config *c = NULL;
@@ -192,7 +193,7 @@ static inferd_status mask_text(const buf *text, buf *out, inferd_err *err) {
 
 static inferd_status make_text(job *j, inferd_err *err) {
     inferd_status s = config_read_file(j->ch->o.path, &j->was, err);
-    /* A whole text needs none to begin with. */
+    /* A whole text does not need an existing file. */
     j->was_missing = s == INFERD_ENOTFOUND && j->rq.kind == CHANGE_WHOLE;
     if (s != INFERD_OK && !j->was_missing) return s;
     *err = (inferd_err){0};
@@ -210,7 +211,7 @@ static inferd_status make_text(job *j, inferd_err *err) {
     return inferd_fail(err, INFERD_ENOMEM, "no memory for the configuration");
 }
 
-/* What is written must be a good configuration by itself, too. */
+/* The text to write must be a valid configuration by itself, too. */
 static bool check_file_text(job *j) {
     if (j->rq.kind != CHANGE_PATCH || !j->rq.persist) return true;
     inferd_config *c = config_of(j, &j->to_file);
@@ -295,7 +296,7 @@ static void log_lines(log_level level, const char *event, const char *name, cons
     }
 }
 
-/* Those of `c`, unless they have been told already. */
+/* Logs the notes of `c`, unless they equal those logged before. */
 static void log_notes(const inferd_config *c, const char *told) {
     buf notes = {0};
     config_write_notes(c, &notes);
@@ -304,7 +305,7 @@ static void log_notes(const inferd_config *c, const char *told) {
     buf_deinit(&notes);
 }
 
-/* What was asked has been done, or has not. */
+/* Reports the result of the job. */
 static void end_job(job *j) {
     changer *ch = j->ch;
     if (ch->closed && j->status == INFERD_OK) j->status = INFERD_ECANCELED;
@@ -338,7 +339,7 @@ static void on_put_back(uv_work_t *work, int status) {
     end_job(work->data);
 }
 
-/* What runs now is kept; patches that are in the file or were replaced are forgotten. */
+/* Keeps the text that runs now; drops patches that are in the file or were replaced. */
 static void keep_text(job *j) {
     changer *ch = j->ch;
     bool in_file = j->rq.kind != CHANGE_PATCH;
@@ -359,7 +360,7 @@ static void keep_text(job *j) {
     j->n_patches = 0;
 }
 
-/* What a patch says of a pin or keep_alive counts more than what was set by hand before. */
+/* A pin or keep_alive in a patch overrides the value set by a command before. */
 static void heed_patch(job *j, bool heed) {
     json_t *change = NULL;
     inferd_err err;
@@ -374,7 +375,7 @@ static void heed_patch(job *j, bool heed) {
     json_decref(change);
 }
 
-/* Promises that were taken, and that the devices do not keep as they are now. */
+/* Warns about guarantees that were accepted but that the devices do not keep at present. */
 static void warn_of_promises(job *j) {
     const app *a = j->ch->o.app;
     const app_config *c = a->config;
@@ -414,7 +415,7 @@ static void apply(uv_work_t *work, int status) {
     if (j->status == INFERD_OK) {
         log_notes(j->wanted, buf_cstr(&notes));
         buf_deinit(&notes);
-        j->wanted = NULL; // the app's now
+        j->wanted = NULL; // owned by the app now
         warn_of_promises(j);
         keep_text(j);
         end_job(j);
@@ -447,14 +448,15 @@ static void on_text(uv_work_t *work, int status) {
 
 /* ---- patches ---- */
 
-/* Their members, so that one patch can say "as the default, and then this". */
+/* Members of these objects, so that one patch can reset an object to its defaults and then set
+ * some. */
 static const char *const objects[][6] = {{"share", "policy", "percent", "devices"},
                                          {"slo", "ttft_ms", "tpot_ms"},
                                          {"replicas", "min", "max"},
                                          {"limits", "requests_per_min", "tokens_per_min",
                                           "concurrent", "tokens_per_day", "tokens_per_month"}};
 
-/* `had` was null: what the object had before is gone. */
+/* `had` was null: all former members of the object are removed. */
 static bool set_anew(json_t *into, const char *key, json_t *value) {
     json_t *object = json_object();
     bool fine = object != NULL;
@@ -467,7 +469,7 @@ static bool set_anew(json_t *into, const char *key, json_t *value) {
     return json_object_set_new(into, key, object) == 0 && fine;
 }
 
-/* `later` merged into `sooner` is one patch that does what both do, one after the other. */
+/* Merges `later` into `sooner`: one patch with the effect of both in that order. */
 static bool merge_patches(patch *sooner, const char *later) {
     buf a = {.p = sooner->text, .n = strlen(sooner->text)}, text;
     buf b = {.p = (char *)(uintptr_t)later, .n = strlen(later)};
@@ -475,7 +477,7 @@ static bool merge_patches(patch *sooner, const char *later) {
     inferd_err err;
     buf_init(&text, PATCH_BYTES_MAX);
     bool fine = parse(&a, "", &old, &err) == INFERD_OK && parse(&b, "", &change, &err) == INFERD_OK;
-    /* nulls have to stay, so this is no merge patch itself */
+    /* nulls have to stay, so this is not a merge patch itself */
     const char *key;
     json_t *value;
     json_object_foreach(change, key, value) {
@@ -505,8 +507,8 @@ static inferd_status copy_patch(patch *to, const patch *from) {
     return to->name != NULL && to->text != NULL ? INFERD_OK : INFERD_ENOMEM;
 }
 
-/* Those there are, and the new one behind them; what it says wins, so one of the same element
- * before it is folded into the one that is kept. */
+/* The kept patches, then the new one; an earlier patch of the same element is merged with the new
+ * one, whose values win. */
 static inferd_status collect_patches(job *j, const changer *ch, inferd_err *err) {
     bool own = j->rq.kind == CHANGE_PATCH;
     if (j->rq.kind != CHANGE_PATCH && j->rq.kind != CHANGE_ASK) return INFERD_OK;
@@ -535,7 +537,7 @@ static inferd_status collect_patches(job *j, const changer *ch, inferd_err *err)
     return INFERD_OK;
 }
 
-/* ---- outside ---- */
+/* ---- interface ---- */
 
 inferd_status changer_create(const changer_options *o, changer **out, inferd_err *err) {
     changer *ch = calloc(1, sizeof *ch);
