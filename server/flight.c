@@ -7,7 +7,7 @@
 #include "inferd/clock.h"
 #include "log.h"
 
-enum { SLOT_BITS = 21 }; // of an id; the rest counts, so that no id comes twice
+enum { SLOT_BITS = 21 }; // of an id; the other bits count, so that no id is used twice
 
 /* ---- slots ---- */
 
@@ -40,7 +40,7 @@ static void free_slot(app *a, app_slot *slot) {
 
 /* ---- the end ---- */
 
-/* What metrics count it by. */
+/* The index of its name in metrics. */
 static uint32_t name_of(const flight *f) {
     return app_model(f->app, f->model_idx)->name_idx;
 }
@@ -53,7 +53,8 @@ static void write_log(const flight *f, int status, const char *finish) {
     log_str(&line, "id", f->rq_id);
     if (f->tenant >= 0) log_str(&line, "tenant", f->app->tenants[f->tenant]);
     log_str(&line, "model", app_model(f->app, f->model_idx)->name);
-    if (fleet_n_devices(f->app->fleet) > 1 && f->n_sent > 0) // of several prompts: the first's
+    if (fleet_n_devices(f->app->fleet) > 1 &&
+        f->n_sent > 0) // with several prompts: of the first one
         log_str(&line, "device", fleet_device_name(f->app->fleet, f->devices[0]));
     log_i64(&line, "status", status);
     log_u64(&line, "prompt_tokens", u.n_prompt);
@@ -79,8 +80,8 @@ static void write_log(const flight *f, int status, const char *finish) {
 static const char *const outcome_words[OUTCOMES] = {"stop",    "length", "cancelled",
                                                     "timeout", "error",  "refused"};
 
-/* Nobody waits for it any more: what still computes is cancelled and its slots stay until it has
- * ended. */
+/* No exchange waits for the flight any more: its running sequences are cancelled, and their slots
+ * stay in use until they have ended. */
 static void close_flight(flight *f, metric_outcome outcome, int status) {
     app *a = f->app;
     write_log(f, status, outcome_words[outcome]);
@@ -106,7 +107,7 @@ static void close_flight(flight *f, metric_outcome outcome, int status) {
     free(f);
 }
 
-/* From here on the transport must not call us about it. */
+/* After this the transport does not call back for the request. */
 static http_request *let_go(flight *f) {
     http_request *rq = f->rq;
     rq->user = NULL;
@@ -174,16 +175,16 @@ static flight *create_flight(api_job *job) {
     return f;
 }
 
-/* ticket NULL: no tenant; it is owed to the gate for every choice. */
+/* ticket NULL: no tenant; gate_hold or gate_drop takes it once per choice. */
 static bool submit_all(flight *f, api_job *job, queue_place place, gate_ticket *ticket) {
     app *a = f->app;
     uint32_t device_idx = FLEET_NOWHERE;
     for (uint32_t i = 0; i < f->n_choices; i++) {
         app_slot *slot = take_slot(a, f, i, place);
         gen_request *r = job->requests[i];
-        uint32_t tenant_idx = r->tenant_idx; // it is the engine's then
+        uint32_t tenant_idx = r->tenant_idx; // the engine owns r after the submission
         r->id = slot->id;
-        /* Choices of one prompt share it, so they go where the first one goes. */
+        /* Choices of one prompt share it, so they go to the device of the first one. */
         if (i % job->n_per_prompt == 0) device_idx = fleet_choose(a->fleet, r);
         if (device_idx == FLEET_NOWHERE || !fleet_submit(a->fleet, device_idx, r)) {
             free_slot(a, slot);
@@ -201,7 +202,7 @@ static bool submit_all(flight *f, api_job *job, queue_place place, gate_ticket *
     return true;
 }
 
-/* *ticket stays NULL for a request without a tenant.  False: job->error says why. */
+/* *ticket stays NULL for a request without a tenant.  False: job->error has the reason. */
 static bool admit(api_job *job, gate_ticket **ticket) {
     app *a = job->app;
     *ticket = NULL;
@@ -219,7 +220,7 @@ static bool admit(api_job *job, gate_ticket **ticket) {
     return gate_admit(a->gate, &ask, clock_now_us(), time(NULL), ticket, &job->error);
 }
 
-/* May another tenant use its model, too? */
+/* May another tenant use the model, too? */
 static bool is_shared(const api_job *job) {
     const app_config *config = job->config;
     uint32_t idx = 0;
@@ -230,8 +231,8 @@ static bool is_shared(const api_job *job) {
     return false;
 }
 
-/* How long the model stays when nobody asks for it: for all, from now on.  A tenant sends no model
- * away that others use, too: there the configuration's time is the least. */
+/* Sets how long the model stays without requests, for all tenants, from now on.  If other tenants
+ * may use the model, a tenant cannot set less than the configuration's time. */
 static void set_keep_alive(const api_job *job) {
     registry_slot *slot = &job->app->models.slots[job->model_idx];
     uint64_t us = job->keep_alive_us;
@@ -246,7 +247,7 @@ static void set_keep_alive(const api_job *job) {
         log_text(LOG_LEVEL_ERROR, "keep_alive_not_set", "model", slot->name);
 }
 
-/* Where its choices have places.  False: job->error says why they have none. */
+/* Finds queue slots for its choices.  False: job->error has the reason. */
 static bool find_places(api_job *job, queue_place *out) {
     app *a = job->app;
     const queue_places *p = &a->places;
@@ -279,7 +280,7 @@ static void note_places(app *a, uint32_t n_ended) {
     gate_note_places(a->gate, queue_places_open_used(&a->places), n_ended, clock_now_us());
 }
 
-/* Takes the job's requests and stream.  False: job->error says why, and nothing runs. */
+/* Takes the job's requests and stream.  False: job->error has the reason, and nothing runs. */
 static bool start(api_job *job) {
     app *a = job->app;
     if (a->device_hangs)
@@ -300,7 +301,7 @@ static bool start(api_job *job) {
         bool nowhere = fleet_model_devices(a->fleet, (uint32_t)job->model_idx) == 0;
         f->rq = NULL;
         close_flight(f, OUTCOME_REFUSED, 503);
-        job->model_idx = -1; // counted and logged
+        job->model_idx = -1; // it was counted and logged
         if (nowhere)
             return api_fail(&job->error, API_UNLOADED, "model",
                             "no device has the model at the moment; ask again");
@@ -348,7 +349,8 @@ static void note_token(flight *f, uint32_t choice_idx, uint64_t at_us) {
     f->last_us[choice_idx] = at_us;
 }
 
-/* The mean time of its tokens behind its own first one: others may have begun long before. */
+/* The mean time between its tokens, from its own first one: other choices may have begun long
+ * before. */
 static void note_pace(flight *f, uint32_t choice_idx, const gen_event *ev) {
     uint64_t first_us = f->first_us[choice_idx], last_us = f->last_us[choice_idx];
     bool ended = ev->done.finish == GEN_STOP || ev->done.finish == GEN_LENGTH;
@@ -409,7 +411,7 @@ static void end_failed(flight *f) {
         close_flight(f, outcome, e.status);
         return;
     }
-    if (f->out.failed) buf_clear(&f->out); // may end in the middle of an event
+    if (f->out.failed) buf_clear(&f->out); // it may end in the middle of an event
     sse_error(&f->out, &e);
     if (f->out.failed) {
         http_stream_abort(let_go(f));
@@ -448,7 +450,7 @@ void flight_flush(flight *f) {
         send_out(f);
 }
 
-/* ---- the round ---- */
+/* ---- iterations ---- */
 
 /* It ended by itself, or by a stop string, for which the flight cancels it. */
 static bool ended_well(const flight *f, const gen_event *ev) {
@@ -464,7 +466,7 @@ static void settle(app *a, const app_slot *slot, uint32_t name_idx, const gen_ev
 
 static void take_event(app *a, const gen_event *ev) {
     app_slot *slot = find_slot(a, ev->id);
-    if (slot == NULL) return; // of a submission that was taken back
+    if (slot == NULL) return; // its submission was taken back
     uint32_t name_idx = app_model(a, slot->model_idx)->name_idx;
     if (ev->kind == GEN_EV_TOKEN) metrics_token(a->metrics, name_idx);
     if (ev->kind == GEN_EV_DONE) {
@@ -497,18 +499,18 @@ void app_on_engine_wake(app *a) {
     flush_dirty(a);
 }
 
-/* A stream that still waits for its model or its turn.  Not before heartbeat_ms: what is refused
- * quickly keeps its status. */
+/* Begins a stream that still waits for its model or in the queue.  Not before heartbeat_ms: a quick
+ * refusal keeps its HTTP status. */
 static void beat(flight *f, uint64_t now_us) {
     static const char line[] = ": waiting\n\n";
     if (f->begun || f->out.n > 0 || !stream_about(f->stream)->streaming ||
         stream_error(f->stream)->fault != API_OK || now_us < f->arrival_us + f->heartbeat_us)
         return;
-    buf_add(&f->out, line, sizeof line - 1); // from here on the transport beats
+    buf_add(&f->out, line, sizeof line - 1); // after this the transport sends heartbeats
     mark_dirty(f);
 }
 
-/* The engine ends what is late by itself; this is for an engine that no longer ends anything. */
+/* The engine ends late requests by itself; this is for an engine that no longer ends any. */
 void app_tick(app *a, uint64_t late_us) {
     enum { GRACE_US = 2000000 };
     uint64_t now = clock_now_us();

@@ -1,13 +1,13 @@
-/* flight.h - a request in flight: its client on one side, its sequences in the engine on the other.
+/* flight.h - an open generation: a request of a client, and its sequences in the engine.
  *
- *     flight_launch     all sequences are submitted, or none
- *     flight_on_event   an event of one of them; what comes of it waits for flight_flush
- *     flight_flush      begin the stream, write, or end: an answer, an error, [DONE]
- *     (client leaves)   every sequence is cancelled, the flight is gone
+ *   flight_launch     all sequences are submitted, or none
+ *   flight_on_event   an event of one of them; its output is sent by flight_flush
+ *   flight_flush      begins the stream, writes, or ends: an answer, an error, [DONE]
+ *   (client leaves)   every sequence is cancelled, the flight is freed
  *
- * A stream is begun with its first bytes, not before: a request that fails in the queue still gets
- * a status of its own.  One that has waited heartbeat_ms without any is begun with a comment line,
- * so that clients and proxies see that it lives; what fails then is told as an event.
+ * A stream begins with its first bytes, not before: a request that fails in the queue still gets an
+ * HTTP status of its own.  After heartbeat_ms without output it begins with a comment line, so that
+ * clients and proxies see that it is alive; a later failure is then sent as an event.
  *
  * Thread: front. */
 #ifndef INFERD_FLIGHT_H
@@ -25,12 +25,12 @@ struct flight {
     char rq_id[40];
     stream *stream;               // owned
     uint64_t *ids;                // [n_choices] sequences; 0 = ended
-    uint64_t *first_us, *last_us; // [n_choices] time of the first, of the newest token; 0 = none
+    uint64_t *first_us, *last_us; // [n_choices] time of the first and of the last token; 0 = none
     uint32_t *devices;            // [n_choices] of the fleet
     uint32_t n_choices, model_idx;
-    uint32_t n_sent; // of the choices: those behind never had a device
-    bool begun;      // the stream's headers are on their way
-    buf out;         // written and not yet handed over
+    uint32_t n_sent; // submitted choices: later ones never had a device
+    bool begun;      // the stream's headers were sent
+    buf out;         // written and not handed to the transport yet
     uint64_t arrival_us, deadline_us, first_token_us;
     uint64_t queue_us;                       // of its first sequence
     uint64_t mark;                           // of its body; 0: unknown
@@ -39,11 +39,12 @@ struct flight {
     uint64_t heartbeat_us;                   // after arrival
 };
 
-/* The end of a job that prepared a generation: submit it, or answer why not.  Frees the job. */
+/* The end of a job that prepared a generation: submits it, or answers the reason of a failure.
+ * Frees the job. */
 void flight_launch(void *job, bool rq_gone);
 void flight_on_event(flight *f, uint32_t choice_idx, const gen_event *ev);
 void flight_flush(flight *f); // f may be freed
-/* End it with this error; a no-op when it failed already. */
+/* Ends it with this error; a no-op if it has failed already. */
 void flight_fail(flight *f, api_fault fault, const char *message);
 
 #endif

@@ -1,10 +1,10 @@
 /* gate.c - see gate.h.
  *
- * A promise of tenant_limits.h is found again by a mark.  A hash of the body alone is not enough:
- * many clients send the same body at once, and one's promise would be taken by another who comes
- * too early for it.  So each refusal gets a mark of its own, and a list tells which of them a body
- * has; a retry takes the one that is due first.  Clients that say that this is their first try
- * (openai's do) take none. */
+ * A retry finds its reservation of tenant_limits.h by a mark.  A hash of the body alone is not
+ * enough: many clients send the same body at once, and a client that returns too early would take
+ * the reservation of another.  So each refusal gets a mark of its own, and a list maps a body to
+ * its marks; a retry takes the one that is due first.  Clients that mark their first try (OpenAI's
+ * do) take none. */
 #include "gate.h"
 
 #include <errno.h>
@@ -26,15 +26,15 @@
 #include "tenant_limits.h"
 
 #define SECOND_US   ((uint64_t)1000000)
-#define COMPLAIN_US (60 * SECOND_US) // of writes that fail, once in this time
+#define COMPLAIN_US (60 * SECOND_US) // time between two log lines about failed writes
 
 struct gate_ticket {
     uint32_t tenant, n_open; // choices that have not ended
     uint32_t n_per_prompt;
     limits_ask ask;
-    bool costs;                // not all of it was refused by the engine
+    bool costs;                // the engine accepted a choice, at least
     uint64_t arrival_us, used; // tokens so far
-    uint64_t *prompts;         // [n_prompts] tokens not yet counted; behind this struct
+    uint64_t *prompts;         // [n_prompts] tokens not counted yet; stored after this struct
 };
 
 typedef struct held {
@@ -44,33 +44,33 @@ typedef struct held {
 
 typedef struct promise {
     uint64_t body_mark, mark, due_us;
-    uint64_t tokens; // that are kept for it
+    uint64_t tokens; // kept for it
 } promise;
 
-/* The thread that waits for the disk. */
+/* The thread that writes the file. */
 typedef struct writer {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool running, stops;
-    bool asked, done; // a text to write; written, and not yet collected
-    buf text;         // the thread's while asked
-    inferd_err err;   // of the newest write
+    bool asked, done; // a text to write; written, and not collected yet
+    buf text;         // owned by the thread while asked
+    inferd_err err;   // of the last write
 } writer;
 
 struct gate {
     limits *limits;
     quota_file *quota; // NULL: in memory only
-    int folder;        // of it, locked; -1: none
-    char *path;        // of it
+    int folder;        // its folder, locked; -1: none
+    char *path;        // of the file
     held *slots;       // [n_slots]
     uint32_t n_slots;
-    output_estimate **outputs; // [n_names] NULL until the model wrote something
+    output_estimate **outputs; // [n_names] NULL until the model produced an output
     uint32_t n_names;
-    promise promises[GATE_PROMISES_MAX]; // [n_promises] in the order in which they were given
+    promise promises[GATE_PROMISES_MAX]; // [n_promises] in order of creation
     uint32_t n_promises;
-    uint64_t n_marks; // given so far
-    drain_book queue; // whoever found the queue full
+    uint64_t n_marks; // created so far
+    drain_book queue; // clients that found the queue full
     uint64_t complained_us;
     bool hooked;
     writer w;
@@ -100,7 +100,7 @@ uint64_t gate_hash(const unsigned char key[16], const char *p, size_t n) {
     memcpy(k, key, sizeof k);
     uint64_t v[4] = {k[0] ^ 0x736f6d6570736575u, k[1] ^ 0x646f72616e646f6du,
                      k[0] ^ 0x6c7967656e657261u, k[1] ^ 0x7465646279746573u};
-    for (size_t i = 0; i <= n / 8; i++) { // the last word is what is left, and the length
+    for (size_t i = 0; i <= n / 8; i++) { // the last word holds the remaining bytes and the length
         size_t n_left = size_min(8, n - 8 * i);
         word = i == n / 8 ? (uint64_t)n << 56 : 0;
         for (size_t b = 0; b < n_left; b++) word |= (uint64_t)(unsigned char)p[8 * i + b] << 8 * b;
@@ -120,7 +120,7 @@ uint64_t gate_mark(const unsigned char key[16], uint32_t tenant, bytes address, 
     return mark == 0 ? 1 : mark;
 }
 
-/* ---- promises ---- */
+/* ---- reservations ---- */
 
 static void forget_promise(gate *g, uint32_t i) {
     g->n_promises--;
@@ -135,7 +135,7 @@ static void forget_old_promises(gate *g, uint64_t now_us) {
     g->n_promises = n_kept;
 }
 
-/* Takes the promise that this client comes for; false: none. */
+/* Takes the reservation of this client; false: none. */
 static bool take_promise(gate *g, const gate_ask *ask, uint64_t now_us, promise *out) {
     forget_old_promises(g, now_us);
     uint32_t best = g->n_promises;
@@ -149,15 +149,15 @@ static bool take_promise(gate *g, const gate_ask *ask, uint64_t now_us, promise 
     return true;
 }
 
-/* One that nobody has. */
+/* A mark that no other reservation has. */
 static uint64_t new_mark(gate *g, const gate_ask *ask) {
     uint64_t parts[2] = {ask->mark, ++g->n_marks};
-    static const unsigned char key[16] = {0}; // ask->mark is secret already
+    static const unsigned char key[16] = {0}; // ask->mark is already secret
     uint64_t mark = gate_hash(key, (const char *)parts, sizeof parts);
     return mark == 0 ? 1 : mark;
 }
 
-/* When the list is full its client is found by nothing, and is served like a newcomer. */
+/* If the list is full the reservation cannot be found: its client is treated as a new one. */
 static void note_promise(gate *g, const promise *p) {
     if (p->body_mark == 0 || g->n_promises == GATE_PROMISES_MAX) return;
     g->promises[g->n_promises++] = *p;
@@ -192,7 +192,7 @@ uint64_t gate_count_tokens(const limits_spec *spec, uint64_t prompt_tokens, uint
                            uint32_t n_outputs, bool estimated) {
     uint64_t all = prompt_tokens + output_tokens * n_outputs;
     const uint64_t windows[] = {spec->tokens_per_min, spec->tokens_per_day, spec->tokens_per_month};
-    uint64_t least = prompt_tokens + n_outputs; // each output has a token
+    uint64_t least = prompt_tokens + n_outputs; // each output has at least one token
     for (size_t i = 0; i < INFERD_COUNT(windows) && estimated; i++)
         if (windows[i] != 0 && all > windows[i]) all = windows[i] > least ? windows[i] : least;
     return all;
@@ -206,7 +206,7 @@ static uint64_t expected_output(const gate *g, const gate_ask *ask, const gen_re
                               room);
 }
 
-/* What is left of a window that has a limit: at least 1, because 0 means none. */
+/* The rest of a limit: at least 1, because 0 means no limit. */
 static uint64_t left_of(uint64_t limit, uint64_t used, uint64_t reserved) {
     if (limit == 0) return 0;
     uint64_t taken = used < UINT64_MAX - reserved ? used + reserved : UINT64_MAX;
@@ -217,8 +217,8 @@ static bool is_estimated(const gate_ask *ask) {
     return ask->requests[0]->max_tokens == GEN_NO_MAX;
 }
 
-/* An estimate is cut to what is left of the day and month: it may be too high, and who did not ask
- * for so much is not refused for it. */
+/* An estimate is cut to what is left of the day and month: it may be too high, and a request
+ * without max_tokens must not be refused for it. */
 static uint64_t count_tokens(const gate *g, const gate_ask *ask, int64_t unix_s) {
     uint64_t n_prompt = 0, n_output = 0;
     for (uint32_t i = 0; i < ask->n_requests; i += ask->n_per_prompt) {
@@ -231,7 +231,7 @@ static uint64_t count_tokens(const gate *g, const gate_ask *ask, int64_t unix_s)
     left.tokens_per_day = left_of(left.tokens_per_day, usage.used_day, usage.reserved);
     left.tokens_per_month = left_of(left.tokens_per_month, usage.used_month, usage.reserved);
     uint32_t n_prompts = ask->n_requests / ask->n_per_prompt;
-    uint64_t mean = (n_output + n_prompts - 1) / n_prompts; // not above max_tokens, if there is one
+    uint64_t mean = (n_output + n_prompts - 1) / n_prompts; // not above max_tokens, if it is set
     if (!is_estimated(ask)) return n_prompt + n_output * ask->n_per_prompt;
     return gate_count_tokens(&left, n_prompt, mean, ask->n_requests, true);
 }
@@ -273,7 +273,7 @@ bool gate_admit(gate *g, const gate_ask *ask, uint64_t now_us, int64_t unix_s, g
     promise kept;
     if (ask->mark != 0 && take_promise(g, ask, now_us, &kept)) {
         taken.mark = kept.mark;
-        /* An estimate that has grown since is not what was promised. */
+        /* An estimate that has grown since does not exceed the reservation. */
         if (is_estimated(ask) && taken.tokens > kept.tokens) taken.tokens = kept.tokens;
     } else if (ask->mark != 0) {
         taken.mark = new_mark(g, ask);
@@ -314,7 +314,7 @@ void gate_hold(gate *g, gate_ticket *t, uint32_t slot, uint32_t choice_idx) {
     g->slots[slot] = (held){t, choice_idx};
 }
 
-/* Was a step with it ever planned?  What never was waited until its end. */
+/* Was a step with it ever planned?  If not, it waited until its end. */
 static bool was_computed(const gate_ticket *t, const gen_event *ev) {
     if (ev->done.n_output > 0 || ev->done.finish == GEN_STOP || ev->done.finish == GEN_LENGTH)
         return true;
@@ -330,10 +330,10 @@ void gate_on_done(gate *g, uint32_t slot, const gen_event *ev, uint64_t now_us, 
     uint64_t *prompt = &t->prompts[h.choice_idx / t->n_per_prompt];
     if (was_computed(t, ev)) {
         t->used += *prompt + ev->done.n_output;
-        *prompt = 0; // its other choices share it
+        *prompt = 0; // its other choices share the prompt
         t->costs = true;
     }
-    /* Else it was refused: neither was its time over, nor did its client leave. */
+    /* GEN_ERROR: the engine refused it; a deadline or a client that left costs a request. */
     t->costs = t->costs || ev->done.finish != GEN_ERROR;
     end_some(g, t, 1, now_us, unix_s);
 }
@@ -344,7 +344,7 @@ void gate_note_output(gate *g, uint32_t name_idx, uint32_t n_tokens) {
     if (g->outputs[name_idx] != NULL) output_add(g->outputs[name_idx], n_tokens);
 }
 
-/* ---- telling ---- */
+/* ---- headers ---- */
 
 static size_t add_header(char out[GATE_LINES_BYTES], size_t n, const char *name,
                          const char *value) {
@@ -384,7 +384,7 @@ static int compare_name(const void *name, const void *tenant) {
     return strcmp(name, (*(const config_tenant *const *)tenant)->name);
 }
 
-/* A table of tenants may be long: found by halving. */
+/* Sorted for binary search: the table of tenants may be long. */
 static const config_tenant **sort_tenants(const inferd_config *c) {
     const config_tenant **sorted = malloc(size_max(c->n_tenants, 1) * sizeof *sorted);
     if (sorted == NULL) return NULL;
@@ -393,7 +393,7 @@ static const config_tenant **sort_tenants(const inferd_config *c) {
     return sorted;
 }
 
-/* Every number has its place, without limits: from here on no change of limits needs memory. */
+/* Adds every number, without limits: after this no change of limits needs memory. */
 static bool make_room(gate *g, char *const *names, uint32_t n_names, uint64_t now_us,
                       inferd_err *problem) {
     static const limits_spec none = {0};
@@ -405,7 +405,7 @@ static bool make_room(gate *g, char *const *names, uint32_t n_names, uint64_t no
     return true;
 }
 
-/* A limit of 0 is a bit, so that the arithmetic of buckets knows no empty ones. */
+/* A limit of 0 is a bit, so that there are no buckets of size 0. */
 static uint32_t take_limit(uint64_t limit, limits_reason which, limits_spec *spec) {
     if (limit == 0) spec->closed |= 1u << which;
     return limit == CONFIG_NO_LIMIT ? 0 : (uint32_t)limit;
@@ -475,7 +475,7 @@ static void complain(gate *g, const inferd_err *err, uint64_t now_us) {
     log_text(LOG_LEVEL_ERROR, "quota_write_failed", "error", err->text);
 }
 
-/* What a write that ended has to say. */
+/* Handles the result of a finished write. */
 static void collect(gate *g, uint64_t now_us) {
     pthread_mutex_lock(&g->w.mutex);
     bool done = g->w.done;
@@ -509,7 +509,7 @@ void gate_tick(gate *g, uint64_t now_us) {
     pthread_mutex_unlock(&g->w.mutex);
 }
 
-/* The end: nobody waits for the front any more, so it writes by itself. */
+/* At the end the front writes by itself: it no longer serves requests. */
 static void write_last(gate *g) {
     uint64_t now_us = clock_now_us();
     inferd_err err = {0};
@@ -524,8 +524,8 @@ static void write_last(gate *g) {
 
 /* ---- life ---- */
 
-/* Use of the day and the month that cannot be kept would be lost at the end, without a word before.
- */
+/* Without a writable folder the use of the day and the month would be lost at the end without
+ * notice. */
 static inferd_status check_writable(const char *state_dir, inferd_err *err) {
     size_t n = strlen(state_dir) + sizeof "/.try-XXXXXX";
     char *path = malloc(n);
@@ -542,7 +542,7 @@ static inferd_status check_writable(const char *state_dir, inferd_err *err) {
     return s;
 }
 
-/* With another's quotas.json a tenant has used nothing. */
+/* In a folder that others may write, quotas.json can be replaced by a file without use. */
 static inferd_status check_mode(int folder, const char *state_dir, inferd_err *err) {
     struct stat st;
     char mode[8];
@@ -563,7 +563,7 @@ static inferd_status check_mode(int folder, const char *state_dir, inferd_err *e
     return INFERD_OK;
 }
 
-/* Two daemons would write over each other what they count. */
+/* Two daemons would overwrite each other's counts. */
 static inferd_status lock_folder(gate *g, const char *state_dir, inferd_err *err) {
     g->folder = open(state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (g->folder < 0)
@@ -632,7 +632,7 @@ static void stop_writer(writer *w) {
     pthread_join(w->thread, NULL);
 }
 
-/* Choices of one request share a ticket: it goes with the last of them. */
+/* Choices of one request share a ticket: it is freed with the last of them. */
 static void free_tickets(gate *g) {
     for (uint32_t i = 0; g->slots != NULL && i < g->n_slots; i++) {
         gate_ticket *t = g->slots[i].ticket;

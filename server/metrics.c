@@ -36,7 +36,8 @@ const int metrics_statuses[METRICS_STATUSES] = {200, 400, 401, 403, 404, 405, 40
                                                 411, 413, 414, 415, 417, 429, 431,
                                                 499, 500, 501, 503, 504, 505, 0}; // 0: any other
 
-/* A flood asks for it with every refusal, so it is found by hash.  Rows are never given back. */
+/* Every refusal looks up its row, also during a flood, so rows are found by hash.  Rows are never
+ * freed. */
 static refusal_row *refusal_row_of(metrics *m, int64_t tenant, int64_t name_idx) {
     uint32_t mask = METRICS_REFUSAL_PLACES - 1;
     uint32_t i = ((uint32_t)tenant * 2654435761u ^ (uint32_t)name_idx * 40503u) & mask;
@@ -67,7 +68,7 @@ metrics *metrics_create(uint32_t n_names_max, const http_route *routes, uint32_t
         metrics_destroy(m);
         return NULL;
     }
-    refusal_row_of(m, -1, -1); // the first
+    refusal_row_of(m, -1, -1); // the first row, for refusals without a row of their own
     return m;
 }
 

@@ -1,9 +1,9 @@
 /* metrics.h - counters and histograms of the front, and the Prometheus page.
  *
- * Names begin with inferd_; those that mean the same as one of vLLM's are written a second time
- * under vLLM's name, so that dashboards, autoscalers and load generators made for it work.  The
- * labels are names of models, tenants and devices from the configuration, routes and closed lists:
- * a client cannot make a new series.  docs/metrics.md lists every name.
+ * Names begin with inferd_; metrics with the same meaning as one of vLLM's are written a second
+ * time under vLLM's name, so that dashboards, autoscalers and load generators made for it work.
+ * The labels are names of models, tenants and devices from the configuration, routes and closed
+ * lists: a client cannot create a new series. docs/metrics.md lists every name.
  *
  * Thread: front. */
 #ifndef INFERD_METRICS_H
@@ -24,14 +24,14 @@ typedef enum metric_outcome {
     OUTCOME_CANCELLED, // the client left
     OUTCOME_TIMEOUT,
     OUTCOME_ERROR,
-    OUTCOME_REFUSED, // by its parameters or for lack of room; not handed to the engine
+    OUTCOME_REFUSED, // for its parameters or for lack of room; not submitted to the engine
     OUTCOMES
 } metric_outcome;
 
 typedef enum metric_hist {
     HIST_TTFT,          // seconds, arrival to first token
     HIST_ITL,           // seconds, token to token
-    HIST_QUEUE,         // seconds, arrival to the first step that had it
+    HIST_QUEUE,         // seconds, arrival to the first step with it
     HIST_E2E,           // seconds, arrival to the end
     HIST_PROMPT_TOKENS, // per sequence
     HIST_OUTPUT_TOKENS,
@@ -39,34 +39,34 @@ typedef enum metric_hist {
     HISTS
 } metric_hist;
 
-/* What an answer may have been wished to keep. */
+/* Targets of a request. */
 typedef enum metric_target { TARGET_TTFT, TARGET_TPOT, METRIC_TARGETS } metric_target;
 
 enum { METRICS_DEVICES_MAX = 64, METRICS_REFUSAL_ROWS_MAX = 4096 };
 
 typedef struct metrics metrics;
 
-/* Models are counted by the number of their name, below n_names_max. */
+/* Models are counted by name_idx, below n_names_max. */
 metrics *metrics_create(uint32_t n_names_max, const http_route *routes, uint32_t n_routes);
 void metrics_destroy(metrics *m); // accepts NULL
 
 void metrics_observe(metrics *m, uint32_t model_idx, metric_hist hist, double value);
 void metrics_request(metrics *m, uint32_t model_idx, metric_outcome outcome);
-void metrics_token(metrics *m, uint32_t model_idx); // one was generated
-/* One sequence ended: what it had read and, for the histograms, written. */
+void metrics_token(metrics *m, uint32_t model_idx); // counts a generated token
+/* One sequence ended: its prompt tokens, those of them from the cache, and its output tokens. */
 void metrics_sequence(metrics *m, uint32_t model_idx, uint32_t n_prompt, uint32_t n_cached,
                       uint32_t n_output);
 void metrics_target(metrics *m, uint32_t model_idx, metric_target target, bool kept);
-/* A request was refused, or failed before its answer began.  tenant: its number, -1: none;
- * name_idx: of its model, -1: it names none. */
+/* A request was refused, or failed before its answer began. tenant: its number, -1: none; name_idx:
+ * of its model, -1: no model. */
 void metrics_refused(metrics *m, int64_t tenant, int64_t name_idx, api_fault fault);
-struct ledger *metrics_ledger(metrics *m);                          // its own
+struct ledger *metrics_ledger(metrics *m);                          // owned by m
 void metrics_http(metrics *m, const http_route *route, int status); // route NULL: none matched
 void metrics_unknown_fields(metrics *m, uint32_t n);
 void metrics_loop_lag(metrics *m, double seconds);
 void metrics_reload(metrics *m, bool ok);
 
-/* One that is served. */
+/* A served model. */
 typedef struct metrics_model {
     const char *name;
     uint32_t name_idx, desired_replicas;
@@ -87,46 +87,46 @@ typedef struct metrics_replica {
     const char *state; // static
 } metrics_replica;
 
-/* What somebody's share of device time was; 1 is one device. */
+/* The share of device time of a tenant or model; 1 is one device. */
 typedef struct metrics_share {
     const char *of, *name; // "tenant" or "model"
     double used, entitled; // used: over the ledger's window
 } metrics_share;
 
-/* Memory for keys and values of a tenant, all devices. */
+/* The memory for keys and values of a tenant, on all devices. */
 typedef struct metrics_tenant {
     const char *name;
     uint64_t used_bytes, min_bytes, max_bytes; // max UINT64_MAX: no ceiling
 } metrics_tenant;
 
-/* Whose page it is: a tenant sees its own rows, models that it may use, and figures that are of
- * nobody in particular. */
+/* What a tenant's page shows: its own rows, models that it may use, and figures that belong to no
+ * tenant. */
 typedef struct metrics_view {
     int64_t tenant;    // its number
-    const bool *names; // [n_names] of metrics_now: may it use a model of this name?
+    const bool *names; // [n_names] of metrics_now: may the tenant use a model of this name?
 } metrics_view;
 
-/* What others know at the time of the page. */
+/* The input of the page from other modules. */
 typedef struct metrics_now {
-    const metrics_view *view;      // NULL: an operator's, who sees everything
+    const metrics_view *view;      // NULL: the operator's page, which shows everything
     const metrics_device *devices; // [n_devices]
     uint32_t n_devices;
     const metrics_model *models; // [n_models] served now
     uint32_t n_models;
     const metrics_replica *replicas; // [n_replicas]
     uint32_t n_replicas;
-    const fleet_moves *moves;    // of replicas; NULL: nobody counts them
+    const fleet_moves *moves;    // of replicas; NULL: not counted
     const metrics_share *shares; // [n_shares]
     uint32_t n_shares;
-    const metrics_tenant *memory; // [n_memory] of those whose rows it has
+    const metrics_tenant *memory; // [n_memory] of the tenants that the page shows
     uint32_t n_memory;
-    const struct kv_disk_stats *disk; // NULL: keys and values go to no disk, or it is not shown
+    const struct kv_disk_stats *disk; // NULL: there is no disk cache, or the page does not show it
     const char *const *names;         // [n_names] by name_idx
     uint32_t n_names;
     const char *const *tenants; // [n_tenants] by number
     uint32_t n_tenants;
     uint32_t n_http_open; // exchanges
-    uint32_t n_flights;   // requests being generated
+    uint32_t n_flights;   // open generations
     uint64_t log_lines_dropped;
     uint64_t started_unix_s, now_unix_s;
     bool draining;

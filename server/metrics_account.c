@@ -16,7 +16,7 @@ static const char *const fault_names[API_FAULTS] = {
     [API_OVER_LIMIT] = "over_limit",
 };
 
-/* Of its ledger, what who asked may see. */
+/* The rows of a ledger that the page shows. */
 #define EACH_ROW(p, l, i)                                                                          \
     for (uint32_t i = 0; i < ledger_n(l); i++)                                                     \
         if (page_has_tenant((p), ledger_at(l, i)->tenant))

@@ -1,10 +1,10 @@
-/* metrics_disk.c - keys and values on the disk: how many, what went in and out, what went wrong.
+/* metrics_disk.c - the disk cache of keys and values: content, traffic, errors.
  *
  * The disk serves all devices and all tenants, so its figures have no label of either. */
 #include "metrics_page.h"
 #include "scheduler/kv_disk.h"
 
-/* One sample of a family, by its one label. */
+/* One sample of a family with one label. */
 typedef struct disk_row {
     const char *label;
     uint64_t v;

@@ -1,8 +1,7 @@
-/* metrics_engine.c - devices: sequences, pages, steps, preemptions, what is told of the hardware.
- */
+/* metrics_engine.c - devices: sequences, pages, steps, preemptions, state of the hardware. */
 #include "metrics_page.h"
 
-/* One figure of the engine, and its alias when vLLM has it. */
+/* One figure of the engine, and vLLM's alias if there is one. */
 static void engine_value(page *p, const char *name, const char *alias, const char *type,
                          const char *help, uint64_t v) {
     page_scalar(p, name, type, help, v);
@@ -15,7 +14,7 @@ static void engine_value(page *p, const char *name, const char *alias, const cha
     for (const metrics_device *d = (p)->now->devices; d < (p)->now->devices + (p)->now->n_devices; \
          d++)
 
-/* One figure of each device; `more` are labels behind the device's. */
+/* One figure of each device; `more` are additional labels. */
 typedef struct stat_row {
     const char *more;
     size_t offset;
@@ -78,7 +77,7 @@ static void write_pages(page *p) {
     rows_of(p, "inferd_pages_host_free", "gauge", "Pages free on the host's side.", host_free, 1,
             false);
     rows_of(p, "inferd_page_bytes", "gauge", "Bytes of a page.", bytes_of, 1, false);
-    /* Pages that only the prefix cache holds can be had at once, so they do not count as used. */
+    /* Pages that only the prefix cache uses can be freed at once, so they do not count as used. */
     uint64_t n_used = sum(p, STAT(pages_kv), false);
     uint64_t n_kv = n_used + sum(p, STAT(pages_free), false) + sum(p, STAT(pages_cached), false);
     double used = n_kv == 0 ? 0.0 : (double)n_used / (double)n_kv;
@@ -103,7 +102,7 @@ static void write_steps(page *p) {
             INFERD_COUNT(rows), false);
 }
 
-/* Where the time since the start went; the parts of a device add up to that time. */
+/* The time since the start by use; the parts of a device add up to that time. */
 static void write_parts(page *p) {
     static const stat_row parts[] = {{",part=\"requests\"", STAT(charged_us), true},
                                      {",part=\"load\"", STAT(account_load_us), true},
@@ -150,7 +149,7 @@ static void write_rungs(page *p) {
                       d->stats.relief.us);
 }
 
-/* Whether models that had to make room for each other are brought back all the time. */
+/* Whether models that were evicted for each other are brought back all the time. */
 static void write_thrash(page *p) {
     static const stat_row reloads[] = {{"", STAT(reload_us_window), true}};
     page_family(p, "inferd_thrashing", "gauge",
@@ -192,10 +191,10 @@ static void device_text(page *p, const char *name, const char *value) {
     buf_add_str(p->out, "\"");
 }
 
-/* A family of what some devices tell; `at` is where in backend_device_about. */
+/* A family that only some devices report. */
 typedef struct health_row {
     const char *name, *type, *help;
-    int64_t (*value)(const metrics_device *d); // negative: not told
+    int64_t (*value)(const metrics_device *d); // negative: not reported
 } health_row;
 
 static bool is_known(const metrics_device *d) {
@@ -206,7 +205,7 @@ static bool is_gpu(const metrics_device *d) {
     return is_known(d) && strcmp(d->about->kind, "cuda") == 0;
 }
 
-/* Families are left out where no device has them. */
+/* Omits families that no device reports. */
 static void write_told(page *p, const health_row *rows, size_t n,
                        bool (*has)(const metrics_device *)) {
     for (size_t i = 0; i < n; i++) {
@@ -284,7 +283,7 @@ static const health_row gpu_rows[] = {
      remap_pending},
     {"inferd_gpu_throttle_thermal", "gauge", "1 while heat lowers the clocks.", throttle_thermal}};
 
-/* What only a GPU has. */
+/* Figures that only GPUs have. */
 static void write_gpus(page *p) {
     bool any = false;
     EACH_DEVICE(p, d) any = any || is_gpu(d);

@@ -49,7 +49,7 @@ static void write_histograms(page *p) {
     page_histogram(p, "inferd_loop_lag_seconds", "", &metrics_bounds_lag, &p->m->lag);
 }
 
-/* Times that were wished for, and were kept or not. */
+/* Targets that were met or missed. */
 static void write_targets(page *p) {
     static const char *const names[METRIC_TARGETS] = {"ttft", "tpot"};
     page_family(p, "inferd_slo_requests_total", "counter",

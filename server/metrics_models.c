@@ -1,7 +1,7 @@
-/* metrics_models.c - models: where they are, what they hold, what moving them took. */
+/* metrics_models.c - models: their devices, their memory, the cost of moving them. */
 #include "metrics_page.h"
 
-/* One figure of each model that is served. */
+/* One figure of each served model. */
 typedef struct info_row {
     const char *name, *type, *help;
     size_t offset;
@@ -123,7 +123,7 @@ static void write_switches(page *p) {
     }
 }
 
-/* Memory in bytes: what is used now, what is held for that, what is only kept, what is promised. */
+/* Memory in bytes: used now, held for that, cached only, guaranteed, ceiling. */
 static void write_bytes(page *p) {
     static const info_row kinds[] = {{"used", NULL, NULL, INFO(bytes_used), true},
                                      {"held", NULL, NULL, INFO(bytes_held), true},
@@ -191,8 +191,8 @@ static void write_states(page *p) {
     }
 }
 
-/* What the endpoint picker of a Kubernetes gateway asks vLLM's page for, and has no family of ours
- * to repeat: how much a prefix cache holds, and that there are no adapters. */
+/* Families of vLLM's page that the endpoint picker of a Kubernetes gateway needs, and that repeat
+ * no family of ours: the size of the prefix cache, and that there are no adapters. */
 static void write_for_pickers(page *p) {
     page_family(p, "vllm:cache_config_info", "gauge",
                 "Always 1; the labels say how many blocks of keys and values there are.");

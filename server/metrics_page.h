@@ -1,16 +1,15 @@
-/* metrics_page.h - what the files of the page share: the counters, and how samples are written.
+/* metrics_page.h - shared by the files of the page: the counters, and how samples are written.
  *
- *     metrics.c          counting, and the order of the page
- *     metrics_page.c     families, labels, samples
- *     metrics_front.c    requests and the transport
- *     metrics_models.c   models: where they are, what they hold, what moving them took
- *     metrics_engine.c   devices: sequences, pages, steps, preemptions
- *     metrics_disk.c     keys and values on the disk
- *     metrics_account.c  tenants: device time, tokens, cost, shares, refusals
+ *   metrics.c          counting, and the order of the page
+ *   metrics_page.c     families, labels, samples
+ *   metrics_front.c    requests and the transport
+ *   metrics_models.c   models: their devices, their memory, the cost of moving them
+ *   metrics_engine.c   devices: sequences, pages, steps, preemptions
+ *   metrics_disk.c     the disk cache of keys and values
+ *   metrics_account.c  tenants: device time, tokens, cost, shares, refusals
  *
- * A family is HELP, TYPE and its samples, written together and once: strict parsers refuse a
- * family that comes in two pieces.  So each vllm: alias is a family of its own, behind the
- * inferd_ family it repeats.
+ * A family is HELP, TYPE and its samples, written together and once: strict parsers refuse a family
+ * that is split.  So each vllm: alias is a family of its own, after the inferd_ family it repeats.
  *
  * Thread: front. */
 #ifndef INFERD_METRICS_PAGE_H
@@ -39,7 +38,7 @@ typedef struct hist_row {
     const bounds *bounds;
 } hist_row;
 
-/* Statuses that are counted by themselves; the last stands for any other. */
+/* HTTP statuses with a counter of their own; the last one counts all others. */
 enum { METRICS_STATUSES = 21 };
 
 typedef struct model_metrics {
@@ -49,11 +48,12 @@ typedef struct model_metrics {
     histogram hists[HISTS];
 } model_metrics;
 
-/* Places of the rows' index: a power of two, and twice the rows, so that a search is short. */
+/* Size of the hash index of the rows: a power of two, and twice the rows, so that searches are
+ * short. */
 enum { METRICS_REFUSAL_PLACES = 2 * METRICS_REFUSAL_ROWS_MAX };
 _Static_assert((METRICS_REFUSAL_PLACES & (METRICS_REFUSAL_PLACES - 1)) == 0, "a mask finds it");
 
-/* What a tenant's requests for a model were refused for. */
+/* Refusals of a tenant's requests for a model, by reason. */
 typedef struct refusal_row {
     int64_t tenant;   // -1: none
     int64_t name_idx; // -1: no model
@@ -67,11 +67,11 @@ struct metrics {
     uint64_t (*http)[METRICS_STATUSES]; // [n_routes + 1]; the last: no route
     uint64_t n_unknown_fields, n_reloads[2];
     histogram lag;
-    /* The first is of nobody: of requests without a tenant and a model, and of what found no row.
-     */
+    /* The first row counts requests without a tenant and a model, and those that found no free
+     * row. */
     refusal_row *refusals; // [METRICS_REFUSAL_ROWS_MAX] owned
     uint32_t n_refusals;
-    uint32_t *refusal_places; // [METRICS_REFUSAL_PLACES] a row + 1, by its hash; 0: none; owned
+    uint32_t *refusal_places; // [METRICS_REFUSAL_PLACES] hash index: a row + 1; 0: none; owned
     ledger *ledger;           // owned
 };
 
@@ -87,7 +87,7 @@ typedef struct page {
     buf label; // scratch
 } page;
 
-/* May who asked see models of this name, and what this tenant did? */
+/* Does the page show models of this name, or rows of this tenant? */
 bool page_has_name(const page *p, int64_t name_idx);
 bool page_has_tenant(const page *p, int64_t tenant);
 
@@ -97,25 +97,25 @@ void page_family(page *p, const char *name, const char *type, const char *help);
 void page_label_text(buf *out, const char *s);
 void page_u64(page *p, const char *name, const char *labels, uint64_t v);
 void page_real(page *p, const char *name, const char *labels, double v);
-/* A sample's value; UINT64_MAX: no limit. */
+/* The value of a sample; UINT64_MAX: no limit. */
 void page_bytes(page *p, uint64_t n);
 /* A family of one sample without labels. */
 void page_scalar(page *p, const char *name, const char *type, const char *help, uint64_t v);
 /* name_bucket{labels,le="..."}; `labels` has no braces and may be empty. */
 void page_histogram(page *p, const char *name, const char *labels, const bounds *b,
                     const histogram *h);
-/* The same of counts that an engine made, by upper bounds in microseconds, the last of which is
- * none. */
+/* The same for counts of an engine with upper bounds in microseconds; the last bound is
+ * infinite. */
 void page_histogram_us(page *p, const char *name, const char *labels, const uint32_t *upper_us,
                        uint32_t n_bounds, const uint64_t *counts, uint64_t sum_us);
-/* model="x", or as vLLM says it; valid until the next call of one of these. */
+/* model="x", or vLLM's form of it; valid until the next call of one of these functions. */
 const char *page_model_label(page *p, uint32_t name_idx, bool vllm);
-/* The engine serves all models: with one, its figures carry that model's name; with several,
+/* The engine serves all models: with one model, its figures have that model's label; with several,
  * none. */
 const char *page_engine_label(page *p);
-/* device="gpu0", and more behind it. */
+/* device="gpu0" and `more`. */
 const char *page_device_label(page *p, const metrics_device *d, const char *more);
-/* tenant="t",model="m" and more behind it; numbers that nobody has: "none". */
+/* tenant="t",model="m" and `more`; unused numbers: "none". */
 const char *page_principal_label(page *p, int64_t tenant, int64_t name_idx, const char *more);
 
 void metrics_write_front(page *p);
