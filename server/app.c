@@ -21,7 +21,7 @@ static const http_route routes[] = {
     {"/v1/models/*", HTTP_GET, HTTP_KEYED, false, false, api_models_one},
     {"/tokenize", HTTP_POST, HTTP_KEYED, true, true, api_tokenize},
     {"/detokenize", HTTP_POST, HTTP_KEYED, true, true, api_detokenize},
-    /* from here on also on the socket file of administrators */
+    /* routes from here on are also on the socket file of administrators */
     {"/health", HTTP_GET, HTTP_OPEN, false, false, api_health},
     {"/ready", HTTP_GET, HTTP_OPEN, false, false, api_ready},
     {"/version", HTTP_GET, HTTP_OPEN, false, false, api_version},
@@ -84,7 +84,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const app_name *)a)->name, ((const app_name *)b)->name);
 }
 
-/* Sorted: each of very many tenants may have a list of them. */
+/* Sorted: there may be very many tenants with a list of names each. */
 static bool list_names(app_config *config, const inferd_config *c) {
     uint32_t n = c->n_models;
     for (uint32_t i = 0; i < c->n_models; i++) n += c->models[i].n_aliases;
@@ -100,7 +100,7 @@ static bool list_names(app_config *config, const inferd_config *c) {
     return true;
 }
 
-/* Its count of those that share c is not filled in. */
+/* n_sharing is not set yet. */
 static app_config *create_config(app *a, const inferd_config *c) {
     app_config *fresh = calloc(1, sizeof *fresh);
     if (fresh == NULL) return NULL;
@@ -114,14 +114,14 @@ static app_config *create_config(app *a, const inferd_config *c) {
 
 /* ---- tenants ---- */
 
-/* What the fleet was told of one, last. */
+/* The policy of a tenant as last sent to the fleet. */
 typedef struct app_told {
     tenant_policy policy;
     uint64_t devices;
     bool any;
 } app_told;
 
-/* Where the name is in the table of numbers, or would be: an empty place. */
+/* The entry of a name in the index of numbers, or the empty entry for it. */
 static uint32_t *place_of(const app *a, const char *name) {
     uint64_t h = hash_bytes(HASH_BEGIN, name, strlen(name));
     for (uint32_t i = (uint32_t)hash_fold(h) & (a->n_tenant_places - 1);;
@@ -131,7 +131,7 @@ static uint32_t *place_of(const app *a, const char *name) {
     }
 }
 
-/* Room for n more names, with at least as many places empty as taken; false: no memory. */
+/* Room for n more names, with at least half of the index empty; false: no memory. */
 static bool grow_tenants(app *a, uint32_t n) {
     uint64_t n_all = (uint64_t)a->n_tenants + n, n_places = 16;
     char **names = realloc(a->tenants, n_all * sizeof *names);
@@ -152,7 +152,7 @@ static bool grow_tenants(app *a, uint32_t n) {
     return true;
 }
 
-/* New names get numbers; the configuration knows the numbers of its own. */
+/* New names get numbers; the configuration stores the numbers of its own tenants. */
 static bool add_tenants(app *a, app_config *config, const inferd_config *c) {
     if (c->n_tenants > 0 && !grow_tenants(a, c->n_tenants)) return false;
     config->numbers = calloc(size_max(c->n_tenants, 1), sizeof *config->numbers);
@@ -199,11 +199,11 @@ static void set_fingerprint(const app *a, app_config *config) {
 }
 
 static void keep_places(app *a);
-static void tell_tenants(app *a); // below, with who may use what
+static void tell_tenants(app *a); // defined below, with access to models
 
 bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *problem) {
     if (a->config != NULL && (a->config->c->n_tenants == 0) != (c->n_tenants == 0)) {
-        /* Requests that have no tenant, or one that is gone, are under way. */
+        /* Running requests may have no tenant, or one that is gone. */
         inferd_fail(problem, INFERD_EINVAL,
                     "tenants: whether there are any decides who may ask at all, and takes a "
                     "restart");
@@ -215,7 +215,7 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
     if (!fine) inferd_fail(problem, INFERD_ENOMEM, "no memory for another configuration");
     fine = fine && gate_update(a->gate, a->tenants, a->n_tenants, c, problem);
     if (!fine || !registry_apply(&a->models, plan, fresh->slots, problem)) {
-        inferd_err ignored = {0}; // there is room for what was there
+        inferd_err ignored = {0}; // the old limits fit: there was room for them before
         if (a->config != NULL)
             gate_update(a->gate, a->tenants, a->n_tenants, a->config->c, &ignored);
         if (fresh != NULL) free(fresh->n_sharing);
@@ -225,8 +225,8 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
     fresh->c = c;
     set_fingerprint(a, fresh);
     *fresh->n_sharing = 1;
-    bool first = a->config == NULL;                // the devices were started with its policy
-    if (!first) app_read_usage(a, clock_now_us()); // at the price until now
+    bool first = a->config == NULL;                // the devices were started with this policy
+    if (!first) app_read_usage(a, clock_now_us()); // at the old price
     app_config_drop(a->config);
     a->config = fresh;
     engine_limits limits = config_engine_limits(c);
@@ -251,7 +251,7 @@ bool app_swap_slots(app *a, const int *slots) {
     registry_count(&a->models, slots, was->c->n_models);
     set_fingerprint(a, fresh);
     a->config = fresh;
-    keep_places(a); // models have them by their slots
+    keep_places(a); // models keep queue slots by registry slot
     app_config_drop(was);
     return true;
 }
@@ -260,8 +260,8 @@ void app_note_reload(app *a, bool ok) {
     metrics_reload(a->metrics, ok);
 }
 
-/* A tenant's list may name the model or any alias; either gives the model, by all its names.
- * NULL: there is no such name. */
+/* A tenant's list may name the model or any alias; either admits the model under all its names.
+ * NULL: unknown name. */
 static const app_name *find_name(const app_config *config, const char *name) {
     app_name key = {.name = name};
     if (config->n_names == 0) return NULL;
@@ -278,7 +278,7 @@ bool app_may_use(const app_config *config, int tenant, uint32_t config_idx) {
     return t->n_models == 0;
 }
 
-/* Devices that have a model it may use, as bits; `all`: those that have any. */
+/* Devices that have a model that the tenant may use, as bits; `all`: devices with any model. */
 static uint64_t devices_of_tenant(const app *a, uint32_t tenant, uint64_t all) {
     const app_config *config = a->config;
     const config_tenant *t = &config->c->tenants[tenant];
@@ -291,8 +291,8 @@ static uint64_t devices_of_tenant(const app *a, uint32_t tenant, uint64_t all) {
     return bits;
 }
 
-/* Those that the configuration names no more promise nothing to anybody: what still runs of them
- * keeps its ceiling and takes part in what is left. */
+/* Ends the guarantees of tenants that the configuration no longer names: their running requests
+ * keep their ceiling and share the unguaranteed rest. */
 static void release_tenants(app *a) {
     for (uint32_t number = 0; number < a->n_tenants; number++) {
         app_told *was = &a->told[number];
@@ -301,12 +301,12 @@ static void release_tenants(app *a) {
         rest.min_bytes = 0;
         rest.share = (share_spec){.policy = SHARE_BESTEFFORT};
         if (was->policy.share.policy != SHARE_BESTEFFORT)
-            rest.weight = u32_max(rest.weight, 1); // 0 was beside a share
+            rest.weight = u32_max(rest.weight, 1); // a weight of 0 is only valid beside a share
         was->any = !fleet_set_tenant(a->fleet, number, &rest, was->devices);
     }
 }
 
-/* In the queue, for all shares of the configuration. */
+/* Keeps queue slots for all shares of the configuration. */
 static void keep_places(app *a) {
     const app_config *config = a->config;
     uint32_t n_devices = fleet_n_devices(a->fleet);
@@ -320,8 +320,9 @@ static void keep_places(app *a) {
     gate_note_places(a->gate, queue_places_open_used(&a->places), 0, clock_now_us());
 }
 
-/* Their shares, from the next step on, wherever their models are; those that go first, so that
- * others have their part.  What did not change is not told again, since there may be many. */
+/* Sends the tenants' shares, which apply from the next step on, to the devices with their models.
+ * Removed tenants go first, to make room for the others.  Unchanged policies are skipped, since
+ * there may be many. */
 static void tell_tenants(app *a) {
     const app_config *config = a->config;
     uint64_t all = 0;
@@ -344,7 +345,7 @@ static void tell_tenants(app *a) {
     keep_places(a);
 }
 
-/* A move between devices began or ended. */
+/* Logs a move between devices that began or ended. */
 static void tell_move(app *a) {
     fleet_moves all;
     log_line line;
@@ -400,7 +401,7 @@ static int tenant_of_key(void *ctx, bytes key) {
     return i < 0 ? -1 : (int)a->config->numbers[i];
 }
 
-/* On the socket of administrators nobody needs one, and a tenant's is none. */
+/* The socket of administrators needs no key, but refuses the key of a tenant. */
 static http_admin admin_on_socket(void *ctx, bytes key) {
     const app *a = ctx;
     const inferd_config *c = a->config->c;
@@ -420,7 +421,8 @@ static bool is_overloaded(void *ctx, int tenant) {
     const app *a = ctx;
     const queue_places *p = &a->places;
     if (queue_places_open_used(p) < queue_places_open(p)) return false;
-    /* Others are told when to come back, which takes their body to know them by. */
+    /* Otherwise a delay is computed with a reservation, and the body is needed to recognise the
+     * retry. */
     if (!gate_is_flooded(a->gate)) return false;
     int at = app_tenant(a->config, tenant);
     gen_class best = at >= 0 ? a->config->c->tenants[at].policy.max_class : GEN_HIGH;
@@ -501,7 +503,7 @@ static bool create_slots(app *a, const engine_limits *l) {
     return a->slots != NULL && queue_places_grow(&a->places, 0, REGISTRY_SLOTS);
 }
 
-/* Promises that were taken, and that no device keeps: who placed the model says why. */
+/* Guarantees that were accepted but that no device keeps: placement has the reason. */
 static void tell_unplaced(const app *a) {
     for (uint32_t i = 0; i < a->config->c->n_models; i++) {
         const char *problem = fleet_placement_problem(a->fleet, (uint32_t)a->config->slots[i]);
@@ -532,7 +534,7 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     if (!app_swap_config(a, o->config, o->plan, err)) return err->status;
     bool fine = registry_start(&a->models, a->fleet);
     tell_unplaced(a);
-    tell_tenants(a); // now that it is known where their models are
+    tell_tenants(a); // after the placement of their models
     a->started = a->config->c;
     a->started_sharing = a->config->n_sharing;
     ++*a->started_sharing;
@@ -551,7 +553,7 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
     list_node_init(&a->flights);
     list_node_init(&a->dirty);
     inferd_status s = create_parts(a, options, err);
-    if (s != INFERD_OK && a->config != NULL) { // what was taken stays the caller's
+    if (s != INFERD_OK && a->config != NULL) { // the caller keeps what it passed
         free(a->config->n_sharing);
         free_lists(a->config);
         a->config = NULL;
@@ -573,7 +575,7 @@ void app_destroy(app *a) {
     metrics_destroy(a->metrics);
     unknown_names_destroy(a->unknown_names);
     gate_destroy(a->gate);
-    a->models.fleet = NULL; // it may be gone
+    a->models.fleet = NULL; // it may be freed already
     app_config_drop(a->config);
     drop_shared(a->started, a->started_sharing);
     registry_deinit(&a->models);

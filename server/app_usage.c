@@ -11,13 +11,13 @@
 #include "tenant_limits.h"
 
 #define US_PER_S   1e6
-#define PER_TOKENS 1000 // tokens that a cost is told for
+#define PER_TOKENS 1000 // costs are reported per this number of tokens
 
 _Static_assert((int)FLEET_DEVICES_MAX <= (int)METRICS_DEVICES_MAX,
                "each device has a part of the ledger");
 _Static_assert((int)LIMITS_TENANTS_MAX <= (int)ENGINE_TENANTS_MAX, "each tenant's bytes are told");
 
-/* A slot whose model leaves may have another one soon: what it used is told under the old name. */
+/* A slot whose model leaves may get another one soon: its use must be read under the old name. */
 static bool one_leaves(const app *a) {
     for (uint32_t i = 0; i < a->models.n_used; i++)
         if (app_model(a, i)->m != NULL && app_model(a, i)->leaving) return true;
@@ -38,7 +38,7 @@ void app_read_usage(const app *a, uint64_t now_us) {
         names[i] = app_model(a, i)->m != NULL ? app_model(a, i)->name_idx : LEDGER_NOBODY;
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++) {
         uint32_t n = engine_get_principals(fleet_engine(a->fleet, d), list, ENGINE_PRINCIPALS_MAX);
-        ledger_read(l, d, list, n, names, REGISTRY_SLOTS); // without memory: the next time
+        ledger_read(l, d, list, n, names, REGISTRY_SLOTS); // without memory: next time
     }
     ledger_tick(l, now_us);
 }
@@ -54,7 +54,7 @@ static double entitled(const share_spec *s) {
     return s->policy == SHARE_BESTEFFORT ? 0.0 : (double)s->percent / WHOLE_PERCENT;
 }
 
-/* Of all tenants and models of the configuration, from sums of the window by number. */
+/* Shares of all tenants and models of the configuration, from sums of the window by number. */
 static uint32_t write_shares(const app *a, const metrics_view *view, uint64_t window_us,
                              const uint64_t *by_tenant, const uint64_t *by_name,
                              metrics_share *list) {
@@ -117,7 +117,7 @@ static void list_devices(const app *a, lists *of) {
 }
 
 static void list_models(const app *a, lists *of) {
-    const app_config *c = a->config; // not all slots: one that leaves has a successor of its name
+    const app_config *c = a->config; // not all slots: a leaving one has a successor of its name
     for (uint32_t k = 0; k < c->c->n_models; k++) {
         uint32_t i = (uint32_t)c->slots[k];
         const registry_slot *s = app_model(a, i);
@@ -151,7 +151,7 @@ static void list_memory(const app *a, const metrics_view *view, lists *of) {
     }
 }
 
-/* Owned by the caller: may this tenant use a model of the name of that number?  NULL: no memory. */
+/* Owned by the caller: for each name_idx, may this tenant use the model?  NULL: no memory. */
 static bool *names_of_tenant(const app *a, int tenant) {
     const app_config *c = a->config;
     bool *names = calloc((size_t)a->models.n_names + 1, sizeof *names);

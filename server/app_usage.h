@@ -1,6 +1,6 @@
-/* app_usage.h - who used the devices, from the engines to the pages that tell it.
+/* app_usage.h - use of the devices, from the engines to the pages that report it.
  *
- *     engines' principals > app_read_usage > ledger (by names) > /metrics, GET /admin/state
+ *   engines' flows > app_read_usage > ledger (by names) > /metrics, GET /admin/state
  *
  * Thread: front. */
 #ifndef INFERD_APP_USAGE_H
@@ -9,16 +9,17 @@
 #include "app.h"
 #include "inferd/buf.h"
 
-/* Bring the ledger up to date. */
+/* Brings the usage table up to date. */
 void app_read_usage(const app *a, uint64_t now_us);
-/* The same when its window moves, which is once a second, and while a model leaves.  At each tick
- * before registry_sweep: a slot that gets another model is told under its old name until then. */
+/* The same, but only when its window moves, once a second, and while a model leaves.  Call it at
+ * each tick before registry_sweep: until then the use of a slot counts under its old model's
+ * name. */
 void app_watch_usage(const app *a, uint64_t now_us);
-/* The page of GET /metrics, appended.  `tenant`: whose rows and models it has, by its number; -1:
- * everybody's, for an operator, or where there are no keys. */
+/* Appends the page of GET /metrics.  `tenant`: the number of the tenant whose rows and models it
+ * shows; -1: all, for an operator, or without keys. */
 void app_write_metrics(const app *a, int tenant, buf *out);
-/* The member "account" of GET /admin/state, with a comma in front: what each tenant used for each
- * model, and where the time of each device went. */
+/* The member "account" of GET /admin/state, with a leading comma: what each tenant used for each
+ * model, and the time of each device by use. */
 void app_add_account(buf *out, const app *a);
 
 #endif

@@ -7,7 +7,7 @@
 #define HOUR_US   (3600 * SECOND_US)
 #define MICROS    1e6 // of a currency
 
-/* A place of a device's list when it was read last. */
+/* An entry of a device's list, as last read. */
 typedef struct seen {
     engine_principal last;
     uint32_t row;
@@ -19,7 +19,7 @@ struct ledger {
     seen *seen;             // [n_devices][ENGINE_PRINCIPALS_MAX] owned
     engine_principal *list; // [ENGINE_PRINCIPALS_MAX] owned
     uint32_t n_devices;
-    uint64_t hour_micros; // present price
+    uint64_t hour_micros; // the present price
     bool priced;
     uint64_t ticks_us[LEDGER_WINDOW_S + 1]; // when then_us of all rows was written; a ring
     uint32_t n_ticks;
@@ -56,7 +56,7 @@ static bool grow(ledger *l) {
     return true;
 }
 
-/* The last row is that of nobody. */
+/* Once the table is full, the last row counts the rest. */
 static bool row_of(ledger *l, uint32_t tenant, uint32_t name_idx, uint32_t *out) {
     if (name_idx == LEDGER_NOBODY) tenant = LEDGER_NOBODY;
     for (int full = 0; full <= 1; full++) {
@@ -96,7 +96,7 @@ bool ledger_read(ledger *l, uint32_t device_idx, const engine_principal *list, u
         const engine_principal *p = &list[i];
         seen *s = &l->seen[(size_t)device_idx * ENGINE_PRINCIPALS_MAX + i];
         if (p->serial == 0) continue;
-        if (p->serial != s->last.serial) { // another principal, from nothing
+        if (p->serial != s->last.serial) { // another flow, which counts from zero
             uint32_t name_idx = p->model < n_slots ? names[p->model] : LEDGER_NOBODY;
             if (!row_of(l, p->tenant, name_idx, &s->row)) return false;
             s->last = (engine_principal){.serial = p->serial};

@@ -1,9 +1,8 @@
 /* quota_file.c - see quota_file.h.
  *
- * Lines of tenants in the table are written as the table has them.  The others are written as they
- * were read, those seen last first, so that the bound cuts off the ones nobody misses; they stay in
- * memory even when too old for the file, because the clock that says so may be wrong for a while.
- */
+ * Tenants in the table are written with the table's figures.  Others are written as they were read,
+ * last seen first, so that the bound omits those unseen for longest; they stay in memory even when
+ * too old for the file, because the clock may be wrong for a while. */
 #include "quota_file.h"
 
 #include <errno.h>
@@ -19,7 +18,7 @@ enum {
     VERSION = 1,
     DAY_S = 86400,
     DATE_BYTES = 11,  // "2026-01-02"
-    LINE_BYTES = 192, // behind a name: five members, two numbers of 20 digits
+    LINE_BYTES = 192, // after a name: five members, two numbers of 20 digits
     PATH_BYTES = 4096,
     READ_BYTES = 64 * 1024,
     MEMBERS = 5, // of a tenant
@@ -41,11 +40,11 @@ struct quota_file {
     entry *entries;    // [n] by name
     uint32_t *by_seen; // [n] indices, seen last first
     uint32_t n;
-    uint64_t begun_us;      // the last write
+    uint64_t begun_us;      // start of the last write
     uint64_t begun_changes; // limits_n_changes at that time
     uint64_t on_disk_changes;
-    bool begun;   // some write was
-    bool writing; // a write is under way
+    bool begun;   // there was a write
+    bool writing; // a write is in progress
 };
 
 /* -- dates -- */
@@ -203,7 +202,7 @@ static inferd_status read_root(quota_file *q, const json_t *root, inferd_err *er
 /* INFERD_ENOTFOUND: no such file. */
 static inferd_status load_text(const char *path, buf *text, inferd_err *err) {
     struct stat st;
-    /* Not waiting: a FIFO nobody writes to would otherwise hold up the start for ever. */
+    /* Non-blocking: otherwise a FIFO without a writer would block the start for ever. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 && errno == ENOENT) return INFERD_ENOTFOUND;
     if (fd < 0) return inferd_fail(err, INFERD_EIO, "cannot be opened: %s", strerror(errno));
@@ -238,7 +237,7 @@ static inferd_status read_text(quota_file *q, const buf *text, inferd_err *err) 
     if (s == INFERD_EINVAL || s == INFERD_ETOOLONG) s = INFERD_EFORMAT;
     if (s == INFERD_OK) s = read_root(q, root, err);
     json_decref(root);
-    if (err != NULL) err->status = s; // the scan's sentence, our status
+    if (err != NULL) err->status = s; // the scan's text with our status
     return s;
 }
 
@@ -275,7 +274,7 @@ uint32_t quota_file_n_tenants(const quota_file *q) {
 }
 
 static entry *find(const quota_file *q, const char *name) {
-    entry key = {.name = (char *)(uintptr_t)name}; // only compared
+    entry key = {.name = (char *)(uintptr_t)name}; // only for comparison
     if (q->n == 0) return NULL;
     return bsearch(&key, q->entries, q->n, sizeof key, compare_names);
 }
@@ -303,7 +302,7 @@ static void add_line(buf *out, uint32_t *n_lines, const char *name, const limits
     spell_date(seen, seen_s);
     if ((*n_lines)++ > 0) buf_add_str(out, ",\n");
     json_add_string(out, name, strlen(name));
-    char rest[LINE_BYTES]; // formatted once: a hundred thousand lines are many
+    char rest[LINE_BYTES]; // formatted by one call: there may be a hundred thousand lines
     int n =
         snprintf(rest, sizeof rest,
                  ":{\"day\":\"%s\",\"day_tokens\":%llu,\"month\":\"%.7s\",\"month_tokens\":%llu,"
@@ -314,7 +313,7 @@ static void add_line(buf *out, uint32_t *n_lines, const char *name, const limits
     buf_add(out, rest, (size_t)n);
 }
 
-/* Marks in `in_table` which entries of the file are tenants of the table. */
+/* Sets `in_table` for the entries of the file whose tenants are in the table. */
 static void add_table(const quota_file *q, const limits *l, int64_t unix_s, buf *out,
                       bool *in_table, uint32_t *n_lines) {
     for (uint32_t i = 0; i < limits_n_tenants(l); i++) {
@@ -409,7 +408,7 @@ inferd_status quota_file_write(const char *path, const char *text, size_t n, inf
     int e = errno;
     if (close(fd) != 0 && good) good = false, e = errno;
     if (!good) {
-        unlink(fresh); // part of a file would keep a full disk full
+        unlink(fresh); // a partial file would keep a full disk full
         errno = e;
         return failed(path, "writing its successor", err);
     }

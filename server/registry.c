@@ -30,7 +30,7 @@ void registry_deinit(registry *r) {
     *r = (registry){0};
 }
 
-/* ---- what is there ---- */
+/* ---- lookup ---- */
 
 static bool same_text(const char *a, const char *b) {
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
@@ -53,7 +53,7 @@ bool registry_same_content(const model *a, const model *b) {
     bool same = false;
     inferd_err err;
     return model_same_content(a, b, &same, &err) == INFERD_OK &&
-           same; // else it has its own weights
+           same; // otherwise it has weights of its own
 }
 
 static void find_same(registry_plan *p, uint32_t idx) {
@@ -199,7 +199,8 @@ static bool tell_fleet(registry *r, int slot) {
     return !s->untold;
 }
 
-/* What the file says, but for what was set by hand since and the file did not change. */
+/* The policy of the configuration, except values that a command has set and that the configuration
+ * did not change since. */
 static model_policy policy_of(const registry_slot *s, const config_model *m) {
     model_policy p = m->policy;
     if (m->policy.pin == s->told.pin && !s->heed_pin) p.pin = s->policy.pin;
@@ -214,7 +215,7 @@ static bool promises_the_same(const model_policy *a, const model_policy *b) {
            a->replicas_min == b->replicas_min;
 }
 
-/* A share under which a step is known to take longer than slo.tpot_ms.  One that was there before
+/* A share under which a step is known to take longer than slo.tpot_ms.  A share that was set before
  * the step was measured is no reason to refuse another change. */
 static bool check_time(const registry *r, int slot, const model_policy *wanted,
                        inferd_err *problem) {
@@ -226,7 +227,7 @@ static bool check_time(const registry *r, int slot, const model_policy *wanted,
     return false;
 }
 
-/* Of models that are new no step was measured. */
+/* For new models no step is measured. */
 static bool check_together(const registry *r, const inferd_config *c, const int *stay,
                            inferd_err *problem) {
     fleet_promise all[REGISTRY_SLOTS];
@@ -254,8 +255,8 @@ static bool check_tenants(const registry *r, const inferd_config *c, inferd_err 
     return false;
 }
 
-/* Could the devices keep all of it?  stay: [c->n_models] slots; models that are new (REGISTRY_NONE)
- * are placed where there is room. */
+/* Could the devices keep all of it? stay: [c->n_models] slots; new models (REGISTRY_NONE) are
+ * placed where there is room. */
 static bool check_policies(const registry *r, const inferd_config *c, const int *stay,
                            inferd_err *problem) {
     uint64_t sums[FLEET_DEVICES_MAX] = {0}, grew = 0;
@@ -288,7 +289,7 @@ bool registry_check(const registry *r, const inferd_config *c, inferd_err *probl
     return check_policies(r, c, stay, problem);
 }
 
-/* Guarantees that shrink make room for those that grow. */
+/* Guarantees that shrink are set first, to make room for those that grow. */
 static void set_policies(registry *r, const inferd_config *c, const registry_opened *opened,
                          const int *slots, bool growing) {
     for (uint32_t i = 0; i < c->n_models; i++) {
@@ -304,8 +305,8 @@ static void set_policies(registry *r, const inferd_config *c, const registry_ope
     }
 }
 
-/* Slots for everything, without changing any that is in use.  False: there are too few, or no
- * memory; what was filled is empty again. */
+/* Finds slots for all models, without changing a slot in use.  False: too few slots, or no memory;
+ * filled slots are emptied again. */
 static bool find_slots(registry *r, const inferd_config *c, const registry_opened *opened,
                        int *slots, inferd_err *problem) {
     int empty = 0;
@@ -329,22 +330,22 @@ static bool find_slots(registry *r, const inferd_config *c, const registry_opene
     return true;
 }
 
-/* What it still computes goes on; what it was promised is for others. */
+/* Ends its guarantees; its running work continues. */
 static void promise_nothing(registry *r, int slot) {
     registry_slot *s = &r->slots[slot];
     model_policy none = s->policy;
     none.min_bytes = 0;
     none.pin = s->told.pin = PIN_NONE;
-    none.share.policy = SHARE_BESTEFFORT; // n_devices stays: it says how many parts there are
+    none.share.policy = SHARE_BESTEFFORT; // n_devices stays: it sets the number of parts
     none.share.percent = 0;
     if (s->policy.share.policy != SHARE_BESTEFFORT)
-        none.weight = u32_max(none.weight, 1); // 0 was beside a share
+        none.weight = u32_max(none.weight, 1); // a weight of 0 is only valid beside a share
     if (memcmp(&none, &s->policy, sizeof none) == 0) return;
     if (r->fleet == NULL || fleet_model_set_policy(r->fleet, (uint32_t)slot, &none))
         s->policy = none;
 }
 
-/* Before others come: the guarantees of those that leave are theirs now. */
+/* Before new models are added: ends the guarantees of those that leave. */
 static void release_leavers(registry *r, const int *slots, uint32_t n) {
     bool stays[REGISTRY_SLOTS] = {false};
     for (uint32_t i = 0; i < n; i++) stays[slots[i]] = true;
@@ -356,7 +357,7 @@ static bool is_held(const registry *r, int slot) {
     return r->fleet != NULL && fleet_model_is_held(r->fleet, (uint32_t)slot);
 }
 
-/* Drained by hand under another path, say: that holds for the name. */
+/* Is another slot of the same name held by an operator?  A hold applies to the name. */
 static bool is_name_held(const registry *r, int slot) {
     for (int i = 0; i < (int)r->n_used; i++) {
         const registry_slot *s = &r->slots[i];
@@ -433,7 +434,7 @@ int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *pr
     make_stale(r, old);
     if (!tell_fleet(r, slot))
         inferd_fail(problem, INFERD_ENOMEM, "no memory to tell the devices of their models");
-    return slot; // as after registry_apply: until they are told it answers that it has no device
+    return slot; // as after registry_apply: until it is added it answers that it has no device
 }
 
 void registry_heed(registry *r, const char *name, bool pin, bool keep_alive) {
@@ -449,7 +450,7 @@ void registry_try_again(registry *r, int slot) {
     engine_model_info info;
     if (r->fleet == NULL) return;
     fleet_model_get(r->fleet, (uint32_t)slot, &info);
-    if (info.state == MODEL_FAILED && !info.held) // or the command would end what held it
+    if (info.state == MODEL_FAILED && !info.held) // the command would end a hold
         fleet_model_do(r->fleet, (uint32_t)slot, ENGINE_RETRY);
 }
 
@@ -472,7 +473,7 @@ void registry_drop(registry *r, const int *slots, uint32_t n) {
         registry_slot *s = &r->slots[slots[i]];
         if (--s->n_configs > 0) continue;
         s->leaving = true;
-        model_hold_file(s->m, true); // what it still computes has nothing to do with the path
+        model_hold_file(s->m, true); // its running work no longer depends on the path
         if (r->fleet != NULL && !s->untold) fleet_model_remove(r->fleet, (uint32_t)slots[i]);
     }
 }
