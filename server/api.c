@@ -16,7 +16,7 @@ static bytes header_of(void *rq, const char *name) {
     return http_header(rq, name);
 }
 
-/* What the transport knows only now. */
+/* Data that the transport gives only inside a handler. */
 static void note_client(api_job *job) {
     if ((job->route & (API_CHAT | API_COMPLETION)) == 0) return;
     api_hints_read(header_of, job->rq, &job->hints, &job->error);
@@ -29,7 +29,7 @@ static void note_client(api_job *job) {
 void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),
                void (*done)(void *job, bool rq_gone)) {
     int tenant = app_tenant(a->config, rq->tenant);
-    if (tenant == APP_TENANT_GONE) { // its key was good when the request began
+    if (tenant == APP_TENANT_GONE) { // its key was valid when the request began
         http_answer_error(rq, 401, "authentication_error", "invalid_api_key", NULL,
                           "the key is not valid any more", 0);
         return;
@@ -87,7 +87,7 @@ void api_tell_unknown(api_job *job) {
     for (uint32_t i = 0; i < u->n && i < UNKNOWN_NAMED_MAX; i++) log_unknown(job, &u->named[i]);
     char text[UNKNOWN_LINE_BYTES];
     unknown_line(u, text);
-    job->rq->headers = strdup(text); // NULL, no memory: the log and the metric have it
+    job->rq->headers = strdup(text); // NULL, no memory: the log and the metric still have it
 }
 
 void api_refuse(api_job *job, bool rq_gone) {

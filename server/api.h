@@ -1,7 +1,7 @@
 /* api.h - the handlers of the route table, and the job that reads a request on a worker.
  *
- * Everything whose time depends on the body (JSON, template, tokenizer) is done by the worker; the
- * front gets plain data back.
+ * Work whose time depends on the body (JSON, template, tokenizer) runs on the worker; the front
+ * gets plain data back.
  *
  * Thread: handlers and *_done: front; *_work: worker. */
 #ifndef INFERD_API_H
@@ -17,13 +17,13 @@ typedef struct api_job {
     app *app;
     http_request *rq;
     api_route route;
-    app_config *config; // one count
+    app_config *config; // one reference
     int tenant;         // in that configuration, or APP_NO_TENANT
-    api_hints hints;    // what headers say
+    api_hints hints;    // values of headers
     char address[16];   // [n_address] of the client
     size_t n_address;
 
-    api_error error; // fault API_OK: the results below are there
+    api_error error; // fault API_OK: the results below are valid
     unknown_fields unknown;
     int model_idx; // -1: not known
     uint64_t mark; // gate_mark; 0: unknown
@@ -36,24 +36,24 @@ typedef struct api_job {
     buf answer;     // of tokenize and detokenize
 } api_job;
 
-/* The job that `work` fills and `done` ends with api_job_destroy; answers itself when it cannot
- * begin. */
+/* Creates a job; `work` fills it, and `done` ends it with api_job_destroy.  If it cannot begin,
+ * api_start sends the answer. */
 void api_start(app *a, http_request *rq, api_route route, void (*work)(void *job),
                void (*done)(void *job, bool rq_gone));
 void api_job_destroy(api_job *job); // accepts NULL
 void api_answer_error(http_request *rq, const api_error *e);
 void api_answer_json(http_request *rq, int status, buf *body);
-/* The fields that were not known: counted, logged once a name, and named in the answer's header.
- * Before the answer. */
+/* Unknown fields: counts them, logs each name once, and names them in a header of the answer.  Call
+ * it before the answer. */
 void api_tell_unknown(api_job *job);
-/* The refusal of a job: counted, logged, answered unless rq_gone. */
+/* Refuses a job: counts, logs, and answers unless rq_gone. */
 void api_refuse(api_job *job, bool rq_gone);
 
 /* -- api_prepare.c -- */
 void api_prepare(void *job);
 /* The model a request names.  False: job->error is set. */
 bool api_pick_model(api_job *job, const api_params *p, const config_model **about);
-/* Render a conversation and turn it into ids. */
+/* Renders a conversation and tokenizes it. */
 bool api_encode_chat(api_job *job, const api_params *p, const config_model *about, tok_ids *out);
 bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *param,
                      tok_ids *out);

@@ -1,6 +1,6 @@
-/* api_chat.c - POST /v1/chat/completions: a conversation, through the model's template.
+/* api_chat.c - POST /v1/chat/completions: a conversation, rendered by the model's template.
  *
- * The worker reads (api_prepare), the front starts (flight_launch), events do the rest. */
+ * The worker reads (api_prepare), the front submits (flight_launch), events do the rest. */
 #include "api.h"
 #include "flight.h"
 

@@ -1,6 +1,6 @@
-/* api_completions.c - POST /v1/completions: text as it is, no template.
+/* api_completions.c - POST /v1/completions: the text as it is, without a template.
  *
- * The worker reads (api_prepare), the front starts (flight_launch), events do the rest. */
+ * The worker reads (api_prepare), the front submits (flight_launch), events do the rest. */
 #include "api.h"
 #include "flight.h"
 

@@ -9,7 +9,8 @@ typedef struct fault_row {
     unsigned retry_after_s;
 } fault_row;
 
-/* Statuses that clients retry by themselves (408, 409, 429, 5xx) stand only where time can help. */
+/* Statuses that clients retry by themselves (408, 409, 429, 5xx) are used only where time can
+ * help. */
 static const fault_row fault_rows[API_FAULTS] = {
     [API_BAD_JSON] = {400, "invalid_request_error", NULL, 0},
     [API_BAD_VALUE] = {400, "invalid_request_error", "invalid_value", 0},
@@ -20,7 +21,7 @@ static const fault_row fault_rows[API_FAULTS] = {
     [API_TOO_LARGE] = {413, "invalid_request_error", "request_too_large", 0},
     [API_UNLOADED] = {503, "unavailable_error", "model_unavailable", 2},
     [API_OVERLOADED] = {503, "overloaded_error", "server_overloaded", 1},
-    /* When is for who refuses to say; a target that is too narrow even alone never fits. */
+    /* The caller sets the delay; a target that is too short even for a request alone never fits. */
     [API_SLO] = {503, "overloaded_error", "slo_unattainable", 0},
     [API_DRAINING] = {503, "unavailable_error", "shutting_down", 5},
     [API_DEVICE_LOST] = {503, "unavailable_error", "device_lost", 10},
@@ -29,9 +30,9 @@ static const fault_row fault_rows[API_FAULTS] = {
     [API_REQUEST_RATE] = {429, "requests", "rate_limit_exceeded", 1},
     [API_TOKEN_RATE] = {429, "tokens", "rate_limit_exceeded", 1},
     [API_CONCURRENCY] = {429, "requests", "concurrency_limit_exceeded", 1},
-    /* When it is back is for who refuses to say; memory or a limit of 0 does not come back. */
+    /* The caller sets the delay; for memory or a limit of 0 there is none. */
     [API_QUOTA] = {429, "insufficient_quota", "insufficient_quota", 0},
-    /* Not a 429: clients try that again by themselves, and this one never becomes small enough. */
+    /* Not a 429: clients would retry it, and the request never becomes small enough. */
     [API_OVER_LIMIT] = {400, "invalid_request_error", "request_exceeds_limit", 0},
 };
 
@@ -84,7 +85,7 @@ static api_fault fault_of(inferd_status s) {
 
 bool api_fail_status(api_error *e, const inferd_err *err, const char *param) {
     api_fault fault = fault_of(err->status);
-    /* What broke inside is for the log; a stranger learns only that it did. */
+    /* Details of internal failures go to the log only; the client learns that there was one. */
     if (fault == API_INTERNAL)
         return api_fail(e, fault, NULL,
                         err->status == INFERD_ENOMEM ? "the server is short of memory"
@@ -92,7 +93,7 @@ bool api_fail_status(api_error *e, const inferd_err *err, const char *param) {
     if (fault == API_UNLOADED) return api_fail(e, fault, "model", "the model could not be loaded");
     if (fault == API_DEVICE_LOST)
         return api_fail(e, fault, NULL, "the device failed and the server restarts; ask again");
-    /* A field is named where changing it would help. */
+    /* The field is named if changing it would help. */
     bool of_field = fault == API_BAD_VALUE || fault == API_TOO_LONG || fault == API_UNSUPPORTED ||
                     fault == API_QUOTA;
     return api_fail(e, fault, of_field ? param : NULL, "%s", err->text);
@@ -105,7 +106,7 @@ void api_retry_after(api_error *e, uint32_t ms) {
 const char *api_quote(char out[API_QUOTE_BYTES], const char *s, size_t n) {
     enum { QUOTE_MAX = 64 };
     size_t keep = size_min(n, QUOTE_MAX);
-    if (keep < n) // stay off the middle of a code point
+    if (keep < n) // do not cut inside a code point
         while (keep > 0 && ((unsigned char)s[keep] & 0xC0) == 0x80) keep--;
     memcpy(out, s, keep);
     memcpy(out + keep, keep < n ? "..." : "", keep < n ? 4 : 1);

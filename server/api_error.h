@@ -1,9 +1,8 @@
-/* api_error.h - what a refused or failed request is told.
+/* api_error.h - error answers to refused or failed requests.
  *
- * Every error answer has the same body, {"error":{message, type, param, code}}, and its status,
- * type and code come from one table, by what went wrong.  Clients branch on `code` and `param`;
- * people read the message, which names the allowed range and repeats at most 64 bytes of what was
- * sent.
+ * Every error answer has the same body, {"error":{message, type, param, code}}; one table maps the
+ * fault to status, type and code.  Clients use `code` and `param`; people read the message, which
+ * names the allowed range and quotes at most 64 bytes of the request.
  *
  * Thread: any; an api_error belongs to its caller. */
 #ifndef INFERD_API_ERROR_H
@@ -18,7 +17,7 @@ typedef enum api_fault {
     API_BAD_JSON,    // 400: not JSON, or not an object
     API_BAD_VALUE,   // 400 invalid_value: wrong type or out of range
     API_MISSING,     // 400 missing_required_parameter
-    API_UNSUPPORTED, // 400 unsupported_parameter: known, would change the output, is not there
+    API_UNSUPPORTED, // 400 unsupported_parameter: known, would change the output, not implemented
     API_TOO_LONG,    // 400 context_length_exceeded
     API_NO_MODEL,    // 404 model_not_found
     API_TOO_LARGE,   // 413 request_too_large
@@ -29,11 +28,11 @@ typedef enum api_fault {
     API_DEVICE_LOST, // 503 device_lost
     API_DEADLINE,    // 504 deadline_exceeded
     API_INTERNAL,    // 500 internal_error
-    /* of a tenant's limits */
+    /* tenant limits: */
     API_REQUEST_RATE, // 429 rate_limit_exceeded, of type requests
     API_TOKEN_RATE,   // 429 rate_limit_exceeded, of type tokens
     API_CONCURRENCY,  // 429 concurrency_limit_exceeded: too many requests at once
-    API_QUOTA,        // 429 insufficient_quota: of the day or the month, a limit of 0, memory
+    API_QUOTA,        // 429 insufficient_quota: day or month used up, a limit of 0, memory
     API_OVER_LIMIT,   // 400 request_exceeds_limit: larger than a limit ever allows
     API_FAULTS
 } api_fault;
@@ -49,17 +48,17 @@ typedef struct api_error {
     char message[API_MESSAGE_BYTES];
 } api_error;
 
-/* Record a failure; the first one stays.  Always false, so that `return api_fail(...)` reads well.
+/* Records a failure; only the first one is kept.  Always false, for `return api_fail(...)`.
  * `param` is the path of the field, or NULL. */
 __attribute__((format(printf, 4, 5))) bool api_fail(api_error *e, api_fault fault,
                                                     const char *param, const char *format, ...);
-/* A failure of a lower room: its status chooses the fault, its sentence is the message. */
+/* Records a failure of a lower layer: its status selects the fault, its text is the message. */
 bool api_fail_status(api_error *e, const inferd_err *err, const char *param);
 
-/* Asking again before is of no use; 0: not known, what the fault usually says stays. */
+/* The time before which a retry is useless; 0: not known, the default of the fault stays. */
 void api_retry_after(api_error *e, uint32_t ms);
 
-/* At most 64 bytes of a foreign string, cut between code points, for a message. */
+/* At most 64 bytes of a client's string, cut between code points, for a message. */
 const char *api_quote(char out[API_QUOTE_BYTES], const char *s, size_t n);
 
 /* {"error":{...}}, appended. */

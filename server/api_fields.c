@@ -1,4 +1,4 @@
-/* api_fields.c - the table of api_params.h, and the readers of the fields that are more than one
+/* api_fields.c - the table of api_params.h, and the readers of fields that are more than one
  * number. */
 #include <string.h>
 
@@ -155,7 +155,7 @@ static bool read_bias(const api_reader *r, json_t *v) {
     return true;
 }
 
-/* chat: whether; completions: how many alternatives. */
+/* chat: a bool; completions: the number of alternatives. */
 static bool read_chat_logprobs(const api_reader *r, json_t *v) {
     if (!json_is_boolean(v))
         return api_fail(r->err, API_BAD_VALUE, "logprobs", "\"logprobs\" must be true or false");
@@ -213,9 +213,8 @@ static bool read_response_format(const api_reader *r, json_t *v) {
                     api_quote(quoted, type, strlen(type)));
 }
 
-/* Tools are described to a model so that it may call them.  Where the request forbids all calls,
- * they stay out of the prompt: a template would still invite the model to call, and a call that
- * comes as text is not the answer that was asked for. */
+/* If the request forbids all calls, its tools are left out of the prompt: a template would still
+ * invite the model to call, and a call written as text is not the answer that was requested. */
 static bool read_tool_list(const api_reader *r, json_t *v, const char *name, const char *choice) {
     if (!json_is_array(v))
         return api_fail(r->err, API_BAD_VALUE, name, "\"%s\" must be an array", name);
@@ -282,7 +281,7 @@ static bool read_tier(const api_reader *r, json_t *v) {
     return true;
 }
 
-/* The name of a class, or vLLM's number: who comes first inside the class. */
+/* The name of a class, or vLLM's number: the order inside the class. */
 static bool read_priority(const api_reader *r, json_t *v) {
     if (json_is_string(v))
         r->p->named_class = api_class_of(json_string_value(v), json_string_length(v));
@@ -374,11 +373,11 @@ static const char *const stream_options_members[] = {"stream_options.include_usa
                                                      "stream_options.continuous_usage_stats",
                                                      "stream_options.include_obfuscation", NULL};
 static const char *const response_format_members[] = {
-    "response_format.type", "response_format.json_schema", NULL}; // the second of another type
+    "response_format.type", "response_format.json_schema", NULL}; // the second is for another type
 
 /* clang-format off */
 static const api_field fields[] = {
-    /* what to read */
+    /* input */
     CUSTOM("model", GEN | TK | DT, read_model, "string", "a served name or alias; /tokenize and /detokenize may leave it out when one model is served"),
     CUSTOM("messages", CH | TK, read_messages, "array, not empty", "the conversation; text only; `developer` is rendered as `system`"),
     CUSTOM("prompt", CO | TK, read_prompt, "string, [string], [int], [[int]]", "the text; one choice per prompt times `n`; /tokenize takes a string"),
@@ -390,7 +389,7 @@ static const api_field fields[] = {
     BOOL("return_token_strs", TK, show_token_strs, "answer `token_strs`: the tokens as the vocabulary writes them"),
     CUSTOM("reasoning_effort", CH, read_effort, "none, minimal, low, medium, high, xhigh, max", "given to the chat template as `reasoning_effort`"),
     CUSTOM("verbosity", CH, read_verbosity, "low, medium, high", "given to the chat template as `verbosity`"),
-    /* how to draw */
+    /* sampling */
     REAL("temperature", GEN, 0, 2, temperature, "default 1; below 0.00001 is greedy"),
     REAL_ABOVE("top_p", GEN, 0, 1, top_p, "default 1"),
     CUSTOM("top_k", GEN, read_top_k, "integer, -1 and up", "-1 and 0 turn it off; default off"),
@@ -400,19 +399,19 @@ static const api_field fields[] = {
     REAL("repetition_penalty", GEN, 0.01, 100, repetition_penalty, "default 1; prompt and output"),
     CUSTOM("logit_bias", GEN, read_bias, "object: token id to number, -100 to 100", "added to the logits; ids are checked against the model's vocabulary"),
     CUSTOM("seed", GEN, read_seed, "64-bit integer", "the same seed, request and model draw the same tokens; random when absent"),
-    /* how much */
+    /* amount of output */
     INT("n", GEN, 1, API_N_MAX, n, "choices per prompt; default 1; `limits.choices_max` bounds prompts times n"),
     INT("best_of", CO, 1, API_N_MAX, best_of, "only as `n` says: more candidates than choices are not supported"),
     INT("max_tokens", GEN, 0, INT32_MAX, max_tokens, "chat: 1 and up, default up to the context; completions: default 16, 0 only with `echo`"),
     INT("max_completion_tokens", CH, 1, INT32_MAX, max_completion_tokens, "the same as `max_tokens`; when both are given they must agree"),
     INT("min_tokens", GEN, 0, INT32_MAX, min_tokens, "no end before that many tokens; at most `max_tokens`"),
-    /* when to stop */
+    /* stopping */
     CUSTOM("stop", GEN, read_stop, "string or array of strings", "matched in the text, over token borders; not returned; `limits.stop_max`, `limits.stop_bytes_max`"),
     CUSTOM("stop_token_ids", GEN, read_stop_ids, "array of at most 256 ids", "further end tokens; their text is not returned"),
     BOOL("ignore_eos", GEN, ignore_eos, "the model's own end tokens do not end the answer"),
     BOOL("include_stop_str_in_output", GEN, include_stop, "keep the stop string, or stop token, in the text"),
     BOOL("skip_special_tokens", GEN, skip_specials, "default true: control tokens give no text"),
-    /* what to report */
+    /* reported data */
     CUSTOM("logprobs", CH, read_chat_logprobs, "bool", "log-probabilities of the tokens of the text"),
     INT("logprobs", CO, 0, API_TOP_MAX, n_logprobs, "log-probabilities with that many alternatives"),
     INT("top_logprobs", CH, 0, API_TOP_MAX, top_logprobs, "alternatives per token; needs `logprobs`"),
@@ -422,7 +421,7 @@ static const api_field fields[] = {
     BOOL("stream", GEN, stream, "server-sent events"),
     OBJECT("stream_options", GEN, read_stream_options, stream_options_members, "object of bools: include_usage, continuous_usage_stats, include_obfuscation", "only with `stream`; no obfuscation is added"),
     BOOL("usage_details", GEN, usage_details, "`usage.inferd`: how long it waited, how often and how it was interrupted, what that cost, its class"),
-    /* who is first */
+    /* scheduling */
     CUSTOM("service_tier", GEN, read_tier, "auto, default, flex, priority, scale, fast", "flex: batch; default: normal; auto: the model's class; priority, scale, fast: high; capped by the tenant's `max_class`; the answer says what was given"),
     CUSTOM("priority", GEN, read_priority, "system, high, normal, batch, or integer, -2147483648 to 2147483647", "a name: the class, whatever `service_tier` says, capped by the tenant's `max_class`; a number: inside the class, smaller first; below 0 only for tenants whose `max_class` is high"),
     {.name = "cache_salt", .routes = GEN, .kind = FIELD_STRING, .max = API_SALT_BYTES_MAX, .offset = offsetof(api_params, cache_salt), .what = "prefix blocks are shared only under the same salt of the same tenant; not empty"},

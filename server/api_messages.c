@@ -1,7 +1,7 @@
-/* api_messages.c - is this a conversation that a text model's template can be given?
+/* api_messages.c - checks whether a conversation can be rendered by the template of a text model.
  *
- * Checks what OpenAI's schema requires of each role; keys it does not know go to the template as
- * they are.  A part that is not text is refused by name: nothing is ever fetched. */
+ * Checks what OpenAI's schema requires of each role; unknown keys are passed to the template
+ * unchanged.  A part that is not text is refused by name: nothing is ever fetched. */
 #include "api_params.h"
 
 #include <string.h>

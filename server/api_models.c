@@ -1,6 +1,6 @@
-/* api_models.c - GET /v1/models and /v1/models/{id}: what a tenant may name.
+/* api_models.c - GET /v1/models and /v1/models/{id}: the models that a tenant may use.
  *
- * A model stands first, its aliases behind it with the model as "root". */
+ * A model comes first, then its aliases with the model as "root". */
 #include "api.h"
 
 static void add_model(buf *out, const app *a, uint32_t idx, const char *id) {
@@ -34,7 +34,7 @@ void api_models_list(void *ctx, http_request *rq) {
 
 void api_models_one(void *ctx, http_request *rq) {
     app *a = ctx;
-    const char *name = rq->tail; // decoded, a slash in a name too
+    const char *name = rq->tail; // decoded, including slashes in a name
     size_t n = strlen(name);
     int idx = app_find_model(a->config, app_tenant(a->config, rq->tenant), name, n, NULL);
     if (idx < 0) {

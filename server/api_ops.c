@@ -1,10 +1,10 @@
-/* api_ops.c - what operators and their machines ask: /health, /ready, /version, /metrics,
+/* api_ops.c - routes for operators and monitoring: /health, /ready, /version, /metrics,
  * /debug/audit. */
 #include "api.h"
 #include "app_usage.h"
 
-/* Alive: the loop turns, and the device is not lost.  Says nothing about models, so that a slow
- * load is not killed. */
+/* Alive: the loop runs, and the device is not lost.  Independent of models, so that a slow load is
+ * not killed. */
 void api_health(void *ctx, http_request *rq) {
     app *a = ctx;
     buf out = {0};
@@ -17,8 +17,8 @@ void api_health(void *ctx, http_request *rq) {
     api_answer_json(rq, 200, &out);
 }
 
-/* Send work here?  When the device is there, the models that come by themselves have come (others
- * do when somebody asks for them), at least one can be served, and the daemon is not going away. */
+/* Ready for work: the device is open, models that load at the start are loaded (others load at a
+ * request), at least one can be served, and the daemon does not drain. */
 void api_ready(void *ctx, http_request *rq) {
     app *a = ctx;
     uint32_t n_failed = 0;
@@ -32,7 +32,7 @@ void api_ready(void *ctx, http_request *rq) {
     bool failed = n_failed == c->c->n_models, settled = fleet_is_settled(a->fleet);
     bool ready = !a->draining && settled && !failed;
     const char *status = ready ? "ready" : a->draining ? "draining" : failed ? "failed" : "loading";
-    /* No names: this route is open, and names are a tenant's business. */
+    /* No names: this route needs no key, and names of models are for tenants only. */
     buf_add_format(&out, "{\"status\":\"%s\",\"models\":[%s]}", status, buf_cstr(&models));
     buf_deinit(&models);
     http_answer(rq, ready ? 200 : 503, "application/json", &out, ready ? NULL : "Retry-After: 2\n");
@@ -51,7 +51,7 @@ void api_metrics(void *ctx, http_request *rq) {
     http_answer(rq, 200, "text/plain; version=0.0.4; charset=utf-8", &out, NULL);
 }
 
-/* Each engine checks its books between two steps; the loop waits for that, so the patience is
+/* Each engine checks its accounting between two steps; the loop blocks for that, so the timeout is
  * short. */
 void api_audit(void *ctx, http_request *rq) {
     enum { AUDIT_TIMEOUT_MS = 500 }; // of all engines together

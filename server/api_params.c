@@ -49,7 +49,7 @@ static bool read_string(const api_reader *r, const api_field *f, json_t *v, cons
     return true;
 }
 
-/* Does the value say the same as this piece of JSON?  Only the kinds that the table uses. */
+/* Does the value equal this piece of JSON?  Only for the types that the table uses. */
 static bool is_neutral(const json_t *v, const char *neutral) {
     if (neutral == NULL) return false;
     switch (json_typeof(v)) {
@@ -157,7 +157,7 @@ static bool require_input(const api_params *p, api_error *err) {
     return false;
 }
 
-/* Names that other servers and libraries have for fields of the table. */
+/* Names of other servers and libraries for fields of the table. */
 static const struct {
     const char *theirs, *ours;
 } other_names[] = {{"max_new_tokens", "max_tokens"},
@@ -186,7 +186,7 @@ static const char *meant_by(const api_params *p, const char *key) {
     return nearest_word(&near);
 }
 
-/* Members of an object that is one of the fields; the row says which are known. */
+/* Finds unknown members of an object field; the row lists the known ones. */
 static void find_unknown_members(api_params *p, const api_field *row, json_t *object) {
     const char *key;
     json_t *value;
@@ -199,11 +199,11 @@ static void find_unknown_members(api_params *p, const api_field *row, json_t *ob
             nearest_try(&near, key, *m + n_before);
         }
         if (known) continue;
-        char path[2 * API_QUOTE_BYTES]; // a long key is cut, and the quote of it is shorter
+        char path[2 * API_QUOTE_BYTES]; // a long key is cut, and its quote is shorter
         snprintf(path, sizeof path, "%s.%s", row->name, key);
         unknown_field *f = unknown_add(&p->unknown, path);
         const char *meant = nearest_word(&near);
-        if (f != NULL && meant != NULL) f->meant = meant - n_before; // the path again
+        if (f != NULL && meant != NULL) f->meant = meant - n_before; // the whole path again
     }
 }
 
@@ -226,7 +226,7 @@ static void find_unknown(api_params *p) {
     }
 }
 
-/* Two names for one number. */
+/* Both names set the same limit. */
 static bool merge_max_tokens(api_params *p, api_error *err) {
     if (p->route == API_CHAT && p->max_tokens == 0)
         return api_fail(err, API_BAD_VALUE, "max_tokens", "\"max_tokens\" must be at least 1");
@@ -241,7 +241,7 @@ static bool merge_max_tokens(api_params *p, api_error *err) {
 
 static bool merge_logprobs(api_params *p, api_error *err) {
     if (p->route != API_CHAT) return true;
-    if (p->top_logprobs > 0 && !p->logprobs_on) // 0, and API_UNSET, ask for nothing
+    if (p->top_logprobs > 0 && !p->logprobs_on) // 0 and API_UNSET have no effect
         return api_fail(err, API_BAD_VALUE, "top_logprobs",
                         "\"top_logprobs\" needs \"logprobs\": true");
     if (p->logprobs_on) p->n_logprobs = p->top_logprobs == API_UNSET ? 0 : p->top_logprobs;
@@ -321,7 +321,7 @@ bool api_params_read(api_route route, const config_limits *limits, bytes body, a
                      api_error *err) {
     set_defaults(p, route);
     if (!parse_body(limits, body, &p->root, err)) return false;
-    find_unknown(p); // told beside an error, too: "promt" is why "prompt" is missing
+    find_unknown(p); // reported beside an error, too: "promt" explains why "prompt" is missing
     if (!require_input(p, err)) return false;
     p->add_special =
         route == API_COMPLETION || (route == API_TOKENIZE && given(p, "messages") == NULL);

@@ -1,9 +1,9 @@
 /* api_params.h - the fields of a request, read by a table.
  *
- * Every field that clients of this interface send is one row: its name, on which routes it
- * counts, what it may be, and what becomes of it.  It is honoured, or accepted without effect
- * because it cannot change the output, or refused by name.  A field that is not in the table is
- * accepted and told (unknown.h).  docs/api.md lists the same rows (a test compares them).
+ * Every field that clients of this interface send is one row: its name, its routes, its allowed
+ * values, and its effect.  It is used, or accepted without effect because it cannot change the
+ * output, or refused by name.  A field that is not in the table is accepted and reported
+ * (unknown.h). docs/api.md lists the same rows (a test compares them).
  *
  * Rules for all rows: null is the same as absent; an integral real (5.0) is an integer; nothing
  * else is converted.  The first problem in the order of the table is reported.
@@ -34,7 +34,7 @@ enum {
     API_TOP_MAX = SAMPLE_TOP_MAX,
     API_STOP_IDS_MAX = 256,
     API_SALT_BYTES_MAX = 1024,
-    API_TARGET_MS_MAX = 24 * 3600 * 1000, // of a header
+    API_TARGET_MS_MAX = 24 * 3600 * 1000, // of a target in a header
 };
 #define API_UNSET INT64_MIN // an integer field that was not given
 
@@ -64,13 +64,13 @@ typedef struct api_params {
     bool logprobs_on; // of a chat
     bool stream, include_usage, continuous_usage;
     bool echo, ignore_eos, include_stop, skip_specials, show_ids, tokens_as_ids, use_cache;
-    bool add_special; // BOS as the model says
+    bool add_special; // adds a BOS if the model's vocabulary says so
     bool add_generation_prompt, continue_final_message, show_token_strs;
     json_t *stop;           // string, or array of strings, checked
     json_t *stop_ids;       // array, checked
     json_t *bias;           // object, checked
-    int tier_class;         // asked for by "service_tier", not capped; -1 = none
-    int named_class;        // asked for by a name in "priority", not capped; -1 = none
+    int tier_class;         // of "service_tier", not capped; -1 = none
+    int named_class;        // of a name in "priority", not capped; -1 = none
     int64_t priority;       // a number in "priority"
     const char *cache_salt; // NULL = none
     bool has_keep_alive;
@@ -78,11 +78,11 @@ typedef struct api_params {
     bool usage_details;
 } api_params;
 
-/* What gateways say in headers. */
+/* Hints that gateways send in headers. */
 typedef struct api_hints {
     int named_class;                         // x-inferd-class; -1 = none
     uint32_t ttft_target_ms, tpot_target_ms; // 0 = none
-    bool first_try;                          // its client counts tries, and this is the first
+    bool first_try;                          // the client counts tries, and this is the first
 } api_hints;
 
 typedef enum api_field_kind {
@@ -93,7 +93,7 @@ typedef enum api_field_kind {
     FIELD_OBJECT,
     FIELD_CUSTOM,  // read by a function of its own
     FIELD_IGNORED, // of any JSON type, no effect
-    FIELD_REFUSED  // unsupported_parameter, unless it has its neutral value
+    FIELD_REFUSED  // unsupported_parameter, except for its neutral value
 } api_field_kind;
 
 typedef struct api_reader {
@@ -106,45 +106,46 @@ typedef struct api_field {
     const char *name;
     unsigned routes; // of api_route
     api_field_kind kind;
-    double min, max;     // FIELD_INT, FIELD_REAL; FIELD_STRING: bytes at most = max
+    double min, max;     // FIELD_INT, FIELD_REAL; FIELD_STRING: max bytes
     bool above_min;      // min itself is not allowed
     size_t offset;       // of the member it sets
-    const char *neutral; // FIELD_REFUSED: the one value, as JSON, that asks for nothing; or NULL
+    const char *neutral; // FIELD_REFUSED: the JSON value without effect, which is accepted; or NULL
     bool (*read)(const api_reader *r, json_t *v); // FIELD_CUSTOM
-    /* Of an object whose members are all known: their paths, "stream_options.include_usage", and a
-     * NULL.  NULL: no object, or one with members of any name. */
+    /* For an object whose members are all known: their paths ("stream_options.include_usage"), then
+     * NULL.  NULL: not an object, or one with members of any name. */
     const char *const *members;
-    const char *form; // documentation: type and range of a custom field; NULL = from the above
-    const char *what; // documentation: what it does, or why not
+    const char
+        *form; // documentation: type and range of a custom field; NULL = derived from the above
+    const char *what; // documentation: its effect, or why it has none
 } api_field;
 
 const api_field *api_fields(size_t *n);
 
-/* Parse and check a body.  False: *err says what to answer.  Everything that needs no model is
- * checked here, the rest by api_params_check.  `p` needs deinit in both cases. */
+/* Parses and checks a body.  False: *err has the answer.  Checks everything that needs no model;
+ * api_params_check checks the rest.  `p` needs deinit in both cases. */
 bool api_params_read(api_route route, const config_limits *limits, bytes body, api_params *p,
                      api_error *err);
-/* What depends on the model: every id is below n_vocab. */
+/* The checks that need the model: every id is below n_vocab. */
 bool api_params_check(const api_params *p, uint32_t n_vocab, api_error *err);
 void api_params_deinit(api_params *p);
 
-/* Headers, looked up by name; p NULL: not there.  False: *err says which is wrong. */
+/* Reads headers by name; p NULL: absent.  False: *err names the invalid one. */
 bool api_hints_read(bytes (*header)(void *ctx, const char *name), void *ctx, api_hints *out,
                     api_error *err);
 
-/* From checked fields. NULL: no memory (or *n = 0 where there are none). */
+/* From checked fields.  NULL: no memory (or *n = 0 if there are none). */
 stop_set *api_take_stops(const api_params *p);
 tok_id *api_take_ids(json_t *array, size_t *n);
 logit_bias *api_take_bias(const api_params *p, size_t *n);
 
-/* The messages of a chat: roles, contents and parts.  `developer` becomes `system`. */
+/* Checks the messages of a chat: roles, contents and parts.  `developer` becomes `system`. */
 bool api_messages_check(json_t *messages, api_error *err);
 
 /* "system", "high", "normal", "batch". */
 const char *api_class_name(gen_class class);
 int api_class_of(const char *name, size_t n); // -1: none of them
 
-/* An integer, also when it is written as a real.  False: not an integer, or beyond 2^53. */
+/* An integer, or a real with an integral value.  False: not an integer, or beyond 2^53. */
 bool api_json_int(const json_t *v, int64_t *out);
 
 #endif

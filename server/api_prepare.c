@@ -1,11 +1,11 @@
-/* api_prepare.c - a body becomes requests for the engines: read, find the model, make ids, check
- * the room, build.
+/* api_prepare.c - turns a body into requests for the engines: read, find the model, tokenize, check
+ * the limits, build.
  *
- *     api_params_read > api_pick_model > api_params_check > encode > check_room > build
+ *   api_params_read > api_pick_model > api_params_check > encode > check_room > build
  *
- * All of it runs on a worker and touches the front's state nowhere: models, names and the secret
- * never change, the configuration is counted, the fleet's functions used here are for any thread.
- */
+ * All of it runs on a worker and never touches the front's state: models, names and the secret
+ * never change, the configuration is referenced, and the fleet's functions used here are for any
+ * thread. */
 #include <float.h>
 #include <sys/random.h>
 #include <time.h>
@@ -13,8 +13,8 @@
 #include "api.h"
 #include "models/chat.h"
 
-/* What a request may make us hold: entries of log-probabilities, each 8 bytes here and some 60 as
- * JSON. */
+/* Largest number of log-probabilities that a request may keep in memory: each takes 8 bytes here
+ * and about 60 as JSON. */
 enum { LOGPROB_ENTRIES_MAX = 4000000 };
 
 typedef struct draft {
@@ -23,7 +23,7 @@ typedef struct draft {
     const config_model *about;
     const model_info *info;
     const tokenizer *tok;
-    stream_prompt *prompts; // [n_prompts] owned until the stream has them
+    stream_prompt *prompts; // [n_prompts] owned until the stream takes them
     uint32_t n_prompts;
 } draft;
 
@@ -58,7 +58,7 @@ bool api_pick_model(api_job *job, const api_params *p, const config_model **abou
     return true;
 }
 
-/* A model that is not HOT is brought up for whoever waits; one that cannot be is said at once. */
+/* A request brings up a model that is not HOT; if that is impossible, it is refused at once. */
 static bool check_served(api_job *job) {
     const fleet *f = job->app->fleet;
     uint32_t slot = (uint32_t)job->model_idx;
@@ -69,7 +69,7 @@ static bool check_served(api_job *job) {
     if (info.held) {
         api_fail(&job->error, API_UNLOADED, "model",
                  "the model was taken out of service by the operator");
-        job->error.retry_after_s = 0; // only the operator knows
+        job->error.retry_after_s = 0; // only the operator can end it
         return false;
     }
     if (info.state != MODEL_FAILED) return true;
@@ -82,7 +82,8 @@ static bool check_served(api_job *job) {
 
 /* ---- text to ids ---- */
 
-/* The template's variables: what the request gives, and two fields that are variables elsewhere. */
+/* The template's variables: those of the request, and two fields that other servers pass as
+ * variables. */
 static json_t *make_kwargs(const api_params *p) {
     json_t *kwargs = p->kwargs == NULL ? json_object() : json_copy(p->kwargs);
     if (kwargs == NULL) return NULL;
@@ -96,8 +97,8 @@ static json_t *make_kwargs(const api_params *p) {
     return NULL;
 }
 
-/* A template that runs out of its limits does so for the same request every time: the client's to
- * change, and not to try again. */
+/* A template that exceeds its limits does so at every retry of the same request: an error of the
+ * client, without a retry. */
 static bool fail_render(api_job *job, inferd_err *err) {
     if (err->status == INFERD_ETOOLONG || err->status == INFERD_EINVAL)
         return api_fail(&job->error, API_BAD_VALUE, "messages", "the chat template refused: %s",
@@ -105,7 +106,8 @@ static bool fail_render(api_job *job, inferd_err *err) {
     return api_fail_status(&job->error, err, "messages");
 }
 
-/* A copy of messages whose absent contents are empty; NULL when none is absent, or no memory. */
+/* A copy of the messages with empty texts for absent contents; NULL: none is absent, or no
+ * memory. */
 static json_t *fill_contents(json_t *messages) {
     json_t *copy = NULL, *m;
     size_t i;
@@ -178,7 +180,7 @@ bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *
 
 /* ---- prompts ---- */
 
-/* Did the tokenizer put a BOS there that the text has not? */
+/* Did the tokenizer add a BOS that is not in the text? */
 static bool has_added_bos(const draft *d, const stream_prompt *p) {
     tok_id bos = tok_bos(d->tok);
     if (!d->p.add_special || bos < 0 || p->ids.n == 0 || p->ids.ids[0] != bos) return false;
@@ -223,8 +225,8 @@ static bool make_prompts(draft *d) {
 
 /* ---- room ---- */
 
-/* Clients (LiteLLM, and what is built on it) know a full context by these words of OpenAI and vLLM:
- * they cut the conversation, or take a model with a longer context. */
+/* Clients (LiteLLM, and software built on it) recognise a full context by these words of OpenAI and
+ * vLLM: they cut the conversation, or use a model with a longer context. */
 static bool fail_context(const draft *d, size_t n_prompt) {
     const char *name = input_name(d->job->route);
     int64_t wanted = d->p.max_tokens;
@@ -238,7 +240,7 @@ static bool fail_context(const draft *d, size_t n_prompt) {
                     open ? "at least " : "", (unsigned long long)n_output, name);
 }
 
-/* It fits the context, and not the memory for keys and values. */
+/* It fits the context, but not the memory for keys and values. */
 static bool fail_memory(const draft *d, const inferd_err *err) {
     const char *name = input_name(d->job->route);
     if (err->status != INFERD_ETOOLONG) return api_fail_status(&d->job->error, err, name);
@@ -263,7 +265,7 @@ static bool check_context(const draft *d, size_t n_prompt) {
     return s == INFERD_OK ? true : fail_memory(d, &err);
 }
 
-/* Log-probabilities that would be held at once. */
+/* Log-probabilities in memory at the same time. */
 static bool check_logprobs(const draft *d, const stream_prompt *p, uint64_t *n_entries) {
     if (d->p.n_logprobs < 0) return true;
     uint64_t n_tokens = d->p.echo ? p->ids.n : 0;
@@ -278,8 +280,8 @@ static bool check_logprobs(const draft *d, const stream_prompt *p, uint64_t *n_e
                     LOGPROB_ENTRIES_MAX);
 }
 
-/* The first chunk of a stream repeats the prompt for each choice; a client that has not begun to
- * read must be able to take that. */
+/* The first chunk of a stream repeats the prompt for each choice; it must fit the buffer of a
+ * client that has not begun to read. */
 static bool check_first_chunks(const draft *d, const stream_prompt *p, uint64_t *n_bytes) {
     if (!d->p.stream) return true;
     buf json = {0};
@@ -313,9 +315,10 @@ static bool check_room(const draft *d) {
     return true;
 }
 
-/* ---- who comes first, who shares ---- */
+/* ---- class, rank, cache scope ---- */
 
-/* The body before the headers, which may be a gateway's; who names none gets the model's. */
+/* The class of the body overrides that of the headers, which a gateway may set; without either the
+ * model's default applies. */
 static gen_class class_of(const draft *d) {
     const inferd_config *c = d->job->config->c;
     int tenant = d->job->tenant;
@@ -369,8 +372,8 @@ static bool set_sampling(const draft *d, sample_params *s, uint32_t choice_idx, 
     return s->bias != NULL;
 }
 
-/* The client's own timeout is one for the whole answer only where that comes in one piece: of a
- * stream, clients limit the time to its beginning or between two reads. */
+/* The client's own timeout limits the whole answer only if that is sent in one piece: for a stream,
+ * clients limit the time to its beginning or between two reads. */
 static void set_deadlines(const draft *d, gen_request *r) {
     const config_limits *l = &d->job->config->c->limits;
     const http_request *rq = d->job->rq;
@@ -384,8 +387,9 @@ static void set_deadlines(const draft *d, gen_request *r) {
         *hinted = rq->deadline_us;
 }
 
-/* Request i of n_prompts * n.  Its noise is that of choice i, counted over all prompts: prompts of
- * one list share the seed, and with the same noise equal prompts would have equal texts. */
+/* Fills request i of n_prompts * n.  Its noise is that of choice i, counted over all prompts:
+ * prompts of one list share the seed, and with the same noise equal prompts would get equal
+ * texts. */
 static bool fill_request(const draft *d, gen_request *r, uint32_t i, uint64_t seed) {
     const api_params *p = &d->p;
     const tok_ids *ids = &d->prompts[i / p->n].ids;
@@ -486,7 +490,7 @@ static bool make_stream(draft *d) {
 static bool prepare(draft *d) {
     api_job *job = d->job;
     const config_limits *limits = &job->config->c->limits;
-    if (job->error.fault != API_OK) return false; // of its headers
+    if (job->error.fault != API_OK) return false; // from its headers
     if (!api_params_read(job->route, limits, job->rq->body, &d->p, &job->error) ||
         !api_pick_model(job, &d->p, &d->about))
         return false;

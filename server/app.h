@@ -147,7 +147,7 @@ void app_look_at_fleet(app *a, uint64_t now_us);
 void app_drain(app *a);
 /* The drain time is over: running generations end with an error. */
 void app_cut(app *a);
-/* Sequences that have not ended, even if their clients left. */
+/* Open generations; one whose client left no longer counts. */
 uint32_t app_n_running(const app *a);
 
 /* From now on new requests use `c`, which is taken, with the models of the plan.  False: `problem`
