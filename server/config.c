@@ -1,4 +1,4 @@
-/* config.c - what only walks the option tables, and questions.  See config_options.h. */
+/* config.c - functions that only walk the option tables, and look-ups.  See config_options.h. */
 #include <string.h>
 
 #include "config_options.h"
@@ -89,7 +89,7 @@ engine_limits config_engine_limits(const inferd_config *c) {
     return l;
 }
 
-/* -- what differs -- */
+/* -- differences -- */
 
 static bool same_text(const char *a, const char *b) {
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
@@ -105,7 +105,7 @@ static bool same_texts(const option *o, const void *a, const void *b) {
     return true;
 }
 
-enum { PREFIX_BYTES = 64 }; // "devices[12]."; names of options are ours and short
+enum { PREFIX_BYTES = 64 }; // "devices[12]."; names of options are short
 
 static void name_changed(buf *names, const char *prefix, const char *name) {
     buf_add_format(names, "%s%s%s", names->n > 0 ? ", " : "", prefix, name);
@@ -175,7 +175,7 @@ static bool compare_tables(const option_table *table, const void *a, const void 
         case OPTION_KEYS:
         case OPTION_KEY_FILE:
         case OPTION_KEY_ENV:
-            break; // keys may always change: only digests are kept, and looked up anew
+            break; // keys may always change: only digests are stored and looked up
         }
         if (differ) name_changed(names, prefix, o->name);
         any |= differ;
@@ -187,7 +187,7 @@ bool config_needs_restart(const inferd_config *running, const inferd_config *wan
     return compare_tables(&config_table, running, wanted, "", names);
 }
 
-/* -- what there is -- */
+/* -- description -- */
 
 static void describe_size(buf *out, uint64_t n) {
     buf_add_str(out, config_write_size(n).text);
@@ -246,7 +246,7 @@ static void describe_values(buf *out, const option *o) {
     }
 }
 
-/* A default outside of the range stands for what is absent. */
+/* A default outside of the range means that there is none. */
 static void describe_default(buf *out, const option *o) {
     bool inside = o->normal >= o->min && o->normal <= o->max;
     if (o->required)
@@ -290,9 +290,9 @@ void config_describe(buf *out) {
     describe_table(out, &config_table);
 }
 
-/* -- questions -- */
+/* -- look-ups -- */
 
-/* A model without a name exists only while its configuration is being checked. */
+/* A model has no name only while its configuration is being checked. */
 static bool is_name(const char *own, const char *name, size_t n) {
     return own != NULL && strlen(own) == n && memcmp(own, name, n) == 0;
 }

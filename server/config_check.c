@@ -1,8 +1,8 @@
-/* config_check.c - rules that need more than one member: one sentence each, with the numbers.
+/* config_check.c - rules for more than one member: one sentence each, with the numbers.
  *
- * Rules of one object come first (`settle`, called by the reader for objects that are fine), rules
- * of the whole after them.  The latter also run over a configuration that had problems when it was
- * read, so what was wrong there is absent. */
+ * Rules for one object come first (`settle`, called by the reader for objects without problems),
+ * then rules for the whole.  The latter also run over a configuration that had problems when it was
+ * read; invalid values are absent there. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -17,7 +17,7 @@ enum { DEVICE_PERCENT = 100 }; // a share of a whole device
 
 /* -- one object -- */
 
-/* "120", or "120.50" where it does not divide: hundredths, cut. */
+/* "120", or "120.50" if the division has a remainder: hundredths, truncated. */
 static void write_quotient(char out[16], uint32_t a, uint32_t b) {
     uint32_t hundredths = (uint32_t)((uint64_t)a % b * 100 / b);
     if (a % b == 0)
@@ -96,7 +96,7 @@ static int by_name(const void *a, const void *b) {
     return x->place.index < y->place.index ? -1 : x->place.index > y->place.index;
 }
 
-/* Sorted, equal names are neighbours: ten thousand tenants are no reason for a slow start. */
+/* Sorted, so that equal names are neighbours: the start must be fast with ten thousand tenants. */
 static void check_unique(named *all, size_t n, config_report *r) {
     if (n > 1) qsort(all, n, sizeof all[0], by_name);
     for (size_t i = 1; i < n; i++)
@@ -180,12 +180,12 @@ static void check_admin(const inferd_config *c, config_report *r) {
         config_problem(r, &at, "is also what listen says");
 }
 
-/* Nothing is counted under a limit of 0 either. */
+/* A limit of 0 needs no counting either. */
 static bool is_counted(uint64_t tokens) {
     return tokens > 0 && tokens != CONFIG_NO_LIMIT;
 }
 
-/* What was used is forgotten at a restart without a place to keep it. */
+/* Without state_dir the counts are lost at a restart. */
 static void check_state(const inferd_config *c, bool whole, config_report *r) {
     config_place tenants = {.name = "tenants"};
     if (c->state_dir != NULL || !whole) return;
@@ -201,7 +201,7 @@ static void check_state(const inferd_config *c, bool whole, config_report *r) {
                        "%llu tokens are counted over restarts, which needs state_dir: a folder to "
                        "keep the counts in",
                        (ull)(daily ? l->tokens_per_day : l->tokens_per_month));
-        return; // one is enough: state_dir is one setting
+        return; // report one: state_dir is a single setting
     }
 }
 
@@ -242,8 +242,8 @@ static bool is_kind(const config_device *d, const char *kind) {
     return strcmp(d->kind != NULL ? d->kind : "auto", kind) == 0;
 }
 
-/* Keys and values as integers and of 32 bits, and guessed tokens, exist on the CPU only; with
- * "auto" the device says so when it is opened. */
+/* Integer and 32-bit keys and values, and speculative decoding, exist on the CPU only; with "auto"
+ * the device reports it when it is opened. */
 static void check_gpu_limits(const inferd_config *c, uint32_t i, config_report *r) {
     config_place limits = {.name = "limits"}, at = {.parent = &limits, .name = "kv_type"};
     kv_type type = c->limits.engine.kv;
@@ -276,7 +276,7 @@ static void check_device(const inferd_config *c, uint32_t i, bool whole, config_
             config_problem(r, &cores, "%s are CPUs, and the kind is \"cuda\": leave it out",
                            d->cores);
     }
-    /* Two of the kind "auto" could be one device. */
+    /* Two devices of the kind "auto" could be the same device. */
     if (c->n_devices > 1 && is_kind(d, "auto") && whole)
         config_problem(r, &kind, "must be \"cpu\" or \"cuda\" where there are %u devices",
                        c->n_devices);
@@ -301,7 +301,7 @@ static void check_two_cpus(const inferd_config *c, uint32_t first, uint32_t seco
                            first, second);
         return;
     }
-    if (!config_read_cores(a, set_a) || !config_read_cores(b, set_b)) return; // told when read
+    if (!config_read_cores(a, set_a) || !config_read_cores(b, set_b)) return; // reported when read
     for (uint32_t i = 0; i < CONFIG_CORES_MAX; i++) {
         if ((set_a[i / 64] & set_b[i / 64] & 1ull << i % 64) == 0) continue;
         config_problem(r, &cores, "%s: CPU %u is also in devices[%u].cores (%s)", b, i, first, a);
@@ -309,7 +309,8 @@ static void check_two_cpus(const inferd_config *c, uint32_t first, uint32_t seco
     }
 }
 
-/* By UUID the beginning is enough; by index and by UUID are compared when they are opened. */
+/* A prefix of the UUID is enough; a device by index and one by UUID are compared when they are
+ * opened. */
 static void check_two_gpus(const inferd_config *c, uint32_t first, uint32_t second,
                            config_report *r) {
     const config_device *a = &c->devices[first], *b = &c->devices[second];
@@ -346,7 +347,7 @@ static void check_instances(const inferd_config *c, uint32_t first, uint32_t sec
             is_instance(a) ? a->uuid : b->uuid, is_instance(a) ? second : first);
 }
 
-/* Each is told once, against the first it collides with. */
+/* Each device is reported once, with the first it conflicts with. */
 static void check_device_pairs(const inferd_config *c, bool whole, config_report *r) {
     for (uint32_t i = 1; i < c->n_devices; i++) {
         uint32_t before = r->n;
@@ -370,9 +371,9 @@ static void check_device_names(const inferd_config *c, config_report *r) {
     check_unique(all, n, r);
 }
 
-/* -- what is guaranteed, and what there is -- */
+/* -- guarantees, and the memory and time for them -- */
 
-/* Models and tenants are promised the same things, each kind out of all there is. */
+/* Models and tenants have the same guarantees; each kind of owner may have all of the devices. */
 typedef struct owners {
     const char *name; // "models", "tenants"
     uint32_t n;
@@ -390,23 +391,23 @@ static const share_spec *share_of(const inferd_config *c, const owners *o, uint3
     return are_models(o) ? &c->models[i].policy.share : &c->tenants[i].policy.share;
 }
 
-/* 0: nobody knows before it is open. */
+/* 0: not known until the device is open. */
 static uint64_t memory_of(const config_device *d) {
     return d->memory_bytes == 0 && is_kind(d, "cpu") ? CPU_MEMORY_BYTES : d->memory_bytes;
 }
 
-/* What it has for guarantees, in whole pages; 0: not known yet, or a problem of its own. */
+/* Bytes for guarantees, in whole pages; 0: not known yet, or invalid. */
 static uint64_t device_room(const config_device *d) {
     uint64_t memory = memory_of(d), left = memory - d->reserve_bytes;
     return memory > d->reserve_bytes ? left - left % FLEET_PAGE_BYTES : 0;
 }
 
-/* A guarantee is kept in whole pages. */
+/* A guarantee is rounded up to whole pages. */
 static uint64_t in_pages(uint64_t n_bytes) {
     return (n_bytes + FLEET_PAGE_BYTES - 1) / FLEET_PAGE_BYTES * FLEET_PAGE_BYTES;
 }
 
-/* Of a model all its parts, each on its own device; tenants have theirs together. */
+/* For a model the sum of its parts, each on its own device; a tenant's guarantee has no parts. */
 static uint64_t min_in_pages(const inferd_config *c, const owners *o, uint32_t i) {
     uint64_t sum = 0;
     if (!are_models(o)) return c->tenants[i].policy.min_bytes;
@@ -415,14 +416,14 @@ static uint64_t min_in_pages(const inferd_config *c, const owners *o, uint32_t i
     return sum;
 }
 
-/* Only where it makes a difference. */
+/* Only if it makes a difference. */
 static const char *say_pages(bool rounded) {
     _Static_assert(FLEET_PAGE_BYTES == 2 << 20, "as it is written below");
     return rounded ? " in pages of 2MiB" : "";
 }
 
 /* Sums of 2^46 bytes and of 2^13 percent over 10^5 owners fit 64 bits.  The culprit is the first
- * with which the sum is too large. */
+ * owner with which the sum is too large. */
 static void check_sum_of_min(const inferd_config *c, const owners *o, config_report *r) {
     uint64_t memory = 0, reserve = 0, room = 0, sum = 0;
     bool rounded = false;
@@ -462,7 +463,8 @@ static void check_sum_of_shares(const inferd_config *c, const owners *o, config_
     }
     if (culprit == UINT32_MAX || c->n_devices == 0) return;
     const share_spec *too_much = share_of(c, o, culprit);
-    if (too_much->percent > DEVICE_PERCENT * too_much->n_devices) return; // told when it was read
+    if (too_much->percent > DEVICE_PERCENT * too_much->n_devices)
+        return; // reported when it was read
     config_place all = {.name = o->name}, one = {.parent = &all, .index = culprit};
     config_place share = {.parent = &one, .name = "share"};
     config_place at = {.parent = &share, .name = "percent"};
@@ -483,7 +485,7 @@ static void check_share_devices(const inferd_config *c, const owners *o, config_
     }
 }
 
-/* `max` is a bound: above the number of devices it is that number, which is no problem. */
+/* `max` is a bound: above the number of devices it counts as that number, which is no problem. */
 static void check_replicas(const inferd_config *c, uint32_t i, config_report *r) {
     uint32_t min = c->models[i].policy.replicas_min;
     config_place models = {.name = "models"}, at_model = {.parent = &models, .index = i};
@@ -494,10 +496,9 @@ static void check_replicas(const inferd_config *c, uint32_t i, config_report *r)
                        c->n_devices, c->n_devices == 1 ? "is" : "are");
 }
 
-/* One part of what a model is guaranteed, of memory or of time, which no two devices keep together.
- */
+/* One part of a model's guarantee, of memory or of time, which must be on one device. */
 typedef struct min_part {
-    uint64_t n_bytes; // whole pages; of time: percent
+    uint64_t n_bytes; // whole pages; for time: percent
     uint32_t model;
     bool rounded;
 } min_part;
@@ -512,8 +513,8 @@ static bool is_tighter(const uint64_t *rooms, uint32_t a, uint32_t b) {
     return rooms[a] < rooms[b] || (rooms[a] == rooms[b] && a < b);
 }
 
-/* The tightest device that is enough, has no part of the same model, and comes after `last`
- * (UINT32_MAX: any) in that order. */
+/* The tightest device that has enough, has no part of the same model, and comes after `last`
+ * (UINT32_MAX: any) in the order of tightness. */
 static uint32_t next_place(const inferd_config *c, const uint64_t *rooms, const bool *has,
                            uint64_t n_bytes, uint32_t last) {
     uint32_t best = UINT32_MAX;
@@ -525,16 +526,16 @@ static uint32_t next_place(const inferd_config *c, const uint64_t *rooms, const 
     return best;
 }
 
-/* Parts on their way to devices. */
+/* A search for devices for all parts. */
 typedef struct min_search {
-    bool of_time; // shares, else memory
+    bool of_time; // of shares; else of memory
     uint64_t rooms[CONFIG_DEVICES_MAX];
     min_part *parts;                 // [n] the largest first; owned, like the next two
     bool (*has)[CONFIG_DEVICES_MAX]; // [n_models]
     uint32_t *at;                    // [n] device, or UINT32_MAX
     uint32_t n;
-    uint32_t missed;       // the first part that found no place; UINT32_MAX: none
-    uint64_t missed_bytes; // the most that a device had for it
+    uint32_t missed;       // the first part without a device; UINT32_MAX: none
+    uint64_t missed_bytes; // the most that a device had left for it
 } min_search;
 
 static void note_miss(const inferd_config *c, min_search *s, uint32_t i) {
@@ -545,9 +546,9 @@ static void note_miss(const inferd_config *c, min_search *s, uint32_t i) {
         if (!has[d] && s->rooms[d] > s->missed_bytes) s->missed_bytes = s->rooms[d];
 }
 
-/* Each part where it is tightest; one that finds no place sends the one before it on to its next.
- * False: no way fits.  After MIN_STEPS_MAX nobody knows, which is no reason to refuse: a model that
- * finds no place is told when it is placed. */
+/* Backtracking: each part goes to the tightest device; if none is left, the part before it moves to
+ * its next one.  False: no assignment fits.  After MIN_STEPS_MAX the result is unknown and true: a
+ * model that does not fit is reported when it is placed. */
 static bool find_places(const inferd_config *c, min_search *s) {
     enum { MIN_STEPS_MAX = 100000 };
     uint32_t i = 0;
@@ -593,11 +594,13 @@ static void say_missed(const min_search *s, config_report *r) {
                    config_write_size(s->missed_bytes).text);
 }
 
-/* Its k-th part; 0: nothing is guaranteed to it. */
+/* The guarantee of the k-th part; 0: none. */
 static min_part part_of(const inferd_config *c, uint32_t i, uint32_t k, bool of_time) {
     model_policy p = fleet_part_of(&c->models[i].policy, k);
     bool shared = p.share.policy != SHARE_BESTEFFORT && p.share.percent <= DEVICE_PERCENT;
-    if (of_time) return (min_part){shared ? p.share.percent : 0, i, false}; // more is told already
+    if (of_time)
+        return (min_part){shared ? p.share.percent : 0, i,
+                          false}; // a larger one was reported already
     uint64_t whole = in_pages(p.min_bytes);
     return (min_part){whole, i, whole != p.min_bytes};
 }
@@ -647,7 +650,7 @@ static void check_guarantees(const inferd_config *c, config_report *r) {
 }
 
 void config_check_all(const inferd_config *c, config_report *r) {
-    bool whole = r->n == 0; // else a key may be missing because it was refused
+    bool whole = r->n == 0; // otherwise a key may be missing because it was refused
     check_listen(c, r);
     check_counts(c, whole, r);
     check_model_names(c, r);

@@ -1,13 +1,13 @@
 /* config_file.c - the configuration's file: read as a whole, replaced as a whole.
  *
- * Replacing is a temporary file in the same folder, on the disk before it gets the name: nobody
- * sees half a text, whenever the power goes.
+ * It is replaced by a temporary file in the same folder, which is synced to disk before it gets the
+ * name: no reader sees a partial text, even after a power cut.
  *
- *     make it > same owner and mode > text > fsync > rename > fsync of the folder
+ *   create > same owner and mode > text > fsync > rename > fsync of the folder
  *
- * Where there was none it is made the same way, readable by its owner only: it may hold keys.
+ * A missing file is created the same way, readable by its owner only: it may hold keys.
  *
- * Until the rename a failure removes the temporary file and the old one was never touched. */
+ * A failure before the rename removes the temporary file; the old one is untouched. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 inferd_status config_read_file(const char *path, buf *out, inferd_err *err) {
     struct stat st;
     inferd_status s = INFERD_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO must not be waited for
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // do not block on a FIFO
     if (fd < 0)
         return inferd_fail(err, errno == ENOENT ? INFERD_ENOTFOUND : INFERD_EIO, "%s: %s", path,
                            strerror(errno));
@@ -53,7 +53,7 @@ inferd_status config_read_file(const char *path, buf *out, inferd_err *err) {
 }
 
 inferd_status config_load(const char *path, inferd_config **out, buf *problems, inferd_err *err) {
-    inferd_err unread; // err may be NULL, and a sentence is taken from it
+    inferd_err unread; // err may be NULL, and its text is used
     buf text;
     if (err == NULL) err = &unread;
     buf_init(&text, 0);
@@ -71,13 +71,13 @@ inferd_status config_load(const char *path, inferd_config **out, buf *problems, 
 
 /* -- replacing -- */
 
-/* What is being written, and where.  Names are relative to the folder, which is held open: it stays
- * the same one when somebody moves it. */
+/* A replacement in progress.  Names are relative to the folder, which is kept open: it stays the
+ * same folder even if it is moved. */
 typedef struct replacing {
-    char *path;       // of the file itself, no link; owned
+    char *path;       // of the file itself, links resolved; owned
     const char *name; // its last part
     struct stat was;
-    bool is_new; // there was none
+    bool is_new; // there was no file
     int folder;  // -1: not open
     int fd;      // of the temporary file; -1: not open
     char temporary[32];
@@ -87,8 +87,8 @@ static inferd_status io_fail(const replacing *w, const char *doing, inferd_err *
     return inferd_fail(err, INFERD_EIO, "%s: %s: %s", w->path, doing, strerror(errno));
 }
 
-/* Where a file that is not there would be; NULL: errno says why not.  A link to nowhere is not
- * followed, and not replaced. */
+/* The path of a file that does not exist yet; NULL: errno has the reason.  A dangling link is
+ * neither followed nor replaced. */
 static char *path_of_new(const char *path) {
     struct stat link;
     const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
@@ -97,7 +97,7 @@ static char *path_of_new(const char *path) {
     size_t n_folder = (size_t)(name - path);
     char *folder = n_folder > 0 ? strndup(path, n_folder) : strdup("."), *all = NULL;
     char *real = folder != NULL ? realpath(folder, NULL) : NULL;
-    size_t n = real != NULL ? strlen(real) + strlen(name) + 2 : 0; // the slash and the end
+    size_t n = real != NULL ? strlen(real) + strlen(name) + 2 : 0; // the slash and the terminator
     if (real != NULL) all = malloc(n);
     if (all != NULL) snprintf(all, n, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name);
     free(folder);
@@ -131,7 +131,7 @@ static inferd_status open_old(replacing *w, const char *path, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* A name nobody has: the process and a number. */
+/* A new name: the process and a number. */
 static inferd_status make_temporary(replacing *w, inferd_err *err) {
     enum { TRIES_MAX = 100 };
     for (int i = 0; i < TRIES_MAX; i++) {
@@ -140,11 +140,11 @@ static inferd_status make_temporary(replacing *w, inferd_err *err) {
         if (w->fd >= 0) return INFERD_OK;
         if (errno != EEXIST) break;
     }
-    w->temporary[0] = 0; // somebody else's
+    w->temporary[0] = 0; // that file is not ours
     return io_fail(w, "making a file beside it", err);
 }
 
-/* The owner first: to change it clears bits of the mode. */
+/* The owner first: changing it clears bits of the mode. */
 static inferd_status keep_rights(replacing *w, inferd_err *err) {
     struct stat is;
     if (w->is_new) return INFERD_OK;

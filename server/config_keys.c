@@ -1,8 +1,8 @@
-/* config_keys.c - API keys: read, digested, looked up.
+/* config_keys.c - API keys: reading, digests, look-up.
  *
- * Plain text lives only while a file is read.  A key is kept as a digest under a pepper drawn once
- * per process, and found in a flat table by the digest's first bytes; which slot is probed depends
- * on the pepper and says nothing about a key, and the comparison itself runs to the end. */
+ * Plain text exists only while a file is read.  A key is stored as a digest under a random pepper
+ * of the process, and found in a flat table by the digest's first bytes; the probed slot depends on
+ * the pepper and reveals nothing about a key, and the comparison always reads all bytes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -37,7 +37,7 @@ static void draw_pepper(void) {
     while (have < sizeof pepper) {
         ssize_t n = getrandom(pepper + have, sizeof pepper - have, 0);
         if (n < 0 && errno == EINTR) continue;
-        INFERD_CHECK(n > 0); // the pool is ready once the machine has booted
+        INFERD_CHECK(n > 0); // the kernel's pool is ready after boot
         have += (size_t)n;
     }
 }
@@ -50,14 +50,14 @@ static void digest_key(unsigned char out[DIGEST_BYTES], bytes key) {
 
 /* -- reading -- */
 
-/* What a bearer token can carry: visible ASCII. */
+/* The characters of a bearer token: visible ASCII. */
 static bool is_key(bytes key) {
     for (size_t i = 0; i < key.n; i++)
         if (key.p[i] <= 0x20 || key.p[i] >= 0x7f) return false;
     return true;
 }
 
-/* Room grows in powers of two, found from the count alone. */
+/* The capacity grows in powers of two and follows from the count alone. */
 static bool has_room(uint32_t n_keys) {
     return n_keys > 0 && (n_keys & (n_keys - 1)) != 0;
 }
@@ -165,7 +165,7 @@ static size_t slot_of(const struct config_index *index, const unsigned char *dig
     return (size_t)first & index->mask;
 }
 
-/* Its slot, or the free one where it would be. */
+/* The slot of a digest, or the free one for it. */
 static size_t find(const struct config_index *index, const unsigned char *digest) {
     size_t i = slot_of(index, digest);
     while (index->slots[i].digest != NULL &&
@@ -208,7 +208,7 @@ void keys_index(inferd_config *c, config_report *r) {
     index_keys(c->index, c->admin.keys, c->admin.n_keys, ADMIN, r, &admin);
 }
 
-/* Whose key it is, as key_slot.owner has it; false: nobody's. */
+/* The owner of a key, as in key_slot.owner; false: an unknown key. */
 static bool find_owner(const inferd_config *c, bytes key, uint32_t *out) {
     unsigned char digest[DIGEST_BYTES];
     digest_key(digest, key);

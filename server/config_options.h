@@ -1,13 +1,13 @@
-/* config_options.h - what the configuration's files share: options as data.
+/* config_options.h - shared by the configuration's files: options as data.
  *
- * An option is a name, a kind, a place in a struct, a range and a default.  Reading, freeing,
+ * An option is a name, a kind, an offset in a struct, a range and a default.  Reading, freeing,
  * comparing and describing all walk the same tables (config_tables.c), so an option is one line
  * there.
  *
- *     config_tables.c  names, kinds, ranges, defaults     config_keys.c   digests of keys
- *     config.c         what only walks the tables         config_check.c  rules of the whole
- *     config_read.c    from JSON                          config_file.c   files, in and out
- *     config_values.c  sizes, durations, lists of CPUs
+ *   config_tables.c  names, kinds, ranges, defaults   config_keys.c   digests of keys
+ *   config.c         walks over the tables            config_check.c  rules for the whole
+ *   config_read.c    from JSON                        config_file.c   reading and replacing files
+ *   config_values.c  sizes, durations, lists of CPUs
  *
  * Thread: any. */
 #ifndef INFERD_CONFIG_OPTIONS_H
@@ -24,15 +24,15 @@ typedef enum option_kind {
     OPTION_BYTES32,  // uint32_t, a size with a unit
     OPTION_BYTES64,  // uint64_t, a size with a unit
     OPTION_DURATION, // uint64_t, microseconds or POLICY_NEVER
-    OPTION_MICROS,   // uint64_t, millionths; range and default in whole ones
+    OPTION_MICROS,   // uint64_t, millionths; range and default in units
     OPTION_BOOL,     // bool
     OPTION_CHOICE,   // an enum of int's size: index in choices
     OPTION_THREADS,  // uint32_t, or "auto" for 0
     OPTION_CORES,    // char *; a list of CPUs
     OPTION_KEYS,     // digests; count at count_offset
-    OPTION_KEY_FILE, // into the same digests, one key per line
+    OPTION_KEY_FILE, // added to the same digests, one key per line
     OPTION_KEY_ENV,  // likewise, the name of an environment variable
-    OPTION_OBJECT,   // a struct in place, described by table
+    OPTION_OBJECT,   // an embedded struct, described by table
     OPTION_LIST      // an array of structs, count at count_offset
 } option_kind;
 
@@ -46,7 +46,7 @@ typedef struct option {
     const char *const *choices; // NULL-terminated
     const option_table *table;
     bool required;
-    bool nullable; // null is as absent, and the default is none
+    bool nullable; // null means absent, and the default is none
     bool live;     // may change without a restart
     const char *about;
 } option;
@@ -55,24 +55,25 @@ static inline void *option_at(const void *base, size_t offset) {
     return (char *)(uintptr_t)base + offset;
 }
 
-/* A place in the document: built on the stack while reading, spelled out only for a problem. */
+/* A position in the document: built on the stack while reading, written as text only for a
+ * problem. */
 typedef struct config_place {
     const struct config_place *parent;
     const char *name; // of a member; NULL: element `index`
     size_t index;
 } config_place;
 
-/* Where problems go. */
+/* The receiver of problems. */
 typedef struct config_report {
     buf *problems;
     const char *source;      // NULL: no file
     const json_lines *lines; // NULL: no lines
-    uint32_t n;              // all of them; only the first PROBLEMS_MAX are written
+    uint32_t n;              // number of problems; only the first CONFIG_PROBLEMS_MAX are written
 } config_report;
 
 /* An option of earlier versions. */
 typedef struct option_replaced {
-    const char *name, *by; // by: the whole path of the option that does its work now
+    const char *name, *by; // by: the whole path of the option that replaces it
 } option_replaced;
 
 struct option_table {
@@ -81,7 +82,7 @@ struct option_table {
     size_t n;
     size_t struct_bytes;
     /* Completes an object that was read without a problem, and checks its members against each
-     * other: `v` says which were given.  NULL: nothing to do. */
+     * other: `v` has the given members.  NULL: nothing to do. */
     void (*settle)(void *base, const json_t *v, config_report *r, const config_place *place);
     const option_replaced *replaced; // [n_replaced] refused with the name of their successor
     size_t n_replaced;
@@ -100,13 +101,13 @@ const option *config_option(const option_table *table, const char *name);
 void config_table_deinit(const option_table *table, void *base);
 
 /* -- config_values.c -- */
-enum { CONFIG_MICROS = 1000000 }; // in one
+enum { CONFIG_MICROS = 1000000 }; // in one unit
 /* "2GiB", "1.5MiB", "4096"; false: not a whole number of bytes in a known unit. */
 bool config_read_size(const char *text, uint64_t *out);
 /* "2.5" or a number as millionths; false: negative, more than six decimals, or too large. */
 bool config_read_micros(const char *text, uint64_t *out);
 bool config_json_micros(const json_t *v, uint64_t *out);
-/* 25769803776 as "24GiB": in the largest unit that needs no fraction. */
+/* 25769803776 as "24GiB": in the largest unit without a fraction. */
 typedef struct config_size_text {
     char text[24];
 } config_size_text;
@@ -122,15 +123,15 @@ void config_settle_replicas(void *base, const json_t *v, config_report *r,
                             const config_place *place);
 
 /* -- config_file.c -- */
-/* The whole text, which may hold keys: `out` is to be zeroed before it is freed.  Nobody but its
- * owner's friends may write it; CONFIG_FILE_BYTES_MAX at most.  ENOTFOUND: there is none. */
+/* Reads the whole text, which may hold keys: the caller zeroes `out` before freeing it.  A file
+ * that all users may write is refused; CONFIG_FILE_BYTES_MAX at most.  ENOTFOUND: no such file. */
 inferd_status config_read_file(const char *path, buf *out, inferd_err *err);
 
 /* -- config_keys.c -- */
 
 enum { KEY_BYTES_MIN = 8, KEY_BYTES_MAX = 512 };
 
-/* Where keys are collected: a tenant, or `admin`. */
+/* The receiver of keys: a tenant, or `admin`. */
 typedef struct key_list {
     unsigned char (**keys)[32];
     uint32_t *n;
@@ -138,8 +139,8 @@ typedef struct key_list {
 void keys_add(key_list list, bytes key, config_report *r, const config_place *place);
 void keys_add_file(key_list list, const char *path, config_report *r, const config_place *place);
 void keys_add_env(key_list list, const char *name, config_report *r, const config_place *place);
-void keys_wipe(key_list list); // zeroed and freed
-/* Build c->index; a key of two owners is a problem. */
+void keys_wipe(key_list list); // zeroes and frees
+/* Builds c->index; a key with two owners is a problem. */
 void keys_index(inferd_config *c, config_report *r);
 void keys_index_destroy(inferd_config *c);
 

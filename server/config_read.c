@@ -1,15 +1,15 @@
 /* config_read.c - from text to an inferd_config, with every problem on the way.
  *
- * The reader never stops at a problem: it notes it and goes on, so that a person mends a file once.
- * What has problems is left as it is when absent; an object without any is settled, which fills in
- * what depends on other members and checks them against each other.
- * The text holds keys, so JSON trees are freed zeroed. */
+ * The reader does not stop at a problem: it notes it and continues, so that all of them can be
+ * fixed at once.  Invalid values are left as if absent; an object without problems is settled,
+ * which fills in what depends on other members and checks them against each other.
+ * The text holds keys, so JSON trees are zeroed when freed. */
 #include <string.h>
 
 #include "config_options.h"
 #include "nearest.h"
 
-/* A configuration is our own, but a key file with a hundred thousand tenants is large. */
+/* A configuration is trusted, but a file with a hundred thousand tenants is large. */
 static const json_limits file_limits = {
     .depth_max = 16, .structural_max = 8000000, .memory_max = 4ull * 1024 * 1024 * 1024};
 
@@ -24,7 +24,7 @@ static void spell(buf *out, const config_place *place) {
         buf_add_format(out, "%s%s", out->n > 0 ? "." : "", place->name);
 }
 
-/* The line of a place, or of the nearest thing around it that is there. */
+/* The line of a position, or of the nearest enclosing position that exists. */
 static uint32_t line_of(const config_report *r, char *path) {
     if (r->lines == NULL) return 0;
     for (;;) {
@@ -36,8 +36,8 @@ static uint32_t line_of(const config_report *r, char *path) {
     }
 }
 
-/* Names that came from the file are written by the caller's format; a line of the report must stay
- * one line and harmless on a terminal. */
+/* Callers format names from the file into the message; a line of the report must stay one line and
+ * be harmless on a terminal. */
 static void make_printable(char *text) {
     for (; *text != 0; text++)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
@@ -110,7 +110,7 @@ static void out_of_range(reader *r, const config_place *p, const option *o) {
                    (unsigned long long)o->max);
 }
 
-/* The reader of a kind of text or number says no with one sentence. */
+/* Any invalid text or number of a kind gets the same message. */
 static bool read_special(reader *r, const config_place *p, const option *o, const json_t *v,
                          uint64_t *out) {
     bool duration = o->kind == OPTION_DURATION;
@@ -178,7 +178,7 @@ static const char *read_text(reader *r, const config_place *p, const option *o, 
     return text;
 }
 
-/* Relative to the file, so that a configuration means the same from every working directory. */
+/* Relative to the file, so that a configuration does not depend on the working directory. */
 static char *take_path(reader *r, const char *text) {
     char *path = NULL;
     if (text[0] == '/' || model_path_is_dummy(text)) return take_text(r, text);
@@ -380,7 +380,7 @@ static void read_option(reader *r, const config_place *p, const option *o, const
     }
 }
 
-/* What is absent and has a text for a default: the first of its choices. */
+/* Absent texts with choices get the first choice. */
 static void fill_absent(reader *r, const config_place *p, const option_table *table,
                         const json_t *v, void *base) {
     for (size_t i = 0; i < table->n; i++) {
@@ -418,7 +418,7 @@ static void read_object(reader *r, const config_place *p, const option_table *ta
 
 /* -- the whole -- */
 
-/* Texts with choices, as fill_absent leaves them: "devices": [{}] changes nothing. */
+/* The defaults of texts, as in fill_absent: "devices": [{}] changes nothing. */
 static bool fill_texts(const option_table *table, void *base) {
     bool ok = true;
     for (size_t i = 0; i < table->n; i++) {
@@ -431,8 +431,8 @@ static bool fill_texts(const option_table *table, void *base) {
     return ok;
 }
 
-/* What a text without "listen" and "devices" means.  Where "devices" is there and is no list, there
- * are none, and nothing is said about how much they can carry. */
+/* The defaults for an absent "listen" and "devices".  If "devices" is not a list, there are no
+ * devices, and checks of their capacity are skipped. */
 static bool fill_defaults(inferd_config *c, const json_t *tree) {
     const option_table *device = config_option(&config_table, "devices")->table;
     if (c->listen == NULL) c->listen = strdup("127.0.0.1:8080");
@@ -473,7 +473,7 @@ static inferd_status read_tree(const json_t *tree, const char *path, config_repo
     return INFERD_OK;
 }
 
-/* "line 3, column 14: sentence" -> "file:3: column 14: sentence". */
+/* "line 3, column 14: text" -> "file:3: column 14: text". */
 static void tell_syntax(config_report *r, const char *sentence) {
     unsigned line;
     int used = 0;
@@ -492,7 +492,7 @@ static inferd_status read_json(const char *source, bytes text, config_report *re
     if (s == INFERD_ENOMEM) return s;
     if (s != INFERD_OK) {
         tell_syntax(report, err->text);
-        return INFERD_OK; // what came of it is in the report
+        return INFERD_OK; // the report has the problem
     }
     lines = json_lines_create(text);
     report->lines = lines;
@@ -530,7 +530,7 @@ inferd_status config_load_text(const char *source_path, const char *text, size_t
     return INFERD_OK;
 }
 
-/* "models/smollm2.gguf" and "models/smollm2/" are both called smollm2. */
+/* "models/smollm2.gguf" and "models/smollm2/" are both named smollm2. */
 static char *name_of_file(const char *path) {
     static const char suffix[] = ".gguf";
     size_t n = strlen(path), prefix_n = sizeof MODEL_DUMMY_PREFIX - 1;

@@ -1,8 +1,8 @@
 /* config_tables.c - the option tables: one line per option.
  *
- * Names, kinds, ranges and defaults are said here and nowhere else; config.c walks the tables to
- * free, compare and describe, config_read.c to read.  Objects of a file need not be structs: `slo`
- * is read into members of its model's policy. */
+ * Names, kinds, ranges and defaults exist only here; config.c walks the tables to free, compare and
+ * describe, config_read.c to read.  Objects of a file need not be structs: `slo` is read into
+ * members of its model's policy. */
 #include "config_options.h"
 
 #define KIB 1024ull
@@ -21,7 +21,7 @@ enum {
     PATH_BYTES_MAX = 4095
 };
 #define MEMORY_MAX (64 * TIB)
-#define TOKENS_MAX 1000000000000000ull // of a quota: 10^15, far from where sums overflow
+#define TOKENS_MAX 1000000000000000ull // of a quota: 10^15, far below an overflow of sums
 
 static const char *const cpu_maths[] = {"fast", "exact", NULL};
 static const char *const device_kinds[] = {"auto", "cpu", "cuda", NULL};
@@ -34,7 +34,7 @@ static const char *const objectives[] = {"balanced", "latency", "throughput", "s
 static const char *const placements[] = {"balanced", "binpack", "spread", NULL};
 static const char *const levels[] = {"error", "info", "debug", NULL};
 
-/* One line per option: where it lives, its kind, {min, max, default}, and what it is. */
+/* One line per option: its member, its kind, {min, max, default}, and its description. */
 #define AT(type, field)         .offset = offsetof(type, field)
 #define COUNT(type, field)      .count_offset = offsetof(type, field)
 #define RANGE(low, high, usual) .min = low, .max = high, .normal = usual
@@ -81,7 +81,7 @@ static const option of_device[] = {
 static const option_table device_table = {"devices[]", of_device, INFERD_COUNT(of_device),
                                           sizeof(D)};
 
-/* Of models and of tenants. */
+/* For models and tenants. */
 #define S share_spec
 static const option of_share[] = {
     {"policy", OPTION_CHOICE, AT(S, policy), .normal = SHARE_BESTEFFORT, .choices = share_policies,
@@ -150,7 +150,7 @@ static const option of_model[] = {
 static const option_table model_table = {"models[]", of_model, INFERD_COUNT(of_model), sizeof(M),
                                          config_settle_model};
 
-/* The three ways to give keys, alike wherever there are any. */
+/* The three ways to give keys, the same for every owner. */
 #define KEY_OPTIONS(type)                                                                          \
     {"keys",                                                                                       \
      OPTION_KEYS,                                                                                  \

@@ -1,8 +1,8 @@
 /* config_values.c - values with units: sizes, durations, decimals, lists of CPUs.
  *
- * All of them are exact: what is no whole number of the unit it is stored in is refused, never
- * rounded.  A fraction in JSON comes as a double; it is a number of millionths if that number,
- * divided again, gives the same double, which holds for everything below 2^53 millionths. */
+ * All of them are exact: a value that is not a whole number of its stored unit is refused, never
+ * rounded.  A fraction in JSON is a double; it counts as a number of millionths if that number,
+ * divided again, gives the same double, which holds for all values below 2^53 millionths. */
 #include <string.h>
 
 #include "config_options.h"
@@ -105,12 +105,12 @@ typedef struct time_unit {
     uint64_t us;
 } time_unit;
 
-/* Largest first, which is how they are written; "ms" before "m" is not needed: the whole word
+/* Largest first, the order in which they are written; "ms" before "m" is not needed: the whole word
  * between two numbers is compared. */
 static const time_unit time_units[] = {
     {"h", 3600 * SECOND_US}, {"m", 60 * SECOND_US}, {"s", SECOND_US}, {"ms", 1000}, {"us", 1}};
 
-/* "1h30m": each unit at most once, and none behind a smaller one. */
+/* "1h30m": each unit at most once, and none after a smaller one. */
 static bool read_parts(const char *text, uint64_t *out) {
     size_t next = 0;
     uint64_t sum = 0, part;
