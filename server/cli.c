@@ -1,4 +1,4 @@
-/* cli.c - what the commands share. */
+/* cli.c - shared by the commands. */
 #include "cli.h"
 
 #include <math.h>

@@ -16,14 +16,14 @@
 #endif
 
 enum {
-    CLI_FAILED = 1,    // it went wrong while running
-    CLI_WRONG = 2,     // the command line, the configuration, or a file that they name
+    CLI_FAILED = 1,    // a failure at run time
+    CLI_WRONG = 2,     // an error in the command line, the configuration, or a file named there
     CLI_NO_DEVICE = 3, // no such device
-    CLI_LOST = 70,     // the device was lost: another process may have it again
-    CLI_NOT_YET = 75   // the machine's own GPU services still start: the same command works later
+    CLI_LOST = 70,     // the device was lost: a new process may get it back
+    CLI_NOT_YET = 75 // the machine's GPU services are still starting: the same command works later
 };
 
-/* What it means that a device of the configuration was not found (devices_resolve). */
+/* The exit status for a configured device that was not found (devices_resolve). */
 static inline int cli_device_status(const inferd_err *err) {
     return err->status == INFERD_ELOST   ? CLI_LOST
            : err->status == INFERD_EBUSY ? CLI_NOT_YET
@@ -32,7 +32,7 @@ static inline int cli_device_status(const inferd_err *err) {
 
 int cli_serve(int argc, char **argv);
 int cli_devices(int argc, char **argv);
-/* devices --self-test; `wanted` as devices_parse left it, kind NULL: every GPU. */
+/* devices --self-test; `wanted` as set by devices_parse, kind NULL: every GPU. */
 struct config_device;
 int cli_self_test(const char *module, const struct config_device *wanted, bool json);
 int cli_check(int argc, char **argv);
@@ -42,12 +42,12 @@ int cli_tokenize(int argc, char **argv);
 int cli_render(int argc, char **argv);
 int cli_ctl(int argc, char **argv); // 1: refused, 3: cannot connect to the daemon
 
-/* Numbers in options: false when `text` is not one whole number in [min, max]; the sentence goes to
- * stderr and names the option. */
+/* Numbers in options: false if `text` is not a whole number in [min, max]; the message on stderr
+ * names the option. */
 int cli_number(const char *option, const char *text, double min, double max, double *out);
 int cli_size(const char *option, const char *text, uint64_t *out); // "2GiB"
 
-/* A bar on a terminal for what takes over a second: call as often as you like. */
+/* A progress bar on a terminal for work of more than a second; it may be drawn at any rate. */
 typedef struct cli_progress {
     const char *what;
     uint64_t started_us, drawn_us;

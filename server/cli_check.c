@@ -1,4 +1,5 @@
-/* cli_check.c - `inferd check --config F`: every problem of a configuration, before it is used. */
+/* cli_check.c - `inferd check --config F`: reports every problem of a configuration before its
+ * use. */
 #include <getopt.h>
 #include <stdio.h>
 
@@ -23,7 +24,7 @@ static int describe(void) {
     return fine ? 0 : 1;
 }
 
-/* The file of each model can be read and is one we can serve. */
+/* The file of each model is readable and supported. */
 static bool check_models(const inferd_config *c, bool allow_dummy, buf *problems) {
     bool fine = true;
     for (uint32_t i = 0; i < c->n_models; i++) {
@@ -77,7 +78,7 @@ int cli_check(int argc, char **argv) {
         printf("%s: %u model%s, %u tenant%s: fine\n", path, config->n_models,
                config->n_models == 1 ? "" : "s", config->n_tenants,
                config->n_tenants == 1 ? "" : "s");
-        config_write_notes(config, &problems); // there is none in it
+        config_write_notes(config, &problems); // problems is empty here
         if (problems.n > 0) fputs(buf_cstr(&problems), stdout);
     }
     buf_deinit(&problems);

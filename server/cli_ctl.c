@@ -1,10 +1,9 @@
 /* cli_ctl.c - `inferd ctl`: the admin API from a terminal.
  *
- * Each command is one request; what comes back is shown as a table, or as it is with --json.
+ * Each command is one request; the answer is shown as a table, or unchanged with --json.
  *
- * Exit status: 0 done, 1 refused (the daemon's sentence is printed) or a plan that does not fit, 2
- * bad usage, 3 nobody there.
- */
+ * Exit status: 0 done, 1 refused (the daemon's message is printed) or a plan that does not fit, 2
+ * bad usage, 3 no connection to a daemon. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -45,8 +44,8 @@ enum {
     EXIT_USAGE,
     EXIT_NOBODY,
     TIMEOUT_S = 60,  // without --timeout
-    GRACE_S = 10,    // the daemon says itself when a wait is over
-    CONFIG_S = 3600, // files of models are read to check a configuration
+    GRACE_S = 10,    // extra time: the daemon itself answers when a wait is over
+    CONFIG_S = 3600, // checking a configuration reads files of models
     FILE_BYTES_MAX = 64 * 1024 * 1024
 };
 
@@ -65,7 +64,7 @@ static int use(const char *why) {
     return EXIT_USAGE;
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static json_t *parse(const buf *text) {
     json_limits limits = json_limits_default;
@@ -85,7 +84,7 @@ static void print(buf *out) {
     buf_deinit(out);
 }
 
-/* Ask, and show what was said.  `how` NULL: as it came. */
+/* Sends a request and shows the answer.  `how` NULL: unchanged. */
 static int ask(const ctl *c, const char *method, const char *path, bytes body, unsigned timeout_s,
                show *how) {
     ctl_answer answer;
@@ -138,7 +137,8 @@ static void on_interrupt(int sig) {
 static int do_top(const ctl *c) {
     int status = EXIT_DONE;
     bool screen = isatty(STDOUT_FILENO) && !c->json;
-    struct sigaction sa = {.sa_handler = on_interrupt}; // without SA_RESTART: a wait ends
+    struct sigaction sa = {.sa_handler =
+                               on_interrupt}; // without SA_RESTART: the signal ends a wait
     sigaction(SIGINT, &sa, NULL);
     for (double i = 0; status == EXIT_DONE && !interrupted && (c->count == 0 || i < c->count);
          i++) {
@@ -187,7 +187,7 @@ static bool read_file(const char *path, buf *out) {
     return fine;
 }
 
-/* A file holds a question, or a model as the configuration has it. */
+/* The file holds a question, or a model as in the configuration. */
 static int do_plan(const ctl *c) {
     buf text = {0};
     json_t *v = NULL;
@@ -217,7 +217,7 @@ static int do_plan(const ctl *c) {
     return status;
 }
 
-/* share.percent=30: JSON where it is JSON, else text. */
+/* share.percent=30: a JSON value if it parses, else text. */
 static bool set_value(json_t *into, char *word) {
     char *value = strchr(word, '='), *dot;
     if (value == NULL || value == word) return false;

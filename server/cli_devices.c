@@ -1,7 +1,7 @@
-/* cli_devices.c - `inferd devices`: what could compute here.
+/* cli_devices.c - `inferd devices`: lists the devices of this machine.
  *
- * One line per device on standard output; what is missing for a GPU goes to standard error.  With
- * --json one object per line, for machines. */
+ * One line per device on standard output; problems of GPUs go to standard error.  With --json one
+ * object per line, for programs. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static void print_health(const backend_device_about *d) {
     if (d->health.throttle_thermal == 1) printf(", slowed by heat");
 }
 
-/* What is not used there, and why. */
+/* Prints the parts that are not used there, with the reason. */
 static void print_parts(const backend_options *o, const backend_device_about *d) {
     be_device_part parts[BE_DEVICE_PARTS_MAX];
     uint32_t n = 0;
@@ -135,7 +135,7 @@ static void print_json(const backend_options *o, const backend_device_about *d) 
     buf_deinit(&out);
 }
 
-/* Those that CUDA does not show to this process. */
+/* Prints the MIG instances that CUDA does not show to this process. */
 static void print_instances(const backend_options *o, const backend_device_about *found,
                             uint32_t n_found, bool json) {
     static backend_instance all[BE_DEVICES_MAX];
@@ -160,7 +160,7 @@ static void print_instances(const backend_options *o, const backend_device_about
     }
 }
 
-/* False: there is none of that kind, and `why` says what is missing. */
+/* False: there is no device of that kind, and `why` has the reason. */
 static bool print_kind(const char *kind, const char *module, bool json, inferd_err *why) {
     static backend_device_about found[BE_DEVICES_MAX];
     uint32_t n = 0;

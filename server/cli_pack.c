@@ -1,5 +1,5 @@
-/* cli_pack.c - `inferd pack MODEL`: its weights as a device wants them, in a file that is read
- * instead of the model from then on (models/packed.h). */
+/* cli_pack.c - `inferd pack MODEL`: writes the prepared weights of a device to a file, which is
+ * then read instead of the model (models/packed.h). */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ typedef struct pack_options {
     config_device device;
 } pack_options;
 
-/* -1: go on; else the exit status. */
+/* -1: continue; else the exit status. */
 static int read_options(int argc, char **argv, pack_options *o) {
     static const struct option longs[] = {{"help", no_argument, NULL, 'h'},
                                           {"device", required_argument, NULL, 'd'},
@@ -57,7 +57,7 @@ static int read_options(int argc, char **argv, pack_options *o) {
     return -1;
 }
 
-/* The weights have room, and little else is needed: no keys and values, one row. */
+/* Room for the weights, and little more: no keys and values, one row. */
 static void choose_memory(const model *m, backend_options *be) {
     const uint64_t more_bytes = 256u << 20, gpu_bytes = 512u << 20;
     bool cpu = be->kind == NULL || strcmp(be->kind, "cpu") == 0;
@@ -65,7 +65,7 @@ static void choose_memory(const model *m, backend_options *be) {
     be->memory_bytes = cpu ? n_bytes + n_bytes / 4 + more_bytes : gpu_bytes;
 }
 
-/* *exit_status: what a failure means. */
+/* *exit_status: the status in case of a failure. */
 static inferd_status pack(const pack_options *o, char **written, int *exit_status,
                           inferd_err *err) {
     model *m = NULL;

@@ -18,7 +18,7 @@ static const char usage[] =
     "\n"
     "  --now TIME   what strftime_now sees, local time (default: now)\n";
 
-/* False: standard error has the reason. */
+/* False: the reason was printed on standard error. */
 static bool read_template(const char *path, buf *out) {
     FILE *f = fopen(path, "rbe");
     if (f == NULL) {
@@ -84,7 +84,7 @@ int cli_render(int argc, char **argv) {
             return 2;
         }
         now.tm_isdst = -1;
-        mktime(&now); // fills in the day of the week
+        mktime(&now); // sets the day of the week
     }
     if (argc - optind != 1) return fputs(usage, stderr), 2;
 

@@ -1,9 +1,8 @@
-/* cli_run.c - `inferd run MODEL ["prompt"]`: a model in the terminal, through the engine that
- * serves.
+/* cli_run.c - `inferd run MODEL ["prompt"]`: a model in the terminal, through the daemon's engine.
  *
- *     words -> chat_render -> tok_encode -> engine_submit -> events -> tok_stream -> terminal
+ *   words -> chat_render -> tok_encode -> engine_submit -> events -> tok_stream -> terminal
  *
- * The engine's wake-up is a condition variable here; everything else is what the daemon does. */
+ * The engine's wake-up is a condition variable here; everything else is as in the daemon. */
 #include <getopt.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -73,7 +72,7 @@ static void wake_session(void *ctx) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Until the engine has something to say, or 100 ms have passed. */
+/* Waits for events of the engine, at most 100 ms. */
 static void wait_engine(session *s) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -158,7 +157,7 @@ static inferd_status submit(session *s, const run_options *o, tok_ids *ids, uint
     return inferd_fail(err, INFERD_EBUSY, "the engine's inbox is full");
 }
 
-/* Print what comes until the request has ended; the answer's text is left in `answer`. */
+/* Prints the output until the request has ended; the answer's text is left in `answer`. */
 static inferd_status stream_answer(session *s, uint64_t id, buf *answer, inferd_err *err) {
     tok_stream words;
     tok_stream_init(&words, model_tokenizer(s->m), true);
@@ -189,7 +188,8 @@ static inferd_status stream_answer(session *s, uint64_t id, buf *answer, inferd_
     }
     uint64_t ended = clock_now_us();
     interrupted = 0;
-    /* Out before the rates: standard error is another stream, and a pipe would hold the newline. */
+    /* Flush before the rates: standard error is another stream, and a pipe would delay the
+     * newline. */
     if (answer->n == 0 || answer->p[answer->n - 1] != '\n') putchar('\n');
     fflush(stdout);
     s->n_prompt += ev.done.n_prompt - ev.done.n_cached;
@@ -341,7 +341,7 @@ static int read_options(int argc, char **argv, run_options *o) {
     return -1;
 }
 
-/* *exit_status: what a failure means. */
+/* *exit_status: the status in case of a failure. */
 static inferd_status open_session(session *s, const run_options *o, int *exit_status,
                                   inferd_err *err) {
     model_options mo = {.path = o->path, .context_max = o->context, .allow_dummy = o->allow_dummy};

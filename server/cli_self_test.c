@@ -1,12 +1,12 @@
-/* cli_self_test.c - `inferd devices --self-test`: each kernel on each GPU against formulas.
+/* cli_self_test.c - `inferd devices --self-test`: checks each kernel on each GPU against formulas.
  *
  * One line per check, or with --json one object, and one line per GPU at its end.  A wrong result
- * names its kernel and the first wrong element.  Behind them the GPU is opened as for serving, and
- * each part that is not on is told (docs/gpu.md).  The exit status is that of the worst: 3 no GPU
- * to test, 1 a wrong result, a launch that failed or a GPU that cannot be opened.
+ * is reported with its kernel and the first wrong element.  Then the GPU is opened as for serving,
+ * and each part that is not on is reported (docs/gpu.md).  The exit status is the worst one: 3 no
+ * GPU to test, 1 a wrong result, a failed launch or a GPU that cannot be opened.
  *
  * After a lost context no other GPU is tested: CUDA keeps such an error for the whole process.  A
- * kernel that does not end would hold the process's end too, so the process leaves without one. */
+ * kernel that does not end would also block a normal exit, so the process then uses _exit. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ typedef struct tally {
     uint32_t n[SELF_TEST_SKIPPED + 1]; // by result
 } tally;
 
-/* Ten digits for the bits of a word, twelve tell two floats apart. */
+/* Ten digits for the bits of a word; twelve distinguish any two floats. */
 #define NUMBER "%.12g"
 
 static void tell_text(const self_test_row *r) {
@@ -48,7 +48,7 @@ static void add_text(buf *out, const char *name, const char *value) {
     json_add_string(out, value, strlen(value));
 }
 
-/* What is not a number is null. */
+/* A value that is not finite is null. */
 static void add_real(buf *out, const char *name, double v) {
     if (isfinite(v))
         buf_add_format(out, ",\"%s\":" NUMBER, name, v);
@@ -78,7 +78,7 @@ static void tell_json(const self_test_row *r) {
     buf_deinit(&out);
 }
 
-/* Each line is out at once: the last one says where a test that was killed had come to. */
+/* Each line is flushed at once: the last one shows where a killed test was. */
 static void tell(const self_test_row *r, void *ctx) {
     tally *t = ctx;
     t->n[r->result]++;
@@ -127,7 +127,7 @@ static void tell_part(const be_device_part *part, const backend_device_about *d,
     buf_deinit(&out);
 }
 
-/* Opened as for serving, with little memory: a part that falls back on this GPU says so. */
+/* Opened as for serving, with little memory: reports the parts that fall back on this GPU. */
 static bool tell_parts(const backend_options *o, const backend_device_about *d, bool json) {
     enum { PARTS_MEMORY_MIB = 256 };
     backend_options small = *o;
@@ -147,7 +147,7 @@ static bool tell_parts(const backend_options *o, const backend_device_about *d, 
     return true;
 }
 
-/* One GPU; false: no other one may be tested by this process. */
+/* One GPU; false: this process must not test another one. */
 static bool test_one(const backend_options *o, const backend_device_about *d, bool json,
                      int *status) {
     tally t = {.json = json};

@@ -1,15 +1,15 @@
-/* cli_serve.c - `inferd serve`: the daemon from its first breath to its last.
+/* cli_serve.c - `inferd serve`: the daemon from start to exit.
  *
- *     options, configuration, models' headers   any problem: exit 2
- *     devices                                   not there: exit 3; not ready for device_wait_s: 75
- *     engines (each opens its device, and loads in the background), listener
- *     loop: engine wakes, ticks, signals
- *       SIGTERM, SIGINT   drain: finish what runs and waits, at most drain_timeout_s, while new
- *                         work is told shutting_down; again: end at once
- *       SIGHUP            reopen the log, reload the configuration; a bad one changes nothing
- *     stop: cut what is left, close everything, exit 0
- *     the last device lost, or one that hangs: tell everyone, exit 70
- *     this loop or an engine's hangs: the watchdog's thread says which, exit 71
+ *   options, configuration, models' headers   any problem: exit 2
+ *   devices                                   absent: exit 3; not ready for device_wait_s: exit 75
+ *   engines (each opens its device, and loads in the background), listener
+ *   loop: engine wakes, ticks, signals
+ *       SIGTERM, SIGINT   drain: finish running and waiting work, at most drain_timeout_s; new work
+ *                         gets shutting_down; a second signal: end at once
+ *       SIGHUP            reopen the log, reload the configuration; an invalid one changes nothing
+ *   stop: cut open work, close everything, exit 0
+ *   the last device is lost, or a device hangs: answer all clients, exit 70
+ *   this loop or an engine's loop hangs: the watchdog's thread reports which, exit 71
  *
  * The front thread is the one that runs this; the loop belongs to libuv. */
 #include <errno.h>
@@ -58,12 +58,12 @@ static const char usage[] =
 enum {
     TICK_MS = 100,
     EXIT_USAGE = 2,
-    DEVICE_AGAIN_MS = 1000, // between two tries to find a device whose services still start
+    DEVICE_AGAIN_MS = 1000, // between two tries to find a device whose services are still starting
     CUT_GRACE_MS = 2000,
-    LAST_CALL_MS = 500,    // once nothing runs, for requests that have already arrived
-    END_GRACE_S = 3,       // for closing; a driver that does not answer must not keep the process
-    LOOK_EVERY_MS = 10000, // at the device's health
-    DISK_TOLD_EVERY_US = 60000000 // trouble with the disk
+    LAST_CALL_MS = 500,    // after the last work, for requests that arrive late
+    END_GRACE_S = 3,       // for closing; a driver that does not answer must not delay the exit
+    LOOK_EVERY_MS = 10000, // between two readings of the devices' health
+    DISK_TOLD_EVERY_US = 60000000 // between two log lines about the disk
 };
 
 typedef struct serve_options {
@@ -81,41 +81,41 @@ typedef struct server_life {
     http_server *http_admin; // owned; NULL: no socket file of its own
     changer *changer;        // owned
     file_look *files;        // owned
-    kv_disk *disk;           // owned; NULL: keys and values go to no disk
-    bool disk_off;           // it was told in the log,
-    uint64_t disk_problems;  // and so many of its problems,
-    uint64_t disk_told_us;   // the newest then; 0: none
+    kv_disk *disk;           // owned; NULL: no disk cache of keys and values
+    bool disk_off;           // as last logged
+    uint64_t disk_problems;  // n_problems, as last logged
+    uint64_t disk_told_us;   // time of that log line; 0: none
     admin *admin;            // owned
     uv_loop_t loop;
     uv_async_t woken; // by the engines
     uv_timer_t tick;
     uv_signal_t signals[3];
-    uv_prepare_t sleeps; // before the loop waits,
-    uv_check_t wakes;    // and behind that
+    uv_prepare_t sleeps; // before the loop waits
+    uv_check_t wakes;    // after the loop waited
     pulse pulse;         // of this loop
     watchdog *watchdog;  // owned
     uint64_t tick_due_us, drain_from_us, drain_until_us;
-    uint64_t last_call_us; // answers to what arrives until then are waited for; 0: not yet known
+    uint64_t last_call_us; // answers to requests that arrive until then are sent; 0: not known yet
     cli_progress bar;
     bool loop_open, announced, draining, cut, failed;
-    bool reloading;                       // the service manager was told so
-    bool closing;                         // the loop turns only for what is being closed
-    uint8_t seen_states[REGISTRY_SLOTS];  // told in the log
-    uint64_t seen_stages[REGISTRY_SLOTS]; // likewise: how the newest came in
-    bool told_saturated[REGISTRY_SLOTS];  // likewise: that keys and values were too large
+    bool reloading;                       // the service manager was notified of it
+    bool closing;                         // the loop runs only to close handles
+    uint8_t seen_states[REGISTRY_SLOTS];  // as last logged
+    uint64_t seen_stages[REGISTRY_SLOTS]; // logged stages, to log how the last one was read
+    bool told_saturated[REGISTRY_SLOTS];  // logged that its keys and values were too large
 
-    devices_found found; // to look at; strings are owned once the engines have started
-    uv_work_t look;      // at the devices, on a thread of the loop's pool
+    devices_found found; // for the health readings; strings are owned once the engines have started
+    uv_work_t look;      // reads the devices' health on a thread of the loop's pool
     backend_device_about seen[FLEET_DEVICES_MAX];
-    inferd_status saw[FLEET_DEVICES_MAX]; // what came of it, ...
+    inferd_status saw[FLEET_DEVICES_MAX]; // the results
     inferd_err saw_err[FLEET_DEVICES_MAX];
-    bool look_at[FLEET_DEVICES_MAX]; // ... of those that are not lost
+    bool look_at[FLEET_DEVICES_MAX]; // devices to read: those that are not lost
     bool told_lost[FLEET_DEVICES_MAX];
-    be_part_state told_parts[FLEET_DEVICES_MAX][BE_DEVICE_PARTS_MAX]; // in the log
+    be_part_state told_parts[FLEET_DEVICES_MAX][BE_DEVICE_PARTS_MAX]; // as last logged
     bool looking, found_owned;
-    bool look_inside; // one was lost: have the others a context that lives?
+    bool look_inside; // a device was lost: check the contexts of the others too
     uint64_t look_due_us;
-    bool lost, hangs;  // all devices are lost; one hangs: its thread never comes back
+    bool lost, hangs;  // all devices are lost; one hangs: its thread never returns
     uint64_t stuck_us; // at the last tick
     uint32_t stuck_ticks, stuck_device;
 } server_life;
@@ -130,7 +130,7 @@ static bool replace_text(char **slot, const char *text) {
     return true;
 }
 
-/* What the command line says wins over the file. */
+/* Options of the command line override the file. */
 static bool apply_options(const serve_options *o, inferd_config *c) {
     double threads;
     if (o->listen != NULL && !replace_text(&c->listen, o->listen)) return false;
@@ -145,7 +145,7 @@ static bool apply_options(const serve_options *o, inferd_config *c) {
     return true;
 }
 
-/* NULL: `problems` says why. */
+/* NULL: `problems` has the reason. */
 static inferd_config *read_config(const serve_options *o, buf *problems) {
     inferd_config *c = NULL;
     inferd_err err = {0};
@@ -184,7 +184,8 @@ static void reload(server_life *s) {
     file_look_soon(s->files);
 }
 
-/* Also one that was refused: the daemon serves with the old one. */
+/* Notifies the service manager after a reload, also a refused one: the daemon serves with the old
+ * configuration then. */
 static void tell_reloaded(server_life *s) {
     changer_about about;
     changer_get_about(s->changer, &about);
@@ -195,13 +196,14 @@ static void tell_reloaded(server_life *s) {
 
 /* -- the loop -- */
 
-static void lose_device(server_life *s, const char *why); // below, with what else concerns it
+static void lose_device(server_life *s,
+                        const char *why); // defined below, with the other functions on devices
 
 static void end_loop(server_life *s) {
     uv_stop(&s->loop);
 }
 
-/* The devices where it is in that state. */
+/* Names the devices where it is in that state. */
 static void log_devices(log_line *line, const fleet *f, uint32_t slot, model_state state) {
     buf names = {0};
     for (uint32_t d = 0; d < fleet_n_devices(f); d++) {
@@ -215,7 +217,7 @@ static void log_devices(log_line *line, const fleet *f, uint32_t slot, model_sta
     buf_deinit(&names);
 }
 
-/* What the log says when a model is somewhere else than before. */
+/* Logs a change of a model's state. */
 static void tell_state(server_life *s, uint32_t slot, const engine_model_info *info) {
     log_line line;
     bool failed = info->state == MODEL_FAILED;
@@ -244,7 +246,7 @@ static void tell_state(server_life *s, uint32_t slot, const engine_model_info *i
     log_end(&line);
 }
 
-/* Once for each model: the answers are not those of the model any more. */
+/* Once for each model: its answers are no longer correct. */
 static void tell_saturated(server_life *s, uint32_t slot, const engine_model_info *info) {
     log_line line;
     log_begin(&line, LOG_LEVEL_ERROR, "kv_saturated");
@@ -281,7 +283,7 @@ static void watch_models(server_life *s) {
     }
 }
 
-/* The names of what is served, for people: at most a few. */
+/* The names of the served models, for people: at most a few. */
 static void list_names(const app *a, char *text, size_t text_bytes) {
     enum { SHOWN = 4 };
     const inferd_config *c = a->config->c;
@@ -294,7 +296,7 @@ static void list_names(const app *a, char *text, size_t text_bytes) {
         snprintf(text + used, text_bytes - used, " and %u more", c->n_models - SHOWN);
 }
 
-/* Nobody can be served: the first that failed says why. */
+/* No model can be served: err has the reason of the first one. */
 static bool all_failed(const app *a, inferd_err *err) {
     const app_config *c = a->config;
     for (uint32_t i = 0; i < c->c->n_models; i++)
@@ -303,7 +305,7 @@ static bool all_failed(const app *a, inferd_err *err) {
     return true;
 }
 
-/* What computes, for people: with several each behind its name, at most a few. */
+/* The computing devices, for people; several with their names, at most a few. */
 static void list_devices(const fleet *f, char *text, size_t text_bytes) {
     enum { SHOWN = 4 };
     uint32_t n = fleet_n_devices(f);
@@ -341,7 +343,7 @@ static void log_part(const char *device, const be_device_part *part) {
     log_end(&line);
 }
 
-/* Each change of what a GPU's backend uses, and at first all that is not on. */
+/* Logs each change of a part of a GPU's backend, and at first all parts that are not on. */
 static void tell_parts(server_life *s) {
     for (uint32_t d = 0; d < fleet_n_devices(s->fleet); d++) {
         engine_stats stats;
@@ -355,7 +357,7 @@ static void tell_parts(server_life *s) {
     }
 }
 
-/* Once models answer: the one line people wait for. */
+/* When the models answer: prints the one line that people wait for. */
 static void announce(server_life *s) {
     inferd_err err = {0};
     if (s->announced) return;
@@ -404,7 +406,7 @@ static void begin_drain(server_life *s) {
     app_drain(s->app);
 }
 
-/* Of both listeners: has every request that arrived before `us` been answered? */
+/* Is every request that arrived before `us` answered, on both listeners? */
 static bool is_answered(const server_life *s, uint64_t us) {
     return http_n_due(s->http, us) == 0 &&
            (s->http_admin == NULL || http_n_due(s->http_admin, us) == 0);
@@ -414,9 +416,9 @@ static bool is_quiet(const server_life *s) {
     return http_is_quiet(s->http) && (s->http_admin == NULL || http_is_quiet(s->http_admin));
 }
 
-/* Nothing runs, every answer has left, and a request that arrived meanwhile was told 503 instead of
- * being reset.  The last call is made once, when all from before the drain is done: clients that
- * never stop asking, or never end a body, do not keep the process. */
+/* No work runs, every answer was sent, and a request that arrived meanwhile got a 503 instead of a
+ * reset.  The last call is set once, when all requests from before the drain are done: clients that
+ * never stop asking, or never end a body, do not delay the exit. */
 static bool is_drained(server_life *s, uint64_t now_us) {
     if (app_n_running(s->app) != 0) return false;
     if (s->last_call_us == 0) {
@@ -426,7 +428,7 @@ static bool is_drained(server_life *s, uint64_t now_us) {
     return now_us < s->last_call_us ? is_quiet(s) : is_answered(s, s->last_call_us);
 }
 
-/* When patience ends, what is left is told, and gets a moment to leave. */
+/* When drain_timeout_s is over, open requests are cut, with a moment to send their errors. */
 static void watch_drain(server_life *s) {
     uint64_t now = clock_now_us();
     if (is_drained(s, now)) {
@@ -450,7 +452,7 @@ static void look_at_devices(uv_work_t *work) {
                                      &s->saw_err[d]);
 }
 
-/* A device that is lost may have nothing to compute, so that no step would ever say so. */
+/* A lost device may have no work, so that no step would report it. */
 static void looked_at_devices(uv_work_t *work, int status) {
     server_life *s = work->data;
     s->looking = false;
@@ -459,12 +461,12 @@ static void looked_at_devices(uv_work_t *work, int status) {
         if (s->saw[d] == INFERD_OK)
             s->app->devices[d] = s->seen[d];
         else if (s->saw[d] == INFERD_ELOST && !engine_is_lost(fleet_engine(s->fleet, d)))
-            fleet_lose(s->fleet, d, &s->saw_err[d]); // without memory: at the next look
+            fleet_lose(s->fleet, d, &s->saw_err[d]); // without memory: at the next reading
     }
     if (status == 0 && s->app != NULL) tell_parts(s);
 }
 
-/* Now and then, and never on the loop: a driver may take its time. */
+/* Regularly, and never on the loop: a driver may be slow. */
 static void look_when_due(server_life *s, uint64_t now) {
     if (s->looking || s->lost || now < s->look_due_us) return;
     s->look_due_us = now + LOOK_EVERY_MS * 1000;
@@ -473,8 +475,8 @@ static void look_when_due(server_life *s, uint64_t now) {
     s->looking = uv_queue_work(&s->loop, &s->look, look_at_devices, looked_at_devices) == 0;
 }
 
-/* Nobody can be served any more.  Whoever waits is told, what was told gets a moment to leave, and
- * the process ends with a status that asks for another one. */
+/* No request can be served any more.  Waiting clients get an error and a moment to receive it, and
+ * the process ends with a status that asks for a restart. */
 static void lose_device(server_life *s, const char *why) {
     if (s->lost) return;
     s->lost = true;
@@ -489,9 +491,9 @@ static void lose_device(server_life *s, const char *why) {
     }
 }
 
-/* One of several: others serve on, and what was there comes up elsewhere.  By CUDA's word an error
- * that ends a context may end those of the process's other devices, too: they are asked now, and
- * not by the next client. */
+/* Logs a lost device while others serve on; its models come up elsewhere.  In CUDA an error that
+ * ends one context may also end those of the process's other devices: they are checked now, and not
+ * by the next request. */
 static void tell_lost(server_life *s) {
     for (uint32_t d = 0; d < fleet_n_devices(s->fleet); d++) {
         log_line line;
@@ -507,7 +509,7 @@ static void tell_lost(server_life *s) {
     }
 }
 
-/* Ticks are counted, not only time: a process that was stopped for a while has not hung. */
+/* Counts ticks, not only time: a process that was stopped for a while does not hang. */
 static void watch_device(server_life *s) {
     inferd_err err = {0};
     if (s->lost) return;
@@ -533,8 +535,8 @@ static void watch_device(server_life *s) {
     lose_device(s, why);
 }
 
-/* A full disk is told once, and once more when it is over; other trouble with it, such as a file
- * that is not what it should be, now and then, with what there was of it so far. */
+/* Logs a full disk once, and once more at its end; other problems of the disk, such as an invalid
+ * file, at intervals, with the counts so far. */
 static void watch_disk(server_life *s) {
     kv_disk_stats now;
     log_line line;
@@ -614,11 +616,11 @@ static void on_signal(uv_signal_t *handle, int sig) {
         begin_drain(s);
         watch_drain(s);
     } else {
-        end_loop(s); // asked twice
+        end_loop(s); // second signal
     }
 }
 
-/* Every turn beats, and a tick comes every TICK_MS. */
+/* Every iteration beats, and a tick comes every TICK_MS. */
 static void on_sleep(uv_prepare_t *prepare) {
     (void)prepare;
     pulse_at(PULSE_WORK, "wait for events");
@@ -643,7 +645,7 @@ static inferd_status open_loop(server_life *s, inferd_err *err) {
     s->tick.data = s;
     uv_prepare_init(&s->loop, &s->sleeps);
     uv_check_init(&s->loop, &s->wakes);
-    uv_prepare_start(&s->sleeps, on_sleep); // the first that is started runs last
+    uv_prepare_start(&s->sleeps, on_sleep); // the handle started first runs last
     uv_check_start(&s->wakes, on_wake);
     for (int i = 0; i < 3; i++) {
         if ((rc = uv_signal_init(&s->loop, &s->signals[i])) != 0 ||
@@ -654,7 +656,7 @@ static inferd_status open_loop(server_life *s, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* A reload replaces the configuration: what is still needed of the devices becomes ours. */
+/* A reload replaces the configuration: copies the device settings that are still needed. */
 static void keep_devices(server_life *s) {
     for (uint32_t i = 0; i < s->found.n; i++) {
         backend_options *d = &s->found.devices[i].backend;
@@ -666,15 +668,14 @@ static void keep_devices(server_life *s) {
     s->found_owned = true;
 }
 
-/* A device's part of the host arena: room for the weights of all models beside those that compute;
- * never more, of all together, than a part of the machine's memory, which may have others to serve.
- */
+/* A device's part of the host arena: room for the weights of all models.  All parts together never
+ * exceed a part of the machine's memory, which other programs may need. */
 static uint64_t host_arena_of(const server_life *s, uint32_t device_idx) {
     enum { MACHINE_PARTS = 4, ROUNDED_BYTES = 4 << 20 }; // to whole pages
     const inferd_config *c = s->config;
     bool cpu = strcmp(s->found.devices[device_idx].backend.kind, "cpu") == 0;
     if (c->host_arena_bytes != CONFIG_HOST_ARENA_AUTO) return c->host_arena_bytes / s->found.n;
-    if (c->n_models == 1 && cpu) return 0; // it never leaves
+    if (c->n_models == 1 && cpu) return 0; // its weights never leave the device
     uint64_t n_bytes = 0, machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)getpagesize();
     for (uint32_t i = 0; i < c->n_models; i++)
         n_bytes +=
@@ -713,7 +714,7 @@ static inferd_status open_disk(server_life *s, inferd_err *err) {
     return st;
 }
 
-/* The engine hangs with the model of the slot, so the name stays. */
+/* The hanging engine uses the model of the slot, so the name stays valid. */
 static const char *name_of_slot(void *ctx, uint32_t slot) {
     const server_life *s = ctx;
     const char *name = slot < REGISTRY_SLOTS ? app_model(s->app, slot)->name : NULL;
@@ -733,14 +734,14 @@ static inferd_status open_watchdog(server_life *s, inferd_err *err) {
     return watchdog_start(s->watchdog, err);
 }
 
-/* A manager that cannot be told is no reason not to serve. */
+/* The daemon serves even if the service manager cannot be notified. */
 static void open_manager(void) {
     inferd_err err = {0};
     if (sd_notify_open(&err) != INFERD_OK)
         log_text(LOG_LEVEL_ERROR, "sd_notify", "error", err.text);
 }
 
-/* Those that were opened, for the size of workspaces; how many. */
+/* The opened models, for the size of workspaces; returns their number. */
 static uint32_t list_models(const server_life *s, const model *out[REGISTRY_SLOTS]) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->config->n_models && n < REGISTRY_SLOTS; i++)
@@ -766,8 +767,8 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
                         .placement = c->policy.placement,
                         .wake = wake_front,
                         .wake_ctx = s};
-    /* The front counts what runs and waits together, and refuses more.  The engine's queue takes
-     * all of that: what comes at once waits for a moment before any of it runs. */
+    /* The front limits running and waiting requests together.  The engine's queue can hold all of
+     * them, because requests that arrive at once wait for a moment before any of them runs. */
     fo.limits.queue_len_max = app_n_slots(&fo.limits);
     fo.limits.disk = s->disk;
     st = fleet_start(&fo, &s->fleet, err);
@@ -783,8 +784,8 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
         ao.scope_secret = scope_secret;
     }
     if ((st = app_create(&ao, &s->app, err)) != INFERD_OK) return st;
-    s->config = NULL;               // the app's now
-    registry_plan_deinit(&s->plan); // it points into it
+    s->config = NULL;               // owned by the app now
+    registry_plan_deinit(&s->plan); // it points into s->config
     http_options ho;
     app_http_options(s->app, &ho);
     if ((st = http_open(&ho, &s->loop, &s->http, err)) != INFERD_OK) return st;
@@ -804,9 +805,9 @@ static void log_starting(const inferd_err *err, uint32_t wait_s) {
     log_end(&line);
 }
 
-/* Before anything else: a GPU that was asked for and is not there, or is not the one, ends it here.
- * One whose services still start, as after a boot, is waited for: a supervisor that starts the
- * process anew each second would soon give up.  0, or the exit status; SIGTERM ends the wait. */
+/* Runs first: a configured GPU that is absent or does not match ends the process.  If the GPU
+ * services are still starting, as after a boot, it waits: a supervisor that restarts the process
+ * each second would soon give up. 0, or the exit status; SIGTERM ends the wait. */
 static int find_devices(server_life *s) {
     inferd_err err = {0};
     uint32_t wait_s = s->config->limits.device_wait_s;
@@ -854,7 +855,7 @@ static void close_all(server_life *s) {
     fleet_stop(s->fleet);
     kv_disk_close(s->disk);
     app_destroy(s->app);
-    s->app = NULL;                  // a look at the device may still be on its way
+    s->app = NULL;                  // a reading of the devices may still be in progress
     registry_plan_deinit(&s->plan); // it points into the configuration
     config_destroy(s->config);
     if (!s->loop_open) return;
@@ -925,10 +926,10 @@ static int read_options(int argc, char **argv, serve_options *o) {
     return -1;
 }
 
-/* The compute threads keep all CPUs busy, and whoever wakes beside them waits for the rest of a
- * slice, some milliseconds, unless its own slices are shorter.  A wish: kernels before 6.12 know no
- * slices, and a sandbox may forbid the call.  The struct is that of sched_setattr(2), whose header
- * and the C library's exclude each other. */
+/* The compute threads keep all CPUs busy, and a thread that wakes beside them waits for the rest of
+ * a time slice, some milliseconds, unless its own slices are shorter.  Best effort: kernels before
+ * 6.12 have no custom slices, and a sandbox may forbid the call.  The struct is that of
+ * sched_setattr(2), whose header conflicts with the C library's. */
 static void ask_for_short_slices(void) {
     enum { SLICE_NS = 1000 * 1000 }; // with shorter ones each token would interrupt a step
     struct {
@@ -987,14 +988,14 @@ int cli_serve(int argc, char **argv) {
         fprintf(stderr, "inferd: %s\n", err.text);
     }
     status = st != INFERD_OK || s->failed ? 1 : s->lost ? CLI_LOST : 0;
-    /* Threads may be inside a driver that never answers: nothing here waits for them. */
+    /* Threads may be inside a driver that never answers: exit without waiting for them. */
     if (s->lost) {
         log_close();
         fflush(stdout);
         _exit(status);
     }
     watch_end(status);
-    watchdog_stop(s->watchdog); // from here on the end has a bound of its own
+    watchdog_stop(s->watchdog); // after this watch_end bounds the time of the exit
     pulse_join(NULL);
     close_all(s);
     sd_notify_close();

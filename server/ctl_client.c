@@ -74,7 +74,7 @@ static bool read_chunks(const char *p, const char *end, buf *out) {
     }
 }
 
-/* `text` ends with a NUL behind its n bytes. */
+/* `text` has a NUL after its n bytes. */
 inferd_status ctl_read_answer(bytes text, ctl_answer *out, inferd_err *err) {
     static const char head[] = "HTTP/1.1 ";
     const char *end = text.p + text.n;
@@ -141,7 +141,7 @@ static inferd_status send_all(int fd, const char *p, size_t n, inferd_err *err) 
     while (n > 0) {
         ssize_t sent = send(fd, p, n, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) continue;
-        /* A refusal may come before the body was read: what it says is to be had. */
+        /* The daemon may refuse before it has read the body: its answer can still be read. */
         if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) return INFERD_OK;
         if (sent <= 0) return inferd_fail(err, INFERD_EIO, "sending: %s", strerror(errno));
         p += sent;

@@ -1,7 +1,7 @@
-/* ctl_client.h - one HTTP request and its answer, over a socket file or TCP, waited for.
+/* ctl_client.h - one blocking HTTP request and its answer, over a socket file or TCP.
  *
- * For `inferd ctl` only: blocking sockets, one connection per request, no TLS (a proxy in front of
- * the daemon is asked through its plain side).
+ * For `inferd ctl` only: blocking sockets, one connection per request, no TLS (behind a TLS proxy,
+ * the daemon is reached at its plain address).
  *
  * Thread: main. */
 #ifndef INFERD_CTL_CLIENT_H
@@ -14,7 +14,7 @@
 enum { CTL_ANSWER_BYTES_MAX = 64 * 1024 * 1024 };
 
 typedef struct ctl_target {
-    const char *socket_path; // or NULL, and then
+    const char *socket_path; // or NULL: url
     const char *url;         // "http://host:port"
     const char *key;         // sent as a bearer token; NULL: none
 } ctl_target;
@@ -24,16 +24,16 @@ typedef struct ctl_answer {
     buf body;
 } ctl_answer;
 
-/* EIO: nobody is there, or it was cut off; EINVAL: the URL; EFORMAT: this is no HTTP. */
+/* EIO: no daemon there, or the connection was cut; EINVAL: invalid URL; EFORMAT: not HTTP. */
 inferd_status ctl_ask(const ctl_target *t, const char *method, const char *path, bytes body,
                       unsigned timeout_s, ctl_answer *out, inferd_err *err);
 
-/* -- for ctl_ask and its tests -- */
+/* -- internal; for tests -- */
 /* "http://[::1]:80/" -> host "::1", port "80"; false: not such a URL. */
 bool ctl_split_url(const char *url, char host[256], char port[8]);
-/* A whole answer, as it was read to the end of the connection. */
+/* Parses a whole answer, read to the end of the connection. */
 inferd_status ctl_read_answer(bytes text, ctl_answer *out, inferd_err *err);
-/* A segment of a path: everything but letters, digits and "-._~" as %XX. */
+/* A segment of a path: all characters except letters, digits and "-._~" as %XX. */
 void ctl_add_segment(buf *out, const char *name);
 
 #endif

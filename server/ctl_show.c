@@ -63,7 +63,7 @@ static uint64_t count_of(const json_t *v, const char *path) {
 enum { COLUMNS_MAX = 16 };
 
 typedef struct table {
-    const char *const *heads; // a '>' in front: its cells stand to the right
+    const char *const *heads; // a leading '>': the column is right-aligned
     uint32_t n_columns;
     buf cells; // each ends with a NUL, row by row
 } table;
@@ -87,7 +87,7 @@ static void add_size(table *t, uint64_t n_bytes) {
     end_cell(t);
 }
 
-/* Code points, which is close enough to columns. */
+/* Code points, an approximation of columns. */
 static size_t width_of(const char *text) {
     size_t n = 0;
     for (; *text != 0; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
@@ -97,7 +97,7 @@ static size_t width_of(const char *text) {
 static void write_cell(buf *out, const char *text, size_t width, bool right, bool last) {
     size_t pad = width - width_of(text);
     if (right) buf_add_format(out, "%*s", (int)pad, "");
-    /* Names come from files: nothing in them moves a cursor. */
+    /* Names come from files: control characters must not reach the terminal. */
     for (const char *p = text; *p != 0; p++)
         buf_add_char(out, (unsigned char)*p < 0x20 || *p == 0x7f ? ' ' : *p);
     if (!right && !last) buf_add_format(out, "%*s", (int)pad, "");
@@ -158,8 +158,8 @@ static void add_state_cell(table *t, const json_t *m) {
     end_cell(t);
 }
 
-/* "1 of 2": so many serve, and so many are needed; and where they are, with what they do where they
- * do not serve. */
+/* "1 of 2" (serving replicas of those needed), then their devices, with the state of those that do
+ * not serve. */
 static void add_replicas(table *t, const json_t *m) {
     const json_t *placed = member(m, "placed");
     size_t n = json_array_size(placed);
@@ -186,7 +186,7 @@ void show_models(buf *out, const json_t *state) {
     table t = {.heads = heads, .n_columns = INFERD_COUNT(heads)};
     const json_t *models = member(state, "models");
     uint64_t page =
-        count_of(json_array_get(member(state, "devices"), 0), "page_bytes"); // of the first
+        count_of(json_array_get(member(state, "devices"), 0), "page_bytes"); // of the first device
     for (size_t i = 0; i < json_array_size(models); i++) {
         const json_t *m = json_array_get(models, i), *evictions = member(m, "evictions"), *v;
         const char *key;

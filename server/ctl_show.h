@@ -1,6 +1,6 @@
 /* ctl_show.h - answers of the admin API as tables for people.
  *
- * A table is text in cells; columns are as wide as their widest cell, numbers stand to the right.
+ * A table has text cells; columns are as wide as their widest cell, numbers are right-aligned.
  *
  * Thread: main. */
 #ifndef INFERD_CTL_SHOW_H
@@ -19,7 +19,7 @@ void show_state(buf *out, const json_t *state); // devices, models, tenants
 void show_models(buf *out, const json_t *state);
 void show_tenants(buf *out, const json_t *state);
 void show_plan(buf *out, const json_t *plan);
-/* The sentences of {"error": ...}: the message, or every problem. */
+/* The text of {"error": ...}: the message, or every problem. */
 void show_error(buf *out, const json_t *answer);
 
 #endif

@@ -10,7 +10,7 @@ static bool is_kind(const config_device *d, const char *kind) {
 }
 
 static bool is_wanted(const backend_device_about *a, const char *uuid, uint32_t index) {
-    if (uuid != NULL && a->uuid[0] == 0) return false; // it could not say which it is
+    if (uuid != NULL && a->uuid[0] == 0) return false; // its UUID is not known
     return uuid != NULL ? strncasecmp(a->uuid, uuid, strlen(uuid)) == 0 : a->index == index;
 }
 
@@ -20,9 +20,7 @@ static int say_wanted(const config_device *d, uint32_t device_idx, char *text, s
                            : snprintf(text, n, "devices[%u].index is %u", device_idx, d->index);
 }
 
-/* Why a MIG instance is not among them: "; MIG instances: MIG-1, MIG-2; CUDA_VISIBLE_DEVICES is
- * ..."
- */
+/* Why a MIG instance is not found: "; MIG instances: MIG-1, MIG-2; CUDA_VISIBLE_DEVICES is ..." */
 static void say_instances(const backend_options *o, char *text, size_t n_bytes) {
     backend_instance all[BE_DEVICES_MAX];
     uint32_t n = backend_list_instances(o, BE_DEVICES_MAX, all);
@@ -36,8 +34,8 @@ static void say_instances(const backend_options *o, char *text, size_t n_bytes) 
                  visible);
 }
 
-/* The one that was asked for is among those found, and well; else what was asked for, and what
- * there is.  The problems of others do not matter. */
+/* Checks that the wanted device was found without a problem; else the error names the wanted one
+ * and those found.  Problems of other devices do not matter. */
 static inferd_status check_there(const backend_options *o, const config_device *d,
                                  uint32_t device_idx, const backend_device_about *found, uint32_t n,
                                  const backend_device_about **it, inferd_err *err) {
@@ -66,7 +64,7 @@ static inferd_status check_there(const backend_options *o, const config_device *
     return inferd_fail(err, INFERD_ENOTFOUND, "%s", text);
 }
 
-/* What the pool takes: all but the reserve. */
+/* The pool takes all memory except the reserve. */
 static inferd_status resolve_cpu(const config_device *d, uint32_t device_idx, backend_options *out,
                                  inferd_err *err) {
     out->kind = "cpu";
@@ -80,7 +78,7 @@ static inferd_status resolve_cpu(const config_device *d, uint32_t device_idx, ba
     return INFERD_OK;
 }
 
-/* The same, and for a GPU what is known of it. */
+/* The same, plus the known facts about a GPU. */
 static inferd_status resolve(const config_device *d, uint32_t device_idx, backend_options *out,
                              backend_device_about *about, inferd_err *note, inferd_err *err) {
     backend_device_about found[BE_DEVICES_MAX];
@@ -132,7 +130,7 @@ static bool is_taken(const inferd_config *c, const devices_found *f, uint32_t n,
     return false;
 }
 
-/* Its own, or the kind and a number: a GPU's index, or the first that nobody has. */
+/* The configured name, or the kind and a number: a GPU's index, or the first unused number. */
 static void name_device(const inferd_config *c, devices_found *f, uint32_t i) {
     const config_device *d = &c->devices[i];
     const backend_options *o = &f->devices[i].backend;
@@ -147,7 +145,7 @@ static void name_device(const inferd_config *c, devices_found *f, uint32_t i) {
     } while (is_taken(c, f, i, f->names[i]));
 }
 
-/* By UUID and by index one GPU can be named twice without the configuration showing it. */
+/* The configuration can name one GPU twice, by UUID and by index, without being invalid. */
 static inferd_status check_once(const devices_found *f, uint32_t i, inferd_err *err) {
     for (uint32_t k = 0; k < i && f->about[i].uuid[0] != 0; k++)
         if (strcmp(f->about[k].uuid, f->about[i].uuid) == 0)
@@ -157,8 +155,8 @@ static inferd_status check_once(const devices_found *f, uint32_t i, inferd_err *
     return INFERD_OK;
 }
 
-/* What a model can be given there, before the device is open.  Where nothing but the device itself
- * knows its free memory it is asked; this process computes on it in a moment anyway. */
+/* Memory for models before the device is open.  If only the device knows its free memory, it is
+ * asked; this process will compute on it soon anyway. */
 static inferd_status guess_memory(devices_found *f, uint32_t i, inferd_err *err) {
     fleet_device *d = &f->devices[i];
     const backend_options *o = &d->backend;
@@ -169,7 +167,7 @@ static inferd_status guess_memory(devices_found *f, uint32_t i, inferd_err *err)
     }
     d->memory_bytes = o->memory_bytes;
     if (d->memory_bytes == 0) d->memory_bytes = f->about[i].free_bytes;
-    if (cpu) return INFERD_OK; // its reserve is taken off already
+    if (cpu) return INFERD_OK; // its reserve is already subtracted
     d->reserve_bytes = o->memory_bytes == 0 ? o->reserve_bytes : 0;
     if (d->reserve_bytes > d->memory_bytes) d->reserve_bytes = d->memory_bytes;
     return INFERD_OK;

@@ -1,9 +1,9 @@
 /* digest.c - see digest.h.
  *
- *     h = iv, with the parameters folded in       8 words of state
- *     for each block of 64 bytes: ten rounds of eight mixes over 16 words (state, iv, counter)
+ *   h = iv, with the parameters folded in         8 words of state
+ *   for each block of 64 bytes: ten rounds of eight mixes over 16 words (state, iv, counter)
  *
- * A key is a first block of its own, filled up with zeros. */
+ * A key is a first block of its own, padded with zeros. */
 #include "digest.h"
 
 #include <string.h>
@@ -83,7 +83,7 @@ void digest_blake2s(unsigned char out[DIGEST_BYTES], const void *key, size_t key
         n_hashed += BLOCK_BYTES;
         compress(h, p, n_hashed, false);
     }
-    if (n > 0 || key_n == 0) { // the last block, which may be the only one and empty
+    if (n > 0 || key_n == 0) { // the last block; the only one may be empty
         memset(block, 0, sizeof block);
         if (n > 0) memcpy(block, p, n);
         compress(h, block, n_hashed + n, true);
@@ -94,7 +94,7 @@ void digest_blake2s(unsigned char out[DIGEST_BYTES], const void *key, size_t key
 }
 
 bool digest_equal(const unsigned char *a, const unsigned char *b, size_t n) {
-    volatile unsigned char differ = 0; // volatile: no early way out for an optimiser to find
+    volatile unsigned char differ = 0; // volatile: keeps the compiler from an early exit
     for (size_t i = 0; i < n; i++) differ |= (unsigned char)(a[i] ^ b[i]);
     return differ == 0;
 }

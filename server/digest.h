@@ -1,7 +1,7 @@
-/* digest.h - BLAKE2s with a key (RFC 7693): how API keys are kept.
+/* digest.h - BLAKE2s with a key (RFC 7693): stores API keys.
  *
- * A key is compared and looked up only as its digest under a secret that lives as long as the
- * process, so neither a dump of the table nor the time of a lookup says anything about a key.
+ * A key is compared and looked up only by its digest under a secret that exists as long as the
+ * process, so neither a dump of the table nor the time of a look-up reveals anything about a key.
  * Thread: any. */
 #ifndef INFERD_DIGEST_H
 #define INFERD_DIGEST_H
@@ -13,7 +13,7 @@ enum { DIGEST_BYTES = 32 };
 /* key_n <= 32; 0 = the plain hash. */
 void digest_blake2s(unsigned char out[DIGEST_BYTES], const void *key, size_t key_n,
                     const void *text, size_t n);
-/* Equal, in a time that depends on n only. */
+/* Are they equal?  The time depends on n only. */
 bool digest_equal(const unsigned char *a, const unsigned char *b, size_t n);
 
 #endif

@@ -8,26 +8,26 @@
 #include "log.h"
 #include "scheduler/pulse.h"
 
-/* What is known of one slot's file between two looks. */
+/* The state of one slot's file between two checks. */
 typedef struct known {
-    const model *m;        // whose: a slot may have another model by now
-    model_file_id last;    // as it was seen last
-    model_file_id refused; // could not be opened,
-    uint64_t refused_us;   // then
-    model_file_id alike;   // another file of the same bytes
+    const model *m;        // the model it belongs to: the slot may have another one by now
+    model_file_id last;    // as last seen
+    model_file_id refused; // failed to open ...
+    uint64_t refused_us;   // ... at this time
+    model_file_id alike;   // another file with the same bytes
 } known;
 
-/* One model of the configuration in one look. */
+/* One model of the configuration in one check. */
 typedef struct glance {
     int slot;
-    model *served; // borrowed: the configuration of the look names it
+    model *served; // borrowed: kept by the configuration of the check
     model_file file;
     model_file_id id;
     bool chosen;      // to be opened
-    bool alike;       // the same bytes as what is served
-    model *m;         // opened; owned until it was taken
+    bool alike;       // it has the same bytes as the served file
+    model *m;         // opened; owned until a slot takes it
     int same_as;      // slot with the same content, or REGISTRY_NONE
-    int64_t same_new; // the same among those of this look, an index below its own, or -1
+    int64_t same_new; // the same among those of this check, an index below its own, or -1
     inferd_err err;
 } glance;
 
@@ -37,7 +37,7 @@ struct file_look {
     uv_work_t work;
     bool allow_dummy, busy, closed;
     uint64_t due_us;
-    app_config *config; // counted while busy
+    app_config *config; // referenced while busy
     glance *glances;    // [config->c->n_models] owned while busy
     known *known;       // [REGISTRY_SLOTS] owned
 };
@@ -46,7 +46,7 @@ static bool same_id(const model_file_id *a, const model_file_id *b) {
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-/* Between two looks. */
+/* Time between two checks. */
 static uint64_t every_us(const file_look *f) {
     return f->app->config->c->limits.file_look_ms * (uint64_t)1000;
 }
@@ -61,7 +61,7 @@ static void see(uv_work_t *work) {
     }
 }
 
-/* Two names of one file, and files of one content, go on sharing their weights. */
+/* Two names of one file, and files with the same content, still share their weights. */
 static void find_same(file_look *f, uint32_t idx) {
     glance *g = &f->glances[idx];
     for (uint32_t i = 0; i < f->config->c->n_models; i++) {
@@ -99,7 +99,7 @@ static void end_look(file_look *f) {
     f->busy = false;
 }
 
-/* Somebody else changed what is served, or nothing is served any more. */
+/* The configuration has changed since, or the daemon stops: the result is not needed. */
 static bool is_in_vain(const file_look *f) {
     return f->closed || f->app->config != f->config || f->app->draining;
 }
@@ -128,7 +128,7 @@ static void note(file_look *f, glance *g) {
     s->file = g->file;
 }
 
-/* Files that are other ones and did not change between two looks. */
+/* Selects files that are different and did not change between two checks. */
 static bool choose(file_look *f, uint64_t now_us) {
     bool any = false;
     for (uint32_t i = 0; i < f->config->c->n_models; i++) {
@@ -147,7 +147,7 @@ static bool choose(file_look *f, uint64_t now_us) {
     return any;
 }
 
-/* Slots for what is new; false: there is none, or no memory. */
+/* Adds slots for new files; false: there is none, or no memory. */
 static bool replace(file_look *f, int *slots) {
     uint32_t n_models = f->config->c->n_models;
     bool any = false;
@@ -158,7 +158,7 @@ static bool replace(file_look *f, int *slots) {
         if (g->m == NULL || g->alike) continue;
         const glance *first = g->same_new >= 0 ? &f->glances[g->same_new] : NULL;
         int same_as = first == NULL      ? g->same_as
-                      : first->m == NULL ? slots[g->same_new] // it was taken
+                      : first->m == NULL ? slots[g->same_new] // a slot took it
                                          : REGISTRY_NONE;
         int slot = registry_replace(&f->app->models, g->slot, g->m, same_as, &err);
         if (err.status != INFERD_OK)
@@ -204,7 +204,7 @@ static void take(uv_work_t *work, int status) {
     for (uint32_t i = 0; i < n_models; i++) judge(f, &f->glances[i], now_us);
     if (replace(f, slots) && !app_swap_slots(f->app, slots)) {
         log_text(LOG_LEVEL_ERROR, "model_file", "error", "no memory to serve what was replaced");
-        registry_count(&f->app->models, slots, n_models); // what is new leaves at once
+        registry_count(&f->app->models, slots, n_models); // the new slots leave at once
         registry_drop(&f->app->models, slots, n_models);
     }
     free(slots);
@@ -233,7 +233,7 @@ static bool begin(file_look *f) {
     return f->glances != NULL && uv_queue_work(f->loop, &f->work, see, seen) == 0;
 }
 
-/* ---- outside ---- */
+/* ---- interface ---- */
 
 file_look *file_look_create(app *a, void *loop, bool allow_dummy) {
     file_look *f = calloc(1, sizeof *f);
@@ -258,7 +258,8 @@ void file_look_destroy(file_look *f) {
 }
 
 void file_look_tick(file_look *f, uint64_t now_us) {
-    if (f->due_us > now_us + every_us(f)) f->due_us = now_us + every_us(f); // it became shorter
+    if (f->due_us > now_us + every_us(f))
+        f->due_us = now_us + every_us(f); // the interval became shorter
     if (f->busy || f->app->draining || now_us < f->due_us) return;
     f->due_us = now_us + every_us(f);
     if (begin(f)) return;

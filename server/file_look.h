@@ -1,22 +1,23 @@
-/* file_look.h - a look, every limits.file_look_ms, at the files of the models that are served.
+/* file_look.h - a check, every limits.file_look_ms, of the files of the served models.
  *
- *     front    begin     which slots
- *     worker   see       what their paths name now
- *     front    choose    files that are other ones, and that stand still
- *     worker   open      they are opened, and compared with what is served
- *     front    take      what is another model gets a slot of its own (registry_replace)
+ *   front    begin   the slots to check
+ *   worker   see     the files that their paths name now
+ *   front    choose  files that are different, and that no longer change
+ *   worker   open    opens them, and compares them with the served models
+ *   front    take    a different model gets a slot of its own (registry_replace)
  *
- *     same      the file that was opened
- *     replaced  another one, or the same one changed.  Seen twice alike it is opened.  While that
- *               fails (it is still being copied, or is no model) the model serves on with what it
- *               has, also from the file that is still open, and it is tried again whenever it
- *               changes, and now and then.  One with the same bytes changes nothing.
- *     missing   the model serves on from memory; when its weights have to be read again, that fails
- *               until the file is back
+ *   same      the file that was opened
+ *   replaced another file, or a changed one.  It is opened once two checks see it unchanged.  If
+ *   that
+ *             fails (it is still being copied, or is no model), the model serves on with its
+ *             present
+ *             weights, also from the old file, which is still open; opening is retried after each
+ *             change of the file, and at intervals.  A file with the same bytes changes nothing.
+ *   missing the model serves on from memory; reading its weights again fails until the file is back
  *
- * A configuration that changes meanwhile wins: the look is forgotten and made again.
+ * If the configuration changes during a check, the check is dropped and repeated.
  *
- * Always: at most one look at a time.
+ * Always: at most one check at a time.
  * Thread: front. */
 #ifndef INFERD_FILE_LOOK_H
 #define INFERD_FILE_LOOK_H
@@ -26,16 +27,17 @@
 typedef struct file_look file_look;
 
 enum {
-    FILE_LOOK_STILL_PERCENT = 50, // of that time: one that changed is looked at again, then
-    FILE_LOOKS_AGAIN = 15 // one that could not be opened, and has not changed since, is tried
+    FILE_LOOK_STILL_PERCENT = 50, // of that time: delay of the next check after a change
+    FILE_LOOKS_AGAIN = 15         // checks until an unchanged file that failed to open is retried
 };
 
 /* app and loop (a uv_loop_t) are borrowed and outlive it.  NULL: no memory. */
 file_look *file_look_create(app *a, void *loop, bool allow_dummy);
-void file_look_destroy(file_look *f); // accepts NULL; waits for the look, of which nothing is taken
+void file_look_destroy(
+    file_look *f); // accepts NULL; waits for a running check, whose result is dropped
 
 void file_look_tick(file_look *f, uint64_t now_us);
-/* At the next tick, whenever the last one was. */
+/* The next tick begins a check. */
 void file_look_soon(file_look *f);
 
 #endif
