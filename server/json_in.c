@@ -1,14 +1,14 @@
 /* json_in.c - see json_in.h.
  *
  * jansson amplifies: "[{},{},...]" costs seventy times its length.  So the scan bounds what can be
- * counted, and the allocator bounds what remains.
+ * counted, and the allocator bounds the rest.
  *
- * The allocator must not say no, though: when an allocation fails inside jansson's lexer, the
- * character at hand is silently lost, and an assertion, or a copy that runs past its buffer,
- * follows.  A parse that may have no more memory is therefore left as a whole, by a long jump out
- * of jansson, and what it had allocated until then is freed from a list that was kept meanwhile.
- * jansson holds no locks and keeps no state outside its arguments while it parses, which is what
- * makes the jump sound.  Afterwards the list is forgotten: the blocks are plain malloc blocks. */
+ * The allocator must not return NULL, though: when an allocation fails inside jansson's lexer, the
+ * current character is silently lost, and an assertion, or a copy past the end of a buffer,
+ * follows.  A parse over its budget is therefore abandoned as a whole, by a long jump out of
+ * jansson, and its allocations are freed from a list that was kept during the parse.  The jump is
+ * sound because jansson holds no locks and keeps no state outside its arguments while it parses.
+ * After a successful parse the list is dropped: the blocks are plain malloc blocks. */
 #include "json_in.h"
 
 #include <malloc.h>
@@ -21,7 +21,7 @@ enum { KEY_BYTES_MAX = 4096, LIVE_SLOTS_MIN = 256 };
 const json_limits json_limits_default = {
     .depth_max = 64, .structural_max = 1048576, .memory_max = 128ull * 1024 * 1024};
 
-/* -- blocks of the parse under way: a set of pointers, open addressing -- */
+/* -- blocks of the running parse: a set of pointers, open addressing -- */
 
 typedef struct live_set {
     void **slots; // [mask + 1], NULL = free; at most half are used
@@ -56,10 +56,11 @@ static bool live_add(live_set *l, void *p) {
     return true;
 }
 
-/* Those behind the gap move up unless they are at home already, so that no search ends early. */
+/* Entries behind the gap move up unless they are at their home slot, so that no search ends
+ * early. */
 static void live_remove(live_set *l, const void *p) {
     size_t gap = live_home(l, p);
-    while (l->slots[gap] != p) gap = (gap + 1) & l->mask; // it is there: it was added
+    while (l->slots[gap] != p) gap = (gap + 1) & l->mask; // it is present: it was added
     for (size_t i = (gap + 1) & l->mask; l->slots[i] != NULL; i = (i + 1) & l->mask) {
         size_t home = live_home(l, l->slots[i]);
         if (((i - home) & l->mask) < ((i - gap) & l->mask)) continue;
@@ -73,15 +74,16 @@ static void live_remove(live_set *l, const void *p) {
 /* -- allocator -- */
 
 static _Thread_local struct {
-    bool parsing;  // a parse is under way on this thread; the rest counts only then, but wipe
-    bool over;     // it wanted more than its budget, not: the heap has no more
+    bool parsing; // a parse is running on this thread; the other members except wipe are valid only
+                  // then
+    bool over;    // the budget was exceeded; false: the heap is exhausted
     uint64_t left; // of the budget
     live_set live;
     jmp_buf give_up; // in run_parse
     bool wipe;
 } parse;
 
-/* What a block costs: its usable size and the heap's own header. */
+/* The cost of a block: its usable size and the heap's own header. */
 static uint64_t cost_of(void *p) {
     return malloc_usable_size(p) + sizeof(size_t);
 }
@@ -177,8 +179,8 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* Limits only; whether it is JSON is jansson's to say.  Both agree on where strings are, so
- * nothing counted here can hide from there. */
+/* Checks limits only; jansson validates.  Both agree on where strings are, so jansson sees no
+ * structure that was not counted here. */
 static inferd_status scan(bytes text, const json_limits *limits, inferd_err *err) {
     uint32_t depth = 0, n_structural = 0;
     size_t string_at = 0, string_bytes = 0; // the last string
@@ -213,7 +215,7 @@ static inferd_status scan(bytes text, const json_limits *limits, inferd_err *err
     return INFERD_OK;
 }
 
-/* jansson's own sentences quote the document, so only its code and position are used. */
+/* jansson's own messages quote the document, so only its code and position are used. */
 static const char *explain(enum json_error_code code) {
     switch (code) {
     case json_error_premature_end_of_input:
@@ -278,7 +280,8 @@ static size_t skip_space(bytes text, size_t i) {
     return i;
 }
 
-/* Behind the value at `i`: its end is a bracket that closes it, or what may follow a scalar. */
+/* The position after the value at `i`: it ends with its closing bracket, or before a character that
+ * may follow a scalar. */
 static size_t skip_value(bytes text, size_t i) {
     size_t depth = 0;
     for (; i < text.n; i++) {
@@ -290,7 +293,7 @@ static size_t skip_value(bytes text, size_t i) {
             depth++;
             continue;
         } else if (c == '}' || c == ']') {
-            if (depth == 0) return i; // the end of what holds a scalar
+            if (depth == 0) return i; // the end of the object or array that contains a scalar
             depth--;
         } else if (c == ',' && depth == 0) {
             return i;

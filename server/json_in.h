@@ -1,8 +1,8 @@
-/* json_in.h - JSON from strangers: a scan with limits first, jansson only behind it.
+/* json_in.h - parses untrusted JSON: first a scan with limits, then jansson.
  *
  * The scan bounds depth, structural characters and keys, finds the line and column of each problem,
- * and costs one pass; jansson then parses under a byte budget on its allocator, so that an
- * expansion attack is an error and a short heap is told apart from a bad document.
+ * and takes one pass; jansson then parses with a byte budget on its allocator, so that an expansion
+ * attack is an error and a lack of memory is distinguished from an invalid document.
  *
  * Thread: any (the budget is per thread). */
 #ifndef INFERD_JSON_IN_H
@@ -21,19 +21,19 @@ typedef struct json_limits {
 } json_limits;
 extern const json_limits json_limits_default;
 
-/* Call once before threads: allocator with budgets, hash seed. */
+/* Call once before threads: sets the allocator with budgets and the hash seed. */
 void json_in_init(void);
 
 /* INFERD_EINVAL "line 3, column 14: ..." (never echoes content), INFERD_ETOOLONG over a limit,
- * INFERD_ENOMEM when memory was short.  Duplicate keys, NUL, lone surrogates, invalid UTF-8, NaN
- * are errors.  *out is the caller's to json_decref. */
+ * INFERD_ENOMEM for lack of memory.  Duplicate keys, NUL, lone surrogates, invalid UTF-8, NaN are
+ * errors.  The caller calls json_decref on *out. */
 inferd_status json_in_parse(bytes text, const json_limits *limits, json_t **out, inferd_err *err);
 
-/* From now on, what this thread frees of JSON trees is zeroed first: for documents with keys. */
+/* After this, freed JSON trees of this thread are zeroed: for documents with keys. */
 void json_in_wipe(bool on);
 
-/* Where each value of a document begins, by JSON path ("models[0].path"): for configuration errors.
- * The text is borrowed and walked anew for each question. */
+/* The line of each value of a document by JSON path ("models[0].path"), for configuration errors.
+ * The text is borrowed and scanned again for each query. */
 typedef struct json_lines json_lines;
 json_lines *json_lines_create(bytes text); // NULL: no memory
 void json_lines_destroy(json_lines *l);

@@ -1,10 +1,10 @@
 /* log.c - see log.h.
  *
- * A regular file cannot be asked to be non-blocking, but a write to it waits only for memory; a
- * pipe, a terminal or a socket can, and is: through a description of its own where that is
- * possible, because O_NONBLOCK belongs to the description and standard error is shared with
- * whoever started us.  Where it is not, poll() is asked first; a line is shorter than PIPE_BUF, so
- * a writable pipe takes all of it. */
+ * A regular file has no non-blocking mode, but a write to it waits only for memory.  A pipe, a
+ * terminal or a socket is made non-blocking: through a file description of its own where that is
+ * possible, because O_NONBLOCK belongs to the description, and the parent process shares that of
+ * standard error.  Where it is not possible, poll() is called first; a line is shorter than
+ * PIPE_BUF, so a writable pipe takes all of it. */
 #include "log.h"
 
 #include <errno.h>
@@ -22,14 +22,14 @@
 
 _Static_assert(LOG_LINE_BYTES <= PIPE_BUF, "a line must be written whole or not at all");
 
-enum { TAIL_BYTES = 16 }; // kept free for `cut=true`, a brace and a newline
+enum { TAIL_BYTES = 16 }; // reserved for `cut=true`, a brace and a newline
 
 static struct {
-    pthread_mutex_t lock; // of everything below but level
+    pthread_mutex_t lock; // protects everything below except level
     int fd;
     char *path; // owned; NULL = standard error
     bool json;
-    bool may_wait; // the descriptor is not non-blocking: poll first
+    bool may_wait; // the descriptor may block: poll first
     bool torn;     // the last line was written in part: end it before the next
     int level;
     uint64_t n_dropped, n_dropped_told;
@@ -113,7 +113,7 @@ uint64_t log_n_dropped(void) {
 
 /* -- building a line -- */
 
-/* A field is appended whole or not at all: `at` is where it began. */
+/* A field is appended whole or not at all: on failure the line ends before it. */
 static void put(log_line *line, const char *p, size_t n, bool *fits) {
     if (line->n + n > LOG_LINE_BYTES - TAIL_BYTES) *fits = false;
     if (!*fits) return;
@@ -142,8 +142,8 @@ static void end_field(log_line *line, size_t at, bool fits) {
     line->cut = true;
 }
 
-/* Bytes that are neither printable ASCII nor part of valid UTF-8 are written \xNN (\u00NN in
- * JSON, where they stand for themselves in Latin-1): a log is read by terminals. */
+/* Bytes that are neither printable ASCII nor part of valid UTF-8 are written \xNN (\u00NN in JSON,
+ * the byte's Latin-1 character), because logs are read in terminals. */
 static size_t utf8_length(const unsigned char *p, size_t n) {
     static const struct {
         unsigned char mask, lead;
@@ -192,7 +192,7 @@ static void put_quoted(log_line *line, bytes v, bool *fits) {
     put_str(line, "\"", fits);
 }
 
-/* What key=value may show without quotes. */
+/* May key=value show it without quotes? */
 static bool is_plain(bytes v) {
     if (v.n == 0) return false;
     for (size_t i = 0; i < v.n; i++) {
@@ -257,7 +257,7 @@ static bool is_leap(int year) {
     return (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
 }
 
-/* Not by gmtime_r: it takes a lock of the C library's, which a thread that hangs may hold. */
+/* Without gmtime_r: it takes a lock of the C library, which a hanging thread may hold. */
 void log_stamp(char out[LOG_STAMP_BYTES], const struct timespec *at) {
     enum { DAY_S = 86400, FEBRUARY = 1 };
     static const int days[12] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
@@ -298,7 +298,7 @@ static void finish(log_line *line) {
     line->n += strlen(tail);
 }
 
-/* -- writing it -- */
+/* -- writing a line -- */
 
 static ssize_t write_some(const char *p, size_t n) {
     ssize_t done;
@@ -307,7 +307,7 @@ static ssize_t write_some(const char *p, size_t n) {
     return done;
 }
 
-/* False: not now, or not all of it (a full disk). */
+/* False: it would block, or was not written completely (a full disk). */
 static bool write_now(const char *p, size_t n) {
     if (sink.may_wait) {
         struct pollfd pfd = {.fd = sink.fd, .events = POLLOUT};

@@ -1,20 +1,19 @@
-/* log.h - one line per event, key=value or JSON, that never makes the loop wait.
+/* log.h - one line per event, key=value or JSON, without blocking the loop.
  *
- *     log_line line;
- *     log_begin(&line, LOG_LEVEL_INFO, "done");
- *     log_str(&line, "id", rq->id);
- *     log_u64(&line, "new_tokens", n);
- *     log_end(&line);
+ *   log_line line;
+ *   log_begin(&line, LOG_LEVEL_INFO, "done");
+ *   log_str(&line, "id", rq->id);
+ *   log_u64(&line, "new_tokens", n);
+ *   log_end(&line);
  *
- * gives  ts=2026-01-02T03:04:05.678Z mono_us=81237123 level=info event=done id=req-...
- * new_tokens=40
+ * gives ts=2026-01-02T03:04:05.678Z mono_us=81237123 level=info event=done id=req-... new_tokens=40
  *
- * Fields are typed and every value is escaped, so nothing a stranger sent can end a line, open a
- * quote or move a terminal's cursor.  Keys and prompts are never handed to this module.
+ * Fields are typed and every value is escaped, so bytes of a client cannot end a line, open a quote
+ * or move a terminal's cursor.  Keys and prompts are never passed to this module.
  *
- * Lines go to a descriptor that is not waited for: what cannot be written at once is dropped and
- * counted, and the next line that fits says how many were (event=log_dropped).  A line longer than
- * LOG_LINE_BYTES is cut at a field and says cut=true.
+ * Lines go to a non-blocking descriptor: a line that cannot be written at once is dropped and
+ * counted, and the next line that fits reports the count (event=log_dropped).  A line longer than
+ * LOG_LINE_BYTES is cut at a field and gets cut=true.
  *
  * Before log_open: key=value at level info on standard error.
  * Thread: any, one line at a time; log_open, log_reopen and log_close: front. */
@@ -36,16 +35,16 @@ typedef struct log_line {
     char text[LOG_LINE_BYTES];
 } log_line;
 
-/* path NULL = standard error.  A file is created with mode 0640; a FIFO nobody reads is an error
- * rather than a wait. */
+/* path NULL = standard error.  A file is created with mode 0640; a FIFO without a reader is an
+ * error and does not block. */
 inferd_status log_open(const char *path, bool json, log_level level, inferd_err *err);
-/* After rotation: the same path anew.  When that fails the old file goes on being written. */
+/* After rotation: opens the same path again.  On failure the old file is still written. */
 inferd_status log_reopen(inferd_err *err);
 void log_close(void); // back to standard error
 bool log_wants(log_level level);
 uint64_t log_n_dropped(void); // lines since the start
 
-void log_begin(log_line *line, log_level level, const char *event); // event: a word of ours
+void log_begin(log_line *line, log_level level, const char *event); // event: a fixed word
 void log_str(log_line *line, const char *name, const char *value);  // NULL is shown as ""
 void log_bytes(log_line *line, const char *name, bytes value);
 void log_u64(log_line *line, const char *name, uint64_t value);
@@ -53,8 +52,8 @@ void log_i64(log_line *line, const char *name, int64_t value);
 void log_f64(log_line *line, const char *name, double value); // six significant digits
 void log_bool(log_line *line, const char *name, bool value);
 void log_end(log_line *line);
-/* The last line of a process that hangs: takes no lock, which the thread that hangs may hold, and
- * waits a second for a pipe. */
+/* The last line of a hanging process: takes no lock, which the hanging thread may hold, and waits a
+ * second for a pipe. */
 void log_end_alone(log_line *line);
 
 /* "2026-01-02T03:04:05.678Z" */

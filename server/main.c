@@ -1,4 +1,4 @@
-/* main.c - the program `inferd`: which command, and how to ask for help. */
+/* main.c - the program `inferd`: selects the command, prints help. */
 #include <stdio.h>
 #include <string.h>
 

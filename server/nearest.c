@@ -5,7 +5,7 @@
 
 #include "inferd/base.h"
 
-/* Edits that turn one word into the other; words longer than the rows count as far apart. */
+/* The number of edits that turn one word into the other; NEAREST_BYTES_MAX for longer words. */
 static size_t distance(const char *a, const char *b) {
     size_t n = strlen(a), m = strlen(b), row[NEAREST_BYTES_MAX + 1];
     if (n > NEAREST_BYTES_MAX || m > NEAREST_BYTES_MAX) return NEAREST_BYTES_MAX;

@@ -1,8 +1,8 @@
-/* nearest.h - which known word a misspelt one probably means.
+/* nearest.h - finds the known word that a misspelt one probably means.
  *
- *     nearest n = {0};
- *     for each known word: nearest_try(&n, word, known);
- *     nearest_word(&n)        NULL: none is near
+ *   nearest n = {0};
+ *   for each known word: nearest_try(&n, word, known);
+ *   nearest_word(&n)      NULL: none is near
  *
  * Thread: any; values. */
 #ifndef INFERD_NEAREST_H
@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-enum { NEAREST_BYTES_MAX = 40 }; // longer words are near to none
+enum { NEAREST_BYTES_MAX = 40 }; // longer words match none
 
 typedef struct nearest {
     const char *best; // borrowed
@@ -18,7 +18,8 @@ typedef struct nearest {
 } nearest;
 
 void nearest_try(nearest *n, const char *word, const char *known);
-/* The best one, if at most a quarter of its letters and one more are wrong, and not all. */
+/* The best one, if its distance is at most a quarter of its letters plus one, and not all of
+ * them. */
 const char *nearest_word(const nearest *n);
 
 #endif

@@ -15,7 +15,7 @@ enum { LINES_BYTES = 96, STATES_MAX = 4 };
 static struct {
     atomic_int fd; // connected; -1: none
     uint64_t watchdog_us;
-    char states[STATES_MAX][LINES_BYTES]; // that there was no room for yet, the oldest first
+    char states[STATES_MAX][LINES_BYTES]; // not sent yet, the oldest first
     uint32_t n_states;
 } manager = {.fd = -1};
 
@@ -28,7 +28,7 @@ static bool read_number(const char *text, uint64_t *out) {
     return errno == 0 && *end == 0 && *out > 0;
 }
 
-/* WATCHDOG_PID says for which process the other is meant: a child does not inherit the duty. */
+/* WATCHDOG_PID names the process that WATCHDOG_USEC is for: it does not apply to a child. */
 static uint64_t read_watchdog(void) {
     uint64_t us, pid;
     const char *of = getenv("WATCHDOG_PID");
@@ -86,7 +86,7 @@ void sd_notify_flush(void) {
     memmove(manager.states, manager.states[n], manager.n_states * sizeof manager.states[0]);
 }
 
-/* Of more than STATES_MAX the oldest goes: the ones after it say what is true now. */
+/* Beyond STATES_MAX the oldest is dropped: later ones have the present state. */
 void sd_notify_state(const char *lines) {
     sd_notify_flush();
     if (manager.n_states == 0 && send_lines(lines)) return;

@@ -9,14 +9,14 @@
 
 void json_add_real(buf *out, double v) {
     char text[40];
-    if (!isfinite(v)) v = -9999.0; // what OpenAI says for "as good as impossible"
+    if (!isfinite(v)) v = -9999.0; // OpenAI's value for an impossible token
     int n = snprintf(text, sizeof text, "%.9g", v);
     for (int i = 0; i < n; i++)
         if (text[i] == ',') text[i] = '.';
     buf_add(out, text, (size_t)n);
 }
 
-/* Digits by hand: buf_add_format formats twice, and ids come by the thousand. */
+/* Formats digits directly: buf_add_format formats twice, and there are thousands of ids. */
 static void add_uint(buf *out, uint64_t v) {
     char text[24];
     size_t at = sizeof text;
@@ -56,8 +56,9 @@ static bool begins_with(bytes b, const char *prefix) {
     return b.n >= n && memcmp(b.p, prefix, n) == 0;
 }
 
-/* "bytes: \xe2\x96", as OpenAI writes a token that is not whole characters.  Printable ASCII stands
- * for itself and a backslash is doubled, so two tokens of different bytes have different names. */
+/* "bytes: \xe2\x96", as OpenAI writes a token that is not whole characters.  Printable ASCII is
+ * written unchanged and a backslash is doubled, so two tokens of different bytes have different
+ * names. */
 static void add_bytes_name(buf *out, bytes piece) {
     static const char digits[] = "0123456789abcdef";
     buf_add_str(out, "\"bytes:");
@@ -78,9 +79,9 @@ static void add_bytes_name(buf *out, bytes piece) {
     buf_add_char(out, '"');
 }
 
-/* A token as a completion lists it, which has no other place for its bytes: its text, else
+/* The name of a token in a completion, which has no separate field for its bytes: its text, else
  * "bytes:...".  A text that looks like one of the other forms is written as an id, so names are
- * equal only where bytes are. */
+ * equal only if the bytes are. */
 static void add_token_name(buf *out, const answer_head *h, tok_id id) {
     bytes piece = tok_piece(h->tok, id);
     if (h->tokens_as_ids || begins_with(piece, "bytes:") || begins_with(piece, "token_id:"))
@@ -91,7 +92,7 @@ static void add_token_name(buf *out, const answer_head *h, tok_id id) {
         add_bytes_name(out, piece);
 }
 
-/* As a chat lists it, beside its bytes. */
+/* The text of a token in a chat, beside its bytes. */
 static void add_token_text(buf *out, const answer_head *h, tok_id id) {
     if (h->tokens_as_ids)
         add_id_name(out, id);
@@ -142,9 +143,9 @@ static bool same_bytes(const answer_head *h, tok_id a, tok_id b) {
 }
 
 /* {"name": logprob, ...}: every alternative, best first, and the token itself if it is not among
- * them.  Tokens of equal bytes (the byte <0x41> and the letter A) cannot all have the name: the
- * token itself has it, because clients look it up by its entry in "tokens", else the best one; the
- * others have their ids. */
+ * them.  Of tokens with equal bytes (the byte <0x41> and the letter A) only one can have the name:
+ * the token itself, because clients look it up by its entry in "tokens", else the best one; the
+ * others get their ids. */
 static void add_top_object(buf *out, const answer_head *h, const answer_logprob *lp) {
     bool seen = false; // the token itself
     buf_add_char(out, '{');
@@ -238,7 +239,7 @@ static void add_prompt_ids(buf *out, const tok_id *ids, size_t n) {
     json_add_ids(out, ids, n);
 }
 
-/* How it fared: what it gave up for others, and what that cost. */
+/* Details of the scheduling: waiting, preemptions and their cost. */
 static void add_details(buf *out, const answer_usage *u) {
     buf_add_format(
         out,

@@ -1,12 +1,12 @@
 /* sse.h - the bytes of answers: whole JSON bodies, and the chunks of a stream.
  *
- * Written by hand into a buf, because a chunk is small, has a fixed shape and there is one per
- * token.  Every `data:` line is complete after each call, so a round of chunks can be handed to
- * the socket as one piece.  What text, log-probabilities and ids go into a chunk is decided in
- * stream.c; nothing is decided here.
+ * Written directly into a buf, because a chunk is small, has a fixed shape and there is one per
+ * token.  Every `data:` line is complete after each call, so a round of chunks can be passed to the
+ * socket as one piece. stream.c decides which text, log-probabilities and ids go into a chunk; this
+ * file only writes them.
  *
- *     answer_open   answer_choice_add ...   answer_close          one body
- *     sse_chunk ...   sse_usage   sse_done                        a stream
+ *   answer_open   answer_choice_add ...   answer_close          one body
+ *   sse_chunk ...   sse_usage   sse_done                        a stream
  *
  * Thread: any. */
 #ifndef INFERD_SSE_H
@@ -19,7 +19,7 @@
 #include "models/tokenizer.h"
 #include "scheduler/gen.h"
 
-/* What is the same in every chunk of one answer.  All borrowed. */
+/* Values that are the same in every chunk of one answer.  All borrowed. */
 typedef struct answer_head {
     bool chat; // chat.completion, or text_completion
     const char *id, *model, *fingerprint, *tier;
@@ -41,19 +41,19 @@ typedef struct answer_logprob {
 
 typedef enum answer_stop { STOP_REASON_NONE, STOP_REASON_ID, STOP_REASON_STRING } answer_stop;
 
-/* One choice, or what a chunk adds to it. */
+/* One choice, or the part of it in one chunk. */
 typedef struct answer_choice {
     uint32_t index;
-    bool opens; // the chunk that names the role
+    bool opens; // the chunk with the role
     bytes text;
-    const answer_logprob *logprobs; // [n_logprobs]; NULL with n_logprobs 0: "logprobs": null
+    const answer_logprob *logprobs; // [n_logprobs]; NULL with n_logprobs 0: writes "logprobs": null
     size_t n_logprobs;
     bool show_ids;
     const tok_id *ids; // [n_ids] output
     size_t n_ids;
     const tok_id *prompt_ids; // [n_prompt_ids]; NULL: not shown
     size_t n_prompt_ids;
-    const char *finish; // "stop", "length"; NULL while it goes on
+    const char *finish; // "stop", "length"; NULL while it is not finished
     answer_stop stop_reason;
     tok_id stop_id;
     bytes stop_string;
@@ -61,11 +61,11 @@ typedef struct answer_choice {
 
 typedef struct answer_usage {
     uint64_t n_prompt, n_cached, n_output;
-    bool running; // in the middle of a stream: what is cached is not known yet
-    /* How it fared; told when class is not NULL. */
+    bool running; // in the middle of a stream: the cached tokens are not known yet
+    /* Details of the scheduling; written when class is not NULL. */
     uint64_t queued_us;    // until the last choice began
     uint32_t queued_steps; // in that time
-    uint32_t n_preempted;  // of all choices, like what follows: the sum of n_rungs
+    uint32_t n_preempted;  // of all choices, like the following; the sum of n_rungs
     uint32_t n_rungs[GEN_RUNGS];
     uint64_t n_recomputed, away_us, waste_us, unpark_us, device_us;
     const char *class; // static
@@ -82,8 +82,8 @@ void sse_usage(buf *out, const answer_head *h, const answer_usage *u);
 void sse_done(buf *out);
 void sse_error(buf *out, const api_error *e);
 
-/* A JSON number.  -inf and NaN, which JSON has not, become -9999; a comma of the process locale
- * becomes a point. */
+/* A JSON number. -inf and NaN, which JSON lacks, become -9999; a decimal comma of the process
+ * locale becomes a point. */
 void json_add_real(buf *out, double v);
 void json_add_ids(buf *out, const tok_id *ids, size_t n);
 

@@ -16,7 +16,7 @@ struct stop_set {
     uint16_t *back;       // one number per byte of text; owned
 };
 
-/* back[i]: how much still matches when p[0 .. i] did and the next byte does not. */
+/* back[i]: the length that still matches if p[0 .. i] matched and the next byte does not. */
 static void fill_back(const unsigned char *p, uint16_t *back, size_t n) {
     uint16_t k = 0;
     back[0] = 0;

@@ -1,11 +1,11 @@
 /* stream.c - see stream.h.
  *
- * Positions are bytes from the start of a choice's generated text; `sent` of them have left, and
- * c->text holds the rest.  A body keeps everything (sent stays 0) and cuts at the end. */
+ * Positions are bytes from the start of a choice's generated text; `sent` bytes have been sent, and
+ * c->text holds the rest.  A body keeps all of it (sent stays 0) and is cut at the end. */
 #include "stream.h"
 
-/* One reported token.  Its text begins at `start`: where the code point of its first byte begins,
- * which may have come out with a later token.  Text up to `end` came out when it was read. */
+/* One reported token.  Its text begins at `start`: the start of the code point of its first byte,
+ * which may be decoded with a later token.  After the token the text ended at `end`. */
 typedef struct entry {
     tok_id id;
     bool known, prompt;
@@ -18,23 +18,23 @@ typedef struct entry {
 
 typedef struct choice {
     tok_stream words;
-    buf text;          // decoded and not sent
-    uint64_t sent;     // bytes that left before text
+    buf text;          // decoded, not sent
+    uint64_t sent;     // bytes sent before text
     uint16_t *stop;    // [stop_set_n] state of the matcher; owned
-    uint32_t n_tokens; // generated, the ending one too
+    uint32_t n_tokens; // generated, including the ending one
     uint32_t n_points; // code points of the text so far, echo included
     entry *entries;    // [n_entries] not sent; owned
     size_t n_entries, entries_capacity;
     tok_logprob *tops; // [n_tops] of the entries; owned
     size_t n_tops, tops_capacity;
-    tok_id *ids; // [n_ids] shown and not sent; owned
+    tok_id *ids; // [n_ids] to show, not sent; owned
     size_t n_ids, ids_capacity;
-    tok_stream prompt_words; // echo: where the prompt's tokens are in its text
+    tok_stream prompt_words; // echo: decodes the prompt's tokens to find their text
     uint32_t n_prompt_seen;
     uint32_t prompt_points;
-    bool opened;        // its first chunk is out
-    bool matched;       // a stop string came: nothing more is read
-    bool ended;         // its GEN_EV_DONE came
+    bool opened;        // its first chunk was written
+    bool matched;       // a stop string was found: further tokens are ignored
+    bool ended;         // its GEN_EV_DONE was handled
     const char *finish; // NULL until then
     answer_stop stop_reason;
     tok_id stop_id;
@@ -54,7 +54,7 @@ struct stream {
     api_error error;
 };
 
-/* ---- making ---- */
+/* ---- creation ---- */
 
 void stream_options_deinit(stream_options *o) {
     for (uint32_t i = 0; i < o->n_prompts && o->prompts != NULL; i++) {
@@ -70,7 +70,7 @@ void stream_options_deinit(stream_options *o) {
     o->n_prompts = o->n_stop_ids = 0;
 }
 
-/* The text of a prompt given as ids, special tokens written out. */
+/* The text of a prompt given as ids; special tokens are written as text. */
 static bool spell_prompt(const tokenizer *tok, stream_prompt *p) {
     if (p->text != NULL) return true;
     buf text = {0};
@@ -78,7 +78,7 @@ static bool spell_prompt(const tokenizer *tok, stream_prompt *p) {
     tok_stream_init(&words, tok, false);
     for (size_t i = 0; i < p->ids.n; i++) tok_stream_push(&words, p->ids.ids[i], &text);
     tok_stream_finish(&words, &text);
-    buf_reserve(&text, 0); // so that an empty text is not NULL
+    buf_reserve(&text, 0); // an empty text must not be NULL
     if (text.failed) {
         buf_deinit(&text);
         return false;
@@ -178,7 +178,7 @@ static void fail_memory(stream *s) {
     stream_fail(s, API_INTERNAL, "the server is short of memory");
 }
 
-/* ---- what is kept of a token ---- */
+/* ---- stored per token ---- */
 
 /* Room for `n` more elements; arrays here grow by doubling and shrink only with their choice. */
 static bool grow(void **p, size_t n_used, size_t n_more, size_t *capacity, size_t element_bytes) {
@@ -212,7 +212,7 @@ static bool add_id(choice *c, tok_id id) {
     return true;
 }
 
-/* What came to the text since it had `from` bytes; never NULL. */
+/* The text added since it had `from` bytes; never NULL. */
 static bytes text_since(const choice *c, size_t from) {
     return (bytes){c->text.p == NULL ? "" : c->text.p + from, c->text.n - from};
 }
@@ -268,7 +268,7 @@ static void write_chunk(stream *s, const answer_choice *a, buf *out) {
     sse_chunk(out, &s->head, a, s->o.continuous_usage ? &now : NULL);
 }
 
-/* The role, and the echo of the prompt. */
+/* Writes the role, and the echo of the prompt. */
 static void open_choice(stream *s, uint32_t choice_idx, buf *out) {
     choice *c = &s->choices[choice_idx];
     if (c->opened) return;
@@ -284,13 +284,14 @@ static void open_choice(stream *s, uint32_t choice_idx, buf *out) {
     write_chunk(s, &a, out);
 }
 
-/* Does the token leave with the text before `until`?  One that begins there waits: a stop string
+/* Is the token sent with the text before `until`?  A token that begins there waits: a stop string
  * may begin there as well, and then the token is not reported. */
 static bool leaves(const entry *e, uint64_t until) {
     return e->start < until && e->end <= until;
 }
 
-/* The next `n_text` bytes of text with what belongs to them; at the end everything, and why. */
+/* Writes the next `n_text` bytes of text with their log-probabilities and ids; `last`: everything
+ * left and the finish reason. */
 static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last, buf *out) {
     choice *c = &s->choices[choice_idx];
     answer_choice a = describe(s, choice_idx);
@@ -322,7 +323,8 @@ static void write_delta(stream *s, uint32_t choice_idx, size_t n_text, bool last
 
 /* ---- events ---- */
 
-/* Look for stop strings in text[from ..); on a match cut there and forget what came behind. */
+/* Looks for stop strings in text[from ..); a match cuts the text there and drops the text
+ * behind. */
 static void match_stops(stream *s, choice *c, size_t from) {
     stop_match m;
     bytes fresh = text_since(c, from);
@@ -340,8 +342,8 @@ static void match_stops(stream *s, choice *c, size_t from) {
     c->stop_string = m.string_idx;
 }
 
-/* The engine ends a sequence at these; the rule is repeated here because their text must not
- * appear, and the token comes before the event that says so. */
+/* Does the engine end a sequence at this token?  The rule is repeated here because the token's text
+ * must not appear, and the token comes before the event that reports the end. */
 static bool ends_sequence(const stream *s, tok_id id) {
     for (uint32_t i = 0; i < s->o.n_stop_ids; i++)
         if (s->o.stop_ids[i] == id) return true;
@@ -376,12 +378,12 @@ static void take_token(stream *s, uint32_t choice_idx, const sample_result *r, b
     bytes fresh = text_since(c, from);
     c->n_points += count_points(fresh.p, fresh.n);
     if (c->n_tokens > s->o.min_tokens) match_stops(s, c, from);
-    if (!s->o.streaming || c->matched) return; // a matched choice is written by end_choice
+    if (!s->o.streaming || c->matched) return; // end_choice writes a matched choice
     size_t n_safe = c->text.n - stop_held(s->o.stops, c->stop);
     if (n_safe > 0) write_delta(s, choice_idx, n_safe, false, out);
 }
 
-/* One token of the echoed prompt.  Tokens that the text does not have (an added BOS) are empty. */
+/* One token of the echoed prompt.  Tokens that are not in the text (an added BOS) are empty. */
 static void take_prompt(stream *s, uint32_t choice_idx, const sample_result *r) {
     choice *c = &s->choices[choice_idx];
     const stream_prompt *p = &s->o.prompts[choice_idx / s->o.n];
@@ -403,7 +405,7 @@ static void take_prompt(stream *s, uint32_t choice_idx, const sample_result *r) 
     buf_deinit(&scratch);
 }
 
-/* The last bytes of an unfinished code point come out now; then the choice is closed. */
+/* Writes the last bytes of an unfinished code point, then closes the choice. */
 static void end_choice(stream *s, uint32_t choice_idx, buf *out) {
     choice *c = &s->choices[choice_idx];
     if (!c->matched) {
@@ -421,7 +423,7 @@ static void end_choice(stream *s, uint32_t choice_idx, buf *out) {
     write_delta(s, choice_idx, 0, true, out);
 }
 
-/* A sequence that ended in a way no answer can have. */
+/* Handles a sequence that ended without a usable answer. */
 static void take_failure(stream *s, const gen_event *ev) {
     inferd_err err = {.status = ev->done.status == INFERD_OK ? INFERD_EDEVICE : ev->done.status};
     snprintf(err.text, sizeof err.text, "%.*s", GEN_TEXT_BYTES, ev->done.text);
@@ -457,7 +459,7 @@ static void take_done(stream *s, uint32_t choice_idx, const gen_event *ev, buf *
     c->waste_us = ev->done.waste_us;
     c->unpark_us = ev->done.unpark_us;
     c->device_us = ev->done.device_us;
-    if (s->error.fault != API_OK || c->matched) return; // its last chunk is out
+    if (s->error.fault != API_OK || c->matched) return; // its last chunk was written
     gen_finish f = ev->done.finish;
     if (f != GEN_STOP && f != GEN_LENGTH) {
         take_failure(s, ev);
@@ -495,7 +497,8 @@ answer_usage stream_usage(const stream *s) {
     answer_usage u = {0};
     for (uint32_t i = 0; i < s->o.n_prompts; i++) {
         u.n_prompt += s->o.prompts[i].ids.n;
-        u.n_cached += s->choices[i * s->o.n].n_cached; // later choices share with this one
+        u.n_cached +=
+            s->choices[i * s->o.n].n_cached; // the other choices share the prompt with this one
     }
     for (uint32_t i = 0; i < s->n_choices; i++) {
         const choice *c = &s->choices[i];

@@ -19,7 +19,7 @@ static bool is_plain(unsigned char c) {
            c == '-' || c == '.';
 }
 
-/* Room for three times the name.  The empty name is %, which no other one is. */
+/* Needs room for three times the name.  The empty name is written %, which is unique. */
 static size_t escape(char *out, const char *name) {
     size_t n = 0;
     for (const unsigned char *p = (const unsigned char *)name; *p != 0; p++)
@@ -51,12 +51,12 @@ void unknown_line(const unknown_fields *u, char out[UNKNOWN_LINE_BYTES]) {
     snprintf(out, UNKNOWN_LINE_BYTES, UNKNOWN_HEADER ": %s\n", value);
 }
 
-/* ---- told names ---- */
+/* ---- logged names ---- */
 
-enum { PLACES = 2 * UNKNOWN_TOLD_MAX }; // half full at most, so that a search ends
+enum { PLACES = 2 * UNKNOWN_TOLD_MAX }; // at most half full, so that a search ends
 
 struct unknown_names {
-    char names[PLACES][API_QUOTE_BYTES]; // by hash; a place in use has used[] set
+    char names[PLACES][API_QUOTE_BYTES]; // hash table; used[] marks entries in use
     bool used[PLACES], full_told;
     uint32_t n;
 };

@@ -12,13 +12,13 @@
 #include "sd_notify.h"
 
 enum {
-    WRITE_S = 3, // for the log line: then the process ends without
+    WRITE_S = 3, // for the log line; after that the process ends without it
     US_PER_S = 1000000,
     US_PER_MS = 1000,
     NAME_BYTES = 160
 };
 
-/* ---- a look ---- */
+/* ---- a check ---- */
 
 void pulses_add(pulses *w, const pulse *p, const char *kind, const char *name) {
     INFERD_CHECK(w->n_loops < WATCHDOG_LOOPS_MAX);
@@ -26,7 +26,7 @@ void pulses_add(pulses *w, const pulse *p, const char *kind, const char *name) {
 }
 
 static bool is_over(pulses_loop *l, const pulse_limits *limits, uint64_t elapsed_us) {
-    int kind = atomic_load_explicit(&l->pulse->kind, memory_order_acquire); // before the count
+    int kind = atomic_load_explicit(&l->pulse->kind, memory_order_acquire); // read before n_beats
     unsigned n_beats = atomic_load_explicit(&l->pulse->n_beats, memory_order_relaxed);
     if (n_beats != l->n_beats || kind == PULSE_REST) {
         l->n_beats = n_beats;
@@ -37,7 +37,7 @@ static bool is_over(pulses_loop *l, const pulse_limits *limits, uint64_t elapsed
     return l->silent_us >= (kind == PULSE_DEVICE ? limits->device_us : limits->work_us);
 }
 
-/* Engines first: a front that waits for one is not to blame. */
+/* A silent engine wins over the front, which may only be waiting for it. */
 int pulses_look(pulses *w, const pulse_limits *limits, uint64_t elapsed_us) {
     int over = WATCHDOG_NONE;
     if (elapsed_us > WATCHDOG_LOOK_US_MAX) elapsed_us = WATCHDOG_LOOK_US_MAX;
@@ -52,12 +52,12 @@ struct watchdog {
     watchdog_options options;
     pulses pulses;
     pthread_t thread;
-    pthread_mutex_t mutex; // of the wait for the end
+    pthread_mutex_t mutex; // for waiting on `ended`
     pthread_cond_t ended;
     bool started, stop;
     atomic_uint watchdog_s, step_hang_ms;
     atomic_bool engines_forgotten;
-    uint64_t told_us; // when the service manager was told last
+    uint64_t told_us; // last report to the service manager
 };
 
 static void end_at_once(int sig) {
@@ -65,7 +65,7 @@ static void end_at_once(int sig) {
     _exit(WATCHDOG_EXIT);
 }
 
-/* Where the loop is, as "model_forward chat". */
+/* The loop's position, as "model_forward chat". */
 static void describe(const watchdog *w, const pulse *p, char out[NAME_BYTES]) {
     const char *where = atomic_load(&p->where), *object = atomic_load(&p->object);
     uint32_t idx = atomic_load(&p->model_idx);
@@ -91,8 +91,8 @@ static _Noreturn void end_process(watchdog *w, const pulses_loop *l) {
     _exit(WATCHDOG_EXIT);
 }
 
-/* Without a limit of ours the manager's own counts: a loop that is silent for half of what it
- * waits for is not told as alive. */
+/* Without a limit of ours the manager's applies: a loop that is silent for half of it is not
+ * reported as alive. */
 static pulse_limits limits_of(const watchdog *w, uint64_t manager_us) {
     uint64_t work_us = (uint64_t)atomic_load(&w->watchdog_s) * US_PER_S;
     uint64_t hang_us =
@@ -130,7 +130,7 @@ static void *watchdog_main(void *arg) {
     return NULL;
 }
 
-/* ---- outside ---- */
+/* ---- interface ---- */
 
 inferd_status watchdog_create(const watchdog_options *o, watchdog **out, inferd_err *err) {
     watchdog *w = calloc(1, sizeof *w);

@@ -1,20 +1,21 @@
 /* watchdog.h - ends the process when one of its loops gives no sign of life.
  *
- * A thread of its own looks at the pulses (scheduler/pulse.h) of the front and of each engine.  One
- * that has not beaten for its limit is named in one log line, with where it is, and the process
- * ends with WATCHDOG_EXIT: a supervisor starts another.  The same thread tells a service manager
- * that the process lives (sd_notify.h), which covers the case that this thread hangs, too.
+ * A thread of its own checks the pulses (scheduler/pulse.h) of the front and of each engine.  A
+ * loop without a beat for its limit is named in one log line, with its position in the code, and
+ * the process ends with WATCHDOG_EXIT, so that a supervisor restarts it.  The same thread reports
+ * to a service manager that the process is alive (sd_notify.h), which covers a hang of this thread,
+ * too.
  *
- * Silence is the sum of what passed between two looks, and no pair of looks counts for more than
- * WATCHDOG_LOOK_US_MAX: of a process that was stopped (SIGSTOP, a debugger, a frozen container) the
- * time it stood still counts as one look.
+ * Silence is the sum of the times between two checks, each counted as at most WATCHDOG_LOOK_US_MAX:
+ * the time for which a process was stopped (SIGSTOP, a debugger, a frozen container) counts as one
+ * check.
  *
- *     limit of PULSE_WORK      limits.watchdog_s
- *     limit of PULSE_DEVICE    the same, or step_hang_ms and WATCHDOG_DEVICE_EXTRA_MS if that is
- *                              longer: the front gives such a device up first, which tells clients
+ *   limit of PULSE_WORK      limits.watchdog_s
+ *   limit of PULSE_DEVICE    the same, or step_hang_ms plus WATCHDOG_DEVICE_EXTRA_MS if that is
+ *                            longer: the front gives up such a device first and answers its clients
  *
  * Ending takes no lock and allocates nothing.
- * Thread: front, but for the look itself. */
+ * Thread: front, except the check itself. */
 #ifndef INFERD_WATCHDOG_H
 #define INFERD_WATCHDOG_H
 
@@ -34,11 +35,11 @@ enum {
 typedef struct pulses_loop {
     const pulse *pulse;      // borrowed
     const char *kind, *name; // "engine", "gpu0"; name may be ""; borrowed
-    unsigned n_beats;        // seen last
+    unsigned n_beats;        // at the last check
     uint64_t silent_us;
 } pulses_loop;
 
-/* What a look decides, apart from the thread, so that a test can be the clock. */
+/* The logic of a check, without the thread, so that a test can set the time. */
 typedef struct pulses {
     pulses_loop loops[WATCHDOG_LOOPS_MAX];
     uint32_t n_loops;
@@ -49,26 +50,26 @@ typedef struct pulse_limits {
 } pulse_limits;
 
 void pulses_add(pulses *w, const pulse *p, const char *kind, const char *name);
-/* `elapsed_us` since the look before: the loop that is silent for too long, or WATCHDOG_NONE. */
+/* `elapsed_us` since the last check: the loop that is silent for too long, or WATCHDOG_NONE. */
 int pulses_look(pulses *w, const pulse_limits *limits, uint64_t elapsed_us);
 
 typedef struct watchdog watchdog;
 
 typedef struct watchdog_options {
-    /* The name of the model in this slot, for the log line; called when its loop hangs, so that the
-     * slot keeps it.  NULL: slots have no names. */
+    /* The name of the model in this slot, for the log line; called when its loop hangs, so the slot
+     * cannot lose it.  NULL: slots have no names. */
     const char *(*model_name)(void *ctx, uint32_t model_idx);
     void *ctx;
 } watchdog_options;
 
 inferd_status watchdog_create(const watchdog_options *o, watchdog **out, inferd_err *err);
-/* Only before watchdog_start.  Engines go behind the front. */
+/* Only before watchdog_start.  Add engines after the front. */
 void watchdog_add(watchdog *w, const pulse *p, const char *kind, const char *name);
 inferd_status watchdog_start(watchdog *w, inferd_err *err);
-/* Both may change at any time.  watchdog_s 0: no loop ends the process; a service manager is still
- * told only while all of them live. */
+/* Both may change at any time.  watchdog_s 0: no loop ends the process; a service manager still
+ * gets reports only while all loops are alive. */
 void watchdog_set_limits(watchdog *w, uint32_t watchdog_s, uint32_t step_hang_ms);
-/* From now on silence of engines means nothing: their device is lost, and the front ends the
+/* From now on silence of engines is ignored: their device is lost, and the front ends the
  * process. */
 void watchdog_forget_engines(watchdog *w);
 void watchdog_stop(watchdog *w); // joins the thread and frees it; accepts NULL

@@ -1,7 +1,7 @@
-/* base.h - the few things every room knows.
+/* base.h - definitions for all parts of the program.
  *
- * Memory: plain malloc and friends.  Any of them may return NULL and every caller handles it
- * (usually INFERD_ENOMEM); a test makes each allocation fail in turn. */
+ * Memory: plain malloc and related functions.  Any of them may return NULL and every caller handles
+ * it (usually INFERD_ENOMEM); a test makes each allocation fail in turn. */
 #ifndef INFERD_BASE_H
 #define INFERD_BASE_H
 
@@ -13,13 +13,14 @@
 
 typedef int32_t tok_id; // a token of a vocabulary; never negative in a sequence
 
-/* Bytes somebody else owns; not NUL-terminated. */
+/* Borrowed bytes; not NUL-terminated. */
 typedef struct bytes {
     const char *p;
     size_t n;
 } bytes;
 
-/* What only a bug can break.  On in every build: stopping is better than going on wrong. */
+/* For conditions that only a bug can break.  Active in every build: stopping is better than wrong
+ * results. */
 #define INFERD_CHECK(cond)                                                                         \
     do {                                                                                           \
         if (!(cond)) {                                                                             \
@@ -49,7 +50,7 @@ static inline uint64_t u64_max(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-/* a * b and a + b for sizes that come from foreign bytes: false means it does not fit. */
+/* a * b and a + b for sizes from untrusted bytes: false on overflow. */
 static inline bool size_mul(size_t a, size_t b, size_t *out) {
     return !__builtin_mul_overflow(a, b, out);
 }

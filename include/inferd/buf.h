@@ -1,8 +1,8 @@
-/* buf.h - bytes that grow, up to a bound.
+/* buf.h - a growing byte buffer with an optional bound.
  *
- * Appending never fails in the middle of a sentence: when memory is short or `bytes_max` would be
- * passed, `failed` is set, the buffer keeps what it had, and everything after does nothing.  The
- * writer checks once, at the end.
+ * Appending needs no error handling per call: if memory is short or `bytes_max` would be exceeded,
+ * `failed` is set, the buffer keeps its content, and later calls do nothing.  The writer checks
+ * once, at the end.
  *
  * Always: n <= capacity; p[n] == 0 after buf_cstr.
  * Thread: that of its owner. */
@@ -33,7 +33,7 @@ static inline void buf_clear(buf *b) {
     b->failed = false;
 }
 
-/* Room for `n` more bytes (and a NUL); false sets `failed`. */
+/* Reserves `n` more bytes (and a NUL); on failure returns false and sets `failed`. */
 static inline bool buf_reserve(buf *b, size_t n) {
     size_t wanted;
     if (b->failed) return false;
@@ -89,7 +89,7 @@ __attribute__((format(printf, 2, 3))) static inline void buf_add_format(buf *b, 
     b->n += (size_t)n;
 }
 
-/* NUL-terminated; "" when nothing could be allocated.  Borrowed. */
+/* NUL-terminated; "" if no memory could be allocated.  Borrowed. */
 static inline const char *buf_cstr(buf *b) {
     bool failed = b->failed;
     b->failed = false;

@@ -1,7 +1,7 @@
 /* clock.h - monotonic time in microseconds.
  *
- * Deadlines and meters use this clock only; wall-clock time appears in answers and logs and
- * nowhere else.  The scheduler never reads it: `now_us` is handed in, so a test can be any time. */
+ * Deadlines and meters use this clock only; wall-clock time appears only in answers and logs.  The
+ * scheduler never reads a clock: `now_us` is a parameter, so a test can set any time. */
 #ifndef INFERD_CLOCK_H
 #define INFERD_CLOCK_H
 

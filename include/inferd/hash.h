@@ -1,10 +1,10 @@
-/* hash.h - FNV-1a in 64 bits: places in tables, seeds, fingerprints.
+/* hash.h - FNV-1a in 64 bits: hash tables, seeds, fingerprints.
  *
- *     h = hash_bytes(HASH_BEGIN, name, n)        or hash_step, one number after the other
+ *   h = hash_bytes(HASH_BEGIN, name, n)       or hash_step for each number
  *
- * A step only moves bits up, so what came last is mostly in the low ones: whoever takes some bits
- * of a hash folds it first.  Who chooses the input can make two of them meet, so nothing that must
- * not be forged is named by it.
+ * A step moves bits only upwards, so the last input is mostly in the low bits: fold a hash before
+ * taking some of its bits.  Chosen inputs can collide, so a hash must not identify anything that
+ * must not be forged.
  *
  * Thread: any. */
 #ifndef INFERD_HASH_H

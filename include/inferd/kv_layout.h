@@ -4,12 +4,12 @@
  * *slots*, one for each group of group_layers consecutive layers, K and V together; slots_per_page
  * slots tile one page of the arena.  Slot numbers count through the arena:
  *
- *     slot s lies in page s / slots_per_page, at byte (s % slots_per_page) * slot_bytes
+ *   slot s is in page s / slots_per_page, at byte (s % slots_per_page) * slot_bytes
  *
- * The order of numbers inside a slot belongs to the backend, which also says layer_bytes.
+ * The backend defines the order of numbers inside a slot, and layer_bytes.
  * T and G are chosen so that at least 95 % of a page is used (or as near as the shape allows).
  *
- * Thread: any, read-only after it was chosen. */
+ * Thread: any, read-only once chosen. */
 #ifndef INFERD_KV_LAYOUT_H
 #define INFERD_KV_LAYOUT_H
 
@@ -21,7 +21,7 @@ typedef enum kv_type {
     KV_F32,
     KV_I8,  // 8 bits, one scale per token and head for keys and one for values
     KV_I16, // the same with 16 bits
-    KV_AUTO // a wish, never in a layout: what the backend computes best with
+    KV_AUTO // an option, never in a layout: the type that the backend computes best with
 } kv_type;
 
 typedef struct kv_layout {

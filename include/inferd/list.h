@@ -1,7 +1,7 @@
 /* list.h - an intrusive doubly linked list.
  *
- * A head is a node whose neighbours are itself when the list is empty.  A node is in exactly
- * one list or in none; list_node_init makes it "in none", and so does list_remove.
+ * The head of an empty list points to itself.  A node is in exactly one list or in none; after
+ * list_node_init and list_remove it is in none.
  *
  * Thread: that of the list's owner. */
 #ifndef INFERD_LIST_H

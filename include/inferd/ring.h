@@ -1,9 +1,9 @@
 /* ring.h - a bounded queue of values between two threads.
  *
- * One thread pushes, one thread pops; elements are copied in and out.  `head` and `tail` count
- * for ever (they wrap with 32 bits), so full and empty differ: tail - head is the fill.
+ * One thread pushes, one thread pops; elements are copied in and out.  `head` and `tail` are never
+ * reset (they wrap with 32 bits), so full and empty differ: tail - head is the fill.
  *
- *     [head, tail)  pushed and not yet popped
+ *   [head, tail)  pushed, not popped yet
  *
  * Always: 0 <= tail - head <= capacity, a power of two.
  * Thread: ring_push* producer, ring_pop consumer, ring_fill either. */

@@ -1,7 +1,7 @@
-/* sample.h - what to draw from a row of logits, and what was drawn.
+/* sample.h - sampling parameters for a row of logits, and the result.
  *
- * The definition, step by step, is in models/sampler.h; devices that draw themselves give the same
- * ids from the same logits (sample_math.h).
+ * models/sampler.h defines sampling step by step; devices that sample themselves give the same ids
+ * from the same logits (sample_math.h).
  *
  * Thread: any; values. */
 #ifndef INFERD_SAMPLE_H
@@ -29,8 +29,8 @@ typedef struct sample_params {
     float repetition_penalty;                  // > 0; 1 = off
     float presence_penalty, frequency_penalty; // [-2, 2]; 0 = off
     uint64_t seed;
-    uint32_t choice_idx; // which of the n_prompts * n choices of a request this is
-    logit_bias *bias;    // [n_bias] owned by whoever owns the params
+    uint32_t choice_idx; // index among the n_prompts * n choices of a request
+    logit_bias *bias;    // [n_bias] owned by the owner of the params
     uint32_t n_bias;
 } sample_params;
 
@@ -41,7 +41,7 @@ typedef struct sample_row {
     uint32_t n_prompt, n_tokens; // position of the drawn token = n_tokens
     const tok_id *banned;        // [n_banned] ids that may not be drawn now
     uint32_t n_banned;
-    tok_id forced; // >= 0: draw nothing, report this token's log-probability (scoring a prompt)
+    tok_id forced; // >= 0: no sampling, only this token's log-probability (scoring a prompt)
     int32_t n_top; // -1: no log-probabilities; 0 ... SAMPLE_TOP_MAX alternatives
 } sample_row;
 

@@ -2,11 +2,11 @@
  *
  * Everything is single IEEE operations in a fixed order: no fused multiply-add, no libm, no sum of
  * floats.  So a host compiler (with -ffp-contract=off), another host and a GPU give equal bits, and
- * a request draws the same tokens wherever it runs.
+ * a request samples the same tokens on all of them.
  *
  * Noise: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), key
- * = seed, counter = (token / 4, position, choice, 0), word token % 4. Gumbel-max: argmax(z_i -
- * log(-log(u_i))) draws i with probability softmax(z)_i.
+ * = seed, counter = (token / 4, position, choice, 0), word token % 4.  Gumbel-max: argmax(z_i -
+ * log(-log(u_i))) samples i with probability softmax(z)_i.
  *
  * Thread: any. */
 #ifndef INFERD_SAMPLE_MATH_H
@@ -113,8 +113,8 @@ SAMPLE_FN float sample_exp(float x) {
     return sm_mul(p, scale);
 }
 
-/* Gumbel noise -log(-log(u)), u = (word + 1/2) / 2^32.  Near u = 1, where the large values come
- * from, -log(u) is computed from v = 1 - u, which is exact. */
+/* Gumbel noise -log(-log(u)), u = (word + 1/2) / 2^32.  Near u = 1, the source of large values,
+ * -log(u) is computed from v = 1 - u, which is exact. */
 SAMPLE_FN float sample_gumbel(uint32_t word) {
     float e;
     if (word >= 0x80000000u) {
@@ -126,8 +126,8 @@ SAMPLE_FN float sample_gumbel(uint32_t word) {
     return -sample_log(e);
 }
 
-/* An upper bound of sample_gumbel(word) that costs nothing: with c leading ones, 1 - u >= 2^-(c+2),
- * and -log(u) >= 1 - u. */
+/* A cheap upper bound of sample_gumbel(word): with c leading ones, 1 - u >= 2^-(c+2), and -log(u)
+ * >= 1 - u. */
 SAMPLE_FN float sample_gumbel_bound(uint32_t word) {
     uint32_t inverted = ~word, c = 0;
     if (word >= 0x80000000u) {

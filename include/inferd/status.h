@@ -1,9 +1,9 @@
-/* status.h - how a failure is said.
+/* status.h - statuses and error texts.
  *
- * A function that can fail returns inferd_status and takes `inferd_err *err` last.  Whoever
- * finds the failure writes the sentence a person needs, with the numbers; callers add a few
- * words in front with inferd_context() and never replace it.  Statuses are few and are chosen
- * by what the next person does about them.
+ * A function that can fail returns inferd_status and takes `inferd_err *err` last.  The function
+ * that detects the failure writes a sentence for people, with the numbers; callers put a few words
+ * in front with inferd_context() and never replace it.  There are few statuses; each stands for one
+ * kind of reaction.
  *
  * Thread: any; an inferd_err belongs to its caller. */
 #ifndef INFERD_STATUS_H
@@ -18,17 +18,17 @@ typedef enum inferd_status {
     INFERD_EINVAL,       // fix the request
     INFERD_ETOOLONG,     // fix the request: it does not fit the context or a size limit
     INFERD_ENOTFOUND,    // fix the name
-    INFERD_EUNSUPPORTED, // known, but not there in this build or for this model
+    INFERD_EUNSUPPORTED, // known, but not supported by this build or for this model
     INFERD_EBUSY,        // try later
     INFERD_EQUOTA,       // a limit of the tenant; later, or with a larger limit
     INFERD_ETIMEOUT,     // a deadline passed
-    INFERD_ECANCELED,    // nobody waits for it any more
+    INFERD_ECANCELED,    // the result is no longer needed
     INFERD_EIO,          // fix the machine: a file or a socket
     INFERD_EFORMAT,      // fix the file: its bytes are wrong
-    INFERD_ENOMEM,       // host or device memory is short
+    INFERD_ENOMEM,       // host or device memory is exhausted
     INFERD_EDEVICE,      // the device failed this work; later work may succeed
     INFERD_EMODEL,       // the model cannot be brought up now; later it may
-    INFERD_ELOST         // the device is gone for this process: end it, a supervisor starts another
+    INFERD_ELOST         // the device is gone for this process: end it, a supervisor restarts it
 } inferd_status;
 
 enum { INFERD_ERR_TEXT_BYTES = 480 };
@@ -38,15 +38,14 @@ typedef struct inferd_err {
     char text[INFERD_ERR_TEXT_BYTES]; // one sentence, no newline, NUL-terminated, cut at the end
 } inferd_err;
 
-/* Sentences quote names from files and requests; on a terminal or in a log their control bytes
- * would do more than be read. */
+/* Texts quote names from files and requests; control bytes could act on a terminal or a log. */
 static inline void inferd_blank_controls(char *text) {
     for (; *text != 0; text++)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = ' ';
 }
 
-/* Record a failure and return its status, so that `return inferd_fail(err, ...)` reads well.
- * `err` may be NULL. */
+/* Records a failure and returns its status, for `return inferd_fail(err, ...)`.  `err` may be
+ * NULL. */
 __attribute__((format(printf, 3, 4))) static inline inferd_status
 inferd_fail(inferd_err *err, inferd_status status, const char *format, ...) {
     if (err == NULL) return status;
@@ -59,7 +58,7 @@ inferd_fail(inferd_err *err, inferd_status status, const char *format, ...) {
     return status;
 }
 
-/* Put words in front of a recorded sentence: "opening model x" gives "opening model x: ...". */
+/* Puts words in front of a recorded text: "opening model x" gives "opening model x: ...". */
 __attribute__((format(printf, 2, 3))) static inline void inferd_context(inferd_err *err,
                                                                         const char *format, ...) {
     if (err == NULL) return;
@@ -71,7 +70,7 @@ __attribute__((format(printf, 2, 3))) static inline void inferd_context(inferd_e
     if (n < 0) return;
     inferd_blank_controls(text);
     size_t used = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    if (snprintf(text + used, sizeof text - used, ": %s", err->text) < 0) return; // cut is fine
+    if (snprintf(text + used, sizeof text - used, ": %s", err->text) < 0) return; // it may be cut
     memcpy(err->text, text, sizeof text);
 }
 
