@@ -147,8 +147,7 @@ void admin_get_tenant(void *ctx, http_request *rq) {
 
 typedef enum goal {
     GOAL_NONE,
-    GOAL_SERVING, // HOT and not held; not held alone is not enough: another name may keep the
-                  // weights HOT
+    GOAL_SERVING, // HOT and not held: while held, another name may keep its weights HOT
     GOAL_HOT,
     GOAL_WARM, // its weights are in host memory or on the device
     GOAL_AWAY, // not on the device

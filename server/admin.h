@@ -32,7 +32,7 @@ enum {
 admin *admin_create(app *a, changer *ch); // both borrowed; NULL: no memory
 void admin_destroy(admin *ad);            // accepts NULL; after http_close
 changer *admin_changer(const admin *ad);
-/* States may have changed, or time has passed: answers the exchanges whose wait is over. */
+/* States may have changed, or time has passed: answers the exchanges that need not wait longer. */
 void admin_look(admin *ad);
 
 /* -- handlers -- */

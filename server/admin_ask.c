@@ -240,8 +240,7 @@ typedef struct asked {
     const model_policy *policy;
     int slot; // REGISTRY_NONE: it is not served
     const model *m;
-    int replaces; // slot of the model of that name that it replaces, whose guarantees would end; or
-                  // REGISTRY_NONE
+    int replaces; // slot of the model that it replaces (its guarantees end), or REGISTRY_NONE
     int same_as;  // slot with the same content, or REGISTRY_NONE
 } asked;
 

@@ -215,7 +215,7 @@ static void check_shares(const plan_device *d, const plan_wanted *w, plan_answer
              d->share_percent, w->share_percent, c->kept ? "<=" : ">", ALL_PERCENT);
 }
 
-/* The periodic tasks whose steps were measured. */
+/* The periodic tasks with measured steps. */
 static void check_targets(const plan_device *d, plan_answer *out) {
     enum { ALL_PERCENT = 100, PPM_PER_PERCENT = 10000 };
     feasible_tasks f;

@@ -4,7 +4,7 @@
  * The victims are chosen by the rule of the scheduler's residency.h as far as it can be seen from
  * outside:
  *
- *   1  idle models, then models whose work is of a lower class than that of the incoming model
+ *   1  idle models, then models with work of a lower class than that of the incoming model
  *   2  of these the lowest class first
  *   3  in a class the least worth first (scheduler/worth.h), except models that the others spare
  *

@@ -1,7 +1,7 @@
 /* api.h - the handlers of the route table, and the job that reads a request on a worker.
  *
- * Work whose time depends on the body (JSON, template, tokenizer) runs on the worker; the front
- * gets plain data back.
+ * The worker does all work that takes longer for a larger body (JSON, template, tokenizer); the
+ * front gets plain data back.
  *
  * Thread: handlers and *_done: front; *_work: worker. */
 #ifndef INFERD_API_H

@@ -111,7 +111,7 @@ typedef struct api_field {
     size_t offset;       // of the member it sets
     const char *neutral; // FIELD_REFUSED: the JSON value without effect, which is accepted; or NULL
     bool (*read)(const api_reader *r, json_t *v); // FIELD_CUSTOM
-    /* For an object whose members are all known: their paths ("stream_options.include_usage"), then
+    /* For an object with known members only: their paths ("stream_options.include_usage"), then
      * NULL.  NULL: not an object, or one with members of any name. */
     const char *const *members;
     const char

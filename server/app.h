@@ -80,8 +80,7 @@ typedef struct app {
     metrics *metrics;
     struct unknown_names *unknown_names; // unknown.h
     struct gate *gate;                   // gate.h
-    queue_places places; // queue slots of running and waiting sequences; models by their slots in
-                         // the registry
+    queue_places places; // queue slots of sequences; models by their slots in the registry
     app_slot *slots;     // [n_slots] all queue slots plus the spare ones
     uint32_t n_slots, first_free;
     uint64_t n_ids; // issued so far
@@ -147,7 +146,7 @@ void app_look_at_fleet(app *a, uint64_t now_us);
 void app_drain(app *a);
 /* The drain time is over: running generations end with an error. */
 void app_cut(app *a);
-/* Open generations; one whose client left no longer counts. */
+/* Open generations; after its client left, one no longer counts. */
 uint32_t app_n_running(const app *a);
 
 /* From now on new requests use `c`, which is taken, with the models of the plan.  False: `problem`

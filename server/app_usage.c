@@ -17,7 +17,7 @@ _Static_assert((int)FLEET_DEVICES_MAX <= (int)METRICS_DEVICES_MAX,
                "each device has a part of the ledger");
 _Static_assert((int)LIMITS_TENANTS_MAX <= (int)ENGINE_TENANTS_MAX, "each tenant's bytes are told");
 
-/* A slot whose model leaves may get another one soon: its use must be read under the old name. */
+/* The slot of a leaving model may get another one soon: its use must be read under the old name. */
 static bool one_leaves(const app *a) {
     for (uint32_t i = 0; i < a->models.n_used; i++)
         if (app_model(a, i)->m != NULL && app_model(a, i)->leaving) return true;

@@ -15,8 +15,8 @@ void app_read_usage(const app *a, uint64_t now_us);
  * each tick before registry_sweep: until then the use of a slot counts under its old model's
  * name. */
 void app_watch_usage(const app *a, uint64_t now_us);
-/* Appends the page of GET /metrics.  `tenant`: the number of the tenant whose rows and models it
- * shows; -1: all, for an operator, or without keys. */
+/* Appends the page of GET /metrics.  `tenant`: number of the tenant that the page is for, with its
+ * rows and models only; -1: all, for an operator, or without keys. */
 void app_write_metrics(const app *a, int tenant, buf *out);
 /* The member "account" of GET /admin/state, with a leading comma: what each tenant used for each
  * model, and the time of each device by use. */

@@ -92,8 +92,8 @@ static inferd_status merge_text(json_t *root, const patch *p, inferd_err *err) {
 
 /* ---- worker: the text ---- */
 
-/* Applies a patch on top of the file and of the patches before it; patches whose model or tenant is
- * no longer in the file are skipped. */
+/* Applies a patch on top of the file and of the patches before it; patches for a model or tenant
+ * that is no longer in the file are skipped. */
 static inferd_status text_of_patch(job *j, inferd_err *err) {
     json_t *root = NULL;
     inferd_status s = parse(&j->was, j->ch->o.path, &root, err);
@@ -508,7 +508,7 @@ static inferd_status copy_patch(patch *to, const patch *from) {
 }
 
 /* The kept patches, then the new one; an earlier patch of the same element is merged with the new
- * one, whose values win. */
+ * one, which overrides it. */
 static inferd_status collect_patches(job *j, const changer *ch, inferd_err *err) {
     bool own = j->rq.kind == CHANGE_PATCH;
     if (j->rq.kind != CHANGE_PATCH && j->rq.kind != CHANGE_ASK) return INFERD_OK;

@@ -58,7 +58,7 @@ static const char usage[] =
 enum {
     TICK_MS = 100,
     EXIT_USAGE = 2,
-    DEVICE_AGAIN_MS = 1000, // between two tries to find a device whose services are still starting
+    DEVICE_AGAIN_MS = 1000, // between two tries to find a device while its services start
     CUT_GRACE_MS = 2000,
     LAST_CALL_MS = 500,    // after the last work, for requests that arrive late
     END_GRACE_S = 3,       // for closing; a driver that does not answer must not delay the exit
@@ -196,8 +196,7 @@ static void tell_reloaded(server_life *s) {
 
 /* -- the loop -- */
 
-static void lose_device(server_life *s,
-                        const char *why); // defined below, with the other functions on devices
+static void lose_device(server_life *s, const char *why); // defined below
 
 static void end_loop(server_life *s) {
     uv_stop(&s->loop);
@@ -929,7 +928,7 @@ static int read_options(int argc, char **argv, serve_options *o) {
 /* The compute threads keep all CPUs busy, and a thread that wakes beside them waits for the rest of
  * a time slice, some milliseconds, unless its own slices are shorter.  Best effort: kernels before
  * 6.12 have no custom slices, and a sandbox may forbid the call.  The struct is that of
- * sched_setattr(2), whose header conflicts with the C library's. */
+ * sched_setattr(2); its header conflicts with the C library's. */
 static void ask_for_short_slices(void) {
     enum { SLICE_NS = 1000 * 1000 }; // with shorter ones each token would interrupt a step
     struct {

@@ -174,7 +174,7 @@ void config_describe(buf *out);
 /* Replaces the content of the file and keeps its mode and owner: a reader, also one after a power
  * cut, finds the old text or the new one.  A missing file is created, readable by its owner only.
  * For a symbolic link the target is replaced, which must exist.  A failure changes nothing and
- * leaves no file behind; only an error whose text says "is replaced" comes after the change.
+ * leaves no file behind; only an error with "is replaced" in its text comes after the change.
  * Blocks for the disk. */
 inferd_status config_write_file(const char *path, const char *text, size_t n, inferd_err *err);
 

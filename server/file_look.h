@@ -33,8 +33,8 @@ enum {
 
 /* app and loop (a uv_loop_t) are borrowed and outlive it.  NULL: no memory. */
 file_look *file_look_create(app *a, void *loop, bool allow_dummy);
-void file_look_destroy(
-    file_look *f); // accepts NULL; waits for a running check, whose result is dropped
+/* Accepts NULL.  Waits for a running check and drops its result. */
+void file_look_destroy(file_look *f);
 
 void file_look_tick(file_look *f, uint64_t now_us);
 /* The next tick begins a check. */

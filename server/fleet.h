@@ -130,11 +130,10 @@ bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy
 
 struct feasible_task;
 /* Could the devices keep slo.tpot_ms of all these models together, by the steps measured so far?
- * Only models whose target would be tighter than now are checked.  EINVAL's text has the
- * inequality. */
+ * Only models that get a tighter target than now are checked.  EINVAL's text has the inequality. */
 inferd_status fleet_check_targets(const fleet *f, const fleet_promise *all, uint32_t n,
                                   inferd_err *err);
-/* The models of a device whose steps were measured, into out[n]; name_idx is the index in `all`. */
+/* The models of a device with measured steps, into out[n]; name_idx is the index in `all`. */
 uint32_t fleet_list_tasks(const fleet *f, uint32_t device_idx, const fleet_promise *all, uint32_t n,
                           struct feasible_task *out);
 

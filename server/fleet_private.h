@@ -90,7 +90,7 @@ struct fleet {
     uint64_t memory_bytes[FLEET_DEVICES_MAX], reserve_bytes[FLEET_DEVICES_MAX]; // as configured
     bool seen_lost[FLEET_DEVICES_MAX];
     uint32_t n_devices, n_slots, n_used; // n_used: slots from n_used on were never used
-    uint32_t next_device;                // the device whose events are read first
+    uint32_t next_device;                // the device to read events from first
     uint32_t running_max;
     policy_placement placement;
     fleet_model *models;    // [n_slots] owned, like the next two

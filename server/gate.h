@@ -12,8 +12,8 @@
  * leaves in the middle, and including tokens from the prefix cache.  A request that ends before
  * that costs no tokens.
  *
- * The last sequence of a request whose client left ends some steps later.  Until then it runs and
- * counts as running, so that a client gains nothing by leaving and asking again.
+ * If its client leaves, the last sequence of a request ends some steps later.  Until then it runs
+ * and counts as running, so that a client gains nothing by leaving and asking again.
  *
  * The use of days and months is stored in a file (quota_file.h), written by a thread of its own,
  * because a disk may be slow.

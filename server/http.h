@@ -53,8 +53,7 @@ typedef struct http_route {
     const char *path;
     unsigned methods; // of http_method; HEAD is answered for every GET
     http_access access;
-    bool json_body; // POST, PUT, PATCH: needs application/json (an absent type is accepted), may be
-                    // large
+    bool json_body;   // POST, PUT, PATCH: needs application/json or no type, may be large
     bool admits_work; // refused with 503 while draining or when the daemon is overloaded
     void (*handle)(void *ctx, http_request *rq);
 } http_route;
@@ -67,7 +66,7 @@ typedef struct http_limits {    // fields of "limits" in the configuration; defa
     uint32_t header_timeout_ms; // first byte to last header; 10,000
     uint32_t body_timeout_ms;   // headers to end of body; 30,000
     uint32_t idle_timeout_s;    // keep-alive; 75
-    uint32_t send_stall_ms;     // a stream whose client reads nothing; 30,000
+    uint32_t send_stall_ms;     // of a stream, while the client reads nothing; 30,000
     uint32_t stream_soft_bytes; // unsent bytes of a stream that pause its sequence; 64 KiB
     uint32_t stream_hard_bytes; // unsent bytes that cut the stream; 256 KiB
     uint32_t heartbeat_ms;      // `: ping` on a quiet stream; 15,000
@@ -109,14 +108,14 @@ bool http_is_loopback(const char *listen);
  * option that holds the address: the caller adds that. */
 inferd_status http_check_listen(const char *listen, bool keyless, inferd_err *err);
 /* From now on routes with admits_work answer 503 shutting_down, and each answer closes its
- * connection.  Requests for them whose body is not complete are answered at once.  Connections are
- * still accepted, so that a load balancer gets an answer instead of a reset.  Not from inside
+ * connection.  Their requests with an incomplete body are answered at once.  Connections are still
+ * accepted, so that a load balancer gets an answer instead of a reset.  Not from inside
  * route.handle. */
 void http_drain(http_server *s);
 /* No exchange is open and no bytes are in transit in either direction: the server can stop. */
 bool http_is_quiet(const http_server *s);
 uint32_t http_n_open(const http_server *s); // exchanges not finished
-/* Open exchanges that arrived before `us` and whose request is complete. */
+/* Open exchanges that arrived before `us` with a complete request. */
 uint32_t http_n_due(const http_server *s, uint64_t us);
 /* Cuts open exchanges, waits for running http_work and frees everything.  It runs the loop for
  * that, so call it outside of uv_run. */
@@ -166,9 +165,8 @@ bool http_stream_begin(http_request *rq);
  * one write: the events of one step may be long. */
 bool http_stream_write(http_request *rq, const void *p, size_t n);
 void http_stream_end(http_request *rq); // flush, then finish
-void http_stream_abort(
-    /* Flush, then break the chunked body: the client sees a cut. */
-    http_request *rq);
+/* Flush, then break the chunked body: the client sees a cut. */
+void http_stream_abort(http_request *rq);
 /* After a round of writes: hands all of it to the sockets (resumes are batched). */
 void http_flush(http_server *s);
 http_server *http_server_of(http_request *rq);
@@ -185,8 +183,8 @@ bool http_work(http_request *rq, void (*work)(void *ctx), void (*done)(void *ctx
  * (n 0 on a socket file).  Only inside route.handle. */
 bytes http_header(http_request *rq, const char *name);
 bytes http_client_address(http_request *rq);
-/* Sets a callback that writes extra headers for every answer, streams and errors too, of the
- * servers whose http_options.ctx is server_ctx: "Name: value\n" lines into `out`.  NULL: none. */
+/* Sets a callback that writes extra headers for every answer, streams and errors too, of servers
+ * with http_options.ctx == server_ctx: "Name: value\n" lines into `out`.  NULL: none. */
 enum { HTTP_HOOK_BYTES = 512 };
 typedef void http_reply_lines(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]);
 void http_reply_hook(http_reply_lines *write, void *ctx, const void *server_ctx);

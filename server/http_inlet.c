@@ -24,14 +24,14 @@
  * behind the longest head, all of them in most requests.
  *
  * Always: a connection between two messages holds less than one head and one scratch of bytes.  The
- * library has no more than header_bytes_max bytes of a message whose head it has not parsed.
+ * library has no more than header_bytes_max bytes of a message before it has parsed the head.
  * Thread: front.  recv() on other threads, and outside of the library, is the kernel's. */
 #include <errno.h>
 #include <string.h>
 
 #include "http_internal.h"
 
-static _Thread_local http_server *running; // the server whose library runs in this thread
+static _Thread_local http_server *running; // the server with its library running in this thread
 
 void inlet_run(http_server *s) {
     running = s;

@@ -40,7 +40,7 @@
 
 enum {
     HTTP_SPARE_CONNECTIONS = 64, // above connections_max, to answer 503 there
-    HTTP_LINGER_MAX = 256,       // refused senders whose remaining bytes are read
+    HTTP_LINGER_MAX = 256,       // refused senders with bytes left to read
     HTTP_RANDOM_BYTES = 1024,
     HTTP_SCRATCH_BYTES = 8 * 1024, // of one read while a head is incomplete
     HTTP_UNIX_MODE = 0660          // of a socket file
@@ -234,7 +234,7 @@ enum MHD_Result http_on_request(void *cls, struct MHD_Connection *mhd, const cha
                                 const char *method, const char *version, const char *upload,
                                 size_t *upload_size, void **con_cls);
 void body_release(exchange *x); // its bytes no longer count
-/* Answers requests for work whose body is not complete: the server drains.  Between two runs. */
+/* Answers requests for work with an incomplete body: the server drains.  Between two runs. */
 void body_refuse_work(http_server *s);
 
 /* -- http_inlet.c -- */
@@ -245,7 +245,7 @@ bool inlet_holds(const conn *c);     // bytes that the library has not read
 bool inlet_has_begun(const conn *c); // a part of a head has arrived
 /* Answers at once; the library then reads the end of the stream. */
 void inlet_refuse(conn *c, const guard_refusal *why);
-/* The same between two runs, for a request whose body is not complete; then inlet_read_again. */
+/* The same between two runs, for a request with an incomplete body; then inlet_read_again. */
 void inlet_turn_away(conn *c, const guard_refusal *why);
 void inlet_too_late(conn *c);          // 408; a client that sent nothing is only cut
 void inlet_next(conn *c);              // its exchange ended and the connection is kept

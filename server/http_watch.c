@@ -1,5 +1,5 @@
 /* http_watch.c - events that the library cannot see: clients that leave while their connection is
- * suspended, deadlines, and refused senders whose bytes must still be drained.
+ * suspended, deadlines, and refused senders with bytes left to drain.
  *
  * One epoll set holds every connection with EPOLLRDHUP | EPOLLONESHOT: the end of a client's stream
  * is final, so one report per connection is enough and nothing is ever re-armed.  An event names

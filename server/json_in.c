@@ -74,9 +74,8 @@ static void live_remove(live_set *l, const void *p) {
 /* -- allocator -- */
 
 static _Thread_local struct {
-    bool parsing; // a parse is running on this thread; the other members except wipe are valid only
-                  // then
-    bool over;    // the budget was exceeded; false: the heap is exhausted
+    bool parsing;  // a parse is running on this thread; else only `wipe` is valid
+    bool over;     // the budget was exceeded; false: the heap is exhausted
     uint64_t left; // of the budget
     live_set live;
     jmp_buf give_up; // in run_parse
@@ -164,7 +163,7 @@ static inferd_status fail_at(bytes text, size_t at, inferd_status status, const 
     return inferd_fail(err, status, "line %zu, column %zu: %s", line, at - line_begin + 1, what);
 }
 
-/* The index of the quote that ends the string whose opening quote is at `i`, or n. */
+/* The index of the closing quote of the string that begins at `i`, or n. */
 static size_t string_end(bytes text, size_t i) {
     for (i++; i < text.n; i++) {
         if (text.p[i] == '\\')

@@ -313,7 +313,7 @@ static void add_line(buf *out, uint32_t *n_lines, const char *name, const limits
     buf_add(out, rest, (size_t)n);
 }
 
-/* Sets `in_table` for the entries of the file whose tenants are in the table. */
+/* Sets `in_table` for the entries of the file that are tenants of the table. */
 static void add_table(const quota_file *q, const limits *l, int64_t unix_s, buf *out,
                       bool *in_table, uint32_t *n_lines) {
     for (uint32_t i = 0; i < limits_n_tenants(l); i++) {

@@ -1,6 +1,6 @@
 /* dummy_math.h - weights generated from a seed, the same on every backend.
  *
- * A model without a file gets matrices whose elements look like draws from normal(0, scale), for
+ * A model without a file gets matrices with elements like draws from normal(0, scale), for
  * tests and for measurements with real shapes.  An element depends on (seed, row, column, file
  * type) alone, and is computed from integers, one rounded product, and the rounding to the type: so
  * a host that writes rows in the file's format (kernels/dummy.h) and a kernel that writes its own
