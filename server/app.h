@@ -63,7 +63,7 @@ typedef struct app_config {
 
 typedef struct app_slot {
     uint64_t id;                    // of the sequence; its low bits are the slot's index
-    flight *flight;                 // NULL: no flight waits for it any more
+    flight *flight;                 // NULL: its generation has ended
     uint32_t choice_idx, model_idx; // model_idx: its slot in the registry
     queue_place place;
     uint32_t device_idx, tenant_idx; // in the fleet
@@ -134,7 +134,7 @@ bool app_admin_options(app *a, http_options *out);
 void app_set_http_admin(app *a, http_server *http);
 void app_set_admin(app *a, struct admin *admin);
 
-/* Events are available: passes them to their flights, writes, flushes. */
+/* Events are available: passes them to their generations, writes, flushes. */
 void app_on_engine_wake(app *a);
 /* Call every 100 ms or so.  `late_us`: how much later than planned it was called. */
 void app_tick(app *a, uint64_t late_us);

@@ -124,7 +124,7 @@ void fleet_add_shares(const fleet *f, uint32_t slot, const model_policy *policy,
 inferd_status fleet_check_shares(const fleet *f, const uint32_t *sums, uint64_t grew,
                                  inferd_err *err);
 /* Does a decode step at its share take longer than slo.tpot_ms, as measured so far?  True: `text`
- * says the numbers. */
+ * has the numbers. */
 bool fleet_is_too_slow(const fleet *f, uint32_t slot, const model_policy *policy, char *text,
                        size_t text_bytes);
 

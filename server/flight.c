@@ -80,8 +80,8 @@ static void write_log(const flight *f, int status, const char *finish) {
 static const char *const outcome_words[OUTCOMES] = {"stop",    "length", "cancelled",
                                                     "timeout", "error",  "refused"};
 
-/* No exchange waits for the flight any more: its running sequences are cancelled, and their slots
- * stay in use until they have ended. */
+/* The exchange is gone or answered: cancels the generation's running sequences and frees it.  Their
+ * slots stay in use until the sequences have ended. */
 static void close_flight(flight *f, metric_outcome outcome, int status) {
     app *a = f->app;
     write_log(f, status, outcome_words[outcome]);
@@ -378,7 +378,7 @@ void flight_fail(flight *f, api_fault fault, const char *message) {
 
 /* ---- writing ---- */
 
-/* False: the client is gone, or cannot be answered; the flight is freed. */
+/* False: the client is gone, or cannot be answered; the generation is freed. */
 static bool send_out(flight *f) {
     if (!f->begun) {
         if (!http_stream_begin(f->rq)) {
@@ -452,7 +452,7 @@ void flight_flush(flight *f) {
 
 /* ---- iterations ---- */
 
-/* It ended by itself, or by a stop string, for which the flight cancels it. */
+/* It ended by itself, or by a stop string, for which the generation cancels it. */
 static bool ended_well(const flight *f, const gen_event *ev) {
     if (ev->done.finish == GEN_STOP) return true;
     return ev->done.finish == GEN_CANCELLED && f != NULL &&

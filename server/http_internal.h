@@ -1,27 +1,28 @@
-/* http_internal.h - what the files of the transport share: the server, its connections, the
+/* http_internal.h - shared by the files of the transport: the server, its connections, the
  * exchanges on them.
  *
  *     http.c         the loop: when the library runs; the life of connections and exchanges
- *     http_inlet.c   what the library may read; http_judge.c: what is a head, where a message ends
- *     http_guard.c   what may pass
+ *     http_inlet.c   the bytes that the library may read
+ *     http_judge.c   validates heads, finds the ends of messages
+ *     http_guard.c   checks of a request
  *     http_body.c    the access handler: guard, body, handing over to the route
  *     http_reply.c   whole answers and error bodies
  *     http_stream.c  answers that grow
  *     http_listen.c  sockets, addresses, accepting
  *     http_watch.c   leaving clients, deadlines, lingering senders
  *
- * An exchange goes
+ * States of an exchange:
  *
  *     HEADERS -> BODY                       request line seen; guard passed
  *     BODY    -> HANDLING                   body complete, route.handle is running
  *     HANDLING -> WAITING                   no answer yet: the connection is suspended
- *     HANDLING, WAITING -> REPLYING         an answer or a stream is with the library
+ *     HANDLING, WAITING -> REPLYING         an answer or a stream was passed to the library
  *     BODY -> REFUSED -> REPLYING           refused, the rest of its body is dropped first
  *     any     -> closed                     notify_completed: freed, or kept for http_work
  *
  * Always: `suspended` is true exactly while the library has the connection on its suspended list
- * and no resume was asked for; resuming twice or resuming the running would corrupt that list.  The
- * library frees nothing in the middle of our calls: connections die inside MHD_run only.
+ * and no resume was requested; resuming it twice, or while it runs, would corrupt that list.
+ * The library frees nothing in the middle of our calls: connections are freed inside MHD_run only.
  * Thread: front. */
 #ifndef INFERD_HTTP_INTERNAL_H
 #define INFERD_HTTP_INTERNAL_H

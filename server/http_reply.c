@@ -242,8 +242,8 @@ void http_answer(http_request *rq, int status, const char *content_type, buf *bo
 enum { HEADER_LINES_BYTES = 256 };
 
 /* 429: the time at which a tenant may send again is known; for a monthly quota it may be days
- * ahead.  It is sent unchanged.  Where it is longer than clients wait, or not known (0), clients
- * are told not to retry. */
+ * ahead.  It is sent unchanged.  If it is longer than clients wait, or not known (0), the headers
+ * forbid a retry. */
 static size_t limit_headers(char *lines, unsigned retry_after_s) {
     if (retry_after_s == 0) return (size_t)sprintf(lines, "x-should-retry: false\n");
     return (size_t)sprintf(lines, "Retry-After: %u\nretry-after-ms: %llu\n%s", retry_after_s,

@@ -90,7 +90,7 @@ typedef struct metrics_replica {
 /* The share of device time of a tenant or model; 1 is one device. */
 typedef struct metrics_share {
     const char *of, *name; // "tenant" or "model"
-    double used, entitled; // used: over the ledger's window
+    double used, entitled; // used: over the window of the usage table
 } metrics_share;
 
 /* The memory for keys and values of a tenant, on all devices. */

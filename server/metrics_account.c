@@ -1,6 +1,6 @@
 /* metrics_account.c - tenants: device time, tokens, cost, shares, refusals.
  *
- * Rows of the ledger, by tenant and model; both are names of the configuration. */
+ * Rows of the usage table, by tenant and model; both are names of the configuration. */
 #include "metrics_page.h"
 
 static const char *const fault_names[API_FAULTS] = {
@@ -16,7 +16,7 @@ static const char *const fault_names[API_FAULTS] = {
     [API_OVER_LIMIT] = "over_limit",
 };
 
-/* The rows of a ledger that the page shows. */
+/* The rows of a usage table that the page shows. */
 #define EACH_ROW(p, l, i)                                                                          \
     for (uint32_t i = 0; i < ledger_n(l); i++)                                                     \
         if (page_has_tenant((p), ledger_at(l, i)->tenant))
