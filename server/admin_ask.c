@@ -66,8 +66,8 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
     if (first || slot == root) m->name = app_model(a, slot)->name;
     m->class = first || p->class < m->class ? p->class : m->class;
     m->weight += p->weight;
-    m->hot = m->hot || i->state == MODEL_HOT ||
-             i->state == MODEL_DRAINING; // a draining model leaves anyway
+    /* A draining model leaves anyway. */
+    m->hot = m->hot || i->state == MODEL_HOT || i->state == MODEL_DRAINING;
     m->pinned = m->pinned || pin == PIN_HOT;
     if (pin == PIN_HOT && i->state != MODEL_FAILED) m->pinned_pages = i->weight_pages;
     m->weight_pages += i->pages_weight;

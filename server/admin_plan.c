@@ -239,8 +239,7 @@ static uint32_t held_by_wanted(const plan_device *d, const plan_wanted *w) {
 /* Is there enough memory for it? */
 static bool check_pages(const plan_device *d, const plan_wanted *w, const room *r,
                         feasible_owner *o, feasible_pages *f) {
-    uint32_t shared =
-        w->weight_pages - own_weight_pages(d, w); // shared weights do not count against its ceiling
+    uint32_t shared = w->weight_pages - own_weight_pages(d, w); // do not count for its ceiling
     bool limited = w->max_pages < FEASIBLE_UNLIMITED - shared;
     uint64_t lent = lent_by(d, w, r);
     *o = (feasible_owner){.weight_pages = w->weight_pages,

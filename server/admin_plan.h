@@ -72,8 +72,8 @@ typedef struct plan_device {
 
 typedef struct plan_wanted {
     const char *name;
-    uint32_t
-        idx; // index in models of its weights, or of those it would share; UINT32_MAX: new weights
+    /* Index in models of its weights, or of those it would share; UINT32_MAX: new weights. */
+    uint32_t idx;
     uint32_t member_idx; // index in members; UINT32_MAX: not a member yet
     gen_class class;
     uint32_t weight_pages;

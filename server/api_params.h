@@ -114,8 +114,7 @@ typedef struct api_field {
     /* For an object with known members only: their paths ("stream_options.include_usage"), then
      * NULL.  NULL: not an object, or one with members of any name. */
     const char *const *members;
-    const char
-        *form; // documentation: type and range of a custom field; NULL = derived from the above
+    const char *form; // documentation: type and range of a custom field; NULL = from the above
     const char *what; // documentation: its effect, or why it has none
 } api_field;
 

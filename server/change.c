@@ -71,8 +71,7 @@ static void free_patches(patch *patches, uint32_t n) {
 static inferd_status parse(const buf *text, const char *what, json_t **out, inferd_err *err) {
     json_limits limits = json_limits_default;
     limits.structural_max = CONFIG_FILE_BYTES_MAX;
-    limits.memory_max =
-        64ull * CONFIG_FILE_BYTES_MAX; // a list of keys needs more memory than its text
+    limits.memory_max = 64ull * CONFIG_FILE_BYTES_MAX; // a list of keys is larger than its text
     inferd_status s = json_in_parse((bytes){text->p, text->n}, &limits, out, err);
     if (s != INFERD_OK) inferd_context(err, "%s", what);
     if (s != INFERD_OK || json_is_object(*out)) return s;

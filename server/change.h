@@ -25,9 +25,7 @@
 
 typedef struct changer changer;
 
-enum {
-    CHANGE_PATCHES_MAX = 10000
-}; // kept patches; those of one model or tenant are merged into one
+enum { CHANGE_PATCHES_MAX = 10000 }; // kept; those of one model or tenant are merged into one
 
 typedef struct changer_options {
     app *app;         // borrowed, outlives it

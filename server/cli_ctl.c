@@ -137,8 +137,7 @@ static void on_interrupt(int sig) {
 static int do_top(const ctl *c) {
     int status = EXIT_DONE;
     bool screen = isatty(STDOUT_FILENO) && !c->json;
-    struct sigaction sa = {.sa_handler =
-                               on_interrupt}; // without SA_RESTART: the signal ends a wait
+    struct sigaction sa = {.sa_handler = on_interrupt}; // no SA_RESTART: the signal ends a wait
     sigaction(SIGINT, &sa, NULL);
     for (double i = 0; status == EXIT_DONE && !interrupted && (c->count == 0 || i < c->count);
          i++) {

@@ -67,9 +67,8 @@ typedef struct config_tenant_limits {
 
 typedef struct config_tenant {
     char *name;
-    unsigned char(
-        /* [n_keys] SHA-256-like digests under a per-process pepper; never plain text */
-        *keys)[32];
+    /* [n_keys] SHA-256-like digests under a per-process pepper; never plain text. */
+    unsigned char (*keys)[32];
     uint32_t n_keys;
     gen_class max_class; // default normal; also in policy
     char **models;       // [n_models] names it may use; n_models = 0: all models

@@ -463,8 +463,7 @@ static void check_sum_of_shares(const inferd_config *c, const owners *o, config_
     }
     if (culprit == UINT32_MAX || c->n_devices == 0) return;
     const share_spec *too_much = share_of(c, o, culprit);
-    if (too_much->percent > DEVICE_PERCENT * too_much->n_devices)
-        return; // reported when it was read
+    if (too_much->percent > DEVICE_PERCENT * too_much->n_devices) return; // reported when read
     config_place all = {.name = o->name}, one = {.parent = &all, .index = culprit};
     config_place share = {.parent = &one, .name = "share"};
     config_place at = {.parent = &share, .name = "percent"};
@@ -598,9 +597,8 @@ static void say_missed(const min_search *s, config_report *r) {
 static min_part part_of(const inferd_config *c, uint32_t i, uint32_t k, bool of_time) {
     model_policy p = fleet_part_of(&c->models[i].policy, k);
     bool shared = p.share.policy != SHARE_BESTEFFORT && p.share.percent <= DEVICE_PERCENT;
-    if (of_time)
-        return (min_part){shared ? p.share.percent : 0, i,
-                          false}; // a larger one was reported already
+    /* A share of more than 100 percent of a device was reported when read. */
+    if (of_time) return (min_part){shared ? p.share.percent : 0, i, false};
     uint64_t whole = in_pages(p.min_bytes);
     return (min_part){whole, i, whole != p.min_bytes};
 }

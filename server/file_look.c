@@ -258,8 +258,7 @@ void file_look_destroy(file_look *f) {
 }
 
 void file_look_tick(file_look *f, uint64_t now_us) {
-    if (f->due_us > now_us + every_us(f))
-        f->due_us = now_us + every_us(f); // the interval became shorter
+    if (f->due_us > now_us + every_us(f)) f->due_us = now_us + every_us(f); // shorter interval
     if (f->busy || f->app->draining || now_us < f->due_us) return;
     f->due_us = now_us + every_us(f);
     if (begin(f)) return;

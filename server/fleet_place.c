@@ -90,10 +90,9 @@ void fleet_see_empty(const fleet *f, uint32_t d, place_device *out) {
     engine_get_stats(f->engines[d], &s);
     uint64_t page = s.page_bytes != 0 ? s.page_bytes : FLEET_PAGE_BYTES;
     *out = (place_device){.drained = engine_is_lost(f->engines[d]), .page_bytes = page};
-    out->capacity_pages = s.pages_device != 0 ? s.pages_device
-                          : f->memory_bytes[d] != 0
-                              ? pages_of(f->memory_bytes[d], page)
-                              : UINT32_MAX / 2; // known when the device is open
+    out->capacity_pages = s.pages_device != 0       ? s.pages_device
+                          : f->memory_bytes[d] != 0 ? pages_of(f->memory_bytes[d], page)
+                                                    : UINT32_MAX / 2; // known when it is open
     /* The pages of an open device do not include its reserve. */
     if (s.pages_device == 0) out->reserve_pages = pages_of(f->reserve_bytes[d], page);
     out->reserve_pages = u32_min(out->reserve_pages, out->capacity_pages);
@@ -185,8 +184,7 @@ static uint32_t find_device(fleet *f, fleet_model *m, uint32_t k) {
                          chosen, whys) > 0)
             return chosen[0];
     }
-    while (at + 1 < f->n_devices && whys[at].reason <= PLACE_TAKEN)
-        at++; // the first reason that says more
+    while (at + 1 < f->n_devices && whys[at].reason <= PLACE_TAKEN) at++; // a better reason
     int used = snprintf(m->problem, sizeof m->problem, "%s: ", f->names[at]);
     place_say(&whys[at], m->problem + used, sizeof m->problem - (size_t)used);
     return FLEET_NOWHERE;
@@ -282,8 +280,7 @@ void fleet_model_remove(fleet *f, uint32_t slot) {
         if (replica_is_here(&m->at[d])) fleet_remove_replica(f, slot, d);
 }
 
-static void divide_fixed(fleet *f,
-                         uint32_t slot); // defined below, with the other functions on shares
+static void divide_fixed(fleet *f, uint32_t slot); // defined below
 
 bool fleet_model_set_policy(fleet *f, uint32_t slot, const model_policy *policy) {
     fleet_model *m = &f->models[slot];

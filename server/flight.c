@@ -53,8 +53,7 @@ static void write_log(const flight *f, int status, const char *finish) {
     log_str(&line, "id", f->rq_id);
     if (f->tenant >= 0) log_str(&line, "tenant", f->app->tenants[f->tenant]);
     log_str(&line, "model", app_model(f->app, f->model_idx)->name);
-    if (fleet_n_devices(f->app->fleet) > 1 &&
-        f->n_sent > 0) // with several prompts: of the first one
+    if (fleet_n_devices(f->app->fleet) > 1 && f->n_sent > 0) // several prompts: of the first
         log_str(&line, "device", fleet_device_name(f->app->fleet, f->devices[0]));
     log_i64(&line, "status", status);
     log_u64(&line, "prompt_tokens", u.n_prompt);

@@ -153,8 +153,7 @@ static inferd_status bind_to(http_server *s, const char *listen, const address *
     if (a->any.sa_family != AF_UNIX)
         setsockopt(s->fd_listen, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     else
-        fchmod(s->fd_listen,
-               (mode_t)s->unix_mode); // the file gets this mode at once, never a wider one
+        fchmod(s->fd_listen, (mode_t)s->unix_mode); // before bind: the file never has a wider mode
     if (bind(s->fd_listen, &a->any, a->n) == 0) return INFERD_OK;
     switch (errno) {
     case EADDRINUSE:

@@ -497,8 +497,7 @@ answer_usage stream_usage(const stream *s) {
     answer_usage u = {0};
     for (uint32_t i = 0; i < s->o.n_prompts; i++) {
         u.n_prompt += s->o.prompts[i].ids.n;
-        u.n_cached +=
-            s->choices[i * s->o.n].n_cached; // the other choices share the prompt with this one
+        u.n_cached += s->choices[i * s->o.n].n_cached; // other choices share the prompt with it
     }
     for (uint32_t i = 0; i < s->n_choices; i++) {
         const choice *c = &s->choices[i];
