@@ -1,9 +1,9 @@
 /* arena.c - reserving, touching and moving pages, see arena.h.
  *
- * A page moves with MREMAP_DONTUNMAP: the entries go, the old range stays mapped and empty, and is
- * then made inaccessible.  Without that flag (Linux before 5.7) the old range would be free for a
+ * A page moves with MREMAP_DONTUNMAP: the entries move, the old range stays mapped and empty, and
+ * is then made inaccessible.  Without that flag (Linux before 5.7) the old range is free for a
  * moment, and any thread's mmap could take it.  There the hole is filled again at once and without
- * replacing anything; if somebody was faster, the move is undone and reported.
+ * replacing anything; if another mapping was faster, the move is undone and reported.
  *
  * Both ranges are aligned to 2 MiB, so a huge page moves as one entry.  A moved page keeps its page
  * offset, and neighbours in a window are rarely neighbours in the arena: count one or two kernel
@@ -33,7 +33,7 @@ enum { UNTOUCHED, TOUCHING, HOME, AWAY };
 enum { SMALL_PAGE_BYTES = 4096 }; // the finest grain a first touch may have
 enum {
     BUSY_US = 10000, // after a step the next is likely to follow
-    LOOK_US = 20000, // while they do, see so often whether there is time
+    LOOK_US = 20000, // while steps follow, the interval between two checks for time to touch
     REST_US_MAX = 60000000
 };
 #define IN_STEP UINT64_MAX
@@ -42,7 +42,7 @@ enum {
 typedef struct range {
     unsigned char *base;
     size_t n_bytes;
-    void *mapped; // what munmap wants
+    void *mapped; // for munmap
     size_t mapped_bytes;
 } range;
 
@@ -110,13 +110,14 @@ bool arena_touch(arena *a, uint32_t page) {
         return true;
     }
     if (expected != TOUCHING) return false;
-    /* Somebody is at it, perhaps the background thread, which runs only on idle CPUs: make one. */
+    /* Another thread touches it, perhaps the background thread, which runs only on idle CPUs: sleep
+     * so that one is idle. */
     while (atomic_load_explicit(state, memory_order_acquire) == TOUCHING)
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     return true;
 }
 
-/* Pages [0, goal) are to be touched, for what is in use now. */
+/* Raise the goal for the pages in use now: pages [0, goal) are to be touched. */
 static void raise_goal(arena *a) {
     uint64_t ahead = (uint64_t)a->n_used + ARENA_AHEAD_PAGES;
     uint64_t first = (uint64_t)a->n_away + ARENA_FIRST_PAGES;
@@ -130,7 +131,7 @@ void arena_use(arena *a, uint32_t page) {
     raise_goal(a);
 }
 
-/* There is something to touch, and it sleeps. */
+/* Wake the toucher if it sleeps and there are pages to touch. */
 static void wake_toucher(arena *a) {
     if (arena_n_warm(a) >= atomic_load(&a->goal) || !atomic_load(&a->asleep)) return;
     pthread_mutex_lock(&a->lock);
@@ -157,7 +158,7 @@ static bool is_closing(const arena *a) {
     return atomic_load_explicit(&a->closing, memory_order_relaxed);
 }
 
-/* Until `page` is to be touched, and while steps are computed not before `rested_us`; or closing.
+/* Wait until `page` is to be touched, while steps are computed not before `rested_us`; or closing.
  * As with the workers of threads.c no wake is lost: the toucher sets `asleep` and then looks at the
  * goal, the engine writes the goal and then looks at `asleep`. */
 static void wait_for_turn(arena *a, uint32_t page, uint64_t rested_us) {
@@ -178,7 +179,7 @@ static void wait_for_turn(arena *a, uint32_t page, uint64_t rested_us) {
 static void *touch_ahead(void *arg) {
     arena *a = arg;
     struct sched_param none = {0};
-    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none); // a wish
+    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none); // a failure is harmless
     uint64_t rested_us = 0;
     for (uint32_t page = 0; page < a->n_pages; page++) {
         wait_for_turn(a, page, rested_us);
@@ -312,7 +313,7 @@ static int move_page(arena *a, unsigned char *from, unsigned char *to) {
     if (a->can_leave_hole) {
         if (mremap(from, ARENA_PAGE_BYTES, ARENA_PAGE_BYTES,
                    MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED) {
-            mprotect(from, ARENA_PAGE_BYTES, PROT_NONE); // a wish: the page has moved
+            mprotect(from, ARENA_PAGE_BYTES, PROT_NONE); // may fail: the page has moved anyway
             return 0;
         }
         if (errno != EINVAL) return errno;
@@ -343,7 +344,7 @@ inferd_status window_open(arena *a, size_t n_bytes, window **out, inferd_err *er
 
 void window_close(arena *a, window *w) {
     if (w == NULL) return;
-    /* A page that cannot go home stays in the window, whose addresses then are never reused. */
+    /* A page that cannot go home stays in the window; its addresses are then never reused. */
     if (window_unmap(a, w, NULL) == INFERD_OK) unreserve(&w->r);
     free(w->pages);
     free(w);
@@ -353,7 +354,7 @@ void *window_base(const window *w) {
     return w->r.base;
 }
 
-/* Refuse what cannot be moved before anything moves. */
+/* Check all pages before any is moved. */
 static inferd_status check_pages(arena *a, const window *w, const uint32_t *pages, uint32_t n_pages,
                                  inferd_err *err) {
     size_t room = w->r.n_bytes / ARENA_PAGE_BYTES - w->n_pages;
@@ -390,7 +391,7 @@ inferd_status window_grow(arena *a, window *w, const uint32_t *pages, uint32_t n
     inferd_status s = check_pages(a, w, pages, n_pages, err);
     if (s != INFERD_OK) return s;
     for (uint32_t i = 0; i < n_pages; i++) {
-        /* The background thread must not reach into the hole, so a page leaves touched. */
+        /* The background thread must not touch the hole, so a page is touched before it leaves. */
         arena_touch(a, pages[i]);
         int e = arena_is_away(a, pages[i])
                     ? EINVAL // named twice in the list

@@ -5,12 +5,12 @@
  *     window           [ p3 | p1 | -- ]             reserved too; pages in the order given
  *
  * A page is physical memory.  Moving one into a window moves its page-table entries (mremap), not
- * its bytes; the hole it leaves stays reserved and inaccessible, so nobody else's mapping can
+ * its bytes; the hole it leaves stays reserved and inaccessible, so no other mapping can
  * appear in it and a stray access stops the program instead of reading zeros.
  *
- * First touches are slow (the kernel zeroes 2 MiB: a tenth of a millisecond, several where a
+ * First touches are slow (the kernel zeroes 2 MiB: a tenth of a millisecond, several when a
  * hypervisor has to find the memory first) and must not happen inside a step; but memory that is
- * touched is gone for everybody else.  So a background thread touches pages in ascending order, as
+ * touched is lost to other processes.  So a background thread touches pages in ascending order, as
  * the pool hands them out, and stays a little ahead of the pages in use:
  *
  *     [ windows' and sequences' pages | ARENA_AHEAD_PAGES | not touched yet ... ]
@@ -18,13 +18,13 @@
  *     many requests at once
  *
  * It works between steps.  While steps are computed every page it touches keeps a CPU from them, so
- * after one that took t microseconds it then rests for t * t / 2: where pages are cheap (0.2 ms) it
- * goes on 50 times a second, where one costs 7 ms twice a minute.  The pool makes do with the pages
- * that are touched as long as some of them are only cached (pool_next_is_cold).
+ * after a page that took t microseconds it then rests for t * t / 2: 50 pages a second when a page
+ * costs 0.2 ms, two a minute when it costs 7 ms.  The pool uses the touched pages as long as some
+ * of them are only cached (pool_next_is_cold).
  *
- * Whoever takes a page that it has not reached touches it first, with arena_touch.
+ * A caller that takes a page beyond those touches it first, with arena_touch.
  *
- *     UNTOUCHED -> TOUCHING   whoever claims it: the background thread or arena_touch
+ *     UNTOUCHED -> TOUCHING   claimed by the background thread or by arena_touch
  *     TOUCHING  -> HOME       touched
  *     HOME      -> AWAY       window_map, window_grow
  *     AWAY      -> HOME       window_unmap, or one of those that failed
@@ -58,7 +58,7 @@ bool arena_is_away(const arena *a, uint32_t page); // in a window
 /* Make sure that an access to the page (home, or not touched yet) costs no fault.  Any thread.
  * True: it had not been touched. */
 bool arena_touch(arena *a, uint32_t page);
-/* The page is in use: the background thread sees to those after it, from the end of the step on. */
+/* The page is in use: the background thread touches those after it, from the end of the step on. */
 void arena_use(arena *a, uint32_t page);
 /* A step begins, and ends: then the background thread is woken if there is something to touch. */
 void arena_step_begin(arena *a);
@@ -69,7 +69,7 @@ void window_close(arena *a, window *w); // unmaps first; accepts NULL
 void *window_base(const window *w);
 inferd_status window_map(arena *a, window *w, const uint32_t *pages, uint32_t n_pages,
                          inferd_err *err);
-/* The same behind the pages that are there; on failure those stay. */
+/* The same behind the pages that are in it already; on failure those stay. */
 inferd_status window_grow(arena *a, window *w, const uint32_t *pages, uint32_t n_pages,
                           inferd_err *err);
 inferd_status window_unmap(arena *a, window *w, inferd_err *err);

@@ -1,4 +1,4 @@
-/* attn.h - where keys and values lie, and the job of attending to them.
+/* attn.h - the layout of keys and values, and the job of attending to them.
  *
  * In a slot, layer after layer of the group; in a layer, head after head; in a head, tile after
  * tile of KV_TILE positions, block_tokens / KV_TILE of them; in a tile, K and then V:
@@ -22,10 +22,10 @@
  * |q . k| <= |q| |k|, and q is scaled like k.  Those of values do because the weights of a chunk
  * are scaled until their sum is at most P16_SUM.
  *
- * Positions are attended to in chunks of ATTN_CHUNK, which begin at multiples of it.  What a chunk
- * gives (the largest score, the sum of weights, the weighted sum of values) depends on the row, the
- * head and the chunk alone; chunks are then joined in ascending order, whoever computed them.  So a
- * row's result has the same bits for any batch, any way to share the work, and any cut of the
+ * Positions are attended to in chunks of ATTN_CHUNK, which begin at multiples of it.  The result of
+ * a chunk (the largest score, the sum of weights, the weighted sum of values) depends on the row,
+ * the head and the chunk alone; chunks are then joined in ascending order, on any thread.  So a
+ * row's result has the same bits for any batch, any division of the work, and any cut of the
  * prompt.
  *
  * Thread: any; ranges of one job do not overlap. */
@@ -65,7 +65,7 @@ typedef struct attn_job {
 } attn_job;
 
 /* F16 has no number beyond this.  A key or value that is finite and larger is stored as this, with
- * its sign, and counted; what is not finite stays what it is, and the answer says so. */
+ * its sign, and counted; one that is not finite is stored as it is, and the answer is an error. */
 #define F16_LARGEST 65504.0f
 
 /* ---- a tile ---- */

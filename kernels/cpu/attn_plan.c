@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-    UNITS_PER_THREAD = 3, // so that the last one to finish is not late by much
+    UNITS_PER_THREAD = 3, // so that the last thread to finish is late by little
     POSITION_COST = 8,    // reading K and V of a position takes as long as this many queries
     SHARED_ROWS_MAX = 8,  // a sequence with more new rows reads its prefix for all of them anyway
     COST_CLASSES = 64     // units are sorted by this many sizes
@@ -43,7 +43,7 @@ typedef struct plan_work {
         partial_floats_max;
 } plan_work;
 
-/* What a plan is made of. */
+/* The input of a plan. */
 typedef struct input {
     attn_plan *p;
     plan_work *w;
@@ -53,8 +53,8 @@ typedef struct input {
     uint32_t group;        // query heads per kv head
     uint32_t unit_heads;   // of those, in one unit
     uint32_t tile_rows;    // rows of a tile
-    uint32_t n_pieces;     // that the whole work should have at least; 0: cut nothing
-    uint32_t cut_rows_max; // nor tiles of more rows
+    uint32_t n_pieces;     // least number of pieces of the whole work; 0: cut nothing
+    uint32_t cut_rows_max; // tiles of more rows are not cut
     bool share;
 } input;
 
@@ -78,8 +78,8 @@ void attn_plan_close(attn_plan *p) {
     free(p);
 }
 
-/* The array whose pointer is at `pointer` has room for n things: more than asked for, so that it
- * grows seldom, and every page of it written; what was in it stays.  false: no memory. */
+/* Grow the array that `pointer` points to, to n elements or more (so that it grows seldom), keep
+ * its contents and write every page of it.  false: no memory. */
 static bool reserve(void *pointer, size_t n, size_t *max, size_t bytes_each) {
     void *array;
     size_t more = n + n / 2 + 64, n_bytes;
@@ -122,8 +122,8 @@ static bool list_rows(input *in, uint32_t begin, uint32_t n) {
 
 /* ---- shared prefixes ---- */
 
-/* Chunks of a sequence that others may have in common with it: those that its rows see to the last
- * position, whatever the rows. */
+/* Chunks of a sequence that other sequences may share: those that all of its rows see to the last
+ * position. */
 static uint32_t shareable_chunks(const input *in, const batch_seq *s) {
     if (s->n_rows == 0 || s->n_rows > SHARED_ROWS_MAX) return 0;
     if (attn_chunk_begin(in->spec, s->pos_begin + s->n_rows - 1) > 0) return 0;
@@ -134,7 +134,7 @@ static size_t slots_of_chunks(const input *in, uint32_t n) {
     return (size_t)n * (ATTN_CHUNK / in->kv->block_tokens) * in->kv->n_groups;
 }
 
-/* Some order in which tables with a common beginning are neighbours. */
+/* An order in which tables with a common beginning are neighbours. */
 static int compare_tables(const input *in, uint32_t a, uint32_t b) {
     const batch_seq *x = &in->b->seqs[a], *y = &in->b->seqs[b];
     uint32_t nx = shareable_chunks(in, x), ny = shareable_chunks(in, y);
@@ -191,8 +191,8 @@ static bool share_chunks(input *in, uint32_t first, uint32_t last, uint32_t begi
     return true;
 }
 
-/* Sequences order[first, last] have chunks [0, begin) in common: what they have beyond that, and
- * then what parts of them have. */
+/* Sequences order[first, last] have chunks [0, begin) in common: add the chunks that they share
+ * beyond those, and then the ones that parts of the run share. */
 static bool share_run(input *in, uint32_t first, uint32_t last, uint32_t begin) {
     const uint32_t *common = in->w->common;
     while (first < last) {
@@ -203,7 +203,7 @@ static bool share_run(input *in, uint32_t first, uint32_t last, uint32_t begin) 
             if (!share_chunks(in, first, last, begin, least)) return false;
             begin = least;
         }
-        /* The run falls apart after `at`.  The shorter part goes first: the depth is log2. */
+        /* The run splits after `at`.  The shorter part goes first: the depth is log2. */
         if (at - first < last - at - 1) {
             if (!share_run(in, first, at, begin)) return false;
             first = at + 1;
@@ -266,7 +266,7 @@ static void give_partials(input *in, uint32_t row) {
         (size_t)(attn_chunk_end(pos) - attn_chunk_begin(in->spec, pos)) * in->spec->n_heads;
 }
 
-/* The tile in at most n pieces along its chunks, each for every kv head. */
+/* Add the tile as units: at most n pieces along its chunks, each for every kv head. */
 static bool add_units(input *in, const tile *t, uint64_t n_pieces) {
     uint32_t n_chunks = t->chunk_end - t->chunk_begin;
     uint32_t pieces = n_pieces < n_chunks ? (uint32_t)n_pieces : n_chunks;
@@ -364,7 +364,7 @@ bool attn_plan_make(attn_plan *p, const batch *b, const kv_layout *kv, const att
     w->order = w->seq_words;
     w->common = w->order + b->n_seqs;
     w->own_chunk = w->common + b->n_seqs;
-    /* Partials of long prompts, whose tiles are many units anyway, are the first to go. */
+    /* Tiles of long prompts are many units anyway, so their partials are dropped first. */
     static const struct {
         bool share;
         uint32_t cut_rows_max; // tiles of more rows are not cut

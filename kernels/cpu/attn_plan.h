@@ -1,4 +1,4 @@
-/* attn_plan.h - who attends to what in one step: the work of a batch, cut into units.
+/* attn_plan.h - the attention of one step: the work of a batch, cut into units.
  *
  * Made once per step and kind of layer, from the batch alone.  A unit is a list of rows that read
  * the same keys, some query heads of one kv head, and a range of chunks (attn.h):
@@ -8,18 +8,18 @@
  *     shared    rows of several sequences whose block tables begin with the same slots, and the
  *               chunks that lie in those: read once for all of them
  *
- * A unit that has all chunks of its rows writes their result.  Where a row's chunks belong to
+ * A unit that has all chunks of its rows writes their result.  When a row's chunks belong to
  * several units (they are shared, or the unit was cut because there were too few for the threads),
- * each leaves a *partial* per row, head and chunk, and a merge joins them in ascending order
+ * each unit writes a *partial* per row, head and chunk, and a merge joins them in ascending order
  * afterwards:
  *
  *     partial   max of the scores, sum of the weights, weighted sum of values [width]
  *
- * Units are sorted: those that take longest first, so that whoever is free takes the next.
+ * Units are sorted, the longest first, because a free thread takes the next one.
  *
- * Memory grows with the largest batch that ever came, and is touched when it is allocated.
- * Partials have a bound, PARTIAL_BYTES_MAX: past it long prompts are not cut, then nothing is
- * shared, then nothing cut.
+ * Memory grows with the largest batch so far, and is touched when it is allocated.
+ * Partials are bounded by PARTIAL_BYTES_MAX: beyond it long prompts are not cut, then nothing is
+ * shared, then nothing is cut.
  *
  * Thread: made by the engine; read by all. */
 #ifndef INFERD_CPU_ATTN_PLAN_H
@@ -30,7 +30,7 @@
 enum {
     ATTN_QUERIES = 48,         // most query heads times rows of a unit
     ATTN_QUERY_FLOATS = 4096,  // most floats of their weighted sums: they lie on a stack
-    ATTN_SHARED_CHUNKS_MIN = 1 // a common prefix shorter than this is not looked for
+    ATTN_SHARED_CHUNKS_MIN = 1 // shorter common prefixes are not searched
 };
 
 typedef struct attn_unit {
@@ -54,7 +54,7 @@ typedef struct attn_plan {
     float *partials; // [n_partials, partial_floats]
     size_t n_partials, partial_floats;
 
-    struct plan_work *work; // what making it needs; owned
+    struct plan_work *work; // scratch for making the plan; owned
 } attn_plan;
 
 attn_plan *attn_plan_open(void);    // NULL: no memory

@@ -58,7 +58,7 @@ bool phases_reserve(phases *p, const act *x) {
     if (n_bytes <= p->qact_room) return true;
     unsigned char *fresh = aligned_alloc(64, n_bytes);
     if (fresh == NULL) return false;
-    memset(fresh, 0, n_bytes); // touched now, not in a step
+    memset(fresh, 0, n_bytes); // the first touch is here, not in a step
     free(p->qact);
     p->qact = fresh;
     p->qact_room = n_bytes;
@@ -69,7 +69,7 @@ void phases_clear(phases *p) {
     p->n_ops = 0;
 }
 
-/* ---- who reads what ---- */
+/* ---- which operation reads which activation ---- */
 
 static bool reads(const op *o, const act *a) {
     if (o->a == a || o->b == a || o->c == a) return true;
@@ -147,8 +147,8 @@ static uint32_t units_of(const weight *w) {
     return (w->rows + MATMUL_UNIT - 1) / MATMUL_UNIT;
 }
 
-/* A phase of units of matrices, for n_rows rows.  Few rows wait for the memory; of many, what lies
- * in L2 is worth more than the beginning of a matrix. */
+/* A phase of units of matrices, for n_rows rows.  Few rows wait for the memory, so they prefetch;
+ * with many rows the present data in L2 is worth more than the beginning of a matrix. */
 static void matrix_phase(maker *m, step_part part, range_fn *f, const void *job, uint32_t n_rows,
                          const weight *const *w, uint32_t n_weights) {
     pool_reads reads = {.n_parts = n_weights};
@@ -187,7 +187,7 @@ static void run_group(const void *job, uint32_t begin, uint32_t end) {
     }
 }
 
-/* One upon the other: each does its share of the same rows, `each` units to a row. */
+/* Stacked: each job does its share of the same rows, `each` units to a row. */
 typedef struct stack_job {
     struct {
         range_fn *f;
@@ -209,7 +209,7 @@ static void stack_put(stack_job *s, range_fn *f, const void *job, uint32_t each)
     s->parts[s->n_parts++].each = each;
 }
 
-/* ---- operations that are loops of their own ---- */
+/* ---- operations with a loop of their own ---- */
 
 typedef struct embed_job {
     float *out;
@@ -291,8 +291,8 @@ static qact qact_of(const maker *m, const op *mm) {
     return qact_at(m->p->qact, mm->n, mm->w.cols);
 }
 
-/* x as the products of this kind read it, normed first when there is a norm.  normed_too: others
- * read the norm's floats. */
+/* x in the form that products of this kind read, normed first when there is a norm.  normed_too:
+ * other operations read the norm's floats. */
 static void make_qact(maker *m, const op *mm, const op *norm, bool normed_too) {
     qact_job job = {.out = qact_of(m, mm),
                     .x = mm->a->data,
@@ -354,7 +354,7 @@ static void make_gated(maker *m, uint32_t i) {
                  1);
 }
 
-/* What a product of n operations from i on is added to: the stream of an addition behind it. */
+/* The addition behind the product at i, if the product can be added to its stream directly. */
 static const op *addition_after(const maker *m, uint32_t i) {
     const op *mm = at(m, i, OP_MATMUL), *add = at(m, i + 1, OP_ADD);
     bool fits = add != NULL && add->a == mm->out && add->n == mm->n && add->dim == mm->w.rows &&
@@ -426,8 +426,8 @@ static const void *head_norm_job(maker *m, const op *o) {
     return copy_job(m, &job, sizeof job);
 }
 
-/* Everything that is done row by row before rows look at each other: norms of heads, turning, and
- * storing keys and values. */
+/* Everything that is done row by row before attention: norms of heads, rotation, and storing keys
+ * and values. */
 static uint32_t make_heads(maker *m, uint32_t i) {
     const cpu_level *level = m->env->level;
     stack_job stack = {0};
@@ -470,7 +470,7 @@ static uint32_t make_heads(maker *m, uint32_t i) {
 
 /* ---- the whole list ---- */
 
-/* Phases of operation i and those put together with it; returns how many operations they were. */
+/* Phases of operation i and those fused with it; returns how many operations they were. */
 static uint32_t make(maker *m, uint32_t i) {
     const op *o = &m->p->ops[i];
     const cpu_level *level = m->env->level;

@@ -1,20 +1,20 @@
 /* phases.h - a step as a list of operations, and how it becomes phases.
  *
- * The CPU backend computes nothing when an operation is called: it notes it down.  At the end of
- * the step (or when somebody wants to see a result) the list becomes phases for the thread pool
- * (threads.h): one fork and one join for the whole step, a barrier after each phase.  Neighbours
- * are put together:
+ * The CPU backend computes nothing when an operation is called: it records it.  At the end of
+ * the step (or when a result is read) the list becomes phases for the thread pool (threads.h): one
+ * fork and one join for the whole step, a barrier after each phase.  Neighbouring operations are
+ * fused:
  *
  *     rmsnorm, matmul q, k, v         the norm writes integers (qact.h); one phase for the three
  *     rmsnorm, matmul gate, up, glu   the same, and the gate is applied before anything is stored
- *     head_norm q, k, rope, attention     norm + turn + store in one phase, then attend (, merge)
+ *     head_norm q, k, rope, attention     norm + rotate + store in one phase, then attend (, merge)
  *     matmul, add                     the product is added to the residual stream as it is made
  *
- * An intermediate is left out only when nothing reads it before it is written again; at the end of
- * a step nothing is read any more but the activation that be_want_logits named, at a sync
- * everything may be.  Put together or not, the bits are the same.
+ * An intermediate is left out only when nothing reads it before it is written again.  At the end of
+ * a step only the activation that be_want_logits named is still read; at a sync everything may be.
+ * Fused or not, the bits are the same.
  *
- * A list that would grow beyond OPS_MAX is run as far as it goes; nothing else changes.
+ * A list that would grow beyond OPS_MAX is run first, and the step goes on with an empty one.
  *
  * Thread: engine. */
 #ifndef INFERD_CPU_PHASES_H
@@ -71,7 +71,7 @@ typedef enum step_part {
     PART_NORM, // and rounding to integers
     PART_MATMUL,
     PART_GATE_UP,
-    PART_HEAD, // the matrix whose rows are the vocabulary: read by rows with logits only
+    PART_HEAD, // the output matrix, a row per token of the vocabulary: for rows with logits only
     PART_STORE,
     PART_ATTEND,
     PART_OTHER,
@@ -97,12 +97,12 @@ phases *phases_open(void);    // NULL: no memory
 void phases_close(phases *p); // accepts NULL
 /* A new operation, zeroed but for its kind.  When the list is full it is run first. */
 op *phases_add(phases *p, const phases_env *env, op_kind kind);
-/* Room for the integers that a matmul reads: made when the first one of a shape is described, for
- * as many rows as its input can have.  False: no memory. */
+/* Space for the integers that a matmul reads: allocated when the first one of a shape is described,
+ * for as many rows as its input can have.  False: no memory. */
 bool phases_reserve(phases *p, const act *x);
 void phases_clear(phases *p);
-/* Run everything and forget it.  keep: whatever an operation writes may be read afterwards; else
- * only `wanted` (may be NULL). */
+/* Run all operations and clear the list.  keep: every result may be read afterwards; else only
+ * `wanted` (may be NULL). */
 void phases_run(phases *p, const phases_env *env, bool keep, const act *wanted);
 
 #endif

@@ -1,13 +1,13 @@
 /* threads.c - fork, barriers and join with spinning, see threads.h.
  *
  * `run` says which run it is and how many ranks are in it.  The caller writes f and ctx, then `run`
- * (release); a worker that sees a new one with its rank in it (acquire) sees f and ctx too.  One
- * that is not in it looks at nothing else: the caller does not wait for it.  A worker's n_done
- * increment (release) publishes what it computed to the caller, whose join reads n_done (acquire).
+ * (release); a worker that sees a new one with its rank in it (acquire) sees f and ctx too.  A
+ * worker that is not in it reads nothing else: the caller does not wait for it.  A worker's n_done
+ * increment (release) publishes its results to the caller, which reads n_done (acquire) to join.
  *
  * Each run leaves every worker in it a ticket, which is taken once: by the worker, which then
- * computes and is waited for, or, where work is shared and none is left, by the caller, which goes
- * on without that worker: it is asleep, or somebody else has its CPU, perhaps for milliseconds.
+ * computes and is waited for, or, when work is shared and none is left, by the caller, which goes
+ * on without that worker: it is asleep, or another process has its CPU, perhaps for milliseconds.
  *
  * A barrier counts arrivals over the whole run: barrier number b of n ranks is passed when
  * `arrived` has reached b * n, so it needs no reset, and a rank may be at the next one while
@@ -33,14 +33,14 @@
 enum {
     SPIN_US = 150,          // a worker looks this long for the next run before it sleeps
     LOOKS_PER_CLOCK = 64,   // looks at the flag between two looks at the clock
-    LOOKS_TO_YIELD = 1024,  // some ten microseconds: then whoever is waited for may need this CPU
+    LOOKS_TO_YIELD = 1024,  // some ten microseconds: then the awaited rank may need this CPU
     LINES_PER_LOOK = 4,     // fetched while waiting
     FETCH_BYTES = 96 << 10, // of the next phase that reads much; a part of L2
 
     WINDOW_US = 20000,     // of rows of phases, judged together
-    WAKE_US = 100,         // that a sleeping worker may need to begin; not held against it
+    WAKE_US = 100,         // that a sleeping worker may need to begin; does not count as time off
     RETRY_MIN_US = 50000,  // calm time before a rank that was left out is tried again
-    RETRY_MAX_US = 1600000 // and when tries go wrong again and again
+    RETRY_MAX_US = 1600000 // and at most, after failed tries
 };
 
 enum { RANK_BITS = 16 }; // of pool.run, for the number of ranks
@@ -51,7 +51,7 @@ typedef struct worker {
     uint32_t rank;
     pthread_cond_t wake;
     _Alignas(64) atomic_bool parked;
-    atomic_ullong ticket; // the run, until somebody has taken it
+    atomic_ullong ticket; // the run, until the worker or the caller has taken it
 } worker;
 
 struct pool {
@@ -61,8 +61,8 @@ struct pool {
     bool pinned;        // one thread to a CPU
     bool bound;         // to the list of CPUs that was given
     cpu_set_t cpus;     // that list, or the mask found at open
-    cpu_set_t found;    // the mask found at open: what the caller gets back
-    bool caller_pinned; // then caller is the thread whose mask is to be put back
+    cpu_set_t found;    // the mask found at open: restored for the caller
+    bool caller_pinned; // then `caller` is the thread that gets its mask back
     pthread_t caller;
 
     uint32_t n_active;       // ranks that compute rows of phases; caller only, as all of these
@@ -150,7 +150,7 @@ static uint64_t wait_for_run(worker *w, uint64_t seen) {
     return run;
 }
 
-/* What a rank may fetch while it waits. */
+/* Data that a rank may prefetch while it waits. */
 typedef struct ahead {
     const unsigned char *at, *end;
 } ahead;
@@ -199,7 +199,7 @@ static void begin_run(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks) {
     }
 }
 
-/* f on the first n_ranks ranks; `all` of them, or those that come before the caller is through. */
+/* f on the first n_ranks ranks; `all` of them, or those that begin before the caller is done. */
 static void run_on(pool *p, pool_fn *f, void *ctx, uint32_t n_ranks, bool all) {
     uint32_t n_wanted = n_ranks - 1;
     if (n_ranks > 1) begin_run(p, f, ctx, n_ranks);
@@ -324,7 +324,7 @@ static void run_row(void *ctx, uint32_t rank, uint32_t n_ranks) {
 static void run_single(pool *p, phase_how how, range_fn *f, const void *job, uint32_t n) {
     if (n == 0) return;
     pool_phase phase = {f, job, n, how, NULL};
-    /* Who shares has done all there was when it comes back, so nobody else needs to begin. */
+    /* With shared work, all is done or taken when the caller returns: no other rank need begin. */
     run_on(p, run_row, &(row){p, &phase, 1, 0}, how == PHASE_ALONE ? 1 : p->n_active,
            how != PHASE_SHARE);
 }
@@ -364,7 +364,7 @@ static uint64_t thread_cpu_us(void) {
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-/* Waits spin, so a rank that got the CPU all the time has used as much of it as time has passed. */
+/* Waits spin, so the CPU time of a rank that always had its CPU equals the elapsed time. */
 static void run_watched(void *ctx, uint32_t rank, uint32_t n_ranks) {
     const row *r = ctx;
     uint64_t cpu_us = thread_cpu_us();
@@ -400,12 +400,12 @@ void pool_judge(pool *p, uint64_t run_us, uint64_t off_us) {
     p->run_us += run_us;
     p->off_us += off_us;
     uint64_t window_us = p->run_us > WINDOW_US ? p->run_us : WINDOW_US;
-    /* n ranks that all wait for the one which is away a share s of the time compute like n (1 - s);
-     * one rank fewer is better when s is more than 1 / n, and a little earlier because memory is
-     * shared.  Not for a small share: that is the kernel's or our own other threads'. */
+    /* n ranks that wait for a rank that is off its CPU a part s of the time compute like n (1 - s)
+     * ranks.  One rank fewer is better when s is more than 1 / n, and a little earlier because
+     * memory is shared.  A small part is ignored: the kernel or our other threads use that much. */
     bool disturbed = p->off_us > window_us / u32_min(p->n_active + 1, 8);
     if (!disturbed && p->run_us < WINDOW_US) return;
-    bool twice = disturbed && p->was_disturbed; // once may be a hiccup: it is over by now
+    bool twice = disturbed && p->was_disturbed; // once may be a short disturbance that is over
     p->calm_us = disturbed ? 0 : p->calm_us + p->run_us;
     p->run_us = 0;
     p->off_us = 0;
@@ -436,7 +436,7 @@ static void pin(const pool *p, pthread_t thread, uint32_t rank, bool to_one_cpu)
         CPU_SET(cpu, &set);
         break;
     }
-    pthread_setaffinity_np(thread, sizeof set, &set); // a wish: otherwise it is slower, not wrong
+    pthread_setaffinity_np(thread, sizeof set, &set); // a failure costs speed only
 }
 
 static void pin_all(pool *p, bool to_one_cpu) {
@@ -450,7 +450,7 @@ inferd_status pool_open(uint32_t n_threads, pool **out, inferd_err *err) {
     return pool_open_on(NULL, n_threads, out, err);
 }
 
-/* The CPUs to use, and how many of them: n_threads 0 is answered here. */
+/* The CPUs to use, and how many of them: n_threads 0 is resolved here. */
 static inferd_status choose_cpus(pool *p, const char *cores, uint32_t *n_threads, inferd_err *err) {
     bool known = sched_getaffinity(0, sizeof p->found, &p->found) == 0;
     p->cpus = p->found;

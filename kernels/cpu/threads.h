@@ -11,15 +11,15 @@
  *              PARKED   -> RUNNING   the caller saw `parked` and woke it
  *
  * Threads are pinned, one to a CPU, when there is one for every CPU of the affinity mask.  With
- * fewer, the CPUs that are ours are the scheduler's to choose, and nobody is pinned.
+ * fewer, the kernel's scheduler chooses the CPUs, and no thread is pinned.
  *
- * When somebody else runs on one of our CPUs, the rank there is late at most barriers and all
- * others wait for it: with every rank at work the others' CPUs are lost too.  So rows of phases
- * watch how long their ranks were kept off the CPU.  Too long, and the last rank is left out and
- * nobody is pinned: the ranks that remain find CPUs of their own, and the stranger has the one left
- * over.  (Inside the list of CPUs that pool_open_on was given, which nobody leaves.) After a calm
- * time the rank is tried again, and after a try that went wrong the next waits
- * longer. Who computes a part shows in no result.
+ * When another process runs on one of our CPUs, the rank there is late at most barriers and all
+ * other ranks wait for it, so their CPUs are lost too.  So rows of phases measure how long their
+ * ranks were kept off the CPU.  When that is too long, the last rank is left out and no thread is
+ * pinned: the remaining ranks find CPUs of their own, and the other process has the CPU left over.
+ * (All ranks stay inside the list of CPUs that pool_open_on was given.)  After a calm time the rank
+ * is tried again, and after a failed try the next one waits longer.  Results do not depend on which
+ * rank computes a part.
  *
  * Denormals are zero while a run lasts, on every rank.
  *
@@ -57,25 +57,25 @@ void pool_run_alone(pool *p, pool_fn *f, void *ctx);
 /* f(job, begin, end) on contiguous parts of [0, n), one per rank. */
 typedef void range_fn(const void *job, uint32_t begin, uint32_t end);
 void pool_split(pool *p, range_fn *f, const void *job, uint32_t n);
-/* f(job, i, i + 1) for i in [0, n), whoever is free takes the next.  A rank that comes too late for
- * any is not waited for. */
+/* f(job, i, i + 1) for i in [0, n); a free rank takes the next i.  The call does not wait for a
+ * rank that comes when none is left. */
 void pool_share(pool *p, range_fn *f, const void *job, uint32_t n);
 /* f(job, 0, n) on the caller alone. */
 void pool_alone(pool *p, range_fn *f, const void *job, uint32_t n);
 
 /* A row of range functions, run one after the other with a barrier after each: one fork and one
- * join for a whole step.  What a phase writes, all ranks see in the next.  Not on all ranks of the
- * pool while it is crowded. */
+ * join for a whole step.  All ranks see in a phase what the phase before wrote.  While the pool is
+ * crowded some ranks are left out. */
 typedef enum phase_how {
     PHASE_SPLIT, // [0, n) in contiguous parts, one per rank
-    PHASE_SHARE, // f(job, i, i + 1), whoever is free takes the next i
+    PHASE_SHARE, // f(job, i, i + 1); a free rank takes the next i
     PHASE_ALONE, // f(job, 0, n) on rank 0
     PHASE_EACH   // f(job, rank, rank + 1) on every rank, and no barrier after it: what it writes is
                  // read by that rank only
 } phase_how;
-/* What ranges of a phase read first: units [0, n_units) lie one after the other from `data` on,
- * then come those of the next part.  A rank that waits at a barrier fetches the beginning of what
- * it will read after it: the memory would be idle meanwhile. */
+/* The data that ranges of a phase read first: units [0, n_units) lie one after the other from
+ * `data` on, then come those of the next part.  A rank that waits at a barrier prefetches the first
+ * data that it will read after the barrier, because the memory would be idle meanwhile. */
 typedef struct pool_reads {
     struct {
         const unsigned char *data;
@@ -94,10 +94,10 @@ typedef struct pool_phase {
 } pool_phase;
 void pool_phases(pool *p, const pool_phase *phases, uint32_t n_phases);
 
-/* f(ctx, i) for i in [0, n), whoever is free takes the next. */
+/* f(ctx, i) for i in [0, n); a free rank takes the next i. */
 void pool_each(pool *p, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx);
 
-/* Is a rank left out because the CPUs are not ours alone? */
+/* Is a rank left out because other processes use the CPUs? */
 bool pool_is_crowded(const pool *p);
 /* For tests: as if rows of phases had taken run_us, and their ranks had been kept off the CPUs for
  * off_us together. */
