@@ -47,8 +47,8 @@ static uint32_t cpu_n_threads(const backend *be) {
     return pool_n_threads(cpu_of_const(be)->threads);
 }
 
-/* Products are as fast as they get from some 16 rows on, and what lies between them leaves the
- * caches with more than this (512 rows of SmolLM2-135M: 20 % slower per row). */
+/* Products reach full speed at some 16 rows; with more rows than this the data between two
+ * products does not fit the caches (512 rows of SmolLM2-135M: 20 % slower per row). */
 static uint32_t cpu_rows_best(const backend *be) {
     (void)be;
     return 128;
@@ -116,7 +116,7 @@ typedef struct touch_job {
 static void touch(const void *job, uint32_t begin, uint32_t end) {
     const touch_job *j = job;
     uint32_t n_pages = arena_n_pages(j->pages);
-    for (uint32_t i = begin; i < end; i++) // a page that does not exist is window_map's to refuse
+    for (uint32_t i = begin; i < end; i++) // window_map refuses a page that does not exist
         if (j->list[i] < n_pages) arena_touch(j->pages, j->list[i]);
 }
 
@@ -138,15 +138,15 @@ static uint32_t cpu_n_host_pages(const backend *be) {
 
 static void cpu_page_touch(backend *be, uint32_t page) {
     arena *a = cpu_of(be)->pages;
-    if (page < arena_n_pages(a)) arena_touch(a, page); // else window_grow's to refuse
+    if (page < arena_n_pages(a)) arena_touch(a, page); // else window_grow refuses it
 }
 
 static inferd_status cpu_window_unmap(backend *be, be_window *w, inferd_err *err) {
     return window_unmap(cpu_of(be)->pages, w->w, err);
 }
 
-/* 16-bit integers are multiplied as they lie at every level, are as near to float32 as f16, and
- * have a scale, so that no key is too large for them. */
+/* 16-bit integers are multiplied without conversion at every level, are as near to float32 as f16,
+ * and have a scale, so that no key is too large for them. */
 static kv_type cpu_kv_preferred(const backend *be) {
     (void)be;
     return KV_I16;
@@ -182,11 +182,11 @@ static void cpu_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int3
                         const int32_t *to, bool to_host) {
     (void)to_host; // slots of the host are slots of the arena
     kv_copies j = {cpu_of(be)->pages, kv, from, to};
-    for (uint32_t i = 0; i < n; i++) // the background thread stays ahead of what is in use
+    for (uint32_t i = 0; i < n; i++) // the background thread stays ahead of the pages in use
         arena_use(j.pages, (uint32_t)to[i] / kv->slots_per_page);
     if (n * kv->slot_bytes >= MOVE_ALONE_BYTES)
         be_parallel(be, n, copy_slot, &j);
-    else // waking the others would take longer
+    else // waking other threads would take longer
         for (uint32_t i = 0; i < n; i++) copy_slot(&j, i);
 }
 
@@ -240,7 +240,7 @@ typedef struct pack_job {
     const unsigned char *rows; // of the file
     size_t row_bytes;
     uint32_t row_begin, n_rows;
-    atomic_bool *not_finite; // one of the rows has a number that is none
+    atomic_bool *not_finite; // one of the rows has a number that is not finite
 } pack_job;
 
 static void pack(const void *job, uint32_t begin, uint32_t end) {
@@ -256,7 +256,7 @@ static void pack(const void *job, uint32_t begin, uint32_t end) {
     }
 }
 
-/* The first number of the job that is none. */
+/* An error that names the first number of the job that is not finite. */
 static inferd_status tell_not_finite(const pack_job *j, inferd_err *err) {
     for (uint32_t row = 0; row < j->n_rows; row++) {
         float value;
@@ -321,7 +321,7 @@ static void make_up(const void *job, uint32_t begin, uint32_t end) {
     }
 }
 
-/* Rows as a file would have them, a few megabytes at a time. */
+/* Rows in the format of a file, a few megabytes at a time. */
 static void cpu_weight_dummy_rows(backend *be, weight *w, uint64_t seed, float scale,
                                   uint32_t row_begin, uint32_t n_rows) {
     enum { CHUNK_BYTES = 4 << 20 };
@@ -350,7 +350,7 @@ static void cpu_weight_dummy(backend *be, weight *w, uint64_t seed, float scale)
     cpu_weight_dummy_rows(be, w, seed, scale, 0, w->rows);
 }
 
-/* Panels are the same at every instruction set; see panel.h for what they are. */
+/* Panels (panel.h) are the same at every instruction set. */
 static const char *cpu_weight_layout(const backend *be) {
     (void)be;
     return "cpu-panels-1";
@@ -400,7 +400,7 @@ static bool reserve_scratch(cpu_scratch *s) {
     return true;
 }
 
-/* The first n bytes are memory.  They are touched now, and not in a step. */
+/* Make the first n bytes accessible memory.  They are touched now, and not in a step. */
 static bool hold_scratch(cpu_scratch *s, size_t n) {
     if (n <= s->n_bytes) return true;
     if (n > CPU_SCRATCH_BYTES_MAX || (s->base == NULL && !reserve_scratch(s))) return false;
@@ -421,8 +421,8 @@ static void *take_scratch(cpu_scratch *s, size_t n) {
     return s->base + at;
 }
 
-/* Memory of its own.  A large one begins like a huge page and ends where it ends, its last part in
- * small ones. */
+/* An allocation outside the scratch.  A large one is aligned to huge pages and not rounded up: its
+ * last part is in small pages. */
 static void *take_memory(size_t n) {
     size_t align = n >= ARENA_PAGE_BYTES ? ARENA_PAGE_BYTES : 64;
     void *data;
@@ -453,7 +453,7 @@ static act *cpu_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t
 }
 
 static void cpu_act_close(backend *be, act *a) {
-    cpu_flush(cpu_of(be), true); // what is noted down may use it
+    cpu_flush(cpu_of(be), true); // recorded operations may use it
     if (!a->in_scratch) free(a->data);
     free(a);
 }
@@ -466,8 +466,8 @@ static const float *cpu_act_host(backend *be, const act *a) {
 /* ---- page faults of a step ----
  *
  * None after the first steps: pages of the arena are touched (arena.h), activations and tables
- * are written when they are made, and what remains is touched here: the code of batch shapes that
- * were not met yet, and the stacks. */
+ * are written when they are made, and the rest is touched here: the code of batch shapes that
+ * did not occur yet, and the stacks. */
 
 static void touch_code(void) {
 #if defined(MADV_POPULATE_READ)
@@ -475,7 +475,7 @@ static void touch_code(void) {
     uintptr_t page = 4095, begin = (uintptr_t)__executable_start & ~page;
     uintptr_t end = ((uintptr_t)etext + page) & ~page;
     if (begin != 0 && end > begin)
-        madvise((void *)begin, end - begin, MADV_POPULATE_READ); // a wish
+        madvise((void *)begin, end - begin, MADV_POPULATE_READ); // a failure is harmless
 #endif
 }
 
@@ -491,7 +491,7 @@ static long faults_of_thread(void) {
     return usage.ru_minflt + usage.ru_majflt;
 }
 
-/* On the ranks that compute; those may be others at the end of a step than at its begin. */
+/* On the ranks that compute; the set may differ between the beginning and the end of a step. */
 static void sample_faults(const void *job, uint32_t rank, uint32_t end) {
     const cpu_backend *c = job;
     (void)end;
@@ -598,7 +598,7 @@ static void cpu_sync(backend *be) {
     }
 }
 
-/* A step that failed while it was described is not computed. */
+/* A step that failed while its operations were recorded is not computed. */
 static void cpu_step_end(backend *be, bool failed) {
     cpu_backend *c = cpu_of(be);
     if (failed)
@@ -720,7 +720,7 @@ inferd_status cpu_list_devices(const backend_options *options, backend_device_ab
         if (s != INFERD_OK) return s;
         out[0].n_units = (uint32_t)CPU_COUNT(&cpus);
     }
-    /* What the machine has, where the device is not given less. */
+    /* The whole machine, unless the device was given less. */
     if (out[0].n_units == 0) out[0].n_units = machine_cpus_allowed();
     if (out[0].memory_bytes == 0) out[0].memory_bytes = machine_memory_bytes();
     snprintf(out[0].kind, sizeof out[0].kind, "cpu");
@@ -729,7 +729,7 @@ inferd_status cpu_list_devices(const backend_options *options, backend_device_ab
     return INFERD_OK;
 }
 
-/* Its thread begins with the CPUs of the caller, so those are the pool's for a moment. */
+/* The arena's thread inherits the CPUs of the caller, so the caller has the pool's for a moment. */
 static inferd_status open_arena(cpu_backend *c, const backend_options *o, inferd_err *err) {
     cpu_set_t found;
     bool known = sched_getaffinity(0, sizeof found, &found) == 0;

@@ -17,38 +17,38 @@ struct be_window {
 typedef struct rope_table {
     float *data; // [n_rows, 2, n_pairs]; owned
     size_t capacity;
-    float *inv_freq; // [n_pairs] what the table was made of; owned
+    float *inv_freq; // [n_pairs] the frequencies of the table; owned
     uint32_t n_pairs, n_pairs_max;
     float scale;
-    uint64_t step; // of which step it is; 0 = none
+    uint64_t step; // that it was made for; 0 = none
 } rope_table;
 
-/* Who attends to what in this step, for layers of one kind. */
+/* The attention plan of this step, for layers of one kind. */
 typedef struct step_plan {
     attn_plan *plan; // owned
-    attn_spec spec;  // what it was made for
-    uint64_t step;   // of which step it is; 0 = none
+    attn_spec spec;  // that it was made for
+    uint64_t step;   // that it was made for; 0 = none
 } step_plan;
 
 enum {
     ROPE_TABLES = 2, // models with two kinds of layers have two
     ATTN_PLANS = 2,
-    WARM_UP_STEPS = 4 // of which page faults are not counted: tables are made then
+    WARM_UP_STEPS = 4 // steps without a count of page faults: tables are made then
 };
 #define CPU_SCRATCH_BYTES_MAX ((size_t)64 << 30) // addresses: far above any model's activations
 
 /* Page faults, minor and major, that one rank has taken. */
 typedef struct rank_faults {
-    uint64_t step;    // that it began with the others
-    long n;           // since the thread began, then
-    uint64_t in_step; // of this step, when it is over
+    uint64_t step;    // the newest step that this rank began
+    long n;           // page faults of the thread up to its beginning
+    uint64_t in_step; // page faults in that step, once it is over
 } rank_faults;
 
-/* Activations of all models, one over the other: a range of addresses that is used from its
- * beginning.  What any model ever needed is memory, and stays. */
+/* Activations of all models share this memory: a range of addresses that is used from its
+ * beginning.  Memory that any model needed once is kept. */
 typedef struct cpu_scratch {
     unsigned char *base; // aligned to pages of the arena; NULL: not reserved yet
-    void *mapped;        // what munmap wants; owned
+    void *mapped;        // for munmap; owned
     size_t mapped_bytes;
     size_t n_bytes; // memory
     size_t used;    // of the activations since scratch_begin
@@ -80,7 +80,7 @@ typedef struct cpu_backend {
 
     uint64_t events_us[BE_EVENTS];
     uint64_t step_began_us, step_ended_us;
-    const act *wanted;   // whose rows the step's result shows; NULL: none
+    const act *wanted;   // the activation that is read after the step; NULL: none
     rank_faults *faults; // [n_threads] owned
     uint64_t n_kv_page_faults;
     uint64_t n_saturated; // in this step
@@ -93,7 +93,7 @@ static inline const cpu_backend *cpu_of_const(const backend *be) {
     return (const cpu_backend *)(const void *)be;
 }
 
-/* Compute what is noted down; keep: any activation may be read afterwards. */
+/* Compute the recorded operations; keep: any activation may be read afterwards. */
 void cpu_flush(cpu_backend *c, bool keep);
 
 /* The operations of a step, ops.c. */

@@ -1,8 +1,8 @@
-/* define.c - every operation as the formula, in loops as plain as they come.
+/* define.c - every operation as its formula, in plain loops.
  *
- * This is the level `define`: what each operation means.  It is slow, and it is what the other
- * levels and other backends are compared with.  Sums are kept in double so that the comparison
- * measures the others' rounding only.
+ * This is the level `define`, the definition of each operation.  It is slow; the other levels and
+ * other backends are compared with it.  Sums are kept in double so that the comparison measures
+ * only the rounding of the others.
  *
  * Thread: any; ranges of one job do not overlap. */
 #include <math.h>
@@ -153,7 +153,7 @@ void qglu_define(const void *job, uint32_t begin, uint32_t end) {
             double up = qdot(&j->x, j->math, j->n, i, j->up, o);
             if (j->gate_bias != NULL) gate += (double)j->gate_bias[o];
             if (j->up_bias != NULL) up += (double)j->up_bias[o];
-            // rounded as they would be between two operations
+            // rounded as between two operations
             double product = activate(j->fn, (double)(float)gate) * (double)(float)up;
             j->out[(size_t)i * rows + o] = (float)product;
         }
@@ -162,7 +162,7 @@ void qglu_define(const void *job, uint32_t begin, uint32_t end) {
 
 /* ---- rotary embedding, elementwise ---- */
 
-/* (a, b) turned: (a cos - b sin, a sin + b cos) */
+/* (a, b) rotated: (a cos - b sin, a sin + b cos) */
 static void turn(float *a, float *b, float cosine, float sine) {
     double x = (double)*a, y = (double)*b;
     *a = (float)(x * (double)cosine - y * (double)sine);
@@ -217,7 +217,7 @@ static double kv_get(kv_type type, const unsigned char *p, size_t i) {
     return (double)(type == KV_F16 ? f16_to_f32(bits) : bf16_to_f32(bits));
 }
 
-/* What of a row becomes which integer, I8 and I16 only. */
+/* The size of a row that becomes the integer `limit`, I8 and I16 only. */
 typedef struct kv_range {
     float size, limit;
 } kv_range;
@@ -236,7 +236,7 @@ static void kv_set(kv_type type, unsigned char *p, size_t i, float value, kv_ran
             (int16_t)lrintf(range.size > 0 ? value * (range.limit / range.size) : 0);
 }
 
-/* See attn.h; the size is not a number where an element is not finite. */
+/* See attn.h; the size is NaN when an element is not finite. */
 static kv_range range_of(kv_type type, bool keys, const float *x, uint32_t n) {
     float largest = 0;
     double squares = 0;
@@ -328,7 +328,7 @@ static void attend_head(const attn_job *j, uint32_t row, uint32_t head) {
     for (uint32_t d = 0; d < l->head_dim; d++) j->out[at + d] = (float)(sum[d] / total);
 }
 
-/* Rows whose chunks lie in several units are left to the merge, which here does all of it. */
+/* Rows with chunks in several units are left to the merge, which here does all of it. */
 void attend_define(const void *job, uint32_t begin, uint32_t end) {
     const attn_job *j = job;
     for (uint32_t i = begin; i < end; i++) {

@@ -1,4 +1,4 @@
-/* level.c - which levels there are, and which one this machine gets. */
+/* level.c - the list of levels, and the choice of one for this machine. */
 #include "cpu/level.h"
 
 #if defined(__x86_64__)
@@ -9,7 +9,7 @@
 #include <unistd.h>
 #endif
 
-/* A level, for each file of simd/ whose compilation of it the level uses, and how it packs. */
+/* A level: for each file of simd/ the level whose compilation it uses, and how it packs. */
 #define TABLE(level, bf16, matmul_of, qmatmul_of, quant_of, rows_of, attention_of, pack_fn)        \
     {                                                                                              \
         .name = #level, .has_bf16 = bf16, .matmul = matmul_##matmul_of,                            \
@@ -25,8 +25,8 @@ static bool always(void) {
 }
 
 #if defined(__x86_64__)
-/* __builtin_cpu_supports also asks whether the system saves the registers; bits of cpuid that it
- * has no name for are asked together with one that it has. */
+/* __builtin_cpu_supports also checks that the system saves the registers; bits of cpuid that it
+ * has no name for are checked together with one that it has. */
 static bool has_avx2(void) {
     unsigned a, b, c, d;
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;

@@ -2,9 +2,9 @@
  *
  * A level is a table of functions over ranges: each computes some rows, or some output features, of
  * one operation, and the thread pool hands the ranges out.  The files in simd/ are compiled once
- * for every level; `define` is the same table as plain loops that read as the formulas, and is what
- * tests compare the others with.  A level that derives from another compiles only the files that
- * its instructions change, and takes the rest from there (the table in level.c,
+ * for every level; `define` is the same table as plain loops that read as the formulas, and tests
+ * compare the others with it.  A level that derives from another compiles only the files that its
+ * instructions change, and takes the rest from that level (the table in level.c,
  * kernels/CMakeLists.txt).
  *
  *     define       the formulas                 any machine
@@ -17,7 +17,7 @@
  *     avx512amx    avx512bf16, and products of tiles of bytes (AMX_TILE, AMX_INT8)
  *
  * At one level the value of an output element does not depend on how many rows the batch has, how
- * they are cut into steps, or on the threads: each is one chain of operations in one order.
+ * they are cut into steps, or on the threads: each is one chain of operations in a fixed order.
  *
  * Thread: any; ranges of one job do not overlap. */
 #ifndef INFERD_CPU_LEVEL_H

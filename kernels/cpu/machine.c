@@ -15,7 +15,7 @@
 
 enum { PATH_BYTES = 1024 };
 
-/* What one group folder says; 0 = no limit there. */
+/* The limit that one group folder sets; 0 = none. */
 typedef uint64_t read_limit(const char *folder);
 
 static bool read_text(const char *folder, const char *name, char *text, size_t text_bytes) {
@@ -59,7 +59,7 @@ static uint64_t memory_v2(const char *folder) {
 static uint64_t memory_v1(const char *folder) {
     char text[64];
     if (!read_text(folder, "memory.limit_in_bytes", text, sizeof text)) return 0;
-    return strtoull(text, NULL, 10); // "no limit" is a huge number, which is none either
+    return strtoull(text, NULL, 10); // "no limit" is a huge number
 }
 
 static void tighten(uint64_t *limit, uint64_t found) {
@@ -148,7 +148,7 @@ uint32_t machine_cpus_allowed(void) {
     return quota != 0 && quota < n ? quota : n;
 }
 
-/* A CPU's number; false: there is none, or no CPU has such a one. */
+/* Read the number of a CPU; false: there is no number, or it is too large for any CPU. */
 static bool read_cpu(const char **at, int *cpu) {
     const char *p = *at;
     *cpu = 0;

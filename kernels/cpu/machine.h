@@ -1,11 +1,12 @@
 /* machine.h - how much of the machine this process may use.
  *
- * The number of CPUs in the machine is rarely the answer: a container has an affinity mask, and a
- * CPU quota that the mask does not show.  Threads that spin on CPUs somebody else owns are slower
+ * A process may rarely use all CPUs of the machine: a container has an affinity mask, and a
+ * CPU quota that the mask does not show.  Threads that spin on CPUs of other processes are slower
  * than no threads at all, so both are read once, when the backend opens.
  *
- * Both kinds of control group are understood.  A limit may sit at any folder between the process's
- * own group and the root, so every folder on the way is asked and the tightest answer counts.
+ * Both versions of control groups are supported.  A limit may be set in any folder between the
+ * process's own group and the root, so every folder on the way is read and the smallest limit
+ * counts.
  *
  * Thread: any. */
 #ifndef INFERD_CPU_MACHINE_H

@@ -1,7 +1,7 @@
-/* ops.c - the operations of a step: each is checked and noted down (phases.h).
+/* ops.c - the operations of a step: each is checked and recorded (phases.h).
  *
- * What depends on the batch only, and is the same in every layer, is made once per step and kind of
- * layer here: the table of rotary angles, and the plan of who attends to what.
+ * Data that depends on the batch only, and is the same in every layer, is made here once per step
+ * and kind of layer: the table of rotary angles, and the attention plan.
  *
  * Thread: engine. */
 #include "cpu/cpu.h"
@@ -112,7 +112,7 @@ void cpu_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap) {
 
 /* ---- rotary embedding ---- */
 
-/* *p holds n floats, all zero so that none faults later; false: no memory, it is as it was. */
+/* Replace *p by n floats, all zero so that none faults later; false: no memory, *p is unchanged. */
 static bool replace(float **p, size_t n) {
     float *fresh = malloc(size_max(n, 1) * sizeof **p);
     if (fresh == NULL) return false;
@@ -136,7 +136,7 @@ static float *angles(backend *be, const rope_spec *r) {
     rope_table *t = &c->ropes[c->next_rope++ % ROPE_TABLES];
     uint32_t n_rows = c->batch->n_rows;
     size_t n = (size_t)n_rows * 2 * r->n_pairs;
-    if (t->step == c->step) cpu_flush(c, true); // what is noted down still reads the table
+    if (t->step == c->step) cpu_flush(c, true); // recorded operations still read the table
     t->step = 0;
     if (n > t->capacity) { // once: later steps have no more rows than the activations
         size_t capacity = (size_t)u32_max(n_rows, c->rows_max) * 2 * r->n_pairs;
@@ -188,7 +188,7 @@ static const attn_plan *plan_of(cpu_backend *c, const attn_spec *spec) {
         if (p->step == c->step && memcmp(&p->spec, spec, sizeof *spec) == 0) return p->plan;
     }
     step_plan *p = &c->plans[c->next_plan++ % ATTN_PLANS];
-    if (p->step == c->step) cpu_flush(c, true); // what is noted down still reads the plan
+    if (p->step == c->step) cpu_flush(c, true); // recorded operations still read the plan
     p->step = 0;
     if (!attn_plan_make(p->plan, c->batch, c->kv, spec, pool_n_threads(c->threads))) return NULL;
     p->spec = *spec;

@@ -1,7 +1,7 @@
 /* panel.c - from rows of a file to panels and back, see panel.h.
  *
  * Packing takes a row apart group by group (file layouts: dtype.c) and puts the pieces in the
- * row's lane.  Scales stay what they are in the file: nothing is rounded here.
+ * row's lane.  Scales are copied from the file: nothing is rounded here.
  *
  * Thread: any. */
 #include "cpu/panel.h"
@@ -72,7 +72,7 @@ size_t panel_bytes(dtype type, uint32_t cols) {
 
 /* ---- one group of one row, taken apart ---- */
 
-/* Reading and packing are compiled once per type (panel_pack), so that what a type lacks costs
+/* Reading and packing are compiled once per type (panel_pack), so that parts that a type lacks cost
  * nothing. */
 #define PER_TYPE static inline __attribute__((always_inline))
 
@@ -244,7 +244,7 @@ PER_TYPE void pack_group(dtype type, const group *from, panel_group to, uint32_t
 }
 
 /* Types without groups: n_bytes per value, transposed; BF16 in pairs.  Some columns of all rows at
- * a time, so that what is written stays in the nearest cache until its lines are full. */
+ * a time, so that written lines stay in the nearest cache until they are full. */
 PER_TYPE void pack_values(dtype type, const unsigned char *rows, uint32_t n_rows, uint32_t cols,
                           unsigned char *panel) {
     enum { COLS = 32 };
@@ -273,7 +273,7 @@ PER_TYPE void pack_groups(dtype type, const unsigned char *rows, uint32_t n_rows
     }
 }
 
-/* Its values, or its scales and minima. */
+/* Are its values, or its scales and minima, finite? */
 static bool panel_is_finite(dtype type, uint32_t cols, const unsigned char *panel) {
     uint32_t step = type == DTYPE_Q6_K ? 16 : type == DTYPE_Q4_K || type == DTYPE_Q5_K ? 8 : 1;
     if (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16)

@@ -1,4 +1,4 @@
-/* panel.h - how the CPU backend keeps weights: panels of 64 output rows, column by column.
+/* panel.h - the layout of weights in the CPU backend: panels of 64 output rows, column by column.
  *
  * A vector lane is an output row: 64 rows take their k-th weights from neighbouring bytes, one
  * activation is broadcast to all of them, and no product is ever summed across lanes.  Panels
@@ -17,9 +17,9 @@
  *     BF16          per 8              pairs
  *     F16 F32       per column         the value
  *
- * Columns come in words of 8, and a word in pairs: pair p is the columns p and p + 4, which lie so
- * that one shift and one mask make of them the two 16-bit halves that the pairwise multiplications
- * of all instruction sets take:
+ * Columns come in words of 8, and a word in pairs: pair p is the columns p and p + 4, placed so
+ * that one shift and one mask turn them into the two 16-bit halves that the pairwise
+ * multiplications of all instruction sets take:
  *
  *     nibbles       u32 [word][64]       column j at bit 4j: pair p is (n >> 4p) & 0x000f000f
  *     fifth bits    u32 [64]             column j of word w at bit 4w + (j & 3) + 16 (j >> 2)
@@ -28,8 +28,8 @@
  *                                        the even and the odd bytes
  *     pairs         u32 [word][4][64]    column p low, column p + 4 high
  *
- * That is as many bytes as in the file, but for the zeros, and 1/8 bit per weight more for Q4_K and
- * Q5_K, whose scales are packed tighter there.
+ * That is as many bytes as in the file, except the zeros, and 1/8 bit per weight more for Q4_K and
+ * Q5_K, because the file packs their scales tighter.
  *
  * A weight is scale * q + base in floats.  scale has at most 18 significant bits and q at most 8
  * (6 where scale has more than 11), so the product is exact and the sum rounds once: fused or not,
@@ -59,13 +59,13 @@ size_t panel_bytes(dtype type, uint32_t cols);
 typedef bool panel_pack_fn(dtype type, uint32_t cols, const unsigned char *rows, uint32_t n_rows,
                            unsigned char *panel);
 panel_pack_fn panel_pack;                         // plain loops: the definition
-panel_pack_fn panel_pack_avx2, panel_pack_avx512; // simd/pack.c: the same bytes, sooner (level.h)
-/* The other way, for columns [begin, end) of one row: bit-equal to dtype_to_f32 of the file's row.
- * begin is a multiple of PANEL_BLOCK, and end is too or is the last. */
+panel_pack_fn panel_pack_avx2, panel_pack_avx512; // simd/pack.c: the same bytes, faster (level.h)
+/* Unpack columns [begin, end) of one row: bit-equal to dtype_to_f32 of the file's row.
+ * begin is a multiple of PANEL_BLOCK, and so is end, unless it is the last column. */
 void panel_row_to_f32(const weight *w, uint32_t row, uint32_t begin, uint32_t end, float *out);
 
-/* Where group `g` of a panel has its parts; what a type lacks is NULL.  Constant folding leaves of
- * this only the additions a type needs. */
+/* The parts of group `g` of a panel; parts that a type lacks are NULL.  Constant folding reduces
+ * this to the additions that a type needs. */
 typedef struct panel_group {
     const uint16_t *d;       // [64] f16
     const uint16_t *m;       // [64] f16: min, or dmin of the K types
@@ -76,8 +76,8 @@ typedef struct panel_group {
     const unsigned char *q;  // nibbles, bytes or values
 } panel_group;
 
-/* What a compiler cannot see through: parts are addressed from one register and a constant each,
- * instead of a register for every part. */
+/* Hides the value of p from the compiler: parts are then addressed from one register and a constant
+ * each, instead of a register for every part. */
 #define PANEL_HIDE(p) __asm__("" : "+r"(p))
 
 static inline __attribute__((always_inline)) panel_group

@@ -1,20 +1,20 @@
-/* qact.h - activations as the fast matrix products read them.
+/* qact.h - the format of activations for the fast matrix products.
  *
  * A weight type is multiplied in one of three ways (level_math): with float activations (the exact
- * way, for every type), with 16-bit integers (the quantised types), or with bf16 pairs (BF16, where
+ * way, for every type), with 16-bit integers (the quantised types), or with bf16 pairs (BF16, if
  * the machine multiplies them).  The way is fixed by type, level and mode and never by the batch,
- * so a row's result does not depend on the others.
+ * so a row's result does not depend on the other rows.
  *
  *     I16    x = scale * q,  scale = max |x| of the row / 32767,  q rounded to nearest even
- *     BF16   two terms: x rounded to bf16, nearest even, and what that leaves, rounded likewise; no
+ *     BF16   two terms: x rounded to bf16, nearest even, and the rest of x, rounded likewise; no
  *            scale
  *
  * Why 16 bits: with one 8-bit scale per 32 columns the log-probabilities of SmolLM2-135M Q4_1 are
  * off by 0.08 in the mean; with 16 bits and one scale per row by 0.003 (float32: 0.001).
  *
  * Why two terms: with the first alone log-probabilities of a BF16 file are off by 0.011 in the
- * mean, fifty times as far as those of Q8_0; with both by 0.00002.  It is the price of two products
- * for each pair, which a few rows do not notice, because they wait for the weights.
+ * mean, fifty times as far as those of Q8_0; with both by 0.00002.  The cost is two products for
+ * each pair; it does not slow down a few rows, because they wait for the weights.
  *
  * Rows lie in tiles of QACT_ROWS, the last tile is narrower.  Tile i begins at element
  * i * QACT_ROWS * cols * terms; there are the first terms of the tile, then the second ones.  In a
@@ -25,21 +25,21 @@
  *                                         i * QACT_ROWS * (cols / 32)
  *     scale  [row]
  *
- * so one broadcast of 32 bits has two neighbouring factors of one row, and the pairs are those that
- * a nibble word of a panel gives with one shift and one mask (panel.h).  A row of I16 with an
- * element that is not finite has the scale NaN (and q of zeros): the result says so instead of
- * hiding it; bf16 has its own.  A row whose largest magnitude is below QACT_TINY is a row of zeros:
- * its scale would be no normal float.
+ * so one broadcast of 32 bits has two neighbouring factors of one row, and the pairs match those
+ * that a nibble word of a panel gives with one shift and one mask (panel.h).  A row of I16 with an
+ * element that is not finite has the scale NaN (and q of zeros), so that the result is NaN; bf16
+ * has a NaN of its own.  A row with no magnitude of QACT_TINY or more is a row of zeros: its scale
+ * would be no normal float.
  *
  * A level that multiplies tiles of bytes (simd/amx.h) reads most rows of I16 from planes, which lie
- * where BF16 has its second terms: high bytes (signed) and low bytes (not) of
+ * where BF16 has its second terms: high bytes (signed) and low bytes (unsigned) of
  *
  *     planes [row / 16][cols / 32][high, low][16 rows][32 columns]
  *
- * with the columns of each word in the order 0 2 4 6 1 3 5 7, as two masks unpack nibbles.  Of the
- * rows after the last whole 16 more than 8 are planes, too, and up to 8 are a tile of the others.
- * Fewer than QACT_PLANES_LEAST rows in all are faster as tiles: weights are unpacked for planes
- * first.
+ * with the columns of each word in the order 0 2 4 6 1 3 5 7, the order in which two masks unpack
+ * nibbles.  If the rows after the last whole 16 are more than 8, they are planes, too; up to 8 are
+ * an ordinary tile.  Fewer than QACT_PLANES_LEAST rows in all are faster as tiles, because weights
+ * are unpacked for planes first.
  *
  * cols of a BF16 matrix need not be a multiple of 8: the rest of the last word is zero, and
  * `cols` above is then rounded up.
@@ -72,7 +72,7 @@ typedef struct qact {
 static inline size_t qact_padded(uint32_t cols) {
     return ((size_t)cols + PANEL_WORD - 1) / PANEL_WORD * PANEL_WORD;
 }
-/* Terms of an element.  Room is for the most; what is not written is not touched. */
+/* Terms of an element.  There is space for the maximum; unused space is not touched. */
 enum { QACT_TERMS_MAX = 2 };
 static inline size_t qact_terms(cpu_math math) {
     return math == MATH_BF16 ? 2 : 1;
@@ -99,13 +99,13 @@ static inline uint32_t qact_tile_rows(uint32_t n, uint32_t i) {
     return u32_min(n - i * QACT_ROWS, QACT_ROWS);
 }
 
-/* Tiles of n rows, which threads share when they make them.  The rows of one tile lie in the same
+/* Tiles of n rows, the unit of work when threads make them.  The rows of one tile lie in the same
  * cache lines: two threads at one tile are four times as slow as one. */
 static inline uint32_t qact_tiles(uint32_t n) {
     return (n + QACT_ROWS - 1) / QACT_ROWS;
 }
 
-/* Of n rows, how many are multiplied as planes, where the level does that; and where they begin. */
+/* How many of n rows are multiplied as planes, on a level that does that; and where they begin. */
 static inline uint32_t qact_plane_rows(uint32_t n) {
     uint32_t rest = n % QACT_PLANE_ROWS;
     if (n < QACT_PLANES_LEAST) return 0;
@@ -128,7 +128,7 @@ typedef struct qact_job { // range: qact_tiles(n)
     qact out;
     const float *x;    // [n, dim]
     const float *norm; // [dim] RMS norm taken first, with these weights; NULL: none
-    float *normed;     // [n, dim] the normed rows as floats, too; NULL: nobody reads them
+    float *normed;     // [n, dim] the normed rows as floats, too; NULL: not needed
     uint32_t n, dim;
     float eps;
     cpu_math math; // I16 or BF16

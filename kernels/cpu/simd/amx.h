@@ -1,12 +1,12 @@
 /* amx.h - products with 16 rows of activations at a time, in tiles of bytes (AMX-INT8).
  *
  * A tile multiplies bytes, and an activation of 16 bits is two: 256 * high + low, high signed and
- * low not.  For each group of columns that share a scale
+ * low unsigned.  For each group of columns that share a scale
  *
  *     dot = 256 * sum of q_w * high + sum of q_w * low
  *
  * is exact in 32 bits, and from there on everything is as in qmatmul.c: the same chain of floats,
- * so the same bits, whether a row is computed here or there.
+ * so a row has the same bits in both.
  *
  * Layout: the rows' bytes are planes of qact.h.  Weights of up to AMX_GROUPS groups of a panel are
  * unpacked into bytes once for all rows of a block: for each vector of lanes and group, four
@@ -16,8 +16,8 @@
  *
  * One 16 x 16 result of a group takes two products of 16 cycles each; its sums leave the tiles
  * through memory, 32 lines, and are scaled in registers, which takes as long.  The products of two
- * groups are on their way while the sums of an earlier one are scaled: without that everything
- * waits for the lines.
+ * groups are in flight while the sums of an earlier one are scaled; otherwise everything would wait
+ * for the lines.
  *
  * Bytes moved per 16 rows and panel: the unpacked weights, 64 * cols, and the rows, 32 * cols.
  *
@@ -33,7 +33,7 @@ enum {
     AMX_GROUPS = 24, // unpacked together: 48 KB for a whole panel
     AMX_VECS = PANEL_ROWS / VW,
     AMX_QUADS = 8,  // four columns each, of a group of 32
-    AMX_BUFFERS = 4 // of sums on their way
+    AMX_BUFFERS = 4 // of sums in flight
 };
 
 typedef struct amx_weights {
@@ -46,7 +46,7 @@ typedef struct amx_sums {
     _Alignas(64) vi of[2][QACT_PLANE_ROWS];
 } amx_sums;
 
-/* As LDTILECFG reads it. */
+/* The operand of LDTILECFG. */
 typedef struct amx_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -95,8 +95,7 @@ INLINE void amx_store(int pair, amx_sums *to) {
     }
 }
 
-/* What is known of a 16 x 16 result: where its groups are.  x_sums NULL: the type has no minimum.
- */
+/* The inputs of a 16 x 16 result, by group.  x_sums NULL: the type has no minimum. */
 typedef struct amx_result {
     const vi (*weights)[AMX_QUADS]; // [n_groups]
     const vf *scale, *base;         // [n_groups]

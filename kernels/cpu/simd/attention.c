@@ -1,16 +1,17 @@
 /* attention.c - storing keys and values, and attending to them.  Compiled per level.
  *
  * Layout and chunks: attn.h; units: attn_plan.h.  A unit is some queries (a query is one head of
- * one row), and chunks.  A chunk is gone through in three passes:
+ * one row), and chunks.  A chunk is processed in three passes:
  *
  *     s[h][t] = q[h] . K[:, t]             a lane is one of the 16 positions of a tile
  *     p[h][t] = exp(s[h][t] - max)         0 where the query does not attend to the position
  *     part[h] = sum of p[h][t] * V[t, :]   a lane is a feature
  *
- * and what it gave is joined to what the chunks before gave (join).  Up to QUERIES queries, a
- * group, share each loaded K and V in registers; the groups take turns at a few tiles of K, and at
- * a few features of V, so that these stay in the first-level cache.  Every lane of every query is
- * one chain of operations in one order, so it does not matter who is beside it.
+ * and its result is joined to the result of the chunks before (join).  Up to QUERIES queries, a
+ * group, share each loaded K and V in registers; the groups process the same few tiles of K, and
+ * then of features of V, one after the other, so that these stay in the first-level cache.  Every
+ * lane of every query is one chain of operations in a fixed order, so the other queries do not
+ * matter.
  *
  * Factors, per type of K and V:
  *
@@ -20,11 +21,11 @@
  *     I8 I16   q, and p times the scale of V, are integers of 16 bits with one scale each (per
  *              query, and per query and chunk); products and sums are exact (attn.h)
  *
- * While one half of a chunk is read, what comes FETCH_AHEAD tiles later is fetched: blocks lie
- * anywhere in memory, so no hardware guesses them.
+ * While a tile is read, the one FETCH_AHEAD tiles later is prefetched: blocks lie anywhere in
+ * memory, so the hardware cannot predict them.
  *
- * A weight of 0 does not hide a value that is not a number: where one is stored, rows of the same
- * sequence that share its tile see it, too.  What was never stored is not read.
+ * A weight of 0 does not hide a NaN: rows of the same sequence that share its tile become NaN, too.
+ * Positions that were never stored are not read.
  *
  * Bytes moved: K and V of the positions attended to, once per unit.
  *
@@ -113,8 +114,8 @@ INLINE vf spread_factor(kv_type type, const void *q, size_t pair, int e) {
     return (vf)vi_set1(both);
 }
 
-/* vi_dot of lanes that happen to be called floats.  gcc copies each sum before the instruction that
- * overwrites it, and then has no registers left: half the speed. */
+/* vi_dot of integer lanes in vectors of type float.  gcc copies each sum before the instruction
+ * that overwrites it, and then has no registers left: half the speed. */
 INLINE vf vi_dot_lanes(vf sum, vf a, vf b) {
 #if defined(CPU_LEVEL_AVX512VNNI)
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
@@ -134,7 +135,7 @@ INLINE vf multiply(kv_type type, vf a, vf b, vf sum) {
 
 /* ---- storing ---- */
 
-/* A row of floats on its way into a tile. */
+/* A row of floats that is being stored into a tile. */
 typedef struct element_row {
     float x[HEAD_DIM_MAX]; // padded with zeros to whole vectors
     uint16_t halves[HEAD_DIM_MAX];
@@ -142,7 +143,7 @@ typedef struct element_row {
     uint32_t n_saturated; // elements beyond F16_LARGEST so far
 } element_row;
 
-/* Magnitudes are in the order of their bits, and what is not a number comes last. */
+/* Magnitudes are ordered like their bits, and NaN comes last. */
 INLINE float largest_of(const float *x, size_t n) {
     vi most = vi_set1(0);
     for (size_t i = 0; i < n; i += VW)
@@ -151,18 +152,18 @@ INLINE float largest_of(const float *x, size_t n) {
 }
 
 /* n floats as integers, rounded to nearest even, so that `size` (of the floats: the largest, say)
- * becomes `limit`; the result is what one of them is worth.  A size that is not finite makes that
- * not a number, and the integers zero. */
+ * becomes `limit`; returns the value of the integer 1.  With a size that is not finite that is NaN,
+ * and the integers are zero. */
 INLINE float to_integers(const float *x, size_t n, float size, float limit, unsigned char *out) {
     float inverse = size > 0 ? limit / size : 0;
     if (!(size < INFINITY)) size = NAN, inverse = 0;
-    if (!(inverse < INFINITY)) size = 0, inverse = 0; // too small for an inverse: nothing
+    if (!(inverse < INFINITY)) size = 0, inverse = 0; // too small for an inverse: zeros
     for (size_t i = 0; i < n; i += VW)
         store_halves(out + 2 * i, inverse != 0 ? to_nearest(vf_load(x + i), inverse) : vi_set1(0));
     return size / limit;
 }
 
-/* The root of the sum of squares; where that is no normal float, of parts of the largest. */
+/* The root of the sum of squares; if that is no normal float, computed in parts of the largest. */
 INLINE float norm_of(const float *x, size_t n) {
     vf sum = vf_set1(0);
     for (size_t i = 0; i < n; i += VW) sum = vf_fma(vf_load(x + i), vf_load(x + i), sum);
@@ -219,7 +220,7 @@ INLINE void load_row(element_row *e, const float *x, uint32_t n) {
     memset(e->x + n, 0, (kv_padded(n) - n) * sizeof *x);
 }
 
-/* Beyond head_dim there are zeros, so that what is padded is no special case afterwards.  Returns
+/* Elements beyond head_dim are zeros, so that padding is no special case afterwards.  Returns
  * how many elements were too large. */
 INLINE uint32_t store_head(kv_type type, uint32_t head_dim, unsigned char *keys, uint32_t t,
                            const float *k, const float *v) {
@@ -278,15 +279,16 @@ void LEVEL(kv_store)(const void *job, uint32_t begin, uint32_t end) {
 
 /* ---- a unit at work ---- */
 
-/* Where the tiles of a chunk lie, and then those of the next one, in the order they are read: K of
- * tiles [0, n), V of them, K of the next.  Past the end stands the last again, for the fetching. */
+/* The addresses of the tiles of a chunk and of the next one, in the order they are read: K of tiles
+ * [0, n), V of them, K of the next.  The last is repeated past the end, for the prefetches. */
 enum { STREAM_MAX = 3 * CHUNK_TILES + FETCH_AHEAD + SCORE_TILES };
 typedef struct stream {
     const unsigned char *at[STREAM_MAX];
     uint32_t first, n; // the first tile of the chunk that is there, and how many
 } stream;
 
-/* Queries [q0, q0 + n) and what at least one of them attends to; positions count in the chunk. */
+/* Queries [q0, q0 + n) and the positions that at least one of them attends to, counted in the
+ * chunk. */
 typedef struct group {
     uint32_t q0, n;
     uint32_t tile_begin, tile_end;
@@ -310,7 +312,7 @@ typedef struct unit_state {
     _Alignas(64) float room[ATTN_QUERY_FLOATS]; // for acc, when the unit has whole rows
     _Alignas(64) float q[ATTN_QUERY_FLOATS];    // factors, [n_queries, n_pairs]
     _Alignas(
-        64) float s[ATTN_QUERIES][ATTN_CHUNK]; // scores; then weights as factors, in their place
+        64) float s[ATTN_QUERIES][ATTN_CHUNK]; // scores; then weights as factors, in place of them
 } unit_state;
 
 /* Queries that go together when `left` are left. */
@@ -336,9 +338,9 @@ static uint32_t same_end(const unit_state *u, uint32_t q0, uint32_t base) {
     return n;
 }
 
-/* Groups of those that attend to something here.  A group multiplies all its tiles, with weights of
- * 0 where a query sees nothing; so no query may be in one with more tiles, or what is not finite
- * there would be seen before its time. */
+/* Groups of the queries that attend to something in this chunk.  A group multiplies all its tiles,
+ * with weights of 0 where a query sees nothing.  So no query may be in a group with more tiles than
+ * its own: a NaN there would reach it, which it must not see yet. */
 static void make_groups(unit_state *u, uint32_t base) {
     u->n_groups = 0;
     for (uint32_t q0 = 0, n; q0 < u->n_queries; q0 += n) {
@@ -377,8 +379,8 @@ static void make_groups(unit_state *u, uint32_t base) {
 
 /* ---- scores ---- */
 
-/* s[h][16 i + lane] for n_tiles tiles from `i` on, of those there are; the last stands in for what
- * is past it. */
+/* s[h][16 i + lane] for n_tiles tiles from `i` on; the last existing tile is used for those past
+ * the end. */
 INLINE void score_tiles(kv_type type, int n, int n_tiles, unit_state *u, const stream *st,
                         uint32_t q0, uint32_t i) {
     const size_t stride = KV_TILE * kv_elem_bytes(type), pair_bytes = 2 * stride;
@@ -391,7 +393,7 @@ INLINE void score_tiles(kv_type type, int n, int n_tiles, unit_state *u, const s
     for (int t = 0; t < n_tiles; t++) {
         k[t] = st->at[u32_min(i + (uint32_t)t, st->n - 1)];
         ahead[t] = st->at[i + (uint32_t)t + FETCH_AHEAD];
-        if (kv_is_scaled(type)) { // those of its values are needed before the values
+        if (kv_is_scaled(type)) { // the scales of V are needed before V
             __builtin_prefetch(ahead[t] + u->n_pairs * pair_bytes);
             __builtin_prefetch(k[t] + kv_tile_bytes(type, u->j->spec->head_dim) -
                                kv_scale_bytes(type));
@@ -445,7 +447,7 @@ INLINE void score_tiles(kv_type type, int n, int n_tiles, unit_state *u, const s
 /* The group's part of tiles [i, i + SCORE_TILES), if it has one. */
 INLINE void score(kv_type type, int n, unit_state *u, const stream *st, const group *g,
                   uint32_t i) {
-    const int half = SCORE_TILES > 1 ? SCORE_TILES / 2 : 1; // fewer are left, or fit
+    const int half = SCORE_TILES > 1 ? SCORE_TILES / 2 : 1; // if fewer are left, or fit
     uint32_t begin = u32_max(i, g->tile_begin - st->first);
     uint32_t end = u32_min(i + SCORE_TILES, g->tile_end - st->first);
     for (; begin < end; begin += (uint32_t)half) {
@@ -464,11 +466,11 @@ INLINE vf soften(vf x, float cap) {
     return cap * (1.0f - 2.0f / (vf_exp(x * (2.0f / cap)) + 1.0f));
 }
 
-/* e^x within 2e-7 of itself, for x <= 0; x = n ln2 + r, and a polynomial whose largest error
- * between -ln2 / 2 and ln2 / 2 is small.  A third of a short step's time was spent in vf_exp. */
+/* e^x with a relative error of at most 2e-7, for x <= 0; x = n ln2 + r, and a polynomial with a
+ * small largest error between -ln2 / 2 and ln2 / 2.  vf_exp took a third of a short step's time. */
 INLINE vf exp_of_negative(vf x) {
 #if defined(CPU_LEVEL_AVX512)
-    x = vf_max(vf_set1(-104), x); // gives 0; what is not a number stays
+    x = vf_max(vf_set1(-104), x); // gives 0; NaN stays
     __m512 n = _mm512_roundscale_ps((__m512)(x * 0x1.715476p0f), _MM_FROUND_TO_NEAREST_INT);
     vf r = vf_fma((vf)n, vf_set1(-0x1.62e4p-1f), x);
     r = vf_fma((vf)n, vf_set1(-0x1.7f7d1cp-20f), r);
@@ -483,13 +485,14 @@ INLINE vf exp_of_negative(vf x) {
 #endif
 }
 
-/* Lanes of the vector that begins at position `at`, as far as they are in [from, to). */
+/* The lanes of the vector that begins at position `at` that are in [from, to). */
 INLINE vi lanes_between(uint32_t at, uint32_t from, uint32_t to) {
     vi pos = vi_iota() + (int32_t)at;
     return (vi)(pos >= (int32_t)from) & (vi)(pos < (int32_t)to);
 }
 
-/* Weights are narrower than scores or as wide: going up, none is overwritten before it was read. */
+/* Weights are not wider than scores: in ascending order no score is overwritten before it was read.
+ */
 INLINE void store_weight(kv_type type, float *s, size_t at, vf x) {
 #if defined(CPU_LEVEL_AVX512BF16)
     if (type == KV_BF16) {
@@ -539,10 +542,10 @@ INLINE void weigh(kv_type type, unit_state *u, const stream *st, const group *g,
         }
         const unsigned char *values = st->at[st->n + t / KV_TILE - st->first];
         x *= vf_load(kv_v_scales(type, head_dim, values) + t % KV_TILE);
-        if (t < from || t + VW > to) // whatever lies there
+        if (t < from || t + VW > to) // the other positions may hold anything
             x = vf_select(lanes_between(t, from, to), x, vf_set1(0));
         vf_store(s + t, x);
-        scaled_most = vf_max(x, scaled_most); // without what is not a number, which the sum has
+        scaled_most = vf_max(x, scaled_most); // ignores NaN, which the sum has
         scaled_sum += x;
     }
     if (kv_is_scaled(type)) {
@@ -559,11 +562,11 @@ INLINE void weigh(kv_type type, unit_state *u, const stream *st, const group *g,
 
 /* ---- joining ---- */
 
-/* What chunks up to here gave (max, sum) and what the next gave become one:
+/* Joins the result of the chunks so far (max, sum) and the result of the next:
  *
  *     m    = max(max, part_max)
- *     keep = exp(max - m)         what was before is multiplied by it
- *     gain = exp(part_max - m)    what comes is; 0 where nothing was attended to
+ *     keep = exp(max - m)         factor of the result so far
+ *     gain = exp(part_max - m)    factor of the next; 0 if nothing was attended to
  *     sum  = sum * keep + part_sum * gain
  *
  * VW of them. */
@@ -623,7 +626,7 @@ INLINE void sum_features(kv_type type, int n, int n_vecs, const unit_state *u, c
         }
         if (n_pos % 2 == 0) continue;
         UNROLL
-        for (int v = 0; v < n_vecs; v++) { // what lies in the second place may be anything
+        for (int v = 0; v < n_vecs; v++) { // the second position may hold anything
             vf x = load_factor(type, values + (size_t)v * vec_bytes, stride, 0);
             if (is_dot(type)) x = (vf)((vi)x & 0xffff);
             UNROLL
@@ -661,7 +664,7 @@ INLINE void sum_values(kv_type type, int n, const unit_state *u, const stream *s
 
 /* ---- units ---- */
 
-/* A sum that vanished may be -0 or 0, depending on what was beside it: + 0 makes it 0. */
+/* A sum of zero may be -0 or 0, depending on the other queries: + 0 makes it 0. */
 static void write_out(const attn_job *j, uint32_t row, uint32_t head, const float *acc, float sum) {
     const attn_spec *spec = j->spec;
     float *out = j->out + ((size_t)row * spec->n_heads + head) * spec->head_dim;
@@ -709,8 +712,8 @@ INLINE void load_queries(kv_type type, const attn_job *j, const attn_unit *unit,
     }
 }
 
-/* What a chunk's queries begin with: nothing.  A unit with whole rows has their sums in its own
- * room from the first chunk to the last; others leave each chunk's for the merge. */
+/* Set the sums of a chunk's queries to zero.  A unit with whole rows keeps their sums in its own
+ * memory from the first chunk to the last; others leave the sums of each chunk for the merge. */
 INLINE void begin_chunk(unit_state *u, const attn_unit *unit, uint32_t chunk) {
     if (unit->whole && chunk != unit->chunk_begin) return;
     const attn_job *j = u->j;
@@ -742,7 +745,7 @@ static uint32_t find_tiles(const unit_state *u, const batch_seq *s, uint32_t kv_
         begin = u32_min(begin, u32_max(u->from[i], base));
         end = u32_max(end, u32_min(u->to[i], base + ATTN_CHUNK));
     }
-    INFERD_CHECK(begin < end); // units have no chunk that nobody attends to
+    INFERD_CHECK(begin < end); // a query attends to every chunk of a unit
     *first = (begin - base) / KV_TILE;
     uint32_t n = (end - base + KV_TILE - 1) / KV_TILE - *first;
     for (uint32_t i = 0; i < n; i++) at[i] = kv_at(u->j, s, base + (*first + i) * KV_TILE, kv_head);

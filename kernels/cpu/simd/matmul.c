@@ -3,11 +3,11 @@
  * Lanes are output features (panel.h); an activation is broadcast.  Two ways, one result:
  *
  *     n <= DIRECT_ROWS   weights become floats in registers and are used at once: bytes moved are
- *                        those of the prepared weights, which is what bounds a single stream
+ *                        those of the prepared weights, which bound a single stream
  *     n larger           SLAB_COLS columns of the panel become floats in L1 once, and tiles of
  *                        rows x lanes in registers run over them
  *
- * Always, for one output element and whatever the way, with acc and out starting at zero:
+ * Always, for one output element and in both ways, with acc and out starting at zero:
  *
  *     per slab of 64 columns    acc = 0;  acc = fma(w, x, acc) in ascending columns;  out += acc
  *     at the end                out += bias
@@ -23,7 +23,7 @@
 
 enum {
     SLAB_COLS = 64,    // 64 x 64 floats: 16 KiB of L1
-    DIRECT_ROWS = 4,   // where unpacking once pays
+    DIRECT_ROWS = 4,   // with more rows, unpacking once is faster
     BLOCK_ROWS = 128,  // of x per pass over the weights, so that x stays in L2
     AHEAD_BYTES = 8192 // how far in front of a direct read the weights are prefetched
 };
@@ -94,7 +94,7 @@ INLINE void word_weights(dtype type, const panel_group *p, int word, uint32_t la
     }
 }
 
-/* Fetch what comes AHEAD_BYTES after this group; the panels of a range are one stream. */
+/* Prefetch the data AHEAD_BYTES after this group; the panels of a range are one stream. */
 INLINE void fetch_ahead(dtype type, const panel_group *p) {
     const int n_lines = type == DTYPE_F32                          ? 4 * PANEL_WORD
                         : type == DTYPE_F16 || type == DTYPE_BF16  ? 2 * PANEL_WORD
@@ -108,7 +108,7 @@ INLINE void fetch_ahead(dtype type, const panel_group *p) {
 
 /* ---- sums into the output ---- */
 
-/* The last panel may have lanes that are no features.  Kept out of line: it is rare. */
+/* For the last panel, which may have lanes without a feature.  Kept out of line: it is rare. */
 static __attribute__((noinline)) void put_some(float *out, vf acc, bool first, int n_lanes) {
     float lanes[VW];
     vf_store(lanes, acc);

@@ -1,4 +1,4 @@
-/* pack.c - panel_pack with vectors: the bytes that its plain loops in panel.c write, sooner.
+/* pack.c - panel_pack with vectors: the same bytes as the plain loops in panel.c, faster.
  *
  * A vector is 2 or 4 pieces of 16 bytes, each from a row of its own.  Inside the pieces bytes are
  * turned into the words that panel.h describes, four words to a piece; then four vectors are
@@ -7,13 +7,13 @@
  *     vector i, piece l:  row 4 l + i, words 0 1 2 3         word w of rows 0 .. ROWS - 1,
  *                                                     ->     one vector for each w
  *
- * A unit of a panel (32 columns, or 256) is put together in the nearest cache and leaves it past
- * the caches: nobody reads a weight soon, and lines that are written whole need not be fetched.
+ * A unit of a panel (32 columns, or 256) is built in the nearest cache and then written past
+ * the caches: weights are not read soon, and lines that are written whole need not be fetched.
  *
  * Each unit is checked for numbers that are not finite (dtype_are_finite) while its vectors are in
  * registers: all numbers of the types without blocks, else the scales d and minima m.
  *
- * For whole panels; the last one of a matrix may have fewer rows and is panel_pack's.
+ * For whole panels; the last one of a matrix may have fewer rows and is left to panel_pack.
  *
  * Thread: any. */
 #include "cpu/panel.h"
@@ -393,7 +393,7 @@ INLINE void pack_f16(const unsigned char *from, size_t row_bytes, uint32_t n_col
 
 /* ---- a panel ---- */
 
-/* Sets the sign of each lane whose number has all exponent bits set, which is not finite. */
+/* Sets the sign of each lane with all exponent bits set, a number that is not finite. */
 INLINE v carries(dtype type, v x) {
     if (type == DTYPE_F32) return V(add_epi32)(V_AND(x, v_all32(0x7f800000)), v_all32(0x00800000));
     if (type == DTYPE_BF16) return V(add_epi16)(V_AND(x, v_all16(0x7f80)), v_all16(0x0080));
@@ -421,7 +421,8 @@ INLINE v halves_carry(dtype type, const unsigned char *unit, v signs) {
     return signs;
 }
 
-/* Both begin at lines and are whole lines.  Returns `signs` with what is no number. */
+/* Both begin at lines and are whole lines.  Returns `signs`, with those of numbers that are not
+ * finite. */
 INLINE v send(dtype type, unsigned char *out, const unsigned char *unit, size_t n_bytes, v signs) {
     if (has_blocks(type)) signs = halves_carry(type, unit, signs);
     for (size_t i = 0; i < n_bytes; i += sizeof(v)) {
@@ -432,7 +433,7 @@ INLINE v send(dtype type, unsigned char *out, const unsigned char *unit, size_t 
     return signs;
 }
 
-/* Columns of a unit, and what the file has for them in a row. */
+/* Columns of a unit, and their bytes in a row of the file. */
 INLINE uint32_t unit_cols(dtype type) {
     switch ((int)type) {
     case DTYPE_F32:
@@ -515,7 +516,7 @@ bool LEVEL(panel_pack)(dtype type, uint32_t cols, const unsigned char *rows, uin
     default:
         INFERD_CHECK(!"a type that panels hold");
     }
-    _mm_sfence(); // other threads find it when they are told that it is there
+    _mm_sfence(); // other threads see it when they learn that it is complete
     return finite;
 }
 

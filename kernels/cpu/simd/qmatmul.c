@@ -12,18 +12,17 @@
  *     BF16   total += w * x, a pair at a time and of x one term after the other; at the end
  *            (+ bias) (+ add)
  *
- * The order is the same for every shape of tile, so a row's result does not depend on the others;
+ * The order is the same for every shape of tile, so a row's result does not depend on other rows;
  * levels with fused multiply-add agree in every bit.
  *
  *     block of rows > unit or panel > tile of up to 8 rows > vectors of lanes > columns
  *
  * A tile holds n_rows x n_vecs dots in registers and their totals, needed once in a group, in L1;
- * there is one for each number of rows, none is padded.  What bounds it: bytes of the weights for
- * few rows, which are read ahead of use; the multiplying units for many, and then the panel after
- * this one is fetched while the first tile reads this one.
+ * there is one for each number of rows, none is padded.  Few rows are bound by the bytes of the
+ * weights, which are prefetched.  Many rows are bound by the multiplying units; then the next panel
+ * is prefetched while the first tile reads this one.
  *
- * Where the machine has tiles of bytes, more than 8 rows go through them, and the bits are the same
- * (amx.h).
+ * If the machine has tiles of bytes, more than 8 rows go through them, with the same bits (amx.h).
  *
  * Thread: any; ranges of one job do not overlap. */
 #include "cpu/level.h"
@@ -34,11 +33,11 @@
 #include "cpu/simd/simd.h"
 
 enum {
-    AHEAD_BYTES = 8192,      // how far in front a stream fetches
-    BLOCK_BYTES = 384 << 10, // of rows that go over the weights together
+    AHEAD_BYTES = 8192,      // how far ahead a stream prefetches
+    BLOCK_BYTES = 384 << 10, // of rows that are multiplied in one pass over the weights
     BLOCK_ROWS_MIN = 32,
 #if defined(CPU_LEVEL_AVX512AMX)
-    BLOCK_ROWS_MAX = 128 // whose sums are kept
+    BLOCK_ROWS_MAX = 128 // there is space for the sums of so many
 #else
     BLOCK_ROWS_MAX = INT32_MAX
 #endif
@@ -65,7 +64,7 @@ typedef struct x_tile {
     const int32_t *sum; // [cols / 32][n_rows]
 } x_tile;
 
-/* A panel, and what is fetched while it is read. */
+/* A panel, and the data that is prefetched while it is read. */
 typedef struct source {
     const unsigned char *panel;
     const unsigned char *end; // of the weights of the range; NULL: fetch nothing
@@ -79,7 +78,7 @@ INLINE bool has_base(dtype type) {
     return type == DTYPE_Q4_1 || type == DTYPE_Q5_1 || type == DTYPE_Q4_K || type == DTYPE_Q5_K;
 }
 
-/* What is subtracted from the nibbles (and the bits above them) of a type. */
+/* The offset that is subtracted from the nibbles (and the bits above them) of a type. */
 INLINE int16_t offset_of(dtype type) {
     return type == DTYPE_Q4_0 ? 8 : type == DTYPE_Q5_0 ? 16 : type == DTYPE_Q6_K ? 32 : 0;
 }
@@ -121,8 +120,8 @@ INLINE vi pair(dtype type, const word *w, int k) {
 
 /* ---- tiles ---- */
 
-/* The lines of [at, at + n_bytes), `ahead` bytes further on: into L1 what is read soon, into L2
- * what comes a panel later. */
+/* Prefetch the lines of [at, at + n_bytes), `ahead` bytes further on: into L1 data that is read
+ * soon, into L2 the data of the next panel. */
 INLINE void fetch(const void *at, size_t n_bytes, size_t ahead, bool soon) {
     UNROLL
     for (size_t i = 0; i < n_bytes; i += 64) {
@@ -133,7 +132,7 @@ INLINE void fetch(const void *at, size_t n_bytes, size_t ahead, bool soon) {
     }
 }
 
-/* What a tile reads of a group besides its words. */
+/* The parts of a group that a tile reads besides its words. */
 INLINE void fetch_scales(const panel_group *p, uint32_t lane, size_t n_lanes, size_t ahead,
                          bool soon) {
     if (p->d != NULL) fetch(p->d + lane, n_lanes * 2, ahead, soon);
@@ -144,8 +143,8 @@ INLINE void fetch_scales(const panel_group *p, uint32_t lane, size_t n_lanes, si
     if (p->high != NULL) fetch(p->high + lane, n_lanes * 4, ahead, soon);
 }
 
-/* n words of 8 columns.  A stream fetches them one by one, between its products: the memory is what
- * it waits for, and is kept busy best by a line now and then. */
+/* n words of 8 columns.  A stream prefetches them one by one, between its products: it waits for
+ * the memory, and evenly spread fetches keep the memory busy best. */
 INLINE void fetch_words(dtype type, const unsigned char *q, uint32_t n, uint32_t lane,
                         size_t n_lanes, size_t ahead, bool soon) {
     UNROLL
@@ -197,7 +196,7 @@ INLINE void tile_i16(dtype type, int n_rows, int n_vecs, source w, uint32_t lane
                 }
             }
         }
-        COMPILER_FENCE; // before it, registers are for the dots
+        COMPILER_FENCE; // before it, the dots need the registers
         UNROLL
         for (int v = 0; v < n_vecs; v++) {
             vf scale, base;
@@ -313,7 +312,7 @@ static tile_fn *const tiles[DTYPE_LIMIT][QACT_ROWS] = {
 
 /* ---- jobs ---- */
 
-/* What one call computes at a time: n_lanes features from `first` on, of one panel. */
+/* The part that a call computes at a time: n_lanes features from `first` on, of one panel. */
 typedef struct part {
     uint32_t first, lane, n_lanes;
     uint32_t n_out; // of these lanes, how many are features
@@ -327,8 +326,8 @@ static part part_at(const weight *w, uint32_t first, uint32_t end) {
     return p;
 }
 
-/* Tile i of the rows against a part, into sums[n_rows][64], without the row's scale. first_of_part:
- * the part's weights come from memory, and those of the next are fetched meanwhile. */
+/* Tile i of the rows times a part, into sums[n_rows][64], without the row's scale. first_of_part:
+ * the part's weights come from memory, and those of the next part are prefetched. */
 static void multiply(const weight *w, const qact *x, uint32_t n, uint32_t i, const part *p,
                      bool first_of_part, float *sums) {
     uint32_t n_rows = qact_tile_rows(n, i), padded = (uint32_t)qact_padded(w->cols);
@@ -415,12 +414,12 @@ static void load_x_sums(const qact *x, uint32_t n_all, uint32_t cols, uint32_t r
         uint32_t i = row / QACT_ROWS + half, n_rows = qact_tile_rows(n_all, i);
         const int32_t *sum = x->sum + (size_t)i * QACT_ROWS * (cols / 32) + (size_t)first * n_rows;
         for (uint32_t g = 0; g < n; g++) UNROLL
-        for (uint32_t r = 0; r < QACT_ROWS; r++) // of rows past the last: anything
+        for (uint32_t r = 0; r < QACT_ROWS; r++) // rows past the last may have any sum
             out[g][half * QACT_ROWS + r] = (float)sum[(size_t)g * n_rows + r];
     }
 }
 
-/* Rows [begin, end) of the planes against a part, into sums[end - begin, up to whole 16][64]. */
+/* Rows [begin, end) of the planes times a part, into sums[end - begin, up to whole 16][64]. */
 static void multiply_planes(const weight *w, const qact *x, uint32_t n, uint32_t begin,
                             uint32_t end, const part *p, float *sums) {
     amx_weights weights;
@@ -441,7 +440,7 @@ static void multiply_planes(const weight *w, const qact *x, uint32_t n, uint32_t
         unpack_of[w->type](panel, p, first, t.n_groups, &weights);
         for (uint32_t row = begin; row < end; row += QACT_PLANE_ROWS) {
             if (base) load_x_sums(x, n, cols, row, first, t.n_groups, x_sums);
-            COMPILER_FENCE; // tiles read what was written above
+            COMPILER_FENCE; // tiles read the memory written above
             t.rows = qact_planes(x, n, cols) + (size_t)row * 2 * cols +
                      (size_t)(first * in_group / QACT_PLANE_COLS) * 2 * QACT_PLANE_BYTES;
             for (uint32_t v = 0; v < p->n_lanes / VW; v++) {
@@ -460,7 +459,7 @@ static void multiply_planes(const weight *w, const qact *x, uint32_t n, uint32_t
 }
 #endif
 
-/* Sums of a block of rows with a part, a tile at a time or, of planes, all at once. */
+/* Sums of a block of rows for a part, a tile at a time, or all at once for planes. */
 typedef struct block {
     const qact *x;
     uint32_t n, begin; // rows of the job; the first of the block
@@ -519,8 +518,8 @@ static const float *offset(const float *p, size_t by) {
     return p != NULL ? p + by : NULL;
 }
 
-/* Rows that go over the weights together: as many as stay in L2 beside a panel.  More would come
- * from L3 again for each panel; the weights do once per block, which is less. */
+/* Rows of one pass over the weights: as many as stay in L2 beside a panel.  More rows would come
+ * from L3 again for each panel; the weights come once per block, which is less. */
 static uint32_t block_rows(cpu_math math, uint32_t cols) {
     size_t row_bytes = qact_padded(cols) * sizeof(uint16_t) * qact_terms(math);
     size_t n = BLOCK_BYTES / row_bytes / QACT_PLANE_ROWS * QACT_PLANE_ROWS;

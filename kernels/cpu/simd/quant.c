@@ -1,7 +1,7 @@
-/* quant.c - RMS norm, and rows made into what the fast products read (qact.h).  Compiled per level.
+/* quant.c - RMS norm, and rows in the format of the fast products (qact.h).  Compiled per level.
  *
  * A row is read two or three times and stays in L1 meanwhile: its squares, its largest magnitude,
- * its factors.  The normed values are computed twice rather than kept: it is two multiplications.
+ * its factors.  The normed values are computed twice rather than kept: two multiplications each.
  *
  *     norm     y = x * scale * w, the arithmetic of rmsnorm
  *     factor   q = round(y * (32767 / max |y|)), the product rounded once before
@@ -47,10 +47,10 @@ void LEVEL(rmsnorm)(const void *job, uint32_t begin, uint32_t end) {
 
 /* ---- factors ---- */
 
-/* A row on its way: its elements are x, or x * scale * w. */
+/* A row that is being converted: its elements are x, or x * scale * w. */
 typedef struct row_in {
     const float *x, *w; // w NULL: no norm
-    float *normed;      // NULL: nobody reads it
+    float *normed;      // NULL: not needed
     vf scale;
     unsigned char *planes; // of its first columns (qact.h); NULL: not as planes
 } row_in;
@@ -133,7 +133,7 @@ INLINE int32_t group(const row_in *in, uint32_t begin, vf inverse, vi keep, uint
     return vi_all_add(sum)[0];
 }
 
-/* What a row is multiplied by: 32767 / max, or nothing is kept of it.  Its scale. */
+/* The factor of a row, 32767 / max, or a mask that clears the row.  Returns its scale. */
 INLINE float choose_scale(const row_in *in, uint32_t cols, vf *inverse, vi *keep) {
     float max = largest(in, cols);
     bool finite = max < INFINITY, counts = finite && max >= QACT_TINY;
@@ -176,7 +176,7 @@ INLINE void transpose(uint32_t (*in)[16], uint32_t *out) {
     }
 }
 
-/* The rows of a whole tile together: their pairs change places in registers. */
+/* The rows of a whole tile together: their pairs are transposed in registers. */
 INLINE void quantize_tile(const row_in *in, uint32_t cols, uint32_t *q, int32_t *sum,
                           float *scale) {
     vf inverse[QACT_ROWS];
@@ -216,7 +216,7 @@ INLINE void bf16_pairs(const row_in *in, uint32_t i, vi out[2]) {
     split_pairs(a, b, out);
 }
 
-/* Columns from i on, which are no whole step; past the last there are zeros up to a whole word. */
+/* Columns from i on, less than a whole step; zeros follow up to a whole word. */
 INLINE void bf16_rest(const row_in *in, uint32_t i, uint32_t cols, uint32_t r, uint32_t n_rows,
                       uint32_t *q, size_t plane) {
     if (i == cols) return;
@@ -270,7 +270,7 @@ INLINE void bf16_tile(const row_in *in, uint32_t cols, uint32_t *q) {
 
 /* ---- jobs ---- */
 
-/* Meanwhile the row of the next tile is fetched: the products left it in L3, or another core. */
+/* Also prefetches the row of the next tile: the products left it in L3, or in another core. */
 INLINE row_in open_row(const qact_job *j, bool normed, size_t row) {
     row_in in = {.x = j->x + row * j->dim};
     if (row + QACT_ROWS < j->n)

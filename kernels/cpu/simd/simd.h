@@ -1,12 +1,13 @@
 /* simd.h - the few vector operations the hot files need, once for each instruction set.
  *
  * vf is VW floats, vi VW 32-bit integers: vector types of the compiler (gcc and clang), so + - * /
- * and the bit operations are the language's own.  What the language cannot say, or says badly, is
- * here: fused multiply-add, conversions, selecting.  A file that includes this is compiled once per
- * level, with CPU_LEVEL_<its name>, or with none; none is what the target guarantees.
+ * and the bit operations are the language's own.  Operations that the language lacks, or compiles
+ * badly, are here: fused multiply-add, conversions, selecting.  A file that includes this is
+ * compiled once per level, with CPU_LEVEL_<its name>, or with none of them for the instructions
+ * that the target guarantees.
  *
  * vf_fma is always fused or (base) never: the same call gives the same bits wherever it is
- * inlined, which is what makes a row's result independent of its batch.
+ * inlined, so a row's result is independent of its batch.
  *
  * Thread: any. */
 #ifndef INFERD_CPU_SIMD_H
@@ -17,7 +18,7 @@
 
 #include "kernels/dtype.h"
 
-/* A level has what the one it derives from has. */
+/* A level has all features of the level it derives from. */
 #if defined(CPU_LEVEL_AVX512AMX)
 #define LEVEL(name) name##_avx512amx
 #define CPU_LEVEL_AVX512BF16
@@ -55,7 +56,7 @@ enum { VW = 4 };
 #endif
 
 #define INLINE static inline __attribute__((always_inline, unused))
-/* Registers need constant indices, so loops over them are written out.  Not for the sanitizers,
+/* Registers need constant indices, so loops over them are unrolled.  Not for the sanitizers,
  * which would check every access of every copy and compile for minutes. */
 #if defined(__clang__)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -69,7 +70,7 @@ enum { VW = 4 };
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* And loops that stay loops: written out, all their loads would come first and fill registers. */
+/* Loops that stay loops: unrolled, all their loads would come first and fill registers. */
 #if defined(__clang__)
 #define ROLLED _Pragma("clang loop unroll(disable)")
 #else
@@ -108,8 +109,8 @@ INLINE vi vi_set1(int32_t x) {
 INLINE vf vf_of_vi(vi v) {
     return __builtin_convertvector(v, vf);
 }
-/* The sum as it was written: compilers would reorder integers, multiply first, and run out of
- * registers for the products. */
+/* Keeps the sum in the order of the source: compilers would reorder integers, multiply first, and
+ * run out of registers for the products. */
 INLINE vi vi_in_order(vi sum) {
 #if defined(CPU_LEVEL_AVX512)
     __asm__("" : "+v"(sum));
@@ -131,7 +132,7 @@ INLINE vi vi_iota(void) {
  * vf_fma         a * b + c
  * vf_max         the larger; b where one is not a number
  * vi_max         the larger
- * vf_swap        lanes in groups of n, n a power of two: each half in the place of the other
+ * vf_swap        lanes in groups of n, n a power of two: the halves of each group swapped
  * vf_load_u8     VW bytes as floats;  vf_load_i8, vf_load_f16 likewise
  * vf_store_f16   rounds to nearest even
  * vi_dot         acc + the products of the 16-bit halves of each lane
@@ -182,7 +183,7 @@ INLINE vf vf_dot_bf16(vf acc, vi a, vi b) {
     return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
 }
 #endif
-/* A permutation looks at the lowest four bits of its index: shift and look up, no mask, no
+/* A permutation uses the lowest four bits of its index: shift and look up, no mask, no
  * conversion. */
 INLINE vf vf_nibble(vi words, int j, float zero) {
     const __m512 value =
@@ -276,7 +277,7 @@ INLINE vf vf_load_i8(const int8_t *p) {
     memcpy(&v, p, sizeof v);
     return vf_of_vi(__builtin_convertvector(v, vi));
 }
-/* A subnormal half is its mantissa times 2^-24, which needs no denormal float on the way. */
+/* A subnormal half is its mantissa times 2^-24; computing that needs no denormal float. */
 INLINE vf vf_load_f16(const uint16_t *p) {
     v_u16 v;
     memcpy(&v, p, sizeof v);
@@ -323,9 +324,9 @@ INLINE vf vf_all_add(vf v) {
     return v;
 }
 
-/* e^x within 2e-7 of itself; 0 below -87.  x = n ln2 + r with |r| <= ln2 / 2, the series of e^r up
- * to r^7, and n into the exponent.  ln2 comes in two parts so that n ln2 is exact where it
- * matters. */
+/* e^x with a relative error of at most 2e-7; 0 below -87.  x = n ln2 + r with |r| <= ln2 / 2, the
+ * series of e^r up to r^7, and n into the exponent.  ln2 comes in two parts so that n ln2 is exact
+ * in its leading part. */
 INLINE vf vf_exp(vf x) {
     const vf round = vf_set1(0x1.8p23f); // adding it leaves an integer in the low bits
     vf clamped = vf_max(x, vf_set1(-87.0f));
@@ -349,7 +350,7 @@ INLINE vf vf_exp(vf x) {
     return vf_select((vi)(x == x), scaled, x);
 }
 
-/* ---- what a gate does to its other half ---- */
+/* ---- gates ---- */
 
 INLINE vf vf_silu_mul(vf a, vf b) {
     return a / (vf_exp(-a) + 1.0f) * b;
