@@ -1,4 +1,4 @@
-/* backend.c - the face of a device: hands on to its table, keeps the first failure.
+/* backend.c - calls the function table of a device and keeps the first failure.
  *
  * Thread: engine. */
 #include "kernels/backend.h"
@@ -96,7 +96,7 @@ void be_step_begin(backend *be, const batch *b, const kv_layout *kv) {
     if (ready(be, "step_begin")) be->ops->step_begin(be, b, kv);
 }
 
-/* What failed while the step was described belongs to it, not to those before it. */
+/* A failure while the step was recorded belongs to it, not to the steps before it. */
 void be_step_end(backend *be) {
     INFERD_CHECK(be->n_steps < BE_STEPS_MAX);
     be->ops->step_end(be, be->failure.status != INFERD_OK);
@@ -199,7 +199,7 @@ void be_page_touch(backend *be, uint32_t page) {
     if (be->ops->page_touch != NULL) be->ops->page_touch(be, page);
 }
 
-/* A window begins with its table, because some questions come without the backend. */
+/* A window begins with its function table, because some calls do not pass the backend. */
 static const backend_ops *ops_of(const be_window *w) {
     return *(const backend_ops *const *)(const void *)w;
 }

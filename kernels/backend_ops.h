@@ -1,6 +1,6 @@
 /* backend_ops.h - what a device implements: one function per operation.
  *
- * backend.c holds the part that is the same everywhere: the sticky first failure, and handing on.
+ * backend.c holds the common part: the sticky first failure, and the calls into the table.
  * A device embeds `backend` as the first member of its own struct and fills `ops`; kernels/cpu is
  * one such table.  Functions of the step are called only while nothing has failed; they report a
  * failure with backend_fail.
@@ -35,7 +35,7 @@ typedef struct backend_ops {
     inferd_status (*window_map)(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                                 inferd_err *err);
     inferd_status (*window_unmap)(backend *be, be_window *w, inferd_err *err);
-    /* Host and device are one memory, or they are two. */
+    /* NULL says whether host and device have one memory or two. */
     inferd_status (*window_grow)(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                                  inferd_err *err);                                 // NULL: two
     inferd_status (*window_host_take)(backend *be, be_window *w, inferd_err *err); // NULL: one ...
@@ -80,8 +80,8 @@ typedef struct backend_ops {
     void (*act_close)(backend *be, act *a);
 
     void (*step_begin)(backend *be, const batch *b, const kv_layout *kv);
-    void (*step_end)(backend *be, bool failed); // failed: forget it, nothing is launched
-    /* Wait for the oldest ended step that was not failed; failures are backend_fail's. */
+    void (*step_end)(backend *be, bool failed); // failed: discard it, nothing is launched
+    /* Wait for the oldest ended step that did not fail; failures go to backend_fail. */
     void (*step_finish)(backend *be, be_step_result *out);
     void (*embed)(backend *be, act *out, const weight *table, float scale);
     void (*rmsnorm)(backend *be, act *out, const act *x, const vec *w, uint32_t n, float eps);
@@ -102,7 +102,7 @@ typedef struct backend_ops {
                  uint32_t n_vocab); // NULL: the host draws
     void (*want_logits)(backend *be, const act *logits, uint32_t n);
 
-    void (*sync)(backend *be); // waits; failures found now are backend_fail's
+    void (*sync)(backend *be); // waits; failures found now go to backend_fail
     const float *(*act_host)(backend *be, const act *a);
     void (*event_record)(backend *be, uint32_t event);
     uint64_t (*event_elapsed_us)(const backend *be, uint32_t begin, uint32_t end);
@@ -110,15 +110,15 @@ typedef struct backend_ops {
     void (*thread_beside)(const backend *be); // NULL: nothing to do
 } backend_ops;
 
-enum { BE_STEPS_MAX = 4 }; // on their way
+enum { BE_STEPS_MAX = 4 }; // in flight
 
 struct backend {
     const backend_ops *ops;
     inferd_err failure; // the first since the last be_sync or be_step_end; status INFERD_OK: none
     uint32_t fail_at;   // for tests: the fail_at-th operation from now fails; 0 = none
 
-    /* Steps that were ended and not finished, the oldest at step_first: what went wrong before they
-     * were sent on their way. */
+    /* Failures, before the launch, of steps that were ended and not finished; the oldest at
+     * step_first. */
     inferd_err step_failure[BE_STEPS_MAX];
     uint32_t step_first, n_steps;
 };

@@ -1,4 +1,4 @@
-/* dtype.c - what a block of each weight type is worth in floats.
+/* dtype.c - converting blocks of each weight type to floats.
  *
  * A row of weights is cut into blocks; a block is a scale or two and a few bits per element.  The
  * formulas, with d and m halves stored in the block:
@@ -18,10 +18,10 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- what exists ---- */
+/* ---- the types ---- */
 
-/* Types with block_bytes 0 were taken out of the format; Q8_1 and Q8_K are how activations are
- * kept during a product and have no business in a file. */
+/* Types with block_bytes 0 were removed from the format; Q8_1 and Q8_K are formats of activations
+ * during a product and do not occur in files. */
 static const dtype_info known[DTYPE_LIMIT] = {
     [0] = {"F32", 1, 4, true},           [1] = {"F16", 1, 2, true},
     [2] = {"Q4_0", 32, 18, true},        [3] = {"Q4_1", 32, 20, true},
@@ -80,19 +80,19 @@ float f16_to_f32(uint16_t h) {
     uint32_t exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
     if (exponent == 0) return float_of(sign | bits_of((float)mantissa * 0x1p-24f));
     if (exponent < 31) return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
-    uint32_t quiet = mantissa != 0 ? 0x400000u : 0; // as the processor's own conversion does
+    uint32_t quiet = mantissa != 0 ? 0x400000u : 0; // as in the processor's conversion
     return float_of(sign | 0x7f800000u | quiet | mantissa << 13);
 }
 
 uint16_t f32_to_f16(float f) {
     uint32_t u = bits_of(f);
     uint32_t sign = u >> 16 & 0x8000u, magnitude = u & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) // not a number stays one: the quiet bit keeps it off infinity
+    if (magnitude > 0x7f800000u) // NaN stays NaN: the quiet bit distinguishes it from infinity
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
     if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); // 65520 and more round up
     if (magnitude < 0x38800000u) {
-        /* Below 2^-14 a half counts in steps of 2^-24.  So do floats in [0.5, 1): adding 0.5 lets
-         * the addition do the rounding, and the steps are what was added to the bits of 0.5. */
+        /* Below 2^-14 halves have a step of 2^-24, like floats in [0.5, 1): adding 0.5 rounds, and
+         * the number of steps is the difference to the bits of 0.5. */
         return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f)));
     }
     magnitude += 0xfffu + (magnitude >> 13 & 1u); // half of the last kept bit, less one when even
@@ -198,7 +198,7 @@ static void q4_k(const unsigned char *block, float *out) {
     }
 }
 
-/* d[2] dmin[2] scales[12] high[32] q[128]: as Q4_K, and bit `group` of high[j] is worth 16. */
+/* d[2] dmin[2] scales[12] high[32] q[128]: as Q4_K, and bit `group` of high[j] adds 16. */
 static void q5_k(const unsigned char *block, float *out) {
     float d = load_f16(block), dmin = load_f16(block + 2);
     const unsigned char *high = block + 16;
@@ -280,9 +280,9 @@ void dtype_to_f32(dtype type, const void *src, float *out, size_t n) {
     }
 }
 
-/* All bits of the exponent are set in infinities and in what is no number, and in nothing else:
- * adding the lowest of them then carries into the sign, which was masked away.  Eight bytes at a
- * time, so that no vector instructions are needed. */
+/* All bits of the exponent are set only in infinities and NaNs: adding the lowest of them then
+ * carries into the sign, which was masked away.  Eight bytes at a time, so that no vector
+ * instructions are needed. */
 bool dtype_are_finite(dtype type, const void *src, size_t n) {
     bool wide = type == DTYPE_F32, brain = type == DTYPE_BF16;
     uint64_t exponent = wide    ? 0x7f8000007f800000u

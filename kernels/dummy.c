@@ -1,4 +1,4 @@
-/* dummy.c - codes and scales are drawn a block at a time, then packed as the file has them.
+/* dummy.c - codes and scales are drawn a block at a time, then packed in the format of a file.
  *
  * The unit of a quantised type follows from the variance asked for:
  *
@@ -7,7 +7,7 @@
  *     V, codes with minima: uniform over 2^bits     (4^bits - 1) / 12
  *     V, without: -(o - 1) ... o - 1, 0 twice       (o - 1)(2o - 1) / 6, o = 2^(bits - 1)
  *
- * Block layouts: see dtype.c, which reads what is written here. */
+ * Block layouts: see dtype.c, which reads these blocks. */
 #include "dummy.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 enum { BLOCK_MAX = 256, GROUPS_MAX = 16 };
 
-/* ---- what a type needs ---- */
+/* ---- parameters of a type ---- */
 
 typedef struct shape {
     uint32_t bits, group;

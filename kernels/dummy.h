@@ -1,7 +1,7 @@
 /* dummy.h - rows of made-up weights in file form, as dummy_math.h defines them.
  *
- * The CPU backend and the tests get their dummy weights here; the CUDA backend makes the same ones
- * on the device, in its own layout.
+ * The CPU backend and the tests get their dummy weights here; the CUDA backend makes the same
+ * weights on the device, in its own layout.
  *
  * Thread: any. */
 #ifndef INFERD_KERNELS_DUMMY_H

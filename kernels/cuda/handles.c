@@ -2,18 +2,18 @@
  *
  * Mapping a window costs calls per handle, so large handles switch models faster; a window takes
  * whole handles, so small ones waste less.  The probe maps the same bytes (one handle of the
- * largest size) as handles of each size, allows access to them and unmaps them, all of which a
- * window does when its model comes and goes, and takes the smallest size for which that costs at
- * most 5 % of what the bus needs for the bytes; the largest when none is cheap enough. Creating a
- * handle is left out of the sum: it happens once, in the background.  Times are taken between two
- * events on an idle stream, which the device stamps as the host records them.
+ * largest size) as handles of each size, allows access to them and unmaps them, as a window does
+ * when its model is loaded and evicted.  It takes the smallest size for which that costs at most
+ * 5 % of the bus time of the bytes; the largest when none is cheap enough.  Creating a handle is
+ * left out: it happens once, in the background.  Times are measured between two events on an idle
+ * stream, which the device stamps as the host records them.
  *
  * Making handles: create and map one by one, allow access to all of them in one call, and only then
- * let n_ready tell.  The thread that makes the rest owns n_made and the tail of `handles` until it
- * is joined; the engine looks at handles below n_ready only.
+ * increase n_ready.  The thread that makes the rest owns n_made and the tail of `handles` until it
+ * is joined; the engine uses handles below n_ready only.
  *
- * When the device has no more memory (somebody else took it since it was counted), a handle is
- * tried once again after a moment, and then what exists is the capacity. */
+ * When the device has no more memory (another process took it since it was counted), a handle is
+ * tried once again after a moment, and then the existing handles are the capacity. */
 #include <string.h>
 #include <time.h>
 
@@ -52,7 +52,7 @@ static cu_result read_clock(cuda_memory *m, uint64_t *best_us) {
     return CU_OK;
 }
 
-/* The first copy of a process pays for more than its bytes: one more than PROBE_TIMES. */
+/* The first copy of a process is slower: one copy more than PROBE_TIMES. */
 static cu_result time_copies(cuda_memory *m, void *device, const void *host, size_t n,
                              uint64_t *best_us) {
     cu_result r = m->api->copy_to_device(device, host, n, m->up.stream);
@@ -80,7 +80,7 @@ inferd_status bus_measure(cuda_memory *m, uint64_t memory_bytes, inferd_err *err
         r = time_copies(m, device, host, n, &us);
         if (r != CU_OK) {
             s = memory_fail(m, r, err, "measuring the bus with copies of %zu KiB", n >> 10);
-            m->api->stream_sync(m->up.stream); // the copies read what is freed below
+            m->api->stream_sync(m->up.stream); // the copies read memory that is freed below
         } else {
             m->bus_bytes_per_s = (uint64_t)n * 1000000 / us;
         }
@@ -93,15 +93,15 @@ inferd_status bus_measure(cuda_memory *m, uint64_t memory_bytes, inferd_err *err
     return s;
 }
 
-/* Alignment to more than the granularity is a wish: handles are mapped at multiples of their size
- * from the range's beginning, wherever that lies. */
+/* Alignment beyond the granularity is optional: handles are mapped at multiples of their size from
+ * the beginning of the range. */
 cu_result handles_reserve(cuda_memory *m, size_t n, size_t align, void **out) {
     cu_result r = COUNTED(m->n_calls, m->api->vmm_reserve(n, align, out));
     if (r != CU_EINVAL && r != CU_EUNSUPPORTED) return r;
     return COUNTED(m->n_calls, m->api->vmm_reserve(n, 0, out));
 }
 
-/* What a window does with `n` handles of h bytes; the fastest of a few. */
+/* The time of a window's calls for `n` handles of h bytes; the fastest of a few. */
 static cu_result time_mapping(cuda_memory *m, unsigned char *range, const cu_handle *handles,
                               uint32_t n, size_t h, uint64_t *best_us) {
     const cu_api *api = m->api;
@@ -203,7 +203,7 @@ static cu_result create(cuda_memory *m, atomic_ullong *n_calls, cu_handle *out) 
     return COUNTED(*n_calls, m->api->vmm_create(m->block_bytes, out));
 }
 
-/* Make handles [n_made, end); after a failure n_made says how far it came: all below it work. */
+/* Make handles [n_made, end); after a failure all handles below n_made work. */
 static cu_result make(cuda_memory *m, uint32_t end, atomic_ullong *n_calls) {
     const cu_api *api = m->api;
     uint32_t begin = m->n_made, k = begin;
@@ -228,7 +228,7 @@ static cu_result make(cuda_memory *m, uint32_t end, atomic_ullong *n_calls) {
     return a;
 }
 
-/* What is written at a second address of a handle must be read at its first. */
+/* Bytes written at a second address of a handle must be read at its first. */
 enum { ALIAS_BYTES = 4096, ALIAS_BYTE = 0x5a };
 
 /* Through `alias` in, through the arena out. */

@@ -2,16 +2,16 @@
  *
  *     image   [ piece 0 pinned | piece 1 pinned | piece 2 ... not yet ]
  *
- * An image is anonymous memory: only addresses until somebody is about to fill it (a model made up
- * from a seed never does).  From then on it counts as used and the pinner walks through it, in
- * order, in pieces that are short enough to stop between.  Copies from pinned pieces run at bus
- * speed and alone; copies from the rest work too, slower, with the driver's help.  A piece that
- * cannot be pinned ends the pinning of its image.
+ * An image is anonymous memory: only addresses until it is about to be filled (never, for a model
+ * made up from a seed).  From then on it counts as used and the pinner walks through it, in
+ * order, in pieces short enough to stop between them.  Copies from pinned pieces run at bus
+ * speed without the CPU; copies from the rest are slower, through the driver's buffers.  A piece
+ * that cannot be pinned ends the pinning of its image.
  *
  * The machine's memory bounds the used images (image_check_room, before the first byte of a load),
  * and not those that are only addresses: so a load is refused with a sentence before the kernel's
- * out-of-memory killer ends the daemon; and pinned memory, which the machine cannot take back for
- * anything else, stays below a part of it.
+ * out-of-memory killer ends the daemon.  Pinned memory, which the system cannot reclaim, stays
+ * below a part of it.
  *
  * Thread: engine; the pinner meets it in what `lock` guards. */
 #include <errno.h>
@@ -59,7 +59,7 @@ inferd_status image_open(image *im, size_t n_bytes, inferd_err *err) {
     im->mapped = p;
     im->mapped_bytes = mapped_bytes;
     im->p = (unsigned char *)round_up_size((size_t)p, HUGE_PAGE_BYTES);
-    madvise(im->p, im->n_bytes, MADV_HUGEPAGE); // small pages are slower, not wrong
+    madvise(im->p, im->n_bytes, MADV_HUGEPAGE); // a failure costs speed only
     madvise(im->p, im->n_bytes, MADV_DONTDUMP);
     return INFERD_OK;
 }
@@ -79,7 +79,7 @@ void image_use(cuda_memory *m, image *im) {
     pthread_mutex_unlock(&all->lock);
 }
 
-/* Under the lock: out of the list, if it is in it. */
+/* Under the lock: remove it from the list, if it is in it. */
 static void take_out(images *all, image *im) {
     image *before = NULL;
     for (image *at = all->first; at != NULL; before = at, at = at->next_to_pin) {
@@ -94,7 +94,7 @@ static void take_out(images *all, image *im) {
     }
 }
 
-/* Nobody pins it any more, and what was pinned is not. */
+/* End the pinning of it, and unpin its pieces. */
 static void unuse(cuda_memory *m, image *im) {
     images *all = &m->images;
     if (!im->used) return;
@@ -129,7 +129,7 @@ static bool may_pin(const images *all, size_t n) {
            all->pinned_bytes + n <= all->host_bytes / 100 * PINNED_PERCENT_MAX;
 }
 
-/* Under the lock, which is open while the driver works. */
+/* Under the lock, which is released during the driver's call. */
 static void pin_next_piece(cuda_memory *m) {
     images *all = &m->images;
     image *im = all->first;

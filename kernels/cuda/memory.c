@@ -3,7 +3,7 @@
  *     device   [ others | reserve |        memory_bytes          ]
  *                                 [ workspace |      pages       ]
  *
- * The workspace is rounded up to whole blocks and keeps what that adds.
+ * The workspace is rounded up to whole blocks and uses all of them.
  *
  * Thread: engine; n_pages and n_ready are written by the thread that makes handles. */
 #include <string.h>
@@ -103,7 +103,8 @@ static inferd_status choose_blocks(cuda_memory *m, const cuda_memory_options *o,
 
 /* ---- opening ---- */
 
-/* Without VMM: one allocation; when somebody was faster, once more with what is there then. */
+/* Without VMM: one allocation; if another process took memory meanwhile, a second try with the
+ * memory that is free then. */
 static inferd_status open_run(cuda_memory *m, const cuda_memory_options *o, uint64_t memory_bytes,
                               inferd_err *err) {
     void *p = NULL;
@@ -142,8 +143,8 @@ static inferd_status make_handles(cuda_memory *m, const cuda_memory_options *o,
     return handles_open(m, n_first < n_blocks ? (uint32_t)n_first : n_blocks, err);
 }
 
-/* A driver without these calls, or that refuses them, is worth an allocation in one piece.  Not so
- * when the device is gone, when memory is short, or when what it shows is wrong. */
+/* A driver that lacks or refuses these calls gets one allocation instead.  Not so when the device
+ * is gone, when memory is short, or when a second address shows wrong contents. */
 static bool is_refused(inferd_status s) {
     return s == INFERD_EDEVICE || s == INFERD_EUNSUPPORTED || s == INFERD_ENOTFOUND;
 }
@@ -231,7 +232,7 @@ void memory_close(cuda_memory *m) {
     free(m);
 }
 
-/* ---- looking ---- */
+/* ---- reading ---- */
 
 void *memory_base(const cuda_memory *m) {
     return m->pages;

@@ -1,20 +1,19 @@
-/* memory_private.h - what the files of the device memory share; memory.h says what they do
- * together.
+/* memory_private.h - declarations shared by the files of the device memory; see memory.h.
  *
  *     memory.c     sizes, opening, closing, numbers
  *     handles.c    the size of a handle, making handles, the thread that makes the rest
  *     window.c     windows: ranges that show blocks of the arena
  *     image.c      host copies of windows, the thread that pins them
- *     upload.c     units on the copy stream, who waits for which
- *     park.c       host pages for parked keys and values
+ *     upload.c     units on the copy stream, and waits for them
+ *     park.c       host pages for swapped-out keys and values
  *     workspace.c  pieces of the workspace
  *
  *     arena   [ workspace | page 0 | page 1 | ...               ]
  *             [ handle 0  | handle 1      | handle 2      | ... ]   VMM
  *
- * A *block* is what a window is made of: a handle (an extent of pages), without VMM a page.
+ * Windows consist of *blocks*: a block is a handle (an extent of pages), without VMM a page.
  *
- * Threads: everything belongs to the engine except what says otherwise. */
+ * Thread: engine, except where noted. */
 #ifndef INFERD_CUDA_MEMORY_PRIVATE_H
 #define INFERD_CUDA_MEMORY_PRIVATE_H
 
@@ -25,7 +24,7 @@
 
 enum { WAITING_STREAMS_MAX = 8 };
 
-/* A range of a window on its way to the device; lives in `pending`, then in `spare`. */
+/* A range of a window in flight to the device; lives in `pending`, then in `spare`. */
 typedef struct unit {
     struct unit *next;
     cu_event event;                   // at its end; timed
@@ -34,8 +33,8 @@ typedef struct unit {
     uint64_t seq;                     // 1, 2, ... in the order of the copy stream
 } unit;
 
-/* The copy stream is in order, so units land in order, and a stream that waited for one has waited
- * for those before it. */
+/* The copy stream is in order, so units land in order, and a stream that waited for a unit has
+ * waited for those before it. */
 typedef struct uploads {
     cu_stream stream;
     cu_event begin, end; // timed; `begin`: the bus was idle before.  `end` only while opening
@@ -56,9 +55,9 @@ typedef struct uploads {
 typedef struct image {
     unsigned char *p; // [n_bytes], huge-page aligned
     size_t n_bytes;   // whole small pages
-    void *mapped;     // what munmap wants
+    void *mapped;     // for munmap
     size_t mapped_bytes;
-    bool used;                 // engine: somebody has its address, so it holds host memory
+    bool used;                 // engine: its address was given out, so it holds host memory
     size_t pinned_bytes;       // under images.lock: [0, pinned_bytes) is pinned, in pieces
     struct image *next_to_pin; // under images.lock
 } image;
@@ -73,21 +72,21 @@ typedef struct images {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     image *first, *last;         // under lock: to pin, in order
-    image *pinning;              // under lock: the pinner is at it
+    image *pinning;              // under lock: the pinner works on it
     bool closing;                // under lock
     uint64_t pinned_bytes;       // under lock
-    char refused[CU_TEXT_BYTES]; // under lock: what the driver said when it did not pin; "" never
+    char refused[CU_TEXT_BYTES]; // under lock: the driver's message when it refused to pin; or ""
 } images;
 
 /* Host memory of some pages of keys and values: see park.c. */
 typedef struct park_piece {
-    image image; // its addresses are the parking's
+    image image; // with addresses of the parking
     bool taken;
 } park_piece;
 
 typedef struct parking {
     unsigned char *base; // of page 0
-    void *mapped;        // what munmap wants
+    void *mapped;        // for munmap
     size_t mapped_bytes;
     park_piece *pieces; // [n_pieces] owned
     uint32_t n_pieces, n_spare;
@@ -98,7 +97,7 @@ typedef struct piece {
     bool taken;
 } piece;
 
-/* The pieces lie side by side and cover everything; no two free ones are neighbours. */
+/* The pieces lie side by side and cover the whole workspace; no two free ones are neighbours. */
 typedef struct workspace {
     unsigned char *base;
     size_t n_bytes, used_bytes;
@@ -115,7 +114,7 @@ struct cuda_window {
     size_t alias_bytes;  // VMM: from base on, what is mapped there
     uint32_t *blocks;    // [range_bytes / block] the first n_blocks are in use; owned
     uint32_t n_blocks;   // 0: not mapped
-    uint32_t n_pending;  // its units on their way
+    uint32_t n_pending;  // its units in flight
     bool loose;          // copies were queued that no unit's event covers
     image image;
 };
@@ -140,7 +139,7 @@ struct cuda_memory {
     pthread_t grower;
     bool has_grower;
     atomic_bool closing;
-    atomic_uint n_pages, n_ready; // written by whoever makes handles
+    atomic_uint n_pages, n_ready; // written by the thread that makes handles
     atomic_ullong n_calls, n_background_calls;
 
     uint64_t bus_bytes_per_s;
@@ -179,7 +178,7 @@ void handles_close(cuda_memory *m);
 /* -- upload.c -- */
 inferd_status uploads_open(cuda_memory *m, inferd_err *err);
 void uploads_close(cuda_memory *m);
-/* Wait on the host until nothing of the window is on its way. */
+/* Wait on the host until nothing of the window is in flight. */
 inferd_status uploads_finish(cuda_memory *m, cuda_window *w, inferd_err *err);
 void uploads_forget(cuda_memory *m, cuda_window *w);
 
@@ -188,11 +187,11 @@ inferd_status images_open(cuda_memory *m, inferd_err *err);
 void images_close(cuda_memory *m);
 inferd_status image_open(image *im, size_t n_bytes, inferd_err *err);
 void image_close(cuda_memory *m, image *im);
-/* Its memory goes, its addresses stay. */
+/* Free its memory; its addresses stay. */
 void image_empty(cuda_memory *m, image *im);
 /* The machine has room for the copy, as far as we know. */
 inferd_status image_check_room(const cuda_memory *m, const image *im, inferd_err *err);
-/* Somebody is about to fill it: it counts, and the background thread pins it. */
+/* Before it is filled: it counts as used, and the background thread pins it. */
 void image_use(cuda_memory *m, image *im);
 
 uint64_t images_pinned_bytes(cuda_memory *m); // any thread

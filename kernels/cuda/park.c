@@ -1,20 +1,19 @@
-/* park.c - host memory for parked keys and values; see memory.h.
+/* park.c - host memory for swapped-out keys and values; see memory.h.
  *
  *     host pages   | 0 .. 7 | 8 .. 15 | 16 .. 23 | ...      one reserved range of addresses
  *                    piece 0  piece 1   piece 2
  *
- *     ABSENT -> TAKEN   park_page: the first page of it is asked for
- *     TAKEN  -> SPARE   park_give: nothing is parked in it, its memory stays for the next
+ *     ABSENT -> TAKEN   park_page: its first page is used
+ *     TAKEN  -> SPARE   park_give: it is empty, its memory stays for the next use
  *     SPARE  -> TAKEN   park_page
- *     SPARE  -> ABSENT  park_trim: its memory goes
+ *     SPARE  -> ABSENT  park_trim: its memory is freed
  *
  * A piece is an image (image.c): it counts as used host memory and is pinned by the pinner.  Until
- * then copies work too, and whoever asks for one waits for it.  So the first piece, and the one
- * after each that was ABSENT, are made ahead as spare ones: they are pinned while nobody needs them
- * yet.
+ * then copies work too, but the caller waits for them.  So the first piece, and the one
+ * after each that was ABSENT, are made ahead as spare ones, and pinned before they are needed.
  *
  * The scheduler counts pieces that are TAKEN (pool_set_host), so that these and images of windows
- * have room together.  Spare ones are beside that: they go when a window wants their memory.
+ * fit together.  Spare pieces are not counted: they are freed when a window needs their memory.
  *
  * Thread: engine. */
 #include <errno.h>
@@ -25,7 +24,7 @@
 
 enum {
     PIECE_PAGES = 8, // pinned in one call
-    SPARE_MAX = 4    // pieces that are kept for the next
+    SPARE_MAX = 4    // pieces that are kept for the next use
 };
 
 inferd_status parking_open(cuda_memory *m, inferd_err *err) {
@@ -33,7 +32,7 @@ inferd_status parking_open(cuda_memory *m, inferd_err *err) {
     size_t piece_bytes = PIECE_PAGES * m->page_bytes;
     uint64_t n_pages = (uint64_t)(m->n_blocks_planned - m->workspace_blocks) * m->block_pages;
     uint64_t host_bytes = m->images.host_bytes;
-    /* As many pages as the device has: the books of more would be too large. */
+    /* As many pages as the device has: the tables of more would be too large. */
     k->n_pieces = (uint32_t)((n_pages + PIECE_PAGES - 1) / PIECE_PAGES);
     if (host_bytes != 0) k->n_pieces = (uint32_t)size_min(k->n_pieces, host_bytes / piece_bytes);
     if (k->n_pieces == 0) return INFERD_OK;
@@ -50,7 +49,7 @@ inferd_status parking_open(cuda_memory *m, inferd_err *err) {
     k->mapped = p;
     k->base = (unsigned char *)round_up_size((size_t)p, piece_bytes);
     size_t n = k->n_pieces * piece_bytes;
-    madvise(k->base, n, MADV_HUGEPAGE); // small pages are slower, not wrong
+    madvise(k->base, n, MADV_HUGEPAGE); // a failure costs speed only
     madvise(k->base, n, MADV_DONTDUMP);
     for (uint32_t i = 0; i < k->n_pieces; i++)
         k->pieces[i].image = (image){.p = k->base + i * piece_bytes, .n_bytes = piece_bytes};
@@ -75,7 +74,7 @@ uint32_t memory_park_extent_pages(const cuda_memory *m) {
     return PIECE_PAGES;
 }
 
-/* The piece is made before anybody asks for it, where that takes nothing from others. */
+/* Make the piece ahead of use, if that takes no memory from others. */
 static void prepare(cuda_memory *m, uint32_t i) {
     parking *k = &m->park;
     if (i >= k->n_pieces || k->n_spare >= SPARE_MAX) return;

@@ -1,10 +1,10 @@
-/* room.c - what steps take of the workspace, beside activations; see room.h.
+/* room.c - the workspace of steps, beside activations; see room.h.
  *
  *     area   [ step block | draw plan | drawn, results, changed | draw scratch |
  *              counters of attention | partials of attention ]
  *
- * The area is one piece, so it fits wherever its bytes are free.  An area that could not become
- * larger is made again as it was: its old place is still free.  When the workspace is short the
+ * The area is one piece, so it fits into any free range of its size.  An area that could not become
+ * larger is made again as it was: its old range is still free.  When the workspace is short the
  * partials of attention become smaller, and attention runs in more launches.
  *
  * When each part of the workspace is taken, and what happens when it is short:
@@ -13,8 +13,8 @@
  *     activations (scratch, padded)     a model opens         the model fails, the others go on
  *     rotary tables                     a model opens         likewise
  *     the area                          a model opens         likewise; partials become fewer
- *     lists of a draw plan              a step, where they    they are read from pinned memory
- *                                       are long
+ *     lists of a draw plan              a step with long      they are read from pinned memory
+ *                                       lists
  *
  * Without be_reserve (tests, benches) all of it is taken by the first step that needs it, and that
  * step fails when it is short.
@@ -117,10 +117,10 @@ static void point(cuda_backend *c, const cuda_room *r) {
                                               .counters = (void *)(p + m.counters),
                                               .n_counters = r->counters};
     c->room = *r;
-    cuda_block_for(c, c->block_rows); // as the step at hand has it
+    cuda_block_for(c, c->block_rows); // for the present step
 }
 
-/* What launches expect to find there: zeros, and the tokens that the step before drew. */
+/* Write the contents that launches expect: zeros, and the tokens that the step before drew. */
 static inferd_status furnish(cuda_backend *c, const int32_t *drawn, inferd_err *err) {
     const cu_api *api = c->api;
     size_t zeros = draw_workspace_bytes(c->room.draws, c->room.vocab);
@@ -131,7 +131,7 @@ static inferd_status furnish(cuda_backend *c, const int32_t *drawn, inferd_err *
         r = api->fill(c->attn_workspace.counters, 0, counters, c->stream);
     if (r == CU_OK && drawn != NULL)
         r = api->copy_to_device(c->drawn, drawn, c->n_drawn * sizeof *drawn, c->stream);
-    if (r == CU_OK) r = api->stream_sync(c->stream); // `drawn` is the caller's
+    if (r == CU_OK) r = api->stream_sync(c->stream); // the caller owns `drawn`
     return r == CU_OK ? INFERD_OK : cu_fail(api, r, err, "clearing the workspace");
 }
 
@@ -159,8 +159,8 @@ void cuda_room_close(cuda_backend *c) {
     c->attn_workspace = (attention_workspace){0};
 }
 
-/* An area of this size is there; the old one is gone.  It is as large as its partials would like,
- * or as `leave` free bytes allow. */
+/* Take an area of this size; the old one is gone.  It is as large as its partials can use, or as
+ * `leave` free bytes allow. */
 static inferd_status take_area(cuda_backend *c, const cuda_room *r, size_t leave, inferd_err *err) {
     size_t fixed = map_of(r).bytes, free_bytes, before_scratch, n;
     memory_workspace_look(c->memory, &free_bytes, &before_scratch);
@@ -175,7 +175,7 @@ static inferd_status take_area(cuda_backend *c, const cuda_room *r, size_t leave
     return INFERD_OK;
 }
 
-/* The host's part, which steps on their way do not read any more. */
+/* Grow a buffer on the host, which no step in flight reads any more. */
 static inferd_status grow_pinned(cuda_backend *c, void **p, size_t *have, size_t want, size_t keep,
                                  inferd_err *err) {
     void *more = NULL;
@@ -198,7 +198,7 @@ static inferd_status grow_flights(cuda_backend *c, const cuda_room *r, inferd_er
         s = grow_pinned(c, (void **)&f->upload, &f->upload_bytes, block, 0, err);
         if (s == INFERD_OK)
             s = grow_pinned(c, &f->draws, &f->draws_bytes, r->list_bytes, f->draws_bytes, err);
-        /* A step that is through and not finished yet still has its results here. */
+        /* The results of a computed step that be_step_finish has not read yet are still here. */
         if (s == INFERD_OK)
             s = grow_pinned(c, (void **)&f->results, &f->results_bytes, results, f->results_bytes,
                             err);
@@ -220,9 +220,9 @@ static inferd_status drain(cuda_backend *c, inferd_err *err) {
     return r == CU_OK ? INFERD_OK : cu_fail(c->api, r, err, "waiting for the device");
 }
 
-/* ---- in the middle of serving ---- */
+/* ---- while serving ---- */
 
-/* The area becomes this, or stays as it is.  What a step wrote into its upload stays there. */
+/* Resize the area, or leave it unchanged.  Data that a step wrote into its upload stays there. */
 static inferd_status resize(cuda_backend *c, const cuda_room *want, inferd_err *err) {
     int32_t *drawn;
     cuda_room before = c->room;
@@ -234,7 +234,7 @@ static inferd_status resize(cuda_backend *c, const cuda_room *want, inferd_err *
     s = take_area(c, want, 0, err);
     if (s != INFERD_OK && had) INFERD_CHECK(take_area(c, &before, 0, NULL) == INFERD_OK);
     inferd_status furnished = c->area != NULL ? furnish(c, drawn, s == INFERD_OK ? err : NULL) : s;
-    if (furnished != INFERD_OK) cuda_room_close(c); // nothing is known of what is there
+    if (furnished != INFERD_OK) cuda_room_close(c); // its contents are unknown
     free(drawn);
     return s != INFERD_OK ? s : furnished;
 }
@@ -260,7 +260,7 @@ bool cuda_room_lists(cuda_backend *c, size_t n) {
     if (n <= room.list_bytes) return true;
     if (c->lists_refused != 0 && n >= c->lists_refused) return false;
     while (room.list_bytes < n) room.list_bytes = size_max(2 * room.list_bytes, 1);
-    /* Lists are rare: they do not take most of what attention has. */
+    /* Lists are rare: they must not take more than half of the partials of attention. */
     room.partials_least = size_max(room.partials_least, c->attn_workspace.partials_bytes / 2);
     cuda_room as_before = c->room;
     if (resize(c, &room, NULL) != INFERD_OK) {
@@ -321,7 +321,7 @@ static inferd_status add_rope(cuda_backend *c, const rope_spec *r, cuda_rope_tab
     return INFERD_OK;
 }
 
-/* Positions up to n are there.  Those before are read by steps on their way, and stay. */
+/* Fill positions up to n.  Positions filled before are read by steps in flight, and stay. */
 static inferd_status fill_rope(cuda_backend *c, cuda_rope_table *t, uint32_t n, inferd_err *err) {
     uint32_t begin = t->n_filled;
     if (n <= begin) return INFERD_OK;
@@ -338,9 +338,9 @@ static inferd_status fill_rope(cuda_backend *c, cuda_rope_table *t, uint32_t n, 
     return INFERD_OK;
 }
 
-/* Room for n positions, none of which is filled. */
+/* Allocate n positions, none of them filled. */
 static inferd_status room_rope(cuda_backend *c, cuda_rope_table *t, uint32_t n, inferd_err *err) {
-    if (t->data != NULL) { // graphs know its address
+    if (t->data != NULL) { // graphs use its address
         inferd_status s = drain(c, err);
         if (s != INFERD_OK) return s;
     }
@@ -407,7 +407,7 @@ void cuda_ropes_close(cuda_backend *c) {
 
 /* ---- reserving ---- */
 
-/* Bytes of activations that lie over those of other models, and of those that cannot. */
+/* Bytes of activations that share memory with those of other models, and of those that do not. */
 typedef struct act_bytes {
     size_t scratch, padded;
 } act_bytes;
@@ -424,7 +424,7 @@ static act_bytes sum_acts(const be_needs *n, cu_type inner) {
     return sum;
 }
 
-/* Of a sequence: as long as the model allows, or as all pages hold. */
+/* Positions of a sequence: as many as the model allows, or as all pages hold. */
 static uint32_t context_of(const be_needs *n, uint64_t n_pages) {
     uint64_t n_blocks = n_pages * n->kv.slots_per_page / u32_max(n->kv.n_groups, 1);
     uint64_t n_tokens = n_blocks * n->kv.block_tokens;
@@ -451,7 +451,7 @@ static cuda_room room_of(const be_needs *n, uint32_t context) {
         .partials = attention_partials_bytes(seqs, n->n_heads, n->head_dim)};
 }
 
-/* Of tables that are not there yet, or are too short. */
+/* Bytes of tables that do not exist yet, or are too short. */
 static size_t new_rope_bytes(cuda_backend *c, const be_needs *n, uint32_t context) {
     size_t sum = 0;
     for (uint32_t i = 0; i < n->n_ropes; i++) {
@@ -462,8 +462,8 @@ static size_t new_rope_bytes(cuda_backend *c, const be_needs *n, uint32_t contex
     return sum;
 }
 
-/* The area is not there.  Bytes that the workspace lacks for it, for `more` bytes of scratch and
- * for `extra` bytes in any places; 0: all fit. */
+/* The area is not taken.  Bytes that the workspace lacks for it, for `more` bytes of scratch and
+ * for `extra` bytes anywhere; 0: all fit. */
 static size_t missing_bytes(const cuda_backend *c, size_t area, size_t more, size_t extra) {
     size_t largest, before_scratch;
     memory_workspace_look(c->memory, &largest, &before_scratch);
@@ -487,7 +487,7 @@ static inferd_status tell_missing(const cuda_backend *c, const be_needs *n, uint
         n->n_heads, n->head_dim, context);
 }
 
-/* Take tables and scratch for n; the area is not there, and what is missing is known to be none. */
+/* Take tables and scratch for n; the area is not taken, and it is known that all fits. */
 static inferd_status take_beside(cuda_backend *c, const be_needs *n, uint32_t context,
                                  size_t scratch, be_reservation *r, inferd_err *err) {
     if (scratch > 0 && memory_scratch_hold(c->memory, scratch, err) == NULL) return INFERD_ENOMEM;
@@ -504,7 +504,7 @@ static inferd_status take_beside(cuda_backend *c, const be_needs *n, uint32_t co
     return INFERD_OK;
 }
 
-/* Everything for n is there, or nothing changed but the place of what was there. */
+/* Take everything for n; on failure only the addresses of earlier buffers may change. */
 static inferd_status reserve(cuda_backend *c, const be_needs *n, be_reservation *r,
                              inferd_err *err) {
     uint32_t context = context_of(n, memory_n_pages(c->memory));
@@ -524,8 +524,8 @@ static inferd_status reserve(cuda_backend *c, const be_needs *n, be_reservation 
     s = missing > 0 ? tell_missing(c, n, context, missing, err)
                     : take_beside(c, n, context, acts.scratch, r, err);
     if (s == INFERD_OK) s = take_area(c, &want, acts.padded, err);
-    /* Where it was; less of it when a call failed and scratch has grown.  Nothing is left then only
-     * if that took all of the partials: the next step tries again. */
+    /* Take the area again as before; a smaller one when a call failed and scratch has grown.  If
+     * scratch took all of the partials, there is no area: the next step tries again. */
     if (s != INFERD_OK && had) take_area(c, &before, 0, NULL);
     inferd_status furnished = c->area != NULL ? furnish(c, drawn, s == INFERD_OK ? err : NULL) : s;
     if (furnished != INFERD_OK) cuda_room_close(c);
@@ -561,7 +561,7 @@ inferd_status cuda_reserve(backend *be, const be_needs *n, be_reservation **out,
     return INFERD_OK;
 }
 
-/* The area stays as it is: the next model finds what this one leaves. */
+/* The area stays as it is, for the next model. */
 void cuda_release(backend *be, be_reservation *r) {
     cuda_backend *c = cuda_of(be);
     be_reservation **at = &c->reservations;
@@ -570,13 +570,13 @@ void cuda_release(backend *be, be_reservation *r) {
     c->reserved = (cuda_room){0};
     for (const be_reservation *i = c->reservations; i != NULL; i = i->next)
         c->reserved = larger(&c->reserved, &i->room);
-    cuda_forget_graphs(c); // they know tables
+    cuda_forget_graphs(c); // they use the tables
     c->api->stream_sync(c->stream);
     give_ropes(c, r);
     free(r);
 }
 
-/* What the backend itself takes when it opens. */
+/* Workspace that the backend itself takes when it opens. */
 static size_t fixed_bytes(void) {
     return MATMUL_PARTIALS_BYTES + MATMUL_COUNTERS * sizeof(uint32_t) + MATMUL_LT_BYTES;
 }

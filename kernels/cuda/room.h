@@ -1,10 +1,10 @@
-/* room.h - what steps take of the workspace: sizes of their buffers, one piece that holds them all
- * (the area), rotary tables, and the reservations of models that keep them large enough.
+/* room.h - the workspace of steps: sizes of their buffers, one piece that holds them all (the
+ * area), rotary tables, and the reservations of models that keep them large enough.
  *
- * A model reserves what its steps may need when it is opened (cuda_reserve).  From then on a step
- * finds it: nothing grows while serving, graphs keep their addresses, and no request fails for lack
- * of workspace.  The area is as large as the largest need of all models; partials of attention take
- * up to attention_partials_bytes of what is free then.
+ * A model reserves the workspace that its steps may need when it is opened (cuda_reserve).  So
+ * nothing grows while serving, graphs keep their addresses, and no request fails for lack of
+ * workspace.  The area is as large as the largest need of all models; partials of attention take
+ * up to attention_partials_bytes of the memory that is free then.
  *
  * Always true: c->room, c->block, c->attn_workspace and the pointers into the area belong together;
  * without an area all are zero.
@@ -26,7 +26,7 @@ typedef struct cuda_room {
     uint32_t draws, stride, vocab;   // rows that are drawn, floats from one to the next
     size_t list_bytes;               // of a draw plan
     uint32_t counters;               // of attention
-    size_t partials_least, partials; // bytes: without which it cannot run; that it would use
+    size_t partials_least, partials; // bytes: the least that attention needs; the most it can use
 } cuda_room;
 
 /* The arrays of a step in one block: where each begins, in bytes, for some capacity. */
@@ -40,26 +40,27 @@ step_block step_block_of(uint32_t rows, uint32_t tables);
 /* Cosines and sines of positions, in the workspace. */
 typedef struct cuda_rope_table {
     float *data;     // device memory [n_positions, 2, n_pairs]
-    float *inv_freq; // [n_pairs] what it is made of; owned
+    float *inv_freq; // [n_pairs] its frequencies; owned
     uint32_t n_pairs;
-    uint32_t n_positions, n_filled; // there is room for; that are there
-    uint32_t n_users;               // reservations; 0: the first step that needed it took it
+    uint32_t n_positions, n_filled; // capacity; filled so far
+    uint32_t n_users;               // reservations; 0: taken by the first step that needed it
     float scale;
 } cuda_rope_table;
 
-/* The step at hand has so many rows, of those that there is room for.  The arrays of one that may
- * be a graph lie closer together, because all of the block before its tables travels: 18 KB, and
- * 144 where steps of 2,048 rows are possible.  Either way they are where they were for such a step.
- */
+/* Set the layout of the step block for a step of so many rows, at most its capacity.  The arrays of
+ * a step that may be a graph lie closer together, because all of the block before its tables is
+ * copied: 18 KB, instead of 144 KB if steps of 2,048 rows are possible.  Each of the two layouts is
+ * the same for all its steps. */
 void cuda_block_for(struct cuda_backend *c, uint32_t rows);
-/* The area has at least this.  False: failed, it is as it was. */
+/* Make the area at least this large.  False: failed, it is unchanged. */
 bool cuda_room_hold(struct cuda_backend *c, const cuda_room *want);
-/* A draw plan of n bytes has a place on the device.  False: it has none, and nothing failed. */
+/* Make room for a draw plan of n bytes on the device.  False: there is none, which is no failure.
+ */
 bool cuda_room_lists(struct cuda_backend *c, size_t n);
-/* Partials become as few as possible; false: they are, and nothing changed. */
+/* Reduce the partials to the least possible; false: they are, and nothing changed. */
 bool cuda_room_shrink(struct cuda_backend *c);
-void cuda_room_close(struct cuda_backend *c); // the area goes
-/* Tables of the program's rotary embeddings reach the step's positions. */
+void cuda_room_close(struct cuda_backend *c); // frees the area
+/* Extend the tables of the program's rotary embeddings to the step's positions. */
 bool cuda_room_ropes(struct cuda_backend *c);
 void cuda_ropes_close(struct cuda_backend *c);
 

@@ -1,16 +1,16 @@
-/* upload.c - images on their way to the device; see memory.h.
+/* upload.c - uploads of images to the device; see memory.h.
  *
  *     copy stream   [ unit 1: chunk chunk chunk | event ][ unit 2: chunk | event ][ ...
  *
  *     pending   unit 1 <- unit 2 <- unit 3          oldest first, by seq
  *     spare     units that have landed, with their events, for the next ones
  *
- *     QUEUED -> LANDED   land: its event has arrived (asked for by whoever passes by)
+ *     QUEUED -> LANDED   land: its event has arrived (checked in the calls of this file)
  *
  * Copies are cut at multiples of CHUNK of the image, so that other work on the bus gets between
- * them and none of them spans two pinned pieces.  The stream works in order; so units land in
- * order, and a stream that waits for a unit has waited for all before it: one number per stream is
- * enough to know that no wait is needed.
+ * them and none of them spans two pinned pieces.  The stream works in order, so units land in
+ * order, and a stream that waits for a unit has waited for all before it: one number per stream
+ * shows whether a wait is needed.
  *
  * The time of a load is taken from the first unit after the bus was idle to the newest that has
  * landed.
@@ -72,7 +72,7 @@ static cu_result land(cuda_memory *m) {
     return CU_OK;
 }
 
-/* Land what has arrived. */
+/* Land all units that have arrived. */
 static cu_result look(cuda_memory *m) {
     while (m->up.first != NULL) {
         cu_result r = m->api->event_query(m->up.first->event);
@@ -176,8 +176,7 @@ inferd_status window_pending_cuda(cuda_memory *m, const cuda_window *w, size_t *
 }
 
 bool memory_all_arrived(cuda_memory *m) {
-    /* A failure is told by the next memory_wait or upload; until then nothing is known to be there.
-     */
+    /* The next memory_wait or upload reports a failure; until then no arrival is known. */
     return look(m) == CU_OK && m->up.first == NULL;
 }
 

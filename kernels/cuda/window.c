@@ -7,12 +7,12 @@
  *
  *     CLOSED -> EMPTY   window_open_cuda       addresses, no memory
  *     EMPTY  -> MAPPED  window_map_cuda        or EMPTY again when a call fails
- *     MAPPED -> EMPTY   window_unmap_cuda      when the copy stream is done with it
+ *     MAPPED -> EMPTY   window_unmap_cuda      when its copies are finished
  *     EMPTY  -> CLOSED  window_close_cuda
  *
- * Handles are mapped one by one and made accessible in one call.  Which pages go where is the
- * scheduler's choice; what it chose is checked, because a block in two windows would be two models'
- * weights in one place.
+ * Handles are mapped one by one and made accessible in one call.  The scheduler chooses the pages;
+ * the choice is checked, because a block in two windows would be two models' weights in the same
+ * memory.
  *
  * Thread: engine. */
 #include <string.h>
@@ -56,7 +56,7 @@ fail:
     return s;
 }
 
-/* Take the aliases away again; they are in nobody's use.  A lost context is asked once. */
+/* Unmap the aliases; no work uses them.  A lost context is asked once. */
 static cu_result unalias(cuda_memory *m, cuda_window *w) {
     if (w->alias_bytes == 0) return CU_OK;
     cu_result r = COUNTED(m->n_calls, m->api->vmm_unmap(w->base, w->alias_bytes));
@@ -73,14 +73,14 @@ static void let_go(cuda_memory *m, cuda_window *w) {
 void window_close_cuda(cuda_memory *m, cuda_window *w) {
     if (w == NULL) return;
     if (w->n_blocks > 0 && window_unmap_cuda(m, w, NULL) != INFERD_OK) {
-        /* The context is gone, or the driver is beyond help: what can still be given back goes. */
+        /* The context is gone, or the driver failed: give back as much as possible. */
         m->api->stream_sync(m->up.stream);
         uploads_forget(m, w);
         let_go(m, w);
     }
     if (m->vmm && w->base != NULL) {
         unalias(m, w);
-        /* Addresses that still show something are never used again. */
+        /* Addresses that are still mapped are never used again. */
         if (w->alias_bytes == 0)
             COUNTED(m->n_calls, m->api->vmm_unreserve(w->base, w->range_bytes));
     }

@@ -3,8 +3,8 @@
  *     [ taken | free | taken | taken | free        | scratch ]   by address, side by side
  *
  * First fit: buffers of steps are taken when they grow, a few dozen pieces, so a walk over the list
- * is nothing.  The list lives on the host; giving back only ever shortens it, so it cannot fail.
- * The scratch grows downwards from the end, where first fit comes last.
+ * costs little.  The list lives on the host; giving back only shortens it, so it cannot fail.
+ * The scratch grows downwards from the end, which first fit uses last.
  *
  * Thread: engine. */
 #include <string.h>
@@ -30,7 +30,7 @@ void workspace_close(workspace *ws) {
     *ws = (workspace){0};
 }
 
-/* Room for one more piece. */
+/* Make room for one more piece in the list. */
 static bool make_room(workspace *ws) {
     if (ws->n_pieces < ws->n_room) return true;
     piece *more = realloc(ws->pieces, 2 * (size_t)ws->n_room * sizeof *more);

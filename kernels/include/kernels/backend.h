@@ -1,18 +1,18 @@
-/* backend.h - the math and the memory of one device, whoever does it.
+/* backend.h - the math and the memory of one device: the interface of all backends.
  *
  * Operations enqueue work and return.  A backend remembers its first failure; the operations after
  * it do nothing, and be_sync reports it.  So a forward pass reads as math, with one check at its
- * end.  kernels/cpu defines each operation; other backends are measured against it.
+ * end.  kernels/cpu defines each operation; other backends are compared with it.
  *
  * Memory is one arena of pages (page numbers are the scheduler's currency).  Keys and values are
  * addressed inside the arena by slot number (kv_layout.h) and never cost a driver or system call.
  * Weights live in pages too, seen through a *window*: a stable range of addresses per model, into
  * which pages are moved (CPU: mremap; CUDA: aliases) and from which they go home.
  *
- * Activations (act), weights and vectors are the backend's own: their element type and layout are
- * known to nobody else.  Shapes were checked when the model was opened; operations trust them.
+ * Activations (act), weights and vectors are opaque: only the backend knows their element type and
+ * layout.  Shapes were checked when the model was opened; operations trust them.
  *
- * Thread: engine, one backend per engine; what says so, any. */
+ * Thread: engine, one backend per engine; functions that say so, any. */
 #ifndef INFERD_BACKEND_H
 #define INFERD_BACKEND_H
 
@@ -27,7 +27,7 @@ typedef struct backend backend;
 typedef struct be_window be_window;
 typedef struct act act; // [rows_max, dim] activations in device memory
 
-/* What an activation is for; the backend chooses its element type by it. */
+/* The use of an activation; the backend chooses the element type by it. */
 typedef enum act_kind {
     ACT_STREAM, // the residual stream: many sums end here
     ACT_INNER,  // between two operations of a block
@@ -70,11 +70,11 @@ typedef struct attn_spec {
 typedef struct backend_options {
     const char *kind;      // "cpu", "cuda"
     uint32_t n_threads;    // 0 = CPUs allowed (affinity mask and cgroup quota)
-    uint64_t memory_bytes; // of the arena; cuda: 0 = what is free, less reserve_bytes
-    uint64_t host_bytes;   // for weights that are warm.  cpu: the arena has so much more;
-                           // cuda: host copies of windows take at most this, 0 = what there is
-    const char *cores;     // cpu: "0-3,8": its threads run there and nowhere else; n_threads 0 is
-                           // then as many.  NULL or "": wherever the process may
+    uint64_t memory_bytes; // of the arena; cuda: 0 = the free memory, less reserve_bytes
+    uint64_t host_bytes;   // for weights that are warm.  cpu: the arena is larger by this;
+                           // cuda: host copies of windows take at most this, 0 = all there is
+    const char *cores;     // cpu: "0-3,8": its threads run only there; n_threads 0 means one for
+                           // each of them.  NULL or "": on all CPUs of the process
     bool exact_math;       // cpu: matrices take float activations; else 16-bit integers where
                            // weights are quantised and bf16 where they are bf16 (docs/cpu.md)
 
@@ -83,15 +83,15 @@ typedef struct backend_options {
     /* cuda only; see docs/configuration.md.  Strings may be NULL. */
     const char *uuid; // the device by its UUID (or a prefix of it), else by index
     uint32_t index;
-    uint64_t reserve_bytes;   // left to the driver, libraries and others; 0 = max(1 GiB, 2 %)
+    uint64_t reserve_bytes;   // left to driver, libraries, other processes; 0 = max(1 GiB, 2 %)
     uint64_t workspace_bytes; // of memory_bytes: activations and scratch; 0 = 1/16, 64 MiB to 2 GiB
-    uint64_t workspace_least; // but at least this, where it is not more than half of the memory:
-                              // backend_workspace_bytes of the models that will come
+    uint64_t workspace_least; // but at least this, if it is not more than half of the memory:
+                              // backend_workspace_bytes of the models that will be opened
     const char *activations;  // "bf16" (default), "f16"
     const char *module_path;  // inferd_cuda.so; NULL: beside the program, its ../lib/inferd, the
                               // loader's path
     const char *cublaslt_path;        // file or folder; NULL: see cu_api.h
-    const char *tune_path;            // where measured choices are kept; NULL: nowhere
+    const char *tune_path;            // file for measured choices; NULL: none
     const char *off;                  // parts that are not used, "vmm,graphs"; NULL: none
     const struct cuda_module *module; // for tests: this module instead of inferd_cuda.so
 } backend_options;
@@ -102,14 +102,14 @@ typedef enum be_part_state {
     BE_PART_ON,
     BE_PART_OFF,     // by a setting
     BE_PART_ABSENT,  // the machine has nothing to use
-    BE_PART_DEGRADED // it was refused, and another way is taken
+    BE_PART_DEGRADED // it was refused, and the fallback is used
 } be_part_state;
 typedef struct be_device_part {
     char name[12];
     be_part_state state;
     char why[116]; // a sentence, "" when it is on
 } be_device_part;
-/* INFERD_EINVAL: `off`, as in backend_options, names a part that there is not; `by` says where. */
+/* INFERD_EINVAL: `off`, as in backend_options, names an unknown part; `by` says where it is set. */
 inferd_status backend_check_off(const char *off, const char *by, inferd_err *err);
 const char *be_part_state_name(be_part_state state); // "on", "off", "absent", "degraded"
 
@@ -129,8 +129,8 @@ typedef struct backend_stats {
     be_device_part parts[BE_DEVICE_PARTS_MAX]; // [n_parts]
 } backend_stats;
 
-/* Where the time of steps goes, from the first on: only with options->profile, which costs a
- * percent or two. */
+/* The time of the parts of all steps so far: only with options->profile, which costs a percent or
+ * two. */
 enum { BE_PARTS_MAX = 16 };
 typedef struct be_part {
     const char *name;
@@ -147,30 +147,30 @@ typedef struct backend_device_about {
     bool free_known; // else free_bytes is 0
     bool mig;
     bool mps;             // shared by an MPS server: a fault of another client loses the device
-    uint32_t mps_threads; // percent of the SMs that it grants this process; 0: nothing is said
-    inferd_err problem; // INFERD_OK, or the device failed when it was asked; the rest may be empty
-    struct {            // NVML's view; fields are negative where unknown
+    uint32_t mps_threads; // percent of the SMs that it grants this process; 0: not set
+    inferd_err problem;   // INFERD_OK, or the device failed the query; the rest may be empty
+    struct {              // from NVML; unknown fields are negative
         bool known;
         int32_t temperature_c, power_w, utilization_pct;
         int64_t memory_used_bytes, ecc_uncorrected, remapped_rows;
         int32_t remap_pending, throttle_thermal;
     } health;
 } backend_device_about;
-/* The devices of options->kind; none is opened, and one that fails is there with its problem.
+/* The devices of options->kind; none is opened, and one that fails is listed with its problem.
  * INFERD_ENOTFOUND with one line that says what is missing (no module, no driver, no device, too
- * old a driver), INFERD_EBUSY: the machine's services for them still start. */
+ * old a driver), INFERD_EBUSY: the machine's services for them are still starting. */
 inferd_status backend_list_devices(const backend_options *options, backend_device_about *out,
                                    uint32_t *n, inferd_err *err);
-/* MIG instances of the machine, those too that are not shown to this process, which sees one of
- * them; at most n_max; 0: none, or NVML is not there. */
+/* All MIG instances of the machine, though CUDA shows a process only one of them; at most n_max;
+ * 0: none, or NVML is missing. */
 typedef struct backend_instance {
     char name[128], uuid[48];
 } backend_instance;
 uint32_t backend_list_instances(const backend_options *options, uint32_t n_max,
                                 backend_instance *out);
-/* Only the device that `options` opens.  `inside`: a GPU is asked in this process's context, which
- * is made if it is not there (some 500 MiB of device memory): then free_bytes is known, and a
- * context that was lost says so.  INFERD_ELOST: the device is gone. */
+/* Only the device that `options` opens.  `inside`: a GPU is queried in this process's context,
+ * which is made if it does not exist (some 500 MiB of device memory): then free_bytes is known, and
+ * a lost context is reported.  INFERD_ELOST: the device is gone. */
 inferd_status backend_look(const backend_options *options, bool inside, backend_device_about *out,
                            inferd_err *err);
 
@@ -184,25 +184,25 @@ inferd_status backend_list_parts(const backend_options *options, uint32_t index,
 inferd_status backend_open(const backend_options *options, backend **out, inferd_err *err);
 void backend_close(backend *be);           // accepts NULL
 const char *be_name(const backend *be);    // "cpu", with the instruction set: "cpu avx512"
-const char *be_warning(const backend *be); // what it lacks, for the operator: one sentence, or ""
+const char *be_warning(const backend *be); // a limitation, for the operator: one sentence, or ""
 uint32_t be_depth(const backend *be);      // steps planned ahead: CPU 1
 uint32_t be_n_threads(const backend *be);
-/* Prepared weights lie where the device computes with them: what is warm is as good as hot. */
+/* Prepared weights lie where the device computes with them: warm weights need no copy. */
 bool be_one_memory(const backend *be);
 uint32_t be_rows_best(const backend *be); // larger steps are no faster per row; 0: the larger the
                                           // better
-uint32_t be_rows_default(const backend *be); // of a step for which no limit was set; 0: no opinion
+uint32_t be_rows_default(const backend *be); // of a step for which no limit was set; 0: none
 void be_get_stats(const backend *be, backend_stats *out);
 uint32_t be_get_profile(const backend *be, be_part out[BE_PARTS_MAX]); // how many; 0: none is made
 
 /* -- pages -- */
 uint32_t be_n_pages(const backend *be);
 size_t be_page_bytes(const backend *be);
-/* Pages [0, ready) may be used; the rest is being made in the background, and be_n_pages may turn
- * out smaller when memory ends.  Constant on the CPU. */
+/* Pages [0, ready) may be used; the rest is being made in the background, and be_n_pages may shrink
+ * when memory runs out.  Constant on the CPU. */
 uint32_t be_n_pages_ready(const backend *be);
-/* Pages [0, warm) cost nothing when they are first used; one after them may cost milliseconds, so
- * memory that was used before is better as long as there is some. */
+/* Pages [0, warm) cost nothing at their first use; a page after them may cost milliseconds, so
+ * pages that were used before are taken first. */
 uint32_t be_n_pages_warm(const backend *be);
 /* Pages for a window come in whole extents: groups of extent_pages, beginning at a multiple of it,
  * in order inside the group.  1 on the CPU.  0: the pages of a window must follow each other. */
@@ -219,13 +219,13 @@ void *be_window_base(const be_window *w);
  * everything that was moved is home again. */
 inferd_status be_window_map(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                             inferd_err *err);
-/* One memory only: the same with more pages, behind those that are there, which stay on failure. */
+/* One memory only: map more pages behind those of the window, which stay on failure. */
 inferd_status be_window_grow(backend *be, be_window *w, const uint32_t *pages, uint32_t n_pages,
                              inferd_err *err);
 inferd_status be_window_unmap(backend *be, be_window *w, inferd_err *err);
-/* Where the host prepares the window's bytes, whether or not pages are mapped: weights that are
- * initialised with addresses in there can be prepared, and nothing else.  With one memory that is
- * the window itself; else a copy that is the host's, from host_take (INFERD_ENOMEM: host_bytes are
+/* The memory in which the host prepares the window's bytes, whether or not pages are mapped:
+ * weights that are initialised with addresses in it can be prepared, and nothing else.  With one
+ * memory it is the window itself; else a host copy, from host_take (INFERD_ENOMEM: host_bytes are
  * used up) until host_give. */
 inferd_status be_window_host_take(backend *be, be_window *w, inferd_err *err);
 void be_window_host_give(backend *be, be_window *w); // accepts one that was not taken
@@ -235,26 +235,26 @@ void *be_window_host(const be_window *w);
  * before they have arrived.  CPU: nothing to do. */
 void be_window_upload(backend *be, be_window *w, size_t begin, size_t end);
 /* Of the bytes that were given to be_window_upload since the window was mapped, how many are still
- * on their way; a failure is be_check's. */
+ * in flight; be_check reports a failure. */
 size_t be_window_n_pending(backend *be, const be_window *w);
 
 /* -- keys and values -- */
-/* The type for those who have no wish: the fastest; its error for a real model is in docs/cpu.md.
- */
+/* The default type: the fastest; its error for a real model is in docs/cpu.md. */
 kv_type be_kv_preferred(const backend *be);
 /* Copy n slots to others, between steps: one memory, from anywhere to anywhere; else from pages of
  * the device to those of the host (`to_host`) or back, and may return before they have arrived.
- * In order with steps, except that a copy back may overtake those that were launched: its target
- * is a slot that none of them knows.  A failure is INFERD_ELOST of the next step, because nobody
- * could say later which keys and values are whole. */
+ * In order with steps, except that a copy back may overtake launched steps: none of them uses its
+ * target slot.  A failure is INFERD_ELOST of the next step, because it is unknown which keys and
+ * values are complete. */
 void be_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
                 const int32_t *to, bool to_host);
-/* Where the host reads and writes the bytes of a slot (one memory: of any, else of the host's
- * pages), between steps: what was computed and moved before is there. */
+/* The address at which the host reads and writes the bytes of a slot (one memory: any slot, else
+ * one of the host's pages), between steps: earlier results and copies are complete. */
 unsigned char *be_kv_slot(backend *be, const kv_layout *kv, int32_t slot);
-/* Two memories: pages of the host for keys and values, each of be_page_bytes, and how many of them
- * come and go together.  They take host memory from their first move or be_kv_slot on, beside what
- * be_window_host_take takes; be_park_empty: the extent's may go.  0: none. */
+/* Two memories: the number of host pages for keys and values, each of be_page_bytes, and the number
+ * that is allocated and freed together.  They take host memory from their first move or be_kv_slot
+ * on, beside that of be_window_host_take; be_park_empty: the memory of an extent may be freed.
+ * 0: none. */
 uint32_t be_n_park_pages(const backend *be);
 uint32_t be_park_extent_pages(const backend *be);
 void be_park_empty(backend *be, uint32_t first_page);
@@ -287,22 +287,22 @@ inferd_status be_weight_prepare_part(const backend *be, const weight *w, const v
 /* The whole matrix made up from a seed instead (inferd/dummy_math.h); the same on every backend.
  * Nothing need be uploaded for it. */
 void be_weight_dummy(backend *be, weight *w, uint64_t seed, float scale);
-/* One memory only: rows [row_begin, row_begin + n_rows) of that, as be_weight_prepare takes them.
- */
+/* One memory only: rows [row_begin, row_begin + n_rows) of it, with the conditions of
+ * be_weight_prepare. */
 void be_weight_dummy_rows(backend *be, weight *w, uint64_t seed, float scale, uint32_t row_begin,
                           uint32_t n_rows);
-/* The bytes of prepared weights are the same wherever this word is: it names the layout and its
- * version, "cpu-panels-1".  For file names. */
+/* The name of the layout of prepared weights and its version, "cpu-panels-1": with the same name
+ * the bytes are the same.  For file names. */
 const char *be_weight_layout(const backend *be);
-/* The weights of a model are there: measure what serves them best (cuBLASLt's algorithms), for at
- * most a second.  Between steps. */
+/* The weights of a model are on the device: measure the fastest algorithms for them (cuBLASLt), for
+ * at most a second.  Between steps. */
 void be_tune(backend *be, const weight *const *weights, uint32_t n);
 void be_vec_init(backend *be, vec *v, uint32_t n, void *dst); // dst: n floats, 256-byte aligned
 void be_vec_load(backend *be, vec *v, const float *host);
 /* All elements are `value`, as be_weight_dummy makes a matrix: nothing need be uploaded for it. */
 void be_vec_fill(backend *be, vec *v, float value);
 
-/* -- what steps need -- */
+/* -- workspace of steps -- */
 typedef struct be_act_shape {
     act_kind kind;
     uint32_t rows, dim;
@@ -322,28 +322,28 @@ typedef struct be_needs {
 } be_needs;
 
 /* Before the model's activations are opened: so much is set aside until be_release, and no step of
- * this model or another finds less.  INFERD_ENOMEM says what must be larger and how large; what was
- * reserved before stays.  Steps may be on their way; it waits for them.  *out may be NULL. */
+ * this model or another finds less.  INFERD_ENOMEM says what must be larger and how large; earlier
+ * reservations stay.  Steps may be in flight; it waits for them.  *out may be NULL. */
 typedef struct be_reservation be_reservation;
 inferd_status be_reserve(backend *be, const be_needs *n, be_reservation **out, inferd_err *err);
 void be_release(backend *be, be_reservation *r); // accepts NULL; its activations are closed
-/* What workspace these models would have a device with these options need, together; 0: none. */
+/* The workspace that these models together need on a device with these options; 0: none. */
 uint64_t backend_workspace_bytes(const backend_options *options, const be_needs *needs, uint32_t n);
 
 /* -- activations -- */
-/* What is opened between begin and end lies in the scratch of the backend, from its beginning: the
- * activations of one model over those of the others.  A step uses those of one begin only, and
- * finds there what it wrote itself.  Addresses stay; closing them gives nothing back. */
+/* Activations opened between begin and end lie in the scratch of the backend, from its beginning:
+ * the models share this memory.  A step uses the activations of one begin only, and reads only what
+ * it wrote itself.  Addresses stay; closing them gives nothing back. */
 void be_scratch_begin(backend *be);
 void be_scratch_end(backend *be);
 act *be_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim); // NULL: no memory
 void be_act_close(backend *be, act *a);                                        // accepts NULL
 
 /* -- one step -- */
-/* Steps are computed in order.  Between begin and end operations are only described; what they read
- * on the host (the batch, the rows to draw) is borrowed until the end.  be_step_end sends the step
- * on its way, be_step_finish waits for the oldest one; be_depth says how many may be on their way
- * at once. A step that failed leaves nothing behind; the next begins anew. */
+/* Steps are computed in order.  Between begin and end operations are only recorded; host data that
+ * they read (the batch, the rows to draw) is borrowed until the end.  be_step_end launches the
+ * step, be_step_finish waits for the oldest one; be_depth says how many may be in flight at once.
+ * A step that failed leaves nothing behind; the next begins anew. */
 void be_step_begin(backend *be, const batch *b, const kv_layout *kv);
 void be_step_end(backend *be);
 typedef struct be_step_result {
@@ -352,7 +352,7 @@ typedef struct be_step_result {
     size_t logits_stride;       // floats from one row to the next
     const sample_result *draws; // [n] of be_draw; NULL: none
     uint64_t n_saturated;       // keys and values stored as the largest number of f16, because they
-                                // are larger; with two steps on their way it may be the other's
+                                // are larger; with two steps in flight it may be the other's
 } be_step_result;               // host memory, valid until the next be_step_begin or _finish
 inferd_status be_step_finish(backend *be, be_step_result *out, inferd_err *err);
 
@@ -362,7 +362,7 @@ void be_embed(backend *be, act *out, const weight *table, float scale);
 void be_rmsnorm(backend *be, act *out, const act *x, const vec *w, uint32_t n, float eps);
 // out[n, w.rows] = x[n, w.cols] * transpose(w) + bias[w.rows] (bias may be NULL or absent)
 void be_matmul(backend *be, act *out, const act *x, const weight *w, const vec *bias, uint32_t n);
-// q[n, n_heads * head_dim], k[n, n_kv_heads * head_dim] turned by their positions, in place
+// q[n, n_heads * head_dim], k[n, n_kv_heads * head_dim] rotated by their positions, in place
 void be_rope(backend *be, act *q, act *k, const rope_spec *r, uint32_t n_heads, uint32_t n_kv_heads,
              uint32_t head_dim);
 // stores k and v of all rows in their slots of layer layer_idx, then attends:
@@ -382,11 +382,11 @@ void be_take_logit_rows(backend *be, act *out, const act *x, uint32_t dim);
 // x[n, dim] = cap * tanh(x / cap)
 void be_softcap(backend *be, act *x, uint32_t n, uint32_t dim, float cap);
 
-/* Draw a token from each row of logits, on the device.  rows[i].logits is not looked at.  Only
- * where be_can_draw; else the step's logits come to the host and models/sampler.c draws. */
+/* Draw a token from each row of logits, on the device.  rows[i].logits is not used.  Only
+ * if be_can_draw; else the step's logits come to the host and models/sampler.c draws. */
 bool be_can_draw(const backend *be);
 void be_draw(backend *be, const act *logits, const sample_row *rows, uint32_t n, uint32_t n_vocab);
-/* The first n rows of an activation of the step are wanted on the host. */
+/* The host will read the first n rows of this activation of the step. */
 void be_want_logits(backend *be, const act *logits, uint32_t n);
 
 /* Wait for everything; the first failure since the last be_sync or be_check. */
@@ -403,8 +403,8 @@ uint64_t be_event_elapsed_us(const backend *be, uint32_t begin, uint32_t end);
 /* Host work on the backend's own threads: f(ctx, i) for i in [0, n), in any order; waits.
  * Between steps only. */
 void be_parallel(backend *be, uint32_t n, void (*f)(void *ctx, uint32_t i), void *ctx);
-/* The calling thread, which the engine's started, works beside it: it leaves the CPU of the compute
- * thread that it came from.  Any thread. */
+/* For a thread that the engine's thread started: it may run on other CPUs than that of the compute
+ * thread that it inherited.  Any thread. */
 void be_thread_beside(const backend *be);
 
 #endif

@@ -1,5 +1,5 @@
-/* dtype.h - the element types of weights, numbered as GGUF numbers them, and what a block of each
- * is worth in floats.  Block layouts: ggml-common.h of ggml; formulas in dtype.c.
+/* dtype.h - the element types of weights, numbered as in GGUF, and the conversion of their blocks
+ * to floats.  Block layouts: ggml-common.h of ggml; formulas in dtype.c.
  *
  * Thread: any. */
 #ifndef INFERD_DTYPE_H
@@ -29,8 +29,7 @@ typedef struct dtype_info {
     bool supported;       // dtype_to_f32 knows it
 } dtype_info;
 
-/* What is known about type `id` (also types we cannot compute with, so that errors can name them).
- */
+/* The properties of type `id` (also of unsupported types, so that errors can name them). */
 dtype_info dtype_about(uint32_t id);
 
 /* "F32, F16, Q4_0, ...": the supported ones, for errors. */

@@ -1,11 +1,11 @@
-/* self_test.h - does this GPU compute what inferd's kernels mean?
+/* self_test.h - a check of the kernels on this GPU.
  *
  * Every kernel of the module is launched on small inputs and its output is compared with formulas
- * on the host: first the words that kernels are written in (shuffles, barriers, asynchronous
- * copies, conversions, mma), then each family.  Inputs are chosen so that most answers are exact;
- * the others have a bound.  A check is one launch, so a wrong result names its kernel.
+ * on the host: first the primitives of the kernels (shuffles, barriers, asynchronous copies,
+ * conversions, mma), then each family.  Inputs are chosen so that most answers are exact; the
+ * others have a bound.  A check is one launch, so a wrong result names its kernel.
  *
- * Nothing of the backend is opened: no VMM, no graphs, no dependent launch but in the check of it.
+ * Nothing of the backend is opened: no VMM, no graphs, no dependent launch except in its check.
  *
  * Thread: any; one test at a time. */
 #ifndef INFERD_SELF_TEST_H
@@ -26,12 +26,12 @@ typedef struct self_test_row {
     const char *kernel; // of the module: "selftest_mma_bf16"; "lt_matmul" for cuBLASLt
     self_test_result result;
     char where[48];       // "out[3, 5]"
-    double got, expected; // of that element; whole numbers where bits are compared
-    double bound;         // how far they may be apart; 0: equal
+    double got, expected; // of that element; integers if bits are compared
+    double bound;         // allowed difference; 0: equal
     char text[INFERD_ERR_TEXT_BYTES];
 } self_test_row;
 
-/* Told in the order of the checks; the row is gone afterwards. */
+/* Called in the order of the checks; the row is borrowed for the call. */
 typedef void self_test_tell(const self_test_row *row, void *ctx);
 
 /* All checks on the GPU of options->uuid or options->index.  INFERD_OK: all checks were made,
