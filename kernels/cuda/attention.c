@@ -1,15 +1,15 @@
-/* attention.c - which attention kernel, on which grid; and the plan of a step's rows.
+/* attention.c - the choice of attention kernel and grid; and the plan of a step's rows.
  *
  * Kernels are looked up once per process by name and head dimension (attention_init).  Grids:
  *
  *     decode    (kv heads, blocks per row, rows).  As many blocks per row as its splits, unless
  *               that is more than GRID_PER_SM blocks for each multiprocessor: then blocks take
  *               several splits each, because a surplus block (a short row in a launch for long
- *               ones) holds its place for as long as a chain of loads takes.  At least two, so
+ *               ones) occupies its multiprocessor for a chain of loads.  At least two, so
  *               that the longest row of a large batch is not left to one block.
  *     prefill   (heads, tiles, or half tiles of 64 rows)
  *
- * Partials have room for a number of rows; more rows are more launches of about as many rows each:
+ * Partials have room for a number of rows; more rows take several launches of about equal size:
  * a last launch of a few rows would leave most of the device idle.
  *
  * Plan.  Blocks start in the order of their index, so long work placed first leaves short work to
@@ -87,7 +87,7 @@ inferd_status attention_supported(uint32_t n_heads, uint32_t n_kv_heads, uint32_
 
 /* ---- workspace ---- */
 
-/* Of one row: every split of every head has head_dim sums, a maximum and a sum. */
+/* Bytes of one row: every split of every head has head_dim sums, a maximum and a sum. */
 static size_t row_partials(uint32_t n_heads, uint32_t head_dim, uint32_t n_splits) {
     return (size_t)n_heads * n_splits * (head_dim + 2) * sizeof(float);
 }
@@ -103,7 +103,7 @@ uint32_t attention_counters(uint32_t n_decode, uint32_t n_kv_heads) {
 
 /* ---- launching ---- */
 
-/* What both kernels need to know. */
+/* The parameters of both kernels. */
 static attention_params params_of(const attention_args *a) {
     const kv_view *kv = a->kv;
     float log2_e = (float)LOG2_E;
@@ -134,7 +134,7 @@ static uint32_t splits_bound(const attention_args *a) {
     return attention_n_splits_bound(u32_max(n, 1));
 }
 
-/* Not 2048: the splits of 4096 tokens are no more, only longer. */
+/* Not 2048: 4096 tokens have as many splits, only longer ones. */
 uint32_t attention_context_bucket(uint32_t context_max) {
     static const uint32_t ends[] = {512, 1024, 4096, 8192, 16384};
     uint32_t i = 0;

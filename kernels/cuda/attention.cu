@@ -1,13 +1,13 @@
 // attention.cu - softmax(q . K) . V, K and V in slots: a kernel for decode and one for prefill.
 //
 // Keys and values.  A slot holds, for one layer, [K, V][kv head][token][head_dim]: 16 tokens of one
-// head are one run of 32 * head_dim bytes (4 KiB at 128), and the next 16 may be anywhere.  That
-// run, the *chunk*, is what a block table is asked for.  cp.async brings it to shared memory in
-// pieces of 16 bytes; ldmatrix reads keys as they lie and values transposed (attention_rows.cuh).
+// head are one run of 32 * head_dim bytes (4 KiB at 128), and the next 16 may be anywhere.  Such a
+// run, a *chunk*, is the unit of look-ups in the block table.  cp.async copies it to shared memory
+// in pieces of 16 bytes; ldmatrix reads keys as stored and values transposed (attention_rows.cuh).
 //
-// Positions that a block must not see (before the window, beyond its last row) are not read: zeros
-// are put in their place, for keys and values alike.  There may be anything in memory there, and
-// 0 * NaN is NaN.  What a single row must not see is masked: its score becomes -infinity and its
+// Positions that a block must not see (before the window, beyond its last row) are not read but
+// replaced by zeros, for keys and values alike: the memory may hold anything, and 0 * NaN is NaN.
+// Positions that a single row must not see are masked: their score becomes -infinity and their
 // weight 0.
 //
 //     decode    a row that is alone in its sequence     bandwidth            attention_decode.cuh
@@ -15,24 +15,23 @@
 //
 // Each exists for the two types of keys and five head dimensions; a smaller head_dim runs on the
 // next larger kernel, its rows filled up with zeros as they are copied.  The activations' type is
-// looked at where queries are read and outputs written, once per row, so it costs no kernels.
+// tested where queries are read and outputs written, once per row, so it needs no further kernels.
 //
 // Types.  Queries are rounded to the type of keys and values, and so are weights (at most 1).  In
-// f16 a finite query beyond 65504 becomes that, as keys and values do (rows.cu).  Scores, sums and
-// outputs are float; the output is rounded to the activations' type.  A score that is not a number
-// makes its row not a number; values that are not finite reach every row of the block that meets
-// them.
+// f16 a finite query beyond 65504 becomes 65504, like keys and values (rows.cu).  Scores, sums and
+// outputs are float; the output is rounded to the activations' type.  A NaN score makes its row
+// NaN; values that are not finite reach every row of the block that reads them.
 //
 // Order.  Every sum is formed in an order that follows from positions alone: no float atomics, the
 // same bits in every run, for a row alone and among others, and for a prompt in one piece and in
 // several.
 //
-// Registers (ptxas 13.0, sm_80 to sm_90, no spills and no stack): decode is held to what its shared
-// memory lets in on 228 KiB: 5 blocks at 64 (96 registers), 3 up to 128 (168), 2 at 256 (255);
-// prefill uses up to 255, two blocks.
+// Registers (ptxas 13.0, sm_80 to sm_90, no spills and no stack): decode is limited to the blocks
+// that its shared memory allows on 228 KiB: 5 at 64 (96 registers), 3 up to 128 (168), 2 at 256
+// (255); prefill uses up to 255, two blocks.
 //
 // Dependent launch: the step block (header, rows, tables) was complete before the first kernel of
-// the step, so where things are is found out before wait_predecessor; queries, keys, values and
+// the step, so offsets are looked up before wait_predecessor; queries, keys, values and
 // workspace are touched after it.
 //
 // Compiles for sm_80 to sm_90 and passes emulation; not yet run on a GPU.
@@ -40,7 +39,7 @@
 #include "cuda/attention_prefill.cuh"
 
 // ---- kernels ----
-// Blocks per multiprocessor: what shared memory of 228 KiB lets in (decode), registers (prefill).
+// Blocks per multiprocessor: limited by 228 KiB of shared memory (decode), registers (prefill).
 #define DECODE_BLOCKS(D)  (D <= 64 ? 5 : D <= 128 ? 3 : 2)
 #define PREFILL_BLOCKS(D) 2
 #define THREADS           (+ATTENTION_THREADS)

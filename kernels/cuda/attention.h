@@ -1,14 +1,14 @@
 /* attention.h - paged attention: decode rows by split KV, prefill tiles on tensor cores.
  *
  * decode    one query row per sequence.  Work = (row, kv head, split): the heads of a group share
- *           one pass over their keys and values; splits cut the context at places that depend on
+ *           one pass over their keys and values; splits cut the context at positions that depend on
  *           the row's own position only; partial (max, sum, output) are float, combined in the
  *           order of the splits.
  * prefill   tiles of query rows of one sequence and head; keys and values gathered from slots by
  *           cp.async; mma.sync; causal and window masks only where a tile crosses them.
  *
  * Keys and values of the rows themselves are stored before (launch_rope).  A mixed batch runs both.
- * Grids are upper bounds: the header on the device says what is really there, surplus blocks return
+ * Grids are upper bounds: the header on the device has the real numbers, surplus blocks return
  * at once, so that a captured graph serves any batch of its bucket.
  *
  * Always true: a decode row's bits depend on its own query, keys and values only, not on its
@@ -29,7 +29,7 @@ enum { ATTENTION_TILE_ROWS = 128, ATTENTION_SPLITS_MAX = 64, ATTENTION_HEAD_DIM_
 
 typedef struct attention_args {
     void *out;     // [rows, n_heads * head_dim] inner
-    const void *q; // [rows, n_heads * head_dim] inner, turned
+    const void *q; // [rows, n_heads * head_dim] inner, rotated
     cu_type inner;
     uint32_t out_stride, q_stride;
     const step_view *view;
@@ -49,9 +49,9 @@ typedef struct attention_workspace {
     uint32_t n_counters;
 } attention_workspace;
 
-/* Bytes of partials and number of counters that n_decode rows of such heads want.  With less (but
- * enough for one row) decode runs in several launches; more than PARTIALS_BYTES is never asked for
- * unless one row needs it. */
+/* Bytes of partials and number of counters that n_decode rows of such heads can use.  With less
+ * (but enough for one row) decode runs in several launches; more than PARTIALS_BYTES only when one
+ * row needs it. */
 enum { ATTENTION_PARTIALS_BYTES = 64 << 20 };
 size_t attention_partials_bytes(uint32_t n_decode, uint32_t n_heads, uint32_t head_dim);
 uint32_t attention_counters(uint32_t n_decode, uint32_t n_kv_heads);
@@ -65,8 +65,8 @@ uint32_t attention_context_bucket(uint32_t context_max);
 uint32_t attention_launch_rows(const attention_workspace *w, const attention_args *a);
 
 /* head_dim is a multiple of 8 up to 256, and heads share kv heads evenly.  64, 80, 96, 128 and 256
- * have kernels of their own; others run on the next larger.  INFERD_EUNSUPPORTED names the shape
- * that no kernel has. */
+ * have kernels of their own; others run on the next larger.  INFERD_EUNSUPPORTED names the
+ * unsupported shape. */
 inferd_status attention_supported(uint32_t n_heads, uint32_t n_kv_heads, uint32_t head_dim,
                                   inferd_err *err);
 inferd_status attention_init(const cuda_module *m, const cu_device *d, inferd_err *err);

@@ -1,28 +1,28 @@
-// attention_decode.cuh - one query row of a sequence: its keys and values pass by once.
+// attention_decode.cuh - one query row of a sequence: its keys and values are read once.
 //
 //     grid     (kv heads, blocks per row, rows); a block takes splits block_y, block_y + grid_y
 //              ... of its row.  A split is a run of 128 or more tokens (attention_split_chunks)
 //     block    4 warps.  The rows of mma are the query heads of the group, up to 16 (more: another
 //              pass).  Warp w takes chunks w, w + 4, ... of the split, keeps its own maximum, sum
-//              and output, and meets the others at the end of the split: no barrier of the block
-//              while it streams
+//              and output, and joins the other warps at the end of the split: no barrier of the
+//              block while it streams
 //     bytes    each key and value once, 4 * head_dim per token and kv head.  Partials, written and
 //              read again: 4 * (head_dim + 2) per split and query head, 1.6 % of 256 tokens with a
 //              group of 4
-//     shared   per warp a ring of chunks; the place of keys, then that of values, is filled again
+//     shared   per warp a ring of chunks; the space of keys, then that of values, is filled again
 //              as soon as it was read.  Two chunks deep (64 KiB for the block at 128), so three
-//              blocks have up to 192 KiB under way in a multiprocessor, of whose share of 4.8 TB/s
-//              36 KiB come in a microsecond.  At 256 a chunk is twice as large and one is enough
+//              blocks have up to 192 KiB in flight in a multiprocessor; its share of 4.8 TB/s is
+//              36 KiB per microsecond.  At 256 a chunk is twice as large and one is enough
 //
 // Tensor cores, although a group of 4 fills a quarter of the 16 rows: 16 tokens are 32 mma at 128,
-// for 8 KiB of keys and values, a small part of what the cores do while memory delivers them.  The
+// for 8 KiB of keys and values, a small part of the cores' rate while memory delivers them.  The
 // same products in plain floats would not keep up with large groups.  The sums of 16 rows are 64
 // registers per lane at 128.
 //
 // A row of one split writes its output at once.  Otherwise splits write partials, and the last
 // block of the (row, kv head) to arrive adds them in the order of the splits and sets the counter
-// back to zero.  Which block computes a split, and how many blocks there are, changes nothing in
-// the sums.
+// back to zero.  The sums depend neither on which block computes a split nor on the number of
+// blocks.
 #ifndef INFERD_ATTENTION_DECODE_CUH
 #define INFERD_ATTENTION_DECODE_CUH
 
@@ -48,7 +48,7 @@ GPU_FN decode_row find_row(const attention_params &p, uint32_t row) {
     return r;
 }
 
-// The chunks of one warp on their way: number n is chunk begin + 4n of the row.
+// The chunks of one warp in flight: number n is chunk begin + 4n of the row.
 struct chunk_feed {
     uint32_t begin, n;
     uint64_t offsets; // lane l: of the chunk with number 32k + l, for the newest k
@@ -57,7 +57,7 @@ struct chunk_feed {
 GPU_FN uint32_t token_of(const chunk_feed &f, uint32_t n) {
     return (f.begin + n * ATTENTION_WARPS) * ATTENTION_CHUNK;
 }
-// Where numbers n .. n + 31 are.
+// Look up the offsets of numbers n .. n + 31.
 GPU_FN void find_numbers(chunk_feed &f, const attention_params &p, const decode_row &r, uint32_t n,
                          uint32_t lane) {
     f.offsets = n + lane < f.n ? chunk_offset(p, r.table, token_of(f, n + lane), block_x()) : 0;
@@ -92,7 +92,7 @@ GPU_FN void fetch_chunk(word4 *to, const attention_params &p, const decode_row &
                            valid);
     }
 }
-// Keys, then values of number n; an empty group when there are not so many.
+// Fetch keys, then values of number n; an empty group when there are fewer.
 template <uint32_t D>
 GPU_FN void ask_keys(word4 *ring, chunk_feed &f, const attention_params &p, const decode_row &r,
                      uint32_t n, uint32_t lane) {
@@ -185,7 +185,7 @@ GPU_FN void attend_chunks(softmax_rows<D> &acc, word4 *ring, chunk_feed &f,
     cp_async_wait<0>();
 }
 
-// What the warps' sums need to be added: floats [warp][head][D + 8], in place of ring and queries.
+// Write the warps' sums for adding: floats [warp][head][D + 8], over the ring and the queries.
 template <uint32_t D>
 GPU_FN void share_sums(const softmax_rows<D> &acc, float scale, float *sums, float *stats,
                        uint32_t n_heads, uint32_t warp, uint32_t lane) {
@@ -223,7 +223,7 @@ GPU_FN void write_out(const attention_params &p, uint32_t row, uint32_t head, ui
            {pack_inner(p, v[0] * scale, v[1] * scale), pack_inner(p, v[2] * scale, v[3] * scale)});
 }
 
-// Where the partials of the block's (row, kv head) begin, counted in heads.
+// The index, in heads, of the first partial of the block's (row, kv head).
 GPU_FN size_t partials_begin(const attention_params &p) {
     return ((size_t)block_z() * p.n_kv_heads + block_x()) * p.splits_max * p.group;
 }
@@ -260,7 +260,7 @@ GPU_FN void add_warps(const attention_params &p, const decode_row &r, const floa
     }
 }
 
-// This block was the last: all partials of the (row, kv head), in the order of the splits.
+// In the last block: add all partials of the (row, kv head), in the order of the splits.
 GPU_FN void add_splits(const attention_params &p, const decode_row &r, uint32_t warp,
                        uint32_t lane) {
     constexpr uint32_t per_lane = ATTENTION_SPLITS_MAX / 32, ahead = 8;
@@ -346,7 +346,7 @@ template <class T, uint32_t D> GPU_FN void decode(const attention_params &p) {
         softmax_rows<D> acc;
         clear(acc);
         attend_chunks<T, D>(acc, ring, f, p, r, q, lane);
-        sync_threads(); // ring and queries were read
+        sync_threads(); // all have read ring and queries
         share_sums(acc, p.score_scale, sums, stats, n_heads, warp, lane);
         sync_threads();
         add_warps<D>(p, r, sums, stats, split, head, n_heads, warp, lane);

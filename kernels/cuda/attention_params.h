@@ -1,7 +1,7 @@
-/* attention_params.h - what attention.c and attention.cu agree on: sizes of tiles, shared memory,
- * where splits cut, and the kernels' one struct.
+/* attention_params.h - shared by attention.c and attention.cu: sizes of tiles, shared memory,
+ * splits, and the kernels' one struct.
  *
- * C and CUDA C++ include this.  Nobody else does, except their test. */
+ * C and CUDA C++ include this; besides those two files only their test does. */
 #ifndef INFERD_CUDA_ATTENTION_PARAMS_H
 #define INFERD_CUDA_ATTENTION_PARAMS_H
 
@@ -20,14 +20,14 @@ enum {
     ATTENTION_THREADS = 32 * ATTENTION_WARPS,
     ATTENTION_CHUNK = 16,   // tokens whose keys lie together: block_tokens is a multiple of it
     ATTENTION_HEADS = 16,   // query heads of a group that one pass serves: the rows of an mma
-    ATTENTION_OFFSETS = 128 // chunks whose place a prefill block knows ahead
+    ATTENTION_OFFSETS = 128 // chunks with an offset that a prefill block looks up ahead
 };
 
 /* A kernel exists for these; another head_dim runs on the next larger one, filled up with zeros. */
 #define ATTENTION_DIMS(X) X(64) X(80) X(96) X(128) X(256)
 
-/* Rows of `dim` 16-bit numbers in shared memory, in units of 16 bytes from one to the next: an odd
- * number, so that 8 neighbours have their unit u in 8 different places of the 128 bytes that are
+/* The distance of rows of `dim` 16-bit numbers in shared memory, in units of 16 bytes: an odd
+ * number, so that unit u of 8 neighbouring rows lies in 8 different parts of the 128 bytes that are
  * read at once. */
 ATTENTION_CONST uint32_t attention_row_units(uint32_t dim) {
     return dim / 8 | 1;
@@ -76,11 +76,11 @@ ATTENTION_CONST uint32_t attention_n_splits_bound(uint32_t n_chunks) {
 ATTENTION_CONST uint32_t attention_block_rows(uint32_t dim) {
     return dim <= 128 ? 128 : 64;
 }
-/* Keys of a tile.  At 256 sums take the registers that the scores of 64 keys would need. */
+/* Keys of a tile.  At 256 the sums take the registers that the scores of 64 keys would need. */
 ATTENTION_CONST uint32_t attention_tile_keys(uint32_t dim) {
     return dim <= 128 ? 64 : 32;
 }
-/* Queries (output later), one tile of keys, one of values, places of chunks. */
+/* Queries (output later), one tile of keys, one of values, offsets of chunks. */
 ATTENTION_CONST uint32_t attention_prefill_shared(uint32_t dim) {
     return attention_rows_bytes(attention_block_rows(dim) + 2 * attention_tile_keys(dim), dim) +
            ATTENTION_OFFSETS * 8;

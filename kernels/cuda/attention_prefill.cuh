@@ -1,21 +1,21 @@
-// attention_prefill.cuh - up to 128 query rows of one sequence: keys pass once for all of them.
+// attention_prefill.cuh - up to 128 query rows of one sequence: keys are read once for all of them.
 //
 //     grid     (heads, tiles of the plan); heads of a group are neighbours and find keys in L2
 //     block    4 warps of 32 rows, or of 16 when head_dim > 128: then a tile of the plan is two
 //              blocks.  A tile of 64 keys (32) and its values is shared by all warps.  Each warp
-//              holds whole rows, so maxima and sums are a matter of four lanes
-//     bytes    from L2, 4 * head_dim per key and block.  128 rows use a key that was brought, 32
-//              a fragment of it that was read from shared memory: per warp and tile, 40 KiB read
-//              there for 256 mma at 128, which is less time than the mma take
+//              holds whole rows, so maxima and sums are reduced over four lanes
+//     bytes    from L2, 4 * head_dim per key and block.  128 rows use each loaded key, 32 rows
+//              each fragment read from shared memory: per warp and tile, 40 KiB of shared memory
+//              for 256 mma at 128, which takes less time than the mma
 //     shared   queries, one tile of keys, one of values: 68 KiB at 128, so two blocks fit even in
 //              164 KiB
-//     time     values come while q.K is multiplied, the next keys while weights.V is; two barriers
-//              per tile, and the other block works while one waits
+//     time     values load during q.K, the next keys during weights.V; two barriers per tile, and
+//              the other block works while one waits
 //
-// Masks only where a tile crosses the warp's diagonal or the window's edge; tiles beyond either are
-// skipped by the warp.  Tiles of keys begin at multiples of their size whatever the query rows are,
-// and one that a row does not see leaves its numbers as they were, so a prompt cut elsewhere gives
-// the same bits.
+// Masks only where a tile crosses the warp's diagonal or the window's edge; the warp skips tiles
+// beyond either.  Tiles of keys begin at multiples of their size for any query rows, and a tile
+// that a row does not see leaves its numbers unchanged, so any cut of the prompt gives the same
+// bits.
 //
 // Slots are looked up by all 128 threads at once, one chunk each, which is enough for 2048 tokens.
 #ifndef INFERD_ATTENTION_PREFILL_CUH
@@ -59,7 +59,7 @@ GPU_FN void fetch_queries(word4 *to, const attention_params &p, const prefill_ro
     }
 }
 
-// Where the chunks from `token` on are, as many as there is room for and rows see.
+// Look up the offsets of chunks from `token` on, as many as there is room for and rows see.
 GPU_FN void find_chunks(uint64_t *offsets, const attention_params &p, const prefill_rows &r,
                         uint32_t token, uint32_t kv_head) {
     uint32_t mine = token + thread_idx() * ATTENTION_CHUNK;
@@ -81,7 +81,7 @@ GPU_FN void fetch_tile(word4 *to, const attention_params &p, const prefill_rows 
             cp_async16(to + place<D>(row, u % units),
                        base + offsets[row / ATTENTION_CHUNK] + u % (ATTENTION_CHUNK * units) * 16);
         }
-    } else { // not unrolled: what would be kept ready for each i would push sums out of registers
+    } else { // not unrolled: values prepared for each i would push sums out of registers
 #pragma unroll 1
         for (uint32_t i = 0; i < n; i++) {
             uint32_t u = thread_idx() + ATTENTION_THREADS * i, row = u / units, unit = u % units;
@@ -112,7 +112,7 @@ GPU_FN void mask(float (&s)[N][4], uint32_t key, uint32_t pos, uint32_t last, ui
     }
 }
 
-// Sums to outputs, by way of the warp's own part of the queries' memory.
+// Sums to outputs, through the warp's own part of the queries' memory.
 template <uint32_t D, uint32_t M>
 GPU_FN void write_rows(const attention_params &p, const prefill_rows &r, softmax_rows<D> (&acc)[M],
                        word4 *stage, uint32_t first_row, uint32_t head, uint32_t lane) {
@@ -190,7 +190,7 @@ GPU_FN void multiply_values(softmax_rows<D> (&acc)[M], const uint32_t (&w)[M][N]
 template <class T, uint32_t D> GPU_FN void prefill(const attention_params &p) {
     constexpr uint32_t M = attention_block_rows(D) / (16 * ATTENTION_WARPS); // mma tiles of 16 rows
     constexpr uint32_t K = attention_tile_keys(D);
-    constexpr uint32_t batch = ATTENTION_OFFSETS * ATTENTION_CHUNK; // tokens whose place is known
+    constexpr uint32_t batch = ATTENTION_OFFSETS * ATTENTION_CHUNK; // tokens of a look-up
     static_assert(ATTENTION_OFFSETS == ATTENTION_THREADS, "each thread finds one chunk");
     word4 *q = shared<word4>();
     word4 *keys = q + attention_block_rows(D) * attention_row_units(D);
@@ -219,7 +219,7 @@ template <class T, uint32_t D> GPU_FN void prefill(const attention_params &p) {
             first_row < r.n && key <= last && (p.window == 0 || key + K - 1 + p.window > pos);
         uint32_t w[M][K / 16][4]; // weights as left operands
         cp_async_wait<0>();
-        sync_threads(); // keys are here, and all have done with the values before
+        sync_threads(); // keys have arrived, and all are done with the previous values
         fetch_tile<D>(values, p, r, offsets, p.kv.layer_bytes / 2, key);
         if (busy) {
             float s[M][K / 8][4];
@@ -236,11 +236,11 @@ template <class T, uint32_t D> GPU_FN void prefill(const attention_params &p) {
             }
         }
         if ((key + K) % batch == 0) {
-            sync_threads(); // all have asked for these values, so their places are not needed
+            sync_threads(); // all have requested these values, so their offsets are not needed
             find_chunks(offsets, p, r, key + K, kv_head);
         }
         cp_async_wait<0>();
-        sync_threads(); // values are here, and all have done with the keys
+        sync_threads(); // values have arrived, and all are done with the keys
         if (key + K < r.end) fetch_tile<D>(keys, p, r, offsets, 0, key + K);
         if (busy) multiply_values<T, D>(acc, w, values, lane);
     }

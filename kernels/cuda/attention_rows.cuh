@@ -1,19 +1,19 @@
-// attention_rows.cuh - what decode and prefill share: rows in shared memory, mma operands, softmax.
+// attention_rows.cuh - shared by decode and prefill: rows in shared memory, mma operands, softmax.
 //
 // Products are mma.m16n8k16: 16 query rows times 8 keys in steps of 16 dimensions, and 16 query
-// rows times 8 dimensions in steps of 16 keys.  Scores as mma leaves them are, two tiles together
-// and rounded, the left operand of the second product, so weights never leave registers.
+// rows times 8 dimensions in steps of 16 keys.  Two tiles of mma scores together, rounded, are the
+// left operand of the second product, so weights never leave registers.
 //
-//     q . K        A: queries [16, 16 dims]        B: keys, rows as they lie
+//     q . K        A: queries [16, 16 dims]        B: keys, rows as stored
 //     weights . V  A: weights [16, 16 keys]        B: values, transposed by ldmatrix
 //
-// Softmax on the way.  A row meets its scores a few keys at a time and keeps three things: the
-// largest score so far, the sum of 2^(score - largest), and the values' sum weighted so.  Scores
-// are in units of log 2, because exp2 is one instruction.  A larger score scales the other two
-// down; when no row of the warp met one, nothing is scaled: the factor would be exactly 1.
+// Online softmax.  A row processes its scores a few keys at a time and keeps three things: the
+// largest score so far, the sum of 2^(score - largest), and the sum of values with these weights.
+// Scores are in units of log 2, because exp2 is one instruction.  A larger score scales the other
+// two down; when no row of the warp has one, nothing is scaled: the factor would be exactly 1.
 //
-// Rows in shared memory lie an odd number of 16-byte units apart, so any 8 neighbours have a unit
-// in 8 different places of 128 bytes and no bank is asked twice at once.
+// Rows in shared memory lie an odd number of 16-byte units apart, so a unit of any 8 neighbours is
+// in 8 different parts of 128 bytes and there are no bank conflicts.
 #ifndef INFERD_ATTENTION_ROWS_CUH
 #define INFERD_ATTENTION_ROWS_CUH
 
@@ -38,7 +38,7 @@ GPU_FN uint32_t smaller(uint32_t a, uint32_t b) {
 }
 
 // ---- rows in shared memory ----
-// Place of 16-byte unit `unit` of row `row`, in units.
+// Index of 16-byte unit `unit` of row `row`, in units.
 template <uint32_t D> GPU_FN uint32_t place(uint32_t row, uint32_t unit) {
     return row * attention_row_units(D) + unit;
 }
@@ -95,12 +95,12 @@ GPU_FN uint64_t chunk_offset(const attention_params &p, uint32_t table, uint32_t
 }
 
 // ---- softmax, a few keys at a time ----
-// tanh by exp2: off by some 2^-22 of the cap, which is nothing in an exponent.
+// tanh by exp2: off by some 2^-22 of the cap, which is negligible in an exponent.
 GPU_FN float capped(float x) {
     float r = rsqrt_f32(1.0f + exp2_fast(x * 2.8853900817779268f)); // (1 + e^2x)^-1/2
     return 1.0f - 2.0f * r * r;
 }
-// Products q.K as mma left them, to scores but for score_scale.
+// Products q.K of mma to scores, without score_scale.
 template <uint32_t N> GPU_FN void cap_scores(const attention_params &p, float (&s)[N][4]) {
     if (p.cap_scale == 0) return;
 #pragma unroll
@@ -109,7 +109,7 @@ template <uint32_t N> GPU_FN void cap_scores(const attention_params &p, float (&
         for (uint32_t e = 0; e < 4; e++) s[n][e] = capped(s[n][e] * p.cap_scale);
 }
 
-// 16 rows of which this lane has parts of two, g and g + 8.
+// 16 rows; this lane has parts of two of them, g and g + 8.
 template <uint32_t D> struct softmax_rows {
     float o[D / 8][4];
     float max[2], sum[2]; // max: before score_scale; sum: of this lane's columns
@@ -126,7 +126,7 @@ template <uint32_t D> GPU_FN void clear(softmax_rows<D> &r) {
     }
 }
 
-// Scores, times scale, become weights; what was summed before is scaled to the new maximum.
+// Scores, times scale, become weights; the sums so far are scaled to the new maximum.
 template <uint32_t D, uint32_t N>
 GPU_FN void meet(softmax_rows<D> &r, float (&s)[N][4], float scale) {
     float keep[2];
@@ -152,7 +152,7 @@ GPU_FN void meet(softmax_rows<D> &r, float (&s)[N][4], float scale) {
         }
         r.sum[h] = fma_f32(r.sum[h], keep[h], sum);
     }
-    if (ballot(grew) == 0) return; // times 1, or nothing yet
+    if (ballot(grew) == 0) return; // the factor is 1, or the sums are zero
 #pragma unroll
     for (uint32_t j = 0; j < D / 8; j++)
 #pragma unroll

@@ -1,8 +1,8 @@
-/* bench.h - kernels that compute nothing: what a device can do at most, for bench/bench_cuda.c.
+/* bench.h - kernels that compute nothing: the peak rates of a device, for bench/bench_cuda.c.
  *
  *     read    bytes from memory, each once, 16 at a time, nothing kept        the ceiling of a gemv
- *     copy    the same, written to another place
- *     empty   a kernel that ends at once: what a boundary between two costs
+ *     copy    the same, written to other memory
+ *     empty   a kernel that ends at once: the cost of a boundary between two
  *
  * Sizes are multiples of 16 bytes.
  *
@@ -14,8 +14,8 @@
 
 enum {
     BENCH_THREADS = 512,
-    BENCH_LOADS = 8,                            // of 16 bytes, under way in each thread
-    BENCH_BLOCKS_PER_SM = 2,                    // 128 KiB under way in each multiprocessor
+    BENCH_LOADS = 8,                            // of 16 bytes, in flight in each thread
+    BENCH_BLOCKS_PER_SM = 2,                    // 128 KiB in flight in each multiprocessor
     BENCH_SINK_BYTES = 4096 * BENCH_THREADS * 4 // more blocks than any device is given
 };
 
@@ -23,7 +23,7 @@ typedef struct bench_params {
     const void *from;
     void *to;
     uint64_t n_words; // of 16 bytes
-    uint32_t *sink;   // [blocks, BENCH_THREADS] what read makes of its bytes
+    uint32_t *sink;   // [blocks, BENCH_THREADS] results of `read`
 } bench_params;
 
 /* Looks up and loads the kernels; INFERD_EUNSUPPORTED: the module was built without them. */

@@ -1,8 +1,8 @@
 /* cuda.c - opening the CUDA backend, its pages and its windows; see cuda.h.
  *
  * The order of opening matters.  Kernels are loaded and the library has run once before the pool is
- * sized, because both take device memory when they are first used; the pool then gets what is left,
- * less a reserve.
+ * sized, because both take device memory at their first use; the pool then gets the rest, less a
+ * reserve.
  *
  * Thread: engine; another one may close it when the engine's has ended. */
 #include "cuda/cuda.h"
@@ -20,7 +20,7 @@
 static void cuda_close(backend *be) {
     cuda_backend *c = cuda_of(be);
     if (c->stream != NULL) {
-        c->api->device_use(c->device_index); // the thread may be another one, at the end
+        c->api->device_use(c->device_index); // another thread may close it
         c->api->stream_sync(c->stream);
     }
     cuda_moves_close(c);
@@ -110,7 +110,7 @@ static void cuda_page_zero(backend *be, uint32_t page, size_t begin, size_t n_by
     size_t page_bytes = memory_page_bytes(c->memory);
     INFERD_CHECK(begin <= page_bytes && n_bytes <= page_bytes - begin);
     unsigned char *p = (unsigned char *)memory_base(c->memory) + page * page_bytes + begin;
-    cuda_moves_await(c); // what was there may be on its way to the host
+    cuda_moves_await(c); // the old contents may still be copied to the host
     c->moves.zeroed = true;
     cuda_failed(c, c->api->fill(p, 0, n_bytes, c->stream), "zeroing keys and values");
 }
@@ -130,7 +130,7 @@ static inferd_status cuda_window_open(backend *be, size_t n_bytes, be_window **o
     return s;
 }
 
-/* Graphs know its addresses, and steps may still read there. */
+/* Graphs use its addresses, and steps may still read there. */
 static void cuda_window_close(backend *be, be_window *w) {
     cuda_backend *c = cuda_of(be);
     cuda_forget_graphs(c);
@@ -145,17 +145,16 @@ static void *cuda_window_base(const be_window *w) {
 
 static inferd_status cuda_window_map(backend *be, be_window *w, const uint32_t *pages,
                                      uint32_t n_pages, inferd_err *err) {
-    cuda_moves_sync(cuda_of(be)); // of what was in these pages
+    cuda_moves_sync(cuda_of(be)); // of the old contents of these pages
     return window_map_cuda(cuda_of(be)->memory, w->w, pages, n_pages, err);
 }
 
 static inferd_status cuda_window_unmap(backend *be, be_window *w, inferd_err *err) {
     cuda_backend *c = cuda_of(be);
-    cu_result r = c->api->stream_sync(c->stream); // the last step that read it is through
+    cu_result r = c->api->stream_sync(c->stream); // the last step that read it has ended
     inferd_status s = window_unmap_cuda(c->memory, w->w, err);
     if (s == INFERD_OK && r != CU_OK) s = cu_fail(c->api, r, err, "waiting for the device");
-    /* A driver that does not take memory back cannot be worked with any more, whatever it calls it.
-     */
+    /* A driver that does not take memory back is unusable, whatever error it returns. */
     if (s != INFERD_OK && err != NULL) err->status = INFERD_ELOST;
     return s == INFERD_OK ? INFERD_OK : INFERD_ELOST;
 }
@@ -178,7 +177,7 @@ static inferd_status cuda_window_host_take(backend *be, be_window *w, inferd_err
     cuda_backend *c = cuda_of(be);
     if (window_image_take(c->memory, w->w, NULL) == INFERD_OK) return INFERD_OK;
     cuda_moves_sync(c);
-    memory_park_trim(c->memory); // it goes first
+    memory_park_trim(c->memory); // spare memory is freed first
     return window_image_take(c->memory, w->w, err);
 }
 static void cuda_window_host_give(backend *be, be_window *w) {
@@ -191,7 +190,7 @@ static void *cuda_window_host(const be_window *w) {
 static uint32_t cuda_n_host_pages(const backend *be) {
     const cuda_memory *m = cuda_of_const(be)->memory;
     uint64_t n_bytes = memory_host_bytes(m);
-    if (n_bytes == 0) return UINT32_MAX; // nobody knows: the kernel says when it ends
+    if (n_bytes == 0) return UINT32_MAX; // unknown: the kernel refuses when memory ends
     return (uint32_t)size_min(n_bytes / memory_page_bytes(m), UINT32_MAX);
 }
 
@@ -239,11 +238,11 @@ static void cuda_tune(backend *be, const weight *const *weights, uint32_t n) {
     cuda_backend *c = cuda_of(be);
     inferd_err err = {0};
     if (!c->lt) return;
-    /* Without a file to keep the answers in, each choice only runs once, so that nothing of the
-     * library is loaded in the middle of serving. */
+    /* Without a file for the results, each choice only runs once, so that nothing of the library is
+     * loaded while serving. */
     uint64_t budget_us = c->tune_path != NULL ? TUNE_BUDGET_US : 0;
     cu_matrix *m = malloc(size_max(n, 1) * sizeof *m);
-    if (m == NULL) return; // the library's first choices serve as well
+    if (m == NULL) return; // the library's first choices are used
     for (uint32_t i = 0; i < n; i++)
         m[i] =
             format_matrix(weights[i]->type, weights[i]->rows, weights[i]->cols, weights[i]->data);
@@ -373,7 +372,7 @@ static inferd_status open_device(cuda_backend *c, const backend_options *o, infe
     return INFERD_OK;
 }
 
-/* cuBLASLt is worth having and can be done without: matmul.h says how large matrices go then. */
+/* cuBLASLt is optional: matmul.h says how large matrices are multiplied without it. */
 static void open_library(cuda_backend *c, const char *path) {
     if (!parts_is_on(&c->parts, PART_LT)) return;
     c->lt = c->api->lt_open(path) == CU_OK;
@@ -382,7 +381,7 @@ static void open_library(cuda_backend *c, const char *path) {
     parts_absent(&c->parts, PART_LT, c->lt_missing);
 }
 
-/* One split of shared memory for all kernels; that some ask for another costs time and no more. */
+/* One split of shared memory for all kernels; a kernel that needs another one only costs time. */
 static inferd_status carve_out(cuda_backend *c, inferd_err *err) {
     for (uint32_t i = 0; i < c->module->n_kernels; i++) {
         const cu_kernel *k = &c->module->kernels[i];
@@ -399,7 +398,7 @@ static inferd_status load_kernels(cuda_backend *c, const backend_options *o, inf
     inferd_status s;
     open_library(c, o->cublaslt_path);
     bool missing = c->parts.part[PART_LT].state == BE_PART_ABSENT;
-    if (missing && o->cublaslt_path != NULL) // one that was named is not passed over
+    if (missing && o->cublaslt_path != NULL) // a library that is configured must open
         return inferd_fail(err, INFERD_ENOTFOUND, "cublaslt: %s", c->lt_missing);
     if ((s = rows_init(c->module, &c->device, err)) ||
         (s = attention_init(c->module, &c->device, err)) ||

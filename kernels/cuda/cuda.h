@@ -1,12 +1,12 @@
 /* cuda.h - the CUDA backend's own struct.
  *
- *     cuda.c         opening: module, device, kernels, library, then the pool from what is left
- *     cuda_ops.c     operations are noted down (program.h); weights, activations
- *     cuda_step.c    a step: one upload, one graph or its launches, one download; two on their way
+ *     cuda.c         opening: module, device, kernels, library, then the pool from the rest
+ *     cuda_ops.c     operations are recorded (program.h); weights, activations
+ *     cuda_step.c    a step: one upload, one graph or its launches, one download; two in flight
  *     cuda_wait.c    the host waits for a step, spinning or asleep
  *     cuda_kv.c      keys and values to host memory and back
- *     room.c         what steps take of the workspace
- *     program.c      neighbours become one launch
+ *     room.c         the workspace of steps
+ *     program.c      neighbouring operations become one launch
  *
  * Everything is on one stream, in order; weights arrive on the memory's copy stream, and keys and
  * values move on one of their own.
@@ -26,9 +26,9 @@
 
 enum {
     CUDA_DEPTH = 2,
-    CUDA_GRAPHS_MAX = 192,     // kept: all kinds of two models; the one unused longest leaves
-    CUDA_GRAPH_ROWS_MAX = 256, // larger steps are launched one by one
-    CUDA_REFUSALS_MAX = 4,     // of captures in a row: then there are no more graphs
+    CUDA_GRAPHS_MAX = 192,     // kept: all kinds of two models; the least recently used is dropped
+    CUDA_GRAPH_ROWS_MAX = 256, // operations of larger steps are launched one by one
+    CUDA_REFUSALS_MAX = 4,     // of captures in a row: then no more are tried
     CUDA_ROPE_POSITIONS = 2048 // of a table are filled at first; doubles as needed
 };
 
@@ -38,7 +38,7 @@ struct be_window {
     cuda_window *w;
 };
 
-/* What a captured graph was captured of. */
+/* The kind of step that a graph was captured for. */
 typedef struct cuda_graph {
     cu_graph graph; // NULL: seen once, or refused
     step_op *ops;   // [n_ops] owned
@@ -46,13 +46,13 @@ typedef struct cuda_graph {
     uint32_t rows, context; // buckets
     kv_view kv;
     uint64_t used; // step number
-    bool refused;  // capture failed: launched one by one from then on
+    bool refused;  // capture failed: its operations are launched one by one from then on
 } cuda_graph;
 
 typedef enum cuda_wait { CUDA_WAIT_BY_STEP, CUDA_WAIT_ASLEEP, CUDA_WAIT_SPINNING } cuda_wait;
 typedef enum cuda_end { CUDA_END_SPINNING, CUDA_END_ASLEEP, CUDA_ENDS } cuda_end;
 
-/* A step on its way. */
+/* A step in flight. */
 typedef struct cuda_flight {
     cu_event begin, ends[CUDA_ENDS];
     cuda_end end;           // which of `ends` it records
@@ -60,7 +60,7 @@ typedef struct cuda_flight {
     void *draws;            // [draws_bytes] pinned, draw_plan
     sample_result *results; // [results_bytes] pinned
     size_t upload_bytes, draws_bytes, results_bytes;
-    float *logits; // [logits_bytes] pinned; NULL until asked for
+    float *logits; // [logits_bytes] pinned; NULL until needed
     size_t logits_bytes;
     uint32_t n_draws; // of this step
     const act *wanted;
@@ -93,7 +93,7 @@ typedef struct cuda_backend {
     matmul_workspace mm_workspace;
     bool lt;
 
-    /* The step being described. */
+    /* The step that is being recorded. */
     program program;
     const batch *batch; // borrowed until its end
     bool in_step;
@@ -104,7 +104,7 @@ typedef struct cuda_backend {
     const act *draw_logits, *wanted;
     uint32_t n_wanted;
 
-    /* On the device, at addresses that graphs know: one piece of the workspace, see room.h. */
+    /* On the device, at addresses that graphs use: one piece of the workspace, see room.h. */
     unsigned char *area; // [area_bytes]
     size_t area_bytes;
     cuda_room room;
@@ -113,7 +113,7 @@ typedef struct cuda_backend {
     unsigned char *block_dev;
     step_view view;
     void *draw_dev;                // [room.list_bytes] copy of a draw plan
-    const void *draw_at;           // the step's plan: draw_dev, or pinned memory where it is longer
+    const void *draw_at;           // the step's plan: draw_dev, or pinned memory if it is longer
     int32_t *drawn, *drawn_before; // [room.draws]
     sample_result *results_dev;    // [room.draws]
     float *changed;                // [room.draws, room.stride] logits with bias and penalties
@@ -122,13 +122,13 @@ typedef struct cuda_backend {
 
     cuda_room reserved;           // the largest of all reservations
     be_reservation *reservations; // owned by models
-    size_t lists_refused;         // no draw plan of so many bytes finds room; 0: not known
+    size_t lists_refused;         // a draw plan of so many bytes does not fit; 0: not known
     cuda_rope_table **ropes;      // [n_ropes] owned
     uint32_t n_ropes;
     void *draw_scratch; // host, draw_scratch_bytes(draw_scratch_vocab)
     uint32_t draw_scratch_vocab;
-    uint32_t n_drawn; // draws of the newest step: what may be promised
-    bool capturing;   // nothing may be allocated, waited for or asked now
+    uint32_t n_drawn; // draws of the newest step: tokens that may be pending
+    bool capturing;   // no allocation, wait or query is allowed now
     uint32_t act_rows_max;
     bool scratch_open;   // between begin and end
     size_t scratch_used; // of the activations since begin, from the end of the workspace down
@@ -136,17 +136,17 @@ typedef struct cuda_backend {
     cuda_flight flights[CUDA_DEPTH];
     uint32_t flight_first, n_flights;
     uint32_t *n_saturated;     // pinned; kernels add to it (kv_view)
-    uint32_t n_saturated_told; // of them, in results of steps so far
+    uint32_t n_saturated_told; // of them, reported in results of steps
     uint64_t step;
     cuda_wait wait;
-    uint64_t step_us; // what the newest finished step took
+    uint64_t step_us; // device time of the newest finished step
 
     cuda_graph graphs[CUDA_GRAPHS_MAX];
     uint32_t n_graphs;
 
     cu_event marks[BE_EVENTS];
     uint64_t n_graphs_captured, n_graphs_refused, n_graph_launches;
-    uint32_t n_refused_in_a_row; // captures; after a few no more are tried
+    uint32_t n_refused_in_a_row; // captures; see CUDA_REFUSALS_MAX
     uint64_t n_growths;          // times that a step's own buffers grew
     uint64_t n_kv_driver_calls;  // memory calls between a step's begin and end
     uint64_t n_calls_at_begin;
@@ -163,12 +163,12 @@ static inline const cuda_backend *cuda_of_const(const backend *be) {
 static inline uint32_t cuda_act_stride(uint32_t dim) {
     return (dim + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
 }
-/* Of a workspace of n bytes, those that matrices are expanded in; and the smallest workspace that
- * has `want` bytes beside these. */
+/* The part of a workspace of n bytes for expanding matrices; and the smallest workspace that
+ * has `want` bytes beside that part. */
 size_t cuda_expand_bytes(uint64_t n);
 uint64_t cuda_workspace_of(uint64_t want);
 
-/* Note the failure of a call; false. */
+/* Record the failure of a call; false. */
 bool cuda_failed(cuda_backend *c, cu_result r, const char *what);
 /* The launcher's failure becomes the backend's; the launcher may go on. */
 void cuda_check_launches(cuda_backend *c);
@@ -177,7 +177,7 @@ void cuda_check_launches(cuda_backend *c);
 void cuda_step_begin(backend *be, const batch *b, const kv_layout *kv);
 void cuda_step_end(backend *be, bool failed);
 void cuda_step_finish(backend *be, be_step_result *out);
-void cuda_flush(cuda_backend *c); // launch what was described so far; everything may be read after
+void cuda_flush(cuda_backend *c); // launch the recorded operations; all results may be read after
 void cuda_forget_graphs(cuda_backend *c);
 void cuda_steps_close(cuda_backend *c);
 const float *cuda_rope(cuda_backend *c,
@@ -192,9 +192,9 @@ cuda_end cuda_wait_for_next(const cuda_backend *c);             // for the step 
 /* cuda_kv.c */
 inferd_status cuda_moves_open(cuda_backend *c, inferd_err *err);
 void cuda_moves_close(cuda_backend *c);
-/* What is queued on the step stream from now on comes after the moves so far. */
+/* Work queued on the step stream from now on comes after the moves so far. */
 void cuda_moves_await(cuda_backend *c);
-/* All moves have arrived.  A failure is the backend's. */
+/* Wait until all moves have arrived.  A failure becomes the backend's. */
 void cuda_moves_sync(cuda_backend *c);
 void cuda_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *from,
                   const int32_t *to, bool to_host);

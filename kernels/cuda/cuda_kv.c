@@ -1,20 +1,20 @@
-/* cuda_kv.c - keys and values on their way to host memory and back.
+/* cuda_kv.c - copies of keys and values to host memory and back.
  *
  *     step stream   [ step 1 ]--stepped     [ step 2 ]       .--> [ step 3 ]
  *                                |                          moved
  *     move stream                '--> [ out ][ out ]  [ back ]'
  *
  * Out: the slots may be written by steps that were launched, so the move stream waits for these.
- * Back: the slots are nobody's until the next step, so nothing is waited for and the copy is beside
- * the step that computes; unless the step stream has zeroed the page meanwhile.
+ * Back: no step uses the slots until the next one, so the copy waits for nothing and runs beside
+ * the step under way; unless the step stream has zeroed the page meanwhile.
  *
- * In either case the next step waits for what was moved: it may write where something was copied
- * from, and it reads what came back.  So do zeroing, on the same stream, and weights, which come on
- * a third one: for those the host waits, when their window is mapped.  One stream for both ways
+ * In either case the next step waits for the moves: it may write to the source of a copy, and it
+ * reads the data that came back.  Zeroing, on the same stream, waits, too.  Weights come on a third
+ * stream: the host waits for the moves when their window is mapped.  One stream for both directions
  * keeps the order of copies from and to the same slot, here and on the host.
  *
- * A copy that fails leaves a slot of which nobody knows what is in it, and names of content point
- * there.  So the device counts as lost.
+ * A copy that fails leaves a slot with unknown contents, to which names of the prefix cache point.
+ * So the device counts as lost.
  *
  * Thread: engine. */
 #include "cuda/cuda.h"
@@ -55,7 +55,7 @@ void cuda_moves_sync(cuda_backend *c) {
     if (!moves_failed(c, r, "waiting for keys and values")) c->moves.pending = false;
 }
 
-/* Host memory that nothing is parked in goes, when no copy uses it any more. */
+/* Free host memory that holds no keys and values, when no copy uses it any more. */
 static void trim(cuda_backend *c) {
     cuda_moves_sync(c);
     memory_park_trim(c->memory);
@@ -88,7 +88,7 @@ static uint32_t run_length(const kv_layout *kv, const int32_t *slots, uint32_t n
     return length;
 }
 
-/* What the step stream does to pages so far comes before the moves that follow. */
+/* Work of the step stream so far comes before the moves that follow. */
 static cu_result follow_steps(cuda_backend *c) {
     cu_result r = c->api->event_record(c->moves.stepped, c->stream);
     if (r == CU_OK) r = c->api->stream_wait(c->moves.stream, c->moves.stepped);

@@ -1,5 +1,5 @@
 /* cuda_ops.c - weights and activations of the CUDA backend, and the operations of a step, which are
- * only noted down here (program.h).
+ * only recorded here (program.h).
  *
  * Thread: engine. */
 #include <math.h>
@@ -111,7 +111,7 @@ void cuda_vec_load(backend *be, vec *v, const float *host) {
     memcpy(image, host, v->n * sizeof *host);
 }
 
-/* Past the image: a model that is made up on the device never needs one. */
+/* Without the image: a model that is made up on the device never needs one. */
 void cuda_vec_fill(backend *be, vec *v, float value) {
     cuda_backend *c = cuda_of(be);
     float *host = malloc(size_max(v->n, 1) * sizeof *host);
@@ -159,9 +159,9 @@ static void *hold_padded(cuda_backend *c, size_t n, inferd_err *err) {
     return p;
 }
 
-/* Steps are in order on one stream, copies of their results included, so the activations of one
- * model may lie over those of another.  Not where rows have padding: that is read, and must stay
- * zeros. */
+/* Steps are in order on one stream, copies of their results included, so the activations of
+ * different models may share memory.  Not activations with padding in their rows: padding is read,
+ * and must stay zeros. */
 act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) {
     cuda_backend *c = cuda_of(be);
     size_t n;
@@ -189,7 +189,7 @@ act *cuda_act_open(backend *be, act_kind kind, uint32_t rows_max, uint32_t dim) 
 
 void cuda_act_close(backend *be, act *a) {
     cuda_backend *c = cuda_of(be);
-    cuda_forget_graphs(c); // they name its address
+    cuda_forget_graphs(c); // they use its address
     c->api->stream_sync(c->stream);
     if (!a->in_scratch) memory_workspace_give(c->memory, a->data);
     free(a->host);
@@ -258,7 +258,7 @@ static void set_vec(step_op *o, const vec *v) {
     o->v.n = v->n;
 }
 
-/* A token that is not there would be read from beside the table. */
+/* A token beyond the vocabulary would be read from outside the table. */
 static bool tokens_fit(cuda_backend *c, const weight *table) {
     const batch *b = c->batch;
     for (uint32_t row = 0; row < b->n_rows; row++) {

@@ -1,20 +1,20 @@
-/* cuda_step.c - a step's way through the device.
+/* cuda_step.c - one step on the device.
  *
  *     begin      the batch is written into pinned memory: tokens, positions, block tables
- *     ...        operations are noted down
+ *     ...        operations are recorded
  *     end        upload > graph, or launches > ids (or logits) to pinned memory; two events
  *     finish     wait for the event at the end of the oldest step
  *
- * What a step reads on the device has addresses that never change, so the same graph serves every
- * step of its kind: one for each (list of operations, bucket of rows, bucket of context), 95 kinds
- * for a model whose batch and context take every size.  A kind of step is launched operation by
+ * The data that a step reads on the device has addresses that never change, so one graph serves
+ * every step of its kind: (list of operations, bucket of rows, bucket of context), 95 kinds
+ * for a model with batches and contexts of every size.  A kind of step is launched operation by
  * operation the first time and captured the second time.  A step with prefill in it, or of a
- * model with weights still on their way, is neither captured nor replayed: each of its operations
- * waits for its own weights.
+ * model with weights in flight, is neither captured nor replayed: each of its operations waits for
+ * its own weights.
  *
- * Buffers are large enough for every step of a model that reserved them (room.h).  Without that a
- * buffer that is too small grows between steps: the stream is drained and graphs that know the old
- * address are forgotten.  That is counted (n_growths).
+ * Buffers are large enough for every step of a model that reserved them (room.h).  Without a
+ * reservation a buffer that is too small grows between steps: the stream is drained and graphs with
+ * the old address are dropped.  That is counted (n_growths).
  *
  * Thread: engine. */
 #include <string.h>
@@ -63,7 +63,7 @@ step_block step_block_of(uint32_t rows, uint32_t tables) {
     b.logit_rows = place(&at, rows * sizeof(uint32_t));
     b.decode_rows = place(&at, rows * sizeof(uint32_t));
     b.tiles = place(&at, rows * sizeof(step_tile));
-    b.tables = place(&at, tables * sizeof(int32_t)); // last: only what is used travels
+    b.tables = place(&at, tables * sizeof(int32_t)); // last: only the used part is copied
     b.bytes = at;
     return b;
 }
@@ -73,7 +73,7 @@ static bool hold_block(cuda_backend *c, uint32_t rows, uint32_t tables) {
                           &(cuda_room){.rows = u32_max(rows, c->act_rows_max), .tables = tables});
 }
 
-/* Partials for all rows, as far as there is room: attention runs in more launches with less. */
+/* Partials for all rows, if there is room; with less, attention runs in more launches. */
 static bool hold_attention(cuda_backend *c, uint32_t rows) {
     cuda_room want = {0};
     for (uint32_t i = 0; i < c->program.n; i++) {
@@ -100,7 +100,7 @@ static bool hold_draws(cuda_backend *c) {
 
 /* ---- the batch ---- */
 
-/* The slots that this step touches lie in pages that are there. */
+/* The slots that this step touches lie in pages that exist. */
 static bool slots_fit(cuda_backend *c, const batch_seq *s, const kv_layout *kv) {
     uint32_t n_ready = memory_n_ready(c->memory);
     uint64_t n_slots = (uint64_t)n_ready * kv->slots_per_page;
@@ -211,8 +211,8 @@ static bool needs_drawn_before(const cuda_backend *c) {
     return false;
 }
 
-/* The plan is longer than its place on the device, which may grow; else kernels read it where it
- * is. */
+/* Choose where kernels read the plan: on the device, if it fits (the area may grow), else in pinned
+ * memory. */
 static void place_plan(cuda_backend *c, draw_plan *plan) {
     cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
     bool fits = cuda_room_lists(c, plan->bytes);
@@ -236,7 +236,7 @@ static bool plan_draws(cuda_backend *c, draw_plan *plan) {
             backend_fail(&c->be, s, "%s", err.text);
             return false;
         }
-        size_t n = 2 * f->draws_bytes; // no step that is on its way reads this flight's
+        size_t n = 2 * f->draws_bytes; // no step in flight reads this one's buffer
         f->draws_bytes = 0;
         if (!replace_pinned(c, &f->draws, n)) return false;
         f->draws_bytes = n;
@@ -264,8 +264,8 @@ static uint32_t bucket_of(uint32_t n) {
     return n <= 2 ? n : n <= 4 ? 4 : (n + each - 1) / each * each;
 }
 
-/* A graph waits for nothing, so all that it reads must be there when it is launched.  Windows of
- * other models may be on their way meanwhile. */
+/* A graph waits for nothing, so all that it reads must have arrived when it is launched.  Windows
+ * of other models may be in flight meanwhile. */
 static bool weights_arrived(const cuda_backend *c) {
     if (memory_all_arrived(c->memory)) return true;
     if (!parts_is_on(&c->parts, PART_WINDOWS)) return false;
@@ -278,7 +278,7 @@ static bool weights_arrived(const cuda_backend *c) {
     return true;
 }
 
-/* Rows to launch a graph for; 0: this step is no work for graphs. */
+/* Rows to launch a graph for; 0: this step cannot be a graph. */
 static uint32_t graph_rows(const cuda_backend *c) {
     const batch *b = c->batch;
     if (!parts_is_tried(&c->parts, PART_GRAPHS) || c->n_refused_in_a_row >= CUDA_REFUSALS_MAX)
@@ -305,7 +305,7 @@ static cuda_graph *find_graph(cuda_backend *c, uint32_t rows, uint32_t context) 
     return NULL;
 }
 
-/* Remember this kind of step; NULL: no memory, then it is simply not captured. */
+/* Remember this kind of step; NULL: no memory, then it is not captured. */
 static cuda_graph *add_graph(cuda_backend *c, uint32_t rows, uint32_t context) {
     step_op *ops = malloc(size_max(c->program.n, 1) * sizeof *ops);
     if (ops == NULL) return NULL;
@@ -322,7 +322,7 @@ static cuda_graph *add_graph(cuda_backend *c, uint32_t rows, uint32_t context) {
     return g;
 }
 
-/* Record the launches.  `why`: what was said when they were refused. */
+/* Record the launches.  `why`: the library's message when they were refused. */
 static cu_result record(cuda_backend *c, cuda_graph *g, char why[CU_TEXT_BYTES]) {
     cu_result r = c->api->capture_begin(c->stream);
     snprintf(why, CU_TEXT_BYTES, "%s", r == CU_OK ? "" : c->api->text());
@@ -341,9 +341,9 @@ static cu_result record(cuda_backend *c, cuda_graph *g, char why[CU_TEXT_BYTES])
     return r;
 }
 
-/* Refused with dependent launches in it, it is tried without them, which then are what was refused.
- * A device that is short of memory may refuse, too; the step is launched one by one then.  A lost
- * device is a failure. */
+/* A capture that is refused with dependent launches is tried without them; if that works, dependent
+ * launches were refused.  A device that is short of memory may refuse, too; then the operations are
+ * launched one by one.  A lost device is a failure. */
 static void capture(cuda_backend *c, cuda_graph *g) {
     char why[CU_TEXT_BYTES], why_plain[CU_TEXT_BYTES];
     bool dependent = c->launch.dependent;
@@ -408,7 +408,7 @@ static void launch_program(cuda_backend *c, uint32_t rows) {
 static void upload(cuda_backend *c, const cuda_flight *f) {
     uint32_t n = c->batch->n_rows;
     uint32_t pad = n > CUDA_GRAPH_ROWS_MAX ? n : u32_min(bucket_of(n), c->block.rows_max);
-    for (uint32_t i = c->batch->n_rows; i < pad; i++) { // what a graph computes beyond the batch
+    for (uint32_t i = c->batch->n_rows; i < pad; i++) { // rows of a graph beyond the batch
         ((int32_t *)(void *)(f->upload + c->block.tokens))[i] = 0;
         ((uint32_t *)(void *)(f->upload + c->block.positions))[i] = 0;
         ((uint32_t *)(void *)(f->upload + c->block.row_seq))[i] = 0;
@@ -455,19 +455,19 @@ static void download(cuda_backend *c, cuda_flight *f) {
                     "downloading logits");
 }
 
-/* Everything that a launch needs is there; `rows` as for launch_program. */
+/* Make sure that a launch has the workspace it needs; `rows` as for launch_program. */
 static bool reserve(cuda_backend *c, uint32_t rows) {
     return cuda_room_ropes(c) && hold_attention(c, u32_max(rows, c->n_decode));
 }
 
 static void launch_step(cuda_backend *c) {
     draw_plan plan = {0};
-    uint32_t rows = graph_rows(c); // asked once: weights arrive at any time
+    uint32_t rows = graph_rows(c); // called once: weights may arrive at any time
     if (!reserve(c, rows) || (c->n_draws > 0 && !plan_draws(c, &plan))) return;
-    if (c->n_draws > 0 && c->draw_at != c->draw_dev) rows = 0; // graphs know that place only
+    if (c->n_draws > 0 && c->draw_at != c->draw_dev) rows = 0; // graphs use draw_dev only
     cuda_flight *f = &c->flights[(c->flight_first + c->n_flights) % CUDA_DEPTH];
     if (c->n_wanted > 0 && !reserve_logits(c, f)) return;
-    cuda_moves_await(c); // before its time begins: it waits, and computes nothing
+    cuda_moves_await(c); // before its time begins: waiting is not computing
     if (c->be.failure.status != INFERD_OK) return;
     if (cuda_failed(c, c->api->event_record(f->begin, c->stream), "beginning a step")) return;
     upload(c, f);
@@ -487,7 +487,7 @@ void cuda_step_end(backend *be, bool failed) {
         c->n_drawn = c->n_draws;
         c->n_flights++;
     } else {
-        /* Copies of it may be queued already; its buffers are free once they are through. */
+        /* Copies of it may be queued already; its buffers are free once these have ended. */
         c->api->stream_sync(c->stream);
         c->n_drawn = 0;
     }
@@ -518,7 +518,7 @@ void cuda_step_finish(backend *be, be_step_result *out) {
     }
 }
 
-/* In the middle of a step, for whoever wants to look: launched as far as described. */
+/* In the middle of a step, for reading results: launch the operations recorded so far. */
 void cuda_flush(cuda_backend *c) {
     if (c->program.n == 0 || c->be.failure.status != INFERD_OK) return;
     draw_plan plan = {0};

@@ -1,16 +1,16 @@
 /* cuda_wait.c - how the host waits for a step: with a busy CPU, or asleep.
  *
- *     spinning   the engine's thread asks until the event is there: one busy CPU, no delay
+ *     spinning   the engine's thread polls until the event has arrived: one busy CPU, no delay
  *     asleep     the driver's interrupt wakes the thread: no busy CPU, 10 to 50 microseconds late
  *
- *     CUDA_WAIT_BY_STEP   a step that is expected to be short is waited for spinning: there the
- *                         delay would show.  The step before it is the guess of its length
+ *     CUDA_WAIT_BY_STEP   the host spins for a step that is expected to be short, where the delay
+ *                         would matter.  The expected length is that of the step before
  *     CUDA_WAIT_ASLEEP    CPUs are few, or the process has a quota of CPU time, which a spinning
  *                         thread would use up for all others
  *     CUDA_WAIT_SPINNING  the part `blocking` is switched off
  *
- * The way of waiting belongs to the event, so a flight has an end event of each kind and the step
- * chooses one when it is launched.  The next step is on its way meanwhile, so that the device has
+ * The way of waiting is a property of the event, so there is an end event of each kind and the step
+ * chooses one when it is launched.  The next step is in flight meanwhile, so that the device has
  * work while the host wakes up.
  *
  * Thread: engine. */
@@ -24,8 +24,8 @@ cuda_wait cuda_wait_choose(bool has_quota, uint32_t n_cpus, uint32_t n_devices) 
     return has_quota || few ? CUDA_WAIT_ASLEEP : CUDA_WAIT_BY_STEP;
 }
 
-/* Each device of the machine that is visible here has an engine that waits, of this process or of
- * another one. */
+/* Counts on one waiting engine, of this process or of another one, for each visible device of the
+ * machine. */
 inferd_status cuda_wait_open(cuda_backend *c, inferd_err *err) {
     uint32_t n_devices = 1;
     c->wait = CUDA_WAIT_SPINNING;
@@ -36,7 +36,7 @@ inferd_status cuda_wait_open(cuda_backend *c, inferd_err *err) {
     c->wait = cuda_wait_choose(has_quota, machine_cpus_allowed(), n_devices);
     if (c->wait == CUDA_WAIT_ASLEEP) r = c->api->device_blocking();
     if (r == CU_ELOST) return cu_fail(c->api, r, err, "asking the device to let the host sleep");
-    if (r != CU_OK) parts_degrade(&c->parts, PART_BLOCKING, c->api->text()); // events still do it
+    if (r != CU_OK) parts_degrade(&c->parts, PART_BLOCKING, c->api->text()); // events still sleep
     return INFERD_OK;
 }
 

@@ -1,9 +1,9 @@
-/* layout.h - how things lie in device memory: what host code writes and kernels read.
+/* layout.h - the data layouts in device memory that host code writes and kernels read.
  *
  * C and CUDA C++ include this.
  *
  * Activations.  act [rows, dim]: rows lie `stride` elements apart, stride a multiple of 8, so each
- * row is 16-byte aligned.  Kinds: the residual stream and logits are float; everything between is
+ * row is 16-byte aligned.  Kinds: the residual stream and logits are float; everything between has
  * the backend's 16-bit type (bf16 or f16).
  *
  * Weights, 16-bit and float.  Row-major, rows `stride` elements apart (cols rounded up to 8; the
@@ -54,7 +54,7 @@
 
 typedef enum cu_type { CU_F32, CU_BF16, CU_F16 } cu_type;
 
-/* Quantised formats as kernels know them, whatever the file called them. */
+/* Quantised formats of the kernels; several formats of files may share one. */
 typedef enum cu_format {
     CU_FMT_F32,
     CU_FMT_BF16,
@@ -70,7 +70,7 @@ typedef enum cu_format {
 
 enum { TILE_ROWS = 16, TILE_COLS = 64, PLANE_ALIGN = 256, ROW_ALIGN = 8 };
 
-/* A weight matrix as kernels get it. */
+/* A weight matrix, for kernels. */
 typedef struct cu_matrix {
     const void *data;       // dense formats: row-major
     const void *low, *high; // quantised formats: planes; high NULL when there is none
@@ -81,8 +81,8 @@ typedef struct cu_matrix {
     uint32_t format;                   // cu_format
 } cu_matrix;
 
-/* Everything a step's kernels read about the batch.  All arrays lie in one device block whose
- * addresses never change; rows beyond n_rows (up to the graph's bucket) hold token 0, position 0
+/* Everything a step's kernels read about the batch.  All arrays lie in one device block with fixed
+ * addresses; rows beyond n_rows (up to the graph's bucket) hold token 0, position 0
  * and row_seq 0, and kernels that store or read keys and values leave them out. */
 typedef struct step_header {
     uint32_t n_rows, n_seqs, n_logits, n_decode, n_tiles;
@@ -105,19 +105,19 @@ typedef struct step_tile {
 
 typedef struct step_view { // device pointers into the block
     const step_header *header;
-    const int32_t *tokens;       // [n_rows]; -1: promised
+    const int32_t *tokens;       // [n_rows]; -1: a pending token
     const uint32_t *promised;    // [n_rows] index among the draws of the step before
     const uint32_t *positions;   // [n_rows]
     const uint32_t *row_seq;     // [n_rows]
     const step_seq *seqs;        // [n_seqs]
     const uint32_t *logit_rows;  // [n_logits]
-    const uint32_t *decode_rows; // [n_decode] rows whose sequence has one row in this step
+    const uint32_t *decode_rows; // [n_decode] rows of sequences with one row in this step
     const step_tile *tiles;      // [n_tiles] of the sequences with more rows
     const int32_t *tables;       // block tables, one after the other
     const int32_t *drawn;        // [draws of the step before] ids, written by the draw kernel
 } step_view;
 
-/* Where keys and values are: slot s of the arena begins at
+/* The addresses of keys and values: slot s of the arena begins at
  * arena + s / slots_per_page * page_bytes + s % slots_per_page * slot_bytes. */
 typedef struct kv_view {
     unsigned char *arena;

@@ -1,4 +1,4 @@
-/* module.c - finding, loading and launching kernels of a module, and saying what went wrong.
+/* module.c - finding, loading and launching kernels of a module, and reporting failures.
  *
  * A launcher keeps its first failure, as a backend does: launches after it do nothing, so a forward
  * pass reads as math with one check at its end.  Everything here is a thin layer over cu_api: no
@@ -34,17 +34,17 @@ static inferd_status status_of(cu_result result) {
     case CU_ENODEVICE:
         return INFERD_ENOTFOUND;
     case CU_EDRIVER:
-        return INFERD_ENOTFOUND; // as good as none: the text says what to install
+        return INFERD_ENOTFOUND; // as if there were none: the text says what to install
     case CU_ELOST:
         return INFERD_ELOST;
-    case CU_EINVAL: // a bug of ours, not of the request
+    case CU_EINVAL: // a bug here, not in the request
     case CU_EFAILED:
         break;
     }
     return INFERD_EDEVICE;
 }
 
-/* What the library said; some failures leave it silent. */
+/* The library's message; some failures have none. */
 static const char *text_of(const cu_api *api) {
     const char *text = api->text();
     return text != NULL && text[0] != 0 ? text : "the library gave no reason";
@@ -55,7 +55,7 @@ inferd_status cu_fail(const cu_api *api, cu_result result, inferd_err *err, cons
 }
 
 void launch_failed(launcher *l, cu_result result, const char *what) {
-    if (l->status != CU_OK || result == CU_OK) return; // the first failure is the one that explains
+    if (l->status != CU_OK || result == CU_OK) return; // the first failure is the cause
     l->status = result;
     snprintf(l->text, sizeof l->text, "%s: %s", what, text_of(l->api));
 }
@@ -84,8 +84,7 @@ inferd_status module_load(const cuda_module *m, const cu_kernel *k, uint32_t thr
     return INFERD_OK;
 }
 
-/* The same launch without its attribute.  That it works then says that the attribute was refused.
- */
+/* The same launch without its attribute.  If that works, the attribute was refused. */
 static cu_result launch_plainly(launcher *l, cu_launch *what) {
     char why[CU_TEXT_BYTES];
     snprintf(why, sizeof why, "a dependent launch was refused: %s", text_of(l->api));

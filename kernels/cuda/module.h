@@ -1,10 +1,9 @@
-/* module.h - what inferd_cuda.so brings: the calls (cu_api) and the kernels, and how one is
- * launched.
+/* module.h - the contents of inferd_cuda.so: the calls (cu_api) and the kernels; launching kernels.
  *
- * Each family of kernels has a header that says its arguments (attention.h), a C file with the
- * launchers that choose kernel, grid and shared memory (attention.c), and a .cu file.  The header's
- * list makes the family's part of the table; a kernel takes one struct by value.  The same .cu
- * files are compiled as C++ by the tests, where a kernel runs on emulated threads.
+ * Each family of kernels has a header that declares its arguments (attention.h), a C file with the
+ * launchers that choose kernel, grid and shared memory (attention.c), and a .cu file.  The list in
+ * the header makes the family's part of the table; a kernel takes one struct by value.  The tests
+ * compile the same .cu files as C++ and run kernels on emulated threads.
  *
  *     inferd      launchers, memory, program: plain C
  *     inferd_cuda.so   cu_api for the real libraries + table of compiled kernels
@@ -39,7 +38,7 @@ typedef struct cuda_module {
 typedef const cuda_module *cuda_module_fn(void);
 #define CUDA_MODULE_SYMBOL "inferd_cuda_module"
 
-/* What launchers need: where to launch, and what was launched.  `status` is sticky: after a failure
+/* The state of launches: stream, counts, first failure.  `status` is sticky: after a failure
  * launches do nothing. */
 struct cuda_parts;
 typedef struct launcher {
@@ -51,9 +50,9 @@ typedef struct launcher {
     char text[CU_TEXT_BYTES]; // of the failure, with the kernel's name
     uint64_t n_launches;
     uint64_t *n_by_kernel;    // [module->n_kernels] owned by the backend; may be NULL
-    struct cuda_parts *parts; // where refusals are noted; may be NULL
+    struct cuda_parts *parts; // refusals are recorded there; may be NULL
     bool dependent;           // launch kernels as programmatic dependents; off once one was refused
-    bool settle;              // not the next one: what the newest wrote may be read as a weight
+    bool settle;              // not the next one: it may read the newest launch's data as a weight
 } launcher;
 
 /* The kernel of that name, NULL: not in the module.  Families look theirs up once (X_init). */

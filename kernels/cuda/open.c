@@ -1,10 +1,11 @@
-/* open.c - finding inferd_cuda.so, and the devices it knows.
+/* open.c - finding inferd_cuda.so, and the devices it supports.
  *
- * A module that is named, or that lies where it should, must also open: a broken one is an error,
- * and the search ends.  A module is loaded only when no user but root and that of this process can
- * have written it: any user may make "../lib/inferd" beside a program in a shared folder.
+ * A module that is configured, or that exists in a searched place, must also open: a broken module
+ * is an error, and the search ends.  A module is loaded only when no user except root and that of
+ * this process can have written it: any user may make "../lib/inferd" beside a program in a shared
+ * folder.
  *
- * Thread: any; one lock guards what is open. */
+ * Thread: any; one lock guards the open module. */
 #include "cuda/open.h"
 
 #include <dlfcn.h>
@@ -21,7 +22,7 @@ static char open_path[PATH_MAX];       // of the file it came from
 
 /* ---- the module ---- */
 
-/* The file a handle was loaded from, as the loader knows it. */
+/* The file a module was loaded from, by the loader. */
 static bool file_of(cuda_module_fn *get, char out[PATH_MAX]) {
     Dl_info info;
     void *address;
@@ -31,8 +32,8 @@ static bool file_of(cuda_module_fn *get, char out[PATH_MAX]) {
 }
 
 /* Refuses a path that another user can have written.  `above`: a folder above that of the module;
- * other users may own it, but may not rename its entries (the sticky bit, as of /tmp, forbids it).
- */
+ * other users may own it, but may not rename its entries (the sticky bit, as of /tmp, prevents
+ * that). */
 static inferd_status check_one(const char *file, const char *path, bool above, inferd_err *err) {
     struct stat st;
     if (stat(path, &st) != 0)
@@ -54,7 +55,7 @@ static inferd_status check_one(const char *file, const char *path, bool above, i
                        (unsigned)st.st_mode & 07777);
 }
 
-/* The file, its folder, and the folders above.  A name without a slash is the loader's to find. */
+/* The file, its folder, and the folders above.  The loader finds a name without a slash. */
 static inferd_status check_owners(const char *file, inferd_err *err) {
     char path[PATH_MAX];
     if (strchr(file, '/') == NULL) return INFERD_OK;
@@ -100,7 +101,7 @@ static inferd_status open_file(const char *file, const cuda_module **out, inferd
     return INFERD_OK;
 }
 
-/* `rest` as seen from the folder of the running program. */
+/* `rest` relative to the folder of the running program. */
 static bool near_program(const char *rest, char out[PATH_MAX]) {
     char program[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -136,7 +137,7 @@ static inferd_status find_and_open(const cuda_module **out, inferd_err *err) {
 /* Lock held: another file than the one that is open? */
 static inferd_status check_same(const char *path, inferd_err *err) {
     char wanted[PATH_MAX];
-    if (path == NULL || strchr(path, '/') == NULL) return INFERD_OK; // whatever the loader found
+    if (path == NULL || strchr(path, '/') == NULL) return INFERD_OK; // the file the loader found
     if (realpath(path, wanted) == NULL)
         return inferd_fail(err, INFERD_ENOTFOUND, "the CUDA module %s: no such file", path);
     if (strcmp(wanted, open_path) == 0) return INFERD_OK;
@@ -172,8 +173,8 @@ static bool begins(const char *text, const char *with, size_t n) {
     return strncasecmp(text, with, n) == 0;
 }
 
-/* The instance's whole UUID, where NVML knows exactly one that begins so; else as it is.  NULL:
- * NVML knows instances, and none of them is it. */
+/* The instance's whole UUID, if NVML has exactly one that begins with it; else `uuid` itself.
+ * NULL: NVML has instances, and none of them matches. */
 static const char *whole_uuid(const cuda_module *m, const char *uuid, cu_instance *space) {
     static _Thread_local cu_instance all[BE_DEVICES_MAX];
     uint32_t n_found = 0, n = m->api->instances(BE_DEVICES_MAX, all);
@@ -183,17 +184,17 @@ static const char *whole_uuid(const cuda_module *m, const char *uuid, cu_instanc
     return n_found == 1 ? space->uuid : uuid;
 }
 
-/* CUDA shows a process one MIG instance: the first that CUDA_VISIBLE_DEVICES names, or the first
- * there is.  So the variable is set before CUDA begins, when the wanted one is known.  What the
- * environment says already is another's decision and stays, but for a list that has the instance.
+/* CUDA shows a process one MIG instance: the first that CUDA_VISIBLE_DEVICES names, or the first of
+ * the machine.  So the variable is set before CUDA begins, when the wanted instance is known.  A
+ * value that the environment already has stays, except a list that has the instance.
  *
- * The environment is changed by the first look at the devices only, before other threads run. */
+ * Only the first query of the devices changes the environment, before other threads run. */
 static void show_instance(const cuda_module *m, const char *uuid) {
     const char *visible = getenv(CUDA_VISIBLE_ENV);
     cu_instance space;
     if (uuid == NULL || !begins(uuid, "MIG-", 4)) return;
     const char *whole = whole_uuid(m, uuid, &space);
-    if (whole == NULL) return; // what CUDA shows now is told instead
+    if (whole == NULL) return; // the error then lists the devices that CUDA shows
     if (visible == NULL) {
         setenv(CUDA_VISIBLE_ENV, whole, 1);
         return;
@@ -207,7 +208,7 @@ static void show_instance(const cuda_module *m, const char *uuid) {
     }
 }
 
-/* `uuid`: of the one that is wanted, or NULL. */
+/* `uuid`: of the wanted device, or NULL. */
 static inferd_status count(const cuda_module *m, const char *uuid, uint32_t *n, inferd_err *err) {
     show_instance(m, uuid);
     cu_result r = m->api->init();
@@ -238,8 +239,8 @@ static void tell_health(const cu_health *h, backend_device_about *out) {
     out->health.throttle_thermal = h->throttle_thermal;
 }
 
-/* NVML sees what all processes use, and needs no context.  Without it free memory stays unknown:
- * only a context could tell, and a look must not make one (some 500 MiB) on every GPU. */
+/* NVML knows the use of all processes, and needs no context.  Without it free memory stays unknown:
+ * that would need a context (some 500 MiB), and a query must not make one on every GPU. */
 static void tell_memory(const cu_health *h, backend_device_about *out) {
     if (!h->known || h->memory_used_bytes < 0) return;
     uint64_t used = (uint64_t)h->memory_used_bytes;
@@ -254,7 +255,7 @@ static uint32_t mps_threads(void) {
     return v > 0 && v <= 100 ? u32_max((uint32_t)v, 1) : 0;
 }
 
-/* What is known of it; a device that fails is told with that, and does not hide the others. */
+/* Describe a device; one that fails is listed with its problem, and does not hide the others. */
 static void tell(const cuda_module *m, uint32_t index, backend_device_about *out) {
     cu_device d;
     cu_health h;
@@ -290,7 +291,7 @@ inferd_status cuda_list(const cuda_module *m, const char *uuid, backend_device_a
     return INFERD_OK;
 }
 
-/* In the context: what it says of the memory, and whether it lives. */
+/* Through the context: the free memory, and whether the context lives. */
 static inferd_status look_inside(const cuda_module *m, backend_device_about *out, inferd_err *err) {
     uint64_t free_bytes = 0, total_bytes = 0;
     cu_result r = m->api->device_use(out->index);
@@ -349,8 +350,8 @@ static inferd_status pick_index(const cuda_module *m, uint32_t index, uint32_t n
     return look(m, index, about, err);
 }
 
-/* A whole UUID is a prefix of itself, and then it is the only one.  A device that does not say its
- * own is not the one. */
+/* A whole UUID is a prefix of itself, and then the only match.  A device with an unknown UUID does
+ * not match. */
 static inferd_status pick_uuid(const cuda_module *m, const char *uuid, uint32_t n_devices,
                                uint32_t *chosen, cu_device *about, inferd_err *err) {
     uint32_t n_found = 0;

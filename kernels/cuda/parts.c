@@ -33,7 +33,7 @@ static void list_names(char *out, size_t out_bytes) {
                                  names[i]);
 }
 
-/* `p` may be NULL: only looked at. */
+/* `p` may be NULL: the list is only checked. */
 static inferd_status switch_off(cuda_parts *p, const char *list, const char *by, inferd_err *err) {
     for (const char *at = list; at != NULL && *at != 0;) {
         size_t n = strcspn(at, ","), begin = strspn(at, " ");
@@ -73,7 +73,7 @@ inferd_status parts_init(cuda_parts *p, const char *off, inferd_err *err) {
 }
 
 static void change(cuda_parts *p, cuda_part part, be_part_state state, const char *why) {
-    if (p == NULL || !parts_is_on(p, part)) return; // the first words are those that explain
+    if (p == NULL || !parts_is_on(p, part)) return; // the first message is the cause
     p->part[part].state = state;
     snprintf(p->part[part].why, sizeof p->part[part].why, "%s", why);
     inferd_blank_controls(p->part[part].why);

@@ -36,7 +36,7 @@ bool program_equal(const step_op *a, uint32_t n_a, const step_op *b, uint32_t n_
     return n_a == n_b && memcmp(a, b, n_a * sizeof *a) == 0;
 }
 
-/* ---- who reads what ---- */
+/* ---- which operation reads which activation ---- */
 
 static bool reads(const step_op *o, const act *a) {
     if (o->a == a || o->b == a || o->c == a) return true;
@@ -69,7 +69,7 @@ static cu_matrix matrix_of(const weight *w) {
     return format_matrix(w->type, w->rows, w->cols, w->data);
 }
 
-/* Weights that are still on their way are waited for, each operation for its own. */
+/* Wait for weights that are still in flight: each operation waits for its own. */
 static void wait_for(emitter *e, const void *weights) {
     inferd_err err = {0};
     if (weights == NULL || e->c->capturing) return;
@@ -133,7 +133,7 @@ static void emit_matmul(emitter *e, const matmul_args *m) {
     launch_matmul(&e->c->launch, e->c->mm, m);
 }
 
-/* x is normed by the kernel itself: of `norm`, and of `take` before it when there is one. */
+/* Let the kernel itself norm x, by `norm`, and gather its rows, by `take` if it is not NULL. */
 static void fuse_norm(matmul_args *m, const emitter *e, const step_op *norm, const step_op *take) {
     const act *x = take != NULL ? take->a : norm->a;
     m->x = x->data;
@@ -191,7 +191,7 @@ static uint32_t try_matmul_add(emitter *e, uint32_t i) {
     return 2;
 }
 
-/* As many matmuls of the same x as one launch takes, with the norm before them when it may go too.
+/* As many matmuls of the same x as one launch takes, with the norm before them if it can be fused.
  */
 static uint32_t emit_matmuls(emitter *e, uint32_t i, const step_op *norm, const step_op *take) {
     uint32_t n = count_matmuls(e, i);
@@ -212,7 +212,7 @@ static uint32_t emit_matmuls(emitter *e, uint32_t i, const step_op *norm, const 
     return 1;
 }
 
-/* A norm, and what reads it next.  `take`: the gather just before it, or NULL. */
+/* A norm, and the operations that read it.  `take`: the gather just before it, or NULL. */
 static uint32_t emit_norm_and_on(emitter *e, uint32_t i, const step_op *take) {
     const step_op *norm = at(e, i), *next = at(e, i + 1);
     const act *x = take != NULL ? take->a : norm->a;
@@ -311,7 +311,7 @@ static void emit_attention(emitter *e, const step_op *o, rope_args *r) {
                                        .context_max = e->c->context_max});
 }
 
-/* [head norm of q, of k,] [turn,] store and attend.  Operations used. */
+/* [head norm of q, of k,] [rotate,] store and attend.  Operations used. */
 static uint32_t emit_heads(emitter *e, uint32_t i) {
     const step_op *q_norm = NULL, *k_norm = NULL, *rope = NULL, *attention = NULL;
     uint32_t n = i;

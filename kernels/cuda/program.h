@@ -1,13 +1,12 @@
 /* program.h - a step as a list of operations, and how it becomes launches.
  *
- * The CUDA backend computes nothing when an operation is called: it notes it down.  At the end of
- * the step the list is looked at as a whole, and neighbours that one kernel can do are launched as
- * one:
+ * The CUDA backend computes nothing when an operation is called: it records it.  At the end of
+ * the step neighbouring operations of the list that one kernel can do are launched as one:
  *
  *     rmsnorm, matmul q, k, v                 one gemv with the norm before     (few rows)
  *     rmsnorm, matmul gate, up, glu           one gemv with norm and gate       (few rows)
  *     matmul, add                             the matmul adds to the residual stream itself
- *     head_norm q, head_norm k, rope, attention   norm + turn + store in one, then attention
+ *     head_norm q, head_norm k, rope, attention   norm + rotate + store in one, then attention
  *     take_logit_rows, rmsnorm (, matmul)     norm with a gather (, in the gemv)
  *     add, rmsnorm                            one pass over the row
  *
@@ -15,8 +14,8 @@
  * of a step nothing is read any more, at a sync everything may be.
  *
  * Two steps with equal lists do the same work on other rows, so a captured graph is found by
- * comparing lists (cuda_step.c): nothing above knows about graphs, and a model that is closed,
- * changed or shared cannot be confused with another.
+ * comparing lists (cuda_step.c): the layers above do not know about graphs, and a model that is
+ * closed, changed or shared cannot be confused with another.
  *
  * Thread: engine. */
 #ifndef INFERD_CUDA_PROGRAM_H
@@ -31,7 +30,7 @@ struct act {
     cu_type type;
     uint32_t rows_max, dim, stride; // elements
     bool in_scratch;
-    float *host; // [rows_max, dim] for be_act_host; owned, NULL until asked for
+    float *host; // [rows_max, dim] for be_act_host; owned, NULL until needed
 };
 
 typedef enum op_kind {
@@ -48,7 +47,8 @@ typedef enum op_kind {
     OP_DRAW
 } op_kind;
 
-/* How many rows: all of the batch, those with logits, or a number that the caller said. */
+/* The rows of an operation: all of the batch, those with logits, or a number given by the caller.
+ */
 typedef enum op_extent { ROWS_BATCH, ROWS_LOGITS, ROWS_FIXED } op_extent;
 
 /* One operation.  Written over zeros, so that equal operations have equal bytes. */
@@ -81,9 +81,8 @@ step_op *program_add(program *p, op_kind kind);
 bool program_equal(const step_op *a, uint32_t n_a, const step_op *b, uint32_t n_b);
 
 struct cuda_backend;
-/* Launch the list on the backend's stream, for `rows` and `logits` rows (a graph's bucket, or what
- * the batch has).  `keep`: intermediates may be read afterwards.  Failures end up in the launcher.
- */
+/* Launch the list on the backend's stream, for `rows` and `logits` rows (of a graph's bucket, or of
+ * the batch).  `keep`: intermediates may be read afterwards.  Failures are kept in the launcher. */
 void program_launch(struct cuda_backend *c, const program *p, uint32_t rows, uint32_t logits,
                     bool keep);
 
