@@ -1,9 +1,9 @@
 // bench.cu - kernels that compute nothing: see bench.h.
 //
-// read and copy: a block takes pieces of BENCH_THREADS * BENCH_LOADS words of 16 bytes in turn with
-// the others; a thread asks for its BENCH_LOADS words, one block of threads apart from each other,
-// before it uses the first.  What read has read ends as one word per thread in `sink`, so that no
-// load can be left out.
+// read and copy: blocks take pieces of BENCH_THREADS * BENCH_LOADS words of 16 bytes round-robin;
+// a thread requests its BENCH_LOADS words, one block of threads apart from each other, before it
+// uses the first.  `read` reduces its words to one word per thread in `sink`, so that no load can
+// be optimised away.
 //
 // Bytes moved: n_words * 16 in; copy: as many out.  grid: at most BENCH_BLOCKS_PER_SM per
 // multiprocessor.

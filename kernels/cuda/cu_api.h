@@ -1,16 +1,15 @@
 /* cu_api.h - every call inferd makes to a GPU's software, as one struct.
  *
- * The CUDA runtime and driver, cuBLASLt and NVML are reached through this table and nowhere else,
+ * The CUDA runtime and driver, cuBLASLt and NVML are called only through this table,
  * so the host code around the kernels is plain C that needs no CUDA headers and runs anywhere: in
- * the product the table is filled by inferd_cuda.so (real/api.cu), in tests by a fake that keeps
- * the rules of the real thing and can break on demand (tests/cuda_emul/fake_api.h).
+ * the product the table is filled by inferd_cuda.so (real/api.c), in tests by a fake that keeps
+ * the rules of the real libraries and can fail on demand (tests/cuda_emul/fake_api.h).
  *
- * Device memory is named by `void *` that the host must never follow.  Sizes are bytes.  Calls
- * return a cu_result; text() then says what the library said, for the calling thread's newest
- * failure.
+ * Device memory is a `void *` that the host must never dereference.  Sizes are bytes.  Calls
+ * return a cu_result; text() is the library's message for the calling thread's newest failure.
  *
  * CU_ELOST is sticky: the context is gone (illegal address, ECC, launch failure ...), every later
- * call fails the same way, and only a new process helps.
+ * call fails the same way, and only a new process can use the device.
  *
  * Thread: any, as the libraries allow; capture is thread-local (cudaStreamCaptureModeThreadLocal).
  */
@@ -28,7 +27,7 @@ typedef enum cu_result {
     CU_EINVAL,       // an argument, or a call that is not allowed now (while capturing)
     CU_EUNSUPPORTED, // this device, driver or library cannot do it
     CU_ENODEVICE,    // no driver, no device
-    CU_ESTARTING,    // the machine's own GPU services still start: the same call works later
+    CU_ESTARTING,    // the machine's GPU services are still starting: the same call works later
     CU_EDRIVER,      // the driver is too old for this build
     CU_EFAILED,      // a launch or call failed; the context lives on
     CU_ELOST         // the context is gone
@@ -57,14 +56,14 @@ typedef struct cu_device {
     uint32_t threads_sm_max;   // resident threads per multiprocessor
     uint64_t l2_bytes, memory_bytes;
     bool mig;                                // an instance of a partitioned GPU
-    bool vmm;                                // virtual memory management is there
+    bool vmm;                                // it has virtual memory management
     bool mps;                                // this process is a client of an MPS server
     int32_t driver_version, runtime_version; // 13000 = 13.0
 } cu_device;
 
-/* NVML's view; fields that this machine cannot tell are negative, or 0 in `known`. */
+/* Values from NVML; unknown ones are negative, or all of them are (`known` is false). */
 typedef struct cu_health {
-    bool known; // NVML is there and knows the device
+    bool known; // NVML is installed and knows the device
     int32_t temperature_c, power_w, utilization_pct;
     int64_t memory_used_bytes; // by all processes
     int64_t ecc_uncorrected;   // volatile, since the driver was loaded
@@ -93,10 +92,10 @@ typedef struct cu_launch {
 
 typedef struct cu_function_info {
     uint32_t registers, local_bytes, static_shared_bytes, threads_max;
-    uint32_t blocks_per_sm; // resident, for the asked threads and shared bytes
+    uint32_t blocks_per_sm; // resident, for the given threads and shared bytes
 } cu_function_info;
 
-/* -- cuBLASLt: D = A * transpose(B) in our row-major words --
+/* -- cuBLASLt: D = A * transpose(B), row-major --
  *
  *     out[m, n] = x[m, k] . w[n, k] (+ out, when accumulate)
  *
@@ -121,10 +120,10 @@ typedef struct cu_api {
 
     /* -- devices -- */
     /* CU_ENODEVICE or CU_EDRIVER with a text that says what to install, CU_ESTARTING with one that
-     * says what it waits for; may be called again. */
+     * names the awaited service; may be called again. */
     cu_result (*init)(void);
-    /* As NVML lists them, those too that CUDA does not show to this process; at most n_max, 0 where
-     * it cannot tell.  Before init, too. */
+    /* All instances that NVML lists, also those that CUDA does not show to this process; at most
+     * n_max, 0 if NVML cannot list them.  May be called before init. */
     uint32_t (*instances)(uint32_t n_max, cu_instance *out);
     cu_result (*device_count)(uint32_t *out);
     cu_result (*device_about)(uint32_t index, cu_device *out);
@@ -173,8 +172,8 @@ typedef struct cu_api {
     /* Load the kernel's code and allow `shared_bytes` of dynamic shared memory, now. */
     cu_result (*kernel_load)(const void *fn, uint32_t threads, uint32_t shared_bytes,
                              cu_function_info *out);
-    /* Ask for the largest split in favour of shared memory when it runs: kernels that ask for
-     * different ones do not run beside each other. */
+    /* Request the split with the most shared memory for this kernel: kernels with different splits
+     * do not run at the same time. */
     cu_result (*kernel_carve_out)(const void *fn);
     cu_result (*launch)(const cu_launch *l, cu_stream s);
     cu_result (*capture_begin)(cu_stream s);

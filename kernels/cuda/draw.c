@@ -1,4 +1,4 @@
-/* draw.c - what to draw, packed for the device, and the two launches; see draw.h. */
+/* draw.c - packing the draws for the device, and the two launches; see draw.h. */
 #include "cuda/draw.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ static bool penalises(const sample_params *p) {
            p->frequency_penalty != 0.0f;
 }
 
-/* With how often its token is named: threads add biases of different tokens at once. */
+/* Each with the count of its token: threads add biases of different tokens at the same time. */
 static bool pack_bias(packer *k, const sample_row *from, draw_row *to, uint32_t *n) {
     const sample_params *p = from->params;
     bool fits = true;
@@ -77,8 +77,8 @@ static bool pack_banned(packer *k, const sample_row *from, draw_row *to, uint32_
     return fits;
 }
 
-/* Each token of the history once, with how often it was generated.  `n_known`: without one that is
- * still being drawn. */
+/* Each token of the history once, with how often it was generated.  `n_known`: without the pending
+ * token. */
 static bool pack_seen(packer *k, const sample_row *from, uint32_t n_known, draw_row *to,
                       uint32_t *n) {
     bool fits = true;
@@ -202,7 +202,7 @@ void launch_draw(launcher *l, const draw_args *a) {
                      .drawn_before = a->drawn_before,
                      .drawn = a->drawn,
                      .results = a->results,
-                     /* what is zero comes first: where it lies must not depend on `rows` */
+                     /* zeroed memory comes first: its address must not depend on `rows` */
                      .counters = (void *)scratch,
                      .bins = (void *)(scratch + rounded(a->rows_max * sizeof(uint32_t))),
                      .n_vocab = a->n_vocab,

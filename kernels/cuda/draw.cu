@@ -1,30 +1,30 @@
-// draw.cu - logits become ids, the same ids and log-probabilities as models/sampler.c gives.
+// draw.cu - logits become ids, the same ids and log-probabilities as those of models/sampler.c.
 //
 // The vocabulary is cut into slices of DRAW_SLICE tokens; grid (slice, row), 256 threads.  Each
 // kernel reads a row once, 4 V bytes:
 //
 //     draw_scan   applies bias, bans and penalties to the slice's tokens (rows that have any get a
 //                 copy), and finds the slice's largest logit before and after.
-//     draw_pick   knows the row's largest logit from the scans.  Plain sampling: the slice's best
+//     draw_pick   gets the row's largest logit from the scans.  Plain sampling: the slice's best
 //                 logit/temperature + Gumbel noise.  top_k, top_p: adds the slice to the row's
 //                 histogram.  Log-probabilities: the slice's mass and its largest logits.
-//                 The last block of the row to arrive puts the slices together.
+//                 The last block of the row to arrive combines the slices.
 //
 // Cutting needs no sorted row.  Candidates are ordered by (logit, lower id first).  z = (logit -
 // largest) / temperature does not fall when the logit rises, so bins of z are pieces of that order,
-// and the histogram says in which bin the kept ones end.  The last block reads the row again,
-// slices only whose largest logit reaches that bin: tokens of nearer bins are drawn at once, those
-// of the bin are put on a list, and among them the last that is kept is found by digits of (logit,
-// id), one histogram each.  Where the list is too short (nearly equal logits, very high
-// temperatures) each digit reads the slices again. Masses are integers, so any order of adding
-// gives the same cut.
+// and the histogram shows the bin in which the kept candidates end.  The last block reads the row
+// again, but only slices with a largest logit that reaches that bin: tokens of nearer bins are
+// drawn at once, those of the bin are put on a list, and the last kept one among them is found by
+// digits of (logit, id), one histogram each.  If the list is too short (nearly equal logits, very
+// high temperatures) each digit reads the slices again.  Masses are integers, so any order of
+// adding gives the same cut.
 //
 // Noise costs two logarithms.  Its upper bound is cheap, and the token with the largest logit is
-// always a candidate: what cannot beat that one's value even with the largest noise is left out
-// unseen.
+// always a candidate: a token that cannot beat that one's value even with the largest noise is
+// skipped without computing its noise.
 //
-// All arithmetic is sample_math.h's.  A surplus row of the launch returns at once; so does a slice
-// that a greedy row does not need.  Counters and histograms are zero again at the end.
+// All arithmetic is that of sample_math.h.  A surplus row of the launch returns at once; so does a
+// slice that a greedy row does not need.  Counters and histograms are zero again at the end.
 #include "gpu.cuh"
 
 extern "C" {
@@ -39,15 +39,15 @@ constexpr uint32_t PER_THREAD = DRAW_SLICE / DRAW_THREADS;
 constexpr float BINS_PER_UNIT = 8.0f;
 constexpr float NOISE_MAX = 23.6f; // above sample_gumbel_bound of every word
 
-// Masses are added in two words of 32 bits, whose sums must not overflow: a mass has 41 bits, the
-// lower 20 go to `low`.  The warps take turns with two copies, so a copy gets half a slice.
+// Masses are added in two words of 32 bits, and these sums must not overflow: a mass has 41 bits,
+// the lower 20 go to `low`.  The warps alternate between two copies, so a copy gets half a slice.
 constexpr uint32_t COPIES = 2, LOW_BITS = 20;
 static_assert(DRAW_SLICE / COPIES <= 2048 && DRAW_LIST / COPIES <= 2048, "2^11 * 2^20 < 2^32");
 static_assert(DRAW_BINS == DRAW_THREADS && DRAW_LIST % DRAW_THREADS == 0 && PER_THREAD == 16, "");
 
-// Where something begins in a histogram.
+// A position in a histogram.
 struct place {
-    uint32_t at;    // the bin it lies in
+    uint32_t at;    // its bin
     uint32_t count; // of that bin
     uint32_t above; // count of the bins before
     uint64_t mass;  // likewise
@@ -58,8 +58,8 @@ struct work {
     float value[WARPS]; // draw_scan has room for these few only
     int32_t id[WARPS];
     uint64_t part[WARPS];
-    uint32_t word;   // what one thread tells the others
-    uint32_t n_list; // here ends draw_scan's
+    uint32_t word;   // from one thread to the others
+    uint32_t n_list; // draw_scan uses the fields up to this one
     place found;
     uint32_t count[COPIES][DRAW_BINS], low[COPIES][DRAW_BINS],
         high[COPIES][DRAW_BINS]; // zero when unused
@@ -137,7 +137,7 @@ GPU_FN bool cuts_by_count(const draw_params &p, const draw_row *r) {
 GPU_FN bool narrows(const draw_params &p, const draw_row *r) {
     return cuts_by_count(p, r) || r->top_p < 1.0f;
 }
-// Do the row's logits differ from what the model gave?
+// Do the row's logits differ from those of the model?
 GPU_FN bool is_changed(const draw_row *r) {
     return (r->flags & DRAW_PLAIN) == 0;
 }
@@ -147,7 +147,7 @@ GPU_FN const float *logits_of(const draw_params &p, const draw_row *r, uint32_t 
 
 // ---- bias, bans, penalties ----
 
-// Logits i..i+3, how many of them are before `end`; i is a multiple of 4.
+// Logits i..i+3, and how many of them are before `end`; i is a multiple of 4.
 struct four {
     float logit[4];
     uint32_t n;
@@ -334,7 +334,7 @@ GPU_FN void keep_first(draw_candidate *best, draw_candidate c) {
     if (c.id >= 0 && comes_first(c.value, c.id, best->value, best->id)) *best = c;
 }
 
-// The token with its noise, where that may be the first.
+// The token with its noise, if it can be the first.
 GPU_FN void consider(draw_candidate *best, const drawing &d, float z, uint32_t word, uint32_t id) {
     if (sm_add(z, sample_gumbel_bound(word)) < best->value) return;
     if (z == bits_to_f32(0xff800000u) || (d.r->min_p > 0.0f && sample_exp(z) < d.r->min_p)) return;
@@ -350,14 +350,14 @@ GPU_FN void consider_alone(draw_candidate *best, const drawing &d, uint32_t id) 
     consider(best, d, z, pick_word(noise, id % 4), id);
 }
 
-// What all others must beat: the token with the largest logit, which is never cut.
+// The value that all others must beat: the token with the largest logit, which is never cut.
 GPU_FN draw_candidate first_of_all(const drawing &d, int32_t id) {
     draw_candidate best = {bits_to_f32(0xff800000u), -1};
     consider_alone(&best, d, (uint32_t)id);
     return best;
 }
 
-// Takes the lowest bit off.
+// Removes the lowest bit and returns its index.
 GPU_FN uint32_t next_bit(uint32_t *mask) {
     uint32_t bit = 31 - leading_zeros(*mask & (0u - *mask));
     *mask &= *mask - 1;
@@ -393,8 +393,7 @@ GPU_FN draw_candidate draw_slice(work *w, const drawing &d, draw_candidate best,
     return block_first(w, best.value, best.id);
 }
 
-// The largest raw logits of the slice after each other, best first: out[n_top], id -1 when there
-// are fewer.
+// The largest raw logits of the slice, best first: out[n_top], id -1 when there are fewer.
 GPU_FN void top_of_slice(work *w, const float *logits, uint32_t begin, uint32_t end, uint32_t n_top,
                          draw_candidate *out) {
     draw_candidate last = {0, -1};
@@ -437,7 +436,7 @@ GPU_FN void add_to_bin(work *w, uint32_t bin, uint32_t count, uint64_t mass) {
     atomic_add(&w->high[copy][bin], (uint32_t)(mass >> LOW_BITS));
 }
 
-// Adds what a slice or a list left in the bins, and clears them.
+// Adds the contents of the bins, from a slice or a list, and clears them.
 GPU_FN void collect(work *w, tally *t) {
     sync_threads();
 #pragma unroll
@@ -448,7 +447,7 @@ GPU_FN void collect(work *w, tally *t) {
     clear_bins(w);
 }
 
-// In which bin the count, or the mass, reaches `wanted`, at least 1 and at most all there is.
+// The bin in which the count, or the mass, reaches `wanted`, at least 1 and at most the total.
 GPU_FN place find_place(work *w, const tally &t, bool by_mass, uint64_t wanted) {
     uint64_t counts = block_scan(w, t.count), masses = block_scan(w, t.mass);
     uint64_t sum = by_mass ? masses : counts, mine = by_mass ? t.mass : t.count;
@@ -478,7 +477,7 @@ GPU_FN void leave_bins(work *w, const drawing &d, draw_bins *bins, bool counts, 
     if (t.mass != 0) atomic_add(&bins->mass[bin], t.mass);
 }
 
-// What all slices left; the memory is zero again.
+// Reads the bins of all slices and zeroes the memory.
 GPU_FN tally take_bins(draw_bins *bins) {
     uint32_t bin = thread_idx();
     const uint32_t *mass = reinterpret_cast<const uint32_t *>(&bins->mass[bin]);
@@ -491,7 +490,7 @@ GPU_FN tally take_bins(draw_bins *bins) {
 
 // ---- narrowing ----
 
-// Numbers that rise as candidates follow each other: the float's bits turned so that they fall when
+// Numbers that rise in the order of candidates: the float's bits changed so that they fall when
 // it rises (-0 like +0), then the id.
 GPU_FN uint64_t rank_of(float logit, uint32_t id) {
     uint32_t bits = f32_to_bits(logit);
@@ -500,9 +499,8 @@ GPU_FN uint64_t rank_of(float logit, uint32_t id) {
     return (uint64_t)bits << 32 | id;
 }
 
-// The tokens of one bin: on the list, or all slices are looked through.  A chunk is what threads
-// look at before bins are collected, 16 tokens each at most; a mask says which of the thread's it
-// is.
+// The tokens of one bin: on the list, or found by searching all slices.  A chunk is the work of the
+// threads before bins are collected, at most 16 tokens each; a mask selects those of the thread.
 struct edge {
     uint32_t bin;
     uint32_t n_chunks, n_list;
@@ -512,7 +510,7 @@ struct edge {
 GPU_FN uint32_t token_at(uint32_t begin, uint32_t bit) {
     return begin + 4 * (thread_idx() + DRAW_THREADS * (bit / 4)) + bit % 4;
 }
-// Which of the thread's tokens of the slice lie in the bin, and which in nearer ones.
+// Masks of the thread's tokens of the slice that lie in the bin, and in nearer ones.
 GPU_FN uint32_t mask_of_slice(const drawing &d, uint32_t slice, uint32_t bin, uint32_t *nearer) {
     uint32_t begin = slice * DRAW_SLICE, end = slice_end(d, begin), mask = 0;
     *nearer = 0;
@@ -541,7 +539,7 @@ GPU_FN uint32_t token_of_chunk(const work *w, const edge &e, uint32_t chunk, uin
                     : token_at(chunk * DRAW_SLICE, bit);
 }
 
-// Lists the tokens of the bin.  `draws`: tokens of nearer bins are kept whatever the cut will be.
+// Lists the tokens of the bin.  `draws`: draw the tokens of nearer bins, which any cut keeps.
 GPU_FN edge list_edge(work *w, const drawing &d, uint32_t bin, bool draws, draw_candidate *best) {
     sync_threads();
     if (thread_idx() == 0) w->n_list = 0;
@@ -562,9 +560,9 @@ GPU_FN edge list_edge(work *w, const drawing &d, uint32_t bin, bool draws, draw_
     return {bin, listed ? 1 : d.n_slices, n, listed};
 }
 
-// The rank of the last token of the bin that is kept: so many of them (or so much mass) are wanted.
-// Every token has a rank of its own, so the digits lead to one, or to some that are kept together.
-// `draws`: at last the kept ones are drawn.
+// The rank of the last kept token of the bin, for a wanted count (or mass) of tokens.  Every token
+// has a different rank, so the digits lead to one token, or to several that are kept together.
+// `draws`: draw the kept ones at the end.
 struct cut {
     uint64_t last;
     uint64_t mass; // of the bin's tokens up to the last
@@ -572,7 +570,7 @@ struct cut {
 GPU_FN cut find_cut(work *w, const drawing &d, const edge &e, bool by_mass, bool masses,
                     uint64_t wanted, bool draws, draw_candidate *best) {
     cut c = {0, 0};
-    uint64_t rest = ~(uint64_t)0; // bits that are not known
+    uint64_t rest = ~(uint64_t)0; // bits not known yet
     uint32_t shift = 64;
     for (bool found = false; !found || draws;) {
         shift -= 8;
@@ -609,7 +607,7 @@ GPU_FN draw_candidate draw_narrowed(work *w, const drawing &d, draw_bins *bins, 
     bool cuts_mass = d.r->top_p < 1.0f;
     tally t = take_bins(bins);
     clear_bins(w);
-    uint64_t total = block_sum(w, t.mass); // of what may be drawn
+    uint64_t total = block_sum(w, t.mass); // of the tokens that may be drawn
     for (uint32_t by_mass = !by_count; by_mass <= (uint32_t)cuts_mass; by_mass++) {
         uint64_t wanted = d.r->top_k;
         if (by_mass) wanted = (uint64_t)((double)total * (double)d.r->top_p);
@@ -678,7 +676,7 @@ GPU_FN int32_t drawn_id(work *w, const draw_params &p, const draw_row *r, uint32
     return block_first(w, best.value, best.id).id;
 }
 
-// One block per row gets here, with everything the others left.
+// One block per row gets here, with the results of the others.
 GPU_FN void finish_row(work *w, const draw_params &p, const draw_row *r, uint32_t row,
                        const row_max &m, draw_candidate first) {
     sample_result *out = &p.results[row];
@@ -688,7 +686,7 @@ GPU_FN void finish_row(work *w, const draw_params &p, const draw_row *r, uint32_
         out->id = id;
         out->logprob = 0;
         out->n_top = 0;
-        p.drawn[row] = id >= 0 ? id : 0; // the next step reads a token whatever happened here
+        p.drawn[row] = id >= 0 ? id : 0; // the next step reads a token in any case
     }
     if (id < 0 || r->n_top < 0) return;
     uint64_t sum = 0;
@@ -703,7 +701,7 @@ GPU_FN void finish_row(work *w, const draw_params &p, const draw_row *r, uint32_
     report_top(p, row, n_top, norm, out, w);
 }
 
-// What this slice leaves for whoever finishes the row.
+// Writes this slice's results for the block that finishes the row.
 GPU_FN void leave_part(work *w, const draw_params &p, const draw_row *r, uint32_t row,
                        const row_max &m, draw_candidate first) {
     uint32_t begin = block_x() * DRAW_SLICE, end = begin + DRAW_SLICE;

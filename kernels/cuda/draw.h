@@ -1,8 +1,8 @@
-/* draw.h - sampling on the device: logits become ids, the same ids as models/sampler.c gives.
+/* draw.h - sampling on the device: logits become ids, the same ids as those of models/sampler.c.
  *
- * The definition is inferd/sample.h and the CPU's sampler; arithmetic is inferd/sample_math.h,
- * whose sums are integers, so nothing depends on the order of threads.  No row is sorted: greedy
- * and plain sampling are one pass (Gumbel-max), top_k and top_p find where they cut by a histogram
+ * The definition is inferd/sample.h and the CPU's sampler; arithmetic is inferd/sample_math.h.
+ * Its sums are integers, so nothing depends on the order of threads.  No row is sorted: greedy
+ * and plain sampling are one pass (Gumbel-max), top_k and top_p find their cut by a histogram
  * and then by digits of (logit, id), with exact integer masses.
  *
  * Thread: engine. */
@@ -35,7 +35,7 @@ enum { DRAW_PROMISED = 1, DRAW_PLAIN = 2 /* logits unchanged, greedy or no narro
 typedef struct draw_bias {
     int32_t id;
     float bias;
-    uint32_t n_named; // how often the list names this token, here and further on; 0: named before
+    uint32_t n_named; // entries of the list with this token, from this one on; 0: named before
 } draw_bias;
 typedef struct draw_seen { // a token of the row's history, once
     int32_t id;
@@ -48,9 +48,9 @@ typedef struct draw_plan {
     size_t bytes, bytes_max;
     uint32_t n_rows;
 } draw_plan;
-/* `rows` are the b->n_logits draws of batch b.  When the token of a row's batch row is
- * TOK_PROMISED, rows[i].tokens[n_tokens - 1] is not known yet and the device adds it to the
- * history. INFERD_ETOOLONG when the lists do not fit bytes_max.  `scratch` is host memory of
+/* `rows` are the b->n_logits draws of batch b.  When the token of a row's batch row is pending
+ * (TOK_PROMISED), rows[i].tokens[n_tokens - 1] is not known yet and the device adds it to the
+ * history.  INFERD_ETOOLONG when the lists do not fit bytes_max.  `scratch` is host memory of
  * draw_scratch_bytes(n_vocab), zeroed once; it is zero again afterwards, also after a failure. */
 size_t draw_scratch_bytes(uint32_t n_vocab);
 inferd_status draw_plan_build(draw_plan *p, const sample_row *rows, const batch *b,
@@ -62,7 +62,7 @@ typedef struct draw_args {
     const void *plan;    // device copy of draw_plan.host
     const float *logits; // [rows, stride]; stride a multiple of 4, each row 16-byte aligned
     float *changed;      // [rows, stride] likewise: scratch for rows with bias or penalties
-    uint32_t rows;       // upper bound to launch for; the plan says how many there are
+    uint32_t rows;       // upper bound of the launch; the plan has the real number
     uint32_t n_vocab, stride;
     const int32_t *drawn_before; // [..] ids of the step before, for DRAW_PROMISED
     int32_t *drawn;              // [rows] ids, for the next step's embedding

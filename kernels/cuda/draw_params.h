@@ -1,10 +1,10 @@
-/* draw_params.h - what draw.c hands to draw.cu: the upload's layout and the kernels' argument.
+/* draw_params.h - shared by draw.c and draw.cu: the upload's layout and the kernels' argument.
  *
  * The upload is one block of bytes: a header, the rows, then the lists that rows point into.
  *
  *     draw_header | draw_row [n_rows] | draw_bias [] | int32_t banned [] | draw_seen []
  *
- * Scratch holds what the kernels leave for whoever comes later: one counter and one draw_bins per
+ * Scratch holds data that later blocks and kernels read: one counter and one draw_bins per
  * row, zero between launches, then for every row and slice of the vocabulary a draw_scan (of the
  * first kernel) and a draw_part (of the second).
  *
@@ -47,7 +47,7 @@ typedef struct draw_part {
     draw_candidate top[SAMPLE_TOP_MAX];
 } draw_part;
 
-/* The candidates of a row by how far they are from the largest, nearest first. */
+/* The candidates of a row by their distance from the largest, nearest first. */
 typedef struct draw_bins {
     uint64_t mass[DRAW_BINS];
     uint32_t count[DRAW_BINS];

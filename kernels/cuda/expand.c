@@ -1,4 +1,4 @@
-/* expand.c - which kernel expands, and its grid.
+/* expand.c - the choice of the expanding kernel, and its grid.
  *
  * Thread: engine. */
 #include "cuda/expand.h"

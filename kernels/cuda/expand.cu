@@ -3,10 +3,10 @@
 // Bytes moved: the weights in once, two bytes for each out, both in 16-byte accesses.
 //
 // Dense: a thread takes 8 columns of a row.  Quantised: a warp takes a tile; its lanes hold pairs
-// of columns (unpack.cuh), so a tile is put together in shared memory and leaves it as rows of 128
-// bytes. Values are scale * code (+ min) in float, rounded once.
+// of columns (unpack.cuh), so a tile is assembled in shared memory and written as rows of 128
+// bytes.  Values are scale * code (+ min) in float, rounded once.
 //
-// grid: as many blocks of 256 threads as there is work for; the last has some left over.
+// grid: as many blocks of 256 threads as the work needs; the last may have idle threads.
 #include "cuda/unpack.cuh"
 
 extern "C" {
@@ -34,7 +34,7 @@ template <class E, class T> GPU_FN void expand_dense(const expand_params &p) {
     uint64_t i = (uint64_t)block_x() * THREADS + thread_idx();
     uint64_t row = i / chunks, chunk = i % chunks;
     bool here = row < p.n_rows;
-    float v[8]; // what lies behind the last column is zero in the weights
+    float v[8]; // columns behind the last are zero in the weights
     if (here) read_eight<E>((const E *)p.w.data + (p.row_begin + row) * p.w.stride + chunk * 8, v);
     wait_predecessor();
     release_dependents();

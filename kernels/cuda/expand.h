@@ -1,4 +1,4 @@
-/* expand.h - weights of any format as 16-bit rows, for libraries that multiply nothing else.
+/* expand.h - weights of any format as 16-bit rows, for cuBLASLt.
  *
  * Thread: engine. */
 #ifndef INFERD_CUDA_EXPAND_H
@@ -30,7 +30,7 @@ void expand_destroy(expand *e); // accepts NULL
 
 /* Rows [row_begin, row_begin + n_rows) of `w`, rounded to inner, to out[n_rows, stride]; stride is
  * at least the number of columns rounded up to 8, and a multiple of 8.  Columns behind the last are
- * written as zeros up to that rounding; what lies behind is left alone. */
+ * written as zeros up to that rounding; memory behind that is left alone. */
 void expand_launch(launcher *l, const expand *e, const cu_matrix *w, uint32_t row_begin,
                    uint32_t n_rows, void *out, uint32_t stride);
 

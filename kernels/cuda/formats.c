@@ -1,4 +1,4 @@
-/* formats.c - weights from file blocks to the tiles of layout.h.
+/* formats.c - converting weights from file blocks to the tiles of layout.h.
  *
  * A tile is 16 rows x 64 columns, and every supported block covers a whole part of 64 columns: two
  * blocks of 32, or a quarter of a block of 256.  So one small function per file type reads 64
@@ -7,10 +7,10 @@
  *
  *     file row > piece (64 codes, scales) > tile on the stack > low, high and scale planes
  *
- * Codes are kept as they are, so nothing is rounded except the scales and minima of K-quants,
+ * Codes are unchanged, so nothing is rounded except the scales and minima of K-quants,
  * products of a half and 6 or 8 bits that are rounded to a half again.  (Never below the half's
- * last place: the product is a whole multiple of d's.)  A scale that is not finite there would turn
- * its weights, or zeros times them, into NaN, so it is an error.
+ * last place: the product is a whole multiple of d's.)  A scale that is not finite as a half would
+ * turn its weights, or zeros times them, into NaN, so it is an error.
  *
  * Thread: any. */
 #include "cuda/formats.h"
@@ -19,7 +19,7 @@
 
 enum { STEP_COLS = 16, GROUPS_MAX = 4 }; // groups of a tile's 64 columns: 2, or 4 of Q6_K
 
-/* Where things lie, in bytes from the base. */
+/* The layout of the planes, in bytes from the base. */
 typedef struct planes {
     uint32_t bits;   // of a code
     uint32_t groups; // of scales in 64 columns
@@ -193,7 +193,7 @@ static void read_q8_0(uint8_t *codes, float *scale, float *min, const unsigned c
 /* One quarter of a block of 256 into a piece. */
 typedef void read_64(piece *out, const unsigned char *block, uint32_t quarter);
 
-/* dtype.c says how eight scales and minima of 6 bits lie in 12 bytes. */
+/* The packing of eight scales and minima of 6 bits in 12 bytes: see dtype.c. */
 static void scales_k4(piece *out, const unsigned char *block, uint32_t quarter) {
     float d = half_at(block), dmin = half_at(block + 2);
     const unsigned char *packed = block + 4;
@@ -248,7 +248,7 @@ static void read_q6_k(piece *out, const unsigned char *block, uint32_t quarter) 
     }
 }
 
-/* How a file type is read. */
+/* The functions that read a file type. */
 typedef struct reader {
     read_32 *small;
     read_64 *large;
@@ -312,7 +312,7 @@ typedef struct tile {
     uint16_t scales[TILE_ROWS * GROUPS_MAX];
 } tile;
 
-/* Bytes of a and b in turn: a0 b0 a1 b1 a2 b2 a3 b3. */
+/* Bytes of a and b interleaved: a0 b0 a1 b1 a2 b2 a3 b3. */
 static uint64_t in_turn(uint32_t a, uint32_t b) {
     uint64_t x = a, y = b;
     x = (x | x << 16) & 0x0000ffff0000ffffu;
@@ -333,9 +333,8 @@ static void lane_words(uint32_t out[4], const uint32_t columns[4]) {
 }
 
 /* Rows g and g + 8 of the tile, four codes of each for every lane and step: as bytes of a word they
- * are e0 e4 e1 e5 of row g and e2 e6 e3 e7 of row g + 8, so with row g + 8's nibbles above row g's
- * the low plane's word is there, and of what is above the fourth bit each byte has its share for
- * one place. */
+ * are e0 e4 e1 e5 of row g and e2 e6 e3 e7 of row g + 8.  Row g + 8's nibbles above row g's are the
+ * low plane's word; of the bits above the fourth each byte has those of one position. */
 static void place_codes(tile *out, uint32_t g, const uint8_t *row, const uint8_t *row8,
                         uint32_t bits) {
     for (uint32_t s = 0; s < 4; s++) {
@@ -363,7 +362,7 @@ static void place_codes(tile *out, uint32_t g, const uint8_t *row, const uint8_t
     }
 }
 
-/* False: one of them is not finite as a half, *bad is its group. */
+/* False: a scale or minimum is not finite as a half, *bad is its group. */
 static bool place_scales(tile *out, uint32_t r, const piece *in, const planes *p, uint32_t *bad) {
     uint32_t first = (r % 8 * 2 + r / 8) * p->groups;
     for (uint32_t i = 0; i < p->groups; i++) {

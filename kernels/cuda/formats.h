@@ -1,4 +1,4 @@
-/* formats.h - a weight matrix from its file form into the layout of device memory, on the host.
+/* formats.h - converting a weight matrix from its file form to the device's layout, on the host.
  *
  * Thread: any; ranges of rows do not overlap. */
 #ifndef INFERD_CUDA_FORMATS_H
@@ -17,8 +17,8 @@ cu_matrix format_matrix(dtype type, uint32_t rows, uint32_t cols, void *base);
 /* Rows [row_begin, row_begin + n_rows) from file form into `image`, the host copy of the planes;
  * row_begin a multiple of 16, and n_rows too unless these are the last.  The last call (row_begin +
  * n_rows == rows) zeroes the padding.
- * INFERD_EFORMAT when a value is not a finite number, or a scale not in half precision: says row,
- * column and value. */
+ * INFERD_EFORMAT when a value is not a finite number, or a scale not finite in half precision; the
+ * error names row, column and value. */
 inferd_status format_prepare(const cu_matrix *m, dtype type, void *image, const void *file_rows,
                              uint32_t row_begin, uint32_t n_rows, inferd_err *err);
 

@@ -1,26 +1,26 @@
-/* gemv.c - which kernel, how the work is cut, and the launch.
+/* gemv.c - the choice of the kernel, the cut of the work, and the launch.
  *
  * The plan.  A block is 8 warps; slot_warps of them share the columns of a row tile.  Few row tiles
- * want many warps along the columns, then several slices of the columns; many row tiles want
- * neither, because both cost: warps' sums meet at a barrier, slices' in memory.  x lies in shared
- * memory as a whole, so a long row of columns must be cut as well when two blocks' worth of it
- * would not fit a multiprocessor.  cost_of says in bytes what each cut costs the busiest
- * multiprocessor, as if all were loads from memory; the cheapest wins, and what a cost of the
- * second order is guessed at is written beside its name.
+ * need many warps along the columns, then several slices of the columns; many row tiles need
+ * neither, and both cost time: sums of warps join at a barrier, sums of slices in memory.  All of x
+ * lies in shared memory, so a long row of columns must be cut as well when x of two blocks would
+ * not fit a multiprocessor.  cost_of expresses the cost of each cut for the busiest multiprocessor
+ * in bytes, as if all were loads from memory; the cheapest wins.  Smaller costs are guesses, with
+ * the constants below.
  *
  * Thread: engine. */
 #include "cuda/gemv.h"
 
 enum {
-    BLOCKS_PER_SM = 2,        // that shared memory must leave room for
+    BLOCKS_PER_SM = 2,        // that must fit into shared memory
     SM_RESERVED_BYTES = 1024, // of shared memory, per block
 
     /* Guesses, not measured, in bytes that a multiprocessor could have loaded meanwhile. */
-    IN_FLIGHT_BYTES = 40 << 10, // under way per multiprocessor to hide the memory's latency
+    IN_FLIGHT_BYTES = 40 << 10, // in flight per multiprocessor to hide the memory's latency
     UNIT_BYTES = 4 << 10,       // a barrier and the end of a unit
-    LAUNCH_BYTES = 40 << 10,    // a launch more, with what it reads and writes
+    LAUNCH_BYTES = 40 << 10,    // one launch more, with its reads and writes
     SLICE_BYTES = 56 << 10,     // partial sums to memory, the counter, and back
-    L2_SPEED = 4                // times memory's: where x comes from
+    L2_SPEED = 4                // times that of memory: x comes from L2
 };
 
 const gemv_pair gemv_pairs[GEMV_PAIRS] = {
@@ -33,7 +33,7 @@ struct gemv {
     const cu_kernel *kernels[CU_FORMATS], *mixed[GEMV_PAIRS];
     bool allow_mixed;
     cu_type inner;
-    uint32_t n_sms, shared_sm, shared_max; // shared_max: of a block of ours
+    uint32_t n_sms, shared_sm, shared_max; // shared_max: of one of these blocks
 };
 
 static bool dense(uint32_t format) {
@@ -44,7 +44,7 @@ static bool has_minima(uint32_t format) {
     return format == CU_FMT_Q4M || format == CU_FMT_Q5M;
 }
 
-/* Of 16 x 64 weights with their scales. */
+/* Bytes of 16 x 64 weights with their scales. */
 static uint32_t tile_bytes(uint32_t format) {
     static const uint32_t of[CU_FORMATS] = {
         [CU_FMT_F32] = 4096, [CU_FMT_BF16] = 2048, [CU_FMT_F16] = 2048,
@@ -109,9 +109,9 @@ void gemv_allow_mixed(gemv *g, bool allowed) {
     g->allow_mixed = allowed;
 }
 
-/* ---- what one launch can do ---- */
+/* ---- products of one launch ---- */
 
-/* The pair that all matrices are of, GEMV_PAIRS: none. */
+/* The pair of formats of all matrices, GEMV_PAIRS: none. */
 static uint32_t pair_of(const matmul_args *a) {
     for (uint32_t i = 0; i < GEMV_PAIRS; i++) {
         uint32_t n_first = 0, n_second = 0;
@@ -183,14 +183,15 @@ static uint64_t second_bytes(const shape *s) {
     return tile_bytes(gemv_pairs[s->pair].second);
 }
 
-/* What the slower of the two kinds of blocks has to load, in tiles' bytes of a turn. */
+/* The bytes of tiles per unit round that the slower of the two kinds of blocks has to load. */
 static uint64_t slower_bytes(const shape *s, const gemv_plan *p, uint32_t second_blocks) {
     uint64_t first = div_up(p->second_unit, p->blocks - second_blocks) * tile_bytes(s->format);
     uint64_t second = div_up(p->n_units - p->second_unit, second_blocks) * second_bytes(s);
     return u64_max(first, second);
 }
 
-/* Divides the blocks between two formats: about as their bytes are, whichever is done sooner. */
+/* Divides the blocks between two formats: about by their bytes, rounded so that the end is sooner.
+ */
 static void divide_blocks(const shape *s, gemv_plan *p) {
     uint32_t second_units = p->n_units - p->second_unit;
     uint32_t least = p->blocks > p->second_unit ? p->blocks - p->second_unit : 1;
@@ -233,7 +234,7 @@ static bool cut(const gemv *g, const shape *s, const matmul_workspace *w, uint32
     return true;
 }
 
-/* Of x: every block reads its slice, and with a norm all of it. */
+/* The cost of x: every block reads its slice, and with a norm all of it. */
 static uint64_t x_cost(const gemv *g, const shape *s, const gemv_plan *p) {
     uint64_t blocks = div_up(p->blocks * p->splits, g->n_sms);
     uint64_t row = p->slice_tiles * 128 + (s->norm ? (uint64_t)s->cols * 4 : 0);
@@ -284,7 +285,7 @@ gemv_plan gemv_plan_of(const gemv *g, const matmul_workspace *w, const matmul_ar
 bool gemv_pays(const gemv *g, const matmul_workspace *w, const matmul_args *a) {
     shape s = shape_of(a);
     uint32_t saved = (a->norm != NULL) + a->glu;
-    /* Multiplied as floats: each row of x costs as much as the first one. */
+    /* These are multiplied as floats: each row of x costs as much as the first one. */
     if (dense(s.format) && s.format != (g->inner == CU_BF16 ? CU_FMT_BF16 : CU_FMT_F16))
         return false;
     if (saved == 0) return false;
@@ -350,7 +351,7 @@ static void launch_rows(launcher *l, const gemv *g, const matmul_workspace *w, c
            GEMV_THREADS, plan->shared_bytes, &p, sizeof p);
 }
 
-/* So long a row that slices' sums of all rows of x would not fit the workspace: fewer at a time. */
+/* When the sums of slices of all rows of x do not fit the workspace, fewer rows at a time. */
 void gemv_launch(launcher *l, const gemv *g, const matmul_workspace *w, const matmul_args *a) {
     INFERD_CHECK(gemv_can_fuse(g, a));
     shape s = shape_of(a);

@@ -1,27 +1,27 @@
 // gemv.cu - out = x . transpose(w) for 1 to 8 rows of x; norm before and residual or gate after.
 //
-// Bytes.  The weights are read once, in 16-byte loads that pass L1 by; they are nearly all that
-// moves.  Each block reads its columns of x (and, with norm, all of x once more) from L2.
+// Bytes.  The weights are read once, in 16-byte loads that bypass L1; they are nearly all bytes
+// moved.  Each block reads its columns of x (and, with norm, all of x once more) from L2.
 //
 // Math.  A warp's tile is 16 weight rows x 64 columns, the A side of four mma.m16n8k16; the rows of
 // x are the B side's 8 columns, so 1 to 8 of them cost the same.  Weights reach the tensor cores as
-// exact 16-bit numbers: 16-bit weights of the activations' type as they are; quantised ones as
+// exact 16-bit numbers: 16-bit weights of the activations' type unchanged; quantised ones as
 // code minus offset (unpack.cuh), with the scale applied to the float sums of each group; with
-// minima as 2^bits + code, and one tf32 product per tile sets that right and adds the minima.
+// minima as 2^bits + code, and one tf32 product per tile corrects that and adds the minima.
 // Weights that are not exact in the activations' type (float, or the other 16-bit type) are
-// multiplied as floats instead.  So nothing is rounded but x (to inner, when it is normed here),
-// float sums, and the output.
+// multiplied as floats instead.  So only x (to inner, when it is normed here), float sums and the
+// output are rounded.
 //
-// Which k a lane holds is free as long as A and B agree.  x lies in shared memory in the lanes'
-// order, two 16-byte reads per tile: [row][tile][half h][t][8], where the eight are columns
-//     dense       64 tile + 32h + 8t + 0 ... 7, what a lane's 16 bytes of a weight row are
+// The assignment of k to lanes is free as long as A and B agree.  x lies in shared memory in the
+// lanes' order, two 16-byte reads per tile: [row][tile][half h][t][8]; the eight are columns
+//     dense       64 tile + 32h + 8t + 0 ... 7, those of a lane's 16 bytes of a weight row
 //     quantised   64 tile + 16s + 2t + {0, 1, 8, 9} for s = 2h, 2h + 1
-// Lanes g >= rows read the last row of x again; their products land in sums that nobody reads.
+// Lanes g >= rows read the last row of x again; their products land in unused sums.
 //
 // Flow.  A warp walks through its tiles of its block's units with BATCH tiles of weights in
-// registers; each is loaded again right after its use, for the batch that follows, also across
-// units, so that loads are in flight all the time.  The first batch is under way before the
-// predecessor's results are waited for.  Per unit the warps' sums meet in shared memory, which has
+// registers; each is loaded again right after its use, for the next batch, also across units, so
+// that loads are in flight all the time.  The first batch is requested before the kernel waits for
+// the predecessor's results.  Per unit the warps' sums are joined in shared memory, which has
 // room for two units, so that one barrier per unit is enough.
 //
 // Order of sums.  In a warp column tiles in order; then warps in order; then slices in order.  The
@@ -44,20 +44,20 @@ namespace {
 constexpr uint32_t THREADS = GEMV_THREADS;
 constexpr uint32_t HALF_WORDS = 16; // of x: 32 columns in shared memory
 
-// ---- how each format is loaded and multiplied ----
+// ---- loading and multiplying each format ----
 //
 // A format has
-//     words, cursor, sums   what a lane holds of a tile, where it reads, what it adds up in
+//     words, cursor, sums   a lane's part of a tile, its read position, its accumulators
 //     seek                  the cursor to a row tile and column tile
 //     load                  the i-th tile from the cursor on
 //     skip                  the cursor past n tiles
 //     multiply              one tile
 //     WHOLE                 full batches have code of their own (registers allow it)
-//     finish                sums as an mma leaves them: rows g, g + 8 times columns 2t, 2t + 1
+//     finish                sums in the layout of mma: rows g, g + 8 times columns 2t, 2t + 1
 
 struct x_view {                // a lane's view of x in shared memory, at a warp's first tile
-    const unsigned char *mine; // its row, its place in a tile
-    const float *groups;       // sums of groups, at its row and its place in a tile
+    const unsigned char *mine; // its row, its part of a tile
+    const float *groups;       // sums of groups, at its row and its part of a tile
     uint32_t row_bytes;
 };
 
@@ -160,7 +160,7 @@ template <class E> struct dense_load {
     }
 };
 
-// 16-bit weights of the activations' type: a lane's words are fragments as they are.
+// 16-bit weights of the activations' type: a lane's words are fragments without conversion.
 template <class T> struct same_tiles : dense_load<T> {
     typedef T type;
     typedef typename dense_load<T>::words words;
@@ -193,7 +193,7 @@ template <> GPU_FN void eight<float>(const uint32_t *w, float v[8]) {
     for (uint32_t i = 0; i < 8; i++) v[i] = bits_to_f32(w[i]);
 }
 
-// Other weights, in float.  A lane adds up its columns for every row of x; lanes of a row meet
+// Other weights, in float.  A lane adds up its columns for every row of x; lanes of a row are added
 // last.
 template <class E, class T> struct wide_tiles : dense_load<E> {
     typedef T type;
@@ -299,7 +299,7 @@ template <class T> GPU_FN void norm_rows(const gemv_params &p, float *of_warps, 
     sync_threads();
 }
 
-// The block's columns of x, normed or as they are, to shared memory in the lanes' order.
+// The block's columns of x, normed or not, to shared memory in the lanes' order.
 template <class W>
 GPU_FN void stage_x(const gemv_params &p, const columns &c, const gemv_shared &at,
                     unsigned char *base) {
@@ -369,7 +369,7 @@ GPU_FN float activate(float x, uint32_t act) {
     return 0.5f * x * (1.0f + tanh_f32(inner));
 }
 
-// What is behind the sums of a unit: [slot][row of x][16 weight rows], over warps or over slices.
+// The parts of the sums of a unit: [slot][row of x][16 weight rows], over warps or over slices.
 struct unit_sums {
     const float *sums; // of warps
     uint32_t warp_sums, slot_warps;
@@ -420,7 +420,7 @@ GPU_FN void write_unit(const gemv_params &p, const unit_sums &s, uint32_t first_
     }
 }
 
-// Hand this slice's sums over; true for the block that came last, which finds all of them.
+// Publish this slice's sums; true for the last block to arrive, which sees all of them.
 GPU_FN bool meet_slices(const gemv_params &p, const unit_sums &s, float *partials, uint32_t unit) {
     float *mine = partials + (size_t)block_y() * s.n;
     for (uint32_t i = thread_idx(); i < s.n; i += THREADS)
@@ -432,14 +432,14 @@ GPU_FN bool meet_slices(const gemv_params &p, const unit_sums &s, float *partial
     last = sync_threads_or(last);
     if (!last) return false;
     fence();
-    if (thread_idx() == 0) p.counters[unit] = 0; // nobody else looks again
+    if (thread_idx() == 0) p.counters[unit] = 0; // no other block reads it again
     return true;
 }
 
 // ---- all of it ----
 
-// Units of one format, and the blocks that take them in turn: all, or those of the first or second
-// format of two.  Worked out where they are needed, as they come from parameters.
+// Units of one format, and the blocks that take them round-robin: all, or those of the first or
+// second format of two.  Computed at each use, since they come from parameters.
 enum { WHOLE_LIST, FIRST_PIECE, SECOND_PIECE };
 template <uint32_t WHICH> struct piece {
     static constexpr bool SECOND = WHICH == SECOND_PIECE, FIRST = WHICH == FIRST_PIECE;
@@ -461,7 +461,7 @@ template <uint32_t WHICH> struct piece {
     }
 };
 
-struct share {         // what a warp does in every unit of its block
+struct share {         // the part of a warp in every unit of its block
     columns block;     // of the block
     uint32_t slots;    // row tiles of a unit
     uint32_t slot;     // its own
@@ -484,7 +484,7 @@ GPU_FN share share_of(const gemv_params &p) {
 template <class W>
 GPU_FN x_view view_of_x(const gemv_params &p, const share &s, const gemv_shared &in,
                         unsigned char *base) {
-    // Sums of its own kind: the format reads every row of x itself.
+    // Formats with other sums read every row of x themselves.
     constexpr bool ALL_ROWS = sizeof(typename W::sums) != sizeof(mma_sums);
     uint32_t g = lane_idx() / 4, t = lane_idx() % 4, tile = s.begin - s.block.begin;
     uint32_t row = ALL_ROWS ? 0 : g < p.rows ? g : p.rows - 1;
@@ -503,9 +503,9 @@ GPU_FN void seek_list(typename W::cursor &at, const gemv_params &p, const share 
     W::seek(at, p, m, row_tile, s.begin);
 }
 
-// One row tile, whose first batch is in `w`; leaves the first batch of row tile `next` of the list
-// there, if there is one.  A batch that is full and loads a full one, as nearly all do, asks about
-// none of its tiles.
+// One row tile, with its first batch in `w`; leaves the first batch of row tile `next` of the list
+// there, if there is one.  A full batch that loads a full one, the usual case, tests none of its
+// tiles.
 template <class W, class P>
 GPU_FN void multiply_row_tile(typename W::sums &sums, typename W::words w[W::BATCH],
                               typename W::cursor &at, const gemv_params &p, const share &s,
@@ -594,7 +594,7 @@ template <class W, uint32_t WHICH = WHOLE_LIST> GPU_FN void gemv_block(const gem
     }
 }
 
-// Two formats in one kernel leave registers for a tile less.
+// Two formats in one kernel leave registers for one tile less.
 template <uint32_t F, class T> struct mixed_tiles : quant_tiles<F, T> {
     static constexpr uint32_t BATCH = gemv_mixed_batch(F);
 };

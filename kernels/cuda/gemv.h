@@ -1,14 +1,14 @@
 /* gemv.h - activations of 1 to 8 rows times weights that are read once: the kernel of decoding.
  *
- * The part of matmul that takes few rows (matmul.h says who takes what).  One launch can hold the
- * whole neighbourhood of a product: the norm of x before it, up to three matrices of one format
- * (or two that are often found together) that read the same x, bias, the sum into the residual
+ * The part of matmul for few rows (matmul.h has the choice).  One launch can include the
+ * neighbouring operations of a product: the norm of x before it, up to three matrices of one format
+ * (or two formats that often occur together) that read the same x, bias, the sum into the residual
  * stream, or the gated activation of a gate/up pair after it.
  *
  * Work is cut into row tiles (16 weight rows) and column tiles (64 columns).  A block's 8 warps are
  * `slot_warps` warps along the columns of one row tile, times 8 / slot_warps row tiles ("slots"):
- * one unit of work.  Blocks take units in turn; grid y cuts the columns into `splits` slices, whose
- * sums meet in the workspace and are added up, in order, by the block that arrives last.
+ * one unit of work.  Blocks take units round-robin.  Grid y cuts the columns into `splits` slices;
+ * the block that arrives last adds their sums from the workspace, in order.
  * gemv_plan_of chooses from shapes and device alone, so the same product is summed the same way
  * every time.
  *
@@ -21,7 +21,7 @@
 enum {
     GEMV_WARPS = 8,
     GEMV_THREADS = 32 * GEMV_WARPS,
-    GEMV_ROWS_LIMIT = 8, // one side of a tensor core product; matmul.h may send fewer
+    GEMV_ROWS_LIMIT = 8, // one side of a tensor core product; matmul.h may use fewer
     GEMV_SPLITS_MAX = 64
 };
 
@@ -50,18 +50,18 @@ typedef struct gemv_params {
     uint32_t x_float;     // else inner
     uint32_t w_stride;    // dense
     uint32_t n_col_tiles; // of every matrix
-    uint32_t n_row_tiles; // of the list: matrices one after the other; glu: gate and up in turn
+    uint32_t n_row_tiles; // of the list: matrices one after the other; glu: gate and up alternate
     uint32_t n_units;
     uint32_t slot_warps;  // 8, 4, 2, 1
     uint32_t slice_tiles; // column tiles of a slice, the last may have fewer
     uint32_t warp_tiles;  // of a warp, the last may have fewer
     uint32_t splits;      // grid y
-    // Two formats: where the list's row tiles, the units and the blocks of the second one begin.
+    // Two formats: the first row tile of the list, unit and block of the second one.
     uint32_t second_tile, second_unit, second_block;
     uint32_t add, glu, act;
 } gemv_params;
 
-/* Shared memory, in bytes from its base: what host and kernel agree on. */
+/* The layout of shared memory, in bytes from its base, for host and kernel. */
 typedef struct gemv_shared {
     uint32_t x_row; // from one row of x to the next: odd multiples of 64, so rows 0 and 1 differ in
                     // banks
@@ -93,7 +93,7 @@ GEMV_BOTH gemv_shared gemv_shared_of(uint32_t rows, uint32_t slice_tiles, bool m
     return s;
 }
 
-/* Tiles that a warp has under way, as many as the registers of `blocks` per multiprocessor hold. */
+/* Tiles that a warp has in flight, as many as the registers of `blocks` per multiprocessor hold. */
 typedef struct gemv_budget {
     uint32_t batch, blocks;
 } gemv_budget;
@@ -105,14 +105,14 @@ GEMV_BOTH gemv_budget gemv_budget_of(uint32_t format, bool same) {
     return format == CU_FMT_Q8 || format == CU_FMT_Q6 || format == CU_FMT_Q5M ? wide : narrow;
 }
 
-/* Two formats in one kernel leave registers for fewer. */
+/* Two formats in one kernel leave registers for fewer tiles. */
 GEMV_BOTH uint32_t gemv_mixed_batch(uint32_t format) {
     return gemv_budget_of(format, false).batch - 1;
 }
 
 /* ---- for matmul.c ---- */
 
-/* Formats that one launch takes together. */
+/* Two formats that one launch can take together. */
 typedef struct gemv_pair {
     uint32_t first, second;
 } gemv_pair;
@@ -132,20 +132,20 @@ typedef struct gemv_plan {
 inferd_status gemv_create(const cuda_module *m, const cu_device *d, cu_type inner, gemv **out,
                           inferd_err *err);
 void gemv_destroy(gemv *g); // accepts NULL
-/* Matrices of two formats in one launch, or not; they are at first. */
+/* Allow matrices of two formats in one launch, or not; allowed at first. */
 void gemv_allow_mixed(gemv *g, bool allowed);
 
 /* One launch?  1 to GEMV_ROWS_LIMIT rows; all matrices of one format (or of two that have a
  * kernel), one number of columns and, when dense, one stride; glu: two of one shape, nothing added;
  * add: one matrix, float. */
 bool gemv_can_fuse(const gemv *g, const matmul_args *a);
-/* More than GEMV_ROWS_MAX rows, where other kernels take the product: do the launches that a norm
- * or a gate in the same launch saves pay for the x that each block must read? */
+/* For more than GEMV_ROWS_MAX rows, which other kernels could take: do the launches saved by a norm
+ * or a gate in the same launch pay for the x that each block must read? */
 bool gemv_pays(const gemv *g, const matmul_workspace *w, const matmul_args *a);
-/* `a` as gemv_can_fuse wants it. */
+/* gemv_can_fuse(g, a) is true. */
 void gemv_launch(launcher *l, const gemv *g, const matmul_workspace *w, const matmul_args *a);
 
-/* How gemv_launch would cut it: for tests and benches. */
+/* The cut that gemv_launch makes: for tests and benches. */
 gemv_plan gemv_plan_of(const gemv *g, const matmul_workspace *w, const matmul_args *a);
 
 #endif

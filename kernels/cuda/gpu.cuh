@@ -1,12 +1,12 @@
-// gpu.cuh - the words kernels are written in.
+// gpu.cuh - the primitives that kernels are written with.
 //
 // Every instruction that is not plain C++ has one function here, so that a kernel file reads as
-// math, and so that the same file runs in two worlds: compiled by nvcc it is PTX; compiled as C++
-// by the tests (tests/cuda_emul/emul.h) each thread is a fiber, each of these functions checks its
-// rules, and every access to memory is watched for races.  Kernel files use no CUDA built-in
-// directly.
+// math, and so that the same file runs on a GPU and in emulation: compiled by nvcc it is PTX;
+// compiled as C++ by the tests (tests/cuda_emul/emul.h) each thread is a fiber, each of these
+// functions checks its rules, and every access to memory is checked for races.  Kernel files use no
+// CUDA built-in directly.
 //
-// Rules that both worlds rely on:
+// Rules that both rely on:
 //   - one struct argument by value; one-dimensional blocks of whole warps;
 //   - all shared memory is dynamic: shared<T>() is its base (16-byte aligned), which the kernel
 //     carves up;
@@ -15,9 +15,9 @@
 //   - memory is ordered by barriers only: between threads of a warp by sync_warp(), not by
 //     shuffles, ballots, ldmatrix or mma;
 //   - 16-byte accesses are 16-byte aligned (8 and 4 likewise);
-//   - no float atomics: sums happen in one order, so the same run gives the same bits;
-//   - blocks talk only through atomics and fence(): what a block wrote before fence() and its
-//     atomic_add is seen by the block that reads after the atomic_add's answer and fence().
+//   - no float atomics: sums have a fixed order, so the same run gives the same bits;
+//   - blocks communicate only through atomics and fence(): data that a block wrote before fence()
+//     and its atomic_add is seen by a block that reads after its own atomic_add and fence().
 //
 // Fragments of mma (PTX ISA, "Matrix fragments for mma.m16n8k16"), lane = 4 * g + t:
 //   A 16x16  a[0]: (g, 2t..2t+1)  a[1]: (g+8, 2t..)  a[2]: (g, 2t+8..)  a[3]: (g+8, 2t+8..)
@@ -62,9 +62,9 @@ struct alignas(16) word4 {
 // A line of the family's table; cc: first compute capability it runs on, 80 or 90.
 #define GPU_ENTRY(name, params_type, threads, cc)                                                  \
     { #name, (const void *)k_##name, (uint32_t)sizeof(params_type), threads, cc }
-// A helper in which threads meet names its caller in emulation: `f(int x GPU_CALLER)` calls
+// A helper that synchronises threads passes its caller in emulation: `f(int x GPU_CALLER)` calls
 // `sync_threads(GPU_CALLER_IS_FIRST)` or `shfl(v, 0 GPU_CALLER_IS)`; so two calls of f are two
-// places.
+// different barriers.
 #define GPU_CALLER
 #define GPU_CALLER_IS
 #define GPU_CALLER_IS_FIRST
@@ -73,7 +73,7 @@ struct alignas(16) word4 {
     ;                                                                                              \
     extern "C" const uint32_t family##_table_n = sizeof family##_table / sizeof family##_table[0];
 
-// ---- where am I ----
+// ---- indices ----
 GPU_FN uint32_t thread_idx() {
     return threadIdx.x;
 }
@@ -110,7 +110,7 @@ template <class T> GPU_FN T *shared() {
     return reinterpret_cast<T *>(gpu_shared_base);
 }
 
-// ---- together ----
+// ---- barriers, shuffles, votes ----
 GPU_FN void sync_threads() {
     __syncthreads();
 }
@@ -150,7 +150,7 @@ GPU_FN uint32_t leading_zeros(uint32_t x) {
 // ---- memory ----
 // Weights: read once, not kept in L1, first to leave L2.  (One policy word per kernel: not
 // volatile, so the compiler keeps a single one.)  The compiler may move these loads before
-// wait_predecessor(): never for what another kernel of the step writes.
+// wait_predecessor(): never use them for data that another kernel of the step writes.
 GPU_FN uint64_t stream_policy() {
     uint64_t v;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(v));
@@ -190,7 +190,7 @@ GPU_FN void store16(void *p, word4 v) {
 GPU_FN void store8(void *p, word2 v) {
     *static_cast<word2 *>(p) = v;
 }
-// What another block of this launch may have written: not from L1.
+// Data that another block of this launch may have written: not from L1.
 GPU_FN float load_fresh(const float *p) {
     return __ldcg(p);
 }
@@ -203,7 +203,7 @@ GPU_FN word4 load_fresh16(const void *p) {
 }
 
 // v, with its origin hidden from the compiler, which then keeps the value in a register instead of
-// working it out anew wherever it is used.
+// computing it anew at each use.
 GPU_FN uint32_t kept(uint32_t v) {
     asm volatile("" : "+r"(v));
     return v;
@@ -217,8 +217,8 @@ template <bool KEEP, class V> GPU_FN V kept_if(V v) {
     return v;
 }
 
-// Asynchronous copies to shared memory; each thread waits for its own, sync_threads() shows them to
-// the others.  They may land any time between the call and the wait.
+// Asynchronous copies to shared memory; each thread waits for its own, sync_threads() makes them
+// visible to the others.  They may arrive any time between the call and the wait.
 GPU_FN uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
@@ -237,7 +237,7 @@ GPU_FN void cp_async16_or_zero(void *shared, const void *global, bool valid) {
 GPU_FN void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// All but the newest N groups of this thread have landed.
+// Waits until all but the newest N groups of this thread have arrived.
 template <int N> GPU_FN void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
@@ -423,17 +423,17 @@ GPU_FN void mma_1688_tf32(float d[4], const float a[4], const float b[2]) {
 }
 
 #else
-#include "emul.h" // tests/cuda_emul: the same words on fibers
+#include "emul.h" // tests/cuda_emul: the same primitives on fibers
 #endif
 
-// ---- small things both worlds share ----
-// The nearest number that f16 has, of a finite one.
+// ---- helpers for GPU and emulation ----
+// The nearest f16 of a finite number.
 GPU_FN float within_f16(float v) {
     const float largest = 65504.0f;
-    bool finite = v > -GPU_INFINITY && v < GPU_INFINITY; // false for what is not a number
+    bool finite = v > -GPU_INFINITY && v < GPU_INFINITY; // false for NaN
     return finite ? max_f32(-largest, min_f32(v, largest)) : v;
 }
-// (v & mask) | bits in one instruction: left to itself the compiler takes two for two constants.
+// (v & mask) | bits in one instruction: the compiler takes two for two constants.
 GPU_FN uint32_t and_or(uint32_t v, uint32_t mask, uint32_t bits) {
 #ifdef __CUDACC__
     uint32_t out;
@@ -447,7 +447,7 @@ GPU_FN uint32_t and_or(uint32_t v, uint32_t mask, uint32_t bits) {
 GPU_FN float tf32_of(float v) {
     return bits_to_f32((f32_to_bits(v) + 0x1000u) & 0xffffe000u);
 }
-// Butterfly: every lane gets the sum, in one order.
+// Butterfly: every lane gets the sum, in a fixed order.
 template <class T> GPU_FN T warp_sum(T v GPU_CALLER) {
     for (uint32_t m = 16; m > 0; m >>= 1) v += shfl_xor(v, m GPU_CALLER_IS);
     return v;

@@ -1,20 +1,19 @@
 /* lt.c - the book of cuBLASLt's algorithms, and its file.
  *
  * The book is a hash table, open addressing, at most half full.  An entry is a measured choice (us
- * > 0), a guess for a bucket (us == 0), or a guess for one exact number of rows, where the bucket's
+ * > 0), a guess for a bucket (us == 0), or a guess for one exact number of rows, if the bucket's
  * choice was refused; or it says that the library has no algorithm for that number of rows.
  *
  * The file is text, one line per choice:
  *
  *     inferd tune 1
  *     device cc 9.0 sms 132 lt 130200 NVIDIA H200
- *     m 128 n 4096 k 4096 in bf16 out f32 add 1 ws 33554432 us 31.250 algo <8 hexadecimal words>
- * sum <crc>
+ *     m 128 n 4096 k 4096 in bf16 out f32 add 1 ws 33554432 us 31.250 algo <8 words> sum <crc>
  *
- * The sum is of the line before it and of its device line, because a wrong word would be handed to
- * the library as an algorithm.  The driver's version is not part of the key: what an algorithm's
- * words mean is the library's.  A file is written under another name and renamed, so a reader sees
- * a whole one.
+ * The words are hexadecimal.  The sum covers its line and the device line, because a wrong word
+ * would be passed to the library as an algorithm.  The driver's version is not part of the key: the
+ * library alone defines the meaning of the words.  A file is written under another name and
+ * renamed, so a reader sees a whole file.
  *
  * Thread: engine. */
 #include "cuda/lt.h"
@@ -91,7 +90,7 @@ static uint32_t hash_of(const entry *e) {
     return (uint32_t)(h >> 32);
 }
 
-/* The entry of that key, or the free place where it belongs. */
+/* The entry of that key, or the free entry where it belongs. */
 static entry *place_of(entry *entries, uint32_t capacity, const entry *key) {
     uint32_t i = hash_of(key) & (capacity - 1);
     while (entries[i].m != 0 && !same_key(&entries[i], key)) i = (i + 1) & (capacity - 1);
@@ -150,7 +149,7 @@ static bool type_of(const char *name, uint8_t *out) {
     return false;
 }
 
-/* The line without its sum; false: it is none of `device`'s. */
+/* Cut the sum off the line; false: the line does not belong to `device`. */
 static bool check_sum(const char *device, char *line) {
     char *at = strstr(line, " sum "), *end = NULL;
     if (at == NULL) return false;
@@ -210,8 +209,8 @@ static char *read_file(const char *path, size_t *n) {
     return text;
 }
 
-/* Walks the lines of `text`: f gets each line that stands below a device line, with that one.
- * Returns the number of lines that belong nowhere. */
+/* Walks the lines of `text`: f gets each line below a device line, with that device line.
+ * Returns the number of lines without a device line. */
 static uint32_t each_line(char *text, size_t n,
                           void (*f)(void *ctx, const char *device, char *line), void *ctx) {
     const char *device = NULL;
@@ -225,7 +224,7 @@ static uint32_t each_line(char *text, size_t n,
         if (len != (size_t)(next - line)) // a zero byte
             n_stray++;
         else if (line_idx == 0) {
-            if (strcmp(line, first_line) != 0) return 1; // none of ours, or of another version
+            if (strcmp(line, first_line) != 0) return 1; // another file, or another version
         } else if (strncmp(line, "device ", 7) == 0 && len < DEVICE_BYTES)
             device = line;
         else if (device != NULL && len < LINE_MAX_BYTES)
@@ -251,7 +250,7 @@ static void read_book(lt_book *b) {
     size_t n;
     char *text = read_file(b->path, &n);
     if (text == NULL) {
-        if (access(b->path, F_OK) == 0) b->stats.n_ignored = 1; // there, but not to be read
+        if (access(b->path, F_OK) == 0) b->stats.n_ignored = 1; // it exists, but is not readable
         return;
     }
     b->stats.n_ignored += each_line(text, n, take_line, b);
@@ -261,10 +260,10 @@ static void read_book(lt_book *b) {
 typedef struct keep {
     const lt_book *b;
     FILE *f;
-    const char *device; // whose lines were written last
+    const char *device; // the device line that was written last
 } keep;
 
-/* Lines of other devices, as they are. */
+/* Copy lines of other devices unchanged. */
 static void keep_line(void *ctx, const char *device, char *line) {
     keep *k = ctx;
     entry e;
@@ -349,7 +348,7 @@ void lt_book_get_stats(const lt_book *b, lt_book_stats *out) {
 
 /* ---- products ---- */
 
-/* What the library says when an algorithm is not for this product; nothing was launched. */
+/* The library's results for an algorithm that does not fit the product; nothing was launched. */
 static bool is_refusal(cu_result r) {
     return r == CU_EUNSUPPORTED || r == CU_EINVAL || r == CU_EFAILED;
 }
@@ -370,13 +369,13 @@ static entry *choice_of(lt_book *b, const lt_shape *s) {
     key.m = lt_buckets[lt_bucket_idx(s->m)], key.exact = false;
     e = find(b, &key);
     if (e != NULL && e->us > 0) return e;
-    /* Adding to the output or not makes little difference to what is fastest. */
+    /* Whether it adds to the output makes little difference to the fastest choice. */
     key.accumulate = !key.accumulate;
     entry *other = find(b, &key);
     return other != NULL && other->us > 0 ? other : e;
 }
 
-/* Launch one of the library's guesses for `asked` on the true shape, and note it. */
+/* Launch one of the library's guesses for `asked` on the true shape, and store it. */
 static cu_result multiply_guess(lt_book *b, launcher *l, const lt_shape *s, bool exact,
                                 const void *x, const void *w, void *out) {
     lt_algo guesses[LT_CANDIDATES_MAX];
@@ -394,9 +393,9 @@ static cu_result multiply_guess(lt_book *b, launcher *l, const lt_shape *s, bool
         r = multiply(b, l, s, &guesses[i], x, w, out);
         if (r != CU_OK) continue;
         e.algo = guesses[i];
-        note(b, &e); // or it is asked for again
+        note(b, &e); // if that fails, the guess is made again
     }
-    /* Other refusals may be of this moment: a capture is open, a launch failed. */
+    /* Other refusals may be temporary: a capture is open, a launch failed. */
     if (exact && r == CU_EUNSUPPORTED) {
         e.none = true, e.algo.workspace_bytes = b->workspace_bytes;
         e.x_stride = s->x_stride, e.w_stride = s->w_stride, e.out_stride = s->out_stride;
@@ -405,7 +404,7 @@ static cu_result multiply_guess(lt_book *b, launcher *l, const lt_shape *s, bool
     return r;
 }
 
-/* This very product, not one of the same shape that is laid out otherwise or has more room. */
+/* The same product, not one of the same shape with other strides or more workspace. */
 static bool was_refused(const lt_book *b, const entry *e, const lt_shape *s) {
     return e->algo.workspace_bytes == b->workspace_bytes && e->x_stride == s->x_stride &&
            e->w_stride == s->w_stride && e->out_stride == s->out_stride;
@@ -457,7 +456,7 @@ static cu_result clocks_init(const cu_api *api, clocks *c) {
     return r;
 }
 
-/* Run once for the code to be there, then REPEATS times.  `turn` is the next weight. */
+/* Run once to load the code, then REPEATS times.  `turn` is the index of the next weight. */
 static cu_result measure(lt_book *b, launcher *l, const clocks *c, const lt_trial *t,
                          const lt_algo *algo, uint32_t *turn, double *us, uint64_t *used_us) {
     const cu_api *api = b->api;
@@ -484,7 +483,7 @@ inferd_status lt_book_tune(lt_book *b, launcher *l, const lt_trial *t, uint64_t 
     INFERD_CHECK(t->n_w > 0 && lt_buckets[lt_bucket_idx(t->shape.m)] == t->shape.m);
     cu_result r =
         b->api->lt_candidates(&t->shape, b->workspace_bytes, LT_CANDIDATES_MAX, candidates, &n);
-    if (is_refusal(r)) return INFERD_OK; // lt_book_product finds that out by itself
+    if (is_refusal(r)) return INFERD_OK; // lt_book_product handles it
     if (r == CU_OK) r = clocks_init(b->api, &c);
     if (r != CU_OK) return cu_fail(b->api, r, err, "timing cuBLASLt");
     entry best = key_of(&t->shape, false);
@@ -493,7 +492,7 @@ inferd_status lt_book_tune(lt_book *b, launcher *l, const lt_trial *t, uint64_t 
         uint64_t used = 0;
         r = measure(b, l, &c, t, &candidates[i], &turn, &us, &used);
         if (is_refusal(r)) {
-            r = b->api->stream_sync(l->stream); // what did run of it
+            r = b->api->stream_sync(l->stream); // for the launches that did run
             if (r == CU_OK) continue;
         }
         if (r != CU_OK) break;
@@ -513,7 +512,7 @@ inferd_status lt_book_tune(lt_book *b, launcher *l, const lt_trial *t, uint64_t 
 
 /* ---- warming ---- */
 
-/* Nothing is noted: the workspace may not be there yet. */
+/* Nothing is stored: there may be no workspace yet. */
 static cu_result warm_one(lt_book *b, launcher *l, const lt_shape *s, void *x, void *w, void *out) {
     lt_algo guesses[LT_CANDIDATES_MAX];
     uint32_t n = 0;
@@ -525,7 +524,7 @@ static cu_result warm_one(lt_book *b, launcher *l, const lt_shape *s, void *x, v
     for (uint32_t i = 0; i < n && is_refusal(r); i++) r = multiply(b, l, s, &guesses[i], x, w, out);
     if (!is_refusal(r)) return r;
     parts_degrade(l->parts, PART_LT, b->api->text());
-    return CU_OK; // products that it does not take go another way
+    return CU_OK; // products that it does not take use another path
 }
 
 inferd_status lt_book_warm(lt_book *b, launcher *l, lt_type in, inferd_err *err) {

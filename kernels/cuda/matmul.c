@@ -1,11 +1,11 @@
-/* matmul.c - which way a product goes, the large way, and its tuning.
+/* matmul.c - the choice of a path for a product, the large path, and its tuning.
  *
- * Large.  cuBLASLt multiplies 16-bit weights of the activations' type where they lie.  Of other
- * formats as many rows as fit in scratch (a multiple of 128, so that outputs stay aligned) become
- * 16-bit, are multiplied, and make room for the next ones; the stream keeps the order.  A bias is
+ * Large.  cuBLASLt multiplies 16-bit weights of the activations' type in place.  Of other
+ * formats as many rows as fit in scratch (a multiple of 128, so that outputs stay aligned) are
+ * expanded to 16 bits and multiplied, then the next ones; the stream keeps the order.  A bias is
  * added after the library (rows.h): its own epilogue would need another choice of algorithm.
  *
- * What the library is not there for or refuses goes through skinny in groups of 64 rows; of an
+ * Products without the library, or that it refuses, go through skinny in groups of 64 rows; for an
  * expanded matrix, the rows from the refused block on.
  *
  * Thread: engine. */
@@ -88,7 +88,7 @@ inferd_status matmul_warm(matmul *mm, launcher *l, inferd_err *err) {
     return lt_book_warm(mm->book, l, lt_type_of(mm->inner), err);
 }
 
-/* ---- which way ---- */
+/* ---- choosing a path ---- */
 
 static bool by_gemv(const matmul *mm, const matmul_args *a) {
     if (a->rows <= GEMV_ROWS_MAX) return true;
@@ -100,8 +100,8 @@ static bool is_inner(const matmul *mm, uint32_t format) {
     return format == (mm->inner == CU_BF16 ? CU_FMT_BF16 : CU_FMT_F16);
 }
 
-/* In groups of skinny: its bytes are read for each group of 64 rows, instead of once, with 16 bits
- * written and read for each weight after that. */
+/* In groups of skinny?  Then the weights' bytes are read for each group of 64 rows, instead of once
+ * with 16 bits written and read for each weight after that. */
 static bool by_groups(const matmul *mm, const matmul_args *a) {
     matmul_args group = *a;
     group.rows = SKINNY_ROWS_MAX;
@@ -135,7 +135,7 @@ static void *past(void *p, size_t n, cu_type type) { // element n
     return (unsigned char *)p + n * bytes_of(type);
 }
 
-/* As many launches of skinny as there are groups of 64 rows; how many. */
+/* One launch of skinny for each group of 64 rows; returns how many. */
 static uint32_t launch_groups(launcher *l, matmul *mm, const matmul_args *a) {
     matmul_args group = *a;
     uint32_t n = 0;
@@ -236,7 +236,7 @@ static cu_matrix rows_from(const cu_matrix *w, uint32_t row) {
     return m;
 }
 
-/* Of a matrix that is expanded, how many rows at once; 0: scratch is too small. */
+/* How many rows of a matrix are expanded at once; 0: scratch is too small. */
 static uint32_t block_rows(const matmul *mm, const cu_matrix *w) {
     size_t row_bytes = (size_t)round8(w->cols) * 2;
     size_t rows = row_bytes == 0 ? 0 : mm->work.expand_bytes / row_bytes;
@@ -285,7 +285,7 @@ static bool through_lt(launcher *l, matmul *mm, const matmul_args *a, const void
     return true;
 }
 
-/* What is left of the matrix from `row` on. */
+/* The rest of the matrix from `row` on. */
 static void rest_through_skinny(launcher *l, matmul *mm, const matmul_args *a, uint32_t row) {
     matmul_args rest = *a;
     rest.out[0].w = rows_from(&a->out[0].w, row);
@@ -379,7 +379,8 @@ static size_t round_up(size_t n) {
     return (n + LT_ALIGN - 1) / LT_ALIGN * LT_ALIGN;
 }
 
-/* One bucket of one product: time it, or, when it was or the time is up, run it once. */
+/* One bucket of one product: time it, or run it once, if it was timed before or the budget is used
+ * up. */
 static inferd_status try_one(matmul *mm, launcher *l, const product *p, const void *const *w,
                              uint32_t n_w, uint32_t bucket_idx, bool add, uint64_t *budget_us,
                              inferd_err *err) {
@@ -409,7 +410,7 @@ static inferd_status try_one(matmul *mm, launcher *l, const product *p, const vo
     return INFERD_OK;
 }
 
-/* All products, the buckets that matter most first. */
+/* All products, the most important buckets first. */
 static inferd_status try_all(matmul *mm, launcher *l, const product *list, uint32_t n_list,
                              const cu_matrix *weights, uint32_t n, const void **w,
                              uint64_t budget_us, inferd_err *err) {

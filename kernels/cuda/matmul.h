@@ -1,19 +1,19 @@
-/* matmul.h - activations times weights: which kernel takes which matrix.
+/* matmul.h - activations times weights, and the choice of a kernel for each matrix.
  *
  *     out[row, n] = x[row, k] . w[n, k] + bias[n]       sums in float
  *
  *     rows 1..4      gemv     streams the weights once; norm before, gated activation or residual
  *                             after, in the same launch                                gemv.cu
- *     rows 5..8      gemv     where the launches saved pay for it (gemv_pays)
+ *     rows 5..8      gemv     if the saved launches pay for it (gemv_pays)
  *     rows 5..64     skinny   tensor cores, mma.sync with the weights as A; cp.async ring; split-K
  *                             with a reduction in fixed order                          skinny.cu
  *     rows 65..128   skinny   in groups of 64 rows, weights that would be expanded
  *     more           large    cuBLASLt for 16-bit weights of the activations' type; of others as
  *                             many rows as fit are expanded and multiplied    lt.c, expand.cu
  *
- * What cuBLASLt is not there for, or does not take (addresses must be multiples of 256 bytes, rows
- * of 16), goes through skinny in groups of 64 rows: slower, and counted as such.  Each choice is
- * counted (matmul_paths), so that a test can say which path a matrix must take.
+ * Products without cuBLASLt, or that it does not take (addresses must be multiples of 256 bytes,
+ * rows of 16), go through skinny in groups of 64 rows: slower, and counted as such.  Each choice is
+ * counted (matmul_paths), so that a test can check the path of a matrix.
  *
  * Dependent launches read weights before the launch before them has ended: no kernel that writes
  * weights may be that launch.
@@ -40,7 +40,7 @@ typedef struct matmul_args {
     uint32_t x_stride, rows;
     cu_type inner;
 
-    /* gemv only: x is normed first (out of x_type float; rounded to inner as launch_norm would) */
+    /* gemv only: x is normed first (x_type is float; rounded to inner like launch_norm) */
     const float *norm; // [k] or NULL
     float norm_eps;
     const uint32_t *gather; // with norm: row i reads x[gather[i]]; or NULL
@@ -65,7 +65,7 @@ typedef struct matmul_paths {
     uint64_t skinny_large; // matrices, or parts that cuBLASLt did not take of expanded ones
 } matmul_paths;
 
-/* What the large path needs; owned by the backend, pool memory. */
+/* Workspace of products; owned by the backend, pool memory. */
 typedef struct matmul_workspace {
     void *partials; // [partials_bytes] split-K sums of gemv and skinny
     size_t partials_bytes;
@@ -80,26 +80,25 @@ enum { MATMUL_PARTIALS_BYTES = 16 << 20, MATMUL_COUNTERS = 1 << 16, MATMUL_LT_BY
 
 typedef struct matmul matmul; // choices, tuning, path counts
 
-/* Looks up and loads kernels.  tune_path: file where measured choices of cuBLASLt are kept (by
- * device, library version and shape), may be NULL.  lt: the library is open. */
+/* Looks up and loads kernels.  tune_path: file for measured choices of cuBLASLt (by device,
+ * library version and shape), may be NULL.  lt: the library is open. */
 inferd_status matmul_create(const cuda_module *m, const cu_device *d, cu_type inner, bool lt,
                             const char *tune_path, matmul **out, inferd_err *err);
 void matmul_destroy(matmul *mm); // accepts NULL
 /* Two formats in one launch of gemv; gemv for 5 to 8 rows; groups of skinny for 65 to 128 rows. All
  * are allowed at first. */
 void matmul_allow(matmul *mm, bool mixed, bool gemv8, bool skinny128);
-/* Before memory is counted: what cuBLASLt takes for itself at its first product, it takes now.
+/* Before memory is counted: lets cuBLASLt take the memory that its first product takes.
  * Needs no workspace. */
 inferd_status matmul_warm(matmul *mm, launcher *l, inferd_err *err);
 void matmul_set_workspace(matmul *mm, const matmul_workspace *w);
 
-/* Can this be one launch, or one for each group of 64 rows (more rows: what comes with one matrix)?
- * Norm and glu need rows
- * <= GEMV_ROWS_MAX (or what gemv_pays says), several matrices rows <= SKINNY_ROWS_MAX and one
- * format.  The program asks before it fuses. */
+/* Can this be one launch, or one for each group of 64 rows (more rows: only one matrix)?
+ * Norm and glu need rows <= GEMV_ROWS_MAX (or gemv_pays), several matrices rows <= SKINNY_ROWS_MAX
+ * and one format.  The program asks before it fuses. */
 bool matmul_can_fuse(const matmul *mm, const matmul_args *a);
-/* Launch.  Several matrices that cannot be one launch are as many; norm or glu that cannot are a
- * bug. */
+/* Launch.  Several matrices that cannot be one launch are one launch each; a norm or glu that
+ * cannot be fused is a bug. */
 void launch_matmul(launcher *l, matmul *mm, const matmul_args *a);
 
 /* The three ways, for tests and benches. */
@@ -113,11 +112,11 @@ void launch_expand(launcher *l, matmul *mm, const cu_matrix *w, uint32_t row_beg
                    void *out, uint32_t stride, cu_type inner);
 
 /* Time the library's candidates for the shapes of these matrices and every bucket of more than 64
- * rows, at most budget_us of device time in all, on the weights themselves in turn; results go to
- * the tune file.  x, outputs and expanded weights of the trials lie in workspace.expand, whose
- * contents are lost; what does not fit there keeps the library's first choice, as do shapes not
- * reached in time.  Every choice, measured now or before, is run once, so its code is loaded when a
- * capture needs it: worth calling with a budget of 0 too.  No capture may be open. */
+ * rows, at most budget_us of device time in all, on the weights themselves, alternating; results go
+ * to the tune file.  x, outputs and expanded weights of the trials overwrite workspace.expand;
+ * shapes that do not fit there, or are not reached in time, keep the library's first choice.  Every
+ * choice, measured now or before, is run once, so that its code is loaded before a capture: useful
+ * with a budget of 0 too.  No capture may be open. */
 inferd_status matmul_tune(matmul *mm, launcher *l, const cu_matrix *weights, uint32_t n,
                           uint64_t budget_us, inferd_err *err);
 

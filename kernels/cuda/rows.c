@@ -1,7 +1,7 @@
-/* rows.c - launchers of the row kernels: which kernel, how many blocks, how many threads.
+/* rows.c - launchers of the row kernels: the choice of kernel, blocks and threads.
  *
- * Kernels are found once, by the names that rows.cu makes of their types.  The table is the
- * process's: engines that start at the same time write the same pointers into it.
+ * Kernels are found once, by the names that rows.cu makes from their types.  The process has one
+ * table: engines that start at the same time write the same pointers into it.
  *
  * Thread: engine; rows_init also from several at once. */
 #include "cuda/rows.h"
@@ -92,7 +92,7 @@ static void launch_one(launcher *l, const cu_kernel *const *slot, uint32_t grid_
                        uint32_t threads, uint32_t shared_bytes, const void *params,
                        uint32_t params_bytes) {
     const cu_kernel *k = __atomic_load_n(slot, __ATOMIC_RELAXED);
-    INFERD_CHECK(k != NULL); // rows_init found every pair of types that is allowed
+    INFERD_CHECK(k != NULL); // rows_init found every allowed pair of types
     launch(l, k, grid_x, grid_y, 1, threads, shared_bytes, params, params_bytes);
 }
 
@@ -116,7 +116,8 @@ static void launch_flat(launcher *l, const cu_kernel *const *k, uint32_t rows, u
     launch_one(l, k, rows, (n + threads - 1) / threads, threads, 0, params, params_bytes);
 }
 
-/* Threads that leave the fewest idle: the passes that NORM_THREADS would need, spread evenly. */
+/* The number of threads with the fewest idle ones: the passes that NORM_THREADS would need, spread
+ * evenly. */
 static uint32_t norm_threads(uint32_t dim) {
     uint32_t n = chunks(dim), passes = (n + NORM_THREADS - 1) / NORM_THREADS;
     return up_to((n + passes - 1) / passes, 32);

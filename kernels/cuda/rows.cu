@@ -1,8 +1,8 @@
-// rows.cu - what works on one row at a time; dummy weights.
+// rows.cu - operations on one row at a time; dummy weights.
 //
 // A chunk is 8 neighbouring columns: 16 bytes of a 16-bit type, 32 of float.  A thread works on
-// whole chunks.  Of the last chunk of a row only the columns below dim count: what lies behind them
-// is read (rows are `stride` apart, a multiple of 8) but never used, and zeros are written there.
+// whole chunks.  Of the last chunk of a row only the columns below dim count: columns behind them
+// are read (rows are `stride` apart, a multiple of 8) but never used, and zeros are written there.
 //
 // kernel    grid                        threads         moved per row (inner 2 bytes, float 4)
 // norm      rows                        chunks, to 512  x, add in; x out when add; out
@@ -15,9 +15,9 @@
 // dummy     chunks or tiles of matrix   256             the matrix, once
 //
 // Always: a row's result depends on that row alone, and not on the number of rows; blocks of a grid
-// never talk.  Every thread waits for the predecessor and only then lets the dependents start, also
-// where it has nothing to do: so the end of a kernel means the end of all before it, and what a
-// dependent reads before its own wait (weights) was written at least two kernels earlier.
+// do not communicate.  Every thread waits for the predecessor before it lets the dependents start,
+// even if it has nothing to do: so the end of a kernel means the end of all before it, and data
+// that a dependent reads before its own wait (weights) was written at least two kernels earlier.
 #include <type_traits>
 
 #include "cuda/gpu.cuh"
@@ -67,7 +67,7 @@ GPU_FN uint32_t live(uint32_t at, uint32_t dim) {
     return at >= dim ? 0 : dim - at < 8 ? dim - at : 8;
 }
 
-// The rest of the chunk: zeros, whatever was there (it may not be a number).
+// The rest of the chunk becomes zeros (it may hold NaN).
 GPU_FN void clear_behind(float v[8], uint32_t n) {
     for (uint32_t i = 0; i < 8; i++) v[i] = i < n ? v[i] : 0.0f;
 }
@@ -83,7 +83,7 @@ GPU_FN void load_vector(const float *p, uint32_t at, uint32_t n, float v[8]) {
 
 // ---- norm ----
 
-// The sum over all threads, in one order; everyone gets it.
+// The sum over all threads, in a fixed order; every thread gets it.
 GPU_FN float block_sum(float v) {
     float *of_warp = shared<float>();
     v = warp_sum(v);
@@ -92,8 +92,8 @@ GPU_FN float block_sum(float v) {
     return warp_sum(lane_idx() < n_threads() / 32 ? of_warp[lane_idx()] : 0.0f);
 }
 
-// x (+ add) of the chunk at `at`, of which n columns exist.  Where none do, the thread's `first`
-// chunk is read instead, so that no branch keeps the loads of several chunks apart.
+// x (+ add) of the chunk at `at`, of which n columns exist.  If none do, the thread's `first`
+// chunk is read instead, so that no branch separates the loads of several chunks.
 template <class X, class A>
 GPU_FN void norm_fetch(const X *x, const A *add, uint32_t first, uint32_t at, uint32_t n,
                        float v[8]) {
@@ -117,8 +117,8 @@ GPU_FN void scale_chunk(float v[8], float scale, const float w[8]) {
     for (uint32_t i = 0; i < 8; i++) v[i] = v[i] * scale * w[i];
 }
 
-// Up to KEPT chunks per thread stay in registers between the passes; a longer row is read twice
-// there.
+// Up to KEPT chunks per thread stay in registers between the passes; the rest of a longer row is
+// read twice.
 template <class X, class A, class Y> GPU_FN void norm_row(const norm_args &p) {
     constexpr uint32_t KEPT = 2;
     uint32_t first = thread_idx() * 8, step = n_threads() * 8;
@@ -177,7 +177,7 @@ GPU_FN uint32_t flat_chunk() {
     return (block_y() * n_threads() + thread_idx()) * 8;
 }
 
-// Columns behind dim are halves to be cleared, whatever they are halves of.
+// Clears the halves (16-bit columns, or halves of floats) behind dim.
 GPU_FN uint32_t clear_halves(uint32_t word, uint32_t at, uint32_t end) {
     if (at >= end) return 0;
     return at + 1 < end ? word : word & 0xffffu;
@@ -283,8 +283,8 @@ template <class T> GPU_FN void store_pair(T *p, float a, float b) {
     *reinterpret_cast<uint32_t *>(p) = pack2<T>(a, b);
 }
 
-// Four lanes of a tile hold a row of it (and the row 8 further, which nobody wants here): lane 4g +
-// t has columns 2t, 2t + 1, 2t + 8, 2t + 9 of each step.  So a warp reads eight tiles at a time.
+// Four lanes of a tile hold a row of it (and the row 8 further, not used here): lane 4g + t has
+// columns 2t, 2t + 1, 2t + 8, 2t + 9 of each step.  So a warp reads eight tiles at a time.
 template <uint32_t F, class Y>
 GPU_FN void embed_tiles(const embed_params &p, uint32_t token, Y *out) {
     const cu_matrix &m = p.table;
@@ -307,7 +307,7 @@ GPU_FN void embed_tiles(const embed_params &p, uint32_t token, Y *out) {
     }
 }
 
-// A token that is none (drawn from a row without a finite logit) is a row of zeros.
+// A token of -1 (drawn from a row without a finite logit) is a row of zeros.
 template <class Y> GPU_FN void embed_row(const embed_params &p) {
     wait_predecessor();
     release_dependents();
@@ -349,12 +349,12 @@ template <class Y> GPU_FN void embed_row(const embed_params &p) {
 // Items of a row: q heads, then k heads, then v heads; head_lanes lanes each, one chunk per lane,
 // one item per lane and launch.  head_lanes is a power of two, so a head never leaves its warp: the
 // norm is a butterfly, and since every lane reads its partner's numbers from memory before
-// sync_warp() and writes after it, turning in place is safe.
+// sync_warp() and writes after it, rotation in place is safe.
 //
 //     item      0 ... n_heads            ... n_heads + n_kv_heads   ... n_heads + 2 n_kv_heads
-//               q: norm, turn, write     k: norm, turn, store       v: store
+//               q: norm, rotate, write   k: norm, rotate, store     v: store
 
-// Where the chunk at d of a kv head goes: K (0) or V (1) of the row's position.
+// The address of the chunk at d of a kv head: K (0) or V (1) of the row's position.
 GPU_FN uint16_t *kv_chunk(const rope_params &p, uint32_t row, uint32_t which, uint32_t head,
                           uint32_t d) {
     const kv_view &kv = p.kv;
@@ -371,7 +371,7 @@ GPU_FN uint16_t *kv_chunk(const rope_params &p, uint32_t row, uint32_t which, ui
 }
 
 // The chunk at d of a head becomes own * cosine + other * sine, `other` being each number's partner
-// times its norm weight, where there is a norm (sines carry the sign).  What is not turned has
+// times its norm weight, if there is a norm (sines carry the sign).  Numbers without rotation have
 // cosine 1 and sine 0.
 struct turn_terms {
     float other[8], cosine[8], sine[8];
@@ -443,8 +443,8 @@ GPU_FN void rope_terms(const rope_params &p, const T *head, const float own[8], 
         terms_any(p, head, w, table, d, t);
 }
 
-// What is larger than f16 holds is stored as its largest number: infinite keys would make answers
-// that are no numbers.  What came infinite stays, it is a fault elsewhere.
+// Values beyond the range of f16 are stored as its largest number: infinite keys would make answers
+// NaN.  Values that are infinite in the input stay infinite: that is a fault elsewhere.
 GPU_FN void saturate(const rope_params &p, const float v[8], float kept[8]) {
     uint32_t n = 0;
     for (uint32_t e = 0; e < 8; e++) {
@@ -536,8 +536,8 @@ GPU_FN uint32_t dummy_codes(const dummy_params &p, uint32_t row, uint32_t col) {
                                                            << 16;
 }
 
-// Step (and min, in the high half) of a group of columns, in half precision, rounded on the way as
-// the file does it: d and dmin first, then times the group's factor.
+// Step (and min, in the high half) of a group of columns, in half precision, rounded in the same
+// order as in a file: d and dmin first, then times the group's factor.
 template <uint32_t F>
 GPU_FN uint32_t dummy_scale(const dummy_params &p, uint32_t row, uint32_t group) {
     using q = quant<F>;
@@ -566,7 +566,7 @@ GPU_FN uint32_t dummy_scale_word(const dummy_params &p, uint32_t row, uint32_t t
     return dummy_scale<F>(p, row + r * 8, group) | dummy_scale<F>(p, row + r * 8, group + 1) << 16;
 }
 
-// Quantised: a warp makes a tile, each lane the words it would read.
+// Quantised: a warp makes a tile, each lane the words that it reads in products.
 template <uint32_t F> GPU_FN void dummy_tile(const dummy_params &p) {
     using q = quant<F>;
     size_t tile = (size_t)block_x() * (n_threads() / 32) + warp_idx();
@@ -596,7 +596,7 @@ template <uint32_t F> GPU_FN void dummy_tile(const dummy_params &p) {
 }
 
 GPU_FN void dummy_matrix(const dummy_params &p) {
-    wait_predecessor(); // whoever used this memory before
+    wait_predecessor(); // earlier kernels may still use this memory
     release_dependents();
     switch (p.m.format) {
     case CU_FMT_F32:

@@ -1,18 +1,19 @@
-/* rows.h - what works on one row at a time: norms, embedding, rotary embedding with the store of
+/* rows.h - operations on one row at a time: norms, embedding, rotary embedding with the store of
  * keys and values, gated activations, sums, gathers; and dummy weights.
  *
  * All are bound by latency at few rows and by bandwidth at many: one row per block of up to 512
  * threads (long rows: several blocks), 16 bytes per thread and access, values kept in registers
  * between passes.
  *
- * `rows` is how many rows to launch for; the true count is in view->header where it matters (stores
- * to KV).  Pointers are device memory.  `inner` is the backend's 16-bit type, CU_BF16 or CU_F16.
+ * `rows` is the number of rows of the launch; the true count, if it matters (stores to KV), is in
+ * view->header.  Pointers are device memory.  `inner` is the backend's 16-bit type, CU_BF16 or
+ * CU_F16.
  *
  * Rows begin at multiples of 16 bytes: pointers are so aligned and strides are multiples of 8.  A
  * dim is any number.  Every row that is written (also x of norm and add) gets zeros in its columns
- * from dim to the next multiple of 8, so that readers of 16 bytes find numbers there; what lies
- * behind, up to the stride, is left alone, since it may be another matrix's.  Inputs may hold
- * anything behind dim.
+ * from dim to the next multiple of 8, so that readers of 16 bytes find numbers there; columns
+ * behind, up to the stride, are left alone, since they may belong to another matrix.  Inputs may
+ * hold anything behind dim.
  *
  * In place is allowed where types are the same: out == x (norm without add or gather), out == gate
  * or up (glu).
@@ -53,7 +54,7 @@ typedef struct gather_args {
 void launch_gather(launcher *l, const gather_args *a);
 
 /* out[row] = table[token of the row] * scale, any cu_format; a token of -1 is drawn[promised[row]].
- * A drawn id that is none (-1: the row had no finite logit) or not in the table gives zeros. */
+ * A drawn id of -1 (the row had no finite logit) or outside the table gives zeros. */
 typedef struct embed_args {
     void *out;
     cu_type out_type; // CU_F32 or inner
@@ -65,8 +66,8 @@ typedef struct embed_args {
 void launch_embed(launcher *l, const embed_args *a);
 
 /* Per row: q heads and k heads are normed (when q_norm/k_norm: x * (mean(x^2) + eps)^-1/2 * w over
- * head_dim), turned by their position, q is written back in place (inner), k and v are stored in
- * the slots of layer_idx.  k itself is written back too when write_k.  What is stored was rounded
+ * head_dim), rotated by their position, q is written back in place (inner), k and v are stored in
+ * the slots of layer_idx.  k itself is written back too when write_k.  Stored values are rounded
  * once, from float to the type of the KV.  Rows from header->n_rows on store nothing.
  *
  * head_dim is a multiple of 8, at most ROPE_HEAD_DIM_MAX.  n_kv_heads 0: q only (a head norm, say).
@@ -75,11 +76,11 @@ void launch_embed(launcher *l, const embed_args *a);
 enum { ROPE_HEAD_DIM_MAX = 256 };
 typedef struct rope_args {
     void *q, *k;
-    const void *v; // NULL: only turn q and k (in place), store nothing
+    const void *v; // NULL: only rotate q and k (in place), store nothing
     cu_type inner;
     const float *q_norm, *k_norm; // [head_dim] or NULL
     float norm_eps;
-    const float *table; // NULL: do not turn
+    const float *table; // NULL: no rotation
     uint32_t n_pairs;
     bool interleaved;
     bool write_k;
@@ -91,9 +92,8 @@ typedef struct rope_args {
 } rope_args;
 void launch_rope(launcher *l, const rope_args *a);
 
-/* Rows [begin, end) of a rope table, `out` being where row `begin` goes: cos and sin of position *
- * inv_freq[i], times scale, as kernels/cpu makes them (double angle, rounded to float).  On the
- * host. */
+/* Rows [begin, end) of a rope table, row `begin` at `out`: cos and sin of position * inv_freq[i],
+ * times scale, as in kernels/cpu (double angle, rounded to float).  On the host. */
 void rope_table_rows(const float *inv_freq, uint32_t n_pairs, float scale, uint32_t begin,
                      uint32_t end, float *out);
 
@@ -117,7 +117,7 @@ typedef struct add_args {
 } add_args;
 void launch_add(launcher *l, const add_args *a);
 
-/* x[row] += bias, for matrices whose kernel could not add it.  x float or inner. */
+/* x[row] += bias, when the kernel of the matrix could not add it.  x float or inner. */
 typedef struct bias_args {
     void *x;
     cu_type type;
@@ -134,8 +134,8 @@ typedef struct softcap_args {
 } softcap_args;
 void launch_softcap(launcher *l, const softcap_args *a);
 
-/* The matrix of dummy_math.h for `seed`, written in the layout of m->format, padding and all: the
- * bytes that format_prepare makes of dummy_file_rows. */
+/* The matrix of dummy_math.h for `seed`, written in the layout of m->format, padding included: the
+ * bytes that format_prepare makes from dummy_file_rows. */
 typedef struct dummy_args {
     cu_matrix m;
     void *data, *low, *high, *scales; // the same as in m, to write

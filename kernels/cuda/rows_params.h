@@ -1,4 +1,4 @@
-/* rows_params.h - what rows.c hands to the kernels of rows.cu, one struct each.
+/* rows_params.h - the arguments of the kernels of rows.cu, one struct each.
  *
  * C and CUDA C++ include this.  norm, gather, glu, add, bias and softcap take the launcher's own
  * struct (rows.h).

@@ -1,6 +1,6 @@
-/* selftest.c - the self-test of one GPU: opens it, makes every check, and says how it ended.
+/* selftest.c - the self-test of one GPU: opens it, makes every check, and reports the end.
  *
- * Order: words first, because each family is made of them.
+ * Order: primitives first, because each family consists of them.
  *
  * Thread: one. */
 #include "cuda/open.h"

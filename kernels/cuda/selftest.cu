@@ -1,7 +1,7 @@
-// selftest.cu - the words of gpu.cuh, one kind per kernel: see selftest.h.
+// selftest.cu - the primitives of gpu.cuh, one kind per kernel: see selftest.h.
 //
-// Words of 32 bits go out as they are and floats as their bits, so that the host compares whole
-// numbers.  Nothing here is fast.
+// Words of 32 bits are written unchanged and floats as their bits, so that the host compares
+// integers.  Nothing here is fast.
 //
 // Compiles for sm_80 to sm_90 and passes emulation; not yet run on a GPU.
 #include "cuda/gpu.cuh"
@@ -118,8 +118,8 @@ GPU_KERNEL(selftest_lanes, P, SELFTEST_THREADS, 1) {
     out[9 * n + t] = f32_to_bits(shfl((float)t, 9));
 }
 
-// out[4][thread]: what another thread wrote to shared memory, after each kind of barrier; the
-// second is sync_threads_or.
+// out[4][thread]: the word that another thread wrote to shared memory, after each kind of barrier;
+// the second is sync_threads_or.
 GPU_KERNEL(selftest_barriers, P, SELFTEST_THREADS, 1) {
     uint32_t t = thread_idx(), n = n_threads(), *out = out_words(p), *s = shared<uint32_t>();
     uint32_t v = in_words(p)[t];
@@ -136,8 +136,8 @@ GPU_KERNEL(selftest_barriers, P, SELFTEST_THREADS, 1) {
     out[3 * n + t] = s[2 * n + (t ^ 1)];
 }
 
-// Blocks of 64.  out: sum, largest, or of all inputs; sum and largest of 64 bits; the sum of what
-// the blocks left in scratch as the last one sees it, and which blocks were last; from 16 on sum,
+// Blocks of 64.  out: sum, largest, or of all inputs; sum and largest of 64 bits; the sum of the
+// blocks' words in scratch, read by the last one, and which blocks were last; from 16 on sum,
 // largest, or of each block by shared atomics.  All zero before.
 GPU_KERNEL(selftest_atomics, P, 64, 1) {
     uint32_t t = thread_idx(), *out = out_words(p), *s = shared<uint32_t>();
@@ -190,8 +190,9 @@ GPU_KERNEL(selftest_loads, P, SELFTEST_WARP, 1) {
     out[800 + t] = shared_address(s + t) - shared_address(s);
 }
 
-// A ring of two stages, one copy under way while the other is read: out[stage][thread] is what the
-// thread from the other end copied, 16 bytes each.  Then a stage in which odd threads copy zeros.
+// A ring of two stages, one copy in flight while the other is read: out[stage][thread] is the data
+// that the thread from the other end copied, 16 bytes each.  Then a stage in which odd threads copy
+// zeros.
 GPU_KERNEL(selftest_copies, P, SELFTEST_THREADS, 1) {
     uint32_t t = thread_idx(), n = n_threads();
     const word4 *in = static_cast<const word4 *>(p.in);
@@ -214,8 +215,8 @@ GPU_KERNEL(selftest_copies, P, SELFTEST_THREADS, 1) {
     store16(&out[SELFTEST_COPY_STAGES * n + t], load16(&s[n - 1 - t]));
 }
 
-// out[i]: in[i] after n steps of a congruential generator.  The dependents are let go at once and
-// the result comes late: one that does not wait for it reads something else.
+// out[i]: in[i] after n steps of a congruential generator.  The dependents are released at once and
+// the result comes late: a dependent that does not wait for it reads other data.
 GPU_KERNEL(selftest_dependents, P, SELFTEST_THREADS, 1) {
     release_dependents();
     wait_predecessor();
@@ -244,7 +245,7 @@ GPU_KERNEL(selftest_math, P, SELFTEST_THREADS, 1) {
     out[3 * n] = rsqrt_f32(max_f32(x, 0.5f));
     out[4 * n] = min_f32(x, 0.5f);
     out[5 * n] = max_f32(x, -GPU_INFINITY);
-    out[6 * n] = fma_f32(x, x, -x * x); // what the rounding of x * x took away
+    out[6 * n] = fma_f32(x, x, -x * x); // the rounding error of x * x
     out[7 * n] = bits_to_f32(bits ^ 0x80000000u);
     out[8 * n] = (float)popcount(bits);
     out[9 * n] = (float)leading_zeros(bits >> 8);

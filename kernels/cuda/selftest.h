@@ -1,8 +1,8 @@
-/* selftest.h - kernels that are made of single words of gpu.cuh: what self_test.h launches first.
+/* selftest.h - kernels of single primitives of gpu.cuh, the first ones that self_test.h launches.
  *
- * Each kernel uses a few words in all their forms and leaves what they gave in `out`, in the order
- * that selftest.cu writes beside it; selftest_words.c knows the answers by formulas of its own.
- * They keep the rules of gpu.cuh and are compiled into the product's module.
+ * Each kernel uses a few primitives in all their forms and writes the results to `out`, in the
+ * order that selftest.cu states beside it; selftest_words.c has the expected results by formulas of
+ * its own.  They keep the rules of gpu.cuh and are compiled into the product's module.
  *
  * C and CUDA C++ include this.
  *
@@ -13,7 +13,7 @@
 #include "cuda/module.h"
 
 enum {
-    SELFTEST_THREADS = 128, // per block, where a kernel does not say another number
+    SELFTEST_THREADS = 128, // per block, unless a kernel states another number
     SELFTEST_WARP = 32,
     SELFTEST_COPY_STAGES = 5,
     SELFTEST_ROW_BYTES = 48,   // of the tile of ldmatrix in shared memory: 16 numbers and 16 bytes

@@ -1,7 +1,7 @@
 /* selftest_check.c - memory, launch and comparison of one check; see selftest_check.h.
  *
- * A kernel that never ends would hold every call that waits, so the end is asked for by polling an
- * event.  After that, and after a lost context, nothing is given back: the process ends.
+ * A kernel that never ends would block every call that waits, so the end is detected by polling an
+ * event.  After such a kernel, or a lost context, nothing is given back: the process ends.
  *
  * Thread: one. */
 #include "cuda/selftest_check.h"
@@ -62,7 +62,7 @@ bool check_begin(check *c, const char *format, ...) {
 }
 
 static void tell(check *c) {
-    if (c->told) return; // the first failure of a check is the one that explains
+    if (c->told) return; // the first failure of a check is the cause
     c->told = true;
     c->n_right += c->row.result == SELF_TEST_OK;
     c->tell(&c->row, c->ctx);
@@ -138,7 +138,7 @@ static uint64_t now_ms(void) {
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* What was launched has ended; false: told. */
+/* Wait for the end of the launches; false: a failure was reported. */
 static bool wait_end(check *c) {
     if (!good(c, c->api->event_record(c->ended, c->l.stream), "waiting")) return false;
     uint64_t begin = now_ms();
@@ -161,8 +161,8 @@ bool check_ready(check *c) {
     return !c->told && wait_end(c);
 }
 
-/* The kernel that this check launched, when it did not say which.  One that was refused is not
- * counted; the launcher's text begins with its name. */
+/* The kernel that this check launched, if it did not name one.  A refused launch is not counted;
+ * the launcher's text begins with its name. */
 static void name_kernel(check *c) {
     const cuda_module *m = c->l.module;
     size_t n = c->l.status != CU_OK ? strcspn(c->l.text, ":") : 0;

@@ -2,19 +2,19 @@
  *
  *     if (!check_begin(c, "add_%s", type)) return;       the device is lost: nothing more to do
  *     void *x = check_put(c, host_x, n), *out = check_room(c, n);
- *     if (!check_ready(c)) return;                       there was no memory: told
+ *     if (!check_ready(c)) return;                       there was no memory: reported
  *     launch_add(&c->l, &args);
- *     if (!check_run(c)) return;                         it failed, or did not end: told
+ *     if (!check_run(c)) return;                         it failed, or did not end: reported
  *     check_get(c, got, out, n);
  *     check_words(c, "out", got, want, n, width);        keeps the first wrong element
- *     check_end(c);                                      told: right or wrong
+ *     check_end(c);                                      reported: right or wrong
  *
- * A check launches one kernel, whose name the launcher's counters tell; one that launches more
- * names the kernel that it is about with check_about.  Memory comes from the driver's plain
+ * A check launches one kernel; its name follows from the launcher's counters.  A check that
+ * launches more names its kernel with check_about.  Memory comes from the driver's plain
  * allocation, is full of 0xff, and is given back by the next check_begin.
  *
- * Expected values are formulas in double, and to 16 bits they are rounded here, by the definition
- * of the formats: nothing is shared with the kernels.
+ * Expected values are formulas in double, rounded here to 16 bits by the definition of the formats:
+ * no code is shared with the kernels.
  *
  * Thread: one; no other work runs on the device. */
 #ifndef INFERD_CUDA_SELFTEST_CHECK_H
@@ -45,7 +45,7 @@ typedef struct check {
     uint32_t n_allocs;
     char name[CHECK_NAME_BYTES];
     self_test_row row;
-    bool told;        // this check's row
+    bool told;        // this check's row was reported
     bool lost, hung;  // nothing can be launched any more
     uint32_t n_right; // rows so far
     inferd_err why;   // of lost and hung
@@ -65,16 +65,16 @@ void check_about(check *c, const char *kernel);
 bool check_run(check *c);
 void check_get(check *c, void *host, const void *device, size_t n);
 void check_end(check *c);
-/* The row instead of check_run and check_end. */
+/* Report the row, instead of check_run and check_end. */
 void check_skip(check *c, const char *kernel, const char *why);
 void check_fail(check *c, const char *kernel, const char *why);
 
-/* Elements are told as [row, column] when width is not 0. */
+/* Elements are reported as [row, column] when width is not 0. */
 void check_words(check *c, const char *what, const uint32_t *got, const uint32_t *want, size_t n,
                  uint32_t width);
 void check_halves(check *c, const char *what, const uint16_t *got, const uint16_t *want, size_t n,
                   uint32_t width);
-/* Within relative * |want| + absolute; what is not a number is wrong. */
+/* Within relative * |want| + absolute; NaN is wrong. */
 void check_values(check *c, const char *what, const double *got, const double *want, size_t n,
                   uint32_t width, double relative, double absolute);
 
@@ -82,11 +82,11 @@ void check_values(check *c, const char *what, const double *got, const double *w
 
 size_t type_bytes(cu_type type);
 const char *type_name(cu_type type); // as in kernels' names
-/* The nearest number of the type, ties to even, as its bits; and what bits mean. */
+/* The nearest number of the type, ties to even, as its bits; and the number of these bits. */
 uint32_t type_encode(cu_type type, double v);
 double type_decode(cu_type type, uint32_t bits);
 double type_round(cu_type type, double v);
-/* Half a step of the type, relative: what one rounding may do. */
+/* Half a step of the type, relative: the largest error of one rounding. */
 double type_rounding(cu_type type);
 
 /* n numbers to device memory in their type, and back. */
@@ -94,11 +94,11 @@ void *check_put_values(check *c, cu_type type, const double *v, size_t n);
 void check_get_values(check *c, cu_type type, double *out, const void *device, size_t n);
 
 /* A matrix of a file's type: codes by a formula, scales and minima powers of two, so that sums of
- * products with small numbers are exact.  values: [rows, cols] as the file means them.  cols is a
- * multiple of the type's block. */
+ * products with small numbers are exact.  values: [rows, cols] of the file.  cols is a multiple of
+ * the type's block. */
 cu_matrix check_matrix(check *c, dtype type, uint32_t rows, uint32_t cols, uint32_t seed,
                        double *values);
-/* A type of each format that kernels know, [CU_FORMATS]. */
+/* A type of each format of the kernels, [CU_FORMATS]. */
 extern const dtype check_types[CU_FORMATS];
 extern const char *const check_format_names[CU_FORMATS]; // "q4"
 

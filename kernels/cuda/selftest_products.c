@@ -1,7 +1,7 @@
 /* selftest_products.c - the kernels that multiply: gemv, skinny, expand, and cuBLASLt.
  *
  * x are quarters up to 2, weights few bits times powers of two, so each product and each sum of
- * products is exact in float in whatever order, and an output is its one rounding: compared bit for
+ * products is exact in float in any order, and an output has one rounding: compared bit for
  * bit.  Only gated activations have a bound.
  *
  * Thread: one. */
@@ -20,7 +20,7 @@ static uint32_t mixed(uint32_t v) {
     return v ^ v >> 13;
 }
 
-/* A width that ends inside a tile, where the type allows it. */
+/* A width that ends inside a tile, if the type allows it. */
 static uint32_t cols_of(uint32_t format) {
     return format <= CU_FMT_F16 ? 328 : format == CU_FMT_Q6 ? 512 : 480;
 }
@@ -50,7 +50,7 @@ static double *numbers(size_t n) {
     return v;
 }
 
-/* Rows of x in memory are 2 or -2 with a norm: their mean square is 4, and what is multiplied is 1
+/* Rows of x in memory are 2 or -2 with a norm: their mean square is 4, and the normed x is 1
  * or -1 times the norm's weight, a power of two. */
 static void make_x(check *c, product *p, const wishes *want, cu_type inner) {
     uint32_t stride = (p->cols + 7) / 8 * 8 + 8;

@@ -1,8 +1,8 @@
-/* selftest_rows.c - the kernels of rows.cu, one row of formulas each; dummy weights; and those of
+/* selftest_rows.c - checks of the kernels of rows.cu, of dummy weights, and of the kernels of
  * bench.cu, which move bytes.
  *
  * Values are eighths between 1/2 and 3/2 with signs, so sums and products of two are exact in
- * float, and no expected value is so small that a bound would swallow it.
+ * float, and no expected value is smaller than the bound of its check.
  *
  * Thread: one. */
 #include <math.h>
@@ -29,8 +29,8 @@ static void fill(double *out, uint32_t n, uint32_t salt) {
     for (uint32_t i = 0; i < n; i++) out[i] = value(i, salt);
 }
 
-/* Columns from dim to the next multiple of 8 are zeros, those behind are left alone: not compared.
- */
+/* Columns from dim to the next multiple of 8 are zeros; those behind are not written and not
+ * compared. */
 static void check_rows(check *c, const char *what, cu_type type, const void *device, uint32_t rows,
                        uint32_t dim, uint32_t stride, const double *want, double relative) {
     double *got = malloc((size_t)rows * stride * sizeof *got);
@@ -256,7 +256,7 @@ enum {
     R_DIM = 64,
     R_HEADS = 4,
     R_KV_HEADS = 2,
-    R_PAIRS = 24, // the last 16 dimensions are not turned
+    R_PAIRS = 24, // the last 16 dimensions are not rotated
     R_POSITIONS = 40,
     R_BLOCK = 16,
     R_SLOTS = 3,
@@ -276,7 +276,7 @@ static void make_table(double out[R_POSITIONS][2][R_PAIRS]) {
         }
 }
 
-/* One head: normed, then turned. */
+/* One head: normed, then rotated. */
 static void turn(double *head, const double *w, double eps, const double table[2][R_PAIRS],
                  bool interleaved) {
     double squares = 0;
@@ -300,7 +300,7 @@ typedef struct turned {
 static const uint32_t r_positions[R_ROWS] = {5, 33, 34}, r_seqs[R_ROWS] = {0, 1, 1};
 static const int32_t r_slots[] = {2, 1, 1, 0}; // of block 0 of sequence 0; blocks 0 to 2 of 1
 
-/* Where dimension 0 of a key of the row lies; values begin half a layer later. */
+/* The index of dimension 0 of a key of the row; values begin half a layer later. */
 static uint32_t place_of(uint32_t row, uint32_t head) {
     uint32_t position = r_positions[row], first = r_seqs[row] == 0 ? 0 : 1;
     uint32_t slot = (uint32_t)r_slots[first + position / R_BLOCK];
@@ -378,14 +378,14 @@ static void rope(check *c, cu_type inner, cu_type stored, bool interleaved) {
     if (!check_ready(c)) return;
     launch_rope(&c->l, &a);
     if (!check_run(c)) return;
-    /* A turned number may be nearly 0: what is lost in the sum stays. */
+    /* A rotated number may be nearly 0; the rounding error of its sum stays. */
     double small = 4 * MANY, inner_bound = 2 * type_rounding(inner);
     check_get_values(c, inner, got, a.q, R_ROWS * R_Q);
     check_values(c, "q", got, t.q, R_ROWS * R_Q, R_Q, inner_bound, small);
     check_get_values(c, inner, got, a.k, R_ROWS * R_K);
     check_values(c, "k", got, t.k, R_ROWS * R_K, R_K, inner_bound, small);
     check_get_values(c, stored, got, kv.arena, R_ARENA);
-    for (uint32_t i = 0; i < R_ARENA; i++) // a number where none may be is wrong
+    for (uint32_t i = 0; i < R_ARENA; i++) // a write to an untouched element is wrong
         if (isnan(got[i]) && isnan(t.arena[i])) got[i] = t.arena[i] = 0;
     check_values(c, "arena", got, t.arena, R_ARENA, R_DIM, 2 * type_rounding(stored), small);
     check_end(c);
@@ -408,7 +408,7 @@ static void dummy(check *c, dtype type) {
     cu_matrix host = format_matrix(type, D_ROWS, D_COLS, want);
     INFERD_CHECK(format_prepare(&host, type, want, file, 0, D_ROWS, &err) == INFERD_OK);
     dummy_args a = {.file_type = type, .seed = SEED, .scale = 0.02f};
-    a.data = check_zeros(c, n); // as what lies between planes
+    a.data = check_zeros(c, n); // bytes between planes are zero
     a.m = format_matrix(type, D_ROWS, D_COLS, a.data);
     memcpy(&a.low, &a.m.low, sizeof a.low); // planes are read-only in a matrix
     memcpy(&a.high, &a.m.high, sizeof a.high);

@@ -1,10 +1,10 @@
 /* selftest_steps.c - the kernels of a whole step: attention and drawing.
  *
- * Attention.  Values lie between 1 and 2, so outputs do too, and a bound relative to them means
- * something.  Weights are rounded to the type of keys, sums are float.
+ * Attention.  Values lie between 1 and 2, so outputs do too, and a relative bound is
+ * meaningful.  Weights are rounded to the type of keys, sums are float.
  *
- * Drawing.  Ids must be right, log-probabilities have a bound.  The noise of a sampled row is the
- * definition in inferd/sample_math.h, in the host compiler's words.
+ * Drawing.  Ids must be right, log-probabilities have a bound.  The noise of a sampled row is
+ * defined by inferd/sample_math.h, compiled for the host.
  *
  * Thread: one. */
 #include <math.h>
@@ -82,8 +82,8 @@ static world make_world(uint32_t dim, uint32_t first, uint32_t n_rows, bool limi
     return w;
 }
 
-/* Keys and values where the block table says: blocks in reverse order, one slot after the other;
- * what lies behind the context is not a number. */
+/* Keys and values at the positions of the block table: blocks in reverse order, one slot after the
+ * other; memory behind the context is NaN. */
 static void *put_arena(check *c, const world *w, cu_type type, uint32_t n_blocks) {
     uint32_t half = A_KV_HEADS * A_BLOCK * w->dim, n = n_blocks * 2 * half;
     double *arena = numbers(n);
@@ -223,9 +223,9 @@ static tok_id sampled(const float *logits, const sample_params *p, uint32_t posi
     return id;
 }
 
-/* Row 0 greedy, 1 forced, 2 greedy with a bias that moves the choice and a ban of what would win
- * then, 3 sampled, 4 sampled among the 8 largest, 5 narrowed by top_p to the largest, 6 greedy with
- * the largest in the last slice. */
+/* Row 0 greedy, 1 forced, 2 greedy with a bias that moves the choice and a ban of the token that
+ * would win then, 3 sampled, 4 sampled among the 8 largest, 5 narrowed by top_p to the largest, 6
+ * greedy with the largest in the last slice. */
 static void make_lot(lot *d) {
     for (uint32_t r = 0; r < D_ROWS; r++) {
         for (uint32_t i = 0; i < D_STRIDE; i++)
@@ -239,7 +239,7 @@ static void make_lot(lot *d) {
                                   .forced = -1,
                                   .n_top = r % 2 == 0 ? D_TOP : 0};
     }
-    /* Logits are multiples of 1/512 with ties; these stand out, each by its own. */
+    /* Logits are multiples of 1/512 with ties; these are larger, each by a different amount. */
     for (uint32_t r = 0; r < D_ROWS; r++)
         for (uint32_t k = 0; k < D_TOP + 3; k++)
             d->logits[r][(r * 997 + k * 1201) % D_VOCAB] = 16 - (float)k / 4;
@@ -266,7 +266,7 @@ static void make_lot(lot *d) {
     d->ids[4] = sampled(d->logits[4], &d->params[4], d->rows[4].n_tokens, 16 - (D_TOP + 2) / 4.0f);
 }
 
-/* What the first kernel leaves: the largest logit of each slice, before and after changes. */
+/* The results of the first kernel: the largest logit of each slice, before and after changes. */
 static void check_scans(check *c, const lot *d, const draw_args *a) {
     static draw_scan scans[D_ROWS][D_SLICES];
     static float changed[D_ROWS][D_STRIDE];
@@ -350,8 +350,8 @@ static bool put_lot(check *c, lot *d, draw_args *a) {
     return check_ready(c);
 }
 
-/* The two kernels are one launch, so the first is looked at by itself: what the second does with
- * wrong scans says nothing about it. */
+/* launch_draw launches both kernels, so the results of the first are checked separately: results
+ * of the second from wrong scans would say nothing about it. */
 void selftest_draw(check *c) {
     static lot d;
     draw_args a;

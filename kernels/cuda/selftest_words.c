@@ -1,7 +1,8 @@
-/* selftest_words.c - what the kernels of selftest.cu must give, by formulas.
+/* selftest_words.c - the expected results of the kernels of selftest.cu, by formulas.
  *
- * Numbers are whole, or few enough bits that every sum is exact, so nearly all is compared bit for
- * bit; bounds of the special functions are those of gpu.cuh (2 units in the last place), twice.
+ * Numbers are integers, or have few enough bits that every sum is exact, so nearly all results are
+ * compared bit for bit; bounds of the special functions are those of gpu.cuh (2 units in the last
+ * place), twice.
  *
  * Thread: one. */
 #include <math.h>
@@ -12,7 +13,7 @@
 
 enum { T = SELFTEST_THREADS, WARP = SELFTEST_WARP };
 
-/* Any bits, the same every time. */
+/* Pseudo-random bits, the same every time. */
 static uint32_t bits_at(uint32_t i) {
     uint32_t v = (i + 1) * 0x9e3779b9u;
     v = (v ^ v >> 15) * 0x85ebca6bu;
@@ -23,7 +24,7 @@ static void fill_bits(uint32_t *out, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) out[i] = bits_at(i);
 }
 
-/* Loads the kernel and begins the check that bears its name. */
+/* Loads the kernel and begins the check of the same name. */
 static const cu_kernel *begin(check *c, const char *kernel, uint32_t threads,
                               uint32_t shared_bytes) {
     inferd_err err = {0};
@@ -190,9 +191,8 @@ static void copies(check *c) {
     run(c, k, 1, T, SHARED, &p, want, (STAGES + 1) * T * 4, 4 * T);
 }
 
-/* Each launch may begin before the one before it has ended.  The switch of that part counts: then
- * the same launches follow each other.  A device that refuses the attribute has failed the check.
- */
+/* Each launch may begin before the one before it has ended.  With that part switched off the same
+ * launches follow each other.  A device that refuses the attribute fails the check. */
 static void dependents(check *c) {
     enum { BLOCKS = 16, N = BLOCKS * T, LAUNCHES = 8, STEPS = 1000 };
     static uint32_t in[N], want[N], got[N];
@@ -225,8 +225,8 @@ static void dependents(check *c) {
 
 /* ---- numbers ---- */
 
-/* Floats at which rounding decides: between two neighbours of the 16-bit types, and at their ends.
- */
+/* Floats at the limits of rounding: between two neighbours of the 16-bit types, and at the ends of
+ * their range. */
 static float decisive(uint32_t i) {
     static const float special[] = {
         0.0f,     -0.0f,      1.0f,           65504.0f,       65519.996f,  65520.0f,   -1e30f,
@@ -242,7 +242,7 @@ static float decisive(uint32_t i) {
     return isfinite(v) ? v : 1.5f;
 }
 
-/* A pattern of 16 bits that is a number. */
+/* A pattern of 16 bits that is not NaN. */
 static uint32_t pattern(cu_type type, uint32_t i) {
     uint32_t bits = i < 4096 ? i * 16 + i % 16 : bits_at(i) & 0xffffu;
     return isnan(type_decode(type, bits)) ? 0x3c00u : bits;
@@ -298,7 +298,7 @@ static double bits_of_float(float v, uint32_t *bits) {
     return (double)v;
 }
 
-/* What selftest_math gives for input i; `exact` are those without a bound. */
+/* The expected results of selftest_math for input i; `exact` are those without a bound. */
 static void math_of(float x, uint32_t i, double out[SELFTEST_MATH_OUTPUTS]) {
     uint32_t bits;
     double v = bits_of_float(x, &bits);
@@ -349,7 +349,7 @@ static void math(check *c) {
 
 /* ---- tensor cores ---- */
 
-/* Registers of each lane: number pairs of 8x8 matrices, whose upper left corners are these. */
+/* Registers of each lane: pairs of numbers of 8x8 matrices with these upper left corners. */
 static void ldmatrix(check *c) {
     enum { N = 16, REGISTERS = 12, SHARED = N * SELFTEST_ROW_BYTES };
     static const struct {
@@ -373,7 +373,7 @@ static void ldmatrix(check *c) {
     run(c, k, 1, WARP, SHARED, &p, want[0], REGISTERS * WARP, WARP);
 }
 
-/* Whole numbers: any order of sums gives the same, and tf32 has them all. */
+/* Integers: any order of sums gives the same, and all of them are exact in tf32. */
 static void mma(check *c, const char *name, cu_type type, uint32_t depth) {
     enum { M = 16, N = 8, DEPTH_MAX = 16, TIMES = 3 };
     double ab[M * DEPTH_MAX + DEPTH_MAX * N], sums[M * N];

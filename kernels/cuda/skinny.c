@@ -1,9 +1,9 @@
-/* skinny.c - which kernel, how many ranges of columns, and the launch.
+/* skinny.c - the choice of kernel and number of ranges of columns, and the launch.
  *
  * Splits.  A block loads stages one after the other; the device is busy when every multiprocessor
- * has enough bytes on their way.  More splits mean more blocks, and sums that go through memory.
- * cost_of counts in bytes what the busiest multiprocessor has to move, the cheapest number of
- * splits wins, and the numbers that are guesses have names.
+ * has enough bytes in flight.  More splits mean more blocks, and sums that go through memory.
+ * cost_of expresses the cost for the busiest multiprocessor in bytes; the cheapest number of splits
+ * wins.  Guessed costs are the constants below.
  *
  * Thread: engine. */
 #include "cuda/skinny.h"
@@ -13,9 +13,9 @@ enum {
     SM_RESERVED_BYTES = 1024, // of shared memory, per block
 
     /* Guesses, in bytes that a multiprocessor could have loaded meanwhile (about 20 per clock). */
-    IN_FLIGHT_BYTES = 32 << 10, // under way per multiprocessor to hide the memory's latency
+    IN_FLIGHT_BYTES = 32 << 10, // in flight per multiprocessor to hide the memory's latency
     BLOCK_BYTES = 24 << 10,     // a block's first loads and its end
-    SPLIT_BYTES = 16 << 10      // the counter, and what waits for the last block
+    SPLIT_BYTES = 16 << 10      // the counter, and waiting for the last block
 };
 
 static const uint32_t x_tiles[X_TILES] = {1, 2, 4, 8};
@@ -73,7 +73,7 @@ void skinny_destroy(skinny *s) {
     free(s);
 }
 
-/* ---- what one launch can do ---- */
+/* ---- products of one launch ---- */
 
 static bool output_fits(const skinny *s, const matmul_args *a, uint32_t i) {
     if (a->add) return a->n_out == 1 && a->out[i].out_type == CU_F32;
@@ -98,7 +98,7 @@ static uint32_t div_up(uint32_t a, uint32_t b) {
     return (a + b - 1) / b;
 }
 
-/* The kernel with the fewest tiles that hold `rows`. */
+/* The smallest kernel that holds `rows`. */
 static uint32_t kernel_idx(const skinny *s, uint32_t format, uint32_t rows) {
     uint32_t i = 0;
     while (x_tiles[i] * 8 < rows || s->kernels[format][i] == NULL) i++;
@@ -143,7 +143,7 @@ skinny_plan skinny_plan_of(const skinny *s, const matmul_workspace *w, const mat
 
 /* ---- launch ---- */
 
-/* Rows of four neighbours begin where a store of four may. */
+/* May four neighbours of each row be stored at once? */
 static bool is_wide(const void *out, cu_type type, uint32_t stride) {
     return (uintptr_t)out % (type == CU_F32 ? 16 : 8) == 0 && stride % 4 == 0;
 }

@@ -1,7 +1,7 @@
 // skinny.cu - out[row, n] = x[row, k] . w[n, k] for 1 to 64 rows, on tensor cores.
 //
 // Weights are the A operand of mma (16 of their rows at a time), rows of x are its columns (8 at a
-// time), so no tensor work is spent on rows that are not there: out^T = w . x^T.
+// time), so no tensor work is spent on missing rows: out^T = w . x^T.
 //
 //     grid    x: blocks of weight rows, of all matrices of the launch, one after the other
 //             y: ranges of columns (splits)
@@ -19,9 +19,9 @@
 //             others (45 to 75 KiB); of 100 KiB: 1 or 2
 //     bytes   weights once; x once per block (from L2); out once; partial sums of splits twice
 //
-// Shared memory.  x: [64 columns][row of x] in 128-byte rows whose 16-byte chunks are swapped by
-// the row (chunk ^ row % 8), so ldmatrix meets no bank twice.  Dense weights likewise (float:
-// 256-byte rows, chunk ^ 2 * (row % 8)).  Quantised weights stay as they lie in memory: each lane
+// Shared memory.  x: [64 columns][row of x] in 128-byte rows with 16-byte chunks permuted by
+// the row (chunk ^ row % 8), so ldmatrix has no bank conflicts.  Dense weights likewise (float:
+// 256-byte rows, chunk ^ 2 * (row % 8)).  Quantised weights keep their layout: each lane
 // reads back its own bytes (unpack.cuh), half a tile at a time.
 //
 // Exactness.  Codes less their offset are exact in 16 bits and so are products with x in float. The
@@ -35,14 +35,13 @@
 // groups + splits) * 2^-23 of the sum of the terms' magnitudes, 2^bits among them.  The sums of x
 // come from mma too, with ones for weights, once per block: in each stage, the warps that share
 // columns share the work, one stage ahead.  Dense weights of `inner` are exact as well; weights of
-// another type (float, the other 16-bit type) are rounded to inner when read.  What is beyond f16's
-// range becomes infinite there, and the output with it: a wrong answer that can be seen, not one
-// that is hidden.
+// another type (float, the other 16-bit type) are rounded to inner when read.  Values beyond f16's
+// range become infinite there, and so does the output: a visible error, not a hidden one.
 //
 // Splits.  Each writes its sums for a block of weight rows, then counts itself; the last one adds
 // all of them in order 0, 1, ... and leaves the counter at zero.
 //
-// Dependent launch: weights of the first stages are asked for before the predecessor has ended; x,
+// Dependent launch: weights of the first stages are requested before the predecessor has ended; x,
 // partials and counters are touched after wait_predecessor only.
 #include "cuda/gpu.cuh"
 #include "cuda/unpack.cuh"
@@ -51,7 +50,7 @@ extern "C" {
 #include "cuda/skinny.h"
 }
 
-// Where a tile of 16 x 64 weights goes and how its fragments come out: three kinds.
+// Three kinds of tiles of 16 x 64 weights, by their layout and fragments.
 enum { KIND_QUANT, KIND_DENSE16, KIND_DENSE32 };
 template <uint32_t F> struct format {
     static constexpr uint32_t KIND = skinny_is_quant(F) ? KIND_QUANT
@@ -60,8 +59,8 @@ template <uint32_t F> struct format {
     static constexpr bool MINIMA = skinny_has_minima(F);
 };
 
-// ---- asking for a stage ----
-// Where a lane's next weights come from; what is the same for all stages is worked out once.
+// ---- fetching a stage ----
+// The source of a lane's next weights; values common to all stages are computed once.
 template <uint32_t F, uint32_t KIND = format<F>::KIND> struct weight_cursor;
 
 template <uint32_t F> struct weight_cursor<F, KIND_QUANT> {
@@ -69,7 +68,7 @@ template <uint32_t F> struct weight_cursor<F, KIND_QUANT> {
     static constexpr uint32_t HIGH = q::HIGH_BYTES / 16, SCALES = q::SCALE_BYTES / 16;
     static_assert(HIGH + SCALES <= 32, "high plane and scales of a tile in one load per lane");
     const unsigned char *low, *rest; // 16 bytes of the low plane; of high plane or scales
-    uint32_t rest_bytes;             // that a tile takes there
+    uint32_t rest_bytes;             // of a tile there
     uint32_t low_below, rest_below;  // bytes from one tile of this warp to the next
 
     GPU_FN void begin(const skinny_mat &m, uint32_t row_tile, uint32_t col_tile, uint32_t n_tiles,
@@ -100,7 +99,7 @@ template <uint32_t F> struct weight_cursor<F, KIND_QUANT> {
     }
 };
 
-// BYTES per element.  Columns up to a multiple of 8 are there (zeros), none beyond.
+// BYTES per element.  Columns up to a multiple of 8 exist (zeros), none beyond.
 template <uint32_t F, uint32_t BYTES> struct dense_cursor {
     static constexpr uint32_t CHUNKS = TILE_COLS * BYTES / 16, PER_CHUNK = 16 / BYTES; // of a row
     static constexpr uint32_t ROWS = 32 / CHUNKS; // that 32 lanes read at once
@@ -139,8 +138,8 @@ template <uint32_t F> struct weight_cursor<F, KIND_DENSE32> : dense_cursor<F, 4>
 // x of a stage, [part of 64 columns][row of x][64] with zeros beyond its rows and columns.  Thread
 // i fetches chunk i % 8 of rows i / 8, + 16, ...
 //
-// When the last columns are not a whole chunk, what follows them in memory may be anything; blank_x
-// makes it zero once it has landed.
+// When the last columns are not a whole chunk, the memory after them may hold anything; blank_x
+// sets it to zero once it has arrived.
 template <uint32_t N, uint32_t PARTS> struct x_cursor {
     static constexpr int ALL_COLS = 1 << 30;
     const uint16_t *from;
@@ -237,13 +236,13 @@ GPU_FN void read_half(tile_words<F> &w, const unsigned char *tile, uint32_t half
             w.scales[r] = *(const uint32_t *)(scales + r * 4) >> (half * 16);
 }
 
-// Where a lane reads its first tile of a stage.
+// The addresses at which a lane reads its first tile of a stage.
 struct lane_view {
     const unsigned char *low, *scales, *minima; // minima: with their scales, for rest_fragment
 };
 
-// Where a lane reads the low plane and x.  Moving on to the other half works no address out anew;
-// it takes registers, which only tiles of 4 bits leave between the halves.
+// The addresses at which a lane reads the low plane and x.  With it the other half needs no new
+// address computation, but registers, which only tiles of 4 bits leave between the halves.
 template <uint32_t F> struct half_view {
     static constexpr bool FITS = quant<F>::BITS == 4;
     const unsigned char *low, *scales, *x;
@@ -299,8 +298,8 @@ template <uint32_t F, class T, uint32_t N> struct stage {
         }
     }
 
-    // Formats with minima: one tf32 product per tile adds them and takes away what raw codes have
-    // too much (unpack.cuh).
+    // Formats with minima: one tf32 product per tile adds them and subtracts the excess of raw
+    // codes (unpack.cuh).
     static GPU_FN void add_minima(float acc[M][N][4], const lane_view &at,
                                   const unsigned char *sums, uint32_t lane) {
         float rest[M][4];
@@ -382,7 +381,7 @@ template <uint32_t F, class T, uint32_t N> struct stage {
 
     // Sums of x of one stage, for formats with minima: this warp's part of the tiles of x.  Row g
     // of `weights` has 1 (even g) or -2^bits (odd g) for the columns of group g / 4 and zeros for
-    // the others, so that a product is the sum and what stands beside it.
+    // the others, so that a product is the sum and its multiple by -2^bits.
     // weights: the lane's 16 bytes of them for one half, 128 bytes further for the other.
     static GPU_FN void sum_x(unsigned char *sums, const unsigned char *x,
                              const unsigned char *weights, uint32_t row_warp, uint32_t lane) {
@@ -412,7 +411,7 @@ template <uint32_t F, class T, uint32_t N> struct stage {
 };
 
 // ---- results ----
-// Four neighbours of out[row], beginning at column n (a multiple of 4), as far as the matrix goes.
+// Four neighbours of out[row], beginning at column n (a multiple of 4), up to the matrix's end.
 template <class T>
 GPU_FN void put(const skinny_params &p, const skinny_mat &m, uint32_t row, uint32_t n, float v[4]) {
     uint32_t n_valid = m.rows - n < 4 ? m.rows - n : 4;
@@ -519,8 +518,8 @@ GPU_FN void write_sums(const skinny_params &p, const float acc[stage<F, T, N>::M
     if (thread == 0) p.counters[block_x()] = 0;
 }
 
-// Much of what a lane uses in every stage is `kept`, or the compiler would work it out anew each
-// time.  What is worth its register was found by trying (nvcc 13.0, sm_90), for formats of four
+// Many values that a lane uses in every stage are `kept`, because the compiler would compute them
+// anew each time.  The selection was found by trials (nvcc 13.0, sm_90), for formats of four
 // bits and for those of more, where the high planes take registers.
 template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_params &p) {
     using S = stage<F, T, N>;
@@ -553,7 +552,7 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
 
     unsigned char *ring = shared<unsigned char>();
     constexpr uint32_t RING_BYTES = C.stages * C.stage_bytes, AHEAD = C.stages - 1;
-    // Of the first slot, where this warp's tiles are, the lane's places in its first tile, and x.
+    // In the first slot: this warp's tiles, the lane's parts of its first tile, and x.
     uint32_t tiles_at = C.x_bytes + warp * (M * C.tile_bytes);
     unsigned char *my_tiles = ring + tiles_at;
     uint32_t low_at = kept_if<MORE>(tiles_at + lane * 16), minima_at = 0;
@@ -561,7 +560,7 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
         minima_at = kept_if<MORE>(tiles_at + quant<F>::LOW_BYTES + quant<F>::HIGH_BYTES +
                                   lane / 4 * (quant<F>::SCALE_WORDS * 4) + lane % 4 / 2 * 4);
     unsigned char *my_x = ring + col_warp * (N * 8 * 128);
-    // Sums of x: two buffers in turn, then what they are made with.
+    // Sums of x: two alternating buffers, then the factors that produce them.
     constexpr uint32_t SUMS = C.col_warps * N * SKINNY_SUMS_BYTES;
     uint32_t sums_now = 0;
     unsigned char *my_sums = ring + RING_BYTES + col_warp * (N * SKINNY_SUMS_BYTES);
@@ -570,7 +569,7 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
     weight_cursor<F> weights;
     weights.begin(m, n_tiles == 0 ? 0 : first_tile, begin * C.col_warps + col_warp, n_tiles, p.cols,
                   lane);
-    // A warp without tiles fetches the first ones again where that costs no check in each stage.
+    // A warp without tiles fetches the first ones again, if that saves a check in each stage.
     auto fetch_weights = [&](uint32_t stage_idx, uint32_t slot) {
         if (C.col_warps == 1 || has_tiles(stage_idx))
 #pragma unroll
@@ -609,8 +608,8 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
     uint32_t slot = 0, before = RING_BYTES - C.stage_bytes; // of the ring, in bytes: what is
     uint32_t stage_idx = begin;                             // multiplied, and the one before it
     for (uint32_t left = kept(end - begin); left > 0; left--) {
-        // This stage has landed (and the next one, to be summed), and no warp reads the one before
-        // any more, whose slot is filled.
+        // This stage has arrived (and the next one, to be summed), and no warp reads the previous
+        // one any more: its slot is filled.
         cp_async_wait<(int)C.stages - (MINIMA ? 3 : 2)>();
         sync_threads();
         if (left > AHEAD) {
@@ -618,13 +617,13 @@ template <uint32_t F, class T, uint32_t N> GPU_FN void skinny_body(const skinny_
             x.fetch(p, ring + before, left == AHEAD + 1);
         }
         cp_async_commit();
-        if constexpr (!QUANT) // of those, columns come in groups of 32
+        if constexpr (!QUANT) // quantised columns come in groups of 32
             if (p.cols % 8 != 0 && stage_idx == p.n_stages - 1) {
                 blank_x<N, C.col_warps>(ring + slot, p.cols, thread);
                 sync_threads();
             }
         uint32_t next = slot + C.stage_bytes == RING_BYTES ? 0 : slot + C.stage_bytes;
-        if constexpr (MINIMA) // after the last stage of what lies there, not used
+        if constexpr (MINIMA) // after the last stage the sums are not used
             S::sum_x(my_sums + (SUMS - sums_now), my_x + next, sum_weights, row_warp, lane);
         if (has_tiles(stage_idx)) {
             if constexpr (QUANT) {

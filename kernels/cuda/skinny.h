@@ -1,12 +1,12 @@
 /* skinny.h - activations of a few rows (1..64) times weights, on tensor cores.
  *
- * The part of matmul that takes 5 to 64 rows (matmul.h says who takes what).  One launch serves up
+ * The part of matmul for 5 to 64 rows (matmul.h has the choice).  One launch serves up
  * to three matrices of equal format and columns; every other call is several launches.
  *
- * Splitting K.  The columns are cut into `splits` equal ranges when there would be fewer blocks
- * than the device keeps busy.  Ranges write float sums to the workspace, and the last of them to
- * arrive adds all of them up in order, so two runs give the same bits.  skinny_plan_of chooses; it
- * looks at shapes and at the device only.
+ * Splitting K.  The columns are cut into `splits` equal ranges when there would be too few blocks
+ * to keep the device busy.  Ranges write float sums to the workspace, and the last of them to
+ * arrive adds all of them up in order, so two runs give the same bits.  skinny_plan_of chooses, by
+ * shapes and the device only.
  *
  * Thread: engine. */
 #ifndef INFERD_CUDA_SKINNY_H
@@ -25,15 +25,16 @@ enum {
     SKINNY_THREADS = 32 * SKINNY_WARPS,
     SKINNY_SPLITS_MAX = 64,
     /* Sums of 8 rows of x over the two groups of 64 columns: per row 4 parts (group, upper and
-     * lower), each with -2^bits times it.  Behind two buffers of them lies what x is
-     * multiplied by to get them, 16 bytes for each of 8 rows and for each half of the columns. */
+     * lower), each with -2^bits times it.  Behind two buffers of them lie the factors of x that
+     * produce them, 16 bytes for each of 8 rows and for each half of the columns. */
     SKINNY_SUMS_BYTES = 8 * 4 * 8,
     SKINNY_SUM_WEIGHTS_BYTES = 2 * 8 * 16
 };
 
-/* How a block of four warps is cut, for a format and a number of 8-row tiles of x.  A warp
+/* The cut of a block of four warps, for a format and a number of 8-row tiles of x.  A warp
  * multiplies `warp_tiles` tiles of 16 weight rows; row_warps of them lie below each other,
- * col_warps beside each other (64 columns each), whose sums meet in shared memory at the end. */
+ * col_warps beside each other (64 columns each); their sums are joined in shared memory at the
+ * end. */
 typedef struct skinny_cut {
     uint32_t x_tiles; // 8 rows of x each
     uint32_t row_warps, col_warps, warp_tiles;
@@ -109,10 +110,10 @@ void skinny_destroy(skinny *s); // accepts NULL
 
 /* One launch?  rows 1..64, no norm, no glu, all matrices of one format and as many columns. */
 bool skinny_can_fuse(const skinny *s, const matmul_args *a);
-/* `a` as skinny_can_fuse wants it. */
+/* skinny_can_fuse(s, a) is true. */
 void skinny_launch(launcher *l, const skinny *s, const matmul_workspace *w, const matmul_args *a);
 
-/* How skinny_launch would cut it: for tests and benches. */
+/* The cut that skinny_launch makes: for tests and benches. */
 typedef struct skinny_plan {
     skinny_cut cut;
     uint32_t blocks, splits, n_stages; // grid is (blocks, splits)

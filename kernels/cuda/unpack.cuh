@@ -1,4 +1,4 @@
-// unpack.cuh - quantised tiles as kernels read them: words, codes, scales, mma fragments.
+// unpack.cuh - reading quantised tiles in kernels: words, codes, scales, mma fragments.
 //
 // A tile is 16 rows x 64 columns (layout.h).  Lane 4g + t holds rows g and g + 8 of it and, in step
 // s (0..3, 16 columns each), columns 16s + 2t, + 1, + 8, + 9.  Use, for tile number i of the matrix
@@ -17,23 +17,22 @@
 //
 //     total(row, n) += scale * d(row, n) + min * (sum of x[n] over the group)
 //
-// A group is two steps (32 columns), one for Q6; STEPS says so.  Which word goes where is all
-// decided at compile time, so s, r and m should be constants after unrolling, else the words land
-// in local memory.
+// A group is two steps (32 columns), one for Q6 (STEPS).  All indices of words are resolved at
+// compile time, so s, r and m should be constants after unrolling, else the words land in local
+// memory.
 //
 // Formats with minima have a shorter way, without an fma per pair of codes and per minimum:
 //
-//     tile_raw_fragment<F, T>(w, s, a)                 A fragment of step s: 2^BITS + code as T,
-//     exact tile_rest_fragment(w, t, a)                      A side of one mma_1688_tf32 for the
-//     whole tile
+//     tile_raw_fragment<F, T>(w, s, a)      A fragment of step s: 2^BITS + code as T, exact
+//     tile_rest_fragment(w, t, a)           A side of one mma_1688_tf32 for the whole tile
 //
-// The second takes 2^BITS scale (sum of x) away and adds min (sum of x), for both groups at once:
+// The second subtracts 2^BITS scale (sum of x) and adds min (sum of x), for both groups at once:
 // scale and min are f16, hence exact in tf32, and the sum of x comes as two tf32 (rest_sum), 22
-// bits of it. What the short way costs is the cancelled 2^BITS: sums of terms at most three times
+// bits of it.  The cost of the short way is the cancelled 2^BITS: sums of terms at most three times
 // as large.
 //
 // Conversion: a code is or-ed into the mantissa of 2^p (f16: 1024, bf16: 128, where one unit of the
-// last place is 1), and one fma takes 2^p + offset away.  bf16 has 7 bits of mantissa: 8-bit codes
+// last place is 1), and one fma subtracts 2^p + offset.  bf16 has 7 bits of mantissa: 8-bit codes
 // come as two nibbles, 16 * high - 256, then + low + 128, each step exact.
 #ifndef INFERD_UNPACK_CUH
 #define INFERD_UNPACK_CUH
@@ -63,7 +62,7 @@ template <uint32_t F> struct quant {
     static constexpr uint32_t SCALE_BYTES = SCALE_WORDS * 4 * 8;
 };
 
-// What a lane holds of one tile.
+// A lane's part of one tile.
 template <uint32_t F> struct tile_words {
     uint32_t low[quant<F>::LOW_WORDS]; // word s: step s; 8-bit: word 4 + s: its high nibbles
     uint32_t high[quant<F>::HIGH_WORDS > 0 ? quant<F>::HIGH_WORDS : 1];
@@ -82,8 +81,8 @@ GPU_FN void words2(uint32_t *out, word2 v) {
 }
 
 // ---- words ----
-// A lane's words of the tile `tile` after these addresses, where this lane's words of some tile
-// begin (tile_low, tile_high, tile_scales): a constant `tile` costs no address arithmetic.
+// A lane's words of the `tile`-th tile after the one at these addresses (tile_low, tile_high,
+// tile_scales of this lane): a constant `tile` costs no address arithmetic.
 template <uint32_t F>
 GPU_FN void tile_stream_lane(tile_words<F> &w, const unsigned char *low, const unsigned char *high,
                              const unsigned char *scales, uint32_t tile) {
@@ -98,8 +97,8 @@ GPU_FN void tile_stream_lane(tile_words<F> &w, const unsigned char *low, const u
     else
         words2(w.scales, load_stream8(scales + tile * q::SCALE_BYTES));
 }
-// Where the lane's words of tile `tile` of a matrix in device memory begin; planes as in cu_matrix.
-// A tile number times its bytes passes 4 GiB, hence size_t.
+// The address of the lane's words of tile `tile` of a matrix in device memory; planes as in
+// cu_matrix.  A tile number times its bytes can exceed 4 GiB, hence size_t.
 template <uint32_t F>
 GPU_FN const unsigned char *tile_low(const void *low, size_t tile, uint32_t lane) {
     return (const unsigned char *)low + tile * quant<F>::LOW_BYTES + lane * 16;
@@ -184,7 +183,7 @@ template <uint32_t F> struct tile_convert<F, f16> {
     static GPU_FN uint32_t pair(const tile_words<F> &w, uint32_t s, uint32_t m) {
         constexpr int offset = (int)quant<F>::OFFSET;
         constexpr uint32_t base = twice_f16(1024);
-        if constexpr (quant<F>::BITS == 4) { // ten bits of mantissa take two nibbles as they lie
+        if constexpr (quant<F>::BITS == 4) { // ten bits of mantissa take two nibbles unshifted
             constexpr uint32_t sixteenth = 0x2c002c00u;
             uint32_t both = w.low[s] >> (m / 2 * 8);
             uint32_t even = and_or(both, 0x000f000fu, base); // 1024 + code
@@ -202,7 +201,7 @@ template <uint32_t F> struct tile_convert<F, bf16> {
         if constexpr (quant<F>::BITS == 8) {
             uint32_t low = and_or(w.low[s] >> (4 * m), 0x000f000fu, base);
             uint32_t high = and_or(w.low[4 + s] >> (4 * m), 0x000f000fu, base);
-            constexpr int base16 = 16 * 128 + 128 + offset; // what is too much in both
+            constexpr int base16 = 16 * 128 + 128 + offset; // the excess of both
             high = fma2_bf16(high, twice_bf16(16), twice_bf16(-base16));
             return fma2_bf16(low, twice_bf16(1), high);
         }
@@ -263,7 +262,7 @@ template <uint32_t F> GPU_FN void rest_sums(float sum, float b[2]) {
 }
 // Part 0 or 1 of a sum of x: tf32 that add up to it.
 GPU_FN float rest_part(float sum, uint32_t part) {
-    float upper = tf32_of(sum); // rounded, so the rest is half as large; that is cut
+    float upper = tf32_of(sum); // rounded, so the rest is half as large; the rest is truncated
     return part == 0 ? upper : bits_to_f32(f32_to_bits(sum - upper) & 0xffffe000u);
 }
 

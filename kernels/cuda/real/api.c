@@ -1,15 +1,15 @@
 /* api.c - cu_api on the CUDA runtime: devices, memory, streams, kernels, graphs.
  *
- * One short function per call.  What needs care is what a failure means:
+ * One short function per call.  The classification of failures needs care:
  *
  *     the arguments or the moment are wrong      CU_EINVAL       the caller has a bug
  *     this machine cannot                        CU_EUNSUPPORTED, CU_ENODEVICE, CU_EDRIVER
- *     this machine cannot yet                    CU_ESTARTING     its services still start
+ *     this machine cannot yet                    CU_ESTARTING    its services are still starting
  *     the work failed, the context lives on      CU_EFAILED, CU_ENOMEM
- *     the context is gone                        CU_ELOST        only a new process helps
+ *     the context is gone                        CU_ELOST        a new process is needed
  *
  * The runtime's documentation says of each error whether the process can go on ("leaves the process
- * in an inconsistent state").  Devices that vanish after one was used are lost too, whatever the
+ * in an inconsistent state").  Devices that vanish after one was used are lost too, with any error
  * number.
  *
  * Thread: any. */
@@ -28,7 +28,7 @@ enum {
 };
 
 static _Thread_local char text[CU_TEXT_BYTES];
-static atomic_bool used; // a device was in use: from here on its absence is a loss
+static atomic_bool used; // a device was in use: from then on a missing device is a lost one
 
 const char *real_text(void) {
     return text;
@@ -42,7 +42,7 @@ cu_result real_fail(cu_result result, const char *format, ...) {
     return result;
 }
 
-/* `midway`: a device was in use, so that one which is not there now has been lost. */
+/* `midway`: a device was in use, so a missing device has been lost. */
 static cu_result class_of(cudaError_t e, bool midway) {
     switch ((int)e) {
     case cudaSuccess:
@@ -60,7 +60,7 @@ static cu_result class_of(cudaError_t e, bool midway) {
     case cudaErrorInvalidMemcpyDirection:
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorInvalidDevice:
-    case cudaErrorDeviceUninitialized: // this thread has not said which device it uses
+    case cudaErrorDeviceUninitialized: // this thread has not selected a device
     case cudaErrorAlreadyMapped:
     case cudaErrorNotMapped:
     case cudaErrorInvalidResourceHandle:
@@ -142,7 +142,7 @@ static cu_result class_of(cudaError_t e, bool midway) {
 static cu_result result_of(const char *call, cudaError_t e, bool midway) {
     cu_result result = class_of(e, midway);
     if (result == CU_OK || result == CU_NOT_READY) return result;
-    cudaGetLastError(); // what was said once must not be said again by the next launch
+    cudaGetLastError(); // clears the error, so that the next launch does not return it again
     return real_fail(result, "%s: %s (%d)", call, cudaGetErrorString(e), (int)e);
 }
 
@@ -150,7 +150,7 @@ cu_result real_result(const char *call, cudaError_t e) {
     return result_of(call, e, atomic_load(&used));
 }
 
-/* Of calls that look at or open a device: others may be in use, this one is not. */
+/* The result of a call that queries or opens a device: this device is not in use yet. */
 static cu_result opening(const char *call, cudaError_t e) {
     return result_of(call, e, false);
 }
@@ -212,7 +212,7 @@ static cu_result device_count(uint32_t *out) {
 static bool is_mps_client(uint32_t index) {
     int on = 0;
     cudaError_t e = cudaDeviceGetAttribute(&on, cudaDevAttrMpsEnabled, (int)index);
-    if (e != cudaSuccess) cudaGetLastError(); // a driver that does not know the question
+    if (e != cudaSuccess) cudaGetLastError(); // a driver that does not support the query
     return e == cudaSuccess && on != 0;
 }
 
@@ -366,8 +366,8 @@ static cu_result kernel_carve_out(const void *fn) {
                                             cudaSharedmemCarveoutMaxShared));
 }
 
-/* Asking for the attributes loads the code: later launches find it there, also while a capture is
- * open.  The allowance only grows, for one kernel may be launched with several sizes. */
+/* Querying the attributes loads the code, so that later launches need not, also while a capture is
+ * open.  The allowed size only grows, because one kernel may be launched with several sizes. */
 static cu_result kernel_load(const void *fn, uint32_t threads, uint32_t shared_bytes,
                              cu_function_info *out) {
     memset(out, 0, sizeof *out);
@@ -392,7 +392,7 @@ static cu_result kernel_load(const void *fn, uint32_t threads, uint32_t shared_b
                 "%u bytes of dynamic shared memory per block are more than this device "
                 "allows",
                 shared_bytes);
-        /* Blocks this large share a multiprocessor only when all of its memory is theirs. */
+        /* Blocks this large share a multiprocessor only with the largest split of its memory. */
         if (result == CU_OK) result = kernel_carve_out(fn);
         if (result != CU_OK) return result;
     }

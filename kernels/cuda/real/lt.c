@@ -1,14 +1,14 @@
 /* lt.c - large matrices by cuBLASLt, which is opened at run time.
  *
- * The library is half a gigabyte and not part of inferd; it is looked for in this order, and
- * version 13 is the only one whose structs are those that this file was compiled with:
+ * The library is half a gigabyte and not part of inferd; it is searched in this order, and only
+ * version 13 has the structs that this file was compiled with:
  *
  *     a configured file or folder                      nothing else is tried then
  *     the loader's path
  *     the toolkit     CUDA_HOME, CUDA_PATH, /usr/local/cuda, /usr/local/cuda-13*
  *     Python          nvidia/cu13/lib and nvidia/cublas/lib in the usual site-packages folders
  *
- * cuBLASLt thinks in columns.  A row-major matrix is the transpose of a column-major one, so
+ * cuBLASLt is column-major.  A row-major matrix is the transpose of a column-major one, so
  *
  *     out[m, n] = x[m, k] . w[n, k]     row-major, is
  *     out' (n x m) = transpose(w' (k x n)) * x' (k x m)     column-major, the same bytes
@@ -63,7 +63,7 @@ static _Atomic(cublasLtHandle_t) handles[LT_DEVICES_MAX]; // never destroyed
 
 /* ---- finding the library ---- */
 
-/* False: `file` is not our library, and `why` says so. */
+/* False: `file` is not the library, and `why` has the reason. */
 static bool open_file(const char *file, char *why, size_t why_bytes) {
     static const struct {
         const char *name;
@@ -116,7 +116,7 @@ static bool open_matching(const char *pattern) {
 
 static bool open_below(const char *folder, const char *rest) {
     char pattern[LT_PATH_BYTES];
-    if (folder == NULL || folder[0] != '/') return false; // unset, or relative to who knows what
+    if (folder == NULL || folder[0] != '/') return false; // unset, or a relative path
     int n = snprintf(pattern, sizeof pattern, "%s/%s", folder, rest);
     return n > 0 && (size_t)n < sizeof pattern && open_matching(pattern);
 }
@@ -189,7 +189,7 @@ uint64_t lt_version(void) {
 
 /* ---- multiplying ---- */
 
-/* The library's own error may hide that the context is gone; any call of the runtime then tells. */
+/* The library's own error may hide that the context is gone; any runtime call then returns it. */
 static cu_result result_of(const char *call, cublasStatus_t status, const lt_shape *s) {
     if (status == CUBLAS_STATUS_SUCCESS) return CU_OK;
     size_t free_bytes = 0, total_bytes = 0;

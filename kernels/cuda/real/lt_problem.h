@@ -1,7 +1,7 @@
-/* lt_problem.h - a product in cuBLASLt's words: what lt.c hands to the library.
+/* lt_problem.h - the descriptors of a product that lt.c passes to cuBLASLt.
  *
- * Building it needs the library but no device, so a test holds every attribute against the real
- * library by reading it back (tests/cuda_real/lt_descriptors.c).
+ * Building them needs the library but no device, so a test checks every attribute by reading it
+ * back from the real library (tests/cuda_real/lt_descriptors.c).
  *
  * Thread: any, after lt_open. */
 #ifndef INFERD_CUDA_LT_PROBLEM_H
@@ -11,7 +11,7 @@
 
 #include "cuda/real/real.h"
 
-enum { LT_ALIGN = 256 }; // of x, w and out: all memory of the backend is given out so
+enum { LT_ALIGN = 256 }; // of x, w and out: all memory of the backend has it
 
 /* Everything about a shape; lives on the stack, so a call allocates nothing. */
 typedef struct lt_problem {
@@ -21,7 +21,7 @@ typedef struct lt_problem {
 
 /* CU_EINVAL: no such product. */
 cu_result lt_describe(const lt_shape *s, lt_problem *p);
-/* What algorithms may do: their workspace, sums in float, alignment. */
+/* The limits of algorithms: their workspace, sums in float, alignment. */
 cu_result lt_prefer(size_t workspace_bytes, cublasLtMatmulPreferenceOpaque_t *out);
 
 #endif

@@ -1,8 +1,8 @@
-/* module.c - what inferd_cuda.so shows to the outside: the calls and one table of all kernels.
+/* module.c - the interface of inferd_cuda.so: the calls and one table of all kernels.
  *
- * Each kernels/cuda/<family>.cu ends with its own table.  The build counts the families (it finds
- * the files by pattern) and hands their names over as X(family) in INFERD_CUDA_FAMILIES; here the
- * tables are put one after the other, once.
+ * Each kernels/cuda/<family>.cu ends with its own table.  The build finds the families (the files,
+ * by pattern) and passes their names as X(family) in INFERD_CUDA_FAMILIES; here the tables are
+ * joined, once.
  *
  * Thread: any. */
 #include <pthread.h>
@@ -11,7 +11,7 @@
 #include "cuda/module.h"
 #include "cuda/real/real.h"
 
-enum { KERNELS_MAX = 4096 }; // far above what there is; more is a bug in the build
+enum { KERNELS_MAX = 4096 }; // far above the real number; more is a bug in the build
 
 #define X(family)                                                                                  \
     extern const cu_kernel family##_table[];                                                       \

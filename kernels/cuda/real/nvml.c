@@ -1,12 +1,12 @@
-/* nvml.c - how the device is: temperature, power, memory of all processes, ECC, remapped rows.
+/* nvml.c - the device's health: temperature, power, memory of all processes, ECC, remapped rows.
  *
  * NVML comes with the driver and may be missing in a container, or know less inside one and on
- * instances of partitioned GPUs; each number that it does not tell is negative and nothing fails.
- * Only "the GPU is lost" is a failure, whichever call says it: while nothing is computed no
- * other call would notice.
+ * instances of partitioned GPUs; each unknown number is negative and nothing fails.
+ * Only "the GPU is lost" is a failure, from any call: while nothing is computed no other call would
+ * notice.
  *
- * The few declarations that are needed stand here, so that no NVML header is needed to build.
- * Devices are matched by UUID, for NVML counts them in another order than CUDA does.
+ * The few needed declarations are here, so that no NVML header is needed to build.
+ * Devices are matched by UUID, because NVML counts them in another order than CUDA.
  *
  * Thread: any. */
 #include <dlfcn.h>
@@ -27,7 +27,7 @@ enum {
     NVML_SW_THERMAL = 0x20,
     NVML_HW_THERMAL = 0x40
 };
-typedef struct nvml_memory { // nvmlMemory_v2_t: `used` is without what the driver reserves
+typedef struct nvml_memory { // nvmlMemory_v2_t: `used` is without the driver's reserve
     unsigned version;
     unsigned long long total, reserved, free, used;
 } nvml_memory;
@@ -87,7 +87,7 @@ static void open_library(void) {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) return;
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-        void *fn = dlsym(library, symbols[i].name); // NULL: this driver cannot tell
+        void *fn = dlsym(library, symbols[i].name); // NULL: this driver lacks the call
         memcpy(symbols[i].slot, &fn, sizeof fn);
     }
     if (nvml.throttle == NULL) { // the newer name of the same call
@@ -97,7 +97,7 @@ static void open_library(void) {
     there = nvml.init != NULL && nvml.by_uuid != NULL && nvml.init() == NVML_OK;
 }
 
-/* NVML told it; a GPU that is lost is noted. */
+/* The call succeeded; a lost GPU is recorded. */
 static bool told(nvml_return r, bool *lost) {
     if (r == NVML_GPU_IS_LOST) *lost = true;
     return r == NVML_OK;
@@ -111,7 +111,7 @@ static int64_t memory_used(nvml_device d, bool *lost) {
     return -1;
 }
 
-/* What only the whole GPU knows. */
+/* Values that only the whole GPU has. */
 static void read_gpu(nvml_device d, cu_health *out, bool *lost) {
     unsigned n = 0;
     unsigned long long big = 0;
@@ -163,7 +163,7 @@ cu_result device_health(uint32_t index, cu_health *out) {
 
 /* ---- MIG instances ---- */
 
-/* Of one GPU, behind the n that are there; places without an instance are passed over. */
+/* Add the instances of one GPU behind the first n; indices without an instance are skipped. */
 static uint32_t add_instances(nvml_device gpu, uint32_t n_max, cu_instance *out, uint32_t n) {
     unsigned places = 0;
     if (nvml.instances_max(gpu, &places) != NVML_OK) return n; // this GPU has none

@@ -1,15 +1,15 @@
-/* real.h - what the files behind the real cu_api share.
+/* real.h - declarations shared by the files of the real cu_api.
  *
- *     api.c     devices, memory, streams, kernels, graphs      CUDA runtime, linked in statically
- *     vmm.c     virtual memory and UUIDs                       driver entry points, asked for by
- * name nvml.c    health                                         libnvidia-ml.so.1, if it is there
- *     lt.c      large matrices                                 libcublasLt.so.13, if it is there
+ *     api.c     devices, memory, streams, kernels, graphs   CUDA runtime, linked in statically
+ *     vmm.c     virtual memory and UUIDs                    driver entry points, looked up by name
+ *     nvml.c    health                                      libnvidia-ml.so.1, if it is installed
+ *     lt.c      large matrices                              libcublasLt.so.13, if it is installed
  *     module.c  the table of kernels, and the one symbol
  *
- * The shared object needs no library of NVIDIA's to be opened: the static runtime looks for the
- * driver at its first call, so inferd says in its own words what is missing.
+ * The shared object can be opened without any library of NVIDIA: the static runtime looks for the
+ * driver at its first call, so inferd itself reports what is missing.
  *
- * Thread: any; the text of a failure belongs to the thread that saw it. */
+ * Thread: any; the text of a failure belongs to the thread of the failed call. */
 #ifndef INFERD_CUDA_REAL_H
 #define INFERD_CUDA_REAL_H
 
@@ -17,10 +17,10 @@
 
 #include "cuda/cu_api.h"
 
-/* Keep the sentence for text() and return `result`. */
+/* Store the sentence for text() and return `result`. */
 __attribute__((format(printf, 2, 3))) cu_result real_fail(cu_result result, const char *format,
                                                           ...);
-/* The class of `e`; unless it is success or "not ready" also the sentence "call: what it says
+/* The class of `e`; unless it is success or "not ready" also stores the sentence "call: message
  * (700)". */
 cu_result real_result(const char *call, cudaError_t e);
 const char *real_text(void);

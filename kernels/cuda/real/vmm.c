@@ -1,6 +1,6 @@
-/* vmm.c - virtual memory of the device, and who the device is: the calls that only the driver has.
+/* vmm.c - virtual memory and identity of the device: the calls that only the driver has.
  *
- * The driver's library is never linked: the runtime hands out its entry points by name and version,
+ * The driver's library is never linked: the runtime returns its entry points by name and version,
  * so the module also opens on machines without a driver.  They are looked up once, at first use.
  *
  * Driver and runtime number their failures alike, so real_result classifies both.
@@ -35,7 +35,7 @@ static struct {
     device_get_attribute_fn *device_get_attribute;
     device_get_name_fn *name;
     device_get_uuid_fn *uuid;        // an instance of a partitioned GPU has its own
-    device_get_uuid_fn *uuid_parent; // NULL where the driver has forgotten the older call
+    device_get_uuid_fn *uuid_parent; // NULL if the driver no longer has the older call
     get_granularity_fn *granularity;
     address_reserve_fn *reserve;
     address_free_fn *unreserve;
@@ -107,7 +107,7 @@ static cu_result result_of(const char *call, CUresult r) {
     return real_result(call, (cudaError_t)r);
 }
 
-/* ---- who is it ---- */
+/* ---- identity ---- */
 
 cu_result real_identify(uint32_t index, real_identity *out) {
     memset(out, 0, sizeof *out);
@@ -127,8 +127,8 @@ cu_result real_identify(uint32_t index, real_identity *out) {
                       driver.device_get_attribute(
                           &vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device));
     if (result != CU_OK) return result;
-    // Instances are named "NVIDIA H200 MIG 1g.18gb", and the older call answers with the whole
-    // GPU's UUID; either tells.
+    // Instances are named "NVIDIA H200 MIG 1g.18gb", and the older call returns the whole
+    // GPU's UUID; either identifies an instance.
     out->mig = strstr(name, " MIG ") != NULL ||
                (driver.uuid_parent != NULL && driver.uuid_parent(&parent, device) == CUDA_SUCCESS &&
                 memcmp(&parent, &id, sizeof id) != 0);
