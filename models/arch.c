@@ -1,7 +1,7 @@
-/* arch.c - the families of models: what each one's metadata means.
+/* arch.c - the families of models: reading the metadata of each.
  *
  * Keys: docs of GGUF and models' own files; A stands for the architecture's name.  A reader checks
- * every number before anyone multiplies it, and refuses what it does not know instead of guessing.
+ * every number before it is multiplied, and refuses unknown values instead of guessing.
  *
  * Rotary embedding: angle of pair i = position * base^(-2i / rot) / divisor_i / factor, where
  * divisors are the tensor rope_freqs (llama 3.1) and factor is that of linear scaling. */
@@ -12,8 +12,8 @@
 
 typedef struct arch {
     const char *name;
-    bool rope_interleaved;       // pairs (2i, 2i+1), as this family's files store q and k
-    double rope_base;            // of files that do not say one; 0: they must
+    bool rope_interleaved;       // pairs (2i, 2i+1): the order of q and k in this family's files
+    double rope_base;            // of files without the key; 0: it is required
     const char *other_rope_base; // another converter's name of rope.freq_base; NULL: none
     inferd_status (*read)(const struct arch *a, const gguf *g, decoder_spec *s, inferd_err *err);
 } arch;
@@ -43,8 +43,8 @@ static inferd_status read_u32_or(const arch *a, const gguf *g, const char *name,
     return s;
 }
 
-/* A number that has two names, A.name and A.other (NULL: none), the second another converter's.  A
- * file may have both, and then they must agree: one of them would be ignored. */
+/* A number with two names, A.name and A.other (NULL: none), the second from another converter.  A
+ * file may have both, and then they must agree, because one of them would be ignored. */
 static inferd_status read_named_twice(const arch *a, const gguf *g, const char *name,
                                       const char *other, double min, double max, double fallback,
                                       double *out, inferd_err *err) {
@@ -141,7 +141,7 @@ static inferd_status read_rope_divisors(const gguf *g, uint32_t n_pairs, float *
     return st;
 }
 
-/* The smaller of what divides a frequency is what makes it too large. */
+/* Of the two divisors of a frequency the smaller one makes it too large. */
 static inferd_status refuse_freq(const arch *a, const gguf *g, uint32_t pair_idx, double divisor,
                                  double factor, inferd_err *err) {
     char key[128];
@@ -156,8 +156,7 @@ static inferd_status refuse_freq(const arch *a, const gguf *g, uint32_t pair_idx
                        gguf_path(g), key, factor, pair_idx);
 }
 
-/* Frequencies of n_pairs pairs, into memory that the spec owns; divisors are in there when there
- * are some. */
+/* Frequencies of n_pairs pairs, into memory that the spec owns; divided by `divisors` if given. */
 static inferd_status make_freqs(const arch *a, const gguf *g, uint32_t n_pairs, double base,
                                 double factor, const float *divisors, float **out,
                                 inferd_err *err) {
@@ -223,7 +222,7 @@ static float usual_scale(const decoder_spec *s) {
     return 1.0f / sqrtf((float)s->head_dim);
 }
 
-/* What all families say. */
+/* The keys of all families. */
 static inferd_status read_base(const arch *a, const gguf *g, decoder_spec *s, inferd_err *err) {
     inferd_status st;
     uint32_t n_experts;
@@ -265,10 +264,10 @@ static void set_period(uint32_t n_layers, uint32_t period, layer_bits windowed) 
         if (period == 0 || (i + 1) % period != 0) windowed[i / 64] |= (uint64_t)1 << i % 64;
 }
 
-/* Which layers have the window: a period, or a bool for each layer.  `windowed` is all 0 before. */
+/* The layers with a window: a period, or a bool for each layer.  `windowed` is all 0 before. */
 static inferd_status read_pattern(const arch *a, const gguf *g, uint32_t n_layers,
                                   layer_bits windowed, inferd_err *err) {
-    enum { PERIOD = 6 }; // of files that do not say
+    enum { PERIOD = 6 }; // of files without the key
     char key[128];
     uint32_t period;
     gguf_array_view all;
@@ -333,14 +332,13 @@ static inferd_status read_gemma3(const arch *a, const gguf *g, decoder_spec *s, 
     s->embed_scale = sqrtf((float)s->dim);
     s->qk_norm = s->post_norms = true;
     s->act = ACT_GELU_TANH;
-    /* The largest scales its queries by what a head would have without a length of its own; files
-     * do not say so. */
+    /* The largest model scales its queries by dim / n_heads, the head length without an explicit
+     * one; files have no key for it. */
     if (s->n_layers == LAYERS_OF_27B) s->attn.scale = 1.0f / sqrtf((float)(s->dim / s->n_heads));
     return read_gemma3_local(a, g, s, err);
 }
 
-/* Where all layers have the window, or none has one, a pattern that is in the file says the same.
- */
+/* When all layers have the window, or none has one, a pattern in the file must agree. */
 static inferd_status check_pattern(const arch *a, const gguf *g, const decoder_spec *s,
                                    inferd_err *err) {
     char key[128];

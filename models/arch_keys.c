@@ -1,9 +1,9 @@
-/* arch_keys.c - what the files of each family may say: keys and tensors that are honoured, that
- * change nothing, or that must have the value which is computed anyway.
+/* arch_keys.c - the keys and tensors that the files of each family may have: those that are
+ * honoured, that change nothing, or that must have the value which is computed anyway.
  *
- * The names are those that converters write: llama.cpp's, which made most files, and others that
- * were seen.  A key that is in no table is refused by its name (gguf/known.h): a new
- * one is added here when it is honoured, or when it is understood to change nothing. */
+ * The names are those that converters write: that of llama.cpp, which made most files, and other
+ * known ones.  A key that is in no table is refused by its name (gguf/known.h): a new
+ * one is added here when it is honoured, or when it is known to change nothing. */
 #include <string.h>
 
 #include "decoder.h"
@@ -29,11 +29,11 @@ static const known_key all_keys[] = {
 
     {"vocab_size", KNOWN_HARMLESS, 0},                   // the embedding has so many rows
     {"attention.layer_norm_epsilon", KNOWN_HARMLESS, 0}, // of a norm that no family here has
-    {"rope.scaling.original_context_length", KNOWN_HARMLESS, 0}, // yarn and longrope ask for it,
-    {"rope.scaling.yarn_beta_fast", KNOWN_HARMLESS, 0},          // and for these two
+    {"rope.scaling.original_context_length", KNOWN_HARMLESS, 0}, // only yarn and longrope use it,
+    {"rope.scaling.yarn_beta_fast", KNOWN_HARMLESS, 0},          // and these two
     {"rope.scaling.yarn_beta_slow", KNOWN_HARMLESS, 0},
-    {"rope.scaling.finetuned", KNOWN_HARMLESS, 0}, // how the model was made
-    {"tensor_data_layout", KNOWN_HARMLESS, 0},     // where it came from
+    {"rope.scaling.finetuned", KNOWN_HARMLESS, 0}, // about the model's training
+    {"tensor_data_layout", KNOWN_HARMLESS, 0},     // about the model's origin
     {"pooling_type", KNOWN_HARMLESS, 0},           // of embeddings, which are not served
 
     {"attention.causal", KNOWN_IS, 1},
@@ -56,7 +56,7 @@ static const known_key all_keys[] = {
     {"attention.sliding_window", KNOWN_IS, 0}, // llama and gemma3 read it
     {"attention.sliding_window_pattern", KNOWN_READ, 0},
     {"leading_dense_block_count", KNOWN_IS, 0},
-    {"expert_used_count", KNOWN_HARMLESS, 0}, // how some of expert_count are chosen, which is 0
+    {"expert_used_count", KNOWN_HARMLESS, 0}, // of expert_count, which is 0
     {"expert_shared_count", KNOWN_IS, 0},
     {"expert_group_count", KNOWN_HARMLESS, 0},
     {"expert_group_used_count", KNOWN_HARMLESS, 0},
@@ -99,7 +99,7 @@ static size_t family_of(const decoder_spec *s) {
 
 inferd_status decoder_keys_check(const gguf *g, const decoder_spec *s, inferd_err *err) {
     const known_key computed[] = {
-        // what they must be is another number for each model
+        // the required value differs between models
         {"attention.scale", KNOWN_IS_OR_0, (double)s->attn.scale},
         {"embedding_scale", KNOWN_IS_OR_0, (double)s->embed_scale},
         {"embedding_length_out", KNOWN_IS_OR_0, s->dim},

@@ -1,17 +1,17 @@
-/* content.c - what distinguishes a model's answers from another's, in 128 bits.
+/* content.c - a fingerprint of a model in 128 bits, different for models with different answers.
  *
  *     numbers    size and time of the file; of a made-up model its seed
  *     header     all of it: metadata and the list of tensors
- *     samples    a few kilobytes each from SAMPLES places of the matrices
+ *     samples    a few kilobytes each from SAMPLES positions in the matrices
  *
- * Models that were made from one another often have the same header and size, and out of an archive
- * or an image the same time too, so some of the weights are looked at.  They differ nearly
- * everywhere, or, where an adapter was merged, in one matrix of each layer: therefore places are
- * dealt evenly over the matrices, and within a stretch of them the header's hash draws one, so that
- * no pattern of layers falls between the places.  A file whose other bytes were changed while its
- * size and time stayed is taken for the old one.
+ * Models that were made from one another often have the same header and size, and, unpacked from an
+ * archive or an image, the same time too, so some of the weights are sampled.  They differ nearly
+ * everywhere, or, when an adapter was merged, in one matrix of each layer.  Therefore samples are
+ * distributed evenly over the matrices, and within a range of them the header's hash draws one, so
+ * that no regular pattern of layers escapes the samples.  A file in which other bytes were changed
+ * while its size and time stayed is taken for the old one.
  *
- * The halves are two unlike hashes over the same bytes, each in 64 bits. */
+ * The halves are two different hashes of 64 bits over the same bytes. */
 #include <string.h>
 
 #include "inferd/hash.h"
@@ -41,7 +41,7 @@ static uint64_t count_matrices(const gguf *g) {
 }
 
 static const gguf_tensor *matrix_at(const gguf *g, uint64_t idx) {
-    for (size_t i = 0;; i++) { // there are so many
+    for (size_t i = 0;; i++) { // idx is below their number
         const gguf_tensor *t = gguf_tensor_at(g, i);
         if (t->n_dims > 1 && idx-- == 0) return t;
     }
@@ -68,7 +68,7 @@ inferd_status content_read(model *m, inferd_err *err) {
     inferd_status st = INFERD_OK;
     add(&c, numbers, sizeof numbers);
     add(&c, id.header.p, id.header.n);
-    /* Of the header alone: what is drawn is the same for all files that have it. */
+    /* Of the header alone: the sampled positions are the same for all files with this header. */
     uint64_t header = hash_bytes(HASH_BEGIN, id.header.p, id.header.n);
     uint64_t n_matrices = m->dummy ? 0 : count_matrices(m->file);
     for (uint32_t i = 0; i < SAMPLES && n_matrices > 0 && st == INFERD_OK; i++)

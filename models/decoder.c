@@ -1,13 +1,13 @@
-/* decoder.c - the forward pass, top to bottom as in the papers.
+/* decoder.c - the forward pass.
  *
  *     x = embed(token)
  *     each layer:  x += Wo attend(rope(Wq a), rope(Wk a), Wv a)      a = rmsnorm(x)
  *                  x += Wd (silu(Wg m) * Wu m)                        m = rmsnorm(x)
- *     logits = head(rmsnorm(x)), for the rows that asked
+ *     logits = head(rmsnorm(x)), for the rows with logits
  *
- * Of the last layer the others need only their keys and values: what is added to x there goes
- * nowhere.  So when some rows did not ask, those that did are taken out after its attention, and
- * the rest of it is computed for them alone: of a prompt that is one row, or none. */
+ * In the last layer the other rows need only their keys and values: their x is not used any more.
+ * So when some rows have no logits, the rows with logits are gathered after its attention, and
+ * the rest of the layer is computed for them alone: of a prompt that is one row, or none. */
 #include "decoder.h"
 
 #include <string.h>
@@ -133,8 +133,8 @@ void decoder_scratch_close(backend *be, decoder_scratch *t) {
     *t = (decoder_scratch){0};
 }
 
-/* The groups of layers that fill a page best, for blocks of so many tokens; true: well enough to
- * look no further. */
+/* The groups of layers that fill a page best, for blocks of so many tokens; true: full enough to
+ * end the search. */
 static bool group_layers(const decoder_spec *s, kv_type type, uint32_t block_tokens, size_t layer,
                          size_t page, size_t *best_used, kv_layout *best) {
     for (uint32_t g = s->n_layers; g >= 1; g--) {

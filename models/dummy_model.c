@@ -1,12 +1,12 @@
 /* dummy_model.c - a path becomes a shape, a shape becomes the header of a GGUF file in memory.
  *
- *     [ header | rope_freqs |            zeros that nobody reads            ]   a memfd
+ *     [ header | rope_freqs |            zeros that are never read            ]   a memfd
  *
- * The file has its full size and almost none of its bytes: pages of a memfd that were never written
- * take no memory.  Only rope_freqs, which the header's reader needs, is there.
+ * The file has its full size but takes little memory: pages of a memfd that were never written
+ * take none.  Only rope_freqs, which the header's reader needs, is written.
  *
  * The vocabulary has a token for each byte, three control tokens, and words that only the model
- * says: no merges, so a text has as many tokens as bytes.
+ * generates: no merges, so a text has as many tokens as bytes.
  *
  * Shapes: the models' published configurations. */
 #include "dummy_model.h"
@@ -38,7 +38,7 @@ typedef struct shape {
     float linear_factor; // of all frequencies; 0: none
     uint32_t window;     // of local layers; 0: none
     bool tied, qk_norm, post_norms;
-    const char *missing; // what this build cannot compute
+    const char *missing; // the feature that this build lacks; NULL: none
 } shape;
 
 static const shape shapes[] = {
@@ -80,7 +80,7 @@ static const type_choice types[] = {
 enum { TYPE_NORMAL = 2 }; // bf16
 
 typedef struct wanted {
-    shape s; // with what the options say
+    shape s; // with the options applied
     type_choice type;
     uint64_t seed;
 } wanted;
@@ -100,7 +100,7 @@ static bool is_word(bytes b, const char *word) {
     return b.n == strlen(word) && memcmp(b.p, word, b.n) == 0;
 }
 
-static int shown(bytes b) { // bytes of a foreign word in a sentence
+static int shown(bytes b) { // bytes of a word of the path that an error shows
     return (int)size_min(b.n, 40);
 }
 
@@ -218,7 +218,7 @@ static void put_text(buf *b, const char *text, size_t n) {
     buf_add(b, text, n);
 }
 
-/* A key that begins with '.' is the architecture's. */
+/* A key that begins with '.' gets the architecture's name in front. */
 static void put_key(header *h, const char *key, gguf_kind kind) {
     char name[128];
     int n = snprintf(name, sizeof name, "%s%s", key[0] == '.' ? h->arch : "", key);
@@ -279,8 +279,8 @@ static const char turns_template[] =
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-/* Byte-level vocabularies write a byte as one character: as itself where that is one to be seen,
- * else as the next from U+0100 on.  All of them take one or two bytes in UTF-8. */
+/* Byte-level vocabularies write a byte as one character: as itself if it is visible, else as the
+ * next from U+0100 on.  All of them take one or two bytes in UTF-8. */
 static size_t name_byte(unsigned byte, unsigned *next, char out[2]) {
     bool seen = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
     unsigned c = seen ? byte : (*next)++;
@@ -306,7 +306,7 @@ static void put_vocabulary(header *h, uint32_t n_vocab) {
             put_text(&h->metadata, controls[i], strlen(controls[i]));
         else if (i < TOKEN_WORD_0)
             put_text(&h->metadata, name, name_byte(i - TOKEN_BYTE_0, &next, name));
-        else // U+0120, how names write a space
+        else // U+0120, the form of a space in names
             put_text(&h->metadata, name,
                      (size_t)snprintf(name, sizeof name, "\xC4\xA0w%u", i - TOKEN_WORD_0));
     }
@@ -391,7 +391,7 @@ static void put_tensors(header *h, const wanted *w) {
     if (!s->tied) put_tensor(h, "output.weight", of_head, s->dim, s->n_vocab);
 }
 
-/* Llama 3's scaling as divisors: long waves become slower by the factor, short ones stay, and
+/* Llama 3's scaling as divisors: long wavelengths become slower by the factor, short ones stay, and
  * between them (a quarter of the original context to all of it) it changes evenly. */
 static void make_rope_freqs(const shape *s, float *out) {
     const double slow = 1, fast = 4; // turns within the original context

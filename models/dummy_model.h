@@ -5,13 +5,13 @@
  *     dtype     f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q4_k q5_k q6_k, or
  *               q4_k_m: q4_k, with q6_k for the head and, in half of the layers, for attn_v and
  *               ffn_down;  bf16 when absent
- *     layers    how many; as the shape has when absent, like the next two
+ *     layers    how many; that of the shape when absent, like the next two
  *     context   positions
  *     vocab     rows of the embedding
  *     seed      of the weights; 0 when absent
  *
- * What speed and memory depend on is there; what is said is nonsense.  Everything but the matrices'
- * bytes is a GGUF file, so reading, planning and checking go their ordinary way.
+ * Speed and memory are those of the real model; the output is nonsense.  Everything except the
+ * matrices' bytes is a GGUF file, so it is read, planned and checked like any other.
  *
  * Thread: any. */
 #ifndef INFERD_DUMMY_MODEL_H
@@ -19,13 +19,13 @@
 
 #include "gguf/gguf.h"
 
-/* The file of `path`, which begins with MODEL_DUMMY_PREFIX.  INFERD_EINVAL: a word that does not
- * exist, and which do; INFERD_EUNSUPPORTED: a shape that this build cannot compute, and what it
- * lacks. */
+/* The file of `path`, which begins with MODEL_DUMMY_PREFIX.  INFERD_EINVAL: an unknown word, with
+ * the list of known ones; INFERD_EUNSUPPORTED: a shape that this build cannot compute, with the
+ * missing feature. */
 inferd_status dummy_model_open(const char *path, gguf **out, uint64_t *seed, inferd_err *err);
 
-/* The standard deviation of a matrix.  What is added to the residual stream is smaller, so that its
- * size does not grow with the number of layers. */
+/* The standard deviation of a matrix.  It is smaller for outputs added to the residual stream, so
+ * that the stream does not grow with the number of layers. */
 float dummy_scale(const char *tensor_name, uint32_t n_layers);
 
 #endif

@@ -102,8 +102,8 @@ static uint64_t count_params(const gguf *g) {
     return total;
 }
 
-/* What tensors say about the model: the embedding's rows, which ids are checked against, and
- * whether it is the head too. */
+/* Properties from tensors: the embedding's rows, the bound of all ids, and whether the embedding is
+ * the head too. */
 static inferd_status read_vocabulary_size(model *m, inferd_err *err) {
     const gguf_tensor *t = gguf_find_tensor(m->file, "token_embd.weight");
     if (t == NULL)
@@ -225,7 +225,7 @@ inferd_status model_same_content(const model *a, const model *b, bool *same, inf
         return INFERD_OK;
     }
     if (a->dummy != b->dummy || (a->dummy && a->dummy_seed != b->dummy_seed)) return INFERD_OK;
-    if (a->dummy) { // all that is not made up from the seed
+    if (a->dummy) { // the parts that are not made up from the seed
         *same = gguf_same_header(a->file, b->file);
         return INFERD_OK;
     }

@@ -1,4 +1,4 @@
-/* model_private.h - what a model is made of, for those who place it on a backend.
+/* model_private.h - the parts of a model, for the code that binds it to a backend.
  *
  * Thread: any; nothing but `held` changes after model_open. */
 #ifndef INFERD_MODEL_PRIVATE_H
@@ -20,7 +20,7 @@ struct model {
     bool dummy; // the file has no weights: they are made up from the seed
     uint64_t dummy_seed;
     uint64_t content[2]; // model_content
-    atomic_bool held;    // the open file counts, whatever its path names
+    atomic_bool held;    // use the open file, whatever its path names
 };
 
 /* Sets m->content once the file is open: reads some of its weights. */

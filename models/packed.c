@@ -1,5 +1,5 @@
-/* packed.c - see packed.h.  Written under another name first: a file with the right name is whole.
- */
+/* packed.c - see packed.h.  A file is written under another name first, so one with the right name
+ * is complete. */
 #include "packed.h"
 
 #include <errno.h>
@@ -54,7 +54,7 @@ uint64_t packed_sum_of(const void *p, size_t n) {
     return packed_sum_end(&s);
 }
 
-/* ---- what a header says ---- */
+/* ---- headers ---- */
 
 static uint64_t plan_sum(const weight_plan *plan) {
     packed_sum s;
@@ -133,7 +133,7 @@ static inferd_status read_all(const packed *p, uint64_t at, void *out, size_t n,
     return INFERD_OK;
 }
 
-/* The first difference has a name. */
+/* The error names the first difference. */
 static inferd_status compare(const packed *p, const packed_header *got, const packed_header *now,
                              inferd_err *err) {
     const struct {
@@ -161,7 +161,7 @@ static inferd_status compare(const packed *p, const packed_header *got, const pa
     return INFERD_OK;
 }
 
-/* Units end where those of the plan do: what is read stays inside the window. */
+/* Units end where those of the plan do, so reads stay inside the window. */
 static bool same_units(const packed *p, const weight_plan *plan) {
     uint32_t n = 0;
     for (size_t i = 0; i < plan->n; n++)
@@ -253,7 +253,7 @@ static inferd_status write_all(int fd, const char *path, const void *p, size_t n
     return INFERD_OK;
 }
 
-/* Bytes between tensors are nobody's: zeros, so that a file says nothing else. */
+/* Bytes between tensors are unused; zero them, so that a file holds nothing else. */
 static void clear_gaps(const backend *be, const weight_plan *plan, unsigned char *window) {
     for (size_t i = 0; i < plan->n; i++) {
         const weight_entry *e = &plan->entries[i];

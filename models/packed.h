@@ -3,16 +3,16 @@
  *     0       header (packed_header), then the table of units (packed_unit)     little-endian
  *     2 MiB   the window's bytes, in order, zeros up to a multiple of 2 MiB
  *
- * The file is called MODEL.inferd-LAYOUT, where LAYOUT is be_weight_layout; it stands in the folder
+ * The file is called MODEL.inferd-LAYOUT, where LAYOUT is be_weight_layout; it is in the folder
  * of the model, or in the one that model_options names.  It is used when everything in its header
- * is as it would be written now: layout, plan of the window, and the model's size, time and header.
+ * equals the present values: layout, plan of the window, and the model's size, time and header.
  * Each unit has a checksum (packed_sum).  A file that does not match or is damaged is not used, and
- * the reason is a sentence for the log.  Weights are packed from what a stage prepared, which are
- * finite numbers: in a file with the right checksums they are, too.
+ * the reason is a sentence for the log.  Packed weights come from a stage, which checked that they
+ * are finite numbers, so those in a file with the right checksums are finite, too.
  *
- * packed_sum: words of 8 bytes are dealt to four lanes in turn; lane = rotl((lane ^ word) * M, 29);
- * at the end the lanes go into one word the same way, after the number of bytes.  Each step can be
- * undone, so any change of one word changes the sum.  It finds damage, not forgery.
+ * packed_sum: words of 8 bytes go round-robin to four lanes; lane = rotl((lane ^ word) * M, 29);
+ * at the end the lanes go into one word the same way, after the number of bytes.  Each step is
+ * invertible, so any change of one word changes the sum.  It detects damage, not forgery.
  *
  * Thread: any. */
 #ifndef INFERD_PACKED_H
@@ -48,12 +48,12 @@ typedef struct packed_header {
     uint32_t version, n_units;
     char layout[PACKED_LAYOUT_BYTES]; // zeros behind the name
     uint64_t window_bytes;
-    uint64_t plan_sum; // of where every tensor lies, and how
+    uint64_t plan_sum; // of every tensor's position and form
     uint64_t source_bytes, source_mtime_ns, source_header_sum;
     uint64_t sum; // of this with sum = 0, and the table
 } packed_header;
 
-/* One that is open for reading. */
+/* A packed file that is open for reading. */
 typedef struct packed {
     int fd;
     bool direct;        // past the page cache
@@ -62,18 +62,18 @@ typedef struct packed {
     uint32_t n_units;
 } packed;
 
-/* INFERD_ENOTFOUND: there is none (nothing to say).  Others: why it is not used. */
+/* INFERD_ENOTFOUND: there is no packed file.  Other errors: why it is not used. */
 inferd_status packed_open(const model *m, const backend *be, const weight_plan *plan, packed *out,
                           inferd_err *err);
 void packed_close(packed *p); // accepts a zeroed one with fd -1
 /* n bytes of the window from `at`, both multiples of PACKED_READ_ALIGN, as is `out`. */
 inferd_status packed_read(packed *p, uint64_t at, void *out, size_t n, inferd_err *err);
 
-/* Write the window's bytes at `window`; whatever was at the path before is replaced when all is
- * there.  path NULL: where packed_open looks. */
+/* Write the window's bytes at `window`; an older file at the path is replaced when the new one is
+ * complete.  path NULL: packed_path. */
 inferd_status packed_write(const model *m, const backend *be, const weight_plan *plan,
                            unsigned char *window, const char *path, inferd_err *err);
-/* Where packed_open looks; the caller owns it, NULL: no memory. */
+/* The path that packed_open opens; the caller owns it, NULL: no memory. */
 char *packed_path(const model *m, const backend *be);
 
 #endif

@@ -1,18 +1,18 @@
-/* placed.c - a model on a backend; see models/model.h.
+/* placed.c - a bound model: a model on a backend; see models/model.h.
  *
- *     placed_open         KV layout, plan of the window, what steps need, scratch
+ *     placed_open         KV layout, plan of the window, workspace of steps, scratch
  *     placed_stage_begin  COLD -> STAGING     a reader begins, stage.h
- *     placed_stage_step   STAGING -> WARM     everything is prepared where be_window_host is
+ *     placed_stage_step   STAGING -> WARM     everything is prepared at be_window_host
  *     placed_load_begin   WARM -> LOADING     pages -> window, weights bound to it
  *     placed_load_step    LOADING -> HOT      units uploaded, one after the other
  *     placed_unload       LOADING, HOT -> WARM
  *     placed_unstage      -> COLD
  *
- * Where host and device are one memory the pages of the stage are the window, and loading is a
- * word.
+ * If host and device are one memory the pages of the stage are the window, and loading only changes
+ * the state.
  *
- * Made-up weights of a device with a memory of its own are made there: staging is a word then, and
- * loading makes them again. */
+ * Made-up weights of a device with a memory of its own are made there: staging then only changes
+ * the state, and loading makes them each time. */
 #include <pthread.h>
 #include <string.h>
 
@@ -32,14 +32,14 @@ struct placed_model {
     be_window *window; // owned
     placed_state state;
     bool one_memory;
-    bool made_there; // made-up weights that the host never has
+    bool made_there; // made-up weights, made on the device and never on the host
     bool tuned;
 
     stage *stage;                     // owned while STAGING
     bool no_packed;                   // stages read the model itself
     char note[INFERD_ERR_TEXT_BYTES]; // of the last stage
     uint32_t *pages;                  // of the stage, one memory: [weight_pages]; owned
-    size_t next_entry;                // LOADING: the first whose unit is not queued
+    size_t next_entry;                // LOADING: the first entry of a unit that is not queued
     size_t queued_bytes;              // LOADING: of the window
 };
 
@@ -103,7 +103,7 @@ void placed_read_from(placed_model *p, const model *m) {
     p->m = m;
 }
 
-/* ---- looking ---- */
+/* ---- properties ---- */
 
 placed_state placed_state_of(const placed_model *p) {
     return p->state;
@@ -113,7 +113,7 @@ static size_t pages_for(const placed_model *p, size_t each) {
     return (p->plan.n_bytes + each - 1) / each;
 }
 
-/* Of weights: whole extents. */
+/* Pages for n_bytes of weights: whole extents. */
 static uint32_t extent_pages_for(const backend *be, size_t n_bytes) {
     uint32_t extent = u32_max(be_extent_pages(be), 1);
     size_t each = be_page_bytes(be) * extent;
@@ -193,7 +193,7 @@ void placed_describe_math(const placed_model *p, char *text, size_t text_bytes) 
         if (e->matrix == NULL) continue;
         n_bytes[e->tensor->type] += be_weight_bytes(p->be, e->tensor->type, e->rows, e->cols);
     }
-    for (uint32_t first = 0; first < DTYPE_LIMIT; first++) { // of its way: the others follow it
+    for (uint32_t first = 0; first < DTYPE_LIMIT; first++) { // of a way; its other types follow
         if (n_bytes[first] == 0) continue;
         const char *way = be_weight_math(p->be, (dtype)first);
         for (uint32_t type = first; type < DTYPE_LIMIT && used < text_bytes; type++) {
@@ -259,7 +259,7 @@ inferd_status placed_stage_step(placed_model *p, uint64_t budget_us, placed_prog
     return st;
 }
 
-/* Of a lost device nothing is used any more. */
+/* A failure means that the device is lost; it is not used any more. */
 static void unmap(placed_model *p) {
     inferd_err err = {0};
     inferd_status st = be_window_unmap(p->be, p->window, &err);
@@ -289,7 +289,7 @@ inferd_status placed_load_begin(placed_model *p, const uint32_t *pages, uint32_t
         if (st != INFERD_OK) return st;
         weights_bind(p->be, &p->m->spec, &p->weights, &p->plan, be_window_base(p->window));
         p->next_entry = p->queued_bytes = 0;
-        /* Steps that follow find them: one stream, in order. */
+        /* Later steps read them: one stream, in order. */
         if (p->made_there) weights_make_up(p->be, &p->m->spec, &p->plan, p->m->dummy_seed);
     }
     p->state = PLACED_LOADING;
@@ -306,7 +306,7 @@ static void queue_unit(placed_model *p) {
     p->queued_bytes = end;
 }
 
-/* Made-up weights are there when the device is through: nobody else waits for it. */
+/* Made-up weights are complete when the device has finished; nothing else waits for that. */
 static inferd_status look(placed_model *p, placed_progress *out, inferd_err *err) {
     if (p->made_there) {
         out->finished = true;
@@ -356,7 +356,7 @@ void placed_unload(placed_model *p) {
 void placed_launch(placed_model *p, const batch *b, const sample_row *draws, uint32_t n_vocab) {
     INFERD_CHECK((p->state == PLACED_HOT || p->state == PLACED_LOADING) && b->n_rows > 0 &&
                  b->n_rows <= p->limits.rows_max && b->n_logits <= p->limits.logits_max);
-    while (!all_queued(p)) queue_unit(p); // what it reads is there or on its way
+    while (!all_queued(p)) queue_unit(p); // all weights have arrived or are in flight
     be_step_begin(p->be, b, &p->kv);
     decoder_forward(p->be, &p->m->spec, &p->weights, &p->scratch, b);
     if (b->n_logits > 0 && draws != NULL && be_can_draw(p->be))

@@ -2,10 +2,10 @@
  *
  * A row of V logits costs one pass for the maximum (and to find NaN), and, when it is not greedy,
  * one pass that draws noise for four tokens at a time; the two logarithms of a Gumbel number are
- * taken only where a cheap upper bound could still win, a few dozen times per row.
+ * computed only if a cheap upper bound could still win, a few dozen times per row.
  *
- * top_k and top_p pop a heap of candidates in order of (logit, lower id first), as far as they
- * need; nothing is sorted beyond that. */
+ * top_k and top_p pop a heap of candidates in order of (logit, lower id first), only as many as
+ * needed; nothing else is sorted. */
 #include "models/sampler.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 
 #include "inferd/sample_math.h"
 
-/* Below this only the largest logit could be drawn, and a divisor so small may count as zero where
+/* Below this only the largest logit could be drawn, and so small a divisor may count as zero if
  * denormals do. */
 #define TEMPERATURE_MIN 1e-30f
 
@@ -191,7 +191,8 @@ static void narrow(sampler *s, const sample_params *p, const float *logits, floa
         *begin = k < n ? left : 0; // only top_k
         return;
     }
-    /* top_p over what top_k left: keep the fewest that reach top_p of the total, at least one */
+    /* top_p over the candidates of top_k: keep the fewest that reach top_p of the total, at least
+     * one */
     uint64_t wanted = (uint64_t)((double)total * (double)p->top_p), sum = 0;
     uint32_t kept = 0;
     while (kept < k) {

@@ -2,24 +2,24 @@
  *
  *     buffer    | segment | segment | segment      |     one or more rows of one tensor each
  *
- *     empty -> filled    the reader hands it over        n_filled
- *     filled -> empty    the engine prepared the last    n_emptied
+ *     empty -> filled    the reader has filled it          n_filled
+ *     filled -> empty    the engine prepared its last row  n_emptied
  *
  * Both counters only grow; the i-th that is filled is buffer i % BUFFERS.
  *
- * Where the engine takes rows from:
+ * The source of the engine's rows:
  *
- *     MADE_UP     no file: for good
- *     BUFFERED    what the reader filled, or nothing yet     also while a packed file is read
+ *     MADE_UP     no file: never changes
+ *     BUFFERED    the reader's buffers, perhaps empty        also while a packed file is read
  *     CACHED      the page cache, into the first buffer      while the reading is FROM_CACHE
  *
- * Who reads:
+ * The thread that reads:
  *
  *     UNDECIDED                                    also while a packed file is read
- *     UNDECIDED -> FROM_CACHE    offer_cached      the engine reads what needs no disk
- *     UNDECIDED -> FROM_READER   offer_cached      nobody could say what is in the page cache
- *     FROM_CACHE -> FROM_READER  ask_reader        too much was not there: the reader goes on
- *     FROM_CACHE -> ALL_READ     ask_reader        nothing is left but to look at the file again */
+ *     UNDECIDED -> FROM_CACHE    offer_cached      the engine reads data that needs no disk
+ *     UNDECIDED -> FROM_READER   offer_cached      the contents of the page cache are unknown
+ *     FROM_CACHE -> FROM_READER  ask_reader        too much was not cached: the reader goes on
+ *     FROM_CACHE -> ALL_READ     ask_reader        only the final check of the file is left */
 #include "stage.h"
 
 #include <math.h>
@@ -36,23 +36,23 @@
 
 enum {
     BUFFERS = 4,
-    BUFFER_BYTES = 4 << 20,      // so much is read ahead four times, or
-    BUFFER_GROUPS = 2,           // so many groups of rows for each thread, where that is more,
+    BUFFER_BYTES = 4 << 20,      // of each of the four buffers, or
+    BUFFER_GROUPS = 2,           // so many groups of rows for each thread, if that is more,
     BUFFER_BYTES_MAX = 64 << 20, // up to this; but always a whole group
-    READ_BYTES = 1 << 20,        // by one call: so long a cancelled stage is waited for
+    READ_BYTES = 1 << 20,        // by one call: cancelling a stage waits for one call
     SEGMENTS_MAX = 64,           // of a buffer
     SEGMENT_ALIGN = 64,
     PACKED_BYTES = 4 << 20, // of a packed file by one call
     AHEAD_PAGES = 32        // touched before they are read into
 };
 enum {
-    PIECE_US = 1000,            // a piece takes so long,
-    PIECE_US_MIN = 100,         // less where the budget is, but not below this
-    PIECE_BYTES = 256000,       // where nothing was measured yet
+    PIECE_US = 1000,            // length of a piece,
+    PIECE_US_MIN = 100,         // less if the budget is less, but at least this
+    PIECE_BYTES = 256000,       // of a piece before anything was measured
     CACHED_BYTES = 96 << 10,    // of a file at once by one thread: its nearest cache holds them
     CACHED_PARTS_MAX = 256,     // of so many bytes in one piece
-    CACHED_LATE = 2,            // times as long as was meant: then the rest is for another piece
-    CACHED_WAIT_US_MAX = 10000, // of all threads for what the page cache had lost: then the reader
+    CACHED_LATE = 2,            // times the planned time: then the rest is left for another piece
+    CACHED_WAIT_US_MAX = 10000, // of all threads for data not in the page cache: then the reader
     MOVED_PAGES = 32            // into the window by one piece: 7 us each
 };
 
@@ -70,7 +70,7 @@ typedef struct buffer {
     uint32_t n_segments;
 } buffer;
 
-/* Rows of an entry: [row, ...) of the at-th, in the order that is walked. */
+/* A position: row `row` of the at-th entry, in the order of the walk. */
 typedef struct place {
     uint32_t at, row;
 } place;
@@ -78,19 +78,19 @@ typedef struct place {
 typedef enum source { BUFFERED, CACHED, MADE_UP } source;
 typedef enum reading { UNDECIDED, FROM_CACHE, FROM_READER, ALL_READ } reading;
 
-/* What is read from the page cache by one piece. */
+/* The part of the file that one piece reads from the page cache. */
 typedef struct cached_piece {
     uint32_t n_parts, n_vectors;
     size_t n_bytes, largest; // of the file: all, of the largest part
     size_t end;              // in the window
-    place after;             // all of it, or what there was time for
+    place after;             // its end, or the position reached in time
 } cached_piece;
 
 struct stage {
     stage_source from;
     size_t page_bytes;
-    const weight_entry **order; // [plan->n] by place in the file, MADE_UP: as planned; owned
-    uint32_t group_rows_min;    // for all threads to have a group of rows
+    const weight_entry **order; // [plan->n] by offset in the file, MADE_UP: as planned; owned
+    uint32_t group_rows_min;    // so that all threads have a group of rows
 
     pthread_t reader;
     bool has_reader, has_lock;
@@ -98,15 +98,15 @@ struct stage {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint32_t n_filled, n_emptied; // under lock
-    bool ended;                   // under lock: the reader is through, well or not
-    bool wanted;                  // under lock: the engine waits to be woken
+    bool ended;                   // under lock: the reader has ended, with success or not
+    bool wanted;                  // under lock: the engine waits for a wake
     reading reading;              // under lock
     place first;                  // under lock: FROM_READER begins here, in `order`
     int cached_fd;                // under lock until FROM_CACHE: see cached_open; -1: none
-    uint32_t n_to_move, n_ready; // under lock: pages to move, and those that are, for a packed file
-    uint64_t packed_done;        // under lock: bytes of the window that came from one
+    uint32_t n_to_move, n_ready;  // under lock: pages to move, and pages moved, for a packed file
+    uint64_t packed_done;         // under lock: bytes of the window read from a packed file
     char note[INFERD_ERR_TEXT_BYTES]; // reader's until it has ended
-    bool renamed;                     // reader's: the path was another file's when it began
+    bool renamed;                     // reader's: the path named another file when it began
     inferd_err failure;               // under lock: of the reader
 
     buffer buffers[BUFFERS];
@@ -115,15 +115,15 @@ struct stage {
 
     source source;
     place entry;                         // CACHED, MADE_UP: in `order`
-    uint64_t waited_us;                  // CACHED: by all threads, for what was not there
+    uint64_t waited_us;                  // CACHED: by all threads, for data not in the page cache
     uint64_t cached_ns_per_kib;          // CACHED: of the last pieces; 0: none yet
-    cached_part parts[CACHED_PARTS_MAX]; // of one piece, as the next two
+    cached_part parts[CACHED_PARTS_MAX]; // of one piece
     place begins[CACHED_PARTS_MAX];      // of these parts
     const weight_entry *vectors[CACHED_PARTS_MAX];
     buffer *now;                 // BUFFERED: being prepared; NULL: none
     place segment;               // of `now`
     uint32_t n_moved;            // pages that are in the window
-    uint64_t done, packed_share; // bytes of the model; what came from a packed file may be in vain
+    uint64_t done, packed_share; // bytes of the model; of those from a packed file, which may fail
     uint64_t ns_per_kib[DTYPE_LIMIT]; // of the last pieces; 0: none yet
 };
 
@@ -137,7 +137,7 @@ static size_t round_up(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* Where rows [0, end) of an entry end in the window. */
+/* The end, in the window, of rows [0, end) of an entry. */
 static size_t window_end(const stage *s, const weight_entry *e, uint32_t end) {
     if (e->matrix == NULL) return e->offset + e->cols * sizeof(float);
     return e->offset + be_weight_bytes(s->from.be, e->tensor->type, end, e->cols);
@@ -185,7 +185,7 @@ static void end_reading(stage *s, const inferd_err *failure) {
     if (wanted) call_wake(s);
 }
 
-/* What is prepared from this segment needs these pages; first touches are not the engine's. */
+/* Touch the pages for the weights of this segment, so that the engine need not. */
 static void touch_pages(stage *s, const segment *g) {
     uint32_t end = pages_of(s, window_end(s, g->entry, g->row_begin + g->n_rows));
     while (s->n_touched < end && !atomic_load(&s->cancelled))
@@ -205,7 +205,7 @@ static inferd_status read_segment(stage *s, const segment *g, unsigned char *out
     return INFERD_OK;
 }
 
-/* How many of the rows left go into this buffer now; 0: it is full enough. */
+/* How many of the remaining rows go into this buffer now; 0: it is full enough. */
 static uint32_t rows_that_fit(const stage *s, const buffer *b, const weight_entry *e,
                               uint32_t n_left) {
     size_t used = round_up(b->used, SEGMENT_ALIGN);
@@ -216,7 +216,7 @@ static uint32_t rows_that_fit(const stage *s, const buffer *b, const weight_entr
     return b->n_segments == 0 || whole >= s->group_rows_min ? whole : 0;
 }
 
-/* Rows from `begin` on.  *b: the buffer that is being filled, NULL while there is none. */
+/* Read rows from `begin` on.  *b: the buffer that is being filled, NULL while there is none. */
 static inferd_status read_entry(stage *s, const weight_entry *e, uint32_t begin, buffer **b,
                                 inferd_err *err) {
     while (begin < e->rows) {
@@ -241,8 +241,8 @@ static inferd_status read_entry(stage *s, const weight_entry *e, uint32_t begin,
     return INFERD_OK;
 }
 
-/* Pages that hold [0, end) of the window are in it; false: cancelled.  Some more are touched, and
- * moved, by the time they are needed. */
+/* Wait until the pages of [0, end) of the window are in it; false: cancelled.  Touches some more
+ * pages, which are moved before they are needed. */
 static bool wait_for_pages(stage *s, size_t end) {
     uint32_t needed = pages_of(s, end), some = u32_min(needed + AHEAD_PAGES, s->from.n_pages);
     while (s->n_touched < some && !atomic_load(&s->cancelled))
@@ -260,7 +260,7 @@ static bool wait_for_pages(stage *s, size_t end) {
     return !atomic_load(&s->cancelled);
 }
 
-/* One unit of the window, [begin, end), whose first bytes up to *there have been read before. */
+/* Read one unit of the window, [begin, end); its first bytes up to *there were read before. */
 static inferd_status read_unit(stage *s, packed *p, uint32_t unit, size_t begin, size_t *there,
                                inferd_err *err) {
     unsigned char *window = be_window_host(s->from.window);
@@ -290,8 +290,8 @@ static inferd_status read_unit(stage *s, packed *p, uint32_t unit, size_t begin,
     return INFERD_OK;
 }
 
-/* Everything came from the packed file; false: it did not, and the note says why if there is one.
- */
+/* Read everything from the packed file; false: that failed, and the note has the reason if there is
+ * one. */
 static bool read_packed(stage *s) {
     packed p;
     inferd_err err = {0};
@@ -312,14 +312,14 @@ static bool read_packed(stage *s) {
     return st == INFERD_OK;
 }
 
-/* What is read is what was opened. */
+/* The file is still the one that was opened. */
 static inferd_status check_file(const stage *s, inferd_err *err) {
     const model *m = s->from.m;
     return s->renamed || atomic_load(&m->held) ? gguf_check_open(m->file, err)
                                                : gguf_check_unchanged(m->file, err);
 }
 
-/* Let the engine read, until it asks.  False: cancelled. */
+/* Let the engine read from the page cache until it asks the reader.  False: cancelled. */
 static bool offer_cached(stage *s) {
     cached_share share = CACHED_LITTLE;
     int fd = -1;
@@ -350,7 +350,7 @@ static inferd_status read_rows(stage *s, inferd_err *err) {
     inferd_status st = INFERD_OK;
     if (!offer_cached(s))
         return inferd_fail(err, INFERD_ECANCELED, "nobody waits for the model any more");
-    if (s->reading == ALL_READ) return INFERD_OK; // it changes no more, as first
+    if (s->reading == ALL_READ) return INFERD_OK; // final, like `first`
     for (uint32_t i = s->first.at; i < s->from.plan->n && st == INFERD_OK; i++)
         st = read_entry(s, s->order[i], i == s->first.at ? s->first.row : 0, &b, err);
     if (st == INFERD_OK && b != NULL) hand_over(s);
@@ -393,7 +393,7 @@ static size_t choose_buffer(const stage *s) {
     }
     size_t for_all = (size_t)be_n_threads(s->from.be) * BUFFER_GROUPS * largest;
     size_t n = size_min(size_max(for_all, BUFFER_BYTES), BUFFER_BYTES_MAX);
-    n = size_min(n, plan->file_bytes + plan->n * SEGMENT_ALIGN); // of a small model: everything
+    n = size_min(n, plan->file_bytes + plan->n * SEGMENT_ALIGN); // a small model fits as a whole
     return round_up(size_max(n, largest), READ_BYTES);
 }
 
@@ -472,7 +472,7 @@ void stage_close(stage *s) {
 
 /* ---- pieces ---- */
 
-/* Pages up to `end` of the window are in it; false: that was enough for one piece, or it failed. */
+/* Move pages up to `end` into the window; false: that was enough for one piece, or it failed. */
 static bool move_pages(stage *s, uint32_t end, inferd_status *st, inferd_err *err) {
     if (s->n_moved >= end) return true;
     uint32_t n = u32_min(end - s->n_moved, MOVED_PAGES);
@@ -487,8 +487,7 @@ static bool move_pages(stage *s, uint32_t end, inferd_status *st, inferd_err *er
     return *st == INFERD_OK && s->n_moved >= end;
 }
 
-/* Rows of this type that take about `us`: whole groups, enough for all threads to work side by
- * side; at least one. */
+/* Rows of this type that take about `us`: whole groups, enough for all threads; at least one. */
 static uint32_t rows_of_piece(const stage *s, const weight_entry *e, uint64_t us, uint32_t n_left) {
     uint64_t each = s->ns_per_kib[e->tensor->type];
     uint64_t n_bytes = each == 0 ? PIECE_BYTES : us * 1000 * 1024 / each;
@@ -497,13 +496,13 @@ static uint32_t rows_of_piece(const stage *s, const weight_entry *e, uint64_t us
     return rows < n_left ? (uint32_t)rows : n_left;
 }
 
-/* Bytes that were just prepared, and since when. */
+/* Update the measured time per KiB: n_bytes were prepared since began_ns. */
 static void learn(uint64_t *known, size_t n_bytes, uint64_t began_ns) {
     uint64_t each = (now_ns() - began_ns) * 1024 / size_max(n_bytes, 1);
     *known = *known == 0 ? each + 1 : (3 * *known + each) / 4 + 1;
 }
 
-/* A backend says which row it is, but not of what. */
+/* A backend's error names the row; add file and tensor. */
 static void name_tensor(const stage *s, const weight_entry *e, inferd_err *err) {
     inferd_context(err, "%s: tensor %s", gguf_path(s->from.m->file), e->tensor->name);
 }
@@ -524,7 +523,7 @@ static inferd_status prepare_vector(const stage *s, const weight_entry *e,
     return st;
 }
 
-/* From what the file has of these rows. */
+/* Prepare rows from their bytes in the file. */
 static inferd_status prepare(stage *s, const weight_entry *e, uint32_t begin, uint32_t n,
                              const unsigned char *from, inferd_err *err) {
     if (e->matrix == NULL) return prepare_vector(s, e, from, err);
@@ -545,14 +544,14 @@ static inferd_status make_up(stage *s, const weight_entry *e, uint32_t begin, ui
     return be_check(s->from.be, err);
 }
 
-/* So many rows of an entry were prepared. */
+/* Count n prepared rows of an entry. */
 static void count(stage *s, const weight_entry *e, uint32_t n, uint64_t began_ns) {
     size_t n_bytes = n * weight_entry_row_bytes(e);
     if (e->matrix != NULL) learn(&s->ns_per_kib[e->tensor->type], n_bytes, began_ns);
     s->done += n_bytes;
 }
 
-/* n rows further in something that has n_rows here. */
+/* Advance by n rows in an entry or segment of n_rows. */
 static void walk(place *p, uint32_t n, uint32_t n_rows) {
     p->row += n;
     if (p->row < n_rows) return;
@@ -581,7 +580,7 @@ static inferd_status made_up_piece(stage *s, uint64_t us, outcome *out, inferd_e
 
 /* ---- from the page cache ---- */
 
-/* The reader goes on where the engine is, or only looks at the file again. */
+/* Let the reader go on at the engine's position, or make only the final check of the file. */
 static void ask_reader(stage *s) {
     pthread_mutex_lock(&s->lock);
     s->first = s->entry;
@@ -597,7 +596,7 @@ static uint32_t rows_of_part(const weight_entry *e, uint32_t row) {
     return u32_min(u32_max(groups, 1) * BE_PREPARE_ROWS, e->rows - row);
 }
 
-/* Parts that take about `us` together, and the vectors between them. */
+/* Choose parts that take about `us` together, and the vectors between them. */
 static void deal_parts(stage *s, uint64_t us, cached_piece *out) {
     uint64_t each = s->cached_ns_per_kib;
     size_t n_bytes = each == 0 ? PIECE_BYTES : us * 1000 * 1024 / each;
@@ -632,7 +631,7 @@ static inferd_status cached_vectors(stage *s, uint32_t n, bool *there, inferd_er
     return st;
 }
 
-/* Of the file: from one place to another. */
+/* Bytes of the file from one position to another. */
 static size_t bytes_between(const stage *s, place from, place to) {
     size_t n = 0;
     while (from.at < to.at) {
@@ -644,7 +643,7 @@ static size_t bytes_between(const stage *s, place from, place to) {
     return n;
 }
 
-/* p->after: what there was time for. */
+/* Read and prepare the parts; p->after becomes the position reached in time. */
 static inferd_status cached_matrices(stage *s, uint64_t us, cached_piece *p, bool *there,
                                      inferd_err *err) {
     uint64_t began_ns = now_ns(), waited_us = 0;
@@ -673,7 +672,7 @@ static inferd_status take_cached(stage *s, uint64_t us, inferd_err *err) {
     }
     deal_parts(s, us, &p);
     uint32_t n_pages = pages_of(s, p.end);
-    /* Mostly they were touched before (arena.h), and this costs nothing. */
+    /* Most pages were touched before (arena.h), and this costs nothing. */
     if (!cached_touch(s->from.be, s->from.pages, n_pages, &s->n_touched,
                       clock_now_us() + PIECE_US_MIN) ||
         !move_pages(s, n_pages, &st, err))
@@ -685,17 +684,17 @@ static inferd_status take_cached(stage *s, uint64_t us, inferd_err *err) {
         s->done += bytes_between(s, s->entry, p.after);
         s->entry = p.after;
     }
-    /* The reader can say why something is not there. */
+    /* The reader finds and reports the reason for missing bytes. */
     if (!there || s->waited_us > CACHED_WAIT_US_MAX) ask_reader(s);
     return st;
 }
 
 /* ---- from the reader ---- */
 
-/* What there is for the engine to do. */
+/* The next work of the engine. */
 typedef enum found { FOUND_ROWS, FOUND_PAGES, FOUND_CACHED, FOUND_NOTHING, FOUND_END } found;
 
-/* FOUND_ROWS: the next buffer is s->now.  FOUND_PAGES: so many are wanted in the window first. */
+/* FOUND_ROWS: the next buffer is s->now.  FOUND_PAGES: *n_pages must be in the window first. */
 static inferd_status look(stage *s, found *out, uint32_t *n_pages, inferd_err *err) {
     inferd_status st = INFERD_OK;
     *out = FOUND_NOTHING;
@@ -730,7 +729,7 @@ static void give_back(stage *s) {
     s->now = NULL;
 }
 
-/* Rows of the buffer that is being prepared. */
+/* Prepare rows of the present buffer. */
 static inferd_status filled_piece(stage *s, uint64_t us, inferd_err *err) {
     inferd_status st = INFERD_OK;
     const segment *g = &s->now->segments[s->segment.at];
@@ -770,7 +769,7 @@ static inferd_status take_piece(stage *s, uint64_t us, outcome *out, inferd_err 
     }
 }
 
-/* The window has all its pages, also those behind the last byte. */
+/* Move all pages into the window, also those behind the last byte. */
 static inferd_status last_piece(stage *s, bool *finished, inferd_err *err) {
     inferd_status st = INFERD_OK;
     *finished = move_pages(s, s->from.n_pages, &st, err);

@@ -5,27 +5,27 @@
  *
  *     page cache                             -> rows -> be_weight_prepare
  *
- * The engine takes what is there, as many rows at a time as will take PIECE_US by what the last
- * pieces of that type took, and computes steps between two calls.  What is in the page cache the
- * compute threads read themselves, a few hundred kilobytes each, which are prepared before they
- * have left the caches: copying is then a part of the piece and takes no CPU from steps.  Reads
- * that would wait are refused (RWF_NOWAIT); from the first one on the rest is the reader's, a
- * thread of the stage: it alone waits for the disk.
+ * The engine takes the rows that are ready, as many at a time as take PIECE_US by the measured time
+ * of earlier pieces of that type, and computes steps between two calls.  The compute threads
+ * themselves read data that is in the page cache, a few hundred kilobytes each, and prepare it
+ * before it has left their caches: copying is then a part of the piece and takes no CPU from steps.
+ * Reads that would wait are refused (RWF_NOWAIT); from the first refusal on a thread of the stage,
+ * the reader, reads the rest: only it waits for the disk.
  *
- * Where there is one memory the engine also moves pages into the window just before something is
- * prepared there; they are touched by then, by whoever reads if nobody did before.
+ * With one memory the engine also moves pages into the window just before weights are prepared
+ * there; the reading thread touches pages that were not touched before.
  *
- * Where prepared weights were packed into a file (packed.h), the reader puts their bytes where they
- * belong and checks them; the engine only moves pages.  A packed file that turns out to be damaged
- * is left, with a note, for the model's own.
+ * When prepared weights were packed into a file (packed.h), the reader reads their bytes into the
+ * window and checks them; the engine only moves pages.  When a packed file turns out to be damaged,
+ * the model's own file is read instead, with a note.
  *
- * Weights that are made up need no reader: rows are made in such pieces too.
+ * Weights that are made up need no reader: their rows are made in such pieces too.
  *
- * What is true of a load stays true: the file is what was opened before the first and after the
- * last read (the path may be another file's when the stage begins, and none's never), short reads
- * are errors, and so is any value, scale or minimum that is not a finite number.
+ * As in any load, the file is the opened one before the first and after the last read (the path
+ * must exist, but may name another file when the stage begins), short reads are errors, and so is
+ * any value, scale or minimum that is not a finite number.
  *
- * Thread: engine; the reader meets it in what `lock` guards. */
+ * Thread: engine; it shares with the reader the fields that `lock` guards. */
 #ifndef INFERD_STAGE_H
 #define INFERD_STAGE_H
 
@@ -47,11 +47,11 @@ typedef struct stage_source {
     void *wake_ctx;
 } stage_source;
 
-/* Begins to read. */
+/* Starts reading. */
 inferd_status stage_open(const stage_source *from, stage **out, inferd_err *err);
 /* finished: everything is prepared and the reader has ended.  After a failure only stage_close. */
 inferd_status stage_step(stage *s, uint64_t budget_us, placed_progress *out, inferd_err *err);
-/* How the weights came in, or why not faster; "": nothing to say.  When it has finished. */
+/* How the weights were read, or why a faster way failed; or "".  When it has finished. */
 const char *stage_note(const stage *s);
 void stage_close(stage *s); // complete or not; waits for the reader's last read; accepts NULL
 

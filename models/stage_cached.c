@@ -12,10 +12,10 @@
 
 enum {
     SAMPLES = 64,
-    SAMPLES_MOST = 56 // so many of them were there: most of the file is
+    SAMPLES_MOST = 56 // with so many cached samples, most of the file is cached
 };
 
-/* Some bytes from `at` on, if that needs no disk; 0: not now, or never. */
+/* Read some bytes from `at` on, if that needs no disk; 0: it does, or they cannot be read. */
 static size_t read_now(int fd, unsigned char *out, size_t n, uint64_t at) {
     ssize_t got;
     do {
@@ -24,7 +24,7 @@ static size_t read_now(int fd, unsigned char *out, size_t n, uint64_t at) {
     return got > 0 ? (size_t)got : 0;
 }
 
-/* Not the model's own descriptor, from which the reader reads ahead. */
+/* Not the model's own descriptor, which the reader uses with read-ahead. */
 int cached_open(const gguf *g, uint64_t from, uint64_t end, cached_share *share) {
     uint32_t n = 0;
     unsigned char byte;
@@ -36,10 +36,10 @@ int cached_open(const gguf *g, uint64_t from, uint64_t end, cached_share *share)
 }
 
 void cached_fill(int fd, uint64_t from, uint64_t end) {
-    posix_fadvise(fd, (off_t)from, (off_t)(end - from), POSIX_FADV_WILLNEED); // a wish
+    posix_fadvise(fd, (off_t)from, (off_t)(end - from), POSIX_FADV_WILLNEED); // may be ignored
 }
 
-/* The same bytes from wherever they are; 0: the file ended, or it cannot be read. */
+/* Read the same bytes, also from the disk; 0: the file ended, or it cannot be read. */
 static size_t read_waiting(int fd, unsigned char *out, size_t n, uint64_t at, uint64_t *waited_us) {
     uint64_t began_us = clock_now_us();
     ssize_t got;
@@ -86,7 +86,7 @@ static void note_end(shared_rows *r, bool there, uint64_t waited_us, const infer
     if (!there || err->status != INFERD_OK) atomic_store(&r->stopped, true);
 }
 
-/* What one thread does, with the i-th part of the buffer. */
+/* The work of one thread, with the i-th part of the buffer. */
 static void take_parts(void *ctx, uint32_t i) {
     shared_rows *r = ctx;
     unsigned char *rows = r->buffer + i * r->part_bytes;
@@ -124,7 +124,7 @@ inferd_status cached_rows(backend *be, int fd, const cached_part *parts, uint32_
     uint32_t n_takers = (uint32_t)size_min(buffer_bytes / part_bytes, be_n_threads(be));
     INFERD_CHECK(n_takers > 0);
     be_parallel(be, u32_min(n_takers, n), take_parts, &r);
-    *n_done = u32_min(atomic_load(&r.next), n); // who took one prepared it
+    *n_done = u32_min(atomic_load(&r.next), n); // every part that was taken is prepared
     *there = r.there;
     *waited_us += r.waited_us;
     return r.failure.status == INFERD_OK ? INFERD_OK

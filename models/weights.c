@@ -12,7 +12,7 @@ enum { WINDOW_ALIGN = 256 };
 
 typedef struct planner {
     const gguf *g;
-    const backend *be; // NULL: no places, only whether all is as it should be
+    const backend *be; // NULL: no offsets, only checks
     weight_plan *plan;
     inferd_err *err;
     inferd_status status; // the first failure; later calls do nothing
@@ -162,8 +162,8 @@ static void plan_ends(planner *p, const decoder_spec *s, decoder_weights *w) {
     if (!s->tied) plan_matrix(p, &w->head, "output.weight", s->n_vocab, s->dim);
 }
 
-/* Every tensor of the file is in the plan, is read elsewhere or is harmless: one that nothing reads
- * would be a part of the model that is left out. */
+/* Every tensor of the file is in the plan, is read elsewhere or is harmless: an unread tensor would
+ * be a part of the model that is left out. */
 static void check_all_are_read(planner *p, const decoder_spec *s) {
     size_t n = gguf_n_tensors(p->g);
     if (p->status != INFERD_OK || n == 0) return;

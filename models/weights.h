@@ -1,11 +1,11 @@
 /* weights.h - the tensors of a file, bound to the fields of decoder_weights.
  *
- * weights_plan looks up every tensor the spec asks for, checks type and shape, and gives each
- * a place in the model's window; weights_bind says where the window is.  Between the two the bytes
- * get there: stage.h.
+ * weights_plan looks up every tensor the spec needs, checks type and shape, and gives each
+ * an offset in the model's window; weights_bind sets the address of the window.  Between the two
+ * the bytes are written there: stage.h.
  *
- *     window   | embed | norm | head | layer 0: attn_norm wq wk ... | layer 1 ... |   256-byte
- * aligned
+ *     window   | embed | norm | head | layer 0: attn_norm wq wk ... | layer 1 ... |
+ *              each 256-byte aligned
  *
  * Thread: weights_plan any; the others the engine's. */
 #ifndef INFERD_WEIGHTS_H
@@ -31,25 +31,25 @@ typedef struct weight_plan {
     uint32_t n_unused;   // tensors of the file that are not read, and harmless
 } weight_plan;
 
-/* Everything that weights_plan finds wrong in a file, without a backend. */
+/* The checks of weights_plan, without a backend. */
 inferd_status weights_check(const gguf *g, const decoder_spec *s, inferd_err *err);
-/* Fill in out->layers and the plan.  Errors name tensor, shape and what was expected; a tensor that
- * nothing reads is one, too, unless it is harmless (decoder.h). */
+/* Fill in out->layers and the plan.  Errors name tensor, shape and what was expected; an unread
+ * tensor is an error, too, unless it is harmless (decoder.h). */
 inferd_status weights_plan(const gguf *g, const backend *be, const decoder_spec *s,
                            decoder_weights *out, weight_plan *plan, inferd_err *err);
 void weights_deinit(decoder_weights *w, weight_plan *plan);
 
-/* Bytes of a row as the file has it; of a vector: all of it. */
+/* Bytes of a row in the file; of a vector: all of it. */
 size_t weight_entry_row_bytes(const weight_entry *e);
 /* The window's bytes lie at `base`: set every matrix and vector. */
 void weights_bind(backend *be, const decoder_spec *s, decoder_weights *w, const weight_plan *plan,
                   void *base);
-/* Where the unit of entry *i (its first) ends in the window; *i: the first entry after it. */
+/* The end, in the window, of the unit of entry *i (its first); *i becomes the first entry after. */
 size_t weights_unit_end(const weight_plan *plan, size_t *i);
-/* Measure what multiplies the bound matrices best, once they are there. */
+/* Measure the fastest algorithms for the bound matrices, once their weights are on the device. */
 inferd_status weights_tune(backend *be, const weight_plan *plan, inferd_err *err);
-/* Matrices made up from a seed, norms of ones, where they are bound (models/dummy_model.h): queued,
- * a failure is be_check's. */
+/* Make matrices up from a seed, and norms of ones, at their bound addresses (dummy_model.h):
+ * queued, be_check reports a failure. */
 void weights_make_up(backend *be, const decoder_spec *s, const weight_plan *plan, uint64_t seed);
 
 #endif

@@ -1,8 +1,8 @@
-/* gguf.c - a GGUF file: open, read, watch.
+/* gguf.c - a GGUF file: open, read, detect changes.
  *
- * All reading is pread on one descriptor.  A model that is replaced by renaming leaves us with the
- * old file, whole; one that is rewritten or cut in place shows by its size or time.  Either way
- * gguf_check_unchanged says so, because what was loaded is not what the path names now. */
+ * All reading is pread on one descriptor.  When a model is replaced by renaming, the old file stays
+ * open and complete; when it is rewritten or cut in place, its size or time changes.  Either way
+ * gguf_check_unchanged reports it, because the path no longer names the loaded file. */
 #include "gguf/gguf_file.h"
 
 #include <errno.h>
@@ -11,7 +11,8 @@
 
 /* ---- the file ---- */
 
-/* The end of a path tells more than its beginning, and an error must have room for the reason. */
+/* Keeps the end of a long path: it says more than the beginning, and an error must have room for
+ * the reason. */
 static void set_label(gguf *g) {
     size_t n = strlen(g->path), room = sizeof g->label - 1, at = 0;
     if (n > room) {
@@ -53,9 +54,9 @@ static inferd_status look_at_fd(gguf *g, inferd_err *err) {
 }
 
 static inferd_status open_regular(gguf *g, inferd_err *err) {
-    /* Looked at before it is opened, because opening a device can act on it; and again after,
-     * because the path may name something else by then.  O_NONBLOCK: a pipe put there in between
-     * would hold us until somebody writes. */
+    /* Checked before it is opened, because opening a device can act on it; and again after,
+     * because the path may name another file by then.  O_NONBLOCK: opening a pipe put there in
+     * between would block until a writer comes. */
     struct stat *st = &g->stat_at_open;
     if (stat(g->path, st) != 0) {
         if (errno == ENOENT || errno == ENOTDIR)
@@ -265,7 +266,7 @@ inferd_status gguf_same_bytes(const gguf *a, const gguf *b, bool *same, inferd_e
 }
 
 void gguf_will_read(const gguf *g) {
-    posix_fadvise(g->fd, 0, 0, POSIX_FADV_SEQUENTIAL); // a wish
+    posix_fadvise(g->fd, 0, 0, POSIX_FADV_SEQUENTIAL); // may be ignored
 }
 
 const char *gguf_path(const gguf *g) {

@@ -2,7 +2,7 @@
  *
  * The file is read with pread, never mapped: a file that is cut or replaced while we read is an
  * error and not a signal.  Everything the header claims (counts, lengths, offsets, alignment) is
- * checked against the file size before memory is asked for; every error names the file and the
+ * checked against the file size before memory is allocated; every error names the file and the
  * key or tensor, with the numbers.  Format: ggml docs/gguf.md.
  *
  * Always: each tensor's bytes lie inside the file and its element count did not overflow.
@@ -16,8 +16,8 @@
 
 enum { GGUF_DIMS_MAX = 4, GGUF_NAME_BYTES_MAX = 63 };
 
-/* What a file may claim; the figures are far above any model's.  A header (metadata and tensor
- * list) is read whole, so its bound is also that of the memory a bad file can cost. */
+/* Limits of a file, far above those of any model.  A header (metadata and tensor list) is read
+ * whole, so its limit also bounds the memory that a bad file can take. */
 enum {
     GGUF_HEADER_BYTES_MAX = 64 << 20,
     GGUF_KEYS_MAX = 65536,
@@ -51,7 +51,7 @@ typedef struct gguf_tensor {
     char name[GGUF_NAME_BYTES_MAX + 1];
     uint32_t n_dims;
     uint64_t dims[GGUF_DIMS_MAX]; // dims[0] is contiguous; 1 beyond n_dims
-    dtype type;           // one that files hold; dtype_about(type).supported: we compute with it
+    dtype type;           // a type of files; dtype_about(type).supported: it can be computed
     uint64_t file_offset; // of the first byte, from the start of the file
     uint64_t n_bytes;
 } gguf_tensor;
@@ -65,12 +65,12 @@ typedef struct gguf_array_view {
     const bytes *strings;
 } gguf_array_view;
 
-/* ENOTFOUND: no such file.  EIO: the machine refuses.  EFORMAT: not a regular file, or its bytes
+/* ENOTFOUND: no such file.  EIO: the system refuses.  EFORMAT: not a regular file, or its bytes
  * are wrong.  EUNSUPPORTED: a GGUF that this build does not read (version 1, big-endian, one part
  * of a split model). */
 inferd_status gguf_open(const char *path, gguf **out, inferd_err *err);
-/* The same of an open file that no path names (a memfd); `name` is what errors call it.  The gguf
- * takes fd, also when this fails. */
+/* The same for an open file without a path (a memfd); `name` is its name in errors.  The gguf
+ * owns fd, also when this fails. */
 inferd_status gguf_open_fd(int fd, const char *name, gguf **out, inferd_err *err);
 void gguf_close(gguf *g); // accepts NULL
 
@@ -78,20 +78,20 @@ void gguf_close(gguf *g); // accepts NULL
  * still names it; call after the last read. */
 inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err);
 
-/* The same of the open file alone, wherever its name is now. */
+/* The same for the open file alone, whatever its path names now. */
 inferd_status gguf_check_open(const gguf *g, inferd_err *err);
 
-/* Another descriptor of the open file, wherever its name is now; the caller closes it.  -1: it was
- * changed, or the system does not give one (no /proc). */
+/* Another descriptor of the open file, whatever its path names now; the caller closes it.  -1: it
+ * was changed, or the system does not give one (no /proc). */
 int gguf_reopen(const gguf *g);
 
-/* What the path names now.  ENOTFOUND, or EIO where the machine does not say: nothing. */
+/* The file that the path names now.  ENOTFOUND: none; EIO: the system does not say. */
 typedef struct gguf_named {
     uint64_t device, inode, n_bytes, mtime_ns;
     bool is_open; // the file that is open, unchanged
 } gguf_named;
 inferd_status gguf_look(const gguf *g, gguf_named *out, inferd_err *err);
-/* What distinguishes it from other files without reading it all. */
+/* Properties that distinguish it from other files without reading all of it. */
 typedef struct gguf_identity {
     uint64_t n_bytes, mtime_ns;
     bytes header; // the file's first bytes, as far as they were read; borrowed
@@ -99,13 +99,13 @@ typedef struct gguf_identity {
 gguf_identity gguf_identify(const gguf *g);
 /* The same metadata and the same tensors at the same places. */
 bool gguf_same_header(const gguf *a, const gguf *b);
-/* The same bytes; the cheapest differences are looked for first. */
+/* The same bytes; the cheapest comparisons come first. */
 inferd_status gguf_same_bytes(const gguf *a, const gguf *b, bool *same, inferd_err *err);
-/* The tensors are read next, in the order of the file: a word to the kernel. */
+/* Tell the kernel that the tensors are read next, in the order of the file. */
 void gguf_will_read(const gguf *g);
 
 const char *gguf_path(const gguf *g);
-const char *gguf_label(const gguf *g); // the same as errors of this file begin: printable, not long
+const char *gguf_label(const gguf *g); // the path at the start of errors: printable, shortened
 uint64_t gguf_file_bytes(const gguf *g);
 
 /* Metadata.  Required forms fail when the key is absent, of another kind or outside [min, max];

@@ -1,12 +1,12 @@
-/* gguf_file.h - what the three files of the GGUF reader share.
+/* gguf_file.h - declarations shared by the three files of the GGUF reader.
  *
- *     gguf.c         opens, reads and watches the file; finds tensors
+ *     gguf.c         opens and reads the file, and detects changes; finds tensors
  *     gguf_header.c  bytes of the header -> the tables below, everything checked
  *     gguf_meta.c    metadata by key and kind
  *
- * The header is kept as it was read and never moves; an entry points into it by offset.  Both
- * tables have an index sorted by name: a name is found by halving and a double name is next to
- * its twin, whatever names a hostile file picks.
+ * The header is kept unchanged and never moves; an entry points into it by offset.  Both
+ * tables have an index sorted by name: names are found by binary search and duplicates are
+ * neighbours, for any names of a hostile file.
  *
  * Thread: any, read-only after gguf_open. */
 #ifndef INFERD_GGUF_FILE_H
@@ -16,7 +16,7 @@
 
 #include "gguf/gguf.h"
 
-/* One key.  What `n` and `at` mean depends on the kind:
+/* One key.  The meaning of `n` and `at` depends on the kind:
  *     number, bool   n = 1, its bytes lie at header + at
  *     string         n bytes at header + at
  *     array          n elements of kind `element` at header + at; of strings, also
@@ -31,9 +31,9 @@ typedef struct gguf_entry {
 
 struct gguf {
     char *path;      // as given; owned
-    char label[168]; // the path as errors show it: printable, its end when it is long
+    char label[168]; // the path in errors: printable, its end when it is long
     int fd;          // -1: none
-    bool unnamed;    // path is only what errors call it
+    bool unnamed;    // path is only a name for errors
     struct stat stat_at_open;
 
     unsigned char *header; // [header_bytes] the file's first bytes; owned

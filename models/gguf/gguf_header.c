@@ -1,4 +1,4 @@
-/* gguf_header.c - the header of a GGUF file, from foreign bytes to checked tables.
+/* gguf_header.c - the header of a GGUF file, from untrusted bytes to checked tables.
  *
  *     "GGUF" version:u32 n_tensors:u64 n_keys:u64
  *     n_keys    x  key:string kind:u32 value
@@ -7,13 +7,13 @@
  *
  *     string: n:u64 bytes[n]        array: kind:u32 n:u64 elements
  *
- * One cursor moves over it and is the only thing that touches bytes: it compares what it is asked
- * for with what is left of the file (never position + length, which can wrap) before it reads, and
- * reads ahead in doubling steps so that the data behind the header stays on the disk.  Counts are
- * held against the least that so many records take before a table is allocated.
+ * Only one cursor reads bytes: before each read it compares the requested length with the rest of
+ * the file (never position + length, which can wrap), and it reads ahead in doubling steps so that
+ * the data behind the header stays on the disk.  Counts are checked against the least size of so
+ * many records before a table is allocated.
  *
- * Writers put tensors one after the other, each padded to the alignment.  That is demanded here:
- * then no two overlap and nothing hides between them. */
+ * Writers put tensors one after the other, each padded to the alignment.  That is required here,
+ * so no two overlap and nothing hides between them. */
 #include "gguf/gguf_file.h"
 
 #include <inttypes.h>
@@ -35,7 +35,7 @@ typedef struct cursor {
 
 /* ---- the cursor ---- */
 
-/* Bytes [0, at + n) of the file are in memory, or why not. */
+/* Make sure that bytes [0, at + n) of the file are in memory, or return the reason why not. */
 static inferd_status need(cursor *c, uint64_t n, const char *what) {
     gguf *g = c->g;
     uint64_t file_bytes = gguf_file_bytes(g);
@@ -161,7 +161,7 @@ static inferd_status read_begin(cursor *c) {
     s = check_count(c, n_tensors, GGUF_TENSORS_MAX, TENSOR_BYTES_MIN, "tensors");
     if (s != INFERD_OK) return s;
 
-    /* One more of each, so that nothing is never a NULL table. */
+    /* One more of each, so that an empty table is not NULL. */
     g->entries = calloc(n_entries + 1, sizeof *g->entries);
     g->entry_idx = calloc(n_entries + 1, sizeof *g->entry_idx);
     g->tensors = calloc(n_tensors + 1, sizeof *g->tensors);
@@ -277,7 +277,7 @@ static inferd_status index_entries(gguf *g, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* The header is whole and stays where it is: string arrays get their elements. */
+/* The header is complete and does not move any more: string arrays get their elements. */
 static inferd_status point_strings(gguf *g, inferd_err *err) {
     g->strings = calloc(g->n_strings + 1, sizeof *g->strings);
     if (g->strings == NULL)
@@ -389,8 +389,9 @@ static uint64_t round_up(uint64_t n, uint64_t alignment) {
     return (n + alignment - 1) & ~(alignment - 1);
 }
 
-/* Offsets are what they must be, and the bytes are in the file.  Nothing here can wrap: each
- * tensor's bytes were found inside the file, a signed 64-bit size, before the next is looked at. */
+/* Check that offsets have the required values and the bytes are in the file.  Nothing here can
+ * wrap: each tensor's bytes were found inside the file, a signed 64-bit size, before the next
+ * tensor. */
 static inferd_status place_tensors(gguf *g, uint64_t data_at, uint64_t alignment, inferd_err *err) {
     uint64_t file_bytes = gguf_file_bytes(g), expected = 0;
     for (size_t i = 0; i < g->n_tensors; i++) {
@@ -468,7 +469,7 @@ inferd_status gguf_read_header(gguf *g, inferd_err *err) {
     if (s == INFERD_OK) s = place_tensors(g, round_up(c.at, alignment), alignment, err);
     if (s != INFERD_OK) return s;
 
-    unsigned char *trimmed = realloc(g->header, c.at); // drop what was read ahead
+    unsigned char *trimmed = realloc(g->header, c.at); // drop bytes read ahead
     if (trimmed != NULL) g->header = trimmed;
     g->header_bytes = c.at;
     return point_strings(g, err);

@@ -1,8 +1,8 @@
-/* gguf_meta.c - metadata of a GGUF file by key, as the kind the caller wants.
+/* gguf_meta.c - metadata of a GGUF file by key, as the kind the caller needs.
  *
  * Writers disagree about widths: the same count is u32 in one file, i32 or u64 in the next, so any
- * integer that fits the asked range will do.  A wrong kind or value is an error that names the key
- * and both sides; only absence can have a fallback. */
+ * integer in the requested range is accepted.  A wrong kind or value is an error that names the key
+ * and both sides; only an absent key can have a fallback. */
 #include "gguf/gguf_file.h"
 
 #include <inttypes.h>
@@ -227,7 +227,7 @@ inferd_status gguf_bool_or(const gguf *g, const char *key, bool fallback, bool *
     const gguf_entry *e = gguf_find_entry(g, key);
     uint64_t v = fallback;
     if (e != NULL && e->kind == GGUF_BOOL) {
-        v = g->header[e->at]; // 0 or 1, seen when it was read
+        v = g->header[e->at]; // 0 or 1, checked when it was read
     } else if (e != NULL) {
         if (!is_int(e->kind)) return wrong_kind(g, key, e, "a bool", err);
         inferd_status s = read_u64(g, key, e, 0, 1, &v, err);
@@ -282,7 +282,7 @@ int64_t gguf_array_int(const gguf_array_view *a, size_t i) {
     const unsigned char *p = a->data + i * kinds[a->kind].n_bytes;
     if (is_signed(a->kind)) return load_signed(a->kind, p);
     uint64_t v = load_unsigned(a->kind, p);
-    return v > INT64_MAX ? INT64_MAX : (int64_t)v; // out of every range that is asked for
+    return v > INT64_MAX ? INT64_MAX : (int64_t)v; // outside every requested range
 }
 
 double gguf_array_real(const gguf_array_view *a, size_t i) {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Floats of a file are rounded to f32, and so is what was computed from them. */
+/* Floats of a file are rounded to f32, and so are values computed from them. */
 #define SAME_NUMBER 1e-6
 
 static bool matches(const char *pattern, bytes name) {
@@ -29,7 +29,7 @@ static bool is_number(const gguf *g, size_t i, double wanted, bool or_0) {
     return fabs(v - wanted) <= SAME_NUMBER * fabs(wanted) || (or_0 && v == 0);
 }
 
-/* What is allowed beside a value that is not, as it is written in a message. */
+/* The allowed values for the message about a value that is not, in the form of the message. */
 static void show_allowed(const known_key *k, const char *value, char *out, size_t n) {
     bool is_bool = strcmp(value, "true") == 0 || strcmp(value, "false") == 0; // texts have quotes
     if (k->rule == KNOWN_EMPTY)
@@ -45,7 +45,7 @@ static inferd_status check_key(const gguf *g, size_t i, bytes key, const known_k
                                inferd_err *err) {
     char value[GGUF_SHOWN_BYTES], allowed[64], name[128];
     size_t n = size_min(key.n, sizeof name - 1);
-    memcpy(name, key.p, n); // printable: the header's reader saw to that
+    memcpy(name, key.p, n); // printable: the header's reader checked that
     name[n] = 0;
     if (k == NULL)
         return inferd_fail(err, INFERD_EUNSUPPORTED,

@@ -1,4 +1,4 @@
-/* chat.h - a conversation becomes the text a model was trained on, by the model's own template.
+/* chat.h - rendering a conversation as text, by the model's own chat template.
  *
  * Templates are Jinja, as Hugging Face transformers runs it (ImmutableSandboxedEnvironment,
  * trim_blocks, lstrip_blocks, loopcontrols).  They come from untrusted files and are fed by
@@ -43,15 +43,15 @@ inferd_status chat_template_open(bytes source, const chat_limits *limits, chat_t
 void chat_template_close(chat_template *t); // accepts NULL
 
 /* The lowest call: variables are two JSON objects, `trusted` (special tokens: their text counts as
- * template text; may be NULL) and `vars` (from the request, and stronger; may be NULL).  `now`
- * feeds strftime_now, in local time.  Undefined things are errors where jinja2 raises, else empty
- * text. raise_exception in the template is an INFERD_EINVAL with its words (an error of the
- * template's own, such as an undefined attribute, likewise); a limit is INFERD_ETOOLONG and starts
+ * template text; may be NULL) and `vars` (from the request, takes precedence; may be NULL).  `now`
+ * feeds strftime_now, in local time.  Undefined values are errors where jinja2 raises, else empty
+ * text.  raise_exception in the template is an INFERD_EINVAL with its message (an error of the
+ * template itself, such as an undefined attribute, likewise); a limit is INFERD_ETOOLONG and starts
  * with "template_limit". */
 inferd_status chat_template_render(const chat_template *t, json_t *trusted, json_t *vars,
                                    const struct tm *now, chat_text *out, inferd_err *err);
 
-/* What a chat request says, checked by the caller. */
+/* The input of a chat request, checked by the caller. */
 typedef struct chat_input {
     json_t *messages;            // array, as in the request; borrowed
     json_t *tools;               // array or NULL; borrowed
@@ -61,8 +61,8 @@ typedef struct chat_input {
 } chat_input;
 
 /* Messages to prompt text.  Content given as a list of text parts is joined to one string (unless
- * the template iterates it); function.arguments given as a JSON string is handed over as an
- * object, and as the string when the template wants that. */
+ * the template iterates it); function.arguments given as a JSON string is passed as an object, or
+ * as the string when the template needs that. */
 inferd_status chat_render(const chat_template *t, const tokenizer *tok, const chat_input *input,
                           const struct tm *now, chat_text *out, inferd_err *err);
 

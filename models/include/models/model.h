@@ -1,9 +1,9 @@
-/* model.h - one language model: its file, its words and its description; and the same model placed
- * on a backend: weights and forward pass.
+/* model.h - one language model: its file, its tokenizer and its description; and a bound model:
+ * the model on a backend, with weights and forward pass.
  *
  * A model is opened once and never changes: any number of threads and backends use it at the same
- * time.  A placed model is its KV layout, its window of prepared weights and its activations on one
- * backend.  Weights come in two moves, each in pieces between which steps are computed:
+ * time.  A bound model is its KV layout, its window of prepared weights and its activations on one
+ * backend.  Weights come in two stages, each in pieces between which steps are computed:
  *
  *     placed_open                      COLD
  *     placed_stage_*   file -> host    COLD -> STAGING -> WARM
@@ -11,7 +11,7 @@
  *     placed_unload                    LOADING, HOT -> WARM
  *     placed_unstage                   any -> COLD
  *
- * Which pages, and when, is the scheduler's business; the model never sees the pool.
+ * The scheduler chooses the pages and the time; the model never sees the pool.
  *
  * Thread: model_* any; placed_* the engine's of the backend. */
 #ifndef INFERD_MODEL_H
@@ -29,11 +29,11 @@ typedef struct model model;
 typedef struct model_options {
     const char *path;          // a .gguf file, or dummy:NAME (models/dummy_model.h)
     const char *template_path; // a Jinja file that replaces the model's chat template, or NULL
-    uint32_t context_max;      // 0 = what the file says
+    uint32_t context_max;      // 0 = that of the file
     bool allow_dummy;          // else a dummy: path is refused
 } model_options;
 
-/* What such a path begins with: a model of made-up weights at a real one's shape. */
+/* The prefix of a dummy path: a model of made-up weights at a real one's shape. */
 #define MODEL_DUMMY_PREFIX "dummy:"
 bool model_path_is_dummy(const char *path);
 
@@ -50,31 +50,30 @@ typedef struct model_info {
 } model_info;
 
 inferd_status model_open(const model_options *options, model **out, inferd_err *err);
-void model_close(model *m); // accepts NULL; it is placed nowhere any more
+void model_close(model *m); // accepts NULL; no bound model uses it any more
 
 const model_info *model_about(const model *m);
 const tokenizer *model_tokenizer(const model *m);
 const chat_template *model_chat_template(const model *m); // NULL: the model has none
 
-/* What the path names now.  Where that is not the file that is open, what model_open read is still
- * there, but whoever opens the path gets something else.  A made-up model's stays the same. */
+/* The file that the path names now.  If that is not the open file, the data that model_open read
+ * stays valid, but opening the path gives another file.  A made-up model's stays the same. */
 typedef enum model_file {
     MODEL_FILE_SAME,
     MODEL_FILE_REPLACED, // another file, or the same one changed
     MODEL_FILE_MISSING   // none that can be found
 } model_file;
-typedef struct model_file_id { // of a file as it was seen; all 0: of none
+typedef struct model_file_id { // of a file at a moment; all 0: no file
     uint64_t device, inode, n_bytes, mtime_ns;
 } model_file_id;
 model_file model_look_at_file(const model *m, model_file_id *out);
 const char *model_file_name(model_file f); // "replaced"
-/* Weights are read only while the path names a file: the one that was opened, or another that took
- * its place before; what is open is whole, then.  `held`: whatever the path names or will.  Whether
- * what is open was written to is looked at in any case. */
+/* Weights are read only while the path names a file: the opened one, or another that replaced it
+ * before; the open file is whole, then.  `held`: also without that condition.  Whether the open
+ * file was written to is checked in any case. */
 void model_hold_file(model *m, bool held);
-/* What distinguishes the file from others, and stays the same after a restart: its size, its time,
- * its header and samples of its weights, read when it was opened; a made-up model's shape and seed.
- */
+/* A fingerprint of the file that stays the same after a restart: of its size, its time, its header
+ * and samples of its weights, read when it was opened; of a made-up model's shape and seed. */
 void model_content(const model *m, uint64_t out[2]);
 /* The two files have the same bytes (made-up models: the same shape and seed), so one set of
  * weights serves both.  Reads both files to the end when everything up to there is equal. */
@@ -82,10 +81,10 @@ inferd_status model_same_content(const model *a, const model *b, bool *same, inf
 
 /* ---- a model on a backend ---- */
 
-/* How large a step may be; scratch is allocated for it. */
+/* The largest step; scratch is allocated for it. */
 typedef struct model_limits {
     uint32_t rows_max;   // tokens per step
-    uint32_t logits_max; // rows per step whose logits are wanted
+    uint32_t logits_max; // rows per step with logits
     kv_type kv;
 } model_limits;
 
@@ -95,12 +94,12 @@ typedef struct placed_model placed_model;
 inferd_status placed_open(const model *m, backend *be, const model_limits *limits,
                           placed_model **out, inferd_err *err);
 void placed_close(placed_model *p); // unstages first; accepts NULL
-/* From now on it is this model, of the same content (model_same_content), that is borrowed, and
- * whose file is read.  Not while STAGING. */
+/* From now on this model, of the same content (model_same_content), is borrowed, and its file is
+ * read.  Not while STAGING. */
 void placed_read_from(placed_model *p, const model *m);
 
-/* What the prepared weights of a model would take on this backend, which is asked only what never
- * changes: any thread.  Pages as placed_weight_pages says them. */
+/* The size of a model's prepared weights on this backend, of which only constant properties are
+ * used: any thread.  Pages as in placed_weight_pages. */
 inferd_status model_weigh(const model *m, const backend *be, uint32_t *n_pages, uint64_t *n_bytes,
                           inferd_err *err);
 
@@ -110,24 +109,24 @@ inferd_status models_workspace_bytes(const model *const *models, uint32_t n,
                                      uint64_t *out, inferd_err *err);
 
 uint32_t placed_weight_pages(const placed_model *p); // pages that the prepared weights take
-uint64_t placed_weight_bytes(const placed_model *p); // what they have in them
+uint64_t placed_weight_bytes(const placed_model *p); // bytes of the weights in them
 /* Pages' worth of host memory while warm.  One memory: the same ones as weight_pages. */
 uint32_t placed_host_pages(const placed_model *p);
 uint64_t placed_stage_bytes(const placed_model *p); // to read, or to make up
 const kv_layout *placed_kv(const placed_model *p);
-/* Tensors of the file that are not read and that text does not need: an image encoder's. */
+/* Tensors of the file that are not read and not needed for text: those of an image encoder. */
 uint32_t placed_n_unused_tensors(const placed_model *p);
 /* Bytes of prepared weights that a step of few rows reads, each once. */
 uint64_t placed_step_bytes(const placed_model *p);
 /* How the matrices are multiplied on this device, for people: "i16: Q4_1 66.4 MB, Q8_0 30.1 MB;
- * f32: F16 3.0 MB"; "" where there is one way for all. */
+ * f32: F16 3.0 MB"; "" if there is one way for all. */
 void placed_describe_math(const placed_model *p, char *text, size_t text_bytes);
 
 typedef enum placed_state {
     PLACED_COLD,    // only the file
     PLACED_STAGING, // the file is being read and prepared
     PLACED_WARM,    // prepared, in host memory
-    PLACED_LOADING, // on its way to the device; steps may be launched, which wait there
+    PLACED_LOADING, // in flight to the device; steps may be launched and wait there
     PLACED_HOT
 } placed_state;
 placed_state placed_state_of(const placed_model *p);
@@ -136,24 +135,24 @@ typedef struct placed_progress {
     uint64_t done, total; // bytes
     uint64_t device_us;   // that this piece kept the compute threads, or the device, from steps
     bool finished;
-    bool waiting; // the file is behind: nothing to do until `wake` was called
+    bool waiting; // for the file: nothing to do until `wake` was called
 } placed_progress;
 
 /* Called once after each step that was waiting, from another thread: do little. */
 typedef void placed_wake(void *ctx);
 
-/* COLD -> STAGING.  A thread begins to read.  `pages` ([placed_weight_pages], copied) where there
- * is one memory, else NULL; they are the stage's from now on. */
+/* COLD -> STAGING.  A thread begins to read.  `pages` ([placed_weight_pages], copied) if there is
+ * one memory, else NULL; the stage uses them from now on. */
 inferd_status placed_stage_begin(placed_model *p, const uint32_t *pages, uint32_t n_pages,
                                  placed_wake *wake, void *ctx, inferd_err *err);
-/* Prepare what was read, for about budget_us and at most one piece longer; never waits for the
- * file.  STAGING -> WARM when finished, -> COLD after a failure. */
+/* Prepare rows that were read, for about budget_us and at most one piece longer; never waits for
+ * the file.  STAGING -> WARM when finished, -> COLD after a failure. */
 inferd_status placed_stage_step(placed_model *p, uint64_t budget_us, placed_progress *out,
                                 inferd_err *err);
-/* -> COLD, whatever was before: the reader has ended, its buffers are free, every page is home. */
+/* Any state -> COLD: the reader has ended, its buffers are free, every page is home. */
 void placed_unstage(placed_model *p);
-/* How the weights came in, or why not faster, for the log: "" or one sentence.  Until the next
- * stage_begin. */
+/* How the weights were read, or why a faster way failed, for the log: "" or one sentence.  Until
+ * the next stage_begin. */
 const char *placed_stage_note(const placed_model *p);
 
 /* WARM -> LOADING.  `pages` as many as placed_weight_pages; one memory: those of the stage. */
@@ -162,22 +161,23 @@ inferd_status placed_load_begin(placed_model *p, const uint32_t *pages, uint32_t
 /* LOADING -> HOT when everything has arrived, -> COLD after a failure. */
 inferd_status placed_load_step(placed_model *p, uint64_t budget_us, placed_progress *out,
                                inferd_err *err);
-/* LOADING or HOT -> WARM; waits for what is on its way.  Its pages (not one memory's) are free. */
+/* LOADING or HOT -> WARM; waits for uploads in flight.  Its pages (except with one memory) are free
+ * afterwards. */
 void placed_unload(placed_model *p);
 
 /* For tools: write the prepared weights into a file that later stages read instead (packed.h).
- * The backend is fresh: its first pages are taken.  path NULL: where stages look; *out_path, if not
- * NULL: where that is, the caller frees it. */
+ * The backend is fresh: its first pages are taken.  path NULL: the path that stages read;
+ * *out_path, if not NULL, gets that path, which the caller frees. */
 inferd_status model_pack(const model *m, backend *be, const char *path, char **out_path,
                          inferd_err *err);
 /* For tools: all of that at once, COLD -> HOT, waiting for the file. */
 inferd_status placed_bring_up(placed_model *p, const uint32_t *pages, uint32_t n_pages,
                               inferd_err *err);
 
-/* LOADING or HOT.  Send a step on its way: the forward pass of the batch and, where the device can
- * (be_can_draw), the drawing of `draws` ([b->n_logits]; ids below n_vocab).  What is passed is
- * borrowed until it returns.  be_step_finish tells how it went; without drawing (`draws` is NULL,
- * or the device cannot) its result has the logits. */
+/* LOADING or HOT.  Launch a step: the forward pass of the batch and, if the device can
+ * (be_can_draw), the drawing of `draws` ([b->n_logits]; ids below n_vocab).  The arguments are
+ * borrowed for the call.  be_step_finish returns the result; without drawing (`draws` is NULL,
+ * or the device cannot) it has the logits. */
 void placed_launch(placed_model *p, const batch *b, const sample_row *draws, uint32_t n_vocab);
 
 #endif

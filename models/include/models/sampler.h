@@ -1,4 +1,4 @@
-/* sampler.h - logits become one token, the same one on every backend.
+/* sampler.h - drawing one token from logits, the same one on every backend.
  *
  * The order, for one row:
  *   1  logit_bias is added; with min_tokens not reached, end tokens and stop ids are banned

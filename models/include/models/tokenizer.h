@@ -1,11 +1,11 @@
-/* tokenizer.h - text to token ids and back, as the model's own vocabulary does it.
+/* tokenizer.h - text to token ids and back, by the model's own vocabulary.
  *
  * Read from a GGUF file's metadata.  Byte-level BPE ("gpt2") with the pre-tokenizers smollm, gpt-2,
  * llama-bpe, qwen2, tekken, starcoder, deepseek-llm, deepseek-coder, and SentencePiece BPE with
  * byte fallback ("llama").  Anything else is an error, never a guess.
  *
  * Text comes with spans that say where special tokens may be matched: template text yes, text of a
- * request no, so that nobody can forge a turn.
+ * request no, so that a request cannot forge messages of another role.
  *
  * Thread: any, read-only after tok_open; a tok_stream belongs to its stream. */
 #ifndef INFERD_TOKENIZER_H
@@ -32,9 +32,9 @@ typedef struct tok_ids {
 } tok_ids;
 
 typedef struct tok_encode_options {
-    bool add_special;          // BOS/EOS as the file's add_bos_token / add_eos_token say
+    bool add_special;          // BOS/EOS by the file's add_bos_token / add_eos_token
     size_t ids_max;            // more ids than this is INFERD_ETOOLONG; 0 = no bound
-    const atomic_bool *cancel; // looked at every 64 KiB of text; may be NULL
+    const atomic_bool *cancel; // checked every 64 KiB of text; may be NULL
 } tok_encode_options;
 
 inferd_status tok_open(const gguf *g, tokenizer **out, inferd_err *err);
@@ -42,7 +42,7 @@ void tok_close(tokenizer *t); // accepts NULL
 
 /* Append the ids of `text` to `out`.  `spans` cover the text in order; n_spans = 0 means one span
  * without specials; `options` may be NULL.  Invalid UTF-8 is an INFERD_EINVAL that names the byte
- * offset.  On failure `out` is as it was.  A byte that a byte-level vocabulary has no token for
+ * offset.  On failure `out` is unchanged.  A byte without a token in a byte-level vocabulary
  * gives no id, as in the tokenizer the model was trained with. */
 inferd_status tok_encode(const tokenizer *t, bytes text, const tok_span *spans, size_t n_spans,
                          const tok_encode_options *options, tok_ids *out, inferd_err *err);
@@ -62,9 +62,9 @@ bytes tok_piece(const tokenizer *t, tok_id id);
 bytes tok_name(const tokenizer *t, tok_id id);
 tok_id tok_find(const tokenizer *t, bytes name); // by tok_name; -1: none
 
-/* Ids to text, one at a time: what is pushed comes out as soon as its code points are complete, so
- * no half code point ever leaves.  Bytes that can never become UTF-8 come out as U+FFFD (one per
- * maximal subpart); incomplete ones wait, for tok_stream_finish at the latest. */
+/* Ids to text, one at a time: bytes are written as soon as their code point is complete, so no part
+ * of a code point is written.  Bytes that can never become UTF-8 become U+FFFD (one per
+ * maximal subpart); incomplete ones are kept until tok_stream_finish at the latest. */
 typedef struct tok_stream {
     const tokenizer *tok;
     unsigned char pending[4]; // [n_pending] start of an unfinished code point
@@ -74,8 +74,8 @@ typedef struct tok_stream {
 } tok_stream;
 
 void tok_stream_init(tok_stream *s, const tokenizer *t, bool skip_specials);
-/* Returns how many of the bytes that came out now belong to earlier tokens: the U+FFFD of a code
- * point that they began and that this token does not go on with.  The text of this token begins
+/* Returns how many of the bytes written now belong to earlier tokens: the U+FFFD of a code
+ * point that they began and that this token does not continue.  The text of this token begins
  * behind them. */
 size_t tok_stream_push(tok_stream *s, tok_id id, buf *out);
 void tok_stream_finish(tok_stream *s, buf *out);
