@@ -1,8 +1,8 @@
 /* ast.h - a parsed template.
  *
  * Nodes lie in the template's arena and never change, so any number of threads may render it.
- * Operators of one rank are one node with many kids ("a ~ b ~ c"), and so are the branches of an
- * if: the tree is as deep as the source is nested, at most JAST_DEPTH_MAX, and no deeper.
+ * Operators of one precedence are one node with many kids ("a ~ b ~ c"), and so are the branches of
+ * an if: the tree is only as deep as the source is nested, at most JAST_DEPTH_MAX.
  *
  * Names are numbers (symbols), so a lookup compares no text.
  *
@@ -111,7 +111,7 @@ enum {
     JOP_POW
 };
 
-/* Symbols the engine itself needs have fixed numbers. */
+/* Symbols that the interpreter itself needs have fixed numbers. */
 enum { JSYM_LOOP, JSYM_CALLER, JSYM_KWARGS, JSYM_VARARGS, JSYM_N_FIXED };
 
 typedef struct jast {

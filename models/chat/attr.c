@@ -1,5 +1,5 @@
-/* x.y asks for the attribute first and the key second, x['y'] the other way round.  The attributes
- * are the methods of methods.c and, for what the engine makes itself, the ones below. */
+/* x.y looks up the attribute first and the key second, x['y'] the other way round.  The attributes
+ * are the methods of methods.c and, for the interpreter's own objects, the ones below. */
 #include "chat/interp.h"
 #include "chat/letters.h"
 
@@ -80,7 +80,7 @@ jval jattr_get(jrender *r, jval owner, const jstr *name) {
     return jv_undefined(&r->c, owner, jv_str(name));
 }
 
-/* What a slice means for a sequence of n: elements start, start + step, .. (count of them). */
+/* The elements of a slice for a sequence of n: start, start + step, .. (count of them). */
 static void read_slice(jrender *r, const jslice *slice, int64_t n, int64_t *start, int64_t *step,
                        int64_t *count) {
     int64_t bounds[2];

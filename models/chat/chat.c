@@ -1,17 +1,17 @@
-/* Conversations: what a request says, put into the shape that a template reads.
+/* Conversations: a request, converted to the form that a template reads.
  *
- * OpenAI requests and templates disagree twice.  Content may be a list of parts, while many
- * templates only know strings; and the arguments of a tool call are a string of JSON, while most
- * templates want the object.  What a template wants is found out when it is opened, by rendering
- * two small conversations and looking at what became of a known word (chat_probe):
+ * OpenAI requests and templates differ in two points.  Content may be a list of parts, while many
+ * templates only handle strings; and the arguments of a tool call are a string of JSON, while most
+ * templates need the object.  The needs of a template are found out when it is opened, by rendering
+ * two small conversations and checking the output for a known word (chat_probe):
  *
- *   content parts     their texts come out as text: the template walks over them, and gets the
+ *   content parts     their texts are output as text: the template iterates them, and gets the
  *                     list; otherwise (quoted, missing, an error) the texts joined by newlines
- *   argument objects  come out as Python prints a dict: the template wants the string; otherwise it
+ *   argument objects  are output like a Python dict: the template needs the string; otherwise it
  *                     gets the object, and if it raises on that, the string
  *
  * continue_final_message works as in transformers: a word is put behind the last message and the
- * text is cut where that comes out. */
+ * output is cut at that word. */
 #include "chat/json_text.h"
 #include "chat/letters.h"
 #include "chat/template.h"
@@ -22,7 +22,7 @@ static const char parts_probe[] =
     "{\"type\": \"text\", \"text\": \"inferd probe two\"}]}],"
     "\"tools\": null, \"documents\": null, \"add_generation_prompt\": true}";
 
-// ids of nine letters and digits, because templates of Mistral insist on them
+// ids of nine letters and digits, because templates of Mistral require them
 static const char arguments_probe[] =
     "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"},"
     "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"abcdefgh1\","
@@ -55,7 +55,7 @@ static inferd_status render_probe(const chat_template *t, const char *json, chat
     s = template_render(t, &probe_limits, NULL, vars, &now, out, &ignored);
     json_decref(vars);
     if (s == INFERD_ENOMEM) return inferd_fail(err, s, "%s", ignored.text);
-    return INFERD_OK; // what a template cannot render is an answer too
+    return INFERD_OK; // a failed render is an answer, too
 }
 
 inferd_status chat_probe(chat_template *t, inferd_err *err) {
@@ -144,7 +144,7 @@ static json_t *open_calls(json_t *calls, bool *changed) {
     return out;
 }
 
-typedef struct shape { // how the messages are handed over
+typedef struct shape { // the form in which the messages are passed
     bool join_parts, open_arguments;
     bool opened; // out: some arguments were
 } shape;
@@ -192,7 +192,7 @@ static json_t *add_tag(json_t *text) {
     return tagged;
 }
 
-/* Put the tag behind the last text of the last message, in a copy of it.  *text: what was there,
+/* Put the tag behind the last text of the last message, in a copy of it.  *text: the original text,
  * borrowed from the request; NULL when there is none. */
 static inferd_status tag_last(json_t *messages, json_t **text, inferd_err *err) {
     size_t n = json_array_size(messages), i = 0;
@@ -262,7 +262,7 @@ static inferd_status cut_at_tag(chat_text *t, json_t *original, inferd_err *err)
     bool spaced = t->n - at >= OPEN_TAG_BYTES && t->text[at + n_tag] == ' ';
     size_t end = at;
     size_t n;
-    while (!spaced && end > 0) { // the template trims what it shows, so its end was trimmed too
+    while (!spaced && end > 0) { // the template trims its output, so its end was trimmed too
         size_t start = end - 1;
         while (start > 0 && !letter_starts(t->text[start])) start--;
         if (!letter_is_space(letter_read(t->text + start, &n))) break;
@@ -295,7 +295,7 @@ static json_t *or_null(json_t *json) {
     return json != NULL ? json_incref(json) : json_null();
 }
 
-/* What the template sees.  The arguments of the request cannot replace the conversation. */
+/* The variables of the template.  The kwargs of the request cannot replace the conversation. */
 static json_t *make_vars(const chat_input *input, json_t *messages) {
     json_t *vars = input->kwargs != NULL ? json_copy(input->kwargs) : json_object();
     if (vars != NULL && json_object_set(vars, "messages", messages) == 0 &&
@@ -338,11 +338,11 @@ inferd_status chat_render(const chat_template *t, const tokenizer *tok, const ch
     json_t *tokens = special_tokens(tok);
     if (tokens == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a prompt");
     inferd_status s = render_shaped(t, tokens, input, &sh, now, out, err);
-    if (s == INFERD_EINVAL && sh.opened) { // perhaps it wants the strings after all
+    if (s == INFERD_EINVAL && sh.opened) { // perhaps it needs the strings after all
         inferd_err second = {0};
         sh.open_arguments = false;
         inferd_status again = render_shaped(t, tokens, input, &sh, now, out, &second);
-        if (again != INFERD_EINVAL) { // else the first sentence stands
+        if (again != INFERD_EINVAL) { // otherwise keep the first error
             s = again;
             if (err != NULL) *err = second;
         }

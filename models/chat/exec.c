@@ -23,7 +23,7 @@ static jscope *make_scope(jrender *r, jscope *outer) {
     return s;
 }
 
-/* Empty, for the next iteration; a new one when a macro holds on to the old. */
+/* An empty scope for the next iteration; a new one when a macro keeps the old. */
 static jscope *reuse_scope(jrender *r, jscope *s) {
     if (s->kept) return make_scope(r, s->outer);
     s->n = 0;
@@ -55,7 +55,7 @@ static void scope_set(jrender *r, jscope *s, uint32_t id, jval v) {
     s->vars[s->n++] = (jbinding){id, v};
 }
 
-/* A name seen for the first time: from the request, the special tokens, the engine, or nothing. */
+/* A name at its first use: from the request, the special tokens, the interpreter, or undefined. */
 static jval find_global(jrender *r, uint32_t id) {
     const jstr *name = r->ast->symbols[id];
     if (r->ast->hidden[id]) return jv_undefined(&r->c, jv_missing(), jv_str(name));
@@ -107,11 +107,11 @@ void jassign(jrender *r, const jnode *target, jval v) {
     }
 }
 
-/* ---- text taken aside ---- */
+/* ---- capturing text ---- */
 
 typedef struct capture {
     jbuf text;
-    jbuf *out;     // where text went before
+    jbuf *out;     // the previous output
     jscope *scope; // likewise
 } capture;
 
@@ -156,7 +156,7 @@ size_t jloop_length(jrender *r, jloop *loop) {
     if (loop->length_known) return loop->length;
     if (loop->node->kids[JFOR_TEST] == NULL && jv_has_length(loop->it.of)) {
         loop->length = jv_length(&r->c, loop->it.of);
-    } else { // only counting tells; the rest waits in a list
+    } else { // the length needs counting; the rest is kept in a list
         jlist *rest = jlist_new(&r->c, 0);
         jval v;
         while (pull(r, loop, &v)) jlist_add(&r->c, rest, v);
@@ -229,7 +229,7 @@ static bool is_param(jrender *r, const jmacro_def *def, const jstr *name) {
     return false;
 }
 
-/* All that was given first, then the defaults in order: they may use other parameters. */
+/* Given arguments first, then the defaults in order: they may use other parameters. */
 static void bind_params(jrender *r, const jmacro_def *def, const jcall *call) {
     size_t first_default = def->n_params - def->n_defaults;
     for (size_t i = 0; i < def->n_params; i++) {
@@ -251,7 +251,7 @@ static void bind_params(jrender *r, const jmacro_def *def, const jcall *call) {
             scope_set(r, r->scope, def->params[i], jeval(r, def->defaults[i - first_default]));
 }
 
-/* What is left over goes to varargs, kwargs and caller, if the macro names them. */
+/* The remaining arguments go to varargs, kwargs and caller, if the macro names them. */
 static void bind_rest(jrender *r, const jmacro_def *def, const jcall *call) {
     jlist *varargs = jlist_new(&r->c, 0);
     jdict *kwargs = jdict_new(&r->c, 0);
@@ -336,7 +336,7 @@ static void exec_filter_block(jrender *r, const jnode *node) {
 static flow exec_with(jrender *r, const jnode *node) {
     jscope *outer = r->scope, *inner = make_scope(r, outer);
     for (size_t i = 1; i + 1 < node->n_kids; i += 2) {
-        r->scope = outer; // the values see what is outside
+        r->scope = outer; // the values are evaluated in the outer scope
         jval v = jeval(r, node->kids[i + 1]);
         r->scope = inner;
         jassign(r, node->kids[i], v);

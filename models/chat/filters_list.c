@@ -16,7 +16,7 @@ const jfilter *jfilter_find(const jstr *name) {
     return NULL;
 }
 
-/* What an element is sorted or compared by. */
+/* The sort key of an element. */
 static jval key_of(jrender *r, jval item, jval attribute, bool case_sensitive) {
     jval key = jattr_path(r, item, attribute, jv_missing());
     if (key.kind == JV_STR && !case_sensitive) key = jv_str(jtext_lower(&r->c, key.u.s));
@@ -328,7 +328,7 @@ static jval run_map(jrender *r, jval v, const jcall *call) {
     return jgenerator_new(&r->c, out, "sync_do_map");
 }
 
-/* select, reject and their ..attr forms: keep the elements whose test is `wanted`. */
+/* select, reject and their ..attr forms: keep the elements for which the test gives `wanted`. */
 static jval select_by(jrender *r, jval v, const jcall *call, bool wanted, bool by_attr,
                       const char *name) {
     jlist *out = jlist_new(&r->c, 0);
@@ -378,8 +378,8 @@ static jval run_attr(jrender *r, jval v, const jcall *call) {
     return jattr_get(r, jmethod_find(v, attr) != NULL ? v : jv_dict(&empty), attr);
 }
 
-/* Not in Jinja, but templates of Mistral call it: a string of JSON to data.  The document is
- * outside of the arena for a moment, hence a bound of its own. */
+/* Not in Jinja, but templates of Mistral call it: parses a string of JSON.  The document is
+ * outside of the arena for a moment, hence a separate bound. */
 enum { FROM_JSON_BYTES_MAX = 1 << 20 };
 static jval run_from_json(jrender *r, jval v, const jcall *call) {
     inferd_err err = {0};

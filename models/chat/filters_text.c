@@ -220,7 +220,7 @@ static jval run_abs(jrender *r, jval v, const jcall *call) {
     return jv_integer(v) < 0 ? jop_negate(r, v) : jop_plus(r, v);
 }
 
-/* Correctly rounded, halves to even, as Python's round(): printf does exactly that. */
+/* Correctly rounded, halves to even, like Python's round() and printf. */
 static double round_decimal(double f, int64_t precision) {
     char text[400];
     if (!isfinite(f) || precision > 300) return f;

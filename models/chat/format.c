@@ -7,12 +7,12 @@
 #include "chat/interp.h"
 #include "chat/letters.h"
 
-/* One field, whichever way it was written. */
+/* One field, of either syntax. */
 typedef struct spec {
     bool minus, plus, space, zero, alternate;
     int64_t width, precision; // precision -1: none
     char type;                // 0: none
-    char align;               // 0: as the type wants
+    char align;               // 0: the default of the type
     const jstr *fill;
     char grouping; // ',' '_' or 0
     bool trusted;  // the padding
@@ -113,7 +113,7 @@ static void add_float(jrender *r, jbuf *out, jval v, double d, const spec *f) {
     size_t room = (size_t)precision + 400;
     char *text = j_take(&r->c, room);
     snprintf(pattern, sizeof pattern, "%%%s.*%c", f->alternate ? "#" : "", type);
-    // the pattern is one of a dozen made here, never the template's own
+    // the pattern is one of a dozen made here, never text of the template
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     int n = snprintf(text, room - 1, pattern, precision, magnitude);
@@ -294,7 +294,7 @@ const jstr *jformat_percent(jrender *r, const jstr *format, jval args) {
     }
     size_t n_args = args.kind == JV_TUPLE ? args.u.list->n : 1;
     bool subscripted = args.kind == JV_DICT || args.kind == JV_LIST || args.kind == JV_UNDEFINED;
-    if (p.used < n_args && !subscripted) // Python takes anything with subscripts for a mapping
+    if (p.used < n_args && !subscripted) // Python treats any value with subscripts as a mapping
         j_fail(&r->c, "not all arguments converted during string formatting");
     return jbuf_str(&p.out, format->markup);
 }
@@ -306,7 +306,7 @@ typedef struct braces {
     const jcall *call;
     size_t next; // automatic numbering
     bool automatic, manual;
-    bool markup; // of the format: what goes in is escaped
+    bool markup; // of the format: inserted values are escaped
 } braces;
 
 static void add_braces(braces *b, const jstr *s, jbuf *out, int depth);

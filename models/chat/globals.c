@@ -1,4 +1,4 @@
-/* The functions every template can call. */
+/* The global functions of templates. */
 #include "chat/interp.h"
 
 static jval run_range(jrender *r, const jcall *call) {
@@ -63,7 +63,7 @@ static jval run_raise_exception(jrender *r, const jcall *call) {
 
 enum { STRFTIME_BYTES_MAX = 4096 };
 
-/* Python's own codes, for a time without a zone: %f is "000000", %z and %Z are empty. */
+/* Codes that only Python has, for a time without a zone: %f is "000000", %z and %Z are empty. */
 static void expand_python_codes(jrender *r, const jstr *format, jbuf *out) {
     for (size_t i = 0; i < format->n; i++) {
         char code = i + 1 < format->n && format->p[i] == '%' ? format->p[i + 1] : 0;
@@ -84,7 +84,7 @@ static jval run_strftime_now(jrender *r, const jcall *call) {
     jcall_bind(r, call, "strftime_now", "format", &a);
     const jstr *format = jarg_str(r, a, "strftime_now");
     jbuf_init(&expanded, &r->c, 0);
-    jbuf_add_text(&expanded, " ", true); // so that 0 means "does not fit" and nothing else
+    jbuf_add_text(&expanded, " ", true); // so that a length of 0 only means "does not fit"
     expand_python_codes(r, format, &expanded);
     if (r->now == NULL) j_fail(&r->c, "strftime_now: there is no clock");
     size_t n = strftime(text, sizeof text, expanded.p, r->now);

@@ -1,18 +1,18 @@
-/* interp.h - running a parsed template: what its parts share.
+/* interp.h - running a parsed template: declarations shared by its files.
  *
  *     eval.c     expressions: node -> value            attr.c     x.y and x[y]
  *     exec.c     statements, scopes, loops, macros     ops.c      + - * / and friends
  *     call.c     arguments                             format.c   '%s' % x and '{}'.format(x)
- *     filters_text.c, filters_list.c, is.c, methods.c, globals.c   what templates can call
- *     text.c     what several of those share
+ *     filters_text.c, filters_list.c, is.c, methods.c, globals.c   functions of templates
+ *     text.c     helpers shared by several of those
  *
  * Scopes form a chain; the outermost is `globals`, indexed by symbol and filled from the request
  * when a name is first read.  A macro keeps the chain it was defined in.  Everything a template can
  * call is a C function of one of four tables, found by name when the template is parsed (filters,
  * tests) or when it is looked up (methods, functions).
  *
- * Bounds: c.steps (every node run is a step), `calls` (macros and recursive loops inside each
- * other), and `nest`, the recursion in C: at its bound a render needs less than 512 KiB of stack.
+ * Bounds: c.steps (every executed node is a step), `calls` (nesting of macros and recursive loops),
+ * and `nest`, the recursion in C: at its bound a render needs less than 512 KiB of stack.
  *
  * Thread: that of the render. */
 #ifndef INFERD_CHAT_INTERP_H
@@ -33,19 +33,19 @@ typedef struct jscope {
     struct jscope *outer; // NULL: the globals
     jbinding *vars;       // [n]
     size_t n, capacity;
-    bool kept; // by a macro: may not be used again
+    bool kept; // by a macro: must not be reused
 } jscope;
 
 typedef struct jrender {
-    jctx c; // first: its memory and its way out
+    jctx c; // first: memory and exit of the render
     const jast *ast;
     json_t *trusted, *vars; // borrowed; may be NULL
     const struct tm *now;
     jval *globals; // [ast->n_symbols] JV_MISSING until looked up
     jscope *scope; // innermost; NULL: the globals
-    jbuf *out;     // where text goes now
+    jbuf *out;     // the present output
     size_t nest, calls, calls_max;
-    json_t *parsed; // owned: what from_json is reading
+    json_t *parsed; // owned: the document that from_json is reading
 } jrender;
 
 typedef struct jkwarg {
@@ -84,7 +84,7 @@ struct jmacro {
     jscope *scope; // where it was defined
 };
 
-/* A running loop, as the template sees it in `loop`. */
+/* A running loop: the template's variable `loop`. */
 struct jloop {
     const jnode *node;
     jscope *outer; // around the loop
@@ -109,7 +109,7 @@ void jnest_enter(jrender *r, const jnode *node);
 /* eval.c */
 jval jeval(jrender *r, const jnode *node);
 jcall jeval_args(jrender *r, const jargs *args);
-jval jeval_filters(jrender *r, const jnode *node, jval v); // a chain whose first value is `v`
+jval jeval_filters(jrender *r, const jnode *node, jval v); // a chain with the first value `v`
 
 /* ops.c */
 jval jop_arith(jrender *r, int op, jval a, jval b);
@@ -120,7 +120,7 @@ jval jop_plus(jrender *r, jval v);
 /* attr.c */
 jval jattr_get(jrender *r, jval owner, const jstr *name);       // owner.name
 jval jattr_item(jrender *r, jval owner, jval key);              // owner[key]
-jval jattr_path(jrender *r, jval v, jval path, jval otherwise); // "a.b.0", as filters name it
+jval jattr_path(jrender *r, jval v, jval path, jval otherwise); // "a.b.0", the form of filters
 
 /* call.c */
 jval jcall_value(jrender *r, jval callee, const jcall *call);

@@ -1,4 +1,4 @@
-/* What may follow `is`. */
+/* The tests of `is`. */
 #include "chat/interp.h"
 #include "chat/letters.h"
 
@@ -64,7 +64,7 @@ static bool is_escaped(jrender *r, jval v, const jcall *call) {
     return v.kind == JV_STR && v.u.s->markup;
 }
 
-/* All letters that have a case have this one, and there is one. */
+/* All letters with a case have this one, and there is at least one. */
 static bool has_case(jrender *r, jval v, bool upper) {
     const jstr *s = jv_to_str(&r->c, v);
     bool any = false;
@@ -108,7 +108,7 @@ static bool is_sameas(jrender *r, jval v, const jcall *call) {
     jcall_bind(r, call, "sameas", "other", &other);
     if (v.kind != other.kind) return false;
     if (v.kind <= JV_STR) return jv_equal(&r->c, v, other);
-    return v.u.dict == other.u.dict; // any pointer will do
+    return v.u.dict == other.u.dict; // any pointer of the union works
 }
 
 static bool is_filter(jrender *r, jval v, const jcall *call) {

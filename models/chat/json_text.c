@@ -1,5 +1,5 @@
-/* json_text.c - see json_text.h.  Recursive descent; the first failure is kept, and what was built
- * until then goes with the value that holds it. */
+/* json_text.c - see json_text.h.  Recursive descent; the first failure is kept, and data built
+ * until then is freed with the value that holds it. */
 #include "chat/json_text.h"
 
 #include <errno.h>
@@ -191,7 +191,7 @@ static bool read_pairs(reader *r, json_t *object) {
         if (!take(r, '"')) return refuse(r, "expected a key in quotes");
         if (!read_text(r)) return false;
         if (r->text.n > 0 && memchr(r->text.p, 0, r->text.n) != NULL)
-            return refuse(r, "a key with U+0000"); // many a reader of data would cut it there
+            return refuse(r, "a key with U+0000"); // many readers of data would cut it there
         buf key = r->text;                         // reading the value fills another one
         buf_init(&r->text, 0);
         skip_space(r);

@@ -1,8 +1,8 @@
-/* json_text.h - a JSON text inside a request or a template, to data.
+/* json_text.h - parsing a JSON text inside a request or a template.
  *
- * Arguments of tool calls and the filter from_json meet texts that nobody scanned.  jansson's data
- * functions survive a failing allocation, its lexer does not (it drops the character at hand, and
- * an assertion may follow), so the text is read here and only the data is jansson's.
+ * Arguments of tool calls and the filter from_json read texts that were not checked before.
+ * jansson's data functions survive a failing allocation, its lexer does not (it drops the present
+ * character, and an assertion may fail), so the text is parsed here and only the data is jansson's.
  *
  * RFC 8259; of equal keys the last one counts; texts may hold U+0000, keys may not;
  * integers beyond 64 bits, numbers beyond a double, lone surrogates and nesting deeper than
@@ -17,7 +17,7 @@
 #include "inferd/base.h"
 #include "inferd/status.h"
 
-/* `*out` is a new reference.  INFERD_EFORMAT says where and what; INFERD_ENOMEM. */
+/* `*out` is a new reference.  INFERD_EFORMAT names position and error; INFERD_ENOMEM. */
 inferd_status json_text_read(bytes text, json_t **out, inferd_err *err);
 
 #endif

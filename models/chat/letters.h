@@ -1,8 +1,8 @@
-/* letters.h - what templates ask about code points: case, spaces, letters, what repr() shows.
+/* letters.h - properties of code points for templates: case, spaces, letters, printable in repr().
  *
- * The answers are Python's, because templates are written against it.  Case mapping is the simple
- * one plus the expansions of upper case ('ß' is "SS"); nothing depends on the neighbours of a
- * letter or on a language.
+ * The results are those of Python, because templates are written for it.  Case mapping is the
+ * simple one plus the expansions of upper case ('ß' is "SS"); nothing depends on the neighbours of
+ * a letter or on a language.
  *
  * Thread: any, no state. */
 #ifndef INFERD_CHAT_LETTERS_H
@@ -32,7 +32,7 @@ bool letter_is_digit(uint32_t cp); // of a decimal system
 bool letter_is_shown(uint32_t cp); // by repr(); others are escaped
 bool letter_is_upper(uint32_t cp);
 bool letter_is_lower(uint32_t cp);
-bool letter_ends_line(uint32_t cp); // for splitlines(); "\r\n" is the caller's
+bool letter_ends_line(uint32_t cp); // for splitlines(); the caller handles "\r\n"
 uint32_t letter_lower(uint32_t cp);
 /* Upper case as UTF-8, up to 12 bytes; returns the length. */
 size_t letter_upper(uint32_t cp, char out[12]);

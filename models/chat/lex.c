@@ -2,7 +2,7 @@
 
 #include "chat/letters.h"
 
-/* Python's template source is split at \n, \r\n and \r, and joined with \n; one at the end goes. */
+/* Jinja splits template source at \n, \r\n and \r, joins it with \n, and drops one at the end. */
 void jlex_init(jlex *l, jctx *c, bytes source) {
     memset(l, 0, sizeof *l);
     char *p = j_take(c, source.n + 1);
@@ -47,7 +47,7 @@ static size_t skip_spaces(const jlex *l, size_t at) {
     return at;
 }
 
-/* Where text that ends at `to` and began at `from` ends once a tag has trimmed it. */
+/* The end of the text [from, to) after trimming by the tag behind it. */
 static size_t trim_text(const jlex *l, size_t from, size_t to, char sign, bool is_variable) {
     size_t start = to, n;
     if (sign == '-') {
@@ -69,7 +69,9 @@ static char sign_at(const jlex *l, size_t at) {
     return at < l->n && (l->p[at] == '-' || l->p[at] == '+') ? l->p[at] : 0;
 }
 
-/* Behind the end of a block tag or comment: `close` ends at `at`, `sign` stood before it. */
+/* The position behind the end of a block tag or comment: `close` ends at `at`, with `sign` before
+ * it.
+ */
 static size_t skip_after(const jlex *l, size_t at, char sign) {
     if (sign == '-') return skip_spaces(l, at);
     if (sign != '+' && at < l->n && l->p[at] == '\n') return at + 1;
@@ -89,7 +91,7 @@ static void skip_comment(jlex *l) {
     move_to(l, l->n); // nothing follows: Jinja does not miss the end then
 }
 
-/* Is there `{% word %}` at `at`?  Then where it ends (before what its end trims) and its signs. */
+/* Is there `{% word %}` at `at`?  Then its end (before trimming) and its signs. */
 static bool word_tag_at(const jlex *l, size_t at, const char *word, size_t *end, char *first,
                         char *last) {
     if (!looking_at(l, at, "{%")) return false;

@@ -1,7 +1,7 @@
 /* lex.h - template source to tokens, one at a time.
  *
  * Outside of tags everything is text, trimmed here as Jinja does with trim_blocks and
- * lstrip_blocks: `{%-` eats the white space before a tag and `-%}` behind it; a block tag or
+ * lstrip_blocks: `{%-` removes the white space before a tag and `-%}` behind it; a block tag or
  * comment alone at the start of its line loses its indentation unless it begins with `{%+`, and one
  * newline behind it unless it ends with `+%}`.  Comments and raw blocks never reach the parser.
  *
@@ -69,8 +69,8 @@ typedef struct jlex {
     size_t n, at;
     uint32_t line;
     enum { JLEX_TEXT, JLEX_BLOCK, JLEX_VARIABLE } state;
-    jtok_kind begin;          // of the tag whose text was just given, or JT_EOF
-    char open[JLEX_OPEN_MAX]; // closing brackets wanted, innermost last
+    jtok_kind begin;          // of the tag after the text just returned, or JT_EOF
+    char open[JLEX_OPEN_MAX]; // expected closing brackets, innermost last
     int n_open;
     size_t n_tokens;
 } jlex;

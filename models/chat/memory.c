@@ -2,12 +2,12 @@
 
 #include <stdalign.h>
 
-/* Things of at least BIG bytes get a block of their own, which can be resized where it lies. */
+/* Objects of at least BIG bytes get a block of their own, which can be resized in place. */
 enum { BLOCK_BYTES = 32 * 1024, BIG_BYTES = 8 * 1024 };
 
 struct jblock {
     jblock *next, *prev;
-    size_t n_bytes; // handed out, when the block belongs to one thing
+    size_t n_bytes; // allocated, when the block belongs to one object
     alignas(max_align_t) char data[];
 };
 

@@ -1,12 +1,12 @@
-/* memory.h - where a template's compile or render puts things, and how it gives up.
+/* memory.h - memory and failures of a template's compile or render.
  *
  * Everything lives in one arena that is freed as a whole, so a failure anywhere in the parser or
- * the interpreter is a longjmp to the function that began it: no caller has to hand a status up
- * and nothing can leak.  (The one thing outside of the arena, a document being read by the filter
- * from_json, is noted in the render, which frees it.)
+ * the interpreter is a longjmp to the function that began it: no status is passed up
+ * and nothing can leak.  (Only a document that the filter from_json reads is outside of the arena;
+ * the render holds and frees it.)
  *
- * The arena counts what it handed out against `live_max`; steps count work against `steps_max`:
- * one per node run, plus one per 32 bytes or 8 elements that a node walks over.  Together they
+ * The arena counts allocated bytes against `live_max`; steps count work against `steps_max`:
+ * one per executed node, plus one per 32 bytes or 8 elements that a node walks over.  Together they
  * bound the time of any template.
  *
  * Thread: that of the compile or render. */
@@ -23,17 +23,17 @@ typedef struct jblock jblock;
 
 typedef struct jctx {
     jblock *blocks; // newest first; owned
-    char *at, *end; // what is left of the newest shared block
+    char *at, *end; // the free rest of the newest shared block
     size_t live, live_max;
     size_t steps, steps_max;
-    uint32_t line; // of the template, being worked on
-    jmp_buf exit;  // set by whoever began
+    uint32_t line; // the present line of the template
+    jmp_buf exit;  // set by the outermost function
     inferd_err *err;
     inferd_status status; // why `exit` was taken
 } jctx;
 
 void jctx_init(jctx *c, const chat_limits *limits, inferd_err *err);
-void jctx_deinit(jctx *c); // frees everything that was taken
+void jctx_deinit(jctx *c); // frees the whole arena
 
 /* Aligned for anything, not zeroed; never NULL. */
 void *j_take(jctx *c, size_t n_bytes);
@@ -43,9 +43,9 @@ void *j_grow(jctx *c, void *p, size_t old_bytes, size_t new_bytes);
 /* Make room for one more element in a growing array; `items` has `n` of `*capacity`. */
 void *j_grow_array(jctx *c, void *items, size_t n, size_t *capacity, size_t element_bytes);
 
-/* Give up.  j_fail: the template does what Jinja refuses (EINVAL, "line 3: ...").  j_syntax: it is
- * no template (EFORMAT).  j_limit: it wants too much (ETOOLONG, "template_limit: ...").  j_raise:
- * the words of raise_exception and nothing else. */
+/* End with an error.  j_fail: an operation that Jinja refuses (EINVAL, "line 3: ...").  j_syntax: a
+ * syntax error (EFORMAT).  j_limit: a limit (ETOOLONG, "template_limit: ...").  j_raise: only the
+ * message of raise_exception. */
 _Noreturn void j_fail(jctx *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void j_syntax(jctx *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void j_limit(jctx *c, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,4 +1,4 @@
-/* Methods of strings, lists, dicts and the loop: those of Python that only look. */
+/* Methods of strings, lists, dicts and the loop: those of Python that change nothing. */
 #include "chat/interp.h"
 #include "chat/letters.h"
 
@@ -188,7 +188,7 @@ static jval str_rpartition(jrender *r, jval v, const jcall *call) {
     return at == SIZE_MAX ? make_parts(r, s, 0, 0) : make_parts(r, s, at, at + sep->n);
 }
 
-/* [start, end) in code points, as a slice means it, to bytes.  False: start lies behind the end. */
+/* [start, end) in code points, with slice semantics, to bytes.  False: start is behind the end. */
 static bool read_range(jrender *r, const jstr *s, jval start, jval end, size_t *from, size_t *to) {
     *from = 0;
     *to = s->n;
@@ -241,7 +241,7 @@ static jval str_removesuffix(jrender *r, jval v, const jcall *call) {
                                                      : s);
 }
 
-/* Where `sub` is, in code points; -1 when it is not there. */
+/* The position of `sub`, in code points; -1 when it is not there. */
 static int64_t find(jrender *r, jval v, const jcall *call, const char *what, bool last) {
     jval a[3];
     size_t from, to;
@@ -342,7 +342,7 @@ static jval str_format(jrender *r, jval v, const jcall *call) {
     return jv_str(jformat_braces(r, v.u.s, call));
 }
 
-/* Every code point is one of these, and there is one. */
+/* Every code point passes `is`, and there is at least one. */
 static jval all_are(jrender *r, jval v, const jcall *call, bool (*is)(uint32_t cp)) {
     const jstr *s = v.u.s;
     size_t n;

@@ -1,14 +1,14 @@
-/* Which variables of the request a template hides from itself.
+/* Variables of the request that a template hides by its own assignments.
  *
- * Jinja decides when it compiles whether a name of the template's outermost level belongs to the
- * template: if the first thing that level does with the name is to set it (and not inside of an
- * if), then it does, and a loop or macro that reads the name too early sees nothing, even when the
+ * Jinja decides at compile time whether a name of the template's outermost level belongs to the
+ * template: it does if the first use of the name at that level is to set it (and not inside of an
+ * if).  Then a loop or macro that reads the name too early finds it undefined, even when the
  * request has a variable of that name:
  *
  *     {% for m in messages %}{{ x }}{% endfor %}{% set x = 1 %}      x of the request is hidden
- *     {% if not x %}{% set x = 1 %}{% endif %}                       read first: it is not
+ *     {% if not x %}{% set x = 1 %}{% endif %}                       read first: not hidden
  *
- * The bodies of loops, macros and blocks are levels of their own and are not looked at. */
+ * The bodies of loops, macros and blocks are levels of their own and are not searched. */
 #include "chat/ast.h"
 
 typedef struct finder {

@@ -1,4 +1,4 @@
-/* Arithmetic and comparison, as Python does them.  Integers have 64 bits; more is an error. */
+/* Arithmetic and comparison as in Python.  Integers have 64 bits; larger ones are an error. */
 #include <math.h>
 
 #include "chat/interp.h"

@@ -252,7 +252,7 @@ static jnode *parse_with(jparser *p) {
     return jparse_finish(p, node, &kids);
 }
 
-/* Marks what the assistant said, for training; here it is a scope and nothing more. */
+/* Marks the assistant's output, for training; here it is only a scope. */
 static jnode *parse_generation(jparser *p) {
     static const char *const ends[] = {"endgeneration", NULL};
     jnode *node = jparse_node(p, JN_GENERATION, p->now.line);

@@ -1,4 +1,4 @@
-/* parse.h - what the two halves of the parser share.  Private to parse.c and parse_expr.c. */
+/* parse.h - shared by the two halves of the parser.  Private to parse.c and parse_expr.c. */
 #ifndef INFERD_CHAT_PARSE_H
 #define INFERD_CHAT_PARSE_H
 
@@ -23,8 +23,8 @@ typedef struct jparser {
     jlex lex;
     jtok now, next;
     int depth;            // of recursion
-    int loops;            // around, within the macro: break needs one
-    jmacro_scope *macros; // around, innermost first
+    int loops;            // enclosing loops within the macro: break needs one
+    jmacro_scope *macros; // enclosing macros, innermost first
     jsymbol *buckets[JSYM_BUCKETS];
     const jstr **symbols;
     size_t n_symbols, symbols_capacity;
@@ -43,7 +43,7 @@ bool jparse_skip_name(jparser *p, const char *name);
 void jparse_expect(jparser *p, jtok_kind kind, const char *what);
 uint32_t jparse_symbol(jparser *p, bytes name);
 _Noreturn void jparse_unexpected(jparser *p);
-void jparse_enter(jparser *p); // count recursion, in pairs
+void jparse_enter(jparser *p); // counts recursion; paired with leave
 void jparse_leave(jparser *p);
 jnode *jparse_node(jparser *p, jnode_kind kind, uint32_t line);
 void jparse_push(jparser *p, jnode_list *list, jnode *node);

@@ -22,7 +22,7 @@ static jnode *make_1(jparser *p, jnode_kind kind, uint32_t line, jnode *kid) {
     return jparse_finish(p, jparse_node(p, kind, line), &kids);
 }
 
-/* `first` and what follows it, `parse`d, while `at_op` says so: one node with many kids. */
+/* `first` and further operands by `parse`, while there is an operator: one node with many kids. */
 typedef int (*op_reader)(jparser *p); // the operator, skipped; -1: none
 
 static jnode *parse_chain(jparser *p, jnode_kind kind, jnode *(*parse)(jparser *p),
@@ -389,7 +389,7 @@ jnode *jparse_filters(jparser *p, jnode *value, bool begun) {
     return value;
 }
 
-/* What follows `is`.  One argument may stand without brackets: `x is divisibleby 3`. */
+/* The test after `is`.  One argument may have no brackets: `x is divisibleby 3`. */
 static jnode *parse_test(jparser *p, jnode *value) {
     jnode_list kids = {0};
     jnode *node = jparse_node(p, JN_TEST, p->now.line);

@@ -19,7 +19,7 @@ static int find_digits(double f, char digits[20], int *exponent) {
     int n = 0;
     const char *p = text;
     for (; *p != 0 && *p != 'e'; p++)
-        if (*p >= '0' && *p <= '9') digits[n++] = *p; // whatever the locale writes for the point
+        if (*p >= '0' && *p <= '9') digits[n++] = *p; // skips the decimal point of any locale
     *exponent = atoi(p + 1);
     while (n > 1 && digits[n - 1] == '0') n--;
     return n;
@@ -315,7 +315,7 @@ static void json_key(jctx *c, jbuf *b, jval key, bool ascii) {
     }
 }
 
-/* The pairs by key, without touching the dict.  Insertion into a sorted array, by halves. */
+/* The pairs by key, without changing the dict.  Insertion into a sorted array, by binary search. */
 static const jdict *sort_pairs(jctx *c, const jdict *d) {
     jdict *sorted = jdict_new(c, d->n);
     for (size_t i = 0; i < d->n; i++) {

@@ -1,6 +1,6 @@
-/* print.h - values as text: what {{ }} shows, what repr() shows inside of a list, and JSON.
+/* print.h - values as text: for {{ }}, for repr() inside of a list, and JSON.
  *
- * Text keeps its provenance.  The engine's own characters are trusted where a value stands alone
+ * Text keeps its provenance.  Characters that the interpreter makes are trusted for a single value
  * (a number computed by the template may be part of "<|image_1|>"), but the brackets, commas and
  * quotes around data are not: they never complete a special token.
  *

@@ -4,10 +4,10 @@
 
 enum { TAIL_BYTES_MIN = 256 };
 
-/* Shared by all texts that lie in it; only a text that ends at `n` may write behind itself. */
+/* Shared by all texts in it; only a text that ends at `n` may write behind itself. */
 struct jtail {
     char *p;
-    uint8_t *marks; // [capacity] or NULL: everything is as trusted as the text that owns it
+    uint8_t *marks; // [capacity]; NULL: the trust of the owning text holds for everything
     size_t n, capacity;
 };
 
@@ -93,7 +93,7 @@ const jstr *jstr_concat(jctx *c, const jstr *a, const jstr *b, bool markup) {
         return out;
     }
     jtail *t = may_append(a, b->n) ? a->tail : make_tail(c, a, n, mixed);
-    if (mixed && t->marks == NULL) { // all before is trusted as `a` is
+    if (mixed && t->marks == NULL) { // all bytes before have the trust of `a`
         t->marks = j_take(c, t->capacity);
         memset(t->marks, a->trusted, t->n);
     }
@@ -193,7 +193,7 @@ size_t jstr_find(jctx *c, const jstr *s, const jstr *part, size_t from, size_t t
     if (from > to || part->n > to - from) return SIZE_MAX;
     if (part->n == 0) return from;
     j_charge_bytes(c, to - from);
-    // glibc's memmem is linear, so a crafted needle costs no more than another
+    // glibc's memmem is linear, so a crafted needle costs no more than any other
     const char *at = memmem(s->p + from, to - from, part->p, part->n);
     return at == NULL ? SIZE_MAX : (size_t)(at - s->p);
 }
@@ -240,7 +240,7 @@ const jstr *jstr_strip(jctx *c, const jstr *s, const jstr *chars, int ends) {
     return jstr_slice(c, s, from, to);
 }
 
-/* An empty `old` lies before every code point and at the end. */
+/* An empty `old` matches before every code point and at the end. */
 static const jstr *insert_between(jctx *c, const jstr *s, const jstr *with, int64_t max) {
     jbuf b;
     jbuf_init(&b, c, 0);
@@ -294,7 +294,7 @@ static void make_room(jbuf *b, size_t n) {
     b->capacity = wanted;
 }
 
-/* Room for n bytes of this trust (-1: mixed, so marks must be there). */
+/* Make room for n bytes of this trust (-1: mixed, which needs marks). */
 static void make_marked_room(jbuf *b, size_t n, int trusted) {
     make_room(b, n);
     if (b->n == 0 && b->marks == NULL && trusted >= 0) b->trusted = trusted != 0;

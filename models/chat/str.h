@@ -1,16 +1,16 @@
-/* str.h - text that knows, byte by byte, who wrote it.
+/* str.h - text with its provenance, byte by byte.
  *
- * A jstr is an immutable slice of UTF-8.  `marks`, where there are any, say of each byte whether it
+ * A jstr is an immutable slice of UTF-8.  `marks`, if not NULL, say of each byte whether it
  * is trusted (template) or not (request); without marks the whole slice is `trusted` or not.  Every
- * operation carries the marks along, so a forged "<|im_start|>" stays untrusted through trim,
- * replace, join, tojson and macros alike.
+ * operation keeps the marks, so a forged "<|im_start|>" stays untrusted through trim,
+ * replace, join, tojson and macros.
  *
  *     p      < | s | >   h e l l o   <
  *     marks  1 1 1 1 1   0 0 0 0 0   1
  *
  * Templates build prompts as `ns.text = ns.text + piece`.  To keep that linear, a long text made by
- * concatenation leaves room behind it (its jtail); adding to a text that ends where its tail ends
- * writes into that room, and every earlier slice stays as it was.
+ * concatenation has room behind it (its jtail); adding to a text that ends where its tail ends
+ * writes into that room, and every earlier slice stays unchanged.
  *
  * A jbuf collects text.  Thread: that of the render; jstr of a template: any. */
 #ifndef INFERD_CHAT_STR_H
@@ -23,10 +23,10 @@ typedef struct jtail jtail;
 typedef struct jstr {
     const char *p;
     size_t n;
-    const uint8_t *marks; // [n] 1: trusted; NULL: all as `trusted` says
+    const uint8_t *marks; // [n] 1: trusted; NULL: `trusted` holds for all
     jtail *tail;          // room behind the text, or NULL
     bool trusted;
-    bool markup; // a result of the filter safe: `+` escapes what is not
+    bool markup; // a result of the filter safe: `+` escapes other text
 } jstr;
 
 typedef struct jbuf {
@@ -42,7 +42,7 @@ extern const jstr jstr_empty;
 
 const jstr *jstr_new(jctx *c, const char *p, size_t n, bool trusted); // borrows p
 const jstr *jstr_copy(jctx *c, const char *p, size_t n, bool trusted);
-const jstr *jstr_lit(jctx *c, const char *text); // the engine's own words: trusted
+const jstr *jstr_lit(jctx *c, const char *text); // the interpreter's own words: trusted
 const jstr *jstr_slice(jctx *c, const jstr *s, size_t from, size_t to); // bytes [from, to)
 const jstr *jstr_with_markup(jctx *c, const jstr *s, bool markup);
 const jstr *jstr_concat(jctx *c, const jstr *a, const jstr *b, bool markup);
@@ -76,6 +76,6 @@ void jbuf_add_str(jbuf *b, const jstr *s);
 void jbuf_add_cp(jbuf *b, uint32_t cp, bool trusted);
 void jbuf_add_text(jbuf *b, const char *text, bool trusted); // NUL-terminated
 void jbuf_pad(jbuf *b, char c, size_t n, bool trusted);
-const jstr *jbuf_str(jbuf *b, bool markup); // the buffer may not be used any more
+const jstr *jbuf_str(jbuf *b, bool markup); // the buffer must not be used any more
 
 #endif

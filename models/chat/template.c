@@ -2,7 +2,7 @@
 
 #include "chat/interp.h"
 
-/* The setjmp of a compile.  Everything that changes lies in *t, not in this frame. */
+/* The setjmp of a compile.  All changing data is in *t, not in this frame. */
 static inferd_status parse(chat_template *t, bytes source) {
     if (setjmp(t->c.exit) != 0) return t->c.status;
     if (source.n > t->limits.source_bytes_max)
@@ -60,7 +60,7 @@ static size_t span_end(const jbuf *b, size_t from) {
     return to;
 }
 
-/* From the arena into memory of the caller's. */
+/* Copy the text from the arena into memory that the caller owns. */
 static inferd_status hand_over(const jbuf *b, chat_text *out, inferd_err *err) {
     size_t n_spans = 0;
     for (size_t i = 0; i < b->n; i = span_end(b, i)) n_spans++;

@@ -9,13 +9,13 @@ struct chat_template {
     jctx c; // owns the tree
     jast ast;
     chat_limits limits;
-    bool reads_parts;         // walks over content given as a list of parts
-    bool wants_argument_text; // prints function.arguments as it is: it must be the string
+    bool reads_parts;         // iterates content given as a list of parts
+    bool wants_argument_text; // prints function.arguments unchanged: it must be the string
 };
 
 inferd_status template_render(const chat_template *t, const chat_limits *limits, json_t *trusted,
                               json_t *vars, const struct tm *now, chat_text *out, inferd_err *err);
-/* Learn how the template reads conversations, by showing it some (chat.c).  Only a lack of memory
+/* Find out how the template reads conversations, by rendering some (chat.c).  Only a lack of memory
  * is a failure. */
 inferd_status chat_probe(chat_template *t, inferd_err *err);
 

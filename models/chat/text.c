@@ -1,4 +1,4 @@
-/* Text helpers that filters and methods share: case, lines, padding, reading numbers. */
+/* Text helpers of filters and methods: case, lines, padding, reading numbers. */
 #include <math.h>
 
 #include "chat/interp.h"
@@ -53,7 +53,7 @@ const jstr *jtext_capitalize(jctx *c, const jstr *s) {
     return jbuf_str(&b, s->markup);
 }
 
-/* The first letter behind anything that is no letter. */
+/* Title case for the first letter after any non-letter. */
 const jstr *jtext_title(jctx *c, const jstr *s) {
     jbuf b;
     size_t n;

@@ -216,7 +216,7 @@ static bool values_equal(jctx *c, jval a, jval b, int depth) {
     case JV_VIEW:
         return views_equal(c, a.u.view, b.u.view, depth);
     default:
-        return a.u.dict == b.u.dict; // the same thing; any pointer will do
+        return a.u.dict == b.u.dict; // the same object; any pointer of the union works
     }
 }
 
@@ -376,7 +376,7 @@ bool jiter_next(jctx *c, jiter *it, jval *out) {
         *out = of.u.gen->items[of.u.gen->i++];
         return true;
     default:
-        return false; // undefined: nothing
+        return false; // undefined: empty
     }
 }
 

@@ -1,11 +1,11 @@
-/* value.h - the data a template computes with, as Python shows it.
+/* value.h - the values of a template, with the semantics of Python.
  *
  * A jval is two words, passed by value.  Scalars are inside; everything else is in the arena and
  * immutable once made, except namespaces, the loop object and generators.  `foreign` marks a scalar
  * that came from the request: its digits are printed as untrusted text.
  *
- * Undefined values remember what was looked up where, because the sentence is said only when one is
- * used.  There are no objects but these, so there is nothing to break out of.
+ * Undefined values remember the failed lookup, because the error is raised only when one is used.
+ * There are no other objects, so a template cannot break out of the sandbox.
  *
  * Thread: that of the render; constants of a template: any. */
 #ifndef INFERD_CHAT_VALUE_H
@@ -27,13 +27,13 @@ typedef enum jkind {
     JV_DICT,
     JV_RANGE,
     JV_VIEW,      // keys(), values(), items() of a dict
-    JV_GENERATOR, // what map, select and the like give: can be walked once
+    JV_GENERATOR, // the result of map, select and the like: can be iterated once
     JV_NAMESPACE,
     JV_MACRO,
     JV_LOOP,
     JV_METHOD,   // a method bound to its value
     JV_FUNCTION, // a global
-    JV_SLICE     // the subscript of x[a:b:c], seen by nobody else
+    JV_SLICE     // the subscript of x[a:b:c], not visible elsewhere
 } jkind;
 
 typedef struct jundef jundef;
@@ -105,7 +105,7 @@ struct jundef {
     const char *message; // or NULL, then:
     jval owner;          // JV_MISSING: a variable
     jval name;
-    bool unsafe; // an attribute the sandbox does not give
+    bool unsafe; // an attribute that the sandbox hides
 };
 
 struct jslice {
@@ -153,12 +153,12 @@ static inline double jv_double(jval v) {
     return v.kind == JV_FLOAT ? v.u.f : (double)jv_integer(v);
 }
 
-/* Data nested deeper than this is a limit, wherever it is walked over. */
+/* The limit of nested data, in every walk over it. */
 enum { JVALUE_DEPTH_MAX = 200 };
 
 jval jv_undefined(jctx *c, jval owner, jval name); // owner JV_MISSING: a variable
 jval jv_undefined_because(jctx *c, const char *message);
-_Noreturn void jv_fail_undefined(jctx *c, jval v); // somebody used it
+_Noreturn void jv_fail_undefined(jctx *c, jval v); // it was used
 const char *jv_type_name(jval v);                  // as in "'int' object is not iterable"
 
 jlist *jlist_new(jctx *c, size_t capacity);
@@ -172,7 +172,7 @@ void jdict_add(jctx *c, jdict *d, jval key, jval value); // the key is known to 
 
 bool jv_truth(jval v);
 bool jv_equal(jctx *c, jval a, jval b);
-/* -1, 0, 1, or 2 when one is not a number; `op` for the sentence when they have no order. */
+/* -1, 0, 1, or 2 when one is NaN; `op` for the error when they have no order. */
 int jv_compare(jctx *c, jval a, jval b, const char *op);
 bool jv_contains(jctx *c, jval container, jval item);
 bool jv_has_length(jval v);

@@ -1,27 +1,27 @@
 /* encode.c - tok_encode: a text into ids.
  *
  *     text     [ trusted ][ request ][ trusted ]                 spans
- *              <|user|>\n Hello wor ld<|end|>                    special tokens stand out ...
- *     raw      ........[ \n  Hello  world ]......                ... what is between joins
+ *              <|user|>\n Hello wor ld<|end|>                    special tokens are matched ...
+ *     raw      ........[ \n  Hello  world ]......                ... text between them is joined
  *     words            \n| Hello| world                          pretok.h, or spaces
  *     ids      2       198 19556  905       7                    one lookup, or merge.h
  *
- * Words are cut across spans, so a template's space and the first word of a message meet as they
- * did in training.
+ * Words may extend over spans, so a template's space and the first word of a message form one word,
+ * as in training.
  *
- * Thread: any; all that changes is in the encoder of the call, and word_states (vocab.h). */
+ * Thread: any; only the encoder of the call and word_states (vocab.h) change. */
 #include "tokenizer/nfc.h"
 #include "tokenizer/utf8.h"
 #include "tokenizer/vocab.h"
 
-enum { CANCEL_BYTES = 64 * 1024 }; // of text between two looks at `cancel`
+enum { CANCEL_BYTES = 64 * 1024 }; // of text between two checks of `cancel`
 
 typedef struct encoder {
     const tokenizer *t;
     const tok_encode_options *options;
     tok_ids *out;
-    size_t n_before;   // ids in `out` that are not ours
-    size_t n_unlooked; // bytes of text since the last look at `cancel`
+    size_t n_before;   // ids in `out` before this call
+    size_t n_unlooked; // bytes of text since the last check of `cancel`
     buf text;          // a stretch of text as it is split: normalised, or with its first space
     tok_id *symbols;   // [symbols_capacity] of a long word; owned
     size_t symbols_capacity;
@@ -91,7 +91,7 @@ static tok_id *reserve_symbols(encoder *e, size_t n) {
     return e->symbols;
 }
 
-/* What merging left: a token, or a SentencePiece character that has none and goes by its bytes. */
+/* A symbol after merging: a token, or a SentencePiece character without one, written as bytes. */
 static bool emit_symbol(encoder *e, tok_id symbol) {
     const tokenizer *t = e->t;
     if ((size_t)symbol < t->n_vocab) return emit(e, symbol);
@@ -158,8 +158,8 @@ static bool joins_space(const tokenizer *t, const unsigned char *space,
     return false;
 }
 
-/* SentencePiece merges a whole stretch at once.  Cutting it where no token reaches across changes
- * nothing, and makes it the short words that one lookup answers. */
+/* SentencePiece merges a whole stretch at once.  Cutting it at positions that no token spans gives
+ * the same result, in short words that take one lookup each. */
 static bool encode_spm(encoder *e, const unsigned char *p, size_t n) {
     if (e->t->add_space_prefix) {
         buf_clear(&e->text);

@@ -5,7 +5,7 @@
 
 #define MERGE_NONE UINT32_MAX
 
-enum { CANCEL_STEPS = 65536 }; // heap steps between two looks at `cancel`
+enum { CANCEL_STEPS = 65536 }; // heap steps between two checks of `cancel`
 
 static bool is_empty(const merge_slot *s) {
     return s->left == UINT32_MAX && s->right == UINT32_MAX;
@@ -62,7 +62,7 @@ bool merge_add(merge_table *t, tok_id left, tok_id right, uint32_t rank, tok_id 
     return true;
 }
 
-/* The rank of a pair and what it becomes; MERGE_NONE: it stays two. */
+/* The rank of a pair and its merged symbol; MERGE_NONE: it does not merge. */
 static inline uint32_t find(const merge_table *t, tok_id left, tok_id right, tok_id *id) {
     uint32_t l = (uint32_t)left, r = (uint32_t)right;
     for (size_t at = slot_of(t, l, r);; at = (at + 1) & t->mask) {
@@ -111,7 +111,7 @@ static bool reserve(merge_work *w, size_t n) {
     if (!size_mul(n, sizeof *w->nodes, &node_bytes) ||
         !size_mul(n, 2 * sizeof *w->heap, &heap_bytes))
         return false;
-    merge_work_deinit(w); // nothing in it is wanted any more
+    merge_work_deinit(w); // its contents are not needed any more
     w->nodes = malloc(node_bytes);
     w->heap = malloc(heap_bytes);
     if (w->nodes == NULL || w->heap == NULL) {
@@ -200,8 +200,8 @@ inferd_status merge_run(const merge_table *t, merge_work *w, tok_id *symbols, si
     for (size_t steps = 1; w->n_heap > 0; steps++) {
         uint64_t entry = pop(w);
         uint32_t position = (uint32_t)entry;
-        // Only an entry whose pair is still there counts; a pair that changed has another rank, or
-        // the same one and then the same turn.
+        // An entry counts only if its pair still exists; a changed pair has another rank, or the
+        // same rank and then the same position in the order.
         if (w->nodes[position].rank == entry >> 32) merge_at(t, w, symbols, *n, position);
         if (steps % CANCEL_STEPS == 0 && cancel != NULL && atomic_load(cancel))
             return inferd_fail(err, INFERD_ECANCELED, "canceled");

@@ -1,9 +1,9 @@
 /* merge.h - byte-pair merging on ids, the engine of both kinds of BPE.
  *
- * A table says which two neighbours become one and how early (rank).  The earliest pair merges
- * first, the leftmost of equals; this goes on until no pair is in the table.  Short words scan
- * their few ranks; long ones keep a heap over a linked list, so that a megabyte without a break
- * costs n log n and not n squared.
+ * A table has the pairs of neighbours that become one symbol, with a rank each.  The pair of lowest
+ * rank merges first, the leftmost of equals; this goes on until no pair is in the table.  Short
+ * words scan their few ranks; long ones keep a heap over a linked list, so that a megabyte without
+ * a break costs n log n and not n squared.
  *
  * Byte-level BPE takes ranks from the order of its merges, SentencePiece from its scores.
  *
@@ -21,7 +21,7 @@ enum { MERGE_SMALL_MAX = 48 }; // symbols; above this the heap is faster
 typedef struct merge_slot {
     uint32_t left, right; // symbols; both all ones: empty
     uint32_t rank;
-    tok_id id; // what the two become
+    tok_id id; // of the merged symbol
 } merge_slot;
 
 typedef struct merge_table {
@@ -32,7 +32,7 @@ typedef struct merge_table {
 
 typedef struct merge_node {
     uint32_t rank; // of the pair (this, next); MERGE_NONE: no such merge
-    tok_id id;     // what that pair would become
+    tok_id id;     // of the merged pair
     uint32_t prev, next;
 } merge_node;
 
@@ -48,8 +48,8 @@ void merge_table_deinit(merge_table *t);
 /* The first rank of a pair stays.  False: no memory. */
 bool merge_add(merge_table *t, tok_id left, tok_id right, uint32_t rank, tok_id id);
 
-/* Merge `symbols` in place; *n is how many are left.  Fails with ENOMEM, and with ECANCELED when
- * `cancel` (may be NULL) becomes true. */
+/* Merge `symbols` in place; *n becomes the number of remaining ones.  Fails with ENOMEM, and with
+ * ECANCELED when `cancel` (may be NULL) becomes true. */
 inferd_status merge_run(const merge_table *t, merge_work *w, tok_id *symbols, size_t *n,
                         const atomic_bool *cancel, inferd_err *err);
 void merge_work_deinit(merge_work *w);

@@ -117,7 +117,7 @@ static void order(stretch *s) {
     }
 }
 
-/* What `first` and `second` become together; 0: they stay two. */
+/* The composition of `first` and `second`; 0: there is none. */
 static uint32_t compose_pair(uint32_t first, uint32_t second) {
     if (first >= L_BASE && first < L_BASE + L_COUNT && second >= V_BASE &&
         second < V_BASE + V_COUNT)
@@ -142,7 +142,7 @@ static uint32_t compose_pair(uint32_t first, uint32_t second) {
  * class, or another starter. */
 static void compose(stretch *s) {
     size_t starter = SIZE_MAX, n = 0;
-    unsigned last_ccc = 0; // of what was kept after the starter; 0: nothing was
+    unsigned last_ccc = 0; // of the last mark kept after the starter; 0: none
     for (size_t i = 0; i < s->n; i++) {
         mark m = s->marks[i];
         bool blocked = n != starter + 1 && last_ccc >= m.ccc;
@@ -177,7 +177,7 @@ bool nfc_append(const unsigned char *p, size_t n, buf *out) {
     unsigned length;
     for (size_t at = 0; ok && at < n;) {
         if (is_safe(utf8_decode(p + at, &length))) {
-            // What lies before this one can no longer change.
+            // Characters before this one can no longer change.
             buf_add(out, p + safe, at - safe);
             safe = at;
             at += length;

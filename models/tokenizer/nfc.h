@@ -1,8 +1,8 @@
-/* nfc.h - canonical composition (NFC) of a text, as Unicode 9.0 has it.
+/* nfc.h - canonical composition (NFC) of a text, by Unicode 9.0.
  *
- * Almost all text is composed already, and one pass says so; only stretches between two safe
- * starters (characters that nothing before or after can change) are taken apart and put together
- * again.  Linear in the text: a run of combining marks is sorted by counting, however long.
+ * Almost all text is composed already, and one pass detects that; only stretches between two safe
+ * starters (characters that nothing before or after can change) are decomposed and composed again.
+ * Linear in the text: a run of combining marks is sorted by counting, however long.
  *
  * Thread: any. */
 #ifndef INFERD_TOKENIZER_NFC_H

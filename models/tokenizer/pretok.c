@@ -1,6 +1,6 @@
 /* pretok.c - the scanners of gpt-2, smollm, llama 3, qwen 2 and tekken; the dispatch.
  *
- * Each *_word function returns where the word that starts at `p` ends; p < end. */
+ * Each *_word function returns the end of the word that starts at `p`; p < end. */
 #include "tokenizer/pretok.h"
 
 #include "tokenizer/pretok_stages.h"
@@ -9,7 +9,7 @@
 
 typedef const unsigned char *cursor;
 
-/* What the regular expressions tell apart: [^\s\p{L}\p{N}], \p{L}, \p{N}, \s. */
+/* The classes of the regular expressions: [^\s\p{L}\p{N}], \p{L}, \p{N}, \s. */
 typedef enum text_class { OTHER, LETTER, NUMBER, SPACE } text_class;
 
 static const uint8_t class_of_kind[64] = {
@@ -134,9 +134,9 @@ static const uint8_t case_of_kind[64] = {
     [UNICODE_MC] = UPPER | LOWER, [UNICODE_ME] = UPPER | LOWER,
 };
 
-/* UPPER*LOWER+|UPPER+LOWER* : the end of the first that matches at `p`; NULL: neither, p perhaps
- * `end`.  Where no lower one follows the upper ones, UPPER* gives back what it took up to the last
- * that is both.  *second: it was the second alternative. */
+/* UPPER*LOWER+|UPPER+LOWER* : the end of the first that matches at `p`; NULL: neither (p may be
+ * `end`).  If no lower one follows the upper ones, UPPER* backtracks to the last character that is
+ * both.  *second: it was the second alternative. */
 static cursor cased_word(cursor p, cursor end, bool *second) {
     cursor at = p, both_end = NULL;
     unsigned n = 0;

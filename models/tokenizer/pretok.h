@@ -1,8 +1,8 @@
-/* pretok.h - text into words, before byte-level BPE looks at each word alone.
+/* pretok.h - splitting text into words, which byte-level BPE then merges one by one.
  *
- * Published tokenizers describe this by regular expressions.  They are written out here as scanners
- * that try the same alternatives in the same order, without backtracking: each character is looked
- * at a bounded number of times, so the cost is linear in the text whatever it is.
+ * Published tokenizers describe this by regular expressions.  Here they are scanners that try the
+ * same alternatives in the same order, without backtracking: each character is read a bounded
+ * number of times, so the cost is linear in any text.
  *
  * Thread: any. */
 #ifndef INFERD_TOKENIZER_PRETOK_H
@@ -23,7 +23,7 @@ typedef enum pretok_kind {
 /* Gets the words in order; together they are the text.  False: stop. */
 typedef bool (*pretok_word_fn)(void *ctx, const unsigned char *word, size_t n);
 
-/* Well-formed UTF-8.  False: `word` said stop. */
+/* Well-formed UTF-8.  False: `word` returned false. */
 bool pretok_split(pretok_kind kind, const unsigned char *p, size_t n, pretok_word_fn word,
                   void *ctx);
 

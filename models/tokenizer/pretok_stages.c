@@ -1,7 +1,7 @@
 /* pretok_stages.c - the DeepSeek pre-tokenizers.
  *
- * A stage is a search: where in [p, end) is the next match.  Stages nest instead of making lists:
- * each match and each gap goes to the next stage at once, and what leaves the last is a word.  The
+ * A stage searches [p, end) for the next match.  Stages nest instead of making lists: each match
+ * and each gap goes to the next stage at once, and the output of the last stage is a word.  The
  * depth is the number of stages, and each stage reads the text once. */
 #include "tokenizer/pretok_stages.h"
 
@@ -10,7 +10,7 @@
 
 typedef const unsigned char *cursor;
 
-/* The first match in [p, end): where it starts, and in *to where it ends; NULL: none. */
+/* The first match in [p, end): its start, and in *to its end; NULL: none. */
 typedef cursor (*find_fn)(cursor p, cursor end, cursor *to);
 
 typedef bool (*in_class_fn)(uint32_t c);
@@ -19,7 +19,7 @@ typedef struct char_range {
     uint32_t first, last;
 } char_range;
 
-/* What deepseek-llm lists as letters: those with an upper and a lower case, as of Unicode 11. */
+/* The letters in deepseek-llm's list: those with an upper and a lower case, as of Unicode 11. */
 static const char_range cased_letters[] = {
     {0x0041, 0x005A},   {0x0061, 0x007A},   {0x00B5, 0x00B5},   {0x00C0, 0x00D6},
     {0x00D8, 0x00F6},   {0x00F8, 0x01BA},   {0x01BC, 0x01BF},   {0x01C4, 0x0293},
@@ -65,7 +65,7 @@ static bool is_listed_punctuation(uint32_t c) {
            (c >= 0x3000 && c <= 0x3002);
 }
 
-/* Han, Hangul syllables, and all that lies from U+0800 to Han: the published range says so. */
+/* Han, Hangul syllables, and everything from U+0800 to Han, as in the published range. */
 static bool is_east_asian(uint32_t c) {
     return (c >= 0x0800 && c <= 0x9FA5) || (c >= 0xAC00 && c <= 0xD7FF);
 }

@@ -1,5 +1,5 @@
-/* pretok_stages.h - pre-tokenizers that are a sequence of splits, each applied to what the one
- * before left: matches and the gaps between them alike.  Private to pretok. */
+/* pretok_stages.h - pre-tokenizers that are a sequence of splits, each applied to all pieces of the
+ * one before: to matches and to the gaps between them.  Private to pretok. */
 #ifndef INFERD_TOKENIZER_PRETOK_STAGES_H
 #define INFERD_TOKENIZER_PRETOK_STAGES_H
 

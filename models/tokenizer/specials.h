@@ -1,12 +1,12 @@
-/* specials.h - which special token starts here, and how long it is.
+/* specials.h - matching special tokens at a position of a text.
  *
  * A trie over the texts of the control and user-defined tokens.  Tokens are found leftmost first,
- * the longest of those that start at the same place.  Control tokens, and the unknown token with
+ * the longest of those that start at the same position.  Control tokens, and the unknown token with
  * them, count only inside text that may contain them; user-defined ones are ordinary words of the
  * vocabulary and always count.
  *
- * Looking at one place costs at most the length of the longest special, which the file decides and
- * not the text.
+ * The cost of a position is at most the length of the longest special, which depends on the file
+ * and not on the text.
  *
  * Thread: any once it is filled. */
 #ifndef INFERD_TOKENIZER_SPECIALS_H

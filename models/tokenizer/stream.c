@@ -1,8 +1,8 @@
 /* stream.c - ids back to text, whole characters at a time.
  *
- * A token may end in the middle of a character.  `pending` holds the start of one that is still
- * possible; each further byte completes it, continues it, or shows that it never will be, and then
- * it is one U+FFFD (Unicode's maximal subpart) and the byte is looked at afresh. */
+ * A token may end in the middle of a character.  `pending` holds the start of a character that is
+ * still possible; each further byte completes it, continues it, or makes it impossible.  In the
+ * last case it becomes one U+FFFD (Unicode's maximal subpart) and the byte is processed anew. */
 #include "tokenizer/utf8.h"
 #include "tokenizer/vocab.h"
 

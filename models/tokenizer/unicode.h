@@ -1,6 +1,6 @@
-/* unicode.h - what a character is, and how characters compose.
+/* unicode.h - classes and composition of characters.
  *
- * Classes are those of Unicode 16.0 and composition is that of Unicode 9.0: the pair that the
+ * Classes are those of Unicode 16.0 and composition is that of Unicode 9.0: the versions that the
  * tokenizers of published models were trained with (\p{L} follows their regex library, NFC their
  * normalisation library).  Tables: unicode_tables.c, written by scripts/gen-unicode.
  *
@@ -72,7 +72,7 @@ static inline bool unicode_is_space(unsigned kind) {
 }
 
 enum {
-    UNICODE_NFC_CHANGES = 1, // NFC replaces this character wherever it stands
+    UNICODE_NFC_CHANGES = 1, // NFC replaces this character at any position
     UNICODE_NFC_JOINS = 2    // may compose with the character before it
 };
 

@@ -1,6 +1,6 @@
 /* utf8.h - well-formed UTF-8, byte by byte (Unicode 16.0, table 3-7).
  *
- * Text is checked once, where it comes in; everything behind that decodes without looking. */
+ * Text is checked once, at the entry; all later code decodes without checks. */
 #ifndef INFERD_TOKENIZER_UTF8_H
 #define INFERD_TOKENIZER_UTF8_H
 
@@ -8,7 +8,7 @@
 
 enum { UTF8_BYTES_MAX = 4 };
 
-/* How long a sequence that starts with `b` is; 0: none does. */
+/* Length of a sequence that starts with `b`; 0: no sequence does. */
 static inline unsigned utf8_length(unsigned char b) {
     if (b < 0x80) return 1;
     if (b < 0xC2) return 0; // a continuation, or an overlong form
@@ -18,7 +18,7 @@ static inline unsigned utf8_length(unsigned char b) {
 }
 
 /* May `b` be byte number `at` (1 to 3) of the sequence that starts with `lead`?  The second byte
- * carries the rules against overlong forms, surrogates and what lies beyond U+10FFFF. */
+ * has the rules against overlong forms, surrogates and values beyond U+10FFFF. */
 static inline bool utf8_continues(unsigned char lead, unsigned at, unsigned char b) {
     if (at == 1) {
         if (lead == 0xE0) return b >= 0xA0 && b <= 0xBF;

@@ -31,8 +31,8 @@ static inferd_status read_family(tokenizer *t, const gguf *g, inferd_err *err) {
 }
 
 /* SentencePiece writes a space as U+2581.  Converters undo that in user-defined tokens, among them
- * the runs of spaces that some vocabularies have: those are words of the vocabulary and not texts
- * to be found before it, so they get their marks back. */
+ * the runs of spaces that some vocabularies have: these are words of the vocabulary and not texts
+ * that are matched first, so they get their marks back. */
 static bool is_run_of_spaces(const tokenizer *t, bytes name) {
     if (t->family != VOCAB_SPM || name.n == 0) return false;
     for (size_t i = 0; i < name.n; i++)
@@ -130,7 +130,7 @@ static inferd_status read_id(const tokenizer *t, const gguf *g, const char *key,
     return INFERD_OK;
 }
 
-/* Some converters write all tokens of a role beside the one that others do. */
+/* Some converters write all tokens of a role, besides the single one that others write. */
 static inferd_status read_id_list(const tokenizer *t, const gguf *g, const char *key,
                                   gguf_array_view *ids, inferd_err *err) {
     inferd_status s = gguf_array_opt(g, key, GGUF_I32, ids, err);
@@ -150,7 +150,7 @@ static inferd_status read_more_ends(tokenizer *t, const gguf *g, inferd_err *err
     return s;
 }
 
-/* A text begins with one BOS.  A list changes nothing where it has that one. */
+/* A text begins with one BOS.  A list changes nothing if it has that one. */
 static inferd_status check_more_bos(const tokenizer *t, const gguf *g, inferd_err *err) {
     gguf_array_view ids;
     inferd_status s = read_id_list(t, g, "tokenizer.ggml.bos_token_ids", &ids, err);
@@ -185,7 +185,7 @@ static inferd_status read_ids(tokenizer *t, const gguf *g, inferd_err *err) {
     return s == INFERD_OK ? read_more_ends(t, g, err) : s;
 }
 
-/* An explicit wish for a token the file does not name is an error; a default one is not. */
+/* An explicit setting for a token the file does not name is an error; a default one is not. */
 static inferd_status read_add(const gguf *g, const char *key, bool fallback, tok_id id, bool *out,
                               inferd_err *err) {
     inferd_status s = gguf_bool_or(g, key, fallback, out, err);
@@ -217,7 +217,7 @@ static void find_ends(tokenizer *t) {
         "<end_of_utterance>",
         "<｜end▁of▁sentence｜>",
     };
-    // With <|return|> and <|call|> the vocabulary is harmony's, where <|end|> only ends a message.
+    // With <|return|> and <|call|> it is the harmony vocabulary: <|end|> only ends a message.
     bool harmony =
         tok_find(t, (bytes){"<|return|>", 10}) >= 0 && tok_find(t, (bytes){"<|call|>", 8}) >= 0;
     for (size_t i = 0; i < INFERD_COUNT(names); i++) {
@@ -229,9 +229,8 @@ static void find_ends(tokenizer *t) {
     }
 }
 
-/* Where <unk> is written out, the tokenizers that models were trained with match it as they match
- * control tokens.  A special whose text is not UTF-8 could match half a character; such a text
- * cannot be written. */
+/* The tokenizers that models were trained with match <unk> in text as they match control tokens.  A
+ * special with a text that is not UTF-8 could match half a character; such a text cannot occur. */
 static inferd_status add_specials(tokenizer *t, inferd_err *err) {
     bool ok = specials_init(&t->specials);
     for (size_t i = 0; ok && i < t->n_vocab; i++) {
@@ -244,7 +243,7 @@ static inferd_status add_specials(tokenizer *t, inferd_err *err) {
     return ok ? INFERD_OK : inferd_fail(err, INFERD_ENOMEM, "no memory for the special tokens");
 }
 
-/* Errors name the file.  Those of its reader do so already. */
+/* Errors name the file; errors of its reader do so already. */
 static void name_file(const gguf *g, inferd_err *err) {
     const char *label = gguf_label(g);
     if (err != NULL && strncmp(err->text, label, strlen(label)) != 0)
@@ -267,7 +266,7 @@ inferd_status tok_open(const gguf *g, tokenizer **out, inferd_err *err) {
     s = t->family == VOCAB_BPE ? vocab_bpe_load(t, g, room, err) : vocab_spm_load(t, g, room, err);
     if (s != INFERD_OK) goto fail;
     bool bos = t->family == VOCAB_SPM || t->pretok == PRETOK_LLAMA3 ||
-               t->pretok == PRETOK_TEKKEN; // what the models were fed
+               t->pretok == PRETOK_TEKKEN; // as in the models' training
     s = read_add(g, "tokenizer.ggml.add_bos_token", bos, t->bos, &t->add_bos, err);
     if (s != INFERD_OK) goto fail;
     s = read_add(g, "tokenizer.ggml.add_eos_token", false, t->eos, &t->add_eos, err);

@@ -1,15 +1,14 @@
-/* vocab.h - what a tokenizer holds after tok_open.  Private to models/tokenizer.
+/* vocab.h - the data of a tokenizer after tok_open.  Private to models/tokenizer.
  *
- * Three views of a token: its name (as the file writes it), its piece (the bytes it stands for) and
- * its kind.  `by_name` finds by name.  `words` finds whole words by piece: a token that merging the
- * same bytes gives is one lookup there and does not reach the merge engine, as most words of a
- * text.  Which tokens those are is found when one is first met (word_states): asking the engine
- * about the whole vocabulary took longer than all the rest of opening it.
+ * A token has a name (its form in the file), a piece (its bytes) and a kind.  `by_name` finds by
+ * name.  `words` finds whole words by piece: a token that merging the same bytes would give takes
+ * one lookup there and no merging; most words of a text are such tokens.  Whether a token is one is
+ * determined at its first use (word_states): running the merge engine over the whole vocabulary
+ * took longer than all the rest of opening it.
  *
- * vocab.c reads what both families have, vocab_bpe.c and vocab_spm.c the rest.
+ * vocab.c reads the common parts of both families, vocab_bpe.c and vocab_spm.c the rest.
  *
- * Thread: any; after tok_open nothing changes but word_states, where all who find out find the
- * same. */
+ * Thread: any; after tok_open only word_states change, and all threads write the same values. */
 #ifndef INFERD_TOKENIZER_VOCAB_H
 #define INFERD_TOKENIZER_VOCAB_H
 
@@ -23,7 +22,7 @@
 enum {
     VOCAB_TOKENS_MAX = 1 << 20,
     VOCAB_TOKEN_BYTES_MAX = 2048, // the longest in published vocabularies are a few hundred
-    VOCAB_SHOWN_BYTES = 65        // of a foreign string in an error, with the NUL
+    VOCAB_SHOWN_BYTES = 65        // of a file's string in an error, with the NUL
 };
 
 typedef enum vocab_family { VOCAB_BPE, VOCAB_SPM } vocab_family;
@@ -67,7 +66,7 @@ struct tokenizer {
 
     // SentencePiece.  A character without a token of its own is the symbol n_vocab + character.
     bool add_space_prefix;
-    uint32_t *before_space; // [n_before_space] sorted; owned: characters that stand before a space
+    uint32_t *before_space; // [n_before_space] sorted; owned: characters that precede a space
     size_t n_before_space;  //   inside some token; after all others a space begins a new word
 };
 
@@ -81,18 +80,19 @@ static inline bool vocab_is_text(const tokenizer *t, tok_id id) {
 /* The symbol of one character of SentencePiece text, where ' ' and U+2581 are the same. */
 tok_id vocab_char_symbol(const tokenizer *t, const unsigned char *p, size_t n, uint32_t c);
 
-/* Fill `symbols` with what merging of a word starts from; returns how many.  Room for `n`. */
+/* Fill `symbols` with the first symbols of a word, before merging; returns how many.  Room for `n`.
+ */
 size_t vocab_bpe_symbols(const tokenizer *t, const unsigned char *p, size_t n, tok_id *symbols);
 size_t vocab_spm_symbols(const tokenizer *t, const unsigned char *p, size_t n, tok_id *symbols);
 
-/* The start of a string from a file, made fit for an error message. */
+/* The start of a string from a file, in a form for an error message. */
 const char *vocab_show(bytes foreign, char out[VOCAB_SHOWN_BYTES]);
 
 /* Every tokenizer.* key is honoured or changes nothing; others are INFERD_EUNSUPPORTED. */
 inferd_status vocab_keys_check(const gguf *g, inferd_err *err);
 
-/* The second half of tok_open.  Pieces are still empty: these make them, appending to t->text at
- * `room`, which has as many bytes as all names together. */
+/* The second half of tok_open.  Pieces are still empty: these functions make them, appending to
+ * t->text at `room`, which has as many bytes as all names together. */
 inferd_status vocab_bpe_load(tokenizer *t, const gguf *g, char *room, inferd_err *err);
 inferd_status vocab_spm_load(tokenizer *t, const gguf *g, char *room, inferd_err *err);
 

@@ -2,7 +2,7 @@
  *
  * Byte-level vocabularies write each byte as one printable character: a byte that is a printable
  * character of Latin-1 as that character, the other 68 as U+0100 and up, in order.  A space is
- * U+0120, so no name contains one and "left right" is how a merge is written. */
+ * U+0120, so no name contains one and a merge is written "left right". */
 #include "tokenizer/vocab.h"
 
 #include "tokenizer/utf8.h"
@@ -20,7 +20,7 @@ static void make_byte_map(int16_t byte_of_char[NAME_CHARS]) {
         byte_of_char[is_written_as_itself(byte) ? byte : next++] = (int16_t)byte;
 }
 
-/* The bytes that `name` stands for, into `out`; false when some character stands for none. */
+/* The bytes of `name`, into `out`; false when some character stands for no byte. */
 static bool decode_name(const int16_t byte_of_char[NAME_CHARS], bytes name, char *out, size_t *n) {
     const unsigned char *p = (const unsigned char *)name.p;
     *n = 0;
@@ -35,7 +35,7 @@ static bool decode_name(const int16_t byte_of_char[NAME_CHARS], bytes name, char
     return true;
 }
 
-/* Special tokens are written as they are; so is a name that is no spelling of bytes. */
+/* Special tokens are written unchanged; so is a name that is no spelling of bytes. */
 static void make_pieces(tokenizer *t, const int16_t byte_of_char[NAME_CHARS], char *room) {
     for (size_t i = 0; i < t->n_vocab; i++) {
         size_t n;
@@ -59,7 +59,7 @@ static inferd_status find_byte_tokens(tokenizer *t, const int16_t byte_of_char[N
         unsigned n = utf8_encode(c, name);
         tok_id id = word_find(&t->by_name, name, n);
         if (id < 0 || !vocab_is_text(t, id)) continue;
-        // A user-defined token with the same spelling stands for that text and not for the byte.
+        // A user-defined token with the same spelling is that text and not the byte.
         if (t->pieces[id].n != 1 || (unsigned char)t->pieces[id].p[0] != byte_of_char[c]) continue;
         t->byte_ids[byte_of_char[c]] = id;
         any = true;
@@ -68,7 +68,7 @@ static inferd_status find_byte_tokens(tokenizer *t, const int16_t byte_of_char[N
                : inferd_fail(err, INFERD_EFORMAT, "tokenizer.ggml.tokens has no token of one byte");
 }
 
-/* The three tokens of the merge "left right"; false when they are not all there. */
+/* The three tokens of the merge "left right"; false when one of them is missing. */
 static bool find_merge(const tokenizer *t, bytes merge, tok_id *left, tok_id *right, tok_id *both) {
     unsigned char joined[2 * VOCAB_TOKEN_BYTES_MAX];
     const unsigned char *p = (const unsigned char *)merge.p;
@@ -108,12 +108,12 @@ size_t vocab_bpe_symbols(const tokenizer *t, const unsigned char *p, size_t n, t
     for (size_t i = 0; i < n; i++) {
         tok_id id = t->byte_ids[p[i]];
         symbols[n_symbols] = id;
-        n_symbols += id >= 0; // its neighbours become neighbours
+        n_symbols += id >= 0; // without it, its neighbours become neighbours of each other
     }
     return n_symbols;
 }
 
-/* Those too long for the engine's short path are left to it, unless nothing need be merged. */
+/* Words too long for the engine's short path are not added, unless nothing need be merged. */
 static inferd_status add_words(tokenizer *t, inferd_err *err) {
     if (!word_table_init(&t->words, t->pieces, t->n_vocab))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %zu words", t->n_vocab);
@@ -127,7 +127,7 @@ static inferd_status add_words(tokenizer *t, inferd_err *err) {
     return INFERD_OK;
 }
 
-/* Names whose published tokenizer.json is the same, not merely close. */
+/* Names with the same published tokenizer.json, not only a similar one. */
 static inferd_status read_pretok(tokenizer *t, const gguf *g, inferd_err *err) {
     static const struct {
         const char *name;

@@ -1,6 +1,6 @@
-/* vocab_keys.c - what the tokenizer.* keys of a file may say; see gguf/known.h.
+/* vocab_keys.c - the tokenizer.* keys that a file may have; see gguf/known.h.
  *
- * A key that would change how text becomes ids, and is not honoured, is refused by its name. */
+ * A key that would change the ids of a text, and is not honoured, is refused by its name. */
 #include "gguf/known.h"
 #include "tokenizer/vocab.h"
 
@@ -25,14 +25,14 @@ static const known_key keys[] = {
     {"ggml.*_token_id", KNOWN_HARMLESS, 0}, // padding, unknown, fill in the middle ...: a name
     {"ggml.padding_token_ids", KNOWN_HARMLESS, 0},
     {"ggml.unknown_token_ids", KNOWN_HARMLESS, 0},
-    {"ggml.seperator_token_ids", KNOWN_HARMLESS, 0}, // as Ollama's converter spells it
+    {"ggml.seperator_token_ids", KNOWN_HARMLESS, 0}, // the spelling of Ollama's converter
     {"ggml.cls_token_ids", KNOWN_HARMLESS, 0},
     {"ggml.mask_token_ids", KNOWN_HARMLESS, 0},
     {"ggml.add_sep_token", KNOWN_HARMLESS, 0}, // between two texts, of which there is one
     {"ggml.add_seperator_token", KNOWN_HARMLESS, 0},
     {"ggml.add_padding_token", KNOWN_HARMLESS, 0}, // behind short texts of a batch
     {"ggml.add_unknown_token", KNOWN_HARMLESS, 0},
-    {"ggml.token_type_count", KNOWN_HARMLESS, 0}, // kinds of segments, which no family here has
+    {"ggml.token_type_count", KNOWN_HARMLESS, 0}, // kinds of segments; no family here has them
     {"huggingface.json", KNOWN_HARMLESS, 0},      // the same vocabulary in another form
     {"chat_template.*", KNOWN_HARMLESS, 0},       // more templates, by name
     {"chat_templates", KNOWN_HARMLESS, 0},        // their names

@@ -1,16 +1,16 @@
 /* vocab_spm.c - SentencePiece BPE: pieces, byte tokens, and scores to pairs of ids.
  *
- * SentencePiece merges the neighbours whose joined text is the token of the highest score.  The
+ * SentencePiece merges the two neighbours that together are the token of the highest score.  The
  * texts are known beforehand, so they are looked up here once: every way to cut a token into two
  * symbols becomes a pair in the merge table, ranked by the score of the token.  A symbol is a token
- * or, for a character that is none, n_vocab + the character. */
+ * or, for a character that is not a token, n_vocab + the character. */
 #include "tokenizer/vocab.h"
 
 #include <math.h>
 
 #include "tokenizer/utf8.h"
 
-static const unsigned char space_mark[3] = {0xE2, 0x96, 0x81}; // U+2581, how names write a space
+static const unsigned char space_mark[3] = {0xE2, 0x96, 0x81}; // U+2581, a space in names
 enum { SPACE_MARK = 0x2581 };
 
 static int hex_digit(char c) {
@@ -19,7 +19,7 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The byte that "<0x0A>" names; -1: not such a name. */
+/* The byte of a name like "<0x0A>"; -1: not such a name. */
 static int byte_of_name(bytes name) {
     if (name.n != 6 || memcmp(name.p, "<0x", 3) != 0 || name.p[5] != '>') return -1;
     int high = hex_digit(name.p[3]), low = hex_digit(name.p[4]);
@@ -43,7 +43,7 @@ static size_t copy_with_spaces(bytes name, char *out) {
     return n;
 }
 
-/* Text tokens with their spaces, byte tokens as their byte, control tokens as they are written. */
+/* Text tokens with their spaces, byte tokens as their byte, control tokens unchanged. */
 static inferd_status make_pieces(tokenizer *t, char *room, inferd_err *err) {
     for (unsigned byte = 0; byte < 256; byte++) t->byte_ids[byte] = -1;
     for (size_t i = 0; i < t->n_vocab; i++) {
@@ -84,8 +84,8 @@ static int by_score(const void *a, const void *b) {
     return (x < y) - (x > y); // highest first
 }
 
-/* User-defined tokens come before all others, whatever their score (converters write -1000): of
- * those that merging makes, these are the runs of spaces. */
+/* User-defined tokens come before all others, whatever their score (converters write -1000); those
+ * that merging makes are the runs of spaces. */
 static float score_of(const tokenizer *t, const gguf_array_view *scores, size_t i) {
     float score = (float)gguf_array_real(scores, i);
     return t->kinds[i] == TOKEN_USER_DEFINED && score == score ? INFINITY : score;
@@ -134,7 +134,7 @@ size_t vocab_spm_symbols(const tokenizer *t, const unsigned char *p, size_t n, t
     return n_symbols;
 }
 
-/* The symbol whose text is `p`: a token or a single character; -1: there is none. */
+/* The symbol with the text `p`: a token or a single character; -1: there is none. */
 static tok_id find_symbol(const tokenizer *t, const unsigned char *p, size_t n) {
     unsigned length;
     uint32_t c = utf8_decode(p, &length);
@@ -143,8 +143,8 @@ static tok_id find_symbol(const tokenizer *t, const unsigned char *p, size_t n) 
     return id >= 0 && vocab_is_text(t, id) ? id : -1;
 }
 
-/* Only the first of equal names can come out of merging, only a name that is UTF-8, and none with a
- * plain space: in merging every space is U+2581. */
+/* Merging can produce only the first of equal names, only names in UTF-8, and none with a plain
+ * space, because every space is U+2581 in merging. */
 static bool is_mergeable(const tokenizer *t, tok_id id) {
     bytes name = t->names[id];
     return name.n > 0 && vocab_is_text(t, id) && memchr(name.p, ' ', name.n) == NULL &&
@@ -184,8 +184,8 @@ static int by_char(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Characters before a space inside a token.  The two are then parts of one token at least once, so
- * merging may cross from the one into the other; after any other character it never does. */
+/* Characters before a space inside a token.  At least one token contains the character and the
+ * space, so merging may cross from one into the other; after any other character it never does. */
 static inferd_status find_before_space(tokenizer *t, inferd_err *err) {
     size_t n = 0, capacity = 0;
     for (size_t i = 0; i < t->n_vocab; i++) {

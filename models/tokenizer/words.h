@@ -43,7 +43,7 @@ static inline uint64_t word_mix(uint64_t a, uint64_t b) {
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Keys come from a fixed vocabulary, so a text can be made to miss but not to lengthen a chain. */
+/* Keys come from a fixed vocabulary, so a hostile text can miss but not lengthen a chain. */
 static inline uint32_t word_hash(const unsigned char *p, size_t n) {
     uint64_t a, b, seed = 0x9E3779B97F4A7C15u ^ n;
     for (; n > 16; p += 16, n -= 16)
