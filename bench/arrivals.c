@@ -1,8 +1,8 @@
 /* arrivals.c - see arrivals.h.
  *
- * Steps, on/off and bursts are one thing: a Poisson process whose rate is constant in pieces.  It
- * is drawn exactly: an exponential amount of "work" with mean 1 is used up at the rate of the
- * piece, and what is left at its end goes on in the next piece. */
+ * Steps, on/off and bursts are all a Poisson process with a piecewise constant rate.  It is drawn
+ * exactly: an exponential amount of "work" with mean 1 is used up at the rate of the current piece,
+ * and the remainder at the end of the piece is carried into the next piece. */
 #include "arrivals.h"
 
 #include <errno.h>

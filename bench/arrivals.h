@@ -1,20 +1,20 @@
 /* arrivals.h - when requests start.
  *
- * Closed loop: `closed:N` keeps N streams busy; a stream's next request is scheduled for the moment
- * its last one ended.  Everything else is an open loop: the times are drawn from a seed before
- * anything is sent, and do not depend on how fast the server is.
+ * Closed loop: `closed:N` keeps N streams busy; a stream's next request is scheduled for the time
+ * its previous request ended.  All other forms are open loops: the times are drawn from a seed
+ * before anything is sent, and do not depend on how fast the server is.
  *
  *     closed:N             N streams, one request after another
- *     constant:R           R a second, evenly; the first at once
- *     every:T              one each T (1s, 250ms); the first at once
+ *     constant:R           R a second, evenly; the first immediately
+ *     every:T              one each T (1s, 250ms); the first immediately
  *     poisson:R            R a second on average, exponential gaps
  *     gamma:R/CV           the same with another coefficient of variation of the gaps (poisson: 1)
- *     steps:R/T,R/T,...    Poisson with rate R for time T, then the next pair; then the end
- *     onoff:R/ON/OFF       Poisson with rate R for ON, nothing for OFF, and again
+ *     steps:R/T,R/T,...    Poisson with rate R for time T, then the next pair; ends after the last
+ *     onoff:R/ON/OFF       Poisson with rate R for ON, nothing for OFF, repeated
  *     burst:R/ON/OFF       the same with exponential ON and OFF of these means
  *     trace                the times of the trace file, divided by `speed`
  *
- * Thread: that of its owner. */
+ * Thread: the owner's. */
 #ifndef BENCH_ARRIVALS_H
 #define BENCH_ARRIVALS_H
 
@@ -62,15 +62,15 @@ typedef struct arrivals {
     rng random;
     uint64_t n;       // arrivals so far
     double at_s;      // of the last one
-    uint32_t step;    // the current one, and
-    double step_left; // what is left of it in seconds
+    uint32_t step;    // index of the current step
+    double step_left; // remaining time of it in seconds
 } arrivals;
 
 /* `spec` and `tr` are borrowed; `spec` must not be closed. */
 void arrivals_init(arrivals *a, const arrivals_spec *spec, const trace *tr, double speed,
                    rng random);
 
-/* The next arrival in nanoseconds since the start; false: there is none any more. */
+/* The next arrival in nanoseconds since the start; false: there are no more. */
 bool arrivals_next(arrivals *a, uint64_t *out_ns);
 
 #endif

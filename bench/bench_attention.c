@@ -1,11 +1,12 @@
-/* bench_attention.c - paged attention: one layer of decoding, and of a prompt (see gpu.h for time).
+/* bench_attention.c - paged attention: one layer of decoding, and of a prompt (see gpu.h for
+ * timing).
  *
- *     decode    batches of sequences that all have one length, and one mixed batch; slots one after
- * the other, or shuffled over the whole arena; 1, 4 or all layers of a block in one slot. bytes =
- * what is read of keys and values prefill   one prompt behind a prefix; FLOP 4 * heads * head_dim *
- * (n * prefix + n^2 / 2)
+ *     decode    batches of sequences of equal length, and one mixed batch; slots in order, or
+ *               shuffled over the whole arena; 1, 4 or all layers of a block in one slot.
+ *               bytes = bytes read of keys and values
+ *     prefill   one prompt after a prefix; FLOP 4 * heads * head_dim * (n * prefix + n^2 / 2)
  *
- * Repetitions go through the layers, so that keys and values come from memory. */
+ * Repetitions cycle through the layers, so that keys and values are read from memory. */
 #include <math.h>
 #include <string.h>
 
@@ -32,7 +33,7 @@ typedef struct work {
     const shape *s;
     kv_view kv;
     step_view view;
-    void *block; // the step's numbers
+    void *block; // the step's parameters
     attention_workspace space;
     attention_args a;
     uint64_t tokens; // of all contexts
@@ -70,7 +71,7 @@ static uint32_t below(uint32_t n) {
     return (uint32_t)((random_state >> 32) * n >> 32);
 }
 
-/* n different slots of n_slots, one after the other or anywhere; the caller frees. */
+/* n different slots of n_slots, in order or shuffled; the caller frees. */
 static int32_t *choose_slots(uint64_t n, uint64_t n_slots, bool shuffled) {
     int32_t *all = malloc(n_slots * sizeof *all);
     if (all == NULL) gpu_die("no memory for %llu slots", (unsigned long long)n_slots);
@@ -181,7 +182,7 @@ static void close_space(gpu *g, work *w) {
     gpu_give(g, w->space.counters);
 }
 
-/* As much as is wanted, or what is free less a quarter. */
+/* Opens an arena of `wanted` bytes, or of three quarters of the free memory if that is less. */
 static kv_memory open_arena(gpu *g, uint64_t wanted) {
     uint64_t most = gpu_free_bytes(g) / 4 * 3;
     kv_memory a = {.n_bytes = (wanted < most ? wanted : most) / PAGE_BYTES * PAGE_BYTES};
@@ -244,7 +245,7 @@ static void decode_shape(gpu *g, const kv_memory *arena, const shape *s) {
             for (uint32_t i = 0; i < n; i++) lens[i] = g->tiny ? 40 : contexts[c];
             snprintf(context, sizeof context, "%u", lens[0]);
             decode_case(g, arena, s, s->n_layers, true, lens, n, context, q, out);
-            if (n != 32 && n != 2) continue; // the layouts differ in one place only
+            if (n != 32 && n != 2) continue; // layouts are compared for these batch sizes only
             for (uint32_t group = 1; group <= s->n_layers;
                  group = group == 4 ? s->n_layers : group * 4) {
                 if (s->n_layers % group != 0) break;

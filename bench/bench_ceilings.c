@@ -1,25 +1,26 @@
-/* bench_ceilings.c - what the CPU and the memory of this machine can do at most: the roofs that
- * other figures are set beside.
+/* bench_ceilings.c - the maximum rates of the CPU and the memory of this machine (roofs), for
+ * comparison with other figures.
  *
  *     bench_ceilings [--json] [--threads N]      N: as many as the process may use
  *
  *     dram read          a buffer many times as large as the last cache, in huge pages if possible
- *     l3 read, l2 read   a piece that fits, again and again; every thread has its own
- *     clock              rotations that wait for each other, one a cycle
- *     NAME zmm, ymm      an instruction in more independent chains than its latency needs
+ *     l3 read, l2 read   a piece that fits, repeatedly; every thread has its own
+ *     clock              dependent rotations, one per cycle
+ *     NAME zmm, ymm      an instruction in more independent chains than its latency requires
  *     barrier            all threads meet, spinning
  *     fork, join         an empty job on the backend's thread pool
- *     futex wake         from the call to the sleeper that runs; what the call itself takes
+ *     futex wake         from the call until the sleeping thread runs; and the call's own time
  *
- * A sample takes half a millisecond, and a row has as many as fit in ROW_US.  Told are the best,
- * which is the machine's, and the median, which is what was left of it while others ran.  A row for
- * all threads is one job of the pool: rates are sums, the time is that of the slowest.
+ * A sample takes half a millisecond, and a row has as many samples as fit in ROW_US.  A row shows
+ * the best sample, which is the machine's limit, and the median, which includes interference from
+ * other processes.  A row for all threads is one job of the pool: rates are sums, the time is that
+ * of the slowest thread.
  *
- * The loops are assembly in fixed registers, so no compiler spills, merges or drops anything.  An
- * instruction that the machine lacks has no row; a CPU that is not x86-64 has rows for memory and
- * threads only.
+ * The loops are assembly with fixed registers, so the compiler cannot spill, merge or remove
+ * anything.  An instruction that the machine lacks has no row; a CPU other than x86-64 has rows for
+ * memory and threads only.
  *
- * With --json each row is an object on a line:
+ * With --json each row is an object on its own line:
  *
  *     {"bench":"ceiling","what":"dram read","threads":2,"best":85,"median":72,"unit":"GB/s"} */
 #include <errno.h>
@@ -40,7 +41,7 @@ enum {
     ROW_US = 80000,
     SAMPLES_MAX = 1000,
     LINE_BYTES = 64,
-    LOOP_BYTES = 8 * LINE_BYTES, // one turn of the reading loop
+    LOOP_BYTES = 8 * LINE_BYTES, // one iteration of the reading loop
     BARRIERS = 1000,             // in one sample
     WAKES = 200
 };
@@ -64,7 +65,7 @@ typedef struct figure {
     double best, median;
 } figure;
 
-/* One row for people or for programs.  `best` is the greatest rate or the least time. */
+/* Prints one row, as a table line or as JSON.  `best` is the greatest rate or the least time. */
 static void tell(const char *what, uint32_t n_threads, figure f, const char *unit) {
     if (as_json)
         printf(
@@ -105,20 +106,20 @@ static figure time_of(pool *p, const task *t) {
     return (figure){us[0], us[n / 2]};
 }
 
-/* Things per sample -> thousands of millions of things per second. */
+/* Converts items per sample to 10^9 items per second. */
 static figure giga_per_s(figure us, double n_things) {
     return (figure){n_things * 1e-3 / us.best, n_things * 1e-3 / us.median};
 }
 
-/* How often work that takes `once_us` is to be done in one sample. */
+/* Number of repetitions in one sample of work that takes `once_us`. */
 static uint32_t times_for_sample(double once_us) {
     return (uint32_t)(SAMPLE_US / (once_us > 0.01 ? once_us : 0.01)) + 1;
 }
 
 /* ---- reading memory ---- */
 
-/* All lines of [at, at + n_bytes), asking for each `ahead` bytes before it is loaded.  n_bytes is a
- * multiple of LOOP_BYTES, and asking past the end of memory is allowed. */
+/* Reads all lines of [at, at + n_bytes) and prefetches each one `ahead` bytes before its load.
+ * n_bytes is a multiple of LOOP_BYTES; prefetching past the end of memory is allowed. */
 typedef void read_fn(const unsigned char *at, size_t n_bytes, size_t ahead);
 
 #if defined(__x86_64__)
@@ -196,20 +197,20 @@ static void read_share(void *ctx, uint32_t rank, uint32_t n_ranks) {
         r->read(r->base + rank * r->share + r->begin, r->n_bytes, r->ahead);
 }
 
-/* The next piece, which the caches have not seen since the whole share went by. */
+/* The next piece; it is not in the caches, because the whole share was read since its last use. */
 static void next_piece(void *ctx, uint32_t sample) {
     reading *r = ctx;
     r->begin = sample % (r->share / r->n_bytes) * r->n_bytes;
 }
 
-/* Each rank writes what it will read: first touch decides where pages lie. */
+/* Each rank writes the memory it will read: the first touch decides where pages are placed. */
 static void write_share(void *ctx, uint32_t rank, uint32_t n_ranks) {
     const reading *r = ctx;
     (void)n_ranks;
     memset((unsigned char *)(uintptr_t)r->base + rank * r->share, 1, r->share);
 }
 
-/* The best of some distances: which one is right differs between CPUs. */
+/* The best of several prefetch distances: the best distance differs between CPUs. */
 static figure read_rate(pool *p, reading *r, const task *t, double n_ranks) {
     static const size_t distances[] = {0, 2048, 8192, 16384};
     figure best = {0, 0};
@@ -224,8 +225,8 @@ static figure read_rate(pool *p, reading *r, const task *t, double n_ranks) {
     return best;
 }
 
-/* What lies at /sys/devices/system/cpu/cpu0/cache for a level, 0 when nothing says.  (sysconf adds
- * up all last caches of a machine, also those that these CPUs do not share.) */
+/* The cache size in /sys/devices/system/cpu/cpu0/cache for a level, 0 when unknown.  (sysconf adds
+ * up all last-level caches of a machine, also those that these CPUs do not share.) */
 static size_t cache_bytes(unsigned level) {
     for (int i = 0; i < 8; i++) {
         unsigned found = 0, kib = 0;
@@ -260,7 +261,7 @@ static void bench_reads(pool *p, unsigned char *memory, size_t n_bytes, size_t l
         const char *what;
         size_t n_bytes; // of each thread
     } levels[] = {{"l3 read", size_min(l2 * 4, l3 / 2 / n)}, {"l2 read", l2 / 2}};
-    if (levels[0].n_bytes < l2 * 3 / 2) levels[0].n_bytes = 0; // it would mostly be l2
+    if (levels[0].n_bytes < l2 * 3 / 2) levels[0].n_bytes = 0; // it would mostly measure L2
     for (size_t i = 0; i < INFERD_COUNT(levels); i++) {
         r.begin = 0;
         r.share = share;
@@ -299,7 +300,8 @@ static void bench_reads(pool *p, unsigned char *memory, size_t n_bytes, size_t l
     }
 /* clang-format on */
 
-/* 1.0 as bf16, near it as float, and not zero as bytes: neither denormal nor free. */
+/* 1.0 as bf16, close to 1.0 as float, and not zero as bytes: neither denormal nor a zero, which may
+ * be faster to compute. */
 #define FACTOR 0x3f803f80
 static const uint32_t factors[16]
     __attribute__((aligned(64))) = {FACTOR, FACTOR, FACTOR, FACTOR, FACTOR, FACTOR, FACTOR, FACTOR,
@@ -334,7 +336,7 @@ PEAK_LOOP(maddwd_ymm, ymm, CHAINS10(MADDWD_YMM))
 PEAK_LOOP(maddubsw_ymm, ymm, CHAINS10(MADDUBSW_YMM))
 /* clang-format on */
 
-/* A rotation needs the one before it and takes a cycle on every CPU: turns are cycles. */
+/* A rotation needs the previous result and takes one cycle on every CPU: iterations are cycles. */
 static void peak_clock(uint64_t n_turns) {
     uint64_t x = 1;
     __asm__ volatile(".p2align 5\n1:\n\t"
@@ -346,10 +348,10 @@ static void peak_clock(uint64_t n_turns) {
                      : "cc");
 }
 
-/* CPUID leaf 7, subleaf 1: the compiler's run-time check does not know this one by name. */
+/* CPUID leaf 7, subleaf 1: the compiler's run-time check has no name for this feature. */
 static bool has_avx_vnni(void) {
     uint32_t a = 7, b = 0, c = 1, d = 0;
-    if (!__builtin_cpu_supports("avx2")) return false; // the system saves the registers
+    if (!__builtin_cpu_supports("avx2")) return false; // ensures that the OS saves the registers
     __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
     return (a >> 4 & 1) != 0;
 }
@@ -395,7 +397,7 @@ static void bench_peaks(pool *p) {
         if (!peaks[i].is_there) continue;
         turns t = {peaks[i].f, 1000};
         task one = {turn, NULL, &t, true}, all = {turn, NULL, &t, false};
-        sample_us(p, &one, 0); // wide units wake up
+        sample_us(p, &one, 0); // powers up the wide units
         t.n = 1000ull * times_for_sample(sample_us(p, &one, 0));
         double n_ops = peaks[i].ops_per_turn * (double)t.n;
         tell(peaks[i].what, 1, giga_per_s(time_of(p, &one), n_ops), peaks[i].unit);
@@ -464,7 +466,7 @@ static void wake_often(void *ctx, uint32_t rank, uint32_t n_ranks) {
             w->awake_us[i] = now_us();
             atomic_fetch_add(&w->n_awake, 1);
         } else if (rank == 0) {
-            double asleep_us = now_us() + 100; // it certainly sleeps by then
+            double asleep_us = now_us() + 100; // by then it certainly sleeps
             while (now_us() < asleep_us) relax();
             w->called_us[i] = now_us();
             atomic_store(&w->word, i + 1);

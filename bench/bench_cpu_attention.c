@@ -1,16 +1,17 @@
-/* bench_cpu_attention.c - attention of the CPU backend alone: how near memory and arithmetic it is.
+/* bench_cpu_attention.c - attention of the CPU backend alone, compared with the limits of memory
+ * and arithmetic.
  *
  *     bench_cpu_attention                 every shape, type and size, all threads
  *     bench_cpu_attention 1 bf16 decode   threads (0: all), one type, one part
  *
- *     decode    one new row of each of 1, 8 or 32 sequences: all layers, one after the other, and
- *               one layer again and again, whose keys and values stay in a cache if they fit
- *     shared    the same, when all sequences begin with the same slots
- *     prompt    rows of one sequence that has nothing stored before
+ *     decode    one new row of each of 1, 8 or 32 sequences: all layers, one after another, and one
+ *               layer repeatedly, with its keys and values in a cache if they fit
+ *     shared    the same, with the same slots at the beginning of all sequences
+ *     prompt    rows of one sequence with an empty cache
  *
- * Blocks of 16 tokens lie in no order in huge pages.  Each layer's time is the best of several
- * rounds, and a step is the sum over the layers: on a machine that does other things too, short
- * samples are the honest ones.  The thread pool's part is in it, the plan of the step is not.
+ * Blocks of 16 tokens are in random order in huge pages.  Each layer's time is the best of several
+ * rounds, and a step is the sum over the layers: short samples are less disturbed by other
+ * processes on the machine.  The time of the thread pool is included, the plan of the step is not.
  * bytes: keys and values attended to (shared: as often as they are attended to).  FLOP: 4 per query
  * head, feature and position attended to.  INFERD_CPU chooses the level. */
 #include <string.h>
@@ -64,8 +65,8 @@ static uint32_t random_u32(void) {
     return (uint32_t)(state >> 33);
 }
 
-/* n_seqs sequences that attend from n_rows rows each, the last at position len - 1; a slot holds
- * all layers.  false: that many do not fit. */
+/* n_seqs sequences that attend from n_rows rows each, the last row at position len - 1; a slot
+ * holds all layers.  False: they do not fit. */
 static bool work_init(work *w, const shape *s, kv_type type, uint32_t n_layers, uint32_t n_seqs,
                       uint32_t n_rows, uint32_t len, bool shared) {
     *w = (work){.spec = {s->n_heads, s->n_kv_heads, s->head_dim, 0.1f, 0, 0}};
@@ -199,7 +200,7 @@ int main(int argc, char **argv) {
     arena = mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     INFERD_CHECK(arena != MAP_FAILED);
     madvise(arena, ARENA_BYTES, MADV_HUGEPAGE);
-    memset(arena, 0, ARENA_BYTES); // zeros of every type; speed does not depend on them
+    memset(arena, 0, ARENA_BYTES); // zero in every type; speed does not depend on the values
     printf("%s, %u threads\n", level->name, pool_n_threads(threads));
     for (size_t s = 0; s < INFERD_COUNT(shapes); s++) {
         for (size_t t = 0; t < INFERD_COUNT(types); t++) {

@@ -1,12 +1,12 @@
-/* bench_cpu_step.c - whole steps of a model on the CPU backend, and what they are made of.
+/* bench_cpu_step.c - whole steps of a model on the CPU backend, and the time of their phases.
  *
  *     bench_cpu_step MODEL [exact]
  *
  * MODEL is a GGUF file or dummy:SHAPE (docs/configuration.md).  Each case is measured twice: plain,
- * and with the time of every phase taken (phases.h), whose sum is compared with the step around
- * it. Bytes are those of the weights that a step reads, each once; DRAM is what all threads
- * together read from memory with prefetching, measured at the start.  Times are medians. INFERD_CPU
- * and `taskset` choose what is measured.  Sampling and HTTP are not in it. */
+ * and with the time of every phase (phases.h); the sum of the phases is compared with the time of
+ * the step.  Bytes are the weights that a step reads, counted once; DRAM is the rate at which all
+ * threads together read memory with prefetching, measured at the start.  Times are medians.
+ * INFERD_CPU and `taskset` choose the level and the CPUs.  Sampling and HTTP are not included. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -65,14 +65,14 @@ static int ascending(const void *a, const void *b) {
 }
 
 /* Median microseconds of a step in which n_seqs sequences with `stored` positions compute n_rows
- * more each; the mean too. */
+ * more each; also the mean. */
 static double step_us(rig *r, uint32_t n_seqs, uint32_t n_rows, uint32_t stored, double *mean_us) {
     const kv_layout *kv = placed_kv(r->p);
     uint32_t n_blocks = kv_blocks_of(kv, stored + n_rows);
     size_t n_slots = (size_t)n_seqs * n_blocks * kv->n_groups;
     int32_t *slots = malloc(n_slots * sizeof *slots);
     INFERD_CHECK(slots != NULL && n_seqs * n_rows <= ROWS_MAX && n_seqs <= SEQS_MAX);
-    /* Blocks of the sequences take turns, as they do when all of them grow. */
+    /* Blocks of the sequences alternate, as they do when all sequences grow. */
     for (uint32_t s = 0; s < n_seqs; s++)
         for (uint32_t i = 0; i < n_blocks * kv->n_groups; i++)
             slots[(size_t)s * n_blocks * kv->n_groups + i] =
@@ -100,7 +100,7 @@ static double step_us(rig *r, uint32_t n_seqs, uint32_t n_rows, uint32_t stored,
     static uint64_t us[RUNS_MAX];
     uint64_t all_us = 0;
     uint32_t n_runs = 0;
-    for (int i = -2; n_runs < 5 || (all_us < RUN_US && n_runs < RUNS_MAX); i++) { // two to warm up
+    for (int i = -2; n_runs < 5 || (all_us < RUN_US && n_runs < RUNS_MAX); i++) { // two warm-ups
         inferd_err err = {0};
         be_step_result result;
         uint64_t began = clock_now_us();
@@ -166,7 +166,7 @@ int main(int argc, char **argv) {
         be_part before[BE_PARTS_MAX], after[BE_PARTS_MAX];
         double mean, part_mean;
         double us = step_us(&plain, cases[i].n_seqs, cases[i].n_rows, cases[i].stored, &mean);
-        /* Once before, so that the warm-up is not counted. */
+        /* Run once before, so that the warm-up is not counted. */
         step_us(&profiled, cases[i].n_seqs, cases[i].n_rows, cases[i].stored, &part_mean);
         uint32_t n = be_get_profile(profiled.be, before);
         uint64_t began = clock_now_us();

@@ -1,19 +1,19 @@
-/* bench_cuda.c - how fast the CUDA backend is, piece by piece.
+/* bench_cuda.c - the speed of the CUDA backend, part by part.
  *
  *     bench_cuda [--tiny] [--emulated] PART...
  *
- *     device     only its line
- *     limits     what the device and the way to it can do    sustain   products for half a minute
- *     vmm        what mapping memory costs                   load      weights over the bus, waking
+ *     device     only the device's line
+ *     limits     maximum rates of the device and the bus     sustain   products for half a minute
+ *     vmm        cost of mapping memory                      load      weights over the bus, waking
  *     matmul     activations times weights                   attention decoding
  *     prefill    attention of prompts                        draw      sampling
- *     step MODEL BATCHES     whole steps of a model, e.g. step 'dummy:llama-3.1-8b?dtype=bf16'
- * 1,8,32
+ *     step MODEL BATCHES     whole steps of a model, e.g.
+ *                            step 'dummy:llama-3.1-8b?dtype=bf16' 1,8,32
  *
- * Prints JSON, one object per line (gpu.h says how time is taken).  inferd_cuda.so is found as
- * inferd finds it (INFERD_CUDA_MODULE names another).  --emulated runs on emulated threads instead
- * and measures nothing; it is for tests, which give --tiny too.  Run each part in a process of its
- * own: after a failed kernel nothing else works. */
+ * Prints JSON, one object per line (gpu.h describes the timing).  inferd_cuda.so is found in the
+ * same way as inferd finds it (INFERD_CUDA_MODULE names another).  --emulated runs on emulated
+ * threads instead and measures nothing; it is for tests, which also give --tiny.  Run each part in
+ * its own process: after a failed kernel no other part works. */
 #include <string.h>
 
 #include "gpu.h"

@@ -1,14 +1,14 @@
-/* bench_decision.c - how long the policy of one device thinks between two steps.
+/* bench_decision.c - the time that the policy of one device needs between two steps.
  *
  * A core without a device: MODELS models of which a quarter fit at once, SEQUENCES sequences, about
  * half of them waiting, of several tenants and classes, some with targets and shares.  Sequences
- * that end are replaced at once, so it goes on like that.  Each turn
+ * that end are replaced immediately, so the load stays constant.  In each iteration
  *
- *     decide    residency_decide: who comes and who goes
- *     plan      sched_plan: who computes what
+ *     decide    residency_decide: which models are swapped in and out
+ *     plan      sched_plan: which sequences compute what in the next step
  *
- * are timed apart, by the processor's time of this thread, so that neighbours on a busy machine do
- * not count; and by the clock, for what a user sees of it.
+ * are timed separately, by the CPU time of this thread, which excludes other processes on a busy
+ * machine, and by the wall clock, which is the delay that users see.
  *
  *     bench_decision [models] [sequences] [turns] */
 #include <time.h>
@@ -19,14 +19,14 @@ enum {
     MODELS = 64,
     SEQUENCES = 1024,
     TURNS = 20000,
-    WARM_UP = 2000,    // turns that are not counted
-    HOT_PARTS = 4,     // one of so many models fits
+    WARM_UP = 2000,    // iterations that are not counted
+    HOT_PARTS = 4,     // one of this many models fits
     WEIGHT_PAGES = 40, // of one model
     TENANTS = 8,
     BLOCK_TOKENS = 16,
     BLOCKS_PER_PAGE = 2,
     CONTEXT = 4096,
-    STEP_US = 5000, // what the device without a device takes
+    STEP_US = 5000, // time of a step of the simulated device
     VOCAB = 1000
 };
 
@@ -44,7 +44,7 @@ static uint32_t below(world *w, uint32_t n) {
     return (uint32_t)((w->random >> 33) % n);
 }
 
-/* ---- a device that only takes time ---- */
+/* ---- a device that only takes time and computes nothing ---- */
 
 static inferd_status open_device(void *self, device_about *out, inferd_err *err) {
     world *w = self;
@@ -264,7 +264,7 @@ int main(int argc, char **argv) {
     core *c = &w.core;
     for (uint32_t turn = 0; n < n_turns; turn++) {
         while (w.n_alive < w.n_seqs) submit(&w);
-        /* As core_turn does it, with a look at the time. */
+        /* The same calls as in core_turn, with the times taken. */
         uint64_t wall = ns_of(CLOCK_MONOTONIC), cpu = ns_of(CLOCK_THREAD_CPUTIME_ID);
         sched_reserve(c->sched);
         residency_decide(&c->models, w.clock_us);

@@ -1,7 +1,7 @@
-/* bench_draw.c - drawing tokens from logits on the device (see gpu.h for time).
+/* bench_draw.c - drawing tokens from logits on the device (see gpu.h for timing).
  *
- * passes = time * what a read of the logits once would take; it needs the ceiling of memory, so it
- * is left to whoever reads the table: bytes is what one pass over the logits of all rows reads. */
+ * `bytes` is the size of the logits of all rows, which one pass reads.  The number of passes is not
+ * printed, because it needs the maximum memory rate: passes = time * rate / bytes. */
 #include <string.h>
 
 #include "cuda/draw.h"

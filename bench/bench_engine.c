@@ -1,5 +1,5 @@
-/* bench_engine.c - the engine without HTTP: streams that each ask again as soon as they are
- * answered.
+/* bench_engine.c - the engine without HTTP: each stream sends its next request as soon as the
+ * previous one is answered.
  *
  *     bench_engine [options] MODEL
  *       --device KIND      cuda (default) or cpu
@@ -7,20 +7,21 @@
  *       --prompt N         tokens of a prompt (default 1024)
  *       --output N         tokens of an answer (default 128)
  *       --rounds N         answers per stream (default 2)
- *       --limit-s N        a run that takes longer is ended and told as cut (default 60)
- *       --memory MIB       of the device (default: all that is free)
+ *       --limit-s N        a run that takes longer is ended and reported as cut (default 60)
+ *       --memory MIB       of the device (default: all free memory)
  *       --step-tokens N    most tokens of a step (default 2048)
  *       --emulated         on emulated threads: for tests, measures nothing
  *
- * MODEL is a file, or dummy:SHAPE (models/dummy_model.h).  Prompts are different for every request
- * and shared with nobody, answers are greedy and go on to their last token.  Before the first run
- * one request per stream goes through unmeasured.
+ * MODEL is a file, or dummy:SHAPE (models/dummy_model.h).  Every request has a different prompt
+ * without a shared prefix; answers are greedy and have exactly --output tokens.  Before the first
+ * run one request per stream runs unmeasured.
  *
- * Prints JSON, one object per line: how long loading took, then for each number of streams
+ * Prints JSON, one object per line: the time of loading, then for each number of streams
  *
- *     tokens_s     output tokens by the time from the first request to the last token
+ *     tokens_s     output tokens divided by the time from the first request to the last token
  *     ttft, itl    milliseconds to the first token, and between tokens
- *     busy         device time of the steps by that time;  rows_step  tokens computed per step */
+ *     busy         device time of the steps divided by that time
+ *     rows_step    tokens computed per step */
 #include <getopt.h>
 #include <pthread.h>
 #include <string.h>
@@ -147,7 +148,7 @@ static void take_event(bench *b, const gen_event *ev, uint32_t n_output) {
     }
 }
 
-/* Each of n streams gets n_rounds answers.  False: the time was over first. */
+/* Each of n streams gets n_rounds answers.  False: the time limit was reached first. */
 static bool go(bench *b, uint32_t n, uint32_t n_output, uint32_t n_rounds) {
     gen_event ev;
     b->n_streams = n;
@@ -237,7 +238,7 @@ static uint32_t largest(const char *list) {
     return most;
 }
 
-/* Also where INFERD_CUDA_MODULE names an emulation. */
+/* Also true if INFERD_CUDA_MODULE names an emulation. */
 static bool is_emulated(const options *o) {
     return strcmp(o->kind, "cuda") == 0 &&
            strstr(gpu_module(o->emulated)->about, "emulated") != NULL;

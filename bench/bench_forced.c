@@ -1,27 +1,27 @@
-/* bench_forced.c - comparisons that fail by themselves: what a device computes, beside references
- * that the CPU made before.
+/* bench_forced.c - compares the results of a device with references that the CPU made before, and
+ * checks the differences against limits.
  *
  *     bench_forced --make DIR [--models LIST] [--tiny] [--text FILE]
- *         on the CPU, float32 all through: a file NAME.forced for each model
+ *         on the CPU, float32 throughout: a file NAME.forced for each model
  *     bench_forced --reference DIR [--model FILE.gguf] [--device cuda|cpu] [--emulated] [--tiny]
  *         the same rows on the device, with graphs and without
  *     bench_forced --answers [--models LIST] [--model FILE.gguf] [--emulated] [--tiny]
  *         the same requests to the CPU and to the device
  *
- *     --models LIST   with commas; files, or dummy:SHAPE (models/dummy_model.h).  Absent:
+ *     --models LIST   separated by commas; files, or dummy:SHAPE (models/dummy_model.h).  Default:
  *                     dummy:llama-3.1-8b with two layers, as bf16 and as q4_k_m; --tiny: tiny ones
- *     --model FILE    the file that a reference was made of, wherever it is now; without it such a
- *                     reference is not run
+ *     --model FILE    the model file of a reference, at its current path; without it a reference
+ *                     made from a file is not run
  *     --prompt N --rows N
  *                     tokens of the prompt and rows of decoding (2048, 256; --tiny: 40, 65)
- *     --text FILE     what models with words of their own are prompted with; else random ids
+ *     --text FILE     the prompt text for models with a real vocabulary; otherwise random ids
  *     --activations T bf16 or f16, of the CUDA backend
- *     --emulated      on emulated threads: shows that this program works, and the kernels' numbers
- *     --exact         --device cpu: as the references are made; else as the CPU serves
+ *     --emulated      on emulated threads: checks this program and the kernels' results
+ *     --exact         --device cpu: computes as for the references; otherwise as when serving
  *
- * Prints JSON, a line per case.  A case fails when a difference is above its limit or is not a
- * number: the program prints "WRONG RESULT" with the case, goes on, and ends with status 1.  Any
- * other failure ends it at once with 1.
+ * Prints JSON, a line per case.  A case fails when a difference is above its limit or NaN: the
+ * program prints "WRONG RESULT" with the case, continues, and ends with status 1.  Any other
+ * failure ends it immediately with status 1.
  *
  * Limits: see docs/gpu.md, "What is verified". */
 #include <dirent.h>
@@ -42,17 +42,17 @@ typedef struct options {
     const char *make, *reference, *models, *model, *text;
     forced_device device;
     bool answers;
-    uint32_t n_prompt, n_decode; // 0: as many as there can be, or few
+    uint32_t n_prompt, n_decode; // 0: the maximum, or few with --tiny
 } options;
 
 /* ---- limits ---- */
 
-/* With bf16 activations: about five times what the emulated kernels were measured at, docs/gpu.md.
- */
+/* With bf16 activations: about five times the values measured with the emulated kernels,
+ * docs/gpu.md. */
 typedef struct limits {
-    const char *model; // how its name begins
+    const char *model; // prefix of its name
     double kl_mean, kl, diff;
-    double lead; // of the best over the second
+    double lead; // of the difference between the two best
 } limits;
 
 static const limits known_limits[] = {
@@ -61,10 +61,10 @@ static const limits known_limits[] = {
     {"dummy:", 5e-4, 1e-3, 0.25, 0.2},
     {"", 6e-3, 2e-2, 2.5, 1},
 };
-enum { DRAW_LIMIT_PPM = 1000 }; // of what is drawn, beside the logits it was drawn from
+enum { DRAW_LIMIT_PPM = 1000 }; // of sampling results, compared with the logits sampled from
 
-/* f16 has three bits more than bf16: differences are an eighth, and KL is a 64th.  Half of that is
- * left for what does not become finer. */
+/* f16 has three bits more than bf16: differences are an eighth, and KL is a 64th.  The limits are
+ * reduced by half of these factors, because some errors do not become smaller. */
 static limits limits_of(const forced_device *d, const char *name) {
     const limits *known = known_limits;
     while (strncmp(name, known->model, strlen(known->model)) != 0) known++;
@@ -88,7 +88,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Around what tiles, blocks and splits end at, then anywhere; ascending, each once. */
+/* Positions around the ends of tiles, blocks and splits, then random ones; ascending, each once. */
 static void choose_positions(forced_reference *t) {
     enum { RANDOM = 40 };
     uint32_t all[FORCED_ROWS_MAX], n = 0;
@@ -103,8 +103,9 @@ static void choose_positions(forced_reference *t) {
         if (i == 0 || all[i] != all[i - 1]) t->positions[t->n_rows++] = all[i];
 }
 
-/* The first are all kinds, for steps of few rows; then as many short ones as long ones, of whole
- * blocks, and every fourth with up to 7 tokens behind them, which are computed for each row. */
+/* The first contexts are of all kinds, for steps of few rows.  The others are whole blocks, as many
+ * short ones as long ones; every fourth has up to 7 more tokens, which are computed for each row.
+ */
 static void choose_contexts(forced_reference *t) {
     uint32_t n = t->n_prompt;
     const uint32_t first[] = {n / 5, 1, n - 1, n / 2 + 3, 0, 33, n * 4 / 5, 65};
@@ -142,7 +143,7 @@ static void choose_tokens(forced_reference *t, const model *m, const char *text)
     tok_ids_deinit(&ids);
 }
 
-/* The last part of a path; of a made-up model all of it. */
+/* The last part of a path; for a made-up model the whole name. */
 static const char *short_name(const char *path) {
     const char *slash = strrchr(path, '/');
     return model_path_is_dummy(path) || slash == NULL ? path : slash + 1;
@@ -230,7 +231,7 @@ typedef struct run {
     const char *activations;
     limits limits;
     bool graphs, tiny;
-    bool wrong; // some case was
+    bool wrong; // a case failed
 } run;
 
 static void compare_row(void *ctx, uint32_t row, const float *logits) {
@@ -241,7 +242,7 @@ static void compare_row(void *ctx, uint32_t row, const float *logits) {
 }
 
 static bool above(double value, double limit) {
-    return !(value <= limit); // also when it is no number
+    return !(value <= limit); // also true for NaN
 }
 
 static void tell(run *r, const char *name, uint32_t rows, const forced_gap *gap,
@@ -302,8 +303,8 @@ static void run_decode(run *r, uint32_t n, uint32_t beside) {
     for (uint32_t i = 0; i < n_times; i++) {
         forced_decode(r->rig, 0, n, beside, i + 1 == n_times ? compare_row : NULL, &c);
     }
-    /* A replayed step may have more rows, and so other kernels, than the launched one: the same
-     * kind is compared. */
+    /* A replayed step may have more rows than the launched one, and therefore other kernels; the
+     * results are compared with logits of the same kind of step. */
     for (uint32_t i = 0; i < n_times && draw; i++) {
         const sample_result *draws = forced_draw(r->rig, 0, n);
         for (uint32_t k = 0; draws != NULL && i + 1 == n_times && k < n; k++)
@@ -334,7 +335,7 @@ static void run_all(run *r) {
     run_decode(r, u32_min(8, r->ref->n_decode), n_prompt / 2 + 1);
 }
 
-/* Where the model of a reference is; NULL: not here. */
+/* The path of a reference's model; NULL: not on this machine. */
 static const char *find_model(const options *o, const forced_reference *ref) {
     inferd_err err = {0};
     uint64_t identity;

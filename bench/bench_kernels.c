@@ -1,19 +1,20 @@
-/* bench_kernels.c - how fast the CPU backend's operations are on this machine.
+/* bench_kernels.c - the speed of the CPU backend's operations on this machine.
  *
  *     bench_kernels                 a table of all products, and a whole forward pass
  *     bench_kernels Q4_1 8          one type, at most 8 rows
  *     bench_kernels forward         the forward pass alone
  *
- * The table: for each weight type, with float activations (exact) and the fast way (qact.h), and
- * for 1 to 128 rows: GOP/s, GB/s of weights, and the share of what bounds it, measured in the same
- * run: up to 4 rows the memory, above the level's multiplying instruction.  The functions of the
- * level are called as they are, on samples of half a millisecond over weights that no cache holds;
- * told is the best sample.
+ * The table: for each weight type, with float activations (exact) and with quantized activations
+ * (qact.h), and for 1 to 128 rows: GOP/s, GB/s of weights, and the share of the limit measured in
+ * the same run: memory up to 4 rows, the level's multiply instruction above.  The functions of the
+ * level are called directly, on samples of half a millisecond over weights that no cache holds; the
+ * best sample is shown.
  *
- * Weights are random bytes with sane scales: speed does not depend on them.  The forward pass has
+ * Weights are random bytes with normal scales: speed does not depend on them.  The forward pass has
  * the shape of SmolLM2-135M (30 layers, dim 576, ffn 1536, 9 heads over 3 kv heads, 49152 words),
  * all projections Q4_1 and the head Q8_0, keys and values f16; sampling and the tokenizer are not
- * in it.  Times are the best of several runs.  INFERD_CPU and `taskset` choose what is measured. */
+ * included.  Times are the best of several runs.  INFERD_CPU and `taskset` choose the level and the
+ * CPUs. */
 #include <math.h>
 #include <string.h>
 
@@ -51,7 +52,7 @@ static void *take_memory(size_t n_bytes) {
     return p;
 }
 
-/* Seconds of the best sample for n rows, each of `n_panels` panels further on. */
+/* Seconds of the best sample for n rows; each sample uses the next `n_panels` panels. */
 static double best_seconds(const bench_table *t, dtype type, cpu_math math, uint32_t n,
                            uint32_t n_panels) {
     size_t sample_bytes = n_panels * panel_bytes(type, TABLE_COLS);
@@ -78,7 +79,7 @@ static double best_seconds(const bench_table *t, dtype type, cpu_math math, uint
 static void bench_type(const bench_table *t, dtype type, bool exact, uint32_t rows_max) {
     cpu_math math = level_math(t->level, type, exact);
     double n_bytes = (double)panel_bytes(type, TABLE_COLS), ops = 2.0 * PANEL_ROWS * TABLE_COLS;
-    if (math == MATH_F32 && !exact) return; // has the exact way only
+    if (math == MATH_F32 && !exact) return; // supports only the exact method
     printf("%-5s %-5s", dtype_about(type).name, exact ? "exact" : "fast");
     for (size_t i = 0; i < INFERD_COUNT(row_counts) && row_counts[i] <= rows_max; i++) {
         uint32_t n = row_counts[i];
@@ -86,7 +87,7 @@ static void bench_type(const bench_table *t, dtype type, bool exact, uint32_t ro
             qact_job job = {t->q, t->x, NULL, NULL, n, TABLE_COLS, 0, math};
             pool_split(t->threads, t->level->quantize, &job, qact_tiles(n));
         }
-        /* First a guess, then half a millisecond of it. */
+        /* First an estimate, then a sample of half a millisecond. */
         uint32_t n_panels = 2 * pool_n_threads(t->threads);
         double seconds = best_seconds(t, type, math, n, n_panels);
         double wanted = 0.0005 / seconds * n_panels, most = (double)TABLE_BYTES / n_bytes / 4;
@@ -143,7 +144,7 @@ static void bench_products(const cpu_level *level, const char *only, uint32_t ro
     free(q);
 }
 
-/* Weights are laid out one after the other in one window. */
+/* Weights are laid out one after another in one window. */
 static backend *be;
 static unsigned char *next_weight;
 

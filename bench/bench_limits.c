@@ -1,12 +1,12 @@
-/* bench_limits.c - what the device and the way to it can do at most (see gpu.h for time).
+/* bench_limits.c - the maximum rates of the device and the bus (see gpu.h for timing).
  *
  *     memory      read once; read and write; the driver's own copy
  *     bus         pinned memory to the device and back, one way and both at once; pinning itself
- *     boundaries  kernels that do nothing, in one graph, with and without programmatic dependence
- *     graphs      taking up, launching, memory
- *     answers     from a kernel's end to the host that asks
- *     products    8192 x 8192 x 8192 in bf16 by cuBLASLt; `sustain`: for a while, with clocks'
- * witness */
+ *     boundaries  empty kernels in one graph, with and without programmatic dependence
+ *     graphs      creating, launching, memory
+ *     answers     from a kernel's end until the host sees it
+ *     products    8192 x 8192 x 8192 in bf16 by cuBLASLt; `sustain`: for half a minute, with
+ *                 power, temperature and throttling */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -18,7 +18,7 @@ enum { ASKS = 200, GRAPH_KERNELS = 224, GRAPHS = 16 };
 
 typedef struct streaming {
     unsigned char *from, *to;
-    size_t n_bytes, stride; // of one piece; pieces are read in turn
+    size_t n_bytes, stride; // of one piece; pieces are read one after another
     uint32_t n_pieces;
     void *sink;
 } streaming;
@@ -241,7 +241,8 @@ static void graphs(gpu *g) {
     row_end();
 }
 
-/* From the launch of an empty kernel to the host that sees its event; and what recording costs. */
+/* Time from the launch of an empty kernel until the host sees its event; and the cost of recording.
+ */
 static void answers(gpu *g) {
     double asked[ASKS], slept[ASKS], record[ASKS];
     uint32_t n = g->tiny ? 3 : ASKS;
@@ -292,7 +293,7 @@ static void queue_product(gpu *g, void *ctx, uint32_t i) {
                   "cuBLASLt");
 }
 
-/* False: there is no cuBLASLt. */
+/* False: cuBLASLt is not available. */
 static bool open_product(gpu *g, product *p) {
     uint32_t n = g->tiny ? 64 : 8192, found = 0;
     if (gpu_leaves_out(g, PART_LT, "product")) return false;

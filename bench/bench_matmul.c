@@ -1,13 +1,15 @@
-/* bench_matmul.c - activations times weights, one product at a time (see gpu.h for how time is
- * taken).
+/* bench_matmul.c - activations times weights, one product at a time (see gpu.h for timing).
  *
- *     gemv      1 to 4 rows            skinny   1 to 64 rows        large   more than 64 rows:
- * cuBLASLt, quantised weights expanded lt_first  cuBLASLt alone, 16-bit weights, its first guess
- * lt_best the fastest of its candidates lt_best_0 the same without workspace fused     gate and up
- * with norm before and activation after, in one launch
+ *     gemv       1 to 4 rows
+ *     skinny     1 to 64 rows
+ *     large      more than 64 rows: cuBLASLt, quantised weights expanded
+ *     lt_first   cuBLASLt alone, 16-bit weights, its first suggestion
+ *     lt_best    the fastest of its candidates
+ *     lt_best_0  the same without workspace
+ *     fused      gate and up with norm before and activation after, in one launch
  *
- * Weights are taken in turn from at least three copies and GPU_COLD_MIB.  bytes = weights as they
- * lie in memory + 2 bytes for each number of x and out. */
+ * The products cycle through at least three copies of the weights and GPU_COLD_MIB.  bytes =
+ * weights as stored in memory + 2 bytes for each number of x and out. */
 #include <string.h>
 
 #include "cuda/formats.h"
@@ -17,7 +19,7 @@
 #include "gpu.h"
 
 enum { SETS_MAX = 64, CANDIDATES = 8, TRIAL_REPLAYS = 3, ROWS_MAX = 2048 };
-enum { HEAD_ROWS = 100000, HEAD_LOGITS_MAX = 256 }; // only rows that are drawn from reach the head
+enum { HEAD_ROWS = 100000, HEAD_LOGITS_MAX = 256 }; // the head only gets rows to sample from
 
 typedef struct shape {
     const char *name;
@@ -90,7 +92,7 @@ static bool runs(gpu *g, work *w) {
     return r == CU_OK;
 }
 
-/* The fastest of the library's candidates, each timed on its own; false: it knows none. */
+/* The fastest of the library's candidates, each timed separately; false: it has none. */
 static bool best_candidate(gpu *g, work *w, size_t workspace_bytes, gpu_time *first,
                            gpu_time *best) {
     lt_algo algos[CANDIDATES];
@@ -100,7 +102,7 @@ static bool best_candidate(gpu *g, work *w, size_t workspace_bytes, gpu_time *fi
             CU_OK ||
         n == 0)
         return false;
-    uint32_t first_good = n, at = n; // candidates may turn out not to run
+    uint32_t first_good = n, at = n; // some candidates may not run
     double least = 0;
     for (uint32_t i = 0; i < n; i++) {
         w->algo = algos[i];
@@ -244,7 +246,7 @@ void bench_matmul(gpu *g) {
     float *x_float = gpu_normals(g, CU_F32, (size_t)GEMV_ROWS_MAX * k_max, 1, 4);
     float *norm = gpu_normals(g, CU_F32, k_max, 1, 5);
     void *out = gpu_take(g, (size_t)rows_max * n_max * 2);
-    /* Which of the types matter most comes first, should time run out. */
+    /* The most important types come first, in case the run is stopped early. */
     for (size_t t = 0; t < INFERD_COUNT(types); t++)
         for (size_t i = 0; i < n_shapes; i++) {
             if (list[i].k % dtype_about(types[t]).block_elems != 0) continue;

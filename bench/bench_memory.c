@@ -1,10 +1,11 @@
-/* bench_memory.c - what mapping memory costs, and how fast weights arrive (see gpu.h for time).
+/* bench_memory.c - the cost of mapping memory, and the speed of loading weights (see gpu.h for
+ * timing).
  *
  *     vmm     create, map, allow, unmap, release per handle, for several sizes; allowing a range at
- * once; the same while a kernel runs: does the host wait, does the kernel become slower; does a
- *             captured graph see the other memory that was mapped under its addresses
+ *             once; the same while a kernel runs: does the host wait, does the kernel become
+ *             slower; does a captured graph see other memory that was mapped at its addresses
  *     load    a window of the size of a model: mapped, written on the host, sent, sent again
- * (waking); and what reading weights costs on the device meanwhile */
+ *             (waking); and the slowdown of reading weights on the device meanwhile */
 #include <string.h>
 #include <time.h>
 
@@ -146,7 +147,7 @@ static uint32_t first_sum(gpu *g, const void *sink) {
     return sum;
 }
 
-/* Two handles take turns under one address that a graph reads. */
+/* Two handles are mapped alternately at one address that a graph reads. */
 static void graphs_and_remapping(gpu *g, size_t handle_bytes) {
     uint32_t sums[2] = {0, 0};
     cu_handle h[2];
@@ -160,7 +161,7 @@ static void graphs_and_remapping(gpu *g, size_t handle_bytes) {
         gpu_need(g, g->api->fill(p, 0, handle_bytes, g->l.stream), "filling");
         gpu_need(g, g->api->fill(p, (uint8_t)(i + 1), 4, g->l.stream), "filling");
         if (i == 0) {
-            launch_bench_read(&g->l, p, 4096, sink); // its code is loaded outside the capture
+            launch_bench_read(&g->l, p, 4096, sink); // loads its code outside the capture
             gpu_sync(g);
             gpu_need(g, g->api->capture_begin(g->l.stream), "beginning a capture");
             launch_bench_read(&g->l, p, 4096, sink);
@@ -205,7 +206,7 @@ static void load_case(gpu *g, const char *name, size_t n, reading *read) {
     cuda_memory *m = NULL;
     cuda_window *w = NULL;
     inferd_err err = {0};
-    /* Room for the window, and for the whole handles around it. */
+    /* Enough for the window, rounded up to whole handles. */
     cuda_memory_options o = {.memory_bytes = n + n / 8 + (g->tiny ? 16ull << 20 : 1024ull << 20),
                              .workspace_bytes = g->tiny ? 4ul << 20 : 64ul << 20,
                              .ready_pages_min = UINT32_MAX};
@@ -231,7 +232,7 @@ static void load_case(gpu *g, const char *name, size_t n, reading *read) {
     send(m, w, n, &err);
     gpu_need_status(memory_sync(m, &err), &err);
     double loaded = gpu_now_us();
-    /* Pinned by now, or nearly: the thread that pins is given a moment. */
+    /* Pinning has finished or nearly so: waits up to 10 s for the pinning thread. */
     cuda_memory_stats st;
     for (int i = 0; i < 10000; i++) {
         memory_get_stats(m, &st);
@@ -246,7 +247,7 @@ static void load_case(gpu *g, const char *name, size_t n, reading *read) {
     send(m, w, n, &err);
     gpu_need_status(memory_sync(m, &err), &err);
     double woken = gpu_now_us();
-    /* The same with kernels that read meanwhile. */
+    /* The same while kernels read. */
     double alone = gpu_time_once(g, queue_reads, read);
     send(m, w, n, &err);
     double beside = gpu_time_once(g, queue_reads, read);

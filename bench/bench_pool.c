@@ -1,12 +1,12 @@
-/* bench_pool - what it costs to take a page from the pool and to give it back.
+/* bench_pool.c - the cost of taking a page from the pool and giving it back.
  *
  *     bench_pool [--json] [--pages N] [--owners N]
  *
- * On scheduler/pool.c alone, at the size of a device of 80 GB (40,960 pages of 2 MiB) with 64
- * models that have guarantees.  A round takes BATCH pages one by one for models in turn, gives them
- * back in a random order behind the fence of the step in flight, and lets that step end, as the
- * engine does; the clock is read around BATCH calls, because reading it takes as long as one of
- * them.  Before and between rounds random pages are exchanged, so that the lists are in the order
+ * Tests scheduler/pool.c alone, at the size of a device of 80 GB (40,960 pages of 2 MiB) with 64
+ * models that have guarantees.  A round takes BATCH pages one by one, cycling through the models,
+ * gives them back in a random order with the fence of the step in flight, and ends that step, as
+ * the engine does.  The clock is read around BATCH calls, because reading it takes as long as one
+ * call.  Before and between rounds random pages are exchanged, so that the lists are in the order
  * they have after long use. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ enum {
 
 typedef struct bench {
     pool p;
-    uint32_t *held; // [n_held] owned; pages that stay
+    uint32_t *held; // [n_held] owned; pages held during all rounds
     uint32_t n_held;
     rng random;
     samples take, give, finish; // ns per page
@@ -49,7 +49,7 @@ static void shuffle(uint32_t *v, uint32_t n, rng *r) {
     }
 }
 
-/* Random pages of those that stay go and others come in their place. */
+/* Gives back random held pages and takes other pages instead. */
 static void mix(bench *b, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = (uint32_t)rng_below(&b->random, b->n_held);
@@ -90,7 +90,7 @@ static void round_once(bench *b, uint32_t i) {
     double before = now_ns();
     for (uint32_t k = 0; k < BATCH; k++) pool_give(&b->p, pages[k], epoch);
     double given = now_ns();
-    pool_finish(&b->p, epoch); // out of quarantine: part of what giving costs
+    pool_finish(&b->p, epoch); // out of quarantine: part of the cost of giving back
     double finished = now_ns();
     samples_add(&b->take, (taken - from) / BATCH);
     samples_add(&b->give, (given - before) / BATCH);

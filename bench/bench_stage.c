@@ -1,17 +1,18 @@
-/* bench_stage.c - how fast weights are prepared: rows as a file has them -> panels of the CPU
- * backend, beside what the same threads copy in the same run.
+/* bench_stage.c - the speed of preparing weights: rows as in a file -> panels of the CPU backend,
+ * compared with the copy rate of the same threads in the same run.
  *
  *     bench_stage [--threads N] [TYPE]      N: as many as the process may use
  *
- *     copy     memcpy of the pieces to where panels go: bytes read and bytes written
+ *     copy     memcpy of the pieces to the memory of the panels: bytes read and bytes written
  *     cold     rows that no cache holds -> panels
- *     pread    a file in the page cache -> pieces, each used again
- *     cached   rows that `pread` has just read into a piece, as a stage has them -> panels
- *     both     pread, then cached: what a stage does
+ *     pread    a file in the page cache -> pieces; each piece is reused
+ *     cached   rows that `pread` has just read into a piece, as in a stage -> panels
+ *     both     pread, then cached: the work of a stage
  *
- * Rates are 10^9 bytes per second, read and written together (of `pread` and `both`: of the file),
- * the median over pieces of all memory; `share` is cold as a share of copy.  A sample is one piece
- * on each thread, and samples of the columns take turns, so that what else runs here meets all. */
+ * Rates are 10^9 bytes per second, read and written together (`pread` and `both`: bytes of the
+ * file), the median over pieces of all memory; `share` is cold as a share of copy.  A sample is one
+ * piece on each thread, and samples of the columns alternate, so that other processes on the
+ * machine affect all columns equally. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@
 
 enum {
     COLS = 1536,
-    PANELS = 8, // of a piece: for most types less than what L2 holds
+    PANELS = 8, // of a piece: for most types they fit in L2
     SAMPLES = 400,
     HUGE = 2 << 20
 };
@@ -35,7 +36,7 @@ static const dtype types[] = {DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
                               DTYPE_Q8_0, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
                               DTYPE_F16,  DTYPE_BF16, DTYPE_F32};
 
-typedef enum how { COPY, COLD, PREAD, CACHED, BOTH, HOWS } how; // CACHED takes what PREAD left
+typedef enum how { COPY, COLD, PREAD, CACHED, BOTH, HOWS } how; // CACHED uses the piece of PREAD
 
 typedef struct job {
     how how;
@@ -43,7 +44,7 @@ typedef struct job {
     panel_pack_fn *pack;
     const unsigned char *from;      // MEMORY_BYTES
     unsigned char *to, *piece;      // MEMORY_BYTES; a piece for each thread
-    int fd;                         // holds what `from` does
+    int fd;                         // has the same contents as `from`
     size_t rows_bytes, panel_bytes; // of a panel
     size_t sample, n_places;        // pieces of all memory
     bool failed;
@@ -113,7 +114,7 @@ static unsigned char *take_memory(size_t n_bytes) {
     return p;
 }
 
-/* A file without a name that holds `from`: its pages are in the page cache. */
+/* An unlinked file with the contents of `from`: its pages are in the page cache. */
 static int take_file(const unsigned char *from) {
     char path[] = "/tmp/bench_stage.XXXXXX";
     int fd = mkstemp(path);

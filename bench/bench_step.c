@@ -1,14 +1,16 @@
-/* bench_step.c - a whole step of a model on the CUDA backend, and what it is made of.
+/* bench_step.c - a whole step of a model on the CUDA backend, and the time of its parts.
  *
- *     step      device time of a step as the engine has it (upload, graph, results), and the host's
- * time to describe and send it, with two on their way whole     the same launches, captured once
- * more without copies: plain, and as programmatic dependents (PDL) kernels   the launches sorted by
- * kernel and grid; each sort replayed alone, all layers of it in turn, so that weights come from
- * memory: the sum is what the step would take if boundaries between different kernels were free
+ *     step      device time of a step as in the engine (upload, graph, results), and the host's
+ *               time to describe and send it, with two steps in flight
+ *     whole     the same launches, captured again without copies: plain, and as programmatic
+ *               dependents (PDL)
+ *     kernels   the launches grouped by kernel and grid (a `sort`); each group replayed alone, with
+ *               all its layers one after another, so that weights are read from memory: the sum is
+ *               the time of the step without the cost of boundaries between different kernels
  *
- * The backend gets a table of calls that notes what is launched while it captures (`spy`); kernels
- * are then launched again with the arguments they had.  Their numbers lose all meaning by that,
- * their time does not change. */
+ * The backend gets a table of calls that records the launches during capture (`spy`); the kernels
+ * are then launched again with the same arguments.  Their results become meaningless, but their
+ * time does not change. */
 #include <string.h>
 
 #include "cuda/module.h"
@@ -155,7 +157,7 @@ static void queue_all(gpu *g, void *ctx, uint32_t i) {
     for (uint32_t k = 0; k < spy.n; k++) again(g, &spy.notes[k], *dependent);
 }
 
-/* Times of the sorts; their sum in microseconds. */
+/* Prints the times of the groups; returns their sum in microseconds. */
 static double kernels(gpu *g, const char *name, uint32_t rows) {
     static sort s;
     bool *done = calloc(spy.n, sizeof *done);
@@ -211,8 +213,8 @@ typedef struct rig {
 
 static const sample_params greedy = {.top_p = 1, .repetition_penalty = 1};
 
-/* 0: all that is free.  A small model neither needs it nor waits for it: a backend opens when all
- * of its memory is there, tens of thousands of calls on a large card. */
+/* 0: all free memory.  A small model neither needs nor waits for all of it: a backend is open once
+ * all of its memory is created, which takes tens of thousands of calls on a large card. */
 static uint64_t memory_for(gpu *g, const gpu_options *o) {
     return o->tiny || o->emulated ? u64_min(TINY_MEMORY, gpu_free_bytes(g) / 4 * 3) : 0;
 }
@@ -305,7 +307,7 @@ static void steps(rig *r, const char *name, uint32_t n, bool tiny) {
     double device[STEPS], host[STEPS], waited = 0;
     uint32_t n_steps = tiny ? TINY_STEPS : STEPS, n_timed = 0, depth = be_depth(r->be);
     uint32_t begin = r->context - n_steps; // the last step has r->context
-    uint32_t warm = tiny ? 2 : 4;          // seen once, then captured
+    uint32_t warm = tiny ? 2 : 4;          // run once, then captured
     for (uint32_t i = 0; i < warm; i++) {
         send(r, begin);
         finish(r);
@@ -340,7 +342,7 @@ static void steps(rig *r, const char *name, uint32_t n, bool tiny) {
 
 static void parts(gpu *g, rig *r, const char *name, uint32_t n) {
     if (spy.broken) gpu_die("a step has more launches, or larger arguments, than can be noted");
-    if (spy.n == 0) return; // launched one by one: nothing was captured
+    if (spy.n == 0) return; // graphs are off, so nothing was captured
     double sum = kernels(g, name, n);
     for (int dependent = 0; dependent < 2; dependent++) {
         bool pdl = dependent == 1;

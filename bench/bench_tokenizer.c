@@ -1,4 +1,4 @@
-/* bench_tokenizer.c - how fast a model's tokenizer reads a text: one thread, best of several runs.
+/* bench_tokenizer.c - the speed of a model's tokenizer on a text: one thread, best of several runs.
  *
  *     bench_tokenizer MODEL.gguf TEXT
  */

@@ -40,7 +40,7 @@ static void usage_read(chunk *out, json_t *usage) {
     if (json_is_integer(steps)) out->queued_steps = json_integer_value(steps);
 }
 
-/* Servers differ: an object, a string, or the members at the top. */
+/* Servers use different shapes: an object, a string, or the members at the top level. */
 static void error_read(chunk *out, json_t *error) {
     out->is_error = true;
     snprintf(out->error_code, sizeof out->error_code, "unnamed");

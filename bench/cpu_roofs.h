@@ -1,7 +1,7 @@
-/* cpu_roofs.h - what bounds a product on this CPU, measured beside it: reading memory, and the
- * instruction that a level multiplies with.  (bench_ceilings has all roofs of the machine.)
+/* cpu_roofs.h - the limits of a matrix product on this CPU, measured next to it: reading memory,
+ * and the multiply instruction of a level.  (bench_ceilings measures all roofs of the machine.)
  *
- * Both take short samples on all threads and tell the best. */
+ * Both take short samples on all threads and return the best sample. */
 #ifndef INFERD_BENCH_CPU_ROOFS_H
 #define INFERD_BENCH_CPU_ROOFS_H
 
@@ -55,7 +55,7 @@ static inline double roof_read(pool *p, const unsigned char *memory, size_t n_by
 
 #if defined(__x86_64__)
 
-/* Sums are in registers 0..11, factors in 14 and 15, a product on its way in 13. */
+/* Sums are in registers 0..11, factors in 14 and 15, an intermediate product in 13. */
 #define ROOF_LOOP(name, one)                                                                       \
     static void roof_##name(void *ctx, uint32_t rank, uint32_t n_ranks) {                          \
         uint64_t n = ROOF_TURNS;                                                                   \

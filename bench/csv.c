@@ -1,4 +1,4 @@
-/* csv.c - see csv.h.  A figure that does not exist is an empty field. */
+/* csv.c - see csv.h.  A missing figure is an empty field. */
 #include "csv.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* csv.h - one line per request, written as it ends.  Thread: that of the load. */
+/* csv.h - one line per request, written when it ends.  Thread: the load's. */
 #ifndef BENCH_CSV_H
 #define BENCH_CSV_H
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* One watched socket.  Freed by on_closed, which libuv calls a turn after uv_close. */
+/* One watched socket.  Freed by on_closed, which libuv calls one loop iteration after uv_close. */
 typedef struct watch {
     uv_poll_t poll;
     curl_socket_t fd;
@@ -87,7 +87,7 @@ static int on_timeout(CURLM *multi, long timeout_ms, void *ctx) {
         uv_timer_stop(&l->timer);
         return 0;
     }
-    uv_update_time(l->uv); // the loop's time is that of its last turn, and that may be long ago
+    uv_update_time(l->uv); // the loop's time was set in its last iteration, maybe long ago
     uv_timer_start(&l->timer, on_timer, (uint64_t)timeout_ms, 0);
     return 0;
 }
@@ -111,7 +111,7 @@ inferd_status curl_loop_init(curl_loop *l, uv_loop_t *uv, long n_connections_kep
 void curl_loop_deinit(curl_loop *l) {
     if (l->multi == NULL) return;
     uv_timer_stop(&l->timer);
-    curl_multi_cleanup(l->multi); // calls on_socket and on_timeout for what it closes
+    curl_multi_cleanup(l->multi); // calls on_socket and on_timeout for the sockets it closes
     l->multi = NULL;
     if (!uv_is_closing((uv_handle_t *)&l->timer)) uv_close((uv_handle_t *)&l->timer, NULL);
 }

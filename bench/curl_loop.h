@@ -1,13 +1,13 @@
 /* curl_loop.h - libcurl's transfers on a libuv loop.
  *
- * libcurl says which sockets it waits for and when it wants to be called; libuv watches.  Cost per
- * wake-up depends on the sockets that are ready, not on how many there are, which is what lets one
- * thread hold thousands of streams.
+ * libcurl reports the sockets it waits for and the time of its next timeout; libuv watches both.
+ * The cost per wake-up depends on the number of ready sockets, not on the total number, so one
+ * thread can handle thousands of streams.
  *
  *     curl_loop_init -> curl_multi_add_handle(l->multi, ...) ... on_done ... -> curl_loop_deinit
  *
  * on_done is called outside of libcurl's own callbacks, so it may remove, reuse and add handles.
- * Thread: that of the loop. */
+ * Thread: the loop's. */
 #ifndef BENCH_CURL_LOOP_H
 #define BENCH_CURL_LOOP_H
 
@@ -23,11 +23,12 @@ typedef struct curl_loop {
     void (*on_done)(void *ctx, CURL *easy, CURLcode code);
     void (*on_idle)(void *ctx); // after each round of on_done calls
     void *ctx;
-    inferd_err err; // the first failure; after it nothing works any more
+    inferd_err err; // the first failure; the loop is unusable after it
 } curl_loop;
 
 inferd_status curl_loop_init(curl_loop *l, uv_loop_t *uv, long n_connections_kept, inferd_err *err);
-/* Closes connections and handles; the loop must run once more after it.  No transfer is left. */
+/* Closes connections and handles; the loop must run once more after it.  No transfer may be active.
+ */
 void curl_loop_deinit(curl_loop *l);
 
 #endif

@@ -1,7 +1,7 @@
-/* dues.h - a binary heap of moments at which a class starts a request.
+/* dues.h - a binary heap of the times at which a class starts a request.
  *
- * Always: items[i].at_ns <= items[2i + 1].at_ns, items[2i + 2].at_ns.
- * Thread: that of the load. */
+ * Invariant: items[i].at_ns <= items[2i + 1].at_ns, items[2i + 2].at_ns.
+ * Thread: the load's. */
 #ifndef BENCH_DUES_H
 #define BENCH_DUES_H
 
@@ -27,7 +27,8 @@ static inline void dues_deinit(dues *d) {
     *d = (dues){0};
 }
 
-/* The capacity is one per closed-loop stream and one per open-loop class, so there is room. */
+/* The capacity is one per closed-loop stream and one per open-loop class, so there is always room.
+ */
 static inline void dues_push(dues *d, due item) {
     INFERD_CHECK(d->n < d->capacity);
     size_t i = d->n++;

@@ -1,4 +1,4 @@
-/* find_models.c - asks the server for a model when none was named. */
+/* find_models.c - gets a model name from the server when none was given. */
 #include <curl/curl.h>
 #include <jansson.h>
 #include <string.h>

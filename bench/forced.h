@@ -1,24 +1,26 @@
-/* forced.h - log-probabilities after given tokens, by the CPU beforehand and by a device now.
+/* forced.h - compares log-probabilities after given tokens: the CPU computes a reference beforehand
+ * and a device computes them now.
  *
- *     text      a prompt, and after parts of it one token each
+ *     text      a prompt, and sequences of a part of the prompt and one more token
  *
- *     prompt      p0 p1 p2 p3 p4 ... p2047        rows after some of its tokens are looked at
+ *     prompt      p0 p1 p2 p3 p4 ... p2047        rows after some of its tokens are compared
  *     decode 0    p0 ... p399 n0                  each a sequence: the first contexts[i] tokens
  *     decode 1    p0 n1                           of the prompt, then next[i]
  *     ...
  *
- * A decode row's numbers do not depend on the rows beside it, so one reference serves steps of any
- * size: the first 1, 4, 5 ... rows.
+ * The numbers of a decode row do not depend on the other rows of the step, so one reference is used
+ * for steps of any size: the first 1, 4, 5 ... rows.
  *
- * Of a row the reference keeps the FORCED_TOP best log-probabilities, one id out of each of
+ * For each row the reference holds the FORCED_TOP best log-probabilities, one id out of each of
  * FORCED_SAMPLES equal parts of the vocabulary, and the logarithm of the sum of exp(logit).  With
  *
  *     d = reference's log-probability - device's        f(d) = exp(-d) - 1 + d   (never negative)
  *
  * KL(reference || device) is the sum of p f(d) over the vocabulary.  It is computed exactly over
- * the best, and for the rest estimated by the samples, each for the part it was drawn from: without
- * bias, and no term cancels another.  The largest difference is that of |d| over best and samples,
- * and of the logarithm of the sum, which every logit of the row is in.
+ * the best ids and estimated from the samples for the rest, each sample representing the part it
+ * was drawn from.  The estimate is unbiased, and no term cancels another.  The largest difference
+ * is the maximum of |d| over best and samples and of the difference of the logarithm of the sum,
+ * which depends on every logit of the row.
  *
  * Thread: one. */
 #ifndef INFERD_BENCH_FORCED_H
@@ -61,34 +63,34 @@ typedef struct forced_reference {
 
 /* ---- forced_file.c ---- */
 
-/* What the model computes with: of a file all its bytes, of a made-up model its name and what its
- * weights are made of. */
+/* A hash of the model's weights: for a file, of all its bytes; for a made-up model, of its name and
+ * of the method its weights are generated with. */
 inferd_status forced_identity(const char *path, uint64_t *out, inferd_err *err);
 inferd_status forced_save(const forced_reference *ref, const char *path, inferd_err *err);
-/* INFERD_EFORMAT: not such a file, another version, or damaged, and how. */
+/* INFERD_EFORMAT: not a reference file, another version, or damaged; the error text says which. */
 inferd_status forced_load(const char *path, forced_reference *out, inferd_err *err);
 
 /* ---- forced_row.c ---- */
 
-/* What is kept of a row of logits; `seed` chooses the samples. */
+/* Fills the reference of a row of logits; `seed` chooses the samples. */
 void forced_row_take(const float *logits, uint32_t n_vocab, uint64_t seed, forced_row *out);
 
 typedef struct forced_gap {
     double kl_sum, kl_max, diff_max;
-    double lead_max; // of the difference between the two best
+    double lead_max; // largest error of the difference between the two best
     uint32_t n;
     uint32_t worst;  // the row with diff_max
-    bool not_finite; // some logit is no number
+    bool not_finite; // a logit is NaN or infinite
 } forced_gap;
 void forced_row_compare(const forced_row *ref, const float *logits, uint32_t n_vocab, uint32_t row,
                         forced_gap *gap);
-/* A row of logits as the device's own drawing tells it. */
+/* Compares a row of logits with the result of the device's own sampling. */
 void forced_draw_compare(const float *logits, uint32_t n_vocab, const sample_result *draw,
                          uint32_t row, forced_gap *gap);
 
 /* ---- forced_rig.c ---- */
 
-/* A model on a device, with room for the text. */
+/* A model on a device, with memory for the text. */
 typedef struct forced_rig forced_rig;
 
 typedef struct forced_device {
@@ -99,31 +101,32 @@ typedef struct forced_device {
     bool exact; // cpu: float activations, keys and values
 } forced_device;
 
-/* Ends the program when the device or the model do not open. */
+/* Ends the program when the device or the model cannot be opened. */
 forced_rig *forced_open(const forced_device *d, const char *path, const forced_reference *text);
 void forced_close(forced_rig *r);
 const char *forced_name(const forced_rig *r); // of the device
 void forced_stats(const forced_rig *r, backend_stats *out);
 
-/* `f` gets the logits of a row: its number among `positions`, or among the decode rows. */
+/* `f` gets the logits of a row; `row` is its index in `positions` or in the decode rows. */
 typedef void forced_row_fn(void *ctx, uint32_t row, const float *logits);
 
-/* Two places for keys and values of the prompt: steps of `chunk` rows write one of them. */
+/* Two sets of blocks for the keys and values of the prompt; the steps of `chunk` rows write one. */
 typedef enum forced_place { FORCED_WHOLE, FORCED_CHUNKS, FORCED_PLACES } forced_place;
 void forced_prompt(forced_rig *r, forced_place place, uint32_t chunk, forced_row_fn *f, void *ctx);
-/* After the prompt is in `whole` and, where `chunks` is true, in the other place, too: what decode
- * rows need that is not a whole block of it. */
+/* Computes the part of each decode row's context that does not fill a whole block of the prompt.
+ * The prompt must be in `whole` and, if `chunks` is true, also in the other set of blocks. */
 void forced_tails(forced_rig *r, bool chunks);
-/* Decode rows [begin, begin + n) in one step; beside them, where `beside` is not 0, that many
- * tokens of the prompt; logits of these are ignored. */
+/* Decode rows [begin, begin + n) in one step; if `beside` is not 0, the step also has that many
+ * tokens of the prompt, and their logits are ignored. */
 void forced_decode(forced_rig *r, uint32_t begin, uint32_t n, uint32_t beside, forced_row_fn *f,
                    void *ctx);
-/* The same where the device draws; NULL: it does not. */
+/* The same with sampling on the device; NULL: the device does not sample. */
 const sample_result *forced_draw(forced_rig *r, uint32_t begin, uint32_t n);
 
 /* ---- forced_answers.c ---- */
 
-/* The same requests to the CPU and to the device; false: a text differs where it must not. */
+/* Runs the same requests on the CPU and on the device; false: an answer differs where it must not.
+ */
 bool forced_answers(const forced_device *d, const char *path, double bound);
 
 #endif

@@ -1,12 +1,12 @@
-/* forced_answers.c - the same requests to the CPU and to a device, through the engine.
+/* forced_answers.c - runs the same requests on the CPU and on a device, through the engine.
  *
- * Requests come all at once, with prompts of different lengths, at temperature 0.  The answers must
- * be the same token by token.  Only where the CPU's two best log-probabilities are closer to each
- * other than `bound` either may win; where the other one does, the rest answers another text and is
- * not compared.
+ * All requests are submitted at the same time, with prompts of different lengths, at temperature 0.
+ * The answers must be equal token by token, with one exception: where the CPU's two best
+ * log-probabilities are closer to each other than `bound`, the device may choose either token.  If
+ * it chooses the second, the rest of that answer continues a different text and is not compared.
  *
- * Prints a line {"bench":"answers",...}: how many requests and tokens, and how many tokens had to
- * be equal. */
+ * Prints a line {"bench":"answers",...} with the number of requests and tokens, and the number of
+ * tokens that had to be equal. */
 #include <string.h>
 #include <time.h>
 
@@ -20,7 +20,7 @@ enum { REQUESTS_MAX = 64, REQUESTS_TINY = 12, OUTPUT = 24, PROMPT_MAX = 96, LIMI
 typedef struct answer {
     uint32_t n;
     tok_id ids[OUTPUT];
-    float lead[OUTPUT]; // of the best over the second
+    float lead[OUTPUT]; // log-probability of the best token minus that of the second
 } answer;
 
 typedef struct asking {
@@ -131,7 +131,8 @@ static void collect(const forced_device *d, model *m, uint32_t n_requests, answe
     engine_stop(a.e);
 }
 
-/* How many tokens had to be equal; *differs: the first that is wrong, or UINT32_MAX. */
+/* Returns the number of tokens that had to be equal; *differs: index of the first wrong token, or
+ * UINT32_MAX. */
 static uint32_t compare(const answer *cpu, const answer *device, double bound, uint32_t *differs) {
     uint32_t n_compared = 0;
     *differs = UINT32_MAX;

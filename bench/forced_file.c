@@ -1,12 +1,12 @@
-/* forced_file.c - references on disk; see forced.h.
+/* forced_file.c - reference files; see forced.h.
  *
  *     "inferdfr"  version  bytes after this line  checksum of them
  *     model  made_by  identity  n_vocab n_prompt n_decode n_rows  TOP SAMPLES
  *     prompt  contexts  next  positions  decode rows  prompt rows
  *
- * Numbers are 32 bits (version, counts, ids, floats) or 64 (bytes, checksum, identity), in the
- * machine's order; texts are FORCED_NAME_BYTES with zeros behind.  A row is as in memory: it has no
- * holes. */
+ * Numbers have 32 bits (version, counts, ids, floats) or 64 (bytes, checksum, identity), in the
+ * machine's byte order; texts are FORCED_NAME_BYTES long, padded with zeros.  A row is stored as in
+ * memory: the struct has no padding. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static uint64_t hash_text(uint64_t h, const char *text) {
     return hash_bytes(h, text, strlen(text));
 }
 
-/* A few rows of each type: another way to make weights up is another model. */
+/* Hashes a few rows of each type: a different method of making up weights is a different model. */
 static uint64_t identity_of_dummy(const char *path) {
     static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0,
                                   DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,

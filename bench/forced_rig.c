@@ -1,18 +1,18 @@
 /* forced_rig.c - a model on a device computes the rows of a text; see forced.h.
  *
- *     pages   [ weights | prompt, whole | prompt, in chunks | a prompt beside | a block per row ]
+ *     pages   [ weights | prompt, whole | prompt, in chunks | prompt beside | a block per row ]
  *
- * The blocks of a decode row are those of the prompt that its context fills, shared with the other
- * rows, and one of its own: what its context has of the next block is computed again into that, and
- * then its own token.  Blocks have 16 or 32 tokens, by the backend; the numbers do not depend on
- * it. */
+ * A decode row uses the prompt's blocks that its context fills completely, shared with the other
+ * rows, and one block of its own.  The remaining tokens of its context are computed again into its
+ * own block, followed by its own token.  Blocks have 16 or 32 tokens, depending on the backend; the
+ * results do not depend on it. */
 #include <string.h>
 #include <time.h>
 
 #include "forced.h"
 #include "gpu.h"
 
-enum { BEST = 20 }; // that the device tells when it draws
+enum { BEST = 20 }; // log-probabilities the device returns when it draws
 
 typedef struct table {
     int32_t *slots; // [n_blocks, n_groups] owned
@@ -28,7 +28,7 @@ struct forced_rig {
     uint32_t block_tokens, n_groups, rows_max;
     int32_t next_slot;
     table prompt[FORCED_PLACES], beside, decode[FORCED_DECODE_MAX];
-    /* The step being put together: [rows_max] each, owned. */
+    /* The step being built: [rows_max] each, owned. */
     tok_id *tokens;
     uint32_t *promised, *positions, *row_seq, *logit_rows, *asked;
     batch_seq *seqs;
@@ -89,7 +89,7 @@ static void place_model(forced_rig *r, const forced_device *d) {
     gpu_need_status(be_sync(r->be, &err), &err);
 }
 
-/* `n_shared` blocks of another table, then new ones. */
+/* `n_shared` blocks of another table, then new blocks. */
 static table make_table(forced_rig *r, const table *shared, uint32_t n_shared, uint32_t n_blocks) {
     table t = {take((size_t)n_blocks * r->n_groups, sizeof(int32_t)), n_blocks};
     const kv_layout *kv = placed_kv(r->p);
@@ -163,7 +163,7 @@ static void begin_step(forced_rig *r) {
                    .logit_rows = r->logit_rows};
 }
 
-/* A sequence's next n tokens from `position` on. */
+/* Adds a sequence's next n tokens, starting at `position`. */
 static void add_rows(forced_rig *r, const tok_id *tokens, uint32_t n, uint32_t position,
                      const table *t) {
     batch *b = &r->b;

@@ -1,4 +1,5 @@
-/* forced_row.c - what is kept of a row, and how far another row is from it; see forced.h. */
+/* forced_row.c - makes the reference of a row, and measures how far another row is from it; see
+ * forced.h. */
 #include <math.h>
 
 #include "forced.h"
@@ -20,7 +21,7 @@ static bool all_finite(const float *logits, uint32_t n) {
 
 /* ---- taking ---- */
 
-/* The best, kept in order: few of many ids get past the worst of them. */
+/* Keeps the best in order.  Few ids are better than the worst kept one, so this is fast. */
 static void take_best(const float *logits, uint32_t n_vocab, double log_sum, forced_pair *top) {
     uint32_t n = 0;
     for (uint32_t id = 0; id < n_vocab; id++) {

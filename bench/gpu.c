@@ -11,7 +11,7 @@
 #include "inferd/buf.h"
 #include "inferd/clock.h"
 
-/* Of the emulation; absent where a program is built without the tests. */
+/* Part of the emulation; absent in programs built without the tests. */
 const cuda_module *emul_module(void) __attribute__((weak));
 uint32_t fake_violations(void) __attribute__((weak));
 uint32_t fake_leaks(void) __attribute__((weak));
@@ -237,7 +237,7 @@ static uint32_t random_u32(void) { // splitmix64, its upper half
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return (uint32_t)((z ^ z >> 31) >> 32);
 }
-/* Four uniforms: close enough to a normal distribution, and quick. */
+/* Sum of four uniform numbers: close enough to a normal distribution, and fast. */
 static float random_normal(void) {
     uint32_t a = random_u32(), b = random_u32();
     int32_t sum = (int32_t)((a & 0xffff) + (a >> 16) + (b & 0xffff) + (b >> 16)) - 131070;
@@ -262,7 +262,7 @@ void *gpu_normals(gpu *g, cu_type type, size_t n, float scale, uint64_t seed) {
     return p;
 }
 
-/* A piece of noise from the host, then the device doubles it. */
+/* Copies a piece of noise from the host, then the device doubles it repeatedly. */
 void gpu_scribble(gpu *g, void *p, size_t n) {
     enum { PIECE = 1 << 20 };
     size_t have = size_min(n, PIECE);
@@ -351,7 +351,7 @@ static void capture(gpu *g, work *w) {
     gpu_need(g, g->api->capture_end(g->l.stream, &w->graph), "ending a capture");
 }
 
-/* How often into one graph: a whole round of the sets, and at least half a millisecond. */
+/* Launches per graph: a multiple of the number of sets, and at least half a millisecond. */
 static uint32_t launches_for(const gpu *g, double once_us, uint32_t sets) {
     if (g->tiny) return u32_min(sets, 2);
     double wanted = 500 / once_us;
@@ -370,7 +370,7 @@ static void statistics(gpu_time *t, const double *us) {
         else
             odd[n_odd++] = all[i];
     }
-    t->us = gpu_median(all, t->replays); // sorts: the ends are least and greatest
+    t->us = gpu_median(all, t->replays); // sorts, so the ends are the least and the greatest
     t->low_us = all[0];
     t->high_us = all[t->replays - 1];
     t->noise = n_odd == 0 ? NAN : fabs(gpu_median(even, n_even) - gpu_median(odd, n_odd)) / t->us;
@@ -380,7 +380,7 @@ gpu_time gpu_measure(gpu *g, void (*queue)(gpu *g, void *ctx, uint32_t i), void 
                      uint32_t sets) {
     double us[GPU_REPLAYS_MAX], used = 0;
     gpu_time t = {0};
-    queue(g, ctx, 0); // loads what is loaded at the first call
+    queue(g, ctx, 0); // loads everything that is loaded at the first call
     gpu_sync(g);
     double once = gpu_time_once(g, queue, ctx);
     t.per_graph = launches_for(g, once, u32_max(sets, 1));

@@ -1,7 +1,7 @@
 /* load.c - see load.h.
  *
- * A timer file descriptor wakes the loop, because libuv's own timers count milliseconds and that
- * would be seen in the times of short requests. */
+ * A timer file descriptor wakes the loop, because libuv's own timers have a resolution of one
+ * millisecond, which would be visible in the times of short requests. */
 #include "load.h"
 
 #include <errno.h>
@@ -15,11 +15,11 @@
 #include "dues.h"
 #include "stream.h"
 
-/* One class at work. */
+/* The state of one class during the run. */
 typedef struct source {
     arrivals arrivals;           // open loop only
     uint64_t n_started;          // also the index of the next request
-    bool is_exhausted;           // will start nothing more
+    bool is_exhausted;           // starts no more requests
     struct curl_slist **headers; // one list per key, or one; owned
 } source;
 
@@ -36,14 +36,14 @@ typedef struct load {
     curl_loop curl;
     int alarm_fd;
     uv_poll_t alarm;
-    uint64_t alarm_ns; // what it is set to; 0: not set
+    uint64_t alarm_ns; // the time it is set to; 0: not set
     uv_signal_t signals[2];
     uv_timer_t drain, progress;
 
     source *sources; // [spec->n_classes]; owned
     uint32_t n_exhausted;
     dues dues;
-    waiting *backlog; // a ring of BACKLOG_MAX, memory is touched as it is used; owned
+    waiting *backlog; // a ring of BACKLOG_MAX; its memory is touched only when used; owned
     uint32_t backlog_head, n_backlog;
 
     list_node active, idle;
@@ -96,7 +96,7 @@ static stream *stream_take(load *l) {
     return s;
 }
 
-/* A request that never reached the wire. */
+/* Records a request that was never sent. */
 static void record_unsent(load *l, waiting w, outcome what, const char *code, const char *text) {
     const bench_class *c = &l->spec->classes[w.class_idx];
     group *groups[GROUPS_PER_REQUEST];
@@ -159,13 +159,13 @@ static void end_request(load *l, stream *s, CURLcode code, bool is_cut) {
     if (l->is_warming || is_cut) return;
     if (l->spec->classes[r->plan.class_idx].arrivals.kind != ARRIVALS_CLOSED) return;
     uint64_t again_ns = r->end_ns;
-    // A server that refuses at once must not turn the closed loop into a flood.
+    // Without this, a server that refuses immediately would turn the closed loop into a flood.
     if (r->outcome == OUTCOME_FAILED) again_ns += (uint64_t)CLOSED_BACKOFF_MS * 1000000u;
     if (again_ns < l->stop_ns && !l->sources[r->plan.class_idx].is_exhausted)
         dues_push(&l->dues, (due){again_ns, r->plan.class_idx});
 }
 
-/* ---- what is due ---- */
+/* ---- due requests ---- */
 
 static void on_drained(uv_timer_t *timer) {
     load *l = timer->data;
@@ -246,7 +246,7 @@ static uint32_t warm_streams(const load *l) {
     return u32_min(n == 0 ? WARMUP_STREAMS : n, l->spec->inflight_max);
 }
 
-/* True while warm-up requests are being sent or awaited. */
+/* True while warm-up requests remain to be sent or are in flight. */
 static bool warm(load *l) {
     uint32_t n_streams = warm_streams(l);
     while (l->n_active < n_streams && l->n_warm_started < l->spec->n_warmup && !l->is_cut) {
@@ -282,7 +282,7 @@ static void start_clock(load *l) {
 
 /* ---- the loop ---- */
 
-/* Does everything that can be done now; called after each thing that happened. */
+/* Does all work that can be done now; called after each event. */
 static void step(load *l) {
     if (l->curl.err.status != INFERD_OK) give_up(l, l->curl.err.status, l->curl.err.text);
     if (!l->is_cut && l->is_warming) {
@@ -329,7 +329,7 @@ static void on_progress(uv_timer_t *timer) {
             (unsigned long long)all->n_ok, (unsigned long long)all->n_failed);
 }
 
-/* ---- set up and taken down ---- */
+/* ---- setup and teardown ---- */
 
 static struct curl_slist *headers_build(const bench_spec *spec, const char *key) {
     struct curl_slist *list = NULL;

@@ -1,15 +1,15 @@
-/* load.h - starts requests when they are due and keeps thousands in flight, on one thread.
+/* load.h - starts requests when they are due and handles thousands in flight, on one thread.
  *
  *     dues (a heap by time)  -- due -->  begin_request  -- room -->  active streams
  *       ^  open loop: next arrival           |                          |
  *       |                                    +-- no room --> backlog ---+ (first in, first out)
  *       +-- closed loop: when a stream's request has ended -------------+
  *
- * First the warm-up requests, in a closed loop; then the clock starts.  A request that has to wait
- * in the backlog keeps its scheduled time.
+ * The warm-up requests run first, in a closed loop; then the clock starts.  A request that has to
+ * wait in the backlog keeps its scheduled time.
  *
- * Ends when nothing is due, waiting or in flight; a signal (SIGINT, SIGTERM) or the end of the
- * drain cuts what is left. */
+ * The load ends when nothing is due, waiting or in flight; a signal (SIGINT, SIGTERM) or the end of
+ * the drain cuts the remaining requests. */
 #ifndef BENCH_LOAD_H
 #define BENCH_LOAD_H
 
@@ -19,11 +19,12 @@
 
 enum { BACKLOG_MAX = 1000000, CLOSED_BACKOFF_MS = 100, WARMUP_STREAMS = 8 };
 
-/* Runs the whole of `spec`, whose classes all have models, into `figures` (after stats_init) and,
- * if not NULL, `csv`.  Failed requests are figures, not failures of this function. */
+/* Runs `spec` completely and writes the results to `figures` (after stats_init) and, if not NULL,
+ * `csv`.  All classes of `spec` must have models.  Failed requests are figures, not failures of
+ * this function. */
 inferd_status load_run(const bench_spec *spec, stats *figures, FILE *csv, inferd_err *err);
 
-/* Gives each class without models the first one of GET /v1/models. */
+/* Gives each class without models the first model of GET /v1/models. */
 inferd_status load_find_models(bench_spec *spec, inferd_err *err);
 
 #endif

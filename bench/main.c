@@ -94,7 +94,7 @@ static int usage_error(const inferd_err *err) {
     return EXIT_USAGE;
 }
 
-/* "--key" or "--key=value"; `*value` points into the word, or is NULL.  False: it is no option. */
+/* "--key" or "--key=value"; `*value` points into the word, or is NULL.  False: not an option. */
 static bool option_split(const char *word, char key[KEY_BYTES], const char **value) {
     if (strncmp(word, "--", 2) != 0 || word[2] == 0) return false;
     size_t n = strcspn(word + 2, "=");
@@ -138,7 +138,7 @@ static option_kind run_kind(const char *key) {
     return is_switch ? OPTION_SWITCH : OPTION_VALUE;
 }
 
-/* Scenario files are read before anything else, so that the command line wins. */
+/* Scenario files are read before all other options, so that the command line takes precedence. */
 static inferd_status take_scenario(void *ctx, const char *key, const char *value, inferd_err *err) {
     return strcmp(key, "scenario") == 0 ? bench_spec_read(ctx, value, err) : INFERD_OK;
 }
@@ -156,7 +156,7 @@ static inferd_status spec_read(bench_spec *spec, int argc, char **argv, inferd_e
     return s == INFERD_OK ? bench_spec_finish(spec, err) : s;
 }
 
-/* As many descriptors as the system lets us have; the number of them. */
+/* Raises the descriptor limit as far as the system allows; returns the limit. */
 static uint64_t raise_fd_limit(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;

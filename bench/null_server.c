@@ -2,12 +2,12 @@
  *
  * A connection serves one request after another:
  *
- *     READING  take_request   a head and a body are whole
- *     SENDING  advance        tokens that are due go out, one write at a time; or the timer is set
+ *     READING  take_request   a head and a body are complete
+ *     SENDING  advance        due tokens are sent, one write at a time; or the timer is set
  *     READING  finish         the end of the stream was written
  *
- * libuv calls a write's callback a turn later, so without a pace every stream sends one write per
- * turn and none starves.  Thread: one. */
+ * libuv calls a write's callback one loop iteration later, so without a pace every stream sends one
+ * write per iteration and none starves.  Thread: one. */
 #include "null_server.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ enum {
     READ_BYTES = 64 << 10
 };
 
-/* One piece of a chunked answer, framed once. */
+/* One piece of a chunked answer, framed in advance. */
 typedef struct canned {
     char text[512];
     unsigned n;
@@ -39,7 +39,7 @@ typedef struct server {
     uv_signal_t signals[2];
     canned head, token[2], finish[2]; // [is_chat]
     uint64_t n_requests;
-    char read_bytes[READ_BYTES]; // shared: what is read is copied at once
+    char read_bytes[READ_BYTES]; // shared by all connections: read bytes are copied immediately
 } server;
 
 typedef struct conn {
@@ -172,10 +172,10 @@ static void wait_until(conn *c, uint64_t at_ns, uint64_t now_ns) {
 }
 
 static void advance(conn *c) {
-    if (c->is_writing) return; // on_written comes back here
+    if (c->is_writing) return; // on_written calls this again
     const server *srv = c->srv;
     uint32_t n_max = srv->o->tokens_per_write, n = 0;
-    if (srv->o->tokens_per_s > 0) n_max = TOKENS_PER_WRITE_MAX; // all that are due
+    if (srv->o->tokens_per_s > 0) n_max = TOKENS_PER_WRITE_MAX; // all due tokens
     uint32_t n_end = c->is_cut ? c->n_tokens / 2 : c->n_tokens;
     uv_buf_t parts[TOKENS_PER_WRITE_MAX];
     uint64_t now_ns = bench_now_ns();
@@ -214,7 +214,7 @@ static const char *find_member(const char *body, size_t n, const char *name) {
     return at == NULL ? NULL : at + strlen(name);
 }
 
-/* Ids of an array, or words of a text. */
+/* Counts the ids of an array, or the words of a text. */
 static uint32_t count_prompt(const char *body, size_t n) {
     const char *ids = find_member(body, n, "\"prompt\":[");
     const char *text = find_member(body, n, "\"prompt\":\"");
@@ -265,7 +265,7 @@ static void serve(conn *c, const char *head, const char *body, size_t n_body) {
         answer(c, 404, "{\"error\":{\"message\":\"no such path\",\"code\":\"not_found\"}}");
 }
 
-/* Serves the request at the front of `in`, if it is whole. */
+/* Serves the request at the front of `in`, if it is complete. */
 static void take_request(conn *c) {
     if (c->is_sending || c->is_writing || c->in.n == 0) return;
     const char *text = buf_cstr(&c->in);
@@ -325,7 +325,7 @@ static void on_signal(uv_signal_t *handle, int number) {
     uv_stop(handle->loop);
 }
 
-/* Everything that is not ours by name is a handle of a connection. */
+/* All handles other than the server's own are handles of connections. */
 static void close_any(uv_handle_t *handle, void *ctx) {
     server *srv = ctx;
     bool is_ours = handle == (uv_handle_t *)&srv->tcp ||
@@ -350,7 +350,7 @@ static inferd_status listen_on(server *srv, int *out_port, inferd_err *err) {
     if (rc < 0)
         return inferd_fail(err, INFERD_EIO, "listening on %s:%d: %s", srv->o->host, srv->o->port,
                            uv_strerror(rc));
-    *out_port = ntohs(((struct sockaddr_in *)&at)->sin_port); // the same place in sockaddr_in6
+    *out_port = ntohs(((struct sockaddr_in *)&at)->sin_port); // same offset in sockaddr_in6
     return INFERD_OK;
 }
 

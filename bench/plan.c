@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* Short common words: most vocabularies have a token for each with the space before it. */
+/* Short common words: most vocabularies have a token for each, including the space before it. */
 static const char *const WORDS[] = {
     "time",    "year",    "people",  "way",      "day",    "man",     "thing",   "woman",
     "life",    "child",   "world",   "school",   "state",  "family",  "group",   "country",
@@ -90,7 +90,7 @@ static void add_ids(buf *out, rng *random, uint32_t n, bool first, const bench_c
     }
 }
 
-/* The shared tokens come from a generator of the class, the others from one of the request. */
+/* The shared tokens are drawn from a generator of the class, the others from one of the request. */
 static void add_prompt(const request_plan *plan, const bench_class *c, buf *out) {
     rng shared = rng_make(plan->seed, plan->class_idx, UINT64_MAX);
     rng own = rng_make(plan->seed, plan->class_idx, plan->idx * 2 + 1);

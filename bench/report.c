@@ -1,11 +1,12 @@
-/* report.c - the table; report_json.c has the same figures for machines. */
+/* report.c - the table; report_json.c writes the same figures as JSON. */
 #include "report.h"
 
 #include <string.h>
 
-/* The generator shares the machine with what it measures; from here on it is in its own way. */
+/* The generator may share the machine with the server; above this share of a CPU it distorts the
+ * results. */
 static const double BUSY_SHARE_WARN = 0.7;
-/* A steady time shorter than this share of the run says little. */
+/* A steady time shorter than this share of the run is not meaningful. */
 static const double STEADY_SHARE_MIN = 0.5;
 
 static void print_hist(FILE *to, const char *name, const hist *h) {

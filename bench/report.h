@@ -1,4 +1,4 @@
-/* report.h - the figures of a run, as a table for people and as JSON for machines.
+/* report.h - the figures of a run, as a readable table and as JSON.
  * Thread: any, once the load has ended. */
 #ifndef BENCH_REPORT_H
 #define BENCH_REPORT_H

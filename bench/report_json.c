@@ -1,5 +1,5 @@
-/* report_json.c - the report for machines.  Times are milliseconds; a figure that does not exist is
- * null, so that a reader cannot take it for a zero. */
+/* report_json.c - the report as JSON.  Times are milliseconds; a missing figure is null, so that it
+ * cannot be mistaken for zero. */
 #include <errno.h>
 #include <string.h>
 

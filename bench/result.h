@@ -1,15 +1,15 @@
-/* result.h - what became of one request.
+/* result.h - the outcome and the times of one request.
  *
  *     scheduled ------ sent ------------ first ---- gap ---- gap ---- last -- end
  *         |<- late ->|                     |                           |
  *         |<------------- TTFT ----------->|<- (n_output - 1) x TPOT ->|
  *         |<------------------------------- E2E --------------------------->|
  *
- * All times are nanoseconds of the monotonic clock.  `scheduled` is when the request should have
- * started, so waiting for the generator or for a connection is part of every figure; leaving it out
- * (coordinated omission) would make a stalled server look good.
+ * All times are nanoseconds of the monotonic clock.  `scheduled` is the time the request should
+ * have started, so waiting for the generator or for a connection is part of every figure; leaving
+ * it out (coordinated omission) would make a stalled server look good.
  *
- * Thread: that of the load. */
+ * Thread: the load's. */
 #ifndef BENCH_RESULT_H
 #define BENCH_RESULT_H
 
@@ -20,7 +20,7 @@
 typedef enum outcome {
     OUTCOME_OK,
     OUTCOME_FAILED,
-    OUTCOME_CUT // stopped by us: end of the drain, or a signal; says nothing about the server
+    OUTCOME_CUT // stopped by the generator: end of the drain, or a signal; not the server's fault
 } outcome;
 
 typedef struct result {
@@ -32,8 +32,8 @@ typedef struct result {
     uint64_t gap_max_ns;                  // between chunks with text
     uint32_t n_chunks;                    // with text
     uint32_t n_chunks_steady;             // of those, while requests were still being started
-    bool has_usage, is_textless;          // textless: first_ns is that of the finish chunk
-    int64_t n_prompt, n_output, n_cached; // told by usage; n_cached -1 if not told
+    bool has_usage, is_textless;          // textless: first_ns is the time of the finish chunk
+    int64_t n_prompt, n_output, n_cached; // from usage; n_cached -1 if not reported
     long http_status;                     // 0: no answer
     char finish[24];
     char error_code[48], error_text[160];
@@ -45,7 +45,7 @@ static inline uint64_t bench_now_ns(void) {
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Output tokens: what usage says, or chunks. */
+/* Output tokens: from usage if reported, otherwise the number of chunks. */
 static inline uint64_t result_n_output(const result *r) {
     return r->has_usage && r->n_output >= 0 ? (uint64_t)r->n_output : r->n_chunks;
 }
@@ -54,7 +54,7 @@ static inline uint64_t since_ns(uint64_t from_ns, uint64_t to_ns) {
     return to_ns > from_ns ? to_ns - from_ns : 0;
 }
 
-/* False when there is no token after the first, or all came in one chunk. */
+/* False when there is no token after the first, or all arrived in one chunk. */
 static inline bool result_tpot_ns(const result *r, uint64_t *out) {
     uint64_t n = result_n_output(r);
     if (n < 2 || r->n_chunks < 2) return false;

@@ -1,10 +1,10 @@
-/* rng.h - random numbers that are the same on every machine for one seed.
+/* rng.h - random numbers that are the same on every machine for the same seed.
  *
- * splitmix64: one add and three mixes a number, and any 64-bit state is a good state, so a fresh
- * generator can be made from (seed, class, request) without a warm-up.  Everything about a request
- * is drawn from its own generator; that is why its content does not depend on timing.
+ * splitmix64: one add and three mixes per number, and every 64-bit state is valid, so a new
+ * generator can be made from (seed, class, request) without a warm-up.  All values of a request are
+ * drawn from its own generator, so its content does not depend on timing.
  *
- * Thread: that of its owner. */
+ * Thread: the owner's. */
 #ifndef BENCH_RNG_H
 #define BENCH_RNG_H
 
@@ -22,7 +22,7 @@ static inline uint64_t rng_next(rng *r) {
     return z ^ (z >> 31);
 }
 
-/* A generator of its own for (seed, a, b). */
+/* A separate generator for (seed, a, b). */
 static inline rng rng_make(uint64_t seed, uint64_t a, uint64_t b) {
     rng r = {seed};
     r.state = rng_next(&r) ^ a;

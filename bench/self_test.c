@@ -1,14 +1,15 @@
 /* self_test.c - see self_test.h.
  *
- * Four questions, each to a fresh null server:
+ * Four parts, each with a new null server:
  *
- *     requests   one token each, as fast as they go: requests a second
- *     tokens     many streams without a pace, a write for each token: tokens a second.  Every token
- *                costs both sides a system call, and the null server may be the slower side
+ *     requests   one token each, as fast as possible: requests per second
+ *     tokens     many streams without a pace, a write for each token: tokens per second.  Every
+ *                token costs both sides a system call, and the null server may be the slower side
  *     bundles    the same with 16 tokens in a write, so that reading them is the limit
- *     pace       many streams at a known pace: is what is reported true?
+ *     pace       many streams at a known pace: checks the reported figures
  *
- * Server and generator share the machine, as they do when a real server is measured there. */
+ * Server and generator share the machine, as they do when a server on the same machine is measured.
+ */
 #include "self_test.h"
 
 #include <errno.h>
@@ -68,12 +69,12 @@ static inferd_status spec_build(bench_spec *spec, int port, const pair *pairs, s
     for (size_t i = 0; s == INFERD_OK && i < n; i++)
         s = bench_spec_set(spec, -1, pairs[i].key, pairs[i].value, err);
     if (s == INFERD_OK) s = bench_spec_finish(spec, err);
-    if (s == INFERD_OK) // all streams at once, and a few for what ends while another starts
+    if (s == INFERD_OK) // all streams at once, and a few more: one may start before another ends
         spec->inflight_max = size_max(spec->classes[0].arrivals.n_streams, 2000);
     return s;
 }
 
-/* Where the parts write, and what they found. */
+/* The output stream of the parts, and their results. */
 typedef struct output {
     FILE *to;
     json_t *json; // an object; one member per part
@@ -82,7 +83,7 @@ typedef struct output {
 
 typedef void part_printer(FILE *to, const stats *s);
 
-/* One part: a server, a load, and `print` tells what came out. */
+/* Runs one part: starts a server, runs a load, and calls `print` with the result. */
 static inferd_status part_run(const char *name, const null_options *o, const pair *pairs, size_t n,
                               part_printer *print, output *out, inferd_err *err) {
     int port = 0;

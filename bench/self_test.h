@@ -1,4 +1,4 @@
-/* self_test.h - what the generator itself can do, against its null server in a child process. */
+/* self_test.h - measures the generator's own limits, with its null server in a child process. */
 #ifndef BENCH_SELF_TEST_H
 #define BENCH_SELF_TEST_H
 

@@ -1,4 +1,4 @@
-/* share.c - see share.h: options, the rows in their order, and what rows have in common. */
+/* share.c - see share.h: options, the rows in their order, and code shared by the rows. */
 #include "share.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@ enum {
     COPY_ROUNDS = 9,
     COPY_THREADS_MAX = 64,
     WINDOW_S = 10,
-    TOKEN_ID_LO = 1000, // ordinary words of common vocabularies
+    TOKEN_ID_LO = 1000, // normal words in common vocabularies
     TOKEN_ID_HI = 40000
 };
 
@@ -43,7 +43,7 @@ share_options share_options_default(void) {
                            .window_s = WINDOW_S};
 }
 
-/* ---- what rows have in common ---- */
+/* ---- code shared by the rows ---- */
 
 void share_sleep_ms(double ms) {
     struct timespec t = {(time_t)(ms / 1e3), (long)((ms - 1e3 * (double)(time_t)(ms / 1e3)) * 1e6)};
@@ -111,7 +111,7 @@ inferd_status share_first_token(share *s, const char *model, const char *tier, u
     return status;
 }
 
-/* ---- the machine's copies ---- */
+/* ---- the machine's copy rate ---- */
 
 typedef struct copier {
     pthread_t thread;
@@ -121,7 +121,7 @@ typedef struct copier {
 
 static void *copier_main(void *ctx) {
     copier *c = ctx;
-    for (int i = 0; i < COPY_ROUNDS + 1; i++) { // the first touches the memory
+    for (int i = 0; i < COPY_ROUNDS + 1; i++) { // the first round touches the memory
         pthread_barrier_wait(c->gate);
         memcpy(c->to, c->from, COPY_BYTES);
         pthread_barrier_wait(c->gate);
@@ -129,7 +129,7 @@ static void *copier_main(void *ctx) {
     return NULL;
 }
 
-/* Runs the threads that were made; all of `n` have their memory. */
+/* Runs the copy threads; all of `n` have their memory. */
 static double copy_all(copier *copiers, uint32_t n, pthread_barrier_t *gate) {
     samples rates = {0};
     for (int i = 0; i < COPY_ROUNDS + 1; i++) {
@@ -156,7 +156,7 @@ inferd_status share_copy_rate(uint32_t threads, double *out_bytes_per_s, inferd_
         good = good && copiers[i].from != NULL && copiers[i].to != NULL;
         if (good) memset(copiers[i].from, (int)i + 1, COPY_BYTES);
     }
-    for (uint32_t i = 0; good && i < n; i++) // a thread that is missing would leave others waiting
+    for (uint32_t i = 0; good && i < n; i++) // with a missing thread the others would wait forever
         INFERD_CHECK(pthread_create(&copiers[i].thread, NULL, copier_main, &copiers[i]) == 0);
     if (good) *out_bytes_per_s = copy_all(copiers, n, &gate);
     for (uint32_t i = 0; i < n; i++) {
@@ -202,7 +202,7 @@ static inferd_status models_read(share *s, inferd_err *err) {
                        s->n_models);
 }
 
-/* A row that cannot be measured says why in the table, and the others go on. */
+/* For a row that cannot be measured, the table shows the reason; the other rows still run. */
 static void measure(share *s, size_t i) {
     inferd_err why = {0};
     fprintf(stderr, "inferd-bench share: %s\n", rows[i].id);

@@ -1,6 +1,7 @@
-/* share.h - `inferd-bench share`: what sharing one device costs and keeps, on a daemon that runs.
+/* share.h - `inferd-bench share`: measures the cost of sharing one device, and whether the
+ * guarantees hold, on a running daemon.
  *
- *     row       what the daemon must be like
+ *     row       required setup of the daemon
  *     switch    room for one of the models at a time; any server with several models
  *     warm      the same, and host memory for all of them
  *     cold      the same without host memory, files in the page cache
@@ -9,13 +10,13 @@
  *     shares    room for all of them, no tenants
  *     guarantee room for all of them, two tenants: `key` with a fixed share, and `flood_key`
  *     burst     room for all of them
- *     kv        any that has worked
+ *     kv        any that has computed something
  *
- * All but `switch` use the admin API.  Each row has its samples kept; the table tells medians and
- * the spread, and the JSON file the rest.  scripts/bench-share starts daemons like these and puts
- * the whole table together.
+ * All but `switch` use the admin API.  The samples of each row are kept; the table shows medians
+ * and the spread, and the JSON file has the rest.  scripts/bench-share starts daemons with these
+ * setups and assembles the whole table.
  *
- * Thread: that of the run. */
+ * Thread: the run's. */
 #ifndef BENCH_SHARE_H
 #define BENCH_SHARE_H
 
@@ -31,7 +32,7 @@ typedef struct share_options {
     const char *rows;                              // "warm,gap"
     const char *models;                            // "a,b,c,d"
     const char *json_path;                         // NULL: none
-    uint32_t threads;                              // that the device computes with
+    uint32_t threads;                              // the device's compute threads
     uint32_t kv_bytes;     // keys and values of one token of the first model
     uint32_t id_lo, id_hi; // token ids of prompts
     uint32_t window_s;     // of shares; phases of guarantee are nearly as long
@@ -53,11 +54,11 @@ typedef struct share {
     share_client user, admin;
     char *models[SHARE_MODELS_MAX]; // [n_models] owned
     uint32_t n_models;
-    uint64_t n_asked; // a seed of its own for each prompt
+    uint64_t n_asked; // gives each prompt a different seed
     share_table table;
 } share;
 
-/* A row: measures and adds to the table, or fails with why not. */
+/* A row: measures and adds to the table, or fails with the reason. */
 typedef inferd_status share_measure(share *s, inferd_err *err);
 share_measure share_measure_switch, share_measure_warm, share_measure_cold, share_measure_gap,
     share_measure_urgent, share_measure_shares, share_measure_guarantee, share_measure_burst,
@@ -70,18 +71,18 @@ json_t *share_state_device(json_t *state);                   // the first
 /* A number at "a.b.c" of an object. */
 inferd_status share_number(json_t *object, const char *path, double *out, inferd_err *err);
 
-/* `n` output tokens, or as many as the model has room for behind a prompt of n_prompt. */
+/* `n` output tokens, or as many as fit in the model's context after a prompt of n_prompt. */
 inferd_status share_output_fitting(share *s, const char *model, uint32_t n_prompt, uint32_t n,
                                    uint32_t *out, inferd_err *err);
 
-/* One token of a prompt of n_prompt: milliseconds from sending to it. */
+/* Requests one token after a prompt of n_prompt: milliseconds from sending to that token. */
 inferd_status share_first_token(share *s, const char *model, const char *tier, uint32_t n_prompt,
                                 share_answer *answer, double *out_ms, inferd_err *err);
-uint64_t share_seed(share *s); // another one each time
+uint64_t share_seed(share *s); // a different one each time
 void share_sleep_ms(double ms);
 
-/* Bytes read and written by memcpy per second, median of rounds, by `threads` threads at once on
- * memory that fits no cache. */
+/* Bytes read and written by memcpy per second, median of rounds, with `threads` threads in parallel
+ * on memory that does not fit any cache. */
 inferd_status share_copy_rate(uint32_t threads, double *out_bytes_per_s, inferd_err *err);
 
 #endif

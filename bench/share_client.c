@@ -9,7 +9,7 @@
 
 enum { ANSWER_BYTES_MAX = 16 << 20, ANSWER_S_MAX = 120, BODY_BYTES_MAX = 1 << 20 };
 
-/* One answer while it is read. */
+/* One answer while it is being read. */
 typedef struct reader {
     share_client *c;
     const share_ask *ask;
@@ -136,7 +136,7 @@ static bool on_event(void *ctx, const char *name, const char *data, size_t n) {
         a->queued_steps = said.queued_steps;
     }
     bool is_first = a->first_ns == 0 && (said.has_text || said.finish[0] != 0);
-    if (is_first) a->first_ns = r->now_ns; // a token without text shows when the answer ends
+    if (is_first) a->first_ns = r->now_ns; // a token without text is seen only at the end
     if (!said.has_text) return true;
     a->last_ns = r->now_ns;
     a->n_chunks++;
@@ -149,7 +149,7 @@ static size_t on_stream(char *in, size_t one, size_t n, void *ctx) {
     (void)one;
     reader *r = ctx;
     r->now_ns = bench_now_ns();
-    if (!r->is_stream) { // a refusal, most likely; kept for the sentence
+    if (!r->is_stream) { // most likely a refusal; kept for the error text
         char *kind = NULL;
         curl_easy_getinfo(r->c->easy, CURLINFO_CONTENT_TYPE, &kind);
         r->is_stream = kind != NULL && strncmp(kind, "text/event-stream", 17) == 0;

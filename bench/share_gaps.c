@@ -1,15 +1,15 @@
-/* share_gaps.c - rows of `share`: who runs while something else arrives.
+/* share_gaps.c - rows of `share`: delays of a stream or a request caused by other work.
  *
- *     gap       one stream while another model is loaded by hand: no request asks for that one, so
- *               its own steps are not in the way.  The stream's gaps that touch the load are
- *               compared with its median
- *     urgent    streams of the class batch on two models; requests of the class high come one by
- *               one
+ *     gap       one stream while another model is loaded by an admin command: no request uses that
+ *               model, so it computes no steps.  The stream's gaps that overlap the load are
+ *               compared with its median gap
+ *     urgent    streams of the class batch on two models; requests of the class high are sent one
+ *               by one
  *
- * How many iterations an urgent request waited for, the one under way on its arrival included, is
- * what the daemon tells of it.  Beside it stands what can be seen from outside: a stream gets a
- * token in each step of its model, so all that came between an urgent request and its own first
- * token belong to steps that it waited for.
+ * The number of iterations that an urgent request waited for, including the one in progress on its
+ * arrival, is reported by the daemon.  It is compared with the number seen from outside: a stream
+ * gets a token in each step of its model, so all tokens that arrive between the urgent request and
+ * its own first token belong to steps that it waited for.
  */
 #include <string.h>
 
@@ -21,14 +21,14 @@ enum {
     LOADS = 24,
     LOADS_QUICK = 6,
     GAP_PROMPT = 32,
-    GAP_OUTPUT = 1500, // of one answer; then comes the next
+    GAP_OUTPUT = 1500, // of one answer; then the next request is sent
     SETTLE_MS = 450,   // after a model was dropped
-    CONTROL_MS = 300,  // at most so long a time before a load is looked at for comparison
+    CONTROL_MS = 300,  // longest time before a load that is used for comparison
     URGENT_ASKS = 300,
     URGENT_ASKS_QUICK = 60,
-    URGENT_PAUSE_MS = 60, // and up to twice as long
+    URGENT_PAUSE_MS = 60, // at least; at most twice as long
     WARM_UP_MS = 1500,
-    ARRIVAL_NS = 1000 * 1000, // a request takes so long to get there, and a token to come back
+    ARRIVAL_NS = 1000 * 1000, // assumed delay of a request to the daemon and of a token back
     URGENT_MAX_MS = 100       // of the row `urgent`
 };
 static const double GAP_GOAL = 2;
@@ -39,7 +39,7 @@ typedef struct window {
     uint64_t from_ns, to_ns;
 } window;
 
-/* The longest gap of the stream that touches the window, ms; 0: none does. */
+/* The longest gap of the stream that overlaps the window, in ms; 0: none does. */
 static double longest_gap(const share_stream *stream, window w) {
     double longest = 0;
     for (uint32_t i = 1; i < stream->n_tokens; i++) {
@@ -58,7 +58,7 @@ static bool touches(const window *windows, uint32_t n, uint64_t from_ns, uint64_
     return false;
 }
 
-/* Gaps that no load touches. */
+/* Gaps that do not overlap any load. */
 static void quiet_gaps(const share_stream *stream, const window *loads, uint32_t n, samples *out) {
     for (uint32_t i = 1; i < stream->n_tokens; i++) {
         const share_token *a = &stream->tokens[i - 1], *b = &stream->tokens[i];
@@ -78,7 +78,7 @@ static inferd_status load_once(share *s, const char *model, window *out, inferd_
     return status;
 }
 
-/* As long before the load as the load took. */
+/* A window before the load, as long as the load took, at most CONTROL_MS. */
 static window control_of(window load) {
     uint64_t ns = load.to_ns - load.from_ns;
     if (ns > (uint64_t)CONTROL_MS * 1000000) ns = (uint64_t)CONTROL_MS * 1000000;
@@ -142,7 +142,7 @@ inferd_status share_measure_gap(share *s, inferd_err *err) {
 
 /* ---- urgent ---- */
 
-/* Tokens of one stream in a stretch of time. */
+/* Number of tokens of one stream in a time interval. */
 static uint32_t tokens_between(const share_stream *stream, uint64_t from_ns, uint64_t to_ns) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < stream->n_tokens; i++)
@@ -150,8 +150,8 @@ static uint32_t tokens_between(const share_stream *stream, uint64_t from_ns, uin
     return count;
 }
 
-/* Iterations of the load that ended in a stretch of time: for each kind (a model) as many as the
- * stream that got most tokens in it. */
+/* Number of iterations of the load that ended in a time interval: for each kind (a model) the
+ * number of tokens of the stream that got most tokens in it. */
 static uint32_t iterations_between(const share_load *l, uint64_t from_ns, uint64_t to_ns) {
     uint32_t sum = 0;
     for (uint32_t k = 0; k < l->n_kinds; k++) {
@@ -217,7 +217,7 @@ inferd_status share_measure_urgent(share *s, inferd_err *err) {
     uint32_t n = s->o->is_quick ? URGENT_ASKS_QUICK : URGENT_ASKS;
     share_load load = {0};
     share_answer first;
-    inferd_status status = ask_urgent(s, &first, err); // brings the model up
+    inferd_status status = ask_urgent(s, &first, err); // loads the model
     if (status == INFERD_OK)
         status = share_load_start(&load, s->to, kinds, INFERD_COUNT(kinds), share_seed(s), err);
     share_sleep_ms(WARM_UP_MS);

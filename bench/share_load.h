@@ -1,13 +1,13 @@
-/* share_load.h - streams beside what a row of `share` measures: each is a thread that asks, reads
- * to the end and asks again, until it is told to stop.
+/* share_load.h - background streams of a row of `share`: each is a thread that sends a request,
+ * reads the answer to the end and repeats, until share_load_stop.
  *
- *     share_load_start    streams ask
- *     share_load_stop     they have ended, and what they wrote down may be looked at
+ *     share_load_start    streams send requests
+ *     share_load_stop     streams have ended; their records may be read
  *     share_load_free
  *
- * What a stream writes down belongs to its thread until share_load_stop has returned; after that to
- * the caller.  Each list has a bound, and one that is full ends its stream with a sentence rather
- * than forgetting what came later. */
+ * The records of a stream belong to its thread until share_load_stop has returned, after that to
+ * the caller.  Each list has a bound; a full list ends its stream with an error instead of dropping
+ * later records. */
 #ifndef BENCH_SHARE_LOAD_H
 #define BENCH_SHARE_LOAD_H
 
@@ -43,7 +43,7 @@ typedef struct share_stream {
 } share_stream;
 
 typedef struct share_load {
-    share_server to;                // its key is that of each kind
+    share_server to;                // with the key of each kind
     const share_stream_kind *kinds; // [n_kinds]; borrowed
     uint32_t n_kinds, n_streams;
     uint64_t seed;
@@ -54,8 +54,8 @@ typedef struct share_load {
 /* `kinds` and the strings stay borrowed until share_load_free. */
 inferd_status share_load_start(share_load *l, share_server to, const share_stream_kind *kinds,
                                uint32_t n_kinds, uint64_t seed, inferd_err *err);
-/* Cuts what is in flight, within a second or two, and waits for the threads; the first failure of a
- * stream.  May be called again. */
+/* Cuts the requests in flight, within a second or two, and waits for the threads; returns the first
+ * failure of a stream.  May be called again. */
 inferd_status share_load_stop(share_load *l, inferd_err *err);
 void share_load_free(share_load *l); // stops; accepts a zeroed load
 

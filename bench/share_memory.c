@@ -1,13 +1,13 @@
 /* share_memory.c - rows of `share` about memory.
  *
- *     burst     a few long streams, many short ones for a while, and ten seconds later: pages that
- *               hold keys and values which somebody needs, against the least that the tokens of
- *               the streams take
- *     kv        calls and page faults on the way of keys and values, since the daemon began
+ *     burst     a few long streams, many short ones for a while, and ten seconds later: the pages
+ *               of keys and values that requests need, compared with the minimum for the tokens of
+ *               the streams
+ *     kv        calls and page faults of memory for keys and values, since the daemon started
  *
- * How many tokens a stream has at a moment is counted here, from the chunks that came until then;
- * what a page holds that no request needs (the prefix cache) is given back when it is wanted and
- * not held. */
+ * The number of tokens of a stream at a given time is counted here, from the chunks received until
+ * then.  Pages that no request needs (the prefix cache) are not counted as held: they are freed
+ * when memory is needed. */
 #include <string.h>
 
 #include "result.h"
@@ -17,7 +17,7 @@
 enum {
     LONG_STREAMS = 4,
     LONG_PROMPT = 200,
-    LONG_OUTPUT = 6000, // or until its context is full
+    LONG_OUTPUT = 6000, // or until the context is full
     SHORT_STREAMS = 24,
     BEFORE_MS = 2000,
     BURST_MS = 4000,
@@ -27,7 +27,7 @@ enum {
 };
 static const double BURST_GOAL = 1.1;
 
-/* Pages of keys and values that requests need, of all models; bytes of a page. */
+/* The pages of keys and values that requests need, of all models; and the bytes of a page. */
 static inferd_status held_pages(share *s, double *out_held, double *out_page_bytes,
                                 inferd_err *err) {
     json_t *state = NULL;
@@ -39,7 +39,7 @@ static inferd_status held_pages(share *s, double *out_held, double *out_page_byt
     return status;
 }
 
-/* Tokens that the long streams had at a moment. */
+/* Number of tokens of the long streams at a given time. */
 static double tokens_at(const share_load *l, uint64_t at_ns) {
     double n = 0;
     for (uint32_t i = 0; i < l->n_streams; i++) {
@@ -126,7 +126,7 @@ inferd_status share_measure_burst(share *s, inferd_err *err) {
 
 /* ---- kv ---- */
 
-/* The sum of all members of this name, wherever they are: the audit has one per device. */
+/* The sum of all members of this name at any depth: the audit has one per device. */
 static double sum_named(json_t *value, const char *name, int *n_found) {
     double sum = 0;
     const char *key;

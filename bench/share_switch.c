@@ -1,11 +1,11 @@
-/* share_switch.c - rows of `share`: an idle server is asked for one model after the other.
+/* share_switch.c - rows of `share`: requests to an idle server, for one model after another.
  *
- *     ask m (it has to come) -- ask m, ask m, ask m (it is there) -- the next model
+ *     request m (swapped in) -- request m, m, m (on the device) -- the next model
  *         first token                median of three
  *
- * The difference is what the switch cost.  Prompts are short and new each time.  The warm and the
- * cold row look at the daemon's own counts: a model that was there already, or was read where it
- * should have been kept, makes the row fail rather than look good. */
+ * The difference is the cost of the switch.  Prompts are short and new each time.  The warm and the
+ * cold row check the daemon's own counts: if a model was already on the device, or was read from
+ * its file although it should have been kept in host memory, the row fails. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -14,7 +14,7 @@
 enum {
     PROMPT = 10,
     HOT_ASKS = 3,
-    VISITS_SWITCH = 24, // of all models together; all but the first of each counts
+    VISITS_SWITCH = 24, // of all models together; the first visit of each is not counted
     VISITS_WARM = 100,
     VISITS_COLD = 60,
     QUICK_DIVISOR = 5,
@@ -22,7 +22,7 @@ enum {
 };
 static const double WARM_GOAL_MS = 10, COLD_GOAL_MS = 150, PREPARE_GOAL_SHARE = 0.6;
 
-/* What the daemon says it did; a row of another server leaves it empty. */
+/* The parts of a switch as reported by the daemon; empty for another server. */
 typedef struct switch_parts {
     samples queue, reclaim, stage, load, rate; // ms; bytes per second of preparation
 } switch_parts;
@@ -40,7 +40,7 @@ static void visits_free(visits *v) {
     for (size_t i = 0; i < INFERD_COUNT(all); i++) samples_free(all[i]);
 }
 
-/* Bytes that preparation read from the file and wrote to pages, per second. */
+/* Bytes read from the file and written to pages by the preparation, per second. */
 static inferd_status add_rate(visits *v, json_t *state, json_t *m, double stage_s,
                               inferd_err *err) {
     double n_pages = 0, page_bytes = 0;
@@ -55,7 +55,7 @@ static inferd_status add_rate(visits *v, json_t *state, json_t *m, double stage_
     return INFERD_OK;
 }
 
-/* Counts and times of model `i` since it was looked at last; `counts`: this visit does. */
+/* Reads counts and times of model `i` since the last call; `counts`: this visit is counted. */
 static inferd_status look(share *s, visits *v, uint32_t i, bool counts, inferd_err *err) {
     double loads = 0, stages = 0, part[4] = {0};
     static const char *const paths[] = {"switch.last.queue_s", "switch.last.reclaim_s",

@@ -28,7 +28,7 @@ double samples_at(samples *s, double q) {
     if (s->n == 0) return 0;
     if (!s->is_sorted) qsort(s->v, s->n, sizeof *s->v, by_value);
     s->is_sorted = true;
-    double rank = q * (double)s->n; // the smallest with at least this many at or below it
+    double rank = q * (double)s->n; // the smallest value with at least this many at or below it
     size_t k = (size_t)rank;
     if ((double)k < rank) k++;
     return s->v[k == 0 ? 0 : k - 1];

@@ -1,8 +1,8 @@
-/* share_table.h - samples, and rows of the table that `share` prints.
+/* share_table.h - samples, and rows of the table printed by `share`.
  *
- * Percentiles are nearest-rank over all samples, which are kept: there are thousands at most.
+ * Percentiles are nearest-rank over all samples, which are kept: there are at most a few thousand.
  *
- * Thread: that of the run. */
+ * Thread: the run's. */
 #ifndef BENCH_SHARE_TABLE_H
 #define BENCH_SHARE_TABLE_H
 
@@ -20,7 +20,7 @@ typedef struct samples {
     bool is_sorted;
 } samples;
 
-void samples_add(samples *s, double v);  // more than SHARE_SAMPLES_MAX is a bug of the row
+void samples_add(samples *s, double v);  // more than SHARE_SAMPLES_MAX is a bug in the row's code
 double samples_at(samples *s, double q); // q in [0, 1]; 0 when there are none
 void samples_free(samples *s);
 /* Count, least, median, p90, p99, greatest.  NULL: no memory.  The caller owns it. */
@@ -33,7 +33,7 @@ typedef struct share_row {
     const char *figure, *goal; // borrowed, "" where there is no goal
     char measured[SHARE_CELL_BYTES], spread[SHARE_CELL_BYTES];
     share_verdict verdict;
-    json_t *values; // an object for machines; owned, NULL: an empty one
+    json_t *values; // an object for the JSON file; owned, NULL: an empty one
 } share_row;
 
 typedef struct share_table {

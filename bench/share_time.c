@@ -1,12 +1,13 @@
 /* share_time.c - rows of `share` about device time.
  *
- *     shares    models with fixed shares, and at times one without that takes the rest, all with
- *               more work than they get: device seconds of each in a window of ten seconds, by the
- *               account that the daemon publishes, divided by the seconds of the same account
- *     guarantee a tenant with a fixed share, alone and beside a tenant that floods, in turns
+ *     shares    models with fixed shares, in some sets with one model without a share that gets the
+ *               rest, all with more work than they can do: device seconds of each in a window of
+ *               ten seconds, from the account published by the daemon, divided by the seconds of
+ *               the same account
+ *     guarantee a tenant with a fixed share, alternately alone and together with a flooding tenant
  *
- * The snapshots at both ends of a window are each of one moment, so a window may be a little longer
- * than ten seconds and the quotient is still exact. */
+ * Each snapshot at the ends of a window is consistent, so a window may be a little longer than ten
+ * seconds and the quotient is still exact. */
 #include <math.h>
 #include <string.h>
 
@@ -19,15 +20,15 @@ enum {
     SHARED_STREAMS = 4, // of each model
     SHARED_PROMPT = 24,
     WARM_UP_MS = 2000,
-    PATCH_TRIES = 20, // while another change is under way
+    PATCH_TRIES = 20, // while another change is in progress
     PATCH_TRY_MS = 100,
     ROUNDS = 4,
     ROUNDS_QUICK = 1,
-    PHASE_SKIP_MS = 1500 // of a phase, which is as long as a window, until it is as it will be
+    PHASE_SKIP_MS = 1500 // skipped until a phase is steady; a phase is as long as a window
 };
 static const double SHARE_GOAL_POINTS = 1, GUARANTEE_GOAL = 1.2;
 
-/* Percent of each model; 0: none is promised, it takes what is left. */
+/* Percent of each model; 0: no share is guaranteed, it gets the rest. */
 static const uint32_t sets[][SHARED_MODELS] = {{5, 20, 70},  {10, 85, 0}, {100, 0, 0},
                                                {15, 35, 50}, {5, 0, 0},   {25, 40, 30}};
 enum { SETS_QUICK = 2 };
@@ -46,7 +47,7 @@ static inferd_status set_share(share *s, const char *model, uint32_t percent, in
     return status;
 }
 
-/* All to nothing first, so that no sum on the way is over 100. */
+/* Sets all shares to zero first, so that no intermediate sum is over 100. */
 static inferd_status set_shares(share *s, const uint32_t *percents, inferd_err *err) {
     inferd_status status = INFERD_OK;
     for (uint32_t i = 0; status == INFERD_OK && i < SHARED_MODELS; i++)
@@ -60,7 +61,7 @@ typedef struct meter {
     double device_s[SHARED_MODELS], wall_s, idle_s, step_s, load_s;
 } meter;
 
-/* Device seconds charged for a model, to all tenants: what its share is measured with. */
+/* Device seconds charged for a model, to all tenants; its share is measured with them. */
 static inferd_status charged_s(json_t *account, const char *model, double *out, inferd_err *err) {
     json_t *principals = json_object_get(account, "principals");
     inferd_status status = INFERD_OK;
@@ -93,7 +94,7 @@ static inferd_status meter_read(share *s, meter *out, inferd_err *err) {
     return status;
 }
 
-/* One window of one set; adds the errors of its shares, in points. */
+/* Measures one window of one set; adds the errors of its shares, in percentage points. */
 static inferd_status window_measure(share *s, const uint32_t *percents, samples *errors,
                                     json_t *windows, inferd_err *err) {
     meter from, to;
@@ -141,7 +142,7 @@ static void windows_show(const json_t *windows, char *out, size_t n_out) {
     }
 }
 
-/* All of them on the device, so that no load takes time of a window. */
+/* Loads all models to the device, so that no load takes time of a window. */
 static inferd_status bring_up(share *s, inferd_err *err) {
     inferd_status status = INFERD_OK;
     share_answer answer;
@@ -167,7 +168,7 @@ inferd_status share_measure_shares(share *s, inferd_err *err) {
         status = share_load_start(&load, s->to, kinds, SHARED_MODELS, share_seed(s), err);
     for (size_t i = 0; status == INFERD_OK && i < n; i++)
         status = window_measure(s, sets[i], &errors, windows, err);
-    inferd_err ignored; // what is told is why the row failed
+    inferd_err ignored; // the reported error is the reason why the row failed
     inferd_status back = set_shares(s, nothing, status == INFERD_OK ? err : &ignored);
     if (status == INFERD_OK) status = back;
     if (status == INFERD_OK) status = share_load_stop(&load, err);

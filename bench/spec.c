@@ -1,4 +1,4 @@
-/* spec.c - the table of all settings; see spec.h.  Words are read in spec_value.c, files in
+/* spec.c - the table of all settings; see spec.h.  Values are parsed in spec_value.c, files in
  * spec_file.c. */
 #include "spec.h"
 
@@ -15,7 +15,7 @@ typedef struct setter {
     const char *help;
 } setter;
 
-/* ---- of the run ---- */
+/* ---- settings of the run ---- */
 
 static inferd_status set_url(bench_spec *spec, const char *value, inferd_err *err) {
     if (strncmp(value, "http://", 7) != 0 && strncmp(value, "https://", 8) != 0)
@@ -79,7 +79,7 @@ static inferd_status set_quiet(bench_spec *spec, const char *value, inferd_err *
     return value_bool(&spec->quiet, value, err);
 }
 
-/* ---- of a class ---- */
+/* ---- settings of a class ---- */
 
 static inferd_status set_name(bench_class *c, const char *value, inferd_err *err) {
     return value_text(&c->name, value, err);
@@ -377,7 +377,7 @@ static inferd_status class_check(const bench_spec *spec, const bench_class *c, i
     return INFERD_OK;
 }
 
-/* A class from the defaults and its own settings. */
+/* Builds a class from the defaults and its own settings. */
 static inferd_status class_build(bench_spec *spec, size_t i, inferd_err *err) {
     bench_class *c = &spec->classes[i];
     *c = (bench_class){

@@ -1,13 +1,13 @@
-/* spec.h - what a run does: the options of the run and its request classes.
+/* spec.h - the specification of a run: its options and its request classes.
  *
- * Every setting is a pair of words, and one table (spec.c) knows them all: the command line
+ * Every setting is a key and a value, and one table (spec.c) lists them all.  The command line
  * (`--prompt 512`), a class on it (`--class "name=probe prompt=512"`) and a scenario file
  * (`{"prompt": "512", "classes": [...]}`) are three ways to write the same pairs, and --help prints
- * the table.  A setting of a class that stands outside a class is the default of all classes.
+ * the table.  A class setting given outside a class is the default of all classes.
  *
  *     bench_spec_init -> bench_spec_set / bench_spec_class, in any order -> bench_spec_finish
  *
- * After finish nothing changes any more: everything else borrows from here.
+ * After finish nothing changes any more, and all other code borrows from here.
  * Thread: any after finish. */
 #ifndef BENCH_SPEC_H
 #define BENCH_SPEC_H
@@ -35,7 +35,7 @@ typedef struct choices {
 /* The index of an item; n > 0. */
 size_t choices_draw(const choices *c, rng *random);
 
-/* A number of tokens: [lo, hi], or what the trace row says. */
+/* A number of tokens: [lo, hi], or taken from the trace row. */
 typedef struct length_spec {
     uint32_t lo, hi;
     bool from_trace;
@@ -51,7 +51,7 @@ typedef struct bench_class {
 
     choices models, keys, priorities, tiers;
     length_spec prompt, output;
-    uint32_t prompt_max, output_max; // cuts what was drawn
+    uint32_t prompt_max, output_max; // upper limits of the drawn lengths
     uint32_t shared_prefix;          // tokens that all prompts of the class begin with
     bool prompt_is_ids;
     uint32_t id_lo, id_hi; // ids are drawn from [id_lo, id_hi]
@@ -83,7 +83,7 @@ typedef struct bench_spec {
     bool has_drain;
     uint32_t n_warmup, n_skip, inflight_max;
     bool forbid_reuse, show_progress, quiet;
-    choices headers; // further HTTP header lines; the weights mean nothing
+    choices headers; // additional HTTP header lines; the weights are ignored
 
     bench_class *classes; // [n_classes]; owned
     size_t n_classes;
@@ -94,10 +94,11 @@ typedef struct bench_spec {
 inferd_status bench_spec_init(bench_spec *spec, inferd_err *err);
 void bench_spec_deinit(bench_spec *spec);
 
-/* One pair.  `class_idx` < 0: for the run, or the default of all classes; a later pair wins. */
+/* Sets one pair.  `class_idx` < 0: for the run, or the default of all classes; a later pair
+ * replaces an earlier one. */
 inferd_status bench_spec_set(bench_spec *spec, int class_idx, const char *key, const char *value,
                              inferd_err *err);
-/* Begins another class; its index, or -1 when there are CLASSES_MAX. */
+/* Begins another class; returns its index, or -1 when there are CLASSES_MAX. */
 int bench_spec_class(bench_spec *spec);
 
 /* "name=probe prompt=512 ignore-eos": begins a class with these pairs. */
@@ -106,7 +107,7 @@ inferd_status bench_spec_class_text(bench_spec *spec, const char *text, inferd_e
 /* A scenario file: pairs as members, and classes in "classes". */
 inferd_status bench_spec_read(bench_spec *spec, const char *path, inferd_err *err);
 
-/* Builds the classes (one called "all" when none was begun) and checks the whole. */
+/* Builds the classes (one called "all" when none was begun) and checks the specification. */
 inferd_status bench_spec_finish(bench_spec *spec, inferd_err *err);
 
 /* Whether the key exists, and whether it is a switch that needs no value. */

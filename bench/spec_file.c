@@ -5,7 +5,7 @@
  *                  {"name": "probe", "arrivals": "every:3s", "start": "2s", "output": 1}]}
  *
  * A value is a text, a number, true or false (switches), an object of weights (choices), or for
- * "extra" an object as it is. */
+ * "extra" any object. */
 #include <jansson.h>
 #include <string.h>
 

@@ -169,7 +169,7 @@ size_t choices_draw(const choices *c, rng *random) {
         if (at < c->items[i].weight) return i;
         at -= c->items[i].weight;
     }
-    // Rounding may leave a crumb: it belongs to the last item that has a weight.
+    // Rounding may leave a small remainder: it belongs to the last item that has a weight.
     size_t last = c->n - 1;
     while (last > 0 && c->items[last].weight == 0) last--;
     return last;

@@ -1,11 +1,11 @@
-/* spec_value.h - the values of settings, from text.  Each says what is wrong with the text; the
- * caller puts the name of the setting in front.  Thread: any. */
+/* spec_value.h - parses the values of settings.  The error text says what is wrong with the value;
+ * the caller puts the name of the setting in front.  Thread: any. */
 #ifndef BENCH_SPEC_VALUE_H
 #define BENCH_SPEC_VALUE_H
 
 #include "spec.h"
 
-/* A copy; frees what was there. */
+/* Copies the text; frees the previous value. */
 inferd_status value_text(char **out, const char *value, inferd_err *err);
 inferd_status value_bool(bool *out, const char *value, inferd_err *err); // on | off
 inferd_status value_seconds(double *out, const char *value, inferd_err *err);
@@ -17,8 +17,8 @@ inferd_status value_range(length_spec *out, const char *value, uint32_t min, uin
                           inferd_err *err);                                       // N | LO-HI
 inferd_status value_length(length_spec *out, const char *value, inferd_err *err); // ... | trace
 
-/* "a=3,b": a three times as often as b.  The weight is what follows the last '=', if that is a
- * number; otherwise the '=' belongs to the word.  Replaces what was there. */
+/* "a=3,b": a three times as often as b.  The weight is the text after the last '=', if that is a
+ * number; otherwise the '=' belongs to the word.  Replaces the previous value. */
 inferd_status value_choices(choices *out, const char *value, inferd_err *err);
 inferd_status value_choice_add(choices *out, const char *text, size_t n, double weight,
                                inferd_err *err);

@@ -29,7 +29,7 @@ void stats_deinit(stats *s) {
     s->n_groups = 0;
 }
 
-/* Finds or makes; NULL when there are too many or memory is short, which the report tells. */
+/* Finds or makes a group; NULL when there are too many or memory is short, which is reported. */
 static group *group_of(stats *s, const char *by, const char *name) {
     for (uint32_t i = 0; i < s->n_groups; i++)
         if (strcmp(s->groups[i]->by, by) == 0 && strcmp(s->groups[i]->name, name) == 0)
@@ -42,7 +42,7 @@ static group *group_of(stats *s, const char *by, const char *name) {
     return g;
 }
 
-/* More than one name of this kind in the whole run?  Otherwise its group would repeat another. */
+/* True if the run has more than one name of this kind.  Otherwise the group would equal another. */
 static bool varies(const stats *s, size_t member_offset) {
     const char *only = NULL;
     for (size_t i = 0; i < s->spec->n_classes; i++) {
@@ -142,7 +142,7 @@ static void add_ok(group *g, const bench_class *c, const result *r) {
 static void add_result(group *g, const bench_class *c, const result *r) {
     if (r->sent_ns != 0) hist_add(&g->late, since_ns(r->sched_ns, r->sent_ns));
     if (r->outcome == OUTCOME_OK) add_ok(g, c, r);
-    if (r->outcome != OUTCOME_FAILED) { // what a stream showed before it was cut is true
+    if (r->outcome != OUTCOME_FAILED) { // times seen before a stream was cut are valid
         if (r->first_ns != 0) hist_add(&g->ttft, since_ns(r->sched_ns, r->first_ns));
         if (r->n_chunks > 1) hist_add(&g->longest, r->gap_max_ns);
     }

@@ -1,18 +1,19 @@
-/* stats.h - what a run measured, in all and by class, model, priority, tier and key.
+/* stats.h - the measurements of a run, in total and by class, model, priority, tier and key.
  *
- * A group is a set of figures; each request belongs to the group "all" and to one of each kind that
- * has more than one member.  Every figure of a group has a fixed size, so a run of a day needs the
- * memory of a run of a minute; single requests go to the CSV file only.
+ * A group is a set of figures; each request belongs to the group "all" and to one group of each
+ * kind that has more than one member.  Every figure of a group has a fixed size, so a run of a day
+ * needs as much memory as a run of a minute; single requests are written only to the CSV file.
  *
  *     stats_groups   once per request, when it starts
- *     stats_gap      for each gap between chunks, as it is seen
- *     stats_finish   once per request, when it ended
+ *     stats_gap      for each gap between chunks, when it is measured
+ *     stats_finish   once per request, when it has ended
  *
- * Of counted requests, tpot and e2e have those that ended well, ttft and longest also those that
- * were cut by us, and itl has every gap that was seen, also of requests that failed later.
+ * Only counted requests are included.  tpot and e2e include the requests that succeeded, ttft and
+ * longest also those cut by the generator, and itl every measured gap, also of requests that failed
+ * later.
  *
- * Always: n_offered == n_ok + n_failed + n_cut once nothing is in flight.
- * Thread: that of the load. */
+ * Invariant: n_offered == n_ok + n_failed + n_cut once nothing is in flight.
+ * Thread: the load's. */
 #ifndef BENCH_STATS_H
 #define BENCH_STATS_H
 
@@ -22,14 +23,14 @@
 
 enum { TALLY_MAX = 24, GROUPS_MAX = 256, GROUPS_PER_REQUEST = 6 };
 
-/* Words that were counted: finish reasons, or error codes with the first text of each. */
+/* Counts by word: finish reasons, or error codes with the first text of each. */
 typedef struct tally_entry {
     char name[48];
     uint64_t n;
     char text[160];
 } tally_entry;
 typedef struct tally {
-    tally_entry entries[TALLY_MAX]; // the last one becomes "other" when there are more
+    tally_entry entries[TALLY_MAX]; // the last entry becomes "other" when there are more
     uint32_t n;
 } tally;
 
@@ -42,14 +43,14 @@ typedef struct group {
     hist ttft, itl, tpot, e2e, longest, late; // ns
 
     uint64_t n_prompt_asked, n_output_asked; // of the ok ones, as are the next six
-    uint64_t n_prompt, n_cached, n_output;   // told by usage, or chunks
-    uint64_t n_prompt_asked_of_told;         // what was asked where usage told
-    uint64_t n_by_usage, n_by_chunks;        // requests counted this or that way
+    uint64_t n_prompt, n_cached, n_output;   // from usage, or chunks
+    uint64_t n_prompt_asked_of_told;         // requested prompt tokens where usage was reported
+    uint64_t n_by_usage, n_by_chunks;        // requests counted by usage and by chunks
     uint64_t n_short, n_textless;            // requests
     double n_output_steady;                  // tokens that arrived in the steady time
 
     uint64_t n_slo, n_slo_met; // requests of classes with a target (failed ones too)
-    uint64_t n_slo_output;     // output tokens of those that met it
+    uint64_t n_slo_output;     // output tokens of the requests that met it
 } group;
 
 typedef struct stats {
@@ -58,8 +59,8 @@ typedef struct stats {
     uint32_t n_groups;
     bool groups_dropped; // GROUPS_MAX was reached
 
-    uint64_t start_ns, end_ns;                // first counted moment, last end of a counted request
-    uint64_t steady_from_ns, steady_until_ns; // requests were being started all the time
+    uint64_t start_ns, end_ns;                // start of counting, last end of a counted request
+    uint64_t steady_from_ns, steady_until_ns; // the time in which requests were being started
     double cpu_s, cpu_wall_s;                 // of this process while it ran
     uint64_t n_warmup_failed;
     bool is_interrupted;
@@ -68,7 +69,7 @@ typedef struct stats {
 inferd_status stats_init(stats *s, const bench_spec *spec, inferd_err *err);
 void stats_deinit(stats *s);
 
-/* The groups of a request; NULL after the last.  Counts it as offered in them. */
+/* Fills in the groups of a request; NULL after the last.  Counts it as offered in them. */
 void stats_groups(stats *s, const request_plan *plan, group *out[GROUPS_PER_REQUEST]);
 void stats_gap(group *const groups[GROUPS_PER_REQUEST], uint64_t gap_ns);
 void stats_finish(stats *s, group *const groups[GROUPS_PER_REQUEST], const result *r);

@@ -3,7 +3,8 @@
 
 #include "chunk.h"
 
-/* What a server says goes into reports and terminals: plain ASCII, also where it was cut. */
+/* A server's text is written to reports and terminals, so it is made plain ASCII, also where it was
+ * cut. */
 static void make_plain(char *text) {
     for (; *text != 0; text++)
         if (*text < 0x20 || *text > 0x7e) *text = *text == '\n' || *text == '\r' ? ' ' : '?';
@@ -63,7 +64,7 @@ static bool on_event(void *ctx, const char *name, const char *data, size_t n) {
         make_plain(r->finish);
         s->finish_ns = s->now_ns;
     }
-    if (c.has_usage) { // servers that send it with each chunk send running counts: the last is true
+    if (c.has_usage) { // servers that send it with each chunk send running counts: the last counts
         r->has_usage = true;
         r->n_prompt = c.n_prompt;
         r->n_output = c.n_output;
@@ -115,7 +116,7 @@ stream *stream_create(const bench_spec *spec) {
     CURL *easy = s->easy;
     curl_easy_setopt(easy, CURLOPT_PRIVATE, s);
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(easy, CURLOPT_PROXY, ""); // what the environment says is not measured
+    curl_easy_setopt(easy, CURLOPT_PROXY, ""); // ignores the proxy of the environment
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, -1L);
     curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)(spec->timeout_s * 1000));
@@ -163,11 +164,10 @@ static void explain_refusal(stream *s) {
     fail_with(&s->r, code, "%s%s%s", c.error_code, c.error_code[0] != 0 ? ": " : "", c.error_text);
 }
 
-/* Sets the error of a request that ended badly; none is left to chance: anything that is not a
- * complete stream has a code. */
+/* Sets the error of a request that failed: every request without a complete stream gets a code. */
 static void explain(stream *s, CURLcode code) {
     result *r = &s->r;
-    if (r->error_code[0] != 0) return; // our own callbacks stopped it
+    if (r->error_code[0] != 0) return; // stopped by our own callbacks
     if (code == CURLE_OPERATION_TIMEDOUT)
         fail_with(r, "timeout", "no end after %u chunks", r->n_chunks);
     else if (code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST)

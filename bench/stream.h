@@ -1,9 +1,9 @@
-/* stream.h - one request on the wire: libcurl's handle, the bytes that come back, and the result.
+/* stream.h - one HTTP request: libcurl's handle, the bytes that come back, and the result.
  *
  *     stream_create -> stream_begin -> (libcurl delivers bytes) -> stream_end -> stream_begin ...
  *
- * A stream is used again for another request, so that its buffers and its handle are made once.
- * Thread: that of the load. */
+ * A stream is reused for further requests, so that its buffers and its handle are made only once.
+ * Thread: the load's. */
 #ifndef BENCH_STREAM_H
 #define BENCH_STREAM_H
 
@@ -24,9 +24,9 @@ typedef struct stream {
     const stats *figures; // borrowed; NULL for a warm-up request
     group *groups[GROUPS_PER_REQUEST];
     result r;
-    uint64_t now_ns;    // when the bytes at hand were read
+    uint64_t now_ns;    // when the current bytes were read
     uint64_t finish_ns; // of the chunk with the finish reason; 0 before
-    bool is_answered;   // status and kind of the answer were looked at
+    bool is_answered;   // status and content type of the answer were checked
     bool is_done;       // "[DONE]" was read
 } stream;
 
@@ -38,7 +38,7 @@ void stream_destroy(stream *s);                // accepts NULL
 bool stream_begin(stream *s, const bench_class *c, request_plan plan, uint64_t sched_ns,
                   const char *url, struct curl_slist *headers, stats *figures);
 
-/* The result, once libcurl is done with it or has been told to stop (is_cut). */
+/* Fills in the result, once libcurl has finished the transfer or it was stopped (is_cut). */
 void stream_end(stream *s, CURLcode code, bool is_cut);
 
 #endif

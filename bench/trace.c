@@ -48,7 +48,7 @@ static uint64_t days_of(uint64_t year, uint64_t month, uint64_t day) {
     return days - 719468;
 }
 
-/* How far the clock is ahead of UTC: nothing, "Z", or "+hh:mm", "-hh:mm". */
+/* The offset of the time from UTC: empty, "Z", or "+hh:mm", "-hh:mm". */
 static bool take_offset(const char **p, const char *end, int64_t *out_s) {
     uint64_t hours, minutes;
     *out_s = 0;
@@ -77,7 +77,7 @@ static bool date_parse(const char *p, const char *end, uint64_t *out_ns) {
         return false;
     int64_t seconds =
         (int64_t)(days_of(year, month, day) * 86400 + hour * 3600 + minute * 60 + second) - ahead_s;
-    if (seconds < 0) return false; // the first hours of 1970, somewhere
+    if (seconds < 0) return false; // before 1970 in UTC
     *out_ns = (uint64_t)seconds * NS_PER_S + fraction;
     return true;
 }

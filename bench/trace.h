@@ -1,10 +1,9 @@
-/* trace.h - arrivals and lengths that somebody recorded.
+/* trace.h - recorded arrivals and lengths.
  *
- * A CSV file: time, prompt tokens, output tokens; further columns are ignored, and so is a first
- * line whose first field is not a time.  The time is a date ("2023-11-16 18:17:03.9799600", 'T'
- * instead of the space is fine, and so is "Z", "+01:00" or "-01:00" behind it) or a number of
- * seconds.  Times must not go backwards.  After
- * reading, the first row is at zero.
+ * A CSV file: time, prompt tokens, output tokens; further columns are ignored, and the first line
+ * is ignored if its first field is not a time.  The time is a date ("2023-11-16 18:17:03.9799600";
+ * 'T' instead of the space and "Z", "+01:00" or "-01:00" at the end are allowed) or a number of
+ * seconds.  Times must not go backwards.  After reading, the first row is at time zero.
  *
  * Bounded: TRACE_ROWS_MAX rows.  Thread: any after reading, nothing changes. */
 #ifndef BENCH_TRACE_H
@@ -25,13 +24,14 @@ typedef struct trace {
     size_t n;        // > 0 after reading
 } trace;
 
-/* Until it may begin again: to its last row, and one mean gap.  0: its rows are at one time. */
+/* Time until the trace repeats: to its last row, plus one mean gap.  0: all rows have the same
+ * time. */
 double trace_period_s(const trace *t);
 
 inferd_status trace_read(trace *t, const char *path, inferd_err *err);
 void trace_deinit(trace *t);
 
-/* One time field up to `end`; false when it is none.  For trace.c and its test. */
+/* Parses one time field up to `end`; false when it is not a time.  For trace.c and its test. */
 bool trace_time_parse(const char *text, const char *end, uint64_t *out_ns);
 
 #endif
