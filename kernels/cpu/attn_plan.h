@@ -5,8 +5,8 @@
  *
  *     prompt    neighbouring rows of one sequence: keys and values are read once for all of them
  *     decode    the row of one sequence with all query heads of a kv head that a unit has room for
- *     shared    rows of several sequences whose block tables begin with the same slots, and the
- *               chunks that lie in those: read once for all of them
+ *     shared    rows of several sequences with the same slots at the beginning of their block
+ *               tables, and the chunks in those slots: read once for all of them
  *
  * A unit that has all chunks of its rows writes their result.  When a row's chunks belong to
  * several units (they are shared, or the unit was cut because there were too few for the threads),

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #endif
 
-/* A level: for each file of simd/ the level whose compilation it uses, and how it packs. */
+/* A level: for each file of simd/ the level it is compiled for, and the pack function. */
 #define TABLE(level, bf16, matmul_of, qmatmul_of, quant_of, rows_of, attention_of, pack_fn)        \
     {                                                                                              \
         .name = #level, .has_bf16 = bf16, .matmul = matmul_##matmul_of,                            \

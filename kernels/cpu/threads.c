@@ -80,7 +80,7 @@ struct pool {
     _Alignas(64) atomic_ullong run; // number of the run << RANK_BITS | ranks in it
     _Alignas(64) atomic_uint n_done;
     _Alignas(64) atomic_uint arrived; // at barriers of this run
-    _Alignas(64) atomic_uint next[2]; // of PHASE_SHARE, in turn
+    _Alignas(64) atomic_uint next[2]; // of PHASE_SHARE, used alternately
 };
 
 /* ---- denormals ---- */
@@ -288,7 +288,7 @@ static void run_row(void *ctx, uint32_t rank, uint32_t n_ranks) {
     const row *r = ctx;
     pool *p = r->p;
     unsigned n_barriers = 0;
-    uint32_t n_looked = 0; // phases whose reads were looked at
+    uint32_t n_looked = 0; // number of phases with examined reads
     ahead next = {0};
     for (uint32_t i = 0; i < r->n_phases; i++) {
         const pool_phase *f = &r->phases[i];

@@ -18,7 +18,7 @@
 enum {
     ATTENTION_WARPS = 4, // of a block, in both kernels
     ATTENTION_THREADS = 32 * ATTENTION_WARPS,
-    ATTENTION_CHUNK = 16,   // tokens whose keys lie together: block_tokens is a multiple of it
+    ATTENTION_CHUNK = 16,   // tokens with adjacent keys: block_tokens is a multiple of it
     ATTENTION_HEADS = 16,   // query heads of a group that one pass serves: the rows of an mma
     ATTENTION_OFFSETS = 128 // chunks with an offset that a prefill block looks up ahead
 };

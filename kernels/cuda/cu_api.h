@@ -63,7 +63,7 @@ typedef struct cu_device {
 
 /* Values from NVML; unknown ones are negative, or all of them are (`known` is false). */
 typedef struct cu_health {
-    bool known; // NVML is installed and knows the device
+    bool known; // NVML is installed and reports the device
     int32_t temperature_c, power_w, utilization_pct;
     int64_t memory_used_bytes; // by all processes
     int64_t ecc_uncorrected;   // volatile, since the driver was loaded

@@ -21,7 +21,7 @@ static void add_title(jbuf *b, const jstr *s, size_t at) {
 static void add_lower(jbuf *b, const jstr *s, size_t at) {
     size_t n;
     uint32_t cp = letter_read(s->p + at, &n);
-    // the only letter whose lower case is two code points
+    // the only letter with a lower case of two code points
     if (cp == 0x130)
         jbuf_add_text(b, "i\xCC\x87", jstr_trusted_at(s, at));
     else
