@@ -250,17 +250,18 @@ static void set_keep_alive(const api_job *job) {
 static bool find_places(api_job *job, queue_place *out) {
     app *a = job->app;
     const queue_places *p = &a->places;
-    queue_asker who = {.tenant_idx = job->rq->tenant < 0 ? QUEUE_NOBODY : (uint32_t)job->rq->tenant,
-                       .model_idx = (uint32_t)job->model_idx,
-                       .class = job->requests[0]->class};
-    uint32_t n = job->n_requests, most = queue_places_most(p, &who);
+    queue_asker asker = {.tenant_idx =
+                             job->rq->tenant < 0 ? QUEUE_NOBODY : (uint32_t)job->rq->tenant,
+                         .model_idx = (uint32_t)job->model_idx,
+                         .class = job->requests[0]->class};
+    uint32_t n = job->n_requests, most = queue_places_most(p, &asker);
     unsigned after_s = 0;
     if (n > most) // waiting would not help
         return api_fail(&job->error, API_BAD_VALUE, "n",
                         "%u choices are more than the %u places that one request can have in the "
                         "queue",
                         n, most);
-    *out = queue_places_choose(p, &who, n);
+    *out = queue_places_choose(p, &asker, n);
     if (out->kind != QUEUE_OPEN) {
         if (!job->hints.first_try) gate_forget(a->gate, job->mark);
         return true;
