@@ -87,7 +87,7 @@ uint32_t group_n_steps(const residency *r, uint32_t root) {
 
 bool group_is_pinned(const residency *r, uint32_t root, model_pin at_least) {
     EACH_MEMBER(r, root, i)
-    if (residency_counts(r, i) && r->slots[i].policy.pin >= at_least) return true;
+        if (residency_counts(r, i) && r->slots[i].policy.pin >= at_least) return true;
     return false;
 }
 
@@ -111,7 +111,8 @@ void residency_tell_pins(residency *r) {
 }
 
 bool group_is_served(const residency *r, uint32_t root) {
-    EACH_MEMBER(r, root, i) if (r->slots[i].served) return true;
+    EACH_MEMBER(r, root, i)
+        if (r->slots[i].served) return true;
     return false;
 }
 
@@ -127,7 +128,8 @@ uint64_t group_keep_alive_us(const residency *r, uint32_t root) {
 }
 
 bool group_is_held(const residency *r, uint32_t root) {
-    EACH_MEMBER(r, root, i) if (residency_counts(r, i) && !r->slots[i].held) return false;
+    EACH_MEMBER(r, root, i)
+        if (residency_counts(r, i) && !r->slots[i].held) return false;
     return group_is_served(r, root);
 }
 
@@ -211,7 +213,8 @@ static bool let_go(residency *r, uint32_t idx) {
     if (sched_model_n_steps(r->sched, idx) > 0 || sched_model_n_seqs(r->sched, idx) > 0)
         return false;
     if (m->weights_of == idx) {
-        EACH_MEMBER(r, idx, i) if (i != idx) return false;
+        EACH_MEMBER(r, idx, i)
+            if (i != idx) return false;
         if (m->state != MODEL_COLD && m->state != MODEL_WARM && m->state != MODEL_FAILED)
             return false;
     }
@@ -453,7 +456,7 @@ static void send_away(residency *r, uint32_t root, bool drop, uint64_t now_us) {
 
 bool residency_serves_others(const residency *r, uint32_t idx) {
     EACH_MEMBER(r, r->slots[idx].weights_of, i)
-    if (i != idx && residency_counts(r, i) && !r->slots[i].held) return true;
+        if (i != idx && residency_counts(r, i) && !r->slots[i].held) return true;
     return false;
 }
 

@@ -19,7 +19,7 @@ void residency_enter(residency *r, uint32_t i, model_state state) {
 
 static void set_hot(residency *r, uint32_t root, bool hot) {
     EACH_MEMBER(r, root, i)
-    if (r->slots[i].state != MODEL_FAILED) sched_model_hot(r->sched, i, hot);
+        if (r->slots[i].state != MODEL_FAILED) sched_model_hot(r->sched, i, hot);
 }
 
 static void give_pages(residency *r, resident *m) {
@@ -74,7 +74,8 @@ void residency_fail(residency *r, uint32_t root, const inferd_err *why, uint64_t
 
 /* FAILED -> COLD. */
 void residency_retry(residency *r, uint32_t root) {
-    EACH_MEMBER(r, root, i) if (!r->slots[i].unpromised) sched_model_revive(r->sched, i);
+    EACH_MEMBER(r, root, i)
+        if (!r->slots[i].unpromised) sched_model_revive(r->sched, i);
     residency_enter(r, root, MODEL_COLD);
 }
 
@@ -365,7 +366,7 @@ void residency_resume(residency *r, uint32_t root, uint64_t now_us) {
     resident *m = &r->slots[root];
     m->hot_since_us = now_us;
     EACH_MEMBER(r, root, i)
-    if (r->slots[i].state != MODEL_FAILED) sched_model_close_door(r->sched, i, false);
+        if (r->slots[i].state != MODEL_FAILED) sched_model_close_door(r->sched, i, false);
     set_hot(r, root, true); // for members that joined meanwhile
     residency_enter(r, root, MODEL_HOT);
 }
@@ -375,10 +376,10 @@ void residency_release(residency *r, uint32_t root, uint32_t comer, uint64_t now
     resident *m = &r->slots[root];
     /* Paused sequences stop running, too: they wait, and bring the model back when they go on. */
     EACH_MEMBER(r, root, i)
-    if (r->slots[i].state != MODEL_FAILED) sched_model_preempt(r->sched, i);
+        if (r->slots[i].state != MODEL_FAILED) sched_model_preempt(r->sched, i);
     set_hot(r, root, false);
     EACH_MEMBER(r, root, i)
-    if (r->slots[i].state != MODEL_FAILED) sched_model_close_door(r->sched, i, false);
+        if (r->slots[i].state != MODEL_FAILED) sched_model_close_door(r->sched, i, false);
     m->leaving = false;
     m->n_left++;
     r->dev->ops->unload(r->dev->self, root);

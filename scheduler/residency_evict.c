@@ -15,8 +15,8 @@
 static gen_class class_of(const residency *r, uint32_t root) {
     gen_class class = GEN_BATCH;
     EACH_MEMBER(r, root, i)
-    if (residency_counts(r, i) && r->slots[i].policy.class < class)
-        class = r->slots[i].policy.class;
+        if (residency_counts(r, i) && r->slots[i].policy.class < class)
+            class = r->slots[i].policy.class;
     return class;
 }
 

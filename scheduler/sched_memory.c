@@ -386,7 +386,8 @@ static void recheck_model(sched *s, uint32_t model_idx, uint64_t now_us) {
     sched_model *m = &s->models[model_idx];
     kept_pages kept = kept_by_others(s, model_idx);
     list_node *lists[2] = {&m->running, &m->waiting};
-    for (int l = 0; l < 2; l++) LIST_EACH_SAFE(node, next, lists[l]) {
+    for (int l = 0; l < 2; l++)
+        LIST_EACH_SAFE(node, next, lists[l]) {
             seq *q = LIST_ENTRY(node, seq, mine);
             inferd_err err = {0};
             if (!still_fits(s, kept, q, &err))

@@ -1067,7 +1067,7 @@ static void plan_chunks(plan *p, uint32_t n_order) {
 static bool outranks_one(const plan *p, const seq *w) {
     bool claims = claims_memory(p->s, w);
     LIST_EACH(node, &p->s->running)
-    if (may_preempt(p->s, w, claims, LIST_ENTRY(node, seq, link))) return true;
+        if (may_preempt(p->s, w, claims, LIST_ENTRY(node, seq, link))) return true;
     return false;
 }
 
