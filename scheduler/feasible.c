@@ -368,17 +368,3 @@ bool feasible_turns_plan(const feasible_turn *turns, uint32_t n, uint64_t alpha_
     out->kept = out->alpha_ppm <= alpha_max_ppm;
     return out->kept;
 }
-
-void feasible_turns_say(const feasible_turns *f, uint64_t alpha_max_ppm, char *text,
-                        size_t text_bytes) {
-    sentence s = begin(text, text_bytes);
-    int digits = digits_for(f->alpha_ppm, alpha_max_ppm);
-    add(&s, "turns: a round of %s with %s of switches makes tokens for %s, alpha ",
-        feasible_ms(f->round_us).text, feasible_ms(f->switch_us).text,
-        feasible_ms(f->lasts_us).text);
-    add_fraction(&s, rounded(f->alpha_ppm, digits), digits);
-    add(&s, f->kept ? " <= " : " > ");
-    add_fraction(&s, rounded(alpha_max_ppm, digits), digits);
-    add(&s, ", sum C/T ");
-    add_fraction(&s, rounded(f->sum_ppm, digits), digits);
-}

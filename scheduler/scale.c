@@ -107,18 +107,3 @@ scale_decision scale_decide(scale_state *s, const scale_input *in) {
     d.desired = s->desired;
     return d;
 }
-
-const char *scale_say(scale_why why) {
-    static const char *const words[] = {
-        [SCALE_STEADY] = "steady",
-        [SCALE_SLOW] = "the predicted time to the first token is near its target",
-        [SCALE_MIN] = "fewer than replicas_min",
-        [SCALE_IDLE] = "fewer replicas would do",
-        [SCALE_MAX] = "more than replicas_max",
-        [SCALE_LIMIT] = "more are needed than replicas_max",
-        [SCALE_NO_ROOM] = "more are needed, and no device takes one",
-        [SCALE_SOON] = "waits for the last change",
-    };
-    INFERD_CHECK((size_t)why < INFERD_COUNT(words));
-    return words[why];
-}

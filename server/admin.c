@@ -282,8 +282,7 @@ static void look_at(const app *a, wait *w, uint64_t now_us) {
 void admin_look(admin *ad) {
     if (ad == NULL || list_empty(&ad->waits)) return;
     uint64_t now_us = clock_now_us();
-    LIST_EACH_SAFE(node, next, &ad->waits)
-    look_at(ad->app, LIST_ENTRY(node, wait, link), now_us);
+    LIST_EACH_SAFE(node, next, &ad->waits) look_at(ad->app, LIST_ENTRY(node, wait, link), now_us);
 }
 
 typedef struct command {

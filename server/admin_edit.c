@@ -7,10 +7,6 @@ enum { JSON_INDENT_COLUMNS = 2 };
 
 static const char *const sections[] = {"models", "tenants"};
 
-const char *admin_section_name(admin_section section) {
-    return sections[section];
-}
-
 static inferd_status no_memory(inferd_err *err) {
     return inferd_fail(err, INFERD_ENOMEM, "no memory for the configuration");
 }

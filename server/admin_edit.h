@@ -21,7 +21,6 @@
 #define ADMIN_MASK "****"
 
 typedef enum admin_section { ADMIN_MODELS, ADMIN_TENANTS } admin_section;
-const char *admin_section_name(admin_section section); // "models"
 
 /* The element of `root`'s list of this name, or NULL; for models also by alias. */
 json_t *admin_find(const json_t *root, admin_section section, const char *name);

@@ -533,7 +533,6 @@ void app_cut(app *a) {
     const char *why = a->device_hangs
                           ? "the device does not answer and the server restarts; ask again"
                           : "the server is shutting down";
-    LIST_EACH(node, &a->flights)
-    flight_fail(LIST_ENTRY(node, flight, link), fault, why);
+    LIST_EACH(node, &a->flights) flight_fail(LIST_ENTRY(node, flight, link), fault, why);
     flush_dirty(a);
 }

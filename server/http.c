@@ -361,9 +361,6 @@ uint32_t http_n_due(const http_server *s, uint64_t us) {
     }
     return n;
 }
-http_server *http_server_of(http_request *rq) {
-    return exchange_of(rq)->s;
-}
 const char *http_address(const http_server *s) {
     return s->address;
 }

@@ -169,7 +169,6 @@ void http_stream_end(http_request *rq); // flush, then finish
 void http_stream_abort(http_request *rq);
 /* After a round of writes: hands all of it to the sockets (resumes are batched). */
 void http_flush(http_server *s);
-http_server *http_server_of(http_request *rq);
 /* The value of `name` in the query as it was sent, "" for a name without a value, NULL if it is
  * absent.  Only inside route.handle. */
 const char *http_query(http_request *rq, const char *name);

@@ -240,15 +240,6 @@ void log_i64(log_line *line, const char *name, int64_t value) {
     put_field(line, name, text);
 }
 
-void log_f64(log_line *line, const char *name, double value) {
-    char text[40];
-    if (value != value || value > 1e300 || value < -1e300)
-        snprintf(text, sizeof text, "null");
-    else
-        snprintf(text, sizeof text, "%.6g", value);
-    put_field(line, name, text);
-}
-
 void log_bool(log_line *line, const char *name, bool value) {
     put_field(line, name, value ? "true" : "false");
 }

@@ -49,7 +49,6 @@ void log_str(log_line *line, const char *name, const char *value);  // NULL is s
 void log_bytes(log_line *line, const char *name, bytes value);
 void log_u64(log_line *line, const char *name, uint64_t value);
 void log_i64(log_line *line, const char *name, int64_t value);
-void log_f64(log_line *line, const char *name, double value); // six significant digits
 void log_bool(log_line *line, const char *name, bool value);
 void log_end(log_line *line);
 /* The last line of a hanging process: takes no lock, which the hanging thread may hold, and waits a

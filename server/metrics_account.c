@@ -31,14 +31,14 @@ static void write_seconds(page *p) {
     page_family(p, "inferd_device_seconds_total", "counter",
                 "Device time that a tenant's requests for a model were charged.");
     EACH_ROW(p, l, i)
-    page_real(p, "inferd_device_seconds_total", row_label(p, ledger_at(l, i), ""),
-              (double)ledger_at(l, i)->device_us / 1e6);
+        page_real(p, "inferd_device_seconds_total", row_label(p, ledger_at(l, i), ""),
+                  (double)ledger_at(l, i)->device_us / 1e6);
     if (!ledger_is_priced(l)) return;
     page_family(p, "inferd_cost_total", "counter",
                 "That time as money, at policy.cost_per_device_hour of its time.");
     EACH_ROW(p, l, i)
-    page_real(p, "inferd_cost_total", row_label(p, ledger_at(l, i), ""),
-              ledger_cost(ledger_at(l, i)));
+        page_real(p, "inferd_cost_total", row_label(p, ledger_at(l, i), ""),
+                  ledger_cost(ledger_at(l, i)));
 }
 
 static void write_tokens(page *p) {
@@ -59,17 +59,17 @@ static void write_preemptions(page *p) {
     page_family(p, "inferd_tenant_preemptions_total", "counter",
                 "Preemptions of a tenant's sequences with a model, by what they took.");
     EACH_ROW(p, l, i)
-    for (int r = 0; r < GEN_RUNGS; r++) {
-        char more[64];
-        snprintf(more, sizeof more, ",rung=\"%s\"", gen_rung_name((gen_rung)r));
-        page_u64(p, "inferd_tenant_preemptions_total", row_label(p, ledger_at(l, i), more),
-                 ledger_at(l, i)->n_rungs[r]);
-    }
+        for (int r = 0; r < GEN_RUNGS; r++) {
+            char more[64];
+            snprintf(more, sizeof more, ",rung=\"%s\"", gen_rung_name((gen_rung)r));
+            page_u64(p, "inferd_tenant_preemptions_total", row_label(p, ledger_at(l, i), more),
+                     ledger_at(l, i)->n_rungs[r]);
+        }
     page_family(p, "inferd_tenant_preempted_seconds_total", "counter",
                 "From being preempted until going on, of a tenant's sequences with a model.");
     EACH_ROW(p, l, i)
-    page_real(p, "inferd_tenant_preempted_seconds_total", row_label(p, ledger_at(l, i), ""),
-              (double)ledger_at(l, i)->away_us / 1e6);
+        page_real(p, "inferd_tenant_preempted_seconds_total", row_label(p, ledger_at(l, i), ""),
+                  (double)ledger_at(l, i)->away_us / 1e6);
 }
 
 static void write_shares(page *p) {

@@ -45,14 +45,14 @@ static void rows_of(page *p, const char *name, const char *type, const char *hel
                     const stat_row *rows, size_t n, bool seconds) {
     page_family(p, name, type, help);
     EACH_DEVICE(p, d)
-    for (size_t i = 0; i < n; i++) {
-        const char *label = page_device_label(p, d, rows[i].more);
-        uint64_t v = stat_value(&d->stats, &rows[i]);
-        if (seconds)
-            page_real(p, name, label, (double)v / 1e6);
-        else
-            page_u64(p, name, label, v);
-    }
+        for (size_t i = 0; i < n; i++) {
+            const char *label = page_device_label(p, d, rows[i].more);
+            uint64_t v = stat_value(&d->stats, &rows[i]);
+            if (seconds)
+                page_real(p, name, label, (double)v / 1e6);
+            else
+                page_u64(p, name, label, v);
+        }
 }
 
 static void write_pages(page *p) {
@@ -94,8 +94,9 @@ static void write_steps(page *p) {
                                     {",phase=\"decode\"", STAT(n_decode_rows), true}};
     page_family(p, "inferd_step_seconds", "histogram", "Time of one engine step.");
     EACH_DEVICE(p, d)
-    page_histogram_us(p, "inferd_step_seconds", page_device_label(p, d, ""), engine_step_us_bounds,
-                      ENGINE_STEP_BUCKETS, d->stats.step_us_hist, d->stats.step_us_sum);
+        page_histogram_us(p, "inferd_step_seconds", page_device_label(p, d, ""),
+                          engine_step_us_bounds, ENGINE_STEP_BUCKETS, d->stats.step_us_hist,
+                          d->stats.step_us_sum);
     rows_of(p, "inferd_device_busy_seconds_total", "counter", "Time the device computed.", busy, 1,
             true);
     rows_of(p, "inferd_rows_total", "counter", "Tokens computed, by phase.", rows,
@@ -134,19 +135,19 @@ static void write_rungs(page *p) {
     page_family(p, "inferd_preemption_seconds", "histogram",
                 "From being preempted until going on, by what it took.");
     EACH_DEVICE(p, d)
-    for (int r = 0; r < GEN_RUNGS; r++) {
-        const engine_times *t = &d->stats.rungs[r];
-        char more[64];
-        snprintf(more, sizeof more, ",rung=\"%s\"", gen_rung_name((gen_rung)r));
-        page_histogram_us(p, "inferd_preemption_seconds", page_device_label(p, d, more),
-                          engine_rung_us_bounds, ENGINE_RUNG_BUCKETS, t->hist, t->us);
-    }
+        for (int r = 0; r < GEN_RUNGS; r++) {
+            const engine_times *t = &d->stats.rungs[r];
+            char more[64];
+            snprintf(more, sizeof more, ",rung=\"%s\"", gen_rung_name((gen_rung)r));
+            page_histogram_us(p, "inferd_preemption_seconds", page_device_label(p, d, more),
+                              engine_rung_us_bounds, ENGINE_RUNG_BUCKETS, t->hist, t->us);
+        }
     page_family(p, "inferd_preemption_relief_seconds", "histogram",
                 "From deciding to preempt until the pages were free.");
     EACH_DEVICE(p, d)
-    page_histogram_us(p, "inferd_preemption_relief_seconds", page_device_label(p, d, ""),
-                      engine_rung_us_bounds, ENGINE_RUNG_BUCKETS, d->stats.relief.hist,
-                      d->stats.relief.us);
+        page_histogram_us(p, "inferd_preemption_relief_seconds", page_device_label(p, d, ""),
+                          engine_rung_us_bounds, ENGINE_RUNG_BUCKETS, d->stats.relief.hist,
+                          d->stats.relief.us);
 }
 
 /* Whether models that were evicted for each other are brought back all the time. */
@@ -156,14 +157,14 @@ static void write_thrash(page *p) {
                 "1 while bringing back models that had to make room takes much of all time, and "
                 "turns have quotas.");
     EACH_DEVICE(p, d)
-    page_u64(p, "inferd_thrashing", page_device_label(p, d, ""), d->stats.thrashing);
+        page_u64(p, "inferd_thrashing", page_device_label(p, d, ""), d->stats.thrashing);
     rows_of(p, "inferd_thrash_reload_seconds", "gauge",
             "Time of the last 10 seconds that bringing them back took.", reloads, 1, true);
     page_family(p, "inferd_turns_attainment_ratio", "gauge",
                 "Part of the tokens that the quotas of the newest turns have on time.");
     EACH_DEVICE(p, d)
-    page_real(p, "inferd_turns_attainment_ratio", page_device_label(p, d, ""),
-              (double)d->stats.turns_attainment_ppm / 1e6);
+        page_real(p, "inferd_turns_attainment_ratio", page_device_label(p, d, ""),
+                  (double)d->stats.turns_attainment_ppm / 1e6);
 }
 
 static void write_policy(page *p) {
@@ -181,8 +182,8 @@ static void write_policy(page *p) {
     page_family(p, "inferd_slo_predicted_ratio", "gauge",
                 "Part of the targets of what runs that can be kept, as steps are predicted.");
     EACH_DEVICE(p, d)
-    page_real(p, "inferd_slo_predicted_ratio", page_device_label(p, d, ""),
-              d->stats.attainment_ppm / 1e6);
+        page_real(p, "inferd_slo_predicted_ratio", page_device_label(p, d, ""),
+                  d->stats.attainment_ppm / 1e6);
 }
 
 static void device_text(page *p, const char *name, const char *value) {
@@ -308,19 +309,19 @@ static void write_gpus(page *p) {
     page_family(p, "inferd_device_part", "gauge",
                 "1 for the state that a part of the backend is in: on, off, absent, degraded.");
     EACH_DEVICE(p, d)
-    for (uint32_t i = 0; is_gpu(d) && i < d->stats.backend.n_parts; i++) {
-        const be_device_part *part = &d->stats.backend.parts[i];
-        char more[64];
-        snprintf(more, sizeof more, ",part=\"%s\",state=\"%s\"", part->name,
-                 be_part_state_name(part->state));
-        page_u64(p, "inferd_device_part", page_device_label(p, d, more), 1);
-    }
+        for (uint32_t i = 0; is_gpu(d) && i < d->stats.backend.n_parts; i++) {
+            const be_device_part *part = &d->stats.backend.parts[i];
+            char more[64];
+            snprintf(more, sizeof more, ",part=\"%s\",state=\"%s\"", part->name,
+                     be_part_state_name(part->state));
+            page_u64(p, "inferd_device_part", page_device_label(p, d, more), 1);
+        }
     page_family(p, "inferd_gpu_load_seconds_total", "counter",
                 "Time with such copies on their way.");
     EACH_DEVICE(p, d)
-    if (is_gpu(d))
-        page_real(p, "inferd_gpu_load_seconds_total", page_device_label(p, d, ""),
-                  (double)d->stats.backend.load_us / 1e6);
+        if (is_gpu(d))
+            page_real(p, "inferd_gpu_load_seconds_total", page_device_label(p, d, ""),
+                      (double)d->stats.backend.load_us / 1e6);
 }
 
 static void write_about(page *p) {

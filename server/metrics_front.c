@@ -8,16 +8,16 @@
 static void write_requests(page *p) {
     page_family(p, "inferd_requests_total", "counter", "Generation requests, by how they ended.");
     EACH_NAME(p, i)
-    for (uint32_t o = 0; o < OUTCOMES; o++)
-        buf_add_format(p->out, "inferd_requests_total{%s,outcome=\"%s\"} %llu\n",
-                       page_model_label(p, i, false), metrics_outcome_names[o],
-                       (unsigned long long)p->m->models[i].n_requests[o]);
+        for (uint32_t o = 0; o < OUTCOMES; o++)
+            buf_add_format(p->out, "inferd_requests_total{%s,outcome=\"%s\"} %llu\n",
+                           page_model_label(p, i, false), metrics_outcome_names[o],
+                           (unsigned long long)p->m->models[i].n_requests[o]);
     page_family(p, "vllm:request_success_total", "counter", "Requests answered, by finish reason.");
     EACH_NAME(p, i)
-    for (uint32_t o = OUTCOME_STOP; o <= OUTCOME_LENGTH; o++)
-        buf_add_format(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
-                       page_model_label(p, i, true), metrics_outcome_names[o],
-                       (unsigned long long)p->m->models[i].n_requests[o]);
+        for (uint32_t o = OUTCOME_STOP; o <= OUTCOME_LENGTH; o++)
+            buf_add_format(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n",
+                           page_model_label(p, i, true), metrics_outcome_names[o],
+                           (unsigned long long)p->m->models[i].n_requests[o]);
 }
 
 static void model_counter(page *p, const char *name, const char *alias, const char *help,
@@ -41,8 +41,8 @@ static void write_histograms(page *p) {
             const char *name = vllm ? row->alias : row->name;
             page_family(p, name, "histogram", row->help);
             EACH_NAME(p, i)
-            page_histogram(p, name, page_model_label(p, i, vllm), row->bounds,
-                           &p->m->models[i].hists[h]);
+                page_histogram(p, name, page_model_label(p, i, vllm), row->bounds,
+                               &p->m->models[i].hists[h]);
         }
     }
     page_family(p, "inferd_loop_lag_seconds", "histogram", "How late the event loop's tick was.");
@@ -55,11 +55,12 @@ static void write_targets(page *p) {
     page_family(p, "inferd_slo_requests_total", "counter",
                 "Answers with a target (ttft: requests, tpot: choices), by whether it was kept.");
     EACH_NAME(p, i)
-    for (int t = 0; t < METRIC_TARGETS; t++)
-        for (int kept = 0; kept <= 1; kept++)
-            buf_add_format(p->out, "inferd_slo_requests_total{%s,target=\"%s\",kept=\"%s\"} %llu\n",
-                           page_model_label(p, i, false), names[t], kept ? "true" : "false",
-                           (unsigned long long)p->m->models[i].n_targets[t][kept]);
+        for (int t = 0; t < METRIC_TARGETS; t++)
+            for (int kept = 0; kept <= 1; kept++)
+                buf_add_format(p->out,
+                               "inferd_slo_requests_total{%s,target=\"%s\",kept=\"%s\"} %llu\n",
+                               page_model_label(p, i, false), names[t], kept ? "true" : "false",
+                               (unsigned long long)p->m->models[i].n_targets[t][kept]);
 }
 
 static void write_http(page *p) {

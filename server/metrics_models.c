@@ -86,14 +86,14 @@ static void write_model_pages(page *p) {
         p, "inferd_model_pages", "gauge",
         "Pages that a model holds, each in one kind; is guaranteed (min); and may hold (max).");
     EACH_SERVED(p, m)
-    for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
-        uint64_t n = info_value(&m->info, &kinds[k]);
-        begin_sample(p, "inferd_model_pages", m, "kind", kinds[k].name);
-        if (n == UINT32_MAX)
-            buf_add_str(p->out, "+Inf\n");
-        else
-            buf_add_format(p->out, "%llu\n", (unsigned long long)n);
-    }
+        for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
+            uint64_t n = info_value(&m->info, &kinds[k]);
+            begin_sample(p, "inferd_model_pages", m, "kind", kinds[k].name);
+            if (n == UINT32_MAX)
+                buf_add_str(p->out, "+Inf\n");
+            else
+                buf_add_format(p->out, "%llu\n", (unsigned long long)n);
+        }
 }
 
 static void write_switches(page *p) {
@@ -107,20 +107,20 @@ static void write_switches(page *p) {
     page_family(p, "inferd_model_evictions_total", "counter",
                 "Times it left the device, by cause.");
     EACH_SERVED(p, m)
-    for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
-        begin_sample(p, "inferd_model_evictions_total", m, "cause", causes[c]);
-        buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_evictions[c]);
-    }
+        for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
+            begin_sample(p, "inferd_model_evictions_total", m, "cause", causes[c]);
+            buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_evictions[c]);
+        }
     page_family(
         p, "inferd_model_switch_seconds_total", "counter",
         "Time it took to bring it up, by part: waiting, making room, reading and preparing, "
         "mapping and copying, the first step.");
     EACH_SERVED(p, m)
-    for (size_t k = 0; k < INFERD_COUNT(parts); k++) {
-        begin_sample(p, "inferd_model_switch_seconds_total", m, "part", parts[k].name);
-        json_add_real(p->out, (double)info_value(&m->info, &parts[k]) / 1e6);
-        buf_add_char(p->out, '\n');
-    }
+        for (size_t k = 0; k < INFERD_COUNT(parts); k++) {
+            begin_sample(p, "inferd_model_switch_seconds_total", m, "part", parts[k].name);
+            json_add_real(p->out, (double)info_value(&m->info, &parts[k]) / 1e6);
+            buf_add_char(p->out, '\n');
+        }
 }
 
 /* Memory in bytes: used now, held for that, cached only, guaranteed, ceiling. */
@@ -135,20 +135,20 @@ static void write_bytes(page *p) {
                 "pages of those), cached (pages kept while nobody needs them), guaranteed (min), "
                 "and the ceiling (max).");
     EACH_SERVED(p, m)
-    for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
-        begin_sample(p, "inferd_model_bytes", m, "kind", kinds[k].name);
-        page_bytes(p, info_value(&m->info, &kinds[k]));
-    }
+        for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
+            begin_sample(p, "inferd_model_bytes", m, "kind", kinds[k].name);
+            page_bytes(p, info_value(&m->info, &kinds[k]));
+        }
 }
 
 static void write_preemptions(page *p) {
     page_family(p, "inferd_preemptions_total", "counter",
                 "Times that sequences gave up a step or their pages for others, by what it took.");
     EACH_SERVED(p, m)
-    for (int r = 0; r < GEN_RUNGS; r++) {
-        begin_sample(p, "inferd_preemptions_total", m, "rung", gen_rung_name((gen_rung)r));
-        buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_rungs[r]);
-    }
+        for (int r = 0; r < GEN_RUNGS; r++) {
+            begin_sample(p, "inferd_preemptions_total", m, "rung", gen_rung_name((gen_rung)r));
+            buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_rungs[r]);
+        }
 }
 
 static void write_replicas(page *p) {
@@ -185,10 +185,10 @@ static void write_moves(page *p) {
 static void write_states(page *p) {
     page_family(p, "inferd_model_state", "gauge", "1 for the state that a model is in.");
     EACH_SERVED(p, m)
-    for (uint32_t s = MODEL_COLD; s < MODEL_STATES; s++) {
-        begin_sample(p, "inferd_model_state", m, "state", model_state_name((model_state)s));
-        buf_add_format(p->out, "%d\n", m->info.state == s);
-    }
+        for (uint32_t s = MODEL_COLD; s < MODEL_STATES; s++) {
+            begin_sample(p, "inferd_model_state", m, "state", model_state_name((model_state)s));
+            buf_add_format(p->out, "%d\n", m->info.state == s);
+        }
 }
 
 /* Families of vLLM's page that the endpoint picker of a Kubernetes gateway needs, and that repeat
@@ -197,10 +197,11 @@ static void write_for_pickers(page *p) {
     page_family(p, "vllm:cache_config_info", "gauge",
                 "Always 1; the labels say how many blocks of keys and values there are.");
     EACH_SERVED(p, m)
-    if (m->info.kv_block_tokens > 0 && m->info.kv_blocks_max > 0)
-        buf_add_format(
-            p->out, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",
-            page_model_label(p, m->name_idx, true), m->info.kv_block_tokens, m->info.kv_blocks_max);
+        if (m->info.kv_block_tokens > 0 && m->info.kv_blocks_max > 0)
+            buf_add_format(p->out,
+                           "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",
+                           page_model_label(p, m->name_idx, true), m->info.kv_block_tokens,
+                           m->info.kv_blocks_max);
     page_family(p, "vllm:lora_requests_info", "gauge",
                 "Unix time of the page; the labels list adapters, of which there are none.");
     page_u64(p, "vllm:lora_requests_info",

@@ -157,9 +157,6 @@ void stream_destroy(stream *s) {
 const stream_options *stream_about(const stream *s) {
     return &s->o;
 }
-uint32_t stream_n_choices(const stream *s) {
-    return s->n_choices;
-}
 const api_error *stream_error(const stream *s) {
     return &s->error;
 }

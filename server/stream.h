@@ -69,7 +69,6 @@ void stream_options_deinit(stream_options *o);
 stream *stream_create(stream_options *options);
 void stream_destroy(stream *s); // accepts NULL
 const stream_options *stream_about(const stream *s);
-uint32_t stream_n_choices(const stream *s);
 
 /* Handles one event of a choice; appends chunks to `out`.  True: the choice has ended before its
  * sequence did, so the caller should cancel the sequence. */

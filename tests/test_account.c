@@ -308,7 +308,7 @@ static void preempt_one(core_rig *r, bool drop) {
     submit(r, 1, 1, 0, GEN_NORMAL, 64, 40);
     while (r->outcomes[1].n_tokens < 10) core_rig_turn(r, 100);
     LIST_EACH_SAFE(node, next, &r->core.sched->running)
-    sched_preempt_seq(r->core.sched, LIST_ENTRY(node, seq, link));
+        sched_preempt_seq(r->core.sched, LIST_ENTRY(node, seq, link));
     if (drop) sched_drop_cached(r->core.sched, UINT32_MAX);
     r->idle_us += 7000;
     core_idle(&r->core, core_rig_now(r) - 7000, core_rig_now(r));

@@ -337,14 +337,6 @@ void jbuf_add_text(jbuf *b, const char *text, bool trusted) {
     jbuf_add(b, text, strlen(text), trusted);
 }
 
-void jbuf_pad(jbuf *b, char c, size_t n, bool trusted) {
-    if (n == 0) return;
-    make_marked_room(b, n, trusted);
-    memset(b->p + b->n, c, n);
-    if (b->marks != NULL) memset(b->marks + b->n, trusted, n);
-    b->n += n;
-}
-
 const jstr *jbuf_str(jbuf *b, bool markup) {
     if (b->n == 0 && !markup) return &jstr_empty;
     jstr *s = j_take(b->c, sizeof *s);

@@ -75,7 +75,6 @@ void jbuf_add_slice(jbuf *b, const jstr *s, size_t from, size_t to);
 void jbuf_add_str(jbuf *b, const jstr *s);
 void jbuf_add_cp(jbuf *b, uint32_t cp, bool trusted);
 void jbuf_add_text(jbuf *b, const char *text, bool trusted); // NUL-terminated
-void jbuf_pad(jbuf *b, char c, size_t n, bool trusted);
-const jstr *jbuf_str(jbuf *b, bool markup); // the buffer must not be used any more
+const jstr *jbuf_str(jbuf *b, bool markup);                  // the buffer must not be used any more
 
 #endif

@@ -92,11 +92,6 @@ jval *jdict_find(jctx *c, const jdict *d, jval key) {
     return NULL;
 }
 
-jval *jdict_find_text(jctx *c, const jdict *d, const char *key) {
-    jstr s = {.p = key, .n = strlen(key)};
-    return jdict_find(c, d, jv_str(&s));
-}
-
 void jdict_add(jctx *c, jdict *d, jval key, jval value) {
     d->pairs = j_grow_array(c, d->pairs, d->n, &d->capacity, sizeof *d->pairs);
     d->pairs[d->n++] = (jpair){.key = key, .value = value};

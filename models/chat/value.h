@@ -166,7 +166,6 @@ void jlist_add(jctx *c, jlist *list, jval v);
 jval jv_pair(jctx *c, jval a, jval b); // a tuple
 jdict *jdict_new(jctx *c, size_t capacity);
 jval *jdict_find(jctx *c, const jdict *d, jval key); // NULL: not there
-jval *jdict_find_text(jctx *c, const jdict *d, const char *key);
 void jdict_set(jctx *c, jdict *d, jval key, jval value);
 void jdict_add(jctx *c, jdict *d, jval key, jval value); // the key is known to be new
 

@@ -7,8 +7,8 @@
  *     front    from the entry of WAY_IN_BEGIN until engine_submit has returned
  *     engine   from the entry of sched_submit until it has returned
  *
- * The file is named by INFERD_WAY_IN; without it nothing is recorded.  Only the first request counts.
- * Thread: any; a stretch is recorded by one thread at a time. */
+ * The file is named by INFERD_WAY_IN; without it nothing is recorded.  Only the first request
+ * counts. Thread: any; a stretch is recorded by one thread at a time. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>

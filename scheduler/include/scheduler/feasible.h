@@ -179,7 +179,5 @@ typedef struct feasible_turns {
 /* quota_us [n]; n >= 1; the quotas are the best possible ones even when the target is not kept. */
 bool feasible_turns_plan(const feasible_turn *turns, uint32_t n, uint64_t alpha_max_ppm,
                          uint32_t quota_max_us, uint32_t *quota_us, feasible_turns *out);
-void feasible_turns_say(const feasible_turns *f, uint64_t alpha_max_ppm, char *text,
-                        size_t text_bytes);
 
 #endif

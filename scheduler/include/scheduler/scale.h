@@ -90,6 +90,5 @@ typedef struct scale_decision {
 
 /* The caller carries the step out.  If it cannot, the next input asks for it again. */
 scale_decision scale_decide(scale_state *s, const scale_input *in);
-const char *scale_say(scale_why why); // a few words
 
 #endif
