@@ -166,7 +166,7 @@ static void submit(world *w) {
     q->id = ++w->next_id;
     q->model_idx = below(w, w->n_models);
     q->tenant_idx = below(w, TENANTS);
-    q->class = (gen_class)(GEN_HIGH + below(w, GEN_CLASSES - GEN_HIGH));
+    q->prio = (gen_class)(GEN_HIGH + below(w, GEN_CLASSES - GEN_HIGH));
     q->n_prompt = 20 + below(w, 60);
     q->prompt = malloc(q->n_prompt * sizeof *q->prompt);
     INFERD_CHECK(q->prompt != NULL);
@@ -205,7 +205,7 @@ static void open_world(world *w) {
     INFERD_CHECK(core_init(&w->core, &o, &err) == INFERD_OK);
     INFERD_CHECK(core_open(&w->core, &err) == INFERD_OK);
     for (uint32_t i = 0; i < w->n_models; i++) {
-        model_policy p = {.class = (gen_class)(GEN_HIGH + i % (GEN_CLASSES - GEN_HIGH)),
+        model_policy p = {.prio = (gen_class)(GEN_HIGH + i % (GEN_CLASSES - GEN_HIGH)),
                           .weight = 1 + i % 3,
                           .keep_alive_us = POLICY_NEVER,
                           .replicas_min = 1,

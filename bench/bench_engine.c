@@ -102,7 +102,7 @@ static void ask(bench *b, stream *s, uint32_t n_output) {
     s->asked_us = s->last_us = clock_now_us();
     s->n_tokens = 0;
     *r = (gen_request){.id = s->id,
-                       .class = GEN_NORMAL,
+                       .prio = GEN_NORMAL,
                        .prompt = prompt,
                        .n_prompt = b->o->prompt,
                        .max_tokens = n_output,
@@ -263,7 +263,7 @@ static void open_engine(bench *b, const options *o) {
     const model *expected = b->m;
     gpu_need_status(engine_expect_models(&eo, &expected, 1, &err), &err);
     gpu_need_status(engine_start(&eo, &b->e, &err), &err);
-    model_policy policy = {.class = GEN_NORMAL,
+    model_policy policy = {.prio = GEN_NORMAL,
                            .weight = 1,
                            .pin = PIN_HOT,
                            .keep_alive_us = POLICY_NEVER,

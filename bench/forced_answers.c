@@ -67,7 +67,7 @@ static void start(asking *a, const forced_device *d) {
         weights * 5 / 4 + o.device.workspace_bytes + (d->tiny ? 64ull << 20 : 1ull << 30);
     if (d->emulated) o.device.module = gpu_module(true);
     gpu_need_status(engine_start(&o, &a->e, &err), &err);
-    model_policy policy = {.class = GEN_NORMAL,
+    model_policy policy = {.prio = GEN_NORMAL,
                            .weight = 1,
                            .pin = PIN_HOT,
                            .keep_alive_us = POLICY_NEVER,
@@ -88,7 +88,7 @@ static void ask(asking *a, uint64_t id) {
     if (r == NULL || prompt == NULL) gpu_die("no memory for a request");
     for (uint32_t i = 0; i < n; i++) prompt[i] = (tok_id)random_below(n_vocab);
     *r = (gen_request){.id = id,
-                       .class = GEN_NORMAL,
+                       .prio = GEN_NORMAL,
                        .prompt = prompt,
                        .n_prompt = n,
                        .max_tokens = OUTPUT,

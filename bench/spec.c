@@ -11,7 +11,7 @@
 typedef struct setter {
     const char *key, *arg; // arg NULL: a switch
     inferd_status (*run)(bench_spec *spec, const char *value, inferd_err *err);
-    inferd_status (*class)(bench_class *c, const char *value, inferd_err *err);
+    inferd_status (*prio)(bench_class *c, const char *value, inferd_err *err);
     const char *help;
 } setter;
 
@@ -268,7 +268,7 @@ void bench_settings_print(FILE *to) {
         if (SETTERS[i].run != NULL) print_setter(to, &SETTERS[i]);
     fprintf(to, "\nOptions of a class (outside --class: the default of all classes):\n");
     for (size_t i = 0; i < INFERD_COUNT(SETTERS); i++)
-        if (SETTERS[i].class != NULL) print_setter(to, &SETTERS[i]);
+        if (SETTERS[i].prio != NULL) print_setter(to, &SETTERS[i]);
 }
 
 inferd_status bench_spec_init(bench_spec *spec, inferd_err *err) {
@@ -337,7 +337,7 @@ inferd_status bench_spec_set(bench_spec *spec, int class_idx, const char *key, c
                              inferd_err *err) {
     const setter *found = find(key);
     if (found == NULL) return inferd_fail(err, INFERD_EINVAL, "there is no option \"%s\"", key);
-    if (found->class != NULL) {
+    if (found->prio != NULL) {
         setting_list *list = class_idx < 0 ? &spec->defaults : &spec->class_settings[class_idx];
         return settings_add(list, key, value, err);
     }
@@ -355,7 +355,7 @@ int bench_spec_class(bench_spec *spec) {
 
 static inferd_status settings_apply(bench_class *c, const setting_list *list, inferd_err *err) {
     for (size_t i = 0; i < list->n; i++) {
-        inferd_status s = find(list->items[i].key)->class(c, list->items[i].value, err);
+        inferd_status s = find(list->items[i].key)->prio(c, list->items[i].value, err);
         if (s == INFERD_OK) continue;
         inferd_context(err, "%s", list->items[i].key);
         return s;

@@ -93,7 +93,7 @@ static bool has(const queue_places *p, const queue_owner *o, uint32_t n) {
 queue_place queue_places_choose(const queue_places *p, const queue_asker *who, uint32_t n) {
     queue_place at = place_of_share(p, who);
     if (has(p, owner_at(p, at), n)) return at;
-    if (who->class <= GEN_HIGH && has(p, &p->urgent, n)) return (queue_place){QUEUE_URGENT, 0};
+    if (who->prio <= GEN_HIGH && has(p, &p->urgent, n)) return (queue_place){QUEUE_URGENT, 0};
     return (queue_place){QUEUE_OPEN, 0};
 }
 
@@ -101,7 +101,7 @@ uint32_t queue_places_most(const queue_places *p, const queue_asker *who) {
     const queue_owner *o = owner_at(p, place_of_share(p, who));
     uint32_t n = queue_places_open(p);
     if (o != NULL) n = u32_max(n, o->kept);
-    if (who->class <= GEN_HIGH) n = u32_max(n, p->urgent.kept);
+    if (who->prio <= GEN_HIGH) n = u32_max(n, p->urgent.kept);
     return n;
 }
 

@@ -118,7 +118,7 @@ typedef struct resident {
 /* One eviction candidate. */
 typedef struct residency_leaver {
     uint32_t idx;
-    gen_class class;
+    gen_class prio;
     uint64_t value;
 } residency_leaver;
 

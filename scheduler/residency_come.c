@@ -37,7 +37,7 @@ residency_want residency_want_of(const residency *r, uint32_t root, uint64_t now
 
 static bool comes_before(const residency_want *a, const residency_want *b) {
     if (a->kind != b->kind) return a->kind > b->kind;
-    if (a->class != b->class) return a->class < b->class;
+    if (a->prio != b->prio) return a->prio < b->prio;
     return a->since_us < b->since_us;
 }
 
@@ -101,8 +101,8 @@ static bool make_room_to_begin(residency *r, uint32_t root, const residency_want
                                uint64_t now_us) {
     bool turn = may_turn(r, w, now_us);
     if (r->slots[root].room_wanted_us == 0) r->slots[root].room_wanted_us = now_us;
-    return residency_make_room(r, root, pages_to_begin(r, root), w->class, turn, now_us) ||
-           residency_make_room(r, root, r->slots[root].about.weight_pages + 1, w->class, turn,
+    return residency_make_room(r, root, pages_to_begin(r, root), w->prio, turn, now_us) ||
+           residency_make_room(r, root, r->slots[root].about.weight_pages + 1, w->prio, turn,
                                now_us);
 }
 
@@ -180,7 +180,7 @@ static bool begin_stage_apart(residency *r, uint32_t root, const residency_want 
     if (!room && w->kind == WANT_PREFETCH)
         room = residency_make_host_room(r, root, n, RESIDENCY_NONE, false, now_us);
     if (!room && w->kind >= WANT_HOT)
-        room = residency_make_host_room_apart(r, root, w->class, may_turn(r, w, now_us), now_us);
+        room = residency_make_host_room_apart(r, root, w->prio, may_turn(r, w, now_us), now_us);
     if (!room || !pool_host_take(r->pool, n)) return false;
     m->host_copy = true;
     return true;

@@ -13,11 +13,11 @@
 
 /* The most urgent class of a weight group, and the sum of its weights. */
 static gen_class class_of(const residency *r, uint32_t root) {
-    gen_class class = GEN_BATCH;
+    gen_class prio = GEN_BATCH;
     EACH_MEMBER(r, root, i)
-        if (residency_counts(r, i) && r->slots[i].policy.class < class)
-            class = r->slots[i].policy.class;
-    return class;
+        if (residency_counts(r, i) && r->slots[i].policy.prio < prio)
+            prio = r->slots[i].policy.prio;
+    return prio;
 }
 
 static uint64_t weight_of(const residency *r, uint32_t root) {
@@ -59,7 +59,7 @@ static bool may_go(const residency *r, uint32_t v, uint32_t root, uint64_t now_u
 }
 
 /* May it be evicted for waiting work of this class of `root`, and on what ground? */
-static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_class class,
+static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_class prio,
                           uint64_t now_us) {
     const resident *m = &r->slots[v];
     if (!may_go(r, v, root, now_us)) return VICTIM_NONE;
@@ -68,17 +68,17 @@ static victim_kind victim(const residency *r, uint32_t v, uint32_t root, gen_cla
     if (d.n_waiting + d.n_running == 0)
         return group_n_steps(r, v) == 0 && !m->wanted ? VICTIM_IDLE : VICTIM_NONE;
     gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
-    if (theirs > class) return VICTIM_LOWER;
+    if (theirs > prio) return VICTIM_LOWER;
     uint64_t turn_us = residency_turn_us(r, v);
     /* A model that is HOT and could begin nothing for a whole time slice waits for memory itself:
      * both would wait for ever.  A model that was idle and got work only now is not stuck. */
     uint64_t blocked_since_us = d.oldest_us > m->hot_since_us ? d.oldest_us : m->hot_since_us;
     bool stuck = d.n_running == 0 && now_us >= blocked_since_us + turn_us;
-    return (theirs == class || stuck) && served_us >= turn_us ? VICTIM_TURN : VICTIM_NONE;
+    return (theirs == prio || stuck) && served_us >= turn_us ? VICTIM_TURN : VICTIM_NONE;
 }
 
 static bool leaves_before(const residency_leaver *a, const residency_leaver *b) {
-    if (a->class != b->class) return a->class > b->class;
+    if (a->prio != b->prio) return a->prio > b->prio;
     return a->value != b->value ? a->value < b->value : a->idx < b->idx;
 }
 
@@ -115,11 +115,11 @@ static uint32_t gain_of(const residency *r, uint32_t v, uint32_t root) {
 
 /* The next victim of this kind when that many pages are missing: the lowest value, but without
  * evictions in vain. */
-static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_class class,
+static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_class prio,
                             uint64_t missing, uint64_t now_us) {
     uint32_t n = 0;
     for (uint32_t v = 0; v < r->n_used; v++) {
-        if (victim(r, v, root, class, now_us) != kind || gain_of(r, v, root) == 0) continue;
+        if (victim(r, v, root, prio, now_us) != kind || gain_of(r, v, root) == 0) continue;
         residency_leaver l = {v, class_of(r, v), value_of(r, v, now_us)};
         uint32_t i = n++;
         for (; i > 0 && leaves_before(&l, &r->leavers[i - 1]); i--)
@@ -134,11 +134,11 @@ static uint32_t pick_needed(residency *r, victim_kind kind, uint32_t root, gen_c
 
 /* The same without sparing any: for pages of the device, or for host memory, which has no
  * guarantees. */
-static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root, gen_class class,
+static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root, gen_class prio,
                             bool host, uint64_t now_us) {
     uint32_t best = RESIDENCY_NONE;
     for (uint32_t v = 0; v < r->n_used; v++)
-        if (victim(r, v, root, class, now_us) == kind && (host || gain_of(r, v, root) > 0) &&
+        if (victim(r, v, root, prio, now_us) == kind && (host || gain_of(r, v, root) > 0) &&
             (best == RESIDENCY_NONE || goes_before(r, v, best, now_us)))
             best = v;
     return best;
@@ -147,11 +147,11 @@ static uint32_t pick_victim(const residency *r, victim_kind kind, uint32_t root,
 /* Free pages that a model which just came needs for its first work, which has not begun.  The
  * weights of another model, unless its waiting work is more urgent, leave them free for one time
  * slice: else two models would be HOT and neither could begin. */
-static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, uint64_t now_us) {
+static uint32_t promised_to(const residency *r, uint32_t root, gen_class prio, uint64_t now_us) {
     const resident *m = &r->slots[root];
     if (m->state != MODEL_HOT || !residency_is_root(r, root)) return 0;
     sched_demand d = group_demand(r, root);
-    if (d.n_waiting == 0 || d.n_running > 0 || d.waiting_class > class ||
+    if (d.n_waiting == 0 || d.n_running > 0 || d.waiting_class > prio ||
         now_us - m->hot_since_us >= residency_turn_us(r, root))
         return 0;
     uint32_t guaranteed = pool_unfilled(&r->pool->owners[root]); // kept free by the pool
@@ -161,17 +161,17 @@ static uint32_t promised_to(const residency *r, uint32_t root, gen_class class, 
 /* The sum over all other models, for n pages of `root`; 0 where those are within the guarantee of
  * `root`, which goes first. */
 static uint32_t promised_to_others(const residency *r, uint32_t root, uint32_t n_pages,
-                                   gen_class class, uint64_t now_us) {
+                                   gen_class prio, uint64_t now_us) {
     uint32_t n = 0;
     if (residency_is_owed(r, root, n_pages)) return 0;
     for (uint32_t i = 0; i < r->n_used; i++)
-        if (i != root) n += promised_to(r, i, class, now_us);
+        if (i != root) n += promised_to(r, i, prio, now_us);
     return n;
 }
 
 /* Pages that `root` would have if all victims up to this kind were evicted.  Cached pages count as
  * free, and so do keys and values of the victims. */
-static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, gen_class class,
+static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, gen_class prio,
                            victim_kind up_to, uint64_t now_us) {
     bool owed = residency_is_owed(r, root, n_pages);
     uint64_t n = pool_n_device_free(r->pool) + r->pool->n_in[PAGE_QUARANTINE], promised = 0;
@@ -180,10 +180,10 @@ static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, 
                  0; // keys and values of the victims; guarantees of models that are not filled then
     for (uint32_t v = 0; v < r->n_used; v++) {
         if (!residency_is_root(r, v)) continue;
-        victim_kind kind = victim(r, v, root, class, now_us);
+        victim_kind kind = victim(r, v, root, prio, now_us);
         bool goes = r->slots[v].leaving || (kind != VICTIM_NONE && kind <= up_to);
         if (goes) n += r->slots[v].n_pages;
-        if (!goes && !owed && v != root) promised += promised_to(r, v, class, now_us);
+        if (!goes && !owed && v != root) promised += promised_to(r, v, prio, now_us);
         EACH_MEMBER(r, v, i) {
             const pool_owner *o = &r->pool->owners[i];
             uint32_t cached = sched_model_n_cached(r->sched, i);
@@ -203,7 +203,7 @@ static uint64_t room_after(const residency *r, uint32_t root, uint32_t n_pages, 
 
 /* Evict it for waiting work of this class of `root`: at once, unless a step of it is on its way.
  * `comer`: see residency_release.  True: it is gone. */
-static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, uint32_t root,
+static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class prio, uint32_t root,
                   uint32_t comer, uint64_t now_us) {
     static const engine_evict_cause causes[] = {ENGINE_EVICT_PRESSURE, ENGINE_EVICT_PRESSURE,
                                                 ENGINE_EVICT_CLASS, ENGINE_EVICT_TURN};
@@ -211,9 +211,9 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, u
     if (kind == VICTIM_TURN) r->n_turns++;
     if (kind != VICTIM_IDLE) {
         m->away_until_us = now_us + r->limits.turn_us;
-        m->away_class = group_demand(r, v).n_running == 0 ? GEN_SYSTEM : class;
+        m->away_class = group_demand(r, v).n_running == 0 ? GEN_SYSTEM : prio;
         m->away_for = root;
-        m->away_for_class = class;
+        m->away_for_class = prio;
     }
     residency_drain(r, v, causes[kind], true, now_us);
     if (group_n_steps(r, v) > 0) return false;
@@ -223,21 +223,21 @@ static bool evict(residency *r, uint32_t v, victim_kind kind, gen_class class, u
 
 /* There are n pages for weights of `root` and its first keys and values, in pieces that weights can
  * use. */
-static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class class,
+static bool has_room(const residency *r, uint32_t root, uint32_t n, gen_class prio,
                      uint64_t now_us) {
     const pool *p = r->pool;
-    return pool_n_takeable(p, root) >= n + promised_to_others(r, root, n, class, now_us) &&
+    return pool_n_takeable(p, root) >= n + promised_to_others(r, root, n, prio, now_us) &&
            (r->one_memory || pool_n_whole_pages(p) >= r->slots[root].about.weight_pages);
 }
 
 /* Drop cached keys and values until has_room is true.  Where weights need whole extents, cached
  * blocks that are in their way are dropped even if there are pages enough. */
-static bool drop_cached_for(residency *r, uint32_t root, uint32_t n, gen_class class,
+static bool drop_cached_for(residency *r, uint32_t root, uint32_t n, gen_class prio,
                             uint64_t now_us) {
     const pool *p = r->pool;
-    while (!has_room(r, root, n, class, now_us)) {
+    while (!has_room(r, root, n, prio, now_us)) {
         uint32_t n_free = pool_n_device_free(p), takeable = pool_n_takeable(p, root);
-        uint32_t wanted = n + promised_to_others(r, root, n, class, now_us);
+        uint32_t wanted = n + promised_to_others(r, root, n, prio, now_us);
         uint32_t missing = takeable < wanted ? wanted - takeable : 1;
         if (sched_drop_cached(r->sched, n_free + missing) == n_free) return false;
     }
@@ -253,9 +253,9 @@ static uint32_t n_leaving(const residency *r, uint32_t root) {
 }
 
 /* Of the n pages for `root`, those that are neither there nor on their way. */
-static uint64_t n_missing(const residency *r, uint32_t root, uint32_t n, gen_class class,
+static uint64_t n_missing(const residency *r, uint32_t root, uint32_t n, gen_class prio,
                           uint64_t now_us) {
-    uint64_t wanted = (uint64_t)n + promised_to_others(r, root, n, class, now_us);
+    uint64_t wanted = (uint64_t)n + promised_to_others(r, root, n, prio, now_us);
     uint64_t there = (uint64_t)pool_n_takeable(r->pool, root) + n_leaving(r, root);
     return wanted > there ? wanted - there : 0;
 }
@@ -272,19 +272,19 @@ static uint32_t pick_lent(const residency *r, uint32_t root, uint64_t now_us) {
 /* Take n pages within the guarantee of `root` from models above theirs, of any class: running
  * sequences are preempted, then weights are evicted.  The freed pages are reserved for `root`, so
  * none is freed in vain.  False: not yet. */
-static bool take_back(residency *r, uint32_t root, uint32_t n, gen_class class, uint64_t now_us) {
+static bool take_back(residency *r, uint32_t root, uint32_t n, gen_class prio, uint64_t now_us) {
     for (;;) {
-        if (drop_cached_for(r, root, n, class, now_us)) return true;
+        if (drop_cached_for(r, root, n, prio, now_us)) return true;
         uint32_t there = pool_n_takeable(r->pool, root), leaving = n_leaving(r, root), v;
         bool pending = leaving > 0 || r->pool->n_in[PAGE_QUARANTINE] > 0;
         if (there + leaving >= n && pending) return false;
         uint32_t wanted =
             there < n ? n - leaving : there + 1; // else there are enough, but not in whole extents
         if (sched_take_back(r->sched, root, wanted)) {
-            if (drop_cached_for(r, root, n, class, now_us)) return true;
+            if (drop_cached_for(r, root, n, prio, now_us)) return true;
             if (pool_n_takeable(r->pool, root) < wanted) return false; // when steps end
         } else if ((v = pick_lent(r, root, now_us)) != RESIDENCY_NONE) {
-            evict(r, v, VICTIM_LOWER, class, root, root, now_us);
+            evict(r, v, VICTIM_LOWER, prio, root, root, now_us);
             if (r->slots[root].on_device) return true; // their pages were exchanged
         } else {
             return false;
@@ -292,25 +292,25 @@ static bool take_back(residency *r, uint32_t root, uint32_t n, gen_class class, 
     }
 }
 
-bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class class, bool turn,
+bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, bool turn,
                          uint64_t now_us) {
-    if (drop_cached_for(r, root, n, class, now_us)) return true;
-    bool owed = class != GEN_CLASSES && residency_is_owed(r, root, n);
+    if (drop_cached_for(r, root, n, prio, now_us)) return true;
+    bool owed = prio != GEN_CLASSES && residency_is_owed(r, root, n);
     victim_kind last = owed ? VICTIM_IDLE : turn ? VICTIM_TURN : VICTIM_LOWER, up_to = VICTIM_IDLE;
-    while (up_to < last && room_after(r, root, n, class, up_to, now_us) < n) up_to++;
-    if (!owed && room_after(r, root, n, class, up_to, now_us) < n) return false;
+    while (up_to < last && room_after(r, root, n, prio, up_to, now_us) < n) up_to++;
+    if (!owed && room_after(r, root, n, prio, up_to, now_us) < n) return false;
     for (victim_kind k = VICTIM_IDLE; k <= up_to; k++) {
-        while (!has_room(r, root, n, class, now_us)) {
-            uint64_t missing = n_missing(r, root, n, class, now_us);
+        while (!has_room(r, root, n, prio, now_us)) {
+            uint64_t missing = n_missing(r, root, n, prio, now_us);
             if (missing == 0 && n_leaving(r, root) > 0) return false; // enough models are leaving
-            uint32_t v = pick_needed(r, k, root, class, missing, now_us);
+            uint32_t v = pick_needed(r, k, root, prio, missing, now_us);
             if (v == RESIDENCY_NONE) break;
-            evict(r, v, k, class, root, root, now_us);
+            evict(r, v, k, prio, root, root, now_us);
             if (r->slots[root].on_device) return true; // their pages were exchanged
-            drop_cached_for(r, root, n, class, now_us);
+            drop_cached_for(r, root, n, prio, now_us);
         }
     }
-    return has_room(r, root, n, class, now_us) || (owed && take_back(r, root, n, class, now_us));
+    return has_room(r, root, n, prio, now_us) || (owed && take_back(r, root, n, prio, now_us));
 }
 
 uint64_t residency_away_until_us(const residency *r, uint32_t root) {
@@ -356,7 +356,7 @@ bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t 
     return true;
 }
 
-bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class class, bool turn,
+bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio, bool turn,
                                     uint64_t now_us) {
     uint32_t n = r->slots[root].about.host_pages;
     if (residency_make_host_room(r, root, n, RESIDENCY_NONE, true, now_us)) return true;
@@ -364,9 +364,9 @@ bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class class
     for (victim_kind k = VICTIM_IDLE; k <= last; k++) {
         uint32_t v;
         while (pool_n_host_free(r->pool) < n &&
-               (v = pick_victim(r, k, root, class, true, now_us)) != RESIDENCY_NONE) {
+               (v = pick_victim(r, k, root, prio, true, now_us)) != RESIDENCY_NONE) {
             r->slots[v].drop_next = true;
-            evict(r, v, k, class, root, RESIDENCY_NONE, now_us);
+            evict(r, v, k, prio, root, RESIDENCY_NONE, now_us);
         }
     }
     return pool_n_host_free(r->pool) >= n;

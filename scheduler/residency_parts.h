@@ -93,7 +93,7 @@ typedef enum want_kind {
 
 typedef struct residency_want {
     want_kind kind;
-    gen_class class;
+    gen_class prio;
     uint64_t since_us;
 } residency_want;
 
@@ -110,7 +110,7 @@ bool residency_start_loading(residency *r, bool owed, uint64_t now_us);
 /* -- residency_evict.c -- */
 /* Make room for n pages of `root` and its waiting work of this class (GEN_CLASSES: none waits, and
  * only idle models are evicted).  False: not now.  No model is evicted in vain. */
-bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class class, bool turn,
+bool residency_make_room(residency *r, uint32_t root, uint32_t n, gen_class prio, bool turn,
                          uint64_t now_us);
 /* The same for n pages of host memory, by dropping WARM models: those worth less than `root`, or,
  * if `needed`, all that have no waiting work; never `comer`, for which `root` leaves. */
@@ -118,7 +118,7 @@ bool residency_make_host_room(residency *r, uint32_t root, uint32_t n, uint32_t 
                               uint64_t now_us);
 /* Where host memory is apart: all that `root` needs.  If nothing else helps, HOT models are evicted
  * together with their host copies. */
-bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class class, bool turn,
+bool residency_make_host_room_apart(residency *r, uint32_t root, gen_class prio, bool turn,
                                     uint64_t now_us);
 
 /* Until then it stays away because of the work that evicted it; in the past: it may come. */

@@ -48,7 +48,7 @@ static void roll_window(residency *r, uint64_t now_us) {
 }
 
 /* Collects the models of this class that have work and may be evicted; returns how many. */
-static uint32_t collect_turns(residency *r, gen_class class) {
+static uint32_t collect_turns(residency *r, gen_class prio) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_used; i++) {
         const resident *m = &r->slots[i];
@@ -56,7 +56,7 @@ static uint32_t collect_turns(residency *r, gen_class class) {
             continue;
         sched_demand d = group_demand(r, i);
         gen_class theirs = d.running_class < d.waiting_class ? d.running_class : d.waiting_class;
-        if (d.n_waiting + d.n_running == 0 || theirs != class) continue;
+        if (d.n_waiting + d.n_running == 0 || theirs != prio) continue;
         uint64_t cost_us = 0, period_us = 0, switch_us = residency_back_us(r, i);
         EACH_MEMBER(r, i, k) sched_add_task(r->sched, k, &cost_us, &period_us);
         if (period_us == 0) period_us = TURN_PERIOD_US;
@@ -75,8 +75,8 @@ static void plan_turns(residency *r, uint64_t now_us) {
     r->turns_planned_us = now_us;
     r->turns_attainment_ppm = FEASIBLE_ONE_PPM;
     for (uint32_t i = 0; i < r->n_used; i++) r->slots[i].turn_us = 0;
-    for (uint32_t class = 0; class < GEN_CLASSES; class ++) {
-        uint32_t n = collect_turns(r, (gen_class) class);
+    for (uint32_t prio = 0; prio < GEN_CLASSES; prio++) {
+        uint32_t n = collect_turns(r, (gen_class)prio);
         if (n < 2) continue;
         feasible_turns_plan(r->turns, n, FEASIBLE_ONE_PPM, FEASIBLE_TURN_MAX_US, r->quotas, &f);
         for (uint32_t i = 0; i < n; i++) {

@@ -255,7 +255,7 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
         d->n_running++;
         n_blocks += q->table.n_blocks;
         rate_add_rows(&held, 0, q->n_computed);
-        if (q->req->class < d->running_class) d->running_class = q->req->class;
+        if (q->req->prio < d->running_class) d->running_class = q->req->prio;
     }
     LIST_EACH(node, &m->waiting) {
         const seq *q = LIST_ENTRY(node, seq, mine);
@@ -263,12 +263,12 @@ static void count_demand(const sched *s, const sched_model *m, sched_demand *d) 
         d->n_waiting++;
         if (q->first_token_us == 0 && (d->unserved_us == 0 || q->req->arrival_us < d->unserved_us))
             d->unserved_us = q->req->arrival_us;
-        if (q->req->class > d->waiting_class) continue;
-        if (q->req->class < d->waiting_class || q->idle_since_us < d->oldest_us) {
+        if (q->req->prio > d->waiting_class) continue;
+        if (q->req->prio < d->waiting_class || q->idle_since_us < d->oldest_us) {
             d->oldest_us = q->idle_since_us;
             first = q;
         }
-        d->waiting_class = q->req->class;
+        d->waiting_class = q->req->prio;
     }
     if (first != NULL) d->first_pages = sched_pages_to_start(s, first);
     d->again_us = sched_again_us(m, &held, n_blocks);
@@ -303,8 +303,8 @@ void sched_set_reclaim(sched *s, sched_reclaim *f, void *ctx) {
 
 /* A running sequence gives up its aged class, so that another that waited for long may age. */
 static void give_lift_back(sched *s, seq *q) {
-    s->n_lifted -= q->granted < q->req->class;
-    q->granted = q->req->class;
+    s->n_lifted -= q->granted < q->req->prio;
+    q->granted = q->req->prio;
 }
 
 /* Frees its blocks and drops what unfinished steps would have brought. */
@@ -493,8 +493,8 @@ static inferd_status check_request(const sched *s, const gen_request *r, uint64_
                            s->n_waiting, s->limits.queue_len_max);
     if (r->n_prompt == 0 || r->prompt == NULL)
         return inferd_fail(err, INFERD_EINVAL, "the prompt has no tokens");
-    if ((uint32_t)r->class >= GEN_CLASSES)
-        return inferd_fail(err, INFERD_EINVAL, "class %u of %u", (unsigned)r->class, GEN_CLASSES);
+    if ((uint32_t)r->prio >= GEN_CLASSES)
+        return inferd_fail(err, INFERD_EINVAL, "class %u of %u", (unsigned)r->prio, GEN_CLASSES);
     inferd_status status = check_ids(r, m->spec.n_vocab, err);
     if (status != INFERD_OK) return status;
     return sched_admit(m->spec.context, sched_tokens_for(s, r->model_idx, r->tenant_idx),
@@ -596,7 +596,7 @@ void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
     q->n_tokens = r->n_prompt;
     q->arrival_no = s->next_arrival_no++;
     q->idle_since_us = now_us;
-    q->granted = r->class;
+    q->granted = r->prio;
     q->scoring = r->n_prompt_logprobs >= 0;
     q->cacheable = !r->no_cache && !s->limits.no_prefix_cache;
     draft_start(&q->habit, s->limits.draft_tokens);

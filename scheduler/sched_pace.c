@@ -51,7 +51,7 @@ typedef struct rotation {
 
 /* A long wait for the first token.  Batch work may wait for as long as it takes. */
 static bool waits_for_long(const sched *s, const seq *q) {
-    return q->req->class <= GEN_NORMAL && seq_n_output(q) == 0 &&
+    return q->req->prio <= GEN_NORMAL && seq_n_output(q) == 0 &&
            s->clock_us >= q->req->arrival_us + LONG_WAIT_US;
 }
 
@@ -85,9 +85,8 @@ static uint32_t most_urgent(uint32_t classes) {
 static bool takes_part(const sched_model *m, const sched_model *other) {
     if (other == m) return true;
     if (!other->hot || other->ready == 0) return false;
-    for (uint32_t class = 0; class < GEN_CLASSES; class ++)
-        if ((other->found >> class & 1) != 0 && other->best[class].tier == TIER_ENTITLED)
-            return true;
+    for (uint32_t prio = 0; prio < GEN_CLASSES; prio++)
+        if ((other->found >> prio & 1) != 0 && other->best[prio].tier == TIER_ENTITLED) return true;
     return m->ready == 0 || most_urgent(other->ready) <= most_urgent(m->ready);
 }
 

@@ -214,7 +214,7 @@ void sched_copy_ahead(sched *s, uint64_t now_us) {
     LIST_EACH(node, &s->running) {
         seq *q = LIST_ENTRY(node, seq, link);
         const sched_model *m = seq_model(s, q);
-        if (q->req->class != GEN_BATCH || !m->parks) continue;
+        if (q->req->prio != GEN_BATCH || !m->parks) continue;
         while (s->ahead_us >= 100 * tried_us(s, m)) {
             uint64_t before_us = s->moved_us;
             if (!copy_one_ahead(s, q)) break;

@@ -80,20 +80,19 @@ static void expire(sched *s, uint64_t now_us) {
 /* ---- order ---- */
 
 uint32_t sched_class_now(const sched *s, const seq *q, uint64_t now_us) {
-    uint32_t class = q->req->class;
-    if (s->limits.starvation_us == 0 || class <= GEN_HIGH || now_us <= q->idle_since_us)
-        return class;
+    uint32_t prio = q->req->prio;
+    if (s->limits.starvation_us == 0 || prio <= GEN_HIGH || now_us <= q->idle_since_us) return prio;
     if (q->state == SEQ_WAITING && s->n_lifted >= u32_max(s->limits.running_max / LIFTED_PARTS, 1))
-        return class;
+        return prio;
     uint64_t lifts = (now_us - q->idle_since_us) / s->limits.starvation_us;
-    return lifts < class - GEN_HIGH ? (uint32_t)(class - lifts) : GEN_HIGH;
+    return lifts < prio - GEN_HIGH ? (uint32_t)(prio - lifts) : GEN_HIGH;
 }
 
 /* Inside a batch a sequence keeps the class that it aged to.  Between models it does not: a model
  * would have the device for as long as one of its sequences is aged. */
 static uint32_t class_in_batch(const sched *s, const seq *q, uint64_t now_us) {
-    uint32_t class = sched_class_now(s, q, now_us);
-    return q->state == SEQ_RUNNING ? u32_min(q->granted, class) : class;
+    uint32_t prio = sched_class_now(s, q, now_us);
+    return q->state == SEQ_RUNNING ? u32_min(q->granted, prio) : prio;
 }
 
 bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us) {
@@ -105,7 +104,7 @@ bool sched_is_overdue(const sched *s, const seq *q, uint64_t now_us) {
  * a step whatever its class. */
 static bool is_lifted(const sched *s, const seq *q, uint64_t now_us) {
     return q->state == SEQ_RUNNING &&
-           (class_in_batch(s, q, now_us) < q->req->class || sched_is_overdue(s, q, now_us));
+           (class_in_batch(s, q, now_us) < q->req->prio || sched_is_overdue(s, q, now_us));
 }
 
 bool sched_is_blocked(const sched *s, uint64_t now_us) {
@@ -136,18 +135,18 @@ static bool is_lost(const plan *p, const seq *q) {
 
 /* The rank of a request orders it within its own class.  In a class that it aged to its rank is 0
  * at first, and falls by 1 (more urgent) with each further starvation_us. */
-static int32_t rank_now(const plan *p, const seq *q, uint32_t class) {
-    if (class >= q->req->class) return q->req->rank;
+static int32_t rank_now(const plan *p, const seq *q, uint32_t prio) {
+    if (prio >= q->req->prio) return q->req->rank;
     uint64_t lifts =
         (p->now_us - u64_min(q->idle_since_us, p->now_us)) / u64_max(p->s->limits.starvation_us, 1);
-    uint64_t used = q->req->class - class;
+    uint64_t used = q->req->prio - prio;
     return lifts > used ? -(int32_t)u64_min(lifts - used, INT32_MAX) : 0;
 }
 
 static bool precedes(const plan *p, const seq *a, const seq *b) {
     bool lost_a = is_lost(p, a), lost_b = is_lost(p, b);
-    uint32_t class_a = lost_a ? a->req->class : class_in_batch(p->s, a, p->now_us);
-    uint32_t class_b = lost_b ? b->req->class : class_in_batch(p->s, b, p->now_us);
+    uint32_t class_a = lost_a ? a->req->prio : class_in_batch(p->s, a, p->now_us);
+    uint32_t class_b = lost_b ? b->req->prio : class_in_batch(p->s, b, p->now_us);
     if (class_a != class_b) return class_a < class_b;
     if (lost_a != lost_b) return lost_b;
     bool lifted_a = is_lifted(p->s, a, p->now_us), lifted_b = is_lifted(p->s, b, p->now_us);
@@ -231,8 +230,8 @@ static bool computes_for(const plan *p, const seq *r, const seq *q) {
     const kv_layout *l = &p->m->kv.layout;
     uint32_t n_blocks = r->n_published + 1; // up to the end of the one that r computes
     size_t n_tokens = (size_t)n_blocks * l->block_tokens;
-    return is_active(p, r) && r->cacheable && !r->scoring && r->granted <= q->req->class &&
-           (r->granted < q->req->class || r->req->rank <= q->req->rank) &&
+    return is_active(p, r) && r->cacheable && !r->scoring && r->granted <= q->req->prio &&
+           (r->granted < q->req->prio || r->req->rank <= q->req->rank) &&
            n_blocks <= blocks_findable(q, l) && n_tokens <= r->n_tokens &&
            memcmp(r->req->cache_scope, q->req->cache_scope, sizeof r->req->cache_scope) == 0 &&
            memcmp(seq_tokens(r), seq_tokens(q), n_tokens * sizeof(tok_id)) == 0;
@@ -259,7 +258,7 @@ typedef bool seq_order(const plan *p, const seq *a, const seq *b);
 /* The order of admit_urgent: the class of the request comes first.  Aging changes the order, not
  * the right to preempt, so aged requests must not stand before requests that may preempt. */
 static bool outranks(const plan *p, const seq *a, const seq *b) {
-    return a->req->class != b->req->class ? a->req->class < b->req->class : precedes(p, a, b);
+    return a->req->prio != b->req->prio ? a->req->prio < b->req->prio : precedes(p, a, b);
 }
 
 /* `claimants`: only sequences that may take memory for their guarantee. */
@@ -291,7 +290,7 @@ bool sched_deserves_less(const seq *a, const seq *b) {
  * on without `v`, and `v` has not yet been preempted PREEMPTIONS_SPARED times. */
 static bool is_its_turn(const sched *s, const seq *q, const seq *v) {
     const sched_model *m = &s->models[q->model_idx], *others = &s->models[v->model_idx];
-    return m->starved_plan == s->plan_no && others != m && v->granted == q->req->class &&
+    return m->starved_plan == s->plan_no && others != m && v->granted == q->req->prio &&
            others->running.next != &v->mine && v->n_preempted < PREEMPTIONS_SPARED;
 }
 
@@ -304,7 +303,7 @@ static bool may_preempt(const sched *s, const seq *q, bool claims, const seq *v)
      * own guarantee: beyond it two owners would take pages from each other again and again. */
     bool less = q->state == SEQ_RUNNING
                     ? sched_deserves_less(v, q)
-                    : v->paused || v->granted > q->req->class || is_its_turn(s, q, v);
+                    : v->paused || v->granted > q->req->prio || is_its_turn(s, q, v);
     if (!sched_has_guarantees(s) || (less && claims)) return less;
     return (less || claims) && !sched_is_secure(s, v);
 }
@@ -447,9 +446,9 @@ static bool reclaim_weights(const plan *p, sched_model *m, const seq *waiting) {
         return s->reclaim(s->reclaim_ctx, m->kv.owner, GEN_CLASSES, GEN_CLASSES, 0);
     gen_class lifted = (gen_class)sched_class_now(s, waiting, p->now_us);
     uint64_t since_us = u64_max(waiting->idle_since_us, short_since_us(p, m));
-    if (p->now_us < since_us + s->limits.starvation_us) lifted = waiting->req->class;
+    if (p->now_us < since_us + s->limits.starvation_us) lifted = waiting->req->prio;
     return s->reclaim(s->reclaim_ctx, m->kv.owner,
-                      sched_is_blocked(s, p->now_us) ? lifted : waiting->req->class, lifted,
+                      sched_is_blocked(s, p->now_us) ? lifted : waiting->req->prio, lifted,
                       since_us);
 }
 
@@ -595,7 +594,7 @@ static void start(plan *p, seq *q) {
     sched *s = p->s;
     const kv_layout *l = &p->m->kv.layout;
     q->granted = (gen_class)sched_class_now(s, q, p->now_us);
-    s->n_lifted += q->granted < q->req->class;
+    s->n_lifted += q->granted < q->req->prio;
     list_remove(&q->link);
     s->n_waiting--;
     q->state = SEQ_RUNNING;
@@ -814,10 +813,10 @@ static bool wants_rows(const plan *p, const seq *q) {
 
 /* An aged sequence that gets rows keeps its class, because a few rows per starvation_us do not
  * complete a prompt. */
-static void keep_lift(plan *p, seq *q, uint32_t class) {
-    if (class >= q->granted) return;
-    p->s->n_lifted += q->granted == q->req->class;
-    q->granted = (gen_class) class;
+static void keep_lift(plan *p, seq *q, uint32_t prio) {
+    if (prio >= q->granted) return;
+    p->s->n_lifted += q->granted == q->req->prio;
+    q->granted = (gen_class)prio;
 }
 
 /* Swap in q's blocks instead of computing them: all at once when the step is still empty, else for
@@ -855,7 +854,7 @@ static seq *first_aside(const plan *p, bool lifted) {
     seq *first = NULL;
     LIST_EACH(node, &p->m->running) {
         seq *q = LIST_ENTRY(node, seq, mine);
-        if (!q->aside || q->paused || !may_join(p, q) || (lifted && q->granted == q->req->class))
+        if (!q->aside || q->paused || !may_join(p, q) || (lifted && q->granted == q->req->prio))
             continue;
         if (first == NULL || precedes(p, q, first)) first = q;
     }
@@ -928,7 +927,7 @@ static uint32_t plan_overdue(plan *p) {
         n_seqs++;
         n_prompt_rows += prompt ? n : 0;
         bool may_rise =
-            q->granted < q->req->class || s->n_lifted < s->limits.running_max / LIFTED_PARTS;
+            q->granted < q->req->prio || s->n_lifted < s->limits.running_max / LIFTED_PARTS;
         if (q->granted > GEN_HIGH && may_rise) keep_lift(p, q, q->granted - 1);
     }
     p->m->overdue_step = n_seqs > 0;
@@ -1136,7 +1135,7 @@ bool sched_plan(sched *s, uint64_t now_us, step *st) {
         p.m->n_steps++;
         p.m->stepped_us = now_us;
         rate_work work = step_work(st);
-        sched_note_aside(s, choice.class, now_us);
+        sched_note_aside(s, choice.prio, now_us);
         st->predicted_us = rate_us(&p.m->rate, &work);
         for (uint32_t i = 0; i < st->b.n_seqs; i++) st->items[i].q->last_epoch = st->epoch;
         s->blocked_since_us = 0;

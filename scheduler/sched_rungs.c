@@ -75,13 +75,13 @@ void sched_note_rows(sched *s, seq *q, uint64_t now_us) {
     if (q->first_plan_us == 0) sched_note_cached(s, q, q->n_cached);
 }
 
-void sched_note_aside(sched *s, uint32_t class, uint64_t now_us) {
+void sched_note_aside(sched *s, uint32_t prio, uint64_t now_us) {
     LIST_EACH(node, &s->running) {
         seq *q = LIST_ENTRY(node, seq, link);
         if (q->planned_plan == s->plan_no || q->paused || q->n_steps > 0 || seq_n_wanted(q) == 0 ||
             q->first_plan_us == 0 || q->aside_since_us != 0 || q->away_since_us != 0)
             continue;
-        if (s->models[q->model_idx].hot && sched_class_now(s, q, now_us) > class)
+        if (s->models[q->model_idx].hot && sched_class_now(s, q, now_us) > prio)
             q->aside_since_us = now_us;
     }
 }

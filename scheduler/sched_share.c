@@ -226,7 +226,7 @@ static bool comes_before(const sched_choice *a, const sched_choice *b) {
     if (a->tier != b->tier) return a->tier < b->tier;
     if (a->overdue != b->overdue) return a->overdue;
     if (a->floor != b->floor) return a->floor;
-    if (a->class != b->class) return a->class < b->class;
+    if (a->prio != b->prio) return a->prio < b->prio;
     if (a->late != b->late) return b->late;
     if ((a->deadline_us != 0) != (b->deadline_us != 0)) return a->deadline_us != 0;
     if (a->deadline_us != b->deadline_us) return a->deadline_us < b->deadline_us;
@@ -258,8 +258,8 @@ static bool consider(sched *s, seq *q, uint64_t now_us, sched_choice *out) {
     *out = (sched_choice){
         .m = seq_model(s, q),
         .tier = sched_tier_of(s, q, now_us),
-        .class = late && s->limits.objective == OBJECTIVE_SLA ? q->req->class
-                                                              : sched_class_now(s, q, now_us),
+        .prio = late && s->limits.objective == OBJECTIVE_SLA ? q->req->prio
+                                                             : sched_class_now(s, q, now_us),
         .late = late && s->limits.objective == OBJECTIVE_SLA,
         .overdue = sched_is_overdue(s, q, now_us) &&
                    now_us >= seq_model(s, q)->stepped_us + s->limits.starvation_us,
@@ -279,11 +279,11 @@ static void look_at_list(sched *s, sched_model *m, const list_node *list, uint64
     LIST_EACH(node, list) {
         seq *q = LIST_ENTRY(node, seq, mine);
         if (!is_ready(s, q)) continue;
-        uint32_t class = q->req->class, bit = 1u << class;
+        uint32_t prio = q->req->prio, bit = 1u << prio;
         m->ready |= bit;
         if (!consider(s, q, now_us, &c)) continue;
         if (c.due_us != 0 && (m->due_us == 0 || c.due_us < m->due_us)) m->due_us = c.due_us;
-        if ((m->found & bit) == 0 || comes_before(&c, &m->best[class])) m->best[class] = c;
+        if ((m->found & bit) == 0 || comes_before(&c, &m->best[prio])) m->best[prio] = c;
         m->found |= bit;
     }
 }
@@ -326,20 +326,20 @@ bool sched_choose(sched *s, uint64_t now_us, sched_choice *out) {
         if (m->ready_us < ready_us) ready_us = m->ready_us;
         if (m->due_us != 0 && (due_us == 0 || m->due_us < due_us)) due_us = m->due_us;
         classes |= m->ready;
-        for (uint32_t class = 0; class < GEN_CLASSES; class ++) {
-            if ((m->found >> class & 1) == 0) continue;
-            if ((found >> class & 1) == 0 || comes_before(&m->best[class], &best[class]))
-                best[class] = m->best[class];
+        for (uint32_t prio = 0; prio < GEN_CLASSES; prio++) {
+            if ((m->found >> prio & 1) == 0) continue;
+            if ((found >> prio & 1) == 0 || comes_before(&m->best[prio], &best[prio]))
+                best[prio] = m->best[prio];
         }
         found |= m->found;
     }
     s->share_ready_us = ready_us;
     refill_floors(s, classes, now_us);
-    for (uint32_t class = 0; class < GEN_CLASSES; class ++) {
-        sched_choice *c = &best[class];
-        if ((found >> class & 1) == 0) continue;
-        c->floor = s->limits.starvation_percent > 0 && (classes & ((1u << class) - 1)) != 0 &&
-                   s->floors[class].level >= floor_us(s) * WHOLE_PERCENT;
+    for (uint32_t prio = 0; prio < GEN_CLASSES; prio++) {
+        sched_choice *c = &best[prio];
+        if ((found >> prio & 1) == 0) continue;
+        c->floor = s->limits.starvation_percent > 0 && (classes & ((1u << prio) - 1)) != 0 &&
+                   s->floors[prio].level >= floor_us(s) * WHOLE_PERCENT;
         if (!any || comes_before(c, out)) *out = *c;
         any = true;
     }
@@ -396,7 +396,7 @@ static void charge_item(sched *s, const step_item *item, uint64_t us) {
     us -= waste_us;
     q->device_us += us;
     s->charged_us += us;
-    s->counters.class_us[q->req->class] += us;
+    s->counters.class_us[q->req->prio] += us;
     engine_principal use = {.device_us = us, .prompt_tokens = prompt_rows(item)};
     sched_note_use(s, q, &use);
     uint64_t weight = (uint64_t)u32_max(m->weight, 1) * (t != NULL ? u32_max(t->weight, 1) : 1);
@@ -406,7 +406,7 @@ static void charge_item(sched *s, const step_item *item, uint64_t us) {
     s->virtual_us = p->virtual_us;
     share_charge(m, us);
     if (t != NULL) share_charge(t, us);
-    share_charge(&s->floors[q->req->class], us);
+    share_charge(&s->floors[q->req->prio], us);
 }
 
 void sched_charge(sched *s, const step *st, uint64_t us) {

@@ -33,7 +33,7 @@ typedef struct sched_choice {
     bool overdue; // it is in a batch, and neither it nor its model had a step for starvation_us
     bool floor;   // its class got less than its floor
     bool late;
-    uint32_t class;
+    uint32_t prio;
     uint64_t deadline_us; // urgent: of its next token; 0: not urgent
     uint64_t due_us;      // the earliest deadline of any sequence, urgent or not; 0: none
     uint64_t full_us;     // entitled: time until its bucket is full
@@ -234,7 +234,7 @@ void sched_note_cached(sched *s, seq *q, uint32_t n_tokens);
 void sched_note_rows(sched *s, seq *q, uint64_t now_us);
 /* A step was planned for this class: less urgent running sequences that could compute stand
  * still. */
-void sched_note_aside(sched *s, uint32_t class, uint64_t now_us);
+void sched_note_aside(sched *s, uint32_t prio, uint64_t now_us);
 /* A step ended: pages that waited for it are free. */
 void sched_note_relief(sched *s, uint64_t now_us);
 

@@ -74,7 +74,7 @@ static inferd_status verify_lists(const sched *s, inferd_err *err) {
     for (uint32_t i = 0; i < s->n_seqs; i++) {
         n_in[s->seqs[i].state]++;
         n_unsent += s->seqs[i].state == SEQ_ENDED && !s->seqs[i].done_sent;
-        n_lifted += s->seqs[i].state == SEQ_RUNNING && s->seqs[i].granted < s->seqs[i].req->class;
+        n_lifted += s->seqs[i].state == SEQ_RUNNING && s->seqs[i].granted < s->seqs[i].req->prio;
         bool alive = s->seqs[i].state == SEQ_WAITING || s->seqs[i].state == SEQ_RUNNING;
         n_paused += alive && s->seqs[i].paused;
     }

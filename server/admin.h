@@ -65,7 +65,7 @@ void admin_busy(http_request *rq, const inferd_err *err); // answers that change
 void admin_add_state(buf *out, const app *a, const changer_about *about);
 void admin_add_model(buf *out, const app *a, uint32_t config_idx);
 void admin_add_tenant(buf *out, const app *a, uint32_t config_idx);
-const char *admin_class_name(gen_class class);
+const char *admin_class_name(gen_class prio);
 const char *admin_pin_name(model_pin pin);
 void admin_add_lines(buf *out, const char *lines, char separator); // as a list of strings
 

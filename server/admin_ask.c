@@ -64,7 +64,7 @@ static void add_member(snapshot *s, const app *a, uint32_t slot, const engine_mo
     plan_model *m = &s->models[s->idx_of[root]];
     s->idx_of[slot] = s->idx_of[root];
     if (first || slot == root) m->name = app_model(a, slot)->name;
-    m->class = first || p->class < m->class ? p->class : m->class;
+    m->prio = first || p->prio < m->prio ? p->prio : m->prio;
     m->weight += p->weight;
     /* A draining model leaves anyway. */
     m->hot = m->hot || i->state == MODEL_HOT || i->state == MODEL_DRAINING;
@@ -176,7 +176,7 @@ static void ask_policy(question *q, const snapshot *s, const char *name,
                        const model_policy *whole) {
     model_policy part = fleet_part_of(whole, 0), *p = &part;
     q->w.name = name;
-    q->w.class = p->class;
+    q->w.prio = p->prio;
     q->w.share_percent = p->share.policy == SHARE_BESTEFFORT ? 0 : p->share.percent;
     q->w.min_pages = plan_pages(p->min_bytes, s->d.page_bytes);
     q->w.max_pages =
@@ -215,7 +215,7 @@ static void add_victims(buf *out, const plan_answer *p, const snapshot *s) {
         buf_add_format(out,
                        ",\"why\":\"%s\",\"class\":\"%s\",\"bytes\":%llu,\"idle_s\":%.3f,"
                        "\"back_s\":%.3f}",
-                       i < p->n_idle ? "idle" : "lower class", admin_class_name(m->class),
+                       i < p->n_idle ? "idle" : "lower class", admin_class_name(m->prio),
                        (unsigned long long)((m->weight_pages + m->kv_pages) * s->d.page_bytes),
                        (double)m->idle_us / 1e6, (double)m->reload_us / 1e6);
     }

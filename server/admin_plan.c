@@ -25,7 +25,7 @@ static uint64_t value_of(const plan_model *m) {
 }
 
 bool plan_goes_before(const plan_model *a, const plan_model *b) {
-    if (a->class != b->class) return a->class > b->class;
+    if (a->prio != b->prio) return a->prio > b->prio;
     return value_of(a) < value_of(b);
 }
 
@@ -108,7 +108,7 @@ static bool is_of(const plan_device *d, uint32_t i, const plan_wanted *w, kind k
     const plan_model *m = &d->models[i];
     if (!may_go(d, i, w)) return false;
     if (m->n_work == 0 || k == KIND_IDLE) return m->n_work == 0 && k == KIND_IDLE;
-    return k == KIND_LOWER ? m->class > w->class : m->class == w->class;
+    return k == KIND_LOWER ? m->prio > w->prio : m->prio == w->prio;
 }
 
 static room room_after_kind(const plan_device *d, const plan_wanted *w, room r, kind k) {

@@ -42,7 +42,7 @@ typedef struct plan_member {
 typedef struct plan_model {
     const char *name;
     bool hot, pinned; // its weights are on the device; they may not be evicted
-    gen_class class;
+    gen_class prio;
     uint32_t weight;
     uint32_t weight_pages, kv_pages, cached_pages; // in use; cached ones are part of kv_pages
     uint32_t pinned_pages; // pages of its weights that are always taken, loaded or not
@@ -75,7 +75,7 @@ typedef struct plan_wanted {
     /* Index in models of its weights, or of those it would share; UINT32_MAX: new weights. */
     uint32_t idx;
     uint32_t member_idx; // index in members; UINT32_MAX: not a member yet
-    gen_class class;
+    gen_class prio;
     uint32_t weight_pages;
     uint32_t min_pages, max_pages; // FEASIBLE_UNLIMITED = no ceiling
     uint32_t share_percent;        // guaranteed to it; 0: no share

@@ -19,8 +19,8 @@ static const char *const share_names[] = {"besteffort", "burst", "fixed"};
 static const char *const cause_names[ENGINE_EVICT_CAUSES] = {"pressure", "class", "turn", "idle",
                                                              "asked"};
 
-const char *admin_class_name(gen_class class) {
-    return class < GEN_CLASSES ? class_names[class] : "none";
+const char *admin_class_name(gen_class prio) {
+    return prio < GEN_CLASSES ? class_names[prio] : "none";
 }
 
 const char *admin_pin_name(model_pin pin) {
@@ -70,7 +70,7 @@ static void add_share(buf *out, const share_spec *s) {
 }
 
 static void add_policy(buf *out, const model_policy *p) {
-    add_text(out, "class", admin_class_name(p->class));
+    add_text(out, "class", admin_class_name(p->prio));
     add_u64(out, "weight", p->weight);
     add_text(out, "pin", admin_pin_name(p->pin));
     add_u64(out, "min_bytes", p->min_bytes);

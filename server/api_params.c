@@ -346,9 +346,9 @@ void api_params_deinit(api_params *p) {
 static const char *const class_names[GEN_CLASSES] = {
     [GEN_SYSTEM] = "system", [GEN_HIGH] = "high", [GEN_NORMAL] = "normal", [GEN_BATCH] = "batch"};
 
-const char *api_class_name(gen_class class) {
-    INFERD_CHECK(class >= 0 && class < GEN_CLASSES);
-    return class_names[class];
+const char *api_class_name(gen_class prio) {
+    INFERD_CHECK(prio >= 0 && prio < GEN_CLASSES);
+    return class_names[prio];
 }
 
 int api_class_of(const char *name, size_t n) {
@@ -390,16 +390,16 @@ static bool read_target_of(bytes (*header)(void *, const char *), void *ctx, con
 bool api_hints_read(bytes (*header)(void *ctx, const char *name), void *ctx, api_hints *out,
                     api_error *err) {
     *out = (api_hints){.named_class = -1};
-    bytes class = header(ctx, "x-inferd-class"), tries = header(ctx, "x-stainless-retry-count");
+    bytes prio = header(ctx, "x-inferd-class"), tries = header(ctx, "x-stainless-retry-count");
     char quoted[API_QUOTE_BYTES];
     out->first_try = tries.p != NULL && tries.n == 1 && tries.p[0] == '0';
-    if (class.p != NULL) {
-        out->named_class = api_class_of(class.p, class.n);
+    if (prio.p != NULL) {
+        out->named_class = api_class_of(prio.p, prio.n);
         if (out->named_class < 0)
             return api_fail(err, API_BAD_VALUE, "x-inferd-class",
                             "the header x-inferd-class must be system, high, normal or batch, not "
                             "\"%s\"",
-                            api_quote(quoted, class.p, class.n));
+                            api_quote(quoted, prio.p, prio.n));
     }
     return read_target_of(header, ctx, "x-slo-ttft-ms", "x-llm-d-slo-ttft-ms", &out->ttft_target_ms,
                           err) &&

@@ -141,7 +141,7 @@ logit_bias *api_take_bias(const api_params *p, size_t *n);
 bool api_messages_check(json_t *messages, api_error *err);
 
 /* "system", "high", "normal", "batch". */
-const char *api_class_name(gen_class class);
+const char *api_class_name(gen_class prio);
 int api_class_of(const char *name, size_t n); // -1: none of them
 
 /* An integer, or a real with an integral value.  False: not an integer, or beyond 2^53. */

@@ -324,7 +324,7 @@ static gen_class class_of(const draft *d) {
     int tenant = d->job->tenant;
     gen_class most = tenant < 0 ? GEN_HIGH : c->tenants[tenant].max_class;
     const int said[] = {d->p.named_class, d->p.tier_class, d->job->hints.named_class};
-    gen_class asked = d->about->policy.class;
+    gen_class asked = d->about->policy.prio;
     for (size_t i = INFERD_COUNT(said); i-- > 0;)
         if (said[i] >= 0) asked = (gen_class)said[i];
     return asked > most ? asked : most; // a smaller class is more urgent
@@ -337,8 +337,8 @@ static int32_t rank_of(const draft *d) {
     return d->p.priority < 0 && !may_lead ? 0 : (int32_t)d->p.priority;
 }
 
-static const char *tier_of(gen_class class) {
-    return class <= GEN_HIGH ? "priority" : class == GEN_NORMAL ? "default" : "flex";
+static const char *tier_of(gen_class prio) {
+    return prio <= GEN_HIGH ? "priority" : prio == GEN_NORMAL ? "default" : "flex";
 }
 
 static void set_scope(const draft *d, gen_request *r) {
@@ -395,7 +395,7 @@ static bool fill_request(const draft *d, gen_request *r, uint32_t i, uint64_t se
     const tok_ids *ids = &d->prompts[i / p->n].ids;
     r->model_idx = (uint32_t)d->job->model_idx;
     r->tenant_idx = d->job->rq->tenant < 0 ? 0 : (uint32_t)d->job->rq->tenant;
-    r->class = class_of(d);
+    r->prio = class_of(d);
     r->rank = rank_of(d);
     r->max_tokens = p->max_tokens == API_UNSET ? GEN_NO_MAX : (uint32_t)p->max_tokens;
     r->min_tokens = (uint32_t)p->min_tokens;
@@ -451,7 +451,7 @@ static bool make_stream(draft *d) {
                         .show_ids = p->show_ids,
                         .tokens_as_ids = p->tokens_as_ids,
                         .usage_details = p->usage_details,
-                        .class = api_class_name(class_of(d)),
+                        .prio = api_class_name(class_of(d)),
                         .include_stop = p->include_stop,
                         .skip_specials = p->skip_specials,
                         .ignore_eos = p->ignore_eos,

@@ -140,7 +140,7 @@ static inferd_status submit(session *s, const run_options *o, tok_ids *ids, uint
     if (r == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
     *id = ++s->next_id;
     *r = (gen_request){.id = *id,
-                       .class = GEN_NORMAL,
+                       .prio = GEN_NORMAL,
                        .prompt = ids->ids,
                        .n_prompt = (uint32_t)ids->n,
                        .max_tokens = o->max_tokens,
@@ -364,7 +364,7 @@ static inferd_status open_session(session *s, const run_options *o, int *exit_st
     st = engine_expect_models(&eo, &expected, 1, err);
     if (st == INFERD_OK) st = engine_start(&eo, &s->e, err);
     if (st != INFERD_OK) return st;
-    model_policy policy = {.class = GEN_NORMAL,
+    model_policy policy = {.prio = GEN_NORMAL,
                            .weight = 1,
                            .pin = PIN_HOT,
                            .keep_alive_us = POLICY_NEVER,

@@ -132,7 +132,7 @@ static const option of_model[] = {
      .about = "memory guaranteed to its weights, keys and values"},
     {"max", OPTION_BYTES64, AT(M, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory it may have in all; 0: no ceiling"},
-    {"class", OPTION_CHOICE, AT(M, policy.class), .normal = GEN_NORMAL, .choices = classes,
+    {"class", OPTION_CHOICE, AT(M, policy.prio), .normal = GEN_NORMAL, .choices = classes,
      .about = "of requests that name none"},
     {"weight", OPTION_U32, AT(M, policy.weight), RANGE(0, WEIGHT_MAX, 1),
      .about = "its part of the time that is left beside shares; 0: paused"},

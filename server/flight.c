@@ -253,7 +253,7 @@ static bool find_places(api_job *job, queue_place *out) {
     queue_asker asker = {.tenant_idx =
                              job->rq->tenant < 0 ? QUEUE_NOBODY : (uint32_t)job->rq->tenant,
                          .model_idx = (uint32_t)job->model_idx,
-                         .class = job->requests[0]->class};
+                         .prio = job->requests[0]->prio};
     uint32_t n = job->n_requests, most = queue_places_most(p, &asker);
     unsigned after_s = 0;
     if (n > most) // waiting would not help

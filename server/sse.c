@@ -244,7 +244,7 @@ static void add_details(buf *out, const answer_usage *u) {
     buf_add_format(
         out,
         ",\"inferd\":{\"queued_ms\":%llu,\"queued_steps\":%u,\"preempted\":%u,\"class\":\"%s\"",
-        (unsigned long long)u->queued_us / 1000, u->queued_steps, u->n_preempted, u->class);
+        (unsigned long long)u->queued_us / 1000, u->queued_steps, u->n_preempted, u->prio);
     buf_add_str(out, ",\"preemptions\":{");
     for (int r = 0; r < GEN_RUNGS; r++)
         buf_add_format(out, "%s\"%s\":%u", r == 0 ? "" : ",", gen_rung_name((gen_rung)r),
@@ -269,7 +269,7 @@ static void add_usage(buf *out, const answer_usage *u) {
         add_uint(out, u->n_cached);
         buf_add_str(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":0}");
     }
-    if (!u->running && u->class != NULL) add_details(out, u);
+    if (!u->running && u->prio != NULL) add_details(out, u);
     buf_add_char(out, '}');
 }
 

@@ -68,7 +68,7 @@ typedef struct answer_usage {
     uint32_t n_preempted;  // of all choices, like the following; the sum of n_rungs
     uint32_t n_rungs[GEN_RUNGS];
     uint64_t n_recomputed, away_us, waste_us, unpark_us, device_us;
-    const char *class; // static
+    const char *prio; // static
 } answer_usage;
 
 void answer_open(buf *out, const answer_head *h);

@@ -511,7 +511,7 @@ answer_usage stream_usage(const stream *s) {
         if (c->queued_us > u.queued_us) u.queued_us = c->queued_us;
         u.queued_steps = u32_max(u.queued_steps, c->queued_steps);
     }
-    if (s->o.usage_details) u.class = s->o.class;
+    if (s->o.usage_details) u.prio = s->o.prio;
     return u;
 }
 

@@ -58,7 +58,7 @@ typedef struct stream_options {
     char id[64];              // of the answer
     const char *model, *tier; // borrowed
     char fingerprint[24];
-    const char *class; // static
+    const char *prio; // static
     int64_t created;
 } stream_options;
 

@@ -24,7 +24,7 @@ static gen_request *draw_request(yard *y, uint64_t id, uint32_t idx) {
     q->id = id;
     q->model_idx = idx;
     q->tenant_idx = below(y, TENANTS);
-    q->class = (gen_class)below(y, GEN_CLASSES);
+    q->prio = (gen_class)below(y, GEN_CLASSES);
     q->rank = y->ranks ? (int32_t)below(y, 3) : 0;
     q->prompt = malloc(n_prompt * sizeof *q->prompt);
     q->n_prompt = n_prompt;
@@ -75,7 +75,7 @@ static void submit(yard *y, gen_request *r) {
     yard_expect(q);
     y->n_alive++;
     yard_say(y, "submit %llu: model %u class %d, prompt %u, output %u%s", (unsigned long long)r->id,
-             r->model_idx, (int)r->class, r->n_prompt, r->max_tokens,
+             r->model_idx, (int)r->prio, r->n_prompt, r->max_tokens,
              r->deadline_us != 0 || r->queue_deadline_us != 0 ? ", deadline" : "");
     sched_submit(y->core.sched, r, now(y));
 }
@@ -95,11 +95,11 @@ static void submit_any(yard *y) {
     submit(y, r);
 }
 
-static void submit_plain(yard *y, uint32_t idx, gen_class class, uint32_t n_prompt,
+static void submit_plain(yard *y, uint32_t idx, gen_class prio, uint32_t n_prompt,
                          uint32_t n_output) {
     if (!may_submit(y) || !is_served(y, idx)) return;
     gen_request *r = draw_request(y, y->n_requests + 1, idx);
-    r->class = class;
+    r->prio = prio;
     r->rank = 0;
     r->n_prompt = u32_min(n_prompt, r->n_prompt);
     r->max_tokens = u32_min(n_output, TOKENS_MAX - r->n_prompt);
@@ -196,9 +196,8 @@ uint32_t yard_n_alive_of(const yard *y, uint32_t idx) {
 }
 
 /* Submits requests until n of the model are alive. */
-static void keep_busy(yard *y, uint32_t idx, uint32_t n, gen_class class, uint32_t n_output) {
-    for (uint32_t k = yard_n_alive_of(y, idx); k < n; k++)
-        submit_plain(y, idx, class, 20, n_output);
+static void keep_busy(yard *y, uint32_t idx, uint32_t n, gen_class prio, uint32_t n_output) {
+    for (uint32_t k = yard_n_alive_of(y, idx); k < n; k++) submit_plain(y, idx, prio, 20, n_output);
 }
 
 void yard_next_event(yard *y) {

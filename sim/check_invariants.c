@@ -330,7 +330,7 @@ static bool is_worth_less(const yard *y, uint32_t w, uint32_t v) {
     const resident *x = &y->core.models.slots[w], *z = &y->core.models.slots[v];
     /* w might not have been enough, or useless: its guarantee keeps its pages free for it. */
     if (a->weight_pages < b->weight_pages || a->policy.min_bytes != 0) return false;
-    if (a->policy.class != b->policy.class) return a->policy.class > b->policy.class;
+    if (a->policy.prio != b->policy.prio) return a->policy.prio > b->policy.prio;
     enum { MARGIN_US = 2000 }; // ages are rounded
     return a->active_us + MARGIN_US < b->active_us && a->policy.weight <= b->policy.weight &&
            x->bring_us <= z->bring_us && x->bring_us > 0 && pauses_less(&z->pauses, &x->pauses);

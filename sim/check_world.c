@@ -21,7 +21,7 @@ bool yard_is_shared(const yard *y, uint32_t idx) {
 }
 
 model_policy yard_draw_policy(yard *y, uint32_t idx) {
-    model_policy p = {.class = (gen_class)below(y, GEN_CLASSES),
+    model_policy p = {.prio = (gen_class)below(y, GEN_CLASSES),
                       .weight = 1 + below(y, 5),
                       .keep_alive_us = chance(y, 20) ? 5000 + below(y, 40000) : POLICY_NEVER,
                       .replicas_min = 1,
@@ -51,7 +51,7 @@ void yard_add_model(yard *y, uint32_t idx, const model_policy *policy, uint32_t 
     if (same_as != DEVICE_OWN) fresh.weight_pages = y->slots[same_as].weight_pages;
     *s = fresh;
     yard_say(y, "attach %u: %u pages, class %d, %u a block, pin %d, min %llu%s", idx,
-             s->weight_pages, (int)policy->class, s->kv.block_tokens, (int)policy->pin,
+             s->weight_pages, (int)policy->prio, s->kv.block_tokens, (int)policy->pin,
              (unsigned long long)policy->min_bytes / PAGE_BYTES,
              same_as != DEVICE_OWN ? ", shared" : "");
     residency_attach(&y->core.models, idx, NULL, same_as, policy, now(y));
@@ -64,7 +64,7 @@ void yard_set_policy(yard *y, uint32_t idx, const model_policy *policy) {
     inferd_err err = {0};
     residency *m = &y->core.models;
     if (residency_set_policy(m, idx, policy, now(y), &err) != INFERD_OK) return;
-    yard_say(y, "policy of %u: class %d, pin %d, min %llu, max %llu", idx, (int)policy->class,
+    yard_say(y, "policy of %u: class %d, pin %d, min %llu, max %llu", idx, (int)policy->prio,
              (int)policy->pin, (unsigned long long)policy->min_bytes / PAGE_BYTES,
              (unsigned long long)policy->max_bytes / PAGE_BYTES);
     y->slots[idx].policy = *policy;
@@ -93,7 +93,7 @@ static void make_models(yard *y) {
             if (p.pin == PIN_NONE && i > 1 && chance(y, 15) && y->slots[i - 1].same_as == i - 1)
                 same_as = i - 1;
         } else {
-            p = (model_policy){.class = GEN_NORMAL,
+            p = (model_policy){.prio = GEN_NORMAL,
                                .weight = y->theme == THEME_IDLE ? 1 + below(y, 3) : 1,
                                .keep_alive_us = POLICY_NEVER,
                                .replicas_min = 1,
@@ -103,13 +103,13 @@ static void make_models(yard *y) {
             if (y->theme == THEME_FLOOD) n = 2;
             if (y->theme == THEME_IDLE) {
                 n = y->fake.n_pages * 2 / 9 + below(y, 2) * 2;
-                p.class = (gen_class)(GEN_NORMAL + below(y, 2));
+                p.prio = (gen_class)(GEN_NORMAL + below(y, 2));
             }
             s->weight_pages = (n + x - 1) / x * x;
             if (y->theme == THEME_GUARANTEED && i == 1)
                 p.min_bytes = (uint64_t)12 * PAGE_BYTES, s->weight_pages = x;
             if (y->theme == THEME_GUARANTEED && i == 0) s->weight_pages = x;
-            if (y->theme == THEME_URGENT) p.class = i == 0 ? GEN_BATCH : GEN_HIGH;
+            if (y->theme == THEME_URGENT) p.prio = i == 0 ? GEN_BATCH : GEN_HIGH;
         }
         yard_add_model(y, i, &p, same_as);
     }

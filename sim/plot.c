@@ -172,25 +172,24 @@ static void add_attribute(buf *out, const char *name, double px) {
     buf_add_char(out, '"');
 }
 
-static void add_text(buf *out, double x, double y, const char *anchor, const char *class,
+static void add_text(buf *out, double x, double y, const char *anchor, const char *prio,
                      const char *more, const char *text) {
     buf_add_str(out, "<text");
     add_attribute(out, "x", x);
     add_attribute(out, "y", y);
-    buf_add_format(out, " text-anchor=\"%s\" class=\"%s\" fill=\"#24292f\"%s>", anchor, class,
-                   more);
+    buf_add_format(out, " text-anchor=\"%s\" class=\"%s\" fill=\"#24292f\"%s>", anchor, prio, more);
     text_add(out, text, TEXT_XML);
     buf_add_str(out, "</text>\n");
 }
 
-static void add_line(buf *out, double x1, double y1, double x2, double y2, const char *class,
+static void add_line(buf *out, double x1, double y1, double x2, double y2, const char *prio,
                      const char *stroke) {
     buf_add_str(out, "<line");
     add_attribute(out, "x1", x1);
     add_attribute(out, "y1", y1);
     add_attribute(out, "x2", x2);
     add_attribute(out, "y2", y2);
-    buf_add_format(out, " class=\"%s\" stroke=\"%s\"/>\n", class, stroke);
+    buf_add_format(out, " class=\"%s\" stroke=\"%s\"/>\n", prio, stroke);
 }
 
 static void add_style(buf *out) {
@@ -264,9 +263,9 @@ static void add_legend(buf *out, const plot *p, double left_px) {
                            LIGHT[i]);
         } else {
             buf_add_format(out, "<g stroke-width=\"2\" stroke-dasharray=\"%s\">", DASHES[i]);
-            char class[16];
-            snprintf(class, sizeof class, "s%u", i);
-            add_line(out, left_px, px, left_px + 20, px, class, LIGHT[i]);
+            char prio[16];
+            snprintf(prio, sizeof prio, "s%u", i);
+            add_line(out, left_px, px, left_px + 20, px, prio, LIGHT[i]);
             buf_add_str(out, "</g>\n");
         }
         add_text(out, left_px + LEGEND_MARK, px + 4, "start", "legend", "", p->series[i].name);

@@ -98,7 +98,7 @@ static double pour(const stats_run *run, const bool *backlogged, uint32_t from, 
         for (uint32_t i = 0; i < run->n_principals; i++) {
             const stats_principal *p = &run->principals[i];
             double room = ceiling_of(run, p) - percent[i];
-            if (!backlogged[i] || !takes_surplus(p) || p->class < from || p->class >= to ||
+            if (!backlogged[i] || !takes_surplus(p) || p->prio < from || p->prio >= to ||
                 room <= nothing)
                 continue;
             weights += p->weight;
@@ -108,7 +108,7 @@ static double pour(const stats_run *run, const bool *backlogged, uint32_t from, 
         level = fmin(level, amount / weights);
         for (uint32_t i = 0; i < run->n_principals; i++) {
             const stats_principal *p = &run->principals[i];
-            if (!backlogged[i] || !takes_surplus(p) || p->class < from || p->class >= to ||
+            if (!backlogged[i] || !takes_surplus(p) || p->prio < from || p->prio >= to ||
                 ceiling_of(run, p) - percent[i] <= nothing)
                 continue;
             percent[i] += level * p->weight;
@@ -128,7 +128,7 @@ inferd_status stats_entitle(const stats_run *run, const bool *backlogged, double
         if (!backlogged[i]) continue;
         if (p->policy != SHARE_BESTEFFORT) out_percent[i] = p->percent;
         left -= out_percent[i];
-        if (takes_surplus(p)) first = u32_min(first, p->class);
+        if (takes_surplus(p)) first = u32_min(first, p->prio);
     }
     if (left < -1e-6)
         return inferd_fail(err, INFERD_EINVAL, "shares add up to %g percent, the capacity is %g",
@@ -136,8 +136,8 @@ inferd_status stats_entitle(const stats_run *run, const bool *backlogged, double
     double reserved = left * run->floor_percent / 100;
     double unplaced = pour(run, backlogged, first + 1, GEN_CLASSES, reserved, out_percent);
     left += unplaced - reserved;
-    for (uint32_t class = first; class < GEN_CLASSES; class ++)
-        left = pour(run, backlogged, class, class + 1, left, out_percent);
+    for (uint32_t prio = first; prio < GEN_CLASSES; prio++)
+        left = pour(run, backlogged, prio, prio + 1, left, out_percent);
     return INFERD_OK;
 }
 

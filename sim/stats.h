@@ -69,7 +69,7 @@ typedef struct stats_principal {
     double percent;  // of one device; besteffort: ignored
     double ceiling;  // of share and surplus, percent; 0: none. fixed: ignored
     uint32_t weight; // of the surplus; 0 gets none
-    gen_class class;
+    gen_class prio;
 } stats_principal;
 
 /* A flow was backlogged, or used the device: [begin, end). */

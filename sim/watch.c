@@ -37,7 +37,7 @@ inferd_status watch_create(const sim_model *models, uint32_t n_models, uint32_t 
     }
     for (uint32_t i = 0; i < w->n_principals; i++) {
         w->terms[i] =
-            (stats_principal){.policy = SHARE_BESTEFFORT, .weight = 1, .class = GEN_NORMAL};
+            (stats_principal){.policy = SHARE_BESTEFFORT, .weight = 1, .prio = GEN_NORMAL};
         w->since_us[i] = NOT_BACKLOGGED;
     }
     *out = w;
@@ -83,13 +83,13 @@ static void look(watch *w, uint32_t idx, uint64_t now_us) {
     w->since_us[idx] = is ? now_us : NOT_BACKLOGGED;
 }
 
-void watch_arrive(watch *w, uint32_t tenant_idx, uint32_t model_idx, gen_class class,
+void watch_arrive(watch *w, uint32_t tenant_idx, uint32_t model_idx, gen_class prio,
                   uint64_t now_us) {
     uint32_t idx = tenant_idx * w->n_models + model_idx;
     INFERD_CHECK(tenant_idx < w->n_tenants && model_idx < w->n_models);
     w->n_requests[idx]++;
     w->seen[idx] = true;
-    w->terms[idx].class = class;
+    w->terms[idx].prio = prio;
     look(w, idx, now_us);
 }
 

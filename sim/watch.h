@@ -55,7 +55,7 @@ inferd_status watch_create(const sim_model *models, uint32_t n_models, uint32_t 
                            watch **out, inferd_err *err);
 void watch_destroy(watch *w); // accepts NULL
 
-void watch_arrive(watch *w, uint32_t tenant_idx, uint32_t model_idx, gen_class class,
+void watch_arrive(watch *w, uint32_t tenant_idx, uint32_t model_idx, gen_class prio,
                   uint64_t now_us);
 void watch_leave(watch *w, uint32_t tenant_idx, uint32_t model_idx, uint64_t now_us);
 void watch_hot(watch *w, uint32_t model_idx, bool hot, uint64_t now_us);

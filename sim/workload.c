@@ -42,7 +42,7 @@ typedef struct stream {
     draw_model draw_model;          // how its requests are drawn:
     uint32_t model_idx, tenant_idx; // MODEL_FIXED; the first model of MODEL_STORM
     bool draws_tenant, draws_class; // false: tenant_idx, class
-    gen_class class;                //
+    gen_class prio;                 //
     uint32_t fixed_prompt, fixed_output; // 0: drawn
 } stream;
 
@@ -420,9 +420,9 @@ static uint32_t model_of(const workload *w, const stream *st, rng *random) {
 
 static gen_class draw_class(const workload_spec *s, rng *random) {
     uint64_t x = rng_below(random, 100);
-    uint32_t class = 0;
-    while (x >= s->class_percent[class]) x -= s->class_percent[class ++];
-    return (gen_class) class;
+    uint32_t prio = 0;
+    while (x >= s->class_percent[prio]) x -= s->class_percent[prio++];
+    return (gen_class)prio;
 }
 
 /* Prefixes are not shared across models or tenants. */
@@ -444,9 +444,9 @@ static workload_request draw_request(const workload *w, uint32_t stream_idx) {
     workload_request r = {.slo_ttft_us = s->slo_ttft_us, .slo_tpot_us = s->slo_tpot_us};
     r.model_idx = model_of(w, st, &random);
     uint32_t tenant_idx = (uint32_t)rng_below(&random, s->n_tenants);
-    gen_class class = draw_class(s, &random);
+    gen_class prio = draw_class(s, &random);
     r.tenant_idx = st->draws_tenant ? tenant_idx : st->tenant_idx;
-    r.class = st->draws_class ? class : st->class;
+    r.prio = st->draws_class ? prio : st->prio;
     draw_prefix(s, &random, &r);
     draw_lengths(w, st, &random, &r);
     if (r.prefix_group != 0) r.n_shared_prefix = u32_min(r.n_shared_prefix, r.n_prompt - 1);
@@ -468,10 +468,10 @@ static stream *stream_add(workload *w, process how, double rate) {
     return st;
 }
 
-static stream *stream_own(stream *st, uint32_t tenant_idx, gen_class class, uint32_t model_idx) {
+static stream *stream_own(stream *st, uint32_t tenant_idx, gen_class prio, uint32_t model_idx) {
     st->draws_tenant = st->draws_class = false;
     st->tenant_idx = tenant_idx;
-    st->class = class;
+    st->prio = prio;
     st->model_idx = model_idx;
     return st;
 }

@@ -150,7 +150,7 @@ typedef struct workload_request {
     uint32_t n_prompt, n_output; // >= 1
     uint32_t n_shared_prefix;    // of n_prompt; < n_prompt
     uint32_t slo_ttft_us, slo_tpot_us;
-    uint32_t class; // gen_class
+    uint32_t prio; // gen_class
 } workload_request;
 
 typedef struct workload workload;

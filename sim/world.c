@@ -27,7 +27,7 @@ void world_options_init(world_options *o, const sim_preset *preset) {
 }
 
 model_policy world_policy(void) {
-    return (model_policy){.class = GEN_NORMAL,
+    return (model_policy){.prio = GEN_NORMAL,
                           .weight = 1,
                           .keep_alive_us = POLICY_NEVER,
                           .replicas_min = 1,
@@ -183,7 +183,7 @@ static stats_principal terms_of(const world_options *o, uint32_t tenant_idx, uin
     return (stats_principal){.policy = share->policy,
                              .percent = share_percent_each(share),
                              .weight = m->weight * (t != NULL ? t->weight : 1),
-                             .class = m->class};
+                             .prio = m->prio};
 }
 
 static inferd_status begin_watch(world_core *c, inferd_err *err) {
@@ -326,7 +326,7 @@ static gen_request *make_request(const world *w, const workload_request *r) {
     *q = (gen_request){.id = r->idx + 1,
                        .model_idx = r->model_idx,
                        .tenant_idx = r->tenant_idx,
-                       .class = (gen_class)r->class,
+                       .prio = (gen_class)r->prio,
                        .n_prompt = r->n_prompt,
                        .max_tokens = r->n_output,
                        .ignore_eos = true,
@@ -411,7 +411,7 @@ static world_retry pop_retry(world *w) {
 static bool has_place(world *w, const workload_request *r, world_record *record, uint64_t at_us,
                       uint32_t *after_s) {
     queue_places *p = &w->places;
-    queue_asker who = {r->tenant_idx, r->model_idx, r->class};
+    queue_asker who = {r->tenant_idx, r->model_idx, r->prio};
     *after_s = UINT32_MAX;
     record->place = queue_places_choose(p, &who, 1);
     if (record->place.kind != QUEUE_OPEN) {
@@ -466,7 +466,7 @@ static inferd_status deliver(world *w, const workload_request *r, uint64_t now_u
                                            .end = STATS_UNFINISHED},
                                  .model_idx = r->model_idx,
                                  .tenant_idx = r->tenant_idx,
-                                 .class = r->class,
+                                 .prio = r->prio,
                                  .device_idx = device_idx};
     inferd_status st = enter(w, r, now_us, record, &enters, err);
     if (st != INFERD_OK || !enters) return st;
@@ -476,7 +476,7 @@ static inferd_status deliver(world *w, const workload_request *r, uint64_t now_u
     c->n_unfinished++;
     w->n_unfinished++;
     if (c->watch != NULL)
-        watch_arrive(c->watch, r->tenant_idx, r->model_idx, (gen_class)r->class,
+        watch_arrive(c->watch, r->tenant_idx, r->model_idx, (gen_class)r->prio,
                      c->device->clock_us);
     sched_submit(c->core.sched, q, c->device->clock_us);
     return INFERD_OK;

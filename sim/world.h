@@ -86,7 +86,7 @@ typedef struct world_options {
 /* One offered request. */
 typedef struct world_record {
     stats_request stats; // times since begin_us
-    uint32_t model_idx, tenant_idx, class, device_idx;
+    uint32_t model_idx, tenant_idx, prio, device_idx;
     uint32_t n_cached, n_preempted;
     uint32_t n_emitted; // tokens so far
     queue_place place;

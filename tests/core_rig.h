@@ -39,7 +39,7 @@ static inline void core_rig_event(void *ctx, const gen_event *e) {
 
 static inline model_policy plain_policy(void) {
     return (model_policy){
-        .class = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER, .replicas_min = 1};
+        .prio = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER, .replicas_min = 1};
 }
 
 /* Change `r->device` before core_rig_open where the defaults do not fit. */

@@ -21,8 +21,8 @@ static inline gen_request *park_prompt(uint64_t id, uint32_t n) {
  * another model, or the same, needs its pages.  Both end. */
 static inline void park_push_out(core_rig *r, uint32_t n_prompt, uint32_t other_idx) {
     gen_request *low = request(1, n_prompt, 60), *high = request(2, 150, 20);
-    low->class = GEN_BATCH;
-    high->class = GEN_HIGH;
+    low->prio = GEN_BATCH;
+    high->prio = GEN_HIGH;
     core_rig_submit(r, 0, low);
     core_rig_run(r, 60000);
     EXPECT(r->outcomes[1].n_tokens > 10 && r->outcomes[1].n_tokens < 60);

@@ -144,7 +144,7 @@ static inline void rig_run(rig *r) {
 static inline gen_request *request(uint64_t id, uint32_t n_prompt, uint32_t max_tokens) {
     gen_request *q = calloc(1, sizeof *q);
     q->id = id;
-    q->class = GEN_NORMAL;
+    q->prio = GEN_NORMAL;
     q->prompt = malloc(n_prompt * sizeof *q->prompt);
     q->n_prompt = n_prompt;
     for (uint32_t i = 0; i < n_prompt; i++)

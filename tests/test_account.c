@@ -149,11 +149,11 @@ static void expect_conserved(core_rig *r) {
               core_rig_now(r) - a->opened_us);
 }
 
-static void submit(core_rig *r, uint64_t id, uint32_t tenant, uint32_t model_idx, gen_class class,
+static void submit(core_rig *r, uint64_t id, uint32_t tenant, uint32_t model_idx, gen_class prio,
                    uint32_t n_prompt, uint32_t n_output) {
     gen_request *q = request(id, n_prompt, n_output);
     q->tenant_idx = tenant;
-    q->class = class;
+    q->prio = prio;
     core_rig_submit(r, model_idx, q);
 }
 

@@ -161,10 +161,10 @@ static void a_mask_without_a_key_behind_it_is_refused(void) {
 
 /* ---- plans ---- */
 
-static plan_model hot(const char *name, gen_class class, uint32_t pages, uint64_t idle_ms) {
+static plan_model hot(const char *name, gen_class prio, uint32_t pages, uint64_t idle_ms) {
     return (plan_model){.name = name,
                         .hot = true,
-                        .class = class,
+                        .prio = prio,
                         .weight = 1,
                         .weight_pages = pages,
                         .idle_us = idle_ms * 1000,
@@ -208,12 +208,12 @@ static plan_device device_of_four(void) {
                          .n_members = 4};
 }
 
-static plan_answer plan_of(const plan_device *d, gen_class class, uint32_t pages, uint32_t min,
+static plan_answer plan_of(const plan_device *d, gen_class prio, uint32_t pages, uint32_t min,
                            uint32_t max) {
     plan_wanted w = {.name = "new",
                      .idx = UINT32_MAX,
                      .member_idx = UINT32_MAX,
-                     .class = class,
+                     .prio = prio,
                      .weight_pages = pages,
                      .min_pages = min,
                      .max_pages = max};
@@ -339,7 +339,7 @@ static void a_model_that_is_there_is_not_its_own_victim(void) {
     plan_wanted w = {.name = "b",
                      .idx = 1,
                      .member_idx = 1,
-                     .class = GEN_NORMAL,
+                     .prio = GEN_NORMAL,
                      .weight_pages = 30,
                      .max_pages = FEASIBLE_UNLIMITED};
     plan_answer p;
@@ -359,7 +359,7 @@ static void cached_pages_count_once(void) {
     plan_wanted w = {.name = "c",
                      .idx = 2,
                      .member_idx = 2,
-                     .class = GEN_NORMAL,
+                     .prio = GEN_NORMAL,
                      .weight_pages = 30,
                      .max_pages = FEASIBLE_UNLIMITED};
     plan_answer p;
@@ -398,7 +398,7 @@ static void who_shares_weights_keeps_its_own_guarantee(void) {
     plan_wanted w = {.name = "b",
                      .idx = 1,
                      .member_idx = 1,
-                     .class = GEN_NORMAL,
+                     .prio = GEN_NORMAL,
                      .weight_pages = 30,
                      .min_pages = 20,
                      .max_pages = FEASIBLE_UNLIMITED};
@@ -425,7 +425,7 @@ static void a_newcomer_shares_what_is_there(void) {
     plan_wanted w = {.name = "b2",
                      .idx = 1,
                      .member_idx = UINT32_MAX,
-                     .class = GEN_NORMAL,
+                     .prio = GEN_NORMAL,
                      .weight_pages = 30,
                      .max_pages = 1};
     plan_answer p;
@@ -456,7 +456,7 @@ static void targets_of_a_device_are_kept_together(void) {
     plan_wanted w = {.name = "new",
                      .idx = UINT32_MAX,
                      .member_idx = UINT32_MAX,
-                     .class = GEN_NORMAL,
+                     .prio = GEN_NORMAL,
                      .weight_pages = 5,
                      .max_pages = FEASIBLE_UNLIMITED};
     plan_answer p;
@@ -482,7 +482,7 @@ static void shares_of_a_device_are_at_most_all_of_it(void) {
     plan_wanted w = {.name = "new",
                      .idx = UINT32_MAX,
                      .member_idx = UINT32_MAX,
-                     .class = GEN_NORMAL,
+                     .prio = GEN_NORMAL,
                      .weight_pages = 5,
                      .max_pages = FEASIBLE_UNLIMITED,
                      .share_percent = 60};
@@ -540,7 +540,7 @@ static void worth_is_weight_and_time_against_pages_and_age(void) {
     EXPECT(plan_goes_before(&a, &b));
     b = a, b.pauses = (worth_pauses){.sum_ms = 10 * 100, .n = 10}; // it is wanted soon
     EXPECT(plan_goes_before(&a, &b));
-    b = a, b.class = GEN_HIGH, b.idle_us = 1u << 30;
+    b = a, b.prio = GEN_HIGH, b.idle_us = 1u << 30;
     EXPECT(plan_goes_before(&a, &b));
     a = hot("a", GEN_NORMAL, UINT32_MAX - 1, UINT64_MAX / 1000); // no sum runs over
     a.weight = UINT32_MAX;

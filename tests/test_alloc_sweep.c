@@ -114,7 +114,7 @@ static inferd_status generate(engine *e, tok_ids *ids, uint32_t *n_tokens, infer
     gen_request *r = calloc(1, sizeof *r);
     if (r == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");
     *r = (gen_request){.id = 1,
-                       .class = GEN_NORMAL,
+                       .prio = GEN_NORMAL,
                        .prompt = ids->ids,
                        .n_prompt = (uint32_t)ids->n,
                        .max_tokens = 6,
@@ -157,7 +157,7 @@ static inferd_status scenario(const char *path, uint32_t *n_tokens, inferd_err *
                              .wake = wake};
         st = engine_start(&eo, &e, err);
     }
-    model_policy policy = {.class = GEN_NORMAL, .weight = 100, .keep_alive_us = POLICY_NEVER};
+    model_policy policy = {.prio = GEN_NORMAL, .weight = 100, .keep_alive_us = POLICY_NEVER};
     if (st == INFERD_OK && !engine_model_add(e, 0, m, UINT32_MAX, &policy))
         st = inferd_fail(err, INFERD_ENOMEM, "no memory to add a model");
     if (st == INFERD_OK) st = wait_hot(e, err);

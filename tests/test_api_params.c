@@ -383,7 +383,7 @@ static void defaults_are_the_documented_ones(void) {
 static void priority_is_a_class_or_a_number(void) {
     static const struct {
         const char *json;
-        int class, number;
+        int prio, number;
     } rows[] = {
         {"\"priority\":\"system\"", GEN_SYSTEM, 0},
         {"\"priority\":\"high\"", GEN_HIGH, 0},
@@ -395,7 +395,7 @@ static void priority_is_a_class_or_a_number(void) {
         api_params p;
         api_error e;
         EXPECT(read_with(API_CHAT, rows[i].json, &p, &e));
-        EXPECT_EQ(p.named_class, rows[i].class);
+        EXPECT_EQ(p.named_class, rows[i].prio);
         EXPECT_EQ(p.priority, rows[i].number);
         api_params_deinit(&p);
     }
@@ -404,7 +404,7 @@ static void priority_is_a_class_or_a_number(void) {
 static void auto_asks_for_no_class(void) {
     static const struct {
         const char *json;
-        int class;
+        int prio;
     } rows[] = {
         {"\"service_tier\":\"auto\"", -1},        {"\"service_tier\":\"default\"", GEN_NORMAL},
         {"\"service_tier\":\"flex\"", GEN_BATCH}, {"\"service_tier\":\"priority\"", GEN_HIGH},
@@ -414,7 +414,7 @@ static void auto_asks_for_no_class(void) {
         api_params p;
         api_error e;
         EXPECT(read_with(API_COMPLETION, rows[i].json, &p, &e));
-        EXPECT_EQ(p.tier_class, rows[i].class);
+        EXPECT_EQ(p.tier_class, rows[i].prio);
         EXPECT_EQ(p.named_class, -1);
         api_params_deinit(&p);
     }

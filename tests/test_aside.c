@@ -21,8 +21,8 @@ static void open_rig(rig *r, const sched_limits *l) {
     r->device.b_us = 350;
 }
 
-static void submit(rig *r, gen_class class, gen_request *q) {
-    q->class = class;
+static void submit(rig *r, gen_class prio, gen_request *q) {
+    q->prio = prio;
     q->arrival_us = r->now_us;
     sched_submit(r->s, q, r->now_us);
 }
@@ -35,7 +35,7 @@ static seq *sequence(rig *r, uint64_t id) {
 
 /* A closed loop of urgent requests. */
 typedef struct loop {
-    gen_class class;
+    gen_class prio;
     rng random;
     uint64_t ids[CLIENTS], next;
 } loop;
@@ -44,7 +44,7 @@ static void turn_with(rig *r, loop *f) {
     for (int i = 0; i < CLIENTS && f->next < REQUESTS_MAX; i++) {
         if (f->ids[i] != 0 && r->outcomes[f->ids[i]].n_done == 0) continue;
         f->ids[i] = f->next++;
-        submit(r, f->class,
+        submit(r, f->prio,
                request(f->ids[i], 40 + (uint32_t)rng_below(&f->random, 60),
                        20 + (uint32_t)rng_below(&f->random, 80)));
     }
@@ -83,13 +83,13 @@ static void close_rig(rig *r) {
 /* Streams that fill the batch, and then a flood of a class above without an end.  All of them lost
  * their places, a few at a time came back until they ended, and the last stood still for minutes.
  */
-static void streams_go_on_beside_a_flood(gen_class class, gen_class above) {
+static void streams_go_on_beside_a_flood(gen_class prio, gen_class above) {
     for (uint64_t seed = 1; seed <= 4; seed++) {
         rig r;
         sched_limits l = flood_limits();
         open_rig(&r, &l);
-        loop f = {.class = above, .random = rng_make(seed, 0, 0), .next = FIRST_OF_FLOOD};
-        for (uint64_t id = 1; id <= PLACES; id++) submit(&r, class, request(id, 30, 400));
+        loop f = {.prio = above, .random = rng_make(seed, 0, 0), .next = FIRST_OF_FLOOD};
+        for (uint64_t id = 1; id <= PLACES; id++) submit(&r, prio, request(id, 30, 400));
         while (r.outcomes[PLACES].n_tokens < 3) rig_turn(&r);
         uint64_t urgent_us = 0, longest_us = longest_pause(&r, &f, PLACES, 40000000);
         if (longest_us > l.starvation_us + 1000000)
@@ -100,7 +100,7 @@ static void streams_go_on_beside_a_flood(gen_class class, gen_class above) {
         sched_count(r.s, &c);
         urgent_us = c.class_us[above];
         EXPECT(urgent_us * 100 >= 75 * c.charged_us); // and urgent ones still go first
-        EXPECT(c.class_us[class] > 0);
+        EXPECT(c.class_us[prio] > 0);
         for (uint64_t id = 1; id <= PLACES; id++) EXPECT(r.outcomes[id].n_tokens >= 12);
         close_rig(&r);
     }
@@ -147,7 +147,7 @@ static void an_urgent_prompt_goes_on_below_the_system_s(void) {
         rig r;
         sched_limits l = flood_limits();
         open_rig(&r, &l);
-        loop f = {.class = GEN_SYSTEM, .random = rng_make(seed, 0, 0), .next = FIRST_OF_FLOOD};
+        loop f = {.prio = GEN_SYSTEM, .random = rng_make(seed, 0, 0), .next = FIRST_OF_FLOOD};
         submit(&r, GEN_HIGH, request(1, 300, 4));
         rig_turn(&r);
         EXPECT(r.outcomes[1].n_tokens == 0 && sequence(&r, 1)->first_plan_us != 0);
@@ -163,7 +163,7 @@ static void a_rank_does_not_keep_batch_work_out(void) {
     rig r;
     sched_limits l = flood_limits();
     open_rig(&r, &l);
-    loop f = {.class = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
+    loop f = {.prio = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
     for (int i = 0; i < 20; i++) turn_with(&r, &f);
     for (uint64_t id = 1; id <= 6; id++) {
         gen_request *q = request(id, 100, 4);
@@ -185,8 +185,8 @@ static void an_urgent_prompt_finds_a_place_beside_turns_of_others(void) {
     open_rig(&r, &l);
     r.device.a_us = 150000;
     uint64_t id = 1;
-    for (int class = GEN_BATCH; class >= GEN_HIGH; class --) {
-        for (int i = 0; i < 8; i++) submit(&r, (gen_class) class, request(id++, 20, 470));
+    for (int prio = GEN_BATCH; prio >= GEN_HIGH; prio--) {
+        for (int i = 0; i < 8; i++) submit(&r, (gen_class)prio, request(id++, 20, 470));
         while (r.outcomes[id - 1].n_tokens < 2) rig_turn(&r);
     }
     for (uint64_t until_us = r.now_us + 3000000; r.now_us < until_us;) rig_turn(&r);
@@ -208,7 +208,7 @@ static void waiting_requests_get_their_places_beside_streams_aside(void) {
         rig r;
         sched_limits l = flood_limits();
         open_rig(&r, &l);
-        loop f = {.class = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
+        loop f = {.prio = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
         for (uint64_t id = 101; id <= 100 + PLACES; id++)
             submit(&r, GEN_BATCH, request(id, 20, 480));
         while (r.outcomes[100 + PLACES].n_tokens < 3) rig_turn(&r);
@@ -228,7 +228,7 @@ static void ranks_have_one_order(void) {
     rig r;
     sched_limits l = flood_limits();
     open_rig(&r, &l);
-    loop f = {.class = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
+    loop f = {.prio = GEN_HIGH, .random = rng_make(1, 0, 0), .next = FIRST_OF_FLOOD};
     for (int i = 0; i < 20; i++) turn_with(&r, &f);
     gen_request *q = request(900, 100, 4);
     q->rank = 5;

@@ -120,7 +120,7 @@ static bool same_share(const share_spec *a, const share_spec *b) {
 }
 
 static bool same_policy(const model_policy *a, const model_policy *b) {
-    return a->min_bytes == b->min_bytes && a->max_bytes == b->max_bytes && a->class == b->class &&
+    return a->min_bytes == b->min_bytes && a->max_bytes == b->max_bytes && a->prio == b->prio &&
            a->weight == b->weight && same_share(&a->share, &b->share) &&
            a->slo_ttft_ms == b->slo_ttft_ms && a->slo_tpot_ms == b->slo_tpot_ms &&
            a->pin == b->pin && a->keep_alive_us == b->keep_alive_us &&
@@ -162,7 +162,7 @@ static void defaults_are_those_of_the_headers(void) {
     EXPECT_EQ(c->policy.starvation_percent, 2);
     EXPECT(!c->policy.zero_on_tenant_change && c->policy.background_copies);
     EXPECT_EQ(c->policy.device_hour_cost_micros, 0);
-    const model_policy usual = {.class = GEN_NORMAL,
+    const model_policy usual = {.prio = GEN_NORMAL,
                                 .weight = 1,
                                 .share = {SHARE_BESTEFFORT, 0, 1},
                                 .keep_alive_us = POLICY_NEVER,
@@ -1257,7 +1257,7 @@ static void the_whole_shape_is_read(void) {
     EXPECT_STR(buf_cstr(&problems), "");
     if (c == NULL) return;
     const model_policy a = {.max_bytes = 24 * GIB,
-                            .class = GEN_NORMAL,
+                            .prio = GEN_NORMAL,
                             .weight = 1,
                             .share = {SHARE_BURST, 40, 1},
                             .slo_ttft_ms = 500,

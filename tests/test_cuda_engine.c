@@ -71,7 +71,7 @@ static bool front_open_pinned(front *f, const char *kind, uint64_t memory_mib,
         test_failures++;
         return false;
     }
-    model_policy policy = {.class = GEN_NORMAL,
+    model_policy policy = {.prio = GEN_NORMAL,
                            .weight = 1,
                            .pin = pin,
                            .keep_alive_us = POLICY_NEVER,
@@ -142,7 +142,7 @@ static void wait_for(front *f, uint32_t n) {
 static gen_request *request(uint64_t id, uint32_t n_prompt, uint32_t max_tokens) {
     gen_request *r = calloc(1, sizeof *r);
     *r = (gen_request){.id = id,
-                       .class = GEN_NORMAL,
+                       .prio = GEN_NORMAL,
                        .prompt = malloc(n_prompt * sizeof(tok_id)),
                        .n_prompt = n_prompt,
                        .max_tokens = max_tokens,
@@ -271,7 +271,7 @@ static bool add_second_model(front *f, char path[64], model **m) {
     tiny_model_write(path, 12,
                      &(tiny_model_options){.type = DTYPE_F16, .n_layers = 2, .n_ctx = 256});
     model_policy policy = {
-        .class = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER, .replicas_min = 1};
+        .prio = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER, .replicas_min = 1};
     EXPECT_EQ(model_open(&(model_options){.path = path}, m, &err), INFERD_OK);
     if (*m == NULL) return false;
     EXPECT(engine_model_add(f->e, 1, *m, UINT32_MAX, &policy));
@@ -280,7 +280,7 @@ static bool add_second_model(front *f, char path[64], model **m) {
 
 static gen_request *low_request(uint64_t id) {
     gen_request *r = request(id, 50, LOW_TOKENS);
-    r->class = GEN_BATCH;
+    r->prio = GEN_BATCH;
     r->n_logprobs = 0;
     return r;
 }
@@ -331,7 +331,7 @@ static void a_text_goes_on_from_host_memory(void) {
         }
         gen_request *r = request(HIGH, 60, 10);
         r->model_idx = 1;
-        r->class = GEN_HIGH;
+        r->prio = GEN_HIGH;
         EXPECT(engine_submit(f.e, r));
         wait_for(&f, HIGH);
         engine_get_stats(f.e, &s);
@@ -410,7 +410,7 @@ static bool hand_open(front *f, core *c, model *m, const engine_limits *given) {
                          .memory_bytes = 96u << 20,
                          .workspace_bytes = 64u << 20,
                          .module = emul_module()};
-    model_policy policy = {.class = GEN_NORMAL,
+    model_policy policy = {.prio = GEN_NORMAL,
                            .weight = 1,
                            .pin = PIN_HOT,
                            .keep_alive_us = POLICY_NEVER,

@@ -24,7 +24,7 @@ typedef struct front {
 } front;
 
 static const model_policy plain = {
-    .class = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER, .replicas_min = 1};
+    .prio = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER, .replicas_min = 1};
 
 static void on_wake(void *ctx) {
     atomic_fetch_add(&((front *)ctx)->n_wakes, 1);
@@ -91,7 +91,7 @@ static void front_stop(front *f) {
 static gen_request *request(uint64_t id, uint32_t n_prompt, uint32_t max_tokens) {
     gen_request *q = calloc(1, sizeof *q);
     q->id = id;
-    q->class = GEN_NORMAL;
+    q->prio = GEN_NORMAL;
     q->prompt = malloc(n_prompt * sizeof *q->prompt);
     q->n_prompt = n_prompt;
     for (uint32_t i = 0; i < n_prompt; i++)
@@ -187,7 +187,7 @@ static void the_pages_that_are_told_add_up_under_load(void) {
             if (n_sent < 200 && n_sent < f.n_done + 40) {
                 uint32_t id = ++n_sent;
                 gen_request *q = request(id, 5 + id % 40, 10 + id % 50);
-                q->class = id % 3 == 0 ? GEN_BATCH : GEN_NORMAL;
+                q->prio = id % 3 == 0 ? GEN_BATCH : GEN_NORMAL;
                 EXPECT(engine_submit(f.e, q));
             }
             front_read(&f);

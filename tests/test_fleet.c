@@ -99,7 +99,7 @@ static void end(rig *r, uint32_t n_devices) {
 static fleet_model_about about_of(uint32_t n_replicas) {
     return (fleet_model_about){.weight_bytes = (uint64_t)weight_pages * PAGE_BYTES,
                                .same_as = UINT32_MAX,
-                               .policy = {.class = GEN_NORMAL,
+                               .policy = {.prio = GEN_NORMAL,
                                           .weight = 1,
                                           .keep_alive_us = POLICY_NEVER,
                                           .replicas_min = n_replicas,
@@ -142,7 +142,7 @@ static gen_request *request(uint64_t id, uint32_t slot, uint32_t n_prompt, uint3
     gen_request *q = calloc(1, sizeof *q);
     q->id = id;
     q->model_idx = slot;
-    q->class = GEN_NORMAL;
+    q->prio = GEN_NORMAL;
     q->prompt = malloc(n_prompt * sizeof *q->prompt);
     q->n_prompt = n_prompt;
     for (uint32_t i = 0; i < n_prompt; i++) q->prompt[i] = (tok_id)((i * 7 + seed) % FAKE_VOCAB);

@@ -139,12 +139,12 @@ static void a_tenants_guarantee_is_taken_back_from_whoever_borrowed_it(void) {
     set_tenant(&r, 2, 0, 0);
     for (uint64_t id = 1; id <= 6; id++) { // more than there is, and more urgent
         gen_request *q = request_of(id, 2, 60, 60);
-        q->class = GEN_SYSTEM;
+        q->prio = GEN_SYSTEM;
         core_rig_submit(&r, 0, q);
     }
     core_rig_run(&r, 40000);
     gen_request *mine = request_of(10, 1, 60, 30); // 23 blocks
-    mine->class = GEN_BATCH;
+    mine->prio = GEN_BATCH;
     uint64_t from_us = core_rig_now(&r);
     core_rig_submit(&r, 0, mine);
     for (int i = 0; i < 2000 && r.outcomes[10].n_tokens == 0; i++) core_rig_turn(&r, 1000);
@@ -164,7 +164,7 @@ static void a_tenant_at_its_ceiling_is_in_nobody_elses_way(void) {
     set_tenant(&r, 2, 0, 0);
     for (uint64_t id = 1; id <= 3; id++) { // 19 blocks each
         gen_request *q = request_of(id, 1, 40, 36);
-        q->class = GEN_HIGH;
+        q->prio = GEN_HIGH;
         core_rig_submit(&r, 0, q);
     }
     for (int i = 0; i < 4; i++) core_rig_turn(&r, 1000);
@@ -184,8 +184,8 @@ static void an_urgent_one_goes_first_at_its_tenants_ceiling(void) {
     set_tenant(&r, 1, 0, 20 * block_bytes);
     gen_request *slow = request_of(1, 1, 30, 46),
                 *urgent = request_of(2, 1, 30, 10); // 19, 10 blocks
-    slow->class = GEN_BATCH;
-    urgent->class = GEN_HIGH;
+    slow->prio = GEN_BATCH;
+    urgent->prio = GEN_HIGH;
     core_rig_submit(&r, 0, slow);
     for (int i = 0; i < 30; i++) core_rig_turn(&r, 1000);
     EXPECT(used(&r, 1) > 11 * block_bytes);
@@ -231,7 +231,7 @@ static void who_wants_only_what_was_guaranteed_does_not_wait_for_others(void) {
     set_tenant(&r, 2, 0, 0);
     for (uint64_t id = 1; id <= 6; id++) {
         gen_request *q = request_of(id, 2, 60, 60);
-        q->class = GEN_HIGH;
+        q->prio = GEN_HIGH;
         core_rig_submit(&r, 0, q);
     }
     for (int i = 0; i < 10; i++) core_rig_turn(&r, 1000);
@@ -292,14 +292,14 @@ static void a_models_guarantee_is_honoured_within_one_reclaim(void) {
     open_rig(&r, 40, 2);
     for (uint64_t id = 1; id <= 4; id++) { // the other fills the pool
         gen_request *q = request_of(id, 1, 100, 40);
-        q->class = GEN_HIGH;
+        q->prio = GEN_HIGH;
         core_rig_submit(&r, 0, q);
     }
     core_rig_run(&r, 60000);
     p.min_bytes = 14ull * PAGE_MIB << 20;
     EXPECT_EQ(residency_set_policy(&r.core.models, 1, &p, core_rig_now(&r), &err), INFERD_OK);
     gen_request *q = request_of(9, 2, 100, 20); // 30 blocks: ten pages
-    q->class = GEN_BATCH;
+    q->prio = GEN_BATCH;
     core_rig_submit(&r, 1, q);
     for (int i = 0; i < 300 && r.outcomes[9].n_tokens == 0; i++) core_rig_turn(&r, 1000);
     EXPECT(r.outcomes[9].n_tokens > 0 || r.outcomes[9].n_done > 0);
@@ -316,7 +316,7 @@ static void only_what_was_lent_is_taken_back(void) {
     static const struct {
         uint64_t id;
         uint32_t model_idx, tenant;
-        gen_class class;
+        gen_class prio;
     } all[] = {{OF_MODEL, 2, 2, GEN_BATCH},
                {OF_TENANT, 1, 1, GEN_BATCH},
                {OWN, 0, 2, GEN_BATCH},
@@ -333,7 +333,7 @@ static void only_what_was_lent_is_taken_back(void) {
         EXPECT_EQ(residency_set_policy(&r.core.models, 2, &p, core_rig_now(&r), &err), INFERD_OK);
         for (size_t i = 0; i < INFERD_COUNT(all); i++) {
             gen_request *q = request_of(all[i].id, all[i].tenant, 20, 60);
-            q->class = all[i].class;
+            q->prio = all[i].prio;
             core_rig_submit(&r, all[i].model_idx, q);
             for (int k = 0; k < 100 && r.outcomes[all[i].id].n_tokens == 0; k++)
                 core_rig_turn(&r, 1000);

@@ -78,7 +78,7 @@ static void a_first_token_that_is_late_does_not_shorten_steps(void) {
         r.device.b_us = 100;
         begin_streams(&r, 2, 0, 0);
         gen_request *q = request(50, 20, 2);
-        q->class = GEN_BATCH;
+        q->prio = GEN_BATCH;
         if (late) q->ttft_target_ms = 1000;
         submit(&r, q);
         r.now_us += late ? 990000 : 0;

@@ -503,7 +503,7 @@ static void what_two_wait_for_stays_for_the_second(void) {
     static core_rig r;
     open_on_disk(&r, 500000, COLD_US);
     gen_request *second = prompt_no(11, 0);
-    second->class = GEN_HIGH; // it does not wait for what the first computes
+    second->prio = GEN_HIGH; // it does not wait for what the first computes
     core_rig_submit(&r, 0, prompt_no(10, 0));
     core_rig_run(&r, 100000);
     uint32_t n_asked = disk.n_asked;
@@ -658,16 +658,16 @@ static void open_ahead(core_rig *r, bool on) {
 }
 
 /* Slots that are copied while a running one of this class makes room for urgent work. */
-static uint32_t slots_moved_for(bool on, gen_class class) {
+static uint32_t slots_moved_for(bool on, gen_class prio) {
     static core_rig r;
     open_ahead(&r, on);
     gen_request *low = request(1, 80, 100), *high = request(2, 150, 20);
-    low->class = class;
-    high->class = GEN_HIGH;
+    low->prio = prio;
+    high->prio = GEN_HIGH;
     core_rig_submit(&r, 0, low);
     core_rig_run(&r, 100000);
     uint64_t ahead = park_count(&r).n_copied_ahead;
-    EXPECT(on && class == GEN_BATCH ? ahead >= 25 : ahead == 0);
+    EXPECT(on && prio == GEN_BATCH ? ahead >= 25 : ahead == 0);
     EXPECT(r.device.n_moved * 10 <= 100000 * 3 / 100); // of the time, at 20 us for two slots
     uint32_t before = r.device.n_moved;
     core_rig_submit(&r, 1, high);
@@ -691,7 +691,7 @@ static void copying_ahead_takes_a_small_part_of_the_time(void) {
     open_ahead(&r, true);
     r.device.move_us = 250;
     gen_request *low = request(1, 80, 100);
-    low->class = GEN_BATCH;
+    low->prio = GEN_BATCH;
     core_rig_submit(&r, 0, low);
     core_rig_run(&r, 100000);
     EXPECT(park_count(&r).n_copied_ahead >= 5);

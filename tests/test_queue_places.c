@@ -15,8 +15,8 @@ static bool begin(queue_places *p) {
     return queue_places_grow(p, TENANTS, MODELS);
 }
 
-static queue_asker asker(uint32_t tenant, uint32_t model, gen_class class) {
-    return (queue_asker){tenant, model, class};
+static queue_asker asker(uint32_t tenant, uint32_t model, gen_class prio) {
+    return (queue_asker){tenant, model, prio};
 }
 
 /* Takes places of one each while that kind is where they are; how many. */

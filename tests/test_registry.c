@@ -281,7 +281,7 @@ static void one_that_leaves_guarantees_nothing_to_who_comes(void) {
     fleet *f = one_device(&d);
     config_model a = named("a", 0), b = named("b", 2);
     a.policy = b.policy = (model_policy){.min_bytes = 40ull * FAKE_PAGE_BYTES,
-                                         .class = GEN_NORMAL,
+                                         .prio = GEN_NORMAL,
                                          .weight = 1,
                                          .pin = PIN_HOT,
                                          .keep_alive_us = POLICY_NEVER};
@@ -317,7 +317,7 @@ static void what_the_fleet_could_not_be_told_is_told_later(void) {
     config_model two[] = {named("a", 0), named("b", 2)};
     for (int i = 0; i < 2; i++)
         two[i].policy =
-            (model_policy){.class = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER};
+            (model_policy){.prio = GEN_NORMAL, .weight = 1, .keep_alive_us = POLICY_NEVER};
     EXPECT(serve(two, 2, NULL, 0, slots, &problems));
     no_memory = true;
     EXPECT(!registry_start(&r, f));

@@ -115,13 +115,13 @@ static void running_work_of_a_lower_class_makes_room_and_goes_on_later(void) {
     model_policy p = plain_policy();
     core_rig_init(&r, 20, 12, 12);
     core_rig_open(&r, false);
-    p.class = GEN_BATCH;
+    p.prio = GEN_BATCH;
     core_rig_attach(&r, 0, &p);
-    p.class = GEN_HIGH;
+    p.prio = GEN_HIGH;
     core_rig_attach(&r, 1, &p);
     gen_request *low = request(1, 20, 70), *high = request(2, 20, 20);
-    low->class = GEN_BATCH;
-    high->class = GEN_HIGH;
+    low->prio = GEN_BATCH;
+    high->prio = GEN_HIGH;
     core_rig_submit(&r, 0, low);
     core_rig_run(&r, 40000);
     EXPECT(r.outcomes[1].n_tokens > 5);
@@ -161,7 +161,7 @@ static void a_higher_class_is_never_pushed_out_and_the_lower_waits(void) {
     core_rig_open(&r, false);
     attach_all(&r, 2);
     gen_request *low = request(2, 10, 10);
-    low->class = GEN_BATCH;
+    low->prio = GEN_BATCH;
     core_rig_submit(&r, 0, request(1, 10, 80));
     core_rig_run(&r, 10000);
     core_rig_submit(&r, 1, low);
@@ -187,7 +187,7 @@ static void a_pinned_model_stays_and_who_finds_no_room_is_told(void) {
     core_rig_run(&r, 20000);
     EXPECT_EQ(state_of(&r, 0), MODEL_HOT); // nobody asked
     gen_request *q = request(1, 10, 10);
-    q->class = GEN_SYSTEM;
+    q->prio = GEN_SYSTEM;
     q->queue_deadline_us = core_rig_now(&r) + 400000;
     core_rig_submit(&r, 1, q);
     core_rig_finish(&r);
@@ -353,16 +353,16 @@ static void nobody_goes_in_vain(void) {
     r.device.models[3].weight_pages = 25;
     r.device.a_us = 3000;
     core_rig_open(&r, false);
-    p.class = GEN_SYSTEM;
+    p.prio = GEN_SYSTEM;
     core_rig_attach(&r, 0, &p);
     core_rig_attach(&r, 1, &p);
     gen_request *busy = request(7, 10, 40);
-    busy->class = GEN_SYSTEM;
+    busy->prio = GEN_SYSTEM;
     core_rig_submit(&r, 0, busy);
     busy = request(8, 10, 40);
-    busy->class = GEN_SYSTEM;
+    busy->prio = GEN_SYSTEM;
     core_rig_submit(&r, 1, busy);
-    p.class = GEN_NORMAL;
+    p.prio = GEN_NORMAL;
     core_rig_attach(&r, 2, &p);
     core_rig_attach(&r, 3, &p);
     residency_do(&r.core.models, 2, ENGINE_LOAD, core_rig_now(&r));
@@ -976,7 +976,7 @@ static void storm(uint64_t seed, bool apart, uint32_t depth) {
     core_rig_open(&r, seed % 2 == 0);
     for (uint32_t i = 0; i < 8; i++) {
         model_policy p = plain_policy();
-        p.class = (gen_class)(1 + next_random(&s) % 3);
+        p.prio = (gen_class)(1 + next_random(&s) % 3);
         p.weight = 1 + (uint32_t)(next_random(&s) % 5);
         if (next_random(&s) % 4 == 0) p.keep_alive_us = 20000;
         if (i == 0 && next_random(&s) % 2) p.pin = PIN_HOT;
@@ -990,7 +990,7 @@ static void storm(uint64_t seed, bool apart, uint32_t depth) {
         if (what < 12 && id < 120) {
             gen_request *q = request(id, 1 + (uint32_t)(next_random(&s) % 60),
                                      1 + (uint32_t)(next_random(&s) % 40));
-            q->class = (gen_class)(next_random(&s) % GEN_CLASSES);
+            q->prio = (gen_class)(next_random(&s) % GEN_CLASSES);
             q->queue_deadline_us = core_rig_now(&r) + 3000000;
             core_rig_submit(&r, idx, q);
             id++;

@@ -72,7 +72,7 @@ static void a_pinned_copy_stays_when_its_model_leaves_the_device(void) {
     model_policy p = plain_policy();
     core_rig_init(&r, 60, WEIGHTS, WEIGHTS);
     core_rig_open(&r, false);
-    p.class = GEN_BATCH;
+    p.prio = GEN_BATCH;
     p.pin = PIN_WARM;
     core_rig_attach(&r, 0, &p);
     p = plain_policy();

@@ -13,10 +13,10 @@ static void set_limits(core_rig *r, uint32_t idx, uint64_t min_pages, uint64_t m
     EXPECT_EQ(residency_set_policy(&r->core.models, idx, &p, core_rig_now(r), &err), INFERD_OK);
 }
 
-static void submit(core_rig *r, uint64_t id, uint32_t idx, gen_class class, uint32_t n_prompt,
+static void submit(core_rig *r, uint64_t id, uint32_t idx, gen_class prio, uint32_t n_prompt,
                    uint32_t n_out) {
     gen_request *q = request(id, n_prompt, n_out);
-    q->class = class;
+    q->prio = prio;
     core_rig_submit(r, idx, q);
 }
 

@@ -515,7 +515,7 @@ static void nobody_waits_for_the_less_urgent(void) {
         l.step_tokens_max = 20;
         rig_init(&r, 200, &l);
         gen_request *q = alike(1);
-        if (how == 0) q->class = GEN_BATCH;
+        if (how == 0) q->prio = GEN_BATCH;
         if (how == 1) q->rank = 1;
         sched_submit(r.s, q, r.now_us);
         rig_turn(&r);
@@ -619,7 +619,7 @@ static void the_operators_pace_is_kept_where_decoding_allows(void) {
 
 /* The tenth step of a stream while a prompt of 400 tokens is computed, of `class`, that came so
  * long ago; of a stream with a target of its own, or without. */
-static uint64_t tenth_step_us(gen_class class, uint64_t ago_us, uint32_t target_ms) {
+static uint64_t tenth_step_us(gen_class prio, uint64_t ago_us, uint32_t target_ms) {
     rig r;
     sched_limits l = default_limits();
     l.pace_us = 20000;
@@ -631,7 +631,7 @@ static uint64_t tenth_step_us(gen_class class, uint64_t ago_us, uint32_t target_
     while (r.outcomes[1].n_tokens < 30) rig_turn(&r);
     r.now_us += ago_us;
     q = request(2, 400, 2);
-    q->class = class;
+    q->prio = prio;
     q->arrival_us = r.now_us - ago_us;
     sched_submit(r.s, q, r.now_us);
     uint64_t us = 0;
@@ -675,7 +675,7 @@ static void a_long_wait_behind_batch_work_counts(void) {
         rig_turn(&r);
         for (uint32_t id = 3; id <= 4; id++) {
             gen_request *q = request(id, 20, 2);
-            q->class = id == 3 ? GEN_BATCH : GEN_NORMAL;
+            q->prio = id == 3 ? GEN_BATCH : GEN_NORMAL;
             q->arrival_us = r.now_us - (late ? 2000000 : 0);
             sched_submit(r.s, q, r.now_us);
         }
@@ -743,13 +743,13 @@ static void class_then_rank_then_arrival(void) {
     l.running_max = 1;
     rig_init(&r, 64, &l);
     static const struct {
-        gen_class class;
+        gen_class prio;
         int32_t rank;
     } cases[] = {{GEN_BATCH, -5},  {GEN_NORMAL, 0}, {GEN_NORMAL, -1},
                  {GEN_NORMAL, -1}, {GEN_HIGH, 9},   {GEN_SYSTEM, 0}};
     for (uint32_t i = 0; i < INFERD_COUNT(cases); i++) {
         gen_request *q = request(i + 1, 4, 1);
-        q->class = cases[i].class;
+        q->prio = cases[i].prio;
         q->rank = cases[i].rank;
         sched_submit(r.s, q, r.now_us);
     }
@@ -764,12 +764,12 @@ static void waiting_lifts_one_class_per_interval(void) {
     l.running_max = 1;
     rig_init(&r, 64, &l);
     gen_request *q = request(1, 4, 1);
-    q->class = GEN_BATCH;
+    q->prio = GEN_BATCH;
     sched_submit(r.s, q, r.now_us);
     r.now_us += 2000001; // batch counts as normal, and came first
     sched_submit(r.s, request(2, 4, 1), r.now_us);
     q = request(3, 4, 1);
-    q->class = GEN_HIGH;
+    q->prio = GEN_HIGH;
     sched_submit(r.s, q, r.now_us);
     EXPECT_EQ(first_planned(&r), 3);
     EXPECT_EQ(first_planned(&r), 1);
@@ -783,16 +783,16 @@ static void a_batch_request_gets_through_a_stream_of_urgent_ones(void) {
     l.running_max = 2;
     rig_init(&r, 12, &l);
     gen_request *q = request(1, 20, 10);
-    q->class = GEN_BATCH;
+    q->prio = GEN_BATCH;
     gen_request *copy = copy_request(q);
     sched_submit(r.s, q, r.now_us);
     uint32_t id = 2;
     for (; id < 3000 && r.outcomes[1].n_done == 0; id++) {
         q = request(id, 20, 10);
-        q->class = GEN_HIGH;
+        q->prio = GEN_HIGH;
         sched_submit(r.s, q, r.now_us);
         q = request(++id, 20, 10);
-        q->class = GEN_HIGH;
+        q->prio = GEN_HIGH;
         sched_submit(r.s, q, r.now_us);
         r.now_us += 30000;
         for (int turn = 0; turn < 9; turn++) rig_turn(&r);
@@ -816,7 +816,7 @@ static seq *sequence(rig *r, uint64_t id) {
 enum { FLOOD_CLIENTS = 60, FLOOD_BATCH = 12, FLOOD_ID = 1000, FLOOD_PAUSED = 999 };
 
 typedef struct flood_case {
-    gen_class class;
+    gen_class prio;
     uint32_t row_us, output;
     bool paused; // somebody of the lowest class does not read, and never will
 } flood_case;
@@ -824,7 +824,7 @@ typedef struct flood_case {
 /* Its client reads nothing after the first token. */
 static void pause_one(rig *r) {
     gen_request *q = request(FLOOD_PAUSED, 20, 100);
-    q->class = GEN_BATCH;
+    q->prio = GEN_BATCH;
     sched_submit(r->s, q, r->now_us);
     while (r->outcomes[FLOOD_PAUSED].n_tokens == 0) rig_turn(r);
     sched_pause(r->s, FLOOD_PAUSED);
@@ -844,7 +844,7 @@ static void flood(const flood_case *f, uint64_t seed) {
     uint64_t ends_us = r.now_us + 60000000;
     for (uint64_t id = 1; id <= FLOOD_BATCH; id++) {
         gen_request *q = request(id, 300 + (uint32_t)rng_below(&random, 100), 4);
-        q->class = GEN_BATCH;
+        q->prio = GEN_BATCH;
         q->queue_deadline_us = ends_us;
         sched_submit(r.s, q, r.now_us);
     }
@@ -855,7 +855,7 @@ static void flood(const flood_case *f, uint64_t seed) {
             ids[i] = next++;
             gen_request *q = request(ids[i], 40 + (uint32_t)rng_below(&random, 60),
                                      f->output + (uint32_t)rng_below(&random, 2 * f->output));
-            q->class = f->class;
+            q->prio = f->prio;
             sched_submit(r.s, q, r.now_us);
         }
         rig_turn(&r);
@@ -874,14 +874,14 @@ static void flood(const flood_case *f, uint64_t seed) {
     if (n_ended < FLOOD_BATCH || idle_max_us > l.starvation_us + 1000000)
         printf("seed %llu, class %d, %u us a row, paused %d: %u of %u ended after %.1f s, the "
                "longest pause was %.1f s\n",
-               (unsigned long long)seed, (int)f->class, f->row_us, f->paused, n_ended, FLOOD_BATCH,
+               (unsigned long long)seed, (int)f->prio, f->row_us, f->paused, n_ended, FLOOD_BATCH,
                (double)r.now_us / 1e6, (double)idle_max_us / 1e6);
     EXPECT_EQ(n_ended, FLOOD_BATCH);
     EXPECT(idle_max_us <= l.starvation_us + 1000000);
     sched_counters c;
     sched_count(r.s, &c);
-    EXPECT(c.class_us[GEN_BATCH] > 0 && c.class_us[f->class] > c.class_us[GEN_BATCH]);
-    EXPECT_EQ(c.class_us[GEN_BATCH] + c.class_us[f->class], c.charged_us);
+    EXPECT(c.class_us[GEN_BATCH] > 0 && c.class_us[f->prio] > c.class_us[GEN_BATCH]);
+    EXPECT_EQ(c.class_us[GEN_BATCH] + c.class_us[f->prio], c.charged_us);
     sched_cancel_all(r.s, r.now_us);
     rig_run(&r);
     rig_deinit(&r);
@@ -916,7 +916,7 @@ static void open_late_queue(rig *r, uint32_t n) {
     rig_init(r, 64, &l);
     for (uint32_t id = 1; id <= n; id++) {
         gen_request *q = request(id, 8, 40);
-        q->class = GEN_BATCH;
+        q->prio = GEN_BATCH;
         sched_submit(r->s, q, r->now_us);
     }
     r->now_us += 3 * l.starvation_us + 1;
@@ -930,7 +930,7 @@ static void a_queue_that_waited_for_long_leaves_the_urgent_their_place(void) {
     open_late_queue(&r, 20);
     EXPECT_EQ(r.s->n_lifted, 1);
     gen_request *q = request(21, 8, 10), *copy = copy_request(q);
-    q->class = GEN_HIGH;
+    q->prio = GEN_HIGH;
     sched_submit(r.s, q, r.now_us);
     EXPECT(rig_plan(&r) != NULL);
     EXPECT_EQ(sequence(&r, 21)->state, SEQ_RUNNING);
@@ -1013,9 +1013,9 @@ static void pages_that_somebody_was_preempted_for_are_his(void) {
     rig_init(&r, 8, &l); // 24 blocks of 4 tokens
     EXPECT_EQ(sched_set_tenant(r.s, 1, &all, r.now_us, &err), INFERD_OK);
     gen_request *entitled = request(1, 20, 1), *urgent = request(2, 60, 30);
-    entitled->class = GEN_BATCH;
+    entitled->prio = GEN_BATCH;
     entitled->tenant_idx = 1;
-    urgent->class = GEN_HIGH;
+    urgent->prio = GEN_HIGH;
     gen_request *copies[] = {copy_request(entitled), copy_request(urgent)};
     sched_submit(r.s, entitled, r.now_us);
     sched_submit(r.s, urgent, r.now_us);
@@ -1044,8 +1044,8 @@ static void pages_for_somebody_who_left_are_anybodys(void) {
     l.depth = 2;
     rig_init(&r, 8, &l);
     gen_request *low = request(1, 20, 1), *urgent = request(2, 60, 30), *copy = copy_request(low);
-    low->class = GEN_BATCH;
-    urgent->class = GEN_HIGH;
+    low->prio = GEN_BATCH;
+    urgent->prio = GEN_HIGH;
     sched_submit(r.s, low, r.now_us);
     EXPECT(rig_plan(&r) != NULL);
     sched_submit(r.s, urgent, r.now_us);
@@ -1067,13 +1067,13 @@ static void an_urgent_request_takes_the_place_of_the_newest_of_the_lowest_class(
     gen_request *copies[5];
     for (uint32_t i = 1; i <= 3; i++) {
         gen_request *q = request(i, 8, 30);
-        q->class = i == 1 ? GEN_NORMAL : GEN_BATCH;
+        q->prio = i == 1 ? GEN_NORMAL : GEN_BATCH;
         copies[i] = copy_request(q);
         sched_submit(r.s, q, r.now_us);
     }
     for (int i = 0; i < 5; i++) rig_turn(&r);
     gen_request *q = request(4, 8, 5);
-    q->class = GEN_HIGH;
+    q->prio = GEN_HIGH;
     copies[4] = copy_request(q);
     sched_submit(r.s, q, r.now_us);
     step *st = rig_plan(&r);
@@ -1094,14 +1094,14 @@ static void nobody_is_preempted_in_vain(void) {
     sched_limits l = default_limits();
     rig_init(&r, 14, &l);                 // 42 blocks
     gen_request *q = request(1, 100, 28); // 32 blocks
-    q->class = GEN_HIGH;
+    q->prio = GEN_HIGH;
     sched_submit(r.s, q, r.now_us);
     q = request(2, 20, 20); // 10 blocks
-    q->class = GEN_BATCH;
+    q->prio = GEN_BATCH;
     sched_submit(r.s, q, r.now_us);
     while (r.outcomes[2].n_tokens < 2) rig_turn(&r);
     q = request(3, 60, 4); // 16 blocks: more than the batch request could give
-    q->class = GEN_HIGH;
+    q->prio = GEN_HIGH;
     sched_submit(r.s, q, r.now_us);
     rig_run(&r);
     for (uint32_t i = 1; i <= 3; i++) EXPECT_EQ(r.outcomes[i].done.done.finish, GEN_LENGTH);
@@ -1118,7 +1118,7 @@ static void without_pages_the_newest_of_the_lowest_class_goes_and_resumes_exactl
         gen_request *copies[5];
         for (uint32_t i = 1; i <= 4; i++) {
             gen_request *q = request(i, 20, 100);
-            q->class = i == 2 ? GEN_BATCH : GEN_NORMAL;
+            q->prio = i == 2 ? GEN_BATCH : GEN_NORMAL;
             copies[i] = copy_request(q);
             sched_submit(r.s, q, r.now_us);
         }
@@ -1161,7 +1161,7 @@ static void a_paused_sequence_keeps_its_pages_until_they_are_needed(void) {
     l.no_prefix_cache = true;
     rig_init(&r, 12, &l);
     gen_request *q = request(1, 40, 20), *copy = copy_request(q);
-    q->class = GEN_SYSTEM;
+    q->prio = GEN_SYSTEM;
     sched_submit(r.s, q, r.now_us);
     while (r.outcomes[1].n_tokens < 5) rig_turn(&r);
     uint32_t n_free = r.pool.n_in[PAGE_FREE];
@@ -1286,9 +1286,9 @@ static void two_models_share_the_device_and_its_pages(void) {
     rig_deinit(&r);
 }
 
-static void submit_to(rig *r, uint32_t model_idx, gen_class class, gen_request *q) {
+static void submit_to(rig *r, uint32_t model_idx, gen_class prio, gen_request *q) {
     q->model_idx = model_idx;
-    q->class = class;
+    q->prio = prio;
     sched_submit(r->s, q, r->now_us);
 }
 

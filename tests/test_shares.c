@@ -30,7 +30,7 @@ static void open_rig(core_rig *r, uint32_t n_models) {
 /* Streams that always have a token to compute: short ones, one after the other. */
 typedef struct load {
     uint32_t tenant, model, n_streams;
-    gen_class class;
+    gen_class prio;
     uint64_t ids[16];
 } load;
 
@@ -42,7 +42,7 @@ static void keep_busy(core_rig *r, load *l) {
         if (next_id + 1 >= REQUESTS_MAX) continue;
         gen_request *q = request(++next_id, 8, 60);
         q->tenant_idx = l->tenant;
-        q->class = l->class;
+        q->prio = l->prio;
         q->no_cache = true;
         l->ids[i] = next_id;
         core_rig_submit(r, l->model, q);
@@ -70,7 +70,7 @@ static void a_fixed_share_is_a_ceiling_on_an_idle_device(void) {
         next_id = 0;
         open_rig(&r, 1);
         set_tenant(&r, 1, SHARE_FIXED, percent, 1);
-        load l[] = {{.tenant = 1, .n_streams = 4, .class = GEN_HIGH}};
+        load l[] = {{.tenant = 1, .n_streams = 4, .prio = GEN_HIGH}};
         run_busy(&r, l, 1, SECOND_US);
         uint64_t before = used_us(&r, 1);
         run_busy(&r, l, 1, 5 * SECOND_US);
@@ -87,8 +87,8 @@ static void guarantees_hold_whatever_the_number_of_streams(void) {
         open_rig(&r, n_models);
         set_tenant(&r, 1, SHARE_BURST, 40, 1);
         set_tenant(&r, 2, SHARE_BURST, 60, 1);
-        load l[] = {{.tenant = 1, .n_streams = 1, .class = GEN_NORMAL},
-                    {.tenant = 2, .model = n_models - 1, .n_streams = 7, .class = GEN_NORMAL}};
+        load l[] = {{.tenant = 1, .n_streams = 1, .prio = GEN_NORMAL},
+                    {.tenant = 2, .model = n_models - 1, .n_streams = 7, .prio = GEN_NORMAL}};
         run_busy(&r, l, 2, SECOND_US);
         uint64_t a = used_us(&r, 1), b = used_us(&r, 2);
         run_busy(&r, l, 2, 5 * SECOND_US);
@@ -110,14 +110,14 @@ static uint32_t n_running_of(const core_rig *r, uint32_t tenant) {
 /* Others have all places of the batch, for long: half of the time is worth nothing without any. */
 static void a_share_has_its_part_of_the_batch(void) {
     static core_rig r;
-    for (gen_class class = GEN_HIGH; class <= GEN_BATCH; class ++) { // of the others
+    for (gen_class prio = GEN_HIGH; prio <= GEN_BATCH; prio++) { // of the others
         open_rig(&r, 1);
         set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 1);
         set_tenant(&r, 2, SHARE_FIXED, 50, 1);
         for (uint64_t id = 1; id <= 18; id++) {
             gen_request *q = request(id, 8, id <= 12 ? 300 : 40);
             q->tenant_idx = id <= 12 ? 1 : 2;
-            q->class = id <= 12 ? class : GEN_NORMAL;
+            q->prio = id <= 12 ? prio : GEN_NORMAL;
             if (id == 13) {
                 core_rig_run(&r, 50000);
                 EXPECT_EQ(n_running_of(&r, 1), 8);
@@ -130,14 +130,14 @@ static void a_share_has_its_part_of_the_batch(void) {
         while (r.outcomes[18].n_done == 0) {
             uint32_t n = n_running_of(&r, 2), n_left = 0;
             for (uint64_t id = 13; id <= 18; id++) n_left += r.outcomes[id].n_done == 0;
-            EXPECT(n <= 4 || class == GEN_BATCH); // half of eight
-            EXPECT(n_running_of(&r, 1) >= 3 || class == GEN_BATCH || n_left == 0);
+            EXPECT(n <= 4 || prio == GEN_BATCH); // half of eight
+            EXPECT(n_running_of(&r, 1) >= 3 || prio == GEN_BATCH || n_left == 0);
             core_rig_turn(&r, 1000);
         }
         uint32_t n_preempted = 0;
         core_rig_finish(&r);
         for (uint64_t id = 1; id <= 12; id++) n_preempted += r.outcomes[id].done.done.n_preempted;
-        EXPECT(n_preempted <= 6 || class == GEN_BATCH); // one for each who came, not by turns
+        EXPECT(n_preempted <= 6 || prio == GEN_BATCH); // one for each who came, not by turns
         for (uint64_t id = 1; id <= 18; id++) EXPECT(core_rig_gives(&r, id));
         core_rig_deinit(&r);
     }
@@ -148,8 +148,8 @@ static void the_fullest_bucket_goes_first(void) {
     static core_rig r;
     next_id = 0;
     open_rig(&r, 2);
-    load l[] = {{.tenant = 1, .model = 0, .n_streams = 1, .class = GEN_NORMAL},
-                {.tenant = 2, .model = 1, .n_streams = 1, .class = GEN_NORMAL}};
+    load l[] = {{.tenant = 1, .model = 0, .n_streams = 1, .prio = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 1, .prio = GEN_NORMAL}};
     set_tenant(&r, 1, SHARE_BURST, 60, 1);
     set_tenant(&r, 2, SHARE_BURST, 30, 1);
     for (int i = 0; i < 20; i++) {
@@ -174,8 +174,8 @@ static void a_guarantee_goes_before_a_more_urgent_class(void) {
     next_id = 0;
     open_rig(&r, 2);
     set_tenant(&r, 1, SHARE_BURST, 30, 1);
-    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_BATCH},
-                {.tenant = 2, .model = 1, .n_streams = 4, .class = GEN_SYSTEM}};
+    load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_BATCH},
+                {.tenant = 2, .model = 1, .n_streams = 4, .prio = GEN_SYSTEM}};
     run_busy(&r, l, 2, SECOND_US);
     uint64_t a = used_us(&r, 1);
     run_busy(&r, l, 2, 5 * SECOND_US);
@@ -190,8 +190,8 @@ static void what_an_idle_tenant_leaves_is_used_by_others_at_once(void) {
     open_rig(&r, 1);
     set_tenant(&r, 1, SHARE_BURST, 80, 1);
     set_tenant(&r, 2, SHARE_BURST, 20, 1);
-    load l[] = {{.tenant = 2, .n_streams = 4, .class = GEN_NORMAL},
-                {.tenant = 1, .n_streams = 4, .class = GEN_NORMAL}};
+    load l[] = {{.tenant = 2, .n_streams = 4, .prio = GEN_NORMAL},
+                {.tenant = 1, .n_streams = 4, .prio = GEN_NORMAL}};
     run_busy(&r, l, 1, SECOND_US);
     uint64_t b = used_us(&r, 2);
     run_busy(&r, l, 1, 2 * SECOND_US);
@@ -233,8 +233,8 @@ static void a_lower_class_gets_its_floor_and_no_more(void) {
     next_id = 0;
     open_rig(&r, 2);
     set_floor(&r, 2);
-    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_BATCH},
-                {.tenant = 2, .model = 1, .n_streams = 4, .class = GEN_HIGH}};
+    load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_BATCH},
+                {.tenant = 2, .model = 1, .n_streams = 4, .prio = GEN_HIGH}};
     set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 1);
     set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1);
     run_busy(&r, l, 2, 2 * SECOND_US);
@@ -251,8 +251,8 @@ static void what_is_left_goes_by_weight(void) {
     open_rig(&r, 2);
     set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 3);
     set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1);
-    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL},
-                {.tenant = 2, .model = 1, .n_streams = 8, .class = GEN_NORMAL}};
+    load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 8, .prio = GEN_NORMAL}};
     run_busy(&r, l, 2, SECOND_US);
     uint64_t a = used_us(&r, 1);
     run_busy(&r, l, 2, 5 * SECOND_US);
@@ -265,8 +265,8 @@ static void who_was_idle_has_no_credit(void) {
     static core_rig r;
     next_id = 0;
     open_rig(&r, 2);
-    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL},
-                {.tenant = 2, .model = 1, .n_streams = 2, .class = GEN_NORMAL}};
+    load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 2, .prio = GEN_NORMAL}};
     set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1);
     run_busy(&r, l, 1, 3 * SECOND_US);
     uint64_t a = used_us(&r, 1);
@@ -335,8 +335,8 @@ static void the_earliest_urgent_deadline_goes_first(void) {
     static core_rig r;
     next_id = 0;
     open_rig(&r, 3);
-    load l[] = {{.tenant = 1, .n_streams = 4, .class = GEN_NORMAL},
-                {.tenant = 1, .model = 1, .n_streams = 4, .class = GEN_NORMAL}};
+    load l[] = {{.tenant = 1, .n_streams = 4, .prio = GEN_NORMAL},
+                {.tenant = 1, .model = 1, .n_streams = 4, .prio = GEN_NORMAL}};
     run_busy(&r, l, 2, SECOND_US / 2);
     uint64_t worst_us = 0, others = 0;
     for (int i = 0; i < 50; i++) { // tokens that are due every 20 ms
@@ -365,8 +365,8 @@ static void what_could_not_be_kept_is_refused_when_targets_are_the_objective(voi
         next_id = 0;
         open_rig(&r, 3);
         r.core.sched->limits.objective = sla ? OBJECTIVE_SLA : OBJECTIVE_LATENCY;
-        load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL},
-                    {.tenant = 1, .model = 1, .n_streams = 2, .class = GEN_NORMAL}};
+        load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL},
+                    {.tenant = 1, .model = 1, .n_streams = 2, .prio = GEN_NORMAL}};
         run_busy(&r, l, 2, SECOND_US / 2); // steps of 1.2 ms are known
         core_rig_finish(&r);
         gen_request *a = request(++next_id, 8, 200), *b = request(++next_id, 8, 200);
@@ -396,8 +396,8 @@ static void a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again(void) {
     next_id = 0;
     open_rig(&r, 3);
     r.core.sched->limits.objective = OBJECTIVE_SLA;
-    load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL},
-                {.tenant = 1, .model = 1, .n_streams = 2, .class = GEN_NORMAL}};
+    load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL},
+                {.tenant = 1, .model = 1, .n_streams = 2, .prio = GEN_NORMAL}};
     r.device.a_us = 3000;
     run_busy(&r, l, 2, SECOND_US); // steps of 3.2 ms are known
     core_rig_finish(&r);
@@ -451,7 +451,7 @@ static void who_is_late_anyway_lets_others_go_first(void) {
         open_rig(&r, 2);
         sched *s = r.core.sched;
         s->limits.objective = OBJECTIVE_SLA;
-        load l[] = {{.tenant = 1, .n_streams = 2, .class = GEN_NORMAL}};
+        load l[] = {{.tenant = 1, .n_streams = 2, .prio = GEN_NORMAL}};
         run_busy(&r, l, 1, SECOND_US / 2); // what a row takes is known
         core_rig_finish(&r);
         if (busy) core_rig_submit(&r, 1, request(++next_id, 8, 200));
@@ -478,8 +478,8 @@ static void every_microsecond_is_paid_once(void) {
     static core_rig r;
     next_id = 0;
     open_rig(&r, 2);
-    load l[] = {{.tenant = 1, .n_streams = 3, .class = GEN_NORMAL},
-                {.tenant = 2, .model = 1, .n_streams = 5, .class = GEN_BATCH}};
+    load l[] = {{.tenant = 1, .n_streams = 3, .prio = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 5, .prio = GEN_BATCH}};
     for (int i = 0; i < 40; i++) {
         run_busy(&r, l, 2, SECOND_US / 20);
         sched_model_preempt(r.core.sched, (uint32_t)i % 2); // computed again later
@@ -513,9 +513,9 @@ static void floors_of_classes_are_of_what_shares_leave(void) {
         set_tenant(&r, 1, SHARE_BURST, rows[i].share, 1);
         set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 1);
         set_tenant(&r, 3, SHARE_BESTEFFORT, 0, 1);
-        load l[] = {{.tenant = 1, .model = 0, .n_streams = 4, .class = GEN_NORMAL},
-                    {.tenant = 2, .model = 1, .n_streams = 4, .class = GEN_NORMAL},
-                    {.tenant = 3, .model = 2, .n_streams = 4, .class = GEN_BATCH}};
+        load l[] = {{.tenant = 1, .model = 0, .n_streams = 4, .prio = GEN_NORMAL},
+                    {.tenant = 2, .model = 1, .n_streams = 4, .prio = GEN_NORMAL},
+                    {.tenant = 3, .model = 2, .n_streams = 4, .prio = GEN_BATCH}};
         run_busy(&r, l, 3, SECOND_US);
         uint64_t before[3];
         for (uint32_t k = 0; k < 3; k++) before[k] = used_us(&r, k + 1);
@@ -541,8 +541,8 @@ static void large_weights_divide_as_small_ones(void) {
         EXPECT_EQ(residency_set_policy(&r.core.models, i, &p, core_rig_now(&r), &err), INFERD_OK);
     set_tenant(&r, 1, SHARE_BESTEFFORT, 0, 10000);
     set_tenant(&r, 2, SHARE_BESTEFFORT, 0, 2500);
-    load l[] = {{.tenant = 1, .model = 0, .n_streams = 4, .class = GEN_NORMAL},
-                {.tenant = 2, .model = 1, .n_streams = 4, .class = GEN_NORMAL}};
+    load l[] = {{.tenant = 1, .model = 0, .n_streams = 4, .prio = GEN_NORMAL},
+                {.tenant = 2, .model = 1, .n_streams = 4, .prio = GEN_NORMAL}};
     run_busy(&r, l, 2, SECOND_US);
     uint64_t a = used_us(&r, 1), b = used_us(&r, 2);
     run_busy(&r, l, 2, 10 * SECOND_US);

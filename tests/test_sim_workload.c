@@ -131,7 +131,7 @@ static void requests_come_in_order_and_within_bounds(void) {
             EXPECT(r->n_output >= 1 && r->n_output <= 200);
             EXPECT(r->n_shared_prefix < r->n_prompt);
             EXPECT_EQ(r->n_shared_prefix > 0, r->prefix_group > 0);
-            EXPECT(r->class < GEN_CLASSES);
+            EXPECT(r->prio < GEN_CLASSES);
         }
         free(d.r);
     }
@@ -165,7 +165,7 @@ static void classes_tenants_and_hints_are_as_asked(void) {
     drawn d = draw_all(&s);
     size_t n_class[GEN_CLASSES] = {0};
     for (size_t i = 0; i < d.n; i++) {
-        n_class[d.r[i].class]++;
+        n_class[d.r[i].prio]++;
         EXPECT_EQ(d.r[i].slo_ttft_us, 500000);
         EXPECT_EQ(d.r[i].slo_tpot_us, 40000);
     }
@@ -537,7 +537,7 @@ static void the_victim_sends_the_same_under_attack(void) {
     EXPECT_EQ(victim.n, 300);
     for (size_t i = 0; i < alone.n; i++) {
         EXPECT_EQ(alone.r[i].arrival_us, i * SECOND);
-        EXPECT_EQ(alone.r[i].class, GEN_HIGH);
+        EXPECT_EQ(alone.r[i].prio, GEN_HIGH);
         EXPECT_EQ(alone.r[i].model_idx, 0);
         victim.r[i].idx = alone.r[i].idx; // its place among all is another one
         EXPECT(memcmp(&alone.r[i], &victim.r[i], sizeof *victim.r) == 0);
@@ -557,7 +557,7 @@ static void attacks_are_what_they_say(void) {
         if (r->tenant_idx == ADV_TENANT_FLOOD) EXPECT_EQ(r->n_prompt, 8192);
         if (r->tenant_idx == ADV_TENANT_SHORT) EXPECT_EQ(r->n_output, 1);
         if (r->tenant_idx == ADV_TENANT_LONG) EXPECT_EQ(r->n_output, 777);
-        if (r->tenant_idx != ADV_TENANT_VICTIM) EXPECT_EQ(r->class, GEN_NORMAL);
+        if (r->tenant_idx != ADV_TENANT_VICTIM) EXPECT_EQ(r->prio, GEN_NORMAL);
         if (r->tenant_idx != ADV_TENANT_STORM) EXPECT_EQ(r->model_idx, 0);
     }
     EXPECT_NEAR((double)count_tenant(&all, ADV_TENANT_FLOOD) / 3000, 2, 0.1);
@@ -614,13 +614,13 @@ static void an_urgent_model_wakes_beside_a_saturated_device(void) {
         if (r->model_idx == PRE_MODEL_URGENT) {
             uint64_t from = (n_urgent / 3 + 1) * 30 * SECOND;
             EXPECT(r->arrival_us >= from && r->arrival_us < from + SECOND);
-            EXPECT_EQ(r->class, GEN_HIGH);
+            EXPECT_EQ(r->prio, GEN_HIGH);
             EXPECT_EQ(r->tenant_idx, 1);
             if (n_urgent % 3 != 0) EXPECT_EQ(r->arrival_us, r[-1].arrival_us);
             offset_sum += (double)(r->arrival_us - from) / 1e6;
             n_urgent++;
         } else {
-            EXPECT_EQ(r->class, GEN_BATCH);
+            EXPECT_EQ(r->prio, GEN_BATCH);
             EXPECT_EQ(r->model_idx, PRE_MODEL_BATCH);
             n_at_start += r->arrival_us == 0;
             n_batch++;

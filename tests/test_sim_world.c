@@ -263,12 +263,11 @@ static bool is_same(const world_record *a, const world_record *b) {
            x->last_us == y->last_us && x->n_prompt == y->n_prompt && x->n_output == y->n_output &&
            x->slo_ttft_us == y->slo_ttft_us && x->slo_tpot_us == y->slo_tpot_us &&
            x->end == y->end && x->is_warmup == y->is_warmup && a->model_idx == b->model_idx &&
-           a->tenant_idx == b->tenant_idx && a->class == b->class &&
-           a->device_idx == b->device_idx && a->n_cached == b->n_cached &&
-           a->n_preempted == b->n_preempted && a->n_emitted == b->n_emitted &&
-           a->n_steps_before == b->n_steps_before && a->begun_us == b->begun_us &&
-           a->status == b->status && a->is_done == b->is_done && a->told_ms == b->told_ms &&
-           a->taken_later == b->taken_later;
+           a->tenant_idx == b->tenant_idx && a->prio == b->prio && a->device_idx == b->device_idx &&
+           a->n_cached == b->n_cached && a->n_preempted == b->n_preempted &&
+           a->n_emitted == b->n_emitted && a->n_steps_before == b->n_steps_before &&
+           a->begun_us == b->begun_us && a->status == b->status && a->is_done == b->is_done &&
+           a->told_ms == b->told_ms && a->taken_later == b->taken_later;
 }
 
 static bool are_same(const world *a, const world *b) {

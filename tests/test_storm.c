@@ -19,7 +19,7 @@ static gen_request *storm_request(uint64_t id) {
                                             : (tok_id)storm(FAKE_VOCAB);
     if (q->max_tokens == GEN_NO_MAX) q->max_tokens = 100; // as far as it fits
     if (q->max_tokens + n_prompt > 130) q->max_tokens = 130 - n_prompt;
-    q->class = (gen_class)storm(GEN_CLASSES);
+    q->prio = (gen_class)storm(GEN_CLASSES);
     q->rank = (int32_t)storm(3);
     q->ignore_eos = storm(2) == 0;
     q->min_tokens = storm(3) == 0 ? storm(10) : 0;

@@ -175,7 +175,7 @@ static void usage_details_are_those_of_all_choices(void) {
         stream_options o = options_of(true, streaming == 1, 2);
         o.include_usage = o.continuous_usage = streaming == 1;
         o.usage_details = true;
-        o.class = "batch";
+        o.prio = "batch";
         stream *s = stream_create(&o);
         buf out = {0};
         push_text(s, 0, "a", &out);
@@ -193,7 +193,7 @@ static void usage_details_are_those_of_all_choices(void) {
         stream_destroy(s);
     }
     stream_options o = options_of(true, false, 1);
-    o.class = "batch";
+    o.prio = "batch";
     stream *s = stream_create(&o);
     buf out = {0};
     push_interrupted(s, 0, 7000, 1, &out);

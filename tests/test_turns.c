@@ -9,10 +9,10 @@ static void set_policy(core_rig *r, uint32_t idx, const model_policy *p) {
     EXPECT_EQ(residency_set_policy(&r->core.models, idx, p, core_rig_now(r), &err), INFERD_OK);
 }
 
-static void submit(core_rig *r, uint64_t id, uint32_t idx, gen_class class, uint32_t n_prompt,
+static void submit(core_rig *r, uint64_t id, uint32_t idx, gen_class prio, uint32_t n_prompt,
                    uint32_t n_out) {
     gen_request *q = request(id, n_prompt, n_out);
-    q->class = class;
+    q->prio = prio;
     core_rig_submit(r, idx, q);
 }
 
@@ -87,8 +87,8 @@ static void who_came_gets_pages_for_the_first_of_its_work(void) {
 static void a_model_with_work_since_a_moment_ago_is_not_stuck(void) {
     static core_rig r;
     model_policy urgent = plain_policy(), lowest = plain_policy();
-    urgent.class = GEN_HIGH;
-    lowest.class = GEN_BATCH;
+    urgent.prio = GEN_HIGH;
+    lowest.prio = GEN_BATCH;
     open_apart(&r, 20, 12, 2);
     set_policy(&r, 0, &urgent);
     set_policy(&r, 1, &lowest);
@@ -231,8 +231,8 @@ static void a_guarantee_is_claimed_no_further_than_it_goes(void) {
     core_rig_run(&r, 30000);
     EXPECT_EQ(sched_set_tenant(r.core.sched, 1, &owed, core_rig_now(&r), &err), INFERD_OK);
     gen_request *a = request(1, 20, 20), *b = request(2, 20, 38);
-    a->class = GEN_HIGH;
-    b->class = GEN_BATCH;
+    a->prio = GEN_HIGH;
+    b->prio = GEN_BATCH;
     b->tenant_idx = 1;
     b->cache_scope[0] = 1;
     core_rig_submit(&r, 0, b);
@@ -252,12 +252,12 @@ static void who_waits_long_enough_counts_as_more_urgent(void) {
     limits.starvation_us = 30000;
     rig_init(&r, 40, &limits);
     sched_submit(r.s, request(1, 8, 4), r.now_us);
-    r.s->seqs[0].req->class = GEN_BATCH;
+    r.s->seqs[0].req->prio = GEN_BATCH;
     uint64_t id = 2;
     for (int i = 0; i < 400 && r.outcomes[1].n_done == 0; i++) {
         while (id < 3000 && r.s->n_waiting + r.s->n_running < 4) {
             gen_request *q = request(id++, 8, 8);
-            q->class = GEN_HIGH;
+            q->prio = GEN_HIGH;
             sched_submit(r.s, q, r.now_us);
         }
         rig_turn(&r);

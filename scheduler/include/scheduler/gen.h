@@ -16,7 +16,7 @@ typedef struct gen_request {
     uint64_t id; // unique for the life of the process; never 0
     uint32_t model_idx;
     uint32_t tenant_idx;
-    gen_class class;
+    gen_class prio;
     int32_t rank;        // inside the class, smaller first (vLLM's `priority`); then arrival
     tok_id *prompt;      // [n_prompt] owned
     uint32_t n_prompt;   // >= 1

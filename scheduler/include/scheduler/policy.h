@@ -25,7 +25,7 @@ typedef enum model_pin { PIN_NONE, PIN_WARM, PIN_HOT } model_pin;
 
 typedef struct model_policy {
     uint64_t min_bytes, max_bytes; // of weights, keys and values; max 0 = no ceiling
-    gen_class class;               // of requests without one
+    gen_class prio;                // of requests without one
     uint32_t weight;               // of its part of the surplus; 0 = paused
     share_spec share;
     uint32_t slo_ttft_ms, slo_tpot_ms; // targets; 0 = none

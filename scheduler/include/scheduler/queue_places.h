@@ -39,7 +39,7 @@ typedef struct queue_place {
 /* The request that asks. */
 typedef struct queue_asker {
     uint32_t tenant_idx, model_idx; // QUEUE_NOBODY: no tenant
-    gen_class class;
+    gen_class prio;
 } queue_asker;
 
 typedef struct queue_owner {
