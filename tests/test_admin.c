@@ -1,7 +1,7 @@
 /* test_admin.c - the parts of the admin API that need no daemon: changes of a configuration's text,
  * the arithmetic of a plan, what `inferd ctl` reads and shows, routes with a name in the middle. */
-#include "admin_edit.h"
-#include "admin_plan.h"
+#include "config_edit.h"
+#include "model_plan.h"
 #include "ctl_client.h"
 #include "ctl_show.h"
 #include "http_guard.h"
@@ -36,11 +36,11 @@ static bool is_json(const json_t *v, const char *text) {
 
 static void models_are_found_by_alias_and_tenants_are_not(void) {
     json_t *root = load(config_text);
-    EXPECT(admin_find(root, ADMIN_MODELS, "x") == admin_find(root, ADMIN_MODELS, "a"));
-    EXPECT(admin_find(root, ADMIN_MODELS, "a") != NULL);
-    EXPECT(admin_find(root, ADMIN_MODELS, "s") == NULL);
-    EXPECT(admin_find(root, ADMIN_TENANTS, "s") != NULL);
-    EXPECT(admin_find(root, ADMIN_TENANTS, "x") == NULL);
+    EXPECT(edit_find(root, EDIT_MODELS, "x") == edit_find(root, EDIT_MODELS, "a"));
+    EXPECT(edit_find(root, EDIT_MODELS, "a") != NULL);
+    EXPECT(edit_find(root, EDIT_MODELS, "s") == NULL);
+    EXPECT(edit_find(root, EDIT_TENANTS, "s") != NULL);
+    EXPECT(edit_find(root, EDIT_TENANTS, "x") == NULL);
     json_decref(root);
 }
 
@@ -57,8 +57,8 @@ static void a_patch_replaces_merges_and_takes_away(void) {
     };
     for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
         json_t *root = load(config_text), *patch = load(tries[i].patch);
-        const json_t *a = admin_find(root, ADMIN_MODELS, "a");
-        EXPECT_EQ(admin_merge(root, ADMIN_MODELS, "x", patch, NULL), INFERD_OK);
+        const json_t *a = edit_find(root, EDIT_MODELS, "a");
+        EXPECT_EQ(edit_merge(root, EDIT_MODELS, "x", patch, NULL), INFERD_OK);
         const json_t *share = json_object_get(a, "share"), *weight = json_object_get(a, "weight");
         EXPECT(tries[i].share == NULL ? share == NULL : is_json(share, tries[i].share));
         EXPECT(tries[i].weight == NULL ? weight == NULL : is_json(weight, tries[i].weight));
@@ -71,7 +71,7 @@ static void a_patch_replaces_merges_and_takes_away(void) {
 static void a_patch_of_nobody_is_not_found(void) {
     json_t *root = load(config_text), *patch = load("{\"weight\":1}");
     inferd_err err = {0};
-    EXPECT_EQ(admin_merge(root, ADMIN_MODELS, "s", patch, &err), INFERD_ENOTFOUND);
+    EXPECT_EQ(edit_merge(root, EDIT_MODELS, "s", patch, &err), INFERD_ENOTFOUND);
     EXPECT(strstr(err.text, "\"s\"") != NULL && strstr(err.text, "models") != NULL);
     json_decref(patch);
     json_decref(root);
@@ -79,27 +79,27 @@ static void a_patch_of_nobody_is_not_found(void) {
 
 static void only_what_may_change_can_be_patched(void) {
     static const struct {
-        admin_section section;
+        edit_section section;
         const char *patch;
         bool fine;
     } tries[] = {
-        {ADMIN_MODELS,
+        {EDIT_MODELS,
          "{\"weight\":1,\"class\":\"high\",\"min\":0,\"max\":0,\"share\":{},"
          "\"slo\":{},\"pin\":\"hot\",\"keep_alive\":1,\"replicas\":{}}",
          true},
-        {ADMIN_MODELS, "{\"path\":\"b\"}", false},
-        {ADMIN_MODELS, "{\"limits\":{}}", false},
-        {ADMIN_MODELS, "{}", false},
-        {ADMIN_MODELS, "[]", false},
-        {ADMIN_TENANTS, "{\"limits\":{},\"max_class\":\"high\"}", true},
-        {ADMIN_TENANTS, "{\"keys\":[]}", false},
-        {ADMIN_TENANTS, "{\"pin\":\"hot\"}", false},
-        {ADMIN_TENANTS, "{\"weight\":1,\"name\":\"z\"}", false},
+        {EDIT_MODELS, "{\"path\":\"b\"}", false},
+        {EDIT_MODELS, "{\"limits\":{}}", false},
+        {EDIT_MODELS, "{}", false},
+        {EDIT_MODELS, "[]", false},
+        {EDIT_TENANTS, "{\"limits\":{},\"max_class\":\"high\"}", true},
+        {EDIT_TENANTS, "{\"keys\":[]}", false},
+        {EDIT_TENANTS, "{\"pin\":\"hot\"}", false},
+        {EDIT_TENANTS, "{\"weight\":1,\"name\":\"z\"}", false},
     };
     for (size_t i = 0; i < INFERD_COUNT(tries); i++) {
         json_t *patch = load(tries[i].patch);
         inferd_err err = {0};
-        EXPECT_EQ(admin_check_patch(tries[i].section, patch, &err) == INFERD_OK, tries[i].fine);
+        EXPECT_EQ(edit_check_patch(tries[i].section, patch, &err) == INFERD_OK, tries[i].fine);
         EXPECT_EQ(err.text[0] == 0, tries[i].fine);
         json_decref(patch);
     }
@@ -108,15 +108,15 @@ static void only_what_may_change_can_be_patched(void) {
 static void an_element_takes_the_place_of_its_name_or_the_end(void) {
     json_t *root = load(config_text), *b = load("{\"name\":\"b\",\"path\":\"new\"}");
     json_t *c = load("{\"name\":\"c\"}"), *nameless = load("{\"path\":\"c\"}");
-    EXPECT_EQ(admin_put(root, ADMIN_MODELS, b, NULL), INFERD_OK);
-    EXPECT_EQ(admin_put(root, ADMIN_MODELS, c, NULL), INFERD_OK);
-    EXPECT_EQ(admin_put(root, ADMIN_MODELS, nameless, NULL), INFERD_EINVAL);
+    EXPECT_EQ(edit_put(root, EDIT_MODELS, b, NULL), INFERD_OK);
+    EXPECT_EQ(edit_put(root, EDIT_MODELS, c, NULL), INFERD_OK);
+    EXPECT_EQ(edit_put(root, EDIT_MODELS, nameless, NULL), INFERD_EINVAL);
     const json_t *models = json_object_get(root, "models");
     EXPECT_EQ(json_array_size(models), 3);
     EXPECT(is_json(json_array_get(models, 1), "{\"name\":\"b\",\"path\":\"new\"}"));
     EXPECT(is_json(json_array_get(models, 2), "{\"name\":\"c\"}"));
     json_object_del(root, "tenants");
-    EXPECT_EQ(admin_put(root, ADMIN_TENANTS, c, NULL), INFERD_OK);
+    EXPECT_EQ(edit_put(root, EDIT_TENANTS, c, NULL), INFERD_OK);
     EXPECT_EQ(json_array_size(json_object_get(root, "tenants")), 1);
     json_decref(nameless);
     json_decref(c);
@@ -128,11 +128,11 @@ static void masks_hide_every_key_and_come_back_as_the_same(void) {
     json_t *root = load(config_text), *file = load(config_text);
     uint32_t n = 0;
     buf text = {0};
-    EXPECT_EQ(admin_mask(root, NULL), INFERD_OK);
-    EXPECT_EQ(admin_write(root, &text, NULL), INFERD_OK);
+    EXPECT_EQ(edit_mask(root, NULL), INFERD_OK);
+    EXPECT_EQ(edit_write(root, &text, NULL), INFERD_OK);
     EXPECT(strstr(buf_cstr(&text), "key-of") == NULL && strstr(text.p, "admin-key") == NULL);
     EXPECT(strstr(text.p, "t.keys") != NULL && text.p[text.n - 1] == '\n');
-    EXPECT_EQ(admin_unmask(root, file, &n, NULL), INFERD_OK);
+    EXPECT_EQ(edit_unmask(root, file, &n, NULL), INFERD_OK);
     EXPECT_EQ(n, 3);
     EXPECT(json_equal(root, file));
     buf_deinit(&text);
@@ -151,7 +151,7 @@ static void a_mask_without_a_key_behind_it_is_refused(void) {
         json_t *root = load(i < INFERD_COUNT(tries) ? tries[i] : config_text);
         inferd_err err = {0};
         uint32_t n;
-        inferd_status st = admin_unmask(root, file, &n, &err);
+        inferd_status st = edit_unmask(root, file, &n, &err);
         EXPECT_EQ(st, i < INFERD_COUNT(tries) ? INFERD_EINVAL : INFERD_OK);
         EXPECT(strstr(err.text, "key-of") == NULL);
         json_decref(root);

@@ -43,8 +43,7 @@ static gate *open_with(const char *folder, config_tenant_limits quota) {
     static const int first[] = {0};
     gate *g = NULL;
     inferd_err err = {0};
-    if (gate_create(folder, N_SLOTS, N_NAMES, NULL, &g, &err) != INFERD_OK)
-        printf("%s\n", err.text);
+    if (gate_create(folder, N_SLOTS, N_NAMES, &g, &err) != INFERD_OK) printf("%s\n", err.text);
     EXPECT(g != NULL && update(g, 1, &quota, first, 1));
     return g;
 }
@@ -634,7 +633,7 @@ static void a_folder_has_one_daemon(void) {
     gate *second = NULL;
     make_folder();
     gate *g = open_with(folder, (config_tenant_limits){0});
-    EXPECT_EQ(gate_create(folder, 4, 4, NULL, &second, &err), INFERD_EIO);
+    EXPECT_EQ(gate_create(folder, 4, 4, &second, &err), INFERD_EIO);
     EXPECT(strstr(err.text, "in use by another process") != NULL);
     gate_destroy(g);
     g = open_with(folder, (config_tenant_limits){0});
@@ -730,14 +729,14 @@ static void a_file_that_cannot_be_used_is_an_error(void) {
     fclose(file);
     gate *g = NULL;
     inferd_err err = {0};
-    EXPECT_EQ(gate_create(folder, N_SLOTS, N_NAMES, NULL, &g, &err), INFERD_EFORMAT);
+    EXPECT_EQ(gate_create(folder, N_SLOTS, N_NAMES, &g, &err), INFERD_EFORMAT);
     EXPECT(g == NULL && strstr(err.text, path) != NULL);
     remove_folder();
     make_folder();
     EXPECT_EQ(rmdir(folder), 0);
     err = (inferd_err){0};
     snprintf(path, sizeof path, "%s/deeper", folder);
-    EXPECT_EQ(gate_create(path, N_SLOTS, N_NAMES, NULL, &g, &err), INFERD_EIO);
+    EXPECT_EQ(gate_create(path, N_SLOTS, N_NAMES, &g, &err), INFERD_EIO);
     EXPECT(g == NULL && strstr(err.text, path) != NULL);
     gate_destroy(NULL);
 }

@@ -1,7 +1,7 @@
 /* test_http.c - the transport over real sockets: keep-alive, bodies, streams, deadlines, clients
  * that leave. */
-#include "api.h" // http_reply_hook
 #include "http_client.h"
+#include "json_out.h"
 
 static reply r;
 
@@ -213,33 +213,30 @@ static void a_limit_tells_the_true_time(void) {
 }
 
 static int hooked_tenant;
-static void say_tenant(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]) {
+static void say_tenant(void *ctx, const http_request *rq, char out[HTTP_LINES_BYTES]) {
     hooked_tenant = rq->tenant;
-    snprintf(out, HTTP_HOOK_BYTES, "x-one: %s\nx-two: 2\n", (const char *)ctx);
+    snprintf(out, HTTP_LINES_BYTES, "x-one: %s\nx-two: 2\n", (const char *)ctx);
 }
 
-/* Whole answers, errors and streams; of this server only. */
+/* Whole answers and errors; tests/test_http_stream and others look at streams. */
 static void headers_of_the_front_are_on_every_answer(void) {
     static char word[] = "hooked";
-    http_options o = toy_options();
-    int elsewhere = 0;
-    o.ctx = word;
-    start(&o);
-    for (int round = 0; round < 3; round++) {
-        if (round == 0) http_reply_hook(say_tenant, word, word);
-        if (round == 1) http_reply_hook(say_tenant, word, &elsewhere);
-        if (round == 2) http_reply_hook(NULL, NULL, NULL);
+    for (int with = 0; with < 2; with++) {
+        http_options o = toy_options();
+        o.ctx = word;
+        o.reply_lines = with ? say_tenant : NULL;
+        start(&o);
         int fd = client_connect();
         get_and_expect(fd, &r, 200);
-        EXPECT_EQ(reply_has(&r, "\r\nx-one: hooked\r\n"), round == 0);
+        EXPECT_EQ(reply_has(&r, "\r\nx-one: hooked\r\n"), with);
         client_text(fd, "GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n");
         client_read(fd, &r, 1000);
         EXPECT_EQ(reply_status(&r), 404);
-        EXPECT_EQ(reply_has(&r, "\r\nx-two: 2\r\n"), round == 0);
+        EXPECT_EQ(reply_has(&r, "\r\nx-two: 2\r\n"), with);
         close(fd);
+        stop();
     }
     EXPECT_EQ(hooked_tenant, -1);
-    stop();
 }
 
 static void answer_after_the_client_left_is_dropped(void) {

@@ -624,9 +624,9 @@ static void expect_fullest_passes(char *text, const fullest *f, way how) {
     close(fd);
 }
 
-static void add_long_line(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]) {
+static void add_long_line(void *ctx, const http_request *rq, char out[HTTP_LINES_BYTES]) {
     (void)ctx, (void)rq;
-    snprintf(out, HTTP_HOOK_BYTES, "x-long: %0*d\n", HTTP_HOOK_BYTES - 10, 0);
+    snprintf(out, HTTP_LINES_BYTES, "x-long: %0*d\n", HTTP_LINES_BYTES - 10, 0);
 }
 
 /* The library keeps its records of headers and arguments in the memory that body bytes behind the
@@ -641,15 +641,14 @@ static void every_head_has_room_however_it_is_cut(void) {
         http_options o = toy_options();
         o.limits.header_bytes_max = (uint32_t)rows[i].limit;
         o.limits.header_timeout_ms = o.limits.body_timeout_ms = 60000;
+        o.reply_lines = add_long_line;
         start(&o);
-        http_reply_hook(add_long_line, NULL, NULL);
         for (int k = 0; k < N_FILLS * 2; k++) {
             fullest f = {rows[i].limit, (unsigned)k / 2, k % 2 == 0, rows[i].n_body};
             expect_fullest_passes(text, &f, WAY_AT_ONCE);
             expect_fullest_passes(text, &f, WAY_BYTE_BY_BYTE);
             expect_fullest_passes(text, &f, WAY_BEHIND_A_REQUEST);
         }
-        http_reply_hook(NULL, NULL, NULL);
         stop();
     }
     free(text);

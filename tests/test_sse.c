@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <locale.h>
 
+#include "json_out.h"
 #include "sse.h"
 #include "tiny_tok.h"
 #include "tok_tiny.h"

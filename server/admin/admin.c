@@ -5,6 +5,7 @@
 
 #include "api.h"
 #include "inferd/clock.h"
+#include "json_out.h"
 #include "log.h"
 
 struct admin {
@@ -526,7 +527,7 @@ void admin_unload_one(void *ctx, http_request *rq) {
 typedef struct asking {
     app *app;
     http_request *rq; // NULL: its client left
-    admin_section section;
+    edit_section section;
     char *name; // owned; NULL: the whole configuration
     bool persist;
 } asking;
@@ -543,7 +544,7 @@ static void free_asking(asking *k) {
 
 static void add_element(buf *out, const asking *k) {
     const inferd_config *c = k->app->config->c;
-    if (k->section == ADMIN_MODELS) {
+    if (k->section == EDIT_MODELS) {
         int idx = config_find_model(c, k->name, strlen(k->name));
         if (idx >= 0) {
             buf_add_str(out, ",\"model\":");
@@ -611,8 +612,7 @@ static bool read_persist(http_request *rq, bool *out) {
 }
 
 /* `persist` is removed from the body. */
-static bool read_patch(app *a, http_request *rq, admin_section section, char **text,
-                       bool *persist) {
+static bool read_patch(app *a, http_request *rq, edit_section section, char **text, bool *persist) {
     json_t *body, *v;
     inferd_err err = {0};
     if (!read_persist(rq, persist) || !admin_read_body(a, rq, &body)) return false;
@@ -625,7 +625,7 @@ static bool read_patch(app *a, http_request *rq, admin_section section, char **t
         *persist = *persist || json_is_true(v);
         json_object_del(body, "persist");
     }
-    if (admin_check_patch(section, body, &err) != INFERD_OK) {
+    if (edit_check_patch(section, body, &err) != INFERD_OK) {
         json_decref(body);
         admin_refuse(rq, 400, "invalid_value", NULL, "%s", err.text);
         return false;
@@ -636,7 +636,7 @@ static bool read_patch(app *a, http_request *rq, admin_section section, char **t
     return *text != NULL;
 }
 
-static void patch_element(app *a, http_request *rq, admin_section section, const char *name) {
+static void patch_element(app *a, http_request *rq, edit_section section, const char *name) {
     char *text = NULL;
     bool persist;
     if (!read_patch(a, rq, section, &text, &persist)) return;
@@ -653,14 +653,14 @@ void admin_patch_model(void *ctx, http_request *rq) {
     app *a = ctx;
     uint32_t idx;
     if (find_model(a, rq, rq->tail, &idx))
-        patch_element(a, rq, ADMIN_MODELS, a->config->c->models[idx].name);
+        patch_element(a, rq, EDIT_MODELS, a->config->c->models[idx].name);
 }
 
 void admin_patch_tenant(void *ctx, http_request *rq) {
     app *a = ctx;
     uint32_t idx;
     if (find_tenant(a, rq, &idx))
-        patch_element(a, rq, ADMIN_TENANTS, a->config->c->tenants[idx].name);
+        patch_element(a, rq, EDIT_TENANTS, a->config->c->tenants[idx].name);
 }
 
 void admin_get_config(void *ctx, http_request *rq) {

@@ -2,10 +2,10 @@
  * models and tenants, the whole configuration, and plans (would this fit?).
  *
  *   admin.c        commands, waiting for them, changes of the configuration
- *   admin_edit.c   changes of its text
+ *   config_edit.c   changes of its text
  *   change.c       one change at a time, from text to the running daemon
  *   admin_state.c  the present state
- *   admin_plan.c   the arithmetic of plans
+ *   model_plan.c   the arithmetic of plans
  *
  * The routes answer on a socket file of their own, where every client that can open it is trusted,
  * and elsewhere only to a key of `admin`. docs/admin.md lists them.

@@ -1,5 +1,5 @@
 /* admin_ask.c - POST /admin/plan: turns a question into a snapshot and a wanted model, and writes
- * the result of the arithmetic in admin_plan.h.
+ * the result of the arithmetic in model_plan.h.
  *
  * The arithmetic runs for every device; the answer is that of the best one: where the model is,
  * where it fits now with the fewest victims, where it would get a time slice, where it fits at all.
@@ -11,7 +11,8 @@
 #include <string.h>
 
 #include "admin.h"
-#include "admin_plan.h"
+#include "json_out.h"
+#include "model_plan.h"
 #include "api.h"
 
 typedef enum weight_source {
@@ -442,7 +443,7 @@ static void plan_load(app *a, http_request *rq, const char *name) {
 typedef struct thought {
     app *app;
     http_request *rq; // NULL: its client left
-    admin_section section;
+    edit_section section;
     char *name; // owned
 } thought;
 
@@ -454,7 +455,7 @@ static void on_gone(http_request *rq) {
 /* For an invalid configuration the answer holds only its problems. */
 static void answer_problems(http_request *rq, const thought *t, const char *problems) {
     buf out = {0};
-    buf_add_format(&out, "{\"%s\":", t->section == ADMIN_MODELS ? "model" : "tenant");
+    buf_add_format(&out, "{\"%s\":", t->section == EDIT_MODELS ? "model" : "tenant");
     json_add_string(&out, t->name, strlen(t->name));
     buf_add_format(&out, ",\"fits\":%s,\"problems\":", problems[0] == 0 ? "true" : "false");
     admin_add_lines(&out, problems, '\n');
@@ -495,7 +496,7 @@ static void on_thought(void *ctx, const change_result *r) {
     if (r->wanted != NULL && r->problems[0] == 0 &&
         !registry_check(&t->app->models, r->wanted, &err))
         buf_add_format(&problems, "%s\n", err.text);
-    if (t->rq != NULL && t->section == ADMIN_MODELS && r->wanted != NULL && r->plan != NULL)
+    if (t->rq != NULL && t->section == EDIT_MODELS && r->wanted != NULL && r->plan != NULL)
         answer_model(t, r, buf_cstr(&problems));
     else if (t->rq != NULL)
         answer_problems(t->rq, t, buf_cstr(&problems));
@@ -504,10 +505,10 @@ static void on_thought(void *ctx, const change_result *r) {
     free(t);
 }
 
-static void plan_element(app *a, http_request *rq, admin_section section, const json_t *element) {
+static void plan_element(app *a, http_request *rq, edit_section section, const json_t *element) {
     inferd_err err = {0};
     const char *name = json_string_value(json_object_get(element, "name"));
-    const char *member = section == ADMIN_MODELS ? "model" : "tenant";
+    const char *member = section == EDIT_MODELS ? "model" : "tenant";
     if (!json_is_object(element) || name == NULL) {
         admin_refuse(rq, 400, "invalid_value", member,
                      "%s: expected an object as in the configuration, with a name", member);
@@ -566,7 +567,7 @@ void admin_plan(void *ctx, http_request *rq) {
     else if (load != NULL)
         plan_load(a, rq, json_string_value(load));
     else
-        plan_element(a, rq, wanted != NULL ? ADMIN_MODELS : ADMIN_TENANTS,
+        plan_element(a, rq, wanted != NULL ? EDIT_MODELS : EDIT_TENANTS,
                      wanted != NULL ? wanted : tenant);
     json_decref(body);
 }

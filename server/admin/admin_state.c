@@ -7,6 +7,7 @@
 #include "app_usage.h"
 #include "gate.h"
 #include "inferd/clock.h"
+#include "json_out.h"
 #include "tenant_limits.h"
 
 #define US_PER_S 1e6

@@ -17,7 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "api.h"
 #include "inferd/clock.h"
 #include "log.h"
 #include "quota_file.h"
@@ -72,7 +71,6 @@ struct gate {
     uint64_t n_marks; // created so far
     drain_book queue; // clients that found the queue full
     uint64_t complained_us;
-    bool hooked;
     writer w;
 };
 
@@ -593,12 +591,8 @@ static inferd_status open_quota(gate *g, const char *state_dir, inferd_err *err)
     return INFERD_OK;
 }
 
-static void write_lines(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]) {
-    if (rq->tenant >= 0) gate_write_headers(ctx, (uint32_t)rq->tenant, clock_now_us(), out);
-}
-
-inferd_status gate_create(const char *state_dir, uint32_t n_slots, uint32_t n_names,
-                          const void *server_ctx, gate **out, inferd_err *err) {
+inferd_status gate_create(const char *state_dir, uint32_t n_slots, uint32_t n_names, gate **out,
+                          inferd_err *err) {
     gate *g = calloc(1, sizeof *g);
     if (g == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for limits of tenants");
     pthread_mutex_init(&g->w.mutex, NULL);
@@ -618,8 +612,6 @@ inferd_status gate_create(const char *state_dir, uint32_t n_slots, uint32_t n_na
         gate_destroy(g);
         return s;
     }
-    g->hooked = server_ctx != NULL;
-    if (g->hooked) http_reply_hook(write_lines, g, server_ctx);
     *out = g;
     return INFERD_OK;
 }
@@ -642,7 +634,6 @@ static void free_tickets(gate *g) {
 
 void gate_destroy(gate *g) {
     if (g == NULL) return;
-    if (g->hooked) http_reply_hook(NULL, NULL, NULL);
     if (g->w.running) {
         stop_writer(&g->w);
         write_last(g);

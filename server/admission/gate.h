@@ -45,10 +45,9 @@ struct limits_spec;
 
 /* n_slots: sequences that may be in the engine; n_names: upper bound of name_idx.
  * state_dir: folder of the quota file, created if missing; NULL: in memory only.  INFERD_EIO,
- * INFERD_EFORMAT: the file exists and cannot be used; the text names it.  Answers of servers with
- * this server_ctx get the headers of their tenants; NULL: none do. */
-inferd_status gate_create(const char *state_dir, uint32_t n_slots, uint32_t n_names,
-                          const void *server_ctx, gate **out, inferd_err *err);
+ * INFERD_EFORMAT: the file exists and cannot be used; the text names it. */
+inferd_status gate_create(const char *state_dir, uint32_t n_slots, uint32_t n_names, gate **out,
+                          inferd_err *err);
 /* Writes unsaved use to disk; running requests count with their reserved tokens.  Accepts NULL. */
 void gate_destroy(gate *g);
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "http.h"
+#include "json_out.h"
 #include "json_in.h"
 
 enum {

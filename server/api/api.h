@@ -58,9 +58,6 @@ bool api_encode_chat(api_job *job, const api_params *p, const config_model *abou
 bool api_encode_text(api_job *job, const api_params *p, bytes text, const char *param,
                      tok_ids *out);
 
-_Static_assert((int)GATE_LINES_BYTES <= (int)HTTP_HOOK_BYTES,
-               "the gate's headers fit into an answer's");
-
 /* -- handlers -- */
 void api_chat(void *app, http_request *rq);
 void api_completions(void *app, http_request *rq);

@@ -2,6 +2,7 @@
  *
  * A model comes first, then its aliases with the model as "root". */
 #include "api.h"
+#include "json_out.h"
 
 static void add_model(buf *out, const app *a, uint32_t idx, const char *id) {
     const model_info *info = model_about(app_model(a, idx)->m);

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "api.h"
+#include "json_out.h"
 #include "models/chat.h"
 
 /* Largest number of log-probabilities that a request may keep in memory: each takes 8 bytes here

@@ -1,5 +1,6 @@
 /* api_tokenize.c - POST /tokenize and /detokenize, in vLLM's shapes. */
 #include "api.h"
+#include "json_out.h"
 
 static void write_ids(api_job *job, const api_params *p, const tokenizer *tok, const tok_ids *ids) {
     buf *out = &job->answer;

@@ -47,4 +47,12 @@ void flight_flush(flight *f); // f may be freed
 /* Ends it with this error; a no-op if it has failed already. */
 void flight_fail(flight *f, api_fault fault, const char *message);
 
+/* -- all generations -- */
+/* Events are available: passes them to their generations, writes, flushes. */
+void app_on_engine_wake(app *a);
+/* Call every 100 ms or so.  `late_us`: how much later than planned it was called. */
+void app_tick(app *a, uint64_t late_us);
+/* The drain time is over: running generations end with an error. */
+void app_cut(app *a);
+
 #endif

@@ -1,40 +1,9 @@
 /* sse.c - see sse.h. */
 #include "sse.h"
 
-#include <math.h>
-
-#include "http.h"
+#include "json_out.h"
 
 /* ---- values ---- */
-
-void json_add_real(buf *out, double v) {
-    char text[40];
-    if (!isfinite(v)) v = -9999.0; // OpenAI's value for an impossible token
-    int n = snprintf(text, sizeof text, "%.9g", v);
-    for (int i = 0; i < n; i++)
-        if (text[i] == ',') text[i] = '.';
-    buf_add(out, text, (size_t)n);
-}
-
-/* Formats digits directly: buf_add_format formats twice, and there are thousands of ids. */
-static void add_uint(buf *out, uint64_t v) {
-    char text[24];
-    size_t at = sizeof text;
-    do {
-        text[--at] = (char)('0' + v % 10);
-        v /= 10;
-    } while (v > 0);
-    buf_add(out, text + at, sizeof text - at);
-}
-
-void json_add_ids(buf *out, const tok_id *ids, size_t n) {
-    buf_add_char(out, '[');
-    for (size_t i = 0; i < n; i++) {
-        if (i > 0) buf_add_char(out, ',');
-        add_uint(out, (uint64_t)ids[i]);
-    }
-    buf_add_char(out, ']');
-}
 
 static void add_cstr(buf *out, const char *s) {
     json_add_string(out, s, strlen(s));
@@ -47,7 +16,7 @@ static void add_bytes(buf *out, bytes b) {
 /* "token_id:7", as vLLM writes it. */
 static void add_id_name(buf *out, tok_id id) {
     buf_add_str(out, "\"token_id:");
-    add_uint(out, (uint64_t)id);
+    json_add_uint(out, (uint64_t)id);
     buf_add_char(out, '"');
 }
 
@@ -105,7 +74,7 @@ static void add_token_bytes(buf *out, const answer_head *h, tok_id id) {
     buf_add_char(out, '[');
     for (size_t i = 0; i < piece.n; i++) {
         if (i > 0) buf_add_char(out, ',');
-        add_uint(out, (unsigned char)piece.p[i]);
+        json_add_uint(out, (unsigned char)piece.p[i]);
     }
     buf_add_char(out, ']');
 }
@@ -198,7 +167,7 @@ static void add_completion_logprobs(buf *out, const answer_head *h, const answer
     buf_add_str(out, "],\"text_offset\":[");
     for (size_t i = 0; i < n; i++) {
         if (i > 0) buf_add_char(out, ',');
-        add_uint(out, lp[i].text_offset);
+        json_add_uint(out, lp[i].text_offset);
     }
     buf_add_str(out, "]}");
 }
@@ -221,7 +190,7 @@ static void add_finish(buf *out, const answer_choice *c) {
     } else {
         buf_add_format(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish);
         if (c->stop_reason == STOP_REASON_ID)
-            add_uint(out, (uint64_t)c->stop_id);
+            json_add_uint(out, (uint64_t)c->stop_id);
         else if (c->stop_reason == STOP_REASON_STRING)
             add_bytes(out, c->stop_string);
         else
@@ -259,14 +228,14 @@ static void add_details(buf *out, const answer_usage *u) {
 
 static void add_usage(buf *out, const answer_usage *u) {
     buf_add_str(out, "{\"prompt_tokens\":");
-    add_uint(out, u->n_prompt);
+    json_add_uint(out, u->n_prompt);
     buf_add_str(out, ",\"completion_tokens\":");
-    add_uint(out, u->n_output);
+    json_add_uint(out, u->n_output);
     buf_add_str(out, ",\"total_tokens\":");
-    add_uint(out, u->n_prompt + u->n_output);
+    json_add_uint(out, u->n_prompt + u->n_output);
     if (!u->running) {
         buf_add_str(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
-        add_uint(out, u->n_cached);
+        json_add_uint(out, u->n_cached);
         buf_add_str(out, "},\"completion_tokens_details\":{\"reasoning_tokens\":0}");
     }
     if (!u->running && u->prio != NULL) add_details(out, u);
@@ -280,7 +249,7 @@ static void add_head(buf *out, const answer_head *h, const char *object) {
     buf_add_str(out, ",\"object\":\"");
     buf_add_str(out, object);
     buf_add_str(out, "\",\"created\":");
-    add_uint(out, (uint64_t)h->created);
+    json_add_uint(out, (uint64_t)h->created);
     buf_add_str(out, ",\"model\":");
     add_cstr(out, h->model);
     buf_add_str(out, ",\"system_fingerprint\":");
@@ -299,7 +268,7 @@ void answer_open(buf *out, const answer_head *h) {
 void answer_choice_add(buf *out, const answer_head *h, const answer_choice *c) {
     if (out->n > 0 && out->p[out->n - 1] == '}') buf_add_char(out, ',');
     buf_add_str(out, "{\"index\":");
-    add_uint(out, c->index);
+    json_add_uint(out, c->index);
     if (h->chat) {
         buf_add_str(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
         add_bytes(out, c->text);
@@ -345,7 +314,7 @@ void sse_chunk(buf *out, const answer_head *h, const answer_choice *c,
                const answer_usage *running) {
     open_event(out, h);
     buf_add_str(out, "{\"index\":");
-    add_uint(out, c->index);
+    json_add_uint(out, c->index);
     if (h->chat) {
         add_delta(out, c);
     } else {

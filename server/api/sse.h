@@ -82,9 +82,4 @@ void sse_usage(buf *out, const answer_head *h, const answer_usage *u);
 void sse_done(buf *out);
 void sse_error(buf *out, const api_error *e);
 
-/* A JSON number. -inf and NaN, which JSON lacks, become -9999; a decimal comma of the process
- * locale becomes a point. */
-void json_add_real(buf *out, double v);
-void json_add_ids(buf *out, const tok_id *ids, size_t n);
-
 #endif

@@ -4,51 +4,13 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "admin.h"
-#include "api.h"
 #include "app_usage.h"
-#include "flight.h"
+#include "gate.h"
 #include "inferd/clock.h"
 #include "inferd/hash.h"
 #include "log.h"
 #include "scheduler/drain.h"
 #include "unknown.h"
-
-static const http_route routes[] = {
-    {"/v1/chat/completions", HTTP_POST, HTTP_KEYED, true, true, api_chat},
-    {"/v1/completions", HTTP_POST, HTTP_KEYED, true, true, api_completions},
-    {"/v1/models", HTTP_GET, HTTP_KEYED, false, false, api_models_list},
-    {"/v1/models/*", HTTP_GET, HTTP_KEYED, false, false, api_models_one},
-    {"/tokenize", HTTP_POST, HTTP_KEYED, true, true, api_tokenize},
-    {"/detokenize", HTTP_POST, HTTP_KEYED, true, true, api_detokenize},
-    /* routes from here on are also on the socket file of administrators */
-    {"/health", HTTP_GET, HTTP_OPEN, false, false, api_health},
-    {"/ready", HTTP_GET, HTTP_OPEN, false, false, api_ready},
-    {"/version", HTTP_GET, HTTP_OPEN, false, false, api_version},
-    {"/metrics", HTTP_GET, HTTP_WATCH, false, false, api_metrics},
-    {"/debug/audit", HTTP_GET, HTTP_WATCH, false, false, api_audit},
-    {"/admin/state", HTTP_GET, HTTP_ADMIN, false, false, admin_get_state},
-    {"/admin/config", HTTP_GET, HTTP_ADMIN, false, false, admin_get_config},
-    {"/admin/config", HTTP_PUT, HTTP_ADMIN, true, false, admin_put_config},
-    {"/admin/plan", HTTP_POST, HTTP_ADMIN, true, false, admin_plan},
-    {"/admin/tenants/*", HTTP_GET, HTTP_ADMIN, false, false, admin_get_tenant},
-    {"/admin/tenants/*", HTTP_PATCH, HTTP_ADMIN, true, false, admin_patch_tenant},
-    {"/admin/models/*", HTTP_GET, HTTP_ADMIN, false, false, admin_get_model},
-    {"/admin/models/*", HTTP_PATCH, HTTP_ADMIN, true, false, admin_patch_model},
-    {"/admin/models/*/load", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
-    {"/admin/models/*/unload", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
-    {"/admin/models/*/drop", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
-    {"/admin/models/*/prefetch", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
-    {"/admin/models/*/pin", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
-    {"/admin/models/*/unpin", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
-    {"/admin/models/*/drain", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
-    {"/admin/models/*/undrain", HTTP_POST, HTTP_ADMIN, true, false, admin_command},
-    {"/running", HTTP_GET, HTTP_ADMIN, false, false, admin_running},
-    {"/unload", HTTP_GET | HTTP_POST, HTTP_ADMIN, false, false, admin_unload_all},
-    {"/api/models/unload", HTTP_POST, HTTP_ADMIN, false, false, admin_unload_all},
-    {"/api/models/unload/**", HTTP_POST, HTTP_ADMIN, false, false, admin_unload_one},
-};
-static const char first_admin_route[] = "/health";
 
 /* ---- configuration ---- */
 
@@ -392,89 +354,7 @@ int app_find_model(const app_config *config, int tenant, const char *name, size_
     return config->slots[found];
 }
 
-/* ---- callbacks of the transport ---- */
-
-static int tenant_of_key(void *ctx, bytes key) {
-    app *a = ctx;
-    const inferd_config *c = a->config->c;
-    int i = config_tenant_of_key(c, key);
-    return i < 0 ? -1 : (int)a->config->numbers[i];
-}
-
-/* The socket of administrators needs no key, but refuses the key of a tenant. */
-static http_admin admin_on_socket(void *ctx, bytes key) {
-    const app *a = ctx;
-    const inferd_config *c = a->config->c;
-    bool is_tenant = !config_is_admin_key(c, key) && config_tenant_of_key(c, key) >= 0;
-    return is_tenant ? HTTP_ADMIN_TENANT : HTTP_ADMIN_YES;
-}
-
-static http_admin admin_of_key(void *ctx, bytes key) {
-    const app *a = ctx;
-    const inferd_config *c = a->config->c;
-    bool is_admin = config_is_admin_key(c, key), is_tenant = config_tenant_of_key(c, key) >= 0;
-    if (a->admin == NULL || c->admin.n_keys == 0) return HTTP_ADMIN_NO_KEYS;
-    return is_admin ? HTTP_ADMIN_YES : is_tenant ? HTTP_ADMIN_TENANT : HTTP_ADMIN_UNKNOWN;
-}
-
-static bool is_overloaded(void *ctx, int tenant) {
-    const app *a = ctx;
-    const queue_places *p = &a->places;
-    if (queue_places_open_used(p) < queue_places_open(p)) return false;
-    /* Otherwise a delay is computed with a reservation, and the body is needed to recognise the
-     * retry. */
-    if (!gate_is_flooded(a->gate)) return false;
-    int at = app_tenant(a->config, tenant);
-    gen_class best = at >= 0 ? a->config->c->tenants[at].policy.max_class : GEN_HIGH;
-    return queue_places_none_kept(p, tenant >= 0 ? (uint32_t)tenant : QUEUE_NOBODY, best);
-}
-
-static void on_finished(void *ctx, const http_request *rq) {
-    app *a = ctx;
-    metrics_http(a->metrics, rq->route, rq->status);
-    if (!log_wants(LOG_LEVEL_DEBUG)) return;
-    log_line line;
-    log_begin(&line, LOG_LEVEL_DEBUG, "http");
-    log_str(&line, "id", rq->id);
-    log_str(&line, "route", rq->route == NULL ? "none" : rq->route->path);
-    log_i64(&line, "status", rq->status);
-    log_u64(&line, "sent_bytes", rq->n_sent);
-    log_end(&line);
-}
-
-void app_http_options(app *a, http_options *out) {
-    const inferd_config *c = a->config->c;
-    bool keys = false;
-    for (uint32_t i = 0; i < c->n_tenants; i++) keys = keys || c->tenants[i].n_keys > 0;
-    *out = (http_options){.listen = c->listen,
-                          .limits = c->limits.http,
-                          .routes = routes,
-                          .n_routes = INFERD_COUNT(routes),
-                          .tenant_of_key = keys ? tenant_of_key : NULL,
-                          .admin_of_key = admin_of_key,
-                          .overloaded = is_overloaded,
-                          .finished = on_finished,
-                          .ctx = a};
-}
-
-bool app_admin_options(app *a, http_options *out) {
-    enum { OWNER_ONLY = 0600 };
-    const inferd_config *c = a->config->c;
-    size_t from = 0;
-    if (c->admin.listen == NULL) return false;
-    while (strcmp(routes[from].path, first_admin_route) != 0) from++;
-    *out = (http_options){.listen = c->admin.listen,
-                          .limits = c->limits.http,
-                          .routes = routes + from,
-                          .n_routes = INFERD_COUNT(routes) - from,
-                          .admin_of_key = admin_on_socket,
-                          .trusted = true,
-                          .unix_mode = OWNER_ONLY,
-                          .finished = on_finished,
-                          .ctx = a};
-    out->limits.connections_max = u32_min(out->limits.connections_max, ADMIN_CONNECTIONS_MAX);
-    return true;
-}
+/* ---- parts ---- */
 
 void app_set_http(app *a, http_server *http) {
     a->http = http;
@@ -524,12 +404,12 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     a->disk = o->disk;
     memcpy(a->scope_secret, o->scope_secret != NULL ? o->scope_secret : a->secret,
            sizeof a->scope_secret);
-    a->metrics = metrics_create(REGISTRY_NAMES_MAX, routes, INFERD_COUNT(routes));
+    a->metrics = metrics_create(REGISTRY_NAMES_MAX, o->routes, o->n_routes);
     a->unknown_names = unknown_names_create();
     if (a->metrics == NULL || a->unknown_names == NULL ||
         !create_slots(a, &o->config->limits.engine))
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
-    st = gate_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, a, &a->gate, err);
+    st = gate_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, &a->gate, err);
     if (st != INFERD_OK) return st;
     if (!app_swap_config(a, o->config, o->plan, err)) return err->status;
     bool fine = registry_start(&a->models, a->fleet);

@@ -112,6 +112,8 @@ typedef struct app_options {
     registry_plan *plan;   // of its models, opened; the models are taken, the plan is borrowed
     fleet *fleet;          // borrowed; must outlive the app
     const fleet_device *devices; // the devices of `fleet`
+    const http_route *routes;    // [n_routes] borrowed until app_destroy: metrics count by them
+    size_t n_routes;
     struct kv_disk *disk; // borrowed until http_close; NULL: no disk cache of keys and values
     const unsigned char *scope_secret; // [16] borrowed; NULL: random
 } app_options;
@@ -126,26 +128,15 @@ inferd_status app_create(const app_options *options, app **out, inferd_err *err)
  * that no device reads the files of its models. */
 void app_destroy(app *a);
 
-/* The options of http_open: address, limits, routes and callbacks. */
-void app_http_options(app *a, http_options *out);
 void app_set_http(app *a, http_server *http);
-/* The same for the socket file of administrators; false: none is configured. */
-bool app_admin_options(app *a, http_options *out);
 void app_set_http_admin(app *a, http_server *http);
 void app_set_admin(app *a, struct admin *admin);
-
-/* Events are available: passes them to their generations, writes, flushes. */
-void app_on_engine_wake(app *a);
-/* Call every 100 ms or so.  `late_us`: how much later than planned it was called. */
-void app_tick(app *a, uint64_t late_us);
 
 /* Handles lost devices, and replicas that were added or removed. */
 void app_look_at_fleet(app *a, uint64_t now_us);
 
 /* Accepts no new work; running work continues.  Drains the transport too, on both listeners. */
 void app_drain(app *a);
-/* The drain time is over: running generations end with an error. */
-void app_cut(app *a);
 /* Open generations; after its client left, one no longer counts. */
 uint32_t app_n_running(const app *a);
 

@@ -7,7 +7,7 @@
 #include "ledger.h"
 #include "log.h"
 #include "scheduler/kv_disk.h"
-#include "sse.h"
+#include "json_out.h"
 #include "tenant_limits.h"
 
 #define US_PER_S   1e6

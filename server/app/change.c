@@ -19,7 +19,7 @@ enum {
 
 /* A patch that is not in the file. */
 typedef struct patch {
-    admin_section section;
+    edit_section section;
     char *name, *text; // owned
 } patch;
 
@@ -84,7 +84,7 @@ static inferd_status merge_text(json_t *root, const patch *p, inferd_err *err) {
     buf text = {.p = p->text, .n = strlen(p->text)};
     json_t *change = NULL;
     inferd_status s = parse(&text, "the body", &change, err);
-    if (s == INFERD_OK) s = admin_merge(root, p->section, p->name, change, err);
+    if (s == INFERD_OK) s = edit_merge(root, p->section, p->name, change, err);
     json_decref(change);
     return s;
 }
@@ -101,13 +101,13 @@ static inferd_status text_of_patch(job *j, inferd_err *err) {
         s = merge_text(root, &j->patches[i], err);
         if (s == INFERD_ENOTFOUND && &j->patches[i] != newest) s = INFERD_OK;
     }
-    if (s == INFERD_OK) s = admin_write(root, &j->text, err);
+    if (s == INFERD_OK) s = edit_write(root, &j->text, err);
     json_decref(root);
     root = NULL;
     if (s != INFERD_OK || !j->rq.persist) return s;
     s = parse(&j->was, j->ch->o.path, &root, err);
     if (s == INFERD_OK) s = merge_text(root, newest, err);
-    if (s == INFERD_OK) s = admin_write(root, &j->to_file, err);
+    if (s == INFERD_OK) s = edit_write(root, &j->to_file, err);
     json_decref(root);
     return s;
 }
@@ -126,10 +126,10 @@ static inferd_status text_of_whole(job *j, inferd_err *err) {
     inferd_status s = parse(&j->given, "the body", &root, err);
     if (s == INFERD_OK) {
         if (parse(&j->was, j->ch->o.path, &file, &unread) != INFERD_OK) file = NULL;
-        s = admin_unmask(root, file, &n_masks, err);
+        s = edit_unmask(root, file, &n_masks, err);
     }
     if (s == INFERD_OK && n_masks > 0)
-        s = admin_write(root, &j->text, err);
+        s = edit_write(root, &j->text, err);
     else if (s == INFERD_OK && !copy_text(&j->text, &j->given))
         s = inferd_fail(err, INFERD_ENOMEM, "no memory for the configuration");
     if (s == INFERD_OK && !copy_text(&j->to_file, &j->text))
@@ -160,9 +160,9 @@ static inferd_status text_of_question(job *j, inferd_err *err) {
         if (s == INFERD_ENOTFOUND) s = INFERD_OK;
     }
     if (s == INFERD_OK) s = parse(&j->given, "the body", &element, err);
-    if (s == INFERD_OK && j->rq.section == ADMIN_TENANTS) s = give_key(element, err);
-    if (s == INFERD_OK) s = admin_put(root, j->rq.section, element, err);
-    if (s == INFERD_OK) s = admin_write(root, &j->text, err);
+    if (s == INFERD_OK && j->rq.section == EDIT_TENANTS) s = give_key(element, err);
+    if (s == INFERD_OK) s = edit_put(root, j->rq.section, element, err);
+    if (s == INFERD_OK) s = edit_write(root, &j->text, err);
     json_decref(element);
     json_decref(root);
     return s;
@@ -184,8 +184,8 @@ static inferd_config *config_of(job *j, const buf *text) {
 static inferd_status mask_text(const buf *text, buf *out, inferd_err *err) {
     json_t *root = NULL;
     inferd_status s = parse(text, "the configuration", &root, err);
-    if (s == INFERD_OK) s = admin_mask(root, err);
-    if (s == INFERD_OK) s = admin_write(root, out, err);
+    if (s == INFERD_OK) s = edit_mask(root, err);
+    if (s == INFERD_OK) s = edit_write(root, out, err);
     json_decref(root);
     return s;
 }
@@ -363,7 +363,7 @@ static void keep_text(job *j) {
 static void heed_patch(job *j, bool heed) {
     json_t *change = NULL;
     inferd_err err;
-    if (j->rq.kind != CHANGE_PATCH || j->rq.section != ADMIN_MODELS) return;
+    if (j->rq.kind != CHANGE_PATCH || j->rq.section != EDIT_MODELS) return;
     const config_model *m = NULL;
     const inferd_config *c = j->ch->o.app->config->c;
     int idx = config_find_model(c, j->name, strlen(j->name));
@@ -488,7 +488,7 @@ static bool merge_patches(patch *sooner, const char *later) {
         else
             fine = fine && json_object_set(old, key, value) == 0;
     }
-    fine = fine && admin_write(old, &text, &err) == INFERD_OK;
+    fine = fine && edit_write(old, &text, &err) == INFERD_OK;
     json_decref(old);
     json_decref(change);
     if (!fine) {

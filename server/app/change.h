@@ -20,7 +20,7 @@
 #ifndef INFERD_CHANGE_H
 #define INFERD_CHANGE_H
 
-#include "admin_edit.h"
+#include "config_edit.h"
 #include "app.h"
 
 typedef struct changer changer;
@@ -59,7 +59,7 @@ typedef struct change_result {
 
 typedef struct change_request {
     change_kind kind;
-    admin_section section;
+    edit_section section;
     const char *name; // copied
     bytes text;       // copied
     bool persist;     // CHANGE_PATCH: writes it to the file, too

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "admin_plan.h"
+#include "model_plan.h"
 
 inferd_status registry_init(registry *r, inferd_err *err) {
     *r = (registry){0};

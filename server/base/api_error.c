@@ -1,7 +1,7 @@
 /* api_error.c - see api_error.h. */
 #include "api_error.h"
 
-#include "http.h"
+#include "json_out.h"
 
 typedef struct fault_row {
     int status;

@@ -10,7 +10,7 @@
 #include "cli.h"
 #include "devices.h"
 #include "inferd/buf.h"
-#include "sse.h"
+#include "json_out.h"
 
 static const char usage[] =
     "usage: inferd devices [--json] [--module FILE] [--self-test [--device DEVICE]]\n"

@@ -18,7 +18,7 @@
 #include "devices.h"
 #include "inferd/buf.h"
 #include "kernels/self_test.h"
-#include "sse.h"
+#include "json_out.h"
 
 typedef struct tally {
     bool json;

@@ -25,17 +25,19 @@
 #include <uv.h>
 
 #include "admin.h"
-#include "admin_plan.h"
 #include "app.h"
 #include "change.h"
 #include "cli.h"
 #include "config.h"
 #include "devices.h"
 #include "file_look.h"
+#include "flight.h"
 #include "http.h"
 #include "inferd/clock.h"
 #include "json_in.h"
 #include "log.h"
+#include "model_plan.h"
+#include "routes.h"
 #include "scheduler/kv_disk.h"
 #include "scheduler/pulse.h"
 #include "sd_notify.h"
@@ -698,7 +700,7 @@ static inferd_status open_admin(server_life *s, inferd_err *err) {
     if (s->admin == NULL || s->files == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
     app_set_admin(s->app, s->admin);
-    if (!app_admin_options(s->app, &ho)) return INFERD_OK;
+    if (!routes_admin_options(s->app, &ho)) return INFERD_OK;
     st = http_open(&ho, &s->loop, &s->http_admin, err);
     if (st == INFERD_OK) app_set_http_admin(s->app, s->http_admin);
     return st;
@@ -777,6 +779,8 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
                       .plan = &s->plan,
                       .fleet = s->fleet,
                       .devices = s->found.devices,
+                      .routes = routes,
+                      .n_routes = ROUTES,
                       .disk = s->disk};
     if (s->disk != NULL) {
         kv_disk_secret(s->disk, "scope", scope_secret);
@@ -786,7 +790,7 @@ static inferd_status open_all(server_life *s, inferd_err *err) {
     s->config = NULL;               // owned by the app now
     registry_plan_deinit(&s->plan); // it points into s->config
     http_options ho;
-    app_http_options(s->app, &ho);
+    routes_http_options(s->app, &ho);
     if ((st = http_open(&ho, &s->loop, &s->http, err)) != INFERD_OK) return st;
     app_set_http(s->app, s->http);
     if ((st = open_admin(s, err)) != INFERD_OK) return st;

@@ -13,7 +13,7 @@
 #ifndef INFERD_CONFIG_H
 #define INFERD_CONFIG_H
 
-#include "http.h"
+#include "http_limits.h"
 #include "inferd/base.h"
 #include "inferd/buf.h"
 #include "inferd/status.h"

@@ -10,6 +10,7 @@
 #include "config_options.h"
 #include "devices.h"
 #include "fleet.h"
+#include "http.h"
 
 typedef unsigned long long ull;
 

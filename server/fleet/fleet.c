@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "fleet_private.h"
-#include "http.h"
 #include "inferd/clock.h"
 #include "inferd/hash.h"
+#include "json_out.h"
 
 enum {
     RUNNING_DEFAULT = 32,      // as the engine's limits

@@ -541,6 +541,7 @@ inferd_status http_open(const http_options *options, void *loop, http_server **o
     s->unix_mode = options->unix_mode == 0 ? HTTP_UNIX_MODE : options->unix_mode;
     s->overloaded = options->overloaded;
     s->finished = options->finished;
+    s->reply_lines = options->reply_lines;
     s->ctx = options->ctx;
     s->keyless = options->tenant_of_key == NULL;
     s->now_us = options->now_us;

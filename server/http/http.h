@@ -16,6 +16,7 @@
 #ifndef INFERD_HTTP_H
 #define INFERD_HTTP_H
 
+#include "http_limits.h"
 #include "inferd/base.h"
 #include "inferd/buf.h"
 #include "inferd/status.h"
@@ -58,20 +59,7 @@ typedef struct http_route {
     void (*handle)(void *ctx, http_request *rq);
 } http_route;
 
-typedef struct http_limits {    // fields of "limits" in the configuration; defaults here
-    uint32_t connections_max;   // 10,240
-    uint32_t header_bytes_max;  // 16 KiB; a connection's buffer is somewhat larger
-    uint64_t body_bytes_max;    // 4 MiB
-    uint64_t bodies_bytes_max;  // all bodies in memory; 256 MiB
-    uint32_t header_timeout_ms; // first byte to last header; 10,000
-    uint32_t body_timeout_ms;   // headers to end of body; 30,000
-    uint32_t idle_timeout_s;    // keep-alive; 75
-    uint32_t send_stall_ms;     // of a stream, while the client reads nothing; 30,000
-    uint32_t stream_soft_bytes; // unsent bytes of a stream that pause its sequence; 64 KiB
-    uint32_t stream_hard_bytes; // unsent bytes that cut the stream; 256 KiB
-    uint32_t heartbeat_ms;      // `: ping` on a quiet stream; 15,000
-} http_limits;
-extern const http_limits http_limits_default;
+enum { HTTP_LINES_BYTES = 512 };
 
 typedef struct http_options {
     const char *listen; // "127.0.0.1:8080", "[::1]:0", "unix:/run/inferd.sock"
@@ -95,6 +83,9 @@ typedef struct http_options {
     /* One finished exchange, for log and metrics: status, times, bytes. rq->route is NULL if it was
      * refused before its route was known. */
     void (*finished)(void *ctx, const http_request *rq);
+    /* Writes headers that every answer carries, also a stream or an error, as "Name: value\n" lines
+     * into `out`, which is "" before.  NULL: none. */
+    void (*reply_lines)(void *ctx, const http_request *rq, char out[HTTP_LINES_BYTES]);
     uint64_t (*now_us)(void *ctx); // the clock of all deadlines; NULL: clock_now_us
     void *ctx;
 } http_options;
@@ -182,14 +173,5 @@ bool http_work(http_request *rq, void (*work)(void *ctx), void (*done)(void *ctx
  * (n 0 on a socket file).  Only inside route.handle. */
 bytes http_header(http_request *rq, const char *name);
 bytes http_client_address(http_request *rq);
-/* Sets a callback that writes extra headers for every answer, streams and errors too, of servers
- * with http_options.ctx == server_ctx: "Name: value\n" lines into `out`.  NULL: none. */
-enum { HTTP_HOOK_BYTES = 512 };
-typedef void http_reply_lines(void *ctx, const http_request *rq, char out[HTTP_HOOK_BYTES]);
-void http_reply_hook(http_reply_lines *write, void *ctx, const void *server_ctx);
-
-/* Appends s as a JSON string with its quotes; invalid UTF-8 becomes U+FFFD. */
-void json_add_string(buf *out, const char *s, size_t n);
-bool json_is_utf8(const char *s, size_t n); // all of it is complete characters
 
 #endif

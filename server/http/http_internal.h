@@ -160,6 +160,7 @@ struct http_server {
     http_admin (*admin_of_key)(void *ctx, bytes key);
     bool (*overloaded)(void *ctx, int tenant);
     void (*finished)(void *ctx, const http_request *rq);
+    void (*reply_lines)(void *ctx, const http_request *rq, char out[HTTP_LINES_BYTES]);
     void *ctx;
 
     uv_loop_t *loop;

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "http_internal.h"
+#include "json_out.h"
 
 enum {
     WHOLE_BYTES_MAX = 16 * 1024, // fits the socket's buffer: no pieces
@@ -15,62 +16,6 @@ enum {
 };
 
 /* -- JSON text -- */
-
-/* Bytes of the valid UTF-8 character at p, or 0. */
-static size_t utf8_valid(const unsigned char *p, size_t n) {
-    if (p[0] < 0x80) return 1;
-    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
-    size_t length = p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-    if (length > n) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    if (p[0] == 0xe0 && p[1] < 0xa0) return 0;  // overlong
-    if (p[0] == 0xed && p[1] >= 0xa0) return 0; // surrogate
-    if (p[0] == 0xf0 && p[1] < 0x90) return 0;  // overlong
-    if (p[0] == 0xf4 && p[1] >= 0x90) return 0; // above U+10FFFF
-    return length;
-}
-
-static void add_escaped(buf *out, unsigned char c) {
-    static const char letters[] = "\b\t\n\f\r\"\\", names[] = "btnfr\"\\";
-    const char *at = memchr(letters, c, sizeof letters - 1);
-    if (at != NULL) {
-        buf_add_char(out, '\\');
-        buf_add_char(out, names[at - letters]);
-    } else {
-        buf_add_format(out, "\\u%04x", c);
-    }
-}
-
-void json_add_string(buf *out, const char *s, size_t n) {
-    const unsigned char *p = (const unsigned char *)s;
-    size_t from = 0; // [from, i) is copied unchanged
-    buf_add_char(out, '"');
-    for (size_t i = 0; i < n;) {
-        size_t length = utf8_valid(p + i, n - i);
-        if (length > 0 && p[i] >= 0x20 && p[i] != '"' && p[i] != '\\') {
-            i += length;
-            continue;
-        }
-        buf_add(out, s + from, i - from);
-        if (length == 0)
-            buf_add_str(out, "\xef\xbf\xbd");
-        else
-            add_escaped(out, p[i]);
-        from = ++i;
-    }
-    buf_add(out, s + from, n - from);
-    buf_add_char(out, '"');
-}
-
-bool json_is_utf8(const char *s, size_t n) {
-    const unsigned char *p = (const unsigned char *)s;
-    for (size_t i = 0, length; i < n; i += length) {
-        length = utf8_valid(p + i, n - i);
-        if (length == 0) return false;
-    }
-    return true;
-}
 
 static void add_member(buf *out, const char *name, const char *value) {
     buf_add_format(out, "\"%s\":", name);
@@ -115,33 +60,20 @@ static bool add_header_lines(struct MHD_Response *r, const char *lines) {
     return true;
 }
 
-/* Headers that the front adds to every answer; one front per process. */
-static struct {
-    http_reply_lines *write;
-    void *ctx;
-    const void *server_ctx;
-} hook;
-
-void http_reply_hook(http_reply_lines *write, void *ctx, const void *server_ctx) {
-    hook.write = write;
-    hook.ctx = ctx;
-    hook.server_ctx = server_ctx;
-}
-
-static bool add_hooked(exchange *x, struct MHD_Response *r) {
-    char lines[HTTP_HOOK_BYTES];
-    if (hook.write == NULL || hook.server_ctx != x->s->ctx) return true;
-    lines[0] = 0;
-    hook.write(hook.ctx, &x->rq, lines);
-    return add_header_lines(r, lines);
+/* Headers of http_options.reply_lines; "" without it. */
+static void write_own_lines(exchange *x, char out[HTTP_LINES_BYTES]) {
+    out[0] = 0;
+    if (x->s->reply_lines != NULL) x->s->reply_lines(x->s->ctx, &x->rq, out);
 }
 
 bool reply_headers(exchange *x, struct MHD_Response *r, const char *content_type,
                    const char *extra_headers) {
     bool close = x->s->draining || x->c->over_limit;
+    char own[HTTP_LINES_BYTES];
+    write_own_lines(x, own);
     return add_header(r, "x-request-id", x->rq.id) &&
            (content_type == NULL || add_header(r, "Content-Type", content_type)) &&
-           (!close || add_header(r, "Connection", "close")) && add_hooked(x, r) &&
+           (!close || add_header(r, "Connection", "close")) && add_header_lines(r, own) &&
            add_header_lines(r, x->rq.headers) && add_header_lines(r, extra_headers);
 }
 
@@ -354,9 +286,9 @@ static size_t add_raw_lines(char *text, size_t n, size_t n_max, const char *line
     return n;
 }
 
-static size_t add_raw_head(const exchange *x, const guard_refusal *why, size_t n_body, char *text,
+static size_t add_raw_head(exchange *x, const guard_refusal *why, size_t n_body, char *text,
                            size_t n_max) {
-    char date[64] = "", lines[HEADER_LINES_BYTES], hooked[HTTP_HOOK_BYTES] = "";
+    char date[64] = "", lines[HEADER_LINES_BYTES], own[HTTP_LINES_BYTES];
     time_t now = time(NULL);
     struct tm tm;
     if (gmtime_r(&now, &tm) != NULL)
@@ -369,15 +301,15 @@ static size_t add_raw_head(const exchange *x, const guard_refusal *why, size_t n
                                 why->status, reason, date, x->rq.id, n_body);
     error_headers(lines, why->status, why->retry_after_s, why->allow);
     n = add_raw_lines(text, n, n_max, lines);
-    if (hook.write != NULL && hook.server_ctx == x->s->ctx) hook.write(hook.ctx, &x->rq, hooked);
-    n = add_raw_lines(text, n, n_max, hooked);
+    write_own_lines(x, own);
+    n = add_raw_lines(text, n, n_max, own);
     return add_raw_lines(text, n, n_max, "\n");
 }
 
 /* Allocates nothing, since memory may be short.  The library has sent all of the answers before; a
  * client that read none of them, so that its socket is full, gets no further answer. */
 void reply_raw(exchange *x, const guard_refusal *why) {
-    enum { HEAD_BYTES = 1024 + HEADER_LINES_BYTES + HTTP_HOOK_BYTES, BODY_BYTES = 512 };
+    enum { HEAD_BYTES = 1024 + HEADER_LINES_BYTES + HTTP_LINES_BYTES, BODY_BYTES = 512 };
     char body[BODY_BYTES], text[HEAD_BYTES + BODY_BYTES];
     INFERD_CHECK(strpbrk(why->message, "\"\\") == NULL); // our own text: nothing to escape
     int n_body = snprintf(body, sizeof body,

@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-#include "sse.h"
+#include "json_out.h"
 
 enum { BUCKETS_MAX = 24 };
 

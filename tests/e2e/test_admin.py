@@ -178,7 +178,7 @@ def test_the_socket_is_its_owners_and_needs_no_key(served):
 
 def test_every_route_is_in_the_manual():
     text = (ROOT / "docs/admin.md").read_text()
-    routes = re.findall(r'\{"(/[^"]*)", ([A-Z_| ]+), HTTP_ADMIN', (ROOT / "server/app/app.c").read_text())
+    routes = re.findall(r'\{"(/[^"]*)", ([A-Z_| ]+), HTTP_ADMIN', (ROOT / "server/cli/routes.c").read_text())
     assert len(routes) > 15
     for path, methods in routes:
         for method in re.findall(r"HTTP_([A-Z]+)", methods):

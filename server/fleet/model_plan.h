@@ -1,4 +1,4 @@
-/* admin_plan.h - would a model fit, which models would be evicted for it, and how long would it
+/* model_plan.h - would a model fit, which models would be evicted for it, and how long would it
  * take: the arithmetic of POST /admin/plan over a snapshot of a device.
  *
  * The victims are chosen by the rule of the scheduler's residency.h as far as it can be seen from
@@ -12,8 +12,8 @@
  * considered: whether a model is protected because it came up recently (policy.min_residency_ms).
  *
  * Pages are the device's.  Thread: any; nothing is kept. */
-#ifndef INFERD_ADMIN_PLAN_H
-#define INFERD_ADMIN_PLAN_H
+#ifndef INFERD_MODEL_PLAN_H
+#define INFERD_MODEL_PLAN_H
 
 #include "inferd/base.h"
 #include "scheduler/feasible.h"

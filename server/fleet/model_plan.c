@@ -1,5 +1,5 @@
-/* admin_plan.c - see admin_plan.h. */
-#include "admin_plan.h"
+/* model_plan.c - see model_plan.h. */
+#include "model_plan.h"
 
 #include <string.h>
 

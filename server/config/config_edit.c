@@ -1,5 +1,5 @@
-/* admin_edit.c - see admin_edit.h. */
-#include "admin_edit.h"
+/* config_edit.c - see config_edit.h. */
+#include "config_edit.h"
 
 #include <string.h>
 
@@ -13,10 +13,10 @@ static inferd_status no_memory(inferd_err *err) {
 
 /* -- finding -- */
 
-static bool is_called(const json_t *element, admin_section section, const char *name) {
+static bool is_called(const json_t *element, edit_section section, const char *name) {
     const char *own = json_string_value(json_object_get(element, "name"));
     if (own != NULL && strcmp(own, name) == 0) return true;
-    const json_t *aliases = section == ADMIN_MODELS ? json_object_get(element, "aliases") : NULL;
+    const json_t *aliases = section == EDIT_MODELS ? json_object_get(element, "aliases") : NULL;
     for (size_t i = 0; i < json_array_size(aliases); i++) {
         const char *alias = json_string_value(json_array_get(aliases, i));
         if (alias != NULL && strcmp(alias, name) == 0) return true;
@@ -24,7 +24,7 @@ static bool is_called(const json_t *element, admin_section section, const char *
     return false;
 }
 
-json_t *admin_find(const json_t *root, admin_section section, const char *name) {
+json_t *edit_find(const json_t *root, edit_section section, const char *name) {
     const json_t *list = json_object_get(root, sections[section]);
     for (size_t i = 0; i < json_array_size(list); i++) {
         json_t *element = json_array_get(list, i);
@@ -40,8 +40,8 @@ static const char *const model_members[] = {"class", "weight", "min",        "ma
 static const char *const tenant_members[] = {"max_class", "weight", "min", "max",
                                              "share",     "limits", NULL};
 
-inferd_status admin_check_patch(admin_section section, const json_t *patch, inferd_err *err) {
-    const char *const *members = section == ADMIN_MODELS ? model_members : tenant_members;
+inferd_status edit_check_patch(edit_section section, const json_t *patch, inferd_err *err) {
+    const char *const *members = section == EDIT_MODELS ? model_members : tenant_members;
     char list[160];
     size_t used = 0;
     if (!json_is_object(patch) || json_object_size(patch) == 0)
@@ -86,16 +86,16 @@ static bool merge(json_t *into, const json_t *patch) {
     return true;
 }
 
-inferd_status admin_merge(json_t *root, admin_section section, const char *name,
-                          const json_t *patch, inferd_err *err) {
-    json_t *element = admin_find(root, section, name);
+inferd_status edit_merge(json_t *root, edit_section section, const char *name, const json_t *patch,
+                         inferd_err *err) {
+    json_t *element = edit_find(root, section, name);
     if (element == NULL)
         return inferd_fail(err, INFERD_ENOTFOUND, "the configuration's file has no \"%.64s\" in %s",
                            name, sections[section]);
     return merge(element, patch) ? INFERD_OK : no_memory(err);
 }
 
-inferd_status admin_put(json_t *root, admin_section section, json_t *element, inferd_err *err) {
+inferd_status edit_put(json_t *root, edit_section section, json_t *element, inferd_err *err) {
     const char *name = json_string_value(json_object_get(element, "name"));
     json_t *list = json_object_get(root, sections[section]);
     if (name == NULL) return inferd_fail(err, INFERD_EINVAL, "name: is required");
@@ -113,18 +113,18 @@ inferd_status admin_put(json_t *root, admin_section section, json_t *element, in
 /* -- keys -- */
 
 static bool is_mask(const json_t *v) {
-    return json_is_string(v) && strcmp(json_string_value(v), ADMIN_MASK) == 0;
+    return json_is_string(v) && strcmp(json_string_value(v), EDIT_MASK) == 0;
 }
 
 static bool mask_keys(json_t *owner) {
     json_t *keys = json_object_get(owner, "keys");
     for (size_t i = 0; i < json_array_size(keys); i++)
-        if (json_array_set_new(keys, i, json_string(ADMIN_MASK)) != 0) return false;
+        if (json_array_set_new(keys, i, json_string(EDIT_MASK)) != 0) return false;
     return true;
 }
 
-inferd_status admin_mask(json_t *root, inferd_err *err) {
-    json_t *tenants = json_object_get(root, sections[ADMIN_TENANTS]);
+inferd_status edit_mask(json_t *root, inferd_err *err) {
+    json_t *tenants = json_object_get(root, sections[EDIT_TENANTS]);
     bool fine = mask_keys(json_object_get(root, "admin"));
     for (size_t i = 0; i < json_array_size(tenants); i++)
         fine = fine && mask_keys(json_array_get(tenants, i));
@@ -140,7 +140,7 @@ static inferd_status unmask_keys(json_t *owner, const json_t *from, const char *
         json_t *key = json_array_get(theirs, i);
         if (!json_is_string(key))
             return inferd_fail(err, INFERD_EINVAL,
-                               "keys[%zu] of %.64s is " ADMIN_MASK
+                               "keys[%zu] of %.64s is " EDIT_MASK
                                ", and the file has no such key to stand for it",
                                i, who);
         if (json_array_set(keys, i, key) != 0) return no_memory(err);
@@ -149,8 +149,8 @@ static inferd_status unmask_keys(json_t *owner, const json_t *from, const char *
     return INFERD_OK;
 }
 
-inferd_status admin_unmask(json_t *root, const json_t *from, uint32_t *n_masks, inferd_err *err) {
-    const json_t *tenants = json_object_get(root, sections[ADMIN_TENANTS]);
+inferd_status edit_unmask(json_t *root, const json_t *from, uint32_t *n_masks, inferd_err *err) {
+    const json_t *tenants = json_object_get(root, sections[EDIT_TENANTS]);
     *n_masks = 0;
     inferd_status st = unmask_keys(json_object_get(root, "admin"), json_object_get(from, "admin"),
                                    "admin", n_masks, err);
@@ -158,7 +158,7 @@ inferd_status admin_unmask(json_t *root, const json_t *from, uint32_t *n_masks, 
         json_t *tenant = json_array_get(tenants, i);
         const char *name = json_string_value(json_object_get(tenant, "name"));
         if (name == NULL) continue; // the reader of the configuration reports it
-        st = unmask_keys(tenant, admin_find(from, ADMIN_TENANTS, name), name, n_masks, err);
+        st = unmask_keys(tenant, edit_find(from, EDIT_TENANTS, name), name, n_masks, err);
     }
     return st;
 }
@@ -166,7 +166,7 @@ inferd_status admin_unmask(json_t *root, const json_t *from, uint32_t *n_masks, 
 /* -- text -- */
 
 /* Reserves the memory for all of it at once: growing would leave copies of keys behind. */
-inferd_status admin_write(const json_t *root, buf *out, inferd_err *err) {
+inferd_status edit_write(const json_t *root, buf *out, inferd_err *err) {
     size_t n = json_dumpb(root, NULL, 0, JSON_INDENT(JSON_INDENT_COLUMNS));
     if (n == 0 || !buf_reserve(out, n + 1)) return no_memory(err);
     if (json_dumpb(root, out->p + out->n, n, JSON_INDENT(JSON_INDENT_COLUMNS)) != n)
