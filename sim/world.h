@@ -25,7 +25,6 @@
 
 #include "../bench/rng.h"
 #include "core.h"
-#include "scheduler/drain.h"
 #include "scheduler/queue_places.h"
 #include "sim_device.h"
 #include "stats.h"
@@ -78,7 +77,7 @@ typedef struct world_options {
     uint32_t verify_turns; // iterations of a core between two consistency checks; a check also
                            // follows at the end. 0: never
     bool told;  // requests pass their targets to the scheduler; else only the figures use them
-    bool obeys; // refused clients come back once, after their Retry-After (drain.h)
+    bool obeys; // refused clients come back once, after their Retry-After (queue_places.h)
     world_worth worth;
     world_future future; // WORLD_WORTH_RATE, _FUTURE; borrowed
 } world_options;

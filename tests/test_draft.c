@@ -33,7 +33,7 @@ static void the_newest_occurrence_of_three_tokens_wins_over_two(void) {
 
 static void wrong_guesses_become_short_and_then_rest(void) {
     draft_habit h;
-    draft_start(&h, 4);
+    h = DRAFT_HABIT_NEW(4);
     EXPECT_EQ(h.n_next, 4);
     draft_learn(&h, 4, 100, 4);
     EXPECT_EQ(h.n_next, 4);

@@ -1,7 +1,7 @@
 /* test_drain.c - a client that comes back when it was told to is let in. */
 #include "test.h"
 
-#include "scheduler/drain.h"
+#include "scheduler/queue_places.h"
 
 enum { SECOND_US = 1000000, CLIENTS_MAX = 400, PLACES_MAX = 256 };
 static drain_book b;

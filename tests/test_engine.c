@@ -259,7 +259,7 @@ static void a_ceiling_below_the_weights_is_told_as_one(void) {
     EXPECT(strstr(f.outcomes[1].done.done.text, "max leaves room for 0") != NULL);
     engine_model_do(f.e, 0, ENGINE_LOAD); // by hand, as at the start
     for (int i = 0; i < 5000 && engine_model_state(f.e, 0) != MODEL_FAILED; i++) nap();
-    EXPECT_EQ(engine_admit(f.e, 0, 30, 5, &err), INFERD_EQUOTA);
+    EXPECT_EQ(engine_admit(f.e, 0, 30, 5, NULL, &err), INFERD_EQUOTA);
     EXPECT(strstr(err.text, "need 3 pages") != NULL && strstr(err.text, "2 (max)") != NULL);
     EXPECT(engine_submit(f.e, request(2, 30, 5)));
     EXPECT(front_wait(&f, 2));
@@ -283,10 +283,11 @@ static void a_request_behind_a_change_is_judged_by_it(void) {
     front_start(&f, &limits);
     for (int i = 0; i < 20; i++) {
         EXPECT(engine_model_set_policy(f.e, 0, &low));
-        for (int k = 0; k < 5000 && engine_admit(f.e, 0, 300, 100, &err) == INFERD_OK; k++) nap();
-        EXPECT_EQ(engine_admit(f.e, 0, 300, 100, &err), INFERD_EQUOTA);
+        for (int k = 0; k < 5000 && engine_admit(f.e, 0, 300, 100, NULL, &err) == INFERD_OK; k++)
+            nap();
+        EXPECT_EQ(engine_admit(f.e, 0, 300, 100, NULL, &err), INFERD_EQUOTA);
         EXPECT(engine_model_set_policy(f.e, 0, &plain));
-        EXPECT_EQ(engine_admit(f.e, 0, 300, 100, &err), INFERD_OK);
+        EXPECT_EQ(engine_admit(f.e, 0, 300, 100, NULL, &err), INFERD_OK);
     }
     front_stop(&f);
 }
@@ -504,11 +505,11 @@ static void what_never_fits_is_known_before_it_is_submitted(void) {
     inferd_err err = {0};
     front_init(&f, 1, 7); // 3 of weights, 4 of 12 tokens each
     front_start(&f, &limits);
-    EXPECT_EQ(engine_admit(f.e, 0, 48, 1, &err), INFERD_OK);
-    EXPECT_EQ(engine_admit(f.e, 0, 48, GEN_NO_MAX, &err), INFERD_OK);
-    EXPECT_EQ(engine_admit(f.e, 0, 40, 100, &err), INFERD_ETOOLONG);
+    EXPECT_EQ(engine_admit(f.e, 0, 48, 1, NULL, &err), INFERD_OK);
+    EXPECT_EQ(engine_admit(f.e, 0, 48, GEN_NO_MAX, NULL, &err), INFERD_OK);
+    EXPECT_EQ(engine_admit(f.e, 0, 40, 100, NULL, &err), INFERD_ETOOLONG);
     EXPECT(strstr(err.text, "holds 48") != NULL);
-    EXPECT_EQ(engine_admit(f.e, 4, 4, 1, &err), INFERD_ENOTFOUND);
+    EXPECT_EQ(engine_admit(f.e, 4, 4, 1, NULL, &err), INFERD_ENOTFOUND);
     EXPECT(engine_submit(f.e, request(1, 40, 100)));
     EXPECT(front_wait(&f, 1));
     EXPECT_EQ(f.outcomes[1].done.done.status, INFERD_ETOOLONG);
@@ -529,7 +530,7 @@ static void a_model_that_fails_to_load_says_why_and_gives_its_pages_back(void) {
         EXPECT_EQ(engine_model_state(f.e, 0), MODEL_FAILED);
         engine_model_error(f.e, 0, &err);
         EXPECT(strstr(err.text, words[which]) != NULL);
-        EXPECT(engine_admit(f.e, 0, 4, 4, &err) != INFERD_OK);
+        EXPECT(engine_admit(f.e, 0, 4, 4, NULL, &err) != INFERD_OK);
         EXPECT(engine_submit(f.e, request(1, 8, 20)));
         EXPECT(front_wait(&f, 1));
         EXPECT_EQ(f.outcomes[1].done.done.finish, GEN_ERROR);

@@ -153,10 +153,17 @@ static gen_request *request(uint64_t id, uint32_t slot, uint32_t n_prompt, uint3
     return q;
 }
 
+static uint64_t fits(const fleet *f, gen_request *q) {
+    uint64_t devices;
+    inferd_err err = {0};
+    fleet_admit(f, q, &devices, &err);
+    return devices;
+}
+
 /* FLEET_NOWHERE: nobody took it. */
 static uint32_t send(rig *r, uint64_t id, uint32_t slot, uint32_t n_prompt, uint32_t seed) {
     gen_request *q = request(id, slot, n_prompt, seed);
-    uint32_t d = fleet_choose(r->f, q);
+    uint32_t d = fleet_choose(r->f, q, fits(r->f, q));
     r->tenants[id] = q->tenant_idx;
     if (d == FLEET_NOWHERE || !fleet_submit(r->f, d, q)) {
         gen_request_destroy(q);
@@ -203,7 +210,7 @@ static uint32_t choice_for(rig *r, uint32_t slot, uint32_t n_prompt, uint32_t se
                            uint32_t target_ms) {
     gen_request *q = request(900, slot, n_prompt, seed);
     q->ttft_target_ms = target_ms;
-    uint32_t d = fleet_choose(r->f, q);
+    uint32_t d = fleet_choose(r->f, q, fits(r->f, q));
     gen_request_destroy(q);
     return d;
 }
@@ -395,8 +402,10 @@ static void a_prompt_goes_where_it_fits(void) {
     inferd_err err = {0};
     EXPECT(fleet_model_add(r.f, 0, &m));
     EXPECT(all_hot(&r, 0));
-    EXPECT_EQ(engine_admit(r.engines[1], 0, 200, 4, &err), INFERD_ETOOLONG);
-    EXPECT_EQ(fleet_admit(r.f, 0, 200, 4, &err), INFERD_OK);
+    EXPECT_EQ(engine_admit(r.engines[1], 0, 200, 4, NULL, &err), INFERD_ETOOLONG);
+    gen_request *long_one = request(49, 0, 200, 4);
+    EXPECT_EQ(fits(r.f, long_one), 1); // on the first device alone
+    gen_request_destroy(long_one);
     for (uint64_t id = 1; id <= 4; id++) { // so that x0 is the busy one
         EXPECT(fleet_submit(r.f, 0, request(id, 0, 8, (uint32_t)id)));
         r.sent_to[id] = 0;
@@ -753,7 +762,7 @@ static void nobody_is_sent_to_a_lost_device_and_all_lost_is_lost(void) {
         if (d > 0) break;
         for (uint32_t i = 0; i < 4; i++) { // before anybody looked
             q = request(9, 0, 8, i);
-            EXPECT_EQ(fleet_choose(r.f, q), 1);
+            EXPECT_EQ(fleet_choose(r.f, q, fits(r.f, q)), 1);
             gen_request_destroy(q);
         }
     }

@@ -52,17 +52,28 @@ static gen_request requests[8];
 static gen_request *request_list[8];
 
 /* n_prompts prompts of 10, 20, ... tokens with n choices each. */
-static gate_ask ask_for(uint32_t n_prompts, uint32_t n, uint32_t max_tokens) {
+static gate_request ask_for(uint32_t n_prompts, uint32_t n, uint32_t max_tokens) {
     for (uint32_t i = 0; i < n_prompts * n; i++) {
         requests[i] = (gen_request){.n_prompt = 10 * (i / n + 1), .max_tokens = max_tokens};
         request_list[i] = &requests[i];
     }
-    return (gate_ask){.context = CONTEXT,
-                      .mark = 7,
-                      .requests = request_list,
-                      .n_requests = n_prompts * n,
-                      .n_per_prompt = n,
-                      .arrival_us = 1000};
+    return (gate_request){.context = CONTEXT,
+                          .mark = 7,
+                          .requests = request_list,
+                          .n_requests = n_prompts * n,
+                          .n_per_prompt = n,
+                          .arrival_us = 1000};
+}
+
+#define GRANT(t) (&(gate_grant){.ticket = (t)})
+
+/* With as many open queue slots as it has choices. */
+static bool ask_limits(gate *g, const gate_request *ask, uint64_t now_us, int64_t unix_s,
+                       gate_ticket **out, api_error *e) {
+    if (!gate_ask_limits(g, ask, now_us, unix_s, out, e)) return false;
+    for (uint32_t i = 0; i < ask->n_requests; i++)
+        queue_places_take(gate_places(g), (queue_place){QUEUE_OPEN, 0});
+    return true;
 }
 
 static limits_usage usage_of(gate *g, uint32_t tenant) {
@@ -121,11 +132,11 @@ static void prompts_count_once_and_outputs_each(void) {
     gate *g = open_with(NULL, (config_tenant_limits){0});
     api_error e = {0};
     gate_ticket *t;
-    gate_ask ask = ask_for(2, 3, 5);
-    EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+    gate_request ask = ask_for(2, 3, 5);
+    EXPECT(ask_limits(g, &ask, 1000, noon_s, &t, &e));
     EXPECT_EQ(usage_of(g, 0).running, 6);
     EXPECT_EQ(usage_of(g, 0).reserved, 10 + 20 + 6 * 5);
-    for (uint32_t i = 0; i < 6; i++) gate_hold(g, t, 10 + i, i);
+    for (uint32_t i = 0; i < 6; i++) gate_hold(g, GRANT(t), 10 + i, i);
     for (uint32_t i = 0; i < 6; i++) {
         gen_event ev = done(GEN_LENGTH, i, 10);
         EXPECT_EQ(usage_of(g, 0).running, 6); // until the last has ended
@@ -160,10 +171,10 @@ static void what_was_computed_is_charged(void) {
         gate *g = open_with(NULL, (config_tenant_limits){.tokens_per_min = 6000});
         api_error e = {0};
         gate_ticket *t;
-        gate_ask ask = ask_for(1, 1, 5);
+        gate_request ask = ask_for(1, 1, 5);
         gen_event ev = done(rows[i].finish, rows[i].n_output, rows[i].queued_us);
-        EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
-        gate_hold(g, t, 0, 0);
+        EXPECT(ask_limits(g, &ask, 1000, noon_s, &t, &e));
+        gate_hold(g, GRANT(t), 0, 0);
         gate_on_done(g, 0, &ev, 1000, noon_s);
         EXPECT_EQ(usage_of(g, 0).used_day, rows[i].used);
         EXPECT_EQ(usage_of(g, 0).running, 0);
@@ -177,17 +188,17 @@ static void choices_that_were_never_submitted_end_with_the_others(void) {
     gate *g = open_with(NULL, (config_tenant_limits){0});
     api_error e = {0};
     gate_ticket *t;
-    gate_ask ask = ask_for(1, 3, 5);
-    EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
-    gate_hold(g, t, 0, 0);
-    gate_drop(g, t, 2, 1000, noon_s);
+    gate_request ask = ask_for(1, 3, 5);
+    EXPECT(ask_limits(g, &ask, 1000, noon_s, &t, &e));
+    gate_hold(g, GRANT(t), 0, 0);
+    gate_drop(g, GRANT(t), 2, 1000, noon_s);
     EXPECT_EQ(usage_of(g, 0).running, 3);
     gen_event ev = done(GEN_CANCELLED, 1, 10);
     gate_on_done(g, 0, &ev, 5000, noon_s);
     EXPECT_EQ(usage_of(g, 0).running, 0);
     EXPECT_EQ(usage_of(g, 0).used_day, 11);
-    EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
-    gate_drop(g, t, 3, 1000, noon_s);
+    EXPECT(ask_limits(g, &ask, 1000, noon_s, &t, &e));
+    gate_drop(g, GRANT(t), 3, 1000, noon_s);
     EXPECT_EQ(usage_of(g, 0).running, 0);
     EXPECT_EQ(usage_of(g, 0).used_day, 11);
     gate_destroy(g);
@@ -199,22 +210,22 @@ static void an_output_is_guessed_from_those_before(void) {
     gate_ticket *t;
     const uint64_t expected[] = {512, 12};
     for (int round = 0; round < 2; round++) {
-        gate_ask ask = ask_for(1, 2, GEN_NO_MAX);
-        EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+        gate_request ask = ask_for(1, 2, GEN_NO_MAX);
+        EXPECT(ask_limits(g, &ask, 1000, noon_s, &t, &e));
         EXPECT_EQ(usage_of(g, 0).reserved, 10 + 2 * expected[round]);
-        gate_drop(g, t, 2, 1000, noon_s);
+        gate_drop(g, GRANT(t), 2, 1000, noon_s);
         for (int i = 0; i < 30; i++) gate_note_output(g, 0, 12);
     }
-    gate_ask two = ask_for(2, 2, GEN_NO_MAX);
-    EXPECT(gate_admit(g, &two, 1000, noon_s, &t, &e));
+    gate_request two = ask_for(2, 2, GEN_NO_MAX);
+    EXPECT(ask_limits(g, &two, 1000, noon_s, &t, &e));
     EXPECT_EQ(usage_of(g, 0).reserved, 10 + 20 + 4 * 12);
-    gate_drop(g, t, 4, 1000, noon_s);
-    gate_ask ask = ask_for(1, 1, GEN_NO_MAX);
+    gate_drop(g, GRANT(t), 4, 1000, noon_s);
+    gate_request ask = ask_for(1, 1, GEN_NO_MAX);
     ask.name_idx = 1; // another model
     ask.context = 100;
-    EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
+    EXPECT(ask_limits(g, &ask, 1000, noon_s, &t, &e));
     EXPECT_EQ(usage_of(g, 0).reserved, 100); // what its context leaves
-    gate_drop(g, t, 1, 1000, noon_s);
+    gate_drop(g, GRANT(t), 1, 1000, noon_s);
     gate_destroy(g);
 }
 
@@ -224,19 +235,19 @@ static void a_guess_is_cut_to_what_is_left_of_the_day(void) {
     uint64_t now_us = clock_now_us();
     gate_ticket *first, *second;
     api_error e = {0};
-    gate_ask ask = ask_for(1, 1, 900);
-    EXPECT(gate_admit(g, &ask, now_us, noon_s, &first, &e));
+    gate_request ask = ask_for(1, 1, 900);
+    EXPECT(ask_limits(g, &ask, now_us, noon_s, &first, &e));
     uint64_t taken = usage_of(g, 0).reserved;
     EXPECT(taken >= 900 && taken < 1000);
-    gate_ask guess = ask_for(1, 1, GEN_NO_MAX);
-    EXPECT(gate_admit(g, &guess, now_us, noon_s, &second, &e));
+    gate_request guess = ask_for(1, 1, GEN_NO_MAX);
+    EXPECT(ask_limits(g, &guess, now_us, noon_s, &second, &e));
     EXPECT_EQ(usage_of(g, 0).reserved, 1000); // all that was left
     gate_ticket *third;
-    EXPECT(!gate_admit(g, &guess, now_us, noon_s, &third, &e));
+    EXPECT(!ask_limits(g, &guess, now_us, noon_s, &third, &e));
     EXPECT_EQ(e.fault, API_QUOTA);
     EXPECT(e.retry_after_s >= 1 && e.retry_after_s <= LIMITS_RETRY_MAX_S); // until one has ended
-    gate_drop(g, first, 1, now_us, noon_s);
-    gate_drop(g, second, 1, now_us, noon_s);
+    gate_drop(g, GRANT(first), 1, now_us, noon_s);
+    gate_drop(g, GRANT(second), 1, now_us, noon_s);
     gate_destroy(g);
 }
 
@@ -259,17 +270,17 @@ static void each_refusal_has_its_code(void) {
         gate *g = open_with(NULL, rows[i].quota);
         api_error first = {0}, second = {0};
         gate_ticket *t = NULL, *u = NULL;
-        gate_ask ask = ask_for(1, 1, 5);
+        gate_request ask = ask_for(1, 1, 5);
         uint64_t now_us = clock_now_us();
-        bool good = gate_admit(g, &ask, now_us, noon_s, &t, &first);
+        bool good = ask_limits(g, &ask, now_us, noon_s, &t, &first);
         EXPECT_EQ(good, rows[i].status == 429);
-        EXPECT(!gate_admit(g, &ask, now_us, noon_s, &u, &second));
+        EXPECT(!ask_limits(g, &ask, now_us, noon_s, &u, &second));
         EXPECT_EQ(second.status, rows[i].status);
         EXPECT_STR(second.type, rows[i].type);
         EXPECT_STR(second.code, rows[i].code);
         EXPECT(second.retry_after_s >= rows[i].least_s && second.retry_after_s <= rows[i].most_s);
         EXPECT(second.param[0] == 0 && second.message[0] != 0);
-        if (good) gate_drop(g, t, 1, now_us, noon_s);
+        if (good) gate_drop(g, GRANT(t), 1, now_us, noon_s);
         gate_destroy(g);
     }
 }
@@ -277,7 +288,7 @@ static void each_refusal_has_its_code(void) {
 /* Its client leaves at once: that costs a request, and no tokens. */
 static void leave(gate *g, gate_ticket *t, uint64_t now_us, int64_t unix_s) {
     gen_event ev = done(GEN_CANCELLED, 0, 0);
-    gate_hold(g, t, N_SLOTS - 1, 0);
+    gate_hold(g, GRANT(t), N_SLOTS - 1, 0);
     gate_on_done(g, N_SLOTS - 1, &ev, now_us, unix_s);
 }
 
@@ -290,29 +301,29 @@ static void what_the_engine_refuses_costs_nothing(void) {
     } rows[] = {{GEN_ERROR, 0, 0}, {GEN_ERROR, 1, 1}, {GEN_TIMEOUT, 0, 1}, {GEN_CANCELLED, 0, 1}};
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
         gate *g = open_with(NULL, (config_tenant_limits){.requests_per_min = 2});
-        gate_ask ask = ask_for(1, 1, 5);
+        gate_request ask = ask_for(1, 1, 5);
         uint32_t n_refused = 0;
         for (int k = 0; k < 3; k++) {
             gate_ticket *t;
             api_error e = {0};
             gen_event ev = done(rows[i].finish, rows[i].n_output, 0);
-            if (!gate_admit(g, &ask, 1000, noon_s, &t, &e)) {
+            if (!ask_limits(g, &ask, 1000, noon_s, &t, &e)) {
                 n_refused++;
                 continue;
             }
-            gate_hold(g, t, 0, 0);
+            gate_hold(g, GRANT(t), 0, 0);
             gate_on_done(g, 0, &ev, 1000, noon_s);
         }
         EXPECT_EQ(n_refused, rows[i].n_refused);
         gate_destroy(g);
     }
     gate *g = open_with(NULL, (config_tenant_limits){.requests_per_min = 2});
-    gate_ask ask = ask_for(1, 2, 5);
+    gate_request ask = ask_for(1, 2, 5);
     gate_ticket *t;
     api_error e = {0};
     for (int k = 0; k < 3; k++) {
-        EXPECT(gate_admit(g, &ask, 1000, noon_s, &t, &e));
-        gate_drop(g, t, 2, 1000, noon_s); // there was no device
+        EXPECT(ask_limits(g, &ask, 1000, noon_s, &t, &e));
+        gate_drop(g, GRANT(t), 2, 1000, noon_s); // there was no device
     }
     gate_destroy(g);
 }
@@ -326,11 +337,11 @@ static void clients_with_one_body_keep_their_promises(void) {
         gate *g = open_with(NULL, (config_tenant_limits){.requests_per_min = PER_MIN});
         uint64_t now_us = clock_now_us(), due_us[N];
         gate_ticket *t;
-        gate_ask ask = ask_for(1, 1, 5);
+        gate_request ask = ask_for(1, 1, 5);
         for (int i = 0; i < PER_MIN; i++) {
             api_error e = {0};
             ask.mark = 0;
-            EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &e));
+            EXPECT(ask_limits(g, &ask, now_us, noon_s, &t, &e));
             leave(g, t, now_us, noon_s);
         }
         ask.mark = 7;
@@ -338,7 +349,7 @@ static void clients_with_one_body_keep_their_promises(void) {
             api_error e = {0};
             ask.first_try = says == 1;
             if (says == 0) ask.mark = 7 + (uint64_t)i; // then their bodies must differ
-            EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+            EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
             due_us[i] = now_us + (uint64_t)e.retry_after_s * 1000000;
         }
         for (int i = 0; i < N; i++) {
@@ -346,9 +357,9 @@ static void clients_with_one_body_keep_their_promises(void) {
             EXPECT_EQ(due_us[i], now_us + (uint64_t)(i + 1) * 1000000);
             ask.first_try = false;
             if (says == 0) ask.mark = 7 + (uint64_t)i;
-            bool good = gate_admit(g, &ask, due_us[i], noon_s, &t, &e);
+            bool good = ask_limits(g, &ask, due_us[i], noon_s, &t, &e);
             EXPECT(good);
-            if (good) gate_drop(g, t, 1, due_us[i], noon_s);
+            if (good) gate_drop(g, GRANT(t), 1, due_us[i], noon_s);
         }
         EXPECT_EQ(usage_of(g, 0).n_bookings, 0);
         gate_destroy(g);
@@ -361,15 +372,15 @@ static void a_first_try_takes_no_promise(void) {
     uint64_t now_us = clock_now_us();
     gate_ticket *t;
     api_error e = {0}, late = {0}, again = {0};
-    gate_ask ask = ask_for(1, 1, 5);
+    gate_request ask = ask_for(1, 1, 5);
     ask.first_try = true;
-    EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &e));
+    EXPECT(ask_limits(g, &ask, now_us, noon_s, &t, &e));
     leave(g, t, now_us, noon_s);
-    EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+    EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
     uint64_t due_us = now_us + (uint64_t)e.retry_after_s * 1000000;
-    EXPECT(!gate_admit(g, &ask, due_us, noon_s, &t, &late));
+    EXPECT(!ask_limits(g, &ask, due_us, noon_s, &t, &late));
     ask.first_try = false;
-    EXPECT(gate_admit(g, &ask, due_us, noon_s, &t, &again));
+    EXPECT(ask_limits(g, &ask, due_us, noon_s, &t, &again));
     leave(g, t, due_us, noon_s);
     gate_destroy(g);
 }
@@ -381,17 +392,17 @@ static void a_promise_is_kept_for_what_was_promised(void) {
     int64_t morrow_s = noon_s + 86400 / 2;
     gate_ticket *t;
     api_error e = {0}, again = {0};
-    gate_ask most = ask_for(1, 1, 580);
-    EXPECT(gate_admit(g, &most, now_us, morrow_s - 5, &t, &e));
-    gate_hold(g, t, 0, 0);
+    gate_request most = ask_for(1, 1, 580);
+    EXPECT(ask_limits(g, &most, now_us, morrow_s - 5, &t, &e));
+    gate_hold(g, GRANT(t), 0, 0);
     gen_event ev = done(GEN_LENGTH, 580, 10);
     gate_on_done(g, 0, &ev, now_us, morrow_s - 5);
-    gate_ask guess = ask_for(1, 1, GEN_NO_MAX);
-    EXPECT(!gate_admit(g, &guess, now_us, morrow_s - 5, &t, &e));
+    gate_request guess = ask_for(1, 1, GEN_NO_MAX);
+    EXPECT(!ask_limits(g, &guess, now_us, morrow_s - 5, &t, &e));
     EXPECT_EQ(e.fault, API_TOKEN_RATE);
     EXPECT_EQ(e.retry_after_s, 10); // for 110 tokens
     uint64_t due_us = now_us + (uint64_t)e.retry_after_s * 1000000;
-    bool good = gate_admit(g, &guess, due_us, morrow_s + 5, &t, &again);
+    bool good = ask_limits(g, &guess, due_us, morrow_s + 5, &t, &again);
     EXPECT(good);
     if (good) leave(g, t, due_us, morrow_s + 5);
     gate_destroy(g);
@@ -400,12 +411,12 @@ static void a_promise_is_kept_for_what_was_promised(void) {
 /* All of a tenant's requests of a minute, so that the next are refused. */
 static void use_up(gate *g, uint32_t tenant, uint32_t n, uint64_t now_us) {
     gate_ticket *t;
-    gate_ask ask = ask_for(1, 1, 5);
+    gate_request ask = ask_for(1, 1, 5);
     ask.tenant = tenant;
     ask.mark = 0;
     for (uint32_t i = 0; i < n; i++) {
         api_error e = {0};
-        EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &e));
+        EXPECT(ask_limits(g, &ask, now_us, noon_s, &t, &e));
         leave(g, t, now_us, noon_s);
     }
 }
@@ -414,15 +425,15 @@ static void use_up(gate *g, uint32_t tenant, uint32_t n, uint64_t now_us) {
 static bool is_waited_for(gate *g, uint32_t tenant, uint64_t now_us) {
     gate_ticket *t;
     api_error e = {0}, other = {0}, again = {0};
-    gate_ask ask = ask_for(1, 1, 5);
+    gate_request ask = ask_for(1, 1, 5);
     ask.tenant = tenant;
     ask.mark = 99;
-    EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+    EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
     now_us += (uint64_t)e.retry_after_s * 1000000;
     ask.mark = 98;
-    if (gate_admit(g, &ask, now_us, noon_s, &t, &other)) leave(g, t, now_us, noon_s);
+    if (ask_limits(g, &ask, now_us, noon_s, &t, &other)) leave(g, t, now_us, noon_s);
     ask.mark = 99;
-    bool good = gate_admit(g, &ask, now_us, noon_s, &t, &again);
+    bool good = ask_limits(g, &ask, now_us, noon_s, &t, &again);
     if (good) leave(g, t, now_us, noon_s);
     return good;
 }
@@ -442,12 +453,12 @@ static void promises_are_bounded_and_forgotten(void) {
     uint32_t n_promised = 0;
     for (uint32_t tenant = 0; tenant < 5; tenant++) {
         use_up(g, tenant, PER_MIN, now_us);
-        gate_ask ask = ask_for(1, 1, 5);
+        gate_request ask = ask_for(1, 1, 5);
         ask.tenant = tenant;
         for (int i = 0; i < MANY; i++) {
             api_error e = {0};
             ask.mark = 1000 + (uint64_t)(tenant * MANY + i);
-            EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+            EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
         }
         n_promised += usage_of(g, tenant).n_bookings;
         EXPECT(limits_verify(gate_limits(g), tenant));
@@ -466,11 +477,11 @@ static void a_client_without_a_mark_has_its_promise_too(void) {
     gate_ticket *t;
     api_error e = {0}, again = {0};
     use_up(g, 0, 1, now_us);
-    gate_ask ask = ask_for(1, 1, 5);
+    gate_request ask = ask_for(1, 1, 5);
     ask.mark = 0;
-    EXPECT(!gate_admit(g, &ask, now_us, noon_s, &t, &e));
+    EXPECT(!ask_limits(g, &ask, now_us, noon_s, &t, &e));
     now_us += (uint64_t)e.retry_after_s * 1000000;
-    EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &again));
+    EXPECT(ask_limits(g, &ask, now_us, noon_s, &t, &again));
     leave(g, t, now_us, noon_s);
     gate_destroy(g);
 }
@@ -516,14 +527,14 @@ static void a_limit_of_zero_lets_nothing_new_in(void) {
     static const int first[] = {0};
     for (size_t i = 0; i < INFERD_COUNT(rows); i++) {
         gate *g = open_with(NULL, (config_tenant_limits){.tokens_per_day = 1000});
-        gate_ask ask = ask_for(1, 1, 5);
+        gate_request ask = ask_for(1, 1, 5);
         gate_ticket *t = NULL, *u = NULL;
         char lines[GATE_LINES_BYTES], sentence[128], limit[64], remaining[64];
         uint64_t now_us = clock_now_us();
         api_error error = {0};
-        EXPECT(gate_admit(g, &ask, now_us, noon_s, &t, &error));
+        EXPECT(ask_limits(g, &ask, now_us, noon_s, &t, &error));
         EXPECT(update(g, 1, &rows[i].quota, first, 1));
-        EXPECT(!gate_admit(g, &ask, now_us, noon_s, &u, &error));
+        EXPECT(!ask_limits(g, &ask, now_us, noon_s, &u, &error));
         EXPECT_EQ(error.status, 429);
         EXPECT_STR(error.type, "insufficient_quota");
         EXPECT_STR(error.code, "insufficient_quota");
@@ -543,18 +554,18 @@ static void a_limit_of_zero_lets_nothing_new_in(void) {
             EXPECT(strstr(lines, "reset") == NULL);
         }
         gen_event ev = done(GEN_LENGTH, 5, 10);
-        gate_hold(g, t, 3, 0);
+        gate_hold(g, GRANT(t), 3, 0);
         gate_on_done(g, 3, &ev, now_us, noon_s);
         EXPECT_EQ(usage_of(g, 0).used_day, 15);
         EXPECT_EQ(usage_of(g, 0).reserved, 0);
-        EXPECT(!gate_admit(g, &ask, now_us, noon_s, &u, &error));
+        EXPECT(!ask_limits(g, &ask, now_us, noon_s, &u, &error));
         /* At once, with a number or without. */
         config_tenant_limits open = {0};
         if (i % 2 == 0)
             open = (config_tenant_limits){
                 .requests_per_min = 5, .tokens_per_min = 20, .concurrent = 1, .tokens_per_day = 30};
         EXPECT(update(g, 1, &open, first, 1));
-        EXPECT(gate_admit(g, &ask, now_us, noon_s, &u, &error));
+        EXPECT(ask_limits(g, &ask, now_us, noon_s, &u, &error));
         leave(g, u, now_us, noon_s);
         gate_destroy(g);
     }
@@ -595,9 +606,9 @@ static void remove_folder(void) {
 static void use_some(gate *g, uint32_t n_output) {
     api_error e = {0};
     gate_ticket *t;
-    gate_ask ask = ask_for(1, 1, n_output);
-    EXPECT(gate_admit(g, &ask, clock_now_us(), time(NULL), &t, &e));
-    gate_hold(g, t, 0, 0);
+    gate_request ask = ask_for(1, 1, n_output);
+    EXPECT(ask_limits(g, &ask, clock_now_us(), time(NULL), &t, &e));
+    gate_hold(g, GRANT(t), 0, 0);
     gen_event ev = done(GEN_LENGTH, n_output, 10);
     gate_on_done(g, 0, &ev, clock_now_us(), time(NULL));
 }
@@ -685,10 +696,10 @@ static void what_runs_at_the_end_counts_in_full(void) {
     gate *g = open_with(folder, (config_tenant_limits){.tokens_per_day = 1000});
     api_error e = {0};
     gate_ticket *t;
-    gate_ask ask = ask_for(1, 2, 100);
-    EXPECT(gate_admit(g, &ask, clock_now_us(), time(NULL), &t, &e));
-    gate_hold(g, t, 3, 0);
-    gate_hold(g, t, 4, 1);
+    gate_request ask = ask_for(1, 2, 100);
+    EXPECT(ask_limits(g, &ask, clock_now_us(), time(NULL), &t, &e));
+    gate_hold(g, GRANT(t), 3, 0);
+    gate_hold(g, GRANT(t), 4, 1);
     gate_destroy(g); // frees the ticket too
     g = open_with(folder, (config_tenant_limits){.tokens_per_day = 1000});
     EXPECT_EQ(used_now(g, 0), 210);
@@ -705,10 +716,10 @@ static void tenants_that_come_later_find_their_use(void) {
     EXPECT(update(g, 2, quotas, both, 2));
     api_error e = {0};
     gate_ticket *t;
-    gate_ask ask = ask_for(1, 1, 5);
+    gate_request ask = ask_for(1, 1, 5);
     ask.tenant = 1;
-    EXPECT(gate_admit(g, &ask, clock_now_us(), time(NULL), &t, &e));
-    gate_hold(g, t, 0, 0);
+    EXPECT(ask_limits(g, &ask, clock_now_us(), time(NULL), &t, &e));
+    gate_hold(g, GRANT(t), 0, 0);
     gen_event ev = done(GEN_LENGTH, 5, 10);
     gate_on_done(g, 0, &ev, clock_now_us(), time(NULL));
     gate_destroy(g);

@@ -227,6 +227,7 @@ static void publish_slot(engine *e, uint32_t idx, uint64_t now_us) {
     atomic_store(&v->kv_tokens_max, kv_tokens_max);
     atomic_store(&v->kv_tokens_ceiling, kv_tokens_ceiling);
     atomic_store(&v->context, i.context);
+    atomic_store(&v->held, i.held);
     atomic_store(&v->state, (int)i.state); // the numbers above belong to it
     /* Last: the front may now give the slot to another model, which has none of this state. */
     atomic_store(&v->departures, c->models.departures[idx]);
@@ -860,12 +861,18 @@ void engine_load_progress(const engine *e, uint64_t *done, uint64_t *total) {
 }
 
 inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_prompt,
-                           uint32_t max_tokens, inferd_err *err) {
+                           uint32_t max_tokens, uint32_t *fit_tokens, inferd_err *err) {
+    uint32_t ignored;
+    if (fit_tokens == NULL) fit_tokens = &ignored;
+    *fit_tokens = 0;
     if (model_idx >= e->n_slots)
         return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", model_idx, e->n_slots);
     const slot_view *v = &e->slots[model_idx];
     model_state state = engine_model_state(e, model_idx);
     if (state == MODEL_NONE) return INFERD_OK; // not known yet; the engine checks again
+    if (atomic_load(&v->held))
+        return inferd_fail(err, INFERD_EMODEL,
+                           "the model was taken out of service by the operator");
     /* The views may still lack a policy change, such as a raised ceiling. */
     if (atomic_load(&e->n_changes_seen) != atomic_load(&e->n_changes_sent)) return INFERD_OK;
     if (state == MODEL_FAILED) {
@@ -874,8 +881,9 @@ inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_promp
         if (err->status != INFERD_OK && !told) err->status = INFERD_EMODEL;
         if (err->status != INFERD_OK) return err->status; // else it was just revived
     }
-    return sched_admit(atomic_load(&v->context), atomic_load(&v->kv_tokens_max),
-                       atomic_load(&v->kv_tokens_ceiling), n_prompt, max_tokens, err);
+    uint32_t room = atomic_load(&v->kv_tokens_max), ceiling = atomic_load(&v->kv_tokens_ceiling);
+    *fit_tokens = u32_min(room, ceiling);
+    return sched_admit(atomic_load(&v->context), room, ceiling, n_prompt, max_tokens, err);
 }
 
 static inferd_status ask_for_json(engine *e, bool map, uint32_t timeout_ms, buf *json,

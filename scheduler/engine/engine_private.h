@@ -43,6 +43,7 @@ void principal_views_publish(principal_views *v, account *a);
 typedef struct slot_view {
     board info;                                            // engine_model_info
     atomic_int state;                                      // of info, on its own: read often
+    atomic_bool held;                                      // likewise
     atomic_uint context, kv_tokens_max, kv_tokens_ceiling; // engine_admit; context 0: not known
     atomic_uint departures;
 } slot_view;

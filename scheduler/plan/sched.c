@@ -1,4 +1,4 @@
-/* sched.c - see scheduler.h: submission, cancellation, ends and last events of requests. */
+/* sched.c - see scheduler.h: models, cancellation, ends and last events of requests. */
 #include "scheduler.h"
 
 #include <string.h>
@@ -107,8 +107,7 @@ void sched_destroy(sched *s) {
     free(s);
 }
 
-/* Tells the client, in the last event, when a retry is of use. */
-static void note_retry(const sched_model *m, seq *q, uint64_t now_us) {
+void sched_note_retry(const sched_model *m, seq *q, uint64_t now_us) {
     if (m->retry_at_us > now_us)
         q->done.done.retry_after_ms = (uint32_t)((m->retry_at_us - now_us + 999) / 1000);
 }
@@ -200,7 +199,7 @@ void sched_model_fail(sched *s, uint32_t model_idx, const inferd_err *why, uint6
         seq *q = &s->seqs[i];
         if ((q->state == SEQ_WAITING || q->state == SEQ_RUNNING) && q->model_idx == model_idx) {
             sched_end_seq(s, q, GEN_ERROR, -1, why->status, why->text, now_us);
-            note_retry(m, q, now_us);
+            sched_note_retry(m, q, now_us);
         }
     }
 }
@@ -386,13 +385,6 @@ void sched_note_step_end(sched *s, uint64_t now_us) {
     s->step_ends_us[s->pool->finished % STEP_ENDS] = now_us;
 }
 
-/* Steps that had ended at that time, which is recent: the front took it. */
-static uint64_t steps_ended_by(const sched *s, uint64_t at_us) {
-    uint64_t n = s->pool->finished;
-    for (int i = 0; i < STEP_ENDS && n > 0 && s->step_ends_us[n % STEP_ENDS] > at_us; i++) n--;
-    return n;
-}
-
 uint32_t sched_flush(sched *s, uint32_t room) {
     uint32_t n = 0;
     LIST_EACH_SAFE(node, next, &s->ended) {
@@ -417,193 +409,6 @@ uint32_t sched_flush(sched *s, uint32_t room) {
 
 uint32_t sched_n_unsent(const sched *s) {
     return s->n_unsent;
-}
-
-/* ---- submission ---- */
-
-uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx) {
-    const sched_model *m = &s->models[model_idx];
-    if (!m->open) return 0;
-    return sched_tokens_for(s, model_idx, UINT32_MAX);
-}
-
-inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t kv_tokens_ceiling,
-                          uint32_t n_prompt, uint32_t max_tokens, inferd_err *err) {
-    uint32_t room = max_tokens > 0 ? 1 : 0; // for output
-    if (n_prompt > context || context - n_prompt < room)
-        return inferd_fail(err, INFERD_ETOOLONG,
-                           "the prompt has %u tokens, the context holds %u with the output",
-                           n_prompt, context);
-    bool has_end = max_tokens > 0 && max_tokens != GEN_NO_MAX;
-    /* The last token drawn needs no keys and values. */
-    uint64_t wanted = (uint64_t)n_prompt + (has_end ? max_tokens : 1);
-    uint64_t stored = (wanted < context ? wanted : context) - 1;
-    if (stored < n_prompt) stored = n_prompt;
-    if (stored > kv_tokens_ceiling)
-        return inferd_fail(err, INFERD_EQUOTA,
-                           "the request needs keys and values of %llu tokens, the model's max "
-                           "leaves room for %u",
-                           (unsigned long long)stored, kv_tokens_ceiling);
-    if (kv_tokens_max == 0)
-        return inferd_fail(
-            err, INFERD_EMODEL,
-            "the device has no memory for keys and values of this model: its weights "
-            "leave none beside what is pinned, and promised to others");
-    if (n_prompt > kv_tokens_max)
-        return inferd_fail(err, INFERD_ETOOLONG,
-                           "the prompt has %u tokens, the memory for keys and values holds %u",
-                           n_prompt, kv_tokens_max);
-    if (stored > kv_tokens_max)
-        return inferd_fail(err, INFERD_ETOOLONG,
-                           "%u prompt tokens and %u output tokens need keys and values of %llu "
-                           "tokens, the memory for them holds %u",
-                           n_prompt, max_tokens, (unsigned long long)stored, kv_tokens_max);
-    return INFERD_OK;
-}
-
-static inferd_status check_ids(const gen_request *r, uint32_t n_vocab, inferd_err *err) {
-    for (uint32_t i = 0; i < r->n_prompt; i++)
-        if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= n_vocab)
-            return inferd_fail(err, INFERD_EINVAL, "prompt token %u is %d, the vocabulary has %u",
-                               i, r->prompt[i], n_vocab);
-    for (uint32_t i = 0; i < r->n_stop_ids; i++)
-        if (r->stop_ids[i] < 0 || (uint32_t)r->stop_ids[i] >= n_vocab)
-            return inferd_fail(err, INFERD_EINVAL, "stop id %d, the vocabulary has %u",
-                               r->stop_ids[i], n_vocab);
-    for (uint32_t i = 0; i < r->sampling.n_bias; i++)
-        if (r->sampling.bias[i].id < 0 || (uint32_t)r->sampling.bias[i].id >= n_vocab)
-            return inferd_fail(err, INFERD_EINVAL, "logit_bias for token %d, the vocabulary has %u",
-                               r->sampling.bias[i].id, n_vocab);
-    return INFERD_OK;
-}
-
-static inferd_status check_request(const sched *s, const gen_request *r, uint64_t now_us,
-                                   inferd_err *err) {
-    if (r->model_idx >= s->n_models)
-        return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", r->model_idx, s->n_models);
-    const sched_model *m = &s->models[r->model_idx];
-    /* A client that comes back after Retry-After may be the first to notice that the time is
-     * over. */
-    if (m->failed && (m->retry_at_us == 0 || now_us < m->retry_at_us))
-        return inferd_fail(err, m->why.status, "%s", m->why.text);
-    if (!m->open)
-        return inferd_fail(err, INFERD_ENOTFOUND, "there is no model in slot %u", r->model_idx);
-    if (s->n_waiting >= s->limits.queue_len_max)
-        return inferd_fail(err, INFERD_EBUSY, "%u requests are waiting, the queue holds %u",
-                           s->n_waiting, s->limits.queue_len_max);
-    if (r->n_prompt == 0 || r->prompt == NULL)
-        return inferd_fail(err, INFERD_EINVAL, "the prompt has no tokens");
-    if ((uint32_t)r->prio >= GEN_CLASSES)
-        return inferd_fail(err, INFERD_EINVAL, "class %u of %u", (unsigned)r->prio, GEN_CLASSES);
-    inferd_status status = check_ids(r, m->spec.n_vocab, err);
-    if (status != INFERD_OK) return status;
-    return sched_admit(m->spec.context, sched_tokens_for(s, r->model_idx, r->tenant_idx),
-                       sched_kv_tokens_ceiling(s, r->model_idx), r->n_prompt, r->max_tokens, err);
-}
-
-/* Memory for all its tokens and blocks; the system backs it lazily, so a bound costs nothing. */
-static inferd_status take_memory(sched *s, seq *q, inferd_err *err) {
-    gen_request *r = q->req;
-    const sched_model *m = seq_model(s, q);
-    uint32_t room = sched_tokens_for(s, q->model_idx, r->tenant_idx) + 1;
-    room = u32_min(m->spec.context, room);
-    if (r->max_tokens == GEN_NO_MAX)
-        room = u32_min(room, sched_tenant_tokens(s, q->model_idx, r->tenant_idx) + 1);
-    uint64_t wanted = (uint64_t)r->n_prompt + r->max_tokens;
-    q->tokens_max = wanted < room ? (uint32_t)wanted : u32_max(room, r->n_prompt);
-    tok_id *tokens = realloc(r->prompt, (size_t)q->tokens_max * sizeof *tokens);
-    if (tokens != NULL) r->prompt = tokens;
-    uint32_t n_end_ids = r->ignore_eos ? 0 : m->spec.n_end_ids;
-    size_t n_banned = r->min_tokens > 0 ? (size_t)n_end_ids + r->n_stop_ids : 0;
-    q->banned = n_banned > 0 ? malloc(n_banned * sizeof *q->banned) : NULL;
-    if (tokens == NULL || (n_banned > 0 && q->banned == NULL) ||
-        !kv_table_init(&q->table, &m->spec.kv, kv_blocks_of(&m->spec.kv, seq_stored_max(q))))
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for a sequence of %u tokens",
-                           q->tokens_max);
-    if (n_banned == 0) return INFERD_OK;
-    if (n_end_ids > 0) memcpy(q->banned, m->spec.end_ids, n_end_ids * sizeof *q->banned);
-    if (r->n_stop_ids > 0)
-        memcpy(q->banned + n_end_ids, r->stop_ids, r->n_stop_ids * sizeof *q->banned);
-    q->n_banned = (uint32_t)n_banned;
-    return INFERD_OK;
-}
-
-static void note_deadlines(sched *s, const seq *q) {
-    const gen_request *r = q->req;
-    if (r->deadline_us != 0 && r->deadline_us < s->next_deadline_us)
-        s->next_deadline_us = r->deadline_us;
-    if (r->queue_deadline_us != 0 && q->first_plan_us == 0 &&
-        r->queue_deadline_us < s->next_deadline_us)
-        s->next_deadline_us = r->queue_deadline_us;
-}
-
-/* No sequence is free, not even for its end: the last event is emitted at once. */
-static void refuse_at_once(sched *s, gen_request *r, uint64_t now_us) {
-    gen_event e = {.id = r->id, .kind = GEN_EV_DONE, .at_us = now_us};
-    e.done.finish = GEN_ERROR;
-    e.done.stop_id = -1;
-    e.done.status = INFERD_EBUSY;
-    e.done.n_prompt = r->n_prompt;
-    snprintf(e.done.text, sizeof e.done.text, "all %u sequences of the engine are in use",
-             s->n_seqs);
-    s->counters.n_finished[GEN_ERROR]++;
-    s->emit(s->emit_ctx, &e);
-    gen_request_destroy(r);
-}
-
-void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
-    s->counters.n_submitted++;
-    if (list_empty(&s->free)) {
-        refuse_at_once(s, r, now_us);
-        return;
-    }
-    inferd_err err = {0};
-    inferd_status status = check_request(s, r, now_us, &err);
-    bool for_targets = false;
-    uint32_t retry_ms = 0;
-    seq *q = LIST_ENTRY(s->free.next, seq, link);
-    list_remove(&q->link);
-    *q = (seq){.req = r, .table.open_page = PAGE_NONE};
-    q->steps_before = steps_ended_by(s, r->arrival_us);
-    list_node_init(&q->link);
-    if (status == INFERD_OK) {
-        q->model_idx = r->model_idx;
-        status = take_memory(s, q, &err);
-    }
-    if (status == INFERD_OK) {
-        q->table.tenant = r->tenant_idx;
-        status = sched_admit_tenant(s, q, &err);
-        for_targets = status == INFERD_OK && sched_admit_time(s, q, &err) != INFERD_OK;
-        if (for_targets) {
-            status = err.status;
-            retry_ms = sched_time_retry_ms(s, q);
-        }
-    }
-    if (status != INFERD_OK) { // n_tokens is 0: no output is reported
-        sched_end_seq(s, q, GEN_ERROR, -1, status, err.text, now_us);
-        if (r->model_idx < s->n_models) note_retry(&s->models[r->model_idx], q, now_us);
-        if (for_targets) {
-            q->done.done.for_targets = true;
-            q->done.done.retry_after_ms = retry_ms;
-        }
-        return;
-    }
-    sched_model *m = seq_model(s, q);
-    m->n_seqs++;
-    sched_join_principal(s, q);
-    sched_tenant_go_on(s, r->tenant_idx);
-    q->state = SEQ_WAITING;
-    q->n_tokens = r->n_prompt;
-    q->arrival_no = s->next_arrival_no++;
-    q->idle_since_us = now_us;
-    q->granted = r->prio;
-    q->scoring = r->n_prompt_logprobs >= 0;
-    q->cacheable = !r->no_cache && !s->limits.no_prefix_cache;
-    draft_start(&q->habit, s->limits.draft_tokens);
-    list_push_back(&s->waiting, &q->link);
-    list_push_back(&m->waiting, &q->mine);
-    s->n_waiting++;
-    note_deadlines(s, q);
 }
 
 /* ---- messages about one request ---- */

@@ -18,10 +18,6 @@
 
 enum { STOPPED_PLANS = 8 }; // then its first waiting sequence is looked at again
 
-static uint64_t block_bytes(const sched_model *m) {
-    return m->kv.layout.slot_bytes * m->kv.layout.n_groups;
-}
-
 static uint64_t unfilled(const sched_tenant *t) {
     return t->min_bytes > t->used_bytes ? t->min_bytes - t->used_bytes : 0;
 }
@@ -104,7 +100,7 @@ void sched_on_live(void *ctx, uint32_t tenant, bool live) {
     sched *s = m->s;
     if (tenant >= s->n_tenants) return;
     sched_tenant *t = &s->tenants[tenant];
-    uint64_t n_bytes = block_bytes(m);
+    uint64_t n_bytes = sched_block_bytes(m);
     s->unfilled_bytes -= unfilled(t);
     if (live)
         t->used_bytes += n_bytes;
@@ -125,22 +121,8 @@ uint32_t sched_next_tenant(sched *s, uint64_t *used_bytes) {
     return i;
 }
 
-static const sched_tenant *tenant_at(const sched *s, uint32_t idx) {
-    return idx < s->n_tenants ? &s->tenants[idx] : NULL;
-}
-
-static const sched_tenant *tenant_of(const sched *s, const seq *q) {
-    return tenant_at(s, q->req->tenant_idx);
-}
-
-static uint32_t pages_of(const sched *s, uint64_t n_bytes) {
-    if (s->page_bytes == 0) return 0;
-    uint64_t n = n_bytes / s->page_bytes + (n_bytes % s->page_bytes != 0);
-    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-}
-
 uint32_t sched_tenants_min_pages(const sched *s) {
-    return pages_of(s, s->min_bytes);
+    return sched_pages_of(s, s->min_bytes);
 }
 
 void sched_set_page_bytes(sched *s, uint64_t page_bytes) {
@@ -152,19 +134,19 @@ void sched_reserve(sched *s) {
 }
 
 void sched_reserve_for(sched *s, const seq *q) {
-    const sched_tenant *t = q != NULL ? tenant_of(s, q) : NULL;
+    const sched_tenant *t = q != NULL ? sched_tenant_of(s, q) : NULL;
     uint64_t others = s->unfilled_bytes - (t != NULL ? unfilled(t) : 0);
-    s->pool->n_reserved = pages_of(s, others);
+    s->pool->n_reserved = sched_pages_of(s, others);
 }
 
 uint64_t sched_tenant_room(const sched *s, const seq *q) {
-    const sched_tenant *t = tenant_of(s, q);
+    const sched_tenant *t = sched_tenant_of(s, q);
     if (t == NULL || t->here_bytes == UINT64_MAX) return UINT64_MAX;
     return t->here_bytes > t->used_bytes ? t->here_bytes - t->used_bytes : 0;
 }
 
 bool sched_tenant_is_full(const sched *s, const seq *q, uint32_t n_blocks) {
-    return n_blocks * block_bytes(&s->models[q->model_idx]) > sched_tenant_room(s, q);
+    return n_blocks * sched_block_bytes(&s->models[q->model_idx]) > sched_tenant_room(s, q);
 }
 
 void sched_tenant_stop(sched *s, const seq *q) {
@@ -176,7 +158,7 @@ void sched_tenant_go_on(sched *s, uint32_t tenant_idx) {
 }
 
 bool sched_tenant_stopped(const sched *s, const seq *q) {
-    const sched_tenant *t = tenant_of(s, q);
+    const sched_tenant *t = sched_tenant_of(s, q);
     return t != NULL && t->stopped_plan != 0 && s->plan_no - t->stopped_plan < STOPPED_PLANS;
 }
 
@@ -195,11 +177,11 @@ bool sched_has_guarantees(const sched *s) {
 }
 
 bool sched_may_claim(const sched *s, const seq *q) {
-    const sched_tenant *t = tenant_of(s, q);
+    const sched_tenant *t = sched_tenant_of(s, q);
     const sched_model *m = &s->models[q->model_idx];
     const pool_owner *o = &s->pool->owners[m->kv.owner];
     bool waits = q->state == SEQ_WAITING;
-    uint64_t n_bytes = (waits ? sched_blocks_to_start(s, q) : 1) * block_bytes(m);
+    uint64_t n_bytes = (waits ? sched_blocks_to_start(s, q) : 1) * sched_block_bytes(m);
     uint64_t n_pages = waits ? sched_pages_to_start(s, q) : 1;
     return (t != NULL && t->min_bytes > 0 && t->used_bytes + n_bytes <= t->min_bytes) ||
            pool_held(o) + n_pages <= o->min;
@@ -207,7 +189,7 @@ bool sched_may_claim(const sched *s, const seq *q) {
 
 /* All that its tenant has is within the guarantee. */
 static bool tenant_is_secure(const sched *s, const seq *q) {
-    const sched_tenant *t = tenant_of(s, q);
+    const sched_tenant *t = sched_tenant_of(s, q);
     return t != NULL && t->min_bytes > 0 && t->used_bytes <= t->min_bytes;
 }
 
@@ -255,122 +237,9 @@ bool sched_take_back(sched *s, uint32_t model_idx, uint32_t n) {
     return true;
 }
 
-/* ---- the most that can ever be had ---- */
-
-void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages) {
-    sched_model *m = &s->models[model_idx];
-    m->weights_of = weights_of;
-    m->pinned_pages = n_pages;
-    s->limits_changed = true;
-}
-
-void sched_pool_shrank(sched *s) {
-    s->limits_changed = true;
-}
-
-/* Pages that other models keep in any case. */
-typedef struct kept_pages {
-    uint64_t pinned, promised; // weights; guarantees beside them
-} kept_pages;
-
-static kept_pages kept_by_others(const sched *s, uint32_t model_idx) {
-    const sched_model *m = &s->models[model_idx];
-    kept_pages k = {0, 0};
-    for (uint32_t i = 0; i < s->n_models; i++) {
-        uint32_t n = i != m->weights_of ? s->models[i].pinned_pages : 0;
-        uint32_t min = s->pool->owners[i].min;
-        uint32_t filled = i == m->weights_of ? m->spec.weight_pages : n;
-        k.pinned += n;
-        if (i != model_idx && min > filled) k.promised += min - filled;
-    }
-    return k;
-}
-
-/* Pages for KV when all others hold no more than they keep in any case: pinned weights, and
- * guarantees of models or of tenants, whichever are more. */
-static uint32_t pages_beside(const sched *s, kept_pages kept, uint32_t model_idx,
-                             uint32_t tenant_idx) {
-    const sched_model *m = &s->models[model_idx];
-    const pool *p = s->pool;
-    uint64_t pinned = kept.pinned, promised = kept.promised;
-    const sched_tenant *t = tenant_at(s, tenant_idx);
-    uint64_t others = s->min_bytes - (t != NULL ? t->min_bytes : 0);
-    if (tenant_idx == UINT32_MAX) others = 0;
-    if (pages_of(s, others) > promised) promised = pages_of(s, others);
-    /* A model with weights that do not even fit fails as a whole, with an error about that, so pins
-     * do not count here; unless its weights came before others were guaranteed so much. */
-    if (p->owners[m->weights_of].held[PAGE_WEIGHT] == 0 &&
-        pinned + promised + m->spec.weight_pages >= p->n_device)
-        pinned = 0;
-    uint64_t left = pinned + promised < p->n_device ? p->n_device - pinned - promised : 0;
-    if (left > p->owners[model_idx].max) left = p->owners[model_idx].max;
-    return left > m->spec.weight_pages ? (uint32_t)left - m->spec.weight_pages : 0;
-}
-
-static uint32_t tokens_beside(const sched *s, kept_pages kept, uint32_t model_idx,
-                              uint32_t tenant_idx) {
-    const kv_layout *l = &s->models[model_idx].spec.kv;
-    uint64_t n_blocks = kv_blocks_in(l, pages_beside(s, kept, model_idx, tenant_idx));
-    uint64_t n = n_blocks * l->block_tokens;
-    return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
-}
-
-uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
-    return tokens_beside(s, kept_by_others(s, model_idx), model_idx, tenant_idx);
-}
-
-uint32_t sched_kv_tokens_ceiling(const sched *s, uint32_t model_idx) {
-    const sched_model *m = &s->models[model_idx];
-    uint32_t max = s->pool->owners[model_idx].max;
-    if (!m->open || max == UINT32_MAX) return INT32_MAX;
-    uint32_t n_pages = max > m->spec.weight_pages ? max - m->spec.weight_pages : 0;
-    uint64_t n = kv_blocks_in(&m->spec.kv, n_pages) * (uint64_t)m->spec.kv.block_tokens;
-    return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
-}
-
-uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
-    const kv_layout *l = &s->models[model_idx].spec.kv;
-    const sched_tenant *t = tenant_at(s, tenant_idx);
-    uint64_t n_bytes = l->slot_bytes * l->n_groups;
-    if (t == NULL || t->max_bytes == UINT64_MAX || n_bytes == 0) return INT32_MAX;
-    uint64_t n_blocks = t->max_bytes / n_bytes;
-    return n_blocks < INT32_MAX / l->block_tokens ? (uint32_t)n_blocks * l->block_tokens
-                                                  : INT32_MAX;
-}
-
-/* False: it can not be finished any more. */
-static bool still_fits(const sched *s, kept_pages kept, seq *q, inferd_err *err) {
-    uint32_t n_memory = tokens_beside(s, kept, q->model_idx, q->req->tenant_idx);
-    uint32_t n_tenant = sched_tenant_tokens(s, q->model_idx, q->req->tenant_idx);
-    uint32_t n_max = u32_min(n_memory, n_tenant);
-    uint32_t n_known = q->n_tokens + q->n_promised + q->n_drafts;
-    if (seq_stored_max(q) <= n_max) return true;
-    if (q->req->max_tokens == GEN_NO_MAX && n_known <= n_max) {
-        q->tokens_max = n_max + 1; // the last one drawn needs no keys and values
-        return true;
-    }
-    uint32_t n = q->req->max_tokens == GEN_NO_MAX ? n_known : seq_stored_max(q);
-    if (n_tenant < n_memory)
-        inferd_fail(err, INFERD_EQUOTA,
-                    "the limits were changed: the request needs keys and values of %u tokens, the "
-                    "tenant may have %u",
-                    n, n_tenant);
-    else if (n_memory == sched_kv_tokens_ceiling(s, q->model_idx))
-        inferd_fail(err, INFERD_EQUOTA,
-                    "the limits were changed: the request needs keys and values of %u tokens, the "
-                    "model's max leaves room for %u",
-                    n, n_memory);
-    else
-        inferd_fail(err, INFERD_ETOOLONG,
-                    "the limits were changed: the request needs keys and values of %u tokens, the "
-                    "memory for them holds %u",
-                    n, n_memory);
-    return false;
-}
-
 /* A lowered ceiling holds at once: cached blocks are evicted, then the newest sequences wait
  * again. */
-static void trim_to_max(sched *s, sched_model *m) {
+void sched_trim_to_max(sched *s, sched_model *m) {
     const pool_owner *o = &s->pool->owners[m->kv.owner];
     while (pool_held(o) > o->max) {
         if (sched_evict_block(s, m)) continue;
@@ -381,42 +250,13 @@ static void trim_to_max(sched *s, sched_model *m) {
     s->limits_changed |= pool_held(o) > o->max && m->kv.n_taken > 0;
 }
 
-/* Ends sequences that can not be finished any more. */
-static void recheck_model(sched *s, uint32_t model_idx, uint64_t now_us) {
+void sched_model_pin(sched *s, uint32_t model_idx, uint32_t weights_of, uint32_t n_pages) {
     sched_model *m = &s->models[model_idx];
-    kept_pages kept = kept_by_others(s, model_idx);
-    list_node *lists[2] = {&m->running, &m->waiting};
-    for (int l = 0; l < 2; l++)
-        LIST_EACH_SAFE(node, next, lists[l]) {
-            seq *q = LIST_ENTRY(node, seq, mine);
-            inferd_err err = {0};
-            if (!still_fits(s, kept, q, &err))
-                sched_end_seq(s, q, GEN_ERROR, -1, err.status, err.text, now_us);
-        }
+    m->weights_of = weights_of;
+    m->pinned_pages = n_pages;
+    s->limits_changed = true;
 }
 
-void sched_recheck_limits(sched *s, uint64_t now_us) {
-    bool all = s->limits_changed;
-    s->limits_changed = s->some_limits_changed = false;
-    for (uint32_t i = 0; i < s->n_models; i++) {
-        sched_model *m = &s->models[i];
-        if (m->open && (all || m->limits_changed)) recheck_model(s, i, now_us);
-        m->limits_changed = false;
-    }
-    for (uint32_t i = 0; i < s->n_models && all; i++)
-        if (s->models[i].open) trim_to_max(s, &s->models[i]);
-}
-
-inferd_status sched_admit_tenant(const sched *s, const seq *q, inferd_err *err) {
-    const sched_tenant *t = tenant_of(s, q);
-    const sched_model *m = &s->models[q->model_idx];
-    if (t == NULL || t->max_bytes == UINT64_MAX) return INFERD_OK;
-    uint64_t needed = kv_blocks_of(&m->kv.layout, q->req->n_prompt) * block_bytes(m);
-    if (q->req->max_tokens != GEN_NO_MAX)
-        needed = kv_blocks_of(&m->kv.layout, seq_stored_max(q)) * block_bytes(m);
-    if (needed <= t->max_bytes) return INFERD_OK;
-    return inferd_fail(err, INFERD_EQUOTA,
-                       "the request needs %llu KiB for keys and values, the tenant may have %llu",
-                       (unsigned long long)(needed + 1023) / 1024,
-                       (unsigned long long)t->max_bytes / 1024);
+void sched_pool_shrank(sched *s) {
+    s->limits_changed = true;
 }

@@ -34,95 +34,6 @@ enum {
     SLACK_BACK_EVERY = 8   // so many tokens give back the slack of one
 };
 
-/* ---- flows ---- */
-
-static uint32_t bucket_of(const sched *s, uint32_t tenant, uint32_t model) {
-    return (tenant * 2654435761u ^ model * 40503u) % s->n_principals;
-}
-
-static principal *find(sched *s, uint32_t tenant, uint32_t model) {
-    for (uint32_t i = s->principal_buckets[bucket_of(s, tenant, model)]; i != PRINCIPAL_NONE;
-         i = s->principals[i].next)
-        if (s->principals[i].tenant == tenant && s->principals[i].model == model)
-            return &s->principals[i];
-    return NULL;
-}
-
-static void unhash(sched *s, principal *p) {
-    uint32_t *at = &s->principal_buckets[bucket_of(s, p->tenant, p->model)];
-    while (&s->principals[*at] != p) at = &s->principals[*at].next;
-    *at = p->next;
-}
-
-/* The flow idle for longest makes room: there are more of them than sequences. */
-static principal *create(sched *s, uint32_t tenant, uint32_t model) {
-    principal *p = LIST_ENTRY(s->idle_principals.next, principal, idle);
-    if (p->used) unhash(s, p);
-    account_let_go(&s->account, &p->account);
-    list_remove(&p->idle);
-    *p = (principal){.tenant = tenant, .model = model, .used = true};
-    list_node_init(&p->idle);
-    list_push_back(&s->idle_principals, &p->idle);
-    uint32_t *bucket = &s->principal_buckets[bucket_of(s, tenant, model)];
-    p->next = *bucket;
-    *bucket = (uint32_t)(p - s->principals);
-    return p;
-}
-
-/* The smallest virtual time of the flows with work; without any, that of the flow served last. */
-static uint64_t least_virtual(const sched *s) {
-    uint64_t least = UINT64_MAX;
-    LIST_EACH(node, &s->active_principals) {
-        const principal *p = LIST_ENTRY(node, principal, idle);
-        if (p->virtual_us < least) least = p->virtual_us;
-    }
-    return least != UINT64_MAX ? least : s->virtual_us;
-}
-
-static principal *look_up(sched *s, const seq *q) {
-    principal *p = find(s, q->req->tenant_idx, q->model_idx);
-    return p != NULL ? p : create(s, q->req->tenant_idx, q->model_idx);
-}
-
-/* When a sequence has ended while a step still names it, another flow may have taken the entry. */
-static principal *principal_of(sched *s, const seq *q) {
-    principal *p = &s->principals[q->principal];
-    bool is_its = p->tenant == q->req->tenant_idx && p->model == q->model_idx;
-    return is_its ? p : look_up(s, q);
-}
-
-void sched_join_principal(sched *s, seq *q) {
-    principal *p = look_up(s, q);
-    if (p->n_seqs++ == 0) {
-        uint64_t least = least_virtual(s);
-        if (p->virtual_us < least) p->virtual_us = least;
-        list_remove(&p->idle);
-        list_push_back(&s->active_principals, &p->idle);
-    }
-    q->principal = (uint32_t)(p - s->principals);
-}
-
-void sched_leave_principal(sched *s, seq *q) {
-    principal *p = &s->principals[q->principal];
-    if (--p->n_seqs > 0) return;
-    list_remove(&p->idle);
-    list_push_back(&s->idle_principals, &p->idle);
-}
-
-bool sched_init_principals(sched *s) {
-    s->n_principals = 2 * s->n_seqs;
-    s->principals = calloc(s->n_principals, sizeof *s->principals);
-    s->principal_buckets = malloc(s->n_principals * sizeof *s->principal_buckets);
-    list_node_init(&s->idle_principals);
-    list_node_init(&s->active_principals);
-    if (s->principals == NULL || s->principal_buckets == NULL) return false;
-    for (uint32_t i = 0; i < s->n_principals; i++) {
-        s->principal_buckets[i] = PRINCIPAL_NONE;
-        list_push_back(&s->idle_principals, &s->principals[i].idle);
-    }
-    return true;
-}
-
 /* ---- policies ---- */
 
 void sched_set_model_policy(sched *s, uint32_t model_idx, const model_policy *policy,
@@ -382,13 +293,13 @@ static uint32_t prompt_rows(const step_item *item) {
 }
 
 void sched_note_use(sched *s, const seq *q, const engine_principal *use) {
-    principal *p = principal_of(s, q);
+    principal *p = sched_principal_of(s, q);
     account_charge(&s->account, &p->account, p->tenant, p->model, use);
 }
 
 static void charge_item(sched *s, const step_item *item, uint64_t us) {
     seq *q = item->q;
-    principal *p = principal_of(s, q);
+    principal *p = sched_principal_of(s, q);
     share_account *t = tenant_of(s, q), *m = &seq_model(s, q)->share;
     uint64_t waste_us = us * rows_redone(item) / item->n_rows;
     q->waste_us += waste_us;

@@ -209,9 +209,6 @@ void sched_note_step_end(sched *s, uint64_t now_us);
 void sched_end_seq(sched *s, seq *q, gen_finish finish, tok_id stop_id, inferd_status status,
                    const char *text, uint64_t now_us);
 /* -- sched_share.c -- */
-bool sched_init_principals(sched *s); // false: no memory
-void sched_join_principal(sched *s, seq *q);
-void sched_leave_principal(sched *s, seq *q);
 bool sched_choose(sched *s, uint64_t now_us, sched_choice *out);
 /* Batch slots kept for the share of a tenant, at least one; 0: it has no share. */
 uint32_t sched_places_kept(const sched *s, uint32_t tenant_idx);
@@ -224,6 +221,10 @@ const char *sched_pause_reason(const sched *s, const seq *q);
 void sched_charge(sched *s, const step *st, uint64_t us);
 /* Adds `use` to the usage of its tenant for its model. */
 void sched_note_use(sched *s, const seq *q, const engine_principal *use);
+
+/* -- sched.c -- */
+/* Sets in the last event when a retry is of use. */
+void sched_note_retry(const sched_model *m, seq *q, uint64_t now_us);
 
 /* -- sched_rungs.c -- */
 void sched_note_preempted(sched *s, seq *q);
@@ -241,6 +242,7 @@ void sched_note_relief(sched *s, uint64_t now_us);
 /* -- sched_time.c -- */
 /* The running tasks, with those of one more sequence (NULL: none). */
 void sched_get_load(const sched *s, const seq *newcomer, feasible_load *out);
+/* Could all targets per token be kept with it?  For the objective of targets. */
 inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err);
 /* For a request refused by sched_admit_time: an estimate of when enough running sequences have
  * ended, from a second to a minute; 0: its target is missed even when nothing else runs. */
@@ -255,6 +257,24 @@ bool sched_stands_still(const sched *s, const seq *q);
 /* -- sched_pace.c -- */
 /* How long a step of this model may take with prompts beside the rows that it has. */
 uint64_t sched_budget_us(const sched *s, const sched_model *m, const rate_work *work);
+
+/* -- sched_admit.c -- */
+uint64_t sched_block_bytes(const sched_model *m); // of one block of KV
+/* NULL: a tenant without a policy. */
+const sched_tenant *sched_tenant_at(const sched *s, uint32_t idx);
+const sched_tenant *sched_tenant_of(const sched *s, const seq *q);
+uint32_t sched_pages_of(const sched *s, uint64_t n_bytes); // rounded up
+/* Tokens of KV that this tenant could ever have in this model, beside what others keep in any case;
+ * its own ceiling is sched_tenant_tokens. */
+uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx);
+uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant_idx);
+/* Guarantees, ceilings or pins changed: a request that can never be finished any more ends with the
+ * numbers, instead of waiting for good; a request without max_tokens gets less. */
+void sched_recheck_limits(sched *s, uint64_t now_us);
+bool sched_init_principals(sched *s); // false: no memory
+void sched_leave_principal(sched *s, seq *q);
+/* When a sequence has ended while a step still names it, another flow may have taken the entry. */
+principal *sched_principal_of(sched *s, const seq *q);
 
 /* -- sched_memory.c -- */
 void sched_on_live(void *ctx, uint32_t tenant, bool live); // on_live of a model's kv
@@ -271,15 +291,9 @@ void sched_tenant_go_on(sched *s, uint32_t tenant_idx);
 bool sched_tenant_stopped(const sched *s, const seq *q);
 bool sched_model_is_full(const sched *s, const seq *q);
 uint32_t sched_model_room(const sched *s, const seq *q); // pages up to its ceiling
-/* Could it ever fit into what its tenant may have? */
-inferd_status sched_admit_tenant(const sched *s, const seq *q, inferd_err *err);
-/* Tokens of KV that this tenant could ever have in this model, beside what others keep in any case;
- * its own ceiling is sched_tenant_tokens. */
-uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx);
-uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant_idx);
-/* Guarantees, ceilings or pins changed: a request that can never be finished any more ends with the
- * numbers, instead of waiting for good; a request without max_tokens gets less. */
-void sched_recheck_limits(sched *s, uint64_t now_us);
+/* A lowered ceiling holds at once: cached blocks are evicted, then the newest sequences wait
+ * again. */
+void sched_trim_to_max(sched *s, sched_model *m);
 bool sched_has_guarantees(const sched *s); // of any tenant or model
 /* What it needs next is within the guarantee of its tenant, or of its model. */
 bool sched_may_claim(const sched *s, const seq *q);

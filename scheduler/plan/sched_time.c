@@ -125,7 +125,7 @@ uint32_t sched_time_retry_ms(const sched *s, const seq *q) {
 
 inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err) {
     feasible_load load;
-    if (s->limits.objective != OBJECTIVE_SLA || sched_tpot_us(s, q) == 0) return INFERD_OK;
+    if (sched_tpot_us(s, q) == 0) return INFERD_OK;
     sched_get_load(s, q, &load);
     uint64_t total = feasible_total_ppb(&load, 0);
     if (total <= FEASIBLE_ONE_PPB) return INFERD_OK;

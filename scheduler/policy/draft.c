@@ -1,10 +1,6 @@
 /* draft.c - see draft.h.  The search is one pass over the tokens, about a nanosecond for each. */
 #include "draft.h"
 
-void draft_start(draft_habit *h, uint32_t n_max) {
-    *h = (draft_habit){.n_next = n_max};
-}
-
 void draft_learn(draft_habit *h, uint32_t n_max, uint32_t n_tokens, uint32_t n_right) {
     h->n_next = u32_min(n_right + 1, n_max);
     h->n_misses = n_right > 0 ? 0 : h->n_misses + 1;

@@ -28,7 +28,7 @@ typedef struct draft_habit {
     uint32_t rest_until; // none before the sequence has so many tokens
 } draft_habit;
 
-void draft_start(draft_habit *h, uint32_t n_max);
+#define DRAFT_HABIT_NEW(n_max) ((draft_habit){.n_next = (n_max)})
 /* Of the last draft n_right tokens were right; the sequence has n_tokens now. */
 void draft_learn(draft_habit *h, uint32_t n_max, uint32_t n_tokens, uint32_t n_right);
 

@@ -4,6 +4,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SECOND_US ((uint64_t)1000000)
+#define FADE_ONE  ((uint64_t)1024)
+#define GUESS_US                                                                                   \
+    (4 * SECOND_US) // ... and at least that: until the first end, a guess of the holding time
+
+enum {
+    MARGIN_TOP = 2, // 2 / 1: a margin on the time for k ends
+    MARGIN_BOTTOM = 1,
+    MARGIN_PLACES = 2, // as if that many more slots had to come free
+    BURST_PARTS = 2,   // and half of the holding time, for bursts
+    GUESS_PARTS = 2,   // a running sequence has run for half of its time ...
+    FADE_PARTS = 4,    // a gap is forgotten after that many holding times
+    PACE_DIVISOR = 3   // new clients count on a third of the usual pace
+};
 enum {
     SHARES_PARTS = 4,  // part of all slots for the shares of tenants; as many for those of models
     URGENT_PARTS = 16, // part for urgent requests
@@ -34,6 +48,14 @@ static bool grow(queue_owner **owners, uint32_t *n, uint32_t n_wanted) {
 
 bool queue_places_grow(queue_places *p, uint32_t n_tenants, uint32_t n_models) {
     return grow(&p->tenants, &p->n_tenants, n_tenants) && grow(&p->models, &p->n_models, n_models);
+}
+
+uint32_t queue_places_open(const queue_places *p) {
+    return p->n_all - p->n_kept;
+}
+
+uint32_t queue_places_open_used(const queue_places *p) {
+    return p->n_used - p->n_used_kept;
 }
 
 static uint32_t used_kept(const queue_owner *o) {
@@ -130,4 +152,202 @@ void queue_places_give(queue_places *p, queue_place at) {
     p->n_used_kept -= used_kept(o);
     o->used--;
     p->n_used_kept += used_kept(o);
+}
+
+/* ---- when to come back ---- */
+
+static void note_gap(drain_book *b, uint64_t now_us);
+
+/* A whole batch may end at once: its ends count as one burst, or they would fill the ring. */
+static void note_ends(drain_book *b, uint32_t n_ended, uint64_t now_us) {
+    if (b->n_bursts == 0 || now_us >= b->burst_us + DRAIN_BURST_US) {
+        uint32_t oldest = (uint32_t)(b->n_bursts++ % DRAIN_BURSTS_MAX);
+        b->sum_us -= b->areas_us[oldest];
+        b->sum_ends -= b->n_ends[oldest];
+        b->areas_us[oldest] = 0;
+        b->n_ends[oldest] = 0;
+        b->burst_us = now_us;
+    }
+    uint32_t newest = (uint32_t)((b->n_bursts - 1) % DRAIN_BURSTS_MAX);
+    b->sum_us += b->area_us;
+    b->sum_ends += n_ended;
+    b->areas_us[newest] += b->area_us;
+    b->n_ends[newest] += n_ended;
+    b->area_us = 0;
+}
+
+void drain_note(drain_book *b, uint32_t n_used, uint32_t n_ended, uint64_t now_us) {
+    if (now_us > b->noted_us) b->area_us += b->n_used * (now_us - b->noted_us);
+    if (n_ended > 0) note_gap(b, now_us);
+    if (b->n_used == 0) b->busy_since_us = now_us;
+    b->noted_us = now_us;
+    b->n_used = n_used;
+    if (n_ended > 0) note_ends(b, n_ended, now_us);
+}
+
+/* ---- time ---- */
+
+uint64_t drain_held_us(const drain_book *b, uint64_t now_us) {
+    uint64_t busy_us = now_us > b->busy_since_us ? now_us - b->busy_since_us : 0;
+    uint64_t us = b->sum_ends > 0 ? b->sum_us / b->sum_ends : GUESS_US;
+    if (b->sum_ends == 0 && GUESS_PARTS * busy_us > us) us = GUESS_PARTS * busy_us;
+    return us > 0 ? us : 1;
+}
+
+/* A time without an end is over; ends at the same moment leave no gap. */
+static void note_gap(drain_book *b, uint64_t now_us) {
+    uint64_t from_us = b->ended_us > b->busy_since_us ? b->ended_us : b->busy_since_us;
+    uint64_t us = now_us > from_us ? now_us - from_us : 0;
+    uint64_t parts = us * FADE_ONE / (FADE_PARTS * drain_held_us(b, now_us));
+    b->gap_us = parts < FADE_ONE ? b->gap_us - b->gap_us / FADE_ONE * parts : 0;
+    if (us > b->gap_us) b->gap_us = us;
+    b->ended_us = now_us;
+}
+
+/* ---- reservations ---- */
+
+static void forget(drain_book *b, uint32_t i) {
+    b->n_promises--;
+    memmove(&b->promises[i], &b->promises[i + 1], (b->n_promises - i) * sizeof b->promises[0]);
+}
+
+static void forget_old(drain_book *b, uint64_t now_us) {
+    uint32_t n = 0;
+    while (n < b->n_promises && b->promises[n].due_us + DRAIN_GRACE_US < now_us) n++;
+    b->n_promises -= n;
+    memmove(&b->promises[0], &b->promises[n], b->n_promises * sizeof b->promises[0]);
+}
+
+static void promise(drain_book *b, uint64_t mark, uint32_t n, uint64_t due_us) {
+    uint32_t i = b->n_promises++;
+    for (; i > 0 && b->promises[i - 1].due_us > due_us; i--) b->promises[i] = b->promises[i - 1];
+    b->promises[i] = (drain_promise){mark, due_us, n};
+}
+
+static uint32_t seconds_of(uint64_t us) {
+    uint64_t s = (us + SECOND_US - 1) / SECOND_US;
+    return s < DRAIN_MIN_S ? DRAIN_MIN_S : s > DRAIN_FAR_S ? DRAIN_FAR_S : (uint32_t)s;
+}
+
+static uint32_t n_free_of(const drain_book *b, uint32_t n_max) {
+    return b->n_used < n_max ? n_max - b->n_used : 0;
+}
+
+/* When will n more slots be free, beside those of the reservations before and after?
+ *
+ *     slots free now + (time - max(D/2, G)) / (D/N * 2 * (N+2)/N)  >=  slots reserved until then
+ *
+ * holds for all reservations with the new one in front of them.  Spare slots in use have to come
+ * free before any other does. */
+static uint64_t due_of(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    uint64_t held_us = drain_held_us(b, now_us), n_free = n_free_of(b, n_max);
+    uint64_t alone = n + (b->n_used > n_max ? b->n_used - n_max : 0), wanted = alone;
+    uint64_t each_us = held_us * MARGIN_TOP / MARGIN_BOTTOM / n_max;
+    each_us += each_us * MARGIN_PLACES / n_max;
+    uint64_t burst_us = held_us / BURST_PARTS > b->gap_us ? held_us / BURST_PARTS : b->gap_us;
+    uint64_t from_us = now_us + burst_us, due_us = from_us;
+    for (uint32_t i = 0; i < b->n_promises; i++) {
+        const drain_promise *p = &b->promises[i];
+        wanted += p->n;
+        uint64_t all_us = from_us + (wanted > n_free ? (wanted - n_free) * each_us : 0);
+        /* Not before a reservation that would then be late, but behind it, after both. */
+        if (p->due_us < all_us || p->due_us <= due_us) due_us = all_us;
+    }
+    uint64_t alone_us = from_us + (alone > n_free ? (alone - n_free) * each_us : 0);
+    return due_us > alone_us ? due_us : alone_us;
+}
+
+/* Clients with the same time come at the same moment, and then there are n_max slots, however short
+ * each is held.  Returns the first second from after_s at which no more than that come so close
+ * together that none of them has ended. */
+static uint32_t avoid_crowds(const drain_book *b, uint32_t after_s, uint32_t n, uint32_t n_max,
+                             uint64_t now_us) {
+    uint64_t held_us = drain_held_us(b, now_us),
+             near_us = held_us < SECOND_US ? held_us : SECOND_US;
+    uint32_t first = 0;
+    for (; after_s <= DRAIN_MAX_S; after_s++) {
+        uint64_t at_us = now_us + after_s * SECOND_US, together = n;
+        while (first < b->n_promises && b->promises[first].due_us + near_us <= at_us) first++;
+        for (uint32_t i = first; i < b->n_promises && b->promises[i].due_us < at_us + near_us; i++)
+            together += b->promises[i].n;
+        if (together <= n_max || together == n) return after_s;
+    }
+    return after_s;
+}
+
+uint32_t drain_refuse(drain_book *b, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    forget_old(b, now_us);
+    uint32_t after_s = seconds_of(due_of(b, n, n_max, now_us) - now_us);
+    after_s = avoid_crowds(b, after_s, n, n_max, now_us);
+    if (after_s > DRAIN_MAX_S) return after_s;
+    if (b->n_promises == DRAIN_PROMISES_MAX) return DRAIN_MAX_S + 1;
+    if (mark != 0) promise(b, mark, n, now_us + after_s * SECOND_US);
+    return after_s;
+}
+
+/* Are there slots for n now, and for all reservations when they are due, even at a third of the
+ * usual pace? */
+static bool leaves_enough(const drain_book *b, uint32_t n, uint32_t n_max, uint64_t now_us) {
+    uint64_t wanted = n, each_us = PACE_DIVISOR * drain_held_us(b, now_us) / n_max + 1;
+    uint32_t n_free = n_free_of(b, n_max);
+    if (n > n_free) return false;
+    for (uint32_t i = 0; i < b->n_promises; i++) {
+        const drain_promise *p = &b->promises[i];
+        uint64_t until_us = p->due_us > now_us + b->gap_us ? p->due_us - now_us - b->gap_us : 0;
+        wanted += p->n;
+        if (wanted > n_free + until_us / each_us) return false;
+    }
+    return true;
+}
+
+/* The reservation of this client that is due first; n_promises: it has none. */
+static uint32_t promise_of(const drain_book *b, uint64_t mark) {
+    uint32_t i = 0;
+    while (i < b->n_promises && (mark == 0 || b->promises[i].mark != mark)) i++;
+    return i;
+}
+
+void drain_forget(drain_book *b, uint64_t mark) {
+    uint32_t i = promise_of(b, mark);
+    if (i < b->n_promises) forget(b, i);
+}
+
+bool drain_admit(drain_book *b, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
+                 uint32_t n_spare, uint64_t now_us, uint32_t *after_s) {
+    forget_old(b, now_us);
+    uint32_t own = first_try ? b->n_promises : promise_of(b, mark);
+    if (own == b->n_promises) {
+        if (leaves_enough(b, n, n_max, now_us)) return true;
+        *after_s = drain_refuse(b, mark, n, n_max, now_us);
+        return false;
+    }
+    drain_promise kept = b->promises[own];
+    forget(b, own);
+    if (kept.due_us <= now_us ? n <= n_free_of(b, n_max + n_spare)
+                              : leaves_enough(b, n, n_max, now_us))
+        return true;
+    if (kept.due_us > now_us) { // early
+        promise(b, kept.mark, kept.n, kept.due_us);
+        *after_s = seconds_of(kept.due_us - now_us);
+        return false;
+    }
+    *after_s = drain_refuse(b, mark, n, n_max, now_us);
+    return false;
+}
+
+/* ---- one request ---- */
+
+queue_verdict queue_places_ask(queue_places *p, drain_book *b, const queue_ask *ask,
+                               uint64_t now_us, queue_place *out, uint32_t *after_s) {
+    if (ask->n > queue_places_most(p, &ask->who)) return QUEUE_NEVER;
+    *out = queue_places_choose(p, &ask->who, ask->n);
+    if (out->kind != QUEUE_OPEN) {
+        if (!ask->first_try) drain_forget(b, ask->mark);
+    } else if (!drain_admit(b, ask->mark, ask->first_try, ask->n, queue_places_open(p), p->n_spare,
+                            now_us, after_s)) {
+        return QUEUE_FULL;
+    }
+    for (uint32_t i = 0; i < ask->n; i++) queue_places_take(p, *out);
+    drain_note(b, queue_places_open_used(p), 0, now_us);
+    return QUEUE_HAS_SLOTS;
 }

@@ -347,9 +347,10 @@ void admin_add_state(buf *out, const app *a, const changer_about *about) {
     app_add_account(out, a);
     buf_add_format(out, ",\"queues\":{\"running\":%u,\"waiting\":%u,\"paused\":%u}", q.n_running,
                    q.n_waiting, q.n_paused);
+    const queue_places *p = gate_places(a->gate);
     buf_add_format(out,
                    ",\"places\":{\"all\":%u,\"used\":%u,\"kept\":%u,\"kept_used\":%u},\"config\":{",
-                   a->places.n_all, a->places.n_used, a->places.n_kept, a->places.n_used_kept);
+                   p->n_all, p->n_used, p->n_kept, p->n_used_kept);
     buf_add_str(out, "\"path\":");
     if (about->path == NULL)
         buf_add_str(out, "null");

@@ -1,5 +1,17 @@
 /* gate.c - see gate.h.
  *
+ * gate_ask checks, in this order, and the first no is the answer:
+ *
+ *   1 closed   the daemon shuts down, or a device hangs              503
+ *   2 model    no device serves it: lost, out of service, failed     503
+ *   3 fit      it can never fit, on any device (engine_admit)        400
+ *   4 queue    as many queue slots as it has choices                 503 with Retry-After, or 400
+ *   5 limits   rates, requests at once, day and month of its tenant  429 with Retry-After, or 400
+ *
+ * After that only the engine's own checks are left (sched_admit.c), which know what has changed
+ * since.  What needs no state (the fields, the context of the model) was checked on the worker:
+ * api_prepare.c.
+ *
  * A retry finds its reservation of tenant_limits.h by a mark.  A hash of the body alone is not
  * enough: many clients send the same body at once, and a client that returns too early would take
  * the reservation of another.  So each refusal gets a mark of its own, and a list maps a body to
@@ -20,7 +32,7 @@
 #include "inferd/clock.h"
 #include "log.h"
 #include "quota_file.h"
-#include "scheduler/drain.h"
+#include "scheduler/queue_places.h"
 #include "scheduler/output_estimate.h"
 #include "tenant_limits.h"
 
@@ -36,8 +48,10 @@ struct gate_ticket {
     uint64_t *prompts;         // [n_prompts] tokens not counted yet; stored after this struct
 };
 
+/* A sequence that was sent to a device. */
 typedef struct held {
-    gate_ticket *ticket; // NULL: none
+    bool used;
+    gate_grant grant;
     uint32_t choice_idx;
 } held;
 
@@ -69,6 +83,7 @@ struct gate {
     promise promises[GATE_PROMISES_MAX]; // [n_promises] in order of creation
     uint32_t n_promises;
     uint64_t n_marks; // created so far
+    queue_places places;
     drain_book queue; // clients that found the queue full
     uint64_t complained_us;
     writer w;
@@ -134,7 +149,7 @@ static void forget_old_promises(gate *g, uint64_t now_us) {
 }
 
 /* Takes the reservation of this client; false: none. */
-static bool take_promise(gate *g, const gate_ask *ask, uint64_t now_us, promise *out) {
+static bool take_promise(gate *g, const gate_request *ask, uint64_t now_us, promise *out) {
     forget_old_promises(g, now_us);
     uint32_t best = g->n_promises;
     for (uint32_t i = 0; i < g->n_promises && !ask->first_try; i++)
@@ -148,7 +163,7 @@ static bool take_promise(gate *g, const gate_ask *ask, uint64_t now_us, promise 
 }
 
 /* A mark that no other reservation has. */
-static uint64_t new_mark(gate *g, const gate_ask *ask) {
+static uint64_t new_mark(gate *g, const gate_request *ask) {
     uint64_t parts[2] = {ask->mark, ++g->n_marks};
     static const unsigned char key[16] = {0}; // ask->mark is already secret
     uint64_t mark = gate_hash(key, (const char *)parts, sizeof parts);
@@ -161,30 +176,37 @@ static void note_promise(gate *g, const promise *p) {
     g->promises[g->n_promises++] = *p;
 }
 
-/* ---- a full queue ---- */
+/* ---- queue slots ---- */
 
-unsigned gate_send_away(gate *g, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us) {
-    return drain_refuse(&g->queue, mark, n, n_max, now_us);
+queue_places *gate_places(gate *g) {
+    return &g->places;
 }
 
-bool gate_enter(gate *g, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
-                uint32_t n_spare, uint64_t now_us, unsigned *after_s) {
-    return drain_admit(&g->queue, mark, first_try, n, n_max, n_spare, now_us, after_s);
+void gate_note_places(gate *g, uint64_t now_us) {
+    drain_note(&g->queue, queue_places_open_used(&g->places), 0, now_us);
 }
 
-void gate_forget(gate *g, uint64_t mark) {
-    drain_forget(&g->queue, mark);
+static void give_slots(gate *g, queue_place place, uint32_t n, bool ended, uint64_t now_us) {
+    uint32_t n_used = queue_places_open_used(&g->places);
+    for (uint32_t i = 0; i < n; i++) queue_places_give(&g->places, place);
+    uint32_t n_left = queue_places_open_used(&g->places);
+    drain_note(&g->queue, n_left, ended ? n_used - n_left : 0, now_us);
 }
 
-bool gate_is_flooded(const gate *g) {
-    return g->queue.n_promises == DRAIN_PROMISES_MAX;
+unsigned gate_send_away(gate *g, uint64_t mark, uint32_t n, uint64_t now_us) {
+    return drain_refuse(&g->queue, mark, n, queue_places_open(&g->places), now_us);
 }
 
-void gate_note_places(gate *g, uint32_t n_used, uint32_t n_ended, uint64_t now_us) {
-    drain_note(&g->queue, n_used, n_ended, now_us);
+bool gate_is_overloaded(const gate *g, int tenant, gen_class best) {
+    const queue_places *p = &g->places;
+    if (queue_places_open_used(p) < queue_places_open(p)) return false;
+    /* Otherwise a delay is computed with a reservation, and the body is needed to recognise the
+     * retry. */
+    if (g->queue.n_promises < DRAIN_PROMISES_MAX) return false;
+    return queue_places_none_kept(p, tenant >= 0 ? (uint32_t)tenant : QUEUE_NOBODY, best);
 }
 
-/* ---- admitting ---- */
+/* ---- limits of the tenant ---- */
 
 uint64_t gate_count_tokens(const limits_spec *spec, uint64_t prompt_tokens, uint64_t output_tokens,
                            uint32_t n_outputs, bool estimated) {
@@ -196,12 +218,12 @@ uint64_t gate_count_tokens(const limits_spec *spec, uint64_t prompt_tokens, uint
     return all;
 }
 
-static uint64_t expected_output(const gate *g, const gate_ask *ask, const gen_request *r) {
+static uint64_t expected_output(const gate *g, const gate_request *ask, const gen_request *r) {
     static const output_estimate nothing = {0};
     const output_estimate *e = ask->name_idx < g->n_names ? g->outputs[ask->name_idx] : NULL;
     uint32_t room = ask->context > r->n_prompt ? ask->context - r->n_prompt : 0;
-    return output_for_request(e == NULL ? &nothing : e, r->max_tokens != GEN_NO_MAX, r->max_tokens,
-                              room);
+    if (r->max_tokens != GEN_NO_MAX) return u32_min(r->max_tokens, room);
+    return output_for_request(e == NULL ? &nothing : e, false, 0, room);
 }
 
 /* The rest of a limit: at least 1, because 0 means no limit. */
@@ -211,34 +233,34 @@ static uint64_t left_of(uint64_t limit, uint64_t used, uint64_t reserved) {
     return taken < limit ? limit - taken : 1;
 }
 
-static bool is_estimated(const gate_ask *ask) {
+static bool is_estimated(const gate_request *ask) {
     return ask->requests[0]->max_tokens == GEN_NO_MAX;
 }
 
 /* An estimate is cut to what is left of the day and month: it may be too high, and a request
  * without max_tokens must not be refused for it. */
-static uint64_t count_tokens(const gate *g, const gate_ask *ask, int64_t unix_s) {
+static uint64_t count_tokens(const gate *g, const gate_request *ask, int64_t unix_s) {
     uint64_t n_prompt = 0, n_output = 0;
     for (uint32_t i = 0; i < ask->n_requests; i += ask->n_per_prompt) {
         n_prompt += ask->requests[i]->n_prompt;
         n_output += expected_output(g, ask, ask->requests[i]);
     }
+    if (!is_estimated(ask)) return n_prompt + n_output * ask->n_per_prompt;
     limits_usage usage;
-    limits_get_usage(g->limits, ask->tenant, unix_s, &usage);
+    limits_get_usage(g->limits, (uint32_t)ask->tenant, unix_s, &usage);
     limits_spec left = usage.spec;
     left.tokens_per_day = left_of(left.tokens_per_day, usage.used_day, usage.reserved);
     left.tokens_per_month = left_of(left.tokens_per_month, usage.used_month, usage.reserved);
     uint32_t n_prompts = ask->n_requests / ask->n_per_prompt;
-    uint64_t mean = (n_output + n_prompts - 1) / n_prompts; // not above max_tokens, if it is set
-    if (!is_estimated(ask)) return n_prompt + n_output * ask->n_per_prompt;
+    uint64_t mean = (n_output + n_prompts - 1) / n_prompts;
     return gate_count_tokens(&left, n_prompt, mean, ask->n_requests, true);
 }
 
-static gate_ticket *create_ticket(const gate_ask *ask, const limits_ask *taken) {
+static gate_ticket *create_ticket(const gate_request *ask, const limits_ask *taken) {
     uint32_t n_prompts = ask->n_requests / ask->n_per_prompt;
     gate_ticket *t = calloc(1, sizeof *t + n_prompts * sizeof *t->prompts);
     if (t == NULL) return NULL;
-    *t = (gate_ticket){.tenant = ask->tenant,
+    *t = (gate_ticket){.tenant = (uint32_t)ask->tenant,
                        .n_open = ask->n_requests,
                        .n_per_prompt = ask->n_per_prompt,
                        .ask = *taken,
@@ -264,8 +286,8 @@ static bool refuse(const limits_answer *why, api_error *error) {
     return false;
 }
 
-bool gate_admit(gate *g, const gate_ask *ask, uint64_t now_us, int64_t unix_s, gate_ticket **out,
-                api_error *error) {
+bool gate_ask_limits(gate *g, const gate_request *ask, uint64_t now_us, int64_t unix_s,
+                     gate_ticket **out, api_error *error) {
     INFERD_CHECK(ask->n_requests > 0 && ask->n_requests % ask->n_per_prompt == 0);
     limits_ask taken = {.n_requests = ask->n_requests, .tokens = count_tokens(g, ask, unix_s)};
     promise kept;
@@ -279,7 +301,7 @@ bool gate_admit(gate *g, const gate_ask *ask, uint64_t now_us, int64_t unix_s, g
     gate_ticket *t = create_ticket(ask, &taken);
     if (t == NULL) return api_fail(error, API_INTERNAL, NULL, "the server is short of memory");
     limits_answer why;
-    if (!limits_admit(g->limits, ask->tenant, now_us, unix_s, &taken, &why)) {
+    if (!limits_admit(g->limits, (uint32_t)ask->tenant, now_us, unix_s, &taken, &why)) {
         if (why.promised)
             note_promise(g, &(promise){ask->mark, taken.mark,
                                        now_us + why.retry_after_s * SECOND_US, taken.tokens});
@@ -288,6 +310,107 @@ bool gate_admit(gate *g, const gate_ask *ask, uint64_t now_us, int64_t unix_s, g
     }
     *out = t;
     return true;
+}
+
+/* ---- the model and the fit ---- */
+
+/* Clients (LiteLLM, and software built on it) recognise a full context by these words of OpenAI and
+ * vLLM: they cut the conversation, or use a model with a longer context. */
+static bool refuse_size(const gate_request *ask, const inferd_err *why, api_error *error) {
+    if (why->status != INFERD_ETOOLONG) return api_fail_status(error, why, ask->input);
+    return api_fail(error, API_TOO_LONG, ask->input,
+                    "This model's maximum context length is %u tokens, and its memory holds fewer: "
+                    "%s. Please reduce the length of the %s or completion.",
+                    ask->context, why->text, ask->input);
+}
+
+/* Why no device serves it.  A request brings up a model that is not HOT; if that is impossible, it
+ * is refused at once. */
+static bool refuse_model(const gate_request *ask, const inferd_err *why, api_error *error) {
+    uint32_t model_idx = ask->requests[0]->model_idx;
+    engine_model_info info;
+    inferd_err lost = {.status = INFERD_ELOST};
+    if (fleet_model_is_lost(ask->fleet, model_idx)) return api_fail_status(error, &lost, NULL);
+    fleet_model_get(ask->fleet, model_idx, &info);
+    if (info.held) {
+        api_fail(error, API_UNLOADED, "model",
+                 "the model was taken out of service by the operator");
+        error->retry_after_s = 0; // only the operator can end it
+        return false;
+    }
+    if (info.state == MODEL_FAILED && info.why.status == INFERD_EQUOTA)
+        return api_fail_status(error, &info.why, "model"); // its ceiling is below its weights
+    if (info.state == MODEL_FAILED) {
+        api_fail(error, API_UNLOADED, "model", "the model could not be loaded");
+        api_retry_after(error, info.retry_after_ms);
+        return false;
+    }
+    if (why->status != INFERD_OK) return refuse_size(ask, why, error);
+    return api_fail(error, API_UNLOADED, "model",
+                    "no device has the model at the moment; ask again");
+}
+
+static bool ask_fleet(const gate_request *ask, uint64_t *devices, api_error *error) {
+    for (uint32_t i = 0; i < ask->n_requests; i += ask->n_per_prompt) {
+        inferd_err why = {0};
+        uint64_t *here = &devices[i / ask->n_per_prompt];
+        fleet_admit(ask->fleet, ask->requests[i], here, &why);
+        if (*here == 0) return refuse_model(ask, &why, error);
+        for (uint32_t k = 1; k < ask->n_per_prompt; k++)
+            ask->requests[i + k]->fit_tokens = ask->requests[i]->fit_tokens;
+    }
+    return true;
+}
+
+/* ---- the whole request ---- */
+
+static bool refuse_closed(api_fault closed, api_error *error) {
+    if (closed == API_DEVICE_LOST)
+        return api_fail(error, closed, NULL,
+                        "the device does not answer and the server restarts; ask again");
+    return api_fail(error, closed, NULL, "the server is shutting down");
+}
+
+static bool ask_queue(gate *g, const gate_request *ask, uint64_t now_us, queue_place *out,
+                      api_error *error) {
+    const queue_places *p = &g->places;
+    queue_ask wanted = {
+        .who = {.tenant_idx = ask->tenant < 0 ? QUEUE_NOBODY : (uint32_t)ask->tenant,
+                .model_idx = ask->requests[0]->model_idx,
+                .prio = ask->requests[0]->prio},
+        .n = ask->n_requests,
+        .mark = ask->mark,
+        .first_try = ask->first_try};
+    uint32_t after_s = 0;
+    switch (queue_places_ask(&g->places, &g->queue, &wanted, now_us, out, &after_s)) {
+    case QUEUE_HAS_SLOTS:
+        return true;
+    case QUEUE_NEVER: // waiting would not help
+        return api_fail(error, API_BAD_VALUE, "n",
+                        "%u choices are more than the %u places that one request can have in the "
+                        "queue",
+                        wanted.n, queue_places_most(p, &wanted.who));
+    case QUEUE_FULL:
+        break;
+    }
+    api_fail(error, API_OVERLOADED, NULL,
+             "the queue is full: %u of %u sequences are running or waiting%s", p->n_used, p->n_all,
+             p->n_used + wanted.n > p->n_all ? ""
+                                             : ", other places are promised or kept for shares");
+    error->retry_after_s = after_s;
+    return false;
+}
+
+bool gate_ask(gate *g, const gate_request *ask, uint64_t now_us, int64_t unix_s, gate_grant *out,
+              uint64_t *devices, api_error *error) {
+    *out = (gate_grant){0};
+    if (ask->closed != API_OK) return refuse_closed(ask->closed, error);
+    if (!ask_fleet(ask, devices, error)) return false;
+    if (!ask_queue(g, ask, now_us, &out->place, error)) return false;
+    if (ask->tenant < 0 || gate_ask_limits(g, ask, now_us, unix_s, &out->ticket, error))
+        return true;
+    give_slots(g, out->place, ask->n_requests, false, now_us);
+    return false;
 }
 
 /* ---- ending ---- */
@@ -303,13 +426,15 @@ static void end_some(gate *g, gate_ticket *t, uint32_t n, uint64_t now_us, int64
     free(t);
 }
 
-void gate_drop(gate *g, gate_ticket *t, uint32_t n, uint64_t now_us, int64_t unix_s) {
-    if (n > 0) end_some(g, t, n, now_us, unix_s);
+void gate_drop(gate *g, const gate_grant *grant, uint32_t n, uint64_t now_us, int64_t unix_s) {
+    if (n == 0) return;
+    give_slots(g, grant->place, n, false, now_us);
+    if (grant->ticket != NULL) end_some(g, grant->ticket, n, now_us, unix_s);
 }
 
-void gate_hold(gate *g, gate_ticket *t, uint32_t slot, uint32_t choice_idx) {
-    INFERD_CHECK(slot < g->n_slots && g->slots[slot].ticket == NULL);
-    g->slots[slot] = (held){t, choice_idx};
+void gate_hold(gate *g, const gate_grant *grant, uint32_t slot, uint32_t choice_idx) {
+    INFERD_CHECK(slot < g->n_slots && !g->slots[slot].used);
+    g->slots[slot] = (held){true, *grant, choice_idx};
 }
 
 /* Was a step with it ever planned?  If not, it waited until its end. */
@@ -322,9 +447,11 @@ static bool was_computed(const gate_ticket *t, const gen_event *ev) {
 void gate_on_done(gate *g, uint32_t slot, const gen_event *ev, uint64_t now_us, int64_t unix_s) {
     INFERD_CHECK(slot < g->n_slots);
     held h = g->slots[slot];
-    if (h.ticket == NULL) return;
+    gate_ticket *t = h.grant.ticket;
+    if (!h.used) return;
     g->slots[slot] = (held){0};
-    gate_ticket *t = h.ticket;
+    give_slots(g, h.grant.place, 1, true, now_us);
+    if (t == NULL) return;
     uint64_t *prompt = &t->prompts[h.choice_idx / t->n_per_prompt];
     if (was_computed(t, ev)) {
         t->used += *prompt + ev->done.n_output;
@@ -627,7 +754,7 @@ static void stop_writer(writer *w) {
 /* Choices of one request share a ticket: it is freed with the last of them. */
 static void free_tickets(gate *g) {
     for (uint32_t i = 0; g->slots != NULL && i < g->n_slots; i++) {
-        gate_ticket *t = g->slots[i].ticket;
+        gate_ticket *t = g->slots[i].grant.ticket;
         if (t != NULL && --t->n_open == 0) free(t);
     }
 }
@@ -639,6 +766,7 @@ void gate_destroy(gate *g) {
         write_last(g);
     }
     free_tickets(g);
+    queue_places_deinit(&g->places);
     for (uint32_t i = 0; g->outputs != NULL && i < g->n_names; i++) free(g->outputs[i]);
     free(g->outputs);
     free(g->slots);

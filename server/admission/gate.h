@@ -1,8 +1,11 @@
-/* gate.h - admission: limits and quotas of tenants, checked before a request enters the engine.
+/* gate.h - admission: everything that can refuse a request before it is in a queue.
  *
- *   gate_admit     before any submission: the request takes all that it may need, or is refused
- *   gate_hold      one of its sequences is in the engine, in this slot
- *   gate_on_done   that sequence has ended; with the last one the request is settled
+ *   gate_ask       one call, one result: admitted, or an error with its reason.  The order of the
+ *                  checks stands in gate.c
+ *   gate_hold      one of its sequences was sent to a device, under this number
+ *   gate_drop      some of them never were
+ *   gate_on_done   that sequence has ended: its queue slot is free; with the last one the request
+ * is settled
  *
  * How requests count: a request counts once per choice (prompts times n).  Its tokens are those of
  * each prompt once, whatever n is, and those of all outputs.  At admission an output counts with
@@ -21,16 +24,18 @@
  *   front    gate_tick > snapshot > writer.text ... gate_tick > collected
  *   writer                          quota_file_write
  *
- * Tenants are the app's numbers; requests without a tenant are not checked here.
+ * Tenants are the app's numbers; a request without a tenant has no limits.
  * Thread: front. */
 #ifndef INFERD_GATE_H
 #define INFERD_GATE_H
 
 #include "api_error.h"
 #include "config.h"
+#include "fleet.h"
 #include "inferd/base.h"
 #include "inferd/status.h"
 #include "scheduler/gen.h"
+#include "scheduler/queue_places.h"
 
 enum {
     GATE_PROMISES_MAX = 4096, // reservations that are found by the body of the retry
@@ -43,7 +48,8 @@ typedef struct gate_ticket gate_ticket;
 struct limits; // tenant_limits.h, like the next
 struct limits_spec;
 
-/* n_slots: sequences that may be in the engine; n_names: upper bound of name_idx.
+/* n_slots: sequences that may be in the engine; n_names: upper bound of name_idx.  The queue has no
+ * slots before gate_places was set up.
  * state_dir: folder of the quota file, created if missing; NULL: in memory only.  INFERD_EIO,
  * INFERD_EFORMAT: the file exists and cannot be used; the text names it. */
 inferd_status gate_create(const char *state_dir, uint32_t n_slots, uint32_t n_names, gate **out,
@@ -58,9 +64,12 @@ bool gate_update(gate *g, char *const *names, uint32_t n_names, const inferd_con
 /* Call every 100 ms or so: writes the file when it is due.  Accepts NULL. */
 void gate_tick(gate *g, uint64_t now_us);
 
-/* A request at admission. */
-typedef struct gate_ask {
-    uint32_t tenant;
+/* A request that asks. */
+typedef struct gate_request {
+    api_fault closed; // API_DRAINING, API_DEVICE_LOST: the daemon takes nothing new; or API_OK
+    const fleet *fleet;
+    int tenant;                   // -1: none
+    const char *input;            // the field of the prompt: "messages", "prompt"
     uint32_t name_idx;            // of its model
     uint32_t context;             // of its model
     uint64_t mark;                // gate_mark; 0: unknown
@@ -68,31 +77,38 @@ typedef struct gate_ask {
     gen_request *const *requests; // [n_requests] choices, those of one prompt together
     uint32_t n_requests, n_per_prompt;
     uint64_t arrival_us;
-} gate_ask;
+} gate_request;
 
-/* True: for each choice gate_hold or gate_drop must take *out once.  False: *error has the
- * reason. */
-bool gate_admit(gate *g, const gate_ask *ask, uint64_t now_us, int64_t unix_s, gate_ticket **out,
-                api_error *error);
-void gate_hold(gate *g, gate_ticket *t, uint32_t slot, uint32_t choice_idx);
-/* n of its choices were never submitted to the engine. */
-void gate_drop(gate *g, gate_ticket *t, uint32_t n, uint64_t now_us, int64_t unix_s);
-/* The GEN_EV_DONE of a slot; without a ticket there it is ignored. */
+/* What an admitted request has: for each choice gate_hold or gate_drop must take it once. */
+typedef struct gate_grant {
+    queue_place place;   // of every choice
+    gate_ticket *ticket; // NULL: no tenant
+} gate_grant;
+
+/* True: it may be submitted.  devices [prompts]: where each prompt fits, for fleet_send.  False:
+ * *error has the reason, and nothing was taken. */
+bool gate_ask(gate *g, const gate_request *ask, uint64_t now_us, int64_t unix_s, gate_grant *out,
+              uint64_t *devices, api_error *error);
+/* The part of it that is about the limits of a tenant, which must be one. */
+bool gate_ask_limits(gate *g, const gate_request *ask, uint64_t now_us, int64_t unix_s,
+                     gate_ticket **out, api_error *error);
+void gate_hold(gate *g, const gate_grant *grant, uint32_t slot, uint32_t choice_idx);
+/* n of its choices were never sent to a device. */
+void gate_drop(gate *g, const gate_grant *grant, uint32_t n, uint64_t now_us, int64_t unix_s);
+/* The GEN_EV_DONE of a slot; without a sequence there it is ignored. */
 void gate_on_done(gate *g, uint32_t slot, const gen_event *ev, uint64_t now_us, int64_t unix_s);
-/* -- queue slots and a full queue: drain.h; also for requests without a tenant -- */
-/* May n more sequences enter a queue of n_max slots, of which n_spare are for reservations only?
- * False: the client should return in *after_s. */
-bool gate_enter(gate *g, uint64_t mark, bool first_try, uint32_t n, uint32_t n_max,
-                uint32_t n_spare, uint64_t now_us, unsigned *after_s);
-/* The request got a queue slot that was kept for its share: drops its reservation. */
-void gate_forget(gate *g, uint64_t mark);
+
+/* -- queue slots -- */
+/* Its owner may grow it and keep slots for shares, and must call gate_note_places after. */
+queue_places *gate_places(gate *g);
+/* Slots were kept for shares, or no longer. */
+void gate_note_places(gate *g, uint64_t now_us);
 /* The request was admitted, but the engine's queue was full: returns its delay, with a
  * reservation. */
-unsigned gate_send_away(gate *g, uint64_t mark, uint32_t n, uint32_t n_max, uint64_t now_us);
-/* All reservations are taken: further clients cannot be recognised when they return. */
-bool gate_is_flooded(const gate *g);
-/* Records the number of used queue slots, and how many became free just now. */
-void gate_note_places(gate *g, uint32_t n_used, uint32_t n_ended, uint64_t now_us);
+unsigned gate_send_away(gate *g, uint64_t mark, uint32_t n, uint64_t now_us);
+/* True: a request of this tenant (-1: none) that asks for `best` or less is refused whatever it
+ * holds, and would get no reservation either: its body need not be read. */
+bool gate_is_overloaded(const gate *g, int tenant, gen_class best);
 
 /* Records an output of this model that ended by itself. */
 void gate_note_output(gate *g, uint32_t name_idx, uint32_t n_tokens);

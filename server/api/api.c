@@ -56,6 +56,7 @@ void api_job_destroy(api_job *job) {
     for (uint32_t i = 0; i < job->n_requests && job->requests != NULL; i++)
         gen_request_destroy(job->requests[i]);
     free(job->requests);
+    free(job->devices);
     stream_destroy(job->stream);
     buf_deinit(&job->answer);
     app_config_drop(job->config);

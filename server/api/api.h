@@ -25,15 +25,18 @@ typedef struct api_job {
 
     api_error error; // fault API_OK: the results below are valid
     unknown_fields unknown;
-    int model_idx; // -1: not known
-    uint64_t mark; // gate_mark; 0: unknown
+    int model_idx;     // -1: not known
+    const char *input; // the field of its prompt: "messages", "prompt"
+    uint32_t context;  // of the model
+    uint64_t mark;     // gate_mark; 0: unknown
     bool has_keep_alive;
     uint64_t keep_alive_us;
     uint32_t n_per_prompt;  // n
     gen_request **requests; // [n_requests] owned, ids not set
     uint32_t n_requests;
-    stream *stream; // owned
-    buf answer;     // of tokenize and detokenize
+    uint64_t *devices; // [prompts] bits, of gate_ask; owned
+    stream *stream;    // owned
+    buf answer;        // of tokenize and detokenize
 } api_job;
 
 /* Creates a job; `work` fills it, and `done` ends it with api_job_destroy.  If it cannot begin,

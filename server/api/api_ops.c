@@ -2,6 +2,7 @@
  * /debug/audit. */
 #include "api.h"
 #include "app_usage.h"
+#include "gate.h"
 
 /* Alive: the loop runs, and the device is not lost.  Independent of models, so that a slow load is
  * not killed. */
@@ -68,7 +69,7 @@ void api_audit(void *ctx, http_request *rq) {
     buf_add_format(&out,
                    ",\"front\":{\"generations\":%u,\"sequences\":%u,\"sequences_max\":%u,"
                    "\"exchanges\":%u}}",
-                   a->n_flights, a->places.n_used, a->places.n_all,
+                   a->n_flights, gate_places(a->gate)->n_used, gate_places(a->gate)->n_all,
                    a->http == NULL ? 0 : http_n_open(a->http));
     api_answer_json(rq, 200, &out);
 }

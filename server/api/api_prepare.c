@@ -3,6 +3,9 @@
  *
  *   api_params_read > api_pick_model > api_params_check > encode > check_room > build
  *
+ * What depends on the state of the daemon (is the model there, does the prompt fit the memory, the
+ * queue, limits) is asked on the front, when the request is there: gate_ask.
+ *
  * All of it runs on a worker and never touches the front's state: models, names and the secret
  * never change, the configuration is referenced, and the fleet's functions used here are for any
  * thread. */
@@ -32,10 +35,6 @@ static bool no_memory(api_job *job) {
     return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
 }
 
-static const char *input_name(api_route route) {
-    return route == API_CHAT ? "messages" : "prompt";
-}
-
 /* ---- the model ---- */
 
 bool api_pick_model(api_job *job, const api_params *p, const config_model **about) {
@@ -57,28 +56,6 @@ bool api_pick_model(api_job *job, const api_params *p, const config_model **abou
     job->model_idx = idx;
     *about = &c->models[config_idx];
     return true;
-}
-
-/* A request brings up a model that is not HOT; if that is impossible, it is refused at once. */
-static bool check_served(api_job *job) {
-    const fleet *f = job->app->fleet;
-    uint32_t slot = (uint32_t)job->model_idx;
-    engine_model_info info;
-    inferd_err lost = {.status = INFERD_ELOST};
-    fleet_model_get(f, slot, &info);
-    if (fleet_model_is_lost(f, slot)) return api_fail_status(&job->error, &lost, NULL);
-    if (info.held) {
-        api_fail(&job->error, API_UNLOADED, "model",
-                 "the model was taken out of service by the operator");
-        job->error.retry_after_s = 0; // only the operator can end it
-        return false;
-    }
-    if (info.state != MODEL_FAILED) return true;
-    if (info.why.status == INFERD_EQUOTA) // its ceiling is below its weights: waiting does not help
-        return api_fail_status(&job->error, &info.why, "model");
-    api_fail(&job->error, API_UNLOADED, "model", "the model could not be loaded");
-    api_retry_after(&job->error, info.retry_after_ms);
-    return false;
 }
 
 /* ---- text to ids ---- */
@@ -229,7 +206,7 @@ static bool make_prompts(draft *d) {
 /* Clients (LiteLLM, and software built on it) recognise a full context by these words of OpenAI and
  * vLLM: they cut the conversation, or use a model with a longer context. */
 static bool fail_context(const draft *d, size_t n_prompt) {
-    const char *name = input_name(d->job->route);
+    const char *name = d->job->input;
     int64_t wanted = d->p.max_tokens;
     bool open = wanted == API_UNSET;
     uint64_t n_output = open ? 1 : (uint64_t)wanted;
@@ -241,29 +218,13 @@ static bool fail_context(const draft *d, size_t n_prompt) {
                     open ? "at least " : "", (unsigned long long)n_output, name);
 }
 
-/* It fits the context, but not the memory for keys and values. */
-static bool fail_memory(const draft *d, const inferd_err *err) {
-    const char *name = input_name(d->job->route);
-    if (err->status != INFERD_ETOOLONG) return api_fail_status(&d->job->error, err, name);
-    return api_fail(&d->job->error, API_TOO_LONG, name,
-                    "This model's maximum context length is %u tokens, and its memory holds fewer: "
-                    "%s. Please reduce the length of the %s or completion.",
-                    d->info->context, err->text, name);
-}
-
 static bool check_context(const draft *d, size_t n_prompt) {
     uint32_t context = d->info->context;
     int64_t wanted = d->p.max_tokens;
     if (n_prompt == 0)
-        return api_fail(&d->job->error, API_BAD_VALUE, input_name(d->job->route),
-                        "the prompt has no tokens");
-    if (n_prompt + (wanted == API_UNSET ? 1 : (uint64_t)wanted) > context)
-        return fail_context(d, n_prompt);
-    inferd_err err = {0};
-    inferd_status s =
-        fleet_admit(d->job->app->fleet, (uint32_t)d->job->model_idx, (uint32_t)n_prompt,
-                    wanted == API_UNSET ? GEN_NO_MAX : (uint32_t)wanted, &err);
-    return s == INFERD_OK ? true : fail_memory(d, &err);
+        return api_fail(&d->job->error, API_BAD_VALUE, d->job->input, "the prompt has no tokens");
+    bool fits = n_prompt + (wanted == API_UNSET ? 1 : (uint64_t)wanted) <= context;
+    return fits ? true : fail_context(d, n_prompt);
 }
 
 /* Log-probabilities in memory at the same time. */
@@ -431,6 +392,8 @@ static bool make_requests(draft *d) {
     if (job->requests == NULL) return no_memory(job);
     job->n_requests = n;
     job->n_per_prompt = (uint32_t)d->p.n;
+    job->devices = calloc(d->n_prompts, sizeof *job->devices);
+    if (job->devices == NULL) return no_memory(job);
     for (uint32_t i = 0; i < n; i++) {
         job->requests[i] = calloc(1, sizeof(gen_request));
         if (job->requests[i] == NULL || !fill_request(d, job->requests[i], i, seed))
@@ -497,10 +460,12 @@ static bool prepare(draft *d) {
         return false;
     const model *m = app_model(job->app, (uint32_t)job->model_idx)->m;
     d->info = model_about(m);
+    job->input = job->route == API_CHAT ? "messages" : "prompt";
+    job->context = d->info->context;
     d->tok = model_tokenizer(m);
     uint32_t n_vocab = u32_min(d->info->n_vocab, (uint32_t)tok_n_vocab(d->tok));
-    return api_params_check(&d->p, n_vocab, &job->error) && check_served(job) && make_prompts(d) &&
-           check_room(d) && make_requests(d) && make_stream(d);
+    return api_params_check(&d->p, n_vocab, &job->error) && make_prompts(d) && check_room(d) &&
+           make_requests(d) && make_stream(d);
 }
 
 void api_prepare(void *ctx) {

@@ -11,16 +11,14 @@ enum { SLOT_BITS = 21 }; // of an id; the other bits count, so that no id is use
 
 /* ---- slots ---- */
 
-static app_slot *take_slot(app *a, flight *f, uint32_t choice_idx, queue_place place) {
-    INFERD_CHECK(a->places.n_used < a->n_slots && a->n_slots <= 1u << SLOT_BITS);
+static app_slot *take_slot(app *a, flight *f, uint32_t choice_idx) {
+    INFERD_CHECK(a->first_free < a->n_slots && a->n_slots <= 1u << SLOT_BITS);
     uint32_t i = a->first_free;
     app_slot *slot = &a->slots[i];
     a->first_free = slot->next_free;
-    queue_places_take(&a->places, place);
     slot->id = ++a->n_ids << SLOT_BITS | i;
     slot->flight = f;
     slot->choice_idx = choice_idx;
-    slot->place = place;
     slot->model_idx = f->model_idx;
     return slot;
 }
@@ -35,7 +33,6 @@ static void free_slot(app *a, app_slot *slot) {
     slot->flight = NULL;
     slot->next_free = a->first_free;
     a->first_free = (uint32_t)(slot - a->slots);
-    queue_places_give(&a->places, slot->place);
 }
 
 /* ---- the end ---- */
@@ -159,7 +156,7 @@ static flight *create_flight(api_job *job) {
     f->deadline_us = job->requests[0]->deadline_us;
     f->heartbeat_us = (uint64_t)job->config->c->limits.http.heartbeat_ms * 1000;
     const gen_request *first = job->requests[0];
-    const model_policy *wishes = &app_model(job->app, f->model_idx)->policy;
+    const model_policy *wishes = &f->app->models.slots[f->model_idx].policy;
     uint32_t ttft_ms = first->ttft_target_ms, tpot_ms = first->tpot_target_ms;
     f->ttft_target_us = (uint64_t)(ttft_ms != 0 ? ttft_ms : wishes->slo_ttft_ms) * 1000;
     f->tpot_target_us = (uint64_t)(tpot_ms != 0 ? tpot_ms : wishes->slo_tpot_ms) * 1000;
@@ -174,49 +171,32 @@ static flight *create_flight(api_job *job) {
     return f;
 }
 
-/* ticket NULL: no tenant; gate_hold or gate_drop takes it once per choice. */
-static bool submit_all(flight *f, api_job *job, queue_place place, gate_ticket *ticket) {
+/* False: the device's inbox is full, or the model has left it; the rest was not sent. */
+static bool submit_all(flight *f, api_job *job, const gate_grant *grant) {
     app *a = f->app;
-    uint32_t device_idx = FLEET_NOWHERE;
+    uint64_t devices = 0;
     for (uint32_t i = 0; i < f->n_choices; i++) {
-        app_slot *slot = take_slot(a, f, i, place);
+        app_slot *slot = take_slot(a, f, i);
         gen_request *r = job->requests[i];
         uint32_t tenant_idx = r->tenant_idx; // the engine owns r after the submission
         r->id = slot->id;
         /* Choices of one prompt share it, so they go to the device of the first one. */
-        if (i % job->n_per_prompt == 0) device_idx = fleet_choose(a->fleet, r);
-        if (device_idx == FLEET_NOWHERE || !fleet_submit(a->fleet, device_idx, r)) {
+        if (i % job->n_per_prompt == 0) devices = job->devices[i / job->n_per_prompt];
+        uint32_t device_idx = fleet_send(a->fleet, r, devices);
+        if (device_idx == FLEET_NOWHERE) {
             free_slot(a, slot);
-            if (ticket != NULL)
-                gate_drop(a->gate, ticket, f->n_choices - i, clock_now_us(), time(NULL));
+            gate_drop(a->gate, grant, f->n_choices - i, clock_now_us(), time(NULL));
             return false;
         }
+        devices = UINT64_C(1) << device_idx;
         slot->device_idx = f->devices[i] = device_idx;
         slot->tenant_idx = tenant_idx;
         f->ids[i] = slot->id;
         f->n_sent++;
         job->requests[i] = NULL;
-        if (ticket != NULL) gate_hold(a->gate, ticket, (uint32_t)(slot - a->slots), i);
+        gate_hold(a->gate, grant, (uint32_t)(slot - a->slots), i);
     }
     return true;
-}
-
-/* *ticket stays NULL for a request without a tenant.  False: job->error has the reason. */
-static bool admit(api_job *job, gate_ticket **ticket) {
-    app *a = job->app;
-    *ticket = NULL;
-    if (job->rq->tenant < 0) return true;
-    const registry_slot *slot = app_model(a, (uint32_t)job->model_idx);
-    gate_ask ask = {.tenant = (uint32_t)job->rq->tenant,
-                    .name_idx = slot->name_idx,
-                    .context = model_about(slot->m)->context,
-                    .mark = job->mark,
-                    .first_try = job->hints.first_try,
-                    .requests = job->requests,
-                    .n_requests = job->n_requests,
-                    .n_per_prompt = job->n_per_prompt,
-                    .arrival_us = job->rq->arrival_us};
-    return gate_admit(a->gate, &ask, clock_now_us(), time(NULL), ticket, &job->error);
 }
 
 /* May another tenant use the model, too? */
@@ -246,68 +226,42 @@ static void set_keep_alive(const api_job *job) {
         log_text(LOG_LEVEL_ERROR, "keep_alive_not_set", "model", slot->name);
 }
 
-/* Finds queue slots for its choices.  False: job->error has the reason. */
-static bool find_places(api_job *job, queue_place *out) {
-    app *a = job->app;
-    const queue_places *p = &a->places;
-    queue_asker asker = {.tenant_idx =
-                             job->rq->tenant < 0 ? QUEUE_NOBODY : (uint32_t)job->rq->tenant,
-                         .model_idx = (uint32_t)job->model_idx,
-                         .prio = job->requests[0]->prio};
-    uint32_t n = job->n_requests, most = queue_places_most(p, &asker);
-    unsigned after_s = 0;
-    if (n > most) // waiting would not help
-        return api_fail(&job->error, API_BAD_VALUE, "n",
-                        "%u choices are more than the %u places that one request can have in the "
-                        "queue",
-                        n, most);
-    *out = queue_places_choose(p, &asker, n);
-    if (out->kind != QUEUE_OPEN) {
-        if (!job->hints.first_try) gate_forget(a->gate, job->mark);
-        return true;
-    }
-    if (gate_enter(a->gate, job->mark, job->hints.first_try, n, queue_places_open(p), p->n_spare,
-                   clock_now_us(), &after_s))
-        return true;
-    api_fail(&job->error, API_OVERLOADED, NULL,
-             "the queue is full: %u of %u sequences are running or waiting%s", p->n_used, p->n_all,
-             p->n_used + n > p->n_all ? "" : ", other places are promised or kept for shares");
-    job->error.retry_after_s = after_s;
-    return false;
-}
-
-static void note_places(app *a, uint32_t n_ended) {
-    gate_note_places(a->gate, queue_places_open_used(&a->places), n_ended, clock_now_us());
+static bool ask(api_job *job, gate_grant *grant) {
+    const app *a = job->app;
+    const registry_slot *slot = &a->models.slots[job->model_idx];
+    gate_request asked = {.closed = a->device_hangs ? API_DEVICE_LOST
+                                    : a->draining   ? API_DRAINING
+                                                    : API_OK,
+                          .fleet = a->fleet,
+                          .tenant = job->rq->tenant,
+                          .input = job->input,
+                          .name_idx = slot->name_idx,
+                          .context = job->context,
+                          .mark = job->mark,
+                          .first_try = job->hints.first_try,
+                          .requests = job->requests,
+                          .n_requests = job->n_requests,
+                          .n_per_prompt = job->n_per_prompt,
+                          .arrival_us = job->rq->arrival_us};
+    return gate_ask(a->gate, &asked, clock_now_us(), time(NULL), grant, job->devices, &job->error);
 }
 
 /* Takes the job's requests and stream.  False: job->error has the reason, and nothing runs. */
 static bool start(api_job *job) {
     app *a = job->app;
-    if (a->device_hangs)
-        return api_fail(&job->error, API_DEVICE_LOST, NULL,
-                        "the device does not answer and the server restarts; ask again");
-    if (a->draining)
-        return api_fail(&job->error, API_DRAINING, NULL, "the server is shutting down");
-    queue_place place;
-    if (!find_places(job, &place)) return false;
-    gate_ticket *ticket;
-    if (!admit(job, &ticket)) return false;
+    gate_grant grant;
+    if (!ask(job, &grant)) return false;
     flight *f = create_flight(job);
     if (f == NULL) {
-        if (ticket != NULL) gate_drop(a->gate, ticket, job->n_requests, clock_now_us(), time(NULL));
+        gate_drop(a->gate, &grant, job->n_requests, clock_now_us(), time(NULL));
         return api_fail(&job->error, API_INTERNAL, NULL, "the server is short of memory");
     }
-    if (!submit_all(f, job, place, ticket)) {
-        bool nowhere = fleet_model_devices(a->fleet, (uint32_t)job->model_idx) == 0;
+    if (!submit_all(f, job, &grant)) {
         f->rq = NULL;
         close_flight(f, OUTCOME_REFUSED, 503);
         job->model_idx = -1; // it was counted and logged
-        if (nowhere)
-            return api_fail(&job->error, API_UNLOADED, "model",
-                            "no device has the model at the moment; ask again");
         return api_fail(&job->error, API_OVERLOADED, NULL, "the queue is full");
     }
-    note_places(a, 0);
     set_keep_alive(job);
     metrics_observe(a->metrics, name_of(f), HIST_N, job->n_per_prompt);
     f->rq->user = f;
@@ -318,11 +272,9 @@ static bool start(api_job *job) {
 
 void flight_launch(void *ctx, bool rq_gone) {
     api_job *job = ctx;
+    bool started = job->error.fault == API_OK && !rq_gone && start(job);
     api_tell_unknown(job);
-    if (job->error.fault != API_OK)
-        api_refuse(job, rq_gone);
-    else if (!rq_gone && !start(job))
-        api_refuse(job, false);
+    if (!started && (job->error.fault != API_OK || !rq_gone)) api_refuse(job, rq_gone);
     api_job_destroy(job);
 }
 
@@ -403,8 +355,7 @@ static void end_failed(flight *f) {
     metric_outcome outcome = e.fault == API_DEADLINE ? OUTCOME_TIMEOUT : OUTCOME_ERROR;
     app *a = f->app;
     if (!f->begun && e.fault == API_OVERLOADED)
-        e.retry_after_s = gate_send_away(a->gate, f->mark, f->n_choices,
-                                         queue_places_open(&a->places), clock_now_us());
+        e.retry_after_s = gate_send_away(a->gate, f->mark, f->n_choices, clock_now_us());
     if (!f->begun) metrics_refused(a->metrics, f->tenant, name_of(f), e.fault);
     if (!f->begun) {
         api_answer_error(let_go(f), &e);
@@ -479,11 +430,7 @@ static void take_event(app *a, const gen_event *ev) {
         fleet_note_done(a->fleet, slot->device_idx, slot->model_idx, slot->tenant_idx);
     flight *f = slot->flight;
     uint32_t choice_idx = slot->choice_idx;
-    if (ev->kind == GEN_EV_DONE) {
-        uint32_t n_open_used = queue_places_open_used(&a->places);
-        free_slot(a, slot);
-        note_places(a, n_open_used - queue_places_open_used(&a->places));
-    }
+    if (ev->kind == GEN_EV_DONE) free_slot(a, slot);
     if (f != NULL) flight_on_event(f, choice_idx, ev);
 }
 

@@ -9,7 +9,7 @@
 #include "inferd/clock.h"
 #include "inferd/hash.h"
 #include "log.h"
-#include "scheduler/drain.h"
+#include "scheduler/queue_places.h"
 #include "unknown.h"
 
 /* ---- configuration ---- */
@@ -102,7 +102,7 @@ static bool grow_tenants(app *a, uint32_t n) {
     app_told *told = realloc(a->told, n_all * sizeof *told);
     if (told == NULL) return false;
     a->told = told;
-    if (!queue_places_grow(&a->places, (uint32_t)n_all, 0)) return false;
+    if (!queue_places_grow(gate_places(a->gate), (uint32_t)n_all, 0)) return false;
     while (n_places < 2 * n_all) n_places *= 2;
     if (n_places <= a->n_tenant_places) return true;
     uint32_t *places = calloc(n_places, sizeof *places);
@@ -272,14 +272,15 @@ static void release_tenants(app *a) {
 static void keep_places(app *a) {
     const app_config *config = a->config;
     uint32_t n_devices = fleet_n_devices(a->fleet);
-    queue_places_clear(&a->places);
+    queue_places *p = gate_places(a->gate); // models by their slots in the registry
+    queue_places_clear(p);
     for (uint32_t i = 0; i < config->c->n_tenants; i++)
-        queue_places_keep(&a->places, QUEUE_TENANT, config->numbers[i],
-                          &config->c->tenants[i].policy.share, n_devices);
+        queue_places_keep(p, QUEUE_TENANT, config->numbers[i], &config->c->tenants[i].policy.share,
+                          n_devices);
     for (uint32_t i = 0; i < config->c->n_models; i++)
-        queue_places_keep(&a->places, QUEUE_MODEL, (uint32_t)config->slots[i],
+        queue_places_keep(p, QUEUE_MODEL, (uint32_t)config->slots[i],
                           &config->c->models[i].policy.share, n_devices);
-    gate_note_places(a->gate, queue_places_open_used(&a->places), 0, clock_now_us());
+    gate_note_places(a->gate, clock_now_us());
 }
 
 /* Sends the tenants' shares, which apply from the next step on, to the devices with their models.
@@ -375,12 +376,17 @@ uint32_t app_n_slots(const engine_limits *l) {
 }
 
 static bool create_slots(app *a, const engine_limits *l) {
-    uint32_t n_all = l->running_max + l->queue_len_max;
-    queue_places_init(&a->places, n_all, n_all);
     a->n_slots = app_n_slots(l);
     a->slots = calloc(a->n_slots, sizeof *a->slots);
     for (uint32_t i = 0; a->slots != NULL && i < a->n_slots; i++) a->slots[i].next_free = i + 1;
-    return a->slots != NULL && queue_places_grow(&a->places, 0, REGISTRY_SLOTS);
+    return a->slots != NULL;
+}
+
+/* Half of the sequences that the engine holds are spare slots, for reservations. */
+static bool create_queue(app *a, const engine_limits *l) {
+    uint32_t n_all = l->running_max + l->queue_len_max;
+    queue_places_init(gate_places(a->gate), n_all, n_all);
+    return queue_places_grow(gate_places(a->gate), 0, REGISTRY_SLOTS);
 }
 
 /* Guarantees that were accepted but that no device keeps: placement has the reason. */
@@ -411,6 +417,8 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
     st = gate_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, &a->gate, err);
     if (st != INFERD_OK) return st;
+    if (!create_queue(a, &o->config->limits.engine))
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
     if (!app_swap_config(a, o->config, o->plan, err)) return err->status;
     bool fine = registry_start(&a->models, a->fleet);
     tell_unplaced(a);
@@ -450,7 +458,6 @@ void app_destroy(app *a) {
     free(a->tenants);
     free(a->tenant_places);
     free(a->told);
-    queue_places_deinit(&a->places);
     free(a->slots);
     metrics_destroy(a->metrics);
     unknown_names_destroy(a->unknown_names);

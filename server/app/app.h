@@ -28,7 +28,6 @@
 #include "models/model.h"
 #include "registry.h"
 #include "scheduler/engine.h"
-#include "scheduler/queue_places.h"
 
 #ifndef INFERD_VERSION
 #define INFERD_VERSION "0.1.0"
@@ -62,10 +61,9 @@ typedef struct app_config {
 } app_config;
 
 typedef struct app_slot {
-    uint64_t id;                    // of the sequence; its low bits are the slot's index
-    flight *flight;                 // NULL: its generation has ended
-    uint32_t choice_idx, model_idx; // model_idx: its slot in the registry
-    queue_place place;
+    uint64_t id;                     // of the sequence; its low bits are the slot's index
+    flight *flight;                  // NULL: its generation has ended
+    uint32_t choice_idx, model_idx;  // model_idx: its slot in the registry
     uint32_t device_idx, tenant_idx; // in the fleet
     uint32_t next_free;
 } app_slot;
@@ -80,8 +78,7 @@ typedef struct app {
     metrics *metrics;
     struct unknown_names *unknown_names; // unknown.h
     struct gate *gate;                   // gate.h
-    queue_places places; // queue slots of sequences; models by their slots in the registry
-    app_slot *slots;     // [n_slots] all queue slots plus the spare ones
+    app_slot *slots;                     // [n_slots] all queue slots plus the spare ones
     uint32_t n_slots, first_free;
     uint64_t n_ids; // issued so far
     list_node flights, dirty;

@@ -134,7 +134,7 @@ static inferd_status encode_prompt(session *s, const run_options *o, const char 
 
 static inferd_status submit(session *s, const run_options *o, tok_ids *ids, uint64_t *id,
                             inferd_err *err) {
-    inferd_status st = engine_admit(s->e, 0, (uint32_t)ids->n, o->max_tokens, err);
+    inferd_status st = engine_admit(s->e, 0, (uint32_t)ids->n, o->max_tokens, NULL, err);
     if (st != INFERD_OK) return st;
     gen_request *r = calloc(1, sizeof *r);
     if (r == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for a request");

@@ -70,14 +70,9 @@ static http_admin admin_of_key(void *ctx, bytes key) {
 
 static bool is_overloaded(void *ctx, int tenant) {
     const app *a = ctx;
-    const queue_places *p = &a->places;
-    if (queue_places_open_used(p) < queue_places_open(p)) return false;
-    /* Otherwise a delay is computed with a reservation, and the body is needed to recognise the
-     * retry. */
-    if (!gate_is_flooded(a->gate)) return false;
     int at = app_tenant(a->config, tenant);
     gen_class best = at >= 0 ? a->config->c->tenants[at].policy.max_class : GEN_HIGH;
-    return queue_places_none_kept(p, tenant >= 0 ? (uint32_t)tenant : QUEUE_NOBODY, best);
+    return gate_is_overloaded(a->gate, tenant, best);
 }
 
 static void on_finished(void *ctx, const http_request *rq) {

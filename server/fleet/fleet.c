@@ -338,15 +338,24 @@ bool fleet_model_is_lost(const fleet *f, uint32_t slot) {
     return any || fleet_is_lost(f);
 }
 
-inferd_status fleet_admit(const fleet *f, uint32_t slot, uint32_t n_prompt, uint32_t max_tokens,
-                          inferd_err *err) {
-    inferd_status st = INFERD_OK;
+inferd_status fleet_admit(const fleet *f, gen_request *r, uint64_t *devices, inferd_err *err) {
+    uint64_t there = fleet_model_devices(f, r->model_idx);
+    inferd_status refused = INFERD_OK;
+    *devices = 0;
+    r->fit_tokens = UINT32_MAX;
     for (uint32_t d = 0; d < f->n_devices; d++) {
-        if (!is_on(f, slot, d)) continue;
-        st = engine_admit(f->engines[d], slot, n_prompt, max_tokens, err);
-        if (st == INFERD_OK) return st;
+        uint32_t fit_tokens;
+        if ((there >> d & 1) == 0) continue;
+        inferd_status s =
+            engine_admit(f->engines[d], r->model_idx, r->n_prompt, r->max_tokens, &fit_tokens, err);
+        if (s != INFERD_OK) {
+            refused = s;
+            continue;
+        }
+        *devices |= UINT64_C(1) << d;
+        r->fit_tokens = u32_min(r->fit_tokens, fit_tokens);
     }
-    return st;
+    return *devices != 0 ? INFERD_OK : refused;
 }
 
 /* ---- routing ---- */
@@ -417,7 +426,7 @@ static uint64_t prompt_us(const fleet *f, uint32_t d, uint32_t n_tokens) {
     return n_tokens * (each_us != 0 ? each_us : TOKEN_US_GUESS);
 }
 
-uint32_t fleet_choose(fleet *f, const gen_request *r) {
+uint32_t fleet_choose(fleet *f, const gen_request *r, uint64_t devices) {
     const fleet_model *m = &f->models[r->model_idx];
     place_replica replicas[FLEET_DEVICES_MAX];
     uint32_t n = 0, any = FLEET_NOWHERE;
@@ -425,7 +434,6 @@ uint32_t fleet_choose(fleet *f, const gen_request *r) {
     prefix_marks marks = marks_of(f, r);
     for (uint32_t d = 0; d < f->n_devices; d++) {
         engine_model_info info;
-        inferd_err ignored = {0};
         if (!replica_is_here(&m->at[d])) continue;
         any = any == FLEET_NOWHERE || m->at[d].state == FLEET_SERVING ? d : any;
         engine_model_get(f->engines[d], r->model_idx, &info);
@@ -435,9 +443,7 @@ uint32_t fleet_choose(fleet *f, const gen_request *r) {
                                         .queue_us = queue_us(f, m, &m->at[d], &info),
                                         .prompt_us = prompt_us(f, d, r->n_prompt - known),
                                         .passes_admission =
-                                            info.state != MODEL_FAILED &&
-                                            engine_admit(f->engines[d], r->model_idx, r->n_prompt,
-                                                         r->max_tokens, &ignored) == INFERD_OK,
+                                            info.state != MODEL_FAILED && (devices >> d & 1) != 0,
                                         .draining = m->at[d].state == FLEET_JOINING};
     }
     uint32_t target_ms = r->ttft_target_ms != 0 ? r->ttft_target_ms : m->about.policy.slo_ttft_ms;
@@ -451,13 +457,19 @@ uint32_t fleet_choose(fleet *f, const gen_request *r) {
 bool fleet_submit(fleet *f, uint32_t device_idx, gen_request *r) {
     replica *at = &f->models[r->model_idx].at[device_idx];
     uint32_t tenant_idx = r->tenant_idx;
-    if (!fleet_tenant_begins(f, tenant_idx, device_idx)) return false;
+    bool counts = f->n_devices > 1; // a tenant's policy is divided over the devices of its work
+    if (counts && !fleet_tenant_begins(f, tenant_idx, device_idx)) return false;
     if (!engine_submit(f->engines[device_idx], r)) {
-        fleet_tenant_ends(f, tenant_idx, device_idx);
+        if (counts) fleet_tenant_ends(f, tenant_idx, device_idx);
         return false;
     }
     at->n_open++;
     return true;
+}
+
+uint32_t fleet_send(fleet *f, gen_request *r, uint64_t devices) {
+    uint32_t d = fleet_choose(f, r, devices);
+    return d != FLEET_NOWHERE && fleet_submit(f, d, r) ? d : FLEET_NOWHERE;
 }
 
 void fleet_note_done(fleet *f, uint32_t device_idx, uint32_t slot, uint32_t tenant_idx) {

@@ -220,10 +220,16 @@ const char *fleet_move_why_name(fleet_move_why why);       // "room"
 const char *fleet_move_state_name(fleet_move_state state); // "begun"
 
 /* -- requests -- */
-/* The device that should serve it, or FLEET_NOWHERE: none does. */
-uint32_t fleet_choose(fleet *f, const gen_request *r);
-/* False: its inbox is full; r is still the caller's. */
+/* Where could it be served?  *devices: bits of the devices where it fits; r->fit_tokens is set.
+ * INFERD_OK with 0 devices: no device has the model at the moment.  Else why the last of them
+ * refused it (engine_admit). */
+inferd_status fleet_admit(const fleet *f, gen_request *r, uint64_t *devices, inferd_err *err);
+/* Of these devices the one that should serve it, or FLEET_NOWHERE: none has the model. */
+uint32_t fleet_choose(fleet *f, const gen_request *r, uint64_t devices);
+/* Sends it to that device.  False: its inbox is full; r is still the caller's. */
 bool fleet_submit(fleet *f, uint32_t device_idx, gen_request *r);
+/* Both: the device that has it now, or FLEET_NOWHERE. */
+uint32_t fleet_send(fleet *f, gen_request *r, uint64_t devices);
 /* The request ended there: the caller received its GEN_EV_DONE. */
 void fleet_note_done(fleet *f, uint32_t device_idx, uint32_t slot, uint32_t tenant_idx);
 void fleet_cancel(fleet *f, uint32_t device_idx, uint64_t id);
@@ -232,9 +238,6 @@ void fleet_resume(fleet *f, uint32_t device_idx, uint64_t id);
 bool fleet_next_event(fleet *f, gen_event *out);
 /* A first token came after this time: an input of scaling. */
 void fleet_note_ttft(fleet *f, uint32_t slot, uint64_t ttft_us, uint64_t now_us);
-/* Any thread: would the request fit on any of its devices? */
-inferd_status fleet_admit(const fleet *f, uint32_t slot, uint32_t n_prompt, uint32_t max_tokens,
-                          inferd_err *err);
 
 /* -- devices -- */
 /* Call it regularly and after events; it does little more often than once per SCALE_PERIOD_US. */

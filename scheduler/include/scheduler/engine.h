@@ -260,10 +260,13 @@ const char *engine_device_name(const engine *e);    // "cpu avx512, 2 threads"; 
 bool engine_weigh(const engine *e, const model *m, uint32_t *n_pages, uint64_t *n_bytes);
 /* Bytes of weights loaded so far and in all, for a progress bar. */
 void engine_load_progress(const engine *e, uint64_t *done, uint64_t *total);
-/* Could a prompt of n_prompt tokens with max_tokens ever fit the pool?  The error text gives the
- * numbers. */
+/* Could a prompt of n_prompt tokens with max_tokens be served here, now or once the model is HOT?
+ * INFERD_EMODEL: the model failed, or an operator took it out of service; INFERD_ETOOLONG,
+ * INFERD_EQUOTA: it can never fit, with the numbers.  *fit_tokens (may be NULL): tokens of KV that
+ * it was compared with, for gen_request.fit_tokens; 0: the numbers are about to change, and only
+ * the engine can tell.  Any thread. */
 inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_prompt,
-                           uint32_t max_tokens, inferd_err *err);
+                           uint32_t max_tokens, uint32_t *fit_tokens, inferd_err *err);
 
 /* Checks all data (pool_verify and sched_verify on the engine's thread, between steps) and writes
  * it as one JSON object.  Front only; waits at most timeout_ms for the current step. */

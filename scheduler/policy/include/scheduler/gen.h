@@ -30,6 +30,7 @@ typedef struct gen_request {
     int32_t n_prompt_logprobs; // -1 = none; alternatives per prompt token (scoring, echo)
     uint64_t cache_scope[2];   // prefix blocks are shared only within one scope (tenant, salt)
     bool no_cache;             // neither use nor leave prefix blocks
+    uint32_t fit_tokens; // it fits this many tokens of KV, by engine_admit; 0: not checked yet
     uint64_t arrival_us;
     uint64_t queue_deadline_us;              // still waiting then: ends with GEN_TIMEOUT; 0 = none
     uint64_t deadline_us;                    // not finished then: ends with GEN_TIMEOUT; 0 = none

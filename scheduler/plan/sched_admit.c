@@ -1,0 +1,480 @@
+/* sched_admit.c - how a request becomes a waiting sequence.
+ *
+ *   sched_submit    in this order: is a sequence free, is the request complete and its model there,
+ *                   has the queue room, could it ever fit (memory of the device, ceilings of its
+ *                   model and its tenant), can its target be kept.  The first no ends the request
+ *   memory          for all its tokens and blocks, so that nothing is allocated later
+ *   flow            the work of its tenant on its model (sched_share.c); then it waits
+ *
+ * The fit is the arithmetic of the section "fit".  The front asks it for a request before it
+ * submits it (engine_admit), with numbers published by the engine; here it is computed again only
+ * if there is less memory for the request now, or for its tenant (gen_request.fit_tokens).  When
+ * limits change it is computed for all sequences, and those that can not be finished any more end.
+ */
+#include <string.h>
+
+#include "sched_state.h"
+
+/* ---- tenants and bytes ---- */
+
+uint64_t sched_block_bytes(const sched_model *m) {
+    return m->kv.layout.slot_bytes * m->kv.layout.n_groups;
+}
+
+const sched_tenant *sched_tenant_at(const sched *s, uint32_t idx) {
+    return idx < s->n_tenants ? &s->tenants[idx] : NULL;
+}
+
+const sched_tenant *sched_tenant_of(const sched *s, const seq *q) {
+    return sched_tenant_at(s, q->req->tenant_idx);
+}
+
+uint32_t sched_pages_of(const sched *s, uint64_t n_bytes) {
+    if (s->page_bytes == 0) return 0;
+    uint64_t n = n_bytes / s->page_bytes + (n_bytes % s->page_bytes != 0);
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+/* ---- fit ---- */
+
+/* Pages that other models keep in any case. */
+typedef struct kept_pages {
+    uint64_t pinned, promised; // weights; guarantees beside them
+} kept_pages;
+
+static kept_pages kept_by_others(const sched *s, uint32_t model_idx) {
+    const sched_model *m = &s->models[model_idx];
+    kept_pages k = {0, 0};
+    for (uint32_t i = 0; i < s->n_models; i++) {
+        uint32_t n = i != m->weights_of ? s->models[i].pinned_pages : 0;
+        uint32_t min = s->pool->owners[i].min;
+        uint32_t filled = i == m->weights_of ? m->spec.weight_pages : n;
+        k.pinned += n;
+        if (i != model_idx && min > filled) k.promised += min - filled;
+    }
+    return k;
+}
+
+/* Pages for KV when all others hold no more than they keep in any case: pinned weights, and
+ * guarantees of models or of tenants, whichever are more. */
+static uint32_t pages_beside(const sched *s, kept_pages kept, uint32_t model_idx,
+                             uint32_t tenant_idx) {
+    const sched_model *m = &s->models[model_idx];
+    const pool *p = s->pool;
+    uint64_t pinned = kept.pinned, promised = kept.promised;
+    const sched_tenant *t = sched_tenant_at(s, tenant_idx);
+    uint64_t others = s->min_bytes - (t != NULL ? t->min_bytes : 0);
+    if (tenant_idx == UINT32_MAX) others = 0;
+    if (sched_pages_of(s, others) > promised) promised = sched_pages_of(s, others);
+    /* A model with weights that do not even fit fails as a whole, with an error about that, so pins
+     * do not count here; unless its weights came before others were guaranteed so much. */
+    if (p->owners[m->weights_of].held[PAGE_WEIGHT] == 0 &&
+        pinned + promised + m->spec.weight_pages >= p->n_device)
+        pinned = 0;
+    uint64_t left = pinned + promised < p->n_device ? p->n_device - pinned - promised : 0;
+    if (left > p->owners[model_idx].max) left = p->owners[model_idx].max;
+    return left > m->spec.weight_pages ? (uint32_t)left - m->spec.weight_pages : 0;
+}
+
+static uint32_t tokens_beside(const sched *s, kept_pages kept, uint32_t model_idx,
+                              uint32_t tenant_idx) {
+    const kv_layout *l = &s->models[model_idx].spec.kv;
+    uint64_t n_blocks = kv_blocks_in(l, pages_beside(s, kept, model_idx, tenant_idx));
+    uint64_t n = n_blocks * l->block_tokens;
+    return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
+}
+
+uint32_t sched_tokens_for(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
+    return tokens_beside(s, kept_by_others(s, model_idx), model_idx, tenant_idx);
+}
+
+uint32_t sched_kv_tokens_ceiling(const sched *s, uint32_t model_idx) {
+    const sched_model *m = &s->models[model_idx];
+    uint32_t max = s->pool->owners[model_idx].max;
+    if (!m->open || max == UINT32_MAX) return INT32_MAX;
+    uint32_t n_pages = max > m->spec.weight_pages ? max - m->spec.weight_pages : 0;
+    uint64_t n = kv_blocks_in(&m->spec.kv, n_pages) * (uint64_t)m->spec.kv.block_tokens;
+    return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
+}
+
+uint32_t sched_tenant_tokens(const sched *s, uint32_t model_idx, uint32_t tenant_idx) {
+    const kv_layout *l = &s->models[model_idx].spec.kv;
+    const sched_tenant *t = sched_tenant_at(s, tenant_idx);
+    uint64_t n_bytes = l->slot_bytes * l->n_groups;
+    if (t == NULL || t->max_bytes == UINT64_MAX || n_bytes == 0) return INT32_MAX;
+    uint64_t n_blocks = t->max_bytes / n_bytes;
+    return n_blocks < INT32_MAX / l->block_tokens ? (uint32_t)n_blocks * l->block_tokens
+                                                  : INT32_MAX;
+}
+
+uint32_t sched_kv_tokens_max(const sched *s, uint32_t model_idx) {
+    const sched_model *m = &s->models[model_idx];
+    if (!m->open) return 0;
+    return sched_tokens_for(s, model_idx, UINT32_MAX);
+}
+
+inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t kv_tokens_ceiling,
+                          uint32_t n_prompt, uint32_t max_tokens, inferd_err *err) {
+    uint32_t room = max_tokens > 0 ? 1 : 0; // for output
+    if (n_prompt > context || context - n_prompt < room)
+        return inferd_fail(err, INFERD_ETOOLONG,
+                           "the prompt has %u tokens, the context holds %u with the output",
+                           n_prompt, context);
+    bool has_end = max_tokens > 0 && max_tokens != GEN_NO_MAX;
+    /* The last token drawn needs no keys and values. */
+    uint64_t wanted = (uint64_t)n_prompt + (has_end ? max_tokens : 1);
+    uint64_t stored = (wanted < context ? wanted : context) - 1;
+    if (stored < n_prompt) stored = n_prompt;
+    if (stored > kv_tokens_ceiling)
+        return inferd_fail(err, INFERD_EQUOTA,
+                           "the request needs keys and values of %llu tokens, the model's max "
+                           "leaves room for %u",
+                           (unsigned long long)stored, kv_tokens_ceiling);
+    if (kv_tokens_max == 0)
+        return inferd_fail(
+            err, INFERD_EMODEL,
+            "the device has no memory for keys and values of this model: its weights "
+            "leave none beside what is pinned, and promised to others");
+    if (n_prompt > kv_tokens_max)
+        return inferd_fail(err, INFERD_ETOOLONG,
+                           "the prompt has %u tokens, the memory for keys and values holds %u",
+                           n_prompt, kv_tokens_max);
+    if (stored > kv_tokens_max)
+        return inferd_fail(err, INFERD_ETOOLONG,
+                           "%u prompt tokens and %u output tokens need keys and values of %llu "
+                           "tokens, the memory for them holds %u",
+                           n_prompt, max_tokens, (unsigned long long)stored, kv_tokens_max);
+    return INFERD_OK;
+}
+
+/* Could it ever fit into what its tenant may have? */
+static inferd_status admit_tenant(const sched *s, const seq *q, inferd_err *err) {
+    const sched_tenant *t = sched_tenant_of(s, q);
+    const sched_model *m = &s->models[q->model_idx];
+    if (t == NULL || t->max_bytes == UINT64_MAX) return INFERD_OK;
+    uint64_t needed = kv_blocks_of(&m->kv.layout, q->req->n_prompt) * sched_block_bytes(m);
+    if (q->req->max_tokens != GEN_NO_MAX)
+        needed = kv_blocks_of(&m->kv.layout, seq_stored_max(q)) * sched_block_bytes(m);
+    if (needed <= t->max_bytes) return INFERD_OK;
+    return inferd_fail(err, INFERD_EQUOTA,
+                       "the request needs %llu KiB for keys and values, the tenant may have %llu",
+                       (unsigned long long)(needed + 1023) / 1024,
+                       (unsigned long long)t->max_bytes / 1024);
+}
+
+/* ---- changed limits ---- */
+
+/* False: it can not be finished any more. */
+static bool still_fits(const sched *s, kept_pages kept, seq *q, inferd_err *err) {
+    uint32_t n_memory = tokens_beside(s, kept, q->model_idx, q->req->tenant_idx);
+    uint32_t n_tenant = sched_tenant_tokens(s, q->model_idx, q->req->tenant_idx);
+    uint32_t n_max = u32_min(n_memory, n_tenant);
+    uint32_t n_known = q->n_tokens + q->n_promised + q->n_drafts;
+    if (seq_stored_max(q) <= n_max) return true;
+    if (q->req->max_tokens == GEN_NO_MAX && n_known <= n_max) {
+        q->tokens_max = n_max + 1; // the last one drawn needs no keys and values
+        return true;
+    }
+    uint32_t n = q->req->max_tokens == GEN_NO_MAX ? n_known : seq_stored_max(q);
+    if (n_tenant < n_memory)
+        inferd_fail(err, INFERD_EQUOTA,
+                    "the limits were changed: the request needs keys and values of %u tokens, the "
+                    "tenant may have %u",
+                    n, n_tenant);
+    else if (n_memory == sched_kv_tokens_ceiling(s, q->model_idx))
+        inferd_fail(err, INFERD_EQUOTA,
+                    "the limits were changed: the request needs keys and values of %u tokens, the "
+                    "model's max leaves room for %u",
+                    n, n_memory);
+    else
+        inferd_fail(err, INFERD_ETOOLONG,
+                    "the limits were changed: the request needs keys and values of %u tokens, the "
+                    "memory for them holds %u",
+                    n, n_memory);
+    return false;
+}
+
+/* Ends sequences that can not be finished any more. */
+static void recheck_model(sched *s, uint32_t model_idx, uint64_t now_us) {
+    sched_model *m = &s->models[model_idx];
+    kept_pages kept = kept_by_others(s, model_idx);
+    list_node *lists[2] = {&m->running, &m->waiting};
+    for (int l = 0; l < 2; l++)
+        LIST_EACH_SAFE(node, next, lists[l]) {
+            seq *q = LIST_ENTRY(node, seq, mine);
+            inferd_err err = {0};
+            if (!still_fits(s, kept, q, &err))
+                sched_end_seq(s, q, GEN_ERROR, -1, err.status, err.text, now_us);
+        }
+}
+
+void sched_recheck_limits(sched *s, uint64_t now_us) {
+    bool all = s->limits_changed;
+    s->limits_changed = s->some_limits_changed = false;
+    for (uint32_t i = 0; i < s->n_models; i++) {
+        sched_model *m = &s->models[i];
+        if (m->open && (all || m->limits_changed)) recheck_model(s, i, now_us);
+        m->limits_changed = false;
+    }
+    for (uint32_t i = 0; i < s->n_models && all; i++)
+        if (s->models[i].open) sched_trim_to_max(s, &s->models[i]);
+}
+
+/* ---- flows ---- */
+
+static uint32_t bucket_of(const sched *s, uint32_t tenant, uint32_t model) {
+    return (tenant * 2654435761u ^ model * 40503u) % s->n_principals;
+}
+
+static principal *find(sched *s, uint32_t tenant, uint32_t model) {
+    for (uint32_t i = s->principal_buckets[bucket_of(s, tenant, model)]; i != PRINCIPAL_NONE;
+         i = s->principals[i].next)
+        if (s->principals[i].tenant == tenant && s->principals[i].model == model)
+            return &s->principals[i];
+    return NULL;
+}
+
+static void unhash(sched *s, principal *p) {
+    uint32_t *at = &s->principal_buckets[bucket_of(s, p->tenant, p->model)];
+    while (&s->principals[*at] != p) at = &s->principals[*at].next;
+    *at = p->next;
+}
+
+/* The flow idle for longest makes room: there are more of them than sequences. */
+static principal *create(sched *s, uint32_t tenant, uint32_t model) {
+    principal *p = LIST_ENTRY(s->idle_principals.next, principal, idle);
+    if (p->used) {
+        unhash(s, p);
+        account_let_go(&s->account, &p->account);
+    }
+    list_remove(&p->idle);
+    *p = (principal){.tenant = tenant, .model = model, .used = true};
+    list_node_init(&p->idle);
+    list_push_back(&s->idle_principals, &p->idle);
+    uint32_t *bucket = &s->principal_buckets[bucket_of(s, tenant, model)];
+    p->next = *bucket;
+    *bucket = (uint32_t)(p - s->principals);
+    return p;
+}
+
+/* The smallest virtual time of the flows with work; without any, that of the flow served last. */
+static uint64_t least_virtual(const sched *s) {
+    uint64_t least = UINT64_MAX;
+    LIST_EACH(node, &s->active_principals) {
+        const principal *p = LIST_ENTRY(node, principal, idle);
+        if (p->virtual_us < least) least = p->virtual_us;
+    }
+    return least != UINT64_MAX ? least : s->virtual_us;
+}
+
+static principal *look_up(sched *s, const seq *q) {
+    principal *p = find(s, q->req->tenant_idx, q->model_idx);
+    return p != NULL ? p : create(s, q->req->tenant_idx, q->model_idx);
+}
+
+principal *sched_principal_of(sched *s, const seq *q) {
+    principal *p = &s->principals[q->principal];
+    bool is_its = p->tenant == q->req->tenant_idx && p->model == q->model_idx;
+    return is_its ? p : look_up(s, q);
+}
+
+static void join_principal(sched *s, seq *q) {
+    principal *p = look_up(s, q);
+    if (p->n_seqs++ == 0) {
+        uint64_t least = least_virtual(s);
+        if (p->virtual_us < least) p->virtual_us = least;
+        list_remove(&p->idle);
+        list_push_back(&s->active_principals, &p->idle);
+    }
+    q->principal = (uint32_t)(p - s->principals);
+}
+
+void sched_leave_principal(sched *s, seq *q) {
+    principal *p = &s->principals[q->principal];
+    if (--p->n_seqs > 0) return;
+    list_remove(&p->idle);
+    list_push_back(&s->idle_principals, &p->idle);
+}
+
+bool sched_init_principals(sched *s) {
+    s->n_principals = 2 * s->n_seqs;
+    s->principals = calloc(s->n_principals, sizeof *s->principals);
+    s->principal_buckets = malloc(s->n_principals * sizeof *s->principal_buckets);
+    list_node_init(&s->idle_principals);
+    list_node_init(&s->active_principals);
+    if (s->principals == NULL || s->principal_buckets == NULL) return false;
+    for (uint32_t i = 0; i < s->n_principals; i++) {
+        s->principal_buckets[i] = PRINCIPAL_NONE;
+        list_push_back(&s->idle_principals, &s->principals[i].idle);
+    }
+    return true;
+}
+
+/* ---- submission ---- */
+
+/* Steps that had ended at that time, which is recent: the front took it. */
+static uint64_t steps_ended_by(const sched *s, uint64_t at_us) {
+    uint64_t n = s->pool->finished;
+    for (int i = 0; i < STEP_ENDS && n > 0 && s->step_ends_us[n % STEP_ENDS] > at_us; i++) n--;
+    return n;
+}
+
+static inferd_status check_ids(const gen_request *r, uint32_t n_vocab, inferd_err *err) {
+    for (uint32_t i = 0; i < r->n_prompt; i++)
+        if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= n_vocab)
+            return inferd_fail(err, INFERD_EINVAL, "prompt token %u is %d, the vocabulary has %u",
+                               i, r->prompt[i], n_vocab);
+    for (uint32_t i = 0; i < r->n_stop_ids; i++)
+        if (r->stop_ids[i] < 0 || (uint32_t)r->stop_ids[i] >= n_vocab)
+            return inferd_fail(err, INFERD_EINVAL, "stop id %d, the vocabulary has %u",
+                               r->stop_ids[i], n_vocab);
+    for (uint32_t i = 0; i < r->sampling.n_bias; i++)
+        if (r->sampling.bias[i].id < 0 || (uint32_t)r->sampling.bias[i].id >= n_vocab)
+            return inferd_fail(err, INFERD_EINVAL, "logit_bias for token %d, the vocabulary has %u",
+                               r->sampling.bias[i].id, n_vocab);
+    return INFERD_OK;
+}
+
+static inferd_status check_request(const sched *s, const gen_request *r, uint64_t now_us,
+                                   inferd_err *err) {
+    if (r->model_idx >= s->n_models)
+        return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", r->model_idx, s->n_models);
+    const sched_model *m = &s->models[r->model_idx];
+    /* A client that comes back after Retry-After may be the first to notice that the time is
+     * over. */
+    if (m->failed && (m->retry_at_us == 0 || now_us < m->retry_at_us))
+        return inferd_fail(err, m->why.status, "%s", m->why.text);
+    if (!m->open)
+        return inferd_fail(err, INFERD_ENOTFOUND, "there is no model in slot %u", r->model_idx);
+    if (s->n_waiting >= s->limits.queue_len_max)
+        return inferd_fail(err, INFERD_EBUSY, "%u requests are waiting, the queue holds %u",
+                           s->n_waiting, s->limits.queue_len_max);
+    if (r->n_prompt == 0 || r->prompt == NULL)
+        return inferd_fail(err, INFERD_EINVAL, "the prompt has no tokens");
+    if ((uint32_t)r->prio >= GEN_CLASSES)
+        return inferd_fail(err, INFERD_EINVAL, "class %u of %u", (unsigned)r->prio, GEN_CLASSES);
+    return check_ids(r, m->spec.n_vocab, err);
+}
+
+/* room: tokens that its tenant could have here. */
+static inferd_status check_fit(const sched *s, const gen_request *r, uint32_t room,
+                               inferd_err *err) {
+    uint32_t ceiling = sched_kv_tokens_ceiling(s, r->model_idx);
+    if (r->fit_tokens > 0 && u32_min(room, ceiling) >= r->fit_tokens) return INFERD_OK;
+    return sched_admit(s->models[r->model_idx].spec.context, room, ceiling, r->n_prompt,
+                       r->max_tokens, err);
+}
+
+/* Memory for all its tokens and blocks; the system backs it lazily, so a bound costs nothing. */
+static inferd_status take_memory(sched *s, seq *q, uint32_t room, inferd_err *err) {
+    gen_request *r = q->req;
+    const sched_model *m = &s->models[q->model_idx];
+    room = u32_min(m->spec.context, room + 1); // the last token drawn is never computed
+    if (r->max_tokens == GEN_NO_MAX)
+        room = u32_min(room, sched_tenant_tokens(s, q->model_idx, r->tenant_idx) + 1);
+    uint64_t wanted = (uint64_t)r->n_prompt + r->max_tokens;
+    q->tokens_max = wanted < room ? (uint32_t)wanted : u32_max(room, r->n_prompt);
+    uint32_t stored = u32_max(q->tokens_max - 1, r->n_prompt); // seq_stored_max
+    tok_id *tokens = realloc(r->prompt, (size_t)q->tokens_max * sizeof *tokens);
+    if (tokens != NULL) r->prompt = tokens;
+    uint32_t n_end_ids = r->ignore_eos ? 0 : m->spec.n_end_ids;
+    size_t n_banned = r->min_tokens > 0 ? (size_t)n_end_ids + r->n_stop_ids : 0;
+    q->banned = n_banned > 0 ? malloc(n_banned * sizeof *q->banned) : NULL;
+    if (tokens == NULL || (n_banned > 0 && q->banned == NULL) ||
+        !kv_table_init(&q->table, &m->spec.kv, kv_blocks_of(&m->spec.kv, stored)))
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for a sequence of %u tokens",
+                           q->tokens_max);
+    if (n_banned == 0) return INFERD_OK;
+    if (n_end_ids > 0) memcpy(q->banned, m->spec.end_ids, n_end_ids * sizeof *q->banned);
+    if (r->n_stop_ids > 0)
+        memcpy(q->banned + n_end_ids, r->stop_ids, r->n_stop_ids * sizeof *q->banned);
+    q->n_banned = (uint32_t)n_banned;
+    return INFERD_OK;
+}
+
+static void note_deadlines(sched *s, const seq *q) {
+    const gen_request *r = q->req;
+    if (r->deadline_us != 0 && r->deadline_us < s->next_deadline_us)
+        s->next_deadline_us = r->deadline_us;
+    if (r->queue_deadline_us != 0 && q->first_plan_us == 0 &&
+        r->queue_deadline_us < s->next_deadline_us)
+        s->next_deadline_us = r->queue_deadline_us;
+}
+
+/* No sequence is free, not even for its end: the last event is emitted at once. */
+static void refuse_at_once(sched *s, gen_request *r, uint64_t now_us) {
+    gen_event e = {.id = r->id, .kind = GEN_EV_DONE, .at_us = now_us};
+    e.done.finish = GEN_ERROR;
+    e.done.stop_id = -1;
+    e.done.status = INFERD_EBUSY;
+    e.done.n_prompt = r->n_prompt;
+    snprintf(e.done.text, sizeof e.done.text, "all %u sequences of the engine are in use",
+             s->n_seqs);
+    s->counters.n_finished[GEN_ERROR]++;
+    s->emit(s->emit_ctx, &e);
+    gen_request_destroy(r);
+}
+
+/* All questions of the file's head but the first, in their order. */
+static inferd_status check_and_take(sched *s, seq *q, uint64_t now_us, inferd_err *err) {
+    gen_request *r = q->req;
+    inferd_status status = check_request(s, r, now_us, err);
+    if (status != INFERD_OK) return status;
+    uint32_t room = sched_tokens_for(s, r->model_idx, r->tenant_idx);
+    if ((status = check_fit(s, r, room, err)) != INFERD_OK) return status;
+    q->model_idx = r->model_idx;
+    if ((status = take_memory(s, q, room, err)) != INFERD_OK) return status;
+    q->table.tenant = r->tenant_idx;
+    if ((status = admit_tenant(s, q, err)) != INFERD_OK) return status;
+    if (s->limits.objective != OBJECTIVE_SLA || sched_admit_time(s, q, err) == INFERD_OK)
+        return INFERD_OK;
+    q->done.done.for_targets = true;
+    return err->status;
+}
+
+/* It waits, for its first step. */
+static void begin_waiting(sched *s, seq *q, uint64_t now_us) {
+    const gen_request *r = q->req;
+    sched_model *m = &s->models[q->model_idx];
+    m->n_seqs++;
+    join_principal(s, q);
+    if (r->tenant_idx < s->n_tenants) s->tenants[r->tenant_idx].stopped_plan = 0;
+    q->state = SEQ_WAITING;
+    q->n_tokens = r->n_prompt;
+    q->arrival_no = s->next_arrival_no++;
+    q->idle_since_us = now_us;
+    q->granted = r->prio;
+    q->scoring = r->n_prompt_logprobs >= 0;
+    q->cacheable = !r->no_cache && !s->limits.no_prefix_cache;
+    q->habit = DRAFT_HABIT_NEW(s->limits.draft_tokens);
+    list_push_back(&s->waiting, &q->link);
+    list_push_back(&m->waiting, &q->mine);
+    s->n_waiting++;
+    note_deadlines(s, q);
+}
+
+void sched_submit(sched *s, gen_request *r, uint64_t now_us) {
+    s->counters.n_submitted++;
+    if (list_empty(&s->free)) {
+        refuse_at_once(s, r, now_us);
+        return;
+    }
+    seq *q = LIST_ENTRY(s->free.next, seq, link);
+    list_remove(&q->link);
+    *q = (seq){.req = r, .table.open_page = PAGE_NONE};
+    q->steps_before = steps_ended_by(s, r->arrival_us);
+    list_node_init(&q->link);
+    inferd_err err = {0};
+    if (check_and_take(s, q, now_us, &err) == INFERD_OK) {
+        begin_waiting(s, q, now_us);
+        return;
+    }
+    bool for_targets = q->done.done.for_targets;
+    uint32_t retry_ms = for_targets ? sched_time_retry_ms(s, q) : 0;
+    /* n_tokens is 0: no output is reported */
+    sched_end_seq(s, q, GEN_ERROR, -1, err.status, err.text, now_us);
+    if (r->model_idx < s->n_models) sched_note_retry(&s->models[r->model_idx], q, now_us);
+    if (!for_targets) return;
+    q->done.done.for_targets = true;
+    q->done.done.retry_after_ms = retry_ms;
+}
