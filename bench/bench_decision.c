@@ -306,7 +306,7 @@ int main(int argc, char **argv) {
     uint64_t n_loads = 0;
     for (uint32_t i = 0; i < w.n_models; i++) n_loads += c->models.slots[i].n_loads;
     printf("%u models, %u sequences: %llu running and %llu waiting on average, %llu steps in %u "
-           "turns, %llu loads, %llu turns of models\n",
+           "iterations, %llu loads, %llu time slices\n",
            w.n_models, w.n_seqs, (unsigned long long)(n_running / n),
            (unsigned long long)(n_waiting / n), (unsigned long long)n_steps, n,
            (unsigned long long)n_loads, (unsigned long long)w.core.models.n_turns);

@@ -344,9 +344,9 @@ static const char *find_model(const options *o, const forced_reference *ref) {
     gpu_need_status(forced_identity(path, &identity, &err), &err);
     if (identity == ref->identity) return path;
     if (path != ref->model)
-        gpu_die("%s is not the %s that the reference was made of: its bytes are others", path,
+        gpu_die("%s is not the %s that the reference was made of: its bytes differ", path,
                 ref->model);
-    gpu_die("the reference of %s is of other weights than this program makes up", ref->model);
+    gpu_die("the reference of %s is of other made-up weights than this program's", ref->model);
     return NULL;
 }
 

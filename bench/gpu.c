@@ -182,7 +182,7 @@ void gpu_check_emulation(bool emulated) {
     if (emulated && fake_violations != NULL && fake_violations() > 0)
         gpu_die("%u rules of the emulation were broken", fake_violations());
     if (emulated && fake_leaks != NULL && fake_leaks() > 0)
-        gpu_die("%u things were not given back", fake_leaks());
+        gpu_die("%u resources were not released", fake_leaks());
 }
 
 /* ---- parts ---- */

@@ -22,12 +22,12 @@ enum {
 };
 
 static const char USAGE[] =
-    "inferd-bench - load for any server that speaks the OpenAI API, and what came of it\n"
+    "inferd-bench - load for any server that speaks the OpenAI API, and a report\n"
     "\n"
     "  inferd-bench --url http://HOST:PORT [options]      run a load and print a report\n"
     "  inferd-bench null-server --listen HOST:PORT [...]  a server that streams canned chunks\n"
     "  inferd-bench self-test [...]                       the limits of the generator itself\n"
-    "  inferd-bench share --url URL --models A,B,C [...]  what sharing a device costs and keeps\n"
+    "  inferd-bench share --url URL --models A,B,C [...]  costs and guarantees of sharing\n"
     "\n"
     "  --scenario FILE             settings and classes from a JSON file; the command line wins\n"
     "  --class \"KEY=VALUE ...\"     a class of requests of its own; may be repeated\n"
@@ -72,7 +72,7 @@ static const char USAGE_MORE[] =
     "  --json FILE          the reports of the four parts\n"
     "\n"
     "share (scripts/bench-share starts the daemons that its rows need):\n"
-    "  --url URL            an inferd whose models may be loaded, unloaded and changed at will\n"
+    "  --url URL            an inferd that allows its models to be loaded, unloaded and changed\n"
     "  --models A,B,C       of it, at least three\n"
     "  --rows A,B           of switch,warm,cold,gap,urgent,shares,guarantee,burst,kv (default "
     "warm)\n"

@@ -361,7 +361,7 @@ static inferd_status tell_ready(const server *srv, int port, int ready_fd, infer
         return INFERD_OK;
     }
     if (write(ready_fd, &port, sizeof port) == sizeof port) return INFERD_OK;
-    return inferd_fail(err, INFERD_EIO, "telling the port: %s", strerror(errno));
+    return inferd_fail(err, INFERD_EIO, "reporting the port: %s", strerror(errno));
 }
 
 inferd_status null_server_run(const null_options *o, int ready_fd, inferd_err *err) {

@@ -32,7 +32,7 @@ static void print_tokens(FILE *to, const group *g) {
     if (g->n_ok == 0) return;
     fprintf(to, "  prompt tokens  asked %llu", (unsigned long long)g->n_prompt_asked);
     if (g->n_by_usage > 0) {
-        fprintf(to, ", told by usage %llu", (unsigned long long)g->n_prompt);
+        fprintf(to, ", reported by usage %llu", (unsigned long long)g->n_prompt);
         if (g->n_prompt_asked_of_told > 0)
             fprintf(to, " (%.3f of asked)",
                     (double)g->n_prompt / (double)g->n_prompt_asked_of_told);
@@ -48,7 +48,7 @@ static void print_tokens(FILE *to, const group *g) {
         fprintf(to, "counted by usage for %llu requests, by CHUNKS for %llu\n",
                 (unsigned long long)g->n_by_usage, (unsigned long long)g->n_by_chunks);
     if (g->n_short > 0)
-        fprintf(to, "  ! %llu outputs are shorter than asked in spite of ignore_eos\n",
+        fprintf(to, "  ! %llu outputs are shorter than asked despite ignore_eos\n",
                 (unsigned long long)g->n_short);
     if (g->n_textless > 0)
         fprintf(to, "  ! %llu answers had no text; their TTFT is that of the finish chunk\n",

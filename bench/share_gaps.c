@@ -203,7 +203,7 @@ static inferd_status ask_urgent(share *s, share_answer *out, inferd_err *err) {
     inferd_status status = share_first_token(s, s->models[2], "priority", 16, out, &ms, err);
     if (status == INFERD_OK && (out->queued_ms < 0 || out->queued_steps < 0))
         status = inferd_fail(err, INFERD_EFORMAT,
-                             "usage does not tell queued_ms and queued_steps (usage_details)");
+                             "usage does not report queued_ms and queued_steps (usage_details)");
     share_sleep_ms(URGENT_PAUSE_MS + (double)(share_seed(s) % 7) * URGENT_PAUSE_MS / 6);
     return status;
 }

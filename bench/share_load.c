@@ -26,8 +26,7 @@ static void *stream_main(void *ctx) {
     while (!atomic_load_explicit(&l->stops, memory_order_relaxed) && s->err.status == INFERD_OK) {
         if (s->is_full || s->n_answers == SHARE_ANSWERS_MAX) {
             inferd_fail(&s->err, INFERD_ETOOLONG,
-                        "a stream of %s wrote down %u tokens and %u answers, which is all there is "
-                        "room for",
+                        "a stream of %s recorded %u tokens and %u answers, which fills its memory",
                         k->model, s->n_tokens, s->n_answers);
             break;
         }

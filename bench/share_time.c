@@ -106,7 +106,7 @@ static inferd_status window_measure(share *s, const uint32_t *percents, samples 
     if (status != INFERD_OK) return status;
     double wall_s = to.wall_s - from.wall_s;
     if (wall_s <= 0)
-        return inferd_fail(err, INFERD_EFORMAT, "the account's wall_s did not move in %u s",
+        return inferd_fail(err, INFERD_EFORMAT, "account.wall_s did not change in %u s",
                            s->o->window_s);
     json_t *got = json_array();
     for (uint32_t i = 0; i < SHARED_MODELS; i++) {

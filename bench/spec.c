@@ -224,7 +224,7 @@ static const setter SETTERS[] = {
      "send random token ids from LO to HI instead of words: exact lengths\n"
      "(completions only)"},
     {"tokens-per-word", "X", NULL, set_tokens_per_word,
-     "to choose the number of words (default 1); the report tells what the\n"
+     "to choose the number of words (default 1); the report shows what the\n"
      "server counted"},
     {"shared-prefix", "N", NULL, set_shared_prefix,
      "the first N tokens of all prompts of a class are the same (default 0)"},

@@ -197,7 +197,8 @@ static inferd_status read_segment(stage *s, const segment *g, unsigned char *out
     uint64_t from = (uint64_t)g->row_begin * row;
     for (size_t at = 0; at < n_bytes; at += READ_BYTES) {
         if (atomic_load(&s->cancelled))
-            return inferd_fail(err, INFERD_ECANCELED, "nobody waits for the model any more");
+            return inferd_fail(err, INFERD_ECANCELED,
+                               "the load was cancelled: the model is no longer needed");
         inferd_status st = gguf_read(s->from.m->file, g->entry->tensor, from + at, out + at,
                                      size_min(READ_BYTES, n_bytes - at), err);
         if (st != INFERD_OK) return st;
@@ -222,7 +223,8 @@ static inferd_status read_entry(stage *s, const weight_entry *e, uint32_t begin,
     while (begin < e->rows) {
         if (*b == NULL) *b = take_empty(s);
         if (*b == NULL)
-            return inferd_fail(err, INFERD_ECANCELED, "nobody waits for the model any more");
+            return inferd_fail(err, INFERD_ECANCELED,
+                               "the load was cancelled: the model is no longer needed");
         uint32_t n = rows_that_fit(s, *b, e, e->rows - begin);
         if (n == 0) {
             hand_over(s);
@@ -272,7 +274,8 @@ static inferd_status read_unit(stage *s, packed *p, uint32_t unit, size_t begin,
             size_t n =
                 round_up(size_min(PACKED_BYTES, s->from.plan->n_bytes - at), PACKED_READ_ALIGN);
             if (!wait_for_pages(s, at + n))
-                return inferd_fail(err, INFERD_ECANCELED, "nobody waits for the model any more");
+                return inferd_fail(err, INFERD_ECANCELED,
+                                   "the load was cancelled: the model is no longer needed");
             inferd_status st = packed_read(p, at, window + at, n, err);
             if (st != INFERD_OK) return st;
             *there = at + n;
@@ -349,7 +352,8 @@ static inferd_status read_rows(stage *s, inferd_err *err) {
     buffer *b = NULL;
     inferd_status st = INFERD_OK;
     if (!offer_cached(s))
-        return inferd_fail(err, INFERD_ECANCELED, "nobody waits for the model any more");
+        return inferd_fail(err, INFERD_ECANCELED,
+                           "the load was cancelled: the model is no longer needed");
     if (s->reading == ALL_READ) return INFERD_OK; // final, like `first`
     for (uint32_t i = s->first.at; i < s->from.plan->n && st == INFERD_OK; i++)
         st = read_entry(s, s->order[i], i == s->first.at ? s->first.row : 0, &b, err);

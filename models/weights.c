@@ -179,10 +179,10 @@ static void check_all_are_read(planner *p, const decoder_spec *s) {
         if (read[i] || strcmp(t->name, "rope_freqs.weight") == 0) continue;
         p->plan->n_unused++;
         if (!decoder_tensor_is_harmless(s, t->name))
-            p->status = inferd_fail(p->err, INFERD_EUNSUPPORTED,
-                                    "%s: tensor %s is no part of a model of architecture %s here, "
-                                    "so it cannot be honoured",
-                                    gguf_path(p->g), t->name, s->architecture);
+            p->status = inferd_fail(
+                p->err, INFERD_EUNSUPPORTED,
+                "%s: tensor %s is not known for architecture %s, so it cannot be applied",
+                gguf_path(p->g), t->name, s->architecture);
     }
     free(read);
 }

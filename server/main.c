@@ -10,9 +10,9 @@ static const struct {
     const char *help;
 } commands[] = {
     {"serve", cli_serve, "serve models over HTTP"},
-    {"ctl", cli_ctl, "see and change what a daemon serves"},
-    {"devices", cli_devices, "what could compute here"},
-    {"pack", cli_pack, "write a model's prepared weights, so that it comes faster"},
+    {"ctl", cli_ctl, "show and change the state of a daemon"},
+    {"devices", cli_devices, "list the devices of this machine"},
+    {"pack", cli_pack, "write a model's prepared weights to a file that loads faster"},
     {"check", cli_check, "check a configuration file"},
     {"run", cli_run, "answer one prompt, or chat, in the terminal"},
     {"tokenize", cli_tokenize, "text to token ids"},

@@ -63,7 +63,8 @@ static void park(yard *y) {
     uint64_t from_us = now(y), until_us = core_next_us(k);
     sched_counters c;
     if (until_us <= y->turn_began_us && y->room == UINT32_MAX && !k->lost)
-        yard_violated(y, CHECK_STATES, "a turn found nothing, and is asked for again at once");
+        yard_violated(y, CHECK_STATES,
+                      "an iteration found no work, and the next one is due at once");
     sched_count(k->sched, &c);
     if (c.n_running + c.n_waiting > c.n_paused) {
         uint64_t again_us = from_us + k->options.limits.starvation_us;
@@ -118,7 +119,7 @@ static void tell_states(yard *y, check_invariant what, const char *why) {
 static void drain(yard *y) {
     y->calm = true;
     y->room = UINT32_MAX;
-    yard_say(y, "the input stops, %u are alive", y->n_alive);
+    yard_say(y, "the input stops, %u requests are alive", y->n_alive);
     for (uint64_t id = 1; id <= y->n_requests; id++) {
         y->requests[id].is_paused = false;
         sched_resume(y->core.sched, id, now(y));
@@ -127,7 +128,7 @@ static void drain(yard *y) {
     while (is_sound(y) && (y->n_alive > 0 || sched_n_unsent(y->core.sched) > 0)) {
         if (!turn(y)) park(y);
         if (now(y) > from_us + DRAIN_US_MAX || ++n > TURNS_MAX)
-            tell_states(y, CHECK_DEADLOCK, "nothing ends any more");
+            tell_states(y, CHECK_DEADLOCK, "no request ends any more");
     }
     y->out->drain_us = now(y) - from_us;
 }
@@ -152,7 +153,7 @@ static void leave(yard *y) {
     if (!is_sound(y)) return;
     const pool *p = &y->core.pool;
     for (uint32_t i = 0; i < y->n_models; i++)
-        if (y->slots[i].used) tell_states(y, CHECK_LEAK, "a removed model does not leave");
+        if (y->slots[i].used) tell_states(y, CHECK_LEAK, "a removed model is not detached");
     if (pool_n_device_free(p) != p->n_device || pool_n_host_free(p) != p->n_host)
         yard_violated(y, CHECK_LEAK, "%u of %u pages of the device are free, %u of %u of the host",
                       pool_n_device_free(p), p->n_device, pool_n_host_free(p), p->n_host);

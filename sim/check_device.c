@@ -10,7 +10,7 @@ static void fault(yard *y, const char *what, uint32_t idx) {
 
 void yard_look_for_faults(yard *y, const char *where) {
     if (y->fake.n_faults == 0) return;
-    yard_violated(y, CHECK_DEVICE, "%u faults in %s: block tables, rows, or an order of calls",
+    yard_violated(y, CHECK_DEVICE, "%u faults in %s: block tables, rows, or the order of calls",
                   y->fake.n_faults, where);
 }
 
@@ -31,7 +31,7 @@ static void look_at_weights(yard *y, uint32_t idx, const char *when) {
         for (uint32_t i = 0; i < PAGE_CELLS; i++)
             if (y->fake.memory[(size_t)s->pages[p] * PAGE_CELLS + i] != s->stamp) {
                 yard_violated(y, CHECK_WEIGHTS,
-                              "model %u %s: page %u of its weights holds something else", idx, when,
+                              "model %u %s: page %u of its weights holds other data", idx, when,
                               s->pages[p]);
                 return;
             }
@@ -83,7 +83,7 @@ static void yard_hand_over(void *self, uint32_t from, uint32_t to) {
     yard *y = self;
     slot *a = &y->slots[from], *b = &y->slots[to], weights = *a, other = *b;
     yard_say(y, "device: %u hands its weights over to %u", from, to);
-    if (a->loading || y->fake.models[from].staging) fault(y, "handed over while it comes", from);
+    if (a->loading || y->fake.models[from].staging) fault(y, "handed over during its load", from);
     fake_hand_over(&y->fake, from, to);
     *a = other;
     *b = weights;
@@ -105,7 +105,7 @@ static void yard_unstage(void *self, uint32_t idx) {
     yard *y = self;
     slot *s = &y->slots[idx];
     if (!y->fake.models[idx].staging && !y->fake.models[idx].warm)
-        fault(y, "unstaged, and nothing is staged", idx);
+        fault(y, "unstaged without a stage", idx);
     fake_unstage(&y->fake, idx);
     s->is_stamped = s->loading = false;
     s->wake_us = 0;
@@ -147,7 +147,7 @@ static inferd_status yard_stage_step(void *self, uint32_t idx, uint64_t budget_u
         *out = (device_progress){.done = m->piece, .total = s->n_pieces, .waiting = true};
         return INFERD_OK;
     }
-    if (s->wake_us != 0) fault(y, "a stage that waits was worked on", idx);
+    if (s->wake_us != 0) fault(y, "a stage was continued while it waits", idx);
     y->fake.stage_pieces = s->n_pieces;
     if (m->piece + 1 == s->fail_piece) {
         y->fake.fail_stage_at = y->fake.n_pieces + 1;
@@ -237,7 +237,7 @@ static void note_served(yard *y, const step *st) {
         uint64_t id = st->items[i].q->req->id;
         request *q = &y->requests[id];
         if (id > y->n_requests || !q->is_alive) {
-            yard_violated(y, CHECK_EVENTS, "request %llu is computed and has ended",
+            yard_violated(y, CHECK_EVENTS, "request %llu is computed after its end",
                           (unsigned long long)id);
             return;
         }
@@ -248,7 +248,7 @@ static void note_served(yard *y, const step *st) {
             yard_violated(y, CHECK_DEVICE, "request %llu is in a step twice",
                           (unsigned long long)id);
         if (q->is_paused)
-            yard_violated(y, CHECK_DEVICE, "request %llu is paused and computed",
+            yard_violated(y, CHECK_DEVICE, "request %llu is computed while it is paused",
                           (unsigned long long)id);
         q->newest_launch = y->n_launches;
         q->served_us = now(y);
@@ -271,9 +271,10 @@ static void look_for_others(yard *y, const step *st) {
                 unsigned char *writer = &y->writers[(size_t)s->slots[k] * T + t];
                 if (pos < s->pos_begin) continue;
                 if (*writer != 0 && *writer != me && y->core.options.limits.zero_on_tenant_change)
-                    yard_violated(y, CHECK_TENANTS,
-                                  "request %llu of tenant %u gets a slot with what tenant %d wrote",
-                                  (unsigned long long)r->id, r->tenant_idx, *writer - 1);
+                    yard_violated(
+                        y, CHECK_TENANTS,
+                        "request %llu of tenant %u gets a slot with data that tenant %d wrote",
+                        (unsigned long long)r->id, r->tenant_idx, *writer - 1);
                 if (pos < s->pos_begin + s->n_rows) *writer = me;
             }
     }

@@ -68,7 +68,7 @@ static uint32_t ask(kv_disk *d, const kv_disk_block *b, void (*wake)(void *), vo
     if (f == NULL) return KV_DISK_NO_TICKET;
     if (f->depth != b->depth || memcmp(f->scope, b->scope, sizeof f->scope) != 0 ||
         memcmp(f->model, b->model, sizeof f->model) != 0)
-        yard_violated(d->y, CHECK_DISK, "a block at %u is asked for by the name of one at %u",
+        yard_violated(d->y, CHECK_DISK, "a block at %u is requested by the name of a block at %u",
                       b->depth, f->depth);
     uint64_t us = READ_US_MIN + rng_below(&d->y->trouble, READ_US_MAX - READ_US_MIN);
     if (is_trouble(d->y, SLOW_PERCENT)) us *= SLOW_TIMES;

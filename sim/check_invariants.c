@@ -70,7 +70,8 @@ void yard_on_event(void *ctx, const gen_event *e) {
     yard *y = ctx;
     unsigned long long id = e->id;
     if (y->room == 0)
-        yard_violated(y, CHECK_EVENTS, "request %llu has an event, and none fits", id);
+        yard_violated(y, CHECK_EVENTS, "request %llu has an event, but there is no room for one",
+                      id);
     if (y->room != UINT32_MAX && y->room > 0) y->room--;
     if (e->id == 0 || e->id > y->n_requests || !y->requests[e->id].is_alive) {
         yard_violated(y, CHECK_EVENTS, "request %llu has an event of kind %d and is not alive", id,
@@ -107,8 +108,9 @@ void yard_on_event(void *ctx, const gen_event *e) {
         yard_violated(y, CHECK_EVENTS, "request %llu had %u tokens, its last event says %u", id,
                       q->n_tokens, e->done.n_output);
     if (e->done.n_cached > 0 && (q->copy->no_cache || q->is_private))
-        yard_violated(y, CHECK_ENDS, "request %llu found %u tokens in the cache, and shares none",
-                      id, e->done.n_cached);
+        yard_violated(y, CHECK_ENDS,
+                      "request %llu found %u tokens in the cache, but may share none", id,
+                      e->done.n_cached);
     check_end(y, q, e);
     y->out->n_preempted += e->done.n_preempted;
     q->is_alive = false;
@@ -152,8 +154,7 @@ static void check_pages(yard *y) {
     const pool *p = &y->core.pool;
     uint32_t n = 0, n_host = 0, n_weights = 0;
     for (int s = 0; s < PAGE_STATES; s++) n += p->n_in[s];
-    if (n != p->n_pages)
-        yard_violated(y, CHECK_PAGES, "%u of %u pages are somewhere", n, p->n_pages);
+    if (n != p->n_pages) yard_violated(y, CHECK_PAGES, "%u of %u pages were found", n, p->n_pages);
     for (uint32_t i = 0; i < y->n_models; i++) {
         const fake_model *m = &y->fake.models[i];
         const slot *s = &y->slots[i];
@@ -163,7 +164,7 @@ static void check_pages(yard *y) {
         n_weights += on_device ? s->weight_pages : 0;
     }
     if (y->fake.apart && p->n_host_apart != n_host)
-        yard_violated(y, CHECK_PAGES, "the host's ledger has %u pages, the device keeps %u",
+        yard_violated(y, CHECK_PAGES, "the host budget has %u pages, the device keeps %u",
                       p->n_host_apart, n_host);
     if (p->n_in[PAGE_WEIGHT] + p->n_in[PAGE_WARM] != n_weights && !y->is_lost)
         yard_violated(y, CHECK_PAGES, "the pool has %u pages of weights, the device %u",
@@ -175,18 +176,19 @@ static void check_pages(yard *y) {
         for (uint32_t k = 0; k < p->n_owners; k++)
             if (k != i) unfilled += pool_unfilled(&p->owners[k]);
         if (held > y->slots[i].held && held > o->max)
-            yard_violated(y, CHECK_PAGES, "model %u took its page %u, and may have %u", i, held,
+            yard_violated(y, CHECK_PAGES, "model %u took page number %u, its limit is %u", i, held,
                           o->max);
         if (held > y->slots[i].held && held > o->min && coming < unfilled)
-            yard_violated(y, CHECK_PAGES,
-                          "model %u took its page %u, %u are left and %u are guaranteed to others",
-                          i, held, coming, unfilled);
+            yard_violated(
+                y, CHECK_PAGES,
+                "model %u took page number %u, %u are left and %u are guaranteed to others", i,
+                held, coming, unfilled);
     }
     for (uint32_t i = 0; i < y->n_models; i++) y->slots[i].held = pool_held(&p->owners[i]);
     for (uint32_t i = 0; i < TENANTS && i < y->core.sched->n_tenants; i++) {
         const sched_tenant *t = &y->core.sched->tenants[i];
         if (t->used_bytes > y->tenant_used_bytes[i] && t->used_bytes > t->max_bytes)
-            yard_violated(y, CHECK_PAGES, "tenant %u took its KiB %llu, and may have %llu", i,
+            yard_violated(y, CHECK_PAGES, "tenant %u took %llu KiB, its limit is %llu", i,
                           (unsigned long long)t->used_bytes / 1024,
                           (unsigned long long)t->max_bytes / 1024);
         y->tenant_used_bytes[i] = t->used_bytes;
@@ -201,7 +203,7 @@ static void check_account(yard *y) {
                       (unsigned long long)a->step_us, (unsigned long long)a->load_us,
                       (unsigned long long)a->idle_us, (unsigned long long)elapsed_us);
     if (a->step_us < b->step_us || a->load_us < b->load_us || a->idle_us < b->idle_us)
-        yard_violated(y, CHECK_ACCOUNT, "the account went backwards");
+        yard_violated(y, CHECK_ACCOUNT, "a measured time decreased");
     y->account = *a;
     sched_counters c;
     sched_count(y->core.sched, &c);
@@ -214,27 +216,28 @@ static void check_account(yard *y) {
     uint64_t n_unsent = sched_n_unsent(y->core.sched);
     if (c.n_submitted != y->n_requests || n_finished + c.n_running + c.n_waiting != y->n_requests ||
         y->n_done + n_unsent != n_finished)
-        yard_violated(
-            y, CHECK_ACCOUNT,
-            "%u submitted; counted are %llu, %llu finished (%llu not told), %u alive; %llu "
-            "last events came",
-            y->n_requests, (unsigned long long)c.n_submitted, (unsigned long long)n_finished,
-            (unsigned long long)n_unsent, c.n_running + c.n_waiting, (unsigned long long)y->n_done);
+        yard_violated(y, CHECK_ACCOUNT,
+                      "%u submitted; counted are %llu, %llu finished (%llu not reported), %u "
+                      "alive; %llu last events received",
+                      y->n_requests, (unsigned long long)c.n_submitted,
+                      (unsigned long long)n_finished, (unsigned long long)n_unsent,
+                      c.n_running + c.n_waiting, (unsigned long long)y->n_done);
     if (c.prefix_hits_tokens < y->counters.prefix_hits_tokens ||
         c.n_preemptions < y->counters.n_preemptions ||
         c.prefix_hits_tokens > c.prefix_queries_tokens)
-        yard_violated(y, CHECK_ACCOUNT, "a counter went backwards, or hits exceed queries");
+        yard_violated(y, CHECK_ACCOUNT, "a counter decreased, or hits exceed queries");
     bool steps_went_well = true;
     for (uint32_t i = 1; i <= y->n_requests; i++)
         steps_went_well &= !y->requests[i].has_failed_step && !y->requests[i].is_cancelled;
     if (steps_went_well && y->step_trouble_permille == 0 &&
         (c.n_drafted != y->n_drafted || c.n_drafts_right < y->n_right_min ||
          c.n_drafts_right > y->n_right_max))
-        yard_violated(y, CHECK_ACCOUNT,
-                      "%llu of %llu guesses were right; seen were %llu, and %llu to %llu right",
-                      (unsigned long long)c.n_drafts_right, (unsigned long long)c.n_drafted,
-                      (unsigned long long)y->n_drafted, (unsigned long long)y->n_right_min,
-                      (unsigned long long)y->n_right_max);
+        yard_violated(
+            y, CHECK_ACCOUNT,
+            "%llu of %llu draft tokens were right; observed were %llu, and %llu to %llu right",
+            (unsigned long long)c.n_drafts_right, (unsigned long long)c.n_drafted,
+            (unsigned long long)y->n_drafted, (unsigned long long)y->n_right_min,
+            (unsigned long long)y->n_right_max);
     y->counters = c;
     for (uint32_t i = 0; i < y->n_models; i++) {
         const resident *m = &y->core.models.slots[i];
@@ -251,7 +254,8 @@ static void check_account(yard *y) {
 static void check_gone(yard *y, const request *q) {
     const gen_request *r = q->copy;
     unsigned long long id = r->id;
-    if (q->is_cancelled) yard_violated(y, CHECK_ENDS, "request %llu was cancelled and goes on", id);
+    if (q->is_cancelled)
+        yard_violated(y, CHECK_ENDS, "request %llu was cancelled and continues", id);
     if (state_of(y, r->model_idx) == MODEL_FAILED)
         yard_violated(y, CHECK_STATES, "request %llu waits for model %u, which has failed", id,
                       r->model_idx);
@@ -356,24 +360,26 @@ static void check_eviction(yard *y, uint32_t v) {
     for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
         if (m->n_evictions[c] == s->n_evicted[c]) continue;
         y->out->n_evicted++;
-        yard_say(y, "model %u leaves, cause %d", v, c);
+        yard_say(y, "model %u is evicted, cause %d", v, c);
         if (c == ENGINE_EVICT_IDLE && y->turn_began_us < s->active_us + s->policy.keep_alive_us &&
             now(y) < s->active_us + s->policy.keep_alive_us && !yard_is_shared(y, v))
             yard_violated(y, CHECK_EVICTION,
-                          "model %u left %llu us after its last use, before keep_alive", v,
+                          "model %u was evicted %llu us after its last use, before keep_alive", v,
                           (unsigned long long)(now(y) - s->active_us));
         if (c > ENGINE_EVICT_TURN) continue;
         pushed = c == ENGINE_EVICT_PRESSURE;
         uint64_t urgent_us = most_urgent_since_us(y, v), turn_us = y->core.models.limits.turn_us;
         if (c == ENGINE_EVICT_TURN && urgent_us != 0 && now(y) < urgent_us + turn_us)
             yard_violated(y, CHECK_EVICTION,
-                          "model %u had to go %llu us after the most urgent work came for it, its "
-                          "turn is %llu",
+                          "model %u was evicted %llu us after its most urgent work arrived, its "
+                          "time slice is %llu",
                           v, (unsigned long long)(now(y) - urgent_us), (unsigned long long)turn_us);
-        if (s->was_pinned) yard_violated(y, CHECK_EVICTION, "model %u is pinned and had to go", v);
+        if (s->was_pinned)
+            yard_violated(y, CHECK_EVICTION, "model %u was evicted while it was pinned", v);
         if (s->state == MODEL_HOT && now(y) < s->hot_since_us + min_us)
-            yard_violated(y, CHECK_EVICTION, "model %u had to go after %llu us, it may stay %llu",
-                          v, (unsigned long long)(now(y) - s->hot_since_us),
+            yard_violated(y, CHECK_EVICTION,
+                          "model %u was evicted after %llu us, its minimum residency is %llu", v,
+                          (unsigned long long)(now(y) - s->hot_since_us),
                           (unsigned long long)min_us);
     }
     if (!pushed || yard_is_shared(y, v)) return;
@@ -382,9 +388,8 @@ static void check_eviction(yard *y, uint32_t v) {
     const pool_owner *o = &y->core.pool.owners[v];
     if (s->state == MODEL_HOT && !y->fake.apart && sched_tenants_min_pages(y->core.sched) == 0 &&
         s->held <= o->min && yard_n_alive_of(y, v) == 0)
-        yard_violated(y, CHECK_EVICTION,
-                      "model %u had to go with %u pages, and %u are kept free for it", v, s->held,
-                      o->min);
+        yard_violated(y, CHECK_EVICTION, "model %u was evicted with %u pages, its guarantee is %u",
+                      v, s->held, o->min);
     for (uint32_t w = 0; w < y->n_models; w++) {
         const resident *x = &y->core.models.slots[w];
         const slot *t = &y->slots[w];
@@ -396,7 +401,8 @@ static void check_eviction(yard *y, uint32_t v) {
             sched_model_n_steps(y->core.sched, w) > 0)
             continue;
         if (is_worth_less(y, w, v))
-            yard_violated(y, CHECK_EVICTION, "model %u had to go, and %u was worth less", v, w);
+            yard_violated(y, CHECK_EVICTION, "model %u was evicted, and model %u was worth less", v,
+                          w);
     }
 }
 
@@ -408,8 +414,11 @@ void yard_check_models(yard *y) {
         slot *s = &y->slots[i];
         if (!s->used) continue;
         if (m->state == MODEL_NONE) { // it left
-            if (!s->removed) yard_violated(y, CHECK_STATES, "model %u left, and is served", i);
-            if (f->attached) yard_violated(y, CHECK_STATES, "model %u left, the device has it", i);
+            if (!s->removed)
+                yard_violated(y, CHECK_STATES, "model %u is detached, but was not removed", i);
+            if (f->attached)
+                yard_violated(y, CHECK_STATES, "model %u is detached, but the device still has it",
+                              i);
             s->used = s->removed = false;
             continue;
         }

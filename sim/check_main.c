@@ -70,14 +70,15 @@ static void add(check_result *sum, const check_result *r) {
 static void print_sum(const check_result *s, uint64_t n_seeds, uint64_t n_failed) {
     printf("%llu worlds, %llu not sound\n", (ull)n_seeds, (ull)n_failed);
     printf("events %llu, steps %llu, requests %llu, tokens %llu, preempted %llu, loads %llu (%llu "
-           "failed), evicted %llu, turns %llu, guesses right %llu, tokens found %llu, moves %llu\n",
+           "failed), evicted %llu, time slices %llu, draft tokens right %llu, cached tokens %llu, "
+           "moves %llu\n",
            (ull)s->n_events, (ull)s->n_steps, (ull)s->n_requests, (ull)s->n_tokens,
            (ull)s->n_preempted, (ull)s->n_loads, (ull)s->n_failed_loads, (ull)s->n_evicted,
            (ull)s->n_turns, (ull)s->n_drafts_right, (ull)s->n_hits, (ull)s->n_moves);
     printf("copied ahead %llu, to the disk %llu, and back %llu, zeroed %llu\n",
            (ull)s->n_copied_ahead, (ull)s->n_stored, (ull)s->n_fetched, (ull)s->n_zeroed);
-    printf("longest waits: %llu steps in a flood, %llu us for a turn, %llu us of urgent work, %llu "
-           "us with a guarantee, %llu us until all had ended\n",
+    printf("longest waits: %llu steps in a flood, %llu us for a time slice, %llu us of urgent "
+           "work, %llu us with a guarantee, %llu us until all had ended\n",
            (ull)s->flood_steps, (ull)s->turn_us, (ull)s->urgent_us, (ull)s->guaranteed_us,
            (ull)s->drain_us);
 }
@@ -105,7 +106,7 @@ int check_main(int argc, char **argv) {
         n_failed++;
         printf("seed %llu at %llu us: %s: %s\n", (ull)seed, (ull)r.at_us,
                check_invariant_name(r.failed), r.text);
-        printf("again, with every event: inferd-sim check --trace %llu\n", (ull)seed);
+        printf("repeat with every event: inferd-sim check --trace %llu\n", (ull)seed);
     }
     print_sum(&sum, n, n_failed);
     return n_failed == 0 ? EXIT_SOUND : EXIT_FOUND;

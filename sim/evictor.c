@@ -124,7 +124,8 @@ static inferd_status check(const evict_run *run, inferd_err *err) {
     for (size_t i = 0; i < run->n_spans; i++) {
         const evict_span *s = &run->spans[i];
         if (s->model_idx >= run->n_models)
-            return inferd_fail(err, INFERD_EINVAL, "activation %zu is of model %u of %u", i,
+            return inferd_fail(err, INFERD_EINVAL,
+                               "activation %zu is of model index %u, there are %u models", i,
                                s->model_idx, run->n_models);
         if (s->begin_us >= s->end_us || (i > 0 && s->begin_us < s[-1].begin_us))
             return inferd_fail(err, INFERD_EINVAL,

@@ -358,7 +358,7 @@ static inferd_status measure_capacity(const experiment *e, double *out, inferd_e
     world_destroy(w);
     *out = (double)n / (CAPACITY_S - CAPACITY_WARMUP_S);
     return n > 0 ? INFERD_OK
-                 : inferd_fail(err, INFERD_EINVAL, "%s serves nothing of %s", e->preset->name,
+                 : inferd_fail(err, INFERD_EINVAL, "%s completes no request of %s", e->preset->name,
                                e->shape->name);
 }
 
@@ -410,11 +410,10 @@ inferd_status experiment_targets(const experiment *e, bool wants_base, slo_targe
     if (st == INFERD_OK && out->tpot_us == 0 && base->tpot_us > 0)
         st = scale_target("TPOT", base->tpot_us, e->slo_scale, &out->tpot_us, err);
     if (st != INFERD_OK) return st;
-    printf(
-        "dedicated device: ends %.2f requests/s of an endless queue; at %.0f %% of that, %.2f/s: "
-        "P95 TTFT %.1f ms, P95 TPOT %.2f ms\n",
-        base->capacity_per_s, 100 * BASE_LOAD, base->rate_per_s, (double)base->ttft_us / 1e3,
-        (double)base->tpot_us / 1e3);
+    printf("dedicated device: completes %.2f requests/s of an endless queue; at %.0f %% of that, "
+           "%.2f/s: P95 TTFT %.1f ms, P95 TPOT %.2f ms\n",
+           base->capacity_per_s, 100 * BASE_LOAD, base->rate_per_s, (double)base->ttft_us / 1e3,
+           (double)base->tpot_us / 1e3);
     printf("targets (times %g): TTFT %.1f ms, TPOT %.2f ms\n", e->slo_scale,
            (double)out->ttft_us / 1e3, (double)out->tpot_us / 1e3);
     return INFERD_OK;

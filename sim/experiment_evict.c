@@ -152,17 +152,17 @@ inferd_status experiment_evict(const experiment *e, inferd_err *err) {
     evict_spec spec;
     evict_spec_init(&spec);
     experiment_print_constants(e);
-    printf(
-        "with MIX-...: the daemon's residency, %g s; \"sizes\": models of 3b, 8b, 14b and 1b in "
-        "turn.  The clairvoyant evicts whoever is asked for last; who knows the rates, whoever is "
-        "asked for most rarely; both spare whom the others do not need\n",
-        e->seconds);
+    printf("with MIX-...: the daemon's residency, %g s; \"sizes\": models of 3b, 8b, 14b and 1b in "
+           "rotation.  \"clairvoyant\" evicts the model with the latest next request, \"knows the "
+           "rates\" the model with the lowest rate; both spare a model whose memory the others do "
+           "not need\n",
+           e->seconds);
     printf("with numbers of models: activations; ON %.0f s, OFF medians 120, 300 and 600 s (sigma "
            "%.2f), models of %.0f to %.0f GB on %.0f GB, reloads at %.0f GB/s, keys and values "
            "%.0f %% of the weights and %.1f GB, %.0f s.  The clairvoyant is the best of four\n",
            spec.on_mean_s, spec.off_sigma, spec.size_min_gb, spec.size_max_gb, spec.memory_gb,
            spec.bandwidth_gb_s, 100 * spec.run_share, spec.run_gb, spec.seconds);
-    inferd_status st = experiment_figures(e, &f, "whom to evict", err);
+    inferd_status st = experiment_figures(e, &f, "which model to evict", err);
     for (size_t c = 0; c < INFERD_COUNT(REAL); c++)
         for (uint32_t i = 0; i < e->n_seeds && st == INFERD_OK; i++)
             st = real_seed(e, &f, &REAL[c], i, err);

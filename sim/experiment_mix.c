@@ -49,10 +49,10 @@ static inferd_status find_rate(const experiment *e, const slo_targets *t, double
         if (r.busy < want) {
             n_flat = is_flat(busy_lo, r.busy) ? n_flat + 1 : 0;
             if (hi == 0 && n_flat == FLAT_DOUBLINGS)
-                return inferd_fail(err, INFERD_EINVAL,
-                                   "--load is %g, devices compute %.1f %% with rate x %.3g, and "
-                                   "no more with less or more",
-                                   e->load_percent, 100 * r.busy, rate);
+                return inferd_fail(
+                    err, INFERD_EINVAL,
+                    "--load is %g, devices compute %.1f %% at most, with rate x %.3g",
+                    e->load_percent, 100 * r.busy, rate);
             lo = rate, busy_lo = r.busy;
         } else {
             hi = rate;
@@ -334,8 +334,8 @@ inferd_status experiment_mix(const experiment *e, inferd_err *err) {
             tenants[i] = (tenant_policy){.weight = 1, .max_class = GEN_HIGH};
         tenants[ADV_TENANT_VICTIM].share = (share_spec){SHARE_FIXED, VICTIM_PERCENT, 1};
         one.tenants = tenants;
-        printf("tenant %d has a fixed share of %d %%, the others what is left\n", ADV_TENANT_VICTIM,
-               VICTIM_PERCENT);
+        printf("tenant %d has a fixed share of %d %%, the others share the rest\n",
+               ADV_TENANT_VICTIM, VICTIM_PERCENT);
     }
     one.no_backlog = e->load_percent > 0; // the backlog itself would be the load
     if (e->load_percent > 0) st = find_rate(&one, &t, &rate, err);

@@ -54,7 +54,7 @@ static inferd_status draw(const experiment *e, const figures *f, inferd_err *err
                                   .n = N_FACTORS};
     }
     plot p = {.title = "Attainment by objective",
-              .x_label = "offered, part of what a dedicated device can",
+              .x_label = "offered, part of a dedicated device's capacity",
               .y_label = "attainment, %",
               .series = series,
               .n_series = N_OBJECTIVES,

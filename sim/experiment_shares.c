@@ -124,9 +124,10 @@ inferd_status experiment_shares(const experiment *e, inferd_err *err) {
     experiment_print_constants(e);
     inferd_status st = experiment_base(e, &base, err);
     if (st == INFERD_OK)
-        printf("everybody is offered %g times what the largest share ends of %.2f requests/s\n",
+        printf("each tenant or model is offered %g times what the largest share completes of %.2f "
+               "requests/s\n",
                OVERLOAD, base.capacity_per_s);
-    if (st == INFERD_OK) st = experiment_figures(e, &f, "fixed shares, everybody saturated", err);
+    if (st == INFERD_OK) st = experiment_figures(e, &f, "fixed shares, all saturated", err);
     if (st == INFERD_OK)
         st = figures_note(&f, "results", "dedicated_ends_per_s", base.capacity_per_s, err);
     for (size_t k = 0; k < N_CASES && st == INFERD_OK; k++)

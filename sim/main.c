@@ -33,7 +33,7 @@ static const char USAGE[] =
     "  --queue N          requests that may wait on a device\n"
     "  --step-tokens N    rows of a step at most\n"
     "  --cache-all        requests that share no prefix leave cached blocks, too\n"
-    "  --verify           the books after every turn, not only now and then\n"
+    "  --verify           check the counters after every iteration\n"
     "  --seconds X        of arrivals (default 600); not of speed\n"
     "  --requests N       speed: so many (default 200000)\n"
     "  --seeds N          at least 5 (default 5)\n"
@@ -90,7 +90,7 @@ static int run(const command *c, int argc, char **argv) {
         one.n_models = 1; // bisection begins with one model
         st = experiment_check_load(&one, &err);
         if (st != INFERD_OK && one.mix != WORKLOAD_TRACE)
-            inferd_context(&err, "it counts from one model on, which not every mix can be of");
+            inferd_context(&err, "the search begins with one model, which this mix does not allow");
     }
     if (st == INFERD_OK) {
         st = c->run(&e, &err);

@@ -25,7 +25,7 @@ inferd_status figures_init(figures *f, const char *title, const uint64_t *seeds,
     for (uint32_t i = 0; i < n_seeds; i++)
         for (uint32_t k = 0; k < i; k++)
             if (seeds[i] == seeds[k])
-                return inferd_fail(err, INFERD_EINVAL, "seed %llu is there twice",
+                return inferd_fail(err, INFERD_EINVAL, "seed %llu occurs twice",
                                    (unsigned long long)seeds[i]);
     f->n_seeds = n_seeds;
     memcpy(f->seeds, seeds, n_seeds * sizeof *seeds);

@@ -289,7 +289,7 @@ static inferd_status entitled_lines(const stats_run *run, scratch *s, line *line
             uint32_t p = s->changes[i].principal_idx;
             if (s->backlogged[p] == begins)
                 return inferd_fail(err, INFERD_EINVAL,
-                                   "backlog of principal %u overlaps itself at %llu us", p,
+                                   "backlog of flow %u overlaps itself at %llu us", p,
                                    (unsigned long long)at_us);
             s->backlogged[p] = begins;
         }
@@ -305,7 +305,7 @@ static inferd_status entitled_lines(const stats_run *run, scratch *s, line *line
 
 static inferd_status check_run(const stats_run *run, inferd_err *err) {
     if (run->n_principals == 0 || run->n_principals > STATS_PRINCIPALS_MAX)
-        return inferd_fail(err, INFERD_EINVAL, "%u principals, expected 1 to %d", run->n_principals,
+        return inferd_fail(err, INFERD_EINVAL, "%u flows, expected 1 to %d", run->n_principals,
                            STATS_PRINCIPALS_MAX);
     if (!(run->capacity > 0))
         return inferd_fail(err, INFERD_EINVAL, "capacity is %g percent, expected more than 0",
@@ -330,7 +330,7 @@ static inferd_status books_create(books *b, const stats_run *run, bool wants_ent
         good = service_lines(s.changes, n, b->measured, s.slopes, s.sums, s.last, b->n);
     }
     if (!good)
-        status = inferd_fail(err, INFERD_ENOMEM, "no memory for the books of %u principals", b->n);
+        status = inferd_fail(err, INFERD_ENOMEM, "no memory for the state of %u flows", b->n);
     else if (wants_entitled)
         status = entitled_lines(run, &s, b->entitled, err);
     scratch_destroy(&s);

@@ -32,7 +32,7 @@ inferd_status watch_create(const sim_model *models, uint32_t n_models, uint32_t 
     if (w == NULL || w->terms == NULL || w->n_requests == NULL || w->since_us == NULL ||
         w->part == NULL || w->seen == NULL || w->hot == NULL) {
         watch_destroy(w);
-        return inferd_fail(err, INFERD_ENOMEM, "no memory to watch %llu principals",
+        return inferd_fail(err, INFERD_ENOMEM, "no memory to watch %llu flows",
                            (unsigned long long)n);
     }
     for (uint32_t i = 0; i < w->n_principals; i++) {
@@ -209,7 +209,7 @@ inferd_status watch_sum(watch *w, uint64_t begin_us, uint64_t end_us, double flo
                            .end_us = end_us};
     inferd_status st = INFERD_OK;
     if (w->failed || out->used_us == NULL || out->due_us == NULL)
-        st = inferd_fail(err, INFERD_ENOMEM, "no memory for what was watched");
+        st = inferd_fail(err, INFERD_ENOMEM, "no memory for the watched figures");
     if (st == INFERD_OK) st = stats_share_errors(&run, out->errors, err);
     if (st == INFERD_OK) st = stats_entitled_us(&run, out->due_us, err);
     if (st == INFERD_OK) {

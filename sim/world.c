@@ -124,7 +124,7 @@ static void on_event(void *ctx, const gen_event *e) {
     }
     world_record *r = &w->records[e->id - 1];
     if (r->is_done) {
-        fail(w, "an event behind its last", e);
+        fail(w, "an event after its last", e);
         return;
     }
     if (e->kind == GEN_EV_DONE) {
@@ -248,7 +248,7 @@ static inferd_status set_places(world *w, inferd_err *err) {
     queue_places_init(&w->places, n_all, n_all);
     l->queue_len_max = n_all + w->places.n_spare;
     if (!queue_places_grow(&w->places, u32_max(o->n_tenants, 1), o->n_models))
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for places of the queue");
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for queue slots");
     for (uint32_t i = 0; o->tenants != NULL && i < o->n_tenants; i++)
         queue_places_keep(&w->places, QUEUE_TENANT, i, &o->tenants[i].share, o->n_devices);
     for (uint32_t i = 0; i < o->n_models; i++)
@@ -450,8 +450,8 @@ static inferd_status enter(world *w, const workload_request *r, uint64_t now_us,
 static inferd_status deliver(world *w, const workload_request *r, uint64_t now_us,
                              inferd_err *err) {
     if (r->model_idx >= w->options.n_models)
-        return inferd_fail(err, INFERD_EINVAL, "a request for model %u of %u", r->model_idx,
-                           w->options.n_models);
+        return inferd_fail(err, INFERD_EINVAL, "a request for model index %u, there are %u models",
+                           r->model_idx, w->options.n_models);
     uint32_t device_idx = choose_device(w, r->model_idx);
     world_core *c = &w->cores[device_idx];
     bool again = r->idx < w->n_records, enters = true;
@@ -532,7 +532,7 @@ static void park(world_core *c, uint64_t next_arrival_us) {
 static void verify(world_core *c, inferd_err *err) {
     world *w = c->world;
     if (w->failure.status != INFERD_OK || core_verify(&c->core, err) == INFERD_OK) return;
-    inferd_context(err, "device %d, turn %llu", (int)(c - w->cores),
+    inferd_context(err, "device %d, iteration %llu", (int)(c - w->cores),
                    (unsigned long long)c->n_turns);
     w->failure = *err;
 }

@@ -368,8 +368,9 @@ static void wrong_values_of_a_device_are_told(void) {
 static void rules_of_the_whole_are_checked(void) {
     open_folder();
     problem_is("{" MODELS ",\n\"devices\":[]}",
-               ":2: devices: must not be empty: leave it out for one of the kind auto");
-    problem_is("{\n\"models\":[]}", ":2: models: must not be empty: at least one is served");
+               ":2: devices: must not be empty: leave it out for one device of kind auto");
+    problem_is("{\n\"models\":[]}",
+               ":2: models: must not be empty: at least one model is required");
     problem_is("{" MODELS ",\n\"listen\":\"0.0.0.0:80\"}",
                ":2: listen: 0.0.0.0:80: reachable from other machines, which needs keys");
     problem_is("{" MODELS ",\n\"tenants\":[{\"name\":\"t\"}]}",
@@ -380,21 +381,21 @@ static void rules_of_the_whole_are_checked(void) {
         ":2: tenants[0].models[1]: there is no model \"n\"");
     problem_is("{" MODELS ",\n\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-012345678\"]},\n"
                "{\"name\":\"t\",\"keys\":[\"sk-112345678\"]}]}",
-               ":3: tenants[1]: the name \"t\" is taken by tenants[0]");
+               ":3: tenants[1]: the name \"t\" is already used by tenants[0]");
     problem_is("{" MODELS ",\n\"tenants\":[{\"name\":\"t\",\"keys\":[\"sk-012345678\"]},\n"
                "{\"name\":\"u\",\"keys\":[\"sk-112345678\",\"sk-012345678\"]}]}",
                ":3: tenants[1]: one of its keys is also a key of tenants[0]");
     problem_is("{\"models\":[{\"name\":\"m\",\"path\":\"m\",\"aliases\":[\"m\"]}]}",
-               ":1: models[0]: the name \"m\" is taken by models[0]");
+               ":1: models[0]: the name \"m\" is already used by models[0]");
     problem_is("{" MODELS ",\"limits\":{\"body_bytes_max\":\"1GiB\",\"json_memory_max\":\"2GiB\"}}",
                ":1: limits.body_bytes_max: 1073741824 is more than bodies_bytes_max (268435456): "
-               "such a body could never be held");
+               "such a body could never be received");
     problem_is("{" MODELS ",\"limits\":{\"body_bytes_max\":\"200MiB\"}}",
                ":1: limits.body_bytes_max: 209715200 is more than json_memory_max (134217728): "
                "such a body could never be parsed");
     problem_is("{" MODELS ",\"limits\":{\"stream_hard_bytes\":\"1KiB\"}}",
                ":1: limits.stream_soft_bytes: 65536 is more than stream_hard_bytes (1024): "
-               "a stream would be cut before it is paused");
+               "a stream would be ended before it is paused");
     EXPECT_EQ(load("{" MODELS ",\"limits\":{\"running_max\":600}}"), INFERD_OK);
     problem_is("{" MODELS ",\"limits\":{\"running_max\":600,\"step_tokens_max\":512}}",
                ":1: limits.running_max: 600 is more than step_tokens_max (512): "
@@ -447,7 +448,7 @@ static void unreadable_files_are_told(void) {
     buf_clear(&problems);
     write_file(file, "{" MODELS "}", strlen("{" MODELS "}"), 0602);
     EXPECT_EQ(config_load(file, &c, &problems, NULL), INFERD_EINVAL);
-    EXPECT(strstr(buf_cstr(&problems), "writable by everybody") != NULL);
+    EXPECT(strstr(buf_cstr(&problems), "writable by all users") != NULL);
     EXPECT(c == NULL);
     close_folder();
 }
@@ -493,7 +494,7 @@ static void keys_come_from_file_and_environment_too(void) {
     chmod(keys, 0602);
     EXPECT_EQ(load(text), INFERD_EINVAL);
     EXPECT(strstr(buf_cstr(&problems), "tenants[1].key_file: ") != NULL);
-    EXPECT(strstr(buf_cstr(&problems), "is writable by everybody") != NULL);
+    EXPECT(strstr(buf_cstr(&problems), "is writable by all users") != NULL);
     write_file(keys, "# nothing\n", 10, 0600);
     EXPECT_EQ(load(text), INFERD_EINVAL);
     EXPECT(strstr(buf_cstr(&problems), "tenants[1].key_file: holds no key") != NULL);
@@ -827,7 +828,7 @@ static void each_new_value_has_its_range(void) {
         {"kv_disk", "\"path\":[]", "path: expected text, found a list"},
         {"admin", "\"listen\":\"unix:/run/a\"", NULL},
         {"admin", "\"listen\":\"127.0.0.1:1\"",
-         "listen: must be unix:PATH, whose file says who may connect"},
+         "listen: must be unix:PATH: the permissions of that file control access"},
         {"admin", "\"listen\":\"unix:\"", "listen: unix: needs a path"},
         {"admin", "\"listen\":7", "listen: expected text, found a whole number"},
         {"admin", "\"keys\":\"sk-admin-0001\"", "keys: expected a list of keys, found text"},
@@ -883,7 +884,7 @@ static void values_arrive_where_they_belong(void) {
 }
 
 static void shares_are_completed_and_checked(void) {
-#define TAKE "which gets what is left: leave it out, or take \"burst\" or \"fixed\""
+#define TAKE "which guarantees none: leave it out, or use \"burst\" or \"fixed\""
     static const struct {
         const char *members, *problem;
         share_spec share;
@@ -894,8 +895,8 @@ static void shares_are_completed_and_checked(void) {
         {"\"percent\":100", NULL, {SHARE_BURST, 100, 1}},
         {"\"policy\":\"burst\",\"percent\":40,\"devices\":2", NULL, {SHARE_BURST, 40, 2}},
         {"\"policy\":\"fixed\",\"percent\":200,\"devices\":2", NULL, {SHARE_FIXED, 200, 2}},
-        {"\"policy\":\"fixed\"", "is required: how much \"fixed\" is", {0}},
-        {"\"policy\":\"burst\"", "is required: how much \"burst\" is", {0}},
+        {"\"policy\":\"fixed\"", "is required for policy \"fixed\"", {0}},
+        {"\"policy\":\"burst\"", "is required for policy \"burst\"", {0}},
         {"\"policy\":\"besteffort\",\"percent\":5", "5 percent for \"besteffort\", " TAKE, {0}},
         {"\"percent\":101", "101 percent on 1 device is 101 on each, a device has 100", {0}},
         {"\"percent\":240,\"devices\":2",
@@ -1110,32 +1111,29 @@ static void guarantees_fit_the_devices(void) {
                "devices have 11GiB "
                "(memory 12GiB less reserve 1GiB)");
     /* The sum fits, and no device has room for the second one. */
-    inequality(
-        "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
-        MODEL("b", "\"min\":\"4GiB\"") "]}",
-        "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
-        MODEL("b", "\"min\":\"4097MiB\"") "]}",
-        ":3: models[1].min: 4098MiB of it in pages of 2MiB go on one device, and beside larger "
-        "guarantees the most that one has is 4GiB");
-    inequality(
-        "{" TWO_CPUS ",\"models\":[" //
-        MODEL("a", "\"min\":\"8GiB\",\"replicas\":{\"min\":2,\"max\":2}") "]}",
-        "{" TWO_CPUS ",\"models\":[" //
-        MODEL("a", "\"min\":\"9GiB\",\"replicas\":{\"min\":2,\"max\":2}") "]}",
-        ":2: models[0].min: 4608MiB of it go on one device, and beside larger guarantees the "
-        "most that one has is 4GiB");
+    inequality("{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
+               MODEL("b", "\"min\":\"4GiB\"") "]}",
+               "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"min\":\"6GiB\"") "," //
+               MODEL("b", "\"min\":\"4097MiB\"") "]}",
+               ":3: models[1].min: 4098MiB of it in pages of 2MiB must fit on one device; beside "
+               "larger guarantees one has at most 4GiB");
+    inequality("{" TWO_CPUS ",\"models\":[" //
+               MODEL("a", "\"min\":\"8GiB\",\"replicas\":{\"min\":2,\"max\":2}") "]}",
+               "{" TWO_CPUS ",\"models\":[" //
+               MODEL("a", "\"min\":\"9GiB\",\"replicas\":{\"min\":2,\"max\":2}") "]}",
+               ":2: models[0].min: 4608MiB of it must fit on one device; beside larger guarantees "
+               "one has at most 4GiB");
     /* 4 + 3 + 3 on each, though the tightest place for the second 4 is beside the first. */
     inequality("{" TWO_TENS ",\"models\":[" SIX("4GiB", "3GiB") "]}",
                "{" TWO_TENS ",\"models\":[" SIX("5GiB", "3GiB") "]}",
                ":7: models[5].min: the models' min together are 22GiB, the devices have 20GiB "
                "(memory 20GiB less reserve 0)");
-    inequality(
-        "{" TWO_TENS
-        ",\"models\":[" MIN("a", "6GiB") "," MIN("b", "6GiB") "," MIN("c", "4GiB") "]}",
-        "{" TWO_TENS
-        ",\"models\":[" MIN("a", "6GiB") "," MIN("b", "6GiB") "," MIN("c", "5GiB") "]}",
-        ":4: models[2].min: 5GiB of it go on one device, and beside larger guarantees the most "
-        "that one has is 4GiB");
+    inequality("{" TWO_TENS
+               ",\"models\":[" MIN("a", "6GiB") "," MIN("b", "6GiB") "," MIN("c", "4GiB") "]}",
+               "{" TWO_TENS
+               ",\"models\":[" MIN("a", "6GiB") "," MIN("b", "6GiB") "," MIN("c", "5GiB") "]}",
+               ":4: models[2].min: 5GiB of it must fit on one device; beside larger guarantees one "
+               "has at most 4GiB");
     inequality("{" TWO_CPUS "," MODELS ",\"tenants\":[" TENANT("t", "\"min\":\"11GiB\"") "," //
                TENANT("u", "\"min\":0") "]}",
                "{" TWO_CPUS "," MODELS ",\"tenants\":[" TENANT("t", "\"min\":\"12GiB\"") "," //
@@ -1160,8 +1158,8 @@ static void guarantees_fit_the_devices(void) {
                "{" TWO_CPUS ",\"models\":[" MODEL("a", "\"share\":{\"percent\":60}") "," //
                MODEL("b", "\"share\":{\"percent\":60}") ","                              //
                MODEL("c", "\"share\":{\"percent\":41}") "]}",
-               ":4: models[2].share.percent: 41 percent of it go on one device, and beside larger "
-               "shares the most that one has is 40 percent");
+               ":4: models[2].share.percent: 41 percent of it must fit on one device; beside "
+               "larger shares one has at most 40 percent");
     inequality("{" MODELS ",\"tenants\":[" TENANT("t", "\"share\":{\"percent\":60}") "," //
                TENANT("u", "\"share\":{\"percent\":40}") "]}",
                "{" MODELS ",\"tenants\":[" TENANT("t", "\"share\":{\"percent\":60}") "," //
@@ -1211,8 +1209,8 @@ static void guarantees_are_counted_in_pages(void) {
                "(memory 2GiB less reserve 2MiB)");
     inequality("{" TWO_CPUS ",\"models\":[" MIN("a", "7GiB") "," MIN("b", "4095MiB") "]}",
                "{" TWO_CPUS ",\"models\":[" MIN("a", "6GiB") "," MIN("b", "4097MiB") "]}",
-               ":3: models[1].min: 4098MiB of it in pages of 2MiB go on one device, and beside "
-               "larger guarantees the most that one has is 4GiB");
+               ":3: models[1].min: 4098MiB of it in pages of 2MiB must fit on one device; beside "
+               "larger guarantees one has at most 4GiB");
     close_folder();
 }
 
@@ -1304,16 +1302,16 @@ static void devices_are_told_apart(void) {
                ":2: devices[1].cores: 1 are CPUs, and the kind is \"cuda\": leave it out");
     inequality(DEVICES("\"kind\":\"cuda\"", "\"kind\":\"cuda\",\"index\":1"),
                DEVICES("\"kind\":\"cuda\",\"index\":1", "\"kind\":\"cuda\",\"index\":1"),
-               ":2: devices[1].index: 1 is also that of devices[0]: one GPU, twice");
+               ":2: devices[1].index: 1 is also the index of devices[0]: each GPU may appear once");
     inequality(
         DEVICES("\"kind\":\"cuda\",\"uuid\":\"GPU-a1\"", "\"kind\":\"cuda\",\"uuid\":\"GPU-a2\""),
         DEVICES("\"kind\":\"cuda\",\"uuid\":\"GPU-a1\"", "\"kind\":\"cuda\",\"uuid\":\"gpu-A\""),
-        ":2: devices[1].uuid: \"gpu-A\" is also devices[0] (\"GPU-a1\"): one GPU, twice");
+        ":2: devices[1].uuid: \"gpu-A\" is also devices[0] (\"GPU-a1\"): each GPU may appear once");
     EXPECT_EQ(load(DEVICES("\"kind\":\"cuda\",\"uuid\":\"GPU-a1\"", "\"kind\":\"cuda\"")),
               INFERD_OK);
     inequality(DEVICES("\"kind\":\"cpu\",\"name\":\"a\"", "\"kind\":\"cuda\",\"name\":\"b\""),
                DEVICES("\"kind\":\"cpu\",\"name\":\"a\"", "\"kind\":\"cuda\",\"name\":\"a\""),
-               ":2: devices[1]: the name \"a\" is taken by devices[0]");
+               ":2: devices[1]: the name \"a\" is already used by devices[0]");
     problem_is(DEVICES("\"kind\":\"cpu\"", "\"name\":\"b\""), ":2: devices[1].kind: " KIND);
     problem_is(DEVICES("\"kind\":\"cpu\"", "\"kind\":\"gpu\""),
                ":2: devices[1].kind: expected one of \"auto\", \"cpu\", \"cuda\"");
@@ -1323,7 +1321,7 @@ static void devices_are_told_apart(void) {
     EXPECT(strstr(err.text, "2 problems") != NULL); // each against the first
     inequality("{" MODELS ",\"devices\":[{\"memory\":\"1GiB\",\"reserve\":1073741823}]}",
                "{" MODELS ",\"devices\":[{\"memory\":\"1GiB\",\"reserve\":\"1GiB\"}]}",
-               ":1: devices[0].reserve: 1GiB of a memory of 1GiB leaves nothing");
+               ":1: devices[0].reserve: 1GiB leaves nothing of the memory of 1GiB");
     close_folder();
 }
 
@@ -1371,11 +1369,11 @@ static void counted_tokens_need_a_place(void) {
     problem_is("{" MODELS ",\"tenants\":[" TENANT("t", "\"weight\":1") ","                 //
                TENANT("u", "\"limits\":{\"tokens_per_day\":7,\"tokens_per_month\":8}") "," //
                TENANT("v", "\"limits\":{\"tokens_per_month\":9}") "]}",
-               ":3: tenants[1].limits.tokens_per_day: 7 tokens are counted over restarts, which "
-               "needs state_dir: a folder to keep the counts in");
+               ":3: tenants[1].limits.tokens_per_day: 7 tokens need state_dir, a folder that keeps "
+               "the counts over restarts");
     problem_is("{" MODELS ",\"tenants\":[" TENANT("v", "\"limits\":{\"tokens_per_month\":9}") "]}",
-               ":2: tenants[0].limits.tokens_per_month: 9 tokens are counted over restarts, which "
-               "needs state_dir: a folder to keep the counts in");
+               ":2: tenants[0].limits.tokens_per_month: 9 tokens need state_dir, a folder that "
+               "keeps the counts over restarts");
     /* A wrong one is told as such, not as missing. */
     problem_is("{" MODELS ",\"state_dir\":7,\"tenants\":[" TENANT(
                    "v", "\"limits\":{\"tokens_per_month\":9}") "]}",
@@ -1426,7 +1424,7 @@ static void admin_keys_are_of_nobody_else(void) {
     problem_is("{" MODELS ",\n" ADMIN("\"sk-admin-0001\",\"sk-admin-0001\"") "}",
                ":2: admin: one of its keys is also a key of admin");
     problem_is("{" MODELS ",\"listen\":\"unix:/run/a\",\n" ADMIN("") "}",
-               ":2: admin.listen: is also what listen says");
+               ":2: admin.listen: is the same as listen");
     EXPECT_EQ(load("{" MODELS "}"), INFERD_OK);
     EXPECT(!IS_ADMIN("sk-admin-0001"));
     close_folder();
@@ -1607,7 +1605,7 @@ static void failed_writing_changes_nothing(void) {
         snprintf(path, sizeof path, "%s/.inferd.%d.%d", folder, (int)getpid(), i);
         write_file(path, "mine", 4, 0600);
     }
-    write_fails(file, "making a file beside it: File exists");
+    write_fails(file, "creating a temporary file: File exists");
     for (int i = 0; i < 100; i++) {
         snprintf(path, sizeof path, "%s/.inferd.%d.%d", folder, (int)getpid(), i);
         unlink(path);
@@ -1616,7 +1614,7 @@ static void failed_writing_changes_nothing(void) {
     /* A folder that cannot be written; root can, and so becomes somebody else. */
     chmod(folder, 0555);
     if (root) EXPECT_EQ(seteuid(nobody), 0);
-    write_fails(file, "making a file beside it: Permission denied");
+    write_fails(file, "creating a temporary file: Permission denied");
     if (root) EXPECT_EQ(seteuid(0), 0);
     file_holds(file, "old");
     chmod(folder, 0755);
@@ -1624,7 +1622,7 @@ static void failed_writing_changes_nothing(void) {
     if (root) {
         EXPECT_EQ(chown(folder, nobody, (gid_t)-1), 0);
         EXPECT_EQ(seteuid(nobody), 0);
-        write_fails(file, "giving the new one its owner: Operation not permitted");
+        write_fails(file, "setting the owner of the new file: Operation not permitted");
         EXPECT_EQ(seteuid(0), 0);
         file_holds(file, "old");
     }

@@ -220,7 +220,7 @@ static void the_free_memory_less_the_reserve_is_taken(void) {
         {{.memory_bytes = 64 * MIB, .page_bytes = 3 * MIB},
          2 * MIB,
          INFERD_EINVAL,
-         "a page of 3145728 bytes; it is a power of two from 4096 to 67108864"},
+         "a page of 3145728 bytes, expected a power of two from 4096 to 67108864"},
         {{.memory_bytes = 64 * MIB, .page_bytes = 2 * KIB},
          2 * MIB,
          INFERD_EINVAL,

@@ -47,7 +47,8 @@ static void open_twice(void) {
     EXPECT(m == first);
     EXPECT_EQ(cuda_module_open(NULL, &m, &err), INFERD_OK);
     EXPECT(m == first);
-    expect_refused(GOOD_TOO, INFERD_EINVAL, "good_too.so cannot be opened too: this process uses");
+    expect_refused(GOOD_TOO, INFERD_EINVAL,
+                   "good_too.so cannot be opened: this process already uses");
     expect_refused(CUDA_MODULES_DIR "/none.so", INFERD_ENOTFOUND, "none.so: no such file");
     expect_opened(GOOD);
 }

@@ -112,7 +112,7 @@ static void refuse_to_begin(void) {
     begin();
     said.n_devices = 0;
     EXPECT_EQ(api->init(), CU_ENODEVICE);
-    expect_text("knows no device");
+    expect_text("reports no device");
     setenv("CUDA_VISIBLE_DEVICES", "7", 1);
     said.fail_call = "cudaGetDeviceCount";
     said.error = cudaErrorNoDevice;

@@ -257,28 +257,28 @@ static void a_share_has_to_be_large_enough(void) {
     EXPECT_EQ(f.percent_needed, 15);
     feasible_share_say(&f, text, sizeof text);
     EXPECT_STR(text, "a step of 6.0 ms at a share of 14 % takes 42.858 ms > 40.0 ms per token; "
-                     "15 % would do");
+                     "15 % is enough");
     EXPECT(!feasible_share_check(6000, 5000, 100, &f));
     feasible_share_say(&f, text, sizeof text);
     EXPECT_STR(text, "a step of 6.0 ms at a share of 100 % takes 6.0 ms > 5.0 ms per token; the "
                      "whole device is too slow for it");
     EXPECT(!feasible_share_check(6000, 40000, 0, &f));
     feasible_share_say(&f, text, sizeof text);
-    EXPECT_STR(text, "a step of 6.0 ms without a share is promised no time; the target is 40.0 ms "
-                     "per token; 15 % would do");
+    EXPECT_STR(text, "a step of 6.0 ms without a share has no guaranteed time; the target is 40.0 "
+                     "ms per token; 15 % is enough");
     EXPECT(!feasible_share_check(6000, 40000, 101, &f));
     feasible_share_say(&f, text, sizeof text);
-    EXPECT_STR(text, "a share of 101 % of one device > 100 %; 15 % would do");
+    EXPECT_STR(text, "a share of 101 % of one device > 100 %; 15 % is enough");
     EXPECT(feasible_share_check(6000, 0, 0, &f));
     EXPECT(f.kept);
     feasible_share_say(&f, text, sizeof text);
     EXPECT_STR(text, "no target per token");
     EXPECT(!feasible_share_check(6000, 6000, 50, &f));
     feasible_share_say(&f, text, sizeof text);
-    EXPECT(strstr(text, "; 100 % would do") != NULL);
+    EXPECT(strstr(text, "; 100 % is enough") != NULL);
     EXPECT(!feasible_share_check(0, 6000, 0, &f)); // not measured yet: any share, but not none
     feasible_share_say(&f, text, sizeof text);
-    EXPECT(strstr(text, "; 1 % would do") != NULL);
+    EXPECT(strstr(text, "; 1 % is enough") != NULL);
     EXPECT(!feasible_share_check(UINT32_MAX, 1, 1, &f));
     EXPECT_EQ(f.percent_needed, UINT64_C(429496729500));
 }
@@ -314,13 +314,13 @@ static void what_is_needed_to_finish_must_be_there(void) {
     EXPECT(feasible_pages_check(&o, &f)); // 110 + 30 + 40 - 20 = 160
     EXPECT_EQ(f.may_pages, 160);
     feasible_pages_say(&f, &o, text, sizeof text);
-    EXPECT_STR(text, "weights 200 MiB + 120 MiB to finish = 320 MiB <= 320 MiB that it may have "
-                     "(min 0 MiB, no max, held 220 MiB, free 60 MiB, lent 80 MiB, promised to "
-                     "others 40 MiB)");
+    EXPECT_STR(text,
+               "weights 200 MiB + 120 MiB to finish its work = 320 MiB <= 320 MiB allowed (min 0 "
+               "MiB, no max, held 220 MiB, free 60 MiB, lent 80 MiB, guaranteed to others 40 MiB)");
     o.finish_pages = 61;
     EXPECT(!feasible_pages_check(&o, &f));
     feasible_pages_say(&f, &o, text, sizeof text);
-    EXPECT(strstr(text, "= 322 MiB > 320 MiB that it may have") != NULL);
+    EXPECT(strstr(text, "= 322 MiB > 320 MiB allowed") != NULL);
     o.min_pages = 161; // guaranteed: whoever has to leave
     EXPECT(feasible_pages_check(&o, &f));
     o.finish_pages = 20, o.max_pages = 119; // a ceiling is a ceiling
@@ -357,7 +357,7 @@ static void guarantees_fit_beside_the_reserve(void) {
     EXPECT_EQ(f.room_pages, 0);
     EXPECT(feasible_mins_check(mins, 0, 0, 0, mib2, &f));
     feasible_mins_say(&f, mins, 0, 0, 0, names, text, sizeof text);
-    EXPECT_STR(text, "min of nobody = 0 MiB <= 0 MiB (capacity 0 MiB - reserve 0 MiB)");
+    EXPECT_STR(text, "min of none = 0 MiB <= 0 MiB (capacity 0 MiB - reserve 0 MiB)");
 }
 
 /* ---- turns ---- */

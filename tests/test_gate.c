@@ -539,7 +539,7 @@ static void a_limit_of_zero_lets_nothing_new_in(void) {
         EXPECT_STR(error.type, "insufficient_quota");
         EXPECT_STR(error.code, "insufficient_quota");
         EXPECT_EQ(error.retry_after_s, 0);
-        snprintf(sentence, sizeof sentence, "limits.%s of tenant a is 0: nothing is let in",
+        snprintf(sentence, sizeof sentence, "limits.%s of tenant a is 0: nothing is admitted",
                  rows[i].name);
         EXPECT_STR(error.message, sentence);
         EXPECT_EQ(usage_of(g, 0).refused[LIMITS_CLOSED], 1);

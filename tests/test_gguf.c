@@ -97,7 +97,7 @@ static void many_keys_and_tensors_are_found(void) {
     walk(g);
     gguf_close(g);
     tiny_kv_u32(&t, "4711", 0);
-    is_refused(&t, INFERD_EFORMAT, "key 4711 is there twice");
+    is_refused(&t, INFERD_EFORMAT, "key 4711 occurs twice");
 }
 
 /* ---- metadata by kind ---- */
@@ -326,7 +326,7 @@ static void only_regular_files_are_opened(void) {
 
     const char *loop_path = in_folder("loop");
     EXPECT(symlink(loop_path, loop_path) == 0);
-    path_is_refused(loop_path, INFERD_EIO, "cannot look at it");
+    path_is_refused(loop_path, INFERD_EIO, "cannot stat it");
     unlink(loop_path);
 
     const char *socket_path = in_folder("socket");
@@ -404,7 +404,7 @@ static void a_file_that_changes_is_noticed(void) {
     unsigned char byte = 0;
     EXPECT_EQ(gguf_read(g, gguf_tensor_at(g, 0), 0, &byte, 1, NULL), INFERD_OK);
     EXPECT_EQ(byte, 1); // we still hold it
-    expect_changed(g, "was taken away while it was read");
+    expect_changed(g, "was removed while it was read");
 
     g = open_in_folder("model"); // a copy takes its place, equal in size and time
     gguf *copy = open_in_folder("copy");

@@ -158,7 +158,7 @@ static void bad_keys_are_refused(void) {
                    "b",
                    3, 3, "has the byte 0x7f");
     key_is_refused("k\xc3\xa9y", 4, 4, "has the byte 0xc3");
-    key_is_refused("first", 5, 5, "key first is there twice");
+    key_is_refused("first", 5, 5, "key first occurs twice");
 }
 
 static void the_longest_key_is_read(void) {
@@ -311,7 +311,7 @@ static void names_of_tensors_are_checked(void) {
         {"", 0, "tensor 1 of 3: its name at byte "},
         {"a\0b", 3, "has the byte 0x00"},
         {"a\x1b[2J", 5, "has the byte 0x1b"},
-        {"plain", 5, "tensor plain is there twice"},
+        {"plain", 5, "tensor plain occurs twice"},
         {"123456789-123456789-123456789-123456789-123456789-123456789-1234", 64,
          "has 64 bytes, at most 63"},
     };

@@ -169,7 +169,7 @@ static void full_pipe_drops_and_counts(void) {
     close_log();
     EXPECT(mkdir(folder, 0700) == 0 && mkfifo(path, 0600) == 0);
     EXPECT_EQ(log_open(path, false, LOG_LEVEL_INFO, &err), INFERD_EIO);
-    EXPECT(strstr(err.text, "nobody reads") != NULL);
+    EXPECT(strstr(err.text, "without a reader") != NULL);
     int reader = open(path, O_RDONLY | O_NONBLOCK);
     EXPECT_EQ(log_open(path, false, LOG_LEVEL_INFO, &err), INFERD_OK);
     uint64_t before = log_n_dropped(), begin_us = clock_now_us();

@@ -55,7 +55,7 @@ static void memory_is_weights_and_least_kv(void) {
     expect_why(&d, &w, PLACE_OK, "it fits");
     w.need[0].kv_pages = 11;
     expect_why(&d, &w, PLACE_MEMORY,
-               "memory: weights and least keys and values 122 MiB > 120 MiB to be had");
+               "memory: weights and least keys and values 122 MiB > 120 MiB available");
     w.need[0].weight_pages = UINT32_MAX - 1; // sums do not wrap
     EXPECT(!place_check(&d, &w, 0, NULL));
 }
@@ -68,7 +68,7 @@ static void guarantees_keep_the_reserve(void) {
     expect_why(&d, &w, PLACE_OK, "it fits");
     w.need[0].min_pages = 41;
     expect_why(&d, &w, PLACE_GUARANTEE,
-               "guarantees: 182 MiB with its own > 180 MiB without the reserve");
+               "guarantees: 182 MiB including its own > 180 MiB outside the reserve");
     d.reserve_pages = 200;
     EXPECT(!place_check(&d, &w, 0, NULL));
 }
@@ -79,7 +79,7 @@ static void shares_are_at_most_one_device(void) {
     place_wanted w = with_share(model_of(1), 30);
     expect_why(&d, &w, PLACE_OK, "it fits");
     w = with_share(w, 31);
-    expect_why(&d, &w, PLACE_SHARE, "shares: 101 % with its own > 100 %");
+    expect_why(&d, &w, PLACE_SHARE, "shares: 101 % including its own > 100 %");
     /* A whole device: nobody else with a guaranteed share, but its memory is not taken. */
     d.share_percent = 100;
     w = with_share(w, 1);
@@ -138,7 +138,7 @@ static void some_devices_take_nothing(void) {
     EXPECT(!place_check(&d, &w, 1, &why));
     EXPECT_EQ(why.reason, PLACE_TAKEN);
     place_say(&why, text, sizeof text);
-    EXPECT_STR(text, "a replica of it is there already");
+    EXPECT_STR(text, "the device already has a replica of it");
     w.distinct = false;
     EXPECT(place_check(&d, &w, 1, &why));
 }

@@ -308,7 +308,7 @@ static void what_is_not_a_file_is_an_error(void) {
     EXPECT_EQ(quota_file_read(path, &q, &err), INFERD_EIO);
     EXPECT(strstr(err.text, "is not a regular file") != NULL);
     EXPECT_EQ(quota_file_write(path, "x", 1, &err), INFERD_EIO); // cannot be replaced by a file
-    EXPECT(strstr(err.text, "renaming its successor") != NULL);
+    EXPECT(strstr(err.text, "renaming the new file") != NULL);
     EXPECT(rmdir(path) == 0 && mkfifo(path, 0600) == 0);
     EXPECT_EQ(quota_file_read(path, &q, &err), INFERD_EIO); // and does not wait
     EXPECT(unlink(path) == 0 && symlink("quota.json", path) == 0);
@@ -336,12 +336,12 @@ static void a_failed_write_leaves_the_old_file(void) {
     memset(text, 'x', 1000);
     EXPECT_EQ(quota_file_write(path, text, 1000, &err), INFERD_EIO);
     EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-    EXPECT(strstr(err.text, "writing its successor: File too large") != NULL);
+    EXPECT(strstr(err.text, "writing the new file: File too large") != NULL);
     EXPECT_STR(read_back(), "old");
     EXPECT(access(fresh, F_OK) != 0);
     EXPECT(symlink(path, fresh) == 0); // what somebody put there is not followed
     EXPECT_EQ(quota_file_write(path, "new", 3, &err), INFERD_EIO);
-    EXPECT(strstr(err.text, "opening its successor") != NULL);
+    EXPECT(strstr(err.text, "opening the new file") != NULL);
     EXPECT_STR(read_back(), "old");
     EXPECT_EQ(unlink(fresh), 0);
     memset(text, 'x', 1000);

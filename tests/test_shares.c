@@ -412,7 +412,7 @@ static void a_refusal_for_targets_tells_when_it_is_of_use_to_ask_again(void) {
     EXPECT_EQ(e->done.status, INFERD_EBUSY);
     EXPECT_EQ(e->done.retry_after_ms, 0);
     EXPECT(strstr(e->done.text, "its target of 1.0 ms per token") != NULL);
-    EXPECT(strstr(e->done.text, "not even alone") != NULL);
+    EXPECT(strstr(e->done.text, "even with no other request") != NULL);
 
     uint32_t before_ms = 0;
     for (uint32_t n = 800; n <= 1600; n += 800) { // tokens to go, of a little more than 3 ms each

@@ -307,7 +307,7 @@ static void wrong_runs_are_refused(void) {
     evict_run run = {alike, 3, spans, 3, 20};
     refused(&run, choose_too_far, "policy test chose 2 of 2 candidates");
     spans[1].model_idx = 3;
-    refused(&run, evict_lru, "activation 1 is of model 3 of 3");
+    refused(&run, evict_lru, "activation 1 is of model index 3, there are 3 models");
     spans[1] = (evict_span){0, 500000, 2 * SECOND};
     refused(&run, evict_lru, "activation 1 of model 0 overlaps another");
     spans[1] = (evict_span){1, 5 * SECOND, 5 * SECOND};

@@ -348,7 +348,7 @@ static void wrong_books_are_refused(void) {
     stats_share_error e[STATS_WINDOWS];
     inferd_err err = {0};
     EXPECT_EQ(stats_share_errors(&run, e, &err), INFERD_EINVAL);
-    EXPECT_STR(err.text, "backlog of principal 0 overlaps itself at 5 us");
+    EXPECT_STR(err.text, "backlog of flow 0 overlaps itself at 5 us");
     run.capacity = 0;
     EXPECT_EQ(stats_share_errors(&run, e, &err), INFERD_EINVAL);
     EXPECT_STR(err.text, "capacity is 0 percent, expected more than 0");
@@ -576,7 +576,7 @@ static void figures_that_contradict_are_refused(void) {
     EXPECT_STR(err.text, "4 seeds, expected 5 to 64");
     const uint64_t twice[] = {1, 2, 3, 4, 2};
     EXPECT_EQ(figures_init(&f, "x", twice, 5, &err), INFERD_EINVAL);
-    EXPECT_STR(err.text, "seed 2 is there twice");
+    EXPECT_STR(err.text, "seed 2 occurs twice");
     EXPECT_EQ(figures_init(&f, "x", SEEDS, 6, &err), INFERD_OK);
     EXPECT_EQ(figures_set(&f, "g", "n", "s", 1, 0, 1, &err), INFERD_OK);
     EXPECT_EQ(figures_set(&f, "g", "n", "ms", 1, 1, 1, &err), INFERD_EINVAL);

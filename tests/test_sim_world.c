@@ -423,7 +423,7 @@ static void a_load_that_no_rate_reaches_is_said(void) {
     e.load_percent = LOAD_PERCENT;
     EXPECT_EQ(experiment_mix(&e, &err), INFERD_EINVAL);
     EXPECT(strstr(err.text, "--load is 99, devices compute 9") != NULL);
-    EXPECT(strstr(err.text, "and no more with less or more") != NULL);
+    EXPECT(strstr(err.text, "at most, with rate x") != NULL);
     experiment_deinit(&e);
 }
 

@@ -266,8 +266,7 @@ static void do_harm(harm h, const char *path, uint32_t n) {
 /* After n pieces; the reader is not through by then, so the stage must fail, say why, and leave
  * nothing.  Another file that is there before the reader has looked at all is another model's. */
 static void a_file_that_changes_ends_its_stage(void) {
-    static const char *const words[HARMS] = {"", "was written to", "was replaced",
-                                             "was taken away"};
+    static const char *const words[HARMS] = {"", "was written to", "was replaced", "was removed"};
     static told wanted, got;
     char path[80];
     make_files();

@@ -168,7 +168,7 @@ static void places_are_given_back(void) {
     EXPECT(ask(l, T0, 0, 2, 10));
     EXPECT(!ask(l, T0, 9, 2, 10));
     EXPECT_EQ(answer.reason, LIMITS_CONCURRENT);
-    EXPECT(strstr(answer.text, "2 of at most 3 requests at once are running and 0 clients wait") !=
+    EXPECT(strstr(answer.text, "2 of at most 3 requests at once are running and 0 clients have") !=
            NULL);
     settle(l, T0 + S, 2, 10, 0);
     EXPECT(ask(l, T0 + S, 9, 2, 10));

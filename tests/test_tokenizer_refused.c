@@ -227,7 +227,7 @@ static void a_list_of_bos_tokens_has_the_one_that_is_added(void) {
     words_refused(&w, INFERD_EFORMAT, "bos_token_id is 5, and tokenizer.ggml.bos_token_ids does");
     words_bpe(&w, "smollm", no_merges);
     tiny_kv_i32s(&w.g, "tokenizer.ggml.bos_token_ids", (int32_t[]){4}, 1);
-    words_refused(&w, INFERD_EFORMAT, "bos_token_ids is there without");
+    words_refused(&w, INFERD_EFORMAT, "bos_token_ids is present without");
     words_bpe(&w, "smollm", no_merges);
     tiny_kv_u32(&w.g, "tokenizer.ggml.bos_token_id", 5);
     tiny_kv_i32s(&w.g, "tokenizer.ggml.bos_token_ids", (int32_t[]){5, 256}, 2);

@@ -23,7 +23,7 @@ TITLES = {f"{case}_{part}": f"{load}: {what}" for case, load in LOADS.items() fo
     "s32": "32 streams, tokens/s",
     "prefill512": "prompt of 512, tokens/s",
     "ttft128": "TTFT, prompt of 128, idle, ms",
-    "gap_longest": "longest gap of 4 streams, a prompt of 512 comes, ms",
+    "gap_longest": "longest gap of 4 streams while a prompt of 512 arrives, ms",
     "gap_median": "their median gap, ms",
     "cold": "start of the process to first token, ms",
     "pss_idle": "memory (Pss), idle, MB",

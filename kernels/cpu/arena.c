@@ -376,8 +376,8 @@ static inferd_status send_home(arena *a, window *w, uint32_t n_left, inferd_err 
         uint32_t i = w->n_pages - 1, page = w->pages[i];
         int e = move_page(a, page_at(&w->r, i), page_at(&a->r, page));
         if (e != 0)
-            return inferd_fail(err, INFERD_EDEVICE, "cannot move page %u home: %s", page,
-                               strerror(e));
+            return inferd_fail(err, INFERD_EDEVICE, "cannot move page %u back into the arena: %s",
+                               page, strerror(e));
         atomic_store_explicit(&a->states[page], HOME, memory_order_release);
         w->n_pages--;
         a->n_away--;

@@ -266,7 +266,7 @@ static inferd_status tell_not_finite(const pack_job *j, inferd_err *err) {
             return inferd_fail(err, INFERD_EFORMAT, "row %u, column %u is %g, not a finite number",
                                j->row_begin + row, col, (double)value);
     }
-    INFERD_CHECK(!"a row with a number that is none");
+    INFERD_CHECK(!"a row with a number that is not finite");
     return INFERD_EFORMAT;
 }
 

@@ -181,8 +181,8 @@ inferd_status machine_cpu_list(const char *text, cpu_set_t *out, inferd_err *err
         for (int cpu = first; cpu <= last; cpu++) {
             if (!CPU_ISSET(cpu, &allowed))
                 return inferd_fail(err, INFERD_EINVAL,
-                                   "cores is \"%.64s\": CPU %d is not there, or not for this "
-                                   "process; it may use %u",
+                                   "cores is \"%.64s\": CPU %d does not exist, or this process may "
+                                   "not use it; it may use %u CPUs",
                                    text, cpu, machine_cpus_in_mask());
             CPU_SET(cpu, out);
         }

@@ -460,8 +460,9 @@ static inferd_status choose_cpus(pool *p, const char *cores, uint32_t *n_threads
         if (s != INFERD_OK) return s;
         uint32_t n_cpus = (uint32_t)CPU_COUNT(&p->cpus);
         if (*n_threads > n_cpus)
-            return inferd_fail(err, INFERD_EINVAL, "%u compute threads, and cores \"%.64s\" are %u",
-                               *n_threads, cores, n_cpus);
+            return inferd_fail(err, INFERD_EINVAL,
+                               "%u compute threads, and cores \"%.64s\" names %u CPUs", *n_threads,
+                               cores, n_cpus);
         if (*n_threads == 0) *n_threads = u32_min(n_cpus, POOL_THREADS_MAX);
     }
     if (*n_threads == 0) *n_threads = u32_min(machine_cpus_allowed(), POOL_THREADS_MAX);

@@ -32,7 +32,7 @@ inferd_status cuda_moves_open(cuda_backend *c, inferd_err *err) {
     cu_result r = c->api->stream_create(false, &c->moves.stream);
     if (r == CU_OK) r = c->api->event_create(0, &c->moves.stepped);
     if (r == CU_OK) r = c->api->event_create(0, &c->moves.moved);
-    return r == CU_OK ? INFERD_OK : cu_fail(c->api, r, err, "creating the stream for parking");
+    return r == CU_OK ? INFERD_OK : cu_fail(c->api, r, err, "creating the stream for KV swaps");
 }
 
 void cuda_moves_close(cuda_backend *c) {
@@ -112,7 +112,7 @@ void cuda_kv_move(backend *be, const kv_layout *kv, uint32_t n, const int32_t *f
             r = c->api->copy_to_device(on_device(c, kv, to[i]), on_host(c, kv, from[i]), n_bytes,
                                        c->moves.stream);
     }
-    moves_failed(c, r, to_host ? "parking keys and values" : "fetching parked keys and values");
+    moves_failed(c, r, to_host ? "swapping out keys and values" : "swapping in keys and values");
 }
 
 unsigned char *cuda_kv_slot(backend *be, const kv_layout *kv, int32_t slot) {

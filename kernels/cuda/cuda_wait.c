@@ -35,7 +35,7 @@ inferd_status cuda_wait_open(cuda_backend *c, inferd_err *err) {
     if (r != CU_OK) return cu_fail(c->api, r, err, "counting the devices");
     c->wait = cuda_wait_choose(has_quota, machine_cpus_allowed(), n_devices);
     if (c->wait == CUDA_WAIT_ASLEEP) r = c->api->device_blocking();
-    if (r == CU_ELOST) return cu_fail(c->api, r, err, "asking the device to let the host sleep");
+    if (r == CU_ELOST) return cu_fail(c->api, r, err, "setting the device to blocking waits");
     if (r != CU_OK) parts_degrade(&c->parts, PART_BLOCKING, c->api->text()); // events still sleep
     return INFERD_OK;
 }

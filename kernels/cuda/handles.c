@@ -251,10 +251,10 @@ static inferd_status check_alias(cuda_memory *m, inferd_err *err) {
     if (r == CU_OK) r = COUNTED(m->n_calls, api->vmm_access(range, m->block_bytes));
     if (r == CU_OK) r = write_and_read(m, range, seen);
     inferd_status s = INFERD_OK;
-    if (r != CU_OK) s = memory_fail(m, r, err, "showing a handle at a second address");
+    if (r != CU_OK) s = memory_fail(m, r, err, "mapping a handle at a second address");
     if (mapped && (r = COUNTED(m->n_calls, api->vmm_unmap(range, m->block_bytes))) != CU_OK &&
         s == INFERD_OK)
-        s = memory_fail(m, r, err, "taking away the second address of a handle");
+        s = memory_fail(m, r, err, "unmapping the second address of a handle");
     COUNTED(m->n_calls, api->vmm_unreserve(range, m->block_bytes));
     if (s != INFERD_OK) return s;
     for (size_t i = 0; i < ALIAS_BYTES; i++)
@@ -262,7 +262,7 @@ static inferd_status check_alias(cuda_memory *m, inferd_err *err) {
             return inferd_fail(err, INFERD_EIO,
                                "device %u: byte %zu of a handle is 0x%02x at its first address and "
                                "was written as 0x%02x at its second: virtual memory management "
-                               "does not work here (INFERD_CUDA_OFF=vmm does without)",
+                               "does not work here (INFERD_CUDA_OFF=vmm runs without it)",
                                m->device_index, i, seen[i], ALIAS_BYTE);
     return INFERD_OK;
 }

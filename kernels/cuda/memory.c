@@ -66,7 +66,7 @@ static inferd_status choose_page(cuda_memory *m, const cuda_memory_options *o, i
     if (m->page_bytes < PAGE_BYTES_MIN || m->page_bytes > PAGE_BYTES_MAX ||
         (m->page_bytes & (m->page_bytes - 1)) != 0)
         return inferd_fail(err, INFERD_EINVAL,
-                           "a page of %zu bytes; it is a power of two from %zu to %zu",
+                           "a page of %zu bytes, expected a power of two from %zu to %zu",
                            m->page_bytes, PAGE_BYTES_MIN, PAGE_BYTES_MAX);
     m->block_bytes = m->page_bytes;
     m->block_pages = 1;

@@ -142,7 +142,7 @@ static inferd_status check_same(const char *path, inferd_err *err) {
         return inferd_fail(err, INFERD_ENOTFOUND, "the CUDA module %s: no such file", path);
     if (strcmp(wanted, open_path) == 0) return INFERD_OK;
     return inferd_fail(err, INFERD_EINVAL,
-                       "the CUDA module %s cannot be opened too: this process uses %s", path,
+                       "the CUDA module %s cannot be opened: this process already uses %s", path,
                        open_path);
 }
 

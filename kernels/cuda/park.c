@@ -43,9 +43,10 @@ inferd_status parking_open(cuda_memory *m, inferd_err *err) {
     void *p = mmap(NULL, k->mapped_bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-        return inferd_fail(err, INFERD_ENOMEM,
-                           "cannot reserve %zu MiB of host memory for parked keys and values: %s",
-                           k->mapped_bytes >> 20, strerror(errno));
+        return inferd_fail(
+            err, INFERD_ENOMEM,
+            "cannot reserve %zu MiB of host memory for swapped-out keys and values: %s",
+            k->mapped_bytes >> 20, strerror(errno));
     k->mapped = p;
     k->base = (unsigned char *)round_up_size((size_t)p, piece_bytes);
     size_t n = k->n_pieces * piece_bytes;

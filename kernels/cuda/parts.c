@@ -20,7 +20,7 @@ static const char *const names[CUDA_PARTS] = {
     [PART_SKINNY128] = "skinny128",
     [PART_BLOCKING] = "blocking",
 };
-_Static_assert((int)CUDA_PARTS <= (int)BE_DEVICE_PARTS_MAX, "all of them can be told");
+_Static_assert((int)CUDA_PARTS <= (int)BE_DEVICE_PARTS_MAX, "the report has room for each part");
 
 /* "vmm, graphs ... or blocking" */
 static void list_names(char *out, size_t out_bytes) {

@@ -372,7 +372,7 @@ void selftest_draw(check *c) {
     if (!check_begin(c, "draw_pick")) return;
     check_about(c, "draw_pick");
     if (!right) {
-        check_skip(c, "draw_pick", "draw_scan, whose results it takes, is wrong");
+        check_skip(c, "draw_pick", "draw_scan, which makes its input, is wrong");
         return;
     }
     if (!put_lot(c, &d, &a)) return;

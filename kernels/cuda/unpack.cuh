@@ -226,7 +226,7 @@ template <> inline constexpr uint32_t MANTISSA_BITS<f16> = 10;
 template <uint32_t F, class T>
 GPU_FN uint32_t tile_raw_pair(const tile_words<F> &w, uint32_t s, uint32_t m) {
     using q = quant<F>;
-    static_assert(q::MINIMA, "formats with an offset take it away as they are converted");
+    static_assert(q::MINIMA, "formats with an offset subtract it while they are converted");
     constexpr uint32_t at = MANTISSA_BITS<T> - q::BITS; // of the code's lowest bit
     constexpr uint32_t one = 1u << at | 1u << (at + 16);
     constexpr uint32_t base =

@@ -112,7 +112,7 @@ inferd_status window_upload_cuda(cuda_memory *m, cuda_window *w, size_t begin, s
     image_use(m, &w->image);
     cu_result r = look(m);
     if (r == CU_OK && up->n_pending == UNITS_MAX) r = finish(m, up->first);
-    if (r != CU_OK) return memory_fail(m, r, err, "looking at earlier uploads");
+    if (r != CU_OK) return memory_fail(m, r, err, "querying earlier uploads");
     unit *u;
     inferd_status s = take_unit(m, &u, err);
     if (s != INFERD_OK) return s;
@@ -151,7 +151,7 @@ inferd_status memory_wait(cuda_memory *m, cu_stream s, const void *p, inferd_err
     uint64_t seq = newest->seq;
     if (i < up->n_waited && up->waited[i].seq >= seq) return INFERD_OK;
     cu_result r = look(m);
-    if (r != CU_OK) return memory_fail(m, r, err, "looking at the uploads");
+    if (r != CU_OK) return memory_fail(m, r, err, "querying the uploads");
     if (up->first == NULL || up->first->seq > seq) return INFERD_OK; // it has landed
     r = m->api->stream_wait(s, newest->event);
     if (r != CU_OK) return memory_fail(m, r, err, "making a stream wait for an upload");
@@ -172,7 +172,7 @@ inferd_status window_pending_cuda(cuda_memory *m, const cuda_window *w, size_t *
     *out = 0;
     for (const unit *u = m->up.first; u != NULL; u = u->next)
         if (u->window == w) *out += (size_t)(u->end - u->begin);
-    return r == CU_OK ? INFERD_OK : memory_fail(m, r, err, "looking at the uploads");
+    return r == CU_OK ? INFERD_OK : memory_fail(m, r, err, "querying the uploads");
 }
 
 bool memory_all_arrived(cuda_memory *m) {

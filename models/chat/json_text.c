@@ -112,7 +112,7 @@ static bool read_text(reader *r) {
         buf_add(&r->text, r->p + begin, r->at - begin);
         if (take(r, '"')) break;
         if (!take(r, '\\'))
-            return refuse(r, "a text without its end, or a control character in it");
+            return refuse(r, "a string without its closing quote, or with a control character");
         if (!read_escape(r)) return refuse(r, "not an escape of JSON");
     }
     return !r->text.failed || run_out(r);
@@ -147,7 +147,7 @@ static json_t *read_number(reader *r) {
         if (skip_digits(r) == 0) return fail(r, "expected a digit");
     }
     size_t n = r->at - begin;
-    if (n > NUMBER_BYTES_MAX) return fail(r, "a number this long is not read");
+    if (n > NUMBER_BYTES_MAX) return fail(r, "the number is too long");
     memcpy(text, r->p + begin, n);
     text[n] = 0;
     errno = 0;
@@ -156,7 +156,7 @@ static json_t *read_number(reader *r) {
         return errno != 0 ? fail(r, "an integer beyond 64 bits") : made(r, json_integer(i));
     }
     double d = strtod(text, &end); // the program never leaves the locale "C"
-    return isfinite(d) ? made(r, json_real(d)) : fail(r, "a number beyond a double");
+    return isfinite(d) ? made(r, json_real(d)) : fail(r, "a number outside the range of a double");
 }
 
 static json_t *read_word(reader *r, const char *word, json_t *value) {

@@ -46,7 +46,7 @@ static const char *file_kind(mode_t mode) {
 static inferd_status look_at_fd(gguf *g, inferd_err *err) {
     struct stat *st = &g->stat_at_open;
     if (fstat(g->fd, st) != 0)
-        return inferd_fail(err, INFERD_EIO, "cannot look at it: %s", strerror(errno));
+        return inferd_fail(err, INFERD_EIO, "cannot stat it: %s", strerror(errno));
     if (!S_ISREG(st->st_mode))
         return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a file",
                            file_kind(st->st_mode));
@@ -61,7 +61,7 @@ static inferd_status open_regular(gguf *g, inferd_err *err) {
     if (stat(g->path, st) != 0) {
         if (errno == ENOENT || errno == ENOTDIR)
             return inferd_fail(err, INFERD_ENOTFOUND, "no such file");
-        return inferd_fail(err, INFERD_EIO, "cannot look at it: %s", strerror(errno));
+        return inferd_fail(err, INFERD_EIO, "cannot stat it: %s", strerror(errno));
     }
     if (!S_ISREG(st->st_mode))
         return inferd_fail(err, INFERD_EFORMAT, "it is %s, expected a file",
@@ -85,7 +85,7 @@ inferd_status gguf_pread(const gguf *g, uint64_t offset, void *out, size_t n, in
         if (n_read == 0)
             return inferd_fail(
                 err, INFERD_EIO,
-                "ends at byte %llu but had %llu bytes when it was opened: it was cut",
+                "ends at byte %llu but had %llu bytes when it was opened: it was truncated",
                 (unsigned long long)offset, (unsigned long long)gguf_file_bytes(g));
         p += n_read;
         offset += (uint64_t)n_read;
@@ -150,7 +150,7 @@ inferd_status gguf_check_open(const gguf *g, inferd_err *err) {
     const struct stat *old = &g->stat_at_open;
     struct stat now;
     if (fstat(g->fd, &now) != 0)
-        return inferd_fail(err, INFERD_EIO, "%s: cannot look at it: %s", g->label, strerror(errno));
+        return inferd_fail(err, INFERD_EIO, "%s: cannot stat it: %s", g->label, strerror(errno));
     if (now.st_size != old->st_size)
         return inferd_fail(err, INFERD_EIO, "%s: changed while it was read: %lld bytes, then %lld",
                            g->label, (long long)old->st_size, (long long)now.st_size);
@@ -166,7 +166,7 @@ inferd_status gguf_check_unchanged(const gguf *g, inferd_err *err) {
     if (s != INFERD_OK) return s;
     if (g->unnamed) return INFERD_OK;
     if (stat(g->path, &named) != 0)
-        return inferd_fail(err, INFERD_EIO, "%s: was taken away while it was read: %s", g->label,
+        return inferd_fail(err, INFERD_EIO, "%s: was removed while it was read: %s", g->label,
                            strerror(errno));
     if (named.st_dev != old->st_dev || named.st_ino != old->st_ino)
         return inferd_fail(err, INFERD_EIO, "%s: was replaced by another file while it was read",

@@ -271,7 +271,7 @@ static inferd_status index_entries(gguf *g, inferd_err *err) {
     for (size_t i = 1; i < g->n_entries; i++) {
         if (compare_entries(&g->entry_idx[i - 1], &g->entry_idx[i], g) != 0) continue;
         bytes key = gguf_entry_key(g, &g->entries[g->entry_idx[i]]);
-        return inferd_fail(err, INFERD_EFORMAT, "key %.*s is there twice",
+        return inferd_fail(err, INFERD_EFORMAT, "key %.*s occurs twice",
                            (int)size_min(key.n, KEY_BYTES_SHOWN), key.p);
     }
     return INFERD_OK;
@@ -380,7 +380,7 @@ static inferd_status index_tensors(gguf *g, inferd_err *err) {
     qsort_r(g->tensor_idx, g->n_tensors, sizeof *g->tensor_idx, compare_tensors, g);
     for (size_t i = 1; i < g->n_tensors; i++)
         if (compare_tensors(&g->tensor_idx[i - 1], &g->tensor_idx[i], g) == 0)
-            return inferd_fail(err, INFERD_EFORMAT, "tensor %s is there twice",
+            return inferd_fail(err, INFERD_EFORMAT, "tensor %s occurs twice",
                                g->tensors[g->tensor_idx[i]].name);
     return INFERD_OK;
 }
@@ -411,7 +411,7 @@ static inferd_status place_tensors(gguf *g, uint64_t data_at, uint64_t alignment
         if (at > file_bytes || t->n_bytes > file_bytes - at)
             return inferd_fail(err, INFERD_EFORMAT,
                                "tensor %s: has %" PRIu64 " bytes at byte %" PRIu64
-                               ", but the file has only %" PRIu64 " in all: it may be cut",
+                               ", but the file has only %" PRIu64 " in all: it may be truncated",
                                t->name, t->n_bytes, at, file_bytes);
         t->file_offset = at;
         expected = round_up(offset + t->n_bytes, alignment);

@@ -49,8 +49,8 @@ static inferd_status check_key(const gguf *g, size_t i, bytes key, const known_k
     name[n] = 0;
     if (k == NULL)
         return inferd_fail(err, INFERD_EUNSUPPORTED,
-                           "%s: key %s (%s) is not known, so what it asks for cannot be honoured",
-                           gguf_path(g), name, gguf_show_value(g, i, value));
+                           "%s: key %s (%s) is not known, so it cannot be applied", gguf_path(g),
+                           name, gguf_show_value(g, i, value));
     bool fine = true;
     switch (k->rule) {
     case KNOWN_READ:

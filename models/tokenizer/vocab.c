@@ -159,12 +159,12 @@ static inferd_status check_more_bos(const tokenizer *t, const gguf *g, inferd_er
         if (gguf_array_int(&ids, i) == t->bos) return INFERD_OK;
     if (t->bos < 0)
         return inferd_fail(err, INFERD_EFORMAT,
-                           "tokenizer.ggml.bos_token_ids is there without "
-                           "tokenizer.ggml.bos_token_id, which says the one that is added");
-    return inferd_fail(err, INFERD_EFORMAT,
-                       "tokenizer.ggml.bos_token_id is %d, and tokenizer.ggml.bos_token_ids does "
-                       "not have it",
-                       t->bos);
+                           "tokenizer.ggml.bos_token_ids is present without "
+                           "tokenizer.ggml.bos_token_id, which is the token that is added");
+    return inferd_fail(
+        err, INFERD_EFORMAT,
+        "tokenizer.ggml.bos_token_id is %d, and tokenizer.ggml.bos_token_ids does not contain it",
+        t->bos);
 }
 
 static inferd_status read_ids(tokenizer *t, const gguf *g, inferd_err *err) {

@@ -866,7 +866,8 @@ inferd_status engine_admit(const engine *e, uint32_t model_idx, uint32_t n_promp
     if (fit_tokens == NULL) fit_tokens = &ignored;
     *fit_tokens = 0;
     if (model_idx >= e->n_slots)
-        return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", model_idx, e->n_slots);
+        return inferd_fail(err, INFERD_ENOTFOUND, "model index %u, there are %u models", model_idx,
+                           e->n_slots);
     const slot_view *v = &e->slots[model_idx];
     model_state state = engine_model_state(e, model_idx);
     if (state == MODEL_NONE) return INFERD_OK; // not known yet; the engine checks again

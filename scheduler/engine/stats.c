@@ -53,7 +53,7 @@ inferd_status principal_views_init(principal_views *v, inferd_err *err) {
     v->boards = calloc(ENGINE_PRINCIPALS_MAX, sizeof *v->boards);
     v->words = calloc((size_t)ENGINE_PRINCIPALS_MAX * PRINCIPAL_WORDS, sizeof *v->words);
     if (v->boards == NULL || v->words == NULL)
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for an account of %u principals",
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the usage of %u flows",
                            ENGINE_PRINCIPALS_MAX);
     for (size_t i = 0; i < ENGINE_PRINCIPALS_MAX; i++)
         v->boards[i] = (board){.words = v->words + i * PRINCIPAL_WORDS,

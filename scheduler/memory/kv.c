@@ -33,7 +33,7 @@ inferd_status kv_init(kv *k, const kv_layout *layout, pool *p, uint32_t owner, p
     if (k->blocks == NULL || k->slots == NULL || k->pages == NULL || k->slot_stack == NULL ||
         k->marks == NULL) {
         kv_deinit(k);
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for the books of %zu slots", n_slots);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the state of %zu slots", n_slots);
     }
     for (uint32_t i = 0; i < k->n_blocks; i++)
         k->blocks[i].next = i + 1 < k->n_blocks ? i + 1 : BLOCK_NONE;
@@ -263,7 +263,8 @@ void kv_block_free(kv *k, uint32_t block) {
 static inferd_status mark_slot(const kv *k, uint32_t slot, inferd_err *err) {
     const pool_page *page = &k->pool->pages[slot / k->layout.slots_per_page];
     if (page->state != k->state || page->owner != k->owner)
-        return inferd_fail(err, INFERD_EINVAL, "kv: slot %u lies in a page that is not ours", slot);
+        return inferd_fail(err, INFERD_EINVAL,
+                           "kv: slot %u lies in a page that the model does not own", slot);
     if (k->marks[slot]++) return inferd_fail(err, INFERD_EINVAL, "kv: slot %u is used twice", slot);
     return INFERD_OK;
 }
@@ -282,11 +283,13 @@ static inferd_status verify_blocks(const kv *k, inferd_err *err) {
     }
     for (uint32_t b = k->block_head; b != BLOCK_NONE; b = k->blocks[b].next)
         if (++n_unused > k->n_blocks || k->blocks[b].taken)
-            return inferd_fail(err, INFERD_EINVAL, "kv: the stack of unused blocks is wrong");
+            return inferd_fail(err, INFERD_EINVAL,
+                               "kv: the stack of unused blocks is inconsistent");
     if (n_taken != k->n_taken || n_live != k->n_live || n_taken + n_unused != k->n_blocks)
-        return inferd_fail(
-            err, INFERD_EINVAL, "kv: %u blocks taken, %u live, %u unused; the books say %u, %u, %u",
-            n_taken, n_live, n_unused, k->n_taken, k->n_live, k->n_blocks - k->n_taken);
+        return inferd_fail(err, INFERD_EINVAL,
+                           "kv: %u blocks taken, %u live, %u unused; the counters say %u, %u, %u",
+                           n_taken, n_live, n_unused, k->n_taken, k->n_live,
+                           k->n_blocks - k->n_taken);
     return INFERD_OK;
 }
 
@@ -297,7 +300,9 @@ static inferd_status verify_pages(const kv *k, inferd_err *err) {
         const kv_page *g = &k->pages[page];
         if (p->state != k->state || p->owner != k->owner) {
             if (list_linked(&g->partial))
-                return inferd_fail(err, INFERD_EINVAL, "kv: page %u is listed and not ours", page);
+                return inferd_fail(
+                    err, INFERD_EINVAL,
+                    "kv: page %u is in the partial list, but the model does not own it", page);
             continue;
         }
         for (uint32_t i = 0; i < g->n_free; i++) {
@@ -306,10 +311,14 @@ static inferd_status verify_pages(const kv *k, inferd_err *err) {
         }
         for (uint32_t i = 0; i < n; i++)
             if (k->marks[(size_t)page * n + i] != 1)
-                return inferd_fail(err, INFERD_EINVAL, "kv: slot %u of page %u is lost", i, page);
+                return inferd_fail(err, INFERD_EINVAL,
+                                   "kv: slot %u of page %u is neither free nor in a block", i,
+                                   page);
         if (g->n_free == n || (g->n_free > 0) != list_linked(&g->partial))
-            return inferd_fail(err, INFERD_EINVAL, "kv: page %u with %u free slots is kept wrongly",
-                               page, g->n_free);
+            return inferd_fail(
+                err, INFERD_EINVAL,
+                "kv: page %u with %u free slots is wrongly in or not in the partial list", page,
+                g->n_free);
         n_free += g->n_free;
         n_idle += g->n_live == 0;
         n_partial += g->n_free > 0;
@@ -317,9 +326,10 @@ static inferd_status verify_pages(const kv *k, inferd_err *err) {
     uint32_t n_listed = 0;
     LIST_EACH(node, &k->partial) n_listed++;
     if (n_free != k->n_free_slots || n_idle != k->n_idle_pages || n_partial != n_listed)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "kv: %u free slots, %u idle pages, %u partial; the books say %u, %u, %u",
-                           n_free, n_idle, n_partial, k->n_free_slots, k->n_idle_pages, n_listed);
+        return inferd_fail(
+            err, INFERD_EINVAL,
+            "kv: %u free slots, %u idle pages, %u partial; the counters say %u, %u, %u", n_free,
+            n_idle, n_partial, k->n_free_slots, k->n_idle_pages, n_listed);
     return INFERD_OK;
 }
 

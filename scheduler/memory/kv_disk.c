@@ -226,7 +226,7 @@ static folder list_folder(const kv_disk *d) {
         if (kv_file_read_name(e->d_name, ".tmp", one.name)) unlinkat(d->dir_fd, e->d_name, 0);
         if (!is_ours(d, e->d_name, &one)) continue;
         if (f.n == d->n_records)
-            f.problem = "it holds more files than max_bytes is good for";
+            f.problem = "it holds more files than max_bytes allows";
         else if (!keep(&f, &one))
             f.problem = strerror(ENOMEM);
     }
@@ -269,13 +269,13 @@ static void look_through(kv_disk *d) {
     for (size_t i = 0; i < f.n; i++) {
         const found *one = &f.all[i];
         if (find(d, one->name) == NONE && add(d, one->name, one->n_bytes, true) == NONE)
-            f.problem = "it holds more files than max_bytes is good for";
+            f.problem = "it holds more files than max_bytes allows";
         if (i % FOUND_AT_ONCE == FOUND_AT_ONCE - 1) let_others(d);
     }
     free(f.all);
     d->look_at_us = UINT64_MAX;
     if (f.problem != NULL) {
-        say(d, "looking through the folder", f.problem);
+        say(d, "scanning the folder", f.problem);
         d->look_at_us = clock_now_us() + d->off_us;
     }
     make_room(d, 0);
@@ -318,7 +318,7 @@ static void note_answer(kv_disk *d, const uint64_t name[2], kv_file_answer answe
         /* Not if it was dropped after the request and is being written again. */
         if (i != NONE && d->records[i].there) forget(d, name);
         *(answer == KV_FILE_MISSING ? &d->stats.n_missing : &d->stats.n_bad) += 1;
-        say(d, answer == KV_FILE_MISSING ? "a file is gone" : "a file is not what it should be",
+        say(d, answer == KV_FILE_MISSING ? "a file is missing" : "a file has unexpected contents",
             "it is not used");
     }
 }
@@ -426,7 +426,7 @@ static inferd_status open_folder(kv_disk *d, const char *path, inferd_err *err) 
     if (st.st_uid != geteuid() || (st.st_mode & 0777) != 0700)
         return inferd_fail(err, INFERD_EIO,
                            "the folder %s belongs to user %u with permissions %03o, expected user "
-                           "%u and 700: it will hold what people asked",
+                           "%u and 700: it will hold clients' prompts",
                            path, (unsigned)st.st_uid, (unsigned)(st.st_mode & 0777),
                            (unsigned)geteuid());
     return INFERD_OK;

@@ -150,7 +150,7 @@ inferd_status pool_init_extents(pool *p, uint32_t n_pages, uint32_t n_ready, uin
     p->extents = calloc(size_max(p->n_extents, 1), sizeof *p->extents);
     if (p->pages == NULL || p->owners == NULL || p->extents == NULL) {
         pool_deinit(p);
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for the books of %u pages", n_pages);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the state of %u pages", n_pages);
     }
     for (uint32_t i = 0; i < n_owners; i++) p->owners[i].max = UINT32_MAX;
     for (uint32_t i = 0; i <= POOL_EXTENT_MAX; i++) p->bucket[i] = PAGE_NONE;
@@ -425,7 +425,8 @@ static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *
         const pool_extent *x = &p->extents[e];
         if (list_length(p, x->free_head, PAGE_FREE, 0) != x->n_free || x->n_free > p->extent_pages)
             return inferd_fail(err, INFERD_EINVAL,
-                               "pool: extent %u does not hold its %u free pages", e, x->n_free);
+                               "pool: the list of extent %u does not hold its %u free pages", e,
+                               x->n_free);
         for (uint32_t page = x->free_head; page != PAGE_NONE; page = p->pages[page].next)
             if (page / p->extent_pages != e)
                 return inferd_fail(err, INFERD_EINVAL, "pool: page %u is in extent %u", page, e);
@@ -439,7 +440,7 @@ static inferd_status verify_extents(const pool *p, uint32_t n_free, inferd_err *
                 return inferd_fail(err, INFERD_EINVAL, "pool: extent %u is in bucket %u", e, n);
     if (n_pages != n_free || n_linked != n_open)
         return inferd_fail(err, INFERD_EINVAL,
-                           "pool: %u free pages in %u extents, the books say %u in %u", n_pages,
+                           "pool: %u free pages in %u extents, the counters say %u in %u", n_pages,
                            n_linked, n_free, n_open);
     return INFERD_OK;
 }
@@ -457,17 +458,17 @@ static inferd_status verify_owners(const pool *p, inferd_err *err) {
         for (int s = 0; s < PAGE_STATES && status == INFERD_OK; s++)
             if (found[o].held[s] != owner->held[s])
                 status = inferd_fail(err, INFERD_EINVAL,
-                                     "pool: owner %u has %u pages in state %d, its ledger says %u",
+                                     "pool: owner %u has %u pages in state %d, its counter says %u",
                                      o, found[o].held[s], s, owner->held[s]);
         unfilled += pool_unfilled(owner);
         n_min += owner->min;
     }
     free(found);
     if (status == INFERD_OK && n_min != p->n_min)
-        return inferd_fail(err, INFERD_EINVAL, "pool: guarantees of %u pages, the books say %u",
+        return inferd_fail(err, INFERD_EINVAL, "pool: guarantees of %u pages, the counter says %u",
                            n_min, p->n_min);
     if (status == INFERD_OK && unfilled != p->unfilled)
-        return inferd_fail(err, INFERD_EINVAL, "pool: unfilled guarantees %u, the books say %u",
+        return inferd_fail(err, INFERD_EINVAL, "pool: unfilled guarantees %u, the counter says %u",
                            unfilled, p->unfilled);
     return status;
 }
@@ -485,15 +486,16 @@ inferd_status pool_verify(const pool *p, inferd_err *err) {
     }
     for (int s = 0; s < PAGE_STATES; s++)
         if (n_in[s] != p->n_in[s])
-            return inferd_fail(err, INFERD_EINVAL, "pool: %u pages in state %d, the books say %u",
-                               n_in[s], s, p->n_in[s]);
+            return inferd_fail(err, INFERD_EINVAL,
+                               "pool: %u pages in state %d, the counter says %u", n_in[s], s,
+                               p->n_in[s]);
     inferd_status extents = verify_extents(p, n_in[PAGE_FREE], err);
     if (extents != INFERD_OK) return extents;
     uint32_t n_quarantine = 0;
     for (uint32_t i = 0; i <= POOL_DEPTH_MAX; i++) {
         uint32_t n = list_length(p, p->quarantine_head[i], PAGE_QUARANTINE, i);
         if (n == UINT32_MAX)
-            return inferd_fail(err, INFERD_EINVAL, "pool: quarantine list %u is wrong", i);
+            return inferd_fail(err, INFERD_EINVAL, "pool: quarantine list %u is inconsistent", i);
         n_quarantine += n;
     }
     if (n_quarantine != n_in[PAGE_QUARANTINE])
@@ -502,14 +504,14 @@ inferd_status pool_verify(const pool *p, inferd_err *err) {
                            n_in[PAGE_QUARANTINE]);
     uint32_t n_broken = (p->n_extents - p->n_whole) * p->extent_pages;
     if (p->ledger != NULL && p->ledger->n_parked_apart != n_broken)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "pool: %u pages of the host lie in extents that are in use, the ledger "
-                           "has %u",
-                           n_broken, p->ledger->n_parked_apart);
+        return inferd_fail(
+            err, INFERD_EINVAL,
+            "pool: %u pages of the host lie in extents that are in use, the host budget has %u",
+            n_broken, p->ledger->n_parked_apart);
     if (n_in_device(p) > p->n_device || n_in_host(p) > p->n_host)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "pool: %u pages of the device and %u of the host are taken, the ledgers "
-                           "have %u and %u",
-                           n_in_device(p), n_in_host(p), p->n_device, p->n_host);
+        return inferd_fail(
+            err, INFERD_EINVAL,
+            "pool: %u pages of the device and %u of the host are taken, the budgets have %u and %u",
+            n_in_device(p), n_in_host(p), p->n_device, p->n_host);
     return verify_owners(p, err);
 }

@@ -262,7 +262,8 @@ inferd_status prefix_verify(const prefix *p, inferd_err *err) {
         if (e->published && !block->taken)
             return inferd_fail(err, INFERD_EINVAL, "prefix: block %u is published and free", b);
         if (cached && !e->published)
-            return inferd_fail(err, INFERD_EINVAL, "prefix: block %u belongs to nobody", b);
+            return inferd_fail(err, INFERD_EINVAL, "prefix: block %u is cached, but not published",
+                               b);
         if (cached != list_linked(&e->lru))
             return inferd_fail(err, INFERD_EINVAL, "prefix: block %u and the LRU list disagree", b);
         n_published += e->published;
@@ -272,13 +273,12 @@ inferd_status prefix_verify(const prefix *p, inferd_err *err) {
     for (uint32_t i = 0; i < p->n_buckets; i++)
         for (uint32_t b = p->buckets[i]; b != BLOCK_NONE; b = p->entries[b].next)
             if (++n_found > p->kv->n_blocks || !p->entries[b].published)
-                return inferd_fail(err, INFERD_EINVAL, "prefix: bucket %u is wrong", i);
+                return inferd_fail(err, INFERD_EINVAL, "prefix: bucket %u is inconsistent", i);
     if (n_published != p->n_published || n_found != n_published || n_evictable != p->n_evictable ||
         n_listed != n_evictable)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "prefix: %u published, %u found, %u cached, %u listed; the books say "
-                           "%u, %u",
-                           n_published, n_found, n_evictable, n_listed, p->n_published,
-                           p->n_evictable);
+        return inferd_fail(
+            err, INFERD_EINVAL,
+            "prefix: %u published, %u found, %u cached, %u listed; the counters say %u, %u",
+            n_published, n_found, n_evictable, n_listed, p->n_published, p->n_evictable);
     return INFERD_OK;
 }

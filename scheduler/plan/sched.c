@@ -71,8 +71,8 @@ inferd_status sched_set_device(sched *s, uint32_t depth, uint32_t step_tokens_ma
                  step_tokens_max >= s->limits.running_max);
     if (depth > 1 && s->limits.draft_tokens > 0)
         return inferd_fail(err, INFERD_EUNSUPPORTED,
-                           "guessing tokens (limits.draft_tokens is %u) needs a device that "
-                           "computes one step at a time, as the CPU does: set it to 0",
+                           "draft tokens (limits.draft_tokens is %u) need a device that computes "
+                           "one step at a time, as the CPU does: set it to 0",
                            s->limits.draft_tokens);
     s->limits.depth = depth;
     s->limits.step_tokens_max = step_tokens_max;

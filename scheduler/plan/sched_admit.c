@@ -118,7 +118,7 @@ inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t kv_
     uint32_t room = max_tokens > 0 ? 1 : 0; // for output
     if (n_prompt > context || context - n_prompt < room)
         return inferd_fail(err, INFERD_ETOOLONG,
-                           "the prompt has %u tokens, the context holds %u with the output",
+                           "the prompt has %u tokens, the context holds %u including the output",
                            n_prompt, context);
     bool has_end = max_tokens > 0 && max_tokens != GEN_NO_MAX;
     /* The last token drawn needs no keys and values. */
@@ -133,8 +133,8 @@ inferd_status sched_admit(uint32_t context, uint32_t kv_tokens_max, uint32_t kv_
     if (kv_tokens_max == 0)
         return inferd_fail(
             err, INFERD_EMODEL,
-            "the device has no memory for keys and values of this model: its weights "
-            "leave none beside what is pinned, and promised to others");
+            "the device has no memory for keys and values of this model: its weights leave none "
+            "beside memory that is pinned or guaranteed to others");
     if (n_prompt > kv_tokens_max)
         return inferd_fail(err, INFERD_ETOOLONG,
                            "the prompt has %u tokens, the memory for keys and values holds %u",
@@ -338,7 +338,8 @@ static inferd_status check_ids(const gen_request *r, uint32_t n_vocab, inferd_er
 static inferd_status check_request(const sched *s, const gen_request *r, uint64_t now_us,
                                    inferd_err *err) {
     if (r->model_idx >= s->n_models)
-        return inferd_fail(err, INFERD_ENOTFOUND, "model %u of %u", r->model_idx, s->n_models);
+        return inferd_fail(err, INFERD_ENOTFOUND, "model index %u, there are %u models",
+                           r->model_idx, s->n_models);
     const sched_model *m = &s->models[r->model_idx];
     /* A client that comes back after Retry-After may be the first to notice that the time is
      * over. */
@@ -352,7 +353,8 @@ static inferd_status check_request(const sched *s, const gen_request *r, uint64_
     if (r->n_prompt == 0 || r->prompt == NULL)
         return inferd_fail(err, INFERD_EINVAL, "the prompt has no tokens");
     if ((uint32_t)r->prio >= GEN_CLASSES)
-        return inferd_fail(err, INFERD_EINVAL, "class %u of %u", (unsigned)r->prio, GEN_CLASSES);
+        return inferd_fail(err, INFERD_EINVAL, "priority class %u, there are %u", (unsigned)r->prio,
+                           GEN_CLASSES);
     return check_ids(r, m->spec.n_vocab, err);
 }
 

@@ -130,17 +130,16 @@ inferd_status sched_admit_time(const sched *s, const seq *q, inferd_err *err) {
     uint64_t total = feasible_total_ppb(&load, 0);
     if (total <= FEASIBLE_ONE_PPB) return INFERD_OK;
     if (!fits_at(s, q, &nothing_runs))
-        return inferd_fail(
-            err, INFERD_EBUSY,
-            "its target of %s per token could not be kept, not even alone: a step of the model "
-            "takes %s",
-            feasible_ms(sched_tpot_us(s, q)).text,
-            feasible_ms(decode_us(&s->models[q->model_idx], 1, &nothing_runs)).text);
+        return inferd_fail(err, INFERD_EBUSY,
+                           "its target of %s per token cannot be met even with no other request: a "
+                           "step of the model takes %s",
+                           feasible_ms(sched_tpot_us(s, q)).text,
+                           feasible_ms(decode_us(&s->models[q->model_idx], 1, &nothing_runs)).text);
     uint64_t sum = load.sum_ppb / (FEASIBLE_ONE_PPB / 1000),
              all = total / (FEASIBLE_ONE_PPB / 1000);
     return inferd_fail(err, INFERD_EBUSY,
-                       "with this request the targets could not be kept: sum C/T + max C / min T "
-                       "= %llu.%03llu + %llu.%03llu > 1",
+                       "with this request the targets cannot be met: sum C/T + max C / min T = "
+                       "%llu.%03llu + %llu.%03llu > 1",
                        (unsigned long long)sum / 1000, (unsigned long long)sum % 1000,
                        (unsigned long long)(all - sum) / 1000,
                        (unsigned long long)(all - sum) % 1000);

@@ -7,7 +7,7 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
     unsigned long long id = q->req != NULL ? q->req->id : 0;
     uint32_t n = q->n_computed + q->n_planned;
     if (q->req == NULL || !list_linked(&q->link))
-        return inferd_fail(err, INFERD_EINVAL, "sched: a sequence in state %d is nowhere",
+        return inferd_fail(err, INFERD_EINVAL, "sched: a sequence in state %d is in no list",
                            q->state);
     if (q->state != SEQ_RUNNING) {
         if (q->table.n_blocks != 0 || n != 0 || q->n_promised != 0 || q->n_drafts != 0)
@@ -26,17 +26,17 @@ static inferd_status verify_seq(const sched *s, const seq *q, inferd_err *err) {
     if (q->n_drafts > 0 &&
         (q->n_steps != 1 || q->n_promised != 1 || q->n_drafts > s->limits.draft_tokens ||
          n != q->n_tokens + q->n_drafts || q->n_tokens + q->n_drafts >= q->tokens_max))
-        return inferd_fail(err, INFERD_EINVAL,
-                           "sched: request %llu checks %u drafts of %u in %u steps behind %u of %u "
-                           "tokens",
-                           id, q->n_drafts, s->limits.draft_tokens, q->n_steps, q->n_tokens,
-                           q->tokens_max);
+        return inferd_fail(
+            err, INFERD_EINVAL,
+            "sched: request %llu checks %u draft tokens of %u in %u steps after %u of %u tokens",
+            id, q->n_drafts, s->limits.draft_tokens, q->n_steps, q->n_tokens, q->tokens_max);
     if (q->table.n_blocks < kv_blocks_of(l, n) || q->table.n_blocks > q->table.capacity)
         return inferd_fail(err, INFERD_EINVAL, "sched: request %llu has %u blocks for %u tokens",
                            id, q->table.n_blocks, n);
     if (q->cacheable && q->n_published != q->n_computed / l->block_tokens)
-        return inferd_fail(err, INFERD_EINVAL, "sched: request %llu named %u blocks, %u are full",
-                           id, q->n_published, q->n_computed / l->block_tokens);
+        return inferd_fail(err, INFERD_EINVAL,
+                           "sched: request %llu published %u blocks, %u are full", id,
+                           q->n_published, q->n_computed / l->block_tokens);
     if ((q->n_planned == 0) != (q->n_steps == 0))
         return inferd_fail(err, INFERD_EINVAL, "sched: request %llu plans %u rows in %u steps", id,
                            q->n_planned, q->n_steps);
@@ -79,18 +79,19 @@ static inferd_status verify_lists(const sched *s, inferd_err *err) {
         n_paused += alive && s->seqs[i].paused;
     }
     if (n_lifted != s->n_lifted || n_paused != s->n_paused)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "sched: %u run lifted and %u are paused, the books say %u and %u",
-                           n_lifted, n_paused, s->n_lifted, s->n_paused);
+        return inferd_fail(
+            err, INFERD_EINVAL,
+            "sched: %u running are aged and %u are paused, the counters say %u and %u", n_lifted,
+            n_paused, s->n_lifted, s->n_paused);
     if (n_in[SEQ_FREE] != length(&s->free) || n_in[SEQ_WAITING] != length(&s->waiting) ||
         n_in[SEQ_RUNNING] != length(&s->running) || n_in[SEQ_ENDED] != length(&s->ended) ||
         n_in[SEQ_WAITING] != s->n_waiting || n_in[SEQ_RUNNING] != s->n_running ||
         n_in[SEQ_ENDED] != s->n_ended || n_unsent != s->n_unsent)
-        return inferd_fail(err, INFERD_EINVAL,
-                           "sched: %u waiting, %u running, %u ended (%u unsent); the books say "
-                           "%u, %u, %u (%u)",
-                           n_in[SEQ_WAITING], n_in[SEQ_RUNNING], n_in[SEQ_ENDED], n_unsent,
-                           s->n_waiting, s->n_running, s->n_ended, s->n_unsent);
+        return inferd_fail(
+            err, INFERD_EINVAL,
+            "sched: %u waiting, %u running, %u ended (%u unsent); the counters say %u, %u, %u (%u)",
+            n_in[SEQ_WAITING], n_in[SEQ_RUNNING], n_in[SEQ_ENDED], n_unsent, s->n_waiting,
+            s->n_running, s->n_ended, s->n_unsent);
     return INFERD_OK;
 }
 
@@ -114,10 +115,10 @@ inferd_status sched_verify(const sched *s, inferd_err *err) {
     }
     if (status == INFERD_OK && !account_verify(&s->account))
         status = inferd_fail(err, INFERD_EINVAL,
-                             "sched: principals do not add up to %llu us, or to the tokens charged",
+                             "sched: flows do not add up to %llu us, or to the tokens charged",
                              (unsigned long long)s->account.all.device_us);
     if (status == INFERD_OK && s->account.all.device_us != s->charged_us)
-        status = inferd_fail(err, INFERD_EINVAL, "sched: %llu us were charged, %llu to principals",
+        status = inferd_fail(err, INFERD_EINVAL, "sched: %llu us were charged, %llu to flows",
                              (unsigned long long)s->charged_us,
                              (unsigned long long)s->account.all.device_us);
     return status;

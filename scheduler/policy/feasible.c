@@ -250,7 +250,7 @@ void feasible_share_say(const feasible_share *f, char *text, size_t text_bytes) 
     if (f->percent > PERCENT) {
         add(&s, "a share of %u %% of one device > 100 %%", f->percent);
     } else if (f->percent == 0) {
-        add(&s, "a step of %s without a share is promised no time; the target is %s per token",
+        add(&s, "a step of %s without a share has no guaranteed time; the target is %s per token",
             cost.text, period.text);
     } else {
         add(&s, "a step of %s at a share of %u %% takes %s %s %s per token", cost.text, f->percent,
@@ -260,7 +260,7 @@ void feasible_share_say(const feasible_share *f, char *text, size_t text_bytes) 
     if (f->percent_needed > PERCENT)
         add(&s, "; the whole device is too slow for it");
     else
-        add(&s, "; %" PRIu64 " %% would do", f->percent_needed > 0 ? f->percent_needed : 1);
+        add(&s, "; %" PRIu64 " %% is enough", f->percent_needed > 0 ? f->percent_needed : 1);
 }
 
 /* ---- pages ---- */
@@ -282,7 +282,7 @@ void feasible_pages_say(const feasible_pages *f, const feasible_owner *o, char *
                         size_t text_bytes) {
     sentence s = begin(text, text_bytes);
     uint64_t page = f->page_bytes;
-    add(&s, "weights %s + %s to finish = %s %s %s that it may have",
+    add(&s, "weights %s + %s to finish its work = %s %s %s allowed",
         mib_of(o->weight_pages, page).text, mib_of(o->finish_pages, page).text,
         mib_of(f->need_pages, page).text, f->kept ? "<=" : ">", mib_of(f->may_pages, page).text);
     add(&s, " (min %s, ", mib_of(o->min_pages, page).text);
@@ -290,9 +290,9 @@ void feasible_pages_say(const feasible_pages *f, const feasible_owner *o, char *
         add(&s, "no max");
     else
         add(&s, "max %s", mib_of(o->max_pages, page).text);
-    add(&s, ", held %s, free %s, lent %s, promised to others %s)", mib_of(o->held_pages, page).text,
-        mib_of(o->free_pages, page).text, mib_of(o->revocable_pages, page).text,
-        mib_of(o->promised_pages, page).text);
+    add(&s, ", held %s, free %s, lent %s, guaranteed to others %s)",
+        mib_of(o->held_pages, page).text, mib_of(o->free_pages, page).text,
+        mib_of(o->revocable_pages, page).text, mib_of(o->promised_pages, page).text);
 }
 
 bool feasible_mins_check(const uint32_t *min_pages, uint32_t n, uint32_t capacity_pages,
@@ -320,7 +320,7 @@ void feasible_mins_say(const feasible_mins *f, const uint32_t *min_pages, uint32
     }
     if (n_owners > n_named)
         add(&s, " + %u others %s", n_owners - n_named, mib_of(unnamed_pages, page).text);
-    if (n_owners == 0) add(&s, "nobody");
+    if (n_owners == 0) add(&s, "none");
     add(&s, " = %s %s %s (capacity %s - reserve %s)", mib_of(f->sum_pages, page).text,
         f->kept ? "<=" : ">", mib_of(f->room_pages, page).text, mib_of(capacity_pages, page).text,
         mib_of(reserve_pages, page).text);

@@ -92,21 +92,21 @@ void place_say(const place_why *why, char *text, size_t text_bytes) {
         snprintf(text, text_bytes, "the model does not run on this kind of device");
         return;
     case PLACE_TAKEN:
-        snprintf(text, text_bytes, "a replica of it is there already");
+        snprintf(text, text_bytes, "the device already has a replica of it");
         return;
     case PLACE_SLOW:
         feasible_share_say(&why->share, text, text_bytes);
         return;
     case PLACE_MEMORY:
-        snprintf(text, text_bytes, "memory: weights and least keys and values %s > %s to be had",
+        snprintf(text, text_bytes, "memory: weights and least keys and values %s > %s available",
                  need.text, have.text);
         return;
     case PLACE_GUARANTEE:
-        snprintf(text, text_bytes, "guarantees: %s with its own > %s without the reserve",
+        snprintf(text, text_bytes, "guarantees: %s including its own > %s outside the reserve",
                  need.text, have.text);
         return;
     case PLACE_SHARE:
-        snprintf(text, text_bytes, "shares: %" PRIu64 " %% with its own > %" PRIu64 " %%",
+        snprintf(text, text_bytes, "shares: %" PRIu64 " %% including its own > %" PRIu64 " %%",
                  why->need, why->have);
         return;
     case PLACE_DEADLINES:
@@ -120,7 +120,7 @@ void place_say(const place_why *why, char *text, size_t text_bytes) {
                  why->need % FEASIBLE_ONE_PPM);
         return;
     }
-    INFERD_CHECK(!"a reason without a sentence");
+    INFERD_CHECK(!"a reason without a text");
 }
 
 static uint32_t u32_minus(uint32_t a, uint64_t b) {

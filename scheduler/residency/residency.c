@@ -30,7 +30,7 @@ inferd_status residency_init(residency *r, uint32_t n_slots, const residency_lim
     r->leavers = calloc(size_max(n_slots, 1), sizeof *r->leavers);
     r->leaver_pages = calloc(size_max(n_slots, 1), sizeof *r->leaver_pages);
     if (r->turns == NULL || r->turn_slots == NULL || r->quotas == NULL)
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for turns of %u models", n_slots);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for time slices of %u models", n_slots);
     if (r->slots == NULL || r->demands == NULL || r->departures == NULL || r->leavers == NULL ||
         r->leaver_pages == NULL)
         return inferd_fail(err, INFERD_ENOMEM, "no memory for %u models", n_slots);

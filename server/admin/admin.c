@@ -76,9 +76,8 @@ bool admin_read_body(app *a, http_request *rq, json_t **out) {
     *out = NULL;
     if (rq->body.n == 0) return true;
     if (rq->body.n > ADMIN_BODY_BYTES_MAX) {
-        admin_refuse(rq, 413, "request_too_large", NULL,
-                     "the body has %zu bytes, at most %d are read here", rq->body.n,
-                     ADMIN_BODY_BYTES_MAX);
+        admin_refuse(rq, 413, "request_too_large", NULL, "the body has %zu bytes, the limit is %d",
+                     rq->body.n, ADMIN_BODY_BYTES_MAX);
         return false;
     }
     if (json_in_parse(rq->body, &a->config->c->limits.json, out, &err) != INFERD_OK) {
@@ -264,8 +263,7 @@ static void look_at(const app *a, wait *w, uint64_t now_us) {
     fleet_model_get(a->fleet, w->slot, &info);
     if (slot->m != w->m || slot->leaving) {
         admin_refuse(w->rq, 409, "model_gone", "model",
-                     "the configuration was changed meanwhile, and the model is not served as it "
-                     "was");
+                     "the configuration was changed meanwhile: the model was removed or replaced");
         free_wait(w);
     } else if (is_reached(a->fleet, w, &info)) {
         answer_state(w->rq, 200, w->name, info.state);
@@ -415,7 +413,7 @@ static bool check_host_room(const app *a, http_request *rq, uint32_t slot, bool 
     }
     if (device == UINT32_MAX) return true;
     admin_refuse(rq, 409, "host_arena_too_small", "model",
-                 "its weights take %s of host memory, and host_arena has %s of it on %s",
+                 "its weights need %s of host memory, but host_arena has only %s on %s",
                  feasible_mib(info.host_pages * stats.page_bytes).text,
                  feasible_mib(stats.pages_host * stats.page_bytes).text,
                  fleet_device_name(a->fleet, device));
@@ -681,7 +679,7 @@ void admin_get_config(void *ctx, http_request *rq) {
 void admin_put_config(void *ctx, http_request *rq) {
     change_request change = {.kind = CHANGE_WHOLE, .text = rq->body, .persist = true};
     if (rq->body.n == 0) {
-        admin_refuse(rq, 400, NULL, NULL, "the body must be a whole configuration");
+        admin_refuse(rq, 400, NULL, NULL, "the body must be a complete configuration");
         return;
     }
     begin_change(ctx, rq, &change);

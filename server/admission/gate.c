@@ -387,16 +387,14 @@ static bool ask_queue(gate *g, const gate_request *ask, uint64_t now_us, queue_p
         return true;
     case QUEUE_NEVER: // waiting would not help
         return api_fail(error, API_BAD_VALUE, "n",
-                        "%u choices are more than the %u places that one request can have in the "
-                        "queue",
+                        "%u choices are more than the %u queue slots that one request can have",
                         wanted.n, queue_places_most(p, &wanted.who));
     case QUEUE_FULL:
         break;
     }
     api_fail(error, API_OVERLOADED, NULL,
              "the queue is full: %u of %u sequences are running or waiting%s", p->n_used, p->n_all,
-             p->n_used + wanted.n > p->n_all ? ""
-                                             : ", other places are promised or kept for shares");
+             p->n_used + wanted.n > p->n_all ? "" : ", other queue slots are reserved");
     error->retry_after_s = after_s;
     return false;
 }
@@ -676,14 +674,14 @@ static inferd_status check_mode(int folder, const char *state_dir, inferd_err *e
     snprintf(mode, sizeof mode, "%04o", (unsigned)st.st_mode & 07777);
     if ((st.st_mode & S_IWOTH) != 0)
         return inferd_fail(err, INFERD_EINVAL,
-                           "state_dir %s: everybody may write it (mode %s): chmod o-w", state_dir,
+                           "state_dir %s: all users may write it (mode %s): chmod o-w", state_dir,
                            mode);
     if ((st.st_mode & S_IWGRP) == 0) return INFERD_OK;
     log_line line;
     log_begin(&line, LOG_LEVEL_ERROR, "state_dir");
     log_str(&line, "path", state_dir);
     log_str(&line, "mode", mode);
-    log_str(&line, "problem", "its group may write it, and so change what tenants have used");
+    log_str(&line, "problem", "its group may write it, and so change the used quotas");
     log_end(&line);
     return INFERD_OK;
 }
@@ -704,7 +702,7 @@ static inferd_status open_quota(gate *g, const char *state_dir, inferd_err *err)
     if (g->path == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for quotas");
     snprintf(g->path, n, "%s/%s", state_dir, GATE_QUOTA_FILE);
     if (mkdir(state_dir, 0700) != 0 && errno != EEXIST)
-        return inferd_fail(err, INFERD_EIO, "state_dir %s cannot be made: %s", state_dir,
+        return inferd_fail(err, INFERD_EIO, "state_dir %s cannot be created: %s", state_dir,
                            strerror(errno));
     inferd_status s = lock_folder(g, state_dir, err);
     if (s == INFERD_OK) s = check_mode(g->folder, state_dir, err);
@@ -713,7 +711,8 @@ static inferd_status open_quota(gate *g, const char *state_dir, inferd_err *err)
     if (s != INFERD_OK) return s;
     int rc = pthread_create(&g->w.thread, NULL, run_writer, g);
     if (rc != 0)
-        return inferd_fail(err, INFERD_EIO, "the thread that writes %s: %s", g->path, strerror(rc));
+        return inferd_fail(err, INFERD_EIO, "starting the thread that writes %s: %s", g->path,
+                           strerror(rc));
     g->w.running = true;
     return INFERD_OK;
 }

@@ -139,7 +139,7 @@ static inferd_status read_entry(const char *name, const json_t *v, entry *out, i
                            NAME_SHOWN_BYTES, name, json_object_size(v), MEMBERS);
     out->name = strdup(name);
     return out->name != NULL ? INFERD_OK
-                             : inferd_fail(err, INFERD_ENOMEM, "no memory for a tenant's use");
+                             : inferd_fail(err, INFERD_ENOMEM, "no memory for a tenant's usage");
 }
 
 static int compare_names(const void *a, const void *b) {
@@ -162,7 +162,7 @@ static inferd_status read_tenants(quota_file *q, const json_t *tenants, inferd_e
     q->entries = calloc(n + 1, sizeof *q->entries);
     q->by_seen = calloc(n + 1, sizeof *q->by_seen);
     if (q->entries == NULL || q->by_seen == NULL)
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for the use of %zu tenants", n);
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the usage of %zu tenants", n);
     json_object_foreach((json_t *)(uintptr_t)tenants, name, v) {
         if (strlen(name) > LIMITS_NAME_BYTES_MAX)
             return inferd_fail(err, INFERD_EFORMAT,
@@ -208,7 +208,7 @@ static inferd_status load_text(const char *path, buf *text, inferd_err *err) {
     if (fd < 0) return inferd_fail(err, INFERD_EIO, "cannot be opened: %s", strerror(errno));
     inferd_status s = INFERD_OK;
     if (fstat(fd, &st) != 0)
-        s = inferd_fail(err, INFERD_EIO, "cannot be looked at: %s", strerror(errno));
+        s = inferd_fail(err, INFERD_EIO, "its status cannot be read: %s", strerror(errno));
     else if (!S_ISREG(st.st_mode))
         s = inferd_fail(err, INFERD_EIO, "is not a regular file");
     else if (st.st_size > QUOTA_FILE_BYTES_MAX)
@@ -352,7 +352,7 @@ inferd_status quota_file_snapshot(quota_file *q, const limits *l, uint64_t now_u
     bool good = in_table != NULL && !out->failed;
     free(in_table);
     if (!good)
-        return inferd_fail(err, INFERD_ENOMEM, "no memory to write down the use of %u tenants",
+        return inferd_fail(err, INFERD_ENOMEM, "no memory to write the usage of %u tenants",
                            n_lines);
     q->writing = true;
     return INFERD_OK;
@@ -403,20 +403,20 @@ inferd_status quota_file_write(const char *path, const char *text, size_t n, inf
                            "the path of the quota file has %zu bytes, at most %d are possible",
                            strlen(path), PATH_BYTES - 5);
     int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-    if (fd < 0) return failed(path, "opening its successor", err);
+    if (fd < 0) return failed(path, "opening the new file", err);
     bool good = write_all(fd, text, n) && fsync(fd) == 0;
     int e = errno;
     if (close(fd) != 0 && good) good = false, e = errno;
     if (!good) {
         unlink(fresh); // a partial file would keep a full disk full
         errno = e;
-        return failed(path, "writing its successor", err);
+        return failed(path, "writing the new file", err);
     }
     if (rename(fresh, path) != 0) {
         e = errno;
         unlink(fresh);
         errno = e;
-        return failed(path, "renaming its successor", err);
+        return failed(path, "renaming the new file", err);
     }
     if (!sync_folder(path)) return failed(path, "syncing its folder", err);
     return INFERD_OK;

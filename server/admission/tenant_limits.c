@@ -442,7 +442,7 @@ static bool is_open(tenant *t, limits_answer *out) {
     size_t i = LIMITS_REQUESTS;
     while (i < INFERD_COUNT(names) && (t->spec.closed >> i & 1) == 0) i++;
     if (i == INFERD_COUNT(names)) return true;
-    snprintf(out->text, sizeof out->text, "limits.%s of tenant %.*s is 0: nothing is let in",
+    snprintf(out->text, sizeof out->text, "limits.%s of tenant %.*s is 0: nothing is admitted",
              names[i], NAME_SHOWN_BYTES, t->name);
     return refuse(t, out, LIMITS_CLOSED, 0);
 }
@@ -532,7 +532,7 @@ static uint64_t whole(int64_t parts) {
 static void describe_wait(const tenant *t, const limits_ask *ask, int which, const forecast *ahead,
                           limits_answer *out) {
     unsigned long long left = whole(ahead->room[which]), running = t->running;
-    const char *more = out->promised ? "" : ", or later: all until then is promised or owed";
+    const char *more = out->promised ? "" : ", or later: until then all is reserved or overdrawn";
     unsigned s = out->retry_after_s;
     if (which == FLOW_REQUESTS)
         snprintf(out->text, sizeof out->text,
@@ -546,8 +546,8 @@ static void describe_wait(const tenant *t, const limits_ask *ask, int which, con
                  t->spec.tokens_per_min, left, (unsigned long long)ask->tokens, s, more);
     else
         snprintf(out->text, sizeof out->text,
-                 "%llu of at most %u requests at once are running and %u clients wait for a place, "
-                 "this request counts as %u; try again in %u s%s",
+                 "%llu of at most %u requests at once are running and %u clients have "
+                 "reservations, this request counts as %u; try again in %u s%s",
                  running, t->spec.concurrent, t->n_bookings - (out->promised ? 1 : 0),
                  ask->n_requests, s, more);
 }

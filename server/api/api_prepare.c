@@ -386,7 +386,7 @@ static bool make_requests(draft *d) {
     api_job *job = d->job;
     uint64_t seed = (uint64_t)d->p.seed;
     if (!d->p.has_seed && getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-        return api_fail(&job->error, API_INTERNAL, NULL, "the server has no randomness");
+        return api_fail(&job->error, API_INTERNAL, NULL, "the server cannot get random numbers");
     uint32_t n = d->n_prompts * (uint32_t)d->p.n;
     job->requests = calloc(n, sizeof(gen_request *));
     if (job->requests == NULL) return no_memory(job);

@@ -167,14 +167,13 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
     if (a->config != NULL && (a->config->c->n_tenants == 0) != (c->n_tenants == 0)) {
         /* Running requests may have no tenant, or one that is gone. */
         inferd_fail(problem, INFERD_EINVAL,
-                    "tenants: whether there are any decides who may ask at all, and takes a "
-                    "restart");
+                    "tenants: a change from none to some, or back, needs a restart");
         return false;
     }
     app_config *fresh = create_config(a, c);
     if (fresh != NULL) fresh->n_sharing = calloc(1, sizeof *fresh->n_sharing);
     bool fine = fresh != NULL && fresh->n_sharing != NULL && add_tenants(a, fresh, c);
-    if (!fine) inferd_fail(problem, INFERD_ENOMEM, "no memory for another configuration");
+    if (!fine) inferd_fail(problem, INFERD_ENOMEM, "no memory for the new configuration");
     fine = fine && gate_update(a->gate, a->tenants, a->n_tenants, c, problem);
     if (!fine || !registry_apply(&a->models, plan, fresh->slots, problem)) {
         inferd_err ignored = {0}; // the old limits fit: there was room for them before
@@ -194,7 +193,7 @@ bool app_swap_config(app *a, inferd_config *c, registry_plan *plan, inferd_err *
     engine_limits limits = config_engine_limits(c);
     fleet_set_placement(a->fleet, c->policy.placement);
     if (!first && !fleet_set_policy(a->fleet, &limits))
-        log_text(LOG_LEVEL_ERROR, "policy", "error", "no memory to tell the devices of it");
+        log_text(LOG_LEVEL_ERROR, "policy", "error", "no memory to pass the policy to the devices");
     tell_tenants(a);
     return true;
 }
@@ -406,7 +405,7 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     inferd_status st = registry_init(&a->models, err);
     if (st != INFERD_OK) return st;
     if (getrandom(a->secret, sizeof a->secret, 0) != (ssize_t)sizeof a->secret)
-        return inferd_fail(err, INFERD_EIO, "getrandom gave no randomness");
+        return inferd_fail(err, INFERD_EIO, "getrandom failed");
     a->disk = o->disk;
     memcpy(a->scope_secret, o->scope_secret != NULL ? o->scope_secret : a->secret,
            sizeof a->scope_secret);
@@ -414,11 +413,11 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     a->unknown_names = unknown_names_create();
     if (a->metrics == NULL || a->unknown_names == NULL ||
         !create_slots(a, &o->config->limits.engine))
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     st = gate_create(o->config->state_dir, a->n_slots, REGISTRY_NAMES_MAX, &a->gate, err);
     if (st != INFERD_OK) return st;
     if (!create_queue(a, &o->config->limits.engine))
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     if (!app_swap_config(a, o->config, o->plan, err)) return err->status;
     bool fine = registry_start(&a->models, a->fleet);
     tell_unplaced(a);
@@ -427,13 +426,13 @@ static inferd_status create_parts(app *a, const app_options *o, inferd_err *err)
     a->started_sharing = a->config->n_sharing;
     ++*a->started_sharing;
     if (fine) return INFERD_OK;
-    return inferd_fail(err, INFERD_ENOMEM, "no memory to tell the engine of its models");
+    return inferd_fail(err, INFERD_ENOMEM, "no memory to pass the models to the engine");
 }
 
 inferd_status app_create(const app_options *options, app **out, inferd_err *err) {
     app *a = calloc(1, sizeof *a);
     *out = NULL;
-    if (a == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
+    if (a == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     a->fleet = options->fleet;
     for (uint32_t d = 0; d < fleet_n_devices(a->fleet); d++)
         snprintf(a->kinds[d], sizeof a->kinds[d], "%s", options->devices[d].backend.kind);

@@ -14,8 +14,9 @@
 #define PER_TOKENS 1000 // costs are reported per this number of tokens
 
 _Static_assert((int)FLEET_DEVICES_MAX <= (int)METRICS_DEVICES_MAX,
-               "each device has a part of the ledger");
-_Static_assert((int)LIMITS_TENANTS_MAX <= (int)ENGINE_TENANTS_MAX, "each tenant's bytes are told");
+               "the metrics have room for each device");
+_Static_assert((int)LIMITS_TENANTS_MAX <= (int)ENGINE_TENANTS_MAX,
+               "the engine reports each tenant's bytes");
 
 /* The slot of a leaving model may get another one soon: its use must be read under the old name. */
 static bool one_leaves(const app *a) {

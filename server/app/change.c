@@ -258,11 +258,12 @@ static void put_back(uv_work_t *work) {
     job *j = work->data;
     inferd_err err = {0};
     if (j->was_missing && unlink(j->ch->o.path) != 0)
-        buf_add_format(&j->problems, "the file that was not there could not be removed: %s\n",
+        buf_add_format(&j->problems, "the new configuration file could not be removed: %s\n",
                        strerror(errno));
     else if (!j->was_missing &&
              config_write_file(j->ch->o.path, j->was.p, j->was.n, &err) != INFERD_OK)
-        buf_add_format(&j->problems, "the file could not be put back as it was: %s\n", err.text);
+        buf_add_format(&j->problems, "the old content of the file could not be restored: %s\n",
+                       err.text);
 }
 
 /* ---- front ---- */
@@ -384,7 +385,7 @@ static void warn_of_promises(job *j) {
         const char *problem = fleet_placement_problem(a->fleet, slot);
         const char *name = c->c->models[i].name, *gap = j->warning.n > 0 ? "; " : "";
         if (problem[0] != 0)
-            buf_add_format(&j->warning, "%smodels[%u] (%s) finds no place: %s", gap, i, name,
+            buf_add_format(&j->warning, "%smodels[%u] (%s) cannot be placed: %s", gap, i, name,
                            problem);
         gap = j->warning.n > 0 ? "; " : "";
         if (fleet_is_too_slow(a->fleet, slot, &app_model(a, slot)->policy, text, sizeof text))
@@ -540,7 +541,7 @@ static inferd_status collect_patches(job *j, const changer *ch, inferd_err *err)
 
 inferd_status changer_create(const changer_options *o, changer **out, inferd_err *err) {
     changer *ch = calloc(1, sizeof *ch);
-    if (ch == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
+    if (ch == NULL) return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     ch->o = *o;
     ch->loaded_unix_s = (int64_t)time(NULL);
     *out = ch;

@@ -123,8 +123,9 @@ static void note(file_look *f, glance *g) {
         registry_try_again(&f->app->models, g->slot);
     if (g->file != s->file)
         tell(s, model_file_name(g->file),
-             g->file == MODEL_FILE_MISSING ? "serves on from memory; it cannot be read again"
-                                           : NULL);
+             g->file == MODEL_FILE_MISSING
+                 ? "still served from memory; the file cannot be read again"
+                 : NULL);
     s->file = g->file;
 }
 
@@ -203,7 +204,7 @@ static void take(uv_work_t *work, int status) {
     uint64_t now_us = clock_now_us();
     for (uint32_t i = 0; i < n_models; i++) judge(f, &f->glances[i], now_us);
     if (replace(f, slots) && !app_swap_slots(f->app, slots)) {
-        log_text(LOG_LEVEL_ERROR, "model_file", "error", "no memory to serve what was replaced");
+        log_text(LOG_LEVEL_ERROR, "model_file", "error", "no memory to serve the replaced file");
         registry_count(&f->app->models, slots, n_models); // the new slots leave at once
         registry_drop(&f->app->models, slots, n_models);
     }

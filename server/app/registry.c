@@ -157,8 +157,7 @@ static bool add_names(registry *r, const inferd_config *c, inferd_err *problem) 
                 inferd_fail(problem, INFERD_ENOMEM, "no memory for the list of models");
             else
                 inferd_fail(problem, INFERD_EBUSY,
-                            "%d different names of models since the start are the most that are "
-                            "counted: restart",
+                            "more than %d different model names since the start: restart",
                             REGISTRY_NAMES_MAX);
             return false;
         }
@@ -315,7 +314,7 @@ static bool find_slots(registry *r, const inferd_config *c, const registry_opene
         bool fine = slots[i] != REGISTRY_NONE;
         if (!fine)
             inferd_fail(problem, INFERD_EBUSY,
-                        "all %d slots for models are in use: some of them still end their work",
+                        "all %d slots for models are in use: some still finish requests",
                         REGISTRY_SLOTS);
         if (fine && opened[i].m != NULL) {
             empty = slots[i] + 1;
@@ -413,7 +412,7 @@ int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *pr
     int slot = find_empty(r, 0);
     if (slot == REGISTRY_NONE) {
         inferd_fail(problem, INFERD_EBUSY,
-                    "all %d slots for models are in use: some of them still end their work",
+                    "all %d slots for models are in use: some still finish requests",
                     REGISTRY_SLOTS);
         return REGISTRY_NONE;
     }
@@ -433,7 +432,7 @@ int registry_replace(registry *r, int old, model *m, int same_as, inferd_err *pr
     s->held = is_held(r, old);
     make_stale(r, old);
     if (!tell_fleet(r, slot))
-        inferd_fail(problem, INFERD_ENOMEM, "no memory to tell the devices of their models");
+        inferd_fail(problem, INFERD_ENOMEM, "no memory to pass the models to the devices");
     return slot; // as after registry_apply: until it is added it answers that it has no device
 }
 

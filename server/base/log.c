@@ -42,7 +42,7 @@ static inferd_status open_path(const char *path, int *out, inferd_err *err) {
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0640);
     if (fd < 0)
         return inferd_fail(err, INFERD_EIO, "log file %s: %s", path,
-                           errno == ENXIO ? "a FIFO that nobody reads" : strerror(errno));
+                           errno == ENXIO ? "a FIFO without a reader" : strerror(errno));
     if (fstat(fd, &st) != 0 || S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode)) {
         close(fd);
         return inferd_fail(err, INFERD_EIO, "log file %s: not a file, pipe or terminal", path);

@@ -11,7 +11,7 @@ static const char usage[] =
     "       inferd check --describe\n"
     "\n"
     "Reads the configuration and the headers of the models it names and prints one line per\n"
-    "problem, or what is fine and yet not as written.  Exit status: 0 fine, 2 problems.  "
+    "problem, or settings with less effect than written.  Exit status: 0 fine, 2 problems.  "
     "--describe prints every setting with its range\n"
     "and default, as Markdown tables.  --allow-dummy: a model may be dummy:SHAPE.\n";
 

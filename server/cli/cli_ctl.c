@@ -20,20 +20,20 @@
 static const char usage[] =
     "usage: inferd ctl [--socket PATH | --url URL [--key-env NAME]] COMMAND\n"
     "\n"
-    "  state | models | tenants          what is\n"
-    "  top [--every S] [--count N]       the same, again and again\n"
+    "  state | models | tenants          show the current state\n"
+    "  top [--every S] [--count N]       show it repeatedly\n"
     "  load | unload | drop | prefetch | drain | undrain NAME [--wait] [--timeout S]\n"
     "  pin NAME [--level warm|hot] [--wait]\n"
     "  unpin NAME\n"
-    "  plan FILE.json | plan --load NAME  would it fit\n"
+    "  plan FILE.json | plan --load NAME  check whether it would fit\n"
     "  set model|tenant NAME KEY=VALUE... [--persist]   weight=4 share.percent=30 max=8GiB\n"
     "  config get | config put FILE.json (- is standard input)\n"
     "\n"
     "  --socket PATH   the daemon's admin.listen (default: $INFERD_ADMIN_SOCKET, else\n"
     "                  /run/inferd/admin.sock)\n"
     "  --url URL       http://HOST:PORT, with an admin key\n"
-    "  --key-env NAME  the environment variable that holds it (default: INFERD_ADMIN_KEY)\n"
-    "  --json          the answer as it came\n"
+    "  --key-env NAME  the environment variable with that key (default: INFERD_ADMIN_KEY)\n"
+    "  --json          print the JSON answer unchanged\n"
     "  --help\n"
     "\n"
     "exit status: 0 done, 1 refused or does not fit, 2 usage, 3 cannot connect\n";
@@ -106,7 +106,7 @@ static int ask(const ctl *c, const char *method, const char *path, bytes body, u
     print(&out);
     if (!fine) {
         if (v != NULL) show_error(&out, v);
-        if (out.n == 0) buf_add_format(&out, "inferd: the answer was %d\n", answer.status);
+        if (out.n == 0) buf_add_format(&out, "inferd: the answer has status %d\n", answer.status);
         fputs(buf_cstr(&out), stderr);
         buf_deinit(&out);
     }
@@ -238,9 +238,11 @@ static bool set_value(json_t *into, char *word) {
 
 static void show_changed(buf *out, const json_t *v) {
     const json_t *restart = json_object_get(v, "needs_restart");
-    buf_add_str(out, json_is_true(json_object_get(v, "persisted"))
-                         ? "applied, and in the file\n"
-                         : "applied; not in the file, so until the next reload or restart\n");
+    buf_add_str(
+        out,
+        json_is_true(json_object_get(v, "persisted"))
+            ? "applied, and written to the file\n"
+            : "applied, but not written to the file: valid until the next reload or restart\n");
     for (size_t i = 0; i < json_array_size(restart); i++)
         buf_add_format(out, "needs a restart: %s\n", json_string_value(json_array_get(restart, i)));
     if (json_object_get(v, "warning") != NULL)
@@ -363,7 +365,7 @@ static int read_options(int argc, char **argv, ctl *c, const char **key_env) {
     c->words = argv + optind;
     c->n_words = argc - optind;
     if (c->target.socket_path != NULL && c->target.url != NULL)
-        return use("--socket and --url exclude another");
+        return use("--socket and --url exclude each other");
     return c->n_words == 0 ? use("expected a command") : -1;
 }
 

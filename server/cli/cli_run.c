@@ -25,7 +25,7 @@ static const char usage[] =
     "Answers the prompt, or chats when none is given (an empty line or end of file ends it).\n"
     "\n"
     "  --system TEXT        first message of the conversation\n"
-    "  --max-tokens N       longest answer (default: what the context leaves)\n"
+    "  --max-tokens N       longest answer (default: the rest of the context)\n"
     "  --temperature X      0 = greedy (default 0.7)\n"
     "  --top-p X            (default 0.95)\n"
     "  --top-k N            (default 0 = off)\n"

@@ -173,7 +173,8 @@ int cli_self_test(const char *module, const struct config_device *wanted, bool j
     inferd_err why = {0};
     backend_options o = {.kind = "cuda", .module_path = module};
     if (wanted->kind != NULL && strcmp(wanted->kind, "cpu") == 0)
-        return fputs("inferd: --self-test is about GPUs, --device is cpu\n", stderr), CLI_WRONG;
+        return fputs("inferd: --self-test tests GPUs only, but --device is cpu\n", stderr),
+               CLI_WRONG;
     if (backend_list_devices(&o, found, &n, &why) != INFERD_OK)
         return fprintf(stderr, "inferd: no GPU: %s\n", why.text), CLI_NO_DEVICE;
     for (uint32_t i = 0; i < n; i++) {
@@ -186,6 +187,6 @@ int cli_self_test(const char *module, const struct config_device *wanted, bool j
         _exit(status); // the driver may wait for the kernel for ever
     }
     if (n_tested > 0) return status;
-    fprintf(stderr, "inferd: --device names none of the %u GPUs\n", n);
+    fprintf(stderr, "inferd: --device matches none of the %u GPUs\n", n);
     return CLI_NO_DEVICE;
 }

@@ -254,8 +254,8 @@ static void tell_saturated(server_life *s, uint32_t slot, const engine_model_inf
     log_str(&line, "model", app_model(s->app, slot)->name);
     log_u64(&line, "n", info->n_saturated);
     log_str(&line, "hint",
-            "keys or values of this model are larger than 65504, the largest number of f16, and "
-            "were stored as that: set limits.kv_type to \"int16\", \"bf16\" or \"f32\"");
+            "keys or values of this model exceed 65504, the largest f16 number, and were stored as "
+            "65504: set limits.kv_type to \"int16\", \"bf16\" or \"f32\"");
     log_end(&line);
     s->told_saturated[slot] = true;
 }
@@ -698,7 +698,7 @@ static inferd_status open_admin(server_life *s, inferd_err *err) {
     s->admin = admin_create(s->app, s->changer);
     s->files = file_look_create(s->app, &s->loop, s->options.allow_dummy);
     if (s->admin == NULL || s->files == NULL)
-        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front");
+        return inferd_fail(err, INFERD_ENOMEM, "no memory for the front thread");
     app_set_admin(s->app, s->admin);
     if (!routes_admin_options(s->app, &ho)) return INFERD_OK;
     st = http_open(&ho, &s->loop, &s->http_admin, err);

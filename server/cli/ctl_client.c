@@ -83,7 +83,7 @@ inferd_status ctl_read_answer(bytes text, ctl_answer *out, inferd_err *err) {
     if (text.n == 0)
         return inferd_fail(err, INFERD_EIO, "the connection was closed without an answer");
     if (blank == NULL || strncmp(text.p, head, sizeof head - 1) != 0)
-        return inferd_fail(err, INFERD_EFORMAT, "what answers there does not speak HTTP/1.1");
+        return inferd_fail(err, INFERD_EFORMAT, "the answer is not HTTP/1.1");
     out->status = atoi(text.p + sizeof head - 1);
     const char *body = blank + 4, *length = find_header(text.p, blank, "Content-Length");
     const char *coding = find_header(text.p, blank, "Transfer-Encoding");
@@ -99,7 +99,7 @@ inferd_status ctl_read_answer(bytes text, ctl_answer *out, inferd_err *err) {
     buf_cstr(&out->body);
     if (whole && !out->body.failed) return INFERD_OK;
     buf_deinit(&out->body);
-    return inferd_fail(err, INFERD_EIO, "the answer was cut off");
+    return inferd_fail(err, INFERD_EIO, "the answer is incomplete");
 }
 
 /* ---- sockets ---- */

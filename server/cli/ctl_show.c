@@ -315,10 +315,10 @@ void show_plan(buf *out, const json_t *plan) {
                        text_of(c, "name"), text_of(c, "text"));
     }
     if (json_is_true(member(plan, "turns")))
-        buf_add_str(out, "  not now, but it would take turns with models of its class\n");
+        buf_add_str(out, "  not now, but in time slices with models of its class\n");
     for (size_t i = 0; i < json_array_size(victims); i++) {
         const json_t *v = json_array_get(victims, i);
-        buf_add_format(out, "  goes        %s (%s, ", text_of(v, "name"), text_of(v, "why"));
+        buf_add_format(out, "  evicts      %s (%s, ", text_of(v, "name"), text_of(v, "why"));
         show_add_size(out, count_of(v, "bytes"));
         buf_add_str(out, ", idle ");
         show_add_seconds(out, number_of(v, "idle_s"));

@@ -53,7 +53,7 @@ typedef struct config_model {
     uint32_t n_aliases;
     uint32_t max_context;        // 0 = the file's
     char *chat_template;         // a file, or NULL
-    bool special_tokens_in_text; // text of requests may write special tokens; default false
+    bool special_tokens_in_text; // text of requests may contain special tokens; default false
     model_policy policy;
 } config_model;
 
@@ -61,7 +61,7 @@ typedef struct config_model {
 #define CONFIG_NO_LIMIT UINT64_MAX // absent or null
 typedef struct config_tenant_limits {
     uint64_t requests_per_min, tokens_per_min; // 32 bits each, or CONFIG_NO_LIMIT
-    uint64_t concurrent;                       // likewise; requests at one time
+    uint64_t concurrent;                       // likewise; requests that run or wait at one time
     uint64_t tokens_per_day, tokens_per_month; // of UTC; kept in state_dir
 } config_tenant_limits;
 
@@ -111,7 +111,7 @@ typedef struct config_limits {
     engine_limits engine;
     uint32_t step_hang_ms;     // 60,000; a device that answers no step for this long is lost
     uint32_t device_wait_s;    // 60; at the start, for the machine's GPU services
-    uint32_t queue_timeout_ms; // 60,000; waiting longer ends with 504
+    uint32_t queue_timeout_ms; // 60,000; a request that waits longer gets 504
     uint32_t total_timeout_ms; // 600,000
     uint32_t watchdog_s;       // 30; limit without a sign of life of the loop; 0: no watchdog
     uint32_t drain_timeout_s;  // 30

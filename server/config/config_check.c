@@ -34,11 +34,11 @@ void config_settle_share(void *base, const json_t *v, config_report *r, const co
     if (json_object_get(v, "policy") == NULL) s->policy = some ? SHARE_BURST : SHARE_BESTEFFORT;
     if (s->policy == SHARE_BESTEFFORT && some)
         config_problem(r, &percent,
-                       "%u percent for \"besteffort\", which gets what is left: leave "
-                       "it out, or take \"burst\" or \"fixed\"",
+                       "%u percent for \"besteffort\", which guarantees none: leave it out, or use "
+                       "\"burst\" or \"fixed\"",
                        s->percent);
     if (s->policy != SHARE_BESTEFFORT && !some)
-        config_problem(r, &percent, "is required: how much \"%s\" is",
+        config_problem(r, &percent, "is required for policy \"%s\"",
                        s->policy == SHARE_FIXED ? "fixed" : "burst");
     if (s->percent > DEVICE_PERCENT * s->n_devices) {
         char each[16];
@@ -102,8 +102,8 @@ static void check_unique(named *all, size_t n, config_report *r) {
     if (n > 1) qsort(all, n, sizeof all[0], by_name);
     for (size_t i = 1; i < n; i++)
         if (strcmp(all[i - 1].name, all[i].name) == 0)
-            config_problem(r, &all[i].place, "the name \"%s\" is taken by %s[%zu]", all[i].name,
-                           all[i - 1].place.parent->name, all[i - 1].place.index);
+            config_problem(r, &all[i].place, "the name \"%s\" is already used by %s[%zu]",
+                           all[i].name, all[i - 1].place.parent->name, all[i - 1].place.index);
 }
 
 static void no_memory(config_report *r) {
@@ -174,11 +174,11 @@ static void check_admin(const inferd_config *c, config_report *r) {
     inferd_err err;
     if (listen == NULL) return;
     if (strncmp(listen, "unix:", 5) != 0)
-        config_problem(r, &at, "must be unix:PATH, whose file says who may connect");
+        config_problem(r, &at, "must be unix:PATH: the permissions of that file control access");
     else if (http_check_listen(listen, true, &err) != INFERD_OK)
         config_problem(r, &at, "%s", err.text);
     else if (strcmp(listen, c->listen) == 0)
-        config_problem(r, &at, "is also what listen says");
+        config_problem(r, &at, "is the same as listen");
 }
 
 /* A limit of 0 needs no counting either. */
@@ -199,8 +199,7 @@ static void check_state(const inferd_config *c, bool whole, config_report *r) {
                            .name = daily ? "tokens_per_day" : "tokens_per_month"};
         if (!daily && !is_counted(l->tokens_per_month)) continue;
         config_problem(r, &at,
-                       "%llu tokens are counted over restarts, which needs state_dir: a folder to "
-                       "keep the counts in",
+                       "%llu tokens need state_dir, a folder that keeps the counts over restarts",
                        (ull)(daily ? l->tokens_per_day : l->tokens_per_month));
         return; // report one: state_dir is a single setting
     }
@@ -209,9 +208,9 @@ static void check_state(const inferd_config *c, bool whole, config_report *r) {
 static void check_counts(const inferd_config *c, bool whole, config_report *r) {
     config_place devices = {.name = "devices"}, models = {.name = "models"};
     if (c->n_devices == 0 && whole)
-        config_problem(r, &devices, "must not be empty: leave it out for one of the kind auto");
+        config_problem(r, &devices, "must not be empty: leave it out for one device of kind auto");
     if (c->n_models == 0 && whole)
-        config_problem(r, &models, "must not be empty: at least one is served");
+        config_problem(r, &models, "must not be empty: at least one model is required");
 }
 
 /* a must not exceed b. */
@@ -225,16 +224,16 @@ static void check_order(config_report *r, const char *a_name, uint64_t a, const 
 
 static void check_limits(const config_limits *l, config_report *r) {
     check_order(r, "body_bytes_max", l->http.body_bytes_max, "bodies_bytes_max",
-                l->http.bodies_bytes_max, "such a body could never be held");
+                l->http.bodies_bytes_max, "such a body could never be received");
     check_order(r, "body_bytes_max", l->http.body_bytes_max, "json_memory_max", l->json.memory_max,
                 "such a body could never be parsed");
     check_order(r, "stream_soft_bytes", l->http.stream_soft_bytes, "stream_hard_bytes",
-                l->http.stream_hard_bytes, "a stream would be cut before it is paused");
+                l->http.stream_hard_bytes, "a stream would be ended before it is paused");
     if (l->engine.step_tokens_max != 0)
         check_order(r, "running_max", l->engine.running_max, "step_tokens_max",
                     l->engine.step_tokens_max, "each running sequence needs one token of a step");
     check_order(r, "queue_timeout_ms", l->queue_timeout_ms, "total_timeout_ms", l->total_timeout_ms,
-                "waiting is part of the whole");
+                "the time in the queue is part of the total");
 }
 
 /* -- devices -- */
@@ -258,8 +257,8 @@ static void check_gpu_limits(const inferd_config *c, uint32_t i, config_report *
                        i);
     at.name = "draft_tokens";
     if (c->limits.engine.draft_tokens > 0)
-        config_problem(
-            r, &at, "tokens are guessed ahead on a CPU only (devices[%u].kind is \"cuda\"): 0", i);
+        config_problem(r, &at,
+                       "draft tokens exist on a CPU only (devices[%u].kind is \"cuda\"): set 0", i);
 }
 
 static void check_device(const inferd_config *c, uint32_t i, bool whole, config_report *r) {
@@ -282,7 +281,7 @@ static void check_device(const inferd_config *c, uint32_t i, bool whole, config_
         config_problem(r, &kind, "must be \"cpu\" or \"cuda\" where there are %u devices",
                        c->n_devices);
     if (d->memory_bytes != 0 && d->reserve_bytes >= d->memory_bytes)
-        config_problem(r, &reserve, "%s of a memory of %s leaves nothing",
+        config_problem(r, &reserve, "%s leaves nothing of the memory of %s",
                        config_write_size(d->reserve_bytes).text,
                        config_write_size(d->memory_bytes).text);
 }
@@ -318,12 +317,12 @@ static void check_two_gpus(const inferd_config *c, uint32_t first, uint32_t seco
     config_place devices = {.name = "devices"}, at = {.parent = &devices, .index = second};
     config_place uuid = {.parent = &at, .name = "uuid"}, index = {.parent = &at, .name = "index"};
     if (a->uuid == NULL && b->uuid == NULL && a->index == b->index)
-        config_problem(r, &index, "%u is also that of devices[%u]: one GPU, twice", b->index,
-                       first);
+        config_problem(r, &index, "%u is also the index of devices[%u]: each GPU may appear once",
+                       b->index, first);
     if (a->uuid != NULL && b->uuid != NULL &&
         strncasecmp(a->uuid, b->uuid, size_min(strlen(a->uuid), strlen(b->uuid))) == 0)
-        config_problem(r, &uuid, "\"%s\" is also devices[%u] (\"%s\"): one GPU, twice", b->uuid,
-                       first, a->uuid);
+        config_problem(r, &uuid, "\"%s\" is also devices[%u] (\"%s\"): each GPU may appear once",
+                       b->uuid, first, a->uuid);
 }
 
 static bool is_instance(const config_device *d) {
@@ -419,7 +418,7 @@ static uint64_t min_in_pages(const inferd_config *c, const owners *o, uint32_t i
 
 /* Only if it makes a difference. */
 static const char *say_pages(bool rounded) {
-    _Static_assert(FLEET_PAGE_BYTES == 2 << 20, "as it is written below");
+    _Static_assert(FLEET_PAGE_BYTES == 2 << 20, "the text below says 2MiB");
     return rounded ? " in pages of 2MiB" : "";
 }
 
@@ -580,16 +579,14 @@ static void say_missed(const min_search *s, config_report *r) {
     config_place at = {.parent = s->of_time ? &share : &its,
                        .name = s->of_time ? "percent" : "min"};
     if (s->of_time) {
-        config_problem(
-            r, &at,
-            "%llu percent of it go on one device, and beside larger shares the most that "
-            "one has is %llu percent",
-            (unsigned long long)p->n_bytes, (unsigned long long)s->missed_bytes);
+        config_problem(r, &at,
+                       "%llu percent of it must fit on one device; beside larger shares one has at "
+                       "most %llu percent",
+                       (unsigned long long)p->n_bytes, (unsigned long long)s->missed_bytes);
         return;
     }
     config_problem(r, &at,
-                   "%s of it%s go on one device, and beside larger guarantees the most "
-                   "that one has is %s",
+                   "%s of it%s must fit on one device; beside larger guarantees one has at most %s",
                    config_write_size(p->n_bytes).text, say_pages(p->rounded),
                    config_write_size(s->missed_bytes).text);
 }

@@ -45,7 +45,8 @@ inferd_status edit_check_patch(edit_section section, const json_t *patch, inferd
     char list[160];
     size_t used = 0;
     if (!json_is_object(patch) || json_object_size(patch) == 0)
-        return inferd_fail(err, INFERD_EINVAL, "the body must be an object with what changes");
+        return inferd_fail(err, INFERD_EINVAL,
+                           "the body must be an object with the settings to change");
     list[0] = 0;
     for (size_t i = 0; members[i] != NULL && used < sizeof list; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "",
@@ -56,10 +57,10 @@ inferd_status edit_check_patch(edit_section section, const json_t *patch, inferd
         size_t i = 0;
         while (members[i] != NULL && strcmp(members[i], key) != 0) i++;
         if (members[i] != NULL) continue;
-        return inferd_fail(err, INFERD_EINVAL,
-                           "%.64s cannot be changed here, only %s; the whole configuration can "
-                           "be: PUT /admin/config",
-                           key, list);
+        return inferd_fail(
+            err, INFERD_EINVAL,
+            "%.64s cannot be changed here, only %s; for other settings use PUT /admin/config", key,
+            list);
     }
     return INFERD_OK;
 }
@@ -90,7 +91,7 @@ inferd_status edit_merge(json_t *root, edit_section section, const char *name, c
                          inferd_err *err) {
     json_t *element = edit_find(root, section, name);
     if (element == NULL)
-        return inferd_fail(err, INFERD_ENOTFOUND, "the configuration's file has no \"%.64s\" in %s",
+        return inferd_fail(err, INFERD_ENOTFOUND, "the configuration file has no \"%.64s\" in %s",
                            name, sections[section]);
     return merge(element, patch) ? INFERD_OK : no_memory(err);
 }
@@ -141,7 +142,7 @@ static inferd_status unmask_keys(json_t *owner, const json_t *from, const char *
         if (!json_is_string(key))
             return inferd_fail(err, INFERD_EINVAL,
                                "keys[%zu] of %.64s is " EDIT_MASK
-                               ", and the file has no such key to stand for it",
+                               ", but the file has no key with that index",
                                i, who);
         if (json_array_set(keys, i, key) != 0) return no_memory(err);
         ++*n_masks;

@@ -30,7 +30,7 @@ inferd_status config_read_file(const char *path, buf *out, inferd_err *err) {
     else if (!S_ISREG(st.st_mode))
         s = inferd_fail(err, INFERD_EIO, "%s: not a file", path);
     else if (st.st_mode & S_IWOTH)
-        s = inferd_fail(err, INFERD_EINVAL, "%s: writable by everybody, which hands them the keys",
+        s = inferd_fail(err, INFERD_EINVAL, "%s: writable by all users, which exposes the keys",
                         path);
     else if (st.st_size > CONFIG_FILE_BYTES_MAX)
         s = inferd_fail(err, INFERD_ETOOLONG, "%s: has %lld bytes, at most %d are read", path,
@@ -126,7 +126,7 @@ static inferd_status open_old(replacing *w, const char *path, inferd_err *err) {
     if (w->folder < 0) return io_fail(w, "opening its folder", err);
     if (w->is_new) return INFERD_OK;
     if (fstatat(w->folder, w->name, &w->was, AT_SYMLINK_NOFOLLOW) != 0)
-        return io_fail(w, "looking at it", err);
+        return io_fail(w, "reading its status", err);
     if (!S_ISREG(w->was.st_mode)) return inferd_fail(err, INFERD_EIO, "%s: not a file", w->path);
     return INFERD_OK;
 }
@@ -141,19 +141,19 @@ static inferd_status make_temporary(replacing *w, inferd_err *err) {
         if (errno != EEXIST) break;
     }
     w->temporary[0] = 0; // that file is not ours
-    return io_fail(w, "making a file beside it", err);
+    return io_fail(w, "creating a temporary file", err);
 }
 
 /* The owner first: changing it clears bits of the mode. */
 static inferd_status keep_rights(replacing *w, inferd_err *err) {
     struct stat is;
     if (w->is_new) return INFERD_OK;
-    if (fstat(w->fd, &is) != 0) return io_fail(w, "looking at the new one", err);
+    if (fstat(w->fd, &is) != 0) return io_fail(w, "reading the status of the new file", err);
     if ((is.st_uid != w->was.st_uid || is.st_gid != w->was.st_gid) &&
         fchown(w->fd, w->was.st_uid, w->was.st_gid) != 0)
-        return io_fail(w, "giving the new one its owner", err);
+        return io_fail(w, "setting the owner of the new file", err);
     if (fchmod(w->fd, w->was.st_mode & 07777) != 0)
-        return io_fail(w, "giving the new one its mode", err);
+        return io_fail(w, "setting the mode of the new file", err);
     return INFERD_OK;
 }
 
@@ -172,7 +172,7 @@ static inferd_status fill(replacing *w, const char *text, size_t n, inferd_err *
 
 static inferd_status take_name(replacing *w, inferd_err *err) {
     if (renameat(w->folder, w->temporary, w->folder, w->name) != 0)
-        return io_fail(w, "renaming the new one", err);
+        return io_fail(w, "renaming the new file", err);
     w->temporary[0] = 0;
     if (fsync(w->folder) != 0) return io_fail(w, "is replaced, but perhaps not on the disk", err);
     return INFERD_OK;

@@ -114,7 +114,7 @@ static bool is_safe_file(int fd, const char *path, size_t *n, config_report *r,
         return false;
     }
     if (st.st_mode & S_IWOTH) {
-        config_problem(r, place, "%s is writable by everybody", path);
+        config_problem(r, place, "%s is writable by all users", path);
         return false;
     }
     if (st.st_size > KEY_FILE_BYTES_MAX) {

@@ -44,25 +44,24 @@ static const option of_device[] = {
     {"name", OPTION_TEXT, AT(D, name), .min = 1, .max = 64,
      .about = "in logs, metrics and the admin API; absent: kind and number, as `cpu0`"},
     {"kind", OPTION_TEXT, AT(D, kind), .min = 1, .max = 16, .choices = device_kinds,
-     .about = "what computes; `auto`: a GPU when there is one, else the CPU"},
+     .about = "`auto`: a GPU when there is one, else the CPU"},
     {"memory", OPTION_BYTES64, AT(D, memory_bytes), RANGE(4 * MIB, MEMORY_MAX, 0),
-     .about =
-         "of its page pool: weights, keys and values; absent: 2GiB on the CPU, on a GPU what is "
-         "free less `reserve`"},
+     .about = "size of its page pool: weights, keys and values; absent: 2GiB on the CPU, on a GPU "
+              "the free memory less `reserve`"},
     {"threads", OPTION_THREADS, AT(D, threads), RANGE(1, 1024, 0),
-     .about = "that compute; `\"auto\"`: one per core"},
+     .about = "compute threads; `\"auto\"`: one per core"},
     {"cores", OPTION_CORES, AT(D, cores), .min = 1, .max = 1024,
-     .about = "CPU: which it computes on; absent: all.  Two CPU devices need lists of their own"},
+     .about = "CPU: the CPUs it computes on; absent: all.  Two CPU devices need separate lists"},
     {"cpu_math", OPTION_TEXT, AT(D, cpu_math), .min = 1, .max = 8, .choices = cpu_maths,
      .about = "CPU: `exact` multiplies float activations, `fast` integers of 16 bits (cpu.md)"},
     {"index", OPTION_U32, AT(D, index), RANGE(0, 63, 0), .about = "GPU: which one, from 0"},
     {"uuid", OPTION_TEXT, AT(D, uuid), .min = 1, .max = 47,
      .about = "GPU: which one, by its UUID or the beginning of it; wins over `index`"},
     {"reserve", OPTION_BYTES64, AT(D, reserve_bytes), RANGE(0, MEMORY_MAX, 0),
-     .about = "memory left to others; 0: on a GPU the larger of 1GiB and 2 %, on the CPU nothing"},
+     .about = "memory left unused; 0: on a GPU the larger of 1GiB and 2 %, on the CPU nothing"},
     {"workspace", OPTION_BYTES64, AT(D, workspace_bytes), RANGE(0, MEMORY_MAX, 0),
-     .about = "GPU: part of `memory` for activations and scratch; 0: 1/16, 64MiB to 2GiB, and as much as "
-         "steps of the configured models need, up to half"},
+     .about = "GPU: part of `memory` for activations and scratch; 0: 1/16, 64MiB to 2GiB, or more "
+              "where steps of the configured models need it, up to half"},
     {"activations", OPTION_TEXT, AT(D, activations), .min = 1, .max = 8,
      .choices = activation_types, .about = "GPU: type of values between operations"},
     {"module", OPTION_PATH, AT(D, module), .min = 1, .max = PATH_BYTES_MAX,
@@ -87,9 +86,9 @@ static const option of_share[] = {
     {"policy", OPTION_CHOICE, AT(S, policy), .normal = SHARE_BESTEFFORT, .choices = share_policies,
      .about = "absent, with `percent`: `burst`"},
     {"percent", OPTION_U32, AT(S, percent), RANGE(1, SHARE_PERCENT_MAX, 0),
-     .about = "of one device, over all of `devices`; `fixed` and `burst` need it"},
+     .about = "percent of one device, summed over `devices`; required for `fixed` and `burst`"},
     {"devices", OPTION_U32, AT(S, n_devices), RANGE(1, CONFIG_DEVICES_MAX, 1),
-     .about = "that it is spread over evenly; `percent` divides by it"},
+     .about = "number of devices it is spread over evenly; must divide `percent`"},
 };
 static const option_table model_share_table = {"models[].share", of_share, INFERD_COUNT(of_share),
                                                sizeof(S), config_settle_share};
@@ -107,9 +106,9 @@ static const option_table slo_table = {"models[].slo", of_slo, INFERD_COUNT(of_s
 
 static const option of_replicas[] = {
     {"min", OPTION_U32, AT(P, replicas_min), RANGE(0, CONFIG_DEVICES_MAX, 1),
-     .about = "copies that are always placed"},
+     .about = "replicas that are always placed"},
     {"max", OPTION_U32, AT(P, replicas_max), RANGE(0, CONFIG_DEVICES_MAX, 1),
-     .about = "copies under load, never more than devices; absent: the larger of `min` and 1"},
+     .about = "replicas under load, never more than devices; absent: the larger of `min` and 1"},
 };
 static const option_table replicas_table = {
     "models[].replicas", of_replicas, INFERD_COUNT(of_replicas), sizeof(P), config_settle_replicas};
@@ -117,7 +116,7 @@ static const option_table replicas_table = {
 #define M config_model
 static const option of_model[] = {
     {"name", OPTION_TEXT, AT(M, name), .min = 1, .max = 200, .required = true,
-     .about = "what requests call it"},
+     .about = "its name in requests"},
     {"path", OPTION_PATH, AT(M, path), .min = 1, .max = PATH_BYTES_MAX, .required = true,
      .about = "a GGUF file, or `dummy:SHAPE` with `--allow-dummy`"},
     {"aliases", OPTION_TEXTS, AT(M, aliases), COUNT(M, n_aliases), .min = 1, .max = 64,
@@ -127,23 +126,23 @@ static const option of_model[] = {
     {"chat_template", OPTION_PATH, AT(M, chat_template), .min = 1, .max = PATH_BYTES_MAX,
      .about = "a Jinja file instead of the model's own template"},
     {"special_tokens_in_text", OPTION_BOOL, AT(M, special_tokens_in_text),
-     .about = "text of requests may write special tokens"},
+     .about = "text of requests may contain special tokens"},
     {"min", OPTION_BYTES64, AT(M, policy.min_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory guaranteed to its weights, keys and values"},
     {"max", OPTION_BYTES64, AT(M, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory it may have in all; 0: no ceiling"},
     {"class", OPTION_CHOICE, AT(M, policy.prio), .normal = GEN_NORMAL, .choices = classes,
-     .about = "of requests that name none"},
+     .about = "class of requests that name none"},
     {"weight", OPTION_U32, AT(M, policy.weight), RANGE(0, WEIGHT_MAX, 1),
-     .about = "its part of the time that is left beside shares; 0: paused"},
+     .about = "weight in dividing the device time that shares leave; 0: paused"},
     {"share", OPTION_OBJECT, AT(M, policy.share), .table = &model_share_table,
-     .about = "of device time; absent: `besteffort`"},
+     .about = "share of device time; absent: `besteffort`"},
     {"slo", OPTION_OBJECT, AT(M, policy), .table = &slo_table, .about = "targets"},
     {"pin", OPTION_CHOICE, AT(M, policy.pin), .normal = PIN_NONE, .choices = pins,
      .about = "`warm`: its weights stay in host memory; `hot`: on the device"},
     {"keep_alive", OPTION_DURATION, AT(M, policy.keep_alive_us), .normal = POLICY_NEVER,
-     .about = "idle for so long, it leaves the device; seconds, `\"30s\"`, `\"1h30m\"`, 0: at "
-              "once, `\"never\"` or -1: when others need the memory"},
+     .about = "idle time after which it is evicted; seconds, `\"30s\"`, `\"1h30m\"`, 0: at once, "
+              "`\"never\"` or -1: only when its memory is needed"},
     {"replicas", OPTION_OBJECT, AT(M, policy), .table = &replicas_table,
      .about = "on different devices"},
 };
@@ -175,15 +174,15 @@ static const option_table model_table = {"models[]", of_model, INFERD_COUNT(of_m
 #define NO_LIMIT_OR(most) RANGE(0, most, CONFIG_NO_LIMIT), .nullable = true
 static const option of_quota[] = {
     {"requests_per_min", OPTION_U64, AT(Q, requests_per_min), NO_LIMIT_OR(UINT32_MAX),
-     .about = "null: no limit, 0: nothing is let in; here and below"},
+     .about = "null: no limit, 0: nothing is admitted; also for the limits below"},
     {"tokens_per_min", OPTION_U64, AT(Q, tokens_per_min), NO_LIMIT_OR(UINT32_MAX),
-     .about = "of prompts and answers"},
+     .about = "tokens of prompts and answers"},
     {"concurrent", OPTION_U64, AT(Q, concurrent), NO_LIMIT_OR(UINT32_MAX),
-     .about = "requests at one time"},
+     .about = "requests that run or wait at one time"},
     {"tokens_per_day", OPTION_U64, AT(Q, tokens_per_day), NO_LIMIT_OR(TOKENS_MAX),
-     .about = "of UTC; needs `state_dir`"},
+     .about = "in UTC; needs `state_dir`"},
     {"tokens_per_month", OPTION_U64, AT(Q, tokens_per_month), NO_LIMIT_OR(TOKENS_MAX),
-     .about = "of UTC; needs `state_dir`"},
+     .about = "in UTC; needs `state_dir`"},
 };
 static const option_table quota_table = {"tenants[].limits", of_quota, INFERD_COUNT(of_quota),
                                          sizeof(Q)};
@@ -198,13 +197,13 @@ static const option of_tenant[] = {
     {"models", OPTION_TEXTS, AT(T, models), COUNT(T, n_models), .min = 1, .max = MEMBERS_MAX,
      .about = "names or aliases it may use; absent: all"},
     {"weight", OPTION_U32, AT(T, policy.weight), RANGE(0, WEIGHT_MAX, 1),
-     .about = "its part of the time that is left beside shares; 0: none of it"},
+     .about = "weight in dividing the device time that shares leave; 0: none of it"},
     {"min", OPTION_BYTES64, AT(T, policy.min_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory guaranteed to its keys and values"},
     {"max", OPTION_BYTES64, AT(T, policy.max_bytes), RANGE(0, MEMORY_MAX, 0),
      .about = "memory they may have in all; 0: no ceiling"},
     {"share", OPTION_OBJECT, AT(T, policy.share), .table = &tenant_share_table,
-     .about = "of device time; absent: `besteffort`"},
+     .about = "share of device time; absent: `besteffort`"},
     {"limits", OPTION_OBJECT, AT(T, limits), .table = &quota_table,
      .about = "of requests and tokens"},
 };
@@ -214,10 +213,11 @@ static const option_table tenant_table = {"tenants[]", of_tenant, INFERD_COUNT(o
 #define L config_limits
 static const option of_limit[] = {
     {"connections_max", OPTION_U32, AT(L, http.connections_max), RANGE(1, 1000000, 10240),
-     .about = "open connections; the longest idle makes room for a new one"},
+     .about = "open connections; a new one closes the one that is idle longest"},
     {"header_bytes_max", OPTION_BYTES32, AT(L, http.header_bytes_max),
-     RANGE(4 * KIB, MIB, 16 * KIB), .about = "of one request, its target included, with at most 100 headers and 64 arguments; "
-              "also a connection's buffer"},
+     RANGE(4 * KIB, MIB, 16 * KIB),
+     .about = "headers of one request and its target, at most 100 headers and 64 arguments; also "
+              "the size of a connection's buffer"},
     {"body_bytes_max", OPTION_BYTES64, AT(L, http.body_bytes_max), RANGE(KIB, GIB, 4 * MIB),
      .about = "of one request"},
     {"bodies_bytes_max", OPTION_BYTES64, AT(L, http.bodies_bytes_max), RANGE(KIB, TIB, 256 * MIB),
@@ -229,13 +229,13 @@ static const option of_limit[] = {
     {"idle_timeout_s", OPTION_U32, AT(L, http.idle_timeout_s), RANGE(1, DAY_S, 75),
      .about = "between two requests of a connection"},
     {"send_stall_ms", OPTION_U32, AT(L, http.send_stall_ms), RANGE(10, DAY_MS, 30000),
-     .about = "a client that takes nothing is cut after this"},
+     .about = "a client that reads nothing is disconnected after this"},
     {"stream_soft_bytes", OPTION_BYTES32, AT(L, http.stream_soft_bytes), RANGE(KIB, GIB, 64 * KIB),
      .about = "unsent bytes of a stream that pause its sequence"},
     {"stream_hard_bytes", OPTION_BYTES32, AT(L, http.stream_hard_bytes), RANGE(KIB, GIB, 256 * KIB),
      .about = "unsent bytes of a stream that end it"},
     {"heartbeat_ms", OPTION_U32, AT(L, http.heartbeat_ms), RANGE(10, DAY_MS, 15000),
-     .about = "a comment is sent on a stream that was quiet for this long"},
+     .about = "a comment is sent on a stream after this time without data"},
     {"json_depth_max", OPTION_U32, AT(L, json.depth_max), RANGE(8, 512, 64),
      .about = "nesting of a body"},
     {"json_structural_max", OPTION_U32, AT(L, json.structural_max), RANGE(1000, 100000000, 1048576),
@@ -243,43 +243,43 @@ static const option of_limit[] = {
     {"json_memory_max", OPTION_BYTES64, AT(L, json.memory_max), RANGE(MIB, TIB, 128 * MIB),
      .about = "of one parsed body"},
     {"running_max", OPTION_U32, AT(L, engine.running_max), RANGE(1, 4096, 32),
-     .about = "sequences in one step; those that stepped aside run beyond it"},
+     .about = "sequences in one step; displaced sequences run in addition"},
     {"step_tokens_max", OPTION_U32, AT(L, engine.step_tokens_max), RANGE(0, 65536, 0),
      .about =
          "tokens computed in one step; on a CPU at most the larger of 128 and 2 `running_max`. 0: on "
          "a GPU 2048, with a workspace below 1GiB one for each 512KiB and at least 512; on a CPU "
          "512; never below `running_max`"},
     {"step_hang_ms", OPTION_U32, AT(L, step_hang_ms), RANGE(1000, DAY_MS, 60000), .live = true,
-     .about = "a device that answers no step for this long is given up: exit status 70"},
+     .about = "a device that completes no step for this long is given up: exit status 70"},
     {"device_wait_s", OPTION_U32, AT(L, device_wait_s), RANGE(0, DAY_S, 60),
      .about = "time that the start waits for the services of a GPU (error 802: NVSwitch's fabric "
               "manager); then exit status 75"},
     {"queue_len_max", OPTION_U32, AT(L, engine.queue_len_max), RANGE(1, 1000000, 1024),
-     .about = "requests that wait; more are told 503. Of these and `running_max` together some are "
-              "kept for shares and urgent requests ([limits.md](limits.md#a-full-queue))"},
+     .about = "waiting requests; further ones get 503. Of these and `running_max` together some are "
+              "reserved for shares and urgent requests ([limits.md](limits.md#a-full-queue))"},
     {"starvation_ms", OPTION_U32, AT(L, engine.starvation_ms), RANGE(1, DAY_MS, 2000),
-     .about = "waiting longer lifts a request by one class, up to `high`"},
+     .about = "a request that waits longer ages by one class, up to `high`"},
     {"draft_tokens", OPTION_U32, AT(L, engine.draft_tokens), RANGE(0, DRAFT_MAX, 0),
-     .about = "CPU: tokens guessed ahead per step from what a text has said before, while fewer "
+     .about = "CPU: draft tokens per step, taken from earlier text of the sequence, while fewer "
               "than 8 sequences run; 4 is a good number, 0: none"},
     {"kv_type", OPTION_CHOICE, AT(L, engine.kv), .normal = KV_AUTO, .choices = kv_types,
-     .about = "of stored keys and values ([cpu.md](cpu.md#keys-and-values)); `auto`: `int16` on a CPU, "
-     "`f16` on a GPU; a GPU has `f16` and `bf16`"},
+     .about = "type of stored keys and values ([cpu.md](cpu.md#keys-and-values)); `auto`: `int16` "
+              "on a CPU, `f16` on a GPU; a GPU has `f16` and `bf16`"},
     {"no_prefix_cache", OPTION_BOOL, AT(L, engine.no_prefix_cache),
-     .about = "do not keep what was computed for the next prompt that begins the same"},
+     .about = "do not keep keys and values for later prompts with the same beginning"},
     {"queue_timeout_ms", OPTION_U32, AT(L, queue_timeout_ms), RANGE(1, DAY_MS, 60000), .live = true,
-     .about = "waiting longer ends with 504"},
+     .about = "a request that waits longer gets 504"},
     {"total_timeout_ms", OPTION_U32, AT(L, total_timeout_ms), RANGE(1, DAY_MS, 600000),
      .live = true, .about = "from arrival to the last token"},
     {"watchdog_s", OPTION_U32, AT(L, watchdog_s), RANGE(0, DAY_S, 30), .live = true,
-     .about = "a loop that gives no sign of life for this long ends the process: exit status 71 "
+     .about = "a loop without progress for this long ends the process: exit status 71 "
               "([operation.md](operation.md#the-watchdog)); 0: never"},
     {"drain_timeout_s", OPTION_U32, AT(L, drain_timeout_s), RANGE(0, DAY_S, 30), .live = true,
-     .about = "what runs at the end may go on for this long"},
+     .about = "running requests may go on for this long at shutdown"},
     {"file_look_ms", OPTION_U32, AT(L, file_look_ms), RANGE(100, DAY_MS, 2000), .live = true,
-     .about = "between two looks at whether a model's file was replaced"},
+     .about = "between two checks whether a model's file was replaced"},
     {"choices_max", OPTION_U32, AT(L, choices_max), RANGE(1, 1024, 128), .live = true,
-     .about = "`n` of a request"},
+     .about = "choices of a request: prompts times `n`"},
     {"prompts_max", OPTION_U32, AT(L, prompts_max), RANGE(1, 4096, 128), .live = true,
      .about = "prompts of a completion request"},
     {"stop_max", OPTION_U32, AT(L, stop_max), RANGE(1, 256, 16), .live = true,
@@ -301,7 +301,7 @@ static const option of_log[] = {
     {"path", OPTION_PATH, AT(G, path), .min = 1, .max = PATH_BYTES_MAX,
      .about = "a file; absent: standard error"},
     {"level", OPTION_CHOICE, AT(G, level), .normal = 1, .choices = levels,
-     .about = "how much is told"},
+     .about = "which lines are logged"},
 };
 static const option_table log_table = {"log", of_log, INFERD_COUNT(of_log), sizeof(G)};
 
@@ -312,18 +312,17 @@ static const option of_policy[] = {
      .about = "preset of `tpot_ms`: `balanced` 40, `latency` 10, `throughput` 100, `sla` 40; `sla` "
               "also orders and refuses requests by their targets (`slo`)"},
     {"tpot_ms", OPTION_U32, AT(O, tpot_ms), RANGE(1, 60000, 0), .live = true,
-     .about = "time per output token that streams keep while prompts are computed; prompts get all "
-              "other time. Absent: that of `objective`; `slo.tpot_ms` of a model or a request "
-              "comes first"},
+     .about = "time per output token that streams keep during prefill; prefill gets all other time. "
+              "Absent: that of `objective`; `slo.tpot_ms` of a model or a request wins"},
     {"placement", OPTION_CHOICE, AT(O, placement), .normal = PLACE_BALANCED, .choices = placements,
      .live = true,
-     .about = "which device gets a model: the one whose memory is pressed least, the fullest that "
-              "has room, the emptiest"},
+     .about = "which device gets a model: the one with the least memory pressure, the fullest with "
+              "enough room, the emptiest"},
     {"min_residency_ms", OPTION_U32, AT(O, min_residency_ms), RANGE(0, DAY_MS, 0), .live = true,
-     .about = "a model that just came is not evicted for so long"},
+     .about = "a model is not evicted for this long after it was loaded"},
     {"starvation_percent", OPTION_U32, AT(O, starvation_percent),
      RANGE(0, STARVATION_PERCENT_MAX, 2), .live = true,
-     .about = "of a device's time that shares leave, for lower classes that wait"},
+     .about = "percent of the device time beside shares that goes to waiting lower classes"},
     {"zero_on_tenant_change", OPTION_BOOL, AT(O, zero_on_tenant_change),
      .about = "memory is zeroed before another tenant gets it"},
     {"cost_per_device_hour", OPTION_MICROS, AT(O, device_hour_cost_micros),
@@ -347,7 +346,7 @@ static const option_table kv_disk_table = {"kv_disk", of_kv_disk, INFERD_COUNT(o
 #define A config_admin
 static const option of_admin[] = {
     {"listen", OPTION_TEXT, AT(A, listen), .min = 1, .max = 200,
-     .about = "`unix:PATH`, a socket of its own; absent: none"},
+     .about = "`unix:PATH`, a separate socket; absent: none"},
     KEY_OPTIONS(A),
 };
 static const option_table admin_table = {"admin", of_admin, INFERD_COUNT(of_admin), sizeof(A)};
@@ -357,25 +356,25 @@ static const option of_config[] = {
     {"listen", OPTION_TEXT, AT(C, listen), .min = 1, .max = 200,
      .about = "`ADDRESS:PORT`, `[IPV6]:PORT` or `unix:PATH`; `127.0.0.1:8080` when absent"},
     {"devices", OPTION_LIST, AT(C, devices), COUNT(C, n_devices), .max = CONFIG_DEVICES_MAX,
-     .table = &device_table, .about = "what computes; one of the kind `auto` when absent"},
+     .table = &device_table, .about = "compute devices; absent: one of kind `auto`"},
     {"host_arena", OPTION_BYTES64, AT(C, host_arena_bytes),
      RANGE(0, MEMORY_MAX, CONFIG_HOST_ARENA_AUTO),
-     .about = "host memory for models that are warm, and for keys and values of what was "
-              "preempted; 0: none; absent: by what the machine has"},
+     .about = "host memory for warm models, and for keys and values that are swapped out; 0: none; "
+              "absent: depends on the machine"},
     {"kv_disk", OPTION_OBJECT, AT(C, kv_disk), .table = &kv_disk_table,
-     .about = "where keys and values go that host memory has no room for"},
+     .about = "disk space for keys and values that do not fit in host memory"},
     {"state_dir", OPTION_PATH, AT(C, state_dir), .min = 1, .max = PATH_BYTES_MAX,
      .about = "a folder where used token quotas are kept over restarts; absent: in memory only"},
     {"policy", OPTION_OBJECT, AT(C, policy), .table = &policy_table,
      .about = "how devices are shared"},
     {"admin", OPTION_OBJECT, AT(C, admin), .table = &admin_table,
-     .about = "who may change what runs"},
+     .about = "access to the admin API"},
     {"models", OPTION_LIST, AT(C, models), COUNT(C, n_models), .max = CONFIG_MODELS_MAX,
-     .table = &model_table, .required = true, .live = true, .about = "what is served"},
+     .table = &model_table, .required = true, .live = true, .about = "the served models"},
     {"tenants", OPTION_LIST, AT(C, tenants), COUNT(C, n_tenants), .max = CONFIG_TENANTS_MAX,
      .table = &tenant_table, .live = true,
-     .about = "who may ask; absent: everybody on this machine"},
+     .about = "clients with keys; absent: all users of this machine, without keys"},
     {"limits", OPTION_OBJECT, AT(C, limits), .table = &limit_table, .about = "bounds and times"},
-    {"log", OPTION_OBJECT, AT(C, log), .table = &log_table, .about = "where events are told"},
+    {"log", OPTION_OBJECT, AT(C, log), .table = &log_table, .about = "log output and format"},
 };
 const option_table config_table = {"", of_config, INFERD_COUNT(of_config), sizeof(C)};

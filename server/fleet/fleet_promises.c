@@ -88,7 +88,7 @@ static bool fits(const fleet *f, uint32_t d, const fleet_promise *one, const pro
         return true;
     inferd_fail(err, INFERD_EINVAL,
                 "the weights of %s with a page of keys and values need %llu MiB on %s; with %llu "
-                "MiB guaranteed (min) to others that is more than the %llu MiB it has",
+                "MiB guaranteed (min) to others this exceeds the device's %llu MiB",
                 one->name, (ull)(least * page_mib), f->names[d], (ull)(is * page_mib),
                 (ull)(p->device * page_mib));
     return false;

@@ -46,7 +46,7 @@ inferd_status fleet_check_targets(const fleet *f, const fleet_promise *all, uint
     const char **names = calloc((size_t)n + 1, sizeof *names);
     inferd_status s = INFERD_OK;
     if (tasks == NULL || names == NULL)
-        s = inferd_fail(err, INFERD_ENOMEM, "no memory to look at targets");
+        s = inferd_fail(err, INFERD_ENOMEM, "no memory to check the targets");
     for (uint32_t i = 0; s == INFERD_OK && i < n; i++) names[i] = all[i].name;
     for (uint32_t d = 0; s == INFERD_OK && d < f->n_devices; d++) {
         char text[FEASIBLE_TEXT_BYTES];

@@ -163,7 +163,7 @@ static void check_device(const plan_device *d, const plan_wanted *w, plan_answer
     uint64_t kept = kept_by_others(d, w);
     plan_check *c = add_check(out, "device", (uint64_t)w->weight_pages + PLAN_KV_PAGES,
                               d->n_pages > kept ? d->n_pages - kept : 0);
-    say_mib(c, "weights and least keys and values", "of the device that others do not keep",
+    say_mib(c, "weights and minimum keys and values", "of the device not reserved by other owners",
             d->page_bytes);
 }
 
@@ -178,7 +178,7 @@ static void check_ceiling(const plan_device *d, const plan_wanted *w, plan_answe
     if (w->max_pages == FEASIBLE_UNLIMITED) return;
     plan_check *c =
         add_check(out, "ceiling", (uint64_t)own_weight_pages(d, w) + PLAN_KV_PAGES, w->max_pages);
-    say_mib(c, "weights and least keys and values", "that it may have (max)", d->page_bytes);
+    say_mib(c, "weights and minimum keys and values", "that it may have (max)", d->page_bytes);
 }
 
 static bool check_mins(const plan_device *d, const plan_wanted *w, plan_answer *out) {
@@ -211,7 +211,7 @@ static void check_shares(const plan_device *d, const plan_wanted *w, plan_answer
     plan_check *c =
         add_check(out, "shares", (uint64_t)d->share_percent + w->share_percent, ALL_PERCENT);
     c->percent = true;
-    snprintf(c->text, sizeof c->text, "%u %% of others and its %u %% %s %d %% of the device",
+    snprintf(c->text, sizeof c->text, "%u %% of other models + its %u %% %s %d %% of the device",
              d->share_percent, w->share_percent, c->kept ? "<=" : ">", ALL_PERCENT);
 }
 

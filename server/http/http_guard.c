@@ -135,7 +135,7 @@ void guard_header(guard *g, bytes name, bytes value) {
 bool guard_framing(guard *g, guard_refusal *why) {
     bool http_11 = strcmp(g->version, "HTTP/1.1") == 0;
     if (!http_11 && strcmp(g->version, "HTTP/1.0") != 0)
-        return guard_refuse_framing(why, 505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.");
+        return guard_refuse_framing(why, 505, "Only HTTP/1.1 and HTTP/1.0 are supported.");
     if (g->content_length.n > 1)
         return guard_refuse_framing(why, 400, "There is more than one Content-Length.");
     if (g->transfer_encoding.n > 1)
@@ -149,7 +149,7 @@ bool guard_framing(guard *g, guard_refusal *why) {
     if (g->transfer_encoding.n == 1) {
         if (g->content_length.n != 0)
             return guard_refuse_framing(why, 400,
-                                        "Content-Length and Transfer-Encoding exclude another.");
+                                        "Content-Length and Transfer-Encoding exclude each other.");
         if (!http_11) return guard_refuse_framing(why, 400, "HTTP/1.0 has no Transfer-Encoding.");
         if (!equals_nocase(g->transfer_encoding.value, "chunked"))
             return guard_refuse_framing(why, 400, "The only Transfer-Encoding is chunked.");
@@ -165,7 +165,7 @@ bool guard_framing(guard *g, guard_refusal *why) {
             return guard_refuse_framing(why, 413, "Content-Length is too large.");
     }
     if (g->expect.n > 1 || (g->expect.n == 1 && !equals_nocase(g->expect.value, "100-continue"))) {
-        guard_refuse_framing(why, 417, "The only expectation that can be met is 100-continue.");
+        guard_refuse_framing(why, 417, "The only supported expectation is 100-continue.");
         why->code = "expectation_failed";
         return false;
     }
@@ -229,12 +229,12 @@ bool guard_host(const guard *g, bool keyless, guard_refusal *why) {
             return guard_refuse_framing(why, 400, "Host is not a name or address with a port.");
         if (keyless && !is_loopback_name(name))
             return refuse(why, 403, "host_not_allowed",
-                          "Without keys only the names of this machine's loopback are served.");
+                          "Without keys, Host must be a loopback name of this machine.");
     }
     if (keyless && g->origin.n > 0 &&
         (g->origin.n > 1 || !is_loopback_origin(trim(g->origin.value))))
         return refuse(why, 403, "origin_not_allowed",
-                      "Without keys no pages of other origins are served.");
+                      "Without keys, requests of other origins are refused.");
     return true;
 }
 
@@ -292,7 +292,7 @@ bool guard_route(guard *g, const http_route *routes, size_t n_routes, guard_refu
     unsigned allow = 0;
     g->http_method = read_method(g->method);
     if (strcmp(g->target, "*") == 0) {
-        refuse(why, 405, "method_not_allowed", "The server as a whole has no methods.");
+        refuse(why, 405, "method_not_allowed", "The request target * is not supported.");
         why->allow = HTTP_GET | HTTP_HEAD | HTTP_POST;
         return false;
     }

@@ -82,7 +82,7 @@ static judge_verdict look_version(head_judge *h, unsigned char c, guard_refusal 
     static const char form[] = "HTTP/0.0"; // 0: any digit
     if (h->at == sizeof form - 1 && c == '\r') {
         if (h->major != '1' || h->minor > '1')
-            return bad(why, 505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.");
+            return bad(why, 505, "Only HTTP/1.1 and HTTP/1.0 are supported.");
         h->state = HEAD_LF;
         return JUDGE_MORE;
     }

@@ -29,13 +29,13 @@ static const char *row_label(page *p, const ledger_row *r, const char *more) {
 static void write_seconds(page *p) {
     const ledger *l = p->m->ledger;
     page_family(p, "inferd_device_seconds_total", "counter",
-                "Device time that a tenant's requests for a model were charged.");
+                "Device time charged to a tenant's requests for a model.");
     EACH_ROW(p, l, i)
         page_real(p, "inferd_device_seconds_total", row_label(p, ledger_at(l, i), ""),
                   (double)ledger_at(l, i)->device_us / 1e6);
     if (!ledger_is_priced(l)) return;
     page_family(p, "inferd_cost_total", "counter",
-                "That time as money, at policy.cost_per_device_hour of its time.");
+                "Cost of that device time, at policy.cost_per_device_hour of the time of use.");
     EACH_ROW(p, l, i)
         page_real(p, "inferd_cost_total", row_label(p, ledger_at(l, i), ""),
                   ledger_cost(ledger_at(l, i)));
@@ -44,8 +44,8 @@ static void write_seconds(page *p) {
 static void write_tokens(page *p) {
     const ledger *l = p->m->ledger;
     page_family(p, "inferd_tokens_total", "counter",
-                "Tokens of a tenant with a model: prompt (computed), cached (of prompts, found), "
-                "output.");
+                "Tokens of a tenant with a model: prompt (computed), cached (prompt tokens found "
+                "in caches), output.");
     EACH_ROW(p, l, i) {
         const ledger_row *r = ledger_at(l, i);
         page_u64(p, "inferd_tokens_total", row_label(p, r, ",kind=\"prompt\""), r->prompt_tokens);
@@ -57,7 +57,7 @@ static void write_tokens(page *p) {
 static void write_preemptions(page *p) {
     const ledger *l = p->m->ledger;
     page_family(p, "inferd_tenant_preemptions_total", "counter",
-                "Preemptions of a tenant's sequences with a model, by what they took.");
+                "Preemptions of a tenant's sequences with a model, by kind.");
     EACH_ROW(p, l, i)
         for (int r = 0; r < GEN_RUNGS; r++) {
             char more[64];
@@ -66,7 +66,7 @@ static void write_preemptions(page *p) {
                      ledger_at(l, i)->n_rungs[r]);
         }
     page_family(p, "inferd_tenant_preempted_seconds_total", "counter",
-                "From being preempted until going on, of a tenant's sequences with a model.");
+                "Time that a tenant's sequences with a model were preempted.");
     EACH_ROW(p, l, i)
         page_real(p, "inferd_tenant_preempted_seconds_total", row_label(p, ledger_at(l, i), ""),
                   (double)ledger_at(l, i)->away_us / 1e6);
@@ -91,8 +91,8 @@ static void write_shares(page *p) {
 
 static void write_memory(page *p) {
     page_family(p, "inferd_tenant_bytes", "gauge",
-                "Keys and values of a tenant: that its sequences count on (used), guaranteed "
-                "(min), and the ceiling (max).");
+                "Bytes of keys and values of a tenant: used by its sequences, guaranteed (min), "
+                "and the ceiling (max).");
     for (uint32_t i = 0; i < p->now->n_memory; i++) {
         const metrics_tenant *t = &p->now->memory[i];
         const struct {

@@ -19,10 +19,11 @@ void metrics_write_disk(page *p) {
     const kv_disk_stats *d = p->now->disk;
     if (d == NULL) return;
     page_scalar(p, "inferd_kv_disk_files", "gauge", "Files of keys and values.", d->n_files);
-    page_scalar(p, "inferd_kv_disk_bytes", "gauge", "Their bytes.", d->n_bytes);
+    page_scalar(p, "inferd_kv_disk_bytes", "gauge", "Bytes of files of keys and values.",
+                d->n_bytes);
     page_scalar(p, "inferd_kv_disk_queued_blocks", "gauge", "Blocks that wait to be written.",
                 d->n_queued);
-    page_scalar(p, "inferd_kv_disk_writing", "gauge", "0 for a while after a write that failed.",
+    page_scalar(p, "inferd_kv_disk_writing", "gauge", "0 for a while after a failed write.",
                 !d->off);
     const disk_row blocks[] = {{"op=\"written\"", d->n_written}, {"op=\"read\"", d->n_read}};
     rows_of(p, "inferd_kv_disk_blocks_total", "Blocks written and read.", blocks,
@@ -30,14 +31,13 @@ void metrics_write_disk(page *p) {
     const disk_row dropped[] = {{"why=\"refused\"", d->n_refused},
                                 {"why=\"evicted\"", d->n_evicted}};
     rows_of(p, "inferd_kv_disk_dropped_total",
-            "Blocks that were not written, and files that went for newer ones.", dropped,
+            "Blocks that were not written, and files deleted for newer ones.", dropped,
             INFERD_COUNT(dropped));
     const disk_row problems[] = {{"what=\"write_failed\"", d->n_failed},
                                  {"what=\"bad\"", d->n_bad},
                                  {"what=\"missing\"", d->n_missing},
                                  {"what=\"unread\"", d->n_unread}};
     rows_of(p, "inferd_kv_disk_problems_total",
-            "Writes that failed, and files that were not what they should be, were gone, or could "
-            "not be read then.",
-            problems, INFERD_COUNT(problems));
+            "Failed writes, and files that were corrupt, missing or unreadable.", problems,
+            INFERD_COUNT(problems));
 }

@@ -69,12 +69,13 @@ static void write_pages(page *p) {
                                        {",ledger=\"host\"", STAT(pages_host), false}};
     static const stat_row host_free[] = {{"", STAT(pages_host_free), false}};
     static const stat_row bytes_of[] = {{"", STAT(page_bytes), true}};
-    rows_of(p, "inferd_pages", "gauge", "Pages of the pool, by what holds them.", rows,
-            INFERD_COUNT(rows), false);
+    rows_of(p, "inferd_pages", "gauge", "Pages of the pool, by state.", rows, INFERD_COUNT(rows),
+            false);
     rows_of(p, "inferd_pool_pages", "gauge", "Pages of the pool.", all, 1, false);
-    rows_of(p, "inferd_pages_ledger", "gauge", "Pages that count for the device and for the host.",
-            ledgers, INFERD_COUNT(ledgers), false);
-    rows_of(p, "inferd_pages_host_free", "gauge", "Pages free on the host's side.", host_free, 1,
+    rows_of(p, "inferd_pages_ledger", "gauge",
+            "Pages that count for the device budget and the host budget.", ledgers,
+            INFERD_COUNT(ledgers), false);
+    rows_of(p, "inferd_pages_host_free", "gauge", "Free pages of the host budget.", host_free, 1,
             false);
     rows_of(p, "inferd_page_bytes", "gauge", "Bytes of a page.", bytes_of, 1, false);
     /* Pages that only the prefix cache uses can be freed at once, so they do not count as used. */
@@ -111,10 +112,11 @@ static void write_parts(page *p) {
                                      {",part=\"move\"", STAT(account_move_us), true},
                                      {",part=\"idle\"", STAT(account_idle_us), true},
                                      {",part=\"host\"", STAT(account_host_us), true}};
-    rows_of(p, "inferd_device_account_seconds_total", "counter",
-            "Where the time of a device went: requests (charged to tenants), load (bringing models "
-            "up), recompute and move (what preemptions cost), idle, host (turns without work).",
-            parts, INFERD_COUNT(parts), true);
+    rows_of(
+        p, "inferd_device_account_seconds_total", "counter",
+        "Where the time of a device went: requests (charged to tenants), load (bringing models "
+        "up), recompute and move (the cost of preemptions), idle, host (iterations without work).",
+        parts, INFERD_COUNT(parts), true);
     static const stat_row classes[] = {{",class=\"system\"", STAT(class_us[GEN_SYSTEM]), true},
                                        {",class=\"high\"", STAT(class_us[GEN_HIGH]), true},
                                        {",class=\"normal\"", STAT(class_us[GEN_NORMAL]), true},
@@ -122,8 +124,9 @@ static void write_parts(page *p) {
     rows_of(p, "inferd_class_device_seconds_total", "counter",
             "Device time charged to requests, by the class that they ask for.", classes,
             INFERD_COUNT(classes), true);
-    page_family(p, "inferd_device_wall_seconds_total", "counter",
-                "Time since the device was opened, up to the last entry of its account.");
+    page_family(
+        p, "inferd_device_wall_seconds_total", "counter",
+        "Time since the device was opened, as far as it is accounted for; the sum of the parts.");
     EACH_DEVICE(p, d) {
         const engine_stats *s = &d->stats;
         page_real(p, "inferd_device_wall_seconds_total", page_device_label(p, d, ""),
@@ -133,7 +136,7 @@ static void write_parts(page *p) {
 
 static void write_rungs(page *p) {
     page_family(p, "inferd_preemption_seconds", "histogram",
-                "From being preempted until going on, by what it took.");
+                "Time from a preemption until the sequence continues, by kind.");
     EACH_DEVICE(p, d)
         for (int r = 0; r < GEN_RUNGS; r++) {
             const engine_times *t = &d->stats.rungs[r];
@@ -143,7 +146,7 @@ static void write_rungs(page *p) {
                               engine_rung_us_bounds, ENGINE_RUNG_BUCKETS, t->hist, t->us);
         }
     page_family(p, "inferd_preemption_relief_seconds", "histogram",
-                "From deciding to preempt until the pages were free.");
+                "Time from the decision to preempt until the pages are free.");
     EACH_DEVICE(p, d)
         page_histogram_us(p, "inferd_preemption_relief_seconds", page_device_label(p, d, ""),
                           engine_rung_us_bounds, ENGINE_RUNG_BUCKETS, d->stats.relief.hist,
@@ -153,15 +156,15 @@ static void write_rungs(page *p) {
 /* Whether models that were evicted for each other are brought back all the time. */
 static void write_thrash(page *p) {
     static const stat_row reloads[] = {{"", STAT(reload_us_window), true}};
-    page_family(p, "inferd_thrashing", "gauge",
-                "1 while bringing back models that had to make room takes much of all time, and "
-                "turns have quotas.");
+    page_family(
+        p, "inferd_thrashing", "gauge",
+        "1 while reloading evicted models takes much of all time, and time slices have quotas.");
     EACH_DEVICE(p, d)
         page_u64(p, "inferd_thrashing", page_device_label(p, d, ""), d->stats.thrashing);
     rows_of(p, "inferd_thrash_reload_seconds", "gauge",
-            "Time of the last 10 seconds that bringing them back took.", reloads, 1, true);
+            "Time of the last 10 seconds that reloading evicted models took.", reloads, 1, true);
     page_family(p, "inferd_turns_attainment_ratio", "gauge",
-                "Part of the tokens that the quotas of the newest turns have on time.");
+                "Part of the tokens that is on time with the newest quotas of time slices.");
     EACH_DEVICE(p, d)
         page_real(p, "inferd_turns_attainment_ratio", page_device_label(p, d, ""),
                   (double)d->stats.turns_attainment_ppm / 1e6);
@@ -173,14 +176,17 @@ static void write_policy(page *p) {
                                      {",to=\"device\"", STAT(n_unparked), true}};
     static const stat_row parked[] = {{"", STAT(blocks_parked), false}};
     rows_of(p, "inferd_model_turns_total", "counter",
-            "Times a model left because another of its class waited.", turns, 1, false);
+            "Time slices that ended: a model was evicted because another of its class waited.",
+            turns, 1, false);
     write_thrash(p);
     rows_of(p, "inferd_kv_blocks_moved_total", "counter",
             "Blocks of keys and values copied to host memory and back.", moved, INFERD_COUNT(moved),
             false);
-    rows_of(p, "inferd_kv_blocks_parked", "gauge", "Blocks in host memory.", parked, 1, false);
-    page_family(p, "inferd_slo_predicted_ratio", "gauge",
-                "Part of the targets of what runs that can be kept, as steps are predicted.");
+    rows_of(p, "inferd_kv_blocks_parked", "gauge", "Blocks swapped out to host memory.", parked, 1,
+            false);
+    page_family(
+        p, "inferd_slo_predicted_ratio", "gauge",
+        "Part of the targets of running requests that can be kept, as steps are predicted.");
     EACH_DEVICE(p, d)
         page_real(p, "inferd_slo_predicted_ratio", page_device_label(p, d, ""),
                   d->stats.attainment_ppm / 1e6);
@@ -264,7 +270,8 @@ static const health_row gpu_rows[] = {
     {"inferd_gpu_graphs_total", "counter", "Graphs captured.", n_graphs},
     {"inferd_gpu_graphs_refused_total", "counter", "Captures that the device refused.",
      n_graphs_refused},
-    {"inferd_gpu_graph_launches_total", "counter", "Steps that were one graph.", n_graph_launches},
+    {"inferd_gpu_graph_launches_total", "counter", "Steps launched as one graph.",
+     n_graph_launches},
     {"inferd_gpu_load_bytes_total", "counter", "Bytes of weights copied to the device.",
      load_bytes},
     {"inferd_gpu_bus_bytes_per_second", "gauge",
@@ -317,7 +324,7 @@ static void write_gpus(page *p) {
             page_u64(p, "inferd_device_part", page_device_label(p, d, more), 1);
         }
     page_family(p, "inferd_gpu_load_seconds_total", "counter",
-                "Time with such copies on their way.");
+                "Time during which weights were copied to the device.");
     EACH_DEVICE(p, d)
         if (is_gpu(d))
             page_real(p, "inferd_gpu_load_seconds_total", page_device_label(p, d, ""),
@@ -328,7 +335,7 @@ static void write_about(page *p) {
     bool any = false;
     EACH_DEVICE(p, d) any = any || is_known(d);
     if (!any) return;
-    page_family(p, "inferd_device_info", "gauge", "Always 1; the labels say what computes.");
+    page_family(p, "inferd_device_info", "gauge", "Always 1; the labels describe the device.");
     EACH_DEVICE(p, d) {
         const backend_device_about *a = d->about;
         if (!is_known(d)) continue;
@@ -345,11 +352,11 @@ static void write_about(page *p) {
 static void write_device(page *p) {
     static const stat_row calls[] = {{"", STAT(backend.n_kv_driver_calls), true}};
     page_family(p, "inferd_device_lost", "gauge",
-                "1 when the device is gone; the process ends when the last one is.");
+                "1 when the device is lost; the process ends when the last one is lost.");
     EACH_DEVICE(p, d) page_u64(p, "inferd_device_lost", page_device_label(p, d, ""), d->lost);
     rows_of(p, "inferd_kv_driver_calls_total", "counter",
-            "Driver or system calls for memory made on the way of keys and values; stays 0.", calls,
-            1, false);
+            "Driver or system calls for memory made while allocating keys and values; stays 0.",
+            calls, 1, false);
     write_about(p);
     write_gpus(p);
 }
@@ -360,10 +367,10 @@ void metrics_write_engine(page *p) {
     engine_value(p, "inferd_sequences_waiting", "vllm:num_requests_waiting", "gauge",
                  "Sequences that wait for the batch.", sum(p, STAT(n_waiting), false));
     engine_value(p, "inferd_sequences_paused", NULL, "gauge",
-                 "Sequences whose client does not read.", sum(p, STAT(n_paused), false));
+                 "Sequences paused because their client does not read.",
+                 sum(p, STAT(n_paused), false));
     engine_value(p, "inferd_sequences_preempted_total", "vllm:num_preemptions_total", "counter",
-                 "Sequences that lost their place or pages to others.",
-                 sum(p, STAT(n_preemptions), true));
+                 "Sequences that lost their pages to others.", sum(p, STAT(n_preemptions), true));
     engine_value(p, "inferd_recomputed_tokens_total", NULL, "counter",
                  "Tokens computed again after a preemption.",
                  sum(p, STAT(n_recomputed_tokens), true));
@@ -374,10 +381,9 @@ void metrics_write_engine(page *p) {
                  "Prompt tokens found in the prefix cache.",
                  sum(p, STAT(prefix_hits_tokens), true));
     engine_value(p, "inferd_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total",
-                 "counter", "Tokens guessed ahead and computed.", sum(p, STAT(n_drafted), true));
+                 "counter", "Draft tokens computed.", sum(p, STAT(n_drafted), true));
     engine_value(p, "inferd_draft_tokens_right_total", "vllm:spec_decode_num_accepted_tokens_total",
-                 "counter", "Guessed tokens that were the ones drawn.",
-                 sum(p, STAT(n_drafts_right), true));
+                 "counter", "Draft tokens accepted.", sum(p, STAT(n_drafts_right), true));
     write_pages(p);
     write_steps(p);
     write_parts(p);

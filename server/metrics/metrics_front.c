@@ -81,7 +81,8 @@ static void write_http(page *p) {
                 p->now->n_flights);
     page_scalar(p, "inferd_unknown_fields_total", "counter",
                 "Request fields that are not known, and have no effect.", p->m->n_unknown_fields);
-    page_scalar(p, "inferd_log_lines_dropped_total", "counter", "Log lines that found no room.",
+    page_scalar(p, "inferd_log_lines_dropped_total", "counter",
+                "Log lines dropped because they could not be written at once.",
                 p->now->log_lines_dropped);
     page_family(p, "inferd_config_reloads_total", "counter", "Configuration reloads.");
     page_u64(p, "inferd_config_reloads_total", "result=\"ok\"", p->m->n_reloads[1]);

@@ -10,24 +10,25 @@ typedef struct info_row {
 
 #define INFO(field) offsetof(engine_model_info, field)
 static const info_row info_rows[] = {
-    {"inferd_model_requests_running", "gauge", "Sequences that are computed.", INFO(n_running),
+    {"inferd_model_requests_running", "gauge", "Sequences of the model in the batch.",
+     INFO(n_running), false},
+    {"inferd_model_requests_waiting", "gauge", "Sequences of the model that wait.", INFO(n_waiting),
      false},
-    {"inferd_model_requests_waiting", "gauge", "Sequences that wait.", INFO(n_waiting), false},
     {"inferd_model_stages_total", "counter", "Times the weights were read and prepared.",
      INFO(n_stages), true},
     {"inferd_model_loads_total", "counter", "Times the model became hot.", INFO(n_loads), true},
-    {"inferd_model_failures_total", "counter", "Times it could not be brought up.", INFO(n_failed),
-     true},
+    {"inferd_model_failures_total", "counter", "Times the model could not be brought up.",
+     INFO(n_failed), true},
     {"inferd_model_kv_saturated_total", "counter",
      "Keys and values that were too large for f16 and were stored as its largest number.",
      INFO(n_saturated), true},
 };
 static const info_row time_rows[] = {
-    {"inferd_model_hot_seconds_total", "counter", "Time it was hot.", INFO(hot_us), true},
-    {"inferd_model_device_seconds_total", "counter", "Time its steps took on the device.",
+    {"inferd_model_hot_seconds_total", "counter", "Time the model was hot.", INFO(hot_us), true},
+    {"inferd_model_device_seconds_total", "counter", "Time the model's steps took on the device.",
      INFO(device_us), true},
     {"inferd_model_load_device_seconds_total", "counter",
-     "Time that bringing it up kept the device from steps.", INFO(load_device_us), true},
+     "Time that loading the model kept the device from steps.", INFO(load_device_us), true},
 };
 
 static uint64_t info_value(const engine_model_info *info, const info_row *row) {
@@ -84,7 +85,7 @@ static void write_model_pages(page *p) {
                                      {"max", NULL, NULL, INFO(pages_max), false}};
     page_family(
         p, "inferd_model_pages", "gauge",
-        "Pages that a model holds, each in one kind; is guaranteed (min); and may hold (max).");
+        "Pages of a model, each in one kind; guaranteed pages (min); and the ceiling (max).");
     EACH_SERVED(p, m)
         for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
             uint64_t n = info_value(&m->info, &kinds[k]);
@@ -105,16 +106,15 @@ static void write_switches(page *p) {
                                      {"load", NULL, NULL, INFO(sum.load_us), true},
                                      {"first", NULL, NULL, INFO(sum.first_us), true}};
     page_family(p, "inferd_model_evictions_total", "counter",
-                "Times it left the device, by cause.");
+                "Evictions of the model from the device, by cause.");
     EACH_SERVED(p, m)
         for (int c = 0; c < ENGINE_EVICT_CAUSES; c++) {
             begin_sample(p, "inferd_model_evictions_total", m, "cause", causes[c]);
             buf_add_format(p->out, "%llu\n", (unsigned long long)m->info.n_evictions[c]);
         }
-    page_family(
-        p, "inferd_model_switch_seconds_total", "counter",
-        "Time it took to bring it up, by part: waiting, making room, reading and preparing, "
-        "mapping and copying, the first step.");
+    page_family(p, "inferd_model_switch_seconds_total", "counter",
+                "Time to bring the model up, by part: waiting, making room, reading and preparing, "
+                "mapping and copying, the first step.");
     EACH_SERVED(p, m)
         for (size_t k = 0; k < INFERD_COUNT(parts); k++) {
             begin_sample(p, "inferd_model_switch_seconds_total", m, "part", parts[k].name);
@@ -130,10 +130,11 @@ static void write_bytes(page *p) {
                                      {"cached", NULL, NULL, INFO(bytes_cached), true},
                                      {"min", NULL, NULL, INFO(bytes_min), true},
                                      {"max", NULL, NULL, INFO(bytes_max), true}};
-    page_family(p, "inferd_model_bytes", "gauge",
-                "Device memory of a model: used (weights, keys and values that count), held (the "
-                "pages of those), cached (pages kept while nobody needs them), guaranteed (min), "
-                "and the ceiling (max).");
+    page_family(
+        p, "inferd_model_bytes", "gauge",
+        "Device memory of a model: used (weights, keys and values that count), held (the "
+        "pages of those), cached (pages that only the prefix cache holds), guaranteed (min), "
+        "and the ceiling (max).");
     EACH_SERVED(p, m)
         for (size_t k = 0; k < INFERD_COUNT(kinds); k++) {
             begin_sample(p, "inferd_model_bytes", m, "kind", kinds[k].name);
@@ -143,7 +144,7 @@ static void write_bytes(page *p) {
 
 static void write_preemptions(page *p) {
     page_family(p, "inferd_preemptions_total", "counter",
-                "Times that sequences gave up a step or their pages for others, by what it took.");
+                "Preemptions of the model's sequences, by kind.");
     EACH_SERVED(p, m)
         for (int r = 0; r < GEN_RUNGS; r++) {
             begin_sample(p, "inferd_preemptions_total", m, "rung", gen_rung_name((gen_rung)r));
@@ -153,7 +154,7 @@ static void write_preemptions(page *p) {
 
 static void write_replicas(page *p) {
     page_family(p, "inferd_model_desired_replicas", "gauge",
-                "Replicas that its load needs, be there devices for them or not.");
+                "Replicas that the model's load needs, whether or not there are devices for them.");
     EACH_SERVED(p, m) {
         begin_sample(p, "inferd_model_desired_replicas", m, NULL, NULL);
         buf_add_format(p->out, "%u\n", m->desired_replicas);
@@ -173,13 +174,13 @@ static void write_moves(page *p) {
     const fleet_moves *moves = p->now->moves;
     if (moves == NULL) return;
     page_family(p, "inferd_fleet_moves_total", "counter",
-                "Replicas that moved to another device, by what for.");
+                "Replicas that moved to another device, by reason.");
     for (int i = 0; i < FLEET_MOVE_WHYS; i++)
         buf_add_format(p->out, "inferd_fleet_moves_total{why=\"%s\"} %llu\n",
                        fleet_move_why_name((fleet_move_why)i),
                        (unsigned long long)moves->n_done[i]);
     page_scalar(p, "inferd_fleet_moves_failed_total", "counter",
-                "Moves that were given up; the replica served on where it was.", moves->n_failed);
+                "Moves that were given up; the replica stayed on its device.", moves->n_failed);
 }
 
 static void write_states(page *p) {
@@ -220,16 +221,16 @@ void metrics_write_models(page *p) {
     write_moves(p);
     write_for_pickers(p);
     page_family(p, "inferd_model_cost_error_ratio", "gauge",
-                "Mean error of the predicted time of its steps, as a part of that time.");
+                "Mean error of the predicted time of the model's steps, as a part of that time.");
     EACH_SERVED(p, m) {
         begin_sample(p, "inferd_model_cost_error_ratio", m, NULL, NULL);
         json_add_real(p->out, m->info.cost_error_ppm / 1e6);
         buf_add_char(p->out, '\n');
     }
-    page_scalar(p, "inferd_draining", "gauge", "1 while the daemon finishes and takes nothing new.",
-                p->now->draining);
+    page_scalar(p, "inferd_draining", "gauge",
+                "1 while the daemon shuts down and admits no requests.", p->now->draining);
     page_scalar(p, "inferd_start_time_seconds", "gauge", "When the daemon started, unix time.",
                 p->now->started_unix_s);
-    page_family(p, "inferd_build_info", "gauge", "Always 1; the label says which build.");
+    page_family(p, "inferd_build_info", "gauge", "Always 1; the label is the version.");
     buf_add_format(p->out, "inferd_build_info{version=\"%s\"} 1\n", p->now->version);
 }

@@ -759,7 +759,7 @@ def test_a_guarantee_that_leaves_no_room_for_weights_is_refused(fresh):
     assert fresh.ask("a").status_code == 200
     r = patch(fresh, "tenants/t", min="62MiB")
     assert r.status_code == 409 and "the weights of a with a page of keys and values need 6 MiB" in r.text, r.text
-    assert "62 MiB guaranteed (min) to others" in r.text and "64 MiB it has" in r.text
+    assert "62 MiB guaranteed (min) to others" in r.text and "the device's 64 MiB" in r.text
     p = plan(fresh, tenant={"name": "t", "min": "62MiB"})
     assert not p["fits"] and p["problems"] == r.json()["error"]["problems"], p
     assert plan(fresh, tenant={"name": "t", "min": "40MiB"})["fits"]
@@ -963,7 +963,7 @@ def test_a_file_that_cannot_be_written_changes_nothing(launch, tmp_path):
     assert put(s, c).status_code == 200
     away.unlink()
     c["models"][0]["weight"] = 5
-    os.chmod(s.file, 0o666)  # writable by everybody
+    os.chmod(s.file, 0o666)  # writable by all users
     assert put(s, c).status_code == 409 and s.model("a")["weight"] == 1
     os.chmod(s.file, 0o600)
     assert put(s, c).status_code == 200 and s.model("a")["weight"] == 5
@@ -1201,7 +1201,7 @@ def test_ctl_sets_and_plans(fresh, tmp_path):
     m = fresh.model("org/b")
     assert m["weight"] == 4 and m["share"]["policy"] == "fixed" and m["max_bytes"] == 8 << 20
     r = fresh.ctl("set", "tenant", "t", "limits.concurrent=4", "--persist")
-    assert r.returncode == 0 and "in the file" in r.stdout
+    assert r.returncode == 0 and "and written to the file" in r.stdout
     assert json.loads(fresh.file.read_text())["tenants"][0]["limits"] == {"concurrent": 4}
     columns = lambda: fresh.ctl("tenants").stdout.splitlines()[1].split()[-6:-1]
     assert columns() == ["-", "-", "4", "-", "-"]

@@ -132,7 +132,7 @@ def test_other_weights_are_refused(references, tmp_path):
         body[NAMES] ^= 1
     folder = changed(sorted(references.iterdir())[0], tmp_path / "other", change)
     rows, _ = forced("--reference", folder, "--device", "cpu", rc=1)
-    assert rows[-1]["text"] == f"the reference of {BF16} is of other weights than this program makes up"
+    assert rows[-1]["text"] == f"the reference of {BF16} is of other made-up weights than this program's"
 
 
 def test_a_file_is_known_by_its_bytes(tmp_path):

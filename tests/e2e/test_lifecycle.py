@@ -734,7 +734,7 @@ def test_a_quota_that_is_used_up_while_its_work_runs(world, alone, tmp_path):
         for _ in range(3):
             r = w.ask(key=key)
             assert r.status_code == 429 and r.json()["error"]["code"] == "insufficient_quota", r.text
-            assert r.json()["error"]["message"] == f"limits.{name} of tenant a is 0: nothing is let in"
+            assert r.json()["error"]["message"] == f"limits.{name} of tenant a is 0: nothing is admitted"
             assert r.headers["x-should-retry"] == "false" and "retry-after" not in r.headers
         assert w.said(key=other) == alone("one")
         assert patch(**{name: None})[name] is None

@@ -225,7 +225,7 @@ def test_a_share_and_urgent_requests_have_places_in_a_queue_that_others_fill(ser
     urgent = together(4, "c", service_tier="priority")
     assert sorted(s.status for s in urgent) == [200] * 2 + [503] * 2
     assert Stream(d, "c").status == 503  # at its usual class
-    assert "28 choices are more than the 27 places" in error_of_n(ask(d, "b", n=28))
+    assert "28 choices are more than the 27 queue slots" in error_of_n(ask(d, "b", n=28))
     gold[[s.status for s in gold].index(200)].leave()
     when(lambda: Stream(d, "a").status == 200)
     for s in flood + gold + urgent:
@@ -279,7 +279,7 @@ def test_a_limit_of_zero_lets_nothing_in(serve):
         for more in ({}, {"stream": True}):
             r = ask(d, who, **more)
             message = error(r, 429, "insufficient_quota", "insufficient_quota")
-            assert message == f"limits.{name} of tenant {who} is 0: nothing is let in"
+            assert message == f"limits.{name} of tenant {who} is 0: nothing is admitted"
             assert "retry-after" not in r.headers and "retry-after-ms" not in r.headers
             assert r.headers["x-should-retry"] == "false"
         told = {k: v for k, v in r.headers.items() if k.startswith("x-ratelimit")}
@@ -536,7 +536,7 @@ def test_a_target_that_cannot_be_kept_is_refused_for_a_request_and_a_configurati
     answer = ask(d, headers={"x-llm-d-slo-tpot-ms": "1"})
     told = answer.json()["error"]
     assert answer.status_code == 503 and told["code"] == "slo_unattainable" and told["param"] is None
-    assert "its target of 1.0 ms per token" in told["message"] and "not even alone" in told["message"]
+    assert "its target of 1.0 ms per token" in told["message"] and "even with no other request" in told["message"]
     assert "Retry-After" not in answer.headers and answer.headers["x-should-retry"] == "false"
     page = admin.get("/metrics").text
     assert 'inferd_refusals_total{tenant="a",model="m",reason="slo"} 1' in page and "queue_full" not in page
@@ -634,7 +634,7 @@ def test_state_dir_must_be_ours(launch, tmp_path, mode):
     d = launch(config({"a": {}}, state_dir=str(folder)), args=["--allow-dummy"], wait="ready" if good else None)
     if not good:
         assert d.process.wait(60 * SLOW) == 1
-        why = "cannot be written: " if mode is None else f"everybody may write it (mode {mode:04o})"
+        why = "cannot be written: " if mode is None else f"all users may write it (mode {mode:04o})"
         assert f"state_dir {folder}" in d.stderr() and why in d.stderr(), d.stderr()
     assert ("event=state_dir" in d.stderr()) == (mode == 0o775)
     if mode is not None:

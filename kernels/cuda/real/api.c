@@ -193,7 +193,7 @@ static cu_result init(void) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
         cudaGetLastError();
         return visible == NULL
-                   ? real_fail(CU_ENODEVICE, "the NVIDIA driver is there and knows no device")
+                   ? real_fail(CU_ENODEVICE, "the NVIDIA driver is loaded and reports no device")
                    : real_fail(CU_ENODEVICE,
                                "no NVIDIA device is visible with CUDA_VISIBLE_DEVICES=\"%s\"",
                                visible);

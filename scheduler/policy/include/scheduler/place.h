@@ -104,7 +104,7 @@ typedef struct place_why {
 
 /* Check one more replica on this device, which has n_here of the same model.  `why` may be NULL. */
 bool place_check(const place_device *d, const place_wanted *w, uint32_t n_here, place_why *why);
-/* "shares: 110 % with its own > 100 %" */
+/* "shares: 110 % including its own > 100 %" */
 void place_say(const place_why *why, char *text, size_t text_bytes);
 /* Add one more replica to the snapshot, where place_check allowed it. */
 void place_add(place_device *d, const place_wanted *w);
