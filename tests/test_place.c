@@ -96,8 +96,8 @@ static void a_share_too_small_for_the_target_is_refused(void) {
     expect_why(&d, &w, PLACE_OK, "it fits");
     w.share_percent = 10;
     expect_why(&d, &w, PLACE_SLOW,
-               "a step of 6.0 ms at a share of 10 % takes 60.0 ms > 40.0 ms per token; 15 % would "
-               "do");
+               "a step of 6.0 ms at a share of 10 % takes 60.0 ms > 40.0 ms per token; 15 % is "
+               "enough");
 }
 
 static void targets_of_all_are_kept(void) {
